@@ -74,6 +74,8 @@ directory() {
 }
 space() { [ "$(df -k /mnt | awk 'NR == 2 { print ($2 > 0) }')" = 1 ]; }
 
+# What fio says of all its threads: `READ 12.3MiB/s WRITE 4567KiB/s`, the reads of the verification with the others.
+rates() { sed -n 's/^ *\(READ\|WRITE\): bw=\([^ ]*\) .*/\1 \2/p' /tmp/fio.out | tr '\n' ' '; }
 verify_job() { # NAME BS RW MIB [OPTION...] - O_DIRECT, so that what is verified has been on the wire twice
     name=$1 bs=$2 rw=$3 mib=$4
     shift 4
@@ -81,6 +83,7 @@ verify_job() { # NAME BS RW MIB [OPTION...] - O_DIRECT, so that what is verified
         --verify=crc32c --verify_fatal=1 --do_verify=1 --randseed=1 --eta=never --output=/tmp/fio.out "$@"
     status=$?
     grep -aE 'err=|verify:|IO error|read:|write:|READ:|WRITE:' /tmp/fio.out
+    echo "@@rate $checked $(rates)@@"
     return $status
 }
 # Random writes that are read again, then random reads and writes in turn, by one thread and by four with a file each. Not

@@ -23,18 +23,6 @@ use crate::target::{Ended, MARKED, PLAIN, Stags, TO, Target};
 use crate::traffic::{Company, Traffic};
 use cases::{CASES, Case, X};
 
-/// A Terminate: untagged and last, DDP version 1; RDMAP version 1, opcode 7; queue 2, MSN 1, offset
-/// 0; control field; length and headers of what it is about.
-fn terminate(control: [u8; 4], segment: &[u8], copied: usize) -> Vec<u8> {
-    let mut ulpdu = vec![0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0];
-    ulpdu.extend(control);
-    if copied > 0 {
-        ulpdu.extend(u16::try_from(segment.len()).expect("a length").to_be_bytes());
-        ulpdu.extend(&segment[..copied]);
-    }
-    mpa::fpdu(&ulpdu)
-}
-
 /// The error counters of queue pairs that differ, and Terminates sent and received.
 fn counted(before: &Snapshot, after: &Snapshot) -> Vec<(&'static str, u64)> {
     let list = |s: &Snapshot| {
@@ -91,7 +79,7 @@ fn refused(target: &Target, lab: &Lab, case: &Case) {
     }
     let segments = sent(&stags);
     let last = segments.last().expect("one that is at fault");
-    let answer = terminate(control, last, copied);
+    let answer = mpa::terminate(control, last, copied);
     let counters = [(counter, 1), ("tx_terminates", 1)];
     let ended = assert_answered(target, client, what, &plain(&segments), &answer, &counters);
     assert_eq!(ended.reason, Ok(DisconnectReason::LocalTerminate(code(control))), "{what}");
@@ -107,7 +95,7 @@ fn broken_frames(target: &Target, lab: &Lab) {
     client.say(&plain(&[nothing()])).expect("it is sent");
     let mut bytes = plain(&[u(0x41, 0x43, 0, [0, 1, 0], X)]);
     bytes[22] ^= 1;
-    let answer = terminate([0x20, 0x02, 0x00, 0], &[], 0);
+    let answer = mpa::terminate([0x20, 0x02, 0x00, 0], &[], 0);
     let counters = [("err_crc", 1), ("tx_terminates", 1)];
     let ended = assert_answered(target, client, "a CRC", &bytes, &answer, &counters);
     assert_eq!(ended.reason, Ok(DisconnectReason::LocalTerminate(TermCode::new(2, 0, 2))));
@@ -123,7 +111,7 @@ fn broken_frames(target: &Target, lab: &Lab) {
     assert_eq!(stream.bytes[marker + 2..marker + 4], [0x01, 0xe8], "488 octets back");
     stream.bytes[marker + 3] ^= 4;
     stream.seal_around(marker);
-    let answer = terminate([0x20, 0x03, 0x00, 0], &[], 0);
+    let answer = mpa::terminate([0x20, 0x03, 0x00, 0], &[], 0);
     let counters = [("err_marker", 1), ("tx_terminates", 1)];
     let bytes = &stream.bytes[begin..];
     let ended = assert_answered(target, client, "a marker", bytes, &answer, &counters);
@@ -169,11 +157,17 @@ fn broken_replies(target: &Target, lab: &Lab) {
             "ORD",
             MpaOptions::new(),
             &[0x50, 2, 0, 4, 0, 16, 0, 129][..],
-            terminate([0x20, 0x06, 0x00, 0], &[], 0),
+            mpa::terminate([0x20, 0x06, 0x00, 0], &[], 0),
             1,
         ),
         // We have asked for the peer-to-peer model, and are answered for the other.
-        ("RTR", rtr, &[0x50, 2, 0, 4, 0, 16, 0, 16], terminate([0x20, 0x07, 0x00, 0], &[], 0), 1),
+        (
+            "RTR",
+            rtr,
+            &[0x50, 2, 0, 4, 0, 16, 0, 16],
+            mpa::terminate([0x20, 0x07, 0x00, 0], &[], 0),
+            1,
+        ),
         // 513 octets of private data.
         ("length", MpaOptions::new(), &[0x40, 1, 2, 1], vec![], 0),
     ] {
@@ -227,7 +221,7 @@ fn told(target: &Target, lab: &Lab, layer_type: u8, error: u8) {
     let (mut client, _) = connect(lab, PLAIN, NOTHING);
     client.say(&plain(&[nothing()])).expect("it is sent");
     let what = format!("{layer_type:#04x}/{error:#04x}");
-    let bytes = terminate([layer_type, error, 0, 0], &[], 0);
+    let bytes = mpa::terminate([layer_type, error, 0, 0], &[], 0);
     let ended = assert_answered(target, client, &what, &bytes, &[], &[("rx_terminates", 1)]);
     let want = DisconnectReason::RemoteTerminate(code([layer_type, error, 0, 0]));
     assert_eq!(ended.reason, Ok(want), "{what}");

@@ -195,14 +195,19 @@ impl Rping {
 
     /// Pings one after the other for this time; each one's duration, in order of length.
     pub fn measure(&mut self, time: Duration) -> Vec<Duration> {
-        let start = Instant::now();
-        let mut all = Vec::new();
-        while start.elapsed() < time {
-            all.push(self.ping().expect("an honest client is served"));
-        }
-        all.sort();
-        all
+        measure(time, || self.ping())
     }
+}
+
+/// Pings one after the other for this time; each one's duration, in order of length.
+pub fn measure(time: Duration, mut ping: impl FnMut() -> io::Result<Duration>) -> Vec<Duration> {
+    let start = Instant::now();
+    let mut all = Vec::new();
+    while start.elapsed() < time {
+        all.push(ping().expect("an honest client is served"));
+    }
+    all.sort();
+    all
 }
 
 /// How long it takes a new client from `from` to be served: it tries again when it is refused.

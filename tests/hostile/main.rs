@@ -13,6 +13,8 @@
 
 mod frames;
 mod linux;
+#[path = "../../rpc/tests/it/common/lists.rs"]
+mod lists;
 mod mpa;
 mod net;
 mod segments;
@@ -30,6 +32,7 @@ mod immediates;
 mod mads;
 mod memory;
 mod mutations;
+mod nfs;
 mod rtr;
 mod services;
 mod windows;

@@ -125,6 +125,18 @@ pub fn read_response(stag: u32, to: u64, payload: &[u8], most: usize) -> Vec<u8>
     out
 }
 
+/// A Terminate: untagged and last, DDP version 1; RDMAP version 1, opcode 7; queue 2, MSN 1, offset
+/// 0; control field; length and headers of what it is about.
+pub fn terminate(control: [u8; 4], segment: &[u8], copied: usize) -> Vec<u8> {
+    let mut ulpdu = vec![0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0];
+    ulpdu.extend(control);
+    if copied > 0 {
+        ulpdu.extend(u16::try_from(segment.len()).expect("a length").to_be_bytes());
+        ulpdu.extend(&segment[..copied]);
+    }
+    fpdu(&ulpdu)
+}
+
 /// Where a Read Response has to go, and what is to be read: `(sink, len, source)`.
 pub fn parse_read_request(b: &[u8]) -> ((u32, u64), usize, (u32, u64)) {
     let number = |r: std::ops::Range<usize>| b[r].iter().fold(0u64, |v, &x| v << 8 | u64::from(x));

@@ -66,7 +66,8 @@ impl Server {
         });
         let mut said = BufReader::new(child.stdout.take().expect("it is piped")).lines();
         let server = Server { child, log, reader: Some(reader) };
-        for _ in 0..3 {
+        let listeners = 3 + more.iter().filter(|word| **word == "--listen").count();
+        for _ in 0..listeners {
             let line = said.next().and_then(Result::ok).unwrap_or_default();
             assert!(line.contains(" listening on "), "the server says {line:?}; {}", server.log());
         }

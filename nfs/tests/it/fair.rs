@@ -228,7 +228,7 @@ fn test_server_on_tcp_is_dropped_while_the_disk_hangs() {
     assert!(heard.is_ok(), "it waits for the disk");
 }
 
-/// `cargo test --release -p heddle-nfs --test it -- --ignored --nocapture creations`, on a disk.
+/// `cargo test --release -p heddle-nfs --test it -- --ignored --nocapture creations`, with TMPDIR on the disk.
 #[test]
 #[ignore = "measures"]
 fn measure_creations_of_eight_clients_in_one_directory() {
@@ -253,7 +253,29 @@ fn measure_creations_of_eight_clients_in_one_directory() {
                 });
             }
         });
-        let rate = (clients * EACH) as f64 / begun.elapsed().as_secs_f64();
-        println!("{clients} clients: {rate:.0} creations a second");
+        let rate = |begun: Instant| (clients * EACH) as f64 / begun.elapsed().as_secs_f64();
+        let (served, begun) = (rate(begun), Instant::now());
+        create_locally(clients, EACH);
+        let local = rate(begun);
+        println!("{clients} clients: {served:.0} creations a second; local threads: {local:.0}");
     }
+}
+
+/// The same creations by threads of this process, each with the two calls of fsync that make it durable: what the
+/// disk takes at this moment.
+fn create_locally(threads: usize, each: usize) {
+    let dir = tempfile::tempdir().unwrap();
+    let handle = std::fs::File::open(dir.path()).unwrap();
+    std::thread::scope(|scope| {
+        for number in 0..threads {
+            let (path, handle) = (dir.path(), &handle);
+            scope.spawn(move || {
+                for n in 0..each {
+                    let file = std::fs::File::create_new(path.join(format!("{number}-{n}")));
+                    file.unwrap().sync_all().unwrap();
+                    handle.sync_all().unwrap();
+                }
+            });
+        }
+    });
 }

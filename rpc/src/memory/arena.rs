@@ -1,20 +1,29 @@
-//! What of a memory is free, and who waits for it.
+//! A room: the free stretches of a memory, the share of each address in it, and the connections that wait.
+//!
+//! A buffer is for a call, for the results of a call, or for a reply. The room keeps its last stretches for the
+//! later kinds, because results end a call and a reply ends results:
 //!
 //! ```text
-//!   calls ──▶ turns: connections, in the order in which they found none
-//!                │ they are asked again, in order, when a buffer was given back
-//!                ▼
-//!   │ anything │ all but calls │ replies alone │
+//!   │ calls, results, replies │ results, replies │ replies │      of the memory, from full to empty
+//!
+//!   calls ──▶ turns: connections, in the order in which they found no buffer
+//!                └── when a buffer comes back, the server asks them again in this order
 //! ```
 //!
-//! An address has a share of each of these three: of what is left it may have twice as much as it leaves, so
-//! that there is some for another. One that has nothing may take what there is; one that has something leaves
-//! what is kept for results, too, so that addresses do not use it up by and by. Calls, results and replies are counted apart, as a call ends by its results and these by their
-//! reply.
+//! **Shares.** The room counts what an address has of each kind apart. An address that has some of a kind gets
+//! more of it only if it then has at most twice as much of that kind as is left free. So one address takes two thirds
+//! of the memory for its calls at most, and the next one two thirds of the rest. An address that has none of a kind
+//! gets what the kind may have. An address that has some results or replies also leaves what is kept from calls, so
+//! that many addresses do not use up by and by what an address with none is to find.
 //!
-//! Connections have their turns one call after the other. While one waits nobody passes it, so that many
-//! short calls do not take from a long one what it needs; what keeps it waiting is under way and ends. A call
-//! that waits for its address's own share is passed by other addresses' calls, and by none of its address.
+//! **Why three counts.** With one count an address whose calls have used up its share could get no buffer for their
+//! results, and its calls would wait for themselves. The counts do not bound their sum: an address with calls up to its
+//! share can take results as well. Less than what is kept from calls may be free then, and the calls of other
+//! addresses wait until a call or a reply of that address ends.
+//!
+//! **Turns.** A connection has one call waiting. No other call passes a call that waits for memory of others, so that
+//! short calls do not take from a long one what it needs: the calls that have the memory end. A call that
+//! waits for its own address's share lets the calls of other addresses pass, and none of its own address.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};

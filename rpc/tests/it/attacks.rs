@@ -3,6 +3,7 @@
 //! to the rules is served meanwhile on its one connection.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
+use crate::common::lists::{bad_lists, lists, read};
 use crate::common::raw::{Raw, rpc, words_of};
 use crate::common::*;
 use heddle_rpc::{Body, Speaks};
@@ -11,8 +12,6 @@ use heddle_verbs::Access;
 
 /// Where the argument of ECHO begins, behind the header of a call and two words.
 const ITEM: u32 = 48;
-/// A handle that nobody has.
-const NOBODYS: [u32; 4] = [0xdead_be00, 100, 0, 0];
 const ERROR: u32 = 4;
 
 struct Scene {
@@ -60,85 +59,13 @@ impl Scene {
     }
 }
 
-fn read(position: u32, segment: [u32; 4]) -> Vec<u32> {
-    [&[1, position][..], &segment].concat()
-}
-
-fn lists(reads: &[Vec<u32>], writes: &[u32], reply: &[u32]) -> Vec<u32> {
-    let mut lists = reads.concat();
-    lists.push(0);
-    lists.extend(writes);
-    lists.push(0);
-    lists.extend(reply);
-    lists
-}
-
-/// Chunk lists that are refused before anything is read or written, and what version 2 says; version 1 has one
-/// word for all.
-fn bad_lists() -> Vec<(&'static str, Vec<u32>, &'static [u32])> {
-    const XDR: &[u32] = &[v2::code::BAD_XDR];
-    let long = |length: u32| [0xdead_be00, length, 0, 0];
-    let write = |segments: u32| {
-        let mut chunk = vec![1, segments];
-        (0..segments).for_each(|_| chunk.extend(NOBODYS));
-        chunk
-    };
-    let many: Vec<_> = (0..60).map(|n| read(ITEM + 104 * n, NOBODYS)).collect();
-    let segments: Vec<_> = (0..60).map(|_| read(ITEM, NOBODYS)).collect();
-    vec![
-        ("a Read list that goes on and on", lists(&many, &[], &[0]), &[v2::code::READ_CHUNKS, 4]),
-        ("a chunk that goes on and on", lists(&segments, &[], &[0]), &[v2::code::SEGMENTS, 16]),
-        (
-            "too many Write chunks",
-            lists(&[], &write(1).repeat(5), &[0]),
-            &[v2::code::WRITE_CHUNKS, 4],
-        ),
-        (
-            "a Write chunk of too many segments",
-            lists(&[], &write(17), &[0]),
-            &[v2::code::SEGMENTS, 16],
-        ),
-        ("a Reply chunk of too many", lists(&[], &[], &write(17)), &[v2::code::SEGMENTS, 16]),
-        (
-            "a count of segments that lies",
-            vec![0, 1, u32::MAX, 1, 2, 3, 4, 0, 0],
-            &[v2::code::SEGMENTS, 16],
-        ),
-        ("an item flag that is none", vec![2, ITEM, 1, 2, 3, 4, 0, 0, 0], XDR),
-        ("chunks that overlap", lists(&[read(ITEM, long(100)), read(60, NOBODYS)], &[], &[0]), XDR),
-        (
-            "chunks in the wrong order",
-            lists(&[read(152, NOBODYS), read(ITEM, NOBODYS)], &[], &[0]),
-            XDR,
-        ),
-        ("a position within a word", lists(&[read(ITEM + 2, NOBODYS)], &[], &[0]), XDR),
-        ("a position within the RPC header", lists(&[read(8, NOBODYS)], &[], &[0]), XDR),
-        ("a position beyond the message", lists(&[read(4000, NOBODYS)], &[], &[0]), XDR),
-        (
-            "an offset that wraps",
-            lists(&[read(ITEM, [1, 100, u32::MAX, u32::MAX - 50])], &[], &[0]),
-            XDR,
-        ),
-        (
-            "a chunk longer than can be told",
-            lists(&[read(ITEM, long(1 << 31)), read(ITEM, long(1 << 31))], &[], &[0]),
-            XDR,
-        ),
-        (
-            "a message longer than is taken",
-            lists(&[read(ITEM, long(3 << 20))], &[], &[0]),
-            &[v2::code::SYSTEM],
-        ),
-    ]
-}
-
 #[test]
 fn test_chunk_lists_that_break_a_rule_are_refused_and_the_connection_goes_on() {
     for version in [1, 2] {
         let mut scene = Scene::new(version);
         let mut raw = scene.raw();
         scene.assert_good(&mut raw, 1);
-        for (nth, (what, lists, told)) in bad_lists().into_iter().enumerate() {
+        for (nth, (what, lists, told)) in bad_lists(ITEM).into_iter().enumerate() {
             let xid = 100 + nth as u32;
             let call = raw.call(xid, 1, &lists, &[1, 100]);
             raw.send(&call);

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 pub mod hand;
+pub mod lists;
 pub mod raw;
 
 use std::net::SocketAddr;

@@ -1,0 +1,384 @@
+//! Clients of NFS over RDMA that break the rules of RPC-over-RDMA, of RPC or of NFS, or leave data where it is: each
+//! harms itself alone. An honest client of the same exports has its results right, and waits no longer.
+
+mod peers;
+
+use std::fs;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use heddle_nfs::wire::{
+    Commit, Create, DirEntryName, Handle, How, Link, Mkdir, OfHandle, Opaque, Read, Readdir,
+    Readdirplus, Rename, Sattr, Setattr, Stable, Symlink, Verifier, Write, Xdr, mount, procedure,
+};
+use heddle_rpcrdma::rpc::Procedure;
+use heddle_rpcrdma::{v1, v2};
+
+use crate::linux::{PATIENCE, measure};
+use crate::lists::{bad_lists, lists, read};
+use crate::memory::{TURN, TURNS, assert_not_slower};
+use crate::mpa::{self, Message};
+use crate::net::LINUX;
+use peers::{Exports, MIB, Peer, bytes_of};
+
+/// Where the data of a WRITE of a file begins: behind the header of the call, the handle, and five words.
+const ITEM: u32 = 40 + 40 + 20;
+
+fn write_of(file: Handle, length: usize, data: &[u8]) -> Vec<u8> {
+    let count = u32::try_from(length).expect("a length");
+    let mut words = OfHandle { object: file }.octets();
+    words.extend(bytes_of(&[0, 0, count, 0, count]));
+    words.extend(data);
+    words
+}
+
+/// Messages that are no calls, or have headers that break a rule.
+fn bad_messages(version: u32) -> Vec<(&'static str, Vec<u32>)> {
+    let head = |kind: u32, rest: &[u32]| [&[900, version, 500, kind][..], rest].concat();
+    let reply = [900, 1, 0, 0, 0, 0];
+    vec![
+        ("nothing", vec![]),
+        ("an XID alone", vec![900]),
+        ("no type", vec![900, version, 500]),
+        ("a type that there is not", head(77, &[0, 0, 0])),
+        ("a version that there is not", vec![900, 77, 500, 0, 0, 0, 0]),
+        ("no lists", head(0, &[])),
+        ("no message", head(if version == 1 { 0 } else { v2::htype::CALL_INLINE }, &[0, 0, 0, 0])),
+        ("all credits", vec![900, version, u32::MAX, 0, 0, 0, 0]),
+        ("no credits", vec![900, version, 0, 0, 0, 0, 0]),
+        ("the end of a transfer", head(3, &[])),
+        ("a message with padding", head(2, &[4, 4, 0, 0, 0])),
+        ("an error of a version", head(4, &[1, 1, 2])),
+        ("an error of a chunk", head(4, &[2])),
+        ("an error that there is not", head(4, &[4_000_000_000])),
+        ("a reply to no call", head(0, &[&[0, 0, 0][..], &reply].concat())),
+        ("a reply in version 2", head(v2::htype::REPLY_INLINE, &[&[0][..], &reply].concat())),
+        ("a part of a call that is never whole", head(v2::htype::CALL_MIDDLE, &[u32::MAX])),
+        ("properties that end early", head(v2::htype::CONNPROP_FINAL, &[9, 1, 64])),
+    ]
+}
+
+#[test]
+fn test_headers_that_break_a_rule_harm_their_own_connection_at_most() {
+    let mut e = Exports::new();
+    let mut honest = e.honest();
+    for version in [v1::VERSION, v2::VERSION] {
+        let mut peer = e.peer(LINUX[0], version).expect("a connection");
+        assert!(peer.is_served());
+        // A server that answered errors by errors would go on for ever.
+        let write = write_of(honest.file, 100, &[]);
+        for (what, message) in bad_messages(version) {
+            if peer.send(&bytes_of(&message)).is_err() || !peer.is_served() {
+                peer = e.peer(LINUX[0], version).expect("a connection");
+            }
+            honest.ping().unwrap_or_else(|error| panic!("{what}: {error}"));
+        }
+        let nothing = read(ITEM, [9, 0, 0, 0]);
+        let empty = [
+            ("a segment of nothing", lists(std::slice::from_ref(&nothing), &[], &[0])),
+            ("nothing twice", lists(&[nothing.clone(), nothing], &[], &[0])),
+            ("a Write chunk of nothing", lists(&[], &[1, 0], &[0])),
+            ("a Reply chunk of nothing", lists(&[], &[], &[1, 0])),
+            ("results at the end of all addresses", {
+                lists(&[], &[1, 1, 9, 400, u32::MAX, u32::MAX - 10], &[0])
+            }),
+        ];
+        let lists = bad_lists(ITEM).into_iter().map(|(what, lists, _)| (what, lists));
+        for (what, lists) in lists.chain(empty) {
+            if peer.call(&lists, procedure::WRITE, &write).is_err() || !peer.is_served() {
+                peer = e.peer(LINUX[0], version).expect("a connection");
+            }
+            honest.ping().unwrap_or_else(|error| panic!("{what}: {error}"));
+        }
+        assert!(e.peer(LINUX[0], version).expect("a connection").is_served());
+    }
+    e.assert_untouched();
+}
+
+#[test]
+fn test_more_calls_than_credits_and_repeated_xids_harm_nobody_else() {
+    let mut e = Exports::new();
+    let mut honest = e.honest();
+    for version in [v1::VERSION, v2::VERSION] {
+        let mut flood = e.peer(LINUX[0], version).expect("a connection");
+        let getattr = OfHandle { object: honest.file }.octets();
+        let sent = (0..1000).try_for_each(|_| flood.call(&[0, 0, 0], procedure::GETATTR, &getattr));
+        // It is over, or is about to be: none that broke flow control goes on.
+        assert!(sent.is_err() || flood.client.is_ended(PATIENCE), "version {version}");
+        honest.ping().expect("the honest client is served");
+        // One XID for two calls, of which the second is another one.
+        let mut peer = e.peer(LINUX[0], version).expect("a connection");
+        let (dir, how) = (honest.root, How::Guarded(Sattr::default()));
+        let at = |name: &'static [u8]| DirEntryName { dir, name: Opaque(name) };
+        let create = |name| Create { at: at(name), how }.octets();
+        let xid = 7000;
+        let mut statuses = Vec::new();
+        for (p, arguments) in [
+            (procedure::CREATE, create(b"once")),
+            (procedure::CREATE, create(b"once")),
+            (procedure::REMOVE, at(b"once").octets()),
+        ] {
+            peer.call_as(xid, &[0, 0, 0], p, &arguments).expect("it is sent");
+            let results = peer.results().expect("an answer").expect("results");
+            statuses.push(u32::from_be_bytes([results[0], results[1], results[2], results[3]]));
+        }
+        assert_eq!(statuses[..2], [0, 0], "the reply to the first is kept");
+        assert!(peer.is_served());
+        let _ = fs::remove_file(e.base.path().join("export/once"));
+        honest.ping().expect("the honest client is served");
+    }
+    e.assert_untouched();
+}
+
+/// Handles and names that are made up, in every procedure.
+#[test]
+fn test_handles_and_names_that_are_made_up_reach_nothing() {
+    let mut e = Exports::new();
+    let mut honest = e.honest();
+    let mut peer = e.peer(LINUX[0], v1::VERSION).expect("a connection");
+    let own = honest.root;
+    let root = own.as_slice().to_vec();
+    let mut handles = vec![vec![], vec![0; 28], vec![0xff; 64], root[..27].to_vec()];
+    // Each bit of the magic, of the export's number, and of the object's.
+    handles.extend((0..root.len() * 8).step_by(5).map(|bit| {
+        let mut flipped = root.clone();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        flipped
+    }));
+    // The handle of a file beside the export, by its numbers in the form of the export's own.
+    for file in ["outside/secret", "other/file", "outside"] {
+        use std::os::unix::fs::MetadataExt;
+        let about = fs::metadata(e.base.path().join(file)).expect("it is there");
+        let born = about.created().expect("a time").duration_since(std::time::UNIX_EPOCH);
+        let born = u64::try_from(born.expect("since 1970").as_nanos()).expect("it fits");
+        let mut forged = root.clone();
+        forged.splice(12..20, about.ino().to_be_bytes());
+        forged.splice(20..28, born.to_be_bytes());
+        handles.push(forged);
+    }
+    let bad = handles.iter().map(|bytes| Handle::new(bytes).expect("at most 64 bytes"));
+    let attributes = Sattr { mode: Some(0o666), ..Sattr::default() };
+    let status =
+        |results: Option<Vec<u8>>| results.map(|r| u32::from_be_bytes([r[0], r[1], r[2], r[3]]));
+    for object in bad {
+        let at = DirEntryName { dir: object, name: Opaque(b"file") };
+        let how = How::Unchecked(attributes);
+        let write = Write {
+            file: object,
+            offset: 0,
+            count: 4,
+            stable: Stable::FileSync,
+            data: Opaque(b"evil"),
+        };
+        let verifier = Verifier::default();
+        for (p, arguments) in [
+            (procedure::GETATTR, OfHandle { object }.octets()),
+            (procedure::SETATTR, Setattr { object, attributes, guard: None }.octets()),
+            (procedure::LOOKUP, at.octets()),
+            (procedure::READ, Read { file: object, offset: 0, count: 99 }.octets()),
+            (procedure::WRITE, write.octets()),
+            (procedure::CREATE, Create { at, how }.octets()),
+            (procedure::REMOVE, at.octets()),
+            (procedure::RENAME, Rename { from: at, to: at }.octets()),
+            (procedure::LINK, Link { file: object, at }.octets()),
+            (
+                procedure::READDIR,
+                Readdir { dir: object, cookie: u64::MAX, verifier, count: u32::MAX }.octets(),
+            ),
+            (procedure::COMMIT, Commit { file: object, offset: 0, count: 0 }.octets()),
+        ] {
+            let said = status(peer.ask(p, &arguments).expect("an answer"));
+            assert_ne!(said, Some(0), "{p:?} of {object:?}");
+        }
+    }
+    // The other export is for nobody here.
+    let other = e.base.path().join("other");
+    let path = other.display().to_string();
+    let denied = peer.ask(mount::MNT, &Opaque::<4095>(path.as_bytes()).octets());
+    assert_eq!(denied.expect("an answer"), None);
+    // Names that lead elsewhere, or are no names.
+    let long = vec![b'x'; 4096];
+    let names: [&[u8]; 9] = [
+        b"",
+        b"a/b",
+        b"/etc",
+        b"../outside/secret",
+        b"nul\0",
+        b"..",
+        b".",
+        &long[..256],
+        &long[..1500],
+    ];
+    for name in names {
+        let at = DirEntryName { dir: own, name: Opaque(name) };
+        let how = How::Guarded(attributes);
+        let to = DirEntryName { dir: own, name: Opaque(b"dir") };
+        let target = Opaque(&b"../outside/secret"[..]);
+        for (p, arguments) in [
+            (procedure::CREATE, Create { at, how }.octets()),
+            (procedure::MKDIR, Mkdir { at, attributes }.octets()),
+            (procedure::SYMLINK, Symlink { at, attributes, path: target }.octets()),
+            (procedure::REMOVE, at.octets()),
+            (procedure::RMDIR, at.octets()),
+            (procedure::RENAME, Rename { from: at, to }.octets()),
+            (procedure::LINK, Link { file: honest.file, at }.octets()),
+        ] {
+            let said = status(peer.ask(p, &arguments).expect("an answer"));
+            assert_ne!(said, Some(0), "{p:?} of a name of {} bytes", name.len());
+        }
+        honest.ping().expect("the honest client is served");
+    }
+    // `..` of the export's directory is the directory itself.
+    assert_eq!(peer.lookup(own, b"..").expect("it is there"), own);
+    // A link is made, and leads the client where the client likes, not the server.
+    let at = DirEntryName { dir: own, name: Opaque(b"link") };
+    let link = Symlink { at, attributes, path: Opaque(b"../outside/secret") }.octets();
+    assert_eq!(status(peer.ask(procedure::SYMLINK, &link).expect("an answer")), Some(0));
+    let link = peer.lookup(own, b"link").expect("a link");
+    let write =
+        Write { file: link, offset: 0, count: 1, stable: Stable::Unstable, data: Opaque(b"x") };
+    for (p, arguments) in [
+        (procedure::READ, Read { file: link, offset: 0, count: 99 }.octets()),
+        (procedure::WRITE, write.octets()),
+    ] {
+        assert_ne!(status(peer.ask(p, &arguments).expect("an answer")), Some(0), "{p:?}");
+    }
+    // Lengths that lie, cookies and counts of all sizes, and arguments that end early.
+    let of = OfHandle { object: own }.octets();
+    let lies = [
+        [of.clone(), bytes_of(&[u32::MAX])].concat(),
+        bytes_of(&[u32::MAX, 1]),
+        vec![],
+        of[..9].to_vec(),
+    ];
+    for procedure_ in 1..22 {
+        let p = Procedure { procedure: procedure_, ..procedure::NULL };
+        for arguments in &lies {
+            peer.ask(p, arguments).expect("an answer");
+        }
+    }
+    for cookie in [1, 3, u64::MAX, 1 << 63, 0xdead_beef_0000] {
+        for size in [0, 1, 100, 900] {
+            let verifier = Verifier([cookie.to_le_bytes()[0]; 8]);
+            let plus = Readdirplus { dir: own, cookie, verifier, dircount: size, maxcount: size };
+            peer.ask(procedure::READDIRPLUS, &plus.octets()).expect("an answer");
+        }
+    }
+    assert!(peer.is_served());
+    honest.ping().expect("the honest client is served");
+    e.assert_untouched();
+}
+
+/// What becomes of the data of a WRITE that the server reads.
+#[derive(Clone, Copy)]
+enum Data {
+    /// It never comes.
+    Never,
+    /// Half of it comes, and then a Terminate, as where an STag was invalidated meanwhile.
+    InvalidatedMidway,
+    /// It comes to an STag that the server did not name.
+    Elsewhere,
+    /// More of it comes than was asked for.
+    TooMuch,
+}
+
+/// Calls with the data of several WRITEs, of which the server has the first Read Request.
+fn writes(peer: &mut Peer, file: Handle, count: usize) -> io::Result<Message> {
+    let room = u32::try_from(MIB).expect("a length");
+    for _ in 0..count {
+        let chunk = read(ITEM, [0xbeef, room, 0, 0]);
+        peer.call(&lists(&[chunk], &[], &[0]), procedure::WRITE, &write_of(file, MIB, &[]))?;
+    }
+    loop {
+        // The address may have its share of the memory by now, and then nothing is asked for.
+        let m = peer.client.recv(Duration::from_millis(100))?;
+        if m.opcode == mpa::READ_REQUEST {
+            return Ok(m);
+        }
+    }
+}
+
+fn stall(peer: &mut Peer, file: Handle, data: Data) -> io::Result<()> {
+    let asked = writes(peer, file, 4)?;
+    let ((stag, to), len, _) = mpa::parse_read_request(&asked.payload);
+    match data {
+        Data::Never => Ok(()),
+        Data::InvalidatedMidway => {
+            let half = mpa::read_response(stag, to, &vec![1; len / 2], 1400);
+            // The last segment of a half would be the end of all.
+            let cut = half.len() - half.len() % 1400;
+            peer.client.say(&half[..cut])?;
+            peer.client.say(&mpa::terminate([0x01, 0x00, 0, 0], &[], 0))
+        }
+        Data::Elsewhere => peer.client.say(&mpa::read_response(stag ^ 1, to, &vec![1; len], 1400)),
+        Data::TooMuch => peer.client.say(&mpa::read_response(stag, to, &vec![1; len + 1400], 1400)),
+    }
+}
+
+/// READs of much data that nobody takes off the wire.
+fn reads_not_taken(peer: &mut Peer, big: Handle) -> io::Result<()> {
+    let room = u32::try_from(MIB).expect("a length");
+    let read = Read { file: big, offset: 0, count: room }.octets();
+    let chunk = [1, 1, 0xbeef, room, 0, 0];
+    (0..16).try_for_each(|_| peer.call(&lists(&[], &chunk, &[0]), procedure::READ, &read))
+}
+
+#[test]
+fn test_data_that_never_moves_makes_nobody_else_wait() {
+    let mut e = Exports::new();
+    let mut honest = e.honest();
+    let big = honest.big;
+    let (attack, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+    let stalled: [AtomicUsize; 4] = std::array::from_fn(|_| AtomicUsize::new(0));
+    let e_ref = &e;
+    let round = || {
+        let kinds = [Data::Never, Data::InvalidatedMidway, Data::Elsewhere, Data::TooMuch];
+        let mut held = Vec::new();
+        for (nth, data) in kinds.into_iter().enumerate() {
+            let version = if nth % 2 == 0 { v1::VERSION } else { v2::VERSION };
+            // Whatever is refused, or ends: it is tried.
+            if let Ok(mut peer) = e_ref.peer(LINUX[2 + nth], version) {
+                let is_stalled = stall(&mut peer, big, data).is_ok();
+                stalled[nth].fetch_add(usize::from(is_stalled), Ordering::Relaxed);
+                held.push(peer);
+            }
+        }
+        if let Ok(mut peer) = e_ref.peer(LINUX[0], v1::VERSION) {
+            let _ = reads_not_taken(&mut peer, big);
+            held.push(peer);
+        }
+        held
+    };
+    let [without, with] = thread::scope(|s| {
+        s.spawn(|| {
+            let mut held = Vec::new();
+            while !stop.load(Ordering::Relaxed) {
+                if attack.load(Ordering::Relaxed) {
+                    // Those of the round before stay until there are others.
+                    let before = std::mem::replace(&mut held, round());
+                    thread::sleep(Duration::from_millis(50));
+                    drop(before);
+                } else {
+                    held.clear();
+                }
+                thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let mut pings = [Vec::new(), Vec::new()];
+        for turn in 0..TURNS {
+            attack.store(turn % 2 == 1, Ordering::Relaxed);
+            pings[turn % 2].extend(measure(TURN, || honest.ping()));
+        }
+        stop.store(true, Ordering::Relaxed);
+        pings
+    });
+    assert_not_slower(without, with);
+    let stalled = stalled.map(AtomicUsize::into_inner);
+    assert!(stalled.iter().all(|&times| times > 0), "the server has asked for data: {stalled:?}");
+    // What the attackers had of the memory is there again.
+    honest.read_big(12);
+    assert!(fs::read(e.base.path().join("export/big")).expect("it is there").len() >= MIB);
+    e.assert_untouched();
+}
