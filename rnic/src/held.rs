@@ -141,6 +141,12 @@ impl<F: Chunks> HeldBytes<F> {
         share.is_some_and(|share| share.octets() > 0)
     }
 
+    /// Returns true if what is reserved is room that another connection of the same peer waits for.
+    pub(crate) fn is_wanted(&self, pool: &HoldPool<F>) -> bool {
+        let share = self.0.as_ref().and_then(|l| l.share.as_ref());
+        share.is_some_and(|share| pool.budget.is_wanted(share))
+    }
+
     /// Gives back what is reserved, but for one buffer.
     pub(crate) fn release_share(&mut self, pool: &mut HoldPool<F>) {
         if let Some(share) = self.0.as_mut().and_then(|l| l.share.as_mut()) {

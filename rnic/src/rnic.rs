@@ -43,7 +43,8 @@ pub struct RnicConfig {
     /// At least 512 KiB.
     pub max_unfinished_bytes: usize,
     /// How long a peer may leave an FPDU unfinished, or a gap, in which it gets on by less than 4 KiB:
-    /// then the connection ends with [`CloseReason::Unfinished`].
+    /// then the connection ends with [`CloseReason::Unfinished`]. An eighth of that while the room of
+    /// the FPDU is what another connection of the same address waits for.
     pub fpdu_stall: Duration,
 }
 

@@ -26,6 +26,10 @@ const REST: Duration = Duration::from_secs(1);
 const LOOKS: usize = 32;
 const PAUSE: Duration = Duration::from_millis(1);
 
+/// By how much the time of an FPDU that stands still is shorter while another connection of the same
+/// address waits for its room.
+const WANTED: u32 = 8;
+
 const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
 /// Where the rounds are.
@@ -94,6 +98,8 @@ impl<F: RnicFrame> Rnic<F> {
             let Some(&conn) = self.running.list.get(at) else { break };
             let limit = self.shared.fpdu_stall;
             if let Some((tcp, state)) = self.stack.get_mut(conn) {
+                let wanted = state.held.is_wanted(&self.shared.pool);
+                let limit = if wanted { limit / WANTED } else { limit };
                 let works = state.rest(tcp, &mut self.shared.pool);
                 let overdue = state.held.is_overdue(state.rx_next, now, limit);
                 self.shared.rounds.work |= works || !state.held.is_empty();

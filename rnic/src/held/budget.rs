@@ -6,6 +6,9 @@
 //! cannot keep each other waiting for room. One that does not fit is refused: to TCP its bytes are as
 //! good as lost, the window's right edge stays where it is, and the peer sends them again.
 //!
+//! A connection whose FPDU was refused may be an honest one beside others of its address that leave theirs
+//! unfinished. While it waits, those have a shorter time ([`Budget::is_wanted`]).
+//!
 //! An address may have as much as is free beside, so that the hosts of one address alone get half, and
 //! `n` addresses that want all leave `1/(n + 1)` to the next.
 
@@ -32,6 +35,8 @@ pub(crate) struct Budget {
 struct Account {
     addr: IpAddr,
     used: usize,
+    /// An FPDU was refused, and nothing has been given back since.
+    full: bool,
     /// Connections that have a [`Share`] of it.
     conns: usize,
 }
@@ -64,7 +69,7 @@ impl Budget {
     pub(super) fn open(&mut self, addr: IpAddr) -> Share {
         let Budget { accounts, free, by_addr, .. } = self;
         let account = *by_addr.entry(addr).or_insert_with(|| {
-            let new = Account { addr, used: 0, conns: 0 };
+            let new = Account { addr, used: 0, full: false, conns: 0 };
             match free.pop().and_then(|n| Some((n, accounts.get_mut(n as usize)?))) {
                 Some((n, place)) => {
                     *place = new;
@@ -89,12 +94,20 @@ impl Budget {
         let Some(account) = self.accounts.get_mut(share.account as usize) else { return false };
         let more = octets.saturating_sub(share.octets);
         if more > 0 && account.used + more > self.limit.saturating_sub(self.used) {
+            account.full = true;
             return false;
         }
+        account.full &= octets >= share.octets;
         account.used = account.used - share.octets + octets;
         self.used = self.used - share.octets + octets;
         share.octets = octets;
         true
+    }
+
+    /// Returns true if a share takes room that an FPDU of the same address waits for.
+    pub(super) fn is_wanted(&self, share: &Share) -> bool {
+        let account = self.accounts.get(share.account as usize);
+        share.octets > 0 && account.is_some_and(|a| a.full)
     }
 
     /// Takes back all of a share.
@@ -154,6 +167,22 @@ mod tests {
         assert_eq!((b.used(), b.by_addr.len(), b.free.len()), (0, 0, 3));
         assert_eq!(fill(&mut b, addr(4)).len(), 32);
         assert_eq!(b.accounts.len(), 3, "accounts are used again");
+    }
+
+    #[test]
+    fn test_shares_of_an_address_are_wanted_from_a_refusal_until_one_is_given_back() {
+        let mut b = Budget::new(64 * FPDU);
+        let mut other = b.open(addr(2));
+        assert!(b.resize(&mut other, 5));
+        let mut all = fill(&mut b, addr(1));
+        assert!(all.iter().all(|share| b.is_wanted(share)), "`fill` ends with a refusal");
+        assert!(!b.is_wanted(&other), "it is of another address");
+        let gone = all.pop().unwrap();
+        b.close(gone);
+        assert!(!all.iter().any(|share| b.is_wanted(share)));
+        let nothing = b.open(addr(1));
+        all.extend(fill(&mut b, addr(1)));
+        assert!(all.iter().all(|share| b.is_wanted(share)) && !b.is_wanted(&nothing));
     }
 
     #[test]
