@@ -111,3 +111,11 @@ need_nextest() {
     say "installing cargo-nextest"
     cargo install --locked cargo-nextest
 }
+
+# need_miri - the interpreter that finds undefined behaviour: a component of nightly Rust.
+need_miri() {
+    cargo +nightly --version >/dev/null 2>&1 || die "a nightly Rust is missing: rustup toolchain install nightly"
+    cargo +nightly miri --version >/dev/null 2>&1 && return
+    say "installing Miri"
+    rustup component add --toolchain nightly miri rust-src
+}

@@ -17,6 +17,8 @@ mod gid;
 pub mod ip_cm;
 pub mod mad;
 pub mod roce;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod types;
 
 pub use gid::Gid;

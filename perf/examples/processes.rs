@@ -7,6 +7,8 @@
 //! ```sh
 //! cargo run -p heddle-perf --example processes
 //! ```
+//!
+//! With 64 hugepages of 2 MiB free, the process is also measured with its memory and its queues on such pages.
 
 #![allow(clippy::print_stdout, reason = "what it is for")]
 
@@ -27,15 +29,17 @@ use heddle_perf::spec::{BenchSpec, Mode, Op, Size, Sizes, Until};
 use heddle_perf::workload::{PerfServer, Run};
 use heddle_tcp::Cidr;
 use heddle_verbs::remote::{OpenParams, Policy, serve};
-use heddle_verbs::{Device, DeviceConfig, ListenParams};
+use heddle_verbs::{Device, DeviceConfig, ListenParams, PageSize, Region};
 
 type Fault = Box<dyn Error + Send + Sync>;
 
 /// Tells this program, started again, where the socket is, and which benchmark to run.
 const SOCKET: &str = "HEDDLE_PROCESSES_SOCKET";
 const CASE: &str = "HEDDLE_PROCESSES_CASE";
+/// Set where its memory and its queues are to lie on hugepages.
+const HUGE: &str = "HEDDLE_PROCESSES_HUGE";
 
-/// Times each is measured; the median counts.
+/// Times each is measured, unless the first argument says how often; the median counts.
 const ROUNDS: usize = 5;
 
 /// What is measured, and how its figure is called.
@@ -78,19 +82,31 @@ fn child(socket: &str, case: &str) -> Result<(), Fault> {
     let case = case.parse()?;
     let (spec, _) = spec(case);
     let (memory, queues) = (memory_for(&spec), queues_for(&spec));
-    let device = Device::open_with(socket, &OpenParams { memory, queues, ..Default::default() })?;
+    let huge = std::env::var_os(HUGE).is_some();
+    let pages = if huge { PageSize::Huge2M } else { PageSize::Small };
+    let params = OpenParams { memory, queues, pages, ..Default::default() };
+    let device = Device::open_with(socket, &params)?;
     println!("{}", measure(device, case)?);
     Ok(())
 }
 
-fn in_other_process(socket: &Path, case: usize) -> Result<f64, Fault> {
+fn in_other_process(socket: &Path, case: usize, huge: bool) -> Result<f64, Fault> {
     let mut program = Command::new(std::env::current_exe()?);
+    if huge {
+        program.env(HUGE, "1");
+    }
     let out = program
         .env(SOCKET, socket)
         .env(CASE, case.to_string())
         .stderr(Stdio::inherit())
         .output()?;
     Ok(String::from_utf8(out.stdout)?.trim().parse()?)
+}
+
+/// The median of ratios, and the least and the greatest.
+fn shown(ratios: &mut [f64]) -> String {
+    let median = median(ratios);
+    format!("{median:.2} [{:.2}..{:.2}]", ratios[0], ratios[ratios.len() - 1])
 }
 
 fn median(values: &mut [f64]) -> f64 {
@@ -102,6 +118,7 @@ fn main() -> Result<(), Fault> {
     if let (Ok(socket), Ok(case)) = (std::env::var(SOCKET), std::env::var(CASE)) {
         return child(&socket, &case);
     }
+    let rounds = std::env::args().nth(1).map_or(Ok(ROUNDS), |n| n.parse())?;
     let eal = Eal::init(&EalConfig { hugepages: Hugepages::Never, ..EalConfig::default() })?;
     let config = |n: u8| EndpointConfig {
         memory: 64 << 20,
@@ -143,24 +160,29 @@ fn main() -> Result<(), Fault> {
         }
     });
     pin::pin_to(far)?;
-    println!("{:<24} {:>10} {:>14}   ratio of pairs", "", "a thread", "a process");
+    // As much as the client takes at most.
+    let huge = Region::shared_on(128 << 20, PageSize::Huge2M).is_ok();
+    let head = if huge { ", and its ratio on hugepages" } else { "" };
+    println!("{:<24} {:>10} {:>14}   ratio of pairs{head}", "", "a thread", "a process");
     for (case, (name, _, _, unit)) in CASES.into_iter().enumerate() {
-        let (mut here, mut there, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..ROUNDS {
+        let (mut here, mut there) = (Vec::new(), Vec::new());
+        let (mut ratios, mut on_huge) = (Vec::new(), Vec::new());
+        for _ in 0..rounds {
             let (spec, _) = spec(case);
             let (memory, queues) = (memory_for(&spec), queues_for(&spec));
             let config = DeviceConfig { memory, queues, shared: true, ..DeviceConfig::default() };
             let ours = measure(hub.open(&config)?, case)?;
-            let theirs = in_other_process(&socket, case)?;
+            let theirs = in_other_process(&socket, case, false)?;
             here.push(ours);
             there.push(theirs);
             ratios.push(theirs / ours);
+            if huge {
+                on_huge.push(in_other_process(&socket, case, true)? / theirs);
+            }
         }
-        let (ours, theirs, ratio) = (median(&mut here), median(&mut there), median(&mut ratios));
-        let (least, most) = (ratios[0], ratios[ratios.len() - 1]);
-        println!(
-            "{name:<24} {ours:>10.2} {theirs:>7.2} {unit:<6}   {ratio:.2} [{least:.2}..{most:.2}]"
-        );
+        let (ours, theirs, ratio) = (median(&mut here), median(&mut there), shown(&mut ratios));
+        let huge = if huge { shown(&mut on_huge) } else { String::new() };
+        println!("{name:<24} {ours:>10.2} {theirs:>7.2} {unit:<6}   {ratio}   {huge}");
     }
     drop(rnics);
     std::fs::remove_dir_all(directory)?;

@@ -7,12 +7,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use heddle::DisconnectReason;
-use heddle_ib::cm::{
-    Answered, Dreq, Failover, Mad, Message, Path, Rej, RejReason, Rep, Req, Rtu, Transport,
-};
-use heddle_ib::ip_cm::{Header, Service};
-use heddle_ib::roce::{UdPacket, UdRepr};
-use heddle_ib::{CommId, Psn, Qpn, TimeCode};
+use heddle_ib::cm::{Answered, Failover, Mad, Message, Rej, RejReason, Rep, Req};
+use heddle_ib::roce::UdPacket;
+use heddle_ib::testing::{PORT, Peer, dreq, rtu};
+use heddle_ib::{CommId, Qpn, TimeCode};
 
 use crate::errors::honest_session;
 use crate::net::{Lab, SERVER};
@@ -23,46 +21,17 @@ use crate::traffic::{Company, Traffic};
 /// Where in a REQ's private data the annex's header has its version and its destination.
 const VERSION_AT: usize = 0;
 const DST_AT: usize = 20;
-/// The peer's own port, as it says in its REQs.
-const PORT: u16 = 5000;
 
-fn req(from: Ipv4Addr, name: u32) -> Req {
-    let time = TimeCode::new(17);
-    let (src, dst) = (IpAddr::from(from), IpAddr::from(SERVER));
-    Req {
-        local_comm_id: CommId(name),
-        vendor_id: 0,
-        service_id: Service::tcp(PLAIN).id(),
-        local_ca_guid: 1,
-        local_q_key: 0,
-        local_qpn: Qpn::new(name),
-        responder_resources: 2,
-        local_eecn: 0,
-        initiator_depth: 2,
-        remote_eecn: 0,
-        remote_cm_response_timeout: time,
-        transport: Transport::RC,
-        flow_control: true,
-        starting_psn: Psn::new(0),
-        local_cm_response_timeout: time,
-        retry_count: 7,
-        p_key: 0xffff,
-        path_mtu: 3,
-        rdc_exists: false,
-        rnr_retry_count: 7,
-        max_cm_retries: 7,
-        srq: false,
-        extended_transport: 0,
-        primary: Path { local_gid: src.into(), remote_gid: dst.into(), ..Path::default() },
-        alternate: Path::default(),
-        private_data: Header { src, src_port: PORT, dst }.emit(b"").expect("a header"),
-    }
+fn peer(from: Ipv4Addr) -> Peer {
+    Peer { addr: from.into(), to: SERVER.into() }
 }
 
-/// A packet of `from` with a message.
+fn req(from: Ipv4Addr, name: u32) -> Req {
+    peer(from).req(PLAIN, CommId(name), TimeCode::new(17))
+}
+
 fn packet(from: Ipv4Addr, tid: u64, message: Message) -> Vec<u8> {
-    let mad = Mad::new(tid, message).emit();
-    UdRepr::gsi(from.into(), SERVER.into(), 0xc000).emit(&mad).expect("a packet")
+    peer(from).packet(tid, message)
 }
 
 fn put(host: &Host, from: Ipv4Addr, packet: &[u8]) {
@@ -113,17 +82,11 @@ impl Conn {
     }
 
     fn rtu(&self) -> Message {
-        let (local_comm_id, remote_comm_id) = (self.name, self.rep.local_comm_id);
-        Message::Rtu(Box::new(Rtu { local_comm_id, remote_comm_id, private_data: [0; 224] }))
+        rtu(self.name, self.rep.local_comm_id)
     }
 
     fn dreq(&self, qpn: u32) -> Message {
-        Message::Dreq(Box::new(Dreq {
-            local_comm_id: self.name,
-            remote_comm_id: self.rep.local_comm_id,
-            remote_qpn: Qpn::new(qpn),
-            private_data: [0; 220],
-        }))
+        dreq(self.name, self.rep.local_comm_id, Qpn::new(qpn))
     }
 
     /// It is there to the last, and ends in order.

@@ -7,6 +7,7 @@ use std::os::unix::net::UnixListener;
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, Once, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use heddle::remote::{Policy, serve};
 use heddle::{EndpointConfig, Node};
@@ -77,6 +78,18 @@ fn check(name: &str, out: &Output, stdout: &str, lines: &[&str]) {
 }
 
 /// One after the other: each has two threads that spin.
+#[test]
+fn test_whoever_waits_long_for_cargo_is_told() {
+    let said = |seconds: &str, silence| {
+        let mut out = Vec::new();
+        let child = Command::new("sleep").arg(seconds).spawn().unwrap();
+        assert!(built::wait(child, Duration::from_millis(silence), &mut out).success());
+        String::from_utf8(out).unwrap()
+    };
+    assert!(said("0.5", 100).contains("waits for another cargo"));
+    assert_eq!(said("0", 60_000), "");
+}
+
 #[test]
 fn test_examples_run_and_say_so() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);

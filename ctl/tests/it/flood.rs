@@ -12,10 +12,10 @@ use heddle_base::Chunks;
 use heddle_ctl::{Endpoint, Snapshot};
 use heddle_dataplane::{Clock, Eal, ManualClock, Mbuf, Mempool, MempoolConfig, Port, PortConfig};
 use heddle_dataplane::{RxQueue, TxQueue};
-use heddle_ib::cm::{Dreq, Mad, Message, Path, Req, Rtu, Transport as IbTransport};
-use heddle_ib::ip_cm::{Header, Service};
-use heddle_ib::roce::{UdPacket, UdRepr};
-use heddle_ib::{CommId, Psn, Qpn, TimeCode};
+use heddle_ib::cm::{Mad, Message, Req};
+use heddle_ib::roce::UdPacket;
+use heddle_ib::testing::{Peer, dreq, rtu};
+use heddle_ib::{CommId, Qpn, TimeCode};
 use heddle_tcp::Cidr;
 use heddle_verbs::{AcceptParams, CmEvent, DisconnectReason, EventQueue, ListenParams, QpInit};
 
@@ -156,7 +156,7 @@ impl Wire {
                     host.theirs = Some(rep.local_comm_id);
                     host.qpn = rep.local_qpn;
                     host.reps += 1;
-                    self.say(to, rtu(to, rep.local_comm_id));
+                    self.say(to, rtu(comm(to), rep.local_comm_id));
                 }
                 Message::Drep(_) => host.ended = true,
                 _ => {}
@@ -225,7 +225,7 @@ impl Wire {
         self.run(Duration::from_millis(100), |w, n| {
             flood(w, n);
             if n == 500 && !core::mem::replace(&mut said, true) {
-                w.say(OLD, dreq(OLD, theirs.unwrap(), qpn));
+                w.say(OLD, dreq(comm(OLD), theirs.unwrap(), qpn));
             }
         });
         assert!(self.hosts[&OLD].ended, "a DREP");
@@ -240,60 +240,17 @@ fn comm(host: Ipv4Addr) -> CommId {
     CommId(host.to_bits())
 }
 
+fn peer(from: Ipv4Addr) -> Peer {
+    Peer { addr: from.into(), to: US.into() }
+}
+
 fn packet(from: Ipv4Addr, message: Message) -> Vec<u8> {
-    UdRepr::gsi(from.into(), US.into(), 0xc000).emit(&Mad::new(7, message).emit()).unwrap()
+    peer(from).packet(7, message)
 }
 
 fn req(from: Ipv4Addr, name: CommId) -> Message {
-    let header = Header { src: from.into(), src_port: 5000, dst: US.into() };
-    let time = TimeCode::new(14);
-    Message::Req(Box::new(Req {
-        local_comm_id: name,
-        vendor_id: 0,
-        service_id: Service::tcp(PORT).id(),
-        local_ca_guid: 1,
-        local_q_key: 0,
-        local_qpn: Qpn::new(name.0 & 0xff_ffff),
-        responder_resources: 1,
-        local_eecn: 0,
-        initiator_depth: 1,
-        remote_eecn: 0,
-        remote_cm_response_timeout: time,
-        transport: IbTransport::RC,
-        flow_control: true,
-        starting_psn: Psn::new(0),
-        local_cm_response_timeout: time,
-        retry_count: 7,
-        p_key: 0xffff,
-        path_mtu: 3,
-        rdc_exists: false,
-        rnr_retry_count: 7,
-        max_cm_retries: 3,
-        srq: false,
-        extended_transport: 0,
-        primary: Path {
-            local_gid: std::net::IpAddr::from(from).into(),
-            remote_gid: std::net::IpAddr::from(US).into(),
-            ..Path::default()
-        },
-        alternate: Path::default(),
-        private_data: header.emit(b"").unwrap(),
-    }))
-}
-
-fn rtu(from: Ipv4Addr, theirs: CommId) -> Message {
-    let (local_comm_id, remote_comm_id) = (comm(from), theirs);
-    Message::Rtu(Box::new(Rtu { local_comm_id, remote_comm_id, private_data: [0; 224] }))
-}
-
-fn dreq(from: Ipv4Addr, theirs: CommId, remote_qpn: Qpn) -> Message {
-    let (local_comm_id, remote_comm_id) = (comm(from), theirs);
-    Message::Dreq(Box::new(Dreq {
-        local_comm_id,
-        remote_comm_id,
-        remote_qpn,
-        private_data: [0; 220],
-    }))
+    let req = peer(from).req(PORT, name, TimeCode::new(14));
+    Message::Req(Box::new(Req { max_cm_retries: 3, ..req }))
 }
 
 /// Of ten thousand addresses.
@@ -359,7 +316,7 @@ fn test_flood_about_one_connection_leaves_the_others_alone() {
     w.join(BAD);
     w.settle();
     let theirs = w.hosts[&BAD].theirs.unwrap();
-    let s = w.assert_harmless(true, |w, _| w.say(BAD, rtu(BAD, theirs)));
+    let s = w.assert_harmless(true, |w, _| w.say(BAD, rtu(comm(BAD), theirs)));
     assert!(s.worker.stack.udp_conn_limited > 60_000, "{:?}", s.worker.stack);
     assert!(s.ctl.ib.rx_datagrams < 300);
 }

@@ -47,7 +47,7 @@ fn test_completions_of_all_workers_come_once_and_in_order() {
 /// Two threads poll what two workers write, and look without the lock first.
 #[test]
 fn test_each_completion_is_taken_once_whoever_polls() {
-    const EACH: u64 = 20_000;
+    const EACH: u64 = if cfg!(miri) { 50 } else { 20_000 };
     let cq = cq(8, 2, None);
     let taken = AtomicU64::new(0);
     let sums: Vec<u64> = std::thread::scope(|s| {
@@ -292,7 +292,7 @@ fn test_worker_that_comes_later_writes_to_the_new_room() {
 fn test_old_room_comes_back() {
     let cq = cq(64, 1, None);
     let mut p = cq.link().producer(0);
-    for i in 0..1000 {
+    for i in 0..if cfg!(miri) { 20 } else { 1000 } {
         let link = resize(&cq, if i % 2 == 0 { 256 } else { 64 }).unwrap();
         p.push(&cqe(i, false)).unwrap();
         p.renew(&link);
@@ -323,7 +323,7 @@ fn test_another_process_follows_to_the_new_room() {
 /// A worker writes and an application polls while a third changes the size.
 #[test]
 fn test_resized_between_threads() {
-    const ALL: u64 = 50_000;
+    const ALL: u64 = if cfg!(miri) { 100 } else { 50_000 };
     let cq = cq(16, 1, None);
     let (links, news) = std::sync::mpsc::channel::<CqLink>();
     let taken = AtomicU64::new(0);

@@ -98,6 +98,10 @@ impl Region {
     /// As [`anonymous_on`](Region::anonymous_on).
     pub fn shared_on(len: usize, pages: PageSize) -> Result<Region, RegionError> {
         check_size(len)?;
+        if cfg!(miri) {
+            // Miri has no files in memory: under it no other process can map a region.
+            return Region::anonymous_on(len, pages);
+        }
         let no_memory = |e: std::io::Error| RegionError::NoMemory { len, why: e.to_string() };
         for &page in pages.hugepages(len) {
             let bytes = len.next_multiple_of(page);
@@ -205,7 +209,8 @@ impl Region {
     /// # Safety
     /// `base` is valid for reads and writes of `len` bytes, from any thread, until `owner` is
     /// dropped; and until then no Rust reference to those bytes is used, since they may change at
-    /// any time.
+    /// any time. A `Box` of those bytes counts as a reference to them, also as a part of `owner`:
+    /// it is used whenever it is moved. A `Vec` is not.
     ///
     /// # Errors
     /// [`RegionError::Size`].

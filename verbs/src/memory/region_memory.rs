@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn test_atomics_of_workers_and_of_local_processors_lose_no_update() {
         // Far longer than a thread takes to start, or has the processor at a time.
-        const EACH: u64 = 500_000;
+        const EACH: u64 = if cfg!(miri) { 50 } else { 500_000 };
         let start = std::sync::Barrier::new(4);
         let (mem, region, addr) = alone();
         let table = MrTable::new(&Seed::from_u64(1), 4);

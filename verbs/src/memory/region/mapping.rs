@@ -36,6 +36,11 @@ pub(super) fn map_anonymous(
     pages: PageSize,
 ) -> std::io::Result<(NonNull<u8>, usize, usize)> {
     const PRIVATE: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    if cfg!(miri) {
+        // Miri knows no other flags, and no `madvise`.
+        let bytes = len.next_multiple_of(PAGE);
+        return Ok((mmap(bytes, PRIVATE, -1)?, bytes, PAGE));
+    }
     for &page in pages.hugepages(len) {
         // Which of the system's sizes, by its logarithm; what is asked for without is the default.
         let size = page.trailing_zeros().cast_signed() << libc::MAP_HUGE_SHIFT;

@@ -107,10 +107,11 @@ fn test_file_of_hugepages_is_refused_though_it_is_sealed() {
 
 #[test]
 fn test_borrowed_memory_keeps_its_owner() {
-    let mut owner = vec![7u8; 100].into_boxed_slice();
+    // Not a box: moving one would end what pointers to its bytes may do.
+    let mut owner = vec![7u8; 100];
     let base = NonNull::new(owner.as_mut_ptr()).unwrap();
     let (mark, gone) = (std::sync::Arc::new(()), std::sync::Arc::new(()));
-    // SAFETY: the box is owned by the region and not touched otherwise.
+    // SAFETY: the vector is owned by the region and not touched otherwise.
     let r = unsafe { Region::from_raw(base, 100, Box::new((owner, mark.clone()))) }.unwrap();
     drop(gone);
     assert_eq!((r.load(99), std::sync::Arc::strong_count(&mark)), (Ok(7), 2));
