@@ -153,8 +153,12 @@ impl QpContext {
                 break;
             }
             alone = at == 0 && stream.is_filled_by(len);
-            if let Err(fault) = self.handle_fpdu(env, stream, frame, crc.filter(|_| alone)) {
-                self.fail(fault);
+            if let Err(culprit) = self.handle_fpdu(env, stream, frame, crc.filter(|_| alone)) {
+                if self.has_more_posted(env.posted, culprit.fault) {
+                    // From its length on.
+                    continue;
+                }
+                self.fail(culprit);
             }
             at += len;
         }

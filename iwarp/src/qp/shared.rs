@@ -1,10 +1,10 @@
 //! Receive buffers from outside of the queue pair: those that several queue pairs take from, and those
 //! that its owner has not taken yet.
 
+use super::QpContext;
 use super::rx::{DdpSegment, Untagged};
 use super::terminate::Culprit;
 use super::wr::{Limits, MAX_SGES, RecvWr, Sge, recv_len};
-use super::{QpContext, QpEnv};
 use crate::fault::Fault;
 use arrayvec::ArrayVec;
 use core::cell::Cell;
@@ -64,24 +64,14 @@ impl QpContext {
         self.rq.shared = Some(Box::new(shared));
     }
 
-    /// Takes a buffer for the message that `seg` begins, if there is one: the queue pair has none. A
-    /// segment that begins no message takes none, so what is wrong with it costs nobody anything.
+    /// Takes a buffer for the message that `seg` begins, if there is one. A segment that begins none
+    /// takes none, so what is wrong with it costs the others nothing.
     #[inline(never)]
-    pub(super) fn take_buffer<M>(
-        &mut self,
-        env: &QpEnv<'_, M>,
-        seg: DdpSegment<'_>,
-        h: Untagged,
-    ) -> Result<(), Culprit> {
+    pub(super) fn take_shared(&mut self, seg: DdpSegment<'_>, h: Untagged) -> Result<(), Culprit> {
         if h.msn != self.rq.msn || h.mo != 0 {
             return Ok(());
         }
-        let Some(shared) = &mut self.rq.shared else {
-            if let Some(Untaken { posts, of }) = env.posted {
-                posts.post_to(of.get(), self);
-            }
-            return Ok(());
-        };
+        let Some(shared) = &mut self.rq.shared else { return Ok(()) };
         let mut sges = ArrayVec::new();
         let taken = shared.take(&mut sges).map_err(|SharedBroken| seg.blame(Fault::Local))?;
         if let Some(wr_id) = taken {
@@ -90,5 +80,18 @@ impl QpContext {
             self.rq.push(&wr, recv_len(&wr, &limits));
         }
         Ok(())
+    }
+
+    /// Asks for receives that the owner has not taken, where a message has found none. Returns true if
+    /// there are some now: the FPDU, which has changed nothing, can be handled once more.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn has_more_posted(&mut self, posted: Option<&Untaken<'_>>, fault: Fault) -> bool {
+        let wants = fault == Fault::NoBuffer && self.rq.rqes.is_empty() && self.rq.shared.is_none();
+        if wants && let Some(Untaken { posts, of }) = posted {
+            posts.post_to(of.get(), self);
+            return !self.rq.rqes.is_empty();
+        }
+        false
     }
 }

@@ -34,7 +34,7 @@ impl QpContext {
             }
             Opcode::READ_REQUEST => self.handle_read_request(env, stream, seg, h),
             Opcode::TERMINATE => self.handle_terminate(stream, seg, h),
-            Opcode::IMMEDIATE | Opcode::IMMEDIATE_SE => self.handle_immediate(env, stream, seg, h),
+            Opcode::IMMEDIATE | Opcode::IMMEDIATE_SE => self.handle_immediate(stream, seg, h),
             Opcode::ATOMIC_REQUEST => self.handle_atomic_request(env, stream, seg, h),
             Opcode::ATOMIC_RESPONSE => self.handle_atomic_response(env, stream, seg, h),
             _ => Err(seg.blame(Fault::Opcode)),
@@ -53,7 +53,7 @@ impl QpContext {
             return Ok(());
         }
         if self.rq.rqes.is_empty() {
-            self.take_buffer(env, seg, h)?;
+            self.take_shared(seg, h)?;
         }
         let rqe = self.receive_buffer(seg, h)?;
         if seg.len > rqe.len - self.rq.received {
@@ -118,15 +118,14 @@ impl QpContext {
     }
 
     /// Immediate Data takes a buffer, and writes nothing to it (RFC 7306 section 6.3).
-    fn handle_immediate<M: Memory, C: Stream>(
+    fn handle_immediate<C: Stream>(
         &mut self,
-        env: &QpEnv<'_, M>,
         stream: &C,
         seg: DdpSegment,
         h: Untagged,
     ) -> Result<(), Culprit> {
         if self.rq.rqes.is_empty() {
-            self.take_buffer(env, seg, h)?;
+            self.take_shared(seg, h)?;
         }
         self.receive_buffer(seg, h)?;
         let data = whole(stream, seg, h).ok_or_else(|| seg.blame(Fault::Malformed))?;
