@@ -10,16 +10,16 @@
 //!                └── when a buffer comes back, the server asks them again in this order
 //! ```
 //!
-//! **Shares.** The room counts what an address has of each kind apart. An address that has some of a kind gets
-//! more of it only if it then has at most twice as much of that kind as is left free. So one address takes two thirds
-//! of the memory for its calls at most, and the next one two thirds of the rest. An address that has none of a kind
-//! gets what the kind may have. An address that has some results or replies also leaves what is kept from calls, so
-//! that many addresses do not use up by and by what an address with none is to find.
+//! **Shares.** An address gets more of a kind that it has some of only if all its buffers together are then at most
+//! twice as much as is left free. So one address takes two thirds of the memory at most, and the next one two thirds of
+//! the rest. An address that has none of a kind gets what the kind may have. An address that has some results or
+//! replies also leaves what is kept from calls, so that many addresses do not use up by and by what an address with
+//! none is to find.
 //!
-//! **Why three counts.** With one count an address whose calls have used up its share could get no buffer for their
-//! results, and its calls would wait for themselves. The counts do not bound their sum: an address with calls up to its
-//! share can take results as well. Less than what is kept from calls may be free then, and the calls of other
-//! addresses wait until a call or a reply of that address ends.
+//! **Why the first of a kind is free.** An address whose calls have used up its share could get no buffer for their
+//! results, and its calls would wait for themselves. So beyond its share it has one buffer of results and one reply at
+//! a time, of what is kept. A peer that does not take them keeps them until its transfer times out: where the memory
+//! has room for the results of one call beside all calls, one peer can keep those of others waiting for as long.
 //!
 //! **Turns.** A connection has one call waiting. No other call passes a call that waits for memory of others, so that
 //! short calls do not take from a long one what it needs: the calls that have the memory end. A call that

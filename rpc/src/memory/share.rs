@@ -38,10 +38,12 @@ impl Share {
         }
     }
 
-    /// Returns true if the address may take `bytes` when `after` are free then.
+    /// Returns true if the address may take `bytes` when `after` are free then: its first of a kind, or if
+    /// all that it has, of any kind, is in proportion to what is free.
     pub(super) fn may_take(&self, kind: Kind, bytes: usize, after: usize) -> bool {
-        let used = self.used(kind).load(Ordering::Relaxed);
-        used == 0 || used.saturating_add(bytes) <= after.saturating_mul(TIMES)
+        let all = self.0.iter().map(|used| used.load(Ordering::Relaxed));
+        let all = all.fold(bytes, usize::saturating_add);
+        !self.has_some(kind) || all <= after.saturating_mul(TIMES)
     }
 
     /// Returns true if the address has any.

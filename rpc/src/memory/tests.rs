@@ -163,3 +163,21 @@ fn test_those_behind_are_told_when_the_first_leaves_or_waits_for_its_share_alone
     room.forget(3);
     assert!(!room.take_moved(), "nobody was behind them");
 }
+
+/// An address that has calls up to its share, and results beside them, took what others were to find when each kind
+/// was counted by itself.
+#[test]
+fn test_buffers_of_all_kinds_of_an_address_are_one_share() {
+    let (mut room, budget) = (room(24, 3, 6), Budget::new(100 * ALIGN));
+    let (one, other) = (Share::default(), Share::default());
+    let results = |of| Ask { share: Some(of), ..Ask::default() };
+    let calls = room.take(14 * ALIGN, turn_of(&budget, &one, 1)).unwrap();
+    let first = room.take(ALIGN, results(&one)).expect("its calls need results to end");
+    // It has 15 of 24 lines, and would have 17 and leave 7.
+    assert_eq!(room.take(2 * ALIGN, results(&one)).unwrap_err(), Lack::Own);
+    assert!(room.take(ALIGN, turn_of(&budget, &other, 2)).is_ok(), "a call of another address");
+    assert!(room.take(4 * ALIGN, results(&other)).is_ok(), "and its results");
+    room.give(calls.0, 14 * ALIGN, calls.1);
+    assert!(room.take(2 * ALIGN, results(&one)).is_ok());
+    room.give(first.0, ALIGN, first.1);
+}
