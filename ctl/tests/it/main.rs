@@ -19,6 +19,7 @@ mod mutate;
 mod options;
 mod patience;
 mod places;
+mod posting;
 mod shares;
 mod srq;
 mod startup;
