@@ -5,6 +5,7 @@ import os
 import re
 import socket
 import time
+import urllib.error
 import urllib.request
 
 
@@ -14,7 +15,7 @@ class Refused(Exception):
 
 # How long an appliance may say that it is busy: a machine that stands still for a second makes its workers
 # silent for so long, which is no more than that.
-BUSY = 10
+BUSY = 30
 
 
 class Control:
@@ -88,9 +89,17 @@ GAUGES = (
 
 
 def scrape(address):
-    """The text that Prometheus would get."""
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
-        return answer.read().decode()
+    """The text that Prometheus would get; asked for again while the appliance is busy."""
+    until = time.monotonic() + BUSY
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+                return answer.read().decode()
+        except urllib.error.HTTPError as e:
+            if e.code != 503 or time.monotonic() > until:
+                raise
+            Control.busy += 1
+            time.sleep(0.5)
 
 
 def samples(text):

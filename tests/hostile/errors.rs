@@ -251,14 +251,14 @@ fn test_every_broken_rule_gets_the_octets_of_its_terminate_and_harms_nobody() {
     let lab = Lab::new(1500);
     let target = Target::start(&lab);
     let mut traffic = Traffic::start(&lab);
-    for round in 0..8 {
+    traffic.rounds(8, |traffic, round| {
         for (n, case) in CASES.iter().enumerate() {
-            let port = if (n + round) % 2 == 0 { PLAIN } else { MARKED };
+            let port = if n % 2 == round as usize % 2 { PLAIN } else { MARKED };
             traffic.beside(Company::Honest, || honest_session(&target, &lab, port));
             traffic.beside(Company::Hostile, || refused(&target, &lab, case));
         }
         traffic.beside(Company::Hostile, || broken_frames(&target, &lab));
-    }
+    });
     broken_off(&target, &lab);
     broken_replies(&target, &lab);
     for (layer_type, errors) in CODES {

@@ -105,10 +105,10 @@ fn beside(owned: impl Fn(&mut Host, &Target, &Conn, u32)) {
     let mut traffic = Traffic::start(&lab);
     let mut host = Host::new(&lab, [address(1), address(2)]);
     let conn = Conn::new(&mut host, address(1), 77);
-    for n in 0..32 {
+    traffic.rounds(32, |traffic, n| {
         traffic.beside(Company::Honest, || honest_session(&target, &lab, PLAIN));
         traffic.beside(Company::Hostile, || owned(&mut host, &target, &conn, n));
-    }
+    });
     assert_eq!(target.live(), 2, "the connection, and the stream of iWARP");
     conn.assert_ends_in_order(&mut host, &target);
     // A newcomer is welcome.

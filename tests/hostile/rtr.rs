@@ -110,7 +110,7 @@ fn test_indication_that_is_not_the_agreed_one_is_an_ordinary_message() {
     let lab = Lab::new(1500);
     let target = Target::start(&lab);
     let mut traffic = Traffic::start(&lab);
-    for _ in 0..8 {
+    traffic.rounds(8, |traffic, _| {
         for &(what, first, second, said, reads, rtrs) in harmless {
             traffic.beside(Company::Honest, || honest_session(&target, &lab, PLAIN));
             let before = counted(&target);
@@ -146,7 +146,7 @@ fn test_indication_that_is_not_the_agreed_one_is_an_ordinary_message() {
             let after = counted(&target);
             assert_eq!(core::array::from_fn(|n| after[n] - before[n]), counts, "{what}");
         }
-    }
+    });
     traffic.finish();
     target.assert_guards();
     target.assert_all_is_back();

@@ -359,8 +359,9 @@ fn test_serve_and_its_clients_over_shared_memory() {
         assert!(text.lines().all(|l| !l.ends_with(" 0")), "{text}");
         assert_eq!(counter(&text, "ctl", "rejects_sent"), Some(1), "{text}");
         // What goes wrong is logged while it runs, and nothing else. The link of a memif is down while
-        // there is no client.
-        let said: Vec<_> = log.lines().filter(|l| !l.contains("the link is down")).collect();
+        // there is no client, and on a busy machine the last connection may not have ended when the server does.
+        let busy = |l: &str| l.contains("the link is down") || l.contains("did not end within");
+        let said: Vec<_> = log.lines().filter(|l| !busy(l)).collect();
         assert!(said[0].contains("WARN") && said[0].contains("peer=10.1.0.21:"), "{log}");
         assert_eq!(said.len(), 1, "{log}");
     }

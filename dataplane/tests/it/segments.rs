@@ -171,17 +171,19 @@ fn test_memif_sends_chains_whole() {
         };
         let (a, mut rx, _tx) = open_at(&arg(0, "server"), mtu);
         let (b, b_rx, mut tx) = open_at(&arg(1, "client"), mtu);
-        let end = Instant::now() + Duration::from_secs(5);
+        let end = Instant::now() + Duration::from_secs(30);
         while !(a.link().up && b.link().up) && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(5));
         }
         assert!(a.link().up && b.link().up, "{:?} {:?}", a.link(), b.link());
         exchange(&b, &mut tx, &mut rx);
         // The driver hears of the end of its peer on a thread of its own, and does not expect to be
-        // closed meanwhile.
+        // closed meanwhile: the link is down when that thread begins, and nothing tells when it is done.
         drop((tx, b_rx, b));
+        let end = Instant::now() + Duration::from_secs(30);
         while a.link().up && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(5));
         }
+        std::thread::sleep(Duration::from_millis(200));
     }
 }
