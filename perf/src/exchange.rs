@@ -116,7 +116,7 @@ pub struct Tally {
     pub messages: AtomicU64,
     /// Octets in them, all compared (by a client).
     pub octets: AtomicU64,
-    /// Rounds of a client that took [`PAUSE`] or longer.
+    /// Rounds of a client that took 100 ms or longer.
     pub pauses: AtomicU64,
     /// Microseconds of the longest round.
     pub longest: AtomicU64,
