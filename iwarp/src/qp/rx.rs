@@ -154,11 +154,7 @@ impl QpContext {
             }
             alone = at == 0 && stream.is_filled_by(len);
             if let Err(culprit) = self.handle_fpdu(env, stream, frame, crc.filter(|_| alone)) {
-                if self.has_more_posted(env.posted, culprit.fault) {
-                    // From its length on.
-                    continue;
-                }
-                self.fail(culprit);
+                self.handle_again(env, stream, frame, culprit);
             }
             at += len;
         }
@@ -169,6 +165,24 @@ impl QpContext {
             return stream.end();
         }
         taken
+    }
+
+    /// Ends the stream for an FPDU that has failed, unless it failed for want of a receive and the owner has more:
+    /// then it is handled once more, as its failure has changed nothing.
+    #[cold]
+    #[inline(never)]
+    fn handle_again<M: Memory, S: Stream>(
+        &mut self,
+        env: &QpEnv<'_, M>,
+        stream: &S,
+        frame: FpduAt,
+        culprit: Culprit,
+    ) {
+        if !self.has_more_posted(env.posted, culprit.fault) {
+            self.fail(culprit);
+        } else if let Err(culprit) = self.handle_fpdu(env, stream, frame, None) {
+            self.fail(culprit);
+        }
     }
 
     #[inline]
