@@ -271,7 +271,7 @@ impl Nfs {
 }
 
 impl NfsExport {
-    /// Of a directory, with no options.
+    /// Makes an export of `directory` without options.
     pub(crate) fn new(directory: &str) -> NfsExport {
         let access = Access::default();
         NfsExport { directory: directory.into(), read_only: false, sync: true, access }

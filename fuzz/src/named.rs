@@ -1,5 +1,5 @@
-//! What a worker reads of a management datagram before it takes it: the name of the connection that it is charged
-//! to. `named` and the parser, which reads the datagram later, must agree on every datagram.
+//! A worker reads from a management datagram which connection to charge for it, before it takes the datagram.
+//! `named` and the parser, which reads the datagram later, must agree on every datagram.
 
 use heddle_ib::CommId;
 use heddle_ib::cm::{Apr, Drep, Dreq, Lap, Mad, Message, Mra, Rej, Rep, Req, Rtu, SidrReq, named};

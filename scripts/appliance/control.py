@@ -15,7 +15,7 @@ class Refused(Exception):
 
 # How long an appliance may say that it is busy: a machine that stands still for a second makes its workers
 # silent for so long, which is no more than that.
-BUSY = 30
+BUSY = 10
 
 
 class Control:

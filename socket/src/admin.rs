@@ -308,7 +308,7 @@ pub struct Listener {
     pub startups: usize,
     /// So many there may be.
     pub backlog: usize,
-    /// What it has done, where it serves NFS: all its exports together.
+    /// Calls and connections of a listener that serves NFS, of all its exports together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nfs: Option<Export>,
     /// Its exports, where it serves NFS.

@@ -377,7 +377,7 @@ fn test_data_that_never_moves_makes_nobody_else_wait() {
     assert_not_slower(without, with);
     let stalled = stalled.map(AtomicUsize::into_inner);
     assert!(stalled.iter().all(|&times| times > 0), "the server has asked for data: {stalled:?}");
-    // What the attackers had of the memory is there again.
+    // The server has got back the memory that the attackers had.
     honest.read_big(12);
     assert!(fs::read(e.base.path().join("export/big")).expect("it is there").len() >= MIB);
     e.assert_untouched();

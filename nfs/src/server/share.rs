@@ -1,4 +1,4 @@
-//! One export: its directory, the name that clients mount it by, its rules, and what was counted of it.
+//! A `Share` is one export: its directory, the name that clients mount it by, its rules and its counters.
 
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};

@@ -20,7 +20,7 @@ pub enum SharesError {
     Twice(String),
 }
 
-/// One export at least.
+/// The exports of a listener, of which there is at least one.
 #[derive(Clone, Debug)]
 pub(super) struct Shares {
     first: Arc<Share>,

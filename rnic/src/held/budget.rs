@@ -30,7 +30,7 @@ pub(crate) struct Budget {
     by_addr: BTreeMap<IpAddr, u32>,
 }
 
-/// What the connections of an address take.
+/// Bytes that the connections of an address take.
 #[derive(Clone, Copy, Debug)]
 struct Account {
     addr: IpAddr,

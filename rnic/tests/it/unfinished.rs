@@ -100,7 +100,7 @@ fn test_unfinished_fpdus_of_many_stay_in_the_budget_and_others_get_on() {
     assert!(rnic.counters().rx_unfinished_refused >= 32);
     let kept = greedy.iter().filter(|[_, b]| taken(&p, *b) == 3000).count();
     assert_eq!(kept, BUDGET / 2 / FPDU);
-    // Of the others nothing is kept, and nothing is acknowledged.
+    // The RNIC keeps nothing of the others, and acknowledges nothing.
     assert_eq!(greedy.iter().filter(|[_, b]| taken(&p, *b) == 0).count(), greedy.len() - kept);
     let beside = write(&mut p, honest, 200_000);
     assert!(beside <= alone + Duration::from_millis(1), "{beside:?} beside them, {alone:?} alone");

@@ -87,7 +87,7 @@ fn test_file_that_may_shrink_or_is_short_is_refused() {
     assert_eq!(Region::anonymous(0).err(), Some(RegionError::Size(0)));
 }
 
-/// The pool of hugepages may be empty when a hole that somebody punched is touched.
+/// The kernel may find no hugepage when a worker touches a hole that somebody has punched.
 #[test]
 fn test_file_of_hugepages_is_refused_though_it_is_sealed() {
     const HOW: libc::c_uint = libc::MFD_ALLOW_SEALING | libc::MFD_HUGETLB;

@@ -67,7 +67,7 @@ fn test_clients_region_loses_no_page_to_anybody() {
         // SAFETY: whole pages of a live mapping; a hole would read as zeros.
         let removed = unsafe { libc::madvise(base.as_ptr().cast(), len, libc::MADV_REMOVE) };
         let why = std::io::Error::last_os_error().raw_os_error();
-        // Of locked pages the kernel says that before it asks the file.
+        // The kernel refuses locked pages with EINVAL before it looks at the seals of the file.
         let locked = base == ours.base() && why == Some(libc::EINVAL);
         assert!(removed == -1 && (locked || why == Some(libc::EPERM)), "{why:?}");
     }
