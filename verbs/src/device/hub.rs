@@ -199,12 +199,13 @@ impl Numbers {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod testing {
     use heddle_iwarp::MrTable;
 
     use super::*;
-    use crate::memory::RegionTable;
+    use crate::memory::{RegionMemory, RegionTable};
 
+    /// A control plane that takes every request and carries out none.
     #[derive(Debug)]
     struct Deaf;
 
@@ -214,12 +215,22 @@ mod tests {
         }
     }
 
-    #[test]
-    fn test_numbers_of_protection_domains_go_round_and_leave_out_those_in_use() {
+    /// With room for one pool and 8 STags, and the memory as its only worker has it.
+    pub(in crate::device) fn hub() -> (Arc<Hub>, RegionMemory) {
         let regions = Arc::new(RegionTable::new(1, None));
         let mrs = Arc::new(MrTable::new(&Seed::from_u64(1), 8));
-        let registry = Arc::new(Registry::new(mrs, regions));
-        let hub = Hub::new(registry, Box::new(Deaf), 1, &Seed::from_u64(2));
+        let registry = Arc::new(Registry::new(mrs, regions.clone()));
+        (Hub::new(registry, Box::new(Deaf), 1, &Seed::from_u64(2)), RegionMemory::new(regions))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_numbers_of_protection_domains_go_round_and_leave_out_those_in_use() {
+        let (hub, _worker) = testing::hub();
         let config = DeviceConfig { memory: 1 << 20, ..DeviceConfig::default() };
         let device = hub.open(&config).unwrap();
         let (first, second) = (device.alloc_pd().unwrap(), device.alloc_pd().unwrap());

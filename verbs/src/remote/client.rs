@@ -61,7 +61,7 @@ impl Default for OpenParams {
 }
 
 /// How long a registration is tried again while memory is on its way back.
-const RECLAIM_WAIT: Duration = Duration::from_millis(100);
+const RECLAIM_WAIT: Duration = Duration::from_secs(1);
 
 /// Bytes for queues below which no server has room for its doorbells.
 const LEAST_QUEUES: usize = 64 << 10;

@@ -11,8 +11,9 @@ use crate::memory::{Region, RegisterError, Registered, Registry, Sort, Stretch, 
 use crate::mr::{Mr, MrInfo, MrOwner};
 use crate::window::Held;
 
-/// How long an allocation waits for memory that is on its way back.
-const RECLAIM_WAIT: Duration = Duration::from_millis(100);
+/// How long an allocation waits for memory that is on its way back. Workers must have had a turn by then,
+/// also where the kernel runs other programs for a while.
+const RECLAIM_WAIT: Duration = Duration::from_secs(1);
 
 impl Local {
     /// Registers `len` octets of the device's memory; with what was in them unless they are cleared.
@@ -122,6 +123,9 @@ impl Local {
         let hub = &self.hub;
         let end = Instant::now() + RECLAIM_WAIT;
         loop {
+            // The control plane reclaims at the same time: what was on its way back before the failure and
+            // no longer is after it is there to be taken.
+            let before = hub.registry.draining();
             let result = take();
             let hopeless = matches!(
                 result,
@@ -131,11 +135,15 @@ impl Local {
                         MrError::Wrap | MrError::SharedInvalidate | MrError::FastLen
                     ))
             );
-            let waits = hub.registry.draining() > 0 && !hub.inline.load(Ordering::Relaxed);
-            if hopeless || !waits || !self.patient || Instant::now() >= end {
+            let draining = hub.registry.draining();
+            let is_back = draining < before;
+            let waits = draining > 0 && self.patient && !hub.inline.load(Ordering::Relaxed);
+            if hopeless || !(is_back || waits) || Instant::now() >= end {
                 return result;
             }
-            std::thread::sleep(Duration::from_micros(50));
+            if !is_back {
+                std::thread::sleep(Duration::from_micros(50));
+            }
         }
     }
 }
@@ -183,5 +191,48 @@ impl Reserved for Aside {
 
     fn register(self: Box<Self>, pd: Pd, access: Access) -> Result<Mr, DeviceError> {
         self.app.register_stretch(pd, self.stretch, access)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::DeviceConfig;
+    use crate::device::hub::testing;
+
+    /// A registration fails, and the last memory that was on its way comes back before anybody has looked
+    /// whether there was some.
+    fn comes_back_behind_a_failure(patient: bool) {
+        let (hub, worker) = testing::hub();
+        let config = DeviceConfig { patient, ..DeviceConfig::default() };
+        let area = Area::new(hub.area_octets(config.queues)).unwrap();
+        let region = Region::anonymous(1 << 20).unwrap();
+        let (device, local) = hub.open_on(area, Some(region), &config, None).unwrap();
+        let pd = device.alloc_pd().unwrap();
+        let all = device.alloc_mr(pd, 1 << 20, Access::NONE).unwrap();
+        drop(all);
+        assert_eq!(hub.registry.draining(), 1, "the worker may still look at it");
+        let mut tries = 0;
+        let pool = local.pool(1 << 20).unwrap();
+        let taken = local.patiently(|| {
+            tries += 1;
+            let taken = hub.registry.reserve(pool, 1 << 20);
+            worker.quiescent();
+            assert_eq!(hub.registry.reclaim(), 0);
+            taken
+        });
+        assert!(taken.is_ok(), "{taken:?}");
+        assert_eq!(tries, 2);
+    }
+
+    #[test]
+    fn test_memory_that_comes_back_behind_a_failure_is_taken() {
+        comes_back_behind_a_failure(true);
+    }
+
+    /// A session of the control thread may not wait, and need not.
+    #[test]
+    fn test_memory_that_comes_back_behind_a_failure_is_taken_by_who_may_not_wait() {
+        comes_back_behind_a_failure(false);
     }
 }
