@@ -16,6 +16,8 @@ pub enum Queue {
 /// What has completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CqeOp {
+    /// A Send or Immediate Data has arrived.
+    Recv,
     /// A Send of any kind was acknowledged.
     Send,
     /// A Write was acknowledged (which does not say that the peer has seen the data), and with it
@@ -23,8 +25,6 @@ pub enum CqeOp {
     Write,
     /// A Read's data is in place.
     Read,
-    /// A Send or Immediate Data has arrived.
-    Recv,
     /// Immediate Data alone was acknowledged.
     Immediate,
     /// An atomic operation was carried out, and what it found is in place.
