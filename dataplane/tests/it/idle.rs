@@ -76,22 +76,23 @@ fn test_spinning_never_sleeps() {
 
 /// The receiver naps for seconds unless the queue interrupts.
 fn is_woken(rx: &mut RxQueue, tx: &mut TxQueue, pool: Mempool) {
-    // `net_tap` reads nothing until a signal has come, which any thread may get, and late.
-    let long = Duration::from_secs(4);
-    let policy =
-        IdlePolicy::Interrupt(Naps { after: Duration::from_millis(5), first: long, longest: long });
+    // `net_tap` reads nothing until a signal has come, which any thread may get, and late: where it comes
+    // later than the receiver goes to sleep again, nothing wakes that.
+    let (long, after) = (Duration::from_secs(4), Duration::from_millis(250));
+    let asleep = Duration::from_millis(60);
+    let policy = IdlePolicy::Interrupt(Naps { after, first: long, longest: long });
     let mut rester = Rester::new(policy, Clock::new(&eal()), &[rx], None);
     assert_eq!(rester.interrupts(), 1);
     for round in 0..5 {
         std::thread::scope(|s| {
             s.spawn(|| {
-                std::thread::sleep(Duration::from_millis(50));
+                std::thread::sleep(after + asleep);
                 let mut burst = Burst::new();
                 burst.push(local(pool));
                 assert_eq!(tx.burst(&mut burst), 1);
             });
             let took = until_a_frame(&mut rester, rx, Duration::from_secs(20)).unwrap();
-            let bounds = Duration::from_millis(40)..Duration::from_secs(2);
+            let bounds = after + asleep / 2..Duration::from_secs(2);
             assert!(bounds.contains(&took), "round {round}: {took:?}, {:?}", rester.counters());
         });
     }
