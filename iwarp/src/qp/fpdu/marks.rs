@@ -80,12 +80,14 @@ impl Fpdu {
             let of_piece;
             let n = match piece {
                 Piece::Bytes(bytes) => {
-                    crc = mem.crc(crc, bytes);
-                    of_piece = Sum::of(bytes);
-                    if let Some(dst) = &mut dst {
-                        dst[at..at + bytes.len()].copy_from_slice(bytes);
-                    }
-                    bytes.len()
+                    let n = bytes.len();
+                    let dst = dst.as_mut().map(|dst| &mut dst[at..at + n]);
+                    // Nearly all are markers, and of those the compiler knows the length.
+                    (crc, of_piece) = match <&[u8; MARKER_LEN]>::try_from(bytes) {
+                        Ok(marker) => digest_bytes(mem, crc, marker, dst),
+                        Err(_) => digest_bytes(mem, crc, bytes, dst),
+                    };
+                    n
                 }
                 Piece::Memory(range) => {
                     let n = range.len() as usize;
@@ -134,4 +136,13 @@ impl Fpdu {
             }
         }
     }
+}
+
+/// CRC, `crc` being that of what is before, and checksum of `bytes`, which are copied to `dst` if there is one.
+#[inline(always)]
+fn digest_bytes<M: Memory>(mem: &M, crc: u32, bytes: &[u8], dst: Option<&mut [u8]>) -> (u32, Sum) {
+    if let Some(dst) = dst {
+        dst.copy_from_slice(bytes);
+    }
+    (mem.crc(crc, bytes), Sum::of(bytes))
 }
