@@ -1,0 +1,1 @@
+//! Layouts and numbers of the C ABI of libibverbs.

@@ -1,0 +1,24 @@
+//! `libibverbs.so.1` over [`heddle_verbs`], so that programs written for libibverbs and librdmacm run
+//! unmodified and without a kernel module.
+//!
+//! ```text
+//!   program ──▶ librdmacm.so.1 (the distribution's) ──▶ /dev/infiniband/rdma_cm ──▶ ucma ─┐
+//!      │               │                                                                  │
+//!      └───────────────┴──▶ libibverbs.so.1: verbs ──▶ memory (shared in place) ──────────┤
+//!                                                                                         ▼
+//!                                                          rnic: one `heddle_verbs::Device` of the process
+//! ```
+//!
+//! | Module | Holds |
+//! |---|---|
+//! | `abi` | layouts and numbers of the C ABI, asserted against the distribution's headers |
+//! | `verbs` | the exported functions and the objects behind them |
+//! | `memory` | memory that the program has already, made shared in place |
+//! | `ucma` | the commands that librdmacm writes to its device |
+//! | `rnic` | the device that the process has opened, and its queue pairs by number |
+
+pub mod abi;
+pub mod memory;
+pub mod rnic;
+pub mod ucma;
+pub mod verbs;

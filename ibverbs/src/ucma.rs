@@ -1,0 +1,1 @@
+//! `/dev/infiniband/rdma_cm`, answered inside the process.

@@ -1,0 +1,1 @@
+//! The exported functions of libibverbs, and the objects behind their pointers.
