@@ -1,0 +1,63 @@
+//! Rates of InfiniBand's static rate control, between their code, multiples of 2.5 Gbit/s and Mbit/s.
+
+use std::ffi::c_int;
+
+/// Code, multiple of 2.5 Gbit/s, Mbit/s. Where two have one multiple, the one that a multiple stands for is
+/// first.
+const RATES: [(c_int, c_int, c_int); 23] = [
+    (2, 1, 2_500),
+    (5, 2, 5_000),
+    (3, 4, 10_000),
+    (6, 8, 20_000),
+    (4, 12, 30_000),
+    (7, 16, 40_000),
+    (8, 24, 60_000),
+    (9, 32, 80_000),
+    (10, 48, 120_000),
+    (11, 6, 14_062),
+    (12, 22, 56_250),
+    (13, 45, 112_500),
+    (14, 67, 168_750),
+    (15, 10, 25_781),
+    (16, 41, 103_125),
+    (17, 82, 206_250),
+    (18, 124, 309_375),
+    (19, 11, 28_125),
+    (20, 20, 53_125),
+    (21, 160, 425_000),
+    (22, 240, 637_500),
+    (23, 320, 850_000),
+    (24, 480, 1_275_000),
+];
+
+fn find(
+    key: impl Fn(&(c_int, c_int, c_int)) -> bool,
+    value: impl Fn(&(c_int, c_int, c_int)) -> c_int,
+    none: c_int,
+) -> c_int {
+    RATES.iter().find(|rate| key(rate)).map_or(none, value)
+}
+
+/// The multiple of 2.5 Gbit/s; -1 for a code that has none.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_rate_to_mult(rate: c_int) -> c_int {
+    find(|r| r.0 == rate, |r| r.1, -1)
+}
+
+/// The code of a multiple of 2.5 Gbit/s; 0, the code of "as fast as it goes", where there is none.
+#[unsafe(no_mangle)]
+pub extern "C" fn mult_to_ibv_rate(mult: c_int) -> c_int {
+    find(|r| r.1 == mult, |r| r.0, 0)
+}
+
+/// Mbit/s; -1 for a code that has none.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_rate_to_mbps(rate: c_int) -> c_int {
+    find(|r| r.0 == rate, |r| r.2, -1)
+}
+
+/// The code of so many Mbit/s; 0, the code of "as fast as it goes", where there is none.
+#[unsafe(no_mangle)]
+pub extern "C" fn mbps_to_ibv_rate(mbps: c_int) -> c_int {
+    find(|r| r.2 == mbps, |r| r.0, 0)
+}
