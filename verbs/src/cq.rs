@@ -325,6 +325,14 @@ impl Cq {
         fence(Ordering::SeqCst);
     }
 
+    /// Yields the event that a queue of a [`CompletionChannel`] is armed for, as a completion would: for a
+    /// program that has completions of its own beside those of the RNIC. Without an arm there is no event.
+    pub fn notify(&self) {
+        if let Some(channel) = self.0.channel.get() {
+            channel.fire();
+        }
+    }
+
     /// Whether completions were lost. It stays so.
     ///
     /// # Errors

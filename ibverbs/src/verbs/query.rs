@@ -203,7 +203,7 @@ fn gid_of(address: Ipv4Addr) -> ibv_gid {
 /// The GID of this index.
 fn gid(context: &Context, port: u32, index: u64) -> Result<ibv_gid, i32> {
     let index = usize::try_from(index).map_err(|_| EINVAL)?;
-    if port != PORT.into() {
+    if port != u32::from(PORT) {
         return Err(EINVAL);
     }
     let addresses = port::of(&context.device)?.addresses;

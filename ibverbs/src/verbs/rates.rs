@@ -2,8 +2,7 @@
 
 use std::ffi::c_int;
 
-/// Code, multiple of 2.5 Gbit/s, Mbit/s. Where two have one multiple, the one that a multiple stands for is
-/// first.
+/// Code, multiple of 2.5 Gbit/s (-1 where the rate is none), Mbit/s.
 const RATES: [(c_int, c_int, c_int); 23] = [
     (2, 1, 2_500),
     (5, 2, 5_000),
@@ -14,14 +13,14 @@ const RATES: [(c_int, c_int, c_int); 23] = [
     (8, 24, 60_000),
     (9, 32, 80_000),
     (10, 48, 120_000),
-    (11, 6, 14_062),
-    (12, 22, 56_250),
-    (13, 45, 112_500),
-    (14, 67, 168_750),
-    (15, 10, 25_781),
-    (16, 41, 103_125),
-    (17, 82, 206_250),
-    (18, 124, 309_375),
+    (11, -1, 14_062),
+    (12, -1, 56_250),
+    (13, -1, 112_500),
+    (14, -1, 168_750),
+    (15, -1, 25_781),
+    (16, -1, 103_125),
+    (17, -1, 206_250),
+    (18, -1, 309_375),
     (19, 11, 28_125),
     (20, 20, 53_125),
     (21, 160, 425_000),
@@ -47,7 +46,7 @@ pub extern "C" fn ibv_rate_to_mult(rate: c_int) -> c_int {
 /// The code of a multiple of 2.5 Gbit/s; 0, the code of "as fast as it goes", where there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn mult_to_ibv_rate(mult: c_int) -> c_int {
-    find(|r| r.1 == mult, |r| r.0, 0)
+    find(|r| mult > 0 && r.1 == mult, |r| r.0, 0)
 }
 
 /// Mbit/s; -1 for a code that has none.

@@ -65,7 +65,7 @@ pub extern "C" fn ibv_port_state_str(state: c_int) -> *const c_char {
         c"init",
         c"armed",
         c"active",
-        c"active deferred",
+        c"active defer",
     ];
     of(TEXT, state, c"unknown")
 }

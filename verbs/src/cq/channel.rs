@@ -351,6 +351,14 @@ impl Membership {
         }
     }
 
+    /// See [`Cq::notify`](crate::Cq::notify).
+    pub(super) fn fire(&self) {
+        // As `CqProducer::notify` does; a worker that does so at the same time yields the only event.
+        if self.member.block.words()[at::ARMED].swap(armed::NO, Ordering::AcqRel) != armed::NO {
+            self.channel.0.wakeups.ring();
+        }
+    }
+
     /// Moves the wake-ups of its socket to the bell. A socket that is full loses wake-ups.
     #[cold]
     fn unpile(&self) {

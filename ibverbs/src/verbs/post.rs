@@ -1,0 +1,324 @@
+//! Work requests in lists: `ibv_post_send` and `ibv_post_recv`.
+//!
+//! Nothing here allocates, and nothing waits but for the lock of the queue, which no thread holds while it waits for
+//! anything itself.
+
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::sync::atomic::Ordering;
+
+use heddle_verbs::{AtomicOp, Data, PostError, Qp, Queue, RecvWr, SendOp, SendWr, Sge, Stag};
+use libc::{EINVAL, ENOMEM, EOPNOTSUPP};
+
+use super::mw;
+use super::qp::QpObject;
+use crate::abi::{
+    IBV_QPS_RESET, IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
+    IBV_WC_BIND_MW, IBV_WC_COMP_SWAP, IBV_WC_FETCH_ADD, IBV_WC_LOCAL_INV, IBV_WC_RDMA_READ,
+    IBV_WC_RDMA_WRITE, IBV_WC_RECV, IBV_WC_SEND, IBV_WC_WR_FLUSH_ERR,
+    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_BIND_MW, IBV_WR_LOCAL_INV,
+    IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
+    IBV_WR_SEND_WITH_INV, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_wc,
+};
+
+/// Most pieces of one request.
+pub(super) const MAX_SGES: usize = 16;
+
+/// Most inline bytes of one request.
+pub(super) const MAX_INLINE: usize = 512;
+
+/// Room for the pieces of one request, in the RNIC's form.
+pub(super) struct SgeRoom([MaybeUninit<Sge>; MAX_SGES]);
+
+impl SgeRoom {
+    #[inline]
+    pub(super) fn new() -> SgeRoom {
+        SgeRoom([const { MaybeUninit::uninit() }; MAX_SGES])
+    }
+
+    /// Takes the pieces of a program's list.
+    ///
+    /// # Errors
+    /// `EINVAL` when they are more than any request can have.
+    ///
+    /// # Safety
+    /// `list` can be read for `count` pieces.
+    #[inline]
+    pub(super) unsafe fn fill(
+        &mut self,
+        list: *const ibv_sge,
+        count: c_int,
+    ) -> Result<&[Sge], i32> {
+        let count = usize::try_from(count).ok().filter(|n| *n <= MAX_SGES).ok_or(EINVAL)?;
+        for (i, to) in self.0.iter_mut().enumerate().take(count) {
+            // SAFETY: within the list.
+            let from = unsafe { &*list.add(i) };
+            to.write(Sge { stag: Stag(from.lkey), len: from.length, to: from.addr });
+        }
+        // SAFETY: the first `count` were written just now.
+        Ok(unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast::<Sge>(), count) })
+    }
+}
+
+/// Room for the inline bytes of one request.
+pub(super) struct InlineRoom([MaybeUninit<u8>; MAX_INLINE]);
+
+impl InlineRoom {
+    #[inline]
+    pub(super) fn new() -> InlineRoom {
+        InlineRoom([const { MaybeUninit::uninit() }; MAX_INLINE])
+    }
+
+    /// Copies the pieces of a program's list one behind the other.
+    ///
+    /// # Errors
+    /// `EINVAL` when they are longer than any request can have.
+    ///
+    /// # Safety
+    /// `list` can be read for `count` pieces, and so can each of them.
+    #[inline]
+    unsafe fn fill(&mut self, list: *const ibv_sge, count: c_int) -> Result<&[u8], i32> {
+        let count = usize::try_from(count).map_err(|_| EINVAL)?;
+        let mut len = 0;
+        for i in 0..count {
+            // SAFETY: within the list.
+            let piece = unsafe { &*list.add(i) };
+            let from = std::ptr::with_exposed_provenance::<u8>(piece.addr as usize);
+            // SAFETY: the program says that the piece can be read.
+            unsafe { self.append(&mut len, from, piece.length as usize) }?;
+        }
+        // SAFETY: the first `len` bytes were written just now.
+        Ok(unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast::<u8>(), len) })
+    }
+
+    /// # Safety
+    /// `from` can be read for `count` bytes.
+    #[inline]
+    unsafe fn append(&mut self, len: &mut usize, from: *const u8, count: usize) -> Result<(), i32> {
+        if count > MAX_INLINE - *len {
+            return Err(EINVAL);
+        }
+        // SAFETY: readable, as the caller says; room was looked for above.
+        unsafe {
+            let to = self.0.as_mut_ptr().add(*len).cast::<u8>();
+            std::ptr::copy_nonoverlapping(from, to, count);
+        }
+        *len += count;
+        Ok(())
+    }
+}
+
+/// The errno of a request that was refused.
+#[inline]
+pub(super) fn errno_of(error: PostError) -> c_int {
+    if error == PostError::Full { ENOMEM } else { EINVAL }
+}
+
+/// What a request does.
+///
+/// # Safety
+/// The C contract: the union of the request holds what its opcode says.
+#[inline]
+unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, i32> {
+    let solicited = wr.send_flags & IBV_SEND_SOLICITED != 0;
+    // SAFETY: every member of the union is integers, so any bytes are one.
+    let (rdma, atomic) = unsafe { (wr.wr.rdma, wr.wr.atomic) };
+    let (stag, to) = (Stag(rdma.rkey), rdma.remote_addr);
+    Ok(match wr.opcode {
+        IBV_WR_RDMA_WRITE => SendOp::Write { stag, to },
+        IBV_WR_SEND => SendOp::Send { solicited, invalidate: None },
+        IBV_WR_RDMA_READ => SendOp::Read { stag, to },
+        IBV_WR_SEND_WITH_INV => {
+            SendOp::Send { solicited, invalidate: Some(Stag(wr.imm_data)) }
+        }
+        IBV_WR_RDMA_WRITE_WITH_IMM => {
+            let data = u32::from_be(wr.imm_data).into();
+            SendOp::WriteImmediate { stag, to, data, solicited }
+        }
+        IBV_WR_ATOMIC_CMP_AND_SWP => {
+            let (compare, swap) = (atomic.compare_add, atomic.swap);
+            let op =
+                AtomicOp::CmpSwap { compare, compare_mask: u64::MAX, swap, swap_mask: u64::MAX };
+            SendOp::Atomic { stag: Stag(atomic.rkey), to, op }
+        }
+        IBV_WR_ATOMIC_FETCH_AND_ADD => {
+            let op = AtomicOp::FetchAdd { add: atomic.compare_add, mask: 0 };
+            SendOp::Atomic { stag: Stag(atomic.rkey), to, op }
+        }
+        IBV_WR_LOCAL_INV => SendOp::LocalInvalidate { stag: Stag(wr.imm_data) },
+        // A Send has no room for immediate data: RFC 7306 has it as a message of its own.
+        _ => return Err(EOPNOTSUPP),
+    })
+}
+
+/// Posts one request.
+///
+/// # Safety
+/// The C contract: the request's lists can be read.
+#[inline]
+unsafe fn post_one(object: &QpObject, wr: &ibv_send_wr) -> Result<(), i32> {
+    if wr.opcode == IBV_WR_BIND_MW {
+        // SAFETY: the C contract.
+        return unsafe { mw::post_bind(object, wr) };
+    }
+    // SAFETY: the C contract.
+    let op = unsafe { operation(wr) }?;
+    let (mut sges, mut inline);
+    let data = if wr.send_flags & IBV_SEND_INLINE == 0 {
+        sges = SgeRoom::new();
+        // SAFETY: the C contract.
+        Data::Sges(unsafe { sges.fill(wr.sg_list, wr.num_sge) }?)
+    } else {
+        inline = InlineRoom::new();
+        // SAFETY: the C contract.
+        Data::Inline(unsafe { inline.fill(wr.sg_list, wr.num_sge) }?)
+    };
+    post(object, &request(object, wr.wr_id, wr.send_flags, op, data))
+}
+
+/// A request with these flags.
+#[inline]
+pub(super) fn request<'a>(
+    object: &QpObject,
+    wr_id: u64,
+    flags: u32,
+    op: SendOp,
+    data: Data<'a>,
+) -> SendWr<'a> {
+    SendWr {
+        wr_id,
+        op,
+        data,
+        signaled: object.sig_all || flags & IBV_SEND_SIGNALED != 0,
+        fence: flags & IBV_SEND_FENCE != 0,
+    }
+}
+
+/// Posts a request in the RNIC's form.
+#[inline]
+pub(super) fn post(object: &QpObject, wr: &SendWr<'_>) -> Result<(), i32> {
+    match object.qp.post_send(wr) {
+        Ok(()) => Ok(()),
+        Err(PostError::Ended) => flush(object, Queue::Sq, wr.wr_id, opcode_of(&wr.op)),
+        Err(error) => Err(errno_of(error)),
+    }
+}
+
+/// The opcode of a request's completion.
+fn opcode_of(op: &SendOp) -> c_int {
+    match op {
+        SendOp::Send { .. } | SendOp::Immediate { .. } => IBV_WC_SEND,
+        SendOp::Write { .. } | SendOp::WriteImmediate { .. } => IBV_WC_RDMA_WRITE,
+        SendOp::Read { .. } => IBV_WC_RDMA_READ,
+        SendOp::Atomic { op: AtomicOp::CmpSwap { .. }, .. } => IBV_WC_COMP_SWAP,
+        SendOp::Atomic { op: AtomicOp::FetchAdd { .. }, .. } => IBV_WC_FETCH_ADD,
+        SendOp::FastRegister(_) | SendOp::BindWindow(_) => IBV_WC_BIND_MW,
+        SendOp::LocalInvalidate { .. } => IBV_WC_LOCAL_INV,
+    }
+}
+
+/// A completion that the library makes itself.
+pub(super) fn completion(qp: &Qp, wr_id: u64, opcode: c_int, status: c_int) -> ibv_wc {
+    ibv_wc {
+        wr_id,
+        status,
+        opcode,
+        vendor_err: 0,
+        byte_len: 0,
+        imm_data: 0,
+        qp_num: qp.qpn().0,
+        src_qp: 0,
+        wc_flags: 0,
+        pkey_index: 0,
+        slid: 0,
+        sl: 0,
+        dlid_path_bits: 0,
+    }
+}
+
+/// Completes a request that the RNIC refuses since the connection is over.
+#[cold]
+fn flush(object: &QpObject, queue: Queue, wr_id: u64, opcode: c_int) -> Result<(), i32> {
+    let cq = match queue {
+        Queue::Sq => object.send_cq(),
+        Queue::Rq => object.recv_cq(),
+    };
+    if !cq.flushed.push(completion(&object.qp, wr_id, opcode, IBV_WC_WR_FLUSH_ERR)) {
+        return Err(ENOMEM);
+    }
+    cq.cq.notify();
+    Ok(())
+}
+
+/// Whether requests may be posted. In RESET they may not: its queues are emptied without a completion.
+#[inline]
+pub(super) fn is_posting(object: &QpObject) -> bool {
+    object.asked.load(Ordering::Relaxed) != IBV_QPS_RESET
+}
+
+/// # Safety
+/// The C contract: `wr` is a list of requests, `bad` can be written.
+pub(super) unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    mut wr: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: the C contract.
+    let object = unsafe { QpObject::of(qp) };
+    let is_posting = is_posting(object);
+    // SAFETY: the C contract: each request of the list can be read.
+    while let Some(request) = unsafe { wr.as_ref() } {
+        // SAFETY: the C contract.
+        let posted = if is_posting { unsafe { post_one(object, request) } } else { Err(EINVAL) };
+        if let Err(error) = posted {
+            // SAFETY: the C contract.
+            unsafe { bad.write(wr) };
+            return error;
+        }
+        wr = request.next;
+    }
+    0
+}
+
+/// # Safety
+/// The C contract: `wr` is a list of requests, `bad` can be written.
+pub(super) unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    mut wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the C contract.
+    let object = unsafe { QpObject::of(qp) };
+    let is_posting = is_posting(object);
+    // SAFETY: the C contract: each request of the list can be read.
+    while let Some(request) = unsafe { wr.as_ref() } {
+        // SAFETY: the C contract.
+        let posted = if is_posting { unsafe { receive(object, request) } } else { Err(EINVAL) };
+        if let Err(error) = posted {
+            // SAFETY: the C contract.
+            unsafe { bad.write(wr) };
+            return error;
+        }
+        wr = request.next;
+    }
+    0
+}
+
+/// # Safety
+/// The C contract: the request's list of pieces can be read.
+#[inline]
+unsafe fn receive(object: &QpObject, wr: &ibv_recv_wr) -> Result<(), i32> {
+    let mut room = SgeRoom::new();
+    // SAFETY: the C contract.
+    let sges = unsafe { room.fill(wr.sg_list, wr.num_sge) }?;
+    match object.qp.post_recv(&RecvWr::new(wr.wr_id, sges)) {
+        Ok(()) => Ok(()),
+        Err(PostError::Ended) => flush(object, Queue::Rq, wr.wr_id, IBV_WC_RECV),
+        Err(error) => Err(errno_of(error)),
+    }
+}
+
+/// Bytes at an address that a program names by a number.
+pub(super) fn pointer(addr: u64) -> *mut c_void {
+    std::ptr::with_exposed_provenance_mut(addr as usize)
+}

@@ -1,0 +1,236 @@
+//! Queue pairs.
+
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::mem::zeroed;
+use std::sync::atomic::AtomicI32;
+
+use heddle_verbs::{Qp, QpInit};
+use libc::{EINVAL, EOPNOTSUPP};
+
+use super::cq::{CqObject, Events};
+use super::device::Context;
+use super::pd::{PdObject, User};
+use super::srq::SrqObject;
+use super::wr::{self, Batch};
+use super::{errno, number, object};
+use crate::abi::{
+    IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+    IBV_QPS_RESET, IBV_QPT_RC, ibv_context, ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_ex,
+    ibv_qp_init_attr, ibv_qp_init_attr_ex,
+};
+use crate::rnic;
+
+/// A queue pair. Programs see an extended one as an `ibv_qp_ex`, whose first words are an `ibv_qp`'s.
+#[repr(C)]
+pub(crate) struct QpObject {
+    pub(super) base: ibv_qp_ex,
+    pub(super) qp: Qp,
+    pub(super) sig_all: bool,
+    /// The state that the program asked for last.
+    pub(super) asked: AtomicI32,
+    pub(super) cap: ibv_qp_cap,
+    /// Requests between `ibv_wr_start` and `ibv_wr_complete`; `None` for one that is not extended.
+    pub(super) batch: Option<UnsafeCell<Batch>>,
+    events: Events,
+    /// Its protection domain, completion queues and shared receive queue.
+    _uses: [Option<User>; 4],
+}
+
+impl QpObject {
+    /// The object that a program's pointer is about.
+    ///
+    /// # Safety
+    /// The C contract: `qp` is live for as long as `'a`.
+    #[inline]
+    pub(super) unsafe fn of<'a>(qp: *mut ibv_qp) -> &'a QpObject {
+        // SAFETY: the first words of a `QpObject`.
+        unsafe { &*qp.cast::<QpObject>() }
+    }
+
+    /// Where completions of its send queue go.
+    pub(super) fn send_cq(&self) -> &CqObject {
+        // SAFETY: its queues outlive a queue pair: they refuse to be destroyed before.
+        unsafe { CqObject::of(self.base.qp_base.send_cq) }
+    }
+
+    /// Where completions of its receive queue go.
+    pub(super) fn recv_cq(&self) -> &CqObject {
+        // SAFETY: as above.
+        unsafe { CqObject::of(self.base.qp_base.recv_cq) }
+    }
+
+    pub(super) fn context(&self) -> &Context {
+        // SAFETY: a context outlives what is made in it, by the C contract.
+        unsafe { Context::of(self.base.qp_base.context) }
+    }
+
+    pub(super) fn events(&self) -> &Events {
+        &self.events
+    }
+}
+
+/// What the RNIC is to make, and what the program is told of it: at least what it asked for.
+fn capacities(asked: &ibv_qp_cap, shared: bool) -> Result<ibv_qp_cap, i32> {
+    let fits = |n: u32| u16::try_from(n).is_ok();
+    if ![asked.max_send_sge, asked.max_recv_sge, asked.max_inline_data].into_iter().all(fits) {
+        return Err(EINVAL);
+    }
+    Ok(ibv_qp_cap {
+        max_send_wr: asked.max_send_wr.max(1),
+        max_recv_wr: if shared { 0 } else { asked.max_recv_wr.max(1) },
+        max_send_sge: asked.max_send_sge.max(1),
+        max_recv_sge: if shared { 0 } else { asked.max_recv_sge.max(1) },
+        max_inline_data: asked.max_inline_data,
+    })
+}
+
+fn short(n: u32) -> u16 {
+    u16::try_from(n).unwrap_or(u16::MAX)
+}
+
+/// # Safety
+/// The C contract: `pd` and the queues of `init` are live.
+unsafe fn create(
+    pd: *mut ibv_pd,
+    init: &mut ibv_qp_init_attr,
+    extended: bool,
+) -> Result<*mut ibv_qp, i32> {
+    if init.qp_type != IBV_QPT_RC {
+        return Err(EOPNOTSUPP);
+    }
+    if init.send_cq.is_null() || init.recv_cq.is_null() {
+        return Err(EINVAL);
+    }
+    // SAFETY: the C contract.
+    let (domain, send_cq, recv_cq, srq) = unsafe {
+        let srq = (!init.srq.is_null()).then(|| SrqObject::of(init.srq));
+        (PdObject::of(pd), CqObject::of(init.send_cq), CqObject::of(init.recv_cq), srq)
+    };
+    let cap = capacities(&init.cap, srq.is_some())?;
+    let device = &domain.context().device;
+    let made = device.create_qp(
+        domain.pd,
+        QpInit {
+            send_cq: send_cq.cq.clone(),
+            recv_cq: recv_cq.cq.clone(),
+            srq: srq.map(|srq| srq.srq.clone()),
+            sq_depth: cap.max_send_wr,
+            rq_depth: cap.max_recv_wr.max(1),
+            max_send_sge: short(cap.max_send_sge),
+            max_recv_sge: short(cap.max_recv_sge.max(1)),
+            max_inline: short(cap.max_inline_data),
+        },
+    );
+    let qp = made.map_err(|e| errno::of(&e))?;
+    // SAFETY: pointers, integers and options of functions, which all may be zero.
+    let mut base: ibv_qp_ex = unsafe { zeroed() };
+    let seen = &mut base.qp_base;
+    // SAFETY: the C contract.
+    seen.context = unsafe { (*pd).context };
+    (seen.qp_context, seen.pd, seen.srq) = (init.qp_context, pd, init.srq);
+    (seen.send_cq, seen.recv_cq) = (init.send_cq, init.recv_cq);
+    (seen.handle, seen.qp_num) = (qp.qpn().0, qp.qpn().0);
+    (seen.state, seen.qp_type) = (IBV_QPS_RESET, IBV_QPT_RC);
+    seen.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
+    seen.cond = libc::PTHREAD_COND_INITIALIZER;
+    if extended {
+        wr::operations(&mut base);
+    }
+    init.cap = cap;
+    rnic::enter_qp(&qp);
+    let uses = [
+        Some(domain.user()),
+        Some(send_cq.user()),
+        Some(recv_cq.user()),
+        srq.map(SrqObject::user),
+    ];
+    let object = QpObject {
+        base,
+        qp,
+        sig_all: init.sq_sig_all != 0,
+        asked: AtomicI32::new(IBV_QPS_RESET),
+        cap,
+        batch: extended.then(|| UnsafeCell::new(Batch::new(&cap))),
+        events: Events::default(),
+        _uses: uses,
+    };
+    Ok(Box::into_raw(Box::new(object)).cast())
+}
+
+/// A new queue pair, which is in the state RESET.
+///
+/// # Safety
+/// The C contract: `pd` is live, `init` can be read and written, its queues are live.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_create_qp(
+    pd: *mut ibv_pd,
+    init: *mut ibv_qp_init_attr,
+) -> *mut ibv_qp {
+    // SAFETY: the C contract.
+    object(|| unsafe { create(pd, &mut *init, false) })
+}
+
+/// # Safety
+/// The C contract: `init` can be read and written, its protection domain and queues are live.
+pub(super) unsafe extern "C" fn create_qp_ex(
+    _context: *mut ibv_context,
+    init: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    const KNOWN: u32 = IBV_QP_INIT_ATTR_PD
+        | IBV_QP_INIT_ATTR_CREATE_FLAGS
+        | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    object(|| {
+        // SAFETY: the C contract.
+        let all = unsafe { &*init };
+        let has = |bit: u32| all.comp_mask & bit != 0;
+        let extended = has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
+        if all.comp_mask & !KNOWN != 0
+            || has(IBV_QP_INIT_ATTR_CREATE_FLAGS) && all.create_flags != 0
+            || extended && all.send_ops_flags & !wr::OPERATIONS != 0
+        {
+            return Err(EOPNOTSUPP);
+        }
+        if !has(IBV_QP_INIT_ATTR_PD) || all.pd.is_null() {
+            return Err(EINVAL);
+        }
+        let pd = all.pd;
+        // SAFETY: the extended structure begins with the fields of the plain one, in their order.
+        unsafe { create(pd, &mut *init.cast::<ibv_qp_init_attr>(), extended) }
+    })
+}
+
+/// The extended queue pair that one is; null when it was made without operations of its own.
+///
+/// # Safety
+/// The C contract.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    // SAFETY: the C contract.
+    if unsafe { QpObject::of(qp) }.batch.is_some() {
+        qp.cast()
+    } else {
+        std::ptr::null_mut()
+    }
+}
+
+/// Destroys a queue pair once its events are acknowledged. Completions of it that nobody has polled may be lost.
+///
+/// # Safety
+/// The C contract.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+    number(|| {
+        // SAFETY: the C contract.
+        let object = unsafe { QpObject::of(qp) };
+        rnic::remove_qp(object.qp.qpn());
+        object.context().events.forget(qp.cast());
+        object.events.settle();
+        let number = object.qp.qpn().0;
+        object.send_cq().flushed.forget(number);
+        object.recv_cq().flushed.forget(number);
+        // SAFETY: the box that `create` made.
+        drop(unsafe { Box::from_raw(qp.cast::<QpObject>()) });
+        Ok(())
+    })
+}

@@ -1,0 +1,149 @@
+//! States of a queue pair: `ibv_modify_qp` and `ibv_query_qp`.
+//!
+//! A connection moves a queue pair of iWARP from INIT to RTS, and its end moves it on to ERR. Programs ask for INIT
+//! before, for RESET and ERR whenever they like, and for SQD to end sending; a request for the state that the
+//! connection has brought about is granted.
+
+use std::ffi::c_int;
+use std::mem::zeroed;
+use std::sync::atomic::Ordering;
+
+use heddle_verbs::QpState;
+use libc::{EINVAL, EOPNOTSUPP};
+
+use super::qp::QpObject;
+use super::{errno, number};
+use crate::abi::{
+    IBV_QP_CAP, IBV_QP_CUR_STATE, IBV_QP_DEST_QPN, IBV_QP_RATE_LIMIT, IBV_QP_STATE,
+    IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPS_SQE,
+    ibv_qp, ibv_qp_attr, ibv_qp_init_attr,
+};
+
+/// The state that a program sees.
+fn current(object: &QpObject) -> c_int {
+    let asked = object.asked.load(Ordering::Acquire);
+    match object.qp.qp_state() {
+        _ if asked == IBV_QPS_ERR => IBV_QPS_ERR,
+        QpState::Init => asked,
+        QpState::Connecting => IBV_QPS_INIT,
+        QpState::Rts if asked == IBV_QPS_SQD => IBV_QPS_SQD,
+        QpState::Rts => IBV_QPS_RTS,
+        QpState::Closing => IBV_QPS_SQD,
+        QpState::Terminate => IBV_QPS_SQE,
+        QpState::Error => IBV_QPS_ERR,
+    }
+}
+
+/// Whether a program may ask for `next` in `now`.
+fn is_allowed(now: c_int, next: c_int) -> bool {
+    match next {
+        IBV_QPS_RESET | IBV_QPS_ERR => true,
+        IBV_QPS_INIT => matches!(now, IBV_QPS_RESET | IBV_QPS_INIT),
+        // The connection brings about both: the program can only confirm them.
+        IBV_QPS_RTR => now == IBV_QPS_RTS,
+        IBV_QPS_RTS => matches!(now, IBV_QPS_RTS | IBV_QPS_SQD),
+        IBV_QPS_SQD => matches!(now, IBV_QPS_RTS | IBV_QPS_SQD | IBV_QPS_SQE | IBV_QPS_ERR),
+        _ => false,
+    }
+}
+
+/// Asks for a state, and sets attributes that iWARP has no use for.
+///
+/// # Safety
+/// The C contract: `attr` can be read.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_modify_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    mask: c_int,
+) -> c_int {
+    /// The highest attribute of the interface that is no extension.
+    const STANDARD: c_int = (IBV_QP_DEST_QPN << 1) - 1;
+    number(|| {
+        // SAFETY: the C contract.
+        let (object, attr) = unsafe { (QpObject::of(qp), &*attr) };
+        if mask & !(STANDARD | IBV_QP_RATE_LIMIT) != 0 {
+            return Err(EINVAL);
+        }
+        // Queues keep their sizes, and there is one rate.
+        if mask & (IBV_QP_CAP | IBV_QP_RATE_LIMIT) != 0 {
+            return Err(EOPNOTSUPP);
+        }
+        let now = current(object);
+        if mask & IBV_QP_CUR_STATE != 0 && attr.cur_qp_state != now {
+            return Err(EINVAL);
+        }
+        if mask & IBV_QP_STATE == 0 {
+            return Ok(());
+        }
+        if !is_allowed(now, attr.qp_state) {
+            return Err(EINVAL);
+        }
+        transition(object, attr.qp_state)?;
+        // SAFETY: a word of the structure that the program only reads.
+        unsafe { (*qp).state = current(object) };
+        Ok(())
+    })
+}
+
+fn transition(object: &QpObject, next: c_int) -> Result<(), i32> {
+    match next {
+        IBV_QPS_RESET => {
+            let device = &object.context().device;
+            device.reset_qp(&object.qp).map_err(|e| errno::of(&e))?;
+            let number = object.qp.qpn().0;
+            object.send_cq().flushed.forget(number);
+            object.recv_cq().flushed.forget(number);
+            object.asked.store(IBV_QPS_RESET, Ordering::Release);
+        }
+        IBV_QPS_ERR => {
+            object.asked.store(IBV_QPS_ERR, Ordering::Release);
+        }
+        // From ERR the state stays: the connection is over already.
+        IBV_QPS_SQD if object.asked.load(Ordering::Acquire) == IBV_QPS_ERR => {}
+        IBV_QPS_INIT | IBV_QPS_SQD => object.asked.store(next, Ordering::Release),
+        IBV_QPS_RTS => object.asked.store(IBV_QPS_INIT, Ordering::Release),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// The state of a queue pair, and what it was made with.
+///
+/// # Safety
+/// The C contract: `attr` and `init` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    number(|| {
+        // SAFETY: the C contract.
+        let object = unsafe { QpObject::of(qp) };
+        let state = current(object);
+        // SAFETY: integers.
+        let mut now: ibv_qp_attr = unsafe { zeroed() };
+        (now.qp_state, now.cur_qp_state) = (state, state);
+        now.cap = object.cap;
+        now.port_num = super::query::PORT;
+        let base = &object.base.qp_base;
+        let made = ibv_qp_init_attr {
+            qp_context: base.qp_context,
+            send_cq: base.send_cq,
+            recv_cq: base.recv_cq,
+            srq: base.srq,
+            cap: object.cap,
+            qp_type: base.qp_type,
+            sq_sig_all: object.sig_all.into(),
+        };
+        // SAFETY: the C contract; the state is a word that the program only reads.
+        unsafe {
+            attr.write(now);
+            init.write(made);
+            (*qp).state = state;
+        }
+        Ok(())
+    })
+}
