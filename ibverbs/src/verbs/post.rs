@@ -3,7 +3,7 @@
 //! Nothing here allocates, and nothing waits but for the lock of the queue, which no thread holds while it waits for
 //! anything itself.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering;
 
@@ -316,9 +316,4 @@ unsafe fn receive(object: &QpObject, wr: &ibv_recv_wr) -> Result<(), i32> {
         Err(PostError::Ended) => flush(object, Queue::Rq, wr.wr_id, IBV_WC_RECV),
         Err(error) => Err(errno_of(error)),
     }
-}
-
-/// Bytes at an address that a program names by a number.
-pub(super) fn pointer(addr: u64) -> *mut c_void {
-    std::ptr::with_exposed_provenance_mut(addr as usize)
 }

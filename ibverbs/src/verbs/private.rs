@@ -15,7 +15,7 @@ macro_rules! absent {
         $(
             #[doc(hidden)]
             #[unsafe(no_mangle)]
-            pub extern "C" fn $number() -> c_int {
+            pub(super) extern "C" fn $number() -> c_int {
                 errno::set(ENOSYS);
                 ENOSYS
             }
@@ -23,7 +23,7 @@ macro_rules! absent {
         $(
             #[doc(hidden)]
             #[unsafe(no_mangle)]
-            pub extern "C" fn $pointer() -> *mut c_void {
+            pub(super) extern "C" fn $pointer() -> *mut c_void {
                 errno::set(ENOSYS);
                 std::ptr::null_mut()
             }
@@ -108,4 +108,4 @@ absent! {
 /// A flag that drivers set. Nobody reads it.
 #[doc(hidden)]
 #[unsafe(no_mangle)]
-pub static mut verbs_allow_disassociate_destroy: bool = false;
+pub(super) static mut verbs_allow_disassociate_destroy: bool = false;

@@ -1,0 +1,66 @@
+//! The names that the library exports, with their versions.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The library, built once for all tests of this process; the directory that has it.
+pub(crate) fn library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        // A directory of this process: others may be reading the one that they have built.
+        let dir = tempfile::tempdir().unwrap().keep();
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/build-ibverbs");
+        let out = Command::new(script).args(["--debug", "--out"]).arg(&dir).output().unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        dir
+    })
+}
+
+/// The lines of a list beside this test, without its comments.
+fn list(name: &str) -> BTreeSet<String> {
+    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/names")).join(name);
+    let text = std::fs::read_to_string(path).unwrap();
+    text.lines().filter(|line| !line.starts_with('#')).map(String::from).collect()
+}
+
+fn exported() -> BTreeSet<String> {
+    let mut nm = Command::new("nm");
+    nm.args(["-D", "--defined-only"]).arg(library().join("libibverbs.so.1"));
+    let out = nm.output().expect("nm is missing: install binutils");
+    let text = String::from_utf8(out.stdout).unwrap();
+    text.lines().filter_map(|line| line.split(' ').nth(2)).map(String::from).collect()
+}
+
+#[test]
+fn test_library_exports_every_name_with_its_version_and_no_other() {
+    let (ours, wanted) = (exported(), list("exported"));
+    assert!(wanted.len() > 150);
+    let missing: Vec<_> = wanted.difference(&ours).collect();
+    let more: Vec<_> = ours.difference(&wanted).collect();
+    assert!(missing.is_empty() && more.is_empty(), "missing: {missing:?}; not asked for: {more:?}");
+}
+
+#[test]
+fn test_programs_of_the_distribution_find_every_name_that_they_import() {
+    // A name with its version, whether or not that is the default.
+    let ours: BTreeSet<String> = exported().iter().map(|name| name.replace("@@", "@")).collect();
+    let imports = list("imported");
+    assert!(imports.len() > 400);
+    let missing: Vec<_> = imports
+        .iter()
+        .filter(|line| !ours.contains(line.split_once(' ').unwrap().1))
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn test_library_has_the_name_that_programs_are_linked_with() {
+    let mut readelf = Command::new("readelf");
+    readelf.arg("-d").arg(library().join("libibverbs.so.1"));
+    let out = readelf.output().expect("readelf is missing: install binutils");
+    let text = String::from_utf8(out.stdout).unwrap();
+    assert!(text.contains("Library soname: [libibverbs.so.1]"), "{text}");
+    assert!(!text.contains("TEXTREL"), "{text}");
+}
