@@ -3,15 +3,18 @@
 //! A completion queue has one ring for each worker, so that each ring has one producer, whichever
 //! workers its queue pairs run on. The application takes from them in turn.
 
+mod channel;
 mod producer;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use channel::Joining;
+pub use channel::{ChannelError, CompletionChannel};
 pub use producer::{CqLink, CqProducer};
 
 use heddle_base::sync::atomic::{AtomicU64, Ordering, fence};
 use heddle_base::sync::{Mutex, MutexGuard};
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use heddle_iwarp::Cqe;
@@ -31,6 +34,15 @@ pub enum Arm {
     Next,
     /// The next that is solicited, or has failed.
     Solicited,
+}
+
+impl Arm {
+    fn word(self) -> u64 {
+        match self {
+            Arm::Next => armed::NEXT,
+            Arm::Solicited => armed::SOLICITED,
+        }
+    }
 }
 
 /// Completions were lost: the application did not take them in time. The queue pairs that had them
@@ -62,6 +74,8 @@ struct Inner {
     /// Distinguishes the completion queues of one application.
     number: u32,
     waker: Option<Waker>,
+    /// Where its events come, if anywhere. Set before anybody has the queue.
+    channel: OnceLock<channel::Membership>,
     ends: Box<[End]>,
     consumer: Mutex<Consumer>,
     /// Whoever made it is another process.
@@ -190,6 +204,7 @@ impl Cq {
             block,
             number,
             waker,
+            channel: OnceLock::new(),
             ends,
             consumer,
             attached,
@@ -235,6 +250,16 @@ impl Cq {
         let entries = Entries::attach(&block, workers)?;
         let moved = (0..workers).all(|r| has_moved(&block, r, entries.generation));
         moved.then(|| Cq::over(block, (number, workers), entries, waker, (None, owner)))
+    }
+
+    /// Its events come to a channel, under this tag. Nobody has it yet.
+    pub(crate) fn join(&self, place: Joining, tag: u64) {
+        let membership = place.join(&self.0.block, tag);
+        // The server may have ended before the queue was a member.
+        if self.check().is_err() {
+            membership.lose();
+        }
+        let _ = self.0.channel.set(membership);
     }
 
     /// What holds it no longer than others do.
@@ -288,14 +313,13 @@ impl Cq {
         })
     }
 
-    /// Asks for one wake-up. Completions that came before are not told of: arm, poll until there is
-    /// nothing, then sleep.
+    /// Asks for one wake-up, and for one event of a [`CompletionChannel`]. Completions that came before are
+    /// not told of: arm, poll until there is nothing, then sleep.
     pub fn arm(&self, arm: Arm) {
-        let what = match arm {
-            Arm::Next => armed::NEXT,
-            Arm::Solicited => armed::SOLICITED,
-        };
-        self.0.block.words()[at::ARMED].store(what, Ordering::SeqCst);
+        if let Some(channel) = self.0.channel.get() {
+            return channel.arm(arm);
+        }
+        self.0.block.words()[at::ARMED].store(arm.word(), Ordering::SeqCst);
         // Pairs with the fence in `CqProducer::notify`: either the worker sees that it is armed, or a
         // poll after this sees the completion.
         fence(Ordering::SeqCst);
@@ -406,8 +430,10 @@ impl WeakCq {
         if let Some(w) = q.block.words().get(at::OVERFLOWED) {
             w.store(1, Ordering::Release);
         }
-        if let Some(w) = &q.waker {
-            w.wake();
+        match (q.channel.get(), &q.waker) {
+            (Some(channel), _) => channel.lose(),
+            (None, Some(w)) => w.wake(),
+            (None, None) => {}
         }
     }
 }

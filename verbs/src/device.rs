@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use heddle_cm::{AppId, TenantId};
 use heddle_iwarp::Pd;
 
-use crate::cq::{Cq, CqLink};
+use crate::cq::{CompletionChannel, Cq, CqLink};
 use crate::error::DeviceError;
 use crate::event::{EventQueue, Taken};
 use crate::limits::{DeviceLimits, within};
@@ -192,6 +192,22 @@ impl Device {
         let a = &*self.0;
         within("a depth", depth, 1, a.limits.max_cqes)?;
         a.backend.create_cq(depth, waker)
+    }
+
+    /// A completion queue whose events come to `channel`, one for each arm, under `tag`.
+    ///
+    /// # Errors
+    /// As [`create_cq`](Device::create_cq).
+    pub fn create_cq_on(
+        &self,
+        depth: u32,
+        channel: &CompletionChannel,
+        tag: u64,
+    ) -> Result<Cq, DeviceError> {
+        let place = channel.begin();
+        let cq = self.create_cq(depth, Some(place.waker()))?;
+        cq.join(place, tag);
+        Ok(cq)
     }
 
     /// Gives a completion queue room for `depth` completions (rounded up to a power of two), more

@@ -42,7 +42,7 @@ mod window;
 pub mod worker;
 
 pub use connection::{Connecting, Connection, ConnectionError, Ends, Incoming, Listener};
-pub use cq::{Arm, Cq, CqOverflow, WaitError};
+pub use cq::{Arm, ChannelError, CompletionChannel, Cq, CqOverflow, WaitError};
 pub use device::{Device, DeviceConfig, Hub, MrInit, OwnedPd, Reservation};
 pub use error::{BatchError, DeviceError};
 pub use event::{EventQueue, Taken};

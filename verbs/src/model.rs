@@ -8,6 +8,7 @@
 
 mod completions;
 mod doorbells;
+mod events;
 mod grace;
 mod posts;
 mod receives;

@@ -28,7 +28,7 @@ use crate::closer;
 
 mod gathering;
 
-use gathering::Gathering;
+pub(crate) use gathering::{Gathering, Source};
 
 /// Wakes the thread that owns the matching [`Sleeper`]; clones wake the same one.
 #[derive(Clone, Debug)]
@@ -55,8 +55,11 @@ enum Shared {
     /// Two sockets that are joined: one byte for each wake-up.
     Sockets { wake: Option<WakeEnd>, sleep: Option<OwnedFd> },
     /// An `epoll` descriptor over a bell of this process and sockets of servers.
-    Gathering(Gathering),
+    Gathering { set: Arc<Gathering>, number: u64 },
 }
+
+/// Tells the sleepers of a process apart.
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
 
 /// The end that is sent to. Nothing can be received from it.
 #[derive(Debug)]
@@ -86,6 +89,12 @@ fn pair(far: bool) -> io::Result<(WakeEnd, OwnedFd)> {
 }
 
 impl Waker {
+    /// A waker with a number of its own.
+    pub(crate) fn of(set: &Arc<Gathering>) -> Waker {
+        let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
+        Waker(Arc::new(Shared::Gathering { set: set.clone(), number }))
+    }
+
     /// A waker of a thread in another process, and the descriptor on which that thread sleeps
     /// ([`Sleeper::from_fd`]). Wakes never wait, whatever that process does to its end.
     ///
@@ -100,7 +109,7 @@ impl Waker {
     /// wake.
     pub(crate) fn number(&self) -> Option<u64> {
         match &*self.0 {
-            Shared::Gathering(g) => Some(g.number()),
+            Shared::Gathering { number, .. } => Some(*number),
             Shared::Futex(_) | Shared::Sockets { .. } => None,
         }
     }
@@ -111,7 +120,7 @@ impl Waker {
     /// The system's; [`InvalidInput`](io::ErrorKind::InvalidInput) when it has no [number](Self::number).
     pub(crate) fn listen_to(&self, fd: OwnedFd) -> io::Result<()> {
         match &*self.0 {
-            Shared::Gathering(g) => g.add(fd),
+            Shared::Gathering { set, number } => set.add(fd, *number),
             Shared::Futex(_) | Shared::Sockets { .. } => Err(io::ErrorKind::InvalidInput.into()),
         }
     }
@@ -141,7 +150,7 @@ impl Waker {
                 unsafe { libc::send(fd.as_raw_fd(), one.as_ptr().cast(), one.len(), HOW) };
             }
             Shared::Sockets { .. } => {}
-            Shared::Gathering(g) => g.ring(),
+            Shared::Gathering { set, .. } => set.ring(),
         }
     }
 }
@@ -168,10 +177,7 @@ impl Sleeper {
     /// # Errors
     /// When the system gives no descriptors.
     pub fn with_fd() -> io::Result<Sleeper> {
-        // The number tells the sleepers of a process apart.
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        let gathering = Gathering::new(NEXT.fetch_add(1, Ordering::Relaxed))?;
-        Ok(Sleeper(Waker(Arc::new(Shared::Gathering(gathering)))))
+        Ok(Sleeper(Waker::of(&Arc::new(Gathering::new()?))))
     }
 
     /// A sleeper on one end of a pair of sockets. Its wakers are of this process; its descriptor can be
@@ -200,7 +206,7 @@ impl Sleeper {
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &*self.0.0 {
             Shared::Sockets { sleep, .. } => sleep.as_ref().map(AsFd::as_fd),
-            Shared::Gathering(g) => Some(g.fd()),
+            Shared::Gathering { set, .. } => Some(set.fd()),
             Shared::Futex(_) => None,
         }
     }
@@ -211,7 +217,7 @@ impl Sleeper {
             Shared::Sockets { sleep: Some(fd), .. } => {
                 drain(fd.as_raw_fd());
             }
-            Shared::Gathering(g) => g.wait(Duration::ZERO),
+            Shared::Gathering { set, .. } => set.wait(Duration::ZERO),
             Shared::Sockets { sleep: None, .. } | Shared::Futex(_) => {}
         }
     }
@@ -234,8 +240,8 @@ impl Sleeper {
                 }
                 drain(fd.as_raw_fd());
             }
-            Shared::Gathering(g) => {
-                g.wait(if has_work() { Duration::ZERO } else { timeout });
+            Shared::Gathering { set, .. } => {
+                set.wait(if has_work() { Duration::ZERO } else { timeout });
             }
             // A sleeper always has one.
             Shared::Sockets { sleep: None, .. } => {}

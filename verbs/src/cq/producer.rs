@@ -185,12 +185,21 @@ impl CqProducer {
         let word = &self.link.block.words()[at::ARMED];
         fence(Ordering::SeqCst);
         let wanted = |w: u64| w == armed::NEXT || w == armed::SOLICITED && solicited;
-        let seen = word.load(Ordering::Relaxed);
-        if wanted(seen)
-            && word.compare_exchange(seen, armed::NO, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-            && let Some(w) = &self.link.waker
-        {
-            w.wake();
+        let mut seen = word.load(Ordering::Relaxed);
+        // Twice: an application may widen its arm meanwhile, and an arm that has fired stays fired.
+        for _ in 0..2 {
+            if !wanted(seen) {
+                return;
+            }
+            match word.compare_exchange(seen, armed::NO, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => {
+                    if let Some(w) = &self.link.waker {
+                        w.wake();
+                    }
+                    return;
+                }
+                Err(now) => seen = now,
+            }
         }
     }
 }

@@ -1,4 +1,7 @@
 //! One descriptor to sleep on for wake-ups of this process and of servers.
+//!
+//! A sleeper forgets all wake-ups at once. A [channel](crate::CompletionChannel) takes them one by one, so
+//! its bell is a semaphore, and of a server's socket it takes a byte at a time.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -6,7 +9,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 
 use super::drain;
 
@@ -16,34 +21,55 @@ const EVENTS: usize = 32;
 /// The bell's place among what is waited for; the sockets' are from 1 on.
 const BELL: u64 = 0;
 
+/// Where a wake-up came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Source {
+    /// This process.
+    Bell,
+    /// A server, which knows its waker by this number.
+    Server(u64),
+}
+
+/// The sleeping end of a server's pair, and the number by which the server knows it.
+#[derive(Debug)]
+struct Far {
+    fd: OwnedFd,
+    number: u64,
+}
+
 /// An `epoll` descriptor over an eventfd, which no other process has, and sockets that servers made.
 #[derive(Debug)]
-pub(super) struct Gathering {
-    number: u64,
+pub(crate) struct Gathering {
     epoll: OwnedFd,
     bell: OwnedFd,
     /// The sleeping ends of servers' pairs.
-    far: Mutex<Vec<Option<OwnedFd>>>,
+    far: Mutex<Vec<Option<Far>>>,
 }
 
 impl Gathering {
-    pub(super) fn new(number: u64) -> io::Result<Gathering> {
+    /// One whose wake-ups are forgotten together.
+    pub(super) fn new() -> io::Result<Gathering> {
+        Gathering::with(EventfdFlags::empty())
+    }
+
+    /// One whose wake-ups are [taken](Gathering::take_one) one by one.
+    pub(crate) fn counting() -> io::Result<Gathering> {
+        Gathering::with(EventfdFlags::SEMAPHORE)
+    }
+
+    fn with(how: EventfdFlags) -> io::Result<Gathering> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | how)?;
         epoll::add(&epoll, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
-        Ok(Gathering { number, epoll, bell, far: Mutex::default() })
+        Ok(Gathering { epoll, bell, far: Mutex::default() })
     }
 
-    pub(super) fn number(&self) -> u64 {
-        self.number
-    }
-
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 
-    /// Waits for `fd` too, until the process at its other end closes that.
-    pub(super) fn add(&self, fd: OwnedFd) -> io::Result<()> {
+    /// Waits for `fd` too, until the process at its other end closes that; the server knows it as `number`.
+    pub(super) fn add(&self, fd: OwnedFd, number: u64) -> io::Result<()> {
         let mut far = self.far();
         let at = far.iter().position(Option::is_none).unwrap_or(far.len());
         let data = epoll::EventData::new_u64(BELL + 1 + at as u64);
@@ -51,13 +77,101 @@ impl Gathering {
         if at == far.len() {
             far.push(None);
         }
-        far[at] = Some(fd);
+        far[at] = Some(Far { fd, number });
         Ok(())
     }
 
-    pub(super) fn ring(&self) {
-        // A full counter has woken the thread long before.
-        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    /// Waits no longer for the sockets with this number; the wake-ups that were left in them.
+    pub(crate) fn forget(&self, number: u64) -> u64 {
+        let mut left = 0;
+        for slot in self.far().iter_mut() {
+            if let Some(far) = slot.take_if(|far| far.number == number) {
+                let _ = epoll::delete(&self.epoll, &far.fd);
+                left += receive_all(&far.fd);
+            }
+        }
+        left
+    }
+
+    /// Takes the wake-ups in the sockets with this number, and counts them.
+    pub(crate) fn take_all_of(&self, number: u64) -> u64 {
+        let far = self.far();
+        let fds = far.iter().flatten().filter(|far| far.number == number);
+        fds.map(|far| receive_all(&far.fd)).sum()
+    }
+
+    pub(crate) fn ring(&self) {
+        self.ring_times(1);
+    }
+
+    /// Wakes as often.
+    pub(crate) fn ring_times(&self, count: u64) {
+        // A full counter has woken the thread long before, and 0 is no ring.
+        let _ = rustix::io::write(&self.bell, &count.to_ne_bytes());
+    }
+
+    /// Waits until there is a wake-up, for `timeout` or without bound.
+    ///
+    /// # Errors
+    /// [`Interrupted`](io::ErrorKind::Interrupted) by a signal.
+    pub(crate) fn wait_readable(&self, timeout: Option<Duration>) -> io::Result<()> {
+        // A time that the system cannot count is for ever.
+        let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
+        let fd = self.epoll.as_fd();
+        poll(&mut [PollFd::new(&fd, PollFlags::IN)], timeout.as_ref())?;
+        Ok(())
+    }
+
+    pub(crate) fn is_readable(&self) -> bool {
+        let fd = self.epoll.as_fd();
+        poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&Timespec::default())) != Ok(0)
+    }
+
+    /// Takes one wake-up of a [counting](Gathering::counting) one, if there is any. One thread at a time.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn take_one(&self) -> io::Result<Option<Source>> {
+        loop {
+            let mut events = [MaybeUninit::uninit(); EVENTS];
+            let found = match epoll::wait(&self.epoll, &mut events, Some(&Timespec::default())) {
+                Ok((found, _)) => found,
+                Err(Errno::INTR) => continue,
+                Err(e) => return Err(e.into()),
+            };
+            if found.is_empty() {
+                return Ok(None);
+            }
+            for event in found {
+                let source = match event.data.u64() {
+                    BELL => self.take_bell(),
+                    place => self.take_far(place - BELL - 1),
+                };
+                if source.is_some() {
+                    return Ok(source);
+                }
+            }
+        }
+    }
+
+    fn take_bell(&self) -> Option<Source> {
+        rustix::io::read(&self.bell, &mut [0; 8]).is_ok().then_some(Source::Bell)
+    }
+
+    fn take_far(&self, place: u64) -> Option<Source> {
+        let mut far = self.far();
+        let slot = far.get_mut(usize::try_from(place).ok()?)?;
+        let there = slot.as_ref()?;
+        let number = there.number;
+        match receive_one(&there.fd) {
+            Received::Byte => Some(Source::Server(number)),
+            Received::Nothing => None,
+            Received::End => {
+                let gone = slot.take()?;
+                let _ = epoll::delete(&self.epoll, &gone.fd);
+                None
+            }
+        }
     }
 
     /// Waits for a wake-up, for `timeout` at most, and forgets those so far.
@@ -84,14 +198,43 @@ impl Gathering {
         let slot = usize::try_from(place).ok().and_then(|at| far.get_mut(at));
         // A server that is gone would end every wait from here on; the close takes it out.
         if let Some(slot) = slot
-            && slot.as_ref().is_some_and(|fd| !drain(fd.as_raw_fd()))
-            && let Some(fd) = slot.take()
+            && slot.as_ref().is_some_and(|far| !drain(far.fd.as_raw_fd()))
+            && let Some(far) = slot.take()
         {
-            let _ = epoll::delete(&self.epoll, &fd);
+            let _ = epoll::delete(&self.epoll, &far.fd);
         }
     }
 
-    fn far(&self) -> MutexGuard<'_, Vec<Option<OwnedFd>>> {
+    fn far(&self) -> MutexGuard<'_, Vec<Option<Far>>> {
         self.far.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What one receive of a byte has brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Received {
+    Byte,
+    Nothing,
+    /// The process at the other end is gone.
+    End,
+}
+
+fn receive_all(fd: &OwnedFd) -> u64 {
+    let mut count = 0;
+    while receive_one(fd) == Received::Byte {
+        count += 1;
+    }
+    count
+}
+
+fn receive_one(fd: &OwnedFd) -> Received {
+    loop {
+        return match recv(fd, &mut [0u8; 1], RecvFlags::DONTWAIT) {
+            Ok((0, _)) => Received::End,
+            Ok(_) => Received::Byte,
+            Err(Errno::INTR) => continue,
+            Err(Errno::AGAIN) => Received::Nothing,
+            Err(_) => Received::End,
+        };
     }
 }

@@ -1,0 +1,115 @@
+//! Completion channels: one event for each arm.
+
+use heddle_base::sync::atomic::{AtomicUsize, Ordering};
+use loom::thread;
+use std::sync::Arc;
+
+use super::check;
+use super::completions::cqe;
+use crate::cq::{Arm, CompletionChannel, Cq};
+use crate::limits::count::Count;
+use crate::ring::Area;
+
+fn queue(channel: &CompletionChannel) -> Cq {
+    let held = Count::default().take("queues", 1).unwrap();
+    let place = channel.begin();
+    let area = Area::new(1 << 14).unwrap();
+    let cq = Cq::new(&area, 3, 4, 1, Some(place.waker()), held).unwrap();
+    cq.join(place, 7);
+    cq
+}
+
+/// Events there are. The descriptor is readable for as many.
+fn events(channel: &CompletionChannel) -> usize {
+    let mut count = 0;
+    while channel.is_readable() {
+        assert_eq!(channel.try_event().unwrap(), Some(7));
+        count += 1;
+    }
+    assert_eq!(channel.try_event().unwrap(), None);
+    count
+}
+
+/// The consumer arms, polls and arms again, whatever it finds: each arm that was followed by a completion
+/// has its event, and an arm that was not has none.
+#[test]
+fn test_every_arm_before_a_completion_yields_one_event_whenever_it_is_polled() {
+    check(|| {
+        let channel = CompletionChannel::new().unwrap();
+        let cq = queue(&channel);
+        let mut producer = cq.link().producer(0);
+        let theirs = thread::spawn(move || {
+            for wr_id in 1..=2 {
+                producer.push(&cqe(wr_id, false)).unwrap();
+                producer.notify();
+            }
+            producer
+        });
+        cq.arm(Arm::Next);
+        let polled = std::iter::from_fn(|| cq.poll()).count();
+        cq.arm(Arm::Next);
+        let after = std::iter::from_fn(|| cq.poll()).count();
+        let mut producer = theirs.join().unwrap();
+        let left = std::iter::from_fn(|| cq.poll()).count();
+        assert_eq!(polled + after + left, 2);
+        let seen = events(&channel);
+        assert!(left == 0 || seen >= 1, "a completion after the last arm, and no event");
+        assert!(seen <= 2);
+        // Whether the queue still stands armed shows at the next completion; then nothing is armed.
+        producer.push(&cqe(3, false)).unwrap();
+        producer.notify();
+        let last = events(&channel);
+        assert!(seen + last >= 1 && seen + last <= 2 && last <= 1);
+        producer.push(&cqe(4, false)).unwrap();
+        producer.notify();
+        assert_eq!(events(&channel), 0);
+    });
+}
+
+/// One thread fetches events while another arms: none is fetched twice, none is lost.
+#[test]
+fn test_event_is_fetched_once_while_the_queue_is_armed_again() {
+    check(|| {
+        let channel = CompletionChannel::new().unwrap();
+        let cq = queue(&channel);
+        let mut producer = cq.link().producer(0);
+        cq.arm(Arm::Next);
+        producer.push(&cqe(1, false)).unwrap();
+        producer.notify();
+        let fetched = Arc::new(AtomicUsize::new(0));
+        let (theirs, count) = (channel.clone(), fetched.clone());
+        let fetcher = thread::spawn(move || {
+            if theirs.try_event().unwrap().is_some() {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        cq.arm(Arm::Next);
+        producer.push(&cqe(2, false)).unwrap();
+        producer.notify();
+        fetcher.join().unwrap();
+        assert_eq!(fetched.load(Ordering::Relaxed) + events(&channel), 2);
+    });
+}
+
+/// An arm for solicited completions is widened while one arrives.
+#[test]
+fn test_arm_that_is_widened_meanwhile_yields_its_event() {
+    check(|| {
+        let channel = CompletionChannel::new().unwrap();
+        let cq = queue(&channel);
+        let mut producer = cq.link().producer(0);
+        cq.arm(Arm::Solicited);
+        let theirs = thread::spawn(move || {
+            producer.push(&cqe(1, true)).unwrap();
+            producer.notify();
+            producer
+        });
+        cq.arm(Arm::Next);
+        let mut producer = theirs.join().unwrap();
+        let first = events(&channel);
+        assert!((1..=1).contains(&first), "the arm for it came before the completion");
+        producer.push(&cqe(2, false)).unwrap();
+        producer.notify();
+        assert!(first + events(&channel) <= 2);
+    });
+}
