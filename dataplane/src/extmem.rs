@@ -235,6 +235,10 @@ impl RegionHook for DpdkRegions {
             // Memory that an application brings may begin and end anywhere in a page.
             return false;
         };
+        if region.is_sparse() {
+            // DPDK would write a record for each page that there could be.
+            return false;
+        }
         eal::clear_log();
         // SAFETY: [base, base + len) is a mapping of whole pages, in no list of DPDK's yet; no IOVA
         // table is given (iova-mode=va).

@@ -18,6 +18,8 @@ pub enum Kind {
     Sessions,
     /// Bytes of memory, the principal's own and the devices'.
     Memory,
+    /// Bytes of address space that sparse regions are mapped to.
+    Mapped,
     /// Bytes for queues.
     Queues,
     /// Regions of memory that applications have brought.
@@ -42,9 +44,10 @@ pub enum Kind {
 
 impl Kind {
     /// Every one.
-    pub const ALL: [Kind; 12] = [
+    pub const ALL: [Kind; 13] = [
         Kind::Sessions,
         Kind::Memory,
+        Kind::Mapped,
         Kind::Queues,
         Kind::Regions,
         Kind::Connections,
@@ -62,6 +65,7 @@ impl Kind {
         match self {
             Kind::Sessions => "applications of one user",
             Kind::Memory => "bytes of memory of all applications of one user",
+            Kind::Mapped => "bytes of address space of all applications of one user",
             Kind::Queues => "bytes of queues of all applications of one user",
             Kind::Regions => "regions brought by all applications of one user",
             Kind::Connections => "connections of all applications of one user",
@@ -81,6 +85,7 @@ impl Kind {
         match self {
             Kind::Sessions => policy.sessions.into(),
             Kind::Memory => policy.memory,
+            Kind::Mapped => policy.mapped,
             Kind::Queues => policy.queues,
             Kind::Regions => policy.regions.into(),
             Kind::Connections => policy.connections.into(),
@@ -246,6 +251,25 @@ fn add(to: &AtomicU64, n: u64, most: u64) -> Result<(), ()> {
     to.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).map(drop).map_err(drop)
 }
 
+impl Reserved {
+    /// Takes `n` more, or nothing.
+    ///
+    /// # Errors
+    /// [`Over`].
+    pub(crate) fn add(&mut self, n: u64) -> Result<(), Over> {
+        let mut more = self.account.take(self.kind, n)?;
+        self.n += core::mem::take(&mut more.n);
+        Ok(())
+    }
+
+    /// Gives `n` of it back, or all.
+    pub(crate) fn give(&mut self, n: u64) {
+        let n = n.min(self.n);
+        self.n -= n;
+        drop(Reserved { account: Arc::clone(&self.account), kind: self.kind, n });
+    }
+}
+
 impl Drop for Reserved {
     fn drop(&mut self) {
         self.account.used[self.kind as usize].fetch_sub(self.n, Ordering::Relaxed);
@@ -280,6 +304,22 @@ mod tests {
             assert_eq!(account.used(kind), 0);
         }
         assert!(account.take(Kind::Memory, u64::MAX).is_err());
+    }
+
+    #[test]
+    fn test_a_part_grows_within_what_is_granted_and_shrinks_to_nothing() {
+        let account =
+            Account::new(&Policy { memory: 10, ..Policy::default() }, Descriptors::new(0));
+        let mut held = account.take(Kind::Memory, 4).unwrap();
+        let over = Over { kind: Kind::Memory, most: 10 };
+        assert_eq!((held.add(7), held.add(6)), (Err(over), Ok(())));
+        assert_eq!(account.used(Kind::Memory), 10);
+        held.give(3);
+        assert_eq!(account.used(Kind::Memory), 7);
+        held.give(u64::MAX);
+        assert_eq!(account.used(Kind::Memory), 0);
+        drop(held);
+        assert_eq!(account.used(Kind::Memory), 0);
     }
 
     #[test]

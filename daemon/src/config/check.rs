@@ -443,6 +443,7 @@ impl Checker<'_> {
                 sessions: self.number(&f.sessions, 0..=4096, usual.sessions),
                 descriptors: self.number(&f.descriptors, 0..=most, usual.descriptors),
                 memory: mib(self, &f.memory, usual.memory),
+                mapped: usual.mapped,
                 queues: mib(self, &f.queues, usual.queues),
                 regions: self.number(&f.regions, 0..=most, usual.regions),
                 connections: self.number(&f.connections, 0..=most, usual.connections),

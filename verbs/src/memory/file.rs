@@ -13,11 +13,11 @@
 //! Mappings that are there when the third seal comes stay writable, in the client too, and in its children.
 //! No process can make another writable one, so a file can be brought to one device in its life.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
-    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
-    memfd_create,
+    MemfdFlags, Mode, OFlags, SealFlags, SeekFrom, fcntl_add_seals, fcntl_get_seals, fstat,
+    fstatfs, ftruncate, memfd_create, open, seek,
 };
 use rustix::io::Errno;
 
@@ -89,6 +89,18 @@ pub(super) fn seal(fd: BorrowedFd<'_>, len: usize, page: usize) -> Result<(), Re
     }
     // It may have had another size until now, and pages beyond its end.
     check_size(fd, len, page)
+}
+
+/// Another open file description of the file behind `fd`, to read alone. A client shares the one behind
+/// `fd` itself, and with it the lock of the file position, which it can hold for as long as it likes.
+pub(super) fn reopen(fd: BorrowedFd<'_>) -> Result<OwnedFd, RegionError> {
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(|e| no_memory(0, e))
+}
+
+/// The first byte at or after `at` that the file has no page for; its size when it has all.
+pub(super) fn hole(fd: BorrowedFd<'_>, at: usize) -> Result<u64, RegionError> {
+    seek(fd, SeekFrom::Hole(at as u64)).map_err(|e| no_memory(0, e))
 }
 
 fn check_size(fd: BorrowedFd<'_>, len: usize, page: usize) -> Result<(), RegionError> {

@@ -100,7 +100,8 @@ extern "C" fn handle(_signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut l
         if bytes == 0 || at < base || at - base >= bytes {
             continue;
         }
-        let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        // No reserve: a sparse region may be larger than the machine's memory.
+        let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: takes the place of a mapping of ours, which is there as long as it is watched and is
         // reached through raw pointers and atomics alone; its bytes may change at any time.

@@ -10,6 +10,8 @@
 //! | File | What is in it |
 //! |---|---|
 //! | `region` | one mapping: made, sealed, unmapped; `access` moves its bytes, `mapping` asks the system |
+//! | `region/sparse` | a region of which only what is registered has pages, and who pays for those |
+//! | `counted` | how many ranges cover each place |
 //! | `region_table` | all mappings of an RNIC by id, for lookups without a lock |
 //! | `region_memory` | a worker's way through that table to the bytes |
 //! | `registry` | what is registered: an STag for a stretch of a region, and its return |
@@ -27,6 +29,7 @@
 //! in a send queue, no frame in a ring or a driver. It does not matter which of the three comes
 //! last.
 
+mod counted;
 mod crc;
 mod file;
 mod guard;
@@ -41,12 +44,14 @@ mod region_table;
 mod registry;
 pub(crate) mod stretches;
 
+pub use counted::Counted;
 pub use guard::lost;
 pub use pages::PageSize;
 pub(crate) use pool::{Pool, Stretch};
 pub use quota::{MrLimits, MrUsage};
 pub(crate) use quota::{Quota, Sort, Ticket};
 pub use readers::{Grace, Reader, Readers};
+pub(crate) use region::{Hold, HoldError, Holding};
 pub use region::{Region, RegionError};
 pub use region_memory::{MemoryCounters, RegionMemory};
 pub use region_table::{RegionHook, RegionId, RegionTable};

@@ -24,10 +24,13 @@ use mapping::{Mapping, check_available, map_anonymous, mmap};
 mod access;
 mod error;
 mod mapping;
+mod sparse;
 #[cfg(test)]
 mod tests;
 
 pub use error::RegionError;
+use sparse::Sparse;
+pub(crate) use sparse::{Hold, HoldError, Holding};
 
 /// A mapping; see [`memory`](crate::memory). Unmapped, or given back to its owner, when dropped.
 #[derive(Debug)]
@@ -36,6 +39,8 @@ pub struct Region {
     len: usize,
     page: usize,
     backing: Backing,
+    /// Of a region that has pages only where something is registered.
+    sparse: Option<Sparse>,
 }
 
 #[derive(Debug)]
@@ -80,7 +85,13 @@ impl Region {
         check_size(len)?;
         let no_memory = |e: std::io::Error| RegionError::NoMemory { len, why: e.to_string() };
         let (base, bytes, page) = map_anonymous(len, pages).map_err(no_memory)?;
-        Ok(Region { base, len, page, backing: Backing::Mapped { bytes, fd: None, client: None } })
+        Ok(Region {
+            base,
+            len,
+            page,
+            backing: Backing::Mapped { bytes, fd: None, client: None },
+            sparse: None,
+        })
     }
 
     /// `len` zeroed bytes that another process can map by [`fd`](Region::fd). The file is sealed:
@@ -111,7 +122,7 @@ impl Region {
                 && let Ok(base) = mmap(bytes, libc::MAP_SHARED | libc::MAP_POPULATE, fd.as_raw_fd())
             {
                 let backing = Backing::Mapped { bytes, fd: Some(fd), client: None };
-                return Ok(Region { base, len, page, backing });
+                return Ok(Region { base, len, page, backing, sparse: None });
             }
         }
         if !pages.may_be_small() {
@@ -126,6 +137,7 @@ impl Region {
             len,
             page: PAGE,
             backing: Backing::Mapped { bytes, fd: Some(fd), client: None },
+            sparse: None,
         };
         region.populate(0, len)?;
         Ok(region)
@@ -144,7 +156,7 @@ impl Region {
         let how = libc::MAP_SHARED | libc::MAP_POPULATE;
         let base = mmap(bytes, how, fd.as_raw_fd()).map_err(no_memory)?;
         let backing = Backing::Mapped { bytes, fd: Some(fd), client: None };
-        Ok(Region { base, len, page: PAGE, backing })
+        Ok(Region { base, len, page: PAGE, backing, sparse: None })
     }
 
     /// Memory that a client has made and mapped: all of its file, which is sealed here so that it keeps
@@ -163,7 +175,7 @@ impl Region {
         let base = mmap(bytes, libc::MAP_SHARED, fd.as_raw_fd()).map_err(no_memory)?;
         let client = Some(Client { watch: Watch::new(base.as_ptr(), bytes) });
         let backing = Backing::Mapped { bytes, fd: None, client };
-        let region = Region { base, len, page, backing };
+        let region = Region { base, len, page, backing, sparse: None };
         file::seal(fd, len, page)?;
         Ok(region)
     }
@@ -188,7 +200,7 @@ impl Region {
             let why = std::io::Error::last_os_error();
             // Swapped out, a page of a client's would keep a worker waiting for the disk. This fails
             // beyond RLIMIT_MEMLOCK, and then the pages are only there.
-            if client && page == PAGE {
+            if client && page == PAGE && self.sparse.is_none() {
                 libc::mlock(at.cast(), end - first);
             }
             if populated == 0 { Ok(()) } else { Err(why) }
@@ -220,7 +232,13 @@ impl Region {
         owner: Box<dyn Any + Send + Sync>,
     ) -> Result<Region, RegionError> {
         check_size(len)?;
-        Ok(Region { base, len, page: 1, backing: Backing::Borrowed { _owner: owner } })
+        Ok(Region {
+            base,
+            len,
+            page: 1,
+            backing: Backing::Borrowed { _owner: owner },
+            sparse: None,
+        })
     }
 
     /// Whether memory of a client has failed here: it reads as zeros, and its session has to end.

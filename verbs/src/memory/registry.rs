@@ -1,6 +1,8 @@
 //! Registration: STags for stretches of regions, and memory that comes back when nobody refers to
 //! it.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use heddle_iwarp::{Access, MrError, MrTable, Pd, Qpn, Stag};
@@ -8,7 +10,7 @@ use heddle_iwarp::{Access, MrError, MrTable, Pd, Qpn, Stag};
 use super::pool::{Pool, Stretch};
 use super::quota::Ticket;
 use super::readers::Grace;
-use super::region::Region;
+use super::region::{Hold, Region};
 use super::region_table::{RegionId, RegionTable};
 use super::stretches::Stretches;
 
@@ -62,6 +64,9 @@ pub struct Registry {
     regions: Arc<RegionTable>,
     references: Mutex<Vec<Arc<dyn References>>>,
     draining: Mutex<Vec<Draining>>,
+    /// Regions of applications that are in the table, by their address: the id, and how many registrations
+    /// have it. One place in the table is enough for all registrations of a region.
+    own: Mutex<HashMap<usize, (RegionId, usize)>>,
 }
 
 /// What was registered, and what has to be given back with it.
@@ -75,10 +80,18 @@ pub(crate) struct Registered {
     pub(crate) off: usize,
     /// Of its application and its protection domain.
     tickets: Option<[Ticket; 2]>,
+    /// Of a sparse region: keeps its pages until nobody refers to them.
+    hold: Option<Hold>,
     backing: Backing,
 }
 
 impl Registered {
+    /// The same, with what keeps its pages there.
+    pub(crate) fn held(mut self, hold: Option<Hold>) -> Registered {
+        self.hold = hold;
+        self
+    }
+
     /// The same, in the accounts of its application and its protection domain.
     pub(crate) fn counted(mut self, tickets: [Ticket; 2]) -> Registered {
         self.tickets = Some(tickets);
@@ -91,7 +104,7 @@ enum Backing {
     /// A stretch of a pool.
     Stretch { pool: Arc<Pool>, at: usize, len: usize },
     /// A region of the application, which leaves the table with its registration.
-    Own(RegionId),
+    Own(Arc<Region>),
 }
 
 #[derive(Debug)]
@@ -100,6 +113,7 @@ struct Draining {
     grace: Grace,
     backing: Backing,
     _tickets: Option<[Ticket; 2]>,
+    _hold: Option<Hold>,
 }
 
 /// What a region is registered with.
@@ -116,7 +130,13 @@ pub(crate) struct Terms {
 impl Registry {
     /// A registry over a table of STags and one of regions.
     pub fn new(mrs: Arc<MrTable>, regions: Arc<RegionTable>) -> Registry {
-        Registry { mrs, regions, references: Mutex::default(), draining: Mutex::default() }
+        Registry {
+            mrs,
+            regions,
+            references: Mutex::default(),
+            draining: Mutex::default(),
+            own: Mutex::default(),
+        }
     }
 
     /// The STags.
@@ -186,6 +206,7 @@ impl Registry {
             region,
             off: at,
             tickets: None,
+            hold: None,
             backing: Backing::Stretch { pool, at, len },
         })
     }
@@ -201,15 +222,45 @@ impl Registry {
         self.reclaim();
         let ptr = region.ptr(off, len).ok_or(RegisterError::OutOfRange)?;
         let to = terms.to.unwrap_or(ptr.addr() as u64);
-        let id = self.regions.insert(region).ok_or(RegisterError::TooManyRegions)?;
+        let id = self.enter(region).ok_or(RegisterError::TooManyRegions)?;
         match self.insert(terms, id.addr(off), to, len) {
             Ok(stag) => {
-                let (region, backing) = (region.clone(), Backing::Own(id));
-                Ok(Registered { stag, to, len, region, off, tickets: None, backing })
+                let (region, backing) = (region.clone(), Backing::Own(region.clone()));
+                Ok(Registered { stag, to, len, region, off, tickets: None, hold: None, backing })
             }
             Err(e) => {
-                self.regions.remove(id);
+                self.leave(region);
                 Err(e.into())
+            }
+        }
+    }
+
+    /// The id of a region that one registration more has; `None` when the table is full.
+    fn enter(&self, region: &Arc<Region>) -> Option<RegionId> {
+        let mut own = lock(&self.own);
+        match own.entry(Arc::as_ptr(region).addr()) {
+            Entry::Occupied(mut there) => {
+                let (id, count) = there.get_mut();
+                *count += 1;
+                Some(*id)
+            }
+            Entry::Vacant(free) => {
+                let id = self.regions.insert(region)?;
+                free.insert((id, 1));
+                Some(id)
+            }
+        }
+    }
+
+    /// One registration fewer has the region; the last one takes it out of the table.
+    fn leave(&self, region: &Arc<Region>) {
+        let mut own = lock(&self.own);
+        if let Entry::Occupied(mut there) = own.entry(Arc::as_ptr(region).addr()) {
+            let (id, count) = there.get_mut();
+            *count -= 1;
+            if *count == 0 {
+                self.regions.remove(*id);
+                there.remove();
             }
         }
     }
@@ -229,10 +280,11 @@ impl Registry {
         // A Send with Invalidate may have come first.
         let _ = self.mrs.retire(r.stag);
         let grace = self.regions.readers().grace();
-        let Registered { stag, backing, tickets, .. } = r;
+        let Registered { stag, backing, tickets, hold, .. } = r;
         let waiting = {
             let mut draining = lock(&self.draining);
-            draining.push(Draining { stag, grace, backing, _tickets: tickets });
+            let waits = Draining { stag, grace, backing, _tickets: tickets, _hold: hold };
+            draining.push(waits);
             draining.len()
         };
         // An application that goes gives back thousands, each of which would look through all those
@@ -256,7 +308,7 @@ impl Registry {
                 debug_assert!(known.is_ok(), "given back twice");
                 match &d.backing {
                     Backing::Stretch { pool, at, len } => lock(&pool.stretches).give(*at, *len),
-                    Backing::Own(id) => self.regions.remove(*id),
+                    Backing::Own(region) => self.leave(region),
                 }
                 false
             });
@@ -355,6 +407,30 @@ mod tests {
     }
 
     #[test]
+    fn test_registrations_of_one_region_share_a_place_in_the_table() {
+        let (r, pool, worker, _) = registry();
+        drop(pool);
+        let region = Arc::new(Region::anonymous(8192).unwrap());
+        let one = r.bring(&region, (0, 64), TERMS).unwrap();
+        let two = r.bring(&region, (4096, 64), TERMS).unwrap();
+        assert_eq!(Arc::strong_count(&region), 6, "the table once, each registration twice");
+        r.give(one);
+        worker.quiescent();
+        r.reclaim();
+        let reach = |stag, to| r.mrs().check(Pd(1), Qpn(1), stag, to, 64, Access::REMOTE_WRITE);
+        assert!(reach(two.stag, two.to).is_ok());
+        let mem = RegionMemory::new(r.regions().clone());
+        assert!(mem.ptr(reach(two.stag, two.to).unwrap()).is_some(), "it is in the table");
+        r.give(two);
+        drop(mem);
+        worker.quiescent();
+        r.reclaim();
+        worker.quiescent();
+        r.reclaim();
+        assert_eq!(Arc::strong_count(&region), 1);
+    }
+
+    #[test]
     fn test_region_of_the_application_is_dropped_with_its_registration() {
         let (r, _pool, worker, _) = registry();
         let region = Arc::new(Region::anonymous(100).unwrap());
@@ -362,7 +438,7 @@ mod tests {
         let mr = r.bring(&region, (50, 50), Terms { to: Some(0x1000), ..TERMS }).unwrap();
         assert!(r.mrs().check(Pd(1), Qpn(1), mr.stag, 0x1000, 50, Access::REMOTE_WRITE).is_ok());
         r.give(mr);
-        assert_eq!(Arc::strong_count(&region), 2);
+        assert_eq!(Arc::strong_count(&region), 3);
         worker.quiescent();
         r.reclaim();
         worker.quiescent();

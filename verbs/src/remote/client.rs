@@ -240,7 +240,8 @@ impl Remote {
             return Ok(there.clone());
         }
         let fd = region.fd().ok_or(RegionError::NotShared)?;
-        let request = Request::AddRegion(protocol::Len { len: region.len() });
+        let (len, sparse) = (region.len(), region.is_sparse());
+        let request = Request::AddRegion(protocol::AddRegion { len, sparse });
         let (answer, _): (Id, _) = self.link.call_with(&request, &[fd], None)?;
         let shared = Arc::new(SharedRegion::new(&self.link, answer.id));
         regions.insert(at, (Arc::downgrade(region), shared.clone()));

@@ -16,6 +16,9 @@ pub struct Policy {
     pub descriptors: u32,
     /// Octets of memory: what devices have, and what applications bring, together.
     pub memory: u64,
+    /// Bytes of address space that their sparse regions may be mapped to. Only what is registered of those
+    /// takes memory, and counts as such.
+    pub mapped: u64,
     /// Octets for queues.
     pub queues: u64,
     /// Regions of their own that they may have registered at a time. Each takes a place in the RNIC's table
@@ -40,13 +43,14 @@ pub struct Policy {
 }
 
 impl Default for Policy {
-    /// 32 applications and 1,024 descriptors, 256 MiB of memory, 64 MiB of queues, 16 regions of its own,
+    /// 32 applications and 1,024 descriptors, 256 MiB of memory, 2 TiB of address space, 64 MiB of queues, 16 regions of its own,
     /// 1,024 connections, 64 listeners, a backlog of 512; any address, any port.
     fn default() -> Policy {
         Policy {
             sessions: 32,
             descriptors: 1024,
             memory: 256 << 20,
+            mapped: 2 << 40,
             queues: 64 << 20,
             regions: 16,
             connections: 1024,

@@ -29,6 +29,10 @@
 //! writing. The server maps and seals it before it touches it: from then on it keeps its size and its pages,
 //! and nobody can make another writable mapping of it. So it can be brought once.
 //!
+//! A sparse region is a file that has pages only where its owner has written, and may be larger than memory.
+//! `register-mr` of a part of it is answered when the server has populated that part. A part in which the
+//! client has left a hole is refused, and each page counts as memory once while a registration has it.
+//!
 //! A request with `waker` gives the client's number for one of its
 //! threads. The answer to the first request with a number brings the descriptor on which that thread
 //! sleeps ([`Waker::for_process`](crate::Waker::for_process)): the server makes it, because nothing that a
@@ -92,7 +96,7 @@ pub enum Request {
     /// Gives what was set aside back.
     DestroyReserved(Id),
     /// Memory of the application's own, which comes with it. [`Id`].
-    AddRegion(Len),
+    AddRegion(AddRegion),
     /// Registers a part of that. [`NewMr`].
     RegisterMr(RegisterMr),
     /// Forgets it when nothing of it is registered any more.
@@ -167,8 +171,8 @@ mod queues;
 
 pub use connections::{Accept, Connect, Connecting, Count, Listen, Listening, Reject};
 pub use memory::{
-    AllocFast, AllocMr, AllocWindow, BindWindow, Deregistered, Id, Len, NewMr, NewStag, OfPd,
-    RegisterMr, RegisterReserved, SetAside, Usage, WindowBound,
+    AddRegion, AllocFast, AllocMr, AllocWindow, BindWindow, Deregistered, Id, Len, NewMr, NewStag,
+    OfPd, RegisterMr, RegisterReserved, SetAside, Usage, WindowBound,
 };
 pub use opening::{Limits, Open, Opened};
 pub use queues::{

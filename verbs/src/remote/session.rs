@@ -43,6 +43,7 @@ use crate::waker::Waker;
 use crate::wakeup::Lent;
 
 mod connections;
+mod holding;
 mod objects;
 mod opening;
 mod preparing;
@@ -246,13 +247,13 @@ impl Session {
 
     /// Whether [`work`](Session::work) has something to do.
     pub fn has_work(&self) -> bool {
-        self.jobs.front().is_some_and(Job::is_done)
+        self.jobs.front().is_some_and(Job::is_ready)
     }
 
     /// Whether another thread is preparing memory. It wakes this session when there is
     /// [work](Session::has_work).
     pub fn is_preparing(&self) -> bool {
-        self.jobs.front().is_some_and(|job| !job.is_done())
+        self.jobs.front().is_some_and(|job| !job.is_ready())
     }
 
     /// Has the threads of this [lane](closer::lane_of) do what may take long.
@@ -380,7 +381,15 @@ impl Session {
             State::Closing(_) => return Err(invalid("the device is closed")),
         };
         match request {
-            Request::AddRegion(args) => self.add_region(id, args.len, fds),
+            Request::AddRegion(args) => self.add_region(id, args, fds),
+            Request::RegisterMr(args) => match self.objects.sparse(args.region) {
+                Some(region) => self.register_sparse(id, args, region),
+                None => {
+                    let request = Request::RegisterMr(args);
+                    let result = self.objects.carry_out(&open, &self.account, request);
+                    result.map_err(|refused| refused.into_fault(|e| self.fault(e)))
+                }
+            },
             Request::Listen(_)
             | Request::Unlisten(_)
             | Request::Connect(_)

@@ -91,7 +91,7 @@ impl Backend for Local {
         range: (usize, usize),
         init: &MrInit<'_>,
     ) -> Result<Mr, DeviceError> {
-        self.bring_mr(pd, region, range, init)
+        self.bring_mr(pd, region, range, init, None)
     }
 
     fn reserve(self: Arc<Self>, len: usize) -> Result<Box<dyn Reserved>, DeviceError> {

@@ -7,7 +7,9 @@ use heddle_iwarp::{Access, MrError, Stag};
 
 use super::*;
 use crate::device::{MrInit, Reserved};
-use crate::memory::{Region, RegisterError, Registered, Registry, Sort, Stretch, Terms, Ticket};
+use crate::memory::{
+    Hold, Region, RegisterError, Registered, Registry, Sort, Stretch, Terms, Ticket,
+};
 use crate::mr::{Mr, MrInfo, MrOwner};
 use crate::window::Held;
 
@@ -34,14 +36,27 @@ impl Local {
         })
     }
 
-    pub(super) fn bring_mr(
+    /// Registers a part of a region that the application brings, with what holds its pages if it is
+    /// another process's and sparse.
+    pub(crate) fn bring_mr(
         &self,
         pd: Pd,
         region: &Arc<Region>,
         range: (usize, usize),
         init: &MrInit<'_>,
+        mut hold: Option<Hold>,
     ) -> Result<Mr, DeviceError> {
-        self.register(pd, || self.hub.registry.bring(region, range, terms(pd, init)))
+        if region.needs_hold() != hold.is_some() {
+            return Err(RegisterError::OutOfRange.into());
+        }
+        if region.is_sparse() && hold.is_none() {
+            // The application's own thread takes the page faults, so that no worker does.
+            region.populate(range.0, range.1)?;
+        }
+        self.register(pd, || {
+            let brought = self.hub.registry.bring(region, range, terms(pd, init))?;
+            Ok(brought.held(hold.take()))
+        })
     }
 
     /// Registers what `take` takes, within the limits.

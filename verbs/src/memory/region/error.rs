@@ -48,6 +48,14 @@ pub enum RegionError {
         /// Bytes to be mapped.
         wanted: usize,
     },
+    /// The file of a sparse region has no page where it is to be registered.
+    #[error(
+        "the file of the sparse region has no page at byte {off}: its owner has to touch it first"
+    )]
+    Hole {
+        /// The first byte without one.
+        off: u64,
+    },
     /// The range does not lie inside.
     #[error("bytes {off}..{off}+{count} are outside a region of {len} bytes")]
     OutOfRange {

@@ -133,7 +133,7 @@ mod tests {
             ("reserve", json!({ "len": 1 })),
             ("register-reserved", json!({ "id": 1, "pd": 1, "access": 1 })),
             ("destroy-reserved", id.clone()),
-            ("add-region", json!({ "len": 1 })),
+            ("add-region", json!({ "len": 1, "sparse": true })),
             (
                 "register-mr",
                 json!({ "pd": 1, "region": 1, "off": 1, "len": 1, "access": 1, "to": 1, "qp": 1 }),

@@ -24,6 +24,15 @@ documents! {
         len: usize,
     }
 
+    /// Memory of the application's own.
+    AddRegion {
+        /// Bytes.
+        len: usize,
+        /// It has pages only where it is registered, and only those count.
+        #[serde(default)]
+        sparse: bool,
+    }
+
     /// Something the session has a number for.
     Id {
         /// The number.

@@ -13,7 +13,7 @@ use super::{
 use crate::account::{Account, Kind, Reserved};
 use crate::device::local::Aside;
 use crate::device::{Backend, MrInit};
-use crate::memory::Region;
+use crate::memory::{Hold, Region};
 use crate::qp::QpInit;
 use crate::remote::protocol::{
     self, Block, Deregistered, NewMr, NewPd, NewQp, NewStag, Resized, SetAside, Usage, WindowBound,
@@ -55,11 +55,14 @@ impl Objects {
         name
     }
 
-    /// Octets of its own memory that are mapped here, of regions that are given back until nobody
+    /// Octets of its own memory that are mapped here, of a sparse region those that are registered; of regions that are given back until nobody
     /// refers to them.
     pub(super) fn brought(&mut self) -> usize {
         self.forget_gone();
-        self.brought.iter().map(|(_, len, _)| len).sum()
+        let held = |(region, len, _): &(Weak<Region>, usize, Vec<Reserved>)| {
+            region.upgrade().map_or(*len, |region| region.held())
+        };
+        self.brought.iter().map(held).sum()
     }
 
     /// Gives back what memory has taken that nobody refers to any more.
@@ -80,6 +83,28 @@ impl Objects {
     /// Whether memory that the application has brought has failed.
     pub(super) fn has_lost_memory(&self) -> bool {
         self.regions.values().any(|region| region.is_lost())
+    }
+
+    /// The region of that name, if it is sparse.
+    pub(super) fn sparse(&self, name: u64) -> Option<Arc<Region>> {
+        self.regions.get(&name).filter(|region| region.is_sparse()).cloned()
+    }
+
+    /// Registers a part of a sparse region whose pages are held.
+    pub(super) fn register_held(
+        &mut self,
+        open: &Open,
+        args: &protocol::RegisterMr,
+        region: &Arc<Region>,
+        hold: Hold,
+    ) -> Result<NewMr, Refused> {
+        let (pd, range) = (Pd(args.pd), (args.off, args.len));
+        let access = rights(args.access)?;
+        let init = MrInit { access, to: Some(args.to), qp: self.optional_qp(args.qp)? };
+        open.device.check_terms(pd, &init)?;
+        open.device.check_mr_size(args.len)?;
+        let mr = open.local.bring_mr(pd, region, range, &init, Some(hold))?;
+        Ok(self.enter_mr(mr))
     }
 
     /// Queue pairs there are.
@@ -334,10 +359,14 @@ impl Objects {
         Ok((Some(waker), vec![fd]))
     }
 
-    fn add_mr(&mut self, mr: Mr) -> Result<Outcome, Refused> {
+    fn enter_mr(&mut self, mr: Mr) -> NewMr {
         let (id, info) = (self.name(), mr.info());
         self.mrs.insert(id, mr);
-        Ok(done(&NewMr { id, stag: info.stag.0, to: info.to, off: info.off })?)
+        NewMr { id, stag: info.stag.0, to: info.to, off: info.off }
+    }
+
+    fn add_mr(&mut self, mr: Mr) -> Result<Outcome, Refused> {
+        Ok(done(&self.enter_mr(mr))?)
     }
 
     fn add_stag(&mut self, held: Box<dyn HeldStag>) -> Result<Outcome, Refused> {

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use heddle_socket::document::{Answer, Fault, FaultKind};
 use heddle_socket::wire::{ForeignFd, MAX_FDS};
 
-use super::preparing::Preparing;
+use super::holding::Populating;
+use super::preparing::{File, Preparing};
 use super::{Open, Outcome, Session, State, invalid, over};
 use crate::account::{Kind, Reserved};
 use crate::device::DeviceConfig;
 use crate::error::DeviceError;
-use crate::memory::{Region, RegionError};
-use crate::remote::protocol::{self, Id, Opened};
+use crate::memory::{Hold, HoldError, Region, RegionError, RegisterError};
+use crate::remote::protocol::{self, Id, NewMr, Opened};
 use crate::ring::Area;
 use crate::wakeup::{Lent, MAX_LENT};
 
@@ -26,20 +27,37 @@ const SESSION: u64 = 7 + MAX_LENT as u64;
 /// Letters of a name that are kept.
 const MAX_NAME: usize = 64;
 
+/// Jobs of a session that wait at a time. A client that registers with one call at a time has one.
+const MAX_JOBS: usize = 256;
+
 /// Memory that is being prepared, until it is and the request is answered.
 #[derive(Debug)]
 pub(super) struct Job {
     /// The request's number.
     id: u64,
-    /// The area and the memory of a new device, or memory of the application's own.
-    memory: Preparing,
-    /// What it is for.
-    opens: bool,
+    work: Work,
+}
+
+#[derive(Debug)]
+enum Work {
+    /// The area and the memory of a new device.
+    Open(Preparing),
+    /// Memory of the application's own.
+    Add(Preparing),
+    /// A part of a sparse region. It is populated when all jobs before it are done: what another
+    /// registration holds may only then be taken for populated.
+    Register { args: protocol::RegisterMr, region: Arc<Region>, populating: Option<Populating> },
 }
 
 impl Job {
-    pub(super) fn is_done(&self) -> bool {
-        self.memory.is_done()
+    /// Whether there is something for the session to do.
+    pub(super) fn is_ready(&self) -> bool {
+        match &self.work {
+            Work::Open(memory) | Work::Add(memory) => memory.is_done(),
+            Work::Register { populating, .. } => {
+                populating.as_ref().is_none_or(Populating::is_done)
+            }
+        }
     }
 }
 
@@ -73,57 +91,116 @@ impl Session {
         let sizes = [queues, memory];
         self.name = args.name.chars().filter(|c| !c.is_control()).take(MAX_NAME).collect();
         self.state = State::Opening;
-        self.prepare(id, fds.into_iter().zip(sizes).collect(), held, true);
+        let files = fds.into_iter().zip(sizes).map(|(fd, len)| File { fd, len, sparse: false });
+        let memory = self.prepare(files.collect(), held);
+        self.jobs.push_back(Job { id, work: Work::Open(memory) });
         Ok(Outcome::Later)
     }
 
     pub(super) fn add_region(
         &mut self,
         id: u64,
-        len: usize,
+        protocol::AddRegion { len, sparse }: protocol::AddRegion,
         fds: Vec<ForeignFd>,
     ) -> Result<Outcome, Fault> {
         // What is on its way back counts until it is.
         self.objects.forget_gone();
         let take = |kind, n| self.account.take(kind, n).map_err(over);
-        // The file is closed once it is mapped, and its place is counted as long as the region's.
+        // The file is closed once it is mapped, and its place is counted as long as the region's: a sparse
+        // region keeps another descriptor of it.
         let held = vec![
             take(Kind::Regions, 1)?,
-            take(Kind::Memory, len as u64)?,
+            take(if sparse { Kind::Mapped } else { Kind::Memory }, len as u64)?,
             take(Kind::Descriptors, 1)?,
         ];
-        self.prepare(id, fds.into_iter().zip([len]).collect(), held, false);
+        let files = fds.into_iter().map(|fd| File { fd, len, sparse });
+        let memory = self.prepare(files.collect(), held);
+        self.jobs.push_back(Job { id, work: Work::Add(memory) });
         Ok(Outcome::Later)
     }
 
-    fn prepare(
-        &mut self,
-        id: u64,
-        files: Vec<(ForeignFd, usize)>,
-        held: Vec<Reserved>,
-        opens: bool,
-    ) {
-        let memory = Preparing::start(files, held, self.lane, self.waker.clone());
-        self.jobs.push_back(Job { id, memory, opens });
+    fn prepare(&self, files: Vec<File>, held: Vec<Reserved>) -> Preparing {
+        Preparing::start(files, held, self.lane, self.waker.clone())
     }
 
-    /// Goes on with the first job, if that is done.
-    pub(super) fn step(&mut self) {
-        if !self.has_work() {
-            return;
+    /// Registers a part of a sparse region once its pages are there.
+    pub(super) fn register_sparse(
+        &mut self,
+        id: u64,
+        args: protocol::RegisterMr,
+        region: Arc<Region>,
+    ) -> Result<Outcome, Fault> {
+        if region.ptr(args.off, args.len).is_none() {
+            return Err(self.fault(RegisterError::OutOfRange.into()));
         }
-        let Some(Job { id, memory, opens }) = self.jobs.pop_front() else { return };
+        if self.jobs.len() >= MAX_JOBS {
+            let text = format!("{MAX_JOBS} registrations of it wait for their pages");
+            return Err(Fault::new(FaultKind::Busy, text));
+        }
+        self.jobs.push_back(Job { id, work: Work::Register { args, region, populating: None } });
+        self.start_next();
+        Ok(Outcome::Later)
+    }
+
+    /// Starts the first job, if it is one that waits for its turn.
+    fn start_next(&mut self) {
+        let Some(Job { work: Work::Register { args, region, populating }, .. }) =
+            self.jobs.front_mut()
+        else {
+            return;
+        };
+        if populating.is_none() {
+            let range = (args.off, args.len);
+            let (account, waker) = (self.account.clone(), self.waker.clone());
+            let started = Populating::start(region.clone(), range, account, self.lane, waker);
+            *populating = Some(started);
+        }
+    }
+
+    /// Goes on with the first job, if that is done, and starts the next.
+    pub(super) fn step(&mut self) {
+        if self.has_work() {
+            match self.jobs.pop_front() {
+                Some(Job { id, work: Work::Open(memory) }) => self.prepared(id, memory, true),
+                Some(Job { id, work: Work::Add(memory) }) => self.prepared(id, memory, false),
+                Some(Job { id, work: Work::Register { args, region, populating } }) => {
+                    let populated = populating.and_then(Populating::take);
+                    match self.populated(&args, &region, populated) {
+                        Ok(value) => self.send(id, Answer::ok(id, &value), Vec::new()),
+                        Err(fault) => self.refuse(id, fault),
+                    }
+                }
+                None => {}
+            }
+        }
+        self.start_next();
+    }
+
+    fn populated(
+        &mut self,
+        args: &protocol::RegisterMr,
+        region: &Arc<Region>,
+        populated: Option<Result<Hold, HoldError>>,
+    ) -> Result<NewMr, Fault> {
+        let State::Open(open) = &self.state else { return Err(invalid("the device is closed")) };
+        let hold = match populated {
+            Some(Ok(hold)) => hold,
+            Some(Err(HoldError::Over(e))) => return Err(over(e)),
+            Some(Err(HoldError::Region(e))) => return Err(no_pages(&e)),
+            None => return Err(invalid("its pages were not asked for")),
+        };
+        let registered = self.objects.register_held(&open.clone(), args, region, hold);
+        registered.map_err(|refused| refused.into_fault(|e| self.fault(e)))
+    }
+
+    fn prepared(&mut self, id: u64, memory: Preparing, opens: bool) {
         let (regions, held) = match memory.take() {
             Ok(prepared) => prepared,
             Err(e) => {
                 if opens {
                     self.state = State::New;
                 }
-                let kind = match e {
-                    RegionError::NoMemory { .. } => FaultKind::Quota,
-                    _ => FaultKind::Invalid,
-                };
-                return self.refuse(id, Fault::new(kind, e.to_string()));
+                return self.refuse(id, no_pages(&e));
             }
         };
         let mut regions = regions.into_iter();
@@ -185,4 +262,12 @@ impl Session {
         }
         Ok(Some(lent))
     }
+}
+
+fn no_pages(e: &RegionError) -> Fault {
+    let kind = match e {
+        RegionError::NoMemory { .. } => FaultKind::Quota,
+        _ => FaultKind::Invalid,
+    };
+    Fault::new(kind, e.to_string())
 }

@@ -19,6 +19,16 @@ const PIECE: usize = 4 << 20;
 /// The regions, in order, and what they take of the account.
 type Prepared = Result<(Vec<Region>, Vec<Reserved>), RegionError>;
 
+/// A file of a client.
+#[derive(Debug)]
+pub(super) struct File {
+    pub(super) fd: ForeignFd,
+    /// Bytes.
+    pub(super) len: usize,
+    /// Only what is registered of it will be populated.
+    pub(super) sparse: bool,
+}
+
 /// Files that are being mapped, sealed and populated.
 #[derive(Debug)]
 pub(super) struct Preparing {
@@ -26,10 +36,10 @@ pub(super) struct Preparing {
 }
 
 impl Preparing {
-    /// Has `lane` prepare files of so many bytes each, and wakes `waker` when all are, or one cannot be.
+    /// Has `lane` prepare files, and wakes `waker` when all are, or one cannot be.
     /// What is `held` for them counts until the lane has let go of them, also when the session is gone.
     pub(super) fn start(
-        files: Vec<(ForeignFd, usize)>,
+        files: Vec<File>,
         held: Vec<Reserved>,
         lane: usize,
         waker: Waker,
@@ -56,7 +66,7 @@ impl Preparing {
 /// What the lane has.
 struct Work {
     /// Files that are not mapped, the last one first.
-    files: Vec<(ForeignFd, usize)>,
+    files: Vec<File>,
     regions: Vec<Region>,
     /// Dropped after the regions.
     held: Vec<Reserved>,
@@ -85,15 +95,16 @@ impl Work {
     /// One piece; true when all is done.
     fn step(&mut self) -> Result<bool, RegionError> {
         match self.regions.last() {
-            Some(region) if self.populated < region.len() => {
+            Some(region) if !region.is_sparse() && self.populated < region.len() => {
                 let piece = PIECE.min(region.len() - self.populated);
                 region.populate(self.populated, piece)?;
                 self.populated += piece;
             }
             _ => {
-                let Some((file, len)) = self.files.pop() else { return Ok(true) };
-                let fd = file.fd().ok_or(RegionError::NotShared)?;
-                self.regions.push(Region::of_client(fd, len)?);
+                let Some(File { fd, len, sparse }) = self.files.pop() else { return Ok(true) };
+                let fd = fd.fd().ok_or(RegionError::NotShared)?;
+                let map = if sparse { Region::sparse_of_client } else { Region::of_client };
+                self.regions.push(map(fd, len)?);
                 self.populated = 0;
             }
         }

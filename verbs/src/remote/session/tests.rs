@@ -23,6 +23,7 @@ use crate::{AcceptParams, ConnectParams, ListenParams};
 mod hostile;
 mod quotas;
 mod raw;
+mod sparse;
 
 /// A control plane that listens and connects to nobody.
 #[derive(Debug, Default)]

@@ -130,7 +130,7 @@ fn test_memory_that_fails_is_zeros_and_its_region_lost() {
     let base = mmap(2 * PAGE, libc::MAP_SHARED, fd.as_raw_fd()).unwrap();
     let client = Some(Client { watch: Watch::new(base.as_ptr(), 2 * PAGE) });
     let backing = Backing::Mapped { bytes: 2 * PAGE, fd: None, client };
-    let failing = Region { base, len: 2 * PAGE, page: PAGE, backing };
+    let failing = Region { base, len: 2 * PAGE, page: PAGE, backing, sparse: None };
     let (_theirs, other) = clients(PAGE);
     failing.place(0, b"here").unwrap();
     other.place(0, b"here").unwrap();
