@@ -31,8 +31,16 @@ pub enum PortsError {
 }
 
 /// The ports of an RNIC. Workers are numbered from port to port: those of the first come first.
+///
+/// An RNIC may have an inner port besides ([`with_inner`](Self::with_inner)), over which it connects to
+/// itself. Its number is the last, its workers come after all others, and its addresses are those of
+/// all ports.
 #[derive(Clone, Debug)]
-pub struct Ports(Vec<Port>);
+pub struct Ports {
+    all: Vec<Port>,
+    /// The inner port is the last; whether 127.0.0.0/8 is the RNIC's too.
+    inner: Option<bool>,
+}
 
 #[derive(Clone, Debug)]
 struct Port {
@@ -53,30 +61,52 @@ impl Ports {
             first = workers.end;
             Port { workers, net }
         };
-        Ok(Ports(ports.into_iter().map(port).collect()))
+        Ok(Ports { all: ports.into_iter().map(port).collect(), inner: None })
     }
 
     /// One port.
     pub fn one(workers: usize, net: Addressing) -> Ports {
-        Ports(vec![Port { workers: 0..workers, net }])
+        Ports { all: vec![Port { workers: 0..workers, net }], inner: None }
+    }
+
+    /// The same with an inner port of so many workers, by which connections to addresses of the RNIC's
+    /// own are made; with `loopback` all of 127.0.0.0/8 is its own too.
+    #[must_use]
+    pub fn with_inner(mut self, workers: usize, loopback: bool) -> Ports {
+        debug_assert!(self.inner.is_none());
+        let (first, net) = (self.workers(), inside(&self.all, loopback));
+        self.all.push(Port { workers: first..first + workers, net });
+        self.inner = Some(loopback);
+        self
+    }
+
+    /// The ports that lead to other hosts.
+    fn outer(&self) -> &[Port] {
+        &self.all[..self.all.len() - usize::from(self.inner.is_some())]
+    }
+
+    /// The number of the inner port.
+    pub(crate) fn inner(&self) -> Option<usize> {
+        self.inner.map(|_| self.all.len() - 1)
     }
 
     /// Workers there are, of all ports.
     pub fn workers(&self) -> usize {
-        self.0.last().map_or(0, |p| p.workers.end)
+        self.all.last().map_or(0, |p| p.workers.end)
     }
 
     /// The workers of a port.
     pub(crate) fn workers_of(&self, port: usize) -> impl Iterator<Item = WorkerId> + use<> {
-        self.0.get(port).map(|p| p.workers.clone()).unwrap_or_default().map(WorkerId)
+        self.all.get(port).map(|p| p.workers.clone()).unwrap_or_default().map(WorkerId)
     }
 
-    /// The port that has the address.
+    /// The port that has the address. The inner port has those of all, and is named for its own alone.
     pub(crate) fn with_addr(&self, addr: IpAddr) -> Option<usize> {
-        self.0.iter().position(|p| p.net.is_ours(addr))
+        self.all.iter().position(|p| p.net.is_ours(addr))
     }
 
-    /// The port a connection to `remote` is made over: the one that has `local`, if that is asked
+    /// The port a connection to `remote` is made over: the inner one for addresses of our own, whichever
+    /// of them `local` is; else the one that has `local`, if that is asked
     /// for; or else, of those that have a worker left, the one whose way there has the longest
     /// prefix, and of several the first. A way by which nobody can go counts for nothing, so that
     /// a port takes over where another with the same link has no worker any more.
@@ -89,13 +119,30 @@ impl Ports {
         if !remote.is_ipv4() {
             return Err(ConnectError::Family.into());
         }
+        if let Some(inner) = self.inner().filter(|&i| self.all[i].net.is_ours(remote)) {
+            if local.is_some_and(|local| !self.all[inner].net.is_ours(local)) {
+                return Err(ConnectError::NotOurs.into());
+            }
+            return if has_worker(inner) { Ok(inner) } else { Err(RequestError::NoWorker) };
+        }
+        self.choose_outer(local, remote, has_worker)
+    }
+
+    /// The same for a host beyond the ports.
+    fn choose_outer(
+        &self,
+        local: Option<IpAddr>,
+        remote: IpAddr,
+        has_worker: impl Fn(usize) -> bool,
+    ) -> Result<usize, RequestError> {
+        let all = self.outer();
         if let Some(local) = local {
-            let port = self.with_addr(local).ok_or(ConnectError::NotOurs)?;
-            self.0[port].net.route(remote).ok_or(ConnectError::NoRoute)?;
+            let port =
+                all.iter().position(|p| p.net.is_ours(local)).ok_or(ConnectError::NotOurs)?;
+            all[port].net.route(remote).ok_or(ConnectError::NoRoute)?;
             return if has_worker(port) { Ok(port) } else { Err(RequestError::NoWorker) };
         }
-        let ways =
-            || (0..).zip(&self.0).filter_map(|(i, p)| Some((i, p.net.route(remote)?.prefix)));
+        let ways = || (0..).zip(all).filter_map(|(i, p)| Some((i, p.net.route(remote)?.prefix)));
         if ways().next().is_none() {
             return Err(ConnectError::NoRoute.into());
         }
@@ -113,32 +160,49 @@ impl Ports {
             let addrs = p.net.addrs().to_vec();
             addrs.into_iter().map(move |c| IbPort { addr: c.addr(), worker })
         };
-        self.0.iter().filter(|p| !p.workers.is_empty()).flat_map(of_port)
+        self.outer().iter().filter(|p| !p.workers.is_empty()).flat_map(of_port)
     }
 
-    /// Our address on the way to `remote`: by the longest prefix, of several the first.
+    /// Our address on the way to a host beyond the ports: by the longest prefix, of several the first.
     pub(crate) fn source(&self, remote: IpAddr) -> Option<IpAddr> {
-        let port = self.choose(None, remote, |_| true).ok()?;
-        self.0[port].net.route(remote).map(|hop| hop.local.into())
+        let port = self.choose_outer(None, remote, |_| true).ok()?;
+        self.outer()[port].net.route(remote).map(|hop| hop.local.into())
     }
 
-    /// Gives each port these addresses and routes; what each had before.
+    /// Gives each port that leads to other hosts these addresses and routes, and the inner port those
+    /// that follow; what each had before.
     ///
     /// # Errors
     /// Nothing is changed then.
-    pub(crate) fn replace(&mut self, nets: Vec<Addressing>) -> Result<Vec<Addressing>, PortsError> {
-        if nets.len() != self.0.len() {
-            return Err(PortsError::Count { given: nets.len(), ports: self.0.len() });
+    pub(crate) fn replace(
+        &mut self,
+        mut nets: Vec<Addressing>,
+    ) -> Result<Vec<Addressing>, PortsError> {
+        let ports = self.outer().len();
+        if nets.len() != ports {
+            return Err(PortsError::Count { given: nets.len(), ports });
         }
         check(nets.iter())?;
-        let ports = self.0.iter_mut().zip(nets);
+        if let Some(loopback) = self.inner {
+            nets.push(inside_of(nets.iter(), loopback));
+        }
+        let ports = self.all.iter_mut().zip(nets);
         Ok(ports.map(|(p, net)| core::mem::replace(&mut p.net, net)).collect())
     }
 
     /// The addresses and routes of a port.
-    pub(crate) fn net(&self, port: usize) -> Option<&Addressing> {
-        self.0.get(port).map(|p| &p.net)
+    pub fn net(&self, port: usize) -> Option<&Addressing> {
+        self.all.get(port).map(|p| &p.net)
     }
+}
+
+/// The addresses of an inner port beside these ports.
+fn inside(ports: &[Port], loopback: bool) -> Addressing {
+    inside_of(ports.iter().map(|p| &p.net), loopback)
+}
+
+fn inside_of<'a>(nets: impl Iterator<Item = &'a Addressing>, loopback: bool) -> Addressing {
+    Addressing::inside(nets.flat_map(|n| n.addrs()).map(|c| c.addr()), loopback)
 }
 
 fn check<'a>(nets: impl Iterator<Item = &'a Addressing>) -> Result<(), PortsError> {
@@ -231,5 +295,61 @@ pub(crate) mod tests {
         let alone = Ports::one(1, net(&["10.0.0.1/24"], &[]));
         let far = alone.choose(None, ip("192.0.2.1"), |_| true);
         assert_eq!(far, no(ConnectError::NoRoute));
+    }
+
+    #[test]
+    fn test_own_addresses_lead_to_the_inner_port_and_nothing_else_does() {
+        let ports = ports().with_inner(2, false);
+        assert_eq!((ports.workers(), ports.inner()), (7, Some(3)));
+        assert!(ports.workers_of(3).eq([WorkerId(5), WorkerId(6)]));
+        let ip = |s: &str| s.parse::<IpAddr>().unwrap();
+        let choose = |local: &str, remote, live: &[usize]| {
+            let local = (!local.is_empty()).then(|| ip(local));
+            ports.choose(local, ip(remote), |p| live.contains(&p))
+        };
+        let no = |e: ConnectError| Err(RequestError::Connect(e));
+        for (local, remote, live, port) in [
+            ("", "10.0.0.1", &[0, 2, 3][..], Ok(3)),
+            ("", "10.1.0.1", &[3], Ok(3)),
+            // From an address of one port to that of another.
+            ("10.0.0.2", "10.1.0.1", &[0, 2, 3], Ok(3)),
+            ("10.0.0.4", "10.0.0.1", &[0, 2, 3], no(ConnectError::NotOurs)),
+            ("", "10.0.0.1", &[0, 2], Err(RequestError::NoWorker)),
+            ("", "10.0.0.9", &[0, 2, 3], Ok(0)),
+            ("", "10.5.0.9", &[3], Err(RequestError::NoWorker)),
+            ("", "127.0.0.1", &[0, 3], Ok(0)),
+        ] {
+            assert_eq!(choose(local, remote, live), port, "from {local:?} to {remote}, {live:?}");
+        }
+        assert_eq!(ports.with_addr(ip("10.1.0.1")), Some(2), "the port that has it");
+        assert_eq!(ports.with_addr(ip("127.0.0.1")), None);
+        assert_eq!(ports.source(ip("10.0.0.9")), Some(ip("10.0.0.1")));
+        assert_eq!(ports.datagrams().filter(|p| p.worker.0 >= 5).count(), 0);
+    }
+
+    /// A private RNIC is an inner port and no other.
+    #[test]
+    fn test_rnic_without_a_port_has_what_is_inside_alone() {
+        let private = Ports::new(Vec::new()).unwrap().with_inner(1, true);
+        let ip = |s: &str| s.parse::<IpAddr>().unwrap();
+        for ours in ["127.0.0.1", "127.1.2.3"] {
+            assert_eq!(private.with_addr(ip(ours)), Some(0));
+            assert_eq!(private.choose(None, ip(ours), |_| true), Ok(0));
+        }
+        let no = |e: ConnectError| Err(RequestError::Connect(e));
+        assert_eq!(private.choose(None, ip("10.0.0.1"), |_| true), no(ConnectError::NoRoute));
+        let local = Some(ip("127.0.0.1"));
+        assert_eq!(private.choose(local, ip("10.0.0.1"), |_| true), no(ConnectError::NotOurs));
+    }
+
+    #[test]
+    fn test_addresses_of_the_inner_port_follow_those_of_the_others() {
+        let mut ports = Ports::one(1, net(&["10.0.0.1/24"], &[])).with_inner(1, false);
+        let new = net(&["10.0.0.7/24"], &[]);
+        let before = ports.replace(vec![new]).unwrap();
+        assert_eq!(before.len(), 2, "what the inner one had is told too");
+        let ip = |s: &str| s.parse::<IpAddr>().unwrap();
+        let inner = ports.net(1).unwrap();
+        assert!(inner.is_ours(ip("10.0.0.7")) && !inner.is_ours(ip("10.0.0.1")));
     }
 }

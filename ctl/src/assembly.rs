@@ -1,6 +1,7 @@
 //! Putting an RNIC together: workers for the queues of its ports, and what they share.
 
 use heddle_base::{Random, Seed};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use heddle_cm::{IbConfig, IbPort, Ports, WorkerId};
@@ -12,12 +13,12 @@ use heddle_dataplane::{
 use heddle_iwarp::MrTable;
 use heddle_iwarp::mr::Pins;
 use heddle_rnic::RnicConfig;
-use heddle_tcp::{Addressing, Rss, StackConfig};
+use heddle_tcp::{Addressing, PeerLimit, Rss, StackConfig};
 use heddle_verbs::memory::{References, RegionTable, Registry};
 use heddle_verbs::wakeup::{WorkerWaker, WorkerWakers};
 use heddle_verbs::{DeviceConfig, Hub};
 
-use crate::config::{MAX_WORKERS, OpenError, PortSetup, RnicSetup};
+use crate::config::{InnerSetup, MAX_WORKERS, OpenError, PortSetup, RnicSetup};
 use crate::control_plane::{Control, Requests, WorkerLink};
 use crate::endpoint::{Endpoint, WorkerPlace};
 
@@ -80,6 +81,18 @@ impl OpenPort {
         Ok((OpenPort::from_parts(pa, pools.0, a), OpenPort::from_parts(pb, pools.1, b)))
     }
 
+    /// The inner port of an RNIC.
+    fn inner(eal: &Eal, inner: &InnerSetup) -> Result<OpenPort, OpenError> {
+        /// Sets the inner ports of one process apart.
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let setup = inner.port()?;
+        let pool = frames(eal, &setup, None)?;
+        let config = port_config(&setup, pool, setup.workers);
+        let name = format!("inner{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = Port::looped(eal, &name, RING_FRAMES, &config)?;
+        Ok(OpenPort::from_parts(port, pool, &setup))
+    }
+
     /// A port that is open already, at the MTU of `setup` and with queues that nobody has taken;
     /// `pool` is where the frames it sends come from.
     pub fn from_parts(port: Port, pool: Mempool, setup: &PortSetup) -> OpenPort {
@@ -95,6 +108,10 @@ impl OpenPort {
 /// Frames of a port, at its processor socket.
 fn pool(eal: &Eal, setup: &PortSetup, socket: Option<u32>) -> Result<Mempool, OpenError> {
     setup.check()?;
+    frames(eal, setup, socket)
+}
+
+fn frames(eal: &Eal, setup: &PortSetup, socket: Option<u32>) -> Result<Mempool, OpenError> {
     let workers = u32::try_from(setup.workers).unwrap_or(u32::MAX);
     let frames = setup.frames.saturating_mul(workers);
     let config = MempoolConfig { socket, ..MempoolConfig::for_mtu(frames, setup.mtu) };
@@ -142,10 +159,13 @@ impl Endpoint {
     /// [`OpenError`].
     pub fn assemble(
         eal: &Eal,
-        ports: Vec<OpenPort>,
+        mut ports: Vec<OpenPort>,
         setup: &RnicSetup,
     ) -> Result<Endpoint, OpenError> {
-        let addressed = check(&ports)?;
+        let addressed = check(&ports, setup.inner.as_ref())?;
+        if let Some(inner) = &setup.inner {
+            ports.push(OpenPort::inner(eal, inner)?);
+        }
         let total = addressed.workers();
         let dma = ports.iter().fold(DmaPorts::default(), |all, p| all.with(p.port.dma()));
         let mrs = Arc::new(MrTable::new(&setup.seed.derive(LABEL_STAGS), setup.max_mrs));
@@ -165,10 +185,11 @@ impl Endpoint {
         let homes = ports.iter().flat_map(|p| vec![p.port.socket(); p.setup.workers]);
         let home = home(&homes.collect::<Vec<_>>());
         for (number, mut port) in ports.into_iter().enumerate() {
-            let net = port.setup.addressing()?;
-            // UDP comes to the first worker of a port.
+            let net = addressed.net(number).cloned().unwrap_or_default();
+            // UDP comes to the first worker of a port that leads to other hosts.
             let first = WorkerId(workers.len());
-            ib_ports.extend(net.addrs().iter().map(|c| IbPort { addr: c.addr(), worker: first }));
+            let addrs = net.addrs().iter().filter(|_| !net.is_inside());
+            ib_ports.extend(addrs.map(|c| IbPort { addr: c.addr(), worker: first }));
             let queues = port.port.take_queues();
             let sharing = sharing(&port, queues.len(), &setup.seed)?;
             let count = u16::try_from(port.setup.workers).unwrap_or(u16::MAX);
@@ -210,8 +231,8 @@ fn ca_guid([a, b, c, d, e, f]: [u8; 6]) -> u64 {
 }
 
 /// Ports that go together, as the connection manager has them.
-fn check(ports: &[OpenPort]) -> Result<Ports, OpenError> {
-    if ports.is_empty() {
+fn check(ports: &[OpenPort], inner: Option<&InnerSetup>) -> Result<Ports, OpenError> {
+    if ports.is_empty() && inner.is_none() {
         return Err(OpenError::NoPort);
     }
     let mut all = Vec::with_capacity(ports.len());
@@ -219,7 +240,10 @@ fn check(ports: &[OpenPort]) -> Result<Ports, OpenError> {
         setup.check()?;
         all.push((setup.workers, setup.addressing()?));
     }
-    let ports = Ports::new(all)?;
+    let mut ports = Ports::new(all)?;
+    if let Some(inner) = inner {
+        ports = ports.with_inner(inner.port()?.workers, inner.loopback);
+    }
     match ports.workers() {
         n if n > MAX_WORKERS => Err(OpenError::Workers(n)),
         _ => Ok(ports),
@@ -254,6 +278,14 @@ fn sharing(port: &OpenPort, queues: usize, seed: &Seed) -> Result<Sharing, OpenE
     Ok(Sharing::BySoftware(Arc::new(rss)))
 }
 
+/// The stack of an inner port: it has both ends of each connection, and no address of a peer, all of which
+/// are ours, is to leave room for others. Applications share by their accounts.
+fn inside(stack: StackConfig) -> StackConfig {
+    let all = PeerLimit::Unlimited;
+    let max_conns = stack.max_conns.saturating_mul(2);
+    StackConfig { max_conns, peer_conns: all, peer_half_open: all, ..stack }
+}
+
 /// A key to spread flows by. A peer that knew it could aim all it sends at one worker.
 fn secret(seed: &Seed) -> [u8; 52] {
     let mut random = Random::new(seed);
@@ -270,9 +302,7 @@ impl Shared<'_> {
         Ends { rx, tx, spread }: Ends,
     ) -> (Worker, WorkerLink) {
         let caps = port.caps();
-        let addr = net.addrs()[0];
         let stack = StackConfig {
-            net,
             mtu: setup.mtu,
             max_conns: self.setup.max_conns,
             peer_conns: self.setup.peer_conns,
@@ -280,8 +310,9 @@ impl Shared<'_> {
             spread,
             tx_tcp_csum: caps.tx_tcp_checksum,
             tx_ip_csum: caps.tx_ip_checksum,
-            ..StackConfig::new(port.mac(), addr, self.setup.seed.derive(LABEL_STACK))
+            ..StackConfig::of(port.mac(), net, self.setup.seed.derive(LABEL_STACK))
         };
+        let stack = if stack.net.is_inside() { inside(stack) } else { stack };
         let held = usize::try_from(setup.frames / 4).unwrap_or(usize::MAX);
         let external = ExternalMemory::new(self.mrs.capacity());
         let (worker, commands, reports) = Worker::new(WorkerConfig {

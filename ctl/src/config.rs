@@ -13,6 +13,9 @@ use heddle_verbs::{DeviceConfig, DeviceError, PageSize};
 /// Workers an RNIC may have.
 pub const MAX_WORKERS: usize = 64;
 
+/// Workers that an inner port may have: queues of a port made of rings.
+pub const MAX_INNER: usize = 16;
+
 /// What all workers and ports of an RNIC share.
 #[derive(Clone, Debug)]
 pub struct RnicSetup {
@@ -55,6 +58,9 @@ pub struct RnicSetup {
     /// a minute unless told otherwise; never when absent. See
     /// [`IbConfig::keepalive`](heddle_cm::IbConfig::keepalive).
     pub ib_keepalive: Option<Duration>,
+    /// The inner port, by which the RNIC connects to itself; without one, connections to its own addresses
+    /// are refused. An RNIC that has one needs no other port.
+    pub inner: Option<InnerSetup>,
 }
 
 impl RnicSetup {
@@ -83,6 +89,7 @@ impl RnicSetup {
             fpdu_stall: RnicConfig::FPDU_STALL,
             infiniband: false,
             ib_keepalive: Some(Duration::from_secs(60)),
+            inner: None,
         }
     }
 }
@@ -90,6 +97,41 @@ impl RnicSetup {
 impl Default for RnicSetup {
     fn default() -> RnicSetup {
         RnicSetup::new()
+    }
+}
+
+/// The inner port of an RNIC: it has the addresses of all ports, and whatever its workers send comes back
+/// to the worker that sends it. See ADR 19.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InnerSetup {
+    /// Workers, at least 1. Both ends of a connection are at one of them.
+    pub workers: usize,
+    /// Largest IP packet, in bytes: 576..=65,000.
+    pub mtu: u16,
+    /// Frames in its pool, for each worker.
+    pub frames: u32,
+    /// Whether all of 127.0.0.0/8 is the RNIC's own, besides the addresses of its ports.
+    pub loopback: bool,
+}
+
+impl Default for InnerSetup {
+    /// One worker, an MTU of 32 KiB, 1,024 frames, and addresses of ports alone.
+    fn default() -> InnerSetup {
+        InnerSetup { workers: 1, mtu: 32 << 10, frames: 1024, loopback: false }
+    }
+}
+
+impl InnerSetup {
+    /// What is the same for all ports.
+    pub(crate) fn port(&self) -> Result<PortSetup, OpenError> {
+        let InnerSetup { workers, mtu, frames, loopback: _ } = *self;
+        if !(576..=65_000).contains(&mtu) {
+            return Err(OpenError::InnerMtu(mtu));
+        }
+        if !(1..=MAX_INNER).contains(&workers) {
+            return Err(OpenError::InnerWorkers(workers));
+        }
+        Ok(PortSetup { workers, mtu, frames, ..PortSetup::new(Vec::new()) })
     }
 }
 
@@ -251,6 +293,8 @@ pub struct EndpointConfig {
     /// a minute unless told otherwise; never when absent. See
     /// [`IbConfig::keepalive`](heddle_cm::IbConfig::keepalive).
     pub ib_keepalive: Option<Duration>,
+    /// The inner port; see [`RnicSetup::inner`].
+    pub inner: Option<InnerSetup>,
 }
 
 impl EndpointConfig {
@@ -291,6 +335,7 @@ impl EndpointConfig {
             fpdu_stall: rnic.fpdu_stall,
             infiniband: rnic.infiniband,
             ib_keepalive: rnic.ib_keepalive,
+            inner: rnic.inner,
         }
     }
 
@@ -313,6 +358,7 @@ impl EndpointConfig {
             fpdu_stall: self.fpdu_stall,
             infiniband: self.infiniband,
             ib_keepalive: self.ib_keepalive,
+            inner: self.inner,
         }
     }
 
@@ -351,6 +397,12 @@ pub enum OpenError {
     /// The MTU is out of range.
     #[error("an MTU of {0} is not between 576 and 9000")]
     Mtu(u16),
+    /// The MTU of the inner port is out of range.
+    #[error("an MTU of {0} is not between 576 and 65000, as that of an inner port is")]
+    InnerMtu(u16),
+    /// Too few workers of the inner port or too many.
+    #[error("{0} workers of an inner port are not between 1 and {MAX_INNER}")]
+    InnerWorkers(usize),
     /// Nothing to be reached at.
     #[error("an RNIC needs at least one IP address at each port")]
     NoAddress,

@@ -63,7 +63,9 @@ impl<F: FnMut(usize, &mut Worker) -> bool> Crew<F> {
         (idle, clock): (IdlePolicy, Clock),
         sleeper: Option<WorkerSleeper>,
     ) -> Crew<F> {
-        let queues: Vec<_> = live.iter().filter_map(|h| h.worker.rx_queue()).collect();
+        // A queue that a worker's own frames come back to is empty when the worker has nothing to do.
+        let queues = live.iter().filter_map(|h| h.worker.rx_queue());
+        let queues: Vec<_> = queues.filter(|q| !q.is_looped()).collect();
         let rester = Rester::new(idle, clock, &queues, sleeper);
         Crew { live, closed: Vec::new(), serving: false, turn, rester, orphaned }
     }

@@ -38,7 +38,9 @@ mod testing;
 
 pub use ask::{Asker, ConnPage, ConnStatus, ControlState, Kill, QpStatus, Question, Reply};
 pub use assembly::OpenPort;
-pub use config::{EndpointConfig, MAX_WORKERS, OpenError, Patience, PortSetup, RnicSetup};
+pub use config::{
+    EndpointConfig, InnerSetup, MAX_INNER, MAX_WORKERS, OpenError, Patience, PortSetup, RnicSetup,
+};
 pub use counters::{ControlCounters, CtlCounters};
 pub use endpoint::{Detached, Endpoint};
 pub use forwarding::{ForwardError, ForwardRule, Forwarding, MAX_FORWARDED};

@@ -1,4 +1,25 @@
 //! `/dev/infiniband/rdma_cm`, answered inside the process.
+//!
+//! librdmacm knows the kernel's connection manager by one character device: it opens the device for each
+//! event channel, writes commands, and polls the descriptor for events. This module gives the distribution's
+//! librdmacm another descriptor, takes its commands, and carries them out with the process's RNIC.
+//!
+//! | Module | Holds |
+//! |---|---|
+//! | `number`, `address`, `errno` | numbers and addresses of the ABI |
+//! | `command`, `reply` | bytes of a command, and of its answer |
+//! | `state` | ids, their states and their events: pure, driven by tests and a fuzzer |
+//!
+//! **What an iWARP device gives.** Connections of the TCP port space; no datagrams, no multicast, no
+//! `AF_IB`. Both sides of a connection get `ESTABLISHED`, its end is `DISCONNECTED`, and neither
+//! `CONNECT_RESPONSE` nor `TIMEWAIT_EXIT` exists.
+
+pub mod address;
+pub mod command;
+pub mod errno;
+pub mod number;
+pub mod reply;
+pub mod state;
 
 /// Answers the device from here on.
 pub fn install() {}

@@ -18,6 +18,7 @@ mod attacks;
 mod end;
 mod gateway;
 mod guests;
+mod keys;
 mod lab;
 mod links;
 mod memory;

@@ -16,7 +16,7 @@ use crate::lab::{Appliance, listen};
 
 const HOST: &str = "127.0.0.1:20048";
 
-fn export(dir: &Path, options: &str) -> String {
+pub fn export(dir: &Path, options: &str) -> String {
     listen(20049, &service(dir, options))
 }
 
@@ -88,14 +88,14 @@ fn test_an_export_comes_changes_and_goes_while_it_runs() {
     assert!(read(&a, dir.path(), "file").is_none(), "nobody answers by TCP");
 }
 
-fn by_rdma(device: &Device) -> Client<RdmaTransport<fn(&rpc::Client)>> {
+pub fn by_rdma(device: &Device) -> Client<RdmaTransport<fn(&rpc::Client)>> {
     let server = "10.77.0.1:20049".parse().unwrap();
     let config = rdma::config(Pipeline::default(), "tester");
     let client = rpc::Client::new(device, server, config).unwrap();
     Client::new(RdmaTransport::new(client, rdma::sleep), Pipeline::default())
 }
 
-fn status(outcome: Result<impl Sized, ClientError>) -> Status {
+pub fn status(outcome: Result<impl Sized, ClientError>) -> Status {
     match outcome {
         Ok(_) => Status::OK,
         Err(ClientError::Status { status, .. }) => status,

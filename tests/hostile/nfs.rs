@@ -132,6 +132,21 @@ fn test_more_calls_than_credits_and_repeated_xids_harm_nobody_else() {
     e.assert_untouched();
 }
 
+#[test]
+fn test_credits_of_the_listener_are_what_replies_grant() {
+    let mut e = Exports::with(",credits=5");
+    let path = e.base.path().join("export").display().to_string();
+    let path = Opaque::<4095>(path.as_bytes()).octets();
+    // Version 2 counts from the beginning of the connection: the server has taken one message.
+    for (version, credits) in [(v1::VERSION, 5), (v2::VERSION, 6_u32)] {
+        let mut peer = e.peer(LINUX[0], version).expect("a connection");
+        peer.call(&[0, 0, 0], mount::MNT, &path).expect("it is sent");
+        let reply = peer.answer().expect("a reply");
+        assert_eq!(reply[8..12], credits.to_be_bytes(), "the third word of version {version}");
+    }
+    e.assert_untouched();
+}
+
 /// Handles and names that are made up, in every procedure.
 #[test]
 fn test_handles_and_names_that_are_made_up_reach_nothing() {

@@ -75,12 +75,16 @@ impl ConnectionManager {
             return Err(RequestError::EventsNotTaken);
         }
         self.listeners.check(addr)?;
-        // Only the workers of the port that has the address are ever asked for it.
+        // Only the workers of the port that has the address are ever asked for it, by peers beyond that
+        // port and by ourselves.
         let workers: Vec<_> = match bind(addr) {
             None => self.running_workers().collect(),
             Some(ip) => {
-                let port = self.config.ports.with_addr(ip).ok_or(ListenError::NotOurs)?;
-                self.workers_at(port).collect()
+                let ports = &self.config.ports;
+                let port = ports.with_addr(ip).ok_or(ListenError::NotOurs)?;
+                let inner = ports.inner().filter(|&inner| inner != port);
+                let at = |port| self.workers_at(port);
+                at(port).chain(inner.into_iter().flat_map(at)).collect()
             }
         };
         if workers.is_empty() {

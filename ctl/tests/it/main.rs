@@ -13,6 +13,7 @@ mod forwarding;
 mod fpdus;
 mod hazards;
 mod infiniband;
+mod inner;
 mod limits;
 mod memory;
 mod mutate;

@@ -94,6 +94,11 @@ impl EthDev {
         self.plugged.is_some()
     }
 
+    /// Returns true if what it sends comes back to it.
+    pub(super) fn is_looped(&self) -> bool {
+        self.rings.as_ref().is_some_and(|r| r.is_looped())
+    }
+
     /// Whether it is made of rings.
     pub(super) fn has_rings(&self) -> bool {
         self.rings.is_some()

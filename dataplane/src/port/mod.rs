@@ -141,6 +141,29 @@ impl Port {
         Ok((open(0, a)?, open(1, b)?))
     }
 
+    /// A port joined to itself by rings of `capacity` frames for each queue: what a queue sends comes back
+    /// to it, as the same mbufs. `name` sets the port apart from others. Both halves of a pair of queues
+    /// belong to one thread.
+    ///
+    /// # Errors
+    /// When the name is in use or memory is short.
+    pub fn looped(
+        _eal: &Eal,
+        name: &str,
+        capacity: u32,
+        config: &PortConfig,
+    ) -> Result<Port, PortError> {
+        let rings = Arc::new(RingPair::looped(name, capacity, config.pools.len())?);
+        let (claim, bus_name) = rings.port(0)?;
+        let device = EthDev::plugged(claim, name.to_owned(), bus_name).with_rings(rings);
+        Port::start(device, config)
+    }
+
+    /// Returns true if all that its queues bring is what they have sent ([`Port::looped`]).
+    pub fn is_looped(&self) -> bool {
+        self.device.is_looped()
+    }
+
     /// Dropping the device closes and unplugs it, also where a step fails.
     fn start(device: EthDev, config: &PortConfig) -> Result<Port, PortError> {
         let (capabilities, info) = device.capabilities()?;

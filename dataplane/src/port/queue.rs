@@ -160,6 +160,12 @@ impl RxQueue {
         n
     }
 
+    /// Returns true if it brings nothing but what its owner has sent: a thread that has sent nothing
+    /// since the last burst need not look, nor be woken.
+    pub fn is_looped(&self) -> bool {
+        self.device.is_looped()
+    }
+
     /// Its interrupt, for whoever polls it ([`Rester`](crate::Rester)).
     pub fn interrupt(&self) -> RxInterrupt {
         RxInterrupt::new(Arc::clone(&self.device), self.queue)

@@ -1,4 +1,4 @@
-//! Rings that join two ports.
+//! Rings that join two ports, or a port to itself.
 
 use std::ffi::CString;
 use std::ptr::NonNull;
@@ -10,11 +10,14 @@ use super::error::PortError;
 use super::lock::control;
 use crate::eal;
 
-/// The rings of a pair: `[0]` carries frames from side a to side b, `[1]` back.
+/// The rings of a pair: `[0]` carries frames from side a to side b, `[1]` back. A port that is joined to
+/// itself is side a, and has no second way.
 #[derive(Debug)]
 pub(crate) struct RingPair {
     name: String,
     ways: [Vec<NonNull<sys::rte_ring>>; 2],
+    /// There is one port, whose frames come back to it.
+    looped: bool,
 }
 
 // SAFETY: the rings are used through the two ports, one producer and one consumer each; this
@@ -24,7 +27,17 @@ unsafe impl Send for RingPair {}
 unsafe impl Sync for RingPair {}
 
 impl RingPair {
+    /// Rings that join queue `i` of one side to queue `i` of the other.
     pub(crate) fn new(name: &str, capacity: u32, queues: usize) -> Result<RingPair, PortError> {
+        RingPair::make(name, capacity, queues, false)
+    }
+
+    /// Rings that join each queue of one port to itself.
+    pub(crate) fn looped(name: &str, capacity: u32, queues: usize) -> Result<RingPair, PortError> {
+        RingPair::make(name, capacity, queues, true)
+    }
+
+    fn make(name: &str, capacity: u32, queues: usize, looped: bool) -> Result<RingPair, PortError> {
         let bad = |why: &str| PortError::BadDevice {
             device: name.escape_debug().to_string(),
             why: why.into(),
@@ -37,8 +50,8 @@ impl RingPair {
         if queues == 0 || queues > 16 {
             return Err(bad("1 to 16 queues are possible"));
         }
-        let mut pair = RingPair { name: name.into(), ways: [Vec::new(), Vec::new()] };
-        for way in 0..2 {
+        let mut pair = RingPair { name: name.into(), ways: [Vec::new(), Vec::new()], looped };
+        for way in 0..if looped { 1 } else { 2 } {
             for q in 0..queues {
                 let ring = ring(&format!("{name}.{way}.{q}"), capacity)
                     .map_err(|why| PortError::Setup { device: name.into(), step: "ring", why })?;
@@ -48,12 +61,17 @@ impl RingPair {
         Ok(pair)
     }
 
+    pub(crate) fn is_looped(&self) -> bool {
+        self.looped
+    }
+
     /// Makes the port of a side; gives it and its name on the virtual bus.
     pub(crate) fn port(&self, side: usize) -> Result<(Claim, CString), PortError> {
         let name = format!("{}.{}", self.name, ["a", "b"][side]);
         let c_name = CString::new(name.as_str()).unwrap_or_default();
         let mut tx: Vec<_> = self.ways[side].iter().map(|r| r.as_ptr()).collect();
-        let mut rx: Vec<_> = self.ways[1 - side].iter().map(|r| r.as_ptr()).collect();
+        let from = if self.looped { side } else { 1 - side };
+        let mut rx: Vec<_> = self.ways[from].iter().map(|r| r.as_ptr()).collect();
         let n = u32::try_from(tx.len()).unwrap_or(u32::MAX);
         let _control = control();
         eal::clear_log();
@@ -72,7 +90,8 @@ impl RingPair {
 }
 
 fn ring(name: &str, capacity: u32) -> Result<NonNull<sys::rte_ring>, String> {
-    // One producer and one consumer (RING_F_SP_ENQ | RING_F_SC_DEQ): a queue has one owner.
+    // One producer and one consumer (RING_F_SP_ENQ | RING_F_SC_DEQ): a queue has one owner, and so has
+    // the pair of queues that a loop joins.
     const SINGLE: u32 = 1 | 2;
     let c_name = CString::new(name).unwrap_or_default();
     // One slot stays empty, and the number of slots is a power of two.

@@ -150,7 +150,25 @@ pub enum AddrError {
 pub struct Addressing {
     addrs: Vec<Cidr>,
     routes: Vec<Route>,
+    place: Place,
 }
+
+/// Where the hosts are that a stack speaks with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Place {
+    /// Beyond its port: none of them has an address of ours.
+    #[default]
+    Beyond,
+    /// Inside the host: each of them has an address of ours, and all frames come back to the stack
+    /// that sends them.
+    Inside {
+        /// Whether 127.0.0.0/8 is ours (RFC 1122 section 3.2.1.3 (g)).
+        loopback: bool,
+    },
+}
+
+/// The source of connections to 127.0.0.0/8 that ask for none.
+const LOCALHOST: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
 /// How a host is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,6 +202,24 @@ impl Addressing {
             net.add_route(r)?;
         }
         Ok(net)
+    }
+
+    /// The addresses of a stack that speaks with itself alone: connections lead from one address of
+    /// ours to another, or to the same, and no neighbor is asked for. `addrs` have been checked by the
+    /// ports that have them. With `loopback` all of 127.0.0.0/8 is ours too, except for its first and
+    /// last address.
+    pub fn inside(addrs: impl IntoIterator<Item = IpAddr>, loopback: bool) -> Addressing {
+        let own = |addr: IpAddr| Cidr::new(addr, if addr.is_ipv4() { 32 } else { 128 });
+        let mut addrs: Vec<_> = addrs.into_iter().filter_map(own).collect();
+        if loopback {
+            addrs.push(Cidr { addr: IpAddr::V4(LOCALHOST), prefix: 8 });
+        }
+        Addressing { addrs, routes: Vec::new(), place: Place::Inside { loopback } }
+    }
+
+    /// Returns true if these are the addresses of a stack that speaks with itself alone.
+    pub fn is_inside(&self) -> bool {
+        self.place != Place::Beyond
     }
 
     fn add_addr(&mut self, c: Cidr) -> Result<(), AddrError> {
@@ -230,11 +266,22 @@ impl Addressing {
 
     /// Whether `ip` is one of our addresses.
     pub fn is_ours(&self, ip: IpAddr) -> bool {
-        self.addrs.iter().any(|c| c.addr == ip)
+        self.addrs.iter().any(|c| c.addr == ip) || self.is_loopback(ip)
     }
 
-    /// Whether `ip` can be the address of another host we speak TCP with.
+    /// Whether `ip` is one of 127.0.0.0/8 that we have.
+    fn is_loopback(&self, ip: IpAddr) -> bool {
+        let (IpAddr::V4(ip), Place::Inside { loopback: true }) = (ip, self.place) else {
+            return false;
+        };
+        ip.is_loopback() && !matches!(ip.octets(), [127, 0, 0, 0] | [127, 255, 255, 255])
+    }
+
+    /// Whether `ip` can be the address of another host we speak TCP with; inside, of ourselves.
     pub(super) fn is_peer(&self, ip: Ipv4Addr) -> bool {
+        if self.is_inside() {
+            return self.is_ours(IpAddr::V4(ip));
+        }
         !(ip.is_unspecified()
             || ip.octets()[0] == 0
             || ip.is_loopback()
@@ -267,6 +314,10 @@ impl Addressing {
     /// route's network; the link, when they are as long.
     pub fn route(&self, remote: IpAddr) -> Option<Hop> {
         let IpAddr::V4(to) = remote else { return None };
+        if self.is_inside() {
+            let local = if to.is_loopback() { LOCALHOST } else { to };
+            return self.is_ours(remote).then_some(Hop { local, next: to, prefix: 32 });
+        }
         let link = self.link(to);
         let route = longest(self.routes.iter().filter_map(|r| match r.via {
             IpAddr::V4(via) if r.dest.contains(remote) => Some((via, r.dest.prefix)),

@@ -98,7 +98,7 @@ impl<S: SendQueue + Default> Stack<S> {
     }
 
     pub(super) fn announce_each(&mut self, addrs: &[IpAddr]) {
-        if !self.cfg.spread.answers_arp() {
+        if !self.cfg.spread.answers_arp() || self.cfg.net.is_inside() {
             return;
         }
         for addr in addrs {

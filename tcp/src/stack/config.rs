@@ -62,9 +62,15 @@ impl StackConfig {
     /// A port with one address, or none if no host can have that one, and defaults for the rest: no
     /// routes, MTU 1500, 1024 connections, checksums in software, the port's only worker.
     pub fn new(mac: [u8; 6], addr: Cidr, seed: Seed) -> StackConfig {
+        let net = Addressing::new(vec![addr], Vec::new()).unwrap_or_default();
+        StackConfig::of(mac, net, seed)
+    }
+
+    /// The same with these addresses and routes.
+    pub fn of(mac: [u8; 6], net: Addressing, seed: Seed) -> StackConfig {
         StackConfig {
             mac,
-            net: Addressing::new(vec![addr], Vec::new()).unwrap_or_default(),
+            net,
             mtu: 1500,
             max_conns: 1024,
             max_neighbors: 1024,

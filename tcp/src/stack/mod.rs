@@ -22,7 +22,8 @@
 //! [`Stack::conn_counters`] alone looks at all connections, for reports;
 //! [`Stack::poll_conn_counters`] makes the same sum in pieces.
 //!
-//! What is not here: IPv6, reassembly of fragments, path MTU discovery, VLAN tags, loopback.
+//! What is not here: IPv6, reassembly of fragments, path MTU discovery, VLAN tags. Connections of a
+//! host with itself are those of a stack of their own ([`Addressing::inside`]).
 
 mod addressing;
 mod admit;

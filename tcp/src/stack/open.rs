@@ -83,7 +83,10 @@ impl<S: SendQueue + Default> Stack<S> {
             Some(IpAddr::V4(ours)) if self.cfg.net.is_ours(IpAddr::V4(ours)) => ours,
             Some(_) => return Err(ConnectError::NotOurs),
         };
+        let own_end = (peer == local).then_some(remote.port());
         let flow = match local_port.filter(|&p| p != 0) {
+            // Both ends would be the same connection.
+            Some(port) if own_end == Some(port) => return Err(ConnectError::InvalidRemote),
             Some(port) if self.cfg.spread.landing(local, (peer, remote.port())).has(port) => {
                 FlowKey::v4(local, port, peer, remote.port())
             }
@@ -127,7 +130,8 @@ impl<S: SendQueue + Default> Stack<S> {
             }
             looked_at += 1;
             let flow = FlowKey::v4(local, port, peer, rport);
-            if self.listeners.has_port(port) {
+            // A connection from a port to itself would be both of its ends.
+            if self.listeners.has_port(port) || (local, port) == (peer, rport) {
                 continue;
             }
             let Some(old) = self.look_up(&flow) else {
@@ -171,6 +175,9 @@ impl<S: SendQueue + Default> Stack<S> {
     /// A user of the neighbor of `hop`, which is asked for if it is not known. `None` when there is
     /// no room for it.
     pub(super) fn next_hop(&mut self, now: Instant, hop: Hop) -> Option<NextHop> {
+        if self.cfg.net.is_inside() {
+            return Some(NextHop::Station(MacAddr(self.cfg.mac)));
+        }
         let (neighbor, ask) = self.neighbors.acquire(now, hop.next)?;
         if ask {
             self.ask(hop.local, hop.next, MacAddr::BROADCAST);
@@ -331,7 +338,9 @@ impl<S: SendQueue + Default> Stack<S> {
     /// handshake was completed by way of, if it knows none.
     #[cold]
     pub(super) fn adopt_next_hop(&mut self, now: Instant, index: u32) {
-        if let Some(e) = self.conns.get_mut(index)
+        // Inside there is no neighbor to learn of: the station is our own.
+        if !self.cfg.net.is_inside()
+            && let Some(e) = self.conns.get_mut(index)
             && e.owner == Owner::Held
             && let NextHop::Station(mac) = e.next_hop
             && let Some(n) = self.neighbors.acquire_proven(now, *e.flow.remote().ip(), mac)

@@ -53,6 +53,11 @@ pub fn contents(dir: &Path) -> BTreeMap<PathBuf, String> {
 
 impl Exports {
     pub fn new() -> Exports {
+        Exports::with("")
+    }
+
+    /// With options of the listener beside the usual ones.
+    pub fn with(options: &str) -> Exports {
         let (lab, base) = (Lab::new(1500), tempfile::tempdir().expect("a directory"));
         for dir in ["export/dir", "other", "outside"] {
             fs::create_dir_all(base.path().join(dir)).expect("a directory");
@@ -64,7 +69,7 @@ impl Exports {
         let at = |dir: &str| base.path().join(dir).display().to_string();
         // Room for the data of a few calls of each address.
         let listen = format!(
-            "{SERVER}:{NFS}=nfs:{},workers=4,memory=24,{},client={NOBODY}",
+            "{SERVER}:{NFS}=nfs:{},workers=4,memory=24{options},{},client={NOBODY}",
             at("export"),
             at("other")
         );

@@ -317,3 +317,27 @@ fn test_a_withdrawn_start_up_fails_and_does_not_fall_back() {
     assert_eq!(b.events(), [(APP, end)]);
     assert_eq!(b.orders().last().map(String::as_str), Some("0 Release"));
 }
+
+#[test]
+fn test_rnic_with_an_inner_port_listens_there_too_and_connects_to_itself_by_it() {
+    let [a, b] = nets();
+    let ports = Ports::new(vec![(2, a), (1, b)]).unwrap().with_inner(1, false);
+    let mut b = Bench::new(CmConfig::new(ports));
+    b.listen_at(1, "10.0.0.1:7").unwrap();
+    assert_eq!(b.orders(), ["0 Listen", "1 Listen", "3 Listen"]);
+    b.listen_at(2, "0.0.0.0:8").unwrap();
+    assert_eq!(b.orders(), ["0 Listen", "1 Listen", "2 Listen", "3 Listen"]);
+    let local = "127.0.0.1:7";
+    assert_eq!(b.listen_at(3, local), Err(RequestError::Listen(ListenError::NotOurs)));
+    for (id, from, to) in [(1, "", "10.0.0.1"), (2, "10.0.0.1", "172.16.0.1")] {
+        b.connect_to(id, from, to).unwrap();
+    }
+    b.connect_to(3, "", "10.0.0.9").unwrap();
+    assert_eq!(b.orders(), ["3 Connect", "3 Connect", "0 Connect"]);
+    b.set([net(&["10.0.0.2/8"], &[]), nets()[1].clone()]).unwrap();
+    let orders = b.orders();
+    let readdressed = orders.iter().filter(|o| o.ends_with("SetAddressing"));
+    assert!(readdressed.eq(["0 SetAddressing", "1 SetAddressing", "3 SetAddressing"].iter()));
+    b.connect_to(4, "", "10.0.0.2").unwrap();
+    assert_eq!(b.orders(), ["3 Connect"]);
+}

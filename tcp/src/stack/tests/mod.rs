@@ -7,6 +7,7 @@ mod connect;
 mod flood;
 mod hostile;
 mod icmp;
+mod inside;
 mod keepalive;
 mod net;
 mod path_mtu;

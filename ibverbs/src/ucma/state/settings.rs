@@ -1,0 +1,47 @@
+//! Options: `SET_OPTION`.
+
+use super::super::command::OptionValue;
+use super::super::number::{option, qp_type};
+use super::{ChannelId, Errno, Phase, State};
+
+impl State {
+    pub(super) fn set_option(
+        &mut self,
+        channel: ChannelId,
+        n: u32,
+        level: u32,
+        name: u32,
+        value: OptionValue,
+    ) -> Result<(), Errno> {
+        let id = self.id(channel, n)?;
+        match (level, name) {
+            // No field of a frame carries it: the RNIC's class of service is its configuration's.
+            (option::LEVEL_ID, option::TOS) => value.byte().map(drop),
+            (option::LEVEL_ID, option::REUSEADDR) => {
+                let reuse = value.int()? != 0;
+                if id.phase != Phase::Idle && (!reuse || id.phase == Phase::Listening) {
+                    return Err(Errno::INVAL);
+                }
+                id.reuse = reuse;
+                Ok(())
+            }
+            (option::LEVEL_ID, option::AFONLY) => {
+                let only = value.int()? != 0;
+                if !matches!(id.phase, Phase::Idle | Phase::Bound) {
+                    return Err(Errno::INVAL);
+                }
+                id.af_only = Some(only);
+                Ok(())
+            }
+            // InfiniBand's: the kernel takes it of every reliable id, and so do we.
+            (option::LEVEL_ID, option::ACK_TIMEOUT) => {
+                value.byte()?;
+                let reliable = matches!(id.qp_type, qp_type::RC | qp_type::XRC_INI);
+                if reliable { Ok(()) } else { Err(Errno::INVAL) }
+            }
+            // iWARP has no path records.
+            (option::LEVEL_IB, option::PATH) => Err(Errno::INVAL),
+            _ => Err(Errno::NOSYS),
+        }
+    }
+}

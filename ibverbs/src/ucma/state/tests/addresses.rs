@@ -1,0 +1,179 @@
+use super::*;
+
+#[test]
+fn test_bind_refuses_what_is_not_the_rnics() {
+    let mut p = Process::new();
+    let id = p.create(1);
+    assert_eq!(p.bind(id, "10.0.0.9:80"), Err(Errno::NODEV));
+    assert_eq!(p.bind(id, "[2001:db8::1]:80"), Err(Errno::ADDRNOTAVAIL));
+    assert_eq!(p.run(Command::Bind { id, addr: Address::Ib }), Err(Errno::AFNOSUPPORT));
+    p.rnic.absent = true;
+    assert_eq!(p.bind(id, "10.0.0.1:80"), Err(Errno::NODEV));
+    p.rnic.absent = false;
+    assert_eq!(p.bind(id, "10.0.0.1:80"), Ok(()));
+    assert_eq!(p.bind(id, "10.0.0.1:80"), Err(Errno::INVAL), "it is bound");
+}
+
+#[test]
+fn test_bind_gives_the_device_only_with_an_address() {
+    let mut p = Process::new();
+    let (any, ours, mapped) = (p.create(1), p.create(2), p.create(3));
+    p.bind(any, "0.0.0.0:80").unwrap();
+    assert_eq!(p.ends(any), Ends { src: Some(addr("0.0.0.0:80")), dst: None, device: None });
+    assert_eq!(p.run(Command::Notify { id: any }), Err(Errno::INVAL));
+    p.bind(ours, "10.0.0.1:81").unwrap();
+    assert_eq!(p.ends(ours).device, Some(DEVICE));
+    assert_eq!(p.run(Command::Notify { id: ours }), Ok(()));
+    p.bind(mapped, "[::ffff:10.0.0.1]:82").unwrap();
+    let src = Some(addr("[::ffff:10.0.0.1]:82"));
+    assert_eq!(p.ends(mapped), Ends { src, dst: None, device: Some(DEVICE) });
+}
+
+#[test]
+fn test_port_is_one_ids_alone() {
+    let mut p = Process::new();
+    let first = p.create(1);
+    p.bind(first, "10.0.0.1:80").unwrap();
+    for other in ["10.0.0.1:80", "0.0.0.0:80", "[::]:80", "[::ffff:10.0.0.1]:80"] {
+        let id = p.create(2);
+        assert_eq!(p.bind(id, other), Err(Errno::ADDRINUSE), "{other}");
+        assert_eq!(p.bind(id, "127.0.0.1:80"), Ok(()), "another address has its own ports");
+        p.destroy(id);
+    }
+    p.destroy(first);
+    let id = p.create(3);
+    assert_eq!(p.bind(id, "10.0.0.1:80"), Ok(()));
+}
+
+#[test]
+fn test_port_zero_becomes_a_free_port_that_is_told() {
+    let mut p = Process::new();
+    let ids = [0; 3].map(|_| p.create(1));
+    let ports = ids.map(|id| {
+        p.bind(id, "0.0.0.0:0").unwrap();
+        p.ends(id).src.unwrap().port()
+    });
+    assert_eq!(ports, [32768, 32769, 32770]);
+    p.rnic.random = 61000 - 32768 - 1;
+    let ids = [0; 2].map(|_| p.create(1));
+    let ports = ids.map(|id| {
+        p.bind(id, "10.0.0.1:0").unwrap();
+        p.ends(id).src.unwrap().port()
+    });
+    assert_eq!(ports, [60999, 32771], "the search goes on at the lowest port");
+}
+
+#[test]
+fn test_ports_are_shared_by_ids_that_all_ask_for_it_until_one_listens() {
+    let mut p = Process::new();
+    let reuse = |id| Command::SetOption {
+        id,
+        level: option::LEVEL_ID,
+        name: option::REUSEADDR,
+        value: OptionValue::new(&1i32.to_ne_bytes()),
+    };
+    let (a, b, c) = (p.create(1), p.create(2), p.create(3));
+    p.run(reuse(a)).unwrap();
+    p.run(reuse(b)).unwrap();
+    p.bind(a, "10.0.0.1:80").unwrap();
+    p.bind(b, "10.0.0.1:80").unwrap();
+    assert_eq!(p.bind(c, "10.0.0.1:80"), Err(Errno::ADDRINUSE));
+    assert_eq!(p.listen(a, 1), Err(Errno::ADDRINUSE));
+    p.destroy(b);
+    p.listen(a, 1).unwrap();
+    p.run(reuse(c)).unwrap();
+    assert_eq!(p.bind(c, "10.0.0.1:80"), Err(Errno::ADDRINUSE), "one listens there");
+    assert_eq!(p.run(reuse(a)), Err(Errno::INVAL));
+}
+
+#[test]
+fn test_ipv6_wildcard_leaves_ipv4_alone_only_when_told() {
+    let mut p = Process::new();
+    let only = |id| Command::SetOption {
+        id,
+        level: option::LEVEL_ID,
+        name: option::AFONLY,
+        value: OptionValue::new(&1i32.to_ne_bytes()),
+    };
+    let (four, six) = (p.create(1), p.create(2));
+    p.bind(four, "0.0.0.0:80").unwrap();
+    assert_eq!(p.bind(six, "[::]:80"), Err(Errno::ADDRINUSE));
+    p.run(only(six)).unwrap();
+    assert_eq!(p.bind(six, "[::]:80"), Ok(()));
+}
+
+#[test]
+fn test_resolving_gives_source_and_device() {
+    let mut p = Process::new();
+    let id = p.create(9);
+    p.resolve(id, "10.0.0.2:7174").unwrap();
+    let event = p.event().unwrap();
+    assert_eq!((event.uid, event.id, event.kind), (9, id, EventKind::AddrResolved));
+    let ends = p.ends(id);
+    assert_eq!(ends.src, Some(addr("10.0.0.1:32768")));
+    assert_eq!((ends.dst, ends.device), (Some(addr("10.0.0.2:7174")), Some(DEVICE)));
+    assert_eq!(p.resolve(id, "10.0.0.2:7174"), Err(Errno::INVAL), "it is resolved");
+    p.run(Command::ResolveRoute { id }).unwrap();
+    assert_eq!(p.run(Command::ResolveRoute { id }), Err(Errno::INVAL));
+    assert_eq!(p.kind(), Some((id, EventKind::RouteResolved, 0)));
+    assert_eq!(p.kind(), None);
+}
+
+#[test]
+fn test_resolving_fails_by_an_event_and_can_be_tried_again() {
+    let mut p = Process::new();
+    let id = p.create(9);
+    for far in ["192.0.2.1:1", "192.0.2.2:2"] {
+        p.resolve(id, far).unwrap();
+        assert_eq!(p.kind(), Some((id, EventKind::AddrError, -libc::ENETUNREACH)));
+    }
+    p.rnic.absent = true;
+    p.resolve(id, "10.0.0.2:1").unwrap();
+    assert_eq!(p.kind(), Some((id, EventKind::AddrError, -libc::ENODEV)));
+    assert_eq!(p.run(Command::ResolveRoute { id }), Err(Errno::INVAL));
+    p.rnic.absent = false;
+    p.resolve(id, "10.0.0.2:1").unwrap();
+    assert_eq!(p.kind(), Some((id, EventKind::AddrResolved, 0)));
+}
+
+#[test]
+fn test_resolving_keeps_the_family_and_the_bound_address() {
+    let mut p = Process::new();
+    let (id, other) = (p.create(1), p.create(2));
+    p.bind(id, "127.0.0.1:5000").unwrap();
+    assert_eq!(p.resolve(id, "[::1]:1"), Err(Errno::INVAL), "another family");
+    p.resolve(id, "10.0.0.2:1").unwrap();
+    assert_eq!(p.ends(id).src, Some(addr("127.0.0.1:5000")));
+    let (src, dst) = (addr("[::ffff:10.0.0.1]:0"), addr("[::ffff:10.0.0.2]:9"));
+    let (src, dst) = (Address::Ip(src), Address::Ip(dst));
+    p.run(Command::ResolveAddr { id: other, src, dst }).unwrap();
+    assert_eq!(p.ends(other).src, Some(addr("[::ffff:10.0.0.1]:32768")));
+}
+
+#[test]
+fn test_wildcard_as_peer_means_this_host() {
+    let mut p = Process::new();
+    let id = p.create(1);
+    p.resolve(id, "0.0.0.0:7174").unwrap();
+    let ends = p.ends(id);
+    assert_eq!(ends.dst, Some(addr("127.0.0.1:7174")));
+    assert_eq!(ends.src, Some(addr("127.0.0.1:32768")));
+}
+
+#[test]
+fn test_options_take_their_own_size_alone() {
+    let mut p = Process::new();
+    let id = p.create(1);
+    let mut set = |level, name, value: &[u8]| {
+        p.run(Command::SetOption { id, level, name, value: OptionValue::new(value) })
+    };
+    let (of_id, of_ib) = (option::LEVEL_ID, option::LEVEL_IB);
+    assert_eq!(set(of_id, option::TOS, &[1]), Ok(()));
+    assert_eq!(set(of_id, option::TOS, &[1, 0]), Err(Errno::INVAL));
+    assert_eq!(set(of_id, option::ACK_TIMEOUT, &[1]), Ok(()));
+    assert_eq!(set(of_id, option::REUSEADDR, &[1]), Err(Errno::INVAL));
+    assert_eq!(set(of_id, option::AFONLY, &[1; 8]), Err(Errno::INVAL));
+    assert_eq!(set(of_id, 99, &[1]), Err(Errno::NOSYS));
+    assert_eq!(set(of_ib, option::PATH, &[0; 64]), Err(Errno::INVAL));
+    assert_eq!(set(2, 0, &[1]), Err(Errno::NOSYS));
+}
