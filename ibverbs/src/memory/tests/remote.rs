@@ -1,0 +1,1 @@
+//! From the program's memory to the workers of another process, and back.
