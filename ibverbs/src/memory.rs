@@ -165,6 +165,23 @@ fn log(text: &str) {
     }
 }
 
+/// Bytes of stack to have below a shared page.
+const BELOW: usize = 64 << 10;
+
+/// Grows a stack that begins at `start`. Only the kernel's own mapping of it grows, and a shared page at its
+/// lower end would take its place. Another mapping stays as it is.
+fn grow(start: usize) {
+    let mut byte = 0u8;
+    let local = [start.saturating_sub(BELOW), 1];
+    let remote = [(&raw mut byte).addr(), 1];
+    // SAFETY: has the kernel read a byte, if there is one, into a live one.
+    let _ = unsafe {
+        let me = sys::call(libc::SYS_getpid, [0; 6]).unwrap_or(0);
+        let args = [me, (&raw const local).addr(), 1, (&raw const remote).addr(), 1, 0];
+        sys::call(libc::SYS_process_vm_writev, args)
+    };
+}
+
 /// A part of a mapping to convert: whole pages of it.
 struct Part {
     pages: Range<usize>,
@@ -357,7 +374,12 @@ impl Window {
                         "is code, which other threads may run",
                     );
                 }
-                Owner::Private => parts.push(self.part(here, &mapping)?),
+                Owner::Private => {
+                    if here.start - mapping.range.start < BELOW {
+                        grow(mapping.range.start);
+                    }
+                    parts.push(self.part(here, &mapping)?);
+                }
             }
         }
         Ok((parts, is_writable))
