@@ -1,55 +1,405 @@
 //! Memory that the program has already, made shared with the RNIC in place.
+//!
+//! A program registers memory from `malloc`, its stack, its variables. The RNIC is another process, so the
+//! pages of that memory have to become pages of a file that both map:
+//!
+//! ```text
+//!   guard     writers of the pages sleep: userfaultfd write-protects them, or mprotect and a handler
+//!   copy      the pages to the window's file
+//!   replace   the mapping by one of the file, in one system call
+//!   wake      who waited writes the shared page
+//! ```
+//!
+//! The pages are given back, by the same steps the other way, when nothing registered has them any more:
+//! `free` and `madvise` then find memory that behaves as they expect. ADR 17 has the reasons.
+//!
+//! | Module | Holds |
+//! |---|---|
+//! | `window` | stretches of address space, each with one sparse file |
+//! | `maps` | what is mapped where, as the kernel has it |
+//! | `convert` | one conversion, in which nothing may wait for the guard |
+//! | `uffd`, `segv` | the two guards |
+//! | `own`, `sys` | memory and system calls that meet no guard |
+//! | `fork` | a child's own copy of the pages |
+//!
 
-use std::sync::Arc;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use heddle_verbs::Region;
 
-/// Memory that is shared while this lives.
-#[derive(Clone, Debug)]
+mod convert;
+mod fork;
+mod maps;
+mod own;
+mod segv;
+mod sys;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
+mod tests;
+mod uffd;
+mod window;
+
+use convert::{Job, Kind};
+use maps::{Mapping, Maps};
+use own::Own;
+use sys::Errno;
+use uffd::Uffd;
+use window::{Owner, Window};
+
+const PAGE: usize = 4096;
+/// A huge page of the machine.
+const HUGE: usize = 2 << 20;
+
+/// Bytes that are guarded at a time. Writers wait for less than a millisecond.
+const PIECE: usize = HUGE;
+
+/// The variable that chooses the guard: `userfaultfd` (where it is allowed) or `mprotect`.
+pub const GUARD: &str = "HEDDLE_GUARD";
+
+/// The variable that asks for messages on standard error: anything but `off`.
+pub const LOG: &str = "HEDDLE_LOG";
+
+/// Pages that are shared with the RNIC for as long as this lives.
+#[derive(Debug)]
 pub struct Shared {
     region: Arc<Region>,
     offset: usize,
+    /// Addresses.
+    pages: Range<usize>,
+    is_writable: bool,
+    /// Forks before it was made. A child has its own copy of the pages, which are not shared.
+    forks: usize,
 }
 
 impl Shared {
-    /// The region that it lies in.
+    /// The region that has the bytes: a sparse one, in which only shared pages may be registered.
     pub fn region(&self) -> &Arc<Region> {
         &self.region
     }
 
-    /// Where in it, in bytes.
+    /// Where the first byte is in that region.
     pub fn offset(&self) -> usize {
         self.offset
     }
+
+    /// Whether the program may write all of it. The RNIC could in any case, so whoever registers memory
+    /// for peers to write has to ask.
+    pub fn is_writable(&self) -> bool {
+        self.is_writable
+    }
 }
 
-/// Stand-in: whole pages are moved into a shared file and mapped over, for ever.
-///
-/// # Errors
-/// An errno.
-pub fn share(addr: usize, len: usize) -> Result<Shared, i32> {
-    use std::os::fd::AsRawFd;
-    use std::sync::Mutex;
-    static ALL: Mutex<Vec<(usize, Arc<Region>)>> = Mutex::new(Vec::new());
-    let mut all = ALL.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let (first, end) = (addr & !4095, (addr + len).next_multiple_of(4096));
-    if let Some((base, region)) =
-        all.iter().find(|(base, region)| *base <= first && end <= base + region.len())
-    {
-        return Ok(Shared { region: region.clone(), offset: addr - base });
-    }
-    let region = Arc::new(Region::shared(end - first).map_err(|_| libc::ENOMEM)?);
-    let fd = region.fd().ok_or(libc::EIO)?.as_raw_fd();
-    // SAFETY: a stand-in for single-threaded trials: pages of the program are copied and mapped over.
-    unsafe {
-        let from = std::ptr::with_exposed_provenance::<u8>(first);
-        std::ptr::copy(from, region.base().as_ptr(), end - first);
-        let at = std::ptr::with_exposed_provenance_mut(first);
-        let how = libc::MAP_SHARED | libc::MAP_FIXED;
-        if libc::mmap(at, end - first, 3, how, fd, 0) == libc::MAP_FAILED {
-            return Err(libc::ENOMEM);
+impl Drop for Shared {
+    /// Gives the pages back that nothing else shares.
+    fn drop(&mut self) {
+        let mut state = lock();
+        if state.forks == self.forks {
+            state.give_back(&self.pages, &self.region);
         }
     }
-    all.push((first, region.clone()));
-    Ok(Shared { region, offset: addr - first })
+}
+
+/// Shares the pages that have `[addr, addr + len)` with the RNIC. Other threads may read and write them
+/// meanwhile. Where the kernel may not be made to wait (without privileges), a system call of another thread
+/// that writes there in that moment can fail with EFAULT.
+///
+/// # Errors
+/// An error number: EINVAL for no bytes, EFAULT where nothing is mapped or may be read, EOPNOTSUPP for memory
+/// that other processes may map and for code, ENOMEM.
+pub fn share(addr: usize, len: usize) -> Result<Shared, i32> {
+    let pages =
+        window::pages(addr, len).ok_or(if len == 0 { libc::EINVAL } else { libc::EFAULT })?;
+    fork::prepare_once();
+    let mut state = lock();
+    match state.share(&pages) {
+        Ok((window, pages, is_writable)) => {
+            let window = &state.windows[window];
+            let (region, offset) = (window.region.clone(), window.offset(addr));
+            Ok(Shared { region, offset, pages, is_writable, forks: state.forks })
+        }
+        Err(refusal) => {
+            drop(state);
+            log(&format!("cannot share {len} bytes at {addr:#x}: {}", refusal.why));
+            Err(refusal.errno)
+        }
+    }
+}
+
+/// Why memory is not shared.
+#[derive(Debug)]
+struct Refusal {
+    errno: i32,
+    why: String,
+}
+
+impl Refusal {
+    fn new(errno: i32, why: impl Into<String>) -> Refusal {
+        Refusal { errno, why: why.into() }
+    }
+}
+
+/// All windows, and how pages are guarded. The lock is taken by threads that share and give back, and by
+/// `fork`; no handler takes it.
+#[derive(Debug, Default)]
+struct State {
+    windows: Vec<Window>,
+    /// Opened at first use, and again in a child.
+    uffd: Option<Result<Uffd, Errno>>,
+    /// Forks of this process and its ancestors since the library was loaded.
+    forks: usize,
+}
+
+fn state() -> &'static Mutex<State> {
+    static STATE: OnceLock<Mutex<State>> = OnceLock::new();
+    STATE.get_or_init(Mutex::default)
+}
+
+fn lock() -> MutexGuard<'static, State> {
+    state().lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn log(text: &str) {
+    if std::env::var_os(LOG).is_some_and(|level| level != "off") {
+        eprintln!("heddle: {text}");
+    }
+}
+
+/// Bytes of stack to have below a shared page.
+const BELOW: usize = 64 << 10;
+
+/// Grows a stack that begins at `start`. Only the kernel's own mapping of it grows, and a shared page at its
+/// lower end would take its place. Another mapping stays as it is.
+fn grow(start: usize) {
+    let mut byte = 0u8;
+    let local = [start.saturating_sub(BELOW), 1];
+    let remote = [(&raw mut byte).addr(), 1];
+    // SAFETY: has the kernel read a byte, if there is one, into a live one.
+    let _ = unsafe {
+        let me = sys::call(libc::SYS_getpid, [0; 6]).unwrap_or(0);
+        let args = [me, (&raw const local).addr(), 1, (&raw const remote).addr(), 1, 0];
+        sys::call(libc::SYS_process_vm_writev, args)
+    };
+}
+
+/// A part of a mapping to convert: whole pages of it.
+struct Part {
+    pages: Range<usize>,
+    protection: i32,
+}
+
+impl State {
+    /// Shares pages: the window, the pages with the rest of huge ones, and whether the program may write all
+    /// of them. When it fails everything is as it was.
+    fn share(&mut self, pages: &Range<usize>) -> Result<(usize, Range<usize>, bool), Refusal> {
+        let own = own::own().ok_or_else(|| Refusal::new(libc::ENOMEM, "no memory"))?;
+        let at = self.window_of(pages)?;
+        let (parts, is_writable) = self.windows[at].parts(pages)?;
+        self.open_uffd();
+        let mut done: Vec<Range<usize>> = Vec::new();
+        for part in &parts {
+            if let Err(e) = self.convert(own, at, part, Kind::Share, &mut done) {
+                // What nothing shares goes back: the rest of a huge page, too.
+                let shared = &self.windows[at].shared;
+                let gaps: Vec<_> = done.iter().flat_map(|piece| shared.gaps(piece)).collect();
+                for pages in gaps {
+                    self.return_pages(at, &pages);
+                }
+                let why = format!("the pages at {:#x} cannot be converted: {e}", part.pages.start);
+                return Err(Refusal::new(e.0, why));
+            }
+        }
+        let ends = parts.iter().map(|p| p.pages.clone()).chain([pages.clone()]);
+        let all = ends.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end));
+        let pages = all.unwrap_or_default();
+        self.windows[at].shared.add(&pages);
+        Ok((at, pages, is_writable))
+    }
+
+    /// The window that is to have `pages`.
+    fn window_of(&mut self, pages: &Range<usize>) -> Result<usize, Refusal> {
+        let has_some = |w: &Window| w.shared.gaps(pages) != [pages.clone()];
+        let some: Vec<usize> =
+            (0..self.windows.len()).filter(|i| has_some(&self.windows[*i])).collect();
+        let at = match some[..] {
+            [] => self.windows.iter().position(|w| w.contains(pages)),
+            [at] if self.windows[at].contains(pages) => Some(at),
+            _ => {
+                let why =
+                    "parts of it are registered in stretches of address space that do not meet";
+                return Err(Refusal::new(libc::ENOMEM, why));
+            }
+        };
+        if let Some(at) = at {
+            let window = &mut self.windows[at];
+            let astray = window.astray.parts();
+            for part in astray.iter().filter(|p| p.start < pages.end && pages.start < p.end) {
+                if window.is_elsewhere(part) {
+                    let why = "the program has moved registered memory away from there";
+                    return Err(Refusal::new(libc::EBUSY, why));
+                }
+                window.astray.remove(part);
+            }
+            return Ok(at);
+        }
+        let window = Window::around(pages, &self.windows).ok_or_else(|| {
+            Refusal::new(libc::ENOMEM, "no file or no address space for its window")
+        })?;
+        self.windows.push(window);
+        Ok(self.windows.len() - 1)
+    }
+
+    fn open_uffd(&mut self) {
+        if self.uffd.is_none() {
+            let wanted = std::env::var_os(GUARD).is_none_or(|guard| guard != "mprotect");
+            let opened = if wanted { Uffd::open() } else { Err(Errno(libc::EPERM)) };
+            match &opened {
+                Ok(uffd) if uffd.is_full => log("userfaultfd guards pages, against the kernel too"),
+                Ok(_) => log("userfaultfd guards pages"),
+                Err(e) => log(&format!("mprotect guards pages (userfaultfd: {e})")),
+            }
+            self.uffd = Some(opened);
+        }
+    }
+
+    /// Converts a part, piece by piece; those that are converted go to `done`.
+    fn convert(
+        &mut self,
+        own: *mut Own,
+        at: usize,
+        part: &Part,
+        kind: Kind,
+        done: &mut Vec<Range<usize>>,
+    ) -> Result<(), Errno> {
+        let mut rest = part.pages.clone();
+        if kind == Kind::Share {
+            self.windows[at].advise(&rest);
+        }
+        while !rest.is_empty() {
+            let end = (rest.start + 1).next_multiple_of(PIECE).min(rest.end);
+            let piece = rest.start..end;
+            let shadow = self.windows[at].shadow(piece.start);
+            let job = Job::new(kind, &piece, shadow, part.protection);
+            if kind == Kind::Share {
+                self.windows[at].fill(&piece);
+            }
+            let uffd = self.uffd.as_ref().and_then(|u| u.as_ref().ok());
+            // SAFETY: the kernel says that these are private pages, or those of the window's file, and the
+            // lock keeps every other conversion away. Of a program that unmaps memory while it registers
+            // or deregisters it, as of one that uses memory after freeing it, nothing can be promised.
+            unsafe { convert::convert(own, uffd, job) }?;
+            done.push(piece);
+            rest.start = end;
+        }
+        Ok(())
+    }
+
+    /// One registration fewer has these pages. Those that none has any more become private.
+    fn give_back(&mut self, pages: &Range<usize>, region: &Arc<Region>) {
+        let Some(at) = self.windows.iter().position(|w| Arc::ptr_eq(&w.region, region)) else {
+            return;
+        };
+        for gone in self.windows[at].shared.remove(pages) {
+            self.return_pages(at, &gone);
+        }
+        if self.windows[at].is_waste() {
+            self.windows.swap_remove(at);
+        }
+    }
+
+    /// Makes pages private, as far as they are those of the window still.
+    fn return_pages(&mut self, at: usize, pages: &Range<usize>) {
+        let Some(own) = own::there() else { return };
+        let Ok(mut maps) = Maps::open() else { return };
+        let mut rest = pages.clone();
+        while !rest.is_empty() {
+            let found = maps.at_or_after(rest.start).ok().flatten();
+            let Some(mapping) = found.filter(|m| m.range.start < rest.end) else {
+                self.windows[at].stray(&rest);
+                return;
+            };
+            let here = rest.start.max(mapping.range.start)..rest.end.min(mapping.range.end);
+            self.windows[at].stray(&(rest.start..here.start));
+            rest.start = here.end;
+            if self.windows[at].owner(&mapping) != Owner::Window {
+                self.windows[at].stray(&here);
+                continue;
+            }
+            let part = Part { pages: here, protection: mapping.protection };
+            let mut done = Vec::new();
+            if let Err(e) = self.convert(own, at, &part, Kind::GiveBack, &mut done) {
+                // Without memory for the copy the rest stays shared, for good: a child of fork copies it, and
+                // the program notices nothing but that `madvise` frees nothing there.
+                let left = done.last().map_or(part.pages.start, |piece| piece.end);
+                self.windows[at].shared.add(&(left..part.pages.end));
+                log(&format!("the pages at {:#x} stay shared: {e}", part.pages.start));
+            }
+        }
+    }
+}
+
+impl Window {
+    /// What of `pages` has to be converted to share all of them, and whether the program may write all.
+    fn parts(&self, pages: &Range<usize>) -> Result<(Vec<Part>, bool), Refusal> {
+        let refuse = |errno, at: usize, why: &str| {
+            Err(Refusal::new(errno, format!("the memory at {at:#x} {why}")))
+        };
+        let mut maps = Maps::open().map_err(|e| {
+            Refusal::new(libc::EOPNOTSUPP, format!("cannot read /proc/self/maps: {e}"))
+        })?;
+        let (mut parts, mut is_writable) = (Vec::new(), true);
+        let mut at = pages.start;
+        while at < pages.end {
+            let found = maps.at_or_after(at);
+            let found = found.map_err(|e| Refusal::new(libc::EFAULT, e.to_string()))?;
+            let Some(mapping) = found.filter(|m| m.range.contains(&at)) else {
+                return refuse(libc::EFAULT, at, "is not mapped");
+            };
+            if mapping.protection & libc::PROT_READ == 0 {
+                return refuse(libc::EFAULT, at, "may not be read");
+            }
+            is_writable &= mapping.protection & libc::PROT_WRITE != 0;
+            let here = at..pages.end.min(mapping.range.end);
+            at = here.end;
+            match self.owner(&mapping) {
+                Owner::Window => {}
+                Owner::Shared => {
+                    let why = "is shared with other processes, or may be (MAP_SHARED)";
+                    return refuse(libc::EOPNOTSUPP, here.start, why);
+                }
+                Owner::Private if mapping.protection & libc::PROT_EXEC != 0 => {
+                    return refuse(
+                        libc::EOPNOTSUPP,
+                        here.start,
+                        "is code, which other threads may run",
+                    );
+                }
+                Owner::Private => {
+                    if here.start - mapping.range.start < BELOW {
+                        grow(mapping.range.start);
+                    }
+                    parts.push(self.part(here, &mapping)?);
+                }
+            }
+        }
+        Ok((parts, is_writable))
+    }
+
+    /// Whole pages of the mapping that have `here`: a huge page is replaced as a whole.
+    fn part(&self, here: Range<usize>, mapping: &Mapping) -> Result<Part, Refusal> {
+        let page = mapping.page.max(PAGE);
+        let pages = here.start / page * page..here.end.next_multiple_of(page);
+        if !self.contains(&pages) {
+            let why = "its huge page does not lie in one window of address space";
+            return Err(Refusal::new(libc::ENOMEM, why));
+        }
+        Ok(Part { pages, protection: mapping.protection })
+    }
+
+    /// Notes pages that were not there when they were to be given back.
+    fn stray(&mut self, pages: &Range<usize>) {
+        for new in self.astray.gaps(pages) {
+            self.astray.add(&new);
+        }
+    }
 }

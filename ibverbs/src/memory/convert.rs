@@ -1,0 +1,334 @@
+//! One conversion: guard the pages, copy them, map the copy over them, wake who waited.
+//!
+//! [`run`] is the guarded stretch. It runs on a stack of this module's own ([`Own`]) with all signals
+//! blocked, allocates nothing, and touches no memory of the program but the pages that it copies. So it never
+//! waits for its own guard, whatever lies in those pages: the caller's stack, the heap, a lock.
+
+use std::ops::Range;
+use std::os::fd::RawFd;
+
+use super::own::Own;
+use super::segv;
+use super::sys::{self, Errno};
+use super::uffd::{self, Uffd};
+
+/// What there is to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(super) enum Kind {
+    /// The pages become those of the window's file.
+    #[default]
+    Share,
+    /// The pages become private again.
+    GiveBack,
+    /// As `GiveBack`, in a child that no other thread is in: without a guard.
+    Inherit,
+    /// As `Share`, of pages that were shared a moment ago: only bytes that have changed go to the file, so
+    /// that others which the RNIC has placed there stay.
+    Merge,
+}
+
+/// Pages to convert.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(super) struct Job {
+    kind: Kind,
+    /// Whole pages of the program.
+    at: usize,
+    len: usize,
+    /// The same pages of the file, where the window has its whole file mapped.
+    shadow: usize,
+    /// Private memory of the same length, for the way back; of `Merge`, what was in the pages.
+    staging: usize,
+    /// `PROT_READ` and so on, of the pages before and after.
+    protection: i32,
+    guard: Guard,
+    uffd: RawFd,
+    /// The outcome: an error number, or 0.
+    error: i32,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+enum Guard {
+    /// Nothing can write there.
+    #[default]
+    None,
+    Uffd,
+    Mprotect,
+}
+
+/// Converts pages. The caller has the lock of the module. When it fails the pages are as they were.
+///
+/// # Errors
+/// The system's; EFAULT when the pages are not all mapped.
+///
+/// # Safety
+/// The pages are the program's own, private memory or those of a window's file, as `job` has it; the file has
+/// its place at `shadow`.
+pub(super) unsafe fn convert(own: *mut Own, uffd: Option<&Uffd>, job: Job) -> Result<(), Errno> {
+    let mut job = job;
+    let is_back = matches!(job.kind, Kind::GiveBack | Kind::Inherit);
+    if is_back {
+        job.staging = stage(job.len)?;
+    }
+    let uffd = uffd.filter(|u| !is_back || u.guards_shared());
+    job.guard = match uffd {
+        _ if job.protection & libc::PROT_WRITE == 0 || job.kind == Kind::Inherit => Guard::None,
+        Some(uffd) => {
+            if !uffd.guards_unpopulated() {
+                populate(job.at, job.len);
+            }
+            job.uffd = uffd.fd();
+            Guard::Uffd
+        }
+        None => Guard::Mprotect,
+    };
+    // SAFETY: by the caller.
+    let mut result = unsafe { perform(own, &job) };
+    // userfaultfd guards no private mapping of a file, and none that another one guards.
+    if job.guard == Guard::Uffd && matches!(result, Err(e) if e == NO_GUARD) {
+        job.guard = Guard::Mprotect;
+        // SAFETY: by the caller.
+        result = unsafe { perform(own, &job) };
+    }
+    if result.is_err() && is_back {
+        // SAFETY: the staging pages, which were not mapped elsewhere.
+        unsafe { libc::munmap(core::ptr::with_exposed_provenance_mut(job.staging), job.len) };
+    }
+    result
+}
+
+/// Stands for "the guard was refused", which is no error number.
+const NO_GUARD: Errno = Errno(i32::MAX);
+
+unsafe fn perform(own: *mut Own, job: &Job) -> Result<(), Errno> {
+    if job.guard == Guard::Mprotect {
+        segv::install(own);
+    }
+    // SAFETY: the caller has the lock, and with it the job and the stack; `run` needs a few hundred bytes.
+    unsafe {
+        (&raw mut (*own).job).write(*job);
+        sys::call_on_stack(Own::top(own), run, own.cast());
+        match (*own).job.error {
+            0 => Ok(()),
+            e => Err(Errno(e)),
+        }
+    }
+}
+
+/// The guarded stretch.
+///
+/// # Safety
+/// `own` is the module's memory with a job that [`convert`] has made.
+unsafe extern "C" fn run(own: *mut u8) {
+    let own = own.cast::<Own>();
+    // SAFETY: the caller has the lock, so that nothing else has the job.
+    let job = unsafe { &mut (*own).job };
+    let all = u64::MAX;
+    let mut before = 0u64;
+    let set =
+        [sys::bits(libc::SIG_SETMASK), (&raw const all).addr(), (&raw mut before).addr(), 8, 0, 0];
+    let reset = [sys::bits(libc::SIG_SETMASK), (&raw const before).addr(), 0, 8, 0, 0];
+    // SAFETY: masks of 64 signals. A handler of the program on this thread could write guarded memory, and
+    // wait for ever.
+    unsafe {
+        let _ = sys::call(libc::SYS_rt_sigprocmask, set);
+        job.error = match job.guarded(own) {
+            Ok(()) => 0,
+            Err(Errno(e)) => e,
+        };
+        let _ = sys::call(libc::SYS_rt_sigprocmask, reset);
+    }
+}
+
+impl Job {
+    /// Of whole pages with this protection; the window's file has its place for them at `shadow`.
+    pub(super) fn new(kind: Kind, pages: &Range<usize>, shadow: usize, protection: i32) -> Job {
+        Job { kind, at: pages.start, len: pages.len(), shadow, protection, ..Job::default() }
+    }
+
+    /// The same, of pages that had these bytes when they were shared.
+    pub(super) fn merging(self, snapshot: usize) -> Job {
+        Job { staging: snapshot, ..self }
+    }
+
+    #[inline(always)]
+    unsafe fn guarded(&self, own: *mut Own) -> Result<(), Errno> {
+        // SAFETY: by the caller of `convert`.
+        unsafe {
+            self.begin(own)?;
+            let result = self.copy().and_then(|()| self.replace());
+            self.end(own, result.is_ok());
+            result
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn begin(&self, own: *mut Own) -> Result<(), Errno> {
+        // SAFETY: by the caller of `convert`.
+        unsafe {
+            match self.guard {
+                Guard::None => Ok(()),
+                Guard::Uffd => uffd::guard(self.uffd, self.at, self.len).map_err(|_| NO_GUARD),
+                Guard::Mprotect => {
+                    (*own).words.begin(self.at, self.at + self.len);
+                    let guarded = self.protect(self.protection & !libc::PROT_WRITE);
+                    if guarded.is_err() {
+                        let _ = self.protect(self.protection);
+                        (*own).words.end();
+                    }
+                    guarded
+                }
+            }
+        }
+    }
+
+    /// By the kernel: a page that another thread unmaps meanwhile is an error here, and no signal.
+    #[inline(always)]
+    unsafe fn copy(&self) -> Result<(), Errno> {
+        let (from, to) = match self.kind {
+            Kind::Share => (self.at, self.shadow),
+            // Where the pages are may not be readable. The file is.
+            Kind::GiveBack => (self.shadow, self.staging),
+            // A child has no mapping but this one.
+            Kind::Inherit => (self.at, self.staging),
+            Kind::Merge => {
+                // SAFETY: pages that are mapped, as the caller of `convert` says.
+                unsafe { merge(self.at, self.staging, self.shadow, self.len) };
+                return Ok(());
+            }
+        };
+        let mut done = 0;
+        while done < self.len {
+            let local = [from + done, self.len - done];
+            let remote = [to + done, self.len - done];
+            // SAFETY: both ranges are mapped, or the call fails.
+            let copied = unsafe {
+                let me = sys::call(libc::SYS_getpid, [0; 6])?;
+                let args = [me, (&raw const local).addr(), 1, (&raw const remote).addr(), 1, 0];
+                sys::call(libc::SYS_process_vm_writev, args)
+            };
+            match copied {
+                Ok(0) => return Err(Errno(libc::EFAULT)),
+                Ok(n) => done += n,
+                // Refused by a filter.
+                Err(Errno(libc::EPERM | libc::ENOSYS)) => {
+                    let (from, to) = (
+                        core::ptr::with_exposed_provenance::<u8>(from + done),
+                        core::ptr::with_exposed_provenance_mut::<u8>(to + done),
+                    );
+                    // SAFETY: as above, and the destination is this module's own.
+                    unsafe { copy_words(from, to, self.len - done) };
+                    return Ok(());
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    unsafe fn replace(&self) -> Result<(), Errno> {
+        const HOW: usize = sys::bits(libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED);
+        let args = match self.kind {
+            // An old size of 0 maps the same pages of a shared mapping once more. So the second mapping is
+            // writable even where a seal forbids to map the file anew.
+            Kind::Share | Kind::Merge => [self.shadow, 0, self.len, HOW, self.at, 0],
+            Kind::GiveBack | Kind::Inherit => [self.staging, self.len, self.len, HOW, self.at, 0],
+        };
+        const PLAIN: i32 = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: takes the place of the pages, which are copied.
+        unsafe {
+            sys::call(libc::SYS_mremap, args)?;
+            if self.protection != PLAIN {
+                // All of one new mapping, which has room for that.
+                let _ = self.protect(self.protection);
+            }
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    unsafe fn end(&self, own: *mut Own, replaced: bool) {
+        // SAFETY: by the caller of `convert`.
+        unsafe {
+            match self.guard {
+                Guard::None => {}
+                Guard::Uffd => uffd::wake(self.uffd, self.at, self.len, replaced),
+                Guard::Mprotect => {
+                    if !replaced {
+                        let _ = self.protect(self.protection);
+                    }
+                    (*own).words.end();
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn protect(&self, rights: i32) -> Result<(), Errno> {
+        let args = [self.at, self.len, sys::bits(rights), 0, 0, 0];
+        // SAFETY: whole pages; more rights than before only where the program had them.
+        unsafe { sys::call(libc::SYS_mprotect, args) }.map(drop)
+    }
+}
+
+/// Copies bytes without a call of the C library, whose `memcpy` may be the program's.
+///
+/// # Safety
+/// Both ranges are mapped, and whole words.
+#[inline(always)]
+unsafe fn copy_words(from: *const u8, to: *mut u8, len: usize) {
+    for off in (0..len).step_by(size_of::<u64>()) {
+        // SAFETY: by the caller; pages are aligned.
+        unsafe {
+            let word = from.add(off).cast::<u64>().read_volatile();
+            to.add(off).cast::<u64>().write_volatile(word);
+        }
+    }
+}
+
+/// Stores the bytes at `from` that differ from those at `before` to `to`.
+///
+/// # Safety
+/// All three ranges are mapped.
+#[inline(always)]
+unsafe fn merge(from: usize, before: usize, to: usize, len: usize) {
+    for off in 0..len {
+        // SAFETY: by the caller.
+        unsafe {
+            let now = core::ptr::with_exposed_provenance::<u8>(from + off).read_volatile();
+            if now != core::ptr::with_exposed_provenance::<u8>(before + off).read_volatile() {
+                core::ptr::with_exposed_provenance_mut::<u8>(to + off).write_volatile(now);
+            }
+        }
+    }
+}
+
+/// Private memory for pages that are given back.
+fn stage(len: usize) -> Result<usize, Errno> {
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let args = [0, len, sys::bits(rights), sys::bits(how), usize::MAX, 0];
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let at = unsafe { sys::call(libc::SYS_mmap, args) }?;
+    // What was mapped by its address is reached by its address.
+    let _ = core::ptr::with_exposed_provenance::<u8>(at);
+    Ok(at)
+}
+
+/// Has a page at each place, if only the one of zeros: what is not there cannot be guarded before Linux 6.4.
+fn populate(at: usize, len: usize) {
+    // SAFETY: reads pages of the program, as the copy does.
+    let populated = unsafe {
+        sys::call(libc::SYS_madvise, [at, len, sys::bits(libc::MADV_POPULATE_READ), 0, 0, 0])
+    };
+    if matches!(populated, Err(Errno(libc::EINVAL))) {
+        // Before Linux 5.14.
+        for page in (at..at + len).step_by(super::PAGE) {
+            // SAFETY: a byte of a page that is mapped.
+            unsafe { core::ptr::with_exposed_provenance::<u8>(page).read_volatile() };
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The mappings of this process, as the kernel has them.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+
+use super::sys::{self, Errno};
+
+/// One mapping.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Mapping {
+    /// Addresses, whole pages.
+    pub(super) range: Range<usize>,
+    /// `PROT_READ` and so on.
+    pub(super) protection: i32,
+    pub(super) is_shared: bool,
+    /// Of the first byte, in the file.
+    pub(super) offset: u64,
+    /// The file: device and inode; both 0 without one.
+    pub(super) file: (u64, u64),
+    /// Bytes of a page; more than the machine's for hugepages. Unknown on kernels before 6.11, and then 0.
+    pub(super) page: usize,
+}
+
+/// The kernel's `procmap_query`, of Linux 6.11.
+#[repr(C)]
+#[derive(Default)]
+struct Query {
+    size: u64,
+    flags: u64,
+    addr: u64,
+    start: u64,
+    end: u64,
+    vma_flags: u64,
+    page_size: u64,
+    offset: u64,
+    inode: u64,
+    dev: [u32; 2],
+    name_size: u32,
+    build_id_size: u32,
+    name: u64,
+    build_id: u64,
+}
+
+/// `_IOWR('f', 17, struct procmap_query)`.
+const PROCMAP_QUERY: usize = 0xc068_6611;
+const _: () = assert!(size_of::<Query>() == 0x68);
+
+/// The mapping of an address or else the next one.
+const COVERING_OR_NEXT: u64 = 0x10;
+
+/// All mappings, to be asked for by address.
+#[derive(Debug)]
+pub(super) struct Maps {
+    file: File,
+    /// Of an older kernel: read once.
+    all: Option<Vec<Mapping>>,
+}
+
+impl Maps {
+    /// Opens the list. It is not kept open, because a program may close descriptors that it does not know.
+    ///
+    /// # Errors
+    /// Those of `open(2)`: the process has no `/proc`.
+    pub(super) fn open() -> io::Result<Maps> {
+        Ok(Maps { file: File::open("/proc/self/maps")?, all: None })
+    }
+
+    /// The mapping that has `addr`, or the next one after it.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub(super) fn at_or_after(&mut self, addr: usize) -> io::Result<Option<Mapping>> {
+        if self.all.is_none() {
+            let mut query = Query {
+                size: size_of::<Query>() as u64,
+                flags: COVERING_OR_NEXT,
+                addr: addr as u64,
+                ..Query::default()
+            };
+            let args =
+                [sys::fd(self.file.as_raw_fd()), PROCMAP_QUERY, (&raw mut query).addr(), 0, 0, 0];
+            // SAFETY: the kernel fills in a live structure of the size that it says.
+            match unsafe { sys::call(libc::SYS_ioctl, args) } {
+                Ok(_) => return Ok(Some(query.into())),
+                Err(Errno(libc::ENOENT)) => return Ok(None),
+                Err(Errno(libc::ENOTTY | libc::EINVAL)) => self.all = Some(read(&self.file)?),
+                Err(Errno(e)) => return Err(io::Error::from_raw_os_error(e)),
+            }
+        }
+        let all = self.all.iter().flatten();
+        Ok(all.into_iter().find(|m| m.range.end > addr).cloned())
+    }
+
+    /// All mappings of a file.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub(super) fn of_file(file: (u64, u64)) -> io::Result<Vec<Mapping>> {
+        let all = read(&File::open("/proc/self/maps")?)?;
+        Ok(all.into_iter().filter(|m| m.file == file).collect())
+    }
+}
+
+impl From<Query> for Mapping {
+    fn from(q: Query) -> Mapping {
+        let address = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+        Mapping {
+            range: address(q.start)..address(q.end),
+            // The kernel's bits 0 to 2 are those of PROT_READ, PROT_WRITE, PROT_EXEC.
+            protection: i32::try_from(q.vma_flags & 7).unwrap_or(0),
+            is_shared: q.vma_flags & 8 != 0,
+            offset: q.offset,
+            file: (libc::makedev(q.dev[0], q.dev[1]), q.inode),
+            page: address(q.page_size),
+        }
+    }
+}
+
+fn read(mut file: &File) -> io::Result<Vec<Mapping>> {
+    let mut text = String::new();
+    io::Read::read_to_string(&mut file, &mut text)?;
+    Ok(text.lines().filter_map(parse).collect())
+}
+
+/// A line such as `7f00-7f10 rw-p 00001000 fe:01 123 /name`.
+fn parse(line: &str) -> Option<Mapping> {
+    let mut words = line.split_whitespace();
+    let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+    let address = |text: &str| usize::from_str_radix(text, 16).ok();
+    let (start, end) = words.next()?.split_once('-')?;
+    let rights = words.next()?.as_bytes();
+    let offset = hex(words.next()?)?;
+    let (major, minor) = words.next()?.split_once(':')?;
+    let device = |text| u32::from_str_radix(text, 16).ok();
+    let inode = words.next()?.parse().ok()?;
+    let bits = [libc::PROT_READ, libc::PROT_WRITE, libc::PROT_EXEC];
+    let given = bits.iter().zip(rights).filter(|(_, letter)| **letter != b'-');
+    Some(Mapping {
+        range: address(start)?..address(end)?,
+        protection: given.map(|(bit, _)| bit).sum(),
+        is_shared: rights.get(3) == Some(&b's'),
+        offset,
+        file: (libc::makedev(device(major)?, device(minor)?), inode),
+        page: 0,
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_query_and_text_describe_the_same_mappings() {
+        let memory = vec![1u8; 1 << 20];
+        let on_stack = 0u8;
+        let addresses = [
+            memory.as_ptr().addr(),
+            (&raw const on_stack).addr(),
+            test_query_and_text_describe_the_same_mappings as fn() as usize,
+        ];
+        let text = read(&File::open("/proc/self/maps").unwrap()).unwrap();
+        let mut maps = Maps::open().unwrap();
+        for addr in addresses {
+            let asked = maps.at_or_after(addr).unwrap().unwrap();
+            assert!(asked.range.contains(&addr));
+            let read = text.iter().find(|m| m.range.contains(&addr)).unwrap();
+            assert_eq!((read.protection, read.is_shared), (asked.protection, asked.is_shared));
+            assert_eq!((read.offset, read.file), (asked.offset, asked.file));
+        }
+        assert_eq!(maps.at_or_after(usize::MAX - 4095).unwrap(), None);
+    }
+
+    #[test]
+    fn test_line_without_a_name_and_with_words_in_its_name_is_read() {
+        let line = "7f0000001000-7f0000003000 rw-s 0000f000 fe:01 77 /a b (deleted)";
+        let want = Mapping {
+            range: 0x7f00_0000_1000..0x7f00_0000_3000,
+            protection: libc::PROT_READ | libc::PROT_WRITE,
+            is_shared: true,
+            offset: 0xf000,
+            file: (libc::makedev(0xfe, 1), 77),
+            page: 0,
+        };
+        assert_eq!(parse(line), Some(want));
+        let line = "00400000-00401000 r-xp 00000000 00:00 0 ";
+        assert_eq!(parse(line).map(|m| (m.protection, m.file)), Some((5, (0, 0))));
+        assert_eq!(parse("nonsense"), None);
+    }
+}

@@ -1,0 +1,129 @@
+//! Threads of the program, and the kernel for them, that write meanwhile.
+
+use super::*;
+
+/// Three threads write each page and compare what they find with what they wrote last.
+#[test]
+fn test_threads_lose_no_write_while_memory_goes_to_and_fro() {
+    const PAGES: usize = 64;
+    let area = Area::new(PAGES);
+    let (stop, lost, writes) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let word = |page: usize, writer: usize| {
+        let at = area.at + page * PAGE + 8 * writer;
+        // SAFETY: an aligned word of the area, of which all accesses are atomic.
+        unsafe { AtomicU64::from_ptr(ptr::with_exposed_provenance_mut(at)) }
+    };
+    std::thread::scope(|s| {
+        for writer in 0..3 {
+            let (stop, lost, writes, word) = (&stop, &lost, &writes, &word);
+            s.spawn(move || {
+                let mut round = 0;
+                while !stop.load(Relaxed) {
+                    for page in 0..PAGES {
+                        let found = word(page, writer).load(Relaxed);
+                        lost.fetch_add(u64::from(found != round), Relaxed);
+                        word(page, writer).store(round + 1, Relaxed);
+                    }
+                    round += 1;
+                    writes.fetch_add(PAGES as u64, Relaxed);
+                }
+                for page in 0..PAGES {
+                    lost.fetch_add(u64::from(word(page, writer).load(Relaxed) != round), Relaxed);
+                }
+            });
+        }
+        // Until the writers have surely met many conversions.
+        let mut rounds = 0;
+        while rounds < 300 || writes.load(Relaxed) < 200_000 {
+            let first = area.share(rounds % 7 * PAGE, 20 * PAGE);
+            let second = area.share(0, PAGES * PAGE);
+            drop(first);
+            drop(second);
+            rounds += 1;
+        }
+        stop.store(true, Relaxed);
+    });
+    assert_eq!(lost.load(Relaxed), 0, "of {} writes", writes.load(Relaxed));
+}
+
+/// A thread whose reads from a file go to a page in that moment. Where the guard stops the kernel too,
+/// none of them fails.
+#[test]
+fn test_kernel_that_writes_meanwhile_waits_or_fails_and_never_writes_elsewhere() {
+    let area = Area::new(4);
+    let zeros = std::fs::File::open("/dev/zero").unwrap();
+    let (stop, reads) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            while !stop.load(Relaxed) {
+                for page in 0..4 {
+                    area.set(page * PAGE, 1);
+                    let fd = std::os::fd::AsRawFd::as_raw_fd(&zeros);
+                    let read = unsafe { libc::read(fd, area.byte(page * PAGE).cast(), 64) };
+                    match read {
+                        64 => assert_eq!(area.get(page * PAGE), 0, "what was read is lost"),
+                        _ => {
+                            let why = std::io::Error::last_os_error().raw_os_error();
+                            let is_full = lock()
+                                .uffd
+                                .as_ref()
+                                .is_some_and(|u| u.as_ref().is_ok_and(|u| u.is_full));
+                            assert_eq!((read, why, is_full), (-1, Some(libc::EFAULT), false));
+                        }
+                    }
+                    reads.fetch_add(1, Relaxed);
+                }
+            }
+        });
+        let mut rounds = 0;
+        while rounds < 300 || reads.load(Relaxed) < 2_000 {
+            drop(area.share(0, 4 * PAGE));
+            rounds += 1;
+        }
+        stop.store(true, Relaxed);
+    });
+}
+
+/// Threads that register and deregister at once, each in its own memory and all in one.
+#[test]
+fn test_threads_register_at_once() {
+    let common = Area::new(16);
+    std::thread::scope(|s| {
+        for thread in 0..4u8 {
+            let common = &common;
+            s.spawn(move || {
+                let own = Area::new(8);
+                for round in 0..100u8 {
+                    let shared = own.share(usize::from(round % 4) * PAGE + 3, 2 * PAGE);
+                    let also = common.share(usize::from(thread) * 64, 15 * PAGE);
+                    common.set(usize::from(thread) * 64, round);
+                    assert_eq!(rnic(&also, 0), round);
+                    own.set(usize::from(round % 4) * PAGE + 3, round);
+                    assert_eq!(rnic(&shared, 0), round);
+                }
+            });
+        }
+    });
+    assert!(!(0..16).any(|page| common.is_shared(page * PAGE)));
+}
+
+/// The heap, the stack and the lock itself may be in the pages: nothing of them is touched meanwhile.
+#[test]
+fn test_thread_registers_its_own_stack_and_the_heap_that_it_uses() {
+    let mut on_stack = [1u8; 3 * PAGE];
+    let heap = vec![2u8; 2000];
+    for _ in 0..100 {
+        let at = (&raw mut on_stack).expose_provenance();
+        let stack = share(at, on_stack.len()).unwrap();
+        let small = share(heap.as_ptr().expose_provenance(), heap.len()).unwrap();
+        assert_eq!((rnic(&stack, 5), rnic(&small, 1999)), (1, 2));
+        rnic_writes(&stack, 5, 7);
+        // SAFETY: a byte of the array, which the RNIC has written.
+        assert_eq!(unsafe { (&raw const on_stack[5]).read_volatile() }, 7);
+        // Neighbours in the heap are used as ever.
+        drop((0..50).map(|n| vec![n; 100]).collect::<Vec<Vec<u8>>>());
+        rnic_writes(&stack, 5, 1);
+        drop((stack, small));
+    }
+    std::hint::black_box(&mut on_stack);
+}

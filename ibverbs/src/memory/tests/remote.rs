@@ -1,0 +1,219 @@
+//! From the program's memory to the workers of an RNIC and back: of another process (a session over a socket,
+//! whose other end is a thread here) and of this one.
+
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use heddle_base::Seed;
+use heddle_iwarp::{Access, Memory, MrTable, Pd, Qpn, Stag};
+use heddle_verbs::device::{ControlPlane, ControlRequest};
+use heddle_verbs::memory::{RegionMemory, RegionTable, Registry};
+use heddle_verbs::remote::{OpenParams, Policy, serve};
+use heddle_verbs::{Device, DeviceConfig, DeviceError, Hub, Mr, PageSize};
+
+use super::*;
+
+/// Nobody connects here.
+#[derive(Debug)]
+struct Plane;
+
+impl ControlPlane for Plane {
+    fn request(&self, _: ControlRequest) -> Result<(), DeviceError> {
+        Ok(())
+    }
+}
+
+/// An RNIC without workers, but what they see.
+struct Rnic {
+    hub: Arc<Hub>,
+    /// What a worker reaches memory by.
+    memory: RegionMemory,
+}
+
+impl Rnic {
+    fn new() -> Rnic {
+        let regions = Arc::new(RegionTable::new(16, None));
+        let mrs = Arc::new(MrTable::new(&Seed::from_u64(1), 1 << 15));
+        let registry = Arc::new(Registry::new(mrs, regions.clone()));
+        let hub = Hub::new(registry, Box::new(Plane), 1, &Seed::from_u64(2));
+        Rnic { hub, memory: RegionMemory::new(regions) }
+    }
+
+    /// A device of another process.
+    fn serve(&self, policy: Policy) -> (Device, std::thread::JoinHandle<()>) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let hub = self.hub.clone();
+        let thread = std::thread::spawn(move || drop(serve(&hub, policy, &theirs)));
+        let params =
+            OpenParams { memory: 0, queues: 1 << 20, pages: PageSize::Small, name: "t".into() };
+        (Device::open_on(ours, &params).unwrap(), thread)
+    }
+
+    fn place(&self, pd: Pd, stag: Stag, to: u64, bytes: &[u8]) -> Option<()> {
+        let len = u32::try_from(bytes.len()).unwrap();
+        let mrs = self.hub.registry().mrs();
+        let range = mrs.check(pd, Qpn(1), stag, to, len, Access::REMOTE_WRITE).ok()?;
+        self.memory.place(range, bytes);
+        Some(())
+    }
+
+    fn gather(&self, pd: Pd, stag: Stag, to: u64, len: u32) -> Option<Vec<u8>> {
+        let mrs = self.hub.registry().mrs();
+        let range = mrs.check(pd, Qpn(1), stag, to, len, Access::REMOTE_READ).ok()?;
+        let mut bytes = vec![0; len as usize];
+        self.memory.gather(range, &mut bytes);
+        Some(bytes)
+    }
+
+    /// Until nothing is on its way back.
+    fn settle(&self) {
+        let end = Instant::now() + Duration::from_secs(20);
+        loop {
+            self.memory.quiescent();
+            if self.hub.registry().reclaim() == 0 {
+                return;
+            }
+            assert!(Instant::now() < end, "memory does not come back");
+            std::thread::yield_now();
+        }
+    }
+}
+
+const BOTH: Access = Access::REMOTE_WRITE.with(Access::REMOTE_READ);
+
+fn register(device: &Device, pd: Pd, at: usize, len: usize) -> (Mr, Shared) {
+    let shared = share(at, len).unwrap();
+    let range = (shared.offset(), len);
+    let mr = device.register_mr(pd, shared.region(), range, at as u64, BOTH).unwrap();
+    (mr, shared)
+}
+
+fn works_with(rnic: &Rnic, device: &Device) {
+    let pd = device.alloc_pd().unwrap();
+    let area = Area::new(300);
+    area.fill();
+    let on_stack = [7u8; 100];
+    let (first, shared) = register(device, pd, area.at + 10, 5 * PAGE);
+    let (stack, shared_stack) = register(device, pd, on_stack.as_ptr().expose_provenance(), 100);
+    // After the file was sealed against new mappings: beside the first, and over it.
+    let (second, also) = register(device, pd, area.at + 3 * PAGE, 200 * PAGE);
+    let at = |off: usize| (area.at + off) as u64;
+    assert_eq!(rnic.gather(pd, stack.stag(), stack.to(), 100).unwrap(), [7; 100]);
+    assert_eq!(rnic.gather(pd, second.stag(), at(100 * PAGE), 2).unwrap(), [101, 0]);
+    rnic.place(pd, first.stag(), at(4 * PAGE), b"from a peer").unwrap();
+    assert_eq!((area.get(4 * PAGE), area.get(4 * PAGE + 10)), (b'f', b'r'));
+    area.set(4 * PAGE + 1, b'!');
+    assert_eq!(rnic.gather(pd, second.stag(), at(4 * PAGE), 3).unwrap(), b"f!o");
+    assert_eq!(rnic.gather(pd, first.stag(), at(0), 10), None, "not registered");
+    assert_eq!(rnic.gather(pd, first.stag(), at(5 * PAGE + 10), 1), None, "not registered");
+    first.deregister().unwrap();
+    drop(shared);
+    rnic.settle();
+    assert!(!area.is_shared(2 * PAGE) && area.is_shared(4 * PAGE));
+    assert_eq!(rnic.gather(pd, second.stag(), at(4 * PAGE), 3).unwrap(), b"f!o");
+    // The program frees its memory first, which is a defect; the RNIC goes on with the old pages.
+    area.unmap(50 * PAGE, 100 * PAGE);
+    rnic.place(pd, second.stag(), at(60 * PAGE), b"nobody reads this").unwrap();
+    second.deregister().unwrap();
+    drop(also);
+    assert_eq!((area.get(4 * PAGE + 1), area.get(160 * PAGE)), (b'!', 161));
+    stack.deregister().unwrap();
+    drop(shared_stack);
+    rnic.settle();
+    std::hint::black_box(&on_stack);
+}
+
+#[test]
+fn test_workers_of_another_process_reach_memory_of_the_program() {
+    let rnic = Rnic::new();
+    let (device, thread) = rnic.serve(Policy::default());
+    works_with(&rnic, &device);
+    // A child neither takes nor gives anything of it.
+    drop(device);
+    thread.join().unwrap();
+}
+
+#[test]
+fn test_workers_of_this_process_reach_memory_of_the_program() {
+    let rnic = Rnic::new();
+    let config = DeviceConfig { queues: 1 << 20, ..DeviceConfig::default() };
+    let device = rnic.hub.open(&config).unwrap();
+    works_with(&rnic, &device);
+}
+
+/// As many as a program has, at a time.
+#[test]
+fn test_thousands_of_small_registrations_are_there_at_a_time() {
+    const MANY: usize = 3000;
+    let rnic = Rnic::new();
+    let (device, thread) = rnic.serve(Policy::default());
+    let pd = device.alloc_pd().unwrap();
+    let area = Area::new(2 * MANY);
+    area.fill();
+    let all: Vec<_> =
+        (0..MANY).map(|n| register(&device, pd, area.at + 2 * n * PAGE + 64, 64)).collect();
+    for (n, (mr, _)) in all.iter().enumerate() {
+        area.set(2 * n * PAGE + 64, 200);
+        assert_eq!(rnic.gather(pd, mr.stag(), mr.to(), 1).unwrap(), [200]);
+    }
+    for (mr, shared) in all {
+        mr.deregister().unwrap();
+        drop(shared);
+    }
+    assert!(!(0..2 * MANY).any(|page| area.is_shared(page * PAGE)));
+    drop(device);
+    thread.join().unwrap();
+}
+
+/// Prints what registration takes: `cargo test --release -- --ignored --nocapture figures`.
+#[test]
+#[ignore = "measures"]
+fn figures_of_registration() {
+    let rnic = Rnic::new();
+    let (device, thread) = rnic.serve(Policy { memory: 4 << 30, ..Policy::default() });
+    let pd = device.alloc_pd().unwrap();
+    let median = |times: &mut Vec<Duration>| {
+        times.sort();
+        times[times.len() / 2]
+    };
+    for (len, rounds, fresh) in [
+        (PAGE, 2000, true),
+        (PAGE, 2000, false),
+        (64 << 10, 500, true),
+        (1 << 20, 200, true),
+        (1 << 20, 200, false),
+    ] {
+        let mut took: [Vec<Duration>; 4] = Default::default();
+        let area = Area::new(if fresh { rounds * len / PAGE } else { len / PAGE });
+        area.fill();
+        let start = Instant::now();
+        for n in 0..rounds {
+            let at = area.at + if fresh { n * len } else { 0 };
+            let mut last = Instant::now();
+            let mut lap = |step: usize| {
+                took[step].push(last.elapsed());
+                last = Instant::now();
+            };
+            let shared = share(at, len).unwrap();
+            lap(0);
+            let range = (shared.offset(), len);
+            let mr = device.register_mr(pd, shared.region(), range, at as u64, BOTH).unwrap();
+            lap(1);
+            mr.deregister().unwrap();
+            lap(2);
+            drop(shared);
+            lap(3);
+            rnic.memory.quiescent();
+        }
+        let a_second = f64::from(u32::try_from(rounds).unwrap()) / start.elapsed().as_secs_f64();
+        let [share, register, deregister, back] = took.each_mut().map(median);
+        println!(
+            "{} KiB, {}: share {share:?}, register {register:?}, deregister {deregister:?}, give back \
+             {back:?}; {a_second:.0} rounds a second",
+            len >> 10,
+            if fresh { "new memory" } else { "the same memory" },
+        );
+    }
+    drop(device);
+    thread.join().unwrap();
+}
