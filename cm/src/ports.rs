@@ -136,7 +136,7 @@ impl Ports {
     }
 
     /// The addresses and routes of a port.
-    pub(crate) fn net(&self, port: usize) -> Option<&Addressing> {
+    pub fn net(&self, port: usize) -> Option<&Addressing> {
         self.0.get(port).map(|p| &p.net)
     }
 }

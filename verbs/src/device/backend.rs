@@ -10,13 +10,14 @@ use std::sync::Arc;
 use heddle_cm::{AcceptTerms, CmId, ConnectTerms, ListenerId};
 use heddle_iwarp::{Access, Pd};
 
-use super::{Hub, MrInit};
+use super::{DeviceEvents, Hub, MrInit};
 use crate::cq::Cq;
 use crate::error::DeviceError;
 use crate::event::EventQueue;
 use crate::memory::{MrUsage, Region};
 use crate::mr::Mr;
 use crate::params::ListenParams;
+use crate::port::PortInfo;
 use crate::qp::{Qp, QpInit};
 use crate::srq::Srq;
 use crate::waker::Waker;
@@ -26,6 +27,11 @@ use crate::window::HeldStag;
 pub(crate) trait Backend: Send + Sync + Debug {
     /// The RNIC, if it is this process's.
     fn hub(&self) -> Option<&Arc<Hub>>;
+
+    fn ports(&self) -> Result<Vec<PortInfo>, DeviceError>;
+
+    /// `events` is to hear of what happens. Asked again, it may.
+    fn watch(&self, events: &DeviceEvents) -> Result<(), DeviceError>;
 
     fn has_pd(&self, pd: Pd) -> bool;
 

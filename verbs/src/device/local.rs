@@ -46,6 +46,7 @@ pub(crate) struct Local {
     qps: Count,
     cqs: Count,
     srqs: Count,
+    /// Numbers of completion queues and shared receive queues.
     next_cq: AtomicU32,
     /// Registrations wait a little for memory that is on its way back.
     patient: bool,
@@ -112,6 +113,7 @@ impl Local {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
+        self.hub.board.unsubscribe(self.id);
         self.request(Request::AppGone, None, None)
             .inspect_err(|_| self.closed.store(false, Ordering::Release))
     }
@@ -149,6 +151,7 @@ impl Local {
         // Of an application that is gone nothing is known any more.
         if !self.closed.load(Ordering::Acquire) {
             let _ = self.request(Request::ForgetQp { qpn }, None, None);
+            self.hub.board.forget_qp(self.id, qpn);
         }
         if let Some(word) = lock(&self.slots).get_mut(bell as usize / 64) {
             *word &= !(1 << (bell % 64));

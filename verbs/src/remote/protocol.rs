@@ -48,11 +48,18 @@
 //! # Events
 //!
 //! [`heddle_cm::Event`] as serde writes it. Their receiver says with `taken` how many its application
-//! has taken; while thousands are not, its listeners refuse peers.
+//! has taken; while thousands are not, its listeners refuse peers. After `watch`, what happens to the device
+//! and its objects ([`DeviceEvent`]) comes too, and is not counted:
+//!
+//! ```text
+//! < {"v":1,"device":{"qp-fatal":7}}
+//! ```
 
 use heddle_cm::Event;
 use heddle_iwarp::Access;
 use serde::{Deserialize, Serialize};
+
+use crate::device::DeviceEvent;
 
 /// The first request of a connection that becomes a device.
 pub const OPEN: &str = "device-open";
@@ -129,6 +136,10 @@ pub enum Request {
     Taken(Count),
     /// Ends everything. Requests after it are refused.
     Close,
+    /// The ports. [`Ports`].
+    Ports,
+    /// What happens to the device and its objects is told from here on.
+    Watch,
 }
 
 impl Request {
@@ -144,6 +155,15 @@ impl Request {
 
 /// What the server says of its own accord.
 pub type Told = heddle_socket::Event<Event>;
+
+/// The same of the device and its objects.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ToldOfDevice {
+    /// [`heddle_socket::document::VERSION`].
+    pub v: u32,
+    /// What happened.
+    pub device: DeviceEvent,
+}
 
 macro_rules! documents {
     ($($(#[$doc:meta])* $name:ident { $($(#[$of:meta])* $field:ident: $type:ty,)* })*) => {
@@ -170,7 +190,7 @@ pub use memory::{
     AllocFast, AllocMr, AllocWindow, BindWindow, Deregistered, Id, Len, NewMr, NewStag, OfPd,
     RegisterMr, RegisterReserved, SetAside, Usage, WindowBound,
 };
-pub use opening::{Limits, Open, Opened};
+pub use opening::{Limits, Open, Opened, Ports};
 pub use queues::{
     Block, CreateCq, CreateQp, CreateSrq, NewPd, NewQp, PdName, QpName, ResizeCq, Resized,
 };

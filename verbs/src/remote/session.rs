@@ -27,12 +27,12 @@ use heddle_socket::wire::{ForeignFd, Inbox};
 use serde::Serialize;
 
 use super::policy::Policy;
-use super::protocol::{Request, Told};
-use crate::account::{Account, Over, Reserved};
+use super::protocol::{Ports, Request, Told, ToldOfDevice};
+use crate::account::{Account, Kind, Over, Reserved};
 use crate::closer;
 use crate::cq::Cq;
 use crate::device::local::Local;
-use crate::device::{Device, Hub};
+use crate::device::{Device, DeviceEvents, Hub};
 use crate::error::DeviceError;
 use crate::event::{EventQueue, Taken};
 use crate::memory::{Region, RegisterError};
@@ -114,6 +114,8 @@ pub struct Session {
     state: State,
     /// Where the control plane tells of listeners and connections.
     events: EventQueue,
+    /// Where it tells of the device and its objects, once the application wants to know.
+    device_events: Option<DeviceEvents>,
     /// Of whoever has the socket.
     waker: Waker,
     /// Of [`closer`].
@@ -181,6 +183,7 @@ impl Session {
             name: String::new(),
             state: State::New,
             events: EventQueue::new(Some(waker.clone())),
+            device_events: None,
             waker,
             lane: closer::MEMORY,
             untaken: VecDeque::new(),
@@ -236,7 +239,11 @@ impl Session {
         if let Some(answer) = self.out.pop_front() {
             return Some(answer);
         }
-        let (event, taken) = self.events.pass_on()?;
+        let Some((event, taken)) = self.events.pass_on() else {
+            let device = self.device_events.as_ref()?.poll()?;
+            let bytes = to_line(&ToldOfDevice { v: VERSION, device });
+            return Some(Outgoing { bytes, fds: Vec::new() });
+        };
         self.note(&event);
         self.untaken.push_back(taken);
         self.counters.events += 1;
@@ -314,6 +321,7 @@ impl Session {
 
     /// The application is to have nothing from here on.
     fn end_device(&mut self) {
+        self.device_events = None;
         self.state = match std::mem::replace(&mut self.state, State::Closing(None)) {
             State::Open(open) => State::Closing(Some(open)),
             closing @ State::Closing(_) => closing,
@@ -388,6 +396,23 @@ impl Session {
             | Request::Reject(_)
             | Request::Disconnect(_)
             | Request::Taken(_) => self.carry_out_connection(&open, request),
+            Request::Ports => {
+                done(&Ports { ports: open.device.ports().map_err(|e| self.fault(e))? })
+            }
+            Request::Watch => {
+                let held = match &self.device_events {
+                    Some(_) => None,
+                    // Of this process: an `epoll` and an event descriptor.
+                    None => Some(self.account.take(Kind::Descriptors, 2).map_err(over)?),
+                };
+                let events = open.device.events().map_err(|e| self.fault(e))?;
+                events.set_reader(self.waker.clone());
+                if held.is_some() {
+                    self.held.extend(held);
+                    self.device_events = Some(events);
+                }
+                done(&())
+            }
             Request::Close => {
                 open.device.close().map_err(|e| self.fault(e))?;
                 self.end_device();

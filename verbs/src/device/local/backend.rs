@@ -5,15 +5,25 @@ use core::net::SocketAddr;
 use heddle_cm::{AcceptTerms, ConnectTerms};
 
 use super::*;
-use crate::device::{Backend, MrInit, Reserved};
+use crate::device::{Backend, DeviceEvents, MrInit, Reserved};
 use crate::memory::{MrUsage, Region};
 use crate::mr::Mr;
 use crate::params::ListenParams;
+use crate::port::PortInfo;
 use crate::window::HeldStag;
 
 impl Backend for Local {
     fn hub(&self) -> Option<&Arc<Hub>> {
         Some(&self.hub)
+    }
+
+    fn ports(&self) -> Result<Vec<PortInfo>, DeviceError> {
+        Ok(self.hub.board.ports())
+    }
+
+    fn watch(&self, events: &DeviceEvents) -> Result<(), DeviceError> {
+        self.hub.board.subscribe(self.id, events);
+        Ok(())
     }
 
     fn has_pd(&self, pd: Pd) -> bool {
@@ -57,7 +67,8 @@ impl Backend for Local {
         let domain = self.domain(pd)?;
         let place = self.srqs.take("shared receive queues", self.limits.max_srqs)?;
         let place = place.paid(self.pay(&[Kind::SharedReceiveQueues])?);
-        Ok(Srq::new(&self.area, pd, size, waker, (place, domain))?)
+        let number = self.next_cq.fetch_add(1, Ordering::Relaxed);
+        Ok(Srq::new(&self.area, number, pd, size, waker, (place, domain))?)
     }
 
     fn create_qp(self: Arc<Self>, pd: Pd, init: QpInit) -> Result<Qp, DeviceError> {

@@ -161,6 +161,8 @@ mod tests {
             ("disconnect", json!({ "conn": 1 })),
             ("taken", json!({ "count": 1 })),
             ("close", Value::Null),
+            ("ports", Value::Null),
+            ("watch", Value::Null),
         ]
         .map(|(op, args)| json!({ "v": 1, "id": 1, "op": op, "args": args }))
         .into()
