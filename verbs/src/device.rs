@@ -30,15 +30,18 @@ mod connections;
 mod events;
 mod hub;
 pub(crate) mod local;
+mod names;
 mod pd;
 mod registration;
 
 pub(crate) use backend::{Backend, Reserved};
 pub use board::Board;
+pub use connections::BoundAddr;
 pub(crate) use events::WeakEvents;
 pub use events::{DeviceEvent, DeviceEvents};
 pub use hub::Hub;
 pub(crate) use local::Domain;
+pub use names::{DYNAMIC_PORTS, ReserveError};
 pub use pd::OwnedPd;
 pub use registration::{MrInit, Reservation};
 

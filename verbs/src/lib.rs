@@ -45,7 +45,8 @@ pub mod worker;
 pub use connection::{Connecting, Connection, ConnectionError, Ends, Incoming, Listener};
 pub use cq::{Arm, ChannelError, CompletionChannel, Cq, CqOverflow, WaitError};
 pub use device::{
-    Board, Device, DeviceConfig, DeviceEvent, DeviceEvents, Hub, MrInit, OwnedPd, Reservation,
+    Board, BoundAddr, DYNAMIC_PORTS, Device, DeviceConfig, DeviceEvent, DeviceEvents, Hub, MrInit,
+    OwnedPd, Reservation, ReserveError,
 };
 pub use error::{BatchError, DeviceError};
 pub use event::{EventQueue, Taken};

@@ -18,7 +18,7 @@ use crate::memory::{MrUsage, Region};
 use crate::mr::Mr;
 use crate::params::ListenParams;
 use crate::port::PortInfo;
-use crate::qp::{Qp, QpInit};
+use crate::qp::{Owner, Qp, QpInit};
 use crate::srq::Srq;
 use crate::waker::Waker;
 use crate::window::HeldStag;
@@ -80,9 +80,17 @@ pub(crate) trait Backend: Send + Sync + Debug {
     /// STags of the application, or of one of its protection domains.
     fn mr_usage(&self, pd: Option<Pd>) -> Option<MrUsage>;
 
+    /// Reserves an address; whoever drops the owner gives it back.
+    fn reserve_addr(
+        self: Arc<Self>,
+        addr: SocketAddr,
+    ) -> Result<(SocketAddr, u64, Owner), DeviceError>;
+
+    /// `reserved` is the number of the reservation of `addr`.
     fn listen(
         &self,
         addr: SocketAddr,
+        reserved: Option<u64>,
         params: ListenParams,
         events: &EventQueue,
     ) -> Result<ListenerId, DeviceError>;

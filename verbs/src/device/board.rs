@@ -1,5 +1,6 @@
 //! What the RNIC's process tells its applications of: ports, and what becomes of each device's objects.
 
+use core::net::IpAddr;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
@@ -8,6 +9,7 @@ use heddle_iwarp::Qpn;
 
 use super::events::{DeviceEvent, DeviceEvents, WeakEvents};
 use super::lock;
+use super::names::{Holder, Names};
 use crate::port::{PortAddr, PortInfo, PortLink, PortProbe};
 use crate::qp::Qp;
 
@@ -16,6 +18,8 @@ use crate::qp::Qp;
 pub struct Board {
     ports: Mutex<Vec<Port>>,
     devices: Mutex<Devices>,
+    /// What is reserved, and where applications listen.
+    pub(super) names: Names,
 }
 
 #[derive(Debug)]
@@ -59,6 +63,13 @@ impl Board {
         lock(&self.ports).iter().map(info).collect()
     }
 
+    /// Returns true if a port has the address, or if none are known.
+    pub(crate) fn may_have(&self, addr: IpAddr) -> bool {
+        let ports = lock(&self.ports);
+        let mut addresses = ports.iter().flat_map(|port| &port.addresses);
+        ports.is_empty() || addresses.any(|of_port| of_port.addr == addr)
+    }
+
     /// The addresses of each port from here on. Devices hear of the ports where others are.
     pub fn set_addresses(&self, all: impl Iterator<Item = Vec<PortAddr>>) {
         let mut changed = Vec::new();
@@ -88,8 +99,11 @@ impl Board {
         self.tell_all(&changed);
     }
 
-    /// An application is told of a connection, which has this queue pair.
+    /// An application is told of a listener, or of a connection, which has this queue pair.
     pub fn note(&self, app: AppId, event: &Event, qp: Option<&Qp>) {
+        if let Event::ListenFailed { id, .. } = event {
+            self.names.give_up(Holder::Listener(*id));
+        }
         if let Some(events) = self.events_of(app) {
             events.note(event, qp);
         }
@@ -104,7 +118,8 @@ impl Board {
     /// The device of `app` hears of what happens from here on.
     pub(crate) fn subscribe(&self, app: AppId, events: &DeviceEvents) {
         // Where no other device hears of them, what became of the links before is nobody's event.
-        match lock(&self.devices).by_app.is_empty() {
+        let is_first = lock(&self.devices).by_app.is_empty();
+        match is_first {
             true => lock(&self.ports).iter_mut().for_each(|port| port.link = port.probe.link()),
             false => self.look_at_links(),
         }

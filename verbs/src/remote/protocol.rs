@@ -136,6 +136,10 @@ pub enum Request {
     Taken(Count),
     /// Ends everything. Requests after it are refused.
     Close,
+    /// Reserves an address for a listener. [`ReservedAddr`].
+    ReserveAddr(ReserveAddr),
+    /// Gives it back.
+    DestroyReservedAddr(Id),
     /// The ports. [`Ports`].
     Ports,
     /// What happens to the device and its objects is told from here on.
@@ -185,7 +189,9 @@ mod memory;
 mod opening;
 mod queues;
 
-pub use connections::{Accept, Connect, Connecting, Count, Listen, Listening, Reject};
+pub use connections::{
+    Accept, Connect, Connecting, Count, Listen, Listening, Reject, ReserveAddr, ReservedAddr,
+};
 pub use memory::{
     AllocFast, AllocMr, AllocWindow, BindWindow, Deregistered, Id, Len, NewMr, NewStag, OfPd,
     RegisterMr, RegisterReserved, SetAside, Usage, WindowBound,

@@ -50,6 +50,7 @@ mod preparing;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 mod tests;
 
+use connections::{Bound, Listener};
 use objects::Objects;
 use opening::Job;
 
@@ -125,7 +126,9 @@ pub struct Session {
     out: VecDeque<Outgoing>,
     jobs: VecDeque<Job>,
     objects: Objects,
-    listeners: HashMap<u64, (SocketAddr, Reserved)>,
+    listeners: HashMap<u64, Listener>,
+    /// Addresses that are reserved.
+    bound: HashMap<u64, Bound>,
     /// Peers that wait for the application's answer.
     asked: HashSet<u64>,
     /// Connections it makes or has accepted.
@@ -191,6 +194,7 @@ impl Session {
             jobs: VecDeque::new(),
             objects: Objects::default(),
             listeners: HashMap::new(),
+            bound: HashMap::new(),
             asked: HashSet::new(),
             conns: HashMap::new(),
             counters: SessionCounters::default(),
@@ -289,6 +293,7 @@ impl Session {
         }
         *open = None;
         self.listeners.clear();
+        self.bound.clear();
         self.conns.clear();
         self.objects.linger(&self.account);
         // Frames that are on their way may still refer to the memory.
@@ -304,14 +309,15 @@ impl Session {
     /// and it hears of that; all else that it has stays.
     pub fn set_policy(&mut self, policy: Policy) {
         self.policy = policy;
-        let State::Open(open) = &self.state else { return };
+        let State::Open(Open { device, .. }) = &self.state else { return };
+        let device = device.clone();
         let may = |at: &SocketAddr| self.policy.may_listen(*at);
         let ended: Vec<_> =
-            self.listeners.iter().filter(|(_, (at, _))| !may(at)).map(|(id, _)| *id).collect();
+            self.listeners.iter().filter(|(_, l)| !may(&l.addr)).map(|(id, _)| *id).collect();
         for id in ended {
             // One that the control plane has no room for now ends with the next policy, or never was.
-            if open.device.unlisten(ListenerId(id)).is_ok() {
-                self.listeners.remove(&id);
+            if device.unlisten(ListenerId(id)).is_ok() {
+                self.forget_listener(id);
                 let error = ListenFailure::Withdrawn;
                 let event = CmEvent::ListenFailed { id: ListenerId(id), error };
                 self.events.push(event, &Taken::default());
@@ -389,7 +395,9 @@ impl Session {
         };
         match request {
             Request::AddRegion(args) => self.add_region(id, args.len, fds),
-            Request::Listen(_)
+            Request::ReserveAddr(_)
+            | Request::DestroyReservedAddr(_)
+            | Request::Listen(_)
             | Request::Unlisten(_)
             | Request::Connect(_)
             | Request::Accept(_)

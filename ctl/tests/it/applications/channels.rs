@@ -23,7 +23,8 @@ fn test_each_arm_has_one_event_although_completions_are_polled_meanwhile() {
                 recv_cq: cq.clone(),
                 ..init.depths(16, 16)
             });
-            let (ours, theirs) = nodes.connect_to(&device, ends.unwrap(), &listener, 7000);
+            let (ours, theirs) =
+                Nodes::connect_to(&device, ends.unwrap(), &listener, addr(THEM, 7000));
             let source = theirs.alloc_mr(8, Access::NONE).unwrap();
             pairs.push((cq, ours, theirs, source));
         }

@@ -1,6 +1,7 @@
 //! What applications have of an RNIC that runs, in its process and through a socket: each test runs both
 //! ways.
 
+mod addresses;
 mod channels;
 mod events;
 
@@ -8,14 +9,15 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::net::UnixStream;
 use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use heddle_base::Seed;
-use heddle_ctl::{EndpointConfig, Node};
+use heddle_ctl::{EndpointConfig, Node, Question, Reply};
 use heddle_dataplane::eal::allowed_cpus;
 use heddle_iwarp::mpa::frame::RtrSet;
-use heddle_tcp::{Cidr, ConnConfig};
+use heddle_tcp::{Addressing, Cidr, ConnConfig};
 use heddle_verbs::remote::{OpenParams, Policy, serve};
 use heddle_verbs::{
     ConnectParams, Connection, Device, DeviceConfig, DeviceLimits, Ends, Listener, MpaOptions,
@@ -111,15 +113,14 @@ impl Nodes {
     /// A connection from `ends` to a listener of the other RNIC.
     fn connect(&self, device: &Device, ends: Ends, port: u16) -> (Connection, Connection) {
         let listener = self.them.device().bind((THEM, port)).unwrap();
-        self.connect_to(device, ends, &listener, port)
+        Nodes::connect_to(device, ends, &listener, addr(THEM, port))
     }
 
     fn connect_to(
-        &self,
         device: &Device,
         ends: Ends,
         listener: &Listener,
-        port: u16,
+        at: SocketAddr,
     ) -> (Connection, Connection) {
         // Either side may speak first.
         let options = MpaOptions::new().peer_to_peer(RtrSet::ALL);
@@ -127,7 +128,7 @@ impl Nodes {
             protocol: Protocol::Mpa(options),
             ..ConnectParams::new(ends.qp.clone())
         };
-        let connecting = device.dial_with((THEM, port), params, ends).unwrap();
+        let connecting = device.dial_with(at, params, ends).unwrap();
         let theirs = listener.accept().unwrap();
         (connecting.wait().unwrap(), theirs)
     }
@@ -153,6 +154,16 @@ fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
 
 fn addr(ip: Ipv4Addr, port: u16) -> SocketAddr {
     (ip, port).into()
+}
+
+/// Gives our RNIC these addresses.
+fn readdress(nodes: &Nodes, addrs: &[(Ipv4Addr, u8)]) {
+    let addrs = addrs.iter().map(|(ip, prefix)| Cidr::new((*ip).into(), *prefix).unwrap());
+    let nets = vec![Addressing::new(addrs.collect(), Vec::new()).unwrap()];
+    let (to, done) = channel();
+    let reply = Reply::new(move |answer| to.send(answer).unwrap());
+    nodes.us.asker().ask(Question::SetAddressing { nets, reply }).unwrap();
+    assert_eq!(done.recv_timeout(PATIENCE).unwrap(), Ok(()));
 }
 
 /// Runs a test for an application of each kind.

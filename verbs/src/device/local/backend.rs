@@ -2,10 +2,12 @@
 
 use core::net::SocketAddr;
 
-use heddle_cm::{AcceptTerms, ConnectTerms};
+use heddle_cm::{AcceptTerms, ConnectTerms, Event, ListenError, ListenFailure};
 
 use super::*;
+use crate::device::names::Holder;
 use crate::device::{Backend, DeviceEvents, MrInit, Reserved};
+use crate::event::Taken;
 use crate::memory::{MrUsage, Region};
 use crate::mr::Mr;
 use crate::params::ListenParams;
@@ -129,20 +131,38 @@ impl Backend for Local {
         }
     }
 
+    fn reserve_addr(
+        self: Arc<Self>,
+        addr: SocketAddr,
+    ) -> Result<(SocketAddr, u64, Owner), DeviceError> {
+        self.reserve_allowed(addr, |_| true)
+    }
+
     fn listen(
         &self,
         addr: SocketAddr,
+        reserved: Option<u64>,
         params: ListenParams,
         events: &EventQueue,
     ) -> Result<ListenerId, DeviceError> {
         let id = ListenerId(self.next_id());
+        if !self.hub.board.names.listen(self.id, addr, id, reserved) {
+            // As where another listens: the control plane answers that by an event.
+            let error = ListenFailure::Worker(ListenError::InUse);
+            events.push(Event::ListenFailed { id, error }, &Taken::default());
+            return Ok(id);
+        }
         let request = heddle_cm::Request::Listen { id, addr, params };
-        self.request(request, None, Some(events.clone()))?;
+        let names = &self.hub.board.names;
+        self.request(request, None, Some(events.clone()))
+            .inspect_err(|_| names.give_up(Holder::Listener(id)))?;
         Ok(id)
     }
 
     fn unlisten(&self, id: ListenerId) -> Result<(), DeviceError> {
-        self.request(heddle_cm::Request::Unlisten { id }, None, None)
+        self.request(heddle_cm::Request::Unlisten { id }, None, None)?;
+        self.hub.board.names.give_up(Holder::Listener(id));
+        Ok(())
     }
 
     fn connect(

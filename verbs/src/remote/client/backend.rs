@@ -21,8 +21,8 @@ use crate::params::ListenParams;
 use crate::port::PortInfo;
 use crate::qp::{Owner, Qp, QpInit};
 use crate::remote::protocol::{
-    self, Block, Connecting, Listening, NewMr, NewPd, NewQp, QpName, Request, Resized, SetAside,
-    Usage, bits,
+    self, Block, Connecting, Id, Listening, NewMr, NewPd, NewQp, QpName, Request, Resized,
+    SetAside, Usage, bits,
 };
 use crate::srq::Srq;
 use crate::waker::Waker;
@@ -213,13 +213,27 @@ impl Backend for Remote {
         })
     }
 
+    fn reserve_addr(
+        self: Arc<Self>,
+        addr: SocketAddr,
+    ) -> Result<(SocketAddr, u64, Owner), DeviceError> {
+        let request = Request::ReserveAddr(protocol::ReserveAddr { addr });
+        let answer: protocol::ReservedAddr = self.link.call(&request)?;
+        if let Some(why) = answer.refused {
+            return Err(DeviceError::Address(addr, why));
+        }
+        let told = Request::DestroyReservedAddr(Id { id: answer.id });
+        Ok((answer.addr, answer.id, self.owner(told)))
+    }
+
     fn listen(
         &self,
         addr: SocketAddr,
+        bound: Option<u64>,
         params: ListenParams,
         events: &EventQueue,
     ) -> Result<ListenerId, DeviceError> {
-        let request = Request::Listen(protocol::Listen { addr, params });
+        let request = Request::Listen(protocol::Listen { addr, params, bound });
         let events = events.clone();
         let then = link::then(move |new: &Listening, routes| routes.listen(new.listener, events));
         let (new, _): (Listening, _) = self.link.call_with(&request, &[], Some(then))?;
