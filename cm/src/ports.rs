@@ -192,11 +192,7 @@ impl Ports {
 
     /// The addresses and routes of a port.
     pub fn net(&self, port: usize) -> Option<&Addressing> {
-<<<<<<< HEAD
         self.all.get(port).map(|p| &p.net)
-=======
-        self.0.get(port).map(|p| &p.net)
->>>>>>> w-gaps
     }
 }
 

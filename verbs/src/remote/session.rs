@@ -395,7 +395,6 @@ impl Session {
             State::Closing(_) => return Err(invalid("the device is closed")),
         };
         match request {
-<<<<<<< HEAD
             Request::AddRegion(args) => self.add_region(id, args, fds),
             Request::RegisterMr(args) => match self.objects.sparse(args.region) {
                 Some(region) => self.register_sparse(id, args, region),
@@ -405,13 +404,9 @@ impl Session {
                     result.map_err(|refused| refused.into_fault(|e| self.fault(e)))
                 }
             },
-            Request::Listen(_)
-=======
-            Request::AddRegion(args) => self.add_region(id, args.len, fds),
             Request::ReserveAddr(_)
             | Request::DestroyReservedAddr(_)
             | Request::Listen(_)
->>>>>>> w-gaps
             | Request::Unlisten(_)
             | Request::Connect(_)
             | Request::Accept(_)
