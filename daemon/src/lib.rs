@@ -24,6 +24,7 @@ pub mod interfaces;
 pub mod log;
 mod metrics;
 mod nfs;
+pub mod private;
 pub mod rnic;
 pub mod service;
 mod services;

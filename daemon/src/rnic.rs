@@ -131,6 +131,8 @@ pub fn open(config: &Config, progress: &Progress) -> Result<(Eal, Endpoint), Sta
     };
     let pools = config.ports.iter();
     let pools = pools.map(|p| (p.mtu, p.workers as u64 * u64::from(limits.frames)));
+    let inner = &config.inner;
+    let pools = pools.chain([(inner.mtu, inner.workers as u64 * u64::from(inner.frames))]);
     let eal = start_eal(pools, eal, config.dpdk.memory)?;
     let open = |p: &Port| {
         let (device, on_bus) = match &p.source {
@@ -172,6 +174,8 @@ fn setup(config: &Config) -> RnicSetup {
         queues: (config.memory.queues as usize) << 20,
         infiniband: config.infiniband,
         ib_keepalive: config.ib_keepalive,
+        inner: Some(config.inner),
+        max_regions: config.regions(),
         tcp: ConnConfig { keepalive: config.keepalive, ..setup.tcp },
         ..setup
     };

@@ -188,6 +188,8 @@ fn of_flags(args: &Args) -> Result<Config, Failure> {
             addresses: args.net.ips.clone(),
             routes: args.net.gateway.map(Route::default_via).into_iter().collect(),
         }],
+        inner: config::inner(),
+        private: None,
         workers: config::Workers {
             lcores: args.lcores.as_ref().map(|l| l.cores().to_vec()).unwrap_or_default(),
             idle: args.idle.policy(),

@@ -44,8 +44,31 @@ fn say(host: &Host, from: Ipv4Addr, tid: u64, message: Message) {
 }
 
 /// The messages that came to `to` until `take` finds its own among them.
-fn wait<T>(host: &mut Host, to: Ipv4Addr, mut take: impl FnMut(Message) -> Option<T>) -> T {
+fn wait<T>(host: &mut Host, to: Ipv4Addr, take: impl FnMut(Message) -> Option<T>) -> T {
+    wait_and(host, to, take, |_| ())
+}
+
+/// Says `message` until `take` finds its answer: a busy machine loses datagrams.
+fn ask<T>(
+    host: &mut Host,
+    from: Ipv4Addr,
+    (tid, message): (u64, Message),
+    take: impl FnMut(Message) -> Option<T>,
+) -> T {
+    let packet = packet(from, tid, message);
+    put(host, from, &packet);
+    wait_and(host, from, take, |host| put(host, from, &packet))
+}
+
+/// Calls `again` each time that a second has passed without what `take` looks for.
+fn wait_and<T>(
+    host: &mut Host,
+    to: Ipv4Addr,
+    mut take: impl FnMut(Message) -> Option<T>,
+    again: impl Fn(&Host),
+) -> T {
     let start = Instant::now();
+    let mut next = Duration::from_secs(1);
     loop {
         for bytes in std::mem::take(&mut host.datagrams) {
             let Ok(ud) = UdPacket::parse_gsi(&bytes) else { continue };
@@ -56,7 +79,12 @@ fn wait<T>(host: &mut Host, to: Ipv4Addr, mut take: impl FnMut(Message) -> Optio
                 return found;
             }
         }
-        assert!(start.elapsed() < PATIENCE, "no answer");
+        let waited = start.elapsed();
+        assert!(waited < PATIENCE, "no answer");
+        if waited > next {
+            next += Duration::from_secs(1);
+            again(host);
+        }
         host.poll(Duration::from_millis(20));
     }
 }
@@ -74,8 +102,9 @@ struct Conn {
 
 impl Conn {
     fn new(host: &mut Host, from: Ipv4Addr, name: u32) -> Conn {
-        say(host, from, 7, Message::Req(Box::new(req(from, name))));
-        let rep = wait(host, from, |m| if let Message::Rep(rep) = m { Some(rep) } else { None });
+        let asked = (7, Message::Req(Box::new(req(from, name))));
+        let reply = |m| if let Message::Rep(rep) = m { Some(rep) } else { None };
+        let rep = ask(host, from, asked, reply);
         let conn = Conn { from, name: CommId(name), rep };
         say(host, from, 7, conn.rtu());
         conn
@@ -91,8 +120,8 @@ impl Conn {
 
     /// It is there to the last, and ends in order.
     fn assert_ends_in_order(self, host: &mut Host, target: &Target) {
-        say(host, self.from, 8, self.dreq(self.rep.local_qpn.get()));
-        wait(host, self.from, |m| matches!(m, Message::Drep(_)).then_some(()));
+        let asked = (8, self.dreq(self.rep.local_qpn.get()));
+        ask(host, self.from, asked, |m| matches!(m, Message::Drep(_)).then_some(()));
         let ended = target.ended(SocketAddr::from((self.from, PORT)));
         assert_eq!(ended.reason, Ok(DisconnectReason::Orderly));
     }

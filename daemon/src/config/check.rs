@@ -66,6 +66,8 @@ pub(super) fn check(text: &str, accounts: &Accounts, file: File) -> Result<Confi
         clients: c.clients(&file.client, &limits),
         shutdown: c.time(&file.shutdown.deadline, Duration::from_secs(5)),
         ports,
+        inner: super::inner(),
+        private: None,
     };
     if c.problems.is_empty() { Ok(config) } else { Err(c.done()) }
 }

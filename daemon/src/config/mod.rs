@@ -13,6 +13,7 @@
 mod check;
 mod file;
 pub(crate) mod forward;
+mod private;
 mod problem;
 mod value;
 
@@ -20,7 +21,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 use std::path::{Path, PathBuf};
 
-use heddle_ctl::Patience;
+use heddle_ctl::{InnerSetup, Patience};
 use heddle_dataplane::{Hugepages, IdlePolicy, IovaMode, PortSource};
 use heddle_tcp::{Cidr, Keepalive, Route};
 use heddle_verbs::remote::Policy;
@@ -30,8 +31,18 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::service::ServiceSpec;
 
 pub use forward::Forward;
+pub use private::Private;
 pub use problem::{ConfigError, Problem};
 pub use value::{Accounts, Principal, cidr};
+
+/// Regions of memory of an appliance, and of a private RNIC, whose programs bring many small ones.
+const REGIONS: usize = 256;
+const PRIVATE_REGIONS: u32 = 16 << 10;
+
+/// The inner port of an appliance: frames as large as those of its other ports may be.
+pub fn inner() -> InnerSetup {
+    InnerSetup { mtu: 9000, ..InnerSetup::default() }
+}
 
 /// MiB of registered memory that may be asked for.
 pub const MAX_MEMORY: u32 = 64 << 10;
@@ -47,8 +58,12 @@ pub struct Config {
     pub control: Option<Control>,
     /// Where Prometheus asks, over HTTP of the kernel's TCP; nowhere when absent.
     pub metrics: Option<SocketAddr>,
-    /// Where it is reached, one at least.
+    /// Where it is reached; one at least, unless it is private.
     pub ports: Vec<Port>,
+    /// By which it connects to itself.
+    pub inner: InnerSetup,
+    /// Absent for an appliance.
+    pub private: Option<Private>,
     /// The threads that move data.
     pub workers: Workers,
     /// Memory of the services.
@@ -263,12 +278,20 @@ impl Config {
 
     /// What root and the user of the process may have without a rule.
     pub fn usual_policy(&self) -> Policy {
-        usual_policy(&self.limits)
+        match self.private {
+            Some(_) => private::policy(&self.limits),
+            None => usual_policy(&self.limits),
+        }
     }
 
-    /// Workers of all ports.
+    /// Workers of all ports, without those of the inner one.
     pub fn worker_count(&self) -> usize {
         self.ports.iter().map(|p| p.workers).sum()
+    }
+
+    /// Regions of memory that all applications together may bring.
+    pub(crate) fn regions(&self) -> usize {
+        if self.private.is_some() { PRIVATE_REGIONS as usize } else { REGIONS }
     }
 
     /// The listener at `addr` that forwards.

@@ -49,8 +49,7 @@ pub(super) enum End {
 }
 
 /// Takes clients, for ever.
-pub(super) async fn accept(listener: UnixListener, app: Rc<Appliance>) {
-    let seats = Seats::default();
+pub(super) async fn accept(listener: UnixListener, app: Rc<Appliance>, seats: Seats) {
     loop {
         if guest::too_many_closing() {
             sleep(PAUSE).await;
@@ -153,7 +152,7 @@ async fn talk(guest: &Guest, app: &Appliance, (peer, pid): (Peer, Option<i32>)) 
         if let Err(e) = inbox.check_fds() {
             return End::Broken(e.into_io());
         }
-        match timeout(IDLE, guest.read(&mut inbox)).await {
+        match timeout(patience(app), guest.read(&mut inbox)).await {
             Err(_) => return End::Idle,
             Ok(Ok(Next::Read(Received::Octets(_)))) => {}
             Ok(Ok(Next::Read(Received::End))) => return End::Gone,
@@ -167,6 +166,12 @@ async fn talk(guest: &Guest, app: &Appliance, (peer, pid): (Peer, Option<i32>)) 
             Ok(Err(e)) => return End::Broken(e),
         }
     }
+}
+
+/// How long a client may say nothing. That of a private RNIC may do so for ever: it keeps the RNIC for a
+/// program that has not opened a device yet, or is between two.
+fn patience(app: &Appliance) -> Duration {
+    if app.config.borrow().private.is_some() { Duration::MAX } else { IDLE }
 }
 
 /// What a line begins a session with; anything else it says is the session's to read.

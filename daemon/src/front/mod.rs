@@ -32,15 +32,19 @@ use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::appliance::Appliance;
-use crate::config::Config;
+use crate::config::{Config, Private};
 use crate::interfaces::Interfaces;
 use crate::log::Logging;
 use crate::rnic::StartError;
 
+use seats::Seats;
 pub(crate) use socket::permit;
 
 /// How often it is looked whether everything runs.
 const LOOK: Duration = Duration::from_millis(500);
+
+/// The same for a private RNIC, which costs nothing while its programs sleep.
+const PRIVATE_LOOK: Duration = Duration::from_secs(2);
 
 /// How often ports are asked about their links: a system call or three for an interface of the kernel.
 const LINKS: Duration = Duration::from_millis(100);
@@ -192,9 +196,10 @@ async fn live(
         for f in &app.config.borrow().forward {
             say(&format!("{f} listening on {}\n", f.addr));
         }
+        let seats = Seats::default();
         if let Some(socket) = socket {
             let listener = socket.listener().map_err(|e| e.to_string())?;
-            spawn_local(client::accept(listener, Rc::clone(app)));
+            spawn_local(client::accept(listener, Rc::clone(app), seats.clone()));
         }
         if let Some(listener) = metrics {
             if let Ok(addr) = listener.local_addr() {
@@ -203,7 +208,11 @@ async fn live(
             app.exposer.serve(listener, Rc::clone(app)).await;
         }
         notify::ready();
-        run_on(app, &mut signals, interfaces).await?;
+        let private = app.config.borrow().private;
+        match private {
+            None => run_on(app, &mut signals, interfaces).await?,
+            Some(private) => run_private(app, &mut signals, &seats, private).await?,
+        }
     }
     notify::stopping();
     app.set_ending();
@@ -261,6 +270,33 @@ async fn run_on(
                     }
                 }
             }
+        }
+    }
+}
+
+/// Runs for as long as it has clients, and then for the grace it has. Nothing here needs a look more often
+/// than that: it has no link, no interface and no watchdog.
+async fn run_private(
+    app: &Rc<Appliance>,
+    signals: &mut Signals,
+    seats: &Seats,
+    private: Private,
+) -> Result<(), String> {
+    let look = PRIVATE_LOOK.min(private.grace.max(STEP) / 2);
+    let mut alone_since = Some(Instant::now());
+    loop {
+        tokio::select! {
+            () = signals.end() => return Ok(()),
+            () = sleep(look) => {}
+        }
+        app.check()?;
+        let lost = heddle_verbs::memory::lost();
+        app.lost.send_if_modified(|seen| core::mem::replace(seen, lost) != lost);
+        if seats.taken() > 0 {
+            alone_since = None;
+        } else if alone_since.get_or_insert_with(Instant::now).elapsed() >= private.grace {
+            tracing::info!("the last program has gone: the private RNIC ends");
+            return Ok(());
         }
     }
 }

@@ -1,0 +1,82 @@
+//! The RNIC of one user, for programs on this host: no device, no privileges, no file.
+
+use core::time::Duration;
+use std::path::PathBuf;
+
+use heddle_ctl::{InnerSetup, Patience};
+use heddle_dataplane::{Hugepages, IdlePolicy, Naps};
+use heddle_verbs::remote::Policy;
+use heddle_verbs::{DeviceLimits, MpaOptions, PageSize};
+
+use super::{Config, Control, Dpdk, Limits, Log, Memory, Workers, keepalive};
+
+/// What is different about an RNIC that programs start for themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Private {
+    /// How long it stays without a client, from its start on and after the last one has gone.
+    pub grace: Duration,
+}
+
+/// Sessions and connections of clients that one user may have: there is one user, who has all there is.
+const SESSIONS: u32 = 2048;
+
+/// Connections of the worker, of which both ends count.
+const CONNECTIONS: usize = 4096;
+
+/// STags of all programs together.
+const REGISTRATIONS: usize = 1 << 16;
+
+impl Config {
+    /// A private RNIC that is reached at `socket`.
+    pub fn private(socket: impl Into<PathBuf>, private: Private, log: Log) -> Config {
+        let control =
+            Control { mode: 0o600, clients: 2 * SESSIONS as usize, ..Control::at(socket.into()) };
+        Config {
+            dpdk: Dpdk { memory: None, hugepages: Hugepages::Never, iova: None },
+            log,
+            control: Some(control),
+            metrics: None,
+            ports: Vec::new(),
+            inner: InnerSetup { loopback: true, ..InnerSetup::default() },
+            private: Some(private),
+            workers: Workers { lcores: Vec::new(), idle: IdlePolicy::Backoff(Naps::default()) },
+            // Programs bring their own; this is for services, of which there are none.
+            memory: Memory { registered: 1, pages: PageSize::Auto, queues: 1 },
+            limits: Limits {
+                connections: CONNECTIONS,
+                registrations: REGISTRATIONS,
+                ..Limits::default()
+            },
+            mpa: MpaOptions::new(),
+            keepalive: keepalive(Duration::from_secs(60)),
+            patience: Patience::default(),
+            infiniband: false,
+            ib_keepalive: None,
+            listen: Vec::new(),
+            forward: Vec::new(),
+            clients: Vec::new(),
+            shutdown: Duration::from_secs(1),
+        }
+    }
+}
+
+/// What the programs of the one user may have: all there is. The host bounds their memory.
+pub(super) fn policy(limits: &Limits) -> Policy {
+    let stags = u32::try_from(limits.registrations).unwrap_or(u32::MAX);
+    Policy {
+        sessions: SESSIONS,
+        descriptors: u32::MAX,
+        memory: 1 << 46,
+        queues: 1 << 40,
+        regions: super::PRIVATE_REGIONS,
+        connections: u32::try_from(2 * limits.connections).unwrap_or(u32::MAX),
+        listeners: 4096,
+        backlog: 4096,
+        limits: DeviceLimits {
+            max_mrs: stags,
+            max_mws: stags,
+            ..DeviceLimits::default()
+        },
+        ..Policy::default()
+    }
+}
