@@ -37,6 +37,7 @@ pub use event::{
     PeerDepths, QpFate, Refusal, Transport,
 };
 pub use heddle_ib::roce::UDP_PORT as ROCE_PORT;
+pub use heddle_tcp::ListenError;
 pub use ib::{IbConfig, IbCounters, IbDatagram, IbPort};
 pub use id::{AppId, CmId, ListenerId, TenantId, WorkerId};
 pub use manager::{CONN_OCTETS, CmGauges, ConnView, ConnectionManager, ListenerView, StartupTimes};

@@ -21,6 +21,7 @@ use heddle_verbs::{DeviceConfig, Hub};
 use crate::config::{InnerSetup, MAX_WORKERS, OpenError, PortSetup, RnicSetup};
 use crate::control_plane::{Control, Requests, WorkerLink};
 use crate::endpoint::{Endpoint, WorkerPlace};
+use crate::port::{Probe, addresses};
 
 /// A port that is open, with the frames it sends and receives, and its workers to be.
 #[derive(Debug)]
@@ -205,6 +206,10 @@ impl Endpoint {
         let seed = setup.seed.derive(LABEL_TO);
         let way = Box::new(requests.clone());
         let hub = Hub::with_wakers(registry.clone(), way, wakers, &seed);
+        for (number, port) in open.iter().enumerate() {
+            let net = addressed.net(number).map(addresses).unwrap_or_default();
+            hub.board().add_port((port.mac(), port.mtu()), net, Arc::new(Probe(port.probe())));
+        }
         let config = DeviceConfig {
             memory: setup.memory,
             queues: setup.queues,
@@ -214,7 +219,8 @@ impl Endpoint {
         // Memory lies where the thread is that touches it first.
         let device = Topology::read().run_at(home, || hub.open(&config))?;
         let asked = (requests_out, sleeper);
-        let mut control = Control::new(asked, links, registry, addressed, setup);
+        let board = hub.board().clone();
+        let mut control = Control::new(asked, links, (registry, board), addressed, setup);
         if setup.infiniband {
             let seed = setup.seed.derive(LABEL_IB);
             let config = IbConfig::new(seed, ca_guid, ib_ports);

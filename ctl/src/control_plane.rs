@@ -17,7 +17,7 @@ use heddle_dataplane::{Command, NoReport, WorkerReport};
 use heddle_rnic::{Order, Report, RnicError};
 use heddle_verbs::memory::Registry;
 use heddle_verbs::worker::WorkerQp;
-use heddle_verbs::{EventQueue, Qp, Qpn, Sleeper, Taken};
+use heddle_verbs::{Board, EventQueue, Qp, Qpn, Sleeper, Taken};
 
 use crate::config::RnicSetup;
 use crate::counters::{ControlCounters, CtlCounters};
@@ -47,6 +47,10 @@ pub(crate) struct Control {
     sleeper: Sleeper,
     links: Vec<WorkerLink>,
     registry: Arc<Registry>,
+    /// Where applications hear of the RNIC and of their objects.
+    board: Arc<Board>,
+    /// When it looks at the links of the ports.
+    links_at: Instant,
     /// Where each application counts the events it has taken.
     apps: HashMap<AppId, Taken>,
     listeners: HashMap<ListenerId, (AppId, EventQueue)>,
@@ -61,6 +65,9 @@ pub(crate) struct Control {
     /// Lists of connections that workers were asked about.
     pages: Pages,
 }
+
+/// How often the control plane looks at the links of the ports, for applications that hear of them.
+const LINKS_EVERY: Duration = Duration::from_millis(500);
 
 /// The handles of one connection.
 #[derive(Debug)]
@@ -78,7 +85,7 @@ impl Control {
     pub(crate) fn new(
         (requests, sleeper): (Inbox, Sleeper),
         links: Vec<WorkerLink>,
-        registry: Arc<Registry>,
+        (registry, board): (Arc<Registry>, Arc<Board>),
         ports: Ports,
         setup: &RnicSetup,
     ) -> Control {
@@ -96,6 +103,8 @@ impl Control {
             sleeper,
             links,
             registry,
+            board,
+            links_at: Instant::ZERO,
             apps: HashMap::new(),
             listeners: HashMap::new(),
             conns: HashMap::new(),
@@ -144,6 +153,10 @@ impl Control {
         }
         self.settle();
         self.registry.reclaim();
+        if self.links_at <= now {
+            self.links_at = now + LINKS_EVERY;
+            self.board.look_at_links();
+        }
         busy
     }
 
@@ -233,6 +246,11 @@ impl Control {
 
     fn tell(&mut self, app: AppId, event: Event) {
         let taken = self.apps.get(&app).cloned().unwrap_or_default();
+        let qp = match &event {
+            Event::Established { qpn, .. } | Event::Disconnected { qpn, .. } => self.qps.get(qpn),
+            _ => None,
+        };
+        self.board.note(app, &event, qp);
         let events = match &event {
             Event::Listening { id } => self.listeners.get(id).map(|l| l.1.clone()),
             Event::ListenFailed { id, .. } => self.listeners.remove(id).map(|l| l.1),

@@ -31,6 +31,7 @@ mod endpoint;
 mod forwarding;
 mod lcore;
 mod node;
+mod port;
 mod seed;
 mod snapshot;
 #[cfg(test)]

@@ -16,7 +16,7 @@ use heddle_iwarp::rdmap::Terminate;
 use heddle_iwarp::{Access, Cqe, Pd, PostError, RecvWr, SendWr};
 
 use crate::cq::{Cq, WaitError};
-use crate::device::{Device, OwnedPd};
+use crate::device::{BoundAddr, Device, OwnedPd};
 use crate::error::DeviceError;
 use crate::event::EventQueue;
 use crate::mr::Mr;
@@ -96,7 +96,8 @@ fn wait_event<T>(
 }
 
 impl Device {
-    /// Listens at `addr` and waits until peers can connect.
+    /// Listens at `addr` and waits until peers can connect. With port 0 the RNIC chooses a port
+    /// ([`Listener::addr`]); an unspecified address is all of its addresses, later ones included.
     ///
     /// # Errors
     /// [`ConnectionError`].
@@ -118,8 +119,14 @@ impl Device {
         }
         let sleeper = Sleeper::with_fd()?;
         let events = EventQueue::new(Some(sleeper.waker()));
-        let id = self.listen(first(addr)?, params, &events)?;
-        let listener = Listener { device: self.clone(), id, events, sleeper };
+        let addr = first(addr)?;
+        let bound = if addr.port() == 0 { Some(self.reserve_addr(addr)?) } else { None };
+        let id = match &bound {
+            Some(bound) => self.listen_at(bound, params, &events)?,
+            None => self.listen(addr, params, &events)?,
+        };
+        let addr = bound.as_ref().map_or(addr, BoundAddr::addr);
+        let listener = Listener { device: self.clone(), id, addr, _bound: bound, events, sleeper };
         wait_event(&listener.events, &listener.sleeper, SETUP, |event| match event {
             Event::Listening { .. } => Some(Ok(())),
             Event::ListenFailed { error, .. } => Some(Err(ConnectionError::Listen(error))),

@@ -12,7 +12,7 @@ pub(crate) use channel::Joining;
 pub use channel::{ChannelError, CompletionChannel};
 pub use producer::{CqLink, CqProducer};
 
-use heddle_base::sync::atomic::{AtomicU64, Ordering, fence};
+use heddle_base::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use heddle_base::sync::{Mutex, MutexGuard};
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -74,6 +74,8 @@ struct Inner {
     /// Distinguishes the completion queues of one application.
     number: u32,
     waker: Option<Waker>,
+    /// That completions were lost has been made an event.
+    failed: AtomicBool,
     /// Where its events come, if anywhere. Set before anybody has the queue.
     channel: OnceLock<channel::Membership>,
     ends: Box<[End]>,
@@ -204,6 +206,7 @@ impl Cq {
             block,
             number,
             waker,
+            failed: AtomicBool::new(false),
             channel: OnceLock::new(),
             ends,
             consumer,
@@ -250,6 +253,16 @@ impl Cq {
         let entries = Entries::attach(&block, workers)?;
         let moved = (0..workers).all(|r| has_moved(&block, r, entries.generation));
         moved.then(|| Cq::over(block, (number, workers), entries, waker, (None, owner)))
+    }
+
+    /// Distinguishes the completion queues and shared receive queues of one application, of all times.
+    pub fn number(&self) -> u32 {
+        self.0.number
+    }
+
+    /// Returns true if completions were lost, once.
+    pub(crate) fn has_just_failed(&self) -> bool {
+        self.check().is_err() && !self.0.failed.swap(true, Ordering::AcqRel)
     }
 
     /// Its events come to a channel, under this tag. Nobody has it yet.

@@ -8,7 +8,7 @@
 //! process (`local`), or another process through a socket ([`remote`](crate::remote)). Posts and
 //! completions ask nobody.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use heddle_cm::{AppId, TenantId};
 use heddle_iwarp::Pd;
@@ -18,21 +18,30 @@ use crate::error::DeviceError;
 use crate::event::{EventQueue, Taken};
 use crate::limits::{DeviceLimits, within};
 use crate::memory::{PageSize, Region};
+use crate::port::{PortAddr, PortInfo};
 use crate::qp::{Qp, QpInit};
 use crate::ring::{Area, Bells};
 use crate::srq::Srq;
 use crate::waker::Waker;
 
 mod backend;
+mod board;
 mod connections;
+mod events;
 mod hub;
 pub(crate) mod local;
+mod names;
 mod pd;
 mod registration;
 
 pub(crate) use backend::{Backend, Reserved};
+pub use board::Board;
+pub use connections::BoundAddr;
+pub(crate) use events::WeakEvents;
+pub use events::{DeviceEvent, DeviceEvents};
 pub use hub::Hub;
 pub(crate) use local::Domain;
+pub use names::{DYNAMIC_PORTS, ReserveError};
 pub use pd::OwnedPd;
 pub use registration::{MrInit, Reservation};
 
@@ -128,6 +137,8 @@ struct App {
     bells: Bells,
     memory: Option<Arc<Region>>,
     limits: DeviceLimits,
+    /// Once the application has asked for it.
+    events: OnceLock<DeviceEvents>,
     backend: Arc<dyn Backend>,
 }
 
@@ -145,12 +156,45 @@ pub(crate) struct Parts {
 impl Device {
     pub(crate) fn new(parts: Parts) -> Device {
         let Parts { id, area, bells, memory, limits, backend } = parts;
-        Device(Arc::new(App { id, area, bells, memory, limits, backend }))
+        let events = OnceLock::new();
+        Device(Arc::new(App { id, area, bells, memory, limits, events, backend }))
     }
 
     /// What can be had of it; see there for what each number bounds.
     pub fn limits(&self) -> &DeviceLimits {
         &self.0.limits
+    }
+
+    /// The ports of the RNIC as they are: addresses, link, MTU, counters.
+    ///
+    /// # Errors
+    /// [`DeviceError::Gone`], [`DeviceError::Socket`].
+    pub fn ports(&self) -> Result<Vec<PortInfo>, DeviceError> {
+        self.0.backend.ports()
+    }
+
+    /// The addresses of all ports.
+    ///
+    /// # Errors
+    /// As [`ports`](Device::ports).
+    pub fn addresses(&self) -> Result<Vec<PortAddr>, DeviceError> {
+        Ok(self.ports()?.into_iter().flat_map(|port| port.addresses).collect())
+    }
+
+    /// What happens to the device and its objects, from the first call on; later calls give the same queue.
+    /// Limit events of shared receive queues come there too, of those that are made after the first call
+    /// and without a waker.
+    ///
+    /// # Errors
+    /// [`DeviceError::Socket`] when the system gives no descriptors; [`DeviceError::Gone`].
+    pub fn events(&self) -> Result<DeviceEvents, DeviceError> {
+        if let Some(there) = self.0.events.get() {
+            return Ok(there.clone());
+        }
+        let new = DeviceEvents::new().map_err(|e| DeviceError::Socket(e.to_string()))?;
+        let events = self.0.events.get_or_init(|| new);
+        self.0.backend.watch(events)?;
+        Ok(events.clone())
     }
 
     /// A new protection domain: queue pairs reach only regions of their own. It stays until
@@ -244,7 +288,13 @@ impl Device {
         within("a depth", depth, 1, a.limits.max_srq_wrs)?;
         within("a number of SGEs", max_sge.into(), 1, a.limits.max_sges.into())?;
         self.check_pd(pd)?;
-        a.backend.create_srq(pd, (depth, max_sge), waker)
+        let events = a.events.get().filter(|_| waker.is_none());
+        let waker = waker.or_else(|| events.map(DeviceEvents::srq_waker));
+        let srq = a.backend.create_srq(pd, (depth, max_sge), waker)?;
+        if let Some(events) = events {
+            events.watch_srq(&srq);
+        }
+        Ok(srq)
     }
 
     /// A queue pair that is not connected yet. Receives may be posted at once.

@@ -1,8 +1,11 @@
 //! What can go wrong between an application and its device.
 
+use core::net::SocketAddr;
+
 use heddle_iwarp::{Pd, PostError, Qpn};
 use heddle_socket::Fault;
 
+use crate::device::ReserveError;
 use crate::memory::{RegionError, RegisterError};
 use crate::ring::AreaError;
 use crate::state::QpState;
@@ -99,6 +102,9 @@ pub enum DeviceError {
     /// [`Sleeper::with_fd`](crate::Sleeper::with_fd) can be.
     #[error("the RNIC is in another process, which can wake only a sleeper of Sleeper::with_fd")]
     WakerWithoutFd,
+    /// The address cannot be reserved.
+    #[error("cannot have {0}: {1}")]
+    Address(SocketAddr, ReserveError),
     /// The process that has the RNIC refuses: for a quota, mostly.
     #[error(transparent)]
     Refused(#[from] Fault),

@@ -31,6 +31,7 @@ pub mod memory;
 mod model;
 mod mr;
 mod params;
+mod port;
 mod qp;
 pub mod remote;
 pub mod ring;
@@ -43,7 +44,10 @@ pub mod worker;
 
 pub use connection::{Connecting, Connection, ConnectionError, Ends, Incoming, Listener};
 pub use cq::{Arm, ChannelError, CompletionChannel, Cq, CqOverflow, WaitError};
-pub use device::{Device, DeviceConfig, Hub, MrInit, OwnedPd, Reservation};
+pub use device::{
+    Board, BoundAddr, DYNAMIC_PORTS, Device, DeviceConfig, DeviceEvent, DeviceEvents, Hub, MrInit,
+    OwnedPd, Reservation, ReserveError,
+};
 pub use error::{BatchError, DeviceError};
 pub use event::{EventQueue, Taken};
 pub use heddle_cm::{
@@ -59,6 +63,7 @@ pub use limits::{Atomics, DeviceLimits};
 pub use memory::{MrLimits, MrUsage, PageSize, Region, RegionError, RegisterError};
 pub use mr::{Bound, Mr, MrInfo};
 pub use params::{AcceptParams, ConnectParams, ListenParams};
+pub use port::{PortAddr, PortCounters, PortInfo, PortLink, PortProbe};
 pub use qp::{Qp, QpInit};
 pub use srq::Srq;
 pub use state::QpState;

@@ -24,7 +24,7 @@
 
 use heddle_base::sync::atomic::{AtomicU64, Ordering, fence};
 use heddle_base::sync::{Mutex, MutexGuard};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, Weak};
 
 use arrayvec::ArrayVec;
 use heddle_iwarp::qp::{Limits, MAX_SGES, check_recv};
@@ -45,6 +45,7 @@ pub struct Srq(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
+    number: u32,
     pd: Pd,
     depth: u64,
     max_sge: u16,
@@ -109,6 +110,7 @@ fn header(block: &Block) -> &Header {
 impl Srq {
     pub(crate) fn new(
         area: &Arc<Area>,
+        number: u32,
         pd: Pd,
         (depth, max_sge): (u32, u16),
         waker: Option<Waker>,
@@ -117,6 +119,7 @@ impl Srq {
         let places = Places::new(depth, max_sge);
         let block = area.take_clearing(places.words(), at::ENTRIES)?;
         let set = |i: usize, v: u64| header(&block)[i].store(v, Ordering::Relaxed);
+        set(at::NUMBER, number.into());
         set(at::PD, pd.0.into());
         set(at::DEPTH, depth.into());
         set(at::MAX_SGE, max_sge.into());
@@ -131,9 +134,12 @@ impl Srq {
         owner: Option<Owner>,
     ) -> Srq {
         let tail = Mutex::new(header(&block)[at::TAIL].load(Ordering::Relaxed));
+        let number = header(&block)[at::NUMBER].load(Ordering::Relaxed);
+        let number = u32::try_from(number).unwrap_or(u32::MAX);
         let places = Places::new(depth, max_sge);
         let pool = SrqPool { block: Arc::new(block), places, head: AtomicU64::new(0), waker };
         Srq(Arc::new(Inner {
+            number,
             pd,
             depth: depth.into(),
             max_sge,
@@ -177,6 +183,15 @@ impl Srq {
         let block = area.at(off, words)?;
         let fits = Places::new(depth, max_sge).words() <= words;
         fits.then(|| Srq::over(block, (pd, depth, max_sge), waker, None, Some(owner)))
+    }
+
+    /// Distinguishes the completion queues and shared receive queues of one application, of all times.
+    pub fn number(&self) -> u32 {
+        self.0.number
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakSrq {
+        WeakSrq(Arc::downgrade(&self.0))
     }
 
     /// The protection domain of its queue pairs and buffers.
@@ -254,6 +269,13 @@ impl Srq {
         self.0.told.swap(events, Ordering::AcqRel) != events
     }
 
+    /// The same, of each event once: true as often as there were.
+    pub(crate) fn take_one_limit_event(&self) -> bool {
+        let events = header(&self.0.pool.block)[at::EVENTS].load(Ordering::Acquire);
+        let one_more = |told: u64| (told != events).then(|| told.wrapping_add(1));
+        self.0.told.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_more).is_ok()
+    }
+
     /// Gives it up.
     ///
     /// # Errors
@@ -281,6 +303,16 @@ impl Srq {
 
     fn tail(&self) -> MutexGuard<'_, u64> {
         self.0.tail.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What holds a queue no longer than others do.
+#[derive(Debug)]
+pub(crate) struct WeakSrq(Weak<Inner>);
+
+impl WeakSrq {
+    pub(crate) fn upgrade(&self) -> Option<Srq> {
+        self.0.upgrade().map(Srq)
     }
 }
 

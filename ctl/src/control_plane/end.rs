@@ -51,6 +51,7 @@ impl Control {
                 self.refuse(&request, qp, events);
             }
         }
+        self.board.end();
         for (id, (_, events)) in self.listeners.drain() {
             tell_no_listener(id, &events);
         }

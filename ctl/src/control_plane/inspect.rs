@@ -43,7 +43,11 @@ impl Control {
                 listeners: self.cm.listeners().collect(),
             }),
             Question::SetAddressing { nets, reply } => {
+                let addrs: Vec<_> = nets.iter().map(crate::port::addresses).collect();
                 let done = self.cm.set_addressing(now, nets);
+                if done.is_ok() {
+                    self.board.set_addresses(addrs.into_iter());
+                }
                 // From addresses that go, so that workers are to have them while they have these.
                 self.send_datagrams();
                 self.settle();

@@ -52,7 +52,8 @@ fn test_requests_wait_while_the_worker_is_behind() {
     let device = hub.open(&memory).unwrap();
     let link = WorkerLink::new(commands, reports);
     let setup = RnicSetup { max_conns: 16, ..RnicSetup::with_seed(seed) };
-    let mut control = Control::new((requests_out, sleeper), vec![link], registry, ports, &setup);
+    let shared = (registry, hub.board().clone());
+    let mut control = Control::new((requests_out, sleeper), vec![link], shared, ports, &setup);
     // The worker is told of the application.
     control.poll(hand.now());
 

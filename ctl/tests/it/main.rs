@@ -3,6 +3,7 @@
 //! One binary holds them all, because each binary costs seconds to link.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
+mod applications;
 mod blocking;
 mod common;
 mod connections;

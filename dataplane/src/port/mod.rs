@@ -323,19 +323,7 @@ impl Port {
 
     /// What the driver counted.
     pub fn stats(&self) -> PortStats {
-        let mut s = sys::rte_eth_stats::default();
-        // SAFETY: a started port; the callee fills `s`; zeros stay when it cannot.
-        let _ = unsafe { sys::rte_eth_stats_get(self.device.id, &mut s) };
-        PortStats {
-            rx_frames: s.ipackets,
-            rx_bytes: s.ibytes,
-            rx_missed: s.imissed,
-            rx_errors: s.ierrors,
-            rx_no_mbuf: s.rx_nombuf,
-            tx_frames: s.opackets,
-            tx_bytes: s.obytes,
-            tx_errors: s.oerrors,
-        }
+        stats(&self.device)
     }
 
     /// Receives frames for every address, or no longer.
@@ -354,9 +342,52 @@ impl Port {
         self.device.check("promiscuous mode", rc)
     }
 
+    /// The way to ask about its link and counters while another has the port. It does not keep the port open.
+    pub fn probe(&self) -> PortProbe {
+        PortProbe { device: Arc::downgrade(&self.device), interface: self.interface }
+    }
+
     /// Its device, as what regions are mapped for.
     pub fn dma(&self) -> DmaPorts {
         DmaPorts(vec![Arc::downgrade(&self.device)])
+    }
+}
+
+/// What the driver of a device counted.
+fn stats(device: &EthDev) -> PortStats {
+    let mut s = sys::rte_eth_stats::default();
+    // SAFETY: the device is open, and stays so while it is borrowed; the callee fills `s`; zeros stay when
+    // it cannot.
+    let _ = unsafe { sys::rte_eth_stats_get(device.id, &mut s) };
+    PortStats {
+        rx_frames: s.ipackets,
+        rx_bytes: s.ibytes,
+        rx_missed: s.imissed,
+        rx_errors: s.ierrors,
+        rx_no_mbuf: s.rx_nombuf,
+        tx_frames: s.opackets,
+        tx_bytes: s.obytes,
+        tx_errors: s.oerrors,
+    }
+}
+
+/// See [`Port::probe`].
+#[derive(Clone, Debug)]
+pub struct PortProbe {
+    device: Weak<EthDev>,
+    interface: u32,
+}
+
+impl PortProbe {
+    /// State of the link, without waiting; `None` when the port is closed.
+    pub fn link(&self) -> Option<Link> {
+        let device = self.device.upgrade()?;
+        Some(read_link(device.id, self.interface))
+    }
+
+    /// What the driver counted; `None` when the port is closed.
+    pub fn stats(&self) -> Option<PortStats> {
+        self.device.upgrade().map(|device| stats(&device))
     }
 }
 

@@ -14,6 +14,7 @@ pub const IBV_EVENT_PORT_ERR: c_int = 10;
 pub const IBV_EVENT_SRQ_ERR: c_int = 14;
 pub const IBV_EVENT_SRQ_LIMIT_REACHED: c_int = 15;
 pub const IBV_EVENT_QP_LAST_WQE_REACHED: c_int = 16;
+pub const IBV_EVENT_GID_CHANGE: c_int = 18;
 pub const IBV_EVENT_WQ_FATAL: c_int = 19;
 
 #[repr(C)]

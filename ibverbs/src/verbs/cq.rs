@@ -10,6 +10,7 @@ use libc::{EBUSY, EINVAL, EOPNOTSUPP};
 use super::channel::ChannelObject;
 use super::cq_ex::Current;
 use super::device::Context;
+use super::events::Key;
 use super::flush::Flushed;
 use super::pd::User;
 use super::{errno, number, object};
@@ -122,7 +123,8 @@ pub(super) unsafe fn create(
     mut base: ibv_cq_ex,
 ) -> Result<*mut CqObject, i32> {
     // SAFETY: the C contract.
-    let device = &unsafe { Context::of(context) }.device;
+    let owner = unsafe { Context::of(context) };
+    let device = &owner.device;
     if vector != 0 || depth == 0 || depth > device.limits().max_cqes {
         return Err(EINVAL);
     }
@@ -149,6 +151,9 @@ pub(super) unsafe fn create(
         users: AtomicU32::new(0),
         events: Events::default(),
     }));
+    // SAFETY: just made.
+    let number = unsafe { &*object }.cq.number();
+    owner.events.enter(Key::Cq(number), object.cast());
     if let Some(on) = on {
         on.enter(tag, object.cast());
     }
@@ -214,7 +219,8 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
         }
         let base = &object.base.base;
         // SAFETY: the C contract: the context is open.
-        unsafe { Context::of(base.context) }.events.forget(cq.cast());
+        let events = &unsafe { Context::of(base.context) }.events;
+        events.leave(Key::Cq(object.cq.number()), cq.cast());
         if !base.channel.is_null() {
             // SAFETY: a channel outlives its queues.
             unsafe { ChannelObject::of(base.channel) }.leave(object.tag);

@@ -30,6 +30,7 @@ pub(super) fn of(error: &DeviceError) -> i32 {
             | RegisterError::Quota { .. } => ENOMEM,
         },
         DeviceError::Refused(fault) => of_fault(fault),
+        DeviceError::Address(..) => libc::EADDRNOTAVAIL,
         DeviceError::Overloaded => EAGAIN,
         DeviceError::Socket(_) | DeviceError::Gone => EIO,
     }

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use heddle_verbs::{Access, Mr};
-use libc::{EBUSY, EINVAL, EOPNOTSUPP};
+use libc::{EBUSY, EFAULT, EINVAL, EOPNOTSUPP};
 
 use super::pd::{PdObject, User};
 use super::{errno, number, object};
@@ -101,6 +101,10 @@ fn register(
     }
     let device = &pd.context().device;
     let memory = memory::share(addr, len)?;
+    // The RNIC could write what the program may only read.
+    if access.has(Access::LOCAL_WRITE) && !memory.is_writable() {
+        return Err(EFAULT);
+    }
     let range = (memory.offset(), len);
     let mr = device.register_mr(pd.pd, memory.region(), range, iova, access);
     let mr = mr.map_err(|e| errno::of(&e))?;

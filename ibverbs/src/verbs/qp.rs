@@ -10,6 +10,7 @@ use libc::{EINVAL, EOPNOTSUPP};
 
 use super::cq::{CqObject, Events};
 use super::device::Context;
+use super::events::Key;
 use super::pd::{PdObject, User};
 use super::srq::SrqObject;
 use super::wr::{self, Batch};
@@ -138,7 +139,7 @@ unsafe fn create(
         wr::operations(&mut base);
     }
     init.cap = cap;
-    rnic::enter_qp(&qp);
+    let number = qp.qpn().0;
     let uses = [
         Some(domain.user()),
         Some(send_cq.user()),
@@ -155,7 +156,10 @@ unsafe fn create(
         events: Events::default(),
         _uses: uses,
     };
-    Ok(Box::into_raw(Box::new(object)).cast())
+    rnic::enter_qp(&object.qp);
+    let object = Box::into_raw(Box::new(object));
+    domain.context().events.enter(Key::Qp(number), object.cast());
+    Ok(object.cast())
 }
 
 /// A new queue pair, which is in the state RESET.
@@ -224,7 +228,7 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         // SAFETY: the C contract.
         let object = unsafe { QpObject::of(qp) };
         rnic::remove_qp(object.qp.qpn());
-        object.context().events.forget(qp.cast());
+        object.context().events.leave(Key::Qp(object.qp.qpn().0), qp.cast());
         object.events.settle();
         let number = object.qp.qpn().0;
         object.send_cq().flushed.forget(number);

@@ -8,6 +8,7 @@ use libc::{EBUSY, EINVAL, EOPNOTSUPP};
 
 use super::cq::Events;
 use super::device::Context;
+use super::events::Key;
 use super::pd::{PdObject, User};
 use super::post::{self, SgeRoom};
 use super::{errno, number, object};
@@ -25,7 +26,6 @@ pub(crate) struct SrqObject {
     max_sge: u32,
     /// What it is armed for; 0 for nothing, also after the event.
     limit: AtomicU32,
-    number: u32,
     users: AtomicU32,
     events: Events,
     _pd: User,
@@ -48,6 +48,11 @@ impl SrqObject {
         unsafe { User::new(&raw const self.users) }
     }
 
+    /// Its limit event has come: it is armed for nothing any more.
+    pub(super) fn limit_reached(&self) {
+        self.limit.store(0, Ordering::Release);
+    }
+
     pub(super) fn events(&self) -> &Events {
         &self.events
     }
@@ -65,9 +70,7 @@ fn create(
     let made = context.device.create_srq(domain.pd, attr.max_wr, max_sge, None);
     let srq = made.map_err(|e| errno::of(&e))?;
     (attr.max_wr, attr.max_sge) = (srq.depth(), max_sge.into());
-    // Programs tell queues apart by it. It is no number of the RNIC's, which names them by no number.
-    static NEXT: AtomicU32 = AtomicU32::new(1);
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let number = srq.number();
     let base = ibv_srq {
         // SAFETY: the C contract.
         context: unsafe { (*pd).context },
@@ -83,12 +86,13 @@ fn create(
         srq,
         max_sge: attr.max_sge,
         limit: AtomicU32::new(0),
-        number,
         users: AtomicU32::new(0),
         events: Events::default(),
         _pd: domain.user(),
     };
-    Ok(Box::into_raw(Box::new(object)).cast())
+    let object = Box::into_raw(Box::new(object));
+    context.events.enter(Key::Srq(number), object.cast());
+    Ok(object.cast())
 }
 
 /// A new shared receive queue.
@@ -191,7 +195,8 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
             return Err(EBUSY);
         }
         // SAFETY: the C contract: the context is open.
-        unsafe { Context::of(object.base.context) }.events.forget(srq.cast());
+        let events = &unsafe { Context::of(object.base.context) }.events;
+        events.leave(Key::Srq(object.srq.number()), srq.cast());
         object.events.settle();
         // SAFETY: the box that `create` made.
         drop(unsafe { Box::from_raw(srq.cast::<SrqObject>()) });
@@ -203,7 +208,7 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
 /// The C contract: `out` can be written.
 pub(super) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, out: *mut u32) -> c_int {
     // SAFETY: the C contract.
-    unsafe { out.write(SrqObject::of(srq).number) };
+    unsafe { out.write(SrqObject::of(srq).srq.number()) };
     0
 }
 

@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use heddle_cm::{CmId, Event, ListenerId, PeerDepths};
 
 use super::{Connecting, Connection, ConnectionError, Ends, SETUP, wait_event};
-use crate::device::Device;
+use crate::device::{BoundAddr, Device};
 use crate::event::{EventQueue, Taken};
 use crate::params::AcceptParams;
 use crate::waker::Sleeper;
@@ -17,11 +17,19 @@ use crate::waker::Sleeper;
 pub struct Listener {
     pub(super) device: Device,
     pub(super) id: ListenerId,
+    pub(super) addr: SocketAddr,
+    /// Where the port was chosen.
+    pub(super) _bound: Option<BoundAddr>,
     pub(super) events: EventQueue,
     pub(super) sleeper: Sleeper,
 }
 
 impl Listener {
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
     /// Waits for a peer and accepts it.
     ///
     /// # Errors

@@ -10,14 +10,15 @@ use std::sync::Arc;
 use heddle_cm::{AcceptTerms, CmId, ConnectTerms, ListenerId};
 use heddle_iwarp::{Access, Pd};
 
-use super::{Hub, MrInit};
+use super::{DeviceEvents, Hub, MrInit};
 use crate::cq::Cq;
 use crate::error::DeviceError;
 use crate::event::EventQueue;
 use crate::memory::{MrUsage, Region};
 use crate::mr::Mr;
 use crate::params::ListenParams;
-use crate::qp::{Qp, QpInit};
+use crate::port::PortInfo;
+use crate::qp::{Owner, Qp, QpInit};
 use crate::srq::Srq;
 use crate::waker::Waker;
 use crate::window::HeldStag;
@@ -26,6 +27,11 @@ use crate::window::HeldStag;
 pub(crate) trait Backend: Send + Sync + Debug {
     /// The RNIC, if it is this process's.
     fn hub(&self) -> Option<&Arc<Hub>>;
+
+    fn ports(&self) -> Result<Vec<PortInfo>, DeviceError>;
+
+    /// `events` is to hear of what happens. Asked again, it may.
+    fn watch(&self, events: &DeviceEvents) -> Result<(), DeviceError>;
 
     fn has_pd(&self, pd: Pd) -> bool;
 
@@ -74,9 +80,17 @@ pub(crate) trait Backend: Send + Sync + Debug {
     /// STags of the application, or of one of its protection domains.
     fn mr_usage(&self, pd: Option<Pd>) -> Option<MrUsage>;
 
+    /// Reserves an address; whoever drops the owner gives it back.
+    fn reserve_addr(
+        self: Arc<Self>,
+        addr: SocketAddr,
+    ) -> Result<(SocketAddr, u64, Owner), DeviceError>;
+
+    /// `reserved` is the number of the reservation of `addr`.
     fn listen(
         &self,
         addr: SocketAddr,
+        reserved: Option<u64>,
         params: ListenParams,
         events: &EventQueue,
     ) -> Result<ListenerId, DeviceError>;

@@ -2,19 +2,65 @@
 
 use core::net::SocketAddr;
 
-use heddle_cm::{CmId, ListenerId};
+use heddle_cm::{AppId, CmId, ListenerId};
 
-use super::Device;
+use super::{Device, ReserveError};
 use crate::error::DeviceError;
 use crate::event::EventQueue;
 use crate::limits::within;
 use crate::params::{AcceptParams, ConnectParams, ListenParams};
-use crate::qp::Qp;
+use crate::qp::{Owner, Qp};
+
+/// An address and port that a device has reserved; given back when it is dropped.
+#[derive(Debug)]
+pub struct BoundAddr {
+    app: AppId,
+    addr: SocketAddr,
+    number: u64,
+    _owner: Owner,
+}
+
+impl BoundAddr {
+    /// The address, with the port that was asked for or chosen.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+}
 
 impl Device {
+    /// Reserves an address and port for a listener: from here on nobody else gets it. With port 0 the RNIC
+    /// chooses one of [`DYNAMIC_PORTS`](super::DYNAMIC_PORTS) that nobody has at any address;
+    /// [`BoundAddr::addr`] says which. An unspecified address stands for all addresses of the RNIC, those
+    /// included that it gets later; it and a single address may have the same port, and the listener at the
+    /// single one then has the connections that come there.
+    ///
+    /// # Errors
+    /// [`DeviceError::Address`]: somebody has it, it is no address of the RNIC, or no port is free;
+    /// [`DeviceError::Refused`], [`DeviceError::Gone`].
+    pub fn reserve_addr(&self, addr: SocketAddr) -> Result<BoundAddr, DeviceError> {
+        let (addr, number, owner) = self.0.backend.clone().reserve_addr(addr)?;
+        Ok(BoundAddr { app: self.app(), addr, number, _owner: owner })
+    }
+
+    /// As [`listen`](Device::listen), at an address that was reserved, which stays so afterwards.
+    ///
+    /// # Errors
+    /// As [`listen`](Device::listen); [`DeviceError::Address`] for a reservation of another device.
+    pub fn listen_at(
+        &self,
+        at: &BoundAddr,
+        params: ListenParams,
+        events: &EventQueue,
+    ) -> Result<ListenerId, DeviceError> {
+        if at.app != self.app() {
+            return Err(DeviceError::Address(at.addr, ReserveError::InUse));
+        }
+        self.0.backend.listen(at.addr, Some(at.number), params, events)
+    }
+
     /// Listens for connections; [`Event::Listening`](heddle_cm::Event::Listening) or
     /// [`Event::ListenFailed`](heddle_cm::Event::ListenFailed) comes through `events`, and then the
-    /// requests.
+    /// requests. Port 0 is refused: [`reserve_addr`](Device::reserve_addr) chooses one.
     ///
     /// # Errors
     /// [`DeviceError::Overloaded`], [`DeviceError::Gone`].
@@ -24,7 +70,7 @@ impl Device {
         params: ListenParams,
         events: &EventQueue,
     ) -> Result<ListenerId, DeviceError> {
-        self.0.backend.listen(addr, params, events)
+        self.0.backend.listen(addr, None, params, events)
     }
 
     /// Stops listening; connections go on.

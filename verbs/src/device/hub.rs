@@ -9,7 +9,7 @@ use heddle_cm::{AppId, TenantId};
 use heddle_iwarp::Pd;
 
 use super::local::Local;
-use super::{ControlPlane, ControlRequest, Device, DeviceConfig, NO_PD, Parts, lock};
+use super::{Board, ControlPlane, ControlRequest, Device, DeviceConfig, NO_PD, Parts, lock};
 use crate::account::Account;
 use crate::error::DeviceError;
 use crate::event::Taken;
@@ -23,6 +23,7 @@ use crate::wakeup::WorkerWakers;
 pub struct Hub {
     pub(super) registry: Arc<Registry>,
     pub(super) control: Box<dyn ControlPlane>,
+    pub(super) board: Arc<Board>,
     pub(super) workers: usize,
     /// Wakes those that sleep.
     pub(super) wakers: Option<Arc<WorkerWakers>>,
@@ -67,6 +68,7 @@ impl Hub {
         Arc::new(Hub {
             registry,
             control,
+            board: Arc::default(),
             workers,
             wakers,
             inline: AtomicBool::new(true),
@@ -106,6 +108,11 @@ impl Hub {
     /// nothing is in it any more.
     pub fn owner(&self, pd: Pd) -> Option<AppId> {
         lock(&self.owners).get(&pd).copied()
+    }
+
+    /// What applications are told of the RNIC, for whoever runs its control plane.
+    pub fn board(&self) -> &Arc<Board> {
+        &self.board
     }
 
     /// The memory of the RNIC.

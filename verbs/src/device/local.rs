@@ -1,5 +1,6 @@
 //! The device of an application in the RNIC's process, or of one that is served there.
 
+use core::net::SocketAddr;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -7,6 +8,7 @@ use std::sync::{Arc, Mutex, Weak};
 use heddle_cm::{AppId, CmId, ListenerId, Request};
 use heddle_iwarp::{Pd, Qpn};
 
+use super::names::{Holder, ReserveError};
 use super::{ControlRequest, Hub, lock};
 use crate::account::{Account, Kind, Over, Reserved};
 use crate::cq::Cq;
@@ -46,6 +48,7 @@ pub(crate) struct Local {
     qps: Count,
     cqs: Count,
     srqs: Count,
+    /// Numbers of completion queues and shared receive queues.
     next_cq: AtomicU32,
     /// Registrations wait a little for memory that is on its way back.
     patient: bool,
@@ -112,8 +115,26 @@ impl Local {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
+        self.hub.board.unsubscribe(self.id);
+        self.hub.board.names.give_up_all_of(self.id);
         self.request(Request::AppGone, None, None)
             .inspect_err(|_| self.closed.store(false, Ordering::Release))
+    }
+
+    /// Reserves an address, of which `may` says whether it is allowed.
+    pub(crate) fn reserve_allowed(
+        self: Arc<Self>,
+        addr: SocketAddr,
+        may: impl Fn(SocketAddr) -> bool,
+    ) -> Result<(SocketAddr, u64, Owner), DeviceError> {
+        let board = self.hub.board.clone();
+        if !addr.ip().is_unspecified() && !board.may_have(addr.ip()) {
+            return Err(DeviceError::Address(addr, ReserveError::NotOurs));
+        }
+        let reserved = board.names.reserve(self.id, addr, &self.hub.random, may);
+        let (chosen, number) = reserved.map_err(|e| DeviceError::Address(addr, e))?;
+        let owner = Owner::new(move || board.names.give_up(Holder::Reserved(number)));
+        Ok((chosen, number, owner))
     }
 
     /// One more of each kind, of the account.
@@ -149,6 +170,7 @@ impl Local {
         // Of an application that is gone nothing is known any more.
         if !self.closed.load(Ordering::Acquire) {
             let _ = self.request(Request::ForgetQp { qpn }, None, None);
+            self.hub.board.forget_qp(self.id, qpn);
         }
         if let Some(word) = lock(&self.slots).get_mut(bell as usize / 64) {
             *word &= !(1 << (bell % 64));

@@ -15,7 +15,7 @@ use crate::waker::{Sleeper, Waker};
 fn queue(depth: u32, waker: Option<Waker>) -> Srq {
     let place = Count::default().take("queues", 1).unwrap();
     let area = Area::new(1 << 14).unwrap();
-    Srq::new(&area, Pd(1), (depth, 1), waker, (place, Arc::default())).unwrap()
+    Srq::new(&area, 7, Pd(1), (depth, 1), waker, (place, Arc::default())).unwrap()
 }
 
 /// A buffer whose piece belongs to its mark.

@@ -52,11 +52,18 @@
 //! # Events
 //!
 //! [`heddle_cm::Event`] as serde writes it. Their receiver says with `taken` how many its application
-//! has taken; while thousands are not, its listeners refuse peers.
+//! has taken; while thousands are not, its listeners refuse peers. After `watch`, what happens to the device
+//! and its objects ([`DeviceEvent`]) comes too, and is not counted:
+//!
+//! ```text
+//! < {"v":1,"device":{"qp-fatal":7}}
+//! ```
 
 use heddle_cm::Event;
 use heddle_iwarp::Access;
 use serde::{Deserialize, Serialize};
+
+use crate::device::DeviceEvent;
 
 /// The first request of a connection that becomes a device.
 pub const OPEN: &str = "device-open";
@@ -133,6 +140,14 @@ pub enum Request {
     Taken(Count),
     /// Ends everything. Requests after it are refused.
     Close,
+    /// Reserves an address for a listener. [`ReservedAddr`].
+    ReserveAddr(ReserveAddr),
+    /// Gives it back.
+    DestroyReservedAddr(Id),
+    /// The ports. [`Ports`].
+    Ports,
+    /// What happens to the device and its objects is told from here on.
+    Watch,
 }
 
 impl Request {
@@ -148,6 +163,15 @@ impl Request {
 
 /// What the server says of its own accord.
 pub type Told = heddle_socket::Event<Event>;
+
+/// The same of the device and its objects.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ToldOfDevice {
+    /// [`heddle_socket::document::VERSION`].
+    pub v: u32,
+    /// What happened.
+    pub device: DeviceEvent,
+}
 
 macro_rules! documents {
     ($($(#[$doc:meta])* $name:ident { $($(#[$of:meta])* $field:ident: $type:ty,)* })*) => {
@@ -169,12 +193,14 @@ mod memory;
 mod opening;
 mod queues;
 
-pub use connections::{Accept, Connect, Connecting, Count, Listen, Listening, Reject};
+pub use connections::{
+    Accept, Connect, Connecting, Count, Listen, Listening, Reject, ReserveAddr, ReservedAddr,
+};
 pub use memory::{
     AddRegion, AllocFast, AllocMr, AllocWindow, BindWindow, Deregistered, Id, Len, NewMr, NewStag,
     OfPd, RegisterMr, RegisterReserved, SetAside, Usage, WindowBound,
 };
-pub use opening::{Limits, Open, Opened};
+pub use opening::{Limits, Open, Opened, Ports};
 pub use queues::{
     Block, CreateCq, CreateQp, CreateSrq, NewPd, NewQp, PdName, QpName, ResizeCq, Resized,
 };

@@ -27,12 +27,12 @@ use heddle_socket::wire::{ForeignFd, Inbox};
 use serde::Serialize;
 
 use super::policy::Policy;
-use super::protocol::{Request, Told};
-use crate::account::{Account, Over, Reserved};
+use super::protocol::{Ports, Request, Told, ToldOfDevice};
+use crate::account::{Account, Kind, Over, Reserved};
 use crate::closer;
 use crate::cq::Cq;
 use crate::device::local::Local;
-use crate::device::{Device, Hub};
+use crate::device::{Device, DeviceEvents, Hub};
 use crate::error::DeviceError;
 use crate::event::{EventQueue, Taken};
 use crate::memory::{Region, RegisterError};
@@ -51,6 +51,7 @@ mod preparing;
 #[allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 mod tests;
 
+use connections::{Bound, Listener};
 use objects::Objects;
 use opening::Job;
 
@@ -115,6 +116,8 @@ pub struct Session {
     state: State,
     /// Where the control plane tells of listeners and connections.
     events: EventQueue,
+    /// Where it tells of the device and its objects, once the application wants to know.
+    device_events: Option<DeviceEvents>,
     /// Of whoever has the socket.
     waker: Waker,
     /// Of [`closer`].
@@ -124,7 +127,9 @@ pub struct Session {
     out: VecDeque<Outgoing>,
     jobs: VecDeque<Job>,
     objects: Objects,
-    listeners: HashMap<u64, (SocketAddr, Reserved)>,
+    listeners: HashMap<u64, Listener>,
+    /// Addresses that are reserved.
+    bound: HashMap<u64, Bound>,
     /// Peers that wait for the application's answer.
     asked: HashSet<u64>,
     /// Connections it makes or has accepted.
@@ -182,6 +187,7 @@ impl Session {
             name: String::new(),
             state: State::New,
             events: EventQueue::new(Some(waker.clone())),
+            device_events: None,
             waker,
             lane: closer::MEMORY,
             untaken: VecDeque::new(),
@@ -189,6 +195,7 @@ impl Session {
             jobs: VecDeque::new(),
             objects: Objects::default(),
             listeners: HashMap::new(),
+            bound: HashMap::new(),
             asked: HashSet::new(),
             conns: HashMap::new(),
             counters: SessionCounters::default(),
@@ -237,7 +244,11 @@ impl Session {
         if let Some(answer) = self.out.pop_front() {
             return Some(answer);
         }
-        let (event, taken) = self.events.pass_on()?;
+        let Some((event, taken)) = self.events.pass_on() else {
+            let device = self.device_events.as_ref()?.poll()?;
+            let bytes = to_line(&ToldOfDevice { v: VERSION, device });
+            return Some(Outgoing { bytes, fds: Vec::new() });
+        };
         self.note(&event);
         self.untaken.push_back(taken);
         self.counters.events += 1;
@@ -283,6 +294,7 @@ impl Session {
         }
         *open = None;
         self.listeners.clear();
+        self.bound.clear();
         self.conns.clear();
         self.objects.linger(&self.account);
         // Frames that are on their way may still refer to the memory.
@@ -298,14 +310,15 @@ impl Session {
     /// and it hears of that; all else that it has stays.
     pub fn set_policy(&mut self, policy: Policy) {
         self.policy = policy;
-        let State::Open(open) = &self.state else { return };
+        let State::Open(Open { device, .. }) = &self.state else { return };
+        let device = device.clone();
         let may = |at: &SocketAddr| self.policy.may_listen(*at);
         let ended: Vec<_> =
-            self.listeners.iter().filter(|(_, (at, _))| !may(at)).map(|(id, _)| *id).collect();
+            self.listeners.iter().filter(|(_, l)| !may(&l.addr)).map(|(id, _)| *id).collect();
         for id in ended {
             // One that the control plane has no room for now ends with the next policy, or never was.
-            if open.device.unlisten(ListenerId(id)).is_ok() {
-                self.listeners.remove(&id);
+            if device.unlisten(ListenerId(id)).is_ok() {
+                self.forget_listener(id);
                 let error = ListenFailure::Withdrawn;
                 let event = CmEvent::ListenFailed { id: ListenerId(id), error };
                 self.events.push(event, &Taken::default());
@@ -315,6 +328,7 @@ impl Session {
 
     /// The application is to have nothing from here on.
     fn end_device(&mut self) {
+        self.device_events = None;
         self.state = match std::mem::replace(&mut self.state, State::Closing(None)) {
             State::Open(open) => State::Closing(Some(open)),
             closing @ State::Closing(_) => closing,
@@ -390,13 +404,32 @@ impl Session {
                     result.map_err(|refused| refused.into_fault(|e| self.fault(e)))
                 }
             },
-            Request::Listen(_)
+            Request::ReserveAddr(_)
+            | Request::DestroyReservedAddr(_)
+            | Request::Listen(_)
             | Request::Unlisten(_)
             | Request::Connect(_)
             | Request::Accept(_)
             | Request::Reject(_)
             | Request::Disconnect(_)
             | Request::Taken(_) => self.carry_out_connection(&open, request),
+            Request::Ports => {
+                done(&Ports { ports: open.device.ports().map_err(|e| self.fault(e))? })
+            }
+            Request::Watch => {
+                let held = match &self.device_events {
+                    Some(_) => None,
+                    // Of this process: an `epoll` and an event descriptor.
+                    None => Some(self.account.take(Kind::Descriptors, 2).map_err(over)?),
+                };
+                let events = open.device.events().map_err(|e| self.fault(e))?;
+                events.set_reader(self.waker.clone());
+                if held.is_some() {
+                    self.held.extend(held);
+                    self.device_events = Some(events);
+                }
+                done(&())
+            }
             Request::Close => {
                 open.device.close().map_err(|e| self.fault(e))?;
                 self.end_device();

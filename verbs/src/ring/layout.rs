@@ -120,6 +120,7 @@ pub mod srq {
     pub const PD: usize = 0;
     pub const DEPTH: usize = 1;
     pub const MAX_SGE: usize = 2;
+    pub const NUMBER: usize = 3;
 
     pub const TAIL: usize = LINE;
     pub const LIMIT: usize = 2 * LINE;

@@ -1,8 +1,11 @@
 //! The port as the RNIC has it.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
-use heddle_verbs::Device;
+use heddle_verbs::{Device, PortInfo};
+use libc::EIO;
+
+use crate::verbs::errno;
 
 /// The device's GUID in host byte order: locally administered, and the same in each process, so that programs of
 /// one host agree on it.
@@ -10,17 +13,61 @@ pub(in crate::verbs) fn guid() -> u64 {
     0x0200_00ff_fe48_4401
 }
 
-/// A port.
+/// The ports of an RNIC, which programs see as one: an address of each leads to the same device.
 pub(super) struct Port {
-    /// Whether its link is up.
+    /// Whether the link of any is up.
     pub(super) up: bool,
-    /// Bytes of an IP packet.
+    /// Bytes of the largest IP packet that all of them carry.
     pub(super) mtu: u16,
     /// The RNIC's addresses, in the order of its configuration.
     pub(super) addresses: Vec<Ipv4Addr>,
 }
 
+impl Port {
+    fn new(ports: &[PortInfo]) -> Port {
+        let addresses = ports.iter().flat_map(|port| &port.addresses);
+        Port {
+            up: ports.iter().any(|port| port.link.up),
+            mtu: ports.iter().map(|port| port.mtu).min().unwrap_or_default(),
+            addresses: addresses
+                .filter_map(|at| match at.addr {
+                    IpAddr::V4(addr) => Some(addr),
+                    IpAddr::V6(_) => None,
+                })
+                .collect(),
+        }
+    }
+}
+
 /// The port at this moment.
-pub(super) fn of(_device: &Device) -> Result<Port, i32> {
-    Ok(Port { up: true, mtu: 1500, addresses: vec![Ipv4Addr::new(10, 0, 0, 1)] })
+///
+/// # Errors
+/// `EIO` when the RNIC is gone.
+pub(super) fn of(device: &Device) -> Result<Port, i32> {
+    let ports = device.ports().map_err(|e| match errno::of(&e) {
+        libc::EINVAL => EIO,
+        e => e,
+    })?;
+    Ok(Port::new(&ports))
+}
+
+#[cfg(test)]
+mod tests {
+    use heddle_verbs::{PortAddr, PortLink};
+
+    use super::*;
+
+    #[test]
+    fn test_ports_are_one_port_with_all_addresses_and_the_least_mtu() {
+        let port = |n: u8, mtu: u16, up: bool| PortInfo {
+            mtu,
+            link: PortLink { up, mbps: None },
+            addresses: vec![PortAddr { addr: [10, 0, n, 1].into(), prefix: 24 }],
+            ..PortInfo::default()
+        };
+        let seen = Port::new(&[port(1, 9000, false), port(2, 1500, true)]);
+        assert_eq!((seen.up, seen.mtu), (true, 1500));
+        assert_eq!(seen.addresses, [Ipv4Addr::new(10, 0, 1, 1), Ipv4Addr::new(10, 0, 2, 1)]);
+        assert!(!Port::new(&[port(1, 9000, false)]).up);
+    }
 }

@@ -2,18 +2,30 @@
 
 use core::net::SocketAddr;
 
-use heddle_cm::{AcceptTerms, ConnectTerms};
+use heddle_cm::{AcceptTerms, ConnectTerms, Event, ListenError, ListenFailure};
 
 use super::*;
-use crate::device::{Backend, MrInit, Reserved};
+use crate::device::names::Holder;
+use crate::device::{Backend, DeviceEvents, MrInit, Reserved};
+use crate::event::Taken;
 use crate::memory::{MrUsage, Region};
 use crate::mr::Mr;
 use crate::params::ListenParams;
+use crate::port::PortInfo;
 use crate::window::HeldStag;
 
 impl Backend for Local {
     fn hub(&self) -> Option<&Arc<Hub>> {
         Some(&self.hub)
+    }
+
+    fn ports(&self) -> Result<Vec<PortInfo>, DeviceError> {
+        Ok(self.hub.board.ports())
+    }
+
+    fn watch(&self, events: &DeviceEvents) -> Result<(), DeviceError> {
+        self.hub.board.subscribe(self.id, events);
+        Ok(())
     }
 
     fn has_pd(&self, pd: Pd) -> bool {
@@ -57,7 +69,8 @@ impl Backend for Local {
         let domain = self.domain(pd)?;
         let place = self.srqs.take("shared receive queues", self.limits.max_srqs)?;
         let place = place.paid(self.pay(&[Kind::SharedReceiveQueues])?);
-        Ok(Srq::new(&self.area, pd, size, waker, (place, domain))?)
+        let number = self.next_cq.fetch_add(1, Ordering::Relaxed);
+        Ok(Srq::new(&self.area, number, pd, size, waker, (place, domain))?)
     }
 
     fn create_qp(self: Arc<Self>, pd: Pd, init: QpInit) -> Result<Qp, DeviceError> {
@@ -118,20 +131,38 @@ impl Backend for Local {
         }
     }
 
+    fn reserve_addr(
+        self: Arc<Self>,
+        addr: SocketAddr,
+    ) -> Result<(SocketAddr, u64, Owner), DeviceError> {
+        self.reserve_allowed(addr, |_| true)
+    }
+
     fn listen(
         &self,
         addr: SocketAddr,
+        reserved: Option<u64>,
         params: ListenParams,
         events: &EventQueue,
     ) -> Result<ListenerId, DeviceError> {
         let id = ListenerId(self.next_id());
+        if !self.hub.board.names.listen(self.id, addr, id, reserved) {
+            // As where another listens: the control plane answers that by an event.
+            let error = ListenFailure::Worker(ListenError::InUse);
+            events.push(Event::ListenFailed { id, error }, &Taken::default());
+            return Ok(id);
+        }
         let request = heddle_cm::Request::Listen { id, addr, params };
-        self.request(request, None, Some(events.clone()))?;
+        let names = &self.hub.board.names;
+        self.request(request, None, Some(events.clone()))
+            .inspect_err(|_| names.give_up(Holder::Listener(id)))?;
         Ok(id)
     }
 
     fn unlisten(&self, id: ListenerId) -> Result<(), DeviceError> {
-        self.request(heddle_cm::Request::Unlisten { id }, None, None)
+        self.request(heddle_cm::Request::Unlisten { id }, None, None)?;
+        self.hub.board.names.give_up(Holder::Listener(id));
+        Ok(())
     }
 
     fn connect(

@@ -12,16 +12,17 @@ use heddle_socket::FaultKind;
 use super::handles::RemoteStretch;
 use super::{Remote, confused, link, lock};
 use crate::cq::Cq;
-use crate::device::{Backend, Hub, MrInit, Reserved};
+use crate::device::{Backend, DeviceEvents, Hub, MrInit, Reserved};
 use crate::error::DeviceError;
 use crate::event::{EventQueue, Taken};
 use crate::memory::{MrLimits, MrUsage, Region, RegisterError};
 use crate::mr::Mr;
 use crate::params::ListenParams;
+use crate::port::PortInfo;
 use crate::qp::{Owner, Qp, QpInit};
 use crate::remote::protocol::{
-    self, Block, Connecting, Listening, NewMr, NewPd, NewQp, QpName, Request, Resized, SetAside,
-    Usage, bits,
+    self, Block, Connecting, Id, Listening, NewMr, NewPd, NewQp, QpName, Request, Resized,
+    SetAside, Usage, bits,
 };
 use crate::srq::Srq;
 use crate::waker::Waker;
@@ -41,6 +42,15 @@ fn number_of(waker: Option<&Waker>) -> Result<Option<u64>, DeviceError> {
 impl Backend for Remote {
     fn hub(&self) -> Option<&Arc<Hub>> {
         None
+    }
+
+    fn ports(&self) -> Result<Vec<PortInfo>, DeviceError> {
+        self.link.call(&Request::Ports).map(|answer: protocol::Ports| answer.ports)
+    }
+
+    fn watch(&self, events: &DeviceEvents) -> Result<(), DeviceError> {
+        self.link.routes().watch(events);
+        self.link.call(&Request::Watch)
     }
 
     fn has_pd(&self, pd: Pd) -> bool {
@@ -114,6 +124,7 @@ impl Backend for Remote {
         // The device is there as long as a queue pair of it is.
         let owner = Owner::new(move || {
             drop(user);
+            remote.link.routes().forget_qp(Qpn(new.qp));
             remote.link.tell(&Request::DestroyQp(QpName { qp: new.qp }));
         });
         let (bells, at) = ((self.bells.clone(), new.bell), (new.off, new.words));
@@ -202,13 +213,27 @@ impl Backend for Remote {
         })
     }
 
+    fn reserve_addr(
+        self: Arc<Self>,
+        addr: SocketAddr,
+    ) -> Result<(SocketAddr, u64, Owner), DeviceError> {
+        let request = Request::ReserveAddr(protocol::ReserveAddr { addr });
+        let answer: protocol::ReservedAddr = self.link.call(&request)?;
+        if let Some(why) = answer.refused {
+            return Err(DeviceError::Address(addr, why));
+        }
+        let told = Request::DestroyReservedAddr(Id { id: answer.id });
+        Ok((answer.addr, answer.id, self.owner(told)))
+    }
+
     fn listen(
         &self,
         addr: SocketAddr,
+        bound: Option<u64>,
         params: ListenParams,
         events: &EventQueue,
     ) -> Result<ListenerId, DeviceError> {
-        let request = Request::Listen(protocol::Listen { addr, params });
+        let request = Request::Listen(protocol::Listen { addr, params, bound });
         let events = events.clone();
         let then = link::then(move |new: &Listening, routes| routes.listen(new.listener, events));
         let (new, _): (Listening, _) = self.link.call_with(&request, &[], Some(then))?;

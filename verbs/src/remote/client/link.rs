@@ -23,6 +23,7 @@ use serde_json::Value;
 use super::lock;
 use super::routes::Routes;
 use crate::cq::Cq;
+use crate::device::DeviceEvent;
 use crate::error::DeviceError;
 use crate::qp::Qp;
 use crate::remote::protocol::{Count, Request};
@@ -76,6 +77,7 @@ struct Said {
     ok: Value,
     error: Option<Fault>,
     event: Option<Event>,
+    device: Option<DeviceEvent>,
 }
 
 /// `f` with an answer of its type.
@@ -222,12 +224,13 @@ impl Link {
             }
             while let Some(line) = inbox.pop() {
                 let Ok(said) = serde_json::from_slice::<Said>(&line) else { return };
-                match said.event {
-                    Some(event) => {
+                match (said.event.clone(), said.device) {
+                    (Some(event), _) => {
                         untold += 1;
                         self.routes().tell(event);
                     }
-                    None => {
+                    (None, Some(event)) => self.routes().tell_device(event),
+                    (None, None) => {
                         let Some(fds) = inbox.take_fds(said.fds as usize) else { return };
                         // This process trusts its server, and closes what it sends.
                         let fds = fds.into_iter().filter_map(ForeignFd::into_fd).collect();

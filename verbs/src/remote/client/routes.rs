@@ -2,9 +2,12 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use heddle_iwarp::Qpn;
+
 use heddle_cm::{CmId, ConnectFailure, DisconnectReason, Event, ListenFailure, ListenerId, QpFate};
 
 use crate::cq::WeakCq;
+use crate::device::{DeviceEvent, DeviceEvents, WeakEvents};
 use crate::event::{EventQueue, Taken};
 use crate::qp::WeakQp;
 
@@ -20,6 +23,8 @@ pub(super) struct Routes {
     conns: HashMap<u64, Conn>,
     qps: Vec<WeakQp>,
     cqs: Vec<WeakCq>,
+    /// Where it is told what happens to the device.
+    device: Option<WeakEvents>,
     /// Where the application's taking of events is counted.
     pub(super) taken: Taken,
     /// Nobody tells anything any more.
@@ -82,6 +87,25 @@ impl Routes {
             self.cqs.retain(|cq| !cq.is_gone());
         }
         self.cqs.push(cq);
+    }
+
+    pub(super) fn watch(&mut self, events: &DeviceEvents) {
+        self.device = Some(events.downgrade());
+        if self.gone {
+            events.push(DeviceEvent::DeviceFatal);
+        }
+    }
+
+    pub(super) fn tell_device(&self, event: DeviceEvent) {
+        if let Some(events) = self.device.as_ref().and_then(WeakEvents::upgrade) {
+            events.push(event);
+        }
+    }
+
+    pub(super) fn forget_qp(&self, qpn: Qpn) {
+        if let Some(events) = self.device.as_ref().and_then(WeakEvents::upgrade) {
+            events.forget_qp(qpn);
+        }
     }
 
     /// Hands an event to whoever it is for.
@@ -156,5 +180,6 @@ impl Routes {
                 events.push(Event::ListenFailed { id, error }, &Taken::default());
             }
         }
+        self.tell_device(DeviceEvent::DeviceFatal);
     }
 }

@@ -44,6 +44,7 @@ impl Bounded for Request {
         bound("", "mr", Rule::Name),
         bound("", "region", Rule::Name),
         bound("", "listener", Rule::Name),
+        bound("", "bound", Rule::Name),
         bound("", "conn", Rule::Name),
         // The client's own numbers for its threads.
         bound("", "waker", Rule::Name),
@@ -147,7 +148,7 @@ mod tests {
             ("unbind-window", id.clone()),
             ("destroy-stag", id),
             ("usage", json!({ "pd": 1 })),
-            ("listen", json!({ "addr": "10.0.0.1:1", "params": params })),
+            ("listen", json!({ "addr": "10.0.0.1:1", "params": params, "bound": 1 })),
             ("unlisten", json!({ "listener": 1 })),
             (
                 "connect",
@@ -161,6 +162,10 @@ mod tests {
             ("disconnect", json!({ "conn": 1 })),
             ("taken", json!({ "count": 1 })),
             ("close", Value::Null),
+            ("reserve-addr", json!({ "addr": "10.0.0.1:0" })),
+            ("destroy-reserved-addr", json!({ "id": 1 })),
+            ("ports", Value::Null),
+            ("watch", Value::Null),
         ]
         .map(|(op, args)| json!({ "v": 1, "id": 1, "op": op, "args": args }))
         .into()

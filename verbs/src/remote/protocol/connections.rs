@@ -6,6 +6,8 @@ use core::time::Duration;
 use heddle_cm::{ListenParams, Protocol};
 use serde::{Deserialize, Serialize};
 
+use crate::device::ReserveError;
+
 documents! {
     /// A listener to be.
     Listen {
@@ -13,6 +15,25 @@ documents! {
         addr: SocketAddr,
         /// How.
         params: ListenParams,
+        /// The reservation of that address.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        bound: Option<u64>,
+    }
+
+    /// An address to reserve, or with port 0 to choose a port for.
+    ReserveAddr {
+        /// It.
+        addr: SocketAddr,
+    }
+
+    /// What became of it.
+    ReservedAddr {
+        /// The name of the reservation; 0 when there is none.
+        id: u64,
+        /// The address, with the port that was chosen.
+        addr: SocketAddr,
+        /// Why there is none.
+        refused: Option<ReserveError>,
     }
 
     /// A listener.

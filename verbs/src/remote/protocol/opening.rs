@@ -29,6 +29,12 @@ documents! {
         limits: Limits,
     }
 
+    /// The ports of the RNIC.
+    Ports {
+        /// Each of them, by its number.
+        ports: Vec<crate::PortInfo>,
+    }
+
     /// [`DeviceLimits`](crate::DeviceLimits).
     Limits {
         /// Queue pairs.

@@ -6,9 +6,32 @@ use heddle_cm::{CmId, Event, ListenerId};
 use heddle_socket::document::{Fault, FaultKind};
 
 use super::{MAX_UNTAKEN, Open, Outcome, Request, Session, done, not_found, over};
-use crate::account::Kind;
+use crate::account::{Kind, Reserved};
+use crate::device::Backend;
+use crate::error::DeviceError;
 use crate::params::{AcceptParams, ConnectParams, ListenParams};
-use crate::remote::protocol::{Connecting, Listening};
+use crate::qp::Owner;
+use crate::remote::protocol::{Connecting, Listening, ReservedAddr};
+
+/// A listener of the application.
+#[derive(Debug)]
+pub(super) struct Listener {
+    pub(super) addr: SocketAddr,
+    held: Reserved,
+    /// By which reservation it listens.
+    bound: Option<u64>,
+}
+
+/// An address that the application has reserved.
+#[derive(Debug)]
+pub(super) struct Bound {
+    addr: SocketAddr,
+    number: u64,
+    /// What it takes of the account, unless a listener there does.
+    held: Option<Reserved>,
+    /// Gives it back.
+    _owner: Owner,
+}
 
 impl Session {
     pub(super) fn carry_out_connection(
@@ -21,19 +44,59 @@ impl Session {
             Request::Listen(a) => {
                 may(self.policy.may_listen(a.addr), "listen at", a.addr)?;
                 self.check_taken()?;
-                let held = self.account.take(Kind::Listeners, 1).map_err(over)?;
                 let backlog = a.params.backlog.min(self.policy.backlog as usize);
                 let params = ListenParams { backlog, ..a.params };
-                let id = device.listen(a.addr, params, &self.events).map_err(|e| self.fault(e))?;
-                self.listeners.insert(id.0, (a.addr, held));
-                done(&Listening { listener: id.0 })
+                let reserved = a.bound.map(|name| self.bound_number(name, a.addr)).transpose()?;
+                // A reservation counts as a listener already.
+                let held = a.bound.and_then(|name| self.bound.get_mut(&name)?.held.take());
+                let held = match held {
+                    Some(held) => held,
+                    None => self.account.take(Kind::Listeners, 1).map_err(over)?,
+                };
+                let id = open.local.listen(a.addr, reserved, params, &self.events);
+                let listener = Listener { addr: a.addr, held, bound: a.bound };
+                match id {
+                    Ok(id) => {
+                        self.listeners.insert(id.0, listener);
+                        done(&Listening { listener: id.0 })
+                    }
+                    Err(e) => {
+                        self.give_back(listener);
+                        Err(self.fault(e))
+                    }
+                }
+            }
+            Request::ReserveAddr(a) => {
+                if a.addr.port() != 0 {
+                    may(self.policy.may_listen(a.addr), "listen at", a.addr)?;
+                }
+                let held = self.account.take(Kind::Listeners, 1).map_err(over)?;
+                let policy = &self.policy;
+                let allowed = |at| policy.may_listen(at);
+                match open.local.clone().reserve_allowed(a.addr, allowed) {
+                    Ok((addr, number, owner)) => {
+                        let id = number;
+                        let bound = Bound { addr, number, held: Some(held), _owner: owner };
+                        self.bound.insert(id, bound);
+                        done(&ReservedAddr { id, addr, refused: None })
+                    }
+                    Err(DeviceError::Address(addr, why)) => {
+                        done(&ReservedAddr { id: 0, addr, refused: Some(why) })
+                    }
+                    Err(e) => Err(self.fault(e)),
+                }
+            }
+            Request::DestroyReservedAddr(a) => {
+                let gone = self.bound.remove(&a.id);
+                gone.ok_or_else(|| not_found(format!("there is no reservation {}", a.id)))?;
+                done(&())
             }
             Request::Unlisten(a) => {
                 if !self.listeners.contains_key(&a.listener) {
                     return Err(not_found(format!("there is no listener {}", a.listener)));
                 }
                 device.unlisten(ListenerId(a.listener)).map_err(|e| self.fault(e))?;
-                self.listeners.remove(&a.listener);
+                self.forget_listener(a.listener);
                 done(&())
             }
             Request::Connect(a) => {
@@ -90,7 +153,7 @@ impl Session {
     pub(super) fn note(&mut self, event: &Event) {
         match event {
             Event::ListenFailed { id, .. } => {
-                self.listeners.remove(&id.0);
+                self.forget_listener(id.0);
             }
             Event::ConnectRequest { id, .. } => {
                 self.asked.insert(id.0);
@@ -102,6 +165,28 @@ impl Session {
                 self.conns.remove(&id.0);
             }
             Event::Listening { .. } | Event::Established { .. } => {}
+        }
+    }
+
+    /// The number of a reservation, which has to be of this address.
+    fn bound_number(&self, name: u64, addr: SocketAddr) -> Result<u64, Fault> {
+        let bound = self.bound.get(&name).filter(|bound| bound.addr == addr);
+        let number = bound.map(|bound| bound.number);
+        number.ok_or_else(|| not_found(format!("there is no reservation {name} of {addr}")))
+    }
+
+    pub(super) fn forget_listener(&mut self, id: u64) {
+        if let Some(listener) = self.listeners.remove(&id) {
+            self.give_back(listener);
+        }
+    }
+
+    /// What a listener took of the account is its reservation's, as long as there is one.
+    fn give_back(&mut self, listener: Listener) {
+        if let Some(bound) = listener.bound.and_then(|name| self.bound.get_mut(&name))
+            && bound.held.is_none()
+        {
+            bound.held = Some(listener.held);
         }
     }
 

@@ -1,0 +1,33 @@
+//! The ports of an RNIC, as applications are told of them.
+
+use heddle_tcp::Addressing;
+use heddle_verbs::{PortAddr, PortCounters, PortLink, PortProbe};
+
+/// Asks a port of the data plane. One that is closed is down.
+#[derive(Debug)]
+pub(crate) struct Probe(pub(crate) heddle_dataplane::PortProbe);
+
+impl PortProbe for Probe {
+    fn link(&self) -> PortLink {
+        let link = self.0.link();
+        PortLink { up: link.is_some_and(|l| l.up), mbps: link.and_then(|l| l.mbps) }
+    }
+
+    fn counters(&self) -> PortCounters {
+        let s = self.0.stats().unwrap_or_default();
+        PortCounters {
+            rx_frames: s.rx_frames,
+            rx_bytes: s.rx_bytes,
+            rx_dropped: s.rx_missed.saturating_add(s.rx_no_mbuf),
+            rx_errors: s.rx_errors,
+            tx_frames: s.tx_frames,
+            tx_bytes: s.tx_bytes,
+            tx_errors: s.tx_errors,
+        }
+    }
+}
+
+/// The addresses of a port, without its routes.
+pub(crate) fn addresses(net: &Addressing) -> Vec<PortAddr> {
+    net.addrs().iter().map(|c| PortAddr { addr: c.addr(), prefix: c.prefix() }).collect()
+}

@@ -1,0 +1,162 @@
+//! Ports, and what happens to a device and its objects.
+
+use heddle_verbs::{Access, DeviceEvent, DeviceEvents, PortAddr, QpInit, RecvWr, SendWr};
+
+use super::*;
+
+fn next(events: &DeviceEvents) -> DeviceEvent {
+    events.wait(Some(PATIENCE)).unwrap().expect("an event")
+}
+
+#[test]
+fn test_application_sees_addresses_and_ports_and_hears_when_they_change() {
+    both(|nodes, kind| {
+        let device = nodes.device(kind);
+        let events = device.events().unwrap();
+        let at = |ip: Ipv4Addr, prefix| PortAddr { addr: ip.into(), prefix };
+        assert_eq!(device.addresses().unwrap(), [at(US, 24)]);
+        let ports = device.ports().unwrap();
+        let [port] = &ports[..] else { panic!("{ports:?}") };
+        assert_eq!((port.mac, port.mtu), (nodes.us.port().mac(), nodes.us.port().mtu()));
+        assert_eq!(port.link.up, nodes.us.port().link().up);
+        let (ours, _theirs) = nodes.connect(&device, ends(&device, |init| init), 7001);
+        // As much as the port counts: rings of DPDK may count nothing.
+        until("the port's counters", || {
+            let (seen, port) = (device.ports().unwrap()[0].counters, nodes.us.port().stats());
+            (seen.rx_frames == port.rx_frames && seen.tx_bytes == port.tx_bytes).then_some(())
+        });
+        assert_eq!(next(&events), DeviceEvent::CommunicationEstablished(ours.qp().qpn()));
+        let other = Ipv4Addr::new(10, 0, 0, 77);
+        readdress(nodes, &[(US, 24), (other, 16)]);
+        assert_eq!(next(&events), DeviceEvent::AddressesChanged(0));
+        assert_eq!(device.addresses().unwrap(), [at(US, 24), at(other, 16)]);
+        // What stays as it is is no event.
+        readdress(nodes, &[(US, 24), (other, 16)]);
+        readdress(nodes, &[(US, 24)]);
+        assert_eq!(next(&events), DeviceEvent::AddressesChanged(0));
+        assert_eq!(events.poll(), None);
+    });
+}
+
+#[test]
+fn test_application_hears_of_established_and_failed_queue_pairs() {
+    both(|nodes, kind| {
+        let device = nodes.device(kind);
+        let events = device.events().unwrap();
+        let pd = device.alloc_pd().unwrap();
+        let srq = device.create_srq(pd, 16, 1, None).unwrap();
+        let shared = Ends::with(&device, pd, 64, |i| i.depths(16, 16).shared(&srq)).unwrap();
+        let qpn = shared.qp.qpn();
+        let (ours, theirs) = nodes.connect(&device, shared, 7002);
+        assert_eq!(next(&events), DeviceEvent::CommunicationEstablished(qpn));
+        // A Send without a receive ends the connection.
+        let source = theirs.alloc_mr(8, Access::NONE).unwrap();
+        theirs.post_send(&SendWr::send(1, &[source.sge(0, 8)])).unwrap();
+        assert_eq!(next(&events), DeviceEvent::LastWqeReached(qpn));
+        assert_eq!(next(&events), DeviceEvent::QpFatal(qpn));
+        drop((ours, theirs));
+        // One that ends in order is no failure.
+        let plain = ends(&device, |init| init);
+        let (ours, theirs) = nodes.connect(&device, plain, 7002);
+        let qpn = ours.qp().qpn();
+        assert_eq!(next(&events), DeviceEvent::CommunicationEstablished(qpn));
+        ours.disconnect().unwrap();
+        drop(theirs);
+        assert_eq!(events.poll(), None, "{kind:?}");
+    });
+}
+
+#[test]
+fn test_application_hears_of_the_limit_of_a_shared_receive_queue_once_for_each_arm() {
+    both(|nodes, kind| {
+        let device = nodes.device(kind);
+        let events = device.events().unwrap();
+        let pd = device.alloc_pd().unwrap();
+        let mr = device.alloc_mr(pd, 64, Access::LOCAL_WRITE).unwrap();
+        let srqs = [(); 2].map(|()| device.create_srq(pd, 16, 1, None).unwrap());
+        let shared = Ends::with(&device, pd, 64, |i| i.depths(16, 16).shared(&srqs[1])).unwrap();
+        let (ours, theirs) = nodes.connect(&device, shared, 7003);
+        next(&events);
+        let source = theirs.alloc_mr(8, Access::NONE).unwrap();
+        for _ in 0..3 {
+            while srqs[1].len() < 4 {
+                srqs[1].post_recv(&RecvWr { wr_id: 1, sges: &[mr.sge(0, 8)] }).unwrap();
+            }
+            srqs[1].arm_limit(3);
+            assert_eq!(events.poll(), None);
+            for _ in 0..2 {
+                theirs.post_send(&SendWr::send(1, &[source.sge(0, 8)])).unwrap();
+                assert!(ours.wait(PATIENCE).unwrap().status.is_success());
+            }
+            assert_eq!(next(&events), DeviceEvent::SrqLimitReached(srqs[1].number()));
+            assert_eq!(events.poll(), None, "{kind:?}");
+        }
+    });
+}
+
+#[test]
+fn test_application_hears_of_an_overflow_of_its_completion_queue() {
+    both(|nodes, kind| {
+        let device = nodes.device(kind);
+        let events = device.events().unwrap();
+        let small = device.create_cq(2, None).unwrap();
+        let configure = |init: QpInit| QpInit { recv_cq: small.clone(), ..init };
+        let ends = ends(&device, configure);
+        let mr = device.alloc_mr(ends.qp.pd(), 64, Access::LOCAL_WRITE).unwrap();
+        for wr_id in 0..4 {
+            ends.qp.post_recv(&RecvWr { wr_id, sges: &[mr.sge(0, 8)] }).unwrap();
+        }
+        let qpn = ends.qp.qpn();
+        let (_ours, theirs) = nodes.connect(&device, ends, 7004);
+        assert_eq!(next(&events), DeviceEvent::CommunicationEstablished(qpn));
+        let source = theirs.alloc_mr(8, Access::NONE).unwrap();
+        for _ in 0..4 {
+            theirs.post_send(&SendWr::send(1, &[source.sge(0, 8)])).unwrap();
+        }
+        assert_eq!(next(&events), DeviceEvent::CqError(small.number()), "{kind:?}");
+        assert_eq!(next(&events), DeviceEvent::QpFatal(qpn));
+        assert!(small.check().is_err());
+    });
+}
+
+#[test]
+fn test_events_of_a_queue_pair_go_with_it() {
+    both(|nodes, kind| {
+        let device = nodes.device(kind);
+        let events = device.events().unwrap();
+        let (ours, theirs) = nodes.connect(&device, ends(&device, |init| init), 7005);
+        until("the event is there", || {
+            let fd = events.fd();
+            let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
+            let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+            (rustix::event::poll(&mut fds, Some(&now)).unwrap() == 1).then_some(())
+        });
+        ours.disconnect().unwrap();
+        drop(theirs);
+        assert_eq!(events.poll(), None, "{kind:?}");
+    });
+}
+
+#[test]
+fn test_application_hears_of_the_end_of_the_rnic() {
+    for kind in [Kind::Local, Kind::Remote] {
+        let mut nodes = Nodes::new();
+        let device = nodes.device(kind);
+        let events = device.events().unwrap();
+        let waits = std::thread::spawn(move || {
+            (events.wait(None).unwrap(), events.wait(Some(Duration::ZERO)).unwrap())
+        });
+        let Nodes { us, them, serving, _turn } = nodes;
+        match kind {
+            Kind::Local => drop(us),
+            // A server of its own process ends its session with the client's end.
+            Kind::Remote => {
+                drop(us);
+                drop(device);
+                serving.into_iter().for_each(|s| s.join().unwrap());
+            }
+        }
+        drop(them);
+        assert_eq!(waits.join().unwrap(), (Some(DeviceEvent::DeviceFatal), None), "{kind:?}");
+    }
+}

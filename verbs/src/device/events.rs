@@ -1,0 +1,222 @@
+//! What happens to a device and its objects and is no completion: one queue for each device.
+//!
+//! Each event rings once, and is fetched with the ring, so the descriptor is readable exactly while there
+//! is an event. Shared receive queues are looked at when they ring: their workers wake the same descriptor.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use heddle_cm::{DisconnectReason, Event};
+use heddle_iwarp::Qpn;
+use serde::{Deserialize, Serialize};
+
+use crate::qp::Qp;
+use crate::srq::{Srq, WeakSrq};
+use crate::waker::{Gathering, Waker};
+
+/// Something that happened to a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DeviceEvent {
+    /// The connection of the queue pair ended otherwise than in order; why, its
+    /// [`Disconnected`](heddle_cm::Event::Disconnected) says.
+    QpFatal(Qpn),
+    /// The connection of a queue pair with a shared receive queue is over: it takes no more receives, and
+    /// those that it took have completed.
+    LastWqeReached(Qpn),
+    /// The connection of the queue pair is established.
+    CommunicationEstablished(Qpn),
+    /// The shared receive queue with this [number](crate::Srq::number) has fewer receives than the limit that
+    /// it was armed for.
+    SrqLimitReached(u32),
+    /// The completion queue with this [number](crate::Cq::number) has lost completions.
+    CqError(u32),
+    /// The link of the port with this index is up.
+    PortUp(usize),
+    /// The link of the port with this index is down.
+    PortDown(usize),
+    /// The addresses of the port with this index have changed.
+    AddressesChanged(usize),
+    /// The RNIC is gone. No event follows.
+    DeviceFatal,
+}
+
+/// The events of one device; clones are handles of the same queue.
+///
+/// Events are collected from [`Device::events`](crate::Device::events) on. Equal ones that were not fetched
+/// are one, so a program that fetches none has a bounded queue; those about a queue pair go with it.
+#[derive(Clone, Debug)]
+pub struct DeviceEvents(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    wakeups: Arc<Gathering>,
+    /// Of shared receive queues.
+    srq_waker: Waker,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    events: VecDeque<DeviceEvent>,
+    srqs: Vec<WeakSrq>,
+    /// Who passes events on, and is woken for that.
+    reader: Option<Waker>,
+    /// No event follows.
+    is_over: bool,
+}
+
+/// Events that are kept. Objects of a device are fewer; numbers of those that are gone may remain.
+const MOST: usize = 1 << 16;
+
+/// What holds a queue no longer than its device does.
+#[derive(Debug)]
+pub(crate) struct WeakEvents(Weak<Shared>);
+
+impl WeakEvents {
+    pub(crate) fn upgrade(&self) -> Option<DeviceEvents> {
+        self.0.upgrade().map(DeviceEvents)
+    }
+}
+
+impl DeviceEvents {
+    pub(crate) fn new() -> io::Result<DeviceEvents> {
+        let wakeups = Arc::new(Gathering::counting()?);
+        let srq_waker = Waker::of(&wakeups);
+        Ok(DeviceEvents(Arc::new(Shared { wakeups, srq_waker, queue: Mutex::default() })))
+    }
+
+    /// The descriptor, for `poll`, `epoll` and the like: readable while there is an event.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.0.wakeups.fd()
+    }
+
+    /// The oldest event, if there is one. It does not wait.
+    pub fn poll(&self) -> Option<DeviceEvent> {
+        let mut queue = self.queue();
+        while let Ok(Some(_)) = self.0.wakeups.take_one() {
+            if let Some(event) = queue.take() {
+                return Some(event);
+            }
+        }
+        None
+    }
+
+    /// The next event; waits for it for `timeout`, or without bound. `None` when none came in time.
+    ///
+    /// # Errors
+    /// [`Interrupted`](io::ErrorKind::Interrupted) by a signal, and what else the system says.
+    pub fn wait(&self, timeout: Option<Duration>) -> io::Result<Option<DeviceEvent>> {
+        let end = timeout.and_then(|t| Instant::now().checked_add(t));
+        loop {
+            if let Some(event) = self.poll() {
+                return Ok(Some(event));
+            }
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Ok(None);
+            }
+            self.0.wakeups.wait_readable(left)?;
+        }
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakEvents {
+        WeakEvents(Arc::downgrade(&self.0))
+    }
+
+    /// Wakes `reader` too, with each event.
+    pub(crate) fn set_reader(&self, reader: Waker) {
+        self.queue().reader = Some(reader);
+    }
+
+    /// By which a shared receive queue rings here.
+    pub(crate) fn srq_waker(&self) -> Waker {
+        self.0.srq_waker.clone()
+    }
+
+    /// Its limit events come here.
+    pub(crate) fn watch_srq(&self, srq: &Srq) {
+        let mut queue = self.queue();
+        queue.srqs.retain(|srq| srq.upgrade().is_some());
+        queue.srqs.push(srq.downgrade());
+    }
+
+    pub(crate) fn push(&self, event: DeviceEvent) {
+        let mut queue = self.queue();
+        if queue.is_over || queue.events.contains(&event) || queue.events.len() >= MOST {
+            return;
+        }
+        queue.is_over = event == DeviceEvent::DeviceFatal;
+        queue.events.push_back(event);
+        self.0.wakeups.ring();
+        if let Some(reader) = &queue.reader {
+            reader.wake();
+        }
+    }
+
+    /// A queue pair is destroyed, and its events with it.
+    pub(crate) fn forget_qp(&self, qpn: Qpn) {
+        let mut queue = self.queue();
+        let before = queue.events.len();
+        queue.events.retain(|event| event.qpn() != Some(qpn));
+        for _ in queue.events.len()..before {
+            let _ = self.0.wakeups.take_one();
+        }
+    }
+
+    /// What a connection's event means for its queue pair.
+    pub(crate) fn note(&self, event: &Event, qp: Option<&Qp>) {
+        match event {
+            Event::Established { qpn, .. } => {
+                self.push(DeviceEvent::CommunicationEstablished(*qpn));
+            }
+            Event::Disconnected { qpn, reason, .. } => {
+                if let Some(qp) = qp {
+                    let init = qp.init();
+                    for cq in [&init.send_cq, &init.recv_cq] {
+                        if cq.has_just_failed() {
+                            self.push(DeviceEvent::CqError(cq.number()));
+                        }
+                    }
+                    if init.srq.is_some() {
+                        self.push(DeviceEvent::LastWqeReached(*qpn));
+                    }
+                }
+                if !matches!(reason, DisconnectReason::Orderly) {
+                    self.push(DeviceEvent::QpFatal(*qpn));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.0.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Queue {
+    fn take(&mut self) -> Option<DeviceEvent> {
+        let reached = || {
+            let mut srqs = self.srqs.iter().filter_map(WeakSrq::upgrade);
+            srqs.find(Srq::take_one_limit_event)
+        };
+        let limit = |srq: Srq| DeviceEvent::SrqLimitReached(srq.number());
+        self.events.pop_front().or_else(|| reached().map(limit))
+    }
+}
+
+impl DeviceEvent {
+    /// The queue pair it is about.
+    fn qpn(&self) -> Option<Qpn> {
+        match *self {
+            DeviceEvent::QpFatal(qpn)
+            | DeviceEvent::LastWqeReached(qpn)
+            | DeviceEvent::CommunicationEstablished(qpn) => Some(qpn),
+            _ => None,
+        }
+    }
+}
