@@ -9,6 +9,7 @@ mod again;
 mod forks;
 mod kinds;
 mod races;
+mod signals;
 
 /// Memory of this test alone, as a program maps it.
 #[derive(Debug)]
