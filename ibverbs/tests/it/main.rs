@@ -3,5 +3,10 @@
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
 mod c;
+mod events;
+mod extended;
+mod lab;
 mod layout;
 mod names;
+mod program;
+mod transfer;
