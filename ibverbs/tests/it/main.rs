@@ -4,6 +4,11 @@
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "tests")]
 
 mod c;
+mod events;
+mod extended;
+mod lab;
 mod layout;
 mod memory;
 mod names;
+mod program;
+mod transfer;

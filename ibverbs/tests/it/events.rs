@@ -1,0 +1,194 @@
+//! Completion channels and asynchronous events.
+
+use std::ffi::c_int;
+use std::ptr::null_mut;
+
+use heddle_ibverbs::abi::*;
+use heddle_ibverbs::verbs::*;
+use heddle_verbs::SendWr;
+
+use crate::lab::PATIENCE;
+use crate::program::{Memory, Program, errno, request, set_state, state_of, try_state};
+
+/// The next event of a channel.
+fn event(channel: *mut ibv_comp_channel) -> Result<*mut ibv_cq, i32> {
+    let (mut cq, mut context) = (null_mut(), null_mut());
+    // SAFETY: the C contract is kept.
+    match unsafe { ibv_get_cq_event(channel, &raw mut cq, &raw mut context) } {
+        0 => Ok(cq),
+        _ => Err(errno()),
+    }
+}
+
+fn set_nonblocking(fd: c_int) {
+    // SAFETY: sets a flag of a descriptor.
+    unsafe { assert_eq!(libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK), 0) };
+}
+
+fn is_readable(fd: c_int, millis: c_int) -> bool {
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one live entry.
+    unsafe { libc::poll(&raw mut poll, 1, millis) == 1 }
+}
+
+fn arm(program: &Program, cq: *mut ibv_cq) {
+    // SAFETY: the C contract is kept.
+    assert_eq!(unsafe { (*program.context).ops.req_notify_cq.unwrap()(cq, 0) }, 0);
+}
+
+#[test]
+fn test_channel_yields_one_event_for_each_arm_though_the_completion_was_polled() {
+    let program = Program::start();
+    let memory = Memory::new(4096);
+    let mr = program.register(&memory, IBV_ACCESS_LOCAL_WRITE);
+    // SAFETY: the C contract is kept.
+    let channel = unsafe { ibv_create_comp_channel(program.context) };
+    // SAFETY: a live channel.
+    let fd = unsafe { (*channel).fd };
+    set_nonblocking(fd);
+    let (cq, idle) = (program.cq(16, channel), program.cq(16, channel));
+    let qp = program.qp(&mut program.init(cq));
+    let peer = program.connect(qp);
+    let theirs = peer.connection.alloc_mr(64, heddle_verbs::Access::LOCAL_WRITE).unwrap();
+    assert_eq!(event(channel), Err(libc::EAGAIN));
+    // SAFETY: a live region.
+    let lkey = unsafe { (*mr).lkey };
+    for round in 0..3 {
+        arm(&program, cq);
+        let mut sge = ibv_sge { addr: memory.addr(0), length: 64, lkey };
+        program.receive(qp, round, &mut sge);
+        peer.connection.post_send(&SendWr::send(round, &[theirs.sge(0, 8)])).unwrap();
+        assert_eq!(program.done(cq).wr_id, round);
+        assert!(is_readable(fd, 60_000));
+        assert_eq!(event(channel), Ok(cq));
+        assert_eq!(event(channel), Err(libc::EAGAIN), "round {round}");
+    }
+    // SAFETY: the C contract is kept.
+    unsafe {
+        assert_eq!(ibv_destroy_comp_channel(channel), libc::EBUSY);
+        assert_eq!(ibv_destroy_qp(qp), 0);
+        // Not before the last event is acknowledged.
+        ibv_ack_cq_events(cq, 2);
+        let (address, started) = (cq.expose_provenance(), std::sync::Arc::new(()));
+        let seen = started.clone();
+        let ending = std::thread::spawn(move || {
+            drop(seen);
+            ibv_destroy_cq(std::ptr::with_exposed_provenance_mut(address))
+        });
+        while std::sync::Arc::strong_count(&started) > 1 {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert!(!ending.is_finished(), "an event is not acknowledged");
+        ibv_ack_cq_events(cq, 1);
+        assert_eq!(ending.join().unwrap(), 0);
+        assert_eq!(ibv_destroy_cq(idle), 0);
+        assert_eq!(ibv_destroy_comp_channel(channel), 0);
+        assert_eq!(ibv_dereg_mr(mr), 0);
+    }
+}
+
+/// The next asynchronous event.
+fn asynchronous(program: &Program) -> Result<ibv_async_event, i32> {
+    let mut event = ibv_async_event { element: null_mut(), event_type: -1 };
+    // SAFETY: the C contract is kept.
+    match unsafe { ibv_get_async_event(program.context, &raw mut event) } {
+        0 => Ok(event),
+        _ => Err(errno()),
+    }
+}
+
+#[test]
+fn test_end_of_a_connection_flushes_requests_and_raises_an_event() {
+    let program = Program::start();
+    // SAFETY: an open context.
+    let fd = unsafe { (*program.context).async_fd };
+    set_nonblocking(fd);
+    assert_eq!(asynchronous(&program).map(|e| e.event_type), Err(libc::EAGAIN));
+    let memory = Memory::new(4096);
+    let mr = program.register(&memory, IBV_ACCESS_LOCAL_WRITE);
+    // SAFETY: the C contract is kept.
+    let channel = unsafe { ibv_create_comp_channel(program.context) };
+    let cq = program.cq(64, channel);
+    let qp = program.qp(&mut program.init(cq));
+    let peer = program.connect(qp);
+    assert_eq!(state_of(qp), IBV_QPS_RTS);
+    // SAFETY: a live region.
+    let lkey = unsafe { (*mr).lkey };
+    let mut sge = ibv_sge { addr: memory.addr(0), length: 8, lkey };
+    program.receive(qp, 1, &mut sge);
+    // The peer has no such region.
+    let mut wr = request(2, IBV_WR_RDMA_WRITE, std::slice::from_mut(&mut sge));
+    wr.wr.rdma = ibv_send_wr_rdma { remote_addr: 0, rkey: 0x1234_5600 };
+    assert_eq!(program.send(qp, &mut wr), 0);
+    let mut wcs = program.poll(cq, 2);
+    wcs.sort_by_key(|wc| wc.wr_id);
+    assert_eq!((wcs[0].status, wcs[0].opcode), (IBV_WC_WR_FLUSH_ERR, IBV_WC_RECV));
+    let until = std::time::Instant::now() + PATIENCE;
+    while state_of(qp) != IBV_QPS_ERR {
+        assert!(std::time::Instant::now() < until);
+        std::thread::yield_now();
+    }
+    // What is posted from here on completes as flushed, and an arm fires for it.
+    arm(&program, cq);
+    program.receive(qp, 3, &mut sge);
+    wr.wr_id = 4;
+    assert_eq!(program.send(qp, &mut wr), 0);
+    assert_eq!(event(channel), Ok(cq));
+    let wcs = program.poll(cq, 2);
+    assert_eq!(wcs.iter().map(|wc| (wc.wr_id, wc.status)).collect::<Vec<_>>(), [
+        (3, IBV_WC_WR_FLUSH_ERR),
+        (4, IBV_WC_WR_FLUSH_ERR)
+    ]);
+    assert_eq!((wcs[0].opcode, wcs[1].opcode), (IBV_WC_RECV, IBV_WC_RDMA_WRITE));
+    let mut kinds = Vec::new();
+    while kinds.last() != Some(&IBV_EVENT_QP_FATAL) {
+        assert!(is_readable(fd, 60_000), "{kinds:?}");
+        if let Ok(mut e) = asynchronous(&program) {
+            assert!(std::ptr::eq(e.element.cast(), qp));
+            kinds.push(e.event_type);
+            // SAFETY: fetched, and acknowledged once.
+            unsafe { ibv_ack_async_event(&raw mut e) };
+        }
+    }
+    // SAFETY: the C contract is kept.
+    unsafe {
+        ibv_ack_cq_events(cq, 1);
+        assert_eq!(ibv_destroy_qp(qp), 0);
+        assert_eq!(ibv_destroy_cq(cq), 0);
+        assert_eq!(ibv_destroy_comp_channel(channel), 0);
+        assert_eq!(ibv_dereg_mr(mr), 0);
+    }
+    drop(peer);
+}
+
+#[test]
+fn test_states_follow_requests_and_the_connection() {
+    let program = Program::start();
+    let cq = program.cq(16, null_mut());
+    // SAFETY: the C contract is kept.
+    let qp = unsafe { ibv_create_qp(program.pd, &mut program.init(cq)) };
+    assert_eq!(state_of(qp), IBV_QPS_RESET);
+    let mut sge = ibv_sge { addr: 0, length: 0, lkey: 0 };
+    let mut wr = request(1, IBV_WR_SEND, std::slice::from_mut(&mut sge));
+    assert_eq!(program.send(qp, &mut wr), libc::EINVAL, "nothing is posted in RESET");
+    for refused in [IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPS_SQE, 99] {
+        assert_eq!(try_state(qp, refused), libc::EINVAL, "{refused}");
+    }
+    set_state(qp, IBV_QPS_INIT);
+    assert_eq!(try_state(qp, IBV_QPS_RTS), libc::EINVAL, "there is no connection");
+    let peer = program.connect(qp);
+    assert_eq!(state_of(qp), IBV_QPS_RTS);
+    for granted in [IBV_QPS_RTR, IBV_QPS_RTS] {
+        assert_eq!(try_state(qp, granted), 0);
+        assert_eq!(state_of(qp), IBV_QPS_RTS);
+    }
+    set_state(qp, IBV_QPS_SQD);
+    assert_eq!(state_of(qp), IBV_QPS_SQD);
+    // SAFETY: the C contract is kept.
+    unsafe {
+        assert_eq!(ibv_destroy_qp(qp), 0);
+        assert_eq!(ibv_destroy_cq(cq), 0);
+    }
+    drop(peer);
+}

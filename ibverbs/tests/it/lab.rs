@@ -1,0 +1,98 @@
+//! Two RNICs in processes of their own, joined by shared memory: the library's, and that of its peers.
+
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// How long anything may take on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The address of the peers' RNIC.
+pub(crate) const PEER: &str = "10.77.0.2";
+
+/// The RNICs and their sockets.
+pub(crate) struct Lab {
+    dir: tempfile::TempDir,
+    rnics: Vec<Child>,
+}
+
+/// The lab of this process. The RNICs end with it, whatever way it ends.
+pub(crate) fn lab() -> &'static Lab {
+    static LAB: OnceLock<Lab> = OnceLock::new();
+    LAB.get_or_init(|| {
+        let mut lab = Lab { dir: tempfile::tempdir().unwrap(), rnics: Vec::new() };
+        lab.start("server", "10.77.0.1");
+        lab.start("client", PEER);
+        // SAFETY: tests of this process read the variable only after this, through the library.
+        unsafe { std::env::set_var(heddle_ibverbs::rnic::SOCKET, lab.socket()) };
+        lab
+    })
+}
+
+/// The program, built if it is not up to date, with the features that the whole workspace asks for.
+fn heddle() -> PathBuf {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    cargo.args(["build", "--quiet", "--offline", "--workspace", "--bin", "heddle"]);
+    if !cfg!(debug_assertions) {
+        cargo.arg("--release");
+    }
+    assert!(cargo.status().unwrap().success(), "the program is not built");
+    let test = std::env::current_exe().unwrap();
+    test.ancestors().nth(2).unwrap().join("heddle")
+}
+
+impl Lab {
+    /// The socket of the library's RNIC.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.dir.path().join("server")
+    }
+
+    /// The socket of the peers'.
+    pub(crate) fn peers(&self) -> PathBuf {
+        self.dir.path().join("client")
+    }
+
+    fn start(&mut self, role: &str, address: &str) {
+        static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+        let at = |name: &str| self.dir.path().join(name);
+        let memif = at("memif");
+        let vdev =
+            format!("net_memif0,role={role},socket={},socket-abstract=no", memif.display());
+        let mut c = Command::new(PROGRAM.get_or_init(heddle));
+        c.args(["serve", "--vdev", &vdev, "--ip", &format!("{address}/24")]);
+        c.args(["--listen", &format!("{address}:9=sink")]);
+        c.arg("--socket").arg(at(role));
+        c.stdin(Stdio::null()).stdout(Stdio::null());
+        c.stderr(std::fs::File::create(at(&format!("{role}.log"))).unwrap());
+        // SAFETY: asks the kernel for a signal when this thread's process is gone, and nothing else.
+        unsafe {
+            std::os::unix::process::CommandExt::pre_exec(&mut c, || {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                Ok(())
+            });
+        }
+        let mut rnic = c.spawn().unwrap();
+        let until = Instant::now() + PATIENCE;
+        while UnixStream::connect(at(role)).is_err() || !memif.exists() {
+            let ended = rnic.try_wait().unwrap();
+            assert!(ended.is_none(), "an RNIC has ended: {}", log(&at(&format!("{role}.log"))));
+            assert!(Instant::now() < until, "an RNIC does not come up");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.rnics.push(rnic);
+    }
+
+    /// Ends the library's RNIC as if it had been killed.
+    pub(crate) fn kill(&self) {
+        let id = i32::try_from(self.rnics[0].id()).unwrap();
+        // SAFETY: a signal to a child that nobody has waited for.
+        unsafe { libc::kill(id, libc::SIGKILL) };
+    }
+}
+
+fn log(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
