@@ -30,9 +30,11 @@ pub(crate) struct ConnState<F> {
     /// The stream is over, or drained, or a Terminate is queued: close the TCP connection once it
     /// is out.
     pub(crate) closing: bool,
+    /// The other end, while FPDUs are handed over to it and not sent.
+    pub(crate) partner: Option<ConnId>,
     /// Its place among the connections with a running queue pair, while it has one.
     pub(crate) running_at: u32,
-    /// How far its streams were when it was last looked at, modulo 2^32.
+    /// How far its queue pair was when it was last looked at, modulo 2^32.
     seen: u32,
 }
 
@@ -60,6 +62,7 @@ impl<F> Default for ConnState<F> {
             on_ready_list: false,
             on_completed_list: false,
             closing: false,
+            partner: None,
             running_at: 0,
             seen: 0,
         }
@@ -111,7 +114,10 @@ impl<F: RnicFrame> ConnState<F> {
     pub(crate) fn make_ready(&mut self, conn: ConnId, shared: &mut Shared<F>) {
         if !self.on_ready_list {
             self.on_ready_list = true;
-            shared.ready.push_back(conn);
+            match self.partner {
+                None => shared.ready.push_back(conn),
+                Some(_) => shared.handed.ready.push_back(conn),
+            }
         }
     }
 
@@ -202,6 +208,7 @@ impl<F: RnicFrame> ConnState<F> {
             shared.left.push_back((conn, left));
         }
         self.mode = Mode::Dead(None);
+        self.partner = None;
         self.queue.clear(&mut shared.kept);
         counters
     }
@@ -255,12 +262,11 @@ impl<F: RnicFrame> ConnState<F> {
         self.held.consume(&mut shared.pool, used);
     }
 
-    /// Whether its streams have moved since this was last asked. If they have not, what its queues
+    /// Whether its queue pair has got on since this was last asked. If it has not, what its queues
     /// have in memory and do not need is given back.
     pub(crate) fn rest(&mut self, tcp: &mut Connection, pool: &mut HoldPool<F>) -> bool {
         let Mode::Fpdu(qp) = &mut self.mode else { return false };
-        let far = qp.tx_end().0.wrapping_add(qp.rx_next().0);
-        let far = u32::try_from(far & 0xffff_ffff).unwrap_or(0);
+        let far = u32::try_from(qp.progress() & 0xffff_ffff).unwrap_or(0);
         if core::mem::replace(&mut self.seen, far) != far {
             return true;
         }

@@ -42,6 +42,11 @@ impl<F: RnicFrame> Rnic<F> {
         while let Some(conn) = self.shared.ready.pop_front() {
             let Some((tcp, state)) = self.stack.get_mut(conn) else { continue };
             state.on_ready_list = false;
+            if state.partner.is_some() {
+                // They have been joined since.
+                state.make_ready(conn, &mut self.shared);
+                continue;
+            }
             let Mode::Fpdu(qp) = &mut state.mode else { continue };
             let mulpdu = mpa::fpdu::mulpdu(tcp.emss(), qp.sends_markers());
             let (mut made, mut octets, mut locals) = (0, 0, false);

@@ -23,6 +23,9 @@ heddle_base::counters! {
         mem_placed_bytes,
         /// Bytes copied out of registered memory.
         mem_gathered_bytes,
+        /// Bytes copied from registered memory to registered memory, once each: between two queue pairs of
+        /// one worker.
+        mem_copied_bytes,
     }
 }
 
@@ -34,13 +37,15 @@ pub struct RegionMemory {
     reader: Reader,
     placed: Cell<u64>,
     gathered: Cell<u64>,
+    copied: Cell<u64>,
 }
 
 impl RegionMemory {
     /// The memory of `regions`, for one worker.
     pub fn new(regions: Arc<RegionTable>) -> RegionMemory {
         let reader = regions.readers.reader();
-        RegionMemory { regions, reader, placed: Cell::new(0), gathered: Cell::new(0) }
+        let zero = || Cell::new(0);
+        RegionMemory { regions, reader, placed: zero(), gathered: zero(), copied: zero() }
     }
 
     /// The worker holds no address of a region at this point. Once per turn: memory is handed back
@@ -84,6 +89,7 @@ impl RegionMemory {
         MemoryCounters {
             mem_placed_bytes: self.placed.get(),
             mem_gathered_bytes: self.gathered.get(),
+            mem_copied_bytes: self.copied.get(),
         }
     }
 
@@ -126,6 +132,17 @@ impl Memory for RegionMemory {
         if !p.is_null() {
             // SAFETY: as in `place`.
             unsafe { raw::gather(p, &mut dst[..n]) };
+        }
+    }
+
+    #[inline]
+    fn copy(&self, dst: MemRange, src: MemRange) {
+        let n = dst.len().min(src.len()) as usize;
+        self.copied.set(self.copied.get() + n as u64);
+        let (to, from) = (self.known(dst), self.known(src));
+        if !to.is_null() && !from.is_null() {
+            // SAFETY: as in `place`, of both ranges; n is at most the length of either.
+            unsafe { raw::transfer(to, from, n) };
         }
     }
 
