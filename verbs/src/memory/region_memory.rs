@@ -257,6 +257,47 @@ mod tests {
     }
 
     #[test]
+    fn test_any_number_of_octets_is_copied_between_regions_and_no_other_is_touched() {
+        let (mem, region, addr) = alone();
+        let table = MrTable::new(&Seed::from_u64(1), 256);
+        let mut copied = 0;
+        for len in 1..=70u32 {
+            let n = len as usize;
+            let bytes: Vec<u8> = (1..=70).take(n).collect();
+            region.place(0, &[0xee; 256]).unwrap();
+            region.place(128 + 3, &bytes).unwrap();
+            mem.copy(range(&table, addr, 5, len), range(&table, addr, 131, len));
+            copied += u64::from(len);
+            let mut all = [0; 128];
+            region.gather(0, &mut all).unwrap();
+            assert_eq!((&all[..5], &all[5..5 + n]), (&[0xee; 5][..], &bytes[..]), "{len}");
+            assert!(all[5 + n..].iter().all(|b| *b == 0xee), "{len}");
+        }
+        let want = MemoryCounters { mem_copied_bytes: copied, ..MemoryCounters::default() };
+        assert_eq!(mem.counters(), want);
+    }
+
+    #[test]
+    fn test_copy_over_itself_leaves_what_the_source_held() {
+        let (mem, region, addr) = alone();
+        let table = MrTable::new(&Seed::from_u64(1), 2048);
+        for len in [1, 7, 8, 9, 16, 17, 31, 33, 64, 500] {
+            for (to, from) in [(64, 64), (64, 65), (65, 64), (64, 71), (71, 64), (64, 80), (80, 64)]
+            {
+                let before: Vec<u8> = (0..=255).cycle().take(700).collect();
+                region.place(0, &before).unwrap();
+                mem.copy(range(&table, addr, to, len), range(&table, addr, from, len));
+                let (to, from, len) = (to as usize, from as usize, len as usize);
+                let mut want = before.clone();
+                want[to..to + len].copy_from_slice(&before[from..from + len]);
+                let mut found = vec![0; 700];
+                region.gather(0, &mut found).unwrap();
+                assert_eq!(found, want, "{len} from {from} to {to}");
+            }
+        }
+    }
+
+    #[test]
     fn test_atomic_needs_eight_octets_at_a_multiple_of_eight() {
         let (mem, region, addr) = alone();
         let table = MrTable::new(&Seed::from_u64(1), 4);
