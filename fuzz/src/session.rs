@@ -185,9 +185,7 @@ fn request(o: &mut Octets<'_>, known: &Known) -> Request {
         12 => Request::Reserve(protocol::Len { len: o.size() }),
         13 => Request::RegisterReserved(protocol::RegisterReserved { id, pd, access: o.next() }),
         14 => Request::DestroyReserved(protocol::Id { id }),
-        15 => {
-            Request::AddRegion(protocol::AddRegion { len: o.size(), sparse: o.next() & 1 == 1 })
-        }
+        15 => Request::AddRegion(protocol::AddRegion { len: o.size(), sparse: o.next() & 1 == 1 }),
         16 => Request::RegisterMr(protocol::RegisterMr {
             pd,
             region: id,

@@ -22,7 +22,7 @@ use heddle_base::Instant;
 use heddle_iwarp::{Fpdu, Memory, QpEnv, Untaken};
 use heddle_tcp::{ConnId, SendQueue};
 
-use crate::conn::{ConnState, Mode};
+use crate::conn::{ConnState, Mode, NO_PARTNER};
 use crate::frame::RnicFrame;
 use crate::receive::Sink;
 use crate::rnic::Rnic;
@@ -102,13 +102,19 @@ impl<F: RnicFrame> Rnic<F> {
         let Some((_, state)) = self.stack.get_mut(conn) else { return };
         state.on_ready_list = false;
         // One that has parted since goes on by frames.
-        let Some(peer) = state.partner else { return state.make_ready(conn, &mut self.shared) };
+        if state.partner == NO_PARTNER {
+            return state.make_ready(conn, &mut self.shared);
+        }
+        let partner = state.partner;
+        let Some(peer) = self.stack.id_at(partner) else { return self.part(conn) };
         let both = self.stack.get_both_mut([conn, peer]);
         let Some([(tcp, state), (peer_tcp, other)]) = both else { return self.part(conn) };
         let (Mode::Fpdu(qp), Mode::Fpdu(to)) = (&mut state.mode, &mut other.mode) else {
             return self.part(conn);
         };
-        if other.partner != Some(conn) {
+        // Otherwise another connection has the place of the peer. One that has joined this one since has
+        // told it so.
+        if other.partner != index(conn) {
             return self.part(conn);
         }
         let shared = &mut self.shared;
@@ -177,13 +183,13 @@ impl<F: RnicFrame> Rnic<F> {
         }
         qp.begin_handing();
         other.begin_handing();
-        (a.partner, b.partner) = (Some(peer), Some(conn));
+        (a.partner, b.partner) = (index(peer), index(conn));
         self.shared.counters.handed_connections += 1;
     }
 
     /// Whether FPDUs of a connection are handed over to its other end.
     pub fn is_handing(&self, conn: ConnId) -> bool {
-        self.stack.user(conn).is_some_and(|state| state.partner.is_some())
+        self.stack.user(conn).is_some_and(|state| state.partner != NO_PARTNER)
     }
 }
 
@@ -195,9 +201,14 @@ impl<F: RnicFrame> ConnState<F> {
 
     /// Has it go on by frames.
     pub(crate) fn part(&mut self) {
-        self.partner = None;
+        self.partner = NO_PARTNER;
         if let Some(qp) = self.qp() {
             qp.end_handing();
         }
     }
+}
+
+/// There are fewer connections than this can tell apart.
+fn index(conn: ConnId) -> u32 {
+    u32::try_from(conn.index()).unwrap_or(NO_PARTNER)
 }

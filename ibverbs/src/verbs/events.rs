@@ -10,9 +10,9 @@ use libc::EIO;
 
 use super::cq::CqObject;
 use super::device::Context;
+use super::guarded;
 use super::qp::QpObject;
 use super::srq::SrqObject;
-use super::guarded;
 use crate::abi::{
     IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR,
     IBV_EVENT_SRQ_ERR, IBV_EVENT_SRQ_LIMIT_REACHED, ibv_async_event, ibv_context,

@@ -19,6 +19,13 @@ impl<S: SendQueue + Default> Stack<S> {
         (other != id && entry.conn.is_other_end_of(&end.conn)).then_some(other)
     }
 
+    /// The connection that has this [index](ConnId::index) now.
+    #[inline]
+    pub fn id_at(&self, index: u32) -> Option<ConnId> {
+        let id = self.conns.id(index);
+        self.conns.held(id).map(|_| id)
+    }
+
     /// Two connections at once, each with what the owner keeps with it; `None` unless there are both, and
     /// they are two.
     #[inline]
