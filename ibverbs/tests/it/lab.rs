@@ -31,8 +31,12 @@ pub(crate) fn lab() -> &'static Lab {
     })
 }
 
-/// The program, built if it is not up to date, with the features that the whole workspace asks for.
+/// The program, built if it is not up to date, with the features that the whole workspace asks for; or another one, to
+/// see what that does.
 fn heddle() -> PathBuf {
+    if let Some(other) = std::env::var_os("HEDDLE") {
+        return other.into();
+    }
     let mut cargo = Command::new(env!("CARGO"));
     cargo.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     cargo.args(["build", "--quiet", "--offline", "--workspace", "--bin", "heddle"]);
@@ -67,14 +71,22 @@ impl Lab {
         c.arg("--socket").arg(at(role));
         c.stdin(Stdio::null()).stdout(Stdio::null());
         c.stderr(std::fs::File::create(at(&format!("{role}.log"))).unwrap());
-        // SAFETY: asks the kernel for a signal when this thread's process is gone, and nothing else.
+        // SAFETY: asks the kernel for a signal when the thread that starts it is gone, and nothing else.
         unsafe {
             std::os::unix::process::CommandExt::pre_exec(&mut c, || {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 Ok(())
             });
         }
-        let mut rnic = c.spawn().unwrap();
+        // That thread lasts as long as this process; one of a test does not.
+        let (started, rnic) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            started.send(c.spawn().unwrap()).unwrap();
+            loop {
+                std::thread::park();
+            }
+        });
+        let mut rnic = rnic.recv().unwrap();
         let until = Instant::now() + PATIENCE;
         while UnixStream::connect(at(role)).is_err() || !memif.exists() {
             let ended = rnic.try_wait().unwrap();
