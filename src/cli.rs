@@ -25,6 +25,7 @@ mod pcap;
 mod progress;
 mod rnic;
 mod rping;
+mod run;
 mod serve;
 mod signals;
 
@@ -45,6 +46,9 @@ enum Command {
     Bench(bench::Args),
     /// Serve the RDMA programs of other hosts: rping, perftest and more
     Serve(serve::Args),
+    /// Run a program for libibverbs on an RNIC of this host: Debian's own, without a kernel module
+    #[command(disable_version_flag = true)]
+    Run(run::Args),
     /// Send messages to and fro, wire-compatible with the rping of rdma-core
     #[command(disable_version_flag = true)]
     Rping(rping::Args),
@@ -143,6 +147,7 @@ pub(crate) fn run() -> ExitCode {
     let done = match cli.command {
         Command::Bench(a) => bench::run(&a),
         Command::Serve(a) => serve::run(&a),
+        Command::Run(a) => run::run(&a),
         Command::Rping(a) => rping::run(&a),
         Command::Cm(a) => cm::run(&a),
         Command::Pcap(a) => pcap::run(&a),

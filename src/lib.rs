@@ -93,7 +93,7 @@ pub use heddle_tcp::{
     AddrError, Cidr, CidrError, ConnConfig, ConnCounters, ConnectError, Keepalive, ListenError,
     PeerLimit, Route, SpreadError, StackCounters, check_addrs,
 };
-pub use heddle_verbs::device::{ControlPlane, ControlRequest, MAX_DEPTH};
+pub use heddle_verbs::device::{ControlPlane, ControlRequest, MAX_CQ_DEPTH, MAX_DEPTH};
 pub use heddle_verbs::memory::{MemoryCounters, References, RegionMemory, RegionTable, Registry};
 pub use heddle_verbs::remote;
 pub use heddle_verbs::ring::{Area, AreaError, Bells};

@@ -329,6 +329,7 @@ impl Shared<'_> {
                 max_snapshot_bytes: held * usize::from(setup.mtu),
                 max_unfinished_bytes: self.setup.fpdu_memory,
                 fpdu_stall: self.setup.fpdu_stall,
+                hand_over: true,
             },
             rx,
             tx,

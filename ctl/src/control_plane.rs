@@ -57,6 +57,8 @@ pub(crate) struct Control {
     conns: HashMap<CmId, Conn>,
     /// Queue pairs that are in a connection, or about to be.
     qps: HashMap<Qpn, Qp>,
+    /// Those of them that end at the request of their application, which this is.
+    failing: HashMap<Qpn, AppId>,
     /// When it last had its turn.
     now: Instant,
     /// Everybody has been told of its end.
@@ -109,6 +111,7 @@ impl Control {
             listeners: HashMap::new(),
             conns: HashMap::new(),
             qps: HashMap::new(),
+            failing: HashMap::new(),
             now: Instant::ZERO,
             over: false,
             counters: ControlCounters::default(),
@@ -290,7 +293,15 @@ impl Control {
     }
 
     fn let_go(&mut self, qpn: Qpn, free: bool) {
-        match self.qps.remove(&qpn) {
+        let failing = self.failing.remove(&qpn);
+        match (self.qps.remove(&qpn), failing) {
+            (Some(qp), Some(app)) if free => self.flush(app, &qp),
+            (qp, _) => Control::end_of_conn(qp, free),
+        }
+    }
+
+    fn end_of_conn(qp: Option<Qp>, free: bool) {
+        match qp {
             Some(qp) if free => qp.unclaim(),
             Some(qp) => qp.set_over(),
             None => {}

@@ -198,7 +198,7 @@ fn test_all_that_cannot_change_is_named_and_nothing_else_is_done() {
     let old = config("");
     let text = "[dpdk]\nmemory = 999\n[control]\nsocket = \"/x\"\n[infiniband]\ncm = true\n\
                 [workers]\nlcores = [1]\n[memory]\nregistered = 1\n[limits]\nconnections = 9\n\
-                registrations = 9\nframes = 4096\n[[port]]\n\
+                registrations = 9\nframes = 4096\npeer-connections = 9\nfpdu-memory = 9\n[[port]]\n\
                 name = \"p\"\nvdev = \"net_null1\"\nmtu = 9000\nworkers = 2\nqueues = 1\naddresses = [\"10.0.0.2/24\"]\n\
                 gateway = \"10.0.0.3\"\n[[listen]]\naddress = \"10.0.0.2:1\"\nservice = \"sink\"\n";
     let new = Config::parse(text, &Accounts::default()).unwrap();
@@ -218,7 +218,9 @@ fn test_all_that_cannot_change_is_named_and_nothing_else_is_done() {
             "memory",
             "limits.connections",
             "limits.registrations",
-            "limits.frames"
+            "limits.frames",
+            "limits.peer-connections",
+            "limits.fpdu-memory"
         ]
     );
 }

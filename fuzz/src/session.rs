@@ -149,6 +149,25 @@ fn request(o: &mut Octets<'_>, known: &Known) -> Request {
     let id = if named { known.id } else { o.number() };
     let on = if o.next() & 1 == 1 { Some(qp) } else { None };
     let waker = (o.next() & 1 == 1).then(|| u64::from(o.next() & 3));
+    match op {
+        250 => return Request::Ports,
+        251 => return Request::Watch,
+        252 => return Request::FailQp(protocol::QpName { qp }),
+        253 => {
+            return Request::ReserveAddr(protocol::ReserveAddr {
+                addr: ([10, 0, 0, 1], if on.is_some() { 0 } else { o.short() }).into(),
+            });
+        }
+        254 => return Request::DestroyReservedAddr(protocol::Id { id }),
+        255 => {
+            return Request::Listen(protocol::Listen {
+                addr: ([10, 0, 0, 1], o.short()).into(),
+                params: ListenParams::default(),
+                bound: Some(id),
+            });
+        }
+        _ => {}
+    }
     match op % 33 {
         0 if on.is_some() => Request::DeallocPd(protocol::PdName { pd }),
         0 => Request::CreatePd,
@@ -185,9 +204,7 @@ fn request(o: &mut Octets<'_>, known: &Known) -> Request {
         12 => Request::Reserve(protocol::Len { len: o.size() }),
         13 => Request::RegisterReserved(protocol::RegisterReserved { id, pd, access: o.next() }),
         14 => Request::DestroyReserved(protocol::Id { id }),
-        15 => {
-            Request::AddRegion(protocol::AddRegion { len: o.size(), sparse: o.next() & 1 == 1 })
-        }
+        15 => Request::AddRegion(protocol::AddRegion { len: o.size(), sparse: o.next() & 1 == 1 }),
         16 => Request::RegisterMr(protocol::RegisterMr {
             pd,
             region: id,
@@ -216,6 +233,7 @@ fn request(o: &mut Octets<'_>, known: &Known) -> Request {
         26 => Request::Listen(protocol::Listen {
             addr: ([10, 0, 0, 1], o.short()).into(),
             params: ListenParams { backlog: o.size(), ..ListenParams::default() },
+            bound: None,
         }),
         27 => Request::Unlisten(protocol::Listening { listener: o.number() }),
         28 => Request::Connect(protocol::Connect {
@@ -277,7 +295,7 @@ fn answers(session: &mut Session, id: u64) -> Option<Answer> {
     while let Some(out) = session.poll_transmit() {
         assert_eq!(out.bytes.last(), Some(&b'\n'));
         let line: serde_json::Value = serde_json::from_slice(&out.bytes).expect("a document");
-        if line.get("event").is_none() {
+        if line.get("event").is_none() && line.get("device").is_none() {
             let answer: Answer = serde_json::from_value(line).expect("an answer");
             assert_eq!(answer.id, id, "{answer:?}");
             assert_eq!(answer.fds as usize, out.fds.len());
@@ -391,7 +409,22 @@ pub fn seeds() -> Seeds {
         plain(30, &[1]),
         plain(29, &[1, 1, 1]),
     ];
+    let names = [
+        plain(250, &[]),
+        plain(251, &[]),
+        plain(251, &[]),
+        plain(253, &[7]),
+        [&[9, 0, 253, 1, 1, 0][..], &[]].concat(),
+        plain(255, &[7]),
+        plain(254, &[]),
+        plain(0, &[]),
+        plain(1, &[8]),
+        plain(4, &[0, 4, 4, 1, 1, 0]),
+        plain(252, &[]),
+        plain(6, &[]),
+    ];
     vec![
+        ("names".to_owned(), names.concat()),
         ("queues".to_owned(), queues.concat()),
         ("memory".to_owned(), memory.concat()),
         ("connections".to_owned(), connections.concat()),

@@ -126,6 +126,15 @@ pub fn share(addr: usize, len: usize) -> Result<Shared, i32> {
     }
 }
 
+/// Uses new files for what is shared from here on: for a process that opens another device, since a file can
+/// be brought to one device in its life. What the old device has keeps its pages until it is deregistered,
+/// and until then cannot be registered with the new one (EBUSY).
+pub fn renew() {
+    let mut state = lock();
+    state.windows.retain(|w| !w.shared.is_empty());
+    state.windows.iter_mut().for_each(|w| w.is_old = true);
+}
+
 /// Why memory is not shared.
 #[derive(Debug)]
 struct Refusal {
@@ -222,7 +231,10 @@ impl State {
         let some: Vec<usize> =
             (0..self.windows.len()).filter(|i| has_some(&self.windows[*i])).collect();
         let at = match some[..] {
-            [] => self.windows.iter().position(|w| w.contains(pages)),
+            [] => self.windows.iter().position(|w| !w.is_old && w.contains(pages)),
+            _ if some.iter().any(|at| self.windows[*at].is_old) => {
+                return Err(Refusal::new(libc::EBUSY, "a device that is gone has parts of it yet"));
+            }
             [at] if self.windows[at].contains(pages) => Some(at),
             _ => {
                 let why =

@@ -29,5 +29,4 @@ fn main() {
     drop((shared, lowest));
     assert_eq!(deep(1000), 1001);
     std::hint::black_box(&bytes);
-    println!("the stack grows below pages that are shared");
 }

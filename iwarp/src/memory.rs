@@ -62,6 +62,10 @@ pub trait Memory {
     /// Copies the start of `src` over `dst`; bytes of `dst` beyond `src` are left alone.
     fn gather(&self, src: MemRange, dst: &mut [u8]);
 
+    /// Copies `src` over `dst`, which has the same length. The two may overlap: `dst` holds afterwards what
+    /// `src` held before.
+    fn copy(&self, dst: MemRange, src: MemRange);
+
     /// CRC-32C of the range continued from `crc` (as [`crc32c::crc32c_append`] does it) and its
     /// Internet checksum, counted as if the range began at an even offset.
     fn digest(&self, src: MemRange, crc: u32) -> (u32, Sum);

@@ -77,6 +77,13 @@ impl Memory for TestMemory {
         dst[..src.len()].copy_from_slice(&self.bytes()[src]);
     }
 
+    fn copy(&self, dst: MemRange, src: MemRange) {
+        let dst = start_of(dst, src.len() as usize);
+        let src = start_of(src, dst.len());
+        self.placed.fetch_add(dst.len() as u64, Relaxed);
+        self.bytes().copy_within(src, dst.start);
+    }
+
     fn digest(&self, src: MemRange, crc: u32) -> (u32, Sum) {
         let bytes = &self.bytes()[start_of(src, usize::MAX)];
         (self.crc(crc, bytes), Sum::of(bytes))

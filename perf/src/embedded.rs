@@ -1,6 +1,6 @@
 //! Both ends of a benchmark in one process, or one of them.
 //!
-//! A [`Pair`] is two RNICs joined by rings. [`Pair::run`] runs one size on it: on the calling
+//! A [`Pair`] is two RNICs joined by rings, or one that connects to itself. [`Pair::run`] runs one size on it: on the calling
 //! thread alone, which polls both RNICs and steps client and server in turn; or on two threads
 //! bound to a processor each. A pair is made once and runs any number of times: pools of packet
 //! buffers live as long as the process.
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use heddle_base::Seed;
-use heddle_ctl::{Detached, Endpoint, EndpointConfig, OpenError, Snapshot};
+use heddle_ctl::{Detached, Endpoint, EndpointConfig, InnerSetup, OpenError, RnicSetup, Snapshot};
 use heddle_dataplane::{Clock, Eal, FaultConfig, LcoreError, LcoreWorker, WorkerSnapshot};
 use heddle_iwarp::mpa::startup::CrcPolicy;
 use heddle_tcp::{Cidr, ConnConfig};
@@ -66,10 +66,15 @@ const UPDATE_EVERY: u32 = 1 << 14;
 /// The server of an embedded benchmark.
 const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 7471);
 
-/// Two RNICs joined by rings.
+/// Of one that has the client's RNIC.
+const LOOPED: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7471);
+
+/// Two RNICs joined by rings, or one that connects to itself.
 pub struct Pair {
     sides: Option<(Side, ServerSide)>,
     workers: usize,
+    wire: Wire,
+    server: SocketAddr,
     eal: Eal,
     /// Where runs say how far they are.
     pub progress: Progress,
@@ -81,9 +86,9 @@ struct Side {
     clock: Clock,
 }
 
-/// The RNIC of the server, and the server.
+/// The RNIC of the server, unless that is the client's, and the server.
 struct ServerSide {
-    endpoint: Endpoint,
+    endpoint: Option<Endpoint>,
     server: PerfServer,
 }
 
@@ -182,7 +187,33 @@ impl Pair {
         // Names of devices are the process's.
         static PAIRS: AtomicU64 = AtomicU64::new(0);
         let name = format!("bench{}", PAIRS.fetch_add(1, Ordering::Relaxed));
-        let (a, mut b) = Endpoint::ring_pair(eal, &name, &config(1), &config(2))?;
+        let (a, b) = Endpoint::ring_pair(eal, &name, &config(1), &config(2))?;
+        Pair::of(eal, spec, (a, Some(b)), (Wire::Ring, SERVER, workers))
+    }
+
+    /// One RNIC, of which client and server are two applications: what one sends, the other has by one copy,
+    /// unless `spec` asks for a CRC or markers, and then by frames that come back. One worker does both, on
+    /// the thread of the client.
+    pub fn looped(eal: &Eal, spec: &BenchSpec) -> Result<Pair, BenchError> {
+        let setup = RnicSetup {
+            memory: 2 * memory_for(spec),
+            queues: 2 * queues_for(spec),
+            max_conns: 2 * spec.qps as usize + 16,
+            tcp: ConnConfig { time_wait: Duration::from_millis(10), ..ConnConfig::default() },
+            inner: Some(InnerSetup { loopback: true, ..InnerSetup::default() }),
+            ..RnicSetup::with_seed(Seed::from_u64(spec.faults.seed))
+        };
+        let rnic = Endpoint::assemble(eal, Vec::new(), &setup)?;
+        Pair::of(eal, spec, (rnic, None), (Wire::Loop, LOOPED, 1))
+    }
+
+    /// Starts the server.
+    fn of(
+        eal: &Eal,
+        spec: &BenchSpec,
+        (mut a, mut b): (Endpoint, Option<Endpoint>),
+        (wire, at, workers): (Wire, SocketAddr, usize),
+    ) -> Result<Pair, BenchError> {
         // Whether there is a CRC is the client's to say: it is used when either side asks. Markers
         // are each side's own to ask for.
         let params = ListenParams {
@@ -195,17 +226,19 @@ impl Pair {
             backlog: spec.qps as usize + 16,
             ..ListenParams::default()
         };
-        let mut server = PerfServer::new(b.device(), SERVER, params, None)?;
+        let mut server = PerfServer::new(b.as_ref().unwrap_or(&a).device(), at, params, None)?;
         // Every worker of the server has to: a client that comes before is refused.
-        let until = b.now() + SETTLE;
-        while !matches!(server.is_listening(), Ok(true)) && b.now() < until {
-            b.poll();
+        let until = a.now() + SETTLE;
+        while !matches!(server.is_listening(), Ok(true)) && a.now() < until {
+            poll_pair(&mut a, b.as_mut());
             server.step();
         }
         let side = Side { endpoint: a, clock: Clock::new(eal) };
         Ok(Pair {
             sides: Some((side, ServerSide { endpoint: b, server })),
             workers,
+            wire,
+            server: at,
             eal: *eal,
             progress: Progress::default(),
         })
@@ -256,19 +289,20 @@ impl Pair {
         cores: &[usize],
     ) -> Result<BenchReport, BenchError> {
         let (mut a, mut b) = self.sides.take().ok_or(BenchError::Lost)?;
-        let before = [a.endpoint.snapshot(), b.endpoint.snapshot()];
+        let before = snapshots(&a, &b);
         self.progress.set(0);
         let outcome = if cores.is_empty() {
-            run_inline(&mut a, &mut b, run, &self.progress)
+            run_inline(&mut a, &mut b, self.server, run, &self.progress)
         } else {
             let outcome;
-            (a, b, outcome) = run_on(&self.eal, cores, a, b, run, &self.progress)?;
+            (a, b, outcome) = run_on(&self.eal, cores, (a, b), self.server, run, &self.progress)?;
             outcome
         };
-        let after = [a.endpoint.snapshot(), b.endpoint.snapshot()];
+        let after = snapshots(&a, &b);
         self.sides = Some((a, b));
-        let mut report = report(spec, &run, &outcome?, Wire::Ring);
+        let mut report = report(spec, &run, &outcome?, self.wire);
         report.lcores = cores.to_vec();
+        report.sides = u8::try_from(after.len()).unwrap_or(2);
         for (side, s) in ["client", "server"].iter().zip(&after) {
             s.worker.for_each(|part, name, _, value| {
                 if value > 0 {
@@ -285,22 +319,28 @@ impl Pair {
     }
 }
 
+/// Of each RNIC.
+fn snapshots(a: &Side, b: &ServerSide) -> Vec<Snapshot> {
+    let both = [Some(&a.endpoint), b.endpoint.as_ref()];
+    both.into_iter().flatten().map(Endpoint::snapshot).collect()
+}
+
 fn run_inline(
     a: &mut Side,
     b: &mut ServerSide,
+    server: SocketAddr,
     run: Run,
     progress: &Progress,
 ) -> Result<Outcome, WorkloadError> {
-    let client = Client::new(a.endpoint.device(), &a.clock, SERVER, run)?;
+    let client = Client::new(a.endpoint.device(), &a.clock, server, run)?;
     let result = drive(client, progress, || {
-        poll_pair(&mut a.endpoint, &mut b.endpoint);
+        poll_pair(&mut a.endpoint, b.endpoint.as_mut());
         b.server.step();
     });
     // The server hears of the end, and memory comes back.
     let until = a.endpoint.now() + SETTLE;
     while a.endpoint.now() < until && b.server.connections() > 0 {
-        a.endpoint.poll();
-        b.endpoint.poll();
+        poll_pair(&mut a.endpoint, b.endpoint.as_mut());
         b.server.step();
     }
     result
@@ -331,10 +371,12 @@ pub(crate) fn drive(
     result
 }
 
-/// Polls two RNICs joined by rings. One receives in a poll what the other sent in one.
-pub(crate) fn poll_pair(sender: &mut Endpoint, receiver: &mut Endpoint) {
+/// Polls two RNICs joined by rings, or one. One receives in a poll what the other sent in one.
+pub(crate) fn poll_pair(sender: &mut Endpoint, receiver: Option<&mut Endpoint>) {
     sender.poll();
-    receiver.poll();
+    if let Some(receiver) = receiver {
+        receiver.poll();
+    }
 }
 
 /// How long the server may take to hear that connections have ended.
@@ -345,27 +387,29 @@ type Both = (Side, ServerSide, Result<Outcome, WorkloadError>);
 fn run_on(
     eal: &Eal,
     cores: &[usize],
-    a: Side,
-    b: ServerSide,
+    (mut a, mut b): (Side, ServerSide),
+    at: SocketAddr,
     run: Run,
     progress: &Progress,
 ) -> Result<Both, BenchError> {
     let (ours, theirs) = cores.split_at(cores.len() / 2);
-    let (mut a, mut b) = (a, b);
+    let detached = b.endpoint.as_mut().map_or_else(Vec::new, Endpoint::detach);
     let helpers = [
         spawn_workers(eal, &ours[1..], a.endpoint.detach())?,
-        spawn_workers(eal, &theirs[1..], b.endpoint.detach())?,
+        spawn_workers(eal, &theirs[1..], detached)?,
     ];
     let server = LcoreWorker::spawn(eal, theirs[0], "heddle-server", move |stop| {
         while !stop.is_set() {
-            b.endpoint.poll();
+            if let Some(endpoint) = &mut b.endpoint {
+                endpoint.poll();
+            }
             b.server.step();
         }
         b
     })?;
     let progress = progress.clone();
     let client = LcoreWorker::spawn(eal, ours[0], "heddle-client", move |_| {
-        let result = run_client(&mut a, SERVER, run, &progress);
+        let result = run_client(&mut a, at, run, &progress);
         (a, result)
     })?;
     while !client.is_finished() && !server.is_finished() {
@@ -375,7 +419,10 @@ fn run_on(
     let mut b = server.join()?;
     let [ours, theirs] = helpers;
     a.endpoint.attach(join_workers(ours)?);
-    b.endpoint.attach(join_workers(theirs)?);
+    let theirs = join_workers(theirs)?;
+    if let Some(endpoint) = &mut b.endpoint {
+        endpoint.attach(theirs);
+    }
     Ok((a, b, result))
 }
 

@@ -84,6 +84,8 @@ pub enum Mode {
 pub enum Wire {
     /// Two ports of this process, joined by rings (`net_ring`).
     Ring,
+    /// None: client and server are two applications of one RNIC.
+    Loop,
     /// A device given on the command line.
     Vdev,
     /// The RNIC of another process on this machine, through its control socket.
@@ -130,6 +132,7 @@ impl fmt::Display for Wire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Wire::Ring => "ring",
+            Wire::Loop => "loop",
             Wire::Vdev => "vdev",
             Wire::Socket => "socket",
         })

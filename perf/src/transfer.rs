@@ -200,9 +200,9 @@ impl Mover {
     fn poll(&mut self, op: Op) -> Instant {
         let (client, server) = (&mut self.client.endpoint, &mut self.server.endpoint);
         if op.is_answered() {
-            poll_pair(server, client)
+            poll_pair(server, Some(client))
         } else {
-            poll_pair(client, server)
+            poll_pair(client, Some(server))
         }
         self.client.endpoint.now()
     }

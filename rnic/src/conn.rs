@@ -20,7 +20,7 @@ pub(crate) struct ConnState<F> {
     /// One past the last received byte that is in order.
     pub(crate) rx_next: StreamPos,
     /// Start-up bytes the control plane has been given.
-    pub(crate) startup_told: u32,
+    pub(crate) startup_told: u16,
     /// An event about more of them waits.
     pub(crate) startup_event: bool,
     /// On the list of connections whose queue pair may have FPDUs to make.
@@ -30,11 +30,16 @@ pub(crate) struct ConnState<F> {
     /// The stream is over, or drained, or a Terminate is queued: close the TCP connection once it
     /// is out.
     pub(crate) closing: bool,
+    /// The index of the other end, while FPDUs are handed over to it and not sent; [`NO_PARTNER`] otherwise.
+    pub(crate) partner: u32,
     /// Its place among the connections with a running queue pair, while it has one.
     pub(crate) running_at: u32,
-    /// How far its streams were when it was last looked at, modulo 2^32.
-    seen: u32,
+    /// How far its queue pair was when it was last looked at, modulo 2^16.
+    seen: u16,
 }
+
+/// No connection has this index.
+pub(crate) const NO_PARTNER: u32 = u32::MAX;
 
 /// How received bytes are understood.
 #[derive(Debug, Default)]
@@ -60,6 +65,7 @@ impl<F> Default for ConnState<F> {
             on_ready_list: false,
             on_completed_list: false,
             closing: false,
+            partner: NO_PARTNER,
             running_at: 0,
             seen: 0,
         }
@@ -97,12 +103,13 @@ impl<F: RnicFrame> ConnState<F> {
     pub(crate) fn take_startup(&mut self) -> Option<Vec<u8>> {
         self.startup_event = false;
         // The start-up may be over by now, one way or the other.
-        let new = self.held.ready_len().saturating_sub(self.startup_told as usize);
+        let new = self.held.ready_len().saturating_sub(self.startup_told.into());
         if !matches!(self.mode, Mode::Startup) || new == 0 {
             return None;
         }
         // It is a few KiB at most.
-        self.startup_told += u32::try_from(new).unwrap_or(u32::MAX);
+        let all = usize::from(self.startup_told) + new;
+        self.startup_told = u16::try_from(all).unwrap_or(u16::MAX);
         Some(self.held.last_ready(new))
     }
 
@@ -111,7 +118,11 @@ impl<F: RnicFrame> ConnState<F> {
     pub(crate) fn make_ready(&mut self, conn: ConnId, shared: &mut Shared<F>) {
         if !self.on_ready_list {
             self.on_ready_list = true;
-            shared.ready.push_back(conn);
+            if self.partner == NO_PARTNER {
+                shared.ready.push_back(conn);
+            } else {
+                shared.handed.ready.push_back(conn);
+            }
         }
     }
 
@@ -202,6 +213,7 @@ impl<F: RnicFrame> ConnState<F> {
             shared.left.push_back((conn, left));
         }
         self.mode = Mode::Dead(None);
+        self.partner = NO_PARTNER;
         self.queue.clear(&mut shared.kept);
         counters
     }
@@ -255,12 +267,11 @@ impl<F: RnicFrame> ConnState<F> {
         self.held.consume(&mut shared.pool, used);
     }
 
-    /// Whether its streams have moved since this was last asked. If they have not, what its queues
+    /// Whether its queue pair has got on since this was last asked. If it has not, what its queues
     /// have in memory and do not need is given back.
     pub(crate) fn rest(&mut self, tcp: &mut Connection, pool: &mut HoldPool<F>) -> bool {
         let Mode::Fpdu(qp) = &mut self.mode else { return false };
-        let far = qp.tx_end().0.wrapping_add(qp.rx_next().0);
-        let far = u32::try_from(far & 0xffff_ffff).unwrap_or(0);
+        let far = u16::try_from(qp.progress() & 0xffff).unwrap_or(0);
         if core::mem::replace(&mut self.seen, far) != far {
             return true;
         }

@@ -46,5 +46,11 @@ heddle_base::counters! {
         tx_digested_apart,
         /// Payload octets handed to the port by reference to registered memory.
         tx_referenced_bytes,
+        /// Connections of the RNIC with itself of which FPDUs were handed over without frames.
+        handed_connections,
+        /// FPDUs handed over.
+        handed_fpdus,
+        /// Octets of these, headers included.
+        handed_bytes,
     }
 }

@@ -16,7 +16,8 @@
 //!
 //! # Calling order
 //!
-//! [`handle_frame`](Rnic::handle_frame) and commands in any order; then
+//! [`handle_frame`](Rnic::handle_frame) and commands in any order; [`hand_over`](Rnic::hand_over) where an
+//! RNIC may connect to itself; then
 //! [`poll_completion`](Rnic::poll_completion) and [`poll_event`](Rnic::poll_event) until empty,
 //! [`poll_transmit`](Rnic::poll_transmit) until it returns false. When
 //! [`poll_timeout`](Rnic::poll_timeout) has passed, [`handle_timeouts`](Rnic::handle_timeouts).
@@ -34,6 +35,7 @@ mod conn;
 mod counters;
 mod event;
 mod frame;
+mod handed;
 mod held;
 mod kept;
 mod order;

@@ -86,6 +86,11 @@ impl FpduQueue {
         self.fpdus.capacity()
     }
 
+    /// Returns true if it keeps nothing but bytes of the start-up.
+    pub(crate) fn has_no_fpdus(&self) -> bool {
+        self.fpdus.is_empty()
+    }
+
     /// Octets of snapshots it keeps.
     pub(crate) fn snapshots(&self) -> usize {
         self.snapshots

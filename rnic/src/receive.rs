@@ -16,6 +16,8 @@ use crate::shared::Shared;
 /// Octets that may wait before FPDU mode: the largest start-up frame (20 + 512), in segments of any
 /// size the port can have.
 const STARTUP_HOLD: usize = 16 * 1024;
+// A connection counts with 16 bits what the control plane has been given of them, in order and behind a gap.
+const _: () = assert!(2 * STARTUP_HOLD <= u16::MAX as usize);
 
 /// Buffers before FPDU mode for what lies ahead of a gap: an honest start-up is one segment, or has
 /// its few in order.
@@ -182,7 +184,8 @@ impl<F: RnicFrame> Rnic<F> {
             return Some(frame);
         }
         if !p.in_order {
-            if startup && p.pos.since(state.rx_next) > STARTUP_HOLD as u64 {
+            let upto = p.pos.since(state.rx_next) + u64::from(p.len);
+            if startup && upto > STARTUP_HOLD as u64 {
                 self.shared.counters.startup_overflow_bytes += u64::from(p.len);
                 return Some(frame);
             }

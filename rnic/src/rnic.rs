@@ -19,6 +19,7 @@ use crate::conn::{ConnState, Mode};
 use crate::counters::RnicCounters;
 use crate::event::{CloseReason, Event, FpduMode};
 use crate::frame::RnicFrame;
+use crate::handed::Handed;
 use crate::held::HoldPool;
 use crate::kept::Snapshots;
 use crate::receive::Sink;
@@ -46,6 +47,9 @@ pub struct RnicConfig {
     /// then the connection ends with [`CloseReason::Unfinished`]. An eighth of that while the room of
     /// the FPDU is what another connection of the same address waits for.
     pub fpdu_stall: Duration,
+    /// Whether queue pairs of this RNIC that are connected to each other hand FPDUs over, by one copy of the
+    /// payload from region to region. Otherwise they send frames to each other, as to any peer.
+    pub hand_over: bool,
 }
 
 impl RnicConfig {
@@ -68,6 +72,7 @@ impl RnicConfig {
             max_snapshot_bytes,
             max_unfinished_bytes: Self::FPDU_MEMORY,
             fpdu_stall: Self::FPDU_STALL,
+            hand_over: true,
         }
     }
 }
@@ -141,6 +146,7 @@ impl<F: RnicFrame> Rnic<F> {
                 completed: VecDeque::with_capacity(conns),
                 left: VecDeque::new(),
                 ready: VecDeque::with_capacity(conns),
+                handed: Handed::new(config.hand_over),
                 kept,
                 pool: HoldPool::new(config.max_held_frames, config.max_unfinished_bytes),
                 rounds: Rounds::default(),
@@ -225,6 +231,7 @@ impl<F: RnicFrame> Rnic<F> {
             return self.end_unfinished(conn);
         }
         self.drain_qp(conn);
+        self.join(conn);
     }
 
     /// Resets a connection whose peer leaves an FPDU unfinished.
@@ -342,6 +349,7 @@ impl<F: RnicFrame> Rnic<F> {
         !self.shared.rounds.is_due(now)
             && self.stack.is_idle(now)
             && self.shared.ready.is_empty()
+            && self.shared.handed.ready.is_empty()
             && !self.has_completions()
             && self.shared.events.is_empty()
     }

@@ -10,6 +10,7 @@ use heddle_tcp::ConnId;
 
 use crate::counters::RnicCounters;
 use crate::event::Event;
+use crate::handed::Handed;
 use crate::held::HoldPool;
 use crate::kept::Snapshots;
 use crate::rounds::Rounds;
@@ -27,6 +28,8 @@ pub(crate) struct Shared<F> {
     pub(crate) left: VecDeque<(ConnId, Completions)>,
     /// Connections whose queue pair may have FPDUs to make.
     pub(crate) ready: VecDeque<ConnId>,
+    /// Of connections with ourselves.
+    pub(crate) handed: Handed,
     pub(crate) kept: Snapshots,
     /// Buffers for bytes that wait.
     pub(crate) pool: HoldPool<F>,

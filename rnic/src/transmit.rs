@@ -5,7 +5,7 @@ use heddle_iwarp::qp::Piece;
 use heddle_iwarp::{Memory, QpEnv, mpa};
 use heddle_tcp::{ConnId, SendQueue, TcpChecksum, TxBody};
 
-use crate::conn::Mode;
+use crate::conn::{Mode, NO_PARTNER};
 use crate::frame::RnicFrame;
 use crate::rnic::Rnic;
 use crate::sink::{Offload, TxSink};
@@ -42,6 +42,11 @@ impl<F: RnicFrame> Rnic<F> {
         while let Some(conn) = self.shared.ready.pop_front() {
             let Some((tcp, state)) = self.stack.get_mut(conn) else { continue };
             state.on_ready_list = false;
+            if state.partner != NO_PARTNER {
+                // They have been joined since.
+                state.make_ready(conn, &mut self.shared);
+                continue;
+            }
             let Mode::Fpdu(qp) = &mut state.mode else { continue };
             let mulpdu = mpa::fpdu::mulpdu(tcp.emss(), qp.sends_markers());
             let (mut made, mut octets, mut locals) = (0, 0, false);

@@ -103,6 +103,9 @@ pub(crate) struct Args {
 enum WireArg {
     /// Two ports of this process, joined by rings
     Ring,
+    /// None: client and server are two applications of one RNIC, whose worker is on the client's processor.
+    /// Without a CRC and markers what one sends, the other has by one copy
+    Loop,
 }
 
 impl Args {
@@ -221,7 +224,16 @@ fn embedded(args: &Args, spec: &BenchSpec) -> Result<Vec<BenchReport>, Failure> 
     let cores = args.cores()?;
     let workers = (cores.len() / 2).max(1);
     let eal = start(args, spec.mtu, 2 * workers)?;
-    let mut pair = Pair::with_workers(&eal, spec, workers)?;
+    let mut pair = match args.wire {
+        WireArg::Ring => Pair::with_workers(&eal, spec, workers)?,
+        WireArg::Loop if workers > 1 => {
+            return Err(Failure::usage("--wire loop has one worker: it takes two processors"));
+        }
+        WireArg::Loop if !spec.faults.is_none() => {
+            return Err(Failure::usage("--loss, --reorder and --dup need frames: --wire ring"));
+        }
+        WireArg::Loop => Pair::looped(&eal, spec)?,
+    };
     let mut reports = Vec::new();
     for size in spec.sizes.iter() {
         let _line = line(args, spec, size, &pair.progress);

@@ -1,5 +1,7 @@
 //! `heddle serve`
 
+mod private;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -33,7 +35,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     net: NetArgs,
     /// A service and where it listens (10.0.0.1:7174=rping); may be given several times
-    #[arg(long = "listen", value_name = "ADDR:PORT=SERVICE", required_unless_present = "config", long_help = listen_help())]
+    #[arg(long = "listen", value_name = "ADDR:PORT=SERVICE", required_unless_present_any = ["config", "private"], long_help = listen_help())]
     listen: Vec<ServiceSpec>,
     /// Octets of an IP packet
     #[arg(long, value_name = "N", default_value_t = 1500, value_parser = mtu)]
@@ -54,6 +56,19 @@ pub(crate) struct Args {
     /// What a worker does when there is nothing to do
     #[arg(long, value_enum, default_value_t = Idle::Spin)]
     idle: Idle,
+    /// The user's own RNIC, for programs on this host: no device, no privileges, addresses 127.0.0.0/8. It
+    /// ends when the last program has gone (heddle run)
+    #[arg(long, conflicts_with_all = PUBLIC)]
+    private: bool,
+    /// How long a private RNIC stays without a program
+    #[arg(long, value_name = "T", default_value = "10s", requires = "private")]
+    grace: Span,
+    /// Start it apart from this process, with a log beside its socket
+    #[arg(long, requires = "private", hide = true)]
+    detach: bool,
+    /// Log to this file once it has its lock
+    #[arg(long, value_name = "FILE", requires = "private", hide = true)]
+    log_to: Option<PathBuf>,
     /// One thread does everything
     #[arg(long)]
     inline: bool,
@@ -87,6 +102,12 @@ const FLAGS: [&str; 18] = [
     "idle",
     "inline",
     "socket",
+];
+
+/// What a private RNIC has no use for.
+const PUBLIC: [&str; 17] = [
+    "config", "metrics", "vdev", "pci", "iova", "ips", "gateway", "listen", "mtu", "crc", "mpa",
+    "rtr", "markers", "memory", "lcores", "idle", "inline",
 ];
 
 /// [`IdlePolicy`], with the usual naps.
@@ -127,6 +148,9 @@ const QUEUES: u32 = 64;
 const FAREWELL: Duration = Duration::from_millis(300);
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    if args.private {
+        return private::run(args);
+    }
     let config = match &args.config {
         Some(file) => {
             let config = Config::read(file).map_err(|e| of_config(&e))?;

@@ -15,4 +15,5 @@ mod names;
 mod packaging;
 mod pcap;
 mod ports;
+mod run;
 mod socket;

@@ -43,10 +43,13 @@ pub use hub::Hub;
 pub(crate) use local::Domain;
 pub use names::{DYNAMIC_PORTS, ReserveError};
 pub use pd::OwnedPd;
-pub use registration::{MrInit, Reservation};
+pub use registration::{MrInit, NotReregistered, Reservation};
 
-/// Largest depth of a send, receive or completion queue.
+/// Largest depth of a send, receive or shared receive queue.
 pub const MAX_DEPTH: u32 = 1 << 16;
+
+/// Largest depth of a completion queue. One of this depth takes 8 MiB of the area for each worker.
+pub const MAX_CQ_DEPTH: u32 = 1 << 18;
 
 /// What a device asks of the control plane.
 #[derive(Debug)]
@@ -68,6 +71,13 @@ pub enum ControlRequest {
         app: AppId,
         /// What they write to.
         link: CqLink,
+    },
+    /// A queue pair is to end, whatever it does.
+    FailQp {
+        /// Whose it is.
+        app: AppId,
+        /// Which.
+        qp: Qp,
     },
     /// A request to the connection manager.
     Cm {
@@ -332,6 +342,28 @@ impl Device {
     pub fn reset_qp(&self, qp: &Qp) -> Result<(), DeviceError> {
         self.check_qp(qp)?;
         qp.reset(|| self.0.backend.forget_qp(qp))
+    }
+
+    /// Ends a queue pair (`ibv_modify_qp` to the error state): all that is posted to it completes as flushed,
+    /// and posts are refused once its [state](Qp::qp_state) is [`QpState::Error`](crate::QpState::Error). It
+    /// does not wait for either.
+    ///
+    /// A connection that it has is reset, and [`Event::Disconnected`](heddle_cm::Event::Disconnected) follows;
+    /// one that is on its way is given up, and [`Event::ConnectError`](heddle_cm::Event::ConnectError) follows.
+    /// A queue pair that never had one is flushed as well. [`reset_qp`](Device::reset_qp) makes it usable
+    /// again. On one that has ended it changes nothing.
+    ///
+    /// # Errors
+    /// [`DeviceError::ForeignQp`], [`DeviceError::Overloaded`], [`DeviceError::Gone`]. Nothing has changed
+    /// then.
+    pub fn fail_qp(&self, qp: &Qp) -> Result<(), DeviceError> {
+        self.check_qp(qp)?;
+        if qp.is_dead() {
+            return Ok(());
+        }
+        let claimed = qp.is_claimed();
+        qp.set_failing();
+        self.0.backend.fail_qp(qp).inspect_err(|_| qp.unset_failing(claimed))
     }
 
     /// The application's number.

@@ -80,6 +80,15 @@ pub enum DeviceError {
         /// How many.
         most: u32,
     },
+    /// Windows or fast registrations of the region are valid.
+    #[error("{count} windows or fast registrations of the region are valid")]
+    MrBound {
+        /// How many.
+        count: u32,
+    },
+    /// The region is of the device's own memory, which has one registration at a time.
+    #[error("the region is of the device's own memory")]
+    MrOfDevice,
     /// The queue pair is in a connection, or about to be.
     #[error("the queue pair is in use")]
     QpInUse,

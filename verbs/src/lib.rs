@@ -46,7 +46,7 @@ pub use connection::{Connecting, Connection, ConnectionError, Ends, Incoming, Li
 pub use cq::{Arm, ChannelError, CompletionChannel, Cq, CqOverflow, WaitError};
 pub use device::{
     Board, BoundAddr, DYNAMIC_PORTS, Device, DeviceConfig, DeviceEvent, DeviceEvents, Hub, MrInit,
-    OwnedPd, Reservation, ReserveError,
+    NotReregistered, OwnedPd, Reservation, ReserveError,
 };
 pub use error::{BatchError, DeviceError};
 pub use event::{EventQueue, Taken};

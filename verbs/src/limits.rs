@@ -2,7 +2,7 @@
 
 use heddle_iwarp::qp::{MAX_INLINE, MAX_MESSAGE, MAX_SGES};
 
-use crate::device::MAX_DEPTH;
+use crate::device::{MAX_CQ_DEPTH, MAX_DEPTH};
 use crate::error::DeviceError;
 use crate::memory::MrLimits;
 use crate::ring::BELLS;
@@ -22,6 +22,9 @@ pub struct DeviceLimits {
     pub max_qp_wrs: u32,
     /// SGEs of a work request of a queue pair.
     pub max_sges: u16,
+    /// SGEs of an RDMA Read: its sink is named by one STag (RFC 5040 section 4.4). A property, and nobody's to
+    /// choose.
+    pub max_sge_rd: u16,
     /// Inline octets of a send request.
     pub max_inline: u16,
     /// Completion queues at a time.
@@ -90,9 +93,10 @@ impl DeviceLimits {
         max_qps: MAX_QPS,
         max_qp_wrs: MAX_DEPTH,
         max_sges: narrow(MAX_SGES),
+        max_sge_rd: 1,
         max_inline: narrow(MAX_INLINE),
         max_cqs: 1 << 16,
-        max_cqes: MAX_DEPTH,
+        max_cqes: MAX_CQ_DEPTH,
         max_srqs: 1 << 12,
         max_srq_wrs: MAX_DEPTH,
         max_mrs: u32::MAX,
@@ -140,6 +144,7 @@ impl DeviceLimits {
             max_ird: a.max_ird.min(b.max_ird),
             max_ord: a.max_ord.min(b.max_ord),
             // Properties, and nobody's to choose.
+            max_sge_rd: b.max_sge_rd,
             max_message: b.max_message,
             page_sizes: b.page_sizes,
             atomics: b.atomics,

@@ -59,6 +59,10 @@ struct Inner {
     claimed: AtomicBool,
     /// Its connection is over and its application has been told, or is about to be.
     over: AtomicBool,
+    /// Its application has asked for its end: it has no other connection until it is reset.
+    failing: AtomicBool,
+    /// A worker has been ordered to flush it without a connection.
+    flushing: AtomicBool,
     init: QpInit,
     tied: Arc<Tied>,
     /// Gives back its number and its bell when the last handle is gone.
@@ -334,6 +338,8 @@ impl Qp {
             limits: [limits(init.max_send_sge), limits(init.max_recv_sge)],
             claimed: AtomicBool::new(false),
             over: AtomicBool::new(false),
+            failing: AtomicBool::new(false),
+            flushing: AtomicBool::new(false),
             init,
             tied: Arc::default(),
             _owner: owner,
@@ -580,9 +586,34 @@ impl Qp {
         !self.0.claimed.swap(true, Ordering::AcqRel)
     }
 
-    /// The connection did not come about, and no worker has had the queue pair.
+    /// The connection did not come about, and no worker has had the queue pair. It stays taken if its
+    /// application has asked for its end.
     pub fn unclaim(&self) {
-        self.0.claimed.store(false, Ordering::Release);
+        if !self.0.failing.load(Ordering::Acquire) {
+            self.0.claimed.store(false, Ordering::Release);
+        }
+    }
+
+    /// Its application asks for its end: no connection takes it from here on.
+    pub(crate) fn set_failing(&self) {
+        self.0.failing.store(true, Ordering::Release);
+        self.0.claimed.store(true, Ordering::Release);
+    }
+
+    /// The end was refused, and nothing has changed. `claimed`: it was in a connection before.
+    pub(crate) fn unset_failing(&self, claimed: bool) {
+        self.0.failing.store(false, Ordering::Release);
+        self.0.claimed.store(claimed, Ordering::Release);
+    }
+
+    pub(crate) fn is_claimed(&self) -> bool {
+        self.0.claimed.load(Ordering::Acquire)
+    }
+
+    /// Returns true if no worker has had it and none has been ordered to flush it before: the caller
+    /// orders that.
+    pub fn begin_flush(&self) -> bool {
+        self.state() == state::IDLE && !self.0.flushing.swap(true, Ordering::AcqRel)
     }
 
     /// Its connection is over, and nothing refers to it any more.
@@ -600,7 +631,7 @@ impl Qp {
         let (mut sq, mut rq) = (lock(&q.sq), lock(&q.rq));
         let state = self.qp_state();
         // A connection that never came about has left it as it was.
-        let over = q.over.load(Ordering::Acquire);
+        let over = q.over.load(Ordering::Acquire) || self.is_flushed();
         // No worker has had one whose connection carried no data: nothing says of it that it has ended.
         let ended = over && matches!(state, QpState::Error | QpState::Connecting);
         if !ended && (!state.can_reset() || state == QpState::Error) {
@@ -619,9 +650,15 @@ impl Qp {
         }
         // Before its next connection: its worker may have left word of the end of the last one.
         q.tied.restart();
-        q.over.store(false, Ordering::Release);
-        q.claimed.store(false, Ordering::Release);
+        for flag in [&q.over, &q.failing, &q.flushing, &q.claimed] {
+            flag.store(false, Ordering::Release);
+        }
         Ok(())
+    }
+
+    /// Returns true if it has ended as its application asked, and no worker has it any more.
+    fn is_flushed(&self) -> bool {
+        self.0.failing.load(Ordering::Acquire) && self.state() & 0xff == state::DEAD
     }
 
     /// STags that end with it.

@@ -15,7 +15,8 @@
 //! The names are those of the iWARP verbs where they have one. `Init` is what other verbs reach by two
 //! steps, reset and init: requests may be posted, and are carried out once it is connected. There is no
 //! SQD: iWARP has no path to migrate and no attribute of a queue pair that a drained send queue would
-//! let change; to stop sending, stop posting.
+//! let change; to stop sending, stop posting. [`Device::fail_qp`](crate::Device::fail_qp) leads from every
+//! state to `Error`, with a connection or without one.
 
 use crate::ring::layout::{phase, state};
 

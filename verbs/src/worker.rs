@@ -110,6 +110,14 @@ impl WorkerQp {
         }
     }
 
+    /// The same, of a queue pair that has no connection and is to be flushed. Dropped before it
+    /// [ends](WorkerQp::end), it ends without completions.
+    pub fn to_flush(qp: &Qp) -> WorkerQp {
+        let mut qp = WorkerQp::new(qp);
+        qp.running = true;
+        qp
+    }
+
     /// Its number.
     pub fn qpn(&self) -> Qpn {
         self.qpn

@@ -90,7 +90,7 @@ impl Control {
     }
 
     /// A worker that has ended gives the reset by itself.
-    fn kill(&mut self, now: Instant, id: CmId, how: Kill) -> bool {
+    pub(super) fn kill(&mut self, now: Instant, id: CmId, how: Kill) -> bool {
         let Some(view) = self.cm.conn(id) else { return false };
         match (how, view.conn) {
             (Kill::Reset, Some(conn)) => {

@@ -6,12 +6,13 @@ use heddle_cm::{
     AppId, CmId, ConnectFailure, Event, ListenFailure, ListenerId, QpFate, RequestError, WorkerId,
 };
 use heddle_dataplane::{Command, Doorbells, WorkerSnapshot};
-use heddle_verbs::device::{ControlPlane, ControlRequest};
+use heddle_verbs::device::{ControlPlane, ControlRequest, DeviceEvent};
+use heddle_verbs::worker::WorkerQp;
 use heddle_verbs::{DeviceError, EventQueue, Qp, Qpn, Sleeper, Taken, Waker};
 
 use super::inbox::{Gate, Inbox};
 use super::{Conn, Control};
-use crate::ask::{Question, Reply};
+use crate::ask::{Kill, Question, Reply};
 use crate::counters::CtlCounters;
 
 /// Requests of applications that may wait.
@@ -92,6 +93,7 @@ impl Control {
                     w.order(Command::ResizeCq { app, link: link.clone() });
                 }
             }
+            ThreadRequest::Device(ControlRequest::FailQp { app, qp }) => self.fail_qp(now, app, qp),
             ThreadRequest::Device(ControlRequest::Cm { app, request, qp, events }) => {
                 self.handle_cm(now, app, request, qp, events);
             }
@@ -151,6 +153,7 @@ impl Control {
             heddle_cm::Request::Reject { id, .. } => Subject::Reject(*id),
             heddle_cm::Request::AppGone => {
                 self.apps.remove(&app);
+                self.failing.retain(|_, of| *of != app);
                 // It is told nothing any more.
                 self.listeners.retain(|_, (a, _)| *a != app);
                 let qps = &mut self.qps;
@@ -171,6 +174,39 @@ impl Control {
         match self.cm.handle_request(now, app, request) {
             Ok(()) => self.carried_out(subject),
             Err(error) => self.refused(now, app, subject, error),
+        }
+    }
+
+    /// A queue pair is to end: with its connection if it has one.
+    fn fail_qp(&mut self, now: Instant, app: AppId, qp: Qp) {
+        let qpn = qp.qpn();
+        let of_qp = |(_, c): &(&CmId, &Conn)| c.app == app && c.qp == Some(qpn);
+        let conn = self.qps.get(&qpn).and_then(|_| self.conns.iter().find(of_qp));
+        match conn.map(|(id, _)| *id) {
+            Some(id) => {
+                // One that does not come about leaves the queue pair as it is: see `let_go`.
+                self.failing.insert(qpn, app);
+                if !self.kill(now, id, Kill::Reset) {
+                    self.failing.remove(&qpn);
+                    self.flush(app, &qp);
+                }
+            }
+            None => self.flush(app, &qp),
+        }
+    }
+
+    /// Has a worker flush a queue pair that has no connection.
+    pub(super) fn flush(&mut self, app: AppId, qp: &Qp) {
+        if !qp.begin_flush() {
+            return;
+        }
+        // Without a worker it is dropped, and has ended then.
+        let command = Command::FlushQp { app, qp: Box::new(WorkerQp::to_flush(qp)) };
+        if let Some(link) = self.links.iter_mut().find(|link| link.is_up()) {
+            link.order(command);
+        }
+        if qp.init().srq.is_some() {
+            self.board.tell(app, DeviceEvent::LastWqeReached(qp.qpn()));
         }
     }
 

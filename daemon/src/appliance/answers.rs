@@ -62,7 +62,8 @@ impl Appliance {
             exports: exports.directories(s),
             ..Listener::default()
         });
-        let port = |n: usize| config.ports.get(n).map_or_else(String::new, |p| p.name.clone());
+        let port =
+            |n: usize| config.ports.get(n).map_or_else(|| "inner".into(), |p| p.name.clone());
         let workers = self.node.places().enumerate().map(|(worker, place)| WorkerStatus {
             worker,
             port: port(place.port),

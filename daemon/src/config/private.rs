@@ -72,11 +72,7 @@ pub(super) fn policy(limits: &Limits) -> Policy {
         connections: u32::try_from(2 * limits.connections).unwrap_or(u32::MAX),
         listeners: 4096,
         backlog: 4096,
-        limits: DeviceLimits {
-            max_mrs: stags,
-            max_mws: stags,
-            ..DeviceLimits::default()
-        },
+        limits: DeviceLimits { max_mrs: stags, max_mws: stags, ..DeviceLimits::default() },
         ..Policy::default()
     }
 }

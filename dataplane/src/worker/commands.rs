@@ -51,6 +51,7 @@ impl Worker {
                 self.entering = Some((conn, app, qp));
                 self.enter_fpdu_mode(conn, *mode);
             }
+            Command::FlushQp { app, qp } => self.flush_idle(app, *qp),
             Command::OpenApp(doorbells) => self.queues.open_app(doorbells),
             Command::ResizeCq { app, link } => {
                 self.queues.resize_cq(app, &link);

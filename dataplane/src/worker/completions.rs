@@ -1,9 +1,12 @@
 //! Completions, from the queue pairs to the rings of applications, and how a queue pair ends.
 
+use heddle_cm::AppId;
 use heddle_iwarp::{Cqe, CqeOp, CqeStatus, Qpn, Queue};
 use heddle_tcp::ConnId;
+use heddle_verbs::worker::WorkerQp;
 
 use super::Worker;
+use super::queues::let_go;
 
 impl Worker {
     /// Writes what has completed to the completion queues.
@@ -57,7 +60,7 @@ impl Worker {
     pub(super) fn flush_qp(&mut self, conn: ConnId, bereft: bool) {
         self.watch.forget(conn.index());
         let Some(mut slot) = self.queues.remove(conn) else { return };
-        let (qpn, send_cq, recv_cq) = (slot.qp.qpn(), slot.send_cq, slot.recv_cq);
+        let (send_cq, recv_cq) = (slot.send_cq, slot.recv_cq);
         let taken = slot.qp.outstanding();
         for (cq, taken) in [(send_cq, taken.0), (recv_cq, taken.1)] {
             if bereft && taken > 0 {
@@ -65,8 +68,22 @@ impl Worker {
                 self.counters.cq_overflows += u64::from(taken);
             }
         }
+        self.flush_posts(&mut slot.qp, [send_cq, recv_cq]);
+        self.queues.leave(slot);
+    }
+
+    /// Flushes a queue pair that never had a connection, at its application's request.
+    pub(super) fn flush_idle(&mut self, app: AppId, mut qp: WorkerQp) {
+        let Some(cqs) = self.queues.join_cqs(app, &mut qp) else { return let_go(qp) };
+        self.flush_posts(&mut qp, cqs);
+        self.queues.leave_cqs(cqs, qp);
+    }
+
+    /// Completes what is posted and was not taken as flushed; the queue pair has ended then.
+    fn flush_posts(&mut self, qp: &mut WorkerQp, [send_cq, recv_cq]: [u32; 2]) {
+        let qpn = qp.qpn();
         let (mut sends, mut recvs) = (Vec::new(), Vec::new());
-        slot.qp.end(|wr_id, op| sends.push((wr_id, op)), |wr_id| recvs.push(wr_id));
+        qp.end(|wr_id, op| sends.push((wr_id, op)), |wr_id| recvs.push(wr_id));
         let sends = sends.into_iter().map(|(id, op)| (send_cq, flushed(qpn, Queue::Sq, op, id)));
         let recvs = recvs.into_iter().map(|id| (recv_cq, flushed(qpn, Queue::Rq, CqeOp::Recv, id)));
         for (cq, cqe) in sends.chain(recvs) {
@@ -75,7 +92,6 @@ impl Worker {
             }
         }
         self.queues.notify();
-        self.queues.leave(slot);
     }
 }
 

@@ -30,6 +30,13 @@ pub enum Command {
         /// The queue pair.
         qp: Box<WorkerQp>,
     },
+    /// Flush a queue pair that has no connection.
+    FlushQp {
+        /// Whose it is.
+        app: AppId,
+        /// The queue pair.
+        qp: Box<WorkerQp>,
+    },
     /// Write the completions of this queue where it has room now.
     ResizeCq {
         /// Whose it is.

@@ -150,7 +150,9 @@ impl std::fmt::Debug for Worker {
 
 impl Worker {
     /// A worker, and the control plane's ends of its rings.
-    pub fn new(config: WorkerConfig) -> (Worker, CommandSender, ReportReceiver) {
+    pub fn new(mut config: WorkerConfig) -> (Worker, CommandSender, ReportReceiver) {
+        // Faults are made on frames, so there have to be some.
+        config.rnic.hand_over &= config.fault.is_none();
         let conns = config.rnic.stack.max_conns;
         let (commands_in, commands) = ring(RING);
         let (reports, reports_out) = control::reports(config.waker);
@@ -222,6 +224,10 @@ impl Worker {
             self.rnic.handle_timeouts(now);
             busy = true;
         }
+        if self.rnic.has_handed() {
+            self.hand_over(now);
+            busy = true;
+        }
         busy |= self.deliver();
         busy |= self.transmit(now);
         busy
@@ -275,6 +281,14 @@ impl Worker {
             }
         }
         Mbuf::free_bulk(&mut self.done);
+    }
+
+    /// Has connections of the RNIC with itself get on.
+    #[inline(never)]
+    fn hand_over(&mut self, now: Instant) {
+        let Worker { rnic, mem, queues, entry, .. } = self;
+        let posted = NotTaken::new(queues, entry);
+        rnic.hand_over_with(now, mem, &Untaken::new(&posted));
     }
 
     /// A deterministic run takes frames one at a time, so that what is answered does not depend on

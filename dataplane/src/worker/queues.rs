@@ -165,7 +165,18 @@ impl Queues {
 
     /// The queue pair is done with its completion queues, and this worker with the queue pair.
     pub(super) fn leave(&mut self, slot: Box<Slot>) {
-        let ends = [slot.send_cq, slot.recv_cq].map(|cq| {
+        self.leave_cqs([slot.send_cq, slot.recv_cq], slot);
+    }
+
+    /// Whoever has `what` writes to its completion queues here; none when somebody does already.
+    pub(super) fn join_cqs(&mut self, app: AppId, qp: &mut WorkerQp) -> Option<[u32; 2]> {
+        let links = qp.take_links()?;
+        Some([self.cq(app, &links.send_cq), self.cq(app, &links.recv_cq)])
+    }
+
+    /// `what` is done with its completion queues, and this worker with it.
+    pub(super) fn leave_cqs(&mut self, cqs: [u32; 2], what: impl Send + 'static) {
+        let ends = cqs.map(|cq| {
             let place = self.cqs.get_mut(cq as usize)?;
             let p = place.as_mut()?;
             p.users -= 1;
@@ -176,7 +187,7 @@ impl Queues {
             place.take()
         });
         // In one piece: each costs memory and a wake-up.
-        let_go((slot, ends));
+        let_go((what, ends));
     }
 
     /// The producing end of a completion queue, for one more queue pair.

@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 use crate::common::*;
 use heddle_dataplane::*;
 
+/// Longer than anything takes here.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 fn config(n: usize, steered: bool) -> PortConfig {
     let pools: Vec<_> = (0..n).map(|_| pool(2047)).collect();
     PortConfig { steered, pools: pools.clone(), ..PortConfig::new(pools[0]) }
@@ -38,17 +41,21 @@ fn flows(
     n: u16,
 ) -> Vec<Vec<usize>> {
     let mut seen = vec![Vec::new(); usize::from(n)];
-    for _ in 0..3 {
+    for round in 1..=3 {
         for flow in 0..n {
             let mut burst = Burst::new();
             burst.push(tcp(pool, 40_000 + flow));
-            let end = Instant::now() + Duration::from_secs(5);
+            let end = Instant::now() + PATIENCE;
             while from[usize::from(flow) % from.len()].1.burst(&mut burst) == 0 {
                 assert!(Instant::now() < end, "flow {flow} is not taken");
             }
         }
-        let end = Instant::now() + Duration::from_millis(200);
-        while Instant::now() < end {
+        // All that was sent, and then a while for what should not come.
+        let (late, mut end) = (Instant::now() + PATIENCE, None);
+        while Instant::now() < end.unwrap_or(late) {
+            if end.is_none() && seen.iter().all(|at| at.len() >= round) {
+                end = Some(Instant::now() + Duration::from_millis(100));
+            }
             for (q, (rx, _)) in to.iter_mut().enumerate() {
                 let mut got = Burst::new();
                 rx.burst(&mut got);
@@ -110,7 +117,7 @@ fn test_memif_has_several_queues() {
     let mut a = open_with(&arg(40, "server"), &two).unwrap();
     let mut b = open_with(&arg(41, "client"), &two).unwrap();
     assert_eq!((a.spread(), b.spread()), (&QueueSpread::Unknown, &QueueSpread::Unknown));
-    let end = Instant::now() + Duration::from_secs(5);
+    let end = Instant::now() + PATIENCE;
     while !(a.link().up && b.link().up) && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(5));
     }

@@ -9,7 +9,7 @@ mod again;
 mod forks;
 mod kinds;
 mod races;
-mod remote;
+mod signals;
 
 /// Memory of this test alone, as a program maps it.
 #[derive(Debug)]
@@ -26,22 +26,37 @@ impl Area {
         Area::with(pages * PAGE, PLAIN, PRIVATE, -1).unwrap()
     }
 
+    /// Where the kernel maps nothing by itself, so that a hole in it stays one.
+    fn apart(pages: usize) -> Area {
+        static NEXT: AtomicU64 = AtomicU64::new(0x2000_0000_0000);
+        let at = usize::try_from(NEXT.fetch_add(1 << 30, Relaxed)).unwrap();
+        let area = Area { at, len: pages * PAGE };
+        let how = PRIVATE | libc::MAP_FIXED_NOREPLACE;
+        // SAFETY: changes mappings of this test alone.
+        let mapped = unsafe { libc::mmap(area.byte(0), area.len, PLAIN, how, -1, 0) };
+        assert_eq!(mapped, area.byte(0));
+        area
+    }
+
     fn with(len: usize, rights: i32, how: i32, fd: i32) -> Option<Area> {
+        // SAFETY: changes mappings of this test alone.
         let at = unsafe { libc::mmap(ptr::null_mut(), len, rights, how, fd, 0) };
         (at != libc::MAP_FAILED).then(|| Area { at: at.expose_provenance(), len })
     }
 
-    fn byte(&self, off: usize) -> *mut u8 {
+    fn byte(&self, off: usize) -> *mut libc::c_void {
         assert!(off < self.len);
         ptr::with_exposed_provenance_mut(self.at + off)
     }
 
     fn get(&self, off: usize) -> u8 {
-        unsafe { self.byte(off).read_volatile() }
+        assert!(off < self.len);
+        peek(self.at + off)
     }
 
     fn set(&self, off: usize, value: u8) {
-        unsafe { self.byte(off).write_volatile(value) }
+        assert!(off < self.len);
+        poke(self.at + off, value);
     }
 
     /// A different byte at the start of each page.
@@ -65,14 +80,27 @@ impl Area {
     }
 
     fn unmap(&self, off: usize, len: usize) {
-        assert_eq!(unsafe { libc::munmap(self.byte(off).cast(), len) }, 0);
+        // SAFETY: changes mappings of this test alone.
+        assert_eq!(unsafe { libc::munmap(self.byte(off), len) }, 0);
     }
 }
 
 impl Drop for Area {
     fn drop(&mut self) {
+        // SAFETY: changes mappings of this test alone.
         unsafe { libc::munmap(ptr::with_exposed_provenance_mut(self.at), self.len) };
     }
+}
+
+/// A byte of memory of a test, as it is now.
+fn peek(at: usize) -> u8 {
+    // SAFETY: tests ask for what they have mapped.
+    unsafe { ptr::with_exposed_provenance::<u8>(at).read_volatile() }
+}
+
+fn poke(at: usize, value: u8) {
+    // SAFETY: as above. Nothing refers to the bytes.
+    unsafe { ptr::with_exposed_provenance_mut::<u8>(at).write_volatile(value) }
 }
 
 /// The RNIC's view of the byte at `off` of shared memory.
@@ -113,7 +141,8 @@ fn test_memory_is_freed_by_madvise_after_it_is_given_back() {
     area.fill();
     drop(area.share(0, 4 * PAGE));
     assert_eq!(area.get(PAGE), 2);
-    unsafe { libc::madvise(area.byte(0).cast(), 4 * PAGE, libc::MADV_DONTNEED) };
+    // SAFETY: changes mappings of this test alone.
+    unsafe { libc::madvise(area.byte(0), 4 * PAGE, libc::MADV_DONTNEED) };
     assert_eq!([0, PAGE, 3 * PAGE].map(|off| area.get(off)), [0; 3]);
 }
 
@@ -155,10 +184,10 @@ fn test_registrations_that_overlap_and_adjoin_share_each_page_until_the_last_one
         let bases = held.iter().map(|(_, s)| s.region().base());
         assert!(bases.collect::<Vec<_>>().windows(2).all(|w| w[0] == w[1]), "one region");
         for (pages, shared) in &held {
-            for page in pages.start + 1..pages.end {
+            for (page, want) in bytes.iter().enumerate().take(pages.end).skip(pages.start + 1) {
                 let off = page * PAGE + 7 + shared.offset() - (shared.offset() % PAGE);
                 let byte = shared.region().load(off - pages.start * PAGE);
-                assert_eq!(byte, Ok(bytes[page]), "step {step}, page {page}");
+                assert_eq!(byte, Ok(*want), "step {step}, page {page}");
             }
         }
     }
@@ -166,7 +195,7 @@ fn test_registrations_that_overlap_and_adjoin_share_each_page_until_the_last_one
 
 #[test]
 fn test_memory_that_is_not_there_or_has_no_bytes_is_refused_and_nothing_changes() {
-    let area = Area::new(4);
+    let area = Area::apart(4);
     area.fill();
     area.unmap(2 * PAGE, PAGE);
     assert_eq!(share(area.at, 0).err(), Some(libc::EINVAL));
@@ -188,20 +217,22 @@ fn test_memory_that_is_not_there_or_has_no_bytes_is_refused_and_nothing_changes(
 /// A program that frees memory before it deregisters it, and has something else there by then.
 #[test]
 fn test_what_was_mapped_over_registered_memory_stays_as_it_is() {
-    let area = Area::new(8);
+    let area = Area::apart(8);
     area.fill();
     let shared = area.share(0, 8 * PAGE);
     area.unmap(PAGE, PAGE);
     area.unmap(3 * PAGE, PAGE);
+    // SAFETY: changes mappings of this test alone.
     let fixed = unsafe {
-        let at = area.byte(3 * PAGE).cast();
+        let at = area.byte(3 * PAGE);
         libc::mmap(at, PAGE, PLAIN, PRIVATE | libc::MAP_FIXED, -1, 0)
     };
     assert_ne!(fixed, libc::MAP_FAILED);
     area.set(3 * PAGE, 99);
     // The RNIC has the old pages until it is told.
     assert_eq!((rnic(&shared, PAGE), rnic(&shared, 3 * PAGE)), (2, 4));
-    assert_eq!(unsafe { libc::mprotect(area.byte(5 * PAGE).cast(), PAGE, libc::PROT_READ) }, 0);
+    // SAFETY: changes mappings of this test alone.
+    assert_eq!(unsafe { libc::mprotect(area.byte(5 * PAGE), PAGE, libc::PROT_READ) }, 0);
     drop(shared);
     assert_eq!(area.mapping(PAGE), None, "mapped again");
     assert_eq!((area.get(3 * PAGE), area.get(4 * PAGE), area.get(5 * PAGE)), (99, 5, 6));
@@ -214,18 +245,20 @@ fn test_what_was_mapped_over_registered_memory_stays_as_it_is() {
 
 #[test]
 fn test_memory_that_moves_while_it_is_registered_is_not_mixed_up_with_what_comes_there() {
-    let area = Area::new(2);
-    let elsewhere = Area::new(2);
+    let area = Area::apart(2);
+    let elsewhere = Area::apart(2);
     area.fill();
     let shared = area.share(0, 2 * PAGE);
+    // SAFETY: changes mappings of this test alone.
     let moved = unsafe {
         let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        libc::mremap(area.byte(0).cast(), PAGE, PAGE, how, elsewhere.byte(0).cast::<libc::c_void>())
+        libc::mremap(area.byte(0), PAGE, PAGE, how, elsewhere.byte(0))
     };
     assert_ne!(moved, libc::MAP_FAILED);
     drop(shared);
     let fixed =
-        unsafe { libc::mmap(area.byte(0).cast(), PAGE, PLAIN, PRIVATE | libc::MAP_FIXED, -1, 0) };
+        // SAFETY: changes mappings of this test alone.
+        unsafe { libc::mmap(area.byte(0), PAGE, PLAIN, PRIVATE | libc::MAP_FIXED, -1, 0) };
     assert_ne!(fixed, libc::MAP_FAILED);
     assert_eq!(share(area.at, PAGE).err(), Some(libc::EBUSY), "the file shows its page elsewhere");
     assert_eq!(elsewhere.get(0), 1);

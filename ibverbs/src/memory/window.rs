@@ -41,6 +41,8 @@ pub(super) struct Window {
     /// Pages that the program had moved or unmapped when they were to be given back. Another mapping of the
     /// file may show them elsewhere.
     pub(super) astray: Counted,
+    /// Its file belongs to a device that the process uses no more.
+    pub(super) is_old: bool,
 }
 
 /// Whose pages a mapping has.
@@ -59,7 +61,8 @@ impl Window {
     pub(super) fn around(pages: &Range<usize>, others: &[Window]) -> Option<Window> {
         let mut size = SIZE;
         loop {
-            let range = place(pages, size, others.iter().map(|w| w.range.clone()));
+            let others = others.iter().filter(|w| !w.is_old);
+            let range = place(pages, size, others.map(|w| w.range.clone()));
             match Window::new(range.clone()) {
                 Some(window) => return Some(window),
                 // The address space of the process has a limit (RLIMIT_AS).
@@ -87,6 +90,7 @@ impl Window {
             shared: Counted::default(),
             filled: Counted::default(),
             astray: Counted::default(),
+            is_old: false,
         })
     }
 
@@ -133,9 +137,9 @@ impl Window {
         }
     }
 
-    /// Whether it takes much memory, and nobody needs it.
+    /// Whether nobody needs it, and it is old or takes much memory.
     pub(super) fn is_waste(&self) -> bool {
-        self.shared.is_empty() && self.filled.covered() > KEEP
+        self.shared.is_empty() && (self.is_old || self.filled.covered() > KEEP)
     }
 
     /// Asks for huge pages in the file where the pages of the program could be huge.

@@ -14,9 +14,9 @@ use libc::{EINVAL, EOPNOTSUPP};
 use super::qp::QpObject;
 use super::{errno, number};
 use crate::abi::{
-    IBV_QP_CAP, IBV_QP_CUR_STATE, IBV_QP_DEST_QPN, IBV_QP_RATE_LIMIT, IBV_QP_STATE,
-    IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPS_SQE,
-    ibv_qp, ibv_qp_attr, ibv_qp_init_attr,
+    IBV_QP_CAP, IBV_QP_CUR_STATE, IBV_QP_DEST_QPN, IBV_QP_RATE_LIMIT, IBV_QP_STATE, IBV_QPS_ERR,
+    IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPS_SQE, ibv_qp,
+    ibv_qp_attr, ibv_qp_init_attr,
 };
 
 /// The state that a program sees.

@@ -3,6 +3,7 @@
 //! # Calling order
 //! ```text
 //! post_send, post_recv                         at any time
+//! hand_over(peer), instead of all below but the last, where both ends are of one owner
 //! find_fpdu, place_early                       when it has bytes ahead of a gap, with markers
 //! deliver                                      when the gap before such an FPDU is closed
 //! handle_stream(env, bytes), handle_digested   when the peer's stream has new bytes in order
@@ -40,6 +41,7 @@ mod cqe;
 mod early;
 mod fifo;
 mod fpdu;
+mod handed;
 mod local;
 mod queues;
 mod ranges;
@@ -106,6 +108,8 @@ pub struct QpContext {
     rx_one_fpdu: bool,
     peer_closed: bool,
     drained: bool,
+    /// Its FPDUs go to the peer's queue pair, and not into the stream.
+    handing: bool,
     /// A Write of the peer's has begun and not ended; and a Send.
     in_write: bool,
     in_send: bool,
@@ -150,6 +154,7 @@ impl QpContext {
             rx_one_fpdu: false,
             peer_closed: false,
             drained: false,
+            handing: false,
             in_write: false,
             in_send: false,
             rtr: config.rtr,
@@ -335,6 +340,12 @@ impl QpContext {
     /// The next byte of the peer's stream it waits for.
     pub const fn rx_next(&self) -> StreamPos {
         self.rx_pos
+    }
+
+    /// Moves on, modulo 2^64, with every FPDU that it makes or takes.
+    pub fn progress(&self) -> u64 {
+        let stream = self.tx_pos.0.wrapping_add(self.rx_pos.0);
+        stream.wrapping_add(self.counters.tx_fpdus).wrapping_add(self.counters.rx_fpdus)
     }
 
     /// What it has counted.

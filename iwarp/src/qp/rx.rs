@@ -171,7 +171,7 @@ impl QpContext {
     /// then it is handled once more, as its failure has changed nothing.
     #[cold]
     #[inline(never)]
-    fn handle_again<M: Memory, S: Stream>(
+    pub(super) fn handle_again<M: Memory, S: Stream>(
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &S,
@@ -186,7 +186,7 @@ impl QpContext {
     }
 
     #[inline]
-    fn handle_fpdu<M: Memory, S: Stream>(
+    pub(super) fn handle_fpdu<M: Memory, S: Stream>(
         &mut self,
         env: &QpEnv<'_, M>,
         stream: &S,

@@ -57,7 +57,7 @@ pub(super) trait Stream: Chunks {
 
 /// Copies `ranges`' worth of payload from place `at` of `stream` on, piece by piece.
 #[inline(always)]
-fn place_each<M: Memory, S: Stream + ?Sized>(
+pub(super) fn place_each<M: Memory, S: Stream + ?Sized>(
     stream: &S,
     mem: &M,
     mut at: usize,

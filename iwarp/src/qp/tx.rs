@@ -433,6 +433,9 @@ impl QpContext {
                 env.mem.gather(found, out.room(len as usize));
                 self.counters.tx_inlined += 1;
                 self.counters.tx_inlined_bytes += u64::from(len);
+            } else if self.handing {
+                // The peer copies it before anybody else has a turn.
+                out.put_reference(found);
             } else {
                 out.put_snapshot(env.mem, found, self.crc && !self.send_markers, buffers);
                 self.counters.tx_snapshot_bytes += u64::from(len);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use heddle_base::Seed;
-use heddle_ctl::{Endpoint, EndpointConfig, OpenError};
+use heddle_ctl::{Endpoint, EndpointConfig, InnerSetup, OpenError, RnicSetup};
 use heddle_dataplane::{
     BURST, Clock, Eal, ManualClock, Mbuf, Mempool, MempoolConfig, MempoolError, Port, PortConfig,
     PortError, RxQueue, TxQueue,
@@ -13,8 +13,8 @@ use heddle_dataplane::{
 use heddle_iwarp::mpa::startup::CrcPolicy;
 use heddle_tcp::{Cidr, ConnConfig};
 use heddle_verbs::{
-    AcceptParams, Access, CmEvent, CmId, ConnectParams, Cq, DeviceError, EventQueue, ListenParams,
-    MpaOptions, Mr, Pd, PostError, Protocol, Qp, QpInit, RecvWr, SendWr,
+    AcceptParams, Access, CmEvent, CmId, ConnectParams, Cq, Device, DeviceError, EventQueue,
+    ListenParams, MpaOptions, Mr, Pd, PostError, Protocol, Qp, QpInit, RecvWr, SendWr,
 };
 
 use super::measured;
@@ -27,6 +27,8 @@ pub(super) enum Wire {
     Ring,
     /// A pair of rings on each side, and frames pass from one to the other when told to.
     Tapped,
+    /// None: both applications are of one RNIC.
+    Inside,
 }
 
 /// How the two are set up.
@@ -86,6 +88,7 @@ pub enum BedError {
 }
 
 const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 7471);
+const LOOPED: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7471);
 
 /// Time of a turn.
 pub(super) const TURN: Duration = Duration::from_micros(1);
@@ -104,9 +107,10 @@ const COUNTER: usize = 8;
 
 type Frames = ArrayVec<Mbuf, BURST>;
 
-/// One RNIC and what an application has of it. The first is the client.
+/// An application, and the RNIC it is of, unless the other end has that. The first is the client.
 struct End {
-    endpoint: Endpoint,
+    endpoint: Option<Endpoint>,
+    device: Device,
     events: EventQueue,
     pd: Pd,
     mr: Mr,
@@ -122,6 +126,7 @@ pub(super) struct Bed {
     shape: Shape,
     /// Operations of earlier runs: what the counter of Atomic Operations holds.
     before: u64,
+    server: SocketAddr,
 }
 
 impl Bed {
@@ -149,20 +154,35 @@ impl Bed {
         let (a, b, taps) = match shape.wire {
             Wire::Ring => {
                 let (a, b) = Endpoint::ring_pair(eal, "bed", &configs[0], &configs[1])?;
-                (a, b, None)
+                (a, Some(b), None)
             }
             Wire::Tapped => {
                 let (a, x) = tapped(eal, "bed-a", &configs[0])?;
                 let (b, y) = tapped(eal, "bed-b", &configs[1])?;
-                (a, b, Some([x, y]))
+                (a, Some(b), Some([x, y]))
+            }
+            Wire::Inside => {
+                let EndpointConfig { memory, max_conns, ref tcp, .. } = configs[0];
+                let setup = RnicSetup {
+                    memory: 2 * memory,
+                    max_conns,
+                    clock: Some(clock.clone()),
+                    tcp: *tcp,
+                    inner: Some(InnerSetup { loopback: true, ..InnerSetup::default() }),
+                    ..RnicSetup::with_seed(Seed::from_u64(1))
+                };
+                (Endpoint::assemble(eal, Vec::new(), &setup)?, None, None)
             }
         };
-        let mut ends = [End::new(a, &shape)?, End::new(b, &shape)?];
+        let second = b.as_ref().map_or(a.device(), Endpoint::device).clone();
+        let first = a.device().clone();
+        let mut ends = [End::new(Some(a), first, &shape)?, End::new(b, second, &shape)?];
+        let server_at = if shape.wire == Wire::Inside { LOOPED } else { SERVER };
         let mpa = mpa(&Shape { crc: false, ..shape });
         let params = ListenParams { protocol: mpa, ..ListenParams::default() };
         let server = &mut ends[1];
-        server.endpoint.device().listen(SERVER, params, &server.events)?;
-        let mut bed = Bed { ends, taps, hand, shape, before: 0 };
+        server.device.listen(server_at, params, &server.events)?;
+        let mut bed = Bed { ends, taps, hand, shape, before: 0, server: server_at };
         bed.until("a listener", |bed| {
             Ok(matches!(bed.ends[1].events.poll(), Some(CmEvent::Listening { .. })))
         })?;
@@ -187,7 +207,7 @@ impl Bed {
     fn turn(&mut self, first: usize) {
         self.hand.advance(TURN);
         for end in [first, 1 - first] {
-            self.ends[end].endpoint.poll();
+            self.ends[end].poll();
             if self.taps.is_some() {
                 let frames = self.take(end);
                 self.give(1 - end, frames);
@@ -214,13 +234,13 @@ impl Bed {
         let qp = self.ends[0].qp.clone();
         let params = ConnectParams { protocol: mpa(&self.shape), ..ConnectParams::new(qp) };
         let client = &self.ends[0];
-        let id = client.endpoint.device().connect(SERVER, params, &client.events)?;
+        let id = client.device.connect(self.server, params, &client.events)?;
         let mut up = 0;
         self.until("a connection", |bed| {
             for end in &bed.ends {
                 match end.events.poll() {
                     Some(CmEvent::ConnectRequest { id, .. }) => {
-                        end.endpoint.device().accept(id, AcceptParams::new(end.qp.clone()))?;
+                        end.device.accept(id, AcceptParams::new(end.qp.clone()))?;
                     }
                     Some(CmEvent::Established { .. }) => up += 1,
                     Some(other) => return Err(BedError::Failed(format!("{other:?}"))),
@@ -233,7 +253,7 @@ impl Bed {
     }
 
     fn close(&mut self, id: CmId) -> Result<(), BedError> {
-        self.ends[0].endpoint.device().disconnect(id)?;
+        self.ends[0].device.disconnect(id)?;
         let mut down = 0;
         self.until("the end of a connection", |bed| {
             for end in &bed.ends {
@@ -331,7 +351,7 @@ impl Bed {
     fn two_segments(&mut self) -> Result<[Frames; 2], BedError> {
         self.hand.advance(TURN);
         self.post(Op::Write, 0)?;
-        self.ends[0].endpoint.poll();
+        self.ends[0].poll();
         let mut frames = self.take(0);
         match (frames.pop(), frames.pop(), frames.len()) {
             (Some(second), Some(first), 0) => {
@@ -358,7 +378,7 @@ impl Bed {
         self.give(1, first);
         let mut ack = Frames::new();
         for _ in 0..PATIENCE {
-            self.ends[1].endpoint.poll();
+            self.ends[1].poll();
             ack = self.take(1);
             if !ack.is_empty() {
                 break;
@@ -369,7 +389,7 @@ impl Bed {
             return Err(BedError::Frames { frames: ack.len(), expected: 1 });
         }
         self.give(0, ack);
-        counted(count, || self.ends[0].endpoint.poll());
+        counted(count, || self.ends[0].poll());
         self.give(1, second);
         self.finish()
     }
@@ -378,8 +398,9 @@ impl Bed {
     pub(super) fn out_of_order(&mut self, count: bool) -> Result<(), BedError> {
         let [first, second] = self.two_segments()?;
         self.give(1, second);
-        counted(count, || self.ends[1].endpoint.poll());
-        let ahead = self.ends[1].endpoint.snapshot().worker.rnic.rx_placed_ahead;
+        counted(count, || self.ends[1].poll());
+        let snapshot = self.ends[1].endpoint.as_ref().map(Endpoint::snapshot);
+        let ahead = snapshot.map_or(0, |s| s.worker.rnic.rx_placed_ahead);
         if self.shape.markers != (ahead > 0) {
             return Err(BedError::Failed(format!("{ahead} FPDUs placed ahead of a gap")));
         }
@@ -389,14 +410,13 @@ impl Bed {
             return Err(BedError::Frames { frames: said, expected: 1 });
         }
         self.give(1, first);
-        counted(count, || self.ends[1].endpoint.poll());
+        counted(count, || self.ends[1].poll());
         self.finish()
     }
 }
 
 impl End {
-    fn new(endpoint: Endpoint, shape: &Shape) -> Result<End, BedError> {
-        let device = endpoint.device();
+    fn new(endpoint: Option<Endpoint>, device: Device, shape: &Shape) -> Result<End, BedError> {
         let pd = device.alloc_pd().expect("there are few");
         let all = Access::LOCAL_WRITE
             .with(Access::REMOTE_WRITE)
@@ -405,11 +425,18 @@ impl End {
         let mr = device.alloc_mr(pd, shape.size * shape.depth, all)?;
         let cq = device.create_cq(depth(4 * shape.depth), None)?;
         let qp = device.create_qp(pd, init(&cq, shape))?;
-        Ok(End { events: EventQueue::new(None), pd, mr, cq, qp, endpoint })
+        Ok(End { events: EventQueue::new(None), pd, mr, cq, qp, endpoint, device })
+    }
+
+    /// Its RNIC has a turn.
+    fn poll(&mut self) {
+        if let Some(endpoint) = &mut self.endpoint {
+            endpoint.poll();
+        }
     }
 
     fn new_qp(&self, shape: &Shape) -> Result<Qp, BedError> {
-        Ok(self.endpoint.device().create_qp(self.pd, init(&self.cq, shape))?)
+        Ok(self.device.create_qp(self.pd, init(&self.cq, shape))?)
     }
 
     /// Takes completions; how many there were.

@@ -46,6 +46,10 @@ pub enum Case {
     Single(Op),
     /// Messages of 8 octets, 64 outstanding.
     Stream(Op),
+    /// Messages of 64 KiB, four outstanding, between two applications of one RNIC.
+    InsideLong(Op),
+    /// Messages of 8 octets between two, 64 outstanding.
+    InsideStream(Op),
     /// Writes of one FPDU of so many octets, with CRC, 64 outstanding.
     Frame(usize),
     /// A pure ACK of one segment, at the sender. The message is not complete with it.
@@ -78,6 +82,8 @@ impl Case {
         all.push(Case::Single(Op::FetchAdd));
         all.extend([Op::FetchAdd, Op::CmpSwap, Op::SendImm, Op::WriteImm].map(Case::Stream));
         all.extend(FRAMES.map(Case::Frame));
+        all.extend(OPS.map(Case::InsideLong));
+        all.extend(OPS.map(Case::InsideStream));
         all.extend(Call::ALL.map(Case::Rpc));
         all.extend([Case::Markers, Case::Ack, Case::OutOfOrder, Case::PlacedAhead, Case::Connect]);
         all
@@ -106,6 +112,14 @@ impl Case {
                 let shape = Shape { size: SHORT, depth: SHORT_DEPTH, ..Shape::default() };
                 stream(eal, shape, op, 4096, 8192)
             }
+            Case::InsideLong(op) => {
+                let shape = Shape { size: LONG, depth: LONG_DEPTH, ..inside() };
+                stream(eal, shape, op, 256, 256)
+            }
+            Case::InsideStream(op) => {
+                let shape = Shape { size: SHORT, depth: SHORT_DEPTH, ..inside() };
+                stream(eal, shape, op, 4096, 8192)
+            }
             Case::Frame(size) => {
                 let mtu = if size > 1424 { 9000 } else { 1500 };
                 let shape = Shape { mtu, crc: true, size, depth: SHORT_DEPTH, ..Shape::default() };
@@ -130,6 +144,10 @@ impl Case {
             }
         }
     }
+}
+
+fn inside() -> Shape {
+    Shape { crc: false, wire: Wire::Inside, ..Shape::default() }
 }
 
 /// `ops` operations, after `warm` of them.
@@ -167,6 +185,8 @@ impl fmt::Display for Case {
             }
             Case::Single(op) => write!(f, "{}-single", short(op)),
             Case::Stream(op) => write!(f, "{}-stream", short(op)),
+            Case::InsideLong(op) => write!(f, "{op}-64k-inside"),
+            Case::InsideStream(op) => write!(f, "{}-stream-inside", short(op)),
             Case::Frame(size) => write!(f, "write-{size}-frame"),
             Case::Markers => f.write_str("write-64k-mtu1500-crc-markers"),
             Case::Ack => f.write_str("ack"),

@@ -9,6 +9,7 @@ mod early;
 mod ending;
 mod fin;
 mod fpdus;
+mod handed;
 mod hindered;
 mod hostile;
 mod kept;

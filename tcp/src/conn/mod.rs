@@ -381,6 +381,13 @@ impl Connection {
         }
     }
 
+    /// Returns true if `other` is the peer's end of this connection: each numbers its own stream as the
+    /// other has learned from its SYN.
+    pub(crate) fn is_other_end_of(&self, other: &Connection) -> bool {
+        let (a, b) = (&self.hot, &other.hot);
+        a.snd_base == b.rcv_base && b.snd_base == a.rcv_base
+    }
+
     /// Measurements and counters.
     pub fn stats(&self) -> ConnStats {
         ConnStats {

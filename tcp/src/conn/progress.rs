@@ -80,6 +80,13 @@ impl Connection {
         self.cold.progress.as_ref().is_some_and(|p| p.close.is_some())
     }
 
+    /// The owner has moved bytes of this connection to its other end without TCP: a bounded close gets on.
+    pub fn note_progress(&mut self, now: Instant) {
+        if let Some(close) = self.cold.progress.as_mut().and_then(|p| p.close.as_mut()) {
+            close.moved_at = now;
+        }
+    }
+
     /// Looks whether a bounded close gets on.
     #[cold]
     pub(super) fn look_at_close(&mut self, now: Instant) {

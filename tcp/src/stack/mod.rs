@@ -38,6 +38,7 @@ mod frame;
 mod icmp;
 mod ids;
 mod input;
+mod inside;
 mod keepalive;
 mod limit;
 mod list;

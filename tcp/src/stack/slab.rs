@@ -130,6 +130,17 @@ struct Slot<S> {
     entry: Option<Entry<S>>,
 }
 
+impl<S> Slot<S> {
+    /// Its entry, if that is the owner's and `id` names it.
+    #[inline]
+    fn held_mut(&mut self, id: ConnId) -> Option<&mut Entry<S>> {
+        if self.generation != id.generation {
+            return None;
+        }
+        self.entry.as_mut().filter(|e| e.owner == Owner::Held)
+    }
+}
+
 /// Slots of a page: a power of two, so that a slot is found without a look at its length, and few,
 /// so that a new page is soon made.
 const PAGE: usize = 16;
@@ -249,8 +260,20 @@ impl<S> Slab<S> {
     /// As [`Slab::held`].
     #[inline]
     pub(super) fn held_mut(&mut self, id: ConnId) -> Option<&mut Entry<S>> {
-        let slot = self.slot_mut(id.index).filter(|s| s.generation == id.generation)?;
-        slot.entry.as_mut().filter(|e| e.owner == Owner::Held)
+        self.slot_mut(id.index)?.held_mut(id)
+    }
+
+    /// As [`Slab::held_mut`], of two that are not the same.
+    #[inline]
+    pub(super) fn both_mut(&mut self, ids: [ConnId; 2]) -> Option<[&mut Entry<S>; 2]> {
+        let [(a, i), (b, j)] = ids.map(|id| (id.index as usize / PAGE, id.index as usize % PAGE));
+        let [a, b] = if a == b {
+            self.pages.get_mut(a)?.get_disjoint_mut([i, j]).ok()?
+        } else {
+            let [a, b] = self.pages.get_disjoint_mut([a, b]).ok()?;
+            [a.get_mut(i)?, b.get_mut(j)?]
+        };
+        Some([a.held_mut(ids[0])?, b.held_mut(ids[1])?])
     }
 
     /// Every connection, whoever cares for it.

@@ -138,14 +138,14 @@ fn test_connections_of_two_ports_and_four_workers_are_all_shown() {
     let workers = status["workers"].as_array().unwrap().iter();
     let workers: Vec<_> = workers.map(|w| (&w["worker"], &w["port"], &w["running"])).collect();
     let of = |worker, port| (json!(worker), json!(port), json!(true));
-    let expected = [of(0, "net0"), of(1, "net0"), of(2, "net1"), of(3, "net1")];
+    let expected = [of(0, "net0"), of(1, "net0"), of(2, "net1"), of(3, "net1"), of(4, "inner")];
     assert_eq!(workers, expected.iter().map(|(w, p, r)| (w, p, r)).collect::<Vec<_>>());
     // One after the other.
     let cores = heddle_dataplane::eal::allowed_cpus();
     let core = |n: usize| json!(cores[n % cores.len().min(2)]);
     let lcores: Vec<_> =
         status["workers"].as_array().unwrap().iter().map(|w| &w["lcore"]).collect();
-    assert_eq!(lcores, [&core(0), &core(1), &core(2), &core(3)]);
+    assert_eq!(lcores, [&core(0), &core(1), &core(2), &core(3), &core(4)]);
     // One listener, that of both ports.
     assert_eq!(status["listeners"].as_array().unwrap().len(), 1);
 
@@ -160,7 +160,7 @@ fn test_connections_of_two_ports_and_four_workers_are_all_shown() {
     }
 
     let stats = a.ask(&["stats"]);
-    assert_eq!((&stats["workers"], &stats["silent"]), (&json!([0, 1, 2, 3]), &json!([])));
+    assert_eq!((&stats["workers"], &stats["silent"]), (&json!([0, 1, 2, 3, 4]), &json!([])));
     let counters = stats["counters"].as_array().unwrap();
     let of = |part: &str, name: &str| {
         let found = counters.iter().find(|c| c["part"] == part && c["name"] == name);
@@ -168,7 +168,8 @@ fn test_connections_of_two_ports_and_four_workers_are_all_shown() {
     };
     let received = of("qp", "rx_bytes");
     let each: Vec<_> = received["workers"].as_array().unwrap().iter().map(number).collect();
-    assert!(each.len() == 4 && each.iter().all(|n| *n > 0), "{received}");
+    // Nobody connects to the appliance from within.
+    assert!(each.len() == 5 && each[..4].iter().all(|n| *n > 0) && each[4] == 0, "{received}");
     assert_eq!(each.iter().sum::<u64>(), number(&received["value"]));
     for port in ["net0", "net1"] {
         assert!(number(&of(port, "rx_bytes")["value"]) > 0);
@@ -180,7 +181,7 @@ fn test_connections_of_two_ports_and_four_workers_are_all_shown() {
     }
     assert_eq!(
         (top["ports"].as_array().unwrap().len(), top["workers"].as_array().unwrap().len()),
-        (2, 4)
+        (2, 5)
     );
     assert_eq!(top["conns"].as_array().unwrap().len(), 2 * CONNS);
     let text = a.text(&["status"]);

@@ -55,6 +55,9 @@ pub(crate) trait Backend: Send + Sync + Debug {
     /// A queue pair is about to be as new: nothing refers to its last connection.
     fn forget_qp(&self, qp: &Qp) -> Result<(), DeviceError>;
 
+    /// A queue pair that is marked as failing is to end.
+    fn fail_qp(&self, qp: &Qp) -> Result<(), DeviceError>;
+
     fn alloc_mr(&self, pd: Pd, len: usize, init: &MrInit<'_>) -> Result<Mr, DeviceError>;
 
     fn register_mr(

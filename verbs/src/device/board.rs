@@ -109,6 +109,13 @@ impl Board {
         }
     }
 
+    /// Something has happened to an object of an application.
+    pub fn tell(&self, app: AppId, event: DeviceEvent) {
+        if let Some(events) = self.events_of(app) {
+            events.push(event);
+        }
+    }
+
     /// The RNIC has ended.
     pub fn end(&self) {
         lock(&self.devices).over = true;
@@ -156,5 +163,85 @@ impl Board {
         for events in all {
             changed.iter().for_each(|event| events.push(*event));
         }
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::device::DeviceConfig;
+    use crate::device::hub::testing;
+    use crate::port::PortCounters;
+
+    /// A port whose link is a switch of the test's.
+    #[derive(Debug, Default)]
+    struct Switch(AtomicBool);
+
+    impl PortProbe for Switch {
+        fn link(&self) -> PortLink {
+            let up = self.0.load(Ordering::Relaxed);
+            PortLink { up, mbps: up.then_some(1000) }
+        }
+
+        fn counters(&self) -> PortCounters {
+            PortCounters { rx_frames: 7, ..PortCounters::default() }
+        }
+    }
+
+    #[test]
+    fn test_every_device_that_watches_hears_of_links_and_none_of_those_before() {
+        use DeviceEvent::{PortDown, PortUp};
+        let (hub, _worker) = testing::hub();
+        let switches = [Arc::new(Switch::default()), Arc::new(Switch::default())];
+        for (n, switch) in (1..).zip(&switches) {
+            let addr = PortAddr { addr: [10, 0, 0, n].into(), prefix: 24 };
+            hub.board().add_port(([n; 6], 1500), vec![addr], switch.clone());
+        }
+        let set = |n: usize, up| switches[n].0.store(up, Ordering::Relaxed);
+        let open = || hub.open(&DeviceConfig { memory: 0, ..DeviceConfig::default() }).unwrap();
+        let (first, second) = (open(), open());
+        set(1, true);
+        let ours = first.events().unwrap();
+        let look = || hub.board().look_at_links();
+        look();
+        assert_eq!(ours.poll(), None, "it was up before");
+        set(0, true);
+        // Whoever begins to watch does not take the event from others.
+        let theirs = second.events().unwrap();
+        look();
+        set(0, false);
+        set(1, false);
+        look();
+        look();
+        let all = |events: &DeviceEvents| std::iter::from_fn(|| events.poll()).collect::<Vec<_>>();
+        assert_eq!(all(&ours), [PortUp(0), PortDown(0), PortDown(1)]);
+        assert_eq!(all(&theirs), [PortUp(0), PortDown(0), PortDown(1)]);
+        set(0, true);
+        let ports = first.ports().unwrap();
+        assert_eq!((ports[0].link.mbps, ports[1].link.mbps), (Some(1000), None));
+        assert_eq!((ports[0].counters.rx_frames, ports[1].mac, ports[1].mtu), (7, [2; 6], 1500));
+        assert!(hub.board().may_have([10, 0, 0, 2].into()));
+        assert!(!hub.board().may_have([10, 0, 0, 3].into()));
+    }
+
+    /// A program that fetches no events has a bounded queue.
+    #[test]
+    fn test_equal_events_that_were_not_fetched_are_one() {
+        let events = DeviceEvents::new().unwrap();
+        for _ in 0..1_000 {
+            events.push(DeviceEvent::QpFatal(Qpn(1)));
+            events.push(DeviceEvent::PortUp(0));
+        }
+        events.push(DeviceEvent::CqError(1));
+        events.forget_qp(Qpn(1));
+        let all: Vec<_> = std::iter::from_fn(|| events.poll()).collect();
+        assert_eq!(all, [DeviceEvent::PortUp(0), DeviceEvent::CqError(1)]);
+        events.push(DeviceEvent::DeviceFatal);
+        events.push(DeviceEvent::PortUp(0));
+        assert_eq!(events.poll(), Some(DeviceEvent::DeviceFatal));
+        assert_eq!(events.poll(), None, "nothing follows");
     }
 }

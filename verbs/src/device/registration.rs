@@ -7,7 +7,7 @@ use heddle_iwarp::{Access, Pd};
 use super::{Device, Reserved};
 use crate::error::DeviceError;
 use crate::memory::{MrUsage, Region};
-use crate::mr::Mr;
+use crate::mr::{Bound, Mr};
 use crate::qp::Qp;
 use crate::window::{FastMr, QpWindow, Window};
 
@@ -178,6 +178,50 @@ impl Device {
         self.check_mr_size(range.1)?;
         self.0.backend.register_mr(pd, region, range, init)
     }
+}
+
+impl Device {
+    /// Registers memory that the application has brought anew, and deregisters it as it was
+    /// (`ibv_rereg_mr`): in another protection domain, with other rights, or another range of the same
+    /// [`Region`]. The new region has another STag; the old one names nothing from here on, and there is a
+    /// moment in which both are valid.
+    ///
+    /// # Errors
+    /// [`NotReregistered`], with the region as it was: as [`register_mr`](Device::register_mr);
+    /// [`DeviceError::MrBound`] while something that derives from it is valid, [`DeviceError::MrOfDevice`] of
+    /// memory that [`alloc_mr`](Device::alloc_mr) gave.
+    pub fn rereg_mr(
+        &self,
+        mr: Mr,
+        pd: Pd,
+        range: (usize, usize),
+        init: &MrInit<'_>,
+    ) -> Result<Mr, NotReregistered> {
+        let refused = |mr, error| NotReregistered { mr: Box::new(mr), error };
+        if self.memory().is_some_and(|memory| Arc::ptr_eq(memory, mr.region())) {
+            return Err(refused(mr, DeviceError::MrOfDevice));
+        }
+        let new = match self.register_mr_with(pd, mr.region(), range, init) {
+            Ok(new) => new,
+            Err(e) => return Err(refused(mr, e)),
+        };
+        match mr.deregister() {
+            Ok(()) => Ok(new),
+            Err(Bound { mr, count }) => {
+                Err(NotReregistered { mr, error: DeviceError::MrBound { count } })
+            }
+        }
+    }
+}
+
+/// A region that is registered as it was.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct NotReregistered {
+    /// The region.
+    pub mr: Box<Mr>,
+    /// Why.
+    pub error: DeviceError,
 }
 
 /// Memory of a device that is nobody's region yet; free again when dropped.

@@ -1,6 +1,6 @@
 //! Copies and digests of registered memory, through raw pointers.
 //!
-//! The one file that moves bytes between registered memory and ordinary slices. The peer, the
+//! The one file that moves bytes between registered memory and ordinary slices, and between regions. The peer, the
 //! application and the NIC may write registered memory at any time, so nothing here forms a
 //! `&[u8]` on it. What is copied is loaded once, and its digest is of what was stored at the
 //! destination, which is ours alone: a racing write yields a mixture of old and new bytes, and a
@@ -76,17 +76,45 @@ pub unsafe fn gather(src: *const u8, dst: &mut [u8]) {
 /// `src` is valid for reads and `dst` for writes of `len` bytes, and they do not overlap.
 #[inline(always)]
 unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
-    const WORD: usize = size_of::<u64>();
-    // SAFETY: by the caller; the first and the last word lie inside when there is room for one.
+    // SAFETY: by the caller.
     unsafe {
         if (WORD..=2 * WORD).contains(&len) {
-            let first = src.cast::<u64>().read_unaligned();
-            let last = src.add(len - WORD).cast::<u64>().read_unaligned();
-            dst.cast::<u64>().write_unaligned(first);
-            dst.add(len - WORD).cast::<u64>().write_unaligned(last);
+            copy_words(src, dst, len);
         } else {
             std::ptr::copy_nonoverlapping(src, dst, len);
         }
+    }
+}
+
+const WORD: usize = size_of::<u64>();
+
+/// Copies 8 to 16 bytes in two words, which may overlap, as may `src` and `dst`.
+///
+/// # Safety
+/// `src` is valid for reads and `dst` for writes of `len` bytes, and `len` is that of one word to two.
+#[inline(always)]
+unsafe fn copy_words(src: *const u8, dst: *mut u8, len: usize) {
+    // SAFETY: by the caller; the first and the last word lie inside.
+    unsafe {
+        let first = src.cast::<u64>().read_unaligned();
+        let last = src.add(len - WORD).cast::<u64>().read_unaligned();
+        dst.cast::<u64>().write_unaligned(first);
+        dst.add(len - WORD).cast::<u64>().write_unaligned(last);
+    }
+}
+
+/// Copies `len` bytes from `src` to `dst`, which may overlap: `dst` then holds what `src` held.
+///
+/// # Safety
+/// `src` is valid for reads and `dst` for writes of `len` bytes.
+#[inline]
+pub unsafe fn transfer(dst: *mut u8, src: *const u8, len: usize) {
+    if (WORD..=2 * WORD).contains(&len) {
+        // SAFETY: by the caller. All bytes are loaded before the first is stored.
+        unsafe { copy_words(src, dst, len) }
+    } else {
+        // SAFETY: by the caller.
+        unsafe { std::ptr::copy(src, dst, len) }
     }
 }
 

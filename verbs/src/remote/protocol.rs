@@ -144,6 +144,8 @@ pub enum Request {
     ReserveAddr(ReserveAddr),
     /// Gives it back.
     DestroyReservedAddr(Id),
+    /// Ends a queue pair, whatever it does.
+    FailQp(QpName),
     /// The ports. [`Ports`].
     Ports,
     /// What happens to the device and its objects is told from here on.

@@ -4,6 +4,8 @@
 mod addresses;
 mod channels;
 mod events;
+mod queue_pairs;
+mod regions;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::net::UnixStream;

@@ -66,16 +66,15 @@ fn test_child_drops_what_its_parent_shares_and_shares_its_own() {
 fn test_thread_forks_while_its_stack_is_shared() {
     let mut bytes = [1u8; 200];
     let at = (&raw mut bytes).expose_provenance();
-    let byte = |off: usize| ptr::with_exposed_provenance_mut::<u8>(at + off);
     let shared = share(at, bytes.len()).unwrap();
     for round in 0..20u8 {
         rnic_writes(&shared, 7, round);
-        let code = in_a_child(|| unsafe {
-            byte(8).write_volatile(200);
-            if byte(7).read_volatile() == round { 0 } else { 1 }
+        let code = in_a_child(|| {
+            poke(at + 8, 200);
+            i32::from(peek(at + 7) != round)
         });
         assert_eq!(code, 0);
-        unsafe { byte(9).write_volatile(round) };
+        poke(at + 9, round);
         assert_eq!((rnic(&shared, 7), rnic(&shared, 8), rnic(&shared, 9)), (round, 1, round));
     }
     drop(shared);

@@ -7,21 +7,20 @@ use super::*;
 
 /// Shares `len` bytes at an address, sees them both ways, and gives them back.
 fn goes_both_ways(at: usize, len: usize) {
-    let byte = |off: usize| ptr::with_exposed_provenance_mut::<u8>(at + off);
-    let before = unsafe { byte(len - 1).read_volatile() };
+    let before = peek(at + len - 1);
     let shared = share(at, len).unwrap();
     assert_eq!(rnic(&shared, len - 1), before);
-    unsafe { byte(0).write_volatile(0xa1) };
+    poke(at, 0xa1);
     assert_eq!(rnic(&shared, 0), 0xa1);
     rnic_writes(&shared, len - 1, 0xb2);
-    assert_eq!(unsafe { byte(len - 1).read_volatile() }, 0xb2);
+    assert_eq!(peek(at + len - 1), 0xb2);
     let found = Maps::open().unwrap().at_or_after(at).unwrap().unwrap();
     assert!(found.is_shared);
     drop(shared);
     let found = Maps::open().unwrap().at_or_after(at).unwrap().unwrap();
     assert!(!found.is_shared);
-    assert_eq!(unsafe { byte(len - 1).read_volatile() }, 0xb2);
-    unsafe { byte(len - 1).write_volatile(before) };
+    assert_eq!(peek(at + len - 1), 0xb2);
+    poke(at + len - 1, before);
 }
 
 /// Without a first value, and with one: pages of zeros and pages of the program's file.
@@ -46,6 +45,7 @@ fn test_memory_of_malloc_is_shared_whatever_its_size() {
         goes_both_ways(memory.as_ptr().expose_provenance(), len);
     }
     // From the end of the heap, which grows and shrinks after it.
+    // SAFETY: changes mappings of this test alone.
     let heap = unsafe { libc::sbrk(1 << 16) };
     assert_ne!(heap.addr(), usize::MAX);
     goes_both_ways(heap.expose_provenance() + 100, 10_000);
@@ -90,7 +90,8 @@ fn test_memory_that_may_only_be_read_is_shared_for_reading_and_other_rights_stay
     area.fill();
     let rights = |off: usize| area.mapping(off).unwrap().protection;
     let protect = |off: usize, rights: i32| {
-        assert_eq!(unsafe { libc::mprotect(area.byte(off).cast(), PAGE, rights) }, 0);
+        // SAFETY: changes mappings of this test alone.
+        assert_eq!(unsafe { libc::mprotect(area.byte(off), PAGE, rights) }, 0);
     };
     protect(PAGE, libc::PROT_READ);
     let shared = area.share(0, 2 * PAGE);
@@ -120,7 +121,8 @@ fn test_pages_that_were_never_touched_are_shared() {
 #[test]
 fn test_transparent_huge_pages_are_shared_in_part_and_whole() {
     let area = Area::new(5 * HUGE / PAGE);
-    unsafe { libc::madvise(area.byte(0).cast(), area.len, libc::MADV_HUGEPAGE) };
+    // SAFETY: changes mappings of this test alone.
+    unsafe { libc::madvise(area.byte(0), area.len, libc::MADV_HUGEPAGE) };
     area.fill();
     let whole = area.share(0, area.len);
     for (n, off) in (0..area.len).step_by(PAGE).enumerate() {

@@ -4,6 +4,7 @@ mod atomics;
 mod ending;
 mod fpdus;
 mod golden;
+mod handed;
 mod hostile;
 mod immediate;
 mod memory;

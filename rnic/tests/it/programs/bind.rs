@@ -9,7 +9,7 @@ use crate::programs::draft::{Draft, Planned};
 use crate::programs::program::{Kind, pick};
 use crate::programs::stream::Bad;
 use crate::programs::world::{SHARED, WORDS, WORDS_AT, World};
-use crate::sim::{PD, TO_BASE};
+use crate::sim::TO_BASE;
 
 impl World {
     /// Binds what names nothing, and invalidates what does.
@@ -111,7 +111,8 @@ impl World {
         let (mrs, stag) = (self.pair.hosts[me].mrs.clone(), self.regions[me].bindable.stag);
         let view = some_view(r, &d);
         let (memory, len) = ((view.at as u64) + TO_BASE, view.len as u32);
-        let bind = |memory, to, access| mrs.bind_window(PD, d.stag, memory, to, access);
+        let pd = self.pair.hosts[me].pd;
+        let bind = |memory, to, access| mrs.bind_window(pd, d.stag, memory, to, access);
         // What may not be leaves it as it is.
         let fault = BindError::Memory;
         let frozen = self.regions[me].frozen.stag;

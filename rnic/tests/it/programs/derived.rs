@@ -8,7 +8,7 @@ use heddle_iwarp::{Access, MrFault, Pd, Qpn, Stag};
 use crate::programs::regions::qpn;
 use crate::programs::stream::{CANNOT_INVALIDATE, DDP_STAG, Effect, RDMAP_STAG};
 use crate::programs::world::World;
-use crate::sim::PD;
+use crate::sim::Host;
 
 /// How far one is in being given memory and losing it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -164,11 +164,12 @@ impl World {
     }
 
     fn probe_one(&self, host: usize, d: &Derived) {
-        let mrs = &self.pair.hosts[host].mrs;
+        let Host { mrs, mem, pd, .. } = &self.pair.hosts[host];
+        let (pd, base) = (*pd, mem.base);
         let own = d.stream.map_or(Qpn(9999), |s| qpn(s, host));
         let View { to, at, len, access } = d.view;
         let check = |who: (Pd, Qpn), stag, to, len: usize, need| {
-            mrs.check(who.0, who.1, stag, to, len as u32, need).map(|m| m.addr() as usize)
+            mrs.check(who.0, who.1, stag, to, len as u32, need).map(|m| m.addr() as usize - base)
         };
         let stale = d.stale.into_iter().chain([d.stag.with_key(d.stag.key() ^ 0xff)]);
         let (dead, valid) = match d.phase {
@@ -177,7 +178,7 @@ impl World {
             _ => return,
         };
         for stag in dead {
-            let found = check((PD, own), stag, to, 1, Access::REMOTE_READ);
+            let found = check((pd, own), stag, to, 1, Access::REMOTE_READ);
             assert_eq!(found, Err(MrFault::InvalidStag), "{stag} of {d:?}");
         }
         if !valid {
@@ -194,15 +195,15 @@ impl World {
             let may = access.has(need) && (!d.is_window() || need.is_remote());
             let want = |at| if may { Ok(at) } else { Err(MrFault::Access) };
             let beside = if may { MrFault::Bounds } else { MrFault::Access };
-            assert_eq!(check((PD, own), d.stag, to, len, need), want(at), "{need:?} of {d:?}");
-            let last = check((PD, own), d.stag, to + len as u64 - 1, 1, need);
+            assert_eq!(check((pd, own), d.stag, to, len, need), want(at), "{need:?} of {d:?}");
+            let last = check((pd, own), d.stag, to + len as u64 - 1, 1, need);
             assert_eq!(last, want(at + len - 1), "last octet of {d:?}");
-            let beyond = check((PD, own), d.stag, to, len + 1, need);
+            let beyond = check((pd, own), d.stag, to, len + 1, need);
             assert_eq!(beyond, Err(beside), "beyond {d:?}");
             if let Some(before) = to.checked_sub(1) {
-                assert_eq!(check((PD, own), d.stag, before, 1, need), Err(beside), "before {d:?}");
+                assert_eq!(check((pd, own), d.stag, before, 1, need), Err(beside), "before {d:?}");
             }
-            let other = check((PD, Qpn(8888)), d.stag, to, 1, need);
+            let other = check((pd, Qpn(8888)), d.stag, to, 1, need);
             let want = if d.alone { Err(MrFault::NotAssociated) } else { want(at) };
             assert_eq!(other, want, "another queue pair and {d:?}");
             let other = check((Pd(77), own), d.stag, to, 1, need);
@@ -210,6 +211,6 @@ impl World {
         }
         let may = access.has(Access::REMOTE_INVALIDATE);
         let want = if may { Ok(()) } else { Err(MrFault::Access) };
-        assert_eq!(mrs.check_invalidate(PD, own, d.stag), want, "{d:?}");
+        assert_eq!(mrs.check_invalidate(pd, own, d.stag), want, "{d:?}");
     }
 }

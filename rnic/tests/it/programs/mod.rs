@@ -52,7 +52,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use outcome::Outcome;
-use program::{Op, Program};
+use program::{Op, Place, Program};
 use world::run;
 
 /// What a panic said.
@@ -87,10 +87,10 @@ fn shrink(program: &Program, first: &str) -> Program {
 }
 
 /// Runs the programs of `seeds`; what all of them did together.
-fn run_all(seeds: Range<u64>) -> Outcome {
+fn run_all(seeds: Range<u64>, program: impl Fn(u64) -> Program) -> Outcome {
     let mut sum = Outcome::default();
     for seed in seeds {
-        let program = Program::new(seed);
+        let program = program(seed);
         match attempt(&program) {
             Ok(outcome) => sum.add(&outcome),
             Err(first) => {
@@ -104,11 +104,16 @@ fn run_all(seeds: Range<u64>) -> Outcome {
     sum
 }
 
+/// What cannot happen between two RNICs, with looped frames, and where no FPDU is in a frame.
+const APART: [&str; 1] = ["handed over"];
+const LOOPED: [&str; 3] = ["handed over", "damaged", "placed ahead of a gap"];
+const HANDED: [&str; 4] = ["retransmits", "damaged", "snapshot stalls", "placed ahead of a gap"];
+
 /// The link and the applications did all that they can do: a run in which they did not shows little.
-fn check_variety(o: &Outcome) {
+fn check_variety(o: &Outcome, never: &[&str]) {
     eprintln!("{o:?}");
     for (what, n) in o.counts() {
-        assert!(n > 0, "{what} never happened: {o:?}");
+        assert_eq!(n > 0, !never.contains(&what), "{what} happened {n} times: {o:?}");
     }
 }
 
@@ -117,15 +122,29 @@ fn test_random_programs_on_bad_links_match_the_model() {
     let given = std::env::var("HEDDLE_PROGRAMS").ok();
     let given = given.as_deref().and_then(|v| v.split_once(".."));
     if let Some((from, to)) = given {
-        run_all(from.parse().unwrap()..to.parse().unwrap());
+        run_all(from.parse().unwrap()..to.parse().unwrap(), Program::new);
         return;
     }
-    check_variety(&run_all(0..1200));
+    check_variety(&run_all(0..1200, Program::new), &APART);
+}
+
+/// The same programs of two applications of one RNIC, whose queue pairs hand FPDUs over to each other.
+#[test]
+fn test_random_programs_of_an_rnic_with_itself_match_the_model() {
+    check_variety(&run_all(0..1200, |seed| Program::inside(seed, Place::Handed)), &HANDED);
+}
+
+/// And where they do not: frames come back to the RNIC that sends them.
+#[test]
+fn test_random_programs_over_looped_frames_match_the_model() {
+    check_variety(&run_all(0..600, |seed| Program::inside(seed, Place::Looped)), &LOOPED);
 }
 
 /// As above, for some minutes.
 #[test]
 #[ignore = "takes minutes; see the module"]
 fn test_thousands_of_random_programs_match_the_model() {
-    check_variety(&run_all(10_000..60_000));
+    check_variety(&run_all(10_000..60_000, Program::new), &APART);
+    let inside = |seed| Program::inside(seed, Place::Handed);
+    check_variety(&run_all(10_000..60_000, inside), &HANDED);
 }

@@ -10,7 +10,6 @@ use crate::programs::memory::Look;
 use crate::programs::regions::qpn;
 use crate::programs::stream::{Bad, CRC, Effect, LOCAL, NO_BUFFER, Request, TOO_LONG};
 use crate::programs::world::{GUARD, SHARED, World};
-use crate::sim::PD;
 
 /// What the application writes into its memory once it has it back.
 const FOREIGN: u8 = 0xf0;
@@ -117,7 +116,7 @@ impl World {
     fn notice_ends(&mut self) {
         for (s, stream) in self.streams.iter_mut().enumerate() {
             for me in 0..2 {
-                let qp = self.pair.hosts[me].rnic.qp(stream.ids[me]);
+                let qp = self.pair.rnic(me).qp(stream.ids[me]);
                 let lives =
                     qp.is_some_and(|q| matches!(q.state(), QpState::Rts | QpState::Closing));
                 if !lives && stream.ends[me].over.is_none() {
@@ -151,7 +150,7 @@ impl World {
             assert!(rest.iter().all(|b| *b == GUARD), "octets behind the message");
             if let Some(stag) = m.invalidate {
                 let qpn = qpn(s, me);
-                assert!(host.mrs.check_invalidate(PD, qpn, stag).is_err(), "still valid");
+                assert!(host.mrs.check_invalidate(host.pd, qpn, stag).is_err(), "still valid");
                 self.outcome.count("invalidated", 1);
                 if let Some(d) = self.derived[me].iter_mut().find(|d| d.stag == stag) {
                     // All may have ended since, of which is told first.

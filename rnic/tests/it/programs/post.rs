@@ -64,7 +64,7 @@ impl World {
         let fence = d.fence || r.chance(0.15);
         let data = d.inline.as_deref().map_or(Data::Sges(&d.sges), Data::Inline);
         let wr = SendWr { wr_id: id, op: d.op, data, signaled, fence };
-        match self.pair.hosts[me].post_send(self.streams[s].ids[me], &wr) {
+        match self.pair.driver(me).post_send(self.streams[s].ids[me], &wr) {
             Ok(()) => {}
             Err(PostError::Full) => {
                 let depth = self.streams[s].plan.depth[me] as usize;
@@ -221,7 +221,7 @@ impl World {
         let sges = self.pieces(r, self.regions[me].local[s].stag, at, len);
         let id = 1_000_000 + at as u64;
         let posted =
-            self.pair.hosts[me].post_recv(self.streams[s].ids[me], &RecvWr::new(id, &sges));
+            self.pair.driver(me).post_recv(self.streams[s].ids[me], &RecvWr::new(id, &sges));
         match posted {
             Ok(()) => self.streams[s].ends[me].buffers.push_back(Buffer { id, at, len }),
             Err(e) => assert!(self.streams[s].ends[me].over.is_some(), "{e}"),

@@ -35,9 +35,21 @@ pub struct Plan {
     /// Octets of Read Responses that are kept.
     pub snapshots: usize,
     pub crc: bool,
+    pub place: Place,
     /// How the owner of each RNIC takes its turns.
     pub pace: [Pace; 2],
     pub streams: Vec<StreamPlan>,
+}
+
+/// Where the two ends of each stream are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Place {
+    /// Each at an RNIC of its own.
+    Apart,
+    /// At one RNIC, which sends frames to itself.
+    Looped,
+    /// At one RNIC, which hands FPDUs over from one queue pair to the other.
+    Handed,
 }
 
 /// Of one stream, by side.
@@ -195,11 +207,22 @@ impl Program {
             no_buffer: often(r, 0.5),
             snapshots: pick(r, &[1, 5000, 1 << 20]),
             crc,
+            place: Place::Apart,
             pace: [0, 1].map(|_| pace(r)),
             streams: (0..1 + r.below(3)).map(|_| StreamPlan::new(r)).collect(),
         };
         let ops = (0..10 + r.below(70)).map(|_| Op::new(r, &plan)).collect();
         Program { seed, plan, ops }
+    }
+
+    /// The same program of two applications of one RNIC. Without CRC and markers, with which nothing is
+    /// handed over; the link goes on losing frames, of which there are those of TCP.
+    pub fn inside(seed: u64, place: Place) -> Program {
+        let mut program = Program::new(seed);
+        let plan = &mut program.plan;
+        (plan.place, plan.crc, plan.damage) = (place, false, 0.0);
+        plan.streams.iter_mut().for_each(|s| s.markers = [false; 2]);
+        program
     }
 }
 

@@ -9,7 +9,7 @@ use heddle_tcp::ConnConfig;
 use crate::programs::derived::Derived;
 use crate::programs::memory::History;
 use crate::programs::outcome::Outcome;
-use crate::programs::program::{Program, pick};
+use crate::programs::program::{Place, Program, pick};
 use crate::programs::regions::{Regions, connect, enter, share};
 use crate::programs::shared::Queue;
 use crate::programs::stream::{Bad, Effect, End, LOCAL, Request, Stream};
@@ -67,7 +67,14 @@ impl World {
     fn new(program: &Program) -> World {
         let plan = &program.plan;
         let link = LinkConfig { delay: plan.delay, mtu: plan.mtu, ..LinkConfig::default() };
-        let mut pair = Pair::with_snapshots(program.seed, link, MEMORY, plan.snapshots);
+        let mut pair = if plan.place == Place::Apart {
+            Pair::with_snapshots(program.seed, link, MEMORY, plan.snapshots)
+        } else {
+            Pair::inside(program.seed, link, MEMORY, |c| {
+                c.max_snapshot_bytes = plan.snapshots;
+                c.hand_over = plan.place == Place::Handed;
+            })
+        };
         let mut random = Random::new(&Seed::from_u64(program.seed ^ 0x77));
         let streams: Vec<_> =
             (0..plan.streams.len()).map(|s| connect(&mut pair, plan, s, &mut random)).collect();
@@ -84,6 +91,8 @@ impl World {
         pair.no_buffer = plan.no_buffer;
         for (s, stream) in streams.iter().enumerate() {
             enter(&mut pair, plan, s, stream);
+            let handing = stream.ids.map(|id| pair.rnic(0).is_handing(id));
+            assert!(plan.place == Place::Apart || handing == [plan.place == Place::Handed; 2]);
         }
         share(&mut pair, &streams, &shared);
         let regions = [0, 1].map(|h| Regions::new(&pair, h, streams.len()));
@@ -155,7 +164,8 @@ impl World {
             stream.ends[me].closing = true;
             // Reads of the peer that it has not begun cannot be answered any more.
             stream.codes.push(LOCAL);
-            self.pair.hosts[me].disconnect(self.pair.now, stream.ids[me]);
+            let now = self.pair.now;
+            self.pair.driver(me).disconnect(now, stream.ids[me]);
             self.pair.collect_all();
             self.observe();
         }
@@ -164,7 +174,7 @@ impl World {
     pub fn abort(&mut self, s: usize, me: usize) {
         let stream = &mut self.streams[s];
         if stream.ends[me].closed.is_none() {
-            self.pair.hosts[me].rnic.abort(stream.ids[me]);
+            self.pair.driver(me).rnic.abort(stream.ids[me]);
             self.pair.collect_all();
             self.observe();
         }
@@ -250,7 +260,7 @@ impl World {
 
     /// A request that tells, when it is complete, that all before it are.
     fn post_marker(&mut self, s: usize, me: usize) -> bool {
-        let host = &mut self.pair.hosts[me];
+        let host = self.pair.driver(me);
         let conn = self.streams[s].ids[me];
         let end = &mut self.streams[s].ends[me];
         let id = u64::from(end.seq);
@@ -306,15 +316,16 @@ impl World {
             self.outcome.count("read stalls", read);
             self.outcome.count("placed ahead of a gap", ahead);
             for s in &self.streams {
-                let rnic = &mut self.pair.hosts[host].rnic;
+                let rnic = &mut self.pair.driver(host).rnic;
                 rnic.release(s.ids[host]);
                 assert!(rnic.connection(s.ids[host]).is_none() && rnic.qp(s.ids[host]).is_none());
             }
-            let rnic = &self.pair.hosts[host].rnic;
+            let rnic = self.pair.rnic(host);
             assert_eq!((rnic.held_frames(), rnic.snapshot_bytes()), (0, 0), "what is kept");
             assert_eq!(self.pair.pinned(host), 0, "references to memory");
         }
         self.outcome.count("lost", self.pair.lost);
+        self.outcome.count("handed over", self.pair.rnic(0).counters().handed_fpdus);
         let rough =
             self.streams.iter().filter(|s| s.plan.rough).count() - self.pair.lose_first.len();
         self.outcome.count("first FPDU lost", rough as u64);
@@ -322,7 +333,7 @@ impl World {
     }
 
     fn counts(&self, host: usize) -> Counts {
-        let rnic = &self.pair.hosts[host].rnic;
+        let rnic = self.pair.rnic(host);
         let qp = rnic.qp_counters();
         Counts {
             retransmits: rnic.counters().tx_retransmits,

@@ -9,13 +9,12 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part of it")]
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_base::{Chunks, Instant, Random, Seed};
 use heddle_iwarp::qp::PostError;
-use heddle_iwarp::testing::TestMemory;
 use heddle_iwarp::{
     Access, Cqe, MemRange, Memory, MrAttr, MrTable, Pd, QpConfig, RecvWr, Retired, Role, SendWr,
     Untaken,
@@ -23,9 +22,11 @@ use heddle_iwarp::{
 use heddle_rnic::{
     Event, FpduMode, Offload, POST_TURN, Rnic, RnicConfig, RnicFrame, TxSink, take_turn,
 };
-use heddle_tcp::{Cidr, ConnId, PeerLimit, RxFrame, StackConfig};
+use heddle_tcp::{Addressing, Cidr, ConnId, PeerLimit, RxFrame, StackConfig};
+use memory::HostMemory;
 use rings::{NotTaken, Rings};
 
+pub mod memory;
 mod rings;
 
 /// A received frame.
@@ -50,7 +51,7 @@ impl RnicFrame for Frame {}
 
 /// Collects frames as bytes.
 pub struct VecSink<'a> {
-    pub mem: &'a TestMemory,
+    pub mem: &'a HostMemory,
     pub frame: Vec<u8>,
     pub done: Option<Vec<u8>>,
     /// Whether there is a buffer that takes a frame as a whole.
@@ -98,8 +99,10 @@ impl TxSink for VecSink<'_> {
 /// One end.
 pub struct Host {
     pub rnic: Rnic<Frame>,
-    pub mem: TestMemory,
+    pub mem: HostMemory,
     pub mrs: Arc<MrTable>,
+    /// Protection domain of all it has.
+    pub pd: Pd,
     pub events: Vec<Event>,
     pub completions: Vec<(ConnId, Cqe)>,
     /// Frames at the port.
@@ -211,6 +214,11 @@ impl Host {
             self.rnic.handle_timeouts(now);
             busy = true;
         }
+        if self.rnic.has_handed() {
+            let posted = NotTaken::new(&mut self.rings);
+            self.rnic.hand_over_with(now, &self.mem, &Untaken::new(&posted));
+            busy = true;
+        }
         busy | self.deliver()
     }
 
@@ -319,6 +327,8 @@ pub struct Pair {
     pub lose_first: Vec<u16>,
     /// Steps in a row in which there was something to do and no turn found it.
     stalled: u32,
+    /// Both hosts are of one RNIC, which is the first one's: the connections of the second.
+    one: Option<BTreeSet<ConnId>>,
 }
 
 pub const PD: Pd = Pd(1);
@@ -346,22 +356,51 @@ impl Pair {
         memory: usize,
         change: impl Fn(&mut RnicConfig),
     ) -> Pair {
-        let host = |n: u8| {
-            let seed = Seed::from_u64(seed.wrapping_mul(2).wrapping_add(u64::from(n)));
-            let addr = Cidr::new([10, 0, 0, n].into(), 24).unwrap();
-            let mrs = Arc::new(MrTable::new(&seed, 64));
+        let mems = [0, 1].map(|_| HostMemory::of(1, memory).remove(0));
+        let mrs = [1, 2].map(|n| Arc::new(MrTable::new(&host_seed(seed, n), 64)));
+        let net = |n: u8| Addressing::new(vec![host_addr(n)], Vec::new()).unwrap();
+        Pair::of(seed, link, (mems, mrs, [PD; 2]), net, change)
+    }
+
+    /// Two applications of one RNIC, whose frames come back to it: the hosts have their own memory and
+    /// protection domain, and all else is the first one's.
+    pub fn inside(
+        seed: u64,
+        link: LinkConfig,
+        memory: usize,
+        change: impl Fn(&mut RnicConfig),
+    ) -> Pair {
+        let [a, b]: [HostMemory; 2] = HostMemory::of(2, memory).try_into().unwrap();
+        let mrs = Arc::new(MrTable::new(&host_seed(seed, 1), 128));
+        let net = |n: u8| Addressing::inside([host_addr(n).addr()], false);
+        let pds = [PD, Pd(PD.0 + 1)];
+        let pair = Pair::of(seed, link, ([a, b], [mrs.clone(), mrs], pds), net, change);
+        Pair { one: Some(BTreeSet::new()), ..pair }
+    }
+
+    fn of(
+        seed: u64,
+        link: LinkConfig,
+        (mems, mrs, pds): ([HostMemory; 2], [Arc<MrTable>; 2], [Pd; 2]),
+        net: impl Fn(u8) -> Addressing,
+        change: impl Fn(&mut RnicConfig),
+    ) -> Pair {
+        let host = |i: usize| {
+            let n = i as u8 + 1;
             let stack = StackConfig {
+                net: net(n),
                 mtu: link.mtu,
                 // The stack has a single peer, for which a share would be half of all connections.
                 peer_conns: PeerLimit::Unlimited,
-                ..StackConfig::new([2, 0, 0, 0, 0, n], addr, seed)
+                ..StackConfig::new([2, 0, 0, 0, 0, n], host_addr(n), host_seed(seed, n))
             };
             let mut config = RnicConfig::new(stack, 4096, 1 << 20);
             change(&mut config);
             Host {
-                rnic: Rnic::new(config, mrs.clone()),
-                mem: TestMemory::new(memory, 0xee),
-                mrs,
+                rnic: Rnic::new(config, mrs[i].clone()),
+                mem: mems[i].clone(),
+                mrs: mrs[i].clone(),
+                pd: pds[i],
                 events: Vec::new(),
                 completions: Vec::new(),
                 inbox: VecDeque::new(),
@@ -373,7 +412,7 @@ impl Pair {
         };
         Pair {
             now: Instant::from_millis(1000),
-            hosts: [host(1), host(2)],
+            hosts: [host(0), host(1)],
             link,
             random: Random::new(&Seed::from_u64(seed ^ 0x5eed)),
             wire: BTreeMap::new(),
@@ -391,6 +430,7 @@ impl Pair {
             pace: [Pace::default(); 2],
             lose_first: Vec::new(),
             stalled: 0,
+            one: None,
         }
     }
 
@@ -398,7 +438,9 @@ impl Pair {
     /// a number that is not 0.
     pub fn register(&self, host: usize, addr: usize, len: usize, access: Access) -> MrAttr {
         let h = &self.hosts[host];
-        h.mrs.register(PD, addr as u64, addr as u64 + TO_BASE, len as u64, access).unwrap()
+        h.mrs
+            .register(h.pd, (h.mem.base + addr) as u64, addr as u64 + TO_BASE, len as u64, access)
+            .unwrap()
     }
 
     /// Connects host 0 to host 1 and puts both ends into FPDU mode, without an MPA exchange.
@@ -413,11 +455,47 @@ impl Pair {
         ids
     }
 
+    /// The RNIC of a host, and what drives it.
+    pub fn driver(&mut self, host: usize) -> &mut Host {
+        let at = if self.one.is_some() { 0 } else { host };
+        &mut self.hosts[at]
+    }
+
+    /// The RNIC of a host.
+    pub fn rnic(&self, host: usize) -> &Rnic<Frame> {
+        &self.hosts[if self.one.is_some() { 0 } else { host }].rnic
+    }
+
+    /// Gives each application its own, where one RNIC has told of both.
+    fn sort_out(&mut self) {
+        let Some(seconds) = &mut self.one else { return };
+        let [a, b] = &mut self.hosts;
+        for event in std::mem::take(&mut a.events) {
+            let (Event::Accepted { conn, .. }
+            | Event::Connected { conn, .. }
+            | Event::StartupBytes { conn, .. }
+            | Event::Qp { conn, .. }
+            | Event::PeerTerminate { conn, .. }
+            | Event::PeerClosed { conn }
+            | Event::Closed { conn, .. }) = &event;
+            if let Event::Accepted { .. } = event {
+                seconds.insert(*conn);
+            }
+            let to = if seconds.contains(conn) { &mut *b } else { &mut *a };
+            to.events.push(event);
+        }
+        for (conn, cqe) in std::mem::take(&mut a.completions) {
+            let to = if seconds.contains(&conn) { &mut *b } else { &mut *a };
+            to.completions.push((conn, cqe));
+        }
+    }
+
     /// A TCP connection from host 0 to a port of host 1 that nobody else uses.
     pub fn establish(&mut self, port: u16) -> [ConnId; 2] {
         let now = self.now;
-        self.hosts[1].rnic.listen(None, port, 8).unwrap();
-        let a = self.hosts[0].rnic.connect(now, ([10, 0, 0, 2], port).into()).unwrap();
+        let server = if self.one.is_some() { 1 } else { 2 };
+        self.driver(1).rnic.listen(None, port, 8).unwrap();
+        let a = self.hosts[0].rnic.connect(now, ([10, 0, 0, server], port).into()).unwrap();
         let (mut up, mut b) = (false, None);
         for _ in 0..100_000 {
             self.step();
@@ -437,13 +515,19 @@ impl Pair {
     /// Puts both ends of a connection into FPDU mode.
     pub fn enter(&mut self, ids: [ConnId; 2], qps: [&QpConfig; 2]) {
         for (host, role) in [(0, Role::Initiator), (1, Role::Responder)] {
-            self.hosts[host].enter(ids[host], QpConfig { role, ..qps[host].clone() });
+            self.driver(host).enter(ids[host], QpConfig { role, ..qps[host].clone() });
         }
     }
 
     /// Has both owners do what there is to do, then jumps to the next thing that happens. False when
     /// nothing ever will.
     pub fn step(&mut self) -> bool {
+        let more = self.take_step();
+        self.sort_out();
+        more
+    }
+
+    fn take_step(&mut self) -> bool {
         let mut busy = false;
         for side in 0..2 {
             // Where turns take no time, until there is nothing left to do.
@@ -485,6 +569,7 @@ impl Pair {
             for side in 0..2 {
                 while self.turn(side) && self.pace[side].turn.is_zero() {}
             }
+            self.sort_out();
             if self.next().is_none_or(|at| at > until) {
                 break;
             }
@@ -524,6 +609,7 @@ impl Pair {
         for h in &mut self.hosts {
             h.deliver();
         }
+        self.sort_out();
     }
 
     fn transmit(&mut self, side: usize) -> bool {
@@ -579,31 +665,32 @@ impl Pair {
             let end = if side == 1 { 34 } else { 36 };
             self.damaged.push(u16::from_be_bytes([frame[end], frame[end + 1]]));
         }
+        let to = if self.one.is_some() { side } else { 1 - side };
         let mut at = self.wire_free[side] + self.link.delay;
         if self.random.chance(self.link.reorder) {
             at = at + self.link.frame_time * (1 + self.random.below(12) as u32);
         }
         if self.random.chance(self.link.duplicate) {
             self.sent += 1;
-            self.wire.insert((at + self.link.frame_time * 3, self.sent), (1 - side, frame.clone()));
+            self.wire.insert((at + self.link.frame_time * 3, self.sent), (to, frame.clone()));
         }
         self.sent += 1;
-        self.wire.insert((at, self.sent), (1 - side, frame));
+        self.wire.insert((at, self.sent), (to, frame));
     }
 
     /// What the RNICs count of references to memory is what their send queues hold.
     pub fn check_pins(&self) {
-        for h in &self.hosts {
-            let pins = h.rnic.pins();
+        for (i, h) in self.hosts.iter().enumerate() {
+            let pins = self.rnic(i).pins();
             for mr in 0..h.mrs.capacity() as u32 {
-                assert_eq!(pins.count(mr), h.rnic.count_references(mr), "region {mr}");
+                assert_eq!(pins.count(mr), self.rnic(i).count_references(mr), "region {mr}");
             }
         }
     }
 
     /// References to memory in all send queues of a host.
     pub fn pinned(&self, host: usize) -> u32 {
-        let pins = self.hosts[host].rnic.pins();
+        let pins = self.rnic(host).pins();
         (0..self.hosts[host].mrs.capacity() as u32).map(|mr| pins.count(mr)).sum()
     }
 
@@ -615,6 +702,14 @@ impl Pair {
             assert!(self.step(), "nothing left that could happen");
         }
     }
+}
+
+fn host_seed(seed: u64, n: u8) -> Seed {
+    Seed::from_u64(seed.wrapping_mul(2).wrapping_add(u64::from(n)))
+}
+
+fn host_addr(n: u8) -> Cidr {
+    Cidr::new([10, 0, 0, n].into(), 24).unwrap()
 }
 
 /// Whether a TCP segment (IPv4 without options, as the stack makes it) goes to or comes from a port.

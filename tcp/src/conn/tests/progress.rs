@@ -176,6 +176,24 @@ fn test_bounded_close_goes_on_while_the_peer_acknowledges() {
 }
 
 #[test]
+fn test_bounded_close_goes_on_while_the_owner_moves_bytes_beside_the_stream() {
+    let mut b = Bench::established_with(&limited(true));
+    // Before a close is bounded there is nothing to note.
+    b.c.note_progress(b.now);
+    b.c.bound_close(b.now);
+    for n in 1..=40 {
+        b.wait(15_000 * MS);
+        b.sent();
+        assert_ne!(b.c.state(), State::Closed, "{n}");
+        b.c.note_progress(b.now);
+    }
+    let start = b.now;
+    b.wait(STALL * 2);
+    assert_eq!((b.c.state(), b.events().last()), (State::Closed, Some(&ConnEvent::TimedOut)));
+    assert!(b.now - start <= STALL * 2);
+}
+
+#[test]
 fn test_bounded_close_goes_on_while_the_peer_sends() {
     let mut b = Bench::established_with(&limited(true));
     b.c.bound_close(b.now);

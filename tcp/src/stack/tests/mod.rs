@@ -2,6 +2,7 @@
 
 mod announce;
 mod arp;
+mod both;
 mod budgets;
 mod connect;
 mod flood;

@@ -93,6 +93,10 @@ impl Backend for Local {
         self.request(Request::ForgetQp { qpn: qp.qpn() }, None, None)
     }
 
+    fn fail_qp(&self, qp: &Qp) -> Result<(), DeviceError> {
+        self.hub.control.request(ControlRequest::FailQp { app: self.id, qp: qp.clone() })
+    }
+
     fn alloc_mr(&self, pd: Pd, len: usize, init: &MrInit<'_>) -> Result<Mr, DeviceError> {
         self.take_mr(pd, len, init, true)
     }

@@ -138,6 +138,10 @@ impl Backend for Remote {
         self.link.call(&Request::ResetQp(QpName { qp: qp.qpn().0 }))
     }
 
+    fn fail_qp(&self, qp: &Qp) -> Result<(), DeviceError> {
+        self.link.call(&Request::FailQp(QpName { qp: qp.qpn().0 }))
+    }
+
     fn alloc_mr(&self, pd: Pd, len: usize, init: &MrInit<'_>) -> Result<Mr, DeviceError> {
         let memory = self.memory(len)?;
         let request = Request::AllocMr(protocol::AllocMr {

@@ -8,7 +8,7 @@ use core::time::Duration;
 use heddle_socket::bounds::{Bound, Bounded, Rule, bound};
 
 use super::Request;
-use crate::device::MAX_DEPTH;
+use crate::device::{MAX_CQ_DEPTH, MAX_DEPTH};
 use crate::limits::DeviceLimits;
 
 /// How long a peer may be waited for that has connected and asked for nothing.
@@ -24,6 +24,7 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(600);
 /// carries the request out refuses that, and has taken the descriptor that came with it.
 const SIZE: Rule = Rule::Clamp(0, DeviceLimits::MOST.max_mr_size + 1);
 const DEPTH: Rule = Rule::Clamp(0, MAX_DEPTH as u64 + 1);
+const CQ_DEPTH: Rule = Rule::Clamp(0, MAX_CQ_DEPTH as u64 + 1);
 const PIECES: Rule = Rule::Within(0, u16::MAX as u64);
 const READS: Rule = Rule::Within(0, u16::MAX as u64);
 const RIGHTS: Rule = Rule::Within(0, u8::MAX as u64);
@@ -52,7 +53,9 @@ impl Bounded for Request {
         bound("destroy-cq", "words", Rule::Name),
         bound("destroy-srq", "off", Rule::Name),
         bound("destroy-srq", "words", Rule::Name),
-        bound("", "depth", DEPTH),
+        bound("create-cq", "depth", CQ_DEPTH),
+        bound("resize-cq", "depth", CQ_DEPTH),
+        bound("create-srq", "depth", DEPTH),
         bound("", "sq_depth", DEPTH),
         bound("", "rq_depth", DEPTH),
         bound("", "max_sge", PIECES),
@@ -164,6 +167,7 @@ mod tests {
             ("close", Value::Null),
             ("reserve-addr", json!({ "addr": "10.0.0.1:0" })),
             ("destroy-reserved-addr", json!({ "id": 1 })),
+            ("fail-qp", json!({ "qp": 1 })),
             ("ports", Value::Null),
             ("watch", Value::Null),
         ]

@@ -40,6 +40,7 @@ impl From<&Limits> for DeviceLimits {
             max_qps: l.qps,
             max_qp_wrs: l.qp_wrs,
             max_sges: l.sges,
+            max_sge_rd: DeviceLimits::MOST.max_sge_rd,
             max_inline: l.inline,
             max_cqs: l.cqs,
             max_cqes: l.cqes,

@@ -162,7 +162,8 @@ impl Objects {
             | Request::ResizeCq(_)
             | Request::CreateSrq(_)
             | Request::CreateQp(_)
-            | Request::ResetQp(_) => self.make_queue(open, account, request),
+            | Request::ResetQp(_)
+            | Request::FailQp(_) => self.make_queue(open, account, request),
             Request::AllocMr(_)
             | Request::Reserve(_)
             | Request::RegisterReserved(_)
@@ -230,6 +231,10 @@ impl Objects {
                 let name = qp.qpn().0;
                 self.qps.insert(name, qp);
                 Ok(done(&NewQp { qp: name, bell, off, words })?)
+            }
+            Request::FailQp(a) => {
+                device.fail_qp(self.qp(a.qp)?)?;
+                Ok(done(&())?)
             }
             Request::ResetQp(a) => {
                 device.reset_qp(self.qp(a.qp)?)?;

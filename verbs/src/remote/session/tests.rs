@@ -46,7 +46,7 @@ impl ControlPlane for Arc<Plane> {
             ControlRequest::Open { app, taken, .. } => {
                 self.events.lock().unwrap().insert(app, taken);
             }
-            ControlRequest::ResizeCq { .. } => {}
+            ControlRequest::ResizeCq { .. } | ControlRequest::FailQp { .. } => {}
             ControlRequest::Cm { app, request, qp, events } => {
                 let taken = self.events.lock().unwrap().get(&app).cloned().unwrap_or_default();
                 match request {

@@ -53,6 +53,10 @@ fn test_names_of_others_and_nonsense_are_refused_and_nothing_changes() {
         ("reject", r#"{"conn":1,"private_data":[],"needs_ord":null}"#.into(), NotFound),
         ("disconnect", r#"{"conn":1}"#.into(), NotFound),
         ("unlisten", r#"{"listener":1}"#.into(), NotFound),
+        ("fail-qp", format!(r#"{{"qp":{number}}}"#), NotFound),
+        ("destroy-reserved-addr", r#"{"id":1}"#.into(), NotFound),
+        ("reserve-addr", r#"{"addr":"nowhere"}"#.into(), Malformed),
+        ("reserve-addr", r#"{"addr":"10.0.0.1:1","more":1}"#.into(), Malformed),
         ("resize-cq", format!(r#"{{"cq":{cq},"depth":4}}"#), NotFound),
         ("create-cq", r#"{"depth":0,"waker":null}"#.into(), Invalid),
         ("create-cq", r#"{"depth":4294967295,"waker":null}"#.into(), Invalid),
@@ -273,4 +277,65 @@ fn test_events_that_are_not_taken_are_bounded() {
     assert_eq!(raw.ask("listen", &listen).0.error, None);
     assert_eq!(raw.ask("taken", r#"{"count":4294967295}"#).0.error, None);
     while !raw.session.close() {}
+}
+
+/// A reservation counts as a listener, is its session's alone, and comes back with it.
+#[test]
+fn test_reservations_are_bounded_private_and_given_back() {
+    let (hub, _plane) = hub();
+    let policy = Policy { listeners: 3, listen: at_ports(60_000..=60_007), ..Policy::default() };
+    let mut one = Raw::opened_with(&hub, policy.clone());
+    let mut two = Raw::opened_with(&hub, policy);
+    let reserve = |raw: &mut Raw, addr: &str| {
+        let (answer, _) = raw.ask("reserve-addr", &format!(r#"{{"addr":"{addr}"}}"#));
+        answer.ok.unwrap()
+    };
+    let first = reserve(&mut one, "10.0.0.1:0");
+    let (id, addr) = (first["id"].as_u64().unwrap(), first["addr"].as_str().unwrap().to_owned());
+    let port: u16 = addr.rsplit_once(':').unwrap().1.parse().unwrap();
+    assert!((60_000..=60_007).contains(&port), "where it may listen: {addr}");
+    assert_eq!(reserve(&mut two, &addr)["refused"], "InUse");
+    let elsewhere = r#"{"addr":"10.0.0.1:59999"}"#;
+    assert_eq!(one.refused("reserve-addr", elsewhere), FaultKind::Denied);
+    let listen = |id: u64, addr: &str| {
+        let params = serde_json::to_value(ListenParams::default()).unwrap();
+        serde_json::json!({ "addr": addr, "params": params, "bound": id }).to_string()
+    };
+    // Neither by its name nor for another address.
+    assert_eq!(two.refused("listen", &listen(id, &addr)), FaultKind::NotFound);
+    let other = if port == 60_000 { "10.0.0.1:60001" } else { "10.0.0.1:60000" };
+    assert_eq!(one.refused("listen", &listen(id, other)), FaultKind::NotFound);
+    // Reservation and listener are one of three, whatever is given up first.
+    let (answer, _) = one.ask("listen", &listen(id, &addr));
+    let listener = answer.ok.unwrap()["listener"].as_u64().unwrap();
+    for _ in 0..2 {
+        assert!(reserve(&mut one, "0.0.0.0:0")["refused"].is_null());
+    }
+    assert_eq!(one.refused("reserve-addr", r#"{"addr":"0.0.0.0:0"}"#), FaultKind::Quota);
+    let (answer, _) = one.ask("unlisten", &format!(r#"{{"listener":{listener}}}"#));
+    assert_eq!(answer.error, None);
+    assert_eq!(one.refused("reserve-addr", r#"{"addr":"0.0.0.0:0"}"#), FaultKind::Quota);
+    one.ask("destroy-reserved-addr", &format!(r#"{{"id":{id}}}"#));
+    assert!(reserve(&mut one, "0.0.0.0:0")["refused"].is_null());
+    while !one.session.close() {}
+    drop(one);
+    assert!(reserve(&mut two, &addr)["refused"].is_null(), "it is free again");
+}
+
+fn at_ports(ports: core::ops::RangeInclusive<u16>) -> Vec<Addresses> {
+    vec![Addresses { addr: "0.0.0.0".parse().unwrap(), prefix: 0, ports }]
+}
+
+/// However often a session asks, it has one queue and pays for it once.
+#[test]
+fn test_watching_twice_takes_descriptors_once_and_events_reach_the_client_in_documents() {
+    let (hub, _plane) = hub();
+    let mut raw = Raw::opened(&hub);
+    for _ in 0..5_000 {
+        assert_eq!(raw.ask("watch", "null").0.error, None);
+    }
+    hub.board().end();
+    let out = raw.session.poll_transmit().unwrap();
+    assert_eq!(out.bytes, b"{\"v\":1,\"device\":\"device-fatal\"}\n");
+    assert!(raw.session.poll_transmit().is_none());
 }

@@ -2,16 +2,84 @@
 //! whose other end is a thread here) and of this one.
 
 use std::os::unix::net::UnixStream;
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use heddle_base::Seed;
+use heddle_ibverbs::memory::{Shared, renew, share};
 use heddle_iwarp::{Access, Memory, MrTable, Pd, Qpn, Stag};
 use heddle_verbs::device::{ControlPlane, ControlRequest};
 use heddle_verbs::memory::{RegionMemory, RegionTable, Registry};
 use heddle_verbs::remote::{OpenParams, Policy, serve};
 use heddle_verbs::{Device, DeviceConfig, DeviceError, Hub, Mr, PageSize};
 
-use super::*;
+const PAGE: usize = 4096;
+
+/// Memory of a test, where the kernel maps nothing by itself: a hole in it stays one.
+struct Area {
+    at: usize,
+    len: usize,
+}
+
+impl Area {
+    fn new(pages: usize) -> Area {
+        static NEXT: AtomicUsize = AtomicUsize::new(0x2000_0000_0000);
+        let area = Area { at: NEXT.fetch_add(1 << 30, Relaxed), len: pages * PAGE };
+        let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping where there is none.
+        let at = unsafe { libc::mmap(area.byte(0).cast(), area.len, rights, how, -1, 0) };
+        assert_eq!(at.addr(), area.at);
+        area
+    }
+
+    fn byte(&self, off: usize) -> *mut u8 {
+        assert!(off < self.len);
+        ptr::with_exposed_provenance_mut(self.at + off)
+    }
+
+    fn get(&self, off: usize) -> u8 {
+        // SAFETY: tests ask for what is mapped.
+        unsafe { self.byte(off).read_volatile() }
+    }
+
+    fn set(&self, off: usize, value: u8) {
+        // SAFETY: as above; nothing refers to the bytes.
+        unsafe { self.byte(off).write_volatile(value) }
+    }
+
+    /// A different byte at the start of each page.
+    fn fill(&self) {
+        for (n, off) in (0..self.len).step_by(PAGE).enumerate() {
+            self.set(off, u8::try_from(n % 251).unwrap() + 1);
+        }
+    }
+
+    fn unmap(&self, off: usize, len: usize) {
+        // SAFETY: changes mappings of this test alone.
+        assert_eq!(unsafe { libc::munmap(self.byte(off).cast(), len) }, 0);
+    }
+
+    /// Whether the page of a byte is shared with another mapping.
+    fn is_shared(&self, off: usize) -> bool {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let address = |text: &str| usize::from_str_radix(text, 16).unwrap();
+        let mut shared = maps.lines().filter(|line| line.split(' ').nth(1).unwrap().ends_with('s'));
+        shared.any(|line| {
+            let (start, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
+            (address(start)..address(end)).contains(&(self.at + off))
+        })
+    }
+}
+
+impl Drop for Area {
+    fn drop(&mut self) {
+        // SAFETY: what is left of the mapping.
+        unsafe { libc::munmap(ptr::with_exposed_provenance_mut(self.at), self.len) };
+    }
+}
 
 /// Nobody connects here.
 #[derive(Debug)]
@@ -28,15 +96,20 @@ struct Rnic {
     hub: Arc<Hub>,
     /// What a worker reaches memory by.
     memory: RegionMemory,
+    /// A process has one device at a time.
+    _one: MutexGuard<'static, ()>,
 }
 
 impl Rnic {
     fn new() -> Rnic {
+        static ONE: Mutex<()> = Mutex::new(());
+        let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        renew();
         let regions = Arc::new(RegionTable::new(16, None));
         let mrs = Arc::new(MrTable::new(&Seed::from_u64(1), 1 << 15));
         let registry = Arc::new(Registry::new(mrs, regions.clone()));
         let hub = Hub::new(registry, Box::new(Plane), 1, &Seed::from_u64(2));
-        Rnic { hub, memory: RegionMemory::new(regions) }
+        Rnic { hub, memory: RegionMemory::new(regions), _one: one }
     }
 
     /// A device of another process.
@@ -128,7 +201,6 @@ fn test_workers_of_another_process_reach_memory_of_the_program() {
     let rnic = Rnic::new();
     let (device, thread) = rnic.serve(Policy::default());
     works_with(&rnic, &device);
-    // A child neither takes nor gives anything of it.
     drop(device);
     thread.join().unwrap();
 }
@@ -139,6 +211,30 @@ fn test_workers_of_this_process_reach_memory_of_the_program() {
     let config = DeviceConfig { queues: 1 << 20, ..DeviceConfig::default() };
     let device = rnic.hub.open(&config).unwrap();
     works_with(&rnic, &device);
+}
+
+/// An RNIC that ends, and another one: the files of the first are sealed for good.
+#[test]
+fn test_memory_is_registered_with_another_device_when_the_first_has_gone() {
+    let rnic = Rnic::new();
+    let area = Area::new(4);
+    area.fill();
+    let (device, thread) = rnic.serve(Policy::default());
+    let pd = device.alloc_pd().unwrap();
+    let (mr, shared) = register(&device, pd, area.at, PAGE);
+    drop(device);
+    renew();
+    let (device, other) = rnic.serve(Policy::default());
+    let pd = device.alloc_pd().unwrap();
+    let (next, also) = register(&device, pd, area.at + PAGE, 2 * PAGE);
+    assert_eq!(rnic.gather(pd, next.stag(), next.to(), 1).unwrap(), [2]);
+    assert_eq!(share(area.at, 2 * PAGE).err(), Some(libc::EBUSY));
+    drop((mr, shared));
+    let (both, all) = register(&device, pd, area.at, 2 * PAGE);
+    assert_eq!(rnic.gather(pd, both.stag(), both.to(), 1).unwrap(), [1]);
+    drop((next, also, both, all, device));
+    thread.join().unwrap();
+    other.join().unwrap();
 }
 
 /// As many as a program has, at a time.
@@ -160,7 +256,7 @@ fn test_thousands_of_small_registrations_are_there_at_a_time() {
         mr.deregister().unwrap();
         drop(shared);
     }
-    assert!(!(0..2 * MANY).any(|page| area.is_shared(page * PAGE)));
+    assert!(![0, MANY, 2 * MANY - 2].iter().any(|page| area.is_shared(page * PAGE)));
     drop(device);
     thread.join().unwrap();
 }

@@ -1,0 +1,160 @@
+//! FPDUs that one queue pair hands to its peer, where both are of one owner.
+//!
+//! The two ends of such a connection need no stream between them: the sender makes an FPDU as it makes
+//! every other, and the receiver checks and carries it out as it does every other, by the same functions.
+//! Only two things differ. The payload never leaves registered memory: the receiver has
+//! [`Memory::copy`] move it from where the FPDU refers to, so a Read Response needs no snapshot. And the
+//! FPDU has no place in TCP's stream: both ends leave their positions as they are. So handing may end
+//! behind any FPDU, and the next one goes into the stream as if those before it had never been.
+//!
+//! The peer has an FPDU as soon as it was handed over. A Send or Write that the peer accepts completes at
+//! once, and the requester of one that the peer refuses is told by the peer's Terminate before anything
+//! else happens, with the status that the Terminate stands for.
+
+use super::buffers::Buffers;
+use super::fpdu::Fpdu;
+use super::queues::Progress;
+use super::rx::FpduAt;
+use super::state::QpState;
+use super::stream::{Stream, place_each};
+use super::{QpContext, QpEnv};
+use crate::{MemRange, Memory};
+use heddle_base::Chunks;
+
+/// An FPDU as its receiver reads it: the bytes are those of its head, and the payload, unless that is there
+/// too, lies behind them in registered memory.
+struct Handed<'a> {
+    head: &'a [u8],
+    payload: Option<MemRange>,
+    len: usize,
+}
+
+impl Chunks for Handed<'_> {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline]
+    fn chunk_at(&self, off: usize) -> &[u8] {
+        self.head.get(off..).unwrap_or_default()
+    }
+}
+
+impl Stream for Handed<'_> {
+    /// Queue pairs that hand FPDUs over have agreed on no CRC.
+    fn crc<M: Memory>(&self, _mem: &M, _at: usize, _body: usize) -> u32 {
+        0
+    }
+
+    #[inline]
+    fn place<M: Memory>(&self, mem: &M, at: usize, ranges: &[MemRange]) {
+        let Some(payload) = self.payload else { return place_each(self, mem, at, ranges) };
+        let mut done = u32::try_from(at.saturating_sub(self.head.len())).unwrap_or(u32::MAX);
+        for dst in ranges {
+            if let Some(src) = payload.slice(done, dst.len()) {
+                mem.copy(*dst, src);
+            }
+            done = done.saturating_add(dst.len());
+        }
+    }
+}
+
+impl QpContext {
+    /// Returns true if this end of a connection may [hand over](QpContext::hand_over): it has neither failed
+    /// nor been closed, by either end, and its FPDUs have neither CRC nor markers. Whoever asks for a CRC has
+    /// one computed and compared, and that takes a stream.
+    pub fn can_hand_over(&self) -> bool {
+        let plain = !self.crc && !self.send_markers && !self.recv_markers;
+        plain && self.state == QpState::Rts && !self.peer_closed
+    }
+
+    /// From here on its FPDUs are handed over. The caller has seen that the peer has taken every byte of the
+    /// stream so far, and that nothing of it is kept for retransmission.
+    pub fn begin_handing(&mut self) {
+        self.acked = self.acked.max(self.tx_pos);
+        self.handing = true;
+    }
+
+    /// From here on its FPDUs go into the stream again.
+    pub fn end_handing(&mut self) {
+        self.handing = false;
+    }
+
+    /// Returns true if its FPDUs are handed over, and may still be.
+    #[inline]
+    pub const fn is_handing(&self) -> bool {
+        self.handing && self.state.is_live()
+    }
+
+    /// Hands the next FPDU over to the peer, at once followed by the peer's Terminate if the peer refuses it;
+    /// how many bytes it has, `None` when there is none.
+    ///
+    /// `mulpdu` is as for [`poll_transmit`](QpContext::poll_transmit); `fpdu` is a place to make it in.
+    /// The environments are those of this queue pair, and of the peer.
+    #[inline]
+    pub fn hand_over<M: Memory>(
+        &mut self,
+        peer: &mut QpContext,
+        [env, peer_env]: [&QpEnv<'_, M>; 2],
+        mulpdu: u16,
+        (buffers, fpdu): (&mut Buffers, &mut Fpdu),
+    ) -> Option<u32> {
+        if !self.make_handed(env, mulpdu, buffers, fpdu) {
+            return None;
+        }
+        let len = fpdu.len();
+        peer.take_handed(peer_env, fpdu);
+        fpdu.clear(buffers);
+        if !peer.state.is_live() {
+            // Now: what it refused must not be taken for done.
+            if peer.make_handed(peer_env, mulpdu, buffers, fpdu) {
+                self.take_handed(env, fpdu);
+                fpdu.clear(buffers);
+            }
+        } else if self.state.is_live() {
+            self.complete_sends();
+        }
+        Some(len)
+    }
+
+    /// As [`poll_transmit_into`](QpContext::poll_transmit_into), of an FPDU that takes no place in the stream.
+    #[inline]
+    fn make_handed<M: Memory>(
+        &mut self,
+        env: &QpEnv<'_, M>,
+        mulpdu: u16,
+        buffers: &mut Buffers,
+        fpdu: &mut Fpdu,
+    ) -> bool {
+        let (pos, first) = (self.tx_pos, self.sq.next);
+        let made = self.poll_transmit_into(env, mulpdu, buffers, fpdu);
+        self.tx_pos = pos;
+        // What has been sent ends where the stream does, which is acknowledged. After a failure none of
+        // these is left.
+        let mut index = first;
+        while self.state.is_live() && index != self.sq.next {
+            let wqe = self.sq.wqes.at_mut(index);
+            if wqe.progress == Progress::Sent {
+                wqe.end = pos;
+            }
+            index = index.wrapping_add(1);
+        }
+        made
+    }
+
+    /// Takes an FPDU of the peer's, as [`handle_stream`](QpContext::handle_stream) takes those of a stream.
+    #[inline]
+    fn take_handed<M: Memory>(&mut self, env: &QpEnv<'_, M>, fpdu: &Fpdu) {
+        let head = fpdu.head();
+        let len = fpdu.len() as usize;
+        let (Some(length), true) = (head.first_chunk(), self.state.is_live()) else {
+            self.counters.rare().rx_dropped_bytes += len as u64;
+            return;
+        };
+        let frame = FpduAt { at: 0, ulpdu: u16::from_be_bytes(*length) };
+        let handed = Handed { head, payload: fpdu.payload(), len };
+        if let Err(culprit) = self.handle_fpdu(env, &handed, frame, None) {
+            self.handle_again(env, &handed, frame, culprit);
+        }
+    }
+}

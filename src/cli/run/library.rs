@@ -1,0 +1,106 @@
+//! Where our `libibverbs.so.1` is, and how the loader comes to it before the system's own.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// Its name, as programs have it.
+pub(super) const NAME: &str = "libibverbs.so.1";
+
+/// The loader's list of directories.
+pub(super) const SEARCH: &str = "LD_LIBRARY_PATH";
+
+/// The variable that names its directory.
+const DIRECTORY: &str = "HEDDLE_LIBDIR";
+
+/// The directory that has it: the one that the environment names, or else the first of those of a package,
+/// of an installation below another prefix, and of a build.
+///
+/// # Errors
+/// All places that were looked at.
+pub(super) fn find() -> Result<PathBuf, String> {
+    let named = env::var_os(DIRECTORY).filter(|d| !d.is_empty()).map(PathBuf::from);
+    let program = env::current_exe().ok();
+    let program = program.as_deref().and_then(Path::parent);
+    choose(&candidates(named, program))
+}
+
+fn candidates(named: Option<PathBuf>, program: Option<&Path>) -> Vec<PathBuf> {
+    if let Some(named) = named {
+        return vec![named];
+    }
+    let beside = program.into_iter().flat_map(|dir| {
+        let prefix = dir.parent().map(|prefix| prefix.join("lib/heddle"));
+        prefix.into_iter().chain([dir.to_owned()])
+    });
+    beside.chain(["/usr/lib/heddle", "/usr/local/lib/heddle"].map(PathBuf::from)).collect()
+}
+
+fn choose(candidates: &[PathBuf]) -> Result<PathBuf, String> {
+    let has = |dir: &&PathBuf| dir.join(NAME).is_file();
+    if let Some(found) = candidates.iter().find(has) {
+        return std::path::absolute(found).map_err(|e| format!("{}: {e}", found.display()));
+    }
+    let looked: Vec<_> = candidates.iter().map(|d| d.display().to_string()).collect();
+    Err(format!(
+        "Heddle's {NAME} is in none of {}: install the package, build it, or name its directory in \
+         {DIRECTORY}",
+        looked.join(", ")
+    ))
+}
+
+/// The loader's list with our directory first.
+///
+/// # Errors
+/// The loader would take the name of the directory for two.
+pub(super) fn search_path(dir: &Path, before: Option<OsString>) -> Result<OsString, String> {
+    let before = before.filter(|list| !list.is_empty());
+    let rest = before.iter().flat_map(env::split_paths).filter(|other| other != dir);
+    let all = std::iter::once(dir.to_owned()).chain(rest);
+    env::join_paths(all).map_err(|e| format!("{SEARCH}: {e}"))
+}
+
+/// The same list without our directory, for the RNIC itself: DPDK's drivers are linked to the system's
+/// library.
+pub(super) fn without_ours(list: &OsString) -> Option<OsString> {
+    let others = env::split_paths(list).filter(|dir| find().as_ref() != Ok(dir));
+    env::join_paths(others).ok().filter(|list| !list.is_empty())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_library_is_found_beside_the_program_or_where_it_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |path: &str| dir.path().join(path);
+        for made in ["bin", "lib/heddle", "other", "target/debug"] {
+            std::fs::create_dir_all(at(made)).unwrap();
+        }
+        std::fs::write(at("lib/heddle").join(NAME), "").unwrap();
+        std::fs::write(at("target/debug").join(NAME), "").unwrap();
+        let find = |named: Option<&str>, program: &str| {
+            choose(&candidates(named.map(at), Some(&at(program))))
+        };
+        assert_eq!(find(None, "bin"), Ok(at("lib/heddle")));
+        assert_eq!(find(None, "target/debug"), Ok(at("target/debug")));
+        // What is named counts, and nothing else.
+        let e = find(Some("other"), "bin").unwrap_err();
+        assert!(
+            e.contains("other") && e.contains("HEDDLE_LIBDIR") && !e.contains("lib/heddle"),
+            "{e}"
+        );
+    }
+
+    #[test]
+    fn test_our_directory_comes_first_and_once() {
+        let path =
+            |before: Option<&str>| search_path(Path::new("/ours"), before.map(Into::into)).unwrap();
+        assert_eq!(path(None), "/ours");
+        assert_eq!(path(Some("")), "/ours", "an empty part would be the working directory");
+        assert_eq!(path(Some("/a:/ours:/b")), "/ours:/a:/b");
+        assert!(search_path(Path::new("/o:urs"), None).is_err());
+    }
+}
