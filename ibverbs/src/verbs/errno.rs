@@ -20,8 +20,12 @@ pub(super) fn of(error: &DeviceError) -> i32 {
         | DeviceError::CqTooSmall { .. }
         | DeviceError::QpState(_)
         | DeviceError::QpDead
+        | DeviceError::MrOfDevice
         | DeviceError::WakerWithoutFd => EINVAL,
-        DeviceError::CqResizing | DeviceError::SrqInUse { .. } | DeviceError::QpInUse => EBUSY,
+        DeviceError::CqResizing
+        | DeviceError::SrqInUse { .. }
+        | DeviceError::QpInUse
+        | DeviceError::MrBound { .. } => EBUSY,
         DeviceError::TooMany { .. } | DeviceError::Area(_) | DeviceError::Region(_) => ENOMEM,
         DeviceError::Register(error) => match error {
             RegisterError::OutOfRange | RegisterError::Mr(_) => EINVAL,

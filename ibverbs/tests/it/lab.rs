@@ -15,14 +15,15 @@ pub(crate) const PEER: &str = "10.77.0.2";
 /// The RNICs and their sockets.
 pub(crate) struct Lab {
     dir: tempfile::TempDir,
-    rnics: Vec<Child>,
+    /// They run for as long as this process.
+    _rnics: Vec<Child>,
 }
 
 /// The lab of this process. The RNICs end with it, whatever way it ends.
 pub(crate) fn lab() -> &'static Lab {
     static LAB: OnceLock<Lab> = OnceLock::new();
     LAB.get_or_init(|| {
-        let mut lab = Lab { dir: tempfile::tempdir().unwrap(), rnics: Vec::new() };
+        let mut lab = Lab { dir: tempfile::tempdir().unwrap(), _rnics: Vec::new() };
         lab.start("server", "10.77.0.1");
         lab.start("client", PEER);
         // SAFETY: tests of this process read the variable only after this, through the library.
@@ -63,8 +64,7 @@ impl Lab {
         static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
         let at = |name: &str| self.dir.path().join(name);
         let memif = at("memif");
-        let vdev =
-            format!("net_memif0,role={role},socket={},socket-abstract=no", memif.display());
+        let vdev = format!("net_memif0,role={role},socket={},socket-abstract=no", memif.display());
         let mut c = Command::new(PROGRAM.get_or_init(heddle));
         c.args(["serve", "--vdev", &vdev, "--ip", &format!("{address}/24")]);
         c.args(["--listen", &format!("{address}:9=sink")]);
@@ -94,14 +94,7 @@ impl Lab {
             assert!(Instant::now() < until, "an RNIC does not come up");
             std::thread::sleep(Duration::from_millis(20));
         }
-        self.rnics.push(rnic);
-    }
-
-    /// Ends the library's RNIC as if it had been killed.
-    pub(crate) fn kill(&self) {
-        let id = i32::try_from(self.rnics[0].id()).unwrap();
-        // SAFETY: a signal to a child that nobody has waited for.
-        unsafe { libc::kill(id, libc::SIGKILL) };
+        self._rnics.push(rnic);
     }
 }
 
