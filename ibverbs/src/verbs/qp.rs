@@ -3,9 +3,9 @@
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::mem::zeroed;
-use std::sync::atomic::AtomicI32;
+use std::sync::atomic::{AtomicI32, Ordering};
 
-use heddle_verbs::{Qp, QpInit};
+use heddle_verbs::{Qp, QpInit, QpState};
 use libc::{EINVAL, EOPNOTSUPP};
 
 use super::cq::{CqObject, Events};
@@ -17,7 +17,7 @@ use super::wr::{self, Batch};
 use super::{errno, number, object};
 use crate::abi::{
     IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-    IBV_QPS_RESET, IBV_QPT_RC, ibv_context, ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_ex,
+    IBV_QPS_RESET, IBV_QPS_SQD, IBV_QPT_RC, ibv_context, ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_ex,
     ibv_qp_init_attr, ibv_qp_init_attr_ex,
 };
 use crate::rnic;
@@ -219,6 +219,13 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         // SAFETY: the C contract.
         let object = unsafe { QpObject::of(qp) };
         rnic::remove_qp(object.qp.qpn());
+        // Its connection ends with it, and at once unless the program has asked for an orderly end before: nothing may
+        // reach memory that the program frees from here on.
+        let is_ending = object.asked.load(Ordering::Acquire) == IBV_QPS_SQD;
+        if !is_ending && matches!(object.qp.qp_state(), QpState::Rts | QpState::Connecting) {
+            // An RNIC that is gone has ended it already.
+            let _ = object.context().device.fail_qp(&object.qp);
+        }
         object.context().events.leave(Key::Qp(object.qp.qpn().0), qp.cast());
         object.events.settle();
         let number = object.qp.qpn().0;

@@ -7,9 +7,10 @@
 use std::ffi::c_int;
 use std::mem::zeroed;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
-use heddle_verbs::QpState;
-use libc::{EINVAL, EOPNOTSUPP};
+use heddle_verbs::{DeviceError, QpState};
+use libc::{EBUSY, EINVAL, EOPNOTSUPP};
 
 use super::qp::QpObject;
 use super::{errno, number};
@@ -89,14 +90,14 @@ pub unsafe extern "C" fn ibv_modify_qp(
 fn transition(object: &QpObject, next: c_int) -> Result<(), i32> {
     match next {
         IBV_QPS_RESET => {
-            let device = &object.context().device;
-            device.reset_qp(&object.qp).map_err(|e| errno::of(&e))?;
+            reset(object)?;
             let number = object.qp.qpn().0;
             object.send_cq().flushed.forget(number);
             object.recv_cq().flushed.forget(number);
             object.asked.store(IBV_QPS_RESET, Ordering::Release);
         }
         IBV_QPS_ERR => {
+            object.context().device.fail_qp(&object.qp).map_err(|e| errno::of(&e))?;
             object.asked.store(IBV_QPS_ERR, Ordering::Release);
         }
         // From ERR the state stays: the connection is over already.
@@ -107,6 +108,30 @@ fn transition(object: &QpObject, next: c_int) -> Result<(), i32> {
     }
     Ok(())
 }
+
+/// Empties a queue pair. Where it is in a connection that is ended first, which takes a few turns of its worker.
+fn reset(object: &QpObject) -> Result<(), i32> {
+    let device = &object.context().device;
+    let mut until = None;
+    loop {
+        match device.reset_qp(&object.qp) {
+            Err(DeviceError::QpState(_) | DeviceError::QpInUse) => {
+                if until.is_none() {
+                    device.fail_qp(&object.qp).map_err(|e| errno::of(&e))?;
+                }
+                let end = *until.get_or_insert_with(|| Instant::now() + PATIENCE);
+                if Instant::now() >= end {
+                    return Err(EBUSY);
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            done => return done.map_err(|e| errno::of(&e)),
+        }
+    }
+}
+
+/// How long a connection may take to end when its queue pair is reset: longer than any does on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The state of a queue pair, and what it was made with.
 ///

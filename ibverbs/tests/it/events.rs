@@ -192,3 +192,41 @@ fn test_states_follow_requests_and_the_connection() {
     }
     drop(peer);
 }
+
+#[test]
+fn test_queue_pair_that_is_sent_to_err_flushes_what_it_has() {
+    let program = Program::start();
+    let memory = Memory::new(4096);
+    let mr = program.register(&memory, IBV_ACCESS_LOCAL_WRITE);
+    // SAFETY: a live region.
+    let lkey = unsafe { (*mr).lkey };
+    let cq = program.cq(16, null_mut());
+    let qp = program.qp(&mut program.init(cq));
+    let mut sge = ibv_sge { addr: memory.addr(0), length: 8, lkey };
+    for connected in [false, true] {
+        let peer = connected.then(|| program.connect(qp));
+        program.receive(qp, 1, &mut sge);
+        set_state(qp, IBV_QPS_ERR);
+        assert_eq!(state_of(qp), IBV_QPS_ERR);
+        program.receive(qp, 2, &mut sge);
+        let wcs = program.poll(cq, 2);
+        let seen: Vec<_> = wcs.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+        assert_eq!(seen, [(1, IBV_WC_WR_FLUSH_ERR), (2, IBV_WC_WR_FLUSH_ERR)], "{connected}");
+        if let Some(mut peer) = peer {
+            let until = std::time::Instant::now() + PATIENCE;
+            while peer.connection.end().is_none() {
+                assert!(std::time::Instant::now() < until, "the peer hears of no end");
+                std::thread::yield_now();
+            }
+        }
+        set_state(qp, IBV_QPS_RESET);
+        assert_eq!(state_of(qp), IBV_QPS_RESET);
+        set_state(qp, IBV_QPS_INIT);
+    }
+    // SAFETY: the C contract is kept.
+    unsafe {
+        assert_eq!(ibv_destroy_qp(qp), 0);
+        assert_eq!(ibv_destroy_cq(cq), 0);
+        assert_eq!(ibv_dereg_mr(mr), 0);
+    }
+}

@@ -152,7 +152,9 @@ fn test_shared_receives_go_to_any_queue_pair_and_their_limit_raises_one_event() 
         assert_eq!(from, [(0, (*qps[0]).qp_num), (1, (*qps[1]).qp_num)]);
         let mut event = ibv_async_event { element: null_mut(), event_type: -1 };
         loop {
-            // It waits: there is one.
+            let fd = (*program.context).async_fd;
+            let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            assert_eq!(libc::poll(&raw mut poll, 1, 60_000), 1, "no event comes");
             assert_eq!(ibv_get_async_event(program.context, &raw mut event), 0);
             ibv_ack_async_event(&raw mut event);
             if event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED {

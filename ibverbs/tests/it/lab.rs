@@ -15,14 +15,15 @@ pub(crate) const PEER: &str = "10.77.0.2";
 /// The RNICs and their sockets.
 pub(crate) struct Lab {
     dir: tempfile::TempDir,
-    rnics: Vec<Child>,
+    /// They run for as long as this process.
+    _rnics: Vec<Child>,
 }
 
 /// The lab of this process. The RNICs end with it, whatever way it ends.
 pub(crate) fn lab() -> &'static Lab {
     static LAB: OnceLock<Lab> = OnceLock::new();
     LAB.get_or_init(|| {
-        let mut lab = Lab { dir: tempfile::tempdir().unwrap(), rnics: Vec::new() };
+        let mut lab = Lab { dir: tempfile::tempdir().unwrap(), _rnics: Vec::new() };
         lab.start("server", "10.77.0.1");
         lab.start("client", PEER);
         // SAFETY: tests of this process read the variable only after this, through the library.
@@ -31,8 +32,12 @@ pub(crate) fn lab() -> &'static Lab {
     })
 }
 
-/// The program, built if it is not up to date, with the features that the whole workspace asks for.
+/// The program, built if it is not up to date, with the features that the whole workspace asks for; or another one, to
+/// see what that does.
 fn heddle() -> PathBuf {
+    if let Some(other) = std::env::var_os("HEDDLE") {
+        return other.into();
+    }
     let mut cargo = Command::new(env!("CARGO"));
     cargo.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     cargo.args(["build", "--quiet", "--offline", "--workspace", "--bin", "heddle"]);
@@ -66,14 +71,22 @@ impl Lab {
         c.arg("--socket").arg(at(role));
         c.stdin(Stdio::null()).stdout(Stdio::null());
         c.stderr(std::fs::File::create(at(&format!("{role}.log"))).unwrap());
-        // SAFETY: asks the kernel for a signal when this thread's process is gone, and nothing else.
+        // SAFETY: asks the kernel for a signal when the thread that starts it is gone, and nothing else.
         unsafe {
             std::os::unix::process::CommandExt::pre_exec(&mut c, || {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 Ok(())
             });
         }
-        let mut rnic = c.spawn().unwrap();
+        // That thread lasts as long as this process; one of a test does not.
+        let (started, rnic) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            started.send(c.spawn().unwrap()).unwrap();
+            loop {
+                std::thread::park();
+            }
+        });
+        let mut rnic = rnic.recv().unwrap();
         let until = Instant::now() + PATIENCE;
         while UnixStream::connect(at(role)).is_err() || !memif.exists() {
             let ended = rnic.try_wait().unwrap();
@@ -81,14 +94,7 @@ impl Lab {
             assert!(Instant::now() < until, "an RNIC does not come up");
             std::thread::sleep(Duration::from_millis(20));
         }
-        self.rnics.push(rnic);
-    }
-
-    /// Ends the library's RNIC as if it had been killed.
-    pub(crate) fn kill(&self) {
-        let id = i32::try_from(self.rnics[0].id()).unwrap();
-        // SAFETY: a signal to a child that nobody has waited for.
-        unsafe { libc::kill(id, libc::SIGKILL) };
+        self._rnics.push(rnic);
     }
 }
 

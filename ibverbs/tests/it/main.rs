@@ -11,4 +11,5 @@ mod layout;
 mod memory;
 mod names;
 mod program;
+mod suite;
 mod transfer;

@@ -9,8 +9,7 @@ use std::sync::OnceLock;
 pub(crate) fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
-        // A directory of this process: others may be reading the one that they have built.
-        let dir = tempfile::tempdir().unwrap().keep();
+        let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/build-ibverbs");
         let out = Command::new(script).args(["--debug", "--out"]).arg(&dir).output().unwrap();
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));

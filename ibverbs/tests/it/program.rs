@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use heddle_ibverbs::abi::*;
 use heddle_ibverbs::rnic;
 use heddle_ibverbs::verbs::*;
-use heddle_verbs::{CmEvent, CmId, ConnectParams, Connection, Device, EventQueue, Qpn};
+use heddle_verbs::{CmEvent, ConnectParams, Connection, Device, EventQueue, Qpn};
 
 use crate::lab::{PATIENCE, PEER, lab};
 
@@ -166,7 +166,7 @@ impl Program {
         let number = unsafe { (*qp).qp_num };
         let events = EventQueue::new(None);
         let params = ConnectParams::new(rnic::find_qp(Qpn(number)).unwrap());
-        let id = own.connect(at, params, &events).unwrap();
+        own.connect(at, params, &events).unwrap();
         let until = Instant::now() + PATIENCE;
         loop {
             match events.poll() {
@@ -176,7 +176,7 @@ impl Program {
             }
             assert!(Instant::now() < until, "no connection");
         }
-        Peer { connection: accepting.join().unwrap(), id, events }
+        Peer { connection: accepting.join().unwrap(), _events: events }
     }
 }
 
@@ -196,8 +196,7 @@ impl Drop for Program {
 /// The other end of a connection.
 pub(crate) struct Peer {
     pub(crate) connection: Connection,
-    pub(crate) id: CmId,
-    pub(crate) events: EventQueue,
+    _events: EventQueue,
 }
 
 pub(crate) fn set_state(qp: *mut ibv_qp, state: c_int) {
