@@ -63,11 +63,13 @@ impl Board {
         lock(&self.ports).iter().map(info).collect()
     }
 
-    /// Returns true if a port has the address, or if none are known.
+    /// Returns true if a port has the address, or if none are known. A port that has an address of
+    /// 127.0.0.0/8 has all of them.
     pub(crate) fn may_have(&self, addr: IpAddr) -> bool {
         let ports = lock(&self.ports);
         let mut addresses = ports.iter().flat_map(|port| &port.addresses);
-        ports.is_empty() || addresses.any(|of_port| of_port.addr == addr)
+        let is = |ours: IpAddr| ours == addr || ours.is_loopback() && addr.is_loopback();
+        ports.is_empty() || addresses.any(|of_port| is(of_port.addr))
     }
 
     /// The addresses of each port from here on. Devices hear of the ports where others are.
