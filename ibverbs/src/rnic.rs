@@ -5,10 +5,15 @@
 
 use std::collections::HashMap;
 use std::env;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use heddle_verbs::{Device, DeviceError, Qp, Qpn};
+
+/// The node GUID of the device: locally administered, and the same in each process, so that programs of one host
+/// agree on it.
+pub const GUID: u64 = 0x0200_00ff_fe48_4401;
 
 /// The variable that names the control socket of the RNIC.
 pub const SOCKET: &str = "HEDDLE_SOCKET";
@@ -37,6 +42,11 @@ pub fn device() -> Result<&'static Device, DeviceError> {
     }
     let device = Device::open(socket())?;
     Ok(DEVICE.get_or_init(|| device))
+}
+
+/// The addresses of a device, with the bits of their networks.
+pub fn addresses(_device: &Device) -> Vec<(Ipv4Addr, u8)> {
+    env::var("HEDDLE_ADDR").ok().and_then(|a| a.parse().ok()).map(|a| (a, 24)).into_iter().collect()
 }
 
 fn queue_pairs() -> MutexGuard<'static, HashMap<Qpn, Qp>> {
