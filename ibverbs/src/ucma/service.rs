@@ -22,6 +22,8 @@ use super::pipe::{Key, Pipe, key_of};
 use super::reply::{Identity, Reply};
 use super::state::{ChannelId, Dial, Happening, Outcome, Outside, State};
 
+mod fork;
+
 /// Channels that are open: most programs have none, and their writes are not to wait for a lock.
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 static SERVICE: Mutex<Option<Service>> = Mutex::new(None);
@@ -36,6 +38,8 @@ struct Service {
     rnic: Rnic,
     /// Where the thread waits.
     epoll: OwnedFd,
+    /// The process was forked since the thread was started, and has none.
+    forked: bool,
 }
 
 /// How a write to a channel goes on.
@@ -57,7 +61,11 @@ pub(super) enum Begun {
 fn lock() -> MutexGuard<'static, Option<Service>> {
     // A thread that panicked has left no id half made: each step ends with maps that agree, or the id is
     // reported as unknown.
-    SERVICE.lock().unwrap_or_else(PoisonError::into_inner)
+    let mut guard = SERVICE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(service) = guard.as_mut().filter(|service| service.forked) {
+        service.revive();
+    }
+    guard
 }
 
 /// Opens a channel and returns the descriptor for the program.
@@ -190,6 +198,20 @@ pub(super) fn closing(fd: BorrowedFd<'_>) -> Option<Key> {
 
 impl Service {
     fn start() -> Result<Service, Errno> {
+        fork::watch();
+        let (rnic, epoll) = Service::start_thread()?;
+        Ok(Service {
+            state: State::default(),
+            channels: HashMap::new(),
+            by_key: HashMap::new(),
+            rnic,
+            epoll,
+            forked: false,
+        })
+    }
+
+    /// Starts the thread, and returns what goes through it.
+    fn start_thread() -> Result<(Rnic, OwnedFd), Errno> {
         let sleeper = Sleeper::with_fd().map_err(|_| Errno(libc::EMFILE))?;
         let events = EventQueue::new(Some(sleeper.waker()));
         let new = epoll::create(epoll::CreateFlags::CLOEXEC);
@@ -206,13 +228,21 @@ impl Service {
                 .spawn(move || run(&waits, &sleeper, &queue))
         })
         .map_err(|_| Errno::AGAIN)?;
-        Ok(Service {
-            state: State::default(),
-            channels: HashMap::new(),
-            by_key: HashMap::new(),
-            rnic: Rnic { events, gone: false },
-            epoll,
-        })
+        Ok((Rnic { events, gone: false }, epoll))
+    }
+
+    /// Gives the child of a fork a thread of its own, and takes from its ids what is the parent's.
+    fn revive(&mut self) {
+        // Without descriptors or threads the next call tries again, and nothing is reported until then.
+        let Ok((rnic, epoll)) = Service::start_thread() else { return };
+        // What the parent waits on is left as it is: closing a copy changes nothing there.
+        (self.rnic, self.epoll, self.forked) = (rnic, epoll, false);
+        self.state.forget_device();
+        for (channel, pipe) in &self.channels {
+            let data = epoll::EventData::new_u64(channel.0);
+            // An error means that the child has closed our end; its close is then not noticed.
+            let _ = epoll::add(&self.epoll, pipe.fd(), data, epoll::EventFlags::empty());
+        }
     }
 
     /// Runs `f` with the state and all that is outside, and tells the descriptors what has changed.
