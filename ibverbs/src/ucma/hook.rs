@@ -199,3 +199,6 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
     }
     answer
 }
+
+#[cfg(test)]
+mod tests;
