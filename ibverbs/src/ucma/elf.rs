@@ -3,6 +3,7 @@
 //! The dynamic linker fills in a table for each object, of which an entry is the address that the object's
 //! calls go to. An object that was linked with `-z relro -z now` has its table write-protected once it is
 //! filled in; here the protection is lifted for the moment of a change.
+#![expect(clippy::cast_possible_truncation, reason = "addresses of a 64-bit program have 64 bits")]
 
 use std::ffi::{CStr, c_int, c_void};
 use std::slice;
