@@ -14,9 +14,9 @@ use libc::{EINVAL, EOPNOTSUPP};
 use super::qp::QpObject;
 use super::{errno, number};
 use crate::abi::{
-    IBV_QP_CAP, IBV_QP_CUR_STATE, IBV_QP_DEST_QPN, IBV_QP_RATE_LIMIT, IBV_QP_STATE,
-    IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPS_SQE,
-    ibv_qp, ibv_qp_attr, ibv_qp_init_attr,
+    IBV_QP_CAP, IBV_QP_CUR_STATE, IBV_QP_DEST_QPN, IBV_QP_RATE_LIMIT, IBV_QP_STATE, IBV_QPS_ERR,
+    IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPS_SQE, ibv_qp,
+    ibv_qp_attr, ibv_qp_init_attr,
 };
 
 /// The state that a program sees.
@@ -39,8 +39,9 @@ fn is_allowed(now: c_int, next: c_int) -> bool {
     match next {
         IBV_QPS_RESET | IBV_QPS_ERR => true,
         IBV_QPS_INIT => matches!(now, IBV_QPS_RESET | IBV_QPS_INIT),
-        // The connection brings about both: the program can only confirm them.
-        IBV_QPS_RTR => now == IBV_QPS_RTS,
+        // The connection brings about RTS, and there is nothing to be done for RTR: librdmacm asks for it before
+        // it accepts.
+        IBV_QPS_RTR => matches!(now, IBV_QPS_INIT | IBV_QPS_RTS),
         IBV_QPS_RTS => matches!(now, IBV_QPS_RTS | IBV_QPS_SQD),
         IBV_QPS_SQD => matches!(now, IBV_QPS_RTS | IBV_QPS_SQD | IBV_QPS_SQE | IBV_QPS_ERR),
         _ => false,

@@ -136,10 +136,10 @@ fn test_end_of_a_connection_flushes_requests_and_raises_an_event() {
     assert_eq!(program.send(qp, &mut wr), 0);
     assert_eq!(event(channel), Ok(cq));
     let wcs = program.poll(cq, 2);
-    assert_eq!(wcs.iter().map(|wc| (wc.wr_id, wc.status)).collect::<Vec<_>>(), [
-        (3, IBV_WC_WR_FLUSH_ERR),
-        (4, IBV_WC_WR_FLUSH_ERR)
-    ]);
+    assert_eq!(
+        wcs.iter().map(|wc| (wc.wr_id, wc.status)).collect::<Vec<_>>(),
+        [(3, IBV_WC_WR_FLUSH_ERR), (4, IBV_WC_WR_FLUSH_ERR)]
+    );
     assert_eq!((wcs[0].opcode, wcs[1].opcode), (IBV_WC_RECV, IBV_WC_RDMA_WRITE));
     let mut kinds = Vec::new();
     while kinds.last() != Some(&IBV_EVENT_QP_FATAL) {
@@ -177,6 +177,8 @@ fn test_states_follow_requests_and_the_connection() {
     }
     set_state(qp, IBV_QPS_INIT);
     assert_eq!(try_state(qp, IBV_QPS_RTS), libc::EINVAL, "there is no connection");
+    assert_eq!(try_state(qp, IBV_QPS_RTR), 0, "librdmacm asks before it accepts");
+    assert_eq!(state_of(qp), IBV_QPS_INIT);
     let peer = program.connect(qp);
     assert_eq!(state_of(qp), IBV_QPS_RTS);
     for granted in [IBV_QPS_RTR, IBV_QPS_RTS] {
