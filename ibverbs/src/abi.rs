@@ -15,7 +15,11 @@
 //! | `ah` | address handles and paths, which iWARP has none of |
 //! | `event` | asynchronous events |
 
-#![allow(non_camel_case_types, missing_docs, reason = "names of the C ABI, described by its own manual pages")]
+#![allow(
+    non_camel_case_types,
+    missing_docs,
+    reason = "names of the C ABI, described by its own manual pages"
+)]
 
 pub mod ah;
 pub mod context;

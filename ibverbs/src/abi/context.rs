@@ -24,8 +24,9 @@ pub struct ibv_context_ops {
     pub req_notify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int>,
     /// `cq_event` to `destroy_srq`.
     pub _compat_cq_srq: [Absent; 7],
-    pub post_srq_recv:
-        Option<unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int>,
+    pub post_srq_recv: Option<
+        unsafe extern "C" fn(*mut ibv_srq, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
+    >,
     /// `create_qp` to `destroy_qp`.
     pub _compat_qp: [Absent; 4],
     pub post_send:
@@ -77,7 +78,8 @@ pub struct verbs_context {
     pub post_srq_ops: Absent,
     /// `destroy_rwq_ind_table` to `create_wq`.
     pub work_queues: [Absent; 5],
-    pub query_rt_values: Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_values_ex) -> c_int>,
+    pub query_rt_values:
+        Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_values_ex) -> c_int>,
     pub create_cq_ex:
         Option<unsafe extern "C" fn(*mut ibv_context, *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex>,
     pub _priv: *mut c_void,

@@ -6,9 +6,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use libc::{EINVAL, EOPNOTSUPP};
 
 use super::errno;
-use crate::abi::{
-    ibv_ah_attr, ibv_context, ibv_ece, ibv_gid, ibv_mr, ibv_pd, ibv_qp, ibv_wc,
-};
+use crate::abi::{ibv_ah_attr, ibv_context, ibv_ece, ibv_gid, ibv_mr, ibv_pd, ibv_qp, ibv_wc};
 
 fn none<T>(errno: c_int) -> *mut T {
     errno::set(errno);

@@ -95,8 +95,7 @@ pub unsafe extern "C" fn ibv_create_comp_channel(
     context: *mut ibv_context,
 ) -> *mut ibv_comp_channel {
     object(|| {
-        let channel =
-            CompletionChannel::new().map_err(|e| e.raw_os_error().unwrap_or(EMFILE))?;
+        let channel = CompletionChannel::new().map_err(|e| e.raw_os_error().unwrap_or(EMFILE))?;
         let fd = channel.fd().as_raw_fd();
         let base = ibv_comp_channel { context, fd, refcnt: 0 };
         let channel = ChannelObject { base, channel, queues: Mutex::default() };

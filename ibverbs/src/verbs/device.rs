@@ -9,9 +9,7 @@ use heddle_verbs::Device;
 use libc::{EINVAL, ENODEV};
 
 use super::{cq, cq_ex, errno, events, mw, number, object, post, qp, query, srq};
-use crate::abi::{
-    IBV_NODE_RNIC, IBV_TRANSPORT_IWARP, ibv_context, ibv_device, verbs_context,
-};
+use crate::abi::{IBV_NODE_RNIC, IBV_TRANSPORT_IWARP, ibv_context, ibv_device, verbs_context};
 use crate::{rnic, ucma};
 
 /// The name of the one device.

@@ -207,10 +207,7 @@ impl Registry {
 fn is_of_port(kind: c_int) -> bool {
     matches!(
         kind,
-        IBV_EVENT_DEVICE_FATAL
-            | IBV_EVENT_PORT_ACTIVE
-            | IBV_EVENT_PORT_ERR
-            | IBV_EVENT_GID_CHANGE
+        IBV_EVENT_DEVICE_FATAL | IBV_EVENT_PORT_ACTIVE | IBV_EVENT_PORT_ERR | IBV_EVENT_GID_CHANGE
     )
 }
 

@@ -8,8 +8,8 @@ use libc::ENOENT;
 
 use super::errno;
 use crate::abi::{
-    ib_user_path_rec, ib_uverbs_ah_attr, ib_uverbs_qp_attr, ibv_ah_attr, ibv_gid,
-    ibv_global_route, ibv_qp_attr, ibv_qp_cap, ibv_sa_path_rec,
+    ib_user_path_rec, ib_uverbs_ah_attr, ib_uverbs_qp_attr, ibv_ah_attr, ibv_gid, ibv_global_route,
+    ibv_qp_attr, ibv_qp_cap, ibv_sa_path_rec,
 };
 
 fn ah_attr(from: &ib_uverbs_ah_attr) -> ibv_ah_attr {
@@ -197,4 +197,3 @@ pub unsafe extern "C" fn ibv_read_sysfs_file(
     unsafe { std::ptr::copy_nonoverlapping(BOARD.as_ptr(), to, BOARD.count_bytes() + 1) };
     c_int::try_from(BOARD.count_bytes()).unwrap_or(c_int::MAX)
 }
-

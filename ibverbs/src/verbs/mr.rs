@@ -263,9 +263,7 @@ fn end(registered: Option<Registered>) -> Result<(), (i32, Option<Registered>)> 
     let Some(Registered { mr, _memory: memory, _pd: pd }) = registered else { return Ok(()) };
     match mr.deregister() {
         Ok(()) => Ok(()),
-        Err(bound) => {
-            Err((EBUSY, Some(Registered { mr: *bound.mr, _memory: memory, _pd: pd })))
-        }
+        Err(bound) => Err((EBUSY, Some(Registered { mr: *bound.mr, _memory: memory, _pd: pd }))),
     }
 }
 

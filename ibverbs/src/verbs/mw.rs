@@ -14,10 +14,10 @@ use super::post;
 use super::qp::QpObject;
 use super::{errno, number, object};
 use crate::abi::{
-    IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_MW_BIND, IBV_ACCESS_REMOTE_ATOMIC,
-    IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_ZERO_BASED, IBV_MW_TYPE_1,
-    IBV_MW_TYPE_2, IBV_SEND_SIGNALED, IBV_WC_BIND_MW, IBV_WC_SUCCESS, ibv_mw, ibv_mw_bind,
-    ibv_mw_bind_info, ibv_pd, ibv_qp, ibv_send_wr,
+    IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_MW_BIND, IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ,
+    IBV_ACCESS_REMOTE_WRITE, IBV_ACCESS_ZERO_BASED, IBV_MW_TYPE_1, IBV_MW_TYPE_2,
+    IBV_SEND_SIGNALED, IBV_WC_BIND_MW, IBV_WC_SUCCESS, ibv_mw, ibv_mw_bind, ibv_mw_bind_info,
+    ibv_pd, ibv_qp, ibv_send_wr,
 };
 
 /// A memory window.
@@ -75,8 +75,7 @@ pub(super) unsafe extern "C" fn bind_mw(
 ) -> c_int {
     number(|| {
         // SAFETY: the C contract.
-        let (object, window, bind) =
-            unsafe { (QpObject::of(qp), &*mw.cast::<MwObject>(), &*bind) };
+        let (object, window, bind) = unsafe { (QpObject::of(qp), &*mw.cast::<MwObject>(), &*bind) };
         // SAFETY: the C contract.
         let rkey = unsafe { show(window, &bind.bind_info) }?;
         // SAFETY: a word of the structure, which the program does not use while it binds.

@@ -15,10 +15,10 @@ use super::qp::QpObject;
 use crate::abi::{
     IBV_QPS_RESET, IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
     IBV_WC_BIND_MW, IBV_WC_COMP_SWAP, IBV_WC_FETCH_ADD, IBV_WC_LOCAL_INV, IBV_WC_RDMA_READ,
-    IBV_WC_RDMA_WRITE, IBV_WC_RECV, IBV_WC_SEND, IBV_WC_WR_FLUSH_ERR,
-    IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_BIND_MW, IBV_WR_LOCAL_INV,
-    IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
-    IBV_WR_SEND_WITH_INV, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_wc,
+    IBV_WC_RDMA_WRITE, IBV_WC_RECV, IBV_WC_SEND, IBV_WC_WR_FLUSH_ERR, IBV_WR_ATOMIC_CMP_AND_SWP,
+    IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_BIND_MW, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ,
+    IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_INV, ibv_qp,
+    ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_wc,
 };
 
 /// Most pieces of one request.
@@ -128,9 +128,7 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, i32> {
         IBV_WR_RDMA_WRITE => SendOp::Write { stag, to },
         IBV_WR_SEND => SendOp::Send { solicited, invalidate: None },
         IBV_WR_RDMA_READ => SendOp::Read { stag, to },
-        IBV_WR_SEND_WITH_INV => {
-            SendOp::Send { solicited, invalidate: Some(Stag(wr.imm_data)) }
-        }
+        IBV_WR_SEND_WITH_INV => SendOp::Send { solicited, invalidate: Some(Stag(wr.imm_data)) },
         IBV_WR_RDMA_WRITE_WITH_IMM => {
             let data = u32::from_be(wr.imm_data).into();
             SendOp::WriteImmediate { stag, to, data, solicited }

@@ -140,12 +140,8 @@ unsafe fn create(
     }
     init.cap = cap;
     let number = qp.qpn().0;
-    let uses = [
-        Some(domain.user()),
-        Some(send_cq.user()),
-        Some(recv_cq.user()),
-        srq.map(SrqObject::user),
-    ];
+    let uses =
+        [Some(domain.user()), Some(send_cq.user()), Some(recv_cq.user()), srq.map(SrqObject::user)];
     let object = QpObject {
         base,
         qp,
@@ -181,9 +177,8 @@ pub(super) unsafe extern "C" fn create_qp_ex(
     _context: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    const KNOWN: u32 = IBV_QP_INIT_ATTR_PD
-        | IBV_QP_INIT_ATTR_CREATE_FLAGS
-        | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    const KNOWN: u32 =
+        IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     object(|| {
         // SAFETY: the C contract.
         let all = unsafe { &*init };
@@ -211,11 +206,7 @@ pub(super) unsafe extern "C" fn create_qp_ex(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     // SAFETY: the C contract.
-    if unsafe { QpObject::of(qp) }.batch.is_some() {
-        qp.cast()
-    } else {
-        std::ptr::null_mut()
-    }
+    if unsafe { QpObject::of(qp) }.batch.is_some() { qp.cast() } else { std::ptr::null_mut() }
 }
 
 /// Destroys a queue pair once its events are acknowledged. Completions of it that nobody has polled may be lost.

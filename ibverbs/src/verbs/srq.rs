@@ -226,10 +226,9 @@ pub(super) unsafe extern "C" fn post_srq_recv(
         let mut room = SgeRoom::new();
         // SAFETY: the C contract: the request's list of pieces can be read.
         let posted = match unsafe { room.fill(request.sg_list, request.num_sge) } {
-            Ok(sges) => object
-                .srq
-                .post_recv(&RecvWr::new(request.wr_id, sges))
-                .map_err(post::errno_of),
+            Ok(sges) => {
+                object.srq.post_recv(&RecvWr::new(request.wr_id, sges)).map_err(post::errno_of)
+            }
             Err(error) => Err(error),
         };
         if let Err(error) = posted {

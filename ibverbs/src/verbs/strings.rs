@@ -59,14 +59,8 @@ pub extern "C" fn ibv_node_type_str(node_type: c_int) -> *const c_char {
 /// The state of a port.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_port_state_str(state: c_int) -> *const c_char {
-    const TEXT: &[&CStr] = &[
-        c"no state change (NOP)",
-        c"down",
-        c"init",
-        c"armed",
-        c"active",
-        c"active defer",
-    ];
+    const TEXT: &[&CStr] =
+        &[c"no state change (NOP)", c"down", c"init", c"armed", c"active", c"active defer"];
     of(TEXT, state, c"unknown")
 }
 

@@ -15,11 +15,10 @@ use super::post::{self, MAX_INLINE, MAX_SGES};
 use super::qp::QpObject;
 use super::{guarded, mw};
 use crate::abi::{
-    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
-    IBV_QP_EX_WITH_BIND_MW, IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ,
-    IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND,
-    IBV_QP_EX_WITH_SEND_WITH_INV, IBV_SEND_SOLICITED, ibv_data_buf, ibv_mw, ibv_mw_bind_info,
-    ibv_qp_cap, ibv_qp_ex, ibv_sge,
+    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, IBV_QP_EX_WITH_BIND_MW,
+    IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE,
+    IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_INV,
+    IBV_SEND_SOLICITED, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_cap, ibv_qp_ex, ibv_sge,
 };
 
 /// Operations that a queue pair can have.
@@ -129,7 +128,10 @@ unsafe fn lock_of(qp: *mut ibv_qp_ex) -> Option<*mut libc::pthread_mutex_t> {
     // SAFETY: the C contract.
     let object = unsafe { QpObject::of(qp.cast()) };
     // SAFETY: no reference to the batch is made, only a pointer to its lock.
-    object.batch.as_ref().map(|batch| unsafe { UnsafeCell::raw_get(&raw const (*batch.get()).lock) })
+    object
+        .batch
+        .as_ref()
+        .map(|batch| unsafe { UnsafeCell::raw_get(&raw const (*batch.get()).lock) })
 }
 
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {

@@ -26,9 +26,8 @@ fn test_requests_are_posted_at_complete_and_completions_are_read_field_by_field(
     unsafe {
         let mut init: ibv_cq_init_attr_ex = zeroed();
         init.cqe = 32;
-        init.wc_flags = IBV_WC_EX_WITH_BYTE_LEN
-            | IBV_WC_EX_WITH_QP_NUM
-            | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP;
+        init.wc_flags =
+            IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_QP_NUM | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP;
         let cq = (*words).create_cq_ex.unwrap()(program.context, &raw mut init);
         assert!(!cq.is_null());
         assert!((*cq).read_imm_data.is_none(), "it was not asked for");
@@ -44,10 +43,8 @@ fn test_requests_are_posted_at_complete_and_completions_are_read_field_by_field(
         assert!(!qp.is_null());
         set_state(qp, IBV_QPS_INIT);
         let peer = program.connect(qp);
-        let theirs = peer
-            .connection
-            .alloc_mr(4096, Access::REMOTE_WRITE.with(Access::LOCAL_WRITE))
-            .unwrap();
+        let theirs =
+            peer.connection.alloc_mr(4096, Access::REMOTE_WRITE.with(Access::LOCAL_WRITE)).unwrap();
         peer.connection.post_recv(&RecvWr::new(5, &[theirs.sge(0, 64)])).unwrap();
         let ex = ibv_qp_to_qp_ex(qp);
         assert!(!ex.is_null());

@@ -59,8 +59,7 @@ impl Lab {
         static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
         let at = |name: &str| self.dir.path().join(name);
         let memif = at("memif");
-        let vdev =
-            format!("net_memif0,role={role},socket={},socket-abstract=no", memif.display());
+        let vdev = format!("net_memif0,role={role},socket={},socket-abstract=no", memif.display());
         let mut c = Command::new(PROGRAM.get_or_init(heddle));
         c.args(["serve", "--vdev", &vdev, "--ip", &format!("{address}/24")]);
         c.args(["--listen", &format!("{address}:9=sink")]);

@@ -263,11 +263,19 @@ fn test_layouts_and_numbers_are_those_of_the_headers() {
     for (name, size, fields) in structures() {
         line(format!("sizeof({name})"), of(size), format!("sizeof(struct {name})"));
         for (field, offset) in fields {
-            line(format!("{name}.{field}"), of(offset), format!("offsetof(struct {name}, {field})"));
+            line(
+                format!("{name}.{field}"),
+                of(offset),
+                format!("offsetof(struct {name}, {field})"),
+            );
         }
     }
     for (path, offset) in parts() {
-        line(format!("ibv_send_wr.{path}"), of(offset), format!("offsetof(struct ibv_send_wr, {path})"));
+        line(
+            format!("ibv_send_wr.{path}"),
+            of(offset),
+            format!("offsetof(struct ibv_send_wr, {path})"),
+        );
     }
     for (name, value) in numbers() {
         line(name.to_string(), value, name.to_string());

@@ -12,3 +12,4 @@ mod memory;
 mod names;
 mod program;
 mod transfer;
+mod ucma;

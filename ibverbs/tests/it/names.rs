@@ -48,10 +48,8 @@ fn test_programs_of_the_distribution_find_every_name_that_they_import() {
     let ours: BTreeSet<String> = exported().iter().map(|name| name.replace("@@", "@")).collect();
     let imports = list("imported");
     assert!(imports.len() > 400);
-    let missing: Vec<_> = imports
-        .iter()
-        .filter(|line| !ours.contains(line.split_once(' ').unwrap().1))
-        .collect();
+    let missing: Vec<_> =
+        imports.iter().filter(|line| !ours.contains(line.split_once(' ').unwrap().1)).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }
 

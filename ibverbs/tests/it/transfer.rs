@@ -34,7 +34,8 @@ fn test_operations_move_data_and_complete_with_their_opcodes() {
     // SAFETY: a live region.
     let lkey = unsafe { (*mr).lkey };
     let sge = |off: usize, length: u32| ibv_sge { addr: memory.addr(off), length, lkey };
-    let rdma = |off: u64| ibv_send_wr_rdma { remote_addr: theirs.to() + off, rkey: theirs.stag().0 };
+    let rdma =
+        |off: u64| ibv_send_wr_rdma { remote_addr: theirs.to() + off, rkey: theirs.stag().0 };
 
     memory.fill(0, b"two pieces of one message");
     let mut pieces = [sge(0, 10), sge(10, 15)];
