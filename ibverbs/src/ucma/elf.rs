@@ -3,7 +3,11 @@
 //! The dynamic linker fills in a table for each object, of which an entry is the address that the object's
 //! calls go to. An object that was linked with `-z relro -z now` has its table write-protected once it is
 //! filled in; here the protection is lifted for the moment of a change.
-#![expect(clippy::cast_possible_truncation, reason = "addresses of a 64-bit program have 64 bits")]
+
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "an address of ELF64 is a usize of this process"
+)]
 
 use std::ffi::{CStr, c_int, c_void};
 use std::slice;
