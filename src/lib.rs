@@ -99,14 +99,15 @@ pub use heddle_verbs::remote;
 pub use heddle_verbs::ring::{Area, AreaError, Bells};
 pub use heddle_verbs::{
     AcceptParams, Access, Agreed, AppId, Arm, AtomicOp, Atomics, BatchError, Bind, BindError,
-    Bound, CmEvent, CmId, ConnectFailure, ConnectParams, Connecting, Connection, ConnectionError,
-    CopiedHeader, Cq, CqOverflow, Cqe, CqeOp, CqeStatus, DEFAULT_READ_DEPTH, Data, Device,
-    DeviceConfig, DeviceError, DeviceLimits, DisconnectReason, Ends, EventQueue, FastMr, Hub,
+    Board, Bound, BoundAddr, ChannelError, CmEvent, CmId, CompletionChannel, ConnectFailure,
+    ConnectParams, Connecting, Connection, ConnectionError, CopiedHeader, Cq, CqOverflow, Cqe,
+    CqeOp, CqeStatus, DEFAULT_READ_DEPTH, DYNAMIC_PORTS, Data, Device, DeviceConfig, DeviceError,
+    DeviceEvent, DeviceEvents, DeviceLimits, DisconnectReason, Ends, EventQueue, FastMr, Hub,
     IbRefusal, Incoming, ListenFailure, ListenParams, Listener, ListenerId, MpaOptions, Mr, MrInfo,
-    MrInit, MrLimits, MrUsage, PageSize, Pd, PeerDepths, PostError, Protocol, Qp, QpFate, QpInit,
-    QpState, QpWindow, Qpn, Queue, RecvWr, Region, RegionError, RegisterError, Reservation, SendOp,
-    SendWr, Sge, Sleeper, Srq, Stag, Taken, TermCode, Terminate, Transport, WaitError, Waker,
-    Window,
+    MrInit, MrLimits, MrUsage, NotReregistered, PageSize, Pd, PeerDepths, PortAddr, PortCounters,
+    PortInfo, PortLink, PortProbe, PostError, Protocol, Qp, QpFate, QpInit, QpState, QpWindow, Qpn,
+    Queue, RecvWr, Region, RegionError, RegisterError, Reservation, ReserveError, SendOp, SendWr,
+    Sge, Sleeper, Srq, Stag, Taken, TermCode, Terminate, Transport, WaitError, Waker, Window,
 };
 
 pub use heddle_daemon as daemon;

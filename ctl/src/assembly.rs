@@ -206,7 +206,9 @@ impl Endpoint {
         let seed = setup.seed.derive(LABEL_TO);
         let way = Box::new(requests.clone());
         let hub = Hub::with_wakers(registry.clone(), way, wakers, &seed);
-        for (number, port) in open.iter().enumerate() {
+        // Applications see the inner port where there is no other: it has no addresses of its own.
+        let shown = open.iter().filter(|port| open.len() == 1 || !port.is_looped());
+        for (number, port) in shown.enumerate() {
             let net = addressed.net(number).map(addresses).unwrap_or_default();
             hub.board().add_port((port.mac(), port.mtu()), net, Arc::new(Probe(port.probe())));
         }

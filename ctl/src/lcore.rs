@@ -16,12 +16,15 @@ pub struct Lcores {
     /// What a thread does between turns that find nothing. [`IdlePolicy::Interrupt`] wants ports that
     /// were opened for it ([`PortSetup::rx_interrupt`](crate::PortSetup::rx_interrupt)).
     pub idle: IdlePolicy,
+    /// Whether threads share their processors with the RNIC's own programs, which poll: they are not bound
+    /// then, and have short turns ([`LcoreWorker::spawn_among_programs`](heddle_dataplane::LcoreWorker)).
+    pub among_programs: bool,
 }
 
 impl Lcores {
     /// These processors, whose threads spin.
     pub fn new(cores: impl Into<Vec<usize>>) -> Lcores {
-        Lcores { cores: cores.into(), idle: IdlePolicy::Spin }
+        Lcores { cores: cores.into(), idle: IdlePolicy::Spin, among_programs: false }
     }
 }
 

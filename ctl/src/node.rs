@@ -142,7 +142,7 @@ impl Node {
     fn run(
         eal: &Eal,
         endpoint: Endpoint,
-        Lcores { cores: lcores, idle }: &Lcores,
+        Lcores { cores: lcores, idle, among_programs }: &Lcores,
         turn: impl FnMut(usize, &mut Worker) -> bool + Clone + Send + 'static,
     ) -> Result<Node, OpenError> {
         let Endpoint { workers, control, requests, hub, device, ports, clock, .. } = endpoint;
@@ -178,7 +178,12 @@ impl Node {
             let crew = Crew::new(crew, turn.clone(), orphaned.clone(), rest, sleeper);
             rests.push((core, crew.rest()));
             let name = format!("heddle-w{core}");
-            let thread = LcoreWorker::spawn(eal, core, &name, move |stop| crew.run(stop))?;
+            let run = move |stop: &Stop| crew.run(stop);
+            let thread = if *among_programs {
+                LcoreWorker::spawn_among_programs(eal, core, &name, run)?
+            } else {
+                LcoreWorker::spawn(eal, core, &name, run)?
+            };
             ending.lcores.push(thread.stop_handle());
             threads.push(thread);
         }

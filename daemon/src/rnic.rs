@@ -192,7 +192,8 @@ pub fn start(config: &Config, progress: &Progress) -> Result<Node, StartError> {
         [] => vec![first_core(&Topology::read(), &pin::available(), &endpoint)?],
         cores => cores.to_vec(),
     };
-    let lcores = Lcores { cores, idle: config.workers.idle };
+    let among_programs = config.private.is_some();
+    let lcores = Lcores { idle: config.workers.idle, among_programs, ..Lcores::new(cores) };
     let node = Node::start_with(&eal, endpoint, &lcores).map_err(StartError::failed)?;
     let places: Vec<_> = node.places().collect();
     for (worker, place) in places.iter().enumerate() {

@@ -153,6 +153,40 @@ impl<T: Send + 'static> LcoreWorker<T> {
         let no_core = || LcoreError::NoSuchCore { name: name.into(), core };
         let ids = core_affinity::get_core_ids().unwrap_or_default();
         let id = *ids.iter().find(|c| c.id == core).ok_or_else(no_core)?;
+        let bind = move || core_affinity::set_for_current(id);
+        LcoreWorker::start(core, name, bind, body).map_err(|why| why.map_or_else(no_core, failed))
+    }
+
+    /// The same on a thread that the scheduler moves to whatever processor is free, and that has to be
+    /// heard at once among programs that poll: it asks for short turns, so that it takes a processor from
+    /// threads with longer ones when it is woken. `core` is a processor of this process's, for reports.
+    ///
+    /// # Errors
+    /// When the thread cannot be started or registered; `body` has not run then.
+    pub fn spawn_among_programs(
+        _eal: &Eal,
+        core: usize,
+        name: &str,
+        body: impl FnOnce(&Stop) -> T + Send + 'static,
+    ) -> Result<LcoreWorker<T>, LcoreError> {
+        let unbound = || {
+            ask_for_short_turns();
+            true
+        };
+        let failed = |why: Option<String>| LcoreError::Start {
+            name: name.into(),
+            why: why.unwrap_or_default(),
+        };
+        LcoreWorker::start(core, name, unbound, body).map_err(failed)
+    }
+
+    /// Starts a thread, which is prepared by `prepare`. An error without a reason is that of `prepare`.
+    fn start(
+        core: usize,
+        name: &str,
+        prepare: impl FnOnce() -> bool + Send + 'static,
+        body: impl FnOnce(&Stop) -> T + Send + 'static,
+    ) -> Result<LcoreWorker<T>, Option<String>> {
         let stop = Stop::new();
         let theirs = stop.clone();
         let (tx, rx) = mpsc::sync_channel(1);
@@ -160,7 +194,7 @@ impl<T: Send + 'static> LcoreWorker<T> {
             .name(name.into())
             .spawn(move || {
                 // Before registration: DPDK takes over the affinity it finds.
-                if !core_affinity::set_for_current(id) {
+                if !prepare() {
                     let _ = tx.send(Err(None));
                     return None;
                 }
@@ -176,14 +210,49 @@ impl<T: Send + 'static> LcoreWorker<T> {
                 drop(registration);
                 Some(result)
             })
-            .map_err(|e| failed(e.to_string()))?;
+            .map_err(|e| Some(e.to_string()))?;
         match rx.recv() {
             Ok(Ok(())) => {}
-            Ok(Err(None)) => return Err(no_core()),
-            Ok(Err(Some(why))) => return Err(failed(why)),
-            Err(_) => return Err(failed("the thread ended at once".into())),
+            Ok(Err(why)) => return Err(why),
+            Err(_) => return Err(Some("the thread ended at once".into())),
         }
         Ok(LcoreWorker { name: name.into(), core, stop, thread: Some(thread) })
+    }
+}
+
+/// Nanoseconds that a turn of a thread among programs is to last: the shortest that the kernel takes.
+const SHORT_TURN: u64 = 100_000;
+
+/// Asks the scheduler to give the calling thread short turns, and so to give it one soon after it is woken
+/// (`sched_setattr`, since Linux 6.12). Its share of the processor stays, and no privilege is needed. Where
+/// the kernel does not take it, nothing changes.
+fn ask_for_short_turns() {
+    /// `struct sched_attr` in its first form (48 bytes).
+    #[repr(C)]
+    #[derive(Default)]
+    struct SchedAttr {
+        size: u32,
+        policy: u32,
+        flags: u64,
+        nice: i32,
+        priority: u32,
+        runtime: u64,
+        deadline: u64,
+        period: u64,
+    }
+    const SIZE: libc::c_uint = {
+        assert!(size_of::<SchedAttr>() == 48);
+        48
+    };
+    let mut attr = SchedAttr::default();
+    // SAFETY: number 0 is the calling thread; `attr` is the structure that the calls know by its size, and
+    // lives longer than they do.
+    unsafe {
+        if libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, SIZE, 0) == 0 {
+            attr.size = SIZE;
+            attr.runtime = SHORT_TURN;
+            libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0);
+        }
     }
 }
 

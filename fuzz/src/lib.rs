@@ -22,6 +22,7 @@ pub mod session;
 mod stream;
 pub mod tcp_stack;
 pub mod tcp_wire;
+pub mod ucma_commands;
 
 /// Names and contents of inputs.
 pub type Seeds = Vec<(String, Vec<u8>)>;
@@ -46,5 +47,5 @@ macro_rules! targets {
 /// All there are.
 pub const TARGETS: &[Target] = targets![
     dissect documents early headers ib_cm mads markers mpa_fpdus mpa_startup named qp_receive rings
-    rpcrdma rpcrdma_conn session tcp_stack tcp_wire
+    rpcrdma rpcrdma_conn session tcp_stack tcp_wire ucma_commands
 ];

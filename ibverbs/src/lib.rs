@@ -17,6 +17,9 @@
 //! | `ucma` | the commands that librdmacm writes to its device |
 //! | `rnic` | the device that the process has opened, and its queue pairs by number |
 
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("layouts of the C ABI are those of 64-bit Linux");
+
 pub mod abi;
 pub mod memory;
 pub mod rnic;

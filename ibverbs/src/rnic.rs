@@ -5,10 +5,19 @@
 
 use std::collections::HashMap;
 use std::env;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use heddle_verbs::{Device, DeviceError, Qp, Qpn};
+
+pub(crate) mod fork;
+
+/// The node GUID of the device: locally administered, and the same in each process, so that programs of one host
+/// agree on it.
+pub const GUID: u64 = 0x0200_00ff_fe48_4401;
 
 /// The variable that names the control socket of the RNIC.
 pub const SOCKET: &str = "HEDDLE_SOCKET";
@@ -21,22 +30,42 @@ pub fn socket() -> PathBuf {
     env::var_os(SOCKET).map_or_else(|| DEFAULT_SOCKET.into(), PathBuf::from)
 }
 
+/// The device of this process, leaked: handles of it last as long as the process.
+static DEVICE: AtomicPtr<Device> = AtomicPtr::new(null_mut());
+static OPENING: Mutex<()> = Mutex::new(());
+
 /// The device of this process. The first successful call opens it, and it stays open.
+///
+/// A child that the process forks has no part in the session of its parent: its first call opens a device of
+/// its own.
 ///
 /// # Errors
 /// Those of [`Device::open`]. A later call tries again.
 pub fn device() -> Result<&'static Device, DeviceError> {
-    static DEVICE: OnceLock<Device> = OnceLock::new();
-    static OPENING: Mutex<()> = Mutex::new(());
-    if let Some(device) = DEVICE.get() {
+    // SAFETY: null, or a leaked box.
+    if let Some(device) = unsafe { DEVICE.load(Ordering::Acquire).as_ref() } {
         return Ok(device);
     }
+    fork::watch();
     let _guard = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(device) = DEVICE.get() {
+    // SAFETY: as above.
+    if let Some(device) = unsafe { DEVICE.load(Ordering::Acquire).as_ref() } {
         return Ok(device);
     }
-    let device = Device::open(socket())?;
-    Ok(DEVICE.get_or_init(|| device))
+    let device: &'static Device = Box::leak(Box::new(Device::open(socket())?));
+    DEVICE.store(std::ptr::from_ref(device).cast_mut(), Ordering::Release);
+    Ok(device)
+}
+
+/// The IPv4 addresses of a device, with the leading bits that the hosts of each link share, in the order of the
+/// configuration. Empty when the RNIC is gone.
+pub fn addresses(device: &Device) -> Vec<(Ipv4Addr, u8)> {
+    let all = device.addresses().unwrap_or_default();
+    let v4 = all.into_iter().filter_map(|at| match at.addr {
+        IpAddr::V4(addr) => Some((addr, at.prefix)),
+        IpAddr::V6(_) => None,
+    });
+    v4.collect()
 }
 
 fn queue_pairs() -> MutexGuard<'static, HashMap<Qpn, Qp>> {

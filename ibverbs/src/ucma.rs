@@ -9,6 +9,11 @@
 //! | `number`, `address`, `errno` | numbers and addresses of the ABI |
 //! | `command`, `reply` | bytes of a command, and of its answer |
 //! | `state` | ids, their states and their events: pure, driven by tests and a fuzzer |
+//! | `device` | the RNIC behind the state machine |
+//! | `pipe` | the descriptor that a program gets |
+//! | `memory` | the program's memory, where commands and answers lie |
+//! | `service` | the state of this process, its lock and its thread |
+//! | `hook`, `elf` | librdmacm's calls, led here |
 //!
 //! **What an iWARP device gives.** Connections of the TCP port space; no datagrams, no multicast, no
 //! `AF_IB`. Both sides of a connection get `ESTABLISHED`, its end is `DISCONNECTED`, and neither
@@ -16,10 +21,15 @@
 
 pub mod address;
 pub mod command;
+mod device;
+mod elf;
 pub mod errno;
+mod hook;
+mod memory;
 pub mod number;
+mod pipe;
 pub mod reply;
+mod service;
 pub mod state;
 
-/// Answers the device from here on.
-pub fn install() {}
+pub use hook::install;

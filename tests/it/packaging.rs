@@ -18,6 +18,8 @@ fn install(dir: &Path, more: &[&str]) -> Output {
         .args(["--root", dir.to_str().unwrap()])
         .args(more)
         .env("HEDDLE", env!("CARGO_BIN_EXE_heddle"))
+        // `install` copies the C library and does not look into it, so any file stands in for it.
+        .env("HEDDLE_IBVERBS", root().join("LICENSE-MIT"))
         .output()
         .unwrap()
 }
@@ -64,6 +66,8 @@ fn test_every_file_is_in_its_place_and_only_the_program_can_be_run() {
     let there = files(dir.path());
     for path in [
         "/usr/bin/heddle",
+        "/usr/lib/heddle/libibverbs.so.1",
+        "/usr/share/doc/heddle/ld.so.conf.d/heddle.conf",
         "/usr/share/man/man1/heddle.1",
         "/usr/share/man/man1/heddle-serve.1",
         "/usr/share/bash-completion/completions/heddle",
@@ -95,6 +99,10 @@ fn test_a_prefix_is_where_the_unit_looks_for_the_program() {
         fs::read_to_string(dir.path().join("usr/lib/systemd/system/heddle.service")).unwrap();
     assert!(unit.contains("ExecStart=/usr/local/bin/heddle "), "{unit}");
     assert!(!unit.contains("/usr/bin/heddle"), "{unit}");
+    assert!(dir.path().join("usr/local/lib/heddle/libibverbs.so.1").exists());
+    let doc = dir.path().join("usr/local/share/doc/heddle");
+    let snippet = fs::read_to_string(doc.join("ld.so.conf.d/heddle.conf")).unwrap();
+    assert!(snippet.ends_with("\n/usr/local/lib/heddle\n"), "{snippet}");
 }
 
 #[test]
@@ -131,6 +139,20 @@ fn test_the_configuration_is_one_and_its_socket_is_where_the_service_may_write()
     assert!(text.contains("socket = \"/run/heddle/heddle.sock\""));
     assert!(unit.contains("RuntimeDirectory=heddle\n"));
     assert!(unit.contains("reload --socket /run/heddle/heddle.sock\n"));
+}
+
+#[test]
+fn test_install_names_the_script_that_builds_a_missing_library() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = Command::new(root().join("packaging/install"))
+        .args(["--root", dir.path().to_str().unwrap()])
+        .env("HEDDLE", env!("CARGO_BIN_EXE_heddle"))
+        .env("HEDDLE_IBVERBS", "/nonexistent/libibverbs.so.1")
+        .output()
+        .unwrap();
+    assert_eq!(out.status.code(), Some(1));
+    assert!(text_of(&out).contains("scripts/build-ibverbs --release"), "{}", text_of(&out));
+    assert_eq!(files(dir.path()), BTreeSet::new());
 }
 
 #[test]

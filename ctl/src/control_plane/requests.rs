@@ -252,7 +252,9 @@ impl Control {
                     RequestError::NoWorker => ListenFailure::WorkerLost,
                     _ => ListenFailure::Withdrawn,
                 };
-                return events.push(Event::ListenFailed { id, error }, &Taken::default());
+                let event = Event::ListenFailed { id, error };
+                self.board.note(app, &event, None);
+                return events.push(event, &Taken::default());
             }
             Subject::Connect(id) => {
                 let Some(c) = self.conns.remove(&id) else { return };

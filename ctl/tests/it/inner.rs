@@ -336,6 +336,24 @@ fn test_rnic_with_a_port_connects_to_its_own_addresses_without_a_frame_at_the_po
 }
 
 #[test]
+fn test_applications_see_the_inner_port_where_there_is_no_other_and_bind_to_its_addresses() {
+    let own = Own::private(2);
+    let [port] = &own.apps[0].ports().unwrap()[..] else { panic!("one port") };
+    assert!(port.link.up);
+    let [addr] = &port.addresses[..] else { panic!("one address") };
+    assert_eq!((addr.addr, addr.prefix), (at("127.0.0.1:0").ip(), 8));
+    for addr in ["127.0.0.1:0", "127.200.0.9:0", "0.0.0.0:0"] {
+        assert!(own.apps[0].reserve_addr(at(addr)).is_ok(), "{addr}");
+    }
+    assert!(own.apps[0].reserve_addr(at("10.0.0.1:0")).is_err());
+    drop(own);
+    let own = ported(InnerSetup::default(), &["10.0.0.1/24"]);
+    let [port] = &own.apps[0].ports().unwrap()[..] else { panic!("one port") };
+    let addrs: Vec<_> = port.addresses.iter().map(|a| (a.addr, a.prefix)).collect();
+    assert_eq!(addrs, [(at("10.0.0.1:0").ip(), 24)], "that to other hosts");
+}
+
+#[test]
 fn test_inner_port_follows_the_addresses_of_the_others() {
     let mut own = ported(InnerSetup::default(), &["10.0.0.1/24", "10.5.0.1/24"]);
     let any = own.listen(1, "0.0.0.0:7175", ListenParams::default());
@@ -387,7 +405,8 @@ fn test_thread_of_an_rnic_without_a_port_sleeps_until_somebody_rings() {
     let rnic = Endpoint::assemble(&eal, Vec::new(), &setup(inner)).unwrap();
     let apps = [app(&rnic), app(&rnic)];
     let naps = Naps { after: Duration::from_micros(100), ..Naps::default() };
-    let lcores = Lcores { cores: vec![allowed_cpus()[0]], idle: IdlePolicy::Backoff(naps) };
+    let idle = IdlePolicy::Backoff(naps);
+    let lcores = Lcores { idle, among_programs: true, ..Lcores::new([allowed_cpus()[0]]) };
     let node = Node::start_with(&eal, rnic, &lcores).unwrap();
     let listener = apps[1].bind("127.0.0.1:7174").unwrap();
     let dialing = apps[0].dial("127.0.0.1:7174").unwrap();

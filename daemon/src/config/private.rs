@@ -39,7 +39,7 @@ impl Config {
             ports: Vec::new(),
             inner: InnerSetup { loopback: true, ..InnerSetup::default() },
             private: Some(private),
-            workers: Workers { lcores: Vec::new(), idle: IdlePolicy::Backoff(Naps::default()) },
+            workers: Workers { lcores: Vec::new(), idle: IdlePolicy::Backoff(naps()) },
             // Programs bring their own; this is for services, of which there are none.
             memory: Memory { registered: 1, pages: PageSize::Auto, queues: 1 },
             limits: Limits {
@@ -58,6 +58,11 @@ impl Config {
             shutdown: Duration::from_secs(1),
         }
     }
+}
+
+/// When the worker sleeps: soon, since programs that poll need its processor, and whoever posts wakes it.
+fn naps() -> Naps {
+    Naps { after: Duration::from_micros(20), ..Naps::default() }
 }
 
 /// What the programs of the one user may have: all there is. The host bounds their memory.

@@ -87,14 +87,14 @@ pub fn write(field: &mut [u8], addr: SocketAddr) -> u16 {
         SocketAddr::V4(v4) => {
             put(0, &family::INET.to_ne_bytes());
             put(4, &v4.ip().octets());
-            IN_LEN as u16
+            16
         }
         SocketAddr::V6(v6) => {
             put(0, &family::INET6.to_ne_bytes());
             put(4, &v6.flowinfo().to_be_bytes());
             put(8, &v6.ip().octets());
             put(24, &v6.scope_id().to_ne_bytes());
-            IN6_LEN as u16
+            28
         }
     }
 }

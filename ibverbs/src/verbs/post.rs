@@ -2,6 +2,7 @@
 //!
 //! Nothing here allocates, and nothing waits but for the lock of the queue, which no thread holds while it waits for
 //! anything itself.
+#![expect(clippy::cast_possible_truncation, reason = "addresses of a 64-bit program have 64 bits")]
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;

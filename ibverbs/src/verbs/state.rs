@@ -40,8 +40,9 @@ fn is_allowed(now: c_int, next: c_int) -> bool {
     match next {
         IBV_QPS_RESET | IBV_QPS_ERR => true,
         IBV_QPS_INIT => matches!(now, IBV_QPS_RESET | IBV_QPS_INIT),
-        // The connection brings about both: the program can only confirm them.
-        IBV_QPS_RTR => now == IBV_QPS_RTS,
+        // The connection brings about RTS, and there is nothing to be done for RTR: librdmacm asks for it before
+        // it accepts.
+        IBV_QPS_RTR => matches!(now, IBV_QPS_INIT | IBV_QPS_RTS),
         IBV_QPS_RTS => matches!(now, IBV_QPS_RTS | IBV_QPS_SQD),
         IBV_QPS_SQD => matches!(now, IBV_QPS_RTS | IBV_QPS_SQD | IBV_QPS_SQE | IBV_QPS_ERR),
         _ => false,

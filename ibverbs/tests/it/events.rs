@@ -177,6 +177,8 @@ fn test_states_follow_requests_and_the_connection() {
     }
     set_state(qp, IBV_QPS_INIT);
     assert_eq!(try_state(qp, IBV_QPS_RTS), libc::EINVAL, "there is no connection");
+    assert_eq!(try_state(qp, IBV_QPS_RTR), 0, "librdmacm asks before it accepts");
+    assert_eq!(state_of(qp), IBV_QPS_INIT);
     let peer = program.connect(qp);
     assert_eq!(state_of(qp), IBV_QPS_RTS);
     for granted in [IBV_QPS_RTR, IBV_QPS_RTS] {

@@ -13,3 +13,4 @@ mod names;
 mod program;
 mod suite;
 mod transfer;
+mod ucma;

@@ -79,7 +79,7 @@ impl Program {
 
     pub(crate) fn register(&self, memory: &Memory, access: u32) -> *mut ibv_mr {
         // SAFETY: the C contract is kept.
-        let mr = unsafe { ibv_reg_mr(self.pd, memory.0.cast(), memory.1, access as c_int) };
+        let mr = unsafe { ibv_reg_mr(self.pd, memory.0.cast(), memory.1, access.cast_signed()) };
         assert!(!mr.is_null(), "errno {}", errno());
         mr
     }

@@ -18,8 +18,9 @@ use super::rx::FpduAt;
 use super::state::QpState;
 use super::stream::{Stream, place_each};
 use super::{QpContext, QpEnv};
+use crate::rdmap::AtomicOp;
 use crate::{MemRange, Memory};
-use heddle_base::Chunks;
+use heddle_base::{Chunks, Sum};
 
 /// An FPDU as its receiver reads it: the bytes are those of its head, and the payload, unless that is there
 /// too, lies behind them in registered memory.
@@ -59,6 +60,40 @@ impl Stream for Handed<'_> {
     }
 }
 
+/// The same memory under another type. So whatever is compiled for FPDUs that are handed over is compiled for
+/// them alone, and the way of frames stays what it was: it has one caller, and goes into it whole.
+#[derive(Debug)]
+struct SameMemory<'a, M>(&'a M);
+
+impl<M: Memory> Memory for SameMemory<'_, M> {
+    #[inline]
+    fn place(&self, dst: MemRange, src: &[u8]) {
+        self.0.place(dst, src);
+    }
+
+    #[inline]
+    fn gather(&self, src: MemRange, dst: &mut [u8]) {
+        self.0.gather(src, dst);
+    }
+
+    #[inline]
+    fn copy(&self, dst: MemRange, src: MemRange) {
+        self.0.copy(dst, src);
+    }
+
+    fn digest(&self, src: MemRange, crc: u32) -> (u32, Sum) {
+        self.0.digest(src, crc)
+    }
+
+    fn atomic(&self, at: MemRange, op: AtomicOp) -> Option<u64> {
+        self.0.atomic(at, op)
+    }
+
+    fn takes_atomics(&self, at: MemRange) -> bool {
+        self.0.takes_atomics(at)
+    }
+}
+
 impl QpContext {
     /// Returns true if this end of a connection may [hand over](QpContext::hand_over): it has neither failed
     /// nor been closed, by either end, and its FPDUs have neither CRC nor markers. Whoever asks for a CRC has
@@ -90,7 +125,7 @@ impl QpContext {
     /// how many bytes it has, `None` when there is none.
     ///
     /// `mulpdu` is as for [`poll_transmit`](QpContext::poll_transmit); `fpdu` is a place to make it in.
-    /// The environments are those of this queue pair, and of the peer.
+    /// The environments are those of this queue pair, and of the peer; they differ in `posted` at most.
     #[inline]
     pub fn hand_over<M: Memory>(
         &mut self,
@@ -99,6 +134,9 @@ impl QpContext {
         mulpdu: u16,
         (buffers, fpdu): (&mut Buffers, &mut Fpdu),
     ) -> Option<u32> {
+        let mems = [SameMemory(env.mem), SameMemory(peer_env.mem)];
+        let env = &QpEnv { mem: &mems[0], mrs: env.mrs, snapshots_full: false, posted: env.posted };
+        let peer_env = &QpEnv { mem: &mems[1], posted: peer_env.posted, ..*env };
         if !self.make_handed(env, mulpdu, buffers, fpdu) {
             return None;
         }

@@ -130,12 +130,12 @@ mod tests {
         assert_eq!(c.add(&(15..30)), [20..30]);
         assert_eq!(c.add(&(0..40)), [0..10, 30..40]);
         assert_eq!((c.covered(), c.count(17), c.count(40)), (40, 3, 0));
-        assert_eq!(c.remove(&(10..20)), []);
+        assert!(c.remove(&(10..20)).is_empty());
         assert_eq!(c.remove(&(0..40)), [0..15, 30..40]);
         assert_eq!((c.parts(), c.gaps(&(0..50))), (vec![15..30], vec![0..15, 30..50]));
         assert_eq!(c.remove(&(15..30)), [15..30]);
         assert_eq!(c, Counted::default(), "no key is left");
-        assert_eq!(c.add(&(5..5)), []);
+        assert!(c.add(&(5..5)).is_empty());
     }
 
     proptest! {

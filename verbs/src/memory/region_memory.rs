@@ -287,7 +287,8 @@ mod tests {
                 let before: Vec<u8> = (0..=255).cycle().take(700).collect();
                 region.place(0, &before).unwrap();
                 mem.copy(range(&table, addr, to, len), range(&table, addr, from, len));
-                let (to, from, len) = (to as usize, from as usize, len as usize);
+                let [to, from, len] =
+                    [to, from, u64::from(len)].map(|n| usize::try_from(n).unwrap());
                 let mut want = before.clone();
                 want[to..to + len].copy_from_slice(&before[from..from + len]);
                 let mut found = vec![0; 700];

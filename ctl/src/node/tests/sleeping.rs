@@ -34,7 +34,7 @@ fn sleepers(name: &str, workers: usize, nap: Duration) -> Sleepers {
     let cpus = allowed_cpus();
     let cores: Vec<_> = (0..workers).map(|n| cpus[n % cpus.len()]).collect();
     let idle = IdlePolicy::Backoff(Naps { after: AFTER, first: nap, longest: nap });
-    let node = Node::start_with(&eal, a, &Lcores { cores, idle }).unwrap();
+    let node = Node::start_with(&eal, a, &Lcores { idle, ..Lcores::new(cores) }).unwrap();
     let spins = Orders::default();
     let last = Lcores::new(&cpus[cpus.len() - 1..]);
     let peer = Node::run(&eal, b, &last, move |_, w| spins.turn(w)).unwrap();

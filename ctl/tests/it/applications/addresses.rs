@@ -48,6 +48,42 @@ fn test_bind_returns_the_port_that_was_chosen_and_keeps_it() {
     });
 }
 
+/// What nobody listens at can be reserved, whoever refused the listener.
+#[test]
+fn test_refused_listener_leaves_its_address_free() {
+    both(|nodes, kind| {
+        let device = nodes.device(kind);
+        let other = nodes.us.hub().open(&DeviceConfig { memory: 0, ..Default::default() }).unwrap();
+        let events = EventQueue::new(None);
+        // More than an RNIC has.
+        let ids: Vec<_> = (10_000..11_100)
+            .map(|port| {
+                let id = device.listen(addr(US, port), ListenParams::default(), &events);
+                (port, id.ok())
+            })
+            .collect();
+        let mut failed = Vec::new();
+        let count = ids.iter().filter(|(_, id)| id.is_some()).count();
+        let mut outcomes = 0;
+        until("all outcomes", || {
+            while let Some(event) = events.poll() {
+                outcomes += 1;
+                if let CmEvent::ListenFailed { id, .. } = event {
+                    failed.push(id);
+                }
+            }
+            (outcomes == count).then_some(())
+        });
+        let refused = |id| matches!(id, Some(id) if failed.contains(&id));
+        for (port, id) in ids {
+            let listens = id.is_some() && !refused(id);
+            let reserved = other.reserve_addr(addr(US, port));
+            let in_use = matches!(reserved, Err(DeviceError::Address(_, ReserveError::InUse)));
+            assert_eq!(in_use, listens, "{kind:?} {port} {id:?}");
+        }
+    });
+}
+
 #[test]
 fn test_reservation_refuses_foreign_addresses() {
     both(|nodes, kind| {

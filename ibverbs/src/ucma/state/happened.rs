@@ -100,6 +100,21 @@ impl State {
         self.report(n, kind, status, param);
     }
 
+    /// Takes from all ids what the RNIC has of them, in silence: the child of a fork has none of it.
+    pub fn forget_device(&mut self) {
+        self.by_conn.clear();
+        self.by_listener.clear();
+        for id in self.ids.values_mut() {
+            (id.conn, id.listener, id.listened) = (None, None, None);
+            id.phase = match id.phase {
+                Phase::Starting | Phase::Listening => Phase::Bound,
+                Phase::Requested => Phase::Withdrawn,
+                Phase::Connecting | Phase::Established => Phase::Over,
+                other => other,
+            };
+        }
+    }
+
     fn device_gone(&mut self) {
         self.by_conn.clear();
         self.by_listener.clear();

@@ -7,10 +7,9 @@ use libc::EIO;
 
 use crate::verbs::errno;
 
-/// The device's GUID in host byte order: locally administered, and the same in each process, so that programs of
-/// one host agree on it.
+/// The device's GUID in host byte order.
 pub(in crate::verbs) fn guid() -> u64 {
-    0x0200_00ff_fe48_4401
+    crate::rnic::GUID
 }
 
 /// The ports of an RNIC, which programs see as one: an address of each leads to the same device.

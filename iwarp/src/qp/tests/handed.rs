@@ -30,7 +30,7 @@ impl Joined {
         let qps = [0, 1].map(|i: usize| {
             let mut qp = QpContext::new(&QpConfig {
                 pd: PDS[i],
-                qpn: Qpn(1 + i as u32),
+                qpn: Qpn(1 + u32::try_from(i).unwrap()),
                 crc: false,
                 role: [Role::Initiator, Role::Responder][i],
                 tx_start: StreamPos(70 + i as u64),

@@ -200,3 +200,19 @@ fn test_replies_of_the_device_have_its_name() {
     let ends = Ends { src: Some(addr("10.0.0.1:1")), dst: None, device: Some(DEVICE) };
     assert_eq!(reply::Reply::Route(ends).encode()[..8], DEVICE.guid);
 }
+
+#[test]
+fn test_child_of_a_fork_keeps_addresses_and_neither_listener_nor_connection() {
+    let mut p = Process::new();
+    let listening = p.create(1);
+    p.bind(listening, "10.0.0.1:7174").unwrap();
+    p.listen(listening, 9).unwrap();
+    let (id, conn) = p.connecting();
+    p.rnic.take();
+    p.state.forget_device();
+    p.happen(established(conn));
+    assert_eq!(p.event(), None, "it is the parent's");
+    p.listen(listening, 9).unwrap();
+    p.destroy(id);
+    assert!(matches!(p.rnic.take()[..], [Asked::Listen(..)]));
+}

@@ -1,0 +1,322 @@
+//! A program that writes any commands to its channels of rdma_cm while an RNIC reports anything: no id is
+//! leaked, nothing is reported about an id that is gone, and in the end the RNIC has all that it gave.
+
+use std::collections::HashSet;
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use heddle_ibverbs::ucma::command::{ConnParam, Descriptor, Written, decode};
+use heddle_ibverbs::ucma::errno::Errno;
+use heddle_ibverbs::ucma::number::{EventKind, command as number};
+use heddle_ibverbs::ucma::reply::{Identity, Reply};
+use heddle_ibverbs::ucma::state::{ChannelId, Dial, Happening, Outcome, Outside, State};
+use heddle_verbs::{CmId, ListenerId};
+
+use crate::Seeds;
+
+/// Steps of one input.
+const MOST: usize = 256;
+/// Channels of the program.
+const CHANNELS: usize = 3;
+const OURS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+
+/// An RNIC that keeps account of what it has given.
+#[derive(Default)]
+struct Rnic {
+    listeners: HashSet<ListenerId>,
+    conns: HashSet<CmId>,
+    next: u64,
+    refuses: bool,
+    channels: Vec<ChannelId>,
+}
+
+impl Rnic {
+    fn name(&mut self) -> Result<u64, Errno> {
+        self.next += 1;
+        if self.refuses { Err(Errno::NOMEM) } else { Ok(self.next) }
+    }
+}
+
+impl Outside for Rnic {
+    fn identity(&mut self) -> Option<Identity> {
+        (!self.refuses).then_some(Identity { guid: [1; 8], index: 0 })
+    }
+
+    fn has_address(&mut self, ip: Ipv4Addr) -> bool {
+        ip == OURS
+    }
+
+    fn source_for(&mut self, dst: Ipv4Addr) -> Result<Ipv4Addr, Errno> {
+        if dst.octets()[0] == 10 { Ok(OURS) } else { Err(Errno::NETUNREACH) }
+    }
+
+    fn random(&mut self) -> u16 {
+        0
+    }
+
+    fn listen(&mut self, _: SocketAddrV4, backlog: u32) -> Result<ListenerId, Errno> {
+        assert!((1..=1024).contains(&backlog));
+        let id = ListenerId(self.name()?);
+        self.listeners.insert(id);
+        Ok(id)
+    }
+
+    fn unlisten(&mut self, id: ListenerId) {
+        assert!(self.listeners.remove(&id), "no such listener");
+    }
+
+    fn connect(&mut self, dial: Dial) -> Result<CmId, Errno> {
+        assert!(dial.param.private_data.len() < 256);
+        let id = CmId(self.name()?);
+        self.conns.insert(id);
+        Ok(id)
+    }
+
+    fn accept(&mut self, id: CmId, _: ConnParam) -> Result<(), Errno> {
+        assert!(self.conns.contains(&id), "no such request");
+        self.name().map(|_| ())
+    }
+
+    fn reject(&mut self, id: CmId, _: Vec<u8>) {
+        assert!(self.conns.remove(&id), "no such request");
+    }
+
+    fn disconnect(&mut self, id: CmId) {
+        assert!(self.conns.contains(&id), "no such connection");
+    }
+
+    fn channel_of(&mut self, fd: Descriptor) -> Result<ChannelId, Errno> {
+        let n = usize::try_from(fd.0).map_err(|_| Errno::NOENT)?;
+        self.channels.get(n).copied().ok_or(Errno::INVAL)
+    }
+}
+
+/// The octets of an input, and zeros behind them.
+struct Octets<'a>(&'a [u8]);
+
+impl Octets<'_> {
+    fn next(&mut self) -> u8 {
+        let Some((first, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        *first
+    }
+
+    fn take(&mut self, len: usize) -> &[u8] {
+        let (taken, rest) = self.0.split_at(len.min(self.0.len()));
+        self.0 = rest;
+        taken
+    }
+}
+
+/// A command with its header, of which `fields` fill in four bytes each.
+fn written(number: u32, len: u16, fields: &[(usize, u32)]) -> Vec<u8> {
+    let mut bytes = number.to_ne_bytes().to_vec();
+    bytes.extend_from_slice(&len.to_ne_bytes());
+    bytes.extend_from_slice(&512u16.to_ne_bytes());
+    bytes.resize(8 + usize::from(len), 0);
+    for &(at, value) in fields {
+        bytes[8 + at..12 + at].copy_from_slice(&value.to_ne_bytes());
+    }
+    bytes
+}
+
+/// A `struct sockaddr_in` in two words: family and port, address.
+fn addr(port: u8, host: u8) -> [u32; 2] {
+    [u32::from_ne_bytes([2, 0, 0x1c, port]), u32::from_ne_bytes([10, 0, 0, host])]
+}
+
+/// A command that makes sense more often than not.
+fn sensible(op: u8, id: u32, port: u8) -> Vec<u8> {
+    let (us, peer) = (addr(port, 1), addr(port, 2));
+    match op % 16 {
+        0 | 1 => written(number::CREATE_ID, 24, &[(0, u32::from(port)), (16, 0x106)]),
+        2 => written(number::DESTROY_ID, 16, &[(8, id)]),
+        3 => written(number::BIND_IP, 40, &[(8, us[0]), (12, us[1]), (36, id)]),
+        4 | 5 => written(number::RESOLVE_IP, 64, &[(28, peer[0]), (32, peer[1]), (56, id)]),
+        6 => written(number::RESOLVE_ROUTE, 8, &[(0, id)]),
+        // The last byte of the parameters says that they are valid.
+        7 => written(number::CONNECT, 288, &[(268, u32::from_ne_bytes([0, 0, 0, 1])), (272, id)]),
+        8 | 9 => written(number::LISTEN, 8, &[(0, id), (4, u32::from(port & 3))]),
+        10 => {
+            let valid = (276, u32::from_ne_bytes([0, 0, 0, 1]));
+            written(number::ACCEPT, 296, &[(0, u32::from(port)), valid, (280, id)])
+        }
+        11 => written(number::REJECT, 264, &[(0, id)]),
+        12 => written(number::DISCONNECT, 4, &[(0, id)]),
+        13 => written(number::MIGRATE_ID, 16, &[(8, id), (12, u32::from(port % 4))]),
+        14 => written(number::QUERY_ROUTE, 16, &[(8, id)]),
+        _ => written(number::GET_EVENT, 8, &[]),
+    }
+}
+
+/// What the program knows of its ids, from answers alone.
+struct Program {
+    state: State,
+    rnic: Rnic,
+    alive: HashSet<u32>,
+    done: bool,
+}
+
+impl Program {
+    fn write(&mut self, channel: ChannelId, bytes: &[u8]) {
+        let mut read = |_, len| if len > 0 { Ok(vec![1; len]) } else { Ok(Vec::new()) };
+        let Ok(Written { command, .. }) = decode(bytes, &mut read) else { return };
+        let before = self.state.waiting(channel);
+        let named = format!("{command:?}");
+        match self.state.handle(channel, command, &mut self.rnic) {
+            Ok(Outcome::Done(reply)) => {
+                self.done = true;
+                self.answered(channel, &reply, &named, before);
+            }
+            // The thread that asked waits; another report lets it go on.
+            Ok(Outcome::Listening(_) | Outcome::Busy) | Err(_) => {}
+        }
+    }
+
+    fn answered(&mut self, channel: ChannelId, reply: &Reply, command: &str, before: usize) {
+        assert!(reply.encode().len() <= 512);
+        match reply {
+            Reply::Id(id) => assert!(self.alive.insert(*id), "{id} is there already"),
+            Reply::Event(event) => {
+                if event.kind == EventKind::ConnectRequest {
+                    assert!(self.alive.insert(event.id), "the request's id was known");
+                } else {
+                    assert!(self.alive.contains(&event.id), "{event:?} is about nothing");
+                }
+                self.state.delivered(channel);
+                assert_eq!(self.state.waiting(channel), before - 1);
+            }
+            Reply::Taken(_) if command.starts_with("DestroyId") => {
+                let id: String = command.chars().filter(char::is_ascii_digit).collect();
+                let id: u32 = id.parse().expect("a number");
+                assert!(self.alive.remove(&id), "{id} was not there");
+            }
+            _ => {}
+        }
+    }
+
+    fn report(&mut self, op: u8, number: u8) {
+        let (conn, listener) = (CmId(number.into()), ListenerId(number.into()));
+        let (known, listens) =
+            (self.rnic.conns.contains(&conn), self.rnic.listeners.contains(&listener));
+        let end = SocketAddrV4::new(OURS, u16::from(op));
+        let param = ConnParam::default();
+        let happening = match op % 7 {
+            0 | 1 if listens => Happening::Listening { id: listener },
+            2 if listens => {
+                self.rnic.listeners.remove(&listener);
+                Happening::ListenFailed { id: listener, errno: Errno::ADDRINUSE }
+            }
+            3 => {
+                self.rnic.next += 1;
+                let conn = CmId(self.rnic.next);
+                self.rnic.conns.insert(conn);
+                Happening::Request { conn, listener, local: end, remote: end, param }
+            }
+            4 if known => Happening::Established { conn, local: end, param },
+            5 if known => {
+                self.rnic.conns.remove(&conn);
+                let (kind, errno) = (EventKind::Rejected, Errno::CONNRESET);
+                Happening::Failed { conn, kind, errno, param }
+            }
+            6 if known => {
+                self.rnic.conns.remove(&conn);
+                Happening::Disconnected { conn }
+            }
+            _ => return,
+        };
+        self.state.handle_event(happening, &mut self.rnic);
+        for id in 0..16 {
+            // Some thread asked for it.
+            let _ = self.state.listened(id);
+        }
+    }
+}
+
+/// Tries one input; whether a command of it was carried out.
+pub fn run(data: &[u8]) -> bool {
+    let mut p = Program {
+        state: State::default(),
+        rnic: Rnic::default(),
+        alive: HashSet::new(),
+        done: false,
+    };
+    let channels: Vec<_> = (0..CHANNELS).map(|_| p.state.open()).collect();
+    p.rnic.channels.clone_from(&channels);
+    let mut o = Octets(data);
+    for _ in 0..MOST {
+        if o.0.is_empty() {
+            break;
+        }
+        let (how, op, number, port) = (o.next(), o.next(), o.next(), o.next());
+        let channel = channels[usize::from(how >> 4) % CHANNELS];
+        match how % 16 {
+            0..=8 => p.write(channel, &sensible(op, u32::from(number % 16), port % 8)),
+            9..=12 => p.report(op, number),
+            13 => p.rnic.refuses = op & 1 == 1,
+            14 => {
+                let bytes = o.take(usize::from(op) + 64).to_vec();
+                p.write(channel, &bytes);
+            }
+            _ => {
+                // The same, with a header that fits.
+                let fields = o.take(usize::from(op)).to_vec();
+                let mut bytes = written(u32::from(number % 23), 296, &[]);
+                let len = fields.len().min(296);
+                bytes[8..8 + len].copy_from_slice(&fields[..len]);
+                p.write(channel, &bytes);
+            }
+        }
+    }
+    for channel in channels {
+        p.state.close(channel, &mut p.rnic);
+        assert_eq!(p.state.waiting(channel), 0);
+    }
+    assert_eq!(p.state.ids(), 0, "ids are left");
+    assert!(p.rnic.listeners.is_empty(), "listeners are left");
+    p.done
+}
+
+/// A client and a server from their first command to their last, and an id that moves.
+pub fn seeds() -> Seeds {
+    let client: &[&[u8]] = &[
+        &[0, 0, 0, 1],
+        &[0, 4, 0, 1],
+        &[0, 15, 0, 0],
+        &[0, 6, 0, 0],
+        &[0, 15, 0, 0],
+        &[0, 7, 0, 0],
+        &[9, 4, 1, 0],
+        &[0, 15, 0, 0],
+        &[0, 12, 0, 0],
+        &[9, 6, 1, 0],
+        &[0, 15, 0, 0],
+        &[0, 2, 0, 0],
+    ];
+    let server: &[&[u8]] = &[
+        &[0, 0, 0, 1],
+        &[0, 3, 0, 1],
+        &[0, 8, 0, 3],
+        &[9, 0, 1, 0],
+        &[9, 3, 1, 0],
+        &[0, 15, 0, 0],
+        &[0, 10, 1, 7],
+        &[9, 4, 2, 0],
+        &[0, 15, 0, 0],
+        &[9, 3, 1, 0],
+        &[0, 2, 0, 0],
+        &[0, 2, 1, 0],
+    ];
+    let moved: &[&[u8]] = &[
+        &[0, 0, 0, 1],
+        &[0, 4, 0, 1],
+        &[16, 13, 0, 0],
+        &[16, 15, 0, 0],
+        &[0, 2, 0, 0],
+        &[16, 2, 0, 0],
+    ];
+    vec![
+        ("client".to_owned(), client.concat()),
+        ("server".to_owned(), server.concat()),
+        ("moved".to_owned(), moved.concat()),
+    ]
+}

@@ -1,0 +1,37 @@
+//! `fork`: the child forgets the device of its parent.
+
+use std::cell::RefCell;
+use std::ptr::null_mut;
+use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, Once, PoisonError};
+
+use super::{DEVICE, OPENING};
+
+thread_local! {
+    /// Held while this thread forks, so that the child does not find the lock with a thread that it lacks.
+    static HELD: RefCell<Option<MutexGuard<'static, ()>>> = const { RefCell::new(None) };
+}
+
+/// Sees to forks from here on.
+pub(crate) fn watch() {
+    static ONCE: Once = Once::new();
+    // SAFETY: three functions that live as long as the process. Where there is no memory for them a child
+    // shares its parent's session, which the RNIC then ends.
+    ONCE.call_once(|| unsafe {
+        libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child));
+    });
+}
+
+extern "C" fn before() {
+    let guard = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+    HELD.with_borrow_mut(|held| *held = Some(guard));
+}
+
+extern "C" fn in_parent() {
+    HELD.with_borrow_mut(|held| drop(held.take()));
+}
+
+extern "C" fn in_child() {
+    DEVICE.store(null_mut(), Ordering::Release);
+    in_parent();
+}

@@ -1,0 +1,280 @@
+//! The RNIC behind the state machine: requests to its connection manager, and what that reports.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+
+use heddle_iwarp::mpa::frame::RtrSet;
+use heddle_socket::FaultKind;
+use heddle_verbs::{
+    AcceptParams, Agreed, CmEvent, CmId, ConnectFailure, ConnectParams, Device, DeviceError,
+    DisconnectReason, EventQueue, ListenFailure, ListenParams, ListenerId, MpaOptions, PeerDepths,
+    Qp, Qpn,
+};
+
+use super::command::ConnParam;
+use super::errno::Errno;
+use super::number::EventKind;
+use super::reply::Identity;
+use super::state::{Dial, Happening};
+use crate::rnic;
+
+/// The number of a device that the kernel does not know: librdmacm then goes by the GUID.
+const NO_INDEX: u32 = u32::MAX;
+
+/// The process's RNIC, as connections need it.
+#[derive(Debug)]
+pub(super) struct Rnic {
+    /// Where all connections and listeners report.
+    pub(super) events: EventQueue,
+    /// The RNIC has gone.
+    pub(super) gone: bool,
+}
+
+impl Rnic {
+    fn device(&self) -> Result<&'static Device, Errno> {
+        if self.gone {
+            return Err(Errno::NODEV);
+        }
+        rnic::device().map_err(|_| Errno::NODEV)
+    }
+
+    pub(super) fn identity(&self) -> Option<Identity> {
+        self.device().ok()?;
+        Some(Identity { guid: rnic::GUID.to_be_bytes(), index: NO_INDEX })
+    }
+
+    /// The addresses of the RNIC, with the bits of their networks.
+    fn addresses(&self) -> Vec<(Ipv4Addr, u8)> {
+        self.device().map(rnic::addresses).unwrap_or_default()
+    }
+
+    pub(super) fn has_address(&self, ip: Ipv4Addr) -> bool {
+        self.addresses().iter().any(|&(ours, bits)| {
+            // The whole network is this host's.
+            ours == ip || ours.is_loopback() && in_network(ip, ours, bits)
+        })
+    }
+
+    pub(super) fn source_for(&self, dst: Ipv4Addr) -> Result<Ipv4Addr, Errno> {
+        let all = self.addresses();
+        if self.has_address(dst) {
+            return Ok(dst);
+        }
+        let near = all.iter().filter(|&&(ours, bits)| in_network(dst, ours, bits));
+        let near = near.max_by_key(|(_, bits)| *bits);
+        // Elsewhere a route leads: the RNIC knows whether it does, and says so to a connection.
+        let other = all.iter().find(|(ours, _)| !ours.is_loopback());
+        near.or(other).map(|&(ours, _)| ours).ok_or(Errno::NETUNREACH)
+    }
+
+    pub(super) fn random() -> u16 {
+        let bytes = RandomState::new().build_hasher().finish().to_ne_bytes();
+        u16::from_ne_bytes([bytes[0], bytes[1]])
+    }
+
+    pub(super) fn listen(&self, addr: SocketAddrV4, backlog: u32) -> Result<ListenerId, Errno> {
+        let backlog = usize::try_from(backlog).unwrap_or(usize::MAX);
+        let params = ListenParams { backlog, ..ListenParams::default() };
+        self.device()?.listen(addr.into(), params, &self.events).map_err(|e| errno_of(&e))
+    }
+
+    pub(super) fn unlisten(&self, id: ListenerId) {
+        // An error means that the RNIC has gone, and the listener with it.
+        let _ = self.device().map(|device| device.unlisten(id));
+    }
+
+    pub(super) fn connect(&self, dial: Dial) -> Result<CmId, Errno> {
+        let device = self.device()?;
+        let (ird, ord) = depths(device, &dial.param);
+        let mut params = ConnectParams::new(queue_pair(&dial.param)?)
+            .mpa(MpaOptions::new().peer_to_peer(RtrSet::ALL))
+            .reads(ird, ord);
+        if !dial.local.ip().is_unspecified() {
+            params = params.from(IpAddr::V4(*dial.local.ip()));
+        }
+        params.private_data = dial.param.private_data;
+        let remote = SocketAddr::V4(dial.remote);
+        device.connect(remote, params, &self.events).map_err(|e| errno_of(&e))
+    }
+
+    pub(super) fn accept(&self, id: CmId, param: ConnParam) -> Result<(), Errno> {
+        let device = self.device()?;
+        let (ird, ord) = depths(device, &param);
+        let mut params = AcceptParams::new(queue_pair(&param)?).reads(ird, ord);
+        params.private_data = param.private_data;
+        device.accept(id, params).map_err(|e| errno_of(&e))
+    }
+
+    pub(super) fn reject(&self, id: CmId, private_data: Vec<u8>) {
+        // An error means that the RNIC has gone, or the peer.
+        let _ = self.device().map(|device| device.reject(id, private_data));
+    }
+
+    pub(super) fn disconnect(&self, id: CmId) {
+        // As in `reject`.
+        let _ = self.device().map(|device| device.disconnect(id));
+    }
+
+    /// What an event means to the program's ids.
+    pub(super) fn translate(&self, event: CmEvent) -> Option<Happening> {
+        Some(match event {
+            CmEvent::Listening { id } => Happening::Listening { id },
+            CmEvent::ListenFailed { id, error } => {
+                Happening::ListenFailed { id, errno: listen_errno(&error) }
+            }
+            CmEvent::ConnectRequest { id, listener, local, remote, private_data, peer, .. } => {
+                let (SocketAddr::V4(local), SocketAddr::V4(remote)) = (local, remote) else {
+                    self.reject(id, Vec::new());
+                    return None;
+                };
+                let param = self.asked(private_data, peer);
+                Happening::Request { conn: id, listener, local, remote, param }
+            }
+            CmEvent::Established { id, private_data, agreed, local, .. } => {
+                let SocketAddr::V4(local) = local else { return None };
+                let param = granted(private_data, agreed);
+                Happening::Established { conn: id, local, param }
+            }
+            CmEvent::Rejected { id, private_data, peer, .. } => {
+                let (kind, errno) = (EventKind::Rejected, Errno::CONNRESET);
+                let param = self.asked(private_data, peer);
+                Happening::Failed { conn: id, kind, errno, param }
+            }
+            CmEvent::ConnectError { id, error, .. } => {
+                let (kind, errno) = failure(&error);
+                Happening::Failed { conn: id, kind, errno, param: ConnParam::default() }
+            }
+            CmEvent::Disconnected { id, .. } => Happening::Disconnected { conn: id },
+        })
+    }
+
+    /// What a peer asks for. Its ORD is what this side has to take (responder resources), its IRD how many
+    /// Reads this side may have outstanding (initiator depth). MPA revision 1 does not say, so the program
+    /// may have what the device has.
+    fn asked(&self, private_data: Vec<u8>, peer: Option<PeerDepths>) -> ConnParam {
+        let limits = self.device().ok().map(Device::limits);
+        let most = (limits.map_or(0, |l| l.max_ird), limits.map_or(0, |l| l.max_ord));
+        let ord = peer.and_then(|p| p.ord.get()).unwrap_or(most.0);
+        let ird = peer.and_then(|p| p.ird.get()).unwrap_or(most.1);
+        ConnParam {
+            qp_num: 0,
+            private_data,
+            responder_resources: byte(ord.min(most.0)),
+            initiator_depth: byte(ird.min(most.1)),
+        }
+    }
+}
+
+/// Returns true if the event says that the RNIC itself has gone.
+pub(super) fn tells_of_the_end(event: &CmEvent) -> bool {
+    matches!(
+        event,
+        CmEvent::ListenFailed { error: ListenFailure::ControlLost, .. }
+            | CmEvent::ConnectError { error: ConnectFailure::ControlLost, .. }
+            | CmEvent::Disconnected { reason: DisconnectReason::ControlLost, .. }
+    )
+}
+
+fn in_network(ip: Ipv4Addr, ours: Ipv4Addr, bits: u8) -> bool {
+    let mask = u32::MAX.checked_shl(32 - u32::from(bits.min(32))).unwrap_or(0);
+    (u32::from(ip) ^ u32::from(ours)) & mask == 0
+}
+
+fn granted(private_data: Vec<u8>, agreed: Agreed) -> ConnParam {
+    ConnParam {
+        qp_num: 0,
+        private_data,
+        responder_resources: byte(agreed.ird),
+        initiator_depth: byte(agreed.ord),
+    }
+}
+
+/// A depth as the one byte that the ABI has for it.
+fn byte(depth: u16) -> u8 {
+    u8::try_from(depth).unwrap_or(u8::MAX)
+}
+
+/// The IRD and ORD that a program asks for, within what the device has.
+fn depths(device: &Device, param: &ConnParam) -> (u16, u16) {
+    let limits = device.limits();
+    let ird = u16::from(param.responder_resources).min(limits.max_ird);
+    (ird, u16::from(param.initiator_depth).min(limits.max_ord))
+}
+
+fn queue_pair(param: &ConnParam) -> Result<Qp, Errno> {
+    rnic::find_qp(Qpn(param.qp_num)).ok_or(Errno::INVAL)
+}
+
+fn errno_of(error: &DeviceError) -> Errno {
+    match error {
+        DeviceError::Overloaded => Errno::AGAIN,
+        DeviceError::Gone | DeviceError::Socket(_) => Errno::NODEV,
+        DeviceError::TooMany { .. } => Errno::NOMEM,
+        DeviceError::Refused(fault) => match fault.kind {
+            FaultKind::Denied => Errno(libc::EACCES),
+            FaultKind::Busy => Errno::AGAIN,
+            FaultKind::Quota => Errno::NOMEM,
+            _ => Errno::INVAL,
+        },
+        _ => Errno::INVAL,
+    }
+}
+
+fn listen_errno(error: &ListenFailure) -> Errno {
+    use heddle_tcp::ListenError as E;
+    match error {
+        ListenFailure::Worker(E::InUse) => Errno::ADDRINUSE,
+        ListenFailure::Worker(E::NotOurs) | ListenFailure::AddressRemoved => Errno::ADDRNOTAVAIL,
+        ListenFailure::Worker(E::Full) => Errno::NOMEM,
+        ListenFailure::Worker(_) => Errno::INVAL,
+        ListenFailure::Withdrawn => Errno::CONNABORTED,
+        ListenFailure::WorkerLost | ListenFailure::ControlLost => Errno::NODEV,
+    }
+}
+
+/// The event and the error number of a connection that did not come about, as iWARP devices of the kernel
+/// have them: a refusal is `REJECTED`, silence `UNREACHABLE`, all else `CONNECT_ERROR`.
+fn failure(error: &ConnectFailure) -> (EventKind, Errno) {
+    use EventKind::{ConnectError, Rejected, Unreachable};
+    use heddle_cm::RequestError;
+    use heddle_rnic::CloseReason;
+    match error {
+        ConnectFailure::Open(e) | ConnectFailure::Request(RequestError::Connect(e)) => {
+            (ConnectError, open_errno(e))
+        }
+        ConnectFailure::Tcp(reason) => match reason {
+            CloseReason::Refused => (Rejected, Errno::CONNREFUSED),
+            CloseReason::Orderly | CloseReason::Reset => (Rejected, Errno::CONNRESET),
+            CloseReason::TimedOut | CloseReason::WindowShut | CloseReason::Unfinished => {
+                (Unreachable, Errno::TIMEDOUT)
+            }
+            CloseReason::Unreachable => (ConnectError, Errno::HOSTUNREACH),
+            CloseReason::Aborted => (ConnectError, Errno::CONNABORTED),
+            CloseReason::Withdrawn => (ConnectError, Errno::NETUNREACH),
+        },
+        ConnectFailure::PeerClosed
+        | ConnectFailure::Request(RequestError::NoConnection)
+        | ConnectFailure::InfiniBand(_) => (Rejected, Errno::CONNRESET),
+        ConnectFailure::Startup(_) => (ConnectError, Errno::PROTO),
+        ConnectFailure::TimedOut(_) => (Unreachable, Errno::TIMEDOUT),
+        ConnectFailure::Cancelled => (ConnectError, Errno::CONNABORTED),
+        ConnectFailure::Displaced => (ConnectError, Errno::NOMEM),
+        ConnectFailure::Withdrawn => (ConnectError, Errno::NETUNREACH),
+        ConnectFailure::WorkerLost | ConnectFailure::ControlLost => (ConnectError, Errno::NODEV),
+        ConnectFailure::Worker(_) | ConnectFailure::Request(_) => (ConnectError, Errno::INVAL),
+    }
+}
+
+fn open_errno(error: &heddle_tcp::ConnectError) -> Errno {
+    use heddle_tcp::ConnectError as E;
+    match error {
+        E::InvalidRemote => Errno::INVAL,
+        E::Family => Errno::AFNOSUPPORT,
+        E::NoRoute => Errno::NETUNREACH,
+        E::NotOurs => Errno::ADDRNOTAVAIL,
+        E::PortInUse | E::Elsewhere => Errno::ADDRINUSE,
+        E::TooManyConnections | E::TooManyNeighbors => Errno::NOMEM,
+        _ => Errno(libc::EIO),
+    }
+}

@@ -1,0 +1,240 @@
+//! The descriptor that stands for an event channel.
+//!
+//! The program gets the reading end of a pipe, in which one byte lies for each event that waits:
+//!
+//! - The kernel does all that a descriptor has to do. `poll` and `epoll` report the end readable while events
+//!   wait, edge by edge; a read of one byte waits for an event, or not where the program has set
+//!   `O_NONBLOCK`, and ends with a signal as the system call of the real device does. Each byte lets one
+//!   waiting thread go on.
+//! - Duplicates, inheritance and descriptors sent through sockets refer to the same pipe, which its inode
+//!   names. When the last of them is closed the writing end reports an error, and nothing else does.
+//! - A program that writes to the descriptor without going through the hook gets `EBADF`.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{FileType, Mode, OFlags, fcntl_getfl, fcntl_setfl, fstat, open};
+use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd, read};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use super::errno::Errno;
+
+/// Where the writing ends lie: above the descriptors that a program uses with `select`, or closes one by one.
+const HIGH: i32 = 512;
+
+/// Names a pipe among all that this process ever has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    dev: u64,
+    ino: u64,
+}
+
+/// The pipe of a descriptor; `None` for another file, or none.
+pub(super) fn key_of(fd: BorrowedFd<'_>) -> Option<Key> {
+    let stat = fstat(fd).ok()?;
+    let is_pipe = FileType::from_raw_mode(stat.st_mode) == FileType::Fifo;
+    is_pipe.then_some(Key { dev: stat.st_dev, ino: stat.st_ino })
+}
+
+/// The writing end of a pipe.
+#[derive(Debug)]
+pub(super) struct Pipe {
+    write: OwnedFd,
+    key: Key,
+    /// Bytes in the pipe, and those that threads have read for an event that they have not taken yet.
+    bytes: usize,
+}
+
+impl Pipe {
+    /// A new pipe with its reading end, which has the flags that the program opens the device with.
+    ///
+    /// # Errors
+    /// When the system gives no descriptors.
+    pub(super) fn new(nonblocking: bool, cloexec: bool) -> Result<(Pipe, OwnedFd), Errno> {
+        let (given, write) = pipe_with(PipeFlags::CLOEXEC).map_err(errno)?;
+        let write = match fcntl_dupfd_cloexec(&write, HIGH) {
+            Ok(high) => high,
+            // The limit of the process is lower.
+            Err(_) => write,
+        };
+        set_nonblocking(write.as_fd(), true)?;
+        set_nonblocking(given.as_fd(), nonblocking)?;
+        if !cloexec {
+            fcntl_setfd(&given, FdFlags::empty()).map_err(errno)?;
+        }
+        let key = key_of(given.as_fd()).ok_or(Errno(libc::EIO))?;
+        Ok((Pipe { write, key, bytes: 0 }, given))
+    }
+
+    pub(super) fn key(&self) -> Key {
+        self.key
+    }
+
+    /// The writing end, to wait for the error that says that nobody reads any more.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.write.as_fd()
+    }
+
+    /// A thread has read a byte.
+    pub(super) fn byte_read(&mut self) {
+        self.bytes = self.bytes.saturating_sub(1);
+    }
+
+    /// Leaves a byte for each of `events`.
+    pub(super) fn set(&mut self, events: usize) {
+        if self.bytes > events {
+            self.take_back(self.bytes - events);
+        }
+        while self.bytes < events && self.put() {
+            self.bytes += 1;
+        }
+    }
+
+    /// Returns true if no descriptor of the reading end is open any more.
+    pub(super) fn is_closed(&self) -> bool {
+        let mut fds = [PollFd::new(&self.write, PollFlags::empty())];
+        let none = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut fds, Some(&none)).is_ok_and(|n| n == 1)
+            && fds[0].revents().intersects(PollFlags::ERR | PollFlags::NVAL)
+    }
+
+    /// Puts in a byte. A full pipe is readable as it is, so the byte can follow when others were read.
+    fn put(&self) -> bool {
+        // A program that closes descriptors by their numbers may have closed this one, and opened a file at
+        // its number.
+        key_of(self.write.as_fd()) == Some(self.key) && write_quietly(self.write.as_fd())
+    }
+
+    /// Reads bytes of events that the program will never take, as many as other threads have left.
+    fn take_back(&mut self, most: usize) {
+        // The reading end is the program's and may wait; an end of our own does not, and is open for this
+        // moment alone.
+        let path = format!("/proc/self/fd/{}", self.write.as_raw_fd());
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let Ok(end) = open(path, flags, Mode::empty()) else { return };
+        if key_of(end.as_fd()) != Some(self.key) {
+            return;
+        }
+        let mut bytes = vec![0u8; most];
+        if let Ok(n) = read(&end, &mut bytes[..]) {
+            self.bytes -= n;
+        }
+    }
+}
+
+fn errno(e: rustix::io::Errno) -> Errno {
+    Errno(e.raw_os_error())
+}
+
+fn set_nonblocking(fd: BorrowedFd<'_>, on: bool) -> Result<(), Errno> {
+    let mut flags = fcntl_getfl(fd).map_err(errno)?;
+    flags.set(OFlags::NONBLOCK, on);
+    fcntl_setfl(fd, flags).map_err(errno)
+}
+
+/// Writes a byte, and keeps the program from the signal that it would get if nobody reads any more.
+fn write_quietly(fd: BorrowedFd<'_>) -> bool {
+    // SAFETY: signal sets of this frame that the calls fill in, and a byte of it that is written. SIGPIPE is
+    // raised for the calling thread, which takes it back before its mask is what it was. A SIGPIPE that was
+    // blocked and pending before stays.
+    unsafe {
+        let mut pipe: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        let mut pending: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut pipe);
+        libc::sigaddset(&raw mut pipe, libc::SIGPIPE);
+        libc::sigpending(&raw mut pending);
+        let was_pending = libc::sigismember(&raw const pending, libc::SIGPIPE) == 1;
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const pipe, &raw mut before);
+        let byte = [1u8];
+        let written = libc::write(fd.as_raw_fd(), byte.as_ptr().cast(), 1);
+        if written < 0 && Errno::last().0 == libc::EPIPE && !was_pending {
+            let none = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            libc::sigtimedwait(&raw const pipe, std::ptr::null_mut(), &raw const none);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+        written == 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn readable(fd: &OwnedFd) -> bool {
+        let mut fds = [PollFd::new(fd, PollFlags::IN)];
+        let none = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut fds, Some(&none)).unwrap() == 1
+    }
+
+    #[test]
+    fn test_descriptor_is_readable_while_events_wait() {
+        let (mut pipe, given) = Pipe::new(true, true).unwrap();
+        assert!(!readable(&given));
+        pipe.set(3);
+        for left in (0..3).rev() {
+            assert!(readable(&given));
+            assert_eq!(read(&given, &mut [0; 1]), Ok(1));
+            pipe.byte_read();
+            pipe.set(left);
+        }
+        assert!(!readable(&given));
+        pipe.set(5);
+        pipe.set(1);
+        assert_eq!(read(&given, &mut [0; 9]), Ok(1), "events went without being taken");
+    }
+
+    #[test]
+    fn test_byte_that_a_thread_has_read_is_not_taken_from_another() {
+        let (mut pipe, given) = Pipe::new(true, true).unwrap();
+        pipe.set(2);
+        assert_eq!(read(&given, &mut [0; 1]), Ok(1));
+        // Both events go while that thread has not yet looked for one.
+        pipe.set(0);
+        assert!(!readable(&given));
+        pipe.byte_read();
+        pipe.set(1);
+        assert_eq!(read(&given, &mut [0; 9]), Ok(1));
+    }
+
+    #[test]
+    fn test_more_events_than_a_pipe_holds_are_told_in_the_end() {
+        let (mut pipe, given) = Pipe::new(true, true).unwrap();
+        let mut left = 70_000;
+        pipe.set(left);
+        assert!(pipe.bytes < left, "the pipe is full");
+        while left > 0 {
+            assert_eq!(read(&given, &mut [0; 1]), Ok(1), "{left} left");
+            pipe.byte_read();
+            left -= 1;
+            pipe.set(left);
+        }
+        assert!(!readable(&given));
+    }
+
+    #[test]
+    fn test_last_close_is_seen_and_raises_no_signal() {
+        let (mut pipe, given) = Pipe::new(false, true).unwrap();
+        let copy = given.try_clone().unwrap();
+        assert_eq!(key_of(copy.as_fd()), Some(pipe.key()));
+        drop(given);
+        assert!(!pipe.is_closed());
+        drop(copy);
+        assert!(pipe.is_closed());
+        // SAFETY: the default action of the signal would end this test.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+        pipe.set(1);
+        assert_eq!(pipe.bytes, 0);
+    }
+
+    #[test]
+    fn test_flags_are_those_that_the_program_asks_for() {
+        for (nonblocking, cloexec) in [(false, false), (true, true)] {
+            let (_pipe, given) = Pipe::new(nonblocking, cloexec).unwrap();
+            let flags = fcntl_getfl(&given).unwrap();
+            assert_eq!(flags.contains(OFlags::NONBLOCK), nonblocking);
+            let flags = rustix::io::fcntl_getfd(&given).unwrap();
+            assert_eq!(flags.contains(FdFlags::CLOEXEC), cloexec);
+        }
+    }
+}

@@ -1,0 +1,411 @@
+//! The one connection manager of a process: state, descriptors, and the thread that takes the RNIC's reports.
+//!
+//! All threads of the program share one lock, which is held for a command and for a report, never while a
+//! thread waits for an event. The thread `rdma_cm` waits for reports, and for the last close of a channel.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use heddle_verbs::{CmId, EventQueue, ListenerId, Sleeper};
+use rustix::event::epoll;
+
+use super::command::{self, Command, ConnParam, Descriptor, Written};
+use super::device::{self, Rnic};
+use super::errno::Errno;
+use super::memory;
+use super::pipe::{Key, Pipe, key_of};
+use super::reply::{Identity, Reply};
+use super::state::{ChannelId, Dial, Happening, Outcome, Outside, State};
+
+mod fork;
+
+/// Channels that are open: most programs have none, and their writes are not to wait for a lock.
+static OPEN: AtomicUsize = AtomicUsize::new(0);
+static SERVICE: Mutex<Option<Service>> = Mutex::new(None);
+/// A report may have answered a command that waits.
+static REPORTED: Condvar = Condvar::new();
+
+#[derive(Debug)]
+struct Service {
+    state: State,
+    channels: HashMap<ChannelId, Pipe>,
+    by_key: HashMap<Key, ChannelId>,
+    rnic: Rnic,
+    /// Where the thread waits.
+    epoll: OwnedFd,
+    /// The process was forked since the thread was started, and has none.
+    forked: bool,
+}
+
+/// How a write to a channel goes on.
+#[derive(Debug)]
+pub(super) enum Begun {
+    /// The descriptor is not one of ours.
+    Foreign,
+    /// The command is carried out, or refused.
+    Done(Result<(), Errno>),
+    /// The program wants an event: read a byte from the descriptor, then call [`take_event`].
+    Wait {
+        /// The address for the event.
+        response: u64,
+        /// Bytes of room there.
+        room: usize,
+    },
+}
+
+fn lock() -> MutexGuard<'static, Option<Service>> {
+    // A thread that panicked has left no id half made: each step ends with maps that agree, or the id is
+    // reported as unknown.
+    let mut guard = SERVICE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(service) = guard.as_mut().filter(|service| service.forked) {
+        service.revive();
+    }
+    guard
+}
+
+/// Opens a channel and returns the descriptor for the program.
+///
+/// # Errors
+/// When the system gives no descriptors or no thread.
+pub(super) fn open(nonblocking: bool, cloexec: bool) -> Result<OwnedFd, Errno> {
+    let mut guard = lock();
+    let service = match &mut *guard {
+        Some(service) => service,
+        none => none.insert(Service::start()?),
+    };
+    let (pipe, given) = Pipe::new(nonblocking, cloexec)?;
+    let channel = service.state.open();
+    let data = epoll::EventData::new_u64(channel.0);
+    // Errors are reported without being asked for, and nothing else is of interest.
+    let added = epoll::add(&service.epoll, pipe.fd(), data, epoll::EventFlags::empty());
+    if let Err(e) = added {
+        service.close(channel);
+        return Err(Errno(e.raw_os_error()));
+    }
+    service.by_key.insert(pipe.key(), channel);
+    service.channels.insert(channel, pipe);
+    OPEN.fetch_add(1, Ordering::Relaxed);
+    Ok(given)
+}
+
+/// Returns true if the descriptor is one of a channel.
+pub(super) fn is_channel(fd: BorrowedFd<'_>) -> bool {
+    find(fd).is_some()
+}
+
+fn find(fd: BorrowedFd<'_>) -> Option<Key> {
+    if OPEN.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    let key = key_of(fd)?;
+    lock().as_ref()?.by_key.contains_key(&key).then_some(key)
+}
+
+/// Begins what the program has written: `len` bytes at `at`.
+pub(super) fn write(fd: BorrowedFd<'_>, at: u64, len: usize) -> Begun {
+    let Some(key) = find(fd) else { return Begun::Foreign };
+    let written = memory::read(at, len.min(command::MAX_LEN))
+        .and_then(|bytes| command::decode(&bytes, &mut memory::read));
+    match written {
+        Ok(Written { command: Command::GetEvent, response, room }) => {
+            Begun::Wait { response, room }
+        }
+        Ok(written) => Begun::Done(carry_out(key, &written)),
+        Err(e) => Begun::Done(Err(e)),
+    }
+}
+
+fn carry_out(key: Key, written: &Written) -> Result<(), Errno> {
+    let mut guard = lock();
+    let reply = loop {
+        let service = guard.as_mut().ok_or(Errno::INVAL)?;
+        let channel = *service.by_key.get(&key).ok_or(Errno::INVAL)?;
+        match service.handle(channel, written.command.clone())? {
+            Outcome::Done(reply) => break reply,
+            Outcome::Listening(id) => loop {
+                guard = REPORTED.wait(guard).unwrap_or_else(PoisonError::into_inner);
+                let service = guard.as_mut().ok_or(Errno::INVAL)?;
+                if let Some(answer) = service.state.listened(id) {
+                    REPORTED.notify_all();
+                    return answer;
+                }
+            },
+            Outcome::Busy => {
+                guard = REPORTED.wait(guard).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    };
+    let mut bytes = reply.encode();
+    bytes.truncate(written.room);
+    memory::write(written.response, &bytes).inspect_err(|_| {
+        if let Some(service) = guard.as_mut() {
+            service.undo(&reply);
+        }
+    })
+}
+
+/// Gives the program the event of which it has read the byte; `None` when the event has gone meanwhile.
+pub(super) fn take_event(
+    fd: BorrowedFd<'_>,
+    response: u64,
+    room: usize,
+) -> Option<Result<(), Errno>> {
+    let mut guard = lock();
+    let channel = key_of(fd).and_then(|key| guard.as_ref()?.by_key.get(&key).copied());
+    let (Some(service), Some(channel)) = (guard.as_mut(), channel) else {
+        return Some(Err(Errno::INVAL));
+    };
+    if let Some(pipe) = service.channels.get_mut(&channel) {
+        pipe.byte_read();
+    }
+    let taken = match service.handle(channel, Command::GetEvent) {
+        Ok(Outcome::Done(reply)) => {
+            let mut bytes = reply.encode();
+            bytes.truncate(room);
+            let copied = memory::write(response, &bytes);
+            if copied.is_ok() {
+                service.state.delivered(channel);
+            }
+            Some(copied)
+        }
+        Ok(_) | Err(Errno::AGAIN) => None,
+        Err(e) => Some(Err(e)),
+    };
+    service.settle(channel);
+    service.settle_all();
+    taken
+}
+
+/// The program has closed a descriptor: channels that it leaves without one are closed before it goes on.
+pub(super) fn closed(key: Key) {
+    let mut guard = lock();
+    let Some(service) = guard.as_mut() else { return };
+    let Some(&channel) = service.by_key.get(&key) else { return };
+    if service.channels.get(&channel).is_some_and(Pipe::is_closed) {
+        service.close(channel);
+    }
+}
+
+/// The channel of a descriptor that the program is about to close.
+pub(super) fn closing(fd: BorrowedFd<'_>) -> Option<Key> {
+    find(fd)
+}
+
+impl Service {
+    fn start() -> Result<Service, Errno> {
+        fork::watch();
+        let (rnic, epoll) = Service::start_thread()?;
+        Ok(Service {
+            state: State::default(),
+            channels: HashMap::new(),
+            by_key: HashMap::new(),
+            rnic,
+            epoll,
+            forked: false,
+        })
+    }
+
+    /// Starts the thread, and returns what goes through it.
+    fn start_thread() -> Result<(Rnic, OwnedFd), Errno> {
+        let sleeper = Sleeper::with_fd().map_err(|_| Errno(libc::EMFILE))?;
+        let events = EventQueue::new(Some(sleeper.waker()));
+        let new = epoll::create(epoll::CreateFlags::CLOEXEC);
+        let epoll = new.map_err(|e| Errno(e.raw_os_error()))?;
+        let waits = epoll.try_clone().map_err(|_| Errno(libc::EMFILE))?;
+        if let Some(fd) = sleeper.fd() {
+            let added = epoll::add(&epoll, fd, REPORTS, epoll::EventFlags::IN);
+            added.map_err(|e| Errno(e.raw_os_error()))?;
+        }
+        let queue = events.clone();
+        without_signals(|| {
+            thread::Builder::new()
+                .name("rdma_cm".to_owned())
+                .spawn(move || run(&waits, &sleeper, &queue))
+        })
+        .map_err(|_| Errno::AGAIN)?;
+        Ok((Rnic { events, gone: false }, epoll))
+    }
+
+    /// Gives the child of a fork a thread of its own, and takes from its ids what is the parent's.
+    fn revive(&mut self) {
+        // Without descriptors or threads the next call tries again, and nothing is reported until then.
+        let Ok((rnic, epoll)) = Service::start_thread() else { return };
+        // What the parent waits on is left as it is: closing a copy changes nothing there.
+        (self.rnic, self.epoll, self.forked) = (rnic, epoll, false);
+        self.state.forget_device();
+        for (channel, pipe) in &self.channels {
+            let data = epoll::EventData::new_u64(channel.0);
+            // An error means that the child has closed our end; its close is then not noticed.
+            let _ = epoll::add(&self.epoll, pipe.fd(), data, epoll::EventFlags::empty());
+        }
+    }
+
+    /// Runs `f` with the state and all that is outside, and tells the descriptors what has changed.
+    fn with<T>(&mut self, f: impl FnOnce(&mut State, &mut dyn Outside) -> T) -> T {
+        let mut outside = Around { rnic: &self.rnic, by_key: &self.by_key };
+        let done = f(&mut self.state, &mut outside);
+        self.settle_all();
+        done
+    }
+
+    fn handle(&mut self, channel: ChannelId, command: Command) -> Result<Outcome, Errno> {
+        self.with(|state, outside| state.handle(channel, command, outside))
+    }
+
+    fn undo(&mut self, reply: &Reply) {
+        self.with(|state, outside| state.undo(reply, outside));
+    }
+
+    fn report(&mut self, happening: Happening) {
+        self.with(|state, outside| state.handle_event(happening, outside));
+    }
+
+    fn close(&mut self, channel: ChannelId) {
+        if let Some(pipe) = self.channels.remove(&channel) {
+            self.by_key.remove(&pipe.key());
+            OPEN.fetch_sub(1, Ordering::Relaxed);
+            // An error means that the program has closed our end, which is then not waited for any more.
+            let _ = epoll::delete(&self.epoll, pipe.fd());
+        }
+        self.with(|state, outside| state.close(channel, outside));
+    }
+
+    fn settle_all(&mut self) {
+        for channel in self.state.take_changed() {
+            self.settle(channel);
+        }
+    }
+
+    /// Lets a channel's descriptor say how many events wait.
+    fn settle(&mut self, channel: ChannelId) {
+        if let Some(pipe) = self.channels.get_mut(&channel) {
+            pipe.set(self.state.waiting(channel));
+        }
+    }
+}
+
+/// What the state machine sees of the process.
+struct Around<'a> {
+    rnic: &'a Rnic,
+    by_key: &'a HashMap<Key, ChannelId>,
+}
+
+impl Outside for Around<'_> {
+    fn identity(&mut self) -> Option<Identity> {
+        self.rnic.identity()
+    }
+
+    fn has_address(&mut self, ip: Ipv4Addr) -> bool {
+        self.rnic.has_address(ip)
+    }
+
+    fn source_for(&mut self, dst: Ipv4Addr) -> Result<Ipv4Addr, Errno> {
+        self.rnic.source_for(dst)
+    }
+
+    fn random(&mut self) -> u16 {
+        Rnic::random()
+    }
+
+    fn listen(&mut self, addr: SocketAddrV4, backlog: u32) -> Result<ListenerId, Errno> {
+        self.rnic.listen(addr, backlog)
+    }
+
+    fn unlisten(&mut self, id: ListenerId) {
+        self.rnic.unlisten(id);
+    }
+
+    fn connect(&mut self, dial: Dial) -> Result<CmId, Errno> {
+        self.rnic.connect(dial)
+    }
+
+    fn accept(&mut self, id: CmId, param: ConnParam) -> Result<(), Errno> {
+        self.rnic.accept(id, param)
+    }
+
+    fn reject(&mut self, id: CmId, private_data: Vec<u8>) {
+        self.rnic.reject(id, private_data);
+    }
+
+    fn disconnect(&mut self, id: CmId) {
+        self.rnic.disconnect(id);
+    }
+
+    fn channel_of(&mut self, fd: Descriptor) -> Result<ChannelId, Errno> {
+        let fd = super::hook::borrow(fd.0).ok_or(Errno::NOENT)?;
+        if rustix::io::fcntl_getfd(fd).is_err() {
+            return Err(Errno::NOENT);
+        }
+        key_of(fd).and_then(|key| self.by_key.get(&key).copied()).ok_or(Errno::INVAL)
+    }
+}
+
+/// Marks the queue of reports among what the thread waits for; no channel has this number.
+const REPORTS: epoll::EventData = epoll::EventData::new_u64(0);
+
+/// The thread: carries the RNIC's reports to the ids, and closes channels that nobody has open any more.
+fn run(epoll: &OwnedFd, sleeper: &Sleeper, queue: &EventQueue) {
+    thread_local! {
+        static EVENTS: RefCell<Vec<epoll::Event>> = RefCell::new(Vec::with_capacity(16));
+    }
+    loop {
+        let found: Vec<u64> = EVENTS.with_borrow_mut(|events| {
+            events.clear();
+            let spare = rustix::buffer::spare_capacity(events);
+            match epoll::wait(epoll.as_fd(), spare, None) {
+                Ok(_) => events.drain(..).map(|e| e.data.u64()).collect(),
+                // A debugger that attaches ends the wait.
+                Err(rustix::io::Errno::INTR) => Vec::new(),
+                Err(_) => vec![u64::MAX],
+            }
+        });
+        if found == [u64::MAX] {
+            // The program has closed a descriptor that it did not open. Nothing more can be reported.
+            return;
+        }
+        for channel in found {
+            if channel == REPORTS.u64() {
+                take_reports(sleeper, queue);
+            } else if let Some(service) = lock().as_mut() {
+                service.close(ChannelId(channel));
+            }
+        }
+    }
+}
+
+fn take_reports(sleeper: &Sleeper, queue: &EventQueue) {
+    sleeper.clear();
+    while let Some(event) = queue.poll() {
+        let end = device::tells_of_the_end(&event);
+        let mut guard = lock();
+        let Some(service) = guard.as_mut() else { return };
+        if let Some(happening) = service.rnic.translate(event) {
+            service.report(happening);
+        }
+        if end && !service.rnic.gone {
+            service.rnic.gone = true;
+            service.report(Happening::DeviceGone);
+        }
+        drop(guard);
+        REPORTED.notify_all();
+    }
+}
+
+/// Starts a thread that takes no signals: handlers of the program run in its own threads.
+fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+    // SAFETY: signal sets of this frame that the calls fill in; the mask is put back.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        let started = start();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+        started
+    }
+}

@@ -1,0 +1,155 @@
+"""The programs that scripts/interop-verbs runs, and how it knows that each did its work."""
+
+import dataclasses
+import filecmp
+import os
+import re
+import typing
+
+HOST = "127.0.0.1"
+PRELOAD = "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so"
+
+
+@dataclasses.dataclass
+class Run:
+    """One run of a case: its room, its folder, and the port that it may use."""
+
+    room: typing.Any
+    place: typing.Any
+    port: int
+
+    def text(self, name):
+        return (self.place / name).read_text(errors="replace")
+
+
+@dataclasses.dataclass
+class Case:
+    """One or two programs. `server` and `client` give their command lines."""
+
+    name: str
+    client: typing.Callable
+    server: typing.Callable | None = None
+    check: typing.Callable | None = None
+    prepare: typing.Callable | None = None
+    client_env: dict = dataclasses.field(default_factory=dict)
+    server_env: dict = dataclasses.field(default_factory=dict)
+    client_codes: tuple = (0,)
+    server_codes: tuple = (0,)
+    # A server that goes on for ever is ended by the script.
+    server_ends: bool = True
+    runs: int = 50
+    quick: int = 3
+    # Whether it can run beside others: not a program whose port is fixed.
+    mixes: bool = True
+
+
+def says(name, *patterns):
+    """A check that a log matches each pattern."""
+    def check(run):
+        text = run.text(name)
+        missing = [p for p in patterns if not re.search(p, text, re.MULTILINE)]
+        return f"{name} has no {missing[0]!r}:\n{text[-2000:]}" if missing else None
+    return check
+
+
+def silent(run):
+    """A check that no log tells of an error."""
+    for name in ("client.log", "server.log"):
+        text = run.text(name)
+        if found := re.search(r"^.*(error|fail|mismatch|corrupt|unable|couldn't).*$", text, re.MULTILINE | re.IGNORECASE):
+            return f"{name}: {found[0]}"
+    return None
+
+
+def both(*checks):
+    def check(run):
+        return next((wrong for c in checks if (wrong := c(run))), None)
+    return check
+
+
+def rping(name, *options, **more):
+    return Case(f"rping{name}", runs=100, check=more.pop("check", None),
+                server=lambda r: ["rping", "-s", "-a", HOST, "-p", str(r.port), *options],
+                client=lambda r: ["rping", "-c", "-a", HOST, "-p", str(r.port), *options], **more)
+
+
+def pair(name, program, server=(), client=(), check=silent, runs=100, port="-p", host="-s", **more):
+    """A program of rdmacm-utils that is both server and client."""
+    return Case(name, runs=runs, check=check, **more,
+                server=lambda r: [program, port, str(r.port), *server],
+                client=lambda r: [program, port, str(r.port), host, HOST, *client])
+
+
+def perftest(name, program, *options):
+    """A program of perftest. Its table must have a row, with figures above nothing."""
+    def check(run):
+        rows = re.findall(r"^ *(\d+) +(\d+) +([\d.]+) +([\d.]+)", run.text("client.log"), re.MULTILINE)
+        if not rows:
+            return f"no row in the table:\n{run.text('client.log')[-1500:]}"
+        return None if all(float(row[3]) > 0 or float(row[2]) > 0 for row in rows) else f"a row of nothing: {rows}"
+    return Case(f"{program}{name}", check=check,
+                server=lambda r: [program, "-R", "-p", str(r.port), *options],
+                client=lambda r: [program, "-R", "-p", str(r.port), *options, HOST])
+
+
+def make_file(run):
+    """A file of 8 MiB and some to copy."""
+    (run.place / "from").write_bytes(os.urandom((8 << 20) + 123))
+    for name in ("from",):
+        os.chown(run.place / name, run.room.user.pw_uid, run.room.user.pw_gid)
+
+
+def same_file(run):
+    return None if filecmp.cmp(run.place / "from", run.place / "to", shallow=False) else "the copy differs"
+
+
+def sockets(name, server, client, **more):
+    """A program of kernel sockets, which librspreload leads to rsockets."""
+    return Case(name, server=server, client=client, server_env={"LD_PRELOAD": PRELOAD},
+                client_env={"LD_PRELOAD": PRELOAD}, **more)
+
+
+ALL = [
+    Case("ibv_devices", client=lambda r: ["ibv_devices"], check=says("client.log", r"^\s+heddle0\s+[0-9a-f]{16}$")),
+    Case("ibv_devinfo", client=lambda r: ["ibv_devinfo", "-v"],
+         check=says("client.log", r"transport:\s+iWARP", r"state:\s+PORT_ACTIVE", r"link_layer:\s+Ethernet",
+                    r"GID\[ *0\]:\s+::ffff:")),
+    rping("", "-C", "10", "-V"),
+    rping("-large", "-C", "100", "-V", "-S", "20000"),
+    rping("-verbose", "-C", "5", "-v", "-V", check=says("client.log", r"ping data: rdma-ping-4")),
+    pair("ucmatose", "ucmatose", check=says("client.log", r"return status 0")),
+    pair("ucmatose-many", "ucmatose", ("-c", "8", "-C", "50", "-S", "4000"), ("-c", "8", "-C", "50", "-S", "4000"),
+         check=says("client.log", r"return status 0")),
+    pair("ucmatose-migrate", "ucmatose", ("-m",), ("-m",), check=says("client.log", r"return status 0")),
+    pair("rdma_client", "rdma_client", runs=100, check=says("client.log", r"end 0")),
+    pair("rdma_xclient", "rdma_xclient", check=None),
+    pair("cmtime", "cmtime", ("-c", "50"), ("-c", "50")),
+    pair("riostream", "riostream", ("-T", "v"), ("-T", "v")),
+    pair("rstream", "rstream", ("-T", "v", "-I", "20", "-C", "20"), ("-T", "v", "-I", "20", "-C", "20")),
+    pair("rstream-blocking", "rstream", ("-T", "b", "-T", "v", "-I", "20", "-C", "20"),
+         ("-T", "b", "-T", "v", "-I", "20", "-C", "20")),
+    pair("rstream-async", "rstream", ("-T", "a", "-T", "v", "-I", "20", "-C", "20"),
+         ("-T", "a", "-T", "v", "-I", "20", "-C", "20")),
+    pair("rstream-all", "rstream", ("-S", "all", "-T", "v"), ("-S", "all", "-T", "v"), runs=10, quick=1),
+    Case("rcopy", runs=100, prepare=make_file, check=same_file, server_ends=False,
+         server=lambda r: ["rcopy", "-p", str(r.port)],
+         client=lambda r: ["rcopy", str(r.place / "from"), f"{HOST}:{r.place / 'to'}", "-p", str(r.port)]),
+    *[perftest(name, program, *options)
+      for program in ("ib_write_bw", "ib_read_bw", "ib_send_bw")
+      for name, options in (("", ()), ("-all", ("-a", "-n", "100")), ("-16", ("-q", "16", "-n", "1000")),
+                            ("-events", ("-e", "-n", "1000")), ("-both", ("-b", "-n", "1000")))],
+    perftest("-srq", "ib_send_bw", "-r", "64", "--use-srq", "-n", "1000"),
+    *[perftest(name, program, *options)
+      for program in ("ib_write_lat", "ib_read_lat", "ib_send_lat")
+      for name, options in (("", ()), ("-all", ("-a", "-n", "100")))],
+    *[perftest("-events", program, "-e", "-n", "1000") for program in ("ib_read_lat", "ib_send_lat")],
+    *[perftest(name, program, *options)
+      for program in ("ib_atomic_bw", "ib_atomic_lat")
+      for name, options in (("", ()), ("-swap", ("-A", "CMP_AND_SWAP")))],
+    sockets("nc", lambda r: ["sh", "-c", f"nc -l {HOST} {r.port} > to"],
+            lambda r: ["sh", "-c", f"nc -N {HOST} {r.port} < {r.place}/from"],
+            prepare=make_file, check=lambda r: None if filecmp.cmp(r.place / "from", r.room.home / "to", shallow=False)
+            else "what arrived differs", mixes=False),
+    sockets("iperf3", lambda r: ["iperf3", "-s", "-1", "-B", HOST, "-p", str(r.port)],
+            lambda r: ["iperf3", "-c", HOST, "-p", str(r.port), "-t", "1"], check=says("client.log", r"receiver")),
+]
