@@ -90,7 +90,11 @@ impl Lab {
         let until = Instant::now() + PATIENCE;
         while UnixStream::connect(at(role)).is_err() || !memif.exists() {
             let ended = rnic.try_wait().unwrap();
-            assert!(ended.is_none(), "an RNIC has ended: {}", log(&at(&format!("{role}.log"))));
+            assert!(
+                ended.is_none(),
+                "an RNIC has ended ({ended:?}): {}",
+                log(&at(&format!("{role}.log")))
+            );
             assert!(Instant::now() < until, "an RNIC does not come up");
             std::thread::sleep(Duration::from_millis(20));
         }

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use heddle_ibverbs::abi::*;
 use heddle_ibverbs::rnic;
 use heddle_ibverbs::verbs::*;
-use heddle_verbs::{CmEvent, ConnectParams, Connection, Device, EventQueue, Qpn};
+use heddle_iwarp::mpa::frame::RtrSet;
+use heddle_verbs::{CmEvent, ConnectParams, Connection, Device, EventQueue, MpaOptions, Qpn};
 
 use crate::lab::{PATIENCE, PEER, lab};
 
@@ -165,7 +166,9 @@ impl Program {
         // SAFETY: a live queue pair.
         let number = unsafe { (*qp).qp_num };
         let events = EventQueue::new(None);
-        let params = ConnectParams::new(rnic::find_qp(Qpn(number)).unwrap());
+        // Either side may speak first.
+        let either = MpaOptions::new().peer_to_peer(RtrSet::ALL);
+        let params = ConnectParams::new(rnic::find_qp(Qpn(number)).unwrap()).mpa(either);
         own.connect(at, params, &events).unwrap();
         let until = Instant::now() + PATIENCE;
         loop {
