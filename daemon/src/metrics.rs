@@ -116,6 +116,7 @@ fn port(port: &heddle_dataplane::Port, links: Option<History>) -> PortSample {
         name: port.name().into(),
         driver: port.driver().into(),
         caps: port.caps(),
+        inner: port.is_looped(),
         up: link.up,
         mbps: link.mbps,
         link_changes: links.map_or(0, |l| l.changes),

@@ -141,6 +141,8 @@ pub struct PortSample {
     pub driver: String,
     /// What the device does by itself.
     pub caps: PortCaps,
+    /// Whether it is the inner port, which has no link: it joins the RNIC with itself.
+    pub inner: bool,
     /// Whether its link is up.
     pub up: bool,
     /// Speed of the link in Mbit/s; none where there is no such thing.

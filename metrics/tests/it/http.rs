@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use heddle_metrics::{CONTENT_TYPE, Limits, Sample, Source, expose, serve_with};
+use heddle_metrics::{CONTENT_TYPE, Limits, PortSample, Sample, Source, expose, serve_with};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinSet, LocalSet, spawn_local};
@@ -147,6 +147,10 @@ fn test_health_is_lost_with_the_last_link_and_not_with_another() {
         for (port, up) in s.ports.iter_mut().zip(up) {
             port.up = up;
         }
+        // It is up at all times and reaches nobody.
+        let inner =
+            PortSample { name: "inner0".into(), inner: true, up: true, ..Default::default() };
+        s.ports.push(inner);
         s
     };
     for (up, status, text) in [
