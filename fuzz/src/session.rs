@@ -287,7 +287,7 @@ fn ask(session: &mut Session, inbox: &mut Inbox, id: u64, request: &Request) -> 
 }
 
 fn answers(session: &mut Session, id: u64) -> Option<Answer> {
-    while session.has_work() || session.is_preparing() {
+    while session.is_preparing() || session.has_work() {
         session.work();
         std::thread::yield_now();
     }

@@ -60,7 +60,12 @@ impl Work {
         let result = match self.holding.step() {
             Ok(false) => return closer::run(self.lane, move || self.go_on()),
             Ok(true) => Ok(self.holding.finish()),
-            Err(e) => Err(e),
+            Err(e) => {
+                // Gives up what it counts before the session can start the next one, which would take pages
+                // of this one for populated.
+                drop(self.holding);
+                Err(e)
+            }
         };
         tell(&self.told, result, &self.waker);
     }

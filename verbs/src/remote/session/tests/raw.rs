@@ -47,7 +47,8 @@ impl Raw {
 
     /// Does what other threads have prepared.
     pub(super) fn work(&mut self) {
-        while self.session.has_work() || self.session.is_preparing() {
+        // In this order: a job that is done in between has work.
+        while self.session.is_preparing() || self.session.has_work() {
             self.session.work();
             std::thread::yield_now();
         }

@@ -197,6 +197,21 @@ fn test_registration_of_a_hole_or_beyond_the_end_is_refused_and_touches_nothing(
         let kinds = [FaultKind::Invalid, FaultKind::Quota];
         assert!(kinds.contains(&refused.kind), "{off} {n}: {refused:?}");
     }
+    // Each at once after the one before it, which is not released yet.
+    for round in 0..200 {
+        for id in [1, 2, 3] {
+            let line = format!(
+                r#"{{"v":1,"id":{id},"op":"register-mr","args":{{"pd":{pd},"region":{name},"off":0,"len":1,"access":2,"to":0,"qp":null}}}}"#
+            );
+            raw.session.handle(line.as_bytes(), &mut raw.inbox);
+        }
+        raw.work();
+        for _ in 0..3 {
+            let out = raw.session.poll_transmit().unwrap();
+            let answer: Answer = serde_json::from_slice(&out.bytes).unwrap();
+            assert!(answer.error.is_some(), "a hole is registered, round {round}");
+        }
+    }
     assert_eq!(blocks(), before, "the server has filled the client's file");
     assert_eq!(register(&mut raw, (pd, name), PAGE, 2 * PAGE).error, None);
     assert_eq!(
