@@ -229,11 +229,13 @@ impl CompletionChannel {
             return;
         }
         members.lots.swap_remove(i);
-        // Its socket may have held a wake-up that an event of another queue has got instead of its own.
-        let left = self.0.wakeups.forget(number);
+        self.0.wakeups.forget(number);
+        // Events take wake-ups from wherever they are, so the socket may have held one for an event of another
+        // queue. Wake-ups are made anew for the events there are. A worker that has disarmed its queue and has
+        // not woken the channel yet makes it readable once without an event, and no event is without a wake-up.
+        while let Ok(Some(_)) = self.0.wakeups.take_one() {}
         let events = members.list.iter().map(|member| member.events()).sum::<u64>();
-        let rings = if left == 0 && self.0.wakeups.is_readable() { 0 } else { left.max(events) };
-        self.0.wakeups.ring_times(rings);
+        self.0.wakeups.ring_times(events.max(u64::from(members.gone)));
     }
 
     fn members(&self) -> MutexGuard<'_, Members> {
