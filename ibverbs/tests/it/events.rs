@@ -145,7 +145,10 @@ fn test_end_of_a_connection_flushes_requests_and_raises_an_event() {
     while kinds.last() != Some(&IBV_EVENT_QP_FATAL) {
         assert!(is_readable(fd, 60_000), "{kinds:?}");
         if let Ok(mut e) = asynchronous(&program) {
-            assert!(std::ptr::eq(e.element.cast(), qp));
+            // Events of the port come to every context, and name no object of it.
+            if matches!(e.event_type, IBV_EVENT_QP_FATAL | IBV_EVENT_COMM_EST) {
+                assert!(std::ptr::eq(e.element.cast(), qp));
+            }
             kinds.push(e.event_type);
             // SAFETY: fetched, and acknowledged once.
             unsafe { ibv_ack_async_event(&raw mut e) };

@@ -122,6 +122,7 @@ impl Gathering {
         Ok(())
     }
 
+    #[cfg(test)]
     pub(crate) fn is_readable(&self) -> bool {
         let fd = self.epoll.as_fd();
         poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&Timespec::default())) != Ok(0)
