@@ -106,5 +106,5 @@ pub struct verbs_context {
     pub context: ibv_context,
 }
 
-/// Flags of [`ibv_query_qp_data_in_order`](crate::verbs::qp::ibv_query_qp_data_in_order).
+/// Flags of `ibv_query_qp_data_in_order`.
 pub const IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS: c_uint = 1;
