@@ -312,7 +312,9 @@ fn set_option(
         return Err(Errno::INVAL);
     }
     let taken = if level == option::LEVEL_ID { len.min(4) } else { 0 };
-    let mut value = OptionValue::new(&read(at, taken as usize)?);
+    // A value of no bytes lies nowhere: its address may be anything.
+    let bytes = if taken == 0 { Vec::new() } else { read(at, taken as usize)? };
+    let mut value = OptionValue::new(&bytes);
     value.len = len;
     Ok((Command::SetOption { id, level, name, value }, 0))
 }

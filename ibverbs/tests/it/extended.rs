@@ -109,7 +109,6 @@ fn test_requests_are_posted_at_complete_and_completions_are_read_field_by_field(
 }
 
 #[test]
-#[ignore = "fails: an event of the port comes before the one it awaits"]
 fn test_shared_receives_go_to_any_queue_pair_and_their_limit_raises_one_event() {
     let program = Program::start();
     let memory = Memory::new(4096);
@@ -161,7 +160,13 @@ fn test_shared_receives_go_to_any_queue_pair_and_their_limit_raises_one_event() 
             if event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED {
                 break;
             }
-            assert_eq!(event.event_type, IBV_EVENT_COMM_EST);
+            // The port's own, at any time after the device was opened.
+            let of_the_port = [IBV_EVENT_PORT_ACTIVE, IBV_EVENT_GID_CHANGE];
+            assert!(
+                event.event_type == IBV_EVENT_COMM_EST || of_the_port.contains(&event.event_type),
+                "{}",
+                event.event_type
+            );
         }
         assert!(std::ptr::eq(event.element.cast(), srq));
         assert_eq!(ibv_query_srq(srq, &raw mut attr), 0);
