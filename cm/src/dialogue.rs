@@ -38,16 +38,22 @@ impl Default for Protocol {
 }
 
 impl Protocol {
-    pub(crate) fn ask(&self, params: &ConnectTerms) -> Result<Box<dyn Ask>, ParamsError> {
+    /// `inside` tells of a connection of the RNIC with itself.
+    pub(crate) fn ask(
+        &self,
+        params: &ConnectTerms,
+        inside: bool,
+    ) -> Result<Box<dyn Ask>, ParamsError> {
         match self {
-            Protocol::Mpa(options) => mpa::ask(options, params),
+            Protocol::Mpa(options) => mpa::ask(options, params, inside),
             Protocol::InfiniBand => Err(ParamsError::NoInfiniBand),
         }
     }
 
-    pub(crate) fn answer(&self) -> Result<Box<dyn Answer>, ParamsError> {
+    /// As [`ask`](Self::ask).
+    pub(crate) fn answer(&self, inside: bool) -> Result<Box<dyn Answer>, ParamsError> {
         match self {
-            Protocol::Mpa(options) => mpa::answer(options),
+            Protocol::Mpa(options) => mpa::answer(options, inside),
             Protocol::InfiniBand => Err(ParamsError::NoInfiniBand),
         }
     }

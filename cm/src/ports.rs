@@ -100,6 +100,11 @@ impl Ports {
         self.all.get(port).map(|p| p.workers.clone()).unwrap_or_default().map(WorkerId)
     }
 
+    /// Whether a worker is of the inner port.
+    pub(crate) fn is_inside(&self, worker: WorkerId) -> bool {
+        self.inner().is_some_and(|inner| self.all[inner].workers.contains(&worker.0))
+    }
+
     /// The port that has the address. The inner port has those of all, and is named for its own alone.
     pub(crate) fn with_addr(&self, addr: IpAddr) -> Option<usize> {
         self.all.iter().position(|p| p.net.is_ours(addr))

@@ -532,6 +532,11 @@ impl Remote {
     }
 }
 
+/// Whether a run's FPDUs have CRCs.
+pub(crate) fn crc_of(mpa: &MpaOptions, wire: Wire) -> bool {
+    (if wire == Wire::Loop { mpa.crc_inside } else { mpa.crc }) == CrcPolicy::Required
+}
+
 pub(crate) fn report(spec: &BenchSpec, run: &Run, outcome: &Outcome, wire: Wire) -> BenchReport {
     let seconds = outcome.elapsed.as_secs_f64();
     let bytes = outcome.ops * u64::from(run.size);
@@ -543,7 +548,7 @@ pub(crate) fn report(spec: &BenchSpec, run: &Run, outcome: &Outcome, wire: Wire)
         qps: run.qps,
         depth: run.depth,
         mtu: spec.mtu,
-        crc: run.mpa.crc == CrcPolicy::Required,
+        crc: crc_of(&run.mpa, wire),
         wire,
         lcores: Vec::new(),
         sides: 2,

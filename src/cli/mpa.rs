@@ -10,9 +10,10 @@ use super::Failure;
 /// How connections are asked for, and answered.
 #[derive(Debug, clap::Args)]
 pub(crate) struct MpaArgs {
-    /// CRC-32C of each FPDU, as MPA has it: asked for, or left to the peers
-    #[arg(long, value_enum, default_value_t = Switch::On)]
-    crc: Switch,
+    /// CRC-32C of each FPDU, as MPA has it: asked for, or left to the peers [default: on; off inside an RNIC,
+    /// where there is no wire]
+    #[arg(long, value_enum)]
+    crc: Option<Switch>,
     /// MPA revision to ask for (auto: 2, then 1 if the peer knows no other); a server answers in none
     /// higher
     #[arg(long, value_enum, value_name = "1|2|auto", default_value_t = RevisionArg::Two, hide_possible_values = true)]
@@ -95,11 +96,16 @@ impl MpaArgs {
 
     fn options(&self) -> MpaOptions {
         let revision = if self.mpa == RevisionArg::One { Revision::V1 } else { Revision::V2 };
-        let crc = if self.crc == Switch::On { CrcPolicy::Required } else { CrcPolicy::Off };
-        MpaOptions::new()
+        let usual = MpaOptions::new();
+        let crc = self.crc.map(|crc| match crc {
+            Switch::On => CrcPolicy::Required,
+            Switch::Off => CrcPolicy::Off,
+        });
+        usual
             .revision(revision)
             .fall_back(self.mpa == RevisionArg::Auto)
-            .crc(crc)
+            .crc(crc.unwrap_or(usual.crc))
+            .crc_inside(crc.unwrap_or(usual.crc_inside))
             .markers(self.markers)
             .peer_to_peer(self.rtr.map_or(RtrSet::NONE, |r| r.0))
     }
@@ -132,6 +138,7 @@ mod tests {
         for (words, want) in [
             (&[][..], base),
             (&["--crc", "off"], base.crc(CrcPolicy::Off)),
+            (&["--crc", "on"], base.crc_inside(CrcPolicy::Required)),
             (&["--mpa", "1"], base.revision(Revision::V1)),
             (&["--mpa", "auto"], base.fall_back(true)),
             (&["--markers"], base.markers(true)),

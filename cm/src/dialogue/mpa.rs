@@ -29,6 +29,10 @@ pub struct MpaOptions {
     pub fall_back: bool,
     /// Whether CRCs are asked for; they are used when either side asks.
     pub crc: CrcPolicy,
+    /// The same on a connection of the RNIC with itself, by its inner port. Such a connection has no
+    /// wire that could damage anything, and without CRCs its payload goes from memory region to memory
+    /// region by one copy (ADR 20).
+    pub crc_inside: CrcPolicy,
     /// Whether markers are asked for in what the peer sends. What we send has them when the peer
     /// asks.
     pub markers: bool,
@@ -47,13 +51,14 @@ impl Default for MpaOptions {
 }
 
 impl MpaOptions {
-    /// Revision 2 and nothing else, with CRCs, without markers, client-server model, read depths
-    /// exchanged.
+    /// Revision 2 and nothing else, with CRCs but inside the RNIC, without markers, client-server
+    /// model, read depths exchanged.
     pub const fn new() -> MpaOptions {
         MpaOptions {
             revision: Revision::V2,
             fall_back: false,
             crc: CrcPolicy::Required,
+            crc_inside: CrcPolicy::Off,
             markers: false,
             rtr: RtrSet::NONE,
             depths: Depths::Exchanged,
@@ -81,6 +86,13 @@ impl MpaOptions {
         self
     }
 
+    /// With CRCs asked for [inside the RNIC](Self::crc_inside), or not.
+    #[must_use]
+    pub const fn crc_inside(mut self, crc: CrcPolicy) -> MpaOptions {
+        self.crc_inside = crc;
+        self
+    }
+
     /// Asking for [markers](Self::markers), or not.
     #[must_use]
     pub const fn markers(mut self, markers: bool) -> MpaOptions {
@@ -103,10 +115,15 @@ impl MpaOptions {
     }
 }
 
-pub(super) fn ask(o: &MpaOptions, p: &ConnectTerms) -> Result<Box<dyn Ask>, ParamsError> {
+/// A request to a peer, or to a queue pair `inside` the same RNIC.
+pub(super) fn ask(
+    o: &MpaOptions,
+    p: &ConnectTerms,
+    inside: bool,
+) -> Result<Box<dyn Ask>, ParamsError> {
     let config = InitiatorConfig {
         revision: o.revision,
-        crc: o.crc,
+        crc: if inside { o.crc_inside } else { o.crc },
         markers: o.markers,
         ird: p.ird,
         ord: p.ord,
@@ -120,10 +137,11 @@ pub(super) fn ask(o: &MpaOptions, p: &ConnectTerms) -> Result<Box<dyn Ask>, Para
     Ok(Box::new(MpaAsk { initiator: Initiator::new(&config)?, plainer }))
 }
 
-pub(super) fn answer(o: &MpaOptions) -> Result<Box<dyn Answer>, ParamsError> {
+/// An answer to a peer, or to a queue pair `inside` the same RNIC.
+pub(super) fn answer(o: &MpaOptions, inside: bool) -> Result<Box<dyn Answer>, ParamsError> {
     let config = ResponderConfig {
         max_revision: o.revision,
-        crc: o.crc,
+        crc: if inside { o.crc_inside } else { o.crc },
         markers: o.markers,
         rtr: if o.rtr.is_empty() { RtrSet::ALL } else { o.rtr },
     };

@@ -158,7 +158,8 @@ impl ConnectionManager {
     ) -> Result<Admitted, Refusal> {
         let l = self.listeners.get(listener).ok_or(Refusal::NotListening)?;
         let app = l.app;
-        let answer = l.params.protocol.answer().map_err(|_| Refusal::NotListening)?;
+        let inside = self.config.ports.is_inside(worker);
+        let answer = l.params.protocol.answer(inside).map_err(|_| Refusal::NotListening)?;
         if self.is_overfull(app) {
             return Err(Refusal::Events);
         }

@@ -91,7 +91,7 @@ impl ConnectionManager {
             return Err(RequestError::NoWorker);
         }
         // Made for each connection anew; here to see whether it can be.
-        params.protocol.answer()?;
+        params.protocol.answer(false)?;
         for &worker in &workers {
             let (bind, port, backlog) = (bind(addr), addr.port(), params.backlog);
             let order = Order::Listen { token: id.0, addr: bind, port, backlog };
@@ -160,7 +160,7 @@ impl ConnectionManager {
         let has_worker = |port| self.workers_at(port).next().is_some();
         let port = self.config.ports.choose(local, remote.ip(), has_worker)?;
         let worker = self.least_busy(port).ok_or(RequestError::NoWorker)?;
-        let ask = params.protocol.ask(&params)?;
+        let ask = params.protocol.ask(&params, self.config.ports.is_inside(worker))?;
         self.claims.claim(qp.qpn, app, id);
         let link = ConnInfo {
             id,

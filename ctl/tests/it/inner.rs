@@ -12,11 +12,12 @@ use heddle_ctl::{
 };
 use heddle_dataplane::eal::allowed_cpus;
 use heddle_dataplane::{Clock, Eal, IdlePolicy, ManualClock, Naps};
+use heddle_iwarp::mpa::startup::CrcPolicy;
 use heddle_rnic::CloseReason;
 use heddle_tcp::{Addressing, Cidr, ConnectError, ListenError};
 use heddle_verbs::{
     AcceptParams, CmEvent, CmId, ConnectFailure, ConnectParams, CqeStatus, Device, DeviceConfig,
-    DisconnectReason, EventQueue, ListenFailure, ListenParams, RecvWr, SendWr,
+    DisconnectReason, EventQueue, ListenFailure, ListenParams, MpaOptions, RecvWr, SendWr,
 };
 
 use crate::common::{End, MS, eal, name};
@@ -100,15 +101,37 @@ impl Own {
     }
 
     fn connect(&self, app: usize, to: &str, end: &End, events: &EventQueue) -> CmId {
-        self.apps[app].connect(at(to), ConnectParams::new(end.qp.clone()), events).unwrap()
+        self.connect_by(MpaOptions::new(), app, to, end, events)
+    }
+
+    fn connect_by(
+        &self,
+        options: MpaOptions,
+        app: usize,
+        to: &str,
+        end: &End,
+        events: &EventQueue,
+    ) -> CmId {
+        let params = ConnectParams::new(end.qp.clone()).mpa(options);
+        self.apps[app].connect(at(to), params, events).unwrap()
     }
 
     /// A connection of application `from` to a listener of application `to`: ends, names and events,
     /// the active side's first.
-    fn pair(&mut self, (from, to): (usize, usize), addr: &str, listener: &EventQueue) -> [Side; 2] {
+    fn pair(&mut self, fromto: (usize, usize), addr: &str, listener: &EventQueue) -> [Side; 2] {
+        self.pair_by(MpaOptions::new(), fromto, addr, listener)
+    }
+
+    fn pair_by(
+        &mut self,
+        options: MpaOptions,
+        (from, to): (usize, usize),
+        addr: &str,
+        listener: &EventQueue,
+    ) -> [Side; 2] {
         let ends = [from, to].map(|app| End::on(&self.apps[app], 64));
         let events = [EventQueue::new(None), EventQueue::new(None)];
-        let id = self.connect(from, addr, &ends[0], &events[0]);
+        let id = self.connect_by(options, from, addr, &ends[0], &events[0]);
         let CmEvent::ConnectRequest { id: asked, remote, .. } = self.event(listener) else {
             panic!("a request")
         };
@@ -181,6 +204,30 @@ fn test_two_applications_of_an_rnic_without_a_port_connect_at_every_worker() {
         assert_eq!((c.stack.tx_arp_requests, c.stack.tx_arp_announcements), (0, 0));
     }
     drop(conns);
+}
+
+/// Without CRCs FPDUs are handed over; whoever asks for CRCs inside has them, over frames.
+#[test]
+fn test_crcs_are_left_out_inside_unless_either_side_asks_for_them_there() {
+    let usual = MpaOptions::new();
+    let asking = usual.crc_inside(CrcPolicy::Required);
+    let outside = usual.crc(CrcPolicy::Off);
+    for (connects, listens, crc) in [
+        (usual, usual, false),
+        (outside, outside, false),
+        (asking, usual, true),
+        (usual, asking, true),
+        (asking, asking, true),
+    ] {
+        let mut own = Own::private(1);
+        let listener = own.listen(1, "127.0.0.1:7174", ListenParams::default().mpa(listens));
+        let sides = own.pair_by(connects, (0, 1), "127.0.0.1:7174", &listener);
+        own.exchange(&sides, 5);
+        let workers = own.rnic.snapshot().workers;
+        let c = workers[0].counters.as_ref().unwrap();
+        let (handed, sent) = (c.rnic.handed_fpdus, c.rnic.tx_fpdus);
+        assert_eq!((handed == 0, sent == 0), (crc, !crc), "{connects:?} {listens:?}");
+    }
 }
 
 #[test]

@@ -18,13 +18,13 @@
 
 use std::path::Path;
 
-use heddle_iwarp::mpa::startup::CrcPolicy;
 use heddle_rpc::Counters;
 use serde::{Deserialize, Serialize};
 
 use super::RpcRun;
 use super::load::LoadOutcome;
 use super::program::Call;
+use crate::embedded::crc_of;
 use crate::latency::Latency;
 use crate::report::{BenchReport, ReportError, align, write_json_of};
 use crate::spec::{BenchSpec, Mode, Size, Wire};
@@ -128,7 +128,7 @@ impl RpcReport {
             qps: run.qps,
             depth: run.depth,
             mtu: spec.mtu,
-            crc: run.mpa.crc == CrcPolicy::Required,
+            crc: crc_of(&run.mpa, wire),
             wire,
             lcores: lcores.to_vec(),
             seconds: outcome.elapsed.as_secs_f64(),

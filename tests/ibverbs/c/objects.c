@@ -8,13 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CHECK(what)                                                                                \
-	do {                                                                                       \
-		if (!(what)) {                                                                     \
-			fprintf(stderr, "%s:%d: %s (errno %d)\n", __FILE__, __LINE__, #what, errno); \
-			exit(1);                                                                   \
-		}                                                                                  \
-	} while (0)
+#include "check.h"
 
 /* A null result, and this errno. */
 #define REFUSED(what, error)                \
