@@ -7,7 +7,7 @@ use crate::lab::lab;
 use crate::{c, names};
 
 fn run(name: &str) {
-    let source = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c")).join(name);
+    let source = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/ibverbs/c")).join(name);
     let dir = tempfile::tempdir().unwrap();
     let library = names::library();
     // Ours has the names that the program binds; the file to link with is the distribution's.
@@ -24,4 +24,9 @@ fn run(name: &str) {
 #[test]
 fn test_program_in_c_makes_uses_and_destroys_every_kind_of_object() {
     run("objects.c");
+}
+
+#[test]
+fn test_threads_that_wait_for_events_can_be_cancelled_and_lose_what_they_wait_for() {
+    run("waiting.c");
 }

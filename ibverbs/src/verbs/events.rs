@@ -16,7 +16,7 @@ use super::cq::{self, CqObject};
 use super::device::Context;
 use super::qp::QpObject;
 use super::srq::SrqObject;
-use super::{errno, guarded};
+use super::{cancel, errno, guarded};
 use crate::abi::{
     IBV_EVENT_COMM_EST, IBV_EVENT_CQ_ERR, IBV_EVENT_DEVICE_FATAL, IBV_EVENT_GID_CHANGE,
     IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_LAST_WQE_REACHED,
@@ -232,37 +232,46 @@ unsafe fn events_of<'a>(event: &ibv_async_event) -> Option<&'a cq::Events> {
 
 /// The next event of a context; waits for it unless the program has set `O_NONBLOCK`.
 ///
+/// A thread may be cancelled while it waits: no value of this frame is dropped then.
+///
 /// # Safety
-/// The C contract: `event` can be written.
+/// The C contract: `context` is open until an event is there, `event` can be written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ibv_get_async_event(
+pub unsafe extern "C-unwind" fn ibv_get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> c_int {
-    guarded(-1, || {
-        // SAFETY: the C contract.
-        let queue = &unsafe { Context::of(context) }.events.0;
-        loop {
-            let mut count = [0u8; 8];
-            let fd = queue.count.as_raw_fd();
-            // SAFETY: reads into a live array. `errno` says why it fails.
-            let got = unsafe { libc::read(fd, count.as_mut_ptr().cast(), count.len()) };
-            if got != 8 {
-                return -1;
-            }
-            let mut events = queue.events();
-            // An event that was forgotten is still counted.
-            if let Some(Event(found)) = events.pop_front() {
-                // SAFETY: an object takes its events out of the queue, with its lock, before it is freed.
-                if let Some(counts) = unsafe { events_of(&found) } {
-                    counts.fetched();
-                }
-                // SAFETY: the C contract.
-                unsafe { event.write(found) };
-                return 0;
-            }
+    loop {
+        let mut count = [0u8; 8];
+        // SAFETY: the C contract, and a live array. `errno` says why it fails.
+        let got =
+            unsafe { cancel::read((*context).async_fd, count.as_mut_ptr().cast(), count.len()) };
+        if got != 8 {
+            return -1;
         }
-    })
+        // SAFETY: the C contract.
+        if guarded(false, || unsafe { take(context, event) }) {
+            return 0;
+        }
+    }
+}
+
+/// Takes the next event of a context, unless it was forgotten, which leaves it counted.
+///
+/// # Safety
+/// The C contract: `context` is open, `event` can be written.
+unsafe fn take(context: *mut ibv_context, event: *mut ibv_async_event) -> bool {
+    // SAFETY: the C contract.
+    let queue = &unsafe { Context::of(context) }.events.0;
+    let mut events = queue.events();
+    let Some(Event(found)) = events.pop_front() else { return false };
+    // SAFETY: an object takes its events out of the queue, with its lock, before it is freed.
+    if let Some(counts) = unsafe { events_of(&found) } {
+        counts.fetched();
+    }
+    // SAFETY: the C contract.
+    unsafe { event.write(found) };
+    true
 }
 
 /// Acknowledges an event, without which its object cannot be destroyed.

@@ -13,7 +13,7 @@ use libc::{EINVAL, ENOMEM, EOPNOTSUPP};
 
 use super::post::{self, MAX_INLINE, MAX_SGES};
 use super::qp::QpObject;
-use super::{guarded, mw};
+use super::{caught, mw};
 use crate::abi::{
     IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, IBV_QP_EX_WITH_BIND_MW,
     IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE,
@@ -156,7 +156,7 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
 }
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
-    let posted = guarded(libc::EIO, || {
+    let posted = caught(libc::EIO, || {
         // SAFETY: the C contract.
         let object = unsafe { QpObject::of(qp.cast()) };
         // SAFETY: this thread has the lock.
@@ -194,7 +194,7 @@ fn post_described(object: &QpObject, batch: &Batch, described: &Described) -> Re
 /// # Safety
 /// The C contract.
 unsafe fn begin(qp: *mut ibv_qp_ex, what: impl FnOnce(bool) -> What) {
-    guarded((), || {
+    caught((), || {
         // SAFETY: the C contract: the program sets these words before each request.
         let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
         // SAFETY: the C contract.
@@ -311,7 +311,7 @@ unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
-    guarded((), || {
+    caught((), || {
         // SAFETY: the C contract.
         let Some(batch) = (unsafe { batch(qp) }) else { return };
         let first = batch.sges.len();
@@ -342,7 +342,7 @@ unsafe extern "C" fn wr_set_inline_data_list(
     count: usize,
     list: *const ibv_data_buf,
 ) {
-    guarded((), || {
+    caught((), || {
         // SAFETY: the C contract.
         let Some(batch) = (unsafe { batch(qp) }) else { return };
         let first = batch.inline.len();
