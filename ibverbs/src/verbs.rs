@@ -17,11 +17,13 @@
 //! | `post`, `wr` | work requests, in lists and one by one |
 //! | `flush` | requests that are posted to a queue pair whose connection is over |
 //! | `events` | asynchronous events |
+//! | `cancel` | threads that the program ends while they are here |
 //! | `kern` | what the distribution's `librdmacm` asks of this library |
 //! | `fork`, `strings`, `rates` | `ibv_fork_init`; numbers as text, rates as numbers |
 //! | `absent`, `private`, `old` | names that iWARP, this library or this decade has nothing behind |
 
 mod absent;
+mod cancel;
 mod channel;
 mod cq;
 mod cq_ex;
@@ -63,9 +65,15 @@ pub use srq::*;
 pub use state::*;
 pub use strings::*;
 
-/// Runs the body of an exported function; a panic in it becomes `failed` and `EIO`, since nothing may unwind into
-/// a caller written in C.
+/// Runs the body of an exported function that may wait; a panic in it becomes `failed` and `EIO`, since nothing may
+/// unwind into a caller written in C, and the thread is not cancelled before it is done.
 fn guarded<T>(failed: T, body: impl FnOnce() -> T) -> T {
+    let _off = cancel::Off::new();
+    caught(failed, body)
+}
+
+/// The same of a function that waits for nothing, where nobody is cancelled.
+fn caught<T>(failed: T, body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
         errno::set(libc::EIO);
         failed

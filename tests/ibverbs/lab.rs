@@ -32,21 +32,9 @@ pub(crate) fn lab() -> &'static Lab {
     })
 }
 
-/// The program, built if it is not up to date, with the features that the whole workspace asks for; or another one, to
-/// see what that does.
+/// The program; or another one, to see what that does.
 fn heddle() -> PathBuf {
-    if let Some(other) = std::env::var_os("HEDDLE") {
-        return other.into();
-    }
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-    cargo.args(["build", "--quiet", "--offline", "--workspace", "--bin", "heddle"]);
-    if !cfg!(debug_assertions) {
-        cargo.arg("--release");
-    }
-    assert!(cargo.status().unwrap().success(), "the program is not built");
-    let test = std::env::current_exe().unwrap();
-    test.ancestors().nth(2).unwrap().join("heddle")
+    std::env::var_os("HEDDLE").unwrap_or_else(|| env!("CARGO_BIN_EXE_heddle").into()).into()
 }
 
 impl Lab {
@@ -61,12 +49,13 @@ impl Lab {
     }
 
     fn start(&mut self, role: &str, address: &str) {
-        static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
         let at = |name: &str| self.dir.path().join(name);
         let memif = at("memif");
         let vdev = format!("net_memif0,role={role},socket={},socket-abstract=no", memif.display());
-        let mut c = Command::new(PROGRAM.get_or_init(heddle));
+        let mut c = Command::new(heddle());
         c.args(["serve", "--vdev", &vdev, "--ip", &format!("{address}/24")]);
+        // Tests share a small machine with others.
+        c.args(["--idle", "backoff"]);
         c.args(["--listen", &format!("{address}:9=sink")]);
         c.arg("--socket").arg(at(role));
         c.stdin(Stdio::null()).stdout(Stdio::null());

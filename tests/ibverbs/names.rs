@@ -10,16 +10,30 @@ pub(crate) fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
         let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/build-ibverbs");
-        let out = Command::new(script).args(["--debug", "--out"]).arg(&dir).output().unwrap();
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/build-ibverbs");
+        let mut link = Command::new(script);
+        let out = link.arg("--archive").arg(archive()).arg("--out").arg(&dir).output().unwrap();
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
         dir
     })
 }
 
+/// The static library of the crate that this test is linked with: cargo has made both at once, or after one
+/// that it made with other features.
+fn archive() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let files = test.parent().unwrap().read_dir().unwrap().map(|file| file.unwrap().path());
+    let made = |file: &PathBuf| file.metadata().and_then(|m| m.modified()).unwrap();
+    let is_ours = |file: &PathBuf| {
+        let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.starts_with("libheddle_ibverbs") && name.ends_with(".a")
+    };
+    files.filter(is_ours).max_by_key(made).expect("cargo has made a static library")
+}
+
 /// The lines of a list beside this test, without its comments.
 fn list(name: &str) -> BTreeSet<String> {
-    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/names")).join(name);
+    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/ibverbs/names")).join(name);
     let text = std::fs::read_to_string(path).unwrap();
     text.lines().filter(|line| !line.starts_with('#')).map(String::from).collect()
 }

@@ -15,7 +15,7 @@ use heddle_ibverbs::ucma::reply::{Ends, Event, Identity, Reply};
 use crate::c;
 
 fn program(dir: &Path) -> std::path::PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/ucma.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ibverbs/ucma.c");
     c::compile(&source, dir, &["-D_GNU_SOURCE"])
 }
 
