@@ -111,9 +111,9 @@ pub fn memory_for(spec: &BenchSpec) -> usize {
 /// Memory for queues that one side needs for all runs of a specification.
 pub fn queues_for(spec: &BenchSpec) -> usize {
     let depth = spec.sizes.iter().map(|s| spec.depth_for(s)).max().unwrap_or(1) as usize;
-    // A request takes 64 octets. The client's send queue holds two of each operation and two more,
-    // the server's receive queue as many, rounded up to a power of two.
-    let qp = 64 * (4 * depth + 32);
+    // A request has room for 128 octets, a receive for 64. The client's send queue holds two of each
+    // operation and two more, the server's receive queue as many, rounded up to a power of two.
+    let qp = 64 * (3 * 4 * depth + 96);
     // The same memory again for a finished run, and the completion queues.
     2 * spec.qps as usize * qp + (16 << 20)
 }

@@ -144,7 +144,10 @@ impl Rings {
     fn new(init: &QpInit) -> Rings {
         let data = usize::from(init.max_send_sge) * 2;
         let data = data.max(usize::from(init.max_inline).div_ceil(8));
-        let sq = layout::blocks(opcode::WRITE, data) as u64 * u64::from(init.sq_depth);
+        // An Atomic Operation and immediate data take the longest head, and a queue holds its depth of whatever
+        // is posted.
+        let longest = layout::blocks(opcode::WRITE_IMMEDIATE, data) as u64;
+        let sq = longest * u64::from(init.sq_depth);
         let rq = layout::blocks(opcode::RECV, usize::from(init.max_recv_sge) * 2) as u64;
         let rq = if init.srq.is_some() { 1 } else { rq * u64::from(init.rq_depth) };
         Rings { sq: sq.next_power_of_two(), rq: rq.next_power_of_two() }

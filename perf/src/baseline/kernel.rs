@@ -164,12 +164,13 @@ mod tests {
             [only, only]
         });
         for wait in [Wait::Blocking, Wait::Spinning] {
-            let p = PingPong { wait, size: 8, duration: Duration::from_millis(50), cores };
-            let l = p.run().unwrap();
-            assert!(
-                l.count > 0 && l.min > 0 && l.min <= l.p50 && l.p50 <= l.max,
-                "{wait:?}: {l:?}"
-            );
+            // Whoever has the processors may not give them to two threads within a few milliseconds.
+            let l = (0..8)
+                .map(|n| Duration::from_millis(50 << n))
+                .map(|duration| PingPong { wait, size: 8, duration, cores }.run().unwrap())
+                .find(|l| l.count > 0)
+                .unwrap_or_else(|| panic!("no round trip in six seconds: {wait:?}"));
+            assert!(l.min > 0 && l.min <= l.p50 && l.p50 <= l.max, "{wait:?}: {l:?}");
         }
     }
 
