@@ -24,7 +24,7 @@
 //!
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use heddle_verbs::Region;
 
@@ -124,6 +124,16 @@ pub fn share(addr: usize, len: usize) -> Result<Shared, i32> {
             Err(refusal.errno)
         }
     }
+}
+
+/// Runs `f` while no pages are being converted; `None` when some are, or a thread forks, at this moment.
+pub(crate) fn still<T>(f: impl FnOnce() -> T) -> Option<T> {
+    let _state = match state().try_lock() {
+        Ok(state) => state,
+        Err(TryLockError::Poisoned(e)) => e.into_inner(),
+        Err(TryLockError::WouldBlock) => return None,
+    };
+    Some(f())
 }
 
 /// Uses new files for what is shared from here on: for a process that opens another device, since a file can

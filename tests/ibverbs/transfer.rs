@@ -120,6 +120,54 @@ fn test_operations_move_data_and_complete_with_their_opcodes() {
     }
 }
 
+/// As perftest asks for them: one piece, nothing inline.
+#[test]
+fn test_send_queue_takes_its_depth_of_atomic_operations() {
+    for depth in [1, 8] {
+        let program = Program::start();
+        let memory = Memory::new(4096);
+        let mr = program.register(&memory, ALL);
+        let cq = program.cq(64, null_mut());
+        let mut init = program.init(cq);
+        init.cap.max_send_wr = depth;
+        (init.cap.max_send_sge, init.cap.max_inline_data) = (1, 0);
+        let qp = program.qp(&mut init);
+        let peer = program.connect(qp);
+        let theirs = peer.connection.alloc_mr(4096, peer_access()).unwrap();
+        // SAFETY: a live region.
+        let lkey = unsafe { (*mr).lkey };
+        let mut pieces = [ibv_sge { addr: memory.addr(0), length: 8, lkey }];
+        let mut list: Vec<_> = (0..depth)
+            .map(|n| {
+                let mut wr = request(n.into(), IBV_WR_ATOMIC_FETCH_AND_ADD, &mut pieces);
+                wr.wr.atomic = ibv_send_wr_atomic {
+                    remote_addr: theirs.to(),
+                    compare_add: 1,
+                    swap: 0,
+                    rkey: theirs.stag().0,
+                };
+                wr
+            })
+            .collect();
+        for at in 1..list.len() {
+            list[at - 1].next = &raw mut list[at];
+        }
+        assert_eq!(program.send(qp, &mut list[0]), 0);
+        let done = program.poll(cq, list.len());
+        assert!(done.iter().map(|wc| wc.wr_id).eq(0..u64::from(depth)), "{done:?}");
+        assert!(done.iter().all(|wc| wc.status == IBV_WC_SUCCESS), "{done:?}");
+        let mut now = [0; 8];
+        theirs.read(0, &mut now);
+        assert_eq!(u64::from_ne_bytes(now), u64::from(depth));
+        // SAFETY: the C contract is kept.
+        unsafe {
+            assert_eq!(ibv_destroy_qp(qp), 0);
+            assert_eq!(ibv_destroy_cq(cq), 0);
+            assert_eq!(ibv_dereg_mr(mr), 0);
+        }
+    }
+}
+
 #[test]
 fn test_refused_request_of_a_list_is_named_and_those_before_it_are_posted() {
     let program = Program::start();

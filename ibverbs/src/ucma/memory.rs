@@ -2,8 +2,19 @@
 //!
 //! The kernel answers a bad address with `EFAULT`. A library that read one would crash the program, so bytes
 //! are copied by system calls that check addresses; where a sandbox forbids these, the address is trusted.
+//!
+//! Another thread may be sharing the page with the RNIC at this moment. These calls find it guarded then, or write
+//! into the page that is about to be replaced; so they are made while no conversion is under way.
+
+use std::time::Duration;
 
 use super::errno::Errno;
+use crate::memory;
+
+/// Times that a conversion is waited for, and how long each: it takes milliseconds. Whoever forks waits for the lock
+/// that our caller has, so this ends.
+const TRIES: usize = 1000;
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// Copies `len` bytes from an address of this process.
 ///
@@ -31,6 +42,16 @@ enum Way {
 
 /// Copies between `ours`, of which `len` bytes are live, and the address `at`.
 fn copy(at: u64, ours: *mut u8, len: usize, way: Way) -> Result<(), Errno> {
+    for _ in 0..TRIES {
+        if let Some(copied) = memory::still(|| try_copy(at, ours, len, way)) {
+            return copied;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    try_copy(at, ours, len, way)
+}
+
+fn try_copy(at: u64, ours: *mut u8, len: usize, way: Way) -> Result<(), Errno> {
     if len == 0 {
         return Ok(());
     }
@@ -68,6 +89,36 @@ fn copy(at: u64, ours: *mut u8, len: usize, way: Way) -> Result<(), Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn test_bytes_reach_a_page_that_another_thread_shares_meanwhile() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        // SAFETY: nothing else in this test's process reads the environment yet.
+        unsafe { std::env::set_var(memory::GUARD, "mprotect") };
+        let page = vec![0u64; 2 * 4096 / 8];
+        let start = page.as_ptr().expose_provenance().next_multiple_of(4096);
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    drop(memory::share(start, 64).unwrap());
+                }
+            });
+            let at = start as u64 + 512;
+            let mut wrong = None;
+            for n in 0..3000u64 {
+                let written = write(at, &n.to_ne_bytes());
+                let there = read(at, 8);
+                if (&written, &there) != (&Ok(()), &Ok(n.to_ne_bytes().to_vec())) {
+                    wrong = Some((n, written, there));
+                    break;
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+            assert_eq!(wrong, None);
+        });
+        std::hint::black_box(&page);
+    }
 
     #[test]
     fn test_bytes_are_copied_and_bad_addresses_refused() {

@@ -71,6 +71,11 @@ impl QpObject {
     }
 }
 
+/// Bytes that every send queue takes inline, whatever its program asks for. Devices of the kernel give more than is
+/// asked for, and programs have come to count on it: `rdma_xclient` asks for nothing and posts 16. A ring has room for
+/// these beside the longest head.
+const INLINE: u32 = 64;
+
 /// What the RNIC is to make, and what the program is told of it: at least what it asked for.
 fn capacities(asked: &ibv_qp_cap, shared: bool) -> Result<ibv_qp_cap, i32> {
     let fits = |n: u32| u16::try_from(n).is_ok();
@@ -82,7 +87,7 @@ fn capacities(asked: &ibv_qp_cap, shared: bool) -> Result<ibv_qp_cap, i32> {
         max_recv_wr: if shared { 0 } else { asked.max_recv_wr.max(1) },
         max_send_sge: asked.max_send_sge.max(1),
         max_recv_sge: if shared { 0 } else { asked.max_recv_sge.max(1) },
-        max_inline_data: asked.max_inline_data,
+        max_inline_data: asked.max_inline_data.max(INLINE),
     })
 }
 
