@@ -3,12 +3,14 @@
 
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use heddle_ibverbs::ucma::command::{ConnParam, Descriptor, Written, decode};
 use heddle_ibverbs::ucma::errno::Errno;
 use heddle_ibverbs::ucma::number::{EventKind, command as number};
 use heddle_ibverbs::ucma::reply::{Identity, Reply};
-use heddle_ibverbs::ucma::state::{ChannelId, Dial, Happening, Outcome, Outside, State};
+use heddle_ibverbs::ucma::state::{ChannelId, Dial, Happening, Outcome, Outside, Reserved, State};
 use heddle_verbs::{CmId, ListenerId};
 
 use crate::Seeds;
@@ -27,6 +29,16 @@ struct Rnic {
     next: u64,
     refuses: bool,
     channels: Vec<ChannelId>,
+    /// Addresses that it keeps.
+    kept: Arc<AtomicUsize>,
+}
+
+struct Kept(Arc<AtomicUsize>);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
 }
 
 impl Rnic {
@@ -53,7 +65,20 @@ impl Outside for Rnic {
         0
     }
 
-    fn listen(&mut self, _: SocketAddrV4, backlog: u32) -> Result<ListenerId, Errno> {
+    fn reserve(&mut self, addr: SocketAddrV4) -> Result<(Reserved, u16), Errno> {
+        let name = self.name()?;
+        let chosen = 49_152 + u16::try_from(name % 1000).unwrap_or(0);
+        let port = if addr.port() == 0 { chosen } else { addr.port() };
+        self.kept.fetch_add(1, Relaxed);
+        Ok((Reserved::new(Kept(self.kept.clone())), port))
+    }
+
+    fn listen(
+        &mut self,
+        _: SocketAddrV4,
+        _: Option<&Reserved>,
+        backlog: u32,
+    ) -> Result<ListenerId, Errno> {
         assert!((1..=1024).contains(&backlog));
         let id = ListenerId(self.name()?);
         self.listeners.insert(id);
@@ -273,6 +298,7 @@ pub fn run(data: &[u8]) -> bool {
     }
     assert_eq!(p.state.ids(), 0, "ids are left");
     assert!(p.rnic.listeners.is_empty(), "listeners are left");
+    assert_eq!(p.rnic.kept.load(Relaxed), 0, "addresses are left");
     p.done
 }
 

@@ -7,16 +7,16 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use heddle_iwarp::mpa::frame::RtrSet;
 use heddle_socket::FaultKind;
 use heddle_verbs::{
-    AcceptParams, Agreed, CmEvent, CmId, ConnectFailure, ConnectParams, Device, DeviceError,
-    DisconnectReason, EventQueue, ListenFailure, ListenParams, ListenerId, MpaOptions, PeerDepths,
-    Qp, Qpn,
+    AcceptParams, Agreed, BoundAddr, CmEvent, CmId, ConnectFailure, ConnectParams, Device,
+    DeviceError, DisconnectReason, EventQueue, ListenFailure, ListenParams, ListenerId, MpaOptions,
+    PeerDepths, Qp, Qpn, ReserveError,
 };
 
 use super::command::ConnParam;
 use super::errno::Errno;
 use super::number::EventKind;
 use super::reply::Identity;
-use super::state::{Dial, Happening};
+use super::state::{Dial, Happening, Reserved};
 use crate::rnic;
 
 /// The number of a device that the kernel does not know: librdmacm then goes by the GUID.
@@ -73,10 +73,26 @@ impl Rnic {
         u16::from_ne_bytes([bytes[0], bytes[1]])
     }
 
-    pub(super) fn listen(&self, addr: SocketAddrV4, backlog: u32) -> Result<ListenerId, Errno> {
+    pub(super) fn reserve(&self, addr: SocketAddrV4) -> Result<(Reserved, u16), Errno> {
+        let bound = self.device()?.reserve_addr(addr.into()).map_err(|e| errno_of(&e))?;
+        let port = bound.addr().port();
+        Ok((Reserved::new(bound), port))
+    }
+
+    pub(super) fn listen(
+        &self,
+        addr: SocketAddrV4,
+        reserved: Option<&Reserved>,
+        backlog: u32,
+    ) -> Result<ListenerId, Errno> {
         let backlog = usize::try_from(backlog).unwrap_or(usize::MAX);
         let params = ListenParams { backlog, ..ListenParams::default() };
-        self.device()?.listen(addr.into(), params, &self.events).map_err(|e| errno_of(&e))
+        let device = self.device()?;
+        let listener = match reserved.and_then(Reserved::held::<BoundAddr>) {
+            Some(at) => device.listen_at(at, params, &self.events),
+            None => device.listen(addr.into(), params, &self.events),
+        };
+        listener.map_err(|e| errno_of(&e))
     }
 
     pub(super) fn unlisten(&self, id: ListenerId) {
@@ -211,6 +227,8 @@ fn errno_of(error: &DeviceError) -> Errno {
         DeviceError::Overloaded => Errno::AGAIN,
         DeviceError::Gone | DeviceError::Socket(_) => Errno::NODEV,
         DeviceError::TooMany { .. } => Errno::NOMEM,
+        DeviceError::Address(_, ReserveError::InUse) => Errno::ADDRINUSE,
+        DeviceError::Address(..) => Errno::ADDRNOTAVAIL,
         DeviceError::Refused(fault) => match fault.kind {
             FaultKind::Denied => Errno(libc::EACCES),
             FaultKind::Busy => Errno::AGAIN,

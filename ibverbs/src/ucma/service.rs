@@ -20,7 +20,7 @@ use super::errno::Errno;
 use super::memory;
 use super::pipe::{Key, Pipe, key_of};
 use super::reply::{Identity, Reply};
-use super::state::{ChannelId, Dial, Happening, Outcome, Outside, State};
+use super::state::{ChannelId, Dial, Happening, Outcome, Outside, Reserved, State};
 
 mod fork;
 
@@ -312,8 +312,17 @@ impl Outside for Around<'_> {
         Rnic::random()
     }
 
-    fn listen(&mut self, addr: SocketAddrV4, backlog: u32) -> Result<ListenerId, Errno> {
-        self.rnic.listen(addr, backlog)
+    fn reserve(&mut self, addr: SocketAddrV4) -> Result<(Reserved, u16), Errno> {
+        self.rnic.reserve(addr)
+    }
+
+    fn listen(
+        &mut self,
+        addr: SocketAddrV4,
+        reserved: Option<&Reserved>,
+        backlog: u32,
+    ) -> Result<ListenerId, Errno> {
+        self.rnic.listen(addr, reserved, backlog)
     }
 
     fn unlisten(&mut self, id: ListenerId) {

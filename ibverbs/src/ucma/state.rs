@@ -18,7 +18,9 @@
 //! device are refused before. Events of an id lie in the queue of its channel until the program takes them,
 //! and go with the id when the program destroys it. Nothing is ever reported about an id that is gone.
 
+use std::any::Any;
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use heddle_verbs::{CmId, ListenerId};
@@ -51,6 +53,27 @@ pub struct Dial {
     pub param: ConnParam,
 }
 
+/// An address and port that the RNIC keeps for an id, given back when it is dropped.
+pub struct Reserved(Box<dyn Any + Send>);
+
+impl Reserved {
+    /// Whatever the RNIC has for it.
+    pub fn new(held: impl Any + Send) -> Reserved {
+        Reserved(Box::new(held))
+    }
+
+    /// That again.
+    pub fn held<T: Any>(&self) -> Option<&T> {
+        self.0.downcast_ref()
+    }
+}
+
+impl fmt::Debug for Reserved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Reserved")
+    }
+}
+
 /// What the state machine needs of the RNIC and of the process.
 pub trait Outside {
     /// The device, if there is one.
@@ -68,11 +91,22 @@ pub trait Outside {
     /// A random number, for ports.
     fn random(&mut self) -> u16;
 
+    /// Keeps an address and port for a listener; with port 0 one that nobody has.
+    ///
+    /// # Errors
+    /// [`Errno::NODEV`] when there is no RNIC to ask; otherwise why nobody may listen there.
+    fn reserve(&mut self, addr: SocketAddrV4) -> Result<(Reserved, u16), Errno>;
+
     /// Listens; [`Happening::Listening`] or [`Happening::ListenFailed`] follows.
     ///
     /// # Errors
     /// The RNIC refuses at once.
-    fn listen(&mut self, addr: SocketAddrV4, backlog: u32) -> Result<ListenerId, Errno>;
+    fn listen(
+        &mut self,
+        addr: SocketAddrV4,
+        reserved: Option<&Reserved>,
+        backlog: u32,
+    ) -> Result<ListenerId, Errno>;
 
     /// Stops listening.
     fn unlisten(&mut self, id: ListenerId);
@@ -170,6 +204,8 @@ struct Id {
     device: Option<Identity>,
     /// The port is entered in [`State::ports`].
     port: Option<u16>,
+    /// What the RNIC keeps for it.
+    reserved: Option<Reserved>,
     reuse: bool,
     /// An IPv6 wildcard is IPv6's alone; `None` until the program or the first bind says.
     af_only: Option<bool>,
@@ -194,6 +230,7 @@ impl Id {
             dst: None,
             device: None,
             port: None,
+            reserved: None,
             reuse: false,
             af_only: None,
             conn: None,

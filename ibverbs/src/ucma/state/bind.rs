@@ -3,10 +3,12 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use super::super::address::{Address, in_family, on_wire};
-use super::{ChannelId, ConnParam, Errno, EventKind, Id, Outside, Phase, State};
+use super::{ChannelId, ConnParam, Errno, EventKind, Id, Outside, Phase, Reserved, State};
 
 /// Ports that an id gets when its program does not choose: those that Linux gives.
 const EPHEMERAL: std::ops::Range<u16> = 32768..61000;
+/// Ports that the RNIC is asked for at most.
+const TRIES: usize = 16;
 /// Connect requests that wait for the program to take them, unless it asks for fewer.
 const MAX_BACKLOG: u32 = 1024;
 
@@ -39,7 +41,60 @@ impl State {
         outside: &mut dyn Outside,
     ) -> Result<(), Errno> {
         let addr = ip_of(addr)?.ok_or(Errno::INVAL)?;
-        self.bind_to(n, addr, outside)
+        self.bind_reserving(n, addr, outside)
+    }
+
+    /// Binds an id that may come to listen: no other program gets its port from here on, and the RNIC is known before
+    /// the program tells anybody the port. `qperf` tells its client before it listens, which then takes no longer than
+    /// a kernel takes for it.
+    fn bind_reserving(
+        &mut self,
+        n: u32,
+        addr: SocketAddr,
+        outside: &mut dyn Outside,
+    ) -> Result<(), Errno> {
+        let mut result = Err(Errno::ADDRINUSE);
+        // The RNIC may choose a port that an id of this program has, of which it does not know.
+        for _ in 0..if addr.port() == 0 { TRIES } else { 1 } {
+            let reserved = self.reserve(n, addr, outside)?;
+            let port = reserved.as_ref().map_or(addr.port(), |(_, port)| *port);
+            result = self.bind_to(n, SocketAddr::new(addr.ip(), port), outside);
+            if result.is_ok() {
+                let id = self.ids.get_mut(&n).ok_or(Errno::NOENT)?;
+                id.reserved = reserved.map(|(reserved, _)| reserved);
+            }
+            if result != Err(Errno::ADDRINUSE) {
+                break;
+            }
+        }
+        result
+    }
+
+    /// Has the RNIC keep the address, unless the id cannot be bound there anyway, or shares it with another of this
+    /// program.
+    fn reserve(
+        &self,
+        n: u32,
+        addr: SocketAddr,
+        outside: &mut dyn Outside,
+    ) -> Result<Option<(Reserved, u16)>, Errno> {
+        let id = self.ids.get(&n).ok_or(Errno::NOENT)?;
+        let Some(wire) = wire_end(addr).filter(|_| id.phase == Phase::Idle) else {
+            return Ok(None);
+        };
+        if !wire.ip().is_unspecified() && !outside.has_address(*wire.ip()) {
+            return Ok(None);
+        }
+        let has_it = |o: &Id| o.reserved.is_some() && o.src.and_then(wire_end) == Some(wire);
+        if wire.port() != 0 && (id.reuse || self.ids.values().any(has_it)) {
+            return Ok(None);
+        }
+        match outside.reserve(wire) {
+            Ok(reserved) => Ok(Some(reserved)),
+            // A wildcard can be bound without an RNIC.
+            Err(Errno::NODEV) => Ok(None),
+            Err(e) => Err(e),
+        }
     }
 
     fn bind_to(
@@ -177,7 +232,7 @@ impl State {
         outside: &mut dyn Outside,
     ) -> Result<(), Errno> {
         if self.ids.get(&n).ok_or(Errno::NOENT)?.phase == Phase::Idle {
-            self.bind_to(n, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), outside)?;
+            self.bind_reserving(n, SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), outside)?;
         }
         let id = self.ids.get(&n).ok_or(Errno::NOENT)?;
         let addr = id.src.filter(|_| id.phase == Phase::Bound).ok_or(Errno::INVAL)?;
@@ -187,7 +242,7 @@ impl State {
         let wire = wire_end(addr).ok_or(Errno::ADDRNOTAVAIL)?;
         let backlog = u32::try_from(backlog).unwrap_or(0);
         let backlog = if (1..=MAX_BACKLOG).contains(&backlog) { backlog } else { MAX_BACKLOG };
-        let listener = outside.listen(wire, backlog)?;
+        let listener = outside.listen(wire, id.reserved.as_ref(), backlog)?;
         self.by_listener.insert(listener, n);
         let id = self.ids.get_mut(&n).ok_or(Errno::NOENT)?;
         (id.listener, id.phase, id.backlog) = (Some(listener), Phase::Starting, backlog);

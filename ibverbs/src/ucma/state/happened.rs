@@ -105,6 +105,7 @@ impl State {
         self.by_conn.clear();
         self.by_listener.clear();
         for id in self.ids.values_mut() {
+            std::mem::forget(id.reserved.take());
             (id.conn, id.listener, id.listened) = (None, None, None);
             id.phase = match id.phase {
                 Phase::Starting | Phase::Listening => Phase::Bound,

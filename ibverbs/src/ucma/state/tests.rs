@@ -2,6 +2,8 @@ use super::super::command::OptionValue;
 use super::super::number::{option, reject};
 use super::super::{address::Address, reply};
 use super::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 mod addresses;
 mod connections;
@@ -31,6 +33,22 @@ pub(super) struct Fake {
     pub(super) channels: Vec<ChannelId>,
     next: u64,
     random: u16,
+    /// The ports that it chooses, in turn; without, it keeps no address.
+    pub(super) reserves: Option<VecDeque<u16>>,
+    /// Ports of other programs.
+    pub(super) taken: Vec<u16>,
+    /// Addresses that it keeps.
+    pub(super) kept: Arc<AtomicUsize>,
+    /// The last listener was at one of these.
+    pub(super) listened_at_kept: bool,
+}
+
+struct Kept(Arc<AtomicUsize>);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
 }
 
 impl Fake {
@@ -65,8 +83,25 @@ impl Outside for Fake {
         self.random
     }
 
-    fn listen(&mut self, addr: SocketAddrV4, backlog: u32) -> Result<ListenerId, Errno> {
+    fn reserve(&mut self, addr: SocketAddrV4) -> Result<(Reserved, u16), Errno> {
+        let Some(next) = self.reserves.as_mut() else { return Err(Errno::NODEV) };
+        let port = match addr.port() {
+            0 => next.pop_front().ok_or(Errno::ADDRNOTAVAIL)?,
+            port if self.taken.contains(&port) => return Err(Errno::ADDRINUSE),
+            port => port,
+        };
+        self.kept.fetch_add(1, Relaxed);
+        Ok((Reserved::new(Kept(self.kept.clone())), port))
+    }
+
+    fn listen(
+        &mut self,
+        addr: SocketAddrV4,
+        reserved: Option<&Reserved>,
+        backlog: u32,
+    ) -> Result<ListenerId, Errno> {
         let id = self.name().map(ListenerId)?;
+        self.listened_at_kept = reserved.and_then(Reserved::held::<Kept>).is_some();
         self.asked.push(Asked::Listen(addr, backlog));
         Ok(id)
     }

@@ -63,6 +63,47 @@ fn test_port_zero_becomes_a_free_port_that_is_told() {
     assert_eq!(ports, [60999, 32771], "the search goes on at the lowest port");
 }
 
+/// From the bind on, and not only where it comes to listen.
+#[test]
+fn test_bound_address_is_kept_by_the_rnic_for_the_listener() {
+    let mut p = Process::new();
+    (p.rnic.reserves, p.rnic.taken) = (Some(VecDeque::new()), vec![81]);
+    let kept = p.rnic.kept.clone();
+    let (id, other) = (p.create(1), p.create(2));
+    p.bind(id, "10.0.0.1:80").unwrap();
+    assert_eq!(kept.load(Relaxed), 1);
+    assert_eq!(p.bind(other, "10.0.0.1:81"), Err(Errno::ADDRINUSE), "of another program");
+    assert_eq!(p.bind(other, "10.0.0.1:80"), Err(Errno::ADDRINUSE), "of this one");
+    assert_eq!(p.bind(other, "10.0.0.2:82"), Err(Errno::NODEV), "not ours");
+    assert_eq!(kept.load(Relaxed), 1);
+    p.listen(id, 1).unwrap();
+    assert!(p.rnic.listened_at_kept);
+    p.destroy(id);
+    assert_eq!(kept.load(Relaxed), 0);
+    // What only connects has a port of the program's.
+    p.resolve(other, "10.0.0.2:7").unwrap();
+    assert_eq!(kept.load(Relaxed), 0);
+}
+
+#[test]
+fn test_port_zero_becomes_one_that_neither_the_rnic_nor_the_program_has() {
+    let mut p = Process::new();
+    p.rnic.random = 40_000 - 32_768;
+    let connects = p.create(1);
+    p.resolve(connects, "10.0.0.2:7").unwrap();
+    assert_eq!(p.ends(connects).src.unwrap().port(), 40_000);
+    p.rnic.reserves = Some([40_000, 40_001].into());
+    let id = p.create(2);
+    p.bind(id, "0.0.0.0:0").unwrap();
+    assert_eq!(p.ends(id).src.unwrap().port(), 40_001);
+    assert_eq!(p.rnic.kept.load(Relaxed), 1, "the other is given back");
+    let none = p.create(3);
+    assert_eq!(p.bind(none, "0.0.0.0:0"), Err(Errno::ADDRNOTAVAIL));
+    // Without an RNIC a wildcard can be bound.
+    p.rnic.reserves = None;
+    p.bind(none, "0.0.0.0:0").unwrap();
+}
+
 #[test]
 fn test_ports_are_shared_by_ids_that_all_ask_for_it_until_one_listens() {
     let mut p = Process::new();
