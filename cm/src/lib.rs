@@ -42,5 +42,5 @@ pub use ib::{IbConfig, IbCounters, IbDatagram, IbPort};
 pub use id::{AppId, CmId, ListenerId, TenantId, WorkerId};
 pub use manager::{CONN_OCTETS, CmGauges, ConnView, ConnectionManager, ListenerView, StartupTimes};
 pub use params::{AcceptTerms, CmConfig, ConnectTerms, DEFAULT_READ_DEPTH, ListenParams, QpSpec};
-pub use ports::{Ports, PortsError};
+pub use ports::{Own, Ports, PortsError};
 pub use request::{Request, RequestError};

@@ -38,8 +38,17 @@ pub enum PortsError {
 #[derive(Clone, Debug)]
 pub struct Ports {
     all: Vec<Port>,
-    /// The inner port is the last; whether 127.0.0.0/8 is the RNIC's too.
-    inner: Option<bool>,
+    /// The inner port is the last.
+    inner: Option<Own>,
+}
+
+/// What an inner port has beside the addresses of the other ports.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Own {
+    /// All of 127.0.0.0/8.
+    pub loopback: bool,
+    /// Others: of this host, say, which other hosts reach by the kernel.
+    pub addrs: Vec<IpAddr>,
 }
 
 #[derive(Clone, Debug)]
@@ -70,13 +79,13 @@ impl Ports {
     }
 
     /// The same with an inner port of so many workers, by which connections to addresses of the RNIC's
-    /// own are made; with `loopback` all of 127.0.0.0/8 is its own too.
+    /// own are made: to those of the ports, and to those of `own`.
     #[must_use]
-    pub fn with_inner(mut self, workers: usize, loopback: bool) -> Ports {
+    pub fn with_inner(mut self, workers: usize, own: Own) -> Ports {
         debug_assert!(self.inner.is_none());
-        let (first, net) = (self.workers(), inside(&self.all, loopback));
+        let (first, net) = (self.workers(), inside(self.all.iter().map(|p| &p.net), &own));
         self.all.push(Port { workers: first..first + workers, net });
-        self.inner = Some(loopback);
+        self.inner = Some(own);
         self
     }
 
@@ -87,7 +96,7 @@ impl Ports {
 
     /// The number of the inner port.
     pub(crate) fn inner(&self) -> Option<usize> {
-        self.inner.map(|_| self.all.len() - 1)
+        self.inner.as_ref().map(|_| self.all.len() - 1)
     }
 
     /// Workers there are, of all ports.
@@ -188,8 +197,8 @@ impl Ports {
             return Err(PortsError::Count { given: nets.len(), ports });
         }
         check(nets.iter())?;
-        if let Some(loopback) = self.inner {
-            nets.push(inside_of(nets.iter(), loopback));
+        if let Some(own) = &self.inner {
+            nets.push(inside(nets.iter(), own));
         }
         let ports = self.all.iter_mut().zip(nets);
         Ok(ports.map(|(p, net)| core::mem::replace(&mut p.net, net)).collect())
@@ -202,12 +211,11 @@ impl Ports {
 }
 
 /// The addresses of an inner port beside these ports.
-fn inside(ports: &[Port], loopback: bool) -> Addressing {
-    inside_of(ports.iter().map(|p| &p.net), loopback)
-}
-
-fn inside_of<'a>(nets: impl Iterator<Item = &'a Addressing>, loopback: bool) -> Addressing {
-    Addressing::inside(nets.flat_map(|n| n.addrs()).map(|c| c.addr()), loopback)
+fn inside<'a>(nets: impl Iterator<Item = &'a Addressing>, own: &Own) -> Addressing {
+    let mut all: Vec<IpAddr> = nets.flat_map(|n| n.addrs()).map(|c| c.addr()).collect();
+    let more = own.addrs.iter().filter(|addr| !all.contains(addr)).copied().collect::<Vec<_>>();
+    all.extend(more);
+    Addressing::inside(all, own.loopback)
 }
 
 fn check<'a>(nets: impl Iterator<Item = &'a Addressing>) -> Result<(), PortsError> {
@@ -304,7 +312,7 @@ pub(crate) mod tests {
 
     #[test]
     fn test_own_addresses_lead_to_the_inner_port_and_nothing_else_does() {
-        let ports = ports().with_inner(2, false);
+        let ports = ports().with_inner(2, Own::default());
         assert_eq!((ports.workers(), ports.inner()), (7, Some(3)));
         assert!(ports.workers_of(3).eq([WorkerId(5), WorkerId(6)]));
         let ip = |s: &str| s.parse::<IpAddr>().unwrap();
@@ -335,21 +343,26 @@ pub(crate) mod tests {
     /// A private RNIC is an inner port and no other.
     #[test]
     fn test_rnic_without_a_port_has_what_is_inside_alone() {
-        let private = Ports::new(Vec::new()).unwrap().with_inner(1, true);
         let ip = |s: &str| s.parse::<IpAddr>().unwrap();
-        for ours in ["127.0.0.1", "127.1.2.3"] {
+        let own = Own { loopback: true, addrs: vec![ip("192.0.2.7")] };
+        let private = Ports::new(Vec::new()).unwrap().with_inner(1, own);
+        for ours in ["127.0.0.1", "127.1.2.3", "192.0.2.7"] {
             assert_eq!(private.with_addr(ip(ours)), Some(0));
             assert_eq!(private.choose(None, ip(ours), |_| true), Ok(0));
         }
+        assert_eq!(private.choose(Some(ip("127.0.0.1")), ip("192.0.2.7"), |_| true), Ok(0));
         let no = |e: ConnectError| Err(RequestError::Connect(e));
-        assert_eq!(private.choose(None, ip("10.0.0.1"), |_| true), no(ConnectError::NoRoute));
+        // Another host of the network of an own address is as far as any.
+        for beyond in ["10.0.0.1", "192.0.2.8"] {
+            assert_eq!(private.choose(None, ip(beyond), |_| true), no(ConnectError::NoRoute));
+        }
         let local = Some(ip("127.0.0.1"));
         assert_eq!(private.choose(local, ip("10.0.0.1"), |_| true), no(ConnectError::NotOurs));
     }
 
     #[test]
     fn test_addresses_of_the_inner_port_follow_those_of_the_others() {
-        let mut ports = Ports::one(1, net(&["10.0.0.1/24"], &[])).with_inner(1, false);
+        let mut ports = Ports::one(1, net(&["10.0.0.1/24"], &[])).with_inner(1, Own::default());
         let new = net(&["10.0.0.7/24"], &[]);
         let before = ports.replace(vec![new]).unwrap();
         assert_eq!(before.len(), 2, "what the inner one had is told too");

@@ -250,7 +250,7 @@ fn check(ports: &[OpenPort], inner: Option<&InnerSetup>) -> Result<Ports, OpenEr
     }
     let mut ports = Ports::new(all)?;
     if let Some(inner) = inner {
-        ports = ports.with_inner(inner.port()?.workers, inner.loopback);
+        ports = ports.with_inner(inner.port()?.workers, inner.own.clone());
     }
     match ports.workers() {
         n if n > MAX_WORKERS => Err(OpenError::Workers(n)),

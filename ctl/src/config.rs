@@ -4,7 +4,7 @@ use core::net::IpAddr;
 use core::time::Duration;
 
 use heddle_base::Seed;
-use heddle_cm::PortsError;
+use heddle_cm::{Own, PortsError};
 use heddle_dataplane::{Clock, FaultConfig, LcoreError, MempoolError, PortError};
 use heddle_rnic::RnicConfig;
 use heddle_tcp::{AddrError, Addressing, Cidr, ConnConfig, PeerLimit, Route, SpreadError};
@@ -102,7 +102,7 @@ impl Default for RnicSetup {
 
 /// The inner port of an RNIC: it has the addresses of all ports, and whatever its workers send comes back
 /// to the worker that sends it. See ADR 19.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InnerSetup {
     /// Workers, at least 1. Both ends of a connection are at one of them.
     pub workers: usize,
@@ -110,21 +110,26 @@ pub struct InnerSetup {
     pub mtu: u16,
     /// Frames in its pool, for each worker.
     pub frames: u32,
-    /// Whether all of 127.0.0.0/8 is the RNIC's own, besides the addresses of its ports.
-    pub loopback: bool,
+    /// What is the RNIC's own besides the addresses of its ports.
+    pub own: Own,
 }
 
 impl Default for InnerSetup {
     /// One worker, an MTU of 32 KiB, 1,024 frames, and addresses of ports alone.
     fn default() -> InnerSetup {
-        InnerSetup { workers: 1, mtu: 32 << 10, frames: 1024, loopback: false }
+        InnerSetup { workers: 1, mtu: 32 << 10, frames: 1024, own: Own::default() }
     }
 }
 
 impl InnerSetup {
+    /// The usual one, with all of 127.0.0.0/8.
+    pub fn loopback() -> InnerSetup {
+        InnerSetup { own: Own { loopback: true, ..Own::default() }, ..InnerSetup::default() }
+    }
+
     /// What is the same for all ports.
     pub(crate) fn port(&self) -> Result<PortSetup, OpenError> {
-        let InnerSetup { workers, mtu, frames, loopback: _ } = *self;
+        let InnerSetup { workers, mtu, frames, own: _ } = *self;
         if !(576..=65_000).contains(&mtu) {
             return Err(OpenError::InnerMtu(mtu));
         }
@@ -358,7 +363,7 @@ impl EndpointConfig {
             fpdu_stall: self.fpdu_stall,
             infiniband: self.infiniband,
             ib_keepalive: self.ib_keepalive,
-            inner: self.inner,
+            inner: self.inner.clone(),
         }
     }
 

@@ -174,7 +174,7 @@ fn setup(config: &Config) -> RnicSetup {
         queues: (config.memory.queues as usize) << 20,
         infiniband: config.infiniband,
         ib_keepalive: config.ib_keepalive,
-        inner: Some(config.inner),
+        inner: Some(config.inner.clone()),
         max_regions: config.regions(),
         tcp: ConnConfig { keepalive: config.keepalive, ..setup.tcp },
         ..setup

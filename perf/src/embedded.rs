@@ -200,7 +200,7 @@ impl Pair {
             queues: 2 * queues_for(spec),
             max_conns: 2 * spec.qps as usize + 16,
             tcp: ConnConfig { time_wait: Duration::from_millis(10), ..ConnConfig::default() },
-            inner: Some(InnerSetup { loopback: true, ..InnerSetup::default() }),
+            inner: Some(InnerSetup::loopback()),
             ..RnicSetup::with_seed(Seed::from_u64(spec.faults.seed))
         };
         let rnic = Endpoint::assemble(eal, Vec::new(), &setup)?;

@@ -56,8 +56,8 @@ pub(crate) struct Args {
     /// What a worker does when there is nothing to do
     #[arg(long, value_enum, default_value_t = Idle::Spin)]
     idle: Idle,
-    /// The user's own RNIC, for programs on this host: no device, no privileges, addresses 127.0.0.0/8. It
-    /// ends when the last program has gone (heddle run)
+    /// The user's own RNIC, for programs on this host: no device, no privileges, addresses 127.0.0.0/8 and
+    /// those of the host. It ends when the last program has gone (heddle run)
     #[arg(long, conflicts_with_all = PUBLIC)]
     private: bool,
     /// How long a private RNIC stays without a program

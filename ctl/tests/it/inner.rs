@@ -56,7 +56,7 @@ struct Own {
 impl Own {
     /// Without a port.
     fn private(workers: usize) -> Own {
-        Own::with(InnerSetup { workers, loopback: true, ..InnerSetup::default() }, |_| Vec::new())
+        Own::with(InnerSetup { workers, ..InnerSetup::loopback() }, |_| Vec::new())
     }
 
     fn with(inner: InnerSetup, ports: impl FnOnce(&Eal) -> Vec<OpenPort>) -> Own {
@@ -431,15 +431,15 @@ fn test_rnic_with_neither_a_port_nor_an_inner_one_is_refused_and_so_is_an_odd_in
     let usual = InnerSetup { frames: 255, ..InnerSetup::default() };
     for mtu in [575, 65_001] {
         assert!(
-            matches!(with(InnerSetup { mtu, ..usual }), Some(OpenError::InnerMtu(m)) if m == mtu)
+            matches!(with(InnerSetup { mtu, ..usual.clone() }), Some(OpenError::InnerMtu(m)) if m == mtu)
         );
     }
     for workers in [0, 17] {
-        let refused = with(InnerSetup { workers, ..usual });
+        let refused = with(InnerSetup { workers, ..usual.clone() });
         assert!(matches!(refused, Some(OpenError::InnerWorkers(w)) if w == workers));
     }
     for mtu in [576, 65_000] {
-        assert!(with(InnerSetup { mtu, ..usual }).is_none(), "{mtu}");
+        assert!(with(InnerSetup { mtu, ..usual.clone() }).is_none(), "{mtu}");
     }
 }
 
@@ -448,7 +448,7 @@ fn test_rnic_with_neither_a_port_nor_an_inner_one_is_refused_and_so_is_an_odd_in
 #[test]
 fn test_thread_of_an_rnic_without_a_port_sleeps_until_somebody_rings() {
     let (eal, _turn) = eal();
-    let inner = InnerSetup { loopback: true, ..InnerSetup::default() };
+    let inner = InnerSetup::loopback();
     let rnic = Endpoint::assemble(&eal, Vec::new(), &setup(inner)).unwrap();
     let apps = [app(&rnic), app(&rnic)];
     let naps = Naps { after: Duration::from_micros(100), ..Naps::default() };

@@ -37,7 +37,7 @@ impl Config {
             control: Some(control),
             metrics: None,
             ports: Vec::new(),
-            inner: InnerSetup { loopback: true, ..InnerSetup::default() },
+            inner: InnerSetup::loopback(),
             private: Some(private),
             workers: Workers { lcores: Vec::new(), idle: IdlePolicy::Backoff(naps()) },
             // Programs bring their own; this is for services, of which there are none.

@@ -168,7 +168,7 @@ impl Bed {
                     max_conns,
                     clock: Some(clock.clone()),
                     tcp: *tcp,
-                    inner: Some(InnerSetup { loopback: true, ..InnerSetup::default() }),
+                    inner: Some(InnerSetup::loopback()),
                     ..RnicSetup::with_seed(Seed::from_u64(1))
                 };
                 (Endpoint::assemble(eal, Vec::new(), &setup)?, None, None)

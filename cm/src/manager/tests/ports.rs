@@ -4,7 +4,7 @@ use heddle_tcp::{Addressing, ConnectError};
 
 use super::*;
 use crate::dialogue::{MpaOptions, Protocol};
-use crate::ports::PortsError;
+use crate::ports::{Own, PortsError};
 
 /// Two ports: workers 0 and 1 have 10.0.0.1, and worker 2 has 172.16.0.1 and the way to the world.
 fn nets() -> [Addressing; 2] {
@@ -321,7 +321,7 @@ fn test_a_withdrawn_start_up_fails_and_does_not_fall_back() {
 #[test]
 fn test_rnic_with_an_inner_port_listens_there_too_and_connects_to_itself_by_it() {
     let [a, b] = nets();
-    let ports = Ports::new(vec![(2, a), (1, b)]).unwrap().with_inner(1, false);
+    let ports = Ports::new(vec![(2, a), (1, b)]).unwrap().with_inner(1, Own::default());
     let mut b = Bench::new(CmConfig::new(ports));
     b.listen_at(1, "10.0.0.1:7").unwrap();
     assert_eq!(b.orders(), ["0 Listen", "1 Listen", "3 Listen"]);
