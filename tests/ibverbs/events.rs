@@ -88,6 +88,51 @@ fn test_channel_yields_one_event_for_each_arm_though_the_completion_was_polled()
     }
 }
 
+/// It arms, polls fewer than there are, and waits.
+#[test]
+fn test_program_that_leaves_completions_behind_its_arm_gets_an_event_for_them() {
+    let program = Program::start();
+    let memory = Memory::new(4096);
+    let mr = program.register(&memory, IBV_ACCESS_LOCAL_WRITE);
+    // SAFETY: the C contract is kept.
+    let channel = unsafe { ibv_create_comp_channel(program.context) };
+    // SAFETY: a live channel.
+    let fd = unsafe { (*channel).fd };
+    set_nonblocking(fd);
+    let cq = program.cq(16, channel);
+    let qp = program.qp(&mut program.init(cq));
+    let peer = program.connect(qp);
+    let theirs = peer.connection.alloc_mr(64, heddle_verbs::Access::LOCAL_WRITE).unwrap();
+    // SAFETY: a live region.
+    let lkey = unsafe { (*mr).lkey };
+    for n in 0..3 {
+        let mut sge = ibv_sge { addr: memory.addr(0), length: 64, lkey };
+        program.receive(qp, n, &mut sge);
+    }
+    for n in 0..3 {
+        peer.connection.post_send(&SendWr::send(n, &[theirs.sge(0, 8)])).unwrap();
+        peer.connection.wait(PATIENCE).unwrap();
+    }
+    // What the peer knows to have arrived is there, or is about to be.
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    assert_eq!(event(channel), Err(libc::EAGAIN), "nobody has armed it");
+    arm(&program, cq);
+    assert_eq!(program.poll(cq, 1)[0].wr_id, 0);
+    assert!(is_readable(fd, 60_000));
+    assert_eq!(event(channel), Ok(cq));
+    arm(&program, cq);
+    assert!(program.poll(cq, 2).iter().map(|wc| wc.wr_id).eq(1..3));
+    assert_eq!(event(channel), Err(libc::EAGAIN), "none is left");
+    // SAFETY: the C contract is kept.
+    unsafe {
+        ibv_ack_cq_events(cq, 1);
+        assert_eq!(ibv_destroy_qp(qp), 0);
+        assert_eq!(ibv_destroy_cq(cq), 0);
+        assert_eq!(ibv_destroy_comp_channel(channel), 0);
+        assert_eq!(ibv_dereg_mr(mr), 0);
+    }
+}
+
 /// The next asynchronous event.
 fn asynchronous(program: &Program) -> Result<ibv_async_event, i32> {
     let mut event = ibv_async_event { element: null_mut(), event_type: -1 };

@@ -361,6 +361,17 @@ impl Membership {
         }
     }
 
+    /// See [`Cq::notify_of_rest`](crate::Cq::notify_of_rest).
+    pub(super) fn fire_if_any(&self) {
+        let armed = &self.member.block.words()[at::ARMED];
+        // As in `fire`.
+        let any =
+            armed.compare_exchange(armed::NEXT, armed::NO, Ordering::AcqRel, Ordering::Relaxed);
+        if any.is_ok() {
+            self.channel.0.wakeups.ring();
+        }
+    }
+
     /// Moves the wake-ups of its socket to the bell. A socket that is full loses wake-ups.
     #[cold]
     fn unpile(&self) {
