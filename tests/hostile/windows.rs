@@ -33,11 +33,19 @@ fn test_acks_stay_inside_a_window_that_has_shrunk() {
         // again.
         let half = c.segment(PSH | ACK, c.snd_nxt, &mpa::send(3, &[0; 16])[..20]);
         c.snd_nxt = c.snd_nxt.wrapping_add(20);
+        // The server may have probed for a lost tail before it knew of the window. What it has sent by then comes
+        // before its first acknowledgment.
+        let mut knows = false;
         for _ in 0..10 {
             c.put(&host, &half);
             c.idle(&mut host, Duration::from_millis(100));
             // The peer's stream stays where it is.
             c.rcv_nxt = una;
+            if !knows {
+                let first = c.seen.iter().position(|(_, s)| s.ack == c.snd_nxt);
+                knows = first.is_some();
+                c.seen.drain(..first.unwrap_or(c.seen.len()));
+            }
         }
         let limit = una.wrapping_add(u32::from(window));
         let (inside, beyond): (Vec<_>, Vec<_>) =
