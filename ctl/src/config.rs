@@ -110,7 +110,7 @@ pub struct InnerSetup {
     pub mtu: u16,
     /// Frames in its pool, for each worker.
     pub frames: u32,
-    /// What is the RNIC's own besides the addresses of its ports.
+    /// Addresses that the RNIC has besides those of its ports.
     pub own: Own,
 }
 

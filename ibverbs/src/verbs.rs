@@ -72,7 +72,7 @@ fn guarded<T>(failed: T, body: impl FnOnce() -> T) -> T {
     caught(failed, body)
 }
 
-/// The same of a function that waits for nothing, where nobody is cancelled.
+/// As [`guarded`], for a function that makes no call at which the system cancels a thread.
 fn caught<T>(failed: T, body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
         errno::set(libc::EIO);

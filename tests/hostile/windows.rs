@@ -33,8 +33,8 @@ fn test_acks_stay_inside_a_window_that_has_shrunk() {
         // again.
         let half = c.segment(PSH | ACK, c.snd_nxt, &mpa::send(3, &[0; 16])[..20]);
         c.snd_nxt = c.snd_nxt.wrapping_add(20);
-        // The server may have probed for a lost tail before it knew of the window. What it has sent by then comes
-        // before its first acknowledgment.
+        // The server may have sent a tail loss probe before it knew of the window. Its first acknowledgment of the
+        // half comes behind whatever it had sent.
         let mut knows = false;
         for _ in 0..10 {
             c.put(&host, &half);

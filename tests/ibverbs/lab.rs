@@ -77,7 +77,7 @@ impl Lab {
         });
         let mut rnic = rnic.recv().unwrap();
         let until = Instant::now() + PATIENCE;
-        // One connection: those that a user leaves behind count until the RNIC has looked at them.
+        // The test connects once: the RNIC counts connections that a user leaves behind until it has looked at them.
         while !memif.exists() || UnixStream::connect(at(role)).is_err() {
             let ended = rnic.try_wait().unwrap();
             assert!(

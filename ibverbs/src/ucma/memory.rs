@@ -11,8 +11,8 @@ use std::time::Duration;
 use super::errno::Errno;
 use crate::memory;
 
-/// Times that a conversion is waited for, and how long each: it takes milliseconds. Whoever forks waits for the lock
-/// that our caller has, so this ends.
+/// How often this thread waits for a conversion, which takes milliseconds, and how long each time. It gives up in the
+/// end, because a thread that forks may hold the conversions' lock and wait for the one that our caller has.
 const TRIES: usize = 1000;
 const PAUSE: Duration = Duration::from_millis(1);
 

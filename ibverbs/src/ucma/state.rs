@@ -62,7 +62,7 @@ impl Reserved {
         Reserved(Box::new(held))
     }
 
-    /// That again.
+    /// What [`new`](Self::new) was given.
     pub fn held<T: Any>(&self) -> Option<&T> {
         self.0.downcast_ref()
     }
@@ -91,7 +91,7 @@ pub trait Outside {
     /// A random number, for ports.
     fn random(&mut self) -> u16;
 
-    /// Keeps an address and port for a listener; with port 0 one that nobody has.
+    /// Has the RNIC keep an address and port for a listener; with port 0 it chooses a free one.
     ///
     /// # Errors
     /// [`Errno::NODEV`] when there is no RNIC to ask; otherwise why nobody may listen there.

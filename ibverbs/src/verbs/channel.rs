@@ -149,7 +149,7 @@ fn is_nonblocking(fd: c_int) -> bool {
     flags >= 0 && flags & libc::O_NONBLOCK != 0
 }
 
-/// What a look for an event came to. It holds nothing that a thread would have to drop.
+/// What [`look`] found. A cancelled thread has nothing of it to drop.
 enum Look {
     Found(*mut ibv_cq, *mut c_void),
     Failed(c_int),

@@ -164,7 +164,7 @@ mod tests {
             [only, only]
         });
         for wait in [Wait::Blocking, Wait::Spinning] {
-            // Whoever has the processors may not give them to two threads within a few milliseconds.
+            // The scheduler of a busy machine may run no two of these threads within 50 ms.
             let l = (0..8)
                 .map(|n| Duration::from_millis(50 << n))
                 .map(|duration| PingPong { wait, size: 8, duration, cores }.run().unwrap())
