@@ -24,7 +24,9 @@
 //!
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
 
 use heddle_verbs::Region;
 
@@ -53,6 +55,15 @@ const HUGE: usize = 2 << 20;
 
 /// Bytes that are guarded at a time. Writers wait for less than a millisecond.
 const PIECE: usize = HUGE;
+
+/// How long [`still`] waits.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long a thread sleeps before it looks again whether the lock is free.
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// How often a conversion lets the threads in [`still`] go first, of which none may ever end.
+const TURNS: usize = 200;
 
 /// The variable that chooses the guard: `userfaultfd` (where it is allowed) or `mprotect`.
 pub const GUARD: &str = "HEDDLE_GUARD";
@@ -126,14 +137,24 @@ pub fn share(addr: usize, len: usize) -> Result<Shared, i32> {
     }
 }
 
-/// Runs `f` while no pages are being converted; `None` when some are, or a thread forks, at this moment.
+/// Runs `f` while no pages are being converted. `None` when a conversion or a fork did not end within
+/// [`PATIENCE`]: a thread that forks has the lock, and may wait for one that our caller has.
 pub(crate) fn still<T>(f: impl FnOnce() -> T) -> Option<T> {
-    let _state = match state().try_lock() {
-        Ok(state) => state,
-        Err(TryLockError::Poisoned(e)) => e.into_inner(),
-        Err(TryLockError::WouldBlock) => return None,
-    };
-    Some(f())
+    // Conversions let this thread go first, or one that converts all the time would keep the lock.
+    let _waiting = Waiting::new();
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let _state = match state().try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(e)) => e.into_inner(),
+            Err(TryLockError::WouldBlock) if Instant::now() < until => {
+                std::thread::sleep(PAUSE);
+                continue;
+            }
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        return Some(f());
+    }
 }
 
 /// Uses new files for what is shared from here on: for a process that opens another device, since a file can
@@ -175,7 +196,32 @@ fn state() -> &'static Mutex<State> {
 }
 
 fn lock() -> MutexGuard<'static, State> {
+    for _ in 0..TURNS {
+        if WAITING.load(Ordering::Relaxed) == 0 {
+            break;
+        }
+        std::thread::sleep(PAUSE);
+    }
     state().lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Threads that want the lock in [`still`].
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+
+/// One of [`WAITING`].
+struct Waiting;
+
+impl Waiting {
+    fn new() -> Waiting {
+        WAITING.fetch_add(1, Ordering::Relaxed);
+        Waiting
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        WAITING.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 fn log(text: &str) {

@@ -14,6 +14,7 @@
 use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::ptr;
+use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, Once};
 
 use super::convert::{Job, Kind, convert};
@@ -130,6 +131,8 @@ extern "C" fn in_child() {
     state.forks += 1;
     state.uffd = None;
     state.windows.clear();
+    // The threads that waited are the parent's.
+    super::WAITING.store(0, Ordering::Relaxed);
     drop(state);
 }
 

@@ -6,15 +6,8 @@
 //! Another thread may be sharing the page with the RNIC at this moment. These calls find it guarded then, or write
 //! into the page that is about to be replaced; so they are made while no conversion is under way.
 
-use std::time::Duration;
-
 use super::errno::Errno;
 use crate::memory;
-
-/// How often this thread waits for a conversion, which takes milliseconds, and how long each time. It gives up in the
-/// end, because a thread that forks may hold the conversions' lock and wait for the one that our caller has.
-const TRIES: usize = 1000;
-const PAUSE: Duration = Duration::from_millis(1);
 
 /// Copies `len` bytes from an address of this process.
 ///
@@ -42,13 +35,7 @@ enum Way {
 
 /// Copies between `ours`, of which `len` bytes are live, and the address `at`.
 fn copy(at: u64, ours: *mut u8, len: usize, way: Way) -> Result<(), Errno> {
-    for _ in 0..TRIES {
-        if let Some(copied) = memory::still(|| try_copy(at, ours, len, way)) {
-            return copied;
-        }
-        std::thread::sleep(PAUSE);
-    }
-    try_copy(at, ours, len, way)
+    memory::still(|| try_copy(at, ours, len, way)).unwrap_or_else(|| try_copy(at, ours, len, way))
 }
 
 fn try_copy(at: u64, ours: *mut u8, len: usize, way: Way) -> Result<(), Errno> {
@@ -92,21 +79,24 @@ mod tests {
 
     #[test]
     fn test_bytes_reach_a_page_that_another_thread_shares_meanwhile() {
-        use std::sync::atomic::{AtomicBool, Ordering};
+        use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
         // SAFETY: nothing else in this test's process reads the environment yet.
         unsafe { std::env::set_var(memory::GUARD, "mprotect") };
         let page = vec![0u64; 2 * 4096 / 8];
         let start = page.as_ptr().expose_provenance().next_multiple_of(4096);
-        let stop = AtomicBool::new(false);
+        let (stop, shared) = (AtomicBool::new(false), AtomicUsize::new(0));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
                     drop(memory::share(start, 64).unwrap());
+                    shared.fetch_add(1, Ordering::Relaxed);
                 }
             });
             let at = start as u64 + 512;
             let mut wrong = None;
-            for n in 0..3000u64 {
+            for n in 0..2000u64 {
+                // The other thread begins a conversion meanwhile.
+                std::thread::sleep(std::time::Duration::from_micros(20));
                 let written = write(at, &n.to_ne_bytes());
                 let there = read(at, 8);
                 if (&written, &there) != (&Ok(()), &Ok(n.to_ne_bytes().to_vec())) {
@@ -116,6 +106,8 @@ mod tests {
             }
             stop.store(true, Ordering::Relaxed);
             assert_eq!(wrong, None);
+            let shared = shared.load(Ordering::Relaxed);
+            assert!(shared >= 100, "the page was shared {shared} times only");
         });
         std::hint::black_box(&page);
     }
