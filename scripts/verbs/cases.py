@@ -157,10 +157,9 @@ ALL = [
       for program in ("ib_write_bw", "ib_read_bw", "ib_send_bw")
       for name, options in (("", ()), ("-all", ("-a", "-n", "100")), ("-16", ("-q", "16", "-n", "1000")),
                             ("-both", ("-b", "-n", "1000")))],
-    # It has none for Writes. Over iWARP it has the receiver write credits, and a sender without credits waits for an
-    # event that nothing raises, if all it has sent is done: so there are receives for all.
+    # It has none for Writes. That of ib_send_bw waits for good over iWARP where its receiver is late with a credit
+    # (docs/guide/programs.md).
     perftest("-events", "ib_read_bw", "-e", "-n", "1000"),
-    perftest("-events", "ib_send_bw", "-e", "-n", "1000", "-r", "1024"),
     perftest("-srq", "ib_send_bw", "-r", "64", "--use-srq", "-n", "1000"),
     *[perftest(name, program, *options)
       for program in ("ib_write_lat", "ib_read_lat", "ib_send_lat")
