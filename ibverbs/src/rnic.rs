@@ -6,12 +6,15 @@
 use std::collections::HashMap;
 use std::env;
 use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use heddle_socket::descriptor;
 use heddle_verbs::{Device, DeviceError, Qp, Qpn};
+use rustix::process::{Resource, getrlimit};
 
 pub(crate) mod fork;
 
@@ -55,6 +58,14 @@ pub fn device() -> Result<&'static Device, DeviceError> {
     let device: &'static Device = Box::leak(Box::new(Device::open(socket())?));
     DEVICE.store(std::ptr::from_ref(device).cast_mut(), Ordering::Release);
     Ok(device)
+}
+
+/// Has what this library opens for itself keep out of the numbers that programs expect to get: half of those they may
+/// have, which is more than any program counts on.
+pub fn keep_descriptors_high() {
+    const MOST: RawFd = 512;
+    let may = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    descriptor::keep_from(RawFd::try_from(may / 2).unwrap_or(MOST).min(MOST));
 }
 
 /// The IPv4 addresses of a device, with the leading bits that the hosts of each link share, in the order of the

@@ -18,7 +18,8 @@
 //! * [`document`]: requests, answers, events and faults, as they are for everybody;
 //! * [`wire`]: lines and descriptors through a socket, for either side, with or without waiting;
 //! * [`admin`]: what those ask who look after an appliance;
-//! * [`client`]: the asking side, for programs that wait for each answer.
+//! * [`client`]: the asking side, for programs that wait for each answer;
+//! * [`descriptor`]: where a library keeps descriptors in a program that does not know of them.
 //!
 //! There is no DPDK here, and nothing of the RNIC: programs that only ask need no more than this.
 #![forbid(unsafe_code)]
@@ -26,6 +27,7 @@
 pub mod admin;
 pub mod bounds;
 pub mod client;
+pub mod descriptor;
 pub mod document;
 pub mod wire;
 

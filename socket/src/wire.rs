@@ -24,6 +24,8 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recv, recvmsg, sendmsg,
 };
 
+use crate::descriptor;
+
 /// Most descriptors that come with one document.
 pub const MAX_FDS: usize = 8;
 
@@ -182,7 +184,7 @@ pub fn take(socket: impl AsFd) -> io::Result<Taken> {
     let mut fds = Vec::new();
     for message in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(some) = message {
-            fds.extend(some);
+            fds.extend(some.map(descriptor::aside));
         }
     }
     let lost = message.flags.contains(rustix::net::ReturnFlags::CTRUNC);

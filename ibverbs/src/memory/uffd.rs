@@ -3,6 +3,8 @@
 use std::fs::OpenOptions;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
+use heddle_socket::descriptor::aside;
+
 use super::sys::{self, Errno};
 
 /// Descriptor flag: faults of the kernel itself (in `read(2)` into a guarded page) are errors.
@@ -50,7 +52,7 @@ impl Uffd {
             [(true, new(flags)), (true, by_device(flags)), (false, new(flags | USER_MODE_ONLY))]
         {
             match opened.and_then(agree) {
-                Ok((fd, features)) => return Ok(Uffd { fd, features, is_full }),
+                Ok((fd, features)) => return Ok(Uffd { fd: aside(fd), features, is_full }),
                 Err(e) => refused = e,
             }
         }

@@ -12,15 +12,13 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use heddle_socket::descriptor::aside;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FileType, Mode, OFlags, fcntl_getfl, fcntl_setfl, fstat, open};
-use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd, read};
+use rustix::io::{FdFlags, fcntl_setfd, read};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::errno::Errno;
-
-/// Where the writing ends lie: above the descriptors that a program uses with `select`, or closes one by one.
-const HIGH: i32 = 512;
 
 /// Names a pipe among all that this process ever has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,11 +50,7 @@ impl Pipe {
     /// When the system gives no descriptors.
     pub(super) fn new(nonblocking: bool, cloexec: bool) -> Result<(Pipe, OwnedFd), Errno> {
         let (given, write) = pipe_with(PipeFlags::CLOEXEC).map_err(errno)?;
-        let write = match fcntl_dupfd_cloexec(&write, HIGH) {
-            Ok(high) => high,
-            // The limit of the process is lower.
-            Err(_) => write,
-        };
+        let write = aside(write);
         set_nonblocking(write.as_fd(), true)?;
         set_nonblocking(given.as_fd(), nonblocking)?;
         if !cloexec {

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use heddle_socket::descriptor::aside;
 use heddle_verbs::{CmId, EventQueue, ListenerId, Sleeper};
 use rustix::event::epoll;
 
@@ -215,8 +216,8 @@ impl Service {
         let sleeper = Sleeper::with_fd().map_err(|_| Errno(libc::EMFILE))?;
         let events = EventQueue::new(Some(sleeper.waker()));
         let new = epoll::create(epoll::CreateFlags::CLOEXEC);
-        let epoll = new.map_err(|e| Errno(e.raw_os_error()))?;
-        let waits = epoll.try_clone().map_err(|_| Errno(libc::EMFILE))?;
+        let epoll = aside(new.map_err(|e| Errno(e.raw_os_error()))?);
+        let waits = aside(epoll.try_clone().map_err(|_| Errno(libc::EMFILE))?);
         if let Some(fd) = sleeper.fd() {
             let added = epoll::add(&epoll, fd, REPORTS, epoll::EventFlags::IN);
             added.map_err(|e| Errno(e.raw_os_error()))?;

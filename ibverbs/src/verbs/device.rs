@@ -56,6 +56,7 @@ pub(super) fn put(to: &mut [c_char], text: &str) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_list(num: *mut c_int) -> *mut *mut ibv_device {
     object(|| {
+        rnic::keep_descriptors_high();
         ucma::install();
         // The entry behind the last is null.
         let list = Box::new([the_device(), null_mut()]);

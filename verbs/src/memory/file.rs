@@ -15,6 +15,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
+use heddle_socket::descriptor::aside;
 use rustix::fs::{
     MemfdFlags, Mode, OFlags, SealFlags, SeekFrom, fcntl_add_seals, fcntl_get_seals, fstat,
     fstatfs, ftruncate, memfd_create, open, seek,
@@ -36,6 +37,7 @@ pub(super) fn create(bytes: usize, page: usize) -> std::io::Result<OwnedFd> {
         _ => MemfdFlags::empty(),
     };
     let fd = memfd_create(c"heddle", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | pages)?;
+    let fd = aside(fd);
     ftruncate(&fd, bytes as u64)?;
     fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)?;
     Ok(fd)

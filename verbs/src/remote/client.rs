@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use heddle_cm::AppId;
 use heddle_iwarp::{Pd, Stag};
+use heddle_socket::descriptor::aside;
 use heddle_socket::document::FaultKind;
 
 use super::protocol::{self, Id, NewMr, NewStag, Opened, Request};
@@ -93,7 +94,7 @@ impl Device {
         let socket = UnixStream::connect(path).map_err(|e| {
             DeviceError::Socket(format!("cannot connect to {}: {e}", path.display()))
         })?;
-        Device::open_on(socket, params)
+        Device::open_on(aside(socket.into()).into(), params)
     }
 
     /// The same on a connection there is.

@@ -13,6 +13,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, p
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
+use heddle_socket::descriptor::aside;
+
 use super::drain;
 
 /// Wake-ups taken note of at a time. Any that are left end the next wait.
@@ -49,17 +51,17 @@ pub(crate) struct Gathering {
 impl Gathering {
     /// One whose wake-ups are forgotten together.
     pub(super) fn new() -> io::Result<Gathering> {
-        Gathering::with(EventfdFlags::empty())
-    }
-
-    /// One whose wake-ups are [taken](Gathering::take_one) one by one.
-    pub(crate) fn counting() -> io::Result<Gathering> {
-        Gathering::with(EventfdFlags::SEMAPHORE)
-    }
-
-    fn with(how: EventfdFlags) -> io::Result<Gathering> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | how)?;
+        Gathering::over(aside(epoll), EventfdFlags::empty())
+    }
+
+    /// One whose wake-ups are [taken](Gathering::take_one) one by one, by a program that knows its descriptor.
+    pub(crate) fn counting() -> io::Result<Gathering> {
+        Gathering::over(epoll::create(epoll::CreateFlags::CLOEXEC)?, EventfdFlags::SEMAPHORE)
+    }
+
+    fn over(epoll: OwnedFd, how: EventfdFlags) -> io::Result<Gathering> {
+        let bell = aside(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | how)?);
         epoll::add(&epoll, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
         Ok(Gathering { epoll, bell, far: Mutex::default() })
     }
