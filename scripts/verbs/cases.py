@@ -8,6 +8,8 @@ import re
 import typing
 
 HOST = "127.0.0.1"
+# The host's own address, for programs that look for the device with it.
+OWN = "198.51.100.1"
 PRELOAD = "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so"
 
 
@@ -116,17 +118,24 @@ def job(run):
     return ["--name=job", "--ioengine=rdma", f"--port={run.port}", "--bs=64k", "--size=64m", "--iodepth=16"]
 
 
-def tcp(port):
-    """Whether a program listens at a port of the kernel's own TCP."""
-    return lambda: f":{port:04X} 00000000:0000 0A" in pathlib.Path("/proc/net/tcp").read_text() + \
+def tcp(run, port=None):
+    """Whether a program listens at a port of the kernel's own TCP: that of the case, if not another."""
+    return f":{port or run.port:04X} 00000000:0000 0A" in pathlib.Path("/proc/net/tcp").read_text() + \
         pathlib.Path("/proc/net/tcp6").read_text().replace("00000000" * 4, "00000000")
+
+
+def pingpong(name, *options):
+    """libfabric's own test. Its two ends talk over the kernel's TCP besides."""
+    return Case(f"fi_pingpong-{name}", listens=tcp, check=says("client.log", r"^1m +10 +=10 "),
+                server=lambda r: ["fi_pingpong", "-p", "verbs", "-B", str(r.port), "-c", *options],
+                client=lambda r: ["fi_pingpong", "-p", "verbs", "-P", str(r.port), "-c", *options, OWN])
 
 
 ALL = [
     Case("ibv_devices", client=lambda r: ["ibv_devices"], check=says("client.log", r"^\s+heddle0\s+[0-9a-f]{16}$")),
     Case("ibv_devinfo", client=lambda r: ["ibv_devinfo", "-v"],
          check=says("client.log", r"transport:\s+iWARP", r"state:\s+PORT_ACTIVE", r"link_layer:\s+Ethernet",
-                    r"GID\[ *0\]:\s+(0000:){5}ffff:7f00:0001")),
+                    r"GID\[ *0\]:\s+(0000:){5}ffff:c633:6401", r"GID\[ *1\]:\s+(0000:){5}ffff:7f00:0001")),
     rping("", "-C", "10", "-V"),
     rping("-large", "-C", "100", "-V", "-S", "20000"),
     rping("-verbose", "-C", "5", "-v", "-V", check=says("client.log", r"ping data: rdma-ping-4")),
@@ -177,7 +186,7 @@ ALL = [
             lambda r: ["iperf", "-c", HOST, "-p", str(r.port), "-t", "1"], check=says("client.log", r"bits/sec"),
             server_ends=False),
     # Its other tests with messages, as fio's Sends, send more than there are receives for.
-    Case("qperf", server=lambda r: ["qperf"], server_ends=False, mixes=False, listens=tcp(19765),
+    Case("qperf", server=lambda r: ["qperf"], server_ends=False, mixes=False, listens=lambda r: tcp(r, 19765),
          client=lambda r: ["qperf", "-t", "1", "-cm1", HOST, "rc_lat", "rc_rdma_write_lat", "rc_rdma_read_bw",
                            "rc_rdma_read_lat", "rc_rdma_write_poll_lat", "rc_compare_swap_mr",
                            "rc_fetch_add_mr", "ver_rc_compare_swap", "ver_rc_fetch_add"],
@@ -188,4 +197,9 @@ ALL = [
            client=lambda r, verb=verb: ["fio", *job(r), f"--hostname={HOST}", f"--verb={verb}",
                                         "--rw=write"])
       for verb in ("write", "read")],
+    Case("fi_info", client=lambda r: ["fi_info", "-p", "verbs"],
+         check=says("client.log", r"protocol: FI_PROTO_IWARP", r"^provider: verbs;ofi_rxm")),
+    pingpong("msg", "-e", "msg"),
+    pingpong("rxm", "-e", "rdm"),
+    pingpong("tagged", "-e", "rdm", "-m", "tagged"),
 ]
