@@ -258,7 +258,8 @@ impl WorkerQp {
 
     /// The connection is over. Calls `send` and `recv` with the mark of each request that is posted and
     /// was not taken, in order: they complete as flushed. Nothing is taken after this. Windows and
-    /// fast registrations that are for this queue pair alone end here.
+    /// fast registrations that are for this queue pair alone end here. Once these completions are written, call
+    /// [`close`](WorkerQp::close): posts wait for that.
     pub fn end(&mut self, mut send: impl FnMut(u64, CqeOp), mut recv: impl FnMut(u64)) {
         // Whatever happens from here on, nobody is left to wait for the last mark: see `drop`.
         self.running = true;
@@ -287,11 +288,10 @@ impl WorkerQp {
         while let Ok(Some(wr_id)) = self.take_recv(&mut entry, |wr| wr.wr_id) {
             recv(wr_id);
         }
-        self.close();
     }
 
-    /// Writes down what was taken and takes no more.
-    fn close(&mut self) {
+    /// Writes down what was taken and takes no more. Whoever sees that finds all completions.
+    pub fn close(&mut self) {
         self.give_blocks();
         self.set(at::SQ_FINAL, self.sq.requests());
         self.set(at::RQ_FINAL, self.rq.requests());

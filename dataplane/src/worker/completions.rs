@@ -91,6 +91,7 @@ impl Worker {
                 self.counters.cq_overflows += 1;
             }
         }
+        qp.close();
         self.queues.notify();
     }
 }

@@ -77,6 +77,7 @@ fn test_post_at_the_end_is_flushed_or_refused() {
         });
         let mut flushed = Vec::new();
         worker.end(|wr_id, _| flushed.push(wr_id), |_| ());
+        worker.close();
         drop(worker);
         let (posted, qp) = application.join().unwrap();
         assert_eq!(flushed, if posted { vec![9] } else { Vec::new() });
