@@ -3,6 +3,7 @@
 //! A completion queue has one ring for each worker, so that each ring has one producer, whichever
 //! workers its queue pairs run on. The application takes from them in turn.
 
+mod aside;
 mod channel;
 mod producer;
 #[cfg(test)]
@@ -12,8 +13,9 @@ pub(crate) use channel::Joining;
 pub use channel::{ChannelError, CompletionChannel};
 pub use producer::{CqLink, CqProducer};
 
-use heddle_base::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use heddle_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use heddle_base::sync::{Mutex, MutexGuard};
+use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -80,6 +82,8 @@ struct Inner {
     channel: OnceLock<channel::Membership>,
     ends: Box<[End]>,
     consumer: Mutex<Consumer>,
+    /// Completions that the consumer has set aside, to be read without the lock.
+    aside: AtomicUsize,
     /// Whoever made it is another process.
     attached: bool,
     /// Among those of its application.
@@ -108,6 +112,8 @@ struct Consumer {
     rings: Box<[Entries]>,
     /// Where workers write them, or will.
     newest: Entries,
+    /// Completions that are older than all in the rings.
+    aside: VecDeque<Cqe>,
 }
 
 /// Where the completions of a queue lie: as many for each worker.
@@ -199,7 +205,8 @@ impl Cq {
         };
         let ends = (0..workers).map(end).collect();
         let rings = vec![entries.clone(); workers].into();
-        let consumer = Mutex::new(Consumer { next: 0, rings, newest: entries });
+        let aside = VecDeque::new();
+        let consumer = Mutex::new(Consumer { next: 0, rings, newest: entries, aside });
         let block = Arc::new(block);
         let attached = place.is_none();
         Cq(Arc::new(Inner {
@@ -210,6 +217,7 @@ impl Cq {
             channel: OnceLock::new(),
             ends,
             consumer,
+            aside: AtomicUsize::new(0),
             attached,
             _place: place,
             _owner: owner,
@@ -296,6 +304,9 @@ impl Cq {
     fn poll_one(&self) -> Option<Cqe> {
         loop {
             let mut consumer = self.consumer();
+            if !consumer.aside.is_empty() {
+                return self.0.take_aside(&mut consumer);
+            }
             let raw = self.0.take_one(&mut consumer)?;
             drop(consumer);
             // Every completion a worker of this build writes is one this build knows.
@@ -315,7 +326,7 @@ impl Cq {
     #[inline]
     pub fn is_empty(&self) -> bool {
         let words = self.0.block.words();
-        self.0.ends.iter().all(|end| {
+        let nothing = self.0.ends.iter().all(|end| {
             // Acquire: the head first. It is never beyond the tail, so a tail that is where the head
             // was is where the head is.
             let head = end.head.load(Ordering::Acquire);
@@ -323,7 +334,8 @@ impl Cq {
                 && words
                     .get(end.start + at::TAIL)
                     .is_none_or(|tail| tail.load(Ordering::Acquire) == head)
-        })
+        });
+        nothing && self.0.aside.load(Ordering::Acquire) == 0
     }
 
     /// Asks for one wake-up, and for one event of a [`CompletionChannel`]. Completions that came before are
@@ -515,6 +527,13 @@ impl Inner {
     #[inline]
     fn take(&self, consumer: &mut Consumer, max: usize, mut f: impl FnMut(Cqe)) -> usize {
         let mut done = 0;
+        while !consumer.aside.is_empty()
+            && done < max
+            && let Some(c) = self.take_aside(consumer)
+        {
+            f(c);
+            done += 1;
+        }
         for _ in 0..self.ends.len() {
             let Some((ring, end)) = self.turn(consumer) else { break };
             let (mut at, tail) = self.look(consumer, ring, end);

@@ -33,6 +33,7 @@ use crate::state::QpState;
 use crate::window::Tied;
 
 mod init;
+mod lost;
 
 pub use init::QpInit;
 
@@ -204,6 +205,8 @@ struct Producer {
     retired: u64,
     depth: u64,
     blocks: u64,
+    /// Blocks of the last request; 0 before the first.
+    last: u64,
 }
 
 /// Which words of a queue pair are a queue's.
@@ -242,6 +245,7 @@ impl Producer {
             retired: get(at.retired),
             depth: depth.into(),
             blocks,
+            last: 0,
         }
     }
 
@@ -275,7 +279,8 @@ impl Producer {
         if !self.fits(n) && !self.has_room(header, at, n) {
             return Err(if self.depth == 0 { PostError::SharedReceives } else { PostError::Full });
         }
-        store(ring, self.tail, wr, data);
+        store(ring, self.tail, wr.behind(self.last), data);
+        self.last = n;
         self.tail = self.tail.wrapping_add(n);
         self.posted = self.posted.wrapping_add(1);
         header[at.posted].store(self.posted, Ordering::Relaxed);
@@ -443,6 +448,16 @@ impl Qp {
     /// [reset](crate::Device::reset_qp).
     pub fn is_dead(&self) -> bool {
         self.state() & 0xff >= state::ENDING
+    }
+
+    /// Whether its connection is over and no worker has it any more: all its completions are there.
+    pub fn has_ended(&self) -> bool {
+        self.state() & 0xff == state::DEAD
+    }
+
+    /// Whether a worker has it, which may be about to end it.
+    pub fn is_with_worker(&self) -> bool {
+        matches!(self.state() & 0xff, state::RUNNING | state::ENDING)
     }
 
     /// Posts a work request to the send queue.
@@ -649,7 +664,7 @@ impl Qp {
             word.store(0, Ordering::SeqCst);
         }
         for queue in [&mut sq, &mut rq] {
-            (queue.tail, queue.posted, queue.head, queue.retired) = (0, 0, 0, 0);
+            (queue.tail, queue.posted, queue.head, queue.retired, queue.last) = (0, 0, 0, 0, 0);
         }
         // Before its next connection: its worker may have left word of the end of the last one.
         q.tied.restart();
@@ -684,16 +699,11 @@ impl WeakQp {
         self.0.upgrade().map(Qp)
     }
 
-    /// No worker runs it any more, and none has said so: posts from here on are refused. What was posted
-    /// has no completions; the completion queues say that.
+    /// No worker runs it any more, and none has said so: see [`Qp::lose`].
     pub(crate) fn lose(&self) {
-        let Some(q) = self.upgrade() else { return };
-        let header = header(&q.0.block);
-        for last in [at::SQ_FINAL, at::RQ_FINAL] {
-            header[last].store(0, Ordering::Release);
+        if let Some(q) = self.upgrade() {
+            q.lose();
         }
-        header[at::STATE].store(state::DEAD, Ordering::SeqCst);
-        q.set_over();
     }
 }
 

@@ -364,3 +364,30 @@ fn test_resized_between_threads() {
     });
     assert!(cq.check().is_ok());
 }
+
+/// Polled in part, and between others.
+#[test]
+fn test_completions_of_a_queue_pair_that_is_forgotten_do_not_come_out() {
+    let cq = cq(8, 2, None);
+    let (mut a, mut b) = (cq.link().producer(0), cq.link().producer(1));
+    let of = |qpn: u32, wr_id: u64| Cqe { qpn: Qpn(qpn), ..cqe(wr_id, false) };
+    for (qpn, wr_id) in [(1, 1), (2, 2), (1, 3), (3, 4), (2, 5)] {
+        a.push(&of(qpn, wr_id)).unwrap();
+    }
+    b.push(&of(1, 6)).unwrap();
+    assert_eq!(cq.poll().map(|c| c.wr_id), Some(1));
+    cq.forget(Qpn(2));
+    assert!(!cq.is_empty());
+    // What is written meanwhile comes behind what was there.
+    a.push(&of(4, 7)).unwrap();
+    let mut seen: Vec<u64> = Vec::new();
+    assert_eq!(cq.poll_batch(2, |c| seen.push(c.wr_id)), 2);
+    seen.extend(cq.poll().map(|c| c.wr_id));
+    assert_eq!(cq.poll_batch(9, |c| seen.push(c.wr_id)), 1);
+    assert_eq!((seen.last(), seen.len(), cq.is_empty()), (Some(&7), 4, true));
+    seen.sort_unstable();
+    assert_eq!(seen, [3, 4, 6, 7]);
+    // The rings have their room back.
+    (0..8).for_each(|n| a.push(&of(1, n)).unwrap());
+    assert_eq!(cq.poll_batch(99, |_| ()), 8);
+}

@@ -25,7 +25,7 @@
 //! its          a block of its own, for each worker as many; another one when the queue is resized
 //! completions                                                                 worker writes
 //!
-//! entry of a   word 0  opcode:8 flags:8 sges:8 blocks:8 inline octets:16 zero:16 (lowest bits first)
+//! entry of a   word 0  opcode:8 flags:8 sges:8 blocks:8 inline octets:16 blocks of the entry before:8 zero:8
 //! send queue   word 1  wr_id
 //!              word 2  remote STag:32 STag to invalidate:32
 //!              word 3  remote tagged offset

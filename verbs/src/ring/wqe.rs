@@ -150,6 +150,27 @@ pub(crate) fn read_recv(
     Ok(wr_id)
 }
 
+/// The marks and operations of the last `count` requests in a ring, in the order of their posts. The last of them has
+/// `last` blocks, and ends before block `tail`.
+pub(crate) fn look_back(
+    ring: BlockRing<'_>,
+    (tail, last): (u64, u64),
+    count: u64,
+) -> impl Iterator<Item = (u64, u64)> {
+    let (mut at, mut blocks) = (tail, last);
+    let mut found = Vec::new();
+    for _ in 0..count {
+        at = at.wrapping_sub(blocks);
+        let Ok([first, wr_id, ..]) = ring.load(at) else { break };
+        found.push((wr_id, Counts(first).op()));
+        blocks = Counts(first).blocks_before();
+        if blocks == 0 {
+            break;
+        }
+    }
+    found.into_iter().rev()
+}
+
 /// What a request taken from a send queue is handed to. A closure will do; but what is called for every
 /// request is a type of its own, which can ask to be compiled into each of the places it is called
 /// from.

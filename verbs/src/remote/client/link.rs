@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use heddle_cm::Event;
 use heddle_socket::document::{Call, Fault, FaultKind, VERSION, to_line};
@@ -31,6 +31,9 @@ use crate::waker::Waker;
 
 /// How long a server may take to answer, and to read. One that takes longer is as good as gone.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long the workers of a server that has ended a session may take to end its queue pairs.
+const WORKERS_END: Duration = Duration::from_millis(300);
 
 /// How soon a server hears that events were taken.
 const TELL_TAKEN: Duration = Duration::from_millis(20);
@@ -275,6 +278,14 @@ impl Link {
         }
     }
 
+    /// A server that has only ended this session is about to end its queue pairs, and completes what is posted itself.
+    fn let_workers_end(&self) {
+        let until = Instant::now() + WORKERS_END;
+        while self.routes().has_running_qps() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// The server is gone, or is as good as that.
     fn end(&self) {
         self.shut();
@@ -283,6 +294,7 @@ impl Link {
             calls.gone = true;
             std::mem::take(&mut calls.waiting)
         };
+        self.let_workers_end();
         self.routes().end();
         // Whoever waits for an answer finds that there is nobody to give it.
         drop(waiting);

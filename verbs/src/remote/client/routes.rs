@@ -149,6 +149,11 @@ impl Routes {
         Some(c.events)
     }
 
+    /// Whether a worker may still be about to end a queue pair.
+    pub(super) fn has_running_qps(&self) -> bool {
+        self.qps.iter().any(|qp| qp.upgrade().is_some_and(|qp| qp.is_with_worker()))
+    }
+
     /// The server is gone: everything ends, and everybody hears of it.
     pub(super) fn end(&mut self) {
         self.gone = true;

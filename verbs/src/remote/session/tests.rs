@@ -209,8 +209,20 @@ fn test_everything_ends_with_the_server() {
         let cq = cq.clone();
         std::thread::spawn(move || cq.wait(&sleeper, Duration::from_secs(60)))
     };
+    // What is posted completes, to a queue of its own here.
+    let other = device.create_cq(8, None).unwrap();
+    let posted = device.create_qp(pd, QpInit::new(other.clone())).unwrap();
+    posted.post_recv(&crate::RecvWr { wr_id: 31, sges: &[] }).unwrap();
+    posted.post_send(&crate::SendWr::send(32, &[mr.sge(0, 1)])).unwrap();
     server.socket.shutdown(std::net::Shutdown::Both).unwrap();
     let lost = waiting.join().unwrap();
+    let mut ended = Vec::new();
+    until("the flushed requests", || {
+        ended.extend(other.poll().map(|c| (c.wr_id, c.status)));
+        ended.len() == 2
+    });
+    let flushed = crate::CqeStatus::Flushed;
+    assert_eq!(ended, [(32, flushed), (31, flushed)]);
     assert!(matches!(lost, Err(crate::WaitError::Overflow(_))), "{lost:?}");
     until("the listener's end", || match events.poll() {
         Some(CmEvent::ListenFailed { id: ended, error }) => {
@@ -228,7 +240,7 @@ fn test_everything_ends_with_the_server() {
     let params = ConnectParams::new(qp.clone());
     assert_eq!(device.connect(at, params, &events), Err(DeviceError::QpDead));
     assert!(device.create_cq(8, None).is_err());
-    drop((mr, qp, cq, device));
+    drop((mr, qp, cq, posted, other, device));
     server.thread.join().unwrap();
 }
 

@@ -17,6 +17,17 @@ pub(crate) struct Encoded<const N: usize> {
     pub(crate) blocks: u64,
 }
 
+impl<const N: usize> Encoded<N> {
+    /// The same behind a request of so many blocks, which is how to find that one from here.
+    #[inline]
+    pub(crate) fn behind(mut self, blocks: u64) -> Self {
+        if let Some(first) = self.head.first_mut() {
+            *first |= blocks << 48;
+        }
+        self
+    }
+}
+
 /// The head of a send request; `None` when it has operands:
 /// [`encode_with_operands`].
 #[inline]

@@ -47,6 +47,11 @@ impl Counts {
         self.0 >> 24 & 0xff
     }
 
+    /// Blocks of the entry before it; 0 of the first.
+    pub(super) fn blocks_before(self) -> u64 {
+        self.0 >> 48 & 0xff
+    }
+
     #[inline]
     pub(super) fn inline(self) -> usize {
         low_usize(self.0 >> 32 & 0xffff)

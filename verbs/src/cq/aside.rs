@@ -1,0 +1,49 @@
+//! Completions that the application's end holds itself, before those that workers write.
+//!
+//! A queue pair may end in two ways of which no worker tells the queue: its application destroys it, and wants none of
+//! its completions any more; or its RNIC, another process, is gone, and nobody completes what is posted. In both cases
+//! the completions in the rings are set aside, and what is to come out or in is taken out or put in there.
+
+use std::sync::atomic::Ordering;
+
+use heddle_iwarp::{Cqe, Qpn};
+
+use super::{Consumer, Cq, Inner};
+
+impl Cq {
+    /// Drops the completions of a queue pair that has ended: none comes out from here on.
+    pub fn forget(&self, qpn: Qpn) {
+        let mut consumer = self.consumer();
+        self.0.set_aside(&mut consumer);
+        consumer.aside.retain(|c| c.qpn != qpn);
+        self.0.tell_aside(&consumer);
+    }
+
+    /// Adds completions that no worker writes any more, behind those that are there.
+    pub(crate) fn complete(&self, all: impl Iterator<Item = Cqe>) {
+        let mut consumer = self.consumer();
+        self.0.set_aside(&mut consumer);
+        consumer.aside.extend(all);
+        self.0.tell_aside(&consumer);
+    }
+}
+
+impl Inner {
+    /// Takes what is in the rings.
+    fn set_aside(&self, consumer: &mut Consumer) {
+        let mut aside = std::mem::take(&mut consumer.aside);
+        self.take(consumer, usize::MAX, |c| aside.push_back(c));
+        consumer.aside = aside;
+    }
+
+    #[cold]
+    pub(super) fn take_aside(&self, consumer: &mut Consumer) -> Option<Cqe> {
+        let oldest = consumer.aside.pop_front();
+        self.tell_aside(consumer);
+        oldest
+    }
+
+    fn tell_aside(&self, consumer: &Consumer) {
+        self.aside.store(consumer.aside.len(), Ordering::Release);
+    }
+}
