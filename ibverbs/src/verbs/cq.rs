@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use heddle_verbs::{Arm, Cq, Cqe, CqeOp, CqeStatus, DeviceError};
+use heddle_verbs::{Arm, Cq, Cqe, CqeOp, CqeStatus, DeviceError, Qpn};
 use libc::{EBUSY, EINVAL, EOPNOTSUPP};
 
 use super::channel::ChannelObject;
@@ -91,6 +91,12 @@ impl CqObject {
     pub(super) fn user(&self) -> User {
         // SAFETY: `ibv_destroy_cq` refuses while there are users.
         unsafe { User::new(&raw const self.users) }
+    }
+
+    /// Drops the completions of a queue pair that has ended, as NICs do when it is destroyed.
+    pub(super) fn forget(&self, qpn: Qpn) {
+        self.cq.forget(qpn);
+        self.flushed.forget(qpn.0);
     }
 
     pub(super) fn context(&self) -> *mut c_void {

@@ -4,6 +4,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::mem::zeroed;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::{Duration, Instant};
 
 use heddle_verbs::{Qp, QpInit, QpState};
 use libc::{EINVAL, EOPNOTSUPP};
@@ -17,8 +18,8 @@ use super::wr::{self, Batch};
 use super::{errno, number, object};
 use crate::abi::{
     IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-    IBV_QPS_RESET, IBV_QPS_SQD, IBV_QPT_RC, ibv_context, ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_ex,
-    ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    IBV_QPS_ERR, IBV_QPS_RESET, IBV_QPS_SQD, IBV_QPT_RC, ibv_context, ibv_pd, ibv_qp, ibv_qp_cap,
+    ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
 };
 use crate::rnic;
 
@@ -214,7 +215,43 @@ pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     if unsafe { QpObject::of(qp) }.batch.is_some() { qp.cast() } else { std::ptr::null_mut() }
 }
 
-/// Destroys a queue pair once its events are acknowledged. Completions of it that nobody has polled may be lost.
+/// How long the orderly end of a connection may take while its queue pair is destroyed, before it is cut off, and
+/// how long the RNIC may take for that.
+const ORDERLY: Duration = Duration::from_millis(300);
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Has the RNIC let a queue pair go that the program destroys: nothing may reach memory that the program frees from
+/// here on, and no completion may follow, whose `wr_id` programs take for a pointer.
+fn end(object: &QpObject) {
+    let device = &object.context().device;
+    let ended = |limit: Duration| {
+        let until = Instant::now() + limit;
+        while !object.qp.has_ended() {
+            if Instant::now() >= until {
+                return false;
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        true
+    };
+    // One that no worker has and nobody wants to end has nothing to complete.
+    let asked = object.asked.load(Ordering::Acquire);
+    let is_connected = matches!(object.qp.qp_state(), QpState::Rts | QpState::Connecting);
+    let may_follow = is_connected || asked == IBV_QPS_ERR || object.qp.is_with_worker();
+    if !may_follow || object.qp.has_ended() {
+        return;
+    }
+    if asked == IBV_QPS_SQD && ended(ORDERLY) {
+        return;
+    }
+    // An RNIC that is gone has ended it already.
+    if device.fail_qp(&object.qp).is_ok() {
+        ended(PATIENCE);
+    }
+}
+
+/// Destroys a queue pair once its events are acknowledged. Completions of it that nobody has polled are lost, and none
+/// follows.
 ///
 /// # Safety
 /// The C contract.
@@ -224,18 +261,12 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         // SAFETY: the C contract.
         let object = unsafe { QpObject::of(qp) };
         rnic::remove_qp(object.qp.qpn());
-        // Its connection ends with it, and at once unless the program has asked for an orderly end before: nothing may
-        // reach memory that the program frees from here on.
-        let is_ending = object.asked.load(Ordering::Acquire) == IBV_QPS_SQD;
-        if !is_ending && matches!(object.qp.qp_state(), QpState::Rts | QpState::Connecting) {
-            // An RNIC that is gone has ended it already.
-            let _ = object.context().device.fail_qp(&object.qp);
-        }
+        // Its connection ends with it, and at once unless the program has asked for an orderly end before.
+        end(object);
         object.context().events.leave(Key::Qp(object.qp.qpn().0), qp.cast());
         object.events.settle();
-        let number = object.qp.qpn().0;
-        object.send_cq().flushed.forget(number);
-        object.recv_cq().flushed.forget(number);
+        object.send_cq().forget(object.qp.qpn());
+        object.recv_cq().forget(object.qp.qpn());
         // SAFETY: the box that `create` made.
         drop(unsafe { Box::from_raw(qp.cast::<QpObject>()) });
         Ok(())

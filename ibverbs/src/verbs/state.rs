@@ -92,9 +92,8 @@ fn transition(object: &QpObject, next: c_int) -> Result<(), i32> {
     match next {
         IBV_QPS_RESET => {
             reset(object)?;
-            let number = object.qp.qpn().0;
-            object.send_cq().flushed.forget(number);
-            object.recv_cq().flushed.forget(number);
+            object.send_cq().forget(object.qp.qpn());
+            object.recv_cq().forget(object.qp.qpn());
             object.asked.store(IBV_QPS_RESET, Ordering::Release);
         }
         IBV_QPS_ERR => {
