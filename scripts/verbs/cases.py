@@ -203,3 +203,11 @@ ALL = [
     pingpong("rxm", "-e", "rdm"),
     pingpong("tagged", "-e", "rdm", "-m", "tagged"),
 ]
+
+# Pairs that go on until something ends one of them. rstream is none: at the end of its stream it reads again.
+ENDLESS = [
+    rping("-endless", "-C", "100000000"),
+    perftest("-endless", "ib_write_bw", "-D", "600"),
+    perftest("-endless", "ib_send_lat", "-n", "10000000"),
+    perftest("-endless", "ib_read_lat", "-e", "-n", "10000000"),
+]
