@@ -117,9 +117,6 @@ impl CqObject {
     }
 }
 
-/// Completions that every queue holds at least: those of a queue pair that has its least of requests.
-const LEAST: u32 = 32;
-
 /// A queue for `depth` completions, which programs see as `base` says.
 ///
 /// # Safety
@@ -146,8 +143,8 @@ pub(super) unsafe fn create(
     let on = (!channel.is_null()).then(|| unsafe { ChannelObject::of(channel) });
     let tag = ChannelObject::tag();
     let made = match on {
-        Some(on) => device.create_cq_on(depth.max(LEAST), &on.channel, tag),
-        None => device.create_cq(depth.max(LEAST), None),
+        Some(on) => device.create_cq_on(depth, &on.channel, tag),
+        None => device.create_cq(depth, None),
     };
     let cq = made.map_err(|e| errno::of(&e))?;
     base.base.cqe = c_int::try_from(cq.depth()).unwrap_or(c_int::MAX);
@@ -254,10 +251,9 @@ pub(super) unsafe extern "C" fn modify_cq(
 
 /// Arms a queue. Where completions are there that were not polled, the event comes at once.
 ///
-/// NICs do so, and programs count on it: perftest arms as soon as it has an event, polls some completions, and waits for
-/// the next event. Those that it has left raised none, and neither would the next one, for which it has to send
-/// something first. The price is an event for completions that it polls just after: it finds none when it takes that
-/// one, and goes on.
+/// NICs do so, and programs count on it. perftest arms as soon as it has an event, polls once, and waits for the next
+/// event; a completion that came between the event and the arm raised none, and neither would the next one, for which
+/// it has to send something first.
 ///
 /// # Safety
 /// The C contract.

@@ -77,10 +77,6 @@ impl QpObject {
 /// these beside the longest head.
 const INLINE: u32 = 64;
 
-/// Requests that every send queue holds at least. Devices round up, and programs have come to count on it: `ib_read_lat`
-/// asks for one, and with events it may post the next before it has polled the last. `req_notify_cq` says why.
-const LEAST_SENDS: u32 = 16;
-
 /// What the RNIC is to make, and what the program is told of it: at least what it asked for.
 fn capacities(asked: &ibv_qp_cap, shared: bool) -> Result<ibv_qp_cap, i32> {
     let fits = |n: u32| u16::try_from(n).is_ok();
@@ -88,7 +84,7 @@ fn capacities(asked: &ibv_qp_cap, shared: bool) -> Result<ibv_qp_cap, i32> {
         return Err(EINVAL);
     }
     Ok(ibv_qp_cap {
-        max_send_wr: asked.max_send_wr.max(LEAST_SENDS),
+        max_send_wr: asked.max_send_wr.max(1),
         max_recv_wr: if shared { 0 } else { asked.max_recv_wr.max(1) },
         max_send_sge: asked.max_send_sge.max(1),
         max_recv_sge: if shared { 0 } else { asked.max_recv_sge.max(1) },
