@@ -88,9 +88,9 @@ fn test_channel_yields_one_event_for_each_arm_though_the_completion_was_polled()
     }
 }
 
-/// As NICs have it: a program may arm, poll once, and wait.
+/// It arms, polls fewer than there are, and waits.
 #[test]
-fn test_arm_raises_its_event_at_once_where_completions_were_not_polled() {
+fn test_program_that_leaves_completions_behind_its_arm_gets_an_event_for_them() {
     let program = Program::start();
     let memory = Memory::new(4096);
     let mr = program.register(&memory, IBV_ACCESS_LOCAL_WRITE);
@@ -116,18 +116,16 @@ fn test_arm_raises_its_event_at_once_where_completions_were_not_polled() {
     // What the peer knows to have arrived is there, or is about to be.
     std::thread::sleep(std::time::Duration::from_millis(100));
     assert_eq!(event(channel), Err(libc::EAGAIN), "nobody has armed it");
-    for n in 0..3 {
-        arm(&program, cq);
-        assert_eq!(program.poll(cq, 1)[0].wr_id, n);
-        assert!(is_readable(fd, 60_000));
-        assert_eq!(event(channel), Ok(cq));
-        assert_eq!(event(channel), Err(libc::EAGAIN), "one for each arm");
-    }
     arm(&program, cq);
+    assert_eq!(program.poll(cq, 1)[0].wr_id, 0);
+    assert!(is_readable(fd, 60_000));
+    assert_eq!(event(channel), Ok(cq));
+    arm(&program, cq);
+    assert!(program.poll(cq, 2).iter().map(|wc| wc.wr_id).eq(1..3));
     assert_eq!(event(channel), Err(libc::EAGAIN), "none is left");
     // SAFETY: the C contract is kept.
     unsafe {
-        ibv_ack_cq_events(cq, 3);
+        ibv_ack_cq_events(cq, 1);
         assert_eq!(ibv_destroy_qp(qp), 0);
         assert_eq!(ibv_destroy_cq(cq), 0);
         assert_eq!(ibv_destroy_comp_channel(channel), 0);

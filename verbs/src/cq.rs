@@ -359,7 +359,7 @@ impl Cq {
     }
 
     /// As [`notify`](Cq::notify), if completions are there, of a queue that is armed for any. For a program that
-    /// arms, and sleeps without having polled until there is nothing: it would sleep beside them.
+    /// arms before it polls, and then leaves some: it would sleep beside them.
     pub fn notify_of_rest(&self) {
         if let Some(channel) = self.0.channel.get()
             && !self.is_empty()

@@ -150,7 +150,10 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     // SAFETY: the C contract.
-    unsafe { current(cq) }.1.completion = None;
+    let (object, mut current) = unsafe { current(cq) };
+    current.completion = None;
+    // As `ibv_poll_cq` does.
+    object.cq.notify_of_rest();
 }
 
 /// A field of the completion that is read; 0 between polls.
