@@ -275,17 +275,21 @@ impl Connection {
         }
     }
 
-    /// Ends the connection at once, with a RST where the peer may still send or wait for data
-    /// (RFC 9293 section 3.10.5).
+    /// Ends the connection at once, with a RST where the peer may still send or wait for data, or for a FIN that
+    /// was not sent (RFC 9293 section 3.10.5).
     pub fn abort(&mut self) {
-        let reset = matches!(
-            self.hot.state,
-            State::SynReceived
-                | State::Established
-                | State::FinWait1
-                | State::FinWait2
-                | State::CloseWait
-        );
+        // On the wire, CLOSE-WAIT and FIN-WAIT-1 last until the FIN is sent.
+        let owes_fin = self.hot.snd_max <= self.hot.snd_fin;
+        let reset = owes_fin && matches!(self.hot.state, State::Closing | State::LastAck);
+        let reset = reset
+            || matches!(
+                self.hot.state,
+                State::SynReceived
+                    | State::Established
+                    | State::FinWait1
+                    | State::FinWait2
+                    | State::CloseWait
+            );
         // An orderly end was already announced in TIME-WAIT.
         let told = self.hot.state == State::TimeWait;
         if self.enter(Input::Kill).is_none() {

@@ -211,4 +211,11 @@ fn test_abort_sends_a_reset_where_the_peer_needs_one() {
         assert_eq!(b.events(), vec![ConnEvent::Aborted; usize::from(told)], "{s:?}");
         assert_eq!(b.c.poll_timeout(), None);
     }
+    // The peer of one whose FIN was not sent would wait for it.
+    for (s, reset) in [(State::CloseWait, "R. 0 ack 1"), (State::Established, "R. 0 ack 0")] {
+        let mut b = Bench::in_state(s);
+        b.c.close();
+        b.c.abort();
+        assert_eq!((b.c.state(), b.sent()), (State::Closed, strings(&[reset])), "{s:?}");
+    }
 }
