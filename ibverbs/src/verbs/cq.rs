@@ -15,7 +15,7 @@ use super::flush::Flushed;
 use super::pd::User;
 use super::{errno, number, object};
 use crate::abi::{
-    IBV_WC_BIND_MW, IBV_WC_FETCH_ADD, IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_PROT_ERR,
+    IBV_WC_BIND_MW, IBV_WC_COMP_SWAP, IBV_WC_FETCH_ADD, IBV_WC_LOC_LEN_ERR, IBV_WC_LOC_PROT_ERR,
     IBV_WC_LOC_QP_OP_ERR, IBV_WC_LOCAL_INV, IBV_WC_MW_BIND_ERR, IBV_WC_RDMA_READ,
     IBV_WC_RDMA_WRITE, IBV_WC_RECV, IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_REM_ACCESS_ERR,
     IBV_WC_REM_OP_ERR, IBV_WC_SEND, IBV_WC_SUCCESS, IBV_WC_WITH_IMM, IBV_WC_WITH_INV,
@@ -284,7 +284,8 @@ pub(super) fn completion(cqe: &Cqe) -> ibv_wc {
         CqeOp::Send | CqeOp::Immediate => IBV_WC_SEND,
         CqeOp::Write => IBV_WC_RDMA_WRITE,
         CqeOp::Read => IBV_WC_RDMA_READ,
-        CqeOp::Atomic => IBV_WC_FETCH_ADD,
+        CqeOp::FetchAdd => IBV_WC_FETCH_ADD,
+        CqeOp::CmpSwap => IBV_WC_COMP_SWAP,
         CqeOp::BindWindow | CqeOp::FastRegister => IBV_WC_BIND_MW,
         CqeOp::LocalInvalidate => IBV_WC_LOCAL_INV,
     };

@@ -1,7 +1,7 @@
 //! Completions and events: what a QP tells the application and its owner.
 
 use super::wr::PostError;
-use crate::rdmap::TermCode;
+use crate::rdmap::{AtomicOp, TermCode};
 use crate::{BindError, Qpn, Stag};
 
 /// Which queue of a QP.
@@ -27,14 +27,25 @@ pub enum CqeOp {
     Read,
     /// Immediate Data alone was acknowledged.
     Immediate,
-    /// An atomic operation was carried out, and what it found is in place.
-    Atomic,
+    /// A fetch and add was carried out, and what it found is in place.
+    FetchAdd,
+    /// The same of a compare and swap.
+    CmpSwap,
     /// A fast registration is valid.
     FastRegister,
     /// A window of type 2 is bound.
     BindWindow,
     /// An STag was made invalid by a request of this side.
     LocalInvalidate,
+}
+
+impl From<AtomicOp> for CqeOp {
+    fn from(op: AtomicOp) -> CqeOp {
+        match op {
+            AtomicOp::FetchAdd { .. } => CqeOp::FetchAdd,
+            AtomicOp::CmpSwap { .. } => CqeOp::CmpSwap,
+        }
+    }
 }
 
 /// How it ended. After the first that is not a success the stream is over, and whatever else is not

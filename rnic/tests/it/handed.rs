@@ -316,7 +316,7 @@ fn code(layer: u8, etype: u8, code: u8) -> TermCode {
 /// what was accepted before has its success.
 #[test]
 fn test_refused_request_alone_has_the_status_of_the_terminate() {
-    for (what, bad) in [CqeOp::Write, CqeOp::Send, CqeOp::Read, CqeOp::Atomic].iter().zip(0..) {
+    for (what, bad) in [CqeOp::Write, CqeOp::Send, CqeOp::Read, CqeOp::FetchAdd].iter().zip(0..) {
         let (mut p, [a, b]) = joined();
         let (here, there) = (p.register(0, 0, MEMORY, ALL), p.register(1, 0, 4096, ALL));
         let sges = [sge(here, 0, 100)];

@@ -180,7 +180,7 @@ impl Script<'_> {
     fn atomic(&mut self, at: usize, op: AtomicOp, found: u64) {
         let sink = self.us.mr.sge(SINK, 8);
         let (stag, to) = (self.peer.mr.stag(), self.peer.to(WORDS + 8 * at));
-        self.post(&SendWr::atomic(0, &[sink], stag, to, op), CqeOp::Atomic);
+        self.post(&SendWr::atomic(0, &[sink], stag, to, op), op.into());
         // RFC 7306 section 5.2.1: what FetchAdd does not use is 0, and all ones for the mask.
         let (code, words) = match op {
             AtomicOp::FetchAdd { add, mask } => (0u32, [add, mask, 0, u64::MAX]),

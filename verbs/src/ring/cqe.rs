@@ -73,10 +73,11 @@ const fn op_number(op: CqeOp) -> u64 {
         CqeOp::Write => 2,
         CqeOp::Read => 3,
         CqeOp::Immediate => 4,
-        CqeOp::Atomic => 5,
+        CqeOp::FetchAdd => 5,
         CqeOp::FastRegister => 6,
         CqeOp::BindWindow => 7,
         CqeOp::LocalInvalidate => 8,
+        CqeOp::CmpSwap => 9,
     }
 }
 
@@ -128,10 +129,11 @@ pub fn decode([wr_id, word, data, immediate]: RawCqe) -> Option<Cqe> {
         2 => (Queue::Sq, CqeOp::Write),
         3 => (Queue::Sq, CqeOp::Read),
         4 => (Queue::Sq, CqeOp::Immediate),
-        5 => (Queue::Sq, CqeOp::Atomic),
+        5 => (Queue::Sq, CqeOp::FetchAdd),
         6 => (Queue::Sq, CqeOp::FastRegister),
         7 => (Queue::Sq, CqeOp::BindWindow),
         8 => (Queue::Sq, CqeOp::LocalInvalidate),
+        9 => (Queue::Sq, CqeOp::CmpSwap),
         _ => return None,
     };
     let flags = u64::from(flags);
@@ -192,8 +194,18 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const OPS: [CqeOp; 6] =
-        [CqeOp::Recv, CqeOp::Send, CqeOp::Write, CqeOp::Read, CqeOp::Immediate, CqeOp::Atomic];
+    const OPS: [CqeOp; 10] = [
+        CqeOp::Recv,
+        CqeOp::Send,
+        CqeOp::Write,
+        CqeOp::Read,
+        CqeOp::Immediate,
+        CqeOp::FetchAdd,
+        CqeOp::CmpSwap,
+        CqeOp::FastRegister,
+        CqeOp::BindWindow,
+        CqeOp::LocalInvalidate,
+    ];
 
     fn sample(op: CqeOp, status: CqeStatus) -> Cqe {
         Cqe {

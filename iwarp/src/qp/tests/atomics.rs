@@ -62,7 +62,7 @@ fn test_atomic_changes_the_peers_memory_and_brings_what_was_there() {
             p.run();
             let done = completions(&mut p.a().qp);
             assert_eq!(done.len(), 1);
-            let want = (wr_id, CqeOp::Atomic, CqeStatus::Success, 8);
+            let want = (wr_id, CqeOp::from(what), CqeStatus::Success, 8);
             assert_eq!((done[0].wr_id, done[0].op, done[0].status, done[0].len), want);
             p.check_healthy();
         }
@@ -125,8 +125,8 @@ fn test_reads_and_atomics_are_answered_in_the_order_of_the_requests() {
     p.send(0, 4, read, sinks[3]);
     p.run();
     let done: Vec<_> = completions(&mut p.a().qp).iter().map(|c| (c.wr_id, c.op)).collect();
-    use CqeOp::{Atomic, Read};
-    assert_eq!(done, [(1, Atomic), (2, Read), (3, Atomic), (4, Read)]);
+    use CqeOp::{FetchAdd, Read};
+    assert_eq!(done, [(1, FetchAdd), (2, Read), (3, FetchAdd), (4, Read)]);
     // Each sees what those before it did, and nothing of those behind.
     let seen = [0, 1, 2, 3].map(|i| word(&p.nodes[0], SINK + 8 * i));
     assert_eq!(seen, [10, 11, 11, 12]);

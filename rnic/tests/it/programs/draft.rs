@@ -213,10 +213,10 @@ impl World {
         let to = to.wrapping_add(off);
         let sink = self.allocate(me, 8)?;
         let sges = vec![self.sge(s, me, sink, 8)];
-        let op = SendOp::Atomic { stag, to, op };
+        let (what, op) = (op.into(), SendOp::Atomic { stag, to, op });
         let (held, effect) = (Some((sink, 8)), Planned::Atomic(word, change));
         let names = Some(stag);
-        Some(Draft { sges, len: 8, held, effect, names, ..Draft::new(CqeOp::Atomic, op) })
+        Some(Draft { sges, len: 8, held, effect, names, ..Draft::new(what, op) })
     }
 
     /// What a stream's Send may invalidate.

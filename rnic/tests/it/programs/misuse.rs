@@ -131,7 +131,7 @@ impl World {
                     (CqeOp::Read, SendOp::Read { stag, to }, len)
                 } else {
                     let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
-                    (CqeOp::Atomic, SendOp::Atomic { stag, to, op }, 8)
+                    (CqeOp::FetchAdd, SendOp::Atomic { stag, to, op }, 8)
                 };
                 let sink = self.allocate(me, len)?;
                 let sges = vec![self.sge(s, me, sink, len)];

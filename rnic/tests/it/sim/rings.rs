@@ -113,7 +113,7 @@ fn completion(op: &SendOp) -> CqeOp {
         SendOp::Write { .. } | SendOp::WriteImmediate { .. } => CqeOp::Write,
         SendOp::Read { .. } => CqeOp::Read,
         SendOp::Immediate { .. } => CqeOp::Immediate,
-        SendOp::Atomic { .. } => CqeOp::Atomic,
+        SendOp::Atomic { op, .. } => (*op).into(),
         SendOp::FastRegister(_) => CqeOp::FastRegister,
         SendOp::BindWindow(_) => CqeOp::BindWindow,
         SendOp::LocalInvalidate { .. } => CqeOp::LocalInvalidate,
