@@ -82,6 +82,8 @@ struct Inner {
     channel: OnceLock<channel::Membership>,
     ends: Box<[End]>,
     consumer: Mutex<Consumer>,
+    /// One resize at a time.
+    resizing: Mutex<()>,
     /// Completions that the consumer has set aside, to be read without the lock.
     aside: AtomicUsize,
     /// Whoever made it is another process.
@@ -217,6 +219,7 @@ impl Cq {
             channel: OnceLock::new(),
             ends,
             consumer,
+            resizing: Mutex::new(()),
             aside: AtomicUsize::new(0),
             attached,
             _place: place,
@@ -408,6 +411,19 @@ impl Cq {
             _ => self.consumer().newest.size,
         };
         u32::try_from(size).unwrap_or(u32::MAX)
+    }
+
+    /// Has the RNIC, which is another process, resize it by `ask`. The program goes first where its workers write by now:
+    /// what the queue's words say of its room is about the newest alone.
+    pub(crate) fn resize_elsewhere<T>(
+        &self,
+        ask: impl FnOnce() -> Result<T, DeviceError>,
+    ) -> Result<T, DeviceError> {
+        let _one = self.0.resizing.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.follow_all() {
+            return Err(DeviceError::CqResizing);
+        }
+        ask()
     }
 
     /// Takes room for `depth` completions of each worker and has the workers told by `tell`, which
@@ -606,6 +622,7 @@ impl Inner {
         if self.attached
             && consumer.newest.generation != moved
             && let Some(entries) = Entries::attach(&self.block, self.ends.len())
+            && entries.generation == moved
         {
             consumer.newest = entries;
         }

@@ -3,6 +3,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use heddle_verbs::{Arm, Cq, Cqe, CqeOp, CqeStatus, DeviceError, Qpn};
 use libc::{EBUSY, EINVAL, EOPNOTSUPP};
@@ -117,6 +118,9 @@ impl CqObject {
     }
 }
 
+/// How long a resize waits for the one before it.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// A queue for `depth` completions, which programs see as `base` says.
 ///
 /// # Safety
@@ -201,10 +205,17 @@ pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
         // SAFETY: the C contract: the context is open.
         let device = &unsafe { Context::of(object.base.base.context) }.device;
         let depth = u32::try_from(cqe).ok().filter(|n| *n > 0).ok_or(EINVAL)?;
-        device.resize_cq(&object.cq, depth).map_err(|e| match e {
-            DeviceError::CqTooSmall { .. } => EINVAL,
-            e => errno::of(&e),
-        })?;
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match device.resize_cq(&object.cq, depth) {
+                // The worker goes over to the room of the last resize with its next turn.
+                Err(DeviceError::CqResizing) if Instant::now() < until => {
+                    std::thread::sleep(Duration::from_micros(100));
+                }
+                Err(DeviceError::CqTooSmall { .. }) => return Err(EINVAL),
+                done => break done.map_err(|e| errno::of(&e))?,
+            }
+        }
         // SAFETY: a word of the structure that the program may only read, and changes by this call alone.
         unsafe { (*cq).cqe = c_int::try_from(depth.next_power_of_two()).unwrap_or(c_int::MAX) };
         Ok(())

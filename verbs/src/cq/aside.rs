@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use heddle_iwarp::{Cqe, Qpn};
 
 use super::{Consumer, Cq, Inner};
+use crate::ring::layout::cq as at;
 
 impl Cq {
     /// Drops the completions of a queue pair that has ended: none comes out from here on.
@@ -25,6 +26,24 @@ impl Cq {
         self.0.set_aside(&mut consumer);
         consumer.aside.extend(all);
         self.0.tell_aside(&consumer);
+    }
+
+    /// Goes with each ring to where its worker writes. Returns true if all of them write to the newest room.
+    pub(super) fn follow_all(&self) -> bool {
+        let words = self.0.block.words();
+        let newest = words.get(at::GENERATION).map(|w| w.load(Ordering::Acquire));
+        let mut consumer = self.consumer();
+        let has_followed =
+            |consumer: &Consumer| consumer.rings.iter().all(|ring| Some(ring.generation) == newest);
+        if has_followed(&consumer) {
+            return true;
+        }
+        // The first takes what lies in the old room, and the second finds it empty.
+        for _ in 0..2 {
+            self.0.set_aside(&mut consumer);
+        }
+        self.0.tell_aside(&consumer);
+        has_followed(&consumer)
     }
 }
 

@@ -391,3 +391,29 @@ fn test_completions_of_a_queue_pair_that_is_forgotten_do_not_come_out() {
     (0..8).for_each(|n| a.push(&of(1, n)).unwrap());
     assert_eq!(cq.poll_batch(99, |_| ()), 8);
 }
+
+/// The program has polled all that lay in the first room and has not looked since its worker went over to the second:
+/// it must not take the third, of which the words tell by then, for the one that the worker writes to.
+#[test]
+fn test_queue_is_resized_again_only_when_its_program_has_followed() {
+    let area = Area::new(1 << 16).unwrap();
+    let cq = Cq::new(&area, 1, 4, 1, None, place()).unwrap();
+    let theirs = Area::attach(area.fd().unwrap().try_clone_to_owned().unwrap(), area.len());
+    let far = Cq::attach(&theirs.unwrap(), cq.share()).unwrap();
+    let again = |depth| far.resize_elsewhere(|| resize(&cq, depth));
+    let mut p = cq.link().producer(0);
+    p.push(&cqe(1, false)).unwrap();
+    p.push(&cqe(2, false)).unwrap();
+    assert_eq!(far.poll().map(|c| c.wr_id), Some(1));
+    let second = again(8).unwrap();
+    assert_eq!(again(16).err(), Some(DeviceError::CqResizing), "the worker writes to the first");
+    p.renew(&second);
+    // What was not polled goes along.
+    let third = again(16).unwrap();
+    assert_eq!((cq.0.ends[0].held(&cq.0.block), far.is_empty()), (0, false));
+    p.push(&cqe(3, false)).unwrap();
+    assert_eq!(std::iter::from_fn(|| far.poll()).map(|c| c.wr_id).collect::<Vec<_>>(), [2, 3]);
+    p.renew(&third);
+    (10..20).for_each(|n| p.push(&cqe(n, false)).unwrap());
+    assert!(std::iter::from_fn(|| far.poll()).map(|c| c.wr_id).eq(10..20));
+}

@@ -81,7 +81,7 @@ impl Backend for Remote {
     fn resize_cq(&self, cq: &Cq, depth: u32) -> Result<(), DeviceError> {
         let (place, _) = cq.share();
         let request = Request::ResizeCq(protocol::ResizeCq { cq: place, depth });
-        match self.link.call(&request)? {
+        match cq.resize_elsewhere(|| self.link.call(&request))? {
             Resized { resizing: true, .. } => Err(DeviceError::CqResizing),
             Resized { held: 0, .. } => Ok(()),
             Resized { held, .. } => Err(DeviceError::CqTooSmall { held, depth }),
