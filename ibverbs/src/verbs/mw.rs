@@ -5,7 +5,7 @@
 use std::ffi::c_int;
 use std::sync::{Mutex, PoisonError};
 
-use heddle_verbs::Window;
+use heddle_verbs::{Queue, Window};
 use libc::{EINVAL, ENOMEM, EOPNOTSUPP};
 
 use super::mr::{self, MrObject};
@@ -76,6 +76,12 @@ pub(super) unsafe extern "C" fn bind_mw(
     number(|| {
         // SAFETY: the C contract.
         let (object, window, bind) = unsafe { (QpObject::of(qp), &*mw.cast::<MwObject>(), &*bind) };
+        if !post::is_posting(object) {
+            return Err(EINVAL);
+        }
+        if object.qp.has_ended() {
+            return post::flush(object, Queue::Sq, bind.wr_id, IBV_WC_BIND_MW);
+        }
         // SAFETY: the C contract.
         let rkey = unsafe { show(window, &bind.bind_info) }?;
         // SAFETY: a word of the structure, which the program does not use while it binds.

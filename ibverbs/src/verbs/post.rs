@@ -237,7 +237,7 @@ pub(super) fn completion(qp: &Qp, wr_id: u64, opcode: c_int, status: c_int) -> i
 
 /// Completes a request that the RNIC refuses since the connection is over.
 #[cold]
-fn flush(object: &QpObject, queue: Queue, wr_id: u64, opcode: c_int) -> Result<(), i32> {
+pub(super) fn flush(object: &QpObject, queue: Queue, wr_id: u64, opcode: c_int) -> Result<(), i32> {
     let cq = match queue {
         Queue::Sq => object.send_cq(),
         Queue::Rq => object.recv_cq(),
