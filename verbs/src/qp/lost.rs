@@ -106,4 +106,5 @@ fn flushed(qp: &Qp, queue: Queue, op: u64, wr_id: u64) -> Cqe {
 }
 
 #[cfg(all(test, not(feature = "loom")))]
+#[allow(clippy::unwrap_used, reason = "tests")]
 mod tests;
