@@ -92,3 +92,9 @@ fn test_idle_rnic_runs_its_rounds_and_has_no_timer_due() {
     // Rounds of a second each, and what TCP and ARP have: not one wake-up after the other.
     assert!((2..100).contains(&steps), "{steps} wake-ups in 30 s of idleness");
 }
+
+/// The link loses each of the first requests for the peer's station, or its answer.
+#[test]
+fn test_owner_that_connects_again_is_told_the_same() {
+    run(1_292_694_105_673_382_099, 0.028_489_625_942_396_6);
+}

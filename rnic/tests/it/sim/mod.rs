@@ -20,7 +20,8 @@ use heddle_iwarp::{
     Untaken,
 };
 use heddle_rnic::{
-    Event, FpduMode, Offload, POST_TURN, Rnic, RnicConfig, RnicFrame, TxSink, take_turn,
+    CloseReason, Event, FpduMode, Offload, POST_TURN, Rnic, RnicConfig, RnicFrame, TxSink,
+    take_turn,
 };
 use heddle_tcp::{Addressing, Cidr, ConnId, PeerLimit, RxFrame, StackConfig};
 use memory::HostMemory;
@@ -495,11 +496,18 @@ impl Pair {
         let now = self.now;
         let server = if self.one.is_some() { 1 } else { 2 };
         self.driver(1).rnic.listen(None, port, 8).unwrap();
-        let a = self.hosts[0].rnic.connect(now, ([10, 0, 0, server], port).into()).unwrap();
+        let to = ([10, 0, 0, server], port).into();
+        let mut a = self.hosts[0].rnic.connect(now, to).unwrap();
         let (mut up, mut b) = (false, None);
         for _ in 0..100_000 {
             self.step();
-            up |= self.hosts[0].events.drain(..).any(|e| matches!(e, Event::Connected { .. }));
+            for e in self.hosts[0].events.drain(..) {
+                up |= matches!(e, Event::Connected { .. });
+                // A bad link may lose every request for the peer's station, or every answer.
+                if matches!(e, Event::Closed { reason: CloseReason::Unreachable, .. }) {
+                    a = self.hosts[0].rnic.connect(self.now, to).unwrap();
+                }
+            }
             for e in self.hosts[1].events.drain(..) {
                 if let Event::Accepted { conn, .. } = e {
                     b = Some(conn);
