@@ -86,7 +86,9 @@ impl State {
             return Ok(None);
         }
         let has_it = |o: &Id| o.reserved.is_some() && o.src.and_then(wire_end) == Some(wire);
-        if wire.port() != 0 && (id.reuse || self.ids.values().any(has_it)) {
+        if wire.port() != 0
+            && (id.reuse || id.is_out_of_reach(addr) || self.ids.values().any(has_it))
+        {
             return Ok(None);
         }
         match outside.reserve(wire) {
@@ -239,6 +241,11 @@ impl State {
         // Ids that share an address may not both listen there.
         self.check_port(n, addr, (false, id.af_only.unwrap_or(addr.is_ipv4())))?;
         outside.identity().ok_or(Errno::NODEV)?;
+        if id.is_out_of_reach(addr) {
+            let id = self.ids.get_mut(&n).ok_or(Errno::NOENT)?;
+            (id.phase, id.listened, id.reuse) = (Phase::Starting, Some(Ok(())), false);
+            return Ok(());
+        }
         let wire = wire_end(addr).ok_or(Errno::ADDRNOTAVAIL)?;
         let backlog = u32::try_from(backlog).unwrap_or(0);
         let backlog = if (1..=MAX_BACKLOG).contains(&backlog) { backlog } else { MAX_BACKLOG };
@@ -260,6 +267,12 @@ impl State {
 }
 
 impl Id {
+    /// Whether nobody can reach it there: a device without IPv6 addresses has none for an IPv6 wildcard that is IPv6's
+    /// alone. Programs listen at one beside an IPv4 wildcard.
+    fn is_out_of_reach(&self, addr: SocketAddr) -> bool {
+        addr.is_ipv6() && addr.ip().is_unspecified() && self.af_only == Some(true)
+    }
+
     fn settle(&mut self, answer: Result<(), Errno>) {
         self.phase = if answer.is_ok() { Phase::Listening } else { Phase::Bound };
     }

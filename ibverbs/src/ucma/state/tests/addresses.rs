@@ -127,15 +127,42 @@ fn test_ports_are_shared_by_ids_that_all_ask_for_it_until_one_listens() {
     assert_eq!(p.run(reuse(a)), Err(Errno::INVAL));
 }
 
-#[test]
-fn test_ipv6_wildcard_leaves_ipv4_alone_only_when_told() {
-    let mut p = Process::new();
-    let only = |id| Command::SetOption {
+fn only(id: u32) -> Command {
+    Command::SetOption {
         id,
         level: option::LEVEL_ID,
         name: option::AFONLY,
         value: OptionValue::new(&1i32.to_ne_bytes()),
-    };
+    }
+}
+
+/// As tgtd does. The RNIC has one wildcard for both families, and nothing for the second.
+#[test]
+fn test_program_listens_at_the_wildcards_of_both_families() {
+    for order in [["0.0.0.0:80", "[::]:80"], ["[::]:80", "0.0.0.0:80"]] {
+        let mut p = Process::new();
+        p.rnic.reserves = Some(VecDeque::new());
+        for at in order {
+            let id = p.create(1);
+            p.run(only(id)).unwrap();
+            p.bind(id, at).unwrap();
+            if at.starts_with('[') {
+                let listen = Command::Listen { id, backlog: 4 };
+                assert_eq!(p.try_do(listen), Ok(Outcome::Listening(id)));
+                assert_eq!(p.state.listened(id), Some(Ok(())));
+            } else {
+                p.listen(id, 4).unwrap();
+            }
+        }
+        let wildcard = "0.0.0.0:80".parse().unwrap();
+        assert_eq!(p.rnic.take(), [Asked::Listen(wildcard, 4)], "{order:?}");
+        assert_eq!(p.rnic.kept.load(Relaxed), 1);
+    }
+}
+
+#[test]
+fn test_ipv6_wildcard_leaves_ipv4_alone_only_when_told() {
+    let mut p = Process::new();
     let (four, six) = (p.create(1), p.create(2));
     p.bind(four, "0.0.0.0:80").unwrap();
     assert_eq!(p.bind(six, "[::]:80"), Err(Errno::ADDRINUSE));
