@@ -19,7 +19,7 @@ use super::file;
 use super::guard::Watch;
 use super::pages::{PAGE, PageSize};
 use crate::closer;
-use mapping::{Mapping, check_available, map_anonymous, mmap};
+use mapping::{Mapping, check_available, map_anonymous, mmap, mmap_at};
 
 mod access;
 mod error;

@@ -94,9 +94,19 @@ fn available_memory() -> Option<u64> {
 }
 
 pub(super) fn mmap(len: usize, flags: i32, fd: i32) -> std::io::Result<NonNull<u8>> {
+    mmap_at(0, len, flags, fd)
+}
+
+/// At an address that the kernel need not take; 0 is its own choice.
+pub(super) fn mmap_at(
+    hint: usize,
+    len: usize,
+    flags: i32,
+    fd: i32,
+) -> std::io::Result<NonNull<u8>> {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
-    let p = unsafe { libc::mmap(ptr::null_mut(), len, prot, flags, fd, 0) };
+    // SAFETY: a new mapping where nothing is, which touches no memory in use.
+    let p = unsafe { libc::mmap(ptr::without_provenance_mut(hint), len, prot, flags, fd, 0) };
     match NonNull::new(p.cast::<u8>()) {
         Some(p) if p.as_ptr().cast() != libc::MAP_FAILED => Ok(p),
         _ => Err(std::io::Error::last_os_error()),

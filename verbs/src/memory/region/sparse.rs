@@ -16,6 +16,7 @@
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Backing, Client, Region, RegionError, check_size, file};
@@ -23,7 +24,7 @@ use crate::account::{Account, Kind, Over, Reserved};
 use crate::closer;
 use crate::memory::counted::Counted;
 use crate::memory::guard::Watch;
-use crate::memory::pages::PAGE;
+use crate::memory::pages::{MIB2, PAGE};
 
 /// Bytes that are populated at a time: a millisecond or so.
 const PIECE: usize = 4 << 20;
@@ -75,7 +76,7 @@ impl Region {
         let no_memory = |e: std::io::Error| RegionError::NoMemory { len, why: e.to_string() };
         let bytes = len.next_multiple_of(PAGE);
         let fd = file::create(bytes, PAGE).map_err(no_memory)?;
-        let base = map(fd.as_fd(), bytes).map_err(no_memory)?;
+        let base = map_aside(fd.as_fd(), bytes).map_err(no_memory)?;
         let backing = Backing::Mapped { bytes, fd: Some(fd), client: None };
         Ok(Region { base, len, page: PAGE, backing, sparse: Some(Sparse::default()) })
     }
@@ -234,6 +235,14 @@ fn release(region: &Region, pages: &Range<usize>) {
     if let Some(paid) = &mut sparse.holds().paid {
         paid.give(bytes as u64);
     }
+}
+
+/// Maps a file far from where the kernel puts what the program maps next, which comes to lie close to what it has then.
+/// Next to the last mapping, a region of many gigabytes would part the ones before it from those behind it.
+fn map_aside(fd: BorrowedFd<'_>, bytes: usize) -> std::io::Result<NonNull<u8>> {
+    static NEXT: AtomicUsize = AtomicUsize::new(0x2000_0000_0000);
+    let hint = NEXT.fetch_add(bytes.next_multiple_of(MIB2).saturating_add(MIB2), Ordering::Relaxed);
+    super::mmap_at(hint, bytes, libc::MAP_SHARED | libc::MAP_NORESERVE, fd.as_raw_fd())
 }
 
 fn map(fd: BorrowedFd<'_>, bytes: usize) -> std::io::Result<NonNull<u8>> {
