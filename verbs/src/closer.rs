@@ -19,6 +19,7 @@ use std::io;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use crate::threads::without_signals;
 use crate::waker::{Sleeper, Waker};
 
 mod stack;
@@ -93,7 +94,8 @@ impl Lane {
             };
             lane.work(&sleeper, nudge::Timer::new().ok().as_ref());
         };
-        std::thread::Builder::new().name(format!("heddle-close-{number}")).spawn(work)?;
+        let thread = std::thread::Builder::new().name(format!("heddle-close-{number}"));
+        without_signals(|| thread.spawn(work))?;
         Ok(Lane { jobs: Stack::new(), waker })
     }
 
@@ -146,8 +148,13 @@ mod nudge {
             event.sigev_signo = signal();
             let mut timer = ptr::null_mut();
             // SAFETY: the handler touches nothing, so it is safe at any moment; without SA_RESTART it
-            // ends waits. The timer is for the calling thread, by its id; all structures are live.
+            // ends waits. The timer is for the calling thread, by its id, which takes this signal alone; all
+            // structures are live.
             let made = unsafe {
+                let mut ours: libc::sigset_t = MaybeUninit::zeroed().assume_init();
+                libc::sigemptyset(&raw mut ours);
+                libc::sigaddset(&raw mut ours, signal());
+                libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const ours, ptr::null_mut());
                 event.sigev_notify_thread_id = libc::gettid();
                 libc::sigaction(signal(), &raw const action, ptr::null_mut()) == 0
                     && libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer)

@@ -37,6 +37,7 @@ pub mod remote;
 pub mod ring;
 pub mod srq;
 mod state;
+pub mod threads;
 mod waker;
 pub mod wakeup;
 mod window;

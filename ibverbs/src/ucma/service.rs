@@ -12,6 +12,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use heddle_socket::descriptor::aside;
+use heddle_verbs::threads::without_signals;
 use heddle_verbs::{CmId, EventQueue, ListenerId, Sleeper};
 use rustix::event::epoll;
 
@@ -403,19 +404,5 @@ fn take_reports(sleeper: &Sleeper, queue: &EventQueue) {
         }
         drop(guard);
         REPORTED.notify_all();
-    }
-}
-
-/// Starts a thread that takes no signals: handlers of the program run in its own threads.
-fn without_signals<T>(start: impl FnOnce() -> T) -> T {
-    // SAFETY: signal sets of this frame that the calls fill in; the mask is put back.
-    unsafe {
-        let mut all: libc::sigset_t = std::mem::zeroed();
-        let mut before: libc::sigset_t = std::mem::zeroed();
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-        let started = start();
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
-        started
     }
 }

@@ -9,6 +9,7 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
+use heddle_verbs::threads::without_signals;
 use heddle_verbs::{Device, DeviceEvent, DeviceEvents};
 use libc::EIO;
 
@@ -135,18 +136,12 @@ fn start(events: DeviceEvents) -> Result<(), i32> {
     let mut started = Ok(());
     STARTED.call_once(|| {
         let thread = std::thread::Builder::new().name("heddle-events".into());
-        started = thread.spawn(move || hand_on(&events)).map(drop);
+        started = without_signals(|| thread.spawn(move || hand_on(&events))).map(drop);
     });
     started.map_err(|e| e.raw_os_error().unwrap_or(libc::EAGAIN))
 }
 
 fn hand_on(events: &DeviceEvents) {
-    // SAFETY: fills a live set and blocks its signals in this thread: the program's handlers run in its own threads.
-    unsafe {
-        let mut all = std::mem::zeroed();
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
-    }
     loop {
         match events.wait(None) {
             Ok(Some(event)) => {

@@ -4,6 +4,8 @@
 #include <fcntl.h>
 #include <infiniband/verbs.h>
 #include <poll.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,6 +69,20 @@ static int lowest_free(void)
 
 	CHECK(fd >= 0 && close(fd) == 0);
 	return fd;
+}
+
+/* A signal that all threads of the program have blocked ends it if a thread of the library takes it: tgtd's workers
+ * signal the process, for a signalfd. */
+static void own_signals(void)
+{
+	sigset_t set;
+	int taken;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGUSR2);
+	CHECK(pthread_sigmask(SIG_BLOCK, &set, NULL) == 0);
+	CHECK(kill(getpid(), SIGUSR2) == 0);
+	CHECK(sigwait(&set, &taken) == 0 && taken == SIGUSR2);
 }
 
 static void memory(struct ibv_pd *pd)
@@ -215,6 +231,7 @@ int main(void)
 	CHECK(context);
 	ibv_free_device_list(list);
 	device(context);
+	own_signals();
 	pd = ibv_alloc_pd(context);
 	CHECK(pd && pd->context == context);
 	memory(pd);

@@ -27,6 +27,7 @@ use crate::device::DeviceEvent;
 use crate::error::DeviceError;
 use crate::qp::Qp;
 use crate::remote::protocol::{Count, Request};
+use crate::threads::without_signals;
 use crate::waker::Waker;
 
 /// How long a server may take to answer, and to read. One that takes longer is as good as gone.
@@ -109,7 +110,8 @@ impl Link {
             theirs.read();
             theirs.end();
         };
-        std::thread::Builder::new().name("heddle-device".to_owned()).spawn(read)?;
+        let thread = std::thread::Builder::new().name("heddle-device".to_owned());
+        without_signals(|| thread.spawn(read))?;
         Ok(link)
     }
 
