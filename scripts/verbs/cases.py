@@ -5,6 +5,7 @@ import filecmp
 import os
 import pathlib
 import re
+import shutil
 import typing
 
 HOST = "127.0.0.1"
@@ -118,6 +119,26 @@ def job(run):
     return ["--name=job", "--ioengine=rdma", f"--port={run.port}", "--bs=64k", "--size=64m", "--iodepth=16"]
 
 
+SUITE = pathlib.Path(__file__).with_name("pyverbs_suite.py")
+# So many tests are in the suite: fewer would mean that some are not found.
+SUITE_TESTS = 207
+
+
+def copy_suite(run):
+    """The programs' user cannot read the folder of this file."""
+    shutil.copy(SUITE, run.place)
+    (run.place / SUITE.name).chmod(0o644)
+
+
+def all_pass(run):
+    """A check that unittest has run all tests of the suite and that none has failed or was skipped."""
+    text = run.text("client.log")
+    found = re.search(r"^Ran (\d+) tests in .*\n\nOK\s*\Z", text, re.MULTILINE)
+    if not found:
+        return f"the suite does not end in OK:\n{text[-2000:]}"
+    return None if int(found[1]) >= SUITE_TESTS else f"the suite ran {found[1]} tests of {SUITE_TESTS}"
+
+
 def tcp(run, port=None):
     """Whether a program listens at a port of the kernel's own TCP: that of the case, if not another."""
     return f":{port or run.port:04X} 00000000:0000 0A" in pathlib.Path("/proc/net/tcp").read_text() + \
@@ -202,6 +223,8 @@ ALL = [
     pingpong("msg", "-e", "msg"),
     pingpong("rxm", "-e", "rdm"),
     pingpong("tagged", "-e", "rdm", "-m", "tagged"),
+    Case("pyverbs", runs=20, prepare=copy_suite, check=all_pass,
+         client=lambda r: ["/usr/bin/python3", str(r.place / SUITE.name), "--port", str(r.port)]),
 ]
 
 # Pairs that go on until something ends one of them. rstream is none: at the end of its stream it reads again.
