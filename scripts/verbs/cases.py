@@ -115,6 +115,19 @@ def sockets(name, server, client, **more):
                 client_env={"LD_PRELOAD": PRELOAD}, **more)
 
 
+def own_script(name):
+    """A step that puts a script of ours where the programs' user can read it."""
+    def prepare(run):
+        shutil.copy2(pathlib.Path(__file__).parent / name, run.place / name)
+    return prepare
+
+
+def migration(name, *options):
+    """QEMU's live migration. A script starts the QEMUs and compares the guest's memory."""
+    return Case(f"qemu-migrate{name}", runs=20, quick=1, prepare=own_script("migrate.py"),
+                client=lambda r: ["sh", "-c", f"cd {r.place} && exec python3 migrate.py {r.port} {' '.join(options)}"])
+
+
 def job(run):
     return ["--name=job", "--ioengine=rdma", f"--port={run.port}", "--bs=64k", "--size=64m", "--iodepth=16"]
 
@@ -225,6 +238,10 @@ ALL = [
     pingpong("tagged", "-e", "rdm", "-m", "tagged"),
     Case("pyverbs", runs=20, prepare=copy_suite, check=all_pass,
          client=lambda r: ["/usr/bin/python3", str(r.place / SUITE.name), "--port", str(r.port)]),
+    migration(""),
+    migration("-pin", "pin"),
+    migration("-cancel", "cancel"),
+    migration("-pin-cancel", "pin", "cancel"),
 ]
 
 # Pairs that go on until something ends one of them. rstream is none: at the end of its stream it reads again.
