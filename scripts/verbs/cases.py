@@ -128,37 +128,6 @@ def migration(name, *options):
                 client=lambda r: ["sh", "-c", f"cd {r.place} && exec python3 migrate.py {r.port} {' '.join(options)}"])
 
 
-# libiscsi's iSER moves at most 256 KiB by one command, and QEMU does not know: blkdebug has it ask for less.
-ISCSI = ("driver=blkdebug,max-transfer=131072,image.driver=iscsi,image.transport=iser,image.portal=$portal,"
-         "image.target=iqn.heddle,image.lun=1,image.initiator-name=iqn.client")
-# tgtd admits a client over iSER only where both its address and its name are bound to the target.
-ISER = f"""set -e
-admin() {{ tgtadm --lld iser --mode "$@" --tid 1; }}
-admin target --op new --targetname iqn.heddle
-admin logicalunit --op new --lun 1 --backing-store "$PWD/disk" --bstype rdwr
-admin target --op bind --initiator-address ALL
-admin target --op bind --initiator-name iqn.client
-iscsi-inq -i iqn.client iser://$portal/iqn.heddle/1
-qemu-img convert -n -f raw from --target-image-opts {ISCSI}
-cmp from disk
-qemu-img convert --image-opts {ISCSI} -O raw to
-iscsi-perf -i iqn.client -t 1 -m 16 -b 64 iser://$portal/iqn.heddle/1
-"""
-
-
-def iser(run, command):
-    """A shell's command line in the run's folder, with what tgtd and its clients have to know."""
-    control = run.room.home / f"tgtd-{run.port}"
-    return ["sh", "-c", f"cd {run.place} && export TGT_IPC_SOCKET={control} portal={HOST}:{run.port}; {command}"]
-
-
-def make_disk(run):
-    """A file of 8 MiB to copy, and a disk of that size."""
-    for name, content in (("from", os.urandom(8 << 20)), ("disk", bytes(8 << 20))):
-        (run.place / name).write_bytes(content)
-        os.chown(run.place / name, run.room.user.pw_uid, run.room.user.pw_gid)
-
-
 def job(run):
     return ["--name=job", "--ioengine=rdma", f"--port={run.port}", "--bs=64k", "--size=64m", "--iodepth=16"]
 
@@ -269,13 +238,6 @@ ALL = [
     pingpong("tagged", "-e", "rdm", "-m", "tagged"),
     Case("pyverbs", runs=20, prepare=copy_suite, check=all_pass,
          client=lambda r: ["/usr/bin/python3", str(r.place / SUITE.name), "--port", str(r.port)]),
-    # tgtd ignores SIGTERM. It allocates and registers a pool of 1 GiB if it is not told otherwise. Its timer may send
-    # a NOP-In before libiscsi has posted receives, and iWARP then ends the connection (RFC 5041 section 7.1).
-    Case("iser", prepare=make_disk, server_ends=False, runs=20,
-         server=lambda r: iser(r, f"""trap 'kill -9 $!' TERM
-                                  tgtd -f --iscsi portal=$portal --iser port={r.port},nop=off,pool_sz_mb=64 & wait"""),
-         client=lambda r: iser(r, ISER),
-         check=both(same_file, says("client.log", r"Peripheral Device Type:DIRECT_ACCESS", r"iops average [1-9]"))),
     migration(""),
     migration("-pin", "pin"),
     migration("-cancel", "cancel"),
