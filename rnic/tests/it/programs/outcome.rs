@@ -7,12 +7,13 @@ use std::collections::BTreeMap;
 pub struct Outcome(pub BTreeMap<String, u64>);
 
 /// What has to happen in many programs.
-const WANTED: [&str; 72] = [
+const WANTED: [&str; 74] = [
     "handed over",
     "Send",
     "Write",
     "Read",
-    "Atomic",
+    "CmpSwap",
+    "FetchAdd",
     "Immediate",
     "Recv",
     "flushed",
@@ -49,7 +50,8 @@ const WANTED: [&str; 72] = [
     "invalidated in use",
     "Write by a window",
     "Read by a window",
-    "Atomic by a window",
+    "CmpSwap by a window",
+    "FetchAdd by a window",
     "Send by a window",
     "another key",
     "a stale key",
