@@ -29,14 +29,14 @@ pub enum CqeOp {
     Immediate,
     /// A fetch and add was carried out, and what it found is in place.
     FetchAdd,
-    /// The same of a compare and swap.
-    CmpSwap,
     /// A fast registration is valid.
     FastRegister,
     /// A window of type 2 is bound.
     BindWindow,
     /// An STag was made invalid by a request of this side.
     LocalInvalidate,
+    /// A compare and swap was carried out, and what it found is in place.
+    CmpSwap,
 }
 
 impl From<AtomicOp> for CqeOp {
