@@ -13,7 +13,7 @@ pub(crate) use channel::Joining;
 pub use channel::{ChannelError, CompletionChannel};
 pub use producer::{CqLink, CqProducer};
 
-use heddle_base::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use heddle_base::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use heddle_base::sync::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
@@ -84,8 +84,6 @@ struct Inner {
     consumer: Mutex<Consumer>,
     /// One resize at a time.
     resizing: Mutex<()>,
-    /// Completions that the consumer has set aside, to be read without the lock.
-    aside: AtomicUsize,
     /// Whoever made it is another process.
     attached: bool,
     /// Among those of its application.
@@ -99,7 +97,8 @@ struct Inner {
 #[derive(Debug)]
 struct End {
     head: AtomicU64,
-    /// The tail as it was last seen, or where the ring goes on elsewhere.
+    /// The tail as it was last seen, or where the ring goes on elsewhere. While completions are set aside, that of the
+    /// first ring is one before the head, which says that there are some.
     tail: AtomicU64,
     /// First of its words.
     start: usize,
@@ -220,7 +219,6 @@ impl Cq {
             ends,
             consumer,
             resizing: Mutex::new(()),
-            aside: AtomicUsize::new(0),
             attached,
             _place: place,
             _owner: owner,
@@ -329,7 +327,7 @@ impl Cq {
     #[inline]
     pub fn is_empty(&self) -> bool {
         let words = self.0.block.words();
-        let nothing = self.0.ends.iter().all(|end| {
+        self.0.ends.iter().all(|end| {
             // Acquire: the head first. It is never beyond the tail, so a tail that is where the head
             // was is where the head is.
             let head = end.head.load(Ordering::Acquire);
@@ -337,8 +335,7 @@ impl Cq {
                 && words
                     .get(end.start + at::TAIL)
                     .is_none_or(|tail| tail.load(Ordering::Acquire) == head)
-        });
-        nothing && self.0.aside.load(Ordering::Acquire) == 0
+        })
     }
 
     /// Asks for one wake-up, and for one event of a [`CompletionChannel`]. Completions that came before are

@@ -26,7 +26,7 @@ use crate::cq::Cq;
 use crate::error::{BatchError, DeviceError};
 use crate::ring::layout::{BLOCK, LINE, opcode, qp as at, state};
 use crate::ring::{
-    Area, AreaError, Bells, Block, BlockRing, Encoded, Line, encode_recv, encode_send,
+    Area, AreaError, Bells, Block, BlockRing, Encoded, Line, behind, encode_recv, encode_send,
     encode_with_operands, layout, store,
 };
 use crate::state::QpState;
@@ -205,8 +205,8 @@ struct Producer {
     retired: u64,
     depth: u64,
     blocks: u64,
-    /// Blocks of the last request; 0 before the first.
-    last: u64,
+    /// What the next request says of the last one, if there was one.
+    before: u64,
 }
 
 /// Which words of a queue pair are a queue's.
@@ -245,7 +245,7 @@ impl Producer {
             retired: get(at.retired),
             depth: depth.into(),
             blocks,
-            last: 0,
+            before: 0,
         }
     }
 
@@ -279,8 +279,8 @@ impl Producer {
         if !self.fits(n) && !self.has_room(header, at, n) {
             return Err(if self.depth == 0 { PostError::SharedReceives } else { PostError::Full });
         }
-        store(ring, self.tail, wr.behind(self.last), data);
-        self.last = n;
+        store(ring, (self.tail, self.before), wr, data);
+        self.before = behind(n);
         self.tail = self.tail.wrapping_add(n);
         self.posted = self.posted.wrapping_add(1);
         header[at.posted].store(self.posted, Ordering::Relaxed);
@@ -664,7 +664,7 @@ impl Qp {
             word.store(0, Ordering::SeqCst);
         }
         for queue in [&mut sq, &mut rq] {
-            (queue.tail, queue.posted, queue.head, queue.retired, queue.last) = (0, 0, 0, 0, 0);
+            (queue.tail, queue.posted, queue.head, queue.retired, queue.before) = (0, 0, 0, 0, 0);
         }
         // Before its next connection: its worker may have left word of the end of the last one.
         q.tied.restart();

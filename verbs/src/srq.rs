@@ -245,7 +245,7 @@ impl Srq {
             return Err(PostError::Full);
         }
         let first = tail.wrapping_mul(places.blocks);
-        store(places.ring(block), first, encode_recv(wr), &Data::Sges(wr.sges));
+        store(places.ring(block), (first, 0), encode_recv(wr), &Data::Sges(wr.sges));
         *tail = tail.wrapping_add(1);
         // Release: the blocks were stored before.
         header(block)[at::TAIL].store(*tail, Ordering::Release);

@@ -51,6 +51,7 @@ impl Inner {
     /// Takes what is in the rings.
     fn set_aside(&self, consumer: &mut Consumer) {
         let mut aside = std::mem::take(&mut consumer.aside);
+        self.tell_aside(consumer);
         self.take(consumer, usize::MAX, |c| aside.push_back(c));
         consumer.aside = aside;
     }
@@ -62,7 +63,12 @@ impl Inner {
         oldest
     }
 
+    /// Tells those who look without the lock whether there are some. Nobody looks at the rings meanwhile, all of which
+    /// have been taken to their end.
     fn tell_aside(&self, consumer: &Consumer) {
-        self.aside.store(consumer.aside.len(), Ordering::Release);
+        let Some(first) = self.ends.first() else { return };
+        let head = first.head.load(Ordering::Relaxed);
+        let some = u64::from(!consumer.aside.is_empty());
+        first.tail.store(head.wrapping_sub(some), Ordering::Release);
     }
 }

@@ -70,7 +70,7 @@ impl Qp {
     ) {
         let retired = words[at.retired].load(Ordering::Acquire);
         let left = queue.posted.wrapping_sub(retired).min(queue.depth);
-        let left = look_back(ring, (queue.tail, queue.last), left);
+        let left = look_back(ring, (queue.tail, queue.before), left);
         cq.complete(left.map(|(wr_id, op)| flushed(self, kind, op, wr_id)));
         let set = |i: usize, value: u64| AtomicU64::store(&words[i], value, Ordering::Release);
         set(at.last, queue.posted);

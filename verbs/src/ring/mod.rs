@@ -32,7 +32,7 @@ mod wqe;
 pub use area::{Area, AreaError, Block, Line};
 pub use bells::{BELLS, Bells, BellsTaken};
 pub(crate) use wqe::{
-    BlockRing, Encoded, EntryReader, encode_recv, encode_send, encode_with_operands, look_back,
-    read_recv, store,
+    BlockRing, Encoded, EntryReader, behind, encode_recv, encode_send, encode_with_operands,
+    look_back, read_recv, store,
 };
 pub use wqe::{Broken, Entry, MAX_BLOCKS, OnSend};

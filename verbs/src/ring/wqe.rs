@@ -16,7 +16,7 @@ use super::layout::{BLOCK, blocks, flag, head_words, opcode};
 mod encode;
 mod entry;
 
-pub(crate) use encode::{Encoded, encode_recv, encode_send, encode_with_operands, store};
+pub(crate) use encode::{Encoded, behind, encode_recv, encode_send, encode_with_operands, store};
 pub use entry::Entry;
 
 use entry::{Counts, bind, sge};
@@ -150,14 +150,14 @@ pub(crate) fn read_recv(
     Ok(wr_id)
 }
 
-/// The marks and operations of the last `count` requests in a ring, in the order of their posts. The last of them has
-/// `last` blocks, and ends before block `tail`.
+/// The marks and operations of the last `count` requests in a ring, in the order of their posts. They end before block
+/// `tail`, and `before` is what the next request would say of the last of them.
 pub(crate) fn look_back(
     ring: BlockRing<'_>,
-    (tail, last): (u64, u64),
+    (tail, before): (u64, u64),
     count: u64,
 ) -> impl Iterator<Item = (u64, u64)> {
-    let (mut at, mut blocks) = (tail, last);
+    let (mut at, mut blocks) = (tail, Counts(before).blocks_before());
     let mut found = Vec::new();
     for _ in 0..count {
         at = at.wrapping_sub(blocks);

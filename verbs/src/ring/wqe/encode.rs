@@ -17,17 +17,6 @@ pub(crate) struct Encoded<const N: usize> {
     pub(crate) blocks: u64,
 }
 
-impl<const N: usize> Encoded<N> {
-    /// The same behind a request of so many blocks, which is how to find that one from here.
-    #[inline]
-    pub(crate) fn behind(mut self, blocks: u64) -> Self {
-        if let Some(first) = self.head.first_mut() {
-            *first |= blocks << 48;
-        }
-        self
-    }
-}
-
 /// The head of a send request; `None` when it has operands:
 /// [`encode_with_operands`].
 #[inline]
@@ -112,14 +101,25 @@ pub(crate) fn encode_recv(wr: &RecvWr<'_>) -> Encoded<RECV_HEAD> {
     Encoded { head: [first, wr.wr_id], blocks }
 }
 
-/// Writes a request at block `at`; it is published by whoever moves the tail. Words that it does not
-/// need keep what they held.
+/// What the first word of a request says of the one before it, which has so many blocks.
 #[inline]
-pub(crate) fn store<const N: usize>(ring: BlockRing<'_>, at: u64, wr: Encoded<N>, data: &Data<'_>) {
+pub(crate) const fn behind(blocks: u64) -> u64 {
+    blocks << 48
+}
+
+/// Writes a request at block `at`, with what `before` says of the one before it ([`behind`]); it is published by
+/// whoever moves the tail. Words that it does not need keep what they held.
+#[inline]
+pub(crate) fn store<const N: usize>(
+    ring: BlockRing<'_>,
+    (at, before): (u64, u64),
+    wr: Encoded<N>,
+    data: &Data<'_>,
+) {
     let Some(block) = ring.block(at) else { return };
     let Some((head, rest)) = block.split_first_chunk::<N>() else { return };
-    for (to, word) in head.iter().zip(wr.head) {
-        to.store(word, Ordering::Relaxed);
+    for (i, (to, word)) in head.iter().zip(wr.head).enumerate() {
+        to.store(if i == 0 { word | before } else { word }, Ordering::Relaxed);
     }
     match data {
         _ if wr.blocks > 1 => store_data(ring, at, N, data),

@@ -20,16 +20,16 @@ fn words(lines: &[Line]) -> Vec<u64> {
 fn put_send(ring: BlockRing<'_>, at: u64, wr: &SendWr<'_>) -> u64 {
     let Some(e) = encode_send(wr) else {
         let e = encode_with_operands(wr);
-        store(ring, at, e, &wr.data);
+        store(ring, (at, 0), e, &wr.data);
         return e.blocks;
     };
-    store(ring, at, e, &wr.data);
+    store(ring, (at, 0), e, &wr.data);
     e.blocks
 }
 
 fn put_recv(ring: BlockRing<'_>, at: u64, wr: &RecvWr<'_>) -> u64 {
     let e = encode_recv(wr);
-    store(ring, at, e, &Data::Sges(wr.sges));
+    store(ring, (at, 0), e, &Data::Sges(wr.sges));
     e.blocks
 }
 
