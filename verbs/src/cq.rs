@@ -82,7 +82,7 @@ struct Inner {
     channel: OnceLock<channel::Membership>,
     ends: Box<[End]>,
     consumer: Mutex<Consumer>,
-    /// One resize at a time.
+    /// The thread that resizes the queue has it: there is one resize at a time.
     resizing: Mutex<()>,
     /// Whoever made it is another process.
     attached: bool,

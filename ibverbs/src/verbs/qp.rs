@@ -234,7 +234,7 @@ fn end(object: &QpObject) {
         }
         true
     };
-    // One that no worker has and nobody wants to end has nothing to complete.
+    // A queue pair that no worker has, and that the program has not sent to ERR, has nothing to complete.
     let asked = object.asked.load(Ordering::Acquire);
     let is_connected = matches!(object.qp.qp_state(), QpState::Rts | QpState::Connecting);
     let may_follow = is_connected || asked == IBV_QPS_ERR || object.qp.is_with_worker();

@@ -63,8 +63,8 @@ impl Inner {
         oldest
     }
 
-    /// Tells those who look without the lock whether there are some. Nobody looks at the rings meanwhile, all of which
-    /// have been taken to their end.
+    /// Tells threads that poll, and look without the lock, whether completions are set aside. None of them looks at the
+    /// rings meanwhile: this end has emptied all of them.
     fn tell_aside(&self, consumer: &Consumer) {
         let Some(first) = self.ends.first() else { return };
         let head = first.head.load(Ordering::Relaxed);

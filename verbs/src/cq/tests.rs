@@ -378,7 +378,7 @@ fn test_completions_of_a_queue_pair_that_is_forgotten_do_not_come_out() {
     assert_eq!(cq.poll().map(|c| c.wr_id), Some(1));
     cq.forget(Qpn(2));
     assert!(!cq.is_empty());
-    // What is written meanwhile comes behind what was there.
+    // The worker writes one more, which comes behind those that were there.
     a.push(&of(4, 7)).unwrap();
     let mut seen: Vec<u64> = Vec::new();
     assert_eq!(cq.poll_batch(2, |c| seen.push(c.wr_id)), 2);
@@ -408,7 +408,7 @@ fn test_queue_is_resized_again_only_when_its_program_has_followed() {
     let second = again(8).unwrap();
     assert_eq!(again(16).err(), Some(DeviceError::CqResizing), "the worker writes to the first");
     p.renew(&second);
-    // What was not polled goes along.
+    // The program has not polled completion 2, and takes it along.
     let third = again(16).unwrap();
     assert_eq!((cq.0.ends[0].held(&cq.0.block), far.is_empty()), (0, false));
     p.push(&cqe(3, false)).unwrap();

@@ -131,7 +131,7 @@ fn test_what_a_worker_has_written_comes_before_what_it_has_lost() {
     let wanted =
         [(1, CqeOp::Send, CqeStatus::Success), flushed(2, CqeOp::Send), flushed(3, CqeOp::Send)];
     assert_eq!(b.polled(), wanted);
-    // Once: whoever loses it again finds it ended.
+    // The second loss finds the queue pair ended, and completes nothing again.
     b.qp.downgrade().lose();
     assert!(b.polled().is_empty());
 }

@@ -209,7 +209,7 @@ fn test_everything_ends_with_the_server() {
         let cq = cq.clone();
         std::thread::spawn(move || cq.wait(&sleeper, Duration::from_secs(60)))
     };
-    // What is posted completes, to a queue of its own here.
+    // This queue pair has requests posted, and a completion queue of its own.
     let other = device.create_cq(8, None).unwrap();
     let posted = device.create_qp(pd, QpInit::new(other.clone())).unwrap();
     posted.post_recv(&crate::RecvWr { wr_id: 31, sges: &[] }).unwrap();

@@ -101,7 +101,7 @@ pub(crate) fn encode_recv(wr: &RecvWr<'_>) -> Encoded<RECV_HEAD> {
     Encoded { head: [first, wr.wr_id], blocks }
 }
 
-/// What the first word of a request says of the one before it, which has so many blocks.
+/// Returns the bits by which the first word of a request tells that the request before it has so many blocks.
 #[inline]
 pub(crate) const fn behind(blocks: u64) -> u64 {
     blocks << 48
