@@ -3,6 +3,7 @@
 use heddle_base::{Random, Seed};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use heddle_cm::{IbConfig, IbPort, Ports, WorkerId};
 use heddle_dataplane::steer::{self, Ends, Sharing};
@@ -30,6 +31,11 @@ pub struct OpenPort {
     pool: Mempool,
     setup: PortSetup,
 }
+
+/// How long a client's SYN waits for a server that has closed its listener: perftest's and qperf's
+/// servers close one after a first connection and listen anew for the next, which takes them tens of
+/// milliseconds on a busy machine.
+const RELISTEN: Duration = Duration::from_secs(1);
 
 /// Frames that a ring between two ports takes each way, for each pair of queues.
 const RING_FRAMES: u32 = 1024;
@@ -314,6 +320,7 @@ impl Shared<'_> {
             mtu: setup.mtu,
             max_conns: self.setup.max_conns,
             peer_conns: self.setup.peer_conns,
+            relisten: RELISTEN,
             conn: self.setup.tcp,
             spread,
             tx_tcp_csum: caps.tx_tcp_checksum,

@@ -157,7 +157,7 @@ impl<F: RnicFrame> Rnic<F> {
                 Some(Report::Listening { token, result })
             }
             Order::Unlisten { addr, port } => {
-                self.unlisten(addr, port);
+                self.unlisten(now, addr, port);
                 None
             }
             Order::Connect { token, local, remote } => {

@@ -169,8 +169,8 @@ impl<F: RnicFrame> Rnic<F> {
     }
 
     /// Ends what [`listen`](Self::listen) began with the same address and port; connections go on.
-    pub fn unlisten(&mut self, addr: Option<IpAddr>, port: u16) {
-        self.stack.unlisten(addr, port);
+    pub fn unlisten(&mut self, now: Instant, addr: Option<IpAddr>, port: u16) {
+        self.stack.unlisten(now, addr, port);
     }
 
     /// Starts a TCP connection; [`Event::Connected`] or [`Event::Closed`] follows.

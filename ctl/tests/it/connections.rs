@@ -209,10 +209,18 @@ fn test_listen_tells_what_is_wrong_and_listeners_are_found_by_address() {
         device.unlisten(gone).unwrap();
         net.settle();
     }
-    let now = net.now();
-    let conn = net.peer.stack.connect(now, us(80), None).unwrap();
+    // A client whose server has just ended waits a second for it to come back.
+    let ask = |net: &mut Net| net.peer.stack.connect(net.now(), us(80), None).unwrap();
+    let asked = net.now();
+    let conn = ask(&mut net);
     net.settle();
-    assert!(net.peer.says(conn, ConnEvent::Refused));
+    let back = listen(&mut net, "0.0.0.0:80");
+    net.until("the server's return", |n| n.peer.says(conn, ConnEvent::Connected).then_some(()));
+    device.unlisten(back).unwrap();
+    net.settle();
+    let conn = ask(&mut net);
+    net.until("a refusal", |n| n.peer.says(conn, ConnEvent::Refused).then_some(()));
+    assert!(net.now() - asked > Duration::from_secs(2), "each time the SYN came once more");
     // As many as there can be, and not one more.
     for port in 1000..2024 {
         listen(&mut net, &format!("10.0.0.1:{port}"));

@@ -1,5 +1,7 @@
 //! What a stack is told at construction.
 
+use core::time::Duration;
+
 use heddle_base::Seed;
 
 use super::addressing::{Addressing, Cidr};
@@ -37,6 +39,11 @@ pub struct StackConfig {
     /// together come at once, and for each half-open connection evicted an honest client waits a
     /// second; a place costs nothing while nobody takes it.
     pub min_backlog: usize,
+    /// How long after the end of a listener a SYN to its place is dropped and not refused with RST.
+    /// A server that takes one connection and then listens anew (perftest's and qperf's do) is away
+    /// for a moment in which its client may ask; the client sends its SYN again. Zero, as RFC 9293
+    /// section 3.10.7.1 has it, unless set.
+    pub relisten: Duration,
     /// Half-open connections of one peer address at one listener. A SYN beyond is dropped.
     pub peer_half_open: PeerLimit,
     /// Connections of one peer address at all listeners together, half-open ones included, until the
@@ -75,6 +82,7 @@ impl StackConfig {
             max_conns: 1024,
             max_neighbors: 1024,
             min_backlog: 2048,
+            relisten: Duration::ZERO,
             peer_half_open: PeerLimit::Share,
             peer_conns: PeerLimit::Share,
             conn: ConnConfig::default(),

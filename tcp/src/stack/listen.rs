@@ -1,12 +1,19 @@
 //! Ports we accept connections on.
 
 use core::net::IpAddr;
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use heddle_base::Instant;
 
 use super::list::List;
 use super::slab::AGE;
 
 /// Ports one can listen on at a time.
 pub const MAX_LISTENERS: usize = 1024;
+
+/// Listeners that have ended and are remembered; of more, a stack forgets those that ended first.
+const MAX_ENDED: usize = 64;
 
 /// Why a stack does not listen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -56,10 +63,20 @@ pub(super) struct Listener {
     pub(super) half_open: List<AGE>,
 }
 
+/// The place of a listener that has ended.
+#[derive(Debug)]
+struct Ended {
+    addr: Option<IpAddr>,
+    port: u16,
+    at: Instant,
+}
+
 /// All of them, by port; ids are never used twice.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
     list: Vec<Listener>,
+    /// Those that ended last, the oldest first.
+    ended: VecDeque<Ended>,
     next_id: u32,
 }
 
@@ -81,9 +98,30 @@ impl Listeners {
     }
 
     /// Takes out the listener that was added with `addr` and `port`.
-    pub(super) fn remove(&mut self, addr: Option<IpAddr>, port: u16) -> Option<Listener> {
+    pub(super) fn remove(
+        &mut self,
+        now: Instant,
+        addr: Option<IpAddr>,
+        port: u16,
+    ) -> Option<Listener> {
         let at = self.list.iter().position(|l| l.port == port && l.addr == addr)?;
+        if self.ended.len() == MAX_ENDED {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(Ended { addr, port, at: now });
         Some(self.list.remove(at))
+    }
+
+    /// Whether a listener that would have taken a SYN to `addr`:`port` ended less than `ago` before `now`.
+    pub(super) fn ended_within(
+        &self,
+        now: Instant,
+        ago: Duration,
+        addr: IpAddr,
+        port: u16,
+    ) -> bool {
+        let recent = self.ended.iter().rev().take_while(|e| now - e.at < ago);
+        recent.into_iter().any(|e| e.port == port && e.addr.is_none_or(|a| a == addr))
     }
 
     /// The listener for a SYN to `addr`:`port`; one for that very address comes first.
@@ -122,6 +160,9 @@ impl Listeners {
 mod tests {
     use super::*;
 
+    const T0: Instant = Instant::ZERO;
+    const SECOND: Duration = Duration::from_secs(1);
+
     #[test]
     fn test_the_listener_of_the_very_address_comes_first() {
         let a: IpAddr = "10.0.0.1".parse().unwrap();
@@ -135,9 +176,9 @@ mod tests {
         assert_eq!(l.find(a, 80).unwrap().backlog, 2);
         assert_eq!(l.find(b, 80).unwrap().backlog, 1);
         assert!(l.find(b, 79).is_none() && l.find(a, 81).is_none());
-        assert!(l.remove(Some(a), 80).is_some() && l.remove(Some(a), 80).is_none());
+        assert!(l.remove(T0, Some(a), 80).is_some() && l.remove(T0, Some(a), 80).is_none());
         assert_eq!(l.find(a, 80).unwrap().backlog, 1, "the other stays");
-        assert!(l.remove(None, 80).is_some());
+        assert!(l.remove(T0, None, 80).is_some());
         assert!(l.find(a, 80).is_none() && !l.has_port(80) && l.has_port(79));
     }
 
@@ -148,5 +189,28 @@ mod tests {
             l.add(None, p, 1).unwrap();
         }
         assert_eq!(l.add(None, 2000, 1), Err(ListenError::Full));
+    }
+
+    #[test]
+    fn test_a_listener_is_remembered_for_a_while_by_the_place_it_had() {
+        let a: IpAddr = "10.0.0.1".parse().unwrap();
+        let b: IpAddr = "10.0.0.2".parse().unwrap();
+        let mut l = Listeners::default();
+        l.add(Some(a), 80, 1).unwrap();
+        l.add(None, 81, 1).unwrap();
+        assert!(!l.ended_within(T0, SECOND, a, 80), "it is there");
+        l.remove(T0, Some(a), 80);
+        l.remove(T0, None, 81);
+        let late = T0 + SECOND;
+        assert!(l.ended_within(T0, SECOND, a, 80) && l.ended_within(T0, SECOND, b, 81));
+        assert!(!l.ended_within(T0, SECOND, b, 80) && !l.ended_within(T0, SECOND, a, 82));
+        assert!(!l.ended_within(late, SECOND, a, 80) && !l.ended_within(T0, Duration::ZERO, a, 80));
+        // The last one counts, and no more are remembered than there is room for.
+        for _ in 0..2 * MAX_ENDED {
+            l.add(None, 83, 1).unwrap();
+            l.remove(late, None, 83);
+        }
+        assert_eq!(l.ended.len(), MAX_ENDED);
+        assert!(l.ended_within(late, SECOND, a, 83));
     }
 }

@@ -206,9 +206,9 @@ impl<S: SendQueue + Default> Stack<S> {
     }
 
     /// Ends what [`Stack::listen`] began with the same `addr` and `port`; half-open connections are
-    /// reset.
-    pub fn unlisten(&mut self, addr: Option<IpAddr>, port: u16) {
-        let Some(mut gone) = self.listeners.remove(addr, port) else { return };
+    /// reset. SYNs that come within [`relisten`](super::StackConfig::relisten) of it are dropped.
+    pub fn unlisten(&mut self, now: Instant, addr: Option<IpAddr>, port: u16) {
+        let Some(mut gone) = self.listeners.remove(now, addr, port) else { return };
         while let Some(index) = gone.half_open.pop(&mut self.conns) {
             if let Some(e) = self.conns.get_mut(index) {
                 e.conn.abort();
@@ -246,7 +246,16 @@ impl<S: SendQueue + Default> Stack<S> {
         if seg.flags.has(Flags::RST) {
             return Err(|c| &mut c.rx_rst_unknown);
         }
-        if seg.flags.has(Flags::ACK) || self.listeners.find(dst, arrival.tcp.dst_port).is_none() {
+        let port = arrival.tcp.dst_port;
+        let listened = self.listeners.find(dst, port).is_some();
+        if !listened
+            && !seg.flags.has(Flags::ACK)
+            && seg.flags.has(Flags::SYN)
+            && self.listeners.ended_within(now, self.cfg.relisten, dst, port)
+        {
+            return Err(|c| &mut c.listener_ended);
+        }
+        if seg.flags.has(Flags::ACK) || !listened {
             // An ACK at a listener is answered as one at no listener.
             self.refuse(now, arrival);
             return Err(|c| &mut c.rx_no_connection);

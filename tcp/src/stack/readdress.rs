@@ -39,7 +39,7 @@ impl<S: SendQueue + Default> Stack<S> {
         for gone in old.addrs().iter().map(|c| c.addr()) {
             if !self.cfg.net.is_ours(gone) {
                 for port in self.listeners.ports_at(gone) {
-                    self.unlisten(Some(gone), port);
+                    self.unlisten(now, Some(gone), port);
                 }
             }
         }

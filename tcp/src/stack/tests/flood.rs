@@ -127,7 +127,7 @@ fn test_half_open_connections_of_a_peer_are_bounded() {
     frames(&mut b, ms(1));
     assert!(accept(&mut b, (A, 6)).is_some());
     assert!(accept(&mut b, (A, 7)).is_some());
-    b.unlisten(None, PORT);
+    b.unlisten(ms(1), None, PORT);
     frames(&mut b, ms(1));
     assert_eq!((b.connections(), b.peers.len()), (2, 1));
 }
@@ -139,7 +139,7 @@ fn test_shares_leave_something_to_others() {
         b.handle_frame(ms(1), &tcp_frame((A, port), (B, PORT), &syn(1), b"")[..]);
     }
     assert_eq!((b.connections(), b.counters().peer_half_open_limited), (4, 1));
-    b.unlisten(None, PORT);
+    b.unlisten(ms(1), None, PORT);
     frames(&mut b, ms(1));
     b.listen(None, PORT, 8).unwrap();
     let all = (1..=100).filter(|&p| accept(&mut b, (A, p)).is_some()).count();

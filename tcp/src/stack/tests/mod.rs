@@ -22,6 +22,7 @@ mod transfer;
 mod udp;
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::time::Duration;
 use heddle_base::{Instant, Seed, Sum};
 
 use super::*;

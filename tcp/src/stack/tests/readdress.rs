@@ -263,7 +263,7 @@ fn test_listener_of_an_address_takes_connections_to_it_alone() {
     assert_eq!(answer(&mut b, 1, B2), Flags::SYN.with(Flags::ACK));
     b.listen(Some(B.into()), PORT, 4).unwrap();
     assert_eq!(answer(&mut b, 2, B), Flags::SYN.with(Flags::ACK));
-    b.unlisten(Some(B2.into()), PORT);
+    b.unlisten(ms(1), Some(B2.into()), PORT);
     assert!(answer(&mut b, 3, B2).has(Flags::RST));
     assert_eq!(answer(&mut b, 3, B), Flags::SYN.with(Flags::ACK));
 }

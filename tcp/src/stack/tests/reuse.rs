@@ -115,7 +115,7 @@ fn test_reused_connection_is_numbered_beyond_the_last_on_both_sides() {
     one(&mut n, Some(1234), 4 << 20).unwrap();
     let end = n.a.stack.conns.iter().next().unwrap().conn.snd_end();
     n.now = n.now + Duration::from_millis(1100);
-    n.b.stack.unlisten(None, PORT);
+    n.b.stack.unlisten(ms(1), None, PORT);
     let id = n.b.stack.connect(n.now, (A, 1234).into(), Some(PORT)).unwrap();
     n.run("connect", LONG, |n| n.b.says(id, ConnEvent::Connected));
     let iss = n.a.stack.conns.iter().next().unwrap().iss;

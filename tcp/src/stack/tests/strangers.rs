@@ -323,15 +323,39 @@ fn test_unlisten_ends_half_open_connections_only() {
     let (id, ..) = established(&mut b, ms(1));
     b.handle_frame(ms(1), &tcp_frame((A, 2), (B, PORT), &syn(1), b"")[..]);
     frames(&mut b, ms(1));
-    b.unlisten(Some(B.into()), PORT);
+    b.unlisten(ms(1), Some(B.into()), PORT);
     assert_eq!(frames(&mut b, ms(1)).len(), 0, "nobody listens at that very address");
-    b.unlisten(None, PORT);
+    b.unlisten(ms(1), None, PORT);
     let out = frames(&mut b, ms(1));
     assert_eq!(out.len(), 1);
     assert!(read_tcp(&out[0]).1.flags.has(Flags::RST));
     assert_eq!((b.connections(), b.conn(id).unwrap().state()), (1, State::Established));
     b.handle_frame(ms(1), &tcp_frame((A, 3), (B, PORT), &syn(1), b"")[..]);
     assert_eq!((b.connections(), b.counters().rx_no_connection), (1, 1));
+}
+
+#[test]
+fn test_syn_is_dropped_for_a_while_after_its_listener_ended() {
+    let relisten = Duration::from_secs(1);
+    let mut b: Stack<ByteQueue> = Stack::new(StackConfig { relisten, ..config_b() });
+    introduce_a(&mut b, Instant::ZERO);
+    let ask = |b: &mut Stack<ByteQueue>, now, flags| {
+        let asks = TxSegment { flags, ..syn(1) };
+        b.handle_frame(now, &tcp_frame((A, 1), (B, PORT), &asks, b"")[..]);
+        frames(b, now).first().map(|f| read_tcp(f).1.flags)
+    };
+    let refused = Some(Flags::RST.with(Flags::ACK));
+    b.listen(None, PORT, 4).unwrap();
+    b.unlisten(ms(1), None, PORT);
+    assert_eq!((ask(&mut b, ms(2), Flags::SYN), b.counters().listener_ended), (None, 1));
+    assert_eq!(ask(&mut b, ms(2), Flags::FIN), refused, "what opens nothing");
+    b.listen(None, PORT, 4).unwrap();
+    assert_eq!(ask(&mut b, ms(3), Flags::SYN), Some(Flags::SYN.with(Flags::ACK)));
+    b.unlisten(ms(4), None, PORT);
+    frames(&mut b, ms(4));
+    assert_eq!(ask(&mut b, ms(1003), Flags::SYN), None);
+    assert_eq!(ask(&mut b, ms(1004), Flags::SYN), refused, "nobody came back");
+    assert_eq!(b.counters().listener_ended, 2);
 }
 
 #[test]
