@@ -338,6 +338,7 @@ impl Shared<'_> {
                 max_snapshot_bytes: held * usize::from(setup.mtu),
                 max_unfinished_bytes: self.setup.fpdu_memory,
                 fpdu_stall: self.setup.fpdu_stall,
+                rnr_wait: self.setup.rnr_wait,
                 hand_over: true,
             },
             rx,

@@ -50,6 +50,9 @@ pub struct RnicSetup {
     /// How long a peer may leave an FPDU unfinished; see
     /// [`RnicConfig::fpdu_stall`](heddle_rnic::RnicConfig::fpdu_stall).
     pub fpdu_stall: Duration,
+    /// How long a message of a peer's waits for a receive before it ends the stream; see
+    /// [`RnicConfig::rnr_wait`](heddle_rnic::RnicConfig::rnr_wait).
+    pub rnr_wait: Duration,
     /// Whether InfiniBand's connection management is spoken on RoCEv2's UDP port, 4791, of all
     /// addresses: the RDMA IP CM service. Applications ask for its connections one by one, and they
     /// carry no data; see [`Transport`](heddle_cm::Transport).
@@ -87,6 +90,7 @@ impl RnicSetup {
             close_limit: Duration::from_secs(600),
             fpdu_memory: RnicConfig::FPDU_MEMORY,
             fpdu_stall: RnicConfig::FPDU_STALL,
+            rnr_wait: Duration::ZERO,
             infiniband: false,
             ib_keepalive: Some(Duration::from_secs(60)),
             inner: None,
@@ -290,6 +294,9 @@ pub struct EndpointConfig {
     /// How long a peer may leave an FPDU unfinished; see
     /// [`RnicConfig::fpdu_stall`](heddle_rnic::RnicConfig::fpdu_stall).
     pub fpdu_stall: Duration,
+    /// How long a message of a peer's waits for a receive before it ends the stream; see
+    /// [`RnicConfig::rnr_wait`](heddle_rnic::RnicConfig::rnr_wait).
+    pub rnr_wait: Duration,
     /// Whether InfiniBand's connection management is spoken on RoCEv2's UDP port, 4791, of all
     /// addresses: the RDMA IP CM service. Applications ask for its connections one by one, and they
     /// carry no data; see [`Transport`](heddle_cm::Transport).
@@ -338,6 +345,7 @@ impl EndpointConfig {
             close_limit: rnic.close_limit,
             fpdu_memory: rnic.fpdu_memory,
             fpdu_stall: rnic.fpdu_stall,
+            rnr_wait: rnic.rnr_wait,
             infiniband: rnic.infiniband,
             ib_keepalive: rnic.ib_keepalive,
             inner: rnic.inner,
@@ -361,6 +369,7 @@ impl EndpointConfig {
             close_limit: self.close_limit,
             fpdu_memory: self.fpdu_memory,
             fpdu_stall: self.fpdu_stall,
+            rnr_wait: self.rnr_wait,
             infiniband: self.infiniband,
             ib_keepalive: self.ib_keepalive,
             inner: self.inner.clone(),

@@ -227,6 +227,7 @@ fn fixed(old: &Config, new: &Config) -> Vec<Fixed> {
             WORKERS,
         ),
         (old.limits.fpdu_memory != new.limits.fpdu_memory, "limits.fpdu-memory", WORKERS),
+        (old.limits.rnr_wait != new.limits.rnr_wait, "limits.rnr-wait", WORKERS),
     ];
     let changed = checks.into_iter().filter(|(changed, ..)| *changed);
     changed.map(|(_, key, why)| Fixed { key, why }).collect()

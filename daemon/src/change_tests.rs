@@ -198,7 +198,7 @@ fn test_all_that_cannot_change_is_named_and_nothing_else_is_done() {
     let old = config("");
     let text = "[dpdk]\nmemory = 999\n[control]\nsocket = \"/x\"\n[infiniband]\ncm = true\n\
                 [workers]\nlcores = [1]\n[memory]\nregistered = 1\n[limits]\nconnections = 9\n\
-                registrations = 9\nframes = 4096\npeer-connections = 9\nfpdu-memory = 9\n[[port]]\n\
+                registrations = 9\nframes = 4096\npeer-connections = 9\nfpdu-memory = 9\nrnr-wait = \"9s\"\n[[port]]\n\
                 name = \"p\"\nvdev = \"net_null1\"\nmtu = 9000\nworkers = 2\nqueues = 1\naddresses = [\"10.0.0.2/24\"]\n\
                 gateway = \"10.0.0.3\"\n[[listen]]\naddress = \"10.0.0.2:1\"\nservice = \"sink\"\n";
     let new = Config::parse(text, &Accounts::default()).unwrap();
@@ -220,7 +220,8 @@ fn test_all_that_cannot_change_is_named_and_nothing_else_is_done() {
             "limits.registrations",
             "limits.frames",
             "limits.peer-connections",
-            "limits.fpdu-memory"
+            "limits.fpdu-memory",
+            "limits.rnr-wait"
         ]
     );
 }
@@ -252,6 +253,7 @@ fn test_no_change_goes_unnoticed() {
         "[limits]\npeer-share = 9\n",
         "[limits]\npeer-connections = 9\n",
         "[limits]\nfpdu-memory = 9\n",
+        "[limits]\nrnr-wait = \"9s\"\n",
         "[limits]\nfirst-message = \"9s\"\n",
         "[mpa]\ncrc = false\n",
         "[mpa]\nrevision = 1\n",

@@ -169,6 +169,7 @@ fn setup(config: &Config) -> RnicSetup {
         max_mrs: limits.registrations,
         peer_conns: limits.peer_connections.map_or(PeerLimit::Share, PeerLimit::AtMost),
         fpdu_memory: (limits.fpdu_memory as usize) << 20,
+        rnr_wait: limits.rnr_wait,
         memory: (config.memory.registered as usize) << 20,
         pages: config.memory.pages,
         queues: (config.memory.queues as usize) << 20,
@@ -236,7 +237,7 @@ mod tests {
     #[test]
     fn test_limits_on_peers_get_from_the_file_to_the_workers() {
         let text = "[[port]]\nvdev = \"net_null0\"\naddresses = [\"10.0.0.1/24\"]\n\
-                    [limits]\npeer-connections = 9\nfpdu-memory = 3\n[mpa]\nfpdu-stall = \"6s\"\n[tcp]\nuser-timeout = \"2s\"\n\
+                    [limits]\npeer-connections = 9\nfpdu-memory = 3\nrnr-wait = \"7s\"\n[mpa]\nfpdu-stall = \"6s\"\n[tcp]\nuser-timeout = \"2s\"\n\
                     zero-window = \"3s\"\nclose-stall = \"4s\"\nclose-limit = \"5s\"\n";
         let setup = |text| setup(&Config::parse(text, &Accounts::default()).unwrap());
         let s = setup(text);
@@ -247,10 +248,12 @@ mod tests {
             ([2, 3, 4], Duration::from_secs(5), PeerLimit::AtMost(9))
         );
         assert_eq!((s.fpdu_memory, s.fpdu_stall), (3 << 20, Duration::from_secs(6)));
+        assert_eq!(s.rnr_wait, Duration::from_secs(7));
         assert!(s.tcp.keepalive.is_some(), "the rest stays");
         let usual = setup(text.split("[limits]").next().unwrap());
         assert_eq!(usual.patience(), Patience::default());
         assert_eq!((usual.peer_conns, usual.fpdu_memory), (PeerLimit::Share, 64 << 20));
+        assert_eq!(usual.rnr_wait, Duration::ZERO);
     }
 
     #[test]

@@ -118,8 +118,10 @@ faults! {
     Queue: DDP_INVALID_QN, Ddp, err_queue;
     /// Another message than the next of its queue.
     Msn: DDP_MSN_RANGE, Ddp, err_msn;
-    /// The next message of its queue, and no buffer for it.
+    /// The next request of its queue, and no place for it.
     NoBuffer: DDP_NO_BUFFER, Ddp, err_no_buffer;
+    /// The next Send or Immediate Data, and no receive for it.
+    NoReceive: DDP_NO_BUFFER, Ddp, err_no_buffer;
     /// Another offset than the next of its message.
     Offset: DDP_INVALID_MO, Ddp, err_offset;
     /// More than its buffer takes.

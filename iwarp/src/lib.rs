@@ -23,7 +23,7 @@ pub use mr::{Bind, BindError, MrAttr, MrError, MrFault, MrTable, Pins};
 pub use qp::{
     Buffers, Completions, Cqe, CqeOp, CqeStatus, Cut, Data, Fpdu, Limits, PlacedFpdu, PostError,
     PostedReceives, QpConfig, QpContext, QpCounters, QpEnv, QpEvent, QpState, Queue, RecvWr,
-    Retired, RtrConfig, SendOp, SendWr, Sge, SharedBroken, SharedReceives, Side, Untaken,
+    Retired, RnrMark, RtrConfig, SendOp, SendWr, Sge, SharedBroken, SharedReceives, Side, Untaken,
     check_recv, check_send,
 };
 pub use types::{Access, Msn, Pd, Qpn, Role, Stag};

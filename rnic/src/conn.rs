@@ -242,6 +242,10 @@ impl<F: RnicFrame> ConnState<F> {
             if self.held.has_ready() {
                 let used = qp.handle_stream(&env, &self.held.ready());
                 self.held.consume(&mut shared.pool, used);
+                if qp.waits_for_receive() {
+                    self.note_rnr(conn, shared);
+                    return false;
+                }
             }
             // What stopped the bytes may be an FPDU whose payload is in its place.
             let Some((pos, fpdu)) = self.held.pop_placed(&mut shared.pool, self.rx_next) else {
@@ -265,6 +269,7 @@ impl<F: RnicFrame> ConnState<F> {
         let env = sink.env(conn, &shared.mrs);
         let used = qp.handle_stream(&env, &self.held.ready());
         self.held.consume(&mut shared.pool, used);
+        self.note_rnr(conn, shared);
     }
 
     /// Whether its queue pair has got on since this was last asked. If it has not, what its queues

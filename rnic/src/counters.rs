@@ -23,6 +23,11 @@ heddle_base::counters! {
         rx_unfinished_refused,
         /// Connections ended because the peer left an FPDU unfinished, or a gap, for too long.
         unfinished_timeouts,
+        /// Times a connection began to wait for a receive: a message of the peer's had found none.
+        rnr_waits,
+        /// Segments in order refused because they came behind a message that waits for a receive. The peer
+        /// sends them again.
+        rnr_refused,
         /// Octets copied because keeping their frame would have wasted buffers: a second copy.
         held_copied_bytes,
         /// Octets that arrived before FPDU mode beyond what a start-up needs, and were refused.

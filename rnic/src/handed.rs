@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 
 use heddle_base::Instant;
 use heddle_iwarp::{Fpdu, Memory, QpEnv, Untaken};
-use heddle_tcp::{ConnId, SendQueue};
+use heddle_tcp::{ConnId, Connection, SendQueue};
 
 use crate::conn::{ConnState, Mode, NO_PARTNER};
 use crate::frame::RnicFrame;
@@ -66,7 +66,7 @@ impl<F: RnicFrame> Rnic<F> {
     /// Returns true if [`hand_over`](Self::hand_over) has something to do.
     #[inline]
     pub fn has_handed(&self) -> bool {
-        !self.shared.handed.ready.is_empty()
+        !self.shared.handed.ready.is_empty() || self.shared.rnr.has_retries()
     }
 
     /// As [`hand_over_with`](Self::hand_over_with), by an owner that has taken all receives that are posted.
@@ -82,6 +82,7 @@ impl<F: RnicFrame> Rnic<F> {
     }
 
     fn hand_all<M: Memory>(&mut self, now: Instant, sink: Sink<'_, M>) {
+        self.retry_waiting(now, sink);
         let mut left = Budget { fpdus: FPDUS, bytes: BYTES };
         while left.fpdus > 0
             && left.bytes > 0
@@ -133,6 +134,9 @@ impl<F: RnicFrame> Rnic<F> {
         left.fpdus -= made;
         left.bytes = left.bytes.saturating_sub(bytes);
         let apart = !qp.is_handing() || !to.is_handing();
+        // Each has something to hand over then, and its turn comes when the other has a receive.
+        let waits = [to.waits_for_receive(), qp.waits_for_receive()];
+        other.note_rnr(peer, shared);
         shared.counters.handed_fpdus += u64::from(made);
         shared.counters.handed_bytes += u64::from(bytes);
         if apart {
@@ -148,8 +152,12 @@ impl<F: RnicFrame> Rnic<F> {
             tcp.note_progress(now);
             peer_tcp.note_progress(now);
         }
-        let close = state.drain(conn, tcp, shared);
-        let peer_close = other.drain(peer, peer_tcp, shared);
+        let mut drain = |id, state: &mut ConnState<F>, tcp: &Connection, waits| match waits {
+            true => state.has_news() && state.collect(id, tcp, shared),
+            false => state.drain(id, tcp, shared),
+        };
+        let close = drain(conn, state, tcp, waits[0]);
+        let peer_close = drain(peer, other, peer_tcp, waits[1]);
         for (id, close) in [(conn, close), (peer, peer_close)] {
             if close {
                 self.stack.close(id);

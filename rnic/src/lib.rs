@@ -43,6 +43,7 @@ mod posted;
 mod queue;
 mod receive;
 mod rnic;
+mod rnr;
 mod rounds;
 mod running;
 mod shared;

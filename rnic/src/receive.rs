@@ -153,9 +153,10 @@ impl<F: RnicFrame> Rnic<F> {
     fn hold_end(&mut self, now: Instant, conn: ConnId, p: FramePayload, used: usize, frame: F) {
         let Some(peer) = self.stack.remote_addr(conn) else { return };
         let Some((tcp, state)) = self.stack.get_mut(conn) else { return };
+        state.note_rnr(conn, &mut self.shared);
         state.hold_rest(p, used, frame, &mut self.shared);
         let len = state.settle(peer.ip(), p.len, &mut self.shared);
-        tcp.accept_payload(now, p.pos, len);
+        tcp.accept_payload(now, p.pos, state.acceptable(tcp, p.pos, len));
         let close = state.drain(conn, tcp, &mut self.shared);
         self.stack.notify_send(conn);
         if close {
@@ -199,6 +200,10 @@ impl<F: RnicFrame> Rnic<F> {
             }
             return left;
         }
+        if state.is_stopped() {
+            self.shared.counters.rnr_refused += 1;
+            return Some(frame);
+        }
         // What is held already is not taken again; what lies beyond it comes again.
         let len = state.held.free_ready(p.pos, len);
         let p = FramePayload { len: u32::try_from(len).unwrap_or(p.len), ..p };
@@ -217,6 +222,7 @@ impl<F: RnicFrame> Rnic<F> {
             let env = sink.env(conn, &self.shared.mrs);
             let crc = frame.payload_crc(p.frame_off, len);
             used = qp.handle_digested(&env, &Skip::new(&frame, p.frame_off, len), crc);
+            state.note_rnr(conn, &mut self.shared);
         }
         let left = if used < len {
             state.hold_rest(p, used, frame, &mut self.shared);
@@ -239,13 +245,16 @@ impl<F: RnicFrame> Rnic<F> {
             return left;
         }
         // Nothing is left over, and nothing was charged.
-        tcp.accept_payload(now, p.pos, p.len);
-        if state.held.has_ahead() {
+        let ahead = state.held.has_ahead();
+        let mut len = p.len;
+        if ahead {
             // The start-up is over.
             let _startup = state.advance(conn, sink, &mut self.shared);
-            if state.held.has_ready() {
-                self.charge_advanced(conn);
-            }
+            len = state.acceptable(tcp, p.pos, len);
+        }
+        tcp.accept_payload(now, p.pos, len);
+        if ahead && state.held.has_ready() {
+            self.charge_advanced(conn);
         }
         self.stack.notify_send(conn);
         left
@@ -264,17 +273,21 @@ impl<F: RnicFrame> Rnic<F> {
         let Some(peer) = self.stack.remote_addr(conn) else { return };
         let Some((_, state)) = self.stack.get_mut(conn) else { return };
         let taken = state.settle(peer.ip(), p.len, &mut self.shared);
-        self.stack.accept_payload(now, conn, p.pos, taken);
-        let Some((_, state)) = self.stack.get_mut(conn) else { return };
-        if taken == p.len && state.held.has_ahead() {
+        let ahead = state.held.has_ahead();
+        if taken == p.len && ahead {
             self.advance_held(sink, conn);
+        }
+        let Some((tcp, state)) = self.stack.get_mut(conn) else { return };
+        let accepted = state.acceptable(tcp, p.pos, taken);
+        self.stack.accept_payload(now, conn, p.pos, accepted);
+        if taken == p.len && ahead {
             self.charge_advanced(conn);
         }
     }
 
     /// Charges the FPDU at the front, after the gap before it has closed.
     #[inline(never)]
-    fn charge_advanced(&mut self, conn: ConnId) {
+    pub(crate) fn charge_advanced(&mut self, conn: ConnId) {
         let Some(peer) = self.stack.remote_addr(conn) else { return };
         let Some((_, state)) = self.stack.get_mut(conn) else { return };
         if !state.charge_fpdu(peer.ip(), &mut self.shared) {

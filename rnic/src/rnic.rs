@@ -8,7 +8,8 @@ use core::time::Duration;
 
 use heddle_base::{Histogram, Instant};
 use heddle_iwarp::{
-    Completions, Cqe, Memory, MrTable, Pins, PostError, QpContext, RecvWr, Retired, SendWr,
+    Completions, Cqe, Memory, MrTable, Pins, PostError, QpConfig, QpContext, RecvWr, Retired,
+    SendWr,
 };
 use heddle_tcp::{
     Addressing, ConnEvent, ConnId, ConnectError, ListenError, RxDatagram, Stack, StackConfig,
@@ -23,6 +24,7 @@ use crate::handed::Handed;
 use crate::held::HoldPool;
 use crate::kept::Snapshots;
 use crate::receive::Sink;
+use crate::rnr::Rnr;
 use crate::rounds::Rounds;
 use crate::running::Running;
 use crate::shared::Shared;
@@ -47,6 +49,9 @@ pub struct RnicConfig {
     /// then the connection ends with [`CloseReason::Unfinished`]. An eighth of that while the room of
     /// the FPDU is what another connection of the same address waits for.
     pub fpdu_stall: Duration,
+    /// How long a message of the peer's that finds no receive waits for one before it ends the stream
+    /// (RFC 5041 section 7.1), as InfiniBand's "receiver not ready" has it. Zero: it does at once.
+    pub rnr_wait: Duration,
     /// Whether queue pairs of this RNIC that are connected to each other hand FPDUs over, by one copy of the
     /// payload from region to region. Otherwise they send frames to each other, as to any peer.
     pub hand_over: bool,
@@ -72,6 +77,7 @@ impl RnicConfig {
             max_snapshot_bytes,
             max_unfinished_bytes: Self::FPDU_MEMORY,
             fpdu_stall: Self::FPDU_STALL,
+            rnr_wait: Duration::ZERO,
             hand_over: true,
         }
     }
@@ -150,6 +156,7 @@ impl<F: RnicFrame> Rnic<F> {
                 kept,
                 pool: HoldPool::new(config.max_held_frames, config.max_unfinished_bytes),
                 rounds: Rounds::default(),
+                rnr: Rnr::new(config.rnr_wait),
                 fpdu_stall: config.fpdu_stall,
             },
             running: Running::with_capacity(conns),
@@ -211,7 +218,8 @@ impl<F: RnicFrame> Rnic<F> {
     pub fn enter_fpdu_mode(&mut self, conn: ConnId, mode: FpduMode) -> Result<(), RnicError> {
         self.send_startup(conn, &mode.reply)?;
         let (_, state) = self.stack.get_mut(conn).ok_or(RnicError::NoConnection)?;
-        state.enter_fpdu(mode.startup_len, mode.qp, &mut self.shared.pool);
+        let qp = QpConfig { rnr_wait: !self.shared.rnr.wait.is_zero(), ..mode.qp };
+        state.enter_fpdu(mode.startup_len, qp, &mut self.shared.pool);
         state.running_at = self.running.add(conn);
         self.shared.rounds.wake();
         Ok(())
@@ -261,7 +269,9 @@ impl<F: RnicFrame> Rnic<F> {
     /// Posts to a queue pair's receive queue.
     pub fn post_recv(&mut self, conn: ConnId, wr: &RecvWr<'_>) -> Result<(), RnicError> {
         let (_, state) = self.stack.get_mut(conn).ok_or(RnicError::NoConnection)?;
-        Ok(state.qp().ok_or(RnicError::NoQueuePair)?.post_recv(wr)?)
+        state.qp().ok_or(RnicError::NoQueuePair)?.post_recv(wr)?;
+        state.retry_rnr(conn, &mut self.shared);
+        Ok(())
     }
 
     /// Calls `f` with the queue pair of a connection, to post as much as there is to post: it is found,
@@ -274,6 +284,7 @@ impl<F: RnicFrame> Rnic<F> {
     ) -> Result<R, RnicError> {
         let (tcp, state) = self.stack.get_mut(conn).ok_or(RnicError::NoConnection)?;
         let result = f(state.qp().ok_or(RnicError::NoQueuePair)?);
+        state.retry_rnr(conn, &mut self.shared);
         if state.drain(conn, tcp, &mut self.shared) {
             self.stack.close(conn);
         }
@@ -325,12 +336,14 @@ impl<F: RnicFrame> Rnic<F> {
         self.stack.handle_timeouts(now);
         self.pump_stack_events();
         self.go_round(now);
+        self.look_at_rnr(now);
     }
 
     /// When [`handle_timeouts`](Self::handle_timeouts) has to be called next.
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.shared.rounds.poll_timeout(self.stack.poll_timeout())
+        let other = self.stack.poll_timeout();
+        self.shared.rounds.poll_timeout(self.shared.rnr.poll_timeout(other))
     }
 
     /// Returns true if [`handle_timeouts`](Self::handle_timeouts) has something to do: the time of
@@ -338,7 +351,7 @@ impl<F: RnicFrame> Rnic<F> {
     /// so both ask the same parts; this costs a few loads, for every turn of a worker.
     #[inline]
     pub fn is_due(&self, now: Instant) -> bool {
-        self.shared.rounds.is_due(now) || self.stack.is_due(now)
+        self.shared.rounds.is_due(now) || self.shared.rnr.is_due(now) || self.stack.is_due(now)
     }
 
     /// Whether there is nothing to do until a frame, an order or a work request comes, or time passes:
@@ -347,9 +360,10 @@ impl<F: RnicFrame> Rnic<F> {
     pub fn is_idle(&self, now: Instant) -> bool {
         // The stack's part of `is_due` is in its `is_idle`.
         !self.shared.rounds.is_due(now)
+            && !self.shared.rnr.is_due(now)
             && self.stack.is_idle(now)
             && self.shared.ready.is_empty()
-            && self.shared.handed.ready.is_empty()
+            && !self.has_handed()
             && !self.has_completions()
             && self.shared.events.is_empty()
     }

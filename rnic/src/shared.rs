@@ -13,6 +13,7 @@ use crate::event::Event;
 use crate::handed::Handed;
 use crate::held::HoldPool;
 use crate::kept::Snapshots;
+use crate::rnr::Rnr;
 use crate::rounds::Rounds;
 
 /// Tables, buffers and accounts of all connections together, and where a connection leaves what the
@@ -34,6 +35,8 @@ pub(crate) struct Shared<F> {
     /// Buffers for bytes that wait.
     pub(crate) pool: HoldPool<F>,
     pub(crate) rounds: Rounds,
+    /// Messages that find no receive.
+    pub(crate) rnr: Rnr,
     /// See [`RnicConfig::fpdu_stall`](crate::RnicConfig::fpdu_stall).
     pub(crate) fpdu_stall: Duration,
 }

@@ -219,10 +219,9 @@ ALL = [
     sockets("iperf", lambda r: ["iperf", "-s", "-B", HOST, "-p", str(r.port)],
             lambda r: ["iperf", "-c", HOST, "-p", str(r.port), "-t", "1"], check=says("client.log", r"bits/sec"),
             server_ends=False),
-    # Its other tests with messages, as fio's Sends, send more than there are receives for.
     Case("qperf", server=lambda r: ["qperf"], server_ends=False, mixes=False, listens=lambda r: tcp(r, 19765),
-         client=lambda r: ["qperf", "-t", "1", "-cm1", HOST, "rc_lat", "rc_rdma_write_lat", "rc_rdma_read_bw",
-                           "rc_rdma_read_lat", "rc_rdma_write_poll_lat", "rc_compare_swap_mr",
+         client=lambda r: ["qperf", "-t", "1", "-cm1", HOST, "rc_bw", "rc_bi_bw", "rc_lat", "rc_rdma_write_bw",
+                           "rc_rdma_write_lat", "rc_rdma_read_bw", "rc_rdma_read_lat", "rc_rdma_write_poll_lat", "rc_compare_swap_mr",
                            "rc_fetch_add_mr", "ver_rc_compare_swap", "ver_rc_fetch_add"],
          check=says("client.log", r"^ver_rc_fetch_add:\n +msg_rate")),
     # The one that writes is the client, whatever verb it has.
@@ -230,7 +229,7 @@ ALL = [
            server=lambda r: ["fio", *job(r), "--rw=read"],
            client=lambda r, verb=verb: ["fio", *job(r), f"--hostname={HOST}", f"--verb={verb}",
                                         "--rw=write"])
-      for verb in ("write", "read")],
+      for verb in ("write", "read", "send")],
     Case("fi_info", client=lambda r: ["fi_info", "-p", "verbs"],
          check=says("client.log", r"protocol: FI_PROTO_IWARP", r"^provider: verbs;ofi_rxm")),
     pingpong("msg", "-e", "msg"),

@@ -31,6 +31,9 @@ use listen::Listeners;
 pub(super) const IOVA: [(&str, Option<IovaMode>); 3] =
     [("auto", None), ("va", Some(IovaMode::Va)), ("pa", Some(IovaMode::Pa))];
 
+/// How long a message may wait for a receive at most.
+const LONGEST_RNR_WAIT: Duration = Duration::from_secs(60);
+
 /// How long a peer may keep a connection from getting on.
 const SPAN: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
 
@@ -357,6 +360,7 @@ impl Checker<'_> {
             peer_connections: Some(self.number(&f.peer_connections, 0..=1 << 20, 0))
                 .filter(|n| *n > 0),
             fpdu_memory: self.number(&f.fpdu_memory, 1..=1 << 14, default.fpdu_memory),
+            rnr_wait: self.rnr_wait(&f.rnr_wait, default.rnr_wait),
             first_message: Some(self.time(&f.first_message, patience)).filter(|t| !t.is_zero()),
         }
     }
@@ -372,6 +376,18 @@ impl Checker<'_> {
             },
             close_limit: self.span(&f.close_limit, close_limit),
             fpdu_stall: self.span(&mpa.fpdu_stall, fpdu_stall),
+        }
+    }
+
+    /// It holds what a peer has sent for as long, so it has an end.
+    fn rnr_wait(&mut self, key: &Key<String>, default: Duration) -> Duration {
+        let time = self.time(key, default);
+        match key {
+            Some(given) if time > LONGEST_RNR_WAIT => {
+                self.wrong(given, "the time is longer than 60s");
+                default
+            }
+            _ => time,
         }
     }
 

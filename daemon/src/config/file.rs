@@ -107,6 +107,7 @@ pub(super) struct Limits {
     pub(super) peer_share: Key<i64>,
     pub(super) peer_connections: Key<i64>,
     pub(super) fpdu_memory: Key<i64>,
+    pub(super) rnr_wait: Key<String>,
     pub(super) first_message: Key<String>,
 }
 

@@ -235,6 +235,8 @@ pub struct Limits {
     pub peer_connections: Option<usize>,
     /// MiB of each worker for FPDUs that have begun and are not whole.
     pub fpdu_memory: u32,
+    /// How long a message of a peer's waits for a receive; not at all when zero.
+    pub rnr_wait: Duration,
     /// How long a client of rping or perf may take to its first message; for ever when absent.
     pub first_message: Option<Duration>,
 }
@@ -248,6 +250,7 @@ impl Default for Limits {
             peer_share: 4,
             peer_connections: None,
             fpdu_memory: 64,
+            rnr_wait: Duration::ZERO,
             first_message: Some(Duration::from_secs(5)),
         }
     }

@@ -26,6 +26,9 @@ const CONNECTIONS: usize = 4096;
 /// STags of all programs together.
 const REGISTRATIONS: usize = 1 << 16;
 
+/// How late a program may post a receive: many were written for InfiniBand, which tries again.
+const RNR_WAIT: Duration = Duration::from_secs(5);
+
 impl Config {
     /// A private RNIC that is reached at `socket`.
     pub fn private(socket: impl Into<PathBuf>, private: Private, log: Log) -> Config {
@@ -45,6 +48,7 @@ impl Config {
             limits: Limits {
                 connections: CONNECTIONS,
                 registrations: REGISTRATIONS,
+                rnr_wait: RNR_WAIT,
                 ..Limits::default()
             },
             mpa: MpaOptions::new(),

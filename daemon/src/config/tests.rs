@@ -74,6 +74,7 @@ frames = 2048
 peer-share = 2
 peer-connections = 5
 fpdu-memory = 16384
+rnr-wait = "250ms"
 first-message = "0s"
 [mpa]
 crc = false
@@ -157,6 +158,7 @@ timeout = "250ms"
         peer_share: 2,
         peer_connections: Some(5),
         fpdu_memory: 16_384,
+        rnr_wait: Duration::from_millis(250),
         first_message: None,
     };
     assert_eq!(c.limits, limits);
@@ -212,6 +214,8 @@ fn test_limits_on_peers_are_between_a_second_and_a_day() {
             assert_eq!(wrong(&text), [(2, key.len() + 4, what)], "{text}");
         }
     }
+    let text = format!("[limits]\nrnr-wait = \"60001ms\"\n{LEAST}");
+    assert_eq!(wrong(&text), [(2, 12, "the time is longer than 60s".to_owned())]);
     let limit = |n: &str| format!("[limits]\npeer-connections = {n}\n{LEAST}");
     assert_eq!(parse(&limit("0")).limits.peer_connections, None);
     assert_eq!(parse(&limit("1")).limits.peer_connections, Some(1));

@@ -27,6 +27,7 @@ const ROWS: &[(Fault, u8, u8, Option<u8>)] = &[
     (Fault::Queue, 0x12, 1, Some(0xc0)),
     (Fault::Msn, 0x12, 3, Some(0xc0)),
     (Fault::NoBuffer, 0x12, 2, Some(0xc0)),
+    (Fault::NoReceive, 0x12, 2, Some(0xc0)),
     (Fault::Offset, 0x12, 4, Some(0xc0)),
     (Fault::TooLong, 0x12, 5, Some(0xc0)),
     // RFC 5040 figures 9 and 10.

@@ -40,6 +40,9 @@ pub struct QpConfig {
     pub role: Role,
     /// What the initiator sends first.
     pub rtr: RtrConfig,
+    /// Whether a message of the peer's that finds no receive waits for one. Otherwise it ends the stream
+    /// (RFC 5041 section 7.1).
+    pub rnr_wait: bool,
 }
 
 impl Default for QpConfig {
@@ -59,6 +62,7 @@ impl Default for QpConfig {
             rx_start: StreamPos::START,
             role: Role::Initiator,
             rtr: RtrConfig::None,
+            rnr_wait: false,
         }
     }
 }

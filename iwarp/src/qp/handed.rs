@@ -122,7 +122,8 @@ impl QpContext {
     }
 
     /// Hands the next FPDU over to the peer, at once followed by the peer's Terminate if the peer refuses it;
-    /// how many bytes it has, `None` when there is none.
+    /// how many bytes it has, `None` when there is none, or it is of a message that
+    /// [waits](QpContext::waits_for_receive) for a receive of the peer's.
     ///
     /// `mulpdu` is as for [`poll_transmit`](QpContext::poll_transmit); `fpdu` is a place to make it in.
     /// The environments are those of this queue pair, and of the peer; they differ in `posted` at most.
@@ -137,6 +138,9 @@ impl QpContext {
         let mems = [SameMemory(env.mem), SameMemory(peer_env.mem)];
         let env = &QpEnv { mem: &mems[0], mrs: env.mrs, snapshots_full: false, posted: env.posted };
         let peer_env = &QpEnv { mem: &mems[1], posted: peer_env.posted, ..*env };
+        if peer.rq.rqes.is_empty() && peer.rnr.may_wait() && self.waits_for(peer, [env, peer_env]) {
+            return None;
+        }
         if !self.make_handed(env, mulpdu, buffers, fpdu) {
             return None;
         }
@@ -153,6 +157,29 @@ impl QpContext {
             self.complete_sends();
         }
         Some(len)
+    }
+
+    /// Returns true if nothing can be handed over before the peer has a receive. A Read Response goes first,
+    /// as whoever asked for it may have the peer wait.
+    #[inline(never)]
+    fn waits_for<M>(&mut self, peer: &mut QpContext, [env, peer_env]: [&QpEnv<'_, M>; 2]) -> bool {
+        if self.has_local() {
+            // What is behind these may want one.
+            self.carry_out_some(env);
+            if self.has_local() {
+                return true;
+            }
+        }
+        let wants = self.wants_receive() || self.wants_receive_for_rtr(peer);
+        if !peer.state.is_live() || !wants || peer.has_receive(peer_env.posted) {
+            return false;
+        }
+        if self.sending.is_none() && !self.reads.inbound.is_empty() {
+            self.responses_next = true;
+            return false;
+        }
+        peer.rnr.begin();
+        true
     }
 
     /// As [`poll_transmit_into`](QpContext::poll_transmit_into), of an FPDU that takes no place in the stream.
@@ -192,7 +219,8 @@ impl QpContext {
         let frame = FpduAt { at: 0, ulpdu: u16::from_be_bytes(*length) };
         let handed = Handed { head, payload: fpdu.payload(), len };
         if let Err(culprit) = self.handle_fpdu(env, &handed, frame, None) {
-            self.handle_again(env, &handed, frame, culprit);
+            let taken = self.handle_again(env, &handed, frame, culprit);
+            debug_assert!(taken, "the sender has seen that there is a receive");
         }
     }
 }

@@ -25,6 +25,15 @@ impl QpContext {
     /// sort; what is to be sent then.
     #[cold]
     pub(super) fn carry_out_locals<M>(&mut self, env: &QpEnv<'_, M>) -> Option<Sending> {
+        self.carry_out_some(env);
+        if !self.state.is_live() || self.drained || self.has_local() {
+            return None;
+        }
+        self.start_message(env)
+    }
+
+    /// The same, without a look at what is to be sent.
+    pub(super) fn carry_out_some<M>(&mut self, env: &QpEnv<'_, M>) {
         let mut failed = None;
         for _ in 0..TURN {
             if !self.has_local() {
@@ -48,14 +57,9 @@ impl QpContext {
         if let Some(status) = failed {
             let culprit = self.local_culprit(status);
             debug_assert_eq!(culprit.fault, Fault::Local);
-            self.fail(culprit);
-            return None;
+            return self.fail(culprit);
         }
         self.complete_sends();
-        if self.drained || self.has_local() {
-            return None;
-        }
-        self.start_message(env)
     }
 
     /// Whether the next request may be carried out and nothing is sent for it. After a turn there

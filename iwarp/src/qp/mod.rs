@@ -46,6 +46,7 @@ mod local;
 mod queues;
 mod ranges;
 mod reads;
+mod rnr;
 mod rtr;
 mod rx;
 mod shared;
@@ -68,6 +69,7 @@ pub use cq::Completions;
 pub use cqe::{Cqe, CqeOp, CqeStatus, Cut, QpEvent, Queue, Side};
 pub use early::PlacedFpdu;
 pub use fpdu::{Fpdu, Piece};
+pub use rnr::RnrMark;
 pub use rtr::RtrConfig;
 pub use shared::{PostedReceives, SharedBroken, SharedReceives, Untaken};
 pub use state::QpState;
@@ -83,6 +85,7 @@ use arrayvec::ArrayVec;
 use heddle_base::StreamPos;
 use queues::{Rq, Sq};
 use reads::Reads;
+use rnr::Rnr;
 use state::Transition;
 use terminate::End;
 use tx::Sending;
@@ -113,6 +116,7 @@ pub struct QpContext {
     /// A Write of the peer's has begun and not ended; and a Send.
     in_write: bool,
     in_send: bool,
+    rnr: Rnr,
     rtr: RtrConfig,
     qpn: Qpn,
     pd: Pd,
@@ -157,6 +161,7 @@ impl QpContext {
             handing: false,
             in_write: false,
             in_send: false,
+            rnr: Rnr::new(config.rnr_wait),
             rtr: config.rtr,
             qpn: config.qpn,
             pd: config.pd,

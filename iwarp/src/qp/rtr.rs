@@ -78,6 +78,15 @@ impl QpContext {
         self.hold && matches!(self.rtr, RtrConfig::Expect(set) if set.has(rtr))
     }
 
+    /// Whether the Send that says "ready" comes next and takes a receive of the peer's, which does not
+    /// expect that form.
+    pub(super) fn wants_receive_for_rtr(&self, peer: &QpContext) -> bool {
+        self.has_rtr()
+            && self.rtr == RtrConfig::Send(Rtr::Send)
+            && self.hold
+            && !peer.expects(Rtr::Send)
+    }
+
     /// Takes a Send that says "ready" and nothing else. Only before the first good FPDU.
     #[cold]
     pub(super) fn take_rtr_send(&mut self, seg: DdpSegment, h: Untagged) -> bool {

@@ -1,5 +1,7 @@
 //! From stream bytes to DDP segments: framing, CRC, versions, and the placement of payload.
 
+#[cfg(doc)]
+use super::config::QpConfig;
 use super::stream::{OnePiece, Stream};
 use super::terminate::Culprit;
 use super::{QpContext, QpEnv};
@@ -72,6 +74,9 @@ impl QpContext {
     /// As [`handle_stream`](QpContext::handle_stream), of bytes that somebody has read before and may
     /// have computed `crc` of: the CRC-32C of all of `stream`, markers included, but its last
     /// [`CRC_LEN`] octets. When one FPDU fills `stream`, it is not read for its CRC again.
+    ///
+    /// A message that [waits for a receive](QpContext::waits_for_receive) is not taken, and what is behind
+    /// it is not either.
     pub fn handle_digested<M: Memory, C: Chunks + ?Sized>(
         &mut self,
         env: &QpEnv<'_, M>,
@@ -153,8 +158,10 @@ impl QpContext {
                 break;
             }
             alone = at == 0 && stream.is_filled_by(len);
-            if let Err(culprit) = self.handle_fpdu(env, stream, frame, crc.filter(|_| alone)) {
-                self.handle_again(env, stream, frame, culprit);
+            if let Err(culprit) = self.handle_fpdu(env, stream, frame, crc.filter(|_| alone))
+                && !self.handle_again(env, stream, frame, culprit)
+            {
+                break;
             }
             at += len;
         }
@@ -167,8 +174,9 @@ impl QpContext {
         taken
     }
 
-    /// Ends the stream for an FPDU that has failed, unless it failed for want of a receive and the owner has more:
-    /// then it is handled once more, as its failure has changed nothing.
+    /// Ends the stream for an FPDU that has failed, unless it failed for want of a receive: then it is
+    /// handled once more if the owner has more receives, as its failure has changed nothing, and waits for
+    /// one if it [may](QpConfig::rnr_wait). Returns false if it waits.
     #[cold]
     #[inline(never)]
     pub(super) fn handle_again<M: Memory, S: Stream>(
@@ -177,12 +185,19 @@ impl QpContext {
         stream: &S,
         frame: FpduAt,
         culprit: Culprit,
-    ) {
-        if !self.has_more_posted(env.posted, culprit.fault) {
-            self.fail(culprit);
-        } else if let Err(culprit) = self.handle_fpdu(env, stream, frame, None) {
-            self.fail(culprit);
+    ) -> bool {
+        if self.has_more_posted(env.posted, culprit.fault) {
+            if let Err(culprit) = self.handle_fpdu(env, stream, frame, None) {
+                self.fail(culprit);
+            }
+            return true;
         }
+        if self.rnr.may_wait() && culprit.fault == Fault::NoReceive {
+            self.rnr.begin();
+            return false;
+        }
+        self.fail(culprit);
+        true
     }
 
     #[inline]

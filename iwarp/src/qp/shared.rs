@@ -71,10 +71,13 @@ impl QpContext {
         if h.msn != self.rq.msn || h.mo != 0 {
             return Ok(());
         }
+        self.take_one_shared().map_err(|SharedBroken| seg.blame(Fault::Local))
+    }
+
+    fn take_one_shared(&mut self) -> Result<(), SharedBroken> {
         let Some(shared) = &mut self.rq.shared else { return Ok(()) };
         let mut sges = ArrayVec::new();
-        let taken = shared.take(&mut sges).map_err(|SharedBroken| seg.blame(Fault::Local))?;
-        if let Some(wr_id) = taken {
+        if let Some(wr_id) = shared.take(&mut sges)? {
             let wr = RecvWr { wr_id, sges: &sges };
             let limits = Limits { sges: MAX_SGES, ..Limits::default() };
             self.rq.push(&wr, recv_len(&wr, &limits));
@@ -82,12 +85,23 @@ impl QpContext {
         Ok(())
     }
 
+    /// Returns true if the next message finds a receive, or finds out why there never will be one: in
+    /// the queue, in the shared one or among those that the owner has not taken.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn has_receive(&mut self, posted: Option<&Untaken<'_>>) -> bool {
+        if self.rq.shared.is_some() {
+            return self.take_one_shared().is_err() || !self.rq.rqes.is_empty();
+        }
+        self.has_more_posted(posted, Fault::NoReceive)
+    }
+
     /// Asks for receives that the owner has not taken, where a message has found none. Returns true if
     /// there are some now: the FPDU, which has changed nothing, can be handled once more.
     #[cold]
     #[inline(never)]
     pub(super) fn has_more_posted(&mut self, posted: Option<&Untaken<'_>>, fault: Fault) -> bool {
-        let wants = fault == Fault::NoBuffer && self.rq.rqes.is_empty() && self.rq.shared.is_none();
+        let wants = fault == Fault::NoReceive && self.rq.shared.is_none();
         if wants && let Some(Untaken { posts, of }) = posted {
             posts.post_to(of.get(), self);
             return !self.rq.rqes.is_empty();

@@ -135,6 +135,27 @@ impl QpContext {
         !held || wqe.refused.is_some()
     }
 
+    /// Whether the next FPDU, unless it is of a Read Response, begins a message that takes a receive of
+    /// the peer's: a Send, or Immediate Data.
+    pub(super) fn wants_receive(&self) -> bool {
+        if !self.state.is_live() || self.hold || self.drained || !self.sq.has_next() {
+            return false;
+        }
+        let wqe = self.sq.wqes.at(self.sq.next);
+        let off = match self.sending {
+            Some(Sending::Response) => return false,
+            Some(Sending::Request { off }) => off,
+            None if self.may_start() => 0,
+            None => return false,
+        };
+        wqe.refused.is_none()
+            && match wqe.op {
+                WqeOp::Send { .. } => off == 0,
+                WqeOp::Immediate { .. } | WqeOp::WriteImmediate { .. } => off == wqe.len,
+                _ => false,
+            }
+    }
+
     #[inline]
     pub(super) fn start_message<M>(&mut self, env: &QpEnv<'_, M>) -> Option<Sending> {
         let request = self.may_start();

@@ -102,7 +102,7 @@ impl QpContext {
             return Err(seg.blame(Fault::Msn));
         }
         let Some(rqe) = self.rq.front() else {
-            return Err(seg.blame(Fault::NoBuffer));
+            return Err(seg.blame(Fault::NoReceive));
         };
         if let Some(why) = rqe.refused {
             return Err(Culprit {

@@ -18,6 +18,7 @@ mod programs;
 mod readdress;
 mod receives;
 mod reports;
+mod rnr;
 mod sim;
 mod startup;
 mod terminates;

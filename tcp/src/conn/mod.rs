@@ -375,6 +375,11 @@ impl Connection {
         self.hot.rcv_nxt.min(self.cold.rcv_fin)
     }
 
+    /// Returns true if something ahead of a gap has been accepted, or the peer's FIN has come ahead of one.
+    pub const fn has_gaps(&self) -> bool {
+        self.hot.gaps
+    }
+
     /// How many bytes beyond `end`, the end of the queue, could be sent now under the peer's window
     /// and the congestion window: lets the owner make FPDUs just in time.
     pub fn send_room(&self, end: StreamPos) -> u64 {

@@ -9,7 +9,8 @@
 //! queues of a queue pair's own, and one that queue pairs of a host share. Markers in either direction,
 //! and with them FPDUs that are placed ahead of gaps. Each form of the message that says ready to
 //! receive, and none, with the first FPDU lost. Receives that are granted to the peer by the dozen, more
-//! than a turn takes, by a Send of the same stream or beside it. Owners of the RNICs that are quick or slow and take much or little in a turn, by
+//! than a turn takes, by a Send of the same stream or beside it. Receives that are posted late, for which
+//! messages wait. Owners of the RNICs that are quick or slow and take much or little in a turn, by
 //! the worker's own rules. And on some streams what ends
 //! them, or may: each of these has the Terminate, or the status of a request, that it brings about, and
 //! no other is accepted; the other streams have to go on.

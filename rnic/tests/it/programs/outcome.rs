@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 pub struct Outcome(pub BTreeMap<String, u64>);
 
 /// What has to happen in many programs.
-const WANTED: [&str; 74] = [
+const WANTED: [&str; 75] = [
     "handed over",
     "Send",
     "Write",
@@ -81,6 +81,7 @@ const WANTED: [&str; 74] = [
     "taken",
     "left",
     "no shared buffer",
+    "waited for a receive",
     "shared and not complete",
 ];
 

@@ -152,7 +152,11 @@ impl World {
             bad: d.bad,
         });
         if let (Some(len), Some(_)) = (d.buffer, message) {
-            self.post_buffer(r, s, 1 - me, len);
+            if self.late.is_some() {
+                self.owed[s][1 - me].push_back(len);
+            } else {
+                self.post_buffer(r, s, 1 - me, len);
+            }
         }
         goes
     }
@@ -207,6 +211,24 @@ impl World {
             }
             self.streams[s].ends[me].granted -= 1;
         }
+    }
+
+    /// Posts receives that are late, `all` of them or some of each stream; whether there were any.
+    pub fn post_late(&mut self, all: bool) -> bool {
+        let Some(mut r) = self.late.take() else { return false };
+        let mut posted = false;
+        for s in 0..self.streams.len() {
+            for me in 0..2 {
+                while (all || r.chance(0.3))
+                    && let Some(len) = self.owed[s][me].pop_front()
+                {
+                    self.post_buffer(&mut r, s, me, len);
+                    posted = true;
+                }
+            }
+        }
+        self.late = Some(r);
+        posted
     }
 
     fn post_buffer(&mut self, r: &mut Random, s: usize, me: usize, len: usize) {

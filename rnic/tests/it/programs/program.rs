@@ -32,6 +32,8 @@ pub struct Plan {
     pub damage: f64,
     /// How often a port has no buffer for a whole frame.
     pub no_buffer: f64,
+    /// Whether messages wait for receives, and applications post them when they like.
+    pub late: bool,
     /// Octets of Read Responses that are kept.
     pub snapshots: usize,
     pub crc: bool,
@@ -205,6 +207,7 @@ impl Program {
             corrupt: often(r, 0.02),
             damage: if crc && r.chance(0.15) { 0.004 } else { 0.0 },
             no_buffer: often(r, 0.5),
+            late: seed % 3 == 0,
             snapshots: pick(r, &[1, 5000, 1 << 20]),
             crc,
             place: Place::Apart,

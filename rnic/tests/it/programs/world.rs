@@ -1,9 +1,11 @@
 //! Runs a program: two hosts, their streams, and what is observed of them.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use heddle_base::{Random, Seed};
 use heddle_iwarp::{CqeOp, SendWr};
+use heddle_rnic::RnicConfig;
 use heddle_tcp::ConnConfig;
 
 use crate::programs::derived::Derived;
@@ -27,6 +29,9 @@ pub const MEMORY: usize = 1 << 19;
 /// What is between two pieces of the arena.
 pub const GUARD: u8 = 0xee;
 
+/// How late a receive may be.
+const RNR_WAIT: Duration = Duration::from_secs(10);
+
 pub struct World {
     pub pair: Pair,
     /// Counts what happens: posts and looks.
@@ -39,6 +44,9 @@ pub struct World {
     pub derived: [Vec<Derived>; 2],
     /// Receive buffers of those that share them.
     pub shared: [Queue; 2],
+    /// When receives are posted that are late, and their lengths, by stream and host.
+    pub late: Option<Random>,
+    pub owed: Vec<[VecDeque<usize>; 2]>,
     pub free: [usize; 2],
     /// Memory the application has written to since it got it back, and with what.
     pub back: [Vec<(usize, usize, u8)>; 2],
@@ -67,13 +75,15 @@ impl World {
     fn new(program: &Program) -> World {
         let plan = &program.plan;
         let link = LinkConfig { delay: plan.delay, mtu: plan.mtu, ..LinkConfig::default() };
+        let change = |c: &mut RnicConfig| {
+            c.max_snapshot_bytes = plan.snapshots;
+            c.hand_over = plan.place == Place::Handed;
+            c.rnr_wait = if plan.late { RNR_WAIT } else { Duration::ZERO };
+        };
         let mut pair = if plan.place == Place::Apart {
-            Pair::with_snapshots(program.seed, link, MEMORY, plan.snapshots)
+            Pair::with_config(program.seed, link, MEMORY, change)
         } else {
-            Pair::inside(program.seed, link, MEMORY, |c| {
-                c.max_snapshot_bytes = plan.snapshots;
-                c.hand_over = plan.place == Place::Handed;
-            })
+            Pair::inside(program.seed, link, MEMORY, change)
         };
         let mut random = Random::new(&Seed::from_u64(program.seed ^ 0x77));
         let streams: Vec<_> =
@@ -118,6 +128,8 @@ impl World {
             regions,
             derived,
             shared,
+            late: plan.late.then(|| Random::new(&Seed::from_u64(program.seed ^ 0x1a7e))),
+            owed: plan.streams.iter().map(|_| Default::default()).collect(),
             free: [ARENA; 2],
             back: [Vec::new(), Vec::new()],
             octets: 0,
@@ -153,9 +165,10 @@ impl World {
 
     /// Lets what comes next happen, and looks at everything. False when nothing ever will.
     pub fn step(&mut self) -> bool {
+        self.post_late(false);
         let more = self.pair.step();
         self.observe();
-        more
+        more || self.post_late(true)
     }
 
     pub fn disconnect(&mut self, s: usize, me: usize) {
@@ -324,6 +337,8 @@ impl World {
             assert_eq!((rnic.held_frames(), rnic.snapshot_bytes()), (0, 0), "what is kept");
             assert_eq!(self.pair.pinned(host), 0, "references to memory");
         }
+        let waits: u64 = [0, 1].map(|host| self.pair.rnic(host).counters().rnr_waits).iter().sum();
+        self.outcome.count("waited for a receive", waits);
         self.outcome.count("lost", self.pair.lost);
         self.outcome.count("handed over", self.pair.rnic(0).counters().handed_fpdus);
         let rough =

@@ -1,0 +1,202 @@
+//! Messages that find no receive ("receiver not ready").
+//!
+//! RFC 5041 (section 7.1) has a message without a buffer end the stream, and leaves it to applications to
+//! post one in time. Programs that were written for InfiniBand, which tries again, post it a moment late. So
+//! a message may wait for a receive, for [`RnicConfig::rnr_wait`](crate::RnicConfig::rnr_wait) and no longer.
+//! DDP sees it when it is taken; until then it is as if TCP had not delivered it, and what comes behind it
+//! does not overtake it.
+//!
+//! Of a stream the FPDU that waits is held, with the rest of its segment, and not acknowledged: what is
+//! acknowledged has been delivered. Segments in order that come behind it are refused, which to TCP is as if they had
+//! been lost; those ahead of the gap that this makes are held as all such are. Of FPDUs that are handed over
+//! none is made before there is a receive.
+//!
+//! A receive that is posted has the message tried again in the same turn. Receives of a shared queue are
+//! posted to no connection, so those who wait for one look now and then, as they do for the end of their time.
+
+use std::collections::VecDeque;
+
+use core::time::Duration;
+
+use heddle_base::{Instant, StreamPos};
+use heddle_iwarp::{Memory, Msn, RnrMark};
+use heddle_tcp::{ConnId, Connection};
+
+use crate::conn::{ConnState, Mode, NO_PARTNER};
+use crate::frame::RnicFrame;
+use crate::receive::Sink;
+use crate::rnic::Rnic;
+use crate::shared::Shared;
+
+/// Connections looked at before frames have their turn again, and when others are.
+const LOOKS: usize = 64;
+const PAUSE: Duration = Duration::from_millis(1);
+
+const NEVER: Instant = Instant::from_nanos(u64::MAX);
+
+/// A connection with a message that waits.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    conn: ConnId,
+    /// The number of the message, and when its time ends; not known before the first look.
+    message: Option<(Msn, Instant)>,
+}
+
+/// The connections with such messages.
+#[derive(Debug)]
+pub(crate) struct Rnr {
+    /// See [`RnicConfig::rnr_wait`](crate::RnicConfig::rnr_wait).
+    pub(crate) wait: Duration,
+    /// Each connection once, the one to be looked at next first.
+    waiting: VecDeque<Waiting>,
+    /// When to look; [`Instant::ZERO`] at once.
+    at: Instant,
+    /// Those whose message is to be tried again, each once.
+    retries: VecDeque<ConnId>,
+}
+
+impl Rnr {
+    pub(crate) fn new(wait: Duration) -> Rnr {
+        Rnr { wait, waiting: VecDeque::new(), at: NEVER, retries: VecDeque::new() }
+    }
+
+    /// Whether a message is to be tried again.
+    #[inline]
+    pub(crate) fn has_retries(&self) -> bool {
+        !self.retries.is_empty()
+    }
+
+    /// The earlier of `other` and the time to look.
+    #[inline]
+    pub(crate) fn poll_timeout(&self, other: Option<Instant>) -> Option<Instant> {
+        let at = other.map_or(self.at, |t| t.min(self.at));
+        (at != NEVER).then_some(at)
+    }
+
+    #[inline]
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        self.at <= now
+    }
+}
+
+impl<F> ConnState<F> {
+    /// Puts the connection on the list of those that wait, if its queue pair has a message that does.
+    pub(crate) fn note_rnr(&mut self, conn: ConnId, shared: &mut Shared<F>) {
+        let Mode::Fpdu(qp) = &mut self.mode else { return };
+        if qp.waits_for_receive() && !qp.set_mark(RnrMark::Listed, true) {
+            shared.counters.rnr_waits += 1;
+            shared.rnr.waiting.push_back(Waiting { conn, message: None });
+            shared.rnr.at = Instant::ZERO;
+        }
+    }
+
+    /// There may be a receive: has the message that waits for one be tried again, if there is one.
+    #[inline]
+    pub(crate) fn retry_rnr(&mut self, conn: ConnId, shared: &mut Shared<F>) {
+        if let Mode::Fpdu(qp) = &mut self.mode
+            && qp.has_mark(RnrMark::Listed)
+            && !qp.set_mark(RnrMark::Retried, true)
+        {
+            shared.rnr.retries.push_back(conn);
+        }
+    }
+}
+
+impl<F: RnicFrame> ConnState<F> {
+    /// Whether the stream stands still at a message that waits.
+    pub(crate) fn is_stopped(&self) -> bool {
+        matches!(&self.mode, Mode::Fpdu(qp) if qp.waits_for_receive()) && self.held.has_ready()
+    }
+
+    /// How many of `len` octets in order, from `pos` on, TCP may acknowledge: none of a message that waits. If
+    /// they close a gap, TCP would go on to the end of what it has accepted ahead of it, which is behind the
+    /// message: then the gap stays until the message has been taken.
+    pub(crate) fn acceptable(&self, tcp: &Connection, pos: StreamPos, len: u32) -> u32 {
+        if !self.is_stopped() {
+            return len;
+        }
+        if tcp.has_gaps() {
+            return 0;
+        }
+        let stop = self.rx_next.0.saturating_sub(self.held.ready_len() as u64);
+        u32::try_from(stop.saturating_sub(pos.0)).unwrap_or(len).min(len)
+    }
+}
+
+impl<F: RnicFrame> Rnic<F> {
+    /// Looks at some of the connections that wait, if it is time.
+    #[inline]
+    pub(crate) fn look_at_rnr(&mut self, now: Instant) {
+        if self.shared.rnr.is_due(now) {
+            self.look_at_waiting(now);
+        }
+    }
+
+    #[cold]
+    fn look_at_waiting(&mut self, now: Instant) {
+        for _ in 0..LOOKS.min(self.shared.rnr.waiting.len()) {
+            let Some(mut w) = self.shared.rnr.waiting.pop_front() else { break };
+            let Some((_, state)) = self.stack.get_mut(w.conn) else { continue };
+            let handed = state.partner != NO_PARTNER;
+            let held = handed || state.held.has_ready();
+            let Mode::Fpdu(qp) = &mut state.mode else { continue };
+            // What is not held any more comes again.
+            if !qp.waits_for_receive() || !held {
+                qp.end_rnr_wait();
+                qp.set_mark(RnrMark::Listed, false);
+                continue;
+            }
+            let msn = qp.receive_msn();
+            let (_, end) = *match &mut w.message {
+                Some(same) if same.0 == msn => same,
+                other => other.insert((msn, now + self.shared.rnr.wait)),
+            };
+            if end <= now {
+                qp.refuse_rnr();
+            }
+            if end <= now || qp.shares_receives() {
+                state.retry_rnr(w.conn, &mut self.shared);
+            }
+            self.shared.rnr.waiting.push_back(w);
+        }
+        let none = self.shared.rnr.waiting.is_empty();
+        self.shared.rnr.at = if none { NEVER } else { now + PAUSE };
+    }
+
+    /// Tries messages again that may have a receive now.
+    #[inline]
+    pub(crate) fn retry_waiting<M: Memory>(&mut self, now: Instant, sink: Sink<'_, M>) {
+        while let Some(conn) = self.shared.rnr.retries.pop_front() {
+            self.retry(now, sink, conn);
+        }
+    }
+
+    #[cold]
+    fn retry<M: Memory>(&mut self, now: Instant, sink: Sink<'_, M>, conn: ConnId) {
+        let Some((_, state)) = self.stack.get_mut(conn) else { return };
+        let partner = state.partner;
+        let Mode::Fpdu(qp) = &mut state.mode else { return };
+        qp.set_mark(RnrMark::Retried, false);
+        qp.end_rnr_wait();
+        if partner != NO_PARTNER {
+            if let Some(peer) = self.stack.id_at(partner)
+                && let Some((_, sender)) = self.stack.get_mut(peer)
+            {
+                sender.make_ready(peer, &mut self.shared);
+            }
+            return;
+        }
+        self.advance_held(sink, conn);
+        let Some((_, state)) = self.stack.get_mut(conn) else { return };
+        if state.held.has_ready() || state.held.has_share() {
+            self.charge_advanced(conn);
+        }
+        let Some((tcp, state)) = self.stack.get_mut(conn) else { return };
+        let from = tcp.rcv_nxt();
+        let len = u32::try_from(state.rx_next.0.saturating_sub(from.0)).unwrap_or(u32::MAX);
+        let len = state.acceptable(tcp, from, len);
+        self.stack.accept_payload(now, conn, from, len);
+        self.drain_qp(conn);
+        self.stack.notify_send(conn);
+    }
+}

@@ -1,0 +1,323 @@
+//! Messages that find no receive, and wait for one: over a link, and of an RNIC with itself.
+
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "small numbers of a test")]
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+
+use crate::sim::{LinkConfig, PORT, Pair, TO_BASE, pattern};
+use heddle_iwarp::qp::MAX_SGES;
+use heddle_iwarp::rdmap::TermCode;
+use heddle_iwarp::{
+    Access, CqeStatus, MrAttr, QpConfig, QpEvent, QpState, RecvWr, SendWr, Sge, SharedBroken,
+    SharedReceives, Side,
+};
+use heddle_rnic::{CloseReason, Event, RnicConfig};
+use heddle_tcp::ConnId;
+
+const WAIT: Duration = Duration::from_secs(2);
+const SECOND: Duration = Duration::from_secs(1);
+/// Octets of a message: of several segments.
+const LEN: usize = 4000;
+const MEMORY: usize = 1 << 20;
+
+/// Where both ends of a connection are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Link,
+    Inside,
+}
+
+const PLACES: [Place; 2] = [Place::Link, Place::Inside];
+
+/// A connection over which host 1 has had a first message.
+struct Bed {
+    p: Pair,
+    a: ConnId,
+    b: ConnId,
+    source: MrAttr,
+    sink: MrAttr,
+}
+
+impl Bed {
+    fn new(place: Place, wait: Duration, link: LinkConfig) -> Bed {
+        let change = |c: &mut RnicConfig| c.rnr_wait = wait;
+        let mut p = match place {
+            Place::Link => Pair::with_config(3, link, MEMORY, change),
+            Place::Inside => Pair::inside(3, link, MEMORY, change),
+        };
+        let crc = place == Place::Link;
+        let qps = [0, 1].map(|h| QpConfig { pd: p.hosts[h].pd, crc, ..QpConfig::default() });
+        let [a, b] = p.connect_to(PORT, [&qps[0], &qps[1]]);
+        assert_eq!(p.rnic(0).is_handing(a), place == Place::Inside);
+        let rights = Access::LOCAL_WRITE.with(Access::REMOTE_WRITE).with(Access::REMOTE_READ);
+        let source = p.register(0, 0, MEMORY, rights);
+        let sink = p.register(1, 0, MEMORY, rights);
+        p.hosts[0].mem.write(0, &pattern(9, MEMORY));
+        let mut bed = Bed { p, a, b, source, sink };
+        bed.send_write(0, 0, 8);
+        bed.p.run(SECOND, |p| !p.hosts[0].completions.is_empty());
+        bed.p.hosts[0].completions.clear();
+        bed
+    }
+
+    /// Message `n` is octets of its own of host 0's memory, and goes to the same place of host 1's.
+    fn sge(mr: MrAttr, n: usize) -> [Sge; 1] {
+        [Sge { stag: mr.stag, to: TO_BASE + (n * LEN) as u64, len: LEN as u32 }]
+    }
+
+    fn send(&mut self, n: usize) {
+        let sge = Self::sge(self.source, n);
+        let wr = SendWr::send(n as u64, &sge);
+        self.p.driver(0).rnic.post_send(self.a, &wr).unwrap();
+    }
+
+    fn send_write(&mut self, id: u64, at: usize, len: u32) {
+        let sge = [Sge { stag: self.source.stag, to: TO_BASE + at as u64, len }];
+        let wr = SendWr::write(id, &sge, self.sink.stag, TO_BASE + at as u64);
+        self.p.driver(0).rnic.post_send(self.a, &wr).unwrap();
+    }
+
+    fn receive(&mut self, n: usize) {
+        let wr = RecvWr { wr_id: n as u64, sges: &Self::sge(self.sink, n) };
+        self.p.driver(1).rnic.post_recv(self.b, &wr).unwrap();
+    }
+
+    /// How the messages that host 1 has had ended.
+    fn received(&self) -> Vec<(u64, CqeStatus)> {
+        self.p.hosts[1].completions.iter().map(|(_, c)| (c.wr_id, c.status)).collect()
+    }
+
+    fn has(&self, n: usize) -> bool {
+        self.p.hosts[1].mem.read(n * LEN, LEN) == self.p.hosts[0].mem.read(n * LEN, LEN)
+    }
+
+    fn runs(&self) -> bool {
+        let runs = |id| self.p.rnic(0).qp(id).is_some_and(|q| q.state() == QpState::Rts);
+        let far = self.p.rnic(1).qp(self.b).is_some_and(|q| q.state() == QpState::Rts);
+        runs(self.a) && far
+    }
+
+    fn waits(&self) -> u64 {
+        self.p.rnic(1).counters().rnr_waits
+    }
+}
+
+fn successes(upto: u64) -> Vec<(u64, CqeStatus)> {
+    (0..upto).map(|n| (n, CqeStatus::Success)).collect()
+}
+
+#[test]
+fn test_messages_wait_for_receives_and_come_in_order() {
+    for place in PLACES {
+        let mut bed = Bed::new(place, WAIT, LinkConfig::default());
+        for n in 0..5 {
+            bed.send(n);
+        }
+        bed.p.pass(WAIT / 2);
+        assert!(bed.runs() && bed.received().is_empty(), "{place:?}");
+        assert_eq!(bed.waits(), 1, "{place:?}");
+        // Each receive is longer in coming than all of the wait, but the stream gets on.
+        for n in 0..5 {
+            bed.receive(n);
+            bed.p.pass(WAIT * 3 / 4);
+            assert_eq!(bed.received(), successes(n as u64 + 1), "{place:?}");
+            assert!(bed.has(n) && bed.runs(), "{place:?}");
+        }
+        let sent = bed.p.hosts[0].completions.iter().map(|(_, c)| (c.wr_id, c.status));
+        assert_eq!(sent.collect::<Vec<_>>(), successes(5), "{place:?}");
+        // Nothing waits any more, and nothing looks.
+        bed.p.pass(WAIT);
+        assert!(bed.runs(), "{place:?}");
+    }
+}
+
+#[test]
+fn test_receive_that_is_posted_in_time_has_no_message_wait() {
+    for place in PLACES {
+        let mut bed = Bed::new(place, WAIT, LinkConfig::default());
+        bed.receive(0);
+        bed.send(0);
+        bed.p.run(SECOND, |p| !p.hosts[1].completions.is_empty());
+        assert_eq!((bed.received(), bed.waits()), (successes(1), 0), "{place:?}");
+    }
+}
+
+#[test]
+fn test_message_that_waits_too_long_ends_the_stream_as_one_that_may_not_wait() {
+    for place in PLACES {
+        for wait in [Duration::ZERO, WAIT] {
+            let mut bed = Bed::new(place, wait, LinkConfig::default());
+            bed.send(0);
+            bed.p.pass(wait.saturating_sub(Duration::from_millis(100)));
+            assert_eq!(bed.runs() && bed.waits() == 1, !wait.is_zero(), "{place:?}");
+            bed.p.pass(Duration::from_millis(300));
+            let told = |host: usize, by| {
+                let code = TermCode::DDP_NO_BUFFER;
+                bed.p.hosts[host].events.iter().any(|e| {
+                    matches!(e, Event::Qp { event, .. } if *event == QpEvent::Terminated { by, code })
+                })
+            };
+            assert!(told(0, Side::Remote) && told(1, Side::Local), "{place:?} {wait:?}");
+            assert!(bed.received().is_empty());
+        }
+    }
+}
+
+#[test]
+fn test_what_comes_behind_a_message_that_waits_does_not_overtake_it() {
+    for place in PLACES {
+        let mut bed = Bed::new(place, WAIT, LinkConfig::default());
+        let before = bed.p.hosts[1].mem.read(3 * LEN, 64);
+        bed.send(0);
+        bed.send_write(7, 3 * LEN, 64);
+        bed.p.pass(SECOND);
+        assert_eq!(bed.p.hosts[1].mem.read(3 * LEN, 64), before, "{place:?}");
+        bed.receive(0);
+        bed.p.run(SECOND, |p| p.hosts[0].completions.len() == 2);
+        bed.p.pass(Duration::from_millis(1));
+        assert!(bed.p.hosts[1].mem.read(3 * LEN, 64) == bed.p.hosts[0].mem.read(3 * LEN, 64));
+    }
+}
+
+/// Neither end has a receive for the other's message, and each gets the other's once it has one.
+#[test]
+fn test_both_ends_may_wait_for_each_other() {
+    for place in PLACES {
+        let mut bed = Bed::new(place, WAIT, LinkConfig::default());
+        bed.send(0);
+        let back = [Sge { stag: bed.sink.stag, to: TO_BASE, len: 100 }];
+        let b = bed.b;
+        bed.p.driver(1).rnic.post_send(b, &SendWr::send(50, &back)).unwrap();
+        bed.p.pass(SECOND);
+        assert!(bed.runs() && !bed.received().contains(&(0, CqeStatus::Success)), "{place:?}");
+        bed.receive(0);
+        bed.p.pass(SECOND / 2);
+        assert!(bed.received().contains(&(0, CqeStatus::Success)) && bed.has(0), "{place:?}");
+        let a = bed.a;
+        let wr = RecvWr { wr_id: 60, sges: &Bed::sge(bed.source, 9) };
+        bed.p.driver(0).rnic.post_recv(a, &wr).unwrap();
+        bed.p.pass(SECOND / 2);
+        let had =
+            |host: usize, id| bed.p.hosts[host].completions.iter().any(|(_, c)| c.wr_id == id);
+        assert!(bed.runs() && had(0, 60) && had(1, 50), "{place:?}");
+    }
+}
+
+#[test]
+fn test_peer_that_closes_behind_a_message_that_waits_has_it_delivered() {
+    for place in PLACES {
+        let mut bed = Bed::new(place, WAIT, LinkConfig::default());
+        bed.send(0);
+        let (now, a) = (bed.p.now, bed.a);
+        bed.p.driver(0).rnic.disconnect(now, a);
+        bed.p.pass(SECOND);
+        let closed =
+            |bed: &Bed| bed.p.hosts[1].events.iter().any(|e| matches!(e, Event::PeerClosed { .. }));
+        assert!(!closed(&bed), "{place:?}");
+        bed.receive(0);
+        bed.receive(1);
+        bed.p.pass(SECOND);
+        let all = vec![(0, CqeStatus::Success), (1, CqeStatus::Flushed)];
+        assert_eq!(bed.received(), all, "{place:?}");
+        assert!(bed.has(0) && closed(&bed), "{place:?}");
+    }
+}
+
+#[test]
+fn test_connection_with_a_message_that_waits_ends_as_any_other() {
+    for place in PLACES {
+        for host in 0..2 {
+            let mut bed = Bed::new(place, WAIT, LinkConfig::default());
+            bed.send(0);
+            bed.p.pass(SECOND);
+            let id = [bed.a, bed.b][host];
+            bed.p.driver(host).rnic.abort(id);
+            bed.p.pass(2 * WAIT);
+            for host in 0..2 {
+                let events = &bed.p.hosts[host].events;
+                let over = |e: &Event| {
+                    let Event::Closed { reason, .. } = e else { return false };
+                    matches!(reason, CloseReason::Aborted | CloseReason::Reset)
+                };
+                assert!(events.iter().any(over), "{place:?} {events:?}");
+            }
+            // Another one finds nothing left of it.
+            let qps = [0, 1].map(|h| QpConfig {
+                pd: bed.p.hosts[h].pd,
+                crc: place == Place::Link,
+                ..QpConfig::default()
+            });
+            [bed.a, bed.b] = bed.p.connect_to(PORT + 1, [&qps[0], &qps[1]]);
+            bed.p.hosts.iter_mut().for_each(|h| h.completions.clear());
+            bed.receive(1);
+            bed.send(1);
+            bed.p.run(SECOND, |p| !p.hosts[1].completions.is_empty());
+            assert_eq!(bed.received(), [(1, CqeStatus::Success)], "{place:?}");
+        }
+    }
+}
+
+/// Receives that some thread adds to.
+#[derive(Clone, Debug, Default)]
+struct Shared(Arc<Mutex<VecDeque<(u64, Sge)>>>);
+
+impl SharedReceives for Shared {
+    fn take(&mut self, sges: &mut ArrayVec<Sge, MAX_SGES>) -> Result<Option<u64>, SharedBroken> {
+        let Some((id, sge)) = self.0.lock().unwrap().pop_front() else { return Ok(None) };
+        sges.push(sge);
+        Ok(Some(id))
+    }
+}
+
+/// Nobody rings for a receive of a shared queue.
+#[test]
+fn test_receives_of_a_shared_queue_are_found_without_a_doorbell() {
+    for place in PLACES {
+        let mut bed = Bed::new(place, WAIT, LinkConfig::default());
+        let shared = Shared::default();
+        let (b, queue) = (bed.b, shared.clone());
+        let rnic = &mut bed.p.driver(1).rnic;
+        rnic.post_with(b, |qp| qp.share_receives(Box::new(queue))).unwrap();
+        for n in 0..2 {
+            bed.send(n);
+        }
+        bed.p.pass(SECOND);
+        assert!(bed.runs() && bed.received().is_empty(), "{place:?}");
+        for n in 0..2 {
+            shared.0.lock().unwrap().push_back((n as u64, Bed::sge(bed.sink, n)[0]));
+            bed.p.pass(Duration::from_millis(500));
+            assert_eq!(bed.received(), successes(n as u64 + 1), "{place:?}");
+            assert!(bed.has(n), "{place:?}");
+        }
+    }
+}
+
+/// A link that loses, reorders and doubles, and an application that posts each receive when it likes.
+#[test]
+fn test_messages_wait_under_loss() {
+    for seed in 0..20 {
+        let link =
+            LinkConfig { loss: 0.05, reorder: 0.05, duplicate: 0.05, ..LinkConfig::default() };
+        let mut bed = Bed::new(Place::Link, Duration::from_secs(30), link);
+        let late = Duration::from_micros(50 << (seed % 12));
+        let (count, mut posted) = (100, 0);
+        for n in 0..count {
+            bed.send(n);
+        }
+        while bed.received().len() < count {
+            if posted < count && bed.received().len() == posted {
+                bed.p.pass(late);
+                bed.receive(posted);
+                posted += 1;
+            }
+            assert!(bed.p.step(), "seed {seed}: nothing happens any more");
+        }
+        assert_eq!(bed.received(), successes(count as u64), "seed {seed}");
+        assert!((0..count).all(|n| bed.has(n)), "seed {seed}");
+        assert!(bed.waits() > 0, "seed {seed}");
+    }
+}
