@@ -1,7 +1,7 @@
 //! Completions, from the queue pairs to the rings of applications, and how a queue pair ends.
 
 use heddle_cm::AppId;
-use heddle_iwarp::{Cqe, CqeOp, CqeStatus, Qpn, Queue};
+use heddle_iwarp::{Cqe, CqeOp, Queue};
 use heddle_tcp::ConnId;
 use heddle_verbs::worker::WorkerQp;
 
@@ -84,8 +84,8 @@ impl Worker {
         let qpn = qp.qpn();
         let (mut sends, mut recvs) = (Vec::new(), Vec::new());
         qp.end(|wr_id, op| sends.push((wr_id, op)), |wr_id| recvs.push(wr_id));
-        let sends = sends.into_iter().map(|(id, op)| (send_cq, flushed(qpn, Queue::Sq, op, id)));
-        let recvs = recvs.into_iter().map(|id| (recv_cq, flushed(qpn, Queue::Rq, CqeOp::Recv, id)));
+        let sends = sends.into_iter().map(|(id, op)| (send_cq, Cqe::flushed(qpn, Queue::Sq, op, id)));
+        let recvs = recvs.into_iter().map(|id| (recv_cq, Cqe::flushed(qpn, Queue::Rq, CqeOp::Recv, id)));
         for (cq, cqe) in sends.chain(recvs) {
             if self.queues.complete_one(cq, &cqe).is_err() {
                 self.counters.cq_overflows += 1;
@@ -93,20 +93,5 @@ impl Worker {
         }
         qp.close();
         self.queues.notify();
-    }
-}
-
-/// The completion of a work request that was never begun.
-fn flushed(qpn: Qpn, queue: Queue, op: CqeOp, wr_id: u64) -> Cqe {
-    Cqe {
-        wr_id,
-        qpn,
-        queue,
-        op,
-        status: CqeStatus::Flushed,
-        solicited: false,
-        len: 0,
-        invalidated: None,
-        immediate: None,
     }
 }

@@ -117,6 +117,23 @@ pub struct Cqe {
     pub immediate: Option<u64>,
 }
 
+impl Cqe {
+    /// The completion of a request that was never begun, as its queue pair or its RNIC has ended.
+    pub const fn flushed(qpn: Qpn, queue: Queue, op: CqeOp, wr_id: u64) -> Cqe {
+        Cqe {
+            wr_id,
+            qpn,
+            queue,
+            op,
+            status: CqeStatus::Flushed,
+            solicited: false,
+            len: 0,
+            invalidated: None,
+            immediate: None,
+        }
+    }
+}
+
 /// Which end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {

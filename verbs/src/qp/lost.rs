@@ -9,7 +9,7 @@
 use heddle_base::sync::atomic::{AtomicU64, Ordering};
 use heddle_base::sync::{MutexGuard, TryLockError, yield_now};
 
-use heddle_iwarp::{Cqe, CqeOp, CqeStatus, Queue};
+use heddle_iwarp::{Cqe, CqeOp, Queue};
 
 use super::{Header, Producer, Qp, QueueWords, RQ, SQ, at, header, state};
 use crate::cq::Cq;
@@ -92,17 +92,7 @@ fn flushed(qp: &Qp, queue: Queue, op: u64, wr_id: u64) -> Cqe {
         opcode::LOCAL_INVALIDATE => CqeOp::LocalInvalidate,
         _ => CqeOp::Send,
     };
-    Cqe {
-        wr_id,
-        qpn: qp.qpn(),
-        queue,
-        op,
-        status: CqeStatus::Flushed,
-        solicited: false,
-        len: 0,
-        invalidated: None,
-        immediate: None,
-    }
+    Cqe::flushed(qp.qpn(), queue, op, wr_id)
 }
 
 #[cfg(all(test, not(feature = "loom")))]
