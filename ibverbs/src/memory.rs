@@ -224,7 +224,8 @@ impl Drop for Waiting {
     }
 }
 
-fn log(text: &str) {
+/// Tells whoever asked for it by `HEDDLE_LOG`.
+pub(crate) fn log(text: &str) {
     if std::env::var_os(LOG).is_some_and(|level| level != "off") {
         eprintln!("heddle: {text}");
     }

@@ -107,7 +107,10 @@ fn register(
     }
     let range = (memory.offset(), len);
     let mr = device.register_mr(pd.pd, memory.region(), range, iova, access);
-    let mr = mr.map_err(|e| errno::of(&e))?;
+    let mr = mr.map_err(|e| {
+        memory::log(&format!("cannot register {len} bytes at {addr:#x}: {e}"));
+        errno::of(&e)
+    })?;
     Ok(Registered { mr, _memory: memory, _pd: pd.user() })
 }
 
