@@ -269,17 +269,28 @@ proptest! {
         let measured = cfg.sack && peer.sack || cfg.timestamps && peer.timestamps;
         p.run_orderly(Duration::from_secs(if measured { 120 } else { 1200 }));
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: ProptestConfig::default().cases.min(16),
+        ..ProptestConfig::default()
+    })]
 
     /// Reordering alone, by up to a whole round trip, costs little: what it makes TCP take for lost
-    /// is undone.
+    /// is undone. One transfer in some thousands has bad luck and takes three times as long as most, so four
+    /// are measured together.
     #[test]
-    fn test_reordering_alone_hardly_slows_down(reorder in 0.0f64..0.05, seed: u64) {
+    fn test_reordering_alone_hardly_slows_down(reorder in 0.0f64..0.05, seeds: [u64; 4]) {
         let link = Link { latency: Duration::from_micros(50), reorder, rate: 1_250_000_000, ..Link::default() };
         let cfg = ethernet();
-        let mut p = Pair::new([&cfg, &cfg], link, seed);
-        p.ends[0].total = 5_000_000;
-        let took = p.run_orderly(HOUR);
-        prop_assert!(rate(5_000_000, took) >= 2000, "{} Mb/s {:?}", rate(5_000_000, took), p.ends[0].c.stats());
-        prop_assert_eq!(p.ends[0].c.stats().counters.timeouts, 0);
+        let mut took = Duration::ZERO;
+        for seed in seeds {
+            let mut p = Pair::new([&cfg, &cfg], link, seed);
+            p.ends[0].total = 5_000_000;
+            took += p.run_orderly(HOUR);
+            prop_assert_eq!(p.ends[0].c.stats().counters.timeouts, 0);
+        }
+        prop_assert!(rate(20_000_000, took) >= 2500, "{} Mb/s", rate(20_000_000, took));
     }
 }
