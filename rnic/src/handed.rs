@@ -152,9 +152,11 @@ impl<F: RnicFrame> Rnic<F> {
             tcp.note_progress(now);
             peer_tcp.note_progress(now);
         }
-        let mut drain = |id, state: &mut ConnState<F>, tcp: &Connection, waits| match waits {
-            true => state.has_news() && state.collect(id, tcp, shared),
-            false => state.drain(id, tcp, shared),
+        let mut drain = |id, state: &mut ConnState<F>, tcp: &Connection, waits| {
+            if waits && !state.qp().is_some_and(|qp| qp.may_respond()) {
+                return state.has_news() && state.collect(id, tcp, shared);
+            }
+            state.drain(id, tcp, shared)
         };
         let close = drain(conn, state, tcp, waits[0]);
         let peer_close = drain(peer, other, peer_tcp, waits[1]);

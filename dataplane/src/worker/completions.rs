@@ -84,8 +84,10 @@ impl Worker {
         let qpn = qp.qpn();
         let (mut sends, mut recvs) = (Vec::new(), Vec::new());
         qp.end(|wr_id, op| sends.push((wr_id, op)), |wr_id| recvs.push(wr_id));
-        let sends = sends.into_iter().map(|(id, op)| (send_cq, Cqe::flushed(qpn, Queue::Sq, op, id)));
-        let recvs = recvs.into_iter().map(|id| (recv_cq, Cqe::flushed(qpn, Queue::Rq, CqeOp::Recv, id)));
+        let sends =
+            sends.into_iter().map(|(id, op)| (send_cq, Cqe::flushed(qpn, Queue::Sq, op, id)));
+        let recvs =
+            recvs.into_iter().map(|id| (recv_cq, Cqe::flushed(qpn, Queue::Rq, CqeOp::Recv, id)));
         for (cq, cqe) in sends.chain(recvs) {
             if self.queues.complete_one(cq, &cqe).is_err() {
                 self.counters.cq_overflows += 1;

@@ -174,12 +174,17 @@ impl QpContext {
         if !peer.state.is_live() || !wants || peer.has_receive(peer_env.posted) {
             return false;
         }
-        if self.sending.is_none() && !self.reads.inbound.is_empty() {
+        peer.rnr.begin();
+        if self.may_respond() {
             self.responses_next = true;
             return false;
         }
-        peer.rnr.begin();
         true
+    }
+
+    /// Whether a Read Response can be handed over, also where the next request waits for a receive of the peer's.
+    pub fn may_respond(&self) -> bool {
+        self.sending.is_none() && !self.reads.inbound.is_empty()
     }
 
     /// As [`poll_transmit_into`](QpContext::poll_transmit_into), of an FPDU that takes no place in the stream.

@@ -151,7 +151,9 @@ impl QpContext {
         wqe.refused.is_none()
             && match wqe.op {
                 WqeOp::Send { .. } => off == 0,
-                WqeOp::Immediate { .. } | WqeOp::WriteImmediate { .. } => off == wqe.len,
+                WqeOp::Immediate { .. } => off == wqe.len,
+                // Its Write waits too: once that has begun no Read Response can go before the rest.
+                WqeOp::WriteImmediate { .. } => off == 0 || off == wqe.len,
                 _ => false,
             }
     }

@@ -207,6 +207,27 @@ fn test_both_ends_may_wait_for_each_other() {
     }
 }
 
+/// The application posts its receive when its Read is complete.
+#[test]
+fn test_read_response_is_handed_over_ahead_of_a_message_that_waits() {
+    let mut bed = Bed::new(Place::Inside, WAIT, LinkConfig::default());
+    bed.send(0);
+    bed.p.pass(SECOND);
+    let to = [Sge { stag: bed.sink.stag, to: TO_BASE + 8 * LEN as u64, len: LEN as u32 }];
+    let (b, far) = (bed.b, bed.source.stag);
+    bed.p
+        .driver(1)
+        .rnic
+        .post_send(b, &SendWr::read(70, &to, far, TO_BASE + 8 * LEN as u64))
+        .unwrap();
+    bed.p.pass(Duration::from_millis(10));
+    assert_eq!(bed.received(), [(70, CqeStatus::Success)]);
+    assert!(bed.has(8));
+    bed.receive(0);
+    bed.p.pass(Duration::from_millis(10));
+    assert!(bed.received().contains(&(0, CqeStatus::Success)) && bed.has(0));
+}
+
 #[test]
 fn test_peer_that_closes_behind_a_message_that_waits_has_it_delivered() {
     for place in PLACES {
