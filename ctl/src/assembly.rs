@@ -32,9 +32,9 @@ pub struct OpenPort {
     setup: PortSetup,
 }
 
-/// How long a client's SYN waits for a server that has closed its listener: perftest's and qperf's
-/// servers close one after a first connection and listen anew for the next, which takes them tens of
-/// milliseconds on a busy machine.
+/// How long a client's SYN waits for a server. Those of perftest close their listener after a first connection
+/// and listen anew for the next, which takes them tens of milliseconds on a busy machine. Those of qperf bind a
+/// port, tell their client and listen last, when the client, at the same RNIC, may have asked already.
 const RELISTEN: Duration = Duration::from_secs(1);
 
 /// Frames that a ring between two ports takes each way, for each pair of queues.

@@ -40,9 +40,10 @@ pub struct StackConfig {
     /// second; a place costs nothing while nobody takes it.
     pub min_backlog: usize,
     /// How long after the end of a listener a SYN to its place is dropped and not refused with RST.
-    /// A server that takes one connection and then listens anew (perftest's and qperf's do) is away
-    /// for a moment in which its client may ask; the client sends its SYN again. Zero, as RFC 9293
-    /// section 3.10.7.1 has it, unless set.
+    /// A server that takes one connection and then listens anew (perftest's do) is away for a moment in
+    /// which its client may ask; the client sends its SYN again. A host that speaks with
+    /// [itself](Addressing::is_inside) gives every connection as long from its first SYN on: a client there is
+    /// often a moment earlier than its server. Zero, as RFC 9293 section 3.10.7.1 has it, unless set.
     pub relisten: Duration,
     /// Half-open connections of one peer address at one listener. A SYN beyond is dropped.
     pub peer_half_open: PeerLimit,

@@ -62,8 +62,8 @@ heddle_base::counters! {
         syn_acks_limited,
         /// Half-open connections evicted to make room for newer ones.
         half_open_evicted,
-        /// SYNs dropped: the listener ended a moment ago, and may be about to come back.
-        listener_ended,
+        /// SYNs dropped: nobody listens, but somebody may be about to.
+        listener_awaited,
         /// SYNs dropped: the listener may have no half-open connections.
         listen_overflow,
         /// SYNs dropped: the peer has as many half-open connections as one may have.

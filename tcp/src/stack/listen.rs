@@ -1,6 +1,6 @@
 //! Ports we accept connections on.
 
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddrV4};
 use core::time::Duration;
 use std::collections::VecDeque;
 
@@ -12,8 +12,9 @@ use super::slab::AGE;
 /// Ports one can listen on at a time.
 pub const MAX_LISTENERS: usize = 1024;
 
-/// Listeners that have ended and are remembered; of more, a stack forgets those that ended first.
+/// Listeners that have ended and are remembered, and SYNs that found none; of more, a stack forgets the oldest.
 const MAX_ENDED: usize = 64;
+const MAX_EARLY: usize = 64;
 
 /// Why a stack does not listen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -71,12 +72,22 @@ struct Ended {
     at: Instant,
 }
 
+/// A SYN that found no listener.
+#[derive(Debug)]
+struct Early {
+    from: SocketAddrV4,
+    port: u16,
+    at: Instant,
+}
+
 /// All of them, by port; ids are never used twice.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
     list: Vec<Listener>,
     /// Those that ended last, the oldest first.
     ended: VecDeque<Ended>,
+    /// SYNs that may be too early, the oldest first.
+    early: VecDeque<Early>,
     next_id: u32,
 }
 
@@ -122,6 +133,29 @@ impl Listeners {
     ) -> bool {
         let recent = self.ended.iter().rev().take_while(|e| now - e.at < ago);
         recent.into_iter().any(|e| e.port == port && e.addr.is_none_or(|a| a == addr))
+    }
+
+    /// Whether a SYN of `from` to `port`, where nobody listens, is the first of its connection, or comes less than
+    /// `ago` after that.
+    pub(super) fn is_early(
+        &mut self,
+        now: Instant,
+        ago: Duration,
+        from: SocketAddrV4,
+        port: u16,
+    ) -> bool {
+        if let Some(i) = self.early.iter().position(|e| (e.from, e.port) == (from, port)) {
+            let early = now - self.early[i].at < ago;
+            if !early {
+                self.early.remove(i);
+            }
+            return early;
+        }
+        if self.early.len() == MAX_EARLY {
+            self.early.pop_front();
+        }
+        self.early.push_back(Early { from, port, at: now });
+        true
     }
 
     /// The listener for a SYN to `addr`:`port`; one for that very address comes first.
@@ -180,6 +214,21 @@ mod tests {
         assert_eq!(l.find(a, 80).unwrap().backlog, 1, "the other stays");
         assert!(l.remove(T0, None, 80).is_some());
         assert!(l.find(a, 80).is_none() && !l.has_port(80) && l.has_port(79));
+    }
+
+    #[test]
+    fn test_a_syn_is_early_for_a_while_after_the_first_of_its_connection() {
+        let from = |port| SocketAddrV4::new([10, 0, 0, 1].into(), port);
+        let mut l = Listeners::default();
+        assert!(l.is_early(T0, SECOND, from(1), 80));
+        assert!(l.is_early(T0 + SECOND / 2, SECOND, from(1), 80), "again");
+        assert!(l.is_early(T0 + SECOND, SECOND, from(2), 80), "another");
+        assert!(!l.is_early(T0 + SECOND, SECOND, from(1), 80));
+        assert!(l.is_early(T0 + SECOND, SECOND, from(1), 80), "the next that has these ports");
+        for port in 0..200 {
+            assert!(l.is_early(T0 + SECOND, SECOND, from(port), 81));
+        }
+        assert_eq!(l.early.len(), MAX_EARLY);
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! entry of the table, if there is none. ARP packets count for more: an entry made by one is used
 //! whatever station a SYN came from.
 
-use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use heddle_base::Instant;
 
 use super::Stack;
@@ -251,9 +251,9 @@ impl<S: SendQueue + Default> Stack<S> {
         if !listened
             && !seg.flags.has(Flags::ACK)
             && seg.flags.has(Flags::SYN)
-            && self.listeners.ended_within(now, self.cfg.relisten, dst, port)
+            && self.awaits_listener(now, arrival)
         {
-            return Err(|c| &mut c.listener_ended);
+            return Err(|c| &mut c.listener_awaited);
         }
         if seg.flags.has(Flags::ACK) || !listened {
             // An ACK at a listener is answered as one at no listener.
@@ -264,6 +264,21 @@ impl<S: SendQueue + Default> Stack<S> {
             return Err(|c| &mut c.rx_bad_flags);
         }
         self.answer_syn(now, arrival, beyond)
+    }
+
+    /// Whether a SYN that finds no listener is dropped and not refused.
+    #[cold]
+    fn awaits_listener(&mut self, now: Instant, arrival: &Arrival) -> bool {
+        let ago = self.cfg.relisten;
+        if ago.is_zero() {
+            return false;
+        }
+        let (dst, port) = (IpAddr::V4(arrival.ip.dst), arrival.tcp.dst_port);
+        self.listeners.ended_within(now, ago, dst, port)
+            || self.cfg.net.is_inside() && {
+                let from = SocketAddrV4::new(arrival.ip.src, arrival.tcp.src_port);
+                self.listeners.is_early(now, ago, from, port)
+            }
     }
 
     /// Makes the half-open connection of a SYN at a listener.

@@ -335,7 +335,7 @@ fn test_unlisten_ends_half_open_connections_only() {
 }
 
 #[test]
-fn test_syn_is_dropped_for_a_while_after_its_listener_ended() {
+fn test_syn_is_dropped_for_a_while_after_its_listener_awaited() {
     let relisten = Duration::from_secs(1);
     let mut b: Stack<ByteQueue> = Stack::new(StackConfig { relisten, ..config_b() });
     introduce_a(&mut b, Instant::ZERO);
@@ -347,7 +347,7 @@ fn test_syn_is_dropped_for_a_while_after_its_listener_ended() {
     let refused = Some(Flags::RST.with(Flags::ACK));
     b.listen(None, PORT, 4).unwrap();
     b.unlisten(ms(1), None, PORT);
-    assert_eq!((ask(&mut b, ms(2), Flags::SYN), b.counters().listener_ended), (None, 1));
+    assert_eq!((ask(&mut b, ms(2), Flags::SYN), b.counters().listener_awaited), (None, 1));
     assert_eq!(ask(&mut b, ms(2), Flags::FIN), refused, "what opens nothing");
     b.listen(None, PORT, 4).unwrap();
     assert_eq!(ask(&mut b, ms(3), Flags::SYN), Some(Flags::SYN.with(Flags::ACK)));
@@ -355,7 +355,25 @@ fn test_syn_is_dropped_for_a_while_after_its_listener_ended() {
     frames(&mut b, ms(4));
     assert_eq!(ask(&mut b, ms(1003), Flags::SYN), None);
     assert_eq!(ask(&mut b, ms(1004), Flags::SYN), refused, "nobody came back");
-    assert_eq!(b.counters().listener_ended, 2);
+    assert_eq!(b.counters().listener_awaited, 2);
+}
+
+#[test]
+fn test_syn_inside_a_host_may_be_early() {
+    let relisten = Duration::from_secs(1);
+    let net = Addressing::inside([B.into()], false);
+    let mut b: Stack<ByteQueue> = Stack::new(StackConfig { relisten, net, ..config_b() });
+    let ask = |b: &mut Stack<ByteQueue>, now, from| {
+        let syn = tcp_frame((B, from), (B, PORT), &syn(1), b"");
+        b.handle_frame(now, &from_station(MAC_B, syn)[..]);
+        frames(b, now).first().map(|f| read_tcp(f).1.flags)
+    };
+    assert_eq!(ask(&mut b, ms(1), 1), None);
+    assert_eq!(ask(&mut b, ms(1), 2), None);
+    assert_eq!(ask(&mut b, ms(1001), 1), Some(Flags::RST.with(Flags::ACK)), "nobody came");
+    b.listen(None, PORT, 4).unwrap();
+    assert_eq!(ask(&mut b, ms(1001), 2), Some(Flags::SYN.with(Flags::ACK)));
+    assert_eq!(b.counters().listener_awaited, 2);
 }
 
 #[test]
