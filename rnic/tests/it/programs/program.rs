@@ -207,7 +207,7 @@ impl Program {
             corrupt: often(r, 0.02),
             damage: if crc && r.chance(0.15) { 0.004 } else { 0.0 },
             no_buffer: often(r, 0.5),
-            late: seed % 3 == 0,
+            late: seed.is_multiple_of(3),
             snapshots: pick(r, &[1, 5000, 1 << 20]),
             crc,
             place: Place::Apart,
