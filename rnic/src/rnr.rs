@@ -51,7 +51,7 @@ pub(crate) struct Rnr {
     waiting: VecDeque<Waiting>,
     /// When to look; [`Instant::ZERO`] at once.
     at: Instant,
-    /// Those whose message is to be tried again, each once.
+    /// Connections whose message the next turn tries again, each once.
     retries: VecDeque<ConnId>,
 }
 
@@ -154,7 +154,9 @@ impl<F: RnicFrame> Rnic<F> {
             if end <= now {
                 qp.refuse_rnr();
             }
-            if end <= now || qp.shares_receives() {
+            // What is held would be read for its CRC each time, so it is tried again once there is a receive.
+            let found = qp.shares_receives() && (handed || qp.take_shared_receive());
+            if end <= now || found {
                 state.retry_rnr(w.conn, &mut self.shared);
             }
             self.shared.rnr.waiting.push_back(w);

@@ -74,6 +74,12 @@ impl QpContext {
         self.take_one_shared().map_err(|SharedBroken| seg.blame(Fault::Local))
     }
 
+    /// Takes a buffer of the shared queue for a message that waits for one. Returns true if it has one now, or
+    /// is about to find out why there never will be one.
+    pub fn take_shared_receive(&mut self) -> bool {
+        !self.rq.rqes.is_empty() || self.take_one_shared().is_err() || !self.rq.rqes.is_empty()
+    }
+
     fn take_one_shared(&mut self) -> Result<(), SharedBroken> {
         let Some(shared) = &mut self.rq.shared else { return Ok(()) };
         let mut sges = ArrayVec::new();
