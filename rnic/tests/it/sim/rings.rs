@@ -6,8 +6,8 @@ use std::convert::Infallible;
 
 use heddle_iwarp::qp::PostError;
 use heddle_iwarp::{
-    Cqe, CqeOp, CqeStatus, Data, PostedReceives, QpConfig, QpContext, Qpn, Queue, RecvWr, Retired,
-    SendOp, SendWr, Sge,
+    Cqe, CqeOp, Data, PostedReceives, QpConfig, QpContext, Qpn, Queue, RecvWr, Retired, SendOp,
+    SendWr, Sge,
 };
 use heddle_rnic::{POST_TURN, Posted};
 use heddle_tcp::ConnId;
@@ -90,17 +90,7 @@ impl Rings {
     /// The connection is over: what nobody has taken completes as flushed.
     pub fn flush(self) -> Vec<Cqe> {
         let qpn = self.qpn;
-        let cqe = |queue, op, wr_id| Cqe {
-            wr_id,
-            qpn,
-            queue,
-            op,
-            status: CqeStatus::Flushed,
-            solicited: false,
-            len: 0,
-            invalidated: None,
-            immediate: None,
-        };
+        let cqe = |queue, op, wr_id| Cqe::flushed(qpn, queue, op, wr_id);
         let sends = self.sends.into_iter().map(|s| cqe(Queue::Sq, completion(&s.op), s.wr_id));
         let recvs = self.recvs.into_iter().map(|(id, _)| cqe(Queue::Rq, CqeOp::Recv, id));
         sends.chain(recvs).collect()
