@@ -164,7 +164,7 @@ impl QpContext {
     #[inline(never)]
     fn waits_for<M>(&mut self, peer: &mut QpContext, [env, peer_env]: [&QpEnv<'_, M>; 2]) -> bool {
         if self.has_local() {
-            // What is behind these may want one.
+            // Requests behind these may want a receive.
             self.carry_out_some(env);
             if self.has_local() {
                 return true;

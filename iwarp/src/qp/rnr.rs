@@ -14,7 +14,8 @@ const MAY_WAIT: u8 = 1;
 /// One does.
 const WAITS: u8 = 2;
 
-/// What the owner of a queue pair keeps of a message that waits. It is kept here because there is room.
+/// What the owner of a queue pair keeps of a message that waits. The queue pair has room for it, and the
+/// owner's own record of a connection has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RnrMark {

@@ -294,7 +294,7 @@ impl SharedReceives for Shared {
     }
 }
 
-/// Nobody rings for a receive of a shared queue.
+/// An application that posts to a shared queue rings no doorbell of a queue pair.
 #[test]
 fn test_receives_of_a_shared_queue_are_found_without_a_doorbell() {
     for place in PLACES {

@@ -62,7 +62,7 @@ heddle_base::counters! {
         syn_acks_limited,
         /// Half-open connections evicted to make room for newer ones.
         half_open_evicted,
-        /// SYNs dropped: nobody listens, but somebody may be about to.
+        /// SYNs dropped: the port has no listener, but an application may be about to listen there.
         listener_awaited,
         /// SYNs dropped: the listener may have no half-open connections.
         listen_overflow,

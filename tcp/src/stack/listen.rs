@@ -84,7 +84,7 @@ struct Early {
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
     list: Vec<Listener>,
-    /// Those that ended last, the oldest first.
+    /// Listeners that ended last, the oldest first.
     ended: VecDeque<Ended>,
     /// SYNs that may be too early, the oldest first.
     early: VecDeque<Early>,
