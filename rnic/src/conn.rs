@@ -187,7 +187,7 @@ impl<F: RnicFrame> ConnState<F> {
             self.on_completed_list = true;
             shared.completed.push_back(conn);
         }
-        shared.rounds.wake();
+        shared.looks.wake_rounds();
         let close = self.closing && !qp.has_transmit();
         self.closing &= !close;
         close

@@ -38,6 +38,7 @@ mod frame;
 mod handed;
 mod held;
 mod kept;
+mod looks;
 mod order;
 mod posted;
 mod queue;

@@ -177,7 +177,7 @@ impl<F: RnicFrame> Rnic<F> {
         let (tcp, state) = self.stack.get_mut(conn)?;
         let len = p.len as usize;
         let startup = matches!(state.mode, Mode::Startup);
-        self.shared.rounds.wake();
+        self.shared.looks.wake_rounds();
         if matches!(state.mode, Mode::Dead(_)) {
             // Nobody will look at them; acknowledge, so that the peer's FIN can come through.
             self.shared.counters.rx_after_close_bytes += u64::from(p.len);
@@ -324,7 +324,7 @@ impl<F: RnicFrame> ConnState<F> {
     /// Keeps what does not make a whole FPDU yet; `used` bytes did.
     fn hold_rest(&mut self, p: FramePayload, used: usize, frame: F, shared: &mut Shared<F>) {
         let rest = p.len as usize - used;
-        shared.rounds.wake();
+        shared.looks.wake_rounds();
         shared.counters.rx_held += 1;
         let (pos, off) = (p.pos + used as u64, p.frame_off + used);
         let copied = self.held.push_ready(&mut shared.pool, pos, frame, off, rest);

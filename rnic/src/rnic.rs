@@ -23,6 +23,7 @@ use crate::frame::RnicFrame;
 use crate::handed::Handed;
 use crate::held::HoldPool;
 use crate::kept::Snapshots;
+use crate::looks::Looks;
 use crate::receive::Sink;
 use crate::rnr::Rnr;
 use crate::rounds::Rounds;
@@ -155,6 +156,7 @@ impl<F: RnicFrame> Rnic<F> {
                 handed: Handed::new(config.hand_over),
                 kept,
                 pool: HoldPool::new(config.max_held_frames, config.max_unfinished_bytes),
+                looks: Looks::default(),
                 rounds: Rounds::default(),
                 rnr: Rnr::new(config.rnr_wait),
                 fpdu_stall: config.fpdu_stall,
@@ -221,7 +223,7 @@ impl<F: RnicFrame> Rnic<F> {
         let qp = QpConfig { rnr_wait: !self.shared.rnr.wait.is_zero(), ..mode.qp };
         state.enter_fpdu(mode.startup_len, qp, &mut self.shared.pool);
         state.running_at = self.running.add(conn);
-        self.shared.rounds.wake();
+        self.shared.looks.wake_rounds();
         Ok(())
     }
 
@@ -343,7 +345,7 @@ impl<F: RnicFrame> Rnic<F> {
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let other = self.stack.poll_timeout();
-        self.shared.rounds.poll_timeout(self.shared.rnr.poll_timeout(other))
+        self.shared.looks.poll_timeout(other)
     }
 
     /// Returns true if [`handle_timeouts`](Self::handle_timeouts) has something to do: the time of
@@ -351,7 +353,7 @@ impl<F: RnicFrame> Rnic<F> {
     /// so both ask the same parts; this costs a few loads, for every turn of a worker.
     #[inline]
     pub fn is_due(&self, now: Instant) -> bool {
-        self.shared.rounds.is_due(now) || self.shared.rnr.is_due(now) || self.stack.is_due(now)
+        self.shared.looks.is_due(now) || self.stack.is_due(now)
     }
 
     /// Whether there is nothing to do until a frame, an order or a work request comes, or time passes:
@@ -359,8 +361,7 @@ impl<F: RnicFrame> Rnic<F> {
     #[inline]
     pub fn is_idle(&self, now: Instant) -> bool {
         // The stack's part of `is_due` is in its `is_idle`.
-        !self.shared.rounds.is_due(now)
-            && !self.shared.rnr.is_due(now)
+        !self.shared.looks.is_due(now)
             && self.stack.is_idle(now)
             && self.shared.ready.is_empty()
             && !self.has_handed()

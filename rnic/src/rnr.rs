@@ -32,8 +32,6 @@ use crate::shared::Shared;
 const LOOKS: usize = 64;
 const PAUSE: Duration = Duration::from_millis(1);
 
-const NEVER: Instant = Instant::from_nanos(u64::MAX);
-
 /// A connection with a message that waits.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
@@ -49,33 +47,19 @@ pub(crate) struct Rnr {
     pub(crate) wait: Duration,
     /// Each connection once, the one to be looked at next first.
     waiting: VecDeque<Waiting>,
-    /// When to look; [`Instant::ZERO`] at once.
-    at: Instant,
     /// Connections whose message the next turn tries again, each once.
     retries: VecDeque<ConnId>,
 }
 
 impl Rnr {
     pub(crate) fn new(wait: Duration) -> Rnr {
-        Rnr { wait, waiting: VecDeque::new(), at: NEVER, retries: VecDeque::new() }
+        Rnr { wait, waiting: VecDeque::new(), retries: VecDeque::new() }
     }
 
-    /// Whether a message is to be tried again.
+    /// How many messages are to be tried again.
     #[inline]
-    pub(crate) fn has_retries(&self) -> bool {
-        !self.retries.is_empty()
-    }
-
-    /// The earlier of `other` and the time to look.
-    #[inline]
-    pub(crate) fn poll_timeout(&self, other: Option<Instant>) -> Option<Instant> {
-        let at = other.map_or(self.at, |t| t.min(self.at));
-        (at != NEVER).then_some(at)
-    }
-
-    #[inline]
-    pub(crate) fn is_due(&self, now: Instant) -> bool {
-        self.at <= now
+    pub(crate) fn retries(&self) -> usize {
+        self.retries.len()
     }
 }
 
@@ -86,7 +70,7 @@ impl<F> ConnState<F> {
         if qp.waits_for_receive() && !qp.set_mark(RnrMark::Listed, true) {
             shared.counters.rnr_waits += 1;
             shared.rnr.waiting.push_back(Waiting { conn, message: None });
-            shared.rnr.at = Instant::ZERO;
+            shared.looks.set_rnr(Some(Instant::ZERO));
         }
     }
 
@@ -125,15 +109,10 @@ impl<F: RnicFrame> ConnState<F> {
 
 impl<F: RnicFrame> Rnic<F> {
     /// Looks at some of the connections that wait, if it is time.
-    #[inline]
     pub(crate) fn look_at_rnr(&mut self, now: Instant) {
-        if self.shared.rnr.is_due(now) {
-            self.look_at_waiting(now);
+        if !self.shared.looks.is_rnr_due(now) {
+            return;
         }
-    }
-
-    #[cold]
-    fn look_at_waiting(&mut self, now: Instant) {
         for _ in 0..LOOKS.min(self.shared.rnr.waiting.len()) {
             let Some(mut w) = self.shared.rnr.waiting.pop_front() else { break };
             let Some((_, state)) = self.stack.get_mut(w.conn) else { continue };
@@ -162,7 +141,7 @@ impl<F: RnicFrame> Rnic<F> {
             self.shared.rnr.waiting.push_back(w);
         }
         let none = self.shared.rnr.waiting.is_empty();
-        self.shared.rnr.at = if none { NEVER } else { now + PAUSE };
+        self.shared.looks.set_rnr((!none).then(|| now + PAUSE));
     }
 
     /// Tries messages again that may have a receive now.

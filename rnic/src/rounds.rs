@@ -30,66 +30,32 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// address waits for its room.
 const WANTED: u32 = 8;
 
-const NEVER: Instant = Instant::from_nanos(u64::MAX);
-
 /// Where the rounds are.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Rounds {
-    /// When to go on; [`Instant::ZERO`] when there was traffic and no round has begun.
-    at: Instant,
     /// The next to be looked at, among the running.
     next: usize,
     /// Somebody was at work in this round.
     work: bool,
 }
 
-impl Default for Rounds {
-    fn default() -> Self {
-        Rounds { at: NEVER, next: 0, work: false }
-    }
-}
-
 impl Rounds {
-    /// There is traffic: memory may be taken that somebody has to ask back.
-    #[inline]
-    pub(crate) fn wake(&mut self) {
-        if self.at == NEVER {
-            self.at = Instant::ZERO;
-        }
-    }
-
     /// Whoever was at the end of the list has moved to where this round may have been already.
     pub(crate) fn moved(&mut self) {
         self.work = true;
-    }
-
-    /// The earlier of `other` and the time to go on.
-    #[inline]
-    pub(crate) fn poll_timeout(&self, other: Option<Instant>) -> Option<Instant> {
-        let at = other.map_or(self.at, |t| t.min(self.at));
-        (at != NEVER).then_some(at)
-    }
-
-    /// Returns true if the time of the next look has come.
-    #[inline]
-    pub(crate) fn is_due(&self, now: Instant) -> bool {
-        self.at <= now
     }
 }
 
 impl<F: RnicFrame> Rnic<F> {
     /// Goes on with the round, if it is time.
-    #[inline]
     pub(crate) fn go_round(&mut self, now: Instant) {
-        if self.shared.rounds.is_due(now) {
-            self.look_at_some(now);
+        let (due, begins) = self.shared.looks.rounds_due(now);
+        if !due {
+            return;
         }
-    }
-
-    #[cold]
-    fn look_at_some(&mut self, now: Instant) {
-        if self.shared.rounds.at == Instant::ZERO {
-            self.shared.rounds = Rounds { at: now + REST, next: 0, work: false };
+        if begins {
+            self.shared.rounds = Rounds::default();
+            self.shared.looks.set_rounds(Some(now + REST));
             return;
         }
         let from = self.shared.rounds.next;
@@ -108,12 +74,13 @@ impl<F: RnicFrame> Rnic<F> {
                 }
             }
         }
-        self.shared.rounds = if upto < self.running.list.len() {
-            Rounds { at: now + PAUSE, next: upto, work: self.shared.rounds.work }
-        } else if self.shared.rounds.work {
-            Rounds { at: now + REST, next: 0, work: false }
+        let work = self.shared.rounds.work;
+        let (next, rounds) = if upto < self.running.list.len() {
+            (Some(now + PAUSE), Rounds { next: upto, work })
         } else {
-            Rounds::default()
+            (work.then(|| now + REST), Rounds::default())
         };
+        self.shared.rounds = rounds;
+        self.shared.looks.set_rounds(next);
     }
 }

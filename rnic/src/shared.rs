@@ -13,6 +13,7 @@ use crate::event::Event;
 use crate::handed::Handed;
 use crate::held::HoldPool;
 use crate::kept::Snapshots;
+use crate::looks::Looks;
 use crate::rnr::Rnr;
 use crate::rounds::Rounds;
 
@@ -34,6 +35,7 @@ pub(crate) struct Shared<F> {
     pub(crate) kept: Snapshots,
     /// Buffers for bytes that wait.
     pub(crate) pool: HoldPool<F>,
+    pub(crate) looks: Looks,
     pub(crate) rounds: Rounds,
     /// Messages that find no receive.
     pub(crate) rnr: Rnr,

@@ -76,7 +76,7 @@ impl<F: RnicFrame> Rnic<F> {
                 state.make_ready(conn, &mut self.shared);
             }
             if made > 0 {
-                self.shared.rounds.wake();
+                self.shared.looks.wake_rounds();
                 let close = state.drain(conn, tcp, &mut self.shared);
                 self.stack.notify_send(conn);
                 if close {

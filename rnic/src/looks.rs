@@ -1,0 +1,96 @@
+//! When an RNIC has to look at connections by itself.
+//!
+//! It does so for its [rounds](crate::rounds) and at [messages that wait for a receive](crate::rnr). Every turn of a
+//! worker asks whether the time has come, so that the earlier of the two is kept beside them: this costs one comparison.
+
+use heddle_base::Instant;
+
+const NEVER: Instant = Instant::from_nanos(u64::MAX);
+
+/// The times of the next looks; [`Instant::ZERO`] is at once.
+#[derive(Debug)]
+pub(crate) struct Looks {
+    /// The earlier of the others.
+    next: Instant,
+    rounds: Instant,
+    rnr: Instant,
+}
+
+impl Default for Looks {
+    fn default() -> Looks {
+        Looks { next: NEVER, rounds: NEVER, rnr: NEVER }
+    }
+}
+
+impl Looks {
+    /// There is traffic: a round begins, if none is under way.
+    #[inline]
+    pub(crate) fn wake_rounds(&mut self) {
+        if self.rounds == NEVER {
+            self.set_rounds(Some(Instant::ZERO));
+        }
+    }
+
+    /// Sets when the rounds go on; `None` for not before there is traffic.
+    pub(crate) fn set_rounds(&mut self, at: Option<Instant>) {
+        self.rounds = at.unwrap_or(NEVER);
+        self.next = self.rounds.min(self.rnr);
+    }
+
+    /// Sets when to look at messages that wait; `None` while there is none.
+    pub(crate) fn set_rnr(&mut self, at: Option<Instant>) {
+        self.rnr = at.unwrap_or(NEVER);
+        self.next = self.rounds.min(self.rnr);
+    }
+
+    /// The earlier of `other` and the next look.
+    #[inline]
+    pub(crate) fn poll_timeout(&self, other: Option<Instant>) -> Option<Instant> {
+        let at = other.map_or(self.next, |t| t.min(self.next));
+        (at != NEVER).then_some(at)
+    }
+
+    /// Returns true if the time of a look has come.
+    #[inline]
+    pub(crate) fn is_due(&self, now: Instant) -> bool {
+        self.next <= now
+    }
+
+    /// Returns true if the time has come for the rounds to go on, and true if they are to begin.
+    pub(crate) fn rounds_due(&self, now: Instant) -> (bool, bool) {
+        (self.rounds <= now, self.rounds == Instant::ZERO)
+    }
+
+    /// Returns true if the time has come to look at messages that wait.
+    pub(crate) fn is_rnr_due(&self, now: Instant) -> bool {
+        self.rnr <= now
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::time::Duration;
+
+    #[test]
+    fn test_next_look_is_the_earlier_of_both() {
+        let at = |ms| Instant::from_nanos(0) + Duration::from_millis(ms);
+        let mut looks = Looks::default();
+        assert_eq!((looks.poll_timeout(None), looks.is_due(at(1000))), (None, false));
+        assert_eq!(looks.poll_timeout(Some(at(7))), Some(at(7)));
+        looks.set_rounds(Some(at(5)));
+        looks.set_rnr(Some(at(3)));
+        assert_eq!(looks.poll_timeout(Some(at(7))), Some(at(3)));
+        assert!(!looks.is_due(at(2)) && looks.is_due(at(3)));
+        assert!(looks.is_rnr_due(at(3)) && !looks.rounds_due(at(3)).0);
+        looks.set_rnr(None);
+        assert_eq!(looks.poll_timeout(None), Some(at(5)));
+        // Rounds that are under way do not begin anew.
+        looks.wake_rounds();
+        assert_eq!(looks.rounds_due(at(5)), (true, false));
+        looks.set_rounds(None);
+        looks.wake_rounds();
+        assert_eq!(looks.rounds_due(at(5)), (true, true));
+        assert!(looks.is_due(Instant::ZERO));
+    }
+}
