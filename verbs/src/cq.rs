@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use heddle_iwarp::Cqe;
+use heddle_iwarp::{Cqe, Queue};
 
 use crate::error::DeviceError;
 use crate::limits::count::Place;
@@ -163,6 +163,15 @@ impl Entries {
         let first = ring.wrapping_mul(low_usize(self.size));
         let at = first.wrapping_add(low_usize(index & (self.size - 1)));
         self.block.words().as_chunks().0.get(at)
+    }
+}
+
+/// Where a ring tells how many requests of this queue the completions that are staged retire.
+#[inline]
+const fn retired_word(queue: Queue) -> usize {
+    match queue {
+        Queue::Sq => at::SQ_RETIRED,
+        Queue::Rq => at::RQ_RETIRED,
     }
 }
 

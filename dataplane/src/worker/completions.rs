@@ -80,19 +80,14 @@ impl Worker {
     }
 
     /// Completes what is posted and was not taken as flushed; the queue pair has ended then.
-    fn flush_posts(&mut self, qp: &mut WorkerQp, [send_cq, recv_cq]: [u32; 2]) {
+    fn flush_posts(&mut self, qp: &mut WorkerQp, cqs: [u32; 2]) {
         let qpn = qp.qpn();
         let (mut sends, mut recvs) = (Vec::new(), Vec::new());
-        qp.end(|wr_id, op| sends.push((wr_id, op)), |wr_id| recvs.push(wr_id));
-        let sends =
-            sends.into_iter().map(|(id, op)| (send_cq, Cqe::flushed(qpn, Queue::Sq, op, id)));
-        let recvs =
-            recvs.into_iter().map(|id| (recv_cq, Cqe::flushed(qpn, Queue::Rq, CqeOp::Recv, id)));
-        for (cq, cqe) in sends.chain(recvs) {
-            if self.queues.complete_one(cq, &cqe).is_err() {
-                self.counters.cq_overflows += 1;
-            }
-        }
+        qp.end(
+            |wr_id, op| sends.push(Cqe::flushed(qpn, Queue::Sq, op, wr_id)),
+            |wr_id| recvs.push(Cqe::flushed(qpn, Queue::Rq, CqeOp::Recv, wr_id)),
+        );
+        self.counters.cq_overflows += self.queues.complete_last(qp, cqs, [&sends, &recvs]);
         qp.close();
         self.queues.notify();
     }

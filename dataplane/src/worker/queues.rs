@@ -3,10 +3,10 @@
 use heddle_cm::AppId;
 use heddle_iwarp::{Completions, Cqe, Queue, Retired, SharedReceives};
 use heddle_tcp::ConnId;
+use heddle_verbs::closer;
 use heddle_verbs::cq::{CqLink, CqProducer};
 use heddle_verbs::ring::{BELLS, Bells};
 use heddle_verbs::worker::WorkerQp;
-use heddle_verbs::{CqOverflow, closer};
 
 use crate::rx::RxMbuf;
 
@@ -51,6 +51,53 @@ struct Producer {
     number: u32,
     users: u32,
     end: CqProducer,
+}
+
+/// The completion queues of a worker, while it writes to them.
+struct Cqs<'w> {
+    list: &'w mut [Option<Producer>],
+    touched: &'w mut Vec<usize>,
+}
+
+impl<'w> Cqs<'w> {
+    /// Writes completions of a queue pair, by runs of one of its queues; how many had no room. Before the application
+    /// sees them it is told which places in its queues are free: when it sees a completion, it may post to the place of
+    /// that request. They are staged before that, for an application whose RNIC is killed in between.
+    #[inline]
+    fn complete<'c>(
+        &mut self,
+        qp: &mut WorkerQp,
+        to: [u32; 2],
+        retired: Retired,
+        runs: impl Iterator<Item = (Queue, impl Iterator<Item = &'c Cqe>)>,
+    ) -> u64 {
+        let (mut lost, mut staged) = (0, [false; 2]);
+        for (queue, run) in runs {
+            let i = usize::from(queue == Queue::Rq);
+            if let Some(end) = self.producer(to[i]) {
+                lost += end.stage(queue, qp.retired_by(queue, retired), run);
+                staged[i] = true;
+            }
+        }
+        qp.retire(retired.sq, retired.rq);
+        for (cq, staged) in to.into_iter().zip(staged) {
+            if staged && let Some(end) = self.producer(cq) {
+                end.publish();
+            }
+        }
+        lost
+    }
+
+    /// The producing end of a completion queue that is about to be written to.
+    #[inline]
+    fn producer(&mut self, cq: u32) -> Option<&mut CqProducer> {
+        let cq = cq as usize;
+        let p = self.list.get_mut(cq)?.as_mut()?;
+        if !p.end.has_news() {
+            self.touched.push(cq);
+        }
+        Some(&mut p.end)
+    }
 }
 
 /// All queues of a worker.
@@ -228,14 +275,13 @@ impl Queues {
 
     /// Completions that were to be written to this queue never will be.
     pub(super) fn lose(&mut self, cq: u32) {
-        if let Some(end) = self.producer(cq) {
+        let Queues { cqs, touched, .. } = self;
+        if let Some(end) = (Cqs { list: cqs, touched }).producer(cq) {
             end.lose();
         }
     }
 
-    /// Writes the completions of a queue pair; how many had no room. Before, its application is told
-    /// which places in its queues are free: when it sees a completion, it may post to the place of that
-    /// request.
+    /// Writes the completions of a connection's queue pair; how many had no room. Without `retired` they are its last.
     #[inline(never)]
     pub(super) fn complete(
         &mut self,
@@ -243,39 +289,28 @@ impl Queues {
         all: &Completions,
         retired: Option<Retired>,
     ) -> u64 {
-        let Some(Slot { send_cq, recv_cq, qp, .. }) = self.of(conn) else { return 0 };
-        if let Some(Retired { sq, rq }) = retired {
-            qp.retire(sq, rq);
-        }
-        let (send_cq, recv_cq) = (*send_cq, *recv_cq);
-        let mut lost = 0;
-        for (queue, run) in all.runs() {
-            let cq = match queue {
-                Queue::Sq => send_cq,
-                Queue::Rq => recv_cq,
-            };
-            if let Some(end) = self.producer(cq) {
-                lost += end.push_all(run);
-            }
-        }
-        lost
+        let Queues { slots, cqs, touched, .. } = self;
+        let slot = slots.get_mut(conn.index()).and_then(Option::as_deref_mut);
+        let Some(Slot { send_cq, recv_cq, qp, .. }) = slot.filter(|s| s.conn == conn) else {
+            return 0;
+        };
+        let retired = retired.unwrap_or_else(|| qp.taken());
+        Cqs { list: cqs, touched }.complete(qp, [*send_cq, *recv_cq], retired, all.runs())
     }
 
-    /// Writes a completion.
-    pub(super) fn complete_one(&mut self, cq: u32, cqe: &Cqe) -> Result<(), CqOverflow> {
-        let Some(end) = self.producer(cq) else { return Ok(()) };
-        end.push(cqe)
-    }
-
-    /// The producing end of a completion queue that is about to be written to.
-    #[inline]
-    fn producer(&mut self, cq: u32) -> Option<&mut CqProducer> {
-        let cq = cq as usize;
-        let p = self.cqs.get_mut(cq)?.as_mut()?;
-        if !p.end.has_news() {
-            self.touched.push(cq);
-        }
-        Some(&mut p.end)
+    /// Writes completions of a queue pair whose connection, if it ever had one, is over; how many had no room.
+    pub(super) fn complete_last(
+        &mut self,
+        qp: &mut WorkerQp,
+        to: [u32; 2],
+        [sends, recvs]: [&[Cqe]; 2],
+    ) -> u64 {
+        let runs = [(Queue::Sq, sends.iter()), (Queue::Rq, recvs.iter())];
+        // A queue that is armed is not to fire for nothing.
+        let runs = runs.into_iter().filter(|(_, run)| run.len() > 0);
+        let Queues { cqs, touched, .. } = self;
+        let taken = qp.taken();
+        Cqs { list: cqs, touched }.complete(qp, to, taken, runs)
     }
 
     /// Wakes whoever waits for what was written since the last call.

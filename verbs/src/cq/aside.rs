@@ -6,9 +6,10 @@
 
 use std::sync::atomic::Ordering;
 
-use heddle_iwarp::{Cqe, Qpn};
+use heddle_iwarp::{Cqe, Qpn, Queue};
 
-use super::{Consumer, Cq, Inner};
+use super::{Consumer, Cq, Inner, is_before, retired_word, start_of};
+use crate::ring::cqe;
 use crate::ring::layout::cq as at;
 
 impl Cq {
@@ -20,10 +21,25 @@ impl Cq {
         self.0.tell_aside(&consumer);
     }
 
-    /// Adds completions that no worker writes any more, behind those that are there.
-    pub(crate) fn complete(&self, all: impl Iterator<Item = Cqe>) {
+    /// Adds completions of one queue of a queue pair that no worker writes any more, behind those that are there.
+    /// Those that its worker has staged come before them, if `retired`, the requests that the worker has retired,
+    /// covers them: their requests are complete, and are none of `all`.
+    pub(crate) fn complete(
+        &self,
+        (qpn, queue): (Qpn, Queue),
+        retired: u64,
+        all: impl Iterator<Item = Cqe>,
+    ) {
         let mut consumer = self.consumer();
-        self.0.set_aside(&mut consumer);
+        // The first takes what lies in room that the worker has left, and the second what lies where it writes.
+        for _ in 0..2 {
+            self.0.set_aside(&mut consumer);
+        }
+        for ring in 0..self.0.ends.len() {
+            self.0.take_staged(&mut consumer, ring, |c, after| {
+                c.qpn == qpn && c.queue == queue && !is_before(retired, after)
+            });
+        }
         consumer.aside.extend(all);
         self.0.tell_aside(&consumer);
     }
@@ -54,6 +70,31 @@ impl Inner {
         self.tell_aside(consumer);
         self.take(consumer, usize::MAX, |c| aside.push_back(c));
         consumer.aside = aside;
+    }
+
+    /// Takes those of the completions that a ring's worker has staged and not published which `is_wanted`, told
+    /// how many requests of the completion's queue are retired with it.
+    fn take_staged(
+        &self,
+        consumer: &mut Consumer,
+        ring: usize,
+        is_wanted: impl Fn(&Cqe, u64) -> bool,
+    ) {
+        let get = |i: usize| {
+            let word = self.block.words().get(start_of(ring).wrapping_add(i));
+            word.map_or(0, |w| w.load(Ordering::Acquire))
+        };
+        let (tail, staged) = (get(at::TAIL), get(at::STAGED));
+        let Consumer { rings, aside, .. } = consumer;
+        let Some(entries) = rings.get(ring) else { return };
+        // A worker of an older build stages nothing, and leaves the word at 0.
+        if staged.wrapping_sub(tail) > entries.size {
+            return;
+        }
+        let slots =
+            (0..staged.wrapping_sub(tail)).map(|i| entries.slot(ring, tail.wrapping_add(i)));
+        let all = slots.flatten().filter_map(|slot| cqe::decode(cqe::load(slot)));
+        aside.extend(all.filter(|c| is_wanted(c, get(retired_word(c.queue)))));
     }
 
     #[cold]

@@ -3,10 +3,10 @@
 use heddle_base::sync::atomic::{Ordering, fence};
 use std::sync::Arc;
 
-use heddle_iwarp::Cqe;
+use heddle_iwarp::{Cqe, Queue};
 
-use super::{CqOverflow, Entries, is_before, start_of};
-use crate::ring::layout::{armed, cq as at};
+use super::{CqOverflow, Entries, is_before, retired_word, start_of};
+use crate::ring::layout::{LINE, armed, cq as at};
 use crate::ring::{Block, cqe};
 use crate::waker::Waker;
 
@@ -88,14 +88,28 @@ impl CqProducer {
         self.put(c).inspect(|()| self.publish())
     }
 
-    /// As [`push`](CqProducer::push), of several; how many had no room.
+    /// Writes completions of one queue of a queue pair where the application does not see them yet; how many had
+    /// no room. The caller then tells that `retired` requests of that queue are retired (a running number), and
+    /// [publishes](CqProducer::publish): should its process be killed at any point in between, the application
+    /// finds for each request either its completion or that it is not retired, and never both.
     #[inline]
-    pub fn push_all<'c>(&mut self, all: impl Iterator<Item = &'c Cqe>) -> u64 {
+    pub fn stage<'c>(
+        &mut self,
+        queue: Queue,
+        retired: u64,
+        all: impl Iterator<Item = &'c Cqe>,
+    ) -> u64 {
         let mut lost = 0;
         for c in all {
             lost += u64::from(self.put(c).is_err());
         }
-        self.publish();
+        let words = self.link.block.words().get(self.start..).unwrap_or_default();
+        if let Some(line) = words.first_chunk::<LINE>() {
+            line[retired_word(queue)].store(retired, Ordering::Relaxed);
+            // Release: the completions, and what they retire, first.
+            line[at::STAGED].store(self.tail, Ordering::Release);
+        }
+        self.news = true;
         lost
     }
 
@@ -115,7 +129,7 @@ impl CqProducer {
 
     /// Shows the application what was written.
     #[inline]
-    fn publish(&mut self) {
+    pub fn publish(&mut self) {
         if let Some(tail) = self.link.block.words().get(self.start + at::TAIL) {
             // Release: the entries were stored before.
             tail.store(self.tail, Ordering::Release);

@@ -3,8 +3,9 @@
 //! No worker completes its requests any more, so the application's end does: whatever was posted and has not been
 //! retired completes as flushed, in order, behind the completions that the worker has written. Each entry says how
 //! long the one before it is, so they are found from the last one backwards; none of them is overwritten before it is
-//! retired. What the worker retired in its last moment and did not come to complete stays without a completion, as do
-//! receives of a shared queue, which are no queue pair's.
+//! retired. Completions that the worker had written and not shown when it died are found as well
+//! ([`CqProducer::stage`](crate::cq::CqProducer::stage)): each request completes once, whenever that was. Receives of
+//! a shared queue, which are no queue pair's, stay without completions.
 
 use heddle_base::sync::atomic::{AtomicU64, Ordering};
 use heddle_base::sync::{MutexGuard, TryLockError, yield_now};
@@ -71,7 +72,8 @@ impl Qp {
         let retired = words[at.retired].load(Ordering::Acquire);
         let left = queue.posted.wrapping_sub(retired).min(queue.depth);
         let left = look_back(ring, (queue.tail, queue.before), left);
-        cq.complete(left.map(|(wr_id, op)| flushed(self, kind, op, wr_id)));
+        let flushed = left.map(|(wr_id, op)| flushed(self, kind, op, wr_id));
+        cq.complete((self.qpn(), kind), retired, flushed);
         let set = |i: usize, value: u64| AtomicU64::store(&words[i], value, Ordering::Release);
         set(at.last, queue.posted);
         set(at.retired, queue.posted);

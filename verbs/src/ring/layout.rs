@@ -19,8 +19,8 @@
 //! completion   line 0  constants, and where its completions lie               application writes
 //! queue        line 1  armed                                                  both, atomically
 //!              line 2  overflowed                                             worker writes
-//!              then for each worker: a line with the tail, how often it has moved, and from which
-//!              completion on (worker); a line with the head (application)
+//!              then for each worker: a line with the tail, how often it has moved, from which
+//!              completion on, and what is staged (worker); a line with the head (application)
 //!
 //! its          a block of its own, for each worker as many; another one when the queue is resized
 //! completions                                                                 worker writes
@@ -154,6 +154,12 @@ pub mod cq {
     /// The generation of the place it writes to, and its first completion there.
     pub const MOVED: usize = 1;
     pub const MOVED_AT: usize = 2;
+    /// The tail as it will be once the application may see the completions that are staged. They are one queue
+    /// pair's, and are retired in between: so many requests of its send queue, and of its receive queue, are
+    /// retired then. An application whose RNIC is killed there knows by these which requests are complete.
+    pub const STAGED: usize = 3;
+    pub const SQ_RETIRED: usize = 4;
+    pub const RQ_RETIRED: usize = 5;
     pub const HEAD: usize = LINE;
     /// Words of a worker's indices.
     pub const RING: usize = 2 * LINE;

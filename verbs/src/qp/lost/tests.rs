@@ -6,7 +6,8 @@ use std::time::Duration;
 use heddle_base::sync::atomic::{Ordering, fence};
 use heddle_cm::AppId;
 use heddle_iwarp::{
-    Cqe, CqeOp, CqeStatus, Data, Pd, PostError, Qpn, Queue, RecvWr, SendOp, SendWr, Sge, Stag,
+    Cqe, CqeOp, CqeStatus, Data, Pd, PostError, Qpn, Queue, RecvWr, Retired, SendOp, SendWr, Sge,
+    Stag,
 };
 
 use crate::cq::Cq;
@@ -26,16 +27,23 @@ struct Bench {
 impl Bench {
     /// A queue pair that a worker runs, with queues of this depth.
     fn new(depth: u32) -> Bench {
+        Bench::with_recv_cq(depth, |_, cq| cq.clone()).0
+    }
+
+    /// The same, with the completion queue that `recv_cq` makes for its receives.
+    fn with_recv_cq(depth: u32, recv_cq: impl FnOnce(&Arc<Area>, &Cq) -> Cq) -> (Bench, Cq) {
         let area: Arc<Area> = Area::new(1 << 18).unwrap();
         let bells = Bells::new(&area, 1).unwrap();
         let place = Count::default().take("queues", 1).unwrap();
         let cq = Cq::new(&area, 3, 64, 1, None, place).unwrap();
-        let init = QpInit { max_send_sge: 16, ..QpInit::new(cq.clone()).depths(depth, depth) };
+        let recv_cq = recv_cq(&area, &cq);
+        let init = QpInit::new(cq.clone()).depths(depth, depth);
+        let init = QpInit { max_send_sge: 16, recv_cq: recv_cq.clone(), ..init };
         let owner = Owner::new(|| ());
         let qp = Qp::new(&area, AppId(1), (Qpn(5), Pd(1)), (bells, 3), init, owner).unwrap();
         let mut worker = WorkerQp::new(&qp);
         worker.attach(0);
-        Bench { qp, worker, cq, entry: Entry::default() }
+        (Bench { qp, worker, cq, entry: Entry::default() }, recv_cq)
     }
 
     /// Posts a request of so many pieces, of which the first two need no block of their own.
@@ -134,6 +142,99 @@ fn test_what_a_worker_has_written_comes_before_what_it_has_lost() {
     // The second loss finds the queue pair ended, and completes nothing again.
     b.qp.downgrade().lose();
     assert!(b.polled().is_empty());
+}
+
+/// What a worker does to complete requests of both queues, in its order, and where a kill may fall.
+const STEPS: usize = 6;
+
+/// Completes two of three sends (one of them without a completion) and one of two receives, up to a step; then the
+/// worker is gone.
+fn complete_up_to(step: usize, b: &mut Bench, recv_cq: &Cq) {
+    for wr_id in 1..=3 {
+        b.send(wr_id, SEND, 0).unwrap();
+    }
+    for wr_id in 11..=12 {
+        b.qp.post_recv(&RecvWr { wr_id, sges: &[] }).unwrap();
+    }
+    b.take_sends(3);
+    for _ in 0..2 {
+        b.worker.take_recv(&mut b.entry, |_| ()).unwrap().unwrap();
+    }
+    b.worker.give_blocks();
+    let one_cq = recv_cq.number() == b.cq.number();
+    let mut to = [&b.cq, recv_cq].map(|cq| cq.link().producer(0));
+    let done = |queue, op, wr_id| Cqe {
+        status: CqeStatus::Success,
+        ..Cqe::flushed(Qpn(5), queue, op, wr_id)
+    };
+    let (sent, received) = (done(Queue::Sq, CqeOp::Send, 2), done(Queue::Rq, CqeOp::Recv, 11));
+    let retired = Retired { sq: 2, rq: 1 };
+    let other = usize::from(!one_cq);
+    for i in 0..step {
+        match i {
+            0 => {
+                let after = b.worker.retired_by(Queue::Sq, retired);
+                to[0].stage(Queue::Sq, after, [&sent].into_iter());
+            }
+            1 => {
+                let after = b.worker.retired_by(Queue::Rq, retired);
+                to[other].stage(Queue::Rq, after, [&received].into_iter());
+            }
+            2 => b.worker.retire(retired.sq, 0),
+            3 => b.worker.retire(retired.sq, retired.rq),
+            4 => to[0].publish(),
+            _ => to[other].publish(),
+        }
+    }
+}
+
+/// The RNIC is killed at each point between the first completion it writes and the last that it shows: each request
+/// has one completion at most, and all that could succeed or be flushed have one.
+#[test]
+fn test_each_request_completes_once_wherever_its_rnic_is_killed() {
+    for step in 0..=STEPS {
+        for one_cq in [true, false] {
+            let (mut b, recv_cq) = Bench::with_recv_cq(8, |area, cq| {
+                let place = Count::default().take("queues", 1).unwrap();
+                if one_cq { cq.clone() } else { Cq::new(area, 4, 64, 1, None, place).unwrap() }
+            });
+            complete_up_to(step, &mut b, &recv_cq);
+            b.qp.downgrade().lose();
+            let mut all = b.polled();
+            if !one_cq {
+                all.extend(
+                    std::iter::from_fn(|| recv_cq.poll()).map(|c| (c.wr_id, c.op, c.status)),
+                );
+            }
+            all.sort_unstable_by_key(|c| c.0);
+            let success = |wr_id, op| (wr_id, op, CqeStatus::Success);
+            let mut wanted = if step > 2 {
+                vec![success(2, CqeOp::Send)]
+            } else {
+                vec![flushed(1, CqeOp::Send), flushed(2, CqeOp::Send)]
+            };
+            wanted.push(flushed(3, CqeOp::Send));
+            let received = if step > 3 { success } else { flushed };
+            wanted.extend([received(11, CqeOp::Recv), flushed(12, CqeOp::Recv)]);
+            assert_eq!(all, wanted, "killed after step {step}, one queue for both: {one_cq}");
+            std::mem::forget(b.worker);
+        }
+    }
+}
+
+/// Other queue pairs have completions in the same queue, and an older worker wrote no word of what it stages.
+#[test]
+fn test_staged_completions_of_another_queue_pair_are_not_this_ones() {
+    let mut b = Bench::new(4);
+    b.send(1, SEND, 0).unwrap();
+    b.take_sends(1);
+    let other =
+        Cqe { status: CqeStatus::Success, ..Cqe::flushed(Qpn(6), Queue::Sq, CqeOp::Send, 9) };
+    let mut producer = b.cq.link().producer(0);
+    producer.push(&other).unwrap();
+    producer.stage(Queue::Sq, 0, [&other].into_iter());
+    b.qp.downgrade().lose();
+    assert_eq!(b.polled(), [(9, CqeOp::Send, CqeStatus::Success), flushed(1, CqeOp::Send)]);
 }
 
 #[test]
