@@ -13,6 +13,7 @@ defaults of the two options.
 
 import argparse
 import contextlib
+import ctypes
 import errno
 import faulthandler
 import mmap
@@ -2191,6 +2192,38 @@ class ConnectionTest(Case):
     def test_type_of_service_is_set(self):
         _, cmid = self.resolve()
         cmid.set_option(ce.RDMA_OPTION_ID, ce.RDMA_OPTION_ID_ACK_TIMEOUT, 16, 1)
+
+
+class WildcardTest(Case):
+    """The calls of librdmacm that pyverbs has no names for, by ctypes."""
+
+    def setUp(self):
+        super().setUp()
+        self.cm = ctypes.CDLL("librdmacm.so.1", use_errno=True)
+        self.cm.rdma_create_event_channel.restype = ctypes.c_void_p
+        self.channel = ctypes.c_void_p(self.cm.rdma_create_event_channel())
+        self.addCleanup(self.cm.rdma_destroy_event_channel, self.channel)
+
+    def call(self, name, *args):
+        if getattr(self.cm, name)(*args) != 0:
+            self.fail(f"{name}: {os.strerror(ctypes.get_errno())}")
+
+    def listen_at(self, address):
+        """An id that listens at a wildcard, of its own family alone, as tgtd has one for each family."""
+        cmid = ctypes.c_void_p()
+        self.call("rdma_create_id", self.channel, ctypes.byref(cmid), None, ce.RDMA_PS_TCP)
+        self.addCleanup(self.cm.rdma_destroy_id, cmid)
+        level_id, afonly, one = 0, 2, ctypes.c_int(1)
+        self.call("rdma_set_option", cmid, level_id, afonly, ctypes.byref(one), ctypes.sizeof(one))
+        self.call("rdma_bind_addr", cmid, address)
+        self.call("rdma_listen", cmid, 4)
+
+    def test_wildcards_of_both_families_are_listened_at(self):
+        port = OPTIONS.port.to_bytes(2, "big")
+        ipv4 = socket.AF_INET.to_bytes(2, sys.byteorder) + port + bytes(12)
+        ipv6 = socket.AF_INET6.to_bytes(2, sys.byteorder) + port + bytes(24)
+        for address in (ipv4, ipv6):
+            self.listen_at(address)
 
 
 class TwoProcessTest(Case):

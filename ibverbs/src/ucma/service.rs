@@ -129,13 +129,14 @@ fn carry_out(key: Key, written: &Written) -> Result<(), Errno> {
         let channel = *service.by_key.get(&key).ok_or(Errno::INVAL)?;
         match service.handle(channel, written.command.clone())? {
             Outcome::Done(reply) => break reply,
+            // Where no RNIC is asked the answer is there already, and no report will come.
             Outcome::Listening(id) => loop {
-                guard = REPORTED.wait(guard).unwrap_or_else(PoisonError::into_inner);
                 let service = guard.as_mut().ok_or(Errno::INVAL)?;
                 if let Some(answer) = service.state.listened(id) {
                     REPORTED.notify_all();
                     return answer;
                 }
+                guard = REPORTED.wait(guard).unwrap_or_else(PoisonError::into_inner);
             },
             Outcome::Busy => {
                 guard = REPORTED.wait(guard).unwrap_or_else(PoisonError::into_inner);
