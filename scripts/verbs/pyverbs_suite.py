@@ -337,6 +337,8 @@ class DeviceTest(Case):
             single = self.ctx.query_gid_ex(1, index)
             self.assertEqual(single.gid_str(), entry.gid_str())
             self.assertEqual(self.ctx.query_gid(1, index).gid, entry.gid_str())
+            if gids[index] == wanted and OPTIONS.host.startswith("127."):
+                self.assertEqual(entry.ndev_ifindex, socket.if_nametoindex("lo"))
 
     def test_gid_beyond_the_table_is_refused(self):
         length = self.ctx.query_port(1).gid_tbl_len
