@@ -3,6 +3,7 @@
 use std::ffi::{c_int, c_uint};
 use std::mem::zeroed;
 use std::net::Ipv4Addr;
+use std::ptr::null_mut;
 
 use heddle_verbs::Atomics;
 use libc::{EINVAL, ENODATA, EOPNOTSUPP};
@@ -239,15 +240,46 @@ pub unsafe extern "C" fn ibv_query_gid(
     })
 }
 
+/// The kernel's index of the interface that has this address: an RNIC without a port of its own has addresses of its
+/// host. 0 where none has it.
+fn interface_of(address: Ipv4Addr) -> u32 {
+    let mut list: *mut libc::ifaddrs = null_mut();
+    // SAFETY: the system writes a list, or fails and writes none.
+    if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
+        return 0;
+    }
+    let mut index = 0;
+    let mut next = list;
+    // SAFETY: each entry is valid, and leads to the next, until the list is freed below.
+    while let Some(entry) = unsafe { next.as_ref() } {
+        next = entry.ifa_next;
+        // SAFETY: null, or an address.
+        let family = unsafe { entry.ifa_addr.as_ref() }.map(|to| c_int::from(to.sa_family));
+        if family != Some(libc::AF_INET) {
+            continue;
+        }
+        // SAFETY: of this family an address is such a structure.
+        let found = unsafe { &*entry.ifa_addr.cast::<libc::sockaddr_in>() };
+        if u32::from_be(found.sin_addr.s_addr) == address.to_bits() {
+            // SAFETY: the entry's name is a string.
+            index = unsafe { libc::if_nametoindex(entry.ifa_name) };
+            break;
+        }
+    }
+    // SAFETY: the list is the system's, and nothing refers to it any more.
+    unsafe { libc::freeifaddrs(list) };
+    index
+}
+
 /// The entry of a GID table.
 fn entry(gid: ibv_gid, index: u32) -> ibv_gid_entry {
+    let [.., a, b, c, d] = gid.raw;
     ibv_gid_entry {
         gid,
         gid_index: index,
         port_num: PORT.into(),
         gid_type: IBV_GID_TYPE_IB,
-        // The address is the RNIC's own, and on no interface of the kernel.
-        ndev_ifindex: 0,
+        ndev_ifindex: interface_of(Ipv4Addr::new(a, b, c, d)),
     }
 }
 
