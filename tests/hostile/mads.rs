@@ -101,12 +101,25 @@ struct Conn {
 }
 
 impl Conn {
-    fn new(host: &mut Host, from: Ipv4Addr, name: u32) -> Conn {
+    fn new(host: &mut Host, target: &Target, from: Ipv4Addr, name: u32) -> Conn {
         let asked = (7, Message::Req(Box::new(req(from, name))));
         let reply = |m| if let Message::Rep(rep) = m { Some(rep) } else { None };
         let rep = ask(host, from, asked, reply);
         let conn = Conn { from, name: CommId(name), rep };
         say(host, from, 7, conn.rtu());
+        let start = Instant::now();
+        let mut next = Duration::from_secs(1);
+        while !target.is_established(SocketAddr::from((from, PORT))) {
+            let waited = start.elapsed();
+            assert!(waited < PATIENCE, "the RTU is not heard");
+            // One that is lost is sent again, as peers do when they hear the REP again.
+            if waited > next {
+                next += Duration::from_secs(1);
+                say(host, from, 7, conn.rtu());
+            }
+            host.poll(Duration::from_millis(5));
+        }
+        host.sync();
         conn
     }
 
@@ -133,7 +146,7 @@ fn beside(owned: impl Fn(&mut Host, &Target, &Conn, u32)) {
     let target = Target::start(&lab);
     let mut traffic = Traffic::start(&lab);
     let mut host = Host::new(&lab, [address(1), address(2)]);
-    let conn = Conn::new(&mut host, address(1), 77);
+    let conn = Conn::new(&mut host, &target, address(1), 77);
     traffic.rounds(32, |traffic, n| {
         traffic.beside(Company::Honest, || honest_session(&target, &lab, PLAIN));
         traffic.beside(Company::Hostile, || owned(&mut host, &target, &conn, n));
@@ -141,7 +154,7 @@ fn beside(owned: impl Fn(&mut Host, &Target, &Conn, u32)) {
     assert_eq!(target.live(), 2, "the connection, and the stream of iWARP");
     conn.assert_ends_in_order(&mut host, &target);
     // A newcomer is welcome.
-    let next = Conn::new(&mut host, address(2), 1 << 20);
+    let next = Conn::new(&mut host, &target, address(2), 1 << 20);
     next.assert_ends_in_order(&mut host, &target);
     traffic.finish();
     target.assert_guards();

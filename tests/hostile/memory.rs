@@ -133,26 +133,41 @@ pub const TURN: Duration = Duration::from_millis(400);
 ///
 /// On a processor that others use too, a ping takes as long as the server has to wait for its turn
 /// there, tens of milliseconds, which has nothing to do with what it is sent. So how many there are
-/// in a second, and the longest, is compared with those without.
+/// in a second, and the longest, is compared with those without: how many in the second best of the turns, since
+/// what makes each ping slower does so in the best of them too, and others on the machine do not.
 pub fn assert_not_slower(mut without: Vec<Duration>, mut with: Vec<Duration>) {
+    let rates = [&without, &with].map(|pings| second_best_rate(pings));
     for pings in [&mut without, &mut with] {
         pings.sort();
     }
     let middle = |pings: &[Duration]| pings[pings.len() / 2];
     let longest = |pings: &[Duration]| pings[pings.len() - 1];
-    let rate = |pings: &[Duration]| {
-        f64::from(u32::try_from(pings.len()).unwrap_or(u32::MAX))
-            / pings.iter().sum::<Duration>().as_secs_f64()
-    };
-    let tell = |pings: &[Duration]| {
-        let (middle, longest, rate) = (middle(pings), longest(pings), rate(pings));
+    let tell = |pings: &[Duration], rate: f64| {
+        let (middle, longest) = (middle(pings), longest(pings));
         format!("{rate:.0} a second, {middle:?} in the middle, {longest:?} at most")
     };
-    let what = format!("without: {}; with: {}", tell(&without), tell(&with));
+    let what = format!("without: {}; with: {}", tell(&without, rates[0]), tell(&with, rates[1]));
     eprintln!("{what}");
-    assert!(rate(&with) > rate(&without) / 3.0, "{what}");
+    assert!(rates[1] > rates[0] / 3.0, "{what}");
     let long = Duration::from_millis(700).max(longest(&without) * 3);
     assert!(longest(&with) < long, "{what}");
+}
+
+/// Pings a second, in the second best of turns of [`TURN`].
+fn second_best_rate(pings: &[Duration]) -> f64 {
+    let (mut rates, mut count, mut took) = (Vec::new(), 0.0, Duration::ZERO);
+    for ping in pings {
+        (count, took) = (count + 1.0, took + *ping);
+        if took >= TURN {
+            rates.push(count / took.as_secs_f64());
+            (count, took) = (0.0, Duration::ZERO);
+        }
+    }
+    if rates.is_empty() {
+        rates.push(count / took.as_secs_f64());
+    }
+    rates.sort_by(f64::total_cmp);
+    rates.iter().rev().nth(1).or(rates.first()).copied().unwrap_or(0.0)
 }
 
 /// The frames that may be held are shared fairly: peers that leave gaps do not take them from one

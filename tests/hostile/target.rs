@@ -11,7 +11,7 @@
 //! The STags go to the peer as private data ([`Stags`]), together with those of regions that it has
 //! no business with. What the application posts is asked for in the peer's private data ([`plan`]).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -144,6 +144,8 @@ struct Shared {
     /// What was found changed that may not change.
     violations: Mutex<Vec<String>>,
     live: Mutex<usize>,
+    /// Peers whose connection is established.
+    established: Mutex<HashSet<SocketAddr>>,
 }
 
 fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -215,6 +217,11 @@ impl Target {
     /// Connections that the application has.
     pub fn live(&self) -> usize {
         *lock(&self.shared.live)
+    }
+
+    /// Returns true if the connection of the peer at `local` is established.
+    pub fn is_established(&self, local: SocketAddr) -> bool {
+        lock(&self.shared.established).contains(&local)
     }
 
     /// Everything counted so far.
@@ -361,7 +368,11 @@ impl App {
             CmEvent::ConnectRequest { id, remote, private_data, .. } => {
                 self.accept(id, remote, private_data.first().copied().unwrap_or(0));
             }
-            CmEvent::Established { .. } => {}
+            CmEvent::Established { id, .. } => {
+                if let Some(world) = self.worlds.get(&id) {
+                    lock(&self.shared.established).insert(world.remote);
+                }
+            }
             CmEvent::Disconnected { id, reason, .. } => self.over(id, Ok(reason)),
             CmEvent::ConnectError { id, error, .. } => self.over(id, Err(error)),
             other => panic!("{other:?}"),
@@ -456,6 +467,7 @@ impl App {
         let remote = world.remote;
         drop(world);
         *lock(&self.shared.live) -= 1;
+        lock(&self.shared.established).remove(&remote);
         lock(&self.shared.ended).insert(remote, Ended { reason, touched });
     }
 }
