@@ -14,8 +14,11 @@ result() { # CASE ok|WRONG [WHAT]
     [[ $2 == ok ]] || fail "$1" "${3:-}"
 }
 check_wire() { # CASE PCAP CRC [COUNT SIZE]
+    judge_wire "$1" --crc "$3" "$2" "${@:4}"
+}
+judge_wire() { # CASE ARGUMENT... - of check-iwarp-pcap
     local case=$1 line
-    if line=$("$ROOT/scripts/check-iwarp-pcap" --crc "$3" "$2" "${@:4}"); then
+    if line=$("$ROOT/scripts/check-iwarp-pcap" "${@:2}"); then
         result "$case" ok "$line"
     else
         result "$case" WRONG "$line"
@@ -245,6 +248,7 @@ full_matrix() {
     servers nocrc fixed 1500 0,0 --crc off
     clients stock stock 1500 0,1
     clients rev1 rev1 1500 0,1
+    program_matrix
     ((CASES > 0)) || die "no run of that name"
     ((FAILED == 0)) || die "$FAILED of $CASES cases failed; logs and captures are in $OUT"
     say "all $CASES cases${only:+ of $only} passed in $SECONDS s; captures are in $OUT"
