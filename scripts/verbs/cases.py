@@ -87,14 +87,14 @@ def pair(name, program, server=(), client=(), check=silent, runs=100, port="-p",
                 client=lambda r: [program, port, str(r.port), host, HOST, *client])
 
 
-def perftest(name, program, *options):
+def perftest(name, program, *options, quick=1):
     """A program of perftest. Its table must have a row, with figures above nothing."""
     def check(run):
         rows = re.findall(r"^ *(\d+) +(\d+) +([\d.]+) +([\d.]+)", run.text("client.log"), re.MULTILINE)
         if not rows:
             return f"no row in the table:\n{run.text('client.log')[-1500:]}"
         return None if all(float(row[3]) > 0 or float(row[2]) > 0 for row in rows) else f"a row of nothing: {rows}"
-    return Case(f"{program}{name}", check=check,
+    return Case(f"{program}{name}", check=check, quick=quick,
                 server=lambda r: [program, "-R", "-p", str(r.port), *options],
                 client=lambda r: [program, "-R", "-p", str(r.port), *options, HOST])
 
@@ -234,7 +234,7 @@ ALL = [
     Case("rcopy", runs=100, prepare=make_file, check=same_file, server_ends=False,
          server=lambda r: ["rcopy", "-p", str(r.port)],
          client=lambda r: ["rcopy", str(r.place / "from"), f"{HOST}:{r.place / 'to'}", "-p", str(r.port)]),
-    *[perftest(name, program, *options)
+    *[perftest(name, program, *options, quick=int(name != "-all" or program == "ib_write_bw"))
       for program in ("ib_write_bw", "ib_read_bw", "ib_send_bw")
       for name, options in (("", ()), ("-all", ("-a", "-n", "100")), ("-16", ("-q", "16", "-n", "1000")),
                             ("-both", ("-b", "-n", "1000")))],
@@ -242,7 +242,7 @@ ALL = [
     # (docs/guide/programs.md).
     perftest("-events", "ib_read_bw", "-e", "-n", "1000"),
     perftest("-srq", "ib_send_bw", "-r", "64", "--use-srq", "-n", "1000"),
-    *[perftest(name, program, *options)
+    *[perftest(name, program, *options, quick=int(name != "-all" or program == "ib_send_lat"))
       for program in ("ib_write_lat", "ib_read_lat", "ib_send_lat")
       for name, options in (("", ()), ("-all", ("-a", "-n", "100")))],
     *[perftest("-events", program, "-e", "-n", "1000") for program in ("ib_read_lat", "ib_send_lat")],
