@@ -5,12 +5,12 @@
 use heddle_base::sync::atomic::{Ordering, fence};
 use std::sync::Arc;
 
-use heddle_iwarp::{CqeOp, Pd, Qpn, Queue, RecvWr, Retired, SendOp, SendWr, SharedReceives};
+use heddle_iwarp::{CqeOp, Pd, Qpn, RecvWr, Retired, SendOp, SendWr, SharedReceives};
 
 use crate::cq::CqLink;
 use crate::qp::{Qp, Rings, header};
 use crate::ring::layout::{phase, qp as at, state};
-use crate::ring::{Block, Broken, Entry, EntryReader, OnSend};
+use crate::ring::{Block, Broken, Entry, EntryReader, OnSend, low32};
 use crate::srq::Taker;
 use crate::window::Tied;
 
@@ -74,17 +74,11 @@ impl QueueCursor {
         Ok(())
     }
 
-    /// Requests that are retired beyond those of the last time, by a running number modulo 2^32.
-    #[inline]
-    fn more(&self, retired: u32) -> u32 {
-        let seen = u32::try_from(self.retired & 0xffff_ffff).unwrap_or(0);
-        retired.wrapping_sub(seen)
-    }
-
     /// Counts retired requests, given as a running number modulo 2^32.
     #[inline]
     fn retire(&mut self, retired: u32) -> bool {
-        let more = self.more(retired);
+        let seen = u32::try_from(self.retired & 0xffff_ffff).unwrap_or(0);
+        let more = retired.wrapping_sub(seen);
         self.retired += u64::from(more);
         self.outstanding = self.outstanding.saturating_sub(more);
         more > 0
@@ -252,18 +246,7 @@ impl WorkerQp {
 
     /// The numbers that retire every request that was taken.
     pub fn taken(&self) -> Retired {
-        let low = |n: u64| u32::try_from(n & 0xffff_ffff).unwrap_or(0);
-        Retired { sq: low(self.sq.requests()), rq: low(self.rq.requests()) }
-    }
-
-    /// How many requests of a queue are retired in all once [`retire`](WorkerQp::retire) is given this number for it.
-    #[inline]
-    pub fn retired_by(&self, queue: Queue, number: Retired) -> u64 {
-        let (queue, number) = match queue {
-            Queue::Sq => (&self.sq, number.sq),
-            Queue::Rq => (&self.rq, number.rq),
-        };
-        queue.retired + u64::from(queue.more(number))
+        Retired { sq: low32(self.sq.requests()), rq: low32(self.rq.requests()) }
     }
 
     /// Tells how many requests of each queue are retired: running numbers modulo 2^32, as the

@@ -44,6 +44,9 @@ impl Doorbells {
 /// Applications for which a worker has room from the start.
 const APPS: usize = 256;
 
+/// No completion queue's number.
+const NONE: u32 = u32::MAX;
+
 /// The producing end of a completion queue, and the queue pairs that have it.
 #[derive(Debug)]
 struct Producer {
@@ -71,21 +74,31 @@ impl<'w> Cqs<'w> {
         retired: Retired,
         runs: impl Iterator<Item = (Queue, impl Iterator<Item = &'c Cqe>)>,
     ) -> u64 {
-        let (mut lost, mut staged) = (0, [false; 2]);
+        // Where something is staged: most queue pairs complete to one queue at a time.
+        let (mut lost, mut first, mut second) = (0, NONE, NONE);
         for (queue, run) in runs {
-            let i = usize::from(queue == Queue::Rq);
-            if let Some(end) = self.producer(to[i]) {
-                lost += end.stage(queue, qp.retired_by(queue, retired), run);
-                staged[i] = true;
+            let (cq, retired) = match queue {
+                Queue::Sq => (to[0], retired.sq),
+                Queue::Rq => (to[1], retired.rq),
+            };
+            if let Some(end) = self.producer(cq) {
+                lost += end.stage(queue, retired, run);
             }
+            *(if first == NONE || first == cq { &mut first } else { &mut second }) = cq;
         }
         qp.retire(retired.sq, retired.rq);
-        for (cq, staged) in to.into_iter().zip(staged) {
-            if staged && let Some(end) = self.producer(cq) {
-                end.publish();
-            }
+        self.publish(first);
+        if second != NONE {
+            self.publish(second);
         }
         lost
+    }
+
+    #[inline]
+    fn publish(&mut self, cq: u32) {
+        if let Some(Some(p)) = self.list.get_mut(cq as usize) {
+            p.end.publish();
+        }
     }
 
     /// The producing end of a completion queue that is about to be written to.

@@ -8,9 +8,9 @@ use std::sync::atomic::Ordering;
 
 use heddle_iwarp::{Cqe, Qpn, Queue};
 
-use super::{Consumer, Cq, Inner, is_before, retired_word, start_of};
-use crate::ring::cqe;
+use super::{Consumer, Cq, Inner, retired_word, start_of};
 use crate::ring::layout::cq as at;
+use crate::ring::{cqe, low32};
 
 impl Cq {
     /// Drops the completions of a queue pair that has ended: none comes out from here on.
@@ -22,12 +22,12 @@ impl Cq {
     }
 
     /// Adds completions of one queue of a queue pair that no worker writes any more, behind those that are there.
-    /// Those that its worker has staged come before them, if `retired`, the requests that the worker has retired,
-    /// covers them: their requests are complete, and are none of `all`.
+    /// Those that its worker has staged come before them, if `retired`, the requests that the worker has retired
+    /// (modulo 2^32), covers them: their requests are complete, and are none of `all`.
     pub(crate) fn complete(
         &self,
         (qpn, queue): (Qpn, Queue),
-        retired: u64,
+        retired: u32,
         all: impl Iterator<Item = Cqe>,
     ) {
         let mut consumer = self.consumer();
@@ -37,7 +37,7 @@ impl Cq {
         }
         for ring in 0..self.0.ends.len() {
             self.0.take_staged(&mut consumer, ring, |c, after| {
-                c.qpn == qpn && c.queue == queue && !is_before(retired, after)
+                c.qpn == qpn && c.queue == queue && retired.wrapping_sub(after) <= u32::MAX / 2
             });
         }
         consumer.aside.extend(all);
@@ -78,7 +78,7 @@ impl Inner {
         &self,
         consumer: &mut Consumer,
         ring: usize,
-        is_wanted: impl Fn(&Cqe, u64) -> bool,
+        is_wanted: impl Fn(&Cqe, u32) -> bool,
     ) {
         let get = |i: usize| {
             let word = self.block.words().get(start_of(ring).wrapping_add(i));
@@ -94,7 +94,7 @@ impl Inner {
         let slots =
             (0..staged.wrapping_sub(tail)).map(|i| entries.slot(ring, tail.wrapping_add(i)));
         let all = slots.flatten().filter_map(|slot| cqe::decode(cqe::load(slot)));
-        aside.extend(all.filter(|c| is_wanted(c, get(retired_word(c.queue)))));
+        aside.extend(all.filter(|c| is_wanted(c, low32(get(retired_word(c.queue))))));
     }
 
     #[cold]

@@ -89,14 +89,14 @@ impl CqProducer {
     }
 
     /// Writes completions of one queue of a queue pair where the application does not see them yet; how many had
-    /// no room. The caller then tells that `retired` requests of that queue are retired (a running number), and
-    /// [publishes](CqProducer::publish): should its process be killed at any point in between, the application
+    /// no room. The caller then tells that `retired` requests of that queue are retired (a running number modulo
+    /// 2^32), and [publishes](CqProducer::publish): should its process be killed at any point in between, the application
     /// finds for each request either its completion or that it is not retired, and never both.
     #[inline]
     pub fn stage<'c>(
         &mut self,
         queue: Queue,
-        retired: u64,
+        retired: u32,
         all: impl Iterator<Item = &'c Cqe>,
     ) -> u64 {
         let mut lost = 0;
@@ -105,7 +105,7 @@ impl CqProducer {
         }
         let words = self.link.block.words().get(self.start..).unwrap_or_default();
         if let Some(line) = words.first_chunk::<LINE>() {
-            line[retired_word(queue)].store(retired, Ordering::Relaxed);
+            line[retired_word(queue)].store(retired.into(), Ordering::Relaxed);
             // Release: the completions, and what they retire, first.
             line[at::STAGED].store(self.tail, Ordering::Release);
         }

@@ -15,7 +15,7 @@ use heddle_iwarp::{Cqe, CqeOp, Queue};
 use super::{Header, Producer, Qp, QueueWords, RQ, SQ, at, header, state};
 use crate::cq::Cq;
 use crate::ring::layout::opcode;
-use crate::ring::{BlockRing, look_back};
+use crate::ring::{BlockRing, look_back, low32};
 
 impl Qp {
     /// No worker runs it any more: what is posted completes as flushed, and posts from here on are refused.
@@ -73,7 +73,7 @@ impl Qp {
         let left = queue.posted.wrapping_sub(retired).min(queue.depth);
         let left = look_back(ring, (queue.tail, queue.before), left);
         let flushed = left.map(|(wr_id, op)| flushed(self, kind, op, wr_id));
-        cq.complete((self.qpn(), kind), retired, flushed);
+        cq.complete((self.qpn(), kind), low32(retired), flushed);
         let set = |i: usize, value: u64| AtomicU64::store(&words[i], value, Ordering::Release);
         set(at.last, queue.posted);
         set(at.retired, queue.posted);

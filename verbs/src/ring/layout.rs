@@ -156,7 +156,7 @@ pub mod cq {
     pub const MOVED_AT: usize = 2;
     /// The tail as it will be once the application may see the completions that are staged. They are one queue
     /// pair's, and are retired in between: so many requests of its send queue, and of its receive queue, are
-    /// retired then. An application whose RNIC is killed there knows by these which requests are complete.
+    /// retired then (modulo 2^32). An application whose RNIC is killed there knows by these which requests are complete.
     pub const STAGED: usize = 3;
     pub const SQ_RETIRED: usize = 4;
     pub const RQ_RETIRED: usize = 5;

@@ -33,6 +33,6 @@ pub use area::{Area, AreaError, Block, Line};
 pub use bells::{BELLS, Bells, BellsTaken};
 pub(crate) use wqe::{
     BlockRing, Encoded, EntryReader, behind, encode_recv, encode_send, encode_with_operands,
-    look_back, read_recv, store,
+    look_back, low32, read_recv, store,
 };
 pub use wqe::{Broken, Entry, MAX_BLOCKS, OnSend};

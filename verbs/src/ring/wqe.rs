@@ -91,7 +91,7 @@ const fn low8(v: u64) -> u8 {
     v.to_le_bytes()[0]
 }
 
-pub(super) const fn low32(v: u64) -> u32 {
+pub(crate) const fn low32(v: u64) -> u32 {
     let b = v.to_le_bytes();
     u32::from_le_bytes([b[0], b[1], b[2], b[3]])
 }

@@ -173,12 +173,10 @@ fn complete_up_to(step: usize, b: &mut Bench, recv_cq: &Cq) {
     for i in 0..step {
         match i {
             0 => {
-                let after = b.worker.retired_by(Queue::Sq, retired);
-                to[0].stage(Queue::Sq, after, [&sent].into_iter());
+                to[0].stage(Queue::Sq, retired.sq, [&sent].into_iter());
             }
             1 => {
-                let after = b.worker.retired_by(Queue::Rq, retired);
-                to[other].stage(Queue::Rq, after, [&received].into_iter());
+                to[other].stage(Queue::Rq, retired.rq, [&received].into_iter());
             }
             2 => b.worker.retire(retired.sq, 0),
             3 => b.worker.retire(retired.sq, retired.rq),
