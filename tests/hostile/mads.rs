@@ -112,7 +112,7 @@ impl Conn {
         while !target.is_established(SocketAddr::from((from, PORT))) {
             let waited = start.elapsed();
             assert!(waited < PATIENCE, "the RTU is not heard");
-            // One that is lost is sent again, as peers do when they hear the REP again.
+            // A busy machine loses frames. Peers say their RTU again when they hear the REP again.
             if waited > next {
                 next += Duration::from_secs(1);
                 say(host, from, 7, conn.rtu());

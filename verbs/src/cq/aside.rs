@@ -22,8 +22,8 @@ impl Cq {
     }
 
     /// Adds completions of one queue of a queue pair that no worker writes any more, behind those that are there.
-    /// Those that its worker has staged come before them, if `retired`, the requests that the worker has retired
-    /// (modulo 2^32), covers them: their requests are complete, and are none of `all`.
+    /// Its worker may have staged some: they come before these if `retired`, the requests that the worker has retired
+    /// (modulo 2^32), covers them. Their requests are complete then, and are none of `all`.
     pub(crate) fn complete(
         &self,
         (qpn, queue): (Qpn, Queue),

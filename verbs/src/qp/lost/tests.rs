@@ -144,7 +144,7 @@ fn test_what_a_worker_has_written_comes_before_what_it_has_lost() {
     assert!(b.polled().is_empty());
 }
 
-/// What a worker does to complete requests of both queues, in its order, and where a kill may fall.
+/// A worker takes so many steps to complete requests of both queues, and may be killed between any two.
 const STEPS: usize = 6;
 
 /// Completes two of three sends (one of them without a completion) and one of two receives, up to a step; then the
