@@ -33,9 +33,10 @@ pub struct OpenPort {
 }
 
 /// How long a client's SYN waits for a server. Those of perftest close their listener after a first connection
-/// and listen anew for the next, which takes them tens of milliseconds on a busy machine. Those of qperf bind a
-/// port, tell their client and listen last, when the client, at the same RNIC, may have asked already.
-const RELISTEN: Duration = Duration::from_secs(1);
+/// and listen anew for the next, which takes them tens of milliseconds on a busy machine, and `ib_write_bw`'s
+/// 1.2 s against a client on another host. Those of qperf bind a port, tell their client and listen last, when the
+/// client, at the same RNIC, may have asked already.
+const RELISTEN: Duration = Duration::from_secs(2);
 
 /// Frames that a ring between two ports takes each way, for each pair of queues.
 const RING_FRAMES: u32 = 1024;

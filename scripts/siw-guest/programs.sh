@@ -20,7 +20,6 @@ list_server_first() {
     program_perftest write_lat '^ *64 +200 ' ib_write_lat -s 64 -n 200
     program_perftest write_bw-both '^ *4096 +200 ' ib_write_bw -b -s 4096 -n 200
 }
-# ib_write_bw's server listens anew just when its client connects, and is late for some (docs/guide/programs.md).
 list_programs() {
     local test size
     for size in 64 4096 65535; do
