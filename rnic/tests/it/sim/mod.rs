@@ -334,6 +334,8 @@ pub struct Pair {
 
 pub const PD: Pd = Pd(1);
 pub const PORT: u16 = 7174;
+/// How long a client waits for its connection.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Pair {
     pub fn new(seed: u64, link: LinkConfig, memory: usize) -> Pair {
@@ -499,8 +501,16 @@ impl Pair {
         let to = ([10, 0, 0, server], port).into();
         let mut a = self.hosts[0].rnic.connect(now, to).unwrap();
         let (mut up, mut b) = (false, None);
+        let mut patience = now + PATIENCE;
         for _ in 0..100_000 {
             self.step();
+            // A server whose SYN-ACKs and their ACKs are lost gives up, and its client, which sends nothing yet, is
+            // not told.
+            if b.is_none() && self.now > patience {
+                self.hosts[0].rnic.abort(a);
+                a = self.hosts[0].rnic.connect(self.now, to).unwrap();
+                (up, patience) = (false, self.now + PATIENCE);
+            }
             for e in self.hosts[0].events.drain(..) {
                 up |= matches!(e, Event::Connected { .. });
                 // A bad link may lose every request for the peer's station, or every answer.
