@@ -8,13 +8,17 @@ use super::queues::let_go;
 use super::{Command, Worker, WorkerReport};
 
 impl Worker {
+    /// Takes orders; true when there was one.
+    #[inline]
     pub(super) fn take_commands(&mut self, now: Instant) -> bool {
-        let mut busy = false;
+        !self.commands.is_empty() && self.carry_all_out(now)
+    }
+
+    #[inline(never)]
+    fn carry_all_out(&mut self, now: Instant) -> bool {
         // Each is answered by one report at most; where there is no room for it, it waits in its
         // ring, and when that is full too, with the control plane.
         while !self.commands.is_empty() {
-            // Also when they have to wait, so that an inline control plane is given its turn.
-            busy = true;
             if self.reports_are_full() {
                 break;
             }
@@ -22,7 +26,8 @@ impl Worker {
                 self.carry_out(now, command);
             }
         }
-        busy
+        // Also when they have to wait, so that an inline control plane is given its turn.
+        true
     }
 
     fn carry_out(&mut self, now: Instant, command: Command) {

@@ -242,8 +242,11 @@ impl Worker {
         } else {
             self.receive_few();
         }
+        if self.frames.is_empty() {
+            return false;
+        }
         self.prefetch();
-        !self.frames.is_empty()
+        true
     }
 
     #[inline]
