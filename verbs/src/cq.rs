@@ -312,18 +312,21 @@ impl Cq {
 
     #[inline(never)]
     fn poll_one(&self) -> Option<Cqe> {
-        loop {
-            let mut consumer = self.consumer();
-            if !consumer.aside.is_empty() {
-                return self.0.take_aside(&mut consumer);
-            }
-            let raw = self.0.take_one(&mut consumer)?;
-            drop(consumer);
-            // Every completion a worker of this build writes is one this build knows.
-            if let Some(c) = cqe::decode(raw) {
-                return Some(c);
-            }
+        let mut consumer = self.consumer();
+        if !consumer.aside.is_empty() {
+            return self.0.take_aside(&mut consumer);
         }
+        let raw = self.0.take_one(&mut consumer)?;
+        drop(consumer);
+        cqe::decode(raw).or_else(|| self.poll_next())
+    }
+
+    /// A completion was taken that this build does not know: a worker of this build writes none.
+    #[cold]
+    fn poll_next(&self) -> Option<Cqe> {
+        let mut next = None;
+        self.poll_batch(1, |c| next = Some(c));
+        next
     }
 
     /// Calls `f` with up to `max` completions, the oldest of each queue pair first; how many.
@@ -533,16 +536,26 @@ impl Inner {
     /// The oldest completion of the ring whose turn it is, or of the next that has one.
     #[inline]
     fn take_one(&self, consumer: &mut Consumer) -> Option<RawCqe> {
-        for _ in 0..self.ends.len() {
-            let (ring, end) = self.turn(consumer)?;
-            let (at, tail) = self.look(consumer, ring, end);
-            if at != tail {
-                let raw = consumer.load(ring, at)?;
-                end.give(&self.block, at.wrapping_add(1));
-                return Some(raw);
-            }
+        self.take_next(consumer).or_else(|| self.take_other(consumer))
+    }
+
+    /// The oldest completion of the ring whose turn it is.
+    #[inline(always)]
+    fn take_next(&self, consumer: &mut Consumer) -> Option<RawCqe> {
+        let (ring, end) = self.turn(consumer)?;
+        let (at, tail) = self.look(consumer, ring, end);
+        if at == tail {
+            return None;
         }
-        None
+        let raw = consumer.load(ring, at)?;
+        end.give(&self.block, at.wrapping_add(1));
+        Some(raw)
+    }
+
+    /// The ring whose turn it was has none.
+    #[inline(never)]
+    fn take_other(&self, consumer: &mut Consumer) -> Option<RawCqe> {
+        (1..self.ends.len()).find_map(|_| self.take_next(consumer))
     }
 
     /// Up to `max` completions of all rings; how many there were.

@@ -44,6 +44,22 @@ fn test_completions_of_all_workers_come_once_and_in_order() {
     assert!(a.into_iter().eq(0..40) && b.into_iter().eq(1000..1010));
 }
 
+/// The worker is of another build than the application.
+#[test]
+fn test_completions_of_an_unknown_operation_are_passed_over() {
+    let cq = cq(8, 1, None);
+    let mut p = cq.link().producer(0);
+    for i in 0..6 {
+        p.push(&cqe(i, false)).unwrap();
+    }
+    for i in [0, 1, 3, 5] {
+        let entries = Entries::attach(&cq.0.block, 1).unwrap();
+        entries.slot(0, i).unwrap()[1].fetch_or(0xff, Ordering::Relaxed);
+    }
+    assert_eq!([cq.poll(), cq.poll()].map(|c| c.map(|c| c.wr_id)), [Some(2), Some(4)]);
+    assert_eq!((cq.poll(), cq.is_empty()), (None, true));
+}
+
 /// Two threads poll what two workers write, and look without the lock first.
 #[test]
 fn test_each_completion_is_taken_once_whoever_polls() {
