@@ -1063,6 +1063,26 @@ class QpTest(Case):
         attr.qp_state = state
         side.qp.modify(attr, mask)
 
+    def test_connection_takes_queue_pairs_out_of_reset(self):
+        client, server = Side(self, self.pd), Side(self, self.pd)
+        server.channel, listener = self.listen()
+        client.channel, client.cmid = self.resolve()
+        with self.assertRaises(PyverbsRDMAError):
+            client.qp.post_recv(RecvWR(num_sge=1, sg=[client.sge(0, 8)]))
+        client.cmid.connect(self.param(client))
+        server.cmid, _ = self.request(server.channel, listener)
+        server.cmid.accept(self.param(server))
+        for side in (client, server):
+            self.expect(side.channel, ce.RDMA_CM_EVENT_ESTABLISHED)
+            self.assertEqual(side.state(), e.IBV_QPS_RTS)
+        server.qp.post_recv(RecvWR(wr_id=7, num_sge=1, sg=[server.sge(0, 8)]))
+        client.post(e.IBV_WR_SEND, client.sge(0, 8))
+        self.check(server.received()[0], 7, e.IBV_WC_RECV, 8)
+        self.check(client.sent()[0], 1, e.IBV_WC_SEND)
+        self.move(client, e.IBV_QPS_RESET)
+        with self.assertRaises(PyverbsRDMAError):
+            client.post(e.IBV_WR_SEND, client.sge(0, 8))
+
     def test_new_queue_pair_is_reset(self):
         first, second = Side(self, self.pd), Side(self, self.pd)
         self.assertEqual((first.qp.qp_state, first.state()), (e.IBV_QPS_RESET, e.IBV_QPS_RESET))

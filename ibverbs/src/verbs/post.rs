@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering;
 use heddle_verbs::{AtomicOp, Data, PostError, Qp, Queue, RecvWr, SendOp, SendWr, Sge, Stag};
 use libc::{EINVAL, ENOMEM, EOPNOTSUPP};
 
-use super::mw;
 use super::qp::QpObject;
+use super::{mw, state};
 use crate::abi::{
     IBV_QPS_RESET, IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
     IBV_WC_BIND_MW, IBV_WC_COMP_SWAP, IBV_WC_FETCH_ADD, IBV_WC_LOCAL_INV, IBV_WC_RDMA_READ,
@@ -249,10 +249,11 @@ pub(super) fn flush(object: &QpObject, queue: Queue, wr_id: u64, opcode: c_int) 
     Ok(())
 }
 
-/// Whether requests may be posted. In RESET they may not: its queues are emptied without a completion.
+/// Whether requests may be posted. In RESET they may not: its queues are emptied without a completion. A connection takes
+/// a queue pair out of it, also one whose program has asked for no other state.
 #[inline]
 pub(super) fn is_posting(object: &QpObject) -> bool {
-    object.asked.load(Ordering::Relaxed) != IBV_QPS_RESET
+    object.asked.load(Ordering::Relaxed) != IBV_QPS_RESET || state::current(object) != IBV_QPS_RESET
 }
 
 /// # Safety

@@ -21,7 +21,7 @@ use crate::abi::{
 };
 
 /// The state that a program sees.
-fn current(object: &QpObject) -> c_int {
+pub(super) fn current(object: &QpObject) -> c_int {
     let asked = object.asked.load(Ordering::Acquire);
     match object.qp.qp_state() {
         _ if asked == IBV_QPS_ERR => IBV_QPS_ERR,
