@@ -63,6 +63,26 @@ pub(super) fn of_bind(error: BindError) -> i32 {
     }
 }
 
+/// What the user may do about a device that could not be opened.
+fn advice(error: &DeviceError) -> String {
+    use heddle_socket::FaultKind as Kind;
+    let DeviceError::Refused(fault) = error else {
+        let variable = crate::rnic::SOCKET;
+        return format!(
+            "`heddle run -- PROGRAM` starts one; {variable} names the socket of another"
+        );
+    };
+    let advice = match fault.kind {
+        Kind::Quota => {
+            "The rule for this user in the RNIC's file sets what its programs have together; \
+             `heddle status` shows which have it"
+        }
+        Kind::Denied => "The rules in the RNIC's file say who may use it",
+        _ => "`heddle status` shows its state",
+    };
+    advice.to_owned()
+}
+
 /// The errno of a device that could not be opened, which is said on standard error once: a program prints no more
 /// than that it found no device.
 pub(super) fn opening(error: &DeviceError) -> i32 {
@@ -74,14 +94,29 @@ pub(super) fn opening(error: &DeviceError) -> i32 {
         // A program without standard error has no use for it.
         let _ = writeln!(
             std::io::stderr(),
-            "libibverbs (heddle): cannot open the RNIC at {}: {error}. `heddle run -- PROGRAM` starts one; \
-             {} names the socket of another",
+            "libibverbs (heddle): cannot open the RNIC at {}: {error}. {}",
             socket.display(),
-            crate::rnic::SOCKET,
+            advice(error),
         );
     });
     match error {
         DeviceError::Refused(fault) if fault.kind == heddle_socket::FaultKind::Denied => EACCES,
         _ => libc::ENODEV,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use heddle_socket::{Fault, FaultKind};
+
+    #[test]
+    fn test_advice_is_of_the_cause() {
+        let refused = |kind| advice(&DeviceError::Refused(Fault { kind, text: String::new() }));
+        assert!(advice(&DeviceError::Gone).contains("heddle run"));
+        for kind in [FaultKind::Quota, FaultKind::Denied, FaultKind::Busy] {
+            assert!(!refused(kind).contains("heddle run"), "{kind:?}");
+        }
+        assert!(refused(FaultKind::Quota).contains("rule"));
     }
 }
