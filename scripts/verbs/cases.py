@@ -48,6 +48,8 @@ class Case:
     quick: int = 1
     # Whether it can run beside others: not a program whose port is fixed.
     mixes: bool = True
+    # The folders of the programs of examples/libibverbs that it runs.
+    examples: tuple = ()
 
 
 def says(name, *patterns):
@@ -172,7 +174,7 @@ def job(run):
 
 SUITE = pathlib.Path(__file__).with_name("pyverbs_suite.py")
 # So many tests are in the suite: fewer would mean that some are not found.
-SUITE_TESTS = 208
+SUITE_TESTS = 209
 
 
 def copy_suite(run):
@@ -201,6 +203,19 @@ def pingpong(name, *options):
     return Case(f"fi_pingpong-{name}", listens=tcp, check=says("client.log", r"^1m +10 +=10 "),
                 server=lambda r: ["fi_pingpong", "-p", "verbs", "-B", str(r.port), "-c", *options],
                 client=lambda r: ["fi_pingpong", "-p", "verbs", "-P", str(r.port), "-c", *options, OWN])
+
+
+def example(run, folder):
+    """A program of examples/libibverbs."""
+    return str(run.room.home / "programs" / f"example-{folder}")
+
+
+def mirror(server, client):
+    """The programs that speak the same in two languages."""
+    return Case(f"mirror-{server}-{client}", examples=(server, client), quick=0,
+                check=says("client.log", r"^10 rounds of 300000 octets came back mirrored$"),
+                server=lambda r: [example(r, server), "server", str(r.port)],
+                client=lambda r: [example(r, client), "client", HOST, str(r.port)])
 
 
 ALL = [
@@ -275,6 +290,10 @@ ALL = [
     pingpong("tagged", "-e", "rdm", "-m", "tagged"),
     Case("pyverbs", runs=20, prepare=copy_suite, check=all_pass,
          client=lambda r: ["/usr/bin/python3", str(r.place / SUITE.name), "--port", str(r.port)]),
+    *[mirror(server, client) for server in ("rust", "go") for client in ("rust", "go")],
+    Case("openmpi", examples=("mpi",), quick=0, check=says("client.log", r"^4 ranks exchanged 60 messages each$"),
+         client=lambda r: ["mpirun", "--oversubscribe", "-n", "4", "--mca", "pml", "cm", "--mca", "mtl", "ofi",
+                           "--mca", "mtl_ofi_provider_include", "verbs;ofi_rxm", example(r, "mpi")]),
     # tgtd ignores SIGTERM. It allocates and registers a pool of 1 GiB if it is not told otherwise. Its timer may send
     # a NOP-In before libiscsi has posted receives, which then waits for one.
     *[Case(f"iser{name}", prepare=make_disk(mib), server_ends=False, runs=runs, quick=quick, mixes=mixes,
