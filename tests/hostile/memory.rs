@@ -94,31 +94,32 @@ fn test_single_octets_between_held_ones_do_not_slow_another_connection() {
     // Two ranges, with room between them for 16,000 octets more.
     descend(&mut host, &c, 76_000, 60_000);
     descend(&mut host, &c, 1, 60_000);
-    let (sends, stop) = (AtomicBool::new(false), AtomicBool::new(false));
-    let [without, with] = thread::scope(|s| {
-        let pings = s.spawn(|| {
-            let mut pings = [Vec::new(), Vec::new()];
-            for turn in 0..TURNS {
-                sends.store(turn % 2 == 1, Ordering::Relaxed);
-                pings[turn % 2].extend(rping.measure(TURN));
-            }
-            stop.store(true, Ordering::Relaxed);
-            pings
-        });
-        let mut next = 75_999;
-        while !stop.load(Ordering::Relaxed) && !pings.is_finished() {
-            for _ in 0..20 {
-                if sends.load(Ordering::Relaxed) && next > 60_100 {
-                    c.send_ahead(&host, next, &[0]);
-                    next -= 1;
+    let mut next = 75_999;
+    assert_not_slower(|| {
+        let (sends, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+        thread::scope(|s| {
+            let pings = s.spawn(|| {
+                let mut pings = [Vec::new(), Vec::new()];
+                for turn in 0..TURNS {
+                    sends.store(turn % 2 == 1, Ordering::Relaxed);
+                    pings[turn % 2].extend(rping.measure(TURN));
                 }
+                stop.store(true, Ordering::Relaxed);
+                pings
+            });
+            while !stop.load(Ordering::Relaxed) && !pings.is_finished() {
+                for _ in 0..20 {
+                    if sends.load(Ordering::Relaxed) && next > 60_100 {
+                        c.send_ahead(&host, next, &[0]);
+                        next -= 1;
+                    }
+                }
+                host.poll(Duration::ZERO);
+                thread::sleep(Duration::from_millis(10));
             }
-            host.poll(Duration::ZERO);
-            thread::sleep(Duration::from_millis(10));
-        }
-        pings.join().expect("the honest client is served")
+            pings.join().expect("the honest client is served")
+        })
     });
-    assert_not_slower(without, with);
     c.reset(&mut host);
     server.assert_alive();
 }
@@ -129,13 +130,29 @@ pub const TURNS: usize = 12;
 /// How long each is.
 pub const TURN: Duration = Duration::from_millis(400);
 
-/// Pings one after the other, as long as each took: not many less in a second, and none very long.
+/// Measures pings without and with what may make them wait: not many less in a second, and none very long.
+///
+/// It measures up to three times. Whatever else runs on the machine may take the processors for the turns of one kind,
+/// not each time; what makes pings slower does so each time.
+pub fn assert_not_slower(mut measure: impl FnMut() -> [Vec<Duration>; 2]) {
+    let slower: Result<Vec<String>, ()> = (0..3)
+        .map(|_| {
+            let [without, with] = measure();
+            compare(without, with).err().ok_or(())
+        })
+        .collect();
+    if let Ok(told) = slower {
+        panic!("{}", told.join("; "));
+    }
+}
+
+/// Pings one after the other, as long as each took.
 ///
 /// On a processor that others use too, a ping takes as long as the server has to wait for its turn
 /// there, tens of milliseconds, which has nothing to do with what it is sent. So how many there are
 /// in a second, and the longest, is compared with those without: how many in the second best of the turns, since
 /// what makes each ping slower does so in the best of them too, and others on the machine do not.
-pub fn assert_not_slower(mut without: Vec<Duration>, mut with: Vec<Duration>) {
+fn compare(mut without: Vec<Duration>, mut with: Vec<Duration>) -> Result<(), String> {
     let rates = [&without, &with].map(|pings| second_best_rate(pings));
     for pings in [&mut without, &mut with] {
         pings.sort();
@@ -148,9 +165,8 @@ pub fn assert_not_slower(mut without: Vec<Duration>, mut with: Vec<Duration>) {
     };
     let what = format!("without: {}; with: {}", tell(&without, rates[0]), tell(&with, rates[1]));
     eprintln!("{what}");
-    assert!(rates[1] > rates[0] / 3.0, "{what}");
     let long = Duration::from_millis(700).max(longest(&without) * 3);
-    assert!(longest(&with) < long, "{what}");
+    if rates[1] > rates[0] / 3.0 && longest(&with) < long { Ok(()) } else { Err(what) }
 }
 
 /// Pings a second, in the second best of turns of [`TURN`].
@@ -168,6 +184,25 @@ fn second_best_rate(pings: &[Duration]) -> f64 {
     }
     rates.sort_by(f64::total_cmp);
     rates.iter().rev().nth(1).or(rates.first()).copied().unwrap_or(0.0)
+}
+
+const FAST: Duration = Duration::from_millis(1);
+const SLOW: Duration = Duration::from_millis(5);
+
+#[test]
+fn test_pings_that_are_slower_now_and_then_are_as_fast() {
+    let mut times = 0;
+    assert_not_slower(|| {
+        times += 1;
+        [vec![FAST; 2400], vec![if times < 3 { SLOW } else { FAST }; 480]]
+    });
+    assert_eq!(times, 3);
+}
+
+#[test]
+#[should_panic(expected = "with: 200 a second")]
+fn test_pings_that_are_slower_each_time_are_not() {
+    assert_not_slower(|| [vec![FAST; 2400], vec![SLOW; 480]]);
 }
 
 /// The frames that may be held are shared fairly: peers that leave gaps do not take them from one

@@ -366,35 +366,37 @@ fn test_data_that_never_moves_makes_nobody_else_wait() {
         }
         held
     };
-    let [without, with] = thread::scope(|s| {
-        s.spawn(|| {
-            let mut held = Vec::new();
-            while !stop.load(Ordering::Relaxed) {
-                if attack.load(Ordering::Relaxed) {
-                    // Those of the round before stay until there are others.
-                    let before = std::mem::replace(&mut held, round());
-                    thread::sleep(Duration::from_millis(50));
-                    drop(before);
-                } else {
-                    held.clear();
+    assert_not_slower(|| {
+        stop.store(false, Ordering::Relaxed);
+        thread::scope(|s| {
+            s.spawn(|| {
+                let mut held = Vec::new();
+                while !stop.load(Ordering::Relaxed) {
+                    if attack.load(Ordering::Relaxed) {
+                        // Those of the round before stay until there are others.
+                        let before = std::mem::replace(&mut held, round());
+                        thread::sleep(Duration::from_millis(50));
+                        drop(before);
+                    } else {
+                        held.clear();
+                    }
+                    thread::sleep(Duration::from_millis(20));
                 }
-                thread::sleep(Duration::from_millis(20));
+            });
+            let mut pings = [Vec::new(), Vec::new()];
+            // On a busy machine a kind of attack may need more turns until it has come to its stall.
+            let all_stalled = || stalled.iter().all(|times| times.load(Ordering::Relaxed) > 0);
+            for turn in 0..10 * TURNS {
+                if turn >= TURNS && turn % 2 == 0 && all_stalled() {
+                    break;
+                }
+                attack.store(turn % 2 == 1, Ordering::Relaxed);
+                pings[turn % 2].extend(measure(TURN, || honest.ping()));
             }
-        });
-        let mut pings = [Vec::new(), Vec::new()];
-        // On a busy machine a kind of attack may need more turns until it has come to its stall.
-        let all_stalled = || stalled.iter().all(|times| times.load(Ordering::Relaxed) > 0);
-        for turn in 0..10 * TURNS {
-            if turn >= TURNS && turn % 2 == 0 && all_stalled() {
-                break;
-            }
-            attack.store(turn % 2 == 1, Ordering::Relaxed);
-            pings[turn % 2].extend(measure(TURN, || honest.ping()));
-        }
-        stop.store(true, Ordering::Relaxed);
-        pings
+            stop.store(true, Ordering::Relaxed);
+            pings
+        })
     });
-    assert_not_slower(without, with);
     let stalled = stalled.map(AtomicUsize::into_inner);
     assert!(stalled.iter().all(|&times| times > 0), "the server has asked for data: {stalled:?}");
     // The server has got back the memory that the attackers had.
