@@ -32,9 +32,9 @@ pub struct OpenPort {
     setup: PortSetup,
 }
 
-/// How long a client's SYN waits for a server. Those of perftest close their listener after a first connection
+/// How long a client's SYN waits for a server. perftest's servers close their listener after a first connection
 /// and listen anew for the next, which takes them tens of milliseconds on a busy machine, and `ib_write_bw`'s
-/// 1.2 s against a client on another host. Those of qperf bind a port, tell their client and listen last, when the
+/// 1.2 s against a client on another host. qperf's server binds a port, tells its client and listens last, when the
 /// client, at the same RNIC, may have asked already.
 const RELISTEN: Duration = Duration::from_secs(2);
 

@@ -373,7 +373,7 @@ fn test_data_that_never_moves_makes_nobody_else_wait() {
                 let mut held = Vec::new();
                 while !stop.load(Ordering::Relaxed) {
                     if attack.load(Ordering::Relaxed) {
-                        // Those of the round before stay until there are others.
+                        // The peers of the round before hold their places until this round has its own.
                         let before = std::mem::replace(&mut held, round());
                         thread::sleep(Duration::from_millis(50));
                         drop(before);

@@ -63,7 +63,7 @@ pub(super) fn of_bind(error: BindError) -> i32 {
     }
 }
 
-/// What the user may do about a device that could not be opened.
+/// Tells the user what to do about a device that the library could not open.
 fn advice(error: &DeviceError) -> String {
     use heddle_socket::FaultKind as Kind;
     let DeviceError::Refused(fault) = error else {

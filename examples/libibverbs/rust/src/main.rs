@@ -32,7 +32,7 @@ const SIZE: usize = 300_000;
 const ROUNDS: u8 = 10;
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a completion is of.
+/// Work request IDs: each tells which request a completion ends.
 const RECV: u64 = 1;
 const SEND: u64 = 2;
 const READ: u64 = 3;
@@ -51,7 +51,7 @@ impl Buffer {
     }
 }
 
-/// One end of a connection. The queue pair goes before the memory that it refers to.
+/// One end of a connection. Rust drops the queue pair before the memory that its requests refer to.
 struct End {
     qp: ExtendedQueuePair,
     cq: GenericCompletionQueue,
@@ -135,7 +135,7 @@ impl End {
         } else {
             request.setup_write(rkey, address)
         };
-        // SAFETY: the memory lives as long as the queue pair, and nobody touches it before the completion.
+        // SAFETY: the memory lives as long as the queue pair, and this thread waits for the completion.
         unsafe { request.setup_sge(lkey, local, len) };
         post.post()?;
         self.complete(what)
