@@ -42,80 +42,89 @@
 //! | copy + sum, AVX-512 here            | 12.4 | 30.4 | 62.2 | 64.6 |  32.2 |
 //! | copy + sum, AVX2 here               |  8.8 | 26.4 | 51.6 | 66.7 |  23.9 |
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use heddle_base::Sum;
 use heddle_iwarp::rdmap::AtomicOp;
 
 use super::crc;
 
-/// Copies `src` to `dst`.
+/// Copies `src` to `dst`. The last byte is stored once, and behind all others.
+///
+/// A program that polls it takes the whole RDMA Write to be there, as `ib_write_lat` does, and may write
+/// its answer to the same memory at once, as `riostream` does. A `memcpy` may store any byte twice and in
+/// any order: one whose registers have 64 bytes stores a copy of just 64 twice, the answer in between.
 ///
 /// # Safety
 /// `dst` is valid for writes of `src.len()` bytes, and does not overlap `src`.
 #[inline]
 pub unsafe fn place(dst: *mut u8, src: &[u8]) {
-    // SAFETY: both ranges are valid and apart, by the caller and because `src` is a reference.
-    unsafe { copy(src.as_ptr(), dst, src.len()) }
+    if src.len() == WORD {
+        // SAFETY: both are valid for a word, by the caller and because `src` is a reference.
+        return unsafe { store_word(dst, src.as_ptr()) };
+    }
+    if let Some((last, rest)) = src.split_last() {
+        // SAFETY: both ranges are valid and apart, by the caller and because `src` is a reference.
+        unsafe {
+            std::ptr::copy_nonoverlapping(rest.as_ptr(), dst, rest.len());
+            AtomicU8::from_ptr(dst.add(rest.len())).store(*last, Ordering::Release);
+        }
+    }
 }
 
-/// Copies from `src` into `dst`.
+/// Copies from `src` into `dst`; 8 to 16 bytes without a call, in two words, which may overlap. Of bytes
+/// in both the second load counts.
 ///
 /// # Safety
 /// `src` is valid for reads of `dst.len()` bytes, and does not overlap `dst`.
 #[inline]
 pub unsafe fn gather(src: *const u8, dst: &mut [u8]) {
-    // SAFETY: both ranges are valid and apart, by the caller and because `dst` is a reference.
-    unsafe { copy(src, dst.as_mut_ptr(), dst.len()) }
-}
-
-/// Copies `len` bytes; 8 to 16 without a call, in two words, which may overlap. Of bytes in both the
-/// second load counts.
-///
-/// # Safety
-/// `src` is valid for reads and `dst` for writes of `len` bytes, and they do not overlap.
-#[inline(always)]
-unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
-    // SAFETY: by the caller.
+    let (len, dst) = (dst.len(), dst.as_mut_ptr());
+    // SAFETY: both ranges are valid and apart, by the caller and because `dst` is a reference; the first
+    // and the last word lie inside.
     unsafe {
         if (WORD..=2 * WORD).contains(&len) {
-            copy_words(src, dst, len);
+            let first = src.cast::<u64>().read_unaligned();
+            let last = src.add(len - WORD).cast::<u64>().read_unaligned();
+            dst.cast::<u64>().write_unaligned(first);
+            dst.add(len - WORD).cast::<u64>().write_unaligned(last);
         } else {
             std::ptr::copy_nonoverlapping(src, dst, len);
         }
     }
 }
 
-const WORD: usize = size_of::<u64>();
-
-/// Copies 8 to 16 bytes in two words, which may overlap, as may `src` and `dst`.
-///
-/// # Safety
-/// `src` is valid for reads and `dst` for writes of `len` bytes, and `len` is that of one word to two.
-#[inline(always)]
-unsafe fn copy_words(src: *const u8, dst: *mut u8, len: usize) {
-    // SAFETY: by the caller; the first and the last word lie inside.
-    unsafe {
-        let first = src.cast::<u64>().read_unaligned();
-        let last = src.add(len - WORD).cast::<u64>().read_unaligned();
-        dst.cast::<u64>().write_unaligned(first);
-        dst.add(len - WORD).cast::<u64>().write_unaligned(last);
-    }
-}
-
-/// Copies `len` bytes from `src` to `dst`, which may overlap: `dst` then holds what `src` held.
+/// Copies `len` bytes from `src` to `dst`, which may overlap: `dst` then holds what `src` held. The last
+/// byte is stored as [`place`] does.
 ///
 /// # Safety
 /// `src` is valid for reads and `dst` for writes of `len` bytes.
 #[inline]
 pub unsafe fn transfer(dst: *mut u8, src: *const u8, len: usize) {
-    if (WORD..=2 * WORD).contains(&len) {
-        // SAFETY: by the caller. All bytes are loaded before the first is stored.
-        unsafe { copy_words(src, dst, len) }
-    } else {
+    if len == WORD {
         // SAFETY: by the caller.
-        unsafe { std::ptr::copy(src, dst, len) }
+        return unsafe { store_word(dst, src) };
     }
+    if let Some(rest) = len.checked_sub(1) {
+        // SAFETY: by the caller; the last byte lies inside, and is loaded before the first is stored.
+        unsafe {
+            let last = src.add(rest).read();
+            std::ptr::copy(src, dst, rest);
+            AtomicU8::from_ptr(dst.add(rest)).store(last, Ordering::Release);
+        }
+    }
+}
+
+const WORD: usize = size_of::<u64>();
+
+/// Copies a word by one store.
+///
+/// # Safety
+/// `src` is valid for reads and `dst` for writes of 8 bytes.
+#[inline(always)]
+unsafe fn store_word(dst: *mut u8, src: *const u8) {
+    // SAFETY: by the caller.
+    unsafe { dst.cast::<u64>().write_unaligned(src.cast::<u64>().read_unaligned()) }
 }
 
 /// One byte, loaded each time this is called: the compiler may not reuse an earlier one.
@@ -215,3 +224,6 @@ pub fn sum(bytes: &[u8]) -> Sum {
 pub fn implementation() -> &'static str {
     crc::kernels().name
 }
+
+#[cfg(test)]
+mod tests;
