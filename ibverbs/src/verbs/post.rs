@@ -50,11 +50,16 @@ impl SgeRoom {
         list: *const ibv_sge,
         count: c_int,
     ) -> Result<&[Sge], i32> {
+        let take = |from: &ibv_sge| Sge { stag: Stag(from.lkey), len: from.length, to: from.addr };
+        if count == 1 {
+            // Most requests: without what a loop needs.
+            // SAFETY: the list has one.
+            return Ok(std::slice::from_ref(self.0[0].write(take(unsafe { &*list }))));
+        }
         let count = usize::try_from(count).ok().filter(|n| *n <= MAX_SGES).ok_or(EINVAL)?;
         for (i, to) in self.0.iter_mut().enumerate().take(count) {
             // SAFETY: within the list.
-            let from = unsafe { &*list.add(i) };
-            to.write(Sge { stag: Stag(from.lkey), len: from.length, to: from.addr });
+            to.write(take(unsafe { &*list.add(i) }));
         }
         // SAFETY: the first `count` were written just now.
         Ok(unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast::<Sge>(), count) })
@@ -115,7 +120,7 @@ pub(super) fn errno_of(error: PostError) -> c_int {
     if error == PostError::Full { ENOMEM } else { EINVAL }
 }
 
-/// What a request does.
+/// What a request of an unusual kind does.
 ///
 /// # Safety
 /// The C contract: the union of the request holds what its opcode says.
@@ -126,9 +131,6 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, i32> {
     let (rdma, atomic) = unsafe { (wr.wr.rdma, wr.wr.atomic) };
     let (stag, to) = (Stag(rdma.rkey), rdma.remote_addr);
     Ok(match wr.opcode {
-        IBV_WR_RDMA_WRITE => SendOp::Write { stag, to },
-        IBV_WR_SEND => SendOp::Send { solicited, invalidate: None },
-        IBV_WR_RDMA_READ => SendOp::Read { stag, to },
         IBV_WR_SEND_WITH_INV => SendOp::Send { solicited, invalidate: Some(Stag(wr.imm_data)) },
         IBV_WR_RDMA_WRITE_WITH_IMM => {
             let data = u32::from_be(wr.imm_data).into();
@@ -156,12 +158,37 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, i32> {
 /// The C contract: the request's lists can be read.
 #[inline]
 unsafe fn post_one(object: &QpObject, wr: &ibv_send_wr) -> Result<(), i32> {
-    if wr.opcode == IBV_WR_BIND_MW {
-        // SAFETY: the C contract.
-        return unsafe { mw::post_bind(object, wr) };
-    }
+    // SAFETY: every member of the union is integers, so any bytes are one.
+    let rdma = unsafe { wr.wr.rdma };
+    let (stag, to) = (Stag(rdma.rkey), rdma.remote_addr);
+    let solicited = wr.send_flags & IBV_SEND_SOLICITED != 0;
+    // Each of the usual ones by itself: the compiler then knows the form of the request.
     // SAFETY: the C contract.
-    let op = unsafe { operation(wr) }?;
+    unsafe {
+        match wr.opcode {
+            IBV_WR_RDMA_WRITE => post_as(object, wr, SendOp::Write { stag, to }),
+            IBV_WR_RDMA_READ => post_as(object, wr, SendOp::Read { stag, to }),
+            IBV_WR_SEND => post_as(object, wr, SendOp::Send { solicited, invalidate: None }),
+            IBV_WR_BIND_MW => mw::post_bind(object, wr),
+            _ => post_other(object, wr),
+        }
+    }
+}
+
+/// # Safety
+/// As [`post_one`].
+#[inline(never)]
+unsafe fn post_other(object: &QpObject, wr: &ibv_send_wr) -> Result<(), i32> {
+    // SAFETY: the C contract.
+    unsafe { post_as(object, wr, operation(wr)?) }
+}
+
+/// Posts a request that does `op`.
+///
+/// # Safety
+/// As [`post_one`].
+#[inline(always)]
+unsafe fn post_as(object: &QpObject, wr: &ibv_send_wr, op: SendOp) -> Result<(), i32> {
     let (mut sges, mut inline);
     let data = if wr.send_flags & IBV_SEND_INLINE == 0 {
         sges = SgeRoom::new();
