@@ -55,9 +55,24 @@ pub fn device() -> Result<&'static Device, DeviceError> {
     if let Some(device) = unsafe { DEVICE.load(Ordering::Acquire).as_ref() } {
         return Ok(device);
     }
-    let device: &'static Device = Box::leak(Box::new(Device::open(socket())?));
+    Ok(set(Device::open(socket())?))
+}
+
+/// Has `device`, of an RNIC that this process runs itself, be the process's: what the program calls reaches it without
+/// a socket. False, and nothing has changed, where the process has opened one.
+pub fn adopt(device: Device) -> bool {
+    let _guard = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+    let none = DEVICE.load(Ordering::Acquire).is_null();
+    if none {
+        set(device);
+    }
+    none
+}
+
+fn set(device: Device) -> &'static Device {
+    let device: &'static Device = Box::leak(Box::new(device));
     DEVICE.store(std::ptr::from_ref(device).cast_mut(), Ordering::Release);
-    Ok(device)
+    device
 }
 
 /// Has what this library opens for itself keep out of the numbers that programs expect to get: half of those they may

@@ -17,7 +17,6 @@ mod connections;
 pub mod embedded;
 pub mod exchange;
 mod inbox;
-pub mod instructions;
 pub mod latency;
 pub mod own_process;
 pub mod perftest;

@@ -58,7 +58,7 @@ impl RpcPair {
     }
 
     /// The same in the time of `clock`, which `advance` lets pass.
-    pub(crate) fn in_time_of(
+    pub fn in_time_of(
         eal: &Eal,
         spec: &BenchSpec,
         clock: &Clock,
@@ -130,13 +130,13 @@ impl RpcPair {
     }
 
     /// A client of the server, for whoever drives it.
-    pub(crate) fn load(&self, what: RpcRun) -> Result<Load, RpcError> {
+    pub fn load(&self, what: RpcRun) -> Result<Load, RpcError> {
         let (a, _) = self.sides.as_ref().ok_or(RpcError::Lost)?;
         Load::new(a.device(), &self.clock, SERVER, what)
     }
 
     /// Each RNIC, the server and `load` have their turn.
-    pub(crate) fn turn(&mut self, load: &mut Load) -> Result<Step, RpcError> {
+    pub fn turn(&mut self, load: &mut Load) -> Result<Step, RpcError> {
         let (a, b) = self.sides.as_mut().ok_or(RpcError::Lost)?;
         a.poll();
         b.turn();

@@ -5,15 +5,15 @@ use std::time::Duration;
 use heddle_dataplane::{Clock, Eal};
 use heddle_rpc::Speaks;
 
-use super::bed::{BedError, PATIENCE, TURN};
-use super::measured;
-use crate::rpc::RpcRun;
-use crate::rpc::pair::RpcPair;
-use crate::rpc::program::Call;
-use crate::spec::{BenchSpec, Size, Sizes, Until};
+use crate::bed::{BedError, PATIENCE, TURN};
+use crate::measured;
+use heddle_perf::rpc::RpcRun;
+use heddle_perf::rpc::pair::RpcPair;
+use heddle_perf::rpc::program::Call;
+use heddle_perf::spec::{BenchSpec, Size, Sizes, Until};
 
 /// `ops` calls with items of `size` octets, `depth` under way, after `warm` of them.
-pub(super) fn stream(
+pub(crate) fn stream(
     eal: &Eal,
     call: Call,
     (size, depth): (usize, usize),

@@ -5,10 +5,11 @@ use core::str::FromStr;
 
 use heddle_dataplane::Eal;
 
-use super::bed::{Bed, BedError, Shape, TURN, Wire};
-use super::rpc;
-use crate::rpc::program::Call;
-use crate::spec::{Op, SpecError};
+use crate::bed::{Bed, BedError, Shape, TURN, Wire};
+use crate::calls::{self, By};
+use crate::rpc;
+use heddle_perf::rpc::program::Call;
+use heddle_perf::spec::{Op, SpecError};
 
 /// Operations outstanding of a long message, and of a short one in a stream.
 const LONG_DEPTH: usize = 4;
@@ -30,7 +31,7 @@ const TWO_SEGMENTS: usize = 2000;
 
 /// One measured piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Case {
+pub(crate) enum Case {
     /// Messages of 64 KiB, four outstanding.
     Long {
         /// How.
@@ -62,6 +63,8 @@ pub enum Case {
     /// A call of RPC-over-RDMA version 2, with CRC at an MTU of 1500: an ECHO of 512 octets alone, or
     /// items of 64 KiB, four outstanding.
     Rpc(Call),
+    /// A call of an application, alone.
+    Call(calls::Call, By),
     /// A connection made and closed, MPA start-up included; its queue pairs are there already.
     Connect,
 }
@@ -70,7 +73,7 @@ const OPS: [Op; 3] = [Op::Write, Op::Read, Op::Send];
 
 impl Case {
     /// All there are.
-    pub fn all() -> Vec<Case> {
+    pub(crate) fn all() -> Vec<Case> {
         let mut all = Vec::new();
         for op in OPS {
             for mtu in [1500, 9000] {
@@ -85,12 +88,17 @@ impl Case {
         all.extend(OPS.map(Case::InsideLong));
         all.extend(OPS.map(Case::InsideStream));
         all.extend(Call::ALL.map(Case::Rpc));
+        all.extend(
+            calls::Call::ALL
+                .into_iter()
+                .flat_map(|call| [By::Rust, By::Ibverbs].map(|by| Case::Call(call, by))),
+        );
         all.extend([Case::Markers, Case::Ack, Case::OutOfOrder, Case::PlacedAhead, Case::Connect]);
         all
     }
 
     /// Runs the case; returns the operations that were measured.
-    pub fn run(self, eal: &Eal) -> Result<u64, BedError> {
+    pub(crate) fn run(self, eal: &Eal) -> Result<u64, BedError> {
         match self {
             Case::Long { op, mtu, crc } => {
                 let shape = Shape { mtu, crc, size: LONG, depth: LONG_DEPTH, ..Shape::default() };
@@ -135,6 +143,7 @@ impl Case {
                 };
                 rpc::stream(eal, call, (size, depth), 256, 512)
             }
+            Case::Call(call, by) => calls::run(eal, call, by),
             Case::Connect => {
                 let mut bed = Bed::open(eal, Shape { size: SHORT, depth: 4, ..Shape::default() })?;
                 for i in 0..8 + 64 {
@@ -155,7 +164,7 @@ fn stream(eal: &Eal, shape: Shape, op: Op, warm: usize, ops: usize) -> Result<u6
     let mut bed = Bed::open(eal, shape)?;
     bed.connect()?;
     bed.run(op, warm)?;
-    super::measured(|| bed.run(op, ops))?;
+    crate::measured(|| bed.run(op, ops))?;
     Ok(ops as u64)
 }
 
@@ -194,6 +203,8 @@ impl fmt::Display for Case {
             Case::PlacedAhead => f.write_str("out-of-order-markers"),
             Case::Rpc(Call::Echo) => write!(f, "rpc-echo-{INLINE}-single"),
             Case::Rpc(call) => write!(f, "rpc-{call}-64k"),
+            Case::Call(call, By::Rust) => write!(f, "{call}"),
+            Case::Call(call, By::Ibverbs) => write!(f, "{call}-ibverbs"),
             Case::Connect => f.write_str("connect"),
         }
     }

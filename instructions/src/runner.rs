@@ -5,27 +5,28 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{Case, MEASURED};
+use crate::MEASURED;
+use crate::cases::Case;
 
 /// What callgrind counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Count {
+pub(crate) struct Count {
     /// Instructions of the measured part.
-    pub instructions: u64,
+    pub(crate) instructions: u64,
     /// Operations in it.
-    pub ops: u64,
+    pub(crate) ops: u64,
 }
 
 impl Count {
     /// Instructions per operation, rounded.
-    pub fn per_op(self) -> u64 {
+    pub(crate) fn per_op(self) -> u64 {
         (self.instructions + self.ops / 2).checked_div(self.ops).unwrap_or(0)
     }
 }
 
 /// Why there is no count.
 #[derive(Debug, thiserror::Error)]
-pub enum RunnerError {
+pub(crate) enum RunnerError {
     /// It cannot be started.
     #[error("cannot run valgrind: {0}")]
     Start(#[from] std::io::Error),
@@ -51,7 +52,7 @@ pub enum RunnerError {
 
 /// Counts `case` with the program `exe`, whose arguments `run CASE` have it run; callgrind leaves
 /// its file at `out`.
-pub fn count(exe: &Path, case: Case, out: &Path) -> Result<Count, RunnerError> {
+pub(crate) fn count(exe: &Path, case: Case, out: &Path) -> Result<Count, RunnerError> {
     let run = Command::new("valgrind")
         // Long copies without `rep movsb`: that is one instruction, which callgrind counts once for
         // each octet.
@@ -83,7 +84,7 @@ fn total(text: &str) -> Option<u64> {
 
 /// Counts `cases`, as many at a time as there are processors: what each counts does not depend on
 /// the others. Results come in the order of `cases`.
-pub fn count_all(
+pub(crate) fn count_all(
     exe: &Path,
     cases: &[Case],
     dir: &Path,

@@ -14,15 +14,15 @@ use heddle_iwarp::mpa::startup::CrcPolicy;
 use heddle_tcp::{Cidr, ConnConfig};
 use heddle_verbs::{
     AcceptParams, Access, CmEvent, CmId, ConnectParams, Cq, Device, DeviceError, EventQueue,
-    ListenParams, MpaOptions, Mr, Pd, PostError, Protocol, Qp, QpInit, RecvWr, SendWr,
+    ListenParams, MpaOptions, Mr, Pd, PostError, Protocol, Qp, QpInit, RecvWr, SendWr, Stag,
 };
 
-use super::measured;
-use crate::spec::Op;
+use crate::measured;
+use heddle_perf::spec::Op;
 
 /// What joins the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wire {
+pub(crate) enum Wire {
     /// A pair of rings.
     Ring,
     /// A pair of rings on each side, and frames pass from one to the other when told to.
@@ -33,18 +33,18 @@ pub(super) enum Wire {
 
 /// How the two are set up.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
-    pub(super) mtu: u16,
-    pub(super) crc: bool,
+pub(crate) struct Shape {
+    pub(crate) mtu: u16,
+    pub(crate) crc: bool,
     /// Whether both ask for markers.
-    pub(super) markers: bool,
+    pub(crate) markers: bool,
     /// Octets of a message.
-    pub(super) size: usize,
+    pub(crate) size: usize,
     /// Messages outstanding.
-    pub(super) depth: usize,
-    pub(super) wire: Wire,
+    pub(crate) depth: usize,
+    pub(crate) wire: Wire,
     /// How long an ACK is held back.
-    pub(super) ack_delay: Duration,
+    pub(crate) ack_delay: Duration,
 }
 
 impl Default for Shape {
@@ -65,8 +65,7 @@ impl Default for Shape {
 
 /// Why nothing could be counted.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "what failed, and how")]
-pub enum BedError {
+pub(crate) enum BedError {
     #[error(transparent)]
     Open(#[from] OpenError),
     #[error(transparent)]
@@ -76,7 +75,9 @@ pub enum BedError {
     #[error(transparent)]
     Mempool(#[from] MempoolError),
     #[error(transparent)]
-    Rpc(#[from] crate::rpc::RpcError),
+    Rpc(#[from] heddle_perf::rpc::RpcError),
+    #[error("{0} of libibverbs failed")]
+    Ibverbs(&'static str),
     #[error("cannot post: {0}")]
     Post(#[from] PostError),
     #[error("an operation failed: {0}")]
@@ -91,10 +92,10 @@ const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)
 const LOOPED: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7471);
 
 /// Time of a turn.
-pub(super) const TURN: Duration = Duration::from_micros(1);
+pub(crate) const TURN: Duration = Duration::from_micros(1);
 
 /// Turns after which what has not come will not.
-pub(super) const PATIENCE: u32 = 100_000;
+pub(crate) const PATIENCE: u32 = 100_000;
 
 const TIME_WAIT: Duration = Duration::from_millis(10);
 
@@ -118,7 +119,7 @@ struct End {
     qp: Qp,
 }
 
-pub(super) struct Bed {
+pub(crate) struct Bed {
     ends: [End; 2],
     /// The far ends of the two RNICs' rings.
     taps: Option<[(RxQueue, TxQueue); 2]>,
@@ -131,7 +132,7 @@ pub(super) struct Bed {
 
 impl Bed {
     /// Two RNICs, the second of which listens.
-    pub(super) fn open(eal: &Eal, shape: Shape) -> Result<Bed, BedError> {
+    pub(crate) fn open(eal: &Eal, shape: Shape) -> Result<Bed, BedError> {
         let (clock, hand) = Clock::manual();
         hand.advance(Duration::from_secs(1));
         let config = |n: u8| EndpointConfig {
@@ -230,7 +231,7 @@ impl Bed {
     }
 
     /// Connects the queue pairs.
-    pub(super) fn connect(&mut self) -> Result<CmId, BedError> {
+    pub(crate) fn connect(&mut self) -> Result<CmId, BedError> {
         let qp = self.ends[0].qp.clone();
         let params = ConnectParams { protocol: mpa(&self.shape), ..ConnectParams::new(qp) };
         let client = &self.ends[0];
@@ -264,7 +265,7 @@ impl Bed {
     }
 
     /// A connection from the first SYN to the last event; counted when `count`.
-    pub(super) fn connect_and_close(&mut self, count: bool) -> Result<(), BedError> {
+    pub(crate) fn connect_and_close(&mut self, count: bool) -> Result<(), BedError> {
         for end in &mut self.ends {
             end.qp = end.new_qp(&self.shape)?;
         }
@@ -278,8 +279,36 @@ impl Bed {
         Ok(())
     }
 
+    /// The device of the client.
+    pub(crate) fn device(&self) -> &Device {
+        &self.ends[0].device
+    }
+
+    /// Connects `qp` instead of the client's own.
+    pub(crate) fn connect_with(&mut self, qp: &Qp) -> Result<(), BedError> {
+        self.ends[0].qp = qp.clone();
+        self.connect().map(drop)
+    }
+
+    /// Each RNIC has so many turns.
+    pub(crate) fn turns(&mut self, n: usize) {
+        (0..n).for_each(|_| self.turn(0));
+    }
+
+    /// Memory of the server that the client may write.
+    pub(crate) fn target(&self) -> (Stag, u64) {
+        (self.ends[1].mr.stag(), self.ends[1].mr.to())
+    }
+
+    /// The server sends the client a message.
+    pub(crate) fn send_from_server(&mut self) -> Result<(), BedError> {
+        let server = &self.ends[1];
+        server.qp.post_send(&SendWr::send(0, &[server.mr.sge(0, self.shape.size)]))?;
+        self.until("the completion of a Send", |bed| Ok(bed.ends[1].reap()? == 1))
+    }
+
     /// `n` operations of the client.
-    pub(super) fn run(&mut self, op: Op, n: usize) -> Result<(), BedError> {
+    pub(crate) fn run(&mut self, op: Op, n: usize) -> Result<(), BedError> {
         let depth = self.shape.depth;
         let (mut posted, mut done, mut buffers, mut arrived) = (0, 0, 0, 0);
         let mut idle = 0;
@@ -373,7 +402,7 @@ impl Bed {
     }
 
     /// The client takes an ACK for the first of two segments; counted when `count`.
-    pub(super) fn ack(&mut self, count: bool) -> Result<(), BedError> {
+    pub(crate) fn ack(&mut self, count: bool) -> Result<(), BedError> {
         let [first, second] = self.two_segments()?;
         self.give(1, first);
         let mut ack = Frames::new();
@@ -395,7 +424,7 @@ impl Bed {
     }
 
     /// The server takes the second of two segments and then the first; counted when `count`.
-    pub(super) fn out_of_order(&mut self, count: bool) -> Result<(), BedError> {
+    pub(crate) fn out_of_order(&mut self, count: bool) -> Result<(), BedError> {
         let [first, second] = self.two_segments()?;
         self.give(1, second);
         counted(count, || self.ends[1].poll());
@@ -480,6 +509,6 @@ fn tapped(
     Ok((Endpoint::on_port(eal, port, pool, config)?, queues))
 }
 
-pub(super) fn counted<R>(count: bool, part: impl FnOnce() -> R) -> R {
+pub(crate) fn counted<R>(count: bool, part: impl FnOnce() -> R) -> R {
     if count { measured(part) } else { part() }
 }

@@ -5,17 +5,17 @@ use core::str::FromStr;
 use std::collections::BTreeMap;
 
 /// How far a count may be from its figure, in per cent.
-pub const TOLERANCE: u64 = 2;
+pub(crate) const TOLERANCE: u64 = 2;
 
 /// Instructions per operation by name of the case, as the file has them: a line
 /// `"name" = number` for each, comments behind `#`, which is TOML.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Figures(pub BTreeMap<String, u64>);
+pub(crate) struct Figures(pub(crate) BTreeMap<String, u64>);
 
 /// A line that is none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line} of the figures is not '\"case\" = instructions': {text}")]
-pub struct FiguresError {
+pub(crate) struct FiguresError {
     line: usize,
     text: String,
 }
@@ -44,10 +44,10 @@ impl FromStr for Figures {
 
 impl Figures {
     /// The file.
-    pub fn to_text(&self) -> String {
+    pub(crate) fn to_text(&self) -> String {
         let mut text = String::from(
             "# Instructions per operation, both ends together, as callgrind counts them.\n\
-             # Made by `scripts/bench --instructions --renew`; perf/src/instructions.rs says of what.\n",
+             # Made by `scripts/bench --instructions --renew`; instructions/src/main.rs says of what.\n",
         );
         for (name, n) in &self.0 {
             // Writing to a string does not fail.
@@ -59,7 +59,7 @@ impl Figures {
 
 /// What a count is beside its figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// As before, within [`TOLERANCE`].
     Same,
     /// Less by more than that: the figure should be renewed, or a later rise passes unseen.
@@ -71,7 +71,7 @@ pub enum Verdict {
 }
 
 /// Judges a count.
-pub fn judge(figure: Option<u64>, count: u64) -> Verdict {
+pub(crate) fn judge(figure: Option<u64>, count: u64) -> Verdict {
     let Some(figure) = figure.filter(|&f| f > 0) else { return Verdict::Unknown };
     // In whole numbers: what is exactly at the limit is within it.
     let (count, figure) = (u128::from(count) * 100, u128::from(figure));

@@ -1,0 +1,277 @@
+//! What the calls of an application take alone: to post a request, and to poll. By the Rust calls, and by those of
+//! libibverbs, which may take [`MARGIN`] more.
+
+use core::fmt;
+use core::ptr::null_mut;
+
+use heddle_dataplane::Eal;
+use heddle_ibverbs::abi::{
+    IBV_QP_STATE, IBV_QPS_INIT, IBV_QPT_RC, IBV_SEND_SIGNALED, IBV_WC_SUCCESS, IBV_WR_RDMA_WRITE,
+    ibv_cq, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_recv_wr, ibv_send_wr,
+    ibv_send_wr_rdma, ibv_send_wr_wr, ibv_sge, ibv_wc,
+};
+use heddle_ibverbs::rnic;
+use heddle_ibverbs::verbs::{
+    ibv_alloc_pd, ibv_create_cq, ibv_create_qp, ibv_get_device_list, ibv_modify_qp, ibv_open_device,
+};
+use heddle_verbs::{Access, Cq, Mr, Pd, Qp, QpInit, Qpn, RecvWr, SendWr, Sge, Stag};
+
+use crate::bed::{Bed, BedError, Shape, Wire};
+use crate::measured;
+
+/// How many instructions a call of libibverbs may take above the Rust call.
+pub(crate) const MARGIN: u64 = 150;
+
+/// What is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    /// A Write of 8 octets is posted.
+    PostSend,
+    /// A receive is posted.
+    PostRecv,
+    /// A completion is polled.
+    Poll,
+    /// There is none to be polled.
+    PollEmpty,
+}
+
+impl Call {
+    pub(crate) const ALL: [Call; 4] = [Call::PostSend, Call::PostRecv, Call::Poll, Call::PollEmpty];
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Call::PostSend => "post-send",
+            Call::PostRecv => "post-recv",
+            Call::Poll => "poll",
+            Call::PollEmpty => "poll-empty",
+        })
+    }
+}
+
+/// By which calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    Rust,
+    Ibverbs,
+}
+
+/// Octets of a message.
+const SIZE: usize = 8;
+
+const WARM: usize = 64;
+const OPS: usize = 512;
+
+/// Turns in which what was posted completes.
+const TURNS: usize = 64;
+
+/// Counts a call `OPS` times; how often.
+pub(crate) fn run(eal: &Eal, call: Call, by: By) -> Result<u64, BedError> {
+    let shape = Shape { size: SIZE, depth: 16, crc: false, wire: Wire::Inside, ..Shape::default() };
+    let mut bed = Bed::open(eal, shape)?;
+    match by {
+        By::Rust => {
+            let client = Native::new(&bed)?;
+            repeat(&mut bed, call, client)
+        }
+        By::Ibverbs => {
+            let client = Foreign::new(&bed)?;
+            repeat(&mut bed, call, client)
+        }
+    }
+}
+
+/// An application with a queue pair.
+trait Client {
+    fn qp(&self) -> &Qp;
+
+    fn post_send(&mut self, to: (Stag, u64)) -> bool;
+
+    fn post_recv(&mut self) -> bool;
+
+    /// Whether there was a completion, of a request that succeeded.
+    fn poll(&mut self) -> bool;
+}
+
+fn repeat(bed: &mut Bed, call: Call, mut client: impl Client) -> Result<u64, BedError> {
+    bed.connect_with(client.qp())?;
+    let to = bed.target();
+    let expect = |done, what| if done { Ok(()) } else { Err(BedError::Stalled(what)) };
+    // A responder sends nothing before its initiator has (RFC 5044 section 7.1.2, rule 4).
+    expect(client.post_send(to), "room for a request")?;
+    bed.turns(TURNS);
+    expect(client.poll(), "the completion of a Write")?;
+    for i in 0..WARM + OPS {
+        let count = i >= WARM;
+        match call {
+            Call::PostSend => {
+                expect(counted(count, || client.post_send(to)), "room for a request")?;
+                bed.turns(TURNS);
+                expect(client.poll(), "the completion of a Write")?;
+            }
+            Call::PostRecv => {
+                expect(counted(count, || client.post_recv()), "room for a receive")?;
+                bed.send_from_server()?;
+                bed.turns(TURNS);
+                expect(client.poll(), "the completion of a receive")?;
+            }
+            Call::Poll => {
+                expect(client.post_send(to), "room for a request")?;
+                bed.turns(TURNS);
+                expect(counted(count, || client.poll()), "the completion of a Write")?;
+            }
+            Call::PollEmpty => {
+                expect(!counted(count, || client.poll()), "an empty queue")?;
+                bed.turns(1);
+            }
+        }
+    }
+    Ok(OPS as u64)
+}
+
+fn counted<R>(count: bool, part: impl FnOnce() -> R) -> R {
+    if count { measured(part) } else { part() }
+}
+
+/// One of `heddle-verbs`.
+struct Native {
+    mr: Mr,
+    cq: Cq,
+    qp: Qp,
+}
+
+impl Native {
+    fn new(bed: &Bed) -> Result<Native, BedError> {
+        let device = bed.device();
+        let pd = device.alloc_pd()?;
+        let cq = device.create_cq(64, None)?;
+        let qp = device.create_qp(pd, QpInit::new(cq.clone()).depths(16, 16))?;
+        Ok(Native { mr: device.alloc_mr(pd, SIZE, Access::LOCAL_WRITE)?, cq, qp })
+    }
+}
+
+impl Client for Native {
+    fn qp(&self) -> &Qp {
+        &self.qp
+    }
+
+    fn post_send(&mut self, (stag, to): (Stag, u64)) -> bool {
+        self.qp.post_send(&SendWr::write(1, &[self.mr.sge(0, SIZE)], stag, to)).is_ok()
+    }
+
+    fn post_recv(&mut self) -> bool {
+        self.qp.post_recv(&RecvWr::new(1, &[self.mr.sge(0, SIZE)])).is_ok()
+    }
+
+    fn poll(&mut self) -> bool {
+        self.cq.poll().is_some_and(|c| c.status.is_success())
+    }
+}
+
+/// One of libibverbs, which calls as the inline functions of its header do. What it has made lasts as long as the
+/// process.
+struct Foreign {
+    _mr: Mr,
+    sge: ibv_sge,
+    cq: *mut ibv_cq,
+    qp: *mut ibv_qp,
+    found: Qp,
+}
+
+impl Foreign {
+    fn new(bed: &Bed) -> Result<Foreign, BedError> {
+        if !rnic::adopt(bed.device().clone()) {
+            return Err(BedError::Ibverbs("rnic::adopt"));
+        }
+        let all = ibv_qp_cap {
+            max_send_wr: 16,
+            max_recv_wr: 16,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+        };
+        // SAFETY: the C contract is kept: each pointer is of the call before, and lives as long as the process.
+        let (pd, cq, qp) = unsafe {
+            let list = some(ibv_get_device_list(null_mut()), "ibv_get_device_list")?;
+            let context = some(ibv_open_device(*list), "ibv_open_device")?;
+            let pd = some(ibv_alloc_pd(context), "ibv_alloc_pd")?;
+            let cq = ibv_create_cq(context, 64, null_mut(), null_mut(), 0);
+            let cq = some(cq, "ibv_create_cq")?;
+            let mut init = ibv_qp_init_attr {
+                qp_context: null_mut(),
+                send_cq: cq,
+                recv_cq: cq,
+                srq: null_mut(),
+                cap: all,
+                qp_type: IBV_QPT_RC,
+                sq_sig_all: 0,
+            };
+            (Pd((*pd).handle), cq, some(ibv_create_qp(pd, &raw mut init), "ibv_create_qp")?)
+        };
+        // Valgrind has no way to share memory in place, as `ibv_reg_mr` would.
+        let mr = bed.device().alloc_mr(pd, SIZE, Access::LOCAL_WRITE)?;
+        let Sge { stag, len, to } = mr.sge(0, SIZE);
+        let sge = ibv_sge { addr: to, length: len, lkey: stag.0 };
+        // SAFETY: integers, which all may be zero.
+        let mut attr: ibv_qp_attr = unsafe { core::mem::zeroed() };
+        // As librdmacm has it.
+        attr.qp_state = IBV_QPS_INIT;
+        // SAFETY: live.
+        let (number, changed) =
+            unsafe { ((*qp).qp_num, ibv_modify_qp(qp, &raw mut attr, IBV_QP_STATE)) };
+        if changed != 0 {
+            return Err(BedError::Ibverbs("ibv_modify_qp"));
+        }
+        let found = rnic::find_qp(Qpn(number)).ok_or(BedError::Ibverbs("rnic::find_qp"))?;
+        Ok(Foreign { _mr: mr, sge, cq, qp, found })
+    }
+}
+
+fn some<T>(made: *mut T, what: &'static str) -> Result<*mut T, BedError> {
+    if made.is_null() { Err(BedError::Ibverbs(what)) } else { Ok(made) }
+}
+
+impl Client for Foreign {
+    fn qp(&self) -> &Qp {
+        &self.found
+    }
+
+    fn post_send(&mut self, (stag, to): (Stag, u64)) -> bool {
+        // SAFETY: integers, pointers and unions of them, which all may be zero.
+        let mut wr: ibv_send_wr = unsafe { core::mem::zeroed() };
+        wr.wr_id = 1;
+        wr.sg_list = &raw mut self.sge;
+        wr.num_sge = 1;
+        wr.opcode = IBV_WR_RDMA_WRITE;
+        wr.send_flags = IBV_SEND_SIGNALED;
+        wr.wr = ibv_send_wr_wr { rdma: ibv_send_wr_rdma { remote_addr: to, rkey: stag.0 } };
+        let mut bad = null_mut();
+        // SAFETY: the C contract: the queue pair lives, the request is a list of one.
+        unsafe {
+            let post = (*(*self.qp).context).ops.post_send;
+            post.is_some_and(|post| post(self.qp, &raw mut wr, &raw mut bad) == 0)
+        }
+    }
+
+    fn post_recv(&mut self) -> bool {
+        let mut wr =
+            ibv_recv_wr { wr_id: 1, next: null_mut(), sg_list: &raw mut self.sge, num_sge: 1 };
+        let mut bad = null_mut();
+        // SAFETY: as in `post_send`.
+        unsafe {
+            let post = (*(*self.qp).context).ops.post_recv;
+            post.is_some_and(|post| post(self.qp, &raw mut wr, &raw mut bad) == 0)
+        }
+    }
+
+    fn poll(&mut self) -> bool {
+        let mut wc = core::mem::MaybeUninit::<ibv_wc>::uninit();
+        // SAFETY: the C contract: the queue lives; a completion was written where one is told.
+        unsafe {
+            let poll = (*(*self.cq).context).ops.poll_cq;
+            poll.is_some_and(|poll| poll(self.cq, 1, wc.as_mut_ptr()) == 1)
+                && wc.assume_init_ref().status == IBV_WC_SUCCESS
+        }
+    }
+}
