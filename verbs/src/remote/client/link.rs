@@ -14,8 +14,10 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use heddle_cm::Event;
+use heddle_socket::descriptor::aside;
 use heddle_socket::document::{Call, Fault, FaultKind, VERSION, to_line};
 use heddle_socket::wire::{ForeignFd, Inbox, MAX_ANSWER, Received, receive, send};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -26,6 +28,7 @@ use crate::cq::Cq;
 use crate::device::DeviceEvent;
 use crate::error::DeviceError;
 use crate::qp::Qp;
+use crate::remote::process_of;
 use crate::remote::protocol::{Count, Request};
 use crate::threads::without_signals;
 use crate::waker::Waker;
@@ -33,8 +36,10 @@ use crate::waker::Waker;
 /// How long a server may take to answer, and to read. One that takes longer is as good as gone.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long the workers of a server that has ended a session may take to end its queue pairs.
-const WORKERS_END: Duration = Duration::from_millis(300);
+/// How long the workers of a server that has ended a session may take to end its queue pairs: of one whose process is
+/// known to live, and of another.
+const WORKERS_END: Duration = Duration::from_secs(3);
+const UNSEEN_WORKERS_END: Duration = Duration::from_millis(300);
 
 /// How soon a server hears that events were taken.
 const TELL_TAKEN: Duration = Duration::from_millis(20);
@@ -43,6 +48,8 @@ const TELL_TAKEN: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(super) struct Link {
     socket: UnixStream,
+    /// Of the server's process, where that can be named.
+    server: Option<OwnedFd>,
     /// Whoever has it writes whole lines.
     writer: Mutex<()>,
     next: AtomicU64,
@@ -98,8 +105,11 @@ impl Link {
     /// Starts to read.
     pub(super) fn start(socket: UnixStream) -> io::Result<Arc<Link>> {
         socket.set_write_timeout(Some(PATIENCE))?;
+        // Without it the end of the socket has to do.
+        let server = process_of(&socket).unwrap_or_default().map(aside);
         let link = Arc::new(Link {
             socket,
+            server,
             writer: Mutex::new(()),
             next: AtomicU64::new(1),
             calls: Mutex::default(),
@@ -280,14 +290,6 @@ impl Link {
         }
     }
 
-    /// A server that has only ended this session is about to end its queue pairs, and completes what is posted itself.
-    fn let_workers_end(&self) {
-        let until = Instant::now() + WORKERS_END;
-        while self.routes().has_running_qps() && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-
     /// The server is gone, or is as good as that.
     fn end(&self) {
         self.shut();
@@ -296,13 +298,66 @@ impl Link {
             calls.gone = true;
             std::mem::take(&mut calls.waiting)
         };
-        self.let_workers_end();
+        let_workers_end(self.server.as_ref(), || self.routes().has_running_qps());
         self.routes().end();
         // Whoever waits for an answer finds that there is nobody to give it.
         drop(waiting);
     }
 }
 
+/// A server that has only ended this session is about to end its queue pairs, and completes what is posted itself: waits
+/// until no queue pair is running, so that nothing is completed here as well. A worker may be off its processor for
+/// long. The socket of a process that is killed ends before the process does.
+fn let_workers_end(server: Option<&OwnedFd>, has_running: impl Fn() -> bool) {
+    let start = Instant::now();
+    while has_running() {
+        let patience = if server.is_some_and(lives) { WORKERS_END } else { UNSEEN_WORKERS_END };
+        if start.elapsed() >= patience {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Whether a process has not ended.
+fn lives(process: &OwnedFd) -> bool {
+    let mut ended = [PollFd::new(process, PollFlags::IN)];
+    matches!(poll(&mut ended, Some(&Timespec::default())), Ok(0))
+}
+
 fn is_timeout(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+    use super::*;
+
+    #[test]
+    fn test_workers_of_a_server_that_lives_may_be_off_their_processors_for_long() {
+        let (_theirs, ours) = UnixStream::pair().unwrap();
+        let server = process_of(&ours).unwrap().unwrap();
+        let start = Instant::now();
+        let long = 3 * UNSEEN_WORKERS_END;
+        let_workers_end(Some(&server), || start.elapsed() < long);
+        assert!(start.elapsed() >= long);
+    }
+
+    #[test]
+    fn test_workers_of_a_server_that_has_died_are_not_waited_for() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        let server = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+        assert!(lives(&server));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!lives(&server));
+        // They run for ever.
+        let_workers_end(Some(&server), || true);
+        let_workers_end(None, || true);
+    }
 }
