@@ -19,7 +19,7 @@ use heddle_verbs::{Access, Cq, Mr, Pd, Qp, QpInit, Qpn, RecvWr, SendWr, Sge, Sta
 use crate::bed::{Bed, BedError, Shape, Wire};
 use crate::measured;
 
-/// How many instructions a call of libibverbs may take above the Rust call.
+/// How many instructions a call of libibverbs may take above the Rust call, for each request.
 pub(crate) const MARGIN: u64 = 150;
 
 /// What is called.
@@ -27,6 +27,8 @@ pub(crate) const MARGIN: u64 = 150;
 pub(crate) enum Call {
     /// A Write of 8 octets is posted.
     PostSend,
+    /// Sixteen of them are posted together.
+    PostSends,
     /// A receive is posted.
     PostRecv,
     /// A completion is polled.
@@ -36,13 +38,20 @@ pub(crate) enum Call {
 }
 
 impl Call {
-    pub(crate) const ALL: [Call; 4] = [Call::PostSend, Call::PostRecv, Call::Poll, Call::PollEmpty];
+    /// Requests of a call.
+    fn requests(self) -> usize {
+        if self == Call::PostSends { LIST } else { 1 }
+    }
+
+    pub(crate) const ALL: [Call; 5] =
+        [Call::PostSend, Call::PostSends, Call::PostRecv, Call::Poll, Call::PollEmpty];
 }
 
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Call::PostSend => "post-send",
+            Call::PostSends => "post-16-sends",
             Call::PostRecv => "post-recv",
             Call::Poll => "poll",
             Call::PollEmpty => "poll-empty",
@@ -60,13 +69,16 @@ pub(crate) enum By {
 /// Octets of a message.
 const SIZE: usize = 8;
 
+/// Requests of a list.
+const LIST: usize = 16;
+
 const WARM: usize = 64;
 const OPS: usize = 512;
 
 /// Turns in which what was posted completes.
 const TURNS: usize = 64;
 
-/// Counts a call `OPS` times; how often.
+/// Counts a call `OPS` times; how many requests there were.
 pub(crate) fn run(eal: &Eal, call: Call, by: By) -> Result<u64, BedError> {
     let shape = Shape { size: SIZE, depth: 16, crc: false, wire: Wire::Inside, ..Shape::default() };
     let mut bed = Bed::open(eal, shape)?;
@@ -87,6 +99,9 @@ trait Client {
     fn qp(&self) -> &Qp;
 
     fn post_send(&mut self, to: (Stag, u64)) -> bool;
+
+    /// Posts [`LIST`] of them.
+    fn post_sends(&mut self, to: (Stag, u64)) -> bool;
 
     fn post_recv(&mut self) -> bool;
 
@@ -110,6 +125,12 @@ fn repeat(bed: &mut Bed, call: Call, mut client: impl Client) -> Result<u64, Bed
                 bed.turns(TURNS);
                 expect(client.poll(), "the completion of a Write")?;
             }
+            Call::PostSends => {
+                expect(counted(count, || client.post_sends(to)), "room for requests")?;
+                bed.turns(TURNS);
+                let all = (0..LIST).all(|_| client.poll());
+                expect(all, "the completions of Writes")?;
+            }
             Call::PostRecv => {
                 expect(counted(count, || client.post_recv()), "room for a receive")?;
                 bed.send_from_server()?;
@@ -127,7 +148,7 @@ fn repeat(bed: &mut Bed, call: Call, mut client: impl Client) -> Result<u64, Bed
             }
         }
     }
-    Ok(OPS as u64)
+    Ok((OPS * call.requests()) as u64)
 }
 
 fn counted<R>(count: bool, part: impl FnOnce() -> R) -> R {
@@ -158,6 +179,11 @@ impl Client for Native {
 
     fn post_send(&mut self, (stag, to): (Stag, u64)) -> bool {
         self.qp.post_send(&SendWr::write(1, &[self.mr.sge(0, SIZE)], stag, to)).is_ok()
+    }
+
+    fn post_sends(&mut self, (stag, to): (Stag, u64)) -> bool {
+        let sges = [self.mr.sge(0, SIZE)];
+        self.qp.post_sends(&[SendWr::write(1, &sges, stag, to); LIST]).is_ok()
     }
 
     fn post_recv(&mut self) -> bool {
@@ -232,12 +258,9 @@ fn some<T>(made: *mut T, what: &'static str) -> Result<*mut T, BedError> {
     if made.is_null() { Err(BedError::Ibverbs(what)) } else { Ok(made) }
 }
 
-impl Client for Foreign {
-    fn qp(&self) -> &Qp {
-        &self.found
-    }
-
-    fn post_send(&mut self, (stag, to): (Stag, u64)) -> bool {
+impl Foreign {
+    /// A Write.
+    fn write(&mut self, (stag, to): (Stag, u64)) -> ibv_send_wr {
         // SAFETY: integers, pointers and unions of them, which all may be zero.
         let mut wr: ibv_send_wr = unsafe { core::mem::zeroed() };
         wr.wr_id = 1;
@@ -246,19 +269,44 @@ impl Client for Foreign {
         wr.opcode = IBV_WR_RDMA_WRITE;
         wr.send_flags = IBV_SEND_SIGNALED;
         wr.wr = ibv_send_wr_wr { rdma: ibv_send_wr_rdma { remote_addr: to, rkey: stag.0 } };
+        wr
+    }
+
+    fn post(&self, list: *mut ibv_send_wr) -> bool {
         let mut bad = null_mut();
-        // SAFETY: the C contract: the queue pair lives, the request is a list of one.
+        // SAFETY: the C contract: the queue pair lives, and so do the list and its SGE.
         unsafe {
             let post = (*(*self.qp).context).ops.post_send;
-            post.is_some_and(|post| post(self.qp, &raw mut wr, &raw mut bad) == 0)
+            post.is_some_and(|post| post(self.qp, list, &raw mut bad) == 0)
         }
+    }
+}
+
+impl Client for Foreign {
+    fn qp(&self) -> &Qp {
+        &self.found
+    }
+
+    fn post_send(&mut self, to: (Stag, u64)) -> bool {
+        let mut wr = self.write(to);
+        self.post(&raw mut wr)
+    }
+
+    fn post_sends(&mut self, to: (Stag, u64)) -> bool {
+        let mut list = [self.write(to); LIST];
+        let mut next = null_mut();
+        for wr in list.iter_mut().rev() {
+            wr.next = next;
+            next = wr;
+        }
+        self.post(next)
     }
 
     fn post_recv(&mut self) -> bool {
         let mut wr =
             ibv_recv_wr { wr_id: 1, next: null_mut(), sg_list: &raw mut self.sge, num_sge: 1 };
         let mut bad = null_mut();
-        // SAFETY: as in `post_send`.
+        // SAFETY: as in `post`.
         unsafe {
             let post = (*(*self.qp).context).ops.post_recv;
             post.is_some_and(|post| post(self.qp, &raw mut wr, &raw mut bad) == 0)

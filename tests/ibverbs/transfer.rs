@@ -203,6 +203,15 @@ fn test_refused_request_of_a_list_is_named_and_those_before_it_are_posted() {
     }
     // The first was not signaled, and neither is the second: what completes is the third.
     assert_eq!(program.done(cq).wr_id, 3);
+    // Windows of type 2 are none of the device's; what comes before the bind goes on its way all the same.
+    let mut list = [5, 6, 7].map(|wr_id| {
+        let mut wr = request(wr_id, IBV_WR_RDMA_WRITE, &mut pieces);
+        wr.wr.rdma = ibv_send_wr_rdma { remote_addr: theirs.to(), rkey: theirs.stag().0 };
+        wr
+    });
+    list[1].opcode = IBV_WR_BIND_MW;
+    assert_eq!(post_list(&program, qp, &mut list), (1, libc::EOPNOTSUPP));
+    assert_eq!(program.done(cq).wr_id, 5);
     let mut wr = request(4, IBV_WR_SEND_WITH_IMM, &mut pieces);
     assert_eq!(program.send(qp, &mut wr), libc::EOPNOTSUPP);
     wr.num_sge = 17;
@@ -215,6 +224,115 @@ fn test_refused_request_of_a_list_is_named_and_those_before_it_are_posted() {
         assert_eq!(ibv_dereg_mr(mr), 0);
     }
     drop(peer);
+}
+
+/// Posts requests as one list; how many were posted, and the errno.
+fn post_list(program: &Program, qp: *mut ibv_qp, list: &mut [ibv_send_wr]) -> (usize, i32) {
+    let mut next = null_mut();
+    for wr in list.iter_mut().rev() {
+        wr.next = next;
+        next = wr;
+    }
+    let mut bad = null_mut();
+    // SAFETY: the C contract is kept.
+    let error = unsafe { (*program.context).ops.post_send.unwrap()(qp, next, &raw mut bad) };
+    let posted = list.iter().position(|wr| error != 0 && std::ptr::eq(wr, bad));
+    (posted.unwrap_or(list.len()), error)
+}
+
+/// The same for receives of no bytes.
+fn post_receives(program: &Program, qp: *mut ibv_qp, first: u64, count: usize) -> usize {
+    let mut list: Vec<_> = (first..)
+        .take(count)
+        .map(|wr_id| ibv_recv_wr { wr_id, next: null_mut(), sg_list: null_mut(), num_sge: 0 })
+        .collect();
+    let mut next = null_mut();
+    for wr in list.iter_mut().rev() {
+        wr.next = next;
+        next = wr;
+    }
+    let mut bad = null_mut();
+    // SAFETY: the C contract is kept.
+    let error = unsafe { (*program.context).ops.post_recv.unwrap()(qp, next, &raw mut bad) };
+    assert!([0, libc::ENOMEM].contains(&error), "{error}");
+    list.iter().position(|wr| error != 0 && std::ptr::eq(wr, bad)).unwrap_or(count)
+}
+
+/// Takes what has completed.
+fn drain(program: &Program, cq: *mut ibv_cq, done: &mut Vec<ibv_wc>) {
+    // SAFETY: integers.
+    let mut wc: [ibv_wc; 16] = unsafe { std::mem::zeroed() };
+    // SAFETY: the C contract is kept.
+    let got = unsafe { (*program.context).ops.poll_cq.unwrap()(cq, 16, wc.as_mut_ptr()) };
+    done.extend_from_slice(&wc[..usize::try_from(got).unwrap()]);
+}
+
+/// A worker, and behind it the library, take part of a list, all of it or nothing.
+#[test]
+fn test_lists_posted_while_a_connection_ends_complete_once_and_in_order() {
+    for turn in 0..12 {
+        let program = Program::start();
+        let memory = Memory::new(4096);
+        let mr = program.register(&memory, ALL);
+        let [cq, recv_cq] = [(); 2].map(|()| program.cq(64, null_mut()));
+        let mut init = program.init(cq);
+        init.recv_cq = recv_cq;
+        let qp = program.qp(&mut init);
+        let peer = program.connect(qp);
+        let theirs = peer.connection.alloc_mr(4096, peer_access()).unwrap();
+        let rdma = ibv_send_wr_rdma { remote_addr: theirs.to(), rkey: theirs.stag().0 };
+        let mut peer = Some((theirs, peer));
+        // SAFETY: a live region.
+        let lkey = unsafe { (*mr).lkey };
+        let mut pieces = [ibv_sge { addr: memory.addr(0), length: 8, lkey }];
+
+        let (mut posted, mut done) = ([0; 2], [Vec::new(), Vec::new()]);
+        let mut after = 0;
+        let until = std::time::Instant::now() + PATIENCE;
+        for round in 0.. {
+            if round == turn * 5 {
+                peer = None;
+            }
+            let count = 1 + round % 5;
+            let mut list: Vec<_> = (posted[0]..posted[0] + count as u64)
+                .map(|wr_id| {
+                    let mut wr = request(wr_id, IBV_WR_RDMA_WRITE, &mut pieces);
+                    wr.wr.rdma = rdma;
+                    wr
+                })
+                .collect();
+            let (n, error) = post_list(&program, qp, &mut list);
+            assert!([0, libc::ENOMEM].contains(&error), "{error}");
+            posted[0] += n as u64;
+            posted[1] += post_receives(&program, qp, posted[1], count) as u64;
+            drain(&program, cq, &mut done[0]);
+            drain(&program, recv_cq, &mut done[1]);
+            // Some more lists come behind the end.
+            after += usize::from(done[0].last().is_some_and(|wc| wc.status != IBV_WC_SUCCESS));
+            if after == 20 {
+                break;
+            }
+            assert!(std::time::Instant::now() < until, "the connection does not end");
+        }
+        assert!(peer.is_none());
+        for (done, (cq, posted)) in done.iter_mut().zip([cq, recv_cq].into_iter().zip(posted)) {
+            let left = usize::try_from(posted).unwrap() - done.len();
+            done.extend(program.poll(cq, left));
+            assert!(done.iter().map(|wc| wc.wr_id).eq(0..posted), "turn {turn}: {done:?}");
+            assert!(
+                done.is_sorted_by_key(|wc| wc.status != IBV_WC_SUCCESS),
+                "turn {turn}: {done:?}"
+            );
+        }
+        assert!(done[1].iter().all(|wc| wc.status == IBV_WC_WR_FLUSH_ERR), "turn {turn}");
+        // SAFETY: the C contract is kept.
+        unsafe {
+            assert_eq!(ibv_destroy_qp(qp), 0);
+            assert_eq!(ibv_destroy_cq(cq), 0);
+            assert_eq!(ibv_destroy_cq(recv_cq), 0);
+            assert_eq!(ibv_dereg_mr(mr), 0);
+        }
+    }
 }
 
 #[test]

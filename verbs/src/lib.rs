@@ -65,7 +65,7 @@ pub use memory::{MrLimits, MrUsage, PageSize, Region, RegionError, RegisterError
 pub use mr::{Bound, Mr, MrInfo};
 pub use params::{AcceptParams, ConnectParams, ListenParams};
 pub use port::{PortAddr, PortCounters, PortInfo, PortLink, PortProbe};
-pub use qp::{Qp, QpInit};
+pub use qp::{Qp, QpInit, Recvs, Sends};
 pub use srq::Srq;
 pub use state::QpState;
 pub use waker::{Sleeper, Waker};

@@ -32,9 +32,11 @@ use crate::ring::{
 use crate::state::QpState;
 use crate::window::Tied;
 
+mod batch;
 mod init;
 mod lost;
 
+pub use batch::{Recvs, Sends};
 pub use init::QpInit;
 
 /// The application's handle of a queue pair; clones are handles of the same one. Any thread may post.
@@ -479,14 +481,10 @@ impl Qp {
     /// # Errors
     /// [`BatchError`]: those before the one that could not be posted are posted.
     pub fn post_sends(&self, wrs: &[SendWr<'_>]) -> Result<(), BatchError> {
-        let q = &*self.0;
-        let words = q.block.words();
-        let mut sq = lock(&q.sq);
-        let before = sq.posted;
+        let mut sends = self.sends();
         let mut wrs = wrs.iter().enumerate();
-        let result =
-            wrs.try_for_each(|(i, wr)| q.put_send(words, &mut sq, wr).map_err(BatchError::at(i)));
-        self.tell(words, &sq, SQ, before, result)
+        let result = wrs.try_for_each(|(i, wr)| sends.post(wr).map_err(BatchError::at(i)));
+        sends.finish().and(result)
     }
 
     /// Posts a receive buffer.
@@ -508,14 +506,10 @@ impl Qp {
     /// # Errors
     /// [`BatchError`]: those before the one that could not be posted are posted.
     pub fn post_recvs(&self, wrs: &[RecvWr<'_>]) -> Result<(), BatchError> {
-        let q = &*self.0;
-        let words = q.block.words();
-        let mut rq = lock(&q.rq);
-        let before = rq.posted;
+        let mut recvs = self.recvs();
         let mut wrs = wrs.iter().enumerate();
-        let result =
-            wrs.try_for_each(|(i, wr)| q.put_recv(words, &mut rq, wr).map_err(BatchError::at(i)));
-        self.tell(words, &rq, RQ, before, result)
+        let result = wrs.try_for_each(|(i, wr)| recvs.post(wr).map_err(BatchError::at(i)));
+        recvs.finish().and(result)
     }
 
     /// Rings once for all that was posted since `before` requests were, which ended with `result`. A

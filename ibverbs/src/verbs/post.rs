@@ -158,6 +158,25 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, i32> {
 /// The C contract: the request's lists can be read.
 #[inline]
 unsafe fn post_one(object: &QpObject, wr: &ibv_send_wr) -> Result<(), i32> {
+    // SAFETY: the C contract.
+    unsafe {
+        match wr.opcode {
+            IBV_WR_BIND_MW => mw::post_bind(object, wr),
+            _ => make(object, wr, |wr| post(object, wr)),
+        }
+    }
+}
+
+/// Hands a request in the RNIC's form to `put`.
+///
+/// # Safety
+/// As [`post_one`].
+#[inline(always)]
+unsafe fn make(
+    object: &QpObject,
+    wr: &ibv_send_wr,
+    put: impl FnOnce(&SendWr<'_>) -> Result<(), i32>,
+) -> Result<(), i32> {
     // SAFETY: every member of the union is integers, so any bytes are one.
     let rdma = unsafe { wr.wr.rdma };
     let (stag, to) = (Stag(rdma.rkey), rdma.remote_addr);
@@ -166,11 +185,10 @@ unsafe fn post_one(object: &QpObject, wr: &ibv_send_wr) -> Result<(), i32> {
     // SAFETY: the C contract.
     unsafe {
         match wr.opcode {
-            IBV_WR_RDMA_WRITE => post_as(object, wr, SendOp::Write { stag, to }),
-            IBV_WR_RDMA_READ => post_as(object, wr, SendOp::Read { stag, to }),
-            IBV_WR_SEND => post_as(object, wr, SendOp::Send { solicited, invalidate: None }),
-            IBV_WR_BIND_MW => mw::post_bind(object, wr),
-            _ => post_other(object, wr),
+            IBV_WR_RDMA_WRITE => make_as(object, wr, SendOp::Write { stag, to }, put),
+            IBV_WR_RDMA_READ => make_as(object, wr, SendOp::Read { stag, to }, put),
+            IBV_WR_SEND => make_as(object, wr, SendOp::Send { solicited, invalidate: None }, put),
+            _ => make_other(object, wr, put),
         }
     }
 }
@@ -178,17 +196,26 @@ unsafe fn post_one(object: &QpObject, wr: &ibv_send_wr) -> Result<(), i32> {
 /// # Safety
 /// As [`post_one`].
 #[inline(never)]
-unsafe fn post_other(object: &QpObject, wr: &ibv_send_wr) -> Result<(), i32> {
+unsafe fn make_other(
+    object: &QpObject,
+    wr: &ibv_send_wr,
+    put: impl FnOnce(&SendWr<'_>) -> Result<(), i32>,
+) -> Result<(), i32> {
     // SAFETY: the C contract.
-    unsafe { post_as(object, wr, operation(wr)?) }
+    unsafe { make_as(object, wr, operation(wr)?, put) }
 }
 
-/// Posts a request that does `op`.
+/// A request that does `op`.
 ///
 /// # Safety
 /// As [`post_one`].
 #[inline(always)]
-unsafe fn post_as(object: &QpObject, wr: &ibv_send_wr, op: SendOp) -> Result<(), i32> {
+unsafe fn make_as(
+    object: &QpObject,
+    wr: &ibv_send_wr,
+    op: SendOp,
+    put: impl FnOnce(&SendWr<'_>) -> Result<(), i32>,
+) -> Result<(), i32> {
     let (mut sges, mut inline);
     let data = if wr.send_flags & IBV_SEND_INLINE == 0 {
         sges = SgeRoom::new();
@@ -199,7 +226,7 @@ unsafe fn post_as(object: &QpObject, wr: &ibv_send_wr, op: SendOp) -> Result<(),
         // SAFETY: the C contract.
         Data::Inline(unsafe { inline.fill(wr.sg_list, wr.num_sge) }?)
     };
-    post(object, &request(object, wr.wr_id, wr.send_flags, op, data))
+    put(&request(object, wr.wr_id, wr.send_flags, op, data))
 }
 
 /// A request with these flags.
@@ -287,60 +314,184 @@ pub(super) fn is_posting(object: &QpObject) -> bool {
 /// The C contract: `wr` is a list of requests, `bad` can be written.
 pub(super) unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
-    mut wr: *mut ibv_send_wr,
+    wr: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
     // SAFETY: the C contract.
-    let object = unsafe { QpObject::of(qp) };
-    let is_posting = is_posting(object);
-    // SAFETY: the C contract: each request of the list can be read.
+    let (object, first) = unsafe { (QpObject::of(qp), wr.as_ref()) };
+    let Some(first) = first else { return 0 };
+    let posted = if !is_posting(object) {
+        Err((wr, EINVAL))
+    } else if first.next.is_null() {
+        // SAFETY: the C contract.
+        unsafe { post_one(object, first) }.map_err(|error| (wr, error))
+    } else {
+        // SAFETY: the C contract.
+        unsafe { post_list(object, wr) }
+    };
+    let Err((which, error)) = posted else { return 0 };
+    // SAFETY: the C contract.
+    unsafe { bad.write(which) };
+    error
+}
+
+/// Posts a list with one doorbell for each run of requests without a bind, which is posted in a way of its own. The
+/// first that could not be posted, and why.
+///
+/// # Safety
+/// The C contract: each request of the list can be read.
+#[inline(never)]
+unsafe fn post_list(
+    object: &QpObject,
+    mut wr: *mut ibv_send_wr,
+) -> Result<(), (*mut ibv_send_wr, i32)> {
+    // SAFETY: the C contract.
+    while let Some(first) = unsafe { wr.as_ref() } {
+        if first.opcode == IBV_WR_BIND_MW {
+            // SAFETY: the C contract.
+            unsafe { mw::post_bind(object, first) }.map_err(|error| (wr, error))?;
+            wr = first.next;
+            continue;
+        }
+        let (mut next, mut failed) = (wr, None);
+        let mut sends = object.qp.sends();
+        // SAFETY: the C contract.
+        while let Some(request) = unsafe { next.as_ref() }
+            && request.opcode != IBV_WR_BIND_MW
+        {
+            let put = |wr: &SendWr<'_>| sends.post(wr).map_err(errno_of);
+            // SAFETY: the C contract.
+            if let Err(error) = unsafe { make(object, request, put) } {
+                failed = Some((next, error));
+                break;
+            }
+            next = request.next;
+        }
+        if let Err(ended) = sends.finish() {
+            // SAFETY: as many requests were posted at least.
+            let lost = unsafe { nth(wr, ended.posted, |wr| wr.next) };
+            // SAFETY: the C contract.
+            return unsafe { post_each(object, lost) };
+        }
+        if let Some(failed) = failed {
+            return Err(failed);
+        }
+        wr = next;
+    }
+    Ok(())
+}
+
+/// Posts requests of which the RNIC takes none any more: each completes as flushed.
+///
+/// # Safety
+/// The C contract: each request of the list can be read.
+#[cold]
+unsafe fn post_each(
+    object: &QpObject,
+    mut wr: *mut ibv_send_wr,
+) -> Result<(), (*mut ibv_send_wr, i32)> {
+    // SAFETY: the C contract.
     while let Some(request) = unsafe { wr.as_ref() } {
         // SAFETY: the C contract.
-        let posted = if is_posting { unsafe { post_one(object, request) } } else { Err(EINVAL) };
-        if let Err(error) = posted {
-            // SAFETY: the C contract.
-            unsafe { bad.write(wr) };
-            return error;
-        }
+        unsafe { post_one(object, request) }.map_err(|error| (wr, error))?;
         wr = request.next;
     }
-    0
+    Ok(())
+}
+
+/// The entry of a list that has `n` before it.
+///
+/// # Safety
+/// The list has as many, which can be read.
+unsafe fn nth<T>(first: *mut T, n: usize, next: impl Fn(&T) -> *mut T) -> *mut T {
+    // SAFETY: as the caller says.
+    (0..n).fold(first, |at, _| next(unsafe { &*at }))
 }
 
 /// # Safety
 /// The C contract: `wr` is a list of requests, `bad` can be written.
 pub(super) unsafe extern "C" fn post_recv(
     qp: *mut ibv_qp,
-    mut wr: *mut ibv_recv_wr,
+    wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
     // SAFETY: the C contract.
-    let object = unsafe { QpObject::of(qp) };
-    let is_posting = is_posting(object);
-    // SAFETY: the C contract: each request of the list can be read.
-    while let Some(request) = unsafe { wr.as_ref() } {
+    let (object, first) = unsafe { (QpObject::of(qp), wr.as_ref()) };
+    let Some(first) = first else { return 0 };
+    let posted = if !is_posting(object) {
+        Err((wr, EINVAL))
+    } else if first.next.is_null() {
         // SAFETY: the C contract.
-        let posted = if is_posting { unsafe { receive(object, request) } } else { Err(EINVAL) };
-        if let Err(error) = posted {
-            // SAFETY: the C contract.
-            unsafe { bad.write(wr) };
-            return error;
+        unsafe { receive(object, first) }.map_err(|error| (wr, error))
+    } else {
+        // SAFETY: the C contract.
+        unsafe { receive_list(object, wr) }
+    };
+    let Err((which, error)) = posted else { return 0 };
+    // SAFETY: the C contract.
+    unsafe { bad.write(which) };
+    error
+}
+
+/// As [`post_list`], of receives.
+///
+/// # Safety
+/// The C contract: each request of the list can be read.
+#[inline(never)]
+unsafe fn receive_list(
+    object: &QpObject,
+    first: *mut ibv_recv_wr,
+) -> Result<(), (*mut ibv_recv_wr, i32)> {
+    let (mut next, mut failed) = (first, None);
+    let mut recvs = object.qp.recvs();
+    // SAFETY: the C contract.
+    while let Some(wr) = unsafe { next.as_ref() } {
+        let put = |wr: &RecvWr<'_>| recvs.post(wr).map_err(errno_of);
+        // SAFETY: the C contract.
+        if let Err(error) = unsafe { make_receive(wr, put) } {
+            failed = Some((next, error));
+            break;
         }
-        wr = request.next;
+        next = wr.next;
     }
-    0
+    if let Err(ended) = recvs.finish() {
+        // SAFETY: as many receives were posted at least.
+        let mut lost = unsafe { nth(first, ended.posted, |wr| wr.next) };
+        // SAFETY: the C contract.
+        while let Some(wr) = unsafe { lost.as_ref() } {
+            // SAFETY: the C contract.
+            unsafe { receive(object, wr) }.map_err(|error| (lost, error))?;
+            lost = wr.next;
+        }
+        return Ok(());
+    }
+    failed.map_or(Ok(()), Err)
 }
 
 /// # Safety
 /// The C contract: the request's list of pieces can be read.
 #[inline]
 unsafe fn receive(object: &QpObject, wr: &ibv_recv_wr) -> Result<(), i32> {
-    let mut room = SgeRoom::new();
-    // SAFETY: the C contract.
-    let sges = unsafe { room.fill(wr.sg_list, wr.num_sge) }?;
-    match object.qp.post_recv(&RecvWr::new(wr.wr_id, sges)) {
+    let put = |made: &RecvWr<'_>| match object.qp.post_recv(made) {
         Ok(()) => Ok(()),
         Err(PostError::Ended) => flush(object, Queue::Rq, wr.wr_id, IBV_WC_RECV),
         Err(error) => Err(errno_of(error)),
-    }
+    };
+    // SAFETY: the C contract.
+    unsafe { make_receive(wr, put) }
+}
+
+/// Hands a receive in the RNIC's form to `put`.
+///
+/// # Safety
+/// As [`receive`].
+#[inline(always)]
+unsafe fn make_receive(
+    wr: &ibv_recv_wr,
+    put: impl FnOnce(&RecvWr<'_>) -> Result<(), i32>,
+) -> Result<(), i32> {
+    let mut room = SgeRoom::new();
+    // SAFETY: the C contract.
+    let sges = unsafe { room.fill(wr.sg_list, wr.num_sge) }?;
+    put(&RecvWr::new(wr.wr_id, sges))
 }

@@ -8,7 +8,7 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 
-use heddle_verbs::{AtomicOp, Data, SendOp, Sge, Stag};
+use heddle_verbs::{AtomicOp, Data, SendOp, SendWr, Sge, Stag};
 use libc::{EINVAL, ENOMEM, EOPNOTSUPP};
 
 use super::post::{self, MAX_INLINE, MAX_SGES};
@@ -167,21 +167,56 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
         if !post::is_posting(object) {
             return EINVAL;
         }
-        batch.requests.iter().find_map(|r| post_described(object, batch, r).err()).unwrap_or(0)
+        post_batch(object, batch).err().unwrap_or(0)
     });
     // SAFETY: as above.
     unsafe { wr_abort(qp) };
     posted
 }
 
+/// Posts what was described, with one doorbell for each run of requests without a bind.
+fn post_batch(object: &QpObject, batch: &Batch) -> Result<(), i32> {
+    let mut left = batch.requests.as_slice();
+    while let Some((first, others)) = left.split_first() {
+        if matches!(first.what, What::Bind(..)) {
+            post_described(object, batch, first)?;
+            left = others;
+            continue;
+        }
+        let is_bind = |r: &Described| matches!(r.what, What::Bind(..));
+        let (run, rest) = left.split_at(left.iter().position(is_bind).unwrap_or(left.len()));
+        let mut sends = object.qp.sends();
+        let mut put = |wr: &SendWr<'_>| sends.post(wr).map_err(post::errno_of);
+        let failed = run.iter().try_for_each(|r| make(object, batch, r, &mut put));
+        if let Err(ended) = sends.finish() {
+            // Those that the RNIC has not taken complete as flushed.
+            let lost = left.get(ended.posted..).unwrap_or_default();
+            return lost.iter().try_for_each(|r| post_described(object, batch, r));
+        }
+        failed?;
+        left = rest;
+    }
+    Ok(())
+}
+
 fn post_described(object: &QpObject, batch: &Batch, described: &Described) -> Result<(), i32> {
+    make(object, batch, described, |wr| post::post(object, wr))
+}
+
+/// Hands a request in the RNIC's form to `put`; a bind is posted.
+fn make(
+    object: &QpObject,
+    batch: &Batch,
+    described: &Described,
+    put: impl FnOnce(&SendWr<'_>) -> Result<(), i32>,
+) -> Result<(), i32> {
     let Described { wr_id, flags, what, data } = described;
     let data = match data {
         Payload::Sges(range) => Data::Sges(batch.sges.get(range.clone()).ok_or(EINVAL)?),
         Payload::Inline(range) => Data::Inline(batch.inline.get(range.clone()).ok_or(EINVAL)?),
     };
     match what {
-        What::Op(op) => post::post(object, &post::request(object, *wr_id, *flags, *op, data)),
+        What::Op(op) => put(&post::request(object, *wr_id, *flags, *op, data)),
         // SAFETY: the C contract: the window and its region are live until complete.
         What::Bind(mw, rkey, info) => unsafe {
             mw::bind_by_request(object, (*wr_id, *flags), *mw, *rkey, info)

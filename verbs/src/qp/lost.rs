@@ -99,4 +99,4 @@ fn flushed(qp: &Qp, queue: Queue, op: u64, wr_id: u64) -> Cqe {
 
 #[cfg(all(test, not(feature = "loom")))]
 #[allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
-mod tests;
+pub(super) mod tests;

@@ -17,16 +17,16 @@ use crate::ring::layout::{qp as at, state};
 use crate::ring::{Area, Bells, Entry};
 use crate::worker::WorkerQp;
 
-struct Bench {
-    qp: Qp,
-    worker: WorkerQp,
+pub(in crate::qp) struct Bench {
+    pub(in crate::qp) qp: Qp,
+    pub(in crate::qp) worker: WorkerQp,
     cq: Cq,
     entry: Entry,
 }
 
 impl Bench {
     /// A queue pair that a worker runs, with queues of this depth.
-    fn new(depth: u32) -> Bench {
+    pub(in crate::qp) fn new(depth: u32) -> Bench {
         Bench::with_recv_cq(depth, |_, cq| cq.clone()).0
     }
 
@@ -58,7 +58,7 @@ impl Bench {
         })
     }
 
-    fn take_sends(&mut self, count: usize) {
+    pub(in crate::qp) fn take_sends(&mut self, count: usize) {
         for _ in 0..count {
             assert!(self.worker.has_send().unwrap());
             self.worker.take_send(&mut self.entry, |_: &SendWr<'_>| ()).unwrap().unwrap();
