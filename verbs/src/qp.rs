@@ -268,7 +268,7 @@ impl Producer {
     }
 
     /// Writes a request and publishes it.
-    #[inline]
+    #[inline(always)]
     fn post<const N: usize>(
         &mut self,
         header: &Header,

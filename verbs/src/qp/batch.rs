@@ -20,7 +20,7 @@ impl Sends<'_> {
     ///
     /// # Errors
     /// [`PostError`]; this one was not posted then, and those before it were.
-    #[inline]
+    #[inline(never)]
     pub fn post(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
         let q = &*self.0.qp.0;
         let result = q.put_send(q.block.words(), &mut self.0.queue, wr);
@@ -41,7 +41,7 @@ impl Recvs<'_> {
     ///
     /// # Errors
     /// As [`Sends::post`].
-    #[inline]
+    #[inline(never)]
     pub fn post(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         let q = &*self.0.qp.0;
         let result = q.put_recv(q.block.words(), &mut self.0.queue, wr);
