@@ -342,12 +342,17 @@ fn test_resized_between_threads() {
     const ALL: u64 = if cfg!(miri) { 100 } else { 50_000 };
     let cq = cq(16, 1, None);
     let (links, news) = std::sync::mpsc::channel::<CqLink>();
-    let taken = AtomicU64::new(0);
+    let [taken, sizes] = [0; 2].map(AtomicU64::new);
+    // Of the completions, once all are written: no fewer than ALL, and until it was resized meanwhile.
+    let end = AtomicU64::new(u64::MAX);
     std::thread::scope(|s| {
-        let (cq, taken) = (&cq, &taken);
+        let (cq, taken, sizes, end) = (&cq, &taken, &sizes, &end);
         let mut p = cq.link().producer(0);
         s.spawn(move || {
-            for i in 0..ALL {
+            for i in 0.. {
+                if i >= ALL && sizes.load(Ordering::Relaxed) > 1 {
+                    return end.store(i, Ordering::Release);
+                }
                 if let Ok(link) = news.try_recv() {
                     p.renew(&link);
                 }
@@ -359,24 +364,25 @@ fn test_resized_between_threads() {
             }
         });
         s.spawn(move || {
-            let mut sizes = 0;
-            while taken.load(Ordering::Relaxed) < ALL {
-                if let Ok(link) = resize(cq, [8, 64, 16][sizes % 3]) {
-                    sizes += 1;
+            let mut done = 0;
+            while end.load(Ordering::Relaxed) == u64::MAX {
+                if let Ok(link) = resize(cq, [8, 64, 16][done % 3]) {
+                    done += 1;
+                    sizes.fetch_add(1, Ordering::Relaxed);
                     let _ = links.send(link);
                 }
                 std::thread::yield_now();
             }
-            assert!(sizes > 1, "it was resized meanwhile");
         });
         let mut next = 0;
-        while next < ALL {
+        while next < end.load(Ordering::Acquire) {
             cq.poll_batch(5, |c| {
                 assert_eq!(c.wr_id, next);
                 next += 1;
             });
             taken.store(next, Ordering::Release);
         }
+        assert_eq!(next, end.load(Ordering::Relaxed));
     });
     assert!(cq.check().is_ok());
 }

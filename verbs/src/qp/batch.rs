@@ -172,15 +172,15 @@ mod tests {
     /// A worker ends the queue pair when it has taken some of the batch.
     #[test]
     fn test_batch_at_the_end_tells_how_many_were_taken() {
-        for taken in 0..=3 {
+        for taken in 0..=3usize {
             let b = Bench::new(8);
             b.qp.post_send(&write(0)).unwrap();
             let mut sends = b.qp.sends();
             (1..=3).for_each(|id| sends.post(&write(id)).unwrap());
             let words = header(&b.qp.0.block);
-            words[at::SQ_FINAL].store(1 + taken, Ordering::SeqCst);
+            words[at::SQ_FINAL].store(1 + taken as u64, Ordering::SeqCst);
             words[at::STATE].store(state::DEAD, Ordering::SeqCst);
-            let ended = BatchError { posted: taken as usize, error: PostError::Ended };
+            let ended = BatchError { posted: taken, error: PostError::Ended };
             assert_eq!(sends.finish(), if taken == 3 { Ok(()) } else { Err(ended) });
         }
     }
