@@ -22,7 +22,7 @@ use crate::measured;
 /// How many instructions a call of libibverbs may take above the Rust call, for each request.
 pub(crate) const MARGIN: u64 = 150;
 
-/// What is called.
+/// A call of the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     /// A Write of 8 octets is posted.
@@ -155,7 +155,7 @@ fn counted<R>(count: bool, part: impl FnOnce() -> R) -> R {
     if count { measured(part) } else { part() }
 }
 
-/// One of `heddle-verbs`.
+/// An application of `heddle-verbs`.
 struct Native {
     mr: Mr,
     cq: Cq,
@@ -195,8 +195,8 @@ impl Client for Native {
     }
 }
 
-/// One of libibverbs, which calls as the inline functions of its header do. What it has made lasts as long as the
-/// process.
+/// An application of libibverbs, which calls as the inline functions of its header do. It keeps what it makes as long
+/// as the process lasts.
 struct Foreign {
     _mr: Mr,
     sge: ibv_sge,

@@ -49,7 +49,7 @@ use crate::cases::Case;
 use crate::gate::{Figures, Verdict, judge};
 use crate::runner::{count, count_all};
 
-/// What callgrind is told to count.
+/// The function that callgrind counts, with all that it calls.
 const MEASURED: &str = "*instructions::measured*";
 
 /// Calls `part`; the only place that is counted.

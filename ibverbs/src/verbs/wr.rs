@@ -189,7 +189,7 @@ fn post_batch(object: &QpObject, batch: &Batch) -> Result<(), i32> {
         let mut put = |wr: &SendWr<'_>| sends.post(wr).map_err(post::errno_of);
         let failed = run.iter().try_for_each(|r| make(object, batch, r, &mut put));
         if let Err(ended) = sends.finish() {
-            // Those that the RNIC has not taken complete as flushed.
+            // The library completes those that the RNIC has not taken, as flushed.
             let lost = left.get(ended.posted..).unwrap_or_default();
             return lost.iter().try_for_each(|r| post_described(object, batch, r));
         }

@@ -91,7 +91,7 @@ impl<'q> Batch<'q> {
 }
 
 impl Drop for Batch<'_> {
-    /// What was posted is not left lying because nobody finished.
+    /// Rings for an owner that did not finish, so that the worker sees what it posted.
     fn drop(&mut self) {
         if !self.told {
             // Whoever wants to know finishes.

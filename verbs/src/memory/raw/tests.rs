@@ -1,4 +1,4 @@
-//! What another process sees of a copy while it is made: a child makes it, one instruction at a time.
+//! A child copies, one instruction at a time, and the test looks at the memory after each.
 //!
 //! Miri has no processes.
 #![cfg(not(miri))]
@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::{place, transfer};
 
-/// What the bytes around and under the copy are before it.
+/// The value of each byte before the child copies.
 const BEFORE: u8 = 0xaa;
-/// What is copied last.
+/// The value of the last byte that the child copies.
 const LAST: u8 = 0x55;
-/// What is written where [`LAST`] has been seen.
+/// The test writes this where it has seen [`LAST`].
 const ANSWER: u8 = 0x77;
 /// Bytes before the copy and behind it.
 const AROUND: usize = 64;

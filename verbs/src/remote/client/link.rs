@@ -48,7 +48,7 @@ const TELL_TAKEN: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(super) struct Link {
     socket: UnixStream,
-    /// Of the server's process, where that can be named.
+    /// The system makes it readable when the server's process ends. `None` where it cannot name that process.
     server: Option<OwnedFd>,
     /// Whoever has it writes whole lines.
     writer: Mutex<()>,
