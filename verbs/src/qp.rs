@@ -14,7 +14,7 @@
 //! number, and knows whether its request was among them: it completes as flushed, or the post is
 //! refused. So nothing posted is ever silently lost.
 
-use heddle_base::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use heddle_base::sync::atomic::{AtomicU64, Ordering, fence};
 use heddle_base::sync::{Mutex, MutexGuard, yield_now};
 use std::sync::{Arc, PoisonError, Weak};
 
@@ -33,10 +33,12 @@ use crate::state::QpState;
 use crate::window::Tied;
 
 mod batch;
+mod claim;
 mod init;
 mod lost;
 
 pub use batch::{Recvs, Sends};
+pub(crate) use claim::Claim;
 pub use init::QpInit;
 
 /// The application's handle of a queue pair; clones are handles of the same one. Any thread may post.
@@ -48,7 +50,6 @@ pub struct Qp(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    qpn: Qpn,
     pd: Pd,
     block: Arc<Block>,
     bells: Bells,
@@ -58,14 +59,7 @@ struct Inner {
     rq: Mutex<Producer>,
     rings: Rings,
     limits: [Limits; 2],
-    /// In a connection, or about to be.
-    claimed: AtomicBool,
-    /// Its connection is over and its application has been told, or is about to be.
-    over: AtomicBool,
-    /// Its application has asked for its end: it has no other connection until it is reset.
-    failing: AtomicBool,
-    /// A worker has been ordered to flush it without a connection.
-    flushing: AtomicBool,
+    claim: Arc<Claim>,
     init: QpInit,
     tied: Arc<Tied>,
     /// Gives back its number and its bell when the last handle is gone.
@@ -337,7 +331,6 @@ impl Qp {
         let rq_depth = if shared { 0 } else { init.rq_depth };
         let rq = Producer::new(block.words(), RQ, rq_depth, rings.rq);
         Qp(Arc::new(Inner {
-            qpn,
             pd,
             bells,
             bell,
@@ -346,10 +339,7 @@ impl Qp {
             rq: Mutex::new(rq),
             rings,
             limits: [limits(init.max_send_sge), limits(init.max_recv_sge)],
-            claimed: AtomicBool::new(false),
-            over: AtomicBool::new(false),
-            failing: AtomicBool::new(false),
-            flushing: AtomicBool::new(false),
+            claim: Arc::new(Claim::new(qpn)),
             init,
             tied: Arc::default(),
             _owner: owner,
@@ -420,9 +410,14 @@ impl Qp {
         WeakQp(Arc::downgrade(&self.0))
     }
 
+    /// For what follows its connection; gone with it.
+    pub(crate) fn weak_claim(&self) -> Weak<Claim> {
+        Arc::downgrade(&self.0.claim)
+    }
+
     /// Its number, as completions carry it.
     pub fn qpn(&self) -> Qpn {
-        self.0.qpn
+        self.0.claim.qpn()
     }
 
     /// The protection domain whose regions it reaches.
@@ -443,7 +438,7 @@ impl Qp {
     /// Where it is in its life.
     pub fn qp_state(&self) -> QpState {
         let phase = header(&self.0.block)[at::PHASE].load(Ordering::Acquire);
-        QpState::of(self.state(), phase, self.0.claimed.load(Ordering::Acquire))
+        QpState::of(self.state(), phase, self.is_claimed())
     }
 
     /// Whether its connection is over. It cannot have another one until it is
@@ -595,42 +590,38 @@ impl Qp {
 
     /// Takes it for a connection; false when it is in one.
     pub(crate) fn claim(&self) -> bool {
-        !self.0.claimed.swap(true, Ordering::AcqRel)
+        self.0.claim.take()
     }
 
     /// The connection did not come about, and no worker has had the queue pair. It stays taken if its
     /// application has asked for its end.
     pub fn unclaim(&self) {
-        if !self.0.failing.load(Ordering::Acquire) {
-            self.0.claimed.store(false, Ordering::Release);
-        }
+        self.0.claim.give_back();
     }
 
     /// Its application asks for its end: no connection takes it from here on.
     pub(crate) fn set_failing(&self) {
-        self.0.failing.store(true, Ordering::Release);
-        self.0.claimed.store(true, Ordering::Release);
+        self.0.claim.set_failing();
     }
 
     /// The end was refused, and nothing has changed. `claimed`: it was in a connection before.
     pub(crate) fn unset_failing(&self, claimed: bool) {
-        self.0.failing.store(false, Ordering::Release);
-        self.0.claimed.store(claimed, Ordering::Release);
+        self.0.claim.unset_failing(claimed);
     }
 
     pub(crate) fn is_claimed(&self) -> bool {
-        self.0.claimed.load(Ordering::Acquire)
+        self.0.claim.is_taken()
     }
 
     /// Returns true if no worker has had it and none has been ordered to flush it before: the caller
     /// orders that.
     pub fn begin_flush(&self) -> bool {
-        self.state() == state::IDLE && !self.0.flushing.swap(true, Ordering::AcqRel)
+        self.state() == state::IDLE && self.0.claim.begin_flush()
     }
 
     /// Its connection is over, and nothing refers to it any more.
     pub fn set_over(&self) {
-        self.0.over.store(true, Ordering::Release);
+        self.0.claim.set_over();
     }
 
     /// Empties it, as if it had just been made: `forget` is called when that is allowed, and may
@@ -643,16 +634,16 @@ impl Qp {
         let (mut sq, mut rq) = (lock(&q.sq), lock(&q.rq));
         let state = self.qp_state();
         // A connection that never came about has left it as it was.
-        let over = q.over.load(Ordering::Acquire) || self.is_flushed();
+        let over = q.claim.is_over() || self.is_flushed();
         // No worker has had one whose connection carried no data: nothing says of it that it has ended.
         let ended = over && matches!(state, QpState::Error | QpState::Connecting);
         if !ended && (!state.can_reset() || state == QpState::Error) {
             return Err(DeviceError::QpState(state));
         }
-        if q.claimed.swap(true, Ordering::AcqRel) && !over {
+        if !q.claim.take() && !over {
             return Err(DeviceError::QpInUse);
         }
-        forget().inspect_err(|_| q.claimed.store(over, Ordering::Release))?;
+        forget().inspect_err(|_| q.claim.restore(over))?;
         let header = header(&q.block);
         for word in &header[LINE..at::ENTRIES] {
             word.store(0, Ordering::SeqCst);
@@ -662,15 +653,13 @@ impl Qp {
         }
         // Before its next connection: its worker may have left word of the end of the last one.
         q.tied.restart();
-        for flag in [&q.over, &q.failing, &q.flushing, &q.claimed] {
-            flag.store(false, Ordering::Release);
-        }
+        q.claim.clear();
         Ok(())
     }
 
     /// Returns true if it has ended as its application asked, and no worker has it any more.
     fn is_flushed(&self) -> bool {
-        self.0.failing.load(Ordering::Acquire) && self.state() & 0xff == state::DEAD
+        self.0.claim.is_failing() && self.state() & 0xff == state::DEAD
     }
 
     /// STags that end with it.
@@ -689,11 +678,17 @@ impl Qp {
 pub(crate) struct WeakQp(Weak<Inner>);
 
 impl WeakQp {
+    /// The caller may be the last to hold what this returns, and destroys it then: he has no lock that destroying takes.
     pub(crate) fn upgrade(&self) -> Option<Qp> {
         self.0.upgrade().map(Qp)
     }
 
-    /// No worker runs it any more, and none has said so: see [`Qp::lose`].
+    pub(crate) fn is_gone(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+
+    /// No worker runs it any more, and none has said so: see [`Qp::lose`]. What [`upgrade`](WeakQp::upgrade) says of
+    /// locks is true here as well.
     pub(crate) fn lose(&self) {
         if let Some(q) = self.upgrade() {
             q.lose();

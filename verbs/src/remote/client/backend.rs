@@ -267,7 +267,7 @@ impl Backend for Remote {
             private_data: terms.private_data,
             timeout: terms.timeout,
         });
-        let (events, qp) = (events.clone(), qp.downgrade());
+        let (events, qp) = (events.clone(), qp.weak_claim());
         let then = link::then(move |new: &Connecting, routes| routes.connect(new.conn, events, qp));
         let (new, _): (Connecting, _) = self.link.call_with(&request, &[], Some(then))?;
         Ok(CmId(new.conn))
@@ -287,7 +287,7 @@ impl Backend for Remote {
             ord: terms.ord,
             private_data: terms.private_data,
         });
-        let (to, weak) = (events.cloned(), qp.downgrade());
+        let (to, weak) = (events.cloned(), qp.weak_claim());
         let then = link::then(move |(): &(), routes| routes.accept(id.0, to, weak));
         let answered = self.link.call_with::<()>(&request, &[], Some(then));
         if is_over(&answered) {

@@ -24,10 +24,10 @@ use serde_json::Value;
 
 use super::lock;
 use super::routes::Routes;
-use crate::cq::Cq;
+use crate::cq::{Cq, WeakCq};
 use crate::device::DeviceEvent;
 use crate::error::DeviceError;
-use crate::qp::Qp;
+use crate::qp::{Qp, WeakQp};
 use crate::remote::process_of;
 use crate::remote::protocol::{Count, Request};
 use crate::threads::without_signals;
@@ -136,11 +136,15 @@ impl Link {
     }
 
     pub(super) fn watch_qp(&self, qp: &Qp) {
-        self.routes().watch_qp(qp.downgrade());
+        if !self.routes().watch_qp(qp.downgrade()) {
+            qp.downgrade().lose();
+        }
     }
 
     pub(super) fn watch_cq(&self, cq: &Cq) {
-        self.routes().watch_cq(cq.downgrade());
+        if !self.routes().watch_cq(cq.downgrade()) {
+            cq.downgrade().lose();
+        }
     }
 
     /// Asks, and waits for the answer.
@@ -298,11 +302,20 @@ impl Link {
             calls.gone = true;
             std::mem::take(&mut calls.waiting)
         };
-        let_workers_end(self.server.as_ref(), || self.routes().has_running_qps());
+        let qps = self.routes().qps();
+        let_workers_end(self.server.as_ref(), || qps.iter().any(is_with_worker));
+        let (qps, cqs) = self.routes().lose();
+        qps.iter().for_each(WeakQp::lose);
+        cqs.iter().for_each(WeakCq::lose);
         self.routes().end();
         // Whoever waits for an answer finds that there is nobody to give it.
         drop(waiting);
     }
+}
+
+/// Returns true if a worker may still be about to end a queue pair.
+fn is_with_worker(qp: &WeakQp) -> bool {
+    qp.upgrade().is_some_and(|qp| qp.is_with_worker())
 }
 
 /// A server that has only ended this session is about to end its queue pairs, and completes what is posted itself: waits

@@ -1,6 +1,7 @@
 //! Where events go.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Weak;
 
 use heddle_iwarp::Qpn;
 
@@ -9,12 +10,15 @@ use heddle_cm::{CmId, ConnectFailure, DisconnectReason, Event, ListenFailure, Li
 use crate::cq::WeakCq;
 use crate::device::{DeviceEvent, DeviceEvents, WeakEvents};
 use crate::event::{EventQueue, Taken};
-use crate::qp::WeakQp;
+use crate::qp::{Claim, WeakQp};
 
 /// Listeners that were given up and may still have an event on its way.
 const ENDED: usize = 64;
 
 /// Listeners, connections, and what has to hear of the server's end.
+///
+/// They lie behind a lock that destroying a queue pair takes, so nothing here holds one: not even for a moment, in which
+/// its program might drop all other handles.
 #[derive(Debug, Default)]
 pub(super) struct Routes {
     listeners: HashMap<u64, EventQueue>,
@@ -34,7 +38,7 @@ pub(super) struct Routes {
 #[derive(Debug)]
 struct Conn {
     events: EventQueue,
-    qp: Option<WeakQp>,
+    qp: Option<Weak<Claim>>,
     established: bool,
 }
 
@@ -53,11 +57,11 @@ impl Routes {
         }
     }
 
-    pub(super) fn connect(&mut self, id: u64, events: EventQueue, qp: WeakQp) {
+    pub(super) fn connect(&mut self, id: u64, events: EventQueue, qp: Weak<Claim>) {
         self.conns.insert(id, Conn { events, qp: Some(qp), established: false });
     }
 
-    pub(super) fn accept(&mut self, id: u64, events: Option<EventQueue>, qp: WeakQp) {
+    pub(super) fn accept(&mut self, id: u64, events: Option<EventQueue>, qp: Weak<Claim>) {
         if let Some(c) = self.conns.get_mut(&id) {
             c.qp = Some(qp);
             c.events = events.unwrap_or_else(|| c.events.clone());
@@ -69,24 +73,28 @@ impl Routes {
         self.conns.remove(&id);
     }
 
-    pub(super) fn watch_qp(&mut self, qp: WeakQp) {
-        if self.gone {
-            return qp.lose();
+    /// Returns false if the server is gone: the caller says that the queue pair is lost.
+    #[must_use]
+    pub(super) fn watch_qp(&mut self, qp: WeakQp) -> bool {
+        if !self.gone {
+            if self.qps.len().is_power_of_two() {
+                self.qps.retain(|qp| !qp.is_gone());
+            }
+            self.qps.push(qp);
         }
-        if self.qps.len().is_power_of_two() {
-            self.qps.retain(|qp| qp.upgrade().is_some());
-        }
-        self.qps.push(qp);
+        !self.gone
     }
 
-    pub(super) fn watch_cq(&mut self, cq: WeakCq) {
-        if self.gone {
-            return cq.lose();
+    /// Returns false if the server is gone: the caller says that the queue is lost.
+    #[must_use]
+    pub(super) fn watch_cq(&mut self, cq: WeakCq) -> bool {
+        if !self.gone {
+            if self.cqs.len().is_power_of_two() {
+                self.cqs.retain(|cq| !cq.is_gone());
+            }
+            self.cqs.push(cq);
         }
-        if self.cqs.len().is_power_of_two() {
-            self.cqs.retain(|cq| !cq.is_gone());
-        }
-        self.cqs.push(cq);
+        !self.gone
     }
 
     pub(super) fn watch(&mut self, events: &DeviceEvents) {
@@ -142,29 +150,28 @@ impl Routes {
     fn over(&mut self, CmId(id): CmId, free: bool) -> Option<EventQueue> {
         let c = self.conns.remove(&id)?;
         match c.qp.and_then(|qp| qp.upgrade()) {
-            Some(qp) if free => qp.unclaim(),
+            Some(qp) if free => qp.give_back(),
             Some(qp) => qp.set_over(),
             None => {}
         }
         Some(c.events)
     }
 
-    /// Whether a worker may still be about to end a queue pair.
-    pub(super) fn has_running_qps(&self) -> bool {
-        self.qps.iter().any(|qp| qp.upgrade().is_some_and(|qp| qp.is_with_worker()))
+    /// The queue pairs that there are.
+    pub(super) fn qps(&self) -> Vec<WeakQp> {
+        self.qps.clone()
     }
 
-    /// The server is gone: everything ends, and everybody hears of it.
-    pub(super) fn end(&mut self) {
+    /// The server is gone: what is made from here on is lost. Returns what is lost now.
+    pub(super) fn lose(&mut self) -> (Vec<WeakQp>, Vec<WeakCq>) {
         self.gone = true;
-        for qp in std::mem::take(&mut self.qps) {
-            qp.lose();
-        }
-        for cq in std::mem::take(&mut self.cqs) {
-            cq.lose();
-        }
+        (std::mem::take(&mut self.qps), std::mem::take(&mut self.cqs))
+    }
+
+    /// Everything ends, and everybody hears of it.
+    pub(super) fn end(&mut self) {
         for (id, c) in std::mem::take(&mut self.conns) {
-            let qpn = c.qp.and_then(|qp| qp.upgrade()).map(|qp| qp.qpn());
+            let qpn = c.qp.and_then(|qp| qp.upgrade()).map(|claim| claim.qpn());
             let id = CmId(id);
             let event = match qpn {
                 Some(qpn) if c.established => {
@@ -188,3 +195,6 @@ impl Routes {
         self.tell_device(DeviceEvent::DeviceFatal);
     }
 }
+
+#[cfg(test)]
+mod tests;
