@@ -45,15 +45,13 @@ pub struct Srq(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    number: u32,
+    limit: Arc<LimitEvents>,
     pd: Pd,
     depth: u64,
     max_sge: u16,
     /// Requests published.
     tail: Mutex<u64>,
     pool: Arc<SrqPool>,
-    /// Limit events that were taken.
-    told: AtomicU64,
     users: Count,
     /// Whoever made it is another process.
     attached: bool,
@@ -61,6 +59,39 @@ struct Inner {
     _held: Option<(Place, Arc<Quota>)>,
     /// Whoever made it for this process is told of its end.
     _owner: Option<Owner>,
+}
+
+/// The limit events of a queue: apart from it, so that who looks for them is never the last to hold the queue.
+#[derive(Debug)]
+pub(crate) struct LimitEvents {
+    number: u32,
+    pool: Arc<SrqPool>,
+    /// How many were taken.
+    told: AtomicU64,
+}
+
+impl LimitEvents {
+    /// See [`Srq::number`].
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Returns true if there were any.
+    fn take(&self) -> bool {
+        let events = self.count();
+        self.told.swap(events, Ordering::AcqRel) != events
+    }
+
+    /// The same, of each event once: true as often as there were.
+    pub(crate) fn take_one(&self) -> bool {
+        let events = self.count();
+        let one_more = |told: u64| (told != events).then(|| told.wrapping_add(1));
+        self.told.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_more).is_ok()
+    }
+
+    fn count(&self) -> u64 {
+        header(&self.pool.block)[at::EVENTS].load(Ordering::Acquire)
+    }
 }
 
 /// The workers' end, which all of them share.
@@ -138,14 +169,15 @@ impl Srq {
         let number = u32::try_from(number).unwrap_or(u32::MAX);
         let places = Places::new(depth, max_sge);
         let pool = SrqPool { block: Arc::new(block), places, head: AtomicU64::new(0), waker };
+        let pool = Arc::new(pool);
+        let limit = LimitEvents { number, pool: pool.clone(), told: AtomicU64::new(0) };
         Srq(Arc::new(Inner {
-            number,
+            limit: Arc::new(limit),
             pd,
             depth: depth.into(),
             max_sge,
             tail,
-            pool: Arc::new(pool),
-            told: AtomicU64::new(0),
+            pool,
             users: Count::default(),
             attached: held.is_none() && owner.is_none(),
             _held: held,
@@ -187,11 +219,11 @@ impl Srq {
 
     /// Distinguishes the completion queues and shared receive queues of one application, of all times.
     pub fn number(&self) -> u32 {
-        self.0.number
+        self.0.limit.number()
     }
 
-    pub(crate) fn downgrade(&self) -> WeakSrq {
-        WeakSrq(Arc::downgrade(&self.0))
+    pub(crate) fn weak_limit(&self) -> Weak<LimitEvents> {
+        Arc::downgrade(&self.0.limit)
     }
 
     /// The protection domain of its queue pairs and buffers.
@@ -265,15 +297,7 @@ impl Srq {
 
     /// Whether the limit it was armed for was reached since this was asked last.
     pub fn take_limit_event(&self) -> bool {
-        let events = header(&self.0.pool.block)[at::EVENTS].load(Ordering::Acquire);
-        self.0.told.swap(events, Ordering::AcqRel) != events
-    }
-
-    /// The same, of each event once: true as often as there were.
-    pub(crate) fn take_one_limit_event(&self) -> bool {
-        let events = header(&self.0.pool.block)[at::EVENTS].load(Ordering::Acquire);
-        let one_more = |told: u64| (told != events).then(|| told.wrapping_add(1));
-        self.0.told.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_more).is_ok()
+        self.0.limit.take()
     }
 
     /// Gives it up.
@@ -303,16 +327,6 @@ impl Srq {
 
     fn tail(&self) -> MutexGuard<'_, u64> {
         self.0.tail.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// What holds a queue no longer than others do.
-#[derive(Debug)]
-pub(crate) struct WeakSrq(Weak<Inner>);
-
-impl WeakSrq {
-    pub(crate) fn upgrade(&self) -> Option<Srq> {
-        self.0.upgrade().map(Srq)
     }
 }
 

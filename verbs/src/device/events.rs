@@ -14,7 +14,7 @@ use heddle_iwarp::Qpn;
 use serde::{Deserialize, Serialize};
 
 use crate::qp::Qp;
-use crate::srq::{Srq, WeakSrq};
+use crate::srq::{LimitEvents, Srq};
 use crate::waker::{Gathering, Waker};
 
 /// Something that happened to a device.
@@ -62,7 +62,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Queue {
     events: VecDeque<DeviceEvent>,
-    srqs: Vec<WeakSrq>,
+    srqs: Vec<Weak<LimitEvents>>,
     /// Who passes events on, and is woken for that.
     reader: Option<Waker>,
     /// No event follows.
@@ -140,8 +140,8 @@ impl DeviceEvents {
     /// Its limit events come here.
     pub(crate) fn watch_srq(&self, srq: &Srq) {
         let mut queue = self.queue();
-        queue.srqs.retain(|srq| srq.upgrade().is_some());
-        queue.srqs.push(srq.downgrade());
+        queue.srqs.retain(|limit| limit.strong_count() > 0);
+        queue.srqs.push(srq.weak_limit());
     }
 
     pub(crate) fn push(&self, event: DeviceEvent) {
@@ -201,11 +201,11 @@ impl DeviceEvents {
 impl Queue {
     fn take(&mut self) -> Option<DeviceEvent> {
         let reached = || {
-            let mut srqs = self.srqs.iter().filter_map(WeakSrq::upgrade);
-            srqs.find(Srq::take_one_limit_event)
+            let mut limits = self.srqs.iter().filter_map(Weak::upgrade);
+            limits.find(|limit| limit.take_one())
         };
-        let limit = |srq: Srq| DeviceEvent::SrqLimitReached(srq.number());
-        self.events.pop_front().or_else(|| reached().map(limit))
+        let event = |limit: Arc<LimitEvents>| DeviceEvent::SrqLimitReached(limit.number());
+        self.events.pop_front().or_else(|| reached().map(event))
     }
 }
 

@@ -357,7 +357,7 @@ impl Objects {
         let made = Waker::for_process();
         let (waker, fd) = made.map_err(|e| DeviceError::Socket(e.to_string()))?;
         // As many as there are queues at most.
-        self.wakers.retain(|_, waker| waker.upgrade().is_some());
+        self.wakers.retain(|_, waker| !waker.is_gone());
         self.wakers.insert(number, waker.downgrade());
         let weak = waker.downgrade();
         account.linger(held, move || weak.is_gone());
