@@ -1,8 +1,8 @@
 //! The socket: requests out, answers and events in.
 //!
-//! Any thread asks, one at a time writes, and one thread of the link's own reads. It waits for nobody:
-//! answers are handed to whoever asked, events put into queues, and what it tells the server it leaves
-//! for later when somebody else is writing.
+//! Any thread asks, one at a time writes, and one thread of the link's own reads. It waits for nobody, since the server
+//! reads nothing more until this thread has read what it was sent: answers are handed to whoever asked, events put into
+//! queues, and what it tells the server it leaves for later when somebody else is writing or there is no room.
 
 use std::collections::HashMap;
 use std::io;
@@ -283,6 +283,9 @@ impl Link {
             Err(TryLockError::Poisoned(mine)) => mine.into_inner(),
             Err(TryLockError::WouldBlock) => return,
         };
+        if !is_ready(&self.socket, PollFlags::OUT) {
+            return;
+        }
         let count = self.routes().taken.swap();
         if count > 0 {
             *untold = untold.saturating_sub(count);
@@ -334,8 +337,13 @@ fn let_workers_end(server: Option<&OwnedFd>, has_running: impl Fn() -> bool) {
 
 /// Whether a process has not ended.
 fn lives(process: &OwnedFd) -> bool {
-    let mut ended = [PollFd::new(process, PollFlags::IN)];
-    matches!(poll(&mut ended, Some(&Timespec::default())), Ok(0))
+    !is_ready(process, PollFlags::IN)
+}
+
+/// Whether the system says now that a descriptor is readable or writable, or that it has failed.
+fn is_ready(fd: &impl AsFd, wanted: PollFlags) -> bool {
+    let mut fds = [PollFd::new(fd, wanted)];
+    !matches!(poll(&mut fds, Some(&Timespec::default())), Ok(0))
 }
 
 fn is_timeout(e: &io::Error) -> bool {
@@ -343,34 +351,4 @@ fn is_timeout(e: &io::Error) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::process::Command;
-
-    use rustix::process::{Pid, PidfdFlags, pidfd_open};
-
-    use super::*;
-
-    #[test]
-    fn test_workers_of_a_server_that_lives_may_be_off_their_processors_for_long() {
-        let (_theirs, ours) = UnixStream::pair().unwrap();
-        let server = process_of(&ours).unwrap().unwrap();
-        let start = Instant::now();
-        let long = 3 * UNSEEN_WORKERS_END;
-        let_workers_end(Some(&server), || start.elapsed() < long);
-        assert!(start.elapsed() >= long);
-    }
-
-    #[test]
-    fn test_workers_of_a_server_that_has_died_are_not_waited_for() {
-        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        let pid = Pid::from_child(&child);
-        let server = pidfd_open(pid, PidfdFlags::empty()).unwrap();
-        assert!(lives(&server));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(!lives(&server));
-        // They run for ever.
-        let_workers_end(Some(&server), || true);
-        let_workers_end(None, || true);
-    }
-}
+mod tests;

@@ -1,0 +1,59 @@
+use std::io::Write;
+use std::process::Command;
+
+use heddle_cm::ListenerId;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::*;
+use crate::event::EventQueue;
+
+#[test]
+fn test_workers_of_a_server_that_lives_may_be_off_their_processors_for_long() {
+    let (_theirs, ours) = UnixStream::pair().unwrap();
+    let server = process_of(&ours).unwrap().unwrap();
+    let start = Instant::now();
+    let long = 3 * UNSEEN_WORKERS_END;
+    let_workers_end(Some(&server), || start.elapsed() < long);
+    assert!(start.elapsed() >= long);
+}
+
+#[test]
+fn test_workers_of_a_server_that_has_died_are_not_waited_for() {
+    let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+    let pid = Pid::from_child(&child);
+    let server = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+    assert!(lives(&server));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(!lives(&server));
+    // They run for ever.
+    let_workers_end(Some(&server), || true);
+    let_workers_end(None, || true);
+}
+
+/// A server reads nothing while nobody reads what it sends: the socket to it is full, and it goes on sending.
+#[test]
+fn test_events_of_a_server_that_does_not_read_arrive_all_the_same() {
+    let (mut theirs, ours) = UnixStream::pair().unwrap();
+    let mut full = ours.try_clone().unwrap();
+    let link = Link::start(ours).unwrap();
+    let events = EventQueue::new(None);
+    link.routes().listen(1, events.clone());
+    full.set_nonblocking(true).unwrap();
+    while full.write(&[0; 512]).is_ok() {}
+    full.set_nonblocking(false).unwrap();
+
+    let event = Event::Listening { id: ListenerId(1) };
+    let line = serde_json::json!({ "v": VERSION, "event": &event }).to_string();
+    // Each is taken, so there is something to tell the server before the next one.
+    for _ in 0..5 {
+        writeln!(theirs, "{line}").unwrap();
+        let start = Instant::now();
+        while events.poll().is_none() {
+            assert!(start.elapsed() < PATIENCE / 2, "the reading thread waits for its server");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(2 * TELL_TAKEN);
+    }
+    link.shut();
+}
