@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use heddle_socket::descriptor;
+use heddle_verbs::remote::OpenParams;
 use heddle_verbs::{Device, DeviceError, Qp, Qpn};
 use rustix::process::{Resource, getrlimit};
 
@@ -43,7 +44,7 @@ static OPENING: Mutex<()> = Mutex::new(());
 /// its own.
 ///
 /// # Errors
-/// Those of [`Device::open`]. A later call tries again.
+/// Those of [`Device::open_with`]. A later call tries again.
 pub fn device() -> Result<&'static Device, DeviceError> {
     // SAFETY: null, or a leaked box.
     if let Some(device) = unsafe { DEVICE.load(Ordering::Acquire).as_ref() } {
@@ -55,7 +56,9 @@ pub fn device() -> Result<&'static Device, DeviceError> {
     if let Some(device) = unsafe { DEVICE.load(Ordering::Acquire).as_ref() } {
         return Ok(device);
     }
-    Ok(set(Device::open(socket())?))
+    // A program registers memory that it has.
+    let params = OpenParams { memory: 0, ..OpenParams::default() };
+    Ok(set(Device::open_with(socket(), &params)?))
 }
 
 /// Has `device`, of an RNIC that this process runs itself, be the process's: what the program calls reaches it without

@@ -36,7 +36,7 @@ pub use problem::{ConfigError, Problem};
 pub use value::{Accounts, Principal, cidr};
 
 /// Regions of memory of an appliance, and of a private RNIC, whose programs bring many small ones.
-const REGIONS: usize = 256;
+const REGIONS: usize = 4096;
 const PRIVATE_REGIONS: u32 = 16 << 10;
 
 /// The inner port of an appliance: frames as large as those of its other ports may be.

@@ -43,16 +43,17 @@ pub struct Policy {
 }
 
 impl Default for Policy {
-    /// 32 applications and 1,024 descriptors, 256 MiB of memory, 2 TiB of address space, 64 MiB of queues, 16 regions of its own,
-    /// 1,024 connections, 64 listeners, a backlog of 512; any address, any port.
+    /// 32 applications, and 512 MiB for the queues of as many that ask for no other size; 1,024 descriptors, 256 MiB of
+    /// memory, 2 TiB of address space, 256 regions of their own, 1,024 connections, 64 listeners, a backlog of 512; any
+    /// address, any port.
     fn default() -> Policy {
         Policy {
             sessions: 32,
             descriptors: 1024,
             memory: 256 << 20,
             mapped: 2 << 40,
-            queues: 64 << 20,
-            regions: 16,
+            queues: 512 << 20,
+            regions: 256,
             connections: 1024,
             listeners: 64,
             backlog: 512,
@@ -119,6 +120,7 @@ impl Addresses {
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use crate::remote::OpenParams;
 
     #[test]
     fn test_no_application_listens_where_an_address_is_reserved() {
@@ -138,6 +140,14 @@ mod tests {
         }
         let nowhere = Policy { listen: vec![], ..Policy::default() };
         assert!(!nowhere.may_listen(at("10.0.0.1:1")) && nowhere.may_connect(at("10.0.0.1:1")));
+    }
+
+    #[test]
+    fn test_usual_policy_has_room_for_all_its_applications() {
+        let (policy, open) = (Policy::default(), OpenParams::default());
+        assert!(policy.queues >= u64::from(policy.sessions) * open.queues as u64);
+        // A program of libibverbs has a region for each part of its address space with memory of its own in it.
+        assert!(policy.regions >= 8 * policy.sessions);
     }
 
     #[test]
