@@ -678,7 +678,7 @@ impl Qp {
 pub(crate) struct WeakQp(Weak<Inner>);
 
 impl WeakQp {
-    /// The caller may be the last to hold what this returns, and destroys it then: he has no lock that destroying takes.
+    /// The caller may be the last to hold the queue pair, and destroys it then: it must have no lock that this takes.
     pub(crate) fn upgrade(&self) -> Option<Qp> {
         self.0.upgrade().map(Qp)
     }
@@ -687,8 +687,8 @@ impl WeakQp {
         self.0.strong_count() == 0
     }
 
-    /// No worker runs it any more, and none has said so: see [`Qp::lose`]. What [`upgrade`](WeakQp::upgrade) says of
-    /// locks is true here as well.
+    /// No worker runs it any more, and none has said so: see [`Qp::lose`]. The caller may destroy it, as with
+    /// [`upgrade`](WeakQp::upgrade).
     pub(crate) fn lose(&self) {
         if let Some(q) = self.upgrade() {
             q.lose();

@@ -61,7 +61,8 @@ struct Inner {
     _owner: Option<Owner>,
 }
 
-/// The limit events of a queue: apart from it, so that who looks for them is never the last to hold the queue.
+/// The limit events of a queue. A thread that looks for them holds this part alone, so it is never the last to hold the
+/// queue.
 #[derive(Debug)]
 pub(crate) struct LimitEvents {
     number: u32,

@@ -4,8 +4,8 @@ use heddle_base::sync::atomic::{AtomicBool, Ordering};
 
 use heddle_iwarp::Qpn;
 
-/// Part of a queue pair. What follows its connection refers to this and not to the queue pair itself: whoever holds a
-/// queue pair for a moment may be the last to do so, and destroys it then, with whatever locks he has.
+/// Part of a queue pair. A thread that follows its connection holds this part and not the queue pair: it could be the
+/// last to hold that, if only for a moment, and would destroy it with whatever locks it has.
 #[derive(Debug)]
 pub(crate) struct Claim {
     qpn: Qpn,

@@ -17,8 +17,8 @@ const ENDED: usize = 64;
 
 /// Listeners, connections, and what has to hear of the server's end.
 ///
-/// They lie behind a lock that destroying a queue pair takes, so nothing here holds one: not even for a moment, in which
-/// its program might drop all other handles.
+/// Destroying a queue pair takes the lock that they lie behind. So nothing here holds a queue pair, not even for a
+/// moment: its program might drop all other handles meanwhile.
 #[derive(Debug, Default)]
 pub(super) struct Routes {
     listeners: HashMap<u64, EventQueue>,
