@@ -10,6 +10,7 @@
 import os
 import signal
 import subprocess
+import sys
 import time
 
 from .control import Control, process
@@ -98,6 +99,8 @@ class Appliance:
         # For others than the soak: further limits, further tables.
         self.limits, self.more = "", ""
         self.environment = {}
+        # Where heap.c, if it is preloaded, writes down what is allocated.
+        self.heap = None
 
     def config(self, level="info", guest=False, listen=(), more=""):
         """A file; `guest`: the further address is there; `listen`: services beside those always there."""
@@ -143,7 +146,11 @@ class Appliance:
         return Control(self.socket)
 
     def figures(self):
-        return process(self.child.pid)
+        figures = process(self.child.pid)
+        if self.heap:
+            with open(self.heap, "rb") as f:
+                figures["heap"] = int.from_bytes(f.read(8), sys.byteorder) // 1024
+        return figures
 
     def end(self):
         """How it ends when told to."""
