@@ -145,7 +145,7 @@ program_servers() {
         echo "mark $name \$s"
         port=$((port + 1))
     done >"$OUT/$run.sh"
-    cc -Wall -Werror -shared -fPIC -o "$OUT/patience.so" "$ROOT/scripts/siw-guest/patience.c"
+    cc -Wall -Werror -shared -fPIC -o "$OUT/patience.so" "$ROOT/scripts/siw-guest/patience.c" -ldl
     capture_start "$run"
     guest_start guest "$run" "$GUEST_IP" tap0 "$variant" "$mtu" "$OUT/$run.sh"
     port=7400
