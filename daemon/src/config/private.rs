@@ -64,9 +64,10 @@ impl Config {
     }
 }
 
-/// When the worker sleeps: soon, since programs that poll need its processor, and whoever posts wakes it.
+/// When the worker sleeps: soon, since the program that is to see what it has done may need its processor to poll, and
+/// whoever posts wakes it. After 20 µs a round trip between two programs on two processors takes twice as long.
 fn naps() -> Naps {
-    Naps { after: Duration::from_micros(20), ..Naps::default() }
+    Naps { after: Duration::from_micros(5), ..Naps::default() }
 }
 
 /// What the programs of the one user may have: all there is. The host bounds their memory.
