@@ -44,7 +44,7 @@ static OPENING: Mutex<()> = Mutex::new(());
 /// its own.
 ///
 /// # Errors
-/// Those of [`Device::open_with`]. A later call tries again.
+/// The errors of [`Device::open_with`]. A later call tries again.
 pub fn device() -> Result<&'static Device, DeviceError> {
     // SAFETY: null, or a leaked box.
     if let Some(device) = unsafe { DEVICE.load(Ordering::Acquire).as_ref() } {

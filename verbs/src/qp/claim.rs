@@ -1,4 +1,4 @@
-//! Whose a queue pair is: a connection's, or nobody's.
+//! Says whether a connection has a queue pair.
 
 use heddle_base::sync::atomic::{AtomicBool, Ordering};
 
@@ -29,7 +29,7 @@ impl Claim {
         self.qpn
     }
 
-    /// Returns true if nobody had it before.
+    /// Takes it for a connection. Returns true if none had it before.
     pub(super) fn take(&self) -> bool {
         !self.claimed.swap(true, Ordering::AcqRel)
     }
@@ -69,7 +69,7 @@ impl Claim {
         self.failing.load(Ordering::Acquire)
     }
 
-    /// Returns true if nobody has ordered a flush before.
+    /// Notes that the caller orders a flush. Returns true if this is the first order.
     pub(super) fn begin_flush(&self) -> bool {
         !self.flushing.swap(true, Ordering::AcqRel)
     }

@@ -31,7 +31,7 @@ fn test_workers_of_a_server_that_has_died_are_not_waited_for() {
     let_workers_end(None, || true);
 }
 
-/// A server reads nothing while nobody reads what it sends: the socket to it is full, and it goes on sending.
+/// The server here never reads, so the socket to it is full; it goes on sending.
 #[test]
 fn test_events_of_a_server_that_does_not_read_arrive_all_the_same() {
     let (mut theirs, ours) = UnixStream::pair().unwrap();
