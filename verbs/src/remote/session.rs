@@ -5,8 +5,8 @@
 //! [`work`](Session::work) is called as well; at the end [`close`](Session::close), until it is done.
 //! None of them waits, and each does a bounded amount of work:
 //!
-//! - memory is mapped, sealed and populated by another thread ([`closer`]), and never cleared (see
-//!   [`remote`](super));
+//! - memory is mapped, sealed and populated by another thread ([`closer`]; small registrations by this one, where
+//!   all clients are [one user's](Session::populating)), and never cleared (see [`remote`](super));
 //! - a registration for which memory is on its way back is refused as busy, and the client tries again;
 //! - objects of an application that is gone are dropped a few at a time, by `close`.
 //!
@@ -122,6 +122,8 @@ pub struct Session {
     waker: Waker,
     /// Of [`closer`].
     lane: usize,
+    /// Bytes of a registration that is populated without the lane; none at 0.
+    populates: usize,
     /// Where each event that was passed on is to be counted when it is taken, the oldest first.
     untaken: VecDeque<Taken>,
     out: VecDeque<Outgoing>,
@@ -190,6 +192,7 @@ impl Session {
             device_events: None,
             waker,
             lane: closer::MEMORY,
+            populates: 0,
             untaken: VecDeque::new(),
             out: VecDeque::new(),
             jobs: VecDeque::new(),
@@ -271,6 +274,14 @@ impl Session {
     #[must_use]
     pub fn on_lane(self, lane: usize) -> Session {
         Session { lane, ..self }
+    }
+
+    /// Has [`handle`](Session::handle) and [`work`](Session::work) populate registrations of up to `most` bytes
+    /// themselves, and so wait for as long as the client holds its file. For an RNIC all of whose clients are one
+    /// user's: it answers after two wake-ups fewer.
+    #[must_use]
+    pub fn populating(self, most: usize) -> Session {
+        Session { populates: most, ..self }
     }
 
     /// Goes on where memory has been prepared.

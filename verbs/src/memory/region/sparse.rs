@@ -5,9 +5,10 @@
 //! registration are populated, locked and paid for while a [`Hold`] of it lives; no worker reaches any
 //! other, since an STag names only what is registered.
 //!
-//! **Who does it.** Everything that changes the holds of a region runs on one lane of
-//! [`closer`], piece by piece. So a release never overtakes the population of a later hold, and neither the
-//! thread that serves clients nor a worker waits for a page.
+//! **Who does it.** A lane of [`closer`] populates and releases, piece by piece, so neither the thread that
+//! serves clients nor a worker waits for a page. The RNIC of one user alone populates a few pages itself, which
+//! saves two wake-ups. A release unmaps what it counts down under the lock of the holds, so a later hold of the
+//! same pages, on whatever thread, finds them released and populates them, or finds them held.
 //!
 //! **Who pays.** Each page counts once in its owner's account, however many registrations have it. The owner
 //! must have filled the page before, or else a client could register hole after hole, and the RNIC's
@@ -148,7 +149,8 @@ pub(crate) struct Holding {
 }
 
 impl Holding {
-    /// Counts and pays for the pages of `[off, off + len)`. On the thread of `lane`, as all steps.
+    /// Counts and pays for the pages of `[off, off + len)`. The registrations of a client are populated one
+    /// after the other: what another hold has is taken for populated. Thread `lane` releases them.
     ///
     /// # Errors
     /// [`HoldError`]; nothing is held then.
@@ -200,6 +202,13 @@ impl Holding {
         Ok(self.todo.is_empty())
     }
 
+    /// Gives up at once what it counts, so that no later hold takes a page for populated that this one has not
+    /// populated.
+    pub(crate) fn abandon(mut self) {
+        let pages = core::mem::take(&mut self.hold.pages);
+        release(&self.hold.region, &pages);
+    }
+
     /// What holds the pages, once [`step`](Holding::step) has said that they are there.
     pub(crate) fn finish(self) -> Hold {
         self.hold
@@ -216,10 +225,19 @@ impl Drop for Hold {
     }
 }
 
-/// On the lane.
 fn release(region: &Region, pages: &Range<usize>) {
+    let mut rest = pages.clone();
+    while !rest.is_empty() {
+        let piece = rest.start..rest.end.min(rest.start + PIECE);
+        rest.start = piece.end;
+        release_piece(region, &piece);
+    }
+}
+
+fn release_piece(region: &Region, pages: &Range<usize>) {
     let Some(sparse) = &region.sparse else { return };
-    let gone = sparse.holds().pages.remove(pages);
+    let mut holds = sparse.holds();
+    let gone = holds.pages.remove(pages);
     for part in &gone {
         // SAFETY: whole pages of our mapping of a file, which keeps what is in them; the mapping finds them
         // again at the next touch. Nothing refers to what no registration holds.
@@ -232,7 +250,7 @@ fn release(region: &Region, pages: &Range<usize>) {
         let _ = dropped;
     }
     let bytes: usize = gone.iter().map(ExactSizeIterator::len).sum();
-    if let Some(paid) = &mut sparse.holds().paid {
+    if let Some(paid) = &mut holds.paid {
         paid.give(bytes as u64);
     }
 }

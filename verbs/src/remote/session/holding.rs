@@ -1,6 +1,7 @@
 //! Pages of a client's sparse region, on their way to be populated.
 //!
-//! As [`preparing`](super::preparing): a lane of [`closer`] does it, piece by piece.
+//! As [`preparing`](super::preparing): a lane of [`closer`] does it, piece by piece. Where a session
+//! [may wait itself](super::Session::populating), it does the small ones.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,6 +17,28 @@ pub(super) struct Populating {
 }
 
 impl Populating {
+    /// Holds `[off, off + len)` of `region` on `account` at once; `lane` will release it.
+    pub(super) fn at_once(
+        region: Arc<Region>,
+        range: (usize, usize),
+        account: &Arc<Account>,
+        lane: usize,
+    ) -> Populating {
+        let held = Holding::start(region, range, account, lane).and_then(|mut holding| {
+            loop {
+                match holding.step() {
+                    Ok(false) => {}
+                    Ok(true) => return Ok(holding.finish()),
+                    Err(e) => {
+                        holding.abandon();
+                        return Err(e);
+                    }
+                }
+            }
+        });
+        Populating { done: Arc::new(Mutex::new(Some(held))) }
+    }
+
     /// Has `lane` hold `[off, off + len)` of `region` on `account`, and wakes `waker` when it does, or cannot.
     pub(super) fn start(
         region: Arc<Region>,
@@ -61,9 +84,7 @@ impl Work {
             Ok(false) => return closer::run(self.lane, move || self.go_on()),
             Ok(true) => Ok(self.holding.finish()),
             Err(e) => {
-                // Gives up what it counts before the session can start the next one, which would take pages
-                // of this one for populated.
-                drop(self.holding);
+                self.holding.abandon();
                 Err(e)
             }
         };

@@ -151,9 +151,12 @@ impl Session {
         };
         if populating.is_none() {
             let range = (args.off, args.len);
-            let (account, waker) = (self.account.clone(), self.waker.clone());
-            let started = Populating::start(region.clone(), range, account, self.lane, waker);
-            *populating = Some(started);
+            let (region, account) = (region.clone(), self.account.clone());
+            *populating = Some(if args.len <= self.populates {
+                Populating::at_once(region, range, &account, self.lane)
+            } else {
+                Populating::start(region, range, account, self.lane, self.waker.clone())
+            });
         }
     }
 

@@ -317,3 +317,72 @@ fn test_registrations_that_wait_are_answered_in_order_and_end_with_their_session
     let worker = Worker::new(&hub);
     worker.settle(|| account.is_idle() && hub.registry().mrs().is_empty());
 }
+
+/// Also right after a large one that fails on the lane, and while the lane releases what was deregistered.
+#[test]
+fn test_session_that_may_wait_answers_small_registrations_itself() {
+    let (hub, _plane) = hub();
+    let account = raw::account(&policy());
+    let mut raw = Raw::sharing(&hub, policy(), account.clone());
+    raw.session = raw.session.populating(8 * PAGE);
+    raw.bring_files(1 << 20, 1 << 20);
+    let opened = raw.ask("device-open", r#"{"memory":1048576,"queues":1048576,"name":"x"}"#).0;
+    assert_eq!(opened.error, None);
+    let worker = Worker::new(&hub);
+    let region = Region::sparse(1 << 36).unwrap();
+    fill(&region, 0..16, 1);
+    let pd = id(raw.ask("create-pd", "null").0, "pd");
+    let name = add(&mut raw, &region);
+    let answer = |raw: &mut Raw, off: usize, len: usize| {
+        let line = format!(
+            r#"{{"v":1,"id":7,"op":"register-mr","args":{{"pd":{pd},"region":{name},"off":{off},"len":{len},"access":2,"to":0,"qp":null}}}}"#
+        );
+        raw.session.handle(line.as_bytes(), &mut raw.inbox);
+        let at_once = !raw.session.is_preparing();
+        raw.work();
+        let out = raw.session.poll_transmit().unwrap();
+        (at_once, serde_json::from_slice::<Answer>(&out.bytes).unwrap())
+    };
+    // The lane is busy until it hears from here.
+    let (go_on, held) = std::sync::mpsc::channel::<()>();
+    crate::closer::run(crate::closer::MEMORY, move || {
+        let _ = held.recv();
+    });
+    let opener = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(20));
+        drop(go_on);
+    });
+    let (at_once, refused) = answer(&mut raw, 0, 20 * PAGE);
+    assert!(!at_once && refused.error.is_some(), "a large one, with holes");
+    opener.join().unwrap();
+    for round in 0..2000 {
+        let (at_once, refused) = answer(&mut raw, 16 * PAGE, PAGE);
+        assert!(at_once && refused.error.is_some(), "a hole is registered, round {round}");
+        let (_, large) = answer(&mut raw, 8 * PAGE, 9 * PAGE);
+        assert!(large.error.is_some(), "a hole is registered, round {round}");
+        let (at_once, small) = answer(&mut raw, 9 * PAGE, 8 * PAGE);
+        assert!(at_once && small.error.is_some(), "a hole is registered, round {round}");
+    }
+    for round in 0..2000 {
+        let (at_once, registered) = answer(&mut raw, PAGE, 8 * PAGE);
+        assert!(at_once);
+        let stag =
+            Stag(u32::try_from(registered.ok.as_ref().unwrap()["stag"].as_u64().unwrap()).unwrap());
+        let mr = id(registered, "id");
+        let pd = Pd(u32::try_from(pd).unwrap());
+        for page in 0..8 {
+            let range = worker.range(pd, stag, page * PAGE as u64, 1).unwrap();
+            let at = worker.0.ptr(range).unwrap();
+            assert!(is_mapped(at), "a worker would take a page fault, round {round}");
+        }
+        raw.session.handle(
+            format!(r#"{{"v":1,"id":8,"op":"destroy-mr","args":{{"id":{mr}}}}}"#).as_bytes(),
+            &mut raw.inbox,
+        );
+        raw.session.poll_transmit().unwrap();
+        worker.0.quiescent();
+        hub.registry().reclaim();
+    }
+    while !raw.session.close() {}
+    worker.settle(|| account.is_idle());
+}
