@@ -16,11 +16,15 @@ PRELOAD = "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so"
 
 @dataclasses.dataclass
 class Run:
-    """One run of a case: its room, its folder, and the port that it may use."""
+    """One run of a case: its room, its folder, and the port that it may use. `host` is the RNIC's address."""
 
     room: typing.Any
     place: typing.Any
     port: int
+
+    @property
+    def host(self):
+        return self.room.host
 
     def text(self, name):
         return (self.place / name).read_text(errors="replace")
@@ -48,6 +52,8 @@ class Case:
     quick: int = 1
     # Whether it can run beside others: not a program whose port is fixed.
     mixes: bool = True
+    # Whether it can run on an appliance: not a program that looks for 127.0.0.1 there.
+    anywhere: bool = True
     # The folders of the programs of examples/libibverbs that it runs.
     examples: tuple = ()
 
@@ -78,15 +84,15 @@ def both(*checks):
 
 def rping(name, *options, **more):
     return Case(f"rping{name}", runs=100, check=more.pop("check", None),
-                server=lambda r: ["rping", "-s", "-a", HOST, "-p", str(r.port), *options],
-                client=lambda r: ["rping", "-c", "-a", HOST, "-p", str(r.port), *options], **more)
+                server=lambda r: ["rping", "-s", "-a", r.host, "-p", str(r.port), *options],
+                client=lambda r: ["rping", "-c", "-a", r.host, "-p", str(r.port), *options], **more)
 
 
 def pair(name, program, server=(), client=(), check=silent, runs=100, port="-p", host="-s", **more):
     """A program of rdmacm-utils that is both server and client."""
     return Case(name, runs=runs, check=check, **more,
                 server=lambda r: [program, port, str(r.port), *server],
-                client=lambda r: [program, port, str(r.port), host, HOST, *client])
+                client=lambda r: [program, port, str(r.port), host, r.host, *client])
 
 
 def perftest(name, program, *options, quick=1):
@@ -98,7 +104,7 @@ def perftest(name, program, *options, quick=1):
         return None if all(float(row[3]) > 0 or float(row[2]) > 0 for row in rows) else f"a row of nothing: {rows}"
     return Case(f"{program}{name}", check=check, quick=quick,
                 server=lambda r: [program, "-R", "-p", str(r.port), *options],
-                client=lambda r: [program, "-R", "-p", str(r.port), *options, HOST])
+                client=lambda r: [program, "-R", "-p", str(r.port), *options, r.host])
 
 
 def make_file(run):
@@ -127,7 +133,7 @@ def own_script(name):
 
 def migration(name, *options, quick=1):
     """QEMU's live migration. A script starts the QEMUs and compares the guest's memory."""
-    return Case(f"qemu-migrate{name}", runs=20, quick=quick, prepare=own_script("migrate.py"),
+    return Case(f"qemu-migrate{name}", runs=20, quick=quick, prepare=own_script("migrate.py"), anywhere=False,
                 client=lambda r: ["sh", "-c", f"cd {r.place} && exec python3 migrate.py {r.port} {' '.join(options)}"])
 
 
@@ -152,7 +158,7 @@ iscsi-perf -i iqn.client -t 1 -m 16 -b 64 iser://$portal/iqn.heddle/1
 def iser(run, command):
     """A shell's command line in the run's folder, with what tgtd and its clients have to know."""
     control = run.room.home / f"tgtd-{run.port}"
-    return ["sh", "-c", f"cd {run.place} && export TGT_IPC_SOCKET={control} portal={HOST}:{run.port}; {command}"]
+    return ["sh", "-c", f"cd {run.place} && export TGT_IPC_SOCKET={control} portal={run.host}:{run.port}; {command}"]
 
 
 def make_disk(mib):
@@ -215,14 +221,14 @@ def mirror(server, client):
     return Case(f"mirror-{server}-{client}", examples=(server, client), quick=0,
                 check=says("client.log", r"^10 rounds of 300000 octets came back mirrored$"),
                 server=lambda r: [example(r, server), "server", str(r.port)],
-                client=lambda r: [example(r, client), "client", HOST, str(r.port)])
+                client=lambda r: [example(r, client), "client", r.host, str(r.port)])
 
 
 ALL = [
     Case("ibv_devices", client=lambda r: ["ibv_devices"], check=says("client.log", r"^\s+heddle0\s+[0-9a-f]{16}$")),
     Case("ibv_devinfo", client=lambda r: ["ibv_devinfo", "-v"],
          check=says("client.log", r"transport:\s+iWARP", r"state:\s+PORT_ACTIVE", r"link_layer:\s+Ethernet",
-                    r"GID\[ *0\]:\s+(0000:){5}ffff:c633:6401", r"GID\[ *1\]:\s+(0000:){5}ffff:7f00:0001")),
+                    r"GID\[ *0\]:\s+(0000:){5}ffff:c633:6401", r"GID\[ *1\]:\s+(0000:){5}ffff:7f00:0001"), anywhere=False),
     rping("", "-C", "10", "-V"),
     rping("-large", "-C", "100", "-V", "-S", "20000"),
     rping("-verbose", "-C", "5", "-v", "-V", check=says("client.log", r"ping data: rdma-ping-4")),
@@ -232,7 +238,7 @@ ALL = [
     pair("ucmatose-migrate", "ucmatose", ("-m",), ("-m",), check=says("client.log", r"return status 0")),
     *[Case(f"rdma_{kind}client", runs=100, check=both(says("client.log", r"end 0"), says("server.log", r"end 0")),
            server=lambda r, kind=kind: [f"rdma_{kind}server", "-p", str(r.port)],
-           client=lambda r, kind=kind: [f"rdma_{kind}client", "-s", HOST, "-p", str(r.port)])
+           client=lambda r, kind=kind: [f"rdma_{kind}client", "-s", r.host, "-p", str(r.port)])
       for kind in ("", "x")],
     # Its server goes on for ever.
     pair("cmtime", "cmtime", ("-c", "50"), ("-c", "50"), check=says("client.log", r"^connect\s"), server_ends=False),
@@ -248,7 +254,7 @@ ALL = [
       for size in (64, 65536, 1 << 20)],
     Case("rcopy", runs=100, prepare=make_file, check=same_file, server_ends=False,
          server=lambda r: ["rcopy", "-p", str(r.port)],
-         client=lambda r: ["rcopy", str(r.place / "from"), f"{HOST}:{r.place / 'to'}", "-p", str(r.port)]),
+         client=lambda r: ["rcopy", str(r.place / "from"), f"{r.host}:{r.place / 'to'}", "-p", str(r.port)]),
     *[perftest(name, program, *options, quick=int(name != "-all" or program == "ib_write_bw"))
       for program in ("ib_write_bw", "ib_read_bw", "ib_send_bw")
       for name, options in (("", ()), ("-all", ("-a", "-n", "100")), ("-16", ("-q", "16", "-n", "1000")),
@@ -266,21 +272,21 @@ ALL = [
       for name, options in (("", ()), ("-swap", ("-A", "CMP_AND_SWAP")))],
     # OpenBSD's asks for an option that rsockets do not know (SO_REUSEPORT), and accepts by a call that librspreload
     # does not lead there (accept4).
-    sockets("nc", lambda r: ["sh", "-c", f"nc.traditional -l -s {HOST} -p {r.port} > {r.place}/to"],
-            lambda r: ["sh", "-c", f"nc.traditional -q 0 {HOST} {r.port} < {r.place}/from"],
+    sockets("nc", lambda r: ["sh", "-c", f"nc.traditional -l -s {r.host} -p {r.port} > {r.place}/to"],
+            lambda r: ["sh", "-c", f"nc.traditional -q 0 {r.host} {r.port} < {r.place}/from"],
             prepare=make_file, check=same_file),
-    sockets("iperf", lambda r: ["iperf", "-s", "-B", HOST, "-p", str(r.port)],
-            lambda r: ["iperf", "-c", HOST, "-p", str(r.port), "-t", "1"], check=says("client.log", r"bits/sec"),
+    sockets("iperf", lambda r: ["iperf", "-s", "-B", r.host, "-p", str(r.port)],
+            lambda r: ["iperf", "-c", r.host, "-p", str(r.port), "-t", "1"], check=says("client.log", r"bits/sec"),
             server_ends=False),
     Case("qperf", server=lambda r: ["qperf"], server_ends=False, mixes=False, listens=lambda r: tcp(r, 19765),
-         client=lambda r: ["qperf", "-t", "1", "-cm1", HOST, "rc_bw", "rc_bi_bw", "rc_lat", "rc_rdma_write_bw",
+         client=lambda r: ["qperf", "-t", "1", "-cm1", r.host, "rc_bw", "rc_bi_bw", "rc_lat", "rc_rdma_write_bw",
                            "rc_rdma_write_lat", "rc_rdma_read_bw", "rc_rdma_read_lat", "rc_rdma_write_poll_lat", "rc_compare_swap_mr",
                            "rc_fetch_add_mr", "ver_rc_compare_swap", "ver_rc_fetch_add"],
          check=says("client.log", r"^ver_rc_fetch_add:\n +msg_rate")),
     # The one that writes is the client, whatever verb it has.
     *[Case(f"fio-{verb}", check=says("client.log", r"err= 0:"),
            server=lambda r: ["fio", *job(r), "--rw=read"],
-           client=lambda r, verb=verb: ["fio", *job(r), f"--hostname={HOST}", f"--verb={verb}",
+           client=lambda r, verb=verb: ["fio", *job(r), f"--hostname={r.host}", f"--verb={verb}",
                                         "--rw=write"])
       for verb in ("write", "read", "send")],
     Case("fi_info", client=lambda r: ["fi_info", "-p", "verbs"],
@@ -288,7 +294,7 @@ ALL = [
     pingpong("msg", "-e", "msg"),
     pingpong("rxm", "-e", "rdm"),
     pingpong("tagged", "-e", "rdm", "-m", "tagged"),
-    Case("pyverbs", runs=20, prepare=copy_suite, check=all_pass,
+    Case("pyverbs", runs=20, prepare=copy_suite, check=all_pass, anywhere=False,
          client=lambda r: ["/usr/bin/python3", str(r.place / SUITE.name), "--port", str(r.port)]),
     *[mirror(server, client) for server in ("rust", "go") for client in ("rust", "go")],
     Case("openmpi", examples=("mpi",), quick=0, check=says("client.log", r"^4 ranks exchanged 60 messages each$"),
