@@ -457,13 +457,14 @@ impl Checker<'_> {
                 max_mrs: self.number(&f.registrations, 0..=most, usual.limits.max_mrs),
                 ..usual.limits
             };
+            let regions = self.number(&f.regions, 0..=most, usual.regions);
             let policy = Policy {
                 sessions: self.number(&f.sessions, 0..=4096, usual.sessions),
                 descriptors: self.number(&f.descriptors, 0..=most, usual.descriptors),
                 memory: mib(self, &f.memory, usual.memory),
-                mapped: usual.mapped,
+                mapped: Policy::mapped_for(regions),
                 queues: mib(self, &f.queues, usual.queues),
-                regions: self.number(&f.regions, 0..=most, usual.regions),
+                regions,
                 connections: self.number(&f.connections, 0..=most, usual.connections),
                 listeners: self.number(&f.listeners, 0..=most, usual.listeners),
                 backlog: self.number(&f.backlog, 1..=4096, usual.backlog),

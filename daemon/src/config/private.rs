@@ -77,6 +77,7 @@ pub(super) fn policy(limits: &Limits) -> Policy {
         sessions: SESSIONS,
         descriptors: u32::MAX,
         memory: 1 << 46,
+        mapped: Policy::mapped_for(super::PRIVATE_REGIONS),
         queues: 1 << 40,
         regions: super::PRIVATE_REGIONS,
         connections: u32::try_from(2 * limits.connections).unwrap_or(u32::MAX),

@@ -202,6 +202,18 @@ timeout = "250ms"
 }
 
 #[test]
+fn test_regions_of_clients_have_the_address_space_that_they_may_take() {
+    let rule = parse(&format!("{LEAST}[[client]]\nwho = \"any\"\nregions = 1000"));
+    let window = 16 << 30;
+    assert_eq!(rule.clients[0].policy.mapped, 1000 * window);
+    let (grace, log) =
+        (Duration::from_secs(1), Log { level: LevelFilter::OFF, format: LogFormat::Text });
+    let private = Config::private("/tmp/x", Private { grace }, log).usual_policy();
+    // Three windows for each program.
+    assert!(private.mapped >= 3 * u64::from(private.sessions) * window, "{private:?}");
+}
+
+#[test]
 fn test_limits_on_peers_are_between_a_second_and_a_day() {
     let tcp = ["user-timeout", "zero-window", "close-stall", "close-limit"].map(|k| ("tcp", k));
     for (table, key) in tcp.into_iter().chain([("mpa", "fpdu-stall")]) {

@@ -44,16 +44,16 @@ pub struct Policy {
 
 impl Default for Policy {
     /// 32 applications, and 512 MiB for the queues of as many that ask for no other size; 1,024 descriptors, 256 MiB of
-    /// memory, 2 TiB of address space, 256 regions of their own, 1,024 connections, 64 listeners, a backlog of 512; any
+    /// memory, 4 TiB of address space, 256 regions of their own, 1,024 connections, 64 listeners, a backlog of 512; any
     /// address, any port.
     fn default() -> Policy {
         Policy {
             sessions: 32,
             descriptors: 1024,
             memory: 256 << 20,
-            mapped: 2 << 40,
+            mapped: Policy::mapped_for(REGIONS),
             queues: 512 << 20,
-            regions: 256,
+            regions: REGIONS,
             connections: 1024,
             listeners: 64,
             backlog: 512,
@@ -65,7 +65,16 @@ impl Default for Policy {
     }
 }
 
+/// Regions of their own that applications may have, if nothing else is said.
+const REGIONS: u32 = 256;
+
 impl Policy {
+    /// Bytes of [`mapped`](Policy::mapped) with which that many regions can be sparse ones of libibverbs, which are 16 GiB
+    /// each: at most all addresses that the RNIC's process has.
+    pub fn mapped_for(regions: u32) -> u64 {
+        (u64::from(regions) << 34).min(1 << 47)
+    }
+
     /// Whether an application may listen at `at`. A listener at all addresses takes what comes where no
     /// other listens, so a reserved port is reserved for it at every address.
     pub fn may_listen(&self, at: SocketAddr) -> bool {
@@ -148,6 +157,7 @@ mod tests {
         assert!(policy.queues >= u64::from(policy.sessions) * open.queues as u64);
         // A program of libibverbs has a region for each part of its address space with memory of its own in it.
         assert!(policy.regions >= 8 * policy.sessions);
+        assert!(policy.mapped >= 16 * (1 << 30) * u64::from(policy.regions));
     }
 
     #[test]
