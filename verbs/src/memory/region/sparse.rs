@@ -7,8 +7,8 @@
 //!
 //! **Who does it.** A lane of [`closer`] populates and releases, piece by piece, so neither the thread that
 //! serves clients nor a worker waits for a page. The RNIC of one user alone populates a few pages itself, which
-//! saves two wake-ups. A release unmaps what it counts down under the lock of the holds, so a later hold of the
-//! same pages, on whatever thread, finds them released and populates them, or finds them held.
+//! saves two wake-ups. A release unmaps what it counts down, where that is locked, under the lock of the holds: a
+//! later hold of the same pages, on whatever thread, finds them released and populates them, or finds them held.
 //!
 //! **Who pays.** Each page counts once in its owner's account, however many registrations have it. The owner
 //! must have filled the page before, or else a client could register hole after hole, and the RNIC's
@@ -38,6 +38,9 @@ const DONTNEED_LOCKED: libc::c_int = 24;
 pub(super) struct Sparse {
     /// The file of a client: where it has pages.
     file: Option<OwnedFd>,
+    /// Its pages are locked as soon as they are mapped. Those that are not locked stay mapped when nothing holds them
+    /// any more: that costs the system nothing, and the next hold is quick.
+    is_locked: bool,
     holds: Mutex<Holds>,
 }
 
@@ -97,14 +100,17 @@ impl Region {
         let base = map(fd, bytes).map_err(no_memory)?;
         let client = Some(Client { watch: Watch::new(base.as_ptr(), bytes) });
         let backing = Backing::Mapped { bytes, fd: None, client };
-        let sparse = Sparse { file: Some(file::reopen(fd)?), holds: Mutex::default() };
-        let region = Region { base, len, page: PAGE, backing, sparse: Some(sparse) };
+        let sparse = Sparse { file: Some(file::reopen(fd)?), ..Sparse::default() };
+        let mut region = Region { base, len, page: PAGE, backing, sparse: Some(sparse) };
         file::seal(fd, len, PAGE)?;
         // One lock for the whole mapping, which each page meets when it is populated. A lock for each
         // registration would split the mapping, and a client could use up the mappings that the kernel
         // allows this process. Beyond RLIMIT_MEMLOCK this fails, and the pages are only there.
         // SAFETY: whole pages of our mapping, which keep what is in them.
-        unsafe { libc::mlock2(base.as_ptr().cast(), bytes, libc::MLOCK_ONFAULT) };
+        let locked = unsafe { libc::mlock2(base.as_ptr().cast(), bytes, libc::MLOCK_ONFAULT) };
+        if let Some(sparse) = &mut region.sparse {
+            sparse.is_locked = locked == 0;
+        }
         Ok(region)
     }
 
@@ -116,6 +122,12 @@ impl Region {
     /// Bytes that holds have, each counted once; of a region that is not sparse, all.
     pub(crate) fn held(&self) -> usize {
         self.sparse.as_ref().map_or(self.len, |s| s.holds().pages.covered())
+    }
+
+    /// Whether pages that nothing holds are locked no more, and so not mapped.
+    #[cfg(test)]
+    pub(crate) fn is_locked(&self) -> bool {
+        self.sparse.as_ref().is_some_and(|s| s.is_locked)
     }
 
     /// Whether its pages are there only while they are held.
@@ -238,7 +250,7 @@ fn release_piece(region: &Region, pages: &Range<usize>) {
     let Some(sparse) = &region.sparse else { return };
     let mut holds = sparse.holds();
     let gone = holds.pages.remove(pages);
-    for part in &gone {
+    for part in gone.iter().filter(|_| sparse.is_locked) {
         // SAFETY: whole pages of our mapping of a file, which keeps what is in them; the mapping finds them
         // again at the next touch. Nothing refers to what no registration holds.
         let dropped = unsafe {
