@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -35,6 +35,9 @@ use crate::waker::Waker;
 
 /// How long a server may take to answer, and to read. One that takes longer is as good as gone.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a caller gives way to other threads, rather than sleep, until its answer is there.
+const SOON: Duration = Duration::from_micros(200);
 
 /// How long the workers of a server that has ended a session may take to end its queue pairs: of one whose process is
 /// known to live, and of another.
@@ -191,15 +194,15 @@ impl Link {
         if sent.is_err() {
             self.shut();
         }
-        match answered.recv_timeout(PATIENCE) {
-            Ok(Ok((value, fds))) => {
+        match wait_for(&answered) {
+            Some(Ok((value, fds))) => {
                 let answer = serde_json::from_value(value);
                 let answer = answer.map_err(|e| DeviceError::Socket(e.to_string()))?;
                 Ok((answer, fds))
             }
-            Ok(Err(fault)) if fault.kind == FaultKind::Failed => Err(DeviceError::Gone),
-            Ok(Err(fault)) => Err(DeviceError::Refused(fault)),
-            Err(_) => {
+            Some(Err(fault)) if fault.kind == FaultKind::Failed => Err(DeviceError::Gone),
+            Some(Err(fault)) => Err(DeviceError::Refused(fault)),
+            None => {
                 // Nobody knows whether it was done.
                 self.shut();
                 Err(DeviceError::Gone)
@@ -230,11 +233,13 @@ impl Link {
         let mut inbox = Inbox::new(MAX_ANSWER);
         // Events that were handed out and of which the server has not heard that they were taken.
         let mut untold = 0u64;
+        let mut until = None;
         loop {
-            let until = if untold > 0 { Some(TELL_TAKEN) } else { None };
-            if self.socket.set_read_timeout(until).is_err() {
+            let wanted = if untold > 0 { Some(TELL_TAKEN) } else { None };
+            if wanted != until && self.socket.set_read_timeout(wanted).is_err() {
                 return;
             }
+            until = wanted;
             match receive(self.socket.as_fd(), &mut inbox) {
                 Ok(Received::Octets(_)) => {}
                 Ok(Received::End) => return,
@@ -257,7 +262,10 @@ impl Link {
                     }
                 }
             }
-            self.tell_taken(&mut untold);
+            // A caller may be about to write.
+            if untold > 0 {
+                self.tell_taken(&mut untold);
+            }
         }
     }
 
@@ -313,6 +321,19 @@ impl Link {
         self.routes().end();
         // Whoever waits for an answer finds that there is nobody to give it.
         drop(waiting);
+    }
+}
+
+/// An answer, if it comes within [`PATIENCE`]. Most come soon, and a thread that sleeps then wakes late.
+fn wait_for<T>(answered: &Receiver<T>) -> Option<T> {
+    let start = Instant::now();
+    loop {
+        match answered.try_recv() {
+            Ok(answer) => return Some(answer),
+            Err(TryRecvError::Disconnected) => return None,
+            Err(TryRecvError::Empty) if start.elapsed() < SOON => std::thread::yield_now(),
+            Err(TryRecvError::Empty) => return answered.recv_timeout(PATIENCE).ok(),
+        }
     }
 }
 

@@ -57,3 +57,25 @@ fn test_events_of_a_server_that_does_not_read_arrive_all_the_same() {
     }
     link.shut();
 }
+
+#[test]
+fn test_answer_arrives_whether_it_is_waited_for_awake_or_asleep() {
+    for late in [Duration::ZERO, SOON / 2, 20 * SOON] {
+        let (answer, answered) = sync_channel(1);
+        let server = std::thread::spawn(move || {
+            std::thread::sleep(late);
+            answer.send(7).unwrap();
+        });
+        assert_eq!(wait_for(&answered), Some(7));
+        server.join().unwrap();
+        let (answer, answered) = sync_channel::<u32>(1);
+        let server = std::thread::spawn(move || {
+            std::thread::sleep(late);
+            drop(answer);
+        });
+        let start = Instant::now();
+        assert_eq!(wait_for(&answered), None);
+        assert!(start.elapsed() < PATIENCE / 2, "nobody is left who could answer");
+        server.join().unwrap();
+    }
+}
