@@ -21,6 +21,7 @@
 //! | `uffd`, `segv` | the two guards |
 //! | `own`, `sys` | memory and system calls that meet no guard |
 //! | `fork` | a child's own copy of the pages |
+//! | `files` | pages that the program shares with others, which stay as they are |
 //!
 
 use std::ops::Range;
@@ -31,6 +32,7 @@ use std::time::{Duration, Instant};
 use heddle_verbs::Region;
 
 mod convert;
+mod files;
 mod fork;
 mod maps;
 mod own;
@@ -76,7 +78,7 @@ pub const LOG: &str = "HEDDLE_LOG";
 pub struct Shared {
     region: Arc<Region>,
     offset: usize,
-    /// Addresses.
+    /// Addresses; of memory that others share nothing is given back.
     pages: Range<usize>,
     is_writable: bool,
     /// Forks before it was made. A child has its own copy of the pages, which are not shared.
@@ -116,9 +118,9 @@ impl Drop for Shared {
 /// that writes there in that moment can fail with EFAULT.
 ///
 /// # Errors
-/// An error number: EINVAL for no bytes, EFAULT where nothing is mapped or may be read, EOPNOTSUPP for memory
-/// that other processes may map and for code, ENOMEM.
-pub fn share(addr: usize, len: usize) -> Result<Shared, i32> {
+/// An error number: EINVAL for no bytes, EFAULT where nothing is mapped or may be read, EOPNOTSUPP for code, and for
+/// memory that other processes may map unless the RNIC `takes_files` and can be given its file; ENOMEM.
+pub fn share(addr: usize, len: usize, takes_files: bool) -> Result<Shared, i32> {
     let pages =
         window::pages(addr, len).ok_or(if len == 0 { libc::EINVAL } else { libc::EFAULT })?;
     fork::prepare_once();
@@ -128,6 +130,17 @@ pub fn share(addr: usize, len: usize) -> Result<Shared, i32> {
             let window = &state.windows[window];
             let (region, offset) = (window.region.clone(), window.offset(addr));
             Ok(Shared { region, offset, pages, is_writable, forks: state.forks })
+        }
+        Err(Refusal { is_shared: true, .. }) if takes_files => {
+            let forks = state.forks;
+            drop(state);
+            let found = files::share(&pages);
+            let files::Part { region, offset, is_writable } = found.map_err(|refusal| {
+                log(&format!("cannot share {len} bytes at {addr:#x}: {}", refusal.why));
+                refusal.errno
+            })?;
+            let offset = offset + (addr - pages.start);
+            Ok(Shared { region, offset, pages, is_writable, forks })
         }
         Err(refusal) => {
             drop(state);
@@ -171,11 +184,13 @@ pub fn renew() {
 struct Refusal {
     errno: i32,
     why: String,
+    /// Other processes may map it.
+    is_shared: bool,
 }
 
 impl Refusal {
     fn new(errno: i32, why: impl Into<String>) -> Refusal {
-        Refusal { errno, why: why.into() }
+        Refusal { errno, why: why.into(), is_shared: false }
     }
 }
 
@@ -259,8 +274,12 @@ impl State {
     /// of them. When it fails everything is as it was.
     fn share(&mut self, pages: &Range<usize>) -> Result<(usize, Range<usize>, bool), Refusal> {
         let own = own::own().ok_or_else(|| Refusal::new(libc::ENOMEM, "no memory"))?;
+        let known = self.windows.len();
         let at = self.window_of(pages)?;
-        let (parts, is_writable) = self.windows[at].parts(pages)?;
+        let (parts, is_writable) = self.windows[at].parts(pages).inspect_err(|_| {
+            // A window that was made for these pages alone.
+            self.windows.truncate(known);
+        })?;
         self.open_uffd();
         let mut done: Vec<Range<usize>> = Vec::new();
         for part in &parts {
@@ -434,7 +453,8 @@ impl Window {
                 Owner::Window => {}
                 Owner::Shared => {
                     let why = "is shared with other processes, or may be (MAP_SHARED)";
-                    return refuse(libc::EOPNOTSUPP, here.start, why);
+                    let refused = refuse(libc::EOPNOTSUPP, here.start, why);
+                    return refused.map_err(|refusal| Refusal { is_shared: true, ..refusal });
                 }
                 Owner::Private if mapping.protection & libc::PROT_EXEC != 0 => {
                     return refuse(

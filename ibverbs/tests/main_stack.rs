@@ -20,11 +20,11 @@ fn main() {
     let bytes = [5u8; 4096];
     // Before a shared page splits what has the name.
     let lowest = lowest();
-    let shared = share(bytes.as_ptr().expose_provenance(), bytes.len());
+    let shared = share(bytes.as_ptr().expose_provenance(), bytes.len(), false);
     let shared = shared.expect("a part of the stack is shared");
     assert_eq!(shared.region().load(shared.offset() + 9), Ok(5));
     // The stack grows down from the lowest page, also where that one is shared.
-    let lowest = share(lowest, 1).expect("the lowest page of the stack is shared");
+    let lowest = share(lowest, 1, false).expect("the lowest page of the stack is shared");
     assert_eq!(deep(1000), 1001, "4 MB of stack");
     drop((shared, lowest));
     assert_eq!(deep(1000), 1001);

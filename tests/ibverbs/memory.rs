@@ -155,7 +155,7 @@ impl Rnic {
 const BOTH: Access = Access::REMOTE_WRITE.with(Access::REMOTE_READ);
 
 fn register(device: &Device, pd: Pd, at: usize, len: usize) -> (Mr, Shared) {
-    let shared = share(at, len).unwrap();
+    let shared = share(at, len, false).unwrap();
     let range = (shared.offset(), len);
     let mr = device.register_mr(pd, shared.region(), range, at as u64, BOTH).unwrap();
     (mr, shared)
@@ -228,7 +228,7 @@ fn test_memory_is_registered_with_another_device_when_the_first_has_gone() {
     let pd = device.alloc_pd().unwrap();
     let (next, also) = register(&device, pd, area.at + PAGE, 2 * PAGE);
     assert_eq!(rnic.gather(pd, next.stag(), next.to(), 1).unwrap(), [2]);
-    assert_eq!(share(area.at, 2 * PAGE).err(), Some(libc::EBUSY));
+    assert_eq!(share(area.at, 2 * PAGE, false).err(), Some(libc::EBUSY));
     drop((mr, shared));
     let (both, all) = register(&device, pd, area.at, 2 * PAGE);
     assert_eq!(rnic.gather(pd, both.stag(), both.to(), 1).unwrap(), [1]);
@@ -290,7 +290,7 @@ fn figures_of_registration() {
                 took[step].push(last.elapsed());
                 last = Instant::now();
             };
-            let shared = share(at, len).unwrap();
+            let shared = share(at, len, false).unwrap();
             lap(0);
             let range = (shared.offset(), len);
             let mr = device.register_mr(pd, shared.region(), range, at as u64, BOTH).unwrap();

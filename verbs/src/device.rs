@@ -191,6 +191,12 @@ impl Device {
         Ok(self.ports()?.into_iter().flat_map(|port| port.addresses).collect())
     }
 
+    /// Whether files that others may shrink can be registered ([`Region::of_file`]): the RNIC is of this process, or one
+    /// that serves its own user alone.
+    pub fn takes_files(&self) -> bool {
+        self.0.backend.takes_files()
+    }
+
     /// What happens to the device and its objects, from the first call on; later calls give the same queue.
     /// Limit events of shared receive queues come there too, of those that are made after the first call
     /// and without a waker.

@@ -31,10 +31,6 @@ use crate::appliance::{Appliance, Tenant, Word};
 /// Requests of one client that are carried out before others have their turn.
 const TURN: usize = 16;
 
-/// Bytes of a registration that the front thread of a private RNIC populates itself: a third of a millisecond or so.
-/// The user whose programs wait meanwhile is the one who registers.
-const POPULATED: usize = 2 << 20;
-
 /// Between two parts of what is given back.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -56,7 +52,7 @@ pub(super) async fn serve(
     let session = Session::new(app.node.hub(), policy, account, sleeper.waker());
     let mut session = session.on_lane(closer::lane_of(peer.uid));
     if app.config.borrow().private.is_some() {
-        session = session.populating(POPULATED);
+        session = session.of_own_user();
     }
     session.handle(&first, &mut inbox);
     let sides = (&sleeper, &mut session, &mut inbox);

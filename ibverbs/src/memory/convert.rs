@@ -319,7 +319,7 @@ fn stage(len: usize) -> Result<usize, Errno> {
 }
 
 /// Has a page at each place, if only the one of zeros: what is not there cannot be guarded before Linux 6.4.
-fn populate(at: usize, len: usize) {
+pub(super) fn populate(at: usize, len: usize) {
     // SAFETY: reads pages of the program, as the copy does.
     let populated = unsafe {
         sys::call(libc::SYS_madvise, [at, len, sys::bits(libc::MADV_POPULATE_READ), 0, 0, 0])

@@ -1,9 +1,12 @@
 //! The mappings of this process, as the kernel has them.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 
 use super::sys::{self, Errno};
 
@@ -116,6 +119,23 @@ impl From<Query> for Mapping {
             page: address(q.page_size),
         }
     }
+}
+
+/// The name of the file that an address shows, if it has one.
+pub(super) fn name_at(address: usize) -> Option<PathBuf> {
+    let mut text = Vec::new();
+    io::Read::read_to_end(&mut File::open("/proc/self/maps").ok()?, &mut text).ok()?;
+    let line = text.split(|b| *b == b'\n').find(|line| {
+        let range =
+            line.split(|b| *b == b' ').next().and_then(|word| std::str::from_utf8(word).ok());
+        let ends = range.and_then(|range| range.split_once('-'));
+        let hex = |text: &str| usize::from_str_radix(text, 16).unwrap_or(0);
+        ends.is_some_and(|(start, end)| (hex(start)..hex(end)).contains(&address))
+    })?;
+    // Five words come before it. What is deleted has " (deleted)" behind its name.
+    let at = line.iter().position(|b| *b == b'/')?;
+    let name = &line[at..];
+    (!name.ends_with(b" (deleted)")).then(|| OsString::from_vec(name.to_vec()).into())
 }
 
 fn read(mut file: &File) -> io::Result<Vec<Mapping>> {

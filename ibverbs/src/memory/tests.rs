@@ -67,7 +67,7 @@ impl Area {
     }
 
     fn share(&self, off: usize, len: usize) -> Shared {
-        share(self.at + off, len).unwrap()
+        share(self.at + off, len, false).unwrap()
     }
 
     fn mapping(&self, off: usize) -> Option<Mapping> {
@@ -198,7 +198,7 @@ fn test_memory_that_is_not_there_or_has_no_bytes_is_refused_and_nothing_changes(
     let area = Area::apart(4);
     area.fill();
     area.unmap(2 * PAGE, PAGE);
-    assert_eq!(share(area.at, 0).err(), Some(libc::EINVAL));
+    assert_eq!(share(area.at, 0, false).err(), Some(libc::EINVAL));
     for (at, len) in [
         (area.at, 3 * PAGE),
         (area.at + 2 * PAGE, 1),
@@ -208,7 +208,7 @@ fn test_memory_that_is_not_there_or_has_no_bytes_is_refused_and_nothing_changes(
         (0, 1),
         (1 << 47, PAGE),
     ] {
-        assert_eq!(share(at, len).err(), Some(libc::EFAULT), "{at:#x} {len}");
+        assert_eq!(share(at, len, false).err(), Some(libc::EFAULT), "{at:#x} {len}");
     }
     assert!(![0, PAGE, 3 * PAGE].iter().any(|off| area.is_shared(*off)));
     assert_eq!([0, PAGE, 3 * PAGE].map(|off| area.get(off)), [1, 2, 4]);
@@ -260,7 +260,11 @@ fn test_memory_that_moves_while_it_is_registered_is_not_mixed_up_with_what_comes
         // SAFETY: changes mappings of this test alone.
         unsafe { libc::mmap(area.byte(0), PAGE, PLAIN, PRIVATE | libc::MAP_FIXED, -1, 0) };
     assert_ne!(fixed, libc::MAP_FAILED);
-    assert_eq!(share(area.at, PAGE).err(), Some(libc::EBUSY), "the file shows its page elsewhere");
+    assert_eq!(
+        share(area.at, PAGE, false).err(),
+        Some(libc::EBUSY),
+        "the file shows its page elsewhere"
+    );
     assert_eq!(elsewhere.get(0), 1);
     elsewhere.unmap(0, PAGE);
     area.set(0, 5);

@@ -88,7 +88,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
-                    drop(memory::share(start, 64).unwrap());
+                    drop(memory::share(start, 64, false).unwrap());
                     shared.fetch_add(1, Ordering::Relaxed);
                 }
             });

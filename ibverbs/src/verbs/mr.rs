@@ -100,7 +100,7 @@ fn register(
         return Err(EINVAL);
     }
     let device = &pd.context().device;
-    let memory = memory::share(addr, len)?;
+    let memory = memory::share(addr, len, device.takes_files())?;
     // The RNIC could write what the program may only read.
     if access.has(Access::LOCAL_WRITE) && !memory.is_writable() {
         return Err(EFAULT);

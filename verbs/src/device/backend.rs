@@ -33,6 +33,9 @@ pub(crate) trait Backend: Send + Sync + Debug {
     /// `events` is to hear of what happens. Asked again, it may.
     fn watch(&self, events: &DeviceEvents) -> Result<(), DeviceError>;
 
+    /// Whether it takes regions that others may shrink.
+    fn takes_files(&self) -> bool;
+
     fn has_pd(&self, pd: Pd) -> bool;
 
     fn create_pd(&self) -> Result<Pd, DeviceError>;

@@ -12,6 +12,9 @@
 //!
 //! Mappings that are there when the third seal comes stay writable, in the client too, and in its children.
 //! No process can make another writable one, so a file can be brought to one device in its life.
+//!
+//! A file that a program shares with others cannot be sealed: they go on using it. The RNIC of one user alone maps those
+//! of its own programs as they are ([`Region::of_file`](super::Region::of_file)).
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
@@ -62,19 +65,28 @@ pub(super) fn check_client(fd: BorrowedFd<'_>, len: usize) -> Result<usize, Regi
     if seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
         return Err(RegionError::AlreadySealed);
     }
-    let page = match file_system(fd)? {
-        TMPFS => PAGE,
-        HUGETLBFS => {
-            let size = fstatfs(fd).map_err(|e| no_memory(len, e))?.f_bsize;
-            usize::try_from(size)
-                .ok()
-                .filter(|s| s.is_power_of_two())
-                .ok_or(RegionError::NotMemory)?
-        }
-        _ => return Err(RegionError::NotMemory),
-    };
+    let page = page_size(fd, len)?;
     check_size(fd, len, page)?;
     Ok(page)
+}
+
+/// Looks whether `len` bytes of a file that anybody may shrink can be mapped: bytes of a page of it.
+pub(super) fn check_unsealed(fd: BorrowedFd<'_>, len: usize) -> Result<usize, RegionError> {
+    let page = page_size(fd, len)?;
+    let has = size(fd, len)?;
+    if has < len as u64 { Err(RegionError::FileTooShort { has, wanted: len }) } else { Ok(page) }
+}
+
+fn page_size(fd: BorrowedFd<'_>, len: usize) -> Result<usize, RegionError> {
+    match file_system(fd)? {
+        TMPFS => Ok(PAGE),
+        HUGETLBFS => {
+            let size = fstatfs(fd).map_err(|e| no_memory(len, e))?.f_bsize;
+            let size = usize::try_from(size).ok().filter(|s| s.is_power_of_two());
+            size.ok_or(RegionError::NotMemory)
+        }
+        _ => Err(RegionError::NotMemory),
+    }
 }
 
 /// Seals the file of a client, which is mapped here by now: from here on it keeps its size and all its

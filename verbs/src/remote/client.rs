@@ -151,6 +151,7 @@ fn open(link: &Arc<Link>, params: &OpenParams) -> Result<Device, DeviceError> {
         memory: memory.clone(),
         pds: Mutex::default(),
         regions: Mutex::default(),
+        takes_files: opened.takes_files,
     });
     Ok(Device::new(Parts { id, area, bells, memory, limits, backend }))
 }
@@ -167,6 +168,7 @@ struct Remote {
     /// Regions of the application's own that the server has mapped, by where they are in this process. A
     /// file can be brought once, so the server keeps it for as long as there is the region.
     regions: Mutex<HashMap<usize, MappedRegion>>,
+    takes_files: bool,
 }
 
 /// A region of the application's own, and what the server has mapped of it.
@@ -241,8 +243,8 @@ impl Remote {
             return Ok(there.clone());
         }
         let fd = region.fd().ok_or(RegionError::NotShared)?;
-        let (len, sparse) = (region.len(), region.is_sparse());
-        let request = Request::AddRegion(protocol::AddRegion { len, sparse });
+        let (len, sparse, unsealed) = (region.len(), region.is_sparse(), region.is_unsealed());
+        let request = Request::AddRegion(protocol::AddRegion { len, sparse, unsealed });
         let (answer, _): (Id, _) = self.link.call_with(&request, &[fd], None)?;
         let shared = Arc::new(SharedRegion::new(&self.link, answer.id));
         regions.insert(at, (Arc::downgrade(region), shared.clone()));

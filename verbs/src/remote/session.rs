@@ -6,7 +6,7 @@
 //! None of them waits, and each does a bounded amount of work:
 //!
 //! - memory is mapped, sealed and populated by another thread ([`closer`]; small registrations by this one, where
-//!   all clients are [one user's](Session::populating)), and never cleared (see [`remote`](super));
+//!   all clients are [one user's](Session::of_own_user)), and never cleared (see [`remote`](super));
 //! - a registration for which memory is on its way back is refused as busy, and the client tries again;
 //! - objects of an application that is gone are dropped a few at a time, by `close`.
 //!
@@ -122,8 +122,8 @@ pub struct Session {
     waker: Waker,
     /// Of [`closer`].
     lane: usize,
-    /// Bytes of a registration that is populated without the lane; none at 0.
-    populates: usize,
+    /// All clients of the RNIC are programs of its own user.
+    is_own_users: bool,
     /// Where each event that was passed on is to be counted when it is taken, the oldest first.
     untaken: VecDeque<Taken>,
     out: VecDeque<Outgoing>,
@@ -192,7 +192,7 @@ impl Session {
             device_events: None,
             waker,
             lane: closer::MEMORY,
-            populates: 0,
+            is_own_users: false,
             untaken: VecDeque::new(),
             out: VecDeque::new(),
             jobs: VecDeque::new(),
@@ -276,12 +276,12 @@ impl Session {
         Session { lane, ..self }
     }
 
-    /// Has [`handle`](Session::handle) and [`work`](Session::work) populate registrations of up to `most` bytes
-    /// themselves, and so wait for as long as the client holds its file. For an RNIC all of whose clients are one
-    /// user's: it answers after two wake-ups fewer.
+    /// For an RNIC that serves programs of its own user alone, who may end it in any case. It takes files that are not
+    /// [sealed](crate::Region::of_file); and [`handle`](Session::handle) and [`work`](Session::work) populate small
+    /// registrations themselves, for as long as the client holds its file: that saves two wake-ups.
     #[must_use]
-    pub fn populating(self, most: usize) -> Session {
-        Session { populates: most, ..self }
+    pub fn of_own_user(self) -> Session {
+        Session { is_own_users: true, ..self }
     }
 
     /// Goes on where memory has been prepared.

@@ -48,7 +48,7 @@ fn test_child_drops_what_its_parent_shares_and_shares_its_own() {
     let mut shared = Some(shared);
     let code = in_a_child(|| {
         drop(shared.take());
-        let Ok(own) = share(area.at, 2 * PAGE) else { return 1 };
+        let Ok(own) = share(area.at, 2 * PAGE, false) else { return 1 };
         area.set(0, 70);
         if rnic(&own, 0) != 70 {
             return 2;
@@ -66,7 +66,7 @@ fn test_child_drops_what_its_parent_shares_and_shares_its_own() {
 fn test_thread_forks_while_its_stack_is_shared() {
     let mut bytes = [1u8; 200];
     let at = (&raw mut bytes).expose_provenance();
-    let shared = share(at, bytes.len()).unwrap();
+    let shared = share(at, bytes.len(), false).unwrap();
     for round in 0..20u8 {
         rnic_writes(&shared, 7, round);
         let code = in_a_child(|| {

@@ -8,7 +8,7 @@ use super::*;
 /// Shares `len` bytes at an address, sees them both ways, and gives them back.
 fn goes_both_ways(at: usize, len: usize) {
     let before = peek(at + len - 1);
-    let shared = share(at, len).unwrap();
+    let shared = share(at, len, false).unwrap();
     assert_eq!(rnic(&shared, len - 1), before);
     poke(at, 0xa1);
     assert_eq!(rnic(&shared, 0), 0xa1);
@@ -78,10 +78,10 @@ fn test_private_view_of_a_file_is_shared_and_the_file_stays_as_it_is() {
     assert_eq!(bytes, [4; 16]);
     // Of a file that others may map as well, the pages are not the program's to replace.
     let common = Area::with(PAGE, PLAIN, libc::MAP_SHARED, file.as_raw_fd()).unwrap();
-    assert_eq!(share(common.at, 1).err(), Some(libc::EOPNOTSUPP));
+    assert_eq!(share(common.at, 1, false).err(), Some(libc::EOPNOTSUPP));
     let anonymous = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
     let common = Area::with(PAGE, PLAIN, anonymous, -1).unwrap();
-    assert_eq!(share(common.at, 1).err(), Some(libc::EOPNOTSUPP));
+    assert_eq!(share(common.at, 1, false).err(), Some(libc::EOPNOTSUPP));
 }
 
 #[test]
@@ -102,9 +102,9 @@ fn test_memory_that_may_only_be_read_is_shared_for_reading_and_other_rights_stay
     drop(shared);
     assert_eq!((rights(0), rights(PAGE), area.get(PAGE)), (PLAIN, libc::PROT_READ, 50));
     protect(2 * PAGE, libc::PROT_NONE);
-    assert_eq!(share(area.at + 2 * PAGE, 1).err(), Some(libc::EFAULT));
+    assert_eq!(share(area.at + 2 * PAGE, 1, false).err(), Some(libc::EFAULT));
     protect(3 * PAGE, libc::PROT_READ | libc::PROT_EXEC);
-    assert_eq!(share(area.at + 3 * PAGE, 1).err(), Some(libc::EOPNOTSUPP));
+    assert_eq!(share(area.at + 3 * PAGE, 1, false).err(), Some(libc::EOPNOTSUPP));
 }
 
 #[test]
@@ -167,4 +167,114 @@ fn test_file_of_a_window_goes_when_nothing_of_it_is_shared() {
         assert!(std::time::Instant::now() < end, "nobody lets go of it");
         std::thread::yield_now();
     }
+}
+
+/// A file in memory that a program has mapped and others use.
+struct Common {
+    area: Area,
+    file: std::fs::File,
+}
+
+impl Common {
+    fn new(pages: usize) -> Common {
+        // SAFETY: makes a descriptor.
+        let fd = unsafe { libc::memfd_create(c"common".as_ptr(), libc::MFD_CLOEXEC) };
+        assert!(fd >= 0);
+        // SAFETY: just made.
+        let file = unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) };
+        Common::of(file, pages)
+    }
+
+    fn of(file: std::fs::File, pages: usize) -> Common {
+        file.set_len((pages * PAGE) as u64).unwrap();
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
+        let area = Area::with(pages * PAGE, PLAIN, libc::MAP_SHARED, fd).unwrap();
+        Common { area, file }
+    }
+}
+
+#[test]
+fn test_file_that_others_use_is_registered_as_it_is() {
+    use std::os::unix::fs::FileExt;
+    let common = Common::new(8);
+    let (at, len) = (common.area.at + 2 * PAGE + 7, 3 * PAGE);
+    assert_eq!(share(at, len, false).err(), Some(libc::EOPNOTSUPP));
+    let shared = share(at, len, true).unwrap();
+    assert!(shared.is_writable() && shared.region().is_unsealed());
+    assert_eq!(shared.offset(), 2 * PAGE + 7);
+    // All three see the same pages.
+    shared.region().place(shared.offset(), b"rnic").unwrap();
+    assert_eq!(common.area.get(2 * PAGE + 7), b'r');
+    common.area.set(2 * PAGE + 8, b'!');
+    let mut found = [0; 4];
+    common.file.read_exact_at(&mut found, 2 * PAGE as u64 + 7).unwrap();
+    assert_eq!(&found, b"r!ic");
+    // Another part is one of the same region, and nothing is given back.
+    let more = share(common.area.at, PAGE, true).unwrap();
+    assert!(Arc::ptr_eq(more.region(), shared.region()));
+    drop((shared, more));
+    assert_eq!(common.area.get(2 * PAGE + 7), b'r');
+    assert!(common.area.is_shared(2 * PAGE));
+    // A file that has grown meanwhile.
+    common.file.set_len(16 * PAGE as u64).unwrap();
+    let longer = Area::with(
+        16 * PAGE,
+        PLAIN,
+        libc::MAP_SHARED,
+        std::os::fd::AsRawFd::as_raw_fd(&common.file),
+    );
+    let longer = longer.unwrap();
+    let small = share(common.area.at, PAGE, true).unwrap();
+    let end = share(longer.at + 15 * PAGE, PAGE, true).unwrap();
+    assert_eq!((small.offset(), end.offset()), (0, 15 * PAGE));
+    assert!(end.region().len() >= 16 * PAGE);
+}
+
+#[test]
+fn test_file_is_found_by_its_name_and_refused_without_one() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = dir.path().join("a name with blanks");
+    let options = std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path);
+    let Common { area, file } = Common::of(options.unwrap(), 2);
+    drop(file);
+    area.set(PAGE, 9);
+    let shared = share(area.at + PAGE, PAGE, true).unwrap();
+    assert_eq!(shared.region().load(shared.offset()), Ok(9));
+    drop(shared);
+    // Another file has that name now; then none has.
+    std::fs::write(dir.path().join("other"), [0; 2 * PAGE]).unwrap();
+    std::fs::rename(dir.path().join("other"), &path).unwrap();
+    assert_eq!(share(area.at, PAGE, true).err(), Some(libc::EOPNOTSUPP));
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(share(area.at, PAGE, true).err(), Some(libc::EOPNOTSUPP));
+    // Without a name from the start, and in no file system of memory.
+    let nameless = Area::with(PAGE, PLAIN, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1).unwrap();
+    assert_eq!(share(nameless.at, PAGE, true).err(), Some(libc::EOPNOTSUPP));
+    let on_disk = Common::of(tempfile::tempfile_in("/var/tmp").unwrap(), 1);
+    assert_eq!(share(on_disk.area.at, PAGE, true).err(), Some(libc::EOPNOTSUPP));
+}
+
+#[test]
+fn test_parts_of_different_kinds_are_not_registered_together() {
+    let common = Common::new(4);
+    let area = Area::apart(4);
+    // SAFETY: changes mappings of this test alone.
+    let middle = unsafe {
+        let how = libc::MAP_SHARED | libc::MAP_FIXED;
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&common.file);
+        libc::mmap(area.byte(PAGE), 2 * PAGE, PLAIN, how, fd, 0)
+    };
+    assert_eq!(middle, area.byte(PAGE));
+    for (page, pages) in [(0, 2), (1, 3), (0, 4)] {
+        let refused = share(area.at + page * PAGE, pages * PAGE, true).err();
+        assert_eq!(refused, Some(libc::EOPNOTSUPP), "{page} {pages}");
+    }
+    assert!(share(area.at + PAGE, 2 * PAGE, true).is_ok());
+    assert!(share(area.at, PAGE, true).is_ok() && share(area.at + 3 * PAGE, PAGE, true).is_ok());
+    // SAFETY: as above.
+    unsafe { libc::mprotect(area.byte(2 * PAGE), PAGE, libc::PROT_READ) };
+    assert!(!share(area.at + PAGE, 2 * PAGE, true).unwrap().is_writable());
+    // SAFETY: as above.
+    unsafe { libc::mprotect(area.byte(2 * PAGE), PAGE, libc::PROT_NONE) };
+    assert_eq!(share(area.at + PAGE, 2 * PAGE, true).err(), Some(libc::EFAULT));
 }

@@ -115,8 +115,8 @@ fn test_thread_registers_its_own_stack_and_the_heap_that_it_uses() {
     let heap = vec![2u8; 2000];
     for _ in 0..100 {
         let at = (&raw mut on_stack).expose_provenance();
-        let stack = share(at, on_stack.len()).unwrap();
-        let small = share(heap.as_ptr().expose_provenance(), heap.len()).unwrap();
+        let stack = share(at, on_stack.len(), false).unwrap();
+        let small = share(heap.as_ptr().expose_provenance(), heap.len(), false).unwrap();
         assert_eq!((rnic(&stack, 5), rnic(&small, 1999)), (1, 2));
         rnic_writes(&stack, 5, 7);
         assert_eq!(peek(at + 5), 7);

@@ -28,6 +28,10 @@ impl Backend for Local {
         Ok(())
     }
 
+    fn takes_files(&self) -> bool {
+        true
+    }
+
     fn has_pd(&self, pd: Pd) -> bool {
         lock(&self.pds).contains_key(&pd)
     }

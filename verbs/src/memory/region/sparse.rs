@@ -12,7 +12,8 @@
 //!
 //! **Who pays.** Each page counts once in its owner's account, however many registrations have it. The owner
 //! must have filled the page before, or else a client could register hole after hole, and the RNIC's
-//! process would fill the file beyond any quota: no page leaves a sealed file.
+//! process would fill the file beyond any quota: no page leaves a sealed file. Of files that are not sealed the
+//! owner is the RNIC's own user, whose memory it is either way.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -36,8 +37,10 @@ const DONTNEED_LOCKED: libc::c_int = 24;
 /// What a sparse region has beside its mapping.
 #[derive(Debug, Default)]
 pub(super) struct Sparse {
-    /// The file of a client: where it has pages.
+    /// The sealed file of a client: where it has pages.
     file: Option<OwnedFd>,
+    /// The file is one that others may shrink.
+    is_unsealed: bool,
     /// Its pages are locked as soon as they are mapped. Those that are not locked stay mapped when nothing holds them
     /// any more: that costs the system nothing, and the next hold is quick.
     is_locked: bool,
@@ -85,6 +88,43 @@ impl Region {
         Ok(Region { base, len, page: PAGE, backing, sparse: Some(Sparse::default()) })
     }
 
+    /// The first `len` bytes of a file in memory, of ordinary or huge pages, that a program shares with others. It is
+    /// sparse: who registers a part of it has to touch that part first. It is not sealed, so only an RNIC that serves
+    /// its own user alone takes it ([`Device::takes_files`](crate::Device::takes_files)). Who makes the file shorter
+    /// than what is registered of it ends the program's session with the RNIC.
+    ///
+    /// # Errors
+    /// [`RegionError::NotMemory`], [`RegionError::FileTooShort`], [`RegionError::Size`]; [`RegionError::NoMemory`], also
+    /// for a descriptor that is not open for writing.
+    pub fn of_file(fd: OwnedFd, len: usize) -> Result<Region, RegionError> {
+        check_size(len)?;
+        let page = file::check_unsealed(fd.as_fd(), len)?;
+        let bytes = len.next_multiple_of(page);
+        let no_memory = |e: std::io::Error| RegionError::NoMemory { len, why: e.to_string() };
+        let base = map_aside(fd.as_fd(), bytes).map_err(no_memory)?;
+        let backing = Backing::Mapped { bytes, fd: Some(fd), client: None };
+        let sparse = Sparse { is_unsealed: true, ..Sparse::default() };
+        Ok(Region { base, len, page, backing, sparse: Some(sparse) })
+    }
+
+    /// [`of_file`](Region::of_file) in the process of the RNIC. It waits as [`of_client`](Region::of_client) does.
+    ///
+    /// # Errors
+    /// [`RegionError`]; [`RegionError::NoMemory`] also where as many regions are watched as can be.
+    pub(crate) fn file_of_client(fd: BorrowedFd<'_>, len: usize) -> Result<Region, RegionError> {
+        check_size(len)?;
+        let page = file::check_unsealed(fd, len)?;
+        let bytes = len.next_multiple_of(page);
+        let no_memory = |why: String| RegionError::NoMemory { len, why };
+        let base = map(fd, bytes).map_err(|e| no_memory(e.to_string()))?;
+        let watch = Watch::new(base.as_ptr(), bytes);
+        let is_watched = watch.is_some();
+        let backing = Backing::Mapped { bytes, fd: None, client: Some(Client { watch }) };
+        let sparse = Sparse { is_unsealed: true, ..Sparse::default() };
+        let region = Region { base, len, page, backing, sparse: Some(sparse) };
+        if is_watched { Ok(region) } else { Err(no_memory("too many are watched".into())) }
+    }
+
     /// As [`of_client`](Region::of_client), for a sparse region of ordinary pages. No page is touched
     /// until a [`Hold`] has it.
     ///
@@ -119,6 +159,11 @@ impl Region {
         self.sparse.is_some()
     }
 
+    /// Returns true if others may shrink the file behind it.
+    pub fn is_unsealed(&self) -> bool {
+        self.sparse.as_ref().is_some_and(|s| s.is_unsealed)
+    }
+
     /// Bytes that holds have, each counted once; of a region that is not sparse, all.
     pub(crate) fn held(&self) -> usize {
         self.sparse.as_ref().map_or(self.len, |s| s.holds().pages.covered())
@@ -132,7 +177,8 @@ impl Region {
 
     /// Whether its pages are there only while they are held.
     pub(crate) fn needs_hold(&self) -> bool {
-        self.sparse.as_ref().is_some_and(|s| s.file.is_some())
+        let is_clients = matches!(&self.backing, Backing::Mapped { client: Some(_), .. });
+        self.is_sparse() && is_clients
     }
 }
 

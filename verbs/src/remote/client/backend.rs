@@ -53,6 +53,10 @@ impl Backend for Remote {
         self.link.call(&Request::Watch)
     }
 
+    fn takes_files(&self) -> bool {
+        self.takes_files
+    }
+
     fn has_pd(&self, pd: Pd) -> bool {
         lock(&self.pds).contains(&pd)
     }

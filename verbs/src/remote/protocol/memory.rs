@@ -31,6 +31,9 @@ documents! {
         /// It has pages only where it is registered, and only those count.
         #[serde(default)]
         sparse: bool,
+        /// The same of a file that others use, and that is not sealed: for an RNIC that takes such files.
+        #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+        unsealed: bool,
     }
 
     /// Something the session has a number for.

@@ -27,6 +27,9 @@ documents! {
         wakers: Vec<Option<usize>>,
         /// What can be had.
         limits: Limits,
+        /// Files that are not sealed can be brought.
+        #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+        takes_files: bool,
     }
 
     /// The ports of the RNIC.

@@ -1,7 +1,7 @@
 //! Pages of a client's sparse region, on their way to be populated.
 //!
 //! As [`preparing`](super::preparing): a lane of [`closer`] does it, piece by piece. Where a session
-//! [may wait itself](super::Session::populating), it does the small ones.
+//! [may wait itself](super::Session::of_own_user), it does the small ones.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -7,7 +7,7 @@ use heddle_socket::document::{Answer, Fault, FaultKind};
 use heddle_socket::wire::{ForeignFd, MAX_FDS};
 
 use super::holding::Populating;
-use super::preparing::{File, Preparing};
+use super::preparing::{File, FileKind, Preparing};
 use super::{Open, Outcome, Session, State, invalid, over};
 use crate::account::{Kind, Reserved};
 use crate::device::DeviceConfig;
@@ -26,6 +26,9 @@ const SESSION: u64 = 7 + MAX_LENT as u64;
 
 /// Letters of a name that are kept.
 const MAX_NAME: usize = 64;
+
+/// Bytes of a registration that a session of the RNIC's own user populates itself: a third of a millisecond or so.
+const POPULATED: usize = 2 << 20;
 
 /// Jobs of a session that wait at a time. A client that registers with one call at a time has one.
 const MAX_JOBS: usize = 256;
@@ -91,7 +94,8 @@ impl Session {
         let sizes = [queues, memory];
         self.name = args.name.chars().filter(|c| !c.is_control()).take(MAX_NAME).collect();
         self.state = State::Opening;
-        let files = fds.into_iter().zip(sizes).map(|(fd, len)| File { fd, len, sparse: false });
+        let kind = FileKind::Whole;
+        let files = fds.into_iter().zip(sizes).map(|(fd, len)| File { fd, len, kind });
         let memory = self.prepare(files.collect(), held);
         self.jobs.push_back(Job { id, work: Work::Open(memory) });
         Ok(Outcome::Later)
@@ -100,9 +104,17 @@ impl Session {
     pub(super) fn add_region(
         &mut self,
         id: u64,
-        protocol::AddRegion { len, sparse }: protocol::AddRegion,
+        protocol::AddRegion { len, sparse, unsealed }: protocol::AddRegion,
         fds: Vec<ForeignFd>,
     ) -> Result<Outcome, Fault> {
+        if unsealed && !self.is_own_users {
+            return Err(invalid("this RNIC has other users too: the file has to be sealed"));
+        }
+        let kind = match (sparse, unsealed) {
+            (_, true) => FileKind::Unsealed,
+            (true, false) => FileKind::Sparse,
+            (false, false) => FileKind::Whole,
+        };
         // What is on its way back counts until it is.
         self.objects.forget_gone();
         let take = |kind, n| self.account.take(kind, n).map_err(over);
@@ -110,10 +122,10 @@ impl Session {
         // region keeps another descriptor of it.
         let held = vec![
             take(Kind::Regions, 1)?,
-            take(if sparse { Kind::Mapped } else { Kind::Memory }, len as u64)?,
+            take(if kind == FileKind::Whole { Kind::Memory } else { Kind::Mapped }, len as u64)?,
             take(Kind::Descriptors, 1)?,
         ];
-        let files = fds.into_iter().map(|fd| File { fd, len, sparse });
+        let files = fds.into_iter().map(|fd| File { fd, len, kind });
         let memory = self.prepare(files.collect(), held);
         self.jobs.push_back(Job { id, work: Work::Add(memory) });
         Ok(Outcome::Later)
@@ -152,7 +164,7 @@ impl Session {
         if populating.is_none() {
             let range = (args.off, args.len);
             let (region, account) = (region.clone(), self.account.clone());
-            *populating = Some(if args.len <= self.populates {
+            *populating = Some(if self.is_own_users && args.len <= POPULATED {
                 Populating::at_once(region, range, &account, self.lane)
             } else {
                 Populating::start(region, range, account, self.lane, self.waker.clone())
@@ -251,6 +263,7 @@ impl Session {
             bells: device.bells().offset(),
             wakers: lent.as_ref().map_or(Vec::new(), |l| l.by_worker().to_vec()),
             limits: device.limits().into(),
+            takes_files: self.is_own_users,
         };
         Ok((Open { device, local, _lent: lent.map(Arc::new) }, answer, fds))
     }

@@ -25,8 +25,18 @@ pub(super) struct File {
     pub(super) fd: ForeignFd,
     /// Bytes.
     pub(super) len: usize,
-    /// Only what is registered of it will be populated.
-    pub(super) sparse: bool,
+    pub(super) kind: FileKind,
+}
+
+/// How a file is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FileKind {
+    /// Sealed and populated.
+    Whole,
+    /// Sealed; only what is registered of it will be populated.
+    Sparse,
+    /// The same, as it is.
+    Unsealed,
 }
 
 /// Files that are being mapped, sealed and populated.
@@ -101,9 +111,13 @@ impl Work {
                 self.populated += piece;
             }
             _ => {
-                let Some(File { fd, len, sparse }) = self.files.pop() else { return Ok(true) };
+                let Some(File { fd, len, kind }) = self.files.pop() else { return Ok(true) };
                 let fd = fd.fd().ok_or(RegionError::NotShared)?;
-                let map = if sparse { Region::sparse_of_client } else { Region::of_client };
+                let map = match kind {
+                    FileKind::Whole => Region::of_client,
+                    FileKind::Sparse => Region::sparse_of_client,
+                    FileKind::Unsealed => Region::file_of_client,
+                };
                 self.regions.push(map(fd, len)?);
                 self.populated = 0;
             }

@@ -325,15 +325,18 @@ fn test_registrations_that_wait_are_answered_in_order_and_end_with_their_session
 #[test]
 fn test_session_that_may_wait_answers_small_registrations_itself() {
     let (hub, _plane) = hub();
-    let account = raw::account(&policy());
-    let mut raw = Raw::sharing(&hub, policy(), account.clone());
-    raw.session = raw.session.populating(8 * PAGE);
+    let policy = Policy { memory: 16 << 20, ..Policy::default() };
+    let account = raw::account(&policy);
+    let mut raw = Raw::sharing(&hub, policy, account.clone());
+    raw.session = raw.session.of_own_user();
     raw.bring_files(1 << 20, 1 << 20);
     let opened = raw.ask("device-open", r#"{"memory":1048576,"queues":1048576,"name":"x"}"#).0;
     assert_eq!(opened.error, None);
     let worker = Worker::new(&hub);
     let region = Region::sparse(1 << 36).unwrap();
-    fill(&region, 0..16, 1);
+    // More than a session populates itself.
+    const LARGE: usize = (2 << 20) / PAGE + 1;
+    fill(&region, 0..LARGE, 1);
     let pd = id(raw.ask("create-pd", "null").0, "pd");
     let name = add(&mut raw, &region);
     let answer = |raw: &mut Raw, off: usize, len: usize| {
@@ -355,15 +358,15 @@ fn test_session_that_may_wait_answers_small_registrations_itself() {
         std::thread::sleep(Duration::from_millis(20));
         drop(go_on);
     });
-    let (at_once, refused) = answer(&mut raw, 0, 20 * PAGE);
+    let (at_once, refused) = answer(&mut raw, PAGE, LARGE * PAGE);
     assert!(!at_once && refused.error.is_some(), "a large one, with holes");
     opener.join().unwrap();
-    for round in 0..2000 {
-        let (at_once, refused) = answer(&mut raw, 16 * PAGE, PAGE);
+    for round in 0..300 {
+        let (at_once, refused) = answer(&mut raw, LARGE * PAGE, PAGE);
         assert!(at_once && refused.error.is_some(), "a hole is registered, round {round}");
-        let (_, large) = answer(&mut raw, 8 * PAGE, 9 * PAGE);
+        let (_, large) = answer(&mut raw, 8 * PAGE, LARGE * PAGE);
         assert!(large.error.is_some(), "a hole is registered, round {round}");
-        let (at_once, small) = answer(&mut raw, 9 * PAGE, 8 * PAGE);
+        let (at_once, small) = answer(&mut raw, (LARGE - 7) * PAGE, 8 * PAGE);
         assert!(at_once && small.error.is_some(), "a hole is registered, round {round}");
     }
     for round in 0..2000 {
@@ -388,4 +391,57 @@ fn test_session_that_may_wait_answers_small_registrations_itself() {
     }
     while !raw.session.close() {}
     worker.settle(|| account.is_idle());
+}
+
+#[test]
+fn test_file_that_others_may_shrink_is_for_an_rnic_of_its_own_user_alone() {
+    let (hub, _plane) = hub();
+    let account = raw::account(&policy());
+    let worker = Worker::new(&hub);
+    for own in [false, true] {
+        let mut raw = Raw::sharing(&hub, policy(), account.clone());
+        if own {
+            raw.session = raw.session.of_own_user();
+        }
+        raw.bring_files(1 << 20, 1 << 20);
+        let opened = raw.ask("device-open", r#"{"memory":1048576,"queues":1048576,"name":"x"}"#).0;
+        let takes = opened.ok.unwrap().get("takes_files").and_then(serde_json::Value::as_bool);
+        assert_eq!(takes.unwrap_or(false), own);
+        let file = rustix::fs::memfd_create(c"common", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let file = std::fs::File::from(file);
+        let len = 16 * PAGE + 9;
+        file.set_len(len as u64).unwrap();
+        let region = Region::of_file(file.try_clone().unwrap().into(), len).unwrap();
+        let bring = |raw: &mut Raw, len: usize| {
+            raw.bring(&file);
+            raw.ask("add-region", &format!(r#"{{"len":{len},"sparse":true,"unsealed":true}}"#)).0
+        };
+        if !own {
+            assert_eq!(bring(&mut raw, len).error.unwrap().kind, FaultKind::Invalid);
+            while !raw.session.close() {}
+            worker.settle(|| account.is_idle());
+            continue;
+        }
+        assert_eq!(bring(&mut raw, len + 1).error.unwrap().kind, FaultKind::Invalid);
+        // As often as one likes: nothing is sealed.
+        let name = [(); 2].map(|()| id(bring(&mut raw, len), "id"))[1];
+        fill(&region, 3..5, 7);
+        let pd = id(raw.ask("create-pd", "null").0, "pd");
+        let registered = register(&mut raw, (pd, name), 3 * PAGE, 2 * PAGE);
+        assert_eq!(raw.session.usage().memory, (1 << 20) + 2 * PAGE as u64);
+        let stag = u32::try_from(registered.ok.unwrap()["stag"].as_u64().unwrap()).unwrap();
+        let pd = Pd(u32::try_from(pd).unwrap());
+        let range = worker.range(pd, Stag(stag), 0, 2 * PAGE as u32).unwrap();
+        assert!(is_mapped(worker.0.ptr(range).unwrap()), "a worker would take a page fault");
+        let look = || {
+            let mut bytes = vec![1; 2 * PAGE];
+            worker.0.gather(range, &mut bytes);
+            bytes
+        };
+        assert_eq!((look(), raw.session.has_lost_memory()), (vec![7; 2 * PAGE], false));
+        file.set_len(0).unwrap();
+        assert_eq!((look(), raw.session.has_lost_memory()), (vec![0; 2 * PAGE], true));
+        while !raw.session.close() {}
+    }
+    worker.settle(|| account.is_idle() && hub.registry().mrs().is_empty());
 }
