@@ -180,7 +180,7 @@ def job(run):
 
 SUITE = pathlib.Path(__file__).with_name("pyverbs_suite.py")
 # So many tests are in the suite: fewer would mean that some are not found.
-SUITE_TESTS = 209
+SUITE_TESTS = 211
 
 
 def copy_suite(run):
@@ -310,6 +310,7 @@ ALL = [
       for name, mib, runs, quick, mixes in (("", 8, 20, 1, True), ("-gigabyte", 1024, 1, 0, False))],
     migration(""),
     migration("-pin", "pin", quick=0),
+    migration("-shared", "shared", quick=0),
     migration("-cancel", "cancel", quick=0),
     migration("-pin-cancel", "pin", "cancel"),
 ]

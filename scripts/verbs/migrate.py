@@ -22,6 +22,8 @@ import sys
 import time
 
 HOST = "127.0.0.1"
+# What is different from an ordinary migration: "pin", "shared", "cancel".
+OPTIONS = sys.argv[2:]
 MEMORY = 32 << 20
 # The guest counts here.
 COUNTER = 0x1000
@@ -76,11 +78,15 @@ class Qemu:
 
     def __init__(self, name, *options):
         self.name, self.place = name, pathlib.Path.cwd()
+        machine = "pc"
+        if "shared" in OPTIONS:
+            machine += ",memory-backend=ram"
+            options = ["-object", f"memory-backend-memfd,id=ram,size={MEMORY},share=on", *options]
         monitor = self.place / f"{name}.qmp"
         self.log = self.place / f"{name}.log"
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
-                ["qemu-system-x86_64", "-machine", "pc", "-accel", "tcg,thread=single,tb-size=16",
+                ["qemu-system-x86_64", "-machine", machine, "-accel", "tcg,thread=single,tb-size=16",
                  "-m", str(MEMORY >> 20), "-nodefaults", "-display", "none", "-bios", str(self.place / "firmware"),
                  "-qmp", f"unix:{monitor},server=on,wait=off", *options],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
@@ -213,8 +219,7 @@ def complete(source, target, port):
 
 
 def main():
-    port, options = sys.argv[1], sys.argv[2:]
-    pin = "pin" in options
+    port, pin = sys.argv[1], "pin" in OPTIONS
     pathlib.Path("firmware").write_bytes(firmware())
     qemus = []
 
@@ -225,7 +230,7 @@ def main():
         source = start(Qemu("first"))
         source.pins(pin)
         source.counts()
-        if "cancel" in options:
+        if "cancel" in OPTIONS:
             cancel(source, start(destination("cancelled", port, pin)), port)
         for name in ("second", "third"):
             target = start(destination(name, port, pin))

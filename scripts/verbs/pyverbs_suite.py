@@ -483,6 +483,37 @@ class MemoryTest(Case):
         mr = self.own(MR(self.pd, 300, LOCAL, address=where))
         self.assertEqual(mr.read(6, 0), b"before")
 
+    def shared(self, length, file=None):
+        """The address of a shared mapping."""
+        memory = mmap.mmap(-1 if file is None else file, length)
+        byte = ctypes.c_char.from_buffer(memory)
+        self.addCleanup(memory.close)
+        # The mapping cannot be closed while this refers to it.
+        where = ctypes.addressof(byte)
+        del byte
+        return where
+
+    def test_region_over_memory_that_others_share(self):
+        file = os.memfd_create("common")
+        self.addCleanup(os.close, file)
+        os.ftruncate(file, 3 * mmap.PAGESIZE)
+        where = self.shared(3 * mmap.PAGESIZE, file)
+        client, server = self.pair()
+        mr = self.own(MR(server.pd, 5000, REMOTE, address=where + 100))
+        client.fill(pattern(5000, 4))
+        client.post(e.IBV_WR_RDMA_WRITE, client.sge(0, 5000), to=(mr.rkey, where + 100))
+        self.check(client.sent()[0], 1)
+        self.until(lambda: os.pread(file, 5000, 100) == pattern(5000, 4), "data in the file")
+        os.pwrite(file, pattern(5000, 5), 100)
+        client.post(e.IBV_WR_RDMA_READ, client.sge(6000, 5000), to=(mr.rkey, where + 100))
+        self.check(client.sent()[0], 1, e.IBV_WC_RDMA_READ)
+        self.assertEqual(client.mr.read(5000, 6000), pattern(5000, 5))
+        mr.close()
+        self.assertEqual(os.pread(file, 5000, 100), pattern(5000, 5))
+
+    def test_region_over_shared_memory_without_a_file_is_refused(self):
+        self.refuses(errno.EOPNOTSUPP, MR, self.pd, 100, LOCAL, address=self.shared(mmap.PAGESIZE))
+
     def test_region_over_no_memory_is_refused(self):
         where = mem_alloc.mmap(length=mmap.PAGESIZE)
         mem_alloc.munmap(where, mmap.PAGESIZE)
