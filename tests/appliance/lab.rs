@@ -53,6 +53,11 @@ impl Appliance {
 
     /// The same on wires that are there.
     pub fn start_in(lab: Lab, more: &str) -> Appliance {
+        Appliance::start_as(lab, more, |_| {})
+    }
+
+    /// The same with a command that `change` has changed.
+    pub fn start_as(lab: Lab, more: &str, change: impl FnOnce(&mut Command)) -> Appliance {
         let dir = tempfile::tempdir().unwrap();
         // Others are to reach the socket in it.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -61,6 +66,7 @@ impl Appliance {
         let mut c = heddle();
         c.args(["serve", "--config"]).arg(dir.path().join("heddle.toml"));
         c.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        change(&mut c);
         let mut child = lab.server.run(|| c.spawn()).unwrap();
         let mut stderr = child.stderr.take().unwrap();
         let log = thread::spawn(move || {

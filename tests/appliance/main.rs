@@ -28,3 +28,4 @@ mod operations;
 mod ports;
 mod reload;
 mod tenants;
+mod watchdog;

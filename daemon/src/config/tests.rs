@@ -202,6 +202,15 @@ timeout = "250ms"
 }
 
 #[test]
+fn test_clients_have_half_of_what_all_share_unless_the_file_says_otherwise() {
+    let limits = "[limits]\nconnections = 10\nregistrations = 7\n";
+    let rule = parse(&format!("{LEAST}{limits}[[client]]\nwho = \"any\"\n"));
+    let policy = &rule.clients[0].policy;
+    assert_eq!((policy.connections, policy.limits.max_mrs, policy.limits.max_mws), (5, 4, 4));
+    assert_eq!(rule.usual_policy().limits.max_mrs, 4);
+}
+
+#[test]
 fn test_regions_of_clients_have_the_address_space_that_they_may_take() {
     let rule = parse(&format!("{LEAST}[[client]]\nwho = \"any\"\nregions = 1000"));
     let window = 16 << 30;

@@ -18,7 +18,7 @@ use crate::memory::{PageSize, Region, RegionError, RegionTable, Registry};
 use crate::qp::QpInit;
 use crate::remote::{Addresses, OpenParams, serve};
 use crate::waker::Sleeper;
-use crate::{AcceptParams, ConnectParams, ListenParams};
+use crate::{AcceptParams, ConnectParams, ListenParams, MrInit};
 
 mod hostile;
 mod quotas;
@@ -174,8 +174,19 @@ fn test_memory_of_the_applications_own_is_mapped_once_and_what_cannot_be_shared_
     let two = device.register_mr(pd, &region, (5000, 5000), 7, Access::NONE).unwrap();
     assert_eq!((two.info().off, two.to(), two.len()), (5000, 7, 5000));
     two.write(4999, b"x");
+    let long = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| one.sge(0, 1 << 32)));
+    assert!(long.is_err(), "the length of an element has 32 bits");
     assert_eq!(region.load(9999), Ok(b'x'));
     assert!(device.register_mr(pd, &region, (1, 10_000), 7, Access::NONE).is_err());
+    // What is done meanwhile is done once, and not where nothing was asked.
+    let mut done = 0;
+    let mut register = |range, to| {
+        let init = MrInit { to, ..MrInit::default() };
+        device.register_mr_while(pd, &region, range, &init, &mut || done += 1).map(drop)
+    };
+    assert_eq!(register((0, 64), None), Ok(()));
+    assert!(register((0, 64), Some(u64::MAX)).is_err() && register((1, 10_000), None).is_err());
+    assert_eq!(done, 2);
     let alone = Arc::new(Region::anonymous(4096).unwrap());
     let refused = device.register_mr(pd, &alone, (0, 4096), 0, Access::NONE).err();
     assert_eq!(refused, Some(DeviceError::Region(RegionError::NotShared)));

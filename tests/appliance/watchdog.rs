@@ -1,0 +1,82 @@
+//! What systemd hears of an appliance that it watches.
+
+use std::fs;
+use std::os::unix::net::UnixDatagram;
+use std::time::{Duration, Instant};
+
+use crate::lab::{Appliance, PATIENCE};
+use crate::net::Lab;
+
+/// A thread of another process that is kept from running.
+struct Stopped(libc::pid_t);
+
+impl Stopped {
+    fn new(thread: libc::pid_t) -> Stopped {
+        let none = std::ptr::null_mut::<libc::c_void>();
+        // SAFETY: asks the kernel to stop a thread of a child of ours, and waits until it has.
+        unsafe {
+            assert_eq!(libc::ptrace(libc::PTRACE_SEIZE, thread, none, none), 0);
+            assert_eq!(libc::ptrace(libc::PTRACE_INTERRUPT, thread, none, none), 0);
+            let mut status = 0;
+            assert_eq!(libc::waitpid(thread, &raw mut status, libc::__WALL), thread);
+        }
+        Stopped(thread)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let none = std::ptr::null_mut::<libc::c_void>();
+        // SAFETY: lets it run again; where that fails it has ended.
+        unsafe { libc::ptrace(libc::PTRACE_DETACH, self.0, none, none) };
+    }
+}
+
+/// The thread of a process whose name begins so.
+fn thread_of(process: i32, name: &str) -> libc::pid_t {
+    let tasks =
+        fs::read_dir(format!("/proc/{process}/task")).unwrap().map(|task| task.unwrap().path());
+    let found = tasks.filter(|task| {
+        fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.starts_with(name))
+    });
+    let numbers: Vec<_> =
+        found.map(|task| task.file_name().unwrap().to_str().unwrap().parse().unwrap()).collect();
+    assert_eq!(numbers.len(), 1, "threads named {name}");
+    numbers[0]
+}
+
+/// Waits for a word to the watchdog; false if none comes in time.
+fn hears(socket: &UnixDatagram, within: Duration) -> bool {
+    let until = Instant::now() + within;
+    let mut word = [0; 256];
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        socket.set_read_timeout(Some(left.max(Duration::from_millis(1)))).unwrap();
+        match socket.recv(&mut word) {
+            Ok(n) if word[..n].starts_with(b"WATCHDOG=1") => return true,
+            _ if Instant::now() >= until => return false,
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn test_systemd_hears_of_an_appliance_only_while_its_worker_and_control_plane_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let systemd = UnixDatagram::bind(&path).unwrap();
+    let watched = |c: &mut std::process::Command| {
+        c.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "900000").env_remove("WATCHDOG_PID");
+    };
+    let a = Appliance::start_as(Lab::new(1500), "", watched);
+    assert!(hears(&systemd, PATIENCE), "it is well");
+    for name in ["heddle-w", "heddle-ctl"] {
+        let stopped = Stopped::new(thread_of(a.pid(), name));
+        // What was answered before the stop may be told still.
+        while hears(&systemd, Duration::from_secs(2)) {}
+        // Longer than an answer may take.
+        assert!(!hears(&systemd, Duration::from_secs(8)), "{name} does not answer");
+        drop(stopped);
+        assert!(hears(&systemd, PATIENCE), "{name} answers again");
+    }
+}
