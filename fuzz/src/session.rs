@@ -204,7 +204,11 @@ fn request(o: &mut Octets<'_>, known: &Known) -> Request {
         12 => Request::Reserve(protocol::Len { len: o.size() }),
         13 => Request::RegisterReserved(protocol::RegisterReserved { id, pd, access: o.next() }),
         14 => Request::DestroyReserved(protocol::Id { id }),
-        15 => Request::AddRegion(protocol::AddRegion { len: o.size(), sparse: o.next() & 1 == 1 }),
+        15 => {
+            let (len, how) = (o.size(), o.next());
+            let (sparse, unsealed) = (how & 1 == 1, how & 2 == 2);
+            Request::AddRegion(protocol::AddRegion { len, sparse, unsealed })
+        }
         16 => Request::RegisterMr(protocol::RegisterMr {
             pd,
             region: id,

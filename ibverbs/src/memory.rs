@@ -58,6 +58,9 @@ const HUGE: usize = 2 << 20;
 /// Bytes that are guarded at a time. Writers wait for less than a millisecond.
 const PIECE: usize = HUGE;
 
+/// Bytes that the file has at most before they are converted: until then the program has them as well.
+const AHEAD: usize = 16 << 20;
+
 /// How long [`still`] waits.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -113,6 +116,70 @@ impl Drop for Shared {
     }
 }
 
+/// Memory that is about to be [shared](share): its window's file has pages for it, so the RNIC can register these while
+/// the memory is converted. No other thread converts any as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Plan(Planned);
+
+#[derive(Debug)]
+enum Planned {
+    Convert {
+        state: MutexGuard<'static, State>,
+        window: usize,
+        parts: Vec<Part>,
+        pages: Range<usize>,
+        region: Arc<Region>,
+        offset: usize,
+        is_writable: bool,
+    },
+    Shared(Shared),
+}
+
+impl Plan {
+    /// As [`Shared::region`].
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        match &self.0 {
+            Planned::Convert { region, .. } | Planned::Shared(Shared { region, .. }) => region,
+        }
+    }
+
+    /// As [`Shared::offset`].
+    pub(crate) fn offset(&self) -> usize {
+        match &self.0 {
+            Planned::Convert { offset, .. } | Planned::Shared(Shared { offset, .. }) => *offset,
+        }
+    }
+
+    /// As [`Shared::is_writable`].
+    pub(crate) fn is_writable(&self) -> bool {
+        match &self.0 {
+            Planned::Convert { is_writable, .. } | Planned::Shared(Shared { is_writable, .. }) => {
+                *is_writable
+            }
+        }
+    }
+
+    /// Shares the memory.
+    ///
+    /// # Errors
+    /// As [`share`].
+    pub(crate) fn carry_out(self) -> Result<Shared, i32> {
+        match self.0 {
+            Planned::Shared(shared) => Ok(shared),
+            Planned::Convert { mut state, window, parts, pages, region, offset, is_writable } => {
+                let shared = state.carry_out(window, &parts, &pages);
+                let forks = state.forks;
+                drop(state);
+                let pages = shared.map_err(|refusal| {
+                    log(&format!("cannot share memory at {:#x}: {}", pages.start, refusal.why));
+                    refusal.errno
+                })?;
+                Ok(Shared { region, offset, pages, is_writable, forks })
+            }
+        }
+    }
+}
+
 /// Shares the pages that have `[addr, addr + len)` with the RNIC. Other threads may read and write them
 /// meanwhile. Where the kernel may not be made to wait (without privileges), a system call of another thread
 /// that writes there in that moment can fail with EFAULT.
@@ -121,26 +188,45 @@ impl Drop for Shared {
 /// An error number: EINVAL for no bytes, EFAULT where nothing is mapped or may be read, EOPNOTSUPP for code, and for
 /// memory that other processes may map unless the RNIC `takes_files` and can be given its file; ENOMEM.
 pub fn share(addr: usize, len: usize, takes_files: bool) -> Result<Shared, i32> {
+    plan(addr, len, takes_files)?.carry_out()
+}
+
+/// Plans what [`share`] does.
+///
+/// # Errors
+/// As [`share`], as far as it can be seen before.
+pub(crate) fn plan(addr: usize, len: usize, takes_files: bool) -> Result<Plan, i32> {
     let pages =
         window::pages(addr, len).ok_or(if len == 0 { libc::EINVAL } else { libc::EFAULT })?;
     fork::prepare_once();
     let mut state = lock();
-    match state.share(&pages) {
-        Ok((window, pages, is_writable)) => {
-            let window = &state.windows[window];
-            let (region, offset) = (window.region.clone(), window.offset(addr));
-            Ok(Shared { region, offset, pages, is_writable, forks: state.forks })
+    match state.plan(&pages) {
+        Ok((window, parts, is_writable)) => {
+            let found = &state.windows[window];
+            let (region, offset) = (found.region.clone(), found.offset(addr));
+            let all: usize = parts.iter().map(|part| part.pages.len()).sum();
+            let populate = |part: &Part| state.windows[window].populate(&part.pages);
+            let has_pages = all <= AHEAD && parts.iter().all(populate);
+            let plan =
+                Planned::Convert { state, window, parts, pages, region, offset, is_writable };
+            // What is large is not to be there twice. Else the kernel cannot populate, or has no memory: the conversion
+            // says which.
+            if has_pages {
+                Ok(Plan(plan))
+            } else {
+                Plan(plan).carry_out().map(|s| Plan(Planned::Shared(s)))
+            }
         }
         Err(Refusal { is_shared: true, .. }) if takes_files => {
             let forks = state.forks;
+            let found = files::share(&mut state.files, &pages);
             drop(state);
-            let found = files::share(&pages);
             let files::Part { region, offset, is_writable } = found.map_err(|refusal| {
                 log(&format!("cannot share {len} bytes at {addr:#x}: {}", refusal.why));
                 refusal.errno
             })?;
             let offset = offset + (addr - pages.start);
-            Ok(Shared { region, offset, pages, is_writable, forks })
+            Ok(Plan(Planned::Shared(Shared { region, offset, pages, is_writable, forks })))
         }
         Err(refusal) => {
             drop(state);
@@ -199,6 +285,7 @@ impl Refusal {
 #[derive(Debug, Default)]
 struct State {
     windows: Vec<Window>,
+    files: files::Known,
     /// Opened at first use, and again in a child.
     uffd: Option<Result<Uffd, Errno>>,
     /// Forks of this process and its ancestors since the library was loaded.
@@ -264,25 +351,35 @@ fn grow(start: usize) {
 }
 
 /// A part of a mapping to convert: whole pages of it.
+#[derive(Debug)]
 struct Part {
     pages: Range<usize>,
     protection: i32,
 }
 
 impl State {
-    /// Shares pages: the window, the pages with the rest of huge ones, and whether the program may write all
-    /// of them. When it fails everything is as it was.
-    fn share(&mut self, pages: &Range<usize>) -> Result<(usize, Range<usize>, bool), Refusal> {
-        let own = own::own().ok_or_else(|| Refusal::new(libc::ENOMEM, "no memory"))?;
+    /// What there is to do to share pages: in which window, which parts, and whether the program may write all of them.
+    fn plan(&mut self, pages: &Range<usize>) -> Result<(usize, Vec<Part>, bool), Refusal> {
         let known = self.windows.len();
         let at = self.window_of(pages)?;
         let (parts, is_writable) = self.windows[at].parts(pages).inspect_err(|_| {
             // A window that was made for these pages alone.
             self.windows.truncate(known);
         })?;
+        Ok((at, parts, is_writable))
+    }
+
+    /// Shares pages by a plan; the pages with the rest of huge ones. When it fails everything is as it was.
+    fn carry_out(
+        &mut self,
+        at: usize,
+        parts: &[Part],
+        pages: &Range<usize>,
+    ) -> Result<Range<usize>, Refusal> {
+        let own = own::own().ok_or_else(|| Refusal::new(libc::ENOMEM, "no memory"))?;
         self.open_uffd();
         let mut done: Vec<Range<usize>> = Vec::new();
-        for part in &parts {
+        for part in parts {
             if let Err(e) = self.convert(own, at, part, Kind::Share, &mut done) {
                 // What nothing shares goes back: the rest of a huge page, too.
                 let shared = &self.windows[at].shared;
@@ -298,7 +395,7 @@ impl State {
         let all = ends.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end));
         let pages = all.unwrap_or_default();
         self.windows[at].shared.add(&pages);
-        Ok((at, pages, is_writable))
+        Ok(pages)
     }
 
     /// The window that is to have `pages`.
@@ -360,9 +457,6 @@ impl State {
         done: &mut Vec<Range<usize>>,
     ) -> Result<(), Errno> {
         let mut rest = part.pages.clone();
-        if kind == Kind::Share {
-            self.windows[at].advise(&rest);
-        }
         while !rest.is_empty() {
             let end = (rest.start + 1).next_multiple_of(PIECE).min(rest.end);
             let piece = rest.start..end;

@@ -8,7 +8,7 @@ use std::fs::{File, OpenOptions};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use heddle_socket::descriptor::aside;
 use heddle_verbs::Region;
@@ -18,9 +18,7 @@ use super::maps::{self, Maps};
 use super::{Refusal, convert};
 
 /// Files that are registered, by device and inode, with their bytes.
-static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
-
-type Known = ((u64, u64), usize, Weak<Region>);
+pub(super) type Known = Vec<((u64, u64), usize, Weak<Region>)>;
 
 /// A part of a file.
 #[derive(Debug)]
@@ -35,7 +33,7 @@ pub(super) struct Part {
 ///
 /// # Errors
 /// EOPNOTSUPP where they show no file in memory that the RNIC can be given; EFAULT where they may not be read.
-pub(super) fn share(pages: &Range<usize>) -> Result<Part, Refusal> {
+pub(super) fn share(known: &mut Known, pages: &Range<usize>) -> Result<Part, Refusal> {
     let unsupported =
         |why: &str| Refusal::new(EOPNOTSUPP, format!("the memory at {:#x} {why}", pages.start));
     let mut maps = Maps::open().map_err(|e| unsupported(&format!("is not known: {e}")))?;
@@ -63,17 +61,22 @@ pub(super) fn share(pages: &Range<usize>) -> Result<Part, Refusal> {
     let Some((_, file, start)) = shown else { return Err(unsupported("has no pages")) };
     let offset = usize::try_from((pages.start as u64).wrapping_sub(start));
     let offset = offset.map_err(|_| unsupported("is too far in its file"))?;
-    let region = region(file, pages.start, offset.saturating_add(pages.len())).map_err(|why| {
-        unsupported(&format!("is shared with other processes (MAP_SHARED), and {why}"))
-    })?;
+    let region =
+        region(known, file, pages.start, offset.saturating_add(pages.len())).map_err(|why| {
+            unsupported(&format!("is shared with other processes (MAP_SHARED), and {why}"))
+        })?;
     // The RNIC maps what is there.
     convert::populate(pages.start, pages.len());
     Ok(Part { region, offset, is_writable })
 }
 
 /// The region of a file up to byte `end` at least, or as far as it goes.
-fn region(id: (u64, u64), address: usize, end: usize) -> Result<Arc<Region>, String> {
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+fn region(
+    known: &mut Known,
+    id: (u64, u64),
+    address: usize,
+    end: usize,
+) -> Result<Arc<Region>, String> {
     known.retain(|(_, _, region)| region.strong_count() > 0);
     let found = known.iter().find(|(file, len, _)| *file == id && *len >= end);
     if let Some(region) = found.and_then(|(_, _, region)| region.upgrade()) {

@@ -130,6 +130,17 @@ impl Window {
         })
     }
 
+    /// Gives the file these pages, huge ones where it can; false if the kernel does not. It may not have all of them
+    /// then.
+    pub(super) fn populate(&self, pages: &Range<usize>) -> bool {
+        self.advise(pages);
+        self.filled.gaps(pages).into_iter().all(|gap| {
+            let at = core::ptr::with_exposed_provenance_mut(self.shadow(gap.start));
+            // SAFETY: whole pages of a mapping of ours, which keep what is in them.
+            unsafe { libc::madvise(at, gap.len(), libc::MADV_POPULATE_WRITE) == 0 }
+        })
+    }
+
     /// The file has these pages from here on.
     pub(super) fn fill(&mut self, pages: &Range<usize>) {
         for new in self.filled.gaps(pages) {
@@ -143,7 +154,7 @@ impl Window {
     }
 
     /// Asks for huge pages in the file where the pages of the program could be huge.
-    pub(super) fn advise(&self, pages: &Range<usize>) {
+    fn advise(&self, pages: &Range<usize>) {
         let start = pages.start.next_multiple_of(HUGE);
         let end = pages.end / HUGE * HUGE;
         if start < end {

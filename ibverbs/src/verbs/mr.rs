@@ -3,8 +3,8 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use heddle_verbs::{Access, Mr};
-use libc::{EBUSY, EFAULT, EINVAL, EOPNOTSUPP};
+use heddle_verbs::{Access, Mr, MrInit};
+use libc::{EBUSY, EFAULT, EINVAL, EIO, EOPNOTSUPP};
 
 use super::pd::{PdObject, User};
 use super::{errno, number, object};
@@ -15,7 +15,7 @@ use crate::abi::{
     IBV_REREG_MR_CHANGE_PD, IBV_REREG_MR_CHANGE_TRANSLATION, IBV_REREG_MR_ERR_CMD,
     IBV_REREG_MR_ERR_INPUT, ibv_mr, ibv_pd,
 };
-use crate::memory::{self, Shared};
+use crate::memory::{self, Plan, Shared};
 
 /// A memory region. `users` are the windows of type 1 that are bound to it.
 #[repr(C)]
@@ -100,17 +100,25 @@ fn register(
         return Err(EINVAL);
     }
     let device = &pd.context().device;
-    let memory = memory::share(addr, len, device.takes_files())?;
+    let plan = memory::plan(addr, len, device.takes_files())?;
     // The RNIC could write what the program may only read.
-    if access.has(Access::LOCAL_WRITE) && !memory.is_writable() {
+    if access.has(Access::LOCAL_WRITE) && !plan.is_writable() {
         return Err(EFAULT);
     }
-    let range = (memory.offset(), len);
-    let mr = device.register_mr(pd.pd, memory.region(), range, iova, access);
+    let (region, range) = (plan.region().clone(), (plan.offset(), len));
+    let (mut plan, mut memory) = (Some(plan), None);
+    // The memory becomes shared while the RNIC registers it: nobody knows the STag yet.
+    let init = MrInit { access, to: Some(iova), qp: None };
+    let mr = device.register_mr_while(pd.pd, &region, range, &init, &mut || {
+        memory = plan.take().map(Plan::carry_out);
+    });
+    // With it goes the lock, if the RNIC was not asked.
+    drop(plan);
     let mr = mr.map_err(|e| {
         memory::log(&format!("cannot register {len} bytes at {addr:#x}: {e}"));
         errno::of(&e)
     })?;
+    let memory = memory.unwrap_or(Err(EIO))?;
     Ok(Registered { mr, _memory: memory, _pd: pd.user() })
 }
 

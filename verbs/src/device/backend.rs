@@ -63,12 +63,14 @@ pub(crate) trait Backend: Send + Sync + Debug {
 
     fn alloc_mr(&self, pd: Pd, len: usize, init: &MrInit<'_>) -> Result<Mr, DeviceError>;
 
+    /// Calls `meanwhile` once it has asked, if it gets that far.
     fn register_mr(
         &self,
         pd: Pd,
         region: &Arc<Region>,
         range: (usize, usize),
         init: &MrInit<'_>,
+        meanwhile: &mut dyn FnMut(),
     ) -> Result<Mr, DeviceError>;
 
     fn reserve(self: Arc<Self>, len: usize) -> Result<Box<dyn Reserved>, DeviceError>;

@@ -174,9 +174,26 @@ impl Device {
         range: (usize, usize),
         init: &MrInit<'_>,
     ) -> Result<Mr, DeviceError> {
+        self.register_mr_while(pd, region, range, init, &mut || {})
+    }
+
+    /// As [`register_mr_with`](Device::register_mr_with), and calls `meanwhile` once while an RNIC in another process
+    /// answers: for what takes its time and has to be done before the region is used. It is not called where the RNIC
+    /// was not asked.
+    ///
+    /// # Errors
+    /// As [`register_mr_with`](Device::register_mr_with).
+    pub fn register_mr_while(
+        &self,
+        pd: Pd,
+        region: &Arc<Region>,
+        range: (usize, usize),
+        init: &MrInit<'_>,
+        meanwhile: &mut dyn FnMut(),
+    ) -> Result<Mr, DeviceError> {
         self.check_terms(pd, init)?;
         self.check_mr_size(range.1)?;
-        self.0.backend.register_mr(pd, region, range, init)
+        self.0.backend.register_mr(pd, region, range, init, meanwhile)
     }
 }
 

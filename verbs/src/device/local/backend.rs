@@ -111,7 +111,9 @@ impl Backend for Local {
         region: &Arc<Region>,
         range: (usize, usize),
         init: &MrInit<'_>,
+        meanwhile: &mut dyn FnMut(),
     ) -> Result<Mr, DeviceError> {
+        meanwhile();
         self.bring_mr(pd, region, range, init, None)
     }
 

@@ -168,6 +168,7 @@ impl Backend for Remote {
         region: &Arc<Region>,
         (off, len): (usize, usize),
         init: &MrInit<'_>,
+        meanwhile: &mut dyn FnMut(),
     ) -> Result<Mr, DeviceError> {
         let there = region.ptr(off, len).ok_or(RegisterError::OutOfRange)?;
         let own = self.shared(region)?;
@@ -180,7 +181,11 @@ impl Backend for Remote {
             to: init.to.unwrap_or(there.addr() as u64),
             qp: init.qp.map(|qp| qp.qpn().0),
         });
-        let new: NewMr = self.patiently(|| self.link.call(&request))?;
+        let mut meanwhile = Some(meanwhile);
+        let new: NewMr = self.patiently(|| match meanwhile.take() {
+            Some(meanwhile) => self.link.call_while(&request, meanwhile),
+            None => self.link.call(&request),
+        })?;
         if new.off != off {
             return confused(None);
         }

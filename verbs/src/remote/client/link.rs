@@ -155,6 +155,15 @@ impl Link {
         self.call_with(request, &[], None).map(|(answer, _)| answer)
     }
 
+    /// Asks, calls `meanwhile`, and then waits for the answer.
+    pub(super) fn call_while<A: DeserializeOwned>(
+        &self,
+        request: &Request,
+        meanwhile: &mut dyn FnMut(),
+    ) -> Result<A, DeviceError> {
+        self.ask(request, &[], None, meanwhile).map(|(answer, _)| answer)
+    }
+
     /// The same for a request with the number of `waker`, whose sleeper sleeps on what the answer brings.
     pub(super) fn call_waking<A: DeserializeOwned>(
         &self,
@@ -177,6 +186,16 @@ impl Link {
         fds: &[BorrowedFd<'_>],
         then: Option<Then>,
     ) -> Result<(A, Vec<OwnedFd>), DeviceError> {
+        self.ask(request, fds, then, &mut || {})
+    }
+
+    fn ask<A: DeserializeOwned>(
+        &self,
+        request: &Request,
+        fds: &[BorrowedFd<'_>],
+        then: Option<Then>,
+        meanwhile: &mut dyn FnMut(),
+    ) -> Result<(A, Vec<OwnedFd>), DeviceError> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = sync_channel(1);
         {
@@ -194,6 +213,7 @@ impl Link {
         if sent.is_err() {
             self.shut();
         }
+        meanwhile();
         match wait_for(&answered) {
             Some(Ok((value, fds))) => {
                 let answer = serde_json::from_value(value);

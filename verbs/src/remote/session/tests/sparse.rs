@@ -431,7 +431,7 @@ fn test_file_that_others_may_shrink_is_for_an_rnic_of_its_own_user_alone() {
         assert_eq!(raw.session.usage().memory, (1 << 20) + 2 * PAGE as u64);
         let stag = u32::try_from(registered.ok.unwrap()["stag"].as_u64().unwrap()).unwrap();
         let pd = Pd(u32::try_from(pd).unwrap());
-        let range = worker.range(pd, Stag(stag), 0, 2 * PAGE as u32).unwrap();
+        let range = worker.range(pd, Stag(stag), 0, 8192).unwrap();
         assert!(is_mapped(worker.0.ptr(range).unwrap()), "a worker would take a page fault");
         let look = || {
             let mut bytes = vec![1; 2 * PAGE];
