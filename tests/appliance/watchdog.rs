@@ -8,10 +8,10 @@ use crate::lab::{Appliance, PATIENCE};
 use crate::net::Lab;
 
 /// A thread of another process that is kept from running.
-struct Stopped(libc::pid_t);
+struct StoppedThread(libc::pid_t);
 
-impl Stopped {
-    fn new(thread: libc::pid_t) -> Stopped {
+impl StoppedThread {
+    fn new(thread: libc::pid_t) -> StoppedThread {
         let none = std::ptr::null_mut::<libc::c_void>();
         // SAFETY: asks the kernel to stop a thread of a child of ours, and waits until it has.
         unsafe {
@@ -20,11 +20,11 @@ impl Stopped {
             let mut status = 0;
             assert_eq!(libc::waitpid(thread, &raw mut status, libc::__WALL), thread);
         }
-        Stopped(thread)
+        StoppedThread(thread)
     }
 }
 
-impl Drop for Stopped {
+impl Drop for StoppedThread {
     fn drop(&mut self) {
         let none = std::ptr::null_mut::<libc::c_void>();
         // SAFETY: lets it run again; where that fails it has ended.
@@ -71,7 +71,7 @@ fn test_systemd_hears_of_an_appliance_only_while_its_worker_and_control_plane_an
     let a = Appliance::start_as(Lab::new(1500), "", watched);
     assert!(hears(&systemd, PATIENCE), "it is well");
     for name in ["heddle-w", "heddle-ctl"] {
-        let stopped = Stopped::new(thread_of(a.pid(), name));
+        let stopped = StoppedThread::new(thread_of(a.pid(), name));
         // What was answered before the stop may be told still.
         while hears(&systemd, Duration::from_secs(2)) {}
         // Longer than an answer may take.
