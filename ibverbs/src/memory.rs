@@ -358,7 +358,7 @@ struct Part {
 }
 
 impl State {
-    /// What there is to do to share pages: in which window, which parts, and whether the program may write all of them.
+    /// Plans how to share pages: in which window, which parts, and whether the program may write all of them.
     fn plan(&mut self, pages: &Range<usize>) -> Result<(usize, Vec<Part>, bool), Refusal> {
         let known = self.windows.len();
         let at = self.window_of(pages)?;

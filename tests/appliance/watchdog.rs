@@ -1,4 +1,4 @@
-//! What systemd hears of an appliance that it watches.
+//! systemd's watchdog: the appliance tells it that all its threads answer.
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;

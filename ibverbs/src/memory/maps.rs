@@ -132,7 +132,7 @@ pub(super) fn name_at(address: usize) -> Option<PathBuf> {
         let hex = |text: &str| usize::from_str_radix(text, 16).unwrap_or(0);
         ends.is_some_and(|(start, end)| (hex(start)..hex(end)).contains(&address))
     })?;
-    // Five words come before it. What is deleted has " (deleted)" behind its name.
+    // The kernel writes five words before the name, and " (deleted)" behind that of a deleted file.
     let at = line.iter().position(|b| *b == b'/')?;
     let name = &line[at..];
     (!name.ends_with(b" (deleted)")).then(|| OsString::from_vec(name.to_vec()).into())

@@ -107,7 +107,7 @@ fn register(
     }
     let (region, range) = (plan.region().clone(), (plan.offset(), len));
     let (mut plan, mut memory) = (Some(plan), None);
-    // The memory becomes shared while the RNIC registers it: nobody knows the STag yet.
+    // We convert the memory while the RNIC registers it: no peer knows the STag yet.
     let init = MrInit { access, to: Some(iova), qp: None };
     let mr = device.register_mr_while(pd.pd, &region, range, &init, &mut || {
         memory = plan.take().map(Plan::carry_out);

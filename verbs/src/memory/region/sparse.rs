@@ -12,8 +12,8 @@
 //!
 //! **Who pays.** Each page counts once in its owner's account, however many registrations have it. The owner
 //! must have filled the page before, or else a client could register hole after hole, and the RNIC's
-//! process would fill the file beyond any quota: no page leaves a sealed file. Of files that are not sealed the
-//! owner is the RNIC's own user, whose memory it is either way.
+//! process would fill the file beyond any quota: no page leaves a sealed file. The RNIC's own user owns the files
+//! that are not sealed, and with them the memory.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -41,8 +41,8 @@ pub(super) struct Sparse {
     file: Option<OwnedFd>,
     /// The file is one that others may shrink.
     is_unsealed: bool,
-    /// Its pages are locked as soon as they are mapped. Those that are not locked stay mapped when nothing holds them
-    /// any more: that costs the system nothing, and the next hold is quick.
+    /// The kernel locks its pages as soon as they are mapped. A release leaves pages mapped that are not locked: that
+    /// costs the system nothing, and the next hold is quick.
     is_locked: bool,
     holds: Mutex<Holds>,
 }

@@ -178,7 +178,7 @@ fn test_memory_of_the_applications_own_is_mapped_once_and_what_cannot_be_shared_
     assert!(long.is_err(), "the length of an element has 32 bits");
     assert_eq!(region.load(9999), Ok(b'x'));
     assert!(device.register_mr(pd, &region, (1, 10_000), 7, Access::NONE).is_err());
-    // What is done meanwhile is done once, and not where nothing was asked.
+    // The device calls the closure once, and not where it has asked nothing.
     let mut done = 0;
     let mut register = |range, to| {
         let init = MrInit { to, ..MrInit::default() };

@@ -75,7 +75,7 @@ fn test_answer_arrives_whether_it_is_waited_for_awake_or_asleep() {
         });
         let start = Instant::now();
         assert_eq!(wait_for(&answered), None);
-        assert!(start.elapsed() < PATIENCE / 2, "nobody is left who could answer");
+        assert!(start.elapsed() < PATIENCE / 2, "the caller waits for an answer that cannot come");
         server.join().unwrap();
     }
 }
