@@ -89,6 +89,12 @@ need_packages() {
         { tail -n 20 "$log" >&2; die "could not install: ${missing[*]}"; }
 }
 
+# need_build [PACKAGE...] - what a build of the workspace takes, and these packages beside it.
+need_build() {
+    need_packages libdpdk-dev dpdk-dev libclang-dev pkg-config gcc libc6-dev "$@"
+    command -v cargo >/dev/null || die "cargo is missing: install Rust first (https://rustup.rs)"
+}
+
 # need_promtool - puts Prometheus's checker into PATH. Debian has it in the package of the server, and
 # installing that starts one: so the package is only unpacked, below target/.
 need_promtool() {

@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 
+import packages
+
 ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", ".."))
 
 # The mark of the process that is alone with its namespaces.
@@ -27,6 +29,7 @@ def enter(script, *more):
     programs = (("HEDDLE", "heddle", ("-p", "heddle", "--bin", "heddle")),
                 ("EXCHANGE", "exchange", ("-p", "heddle-perf", "--bin", "exchange")), *more)
     if not all(env.get(variable) for variable, _, _ in programs):
+        packages.need_build()
         # By one cargo: it builds what they share once.
         build = ("cargo", "build", "--quiet", "--release", *(word for _, _, what in programs for word in what))
         if subprocess.run(build, cwd=ROOT).returncode:

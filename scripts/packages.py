@@ -1,0 +1,23 @@
+"""What lib.sh does about packages, for the scripts that are Python."""
+
+import pathlib
+import subprocess
+import sys
+
+LIB = pathlib.Path(__file__).resolve().parent / "lib.sh"
+
+
+def _ask(function, packages):
+    # The name of the calling script stands before its messages.
+    if subprocess.run(["bash", "-c", f'. {LIB}; {function} "$@"', sys.argv[0], *packages], check=False).returncode:
+        sys.exit(1)
+
+
+def need(*packages):
+    """Ends this program if Debian packages are missing and cannot be installed."""
+    _ask("need_packages", packages)
+
+
+def need_build(*packages):
+    """Likewise what a build of the workspace takes, and these packages beside it."""
+    _ask("need_build", packages)
