@@ -104,6 +104,14 @@ impl MrTable {
         self.reserve(pd, qpn, kind, 0)
     }
 
+    /// A window of type 2 without memory that any QP of `pd` may bind, by a request: it is for the peers
+    /// of that QP alone until it is invalidated, and then any may bind it again.
+    pub fn allocate_window_for_any(&self, pd: Pd) -> Result<Stag, MrError> {
+        let plain = Region::plain(pd, None, [0; 3], Access::NONE);
+        let window = Region { kind: Kind::QpWindow, any_qp: true, valid: false, ..plain };
+        self.insert(window).map(|mr| mr.stag)
+    }
+
     fn reserve(&self, pd: Pd, qpn: Option<Qpn>, kind: Kind, pages: u32) -> Result<Stag, MrError> {
         let plain = Region::plain(pd, qpn, [0; 3], Access::NONE);
         self.insert(Region { kind, pages, valid: false, ..plain }).map(|mr| mr.stag)
@@ -127,14 +135,17 @@ impl MrTable {
             return Err(BindError::Scattered);
         }
         let slot = self.slot(bind.stag);
-        let (seq, r) = slot.read().ok_or(BindError::Stag)?;
-        let ours = r.pd == pd && r.qpn.is_none_or(|q| q == qpn);
+        let (seq, mut r) = slot.read().ok_or(BindError::Stag)?;
+        let ours = self.is_owned(&r, (pd, qpn));
         if r.kind != kind || kind == Kind::Region || !r.stag.same_index(bind.stag) || !ours {
             return Err(BindError::Stag);
         }
         // With its region gone it is invalid, whatever it says.
         if self.is_good(&r) {
             return Err(BindError::Valid);
+        }
+        if r.any_qp {
+            r.qpn = Some(qpn);
         }
         let mut bound = derived(&r, bind, &source)?;
         if runs.len() > 1 {
@@ -186,7 +197,7 @@ impl MrTable {
     pub fn invalidate_local(&self, (pd, qpn): (Pd, Qpn), stag: Stag) -> Result<(), BindError> {
         let slot = self.slot(stag);
         let (seq, r) = slot.read().ok_or(BindError::Stag)?;
-        let ours = r.pd == pd && r.qpn.is_none_or(|q| q == qpn);
+        let ours = self.is_owned(&r, (pd, qpn));
         if !matches!(r.kind, Kind::Fast | Kind::QpWindow) || !r.stag.same_index(stag) || !ours {
             return Err(BindError::Stag);
         }
@@ -226,6 +237,22 @@ impl MrTable {
         }
     }
 
+    /// Makes a window that [any QP may bind](MrTable::allocate_window_for_any) invalid if `qpn` is the QP
+    /// that bound it last. Call it before another QP gets that number. Takes no lock.
+    pub fn revoke_of(&self, stag: Stag, qpn: Qpn) {
+        let slot = self.slot(stag);
+        while let Some((seq, r)) = slot.read() {
+            if !(r.any_qp && r.valid && r.stag.same_index(stag) && r.qpn == Some(qpn)) {
+                return;
+            }
+            // The peer of the QP, or its worker, may have invalidated the window since `read`.
+            if slot.replace(seq, &Region { valid: false, ..r }, (), || Ok(())).is_ok() {
+                self.unbind(&r);
+                return;
+            }
+        }
+    }
+
     /// Windows and fast registrations of a region that are valid; 0 for any other STag.
     pub fn bound(&self, stag: Stag) -> u32 {
         let index = self.index(stag) as usize;
@@ -238,6 +265,12 @@ impl MrTable {
     pub(super) fn is_good(&self, r: &Region) -> bool {
         let parent = || self.slots.get(r.parent.slot as usize).map(super::Slot::seq);
         r.valid && (r.kind == Kind::Region || parent() == Some(r.parent.seq))
+    }
+
+    /// Returns true if a request of this QP may bind or invalidate an STag.
+    fn is_owned(&self, r: &Region, (pd, qpn): (Pd, Qpn)) -> bool {
+        let free = r.any_qp && !self.is_good(r);
+        r.pd == pd && (free || r.qpn.is_none_or(|q| q == qpn))
     }
 
     /// The memory that pieces make up, and the runs in which it lies.

@@ -16,6 +16,8 @@ pub(super) struct Region {
     pub(super) len: u64,
     pub(super) access: Access,
     pub(super) kind: Kind,
+    /// Any QP of the PD may bind this window, whose `qpn` is the QP that bound it last.
+    pub(super) any_qp: bool,
     /// Whether the STag may be used. One that may not keeps its slot.
     pub(super) valid: bool,
     /// Pages that a fast registration may have.
@@ -48,6 +50,7 @@ impl Region {
             len,
             access,
             kind,
+            any_qp: false,
             valid: true,
             pages: 0,
             runs: 0,
@@ -72,7 +75,10 @@ const PAGES_SHIFT: u32 = 12;
 /// In the word of the parent: its slot, of [`MAX_SLOTS`](super::MAX_SLOTS), and above it the runs.
 const RUNS_SHIFT: u32 = 24;
 const PARENT_SLOT: u32 = (1 << RUNS_SHIFT) - 1;
+/// In the same word: `any_qp`.
+const ANY_QP: u32 = 1 << 31;
 const _: () = assert!(super::MAX_SLOTS < PARENT_SLOT as usize);
+const _: () = assert!((super::MAX_RUNS as u32) << RUNS_SHIFT < ANY_QP);
 
 /// Most pages a fast registration can have.
 pub(super) const MAX_PAGES: u32 = (1 << (32 - PAGES_SHIFT)) - 1;
@@ -218,9 +224,10 @@ impl Slot {
             len: self.len.load(Relaxed),
             access: Access::from_bits(low8(terms)),
             kind: Kind::from_bits(terms >> KIND_SHIFT),
+            any_qp: parent & ANY_QP != 0,
             valid: terms & INVALID == 0,
             pages: terms >> PAGES_SHIFT,
-            runs: low8(parent >> RUNS_SHIFT),
+            runs: low8((parent & !ANY_QP) >> RUNS_SHIFT),
             parent: Parent { slot: parent & PARENT_SLOT, seq: self.parent_seq.load(Relaxed) },
         }
     }
@@ -235,7 +242,8 @@ impl Slot {
         let marks = marks | if r.kind == Kind::Region { 0 } else { DERIVED };
         let terms = u32::from(r.access.bits()) | r.kind.bits() << KIND_SHIFT | marks;
         self.terms.store(terms | r.pages << PAGES_SHIFT, Relaxed);
-        self.parent.store(r.parent.slot | u32::from(r.runs) << RUNS_SHIFT, Relaxed);
+        let any_qp = if r.any_qp { ANY_QP } else { 0 };
+        self.parent.store(r.parent.slot | u32::from(r.runs) << RUNS_SHIFT | any_qp, Relaxed);
         self.parent_seq.store(r.parent.seq, Relaxed);
         self.stag.store(r.stag.0, Relaxed);
     }

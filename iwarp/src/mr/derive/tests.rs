@@ -330,6 +330,44 @@ fn test_foreign_domains_and_queue_pairs_neither_bind_nor_invalidate_nor_use() {
 }
 
 #[test]
+fn test_window_for_any_queue_pair_is_for_the_peer_of_the_one_that_bound_it() {
+    let t = table(8);
+    let other = (PD, Qpn(8));
+    let mr = t.register(PD, 0, 0, 100, all()).unwrap().stag;
+    let w = t.allocate_window_for_any(PD).unwrap();
+    let show = |us, key| {
+        let rights = Access::REMOTE_READ.with(Access::REMOTE_INVALIDATE);
+        t.bind(us, Kind::QpWindow, &bind(w.with_key(key), 0, rights), [(mr, 0, 100)])
+    };
+    let read = |us: (Pd, Qpn), key| {
+        t.check(us.0, us.1, w.with_key(key), 0, 1, Access::REMOTE_READ).map(|_| ())
+    };
+    assert_eq!(show((Pd(8), QP), 1), Err(BindError::Memory(MrFault::NotAssociated)));
+    show(US, 1).unwrap();
+    assert_eq!((read(US, 1), read(other, 1)), (Ok(()), Err(MrFault::NotAssociated)));
+    // While it is bound it belongs to that queue pair, for requests and for peers.
+    assert_eq!(show(other, 2), Err(BindError::Stag));
+    assert_eq!(t.invalidate_local(other, w.with_key(1)), Err(BindError::Stag));
+    assert_eq!(t.invalidate(PD, other.1, w.with_key(1)), Err(MrFault::NotAssociated));
+    t.invalidate(PD, QP, w.with_key(1)).unwrap();
+    assert_eq!(t.bound(mr), 0);
+    show(other, 2).unwrap();
+    assert_eq!((read(US, 2), read(other, 2)), (Err(MrFault::NotAssociated), Ok(())));
+    // The end of a queue pair takes its windows, and no other's.
+    t.revoke_of(w, QP);
+    assert_eq!(read(other, 2), Ok(()));
+    t.revoke_of(w, other.1);
+    assert_eq!((read(other, 2), t.bound(mr)), (Err(MrFault::InvalidStag), 0));
+    // A window whose region has gone is free for each of them.
+    show(US, 3).unwrap();
+    t.deregister(mr).unwrap();
+    let mr = t.register(PD, 0, 0, 100, all()).unwrap().stag;
+    let rights = bind(w.with_key(4), 0, Access::REMOTE_READ);
+    t.bind(other, Kind::QpWindow, &rights, [(mr, 0, 100)]).unwrap();
+    assert_eq!(read(other, 4), Ok(()));
+}
+
+#[test]
 fn test_region_goes_with_all_that_derives_from_it_or_not_at_all() {
     let t = table(8);
     let register = || t.register(PD, 0, 0, 100, all()).unwrap().stag;
@@ -456,6 +494,7 @@ fn test_concurrent_binds_and_deregistrations_agree() {
 struct Entry {
     stag: Stag,
     kind: Kind,
+    any_qp: bool,
     pd: Pd,
     qpn: Option<Qpn>,
     valid: bool,
@@ -472,11 +511,13 @@ struct Entry {
 enum Step {
     Register { pd: u32, qpn: Option<u32>, access: u8 },
     Allocate { pd: u32, qpn: Option<u32>, window: bool },
+    AllocateForAny { pd: u32 },
     Bind { who: usize, of: usize, pd: u32, qpn: u32, access: u8, key: u8, off: u64, len: u32 },
     BindWindow { who: usize, of: usize, pd: u32, access: u8, len: u32 },
     Local { who: usize, pd: u32, qpn: u32 },
     Remote { who: usize, pd: u32, qpn: u32 },
     Revoke { who: usize },
+    RevokeOf { who: usize, qpn: u32 },
     Deregister { who: usize, forced: bool },
     Check { who: usize, pd: u32, qpn: u32, key: Option<u8>, to: u64, len: u32, access: u8 },
 }
@@ -489,6 +530,7 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(pd, qpn, access)| Step::Register { pd, qpn, access: access | 32 }),
         2 => (pd.clone(), maybe, any::<bool>())
             .prop_map(|(pd, qpn, window)| Step::Allocate { pd, qpn, window }),
+        2 => pd.clone().prop_map(|pd| Step::AllocateForAny { pd }),
         6 => (who.clone(), who.clone(), pd.clone(), qpn.clone(), 0u8..32, 0u8..3, 0u64..80, 0u32..60)
             .prop_map(|(who, of, pd, qpn, access, key, off, len)| Step::Bind {
                 who, of, pd, qpn, access, key, off, len
@@ -498,6 +540,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (who.clone(), pd.clone(), qpn.clone()).prop_map(|(who, pd, qpn)| Step::Local { who, pd, qpn }),
         2 => (who.clone(), pd.clone(), qpn.clone()).prop_map(|(who, pd, qpn)| Step::Remote { who, pd, qpn }),
         1 => who.clone().prop_map(|who| Step::Revoke { who }),
+        1 => (who.clone(), qpn.clone()).prop_map(|(who, qpn)| Step::RevokeOf { who, qpn }),
         2 => (who.clone(), any::<bool>()).prop_map(|(who, forced)| Step::Deregister { who, forced }),
         9 => (who, pd, qpn, proptest::option::weighted(0.2, any::<u8>()), 0u64..160, 0u32..60,
               prop_oneof![Just(0u8), Just(1), Just(2), Just(4), Just(16), Just(6)])
@@ -515,6 +558,10 @@ impl Model {
         !e.gone
             && e.valid
             && (e.kind == Kind::Region || self.0[e.parent].valid && !self.0[e.parent].gone)
+    }
+
+    fn owns(&self, e: &Entry, (pd, qpn): (Pd, Qpn)) -> bool {
+        e.pd == pd && (e.any_qp && !self.good(e) || e.qpn.is_none_or(|q| q == qpn))
     }
 
     fn bound(&self, i: usize) -> usize {
@@ -569,7 +616,7 @@ proptest! {
                     prop_assert_eq!(got.is_ok(), live < 8);
                     if let Ok(mr) = got {
                         regions += 1;
-                        m.0.push(Entry { stag: mr.stag, kind: Kind::Region, pd, qpn, valid: true, addr,
+                        m.0.push(Entry { stag: mr.stag, kind: Kind::Region, any_qp: false, pd, qpn, valid: true, addr,
                             to: 30, len: 100, access, parent: 0, gone: false });
                     }
                 }
@@ -583,19 +630,31 @@ proptest! {
                         (true, Some(_)) => Kind::QpWindow,
                     };
                     if let Ok(stag) = got {
-                        m.0.push(Entry { stag, kind, pd, qpn, valid: false, addr: 0, to: 0, len: 0,
-                            access: Access::NONE, parent: 0, gone: false });
+                        m.0.push(Entry { stag, kind, any_qp: false, pd, qpn, valid: false, addr: 0, to: 0,
+                            len: 0, access: Access::NONE, parent: 0, gone: false });
+                    }
+                }
+                Step::AllocateForAny { pd } => {
+                    let got = t.allocate_window_for_any(Pd(pd));
+                    prop_assert_eq!(got.is_ok(), live < 8);
+                    if let Ok(stag) = got {
+                        m.0.push(Entry { stag, kind: Kind::QpWindow, any_qp: true, pd: Pd(pd), qpn: None,
+                            valid: false, addr: 0, to: 0, len: 0, access: Access::NONE, parent: 0,
+                            gone: false });
                     }
                 }
                 Step::Bind { who, of, pd, qpn, access, key, off, len } => {
                     let (Some(w), Some(o)) = (pick(&m, who), pick(&m, of)) else { continue };
                     let (pd, qpn, access) = (Pd(pd), Qpn(qpn), Access::from_bits(access));
-                    let (e, from) = (m.0[w].clone(), m.0[o].clone());
+                    let (mut e, from) = (m.0[w].clone(), m.0[o].clone());
+                    let owned = m.owns(&e, (pd, qpn));
+                    if e.any_qp {
+                        e.qpn = Some(qpn);
+                    }
                     let kind = if e.kind == Kind::QpWindow { Kind::QpWindow } else { Kind::Fast };
                     let stag = e.stag.with_key(key);
                     let got = t.bind((pd, qpn), kind, &bind(stag, 7, access), [(from.stag, from.to + off, len)]);
-                    let want = !e.gone && e.kind == kind && e.pd == pd && e.qpn.is_none_or(|q| q == qpn)
-                        && !m.good(&e)
+                    let want = !e.gone && e.kind == kind && owned && !m.good(&e)
                         && m.may_bind(&e, &from, off, len.into(), access, Some(qpn));
                     prop_assert_eq!(got.is_ok(), want, "{:?}: {:?} to {:?}", got, e, from);
                     if want {
@@ -620,7 +679,7 @@ proptest! {
                     let Some(w) = pick(&m, who) else { continue };
                     let (e, us) = (m.0[w].clone(), (Pd(pd), Qpn(qpn)));
                     let want = !e.gone && matches!(e.kind, Kind::Fast | Kind::QpWindow)
-                        && e.pd == us.0 && e.qpn.is_none_or(|q| q == us.1);
+                        && m.owns(&e, us);
                     prop_assert_eq!(t.invalidate_local(us, e.stag).is_ok(), want);
                     m.0[w].valid &= !want;
                 }
@@ -639,6 +698,12 @@ proptest! {
                     let want = !e.gone && e.kind != Kind::Region;
                     prop_assert_eq!(t.revoke(e.stag).is_ok(), want);
                     m.0[w].valid &= !want;
+                }
+                Step::RevokeOf { who, qpn } => {
+                    let Some(w) = pick(&m, who) else { continue };
+                    let e = m.0[w].clone();
+                    t.revoke_of(e.stag, Qpn(qpn));
+                    m.0[w].valid &= e.gone || !e.any_qp || e.qpn != Some(Qpn(qpn));
                 }
                 Step::Deregister { who, forced } => {
                     let Some(w) = pick(&m, who) else { continue };
