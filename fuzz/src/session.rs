@@ -222,7 +222,7 @@ fn request(o: &mut Octets<'_>, known: &Known) -> Request {
         18 => Request::DeregisterMr(protocol::Id { id }),
         19 => Request::DestroyMr(protocol::Id { id }),
         20 => Request::AllocFast(protocol::AllocFast { pd, qp: on, len: o.number() }),
-        21 => Request::AllocWindow(protocol::AllocWindow { pd, qp: on }),
+        21 => Request::AllocWindow(protocol::AllocWindow { pd, qp: on, any_qp: o.next() & 1 != 0 }),
         22 => Request::BindWindow(protocol::BindWindow {
             id,
             mr: o.small(),

@@ -37,7 +37,7 @@ from pyverbs.pd import PD, ParentDomain, ParentDomainInitAttr
 from pyverbs.pyverbs_error import PyverbsError, PyverbsRDMAError
 from pyverbs.qp import ECE, QP, DataBuffer, QPAttr, QPCap, QPEx, QPInitAttr, QPInitAttrEx
 from pyverbs.srq import SRQ, SrqAttr, SrqInitAttr, SrqInitAttrEx
-from pyverbs.wr import SGE, RecvWR, SendWR
+from pyverbs.wr import SGE, RecvWR, SendWR, inc_rkey
 from pyverbs.xrcd import XRCD, XRCDInitAttr
 
 NAME = "heddle0"
@@ -684,8 +684,190 @@ class WindowTest(Case):
         window = self.own(MW(self.pd, e.IBV_MW_TYPE_1))
         self.refuses(errno.EINVAL, self.bind, server, window, 0, 100, e.IBV_ACCESS_REMOTE_READ)
 
-    # The library has no windows of type 2, so no test binds one by a work request. And the library binds a window of
-    # type 1 by a queue pair in any state, so no test asks for EINVAL in RESET or for a flushed completion in ERR.
+    # The library binds a window of type 1 by a queue pair in any state, so no test asks for EINVAL in RESET or for a
+    # flushed completion in ERR.
+
+
+class Type2WindowTest(Case):
+    """Windows that a work request binds, to the queue pair that it is posted on."""
+
+    def setUp(self):
+        super().setUp()
+        self.window = self.own(MW(self.pd, e.IBV_MW_TYPE_2))
+
+    def sides(self, **more):
+        return self.pair(access=REMOTE | e.IBV_ACCESS_MW_BIND, **more)
+
+    def bind(self, side, access=e.IBV_ACCESS_REMOTE_WRITE, offset=1000, length=100, wr_id=5):
+        """Posts a bind. Returns the key, which is one more than that of the bind before."""
+        wr = SendWR(wr_id=wr_id, opcode=e.IBV_WR_BIND_MW, num_sge=0, sg=[], send_flags=SIGNALED)
+        key = inc_rkey(self.window.rkey)
+        wr.set_bind_wr(self.window, MWBindInfo(side.mr, side.mr.buf + offset, length, access))
+        side.qp.post_send(wr)
+        self.assertEqual(self.window.rkey, key)
+        return key
+
+    def bound(self, side, **more):
+        """Binds, and waits until it is done."""
+        key = self.bind(side, **more)
+        self.check(side.sent()[0], 5, e.IBV_WC_BIND_MW)
+        return key
+
+    def unbind(self, side, key, wr_id=6):
+        side.qp.post_send(SendWR(wr_id=wr_id, opcode=e.IBV_WR_LOCAL_INV, num_sge=0, sg=[], send_flags=SIGNALED,
+                                 imm_data=key))
+        return side.sent()[0]
+
+    def write(self, client, server, key, offset=1000):
+        """Writes through the window and waits until the server has it. Returns the completion of the first that
+        fails, or of the last."""
+        client.post(e.IBV_WR_RDMA_WRITE, client.sge(0, 8), to=(key, server.mr.buf + offset))
+        client.post(e.IBV_WR_RDMA_READ, client.sge(500, 8), to=server.at(offset), wr_id=2)
+        wcs = client.sent(2)
+        return next((wc for wc in wcs if wc.status != e.IBV_WC_SUCCESS), wcs[1])
+
+    def refused(self, client, server, key):
+        self.assertEqual(self.write(client, server, key).status, e.IBV_WC_REM_ACCESS_ERR)
+
+    def test_device_says_that_it_has_them(self):
+        self.assertTrue(self.ctx.query_device().device_cap_flags & e.IBV_DEVICE_MEM_WINDOW_TYPE_2B)
+
+    def test_peer_writes_through_a_window_that_a_request_bound(self):
+        client, server = self.sides()
+        key = self.bound(server)
+        client.fill(pattern(8))
+        self.check(self.write(client, server, key), 2)
+        self.assertEqual(server.mr.read(10, 999), b"\0" + pattern(8) + b"\0")
+
+    def test_peer_reaches_nothing_beside_it(self):
+        client, server = self.sides()
+        key = self.bound(server, length=7)
+        self.refused(client, server, key)
+        self.assertEqual(server.mr.read(8, 1000), bytes(8))
+
+    def test_peer_of_another_queue_pair_is_refused(self):
+        client, server = self.sides()
+        other, beside = self.sides()
+        key = self.bound(server)
+        # The region is reached under the address of the window, whoever asks.
+        other.post(e.IBV_WR_RDMA_WRITE, other.sge(0, 8), to=(key, server.mr.buf + 1000))
+        other.post(e.IBV_WR_RDMA_READ, other.sge(500, 8), to=beside.at(), wr_id=2)
+        self.assertIn(e.IBV_WC_REM_ACCESS_ERR, [wc.status for wc in other.sent(2)])
+        self.check(self.write(client, server, key), 2)
+
+    def test_another_queue_pair_binds_it_once_it_is_invalidated(self):
+        client, server = self.sides()
+        other, beside = self.sides()
+        key = self.bound(server)
+        self.check(self.unbind(server, key), 6, e.IBV_WC_LOCAL_INV)
+        key = self.bound(beside)
+        self.check(self.write(other, beside, key), 2)
+        self.refused(client, server, key)
+
+    def test_another_queue_pair_cannot_bind_it_while_it_is_bound(self):
+        client, server = self.sides()
+        _, beside = self.sides()
+        key = self.bound(server)
+        self.bind(beside)
+        self.check(beside.sent()[0], 5, e.IBV_WC_BIND_MW, status=e.IBV_WC_MW_BIND_ERR)
+        self.check(self.write(client, server, key), 2)
+
+    def test_bind_of_a_bound_window_is_refused(self):
+        _, server = self.sides()
+        self.bound(server)
+        self.bind(server)
+        self.check(server.sent()[0], 5, e.IBV_WC_BIND_MW, status=e.IBV_WC_MW_BIND_ERR)
+
+    def test_old_key_is_of_no_use_after_the_next_bind(self):
+        client, server = self.sides()
+        first = self.bound(server)
+        self.check(self.unbind(server, first), 6)
+        second = self.bound(server)
+        self.check(self.write(client, server, second), 2)
+        self.refused(client, server, first)
+
+    def test_peer_invalidates_it(self):
+        client, server = self.sides()
+        key = self.bound(server)
+        server.recv(3)
+        client.qp.post_send(SendWR(wr_id=1, opcode=e.IBV_WR_SEND_WITH_INV, num_sge=1, sg=[client.sge(0, 8)],
+                                   send_flags=SIGNALED, imm_data=key))
+        self.check(client.sent()[0], 1)
+        wc = server.received()[0]
+        self.check(wc, 3, e.IBV_WC_RECV)
+        self.assertTrue(wc.wc_flags & e.IBV_WC_WITH_INV)
+        self.bound(server)
+        self.refused(client, server, key)
+
+    def test_bind_is_done_before_the_message_behind_it_is_sent(self):
+        operations = e.IBV_QP_EX_WITH_BIND_MW | e.IBV_QP_EX_WITH_SEND
+        client, server = self.sides(operations=operations)
+        client.recv(3)
+        key, qp = inc_rkey(self.window.rkey), server.qp
+        qp.wr_start()
+        qp.wr_id, qp.wr_flags = 5, SIGNALED
+        qp.wr_bind_mw(self.window, key, MWBindInfo(server.mr, server.mr.buf, 8, e.IBV_ACCESS_REMOTE_WRITE))
+        qp.wr_id, qp.wr_flags = 6, SIGNALED
+        qp.wr_send()
+        qp.wr_set_sge(server.sge(0, 4))
+        qp.wr_complete()
+        self.check(client.received()[0], 3, e.IBV_WC_RECV, 4)
+        self.check(self.write(client, server, key, offset=0), 2)
+        self.assertEqual([wc.wr_id for wc in server.sent(2)], [5, 6])
+
+    def test_region_with_a_bound_window_stays(self):
+        _, server = self.sides()
+        key = self.bound(server)
+        self.refuses(errno.EBUSY, server.mr.close)
+        self.check(self.unbind(server, key), 6)
+        server.mr.close()
+
+    def test_window_goes_with_its_queue_pair(self):
+        _, server = self.sides()
+        self.bound(server)
+        server.qp.close()
+        server.mr.close()
+
+    def test_closed_window_is_of_no_use(self):
+        client, server = self.sides()
+        key = self.bound(server)
+        self.window.close()
+        self.refused(client, server, key)
+
+    def test_rights_are_those_of_the_bind(self):
+        client, server = self.sides()
+        key = self.bound(server, access=e.IBV_ACCESS_REMOTE_READ)
+        client.post(e.IBV_WR_RDMA_READ, client.sge(0, 8), to=(key, server.mr.buf + 1000))
+        self.check(client.sent()[0], 1, e.IBV_WC_RDMA_READ)
+        self.refused(client, server, key)
+
+    def test_region_without_the_right_cannot_be_bound(self):
+        _, server = self.pair()
+        self.bind(server)
+        self.check(server.sent()[0], 5, e.IBV_WC_BIND_MW, status=e.IBV_WC_MW_BIND_ERR)
+
+    def test_bind_beyond_the_region_fails(self):
+        _, server = self.sides()
+        self.bind(server, offset=SIZE - 10, length=11)
+        self.check(server.sent()[0], 5, e.IBV_WC_BIND_MW, status=e.IBV_WC_MW_BIND_ERR)
+
+    def test_each_type_has_its_own_way_to_be_bound(self):
+        _, server = self.sides()
+        info = MWBindInfo(server.mr, server.mr.buf, 100, e.IBV_ACCESS_REMOTE_READ)
+        self.refuses(errno.EINVAL, server.qp.bind_mw, self.window, MWBind(info, SIGNALED, 5))
+        self.window = self.own(MW(self.pd, e.IBV_MW_TYPE_1))
+        self.refuses(errno.EINVAL, self.bind, server)
+        self.silent(server.scq)
+
+    def test_key_of_another_window_is_refused(self):
+        _, server = self.sides(operations=e.IBV_QP_EX_WITH_BIND_MW)
+        other, qp = self.own(MW(self.pd, e.IBV_MW_TYPE_2)), server.qp
+        qp.wr_start()
+        qp.wr_id, qp.wr_flags = 5, SIGNALED
+        qp.wr_bind_mw(self.window, inc_rkey(other.rkey), MWBindInfo(server.mr, server.mr.buf, 8,
+                                                                    e.IBV_ACCESS_REMOTE_READ))
+        self.refuses(errno.EINVAL, qp.wr_complete)
+        self.silent(server.scq)
 
 
 class CqTest(Case):

@@ -1,12 +1,25 @@
 //! STags that are given parts of registered memory over and over: fast registrations and windows.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use heddle_iwarp::{Access, BindError, Pd, Stag};
+use heddle_iwarp::{Access, BindError, Pd, Qpn, Stag};
 
 use crate::memory::{Registry, Ticket};
 use crate::mr::Mr;
+use crate::qp::Qp;
+
+/// The queue pairs that may bind a window.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum WindowFor<'a> {
+    /// None: the application binds it by a call, for all queue pairs of its protection domain (type 1).
+    Domain,
+    /// One, by a request (type 2).
+    Qp(&'a Qp),
+    /// Any of its protection domain, by a request (type 2).
+    AnyQp,
+}
 
 /// An STag without memory of its own, given back when dropped.
 pub(crate) trait HeldStag: Send + Sync + std::fmt::Debug {
@@ -31,14 +44,26 @@ pub(crate) struct Held {
     registry: Arc<Registry>,
     pd: Pd,
     stag: Stag,
-    tied: Option<Arc<Tied>>,
+    tie: Tie,
     _tickets: [Ticket; 2],
+}
+
+/// The list in which an STag stands, so that the end of a queue pair finds it.
+#[derive(Debug)]
+pub(crate) enum Tie {
+    None,
+    Qp(Arc<Tied>),
+    AnyQp(Arc<AnyQpWindows>),
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if let Some(tied) = &self.tied {
-            tied.remove(self.stag);
+        match &self.tie {
+            Tie::None => {}
+            Tie::Qp(tied) => tied.remove(self.stag),
+            Tie::AnyQp(windows) => {
+                windows.list().remove(&self.stag);
+            }
         }
         let known = self.registry.mrs().deregister(self.stag);
         debug_assert!(known.is_ok(), "given back twice");
@@ -49,13 +74,17 @@ impl Held {
     pub(crate) fn new(
         registry: Arc<Registry>,
         (pd, stag): (Pd, Stag),
-        tied: Option<Arc<Tied>>,
+        tie: Tie,
         tickets: [Ticket; 2],
     ) -> Held {
-        if let Some(tied) = &tied {
-            tied.add(registry.clone(), stag);
+        match &tie {
+            Tie::None => {}
+            Tie::Qp(tied) => tied.add(registry.clone(), stag),
+            Tie::AnyQp(windows) => {
+                windows.list().insert(stag);
+            }
         }
-        Held { registry, pd, stag, tied, _tickets: tickets }
+        Held { registry, pd, stag, tie, _tickets: tickets }
     }
 }
 
@@ -109,9 +138,10 @@ impl FastMr {
     }
 }
 
-/// A memory window of type 2: bound by [`SendWr::bind_window`](crate::SendWr::bind_window) on the
-/// queue pair it was made for, invalidated as a [`FastMr`] is. It ends with the queue pair's
-/// connection. Given back when dropped.
+/// A memory window of type 2. [`SendWr::bind_window`](crate::SendWr::bind_window) binds it on the queue
+/// pair that it was made for, or on any of its protection domain; it is invalidated as a [`FastMr`] is.
+/// A window for one queue pair ends with the connection, any other at the latest when the queue pair that
+/// bound it is reset or destroyed. Given back when dropped.
 #[derive(Debug)]
 pub struct QpWindow(Box<dyn HeldStag>);
 
@@ -156,6 +186,25 @@ impl Window {
     /// Shows nothing any more.
     pub fn unbind(&mut self) {
         self.0.revoke();
+    }
+}
+
+/// The windows of an application that any queue pair of their protection domain may bind. A peer reaches
+/// them through the queue pair that bound them alone, so they may stay bound after its end, until another
+/// queue pair gets its number or it has another connection.
+#[derive(Debug, Default)]
+pub(crate) struct AnyQpWindows(Mutex<HashSet<Stag>>);
+
+impl AnyQpWindows {
+    /// Revokes the windows that this queue pair, which no worker has any more, has bound.
+    pub(crate) fn revoke_of(&self, registry: &Registry, qpn: Qpn) {
+        for stag in self.list().iter() {
+            registry.mrs().revoke_of(*stag, qpn);
+        }
+    }
+
+    fn list(&self) -> MutexGuard<'_, HashSet<Stag>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,12 +1,14 @@
 //! Memory windows.
 //!
-//! A window of type 1 is bound at once, by the call itself, and its completion is the library's own.
+//! The call that binds a window of type 1 binds it at once, and the library makes its completion. A work request
+//! binds a window of type 2 in its turn on the send queue. From then until the window is invalidated, the peer of
+//! that queue pair alone may use it.
 
 use std::ffi::c_int;
 use std::sync::{Mutex, PoisonError};
 
-use heddle_verbs::{Queue, Window};
-use libc::{EINVAL, ENOMEM, EOPNOTSUPP};
+use heddle_verbs::{Access, Bind, Data, Mr, QpWindow, Queue, SendOp, Sge, Stag, Window};
+use libc::{EINVAL, ENOMEM};
 
 use super::mr::{self, MrObject};
 use super::pd::{PdObject, User};
@@ -24,13 +26,20 @@ use crate::abi::{
 #[repr(C)]
 pub(crate) struct MwObject {
     base: ibv_mw,
-    state: Mutex<State>,
+    kind: Kind,
     _pd: User,
 }
 
-struct State {
+enum Kind {
+    Type1(Mutex<Shown>),
+    /// The program gives the key with each bind. A region has no user for it: the RNIC counts the windows of type 2
+    /// that are bound to a region, and a peer may invalidate one without a word to the library.
+    Type2(QpWindow),
+}
+
+/// A window of type 1, and the region of which it shows a part.
+struct Shown {
     window: Window,
-    /// The region that it shows a part of.
     _region: Option<User>,
 }
 
@@ -38,19 +47,25 @@ struct State {
 /// The C contract.
 pub(super) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_int) -> *mut ibv_mw {
     object(|| {
-        match kind {
-            IBV_MW_TYPE_1 => {}
-            IBV_MW_TYPE_2 => return Err(EOPNOTSUPP),
-            _ => return Err(EINVAL),
-        }
         // SAFETY: the C contract.
         let domain = unsafe { PdObject::of(pd) };
-        let window = domain.context().device.alloc_window(domain.pd).map_err(|e| errno::of(&e))?;
+        let device = &domain.context().device;
+        let (state, rkey) = match kind {
+            IBV_MW_TYPE_1 => {
+                let window = device.alloc_window(domain.pd).map_err(|e| errno::of(&e))?;
+                (Kind::Type1(Mutex::new(Shown { window, _region: None })), 0)
+            }
+            IBV_MW_TYPE_2 => {
+                let window = device.alloc_window_for_any(domain.pd).map_err(|e| errno::of(&e))?;
+                let rkey = window.stag(0).0;
+                (Kind::Type2(window), rkey)
+            }
+            _ => return Err(EINVAL),
+        };
         // SAFETY: the C contract.
         let context = unsafe { (*pd).context };
-        let base = ibv_mw { context, pd, rkey: 0, handle: 0, r#type: kind };
-        let state = Mutex::new(State { window, _region: None });
-        Ok(Box::into_raw(Box::new(MwObject { base, state, _pd: domain.user() })).cast())
+        let base = ibv_mw { context, pd, rkey, handle: 0, r#type: kind };
+        Ok(Box::into_raw(Box::new(MwObject { base, kind: state, _pd: domain.user() })).cast())
     })
 }
 
@@ -98,19 +113,25 @@ pub(super) unsafe extern "C" fn bind_mw(
     })
 }
 
+/// A part of a region that a program wants a window to show.
+struct Part<'a> {
+    region: &'a MrObject,
+    mr: &'a Mr,
+    /// The first byte, as the region counts them, and the number of bytes.
+    off: usize,
+    len: u32,
+    /// The address by which peers call the first byte.
+    to: u64,
+    access: Access,
+}
+
 /// # Safety
 /// The C contract: the region is live.
-unsafe fn show(mw: &MwObject, info: &ibv_mw_bind_info) -> Result<u32, i32> {
+unsafe fn part_of(info: &ibv_mw_bind_info) -> Result<Part<'_>, i32> {
     const RIGHTS: u32 = IBV_ACCESS_REMOTE_WRITE
         | IBV_ACCESS_REMOTE_READ
         | IBV_ACCESS_REMOTE_ATOMIC
         | IBV_ACCESS_ZERO_BASED;
-    let mut state = mw.state.lock().unwrap_or_else(PoisonError::into_inner);
-    if info.mr.is_null() || info.length == 0 {
-        state.window.unbind();
-        state._region = None;
-        return Ok(mw.base.rkey);
-    }
     if info.mw_access_flags & !(RIGHTS | IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND) != 0 {
         return Err(EINVAL);
     }
@@ -120,10 +141,26 @@ unsafe fn show(mw: &MwObject, info: &ibv_mw_bind_info) -> Result<u32, i32> {
     let off = info.addr.checked_sub(mr.to()).and_then(|off| usize::try_from(off).ok());
     let (off, len) = (off.ok_or(EINVAL)?, u32::try_from(info.length).map_err(|_| EINVAL)?);
     let to = if info.mw_access_flags & IBV_ACCESS_ZERO_BASED == 0 { info.addr } else { 0 };
-    let rights = mr::access(info.mw_access_flags & RIGHTS);
-    let bound = state.window.bind(mr, (off, len), to, rights).map_err(errno::of_bind)?;
-    // SAFETY: the region refuses to be deregistered while it has users.
-    state._region = Some(unsafe { User::new(&raw const region.users) });
+    let access = mr::access(info.mw_access_flags & RIGHTS);
+    Ok(Part { region, mr, off, len, to, access })
+}
+
+/// # Safety
+/// The C contract: the region is live.
+unsafe fn show(mw: &MwObject, info: &ibv_mw_bind_info) -> Result<u32, i32> {
+    let Kind::Type1(shown) = &mw.kind else { return Err(EINVAL) };
+    let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
+    if info.mr.is_null() || info.length == 0 {
+        shown.window.unbind();
+        shown._region = None;
+        return Ok(mw.base.rkey);
+    }
+    // SAFETY: the C contract.
+    let part = unsafe { part_of(info) }?;
+    let bound = shown.window.bind(part.mr, (part.off, part.len), part.to, part.access);
+    let bound = bound.map_err(errno::of_bind)?;
+    // SAFETY: the region refuses to be unregistered while it has users.
+    shown._region = Some(unsafe { User::new(&raw const part.region.users) });
     Ok(bound.0)
 }
 
@@ -143,11 +180,28 @@ pub(super) unsafe fn post_bind(object: &QpObject, wr: &ibv_send_wr) -> Result<()
 /// # Safety
 /// The C contract: the window and region are live.
 pub(super) unsafe fn bind_by_request(
-    _object: &QpObject,
-    _request: (u64, u32),
-    _mw: *mut ibv_mw,
-    _rkey: u32,
-    _info: &ibv_mw_bind_info,
+    object: &QpObject,
+    (wr_id, flags): (u64, u32),
+    mw: *mut ibv_mw,
+    rkey: u32,
+    info: &ibv_mw_bind_info,
 ) -> Result<(), i32> {
-    Err(EOPNOTSUPP)
+    // SAFETY: the C contract.
+    let window = unsafe { mw.cast::<MwObject>().as_ref() }.ok_or(EINVAL)?;
+    let Kind::Type2(held) = &window.kind else { return Err(EINVAL) };
+    let stag = Stag(rkey);
+    if held.stag(stag.key()) != stag || info.mr.is_null() {
+        return Err(EINVAL);
+    }
+    // SAFETY: the C contract.
+    let part = unsafe { part_of(info) }?;
+    // The peer of its queue pair may always invalidate a window of type 2.
+    let access = part.access.with(Access::REMOTE_INVALIDATE);
+    let op = SendOp::BindWindow(Bind { stag, to: part.to, access });
+    let at = part.mr.to().saturating_add(part.off as u64);
+    let memory = [Sge { stag: part.mr.stag(), len: part.len, to: at }];
+    post::post(object, &post::request(object, wr_id, flags, op, Data::Sges(&memory)))?;
+    // SAFETY: a word of the structure, which the program does not use while it posts.
+    unsafe { (*mw).rkey = rkey };
+    Ok(())
 }

@@ -12,11 +12,11 @@ use super::device::{Context, put};
 use super::{errno, guarded, number};
 use crate::abi::{
     IBV_ATOMIC_GLOB, IBV_ATOMIC_HCA, IBV_ATOMIC_NONE, IBV_DEVICE_MEM_MGT_EXTENSIONS,
-    IBV_DEVICE_MEM_WINDOW, IBV_GID_TYPE_IB, IBV_LINK_LAYER_ETHERNET, IBV_MTU_256, IBV_MTU_512,
-    IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_4096, IBV_PORT_ACTIVE, IBV_PORT_CM_SUP, IBV_PORT_DOWN,
-    IBV_PORT_IP_BASED_GIDS, IBV_VALUES_MASK_RAW_CLOCK, ibv_context, ibv_device_attr,
-    ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_port_attr, ibv_query_device_ex_input,
-    ibv_values_ex,
+    IBV_DEVICE_MEM_WINDOW, IBV_DEVICE_MEM_WINDOW_TYPE_2B, IBV_GID_TYPE_IB, IBV_LINK_LAYER_ETHERNET,
+    IBV_MTU_256, IBV_MTU_512, IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_4096, IBV_PORT_ACTIVE,
+    IBV_PORT_CM_SUP, IBV_PORT_DOWN, IBV_PORT_IP_BASED_GIDS, IBV_VALUES_MASK_RAW_CLOCK, ibv_context,
+    ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_port_attr,
+    ibv_query_device_ex_input, ibv_values_ex,
 };
 
 mod port;
@@ -50,7 +50,8 @@ fn attributes(context: &Context) -> ibv_device_attr {
     attr.vendor_id = VENDOR;
     attr.max_qp = int(most.max_qps);
     attr.max_qp_wr = int(most.max_qp_wrs);
-    attr.device_cap_flags = IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_MGT_EXTENSIONS;
+    attr.device_cap_flags =
+        IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B | IBV_DEVICE_MEM_MGT_EXTENSIONS;
     attr.max_sge = int(most.max_sges);
     attr.max_sge_rd = 1;
     attr.max_cq = int(most.max_cqs);

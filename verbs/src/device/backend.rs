@@ -21,7 +21,7 @@ use crate::port::PortInfo;
 use crate::qp::{Owner, Qp, QpInit};
 use crate::srq::Srq;
 use crate::waker::Waker;
-use crate::window::HeldStag;
+use crate::window::{HeldStag, WindowFor};
 
 /// See the [module](self). Handles that it makes tell it when they are dropped.
 pub(crate) trait Backend: Send + Sync + Debug {
@@ -83,7 +83,7 @@ pub(crate) trait Backend: Send + Sync + Debug {
         len: u64,
     ) -> Result<Box<dyn HeldStag>, DeviceError>;
 
-    fn alloc_window(&self, pd: Pd, qp: Option<&Qp>) -> Result<Box<dyn HeldStag>, DeviceError>;
+    fn alloc_window(&self, pd: Pd, of: WindowFor<'_>) -> Result<Box<dyn HeldStag>, DeviceError>;
 
     /// STags of the application, or of one of its protection domains.
     fn mr_usage(&self, pd: Option<Pd>) -> Option<MrUsage>;

@@ -21,6 +21,7 @@ use crate::qp::{Owner, Qp, QpInit};
 use crate::ring::{Area, BELLS, Bells};
 use crate::srq::Srq;
 use crate::waker::Waker;
+use crate::window::AnyQpWindows;
 
 mod backend;
 mod registration;
@@ -48,6 +49,7 @@ pub(crate) struct Local {
     qps: Count,
     cqs: Count,
     srqs: Count,
+    any_qp_windows: Arc<AnyQpWindows>,
     /// Numbers of completion queues and shared receive queues.
     next_cq: AtomicU32,
     /// Registrations wait a little for memory that is on its way back.
@@ -104,6 +106,7 @@ impl Local {
             qps: Count::default(),
             cqs: Count::default(),
             srqs: Count::default(),
+            any_qp_windows: Arc::default(),
             next_cq: AtomicU32::new(0),
             patient,
             closed: AtomicBool::new(false),
@@ -175,6 +178,7 @@ impl Local {
         if let Some(word) = lock(&self.slots).get_mut(bell as usize / 64) {
             *word &= !(1 << (bell % 64));
         }
+        self.any_qp_windows.revoke_of(&self.hub.registry, qpn);
         lock(&self.hub.qpns).taken.remove(&qpn.0);
         drop(place);
     }

@@ -9,7 +9,7 @@ use crate::error::DeviceError;
 use crate::memory::{MrUsage, Region};
 use crate::mr::{Bound, Mr};
 use crate::qp::Qp;
-use crate::window::{FastMr, QpWindow, Window};
+use crate::window::{FastMr, QpWindow, Window, WindowFor};
 
 /// How a region is registered.
 #[derive(Clone, Copy, Debug, Default)]
@@ -89,7 +89,7 @@ impl Device {
     /// [`DeviceError::Register`], [`DeviceError::ForeignPd`].
     pub fn alloc_window(&self, pd: Pd) -> Result<Window, DeviceError> {
         self.check_pd(pd)?;
-        Ok(Window::new(self.0.backend.alloc_window(pd, None)?))
+        Ok(Window::new(self.0.backend.alloc_window(pd, WindowFor::Domain)?))
     }
 
     /// A window of type 2 for `qp`, which shows nothing yet.
@@ -98,7 +98,17 @@ impl Device {
     /// As [`alloc_window`](Device::alloc_window).
     pub fn alloc_window_for(&self, qp: &Qp) -> Result<QpWindow, DeviceError> {
         self.check_pd(qp.pd())?;
-        Ok(QpWindow::new(self.0.backend.alloc_window(qp.pd(), Some(qp))?))
+        Ok(QpWindow::new(self.0.backend.alloc_window(qp.pd(), WindowFor::Qp(qp))?))
+    }
+
+    /// A window of type 2 that any queue pair of `pd` may bind, which shows nothing yet. While it is
+    /// bound, the peer of the queue pair that has bound it may use it, and no other.
+    ///
+    /// # Errors
+    /// As [`alloc_window`](Device::alloc_window).
+    pub fn alloc_window_for_any(&self, pd: Pd) -> Result<QpWindow, DeviceError> {
+        self.check_pd(pd)?;
+        Ok(QpWindow::new(self.0.backend.alloc_window(pd, WindowFor::AnyQp)?))
     }
 
     /// STags the application has, and may have; none when whoever has the RNIC is gone.

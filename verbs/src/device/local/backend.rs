@@ -12,7 +12,7 @@ use crate::memory::{MrUsage, Region};
 use crate::mr::Mr;
 use crate::params::ListenParams;
 use crate::port::PortInfo;
-use crate::window::HeldStag;
+use crate::window::{HeldStag, WindowFor};
 
 impl Backend for Local {
     fn hub(&self) -> Option<&Arc<Hub>> {
@@ -94,6 +94,7 @@ impl Backend for Local {
     }
 
     fn forget_qp(&self, qp: &Qp) -> Result<(), DeviceError> {
+        self.any_qp_windows.revoke_of(&self.hub.registry, qp.qpn());
         self.request(Request::ForgetQp { qpn: qp.qpn() }, None, None)
     }
 
@@ -130,8 +131,8 @@ impl Backend for Local {
         Ok(Box::new(self.fast(pd, qp, len)?))
     }
 
-    fn alloc_window(&self, pd: Pd, qp: Option<&Qp>) -> Result<Box<dyn HeldStag>, DeviceError> {
-        Ok(Box::new(self.window(pd, qp)?))
+    fn alloc_window(&self, pd: Pd, of: WindowFor<'_>) -> Result<Box<dyn HeldStag>, DeviceError> {
+        Ok(Box::new(self.window(pd, of)?))
     }
 
     fn mr_usage(&self, pd: Option<Pd>) -> Option<MrUsage> {

@@ -11,7 +11,7 @@ use crate::memory::{
     Hold, Region, RegisterError, Registered, Registry, Sort, Stretch, Terms, Ticket,
 };
 use crate::mr::{Mr, MrInfo, MrOwner};
-use crate::window::Held;
+use crate::window::{Held, Tie, WindowFor};
 
 /// How long an allocation waits for memory that is on its way back. Workers must have had a turn by then,
 /// also where the kernel runs other programs for a while.
@@ -92,18 +92,27 @@ impl Local {
             let tickets = self.tickets(pd, Sort::Region)?;
             Ok((registry.mrs().allocate(pd, qp.map(Qp::qpn), len)?, tickets))
         })?;
-        let tied = qp.map(|qp| qp.tied().clone());
-        Ok(Held::new(registry.clone(), (pd, stag), tied, tickets))
+        let tie = qp.map_or(Tie::None, |qp| Tie::Qp(qp.tied().clone()));
+        Ok(Held::new(registry.clone(), (pd, stag), tie, tickets))
     }
 
-    pub(super) fn window(&self, pd: Pd, qp: Option<&Qp>) -> Result<Held, DeviceError> {
+    pub(super) fn window(&self, pd: Pd, of: WindowFor<'_>) -> Result<Held, DeviceError> {
         let registry = &self.hub.registry;
         let (stag, tickets) = self.patiently(|| {
             let tickets = self.tickets(pd, Sort::Window)?;
-            Ok((registry.mrs().allocate_window(pd, qp.map(Qp::qpn))?, tickets))
+            let stag = match of {
+                WindowFor::Domain => registry.mrs().allocate_window(pd, None),
+                WindowFor::Qp(qp) => registry.mrs().allocate_window(pd, Some(qp.qpn())),
+                WindowFor::AnyQp => registry.mrs().allocate_window_for_any(pd),
+            };
+            Ok((stag?, tickets))
         })?;
-        let tied = qp.map(|qp| qp.tied().clone());
-        Ok(Held::new(registry.clone(), (pd, stag), tied, tickets))
+        let tie = match of {
+            WindowFor::Domain => Tie::None,
+            WindowFor::Qp(qp) => Tie::Qp(qp.tied().clone()),
+            WindowFor::AnyQp => Tie::AnyQp(self.any_qp_windows.clone()),
+        };
+        Ok(Held::new(registry.clone(), (pd, stag), tie, tickets))
     }
 
     pub(crate) fn set_aside(self: Arc<Self>, len: usize) -> Result<Aside, DeviceError> {

@@ -26,7 +26,7 @@ use crate::remote::protocol::{
 };
 use crate::srq::Srq;
 use crate::waker::Waker;
-use crate::window::HeldStag;
+use crate::window::{HeldStag, WindowFor};
 
 /// Whether there is no such connection. It has ended while the request was on its way, which is no
 /// mistake of the application's: its last event tells.
@@ -210,9 +210,13 @@ impl Backend for Remote {
         self.stag(&Request::AllocFast(protocol::AllocFast { pd: pd.0, qp, len }))
     }
 
-    fn alloc_window(&self, pd: Pd, qp: Option<&Qp>) -> Result<Box<dyn HeldStag>, DeviceError> {
-        let qp = qp.map(|qp| qp.qpn().0);
-        self.stag(&Request::AllocWindow(protocol::AllocWindow { pd: pd.0, qp }))
+    fn alloc_window(&self, pd: Pd, of: WindowFor<'_>) -> Result<Box<dyn HeldStag>, DeviceError> {
+        let (qp, any_qp) = match of {
+            WindowFor::Domain => (None, false),
+            WindowFor::Qp(qp) => (Some(qp.qpn().0), false),
+            WindowFor::AnyQp => (None, true),
+        };
+        self.stag(&Request::AllocWindow(protocol::AllocWindow { pd: pd.0, qp, any_qp }))
     }
 
     fn mr_usage(&self, pd: Option<Pd>) -> Option<MrUsage> {

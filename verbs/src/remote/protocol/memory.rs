@@ -110,8 +110,10 @@ documents! {
     AllocWindow {
         /// Its protection domain.
         pd: u32,
-        /// The queue pair of one of type 2.
+        /// The only queue pair that may bind it: it is of type 2.
         qp: Option<u32>,
+        /// Any queue pair of the domain may bind it: it is of type 2, and `qp` is none.
+        any_qp: bool,
     }
 
     /// An STag without memory of its own.

@@ -19,7 +19,7 @@ use crate::remote::protocol::{
     self, Block, Deregistered, NewMr, NewPd, NewQp, NewStag, Resized, SetAside, Usage, WindowBound,
 };
 use crate::waker::WeakWaker;
-use crate::window::HeldStag;
+use crate::window::{HeldStag, WindowFor};
 
 /// Stretches that may be set aside at a time.
 const MAX_RESERVED: usize = 1024;
@@ -312,7 +312,15 @@ impl Objects {
                 if qp.is_some() != a.qp.is_some() {
                     return Err(DeviceError::ForeignPd(Pd(a.pd)).into());
                 }
-                let held = open.local.alloc_window(Pd(a.pd), qp)?;
+                let of = match (qp, a.any_qp) {
+                    (None, false) => WindowFor::Domain,
+                    (None, true) => WindowFor::AnyQp,
+                    (Some(qp), false) => WindowFor::Qp(qp),
+                    (Some(_), true) => {
+                        return Err(invalid("a window for one queue pair, and for any").into());
+                    }
+                };
+                let held = open.local.alloc_window(Pd(a.pd), of)?;
                 self.add_stag(held)
             }
             Request::BindWindow(a) => {

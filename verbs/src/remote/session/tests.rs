@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use heddle_base::Seed;
 use heddle_cm::{CmId, ConnectFailure, Event as CmEvent, ListenFailure, QpFate};
-use heddle_iwarp::{Access, MrTable};
+use heddle_iwarp::mr::Kind;
+use heddle_iwarp::{Access, Bind, MrTable};
 use heddle_socket::wire::{Inbox, receive, send};
 
 use super::*;
@@ -162,6 +163,41 @@ fn test_everything_a_device_makes_can_be_made_and_comes_back() {
         server.hub.registry().reclaim();
         server.hub.registry().regions().reap() == 0
     });
+}
+
+#[test]
+fn test_window_for_any_queue_pair_ends_before_the_number_of_its_queue_pair_is_used_again() {
+    let (device, server) = served(Policy::default());
+    let device = device.unwrap();
+    let pd = device.alloc_pd().unwrap();
+    let cq = device.create_cq(5, None).unwrap();
+    let qps = [0; 2].map(|_| device.create_qp(pd, QpInit::new(cq.clone())).unwrap());
+    let mr = device.alloc_mr(pd, 5000, Access::BIND).unwrap();
+    let window = device.alloc_window_for_any(pd).unwrap();
+    let mrs = server.hub.registry().mrs();
+    // The worker that has a queue pair does this for its requests.
+    let bind = |qp: &Qp, key| {
+        let bind = Bind { stag: window.stag(key), to: 0, access: Access::REMOTE_READ };
+        mrs.bind((pd, qp.qpn()), Kind::QpWindow, &bind, [(mr.stag(), mr.to(), 64)])
+    };
+    let reach = |qpn, key| mrs.check(pd, qpn, window.stag(key), 0, 64, Access::REMOTE_READ).is_ok();
+    let [first, second] = qps.each_ref().map(Qp::qpn);
+    bind(&qps[0], 1).unwrap();
+    assert_eq!((reach(first, 1), reach(second, 1)), (true, false));
+    let [one, other] = qps;
+    device.reset_qp(&other).unwrap();
+    assert!(reach(first, 1), "the reset of another queue pair");
+    device.reset_qp(&one).unwrap();
+    assert!(!reach(first, 1));
+    bind(&other, 2).unwrap();
+    drop(other);
+    until("the window ends with its queue pair", || !reach(second, 2));
+    bind(&one, 3).unwrap();
+    drop(window);
+    until("the window is given back", || device.mr_usage().windows == 0);
+    assert_eq!(mrs.bound(mr.stag()), 0);
+    drop((mr, one, cq, device));
+    server.thread.join().unwrap();
 }
 
 #[test]
