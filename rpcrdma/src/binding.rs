@@ -1,12 +1,15 @@
-//! Upper-layer bindings: which items of a program's arguments and results may be placed, and how long
-//! replies can be (RFC 8166 section 6, draft Appendix A).
+//! Upper-layer bindings. A binding states which items of a program's arguments and results are
+//! eligible for direct placement, and how long replies can be (RFC 8166 section 6, draft Appendix
+//! A).
 //!
-//! A [`Binding`] walks through arguments or results with a [`Stream`], which it tells of each item that
-//! may be placed. The same walk serves all four: a requester and a responder that look for items to
-//! take out of a message, and their peers, in whose message some are missing; a stream knows the
-//! chunks, passes over what is in one, and refuses a chunk that is not of an item.
+//! A [`Binding`] walks through arguments or results with a [`Stream`] and reports to the stream
+//! each item that may be placed. The same walk serves four readers: a requester or a responder that
+//! looks for items to take out of a message, and the peer of either, whose message lacks some
+//! items. The stream knows the chunks, skips each item that is in a chunk, and refuses a chunk that
+//! belongs to no item.
 //!
-//! [`Table`] is a binding made of a list of procedures, for one's own programs; [`NFS3`] is one.
+//! A [`Table`] is a binding made of a list of procedures, for an application's own programs.
+//! [`NFS3`] is a ready-made table.
 
 mod nfs3;
 #[cfg(test)]
@@ -18,10 +21,10 @@ use crate::reduce::{Item, chunk_fits};
 use crate::rpc::Procedure;
 use crate::xdr::{self, Reader, padded};
 
-/// Most items of a message that are looked for.
+/// The largest number of eligible items that a walk looks for in one message.
 pub const ITEMS_MAX: usize = 16;
 
-/// Items of a message that may be placed, in order.
+/// The items of a message that may be placed, in stream order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Items {
     items: [Item; ITEMS_MAX],
@@ -29,7 +32,7 @@ pub struct Items {
 }
 
 impl Items {
-    /// The items.
+    /// Returns the items in stream order.
     pub fn as_slice(&self) -> &[Item] {
         self.items.get(..self.len).unwrap_or(&self.items)
     }
@@ -41,70 +44,71 @@ impl Items {
     }
 }
 
-/// What is in chunks and not in the stream.
+/// The data that chunks hold and the stream therefore lacks.
 #[derive(Clone, Copy, Debug)]
 pub enum Chunks<'a> {
-    /// Nothing: the stream is not reduced.
+    /// No chunks: the stream is not reduced.
     None,
-    /// A call's Read chunks: positions and lengths, in order. In version 1 a chunk may have its item's
-    /// padding.
+    /// A call's Read chunks: positions and lengths, in order. In version 1 a chunk may also hold
+    /// its item's padding.
     Read {
-        /// The chunks.
+        /// Positions and lengths of the chunks, in stream order.
         chunks: &'a [Item],
-        /// Whether chunks may have padding.
+        /// True if a chunk may hold its item's padding.
         padding: bool,
     },
-    /// A reply's Write chunks: how many octets each was filled with, in the order of the list. One of
-    /// none says that its item is in the stream.
+    /// A reply's Write chunks: the number of bytes that the responder put into each, in the order
+    /// of the list. A length of 0 means that the item is in the stream.
     Write(&'a [u32]),
 }
 
-/// What cannot be the arguments or results of its procedure.
+/// The reason why a stream cannot be the arguments or results of its procedure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Not XDR of its type.
+    /// The stream is not XDR of the expected type.
     #[error(transparent)]
     Xdr(#[from] xdr::Error),
-    /// A chunk that is not of an item that may be placed.
+    /// A chunk belongs to no item that may be placed.
     #[error("chunk at {position} is of no item that may be placed")]
     Ineligible {
-        /// Its position; of a Write chunk its index, from 0.
+        /// The position of a Read chunk, or the index of a Write chunk, from 0.
         position: u32,
     },
-    /// A chunk of another length than its item.
+    /// The length of a chunk differs from the length of its item.
     #[error("chunk of {chunk} octets for the item of {length} at {offset}")]
     Length {
-        /// Offset of the item.
+        /// Offset of the item in the unreduced stream.
         offset: u32,
-        /// Octets of the chunk.
+        /// Length of the chunk in bytes.
         chunk: u32,
-        /// Octets of the item, as the stream says.
+        /// Length of the item in bytes, as the stream states it.
         length: u32,
     },
-    /// More than [`ITEMS_MAX`] items.
+    /// The message has more than [`ITEMS_MAX`] eligible items.
     #[error("more than {ITEMS_MAX} items")]
     TooMany,
 }
 
-/// Arguments or results, from which items may be missing.
+/// A stream of arguments or results that may lack the items which chunks hold.
 #[derive(Debug)]
 pub struct Stream<'a> {
     r: Reader<'a>,
-    /// Offset of the next octet in the unreduced Payload stream.
+    /// Offset of the next byte in the unreduced Payload stream.
     at: u32,
     chunks: Chunks<'a>,
-    /// Chunks that were met.
+    /// Number of chunks that the walk has passed.
     met: usize,
     items: Items,
 }
 
 impl<'a> Stream<'a> {
-    /// Of `octets`, which begin at `offset` in the Payload stream: behind the RPC header.
+    /// Creates a stream over `octets`, which begin at `offset` in the Payload stream, after the RPC
+    /// header.
     pub fn new(octets: &'a [u8], offset: u32, chunks: Chunks<'a>) -> Stream<'a> {
         Stream { r: Reader::new(octets), at: offset, chunks, met: 0, items: Items::default() }
     }
 
-    /// Reads with `read`, something in which no item may be placed.
+    /// Reads with `read` a part that contains no eligible item, and moves the offset along.
     fn pass<T>(
         &mut self,
         read: impl FnOnce(&mut Reader<'a>) -> Result<T, xdr::Error>,
@@ -116,7 +120,7 @@ impl<'a> Stream<'a> {
         Ok(value)
     }
 
-    /// An unsigned integer.
+    /// Reads an unsigned integer.
     ///
     /// # Errors
     /// [`Error::Xdr`].
@@ -124,7 +128,7 @@ impl<'a> Stream<'a> {
         self.pass(Reader::u32)
     }
 
-    /// An unsigned hyper integer.
+    /// Reads an unsigned hyper integer.
     ///
     /// # Errors
     /// [`Error::Xdr`].
@@ -132,7 +136,7 @@ impl<'a> Stream<'a> {
         self.pass(Reader::u64)
     }
 
-    /// A boolean, or the flag in front of optional data.
+    /// Reads a boolean, or the flag in front of optional data.
     ///
     /// # Errors
     /// [`Error::Xdr`].
@@ -140,7 +144,7 @@ impl<'a> Stream<'a> {
         self.pass(Reader::flag)
     }
 
-    /// Opaque data or a string of at most `max` octets, which may not be placed.
+    /// Reads opaque data or a string of at most `max` bytes, which may not be placed.
     ///
     /// # Errors
     /// [`Error::Xdr`].
@@ -148,7 +152,7 @@ impl<'a> Stream<'a> {
         self.pass(|r| r.opaque(max))
     }
 
-    /// `len` octets, whatever they are.
+    /// Skips `len` bytes, whatever their content.
     ///
     /// # Errors
     /// [`Error::Xdr`].
@@ -156,10 +160,10 @@ impl<'a> Stream<'a> {
         self.pass(|r| r.take(len).map(drop))
     }
 
-    /// Opaque data or a string which may be placed: in the stream, or in the next chunk.
+    /// Reads opaque data or a string that may be placed: from the stream, or from the next chunk.
     ///
     /// # Errors
-    /// [`Error::Xdr`]; [`Error::Length`] when the chunk is of another length than the stream says;
+    /// [`Error::Xdr`]; [`Error::Length`] when the chunk and the length in the stream disagree;
     /// [`Error::TooMany`].
     pub fn item(&mut self) -> Result<(), Error> {
         let mut ahead = self.r;
@@ -171,7 +175,7 @@ impl<'a> Stream<'a> {
                 let next = chunks.get(self.met).filter(|c| c.offset == offset);
                 (next.map(|c| c.length), padding)
             }
-            // Of each item, also one that was not placed.
+            // A Write list has an entry for each item, also for an item that was not placed.
             Chunks::Write(lengths) => {
                 (lengths.get(self.items.len).copied().filter(|&l| l > 0), false)
             }
@@ -191,12 +195,13 @@ impl<'a> Stream<'a> {
         Ok(())
     }
 
-    /// All items, when every chunk was of one.
+    /// Returns all items, provided that each chunk belongs to an item.
     fn finish(self) -> Result<Items, Error> {
         let left = match self.chunks {
             Chunks::None => None,
             Chunks::Read { chunks, .. } => chunks.get(self.met).map(|c| c.offset),
-            // Write chunks are of items by their order.
+            // The order of Write chunks ties them to items, so the first one beyond the items is
+            // ineligible.
             Chunks::Write(lengths) => (0u32..)
                 .zip(lengths)
                 .skip(self.items.len)
@@ -207,12 +212,12 @@ impl<'a> Stream<'a> {
     }
 }
 
-/// How long a reply can be.
+/// The longest reply that a call can have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplySize {
-    /// Octets of the results without those of an item that may be placed.
+    /// Length of the results in bytes, without an item that may be placed.
     pub stream: u32,
-    /// Octets of the longest such item; 0 when there is none.
+    /// Length of the longest eligible item in bytes; 0 when the results have none.
     pub item: u32,
 }
 
@@ -221,75 +226,79 @@ pub trait Binding {
     /// Walks through the arguments of `procedure` up to the last item that may be placed.
     ///
     /// # Errors
-    /// When they are none.
+    /// Returns an error when the bytes are not arguments of `procedure`.
     fn walk_arguments(&self, procedure: Procedure, arguments: &mut Stream<'_>)
     -> Result<(), Error>;
 
     /// Walks through the results of `procedure` up to the last item that may be placed.
     ///
     /// # Errors
-    /// When they are none.
+    /// Returns an error when the bytes are not results of `procedure`.
     fn walk_results(&self, procedure: Procedure, results: &mut Stream<'_>) -> Result<(), Error>;
 
-    /// The longest results of a call with these arguments, behind the RPC header; `None` when there is
-    /// no limit, or it is not known.
+    /// Returns the length of the longest results of a call with these arguments, without the RPC
+    /// header; `None` when the results have no limit or the binding does not know it.
     fn reply_size(&self, procedure: Procedure, arguments: &[u8]) -> Option<ReplySize>;
 
-    /// Whether calls of `procedure` have a reply; those that have none are call-only (draft section 4.7).
+    /// Returns true if calls of `procedure` have a reply. Calls without a reply are call-only
+    /// (draft section 4.7).
     fn has_reply(&self, _procedure: Procedure) -> bool {
         true
     }
 
-    /// The items of a call's arguments that may be placed, with their offsets in the unreduced stream.
+    /// Returns the items of a call's arguments that may be placed, with their offsets in the
+    /// unreduced stream.
     ///
     /// # Errors
-    /// What is wrong with the arguments or the chunks. A responder refuses the call: chunks by an error
-    /// of the transport, arguments by GARBAGE_ARGS.
+    /// Returns an error when the arguments or the chunks are wrong. A responder then refuses the
+    /// call: with a transport error for bad chunks, with GARBAGE_ARGS for bad arguments.
     fn arguments(&self, procedure: Procedure, mut arguments: Stream<'_>) -> Result<Items, Error> {
         self.walk_arguments(procedure, &mut arguments)?;
         arguments.finish()
     }
 
-    /// The items of a call's results that may be placed, likewise.
+    /// Returns the items of a call's results that may be placed, with their offsets in the
+    /// unreduced stream.
     ///
     /// # Errors
-    /// What is wrong with the results or the chunks: the requester ends the call with an error.
+    /// Returns an error when the results or the chunks are wrong. The requester then ends the call
+    /// with an error.
     fn results(&self, procedure: Procedure, mut results: Stream<'_>) -> Result<Items, Error> {
         self.walk_results(procedure, &mut results)?;
         results.finish()
     }
 }
 
-/// A walk through arguments or results, up to the last item that may be placed.
+/// A function that walks through arguments or results up to the last item that may be placed.
 pub type Walk = fn(&mut Stream<'_>) -> Result<(), Error>;
 
-/// How long results are.
+/// The longest results of a procedure.
 #[derive(Clone, Copy, Debug)]
 pub enum Reply {
-    /// It is not known.
+    /// The binding does not know how long the results can be.
     Unknown,
-    /// At most so many octets, none of which may be placed.
+    /// At most this many bytes, none of which may be placed.
     Fixed(u32),
-    /// There are none, and no reply: version 2 alone has such calls (draft section 4.7).
+    /// No results and no reply. Only version 2 has such calls (draft section 4.7).
     None,
-    /// It depends on the arguments.
+    /// The length depends on the arguments, from which the function computes it.
     Of(fn(&mut Reader<'_>) -> Result<ReplySize, xdr::Error>),
 }
 
 /// A procedure of a [`Table`].
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
-    /// Which one.
+    /// The program, version and procedure that this entry describes.
     pub procedure: Procedure,
-    /// Items of its arguments; without, none may be placed.
+    /// Walks through the arguments; with `None`, no item of the arguments may be placed.
     pub arguments: Option<Walk>,
-    /// Items of its results.
+    /// Walks through the results; with `None`, no item of the results may be placed.
     pub results: Option<Walk>,
-    /// The longest results.
+    /// The longest results of a call.
     pub reply: Reply,
 }
 
-/// A binding made of procedures. Of one that it does not have, nothing may be placed.
+/// A binding made of procedures. No item of a procedure that the table lacks may be placed.
 ///
 /// ```
 /// use heddle_rpcrdma::binding::{Binding, Chunks, Entry, Reply, ReplySize, Stream, Table};

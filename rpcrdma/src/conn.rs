@@ -1,5 +1,5 @@
-//! A connection of RPC over RDMA, of either version: both ends of it, calls in both directions, without
-//! IO, clock, thread or memory of its own.
+//! A connection of RPC over RDMA, of either version: both ends, and calls in both directions. The
+//! connection has no IO, clock, thread or memory of its own.
 //!
 //! ```text
 //!     call, cancel │ reply, refuse, dismiss          ▲ poll_event
@@ -13,24 +13,29 @@
 //!
 //! The *driver* owns the queue pair and all memory. It
 //!
-//! 1. keeps [`Config::receives`] Receives of [`Config::receive_size`] octets posted. What has come goes to
-//!    [`handle_receive`](Connection::handle_receive), which is done with the octets when it returns, so the
-//!    Receive is posted again *before* the next call of `poll_work`;
-//! 2. gives completions of the send queue to [`handle_completion`](Connection::handle_completion);
-//! 3. calls [`handle_timeout`](Connection::handle_timeout) when
+//! 1. keeps [`Config::receives`] Receives of [`Config::receive_size`] bytes posted, and passes each
+//!    received message to [`handle_receive`](Connection::handle_receive). The connection no longer
+//!    needs the bytes when that method returns, so the driver posts the Receive again *before* the
+//!    next call of `poll_work`;
+//! 2. passes completions of the send queue to [`handle_completion`](Connection::handle_completion);
+//! 3. calls [`handle_timeout`](Connection::handle_timeout) when the time of
 //!    [`poll_timeout`](Connection::poll_timeout) has come, and
-//!    [`memory_returned`](Connection::memory_returned) when there are buffers again for calls that wait;
-//! 4. after any of these, and after each method of the layer above, posts what
-//!    [`poll_work`](Connection::poll_work) gives, for as long as the send queue has room, in this order;
-//! 5. hands on what [`poll_event`](Connection::poll_event) gives;
-//! 6. when the queue pair has ended, all its work requests have been completed or flushed, and nothing
-//!    that was registered on it can be reached: [`handle_disconnected`](Connection::handle_disconnected).
+//!    [`memory_returned`](Connection::memory_returned) when buffers are free again for calls that
+//!    wait;
+//! 4. after any of these calls, and after each method that the upper layer calls, posts the work
+//!    that [`poll_work`](Connection::poll_work) returns, in this order and for as long as the send
+//!    queue has room;
+//! 5. passes on the events that [`poll_event`](Connection::poll_event) returns;
+//! 6. calls [`handle_disconnected`](Connection::handle_disconnected) when the queue pair has ended,
+//!    all its work requests have been completed or flushed, and the peer can no longer reach any
+//!    memory that was registered on the queue pair.
 //!
-//! Memory of a call (its stream, its items, room for its reply) is lent to the connection from
-//! [`call`](Connection::call) to the event that ends the call, and memory of a reply from
-//! [`reply`](Connection::reply) to [`Event::Served`]. That event comes when the peer can reach nothing of it
-//! any more: every registration was invalidated, here or by the peer, and every work request that reads it
-//! has completed. Why it is built so: `docs/adr/0015-rpc-over-rdma-connection.md`.
+//! The upper layer lends the memory of a call (its stream, its items, room for its reply) to the
+//! connection from [`call`](Connection::call) until the event that ends the call, and the memory of
+//! a reply from [`reply`](Connection::reply) until [`Event::Served`]. The connection issues either
+//! event only when the peer can no longer reach that memory: this end or the peer has invalidated
+//! every registration, and every work request that reads the memory has completed.
+//! `docs/adr/0015-rpc-over-rdma-connection.md` gives the reasons for this design.
 
 mod calls;
 mod config;
@@ -76,117 +81,119 @@ use crate::property::{Properties, Thresholds};
 use crate::reduce::{Item, Reduction};
 use crate::{v1, v2};
 
-/// A call to make.
+/// A call that this end makes.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
-    /// Its XID, which its stream begins with. No other call under way on this connection has it.
+    /// The XID, which is also the first word of the stream. No other call under way on this
+    /// connection has the same XID.
     pub xid: Xid,
-    /// The whole RPC message, not reduced: a multiple of four octets, at least 8.
+    /// The whole RPC message, not reduced: a multiple of four bytes, at least 8.
     pub stream: &'a [Sge],
-    /// Items of it that may be placed, in order; at most [`CHUNKS_MAX`]. Those of no octets are passed
-    /// over.
+    /// Items of the stream that may be placed, in order; at most [`CHUNKS_MAX`]. The connection
+    /// skips items of length 0.
     pub items: &'a [Item],
-    /// Room for its reply; `None` for a call that has none (draft section 4.7).
+    /// Room for the reply; `None` for a call that has none (draft section 4.7).
     pub reply: Option<ReplyRoom<'a>>,
-    /// When it fails, if it has not ended before.
+    /// Time at which the call fails, if it has not ended before.
     pub deadline: Option<Instant>,
 }
 
-/// Room for a reply. It is used as far as the reply may not fit into a Send.
+/// Room for a reply. The connection provides this room to the peer only where the reply may not fit
+/// into a Send.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReplyRoom<'a> {
-    /// The longest reply, from its RPC header on, without what goes into `items`; `None` when that is
-    /// not known, and may be anything.
+    /// Length in bytes of the longest reply, from its RPC header on and without the data that goes
+    /// into `items`; `None` when the caller does not know a limit.
     pub stream_max: Option<u32>,
-    /// Room for each result that may be placed, in order; at most [`CHUNKS_MAX`]. One of no pieces says
-    /// that the result is to come in the stream.
+    /// Room for each result that may be placed, in order; at most [`CHUNKS_MAX`]. An entry without
+    /// pieces keeps its result in the stream.
     pub items: &'a [&'a [Sge]],
-    /// Room for the whole reply without `items`. Version 1 cannot convey a longer one without it;
-    /// version 2 then uses several Sends.
+    /// Room for the whole reply without `items`. Without this room version 1 cannot convey a reply
+    /// longer than a Send; version 2 uses several Sends instead.
     pub whole: &'a [Sge],
 }
 
-/// A call cannot be taken.
+/// The reason why the connection does not take a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallRefused {
-    /// As many calls are under way as [`Config::calls`] has.
+    /// [`Config::calls`] calls are under way already.
     #[error("all slots are used")]
     Busy,
-    /// The connection is being closed, or is lost.
+    /// The connection is closing or lost.
     #[error("connection closed")]
     Closed,
-    /// A call under way has its XID.
+    /// A call under way has the same XID.
     #[error("XID is used")]
     Xid,
-    /// The stream is none: not a multiple of four octets, too short or too long.
+    /// The stream is not an RPC message: not a multiple of four bytes, too short or too long.
     #[error("not an RPC message")]
     Stream,
     /// An item cannot be taken out of the stream.
     #[error(transparent)]
     Item(#[from] crate::reduce::ItemError),
-    /// More than [`CHUNKS_MAX`] items, of the call or of the reply, or room of 2^32 octets or more.
+    /// The call or the reply has more than [`CHUNKS_MAX`] items, or a room has 2^32 bytes or more.
     #[error("too many items")]
     Items,
 }
 
-/// A reply cannot be taken.
+/// The reason why the connection does not take a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplyRefused {
-    /// It was answered already, or the connection is lost.
+    /// The call was answered already, or the connection is lost.
     #[error("no such call")]
     NoCall,
-    /// The stream is none: not a multiple of four octets, too short or too long.
+    /// The stream is not an RPC message: not a multiple of four bytes, too short or too long.
     #[error("not an RPC message")]
     Stream,
     /// An item cannot be taken out of the stream.
     #[error(transparent)]
     Item(#[from] crate::reduce::ItemError),
-    /// More than [`CHUNKS_MAX`] items.
+    /// The reply has more than [`CHUNKS_MAX`] items.
     #[error("too many items")]
     Items,
-    /// Version 1 has no calls without a reply.
+    /// The caller dismissed a call of version 1, where every call has a reply.
     #[error("call without reply in version 1")]
     CallOnly,
 }
 
-/// Whether memory can be registered later.
+/// The driver's answer to whether it can register the memory later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotRegistered {
-    /// Something has to be given back first. Asked again after
-    /// [`memory_available`](Connection::memory_available), and after an invalidation of this connection's.
+    /// Other memory has to be given back first. The connection asks again after
+    /// [`memory_available`](Connection::memory_available), and after one of its own invalidations.
     Later,
-    /// Never: the call fails.
+    /// The driver can never register the memory: the call fails.
     Never,
 }
 
-/// Where a connection is in its life.
+/// The stage of a connection's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// The version is not known.
+    /// The version is not known yet.
     Opening,
-    /// Calls are sent and served.
+    /// The connection sends and serves calls.
     Open,
-    /// The driver has been told to close it.
+    /// The connection has reported to the driver that it must be closed.
     Closing,
     /// The queue pair has ended.
     Gone,
 }
 
-/// An error that is to be sent.
+/// An error message that waits to be sent.
 #[derive(Clone, Copy, Debug)]
 struct Unsent {
     answer: header::Answer,
     flow: AnswerFlow,
 }
 
-/// What an error is to flow control.
+/// The effect of an error message on flow control.
 #[derive(Clone, Copy, Debug)]
 enum AnswerFlow {
-    /// The end of a call of version 1, which asked for so many credits.
+    /// The error ends a call of version 1, which asked for this many credits.
     Reply { requested: u32 },
-    /// A message of version 2.
+    /// The error counts as a message of version 2.
     Message,
-    /// Nothing: of a version that is not spoken.
+    /// No effect: the error is in a version that the connection does not speak.
     None,
 }
 
@@ -196,7 +203,8 @@ pub struct Connection {
     config: Config,
     stage: Stage,
     version: Option<u32>,
-    /// Until when the version may be open, and of version 2 what the peer takes.
+    /// Time until which the version may stay open, and in version 2 the peer's properties may be
+    /// missing.
     opening_ends: Option<Instant>,
     versions_refused: u32,
     peer_lacks_v2: bool,
@@ -204,27 +212,27 @@ pub struct Connection {
     hello: Hello,
     thresholds: Thresholds,
     peers: Properties,
-    /// Properties of a set that is not whole.
+    /// Properties from the messages of a set whose last message has not come.
     pending: Properties,
-    /// Whether the peer has told its properties.
+    /// True if the peer has sent all its properties.
     has_peers: bool,
     peers_host_auth: Vec<u8>,
     calls: Slots<OutCall>,
     /// Calls to send, in order.
     queue: VecDeque<u16>,
-    /// Calls whose handles are to be invalidated.
+    /// Calls whose handles this end has yet to invalidate.
     ending: VecDeque<u16>,
-    /// The call whose registration the driver has been asked for.
+    /// The call whose memory the driver was asked to register.
     registering: Option<u16>,
     waits_for_memory: bool,
-    /// No call's deadline is before it.
+    /// A lower bound of all calls' deadlines.
     deadline: Option<Instant>,
-    /// Calls of ours that were sent and have no reply.
+    /// Calls of this end that were sent and have no reply yet.
     outstanding: u32,
     served: Slots<InCall>,
-    /// When transfers are looked at next.
+    /// Time at which [`handle_timeout`](Connection::handle_timeout) next looks at the transfers.
     transfers_at: Option<Instant>,
-    /// Calls of the peer's whose reply was not posted.
+    /// Calls of the peer whose reply was not posted yet.
     unanswered: u32,
     /// Calls that wait for memory, in order.
     waiting: VecDeque<u16>,
@@ -236,24 +244,25 @@ pub struct Connection {
     replies: VecDeque<u16>,
     /// Header types of calls that the peer does not take: a bit for each.
     untaken: u16,
-    /// The message that is being sent in parts.
+    /// The message that this end is sending in parts.
     sending: Option<Sequel>,
-    /// The message that is coming in parts.
+    /// The message that this end is receiving in parts.
     incoming: Option<Incoming>,
     unsent: VecDeque<Unsent>,
     events: VecDeque<Event>,
     gather: Vec<Sge>,
     lists: Lists,
     counters: Counters,
-    /// Something has happened since there was nothing to post: there may be again.
+    /// True if something happened since `poll_work` last found nothing to post, so that there may
+    /// be work again.
     stirred: bool,
 }
 
 impl Connection {
-    /// Of a queue pair that is connected.
+    /// Creates the connection of a queue pair that is connected.
     ///
     /// # Errors
-    /// A value of `config` that none can be made with.
+    /// Returns the value of `config` that makes a connection impossible.
     pub fn new(config: Config, now: Instant) -> Result<Connection, ConfigError> {
         config.check()?;
         let mut connection = Connection {
@@ -299,10 +308,11 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Takes a call, to be sent when there are credits for it.
+    /// Takes a call, and sends it when there are credits for it.
     ///
     /// # Errors
-    /// When it cannot be taken; nothing of it is kept.
+    /// Returns an error when the connection cannot take the call; it then keeps no part of the
+    /// call.
     pub fn call(&mut self, call: &Call<'_>) -> Result<CallId, CallRefused> {
         if !self.is_running() {
             return Err(CallRefused::Closed);
@@ -321,9 +331,9 @@ impl Connection {
         Ok(CallId { slot, generation })
     }
 
-    /// Gives a call up: it fails with [`CallError::Cancelled`], unless its reply is there before. That
-    /// may take as long as the reply: memory that the peer may use cannot be taken from it without
-    /// losing the connection.
+    /// Gives a call up. The call fails with [`CallError::Cancelled`], unless its reply comes first.
+    /// The failure may take as long as the reply: the connection cannot take memory from the peer
+    /// while the peer may use it, without losing the connection.
     pub fn cancel(&mut self, call: CallId) {
         self.stirred = true;
         if self.calls.is(call.slot, call.generation) {
@@ -331,12 +341,14 @@ impl Connection {
         }
     }
 
-    /// Replies to a call: `stream` is the whole RPC message, not reduced, a multiple of four octets;
-    /// `items` all results that may be placed, in order. Those with a Write chunk go there. A reply that
-    /// cannot be conveyed is replaced by an error, which [`Event::Served`] tells.
+    /// Replies to a call. `stream` is the whole RPC message, not reduced, a multiple of four bytes;
+    /// `items` are all results that may be placed, in order. The connection writes an item that has
+    /// a Write chunk to that chunk. It replaces a reply that it cannot convey by an error, which
+    /// [`Event::Served`] reports.
     ///
     /// # Errors
-    /// When there is no such call, or this is no reply. The call is then still to be answered.
+    /// Returns an error when there is no such call, or the stream is not a reply. The caller must
+    /// then still answer the call.
     pub fn reply(
         &mut self,
         call: ServedId,
@@ -349,7 +361,7 @@ impl Connection {
         if items.len() > CHUNKS_MAX {
             return Err(ReplyRefused::Items);
         }
-        // One of no octets holds the place of its Write chunk.
+        // An item of length 0 only holds the place of its Write chunk.
         let some = items.iter().copied().filter(|item| item.length > 0);
         Reduction::new(total, calls::MESSAGE_MIN, some)?;
         let bounds = self.reply_bounds();
@@ -367,10 +379,10 @@ impl Connection {
         Ok(())
     }
 
-    /// Refuses a call by an error of the transport: `refusal` in version 2, ERR_CHUNK in version 1.
+    /// Refuses a call by a transport error: `refusal` in version 2, ERR_CHUNK in version 1.
     ///
     /// # Errors
-    /// When there is no such call.
+    /// Returns an error when there is no such call.
     pub fn refuse(&mut self, call: ServedId, refusal: v2::Refusal) -> Result<(), ReplyRefused> {
         self.check_served(call)?;
         self.stirred = true;
@@ -381,7 +393,7 @@ impl Connection {
     /// Ends a call that expects no reply (draft section 4.7).
     ///
     /// # Errors
-    /// When there is no such call; in version 1, where every call has a reply.
+    /// Returns an error when there is no such call, or in version 1, where every call has a reply.
     pub fn dismiss(&mut self, call: ServedId) -> Result<(), ReplyRefused> {
         self.check_served(call)?;
         self.stirred = true;
@@ -398,37 +410,38 @@ impl Connection {
         if serving && self.is_running() { Ok(()) } else { Err(ReplyRefused::NoCall) }
     }
 
-    /// What has happened.
+    /// Returns the next event, if there is any.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// Whether there is something that [`poll_event`](Connection::poll_event) will tell.
+    /// Returns true if [`poll_event`](Connection::poll_event) has an event to return.
     pub fn has_events(&self) -> bool {
         !self.events.is_empty()
     }
 
-    /// The version that is spoken, once it is known.
+    /// Returns the version that the connection speaks, once known.
     pub fn version(&self) -> Option<u32> {
         self.version
     }
 
-    /// Octets of the longest Sends, each way.
+    /// Returns the lengths of the longest Sends each way, in bytes.
     pub fn thresholds(&self) -> Thresholds {
         self.thresholds
     }
 
-    /// The host authentication message of the peer (version 2), once its properties have come.
+    /// Returns the peer's host authentication message (version 2), once the peer's properties have
+    /// come.
     pub fn peers_host_auth(&self) -> Option<&[u8]> {
         (self.has_peers && !self.peers_host_auth.is_empty()).then_some(&self.peers_host_auth)
     }
 
-    /// What has been counted.
+    /// Returns the counters of the connection.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// What it was made with.
+    /// Returns the configuration of the connection.
     pub fn config(&self) -> &Config {
         &self.config
     }
@@ -437,7 +450,7 @@ impl Connection {
         matches!(self.stage, Stage::Opening | Stage::Open)
     }
 
-    /// The connection is of no use any more.
+    /// Begins to close the connection, which is of no further use.
     fn close(&mut self, reason: CloseReason) {
         if self.is_running() {
             self.stage = Stage::Closing;

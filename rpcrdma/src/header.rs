@@ -1,5 +1,5 @@
-//! A received Send: which version it is of, its transport header and its payload; and when it cannot
-//! be understood, what is answered (RFC 8166 section 4.5, draft section 7).
+//! A received Send: its version, its transport header and its payload; and the answer to a message
+//! that this end cannot understand (RFC 8166 section 4.5, draft section 7).
 //!
 //! The first four words are the same in all versions (RFC 8166 section 4.2):
 //!
@@ -7,8 +7,8 @@
 //!    0  xid │ version │ credit │ procedure or header type
 //! ```
 //!
-//! An answer to a message that is itself an error, a reply or a grant is never made: two ends that do
-//! not understand each other fall silent.
+//! This end never answers a message that is itself an error, a reply or a grant, so two ends that
+//! do not understand each other fall silent.
 
 mod answer;
 #[cfg(test)]
@@ -20,11 +20,11 @@ use crate::chunk::{self, Limits};
 use crate::xdr::{self, Reader, Writer};
 use crate::{v1, v2};
 
-/// A transaction identifier: names a call among those its sender has not had the reply of.
+/// A transaction identifier: names a call among the calls whose reply the sender has not received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Xid(pub u32);
 
-/// What an RPC message is (RFC 5531 section 9).
+/// The direction of an RPC message (RFC 5531 section 9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// A call, from a requester to its responder.
@@ -34,7 +34,8 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// That of the RPC message which begins with `payload`; `None` when it does not say.
+    /// Returns the direction of the RPC message that begins with `payload`; `None` when the payload
+    /// does not state any.
     pub fn peek(payload: &[u8]) -> Option<Direction> {
         let mut r = Reader::new(payload);
         r.u32().ok()?;
@@ -46,12 +47,12 @@ impl Direction {
     }
 }
 
-/// The words that all versions have.
+/// The words that the headers of all versions begin with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
-    /// Joins a reply or an error to its call.
+    /// The XID, which joins a reply or an error to its call.
     pub xid: Xid,
-    /// The version of the header.
+    /// Version of the header.
     pub version: u32,
     /// Flow control, by the version's own rules.
     pub credit: u32,
@@ -60,7 +61,7 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// Octets of its encoding.
+    /// Length of the encoded prefix in bytes.
     pub const LEN: usize = 16;
 
     fn decode(r: &mut Reader<'_>) -> Result<Prefix, xdr::Error> {
@@ -75,22 +76,22 @@ impl Prefix {
     }
 }
 
-/// RDMA_ERROR of version 1 and RDMA2_ERROR: fixed for all versions (RFC 8166 section 4.1.2).
+/// RDMA_ERROR of version 1, and RDMA2_ERROR: the same in all versions (RFC 8166 section 4.1.2).
 pub(crate) const KIND_ERROR: u32 = 4;
 
-/// The versions that are taken.
+/// The versions of messages that this end takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Versions {
-    /// Of a connection's first message: version 1, version 2 or both.
+    /// The connection's first message may have version 1, version 2 or either.
     Open {
-        /// Whether version 1 is spoken.
+        /// True if this end speaks version 1.
         v1: bool,
-        /// Whether version 2 is spoken.
+        /// True if this end speaks version 2.
         v2: bool,
     },
-    /// Of all others: version 1.
+    /// The connection speaks version 1.
     V1,
-    /// Of all others: version 2.
+    /// The connection speaks version 2.
     V2,
 }
 
@@ -105,7 +106,7 @@ impl Versions {
         }
     }
 
-    /// Lowest and highest.
+    /// Returns the lowest and the highest version.
     fn range(self) -> (u32, u32) {
         match self {
             Versions::Open { v1: true, v2: true } => (v1::VERSION, v2::VERSION),
@@ -118,23 +119,24 @@ impl Versions {
 /// A header of either version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header<'a> {
-    /// Of version 1.
+    /// A header of version 1.
     V1(v1::Header<'a>),
-    /// Of version 2.
+    /// A header of version 2.
     V2(v2::Header<'a>),
 }
 
 /// A received message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// Its transport header.
+    /// The transport header of the message.
     pub header: Header<'a>,
-    /// What is behind it: the Payload stream or a part of it, or nothing.
+    /// The bytes after the header: the Payload stream or a part of it, or nothing.
     pub payload: &'a [u8],
 }
 
 impl Message<'_> {
-    /// Whether it is of a call or of a reply; `None` when it is of neither, or does not say.
+    /// Returns whether the message belongs to a call or a reply; `None` when it belongs to neither,
+    /// or does not state which.
     pub fn direction(&self) -> Option<Direction> {
         match &self.header {
             Header::V1(header) => header.direction(self.payload),
@@ -143,66 +145,66 @@ impl Message<'_> {
     }
 }
 
-/// What is wrong with a message.
+/// The reason why a message is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// Shorter than any header: its XID cannot be trusted.
+    /// The message is shorter than any header, so its XID cannot be trusted.
     #[error("{have} octets are no header")]
     Short {
-        /// Octets there are.
+        /// Length of the message in bytes.
         have: usize,
     },
-    /// Of a version that is not taken.
+    /// The message has a version that this end does not take.
     #[error("version {version}")]
     Version {
-        /// The version.
+        /// Version in the message.
         version: u32,
     },
-    /// Not XDR of its type.
+    /// The bytes are not XDR of the expected type.
     #[error(transparent)]
     Xdr(#[from] xdr::Fault),
-    /// A chunk list that is none.
+    /// A chunk list is invalid.
     #[error(transparent)]
     Chunk(chunk::Fault),
-    /// Procedure or header type not known.
+    /// The procedure or header type is unknown.
     #[error("header type {kind}")]
     Kind {
-        /// The type.
+        /// The procedure or header type.
         kind: u32,
     },
-    /// RDMA_MSGP, which is no longer used.
+    /// The message is an RDMA_MSGP, which is obsolete.
     #[error("RDMA_MSGP")]
     MsgPadded,
-    /// RDMA_DONE, which is no longer used.
+    /// The message is an RDMA_DONE, which is obsolete.
     #[error("RDMA_DONE")]
     Done,
     /// Neither the message nor a chunk holds the Payload stream.
     #[error("no Payload stream")]
     NoPayload,
-    /// A reply with Read chunks.
+    /// A reply has Read chunks.
     #[error("Read chunks in a reply")]
     ReadsInReply,
-    /// The XID of the header is not that of the RPC message.
+    /// The XID of the header differs from the XID of the RPC message.
     #[error("XID {inner:#x} in the RPC message")]
     XidMismatch {
-        /// That of the RPC message.
+        /// XID of the RPC message.
         inner: u32,
     },
-    /// A property whose value is not of its type.
+    /// The value of a property is not of the property's type.
     #[error("value of property {id}")]
     Propval {
-        /// Which one.
+        /// Code of the property.
         id: u32,
     },
 }
 
-/// A [`Fault`], and where.
+/// A [`Fault`] and its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("at octet {at}: {fault}")]
 pub struct Error {
-    /// Offset in the message.
+    /// Byte offset in the message.
     pub at: usize,
-    /// What is wrong.
+    /// The fault at that place.
     pub fault: Fault,
 }
 
@@ -222,29 +224,31 @@ impl From<chunk::Error> for Error {
     }
 }
 
-/// A message that was not understood.
+/// A message that this end could not decode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{error}")]
 pub struct Failure {
-    /// Octets of the message.
+    /// Length of the message in bytes.
     pub octets: usize,
-    /// Its first words, when it has them. In version 2 its credits count whatever the rest is.
+    /// The first words, if the message has them. In version 2 the credits count whatever the rest
+    /// is.
     pub prefix: Option<Prefix>,
-    /// What is known of its direction.
+    /// The direction, as far as the message shows it.
     pub direction: Option<Direction>,
-    /// Versions that would have been taken.
+    /// Versions that this end would have taken.
     pub versions: Versions,
-    /// What is wrong with it.
+    /// The fault in the message.
     pub error: Error,
 }
 
-/// Reads a received message, as long as the Send was.
+/// Decodes a received message; `octets` has the length of the Send.
 ///
-/// The XID in the payload is compared in version 1, where a message that has a payload begins an RPC
-/// message; in version 2 it may go on with one, and [`sequence`](crate::sequence) compares.
+/// Compares the XID in the payload only in version 1, where the payload of a message is always the
+/// beginning of an RPC message. In version 2 the payload may continue an RPC message, and
+/// [`sequence`](crate::sequence) compares the XIDs.
 ///
 /// # Errors
-/// What is wrong with it. It may have to be [answered](Failure::answer).
+/// Returns the fault in the message, which may require an [answer](Failure::answer).
 pub fn decode<'a>(
     octets: &'a [u8],
     versions: Versions,
@@ -279,15 +283,16 @@ pub fn decode<'a>(
     Ok(Message { header: Header::V1(header), payload })
 }
 
-/// A server that speaks version 1 only answers a client's first message, of version 2, with an error
-/// whose version is 2 by the draft (section 7) and may be 1 by a server that echoes nothing. Either is
-/// read, as RDMA_ERROR is fixed for all versions; which one it is does not choose a version.
+/// Returns true for the answer to a client's first message of version 2 from a server that speaks
+/// only version 1. The version of that error is 2 by the draft (section 7), and may be 1 if the
+/// server does not echo the version. This end reads either, because RDMA_ERROR is the same in all
+/// versions; neither of them chooses a version.
 fn is_first_answer(prefix: &Prefix, versions: Versions) -> bool {
     let open = matches!(versions, Versions::Open { .. });
     open && prefix.kind == KIND_ERROR && [v1::VERSION, v2::VERSION].contains(&prefix.version)
 }
 
-/// What version 1 asks of a header and its payload together.
+/// Checks the rules of version 1 that concern a header and its payload together.
 fn check_v1(
     header: &v1::Header<'_>,
     payload: &[u8],
@@ -307,7 +312,7 @@ fn check_v1(
         v1::Body::NoMsg(chunks) => &chunks.reads,
         v1::Body::Error(_) => return Ok(()),
     };
-    // Section 4.3.1: what a reply takes from its requester, it has taken before.
+    // Section 4.3.1: the requester sends Read chunks with the call, so a reply has none.
     if direction == Some(Direction::Reply) && !reads.is_empty() {
         return Err(Error { at: Prefix::LEN, fault: Fault::ReadsInReply });
     }

@@ -1,53 +1,55 @@
-//! What version 1 says in the private data of a connection's making (RFC 8797): how long Sends may be,
-//! and whether replies may invalidate.
+//! The message that an end of version 1 puts into the private data of connection setup (RFC 8797):
+//! how long Sends may be, and whether replies may invalidate.
 //!
 //! ```text
 //!    0  0xf6ab0e18 │ version 1 │ reserved 7, R 1 │ send size 8 │ receive size 8
 //! ```
 //!
-//! Other layers have private data too. So the message is looked for, at any offset (section 5.2), and
-//! one that is not there, or of another version, is the same as one that says only what is true of
-//! every implementation (section 5.1): [`PrivateData::DEFAULT`].
+//! Other layers use the private data too, so this end searches for the message at any offset
+//! (section 5.2). A missing message, or a message of another version, counts as
+//! [`PrivateData::DEFAULT`], which states only what is true of every implementation (section 5.1).
 
 use crate::v1;
 use crate::xdr::{Reader, Writer};
 
-/// What the message begins with.
+/// The format identifier with which the message begins.
 pub const FORMAT: u32 = 0xf6ab_0e18;
 
-/// The version of the message's format.
+/// Version of the message's format.
 pub const VERSION: u8 = 1;
 
-/// Octets of the message.
+/// Length of the message in bytes.
 pub const LEN: usize = 8;
 
-/// What sizes are multiples of.
+/// The unit of sizes in bytes: each size is a multiple.
 const STEP: u32 = 1024;
 
-/// The longest inline threshold that can be told, in octets.
+/// The longest inline threshold that the message can express, in bytes.
 pub const SIZE_MAX: u32 = 256 * STEP;
 
-/// What one end says of itself.
+/// The message about one end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrivateData {
-    /// Whether it may be sent, and may send, Sends with Invalidate in replies: the R field.
+    /// True if the end accepts Send with Invalidate in replies, and may send it: the R field.
     pub invalidate: bool,
-    /// Octets of the longest Send that it makes: a multiple of 1024, at most [`SIZE_MAX`].
+    /// Length in bytes of the longest Send that the end makes: a multiple of 1024, at most
+    /// [`SIZE_MAX`].
     send_size: u32,
-    /// Octets of its Receive buffers, likewise.
+    /// Length of the end's Receive buffers in bytes: a multiple of 1024, at most [`SIZE_MAX`].
     receive_size: u32,
 }
 
 impl PrivateData {
-    /// What is true of an end that says nothing.
+    /// The values of an end that sends no message.
     pub const DEFAULT: PrivateData = PrivateData {
         invalidate: false,
         send_size: v1::INLINE_THRESHOLD,
         receive_size: v1::INLINE_THRESHOLD,
     };
 
-    /// That of an end with buffers of so many octets; what cannot be told exactly is told as less.
-    /// `None` when one is shorter than every implementation has to have, 1024 octets.
+    /// Creates the message of an end with buffers of these lengths in bytes. A size that the
+    /// message cannot express exactly is rounded down. Returns `None` when a size is below 1024
+    /// bytes, which every implementation must have.
     pub fn new(invalidate: bool, send_size: u32, receive_size: u32) -> Option<PrivateData> {
         let told = |size: u32| {
             let told = size.min(SIZE_MAX) / STEP * STEP;
@@ -57,18 +59,18 @@ impl PrivateData {
         Some(PrivateData { invalidate, send_size, receive_size })
     }
 
-    /// Octets of the longest Send that it makes.
+    /// Returns the length in bytes of the longest Send that the end makes.
     pub fn send_size(&self) -> u32 {
         self.send_size
     }
 
-    /// Octets of its Receive buffers.
+    /// Returns the length of the end's Receive buffers in bytes.
     pub fn receive_size(&self) -> u32 {
         self.receive_size
     }
 
-    /// Looks for the message in private data of any content. The first that is there counts; of
-    /// reserved bits nothing is read. `None` when there is none of this version, or not all of it.
+    /// Searches for the message in private data of any content. The first match counts, and
+    /// reserved bits are ignored. Returns `None` when there is no complete message of this version.
     pub fn find(private_data: &[u8]) -> Option<PrivateData> {
         let mut all = private_data.windows(LEN);
         let message = all.find(|w| w.starts_with(&FORMAT.to_be_bytes()))?;
@@ -82,10 +84,10 @@ impl PrivateData {
         })
     }
 
-    /// The message.
+    /// Encodes the message.
     pub fn emit(&self) -> [u8; LEN] {
         let encoded = |size: u32| {
-            // Of 1024 to 262144 octets, 0 to 255.
+            // Sizes of 1024 to 262144 bytes are encoded as 0 to 255.
             u8::try_from((size / STEP).saturating_sub(1)).unwrap_or(u8::MAX)
         };
         let (send, receive) = (encoded(self.send_size), encoded(self.receive_size));
@@ -103,25 +105,26 @@ impl Default for PrivateData {
     }
 }
 
-/// What a connection may do, of what its two ends have said.
+/// The terms of a connection, derived from the messages of its two ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// Octets of the longest Send that this end makes.
+    /// Length in bytes of the longest Send that this end makes.
     pub send: u32,
-    /// Octets of the longest Send that it receives: its Receive buffers have as many.
+    /// Length in bytes of the longest Send that this end receives, and of its Receive buffers.
     pub receive: u32,
-    /// Whether this end, as responder, may invalidate an STag of the call by its reply (section 4.1). As
-    /// requester it takes that whenever it has said so itself: see
-    /// [`PrivateData::invalidate`].
+    /// True if this end, as responder, may invalidate an STag of the call by its reply (section
+    /// 4.1). As requester, this end accepts an invalidation whenever its own message announced
+    /// support: see [`PrivateData::invalidate`].
     pub invalidate: bool,
 }
 
 impl Terms {
-    /// Of what this end has said and what was found of its peer's.
+    /// Derives the terms from the message of this end and the message found from its peer.
     ///
-    /// The RFC gives each end the threshold of what it sends (section 4.2). What it receives is the
-    /// same reckoned by its peer, if the peer has seen our message; one that has not sends no more
-    /// than 1024 octets, which is less.
+    /// The RFC defines the threshold for the Sends that an end makes (section 4.2). The peer
+    /// computes its own threshold in the same way, so this end knows what it receives, provided
+    /// that the peer has seen the message of this end. A peer that has not sends no more than 1024
+    /// bytes, which is less.
     pub fn of(ours: &PrivateData, peers: Option<PrivateData>) -> Terms {
         let peers = peers.unwrap_or_default();
         Terms {

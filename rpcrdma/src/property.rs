@@ -1,41 +1,42 @@
-//! Transport properties of version 2: what each end says of itself once the connection is there
-//! (draft section 5).
+//! Transport properties of version 2: what each end announces about itself on an established
+//! connection (draft section 5).
 
 use crate::v2::{self, Property, PropertySet};
 use crate::xdr::{self, Reader, Writer};
 
 /// Codes of properties (section 5.2).
 pub mod id {
-    /// Octets of the longest Send.
+    /// The longest Send, in bytes.
     pub const SBSIZ: u32 = 1;
-    /// Octets of the shortest Receive buffer.
+    /// The shortest Receive buffer, in bytes.
     pub const RBSIZ: u32 = 2;
-    /// Octets of the longest segment.
+    /// The longest segment, in bytes.
     pub const RSSIZ: u32 = 3;
-    /// Segments in a requester's header.
+    /// The number of segments in a requester's header.
     pub const RCSIZ: u32 = 4;
-    /// Reverse-direction support.
+    /// The level of reverse-direction support.
     pub const BRS: u32 = 5;
-    /// A message of host authentication.
+    /// A host authentication message.
     pub const HOSTAUTH: u32 = 6;
 }
 
-/// What a peer can do with messages of the reverse direction (section 5.2.5), from less to more.
+/// The reverse-direction support of a peer (section 5.2.5), from less to more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReverseSupport {
-    /// Nothing.
+    /// No support.
     #[default]
     None,
-    /// One Send each way, without chunks.
+    /// A single Send each way, without chunks.
     Simple,
     /// Several Sends each way, without chunks.
     Continued,
-    /// All that is done in the forward direction.
+    /// Everything that works in the forward direction.
     General,
 }
 
 impl ReverseSupport {
-    /// Of its code. A level that is not of the draft is one that is not known how to use: none.
+    /// Returns the level of a code. A level that the draft does not define is one that this end
+    /// cannot use, and counts as none.
     pub const fn of(code: u32) -> ReverseSupport {
         match code {
             1 => ReverseSupport::Simple,
@@ -45,20 +46,20 @@ impl ReverseSupport {
         }
     }
 
-    /// Its code.
+    /// Returns the code of the level.
     pub const fn code(self) -> u32 {
         self as u32
     }
 }
 
-/// The value of a property. `None` is that of no octets, which stands for the default.
+/// The value of a property. `None` is an empty value, which stands for the default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value<'a> {
-    /// Maximum Send Size.
+    /// Maximum Send Size, in bytes.
     SendSize(Option<u32>),
-    /// Receive Buffer Size.
+    /// Receive Buffer Size, in bytes.
     ReceiveSize(Option<u32>),
-    /// Maximum Segment Size.
+    /// Maximum Segment Size, in bytes.
     SegmentSize(Option<u32>),
     /// Maximum Segment Count.
     SegmentCount(Option<u32>),
@@ -66,15 +67,15 @@ pub enum Value<'a> {
     Reverse(Option<u32>),
     /// Host Authentication Message.
     HostAuth(Option<&'a [u8]>),
-    /// One that is not of the draft: it is passed over.
+    /// A property that the draft does not define, and that a receiver skips.
     Unknown,
 }
 
 impl<'a> Value<'a> {
-    /// That of `property`: the octets must be XDR of its type, all of them.
+    /// Decodes the value of `property`, whose bytes must be exactly XDR of its type.
     ///
     /// # Errors
-    /// What is wrong with them; the message that has it is refused as a whole (section 7.2.2).
+    /// Returns the fault in the bytes. The receiver refuses the whole message (section 7.2.2).
     pub fn of(property: Property<'a>) -> Result<Value<'a>, xdr::Error> {
         let mut r = Reader::new(property.data);
         let default = property.data.is_empty();
@@ -94,23 +95,23 @@ impl<'a> Value<'a> {
     }
 }
 
-/// What is known of an end: its numbers, or the defaults of those that it did not say.
+/// The known properties of an end: its numbers, with defaults for those that the end did not send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Properties {
-    /// Octets of the longest Send that it makes.
+    /// Length in bytes of the longest Send that the end makes.
     pub send_size: u32,
-    /// Octets of its shortest Receive buffer.
+    /// Length in bytes of the end's shortest Receive buffer.
     pub receive_size: u32,
-    /// Octets of the longest segment that it sends or takes.
+    /// Length in bytes of the longest segment that the end sends or takes.
     pub segment_size: u32,
-    /// Segments that it takes in a header.
+    /// Number of segments that the end takes in a header.
     pub segment_count: u32,
-    /// What it does in the reverse direction.
+    /// Level of reverse-direction support of the end.
     pub reverse: ReverseSupport,
 }
 
 impl Properties {
-    /// Those of an end that says nothing (section 5.2, table 1).
+    /// The properties of an end that sends none (section 5.2, table 1).
     pub const DEFAULT: Properties = Properties {
         send_size: v2::INLINE_THRESHOLD,
         receive_size: v2::INLINE_THRESHOLD,
@@ -119,11 +120,11 @@ impl Properties {
         reverse: ReverseSupport::None,
     };
 
-    /// Octets of an encoded number.
+    /// Length of an encoded number in bytes.
     pub const NUMBER_LEN: usize = 4;
 
-    /// Takes over what `set` says; of a property that is there twice, the last. A value of no octets
-    /// sets the default again.
+    /// Takes over the values in `set`; the last value of a repeated property counts. An empty value
+    /// restores the default.
     pub fn update(&mut self, set: &PropertySet<'_>) {
         let default = Properties::DEFAULT;
         for property in set.properties() {
@@ -135,13 +136,13 @@ impl Properties {
                     self.segment_count = n.unwrap_or(default.segment_count);
                 }
                 Ok(Value::Reverse(n)) => self.reverse = ReverseSupport::of(n.unwrap_or(0)),
-                // A checked set has no bad values.
+                // `PropertySet` has checked the values, so there are no bad ones.
                 Ok(Value::HostAuth(_) | Value::Unknown) | Err(_) => {}
             }
         }
     }
 
-    /// The numbers as they are encoded, by code.
+    /// Encodes the numbers, in order of their codes.
     pub fn encoded(&self) -> Encoded {
         let numbers = [
             (id::SBSIZ, self.send_size),
@@ -160,45 +161,47 @@ impl Default for Properties {
     }
 }
 
-/// The octets of [`Properties`], to be lent to a [`PropertySet`].
+/// The encoded bytes of [`Properties`], which a [`PropertySet`] borrows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Encoded([(u32, [u8; Properties::NUMBER_LEN]); 5]);
 
 impl Encoded {
-    /// As properties.
+    /// Returns the encoded numbers as properties.
     pub fn properties(&self) -> [Property<'_>; 5] {
         self.0.each_ref().map(|(id, data)| Property { id: *id, data })
     }
 }
 
-/// The two inline thresholds of an end: the longest Sends of the connection (section 4.2.2).
+/// The two inline thresholds of an end: the lengths of the connection's longest Sends (section
+/// 4.2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
-    /// Octets of what this end sends.
+    /// Length in bytes of the longest Send that this end makes.
     pub send: u32,
-    /// Octets of what it receives.
+    /// Length in bytes of the longest Send that this end receives.
     pub receive: u32,
 }
 
-/// A peer takes, or sends, less than the first message of a connection may have.
+/// The error that a peer takes or sends less than the first message of a connection may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("inline threshold of {octets} octets")]
 pub struct ThresholdError {
-    /// What the threshold would be.
+    /// The threshold that the properties would give, in bytes.
     pub octets: u32,
 }
 
 impl Thresholds {
-    /// Before properties are exchanged.
+    /// The thresholds before the ends have exchanged properties.
     pub const DEFAULT: Thresholds =
         Thresholds { send: v2::INLINE_THRESHOLD, receive: v2::INLINE_THRESHOLD };
 
-    /// Of what this end and its peer have said: each way, the smaller of what the one sends and the
-    /// other takes.
+    /// Derives the thresholds from the properties of this end and its peer. The threshold for each
+    /// direction is the smaller of the sender's and the receiver's size.
     ///
     /// # Errors
-    /// When a threshold is below [`v2::FIRST_MESSAGE_MAX`]: not even what has to be sent to make the
-    /// connection is sure to fit. The draft has no limit; such a peer is not worked with.
+    /// Returns an error when a threshold is below [`v2::FIRST_MESSAGE_MAX`], so that not even the
+    /// messages which establish the connection are sure to fit. The draft sets no limit; this end
+    /// refuses to work with such a peer.
     pub fn of(ours: &Properties, peers: &Properties) -> Result<Thresholds, ThresholdError> {
         let send = ours.send_size.min(peers.receive_size);
         let receive = ours.receive_size.min(peers.send_size);
@@ -213,7 +216,7 @@ impl Thresholds {
 /// Encodes a Host Authentication Message: XDR of opaque data, within the property's opaque data.
 ///
 /// # Errors
-/// When `out` is too short.
+/// Returns an error when `out` is too short.
 pub fn encode_host_auth(message: &[u8], out: &mut [u8]) -> Result<usize, xdr::NoRoom> {
     let mut w = Writer::new(out);
     w.opaque(message);

@@ -1,21 +1,21 @@
-//! Taking data items out of a Payload stream, and putting them back (RFC 8166 section 3.4, draft
+//! Taking data items out of a Payload stream, and inserting them again (RFC 8166 section 3.4, draft
 //! sections 4.4.2 and 4.5).
 //!
-//! Here are numbers only: which octets of a message stay, and where those that arrive belong. Nothing
-//! is copied, so that a sender can gather what stays from where it is, and a responder can let RDMA
-//! Reads place chunks in the buffer in which it reads the call.
+//! This module computes numbers only: which bytes of a message stay, and where arriving bytes
+//! belong. Nothing is copied here, so a sender can gather the remaining bytes where they are, and a
+//! responder can let RDMA Reads place chunks in the buffer from which it reads the call.
 //!
 //! ```text
-//!   unreduced   ──────────── n ┃ item of n octets ┃ padding ┃────────┃ end
+//!   unreduced   ──────────── n ┃ item of n bytes  ┃ padding ┃────────┃ end
 //!                              ▲ position, offset
 //!   reduced     ──────────── n ┃────────┃ end
-//!   chunk                      ┃ item of n octets ┃
+//!   chunk                      ┃ item of n bytes  ┃
 //! ```
 //!
-//! Positions are offsets in the *unreduced* stream. The item's length stays in the stream, its padding
-//! is nowhere: the receiver knows it. Version 1 lets a requester put padding into a Read chunk (section
-//! 3.4.5.2); as the chunk is then a multiple of four, its octets and those behind it come out at the
-//! same offsets, and [`Assembly`] is the same for both versions.
+//! Positions are offsets in the *unreduced* stream. The item's length stays in the stream, and its
+//! padding is not sent at all, because the receiver can compute it. Version 1 lets a requester put
+//! padding into a Read chunk (section 3.4.5.2). Such a chunk is a multiple of four, so its bytes
+//! and the following bytes get the same offsets, and [`Assembly`] is the same for both versions.
 
 #[cfg(test)]
 mod tests;
@@ -26,61 +26,61 @@ use crate::xdr::padded;
 /// A data item of an unreduced stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Item {
-    /// Offset of its first octet, behind its length: a multiple of four.
+    /// Offset of the item's first byte, after its length: a multiple of four.
     pub offset: u32,
-    /// Its octets, without padding.
+    /// Length in bytes, without padding.
     pub length: u32,
 }
 
 impl Item {
-    /// Where the next item of the stream begins.
+    /// Returns the offset of the next item in the stream.
     fn end(self) -> Option<u32> {
         let padded = u32::try_from(padded(self.length as usize)).ok()?;
         self.offset.checked_add(padded)
     }
 }
 
-/// An item that cannot be taken out of a stream.
+/// The reason why an item cannot be taken out of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ItemError {
-    /// Its offset is not a multiple of four.
+    /// The offset is not a multiple of four.
     #[error("item at {offset} is not aligned")]
     Unaligned {
-        /// Its offset.
+        /// Offset of the item.
         offset: u32,
     },
-    /// It begins before the one in front of it ends, or within the RPC header.
+    /// The item begins before the preceding item ends, or within the RPC header.
     #[error("item at {offset} begins before {free}")]
     Order {
-        /// Its offset.
+        /// Offset of the item.
         offset: u32,
-        /// Where it could have begun.
+        /// First offset at which the item could have begun.
         free: u32,
     },
-    /// It has no octets: there is nothing to place.
+    /// The item is empty: there is nothing to place.
     #[error("item at {offset} is empty")]
     Empty {
-        /// Its offset.
+        /// Offset of the item.
         offset: u32,
     },
-    /// It, or its padding, ends behind the stream.
+    /// The item or its padding ends after the stream.
     #[error("item at {offset} ends behind the stream")]
     Beyond {
-        /// Its offset.
+        /// Offset of the item.
         offset: u32,
     },
 }
 
-/// A piece of a stream: its offset and its octets.
+/// A piece of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Where it is.
+    /// Offset of the piece in the stream.
     pub offset: u32,
-    /// Octets of it; never none.
+    /// Length in bytes; never 0.
     pub length: u32,
 }
 
-/// A stream without some of its items, which are sent in chunks.
+/// A stream without some of its items, which the sender puts into chunks.
 #[derive(Clone, Copy, Debug)]
 pub struct Reduction<I> {
     total: u32,
@@ -89,11 +89,11 @@ pub struct Reduction<I> {
 }
 
 impl<I: Iterator<Item = Item> + Clone> Reduction<I> {
-    /// Takes `items`, in order, out of a stream of `total` octets, the first `header` of which are the
-    /// RPC header.
+    /// Takes `items`, in order, out of a stream of `total` bytes, of which the first `header` bytes
+    /// are the RPC header.
     ///
     /// # Errors
-    /// What is wrong with an item.
+    /// Returns the fault in an item.
     pub fn new(total: u32, header: u32, items: I) -> Result<Reduction<I>, ItemError> {
         let (mut free, mut reduced) = (header, total);
         for item in items.clone() {
@@ -116,17 +116,18 @@ impl<I: Iterator<Item = Item> + Clone> Reduction<I> {
         Ok(Reduction { total, reduced, items })
     }
 
-    /// Octets of the reduced stream.
+    /// Returns the length of the reduced stream in bytes.
     pub fn reduced_len(&self) -> u32 {
         self.reduced
     }
 
-    /// What is taken out: a chunk for each. Offsets are positions.
+    /// Returns the items that are taken out, with a chunk for each. Their offsets are positions.
     pub fn items(&self) -> I {
         self.items.clone()
     }
 
-    /// What stays, in order: pieces of the unreduced stream, which together are the reduced one.
+    /// Returns the pieces of the unreduced stream that stay, in order. Together they are the
+    /// reduced stream.
     pub fn pieces(&self) -> impl Iterator<Item = Piece> + use<I> {
         let total = self.total;
         let mut items = self.items.clone();
@@ -147,58 +148,58 @@ impl<I: Iterator<Item = Item> + Clone> Reduction<I> {
     }
 }
 
-/// A chunk that has no place in a stream.
+/// The reason why a chunk has no place in a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AssembleError {
-    /// Its position is within the RPC header, or within the chunk before it.
+    /// The position is within the RPC header, or within the preceding chunk.
     #[error("chunk at {position} begins before {free}")]
     Order {
-        /// Its position.
+        /// Position of the chunk.
         position: u32,
-        /// Where it could have begun.
+        /// First position at which the chunk could have begun.
         free: u32,
     },
-    /// The reduced stream ends before its position.
+    /// The reduced stream ends before the chunk's position.
     #[error("chunk at {position}, the stream ends at {end}")]
     Beyond {
-        /// Its position.
+        /// Position of the chunk.
         position: u32,
-        /// Where the stream ends.
+        /// Position at which the stream ends.
         end: u32,
     },
-    /// The stream would be longer than it may be.
+    /// The stream would be longer than the limit.
     #[error("stream of more than {max} octets")]
     TooLong {
-        /// As many as it may have.
+        /// Largest length of the stream in bytes.
         max: u32,
     },
 }
 
-/// What comes where in an unreduced stream.
+/// A part of an unreduced stream, by its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Octets of the reduced stream.
+    /// Bytes of the reduced stream.
     Stream {
-        /// Where they are in the reduced stream.
+        /// Offset in the reduced stream.
         from: u32,
-        /// Where they belong.
+        /// Place in the unreduced stream.
         to: Piece,
     },
-    /// A chunk: the sink of the RDMA Reads of its segments.
+    /// A chunk: the place is the sink for the RDMA Reads of the chunk's segments.
     Chunk {
-        /// Which one, from 0.
+        /// Index of the chunk, from 0.
         index: usize,
-        /// Where its octets belong.
+        /// Place in the unreduced stream.
         to: Piece,
     },
-    /// Zeros, which nobody has sent.
+    /// Zeros, which the sender left out.
     Padding {
-        /// Where they belong; at most three.
+        /// Place in the unreduced stream; at most three bytes.
         to: Piece,
     },
 }
 
-/// An unreduced stream of a reduced one and chunks.
+/// An unreduced stream that is assembled from a reduced stream and chunks.
 #[derive(Clone, Copy, Debug)]
 pub struct Assembly<C> {
     reduced: u32,
@@ -207,13 +208,13 @@ pub struct Assembly<C> {
 }
 
 impl<C: Iterator<Item = Item> + Clone> Assembly<C> {
-    /// Puts `chunks`, each with its position and length, in order of positions, into a reduced stream
-    /// of `reduced` octets, the first `header` of which are the RPC header. The whole may have `max`
-    /// octets.
+    /// Inserts `chunks`, each with its position and length, in order of positions, into a reduced
+    /// stream of `reduced` bytes, of which the first `header` bytes are the RPC header. The
+    /// assembled stream may have `max` bytes.
     ///
     /// # Errors
-    /// What is wrong with a chunk, or with all together. A responder refuses the call by an error of
-    /// the transport or, if it has begun, by GARBAGE_ARGS.
+    /// Returns the fault in a chunk, or in all chunks together. A responder refuses the call by a
+    /// transport error or, if it has begun the call, by GARBAGE_ARGS.
     pub fn new(
         reduced: u32,
         header: u32,
@@ -227,7 +228,7 @@ impl<C: Iterator<Item = Item> + Clone> Assembly<C> {
             if position < free || !position.is_multiple_of(4) {
                 return Err(AssembleError::Order { position, free });
             }
-            // So far, the stream ends here.
+            // `total` is where the stream ends with the chunks so far.
             if position > total {
                 return Err(AssembleError::Beyond { position, end: total });
             }
@@ -240,16 +241,16 @@ impl<C: Iterator<Item = Item> + Clone> Assembly<C> {
         Ok(Assembly { reduced, total, chunks })
     }
 
-    /// Octets of the unreduced stream.
+    /// Returns the length of the unreduced stream in bytes.
     pub fn total(&self) -> u32 {
         self.total
     }
 
-    /// What it is made of, from its beginning to its end.
+    /// Returns the parts of the stream, from its beginning to its end.
     pub fn parts(&self) -> impl Iterator<Item = Part> + use<C> {
         let Assembly { reduced, total, .. } = *self;
         let mut chunks = self.chunks.clone().enumerate().peekable();
-        // Of the unreduced and of the reduced stream: what is dealt with.
+        // Bytes already covered, in the unreduced and in the reduced stream.
         let (mut at, mut from) = (0, 0);
         let mut padding = 0;
         core::iter::from_fn(move || {
@@ -258,7 +259,7 @@ impl<C: Iterator<Item = Item> + Clone> Assembly<C> {
                 (at, padding) = (at + padding, 0);
                 return Some(Part::Padding { to });
             }
-            // Chunks of no octets are nowhere.
+            // Skip empty chunks, which take no place.
             while chunks.next_if(|(_, c)| c.length == 0).is_some() {}
             if let Some((index, chunk)) = chunks.next_if(|(_, c)| c.offset == at) {
                 let to = Piece { offset: at, length: chunk.length };
@@ -278,25 +279,25 @@ impl<C: Iterator<Item = Item> + Clone> Assembly<C> {
     }
 }
 
-/// Whether a chunk of `chunk` octets is one of an item whose length in the stream is `length`. In
-/// version 1 a Read chunk may have the item's padding, too.
+/// Returns true if a chunk of `chunk` bytes fits an item whose length in the stream is `length`. In
+/// version 1 a Read chunk may also hold the item's padding.
 pub const fn chunk_fits(chunk: u32, length: u32, may_have_padding: bool) -> bool {
     chunk == length || (may_have_padding && chunk as usize == padded(length as usize))
 }
 
-/// A Write chunk is shorter than the result that must go into it.
+/// The error that a Write chunk is shorter than the result that must go into it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("Write chunk {chunk} is shorter than its result of {needed} octets")]
 pub struct Shortage {
-    /// Which one, from 1, as version 2 tells it.
+    /// Number of the chunk, from 1, as version 2 reports it.
     pub chunk: u32,
-    /// Octets of the result.
+    /// Length of the result in bytes.
     pub needed: u32,
 }
 
-/// Which results go into which Write chunks (RFC 8166 section 4.3.2, RFC 8267 section 6.4.1): the
-/// first that may be placed into the first chunk, and so on. A result whose chunk is empty, or that
-/// has none, stays in the stream; a chunk that has none, or one of no octets, is returned unused.
+/// The assignment of results to Write chunks (RFC 8166 section 4.3.2, RFC 8267 section 6.4.1): the
+/// first eligible result goes into the first chunk, and so on. A result stays in the stream when
+/// its chunk is empty or missing. A chunk is returned unused when its result is missing or empty.
 #[derive(Clone, Copy, Debug)]
 pub struct Placement<'a> {
     items: &'a [Item],
@@ -304,10 +305,10 @@ pub struct Placement<'a> {
 }
 
 impl<'a> Placement<'a> {
-    /// Of all results that may be placed, and all chunks that were provided.
+    /// Assigns all results that may be placed to all chunks that the requester provided.
     ///
     /// # Errors
-    /// When a chunk is too short.
+    /// Returns an error when a chunk is too short.
     pub fn new(items: &'a [Item], writes: WriteList<'a>) -> Result<Placement<'a>, Shortage> {
         let placement = Placement { items, writes };
         let too_short = |(item, chunk): &(Item, WriteChunk<'_>)| chunk.length() < item.length;
@@ -318,7 +319,7 @@ impl<'a> Placement<'a> {
         }
     }
 
-    /// For each chunk the result that goes into it.
+    /// Returns for each result the chunk into which it goes, if any.
     fn pairs(&self) -> impl Iterator<Item = Option<(Item, WriteChunk<'a>)>> + Clone + use<'a> {
         let Placement { items, writes } = *self;
         items.iter().enumerate().map(move |(i, &item)| {
@@ -327,13 +328,13 @@ impl<'a> Placement<'a> {
         })
     }
 
-    /// What goes into chunks, and into which: filled as far as it goes. The items are those of the
-    /// [`Reduction`].
+    /// Returns the placed results with their chunks, each filled to the length of its result. The
+    /// items are those of the [`Reduction`].
     pub fn placed(&self) -> impl Iterator<Item = (Item, WriteChunk<'a>)> + Clone + use<'a> {
         self.pairs().flatten().map(|(item, chunk)| (item, chunk.filled(item.length)))
     }
 
-    /// The chunks as they are returned, in the order of the list.
+    /// Returns the chunks as the reply returns them, in the order of the list.
     pub fn returned(&self) -> impl Iterator<Item = WriteChunk<'a>> + use<'a> {
         let items = self.items;
         self.writes

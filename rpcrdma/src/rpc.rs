@@ -1,4 +1,4 @@
-//! Headers of RPC messages (RFC 5531 section 9): what a Payload stream begins with.
+//! Headers of RPC messages (RFC 5531 section 9), with which a Payload stream begins.
 //!
 //! ```text
 //!   call   xid │ 0 │ 2 │ program │ version │ procedure │ credential │ verifier │ arguments
@@ -6,8 +6,9 @@
 //!          xid │ 1 │ 1 │ 0, lowest │ highest RPC version; or 1, why authentication failed
 //! ```
 //!
-//! Arguments and results are the program's: they are what decoding leaves. Reasons why authentication
-//! failed are kept when they are not the RFC's, since more are assigned; other codes are refused.
+//! Decoding leaves the arguments or results, which belong to the program. The decoder keeps reasons
+//! for failed authentication that the RFC does not define, since IANA assigns more; it refuses
+//! other unknown codes.
 
 mod auth;
 #[cfg(test)]
@@ -18,73 +19,73 @@ pub use auth::{Auth, AuthSys, AuthSysError, Flavor, GIDS_MAX, Gids, MACHINE_NAME
 use crate::header::Xid;
 use crate::xdr::{self, NoRoom, Reader, Writer, measure};
 
-/// The version of RPC itself.
+/// The version of the RPC protocol itself.
 pub const VERSION: u32 = 2;
 
 const CALL: u32 = 0;
 const REPLY: u32 = 1;
 
-/// The procedure that every program has: no arguments, no results.
+/// Procedure 0 of every program: it has no arguments and no results.
 pub const NULL_PROCEDURE: u32 = 0;
 
-/// Which procedure is called.
+/// The procedure that a call names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Procedure {
     /// Number of the program.
     pub program: u32,
-    /// Its version.
+    /// Version of the program.
     pub version: u32,
-    /// Number of the procedure in it.
+    /// Number of the procedure in the program.
     pub procedure: u32,
 }
 
 /// The header of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call<'a> {
-    /// Its transaction.
+    /// Transaction identifier.
     pub xid: Xid,
-    /// What is called.
+    /// The procedure that is called.
     pub procedure: Procedure,
-    /// Who calls.
+    /// Credential: the identity that the caller claims.
     pub cred: Auth<'a>,
-    /// What proves it.
+    /// Verifier: the proof of the credential.
     pub verf: Auth<'a>,
 }
 
-/// What is wrong with a call.
+/// The reason why a call is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallFault {
-    /// It ends before its header does, or is a reply.
+    /// The message ends before the header does, or is a reply.
     #[error(transparent)]
     Xdr(xdr::Fault),
-    /// Of another version of RPC.
+    /// The call has another version of RPC.
     #[error("RPC version {version}")]
     Version {
-        /// Which one.
+        /// Version of RPC in the call.
         version: u32,
     },
-    /// The credential is none.
+    /// The credential is malformed.
     #[error("credential: {0}")]
     Cred(xdr::Fault),
-    /// The verifier is none.
+    /// The verifier is malformed.
     #[error("verifier: {0}")]
     Verf(xdr::Fault),
 }
 
-/// A [`CallFault`], and where.
+/// A [`CallFault`] and its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("at octet {at}: {fault}")]
 pub struct CallError {
-    /// The transaction of the call, if it has one.
+    /// Transaction identifier of the call, if the message is known to be a call.
     pub xid: Option<Xid>,
-    /// Offset in the message.
+    /// Byte offset in the message.
     pub at: usize,
-    /// What is wrong.
+    /// The fault at that place.
     pub fault: CallFault,
 }
 
 impl CallError {
-    /// What the call is replied to with; `None` when it is not known to be a call.
+    /// Returns the reply to the faulty call; `None` when the message is not known to be a call.
     pub fn reply(&self) -> Option<Reply<'static>> {
         let denied = match self.fault {
             CallFault::Xdr(_) => return None,
@@ -97,18 +98,19 @@ impl CallError {
 }
 
 impl<'a> Call<'a> {
-    /// Octets of the shortest header: no Read chunk can be nearer to the front of a stream.
+    /// Length of the shortest header in bytes: no Read chunk can be nearer to the front of a
+    /// stream.
     pub const MIN_LEN: usize = 40;
 
-    /// Reads the header of a call. Gives it with what is behind: the arguments.
+    /// Decodes the header of a call. Returns the header, and the arguments after it.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Returns the fault in the header.
     pub fn decode(octets: &'a [u8]) -> Result<(Call<'a>, &'a [u8]), CallError> {
         let mut r = Reader::new(octets);
         let mut xid = None;
         let call = Call::read(&mut r, &mut xid).map_err(|(at, fault)| {
-            // A message that is not known to be a call has no transaction here.
+            // `xid` is still `None` if the message is not known to be a call.
             CallError { xid, at, fault }
         })?;
         Ok((call, r.rest()))
@@ -145,15 +147,16 @@ impl<'a> Call<'a> {
         self.verf.encode(w);
     }
 
-    /// Octets of the header.
+    /// Returns the length of the header in bytes.
     pub fn encoded_len(&self) -> usize {
         measure(|w| self.put(w))
     }
 
-    /// Writes the header to the front of `out` and gives its length; the arguments go behind it.
+    /// Writes the header to the front of `out` and returns its length in bytes; the arguments
+    /// follow the header.
     ///
     /// # Errors
-    /// When `out` is too short.
+    /// Returns an error when `out` is too short.
     pub fn encode(&self, out: &mut [u8]) -> Result<usize, NoRoom> {
         let mut w = Writer::new(out);
         self.put(&mut w);
@@ -164,68 +167,68 @@ impl<'a> Call<'a> {
 /// The header of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply<'a> {
-    /// That of the call.
+    /// XID of the call.
     pub xid: Xid,
-    /// What has come of it.
+    /// The outcome of the call.
     pub body: ReplyBody<'a>,
 }
 
-/// What has come of a call.
+/// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyBody<'a> {
-    /// The caller was taken for who it says it is.
+    /// The server accepted the caller's authentication.
     Accepted {
-        /// What proves that the server is.
+        /// Verifier: the proof of the server's identity.
         verf: Auth<'a>,
-        /// Whether the procedure was executed.
+        /// Status of the procedure's execution.
         status: Status,
     },
-    /// It was not.
+    /// The server rejected the call.
     Denied(Denied),
 }
 
-/// What has come of a call that was accepted.
+/// The outcome of an accepted call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// It was executed: results follow.
+    /// The server executed the procedure: results follow.
     Success,
-    /// There is no such program.
+    /// The server has no such program.
     ProgUnavail,
-    /// There is no such version of it.
+    /// The server has no such version of the program.
     ProgMismatch {
-        /// The lowest version there is.
+        /// Lowest version that the server has.
         low: u32,
-        /// The highest.
+        /// Highest version that the server has.
         high: u32,
     },
-    /// There is no such procedure in it.
+    /// The program has no such procedure.
     ProcUnavail,
-    /// The arguments cannot be read.
+    /// The server could not decode the arguments.
     GarbageArgs,
-    /// Something of the server's own.
+    /// The server had an internal error.
     SystemErr,
 }
 
-/// Why a call was denied.
+/// The reason why a server denied a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Denied {
-    /// Its version of RPC is not spoken.
+    /// The server does not speak the call's version of RPC.
     RpcMismatch {
-        /// The lowest version that is.
+        /// Lowest version that the server speaks.
         low: u32,
-        /// The highest.
+        /// Highest version that the server speaks.
         high: u32,
     },
     /// Authentication failed.
     AuthError(AuthStat),
 }
 
-/// Why authentication failed. IANA assigns more.
+/// The reason why authentication failed. IANA assigns more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AuthStat(pub u32);
 
 impl AuthStat {
-    /// It has not.
+    /// Authentication did not fail.
     pub const OK: AuthStat = AuthStat(0);
     /// The credential is bad.
     pub const BAD_CRED: AuthStat = AuthStat(1);
@@ -235,25 +238,25 @@ impl AuthStat {
     pub const BAD_VERF: AuthStat = AuthStat(3);
     /// The verifier is too old, or was used before.
     pub const REJECTED_VERF: AuthStat = AuthStat(4);
-    /// It is not enough for this server.
+    /// The authentication is too weak for this server.
     pub const TOO_WEAK: AuthStat = AuthStat(5);
-    /// The server's verifier is bad. Not sent: of the client.
+    /// The server's verifier is bad. Never sent: the client reports it locally.
     pub const INVALID_RESP: AuthStat = AuthStat(6);
-    /// Of an unknown reason. Not sent: of the client.
+    /// The reason is unknown. Never sent: the client reports it locally.
     pub const FAILED: AuthStat = AuthStat(7);
     /// Kerberos: any error.
     pub const KERB_GENERIC: AuthStat = AuthStat(8);
     /// Kerberos: the credential is too old.
     pub const TIME_EXPIRE: AuthStat = AuthStat(9);
-    /// Kerberos: the ticket file.
+    /// Kerberos: the ticket file is bad.
     pub const TKT_FILE: AuthStat = AuthStat(10);
-    /// Kerberos: the authenticator cannot be read.
+    /// Kerberos: the authenticator cannot be decoded.
     pub const DECODE: AuthStat = AuthStat(11);
-    /// Kerberos: the ticket is of another address.
+    /// Kerberos: the ticket belongs to another address.
     pub const NET_ADDR: AuthStat = AuthStat(12);
     /// RPCSEC_GSS: no credentials for the user.
     pub const GSS_CRED_PROBLEM: AuthStat = AuthStat(13);
-    /// RPCSEC_GSS: the context.
+    /// RPCSEC_GSS: the context is bad.
     pub const GSS_CTX_PROBLEM: AuthStat = AuthStat(14);
 }
 
@@ -300,21 +303,21 @@ impl Denied {
 }
 
 impl<'a> Reply<'a> {
-    /// One of a server that does not prove itself.
+    /// Creates the reply of a server that sends no verifier.
     pub const fn accepted(xid: Xid, status: Status) -> Reply<'static> {
         Reply { xid, body: ReplyBody::Accepted { verf: Auth::NONE, status } }
     }
 
-    /// Whether results follow.
+    /// Returns true if results follow the header.
     pub const fn has_results(&self) -> bool {
         matches!(self.body, ReplyBody::Accepted { status: Status::Success, .. })
     }
 
-    /// Reads the header of a reply. Gives it with what is behind: the results of a success, and
-    /// nothing otherwise.
+    /// Decodes the header of a reply. Returns the header, and the bytes after it: the results of a
+    /// success, and nothing otherwise.
     ///
     /// # Errors
-    /// What is wrong with it; also, of one that has no results, what is behind it.
+    /// Returns the fault in the header, or reports bytes that follow a reply without results.
     pub fn decode(octets: &'a [u8]) -> Result<(Reply<'a>, &'a [u8]), xdr::Error> {
         let mut r = Reader::new(octets);
         let xid = Xid(r.u32()?);
@@ -369,15 +372,16 @@ impl<'a> Reply<'a> {
         }
     }
 
-    /// Octets of the header.
+    /// Returns the length of the header in bytes.
     pub fn encoded_len(&self) -> usize {
         measure(|w| self.put(w))
     }
 
-    /// Writes the header to the front of `out` and gives its length; the results go behind it.
+    /// Writes the header to the front of `out` and returns its length in bytes; the results follow
+    /// the header.
     ///
     /// # Errors
-    /// When `out` is too short.
+    /// Returns an error when `out` is too short.
     pub fn encode(&self, out: &mut [u8]) -> Result<usize, NoRoom> {
         let mut w = Writer::new(out);
         self.put(&mut w);

@@ -1,30 +1,31 @@
-//! Segments: where a contiguous piece of registered memory is (RFC 8166 section 3.4.3, draft section
-//! 4.4.1). The two versions encode them alike.
+//! Segments: the location of a contiguous piece of registered memory (RFC 8166 section 3.4.3, draft
+//! section 4.4.1). The two versions encode segments alike.
 
 use crate::xdr::{Error, Reader, Writer};
 
-/// A steering tag or R_key, as a requester gives it to its responder.
+/// A steering tag or R_key that a requester gives to its responder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Handle(pub u32);
 
 /// A contiguous piece of registered memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
-    /// The region it is in.
+    /// The handle of the region that contains the piece.
     pub handle: Handle,
-    /// Octets; 0 makes an empty segment.
+    /// Length in bytes; 0 makes an empty segment.
     pub length: u32,
-    /// Tagged offset or address of the first octet.
+    /// Tagged offset or address of the first byte.
     pub offset: u64,
 }
 
 impl Segment {
-    /// Octets of its encoding.
+    /// Length of the encoding in bytes.
     pub const LEN: usize = 16;
 
-    /// Whether its octets have offsets below 2^64.
+    /// Returns true if all bytes of the segment have offsets below 2^64.
     pub const fn fits(&self) -> bool {
-        // The last octet's offset: one segment may end where the address space does.
+        // Check the offset of the last byte, because a segment may end exactly where the address
+        // space ends.
         let last = self.length.saturating_sub(1) as u64;
         self.offset.checked_add(last).is_some()
     }
@@ -39,7 +40,7 @@ impl Segment {
         w.u64(self.offset);
     }
 
-    /// Of octets that were decoded before.
+    /// Restores a segment from bytes that were decoded before.
     pub(crate) fn of(octets: &[u8]) -> Segment {
         Segment::decode(&mut Reader::new(octets)).unwrap_or_default()
     }
@@ -48,15 +49,15 @@ impl Segment {
 /// A segment of a Read chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadSegment {
-    /// Offset of the chunk's first octet in the unreduced Payload stream: the same in all segments of
-    /// a chunk, and a multiple of four.
+    /// Offset of the chunk's first byte in the unreduced Payload stream: the same in all segments
+    /// of a chunk, and a multiple of four.
     pub position: u32,
-    /// Where the octets are.
+    /// The memory that holds the bytes.
     pub target: Segment,
 }
 
 impl ReadSegment {
-    /// Octets of its encoding.
+    /// Length of the encoding in bytes.
     pub const LEN: usize = 4 + Segment::LEN;
 
     pub(crate) fn decode(r: &mut Reader<'_>) -> Result<ReadSegment, Error> {
@@ -68,7 +69,7 @@ impl ReadSegment {
         self.target.encode(w);
     }
 
-    /// Of octets that were decoded before.
+    /// Restores a segment from bytes that were decoded before.
     pub(crate) fn of(octets: &[u8]) -> ReadSegment {
         ReadSegment::decode(&mut Reader::new(octets)).unwrap_or_default()
     }

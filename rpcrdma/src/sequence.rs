@@ -1,8 +1,9 @@
-//! Messages of version 2 that belong together: parts of an RPC message (draft section 6.6.2), and sets
-//! of properties (sections 6.3.3 and 6.3.4).
+//! Messages of version 2 that belong together: the parts of an RPC message (draft section 6.6.2),
+//! and the sets of properties (sections 6.3.3 and 6.3.4).
 //!
-//! A [`Sequence`] looks at the headers that one end receives, in order, and says where each payload
-//! belongs. It holds no payloads: whoever does has the length of the whole from the first part on.
+//! A [`Sequence`] looks at the headers that one end receives, in order, and reports where each
+//! payload belongs. A sequence holds no payloads; the receiver that does learns the length of the
+//! whole stream from the first part.
 //!
 //! ```text
 //!   CALL_MIDDLE  remaining 900   │ payload 100   offset   0, of 1000
@@ -10,11 +11,11 @@
 //!   CALL_INLINE                  │ payload 400   offset 600, the last
 //! ```
 //!
-//! GRANT and ERROR may come in between, though the draft's words allow nothing but the next part: an
-//! end that is within a sequence and out of credit could not otherwise be helped by a peer that is,
-//! too (`docs/rpcrdma-v2-notes.md`). All others are refused with RDMA2_ERR_INVAL_CONT, and the
-//! sequence is forgotten. Of a message that was refused, the parts that follow are discarded silently
-//! (section 7.1.4).
+//! GRANT and ERROR may come in between, although the draft's wording allows nothing but the next
+//! part. Otherwise an end that is within a sequence and out of credit could get no help from a peer
+//! in the same state (`docs/rpcrdma-v2-notes.md`). The receiver refuses all other messages with
+//! RDMA2_ERR_INVAL_CONT, and forgets the sequence. It silently discards the remaining parts of a
+//! refused message (section 7.1.4).
 
 #[cfg(test)]
 mod tests;
@@ -23,87 +24,90 @@ use crate::header::{Answer, Direction, Refusal, Xid};
 use crate::v2::{self, Body, Header, htype};
 use crate::xdr::Reader;
 
-/// What a message is in its sequence.
+/// The role of a message in its sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// It is no part of any: an error, a grant, a call or reply in a chunk.
+    /// The message is no part of a sequence: an error, a grant, a call or reply in a chunk.
     Alone,
-    /// It is a further part of a message that was refused: it is discarded.
+    /// The message is a further part of a refused message, and is discarded.
     Discard,
-    /// A part of the Payload stream of a call or reply.
+    /// The message is a part of the Payload stream of a call or reply.
     Part {
-        /// Which of the two.
+        /// Whether the stream is a call or a reply.
         direction: Direction,
-        /// That of the RPC message.
+        /// XID of the RPC message.
         xid: Xid,
-        /// Offset of the payload in the stream.
+        /// Offset of the payload in the stream, in bytes.
         offset: u32,
-        /// Octets of the stream: as many as are to be held until the last part.
+        /// Length of the stream in bytes: the receiver holds up to this many until the last part.
         total: u32,
-        /// Whether the stream is whole with this part, and the header that of all of it.
+        /// True if this part completes the stream; its header is then the header of the whole
+        /// message.
         last: bool,
     },
-    /// A set of properties, and whether it is the last.
+    /// The message is a set of properties.
     Properties {
-        /// Whether all are there, and all may be used.
+        /// True if the set is the last, so that all properties have come and apply.
         last: bool,
     },
 }
 
-/// What a message that could not be read was.
+/// The role of a message that could not be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unread {
-    /// No part of a message that is coming.
+    /// The message is no part of a sequence.
     Other,
-    /// A part of one, which will never be whole: more of it is discarded.
+    /// The message is a part of a stream, which will never be complete; its remaining parts are
+    /// discarded.
     Part,
-    /// A further part of a message that was refused: it is discarded silently.
+    /// The message is a further part of a refused message, and is discarded silently.
     Discard,
 }
 
-/// What does not follow, or is too much.
+/// The reason why a message may not follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// Another message had to follow.
     #[error("not the next part")]
     Next,
-    /// It tells of more or less octets than the part before it did.
+    /// The stream's length by this message differs from its length by the previous part.
     #[error("{told} octets in all, {expected} before")]
     Length {
-        /// Octets of the stream by this message.
+        /// Length of the stream in bytes by this message.
         told: u64,
-        /// Octets of the stream by the ones before.
+        /// Length of the stream in bytes by the previous parts.
         expected: u64,
     },
-    /// The RPC message is longer than the receiver takes.
+    /// The RPC message is longer than the receiver's limit.
     #[error("RPC message of {told} octets")]
     TooLong {
-        /// Octets of the stream.
+        /// Length of the stream in bytes.
         told: u64,
     },
-    /// The XID of the header is not that of the RPC message.
+    /// The XID of the header differs from the XID of the RPC message.
     #[error("XID {inner:#x} in the RPC message")]
     XidMismatch {
-        /// That of the RPC message.
+        /// XID of the RPC message.
         inner: u32,
     },
-    /// Properties behind the last.
+    /// Properties came after the last set.
     #[error("properties behind the last")]
     PropertiesOver,
 }
 
-/// A [`Fault`] of a message.
+/// A [`Fault`] in a sequence, with the message that caused it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{fault}")]
 pub struct Error {
-    /// What is wrong.
+    /// The fault of the message.
     pub fault: Fault,
     xid: Xid,
     direction: Option<Direction>,
 }
 
 impl Error {
-    /// The answer that the sender waits for. A reply is discarded silently, and its call fails.
+    /// Returns the answer that the sender waits for. A faulty reply gets none; it is discarded
+    /// silently, and its call fails.
     pub fn answer(&self) -> Option<Answer> {
         if self.direction == Some(Direction::Reply) {
             return None;
@@ -122,33 +126,34 @@ impl Error {
 enum State {
     /// Any message may come.
     Between,
-    /// More of a stream must.
+    /// More of a stream must come.
     Within { direction: Direction, xid: Xid, offset: u32, total: u32 },
-    /// More properties must.
+    /// More properties must come.
     Properties,
-    /// More of what was refused may.
+    /// More parts of a refused message may come.
     Refused { direction: Direction, xid: Xid },
 }
 
-/// What one end receives on a connection of version 2.
+/// The sequences that one end receives on a connection of version 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sequence {
     state: State,
-    /// Whether the last properties have come.
+    /// True if the last properties have come.
     properties: bool,
     max: u32,
 }
 
 impl Sequence {
-    /// Of a new connection. RPC messages that come in parts have at most `max` octets.
+    /// Starts on a new connection. RPC messages that come in parts have at most `max` bytes.
     pub const fn new(max: u32) -> Sequence {
         Sequence { state: State::Between, properties: false, max }
     }
 
-    /// A message has come. Its payload begins at the offset that is given, or is nothing.
+    /// Handles a received message. Returns its role, with the offset of its payload if it has one.
     ///
     /// # Errors
-    /// When it may not follow: it is discarded, and [answered](Error::answer).
+    /// Returns an error when the message may not follow: the receiver discards it, and
+    /// [answers](Error::answer).
     pub fn receive(&mut self, header: &Header<'_>, payload: &[u8]) -> Result<Step, Error> {
         let (xid, direction) = (header.xid, header.direction());
         let more = matches!(header.body, Body::CallMiddle { .. } | Body::ReplyMiddle { .. });
@@ -171,9 +176,9 @@ impl Sequence {
         })
     }
 
-    /// A message has come with this header type and XID, and could not be read. What it was the last part
-    /// of is over, so that another may follow; of what it was an earlier part of, the rest is discarded (draft
-    /// section 7.1.4).
+    /// Handles a received message of this header type and XID that could not be decoded. If the
+    /// message was the last part of a stream, that stream is over and another message may follow.
+    /// If the message was an earlier part, the remaining parts are discarded (draft section 7.1.4).
     pub fn unread(&mut self, kind: u32, xid: Xid) -> Unread {
         let (direction, more) = match kind {
             htype::CALL_MIDDLE => (Direction::Call, true),
@@ -227,7 +232,7 @@ impl Sequence {
         }
     }
 
-    /// `remaining` is `None` in the last part.
+    /// Handles a part of a stream; `remaining` is `None` in the last part.
     fn part(
         &mut self,
         direction: Direction,
@@ -249,7 +254,7 @@ impl Sequence {
         let len = payload.len() as u64;
         let told = u64::from(offset) + len + u64::from(remaining.unwrap_or(0));
         if is_first {
-            // Decoding has seen to it that there is a first word.
+            // The header's decoder has checked that the payload has a first word.
             let inner = Reader::new(payload).u32().unwrap_or(!xid.0);
             if inner != xid.0 {
                 return Err(Fault::XidMismatch { inner });
@@ -257,13 +262,14 @@ impl Sequence {
         } else if told != u64::from(total) {
             return Err(Fault::Length { told, expected: total.into() });
         }
-        // A message in one part is as long as the Receive that it came in; no more need be held.
+        // A message in one part is as long as its Receive, so the receiver need not hold more and
+        // needs no limit.
         let max = if is_first && remaining.is_none() { u32::MAX } else { self.max };
         let fits = u32::try_from(told).ok().filter(|&told| told <= max);
         let Some(total) = fits else { return Err(Fault::TooLong { told }) };
         let last = remaining.is_none();
         self.state = match remaining {
-            // What remains has been subtracted from what fits.
+            // No underflow: `total` is the sum of the offset, this payload and `remaining`.
             Some(remaining) => State::Within { direction, xid, offset: total - remaining, total },
             None => State::Between,
         };
@@ -271,15 +277,15 @@ impl Sequence {
     }
 }
 
-/// The parts in which a sender's stream of `total` octets goes: for each its offset, its length, and
-/// what remains behind it. The draft lets a sender divide where it likes; here every part but the last
-/// fills its message.
+/// Divides a sender's stream of `total` bytes into parts: for each part its offset, its length, and
+/// the number of bytes that remain after it. The draft lets a sender divide the stream anywhere;
+/// here every part but the last fills its message.
 ///
-/// `header` is the longest header of the parts, `threshold` what a Send may have; both in octets. An
-/// XDR stream is a multiple of four, and so is each part: none is shorter than the word that belongs to
-/// the header ([`v2`]).
+/// `header` is the length of the longest header of the parts, `threshold` the length of the longest
+/// Send, both in bytes. An XDR stream is a multiple of four, and so is each part: no part is
+/// shorter than the word that the draft counts as part of the header ([`v2`]).
 ///
-/// `None` when there is no room for a word, or the stream is none.
+/// Returns `None` when there is no room for a word, or when `total` is not the length of a stream.
 pub fn parts(
     total: u32,
     header: u32,

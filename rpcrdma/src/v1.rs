@@ -2,13 +2,14 @@
 //!
 //! ```text
 //!    0  xid │ version 1 │ credit │ procedure
-//!   16  RDMA_MSG      Read list │ Write list │ Reply chunk, and the Payload stream behind
+//!   16  RDMA_MSG      Read list │ Write list │ Reply chunk, and the Payload stream after
 //!       RDMA_NOMSG    Read list │ Write list │ Reply chunk
 //!       RDMA_ERROR    1, lowest │ highest version; or 2
 //! ```
 //!
-//! RDMA_MSGP and RDMA_DONE are no longer spoken (section 4.6): decoding gives an error, which
-//! [`header::Failure::answer`](crate::header::Failure::answer) answers or not as that section has it.
+//! RDMA_MSGP and RDMA_DONE are obsolete (section 4.6): decoding returns an error, and
+//! [`header::Failure::answer`](crate::header::Failure::answer) answers or discards the message as
+//! that section requires.
 
 use crate::chunk::{Limits, ReadList, WriteChunk, WriteList, ZeroPosition};
 use crate::header::{Direction, Error, Fault, Prefix, Xid};
@@ -18,7 +19,8 @@ use crate::{chunk, xdr};
 /// The number of this version.
 pub const VERSION: u32 = 1;
 
-/// The inline threshold of both directions unless private data say another (section 3.3.3).
+/// The inline threshold of both directions in bytes, unless private data state another (section
+/// 3.3.3).
 pub const INLINE_THRESHOLD: u32 = 1024;
 
 /// Procedures (section 4.2.4).
@@ -27,11 +29,11 @@ pub mod procedure {
     pub const MSG: u32 = 0;
     /// The Payload stream is in a chunk.
     pub const NOMSG: u32 = 1;
-    /// Not to be used: the Payload stream follows, padded.
+    /// Obsolete: the Payload stream follows, padded.
     pub const MSGP: u32 = 2;
-    /// Not to be used: chunks that the other side has read.
+    /// Obsolete: the other side has read the chunks.
     pub const DONE: u32 = 3;
-    /// A message was not understood.
+    /// The receiver did not understand a message.
     pub const ERROR: u32 = 4;
 }
 
@@ -40,14 +42,14 @@ pub mod procedure {
 pub struct Chunks<'a> {
     /// Arguments, and with RDMA_NOMSG a whole call at position zero.
     pub reads: ReadList<'a>,
-    /// Room for results, or what is in it.
+    /// Room for results in a call, the filled room in a reply.
     pub writes: WriteList<'a>,
-    /// Room for a whole reply, or what is in it.
+    /// Room for a whole reply in a call, the filled room in a reply.
     pub reply: Option<WriteChunk<'a>>,
 }
 
 impl<'a> Chunks<'a> {
-    /// Those of a message without chunks.
+    /// The lists of a message without chunks.
     pub const NONE: Chunks<'static> =
         Chunks { reads: ReadList::EMPTY, writes: WriteList::EMPTY, reply: None };
 
@@ -70,17 +72,18 @@ impl<'a> Chunks<'a> {
     }
 }
 
-/// Why a message was not carried out (section 4.5).
+/// The reason why a message was not carried out (section 4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// ERR_VERS: its version is not spoken. This part of a header is the same in all versions.
+    /// ERR_VERS: the receiver does not speak the message's version. This part of a header is the
+    /// same in all versions.
     Versions {
-        /// The lowest version that is.
+        /// Lowest version that the receiver speaks.
         low: u32,
-        /// The highest.
+        /// Highest version that the receiver speaks.
         high: u32,
     },
-    /// ERR_CHUNK: anything else.
+    /// ERR_CHUNK: any other reason.
     Chunk,
 }
 
@@ -110,31 +113,31 @@ impl Refusal {
     }
 }
 
-/// What a header is of.
+/// The part of a header that depends on the procedure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body<'a> {
-    /// RDMA_MSG: the Payload stream, reduced by what is in chunks, follows the header.
+    /// RDMA_MSG: the Payload stream, without the items in chunks, follows the header.
     Msg(Chunks<'a>),
-    /// RDMA_NOMSG: the Payload stream is the chunk at position zero (a call), or the Reply chunk (a
-    /// reply).
+    /// RDMA_NOMSG: the Payload stream is in the chunk at position zero (a call), or in the Reply
+    /// chunk (a reply).
     NoMsg(Chunks<'a>),
-    /// RDMA_ERROR.
+    /// RDMA_ERROR, with its reason.
     Error(Refusal),
 }
 
 /// A transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header<'a> {
-    /// That of the RPC message.
+    /// XID of the RPC message.
     pub xid: Xid,
     /// Credits that a call asks for, or a reply grants (section 4.2.3).
     pub credit: u32,
-    /// The rest.
+    /// The part that depends on the procedure.
     pub body: Body<'a>,
 }
 
 impl<'a> Header<'a> {
-    /// Reads what follows `prefix`, and leaves the Payload stream in `r`.
+    /// Decodes the rest of the header after `prefix`, and leaves the Payload stream in `r`.
     pub(crate) fn decode(
         prefix: Prefix,
         r: &mut Reader<'a>,
@@ -148,7 +151,8 @@ impl<'a> Header<'a> {
             procedure::NOMSG => {
                 let rule = chunk::Rule { zero: ZeroPosition::Also, ordered: false };
                 let chunks = Chunks::decode(r, rule, limits)?;
-                // One of two must hold the Payload stream, and which one tells the direction.
+                // Either of the two must hold the Payload stream; which of them does shows the
+                // direction.
                 if chunks.reads.body().is_none() && chunks.reply.is_none() {
                     return Err(Error { at: Prefix::LEN, fault: Fault::NoPayload });
                 }
@@ -167,9 +171,10 @@ impl<'a> Header<'a> {
         Ok(Header { xid: prefix.xid, credit: prefix.credit, body })
     }
 
-    /// Whether the message is a call or a reply, which version 1 does not say: RDMA_MSG has it in the
-    /// second word of its `payload`, RDMA_NOMSG by what holds the Payload stream. `None` when the
-    /// payload does not tell, or there is none.
+    /// Returns whether the message is a call or a reply. Version 1 has no field for that: the
+    /// second word of the `payload` shows the direction of an RDMA_MSG, and the chunk that holds
+    /// the Payload stream shows that of an RDMA_NOMSG. Returns `None` when the payload does not
+    /// show a direction, or is missing.
     pub fn direction(&self, payload: &[u8]) -> Option<Direction> {
         match &self.body {
             Body::Msg(_) => Direction::peek(payload),
@@ -192,15 +197,16 @@ impl<'a> Header<'a> {
         }
     }
 
-    /// Octets of the header: with the Payload stream of RDMA_MSG, what the inline threshold limits.
+    /// Returns the length of the header in bytes. The inline threshold limits this length, for
+    /// RDMA_MSG together with the Payload stream.
     pub fn encoded_len(&self) -> usize {
         measure(|w| self.put(w))
     }
 
-    /// Writes the header to the front of `out` and gives its length.
+    /// Writes the header to the front of `out` and returns its length in bytes.
     ///
     /// # Errors
-    /// When `out` is too short.
+    /// Returns an error when `out` is too short.
     pub fn encode(&self, out: &mut [u8]) -> Result<usize, NoRoom> {
         let mut w = Writer::new(out);
         self.put(&mut w);

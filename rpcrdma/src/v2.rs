@@ -6,15 +6,15 @@
 //!       GRANT            nothing
 //!       CONNPROP_*       set of properties
 //!       CALL_EXTERNAL    invalidate │ Call chunk │ Read list │ Write list │ Reply chunk
-//!       CALL_MIDDLE      remaining, and a part of the Payload stream behind
-//!       CALL_INLINE      invalidate │ Read list │ Write list │ Reply chunk, and the stream behind
+//!       CALL_MIDDLE      remaining, and a part of the Payload stream after
+//!       CALL_INLINE      invalidate │ Read list │ Write list │ Reply chunk, and the stream after
 //!       REPLY_EXTERNAL   Write list │ Reply chunk
-//!       REPLY_MIDDLE     remaining, and a part of the Payload stream behind
-//!       REPLY_INLINE     Write list, and the stream behind
+//!       REPLY_MIDDLE     remaining, and a part of the Payload stream after
+//!       REPLY_INLINE     Write list, and the stream after
 //! ```
 //!
-//! The draft counts the first word of the stream as the last of the header; here it belongs to the
-//! payload, and a header without it is refused.
+//! The draft counts the first word of the stream as the last word of the header. Here that word
+//! belongs to the payload, and the decoder refuses a header without it.
 
 mod error;
 mod propset;
@@ -31,88 +31,91 @@ use crate::xdr::{NoRoom, Reader, Writer, measure};
 /// The number of this version.
 pub const VERSION: u32 = 2;
 
-/// The inline threshold of both directions until properties say another (section 4.2.2).
+/// The inline threshold of both directions in bytes, until properties state another (section
+/// 4.2.2).
 pub const INLINE_THRESHOLD: u32 = 4096;
 
-/// Octets that a client's first message may have: its server may know version 1 only (section 4.3).
+/// The largest length in bytes of a client's first message, since its server may know version 1
+/// only (section 4.3).
 pub const FIRST_MESSAGE_MAX: u32 = 1024;
 
 /// Header types (section 6.1).
 pub mod htype {
-    /// A message was not carried out.
+    /// The receiver did not carry out a message.
     pub const ERROR: u32 = 4;
     /// Credits without a payload.
     pub const GRANT: u32 = 5;
-    /// Properties, more of which follow.
+    /// Properties, with more sets to follow.
     pub const CONNPROP_MIDDLE: u32 = 6;
-    /// Properties, the last.
+    /// The last set of properties.
     pub const CONNPROP_FINAL: u32 = 7;
     /// A call in a chunk.
     pub const CALL_EXTERNAL: u32 = 8;
-    /// A part of a call, not the last.
+    /// A part of a call, except the last.
     pub const CALL_MIDDLE: u32 = 9;
     /// A call, or its last part.
     pub const CALL_INLINE: u32 = 10;
     /// A reply in a chunk.
     pub const REPLY_EXTERNAL: u32 = 11;
-    /// A part of a reply, not the last.
+    /// A part of a reply, except the last.
     pub const REPLY_MIDDLE: u32 = 12;
     /// A reply, or its last part.
     pub const REPLY_INLINE: u32 = 13;
 }
 
-/// What a header is of.
+/// The part of a header that depends on the header type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body<'a> {
     /// RDMA2_ERROR (section 6.3.1).
     Error(Refusal),
-    /// RDMA2_GRANT (section 6.3.2). Its XID is sent as zero and not looked at.
+    /// RDMA2_GRANT (section 6.3.2). Its sender sets the XID to zero, and its receiver ignores the
+    /// XID.
     Grant,
     /// RDMA2_CONNPROP_MIDDLE and RDMA2_CONNPROP_FINAL (sections 6.3.3 and 6.3.4).
     ConnProp {
-        /// Whether no more follow.
+        /// True if no more sets follow.
         last: bool,
-        /// The properties.
+        /// The properties in this set.
         props: PropertySet<'a>,
     },
     /// RDMA2_CALL_EXTERNAL (section 6.3.5).
     CallExternal {
-        /// What the responder may invalidate with its reply; 0 for nothing. Use
+        /// The handle that the responder may invalidate with its reply; 0 for none. Use
         /// [`Header::invalidate`].
         invalidate: Handle,
-        /// The Call chunk: the Payload stream, reduced by what is in `chunks`.
+        /// The Call chunk: the Payload stream, without the items in `chunks`.
         call: ReadList<'a>,
-        /// Arguments, and room for the reply.
+        /// Chunks for arguments, and room for the reply.
         chunks: Chunks<'a>,
     },
     /// RDMA2_CALL_MIDDLE (section 6.3.6).
     CallMiddle {
-        /// Octets of the Payload stream behind those of this message.
+        /// Length in bytes of the Payload stream after this message.
         remaining: u32,
     },
     /// RDMA2_CALL_INLINE (section 6.3.7).
     CallInline {
-        /// What the responder may invalidate with its reply; 0 for nothing. Use
+        /// The handle that the responder may invalidate with its reply; 0 for none. Use
         /// [`Header::invalidate`].
         invalidate: Handle,
-        /// Arguments, and room for the reply.
+        /// Chunks for arguments, and room for the reply.
         chunks: Chunks<'a>,
     },
     /// RDMA2_REPLY_EXTERNAL (section 6.3.8).
     ReplyExternal {
-        /// Results.
+        /// Chunks that hold results.
         writes: WriteList<'a>,
-        /// The Payload stream, reduced by what is in `writes`.
+        /// The Reply chunk: the Payload stream, without the items in `writes`.
         reply: WriteChunk<'a>,
     },
     /// RDMA2_REPLY_MIDDLE (section 6.3.9).
     ReplyMiddle {
-        /// Octets of the Payload stream behind those of this message.
+        /// Length in bytes of the Payload stream after this message.
         remaining: u32,
     },
     /// RDMA2_REPLY_INLINE (section 6.3.10).
     ReplyInline {
-        /// Results.
+        /// Chunks that hold results.
         writes: WriteList<'a>,
     },
 }
@@ -120,21 +123,21 @@ pub enum Body<'a> {
 /// A transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header<'a> {
-    /// That of the RPC message, or of the message that is refused.
+    /// XID of the RPC message, or of the message that is refused.
     pub xid: Xid,
-    /// How many messages the peer may have sent in all ([`credit`](crate::credit)).
+    /// The number of messages that the peer may have sent in total ([`credit`](crate::credit)).
     pub credit: u32,
-    /// The rest.
+    /// The part that depends on the header type.
     pub body: Body<'a>,
 }
 
-/// Positions of data items: as section 4.5.1 has them.
+/// The rule for a list of data items (section 4.5.1).
 const ITEMS: chunk::Rule = chunk::Rule { zero: ZeroPosition::Never, ordered: true };
-/// That of a Call chunk (section 6.6.3).
+/// The rule for a Call chunk (section 6.6.3).
 const CALL: chunk::Rule = chunk::Rule { zero: ZeroPosition::Only, ordered: true };
 
 impl<'a> Header<'a> {
-    /// Reads what follows `prefix`, and leaves the payload in `r`.
+    /// Decodes the rest of the header after `prefix`, and leaves the payload in `r`.
     pub(crate) fn decode(
         prefix: Prefix,
         r: &mut Reader<'a>,
@@ -171,7 +174,8 @@ impl<'a> Header<'a> {
         };
         let header = Header { xid: prefix.xid, credit: prefix.credit, body };
         if header.has_payload() {
-            // The first word of the stream is the last of the header.
+            // The draft counts the first word of the stream as part of the header, so the word must
+            // exist.
             let mut first = *r;
             first.u32()?;
         } else {
@@ -180,7 +184,7 @@ impl<'a> Header<'a> {
         Ok(header)
     }
 
-    /// Whether a payload follows the header (section 6.1, table 2): at least four octets.
+    /// Returns true if a payload of at least four bytes follows the header (section 6.1, table 2).
     pub const fn has_payload(&self) -> bool {
         match self.body {
             Body::CallMiddle { .. }
@@ -195,14 +199,15 @@ impl<'a> Header<'a> {
         }
     }
 
-    /// Whether it is of a call or a reply; `None` for what is of the connection.
+    /// Returns whether the message belongs to a call or a reply; `None` when it concerns the
+    /// connection.
     pub const fn direction(&self) -> Option<Direction> {
         direction(self.htype())
     }
 
-    /// The handle that the responder may invalidate by the Send that carries the reply (section 6.5):
-    /// the one that the requester offers, if it is one of those in the header. A requester that names
-    /// another is not done the harm.
+    /// Returns the handle that the responder may invalidate by the Send that carries the reply
+    /// (section 6.5): the handle that the requester offers, if the header's chunks contain it. This
+    /// check protects a requester that names a wrong handle.
     pub fn invalidate(&self) -> Option<Handle> {
         let (handle, call, chunks) = match &self.body {
             Body::CallExternal { invalidate, call, chunks } => (*invalidate, call, chunks),
@@ -215,7 +220,7 @@ impl<'a> Header<'a> {
         (handle != Handle(0) && all.any(|h| h == handle)).then_some(handle)
     }
 
-    /// The code of its type: one of [`htype`].
+    /// Returns the code of the header type, defined in [`htype`].
     pub const fn htype(&self) -> u32 {
         match self.body {
             Body::Error(_) => htype::ERROR,
@@ -256,15 +261,16 @@ impl<'a> Header<'a> {
         }
     }
 
-    /// Octets of the header, without those of the payload.
+    /// Returns the length of the header in bytes, without the payload.
     pub fn encoded_len(&self) -> usize {
         measure(|w| self.put(w))
     }
 
-    /// Writes the header to the front of `out` and gives its length; the payload goes behind it.
+    /// Writes the header to the front of `out` and returns its length in bytes; the payload follows
+    /// the header.
     ///
     /// # Errors
-    /// When `out` is too short.
+    /// Returns an error when `out` is too short.
     pub fn encode(&self, out: &mut [u8]) -> Result<usize, NoRoom> {
         let mut w = Writer::new(out);
         self.put(&mut w);
@@ -272,7 +278,7 @@ impl<'a> Header<'a> {
     }
 }
 
-/// Whether a header type is of a call or a reply.
+/// Returns whether a header type belongs to a call or a reply.
 pub(crate) const fn direction(kind: u32) -> Option<Direction> {
     match kind {
         htype::CALL_EXTERNAL | htype::CALL_MIDDLE | htype::CALL_INLINE => Some(Direction::Call),

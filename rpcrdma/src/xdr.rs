@@ -1,20 +1,19 @@
-//! XDR (RFC 4506), as far as transport headers and RPC headers need it, over octets that are already
-//! there.
+//! XDR (RFC 4506), as far as transport headers and RPC headers need it, over bytes in memory.
 //!
-//! [`Reader`] is total: any octets give a value or a [`Fault`] with the offset at which it was met. It
-//! is strict: a boolean, or the flag of optional data, is 0 or 1 (section 4.4), and padding is zero
-//! (section 4.10). So there is one encoding of each value: what was read and is written again are the
-//! same octets, a checker in the middle of the way sees what the receiver sees, and padding carries
-//! nothing.
+//! [`Reader`] is total: any bytes give a value or a [`Fault`] with its offset. The reader is
+//! strict: a boolean, or the flag of optional data, is 0 or 1 (section 4.4), and padding is zero
+//! (section 4.10). So each value has exactly one encoding: a value that was read encodes to the
+//! same bytes, a middlebox that checks messages sees the same values as the receiver, and padding
+//! carries no information.
 //!
-//! Why not a crate: `xdr-codec`, `onc-xdr` and those that come with NFS implementations read into owned
-//! values, through `io::Read`, with an allocation for each opaque or array. Headers are read for every
-//! message, and here nothing is allocated: values borrow from what was received.
+//! No crate suits: `xdr-codec`, `onc-xdr` and the decoders of NFS implementations read into owned
+//! values, through `io::Read`, with an allocation for each opaque or array. Headers are decoded for
+//! every message, and this decoder allocates nothing: values borrow from the received bytes.
 
-/// Octets of an XDR unit; every item is a multiple of it.
+/// Length of an XDR unit in bytes; the length of every item is a multiple.
 pub const UNIT: usize = 4;
 
-/// `len` rounded up to a whole number of units; as it is when that would overflow.
+/// Rounds `len` up to a whole number of units; returns `len` unchanged when that would overflow.
 #[inline]
 pub const fn padded(len: usize) -> usize {
     match len.checked_next_multiple_of(UNIT) {
@@ -23,59 +22,59 @@ pub const fn padded(len: usize) -> usize {
     }
 }
 
-/// What is wrong with the octets.
+/// The reason why the bytes are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// They end before the item does.
+    /// The bytes end before the item does.
     #[error("{need} octets needed, {have} left")]
     End {
-        /// Octets of the item.
+        /// Length of the item in bytes.
         need: usize,
-        /// Octets that are left.
+        /// Number of bytes left.
         have: usize,
     },
     /// A boolean or the flag of optional data is neither 0 nor 1.
     #[error("{value:#x} is not a boolean")]
     Bool {
-        /// What it is.
+        /// The invalid value.
         value: u32,
     },
-    /// A discriminant or an enumeration has a value that its type does not.
+    /// A discriminant or an enumeration has a value that its type does not define.
     #[error("{value:#x} is not one of the type's values")]
     Enum {
-        /// What it is.
+        /// The invalid value.
         value: u32,
     },
     /// A count is above the limit of its type, or of the receiver.
     #[error("length {len} is above {max}")]
     Length {
-        /// The count.
+        /// The count in the message.
         len: u32,
-        /// The limit.
+        /// The limit of the type or the receiver.
         max: u32,
     },
     /// Padding is not zero.
     #[error("padding is not zero")]
     Padding,
-    /// Octets follow the last item.
+    /// Bytes follow the last item.
     #[error("{left} octets behind the end")]
     Trailing {
-        /// How many.
+        /// Number of bytes that follow.
         left: usize,
     },
 }
 
-/// A [`Fault`], and where.
+/// A [`Fault`] and its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("at octet {at}: {fault}")]
 pub struct Error {
-    /// Offset of the item, from the beginning of what was read.
+    /// Offset of the item, from the beginning of the decoded bytes.
     pub at: usize,
-    /// What is wrong with it.
+    /// The fault in that item.
     pub fault: Fault,
 }
 
-/// Reads items from the front of octets.
+/// Reads items from the front of a byte slice.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
     octets: &'a [u8],
@@ -83,32 +82,32 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Reads `octets` from their beginning.
+    /// Starts at the beginning of `octets`.
     pub const fn new(octets: &'a [u8]) -> Reader<'a> {
         Reader { octets, at: 0 }
     }
 
-    /// Offset of the next item.
+    /// Returns the offset of the next item.
     pub const fn at(&self) -> usize {
         self.at
     }
 
-    /// Octets that are left.
+    /// Returns the number of bytes left.
     pub const fn left(&self) -> usize {
         self.octets.len() - self.at
     }
 
-    /// What is left, unread.
+    /// Returns the bytes left, without reading them.
     pub fn rest(&self) -> &'a [u8] {
         self.octets.get(self.at..).unwrap_or(&[])
     }
 
-    /// The octets from `start`, an earlier [`at`](Reader::at), to here.
+    /// Returns the bytes from `start`, an earlier [`at`](Reader::at), to the current offset.
     pub fn since(&self, start: usize) -> &'a [u8] {
         self.octets.get(start..self.at).unwrap_or(&[])
     }
 
-    /// The next `len` octets, whatever they are.
+    /// Reads the next `len` bytes, whatever their content.
     ///
     /// # Errors
     /// [`Fault::End`].
@@ -133,7 +132,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// An unsigned integer (section 4.2).
+    /// Reads an unsigned integer (section 4.2).
     ///
     /// # Errors
     /// [`Fault::End`].
@@ -142,7 +141,7 @@ impl<'a> Reader<'a> {
         self.array().map(u32::from_be_bytes)
     }
 
-    /// An unsigned hyper integer (section 4.5).
+    /// Reads an unsigned hyper integer (section 4.5).
     ///
     /// # Errors
     /// [`Fault::End`].
@@ -151,7 +150,7 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_be_bytes)
     }
 
-    /// A boolean (section 4.4), or the flag in front of optional data (section 4.19).
+    /// Reads a boolean (section 4.4), or the flag in front of optional data (section 4.19).
     ///
     /// # Errors
     /// [`Fault::End`], [`Fault::Bool`].
@@ -165,7 +164,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The count in front of a variable-length array (section 4.13), at most `max`.
+    /// Reads the count in front of a variable-length array (section 4.13), at most `max`.
     ///
     /// # Errors
     /// [`Fault::End`], [`Fault::Length`].
@@ -178,8 +177,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Variable-length opaque data or a string (sections 4.10 and 4.11) of at most `max` octets,
-    /// without its length and padding.
+    /// Reads variable-length opaque data or a string (sections 4.10 and 4.11) of at most `max`
+    /// bytes. Returns the data without its length and padding.
     ///
     /// # Errors
     /// [`Fault::End`], [`Fault::Length`], [`Fault::Padding`].
@@ -193,7 +192,7 @@ impl<'a> Reader<'a> {
         Ok(data)
     }
 
-    /// Nothing may be left.
+    /// Checks that no bytes are left.
     ///
     /// # Errors
     /// [`Fault::Trailing`].
@@ -204,24 +203,25 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// `fault`, of the next item.
+    /// Returns `fault` as an error of the next item.
     pub const fn fault(&self, fault: Fault) -> Error {
         Error { at: self.at, fault }
     }
 }
 
-/// The buffer is shorter than what was to be written. It holds the beginning of that.
+/// The error that a buffer is shorter than the encoding. The buffer holds the beginning of the
+/// encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{need} octets to write, room for {room}")]
 pub struct NoRoom {
-    /// Octets that were to be written.
+    /// Length of the encoding in bytes.
     pub need: usize,
-    /// Octets of the buffer.
+    /// Length of the buffer in bytes.
     pub room: usize,
 }
 
-/// Writes items one behind another into a buffer. What does not fit is counted and not written, so
-/// that one pass over an empty buffer tells how long an encoding is.
+/// Writes items one after another into a buffer. The writer counts an item that does not fit and
+/// does not write it, so a pass over an empty buffer measures an encoding.
 #[derive(Debug)]
 pub struct Writer<'a> {
     out: &'a mut [u8],
@@ -229,17 +229,17 @@ pub struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Writes from the beginning of `out`.
+    /// Starts at the beginning of `out`.
     pub const fn new(out: &'a mut [u8]) -> Writer<'a> {
         Writer { out, at: 0 }
     }
 
-    /// Octets written, or counted, so far.
+    /// Returns the number of bytes written, or counted, so far.
     pub const fn at(&self) -> usize {
         self.at
     }
 
-    /// `octets` as they are.
+    /// Writes `octets` unchanged.
     #[inline]
     pub fn raw(&mut self, octets: &[u8]) {
         let end = self.at.saturating_add(octets.len());
@@ -249,26 +249,27 @@ impl<'a> Writer<'a> {
         self.at = end;
     }
 
-    /// An unsigned integer.
+    /// Writes an unsigned integer.
     #[inline]
     pub fn u32(&mut self, value: u32) {
         self.raw(&value.to_be_bytes());
     }
 
-    /// An unsigned hyper integer.
+    /// Writes an unsigned hyper integer.
     #[inline]
     pub fn u64(&mut self, value: u64) {
         self.raw(&value.to_be_bytes());
     }
 
-    /// A boolean, or the flag in front of optional data.
+    /// Writes a boolean, or the flag in front of optional data.
     #[inline]
     pub fn flag(&mut self, value: bool) {
         self.u32(value.into());
     }
 
-    /// Variable-length opaque data with length and padding. What is longer than a length can tell is
-    /// cut; types that hold octets of any length have their own, lower limits.
+    /// Writes variable-length opaque data with its length and padding. Data longer than a length
+    /// field can express is cut; types that hold bytes of any length have lower limits of their
+    /// own.
     pub fn opaque(&mut self, data: &[u8]) {
         let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
         let data = data.get(..len as usize).unwrap_or(data);
@@ -280,10 +281,10 @@ impl<'a> Writer<'a> {
         self.raw(&[0; UNIT][..padded(data.len()) - data.len()]);
     }
 
-    /// Octets that were written.
+    /// Returns the number of bytes written.
     ///
     /// # Errors
-    /// When there were more than the buffer has room for.
+    /// Returns an error when the encoding is longer than the buffer.
     pub const fn finish(self) -> Result<usize, NoRoom> {
         if self.at > self.out.len() {
             return Err(NoRoom { need: self.at, room: self.out.len() });
@@ -292,7 +293,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Octets that `write` writes.
+/// Returns the number of bytes that `write` writes.
 pub(crate) fn measure(write: impl FnOnce(&mut Writer<'_>)) -> usize {
     let mut w = Writer::new(&mut []);
     write(&mut w);

@@ -1,13 +1,13 @@
-//! The binding of NFS version 3 (RFC 8267 section 4; the types are those of RFC 1813).
+//! The binding of NFS version 3 (RFC 8267 section 4; RFC 1813 defines the types).
 //!
-//! What may be placed: the data of WRITE, the path of SYMLINK, the data of READ's result and the path
-//! of READLINK's. Each is the last of its message.
+//! Four items may be placed: the data of WRITE, the path of SYMLINK, the data in READ's results and
+//! the path in READLINK's results. Each is the last part of its message.
 
 use super::{Entry, Error, Reply, ReplySize, Stream, Table};
 use crate::rpc::Procedure;
 use crate::xdr::{self, Reader};
 
-/// NFS version 3: program 100003.
+/// NFS version 3: the procedures of program 100003.
 pub const NFS3: Table<'static> = Table(&[
     entry(0, Reply::Fixed(0)),
     entry(1, Reply::Fixed(STATUS + FATTR)),
@@ -36,7 +36,7 @@ pub const NFS3: Table<'static> = Table(&[
     entry(21, Reply::Fixed(STATUS + WCC_DATA + VERF)),
 ]);
 
-/// What its procedures are called, by their numbers.
+/// The names of the procedures, indexed by procedure number.
 pub const NFS3_PROCEDURES: [&str; 22] = [
     "NULL",
     "GETATTR",
@@ -67,13 +67,14 @@ const fn entry(procedure: u32, reply: Reply) -> Entry {
     Entry { procedure, arguments: None, results: None, reply }
 }
 
-/// Octets of the longest path that is expected. RFC 1813 has no limit; this is that of Linux.
+/// The longest path that the binding expects, in bytes. RFC 1813 sets no limit; this is the limit
+/// of Linux.
 const PATH_MAX: u32 = 4096;
 
-/// Octets of the longest file handle.
+/// Length of the longest file handle in bytes.
 const FHSIZE: u32 = 64;
 
-// Octets of types, at their longest.
+// The largest encoded size of each type, in bytes.
 const STATUS: u32 = 4;
 const FATTR: u32 = 84;
 const POST_OP_ATTR: u32 = 4 + FATTR;
@@ -82,10 +83,10 @@ const WCC_DATA: u32 = 4 + WCC_ATTR + POST_OP_ATTR;
 const FH: u32 = 4 + FHSIZE;
 const POST_OP_FH: u32 = 4 + FH;
 const VERF: u32 = 8;
-/// Results of the procedures that make something.
+/// The results of the procedures that create an object.
 const MADE: u32 = STATUS + POST_OP_FH + POST_OP_ATTR + WCC_DATA;
 
-/// Whether the procedure has done what it should.
+/// Reads the status. Returns true if the procedure succeeded.
 fn ok(s: &mut Stream<'_>) -> Result<bool, Error> {
     s.u32().map(|status| status == 0)
 }
@@ -94,12 +95,12 @@ fn post_op_attr(s: &mut Stream<'_>) -> Result<(), Error> {
     if s.flag()? { s.skip(FATTR as usize) } else { Ok(()) }
 }
 
-/// Optional data of `octets`.
+/// Skips optional data of `octets` bytes.
 fn optional(s: &mut Stream<'_>, octets: usize) -> Result<(), Error> {
     if s.flag()? { s.skip(octets) } else { Ok(()) }
 }
 
-/// A time that is set by the client's clock has a value.
+/// Skips a `set_atime` or `set_mtime`. Only a time that the client sets carries a value.
 fn set_time(s: &mut Stream<'_>) -> Result<(), Error> {
     const CLIENT: u32 = 2;
     if s.u32()? == CLIENT { s.skip(8) } else { Ok(()) }
@@ -136,7 +137,7 @@ fn read_results(s: &mut Stream<'_>) -> Result<(), Error> {
     if !ok {
         return Ok(());
     }
-    // Count and whether it is the end.
+    // The byte count and the end-of-file flag.
     s.u32()?;
     s.flag()?;
     s.item()
@@ -152,21 +153,22 @@ fn read_size(r: &mut Reader<'_>) -> Result<ReplySize, xdr::Error> {
     Ok(ReplySize { stream: STATUS + POST_OP_ATTR + 4 + 4 + 4, item: r.u32()? })
 }
 
-/// The caller says how long what follows the status may be.
+/// Returns the reply size of a directory listing. The caller's `count` limits the part after the
+/// status.
 fn directory(count: u32) -> ReplySize {
     ReplySize { stream: STATUS.saturating_add(count.max(POST_OP_ATTR)), item: 0 }
 }
 
 fn readdir_size(r: &mut Reader<'_>) -> Result<ReplySize, xdr::Error> {
     r.opaque(FHSIZE)?;
-    // Cookie and its verifier.
+    // The cookie and its verifier.
     r.take(16)?;
     r.u32().map(directory)
 }
 
 fn readdirplus_size(r: &mut Reader<'_>) -> Result<ReplySize, xdr::Error> {
     r.opaque(FHSIZE)?;
-    // Cookie, its verifier, and octets of names alone.
+    // The cookie, its verifier, and `dircount`, which limits the bytes of names alone.
     r.take(20)?;
     r.u32().map(directory)
 }

@@ -9,7 +9,7 @@ fn octets(units: &[u32]) -> Vec<u8> {
     units.iter().flat_map(|u| u.to_be_bytes()).collect()
 }
 
-/// The front of WRITE's arguments: a handle of five octets, offset, count, FILE_SYNC.
+/// The front of WRITE's arguments: a handle of five bytes, offset, count, FILE_SYNC.
 const WRITE: [u32; 7] = [5, 0x0102_0304, 0x0500_0000, 0, 0x1000, 6, 2];
 
 fn write(data: &[u32]) -> Vec<u8> {
@@ -64,7 +64,7 @@ fn test_chunk_that_is_of_no_item_is_refused() {
         let want = Err(Error::Ineligible { position });
         assert_eq!(arguments(7, &whole, read_chunks(&at(position), false)), want);
     }
-    // Procedures without items, and programs that are not known.
+    // Procedures without items, and programs that the binding does not know.
     let fh = octets(&[4, 1]);
     let want = Err(Error::Ineligible { position: 48 });
     assert_eq!(arguments(1, &fh, read_chunks(&at(48), false)), want);
@@ -88,8 +88,8 @@ fn test_arguments_that_end_early_are_no_arguments() {
     assert_eq!(arguments(7, &handle, Chunks::None), Err(Error::Xdr(long)));
 }
 
-/// Attributes of which some are set: mode, not the user, the group, not the size; a time of the
-/// server's, and one of the client's.
+/// The attributes set some fields and not others: mode but not user, group but not size; the server
+/// sets one time, the client sets the other.
 #[test]
 fn test_path_of_symlink_may_be_placed() {
     let front = [4, 1, 2, 0x6162_0000, 1, 0o777, 0, 1, 100, 0, 1, 2, 1, 2];
@@ -105,7 +105,7 @@ fn test_data_of_reads_result_may_be_placed() {
     let front = [&[0, 1][..], &[7; 21], &[6, 1]].concat();
     let whole = octets(&[&front[..], &[6, 0x6162_6364, 0x6566_0000]].concat());
     assert_eq!(results(6, &whole, Chunks::None), Ok(vec![item(128, 6)]));
-    // The responder has left it in the stream.
+    // The responder left the item in the stream.
     assert_eq!(results(6, &whole, Chunks::Write(&[0])), Ok(vec![item(128, 6)]));
     let reduced = octets(&[&front[..], &[6]].concat());
     assert_eq!(results(6, &reduced, Chunks::Write(&[6])), Ok(vec![item(128, 6)]));
@@ -116,7 +116,7 @@ fn test_data_of_reads_result_may_be_placed() {
     assert_eq!(results(6, &reduced, Chunks::Write(&[6, 0])), Ok(vec![item(128, 6)]));
 }
 
-/// The arm of a failure has no data: a chunk that was provided for it comes back unused.
+/// Failed results have no data, so the responder returns the provided chunk unused.
 #[test]
 fn test_failed_results_have_nothing_to_place() {
     let failed = octets(&[2, 0]);
@@ -137,7 +137,7 @@ fn test_path_of_readlinks_result_may_be_placed() {
 fn test_replies_have_their_longest_sizes() {
     let size = |procedure, args: &[u32]| NFS3.reply_size(nfs(procedure), &octets(args));
     let stream = |stream| Some(ReplySize { stream, item: 0 });
-    // By hand, from the types of RFC 1813.
+    // Computed by hand from the types of RFC 1813.
     let fixed = [
         (0, 0),
         (1, 88),
@@ -171,7 +171,7 @@ fn test_replies_have_their_longest_sizes() {
     assert_eq!(size(22, &[]), None);
 }
 
-/// A program with several items in a message, some of which are placed.
+/// A message has several items, and only some of them are in chunks.
 #[test]
 fn test_offsets_behind_a_missing_item_are_those_of_the_whole_stream() {
     let table = Table(&[Entry {
@@ -185,7 +185,7 @@ fn test_offsets_behind_a_missing_item_are_those_of_the_whole_stream() {
         results: None,
         reply: Reply::Unknown,
     }]);
-    // 5 octets in a chunk, a word, 3 octets in the stream, 4 octets in a chunk.
+    // 5 bytes in a chunk, a word, 3 bytes in the stream, 4 bytes in a chunk.
     let reduced = octets(&[5, 99, 3, 0x6162_6300, 4]);
     let chunks = [item(44, 5), item(68, 4)];
     let stream = Stream::new(&reduced, 40, read_chunks(&chunks, false));

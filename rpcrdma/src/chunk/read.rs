@@ -6,35 +6,35 @@ use super::{Error, Fault, Limits, sum};
 use crate::segment::{ReadSegment, Segment};
 use crate::xdr::{Reader, Writer, padded};
 
-/// What position zero, that of a whole Payload stream, is in a Read list.
+/// The role of position zero, which stands for a whole Payload stream, in a Read list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZeroPosition {
-    /// Of a body chunk, which is all the list has (version 2's Call chunk).
+    /// All segments belong to a body chunk at position zero (version 2's Call chunk).
     Only,
-    /// Of a body chunk, next to those of data items (version 1's RDMA_NOMSG).
+    /// The list may have a body chunk beside the chunks of data items (version 1's RDMA_NOMSG).
     Also,
-    /// Of none: the Payload stream is in the message.
+    /// The list has no body chunk: the Payload stream is in the message.
     Never,
 }
 
-/// What a Read list must be.
+/// The rule that a Read list must obey.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rule {
     pub(crate) zero: ZeroPosition,
-    /// Whether positions must increase. Version 1 does not ask for it, and its receivers gather the
-    /// segments of one position from wherever in the list they are.
+    /// True if positions must increase. Version 1 does not require that, and its receivers gather
+    /// the segments of a position from anywhere in the list.
     pub(crate) ordered: bool,
 }
 
 #[derive(Clone, Copy)]
 enum Store<'a> {
-    /// Entries as they were received, each with its flag, without the last flag.
+    /// Entries as this end received them: each has its flag, and the final flag is cut off.
     Wire(&'a [u8]),
-    /// A sender's.
+    /// Segments that this end sends.
     Values(&'a [ReadSegment]),
 }
 
-/// Octets of an entry: a flag and a segment.
+/// Length of an entry in bytes: a flag and a segment.
 const ENTRY: usize = 4 + ReadSegment::LEN;
 
 /// A checked Read list: the Read chunks of one message.
@@ -45,13 +45,13 @@ pub struct ReadList<'a> {
 }
 
 impl<'a> ReadList<'a> {
-    /// That of a message without Read chunks.
+    /// The list of a message without Read chunks.
     pub const EMPTY: ReadList<'static> = ReadList { store: Store::Values(&[]), ordered: true };
 
-    /// That of a sender, in order of positions; `zero` says what position zero may be in it.
+    /// Creates a sender's list, in order of positions; `zero` states the role of position zero.
     ///
     /// # Errors
-    /// When a receiver would refuse it; `at` is the index of the segment.
+    /// Returns an error when a receiver would refuse the list; `at` is the index of the segment.
     pub fn new(segments: &'a [ReadSegment], zero: ZeroPosition) -> Result<ReadList<'a>, Error> {
         let rule = Rule { zero, ordered: true };
         let mut before = None;
@@ -93,7 +93,8 @@ impl<'a> ReadList<'a> {
             if run > limits.segments {
                 return Err(Error { at, fault: Fault::Segments { max: limits.segments } });
             }
-            // No more are looked at than all chunks together may have: the work below is bounded.
+            // Stop at the number of segments that all chunks together may have. This bounds the
+            // work of `check_chunks`.
             count += 1;
             if count > most {
                 let fault = Fault::ReadChunks { max: limits.read_chunks };
@@ -102,7 +103,8 @@ impl<'a> ReadList<'a> {
         }
     }
 
-    /// What concerns chunks as wholes: how many, how long, of how many segments, none within another.
+    /// Checks the chunks as wholes: their number, their lengths, their segments, and that no chunk
+    /// begins within another.
     fn check_chunks(&self, rule: Rule, limits: &Limits) -> Result<(), Fault> {
         let mut room: Option<(u32, u32)> = None;
         let mut items = 0;
@@ -116,7 +118,8 @@ impl<'a> ReadList<'a> {
                 return Err(Fault::Segments { max: limits.segments });
             }
             let length = sum(chunk.segments().map(|s| s.length))?;
-            // The body's octets are those of the reduced stream, of which no position tells.
+            // Skip the body: positions count in the unreduced stream, so they bound no body chunk,
+            // which holds the reduced stream.
             if position == 0 {
                 continue;
             }
@@ -133,12 +136,12 @@ impl<'a> ReadList<'a> {
         }
     }
 
-    /// Whether there are no segments.
+    /// Returns true if the list has no segments.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Segments of all chunks.
+    /// Returns the number of segments in all chunks.
     pub fn len(&self) -> usize {
         match self.store {
             Store::Wire(octets) => octets.len() / ENTRY,
@@ -156,7 +159,7 @@ impl<'a> ReadList<'a> {
         }
     }
 
-    /// The segments in the order of the list.
+    /// Returns the segments in the order of the list.
     pub fn segments(&self) -> impl Iterator<Item = ReadSegment> + use<'a> {
         let list = *self;
         (0..list.len()).filter_map(move |i| list.get(i))
@@ -166,17 +169,17 @@ impl<'a> ReadList<'a> {
         Chunks { list: *self, next: 0, last: None }
     }
 
-    /// The chunks by increasing position.
+    /// Returns the chunks by increasing position.
     pub fn chunks(&self) -> impl Iterator<Item = ReadChunk<'a>> + use<'a> {
         self.raw_chunks()
     }
 
-    /// The chunk at position zero, which holds the Payload stream.
+    /// Returns the chunk at position zero, which holds the Payload stream.
     pub fn body(&self) -> Option<ReadChunk<'a>> {
         self.raw_chunks().next().filter(|c| c.position == 0)
     }
 
-    /// The chunks of data items, by increasing position.
+    /// Returns the chunks of data items by increasing position.
     pub fn items(&self) -> impl Iterator<Item = ReadChunk<'a>> + use<'a> {
         self.raw_chunks().filter(|c| c.position != 0)
     }
@@ -196,7 +199,7 @@ impl<'a> ReadList<'a> {
 }
 
 impl Rule {
-    /// What concerns one segment.
+    /// Checks one segment; `before` is the position of its predecessor.
     fn check(self, segment: &ReadSegment, before: Option<u32>) -> Result<(), Fault> {
         let position = segment.position;
         match (self.zero, position) {
@@ -214,9 +217,9 @@ impl Rule {
 
 struct Chunks<'a> {
     list: ReadList<'a>,
-    /// Of a list in order: the first segment that was not seen.
+    /// In an ordered list: the index of the first segment that the iterator has not visited.
     next: usize,
-    /// Of others: the position of the last chunk.
+    /// In an unordered list: the position of the chunk that the iterator returned last.
     last: Option<u32>,
 }
 
@@ -240,27 +243,27 @@ impl<'a> Iterator for Chunks<'a> {
     }
 }
 
-/// A Read chunk: the segments of one position.
+/// A Read chunk: all segments with the same position.
 #[derive(Clone, Copy)]
 pub struct ReadChunk<'a> {
     list: ReadList<'a>,
-    /// No segment before it is of this chunk.
+    /// Index of the chunk's first segment, or of an earlier segment.
     start: usize,
     position: u32,
 }
 
 impl<'a> ReadChunk<'a> {
-    /// Offset in the unreduced Payload stream at which the chunk belongs.
+    /// Returns the offset in the unreduced Payload stream at which the chunk's data belongs.
     pub fn position(&self) -> u32 {
         self.position
     }
 
-    /// Octets of all segments.
+    /// Returns the length of all segments together, in bytes.
     pub fn length(&self) -> u32 {
         sum(self.segments().map(|s| s.length)).unwrap_or(u32::MAX)
     }
 
-    /// Where its octets are, in order.
+    /// Returns the segments that hold the chunk's bytes, in order.
     pub fn segments(&self) -> impl Iterator<Item = Segment> + use<'a> {
         let ReadChunk { list, start, position } = *self;
         let all = (start..list.len()).filter_map(move |i| list.get(i));

@@ -17,7 +17,7 @@ fn read(position: u32, handle: u32, length: u32) -> ReadSegment {
     ReadSegment { position, target: segment(handle, length) }
 }
 
-/// A Read list's octets, whether it may be one or not.
+/// Encodes a Read list, valid or not.
 fn octets(list: &[ReadSegment]) -> Vec<u8> {
     let mut out = vec![0; 24 * list.len() + 4];
     let mut w = Writer::new(&mut out);
@@ -30,7 +30,7 @@ fn octets(list: &[ReadSegment]) -> Vec<u8> {
     out
 }
 
-/// The fault a receiver finds.
+/// Returns the fault that a receiver finds in the list.
 fn fault(list: &[ReadSegment], rule: Rule, limits: &Limits) -> Option<Fault> {
     ReadList::decode(&mut Reader::new(&octets(list)), rule, limits).err().map(|e| e.fault)
 }
@@ -138,7 +138,7 @@ fn test_chunk_may_not_begin_in_the_room_of_another() {
     assert_eq!(fault(&[read(44, 1, 4), read(40, 1, 5)], V1_MSG, &Limits::NONE), overlap);
     assert_eq!(fault(&[read(40, 1, 5), read(48, 1, 4)], ITEMS, &Limits::NONE), None);
     assert_eq!(fault(&[read(40, 1, 4), read(44, 1, 4)], ITEMS, &Limits::NONE), None);
-    // A body chunk is as long as what is left of the stream: positions say nothing of it.
+    // A body chunk is as long as the rest of the stream, so no position bounds it.
     assert_eq!(fault(&[read(0, 1, 80), read(44, 1, 4)], V1_NOMSG, &Limits::NONE), None);
 }
 
@@ -172,7 +172,7 @@ fn test_limits_are_inclusive() {
     let list: Vec<_> = [40, 48, 56].iter().map(|p| read(*p, 1, 8)).collect();
     assert_eq!(fault(&list[..2], ITEMS, &limits), None);
     assert_eq!(fault(&list, ITEMS, &limits), Some(Fault::ReadChunks { max: 2 }));
-    // The body is one more.
+    // The body comes on top of the limit.
     let body = [read(0, 1, 40), list[0], list[1]];
     assert_eq!(fault(&body, V1_NOMSG, &limits), None);
     let long = [read(40, 1, 1); 4];
@@ -193,12 +193,12 @@ fn test_limits_are_inclusive() {
     assert_eq!(count(&[&[], &[], &[]]), Some(Fault::WriteChunks { max: 2 }));
 }
 
-/// No limit of a receiver makes it look at more than that.
+/// A list without an end makes a receiver look at no more segments than its limits allow.
 #[test]
 fn test_list_without_end_is_not_walked_to_its_end() {
     let limits = Limits { read_chunks: 2, write_chunks: 2, segments: 3 };
     let mut octets = octets(&[read(40, 1, 1), read(44, 1, 1)].repeat(4));
-    // Behind the seventh segment nothing can be read.
+    // Nothing is readable after the seventh segment.
     octets.truncate(7 * 24);
     let e = ReadList::decode(&mut Reader::new(&octets), V1_MSG, &limits).unwrap_err();
     assert_eq!((e.at, e.fault), (6 * 24 + 4, Fault::ReadChunks { max: 2 }));
@@ -220,7 +220,7 @@ fn test_chunk_is_filled_one_segment_behind_another() {
         assert_eq!(chunk.filled(n).returned(&chunk), Ok(n));
         assert_eq!(chunk.filled(n).len(), 3, "all segments are returned");
     }
-    // Filled again, as wide as it was provided.
+    // The second `filled` starts from the provided lengths.
     assert_eq!(lengths(chunk.filled(3).filled(20)), [10, 0, 10]);
 }
 
@@ -260,8 +260,8 @@ fn any_segment() -> impl Strategy<Value = Segment> {
 }
 
 proptest! {
-    /// Chunks of any lengths, one behind another with gaps: the sender's view and the receiver's are
-    /// the same, and so are their octets.
+    /// For chunks of any lengths, with gaps between them, the sender's view and the receiver's view
+    /// are equal, and so are their bytes.
     #[test]
     fn prop_read_list_is_read_as_it_was_written(
         chunks in prop::collection::vec(
@@ -294,7 +294,7 @@ proptest! {
         }
     }
 
-    /// In whatever order its segments are, a list of version 1 has the same chunks.
+    /// A version 1 list has the same chunks in whatever order its segments are.
     #[test]
     fn prop_order_of_segments_does_not_matter_to_version_1(
         positions in prop::collection::vec(0u32..6, 1..30),
@@ -312,7 +312,7 @@ proptest! {
         prop_assert_eq!(all(got), all(sorted));
     }
 
-    /// However much of a chunk is filled, its requester finds that.
+    /// The requester finds the length that the responder filled, however much of the chunk that is.
     #[test]
     fn prop_what_is_filled_is_returned(
         segments in prop::collection::vec(any_segment(), 1..6), n in 0u32..1 << 22,

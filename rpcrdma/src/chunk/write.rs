@@ -9,29 +9,30 @@ use crate::xdr::{Reader, Writer};
 
 #[derive(Clone, Copy)]
 enum Store<'a> {
-    /// Segments as they were received.
+    /// Segments as this end received them.
     Wire(&'a [u8]),
-    /// A sender's.
+    /// Segments that this end sends.
     Values(&'a [Segment]),
 }
 
-/// A checked Write chunk. A requester says by it where a result may be put, its responder how much of
-/// it was.
+/// A checked Write chunk. The requester states in a Write chunk where the responder may put a
+/// result; the responder returns the chunk with the lengths that it filled.
 #[derive(Clone, Copy)]
 pub struct WriteChunk<'a> {
     store: Store<'a>,
-    /// Octets that are filled, from the first segment on; `None` leaves the lengths as they are.
+    /// Number of filled bytes, counted from the first segment on; `None` leaves the lengths as they
+    /// are.
     filled: Option<u32>,
 }
 
 impl<'a> WriteChunk<'a> {
-    /// One without segments.
+    /// The chunk without segments.
     pub const EMPTY: WriteChunk<'static> = WriteChunk { store: Store::Values(&[]), filled: None };
 
-    /// That of a requester.
+    /// Creates a requester's chunk.
     ///
     /// # Errors
-    /// When a receiver would refuse it; `at` is the index of the segment.
+    /// Returns an error when a receiver would refuse the chunk; `at` is the index of the segment.
     pub fn new(segments: &'a [Segment]) -> Result<WriteChunk<'a>, Error> {
         let chunk = WriteChunk { store: Store::Values(segments), filled: None };
         if u32::try_from(segments.len()).is_err() {
@@ -61,14 +62,15 @@ impl<'a> WriteChunk<'a> {
         }
     }
 
-    /// The same chunk as its responder returns it when the first `octets` of it are filled: all
-    /// segments, with the lengths that were used. More than it has room for is as much as it has.
+    /// Returns the same chunk as its responder returns it after filling the first `octets` bytes:
+    /// all segments, each with the length that was used. A number above the chunk's length fills
+    /// the whole chunk.
     #[must_use]
     pub fn filled(self, octets: u32) -> WriteChunk<'a> {
         WriteChunk { filled: Some(octets), ..self }
     }
 
-    /// Number of segments; an *empty* chunk has none.
+    /// Returns the number of segments; an *empty* chunk has none.
     pub fn len(&self) -> usize {
         match self.store {
             Store::Wire(octets) => octets.len() / Segment::LEN,
@@ -76,7 +78,8 @@ impl<'a> WriteChunk<'a> {
         }
     }
 
-    /// Whether it has no segments. One that has segments of no octets is *unused*, not empty.
+    /// Returns true if the chunk has no segments. A chunk with segments of length 0 is *unused*,
+    /// not empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -90,13 +93,13 @@ impl<'a> WriteChunk<'a> {
         }
     }
 
-    /// Segments as they were before they were filled.
+    /// Returns the segments with the lengths that the requester provided.
     fn provided(&self) -> impl Iterator<Item = Segment> + use<'a> {
         let chunk = *self;
         (0..chunk.len()).filter_map(move |i| chunk.get(i))
     }
 
-    /// The segments in order.
+    /// Returns the segments in order, with the filled lengths if the chunk is filled.
     pub fn segments(&self) -> impl Iterator<Item = Segment> + use<'a> {
         let mut left = self.filled;
         self.provided().map(move |segment| match &mut left {
@@ -109,19 +112,20 @@ impl<'a> WriteChunk<'a> {
         })
     }
 
-    /// Octets of all segments.
+    /// Returns the length of all segments together, in bytes.
     pub fn length(&self) -> u32 {
         sum(self.segments().map(|s| s.length)).unwrap_or(u32::MAX)
     }
 
-    /// Checks this chunk, which a responder has returned, with the one it was `provided`: the same
-    /// segments, filled one behind another. Gives the octets there are.
+    /// Checks this chunk, which a responder returned, against the chunk that the requester
+    /// `provided`: the responder must return the same segments, and fill each segment before the
+    /// next one. Returns the number of filled bytes.
     ///
-    /// A chunk that was not used may come back without segments: RFC 8267 section 6.4.1 asks for
-    /// that, RFC 8166 section 4.3.2.2 for all segments with no octets.
+    /// A responder may return an unused chunk without segments: RFC 8267 section 6.4.1 asks for
+    /// that form, RFC 8166 section 4.3.2.2 for all segments with length 0.
     ///
     /// # Errors
-    /// What the responder has done otherwise.
+    /// Returns the deviation when the responder returned another chunk.
     pub fn returned(&self, provided: &WriteChunk<'_>) -> Result<u32, ReturnedError> {
         if self.is_empty() {
             return Ok(0);
@@ -147,12 +151,12 @@ impl<'a> WriteChunk<'a> {
     }
 
     pub(crate) fn encode(&self, w: &mut Writer<'_>) {
-        // As many as were decoded or checked fit.
+        // The count fits: decoding or the constructor checked the chunk.
         w.u32(u32::try_from(self.len()).unwrap_or(u32::MAX));
         self.encode_segments(w);
     }
 
-    /// The same without its count.
+    /// Encodes the segments without their count.
     pub(crate) fn encode_segments(&self, w: &mut Writer<'_>) {
         match (self.store, self.filled) {
             (Store::Wire(octets), None) => w.raw(octets),
@@ -160,7 +164,7 @@ impl<'a> WriteChunk<'a> {
         }
     }
 
-    /// One that was decoded before, of its segments.
+    /// Restores a chunk, which was decoded before, from the bytes of its segments.
     pub(crate) const fn received(segments: &'a [u8]) -> WriteChunk<'a> {
         WriteChunk { store: Store::Wire(segments), filled: None }
     }
@@ -180,42 +184,43 @@ impl<'a> WriteChunk<'a> {
     }
 }
 
-/// A responder has returned another chunk than it was given.
+/// The difference between a returned chunk or list and the provided chunk or list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReturnedError {
-    /// Another number of segments, or of chunks in the list.
+    /// The number of segments, or of chunks in the list, differs.
     #[error("{returned} returned of {provided}")]
     Count {
-        /// As many as there were.
+        /// Number that the requester provided.
         provided: usize,
-        /// As many as there are.
+        /// Number that the responder returned.
         returned: usize,
     },
-    /// A segment with another handle or offset.
+    /// A segment has another handle or offset.
     #[error("segment {index} is another")]
     Other {
-        /// Which one, from 0.
+        /// Index of the segment, from 0.
         index: usize,
     },
-    /// A segment with more octets than it has room for.
+    /// A segment is longer than the room that the requester provided.
     #[error("segment {index} is longer than it was")]
     Longer {
-        /// Which one, from 0.
+        /// Index of the segment, from 0.
         index: usize,
     },
-    /// A segment is used though one before it is not full.
+    /// A segment is used although an earlier segment is not full.
     #[error("segment {index} is used before those in front of it are full")]
     Gap {
-        /// Which one, from 0.
+        /// Index of the segment, from 0.
         index: usize,
     },
 }
 
 #[derive(Clone, Copy)]
 enum Chunks<'a> {
-    /// Entries as they were received, each with its flag, without the last flag; and how many.
+    /// Entries as this end received them, each with its flag and without the final flag; and their
+    /// number.
     Wire(&'a [u8], usize),
-    /// A sender's.
+    /// Chunks that this end sends.
     Values(&'a [WriteChunk<'a>]),
 }
 
@@ -224,10 +229,10 @@ enum Chunks<'a> {
 pub struct WriteList<'a>(Chunks<'a>);
 
 impl<'a> WriteList<'a> {
-    /// That of a message without Write chunks.
+    /// The list of a message without Write chunks.
     pub const EMPTY: WriteList<'static> = WriteList(Chunks::Values(&[]));
 
-    /// That of a sender.
+    /// Creates a sender's list.
     pub const fn new(chunks: &'a [WriteChunk<'a>]) -> WriteList<'a> {
         WriteList(Chunks::Values(chunks))
     }
@@ -250,7 +255,7 @@ impl<'a> WriteList<'a> {
         }
     }
 
-    /// Number of chunks.
+    /// Returns the number of chunks.
     pub fn len(&self) -> usize {
         match self.0 {
             Chunks::Wire(_, count) => count,
@@ -258,12 +263,12 @@ impl<'a> WriteList<'a> {
         }
     }
 
-    /// Whether there are no chunks.
+    /// Returns true if the list has no chunks.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The chunks in the order of the list.
+    /// Returns the chunks in the order of the list.
     pub fn chunks(&self) -> impl Iterator<Item = WriteChunk<'a>> + use<'a> {
         let (octets, values) = match self.0 {
             Chunks::Wire(octets, _) => (octets, &[][..]),
@@ -279,12 +284,12 @@ impl<'a> WriteList<'a> {
         received.chain(values.iter().copied())
     }
 
-    /// Checks this list, which a responder has returned, with the one it was `provided`, as
-    /// [`WriteChunk::returned`] does.
+    /// Checks this list, which a responder returned, against the list that the requester
+    /// `provided`, chunk by chunk as [`WriteChunk::returned`] does.
     ///
     /// # Errors
-    /// The index of the chunk, from 0, and what is wrong with it; for a list of another length, its
-    /// length and that.
+    /// Returns the index of the chunk, from 0, and the deviation; when the lengths of the lists
+    /// differ, the returned length and [`ReturnedError::Count`].
     pub fn returned(&self, provided: &WriteList<'_>) -> Result<(), (usize, ReturnedError)> {
         if self.len() != provided.len() {
             let (provided, returned) = (provided.len(), self.len());
@@ -301,7 +306,7 @@ impl<'a> WriteList<'a> {
         w.flag(false);
     }
 
-    /// The same without what ends it.
+    /// Encodes the entries without the flag that ends the list.
     pub(crate) fn encode_entries(&self, w: &mut Writer<'_>) {
         match self.0 {
             Chunks::Wire(octets, _) => w.raw(octets),
@@ -314,7 +319,7 @@ impl<'a> WriteList<'a> {
         }
     }
 
-    /// One of so many chunks that was decoded before, of its entries.
+    /// Restores a list of `count` chunks, which was decoded before, from the bytes of its entries.
     pub(crate) const fn received(entries: &'a [u8], count: usize) -> WriteList<'a> {
         WriteList(Chunks::Wire(entries, count))
     }

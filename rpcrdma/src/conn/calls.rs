@@ -1,4 +1,4 @@
-//! Calls of ours: what is kept of each, and the transport header that it is sent with.
+//! Calls that this end makes: the state of each call, and its transport header.
 
 use heddle_base::Instant;
 
@@ -18,18 +18,18 @@ use crate::xdr::NoRoom;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// It waits for credits.
+    /// The call waits for credits.
     #[default]
     Queued,
-    /// Its memory is registered.
+    /// The memory of the call is registered.
     Registered,
-    /// Some of its parts were posted.
+    /// Some parts of the call were posted.
     Sending,
-    /// All of it was posted.
+    /// All parts of the call were posted.
     Waiting,
-    /// It has its outcome, and its memory is made safe.
+    /// The call has its outcome, and the connection takes its memory out of the peer's reach.
     Ending,
-    /// It was given up and has ended; a late reply may come.
+    /// The call was given up and has ended; a late reply may still come.
     Zombie,
 }
 
@@ -40,18 +40,18 @@ pub(super) enum Outcome {
     Failed(CallError),
 }
 
-/// Who has invalidated a handle.
+/// The state of a handle between this end and the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Grip {
-    /// The peer may use it.
+    /// The peer may use the handle.
     Live,
-    /// An invalidation was posted.
+    /// This end has posted an invalidation.
     Invalidating,
-    /// It is of no use to the peer any more.
+    /// The handle is invalid: the peer cannot use it any more.
     Gone,
 }
 
-/// A call of ours. Lists keep their capacity from call to call.
+/// A call that this end makes. The lists keep their capacity from call to call.
 #[derive(Debug, Default)]
 pub(super) struct OutCall {
     pub(super) xid: Xid,
@@ -68,25 +68,25 @@ pub(super) struct OutCall {
     pub(super) plan: Plan,
     pub(super) regions: Vec<Region>,
     pub(super) spans: Vec<Span>,
-    /// What was registered, by the order of the regions.
+    /// The registered segments, in the order of `regions`.
     pub(super) handles: Vec<(Segment, Grip)>,
     /// Sends that have not completed.
     pub(super) sends: u32,
     pub(super) outcome: Option<Outcome>,
-    /// Why it was given up.
+    /// The error for which the call was given up.
     pub(super) abandoned: Option<CallError>,
 }
 
-/// Octets of the shortest RPC message: its XID, and whether it is a call or a reply.
+/// Length of the shortest RPC message in bytes: the XID, and the message type (call or reply).
 pub(super) const MESSAGE_MIN: u32 = 8;
 
-/// Checks an RPC message of ours. Gives its length.
+/// Checks an RPC message that this end sends. Returns its length in bytes.
 pub(super) fn stream_len(stream: &[Sge]) -> Option<u32> {
     memory::total(stream).filter(|&n| n >= MESSAGE_MIN && n.is_multiple_of(4))
 }
 
 impl OutCall {
-    /// Checks a call before anything of it is kept.
+    /// Checks a call before the connection keeps any part of it. Returns the length of its stream.
     pub(super) fn check(call: &Call<'_>) -> Result<u32, CallRefused> {
         let total = stream_len(call.stream).ok_or(CallRefused::Stream)?;
         let room = call.reply.unwrap_or_default();
@@ -133,7 +133,7 @@ impl OutCall {
         self.abandoned = None;
     }
 
-    /// Chooses its format.
+    /// Chooses the format of the call. Returns true if the peer can be sent the call.
     pub(super) fn make_plan(&mut self, bounds: &super::plan::Bounds) -> bool {
         let wanted = Wanted {
             stream: &self.stream,
@@ -155,7 +155,8 @@ impl OutCall {
         true
     }
 
-    /// The header type that it begins with in version 2, in Sends of at most `threshold` octets.
+    /// Returns the header type of the call's first message in version 2, for Sends of at most
+    /// `threshold` bytes.
     pub(super) const fn htype(&self, threshold: u32) -> u32 {
         let Plan { format, length, header, .. } = self.plan;
         match format {
@@ -165,17 +166,18 @@ impl OutCall {
         }
     }
 
-    /// Items that are taken out of its stream.
+    /// Returns the items that are taken out of the stream.
     pub(super) fn reduced_items(&self) -> &[Item] {
         if self.plan.is_reduced { &self.items } else { &[] }
     }
 
-    /// Handles that are not gone.
+    /// Returns the number of handles that are not invalidated yet.
     pub(super) fn grips(&self) -> usize {
         self.handles.iter().filter(|(_, grip)| *grip != Grip::Gone).count()
     }
 
-    /// The peer has invalidated `handle`. Whether it was one of this call's, and in the peer's reach.
+    /// Records that the peer invalidated `handle`. Returns true if the handle was one of this
+    /// call's and in the peer's reach.
     pub(super) fn invalidated(&mut self, handle: Handle) -> bool {
         let mut all = self.handles.iter_mut();
         let of = |(segment, grip): &&mut (Segment, Grip)| {
@@ -190,7 +192,7 @@ impl OutCall {
         }
     }
 
-    /// The segments of each chunk.
+    /// Returns the segments of each chunk.
     fn chunks(&self) -> impl Iterator<Item = (Use, &[(Segment, Grip)])> {
         let mut left = self.handles.as_slice();
         self.spans.iter().map(move |span| {
@@ -200,7 +202,7 @@ impl OutCall {
         })
     }
 
-    /// Writes the header of its only or last Send.
+    /// Writes the header of the call's only or last Send.
     pub(super) fn encode(
         &self,
         version: u32,
@@ -233,7 +235,7 @@ impl OutCall {
         v2::Header { xid: self.xid, credit, body }.encode(out)
     }
 
-    /// Checks what has come back in Write chunks and the Reply chunk.
+    /// Checks the Write chunks and the Reply chunk that a reply returns.
     pub(super) fn replied(
         &self,
         returned: WriteList<'_>,
@@ -243,7 +245,7 @@ impl OutCall {
         lists.fill(self);
         let mut room = None;
         let (provided, reply_chunk) = lists.for_reply(&mut room);
-        // Where nothing was provided, nothing may be said to be there.
+        // If the call provided no chunks, the reply must not claim to fill any.
         returned.returned(&provided).map_err(|(_, e)| BadReply::Write(e))?;
         let filled = Filled::of(returned.chunks().map(|chunk| chunk.length()));
         let stream = match source {
@@ -261,14 +263,14 @@ impl OutCall {
     }
 }
 
-/// Where a reply is.
+/// The place of a reply's Payload stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ReplySource<'a> {
     Buffer { buffer: BufferId, length: u32 },
     Chunk(WriteChunk<'a>),
 }
 
-/// Room to write a header's lists in.
+/// Space in which to assemble a header's lists.
 #[derive(Debug, Default)]
 pub(super) struct Lists {
     /// Read segments, those of the body first.
@@ -308,11 +310,11 @@ impl Lists {
     }
 }
 
-/// Room for the Write chunks of a list; not used by a call that has none.
+/// Space for the Write chunks of a list; `None` for a call without Write chunks.
 type Room<'a> = Option<[WriteChunk<'a>; CHUNKS_MAX]>;
 
 impl Lists {
-    /// The chunks for a reply.
+    /// Returns the chunks that the call provides for its reply.
     fn for_reply<'a>(&'a self, room: &'a mut Room<'a>) -> (WriteList<'a>, Option<WriteChunk<'a>>) {
         let reply = WriteChunk::new(&self.reply).unwrap_or(WriteChunk::EMPTY);
         let reply = self.has_reply.then_some(reply);

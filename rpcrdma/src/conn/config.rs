@@ -1,4 +1,4 @@
-//! What a connection is made with.
+//! The configuration of a connection.
 
 use core::time::Duration;
 
@@ -7,22 +7,22 @@ use crate::private_data::{PrivateData, Terms};
 use crate::property::Properties;
 use crate::v2;
 
-/// Which end of the connection this is. It decides who speaks first, and which calls are of the
-/// *reverse* direction: those that a server makes.
+/// The end of the connection that this is. The side decides which end speaks first, and which calls
+/// are of the *reverse* direction: the calls that a server makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// It made the connection.
+    /// The end that initiated the connection.
     Client,
-    /// It accepted the connection.
+    /// The end that accepted the connection.
     Server,
 }
 
-/// Versions that are spoken.
+/// The versions that an end speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Speaks {
-    /// RFC 8166.
+    /// Version 1: RFC 8166.
     pub v1: bool,
-    /// The draft.
+    /// Version 2: the draft.
     pub v2: bool,
 }
 
@@ -31,66 +31,73 @@ impl Speaks {
     pub const V1: Speaks = Speaks { v1: true, v2: false };
     /// Version 2 alone.
     pub const V2: Speaks = Speaks { v1: false, v2: true };
-    /// Version 2 with those who speak it, version 1 with others.
+    /// Version 2 with peers that speak it, version 1 with others.
     pub const BOTH: Speaks = Speaks { v1: true, v2: true };
 }
 
-/// Most [`Config::calls`] and [`Config::served`].
+/// The largest [`Config::calls`] and [`Config::served`].
 pub const SLOTS_MAX: u16 = 4096;
 
-/// Most [`Config::credits`].
+/// The largest [`Config::credits`].
 pub const CREDITS_MAX: u32 = 1 << 16;
 
-/// Least [`Config::transfer_timeout`].
+/// The smallest [`Config::transfer_timeout`].
 pub const TRANSFER_TIMEOUT_MIN: Duration = Duration::from_millis(1);
 
-/// What a connection is made with. [`Config::new`] has values for all of it.
+/// The configuration of a connection. [`Config::new`] sets every field to a default.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Which end this is.
+    /// The end that this configuration is for.
     pub side: Side,
-    /// Versions that are spoken; at least one.
+    /// Versions that this end speaks; at least one.
     pub speaks: Speaks,
-    /// Calls of our own that may be under way or wait, 1 to [`SLOTS_MAX`].
+    /// Calls of this end that may be under way or wait, 1 to [`SLOTS_MAX`].
     pub calls: u16,
-    /// Calls of the peer's that are served at a time, 1 to [`SLOTS_MAX`]. Version 1 grants as many.
+    /// Calls of the peer that this end serves at a time, 1 to [`SLOTS_MAX`]. In version 1 the
+    /// responder grants as many credits.
     pub served: u16,
-    /// Messages of version 2 that are advertised, 2 to [`CREDITS_MAX`].
+    /// Messages of version 2 that this end advertises credits for, 2 to [`CREDITS_MAX`].
     pub credits: u32,
-    /// What this end has said in the private data of the connection's making (version 1).
+    /// The private data that this end sent when the connection was made (version 1).
     pub private_data: PrivateData,
-    /// What its peer has said there, if anything.
+    /// The private data that the peer sent, if any.
     pub peers_private_data: Option<PrivateData>,
-    /// What this end says in version 2. Both sizes are at least [`v2::INLINE_THRESHOLD`].
+    /// The properties that this end states in version 2. Both sizes are at least
+    /// [`v2::INLINE_THRESHOLD`].
     pub properties: Properties,
-    /// A host authentication message to send in version 2; none when empty. It and the header must
-    /// fit into [`v2::INLINE_THRESHOLD`].
+    /// A host authentication message to send in version 2; none when empty. The message and its
+    /// header must fit into [`v2::INLINE_THRESHOLD`].
     pub host_auth: Vec<u8>,
-    /// Chunks that are taken in a call.
+    /// The chunks that this end takes in a call.
     pub limits: Limits,
-    /// Octets of the longest RPC message that is received, without what a reply's Write chunks hold.
+    /// Length in bytes of the longest RPC message that this end receives, without the data in a
+    /// reply's Write chunks.
     pub message_max: u32,
-    /// Sends that a call may go in by continuation; longer ones go in a Call chunk, where the peer takes
-    /// chunks.
+    /// The largest number of Sends that a call may take by continuation. A call that needs more
+    /// goes in a Call chunk, if the peer takes chunks.
     pub parts_max: u32,
-    /// Octets that one registration can have; longer pieces are registered in several.
+    /// The largest length of one registration in bytes; longer pieces are registered in several.
     pub registration_max: u32,
-    /// RDMA Reads that may be under way: our ORD.
+    /// RDMA Reads of this end that may be under way: its ORD.
     pub ord: u16,
-    /// Octets of the longest RDMA Read that is made, and that may be under way at a time.
+    /// The largest number of bytes that one RDMA Read, and all RDMA Reads under way together, may
+    /// have.
     pub read_max: u32,
-    /// How long a client waits for an answer to its first message of version 2, and a server for a message
-    /// of which it knows the version; and in version 2, from the same moment on, either for the properties
-    /// of its peer, when a call needs more than the default ones allow.
+    /// How long a client waits for an answer to its first message of version 2, and a server for a
+    /// message whose version it knows. In version 2, either end also waits this long, from the same
+    /// moment on, for the properties of its peer, when a call needs more than the default
+    /// properties allow.
     pub negotiation_timeout: Duration,
-    /// How long each transfer that keeps memory of this end may take; at least [`TRANSFER_TIMEOUT_MIN`]. A
-    /// peer with which one takes more than a quarter longer loses the connection: see
+    /// How long each transfer that keeps memory of this end may take; at least
+    /// [`TRANSFER_TIMEOUT_MIN`]. If a transfer takes over a quarter longer than this, the peer
+    /// loses the connection: see
     /// [`CloseReason::TransferTimeout`](super::CloseReason::TransferTimeout).
     pub transfer_timeout: Duration,
 }
 
 impl Config {
-    /// Of one end that speaks both versions, with what suits most.
+    /// Creates the configuration of an end that speaks both versions, with values that suit most
+    /// uses.
     pub fn new(side: Side) -> Config {
         Config {
             side,
@@ -113,26 +120,30 @@ impl Config {
         }
     }
 
-    /// Octets of the Receives that the driver posts: one takes any message of either version.
+    /// Returns the length in bytes of the Receives that the driver posts: each can take any message
+    /// of either version.
     pub fn receive_size(&self) -> u32 {
         let v1 = if self.speaks.v1 { self.terms().receive } else { 0 };
         let v2 = if self.speaks.v2 { self.properties.receive_size } else { 0 };
-        // Answers of a peer that speaks the other version only are shorter than either.
+        // A peer that speaks only the other version sends answers shorter than either size.
         v1.max(v2).max(v2::FIRST_MESSAGE_MAX)
     }
 
-    /// Octets that a transport header may have: of the buffer for [`poll_work`].
+    /// Returns the largest length of a transport header in bytes, which the buffer for
+    /// [`poll_work`] must have.
     ///
     /// [`poll_work`]: super::Connection::poll_work
     pub fn header_size(&self) -> u32 {
         self.terms().send.max(self.properties.send_size)
     }
 
-    /// Receives that the driver keeps posted, from before the connection is made until its end.
+    /// Returns the number of Receives that the driver keeps posted, from before the connection is
+    /// made until its end.
     pub fn receives(&self) -> u32 {
-        // Calls of the peer's, replies to ours, and a message that nobody expects.
+        // The peer's calls, replies to this end's calls, and one unexpected message.
         let v1 = u32::from(self.calls) + u32::from(self.served) + 1;
-        // What is announced; a GRANT; and a message by the draft's comparison.
+        // The advertised messages, a GRANT, and one message more, which the draft's comparison
+        // allows.
         let v2 = self.credits.saturating_add(2);
         match self.speaks {
             Speaks { v2: false, .. } => v1,
@@ -141,10 +152,11 @@ impl Config {
         }
     }
 
-    /// Calls of the peer's that are known at a time, with those whose replies have not completed.
+    /// Returns the number of the peer's calls that the connection tracks at a time, including calls
+    /// whose replies have not completed.
     pub const fn served_slots(&self) -> u16 {
-        // A peer may call again when it has a reply, before its Send has completed here; and flow
-        // control of version 2 allows a message or two more than was advertised.
+        // A peer that has a reply may call again before the reply's Send has completed here. And
+        // version 2's flow control allows a message or two more than this end advertised.
         self.served.saturating_mul(2).saturating_add(3)
     }
 
@@ -181,13 +193,13 @@ impl Config {
     }
 }
 
-/// Most Read chunks or Write chunks of a call.
+/// The largest number of Read chunks or Write chunks in a call.
 pub const CHUNKS_MAX: usize = crate::binding::ITEMS_MAX;
 
-/// A value that no connection can be made with.
+/// A configuration value that no connection can be made with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("connection's configuration: {field}")]
 pub struct ConfigError {
-    /// Which one.
+    /// Name of the field.
     pub field: &'static str,
 }

@@ -1,15 +1,15 @@
-//! What a connection counts.
+//! The counters of a connection.
 
-/// What has happened on a connection since it was made. Numbers only rise.
+/// Events counted since the connection was made. The numbers only rise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Calls of ours of which the last part was posted.
+    /// Calls of this end whose last part was posted.
     pub calls_sent: u64,
-    /// Replies that ended a call of ours.
+    /// Replies that ended a call of this end.
     pub replies_received: u64,
-    /// Calls that were handed up.
+    /// Calls that the connection handed to the upper layer.
     pub calls_received: u64,
-    /// Replies of which the last part was posted.
+    /// Replies whose last part was posted.
     pub replies_sent: u64,
     /// Sends of all kinds.
     pub sends: u64,
@@ -19,40 +19,41 @@ pub struct Counters {
     pub grants_sent: u64,
     /// GRANTs received (version 2).
     pub grants_received: u64,
-    /// Errors sent.
+    /// Error messages sent to the peer.
     pub errors_sent: u64,
-    /// Errors received.
+    /// Error messages received from the peer.
     pub errors_received: u64,
     /// RDMA Reads posted.
     pub reads: u64,
-    /// Octets of them.
+    /// Bytes that the posted RDMA Reads ask for.
     pub read_octets: u64,
     /// RDMA Writes posted.
     pub writes: u64,
-    /// Octets of them.
+    /// Bytes that the posted RDMA Writes carry.
     pub write_octets: u64,
     /// Handles registered.
     pub registrations: u64,
-    /// Handles invalidated here.
+    /// Handles that this end invalidated.
     pub invalidations: u64,
-    /// Handles invalidated by the peer.
+    /// Handles that the peer invalidated.
     pub remote_invalidations: u64,
     /// Registrations that had to wait for memory.
     pub registration_waits: u64,
-    /// Messages that were not understood.
+    /// Messages that the connection did not understand.
     pub bad_messages: u64,
-    /// Calls with the XID of a call that is being served: discarded.
+    /// Discarded calls, because a call with the same XID is being served.
     pub duplicate_calls: u64,
-    /// Replies and errors that are of no call: discarded.
+    /// Discarded replies and errors that belong to no call.
     pub stray_replies: u64,
-    /// Calls of the peer's that had to wait for memory.
+    /// Calls of the peer that had to wait for memory.
     pub memory_waits: u64,
-    /// Calls that were refused for want of memory or slots.
+    /// Calls that the connection refused for lack of memory or slots.
     pub overloads: u64,
-    /// Messages in parts that were given up.
+    /// Messages in parts that were abandoned.
     pub broken_sequences: u64,
-    /// Transfers that took longer than they may.
+    /// Transfers that took longer than
+    /// [`Config::transfer_timeout`](super::Config::transfer_timeout) allows.
     pub transfer_timeouts: u64,
-    /// Calls of ours whose deadline passed.
+    /// Calls of this end whose deadline passed.
     pub timeouts: u64,
 }

@@ -15,7 +15,8 @@ use crate::segment::Segment;
 use crate::v2;
 
 impl Connection {
-    /// A call of ours has its outcome. It goes up when its memory is safe.
+    /// Gives a call of this end its outcome. The connection reports the outcome when the call's
+    /// memory is safe.
     pub(super) fn complete(&mut self, slot: u16, outcome: Outcome) {
         let Some(row) = self.calls.at_mut(slot) else { return };
         match row.phase {
@@ -57,7 +58,7 @@ impl Connection {
         self.report(call, outcome);
     }
 
-    /// Whether some of its parts are still to be posted.
+    /// Returns true if some parts of the call are still to be posted.
     fn is_sending(&self, slot: u16) -> bool {
         self.sending.is_some_and(|sequel| sequel.is_of_call(slot))
     }
@@ -74,12 +75,13 @@ impl Connection {
         });
     }
 
-    /// Nobody waits for a call any more.
+    /// Gives up a call for which the upper layer no longer waits.
     pub(super) fn abandon(&mut self, slot: u16, error: CallError) {
         let Some(row) = self.calls.at_mut(slot) else { return };
         match row.phase {
             Phase::Queued | Phase::Registered => {
-                // A registration that the driver is about to answer is of a call that is still there.
+                // The driver is about to answer the registration, so the slot must still hold the
+                // call.
                 if self.registering == Some(slot) {
                     row.abandoned = Some(error);
                     self.clear_deadline(slot);
@@ -97,8 +99,8 @@ impl Connection {
         }
     }
 
-    /// Ends a call that was given up and has nothing that the peer can reach. Its slot waits for the
-    /// reply.
+    /// Ends a call that was given up and has no memory in the peer's reach. Its slot stays taken
+    /// until the reply comes.
     fn try_abandon(&mut self, slot: u16) {
         let Some(row) = self.calls.at_mut(slot) else { return };
         let Some(error) = row.abandoned else { return };
@@ -110,8 +112,9 @@ impl Connection {
         self.report(call, Some(Outcome::Failed(error)));
     }
 
-    /// Answers [`Work::Register`](super::Work::Register): a segment for each region, in order and as long,
-    /// with handles that no other registration of this connection has.
+    /// Answers [`Work::Register`](super::Work::Register) with a segment for each region, in order
+    /// and of the same length. Each handle differs from those of all other registrations of this
+    /// connection.
     pub fn registered(&mut self, call: CallId, segments: &[Segment]) {
         self.stirred = true;
         if !self.is_running() {
@@ -135,7 +138,7 @@ impl Connection {
         }
     }
 
-    /// Answers [`Work::Register`](super::Work::Register): nothing was registered.
+    /// Answers [`Work::Register`](super::Work::Register) when the driver registered nothing.
     pub fn not_registered(&mut self, call: CallId, when: NotRegistered) {
         self.stirred = true;
         if !self.is_running() {
@@ -156,14 +159,14 @@ impl Connection {
         }
     }
 
-    /// Memory can be registered again, after [`NotRegistered::Later`].
+    /// Reports that the driver can register memory again, after [`NotRegistered::Later`].
     pub fn memory_available(&mut self) {
         self.stirred = true;
         self.waits_for_memory = false;
     }
 
-    /// A work request has completed: well, or not. One that has not ends the connection, as it does the
-    /// queue pair.
+    /// Reports that a work request has completed. A failed work request (`ok` is false) ends the
+    /// connection, as it ends the queue pair.
     pub fn handle_completion(&mut self, id: WorkId, ok: bool) {
         if !self.is_running() {
             return;
@@ -172,7 +175,8 @@ impl Connection {
             return self.close(CloseReason::Completion);
         }
         let (kind, slot, generation) = id.parts();
-        // Where what completes makes room for other work it is said: most Sends and Writes do not.
+        // Each arm sets `stirred` if the completion makes room for other work; most Sends and
+        // Writes make none.
         match kind {
             Kind::Call if self.calls.is(slot, generation) => self.call_sent(slot),
             Kind::Invalidate(index) if self.calls.is(slot, generation) => {
@@ -209,7 +213,7 @@ impl Connection {
 
     fn chunk_read(&mut self, slot: u16, generation: u32) {
         let Some(row) = self.served.at_mut(slot) else { return };
-        // Reads of a call complete in the order in which they were posted.
+        // The Reads of a call complete in the order in which they were posted.
         let Some(read) = row.reads.get(row.reads_done).filter(|_| row.reads_done < row.next_read)
         else {
             return;
@@ -233,7 +237,7 @@ impl Connection {
         }
     }
 
-    /// A call of the peer's ends by an error.
+    /// Ends a call of the peer by an error.
     pub(super) fn refuse_served(&mut self, slot: u16, refusal: v2::Refusal) {
         let Some(row) = self.served.at(slot) else { return };
         let unsent = self.refusal_of(row.xid, row.requested, refusal);
@@ -251,7 +255,7 @@ impl Connection {
         self.events.push_back(Event::Served { id, result });
     }
 
-    /// Time has passed.
+    /// Handles the deadlines that have passed at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.opening_ends.is_some_and(|at| at <= now) && self.is_running() {
             self.opening_ends = None;
@@ -277,8 +281,8 @@ impl Connection {
         self.deadline = deadlines.min();
     }
 
-    /// When [`handle_timeout`](Connection::handle_timeout) is to be called next, or earlier: the deadline
-    /// of a call that has ended may still be among them.
+    /// Returns the time of the next call of [`handle_timeout`](Connection::handle_timeout). The
+    /// time may be too early, since the deadline of a call that has ended can still count.
     pub fn poll_timeout(&self) -> Option<Instant> {
         if !self.is_running() {
             return None;
@@ -286,8 +290,9 @@ impl Connection {
         self.opening_ends.into_iter().chain(self.deadline).chain(self.transfers_at).min()
     }
 
-    /// The queue pair has ended: nothing of it is under way, and nothing that was registered on it can
-    /// be reached. All calls end. Buffers of calls that did not come up are given back.
+    /// Ends all calls after the end of the queue pair. By then no work request is under way, and
+    /// the peer can reach no memory that was registered on the queue pair. Gives back the buffers
+    /// of calls that the upper layer has not received.
     pub fn handle_disconnected(&mut self, memory: &mut impl Memory) {
         if self.stage == Stage::Gone {
             return;
@@ -313,7 +318,7 @@ impl Connection {
     fn lose_call(&mut self, slot: u16) {
         let Some(row) = self.calls.at(slot) else { return };
         let outcome = match (row.phase, row.abandoned) {
-            // It has ended before.
+            // The call has ended before; only its slot is left.
             (Phase::Zombie, _) => {
                 self.calls.release(slot);
                 return;

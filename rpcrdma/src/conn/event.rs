@@ -1,4 +1,4 @@
-//! What a connection tells the layer above.
+//! The events that a connection reports to the upper layer.
 
 use super::config::CHUNKS_MAX;
 use super::memory::BufferId;
@@ -10,71 +10,72 @@ use crate::header::{Refusal, Xid};
 use crate::property::{Properties, ThresholdError};
 use crate::reduce::Item;
 
-/// What has happened. Each call of ours ends by exactly one of `Reply`, `Sent` and `Failed`; each of the
-/// peer's that came up in `Call` by exactly one `Served`, once it was answered or the connection lost.
+/// An event of a connection. Each call of this end ends by exactly one of `Reply`, `Sent` and
+/// `Failed`. Each call of the peer that came up in `Call` ends by exactly one `Served`, once the
+/// call was answered or the connection is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Both ends speak this version. Calls that wait are sent.
+    /// Both ends speak this version. The connection now sends calls that wait.
     Established {
-        /// 1 or 2.
+        /// Number of the version: 1 or 2.
         version: u32,
     },
-    /// The peer has told its properties (version 2).
+    /// The peer has sent its properties (version 2).
     Properties(Properties),
-    /// A call to serve.
+    /// The peer has made a call, which the upper layer serves.
     Call(IncomingCall),
-    /// All that was sent of a served call is with the peer; memory of its reply is free.
+    /// The peer has the whole reply to a served call; the memory of the reply is free.
     Served {
-        /// The call.
+        /// The call that was served.
         id: ServedId,
-        /// Whether it has what it was to have.
+        /// Ok if the peer got the reply of the upper layer.
         result: Result<(), ServeError>,
     },
     /// A call has its reply; all its memory is free, and out of the peer's reach.
     Reply {
-        /// The call.
+        /// The call that has ended.
         call: CallId,
-        /// What has come.
+        /// The reply of the peer.
         reply: IncomingReply,
     },
     /// A call that expects no reply was sent; its memory is free.
     Sent {
-        /// The call.
+        /// The call that has ended.
         call: CallId,
     },
     /// A call has failed; all its memory is free, and out of the peer's reach.
     Failed {
-        /// The call.
+        /// The call that has ended.
         call: CallId,
-        /// Why.
+        /// The reason of the failure.
         error: CallError,
     },
-    /// The driver must close the connection; nothing is posted or taken any more. Calls end when it
-    /// reports [`handle_disconnected`](super::Connection::handle_disconnected).
+    /// The driver must close the connection, which posts and takes nothing more. Calls end when the
+    /// driver calls [`handle_disconnected`](super::Connection::handle_disconnected).
     Close(CloseReason),
 }
 
-/// A call of the peer's. Its first word is its XID, which the layer above compares: of a call that
-/// came by RDMA Read the connection has not seen it.
+/// A call of the peer. The first word of its stream is the XID again, and the upper layer compares
+/// the two: the connection has not seen the stream of a call that came by RDMA Read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IncomingCall {
-    /// Names it until [`Event::Served`].
+    /// Names the call until [`Event::Served`].
     pub id: ServedId,
     /// The XID of the transport header.
     pub xid: Xid,
-    /// The whole, unreduced Payload stream, from the beginning of the buffer on. It is the layer's
-    /// above, to be freed when it likes.
+    /// The buffer that holds the whole, unreduced Payload stream from its beginning on. The upper
+    /// layer owns the buffer and frees it at any time.
     pub buffer: BufferId,
-    /// Octets of the stream.
+    /// Length of the stream in bytes.
     pub length: u32,
-    /// Items that came in Read chunks. The layer above refuses the call when one is not an item of its
-    /// program that may be placed.
+    /// Items that came in Read chunks. The upper layer refuses the call when its program does not
+    /// allow an item to be placed.
     pub reads: ItemSet,
-    /// Write chunks that the peer has provided.
+    /// Number of Write chunks that the peer has provided.
     pub write_chunks: u16,
 }
 
-/// Items in the order of a stream; at most [`ITEMS_MAX`].
+/// A set of items in stream order; at most [`ITEMS_MAX`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ItemSet {
     items: [Item; ITEMS_MAX],
@@ -82,12 +83,12 @@ pub struct ItemSet {
 }
 
 impl ItemSet {
-    /// The items.
+    /// Returns the items in stream order.
     pub fn as_slice(&self) -> &[Item] {
         self.items.get(..self.len).unwrap_or(&self.items)
     }
 
-    /// The first [`ITEMS_MAX`] of those.
+    /// Collects the first [`ITEMS_MAX`] items.
     pub(crate) fn of(all: impl Iterator<Item = Item>) -> ItemSet {
         let mut set = ItemSet::default();
         for (to, item) in set.items.iter_mut().zip(all) {
@@ -98,34 +99,35 @@ impl ItemSet {
     }
 }
 
-/// A reply to a call of ours.
+/// The peer's reply to a call of this end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IncomingReply {
     /// The Payload stream, without results that are in Write chunks.
     pub stream: ReplyStream,
-    /// How many octets of room for results were filled.
+    /// Number of bytes that the responder filled in each room for a result.
     pub filled: Filled,
 }
 
-/// Where the Payload stream of a reply is.
+/// The place of a reply's Payload stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyStream {
-    /// In a buffer that was allocated for it, which is now the layer's above.
+    /// The stream is in a buffer that was allocated for the reply. The upper layer now owns the
+    /// buffer.
     Buffer {
-        /// From its beginning on.
+        /// The buffer, which holds the stream from its beginning on.
         buffer: BufferId,
-        /// Octets.
+        /// Length of the stream in bytes.
         length: u32,
     },
-    /// In the room for the whole reply that the call came with, from its beginning on.
+    /// The stream is at the beginning of the room that the call provided for the whole reply.
     Chunk {
-        /// Octets.
+        /// Length of the stream in bytes.
         length: u32,
     },
 }
 
-/// How many octets of each room for results were filled. Nothing at all when the call was sent without
-/// Write chunks, as all of its reply fits into a Send.
+/// The number of bytes that the responder filled in each room for a result. Empty when the call was
+/// sent without Write chunks because its whole reply fits into a Send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Filled {
     octets: [u32; CHUNKS_MAX],
@@ -133,7 +135,7 @@ pub struct Filled {
 }
 
 impl Filled {
-    /// By the order of the room.
+    /// Returns the numbers of bytes, in the order of the rooms.
     pub fn as_slice(&self) -> &[u32] {
         self.octets.get(..self.len).unwrap_or(&self.octets)
     }
@@ -148,20 +150,21 @@ impl Filled {
     }
 }
 
-/// Why a call of ours has failed.
+/// The reason why a call of this end failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// The peer has refused it. [`v2::Refusal::recovery`](crate::v2::Refusal::recovery) says what may
-    /// be done.
+    /// The peer refused the call. [`v2::Refusal::recovery`](crate::v2::Refusal::recovery) returns
+    /// what the caller may do.
     #[error("refused: {0:?}")]
     Refused(Refusal),
-    /// Its reply was not understood.
+    /// The connection did not understand the reply.
     #[error("bad reply: {0}")]
     BadReply(BadReply),
-    /// It cannot be conveyed: too long without chunks, or too many segments.
+    /// The connection cannot convey the call: it is too long without chunks, or has too many
+    /// segments.
     #[error("call cannot be conveyed in {threshold} octets")]
     TooLong {
-        /// Octets that a Send may have.
+        /// Length of the longest Send in bytes.
         threshold: u32,
     },
     /// The peer does not take calls of the reverse direction.
@@ -170,97 +173,100 @@ pub enum CallError {
     /// Version 1 has no calls without a reply.
     #[error("call without reply in version 1")]
     CallOnly,
-    /// Memory could not be registered.
+    /// The driver could not register the memory.
     #[error("memory could not be registered")]
     Registration,
-    /// No memory for its reply.
+    /// There is no memory for the reply.
     #[error("no memory for the reply")]
     NoMemory,
-    /// It was cancelled.
+    /// The upper layer cancelled the call.
     #[error("cancelled")]
     Cancelled,
-    /// Its deadline has passed.
+    /// The deadline of the call has passed.
     #[error("timed out")]
     TimedOut,
-    /// The connection is lost. Whether the peer has executed it is not known. It may be made again on
-    /// another connection, by the same XID; that it is the same the peer's layer above has to
-    /// recognise, its connection cannot.
+    /// The connection is lost, and the peer may or may not have executed the call. The caller may
+    /// repeat the call on another connection with the same XID. The upper layer of the peer has to
+    /// recognise the repetition; its connection cannot.
     #[error("connection lost")]
     Lost,
 }
 
-/// What is wrong with a reply.
+/// The fault in a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadReply {
-    /// Its header, or the order of its parts.
+    /// The header, or the order of the parts, is wrong.
     #[error("not understood")]
     Header,
-    /// A Write chunk that came back otherwise than it was provided.
+    /// A Write chunk came back otherwise than it was provided.
     #[error("Write chunk: {0}")]
     Write(ReturnedError),
-    /// The Reply chunk, likewise.
+    /// The Reply chunk came back otherwise than it was provided.
     #[error("Reply chunk: {0}")]
     Chunk(ReturnedError),
-    /// It is in a Reply chunk, and there was none.
+    /// The reply is in a Reply chunk, and the call provided none.
     #[error("in a Reply chunk that was not provided")]
     NoChunk,
-    /// It has less octets than any RPC reply.
+    /// The reply is shorter than any RPC reply.
     #[error("{octets} octets")]
     Short {
-        /// Octets of it.
+        /// Length of the reply in bytes.
         octets: u32,
     },
 }
 
-/// Why a served call has not got its reply.
+/// The reason why the peer did not get the reply to a served call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServeError {
-    /// It could not be conveyed, or the layer above did not want to; this was sent instead.
+    /// The connection could not convey the reply, or the upper layer refused the call; the peer got
+    /// this error instead.
     #[error("refused: {0:?}")]
     Refused(Refusal),
-    /// The connection is lost. Whether the peer has the reply is not known.
+    /// The connection is lost, and the peer may or may not have the reply.
     #[error("connection lost")]
     Lost,
 }
 
-/// Why a connection must be closed.
+/// The reason why a connection must be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CloseReason {
-    /// The peer breaks flow control of version 1.
+    /// The peer violated the flow control of version 1.
     #[error("flow control: {0}")]
     CreditsV1(credit::v1::Violation),
-    /// The peer breaks flow control of version 2.
+    /// The peer violated the flow control of version 2.
     #[error("flow control: {0}")]
     CreditsV2(credit::v2::Violation),
-    /// The peer speaks no version that this end does. [`next_speaks`] has what is left.
+    /// The peer speaks no version that this end speaks. [`next_speaks`] returns the versions that
+    /// are left to try.
     ///
     /// [`next_speaks`]: super::Connection::next_speaks
     #[error("no common version")]
     NoVersion,
-    /// The first message was not answered, or a server's client has not said any that is understood, in
-    /// time. [`next_speaks`] has what is left.
+    /// The peer did not answer the first message in time, or a server's client did not send a
+    /// message that the server understands in time. [`next_speaks`] returns the versions that are
+    /// left to try.
     ///
     /// [`next_speaks`]: super::Connection::next_speaks
     #[error("no answer to the first message")]
     NegotiationTimeout,
     /// A transfer that keeps memory of this end took longer than
-    /// [`Config::transfer_timeout`](super::Config::transfer_timeout): the parts of a message, the Reads of a
-    /// call, or the Writes and Sends of a reply.
+    /// [`Config::transfer_timeout`](super::Config::transfer_timeout): the parts of a message, the
+    /// Reads of a call, or the Writes and Sends of a reply.
     #[error("a transfer took too long")]
     TransferTimeout,
-    /// The peer's inline threshold is none to work with.
+    /// The peer's inline threshold is unusable.
     #[error(transparent)]
     Threshold(#[from] ThresholdError),
-    /// The peer has invalidated memory that was not of the call it replied to.
+    /// The peer invalidated memory that does not belong to the call it replied to.
     #[error("invalidation of what was not offered")]
     WrongInvalidate,
-    /// The peer brings about errors and takes none.
+    /// The peer causes errors and does not take the error messages.
     #[error("too many errors to be told")]
     Errors,
-    /// A work request has failed.
+    /// A work request failed.
     #[error("work request failed")]
     Completion,
-    /// The driver has broken its part: a defect.
+    /// The driver broke its contract: a defect in the driver.
     #[error("driver: {0}")]
     Driver(&'static str),
 }

@@ -1,65 +1,71 @@
-//! Memory, as a connection knows it: by names and lengths. It never sees an octet of a payload but
-//! those of received Sends, which it has the driver put where they belong.
+//! Memory as a connection knows it: by names and lengths. The connection sees no byte of a payload
+//! except those of received Sends, which it passes to the driver to be stored in their place.
 
 use crate::reduce::Piece;
 
-/// A name of the driver's for a contiguous piece of memory that work requests can be posted of.
+/// The driver's name for a contiguous piece of memory that work requests can use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BufferId(pub u64);
 
-/// A part of a buffer: what a work request gathers from or scatters to.
+/// A part of a buffer that a work request gathers from or scatters to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sge {
-    /// The buffer.
+    /// The buffer that contains the part.
     pub buffer: BufferId,
-    /// Offset of the first octet in it.
+    /// Offset of the part's first byte in the buffer.
     pub offset: u64,
-    /// Octets.
+    /// Length of the part in bytes.
     pub length: u32,
 }
 
-/// What a buffer is allocated for.
+/// The purpose of an allocated buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Purpose {
-    /// A call that is received. RDMA Reads place parts of it: it must be a sink for them.
+    /// A call that this end receives. RDMA Reads place parts of the call, so the buffer must be a
+    /// sink for them.
     #[default]
     Call,
-    /// A call that has come in one Send, without anything to read: no longer than that, and no sink.
+    /// A call that came in one Send, with nothing to read: it is no longer than a Send, and needs
+    /// no sink.
     Inline,
-    /// The same of a call that comes in several Sends (version 2), which cannot wait: there is nowhere to
-    /// keep them.
+    /// A call that comes in several Sends (version 2). Such a call cannot wait, because there is no
+    /// place to keep its parts.
     Parts,
-    /// A reply that is received in Sends.
+    /// A reply that this end receives in Sends.
     Reply,
 }
 
-/// Where received RPC messages are put together. The driver has it.
+/// The memory in which the connection assembles received RPC messages. The driver implements this
+/// trait.
 ///
-/// A buffer is the connection's from [`allocate`](Memory::allocate) until it is given back by
-/// [`free`](Memory::free), or goes up in an event.
+/// The connection owns a buffer from [`allocate`](Memory::allocate) until the connection returns
+/// the buffer with [`free`](Memory::free) or passes it up in an event.
 pub trait Memory {
-    /// A buffer of at least `octets`, never 0, all of which can be named from offset 0 on. Whoever
-    /// implements this bounds what peers can take.
+    /// Allocates a buffer of at least `octets` bytes, never 0, all of which work requests can name
+    /// from offset 0 on. The implementation limits the memory that peers can take.
     ///
-    /// Without one ([`None`]) a [`Purpose::Call`] or [`Purpose::Inline`] waits: it is asked for again after
-    /// [`memory_returned`](super::Connection::memory_returned). Others are refused: the call, or ours that
-    /// it is the reply of, ends with an error.
+    /// If there is no buffer ([`None`]), a [`Purpose::Call`] or [`Purpose::Inline`] waits, and the
+    /// connection asks again after [`memory_returned`](super::Connection::memory_returned). For
+    /// other purposes the connection does not wait: the received call, or the call of this end
+    /// whose reply needs the buffer, ends with an error.
     fn allocate(&mut self, purpose: Purpose, octets: u32) -> Option<BufferId>;
 
-    /// Octets of the longest call that there can ever be a buffer for. A longer one is refused at once.
+    /// Returns the length in bytes of the longest call that can ever get a buffer. The connection
+    /// refuses longer calls at once.
     fn call_max(&self) -> u32;
 
-    /// Puts `octets` of a received Send at `offset`; within what was allocated.
+    /// Stores `octets` of a received Send at `offset`, within the allocated length.
     fn write(&mut self, buffer: BufferId, offset: u32, octets: &[u8]);
 
-    /// Copies `from` one buffer `to` the offset of another; both within what was allocated.
+    /// Copies the piece `from` of a buffer `to` an offset in another buffer; both are within the
+    /// allocated lengths.
     fn copy(&mut self, from: (BufferId, Piece), to: (BufferId, u32));
 
-    /// Takes a buffer back: its message will never be whole.
+    /// Takes back a buffer whose message will never be complete.
     fn free(&mut self, buffer: BufferId);
 }
 
-/// The octets of `stream` from `offset` on, `length` of them: at most as many as there are.
+/// Returns the `length` bytes of `stream` from `offset` on; fewer if the stream ends before.
 pub(crate) fn range(
     stream: &[Sge],
     offset: u32,
@@ -76,7 +82,7 @@ pub(crate) fn range(
     })
 }
 
-/// Octets of all; `None` beyond 2^32 - 1.
+/// Returns the length of all parts together, in bytes; `None` beyond 2^32 - 1.
 pub(crate) fn total(stream: &[Sge]) -> Option<u32> {
     stream.iter().try_fold(0u32, |sum, sge| sum.checked_add(sge.length))
 }

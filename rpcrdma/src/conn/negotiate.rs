@@ -1,8 +1,8 @@
-//! Which version is spoken, and what version 2 says of its ends (draft sections 4.3 and 5; RFC 8166
-//! section 4.1.2).
+//! Negotiation of the version that both ends speak, and the properties that they exchange in
+//! version 2 (draft sections 4.3 and 5; RFC 8166 section 4.1.2).
 //!
-//! A client that speaks version 2 begins with its properties, in 1024 octets or less, so that a server
-//! of version 1 can refuse them without a call being lost. A server takes the version of the first
+//! A client that speaks version 2 begins with its properties, in 1024 bytes or less, so that a
+//! server of version 1 can refuse them and no call is lost. A server takes the version of the first
 //! message that it understands.
 
 use super::event::{CloseReason, Event};
@@ -12,53 +12,54 @@ use crate::property::{self, Thresholds, Value};
 use crate::v2::{self, Property, PropertySet};
 use crate::{credit, v1};
 
-/// Octets of a CONNPROP_FINAL with a host authentication message, without it.
+/// Length in bytes of a CONNPROP_FINAL around its host authentication message.
 pub(super) const HOST_AUTH_ROOM: usize = 64;
 
-/// The XID of our properties. They are no RPC message.
+/// The XID of the messages with this end's properties, which are no RPC messages.
 pub(super) const HELLO: Xid = Xid(0);
 
-/// Versions that are refused before a server gives its client up.
+/// The number of messages in refused versions that a server takes before it gives its client up.
 const REFUSED_MAX: u32 = 8;
 
-/// What is to be said of this end.
+/// The part of this end's properties that is to be sent next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hello {
-    /// The numbers; then the host authentication message, if there is one.
+    /// The numeric properties; then the host authentication message, if there is one.
     Numbers,
     /// The host authentication message.
     HostAuth,
-    /// Nothing more.
+    /// Nothing: the peer has all properties.
     Done,
 }
 
-/// How flow control is done, by version.
+/// The state of flow control, by version.
 #[derive(Debug)]
 pub(super) enum Flow {
-    /// Not known yet.
+    /// The version is not known yet.
     None,
     V1(FlowV1),
     V2(FlowV2),
 }
 
-/// Version 1: an account for each direction of calls.
+/// Flow control of version 1: an account for each direction of calls.
 #[derive(Debug)]
 pub(super) struct FlowV1 {
     pub(super) calls: credit::v1::Requester,
     pub(super) serves: credit::v1::Responder,
 }
 
-/// Version 2: one account, and what has to follow.
+/// Flow control of version 2: one account, and the state of messages in parts.
 #[derive(Debug)]
 pub(super) struct FlowV2 {
     pub(super) credits: credit::v2::Credits,
     pub(super) sequence: crate::sequence::Sequence,
-    /// The most messages that could be sent at once. As many calls are under way at a time.
+    /// The most messages that could be sent at once. The connection has no more calls under way at
+    /// a time.
     pub(super) window: u32,
 }
 
 impl Connection {
-    /// As the connection begins.
+    /// Begins negotiation when the connection is new.
     pub(super) fn begin(&mut self, now: heddle_base::Instant) {
         match (self.config.side, self.config.speaks) {
             (Side::Client, Speaks { v2: false, .. }) => self.establish(v1::VERSION),
@@ -82,13 +83,13 @@ impl Connection {
         }
     }
 
-    /// Whether the peer may yet say that it takes more than every peer does. Time ends that: properties need
-    /// not come.
+    /// Returns true if the peer may still announce properties above the defaults. The negotiation
+    /// timeout ends that time, since a peer need not send properties.
     pub(super) fn awaits_properties(&self) -> bool {
         self.version == Some(v2::VERSION) && self.opening_ends.is_some()
     }
 
-    /// The versions of which a message is taken now.
+    /// Returns the versions whose messages this end takes now.
     pub(super) fn versions(&self) -> Versions {
         match (self.version, self.config.side) {
             (Some(v1::VERSION), _) => Versions::V1,
@@ -101,7 +102,7 @@ impl Connection {
         }
     }
 
-    /// The version is known.
+    /// Sets the version that both ends speak.
     pub(super) fn establish(&mut self, version: u32) {
         self.version = Some(version);
         self.stage = Stage::Open;
@@ -124,8 +125,9 @@ impl Connection {
         self.events.push_back(Event::Established { version });
     }
 
-    /// An error has answered a client's first message. Those of version 1, and RDMA2_ERR_VERS, say that
-    /// version 2 is not spoken; any other is of somebody who speaks it.
+    /// Handles an error that answers a client's first message. An error in version 1, and
+    /// RDMA2_ERR_VERS, mean that the peer does not speak version 2; any other error comes from a
+    /// peer that does.
     pub(super) fn first_refused(&mut self, refusal: Refusal) -> Result<(), CloseReason> {
         let takes_v1 = match refusal {
             Refusal::V1(v1::Refusal::Versions { low, high })
@@ -143,8 +145,8 @@ impl Connection {
         Ok(())
     }
 
-    /// The peer has refused something on a connection of version 2. If it does not take this version,
-    /// nothing more may be sent (draft sections 7.1.1 and 7.1.2).
+    /// Handles a refusal of the peer on a connection of version 2. If the peer does not take this
+    /// version, this end must send nothing more (draft sections 7.1.1 and 7.1.2).
     pub(super) fn version_refused(&mut self, refusal: Refusal) -> Result<(), CloseReason> {
         match refusal {
             Refusal::V2(v2::Refusal::Versions { low, high })
@@ -158,13 +160,13 @@ impl Connection {
         }
     }
 
-    /// Whether the peer has said that it does not take calls of this header type.
+    /// Returns true if the peer has reported that it does not take calls of this header type.
     pub(super) const fn is_untaken(&self, htype: u32) -> bool {
         self.untaken & 1 << htype != 0
     }
 
-    /// The peer does not take the header type that a call began with: it is not sent again, not even for
-    /// the rest of this call (draft section 7.1.3).
+    /// Records that the peer does not take the header type with which a call began. This end does
+    /// not send that type again, not even for the rest of this call (draft section 7.1.3).
     pub(super) fn type_refused(&mut self, slot: u16) {
         let Some(row) = self.calls.at(slot) else { return };
         self.untaken |= 1 << row.htype(self.thresholds.send);
@@ -173,13 +175,13 @@ impl Connection {
         }
     }
 
-    /// A server has refused another version of its client's.
+    /// Counts a message in a version that this server refused. Returns an error after too many.
     pub(super) fn count_refused(&mut self) -> Result<(), CloseReason> {
         self.versions_refused += 1;
         if self.versions_refused > REFUSED_MAX { Err(CloseReason::NoVersion) } else { Ok(()) }
     }
 
-    /// Properties have come; they count when the last has.
+    /// Takes properties of the peer, which apply when the last message of the set has come.
     pub(super) fn take_properties(
         &mut self,
         set: &PropertySet<'_>,
@@ -202,7 +204,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The next message about this end, into `out`: its length.
+    /// Writes the next message about this end into `out`. Returns its length in bytes.
     pub(super) fn write_hello(&mut self, credit: u32, out: &mut [u8]) -> Option<usize> {
         let numbers = self.config.properties.encoded();
         let numbers = numbers.properties();
@@ -223,9 +225,10 @@ impl Connection {
         Some(len)
     }
 
-    /// Versions that the next connection to this peer should speak, so that negotiation does not go in a
-    /// loop: without version 2 when this one has shown that the peer does not speak it, and also when it
-    /// ended before the peer had said anything, if there is version 1. `None` when nothing is left.
+    /// Returns the versions that the next connection to this peer should speak, so that negotiation
+    /// does not go in a loop. Version 2 is left out when this connection has shown that the peer
+    /// does not speak it. A client that speaks version 1 also leaves version 2 out when the
+    /// connection ended before the peer answered. `None` means that no version is left.
     pub fn next_speaks(&self) -> Option<Speaks> {
         let speaks = self.config.speaks;
         let unheard = self.version.is_none()

@@ -1,6 +1,6 @@
-//! What a call of the peer's offers for its reply: Write chunks, a Reply chunk, and a handle that the reply
-//! may invalidate. It is taken out of the transport header once, as the call comes, and kept until the
-//! reply is sent.
+//! The offer for a reply that a call of the peer carries: Write chunks, a Reply chunk, and a handle
+//! that the reply may invalidate. The connection takes the offer out of the transport header once,
+//! as the call comes, and keeps it until the reply is sent.
 
 use crate::chunk::{WriteChunk, WriteList};
 use crate::segment::Handle;
@@ -8,19 +8,21 @@ use crate::v1::Chunks;
 use crate::v2;
 use crate::xdr::{Writer, measure};
 
-/// See the module.
+/// See [the module](self).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Offer<'a> {
     pub(super) writes: WriteList<'a>,
     pub(super) reply: Option<WriteChunk<'a>>,
-    /// Of the handles in the header; in version 2 the one that is named.
+    /// The handle that the reply may invalidate: in version 1 the first in the header, in version 2
+    /// the handle that the header names.
     pub(super) invalidate: Option<Handle>,
 }
 
 impl<'a> Offer<'a> {
     const NONE: Offer<'static> = Offer { writes: WriteList::EMPTY, reply: None, invalidate: None };
 
-    /// In version 1 the responder chooses what is invalidated (RFC 8797 section 4.1): the first of all.
+    /// Takes the offer of a version 1 call. The responder chooses the handle to invalidate (RFC
+    /// 8797 section 4.1): it takes the first of all.
     pub(super) fn of_v1(chunks: &Chunks<'a>) -> Offer<'a> {
         let &Chunks { reads, writes, reply } = chunks;
         let room = writes.chunks().chain(reply).flat_map(|c| c.segments());
@@ -38,18 +40,18 @@ impl<'a> Offer<'a> {
         }
     }
 
-    /// Whether there is any room for the reply.
+    /// Returns true if the offer has any room for the reply.
     pub(super) fn has_room(&self) -> bool {
         !self.writes.is_empty() || self.reply.is_some()
     }
 }
 
-/// An [`Offer`] after its Send is gone.
+/// An [`Offer`] that outlives the message it came in.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
-    /// As they were received: the entries of the Write list, and the Reply chunk.
+    /// Bytes as they were received: the entries of the Write list, and the Reply chunk.
     octets: Vec<u8>,
-    /// Octets of the Write list.
+    /// Length of the Write list's entries in bytes.
     list: usize,
     write_chunks: usize,
     has_reply: bool,
@@ -57,7 +59,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// Keeps this one, instead of what it had.
+    /// Stores this offer in place of the previous offer.
     pub(super) fn keep(&mut self, offer: &Offer<'_>) {
         self.octets.clear();
         self.write_chunks = offer.writes.len();
@@ -78,12 +80,12 @@ impl Kept {
         }
     }
 
-    /// Number of Write chunks.
+    /// Returns the number of Write chunks.
     pub(super) fn write_chunks(&self) -> usize {
         self.write_chunks
     }
 
-    /// The same again.
+    /// Restores the offer that was kept.
     pub(super) fn offer(&self) -> Offer<'_> {
         let (list, reply) = self.octets.split_at_checked(self.list).unwrap_or((&[], &[]));
         Offer {

@@ -1,5 +1,5 @@
-//! How a message of ours is conveyed: lengths of headers, and the format of a call (RFC 8166 section
-//! 3.5, draft section 6.6).
+//! Plans how this end conveys a message: the lengths of headers, and the format of a call (RFC 8166
+//! section 3.5, draft section 6.6).
 
 use super::memory::{Sge, range};
 use super::work::{Access, Region};
@@ -7,17 +7,18 @@ use crate::header::Prefix;
 use crate::reduce::{Item, Reduction};
 use crate::segment::{ReadSegment, Segment};
 
-/// Where the Payload stream is.
+/// The place of the Payload stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Format {
-    /// In the Send, or in several by continuation.
+    /// The stream is in the Send, or in several Sends by continuation.
     #[default]
     Inline,
-    /// In a body chunk: at position zero (version 1), a Call chunk, or the Reply chunk.
+    /// The stream is in a body chunk: at position zero (version 1), a Call chunk, or the Reply
+    /// chunk.
     Chunk,
 }
 
-/// What the regions of a call are of, in their order.
+/// The purpose of a call's regions, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
     Body,
@@ -26,21 +27,21 @@ pub(super) enum Use {
     Reply,
 }
 
-/// A chunk of a call: what it is of, and how many regions it has.
+/// A chunk of a call: its purpose, and its number of regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) of: Use,
     pub(super) regions: u16,
 }
 
-/// Octets of headers, by the segments that are in them.
+/// Computes the lengths of headers from the numbers of their segments.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HeaderLen {
     pub(super) version: u32,
     pub(super) reads: u32,
     pub(super) write_chunks: u32,
     pub(super) write_segments: u32,
-    /// Segments of a Reply chunk.
+    /// Number of segments in the Reply chunk; `None` without one.
     pub(super) reply: Option<u32>,
 }
 
@@ -66,18 +67,19 @@ impl HeaderLen {
         reads.saturating_add(self.writes()).saturating_add(FLAG).saturating_add(reply)
     }
 
-    /// Of a call, or of any message of version 1. `body` is whether one in a body chunk.
+    /// Returns the header's length in bytes for a call, or for any message of version 1. `format`
+    /// states whether the stream is in a body chunk.
     pub(super) fn call(&self, format: Format) -> u32 {
         let more = match (self.version, format) {
             (2, Format::Inline) => 4,
-            // The Call chunk has a list of its own.
+            // The Call chunk is in a list of its own, which ends with a flag.
             (2, Format::Chunk) => 4 + FLAG,
             _ => 0,
         };
         PREFIX.saturating_add(more).saturating_add(self.chunks())
     }
 
-    /// Of a reply.
+    /// Returns the header's length in bytes for a reply.
     pub(super) fn reply(&self, format: Format) -> u32 {
         if self.version != 2 {
             return self.call(format);
@@ -92,58 +94,59 @@ impl HeaderLen {
     }
 }
 
-/// A call as it was given.
+/// A call as the upper layer passed it.
 pub(super) struct Wanted<'a> {
     pub(super) stream: &'a [Sge],
     pub(super) total: u32,
     pub(super) items: &'a [Item],
-    /// Room for results: pieces, and where each room ends among them.
+    /// Room for results: all pieces, and the index at which each room ends among them.
     pub(super) rooms: &'a [Sge],
     pub(super) room_ends: &'a [usize],
     pub(super) whole: &'a [Sge],
-    /// Octets of the longest reply; `None` when not known or when there is none to come.
+    /// Length of the longest reply in bytes; `None` when unknown, or when the call has no reply.
     pub(super) reply_max: Option<u32>,
     pub(super) has_reply: bool,
 }
 
-/// What the connection allows.
+/// The limits that the connection sets for a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
     pub(super) version: u32,
     pub(super) send: u32,
     pub(super) receive: u32,
-    /// Whether chunks may be used.
+    /// True if the call may use chunks.
     pub(super) chunks: bool,
-    /// Whether the call itself may go in one.
+    /// True if the call itself may go in a chunk.
     pub(super) body: bool,
-    /// Sends that a message may go in.
+    /// The largest number of Sends for one message.
     pub(super) parts_max: u32,
     pub(super) region_max: u32,
-    /// Segments of a header.
+    /// The largest number of segments in a header.
     pub(super) segments_max: u32,
 }
 
-/// How a call goes.
+/// The way in which this end conveys a call.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Plan {
     pub(super) format: Format,
-    /// Whether items are taken out.
+    /// True if items are taken out of the stream.
     pub(super) is_reduced: bool,
-    /// Octets of the stream as it is conveyed.
+    /// Length of the conveyed stream in bytes, without the items that were taken out.
     pub(super) length: u32,
-    /// Octets of the header, of the last part if there are several.
+    /// Length of the header in bytes; of the last part's header, if the call has several parts.
     pub(super) header: u32,
 }
 
-/// It cannot be conveyed.
+/// The error that a call cannot be conveyed within the limits.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TooLong;
 
-/// Most regions of a call: as many as a [`WorkId`](super::WorkId) can tell apart.
+/// The largest number of regions in a call: a [`WorkId`](super::WorkId) can tell this many apart.
 pub(super) const REGIONS_MAX: usize = 1 << 12;
 
 impl Wanted<'_> {
-    /// Chooses the format. What has to be registered is put into `regions`, and what for into `spans`.
+    /// Chooses the format. Puts the memory to register into `regions`, and its purposes into
+    /// `spans`.
     pub(super) fn plan(
         &self,
         bounds: &Bounds,
@@ -165,7 +168,7 @@ impl Wanted<'_> {
         Ok(plan)
     }
 
-    /// Room for the reply, as far as that may not fit into a Send.
+    /// Provides room for the parts of the reply that may not fit into a Send.
     fn provide(&self, bounds: &Bounds, lists: &mut Lists<'_>, len: &mut HeaderLen) {
         let fits = |items: u32, len: &HeaderLen| {
             let stream = self.reply_max?.checked_add(items)?;
@@ -190,7 +193,7 @@ impl Wanted<'_> {
         }
     }
 
-    /// The call itself. Its chunks go in front of those for the reply.
+    /// Plans the call itself. In the header, its chunks precede the chunks for the reply.
     fn send(
         &self,
         bounds: &Bounds,
@@ -212,7 +215,7 @@ impl Wanted<'_> {
         let mut reduced = self.total;
         let reduce = bounds.chunks && !self.items.is_empty();
         if reduce {
-            // A call that was taken has items that can be taken out.
+            // `OutCall::check` has verified that the items can be taken out.
             let r =
                 Reduction::new(self.total, 0, self.items.iter().copied()).map_err(|_| TooLong)?;
             reduced = r.reduced_len();
@@ -238,7 +241,7 @@ impl Wanted<'_> {
         Ok(plan(Format::Chunk, reduce, reduced, len))
     }
 
-    /// Whether several Sends are few enough.
+    /// Returns true if the number of Sends for the message is within the limit.
     fn parts(&self, length: u32, bounds: &Bounds, len: &HeaderLen) -> bool {
         let room = bounds.send.saturating_sub(len.call(Format::Inline)) / 4 * 4;
         bounds.version == 2 && room > 0 && length.div_ceil(room) <= bounds.parts_max
@@ -252,7 +255,7 @@ struct Lists<'a> {
 }
 
 impl Lists<'_> {
-    /// A chunk of these pieces. Gives its number of segments.
+    /// Adds a chunk of these pieces. Returns its number of segments.
     fn push(&mut self, of: Use, access: Access, pieces: impl Iterator<Item = Sge>) -> u32 {
         let before = self.regions.len();
         for piece in pieces {
@@ -270,7 +273,7 @@ impl Lists<'_> {
     }
 }
 
-/// Puts the pieces of `length` octets of a reduced stream, from octet `from` of it on, into `out`.
+/// Appends to `out` the pieces of the reduced stream that cover `length` bytes from byte `from` on.
 pub(super) fn gather(
     stream: &[Sge],
     total: u32,

@@ -1,4 +1,4 @@
-//! What a received Send does.
+//! Handles a received Send.
 
 mod call;
 mod parts;
@@ -22,12 +22,13 @@ use crate::segment::Handle;
 use crate::sequence::{Step, Unread};
 use crate::{v1, v2};
 
-/// Errors that wait to be sent, at most.
+/// The largest number of errors that wait to be sent.
 const UNSENT_MAX: usize = 64;
 
 impl Connection {
-    /// A Receive has completed, with `octets`; `invalidated` is the handle that the peer has
-    /// invalidated by it. Nothing of `octets` is used any more when this returns.
+    /// Handles the completion of a Receive with `octets`; `invalidated` is the handle that the peer
+    /// invalidated with the message. The connection keeps no reference to `octets` when this method
+    /// returns.
     pub fn handle_receive(
         &mut self,
         now: Instant,
@@ -40,7 +41,7 @@ impl Connection {
         }
         self.stirred = true;
         self.counters.receives += 1;
-        // A deadline that has passed has passed before what comes now.
+        // A deadline up to `now` passed before this message came, so handle deadlines first.
         self.handle_timeout(now);
         if !self.is_running() {
             return;
@@ -62,7 +63,7 @@ impl Connection {
         self.watch_transfers(now);
     }
 
-    /// A message that was not understood.
+    /// Handles a message that could not be decoded.
     fn receive_bad(
         &mut self,
         failure: &Failure,
@@ -77,7 +78,8 @@ impl Connection {
         let of_v2 = failure.prefix.filter(|prefix| prefix.version == v2::VERSION);
         let is_reply = failure.direction == Some(Direction::Reply);
         let flow = match &mut self.flow {
-            // Before a version is known, versions are all that can be told.
+            // While the version is unknown, an error can report only the versions that this end
+            // speaks.
             Flow::None => {
                 if answer.is_some() {
                     self.count_refused()?;
@@ -121,7 +123,8 @@ impl Connection {
             return self.bad_reply(prefix.xid, prefix.credit);
         }
         if self.version.is_none() && self.config.side == Side::Client {
-            // It is not even an error that could be read.
+            // A client expects an answer to its first message; this one is not even a readable
+            // error.
             return Err(CloseReason::NoVersion);
         }
         answer.map_or(Ok(()), |answer| self.send_answer(Unsent { answer, flow }))
@@ -169,7 +172,7 @@ impl Connection {
                 self.receive_call(header.xid, header.credit, body, chunks.reads, uses, received)
             }
             None => {
-                // It touches no credits (RFC 8167 section 4.1).
+                // Leave the credits alone (RFC 8167 section 4.1).
                 self.counters.bad_messages += 1;
                 Ok(())
             }
@@ -181,8 +184,8 @@ impl Connection {
         header: &v2::Header<'_>,
         received: &mut Received<'_, M>,
     ) -> Result<(), CloseReason> {
-        // The answer to a client's first message may be of somebody who speaks version 1 alone, and
-        // repeats the version that it refuses.
+        // An RDMA2_ERR_VERS that answers a client's first message may come from a peer that speaks
+        // only version 1 and repeats the version that it refuses.
         if let (None, v2::Body::Error(refusal)) = (self.version, header.body) {
             if self.config.side == Side::Server {
                 self.counters.stray_replies += 1;
@@ -251,12 +254,12 @@ impl Connection {
             v2::Body::ReplyExternal { writes, reply } => {
                 self.receive_reply(xid, credit, writes, Source::Chunk(reply), received)
             }
-            // These are not alone.
+            // `sequence` never reports the other types as a whole message by themselves.
             _ => Ok(()),
         }
     }
 
-    /// The peer has refused something of ours.
+    /// Handles an error by which the peer refuses a message of this end.
     fn receive_error<M: Memory>(
         &mut self,
         xid: Xid,
@@ -291,7 +294,7 @@ impl Connection {
     }
 }
 
-/// A received Send, and where its payload can go.
+/// A received Send, and the memory to which its payload can be moved.
 struct Received<'a, M> {
     octets: &'a [u8],
     payload: &'a [u8],
@@ -300,7 +303,8 @@ struct Received<'a, M> {
 }
 
 impl<M> Received<'_, M> {
-    /// Only replies may invalidate (draft section 6.5), and only what their call has offered.
+    /// Fails if the message invalidated a handle. Only a reply may invalidate (draft section 6.5),
+    /// and only a handle that its call has offered.
     fn no_invalidation(&self) -> Result<(), CloseReason> {
         if self.invalidated.is_some() { Err(CloseReason::WrongInvalidate) } else { Ok(()) }
     }

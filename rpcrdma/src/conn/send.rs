@@ -1,8 +1,9 @@
-//! What is posted, and in which order.
+//! The work that a connection posts, and its order.
 //!
-//! Invalidations come first, as callers wait for them; then RDMA Reads; then Sends, one message at a time:
-//! what was begun in parts, properties, errors, replies with the Writes in front of them, calls with their
-//! registrations in front of them, and, when nothing of these could be sent, a GRANT.
+//! Invalidations come first, because callers wait for them; then RDMA Reads; then Sends, one
+//! message at a time: the rest of a message in parts, properties, errors, replies (after the Writes
+//! that belong to them), calls (after their registrations), and, when none of these could be sent,
+//! a GRANT.
 
 mod part;
 
@@ -22,20 +23,20 @@ use crate::property::ReverseSupport;
 use crate::segment::{Handle, Segment};
 use crate::{v1, v2};
 
-/// What a work request is of.
+/// The purpose of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A Send of the connection's own.
     Control,
-    /// A Send of a call.
+    /// A Send that carries a call or a part of it.
     Call,
-    /// The invalidation of a call's handle, by its index.
+    /// The local invalidation of a call's handle, which the index names.
     Invalidate(u16),
-    /// A Read for a served call.
+    /// An RDMA Read for a served call.
     Read,
-    /// A Write for a served call.
+    /// An RDMA Write for a served call.
     Write,
-    /// A Send of a reply.
+    /// A Send that carries a reply or a part of it.
     Reply,
 }
 
@@ -71,7 +72,7 @@ impl WorkId {
     }
 }
 
-/// [`Work`] whose lists are still the connection's.
+/// The next [`Work`], before `poll_work` borrows its lists from the connection.
 enum Next {
     Register { slot: u16 },
     Send { id: WorkId, header: usize, invalidate: Option<Handle> },
@@ -80,18 +81,19 @@ enum Next {
     Invalidate { id: WorkId, handle: Handle },
 }
 
-/// The buffer for a header is too short, or a header is longer than was reckoned.
+/// The buffer for a header is too short, or a header is longer than planned.
 const NO_ROOM: CloseReason = CloseReason::Driver("buffer for a header");
 
-/// A call is not there any more though it was not sent.
+/// A call has disappeared before all of it was sent.
 const ENDED: CloseReason = CloseReason::Driver("a call has ended while it was sent");
 
 type Step = Result<Option<Next>, CloseReason>;
 
 impl Connection {
-    /// What is to be posted next. `header` is the buffer that a Send's header is written to, of
-    /// [`Config::header_size`](super::Config::header_size) octets; it is the driver's until the Send has
-    /// completed, and is not touched by other work.
+    /// Returns the next work request to post. The connection writes a Send's header to the buffer
+    /// `header`, which has [`Config::header_size`](super::Config::header_size) bytes. The driver
+    /// keeps that buffer unchanged until the Send has completed; other work does not write to the
+    /// buffer.
     pub fn poll_work(&mut self, header: &mut [u8]) -> Option<Work<'_>> {
         if !self.stirred || !self.is_running() {
             return None;
@@ -205,17 +207,17 @@ impl Connection {
         Some(Next::Read { id: WorkId::of(Kind::Read, slot, generation), to, from: op.from })
     }
 
-    /// Tells flow control how many calls there is still room for.
+    /// Sets the advertised credits to the number of calls that this end still has room for.
     fn advertise(&mut self) {
         let Flow::V2(flow) = &mut self.flow else { return };
         let free = u32::from(self.config.served).saturating_sub(self.unanswered);
-        // When there is none, replies to calls of ours must still come. Without such calls there is
-        // nothing to wait for but replies of our own, which make room again.
+        // Even without room for calls, replies to calls of this end must still come. Without such
+        // calls this end waits only for its own replies to go out, which makes room again.
         let least = if free == 0 && self.outstanding == 0 { 0 } else { credit::ADVERTISED_MIN };
         flow.credits.advertise(free.min(self.config.credits).max(least));
     }
 
-    /// Whether a message may be sent, and its credit field if it is.
+    /// Returns true if flow control allows a message other than a GRANT now.
     fn may_send(&self) -> bool {
         match &self.flow {
             Flow::V2(flow) => flow.credits.may_send(credit::Kind::Message),
@@ -273,7 +275,8 @@ impl Connection {
 
     pub(super) fn reply_bounds(&self) -> ReplyBounds {
         let is_v2 = self.version == Some(v2::VERSION);
-        // Of the reverse direction, as far as this end has said that it goes (draft section 5.2.5).
+        // A client that announced simple support sends reverse-direction replies in one Send (draft
+        // section 5.2.5).
         let is_single = self.config.side == Side::Client
             && self.config.properties.reverse == ReverseSupport::Simple;
         ReplyBounds {
@@ -339,7 +342,7 @@ impl Connection {
         })
     }
 
-    /// The next call, as far as there are credits for it.
+    /// Returns the next work of the first queued call, if there are credits for the call.
     fn next_call(&mut self, out: &mut [u8]) -> Step {
         while let Some(&slot) = self.queue.front() {
             let may = match &self.flow {
@@ -378,7 +381,7 @@ impl Connection {
         Ok(None)
     }
 
-    /// Chooses a call's format, unless its memory was registered for one.
+    /// Chooses a call's format, unless the call's memory is already registered for a format.
     fn plan_call(&mut self, slot: u16) -> Result<(), CallError> {
         let bounds = self.bounds()?;
         let Some(row) = self.calls.at_mut(slot).filter(|row| row.phase == Phase::Queued) else {
@@ -387,7 +390,8 @@ impl Connection {
         if !row.has_reply && bounds.version == v1::VERSION {
             return Err(CallError::CallOnly);
         }
-        // Without a reply, there is nothing to say when chunks have been used (draft section 4.7).
+        // Without a reply, this end would not learn when the peer is done with the chunks (draft
+        // section 4.7).
         let parts_max = if bounds.chunks { u32::MAX } else { bounds.parts_max };
         let without = Bounds { chunks: false, parts_max, ..bounds };
         let bounds = if row.has_reply { bounds } else { without };

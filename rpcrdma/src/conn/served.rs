@@ -1,4 +1,5 @@
-//! Calls of the peer's: what is kept of each, what is read for it, and where its reply goes.
+//! Calls of the peer: the state of each call, the RDMA Reads for the call, and the place of its
+//! reply.
 
 use super::Connection;
 use super::event::{IncomingCall, ItemSet, ServeError};
@@ -17,52 +18,53 @@ use crate::xdr::NoRoom;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// It waits for memory.
+    /// The call waits for memory.
     Waiting,
-    /// Its chunks are read.
+    /// The chunks of the call are being read.
     #[default]
     Reading,
-    /// The layer above has it.
+    /// The upper layer has the call.
     Serving,
-    /// Its reply is written and sent.
+    /// The reply is being written and sent.
     Replying,
-    /// All of its reply was posted.
+    /// All work requests of the reply were posted.
     Sent,
 }
 
-/// An RDMA Read to make.
+/// An RDMA Read to post.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadOp {
     pub(super) from: Segment,
-    /// Offset in the buffer.
+    /// Offset in the call's buffer.
     pub(super) to: u32,
 }
 
-/// An RDMA Write to make.
+/// An RDMA Write to post.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WriteOp {
     pub(super) to: Segment,
-    /// Offset in the reply's stream: the unreduced one for items, the reduced one for a Reply chunk.
+    /// Offset in the reply's stream: in the unreduced stream for items, in the reduced stream for a
+    /// Reply chunk.
     pub(super) from: u32,
     pub(super) is_reduced: bool,
 }
 
-/// A call of the peer's. Lists keep their capacity from call to call.
+/// A call of the peer. The lists keep their capacity from call to call.
 #[derive(Debug, Default)]
 pub(super) struct InCall {
     pub(super) xid: Xid,
     pub(super) phase: Phase,
     pub(super) age: Age,
-    /// All of its Send, as long as it waits for memory.
+    /// All bytes of the call's Send, while the call waits for memory.
     pub(super) octets: Vec<u8>,
-    /// Room for its reply, and what that may invalidate.
+    /// Room for the reply, and the handle that the reply may invalidate.
     pub(super) offer: Kept,
-    /// Credits it asked for (version 1).
+    /// Credits that the call asked for (version 1).
     pub(super) requested: u32,
     pub(super) buffer: BufferId,
     pub(super) length: u32,
     pub(super) items: ItemSet,
-    /// What its buffer is for, as long as it waits for that.
+    /// The purpose of the buffer for which the call waits.
     pub(super) purpose: Purpose,
     pub(super) reads: Vec<ReadOp>,
     pub(super) next_read: usize,
@@ -71,12 +73,12 @@ pub(super) struct InCall {
     pub(super) total: u32,
     /// Results that go into Write chunks.
     pub(super) placed: Vec<Item>,
-    /// Octets of each Write chunk that are used.
+    /// Number of bytes that the reply fills in each Write chunk.
     filled: Vec<u32>,
     pub(super) writes: Vec<WriteOp>,
     pub(super) next_write: usize,
     pub(super) format: Format,
-    /// Octets of the reply's stream as it is conveyed.
+    /// Length of the conveyed reply stream in bytes, without the results in Write chunks.
     pub(super) reduced: u32,
     pub(super) header_len: u32,
     pub(super) invalidate: Option<Handle>,
@@ -84,19 +86,19 @@ pub(super) struct InCall {
     pub(super) result: Option<Result<(), ServeError>>,
 }
 
-/// Where a received call's Payload stream is.
+/// The place of a received call's Payload stream.
 #[derive(Clone, Copy)]
 pub(super) enum Body<'a> {
-    /// In the Send.
+    /// The stream is in the Send.
     Inline(&'a [u8]),
-    /// It came in parts.
+    /// The stream came in parts, which the buffer holds.
     Buffer { buffer: BufferId, length: u32 },
-    /// The peer has it.
+    /// The stream is in memory of the peer, which this end reads.
     Chunk(ReadChunk<'a>),
 }
 
 impl Body<'_> {
-    /// What a buffer for a call with these Read chunks, too, is for.
+    /// Returns the purpose of a buffer for a call with this body and these Read chunks.
     pub(super) fn purpose(&self, reads: ReadList<'_>) -> Purpose {
         match self {
             Body::Inline(_) if reads.is_empty() => Purpose::Inline,
@@ -114,13 +116,13 @@ impl Body<'_> {
     }
 }
 
-/// What a responder's reply has to fit into.
+/// The limits that a responder's reply has to meet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReplyBounds {
     pub(super) send: u32,
-    /// Octets of the longest reply that is sent in parts; 0 where none is.
+    /// Length in bytes of the longest reply that may go in parts; 0 when no reply may.
     pub(super) parts: u32,
-    /// Whether any handle of the call may be invalidated (version 1 with RFC 8797).
+    /// True if the reply may invalidate a handle of its call (version 1 with RFC 8797).
     pub(super) may_invalidate: bool,
 }
 
@@ -146,7 +148,7 @@ impl InCall {
         self.result = None;
     }
 
-    /// Puts the call together as far as it is there, and notes what is to be read.
+    /// Assembles the parts of the call that have come, and notes the RDMA Reads for the rest.
     pub(super) fn assemble<C: Iterator<Item = Item> + Clone>(
         &mut self,
         assembly: &Assembly<C>,
@@ -154,7 +156,7 @@ impl InCall {
         read_max: u32,
         memory: &mut impl Memory,
     ) {
-        // By their positions, as the parts of the assembly are.
+        // Both the chunks and the parts of the assembly are in order of their positions.
         let (mut chunks, mut passed) = (reads.items(), 0);
         for part in assembly.parts() {
             match part {
@@ -184,7 +186,7 @@ impl InCall {
         }
     }
 
-    /// Notes the Reads of a piece of a chunk, from octet `skip` of it on.
+    /// Notes the RDMA Reads for a piece of a chunk, which begins at byte `skip` of the chunk.
     fn read(&mut self, chunk: &ReadChunk<'_>, mut skip: u32, to: Piece, read_max: u32) {
         let (mut at, mut left) = (to.offset, to.length);
         for segment in chunk.segments() {
@@ -204,7 +206,7 @@ impl InCall {
         }
     }
 
-    /// As it goes up.
+    /// Returns the call as the event passes it to the upper layer.
     pub(super) fn incoming(&self, id: ServedId) -> IncomingCall {
         IncomingCall {
             id,
@@ -216,7 +218,7 @@ impl InCall {
         }
     }
 
-    /// Chooses the format of its reply. Items are all results that may be placed.
+    /// Chooses the format of the reply. `items` are all results that may be placed.
     pub(super) fn plan(
         &mut self,
         items: &[Item],
@@ -268,7 +270,7 @@ impl InCall {
         }
     }
 
-    /// Writes the header of the only or last Send of its reply.
+    /// Writes the header of the reply's only or last Send.
     pub(super) fn encode(
         &self,
         version: u32,
@@ -308,7 +310,7 @@ impl InCall {
     }
 }
 
-/// The header of a reply to a call that has made this offer.
+/// Returns the header length of a reply to a call with this offer.
 fn reply_header(version: u32, offer: &Offer<'_>) -> HeaderLen {
     let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     HeaderLen {
@@ -321,8 +323,8 @@ fn reply_header(version: u32, offer: &Offer<'_>) -> HeaderLen {
 }
 
 impl Connection {
-    /// Octets of the longest reply without items to this call that goes in Sends, and not into a Reply
-    /// chunk; 0 when there is no such call.
+    /// Returns the length in bytes of the longest reply to this call, without items, that goes in
+    /// Sends and not into a Reply chunk; 0 when there is no such call.
     pub fn reply_inline_max(&self, call: ServedId) -> u32 {
         let row = self.served.at(call.slot).filter(|_| self.served.is(call.slot, call.generation));
         let (Some(row), Some(version)) = (row, self.version) else { return 0 };
@@ -331,7 +333,7 @@ impl Connection {
     }
 }
 
-/// The Writes that fill a chunk, with octets of the stream from `from` on.
+/// Adds the Writes that fill a chunk with the bytes of the stream from `from` on.
 fn write_ops(ops: &mut Vec<WriteOp>, chunk: WriteChunk<'_>, mut from: u32, is_reduced: bool) {
     for to in chunk.segments().filter(|s| s.length > 0) {
         ops.push(WriteOp { to, from, is_reduced });

@@ -1,22 +1,22 @@
-//! Tables of a fixed size. A row keeps what its lists have allocated, and gets another generation each
-//! time it is used, so that a late name of it is recognised.
+//! Tables of a fixed size. A row keeps the memory of its lists from use to use, and gets a new
+//! generation for each use, so that the table recognises an outdated name.
 
 use crate::header::Xid;
 
 #[derive(Debug)]
 struct Row<T> {
     generation: u32,
-    /// Where it is in the list of rows in use, if it is.
+    /// Index in the list of rows in use; `None` for a free row.
     at: Option<u16>,
     value: T,
 }
 
-/// Rows that are found by slot, by slot and generation, and by XID.
+/// Rows that callers find by slot, by slot and generation, and by XID.
 #[derive(Debug)]
 pub(super) struct Slots<T> {
     rows: Vec<Row<T>>,
-    /// XIDs and slots of the rows in use, in no order. Apart from the rows, so that a search looks at few
-    /// cache lines, and at no row that is free.
+    /// XIDs and slots of the rows in use, in no order. The list is apart from the rows so that a
+    /// search touches few cache lines and no free row.
     used: Vec<(Xid, u16)>,
     free: Vec<u16>,
 }
@@ -31,7 +31,7 @@ impl<T: Default> Slots<T> {
         }
     }
 
-    /// Takes a row for `xid`. Its value is as it was left.
+    /// Takes a row for `xid`. The row's value is as its last user left it.
     pub(super) fn take(&mut self, xid: Xid) -> Option<(u16, u32)> {
         let slot = self.free.pop()?;
         let row = self.rows.get_mut(usize::from(slot))?;
@@ -49,7 +49,7 @@ impl<T: Default> Slots<T> {
         if hole < self.used.len() {
             self.used.swap_remove(hole);
         }
-        // The last is now where this one was.
+        // `swap_remove` has moved the last entry to the hole.
         if let Some(&(_, moved)) = self.used.get(hole)
             && let Some(row) = self.rows.get_mut(usize::from(moved))
         {
@@ -62,8 +62,8 @@ impl<T: Default> Slots<T> {
         self.used.iter().find(|(of, _)| *of == xid).map(|&(_, slot)| slot)
     }
 
-    /// Those of an XID. Of the calls of a peer there may be several: one whose reply is on its way is not
-    /// the next with its XID.
+    /// Returns all rows with this XID. A peer may have several calls with one XID: a call whose
+    /// reply is on its way, and the next call with the same XID.
     pub(super) fn with(&self, xid: Xid) -> impl Iterator<Item = &T> {
         let of = self.used.iter().filter(move |(of, _)| *of == xid);
         of.filter_map(|&(_, slot)| self.at(slot))
@@ -92,7 +92,7 @@ impl<T: Default> Slots<T> {
         self.used.is_empty()
     }
 
-    /// Slots in use, in no order.
+    /// Returns the slots in use, in no order.
     pub(super) fn all(&self) -> impl Iterator<Item = u16> + use<'_, T> {
         self.used.iter().map(|&(_, slot)| slot)
     }

@@ -1,32 +1,34 @@
-//! How long a peer may keep memory of this end.
+//! Limits how long a peer may keep memory of this end.
 //!
 //! ```text
 //!   parts of a message come ──▶ chunks are read ──▶ the layer above ──▶ reply is written and sent
 //!   ╰───────── transfer ──────╯ ╰── transfer ──╯                       ╰──────── transfer ───────╯
 //! ```
 //!
-//! A *transfer* has memory until the peer does its part: sends what is missing, answers RDMA Reads, gives
-//! credits, acknowledges. None of the protocols below ends a connection for a peer that lives and does not.
-//! So each transfer may take a time; then the connection is closed, and its memory comes back. What the
-//! layer above does in between is not the peer's doing and has no limit here.
+//! A *transfer* holds memory until the peer does its part: sends the missing parts, answers RDMA
+//! Reads, gives credits, acknowledges. No protocol below ends the connection of a peer that is
+//! alive and does not do its part. Therefore each transfer has a time limit, after which the
+//! connection is closed and its memory comes back. The time that the upper layer takes in between
+//! is not the peer's doing, and has no limit here.
 //!
-//! Transfers are not stamped, as replies begin when no clock is at hand: they are looked at four times
-//! within that time, and too old when they were seen more often.
+//! Transfers carry no time stamp, because a reply begins where no clock is at hand. Instead the
+//! connection looks at the transfers four times within the limit, and a transfer that was seen more
+//! often is too old.
 
 use heddle_base::Instant;
 
 use super::served::{InCall, Phase};
 use super::{CloseReason, Connection};
 
-/// How often transfers are looked at within the time that one may take.
+/// The number of looks at the transfers within the time that a transfer may take.
 const LOOKS: u8 = 4;
 
-/// How often a transfer was looked at.
+/// The number of looks at a transfer so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Age(u8);
 
 impl Age {
-    /// One look more; whether it is too old.
+    /// Counts one more look. Returns true if the transfer is too old.
     fn looked_at(&mut self) -> bool {
         self.0 = self.0.saturating_add(1);
         self.0 > LOOKS
@@ -41,9 +43,10 @@ impl InCall {
 }
 
 impl Connection {
-    /// Something has come: from now on there may be transfers.
+    /// Starts the timer after an arrival, since from now on there may be transfers.
     pub(super) fn watch_transfers(&mut self, now: Instant) {
-        // Calls that wait, or are with the layer above, will be transfers.
+        // Count every call: a call that waits, or that the upper layer has, will be a transfer
+        // later.
         if self.transfers_at.is_none() && !(self.served.is_empty() && self.incoming.is_none()) {
             self.transfers_at = Some(now + self.config.transfer_timeout / u32::from(LOOKS));
         }

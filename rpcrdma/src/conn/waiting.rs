@@ -1,8 +1,8 @@
-//! Calls of the peer's that wait for memory.
+//! Calls of the peer that wait for memory.
 //!
-//! Such a call is kept as it has come, the octets of its Send in its row, and holds no memory: calls that
-//! wait never keep each other waiting. There are no more of them than rows, and a peer that keeps to its
-//! credits has no more under way than it was granted.
+//! The row of such a call keeps the bytes of its Send, and the call holds no buffer, so calls that
+//! wait never block each other. The table bounds their number, and a peer that obeys its credits
+//! has no more calls under way than it was granted.
 
 use super::receive::HEADER_MIN;
 use super::served::{Body, Phase};
@@ -14,19 +14,20 @@ use crate::reduce::Assembly;
 use crate::{v1, v2};
 
 impl Connection {
-    /// Calls of the peer's that wait for memory.
+    /// Returns the number of the peer's calls that wait for memory.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Calls of the peer's that the layer above has, told or to be told by an event, and has not answered.
+    /// Returns the number of the peer's calls that the upper layer has, or will get by a queued
+    /// event, and has not answered.
     pub fn serving(&self) -> usize {
         let rows = self.served.all().filter_map(|slot| self.served.at(slot));
         rows.filter(|row| row.phase == Phase::Serving).count()
     }
 
-    /// Buffers for calls may be there again: those that wait go on in their order, until one finds none.
-    /// Whether any does.
+    /// Resumes waiting calls in their order, after buffers for calls may have come back, until a
+    /// call finds no buffer. Returns true if any call resumed.
     pub fn memory_returned(&mut self, memory: &mut impl Memory) -> bool {
         self.stirred = true;
         let mut any = false;
@@ -47,7 +48,7 @@ impl Connection {
         any
     }
 
-    /// Keeps a call, which came in a Send of these `octets`, until there is memory for it.
+    /// Keeps a call, which came in a Send of these `octets`, until there is memory for the call.
     pub(super) fn wait_for_memory(&mut self, slot: u16, octets: &[u8]) {
         if let Some(row) = self.served.at_mut(slot) {
             row.phase = Phase::Waiting;
@@ -58,7 +59,8 @@ impl Connection {
         self.counters.memory_waits += 1;
     }
 
-    /// A call that has waited has a buffer; `None` when it cannot be read any more, which it was before.
+    /// Resumes a call that has waited and now has a buffer. Returns `None` when the call can no
+    /// longer be decoded, although it was decoded before.
     fn resume(&mut self, slot: u16, buffer: BufferId, memory: &mut impl Memory) -> Option<()> {
         let (versions, limits, max) =
             (self.versions(), self.config.limits, self.config.message_max);
@@ -75,10 +77,10 @@ impl Connection {
     }
 }
 
-/// A call is not as it was: a defect.
+/// The kept bytes of a call have changed: a defect.
 const UNREADABLE: CloseReason = CloseReason::Driver("a call that has waited cannot be read");
 
-/// Where the Payload stream of a call is that came in one Send, and its Read list.
+/// Returns the place of the Payload stream of a call that came in one Send, and its Read list.
 fn body_of<'a>(message: &Message<'a>) -> Option<(Body<'a>, ReadList<'a>)> {
     let inline = Body::Inline(message.payload);
     match message.header {

@@ -1,4 +1,4 @@
-//! What a connection has its driver do.
+//! The work that a connection has its driver do.
 
 use super::Connection;
 use super::memory::Sge;
@@ -6,13 +6,13 @@ use super::negotiate::Hello;
 use crate::segment::{Handle, Segment};
 
 impl Connection {
-    /// Whether [`poll_work`](Connection::poll_work) may give something: whether anything has happened that can
-    /// bring work since it gave nothing.
+    /// Returns true if [`poll_work`](Connection::poll_work) may return work: since it last returned
+    /// none, something has happened that can bring work.
     pub fn may_have_work(&self) -> bool {
         self.stirred
     }
 
-    /// Whether there is more to post than a GRANT, or will be when there are credits.
+    /// Returns true if there is more to post than a GRANT, or will be when there are credits.
     pub(super) fn has_queued(&self) -> bool {
         let queues = [&self.ending, &self.reading, &self.replies, &self.queue];
         self.hello != Hello::Done
@@ -22,7 +22,8 @@ impl Connection {
     }
 }
 
-/// A call of ours, from [`call`](super::Connection::call) to the event that ends it.
+/// Names a call of this end, from [`call`](super::Connection::call) to the event that ends the
+/// call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CallId {
     pub(crate) slot: u16,
@@ -30,13 +31,15 @@ pub struct CallId {
 }
 
 impl CallId {
-    /// A number below [`Config::calls`](super::Config::calls) that no other call under way has.
+    /// Returns a number below [`Config::calls`](super::Config::calls) that no other call under way
+    /// has.
     pub const fn index(self) -> usize {
         self.slot as usize
     }
 }
 
-/// A call of the peer's, from [`Event::Call`](super::Event::Call) to the event that ends it.
+/// Names a call of the peer, from [`Event::Call`](super::Event::Call) to the event that ends the
+/// call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ServedId {
     pub(crate) slot: u16,
@@ -44,18 +47,19 @@ pub struct ServedId {
 }
 
 impl ServedId {
-    /// A number below [`Config::served_slots`](super::Config::served_slots) that no other call being served has.
+    /// Returns a number below [`Config::served_slots`](super::Config::served_slots) that no other
+    /// call being served has.
     pub const fn index(self) -> usize {
         self.slot as usize
     }
 
-    /// As 64 bits.
+    /// Encodes the id in 64 bits.
     pub const fn to_bits(self) -> u64 {
         (self.generation as u64) << 16 | self.slot as u64
     }
 
-    /// Of these bits. Any are an id; what is of no call being served is answered with
-    /// [`ReplyRefused::NoCall`](super::ReplyRefused::NoCall).
+    /// Decodes an id. Any bits are valid; the connection answers an id that names no call being
+    /// served with [`ReplyRefused::NoCall`](super::ReplyRefused::NoCall).
     pub const fn from_bits(bits: u64) -> ServedId {
         let [_, _, a, b, c, d, e, f] = bits.to_be_bytes();
         let (slot, generation) = (u16::from_be_bytes([e, f]), u32::from_be_bytes([a, b, c, d]));
@@ -63,90 +67,92 @@ impl ServedId {
     }
 }
 
-/// What the peer may do with a region.
+/// The operation that the peer may perform on a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
-    /// RDMA Read.
+    /// The peer may read the region by RDMA Read.
     RemoteRead,
-    /// RDMA Write.
+    /// The peer may write the region by RDMA Write.
     RemoteWrite,
 }
 
-/// Memory that is to be registered, by one handle.
+/// A piece of memory to be registered under one handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// The memory: at most [`Config::registration_max`](super::Config::registration_max) octets.
+    /// The memory: at most [`Config::registration_max`](super::Config::registration_max) bytes.
     pub memory: Sge,
-    /// What the peer may do with it, and nothing else.
+    /// The only operation that the peer may perform on the memory.
     pub access: Access,
 }
 
-/// Names a work request; goes back in [`handle_completion`](super::Connection::handle_completion).
+/// Names a work request; the driver returns the name in
+/// [`handle_completion`](super::Connection::handle_completion).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WorkId(pub(crate) u64);
 
 impl WorkId {
-    /// As the 64 bits of a work request's name.
+    /// Encodes the id in the 64 bits of a work request's name.
     pub const fn to_bits(self) -> u64 {
         self.0
     }
 
-    /// Of the bits that a completion brings back. Any bits are an id; what is not of a work request
-    /// under way is passed over.
+    /// Decodes the id that a completion returns. Any bits are valid; the connection ignores an id
+    /// that names no work request under way.
     pub const fn from_bits(bits: u64) -> WorkId {
         WorkId(bits)
     }
 }
 
-/// What is to be posted to the send queue, in the order in which it is given. Each but
-/// [`Work::Register`] is one signaled work request.
+/// A work request to post to the send queue, in the order in which `poll_work` returns them. Each
+/// one except [`Work::Register`] is one signaled work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work<'a> {
-    /// Fast registrations, unsignaled, in front of the Send that tells the peer of them. The driver
-    /// answers before it asks for more work, by
+    /// Fast registrations, unsignaled, which precede the Send that announces them to the peer.
+    /// Before the driver asks for more work it answers with
     /// [`registered`](super::Connection::registered) or
-    /// [`not_registered`](super::Connection::not_registered): all of them or none.
+    /// [`not_registered`](super::Connection::not_registered), for all regions or none.
     Register {
-        /// The call whose memory it is.
+        /// The call that owns the memory.
         call: CallId,
-        /// What is to be registered, each by a handle of its own.
+        /// The memory to register, each region under a handle of its own.
         regions: &'a [Region],
     },
-    /// A Send of the first `header` octets of the buffer that was lent to
-    /// [`poll_work`](super::Connection::poll_work), and of `payload` behind them.
+    /// A Send of the first `header` bytes of the buffer that the driver lent to
+    /// [`poll_work`](super::Connection::poll_work), followed by `payload`.
     Send {
-        /// Its name.
+        /// Name of the work request.
         id: WorkId,
-        /// Octets of the header.
+        /// Length of the header in bytes.
         header: usize,
-        /// What is gathered behind it.
+        /// The pieces that the Send gathers after the header.
         payload: &'a [Sge],
-        /// With Invalidate of this, if any.
+        /// The handle for a Send with Invalidate; `None` for a plain Send.
         invalidate: Option<Handle>,
     },
     /// An RDMA Read.
     Read {
-        /// Its name.
+        /// Name of the work request.
         id: WorkId,
         /// The sink: a part of a buffer that [`Memory::allocate`](super::Memory::allocate) gave.
         to: Sge,
-        /// The source, of the peer's. As long as the sink.
+        /// The source in the peer's memory, as long as the sink.
         from: Segment,
     },
     /// An RDMA Write.
     Write {
-        /// Its name.
+        /// Name of the work request.
         id: WorkId,
-        /// What is gathered.
+        /// The pieces that the Write gathers.
         from: &'a [Sge],
-        /// The sink, of the peer's. As long as the source.
+        /// The sink in the peer's memory, as long as the source.
         to: Segment,
     },
-    /// The local invalidation of a handle. It has to be carried out before it completes.
+    /// The local invalidation of a handle. The driver must carry out the invalidation before it
+    /// reports the completion.
     Invalidate {
-        /// Its name.
+        /// Name of the work request.
         id: WorkId,
-        /// What was registered.
+        /// The handle that was registered.
         handle: Handle,
     },
 }

@@ -1,32 +1,32 @@
 //! Flow control of version 1 (RFC 8166 section 3.3.1, RFC 8167 section 4).
 //!
-//! A credit is one call that has not had its reply. A connection has one such account for each
-//! direction of calls; reverse-direction calls use their own. A message whose direction is not known
-//! touches neither (RFC 8167 section 4.1).
+//! A credit is one call that has not had its reply. A connection has an account for each direction
+//! of calls; reverse-direction calls use their own. A message of unknown direction changes neither
+//! account (RFC 8167 section 4.1).
 
-/// A requester may not make this call now.
+/// The error that a requester may not make this call now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{outstanding} calls outstanding, {limit} allowed")]
 pub struct NoCredit {
-    /// Calls without reply.
+    /// Calls without a reply.
     pub outstanding: u32,
-    /// As many as may be.
+    /// Largest number of outstanding calls allowed.
     pub limit: u32,
 }
 
-/// What a peer did that flow control does not allow.
+/// A violation of flow control by the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// A grant of nothing, which no message could ever change.
+    /// The peer granted zero credits, which no later message could change.
     #[error("zero credits granted")]
     ZeroGrant,
-    /// A reply though no call is outstanding.
+    /// The peer replied although no call is outstanding.
     #[error("reply without call")]
     NoCall,
-    /// More calls than were granted.
+    /// The peer made more calls than it was granted.
     #[error("call beyond {granted} credits")]
     Overrun {
-        /// As many as were.
+        /// Number of calls that were granted.
         granted: u32,
     },
 }
@@ -40,42 +40,43 @@ pub struct Requester {
 }
 
 impl Requester {
-    /// Of a new connection, by a requester that wants up to `requested` calls at a time (at least
-    /// one). Until the first reply it may make one (section 3.3.3).
+    /// Creates the account of a new connection for a requester that wants up to `requested` calls
+    /// at a time (at least one). Until the first reply the requester may make one call (section
+    /// 3.3.3).
     pub const fn new(requested: u32) -> Requester {
         let requested = if requested == 0 { 1 } else { requested };
         Requester { requested, granted: 1, outstanding: 0 }
     }
 
-    /// What goes into the header of a call.
+    /// Returns the credit field of a call's header.
     pub const fn requested(&self) -> u32 {
         self.requested
     }
 
-    /// Wants another number of calls at a time from now on (at least one). Calls under way go on.
+    /// Changes the wanted number of calls at a time (at least one). Calls under way go on.
     pub const fn request(&mut self, requested: u32) {
         self.requested = if requested == 0 { 1 } else { requested };
     }
 
-    /// Calls that may be outstanding.
+    /// Returns the number of calls that may be outstanding.
     pub const fn limit(&self) -> u32 {
         if self.requested < self.granted { self.requested } else { self.granted }
     }
 
-    /// Calls without reply: as many Receives for replies must be posted.
+    /// Returns the number of calls without a reply. As many Receives for replies must be posted.
     pub const fn outstanding(&self) -> u32 {
         self.outstanding
     }
 
-    /// Calls that may be made now.
+    /// Returns the number of calls that the requester may make now.
     pub const fn available(&self) -> u32 {
         self.limit().saturating_sub(self.outstanding)
     }
 
-    /// Makes a call, of which the Receive for its reply has been posted.
+    /// Makes a call, for whose reply the caller has posted a Receive.
     ///
     /// # Errors
-    /// When there is no credit for it.
+    /// Returns an error when there is no credit for the call.
     pub const fn call(&mut self) -> Result<(), NoCredit> {
         if self.available() == 0 {
             return Err(NoCredit { outstanding: self.outstanding, limit: self.limit() });
@@ -84,12 +85,12 @@ impl Requester {
         Ok(())
     }
 
-    /// A reply has come, or an error that ends its call, with `grant` in its header. The call is over
+    /// Counts a reply, or an error that ends its call, with `grant` in its header. The call is over
     /// in either case.
     ///
     /// # Errors
-    /// A grant of zero, after which the one before holds; or a reply to nothing. What sends one cannot
-    /// be worked with: close the connection.
+    /// Returns an error for a grant of zero, after which the previous grant still holds, and for a
+    /// reply without a call. In either case the peer is unusable and the connection must be closed.
     pub const fn reply(&mut self, grant: u32) -> Result<(), Violation> {
         if self.outstanding == 0 {
             return Err(Violation::NoCall);
@@ -105,51 +106,54 @@ impl Requester {
 
 /// The account of the end that serves calls.
 ///
-/// What a requester may have sent is bounded by counts that only rise: once it has heard `r` replies,
-/// the last of which granted `g`, it may have made `r + g` calls in all, and a smaller grant does not
-/// take back what was made before. So the bound is the largest `r + g` there ever was.
+/// Counts that only rise bound the calls that a requester may have sent: a requester that has
+/// received `r` replies, the last of which granted `g`, may have made `r + g` calls in total. A
+/// later, smaller grant does not take back calls made before. So the bound is the largest `r + g`
+/// so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Responder {
     grant: u32,
     calls: u64,
     replies: u64,
-    /// Calls that the requester may have made in all.
+    /// Number of calls that the requester may have made in total.
     bound: u64,
 }
 
 impl Responder {
-    /// Of a new connection, by a responder that serves up to `grant` calls at a time (at least one).
+    /// Creates the account of a new connection for a responder that serves up to `grant` calls at a
+    /// time (at least one).
     pub const fn new(grant: u32) -> Responder {
         let grant = if grant == 0 { 1 } else { grant };
         Responder { grant, calls: 0, replies: 0, bound: 1 }
     }
 
-    /// Grants another number from the next reply on (at least one).
+    /// Changes the grant from the next reply on (at least one).
     pub const fn set_grant(&mut self, grant: u32) {
         self.grant = if grant == 0 { 1 } else { grant };
     }
 
-    /// Calls that have come and were not replied to.
+    /// Returns the number of received calls without a reply.
     pub const fn outstanding(&self) -> u64 {
         self.calls - self.replies
     }
 
-    /// Receives that must be posted: one for each call that may still come.
+    /// Returns the number of Receives that must be posted: one for each call that may still come.
     pub const fn receives(&self) -> u64 {
         self.bound - self.calls
     }
 
-    /// Receives that must be posted before the next reply is sent (section 3.3.1): it may grant more.
+    /// Returns the number of Receives that must be posted before the next reply is sent (section
+    /// 3.3.1), since that reply may grant more.
     pub const fn receives_for_reply(&self) -> u64 {
         let bound = self.replies + 1 + self.grant as u64;
         if bound > self.bound { bound - self.calls } else { self.receives() }
     }
 
-    /// A call has come, understood or not.
+    /// Counts a received call, understood or not.
     ///
     /// # Errors
-    /// When it is one more than was granted. The requester does not keep to flow control: close the
-    /// connection.
+    /// Returns an error when the call exceeds the grant. The requester violates flow control, and
+    /// the connection must be closed.
     pub const fn call(&mut self) -> Result<(), Violation> {
         if self.calls >= self.bound {
             return Err(Violation::Overrun { granted: self.grant });
@@ -158,11 +162,11 @@ impl Responder {
         Ok(())
     }
 
-    /// Replies to a call, or refuses it with an error. Gives what goes into the header: never zero,
-    /// and no more than the call `requested`, if it asked for any.
+    /// Counts a reply to a call, or an error that refuses the call. Returns the credit field of its
+    /// header: never zero, and no more than the call `requested`, if it asked for any.
     ///
     /// # Errors
-    /// When there is no call.
+    /// Returns an error when no call is outstanding.
     pub const fn reply(&mut self, requested: u32) -> Result<u32, Violation> {
         if self.outstanding() == 0 {
             return Err(Violation::NoCall);
@@ -240,7 +244,7 @@ mod tests {
         assert_eq!((s.call(), s.receives()), (Err(Violation::Overrun { granted: 2 }), 0));
     }
 
-    /// What was granted may be used until the requester has heard of less.
+    /// The requester may use a larger grant until it receives the reply with a smaller grant.
     #[test]
     fn test_smaller_grant_does_not_take_back_what_was_granted() {
         let mut s = Responder::new(3);
@@ -248,7 +252,8 @@ mod tests {
         s.reply(9).unwrap();
         s.call().unwrap();
         s.set_grant(1);
-        // With two replies heard, the second granting one: three calls in all. With one: four.
+        // Two replies heard, the second granting one: three calls in total. With one reply heard:
+        // four.
         s.reply(9).unwrap();
         assert_eq!(s.receives(), 2);
         s.call().unwrap();
@@ -258,8 +263,8 @@ mod tests {
     }
 
     proptest! {
-        /// Two ends with any delays and any changes of mind: no call finds no Receive, none is
-        /// refused, and all are replied to.
+        /// Two ends with any delays and any changes of their numbers: each call finds a Receive, no
+        /// call is refused, and all calls get a reply.
         #[test]
         fn prop_calls_find_receives_and_go_on(
             steps in prop::collection::vec((0u8..6, 0u32..6), 1..300),

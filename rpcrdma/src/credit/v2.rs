@@ -1,7 +1,7 @@
 //! Flow control of version 2 (draft section 4.2.1).
 //!
-//! Each end counts the Sends it has made and those it has received, modulo 2^32. The credit field of
-//! each message says how many messages its receiver may have sent in all:
+//! Each end counts the Sends that it has made and received, modulo 2^32. The credit field of a
+//! message states the number of messages that its receiver may have sent in total:
 //!
 //! ```text
 //!   received             announced        next announcement
@@ -10,79 +10,81 @@
 //!   ────┼─────────────────────┼─────────────────┼───▶ messages of the peer
 //! ```
 //!
-//! A payload may be sent while fewer were sent than that. One message more, beyond it, may be a GRANT:
-//! each end has a Receive for it, so that two ends out of credit can help each other. A GRANT counts
-//! as any message.
+//! An end may send a payload while it has sent fewer messages than that. One message more may be a
+//! GRANT: each end has a Receive for it, so that two ends without credit can help each other. A
+//! GRANT counts like any message.
 //!
-//! What was announced is not taken back, as a TCP does not shrink its window: the peer may have used it
-//! before it hears. Who advertises less announces nothing more until so much was used. A peer may do
-//! otherwise; it is obeyed, but a GRANT may use what it had announced.
+//! An end does not take back what it announced, as a TCP does not shrink its window: the peer may
+//! have used the credit before it learns of the change. An end that advertises less announces
+//! nothing more until the peer has used enough. A peer may take credits back nevertheless; this end
+//! obeys, except that a GRANT may use credit that the peer had announced.
 //!
-//! When a GRANT is due (section 4.2.1.1): as soon as messages have used up half of what is advertised,
-//! and no message of our own announces more; and whenever the peer has nothing left, even if GRANTs of
-//! its own have used that up. The first rule alone would let two ends exhaust each other by GRANTs. So
-//! that the second one does not make them do so without end, never is a single credit advertised: see
-//! `docs/rpcrdma-v2-notes.md`.
+//! A GRANT is due (section 4.2.1.1) as soon as messages have used half of the advertised credits
+//! and no other message of this end announces more. A GRANT is also due when the peer has no credit
+//! left, even if only GRANTs of the peer used that credit. With the first rule alone, two ends
+//! could exhaust each other by GRANTs. So that the second rule does not let the ends exchange
+//! GRANTs for ever, an end never advertises a single credit: see `docs/rpcrdma-v2-notes.md`.
 
 mod watch;
 
 pub use watch::Watch;
 
-/// What a message is to flow control.
+/// The kind of a message for flow control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Any but a GRANT.
+    /// Any message except a GRANT.
     Message,
     /// RDMA2_GRANT.
     Grant,
 }
 
-/// Most credits that can be advertised: less than 2^31 - 1, so that counts can be compared.
+/// The largest number of credits that an end can advertise: less than 2^31 - 1, so that counts can
+/// be compared.
 pub const ADVERTISED_MAX: u32 = (1 << 31) - 2;
 
-/// Fewest, but for none at all.
+/// The smallest number of credits that an end can advertise, except zero.
 pub const ADVERTISED_MIN: u32 = 2;
 
-/// The peer has not announced that it can take this message.
+/// The error that the peer has not announced credit for this message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no credit")]
 pub struct NoCredit;
 
-/// What a peer did that flow control does not allow: close the connection.
+/// A violation of flow control by the peer, after which the connection must be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// It has sent more than it was announced.
+    /// The peer sent more messages than this end announced.
     #[error("message beyond what was announced")]
     Overrun,
-    /// It announces 2^31 - 1 messages or more.
+    /// The peer announced 2^31 - 1 messages or more.
     #[error("more credits than can be told")]
     Announcement,
 }
 
-/// The counts of one end of a connection. `a - b` of two counts is within ±2^31.
+/// The counts of one end of a connection. The difference `a - b` of two counts is within ±2^31.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credits {
     sent: u32,
     received: u32,
-    /// What the peer has announced last: messages that may be sent in all.
+    /// The peer's last announcement: the number of messages that this end may send in total.
     limit: u32,
-    /// The most that it has announced.
+    /// The peer's largest announcement.
     highest: u32,
-    /// What the peer was announced.
+    /// This end's last announcement to the peer.
     announced: u32,
     advertised: u32,
-    /// Whether a message other than a GRANT has come since the last announcement.
+    /// True if a message other than a GRANT has come since the last announcement.
     fresh: bool,
 }
 
-/// By how much `a` is ahead of `b`.
+/// Returns by how much `a` is ahead of `b`.
 const fn ahead(a: u32, b: u32) -> i32 {
     a.wrapping_sub(b).cast_signed()
 }
 
 impl Credits {
-    /// Of a new connection: each end may send one message, until it hears of more. `advertised` is as
-    /// in [`advertise`](Credits::advertise).
+    /// Creates the counts of a new connection: each end may send one message until it receives an
+    /// announcement. `advertised` is as in [`advertise`](Credits::advertise).
     pub const fn new(advertised: u32) -> Credits {
         let advertised = Credits::bounded(advertised);
         let (sent, received) = (0, 0);
@@ -98,44 +100,44 @@ impl Credits {
         }
     }
 
-    /// From the next message on, announces that `advertised` more can be received: 0, or from
-    /// [`ADVERTISED_MIN`] to [`ADVERTISED_MAX`]; other numbers are brought within. Whoever advertises
-    /// nothing must advertise something later, or the peer waits for ever.
+    /// Announces, from the next message on, that this end can receive `advertised` more messages:
+    /// 0, or [`ADVERTISED_MIN`] to [`ADVERTISED_MAX`]; other numbers are clamped to that range. An
+    /// end that advertises nothing must advertise something later, or the peer waits for ever.
     pub const fn advertise(&mut self, advertised: u32) {
         self.advertised = Credits::bounded(advertised);
     }
 
-    /// The credit field of the next message.
+    /// Returns the credit field of the next message.
     pub const fn field(&self) -> u32 {
         let next = self.received.wrapping_add(self.advertised);
         if ahead(next, self.announced) > 0 { next } else { self.announced }
     }
 
-    /// Receives that must be posted before the next message is sent: for all that the peer will have
-    /// been announced, and for a GRANT.
+    /// Returns the number of Receives that must be posted before the next message is sent: one for
+    /// each message announced to the peer by then, and one for a GRANT.
     pub const fn receives(&self) -> u32 {
         self.field().wrapping_sub(self.received).wrapping_add(1)
     }
 
-    /// Messages other than GRANTs that may be sent now.
+    /// Returns the number of messages other than GRANTs that this end may send now.
     pub const fn available(&self) -> u32 {
         let left = ahead(self.limit, self.sent);
         if left > 0 { left.cast_unsigned() } else { 0 }
     }
 
-    /// Whether a message may be sent now.
+    /// Returns true if this end may send a message of this kind now.
     pub const fn may_send(&self, kind: Kind) -> bool {
         match kind {
             Kind::Message => ahead(self.limit, self.sent) > 0,
-            // The last is the one that is kept back.
+            // `>=` allows one message beyond the announcement, which is kept for a GRANT.
             Kind::Grant => ahead(self.highest, self.sent) >= 0,
         }
     }
 
-    /// Sends a message: its credit field.
+    /// Counts a message that this end sends. Returns its credit field.
     ///
     /// # Errors
-    /// When it may not be sent now.
+    /// Returns an error when the message may not be sent now.
     pub const fn send(&mut self, kind: Kind) -> Result<u32, NoCredit> {
         if !self.may_send(kind) {
             return Err(NoCredit);
@@ -147,19 +149,20 @@ impl Credits {
         Ok(field)
     }
 
-    /// A message has come, understood or not, with `field` as its credit field.
+    /// Counts a received message, understood or not, with `field` as its credit field.
     ///
-    /// One message other than a GRANT beyond what was announced is taken: by the draft's comparison
-    /// it is allowed, and there is a Receive for it.
+    /// Accepts one message other than a GRANT beyond the announcement: the draft's comparison
+    /// allows that, and this end has a Receive for it.
     ///
     /// # Errors
-    /// When the peer may not have sent it, or not with this field.
+    /// Returns an error when the peer may not have sent the message, or not with this field.
     pub const fn receive(&mut self, kind: Kind, field: u32) -> Result<(), Violation> {
         self.received = self.received.wrapping_add(1);
         if ahead(self.received, self.announced) > 1 {
             return Err(Violation::Overrun);
         }
-        // The peer may not have received all that was sent: what it advertises is this or more.
+        // The peer may not have received all messages sent so far, so it advertises at least this
+        // difference.
         if ahead(field, self.sent) > ADVERTISED_MAX.cast_signed() {
             return Err(Violation::Announcement);
         }
@@ -173,15 +176,16 @@ impl Credits {
         Ok(())
     }
 
-    /// A message has come without a credit field that could be read.
+    /// Counts a received message whose credit field could not be read.
     ///
     /// # Errors
-    /// When the peer may not have sent it.
+    /// Returns an error when the peer may not have sent the message.
     pub const fn receive_unread(&mut self) -> Result<(), Violation> {
         self.receive(Kind::Message, self.limit)
     }
 
-    /// Whether a GRANT should be sent now, unless another message is about to be. It may be.
+    /// Returns true if this end should send a GRANT now, unless it is about to send another
+    /// message. Flow control then allows a GRANT.
     pub const fn grant_due(&self) -> bool {
         if ahead(self.field(), self.announced) <= 0 || !self.may_send(Kind::Grant) {
             return false;
@@ -271,7 +275,7 @@ mod tests {
         assert_eq!((a.available(), b.receives()), (2, 3));
     }
 
-    /// As much as the draft lets a peer take back, a GRANT still finds a Receive.
+    /// However many credits a peer takes back, as the draft allows, a GRANT still finds a Receive.
     #[test]
     fn test_peer_that_takes_back_is_obeyed_but_for_a_grant() {
         let mut a = Credits::new(4);
@@ -299,7 +303,7 @@ mod tests {
         assert_eq!(a.available(), most);
         let mut a = Credits::new(4);
         assert_eq!(a.receive(Kind::Message, most + 1), Err(Violation::Announcement));
-        // One is what every connection begins with.
+        // Every connection begins with an announcement of one.
         for (n, is) in [(0, 1), (1, 2), (2, 2), (most, most), (u32::MAX, most)] {
             assert_eq!(Credits::new(n).field(), is);
         }
@@ -308,7 +312,7 @@ mod tests {
     #[derive(Debug, Default)]
     struct Wire(VecDeque<(Kind, u32)>);
 
-    /// One end with what it wants to send and what is on its way to it.
+    /// An end with the payloads that it wants to send, and the messages on their way to it.
     struct End {
         credits: Credits,
         /// Payloads that wait for credit.
@@ -334,7 +338,7 @@ mod tests {
             End { credits, queue: 0, inbound: Wire::default(), posted: 2, got: 0 }
         }
 
-        /// Sends what it can: payloads first.
+        /// Sends the next message that flow control allows: payloads first.
         fn send(&mut self, peer: &mut End) -> bool {
             let kind = if self.queue > 0 && self.credits.may_send(Kind::Message) {
                 self.queue -= 1;
@@ -361,8 +365,9 @@ mod tests {
     }
 
     proptest! {
-        /// Two ends that send what they like, and change what they advertise, over any delays: each
-        /// message finds a Receive, in the end all have come, and then there is silence. Counts wrap.
+        /// Two ends send any number of messages, and change their advertisements, over any delays.
+        /// Each message finds a Receive, in the end all have come, and then both ends fall silent.
+        /// Counts wrap.
         #[test]
         fn prop_two_ends_always_get_on_and_fall_silent(
             advertised in (2u32..7, 2u32..7),

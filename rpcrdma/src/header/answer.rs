@@ -1,48 +1,48 @@
-//! What is answered to a message that was not understood.
+//! The answers to messages that this end cannot understand.
 
 use super::{Direction, Failure, Fault, KIND_ERROR, Prefix, Xid};
 use crate::xdr::{NoRoom, Writer};
 use crate::{chunk, v1, v2};
 
-/// What an end of a connection does there. It matters where a header does not tell calls from
-/// replies: in version 1, when it is not understood.
+/// The role of an end on the connection. The role matters where a message does not show whether it
+/// is a call or a reply: in version 1, when this end does not understand the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It serves calls (also when it makes some, in the reverse direction).
+    /// The end serves calls (and may also make calls in the reverse direction).
     Responder,
-    /// It makes calls (also when it serves some, in the reverse direction).
+    /// The end makes calls (and may also serve calls in the reverse direction).
     Requester,
 }
 
-/// Why a message was not carried out, in the words of its version.
+/// The reason why a message was not carried out, in the terms of its version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Of version 1, or the part that all versions have: versions.
+    /// A refusal of version 1, or the version error that all versions share.
     V1(v1::Refusal),
-    /// Of version 2.
+    /// A refusal of version 2.
     V2(v2::Refusal),
 }
 
 /// An RDMA_ERROR or RDMA2_ERROR message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The XID of the message that it answers.
+    /// XID of the message that is answered.
     pub xid: Xid,
-    /// The version of the message that it answers, also when that is not spoken.
+    /// Version of the message that is answered, even if this end does not speak that version.
     pub version: u32,
-    /// Why.
+    /// The reason for the refusal.
     pub refusal: Refusal,
 }
 
 impl Answer {
-    /// Octets of the longest one.
+    /// Length of the longest answer in bytes.
     pub const MAX_LEN: usize = Prefix::LEN + 12;
 
-    /// Writes the message to the front of `out` and gives its length. `credit` is that of the
-    /// connection, by the rules of its version.
+    /// Writes the message to the front of `out` and returns its length in bytes. `credit` is the
+    /// credit field, by the rules of the connection's version.
     ///
     /// # Errors
-    /// When `out` is too short.
+    /// Returns an error when `out` is too short.
     pub fn encode(&self, credit: u32, out: &mut [u8]) -> Result<usize, NoRoom> {
         let mut w = Writer::new(out);
         let Answer { xid, version, refusal } = *self;
@@ -56,14 +56,15 @@ impl Answer {
 }
 
 impl Failure {
-    /// The answer that the message's sender waits for; `None` when it is to be discarded silently.
-    /// The message itself is discarded in either case.
+    /// Returns the answer that the sender of the message waits for; `None` when the message must be
+    /// discarded silently. This end discards the message itself in either case.
     pub fn answer(&self, role: Role) -> Option<Answer> {
         let Prefix { xid, version, kind, .. } = self.prefix?;
         let refusal = match (self.error.fault, version) {
-            // No version answers an error.
+            // No version allows an answer to an error.
             _ if kind == KIND_ERROR => return None,
-            // Where version 1 alone is spoken (RFC 8166 section 4.5), and of version 1 anywhere.
+            // An end that speaks only version 1 (RFC 8166 section 4.5), and any end that gets a
+            // message of version 1, discards short messages.
             _ if self.octets < MIN_V1
                 && (!self.versions.takes(v2::VERSION) || version == v1::VERSION) =>
             {
@@ -76,9 +77,9 @@ impl Failure {
         refusal.map(|refusal| Answer { xid, version, refusal })
     }
 
-    /// Draft section 7.1.2 has a code of its own for a version that is spoken, but not on this
-    /// connection. It can be told to a peer that has just used version 2; one that used version 1, or
-    /// another, has no such code, and gets what all versions have.
+    /// Draft section 7.1.2 defines a separate code for a version that this end speaks, but not on
+    /// this connection. Only a peer that has just used version 2 understands that code. A peer that
+    /// used version 1, or another version, gets the error that all versions share.
     fn other_version(&self, version: u32) -> Refusal {
         if version == v2::VERSION && self.versions == super::Versions::V1 {
             return Refusal::V2(v2::Refusal::VersMismatch);
@@ -87,7 +88,7 @@ impl Failure {
         Refusal::V1(v1::Refusal::Versions { low, high })
     }
 
-    /// RFC 8166 sections 4.5 and 4.6.
+    /// Refuses a message of version 1 (RFC 8166 sections 4.5 and 4.6).
     fn refuse_v1(&self, fault: Fault, role: Role) -> Option<v1::Refusal> {
         let discard = fault == Fault::Done
             || match self.direction {
@@ -97,8 +98,8 @@ impl Failure {
         (!discard).then_some(v1::Refusal::Chunk)
     }
 
-    /// Draft section 7. Calls and properties are answered: their sender waits. Replies and grants are
-    /// not.
+    /// Refuses a message of version 2 (draft section 7). Calls and properties get an answer,
+    /// because their sender waits; replies and grants do not.
     fn refuse_v2(&self, fault: Fault, kind: u32) -> Option<v2::Refusal> {
         let prop = matches!(kind, v2::htype::CONNPROP_MIDDLE | v2::htype::CONNPROP_FINAL);
         let call = self.direction == Some(Direction::Call);
@@ -120,6 +121,6 @@ impl Failure {
     }
 }
 
-/// Octets of a header of version 1 with three empty lists: what is shorter has no XID that could be
-/// trusted. Errors of version 1 are shorter, and are answered in no case.
+/// Length in bytes of a version 1 header with three empty lists: the XID of a shorter message
+/// cannot be trusted. Errors of version 1 are shorter, and no case answers them.
 const MIN_V1: usize = Prefix::LEN + 12;

@@ -18,7 +18,7 @@ fn failure(units: &[u32], versions: Versions) -> Failure {
     decode(&octets, versions, &Limits::DEFAULT).expect_err("a bad message")
 }
 
-/// What is answered, by what a message of the same version decodes to.
+/// Returns the answer as a receiver of the same version decodes it.
 fn answer_to(units: &[u32], versions: Versions, role: Role) -> Option<Refusal> {
     let failure = failure(units, versions);
     let answer = failure.answer(role)?;
@@ -27,7 +27,7 @@ fn answer_to(units: &[u32], versions: Versions, role: Role) -> Option<Refusal> {
     let len = answer.encode(9, &mut out).unwrap();
     let prefix = Prefix::decode(&mut Reader::new(&out)).unwrap();
     assert_eq!((prefix.kind, prefix.credit), (KIND_ERROR, 9));
-    // Nothing answers an answer.
+    // An end never answers an answer.
     for versions in ALL {
         if let Err(failure) = decode(&out[..len], versions, &Limits::DEFAULT) {
             assert_eq!(failure.answer(role), None);
@@ -72,7 +72,7 @@ fn test_message_without_a_prefix_is_discarded() {
     assert!(decode(&octets, Versions::V2, &Limits::DEFAULT).is_ok(), "16 octets, not 20");
 }
 
-/// RFC 8166 section 4.5: 28 octets where version 1 is spoken.
+/// RFC 8166 section 4.5 sets the minimum of 28 bytes for an end that speaks version 1.
 #[test]
 fn test_message_of_version_1_of_less_than_28_octets_is_discarded() {
     let nomsg = message(&[XID, 1, 1, procedure::MSG, 0, 0, 2]);
@@ -111,7 +111,7 @@ fn test_version_of_another_connection_is_answered_as_its_sender_understands() {
     assert_eq!(answer_to(&first, Versions::V2, Role::Responder), versions(2, 2));
 }
 
-/// A client that has asked in version 2 hears from a server of version 1.
+/// A client that asked in version 2 reads the answer of a version 1 server.
 #[test]
 fn test_answer_to_the_first_message_is_read_in_either_version() {
     for version in [1, 2] {
@@ -139,19 +139,19 @@ fn test_errors_are_never_answered() {
             assert_eq!(answer_to(&bad, versions, Role::Responder), None, "{version}");
         }
     }
-    // Version 1 has two codes.
+    // Version 1 has two error codes; this is neither.
     assert_eq!(refuse_v1(&[procedure::ERROR, 3, 0, 0], Role::Responder), None);
 }
 
 #[test]
 fn test_version_1_answers_calls_and_discards_replies() {
     let (responder, requester) = (Role::Responder, Role::Requester);
-    // Neither: what the end is for decides.
+    // The message shows no direction, so the role of the end decides.
     for bad in [&[procedure::MSG, 2, 0, 0][..], &[5, 0, 0, 0], &[procedure::NOMSG, 0, 0, 0]] {
         assert_eq!(refuse_v1(bad, responder), CHUNK);
         assert_eq!(refuse_v1(bad, requester), None);
     }
-    // The payload tells, also in the reverse direction.
+    // The payload shows the direction, also for reverse-direction calls.
     let call = [procedure::MSG, 0, 0, 0, XID + 1, 0];
     let reply = [procedure::MSG, 0, 0, 0, XID + 1, 1];
     for role in [responder, requester] {
@@ -177,7 +177,7 @@ fn test_version_1_reply_has_no_read_chunks() {
     let e = failure(&with(1), BOTH);
     assert_eq!(e.error.fault, Fault::ReadsInReply);
     assert_eq!(e.answer(Role::Responder), None);
-    // RDMA_NOMSG with a Reply chunk, and Read chunks without a body.
+    // An RDMA_NOMSG with a Reply chunk, and Read chunks without a body.
     let e = failure(&[&[XID, 1, 1, procedure::NOMSG], &list[..], &[0, 1, 0]].concat(), BOTH);
     assert_eq!(e.error.fault, Fault::ReadsInReply);
 }
@@ -233,13 +233,14 @@ fn test_version_2_answers_calls_and_properties_and_discards_the_rest() {
 fn test_version_2_bad_property_is_named_as_such() {
     let last = htype::CONNPROP_FINAL;
     let bad = Some(v2::Refusal::BadPropval);
-    // Of another length than its type; longer than the message; padding that is not zero.
+    // The length differs from the type's; the value is longer than the message; the padding is not
+    // zero.
     assert_eq!(refuse_v2(&[last, 1, 1, 8, 0, 0]), bad);
     assert_eq!(refuse_v2(&[last, 1, 1, 3, 0]), bad);
     assert_eq!(refuse_v2(&[last, 1, 1, 400, 0]), bad);
     assert_eq!(refuse_v2(&[last, 1, 99, 400, 0]), bad);
     assert_eq!(refuse_v2(&[last, 1, 99, 1, 1]), bad);
-    // The set itself ends early.
+    // The property set itself ends early.
     assert_eq!(refuse_v2(&[last, 2, 1, 4, 0]), Some(v2::Refusal::BadXdr));
     let e = failure(&[XID, 2, 1, last, 2, 99, 0, 5, 4, 0, 1, 2], Versions::V2);
     assert_eq!(e.error.fault, Fault::Xdr(xdr::Fault::Trailing { left: 8 }));

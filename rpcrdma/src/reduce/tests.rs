@@ -18,7 +18,7 @@ fn assemble(reduced: u32, chunks: &[Item], max: u32) -> Result<(u32, Vec<Part>),
     Ok((a.total(), a.parts().collect()))
 }
 
-/// An NFS WRITE of five octets: they go with their padding, their length stays.
+/// An NFS WRITE of five bytes: the data goes with its padding, and the length stays.
 #[test]
 fn test_item_is_taken_out_with_its_padding() {
     assert_eq!(reduce(88, &[item(80, 5)]), Ok((80, vec![(0, 80)])));
@@ -49,13 +49,13 @@ fn test_chunk_is_put_back_with_padding() {
     let padding = |offset, length| Part::Padding { to: Piece { offset, length } };
     let parts = vec![stream(0, 0, 80), chunk(0, 80, 5), padding(85, 3), stream(80, 88, 4)];
     assert_eq!(assemble(84, &[item(80, 5)], 92), Ok((92, parts)));
-    // Version 1 with padding in the chunk: the same place for what follows.
+    // In version 1 a chunk may hold padding; the following bytes get the same place.
     let parts = vec![stream(0, 0, 80), chunk(0, 80, 8), stream(80, 88, 4)];
     assert_eq!(assemble(84, &[item(80, 8)], 92), Ok((92, parts)));
     let two = [item(40, 4), item(44, 7)];
     let parts = vec![stream(0, 0, 40), chunk(0, 40, 4), chunk(1, 44, 7), padding(51, 1)];
     assert_eq!(assemble(40, &two, 52), Ok((52, parts)));
-    // A chunk of no octets.
+    // The first chunk is empty.
     let parts = vec![stream(0, 0, 84), chunk(1, 84, 4)];
     assert_eq!(assemble(84, &[item(80, 0), item(84, 4)], 92), Ok((88, parts)));
     assert_eq!(assemble(84, &[], 92), Ok((84, vec![stream(0, 0, 84)])));
@@ -71,7 +71,7 @@ fn test_chunk_without_a_place_is_refused() {
     assert_eq!(assemble(84, &[item(40, 5), item(44, 4)], 200), order);
     let beyond = Err(AssembleError::Beyond { position: 88, end: 84 });
     assert_eq!(assemble(84, &[item(88, 4)], 200), beyond);
-    // The first makes the stream as long as the second needs it.
+    // The first chunk makes the stream long enough for the second.
     assert!(assemble(84, &[item(80, 4), item(88, 4)], 200).is_ok());
     let long = |max| Err(AssembleError::TooLong { max });
     assert_eq!(assemble(84, &[item(80, 5)], 91), long(91));
@@ -106,10 +106,10 @@ fn test_results_go_into_chunks_one_by_one() {
     let returned: Vec<_> = placement.returned().collect();
     assert_eq!(returned.iter().map(WriteChunk::length).collect::<Vec<_>>(), [150, 0, 8, 0]);
     assert_eq!(WriteList::new(&returned).returned(&writes), Ok(()));
-    // What is placed is what is taken out of the stream.
+    // The placed results are exactly those that are taken out of the stream.
     let r = Reduction::new(400, 24, placement.placed().map(|(i, _)| i)).unwrap();
     assert_eq!(r.reduced_len(), 400 - 152 - 8);
-    // More results than chunks.
+    // The reply has more results than chunks.
     let few = Placement::new(&items, WriteList::new(&chunks[..1])).unwrap();
     assert_eq!(few.placed().count(), 1);
 }
@@ -123,13 +123,13 @@ fn test_chunk_that_is_too_short_is_named() {
     assert_eq!(short, Err(Shortage { chunk: 2, needed: 9 }));
     let fits = [item(40, 100), item(200, 8)];
     assert!(Placement::new(&fits, WriteList::new(&chunks)).is_ok());
-    // One of no octets needs no room and is not taken out.
+    // An empty result needs no room and stays in the stream.
     let none = [item(40, 0)];
     let placement = Placement::new(&none, WriteList::new(&chunks)).unwrap();
     assert_eq!(placement.placed().count(), 0);
 }
 
-/// A message with opaque items at some offsets: its octets, and the items.
+/// Returns the bytes of a message with opaque items at some offsets, and the items.
 fn message(parts: &[(u32, u32)]) -> (Vec<u8>, Vec<Item>) {
     let mut octets: Vec<u8> = (0..40).collect();
     let mut items = Vec::new();
@@ -144,7 +144,8 @@ fn message(parts: &[(u32, u32)]) -> (Vec<u8>, Vec<Item>) {
 }
 
 proptest! {
-    /// Whichever items are taken out, by whichever rule of padding, the message comes together again.
+    /// The message can be assembled again whichever items are taken out, and under either rule of
+    /// padding.
     #[test]
     fn prop_what_is_reduced_is_assembled(
         parts in prop::collection::vec((0u32..5, 1u32..60, any::<bool>(), any::<bool>()), 0..8),
@@ -160,7 +161,7 @@ proptest! {
         let reduced: Vec<u8> = r.pieces().flat_map(|p| octets[at(p)].to_vec()).collect();
         prop_assert_eq!(reduced.len(), r.reduced_len() as usize);
         prop_assert_eq!(reduced.len() % 4, 0);
-        // With padding in the chunk, as a sender of version 1 may have it, or without.
+        // A sender of version 1 may put the padding into the chunk or leave it out.
         let chunks: Vec<_> = taken
             .iter()
             .map(|&(i, pad)| {
@@ -189,7 +190,7 @@ proptest! {
         prop_assert_eq!(whole, octets);
     }
 
-    /// Any chunks in any stream are assembled or refused; what is assembled has no hole.
+    /// Any chunks in any stream are assembled or refused; an assembled stream has no hole.
     #[test]
     fn prop_any_chunks_are_assembled_or_refused(
         reduced in 0u32..300, max in 0u32..600,

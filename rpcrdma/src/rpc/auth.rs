@@ -2,31 +2,31 @@
 
 use crate::xdr::{Error, NoRoom, Reader, Writer};
 
-/// Octets of the longest body of a field.
+/// Length of the longest body of an authentication field in bytes.
 const BODY_MAX: u32 = 400;
 
-/// Octets of the longest machine name.
+/// Length of the longest machine name in bytes.
 pub const MACHINE_NAME_MAX: usize = NAME as usize;
 const NAME: u32 = 255;
 
-/// Most groups besides the first.
+/// The largest number of groups besides the first.
 pub const GIDS_MAX: usize = GIDS as usize;
 const GIDS: u32 = 16;
 
-/// What the octets of a field are. IANA assigns more.
+/// The format of an authentication field's body. IANA assigns more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flavor(pub u32);
 
 impl Flavor {
-    /// Nothing.
+    /// AUTH_NONE: an empty body.
     pub const NONE: Flavor = Flavor(0);
-    /// User and groups, as the caller says ([`AuthSys`]).
+    /// AUTH_SYS: user and groups as the caller claims them ([`AuthSys`]).
     pub const SYS: Flavor = Flavor(1);
-    /// What a server gave in place of them.
+    /// AUTH_SHORT: a shorthand that a server issued in place of AUTH_SYS.
     pub const SHORT: Flavor = Flavor(2);
-    /// Diffie-Hellman.
+    /// AUTH_DH: Diffie-Hellman.
     pub const DH: Flavor = Flavor(3);
-    /// RPCSEC_GSS.
+    /// RPCSEC_GSS (RFC 2203).
     pub const GSS: Flavor = Flavor(6);
 }
 
@@ -38,28 +38,29 @@ pub struct Auth<'a> {
 }
 
 impl<'a> Auth<'a> {
-    /// AUTH_NONE.
+    /// An empty field of AUTH_NONE.
     pub const NONE: Auth<'static> = Auth { flavor: Flavor::NONE, body: &[] };
 
-    /// One with `body`, at most 400 octets; `None` for more.
+    /// Creates a field with `body`, at most 400 bytes; returns `None` for more.
     pub const fn new(flavor: Flavor, body: &'a [u8]) -> Option<Auth<'a>> {
         if body.len() > BODY_MAX as usize { None } else { Some(Auth { flavor, body }) }
     }
 
-    /// What its octets are.
+    /// Returns the format of the body.
     pub const fn flavor(&self) -> Flavor {
         self.flavor
     }
 
-    /// Its octets, at most 400.
+    /// Returns the body, at most 400 bytes.
     pub const fn body(&self) -> &'a [u8] {
         self.body
     }
 
-    /// Whether items of a message with this credential may be placed. They may not where RPCSEC_GSS
-    /// wraps arguments and results for integrity or privacy, nor in its own control messages (RFC 8166
-    /// section 8.2.2): of its credentials (RFC 2203 section 5) only those of data without a service
-    /// may, and one that cannot be read may not.
+    /// Returns true if items of a message with this credential may be placed. Items may not be
+    /// placed where RPCSEC_GSS wraps arguments and results for integrity or privacy, nor in
+    /// RPCSEC_GSS control messages (RFC 8166 section 8.2.2). So the only RPCSEC_GSS credential (RFC
+    /// 2203 section 5) that allows placement is a readable credential of a data message without a
+    /// service.
     pub fn may_reduce(&self) -> bool {
         const VERSION: u32 = 1;
         const DATA: u32 = 0;
@@ -67,7 +68,7 @@ impl<'a> Auth<'a> {
         if self.flavor != Flavor::GSS {
             return true;
         }
-        // Version, procedure, sequence number, service.
+        // The version, procedure, sequence number and service.
         let mut r = Reader::new(self.body);
         match [r.u32(), r.u32(), r.u32(), r.u32()] {
             [Ok(version), Ok(procedure), Ok(_), Ok(service)] => {
@@ -88,16 +89,16 @@ impl<'a> Auth<'a> {
     }
 }
 
-/// Groups of a caller besides its first: at most [`GIDS_MAX`].
+/// The groups of a caller besides its first: at most [`GIDS_MAX`].
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Gids {
-    // What is not used is zero, so that equal groups are equal values.
+    // Unused entries are zero, so that equal groups are equal values.
     gids: [u32; GIDS_MAX],
     len: usize,
 }
 
 impl Gids {
-    /// `gids`; `None` for more than [`GIDS_MAX`].
+    /// Creates the groups from `gids`; returns `None` for more than [`GIDS_MAX`].
     pub fn new(gids: &[u32]) -> Option<Gids> {
         let mut all = Gids::default();
         all.gids.get_mut(..gids.len())?.copy_from_slice(gids);
@@ -105,7 +106,7 @@ impl Gids {
         Some(all)
     }
 
-    /// The groups.
+    /// Returns the groups in their order.
     pub fn as_slice(&self) -> &[u32] {
         self.gids.get(..self.len).unwrap_or(&self.gids)
     }
@@ -117,49 +118,49 @@ impl core::fmt::Debug for Gids {
     }
 }
 
-/// The body of an AUTH_SYS credential: who the caller is by its own word.
+/// The body of an AUTH_SYS credential: the identity that the caller claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AuthSys<'a> {
-    /// Any number.
+    /// An arbitrary number of the caller's choice.
     pub stamp: u32,
-    /// Name of the caller's machine, at most [`MACHINE_NAME_MAX`] octets; not always UTF-8.
+    /// Name of the caller's machine, at most [`MACHINE_NAME_MAX`] bytes; not always UTF-8.
     pub machine: &'a [u8],
-    /// Its effective user.
+    /// Effective user of the caller.
     pub uid: u32,
-    /// Its effective group.
+    /// Effective group of the caller.
     pub gid: u32,
-    /// Its other groups.
+    /// Other groups of the caller.
     pub gids: Gids,
 }
 
-/// What cannot be an AUTH_SYS credential, or cannot be written as one.
+/// The reason why a credential is not a valid AUTH_SYS credential, or cannot be encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AuthSysError {
-    /// Another flavor.
+    /// The credential has another flavor.
     #[error("not AUTH_SYS but {}", .0.0)]
     Flavor(Flavor),
-    /// Not XDR of its type.
+    /// The bytes are not XDR of the expected type.
     #[error(transparent)]
     Xdr(#[from] Error),
     /// The machine's name is too long.
     #[error("machine name of {len} octets")]
     Name {
-        /// Octets of it.
+        /// Length of the name in bytes.
         len: usize,
     },
-    /// No room for it.
+    /// The buffer has no room for the credential.
     #[error(transparent)]
     NoRoom(#[from] NoRoom),
 }
 
 impl<'a> AuthSys<'a> {
-    /// Octets of the longest body. It is shorter than what a field may have.
+    /// Length of the longest body in bytes, which is below the limit of a field.
     pub const MAX_LEN: usize = 20 + 256 + 4 * GIDS_MAX;
 
-    /// Reads a credential.
+    /// Decodes a credential.
     ///
     /// # Errors
-    /// What is wrong with it; a server replies AUTH_BADCRED.
+    /// Returns the fault in the credential; a server replies AUTH_BADCRED.
     pub fn decode(cred: &Auth<'a>) -> Result<AuthSys<'a>, AuthSysError> {
         if cred.flavor != Flavor::SYS {
             return Err(AuthSysError::Flavor(cred.flavor));
@@ -176,11 +177,11 @@ impl<'a> AuthSys<'a> {
         Ok(AuthSys { stamp, machine, uid, gid, gids })
     }
 
-    /// Writes the body into `out`, which has room for [`AuthSys::MAX_LEN`] octets or as many as it
-    /// needs, and gives the credential.
+    /// Writes the body into `out` and returns the credential. The body fits if `out` has
+    /// [`AuthSys::MAX_LEN`] bytes.
     ///
     /// # Errors
-    /// When the machine's name is too long, or `out` too short.
+    /// Returns an error when the machine's name is too long, or `out` is too short.
     pub fn encode<'b>(&self, out: &'b mut [u8]) -> Result<Auth<'b>, AuthSysError> {
         if self.machine.len() > MACHINE_NAME_MAX {
             return Err(AuthSysError::Name { len: self.machine.len() });
@@ -191,7 +192,7 @@ impl<'a> AuthSys<'a> {
         w.u32(self.uid);
         w.u32(self.gid);
         let gids = self.gids.as_slice();
-        // At most 16.
+        // The count is at most 16.
         w.u32(u32::try_from(gids.len()).unwrap_or(0));
         gids.iter().for_each(|&gid| w.u32(gid));
         let len = w.finish()?;

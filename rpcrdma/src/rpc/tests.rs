@@ -15,7 +15,7 @@ fn sys() -> AuthSys<'static> {
     AuthSys { stamp: 0x0102_0304, machine: b"krypton", uid: 1000, gid: 100, gids }
 }
 
-/// AUTH_SYS of the name that RFC 5531 has as an example.
+/// AUTH_SYS with the machine name from the example in RFC 5531.
 const SYS_UNITS: [u32; 8] = [0x0102_0304, 7, 0x6b72_7970, 0x746f_6e00, 1000, 100, 2, 7];
 
 #[test]
@@ -108,7 +108,7 @@ fn test_reply_octets_of_every_kind() {
         for end in 0..len {
             assert!(Reply::decode(&want[..end]).is_err(), "{reply:?}: {end}");
         }
-        // Results follow a success, and nothing follows all else.
+        // Results follow a success; nothing follows any other status.
         let behind = Reply::decode(&out[..len + 4]);
         match reply.has_results() {
             true => assert_eq!(behind, Ok((reply, &[0; 4][..]))),
@@ -215,7 +215,7 @@ proptest! {
         prop_assert_eq!(Call::decode(&out), Ok((call, &args[..])));
     }
 
-    /// Whatever is read is written as the same octets.
+    /// A decoded message encodes to the same bytes.
     #[test]
     fn prop_any_octets_are_read_or_refused(
         kind in 0u32..2, stat in 0u32..3, rest in prop::collection::vec(0u32..4, 0..12),

@@ -50,7 +50,7 @@ fn test_only_the_first_part_begins_with_the_xid() {
     assert_eq!(s.receive(&header(7, LAST), &payload(8, 4)), part(40, 44, true));
 }
 
-/// Whatever may not come within a sequence is refused, and ends it.
+/// The receiver refuses any message that may not come within a sequence, and ends the sequence.
 #[test]
 fn test_another_message_within_a_sequence_is_refused_and_ends_it() {
     let others = [
@@ -77,7 +77,7 @@ fn test_another_message_within_a_sequence_is_refused_and_ends_it() {
         let reply = header(0, body).direction() == Some(Direction::Reply);
         let want = (Xid(xid), Refusal::V2(v2::Refusal::InvalCont));
         assert_eq!(answer, (!reply).then_some(want));
-        // The rest of the first is no message of its own, and so its sender hears of it too.
+        // The rest of the first message is no message of its own, so its sender gets an error, too.
         let rest = s.receive(&header(7, LAST), &[9; 100]).map_err(|e| e.fault);
         assert_eq!(rest, Err(Fault::XidMismatch { inner: 0x0909_0909 }));
     }
@@ -91,11 +91,11 @@ fn test_parts_of_what_was_refused_are_discarded_up_to_the_last() {
     assert_eq!(s.receive(&header(7, middle(1000)), &[1; 1000]), Ok(Step::Discard));
     assert_eq!(s.receive(&header(7, LAST), &[1; 1000]), Ok(Step::Discard));
     assert_eq!(s.receive(&header(7, LAST), &payload(7, 40)), part(0, 40, true));
-    // Another message says as well that no more come.
+    // Another message also shows that no more parts come.
     s.receive(&header(7, middle(2000)), &payload(7, 40)).unwrap_err();
     assert!(s.receive(&header(8, LAST), &payload(8, 40)).is_ok());
     assert_eq!(s.receive(&header(7, LAST), &payload(7, 40)), part(0, 40, true));
-    // A reply of the same XID is another message.
+    // A reply with the same XID is another message.
     s.receive(&header(7, middle(2000)), &payload(7, 40)).unwrap_err();
     assert!(s.receive(&header(7, REPLY), &payload(7, 40)).is_ok());
 }
@@ -168,7 +168,7 @@ fn test_parts_of_a_stream_need_room_for_a_word() {
 }
 
 proptest! {
-    /// A stream that is sent in parts is received as it was, whatever the threshold.
+    /// The receiver gets a stream that was sent in parts unchanged, whatever the threshold.
     #[test]
     fn prop_what_is_sent_in_parts_is_received(words in 1u32..500, threshold in 24u32..2000) {
         let total = 4 * words;

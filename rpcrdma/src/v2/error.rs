@@ -1,4 +1,4 @@
-//! RDMA2_ERROR: why a message was not carried out (draft sections 6.3.1 and 7).
+//! RDMA2_ERROR: the reason why a message was not carried out (draft sections 6.3.1 and 7).
 
 use crate::xdr::{Error, Reader, Writer};
 
@@ -6,13 +6,13 @@ use crate::xdr::{Error, Reader, Writer};
 pub mod code {
     /// Version not supported.
     pub const VERS: u32 = 1;
-    /// The header is not understood.
+    /// The receiver does not understand the header.
     pub const BAD_XDR: u32 = 2;
-    /// The value of a property is not of its type.
+    /// The value of a property does not have the property's type.
     pub const BAD_PROPVAL: u32 = 3;
-    /// Header type not known.
+    /// The receiver does not know the header type.
     pub const INVAL_HTYPE: u32 = 4;
-    /// Not what had to follow.
+    /// The message is not the one that had to follow.
     pub const INVAL_CONT: u32 = 5;
     /// Too many Read chunks.
     pub const READ_CHUNKS: u32 = 6;
@@ -24,67 +24,69 @@ pub mod code {
     pub const WRITE_RESOURCE: u32 = 9;
     /// The Reply chunk is too short.
     pub const REPLY_RESOURCE: u32 = 10;
-    /// Another version than that of the connection.
+    /// The message has another version than the connection.
     pub const VERS_MISMATCH: u32 = 11;
-    /// Anything else.
+    /// Any other reason.
     pub const SYSTEM: u32 = 100;
 }
 
-/// Why a message was not carried out.
+/// The reason why a message was not carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// RDMA2_ERR_VERS: its version is not spoken. This part of a header is the same in all versions.
+    /// RDMA2_ERR_VERS: the receiver does not speak the message's version. This part of a header is
+    /// the same in all versions.
     Versions {
-        /// The lowest version that is.
+        /// Lowest version that the receiver speaks.
         low: u32,
-        /// The highest.
+        /// Highest version that the receiver speaks.
         high: u32,
     },
-    /// RDMA2_ERR_BAD_XDR: the header is not understood.
+    /// RDMA2_ERR_BAD_XDR: the receiver does not understand the header.
     BadXdr,
-    /// RDMA2_ERR_BAD_PROPVAL: the value of a property that is known is not of its type.
+    /// RDMA2_ERR_BAD_PROPVAL: the value of a known property does not have the property's type.
     BadPropval,
-    /// RDMA2_ERR_INVAL_HTYPE: the header type is not known.
+    /// RDMA2_ERR_INVAL_HTYPE: the receiver does not know the header type.
     InvalHtype,
-    /// RDMA2_ERR_INVAL_CONT: it is not what had to follow the message before.
+    /// RDMA2_ERR_INVAL_CONT: the message is not one that may follow the previous message.
     InvalCont,
     /// RDMA2_ERR_READ_CHUNKS: too many Read chunks.
     ReadChunks {
-        /// As many as are taken.
+        /// Largest number that the receiver takes.
         max: u32,
     },
     /// RDMA2_ERR_WRITE_CHUNKS: too many Write chunks.
     WriteChunks {
-        /// As many as are taken.
+        /// Largest number that the receiver takes.
         max: u32,
     },
     /// RDMA2_ERR_SEGMENTS: too many segments in a chunk.
     Segments {
-        /// As many as are taken.
+        /// Largest number that the receiver takes.
         max: u32,
     },
     /// RDMA2_ERR_WRITE_RESOURCE: a Write chunk is shorter than its result.
     WriteResource {
-        /// Which one, from 1; 0 when that is not known.
+        /// Number of the chunk, from 1; 0 when unknown.
         chunk: u32,
-        /// Octets of the result.
+        /// Length of the result in bytes.
         needed: u32,
     },
     /// RDMA2_ERR_REPLY_RESOURCE: the Reply chunk is shorter than the reply.
     ReplyResource {
-        /// Octets of the reply; 0 when asking again is of no use.
+        /// Length of the reply in bytes; 0 when another attempt is of no use.
         needed: u32,
     },
-    /// RDMA2_ERR_VERS_MISMATCH: its version is not that of the connection.
+    /// RDMA2_ERR_VERS_MISMATCH: the message has another version than the connection.
     VersMismatch,
-    /// RDMA2_ERR_SYSTEM: anything else.
+    /// RDMA2_ERR_SYSTEM: any other reason.
     System,
-    /// A code that is not of the draft: the message is discarded silently (section 7).
+    /// A code that the draft does not define: the receiver discards the message silently (section
+    /// 7).
     Unknown(u32),
 }
 
 impl Refusal {
-    /// The code.
+    /// Returns the code of the error.
     pub const fn code(self) -> u32 {
         match self {
             Refusal::Versions { .. } => code::VERS,
@@ -103,10 +105,11 @@ impl Refusal {
         }
     }
 
-    /// What a requester does about the call that has the error's XID.
+    /// Returns how a requester may recover the call that has the error's XID.
     pub const fn recovery(self) -> Recovery {
         match self {
-            // One with a range that leaves nothing to choose ends it as well; the caller sees that.
+            // If the range leaves no version to choose, the call ends as well; the caller checks
+            // that.
             Refusal::Versions { .. } | Refusal::VersMismatch => Recovery::OtherVersion,
             Refusal::ReadChunks { .. } | Refusal::WriteChunks { .. } | Refusal::Segments { .. } => {
                 Recovery::OtherChunks
@@ -165,18 +168,19 @@ impl Refusal {
     }
 }
 
-/// What may be done about a call that was refused (section 7).
+/// The recovery of a refused call (section 7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recovery {
-    /// Nothing: the call has failed.
+    /// No recovery: the call has failed.
     End,
-    /// It may be made again with a version that the peer speaks.
+    /// The requester may repeat the call with a version that the peer speaks.
     OtherVersion,
-    /// It may be made again with fewer chunks or segments, by continuation or in a Call chunk.
+    /// The requester may repeat the call with fewer chunks or segments, by continuation or in a
+    /// Call chunk.
     OtherChunks,
-    /// It may be made again with more room for the reply.
+    /// The requester may repeat the call with more room for the reply.
     MoreRoom,
-    /// The error is passed over; the call goes on.
+    /// The requester ignores the error; the call goes on.
     Discard,
 }
 

@@ -1,5 +1,5 @@
-//! Sets of transport properties as they stand on the wire (draft section 5.1). What the values mean
-//! is in [`property`](crate::property).
+//! Sets of transport properties as encoded on the wire (draft section 5.1).
+//! [`property`](crate::property) defines the meaning of the values.
 
 use core::fmt;
 
@@ -7,26 +7,26 @@ use crate::header::{Error, Fault};
 use crate::property;
 use crate::xdr::{self, Reader, Writer};
 
-/// A property: a code and the XDR of its value, at most 2^32 - 1 octets. No octets stand for the
-/// property's default.
+/// A property: a code and the XDR of its value, at most 2^32 - 1 bytes. An empty value stands for
+/// the property's default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Property<'a> {
-    /// Which one.
+    /// Code of the property.
     pub id: u32,
-    /// Its value, XDR within XDR.
+    /// Value of the property, XDR within XDR.
     pub data: &'a [u8],
 }
 
 #[derive(Clone, Copy)]
 enum Store<'a> {
-    /// As they were received, and how many.
+    /// Properties as this end received them, and their number.
     Wire(&'a [u8], u32),
-    /// A sender's.
+    /// Properties that this end sends.
     Values(&'a [Property<'a>]),
 }
 
-/// A set of properties. Those that are known have values of their types; those that are not are kept,
-/// to be passed over.
+/// A set of properties. Known properties have values of their types. The set keeps unknown
+/// properties, which the receiver skips.
 #[derive(Clone, Copy)]
 pub struct PropertySet<'a>(Store<'a>);
 
@@ -34,10 +34,10 @@ impl<'a> PropertySet<'a> {
     /// The empty set.
     pub const EMPTY: PropertySet<'static> = PropertySet(Store::Values(&[]));
 
-    /// That of a sender.
+    /// Creates a sender's set.
     ///
     /// # Errors
-    /// The index of a property that the receiver would refuse.
+    /// Returns the index of a property that the receiver would refuse.
     pub fn new(properties: &'a [Property<'a>]) -> Result<PropertySet<'a>, usize> {
         let bad = |p: &Property<'_>| {
             property::Value::of(*p).is_err() || u32::try_from(p.data.len()).is_err()
@@ -51,11 +51,11 @@ impl<'a> PropertySet<'a> {
     pub(crate) fn decode(r: &mut Reader<'a>) -> Result<PropertySet<'a>, Error> {
         let count = r.u32()?;
         let start = r.at();
-        // A set cannot be longer than the message, and so neither can this take.
+        // `count` is unchecked, but the loop ends where the message ends.
         for _ in 0..count {
             let at = r.at();
             let id = r.u32()?;
-            // A value that ends behind the message is a bad value, whatever the property (5.1).
+            // A value that extends beyond the message is a bad value of any property (section 5.1).
             let bad = |_: xdr::Error| Error { at, fault: Fault::Propval { id } };
             let data = r.opaque(u32::MAX).map_err(bad)?;
             property::Value::of(Property { id, data })
@@ -64,7 +64,7 @@ impl<'a> PropertySet<'a> {
         Ok(PropertySet(Store::Wire(r.since(start), count)))
     }
 
-    /// Number of properties.
+    /// Returns the number of properties.
     pub fn len(&self) -> usize {
         match self.0 {
             Store::Wire(_, count) => count as usize,
@@ -72,12 +72,12 @@ impl<'a> PropertySet<'a> {
         }
     }
 
-    /// Whether there are none.
+    /// Returns true if the set has no properties.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The properties in the order of the set.
+    /// Returns the properties in the order of the set.
     pub fn properties(&self) -> impl Iterator<Item = Property<'a>> + use<'a> {
         let (octets, values) = match self.0 {
             Store::Wire(octets, _) => (octets, &[][..]),

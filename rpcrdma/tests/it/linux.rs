@@ -1,4 +1,5 @@
-//! What Linux's NFS client and server say in version 1: `tests/data/README.md` says how it was recorded.
+//! The messages of the NFS client and server of Linux in version 1. `tests/data/README.md`
+//! describes the recording.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::{BTreeSet, HashMap};
@@ -14,11 +15,12 @@ use heddle_rpcrdma::{Limits, Xid};
 
 const RECORDED: &str = include_str!("../data/linux-v1.txt");
 
-/// Numbers of the procedures of NFS version 3, by their names.
+/// Names of the procedures of NFS version 3, in order of their numbers.
 const NFS3_NAMES: &str = "NULL GETATTR SETATTR LOOKUP ACCESS READLINK READ WRITE CREATE MKDIR \
     SYMLINK MKNOD REMOVE RMDIR RENAME LINK READDIR READDIRPLUS FSSTAT FSINFO PATHCONF COMMIT";
 
-/// A line of the recording: what was read from the octets by who recorded them, and the octets.
+/// A line of the recording: the fields that the recorder read from the message, and the message's
+/// bytes.
 struct Recorded {
     kind: &'static str,
     fields: HashMap<&'static str, &'static str>,
@@ -45,7 +47,8 @@ impl Recorded {
         Xid(u32::from_str_radix(self.fields["xid"], 16).unwrap())
     }
 
-    /// Of the call or of what is replied to; `None` of a call whose RPC header is in a chunk.
+    /// Returns the procedure of the call, or of the call that is replied to; `None` for a call
+    /// whose RPC header is in a chunk.
     fn procedure(&self) -> Option<Procedure> {
         let name = self.fields["procedure"];
         if name == "-" {
@@ -83,7 +86,7 @@ fn messages() -> Vec<Recorded> {
     all
 }
 
-/// The header and what is behind it.
+/// Decodes the header. Returns the header, and the payload after it.
 fn read(r: &Recorded) -> (v1::Header<'_>, &[u8]) {
     let got = decode(&r.octets, Versions::V1, &Limits::DEFAULT);
     let got = got.unwrap_or_else(|e| panic!("{}: {e}", r.describe()));
@@ -98,7 +101,7 @@ fn chunks<'a>(header: &v1::Header<'a>) -> Chunks<'a> {
     }
 }
 
-// Chunk lists as the recording has them.
+// The following functions format chunk lists as the recording does.
 
 fn joined(parts: impl Iterator<Item = String>, by: &str) -> String {
     parts.collect::<Vec<_>>().join(by)
@@ -121,7 +124,8 @@ fn writes_text(list: &WriteList<'_>) -> String {
     or(joined(list.chunks().map(|c| chunk_text(&c)), ","), "-")
 }
 
-/// Octet for octet: no bit that Linux uses is lost on us, and none that it leaves is added.
+/// Decoding and encoding a message gives the same bytes: no bit that Linux sets is lost, and no bit
+/// that Linux leaves is added.
 #[test]
 fn test_messages_of_linux_are_written_as_they_were_read() {
     for r in messages() {
@@ -152,7 +156,8 @@ fn test_messages_of_linux_mean_what_the_recorder_read() {
     }
 }
 
-/// The RPC headers in the messages too, and arguments of which the binding knows what is in a chunk.
+/// The messages have valid RPC headers, and the binding finds the items in the arguments that are
+/// in chunks.
 #[test]
 fn test_calls_of_linux_are_reduced_as_the_binding_has_it() {
     for r in recorded("call").iter().filter(|r| r.fields["type"] == "MSG") {
@@ -163,7 +168,7 @@ fn test_calls_of_linux_are_reduced_as_the_binding_has_it() {
         assert_eq!(call.encode(&mut out).unwrap() + arguments.len(), payload.len(), "{what}");
         assert_eq!(out, payload[..out.len()], "{what}");
         assert_eq!((call.xid, Some(call.procedure)), (r.xid(), r.procedure()), "{what}");
-        // A NULL is called by nobody in particular, all else by the user of a process.
+        // A NULL call has no user; all other calls carry the user of a process.
         let flavor = if call.procedure.procedure == 0 { Flavor::NONE } else { Flavor::SYS };
         assert_eq!(call.cred.flavor(), flavor, "{what}");
         assert_eq!(call.verf, Auth::NONE, "{what}");
@@ -202,7 +207,7 @@ fn test_replies_of_linux_are_reduced_as_the_binding_has_it() {
     }
 }
 
-/// A reply's chunks are those of its call, no longer than they were.
+/// A reply returns the chunks of its call, none of them longer than it was.
 #[test]
 fn test_replies_of_linux_return_the_chunks_of_their_calls() {
     let calls = recorded("call");
@@ -236,7 +241,7 @@ fn test_private_data_of_linux_is_found() {
     assert_eq!((terms.send, terms.receive), (4096, 4096));
 }
 
-/// The recording has what it is there for: without that the tests above would say little.
+/// The recording has a message of each shape; otherwise the tests above would prove little.
 #[test]
 fn test_recording_has_every_way_a_message_goes() {
     let mut ways = BTreeSet::new();

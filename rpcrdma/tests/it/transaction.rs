@@ -1,5 +1,5 @@
-//! Whole transactions of NFS between two ends without a connection: what is sent is octets, and RDMA is
-//! copying.
+//! Whole transactions of NFS between two ends without a connection: a Send is a byte string, and
+//! RDMA is a copy.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use heddle_rpcrdma::binding::{Binding, Chunks as Missing, NFS3, Stream};
@@ -22,12 +22,12 @@ fn range(p: Piece) -> std::ops::Range<usize> {
     p.offset as usize..(p.offset + p.length) as usize
 }
 
-/// A requester's memory: what its chunks name.
+/// The memory of a requester, which its chunks name.
 #[derive(Default)]
 struct Memory(Vec<u8>);
 
 impl Memory {
-    /// Puts octets there, in segments of at most `most` octets.
+    /// Stores bytes, in segments of at most `most` bytes.
     fn register(&mut self, octets: &[u8], most: usize) -> Vec<Segment> {
         let register = |piece: &[u8]| {
             let offset = self.0.len() as u64;
@@ -101,7 +101,7 @@ fn gather(message: &[u8], items: impl Iterator<Item = Item> + Clone, header: u32
     reduction.pieces().flat_map(|p| message[range(p)].to_vec()).collect()
 }
 
-/// A WRITE whose data the responder reads: of any length, in version 1 with padding in the chunk too.
+/// A WRITE of any length whose data the responder reads; in version 1 the chunk also has padding.
 #[test]
 fn test_write_goes_through_a_read_chunk() {
     for (version, length, pad) in [(1, 5u32, false), (1, 5, true), (2, 5, false), (2, 4096, false)]
@@ -114,7 +114,7 @@ fn test_write_goes_through_a_read_chunk() {
         args.resize(args.len().next_multiple_of(4), 0);
         let message = call(WRITE, &args);
 
-        // The requester.
+        // The requester sends the call.
         let found = NFS3.arguments(WRITE, Stream::new(&args, 40, Missing::None)).unwrap();
         let items = found.as_slice();
         assert_eq!(items, [Item { offset: 68, length }]);
@@ -131,7 +131,7 @@ fn test_write_goes_through_a_read_chunk() {
         let reads = ReadList::new(&reads, ZeroPosition::Never).unwrap();
         let sent = send(version, Chunks { reads, ..Chunks::NONE }, Direction::Call, &stream);
 
-        // The responder.
+        // The responder receives the call.
         let (chunks, payload) = receive(version, &sent);
         let (call, args) = Call::decode(payload).unwrap();
         let header = u32len(payload.len() - args.len());
@@ -163,14 +163,14 @@ fn test_write_goes_through_a_read_chunk() {
     }
 }
 
-/// A READ whose data the responder writes: less than there is room for, in two segments.
+/// A READ whose data the responder writes into two segments, and which is shorter than the room.
 #[test]
 fn test_read_comes_through_a_write_chunk() {
     for version in [1, 2] {
         let args = [[0, 0, 0, 4], [9; 4], [0; 4], [0; 4], [0, 0, 0x20, 0]].concat();
         let message = call(READ, &args);
 
-        // The requester: as much room as it asks for.
+        // The requester provides as much room as it asks data for.
         let size = NFS3.reply_size(READ, &args).unwrap();
         assert_eq!((size.stream, size.item), (104, 0x2000));
         let mut memory = Memory::default();
@@ -180,7 +180,7 @@ fn test_read_comes_through_a_write_chunk() {
         let chunks = Chunks { writes: provided, ..Chunks::NONE };
         let sent = send(version, chunks, Direction::Call, &message);
 
-        // The responder.
+        // The responder replies.
         let (chunks, payload) = receive(version, &sent);
         let data: Vec<u8> = (0..5001u32).map(|n| u8::try_from(n % 253).unwrap()).collect();
         let (_, args) = Call::decode(payload).unwrap();
@@ -206,7 +206,7 @@ fn test_read_comes_through_a_write_chunk() {
         let sent = send(version, chunks, Direction::Reply, &stream);
         assert!(sent.len() < 200);
 
-        // The requester.
+        // The requester receives the reply.
         let (chunks, payload) = receive(version, &sent);
         assert_eq!(chunks.writes.returned(&provided), Ok(()));
         let filled: Vec<_> = chunks.writes.chunks().map(|c| c.length()).collect();

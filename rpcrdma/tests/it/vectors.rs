@@ -1,4 +1,5 @@
-//! Transport headers of both versions, unit by unit as the XDR of RFC 8166 and of the draft has them.
+//! Transport headers of both versions, unit by unit in the order of the XDR in RFC 8166 and the
+//! draft.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use heddle_rpcrdma::chunk::{ReadList, WriteChunk, WriteList, ZeroPosition};
@@ -10,7 +11,7 @@ use heddle_rpcrdma::{Handle, Limits, ReadSegment, Segment, Xid};
 const BOTH: Versions = Versions::Open { v1: true, v2: true };
 const XID: u32 = 0xfeed_0001;
 
-/// A call of the NULL procedure, and the beginning of a reply: as much as is looked at.
+/// A call of the NULL procedure, and the part of a reply that the tests look at.
 const CALL: [u32; 10] = [XID, 0, 2, 100_003, 3, 0, 0, 0, 0, 0];
 const REPLY: [u32; 6] = [XID, 1, 0, 0, 0, 0];
 
@@ -35,11 +36,12 @@ const ITEM: [ReadSegment; 2] =
 struct Vector {
     name: &'static str,
     octets: Vec<u8>,
-    /// Octets in front of the payload; a payload has at least four.
+    /// Length in bytes of the part before the payload; a payload has at least four bytes.
     header: usize,
 }
 
-/// Checks that the units are read as the header and written from it, and returns them.
+/// Checks that the units decode to the header and that the header encodes to the units. Returns the
+/// encoding.
 fn vector(name: &'static str, header: &[u32], payload: &[u32], want: &Header<'_>) -> Vector {
     let all = octets(&[header, payload].concat());
     let payload = octets(payload);
@@ -246,8 +248,8 @@ fn test_every_header_of_version_2_has_the_units_of_its_xdr() {
     assert_eq!(kinds, (4..=13).collect(), "all ten types");
 }
 
-/// A message that ends early is refused, wherever it ends: in its header, or before the first word of
-/// its payload.
+/// A message that ends early is refused, wherever it ends: in its header, or before the first word
+/// of its payload.
 #[test]
 fn test_no_beginning_of_a_header_is_a_message() {
     for Vector { name, octets, header } in vectors() {
@@ -260,7 +262,7 @@ fn test_no_beginning_of_a_header_is_a_message() {
     }
 }
 
-/// What has no payload ends with its header.
+/// A message without a payload ends with its header.
 #[test]
 fn test_nothing_may_follow_a_header_without_payload() {
     for Vector { name, mut octets, header } in vectors() {
@@ -271,8 +273,8 @@ fn test_nothing_may_follow_a_header_without_payload() {
     }
 }
 
-/// A message in which any bit is another is refused, or is another message: never the same one, and
-/// never one whose octets would be others.
+/// A message with any bit changed is refused or decodes to another message: never to the same
+/// message, and never to a message with another encoding.
 #[test]
 fn test_every_bit_has_a_meaning() {
     for Vector { name, octets, .. } in vectors() {

@@ -1,4 +1,4 @@
-//! A call of the peer's.
+//! Received calls of the peer.
 
 use super::Received;
 use crate::chunk::ReadList;
@@ -15,11 +15,11 @@ use crate::reduce::{AssembleError, Assembly, Item};
 use crate::rpc::Call as RpcCall;
 use crate::{v1, v2};
 
-/// Octets of the shortest RPC header: no item can be nearer to the front.
+/// Length of the shortest RPC header in bytes: no item can be nearer to the front.
 pub(in crate::conn) const HEADER_MIN: u32 = 40;
 const _: () = assert!(HEADER_MIN as usize == RpcCall::MIN_LEN);
 
-/// Which chunks a call has, and what of them is for its reply.
+/// The chunks that a call carries, and the offer among them for its reply.
 #[derive(Clone, Copy)]
 pub(super) struct Uses<'a> {
     pub(super) reads: bool,
@@ -34,7 +34,7 @@ impl<'a> Uses<'a> {
 }
 
 impl Connection {
-    /// A call of the peer's. In version 1 its credit has been counted.
+    /// Handles a call of the peer. In version 1 the caller has counted its credit.
     pub(super) fn receive_call<M: Memory>(
         &mut self,
         xid: Xid,
@@ -50,13 +50,14 @@ impl Connection {
             }
             c.refuse_call(xid, credit, refusal)
         };
-        // One whose reply is on its way may have been answered already.
+        // Skip rows whose reply is on its way: the peer may have that reply already and reuse the
+        // XID.
         if self.served.with(xid).any(|row| row.phase != served::Phase::Sent) {
             self.counters.duplicate_calls += 1;
             if let Body::Buffer { buffer, .. } = body {
                 received.memory.free(buffer);
             }
-            // There will be one reply to both.
+            // Version 1 counts the duplicate as answered, because one reply answers both calls.
             if let Flow::V1(flow) = &mut self.flow {
                 flow.serves.reply(credit).map_err(CloseReason::CreditsV1)?;
             }
@@ -88,7 +89,8 @@ impl Connection {
         let buffer = match body {
             Body::Buffer { buffer, .. } if items.as_slice().is_empty() => Some(buffer),
             Body::Buffer { .. } => memory.allocate(purpose, total),
-            // In their order: what comes later does not take what those before it wait for.
+            // Serve calls in their order: a later call must not take memory that earlier calls wait
+            // for.
             _ if self.waiting.is_empty() && total <= memory.call_max() => {
                 memory.allocate(purpose, total)
             }
@@ -121,7 +123,7 @@ impl Connection {
         Ok(())
     }
 
-    /// A call of the peer's has its buffer.
+    /// Begins to assemble a call of the peer in its buffer.
     pub(in crate::conn) fn begin_call<C: Iterator<Item = Item> + Clone>(
         &mut self,
         id: ServedId,
@@ -142,7 +144,7 @@ impl Connection {
         }
     }
 
-    /// A call of the peer's is whole.
+    /// Passes a complete call of the peer to the upper layer.
     pub(in crate::conn) fn hand_up(&mut self, id: ServedId) {
         if let Some(row) = self.served.at_mut(id.slot) {
             row.phase = served::Phase::Serving;
@@ -152,7 +154,8 @@ impl Connection {
         }
     }
 
-    /// What this end does not do for calls of the reverse direction (draft sections 4.6.3 and 4.6.4).
+    /// Returns the refusal of a reverse-direction call that uses a feature this end does not
+    /// support (draft sections 4.6.3 and 4.6.4).
     pub(super) fn unsupported(&self, uses: Uses<'_>) -> Option<v2::Refusal> {
         if self.config.side == Side::Server {
             return None;
@@ -161,14 +164,15 @@ impl Connection {
             ReverseSupport::General if self.version == Some(v2::VERSION) => None,
             ReverseSupport::None => Some(v2::Refusal::System),
             _ if uses.reads => Some(v2::Refusal::ReadChunks { max: 0 }),
-            // One that cannot be answered in parts either has a code of its own (section 7.3.2).
+            // A call whose reply this end cannot send in parts either has a code of its own
+            // (section 7.3.2).
             ReverseSupport::Simple if uses.writes => Some(v2::Refusal::ReplyResource { needed: 0 }),
             _ if uses.writes => Some(v2::Refusal::WriteChunks { max: 0 }),
             _ => None,
         }
     }
 
-    /// A call that does not come up.
+    /// Answers a call with an error; the upper layer does not see the call.
     pub(super) fn refuse_call(
         &mut self,
         xid: Xid,
@@ -178,7 +182,7 @@ impl Connection {
         self.send_answer(self.refusal_of(xid, requested, refusal))
     }
 
-    /// An error that ends a call, in the words of the version.
+    /// Returns the error message that ends a call, in the terms of the connection's version.
     pub(in crate::conn) fn refusal_of(
         &self,
         xid: Xid,

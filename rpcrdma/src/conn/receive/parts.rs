@@ -9,18 +9,18 @@ use crate::conn::{BufferId, CloseReason, Connection, Memory, Purpose};
 use crate::header::{Direction, Xid};
 use crate::v2;
 
-/// An RPC message that comes in parts.
+/// An RPC message of which this end has received some parts.
 #[derive(Debug)]
 pub(in crate::conn) struct Incoming {
     direction: Direction,
     xid: Xid,
-    /// `None` when its parts are discarded.
+    /// The buffer that collects the parts; `None` when the parts are discarded.
     pub(in crate::conn) buffer: Option<BufferId>,
     pub(in crate::conn) age: Age,
 }
 
 impl Connection {
-    /// A part of a message, or all of it.
+    /// Handles a part of a message, or a whole message.
     pub(super) fn receive_part<M: Memory>(
         &mut self,
         header: &v2::Header<'_>,
@@ -53,7 +53,7 @@ impl Connection {
                 let body = match (is_whole, gathered) {
                     (true, _) => Body::Inline(received.payload),
                     (false, Some(buffer)) => Body::Buffer { buffer, length: total },
-                    // It was refused at its first part.
+                    // The call was refused at its first part.
                     (false, None) => return Ok(()),
                 };
                 let uses = Uses::new(!chunks.reads.is_empty(), Offer::of_v2(header));
@@ -86,7 +86,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The message that was coming in parts will not be whole.
+    /// Drops the message that was coming in parts and will not be complete.
     pub(super) fn drop_incoming(&mut self, memory: &mut impl Memory) -> Result<(), CloseReason> {
         let Some(Incoming { direction, xid, buffer, .. }) = self.incoming.take() else {
             return Ok(());
@@ -97,7 +97,7 @@ impl Connection {
         if direction == Direction::Reply { self.bad_reply(xid, 0) } else { Ok(()) }
     }
 
-    /// What has come of the reply `xid`, if it is the one that is coming, is of no use.
+    /// Drops the parts of the reply `xid`, if that reply is coming in parts.
     pub(super) fn end_incoming(&mut self, xid: Xid, memory: &mut impl Memory) {
         let is = |i: &Incoming| i.direction == Direction::Reply && i.xid == xid;
         if let Some(incoming) = self.incoming.as_mut().filter(|i| is(i))
@@ -107,7 +107,7 @@ impl Connection {
         }
     }
 
-    /// The buffer of a message in parts is given back.
+    /// Forgets the message that was coming in parts, and gives its buffer back.
     pub(in crate::conn) fn forget_incoming(&mut self, memory: &mut impl Memory) {
         if let Some(Incoming { buffer: Some(buffer), .. }) = self.incoming.take() {
             memory.free(buffer);

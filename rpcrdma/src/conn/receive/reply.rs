@@ -1,4 +1,4 @@
-//! A reply to a call of ours.
+//! The peer's replies to calls of this end.
 
 use super::Received;
 use crate::chunk::WriteList;
@@ -7,20 +7,20 @@ use crate::conn::negotiate::Flow;
 use crate::conn::{BadReply, BufferId, CallError, CloseReason, Connection, Memory, Purpose};
 use crate::header::Xid;
 
-/// Where a reply's Payload stream is.
+/// The place of a received reply's Payload stream.
 pub(super) enum Source<'a> {
-    /// In the Send.
+    /// The stream is in the Send.
     Inline,
-    /// It came in parts.
+    /// The stream came in parts, which the buffer holds.
     Buffer { buffer: BufferId, length: u32 },
-    /// There was no memory for its parts.
+    /// The stream came in parts, and there was no memory for them.
     Refused,
-    /// In the Reply chunk.
+    /// The stream is in the Reply chunk.
     Chunk(crate::chunk::WriteChunk<'a>),
 }
 
 impl Connection {
-    /// The reply of a call cannot be used.
+    /// Fails the call `xid`, whose reply cannot be used.
     pub(super) fn bad_reply(&mut self, xid: Xid, credit: u32) -> Result<(), CloseReason> {
         let Some(slot) = self.find_call(xid) else {
             self.counters.stray_replies += 1;
@@ -31,7 +31,7 @@ impl Connection {
         Ok(())
     }
 
-    /// A reply has come to a call, in version 1: with credits.
+    /// Counts the credits of a reply in version 1.
     pub(super) fn reply_credit(&mut self, credit: u32) -> Result<(), CloseReason> {
         match &mut self.flow {
             Flow::V1(flow) => flow.calls.reply(credit).map_err(CloseReason::CreditsV1),
@@ -39,16 +39,18 @@ impl Connection {
         }
     }
 
-    /// The call of ours that has this XID, if anything of it was sent and no reply has come.
+    /// Returns the call of this end with this XID, if any part of the call was sent and no reply
+    /// has come.
     pub(super) fn find_call(&self, xid: Xid) -> Option<u16> {
         let slot = self.calls.find(xid)?;
         let phase = self.calls.at(slot)?.phase;
         matches!(phase, Phase::Sending | Phase::Waiting | Phase::Zombie).then_some(slot)
     }
 
-    /// Whether a reply may invalidate what its call has offered. In version 1 this end's own word
-    /// decides (RFC 8797 section 4.1 asks for both): a server that invalidates is able to, and Linux's
-    /// does so without having said it.
+    /// Returns true if a reply may invalidate a handle that its call has offered. In version 1 only
+    /// the private data of this end decides, although RFC 8797 section 4.1 requires both ends to
+    /// announce support: a server that invalidates can do so, and the server of Linux invalidates
+    /// without having announced it.
     fn takes_invalidation(&self) -> bool {
         match self.flow {
             Flow::V1(_) => self.config.private_data.invalidate,
@@ -111,7 +113,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Puts it where it can stay.
+    /// Moves the stream to memory in which it can stay after this Receive.
     pub(super) fn place<M: Memory>(
         self,
         received: &mut Received<'_, M>,

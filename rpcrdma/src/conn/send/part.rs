@@ -1,4 +1,4 @@
-//! Calls and replies: in one Send, or in several by continuation.
+//! Sends of calls and replies: in one Send, or in several by continuation.
 
 use super::{ENDED, Kind, NO_ROOM, Next, Step};
 use crate::conn::calls::Phase;
@@ -9,7 +9,7 @@ use crate::property::ThresholdError;
 use crate::segment::Handle;
 use crate::{Xid, v1, v2};
 
-/// A message that is being sent in parts, and how far it is.
+/// A message that this end is sending in parts, and the progress of that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::conn) struct Sequel {
     of: Of,
@@ -19,8 +19,8 @@ pub(in crate::conn) struct Sequel {
 }
 
 impl Connection {
-    /// The next Send of a call or a reply, if there is credit for it: all of it, or a part. In a queue it
-    /// is the first.
+    /// Returns the next Send of a call or a reply, if there is credit: a whole message or a part. A
+    /// message that is still in a queue must be the first there.
     pub(super) fn next_part(&mut self, sequel: Sequel, out: &mut [u8]) -> Step {
         let Some((length, header, format)) = self.extent(sequel) else {
             return Err(ENDED);
@@ -36,7 +36,7 @@ impl Connection {
             Format::Inline => (room / 4 * 4, false),
         };
         if !last && (part == 0 || self.version == Some(v1::VERSION)) {
-            // Thresholds have become less since it was planned.
+            // The peer's thresholds have shrunk since this end planned the message.
             return Err(CloseReason::Threshold(ThresholdError { octets: self.thresholds.send }));
         }
         let (id, xid) = self.account(sequel, part, last)?;
@@ -61,13 +61,14 @@ impl Connection {
         Ok(Some(Next::Send { id, header, invalidate }))
     }
 
-    /// What is to be sent of a message: octets of the stream, of the longest header, and how.
+    /// Returns the extent of a message: the length of its stream and of its longest header in
+    /// bytes, and its format.
     pub(super) fn extent(&self, sequel: Sequel) -> Option<(u32, u32, Format)> {
         match sequel.of {
             Of::Call => {
                 let row = self.calls.at(sequel.slot)?;
-                // What was begun is ended, also when the peer has refused it: it discards the rest, and
-                // would take another message for a part.
+                // Finish a message once begun, also after the peer has refused it: the peer
+                // discards the rest, and would take another message for a part of this one.
                 let is = self.calls.is(sequel.slot, sequel.generation);
                 is.then_some((row.plan.length, row.plan.header, row.plan.format))
             }
@@ -79,7 +80,7 @@ impl Connection {
         }
     }
 
-    /// Notes that a part is posted, and gathers its payload.
+    /// Records that a part is posted, and gathers its payload.
     pub(super) fn account(
         &mut self,
         sequel: Sequel,
@@ -122,7 +123,7 @@ impl Connection {
         }
     }
 
-    /// The credit field of a call or reply.
+    /// Returns the credit field of a call or reply.
     pub(super) fn message_credit(&mut self, sequel: Sequel) -> Result<Option<u32>, CloseReason> {
         self.advertise();
         let requested = self.served.at(sequel.slot).map_or(0, |row| row.requested);
@@ -164,12 +165,12 @@ impl Connection {
 }
 
 impl Sequel {
-    /// All of a call.
+    /// Returns the sequel of a call whose sending has not begun.
     pub(super) fn call(slot: u16, generation: u32) -> Sequel {
         Sequel { of: Of::Call, slot, generation, offset: 0 }
     }
 
-    /// All of a reply.
+    /// Returns the sequel of a reply whose sending has not begun.
     pub(super) fn reply(slot: u16, generation: u32) -> Sequel {
         Sequel { of: Of::Reply, slot, generation, offset: 0 }
     }

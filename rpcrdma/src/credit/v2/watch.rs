@@ -1,27 +1,28 @@
-//! Flow control as one sees it who looks on.
+//! Flow control from the viewpoint of an observer.
 
 use super::{ADVERTISED_MAX, Violation, ahead};
 
-/// What a reader of a capture knows of the messages one end sends, wherever between the two ends the
-/// capture was made.
+/// The knowledge that a reader of a capture has about the messages of one end, wherever between the
+/// two ends the capture was made.
 ///
-/// What an end was told may have been seen before it got there, so one that has sent too much may go
-/// unnoticed; one that has not is never blamed.
+/// The observer may see an announcement before it reaches the end, so the observer may miss an end
+/// that sends too much, but never blames an end that does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watch {
     sent: u32,
-    /// The most that it was told: what was told once is not taken back.
+    /// The largest announcement to the end; an announcement is not taken back.
     told: u32,
 }
 
 impl Watch {
-    /// Of a new connection.
+    /// Starts to observe a new connection.
     pub const fn new() -> Watch {
         Watch { sent: 0, told: 1 }
     }
 
-    /// The end sends a message, understood or not, GRANT or not: one beyond what it was told may be a
-    /// GRANT, and may be another by the draft's comparison (section 4.2.1).
+    /// Counts a message that the end sends, understood or not, GRANT or not. The first
+    /// message beyond the announcement may be a GRANT, and may be another by the draft's comparison
+    /// (section 4.2.1).
     ///
     /// # Errors
     /// [`Violation::Overrun`].
@@ -30,10 +31,10 @@ impl Watch {
         if ahead(self.sent, self.told) > 1 { Err(Violation::Overrun) } else { Ok(()) }
     }
 
-    /// The end is told `field`, the credit field of a message of its peer.
+    /// Records the announcement `field`, the credit field of a message from the end's peer.
     ///
     /// # Errors
-    /// [`Violation::Announcement`]; what was told before holds then.
+    /// [`Violation::Announcement`]; the previous announcement then still holds.
     pub const fn told(&mut self, field: u32) -> Result<(), Violation> {
         if ahead(field, self.sent) > ADVERTISED_MAX.cast_signed() {
             return Err(Violation::Announcement);
@@ -80,7 +81,7 @@ mod tests {
         assert_eq!(Watch::new().told(ADVERTISED_MAX), Ok(()));
     }
 
-    /// Two ends that keep the rules are never blamed.
+    /// The observer never blames two ends that obey the rules.
     #[test]
     fn test_ends_that_keep_the_rules_are_never_blamed() {
         let (mut a, mut b) = (Credits::new(4), Credits::new(2));

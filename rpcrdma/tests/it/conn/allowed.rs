@@ -1,5 +1,5 @@
-//! What an end may do, by what it was told and nothing else: made of the messages that have come, however
-//! those came about.
+//! The operations that an end may perform. The model derives them only from the messages that the
+//! end has received, however those messages came about.
 
 use heddle_rpcrdma::conn::Access;
 use heddle_rpcrdma::header::{Direction, Header, Versions, decode};
@@ -8,23 +8,23 @@ use heddle_rpcrdma::{Limits, Segment, v1, v2};
 
 use super::model::End;
 
-/// The errors that a server has for versions that are not spoken are of no flow control.
+/// Errors of a server that refuse unknown versions are outside flow control.
 const VERSION_ERRORS: u64 = 8;
 
 #[derive(Debug, Default)]
 pub(crate) struct Allowed {
-    /// Memory that calls of the peer's have named.
+    /// Memory that the peer's calls have named.
     memory: Vec<(Access, Segment)>,
-    /// The highest credit of version 1 that a message had, and of version 2.
+    /// The highest credit field of the received messages, in version 1 and in version 2.
     credit: [u32; 2],
     /// Messages that may have ended a call.
     not_calls: u64,
 }
 
 impl Allowed {
-    /// The end is about to receive this.
+    /// Records a message that the end is about to receive.
     pub(crate) fn receive(&mut self, octets: &[u8]) {
-        // The words that all messages have: XID, version, credit, and what it is.
+        // All messages begin with these words: XID, version, credit, and procedure or header type.
         if let Some(words) = octets.first_chunk::<16>() {
             let word = |n: usize| words[n * 4..][..4].iter().fold(0, |w, &o| w << 8 | u32::from(o));
             if let version @ 1..=2 = word(1) {
@@ -63,7 +63,7 @@ impl Allowed {
         self.memory.extend(room.map(|s| (Access::RemoteWrite, s)));
     }
 
-    /// What it has posted keeps to that.
+    /// Asserts that the end has posted only allowed operations.
     pub(crate) fn check(&self, end: &End) {
         for (access, segment) in end.accesses() {
             let within = |(kind, all): &(Access, Segment)| {
@@ -82,7 +82,7 @@ impl Allowed {
                 let outstanding = counters.calls_sent.saturating_sub(self.not_calls);
                 assert!(outstanding <= self.credit[0].max(1).into(), "{counters:?}");
             }
-            // One is always given, and another is kept for a GRANT.
+            // The first message is always allowed, and one more is kept for a GRANT.
             Some(_) => {
                 let most = u64::from(self.credit[1].max(1)) + 1 + VERSION_ERRORS;
                 assert!(counters.sends <= most, "{counters:?}");

@@ -1,19 +1,19 @@
-//! What is not fixed, and who chooses it: a random number generator, or a fuzzer.
+//! The choices in a random test, and their source: a random number generator or a fuzzer.
 
 use heddle_base::Random;
 use heddle_rpcrdma::conn::{Config, Side, Speaks};
 use heddle_rpcrdma::private_data::PrivateData;
 use heddle_rpcrdma::property::{Properties, ReverseSupport};
 
-/// Who chooses.
+/// A source of choices.
 pub(crate) trait Choices {
-    /// A number below `n`, which is not 0.
+    /// Returns a number below `n`, which is not 0.
     fn below(&mut self, n: u64) -> u64;
 
-    /// Yes, as often as that.
+    /// Returns true with probability `p`.
     fn chance(&mut self, p: f64) -> bool;
 
-    /// What makes the octets of messages, and how they lie in memory.
+    /// Returns the generator for the contents of messages and their layout in memory.
     fn contents(&mut self) -> &mut Random;
 }
 
@@ -31,12 +31,12 @@ impl Choices for Random {
     }
 }
 
-/// A number up to `most`.
+/// Returns a number up to and including `most`.
 pub(crate) fn up_to<C: Choices>(choices: &mut C, most: u32) -> u32 {
     u32::try_from(choices.below(u64::from(most) + 1)).unwrap()
 }
 
-/// An index of one of `len`.
+/// Returns an index below `len`.
 pub(crate) fn index<C: Choices>(choices: &mut C, len: usize) -> usize {
     usize::try_from(choices.below(len as u64)).unwrap()
 }
@@ -45,7 +45,7 @@ fn pick<C: Choices>(choices: &mut C, of: &[u32]) -> u32 {
     of[index(choices, of.len())]
 }
 
-/// An end of any sizes.
+/// Returns the configuration of an end with random sizes.
 pub(crate) fn config<C: Choices>(
     side: Side,
     speaks: Speaks,

@@ -1,4 +1,4 @@
-//! What an end says of a message that it cannot take: in which words, or nothing.
+//! The answers of an end to messages that it cannot take: their codes, or silence.
 
 use heddle_rpcrdma::conn::{BadReply, Call, CallError, CallRefused, Event, ReplyRoom, Speaks};
 use heddle_rpcrdma::header::Refusal;
@@ -16,13 +16,15 @@ const READ_48: [u32; 6] = [1, 48, 2, 8, 0, 0];
 const READ_56: [u32; 6] = [1, 56, 3, 8, 0, 0];
 const WRITE: [u32; 6] = [1, 1, 4, 8, 0, 0];
 
-/// A call of version 2 with these lists, and a stream that goes up to where the first chunk is.
+/// Builds a call of version 2 with these lists, and a stream that ends where the first chunk
+/// begins.
 fn inline(lists: &[u32]) -> Vec<u32> {
     [&[XID, 2, CREDIT, 10, 0], lists, &[XID, 0], &[0; 8]].concat()
 }
 
-/// What a server sends for a message, without the credit field. Nothing of it goes up, and the connection
-/// goes on: whoever calls then is served.
+/// Returns the messages that a server sends in answer to `message`, without their credit fields.
+/// Asserts that the upper layer gets no event, and that the server goes on and serves the next
+/// call.
 fn answers(speaks: Speaks, message: &[u32]) -> Vec<Vec<u32>> {
     let (mut c, mut s) = met(speaks, Limits { read_chunks: 2, write_chunks: 1, segments: 1 });
     give(&mut s, message);
@@ -45,41 +47,42 @@ fn test_what_a_server_of_version_2_cannot_take_is_answered_by_its_code() {
         // Another version, whatever the rest is.
         (vec![XID, 3, 1, 0, 0, 0, 0], 3, &[1, 2, 2][..]),
         (vec![XID, 1, 1, 0, 0, 0, 0, XID], 1, &[1, 2, 2]),
-        // A header type that there is not.
+        // An unknown header type.
         (vec![XID, 2, CREDIT, 14], 2, &[4]),
         (vec![XID, 2, CREDIT, 0, 0, 0, 0, XID], 2, &[4]),
-        // No XDR: another flag than there is; an end too early; another XID in the payload.
+        // Not XDR: an invalid flag; an early end; another XID in the payload.
         (inline(&[2, 0, 0]), 2, &[2]),
         (vec![XID, 2, CREDIT, 10, 0, 1], 2, &[2]),
         (inner.to_vec(), 2, &[2]),
         (vec![XID, 2, CREDIT, 8, 0, 0, 0, 0, 0], 2, &[2]),
-        // Positions: not of a unit; of a body; not in order.
+        // Positions: not a multiple of a unit; of a body; not in order.
         (at(42), 2, &[2]),
         (at(0), 2, &[2]),
         (inline(&[&READ_48[..], &READ_40, &[0, 0, 0]].concat()), 2, &[2]),
-        // Chunks in each other's room; longer than any item; a segment around the address space.
+        // Chunks that overlap; a chunk longer than any item; a segment that wraps around the
+        // address space.
         (inline(&[1, 40, 1, 9, 0, 0, 1, 48, 2, 8, 0, 0, 0, 0, 0]), 2, &[2]),
         (inline(&[1, 40, 1, u32::MAX, 0, 0, 0, 0, 0]), 2, &[2]),
         (inline(&[1, 40, 1, 8, u32::MAX, u32::MAX, 0, 0, 0]), 2, &[2]),
-        // Counts that lie: of segments, of properties.
+        // False counts: of segments, of properties.
         (inline(&[0, 1, u32::MAX]), 2, &[8, 1]),
         (props(&[u32::MAX, 1, 4, 4096]), 2, &[2]),
-        // More than is taken.
+        // More chunks or segments than the server takes.
         (inline(&[&READ_40[..], &READ_48, &READ_56, &[0, 0, 0]].concat()), 2, &[6, 2]),
         (inline(&[&[0], &WRITE[..], &WRITE, &[0, 0]].concat()), 2, &[7, 1]),
         (inline(&[&READ_40[..], &READ_40, &[0, 0, 0]].concat()), 2, &[8, 1]),
-        // Properties: of another length than their type; once more.
+        // Properties: a value of the wrong length; a second set after the last.
         (props(&[1, 1, 8, 0, 0]), 2, &[3]),
         (props(&[0]), 2, &[5]),
     ] {
         let error = [&[XID, version, 4], want].concat();
         assert_eq!(answers(Speaks::V2, &message), [error], "{message:?}");
     }
-    // The one whose order is wrong would be taken in order: two chunks are read.
+    // Control: in the right order the same two chunks are valid, and the server reads both.
     let (_, mut s) = met(Speaks::V2, Limits { read_chunks: 2, write_chunks: 1, segments: 1 });
     give(&mut s, &inline(&[&READ_40[..], &READ_48, &[0, 0, 0]].concat()));
     assert_eq!((take_sent(&mut s), s.posted[1]), (vec![], 2));
-    // What is no message, or an answer itself.
+    // No message at all, or a message that is itself an answer.
     for silent in [&[XID, 2, CREDIT][..], &[XID, 2, CREDIT, 4, 2], &[XID, 2, CREDIT, 4]] {
         assert_eq!(answers(Speaks::V2, silent), [[]; 0], "{silent:?}");
     }
@@ -87,7 +90,7 @@ fn test_what_a_server_of_version_2_cannot_take_is_answered_by_its_code() {
 
 #[test]
 fn test_what_a_server_of_version_1_cannot_take_is_answered_by_its_code() {
-    // A stream that goes up to where the first chunk is, so that nothing else is wrong.
+    // The stream ends where the first chunk begins, so that the lists are the only fault.
     let msg = |lists: &[u32]| [&[XID, 1, 1, 0], lists, &[XID, 0], &[0; 8]].concat();
     for (message, version, want) in [
         (vec![XID, 3, 1, 0, 0, 0, 0], 3, &[1, 1, 1][..]),
@@ -97,7 +100,7 @@ fn test_what_a_server_of_version_1_cannot_take_is_answered_by_its_code() {
         (vec![XID, 1, 1, 0, 0, 0, 0, XID + 1, 0], 1, &[2]),
         (vec![XID, 1, 1, 1, 0, 0, 0], 1, &[2]),
         (msg(&[1, 42, 1, 8, 0, 0, 0, 0, 0]), 1, &[2]),
-        // Chunks in each other's room; a segment around the address space; a count that lies.
+        // Chunks that overlap; a segment that wraps around the address space; a false count.
         (msg(&[1, 40, 1, 9, 0, 0, 1, 48, 2, 8, 0, 0, 0, 0, 0]), 1, &[2]),
         (msg(&[1, 40, 1, 8, u32::MAX, u32::MAX, 0, 0, 0]), 1, &[2]),
         (msg(&[0, 1, u32::MAX, 0]), 1, &[2]),
@@ -108,13 +111,13 @@ fn test_what_a_server_of_version_1_cannot_take_is_answered_by_its_code() {
         assert_eq!(answers(Speaks::V1, &message), [error], "{message:?}");
     }
     for silent in [
-        // Less than 28 octets: of an XID that cannot be trusted.
+        // Below 28 bytes, the XID cannot be trusted.
         &[XID, 1, 1, 0, 2, 0][..],
         &[XID, 3, 1, 0],
         // RDMA_DONE.
         &[XID, 1, 1, 3],
         &[XID, 1, 1, 3, 0, 0, 0],
-        // RDMA_ERROR, of a code that there is and of one that there is not.
+        // RDMA_ERROR, with a known code and with an unknown code.
         &[XID, 1, 1, 4, 2, 0, 0],
         &[XID, 1, 1, 4, 9, 0, 0],
     ] {
@@ -122,7 +125,8 @@ fn test_what_a_server_of_version_1_cannot_take_is_answered_by_its_code() {
     }
 }
 
-/// A server that does not speak version 2 says so to whoever begins with it.
+/// A server that does not speak version 2 reports its versions to a client that begins with version
+/// 2.
 #[test]
 fn test_first_message_of_version_2_is_answered_with_the_versions_there_are() {
     let (_, mut s) = pair(Speaks::V1, Speaks::V1);
@@ -132,7 +136,8 @@ fn test_first_message_of_version_2_is_answered_with_the_versions_there_are() {
     assert_eq!((s.conn.version(), s.events.len()), (None, 0));
 }
 
-/// A client hears what it cannot read, or was not to be sent: it says nothing, and its call waits.
+/// A client receives messages that it cannot decode or should not get: it sends no answer, and its
+/// call goes on waiting.
 #[test]
 fn test_client_of_version_1_answers_nothing_that_is_no_call() {
     for message in [
@@ -140,7 +145,7 @@ fn test_client_of_version_1_answers_nothing_that_is_no_call() {
         &[XID, 1, 1, 2, 0, 0, 0, 0, 0, XID],
         &[XID, 1, 1, 3, 0, 0, 0],
         &[XID, 1, 1, 4, 9, 0, 0],
-        // A reply with a Read chunk, and with no list at all: of a call that there is not.
+        // A reply with a Read chunk, and a reply without any list: neither belongs to a call.
         &[XID + 9, 1, 1, 0, 1, 40, 1, 8, 0, 0, 0, 0, 0, XID + 9, 1],
         &[XID + 9, 1, 1, 0, 2, 0, 0, XID + 9, 1],
     ] {
@@ -155,7 +160,7 @@ fn test_client_of_version_1_answers_nothing_that_is_no_call() {
         settle(&mut c, &mut s, NOW);
         assert!(matches!(ended(&mut c)[..], [Event::Reply { call: of, .. }] if of == call));
     }
-    // Of one that there is, nothing better will come.
+    // If the faulty reply belongs to a call, the call fails, since no better reply will come.
     let (mut c, _) = met(Speaks::V1, Limits::DEFAULT);
     let call = null_call(&mut c, XID);
     drop(take_sent(&mut c));
@@ -165,7 +170,7 @@ fn test_client_of_version_1_answers_nothing_that_is_no_call() {
     assert_eq!(ended(&mut c), [Event::Failed { call, error }]);
 }
 
-/// A message that was begun is interrupted by another.
+/// Another message interrupts a message in parts.
 #[test]
 fn test_what_does_not_go_on_with_a_message_in_parts_is_refused() {
     let invalid = |xid| vec![xid, 2, 4, 5];
@@ -185,7 +190,7 @@ fn test_what_does_not_go_on_with_a_message_in_parts_is_refused() {
         assert_eq!(error_of(take_sent(&mut s)), invalid(next[0]), "{next:?}");
         assert!(s.mem.lent.is_empty() && ended(&mut s).is_empty());
     }
-    // Of properties, and of a reply.
+    // The same with a set of properties, and with a reply.
     let (_, mut s) = pair(Speaks::BOTH, Speaks::BOTH);
     give(&mut s, &[0, 2, CREDIT, 6, 0]);
     drop(take_sent(&mut s));
@@ -201,7 +206,7 @@ fn test_what_does_not_go_on_with_a_message_in_parts_is_refused() {
     assert_eq!(ended(&mut c), [Event::Failed { call: mine, error }]);
 }
 
-/// Nothing of a set with a bad value counts; a good one that follows does.
+/// A set with a bad value sets no property; the valid set that follows does.
 #[test]
 fn test_properties_with_a_bad_value_set_nothing() {
     let (_, mut s) = pair(Speaks::BOTH, Speaks::BOTH);
@@ -210,13 +215,14 @@ fn test_properties_with_a_bad_value_set_nothing() {
     let sent = take_sent(&mut s);
     assert!(sent.iter().any(|words| words[3..] == [4, 3]), "{sent:?}");
     assert_eq!(s.conn.thresholds(), Thresholds::DEFAULT);
-    // One that is not known is passed over.
+    // The receiver skips the unknown property.
     give(&mut s, &[&[0, 2, CREDIT, 7, 2, 99, 8, 1, 2][..], &receives].concat());
     assert_eq!(s.conn.thresholds(), Thresholds { send: 2048, ..Thresholds::DEFAULT });
     assert!(take_sent(&mut s).iter().all(|words| words[3] != 4));
 }
 
-/// What a client does not do for calls of the reverse direction, it says by the codes of chunks.
+/// A client refuses reverse-direction calls with features that it does not support, with the codes
+/// for chunks.
 #[test]
 fn test_chunks_of_the_reverse_direction_by_what_the_client_takes() {
     let reads = inline(&[&READ_40[..], &[0, 0, 0]].concat());
@@ -239,7 +245,7 @@ fn test_chunks_of_the_reverse_direction_by_what_the_client_takes() {
     }
 }
 
-/// A reply of the reverse direction goes in parts only where the client has said that it does.
+/// A reverse-direction reply goes in parts only if the client has announced support for that.
 #[test]
 fn test_long_replies_of_the_reverse_direction_by_what_the_client_does() {
     for reverse in [ReverseSupport::Simple, ReverseSupport::Continued] {
@@ -263,7 +269,7 @@ fn test_long_replies_of_the_reverse_direction_by_what_the_client_does() {
             (_, [Event::Reply { call: of, .. }]) => assert_eq!(*of, call),
             (_, events) => panic!("{events:?}"),
         }
-        // A connection is not the worse for it.
+        // The connection stays usable.
         let same =
             Call { xid: Xid(5), stream: &stream, items: &[], reply: reply_room, deadline: None };
         assert_ne!(s.conn.call(&same), Err(CallRefused::Closed));

@@ -1,4 +1,4 @@
-//! Calls and replies with contents: what is sent, and what has to come.
+//! Calls and replies with contents, and comparisons of sent and received messages.
 
 use heddle_base::Random;
 use heddle_rpcrdma::Xid;
@@ -7,7 +7,7 @@ use heddle_rpcrdma::reduce::Item;
 
 use super::model::Mem;
 
-/// An RPC message.
+/// An RPC message and its items that may be placed.
 #[derive(Clone, Debug)]
 pub(crate) struct Message {
     pub(crate) octets: Vec<u8>,
@@ -18,14 +18,14 @@ fn u32of(n: usize) -> u32 {
     u32::try_from(n).unwrap()
 }
 
-/// Appends octets of which no two places are alike.
+/// Appends random bytes in which no two places are alike.
 fn fill(octets: &mut Vec<u8>, length: usize, random: &mut Random) {
     let start = random.next_u64();
     let words = (0u64..).map(|n| (start ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
     octets.extend(words.take(length.div_ceil(8)).flatten().take(length));
 }
 
-/// A message with these items, and `rest` words around them. Padding is zero.
+/// Builds a message with these items, and `rest` words around them. Padding is zero.
 pub(crate) fn message(
     xid: Xid,
     direction: u32,
@@ -47,7 +47,7 @@ pub(crate) fn message(
     Message { octets, items: found }
 }
 
-/// Octets in up to four pieces, each with something around it.
+/// Spreads bytes over up to four pieces, each with other bytes around it.
 pub(crate) fn scatter(octets: &[u8], mem: &mut Mem, random: &mut Random) -> Vec<Sge> {
     let pieces = 1 + random.below(4);
     let mut left = octets;
@@ -63,7 +63,7 @@ pub(crate) fn scatter(octets: &[u8], mem: &mut Mem, random: &mut Random) -> Vec<
     sges
 }
 
-/// Memory that a call or reply lends.
+/// The memory that the upper layer lends for a call or reply.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lent {
     pub(crate) stream: Vec<Sge>,
@@ -88,7 +88,7 @@ impl Lent {
     }
 }
 
-/// The message as it is when these items are not in it.
+/// Returns the message without these items and their padding.
 fn without(message: &Message, items: &[Item]) -> Vec<u8> {
     let mut octets = message.octets.clone();
     for item in items.iter().rev() {
@@ -98,7 +98,7 @@ fn without(message: &Message, items: &[Item]) -> Vec<u8> {
     octets
 }
 
-/// Compares a reply that has come with the one that was given.
+/// Compares a received reply with the reply that was sent.
 pub(crate) fn assert_reply(sent: &Message, got: &IncomingReply, lent: &Lent, mem: &mut Mem) {
     let filled = got.filled.as_slice();
     let mut placed = Vec::new();

@@ -1,4 +1,5 @@
-//! A peer that sends anything: no panic, bounded memory, and every call of ours ends once.
+//! A peer that sends any bytes: this end does not panic, its memory is bounded, and each of its
+//! calls ends exactly once.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
@@ -44,7 +45,7 @@ fn call(end: &mut End, xid: u32, random: &mut Random) -> bool {
     }
 }
 
-/// Replies to what has come; counts what has ended of ours.
+/// Replies to received calls. Returns the number of this end's calls that ended.
 fn events(end: &mut End, random: &mut Random) -> u32 {
     let mut ended = 0;
     end.take_events();
@@ -61,7 +62,7 @@ fn events(end: &mut End, random: &mut Random) -> u32 {
                     1 => end.conn.reply(call.id, &stream, &[] as &[Item]),
                     _ => end.conn.reply(call.id, &stream, &of.items),
                 };
-                // It may be lost in the meantime.
+                // An error is fine: the connection may have been lost in the meantime.
                 let _ = answer;
             }
             Event::Reply { reply, .. } => {
@@ -77,7 +78,7 @@ fn events(end: &mut End, random: &mut Random) -> u32 {
     ended
 }
 
-/// Messages of both ends of an honest connection.
+/// Returns the messages of both ends of an honest connection.
 fn captured(speaks: Speaks) -> [Vec<Vec<u8>>; 2] {
     let mut random = Random::new(&Seed::from_u64(1));
     let mut ends = [Side::Client, Side::Server].map(|side| End::new(config(side, speaks)));
@@ -135,16 +136,16 @@ fn rename(octets: &mut [u8], xid: u32) {
     }
 }
 
-/// One connection with a peer that sends what was captured, changed, in any order.
+/// Runs a connection against a peer that sends captured messages, changed, in any order.
 fn attack(side: Side, speaks: Speaks, seen: &[Vec<u8>], seed: u64) -> [u64; 3] {
     let mut random = Random::new(&Seed::from_u64(seed));
     let mut end = End::new(config(side, speaks));
-    // Of half of the servers calls wait for memory.
+    // For half of the seeds, memory is limited, so that calls wait.
     end.mem.room = (seed % 2 == 1).then_some(MESSAGE_MAX + 4000);
     let mut allowed = Allowed::default();
     let (mut made, mut ended, mut now) = (0, 0, Instant::ZERO);
     let mut nth = 0;
-    // Most that is changed ends the connection: some peers change little, and get further.
+    // Most changes end the connection, so some peers change little and get further.
     let rate = [0.01, 0.1, 0.4][usize::try_from(random.below(3)).unwrap()];
     let mut latest = 1;
     for round in 0..300u32 {
@@ -160,7 +161,7 @@ fn attack(side: Side, speaks: Speaks, seen: &[Vec<u8>], seed: u64) -> [u64; 3] {
                 (0..random.below(100)).map(|_| random.next_u32().to_be_bytes()[0]).collect()
             }
             1 => seen[usize::try_from(random.below(seen.len() as u64)).unwrap()].clone(),
-            // What an honest peer has said, in order, so that the attack gets anywhere.
+            // Messages of an honest peer in order let the attack get beyond the beginning.
             _ => {
                 nth += 1;
                 seen[(nth - 1) % seen.len()].clone()
@@ -172,7 +173,7 @@ fn attack(side: Side, speaks: Speaks, seen: &[Vec<u8>], seed: u64) -> [u64; 3] {
         if random.chance(rate) {
             mutate(&mut octets, &mut random);
         }
-        // A handle that the queue pair has invalidated is one that it had.
+        // The queue pair reports only the invalidation of a handle that it had.
         let invalidated = random.chance(rate / 20.0).then(|| end.any_handle()).flatten();
         invalidated.into_iter().for_each(|handle| end.invalidate(handle));
         allowed.receive(&octets);
@@ -218,6 +219,6 @@ fn test_changed_messages_in_every_state() {
             }
         }
     }
-    // The attacks get beyond the first message: calls come up, replies end calls.
+    // The attacks get beyond the first message: calls come up, and replies end calls.
     assert!(all.iter().all(|&sum| sum > 200), "{all:?}");
 }

@@ -1,4 +1,5 @@
-//! Connections in a model: two ends with memory, work queues and a wire of their own, in virtual time.
+//! Connections in a model: two ends with memory, work queues and a wire of their own, in virtual
+//! time.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod allowed;

@@ -1,6 +1,6 @@
-//! An end as a driver makes it, with what a queue pair does: work is carried out in order, but for RDMA
-//! Reads, which take their time; completions come in order, and late. Every access of the peer is
-//! checked, and so is all memory when the connection says that it is safe.
+//! An end with a model of its driver and queue pair. The model carries out work in order, except
+//! RDMA Reads, which take time; completions come in order, and late. The model checks every access
+//! of the peer, and all memory when the connection reports that the memory is safe.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -12,16 +12,16 @@ use heddle_rpcrdma::conn::{
 use heddle_rpcrdma::reduce::Piece;
 use heddle_rpcrdma::{Handle, Segment};
 
-/// Memory of an end.
+/// The memory of an end.
 #[derive(Debug, Default)]
 pub(crate) struct Mem {
     pub(crate) buffers: HashMap<u64, Vec<u8>>,
     next: u64,
-    /// Buffers that the connection has.
+    /// Buffers that the connection owns.
     pub(crate) lent: HashMap<u64, Purpose>,
-    /// Allocations that are refused, from now on.
+    /// Number of allocations to refuse from now on.
     pub(crate) refuse: u32,
-    /// Octets that calls may have at a time, when that is bounded.
+    /// Number of bytes that calls may take at a time; `None` for no limit.
     pub(crate) room: Option<u32>,
 }
 
@@ -32,7 +32,7 @@ impl Mem {
         BufferId(self.next)
     }
 
-    /// All of a buffer.
+    /// Creates a buffer, and returns all of the buffer as one piece.
     pub(crate) fn sge(&mut self, octets: Vec<u8>) -> Sge {
         let length = u32::try_from(octets.len()).unwrap();
         Sge { buffer: self.new_buffer(octets), offset: 0, length }
@@ -55,13 +55,13 @@ impl Mem {
         octets
     }
 
-    /// Octets of calls that the connection has.
+    /// Returns the number of bytes of calls that the connection owns.
     fn calls(&self) -> usize {
         let calls = self.lent.iter().filter(|(_, purpose)| may_wait(**purpose));
         calls.map(|(buffer, _)| self.buffers[buffer].len()).sum()
     }
 
-    /// A buffer that has come up in an event.
+    /// Takes a buffer that came up in an event.
     pub(crate) fn taken(&mut self, buffer: BufferId, length: u32) -> Vec<u8> {
         assert!(self.lent.remove(&buffer.0).is_some(), "it was the connection's");
         let mut octets = self.buffers.remove(&buffer.0).unwrap();
@@ -70,7 +70,7 @@ impl Mem {
     }
 }
 
-/// Whether a call waits for a buffer of this purpose.
+/// Returns true if a call waits when there is no buffer for this purpose.
 fn may_wait(purpose: Purpose) -> bool {
     matches!(purpose, Purpose::Call | Purpose::Inline)
 }
@@ -135,16 +135,17 @@ struct Entry {
     state: State,
 }
 
-/// The queue pairs have ended the connection: what an end did with the other is not allowed.
+/// The reason why the queue pairs ended the connection: an end did something to the other that is
+/// not allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// There is no Receive, or it is too short.
+    /// The receiver has no Receive, or a Receive that is too short.
     Receive,
-    /// An access or invalidation of memory that is not in reach.
+    /// An access to memory, or invalidation of memory, that is out of reach.
     Access(Handle),
 }
 
-/// One end.
+/// An end of the connection.
 pub(crate) struct End {
     pub(crate) conn: Connection,
     pub(crate) mem: Mem,
@@ -152,14 +153,14 @@ pub(crate) struct End {
     next_handle: u32,
     sq: VecDeque<Entry>,
     pub(crate) inbox: VecDeque<(Vec<u8>, Option<Handle>)>,
-    /// Handles that can be registered at a time.
+    /// Number of handles that can be registered at a time.
     pub(crate) pool: usize,
-    /// Registrations that fail for good, from now on.
+    /// Number of registrations that fail for good from now on.
     pub(crate) fail: u32,
     pub(crate) events: VecDeque<Event>,
-    /// Work requests of each kind that were posted: Send, Read, Write, Invalidate.
+    /// Number of posted work requests of each kind: Send, Read, Write, Invalidate.
     pub(crate) posted: [usize; 4],
-    /// All that it has sent.
+    /// All messages that the end has sent.
     pub(crate) sent: Vec<Vec<u8>>,
 }
 
@@ -186,7 +187,7 @@ impl End {
         self.sq.is_empty() && self.inbox.is_empty()
     }
 
-    /// Posts what there is, as far as the send queue has room.
+    /// Posts work as long as there is any and the send queue has room.
     pub(crate) fn pump(&mut self, room: usize) {
         let mut header = vec![0; self.conn.config().header_size() as usize];
         while self.sq.len() < room
@@ -246,7 +247,7 @@ impl End {
         self.conn.registered(call, &segments);
     }
 
-    /// Where a peer's access goes.
+    /// Returns the memory that an access of the peer reaches.
     fn reach(&self, segment: Segment, access: Access) -> Result<Sge, Refused> {
         let within = || {
             let region = self.regions.get(&segment.handle.0).filter(|r| r.access == access)?;
@@ -260,7 +261,7 @@ impl End {
         within().ok_or(Refused::Access(segment.handle))
     }
 
-    /// The peer's memory that posted work is for.
+    /// Returns the peer's memory that posted work accesses.
     pub(crate) fn accesses(&self) -> impl Iterator<Item = (Access, Segment)> {
         self.sq.iter().filter_map(|entry| match &entry.op {
             Op::Read { from, .. } => Some((Access::RemoteRead, *from)),
@@ -269,12 +270,12 @@ impl End {
         })
     }
 
-    /// The peer can reach nothing.
+    /// Returns true if the peer can reach no memory of this end.
     pub(crate) fn has_no_registrations(&self) -> bool {
         self.regions.is_empty()
     }
 
-    /// Neither the peer nor work under way uses any of these buffers.
+    /// Asserts that neither the peer nor work under way uses any of these buffers.
     pub(crate) fn assert_safe(&self, buffers: &[BufferId]) {
         let uses = |sges: &[Sge]| sges.iter().any(|sge| buffers.contains(&sge.buffer));
         assert!(!self.regions.values().any(|r| uses(&[r.memory])), "the peer can reach it");
@@ -292,7 +293,7 @@ impl End {
         self.try_receive(now).expect("the handle was in reach")
     }
 
-    /// The same, of a peer that may do anything.
+    /// Receives a message of a peer that may do anything.
     pub(crate) fn try_receive(&mut self, now: Instant) -> Result<bool, Refused> {
         let Some((octets, invalidate)) = self.inbox.pop_front() else { return Ok(false) };
         if let Some(handle) = invalidate {
@@ -302,7 +303,7 @@ impl End {
         Ok(true)
     }
 
-    /// The first work that is done completes.
+    /// Completes the first work request, if it is done.
     pub(crate) fn complete(&mut self) -> bool {
         if self.sq.front().is_none_or(|entry| entry.state != State::Done) {
             return false;
@@ -312,13 +313,13 @@ impl End {
         true
     }
 
-    /// The first work fails, as all behind it will.
+    /// Fails the first work request; all work requests after it will fail, too.
     pub(crate) fn fail_first(&mut self) {
         let entry = self.sq.pop_front().expect("work that is posted");
         self.conn.handle_completion(entry.id, false);
     }
 
-    /// All that is posted is done, without a peer.
+    /// Marks all posted work as done, without a peer.
     pub(crate) fn absorb(&mut self) {
         for entry in &mut self.sq {
             if let (State::Posted, Op::Send { header, payload, .. }) = (&entry.state, &entry.op) {
@@ -332,17 +333,17 @@ impl End {
         while self.complete() {}
     }
 
-    /// A handle that the peer has.
+    /// Returns some handle that the peer can use.
     pub(crate) fn any_handle(&self) -> Option<Handle> {
         self.regions.keys().min().copied().map(Handle)
     }
 
-    /// The peer invalidates it.
+    /// Invalidates a handle as the peer does.
     pub(crate) fn invalidate(&mut self, handle: Handle) {
         self.regions.remove(&handle.0);
     }
 
-    /// The queue pair ends.
+    /// Ends the queue pair.
     pub(crate) fn disconnect(&mut self) {
         self.sq.clear();
         self.regions.clear();
@@ -352,12 +353,12 @@ impl End {
     }
 }
 
-/// Carries out the next work of `from`.
+/// Carries out the next work request of `from`.
 pub(crate) fn execute(from: &mut End, to: &mut End) -> bool {
     try_execute(from, to).expect("it is allowed")
 }
 
-/// The same, of ends that do not know what the other has.
+/// Carries out the next work request of `from`, for ends that may violate each other's limits.
 pub(crate) fn try_execute(from: &mut End, to: &mut End) -> Result<bool, Refused> {
     let Some(entry) = from.sq.iter_mut().find(|entry| entry.state == State::Posted) else {
         return Ok(false);
@@ -384,19 +385,19 @@ pub(crate) fn try_execute(from: &mut End, to: &mut End) -> Result<bool, Refused>
             to.mem.at_mut(sink).copy_from_slice(&octets);
         }
         Op::Invalidate { handle } => {
-            // The peer may have invalidated it in the meantime.
+            // The peer may have invalidated the handle in the meantime.
             from.regions.remove(&handle.0).ok_or(Refused::Access(*handle))?;
         }
     }
     Ok(true)
 }
 
-/// The oldest Read of `from` is answered.
+/// Answers the oldest RDMA Read of `from`.
 pub(crate) fn read(from: &mut End, to: &mut End) -> bool {
     try_read(from, to).expect("it is allowed")
 }
 
-/// The same, of ends that do not know what the other has.
+/// Answers the oldest RDMA Read of `from`, for ends that may violate each other's limits.
 pub(crate) fn try_read(from: &mut End, to: &mut End) -> Result<bool, Refused> {
     let running = from.sq.iter().filter(|entry| entry.state == State::Running);
     let octets: u32 =
@@ -416,7 +417,7 @@ pub(crate) fn try_read(from: &mut End, to: &mut End) -> Result<bool, Refused> {
     Ok(true)
 }
 
-/// Everything there is to do, until both are quiet.
+/// Does all pending work of both ends until both are quiet.
 pub(crate) fn settle(a: &mut End, b: &mut End, now: Instant) {
     for _ in 0..100_000 {
         a.pump(64);

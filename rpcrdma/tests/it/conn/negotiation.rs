@@ -1,4 +1,5 @@
-//! Which version two ends come to, and what a client does next time.
+//! The version that two ends agree on, and the versions that a client speaks on its next
+//! connection.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ pub(crate) fn pair(client: Speaks, server: Speaks) -> (End, End) {
     (End::new(config(Side::Client, client)), End::new(config(Side::Server, server)))
 }
 
-/// A call without arguments whose reply is short.
+/// Makes a call without arguments whose reply is short.
 pub(crate) fn null_call(end: &mut End, xid: u32) -> heddle_rpcrdma::conn::CallId {
     let mut octets = vec![0; 40];
     octets[..4].copy_from_slice(&xid.to_be_bytes());
@@ -26,7 +27,7 @@ pub(crate) fn null_call(end: &mut End, xid: u32) -> heddle_rpcrdma::conn::CallId
     end.conn.call(&call).unwrap()
 }
 
-/// Answers all calls that have come by a short reply.
+/// Answers all received calls with a short reply.
 pub(crate) fn serve(end: &mut End) -> usize {
     let mut served = 0;
     for event in std::mem::take(&mut end.events) {
@@ -69,7 +70,7 @@ fn test_matrix_of_versions() {
                 c.events.iter().any(|e| matches!(e, Event::Reply { call: of, .. } if *of == call));
             assert_eq!((served, replied), (usize::from(common.is_some()), common.is_some()));
             let next = match (client, common) {
-                // It was told that version 2 is not spoken.
+                // The client learned that the server does not speak version 2.
                 (Speaks::BOTH, Some(1)) => Some(Speaks::V1),
                 (Speaks::V2, None) => None,
                 _ => Some(client),
@@ -78,7 +79,8 @@ fn test_matrix_of_versions() {
             match (client, common) {
                 (_, Some(_)) => assert_eq!(c.conn.version(), common),
                 (Speaks::V1, None) => {
-                    // It has no other; the call tells which versions there are.
+                    // The client speaks no other version, so its call reports which versions the
+                    // server speaks.
                     let refusal = Refusal::V1(v1::Refusal::Versions { low: 2, high: 2 });
                     let error = CallError::Refused(refusal);
                     assert!(c.events.contains(&Event::Failed { call, error }));
@@ -136,7 +138,7 @@ fn test_lost_connection_whose_version_was_known_says_nothing_of_versions() {
     assert_eq!(c.conn.next_speaks(), Some(Speaks::BOTH));
 }
 
-/// RFC 8166 repeats no version in an error, the draft does.
+/// RFC 8166 does not repeat the refused version in an error; the draft does.
 #[test]
 fn test_err_vers_in_either_form_leads_to_version_1() {
     for version in [1, 2] {
@@ -181,7 +183,8 @@ fn test_properties_set_thresholds_and_are_told() {
     assert_eq!(c.conn.peers_host_auth(), None);
 }
 
-/// The last of the client's properties is late, or does not come: what the default ones do not allow waits.
+/// The last of the client's properties is late or does not come, so a call beyond the defaults
+/// waits.
 #[test]
 fn test_a_call_beyond_the_defaults_waits_for_the_properties_of_the_peer() {
     for come in [true, false] {

@@ -1,4 +1,5 @@
-//! Random calls in both directions over random connections, against what was given.
+//! Random calls in both directions over random connections, compared with the contents that were
+//! sent.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -6,7 +7,7 @@ use heddle_base::{Random, Seed};
 
 use crate::conn::world::World;
 
-/// Octets of the longest items: mostly, and of some.
+/// Length of the longest item in bytes, in most runs.
 const MIB: u32 = 1 << 20;
 
 fn run(seed: u64, largest: u32, calls: u32) {
@@ -18,7 +19,7 @@ fn run(seed: u64, largest: u32, calls: u32) {
     }
 }
 
-/// Those of one seed, if it is told; otherwise these.
+/// Runs the seed in `HEDDLE_RPCRDMA_SEED`, if the variable is set, and otherwise these seeds.
 fn run_all(seeds: std::ops::Range<u64>, largest: u32, calls: u32) {
     match std::env::var("HEDDLE_RPCRDMA_SEED").ok().and_then(|s| s.parse().ok()) {
         Some(seed) => run(seed, largest, calls),
@@ -36,7 +37,7 @@ fn test_random_calls_of_up_to_16_mib_are_what_was_given() {
     run_all(0..16, 16 * MIB, 25);
 }
 
-/// The same, longer.
+/// Runs many more seeds.
 #[test]
 #[ignore = "takes minutes"]
 fn test_more_random_calls_are_what_was_given() {

@@ -1,4 +1,4 @@
-//! What an end does that is refused something, or can go on no longer.
+//! The behaviour of an end that gets a refusal, or that cannot go on.
 
 use heddle_rpcrdma::conn::{CallError, CloseReason, Event, Speaks};
 use heddle_rpcrdma::header::{Answer, Refusal};
@@ -18,7 +18,8 @@ fn refuse(end: &mut End, xid: u32, version: u32, refusal: Refusal) {
     end.conn.handle_receive(NOW, &out[..len], None, &mut end.mem);
 }
 
-/// As many as can be told apart from what was taken back, and one more.
+/// The largest announcement that can be told apart from credits taken back is taken; one more is
+/// not.
 #[test]
 fn test_announcement_of_2_to_the_31_less_1_messages_closes() {
     let (_, mut s) = pair(Speaks::V2, Speaks::V2);
@@ -77,7 +78,7 @@ fn test_refusal_of_a_code_that_is_not_known_is_passed_over() {
     }
 }
 
-/// A peer that was spoken to in version 2, and says that it does not take that.
+/// A peer that gets a message of version 2 reports that it does not take that version.
 #[test]
 fn test_peer_that_does_not_take_the_version_is_sent_nothing_more() {
     let versions = |low, high| v2::Refusal::Versions { low, high };
@@ -103,14 +104,14 @@ fn test_peer_that_does_not_take_the_version_is_sent_nothing_more() {
         );
         assert_eq!(c.conn.next_speaks(), next);
     }
-    // One that names this version among others has not said so.
+    // A refusal whose range includes this version does not deny the version.
     let (mut c, _) = met(Speaks::V2, Limits::DEFAULT);
     refuse(&mut c, 1, 2, Refusal::V2(versions(1, 2)));
     null_call(&mut c, 1);
     assert_eq!(take_sent(&mut c).len(), 1);
 }
 
-/// A header type that the peer does not take is not sent again; calls go by others as far as they can.
+/// This end does not send a refused header type again; calls use other types as far as they can.
 #[test]
 fn test_header_type_that_was_refused_is_not_sent_again() {
     let (mut c, _) = established(Speaks::V2, |config| config.parts_max = 1);
@@ -134,7 +135,7 @@ fn test_header_type_that_was_refused_is_not_sent_again() {
     assert_eq!(kinds(5, 400), (vec![], error));
 }
 
-/// The rest of a call in parts is not sent once its first part was refused by its type.
+/// This end stops a call in parts when the peer refuses the header type of the first part.
 #[test]
 fn test_parts_of_a_type_that_was_refused_stop() {
     let (mut c, _) = established(Speaks::V2, |config| config.credits = 2);
@@ -150,7 +151,7 @@ fn test_parts_of_a_type_that_was_refused_stop() {
     assert_eq!(take_sent(&mut c)[0][3], 10);
 }
 
-/// Memory that cannot be taken back from the peer ends the connection before the call ends.
+/// If memory cannot be taken back from the peer, the connection ends before the call does.
 #[test]
 fn test_invalidation_that_fails_closes_before_the_call_ends() {
     let (mut c, mut s) = established(Speaks::V1, |_| {});
@@ -168,7 +169,7 @@ fn test_invalidation_that_fails_closes_before_the_call_ends() {
     assert!(matches!(ended(&mut c)[..], [Event::Reply { call: of, .. }] if of == call));
 }
 
-/// A reply or an error that cannot be sent is told by the end of the connection.
+/// An end that cannot send a reply or an error closes the connection.
 #[test]
 fn test_reply_or_error_that_cannot_be_sent_closes() {
     for speaks in [Speaks::V1, Speaks::V2] {
@@ -180,7 +181,7 @@ fn test_reply_or_error_that_cannot_be_sent_closes() {
         s.fail_first();
         assert_eq!(ended(&mut s), [Event::Close(CloseReason::Completion)]);
     }
-    // Errors without end, to a peer that takes none.
+    // Errors pile up for a peer that takes none.
     let (_, mut s) = established(Speaks::V2, |config| config.credits = 1000);
     for _ in 0..64 {
         give(&mut s, &[XID, 2, CREDIT, 99]);
@@ -190,8 +191,8 @@ fn test_reply_or_error_that_cannot_be_sent_closes() {
     assert_eq!(ended(&mut s), [Event::Close(CloseReason::Errors)]);
 }
 
-/// The last part of a message cannot be read, or has more chunks than are taken: the message is over with it,
-/// and what follows is taken.
+/// The server cannot decode the last part of a message, or the part has too many chunks. The
+/// message ends with that part, and the server takes what follows.
 #[test]
 fn test_last_part_that_cannot_be_read_ends_its_message_only() {
     let (_, mut s) = established(Speaks::V2, |_| {});
@@ -200,12 +201,12 @@ fn test_last_part_that_cannot_be_read_ends_its_message_only() {
     for (last, told) in [
         (&[2, 0, 0][..], [2].as_slice()),
         (&many, &[6, 4]),
-        // Nothing but the header's first words.
+        // No bytes after the header's first words.
         (&[], &[2]),
     ] {
         give(&mut s, &[&[9, 2, CREDIT, v2::htype::CALL_MIDDLE, 4][..], &rpc].concat());
         assert_eq!(s.mem.lent.len(), 1);
-        // The lists of five chunks have five positions.
+        // Give the five chunks of the lists five positions.
         let mut last = last.to_vec();
         last.chunks_exact_mut(6).zip((40..).step_by(4)).for_each(|(entry, at)| entry[1] = at);
         give(&mut s, &[&[9, 2, CREDIT, v2::htype::CALL_INLINE, 0][..], &last].concat());
@@ -219,7 +220,7 @@ fn test_last_part_that_cannot_be_read_ends_its_message_only() {
     assert_eq!(s.conn.counters().broken_sequences, 3);
 }
 
-/// The same of a reply: its call fails, and the next does not.
+/// The last part of a reply cannot be decoded: its call fails, and the next call does not.
 #[test]
 fn test_last_part_of_a_reply_that_cannot_be_read_fails_its_call_only() {
     let (mut c, _) = established(Speaks::V2, |_| {});
@@ -239,7 +240,8 @@ fn test_last_part_of_a_reply_that_cannot_be_read_fails_its_call_only() {
     assert_eq!(ended, [Some((calls[0], false)), Some((calls[1], true))]);
 }
 
-/// A part that is not the last cannot be read: nothing but one error, and the rest is passed over.
+/// A part before the last cannot be decoded: the server sends a single error and ignores the
+/// remaining parts.
 #[test]
 fn test_rest_of_a_message_of_which_a_part_cannot_be_read_is_passed_over() {
     for begun in [false, true] {

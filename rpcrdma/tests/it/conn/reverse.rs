@@ -1,4 +1,5 @@
-//! Calls of a server to its client in version 1 (RFC 8167): credits of two directions, and chunks.
+//! Calls of a server to its client in version 1 (RFC 8167): the credits of two directions, and
+//! chunks.
 
 use heddle_rpcrdma::conn::{Event, Side, Speaks};
 use heddle_rpcrdma::property::{Properties, ReverseSupport};
@@ -10,7 +11,8 @@ use crate::conn::scene::{NOW, ended, established, give, met, take_sent, words};
 
 const XID: u32 = 7;
 
-/// A client that serves calls of `reverse`, and grants three of them where its server grants nine.
+/// Returns a client that serves calls of `reverse` and grants three of them, and its server, which
+/// grants nine.
 fn calling(reverse: ReverseSupport) -> (End, End) {
     let properties = Properties { reverse, ..Properties::DEFAULT };
     let (mut c, mut s) = established(Speaks::V1, |config| {
@@ -18,7 +20,7 @@ fn calling(reverse: ReverseSupport) -> (End, End) {
         config.calls = 20;
         config.served = if config.side == Side::Client { 3 } else { 9 };
     });
-    // A server hears of its client by a call.
+    // A server learns the version of its client from a call.
     null_call(&mut c, 900);
     settle(&mut c, &mut s, NOW);
     assert_eq!(serve(&mut s), 1);
@@ -28,7 +30,7 @@ fn calling(reverse: ReverseSupport) -> (End, End) {
     (c, s)
 }
 
-/// How many calls of `end` have had their replies; its calls to serve stay.
+/// Returns how many calls of `end` have had their replies; the calls that `end` has to serve stay.
 fn take_replies(end: &mut End) -> usize {
     end.take_events();
     let all = end.events.len();
@@ -36,7 +38,7 @@ fn take_replies(end: &mut End) -> usize {
     all - end.events.len()
 }
 
-/// Each direction has its own credits, which need not be as many (sections 2 and 4.1).
+/// Each direction has its own credits, and the numbers may differ (sections 2 and 4.1).
 #[test]
 fn test_each_direction_has_credits_of_its_own() {
     let (mut c, mut s) = calling(ReverseSupport::Simple);
@@ -50,7 +52,7 @@ fn test_each_direction_has_credits_of_its_own() {
     settle(&mut c, &mut s, NOW);
     assert_eq!(s.sent.len(), 4, "the client grants three, whatever its server grants");
     assert_eq!(words(c.sent.last().unwrap())[2], 3, "its reply says so");
-    // Each end asks for its own number of calls, in its own calls.
+    // Each end asks for its own number of calls in its own calls.
     assert!(s.sent.iter().chain(&c.sent[..9]).all(|octets| words(octets)[2] == 20));
     let mut replies = [0; 2];
     for _ in 0..20 {
@@ -63,11 +65,11 @@ fn test_each_direction_has_credits_of_its_own() {
     assert_eq!(replies, [20, 20], "the same XIDs both ways");
 }
 
-/// The credit field of a message whose direction nobody can tell is neither a request nor a grant
-/// (section 4.1): it changes nothing, for either end.
+/// The credit field of a message without a recognisable direction is neither a request nor a grant
+/// (section 4.1): it changes nothing for either end.
 #[test]
 fn test_credits_of_a_message_of_no_direction_are_ignored() {
-    // Neither a call nor a reply; a payload without a direction; RDMA_DONE.
+    // A message type that is neither call nor reply; a payload without a direction; RDMA_DONE.
     for message in [
         &[XID, 1, 1, 0, 0, 0, 0, XID, 2][..],
         &[XID, 1, 1, 0, 0, 0, 0, XID],
@@ -87,13 +89,13 @@ fn test_credits_of_a_message_of_no_direction_are_ignored() {
     }
 }
 
-/// A client that takes no chunks from its server says ERR_CHUNK to each kind of them (section 5.3), and
-/// goes on.
+/// A client that takes no chunks from its server answers each kind of chunk with ERR_CHUNK (section
+/// 5.3), and goes on.
 #[test]
 fn test_chunks_of_a_reverse_call_are_refused_with_err_chunk() {
     let call = |lists: &[u32]| [&[XID, 1, 1, 0], lists, &[XID, 0], &[0; 8]].concat();
     for message in [
-        // A Read chunk behind the header, a Write chunk, a Reply chunk, and a Call chunk.
+        // A Read chunk after the RPC header, a Write chunk, a Reply chunk, and a Call chunk.
         call(&[1, 40, 1, 8, 0, 0, 0, 0, 0]),
         call(&[0, 1, 1, 4, 8, 0, 0, 0, 0]),
         call(&[0, 0, 1, 1, 4, 8, 0, 0]),
@@ -111,7 +113,7 @@ fn test_chunks_of_a_reverse_call_are_refused_with_err_chunk() {
         settle(&mut c, &mut s, NOW);
         assert_eq!(serve(&mut c), 1, "the next one is served");
     }
-    // A server takes the same from its client, so that it is not the messages that are wrong.
+    // Control: a server takes the same message from its client, so the message itself is valid.
     let (_, mut s) = met(Speaks::V1, Limits::DEFAULT);
     give(&mut s, &call(&[1, 40, 1, 8, 0, 0, 0, 0, 0]));
     assert_eq!((take_sent(&mut s), s.posted[1]), (vec![], 1));

@@ -1,4 +1,4 @@
-//! One rule each.
+//! Tests that each cover a single rule.
 
 use heddle_base::{Random, Seed};
 use heddle_rpcrdma::chunk::{ReadList, ZeroPosition};
@@ -18,7 +18,7 @@ use crate::conn::model::settle;
 use crate::conn::negotiation::{null_call, pair, serve};
 use crate::conn::scene::{NOW, answer, big_call, ended, established, reply, take_call};
 
-/// What a READ and a WRITE of 64 KiB cost, in Sends, Reads, Writes and invalidations of each end.
+/// Counts the Sends, Reads, Writes and invalidations of each end for a READ and a WRITE of 64 KiB.
 #[test]
 fn test_operations_of_a_large_call_in_each_version() {
     let told = PrivateData::new(true, 4096, 4096).unwrap();
@@ -47,7 +47,7 @@ fn test_operations_of_a_large_call_in_each_version() {
     }
 }
 
-/// A call in which all fits into a Send has no chunks, whatever may be placed.
+/// A call that fits into a Send has no chunks, whatever items may be placed.
 #[test]
 fn test_short_items_go_inline() {
     for speaks in [Speaks::V1, Speaks::V2] {
@@ -83,7 +83,7 @@ fn test_result_longer_than_its_chunk_is_refused_with_what_is_needed() {
     }
 }
 
-/// With a Write chunk that comes back in the header, and without any.
+/// The reply has a Write chunk in its header, or none.
 #[test]
 fn test_reply_up_to_its_inline_length_goes_in_one_send_and_a_longer_one_does_not() {
     for (speaks, result) in
@@ -116,7 +116,8 @@ fn test_reply_up_to_its_inline_length_goes_in_one_send_and_a_longer_one_does_not
     }
 }
 
-/// A reply without room is an error in version 1, and goes in several Sends in version 2.
+/// A reply without room for it becomes an error in version 1, and goes in several Sends in version
+/// 2.
 #[test]
 fn test_long_reply_without_a_reply_chunk() {
     for speaks in [Speaks::V1, Speaks::V2] {
@@ -146,7 +147,7 @@ fn test_cancelled_call_ends_when_its_memory_is_safe_and_holds_its_slot() {
     c.conn.cancel(short);
     c.conn.cancel(long);
     settle(&mut c, &mut s, NOW);
-    // The server may still read the second one's argument.
+    // The second call does not end yet, because the server may still read its argument.
     assert_eq!(ended(&mut c), [Event::Failed { call: short, error: CallError::Cancelled }]);
     let stream = [c.mem.sge(vec![0; 40])];
     let again = Call { xid: Xid(3), stream: &stream, items: &[], reply: None, deadline: None };
@@ -159,8 +160,9 @@ fn test_cancelled_call_ends_when_its_memory_is_safe_and_holds_its_slot() {
     assert!(c.conn.call(&again).is_ok());
 }
 
-/// Linux's server invalidates without having said that it would (RFC 8797 section 4.1). What counts is
-/// what the client has said, and that the handle is of the call that is answered.
+/// The server of Linux invalidates although it has not announced that (RFC 8797 section 4.1). The
+/// client accepts an invalidation if the client has announced support, and if the handle belongs to
+/// the answered call.
 #[test]
 fn test_reply_invalidates_if_the_client_has_said_so_whatever_the_server_has() {
     let says = |invalidate| PrivateData::new(invalidate, 4096, 4096).unwrap();
@@ -192,7 +194,7 @@ fn test_invalidation_of_another_calls_handle_closes() {
     settle(&mut c, &mut s, NOW);
     serve(&mut s);
     s.pump(64);
-    // The reply to the second call, as if it had taken the first one's handle.
+    // The reply to the second call invalidates the handle of the first.
     let body = v2::Body::ReplyInline { writes: heddle_rpcrdma::chunk::WriteList::EMPTY };
     let mut out = [0; 100];
     let len = v2::Header { xid: Xid(2), credit: 64, body }.encode(&mut out).unwrap();
@@ -214,7 +216,7 @@ fn test_peer_beyond_its_credits_is_left() {
     assert_eq!(ended(&mut s), [Event::Close(overrun)]);
 }
 
-/// Messages that begin and never end, and one that says it is longer than anything.
+/// A peer begins messages and never ends them, and one message claims an enormous length.
 #[test]
 fn test_messages_without_end_hold_one_buffer() {
     let (_, mut s) = pair(Speaks::BOTH, Speaks::BOTH);
@@ -252,7 +254,7 @@ fn test_call_longer_than_is_taken_reads_nothing() {
     assert_eq!((s.posted[1], s.conn.counters().errors_sent), (0, 1));
 }
 
-/// Only the first is served, and the reply is one.
+/// The server serves only the first copy of the call, and sends a single reply.
 #[test]
 fn test_call_that_comes_twice_is_served_once() {
     for speaks in [Speaks::V1, Speaks::V2] {
@@ -300,13 +302,13 @@ fn test_calls_of_the_reverse_direction_by_what_the_client_takes() {
     }
 }
 
-/// In version 1 a call of the reverse direction is answered by a client that takes none.
+/// In version 1 a client that takes no reverse-direction calls answers them with an error.
 #[test]
 fn test_reverse_call_of_version_1() {
     for reverse in [ReverseSupport::None, ReverseSupport::Simple] {
         let properties = Properties { reverse, ..Properties::DEFAULT };
         let (mut c, mut s) = established(Speaks::V1, |config| config.properties = properties);
-        // A server hears of its client by a call.
+        // A server learns the version of its client from a call.
         null_call(&mut c, 1);
         settle(&mut c, &mut s, NOW);
         serve(&mut s);
@@ -324,7 +326,7 @@ fn test_reverse_call_of_version_1() {
     }
 }
 
-/// Calls without replies, of which nothing comes back but GRANTs.
+/// For calls without replies, only GRANTs come back.
 #[test]
 fn test_call_only() {
     let (mut c, mut s) = established(Speaks::V2, |config| config.credits = 4);
@@ -352,7 +354,7 @@ fn test_call_only() {
     assert_eq!(ended(&mut c), [Event::Failed { call, error: CallError::CallOnly }]);
 }
 
-/// One end that serves one call at a time is never overrun by one that would make a thousand.
+/// An end that serves one call at a time is never overrun by a peer with a thousand calls to make.
 #[test]
 fn test_calls_wait_for_a_table_that_is_full() {
     for speaks in [Speaks::V1, Speaks::V2] {

@@ -1,4 +1,4 @@
-//! Two ends that have a connection, what is asked of them, and what they have sent.
+//! Two connected ends, the calls made of them, and the messages that they have sent.
 
 use heddle_base::{Instant, Random, Seed};
 use heddle_rpcrdma::conn::{Call, CallId, Config, Event, ReplyRoom, ServedId, Side, Speaks};
@@ -11,10 +11,10 @@ use crate::conn::model::{End, settle};
 use crate::conn::negotiation::{null_call, serve};
 
 pub(crate) const NOW: Instant = Instant::ZERO;
-/// What a peer of version 2 announces that is made by hand.
+/// The credits that a hand-made peer of version 2 announces.
 pub(crate) const CREDIT: u32 = 500;
 
-/// A call that asks for a result of so many octets, and one that has an argument of as many.
+/// Makes a call with an argument of `argument` bytes that asks for a result of `result` bytes.
 pub(crate) fn big_call(end: &mut End, xid: u32, argument: u32, result: u32) -> CallId {
     let mut random = Random::new(&Seed::from_u64(xid.into()));
     let of = message(Xid(xid), 0, &[argument], 0, &mut random);
@@ -36,7 +36,7 @@ pub(crate) fn reply(xid: u32, result: u32, rest: usize) -> Message {
     message(Xid(xid), 1, &[result], rest, &mut Random::new(&Seed::from_u64(1)))
 }
 
-/// A call of so many octets without items, and a short reply.
+/// Makes a call of `octets` bytes without items, whose reply is short.
 pub(crate) fn long_call(end: &mut End, xid: u32, octets: usize) -> CallId {
     let mut random = Random::new(&Seed::from_u64(xid.into()));
     let of = message(Xid(xid), 0, &[], (octets - 40) / 4, &mut random);
@@ -46,7 +46,7 @@ pub(crate) fn long_call(end: &mut End, xid: u32, octets: usize) -> CallId {
     end.conn.call(&call).unwrap()
 }
 
-/// Answers the one call that has come.
+/// Answers the single received call.
 pub(crate) fn answer(end: &mut End, with: &Message) {
     let call = take_call(end);
     let stream = [end.mem.sge(with.octets.clone())];
@@ -89,7 +89,8 @@ pub(crate) fn established(speaks: Speaks, change: impl Fn(&mut Config)) -> (End,
     (c, s)
 }
 
-/// Two ends of which the server has served a call: also in version 1 it knows its client then.
+/// Returns two ends after the server has served a call, so that the server knows its client's
+/// version also in version 1.
 pub(crate) fn met(speaks: Speaks, limits: Limits) -> (End, End) {
     let (mut c, mut s) = established(speaks, |config| config.limits = limits);
     null_call(&mut c, 900);
@@ -103,31 +104,31 @@ pub(crate) fn met(speaks: Speaks, limits: Limits) -> (End, End) {
     (c, s)
 }
 
-/// The words of a message.
+/// Returns the words of a message.
 pub(crate) fn words(octets: &[u8]) -> Vec<u32> {
     octets.chunks_exact(4).map(|w| u32::from_be_bytes(w.try_into().unwrap())).collect()
 }
 
-/// A message of these words comes to `end` from its peer.
+/// Delivers a message of these words to `end`.
 pub(crate) fn give(end: &mut End, words: &[u32]) {
     let octets: Vec<u8> = words.iter().flat_map(|w| w.to_be_bytes()).collect();
     end.conn.handle_receive(NOW, &octets, None, &mut end.mem);
 }
 
-/// What `end` sends now, without a peer.
+/// Returns the messages that `end` sends now, without a peer.
 pub(crate) fn take_sent(end: &mut End) -> Vec<Vec<u32>> {
     end.pump(64);
     end.absorb();
     std::mem::take(&mut end.sent).iter().map(|octets| words(octets)).collect()
 }
 
-/// A message of a connection of `version`.
+/// Decodes a message of a connection of `version`.
 pub(crate) fn parse(octets: &[u8], version: u32) -> Decoded<'_> {
     let versions = if version == v2::VERSION { Versions::V2 } else { Versions::V1 };
     decode(octets, versions, &Limits::DEFAULT).unwrap()
 }
 
-/// The chunks of a call or a reply; a Call chunk is not among them.
+/// Returns the chunks of a call or a reply, except a Call chunk.
 pub(crate) fn chunks<'a>(message: &Decoded<'a>) -> Chunks<'a> {
     match message.header {
         Header::V1(header) => match header.body {

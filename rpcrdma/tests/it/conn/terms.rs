@@ -1,4 +1,5 @@
-//! What both ends have said in the private data of version 1 (RFC 8797), and what a connection does of it.
+//! The private data that both ends of version 1 exchange (RFC 8797), and their effect on a
+//! connection.
 
 use heddle_rpcrdma::conn::{Event, Side, Speaks};
 use heddle_rpcrdma::private_data::PrivateData;
@@ -6,8 +7,9 @@ use heddle_rpcrdma::private_data::PrivateData;
 use crate::conn::model::settle;
 use crate::conn::scene::{NOW, answer, big_call, ended, established, reply};
 
-/// Section 3.2: a reply invalidates memory of its call where both ends have said that it may. Where one
-/// has not, or has said nothing at all, it is a plain Send, and the client invalidates by itself.
+/// Section 3.2: a reply invalidates memory of its call if both ends have announced support. If an
+/// end has not, or has sent no private data at all, the reply is a plain Send, and the client
+/// invalidates by itself.
 #[test]
 fn test_server_invalidates_only_where_both_ends_have_said_so() {
     let said = |invalidate| PrivateData::new(invalidate, 4096, 4096);
@@ -25,7 +27,7 @@ fn test_server_invalidates_only_where_both_ends_have_said_so() {
             settle(&mut c, &mut s, NOW);
             assert!(matches!(ended(&mut c)[..], [Event::Reply { .. }]), "{client:?} {server:?}");
             let by_the_server = client == said(true) && server == said(true);
-            // The fourth kind of work is to invalidate.
+            // `posted[3]` counts the client's own invalidations.
             let invalidations = (c.conn.counters().remote_invalidations, c.posted[3]);
             let want = if by_the_server { (1, 0) } else { (0, 1) };
             assert_eq!(invalidations, want, "{client:?} {server:?}");

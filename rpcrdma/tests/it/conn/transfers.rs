@@ -18,7 +18,8 @@ fn limit(end: &End) -> Duration {
     end.conn.config().transfer_timeout
 }
 
-/// Time passes, with nothing else; when and why the end has closed its connection, if it has.
+/// Lets time pass without any other event. Returns when and why the end closed its connection, if
+/// it did.
 fn pass(end: &mut End, from: Instant, time: Duration) -> Option<(Duration, CloseReason)> {
     while let Some(at) = end.conn.poll_timeout().filter(|at| *at <= from + time) {
         let at = at.max(from);
@@ -35,7 +36,8 @@ fn pass(end: &mut End, from: Instant, time: Duration) -> Option<(Duration, Close
     None
 }
 
-/// The peer does nothing from `from` on: the connection is closed in time, and memory comes back.
+/// Asserts that the end closes the connection in time, and gets memory back, if the peer does
+/// nothing from `from` on.
 fn assert_ends(end: &mut End, from: Instant) {
     let limit = limit(end);
     let (after, reason) = pass(end, from, 10 * limit).expect("the connection is closed");
@@ -46,7 +48,7 @@ fn assert_ends(end: &mut End, from: Instant) {
     assert!(end.mem.lent.is_empty());
 }
 
-/// What both have posted is carried out, but for Reads; nothing completes.
+/// Carries out all posted work of both ends, except Reads; nothing completes.
 fn exchange(c: &mut End, s: &mut End, now: Instant) {
     for _ in 0..20 {
         c.pump(64);
@@ -76,7 +78,7 @@ fn test_reads_that_are_answered_just_in_time_end_nothing() {
         let in_time = limit(&s) - Duration::from_nanos(1);
         assert_eq!(pass(&mut s, NOW, in_time), None);
         settle(&mut c, &mut s, NOW + in_time);
-        // The reply has all of the time again.
+        // The time of the reply begins anew.
         answer(&mut s, &reply(1, 0, 0));
         exchange(&mut c, &mut s, NOW + in_time);
         assert_eq!(pass(&mut s, NOW + in_time, in_time), None);
@@ -92,7 +94,7 @@ fn test_reply_that_is_not_taken_ends_the_connection() {
         let (mut c, mut s) = met(speaks, Limits::DEFAULT);
         big_call(&mut c, 1, 100, result);
         settle(&mut c, &mut s, NOW);
-        // However long the layer above takes.
+        // The upper layer may take any time.
         let hour = Duration::from_secs(3600);
         assert_eq!(pass(&mut s, NOW, hour), None);
         answer(&mut s, &reply(1, result, 0));
@@ -103,7 +105,7 @@ fn test_reply_that_is_not_taken_ends_the_connection() {
     }
 }
 
-/// A peer of version 2 that makes calls and gives no credits for replies.
+/// A peer of version 2 makes calls and gives no credits for replies.
 #[test]
 fn test_reply_for_which_there_are_no_credits_ends_the_connection() {
     let mut s = End::new(Config { speaks: Speaks::V2, ..Config::new(Side::Server) });
@@ -130,7 +132,7 @@ fn test_message_in_parts_that_does_not_end_ends_the_connection() {
     };
     give(&mut s, &middle(4000));
     assert_eq!(s.mem.lent.len(), 1);
-    // More of it does not help.
+    // Another part does not extend the time.
     let half = limit(&s) / 2;
     assert_eq!(pass(&mut s, NOW, half), None);
     let octets: Vec<u8> = middle(3984).iter().flat_map(|w| w.to_be_bytes()).collect();
@@ -139,7 +141,7 @@ fn test_message_in_parts_that_does_not_end_ends_the_connection() {
     assert_ends(&mut s, NOW);
 }
 
-/// The same of a reply, to a client.
+/// A client gets a reply in parts that does not end.
 #[test]
 fn test_reply_in_parts_that_does_not_end_ends_the_connection() {
     let (mut c, _) = established(Speaks::V2, |_| {});
@@ -151,7 +153,7 @@ fn test_reply_in_parts_that_does_not_end_ends_the_connection() {
     assert_ends(&mut c, NOW);
 }
 
-/// Nobody's memory is kept by a call that waits.
+/// A waiting call holds no memory.
 #[test]
 fn test_call_that_waits_for_memory_has_no_limit() {
     for speaks in VERSIONS {
@@ -184,24 +186,24 @@ fn test_connection_with_nothing_under_way_needs_no_time() {
     }
 }
 
-/// A client that says nothing of a version that is spoken.
+/// A client sends no message in a version that the server speaks.
 #[test]
 fn test_client_that_says_nothing_is_given_up() {
     for speaks in [Speaks::V1, Speaks::V2, Speaks::BOTH] {
         let mut s = End::new(Config { speaks, ..Config::new(Side::Server) });
         let time = s.conn.config().negotiation_timeout;
-        // What is refused is nothing either.
+        // A message that the server refuses does not count.
         give(&mut s, &[1, 77, 1, 0, 0, 0, 0]);
         s.absorb();
         let closed = pass(&mut s, NOW, 10 * time);
         assert_eq!(closed, Some((time, CloseReason::NegotiationTimeout)));
-        // One that does is served for ever.
+        // A client that does send such a message keeps its connection for ever.
         let (_, mut s) = met(speaks, Limits::DEFAULT);
         assert_eq!(pass(&mut s, NOW, 10 * time), None);
     }
 }
 
-/// A call without arguments in one Send of version 2, with this credit field.
+/// Builds a call without arguments in one Send of version 2, with this credit field.
 fn call_inline(xid: u32, credit: u32) -> Vec<u32> {
     let header = [xid, 2, credit, v2::htype::CALL_INLINE, 0, 0, 0, 0];
     let rpc = [xid, 0, 2, 0x2000_0001, 1, 0, 0, 0, 0, 0];

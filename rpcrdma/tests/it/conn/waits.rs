@@ -12,14 +12,14 @@ use crate::conn::scene::{NOW, big_call, ended, long_call, met, reply};
 const VERSIONS: [Speaks; 2] = [Speaks::V1, Speaks::V2];
 const MIB: u32 = 1 << 20;
 
-/// Two ends of which the server's calls may have so many octets at a time.
+/// Returns two ends; the server's calls may take `room` bytes of memory at a time.
 fn ends(speaks: Speaks, room: u32) -> (End, End) {
     let (c, mut s) = met(speaks, Limits::DEFAULT);
     s.mem.room = Some(room);
     (c, s)
 }
 
-/// The XIDs of the calls that have come up, which are answered.
+/// Answers the calls that have come up, and returns their XIDs.
 fn served(s: &mut End) -> Vec<u32> {
     s.take_events();
     let mut xids = Vec::new();
@@ -36,7 +36,8 @@ fn served(s: &mut End) -> Vec<u32> {
     xids
 }
 
-/// All that is to be had with the memory that there is; the XIDs in the order in which calls came up.
+/// Serves all calls that the memory allows. Returns their XIDs in the order in which the calls came
+/// up.
 fn drain(c: &mut End, s: &mut End) -> Vec<u32> {
     let mut xids = Vec::new();
     loop {
@@ -56,13 +57,14 @@ fn test_calls_that_find_no_memory_are_served_in_order_when_it_comes_back() {
         for xid in 1..=5 {
             big_call(&mut c, xid, MIB, 0);
         }
-        // One without chunks does not overtake them, though there is room for it.
+        // A call without chunks does not overtake the others, though there is room for it.
         null_call(&mut c, 6);
         settle(&mut c, &mut s, NOW);
         assert_eq!((s.conn.waiting(), s.conn.counters().memory_waits), (5, 5));
         assert!(!s.conn.memory_returned(&mut s.mem), "the first call has it still");
         assert_eq!(served(&mut s), [1]);
-        // It goes on with the fifth, and has nothing to be read.
+        // The sixth call resumes together with the fifth and has nothing to read, so it comes up
+        // first.
         assert_eq!(drain(&mut c, &mut s), [2, 3, 4, 6, 5]);
         let ended = ended(&mut c);
         assert!(ended.iter().all(|e| matches!(e, Event::Reply { .. })), "{ended:?}");
@@ -71,7 +73,8 @@ fn test_calls_that_find_no_memory_are_served_in_order_when_it_comes_back() {
     }
 }
 
-/// What has waited is what was sent: in the Send, in Read chunks, or all of it in a Call chunk.
+/// A call that has waited is complete, whether its stream is in the Send, in Read chunks, or in a
+/// Call chunk.
 #[test]
 fn test_call_that_has_waited_is_whole() {
     let (speaks, octets) = (VERSIONS, [0, 1, 5001, 70_000]);
@@ -91,7 +94,7 @@ fn test_call_that_has_waited_is_whole() {
         let call = call.expect("a call");
         assert!(s.mem.taken(call.buffer, call.length) == of.octets, "{speaks:?} {argument}");
         s.events.clear();
-        // A Call chunk.
+        // The whole call is in a Call chunk.
         s.mem.refuse = 1;
         long_call(&mut c, 8, 60_000);
         settle(&mut c, &mut s, NOW);
@@ -106,7 +109,7 @@ fn test_call_longer_than_all_memory_is_refused_at_once_and_others_wait() {
         (Speaks::V1, Refusal::V1(v1::Refusal::Chunk)),
         (Speaks::V2, Refusal::V2(v2::Refusal::System)),
     ] {
-        // As long as all of it: 44 octets in front of the item.
+        // The call takes all memory exactly: 44 bytes precede the item.
         let (mut c, mut s) = ends(speaks, 60_044);
         big_call(&mut c, 1, 60_000, 0);
         big_call(&mut c, 2, 60_000, 0);
@@ -126,7 +129,7 @@ fn test_connection_that_is_lost_leaves_nothing_of_calls_that_wait() {
         for xid in 1..=4 {
             big_call(&mut c, xid, 60_000, 0);
         }
-        // The first is being read.
+        // The first call is being read.
         for _ in 0..20 {
             c.pump(64);
             while crate::conn::model::execute(&mut c, &mut s) {}
@@ -140,7 +143,7 @@ fn test_connection_that_is_lost_leaves_nothing_of_calls_that_wait() {
     }
 }
 
-/// One that comes again while the first waits is the same call.
+/// A repetition that comes while the first call waits is the same call.
 #[test]
 fn test_call_that_comes_again_while_it_waits_waits_once() {
     let (mut c, mut s) = ends(Speaks::V2, 70_000);
@@ -153,7 +156,7 @@ fn test_call_that_comes_again_while_it_waits_waits_once() {
     assert_eq!(drain(&mut c, &mut s), [1]);
 }
 
-/// A peer that goes beyond its credits: no more wait than there are rows.
+/// When a peer exceeds its credits, no more calls wait than there are rows.
 #[test]
 fn test_calls_that_wait_are_bounded() {
     for speaks in VERSIONS {
@@ -178,7 +181,7 @@ fn test_calls_that_wait_are_bounded() {
     }
 }
 
-/// A call in several Sends has nowhere to wait.
+/// A call in several Sends cannot wait, because there is no place to keep its parts.
 #[test]
 fn test_call_in_parts_that_finds_no_memory_is_refused() {
     let (mut c, mut s) = ends(Speaks::V2, MIB);

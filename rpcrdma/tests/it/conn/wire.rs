@@ -1,4 +1,4 @@
-//! What stands on the wire of calls and replies that go well.
+//! The encodings on the wire of successful calls and replies.
 
 use heddle_base::{Random, Seed};
 use heddle_rpcrdma::conn::{Call, Event, ReplyRoom, ReplyStream, Speaks};
@@ -37,7 +37,7 @@ fn test_messages_have_the_version_of_the_connection_and_the_xid_of_their_payload
             settle(&mut c, &mut s, NOW);
         }
         assert_eq!(ended(&mut c).len(), 3);
-        // The XIDs of the two directions have nothing to do with each other.
+        // The XIDs of the two directions are independent.
         null_call(&mut c, 3);
         null_call(&mut s, 3);
         settle(&mut c, &mut s, NOW);
@@ -61,7 +61,7 @@ fn test_messages_have_the_version_of_the_connection_and_the_xid_of_their_payload
     }
 }
 
-/// Lengths that are no multiple of four, in several segments.
+/// The items have lengths that are no multiple of four, and several segments.
 #[test]
 fn test_chunks_are_as_long_as_their_items_and_come_back_as_they_were() {
     for (speaks, version) in VERSIONS {
@@ -88,7 +88,7 @@ fn test_chunks_are_as_long_as_their_items_and_come_back_as_they_were() {
         let write = provided.writes.chunks().next().unwrap();
         let lengths: Vec<_> = write.segments().map(|s| s.length).collect();
         assert_eq!((provided.writes.len(), lengths), (1, vec![2000, 2000, 2000, 3]));
-        // Neither the item nor its padding is in the stream; its length is.
+        // The stream holds the item's length, but neither the item nor its padding.
         assert_eq!(sent.payload, [&of.octets[..44], &of.octets[44 + 5004..]].concat());
 
         answer(&mut s, &reply(1, 5999, 0));
@@ -109,7 +109,8 @@ fn test_chunks_are_as_long_as_their_items_and_come_back_as_they_were() {
     }
 }
 
-/// One result in a chunk, one that is to come inline, and a chunk for which there is none.
+/// The call has a chunk for one result, wants another result inline, and has a chunk without a
+/// result.
 #[test]
 fn test_empty_and_unused_chunks_come_back_as_such() {
     for (speaks, version) in VERSIONS {
@@ -136,14 +137,15 @@ fn test_empty_and_unused_chunks_come_back_as_such() {
             .map(|c| c.segments().map(|s| s.length).collect())
             .collect();
         assert_eq!(lengths, [vec![5000], vec![], vec![0]]);
-        // The second result, with its length, behind the first one's.
+        // The payload has the first result's length, and the second result with its length.
         assert_eq!(back.payload.len(), 44 + 4 + 72);
         let [Event::Reply { reply, .. }] = ended(&mut c)[..] else { panic!("no reply") };
         assert_eq!(reply.filled.as_slice(), [5000, 0, 0]);
     }
 }
 
-/// Without private data, or properties, a message may have 1024 octets in version 1 and 4096 in version 2.
+/// Without private data or properties, a message may have 1024 bytes in version 1 and 4096 in
+/// version 2.
 #[test]
 fn test_thresholds_that_nobody_has_told() {
     let (mut c, mut s) = established(Speaks::V1, |_| {});
@@ -157,7 +159,7 @@ fn test_thresholds_that_nobody_has_told() {
     assert_eq!((kinds(&c), kinds(&s)), (vec![0, 1], vec![0]));
     assert_eq!((c.sent[0].len(), s.sent[0].len()), (1024, 1024));
 
-    // The first that a client hears is a GRANT, and a server a call: no properties.
+    // The first message that a client receives is a GRANT, so no properties have come.
     let (mut c, _) = pair(Speaks::V2, Speaks::V2);
     drop(take_sent(&mut c));
     give(&mut c, &[0, 2, 500, 5]);
@@ -178,7 +180,7 @@ fn test_thresholds_that_nobody_has_told() {
     assert_eq!((of(1), of(2)), (vec![13], vec![12, 13]));
 }
 
-/// A call that is too long for its Send even without its item.
+/// The call is too long for a Send even without its item.
 #[test]
 fn test_long_call_goes_in_a_body_chunk_of_position_zero() {
     for (speaks, version) in VERSIONS {
@@ -213,7 +215,7 @@ fn test_long_call_goes_in_a_body_chunk_of_position_zero() {
                 (call.body().unwrap().length(), chunks.reads)
             }
         };
-        // All of the stream but the item, with whatever padding is in it.
+        // The whole stream without the item and its padding.
         assert_eq!(body, 44 + 12_000);
         let items: Vec<_> = items.items().map(|c| (c.position(), c.length())).collect();
         assert_eq!(items, [(44, 5001)]);
@@ -227,7 +229,7 @@ fn test_long_call_goes_in_a_body_chunk_of_position_zero() {
     }
 }
 
-/// A Reply chunk holds a reply that is too long for its Send, and stays unused by a shorter one.
+/// A Reply chunk holds a reply that is too long for a Send, and stays unused by a shorter reply.
 #[test]
 fn test_reply_chunk_is_used_by_long_replies_and_comes_back_in_any() {
     for (speaks, version) in VERSIONS {
@@ -246,7 +248,7 @@ fn test_reply_chunk_is_used_by_long_replies_and_comes_back_in_any() {
             c.conn.call(&call).unwrap();
             settle(&mut c, &mut s, NOW);
             let of = message(Xid(1), 1, &[9], rest, &mut random());
-            // Nothing of it may be placed.
+            // No item of the reply may be placed.
             let call = crate::conn::scene::take_call(&mut s);
             let stream = [s.mem.sge(of.octets.clone())];
             s.conn.reply(call, &stream, &[]).unwrap();
@@ -277,7 +279,7 @@ fn test_reply_chunk_is_used_by_long_replies_and_comes_back_in_any() {
     }
 }
 
-/// Several calls in parts, and short ones between them, with few credits.
+/// Several calls go in parts, with short calls between them, and few credits.
 #[test]
 fn test_parts_are_sent_in_order_and_not_mixed_with_other_messages() {
     let (mut c, mut s) = established(Speaks::V2, |config| config.credits = 3);
@@ -341,10 +343,11 @@ fn test_credits_of_version_1_are_asked_for_and_granted() {
     assert!(s.sent.iter().all(|octets| words(octets)[2] == 3));
 }
 
-/// The credit field is what was received and what more may come; GRANTs have no XID, and none is looked at.
+/// The credit field is the number of received messages plus the number that may still come. GRANTs
+/// have XID zero, and their receiver ignores the XID.
 #[test]
 fn test_credit_field_and_grants_of_version_2() {
-    // Nothing was received, and as many may come as are advertised.
+    // Nothing was received, so the field is the number that the client advertises.
     let (mut first, _) = pair(Speaks::V2, Speaks::V2);
     assert_eq!(take_sent(&mut first)[0][2], 64);
     let (mut c, mut s) = established(Speaks::V2, |config| config.credits = 4);
@@ -358,7 +361,7 @@ fn test_credit_field_and_grants_of_version_2() {
     }
     let sent: Vec<_> = s.sent.iter().map(|octets| words(octets)).collect();
     assert!(sent.len() > 2);
-    // One message of the client's was its properties.
+    // The client's properties were one of its messages.
     for grant in &sent {
         assert_eq!((grant[0], grant[1], grant[3], grant.len()), (0, 2, 5, 4));
         assert!((4..=4 + 9).contains(&grant[2]), "{grant:?}");
@@ -375,7 +378,7 @@ fn test_credit_field_and_grants_of_version_2() {
     assert_eq!(take_sent(&mut c).len(), 20);
 }
 
-/// A reply invalidates what its call has offered, and nothing where it offers nothing.
+/// A reply invalidates the handle that its call offers, and nothing if the call offers none.
 #[test]
 fn test_reply_invalidates_the_handle_of_its_call() {
     let (mut c, mut s) = established(Speaks::V2, |_| {});

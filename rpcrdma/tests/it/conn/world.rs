@@ -1,4 +1,4 @@
-//! Calls in both directions over a connection, against what was given.
+//! Calls in both directions over a connection, compared with the contents that were sent.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::choices::{Choices, config, index, up_to};
 use super::exchange::{Lent, Message, assert_reply, message, scatter};
 use super::model::{End, execute, read};
 
-/// What a caller knows of its call.
+/// The caller's record of its call.
 struct Ours {
     xid: Xid,
     lent: Lent,
@@ -22,11 +22,11 @@ struct Ours {
     given_up: bool,
 }
 
-/// What has become of a call on the other side.
+/// The record of a call on the other side.
 struct Told {
     call: Message,
     has_reply: bool,
-    /// Octets that the results and the rest may have.
+    /// Largest lengths of the results in bytes.
     rooms: Vec<u32>,
     stream_max: u32,
     served: u32,
@@ -49,23 +49,24 @@ struct Application {
     ended: u32,
 }
 
-/// Two ends, and what their applications know.
+/// Two ends, and the records of their applications.
 pub(crate) struct World<C> {
     choices: C,
-    /// Octets of the longest item.
+    /// Length of the longest item in bytes.
     largest: u32,
     now: Instant,
     ends: [End; 2],
     apps: [Application; 2],
     version: u32,
-    /// Whether anything may be refused, run out or be cancelled.
+    /// True if calls may be refused, run out of memory or be cancelled.
     wild: bool,
-    /// Ends whose queue pair is gone.
+    /// True for each end whose queue pair has ended.
     lost: [bool; 2],
 }
 
 impl<C: Choices> World<C> {
-    /// Two ends of which `choices` makes what it can, with items of up to `largest` octets.
+    /// Creates two ends with random configurations from `choices`, and items of up to `largest`
+    /// bytes.
     pub(crate) fn new(mut choices: C, largest: u32) -> World<C> {
         let version = 1 + up_to(&mut choices, 1);
         let speaks = if version == 1 {
@@ -85,7 +86,7 @@ impl<C: Choices> World<C> {
         World { choices, largest, now, ends, apps, version, wild, lost: [false; 2] }
     }
 
-    /// The octets of an item: mostly few.
+    /// Returns a random length in bytes for an item: mostly a small one.
     fn size(&mut self, is_small: bool) -> u32 {
         let most = match self.choices.below(100) {
             _ if is_small => 60,
@@ -98,7 +99,7 @@ impl<C: Choices> World<C> {
     }
 
     fn call(&mut self, end: usize) {
-        // The backchannel of version 1 is for short messages.
+        // Reverse-direction calls of version 1 carry only short messages.
         let is_small = self.version == 1 && end == 1;
         let count = |choices: &mut C| if is_small { 0 } else { choices.below(4) };
         let items: Vec<_> = (0..count(&mut self.choices)).map(|_| self.size(is_small)).collect();
@@ -298,7 +299,7 @@ impl<C: Choices> World<C> {
         self.events();
     }
 
-    /// A step of an end whose peer is gone: what it posts goes nowhere.
+    /// Performs a step of an end without a peer: nothing receives what the end posts.
     fn step_alone(&mut self, end: usize) {
         let x = &mut self.ends[end];
         match self.choices.below(5) {
@@ -311,7 +312,7 @@ impl<C: Choices> World<C> {
         self.events();
     }
 
-    /// Makes up to so many calls, and has them end: by their replies, or with the connection.
+    /// Makes at most `calls` calls, and lets them end: by their replies, or with the connection.
     pub(crate) fn run(&mut self, calls: u32) {
         let mut budget = 4_000_000u32;
         let loses = self.choices.chance(0.2);
@@ -344,7 +345,7 @@ impl<C: Choices> World<C> {
         assert!(self.ends.iter().all(End::has_no_registrations), "something is still in reach");
     }
 
-    /// The connection is lost: one end hears of it first.
+    /// Loses the connection: one end learns of the loss first.
     fn lose(&mut self) {
         let first = index(&mut self.choices, 2);
         self.disconnect(first);
