@@ -1,12 +1,13 @@
-//! Arguments and results: octets in XDR, and items that lie apart in registered memory.
+//! Arguments and results: bytes in XDR, and items in separate registered memory.
 //!
-//! An item is opaque data whose octets lie in a [`Buffer`]. Its length stands among the octets, its
-//! data and padding do not. Whether it goes by RDMA Read or Write, or within the message, is the
-//! transport's to choose, by what the program's [`Binding`](heddle_rpcrdma::binding::Binding) allows
-//! and how long it is; the peer sees the same arguments either way.
+//! An item is opaque data whose bytes are in a [`Buffer`]. The item's length is among the bytes of
+//! the body; its data and padding are not. The transport chooses whether the item travels by RDMA
+//! Read or Write or within the message, depending on the program's
+//! [`Binding`](heddle_rpcrdma::binding::Binding) and on the item's length. The peer sees the same
+//! arguments either way.
 //!
 //! ```text
-//!   octets     ── 7 ── n ┃ 1 ──            items: n octets, position 8
+//!   bytes      ── 7 ── n ┃ 1 ──            items: n bytes, position 8
 //!   unreduced  ── 7 ── n ┃ item │ padding ┃ 1 ──
 //! ```
 
@@ -17,36 +18,36 @@ use heddle_rpcrdma::xdr::{self, Reader, padded};
 
 use crate::memory::{Buffer, Memory, NoMemory};
 
-/// Opaque data that lies apart.
+/// Opaque data in memory of its own.
 #[derive(Clone, Debug)]
 pub struct Item {
-    /// Offset of its first octet in the unreduced arguments or results: a multiple of four.
+    /// Offset of the item's first byte in the unreduced arguments or results: a multiple of four.
     pub position: u32,
-    /// Its octets.
+    /// The buffer that holds the item's bytes.
     pub data: Buffer,
 }
 
-/// Arguments or results.
+/// Arguments or results of a procedure.
 #[derive(Clone, Debug, Default)]
 pub struct Body {
     octets: Vec<u8>,
     items: Vec<Item>,
-    /// Octets of the unreduced whole.
+    /// Length of the unreduced body in bytes.
     len: u32,
 }
 
-/// Arguments or results longer than RPC-over-RDMA can tell: 2^32 - 1 octets.
+/// The error that arguments or results are longer than RPC-over-RDMA can express: 2^32 - 1 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("arguments or results longer than 2^32 - 1 octets")]
 pub struct TooLong;
 
 impl Body {
-    /// One of no octets.
+    /// Creates an empty body.
     pub const fn new() -> Body {
         Body { octets: Vec::new(), items: Vec::new(), len: 0 }
     }
 
-    /// One of these octets, which are XDR already.
+    /// Creates a body from bytes that are XDR already.
     ///
     /// # Errors
     /// [`TooLong`].
@@ -55,36 +56,37 @@ impl Body {
         Ok(Body { octets, items: Vec::new(), len })
     }
 
-    /// What has come: octets without those of `items`, which are in order of their positions.
+    /// Creates a received body from its bytes without those of `items`, which are in order of their
+    /// positions.
     pub(crate) fn received(octets: Vec<u8>, items: Vec<Item>) -> Result<Body, TooLong> {
         let apart: usize = items.iter().map(|i| padded(i.data.len())).sum();
         let len = octets.len().checked_add(apart).and_then(|l| u32::try_from(l).ok());
         Ok(Body { octets, items, len: len.ok_or(TooLong)? })
     }
 
-    /// Octets of the unreduced whole: with items and their padding.
+    /// Returns the length of the unreduced body in bytes, with items and their padding.
     pub fn len(&self) -> u32 {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns true if the body is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The octets without those of items.
+    /// Returns the bytes of the body without those of items.
     pub fn octets(&self) -> &[u8] {
         &self.octets
     }
 
-    /// The items, in order.
+    /// Returns the items in order of their positions.
     pub fn items(&self) -> &[Item] {
         &self.items
     }
 
-    /// By `len` octets, `here` of which are no item's.
+    /// Adds `len` bytes to the length and makes room for `here` bytes, which belong to no item.
     fn grow(&mut self, len: usize, here: usize) -> Result<(), TooLong> {
-        // So that a few integers do not make it grow again and again.
+        // Large enough that a few integers do not make the vector grow repeatedly.
         const FIRST: usize = 64;
         let more = u32::try_from(len).map_err(|_| TooLong)?;
         self.len = self.len.checked_add(more).ok_or(TooLong)?;
@@ -96,17 +98,17 @@ impl Body {
         Ok(())
     }
 
-    /// Puts octets at the end, which are XDR already.
+    /// Appends bytes that are XDR already.
     ///
     /// # Errors
-    /// [`TooLong`]; nothing has changed then. Likewise of the others.
+    /// [`TooLong`]; the body is then unchanged. The same holds for the other methods that append.
     pub fn raw(&mut self, octets: &[u8]) -> Result<&mut Body, TooLong> {
         self.grow(octets.len(), octets.len())?;
         self.octets.extend_from_slice(octets);
         Ok(self)
     }
 
-    /// Puts an unsigned integer at the end.
+    /// Appends an unsigned integer.
     ///
     /// # Errors
     /// [`TooLong`].
@@ -114,7 +116,7 @@ impl Body {
         self.raw(&value.to_be_bytes())
     }
 
-    /// Puts an unsigned hyper integer at the end.
+    /// Appends an unsigned hyper integer.
     ///
     /// # Errors
     /// [`TooLong`].
@@ -122,7 +124,7 @@ impl Body {
         self.raw(&value.to_be_bytes())
     }
 
-    /// Puts opaque data or a string at the end: length, octets, padding.
+    /// Appends opaque data or a string: its length, its bytes and padding.
     ///
     /// # Errors
     /// [`TooLong`].
@@ -136,7 +138,8 @@ impl Body {
         Ok(self)
     }
 
-    /// Puts opaque data at the end whose octets are in `data`: its length here, the rest apart.
+    /// Appends opaque data whose bytes are in `data`: the body gets only the length, the rest stays
+    /// in `data`.
     ///
     /// # Errors
     /// [`TooLong`].
@@ -151,24 +154,24 @@ impl Body {
         Ok(self)
     }
 
-    /// The same with no item apart.
+    /// Returns the same body without separate items.
     pub(crate) fn flat(&self) -> Body {
         Body { len: self.len, octets: self.to_vec(), items: Vec::new() }
     }
 
-    /// A copy of all its octets, those of items in their places.
+    /// Returns a copy of all bytes, with those of items in their places.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut octets = Vec::with_capacity(self.len as usize);
         let (mut rest, mut passed) = (&self.octets[..], 0);
         for item in &self.items {
-            // Of the octets, those in front of the item.
+            // The number of bytes that precede the item and are not copied yet.
             let before = (item.position as usize).saturating_sub(passed).min(rest.len());
             let (front, behind) = rest.split_at(before);
             octets.extend_from_slice(front);
             let start = octets.len();
             octets.resize(start + padded(item.data.len()), 0);
             if let Some(room) = octets.get_mut(start..start + item.data.len()) {
-                // As long as the item.
+                // The room has the length of the item, so the read fits.
                 let inside = item.data.read(0, room);
                 debug_assert!(inside.is_ok());
             }
@@ -178,23 +181,23 @@ impl Body {
         octets
     }
 
-    /// Reads it from the beginning.
+    /// Returns a reader that starts at the beginning of the body.
     pub fn reader(&self) -> BodyReader<'_> {
         BodyReader { r: Reader::new(&self.octets), items: &self.items, apart: 0 }
     }
 }
 
-/// Opaque data, wherever it is.
+/// Opaque data, either within the message or in separate memory.
 #[derive(Clone, Copy, Debug)]
 pub enum Opaque<'a> {
-    /// It came within the message.
+    /// The data came within the message.
     Octets(&'a [u8]),
-    /// It lies apart.
+    /// The data is in a buffer of its own.
     Apart(&'a Buffer),
 }
 
 impl Opaque<'_> {
-    /// Its octets.
+    /// Returns the length of the data in bytes.
     pub fn len(&self) -> usize {
         match self {
             Opaque::Octets(octets) => octets.len(),
@@ -202,15 +205,16 @@ impl Opaque<'_> {
         }
     }
 
-    /// Whether it has none.
+    /// Returns true if the data is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Its octets in registered memory: where they are if they lie apart, else a copy in `memory`.
+    /// Returns the data in registered memory: its own buffer if it has one, otherwise a copy in
+    /// `memory`.
     ///
     /// # Errors
-    /// [`NoMemory`], of a copy.
+    /// [`NoMemory`], when there is none for a copy.
     pub fn to_buffer(&self, memory: &Memory) -> Result<Buffer, NoMemory> {
         match self {
             Opaque::Octets(octets) => memory.take_copy(octets),
@@ -218,7 +222,7 @@ impl Opaque<'_> {
         }
     }
 
-    /// A copy of its octets.
+    /// Returns a copy of the data.
     pub fn to_vec(&self) -> Vec<u8> {
         match self {
             Opaque::Octets(octets) => octets.to_vec(),
@@ -227,46 +231,47 @@ impl Opaque<'_> {
     }
 }
 
-/// Reads arguments or results from the front. Which octets came apart is the peer's choice, so whatever
-/// may be an item is read by [`opaque`](BodyReader::opaque).
+/// Reads arguments or results from the front. The peer chooses which data comes in separate items,
+/// so the caller reads all data that may be an item with [`opaque`](BodyReader::opaque).
 #[derive(Clone, Copy, Debug)]
 pub struct BodyReader<'a> {
     r: Reader<'a>,
     items: &'a [Item],
-    /// Octets of items that were passed, with their padding.
+    /// Length of the items passed so far, with their padding.
     apart: usize,
 }
 
 impl<'a> BodyReader<'a> {
-    /// An unsigned integer.
+    /// Reads an unsigned integer.
     ///
     /// # Errors
-    /// What is wrong with the octets; a server refuses arguments as GARBAGE_ARGS. Likewise of the
-    /// others.
+    /// Returns the fault in the bytes; a server refuses such arguments as GARBAGE_ARGS. The same
+    /// holds for the other methods that read.
     pub fn u32(&mut self) -> Result<u32, xdr::Error> {
         self.r.u32()
     }
 
-    /// An unsigned hyper integer.
+    /// Reads an unsigned hyper integer.
     ///
     /// # Errors
-    /// What is wrong with the octets.
+    /// Returns the fault in the bytes.
     pub fn u64(&mut self) -> Result<u64, xdr::Error> {
         self.r.u64()
     }
 
-    /// A boolean, or the flag in front of optional data.
+    /// Reads a boolean, or the flag in front of optional data.
     ///
     /// # Errors
-    /// What is wrong with the octets.
+    /// Returns the fault in the bytes.
     pub fn flag(&mut self) -> Result<bool, xdr::Error> {
         self.r.flag()
     }
 
-    /// Opaque data or a string of at most `max` octets, here or apart.
+    /// Reads opaque data or a string of at most `max` bytes, within the message or in an item.
     ///
     /// # Errors
-    /// What is wrong with the octets; also an item of another length than they say.
+    /// Returns the fault in the bytes, or an error when the item's length differs from the stated
+    /// length.
     pub fn opaque(&mut self, max: u32) -> Result<Opaque<'a>, xdr::Error> {
         let at = self.r.at();
         let mut ahead = self.r;
@@ -286,10 +291,10 @@ impl<'a> BodyReader<'a> {
         Ok(Opaque::Apart(&item.data))
     }
 
-    /// Whether all was read.
+    /// Checks that everything was read.
     ///
     /// # Errors
-    /// When octets or items are left.
+    /// Returns an error when bytes or items are left.
     pub fn finish(&self) -> Result<(), xdr::Error> {
         self.r.finish()?;
         let left: usize = self.items.iter().map(|i| i.data.len()).sum();

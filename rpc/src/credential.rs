@@ -1,38 +1,39 @@
-//! Who calls (RFC 5531 section 8): credentials that are kept beyond the message that they came in.
+//! Credentials of callers (RFC 5531 section 8), in a form that outlives the message that carried
+//! them.
 
 use heddle_rpcrdma::rpc::{Auth, AuthStat, AuthSys, AuthSysError, Flavor, Gids};
 
-/// A caller's user and groups, by its own word.
+/// The user and groups that a caller claims.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SysCredential {
-    /// Any number.
+    /// An arbitrary number of the caller's choice.
     pub stamp: u32,
-    /// Name of the caller's machine, at most 255 octets; not always UTF-8.
+    /// Name of the caller's machine, at most 255 bytes; not always UTF-8.
     pub machine: Vec<u8>,
-    /// Its effective user.
+    /// Effective user of the caller.
     pub uid: u32,
-    /// Its effective group.
+    /// Effective group of the caller.
     pub gid: u32,
-    /// Its other groups, at most 16.
+    /// Other groups of the caller, at most 16.
     pub gids: Gids,
 }
 
-/// Who calls.
+/// The identity of a caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Credential {
-    /// AUTH_NONE: nobody in particular.
+    /// AUTH_NONE: no identity.
     #[default]
     None,
-    /// AUTH_SYS. What it says is not proven: whoever can reach the port can say it.
+    /// AUTH_SYS: the identity is not proven, since any host that can reach the port can claim it.
     Sys(SysCredential),
 }
 
 impl Credential {
-    /// Reads that of a call. A flavor that is not taken is too weak for us, as far as a caller need
-    /// know: it may try another.
+    /// Decodes the credential of a call. A flavor that this end does not take is reported as too
+    /// weak, so that the caller may try another.
     pub(crate) fn decode(auth: &Auth<'_>) -> Result<Credential, AuthStat> {
         match auth.flavor() {
-            // RFC 5531 section 10: the body has no octets.
+            // RFC 5531 section 10: the body is empty.
             Flavor::NONE if auth.body().is_empty() => Ok(Credential::None),
             Flavor::SYS => {
                 let sys = AuthSys::decode(auth).map_err(|_| AuthStat::BAD_CRED)?;
@@ -45,10 +46,10 @@ impl Credential {
         }
     }
 
-    /// Gives it to `f` as it stands in a call.
+    /// Calls `f` with the credential as encoded in a call.
     ///
     /// # Errors
-    /// When the machine's name is too long.
+    /// Returns an error when the machine's name is too long.
     pub fn encoded<T>(&self, f: impl FnOnce(Auth<'_>) -> T) -> Result<T, AuthSysError> {
         match self {
             Credential::None => Ok(f(Auth::NONE)),

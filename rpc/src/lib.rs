@@ -1,22 +1,23 @@
 //! ONC RPC (RFC 5531) over RPC-over-RDMA, versions 1 (RFC 8166) and 2
 //! (draft-ietf-nfsv4-rpcrdma-version-two-07), on the queue pairs of [`heddle_verbs`].
 //!
-//! * [`client`]: calls to the programs of a server, and programs that it calls;
-//! * [`server`]: programs that peers call, and calls to theirs;
-//! * [`Body`]: arguments and results, in octets and in items that lie apart in registered memory
-//!   ([`Memory`], [`Buffer`]) and go by RDMA Read and Write;
-//! * [`rpcbind`]: where programs are;
-//! * [`FastPool`]: the STags that show a peer such memory, for one call each.
+//! * [`client`]: makes calls to the programs of a server, and has programs that the server calls;
+//! * [`server`]: has programs that peers call, and makes calls to programs of the peers;
+//! * [`Body`]: arguments and results, in bytes and in items; items are in separate registered
+//!   memory ([`Memory`], [`Buffer`]) and travel by RDMA Read and Write;
+//! * [`rpcbind`]: reports the addresses of programs;
+//! * [`FastPool`]: the STags that give a peer access to such memory, each for one call.
 //!
-//! The state of a connection is [`heddle_rpcrdma::conn`]'s, which does no IO; its driver is here. There
-//! is no DPDK and no thread: a client and a server are stepped by their owners, and can be waited for on
-//! a descriptor. The RNIC may be another process's ([`heddle_verbs::Device::open`]).
+//! [`heddle_rpcrdma::conn`] keeps the state of a connection and does no IO; this crate is its
+//! driver. The crate has no DPDK and no thread: the owner of a client or server steps it, and can
+//! wait for it on a descriptor. The RNIC may be in another process
+//! ([`heddle_verbs::Device::open`]).
 //!
 //! # What is copied
 //!
-//! An item in a [`Buffer`] is sent from there and placed there, by the RNIC. What is in octets (headers,
-//! and whatever is not in an item) is copied once into registered memory when it is sent and once or
-//! twice out of it when it has come.
+//! The RNIC sends an item from its [`Buffer`], and places an item in one, without a copy. This
+//! crate copies all other bytes (headers, and data outside items) once into registered memory to
+//! send them, and once or twice out of registered memory after they have arrived.
 #![forbid(unsafe_code)]
 
 mod body;

@@ -1,11 +1,12 @@
-//! Registered memory that messages and their items lie in.
+//! The registered memory that holds messages and their items.
 //!
-//! One region, registered once, from which buffers are taken and into which they go back. Peers reach
-//! none of it by the region's own STag, which has no remote rights: what a peer is to reach is fast
-//! registered, for one call and to the octet ([`pool`](crate::pool)).
+//! A memory is one region, registered once. Callers take buffers from the region and return them.
+//! The region's own STag has no remote rights, so peers reach nothing by it: this end
+//! fast-registers exactly the bytes that a peer may reach, for one call ([`pool`](crate::pool)).
 //!
-//! Peers and workers may write to registered memory at any time, so its octets are copied in and out
-//! and never borrowed. A file's get there, and from there into a file, without a copy of ours.
+//! Peers and workers may write to registered memory at any time, so this module copies its bytes in
+//! and out and never borrows them. The system moves the bytes of a file into registered memory, and
+//! back to a file, without a copy in this process.
 
 mod arena;
 mod share;
@@ -24,14 +25,15 @@ pub(crate) use self::arena::Lack;
 use self::arena::{ALIGN, Ask, Charges, Kept, Returned, Room};
 pub(crate) use self::share::{Budget, Share};
 
-/// Of a server's memory calls leave this part to results and replies.
+/// The fraction of a server's memory (one part in this many) that calls leave to results and
+/// replies.
 const RESULTS: usize = 4;
 
-/// Of a server's memory this part is kept for replies.
+/// The fraction of a server's memory (one part in this many) that is kept for replies.
 const REPLIES: usize = 16;
 
-/// A region from which buffers are taken; clones are handles of the same one. It is deregistered when
-/// the last handle and the last buffer are gone.
+/// A region from which callers take buffers; clones are handles of the same region. The region is
+/// unregistered when the last handle and the last buffer are dropped.
 #[derive(Clone, Debug)]
 pub struct Memory(Arc<Arena>);
 
@@ -40,42 +42,42 @@ struct Arena {
     mr: Mr,
     room: Mutex<Room>,
     returned: Returned,
-    /// Calls that wait for room for their results.
+    /// Number of calls that wait for room for their results.
     parked: AtomicUsize,
 }
 
-/// No buffer of this length is free.
+/// The error that no buffer of this length is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no {len} octets of registered memory in one piece are free")]
 pub struct NoMemory {
-    /// Octets that were asked for.
+    /// Requested length in bytes.
     pub len: usize,
 }
 
-/// Octets that are not all inside of a buffer.
+/// The error that a range of bytes is not entirely inside a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{len} octets at {off} are not inside a buffer of {room}")]
 pub struct Outside {
-    /// Where the first was to be.
+    /// Offset of the first byte.
     pub off: usize,
-    /// How many.
+    /// Length of the range in bytes.
     pub len: usize,
-    /// Octets of the buffer.
+    /// Length of the buffer in bytes.
     pub room: usize,
 }
 
 impl Memory {
-    /// `len` octets of the device's memory, for queue pairs of `pd`.
+    /// Registers `len` bytes of the device's memory, for queue pairs of `pd`.
     ///
     /// # Errors
-    /// What the device says.
+    /// Returns the error of the device.
     pub fn new(device: &Device, pd: Pd, len: usize) -> Result<Memory, DeviceError> {
         Memory::made(device, pd, len, Kept::default(), None)
     }
 
-    /// The same of a server, which is woken when there is memory again for what waits. Calls leave a part of
-    /// it to results, and both another to replies: a call that was carried out is to have its reply, however
-    /// many wait to be.
+    /// Registers the memory of a server. `waker` is woken when there is memory again for waiting
+    /// calls. Calls leave a part of the memory to results, and both leave another part to replies:
+    /// an executed call must get its reply, however many calls wait to be executed.
     pub(crate) fn of_server(
         device: &Device,
         pd: Pd,
@@ -104,28 +106,29 @@ impl Memory {
         })))
     }
 
-    /// A buffer of `len` octets, whose contents are whatever was there before. Of a server's memory a
-    /// sixteenth is kept for replies, which is not had in this way.
+    /// Takes a buffer of `len` bytes with arbitrary old contents. A server keeps a sixteenth of its
+    /// memory for replies, and this method does not use that part.
     ///
     /// # Errors
-    /// [`NoMemory`]; buffers that are given back later may make room.
+    /// [`NoMemory`]; buffers that come back later may make room.
     pub fn take(&self, len: usize) -> Result<Buffer, NoMemory> {
         self.take_for(len, Ask::default())
     }
 
-    /// A buffer of these octets.
+    /// Takes a buffer and fills it with these bytes.
     ///
     /// # Errors
     /// [`NoMemory`].
     pub fn take_copy(&self, octets: &[u8]) -> Result<Buffer, NoMemory> {
         let buffer = self.take(octets.len())?;
-        // It was taken for all of them.
+        // The buffer has the length of `octets`, so the write fits.
         let inside = buffer.write(0, octets);
         debug_assert!(inside.is_ok());
         Ok(buffer)
     }
 
-    /// As [`take`](Memory::take), within `budget` and `share` until the last handle of the buffer is gone.
+    /// Takes a buffer as [`take`](Memory::take) does, charged to `budget` and `share` until the
+    /// last handle of the buffer is dropped.
     pub(crate) fn take_within(
         &self,
         (budget, share): (&Budget, Option<&Share>),
@@ -134,7 +137,8 @@ impl Memory {
         self.take_for(len, Ask { budget: Some(budget), share, ..Ask::default() })
     }
 
-    /// As [`take`](Memory::take), within `share`, for results. A call passes none of those that wait.
+    /// Takes a buffer for results as [`take`](Memory::take) does, charged to `share`. A call does
+    /// not overtake calls that wait for room.
     pub(crate) fn take_for_results(&self, share: &Share, len: usize) -> Result<Buffer, NoMemory> {
         if self.0.parked.load(Ordering::Relaxed) > 0 {
             return Err(NoMemory { len });
@@ -142,27 +146,28 @@ impl Memory {
         self.take_for(len, Ask { share: Some(share), ..Ask::default() })
     }
 
-    /// The same for a call that waits.
+    /// Takes a buffer for the results of a call that waits for room.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Returns the reason why there is no buffer.
     pub(crate) fn take_for_parked(&self, share: &Share, len: usize) -> Result<Buffer, Lack> {
         self.ask(len, Ask { share: Some(share), waits: true, ..Ask::default() })
     }
 
-    /// Has calls know how many wait for room.
+    /// Sets the number of calls that wait for room, which other calls must not overtake.
     pub(crate) fn set_parked(&self, count: usize) {
         self.0.parked.store(count, Ordering::Relaxed);
     }
 
-    /// Bytes of the longest results that there can ever be room for.
+    /// Returns the length in bytes of the longest results that can ever get room.
     pub fn results_max(&self) -> usize {
         self.len().saturating_sub(self.for_replies()) / ALIGN * ALIGN
     }
 
-    /// The same for the connection with this number. Who finds none waits, behind those that wait already;
-    /// who has used up its own budget keeps nobody else waiting, and whose address has used up its share, none
-    /// of other addresses.
+    /// Takes a buffer as [`take_within`](Memory::take_within) does, for the connection with this
+    /// number. A connection that finds no buffer waits, after those that wait already. A connection
+    /// that has used up its own budget keeps no other connection waiting. A connection whose
+    /// address has used up its share keeps no connection of another address waiting.
     pub(crate) fn take_in_turn(
         &self,
         (budget, share): (&Budget, Option<&Share>),
@@ -175,7 +180,7 @@ impl Memory {
         )
     }
 
-    /// As [`take`](Memory::take), also of what is kept for replies.
+    /// Takes a buffer as [`take`](Memory::take) does, also from the part that is kept for replies.
     pub(crate) fn take_for_reply(
         &self,
         share: Option<&Share>,
@@ -202,24 +207,24 @@ impl Memory {
         Ok(Buffer { block: Arc::new(block), off, len })
     }
 
-    /// Octets of the longest buffer that a connection can ever have for a call.
+    /// Returns the length in bytes of the longest buffer that a connection can ever get for a call.
     pub(crate) fn call_max(&self, budget: &Budget) -> usize {
         self.0.room().call_max().min(budget.max) / ALIGN * ALIGN
     }
 
-    /// Octets that are kept for replies.
+    /// Returns the number of bytes that are kept for replies.
     pub(crate) fn for_replies(&self) -> usize {
         self.0.room().for_replies()
     }
 
-    /// The connections that wait for memory, in the order of their turns.
+    /// Returns the connections that wait for memory, in the order of their turns.
     pub(crate) fn in_turn(&self) -> Vec<u64> {
         self.0.room().in_turn()
     }
 
-    /// The connection with this number waits no more.
+    /// Removes the connection with this number from those that wait.
     pub(crate) fn leave(&self, number: u64) {
-        // Those behind it may find what it did not.
+        // Connections after it may find memory that this connection did not.
         let moved = {
             let mut room = self.0.room();
             room.forget(number);
@@ -230,33 +235,34 @@ impl Memory {
         }
     }
 
-    /// Whether memory has come back, or who was in others' way has moved, since this was asked last and since
-    /// somebody found none.
+    /// Returns true if memory has come back or a waiting connection has made way, since the last
+    /// call of this method and since a request found no memory.
     pub(crate) fn take_returned(&self) -> bool {
         self.0.returned.take()
     }
 
-    /// The same, and it can be asked again.
+    /// Returns what [`take_returned`](Memory::take_returned) would, without resetting it.
     pub(crate) fn has_returned(&self) -> bool {
         self.0.returned.has()
     }
 
-    /// Octets that are in no buffer, in however many pieces.
+    /// Returns the number of bytes that are in no buffer, in however many pieces.
     pub fn available(&self) -> usize {
         self.0.room().available()
     }
 
-    /// Octets in all.
+    /// Returns the length of the region in bytes.
     pub fn len(&self) -> usize {
         self.0.mr.len()
     }
 
-    /// Whether it has none.
+    /// Returns true if the region has length 0.
     pub fn is_empty(&self) -> bool {
         self.0.mr.is_empty()
     }
 
-    /// Whether a buffer was taken from here: another region may be of another protection domain.
+    /// Returns true if the buffer is from this region: another region may have another protection
+    /// domain.
     pub(crate) fn has(&self, buffer: &Buffer) -> bool {
         Arc::ptr_eq(&self.0, &buffer.block.arena)
     }
@@ -268,7 +274,7 @@ impl Arena {
     }
 }
 
-/// What a buffer and its parts share; given back when the last of them is gone.
+/// The memory that a buffer and its parts share; it goes back when the last of them is dropped.
 struct Block {
     arena: Arc<Arena>,
     off: usize,
@@ -278,7 +284,7 @@ struct Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // The lock is free again before anybody is woken.
+        // The temporary lock is released before a thread is woken.
         let wanted = self.arena.room().give(self.off, self.room, std::mem::take(&mut self.charge));
         if wanted {
             self.arena.returned.tell();
@@ -286,13 +292,13 @@ impl Drop for Block {
     }
 }
 
-/// A buffer in registered memory, or a part of one. Clones and parts are of the same octets, which go
-/// back to their [`Memory`] when the last of them is gone; a call keeps a clone as long as its peer
-/// could reach them.
+/// A buffer in registered memory, or a part of one. Clones and parts share the same bytes, which go
+/// back to their [`Memory`] when the last of them is dropped. A call keeps a clone as long as its
+/// peer could reach the bytes.
 #[derive(Clone)]
 pub struct Buffer {
     block: Arc<Block>,
-    /// Of the region.
+    /// Offset in the region.
     off: usize,
     len: usize,
 }
@@ -304,17 +310,17 @@ impl fmt::Debug for Buffer {
 }
 
 impl Buffer {
-    /// Its octets.
+    /// Returns the length of the buffer in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has none.
+    /// Returns true if the buffer is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Copies `octets` to `off`.
+    /// Copies `octets` into the buffer at offset `off`.
     ///
     /// # Errors
     /// [`Outside`]; nothing was written then.
@@ -324,21 +330,22 @@ impl Buffer {
         Ok(())
     }
 
-    /// Copies octets from `off` on over `out`.
+    /// Copies bytes from offset `off` on to `out`.
     ///
     /// # Errors
-    /// [`Outside`]; `out` is as it was then.
+    /// [`Outside`]; `out` is then unchanged.
     pub fn read(&self, off: usize, out: &mut [u8]) -> Result<(), Outside> {
         let at = self.inside(off, out.len())?;
         self.block.arena.mr.read(at, out);
         Ok(())
     }
 
-    /// Has the system read up to `len` octets of `file`, from its offset `at` on, to `off`, without a copy
-    /// in between. How many it were; none at the end of the file.
+    /// Has the system read up to `len` bytes of `file`, from its offset `at` on, into the buffer at
+    /// `off`, without a copy in between. Returns the number of bytes read; 0 at the end of the
+    /// file.
     ///
     /// # Errors
-    /// Those of `pread(2)`; `InvalidInput` when the buffer has not that many octets.
+    /// Returns the errors of `pread(2)`; `InvalidInput` when the range is not inside the buffer.
     pub fn write_from_file(
         &self,
         off: usize,
@@ -350,11 +357,11 @@ impl Buffer {
         self.block.arena.mr.write_from_file(off, len, file, at)
     }
 
-    /// Has the system write up to `len` octets from `off` on to `file`, at its offset `at`, without a copy
-    /// in between. How many it were.
+    /// Has the system write up to `len` bytes from `off` on to `file`, at its offset `at`, without
+    /// a copy in between. Returns the number of bytes written.
     ///
     /// # Errors
-    /// Those of `pwrite(2)`; `InvalidInput` when the buffer has not that many octets.
+    /// Returns the errors of `pwrite(2)`; `InvalidInput` when the range is not inside the buffer.
     pub fn read_to_file(
         &self,
         off: usize,
@@ -366,14 +373,14 @@ impl Buffer {
         self.block.arena.mr.read_to_file(off, len, file, at)
     }
 
-    /// A copy of all its octets.
+    /// Returns a copy of all bytes.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut out = octets(self.len);
         self.block.arena.mr.read(self.off, &mut out);
         out
     }
 
-    /// `len` of its octets from `off` on.
+    /// Returns the part of `len` bytes from `off` on.
     ///
     /// # Errors
     /// [`Outside`].
@@ -382,12 +389,12 @@ impl Buffer {
         Ok(Buffer { block: self.block.clone(), off, len })
     }
 
-    /// Where it is, for a work request.
+    /// Returns the place of the buffer for a work request.
     pub(crate) fn sge(&self) -> Sge {
         self.block.arena.mr.sge(self.off, self.len)
     }
 
-    /// Offset in the region of what is at `off` here.
+    /// Returns the offset in the region of the range of `len` bytes at `off` in this buffer.
     fn inside(&self, off: usize, len: usize) -> Result<usize, Outside> {
         match off.checked_add(len) {
             Some(end) if end <= self.len => Ok(self.off + off),
@@ -400,8 +407,9 @@ fn invalid(error: Outside) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, error)
 }
 
-/// So many octets, to be written over. Few are no zeros: `calloc`, which zeros are allocated by, takes longer
-/// than to write them.
+/// Returns a vector of `len` bytes that the caller will overwrite. A short vector is filled with
+/// other bytes than zero, because `calloc`, which allocates zeros, takes longer than writing the
+/// bytes.
 pub(crate) fn octets(len: usize) -> Vec<u8> {
     const LONG: usize = 64 << 10;
     if len >= LONG { vec![0; len] } else { vec![0xff; len] }

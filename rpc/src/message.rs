@@ -1,4 +1,4 @@
-//! RPC messages on their way: the header and the body behind it.
+//! RPC messages to be sent: the header, and the body after it.
 
 use std::sync::Arc;
 
@@ -11,18 +11,18 @@ use heddle_rpcrdma::xdr::NoRoom;
 use crate::body::Body;
 use crate::credential::Credential;
 
-/// A call or a reply. It is not changed once it is made: it may be sent again.
+/// A call or a reply. A message does not change once it is made, since it may be sent again.
 #[derive(Debug)]
 pub(crate) struct Message {
     header: Vec<u8>,
     body: Body,
     placeable: Vec<reduce::Item>,
-    /// Of a call that has no reply: nothing is sent.
+    /// True for the end of a call without a reply: nothing is sent.
     is_silent: bool,
 }
 
 impl Message {
-    /// The call of `procedure` with `arguments`.
+    /// Creates a call of `procedure` with `arguments`.
     pub(crate) fn call(
         xid: Xid,
         procedure: Procedure,
@@ -39,7 +39,8 @@ impl Message {
         Ok(Arc::new(Message { header, body: arguments, placeable, is_silent: false }))
     }
 
-    /// What ends a call that has no reply. In version 1 every call has one, of no results: this.
+    /// Creates the end of a call without a reply. In version 1, where every call has a reply, this
+    /// message is an actual reply without results.
     pub(crate) fn silence(xid: Xid) -> Arc<Message> {
         let reply = Reply::accepted(xid, Status::Success);
         let header = encoded(|out| reply.encode(out));
@@ -47,12 +48,12 @@ impl Message {
         Arc::new(Message { header, body, placeable, is_silent: true })
     }
 
-    /// Whether it is not sent where calls may be without a reply.
+    /// Returns true if the message is not sent where the version allows calls without a reply.
     pub(crate) fn is_silent(&self) -> bool {
         self.is_silent
     }
 
-    /// A reply without results.
+    /// Creates a reply without results.
     pub(crate) fn refusal(xid: Xid, body: ReplyBody<'_>) -> Arc<Message> {
         let reply = Reply { xid, body };
         let header = encoded(|out| reply.encode(out));
@@ -60,7 +61,7 @@ impl Message {
         Arc::new(Message { header, body, placeable, is_silent: false })
     }
 
-    /// The reply to a call of `procedure` that was executed.
+    /// Creates the reply to an executed call of `procedure`.
     pub(crate) fn results(
         xid: Xid,
         procedure: Procedure,
@@ -74,23 +75,25 @@ impl Message {
         Arc::new(Message { header, body: results, placeable, is_silent: false })
     }
 
-    /// Octets of the RPC header.
+    /// Returns the bytes of the RPC header.
     pub(crate) fn header(&self) -> &[u8] {
         &self.header
     }
 
-    /// What is behind it.
+    /// Returns the body after the header.
     pub(crate) fn body(&self) -> &Body {
         &self.body
     }
 
-    /// Items of it that may be placed, by their offsets in the whole. Where the body is none of its
-    /// procedure, nothing may: it goes within the message, and the peer finds out.
+    /// Returns the items that may be placed, by their offsets in the whole message. If the body
+    /// does not fit its procedure, no item may be placed: the body goes within the message, and the
+    /// peer detects the fault.
     pub(crate) fn placeable(&self) -> &[reduce::Item] {
         &self.placeable
     }
 
-    /// The same with all its octets in one place, apart from registered memory: to be kept.
+    /// Returns the same message with all bytes in one place, outside registered memory, so that it
+    /// can be kept.
     pub(crate) fn flat(message: &Arc<Message>) -> Arc<Message> {
         if message.body.items().is_empty() {
             return message.clone();
@@ -100,7 +103,8 @@ impl Message {
         Arc::new(Message { header, body: body.flat(), placeable, is_silent })
     }
 
-    /// `len` octets from `off` on of one without items: those of its header, and those of its body.
+    /// Returns `len` bytes from `off` on of a message without items: the bytes in its header, and
+    /// the bytes in its body.
     pub(crate) fn part(&self, off: usize, len: usize) -> Option<[&[u8]; 2]> {
         let (header, body) = (&self.header, self.body.octets());
         let split = |at: usize| (at.min(header.len()), at.saturating_sub(header.len()));
@@ -108,24 +112,25 @@ impl Message {
         Some([header.get(begin..end)?, body.get(first..last)?])
     }
 
-    /// Octets that are kept with it.
+    /// Returns the number of bytes that keeping the message takes.
     pub(crate) fn weight(&self) -> usize {
         let apart: usize = self.body.items().iter().map(|i| i.data.len()).sum();
         self.header.len() + self.body.octets().len() + apart
     }
 }
 
-/// Arguments or results, of which procedure.
+/// Arguments or results, with their procedure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Arguments(Procedure),
     Results(Procedure),
 }
 
-/// The items of a body that may be placed.
+/// Returns the items of a body that may be placed.
 ///
 /// # Errors
-/// When the body is none of its procedure, or an item of it lies apart and is none that may.
+/// Returns an error when the body does not fit its procedure, or has a separate item that may not
+/// be placed.
 pub(crate) fn items(
     binding: &dyn Binding,
     part: Part,
@@ -144,8 +149,8 @@ pub(crate) fn items(
     }
 }
 
-/// Items of a body that is behind this header. One of no octets goes into no chunk, but holds the place of
-/// its own: the next item is for the next chunk.
+/// Returns the items of a body that follows this header. An empty item goes into no chunk but holds
+/// the place of its chunk, so that the next item goes into the next chunk.
 fn behind(header: &[u8], items: Option<Items>) -> Vec<reduce::Item> {
     let header = u32::try_from(header.len()).unwrap_or(u32::MAX);
     let items = items.unwrap_or_default();
@@ -156,10 +161,10 @@ fn behind(header: &[u8], items: Option<Items>) -> Vec<reduce::Item> {
     items.as_slice().iter().filter_map(moved).collect()
 }
 
-/// Octets of the longest header: six words, and two fields of authentication.
+/// Length of the longest header in bytes: six words, and two fields of authentication.
 const HEADER_MAX: usize = 6 * 4 + 2 * (8 + 400);
 
-/// What `encode` writes.
+/// Returns the bytes that `encode` writes.
 fn encoded(encode: impl FnOnce(&mut [u8]) -> Result<usize, NoRoom>) -> Vec<u8> {
     let mut room = [0; HEADER_MAX];
     let len = encode(&mut room);

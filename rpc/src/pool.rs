@@ -1,12 +1,13 @@
-//! STags for fast registrations, of one queue pair.
+//! STags for fast registrations, for one queue pair.
 //!
-//! Each STag of the pool shows a part of registered memory for one call: it is made valid by a request
-//! on the send queue, ahead of the Send that tells the peer of it, and ends by a local invalidation or
-//! by the peer's Send with Invalidate. Only then it is free for another call. Its key is another one
-//! each time, so that a peer which uses an STag of a call that is over is refused and does not reach the
-//! memory of a later one (until 256 registrations later, which is why the memory is invalid in between).
+//! Each STag of the pool gives access to a part of registered memory for one call. A request on the
+//! send queue, ahead of the Send that announces the STag to the peer, makes the STag valid. A local
+//! invalidation, or the peer's Send with Invalidate, ends that. Only then is the STag free for
+//! another call. The STag gets another key each time, so that a peer that uses the STag of an
+//! earlier call is refused and does not reach the memory of a later call. Keys repeat after 256
+//! registrations, so the memory must also be invalid in between.
 //!
-//! The pool never grows: a call that finds it empty waits until registrations of others end.
+//! The pool never grows: a call that finds the pool empty waits until other registrations end.
 
 #[cfg(test)]
 mod tests;
@@ -15,14 +16,14 @@ use std::collections::HashMap;
 
 use heddle_verbs::{Device, DeviceError, FastMr, Qp, Stag};
 
-/// STags of one queue pair.
+/// The STags of one queue pair.
 #[derive(Debug)]
 pub struct FastPool {
     slots: Vec<Slot>,
     free: Vec<usize>,
-    /// Slots by the indices of their STags, which are above the key's 8 bits.
+    /// Slots by the indices of their STags, which are the bits above the 8-bit key.
     by_index: HashMap<u32, usize>,
-    /// Most octets that one shows.
+    /// The largest number of bytes that one STag covers.
     len: u32,
 }
 
@@ -33,11 +34,11 @@ struct Slot {
     state: State,
 }
 
-/// Where STags come from.
+/// The source of an STag.
 #[derive(Debug)]
 enum Source {
     Device(FastMr),
-    /// Without a device.
+    /// A fixed number, for tests without a device.
     #[cfg(test)]
     Number(Stag),
 }
@@ -52,26 +53,27 @@ impl Source {
     }
 }
 
-/// Where an STag is between two calls.
+/// The state of an STag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Free,
-    /// A peer may use it.
+    /// A peer may use the STag.
     Valid,
-    /// A request to invalidate it is on the send queue.
+    /// A request to invalidate the STag is on the send queue.
     Ending,
 }
 
-/// What was said of an STag that is not so.
+/// The error that an STag is not in the state that an operation requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("STag {:#x} is not valid", .0.0)]
 pub struct NotValid(pub Stag);
 
 impl FastPool {
-    /// `count` STags for up to `len` octets each, for `qp` alone: they end with its connection.
+    /// Allocates `count` STags for up to `len` bytes each, for `qp` alone: they end with its
+    /// connection.
     ///
     /// # Errors
-    /// What the device says.
+    /// Returns the error of the device.
     pub fn new(device: &Device, qp: &Qp, count: usize, len: u32) -> Result<FastPool, DeviceError> {
         let all: Result<Vec<_>, _> = (0..count)
             .map(|_| device.alloc_fast_mr_for(qp, len.into()).map(Source::Device))
@@ -84,38 +86,39 @@ impl FastPool {
         let slots: Vec<_> = sources.into_iter().map(slot).collect();
         let index = |(number, slot): (usize, &Slot)| (slot.fast.stag(0).0 >> 8, number);
         let by_index = slots.iter().enumerate().map(index).collect();
-        // What was given back last is taken first: its entry in the STag table is in the cache.
+        // The STag that was freed last is taken first, because its entry in the STag table is in
+        // the cache.
         let free = (0..slots.len()).rev().collect();
         FastPool { slots, free, by_index, len }
     }
 
-    /// Most octets of one registration.
+    /// Returns the largest number of bytes in one registration.
     pub fn max_len(&self) -> u32 {
         self.len
     }
 
-    /// STags in all.
+    /// Returns the number of STags in the pool.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if the pool has no STags.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// STags that are free.
+    /// Returns the number of free STags.
     pub fn available(&self) -> usize {
         self.free.len()
     }
 
-    /// STags that `octets` in one piece need.
+    /// Returns the number of STags that `octets` bytes in one piece need.
     pub fn needed(&self, octets: u32) -> usize {
         octets.div_ceil(self.len.max(1)) as usize
     }
 
-    /// A free STag with another key than it had last; valid from the moment on that the request with it
-    /// is posted. `None` when there is none.
+    /// Takes a free STag, with another key than before; the STag is valid from the time when the
+    /// request with it is posted. Returns `None` when no STag is free.
     pub fn take(&mut self) -> Option<Stag> {
         let slot = self.slots.get_mut(self.free.pop()?)?;
         slot.key = slot.key.wrapping_add(1);
@@ -123,17 +126,17 @@ impl FastPool {
         Some(slot.fast.stag(slot.key))
     }
 
-    /// The request that makes `stag` invalid was posted.
+    /// Records that the request which invalidates `stag` was posted.
     ///
     /// # Errors
-    /// [`NotValid`]; it must not be posted then.
+    /// [`NotValid`]; the caller must not post the request then.
     pub fn invalidating(&mut self, stag: Stag) -> Result<(), NotValid> {
         let slot = self.find(stag, State::Valid)?;
         self.slots[slot].state = State::Ending;
         Ok(())
     }
 
-    /// The request has completed: the STag is free.
+    /// Records that the invalidation has completed: the STag is free.
     ///
     /// # Errors
     /// [`NotValid`].
@@ -143,11 +146,12 @@ impl FastPool {
         Ok(())
     }
 
-    /// The peer has invalidated `stag` by the Send that was received: it is free. The worker lets a
-    /// peer invalidate only what it may; whether it may invalidate this one *now* is to be seen here.
+    /// Records that the peer has invalidated `stag` by a received Send: the STag is free. The
+    /// worker lets a peer invalidate only STags that it may invalidate at all; this method checks
+    /// that the peer may invalidate this STag *now*.
     ///
     /// # Errors
-    /// [`NotValid`]: it is of no registration that the peer was told of.
+    /// [`NotValid`]: the STag belongs to no registration that was announced to the peer.
     pub fn invalidated_by_peer(&mut self, stag: Stag) -> Result<(), NotValid> {
         let slot = self.find(stag, State::Valid)?;
         self.free(slot);

@@ -1,8 +1,9 @@
-//! rpcbind (RFC 1833), which tells where programs are: its entries, as RPC-over-RDMA has them (RFC 8166
-//! section 9, draft section 9), and a program that answers from a list of them.
+//! rpcbind (RFC 1833), which reports the addresses of programs: its entries in the form for
+//! RPC-over-RDMA (RFC 8166 section 9, draft section 9), and a program that answers from a list of
+//! entries.
 //!
-//! Where an entry is, is said by a *netid*, which names the transport, and a *universal address*, which is
-//! address and port in text (RFC 5665 section 5.2.3).
+//! An entry states an address by a *netid*, which names the transport, and a *universal address*,
+//! which is the address and port as text (RFC 5665 section 5.2.3).
 
 #[cfg(test)]
 mod tests;
@@ -14,52 +15,52 @@ use heddle_rpcrdma::xdr;
 use crate::body::{Body, TooLong};
 use crate::server::{Program, Refusal, Repeat, Request};
 
-/// The number of rpcbind.
+/// The program number of rpcbind.
 pub const PROGRAM: u32 = 100_000;
 /// The port of rpcbind.
 pub const PORT: u16 = 111;
 /// The port of NFS over RDMA (RFC 8267).
 pub const NFS_PORT: u16 = 20_049;
 
-/// Procedures of versions 3 and 4.
+/// The procedures of versions 3 and 4.
 pub mod procedure {
     /// Adds an entry.
     pub const SET: u32 = 1;
-    /// Takes one away.
+    /// Removes an entry.
     pub const UNSET: u32 = 2;
-    /// Where a program is.
+    /// Returns the address of a program.
     pub const GETADDR: u32 = 3;
-    /// All entries.
+    /// Returns all entries.
     pub const DUMP: u32 = 4;
 }
 
-/// Octets of the longest text in an entry that is read. The RFC has no limit.
+/// Length in bytes of the longest text that is read in an entry. The RFC sets no limit.
 const TEXT_MAX: u32 = 1024;
 
-/// Where a version of a program is.
+/// The address of one version of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Number of the program.
     pub program: u32,
-    /// Its version.
+    /// Version of the program.
     pub version: u32,
-    /// The transport.
+    /// Netid, which names the transport.
     pub netid: String,
-    /// Where, as the transport has it.
+    /// Universal address, in the form of the transport.
     pub address: String,
-    /// Who has made the entry; any text.
+    /// Name of the entry's creator; any text.
     pub owner: String,
 }
 
 impl Entry {
-    /// That of a program over RDMA at this address.
+    /// Creates the entry of a program over RDMA at this address.
     pub fn rdma(program: u32, version: u32, address: SocketAddr) -> Entry {
         let netid = netid(address.ip()).to_owned();
         let (address, owner) = (universal_address(address), String::new());
         Entry { program, version, netid, address, owner }
     }
 
-    /// Puts it at the end of arguments or results.
+    /// Appends the entry to arguments or results.
     ///
     /// # Errors
     /// [`TooLong`].
@@ -71,10 +72,11 @@ impl Entry {
         Ok(())
     }
 
-    /// Reads one. Octets that are no UTF-8 are replaced: they are nobody's netid or address.
+    /// Decodes an entry. Bytes that are not UTF-8 are replaced, since no netid or address contains
+    /// such bytes.
     ///
     /// # Errors
-    /// What is wrong with the octets.
+    /// Returns the fault in the bytes.
     pub fn decode(r: &mut crate::BodyReader<'_>) -> Result<Entry, xdr::Error> {
         let (program, version) = (r.u32()?, r.u32()?);
         let [netid, address, owner] = [text(r)?, text(r)?, text(r)?];
@@ -86,7 +88,7 @@ fn text(r: &mut crate::BodyReader<'_>) -> Result<String, xdr::Error> {
     Ok(String::from_utf8_lossy(&r.opaque(TEXT_MAX)?.to_vec()).into_owned())
 }
 
-/// The netid of RPC-over-RDMA with such addresses.
+/// Returns the netid of RPC-over-RDMA for this kind of address.
 pub const fn netid(ip: IpAddr) -> &'static str {
     match ip {
         IpAddr::V4(_) => "rdma",
@@ -94,13 +96,13 @@ pub const fn netid(ip: IpAddr) -> &'static str {
     }
 }
 
-/// Address and port as text: `10.0.0.1.78.81` is port 20049 of 10.0.0.1.
+/// Returns address and port as text: `10.0.0.1.78.81` is port 20049 of 10.0.0.1.
 pub fn universal_address(address: SocketAddr) -> String {
     let [high, low] = address.port().to_be_bytes();
     format!("{}.{high}.{low}", address.ip())
 }
 
-/// The address and port that a text says; `None` when it says none.
+/// Parses a universal address; returns `None` when the text is not one.
 pub fn parse_universal_address(text: &str) -> Option<SocketAddr> {
     let (rest, low) = text.rsplit_once('.')?;
     let (ip, high) = rest.rsplit_once('.')?;
@@ -113,16 +115,16 @@ pub fn parse_universal_address(text: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, port))
 }
 
-/// The program, for a server whose owner says what there is: it answers where programs are, and lets no
-/// peer change that. Versions 3 and 4, without what they have besides.
+/// The rpcbind program, for a server whose owner lists the entries: the program answers queries,
+/// and lets no peer change the entries. It speaks versions 3 and 4, without their other procedures.
 #[derive(Clone, Debug, Default)]
 pub struct Rpcbind {
-    /// What there is.
+    /// The entries that the owner lists.
     pub entries: Vec<Entry>,
 }
 
 impl Rpcbind {
-    /// The versions that it speaks.
+    /// The versions that the program speaks.
     pub const VERSIONS: std::ops::RangeInclusive<u32> = 3..=4;
 
     fn carry_out(&self, request: &Request) -> Result<Body, Refusal> {
@@ -130,7 +132,7 @@ impl Rpcbind {
         match request.procedure.procedure {
             procedure::SET | procedure::UNSET => {
                 Entry::decode(&mut r)?;
-                // FALSE: not done.
+                // FALSE reports that the change was not made.
                 results.u32(0)?;
             }
             procedure::GETADDR => {
@@ -150,8 +152,9 @@ impl Rpcbind {
         Ok(results)
     }
 
-    /// Where a program is, by the transport that is asked for; of another version when there is not that
-    /// one: the program itself then says which there are. Nothing when it is not there.
+    /// Returns the address of a program for the requested transport. If the requested version is
+    /// missing, returns the address of another version, so that the program itself can report its
+    /// versions. Returns an empty string when the program is missing.
     fn address(&self, asked: &Entry) -> &str {
         let is = |e: &&Entry| e.program == asked.program && e.netid == asked.netid;
         let all = || self.entries.iter().filter(is);

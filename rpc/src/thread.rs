@@ -1,9 +1,9 @@
-//! Which thread this is, as a number that can be stored.
+//! The identity of a thread, as a number that can be stored.
 
-/// Tells this thread from all others that live. It is never 0.
+/// Returns a number that differs from those of all other live threads, and is never 0.
 pub(crate) fn here() -> usize {
     thread_local!(static HERE: u8 = const { 0 });
-    // Each thread has an octet of its own, and where that is, is its number.
+    // Each thread has a byte of its own, and the address of that byte is the number.
     HERE.with(|here| std::ptr::from_ref(here).addr())
 }
 

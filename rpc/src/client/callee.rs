@@ -1,4 +1,5 @@
-//! Whom calls are made to: the server of a client, or a client of a server. Calls are made in the same way.
+//! The end to which calls are made: the server of a client, or a client of a server. Callers use
+//! both in the same way.
 
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -25,30 +26,31 @@ pub(crate) struct Draft {
     pub(super) timeout: Option<Duration>,
     pub(super) credential: Option<Credential>,
     pub(super) one_way: bool,
-    /// That of a call before, which this is again.
+    /// The XID of an earlier call that this call repeats.
     pub(super) again: Option<Xid>,
 }
 
-/// What a call is made with that does not say it itself.
+/// Defaults for a call that does not set its own values.
 pub(crate) struct Usual<'a> {
     pub(crate) binding: &'a dyn Binding,
     pub(crate) credential: &'a Credential,
     pub(crate) timeout: Duration,
 }
 
-/// The longest time that a call may have: for ever.
+/// The longest timeout of a call, which stands for no limit.
 const LONGEST: Duration = Duration::from_secs(86_400 * 365);
 
 impl Draft {
-    /// Whether all buffers of it are `own`.
+    /// Returns true if `own` accepts all buffers of the call.
     pub(crate) fn lies_in(&self, own: impl Fn(&Buffer) -> bool) -> bool {
         self.arguments.items().iter().map(|i| &i.data).chain(&self.results).all(own)
     }
 
-    /// Puts it behind those of `calls` that wait to be sent; its number is the `next`, unless it has one.
+    /// Appends the call to the queue of `calls`. Its XID comes from `next`, unless the call repeats
+    /// an earlier XID.
     ///
     /// # Errors
-    /// When it cannot be made.
+    /// Returns an error when the call cannot be made.
     pub(crate) fn make(
         self,
         calls: &mut Calls,
@@ -71,7 +73,7 @@ impl Draft {
         Ok(xid)
     }
 
-    /// Octets of the longest results that go within the reply.
+    /// Returns the length in bytes of the longest results that travel within the reply.
     fn expected(&self, binding: &dyn Binding) -> u32 {
         const UNKNOWN: u32 = 512;
         let size = binding.reply_size(self.procedure, self.arguments.octets());
@@ -82,12 +84,12 @@ impl Draft {
     }
 }
 
-/// See the module.
+/// See [the module](self).
 #[derive(Clone, Debug)]
 pub(crate) enum Callee {
     /// The server of this client.
     Server(Client),
-    /// The client behind this connection of a server's.
+    /// The client at the other end of one of a server's connections.
     Client(Caller),
 }
 
@@ -106,7 +108,7 @@ impl Callee {
         }
     }
 
-    /// What has come of a call; it is told once.
+    /// Returns the outcome of a call, once.
     pub(super) fn take(&self, xid: Xid) -> Option<Result<Body, CallError>> {
         match self {
             Callee::Server(client) => client.0.lock().calls.take(xid),
@@ -114,7 +116,8 @@ impl Callee {
         }
     }
 
-    /// The same, or has the waker of `context` woken when something has.
+    /// Returns the outcome of a call, once; before that, registers the waker of `context` for the
+    /// end of the call.
     pub(super) fn poll(
         &self,
         xid: Xid,
@@ -126,7 +129,7 @@ impl Callee {
         }
     }
 
-    /// Nobody waits for a call any more.
+    /// Gives up a call for which no application waits any more.
     pub(super) fn cancel(&self, xid: Xid) {
         match self {
             Callee::Server(client) => {
@@ -160,13 +163,13 @@ impl Shared {
         Ok(xid)
     }
 
-    /// Waits, and drives the client meanwhile.
+    /// Waits for the outcome of a call, and drives the client meanwhile.
     fn wait(&self, xid: Xid) -> Result<Body, CallError> {
         let mut state = self.lock();
         loop {
             (state, _) = self.drive(state);
             if let Some(outcome) = state.calls.take(xid) {
-                // Others may have theirs by the same step.
+                // The same step may have ended calls of other threads.
                 self.turn.notify_all();
                 return outcome;
             }

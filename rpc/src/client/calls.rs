@@ -1,9 +1,10 @@
-//! The calls of a client that have not ended: which wait to be sent, which for their reply, and until
-//! when. No connection and no clock: both are told to it.
+//! The unfinished calls of a client: which of them wait to be sent, which of them wait for their
+//! reply, and until when. This module has no connection and no clock; its caller passes in events
+//! and times.
 //!
 //! ```text
 //!            send           reply, error
-//!   Queued ────────▶ Sent ───────────────▶ Finished ──▶ taken by whoever made it
+//!   Queued ────────▶ Sent ───────────────▶ Finished ──▶ taken by the caller
 //!     ▲                │   │
 //!     └── connection ──┘   └─ deadline, cancelled ──▶ Finished or gone; the connection is told
 //!         lost
@@ -27,12 +28,12 @@ use crate::body::Body;
 use crate::message::Message;
 use crate::transport::Made;
 
-/// What is sent, and where its reply may go.
+/// A call to send, and the room for its reply.
 #[derive(Clone, Debug)]
 pub(crate) struct Outgoing {
     pub(crate) procedure: Procedure,
     pub(crate) message: Arc<Message>,
-    /// `None` when there is no reply to come.
+    /// Room for the reply; `None` for a call without a reply.
     pub(crate) room: Option<Room>,
 }
 
@@ -49,19 +50,19 @@ struct Pending {
     state: State,
     deadline: Instant,
     waker: Option<Waker>,
-    /// Times that it was sent.
+    /// The number of times that the call was sent.
     sent: u32,
-    /// It has no reply, and nobody waits for its end either.
+    /// True for a call without a reply that no application waits for.
     is_left: bool,
 }
 
-/// XIDs are counted here, and no peer chooses one: their hash need not be keyed.
+/// Hashes XIDs. This end counts the XIDs and no peer chooses one, so the hash needs no key.
 #[derive(Debug, Default)]
 struct Counted(u64);
 
 impl Hasher for Counted {
     fn write(&mut self, octets: &[u8]) {
-        // Nothing but XIDs comes here.
+        // The keys of the table are XIDs, which use `write_u32`, so no other data comes here.
         octets.iter().for_each(|&octet| self.0 = self.0 << 8 | u64::from(octet));
     }
 
@@ -69,38 +70,38 @@ impl Hasher for Counted {
         self.0 = xid.into();
     }
 
-    /// Spread over all bits: tables look at the lowest and at the highest.
+    /// Spreads the XID over all bits, since hash tables use the lowest and the highest bits.
     fn finish(&self) -> u64 {
         self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32)
     }
 }
 
-/// Calls that have not been taken.
+/// The calls whose outcome no application has taken.
 #[derive(Debug)]
 pub(crate) struct Calls {
     calls: HashMap<Xid, Pending, BuildHasherDefault<Counted>>,
-    /// Those that are not finished.
+    /// Number of calls that are not finished.
     running: usize,
-    /// Those to be sent, in order.
+    /// Calls to be sent, in order.
     queue: VecDeque<Xid>,
-    /// When those that are not finished end, in order; the first is of one that is not. Behind it there are
-    /// some that are finished.
+    /// Deadlines of unfinished calls, in order. The first entry belongs to an unfinished call;
+    /// later entries may belong to finished calls.
     deadlines: VecDeque<(Instant, Xid)>,
-    /// Of calls that have ended, to be woken by whoever holds no lock.
+    /// Wakers of calls that have ended. A thread wakes them when it holds no lock.
     woken: Vec<Waker>,
     next: u32,
     max: usize,
 }
 
 impl Calls {
-    /// At most `max` at a time; XIDs go on from `first`, which another client of the same host should
-    /// not have.
+    /// Creates an empty set of at most `max` calls. XIDs count up from `first`, which should differ
+    /// from that of other clients on the same host.
     pub(crate) fn new(max: usize, first: Xid) -> Calls {
         let (calls, queue, deadlines, woken) = Default::default();
         Calls { calls, running: 0, queue, deadlines, woken, next: first.0, max }
     }
 
-    /// An XID that no call has.
+    /// Reserves an XID that no call has.
     ///
     /// # Errors
     /// [`CallError::TooMany`].
@@ -115,10 +116,11 @@ impl Calls {
         xid
     }
 
-    /// The XID of a call before.
+    /// Reserves the XID of an earlier call.
     ///
     /// # Errors
-    /// [`CallError::TooMany`], and when it is under way or has not been taken.
+    /// [`CallError::TooMany`]; or an error when that call is under way, or has an outcome that was
+    /// not taken.
     pub(crate) fn reserve_again(&self, xid: Xid) -> Result<Xid, CallError> {
         if self.calls.contains_key(&xid) {
             return Err(CallError::Refused(CallRefused::Xid));
@@ -126,7 +128,7 @@ impl Calls {
         self.reserve_of(|| xid)
     }
 
-    /// The same as [`reserve`](Calls::reserve), of those that `next` gives.
+    /// Reserves the first unused XID among those that `next` returns.
     ///
     /// # Errors
     /// [`CallError::TooMany`].
@@ -134,7 +136,7 @@ impl Calls {
         if self.calls.len() >= self.max {
             return Err(CallError::TooMany { max: self.max });
         }
-        // There are fewer calls than XIDs.
+        // The loop ends, because there are fewer calls than XIDs.
         loop {
             let xid = next();
             if !self.calls.contains_key(&xid) {
@@ -143,14 +145,14 @@ impl Calls {
         }
     }
 
-    /// Puts a call with an XID that was reserved behind those that wait to be sent.
+    /// Appends a call with a reserved XID to the queue of calls to be sent.
     pub(crate) fn add(&mut self, xid: Xid, outgoing: Outgoing, deadline: Instant) {
         let state = State::Queued;
         let call = Pending { outgoing, state, deadline, waker: None, sent: 0, is_left: false };
         self.calls.insert(xid, call);
         self.queue.push_back(xid);
         self.running += 1;
-        // Mostly as long as that of the call before.
+        // Most calls have the timeout of the previous call, so their deadlines belong at the end.
         match self.deadlines.back() {
             Some(last) if *last > (deadline, xid) => {
                 let at = self.deadlines.partition_point(|other| *other < (deadline, xid));
@@ -160,8 +162,8 @@ impl Calls {
         }
     }
 
-    /// Forgets deadlines of calls that are finished: those in front, and the others when they have become
-    /// many.
+    /// Forgets deadlines of finished calls: those at the front, and the others when they have
+    /// become many.
     fn forget_deadlines(&mut self) {
         let Calls { calls, deadlines, running, .. } = self;
         let is_running = |&(deadline, xid): &(Instant, Xid)| {
@@ -177,13 +179,14 @@ impl Calls {
         }
     }
 
-    /// Has `make` make those that wait to be sent, in order, as long as it does; whether there was anything.
+    /// Passes the queued calls to `make`, in order, until `make` postpones a call. Returns true if
+    /// there were any.
     pub(crate) fn send_by(
         &mut self,
         mut make: impl FnMut(Xid, &Outgoing) -> Result<Made, CallError>,
     ) -> bool {
         let (mut any, mut passed) = (false, 0);
-        // Those that were passed over are behind the others now.
+        // Calls that were passed over are now at the end of the queue.
         while passed < self.queue.len()
             && let Some((xid, outgoing)) = self.front()
         {
@@ -202,13 +205,13 @@ impl Calls {
         any
     }
 
-    /// The call to be sent next.
+    /// Returns the call to be sent next.
     pub(crate) fn front(&self) -> Option<(Xid, &Outgoing)> {
         let xid = *self.queue.front()?;
         self.calls.get(&xid).map(|call| (xid, &call.outgoing))
     }
 
-    /// The first was sent.
+    /// Records that the first queued call was sent.
     pub(crate) fn sent_front(&mut self) {
         let call = self.queue.pop_front().and_then(|xid| self.calls.get_mut(&xid));
         if let Some(call) = call {
@@ -217,8 +220,8 @@ impl Calls {
         }
     }
 
-    /// The connection is lost: what was sent is to be sent again, before what was not, in the order in
-    /// which the calls were made. Gives how many were.
+    /// Queues all sent calls again after the connection was lost, before the calls that were not
+    /// sent, in the order in which they were made. Returns their number.
     pub(crate) fn lost(&mut self) -> usize {
         let mut again: Vec<_> = self
             .calls
@@ -229,13 +232,14 @@ impl Calls {
                 xid
             })
             .collect();
-        // XIDs go up from the oldest to the newest, which is just before the next.
+        // XIDs rise from the oldest call to the newest, which is just before `next`.
         again.sort_by_key(|xid| std::cmp::Reverse(self.next.wrapping_sub(xid.0)));
         again.iter().rev().for_each(|&xid| self.queue.push_front(xid));
         again.len()
     }
 
-    /// The call has ended. False when nobody waits for it, or it had ended before.
+    /// Ends a call with `outcome`. Returns false if no application waits for the call, or the call
+    /// had ended before.
     pub(crate) fn finish(&mut self, xid: Xid, outcome: Result<Body, CallError>) -> bool {
         let Some(call) = self.calls.get_mut(&xid) else { return false };
         match call.state {
@@ -254,13 +258,13 @@ impl Calls {
         true
     }
 
-    /// Who is to be woken for calls that have ended: not by whoever holds a lock, as a waker may do
-    /// anything, with this client too.
+    /// Returns the wakers of calls that have ended. The caller must wake them without holding a
+    /// lock, since a waker may do anything, also with this client.
     pub(crate) fn woken(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.woken)
     }
 
-    /// All have ended, with `error`.
+    /// Ends all calls with `error`.
     pub(crate) fn finish_all(&mut self, error: &CallError) {
         let all: Vec<_> = self.calls.keys().copied().collect();
         for xid in all {
@@ -268,8 +272,8 @@ impl Calls {
         }
     }
 
-    /// The next call whose time is over at `now` ends; whether it was sent, so that the connection is to
-    /// be told.
+    /// Ends the next call whose deadline has passed at `now`. Returns its XID, and whether the call
+    /// was on the wire, so that the connection must be told.
     pub(crate) fn expire(&mut self, now: Instant) -> Option<(Xid, bool)> {
         let &(deadline, xid) = self.deadlines.front()?;
         if deadline > now {
@@ -278,18 +282,18 @@ impl Calls {
         let call = self.calls.get(&xid);
         let sent = call.is_some_and(|c| matches!(c.state, State::Sent));
         let ever = call.is_some_and(|c| c.sent > 0);
-        // Also where the call is not known, so that this ends.
+        // Pop the deadline even if the call is unknown, so that a loop over `expire` ends.
         self.deadlines.pop_front();
         self.finish(xid, Err(CallError::TimedOut { sent: ever }));
         Some((xid, sent))
     }
 
-    /// When the next call's time is over.
+    /// Returns the deadline of the next call to expire.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.deadlines.front().map(|&(deadline, _)| deadline)
     }
 
-    /// Takes what has come of a call.
+    /// Takes the outcome of a call.
     pub(crate) fn take(&mut self, xid: Xid) -> Option<Result<Body, CallError>> {
         match self.calls.get(&xid)?.state {
             State::Finished(_) => match self.calls.remove(&xid)?.state {
@@ -300,7 +304,7 @@ impl Calls {
         }
     }
 
-    /// Takes what has come of a call, or has the waker of `context` woken when something has.
+    /// Takes the outcome of a call, or registers the waker of `context` for the end of the call.
     pub(crate) fn poll(
         &mut self,
         xid: Xid,
@@ -313,7 +317,7 @@ impl Calls {
         Poll::Pending
     }
 
-    /// Has `waker` woken when the call ends.
+    /// Registers `waker` for the end of the call.
     pub(crate) fn wake_by(&mut self, xid: Xid, waker: &Waker) {
         if let Some(call) = self.calls.get_mut(&xid)
             && !call.waker.as_ref().is_some_and(|w| w.will_wake(waker))
@@ -322,8 +326,8 @@ impl Calls {
         }
     }
 
-    /// Nobody waits for the call any more; whether it was sent and has no reply, so that the connection
-    /// is to be told. One that is to have none goes on.
+    /// Gives up a call for which no application waits any more. Returns true if the call was sent
+    /// and has no reply yet, so that the connection must be told. A call without a reply goes on.
     pub(crate) fn cancel(&mut self, xid: Xid) -> bool {
         if let Some(call) = self.calls.get_mut(&xid)
             && call.outgoing.room.is_none()
@@ -347,7 +351,7 @@ impl Calls {
         }
     }
 
-    /// Calls that have not been taken.
+    /// Returns the number of calls whose outcome was not taken.
     pub(crate) fn len(&self) -> usize {
         self.calls.len()
     }

@@ -1,4 +1,4 @@
-//! What can come of a call but results.
+//! Outcomes of a call other than results.
 
 use heddle_rpcrdma::binding;
 use heddle_rpcrdma::conn;
@@ -11,120 +11,122 @@ use crate::body::TooLong;
 use crate::memory::NoMemory;
 use crate::transport::SetupError;
 
-/// Why a call has no results.
+/// The reason why a call has no results.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
     /// The server has no such program.
     #[error("the server has no such program")]
     ProgUnavail,
-    /// It has no such version of it.
+    /// The server does not have this version of the program.
     #[error("the server has versions {low} to {high} of the program")]
     ProgMismatch {
-        /// The lowest version there is.
+        /// Lowest version of the program that the server has.
         low: u32,
-        /// The highest.
+        /// Highest version of the program that the server has.
         high: u32,
     },
     /// The program has no such procedure.
     #[error("the program has no such procedure")]
     ProcUnavail,
-    /// The server cannot read the arguments.
+    /// The server could not decode the arguments.
     #[error("the server cannot read the arguments")]
     GarbageArgs,
-    /// Something of the server's own.
+    /// The server had an internal error.
     #[error("the server failed")]
     SystemErr,
-    /// It speaks other versions of RPC.
+    /// The server speaks other versions of RPC.
     #[error("the server speaks versions {low} to {high} of RPC")]
     RpcMismatch {
-        /// The lowest version that it speaks.
+        /// Lowest version that the server speaks.
         low: u32,
-        /// The highest.
+        /// Highest version that the server speaks.
         high: u32,
     },
-    /// The caller may not.
+    /// The caller is not authorised.
     #[error("authentication failed: {}", .0.0)]
     Auth(AuthStat),
-    /// The reply is none, or of another transaction.
+    /// The reply is malformed, or belongs to another transaction.
     #[error("bad reply: {0}")]
     BadReply(xdr::Error),
-    /// The results are none of the procedure.
+    /// The results are not results of the procedure.
     #[error("bad results: {0}")]
     BadResults(binding::Error),
-    /// The reply has results in places that were not offered, or says that it has; or not in those that
-    /// were.
+    /// The reply puts results, or claims to put them, in places that the call did not offer; or it
+    /// does not use the places that the call offered.
     #[error("results that are not where they can be")]
     Misplaced,
-    /// The transport could not convey it.
+    /// The transport could not convey the call.
     #[error(transparent)]
     Transport(conn::CallError),
-    /// No reply came in time.
+    /// No reply came before the deadline.
     #[error("timed out{}", if *.sent { "" } else { " before it was sent" })]
     TimedOut {
-        /// Whether it was sent: otherwise the server has not executed it.
+        /// True if the call was sent; if false, the server has not executed the call.
         sent: bool,
     },
-    /// As many calls as can be are under way.
+    /// The client already has the largest number of calls under way.
     #[error("{max} calls are under way")]
     TooMany {
-        /// How many that is.
+        /// Largest number of calls under way.
         max: usize,
     },
-    /// Registered memory is used up.
+    /// The registered memory is used up.
     #[error(transparent)]
     NoMemory(#[from] NoMemory),
-    /// A buffer is of another client's memory.
+    /// A buffer belongs to another client's memory.
     #[error("a buffer of another client's memory")]
     ForeignBuffer,
-    /// The credential cannot be written.
+    /// The credential cannot be encoded.
     #[error("credential: {0}")]
     Credential(#[from] AuthSysError),
-    /// The arguments cannot be told.
+    /// The arguments are too long for RPC-over-RDMA.
     #[error(transparent)]
     TooLong(#[from] TooLong),
-    /// It is none that the transport takes: of no whole number of XDR units, for one.
+    /// The transport does not take the call, for example because its length is no whole number of
+    /// XDR units.
     #[error(transparent)]
     Refused(conn::CallRefused),
-    /// The server speaks no version of RPC-over-RDMA that this client does.
+    /// The server and this client have no version of RPC-over-RDMA in common.
     #[error("no common version of RPC-over-RDMA")]
     NoVersion,
     /// The client is closed.
     #[error("the client is closed")]
     Closed,
-    /// The connection has ended with which a server has called its client. It cannot make another; whether
-    /// the client has executed the call nobody knows.
+    /// The connection on which a server called its client has ended. The server cannot make another
+    /// connection, and does not know whether the client has executed the call.
     #[error("the connection of the client has ended")]
     Lost,
-    /// Who would wait is in the step of the server that is to bring the reply. The call is given up.
+    /// The waiting thread is within the server's step that would bring the reply. The call is given
+    /// up.
     #[error("a step of the server does not wait for calls")]
     OwnStep,
 }
 
-/// Why a client has no connection, or had to make another.
+/// The reason why a client has no connection, or had to make another.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectionFailure {
-    /// What it runs on could not be made.
+    /// The queue pair or another part of the connection could not be created.
     #[error(transparent)]
     Setup(#[from] SetupError),
-    /// A configuration that no connection can have.
+    /// No connection can have this configuration.
     #[error(transparent)]
     Config(#[from] conn::ConfigError),
-    /// It did not come about.
+    /// The connection was not established.
     #[error("cannot connect: {0}")]
     Connect(ConnectFailure),
-    /// The server turned it away.
+    /// The server rejected the connection.
     #[error("rejected by the server")]
     Rejected,
-    /// It ended.
+    /// The connection ended.
     #[error("{0}")]
     Disconnected(DisconnectReason),
-    /// This end has closed it.
+    /// This end closed the connection.
     #[error("closed: {0}")]
     Closed(conn::CloseReason),
 }
 
 impl CallError {
-    /// Of a reply that is no success; `None` of one that is.
+    /// Returns the error for a reply that reports no success; `None` for a success.
     pub(crate) fn of(reply: &ReplyBody<'_>) -> Option<CallError> {
         Some(match *reply {
             ReplyBody::Accepted { status, .. } => match status {

@@ -1,20 +1,21 @@
-//! Clients: calls to the programs of one server.
+//! Clients: they call the programs of one server.
 //!
 //! ```text
 //!   Client ── call(..) ── arguments, room ── send ──▶ PendingCall ── wait, or await ──▶ results
-//!     │ step, run, or whoever waits
+//!     │ step, run, or a thread that waits
 //!     ▼
 //!   session: connection, lost and made again        calls: queued, sent, finished
 //! ```
 //!
-//! There is no thread in here. Whoever waits for a call by [`PendingCall::wait`] drives the client
-//! meanwhile, one of them for all. Where calls are awaited as futures, something drives it: a thread in
-//! [`Client::run`], or an event loop that calls [`Client::step`] when [`Client::fd`] is readable or
-//! [`Client::timeout`] has passed.
+//! The client has no thread. A thread that waits for a call in [`PendingCall::wait`] drives the
+//! client meanwhile; if several threads wait, a single one of them drives the client for all. If an
+//! application awaits calls as futures, it must also drive the client: by a thread in
+//! [`Client::run`], or by an event loop that calls [`Client::step`] when [`Client::fd`] is readable
+//! or [`Client::timeout`] has passed.
 //!
-//! A connection is made when there is a call, and made again when it is lost. Calls that were sent and
-//! have no reply are sent again, with the same XID, so that the server can tell that it has executed
-//! them; until their time is over.
+//! The client makes a connection when there is a call, and makes another when the connection is
+//! lost. Until their timeouts, the client sends calls again that were sent and have no reply. A
+//! repeated call has the same XID, so that the server can recognise a call that it has executed.
 
 pub(crate) mod callee;
 pub(crate) mod calls;
@@ -49,40 +50,40 @@ use crate::credential::Credential;
 use crate::memory::{Buffer, Memory, NoMemory};
 use crate::transport::TransportConfig;
 
-/// Where the reply of a call may go.
+/// Room for the reply of a call.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Room {
-    /// For results that may be placed, in their order.
+    /// Room for results that may be placed, in their order.
     pub(crate) results: Vec<Buffer>,
-    /// Octets of the longest results without those.
+    /// Length in bytes of the longest results without those.
     pub(crate) stream: u32,
 }
 
-/// What a client is made with.
+/// The configuration of a client.
 pub struct ClientConfig {
-    /// Versions, sizes and depths.
+    /// Versions, sizes and depths of the client's connections.
     pub transport: TransportConfig,
-    /// The start-up of connections.
+    /// The protocol for connection setup.
     pub protocol: Protocol,
-    /// Which items of calls and results may be placed.
+    /// The binding that states which items of calls and results may be placed.
     pub binding: Box<dyn Binding + Send>,
-    /// Who calls.
+    /// The credential of calls that do not set their own.
     pub credential: Credential,
-    /// Octets of registered memory, for all that is sent and received by this client.
+    /// Length in bytes of the registered memory for all that this client sends and receives.
     pub memory: usize,
-    /// Calls that may be under way, sent or not.
+    /// Largest number of calls under way, sent or not.
     pub calls: usize,
-    /// How long a call may take, unless it says otherwise.
+    /// Timeout of calls that do not set their own.
     pub timeout: Duration,
-    /// How long an attempt to connect may take.
+    /// Timeout of an attempt to connect.
     pub connect_timeout: Duration,
-    /// What calls of the server's may use, of a client with programs ([`Client::serve`]).
+    /// Limits for the server's calls to a client with programs ([`Client::serve`]).
     pub serve: ServeConfig,
 }
 
 impl Default for ClientConfig {
-    /// Nothing is placed, nobody in particular calls; 8 MiB of memory, 1024 calls, 30 s for a call and
-    /// 10 s for a connection.
+    /// The default places no items and has no credential. It has 8 MiB of memory and 1024 calls,
+    /// and timeouts of 30 s for a call and 10 s for a connection.
     fn default() -> ClientConfig {
         ClientConfig {
             transport: TransportConfig::default(),
@@ -105,30 +106,30 @@ impl fmt::Debug for ClientConfig {
     }
 }
 
-/// What a client counts.
+/// Events that a client has counted since its creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientCounters {
     /// Attempts to connect.
     pub attempts: u64,
-    /// Connections that came about.
+    /// Connections that were established.
     pub connections: u64,
     /// Replies and errors that ended calls.
     pub replies: u64,
-    /// Calls whose time was over.
+    /// Calls whose deadline passed.
     pub timeouts: u64,
-    /// Calls that were made again on another connection.
+    /// Calls that the client sent again on another connection.
     pub retransmissions: u64,
 }
 
-/// A client of one server; clones are handles of the same one. When the last of them and the last call
-/// are gone its connection ends.
+/// A client of one server; clones are handles of the same client. The connection ends when the last
+/// handle and the last call are dropped.
 #[derive(Clone, Debug)]
 pub struct Client(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// Told when there is another to drive, or something has come.
+    /// Notified when another thread must drive the client, or when something has arrived.
     turn: Condvar,
     sleeper: Sleeper,
     waker: Waker,
@@ -140,16 +141,17 @@ struct Shared {
 struct State {
     session: Session,
     calls: Calls,
-    /// A thread sleeps on the descriptor, until then at most.
+    /// Set while a thread sleeps on the descriptor, with the time at which that thread wakes at the
+    /// latest.
     asleep: Option<Option<Instant>>,
     closed: bool,
 }
 
 impl Client {
-    /// A client of the server at this address. It connects when there is a call.
+    /// Creates a client of the server at this address. The client connects when there is a call.
     ///
     /// # Errors
-    /// What the device says.
+    /// Returns the error of the device.
     pub fn new(
         device: &Device,
         server: SocketAddr,
@@ -157,7 +159,7 @@ impl Client {
     ) -> Result<Client, ClientError> {
         let sleeper = Sleeper::with_fd()?;
         let waker = sleeper.waker();
-        // Another client, after a restart for one, begins elsewhere.
+        // The XIDs of another client, for example after a restart, begin elsewhere.
         let seed = RandomState::new().hash_one(server);
         let first = Xid(u32::try_from(seed & 0xffff_ffff).unwrap_or(0));
         let calls = Calls::new(config.calls.max(1), first);
@@ -169,12 +171,13 @@ impl Client {
         Ok(Client(Arc::new(Shared { state, turn, sleeper, waker, memory, programs })))
     }
 
-    /// A call to be made.
+    /// Returns a builder for a call to the server.
     pub fn call(&self, procedure: Procedure) -> CallBuilder {
         CallBuilder::new(Callee::Server(self.clone()), procedure)
     }
 
-    /// Registered memory for items of arguments and for results: what lies elsewhere cannot be placed.
+    /// Takes registered memory for items of arguments and for results. The transport cannot place
+    /// data in other memory.
     ///
     /// # Errors
     /// [`NoMemory`], until calls have ended.
@@ -182,56 +185,58 @@ impl Client {
         self.0.memory.take(len)
     }
 
-    /// The memory that buffers are taken from.
+    /// Returns the memory from which the client takes buffers.
     pub fn memory(&self) -> &Memory {
         &self.0.memory
     }
 
-    /// What was counted.
+    /// Returns the counters of the client.
     pub fn counters(&self) -> ClientCounters {
         self.0.lock().session.counters()
     }
 
-    /// The version of RPC-over-RDMA that is spoken, while there is a connection that has one.
+    /// Returns the version of RPC-over-RDMA that the connection speaks, while there is a connection
+    /// with a known version.
     pub fn version(&self) -> Option<u32> {
         self.0.lock().session.version()
     }
 
-    /// What the connection has counted, while there is one.
+    /// Returns the counters of the connection, while there is one.
     pub fn transport_counters(&self) -> Option<Counters> {
         self.0.lock().session.transport_counters()
     }
 
-    /// Why the last connection that failed has failed.
+    /// Returns why the last failed connection failed.
     pub fn last_failure(&self) -> Option<ConnectionFailure> {
         self.0.lock().session.last_failure()
     }
 
-    /// Calls that are under way, or have not been taken.
+    /// Returns the number of calls that are under way, or whose outcome was not taken.
     pub fn outstanding(&self) -> usize {
         self.0.lock().calls.len()
     }
 
-    /// Does what there is to do, without waiting; whether there was anything.
+    /// Does all pending work without waiting. Returns true if there was any.
     pub fn step(&self) -> bool {
         self.0.drive(self.0.lock()).1
     }
 
-    /// How long it may be left alone when nothing comes; `None` for ever.
+    /// Returns how long the client needs no step if nothing arrives; `None` for ever.
     pub fn timeout(&self) -> Option<Duration> {
         let state = self.0.lock();
         let deadline = state.session.deadline(&state.calls)?;
         Some(deadline.saturating_duration_since(Instant::now()))
     }
 
-    /// Readable when something has come, once [`arm`](Client::arm) was called. For an event loop, of
-    /// which there is one, and no thread in [`run`](Client::run) or [`PendingCall::wait`].
+    /// Returns a descriptor that becomes readable when something arrives, once [`arm`](Client::arm)
+    /// was called. Only one event loop may use the descriptor, while no thread is in
+    /// [`run`](Client::run) or [`PendingCall::wait`].
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.0.sleeper.fd()
     }
 
-    /// Has the descriptor become readable when something comes; false when something has come already,
-    /// and [`step`](Client::step) is to be called first.
+    /// Arms the descriptor to become readable when something arrives. Returns false if something
+    /// has arrived already; the caller must then call [`step`](Client::step) first.
     pub fn arm(&self) -> bool {
         self.0.sleeper.clear();
         !self.0.lock().session.signs().arm()
@@ -266,8 +271,9 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does what there is to do, and wakes those whose calls have ended; whether there was anything.
-    /// When it returns nothing has happened since the state was last looked at under its lock.
+    /// Does all pending work, and wakes the tasks whose calls have ended. Returns true if there was
+    /// any work. On return nothing has happened since this thread last looked at the state under
+    /// the lock.
     fn drive<'a>(&'a self, mut state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, bool) {
         let (mut any, mut may_serve) = (false, true);
         loop {
@@ -288,8 +294,8 @@ impl Shared {
         }
     }
 
-    /// Waits until something has come, or a deadline of the client or this one has passed; of all
-    /// threads that wait here one sleeps on the descriptor, and the others on it.
+    /// Waits until something arrives, or until a deadline of the client or `until` has passed. Only
+    /// one waiting thread sleeps on the descriptor; the other threads wait for that thread.
     fn rest<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -318,8 +324,8 @@ impl Shared {
         state
     }
 
-    /// What a thread that is not the one asleep has done may have to be done earlier than that one
-    /// wakes.
+    /// Wakes the sleeping thread if work of this thread must be continued earlier than that thread
+    /// would wake.
     fn hurry(&self, state: &State) {
         if state.session.has_to_serve() {
             self.waker.wake();
@@ -333,7 +339,7 @@ impl Shared {
     }
 }
 
-/// Nobody sleeps longer at a time.
+/// The longest time for which a thread sleeps at a time.
 const LONG: Duration = Duration::from_secs(60);
 
 impl State {
@@ -350,13 +356,13 @@ impl State {
     }
 }
 
-/// Why there is no client.
+/// The reason why no client could be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The device refused.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// No descriptor to sleep on.
+    /// The system gave no descriptor to sleep on.
     #[error("no descriptor: {0}")]
     Sleeper(#[from] std::io::Error),
 }

@@ -1,4 +1,4 @@
-//! A call, from the hand of whoever makes it back into it.
+//! A call, from its builder to its outcome.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,7 +14,7 @@ use crate::body::Body;
 use crate::credential::Credential;
 use crate::memory::Buffer;
 
-/// A call to be made. See [`Client::call`](super::Client::call), and
+/// A builder for a call. See [`Client::call`](super::Client::call), and
 /// [`Caller::call`](crate::server::Caller::call) of servers.
 #[derive(Debug)]
 #[must_use = "a call is made by `send`"]
@@ -38,49 +38,51 @@ impl CallBuilder {
         CallBuilder { callee, draft }
     }
 
-    /// With these arguments; with none otherwise.
+    /// Sets the arguments; without this, the call has none.
     pub fn arguments(mut self, arguments: Body) -> CallBuilder {
         self.draft.arguments = arguments;
         self
     }
 
-    /// With room for the next of the results that may be placed, in their order. Such a result without
+    /// Adds room for the next of the results that may be placed, in their order. A result without
     /// room comes within the reply.
     pub fn room(mut self, buffer: Buffer) -> CallBuilder {
         self.draft.results.push(buffer);
         self
     }
 
-    /// The longest results, in octets, without those that have room of their own. Otherwise it is what
-    /// the program's binding says, or 512 when it says nothing. Version 1 cannot convey longer ones.
+    /// Sets the length in bytes of the longest results without those that have room of their own.
+    /// The default comes from the program's binding, or is 512 when the binding states none.
+    /// Version 1 cannot convey longer results.
     pub fn results_max(mut self, octets: u32) -> CallBuilder {
         self.draft.results_max = Some(octets);
         self
     }
 
-    /// Ends with [`CallError::TimedOut`] after so long.
+    /// Sets the timeout, after which the call ends with [`CallError::TimedOut`].
     pub fn timeout(mut self, timeout: Duration) -> CallBuilder {
         self.draft.timeout = Some(timeout);
         self
     }
 
-    /// In this name instead of the client's.
+    /// Sets a credential in place of the client's.
     pub fn credential(mut self, credential: Credential) -> CallBuilder {
         self.draft.credential = Some(credential);
         self
     }
 
-    /// Waits for no reply (draft section 4.7), whatever the binding says: it ends, without results, when it
-    /// was sent, and goes its way when it is dropped. That it has arrived nobody says. All of it goes within messages, nothing by RDMA Read;
-    /// version 1 has no such calls, and refuses it.
+    /// Makes a call without a reply (draft section 4.7), whatever the binding states. The call
+    /// ends, without results, when it was sent, and goes on when its handle is dropped. Its caller
+    /// does not learn whether it has arrived. The whole call travels within messages, without RDMA
+    /// Read. Version 1 has no such calls, and refuses them.
     pub fn one_way(mut self) -> CallBuilder {
         self.draft.one_way = true;
         self
     }
 
-    /// As the same transaction as a call that was lost with its connection, or whose time was over: who has
-    /// executed that does not execute it again, and gives the reply that it had. It has to be of the same
-    /// procedure and arguments.
+    /// Repeats the transaction of a call that was lost with its connection or timed out: a peer
+    /// that has executed that call does not execute it again, and returns the earlier reply. The
+    /// procedure and arguments must be the same.
     pub fn again(mut self, xid: Xid) -> CallBuilder {
         self.draft.again = Some(xid);
         self
@@ -89,14 +91,14 @@ impl CallBuilder {
     /// Makes the call.
     ///
     /// # Errors
-    /// When it cannot be made; what happens later comes out of the pending call.
+    /// Returns an error when the call cannot be made; the pending call returns later errors.
     pub fn send(self) -> Result<PendingCall, CallError> {
         let CallBuilder { callee, draft } = self;
         let xid = callee.make(draft)?;
         Ok(PendingCall { callee, xid, taken: false })
     }
 
-    /// Makes the call, and waits for what comes of it.
+    /// Makes the call, and waits for its outcome.
     ///
     /// # Errors
     /// [`CallError`].
@@ -105,9 +107,9 @@ impl CallBuilder {
     }
 }
 
-/// A call that was made. It is a future, whose executor something has to drive the client for; or it is
-/// waited for. Dropped, it is given up: its reply goes nowhere, and its memory comes back when the
-/// server can reach it no longer.
+/// A call that was made. An application either awaits the call as a future, while something drives
+/// the client, or waits for it. Dropping the handle gives the call up: its reply is discarded, and
+/// its memory comes back when the server can no longer reach the memory.
 #[derive(Debug)]
 #[must_use = "a call that is dropped is given up"]
 pub struct PendingCall {
@@ -117,26 +119,27 @@ pub struct PendingCall {
 }
 
 impl PendingCall {
-    /// Its transaction.
+    /// Returns the XID of the call.
     pub fn xid(&self) -> Xid {
         self.xid
     }
 
-    /// Waits for what comes of it, and drives the client meanwhile. Of a call to a client nothing is driven:
-    /// the server is stepped by its owner.
+    /// Waits for the outcome, and drives the client meanwhile. A call to a client drives nothing:
+    /// the server's owner steps the server.
     ///
     /// # Errors
-    /// [`CallError`]; of a call to a client [`CallError::OwnStep`] on the thread that is in a step of the
-    /// server; [`CallError::Closed`] when what came of it was taken before.
+    /// [`CallError`]. For a call to a client: [`CallError::OwnStep`] on the thread that is within a
+    /// step of the server. [`CallError::Closed`] when the outcome was taken before.
     pub fn wait(mut self) -> Result<Body, CallError> {
         if std::mem::replace(&mut self.taken, true) {
-            // Another call may have its number by now.
+            // Do not ask by XID again, since another call may have the XID by now.
             return Err(CallError::Closed);
         }
         self.callee.wait(self.xid)
     }
 
-    /// What has come of it, if anything; then nothing more comes. Does not drive the client.
+    /// Takes the outcome, if the call has ended; after that the call returns nothing more. This
+    /// method does not drive the client.
     pub fn try_take(&mut self) -> Option<Result<Body, CallError>> {
         if self.taken {
             return None;

@@ -1,7 +1,8 @@
 //! Programs of a client, which its server calls on the client's connection.
 //!
-//! Whoever drives the client calls them, under no lock of the client, and one at a time. What comes while
-//! one runs is left to the thread that runs it.
+//! The thread that drives the client calls the programs, without holding a lock of the client, and
+//! one at a time. Other threads leave calls that arrive meanwhile to the thread that runs a
+//! program.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -18,37 +19,38 @@ use crate::server::{
 };
 use crate::thread::here;
 
-/// What a client with programs gives to the calls of its server.
+/// The limits of a client with programs for the calls of its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServeConfig {
-    /// Octets of registered memory, for the calls that come and the replies to them. Calls leave a quarter
-    /// to results, and wait when there is no more.
+    /// Length in bytes of the registered memory for the server's calls and the replies to them.
+    /// Calls leave a quarter for results, and wait when there is no more.
     pub memory: usize,
-    /// Replies that are kept for calls that come again.
+    /// Limits for the replies that are kept for repeated calls.
     pub duplicates: DuplicateLimits,
-    /// What is taken of the reverse direction in version 2, and told to the server. Version 1 has it in one
-    /// message each way.
+    /// The level of reverse-direction support that the client announces to the server in version 2.
+    /// In version 1 each call and reply is one message.
     pub takes: ReverseSupport,
 }
 
 impl Default for ServeConfig {
-    /// 4 MiB of memory; calls and replies may have chunks, as in the other direction.
+    /// The default has 4 MiB of memory; calls and replies may have chunks, as in the forward
+    /// direction.
     fn default() -> ServeConfig {
         let takes = ReverseSupport::General;
         ServeConfig { memory: 4 << 20, duplicates: DuplicateLimits::default(), takes }
     }
 }
 
-/// A client cannot have a program.
+/// The reason why a client cannot take a program.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServeError {
-    /// It has one for these versions.
+    /// The client already has a program for some of these versions.
     #[error(transparent)]
     AlreadyRegistered(#[from] AlreadyRegistered),
-    /// No memory for calls.
+    /// The device has no memory for calls.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// A program of the client asks for it, and may not while it runs.
+    /// A running program of the client asked for this, which is not allowed.
     #[error("a program that runs cannot add another")]
     InProgram,
     /// The client is closed.
@@ -59,7 +61,7 @@ pub enum ServeError {
 /// The programs of a client.
 pub(super) struct Programs {
     dispatch: Mutex<(Dispatch, ServerCounters)>,
-    /// The thread that has them; 0 when none has.
+    /// The thread that uses the programs; 0 when none does.
     running: AtomicUsize,
     outbox: Outbox,
 }
@@ -78,7 +80,7 @@ impl Programs {
         Programs { dispatch, running: AtomicUsize::new(0), outbox }
     }
 
-    /// Does `f` with them, unless somebody else has them.
+    /// Calls `f` with the programs, unless another caller uses them.
     fn with<T>(&self, f: impl FnOnce(&mut Dispatch, &mut ServerCounters) -> T) -> Option<T> {
         struct Running<'a>(&'a AtomicUsize);
         impl Drop for Running<'_> {
@@ -88,7 +90,7 @@ impl Programs {
         }
         let mut programs = match self.dispatch.try_lock() {
             Ok(programs) => programs,
-            // A program has panicked. Others go on.
+            // A program has panicked; other programs go on.
             Err(TryLockError::Poisoned(e)) => e.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
@@ -100,18 +102,20 @@ impl Programs {
 }
 
 impl Client {
-    /// Gives the client a program, for some of its versions, that its server may call on the client's
-    /// connection. `binding` says which items of its calls and results may be placed.
+    /// Adds a program, for some of its versions, that the server may call on the client's
+    /// connection. `binding` states which items of its calls and results may be placed.
     ///
-    /// Connections that are made from now on say so to the server, in version 2. The client then connects
-    /// without a call of its own, and again when the connection is lost, as the server can not: something has
-    /// to drive it ([`run`](Client::run), or an event loop). In version 1 a server hears of its client by the
-    /// first call, and has to know by it that there is a program.
+    /// Connections made from now on announce the program to the server, in version 2. The client
+    /// then connects without a call of its own, and again when the connection is lost, because the
+    /// server cannot connect. The application must drive the client for that ([`run`](Client::run),
+    /// or an event loop). In version 1 a server learns of its client from the client's first call,
+    /// and must know from that call that the client has a program.
     ///
-    /// The program is called by whoever drives the client, under no lock: it may make calls of the client,
-    /// and wait for them; calls that come meanwhile wait for it. Items of its results lie in
-    /// [`Client::memory`], or are those of arguments. A program that has a handle of its client keeps it
-    /// alive, until [`close`](Client::close).
+    /// The thread that drives the client calls the program without holding a lock. The program may
+    /// make calls of the client and wait for them; calls that arrive meanwhile wait for the
+    /// program. Items of its results are in [`Client::memory`], or are items of arguments. A
+    /// program that holds a handle of its client keeps the client alive until
+    /// [`close`](Client::close).
     ///
     /// # Errors
     /// [`ServeError`].
@@ -150,15 +154,15 @@ impl Client {
         Ok(())
     }
 
-    /// Calls of the server's: what programs were given, what has come again, and what was refused.
+    /// Returns the counters of the server's calls: given to programs, repeated, and refused.
     pub fn served(&self) -> ServerCounters {
         self.0.lock().session.served()
     }
 }
 
 impl Shared {
-    /// Has programs called and answers sent; whether there was any, and `None` when another thread, or a
-    /// program of this one, is about it.
+    /// Calls programs and sends answers. Returns true if there was work, and `None` when another
+    /// thread, or a program on this thread, is serving already.
     pub(super) fn serve(&self) -> Option<bool> {
         let mut any = false;
         loop {
@@ -169,7 +173,7 @@ impl Shared {
                 }
                 any
             })?;
-            // What has come after the last look, and was left to this thread.
+            // Look again: other threads left calls to this thread that arrived after its last look.
             let state = self.lock();
             if state.closed {
                 drop(state);
@@ -209,7 +213,8 @@ impl Shared {
         any
     }
 
-    /// Drops the programs of a client that is closed: when one runs, its thread does when it is done.
+    /// Drops the programs of a closed client. If a program runs, its thread drops them when the
+    /// program is done.
     pub(super) fn end_programs(&self) {
         let programs = self.programs.with(|dispatch, _| dispatch.close());
         drop(programs);

@@ -1,4 +1,4 @@
-//! Calls of the server's, as the session has them: between its connection and the programs of the client.
+//! The server's calls to this client, between the connection and the client's programs.
 
 use std::collections::VecDeque;
 
@@ -14,31 +14,31 @@ use crate::message::Message;
 use crate::server::{Outbox, ServerCounters, Ticket};
 use crate::transport::Link;
 
-/// A call that no program has had.
+/// A call that no program has got yet.
 #[derive(Debug)]
 pub(super) struct Arrived {
     pub(super) ticket: Ticket,
-    /// The octets that did not come in Read chunks.
+    /// The bytes that did not come in Read chunks.
     pub(super) stream: Vec<u8>,
-    /// Those that did.
+    /// The items that came in Read chunks.
     pub(super) items: Vec<Item>,
 }
 
-/// What a client with programs has.
+/// The state of a client with programs.
 #[derive(Debug)]
 pub(super) struct Serving {
-    /// For calls that come, and the replies to them.
+    /// Memory for received calls and the replies to them.
     pub(super) memory: Memory,
     pub(super) takes: ReverseSupport,
-    /// In order; no more than a connection serves at a time.
+    /// Received calls in order; no more than a connection serves at a time.
     pub(super) arrived: VecDeque<Arrived>,
     outbox: Outbox,
     counters: ServerCounters,
 }
 
 impl Session {
-    /// Programs are there, whose answers come by `outbox`. Connections that are made from now on tell the
-    /// server.
+    /// Begins to serve programs, whose answers come through `outbox`. Connections made from now on
+    /// announce this to the server.
     pub(super) fn begin_serving(&mut self, outbox: &Outbox) -> Result<(), DeviceError> {
         if self.serving.is_some() {
             return Ok(());
@@ -50,28 +50,29 @@ impl Session {
         Ok(())
     }
 
-    /// Whether there is to be a connection: for calls, and for those of the server (draft section 4.6.5).
-    /// In version 1 only a call tells a server that there is somebody to call.
+    /// Returns true if the client needs a connection: for its calls, or for calls of the server
+    /// (draft section 4.6.5). In version 1 only a call of the client shows the server that there is
+    /// a client to call.
     pub(super) fn wants_connection(&self, calls: &Calls) -> bool {
         calls.front().is_some() || (self.serving.is_some() && self.speaks.v2)
     }
 
-    /// The memory that calls of the server's lie in.
+    /// Returns the memory that holds the server's calls.
     pub(super) fn served_memory(&self) -> Option<&Memory> {
         self.serving.as_ref().map(|serving| &serving.memory)
     }
 
-    /// Whether programs, or their answers, are to have their turn.
+    /// Returns true if programs, or their answers, must have their turn.
     pub(super) fn has_to_serve(&self) -> bool {
         self.serving.as_ref().is_some_and(|s| !s.arrived.is_empty() || s.outbox.has_some())
     }
 
-    /// The oldest call that no program has had.
+    /// Takes the oldest call that no program has got.
     pub(super) fn next_arrived(&mut self) -> Option<Arrived> {
         self.serving.as_mut()?.arrived.pop_front()
     }
 
-    /// Replies to a call, if its connection is still there.
+    /// Replies to a call, if its connection still exists.
     pub(super) fn reply(&mut self, ticket: Ticket, message: &std::sync::Arc<Message>) {
         if let Some(link) = self.link_of(ticket) {
             link.reply(ticket.call, message);
@@ -79,7 +80,7 @@ impl Session {
         }
     }
 
-    /// Refuses a call whose chunks are not of its items.
+    /// Refuses a call whose chunks do not belong to its items.
     pub(super) fn refuse(&mut self, ticket: Ticket) {
         if let Some(link) = self.link_of(ticket) {
             link.refuse(ticket.call);
@@ -94,7 +95,8 @@ impl Session {
         }
     }
 
-    /// Gives calls and replies that wait for memory what has come back; whether any goes on.
+    /// Gives returned memory to calls and replies that wait for some. Returns true if any of them
+    /// goes on.
     pub(super) fn feed_served(&mut self) -> bool {
         let Some(serving) = &self.serving else { return false };
         if !serving.memory.take_returned() {
@@ -106,7 +108,7 @@ impl Session {
         }
     }
 
-    /// What programs were given, as far as they have been.
+    /// Stores the counters of the programs.
     pub(super) fn count_served(&mut self, counters: ServerCounters) {
         if let Some(serving) = &mut self.serving {
             serving.counters = counters;
@@ -123,7 +125,7 @@ impl Session {
     }
 }
 
-/// Where something of calls of the server's may come from.
+/// The sources of new work from the server's calls.
 #[derive(Debug)]
 pub(super) struct ServingSigns {
     outbox: Outbox,
@@ -131,9 +133,10 @@ pub(super) struct ServingSigns {
 }
 
 impl ServingSigns {
-    /// Whether nothing has come; what comes from here on wakes.
+    /// Returns true if nothing has arrived; later arrivals wake the sleeper.
     pub(super) fn may_sleep(&self) -> bool {
-        // No thread tells the outbox that it is awake: it may not be the one that looks before it sleeps.
+        // No thread reports to the outbox that it is awake, since another thread may be the one
+        // that looks before it sleeps.
         self.outbox.may_sleep() && !self.memory.has_returned()
     }
 }

@@ -17,32 +17,33 @@ use crate::memory::Memory;
 use crate::server::Ticket;
 use crate::transport::{Link, LinkEvent, Parts, SetupError};
 
-/// The first wait before another attempt to connect; each is twice as long as the one before.
+/// The wait before the second attempt to connect; each further wait is twice as long.
 const BACKOFF_MIN: Duration = Duration::from_millis(10);
-/// The longest.
+/// The longest wait between attempts to connect.
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
-/// Completions of one step: others wait for the lock meanwhile.
+/// The largest number of completions in one step, because other threads wait for the lock
+/// meanwhile.
 const BATCH: usize = 256;
 
 #[derive(Debug)]
 pub(super) enum Phase {
-    /// There is none, and until then none is made.
+    /// There is no connection, and the client makes none before `until`.
     Idle { until: Option<Instant> },
-    /// It is being made.
+    /// The client is connecting.
     Connecting { id: CmId, parts: Box<Parts> },
-    /// It is there.
+    /// The connection is established.
     Up {
         id: CmId,
         link: Box<Link>,
-        /// It is being ended.
+        /// True if the connection is being ended.
         closing: bool,
-        /// Why by this end, if the peer is the reason.
+        /// The reason why this end closes the connection, if the peer caused it.
         closed_for: Option<CloseReason>,
     },
 }
 
-/// See the module.
+/// See [the module](self).
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) device: Device,
@@ -53,15 +54,15 @@ pub(super) struct Session {
     events: EventQueue,
     pub(super) waker: Waker,
     pub(super) phase: Phase,
-    /// What is left to speak with this server.
+    /// Versions that are left to try with this server.
     pub(super) speaks: Speaks,
     backoff: Duration,
     pub(super) counters: ClientCounters,
-    /// Why the last connection that failed has failed.
+    /// The reason why the last failed connection failed.
     failure: Option<ConnectionFailure>,
-    /// No more connections.
+    /// True if the session makes no more connections.
     closed: bool,
-    /// Of a client with programs.
+    /// State of a client with programs.
     pub(super) serving: Option<Serving>,
 }
 
@@ -111,7 +112,8 @@ impl Session {
         self.counters
     }
 
-    /// The version that is spoken, when there is a connection that has one.
+    /// Returns the version that the connection speaks, if there is a connection with a known
+    /// version.
     pub(super) fn version(&self) -> Option<u32> {
         match &self.phase {
             Phase::Up { link, .. } => link.version(),
@@ -119,7 +121,7 @@ impl Session {
         }
     }
 
-    /// What the connection that there is has counted.
+    /// Returns the counters of the current connection.
     pub(super) fn transport_counters(&self) -> Option<Counters> {
         match &self.phase {
             Phase::Up { link, .. } => Some(*link.counters()),
@@ -131,7 +133,7 @@ impl Session {
         self.failure.clone()
     }
 
-    /// Does what there is to do; whether there was anything. After that there may be more to do, unless
+    /// Does pending work. Returns true if there was any. More work may be left, unless
     /// [`is_done`](Session::is_done).
     pub(super) fn step(&mut self, now: Instant, calls: &mut Calls) -> bool {
         let mut busy = false;
@@ -156,7 +158,7 @@ impl Session {
         busy | self.step_link(now, calls)
     }
 
-    /// Whether the last step has left nothing to do but what has come since.
+    /// Returns true if the last step left no work, apart from later arrivals.
     pub(super) fn is_done(&self) -> bool {
         match &self.phase {
             Phase::Up { link, .. } => link.has_told_all() && link.taken() < BATCH,
@@ -185,19 +187,21 @@ impl Session {
                         serving.arrived.push_back(Arrived { ticket, stream, items });
                     }
                 }
-                // A client calls in any case.
+                // A client calls its server whatever the server takes.
                 LinkEvent::Takes(_) => {}
             }
         }
-        // After the events: a place in the connection's table is free before its event is taken.
+        // Make calls after the events: a call's slot in the connection is free before its event is
+        // taken.
         if !*closing {
             busy |= calls.send_by(|xid, outgoing| link.call(xid, outgoing));
         }
-        // Work that these calls and events have made.
+        // Post the work that these calls and events have made.
         busy |= link.post();
         if (lost || link.is_broken()) && !*closing {
             *closing = true;
-            // Without a control plane it is over; the event that says so comes in any case.
+            // An error means that the control plane is gone and the connection over; the event that
+            // reports the end comes in any case.
             let _ = self.device.disconnect(*id);
         }
         busy
@@ -227,7 +231,7 @@ impl Session {
         Ok((id, Box::new(parts)))
     }
 
-    /// Another attempt a little later.
+    /// Schedules another attempt a little later.
     fn retry(&mut self, now: Instant, failure: ConnectionFailure) {
         self.failure = Some(failure);
         self.phase = Phase::Idle { until: Some(now + self.backoff) };
@@ -239,7 +243,7 @@ impl Session {
             (&mut self.phase, &event)
             && id == of
         {
-            // Replies that have come are taken first. There is an end to them.
+            // Take the replies that have arrived first. The loop ends, because no more arrive.
             *closing = true;
             while self.step_link(now, calls) {}
         }
@@ -257,7 +261,7 @@ impl Session {
                 let serving = self.serving.as_ref();
                 let served = serving.map_or(&self.memory, |serving| &serving.memory).clone();
                 config.properties.reverse = serving.map_or(ReverseSupport::None, |s| s.takes);
-                // There is one peer, and no other to leave anything to.
+                // There is only one peer, so this end reserves no share for others.
                 let share = (self.counters.connections, served.len(), None);
                 match Link::new(now, *parts, (own, served), config, share) {
                     Ok(link) => {
@@ -293,7 +297,8 @@ impl Session {
         };
     }
 
-    /// The connection is over: what it had is made again on the next, with a version that is left.
+    /// Handles the loss of the connection: calls go to the next connection, which speaks one of the
+    /// versions that are left.
     fn lost(
         &mut self,
         now: Instant,
@@ -302,7 +307,7 @@ impl Session {
         failure: ConnectionFailure,
     ) {
         self.counters.retransmissions += calls.lost() as u64;
-        // Whoever made these calls has lost them.
+        // The server that made these calls gets no reply any more.
         self.serving.iter_mut().for_each(|serving| serving.arrived.clear());
         if speaks.is_none() {
             calls.finish_all(&CallError::NoVersion);
@@ -311,14 +316,14 @@ impl Session {
         self.retry(now, failure);
     }
 
-    /// A call that was sent is of no interest any more.
+    /// Gives up a call that was sent.
     pub(super) fn cancel(&mut self, xid: heddle_rpcrdma::Xid) {
         if let Phase::Up { link, .. } = &mut self.phase {
             link.cancel(xid);
         }
     }
 
-    /// No more connections; that which is there ends in order.
+    /// Ends the connection in order, and makes no more connections.
     pub(super) fn close(&mut self) {
         self.closed = true;
         self.serving.iter_mut().for_each(|serving| serving.arrived.clear());
@@ -328,12 +333,13 @@ impl Session {
                 *closing = true;
                 let _ = self.device.disconnect(*id);
             }
-            // It is given up, or ends when it has come about: the server may have it already.
+            // The attempt is abandoned, or the connection ends once established: the server may
+            // have accepted it already.
             Phase::Connecting { id, .. } => drop(self.device.disconnect(*id)),
         }
     }
 
-    /// When something is to be done though nothing happens.
+    /// Returns the time of the next step if nothing happens before.
     pub(super) fn deadline(&self, calls: &Calls) -> Option<Instant> {
         let own = match &self.phase {
             Phase::Idle { until } if self.wants_connection(calls) => *until,
@@ -343,7 +349,7 @@ impl Session {
         own.into_iter().chain(calls.deadline()).min()
     }
 
-    /// What says whether there is something to do.
+    /// Returns the sources of new work.
     pub(super) fn signs(&self) -> Signs {
         let cq = match &self.phase {
             Phase::Connecting { parts, .. } => Some(parts.cq().clone()),
@@ -360,7 +366,7 @@ impl Drop for Session {
     }
 }
 
-/// Where something may come from.
+/// The sources of new work.
 #[derive(Debug)]
 pub(super) struct Signs {
     cq: Option<Cq>,
@@ -369,7 +375,8 @@ pub(super) struct Signs {
 }
 
 impl Signs {
-    /// Whether something has come; what comes from here on wakes.
+    /// Arms the completion queue. Returns true if something has arrived already; later arrivals
+    /// wake the sleeper.
     pub(super) fn arm(&self) -> bool {
         if let Some(cq) = &self.cq {
             cq.arm(Arm::Next);

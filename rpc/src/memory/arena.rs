@@ -1,29 +1,33 @@
-//! A room: the free stretches of a memory, the share of each address in it, and the connections that wait.
+//! A room: the free stretches of a memory, each address's share, and the connections that wait.
 //!
-//! A buffer is for a call, for the results of a call, or for a reply. The room keeps its last stretches for the
-//! later kinds, because results end a call and a reply ends results:
+//! A buffer is for a call, for the results of a call, or for a reply. The room keeps its last
+//! stretches for the later kinds, because results end a call and a reply ends results:
 //!
 //! ```text
-//!   │ calls, results, replies │ results, replies │ replies │      of the memory, from full to empty
+//!   │ calls, results, replies │ results, replies │ replies │    of the memory, from full to empty
 //!
 //!   calls ──▶ turns: connections, in the order in which they found no buffer
 //!                └── when a buffer comes back, the server asks them again in this order
 //! ```
 //!
-//! **Shares.** An address gets more of a kind that it has some of only if all its buffers together are then at most
-//! twice as much as is left free. So one address takes two thirds of the memory at most, and the next one two thirds of
-//! the rest. An address that has none of a kind gets what the kind may have. An address that has some results or
-//! replies also leaves what is kept from calls, so that many addresses do not use up by and by what an address with
-//! none is to find.
+//! **Shares.** An address that has some buffers of a kind gets another of that kind only if all its
+//! buffers together are then at most twice as large as the free memory. So one address takes at
+//! most two thirds of the memory, and the next takes two thirds of the rest. An address that has
+//! none of a kind gets as much as the kind may have. An address that has some results or replies
+//! must also leave the memory that is kept from calls. Otherwise many addresses would gradually use
+//! up the memory that an address with none must find.
 //!
-//! **Why the first of a kind is free.** An address whose calls have used up its share could get no buffer for their
-//! results, and its calls would wait for themselves. So beyond its share it has one buffer of results and one reply at
-//! a time, of what is kept. A peer that does not take them keeps them until its transfer times out: where the memory
-//! has room for the results of one call beside all calls, one peer can keep those of others waiting for as long.
+//! **Why the first of a kind is free.** An address whose calls have used up its share could get no
+//! buffer for their results, and its calls would wait for themselves. So beyond its share each
+//! address gets one buffer of results and one reply at a time, from the kept memory. A peer that
+//! does not take its results or replies holds these buffers until its transfer times out. If the
+//! memory has room for the results of only one call beside all calls, one peer can keep the results
+//! of other peers waiting for that long.
 //!
-//! **Turns.** A connection has one call waiting. No other call passes a call that waits for memory of others, so that
-//! short calls do not take from a long one what it needs: the calls that have the memory end. A call that
-//! waits for its own address's share lets the calls of other addresses pass, and none of its own address.
+//! **Turns.** A connection has one waiting call. No other call passes a call that waits for memory
+//! of others, so that short calls do not take memory that a long call needs: the calls that have
+//! the memory will end. A call that waits for its own address's share lets the calls of other
+//! addresses pass, but no call of its own address.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,21 +37,21 @@ use heddle_verbs::Waker;
 use super::Budget;
 use super::share::{Charge, Kind, Share};
 
-/// Buffers begin at multiples of this: a cache line, so that two do not share one.
+/// The alignment of buffers in bytes: a cache line, so that no two buffers share a line.
 pub(super) const ALIGN: usize = 64;
 
-/// What a buffer is for.
+/// The purpose of a requested buffer.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Ask<'a> {
-    /// The connection's whose call it is for.
+    /// Budget of the connection whose call needs the buffer.
     pub(super) budget: Option<&'a Budget>,
-    /// The share of the address that it is for.
+    /// Share of the address that needs the buffer.
     pub(super) share: Option<&'a Share>,
-    /// Somebody waits for it when there is none.
+    /// True if the caller waits when there is no buffer.
     pub(super) waits: bool,
-    /// The connection that waits when there is none.
+    /// The connection that waits when there is no buffer.
     pub(super) turn: Option<u64>,
-    /// It may be of what is kept for replies.
+    /// True if the buffer may use the memory that is kept for replies.
     pub(super) is_reply: bool,
 }
 
@@ -61,33 +65,33 @@ impl Ask<'_> {
     }
 }
 
-/// What a stretch is charged to.
+/// The budget and the share to which a stretch is charged.
 #[derive(Debug, Default)]
 pub(super) struct Charges {
     pub(super) _budget: Option<Charge>,
     pub(super) _share: Option<Charge>,
 }
 
-/// Octets that some leave to others, however many wait.
+/// Bytes that some kinds of buffers leave to others, however many requests wait.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Kept {
-    /// For replies: all others leave them.
+    /// Bytes for replies: all other kinds leave them free.
     pub(super) replies: usize,
-    /// For results and replies: calls leave them. With those of `replies` among them.
+    /// Bytes for results and replies, which calls leave free. The number includes `replies`.
     pub(super) results: usize,
 }
 
-/// See the module.
+/// See [the module](self).
 #[derive(Debug)]
 pub(super) struct Room {
     free: FreeList,
     len: usize,
     kept: Kept,
-    /// Connections that found none, in order.
+    /// Connections that found no memory, in order.
     turns: VecDeque<Turn>,
-    /// Somebody has found none since a buffer was given back last.
+    /// True if a request found no memory since a buffer last came back.
     wanted: bool,
-    /// Somebody who kept others waiting does so no more, since it was asked last.
+    /// True if a connection has stopped keeping others waiting, since the last `take_moved`.
     moved: bool,
 }
 
@@ -96,21 +100,21 @@ pub(super) struct Room {
 struct Turn {
     number: u64,
     share: Option<Share>,
-    /// Its address had used up its share when it was asked last.
+    /// True if its address had used up its share at the last request.
     is_over: bool,
 }
 
-/// Why there was none.
+/// The reason why a request found no memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lack {
-    /// The connection or its address has what it may have.
+    /// The connection or its address has as much as it may have.
     Own,
-    /// Others have it, or have their turns first.
+    /// Others have the memory, or have their turns first.
     Others,
 }
 
 impl Room {
-    /// Of `len` octets.
+    /// Creates a room of `len` bytes.
     pub(super) fn new(len: usize, kept: Kept) -> Room {
         Room {
             free: FreeList::new(len),
@@ -122,11 +126,12 @@ impl Room {
         }
     }
 
-    /// A stretch of `room` octets, a multiple of [`ALIGN`], and what it is charged to.
+    /// Takes a stretch of `room` bytes, a multiple of [`ALIGN`]. Returns its offset, and its
+    /// charges.
     ///
     /// # Errors
-    /// [`Lack`]; who waits is asked again when a stretch has come back, or when somebody has
-    /// [moved](Room::take_moved).
+    /// [`Lack`]; a waiting connection is asked again when a stretch has come back, or when another
+    /// connection has [moved](Room::take_moved).
     pub(super) fn take(&mut self, room: usize, ask: Ask<'_>) -> Result<(usize, Charges), Lack> {
         let taken = self.find(room, ask);
         let lack = taken.as_ref().err().copied();
@@ -142,7 +147,8 @@ impl Room {
         taken.map_err(|(lack, _)| lack)
     }
 
-    /// The same; with the error, whether it is the share of the address that is used up.
+    /// Finds a stretch for `take`. The flag of the error is true if the share of the address is
+    /// used up.
     fn find(&mut self, room: usize, ask: Ask<'_>) -> Result<(usize, Charges), (Lack, bool)> {
         let budget = ask.budget.map(|budget| budget.charge(room).ok_or((Lack::Own, false)));
         let budget = budget.transpose()?;
@@ -158,7 +164,8 @@ impl Room {
             Ask { budget: Some(_), .. } => self.kept.results,
             _ => self.kept.replies,
         };
-        // Twice what is left, of each of many addresses, leaves hardly any: what is kept is for those with none.
+        // If each of many addresses takes twice the free memory, hardly any is left: the kept
+        // memory is for addresses that have none.
         let has_some =
             share.is_some_and(|(share, kind)| kind != Kind::Call && share.has_some(kind));
         let kept = if has_some { kept.max(self.kept.results) } else { kept };
@@ -172,14 +179,15 @@ impl Room {
         Ok((off, Charges { _budget: budget, _share: share }))
     }
 
-    /// Returns true if nobody in front of it keeps it waiting.
+    /// Returns true if no connection in front of this one keeps it waiting.
     fn passes(&self, ask: Ask<'_>) -> bool {
         let Some(number) = ask.turn else { return true };
         let mut in_front = self.turns.iter().take_while(|turn| turn.number != number);
         in_front.all(|turn| turn.is_over)
     }
 
-    /// Returns true if a call of its address, which waits for that address's share, is in front of it.
+    /// Returns true if a call of the same address, which waits for that address's share, is in
+    /// front of this one.
     fn is_behind_its_own(&self, ask: Ask<'_>) -> bool {
         let Some((number, share)) = ask.turn.zip(ask.share) else { return false };
         let mut in_front = self.turns.iter().take_while(|turn| turn.number != number);
@@ -196,20 +204,21 @@ impl Room {
         }
     }
 
-    /// A stretch comes back; whether somebody wants it.
+    /// Takes a stretch back. Returns true if a request wants memory.
     pub(super) fn give(&mut self, off: usize, room: usize, charge: Charges) -> bool {
         self.free.give(off, room);
-        // Under the lock, as whoever has used up his budget is to find it free when he is woken.
+        // Release the charge under the lock: a connection that had used up its budget must find the
+        // budget free when it is woken.
         drop(charge);
         std::mem::take(&mut self.wanted)
     }
 
-    /// The connections that wait, in order.
+    /// Returns the connections that wait, in order.
     pub(super) fn in_turn(&self) -> Vec<u64> {
         self.turns.iter().map(|turn| turn.number).collect()
     }
 
-    /// This connection waits no more.
+    /// Removes this connection from those that wait.
     pub(super) fn forget(&mut self, number: u64) {
         if let Some(at) = self.turns.iter().position(|turn| turn.number == number) {
             self.turns.remove(at);
@@ -217,8 +226,8 @@ impl Room {
         }
     }
 
-    /// Returns true if somebody has moved out of others' way, who are to be asked again for it: memory that
-    /// comes back may be long in coming.
+    /// Returns true if a connection has moved out of the way of others since the last call. The
+    /// waiting connections must then be asked again, because memory may take long to come back.
     pub(super) fn take_moved(&mut self) -> bool {
         std::mem::take(&mut self.moved)
     }
@@ -231,13 +240,13 @@ impl Room {
         self.kept.replies
     }
 
-    /// Octets of the longest stretch that a call can ever have.
+    /// Returns the length in bytes of the longest stretch that a call can ever get.
     pub(super) fn call_max(&self) -> usize {
         self.len.saturating_sub(self.kept.results)
     }
 }
 
-/// Tells that memory has come back to those who found none, on whatever thread they are.
+/// Notifies requests that found no memory, on any thread, that memory has come back.
 #[derive(Debug)]
 pub(super) struct Returned {
     told: AtomicBool,
@@ -250,7 +259,7 @@ impl Returned {
     }
 
     pub(super) fn tell(&self) {
-        // In one order with `has`, which is asked before the thread sleeps.
+        // SeqCst puts this swap in one order with `has`, which the thread calls before it sleeps.
         if !self.told.swap(true, Ordering::SeqCst)
             && let Some(waker) = &self.waker
         {
@@ -267,13 +276,13 @@ impl Returned {
     }
 }
 
-/// Stretches that are free; neighbors are one. First fit: buffers live as long as calls, so what is taken
-/// early comes back early. Where stretches begin, by where they end: what is taken from the front of one
-/// and comes back changes no key.
+/// The free stretches; adjacent stretches are merged. Allocation is first fit: buffers live as long
+/// as calls, so a stretch that was taken early comes back early. The map gives the begin of each
+/// stretch by its end. So a stretch whose front is taken and given back keeps its key.
 #[derive(Debug)]
 pub(super) struct FreeList {
     begins: BTreeMap<usize, usize>,
-    /// Octets of all.
+    /// Length of all free stretches in bytes.
     available: usize,
 }
 
@@ -301,7 +310,7 @@ impl FreeList {
     pub(super) fn give(&mut self, off: usize, room: usize) {
         self.available += room;
         let end = off + room;
-        // Of the stretch in front of it, if they touch.
+        // Merge with the preceding stretch, if the two touch.
         let first = self.begins.remove(&off).unwrap_or(off);
         match self.begins.range_mut(end..).next() {
             Some((_, begin)) if *begin == end => *begin = first,
@@ -309,7 +318,7 @@ impl FreeList {
         }
     }
 
-    /// The stretches and their lengths, by offset.
+    /// Returns the lengths of the stretches, by offset.
     #[cfg(test)]
     pub(super) fn stretches(&self) -> BTreeMap<usize, usize> {
         self.begins.iter().map(|(end, begin)| (*begin, end - begin)).collect()

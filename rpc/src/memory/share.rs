@@ -1,9 +1,9 @@
-//! What connections and addresses have of a memory.
+//! The memory that connections and addresses hold.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What a stretch of memory is for.
+/// The purpose of a stretch of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Call,
@@ -11,20 +11,20 @@ pub(super) enum Kind {
     Reply,
 }
 
-/// Of what an address leaves to others it may have this many times as much.
+/// An address may have this many times as much memory as it leaves to others.
 const TIMES: usize = 2;
 
-/// What one address has of a memory, on all its connections; clones are handles of the same one.
+/// The memory that one address holds, on all its connections; clones are handles of the same share.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Share(Arc<[Arc<AtomicUsize>; 3]>);
 
 impl Share {
-    /// Returns true if both are handles of one.
+    /// Returns true if both are handles of the same share.
     pub(super) fn is_same(&self, other: &Share) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Tells it from all others that there are.
+    /// Returns a number that differs from those of all other existing shares.
     pub(crate) fn id(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
@@ -38,15 +38,15 @@ impl Share {
         }
     }
 
-    /// Returns true if the address may take `bytes` when `after` are free then: its first of a kind, or if
-    /// all that it has, of any kind, is in proportion to what is free.
+    /// Returns true if the address may take `bytes` when that leaves `after` bytes free: as its
+    /// first of a kind, or if all its memory, of any kind, stays in proportion to the free memory.
     pub(super) fn may_take(&self, kind: Kind, bytes: usize, after: usize) -> bool {
         let all = self.0.iter().map(|used| used.load(Ordering::Relaxed));
         let all = all.fold(bytes, usize::saturating_add);
         !self.has_some(kind) || all <= after.saturating_mul(TIMES)
     }
 
-    /// Returns true if the address has any.
+    /// Returns true if the address has any memory of this kind.
     pub(super) fn has_some(&self, kind: Kind) -> bool {
         self.used(kind).load(Ordering::Relaxed) > 0
     }
@@ -57,14 +57,15 @@ impl Share {
         Charge { used, bytes }
     }
 
-    /// Returns true if nobody else has a handle of it: no connection, and no stretch of memory.
+    /// Returns true if there is no other handle of the share: no connection has one, and no stretch
+    /// of memory.
     pub(crate) fn is_unused(&self) -> bool {
         let idle = |used: &Arc<AtomicUsize>| used.load(Ordering::Relaxed) == 0;
         Arc::strong_count(&self.0) == 1 && self.0.iter().all(idle)
     }
 }
 
-/// How much of a memory one connection may have, with all that its application has not given back.
+/// The memory that one connection may have, including all that its application has not given back.
 #[derive(Clone, Debug)]
 pub(crate) struct Budget {
     used: Arc<AtomicUsize>,
@@ -83,7 +84,7 @@ impl Budget {
     }
 }
 
-/// Bytes that are used as long as it lives.
+/// Bytes that are used until this value is dropped.
 #[derive(Debug)]
 pub(super) struct Charge {
     used: Arc<AtomicUsize>,

@@ -50,7 +50,7 @@ fn test_budget_is_free_again_when_what_was_charged_is_gone() {
     assert!(budget.charge(100).is_some());
 }
 
-/// A room of so many lines, of which some are kept.
+/// Creates a room of `lines` cache lines, some of which are kept.
 fn room(lines: usize, replies: usize, results: usize) -> Room {
     Room::new(lines * ALIGN, Kept { replies: replies * ALIGN, results: results * ALIGN })
 }
@@ -70,7 +70,7 @@ fn test_connections_that_find_no_memory_have_it_in_turn_and_nobody_passes_them()
     assert!(room.take(ALIGN, turn(&budget, 3)).is_err());
     let _second = room.take(2 * ALIGN, turn(&budget, 2)).unwrap();
     assert_eq!(room.in_turn().first(), Some(&3));
-    // Who has had his turn has the next behind the others.
+    // A connection that has had its turn gets the next turn after the others.
     assert!(room.take(ALIGN, turn(&budget, 2)).is_err());
     let _third = room.take(ALIGN, turn(&budget, 3)).unwrap();
     assert_eq!(room.in_turn().first(), Some(&2));
@@ -125,7 +125,7 @@ fn test_call_over_its_share_is_passed_by_other_addresses_and_not_by_its_own() {
     let (mut room, budget) = (room(12, 0, 0), Budget::new(100 * ALIGN));
     let (one, other) = (Share::default(), Share::default());
     let (off, charges) = room.take(4 * ALIGN, turn_of(&budget, &one, 1)).unwrap();
-    // It would have 10 and leave 2.
+    // The address would have 10 lines and leave 2.
     assert_eq!(room.take(6 * ALIGN, turn_of(&budget, &one, 2)).unwrap_err(), Lack::Own);
     assert_eq!(room.take(ALIGN, turn_of(&budget, &one, 3)).unwrap_err(), Lack::Own);
     let _passes = room.take(2 * ALIGN, turn_of(&budget, &other, 4)).unwrap();
@@ -146,12 +146,13 @@ fn test_those_behind_are_told_when_the_first_leaves_or_waits_for_its_share_alone
     let (one, other, third) = (Share::default(), Share::default(), Share::default());
     let _first = room.take(ALIGN, turn_of(&budget, &one, 1)).unwrap();
     let _others = room.take(5 * ALIGN, turn_of(&budget, &other, 2)).unwrap();
-    // Calls leave 4 of 12 lines to results: it is within its share, and there are not 3.
+    // Calls leave 4 of 12 lines to results: the request is within its share, but there are not 3
+    // free lines.
     assert_eq!(room.take(3 * ALIGN, turn_of(&budget, &one, 3)).unwrap_err(), Lack::Others);
     assert_eq!(room.take(ALIGN, turn_of(&budget, &third, 4)).unwrap_err(), Lack::Others);
     assert_eq!(room.take(ALIGN, turn_of(&budget, &third, 5)).unwrap_err(), Lack::Others);
     assert!(!room.take_moved());
-    // Results make it so little that the first would have more than its share of it.
+    // Results reduce the free memory so far that the first connection would exceed its share.
     let results = room.take(2 * ALIGN, Ask::default()).unwrap();
     assert_eq!(room.take(3 * ALIGN, turn_of(&budget, &one, 3)).unwrap_err(), Lack::Own);
     assert!(room.take_moved() && !room.take_moved());
@@ -164,8 +165,8 @@ fn test_those_behind_are_told_when_the_first_leaves_or_waits_for_its_share_alone
     assert!(!room.take_moved(), "nobody was behind them");
 }
 
-/// An address that has calls up to its share, and results beside them, took what others were to find when each kind
-/// was counted by itself.
+/// When each kind was counted separately, an address with calls up to its share, and results beside
+/// them, took memory that others were meant to find.
 #[test]
 fn test_buffers_of_all_kinds_of_an_address_are_one_share() {
     let (mut room, budget) = (room(24, 3, 6), Budget::new(100 * ALIGN));
@@ -173,7 +174,7 @@ fn test_buffers_of_all_kinds_of_an_address_are_one_share() {
     let results = |of| Ask { share: Some(of), ..Ask::default() };
     let calls = room.take(14 * ALIGN, turn_of(&budget, &one, 1)).unwrap();
     let first = room.take(ALIGN, results(&one)).expect("its calls need results to end");
-    // It has 15 of 24 lines, and would have 17 and leave 7.
+    // The address has 15 of 24 lines, and would have 17 and leave 7.
     assert_eq!(room.take(2 * ALIGN, results(&one)).unwrap_err(), Lack::Own);
     assert!(room.take(ALIGN, turn_of(&budget, &other, 2)).is_ok(), "a call of another address");
     assert!(room.take(4 * ALIGN, results(&other)).is_ok(), "and its results");

@@ -1,5 +1,5 @@
-//! Calls to a client, on the connection that it has made: the reverse direction (RFC 8167, draft section
-//! 4.6).
+//! Calls of a server to a client, on the connection that the client has made: the reverse direction
+//! (RFC 8167, draft section 4.6).
 //!
 //! ```text
 //!   any thread:       Caller ── call(..) ──▶ calls that wait ◀── wait, await
@@ -7,8 +7,9 @@
 //!   server's thread:                    feed ─────┴─▶ link ── finish, or gone
 //! ```
 //!
-//! A server cannot make a connection: when the client's has ended, so have all calls on it, and none is made
-//! again on another. Whether the client comes back, and what is then to be done, the program knows.
+//! A server cannot make a connection. When the client's connection ends, all calls on it end, and
+//! the server repeats none of them on another connection. The program knows whether the client
+//! comes back, and what to do then.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -30,24 +31,26 @@ use crate::memory::{Buffer, Memory, NoMemory};
 use crate::thread::here;
 use crate::transport::Link;
 
-/// What the callers of a server share.
+/// The state that the callers of a server share.
 #[derive(Clone, Debug)]
 pub(super) struct Common {
     pub(super) config: Arc<CallsConfig>,
-    /// Of the server: items may lie there too.
+    /// Memory of the server, which may also hold items of calls.
     pub(super) memory: Memory,
-    /// Tells the server's thread that there is something to send.
+    /// Notifies the server's thread that there is something to send.
     pub(super) outbox: Outbox,
-    /// Numbers of calls: each once, on whatever connection, so that no client takes one for another.
+    /// The next XID. Each XID is used once on all connections, so that no client takes a call for
+    /// an earlier call.
     pub(super) xids: Arc<AtomicU32>,
-    /// The thread that is in a step of the server; 0 when none is.
+    /// The thread that is within a step of the server; 0 when none is.
     pub(super) stepping: Arc<AtomicUsize>,
 }
 
-/// A client of a server as somebody to call: one connection of it. Clones are handles of the same one, may
-/// be kept by programs, and used on any thread.
+/// A handle by which a server calls a client, on one connection of the client. Clones are handles
+/// of the same connection; programs may keep them, and use them on any thread.
 ///
-/// Its calls are made by the thread that steps the server, and their time goes on from when they were made.
+/// The thread that steps the server sends the calls. The timeout of a call runs from the time when
+/// it was made.
 #[derive(Clone, Debug)]
 pub struct Caller(Arc<Shared>);
 
@@ -55,24 +58,24 @@ pub struct Caller(Arc<Shared>);
 struct Shared {
     common: Common,
     addr: SocketAddr,
-    /// For calls on this connection.
+    /// Memory for calls on this connection.
     memory: Memory,
     state: Mutex<State>,
-    /// Told when calls have ended.
+    /// Notified when calls have ended.
     turn: Condvar,
 }
 
 #[derive(Debug)]
 struct State {
     calls: Calls,
-    /// Those that were sent and nobody waits for any more.
+    /// Calls that were sent and that no application waits for any more.
     cancelled: Vec<Xid>,
     version: Option<u32>,
     takes: ReverseSupport,
     gone: bool,
 }
 
-/// Two are the same when they are of the same connection.
+/// Two callers are equal if they are of the same connection.
 impl PartialEq for Caller {
     fn eq(&self, other: &Caller) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -82,18 +85,19 @@ impl PartialEq for Caller {
 impl Eq for Caller {}
 
 impl Caller {
-    /// A call to be made. See [`Client::call`](crate::Client::call): the same, with the binding and the
-    /// credential of [`CallsConfig`].
+    /// Returns a builder for a call, as [`Client::call`](crate::Client::call) does, with the
+    /// binding and the credential of [`CallsConfig`].
     ///
-    /// Of version 1 all of it goes within one message each way. In version 2 it is as the client has said that
-    /// it takes it ([`takes`](Caller::takes)). What does not go so ends with
-    /// [`CallError::Transport`](crate::CallError::Transport), and with [`CallError::Lost`] what has no
-    /// reply when the connection ends.
+    /// In version 1 each call and reply travels within one message. In version 2 the client's
+    /// announced support ([`takes`](Caller::takes)) limits them. A call that exceeds this ends with
+    /// [`CallError::Transport`](crate::CallError::Transport). A call without a reply when the
+    /// connection ends gets [`CallError::Lost`](crate::CallError::Lost).
     pub fn call(&self, procedure: Procedure) -> CallBuilder {
         CallBuilder::new(Callee::Client(self.clone()), procedure)
     }
 
-    /// Registered memory for items of arguments and for results, besides that of the server.
+    /// Takes registered memory for items of arguments and for results. Memory of the server serves
+    /// as well.
     ///
     /// # Errors
     /// [`NoMemory`], until calls have ended.
@@ -101,34 +105,35 @@ impl Caller {
         self.0.memory.take(len)
     }
 
-    /// The memory that buffers are taken from: of this connection.
+    /// Returns the memory of this connection, from which the caller takes buffers.
     pub fn memory(&self) -> &Memory {
         &self.0.memory
     }
 
-    /// Where the client is.
+    /// Returns the address of the client.
     pub fn addr(&self) -> SocketAddr {
         self.0.addr
     }
 
-    /// The version of RPC-over-RDMA that is spoken.
+    /// Returns the version of RPC-over-RDMA that the connection speaks, once known.
     pub fn version(&self) -> Option<u32> {
         self.lock().version
     }
 
-    /// What the client takes in the reverse direction. In version 2 it has said so; in version 1 there is
-    /// no way to, its programs know, and this is [`ReverseSupport::Simple`].
+    /// Returns the reverse-direction support of the client. In version 2 the client has announced
+    /// it. Version 1 has no such announcement: the programs know, and this method returns
+    /// [`ReverseSupport::Simple`].
     pub fn takes(&self) -> ReverseSupport {
         let state = self.lock();
         if state.version == Some(1) { ReverseSupport::Simple } else { state.takes }
     }
 
-    /// Whether the connection has not ended.
+    /// Returns true if the connection has not ended.
     pub fn is_connected(&self) -> bool {
         !self.lock().gone
     }
 
-    /// Calls that are under way, or have not been taken.
+    /// Returns the number of calls that are under way, or whose outcome was not taken.
     pub fn outstanding(&self) -> usize {
         self.lock().calls.len()
     }
@@ -137,7 +142,7 @@ impl Caller {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells those who wait for calls that have ended, under no lock.
+    /// Wakes the threads and tasks that wait for calls which have ended, without holding the lock.
     fn tell(&self, mut state: MutexGuard<'_, State>) {
         let woken = state.calls.woken();
         drop(state);
@@ -146,7 +151,7 @@ impl Caller {
     }
 }
 
-/// For those who call.
+/// The methods for the application that calls.
 impl Caller {
     pub(crate) fn make(&self, draft: Draft) -> Result<Xid, CallError> {
         let Shared { common, memory, .. } = &*self.0;
@@ -178,7 +183,7 @@ impl Caller {
         self.lock().calls.poll(xid, context)
     }
 
-    /// Waits, without the server's help until its time is over.
+    /// Waits for the outcome of a call. The call times out even if no thread steps the server.
     pub(crate) fn wait(&self, xid: Xid) -> Result<Body, CallError> {
         let mut state = self.lock();
         loop {
@@ -197,7 +202,7 @@ impl Caller {
                 state = self.lock();
                 continue;
             }
-            // It is among the deadlines as long as it has not ended.
+            // An unfinished call is among the deadlines, so there is a deadline.
             let left = state.calls.deadline().map(|at| at.saturating_duration_since(now));
             let slept = self.0.turn.wait_timeout(state, left.unwrap_or(Duration::ZERO));
             state = slept.map_or_else(|e| e.into_inner().0, |(state, _)| state);
@@ -213,7 +218,7 @@ impl Caller {
         }
     }
 
-    /// Ends calls whose time is over; whether any was.
+    /// Ends calls whose deadline has passed. Returns true if there were any.
     fn expire(&self, state: &mut State, now: Instant) -> bool {
         let mut any = false;
         while let Some((xid, sent)) = state.calls.expire(now) {
@@ -226,7 +231,7 @@ impl Caller {
     }
 }
 
-/// For the server.
+/// The methods for the server.
 impl Caller {
     pub(super) fn new(common: Common, addr: SocketAddr, memory: Memory) -> Caller {
         let calls = Calls::new(common.config.calls.max(1), Xid(0));
@@ -235,18 +240,18 @@ impl Caller {
         Caller(Arc::new(Shared { common, addr, memory, state, turn: Condvar::new() }))
     }
 
-    /// A version is spoken. Whether the client can be called.
+    /// Records the version of the connection. Returns true if the client can now be called.
     pub(super) fn established(&self, version: u32) -> bool {
         self.lock().version = Some(version);
         version == 1
     }
 
-    /// The client has said what it takes.
+    /// Records the reverse-direction support that the client announced.
     pub(super) fn told(&self, takes: ReverseSupport) {
         self.lock().takes = takes;
     }
 
-    /// Gives the link what there is to send; whether there was anything.
+    /// Gives the link the calls to send and to cancel. Returns true if there were any.
     pub(super) fn feed(&self, now: Instant, link: &mut Link) -> bool {
         let mut state = self.lock();
         if state.calls.len() == 0 && state.cancelled.is_empty() {
@@ -262,14 +267,14 @@ impl Caller {
         any
     }
 
-    /// A call has ended.
+    /// Ends a call.
     pub(super) fn finish(&self, xid: Xid, outcome: Result<Body, CallError>) {
         let mut state = self.lock();
         state.calls.finish(xid, outcome);
         self.tell(state);
     }
 
-    /// The connection has ended.
+    /// Ends all calls, because the connection has ended.
     pub(super) fn gone(&self) {
         let mut state = self.lock();
         state.gone = true;
@@ -278,7 +283,7 @@ impl Caller {
         self.tell(state);
     }
 
-    /// When the time of its next call is over.
+    /// Returns the deadline of the next call to expire.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.lock().calls.deadline()
     }

@@ -1,4 +1,4 @@
-//! The clients of a server that it may call.
+//! The clients that a server may call.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,21 +15,21 @@ use crate::memory::Memory;
 use crate::thread::here;
 use crate::transport::{Link, LinkEvent};
 
-/// A client has come, or is gone. See [`Server::watch`](super::Server::watch).
+/// An event about a client that the server may call. See [`Server::watch`](super::Server::watch).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallerEvent {
-    /// It can be called from now on.
+    /// The client has connected, and the server can call it from now on.
     Connected(Caller),
-    /// Its connection has ended, and its calls.
+    /// The connection of the client has ended, and all calls on it.
     Gone(Caller),
 }
 
-/// Completions that are taken at a time.
+/// The largest number of completions that one step of a link takes.
 const BATCH: usize = 32;
 
 type Watcher = Box<dyn FnMut(CallerEvent) + Send>;
 
-/// See the module.
+/// See [the module](self).
 pub(super) struct Callers {
     common: Common,
     watcher: Option<Watcher>,
@@ -41,11 +41,11 @@ impl fmt::Debug for Callers {
     }
 }
 
-/// A connection's: when it goes, the calls of its caller end.
+/// The caller of one connection; when the seat is dropped, the calls of its caller end.
 #[derive(Debug)]
 pub(super) struct Seat {
     pub(super) caller: Caller,
-    /// Its watcher knows it.
+    /// True if the watcher knows the caller.
     is_told: bool,
 }
 
@@ -58,7 +58,7 @@ impl Drop for Seat {
 impl Callers {
     pub(super) fn new(config: &Arc<CallsConfig>, memory: &Memory, outbox: &Outbox) -> Callers {
         use std::hash::{BuildHasher, RandomState};
-        // Another server, after a restart for one, begins elsewhere.
+        // The XIDs of another server, for example after a restart, begin elsewhere.
         let first = RandomState::new().hash_one("calls") & 0xffff_ffff;
         let common = Common {
             config: config.clone(),
@@ -78,24 +78,25 @@ impl Callers {
         &self.common.config
     }
 
-    /// Memory for the calls on a connection.
+    /// Allocates memory for the calls on a connection.
     pub(super) fn memory(&self, device: &Device, pd: Pd) -> Result<Memory, DeviceError> {
         Memory::new(device, pd, self.common.config.memory)
     }
 
-    /// Of a connection that is up.
+    /// Creates the seat of an established connection.
     pub(super) fn seat(&self, addr: std::net::SocketAddr, memory: Memory) -> Seat {
         Seat { caller: Caller::new(self.common.clone(), addr, memory), is_told: false }
     }
 
-    /// This thread is in a step of the server, until the guard is gone.
+    /// Marks this thread as within a step of the server until the guard is dropped.
     pub(super) fn step(&self) -> InStep {
         let stepping = self.common.stepping.clone();
         stepping.store(here(), Ordering::Relaxed);
         InStep(stepping)
     }
 
-    /// What a link has to tell but what is of calls to its client.
+    /// Returns the next event of a link that does not concern calls to its client, and handles the
+    /// others.
     pub(super) fn poll(&mut self, link: &mut Link, seat: &mut Seat) -> Option<LinkEvent> {
         loop {
             let event = link.poll_event(&*self.common.config.binding)?;
@@ -105,7 +106,7 @@ impl Callers {
         }
     }
 
-    /// Takes what is of calls to the client; anything else is given back.
+    /// Handles an event of calls to the client; returns any other event.
     fn take(&mut self, seat: &mut Seat, event: LinkEvent) -> Option<LinkEvent> {
         let can_be_called = match event {
             LinkEvent::Reply { xid, outcome } => {
@@ -126,11 +127,12 @@ impl Callers {
         None
     }
 
-    /// The queue pair has ended: replies that have come count, and all else is lost.
+    /// Ends the calls on a connection whose queue pair has ended: replies that have arrived count,
+    /// and all other calls are lost.
     pub(super) fn ended(&mut self, now: Instant, mut seat: Seat, link: &mut Link) {
-        // Whoever is told here is in a step too.
+        // Callbacks from here must also be marked as within a step.
         let _step = self.step();
-        // There is an end to what has completed.
+        // The loop ends, because a finite number of requests has completed.
         while link.step(now, BATCH) {}
         link.disconnected();
         while self.poll(link, &mut seat).is_some() {}
@@ -147,7 +149,7 @@ impl Callers {
     }
 }
 
-/// See [`Callers::step`].
+/// The guard of [`Callers::step`].
 pub(super) struct InStep(Arc<AtomicUsize>);
 
 impl Drop for InStep {

@@ -1,4 +1,4 @@
-//! What servers are made with, and what they count.
+//! The configuration and the counters of servers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,51 +11,55 @@ use super::DuplicateLimits;
 use crate::credential::Credential;
 use crate::transport::TransportConfig;
 
-/// What a server is made with.
+/// The configuration of a server.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// Versions, sizes and depths of its connections.
+    /// Versions, sizes and depths of the server's connections.
     pub transport: TransportConfig,
-    /// How it listens.
+    /// Parameters of the listener.
     pub listen: ListenParams,
-    /// Octets of registered memory, for the calls that come and the replies to them. Calls leave a quarter
-    /// to results, and wait when there is no more. Receives of connections are apart.
+    /// Length in bytes of the registered memory for received calls and the replies to them. Calls
+    /// leave a quarter for results, and wait when there is no more. The Receives of connections use
+    /// other memory.
     pub memory: usize,
-    /// Octets of it that the calls of one connection may have, until programs have done with them: others
-    /// of it wait, and one that is longer is refused.
+    /// The number of bytes of that memory that the calls of one connection may hold until programs
+    /// are done with them. Further calls of the connection wait, and a call that is longer is
+    /// refused.
     pub connection_memory: usize,
-    /// Connections at a time.
+    /// Largest number of connections.
     pub connections: usize,
-    /// Connections of one peer address.
+    /// Largest number of connections from one peer address.
     pub peer_connections: usize,
-    /// Replies that are kept for calls that come again.
+    /// Limits for the replies that are kept for repeated calls.
     pub duplicates: DuplicateLimits,
-    /// Woken when something has come, instead of the server's own descriptor: of a thread that steps
-    /// others too, and asks [`Server::arm`](super::Server::arm) before it sleeps.
+    /// A waker for arrivals, in place of the server's own descriptor. A thread that also steps
+    /// other objects provides it, and calls [`Server::arm`](super::Server::arm) before it sleeps.
     pub waker: Option<Waker>,
-    /// Calls to programs of its clients ([`Request::caller`](super::Request::caller)); none without.
+    /// Configuration of calls to programs of the clients
+    /// ([`Request::caller`](super::Request::caller)); with `None` the server makes no calls.
     pub calls: Option<Arc<CallsConfig>>,
 }
 
-/// What a server calls its clients with.
+/// The configuration of a server's calls to its clients.
 pub struct CallsConfig {
-    /// Which items of calls and results may be placed.
+    /// The binding that states which items of calls and results may be placed.
     pub binding: Box<dyn Binding + Send + Sync>,
-    /// Who calls.
+    /// The credential of calls that do not set their own.
     pub credential: Credential,
-    /// Octets of registered memory for calls on each connection, which it has as long as it lives.
+    /// Length in bytes of the registered memory for calls on each connection. A connection holds
+    /// this memory until it ends.
     pub memory: usize,
-    /// Fast registrations of each connection, for version 2; calls that need more wait.
+    /// Number of fast registrations of each connection, for version 2; calls that need more wait.
     pub registrations: u32,
-    /// Calls of each connection that may be under way, sent or not.
+    /// Largest number of calls under way on each connection, sent or not.
     pub calls: usize,
-    /// How long a call may take, unless it says otherwise.
+    /// Timeout of calls that do not set their own.
     pub timeout: Duration,
 }
 
 impl Default for CallsConfig {
-    /// Nothing is placed, nobody in particular calls; of each connection 256 KiB of memory, 8 registrations
-    /// and 64 calls; 30 s for a call.
+    /// The default places no items and has no credential. Each connection has 256 KiB of memory, 8
+    /// registrations and 64 calls; the timeout of a call is 30 s.
     fn default() -> CallsConfig {
         CallsConfig {
             binding: Box::new(Table(&[])),
@@ -76,7 +80,8 @@ impl fmt::Debug for CallsConfig {
 }
 
 impl Default for ServerConfig {
-    /// 32 MiB of memory, a quarter of it for each connection; 64 connections, 16 of each peer.
+    /// The default has 32 MiB of memory, a quarter of it for each connection; 64 connections, 16
+    /// from each peer.
     fn default() -> ServerConfig {
         ServerConfig {
             transport: TransportConfig::default(),
@@ -93,27 +98,28 @@ impl Default for ServerConfig {
 }
 
 heddle_base::counters! {
-    /// What a server counts.
+    /// Events that a server has counted since its creation.
     pub struct ServerCounters {
-        /// Connections that came about.
+        /// Connections that were established.
         connections,
-        /// Connections that were turned away: for limits, or for want of memory.
+        /// Connections that the server rejected, because of limits or lack of memory.
         connections_refused,
-        /// Connections closed for what the peer did, or for a failure.
+        /// Connections that the server closed because of the peer's behaviour, or because of a
+        /// failure.
         connections_dropped,
-        /// Connections of them that were closed for a transfer that took too long.
+        /// Dropped connections that were closed because a transfer took too long.
         transfer_timeouts,
-        /// Calls that programs were given.
+        /// Calls that the server gave to programs.
         calls,
         /// Calls of procedure 0.
         calls_null,
-        /// Calls that came again: begun, or executed, before.
+        /// Repeated calls, which were begun or executed before.
         calls_repeated,
-        /// Calls that no program was given: no such program or version, bad credential or arguments.
+        /// Calls that no program got: unknown program or version, bad credential or arguments.
         calls_refused,
-        /// Calls whose RPC header cannot be read.
+        /// Calls whose RPC header cannot be decoded.
         calls_unreadable,
-        /// Calls that had to wait for memory: for their own, or for that of their results.
+        /// Calls that had to wait for memory, for the call itself or for its results.
         memory_waits,
     }
 }

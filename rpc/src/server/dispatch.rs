@@ -1,4 +1,4 @@
-//! From the octets of a call to its program, and back (RFC 5531 section 9).
+//! The way of a call from its bytes to its program, and back (RFC 5531 section 9).
 
 #[cfg(test)]
 mod tests;
@@ -28,41 +28,42 @@ use crate::message::{self, Message, Part};
 pub(super) struct Job {
     xid: Xid,
     procedure: Procedure,
-    /// Whether there is a reply.
+    /// True if the call has a reply.
     pub(super) has_reply: bool,
     to: To,
 }
 
-/// Who gets the reply of a call.
+/// The receivers of a call's reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum To {
-    /// All who have made it again meanwhile, and those who will if the reply is kept.
+    /// All connections that have repeated the call meanwhile, and later ones if the reply is kept.
     All { key: Key, keep: bool },
-    /// Who has made it: when it comes again it is executed again.
+    /// The connection that made the call: a repeated call is executed again.
     One(Ticket),
 }
 
-/// What has become of a call.
+/// The result of dispatching a call.
 #[derive(Debug)]
 pub(crate) enum Taken {
-    /// A program has it, or has the same already: the reply comes later.
+    /// A program has the call, or has the same call already: the reply comes later.
     Given,
-    /// It has its reply.
+    /// The call has its reply.
     Replied(Arc<Message>),
-    /// Its chunks are none of its arguments', or it is none: the transport refuses it.
+    /// The chunks do not belong to the arguments, or the message is not a call: the transport
+    /// refuses it.
     Refused,
 }
 
-/// Where a call comes from.
+/// The origin of a call.
 #[derive(Clone, Copy)]
 pub(crate) struct From<'a> {
     pub(crate) peer: SocketAddr,
-    /// What its address has of the server's memory.
+    /// The peer address's share of the server's memory.
     pub(crate) share: Option<&'a Share>,
     pub(crate) caller: Option<&'a Caller>,
 }
 
-/// The header of a call, and who makes it.
+/// The header of a call, and the identity of its caller.
 struct Called {
     xid: Xid,
     procedure: Procedure,
@@ -77,11 +78,11 @@ pub(crate) struct Dispatch {
     outbox: Outbox,
 }
 
-/// A program is registered for these versions already.
+/// The error that a program is already registered for some of these versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("program {program} has these versions or some of them already")]
 pub struct AlreadyRegistered {
-    /// Its number.
+    /// Number of the program.
     pub program: u32,
 }
 
@@ -109,12 +110,12 @@ impl Dispatch {
         Ok(())
     }
 
-    /// There are none any more: what is to be dropped under no lock.
+    /// Removes all programs. The caller drops the returned value while it holds no lock.
     pub(crate) fn close(&mut self) -> impl Sized + use<> {
         std::mem::take(&mut self.programs)
     }
 
-    /// A call has come: its reduced stream, and the items that lie apart, which are in order.
+    /// Handles a received call: its reduced stream, and its separate items in order.
     pub(crate) fn call(
         &mut self,
         from: From<'_>,
@@ -203,7 +204,7 @@ impl Dispatch {
         Ok(Taken::Given)
     }
 
-    /// Gives a call to its program, also one that has waited for room.
+    /// Gives a call to its program, also a call that has waited for room.
     pub(super) fn give(&mut self, request: Request) {
         let procedure = request.procedure;
         if let Some(registered) = self.programs.iter_mut().find(|r| r.has(procedure)) {
@@ -211,13 +212,13 @@ impl Dispatch {
         }
     }
 
-    /// The oldest answer of a program, and who waits for it.
+    /// Takes the oldest answer of a program. Returns the tickets that wait for it, and the reply.
     pub(crate) fn next_reply(&mut self) -> Option<(Vec<Ticket>, Arc<Message>)> {
         let answer = self.outbox.pop()?;
         Some(self.reply_of(answer))
     }
 
-    /// The connection with this number has ended: nobody waits there for replies.
+    /// Removes the tickets of the connection with this number, which has ended.
     pub(crate) fn leave(&mut self, ip: IpAddr, link: u64) {
         self.duplicates.leave(ip, |ticket| ticket.link == link);
     }
@@ -230,13 +231,13 @@ impl Dispatch {
                 (Message::results(xid, procedure, results, &*registered.binding), true)
             }
             (Ok(_), Err(status)) => (Message::refusal(xid, accepted(status)), false),
-            // A failure of the moment is not what the call is answered with for ever.
+            // Do not keep a temporary failure, or it would answer the call for ever.
             (Err(refusal), _) => {
                 (Message::refusal(xid, refusal.into()), refusal != Refusal::SystemErr)
             }
         };
         let tickets = match to {
-            // Registered memory is for calls under way: what is kept lies elsewhere.
+            // Registered memory is for calls under way, so a kept reply is copied elsewhere.
             To::All { key, keep: own } => {
                 let kept = (own && keep).then_some(|| Message::flat(&reply));
                 self.duplicates.done(key, reply.weight(), kept)
@@ -246,7 +247,7 @@ impl Dispatch {
         (tickets, reply)
     }
 
-    /// The program of a procedure, or why there is none.
+    /// Returns the program of a procedure, or the status that explains why there is none.
     fn registered(&self, procedure: Procedure) -> Result<&Registered, Status> {
         let Procedure { program, version, .. } = procedure;
         let versions = self.programs.iter().filter(|r| r.number == program);
@@ -287,8 +288,8 @@ const fn denied(stat: AuthStat) -> ReplyBody<'static> {
     ReplyBody::Denied(Denied::AuthError(stat))
 }
 
-/// Who calls. The verifier of both flavors that are taken is AUTH_NONE (RFC 5531 section 14 and
-/// Appendix A).
+/// Returns the identity of the caller. The verifier of both flavors that this end takes is
+/// AUTH_NONE (RFC 5531 section 14 and Appendix A).
 fn authenticate(call: &rpc::Call<'_>) -> Result<Credential, AuthStat> {
     let credential = Credential::decode(&call.cred)?;
     match call.verf.flavor() {
@@ -297,7 +298,8 @@ fn authenticate(call: &rpc::Call<'_>) -> Result<Credential, AuthStat> {
     }
 }
 
-/// The arguments, which were behind a header of `header` octets; `None` when an item lies in the header.
+/// Returns the arguments, which follow a header of `header` bytes; `None` when an item is within
+/// the header.
 fn arguments(octets: Vec<u8>, header: usize, mut items: Vec<Item>) -> Option<Body> {
     let header = u32::try_from(header).ok()?;
     for item in &mut items {
@@ -306,7 +308,7 @@ fn arguments(octets: Vec<u8>, header: usize, mut items: Vec<Item>) -> Option<Bod
     Body::received(octets, items).ok()
 }
 
-/// The octets of arguments that come within every message: without those of `eligible` items.
+/// Returns the bytes of arguments that come within every message: all except `eligible` items.
 fn parts<'a>(arguments: &'a Body, eligible: &Items) -> Vec<&'a [u8]> {
     let octets = arguments.octets();
     let apart = |offset| arguments.items().iter().any(|i| i.position == offset);

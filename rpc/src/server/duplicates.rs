@@ -1,16 +1,19 @@
-//! Calls that come again.
+//! Recognises repeated calls.
 //!
-//! A client whose connection is lost does not know whether its call was executed, and makes it again on
-//! the next connection with the same XID. What must not be done twice is not: a call that is being
-//! executed is not begun again, and one that was is given the reply it had. A call is taken for another
-//! when it has the other's XID, procedure, and arguments (by a keyed digest), and comes from the same
-//! address: the port is another on each connection.
+//! A client whose connection is lost does not know whether its call was executed, and makes the
+//! call again on the next connection with the same XID. This module prevents a second execution: a
+//! call that is being executed is not begun again, and a call that was executed gets its earlier
+//! reply. Two calls are the same if they have the same XID, procedure, and arguments (by a keyed
+//! digest), and come from the same address. The port does not count, because it differs on each
+//! connection.
 //!
-//! Who waits for the reply of a call that is being executed is told it when it is there. A connection that
-//! has ended waits no more ([`Duplicates::leave`]), so a client may come on as many connections as it likes.
+//! When the reply of a call under execution is there, all waiting connections get it. A connection
+//! that has ended waits no more ([`Duplicates::leave`]), so a client may return on any number of
+//! connections.
 //!
-//! What is kept is bounded for each peer, so that one peer cannot push out the replies of others; the
-//! oldest goes first. When there are too many peers, the one that called longest ago is forgotten.
+//! The kept replies are bounded for each peer, so that no peer can evict the replies of others; the
+//! oldest reply goes first. When there are too many peers, the peer that called longest ago is
+//! forgotten.
 
 #[cfg(test)]
 mod tests;
@@ -22,15 +25,15 @@ use std::net::IpAddr;
 use heddle_rpcrdma::Xid;
 use heddle_rpcrdma::rpc::Procedure;
 
-/// How much is kept.
+/// The limits of kept replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DuplicateLimits {
-    /// Peers of which replies are kept; each is an address.
+    /// Largest number of peers with kept replies; each peer is an address.
     pub peers: usize,
-    /// Replies of each.
+    /// Largest number of replies for each peer.
     pub replies: usize,
-    /// Octets of the replies of each, and of any one reply a quarter of that: a longer one is not kept,
-    /// and its call is executed again.
+    /// Largest number of bytes in the replies of each peer. A single reply may have a quarter of
+    /// that: a longer reply is not kept, and its call is executed again.
     pub octets: usize,
 }
 
@@ -40,30 +43,31 @@ impl Default for DuplicateLimits {
     }
 }
 
-/// What tells a call from others.
+/// The properties that distinguish a call from others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key {
     peer: IpAddr,
     xid: Xid,
     procedure: Procedure,
-    /// Of all of them but the peer.
+    /// Digest of all properties except the peer.
     digest: u64,
 }
 
-/// By its digest, which is keyed: no other hash is needed.
+/// Hashes the digest only: the digest is keyed, so no other hash is needed.
 impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(self.digest);
     }
 }
 
-/// The hash of a digest is the digest.
+/// A hasher that returns a digest unchanged.
 #[derive(Debug, Default)]
 struct AsItIs(u64);
 
 impl Hasher for AsItIs {
     fn write(&mut self, octets: &[u8]) {
-        // Nothing but digests comes here.
+        // The keys of the table hash only their digests, through `write_u64`, so no other data
+        // comes here.
         octets.iter().for_each(|&octet| self.0 = self.0.rotate_left(8) ^ u64::from(octet));
     }
 
@@ -76,32 +80,32 @@ impl Hasher for AsItIs {
     }
 }
 
-/// What a call is.
+/// The verdict on a call.
 #[derive(Debug)]
 pub enum Verdict<R> {
-    /// New: it is to be executed, and [`Duplicates::done`] to be told the reply.
+    /// The call is new: the caller must execute it, and pass the reply to [`Duplicates::done`].
     New(Key),
-    /// Being executed: it gets the reply too.
+    /// The call is being executed; its ticket gets the reply, too.
     Running,
-    /// Executed before, with this reply.
+    /// The call was executed before, with this reply.
     Done(R),
 }
 
 #[derive(Debug)]
 enum Entry<T, R> {
-    /// Who waits for the reply, in the order in which they came.
+    /// Tickets that wait for the reply, in the order in which they came.
     Running(Vec<T>),
-    /// The reply, and its bytes.
+    /// The reply, and its length in bytes.
     Done(R, usize),
 }
 
 #[derive(Debug)]
 struct Peer<T, R> {
     calls: HashMap<Key, Entry<T, R>, BuildHasherDefault<AsItIs>>,
-    /// Those that are done, the oldest first.
+    /// Calls that are done, the oldest first.
     done: VecDeque<Key>,
     octets: usize,
-    /// When it called last: a count of calls.
+    /// Time of the peer's last call, as a count of all calls.
     called: u64,
 }
 
@@ -111,27 +115,27 @@ impl<T, R> Default for Peer<T, R> {
     }
 }
 
-/// The calls of all connections that are being executed, and some that were. Replies are of type `R`, and `T`
-/// is who waits for one.
+/// The calls of all connections that are being executed, and some that were executed. A reply is an
+/// `R`, and a `T` is a ticket that waits for a reply.
 #[derive(Debug)]
 pub struct Duplicates<T, R> {
     peers: HashMap<IpAddr, Peer<T, R>>,
     limits: DuplicateLimits,
-    /// Keyed anew in each process: a peer cannot make two calls look alike.
+    /// Keyed anew in each process, so that a peer cannot make two calls look alike.
     digests: RandomState,
     calls: u64,
 }
 
 impl<T, R: Clone> Duplicates<T, R> {
-    /// One that knows of no call.
+    /// Creates an empty set of calls.
     pub fn new(limits: DuplicateLimits) -> Duplicates<T, R> {
         let (peers, digests) = (HashMap::new(), RandomState::new());
         Duplicates { peers, limits, digests, calls: 0 }
     }
 
-    /// A digest of a call and of `parts`, which are those of its arguments that come within every message:
-    /// of items that may lie apart only the lengths are, as they may come in another way when they come
-    /// again.
+    /// Computes a digest of a call and of `parts`, the parts of its arguments that come within
+    /// every message. For items that may be separate, the parts include only their lengths, because
+    /// a repeated call may convey an item in another way.
     pub fn digest<'a>(
         &self,
         call: (Xid, Procedure),
@@ -143,7 +147,7 @@ impl<T, R: Clone> Duplicates<T, R> {
         hasher.finish()
     }
 
-    /// A call with this digest has come; its reply goes to `ticket`.
+    /// Records a received call with this digest. The reply goes to `ticket`.
     pub fn call(
         &mut self,
         (ip, xid): (IpAddr, Xid),
@@ -171,8 +175,8 @@ impl<T, R: Clone> Duplicates<T, R> {
         }
     }
 
-    /// The call has a reply of `weight` bytes: who waits for it. `keep` makes what is kept of it, and nothing
-    /// is kept without.
+    /// Records that the call has a reply of `weight` bytes. Returns the tickets that wait for the
+    /// reply. `keep` creates the kept copy; with `None` no reply is kept.
     pub fn done(&mut self, key: Key, weight: usize, keep: Option<impl FnOnce() -> R>) -> Vec<T> {
         let DuplicateLimits { replies, octets, .. } = self.limits;
         let Some(peer) = self.peers.get_mut(&key.peer) else { return Vec::new() };
@@ -188,7 +192,7 @@ impl<T, R: Clone> Duplicates<T, R> {
         tickets
     }
 
-    /// Those that `is_gone` says are not there any more wait for no reply.
+    /// Removes waiting tickets for which `is_gone` returns true.
     pub fn leave(&mut self, ip: IpAddr, is_gone: impl Fn(&T) -> bool) {
         let calls = self.peers.get_mut(&ip).into_iter().flat_map(|peer| peer.calls.values_mut());
         for entry in calls {
@@ -198,23 +202,23 @@ impl<T, R: Clone> Duplicates<T, R> {
         }
     }
 
-    /// Forgets the peer that called longest ago, as there are as many as can be.
+    /// Forgets the peer that called longest ago, because the number of peers has reached its limit.
     fn make_room(&mut self) {
-        // One with calls under way is needed for their replies. There are no more of those than
-        // connections.
+        // Skip peers with calls under way, which are needed for the replies. Connections bound the
+        // number of such peers.
         let idle = self.peers.iter().filter(|(_, p)| p.calls.len() == p.done.len());
         if let Some(ip) = idle.min_by_key(|(_, p)| p.called).map(|(ip, _)| *ip) {
             self.peers.remove(&ip);
         }
     }
 
-    /// How many wait for replies of calls that are being executed.
+    /// Returns the number of tickets that wait for replies of calls under execution.
     pub fn waiting(&self) -> usize {
         let calls = self.peers.values().flat_map(|peer| peer.calls.values());
         calls.map(|entry| if let Entry::Running(waiting) = entry { waiting.len() } else { 0 }).sum()
     }
 
-    /// Calls that are known.
+    /// Returns the number of known calls.
     #[cfg(test)]
     fn len(&self) -> usize {
         self.peers.values().map(|p| p.calls.len()).sum()

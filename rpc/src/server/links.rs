@@ -14,26 +14,27 @@ use super::{ServerConfig, ServerCounters};
 use crate::memory::{Memory, Share};
 use crate::transport::{Link, LinkEvent, Parts, SetupError};
 
-/// Completions of a link in one turn, and about as many events.
+/// The largest number of completions, and of events, that a link takes in one turn.
 const BATCH: usize = 32;
 
-/// Nothing of a server's own calls: of one that makes none.
+/// The binding of a server that makes no calls, and so gets no results.
 const NO_BINDING: heddle_rpcrdma::binding::Table<'static> = heddle_rpcrdma::binding::Table(&[]);
 
 #[derive(Debug)]
 enum Phase {
-    /// It was accepted. What the peer says in private data stands in its request.
+    /// The server has accepted the connection. The peer's private data was in the connection
+    /// request.
     Accepting {
         parts: Box<Parts>,
         peers: Option<PrivateData>,
-        /// For calls of the server's.
+        /// Memory for calls of the server.
         memory: Option<Memory>,
     },
     Up {
         link: Box<Link>,
         seat: Option<Seat>,
         closing: bool,
-        /// Its queue pair has ended. What has come before that has its turns yet.
+        /// True if the queue pair has ended. Messages that arrived before still get their turns.
         ended: bool,
     },
 }
@@ -45,7 +46,7 @@ struct Peer {
     phase: Phase,
 }
 
-/// See the module.
+/// See [the module](self).
 #[derive(Debug)]
 pub(super) struct Links {
     device: Device,
@@ -53,17 +54,17 @@ pub(super) struct Links {
     memory: Memory,
     config: ServerConfig,
     waker: Waker,
-    /// By the numbers of their connections.
+    /// Peers by the numbers of their connections.
     peers: BTreeMap<u64, Peer>,
-    /// What addresses have of the memory, also after their connections have ended.
+    /// The addresses' shares of the memory, which remain after their connections have ended.
     shares: HashMap<IpAddr, Share>,
-    /// Those that have ended, since it was asked last.
+    /// Links that have ended since the last call of `take_gone`.
     gone: Vec<(IpAddr, u64)>,
     /// The link that has its turn first.
     first: u64,
-    /// Of a server that calls its clients.
+    /// Callers of a server that calls its clients.
     callers: Option<Callers>,
-    /// Calls that come are left, and links end when those that programs have are replied to.
+    /// True if links ignore new calls, and end when the calls that programs have are replied to.
     draining: bool,
 }
 
@@ -91,7 +92,7 @@ impl Links {
         }
     }
 
-    /// Those that the server may call, if it calls any.
+    /// Returns the clients that the server may call, if the server makes calls.
     pub(super) fn callers(&mut self) -> Option<&mut Callers> {
         self.callers.as_mut()
     }
@@ -100,7 +101,7 @@ impl Links {
         self.peers.len()
     }
 
-    /// Those that speak this version of RPC-over-RDMA.
+    /// Returns the number of links that speak this version of RPC-over-RDMA.
     pub(super) fn speaking(&self, version: u32) -> usize {
         let links = self.peers.values().filter_map(|peer| match &peer.phase {
             Phase::Up { link, .. } => link.version(),
@@ -109,7 +110,7 @@ impl Links {
         links.filter(|spoken| *spoken == version).count()
     }
 
-    /// The link with this number, while there is one.
+    /// Returns the link with this number, while there is one.
     pub(super) fn get(&mut self, number: u64) -> Option<&mut Link> {
         match &mut self.peers.get_mut(&number)?.phase {
             Phase::Up { link, .. } => Some(link),
@@ -117,12 +118,13 @@ impl Links {
         }
     }
 
-    /// Addresses and numbers of links that have ended, since it was asked last.
+    /// Returns the addresses and numbers of links that have ended since the last call of this
+    /// method.
     pub(super) fn take_gone(&mut self) -> Vec<(IpAddr, u64)> {
         std::mem::take(&mut self.gone)
     }
 
-    /// What an address has of the memory.
+    /// Returns an address's share of the memory.
     pub(super) fn share(&mut self, ip: IpAddr) -> Share {
         if self.shares.len() > 2 * self.config.connections {
             self.shares.retain(|_, share| !share.is_unused());
@@ -130,8 +132,8 @@ impl Links {
         self.shares.entry(ip).or_default().clone()
     }
 
-    /// Gives each link a turn, and `handle` what they have to tell of calls; whether there was
-    /// anything.
+    /// Gives each link a turn, and passes its events of calls to `handle`. Returns true if there
+    /// was any work.
     pub(super) fn step(
         &mut self,
         now: Instant,
@@ -141,7 +143,7 @@ impl Links {
         let (mut any, mut gone) = (false, Vec::new());
         let Links { peers, first, device, callers, draining, .. } = self;
         let _step = callers.as_ref().map(Callers::step);
-        // The next turn begins with the one behind the last that had anything.
+        // The next turn begins after the last link that had any work.
         let (begin, mut next) = (*first, *first);
         for behind in [true, false] {
             for (&number, Peer { addr, share, phase }) in &mut *peers {
@@ -174,7 +176,8 @@ impl Links {
                     }
                     busy = true;
                 }
-                // A place in the connection's table is free before its event is taken.
+                // Make calls once all events are taken: a call's slot in the connection is free
+                // before its event is taken.
                 if let Some(seat) = seat.as_ref().filter(|_| !*closing && link.has_told_all()) {
                     busy |= seat.caller.feed(now, link);
                 }
@@ -199,8 +202,8 @@ impl Links {
         }
         *first = next;
         for number in gone {
-            // Of calls under way programs have the arguments until they are done with them; their
-            // replies are kept, if they are to be, and go nowhere.
+            // Programs keep the arguments of calls under way until they are done with them. Their
+            // replies may be kept for repeated calls, but are sent nowhere.
             let peer = peers.remove(&number);
             self.gone.extend(peer.as_ref().map(|peer| (peer.addr.ip(), number)));
             if let Some(Peer { phase: Phase::Up { mut link, seat: Some(seat), .. }, .. }) = peer
@@ -212,18 +215,20 @@ impl Links {
         any
     }
 
-    /// Memory has come back: replies, and calls of connections in their turn, have what they wait for;
-    /// whether any does.
+    /// Lets replies, and calls of connections in their turn, use memory that has come back. Returns
+    /// true if any of them goes on.
     pub(super) fn memory_returned(&mut self) -> bool {
         let mut any = false;
-        // Who moves out of others' way in this has memory tell it, and all are asked once more.
+        // If a connection moves out of the way of others here, the memory reports that, and all are
+        // asked again.
         for number in self.memory.in_turn() {
             match self.peers.get_mut(&number).map(|peer| &mut peer.phase) {
                 Some(Phase::Up { link, closing: false, .. }) => any |= link.memory_returned(),
                 _ => self.memory.leave(number),
             }
         }
-        // What is not for others to wait for: replies, and what connections' own budgets keep.
+        // Ask the others, which do not wait in turn: replies, and connections that their own
+        // budgets hold back.
         for peer in self.peers.values_mut() {
             if let Phase::Up { link, closing: false, .. } = &mut peer.phase
                 && link.is_waiting()
@@ -251,8 +256,8 @@ impl Links {
             }
             CmEvent::ConnectError { id, .. } | CmEvent::Disconnected { id, .. } => {
                 match self.peers.get_mut(&id.0).map(|peer| &mut peer.phase) {
-                    // A call that waits for no reply was sent for good, and may be the last word of a
-                    // client that has closed behind it.
+                    // Handle what has arrived: a client may have sent a call without a reply as its
+                    // last message before it closed.
                     Some(Phase::Up { link, closing, ended, .. }) => {
                         (*closing, *ended) = (true, true);
                         link.leave();
@@ -264,7 +269,7 @@ impl Links {
         }
     }
 
-    /// A peer wants a connection.
+    /// Handles a connection request of a peer.
     fn asked(
         &mut self,
         id: CmId,
@@ -338,7 +343,7 @@ impl Links {
         self.device.disconnect(id)
     }
 
-    /// When one of them is to be stepped though nothing comes.
+    /// Returns the time when a link must be stepped although nothing arrives.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let up = self.peers.values().filter_map(|p| match &p.phase {
             Phase::Up { link, seat, .. } => {
@@ -350,7 +355,7 @@ impl Links {
         up.min()
     }
 
-    /// Arms their completion queues; whether there is nothing in any.
+    /// Arms the completion queues. Returns true if all of them are empty.
     pub(super) fn arm(&self) -> bool {
         let mut empty = true;
         for peer in self.peers.values() {
@@ -362,16 +367,16 @@ impl Links {
         empty
     }
 
-    /// Ends each when the calls of it that programs have are replied to.
+    /// Ends each link when the calls that programs have from it are replied to.
     pub(super) fn drain(&mut self) {
         self.draining = true;
     }
 
-    /// Ends them in order; they are gone when that is over.
+    /// Ends the links in order; they are removed when that is done.
     pub(super) fn disconnect(&mut self) {
         for (number, peer) in &mut self.peers {
             match &mut peer.phase {
-                // It is up for a moment yet.
+                // The connection may still be established for a moment before it ends.
                 Phase::Accepting { .. } => {}
                 Phase::Up { closing: true, .. } => continue,
                 Phase::Up { link, closing, .. } => {
@@ -383,7 +388,7 @@ impl Links {
         }
     }
 
-    /// Ends them in order, and forgets them.
+    /// Ends the links in order, and forgets them.
     pub(super) fn close(&mut self) {
         for number in std::mem::take(&mut self.peers).into_keys() {
             let _ = self.end(CmId(number));

@@ -1,13 +1,14 @@
-//! Servers: programs that peers call.
+//! Servers: their programs serve the calls of peers.
 //!
 //! ```text
 //!   peers ──▶ links ──▶ dispatch ──▶ programs
 //!                 ◀── replies ◀── outbox ◀── now, or later from any thread
 //! ```
 //!
-//! A server is stepped by its owner and never waits in a step. Links have their turn one after the
-//! other, each for a batch, so that one with many calls keeps none waiting; what each may have of calls
-//! and of memory is bounded, and so is the number of links, of each peer and of all.
+//! The owner of a server steps it, and the server never waits in a step. Links have their turns one
+//! after the other, each for a batch, so that a link with many calls keeps no other link waiting.
+//! Limits bound the calls and the memory of each link, and the number of links, of each peer and in
+//! total.
 
 mod caller;
 mod callers;
@@ -47,33 +48,33 @@ use self::parking::Parking;
 use crate::memory::Memory;
 use crate::transport::LinkEvent;
 
-/// A call of a connection, to be replied to.
+/// A call of a connection that expects a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket {
-    /// Which connection.
+    /// Number of the connection.
     pub(crate) link: u64,
-    /// Which of its calls.
+    /// Number of the call on the connection.
     pub(crate) call: u64,
 }
 
-/// Why there is no server.
+/// The reason why no server could be created, or the server cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// The device refused.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// No descriptor to sleep on.
+    /// The system gave no descriptor to sleep on.
     #[error("no descriptor: {0}")]
     Sleeper(#[from] std::io::Error),
-    /// Nobody can listen there, or nobody does any more.
+    /// The listener could not be created, or has ended.
     #[error("cannot listen: {0}")]
     Listen(ListenFailure),
-    /// Whether somebody listens was not known in time.
+    /// The device did not report in time whether the listener was created.
     #[error("nothing was heard of the listener in time")]
     TimedOut,
 }
 
-/// Whether peers can connect.
+/// The state of the listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Listening {
     NotYet,
@@ -81,13 +82,13 @@ enum Listening {
     Failed(ListenFailure),
 }
 
-/// How long a listener may take to come about.
+/// How long the creation of a listener may take.
 const SETUP: Duration = Duration::from_secs(30);
 
-/// Connection events of one step.
+/// The largest number of connection events in one step.
 const EVENTS: usize = 64;
 
-/// A server.
+/// A server of RPC programs.
 #[derive(Debug)]
 pub struct Server {
     device: Device,
@@ -105,11 +106,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server that begins to listen at `addr`.
+    /// Creates a server that begins to listen at `addr`.
     ///
     /// # Errors
-    /// What the device says; that nobody can listen there is told later, by
-    /// [`listening`](Server::listening).
+    /// Returns the error of the device. [`listening`](Server::listening) later reports that the
+    /// server cannot listen at `addr`.
     pub fn new(
         device: &Device,
         addr: SocketAddr,
@@ -143,7 +144,7 @@ impl Server {
         })
     }
 
-    /// The same, and waits until peers can connect.
+    /// Creates a server, and waits until peers can connect.
     ///
     /// # Errors
     /// [`ServerError`].
@@ -165,10 +166,10 @@ impl Server {
         Ok(server)
     }
 
-    /// Whether peers can connect by now.
+    /// Returns true if peers can connect by now.
     ///
     /// # Errors
-    /// [`ServerError::Listen`], when they cannot, or cannot any more.
+    /// [`ServerError::Listen`] when peers cannot connect, or cannot connect any more.
     pub fn listening(&self) -> Result<bool, ServerError> {
         match self.listening {
             Listening::NotYet => Ok(false),
@@ -177,11 +178,11 @@ impl Server {
         }
     }
 
-    /// Gives it a program, for some of its versions. `binding` says which items of its calls and results
-    /// may be placed.
+    /// Adds a program, for some of its versions. `binding` states which items of its calls and
+    /// results may be placed.
     ///
     /// # Errors
-    /// When it has one for any of these versions.
+    /// Returns an error when the server already has a program for any of these versions.
     pub fn register(
         &mut self,
         program: u32,
@@ -192,55 +193,57 @@ impl Server {
         self.dispatch.register(program, versions, Box::new(binding), Box::new(handler))
     }
 
-    /// Has `watcher` told of clients that can be called, and of those that are gone: of a server that makes
-    /// calls ([`ServerConfig::calls`]). It is called by the thread that steps the server, and must not wait.
+    /// Registers `watcher` for clients that the server can call, and for clients that are gone, if
+    /// the server makes calls ([`ServerConfig::calls`]). The thread that steps the server calls
+    /// `watcher`, which must not wait.
     pub fn watch(&mut self, watcher: impl FnMut(CallerEvent) + Send + 'static) {
         if let Some(callers) = self.links.callers() {
             callers.watch(Box::new(watcher));
         }
     }
 
-    /// Memory for items of results: what lies elsewhere cannot be placed.
+    /// Returns the memory for items of results. The transport cannot place data in other memory.
     pub fn memory(&self) -> &Memory {
         &self.memory
     }
 
-    /// What was counted.
+    /// Returns the counters of the server.
     pub fn counters(&self) -> ServerCounters {
         self.counters
     }
 
-    /// Connections there are, of all peers.
+    /// Returns the number of connections, of all peers.
     pub fn connections(&self) -> usize {
         self.links.len()
     }
 
-    /// Of them, those that speak this version of RPC-over-RDMA, 1 or 2: it is known with the first
-    /// message.
+    /// Returns the number of connections that speak this version of RPC-over-RDMA, 1 or 2. The
+    /// first message of a connection shows its version.
     pub fn connections_speaking(&self, version: u32) -> usize {
         self.links.speaking(version)
     }
 
-    /// Takes no more connections; those there are go on.
+    /// Takes no more connections; existing connections go on.
     pub fn stop_listening(&mut self) {
-        // Without a control plane nobody listens, and a second time there is nothing to take back.
+        // Ignore an error: without a control plane there is no listener, and a second call finds
+        // none to remove.
         let _ = self.device.unlisten(self.listener);
     }
 
-    /// Ends all connections, in order. Clients make theirs again, with the calls that have no reply;
-    /// programs go on with those that they have.
+    /// Ends all connections in order. Clients connect again and repeat the calls that have no
+    /// reply; programs go on with the calls that they have.
     pub fn disconnect_all(&mut self) {
         self.links.disconnect();
     }
 
-    /// For good, ends each connection in order when the calls of it that programs have are replied to, and
-    /// the replies with the client. Calls that come meanwhile are not executed: clients make them again,
-    /// elsewhere.
+    /// Ends each connection in order, for good, when the calls that programs have from it are
+    /// replied to and the client has the replies. The server does not execute calls that arrive
+    /// meanwhile: clients repeat them elsewhere.
     pub fn drain(&mut self) {
         self.links.drain();
     }
 
-    /// Does what there is to do, without waiting; whether there was anything.
+    /// Does all pending work without waiting. Returns true if there was any.
     pub fn step(&mut self) -> bool {
         self.outbox.awake();
         let now = Instant::now();
@@ -286,7 +289,7 @@ impl Server {
         any
     }
 
-    /// Programs have calls wait for room; whether any does.
+    /// Takes the calls that programs let wait for room. Returns true if there are any.
     fn take_parked(&mut self) -> bool {
         let parked = self.outbox.take_parked();
         let any = !parked.is_empty();
@@ -305,7 +308,7 @@ impl Server {
         }
     }
 
-    /// Sleeps until something has come, at most for `timeout`.
+    /// Sleeps until something arrives, at most for `timeout`.
     pub fn wait(&mut self, timeout: Duration) {
         let deadline = self.deadline();
         let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
@@ -316,7 +319,7 @@ impl Server {
         self.outbox.awake();
     }
 
-    /// How long it may be left alone when nothing comes; `None` for ever.
+    /// Returns how long the server needs no step if nothing arrives; `None` for ever.
     pub fn timeout(&self) -> Option<Duration> {
         self.deadline().map(|at| at.saturating_duration_since(Instant::now()))
     }
@@ -325,29 +328,30 @@ impl Server {
         self.links.deadline().into_iter().chain(self.parking.deadline()).min()
     }
 
-    /// Readable when something has come, once [`arm`](Server::arm) was called: for an event loop.
+    /// Returns a descriptor that becomes readable when something arrives, once [`arm`](Server::arm)
+    /// was called; it is for an event loop.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.sleeper.fd()
     }
 
-    /// Has the descriptor become readable when something comes; false when something has come already,
-    /// and [`step`](Server::step) is to be called first. Clear the descriptor before
-    /// ([`clear`](Server::clear)).
+    /// Arms the descriptor to become readable when something arrives. Returns false if something
+    /// has arrived already; the caller must then call [`step`](Server::step) first. Clear the
+    /// descriptor before this call ([`clear`](Server::clear)).
     pub fn arm(&self) -> bool {
         let links = self.links.arm();
         let quiet = self.events.is_empty() && !self.memory.has_returned();
         self.outbox.may_sleep() && links && quiet && !self.is_stopped()
     }
 
-    /// Forgets that something has come; see [`fd`](Server::fd).
+    /// Makes the descriptor unreadable again; see [`fd`](Server::fd).
     pub fn clear(&self) {
         self.sleeper.clear();
     }
 
-    /// Serves until it is stopped ([`stopper`](Server::stopper)).
+    /// Serves until the server is stopped ([`stopper`](Server::stopper)).
     ///
     /// # Errors
-    /// When nobody listens any more.
+    /// Returns an error when the listener has failed.
     pub fn run(&mut self) -> Result<(), ServerError> {
         while !self.is_stopped() {
             if !self.step() {
@@ -362,12 +366,12 @@ impl Server {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// Ends a [`wait`](Server::wait), from another thread.
+    /// Returns a waker that ends a [`wait`](Server::wait), from another thread.
     pub fn waker(&self) -> Waker {
         self.sleeper.waker()
     }
 
-    /// What ends [`run`](Server::run), from another thread.
+    /// Returns a stopper that ends [`run`](Server::run), from another thread.
     pub fn stopper(&self) -> Stopper {
         Stopper { stop: self.stop.clone(), waker: self.sleeper.waker() }
     }
@@ -376,7 +380,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.stop_listening();
-        // Who has asked and was not heard is told, instead of waiting.
+        // Reject pending connection requests, so that their clients need not wait.
         while let Some(event) = self.events.poll() {
             if let CmEvent::ConnectRequest { id, .. } = event {
                 let _ = self.device.reject(id, Vec::new());
@@ -386,7 +390,7 @@ impl Drop for Server {
     }
 }
 
-/// See [`Server::stopper`].
+/// A handle that stops a server. See [`Server::stopper`].
 #[derive(Clone, Debug)]
 pub struct Stopper {
     stop: Arc<AtomicBool>,
@@ -394,7 +398,7 @@ pub struct Stopper {
 }
 
 impl Stopper {
-    /// The server's `run` returns after its step.
+    /// Makes the server's `run` return after its current step.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.waker.wake();

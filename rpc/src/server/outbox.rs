@@ -1,4 +1,4 @@
-//! Answers on their way from programs, on whatever thread, to the thread that steps the server.
+//! Answers on their way from programs, on any thread, to the thread that steps the server.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -15,18 +15,17 @@ use crate::body::Body;
 
 pub(super) type Answer = (Job, Result<Body, Refusal>);
 
-/// Where answers are put; clones are handles of the same one. There is no more in it than there are
-/// calls under way.
+/// The queue of answers; clones are handles of the same queue. Calls under way bound its length.
 #[derive(Clone)]
 pub(crate) struct Outbox(Arc<Shared>);
 
 struct Shared {
     answers: Mutex<VecDeque<Answer>>,
-    /// How many there are, to be asked without the lock: who asks mostly finds none.
+    /// Number of answers. The server reads it without the lock, since mostly there is none.
     len: AtomicUsize,
-    /// The server's thread will look before it sleeps.
+    /// True if the server's thread will look before it sleeps.
     awake: AtomicBool,
-    /// There are calls to send, or to be parked.
+    /// True if there are calls to send, or to be parked.
     rung: AtomicBool,
     /// Calls that are to wait for room.
     parked: Mutex<Vec<Parked>>,
@@ -40,7 +39,7 @@ impl fmt::Debug for Outbox {
 }
 
 impl Outbox {
-    /// An empty one; `waker` wakes the server.
+    /// Creates an empty queue; `waker` wakes the server.
     pub(crate) fn new(waker: Option<Waker>) -> Outbox {
         let (answers, len, awake) = (Mutex::default(), AtomicUsize::new(0), AtomicBool::new(true));
         let (rung, parked) = (AtomicBool::new(false), Mutex::default());
@@ -56,14 +55,14 @@ impl Outbox {
         self.wake();
     }
 
-    /// A program has a call wait for room.
+    /// Lets a call wait for room, as a program asked.
     pub(super) fn park(&self, request: Request, len: usize, patience: Duration) {
         let until = Instant::now() + patience;
         self.parked().push(Parked { request, len, until });
         self.ring();
     }
 
-    /// Calls that are to wait for room, since it was asked last.
+    /// Takes the calls that are to wait for room since the last call of this method.
     pub(super) fn take_parked(&self) -> Vec<Parked> {
         std::mem::take(&mut *self.parked())
     }
@@ -72,20 +71,20 @@ impl Outbox {
         self.0.parked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Programs have calls to send.
+    /// Notifies the server that programs have calls to send.
     pub(super) fn ring(&self) {
         self.0.rung.store(true, Ordering::SeqCst);
         self.wake();
     }
 
-    /// Whether there are calls to send, since it was asked last.
+    /// Returns true if there are calls to send since the last call of this method.
     pub(super) fn take_rung(&self) -> bool {
         self.0.rung.load(Ordering::Relaxed) && self.0.rung.swap(false, Ordering::SeqCst)
     }
 
     fn wake(&self) {
-        // Under no lock, and in one order with `sleep`: either it sees the answer, or we see that the
-        // server sleeps.
+        // This runs without a lock, and SeqCst orders this swap with `may_sleep`: either the server
+        // sees the answer, or this thread sees that the server sleeps.
         if !self.0.awake.swap(true, Ordering::SeqCst)
             && let Some(waker) = &self.0.waker
         {
@@ -93,7 +92,7 @@ impl Outbox {
         }
     }
 
-    /// The oldest.
+    /// Takes the oldest answer.
     pub(super) fn pop(&self) -> Option<Answer> {
         if !self.has_some() {
             return None;
@@ -104,18 +103,20 @@ impl Outbox {
         oldest
     }
 
-    /// Whether there is an answer. One that comes at this moment wakes whoever may sleep.
+    /// Returns true if there is an answer. An answer that arrives at this moment wakes a thread
+    /// that may sleep.
     pub(crate) fn has_some(&self) -> bool {
         self.0.len.load(Ordering::Acquire) > 0
     }
 
-    /// The server's thread is about to sleep, and may, when there is nothing.
+    /// Records that the server's thread is about to sleep. Returns true if there is nothing, so
+    /// that the thread may sleep.
     pub(crate) fn may_sleep(&self) -> bool {
         self.0.awake.store(false, Ordering::SeqCst);
         !self.0.rung.load(Ordering::SeqCst) && self.answers().is_empty()
     }
 
-    /// It does not sleep any more.
+    /// Records that the server's thread is awake.
     pub(super) fn awake(&self) {
         self.0.awake.store(true, Ordering::SeqCst);
     }

@@ -1,4 +1,5 @@
-//! Calls that wait for room for their results, with the server and with no thread of a program.
+//! Calls that wait for room for their results. The server holds them, so no thread of a program
+//! waits.
 
 use std::collections::{HashSet, VecDeque};
 use std::time::Instant;
@@ -14,11 +15,11 @@ pub(super) struct Parked {
     pub(super) until: Instant,
 }
 
-/// The calls that wait. There are no more than calls under way.
+/// The calls that wait; calls under way bound their number.
 #[derive(Debug)]
 pub(super) struct Parking {
     memory: Memory,
-    /// In the order in which they began to wait.
+    /// Waiting calls, in the order in which they began to wait.
     waiting: VecDeque<Parked>,
 }
 
@@ -27,7 +28,7 @@ impl Parking {
         Parking { memory, waiting: VecDeque::new() }
     }
 
-    /// One more.
+    /// Adds a call.
     pub(super) fn push(&mut self, parked: Parked) {
         self.waiting.push_back(parked);
         self.memory.set_parked(self.waiting.len());
@@ -38,14 +39,15 @@ impl Parking {
         self.waiting.iter().any(|parked| parked.until <= now)
     }
 
-    /// When the first has waited for too long.
+    /// Returns the time when the first call will have waited for too long.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.waiting.iter().map(|parked| parked.until).min()
     }
 
-    /// Those that have what they wait for, and those that have waited for too long. The first that finds no
-    /// memory and waits on keeps those behind it waiting, so that many short ones do not take from a long one
-    /// what it needs. A call whose address has used up its share does so to those of its address alone.
+    /// Takes the calls that get the room they wait for, and the calls that have waited for too
+    /// long. The first call that finds no memory and waits on holds up the calls after it, so that
+    /// many short calls do not take memory that a long call needs. A call whose address has used up
+    /// its share holds up only the calls of its address.
     pub(super) fn take(&mut self, now: Instant) -> Vec<Request> {
         let (mut ready, mut is_held_up, mut over) = (Vec::new(), false, HashSet::new());
         for mut parked in std::mem::take(&mut self.waiting) {

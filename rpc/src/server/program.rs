@@ -1,4 +1,4 @@
-//! Programs: what a server's owner gives it to carry out.
+//! Programs, which the owner of a server provides to execute calls.
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -14,33 +14,34 @@ use crate::body::Body;
 use crate::credential::Credential;
 use crate::memory::{Buffer, Memory, NoMemory, Share};
 
-/// A program that a server has.
+/// A program of a server.
 ///
-/// It is called by the thread that steps the server, one call after the other, and must not wait: a
-/// call that takes long is answered later, from anywhere, by its [`Request`].
+/// The thread that steps the server calls the program, one call after the other. The program must
+/// not wait: it answers a long call later, from any thread, through the call's [`Request`].
 pub trait Program: Send {
-    /// Carries a call out, or sees to it. Procedure 0 does not come here: it has no arguments and no
-    /// results, and the server answers it.
+    /// Executes a call, or arranges for its execution. Procedure 0 does not come here: it has no
+    /// arguments and no results, and the server answers it.
     fn call(&mut self, request: Request);
 
-    /// What becomes of a call of `procedure` that comes again: it is not executed again, unless the program
-    /// knows that it may be.
+    /// Returns how the server treats a repeated call of `procedure`. The server does not execute
+    /// such a call again unless the program allows that.
     fn repeat(&self, _procedure: Procedure) -> Repeat {
         Repeat::Never
     }
 }
 
-/// What becomes of a call that comes again, as a client makes it that has lost its connection, and with it
-/// perhaps the reply.
+/// The treatment of a repeated call. A client repeats a call when it has lost its connection, and
+/// perhaps the reply with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repeat {
-    /// It gets the reply that it has had, or that it will have.
+    /// The repeated call gets the reply of the first execution, which may still be coming.
     Never,
-    /// As long as it is being executed it waits for that reply; then it is executed again. For what leaves the
-    /// same when it is done twice, as writing does. Not twice at a time: what is done late would undo what the
-    /// client did after it had the reply of the other.
+    /// While the first execution runs, the repeated call waits for its reply; after that the call
+    /// is executed again. This suits procedures with the same effect when executed twice, such as a
+    /// write. The two executions must not overlap, because a late execution would undo changes that
+    /// the client made after the other's reply.
     Afterwards,
-    /// It is executed again, and nothing is looked for. For what changes nothing.
+    /// The call is executed again without any check. This suits procedures that change nothing.
     Always,
 }
 
@@ -51,31 +52,31 @@ impl<F: FnMut(Request) + Send> Program for F {
     }
 }
 
-/// What a call is refused with.
+/// The error with which a program refuses a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// There is no such procedure.
+    /// The program has no such procedure.
     #[error("no such procedure")]
     ProcUnavail,
-    /// The arguments are none of this procedure.
+    /// The bytes are not arguments of this procedure.
     #[error("the arguments cannot be read")]
     GarbageArgs,
-    /// Something of the server's own: no memory, for one.
+    /// The server had an internal error, such as a lack of memory.
     #[error("the server failed")]
     SystemErr,
-    /// The caller may not.
+    /// The caller is not authorised.
     #[error("authentication failed: {}", .0.0)]
     Auth(AuthStat),
 }
 
-/// Arguments that could not be read are garbage.
+/// Arguments that could not be decoded are refused as garbage.
 impl From<heddle_rpcrdma::xdr::Error> for Refusal {
     fn from(_: heddle_rpcrdma::xdr::Error) -> Refusal {
         Refusal::GarbageArgs
     }
 }
 
-/// Results that cannot be made for their length, or for want of memory, are the server's failure.
+/// A failure to build results, because of their length or lack of memory, is the server's failure.
 impl From<crate::body::TooLong> for Refusal {
     fn from(_: crate::body::TooLong) -> Refusal {
         Refusal::SystemErr
@@ -88,47 +89,49 @@ impl From<crate::memory::NoMemory> for Refusal {
     }
 }
 
-/// A call to carry out; dropped without an answer, it is answered SYSTEM_ERR.
+/// A call to execute. A request that is dropped without an answer is answered with SYSTEM_ERR.
 #[derive(Debug)]
 pub struct Request {
-    /// What is called.
+    /// The procedure that is called.
     pub procedure: Procedure,
-    /// Who calls.
+    /// The identity of the caller.
     pub credential: Credential,
-    /// From where.
+    /// Address of the caller.
     pub peer: SocketAddr,
-    /// With what. Items of it lie in the server's memory until the last handle of them is gone.
+    /// The arguments. Their items stay in the server's memory until the last handle of them is
+    /// dropped.
     pub arguments: Body,
     pub(super) caller: Option<Caller>,
     pub(super) room: Room,
     pub(super) reply: Option<(Job, Outbox)>,
 }
 
-/// Of a call: room for its results.
+/// The room for a call's results.
 #[derive(Debug, Default)]
 pub(super) struct Room {
-    /// What its address has of the server's memory.
+    /// The address's share of the server's memory.
     pub(super) share: Option<Share>,
-    /// What it has waited for.
+    /// The buffer for which the call has waited, or the error.
     pub(super) waited: Option<Result<Buffer, NoMemory>>,
 }
 
 impl Request {
-    /// Whom to call back, on the connection that it has come by: of a server that makes calls
-    /// ([`ServerConfig::calls`](super::ServerConfig::calls)). A client calls its server by itself.
+    /// Returns the handle for calls to the client, on the connection by which the call came, if the
+    /// server makes calls ([`ServerConfig::calls`](super::ServerConfig::calls)). In a program of a
+    /// client this is `None`, because the client calls its server through itself.
     pub fn caller(&self) -> Option<&Caller> {
         self.caller.as_ref()
     }
 
-    /// Whether its caller waits for an answer. A call of a procedure that has none by its binding
-    /// ([`Reply::None`](crate::binding::Reply::None)) is over when it is dropped: until then it counts
-    /// among those of its connection that are served at a time.
+    /// Returns true if the caller waits for an answer. A call of a procedure without a reply by its
+    /// binding ([`Reply::None`](crate::binding::Reply::None)) is over when the request is dropped.
+    /// Until then the call counts among the calls of its connection that are served at a time.
     pub fn has_reply(&self) -> bool {
         self.reply.as_ref().is_some_and(|(job, _)| job.has_reply)
     }
 
-    /// Takes `len` bytes of `memory`, the server's, for results. The address of the caller has a share of it,
-    /// so that there is always some for others.
+    /// Takes `len` bytes of `memory`, the server's, for results. The request is charged to the
+    /// share of the caller's address, so that memory is left for others.
     ///
     /// # Errors
     /// [`NoMemory`]: see [`wait_for_room`](Request::wait_for_room).
@@ -139,11 +142,11 @@ impl Request {
         }
     }
 
-    /// Gives the call back to the server, whose program gets it again when there are `len` bytes of room for
-    /// its results, or after `patience`; then [`waited`](Request::waited) has what came of it. No thread
-    /// waits meanwhile. Calls have their room in the order in which they began to wait, but for those whose
-    /// address has used up its share. A call that a client's program has got cannot wait: it is answered
-    /// SYSTEM_ERR.
+    /// Returns the call to the server. The server gives the call to the program again when there
+    /// are `len` bytes of room for its results, or after `patience`; [`waited`](Request::waited)
+    /// then has the outcome. No thread waits meanwhile. Calls get room in the order in which they
+    /// began to wait, except calls whose address has used up its share. A call to a client's
+    /// program cannot wait: it is answered with SYSTEM_ERR.
     pub fn wait_for_room(self, len: usize, patience: Duration) {
         if let (Some(_), Some((_, outbox))) = (&self.room.share, &self.reply) {
             let outbox = outbox.clone();
@@ -151,12 +154,12 @@ impl Request {
         }
     }
 
-    /// What a call has got that has waited for room; `None` when it has not.
+    /// Takes the outcome of a call that has waited for room; `None` when it has not waited.
     pub fn waited(&mut self) -> Option<Result<Buffer, NoMemory>> {
         self.room.waited.take()
     }
 
-    /// One that nobody waits for.
+    /// Creates a request that no caller waits for.
     #[cfg(test)]
     pub(crate) fn of_nobody(procedure: Procedure, arguments: Body) -> Request {
         let peer = (std::net::Ipv4Addr::LOCALHOST, 1).into();
@@ -171,11 +174,12 @@ impl Request {
         }
     }
 
-    /// Answers it, with results or a refusal; where it has no reply nobody hears of either.
+    /// Answers the call, with results or a refusal. If the call has no reply, the outcome is
+    /// discarded.
     ///
-    /// Items of the results lie in memory of the server
-    /// ([`Server::memory`](super::Server::memory)): in another place the peer's transport could not
-    /// take them from, and the call is answered SYSTEM_ERR.
+    /// Items of the results must be in memory of the server
+    /// ([`Server::memory`](super::Server::memory)). The transport cannot send them from another
+    /// place, and then answers the call with SYSTEM_ERR.
     pub fn reply(mut self, outcome: Result<Body, Refusal>) {
         if let Some((job, outbox)) = self.reply.take() {
             outbox.push(job, outcome);
@@ -191,7 +195,7 @@ impl Drop for Request {
     }
 }
 
-/// A program with the versions it is registered for.
+/// A program with the versions for which it is registered.
 pub(super) struct Registered {
     pub(super) number: u32,
     pub(super) versions: RangeInclusive<u32>,

@@ -1,4 +1,4 @@
-//! What connections are made with.
+//! The configuration of connections.
 
 use std::time::Duration;
 
@@ -6,37 +6,41 @@ use heddle_rpcrdma::conn::{Config, Side, Speaks, TRANSFER_TIMEOUT_MIN};
 use heddle_rpcrdma::private_data::PrivateData;
 use heddle_rpcrdma::property::Properties;
 
-/// What connections are made with: versions, sizes, and how much may be under way.
+/// The configuration of connections: versions, sizes, and how much may be under way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransportConfig {
-    /// Versions of RPC-over-RDMA that are spoken.
+    /// Versions of RPC-over-RDMA that this end speaks.
     pub speaks: Speaks,
-    /// Octets of the longest message that goes in one Send, with its transport header: 4096 to 262144.
-    /// The shorter of both ends' counts; in version 1 of what both say in private data.
+    /// Length in bytes of the longest message that goes in one Send, with its transport header:
+    /// 4096 to 262144. The smaller value of both ends counts; in version 1 both values come from
+    /// private data.
     pub inline_threshold: u32,
-    /// Whether this end says in private data, for version 1, how long its messages may be and that replies
-    /// may invalidate (RFC 8797). Between two ends of which one says nothing they have 1024 octets, and
-    /// whoever registers memory invalidates it.
+    /// True if this end sends private data for version 1, which state how long its messages may be
+    /// and that replies may invalidate (RFC 8797). If either end sends none, messages have at most
+    /// 1024 bytes, and the end that registers memory invalidates it.
     pub private_data: bool,
-    /// Calls that a client may have on the wire, and that a server serves at a time on each connection.
+    /// The number of calls that a client may have on the wire, and that a server serves at a time
+    /// on each connection.
     pub calls: u16,
-    /// Fast registrations that a client may have at a time; calls that need more wait.
+    /// The number of fast registrations that a client may have at a time; calls that need more
+    /// wait.
     pub registrations: u32,
-    /// Octets of each; longer pieces are registered in several.
+    /// Length of the longest registration in bytes; longer pieces are registered in several.
     pub registration_max: u32,
-    /// Octets of the longest RPC message that is received, without results in Write chunks.
+    /// Length in bytes of the longest RPC message that this end receives, without results in Write
+    /// chunks.
     pub message_max: u32,
-    /// RDMA Reads that may be under way in each direction.
+    /// The number of RDMA Reads that may be under way in each direction.
     pub reads: u16,
-    /// How long a transfer may take that keeps memory of this end for the peer: the parts of a message, the
-    /// Reads of a call, the Writes and Sends of a reply. Then the connection is closed, at most a quarter
-    /// of that time later.
+    /// How long a transfer may take that keeps memory of this end for the peer: the parts of a
+    /// message, the Reads of a call, the Writes and Sends of a reply. After that the connection is
+    /// closed, at most a quarter of the time later.
     pub transfer_timeout: Duration,
 }
 
 impl Default for TransportConfig {
-    /// Both versions, 4 KiB inline, 64 calls, 128 registrations of up to 1 MiB, messages of 1 MiB with
-    /// room for their headers, 30 s for a transfer.
+    /// The default speaks both versions. It has 4 KiB inline, 64 calls, 128 registrations of up to
+    /// 1 MiB, messages of 1 MiB with room for their headers, and 30 s for a transfer.
     fn default() -> TransportConfig {
         TransportConfig {
             speaks: Speaks::BOTH,
@@ -53,25 +57,25 @@ impl Default for TransportConfig {
 }
 
 impl TransportConfig {
-    /// Inline thresholds that both versions can tell.
+    /// Returns the inline threshold, limited to the range that both versions can express.
     fn inline(&self) -> u32 {
         self.inline_threshold.clamp(4096, heddle_rpcrdma::private_data::SIZE_MAX)
     }
 
-    /// What is true of this end in version 1: what it says in private data (RFC 8797).
+    /// Returns the properties of this end in version 1, which its private data state (RFC 8797).
     fn terms(&self) -> PrivateData {
         let inline = self.inline();
         let said = PrivateData::new(true, inline, inline).filter(|_| self.private_data);
         said.unwrap_or_default()
     }
 
-    /// The private data of a connection.
+    /// Returns the private data of a connection.
     pub(crate) fn private_data(&self) -> Vec<u8> {
         if self.private_data { self.terms().emit().to_vec() } else { Vec::new() }
     }
 
-    /// That of a connection's state, which speaks `speaks` and whose peer has said `peers` in private
-    /// data.
+    /// Returns the configuration of a connection's state that speaks `speaks`, and whose peer has
+    /// sent `peers` in private data.
     pub(crate) fn connection(
         &self,
         side: Side,
@@ -102,8 +106,8 @@ impl TransportConfig {
         }
     }
 
-    /// Octets of a Receive, and of the room for what is sent: whatever the peer will say, messages are
-    /// no longer.
+    /// Returns the length in bytes of a Receive, and of the room for a Send: no message is longer,
+    /// whatever the peer announces.
     pub(crate) fn message_room(&self) -> u32 {
         self.inline()
     }

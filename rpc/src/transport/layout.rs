@@ -1,8 +1,9 @@
-//! Messages as pieces of registered memory: what is in octets is copied once, what lies apart is named
-//! where it is. A short one without items is named as it is, and copied when it is sent.
+//! Lays out messages as pieces of registered memory. The bytes of a message are copied once; a
+//! separate item becomes a piece at its own place. A short message without items becomes a single
+//! piece, and is copied when it is sent.
 //!
 //! ```text
-//!   registered   header │ octets      │ padding │ octets │
+//!   registered   header │ bytes       │ padding │ bytes  │
 //!   pieces       ───────────────┐  item          ┌────────
 //! ```
 
@@ -15,29 +16,30 @@ use super::store::{Store, Stored};
 use crate::memory::{Memory, NoMemory};
 use crate::message::Message;
 
-/// A message in a connection's memory. Its lists are used again for other messages.
+/// A message in a connection's memory. Other messages reuse its lists.
 #[derive(Debug, Default)]
 pub(crate) struct Laid {
-    /// Its pieces, in order.
+    /// Pieces of the message, in order.
     pub(crate) stream: Vec<Sge>,
-    /// Names to be given back when it is not needed any more.
+    /// Names to be given back when the message is no longer needed.
     pub(crate) ids: Vec<BufferId>,
 }
 
 impl Laid {
-    /// It is not needed any more.
+    /// Gives back the memory of a message that is no longer needed.
     pub(crate) fn clear(&mut self, store: &mut Store) {
         self.stream.clear();
         self.ids.drain(..).for_each(|id| drop(store.remove(id)));
     }
 }
 
-/// Puts a message into memory, and notes in `laid`, which is empty, where it is. A server's are replies; a
-/// client's memory keeps nothing for them. One of up to `inline` octets, of which nothing may be placed, goes in
-/// one Send for certain, or in several, and by no other operation.
+/// Puts a message into memory, and records its place in `laid`, which is empty before. The messages
+/// of a server are replies; the memory of a client keeps no part for replies. A message of up to
+/// `inline` bytes without items that may be placed is certain to go in one Send, or in several, and
+/// by no other operation.
 ///
 /// # Errors
-/// [`NoMemory`] for what is copied.
+/// [`NoMemory`] for the bytes that are copied.
 pub(crate) fn lay_out(
     message: &Arc<Message>,
     inline: usize,
@@ -46,7 +48,7 @@ pub(crate) fn lay_out(
     laid: &mut Laid,
 ) -> Result<(), NoMemory> {
     let (header, body) = (message.header(), message.body());
-    // What may be placed goes by Write where the peer has room for it, however short it is.
+    // However short an item that may be placed is, it goes by Write where the peer has room for it.
     let is_whole = body.items().is_empty() && message.placeable().is_empty();
     if is_whole && message.weight() <= inline {
         let id = store.put(Stored::Short(message.clone()));
@@ -59,10 +61,10 @@ pub(crate) fn lay_out(
     let buffer = memory.take_for_reply(store.share(), len)?;
     let id = store.put(Stored::Registered(buffer.clone()));
     laid.ids.push(id);
-    // Where the next octets go, and where those begin that no piece has yet.
+    // The offset of the next byte to put, and the offset of the first byte without a piece.
     let (mut at, mut from) = (0, 0);
     let put = |octets: &[u8], at: &mut usize| {
-        // It was taken for all of them.
+        // The buffer was taken for all of the bytes, so the write fits.
         let inside = buffer.write(*at, octets);
         debug_assert!(inside.is_ok());
         *at += octets.len();
@@ -70,7 +72,7 @@ pub(crate) fn lay_out(
     put(header, &mut at);
     let (mut octets, mut passed) = (body.octets(), 0);
     for item in body.items() {
-        // Of the octets, those in front of the item.
+        // The number of bytes that precede the item and are not put yet.
         let before = (item.position as usize).saturating_sub(passed).min(octets.len());
         let (front, rest) = octets.split_at(before);
         put(front, &mut at);
@@ -90,7 +92,7 @@ pub(crate) fn lay_out(
     Ok(())
 }
 
-/// A piece of a buffer. No buffer is longer than a message.
+/// Returns a piece of a buffer. No buffer is longer than a message, so the length fits.
 pub(crate) fn piece(buffer: BufferId, offset: usize, len: usize) -> Sge {
     let length = u32::try_from(len).unwrap_or(u32::MAX);
     Sge { buffer, offset: offset as u64, length }

@@ -1,4 +1,4 @@
-//! A connection that is up.
+//! An established connection.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,83 +23,83 @@ use crate::client::CallError;
 use crate::memory::{Budget, Memory, Share};
 use crate::message::Message;
 
-/// What a link has to tell.
+/// An event that a link reports to its owner.
 #[derive(Debug)]
 pub(crate) enum LinkEvent {
-    /// This version is spoken: calls are sent.
+    /// The connection speaks this version: calls are sent.
     Established { version: u32 },
-    /// What the peer takes in the reverse direction (version 2).
+    /// The reverse-direction support of the peer (version 2).
     Takes(ReverseSupport),
-    /// A call of ours has ended, other than by the end of the connection; one that has no reply with
-    /// nothing.
+    /// A call of this end has ended, for another reason than the end of the connection. The outcome
+    /// of a call without a reply is an empty body.
     Reply { xid: Xid, outcome: Result<Body, CallError> },
-    /// A call to serve.
+    /// The peer has made a call.
     Call {
-        /// Its number on this link.
+        /// Number of the call on this link.
         call: u64,
-        /// The octets that did not come in Read chunks.
+        /// The bytes that did not come in Read chunks.
         stream: Vec<u8>,
-        /// Those that did.
+        /// The items that came in Read chunks.
         items: Vec<Item>,
     },
-    /// The connection is to be closed.
+    /// The connection must be closed.
     Close(CloseReason),
 }
 
-/// What is to be done when a signaled request has completed.
+/// The action after the completion of a signaled request.
 #[derive(Clone, Copy, Debug)]
 enum After {
     Nothing,
-    /// The room of a header is free.
+    /// Free the room of this header.
     Header(usize),
-    /// An STag is free.
+    /// Free this STag.
     Invalidated(Stag),
 }
 
-/// See the module.
+/// See [the module](self).
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(super) conn: Connection,
     pub(super) parts: Parts,
     pub(super) store: Store,
-    /// For our calls.
+    /// Memory for calls of this end.
     pub(super) memory: Memory,
-    /// For calls of the peer's, and the replies to them.
+    /// Memory for calls of the peer, and the replies to them.
     pub(super) served_memory: Memory,
-    /// Our calls, by [`CallId::index`](conn::CallId::index).
+    /// Calls of this end, by [`CallId::index`](conn::CallId::index).
     pub(super) active: Vec<Option<Active>>,
-    /// How many of them there are.
+    /// Number of calls in `active`.
     pub(super) active_len: usize,
     /// Memory of replies, by [`ServedId::index`](conn::ServedId::index).
     pub(super) replies: Vec<Option<(Arc<Message>, Laid)>>,
-    /// Lists of messages that are not needed any more, to be used again.
+    /// Lists of messages that are no longer needed, to be reused.
     pub(super) spare: Vec<Laid>,
-    /// Calls that nobody replies to.
+    /// Number of calls that get no reply, because the connection is about to end.
     pub(super) left: usize,
-    /// Replies that wait for memory, by the numbers of their calls; in order.
+    /// Replies that wait for memory, with the numbers of their calls, in order.
     pub(super) late: VecDeque<(u64, Arc<Message>)>,
-    /// Of signaled requests, in order.
+    /// Actions of signaled requests, in order.
     after: VecDeque<(u64, After)>,
-    /// Lent for headers, and for what is received.
+    /// Buffers that are lent for headers, and for received messages.
     header: Vec<u8>,
     scratch: Vec<u8>,
     segments: Vec<Segment>,
     sges: Vec<Sge>,
-    /// Registrations that one piece of work can ask for, and one request more.
+    /// Number of registrations that one piece of work can ask for, plus one request.
     step: u32,
     broken: bool,
     epoch: Instant,
-    /// Completions that the last step has taken.
+    /// Number of completions that the last step has taken.
     taken: usize,
 }
 
 impl Link {
-    /// On a queue pair that is connected. Our calls lie in `memory`, and those of the peer in `served`, of
-    /// which it may have us take `budget` octets within the share of its address; the link waits for them by
-    /// its `number`.
+    /// Creates the link of a connected queue pair. Calls of this end use `memory`; calls of the
+    /// peer use `served`, of which they may take `budget` bytes within the share of the peer's
+    /// address. The link waits for that memory under its `number`.
     ///
     /// # Errors
-    /// A configuration that no connection can have.
+    /// Returns an error for a configuration that no connection can have.
     pub(crate) fn new(
         now: Instant,
         parts: Parts,
@@ -141,9 +141,9 @@ impl Link {
         base::Instant::from_nanos(u64::try_from(since).unwrap_or(u64::MAX))
     }
 
-    /// Takes up to `batch` completions, and posts what there is to post; whether there was anything.
+    /// Takes up to `batch` completions, and posts pending work. Returns true if there was any.
     pub(crate) fn step(&mut self, now: Instant, batch: usize) -> bool {
-        // Read when something has come, or may be over.
+        // Read the clock only when something has arrived, or a deadline may have passed.
         let time = |link: &Link| link.time(now);
         let mut taken = 0;
         while taken < batch
@@ -170,7 +170,7 @@ impl Link {
         let octets = self.parts.receives.read(cqe.wr_id, cqe.len, &mut self.scratch);
         self.broken |= self.parts.receives.post(&self.parts.qp, cqe.wr_id).is_err();
         let invalidated = cqe.invalidated.map(|stag| {
-            // One that is not valid is the connection's to judge.
+            // Ignore the error: the connection judges an STag that is not valid.
             let _ = self.parts.pool.invalidated_by_peer(stag);
             Handle(stag.0)
         });
@@ -191,7 +191,8 @@ impl Link {
                 _ => {}
             }
         } else {
-            // Only one that is unsignaled and has failed completes out of turn.
+            // Only a failed, unsignaled request completes out of turn, so a success here is a
+            // defect.
             self.broken |= ok;
         }
         if cqe.wr_id == UNNAMED {
@@ -201,8 +202,8 @@ impl Link {
         }
     }
 
-    /// Posts what the connection asks for, as long as there is room; whether there was anything. Asked for
-    /// after whatever may bring work, and mostly there is none.
+    /// Posts the connection's work as long as there is room. Returns true if there was any. Callers
+    /// call this method after everything that may bring work, and mostly there is none.
     #[inline]
     pub(crate) fn post(&mut self) -> bool {
         self.conn.may_have_work() && self.post_all()
@@ -254,13 +255,13 @@ impl Link {
                     post::invalidate(&mut self.parts, id, stag)
                 }
             };
-            // The queue pair has ended, or something is not as the connection believes.
+            // Either the queue pair has ended, or its state is not as the connection believes.
             self.broken |= posted.is_err();
         }
         any
     }
 
-    /// What there is to tell, which mostly is nothing. Results are understood by `binding`.
+    /// Returns the next event; mostly there is none. `binding` decodes results.
     #[inline]
     pub(crate) fn poll_event(&mut self, binding: &dyn Binding) -> Option<LinkEvent> {
         if self.has_told_all() { None } else { self.next_event(binding) }
@@ -297,49 +298,49 @@ impl Link {
         }
     }
 
-    /// Whether there is nothing to tell.
+    /// Returns true if there are no events.
     pub(crate) fn has_told_all(&self) -> bool {
         !self.conn.has_events()
     }
 
-    /// Completions that the last step has taken.
+    /// Returns the number of completions that the last step has taken.
     pub(crate) fn taken(&self) -> usize {
         self.taken
     }
 
-    /// Whether the connection cannot go on.
+    /// Returns true if the connection cannot go on.
     pub(crate) fn is_broken(&self) -> bool {
         self.broken
     }
 
-    /// The version that is spoken.
+    /// Returns the version that the connection speaks, once known.
     pub(crate) fn version(&self) -> Option<u32> {
         self.conn.version()
     }
 
-    /// Versions that the next connection to this peer should speak.
+    /// Returns the versions that the next connection to this peer should speak.
     pub(crate) fn next_speaks(&self) -> Option<Speaks> {
         self.conn.next_speaks()
     }
 
-    /// What the connection has counted.
+    /// Returns the counters of the connection.
     pub(crate) fn counters(&self) -> &Counters {
         self.conn.counters()
     }
 
-    /// When it is to be stepped though nothing has completed.
+    /// Returns the time when the link must be stepped although nothing has completed.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let at = self.conn.poll_timeout()?;
         let since = at.since(base::Instant::from_nanos(0));
         self.epoch.checked_add(since)
     }
 
-    /// Where its completions come.
+    /// Returns the completion queue of the link.
     pub(crate) fn cq(&self) -> &Cq {
         &self.parts.cq
     }
 
-    /// The queue pair has ended: what was lent comes back.
+    /// Handles the end of the queue pair: the connection returns the memory that it was lent.
     pub(crate) fn disconnected(&mut self) {
         self.conn.handle_disconnected(&mut self.store);
     }

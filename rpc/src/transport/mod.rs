@@ -1,8 +1,8 @@
 //! RPC-over-RDMA on a queue pair: the driver of [`heddle_rpcrdma::conn`].
 //!
-//! A link is stepped by whoever owns it, and never waits. In a step it takes completions, posts each
-//! Receive again as soon as its octets are read, and posts what the connection asks for as long as the
-//! send queue has room. What it has to tell is polled.
+//! The owner of a link steps it, and the link never waits. In a step the link takes completions,
+//! posts each Receive again as soon as its bytes are read, and posts the connection's work as long
+//! as the send queue has room. The owner polls the link's events.
 
 mod config;
 mod layout;

@@ -1,5 +1,5 @@
-//! What a connection runs on: a queue pair with its completion queue, Receives, room for headers, and
-//! STags for fast registrations.
+//! The resources of a connection: a queue pair with its completion queue, Receives, room for
+//! headers, and STags for fast registrations.
 
 use heddle_rpcrdma::conn::{Config, Side};
 use heddle_verbs::{Access, Cq, Device, DeviceError, Mr, Pd, PostError, Qp, QpInit, RecvWr, Waker};
@@ -8,13 +8,14 @@ use super::config::TransportConfig;
 use super::send_queue::Places;
 use crate::pool::FastPool;
 
-/// Most pieces of a Send or Write. A longer list is gathered into one piece, or written in several.
+/// The largest number of pieces in a Send or Write. A longer list is gathered into one piece, or
+/// written by several requests.
 pub(super) const SGES: u16 = 8;
 
-/// Sends that may be under way: as many headers have room.
+/// The largest number of Sends under way: this many headers have room.
 const HEADERS: u32 = 64;
 
-/// Why there is no connection to be had.
+/// The reason why a connection could not be set up.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SetupError {
     /// The device refused.
@@ -25,7 +26,8 @@ pub enum SetupError {
     Receive(#[from] PostError),
 }
 
-/// See the module. Made before there is a connection, as the first message may come at once.
+/// The resources of a connection. They exist before the connection, because the first message may
+/// arrive at once.
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(super) qp: Qp,
@@ -37,8 +39,8 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// For a connection of this side with these; `registrations` of memory may be lent at a time, and
-    /// `waker` is woken when something has completed.
+    /// Creates the resources for a connection of this side. The peer may use `registrations` of
+    /// memory at a time, and `waker` is woken when something has completed.
     pub(crate) fn new(
         device: &Device,
         pd: Pd,
@@ -46,11 +48,12 @@ impl Parts {
         registrations: u32,
         waker: Waker,
     ) -> Result<Parts, SetupError> {
-        // The larger of what either version asks for; the rest of it is not known yet.
+        // This takes the larger demand of either version; the other parameters are not known yet.
         let conn: Config = config.connection(side, config.speaks, None, 1);
         let room = config.message_room() as usize;
         let receives = conn.receives();
-        // A registration is made and ended in its turn; each piece of work has room beside all of them.
+        // A registration takes a request to begin and one to end; each piece of other work has room
+        // beside all of them.
         let depth = (2 * registrations + 4 * HEADERS).max(256);
         let cq = device.create_cq(depth + receives, Some(waker))?;
         let init = QpInit {
@@ -67,12 +70,12 @@ impl Parts {
         Ok(Parts { qp, cq, pool, places: Places::new(depth), receives, headers })
     }
 
-    /// The queue pair.
+    /// Returns the queue pair of the connection.
     pub(crate) fn qp(&self) -> &Qp {
         &self.qp
     }
 
-    /// Where its completions come.
+    /// Returns the completion queue of the connection.
     pub(crate) fn cq(&self) -> &Cq {
         &self.cq
     }
@@ -102,10 +105,12 @@ impl Ring {
         qp.post_recv(&RecvWr::new(number, &[self.mr.sge(at, self.room)]))
     }
 
-    /// Copies what has come into the buffer with this number to the front of `room`, and gives that.
+    /// Copies the received bytes in the buffer with this number to the front of `room`, and returns
+    /// the copy.
     pub(super) fn read<'a>(&self, number: u64, len: u32, room: &'a mut Vec<u8>) -> &'a [u8] {
         let number = usize::try_from(number).unwrap_or(usize::MAX);
-        // A worker says nothing else of a buffer than what is in it.
+        // A worker reports no number or length beyond those of the posted buffers; this check only
+        // keeps the range valid.
         let len = if number < self.count { (len as usize).min(self.room) } else { 0 };
         if room.len() < len {
             room.resize(self.room, 0);
@@ -116,8 +121,8 @@ impl Ring {
     }
 }
 
-/// Room for the headers of Sends, and for short messages behind them, taken when a Send is posted and
-/// free when it has completed.
+/// Room for the headers of Sends, and for short messages after them. A Send takes room when it is
+/// posted, and frees the room when it has completed.
 #[derive(Debug)]
 pub(super) struct Headers {
     mr: Mr,
@@ -131,12 +136,13 @@ impl Headers {
         Ok(Headers { mr, room, free: (0..count).rev().collect() })
     }
 
-    /// Whether there is room for a Send.
+    /// Returns true if there is room for a Send.
     pub(super) fn has_room(&self) -> bool {
         !self.free.is_empty()
     }
 
-    /// Puts `pieces`, one behind the other, into room of their own: its number, and where they are.
+    /// Puts `pieces`, one after another, into a room of their own. Returns the number of the room,
+    /// and its place.
     pub(super) fn put(&mut self, pieces: &[&[u8]]) -> Option<(usize, heddle_verbs::Sge)> {
         let len = pieces.iter().map(|piece| piece.len()).sum();
         if len > self.room {
@@ -152,7 +158,7 @@ impl Headers {
         Some((number, self.mr.sge(first, len)))
     }
 
-    /// The Send has completed.
+    /// Frees the room of a Send that has completed.
     pub(super) fn give(&mut self, number: usize) {
         self.free.push(number);
     }

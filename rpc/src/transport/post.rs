@@ -1,4 +1,4 @@
-//! Work of a connection as work requests of a queue pair.
+//! The conversion of a connection's work to work requests of a queue pair.
 
 use heddle_rpcrdma::conn::{self, NotRegistered, WorkId};
 use heddle_rpcrdma::segment::{Handle, Segment};
@@ -8,8 +8,8 @@ use super::parts::{Parts, SGES};
 use super::send_queue::UNNAMED;
 use super::store::Store;
 
-/// Posts fast registrations of all `regions`, and gives their segments; or none of them, and says
-/// whether there may be room later.
+/// Posts fast registrations of all `regions` and passes their segments to `give`. If there are too
+/// few STags, posts none and returns whether there may be enough later.
 pub(super) fn register(
     parts: &mut Parts,
     store: &Store,
@@ -33,7 +33,8 @@ pub(super) fn register(
         };
         let rights = rights.with(Access::REMOTE_INVALIDATE);
         let pieces = [sge];
-        // Its first octet is at 0: where memory lies is nobody's business.
+        // The offset of the first byte is 0, so that the peer does not learn the address of the
+        // memory.
         let wr = SendWr::fast_register(UNNAMED, stag, &pieces, 0, rights).unsignaled();
         parts.places.post(&parts.qp, &wr)?;
         segments.push(Segment { handle: Handle(stag.0), length: sge.len, offset: 0 });
@@ -42,7 +43,7 @@ pub(super) fn register(
     Ok(None)
 }
 
-/// Posts a Send; the number of its header's room.
+/// Posts a Send. Returns the number of its header's room.
 pub(super) fn send(
     (parts, store, sges): (&mut Parts, &Store, &mut Vec<Sge>),
     id: WorkId,
@@ -53,7 +54,8 @@ pub(super) fn send(
     let few = payload.len() < usize::from(SGES);
     let short = payload.first().and_then(|piece| store.short(piece));
     let number = if let Some([front, rest]) = short {
-        // It is its only piece. A copy costs less than memory for it and a list of two.
+        // The short message is the only piece. Copying it costs less than registered memory for it
+        // and a list of two pieces.
         let all = parts.headers.put(&[header, front, rest]);
         let (number, all) = all.ok_or(PostError::TooLong)?;
         sges.push(all);
@@ -66,7 +68,7 @@ pub(super) fn send(
         }
         number
     } else {
-        // More pieces than a request can have: a message of many small items.
+        // The message has more pieces than a request can have, because it has many small items.
         let mut whole = header.to_vec();
         for piece in payload {
             store.gather(piece, &mut whole).ok_or(PostError::BindData)?;
@@ -83,7 +85,7 @@ pub(super) fn send(
     Ok(number)
 }
 
-/// Posts a Read.
+/// Posts an RDMA Read.
 pub(super) fn read(
     parts: &mut Parts,
     store: &Store,
@@ -96,7 +98,7 @@ pub(super) fn read(
     parts.places.post(&parts.qp, &wr)
 }
 
-/// Posts a Write, in several requests if it has many pieces, the last of which is signaled.
+/// Posts an RDMA Write, in several requests if it has many pieces; only the last is signaled.
 pub(super) fn write(
     (parts, store, sges): (&mut Parts, &Store, &mut Vec<Sge>),
     id: WorkId,
@@ -121,7 +123,7 @@ pub(super) fn write(
 
 /// Posts a local invalidation.
 pub(super) fn invalidate(parts: &mut Parts, id: WorkId, stag: Stag) -> Result<(), PostError> {
-    // The connection names each of its handles once.
+    // The connection invalidates each of its handles once, so an error here is a defect.
     parts.pool.invalidating(stag).map_err(|_| PostError::BindData)?;
     parts.places.post(&parts.qp, &SendWr::local_invalidate(id.to_bits(), stag))
 }

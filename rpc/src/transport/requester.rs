@@ -1,4 +1,4 @@
-//! Calls of ours: into memory, and their replies out of it.
+//! Calls of this end: into memory, and their replies out of memory.
 
 use std::sync::Arc;
 
@@ -19,43 +19,44 @@ use crate::client::calls::Outgoing;
 use crate::memory::Buffer;
 use crate::message::Message;
 
-/// Octets of the longest reply that has no results: PROG_MISMATCH, with a verifier of none. The header
-/// of one that has is shorter.
+/// Length in bytes of the longest reply without results: PROG_MISMATCH, with a verifier of
+/// AUTH_NONE. The header of a reply with results is shorter.
 const REPLY_HEADER: u32 = 32;
 
-/// Octets of a transport header that a reply in a Send has besides its RPC message, about: where less is
-/// left, there is to be room for the reply elsewhere.
+/// Approximate length in bytes of the transport header of a reply in a Send. If a Send has less
+/// room left, the reply needs room elsewhere.
 const TRANSPORT_HEADER: u32 = 256;
 
-/// Octets that any peer takes in a Send, as long as it has not said more.
+/// Length in bytes of a Send that any peer takes before it announces more.
 const SEND_MIN: u32 = 1024;
 
-/// Octets of a call that goes in a Send whatever the peer says, when its header has no chunks.
+/// Length in bytes of a call that fits into a Send whatever the peer announces, if its header has
+/// no chunks.
 const INLINE: usize = (SEND_MIN - TRANSPORT_HEADER) as usize;
 
-/// What has become of a call that was to be made.
+/// The result of an attempt to make a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Made {
-    /// The connection has it.
+    /// The connection has the call.
     Yes,
-    /// It, and others, are to be made later.
+    /// This call and the others must be made later.
     Later,
-    /// One with its XID is on the wire yet, given up: this one is made when that has its reply, and others
-    /// need not wait for it.
+    /// An abandoned call with the same XID is still on the wire. This call is made when that call
+    /// has its reply; other calls need not wait for it.
     Again,
 }
 
-/// A call of ours that the connection has.
+/// A call of this end that the connection has.
 #[derive(Debug)]
 pub(crate) struct Active {
     id: CallId,
     xid: Xid,
     procedure: Procedure,
-    /// Room for its results, and for the whole reply.
+    /// Room for the results, and for the whole reply.
     results: Vec<Buffer>,
     whole: Option<Buffer>,
     laid: Laid,
-    /// Items of it lie where the application has put them.
+    /// Kept because items of the message are where the application has put them.
     _message: Arc<Message>,
 }
 
@@ -63,7 +64,7 @@ impl Link {
     /// Makes a call.
     ///
     /// # Errors
-    /// Why it cannot be made at all.
+    /// Returns an error when the call cannot be made at all.
     pub(crate) fn call(&mut self, xid: Xid, outgoing: &Outgoing) -> Result<Made, CallError> {
         let Outgoing { procedure, message, room } = outgoing;
         let none = Room::default();
@@ -73,7 +74,7 @@ impl Link {
             Whole::Room(buffer) => Some(buffer),
             Whole::Later => return Ok(Made::Later),
         };
-        // Chunks would make the header longer.
+        // Any chunk would lengthen the header.
         let inline = if room.results.is_empty() && whole.is_none() { INLINE } else { 0 };
         let mut laid = self.spare.pop().unwrap_or_default();
         if lay_out(message, inline, &self.memory, &mut self.store, &mut laid).is_err() {
@@ -126,12 +127,13 @@ impl Link {
         }
     }
 
-    /// Room for a whole reply of up to `stream` octets of results, when it may not fit into a Send.
+    /// Returns room for a whole reply with up to `stream` bytes of results, if the reply may not
+    /// fit into a Send.
     fn whole(&self, stream: u32) -> Result<Whole, CallError> {
         if stream <= SEND_MIN - TRANSPORT_HEADER {
             return Ok(Whole::None);
         }
-        // Results of any length have 2^32 - 4 octets at most, which no memory here has.
+        // Results of unknown length have at most 2^32 - 4 bytes, for which no memory has room.
         let len =
             stream.saturating_add(REPLY_HEADER).min(u32::MAX - 3).next_multiple_of(4) as usize;
         match self.memory.take(len) {
@@ -140,10 +142,10 @@ impl Link {
         }
     }
 
-    /// There is no room for so many octets: there will be, once other calls have ended.
+    /// Lets a call wait for `len` bytes until other calls have ended.
     ///
     /// # Errors
-    /// When there are none.
+    /// Returns an error when no other calls are under way.
     fn wait_for_memory(&self, len: usize) -> Result<Made, CallError> {
         if self.active_len == 0 {
             return Err(CallError::NoMemory(crate::memory::NoMemory { len }));
@@ -151,7 +153,7 @@ impl Link {
         Ok(Made::Later)
     }
 
-    /// A call is of no interest any more. Its memory comes back when the peer can reach it no longer.
+    /// Gives up a call. Its memory comes back when the peer can no longer reach the memory.
     pub(crate) fn cancel(&mut self, xid: Xid) {
         let mut active = self.active.iter().flatten();
         if let Some(id) = active.find(|active| active.xid == xid).map(|active| active.id) {
@@ -159,7 +161,7 @@ impl Link {
         }
     }
 
-    /// A call has ended, and its memory is safe.
+    /// Takes back a call that has ended and whose memory is safe.
     pub(super) fn release(&mut self, call: CallId) -> Option<Active> {
         let slot = self.active.get_mut(call.index())?;
         let mut active = slot.take_if(|active| active.id == call)?;
@@ -174,12 +176,13 @@ impl Link {
         error: conn::CallError,
     ) -> Option<(Xid, CallError)> {
         let active = self.release(call)?;
-        // What is lost is made again, and nobody waits for what was cancelled.
+        // A lost call is made again, and no application waits for a cancelled call, so neither is
+        // reported.
         let told = !matches!(error, conn::CallError::Lost | conn::CallError::Cancelled);
         told.then_some((active.xid, CallError::Transport(error)))
     }
 
-    /// A call without a reply was sent.
+    /// Ends a call without a reply that was sent. Returns its XID.
     pub(super) fn sent_off(&mut self, call: CallId) -> Option<Xid> {
         self.release(call).map(|active| active.xid)
     }
@@ -211,14 +214,14 @@ impl Link {
 
 /// Room for a whole reply.
 enum Whole {
-    /// It is not needed.
+    /// The reply needs no room.
     None,
     Room(Buffer),
-    /// There will be some.
+    /// There will be room later.
     Later,
 }
 
-/// The results of a reply, of which `filled` octets are in each room.
+/// Returns the results of a reply, which has filled `filled` bytes of each room.
 fn results(
     active: &Active,
     mut stream: Vec<u8>,
@@ -235,7 +238,7 @@ fn results(
     let header = stream.len() - rest.len();
     let walk = Stream::new(rest, 0, Chunks::Write(filled));
     let found = binding.results(active.procedure, walk).map_err(CallError::BadResults)?;
-    // What may be placed and has room is placed (RFC 8166 section 6.1).
+    // A responder must place an eligible result for which there is room (RFC 8166 section 6.1).
     let mut rooms = filled.iter().zip(&active.results).zip(found.as_slice());
     if rooms.any(|((&octets, room), item)| octets == 0 && item.length > 0 && !room.is_empty()) {
         return Err(CallError::Misplaced);

@@ -1,4 +1,4 @@
-//! Calls of the peer's: out of memory, and their replies into it.
+//! Calls of the peer: out of memory, and their replies into memory.
 
 use std::sync::Arc;
 
@@ -15,19 +15,19 @@ use crate::memory::{Buffer, NoMemory, octets};
 use crate::message::Message;
 
 impl Link {
-    /// A call has come: what is told of it.
+    /// Handles a received call. Returns the event for it, if the call is valid.
     pub(super) fn called(&mut self, call: &IncomingCall) -> Option<LinkEvent> {
         let parts = match self.store.remove(call.buffer) {
             Some(Stored::Registered(buffer)) => split(&buffer, call),
-            // It has come in one Send.
+            // The call has come in one Send.
             Some(stored) => stored.into_octets(call.length as usize).map(|all| (all, Vec::new())),
             None => {
                 let _ = self.conn.refuse(call.id, Refusal::System);
                 return None;
             }
         };
-        // The connection compares the XID of a stream that comes in Sends. A stream in a Read chunk is
-        // first seen here (RFC 8166 section 4.2.1).
+        // The connection compares the XID of a stream that comes in Sends. A stream in a Read chunk
+        // is seen here for the first time (RFC 8166 section 4.2.1).
         let is_its_own = |(stream, _): &(Vec<u8>, _)| stream.starts_with(&call.xid.0.to_be_bytes());
         let Some((stream, items)) = parts.filter(is_its_own) else {
             let _ = self.conn.refuse(call.id, Refusal::BadXdr);
@@ -36,7 +36,8 @@ impl Link {
         Some(LinkEvent::Call { call: call.id.to_bits(), stream, items })
     }
 
-    /// Memory may be there again: replies go on that wait for it, and then calls; whether any does.
+    /// Lets replies that wait, and then calls, use memory that may have come back. Returns true if
+    /// any of them goes on.
     pub(crate) fn memory_returned(&mut self) -> bool {
         let late = std::mem::take(&mut self.late);
         let waited = late.len();
@@ -51,21 +52,22 @@ impl Link {
         any
     }
 
-    /// Whether calls or replies wait for memory.
+    /// Returns true if calls or replies wait for memory.
     pub(crate) fn is_waiting(&self) -> bool {
         self.conn.waiting() > 0 || !self.late.is_empty()
     }
 
-    /// It waits for memory no more: others have their turn.
+    /// Stops waiting for memory, so that other links have their turn.
     pub(crate) fn leave(&self) {
         self.store.leave();
     }
 
-    /// Replies to a call. A reply for which there is no memory waits, if it is short enough to find some
-    /// for certain; otherwise the transport refuses. A call that is gone with its connection is passed over.
+    /// Replies to a call. A reply for which there is no memory waits, if it is short enough to be
+    /// certain of finding some; otherwise the transport refuses the call. A call that was lost with
+    /// its connection is ignored.
     pub(crate) fn reply(&mut self, call: u64, message: &Arc<Message>) {
         let id = ServedId::from_bits(call);
-        // Version 1 takes no silence, and has the message instead.
+        // In version 1 `dismiss` fails, so the message is sent as a reply without results.
         if message.is_silent() && self.conn.dismiss(id).is_ok() {
             return;
         }
@@ -98,44 +100,45 @@ impl Link {
         *slot = Some((message.clone(), laid));
     }
 
-    /// Whether a buffer is of memory that this end sends from.
+    /// Returns true if a buffer is in memory from which this end sends.
     fn has(&self, buffer: &Buffer) -> bool {
         self.served_memory.has(buffer) || self.memory.has(buffer)
     }
 
-    /// A call that nobody replies to: the connection is about to end.
+    /// Counts a call that gets no reply, because the connection is about to end.
     pub(crate) fn leave_call(&mut self) {
         self.left += 1;
     }
 
-    /// Whether all calls that were told of are replied to, and the replies with the peer.
+    /// Returns true if all reported calls are replied to, and the peer has the replies.
     pub(crate) fn has_replied(&self) -> bool {
         let sent = self.replies.iter().all(Option::is_none);
         sent && self.late.is_empty() && self.conn.serving() == self.left
     }
 
-    /// Refuses a call whose chunks are not of its items.
+    /// Refuses a call whose chunks do not belong to its items.
     pub(crate) fn refuse(&mut self, call: u64) {
         let _ = self.conn.refuse(ServedId::from_bits(call), Refusal::BadXdr);
     }
 
-    /// The memory of a reply is free.
+    /// Frees the memory of a reply.
     pub(super) fn replied_to(&mut self, id: ServedId) {
         if let Some((_, laid)) = self.replies.get_mut(id.index()).and_then(Option::take) {
             self.reclaim(laid);
         }
     }
 
-    /// A message of ours is not needed any more.
+    /// Takes back the lists of a message that is no longer needed.
     pub(super) fn reclaim(&mut self, mut laid: Laid) {
         laid.clear(&mut self.store);
-        // There are no more than messages at a time.
+        // Messages under way bound the number of spare lists.
         self.spare.push(laid);
     }
 }
 
-/// A call's octets without those of items that came in Read chunks, and these. In version 1 a chunk may
-/// have its item's padding: how long the item is, the word in front of it says.
+/// Splits a call into its bytes outside Read chunks, and the items that came in Read chunks. In
+/// version 1 a chunk may also hold its item's padding: the word in front of the item states the
+/// item's length.
 fn split(buffer: &Buffer, call: &IncomingCall) -> Option<(Vec<u8>, Vec<Item>)> {
     let length = call.length as usize;
     if call.reads.as_slice().is_empty() {

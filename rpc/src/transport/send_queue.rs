@@ -1,14 +1,15 @@
-//! How much of a send queue is used.
+//! The used places of a send queue.
 //!
-//! Most requests are signaled; some in front of another are not, and their places come back with that
-//! one's. A connection asks for work without knowing how deep the queue is, so it is only asked when the
-//! largest piece of work has room.
+//! Most requests are signaled. Some requests are unsignaled and precede a signaled request, and
+//! their places come back with the places of that request. A connection asks for work without
+//! knowing the depth of the queue, so the link asks it only when the largest piece of work has
+//! room.
 
 use std::collections::VecDeque;
 
 use heddle_verbs::{PostError, Qp, SendWr};
 
-/// The name of requests that no work of the connection is.
+/// The name of requests that belong to no named work of the connection.
 pub(crate) const UNNAMED: u64 = u64::MAX;
 
 /// The places of a send queue.
@@ -16,25 +17,25 @@ pub(crate) const UNNAMED: u64 = u64::MAX;
 pub(crate) struct Places {
     depth: u32,
     used: u32,
-    /// Places of each signaled request, with those of the unsignaled in front of it, in order.
+    /// Places of each signaled request, with those of the unsignaled requests before it, in order.
     signaled: VecDeque<u32>,
-    /// Unsignaled since the last that is signaled.
+    /// Places of unsignaled requests since the last signaled request.
     loose: u32,
 }
 
 impl Places {
-    /// Of a queue of `depth`.
+    /// Creates the places of a queue of `depth`.
     pub(crate) fn new(depth: u32) -> Places {
         let signaled = VecDeque::with_capacity(depth as usize);
         Places { depth, used: 0, signaled, loose: 0 }
     }
 
-    /// Whether so many requests have room.
+    /// Returns true if `requests` requests have room.
     pub(crate) const fn has_room(&self, requests: u32) -> bool {
         self.depth - self.used >= requests
     }
 
-    /// A request was posted.
+    /// Takes the place of a posted request.
     fn take(&mut self, signaled: bool) {
         self.used += 1;
         self.loose += 1;
@@ -43,7 +44,7 @@ impl Places {
         }
     }
 
-    /// A signaled request has completed.
+    /// Frees the places of the oldest signaled request, which has completed.
     pub(crate) fn completed(&mut self) {
         self.used -= self.signaled.pop_front().unwrap_or(0);
     }
@@ -69,7 +70,7 @@ mod tests {
         assert!(places.has_room(1) && !places.has_room(2));
         places.completed();
         assert!(places.has_room(4));
-        // One too many is a defect elsewhere, and harmless.
+        // A completion too many is a defect elsewhere, and harmless here.
         places.completed();
         assert!(places.has_room(4) && !places.has_room(5));
     }

@@ -1,4 +1,4 @@
-//! The buffers of a connection, by the names that [`heddle_rpcrdma::conn`] has for them.
+//! The buffers of a connection, by the names that [`heddle_rpcrdma::conn`] uses.
 
 use std::sync::Arc;
 
@@ -10,19 +10,21 @@ use heddle_verbs as verbs;
 use crate::memory::{self, Budget, Buffer, Memory, Share};
 use crate::message::Message;
 
-/// What a name stands for.
+/// The buffer that a name stands for.
 #[derive(Debug)]
 pub(crate) enum Stored {
-    /// Registered memory: what is sent, what peers read or write, what RDMA Reads place.
+    /// Registered memory: data that this end sends, that peers read or write, or that RDMA Reads
+    /// place.
     Registered(Buffer),
-    /// Octets that come in Sends, in their order, and go nowhere else. There is room for all from the start.
+    /// Bytes that come in Sends, in their order, and are used nowhere else. The vector has room for
+    /// all from the start.
     Heap(Vec<u8>),
-    /// A message without items that goes in a Send, into which it is copied.
+    /// A message without items, which is copied into its Send.
     Short(Arc<Message>),
 }
 
 impl Stored {
-    /// A copy of octets of it; `None` when they are not inside.
+    /// Returns a copy of a range of bytes; `None` when the range is not inside the buffer.
     pub(crate) fn copy(&self, off: usize, len: usize) -> Option<Vec<u8>> {
         match self {
             Stored::Heap(octets) => octets.get(off..off.checked_add(len)?).map(<[u8]>::to_vec),
@@ -34,7 +36,7 @@ impl Stored {
         }
     }
 
-    /// Its first `len` octets.
+    /// Returns the first `len` bytes.
     pub(crate) fn into_octets(self, len: usize) -> Option<Vec<u8>> {
         match self {
             Stored::Heap(mut octets) if octets.len() >= len => {
@@ -64,21 +66,21 @@ pub(crate) struct Store {
     slots: Vec<Slot>,
     free: Vec<u32>,
     memory: Memory,
-    /// Of what peers have us take.
+    /// Budget for the memory that peers cause this end to take.
     budget: Budget,
-    /// Of the peer's address, where there are several.
+    /// Share of the peer's address, where there are several peers.
     share: Option<Share>,
-    /// Octets of the longest call that there can ever be a buffer for.
+    /// Length in bytes of the longest call for which there can ever be a buffer.
     call_max: u32,
-    /// By which its connection waits for memory.
+    /// Number under which the connection waits for memory.
     number: u64,
-    /// The connection has named octets that are not there: a defect.
+    /// True if the connection has named bytes that do not exist: a defect.
     broken: bool,
 }
 
 #[derive(Debug, Default)]
 struct Slot {
-    /// Counts its uses, so that an old name is not taken for a new one.
+    /// Counts the uses of the slot, so that an old name is not taken for a new name.
     generation: u32,
     stored: Option<Stored>,
 }
@@ -88,20 +90,20 @@ const fn split(id: BufferId) -> (usize, u32) {
 }
 
 impl Store {
-    /// One that takes memory for peers within `budget` and `share`, in turn with other connections by
-    /// `number`.
+    /// Creates the store of a connection. The store takes memory for peers within `budget` and
+    /// `share`, in turn with other connections by `number`.
     pub(crate) fn new(memory: Memory, budget: Budget, share: Option<Share>, number: u64) -> Store {
         let call_max = u32::try_from(memory.call_max(&budget)).unwrap_or(u32::MAX);
         let (slots, free) = (Vec::new(), Vec::new());
         Store { slots, free, memory, budget, share, call_max, number, broken: false }
     }
 
-    /// What the peer's address has of the memory.
+    /// Returns the share of the memory that the peer's address has.
     pub(crate) fn share(&self) -> Option<&Share> {
         self.share.as_ref()
     }
 
-    /// Its connection waits for memory no more.
+    /// Stops waiting for memory.
     pub(crate) fn leave(&self) {
         self.memory.leave(self.number);
     }
@@ -110,7 +112,7 @@ impl Store {
     pub(crate) fn put(&mut self, stored: Stored) -> BufferId {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
-            // A few for each call under way.
+            // A connection has a few buffers for each call under way, so the index fits.
             u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
         });
         let Some(slot) = self.slots.get_mut(index as usize) else { return BufferId(u64::MAX) };
@@ -119,7 +121,7 @@ impl Store {
         BufferId(u64::from(slot.generation) << 32 | u64::from(index))
     }
 
-    /// Takes a buffer out.
+    /// Removes a buffer.
     pub(crate) fn remove(&mut self, id: BufferId) -> Option<Stored> {
         let (index, generation) = split(id);
         let slot = self.slots.get_mut(index).filter(|s| s.generation == generation)?;
@@ -138,27 +140,29 @@ impl Store {
         self.slots.get_mut(index).filter(|s| s.generation == generation)?.stored.as_mut()
     }
 
-    /// Where octets are, for a work request; `None` when they are not in registered memory.
+    /// Returns the place of a piece for a work request; `None` when the piece is not in registered
+    /// memory.
     pub(crate) fn sge(&self, sge: &conn::Sge) -> Option<verbs::Sge> {
         let Some(Stored::Registered(buffer)) = self.get(sge.buffer) else { return None };
         let (off, len) = (usize::try_from(sge.offset).ok()?, sge.length as usize);
         buffer.part(off, len).ok().map(|part| part.sge())
     }
 
-    /// The octets of a message that is copied into its Send; `None` when they are of something else.
+    /// Returns the bytes of a message that is copied into its Send; `None` when the piece is of
+    /// another kind.
     pub(crate) fn short(&self, sge: &conn::Sge) -> Option<[&[u8]; 2]> {
         let Some(Stored::Short(message)) = self.get(sge.buffer) else { return None };
         message.part(usize::try_from(sge.offset).ok()?, sge.length as usize)
     }
 
-    /// A copy of octets, over `out`.
+    /// Appends a copy of a piece to `out`.
     pub(crate) fn gather(&self, sge: &conn::Sge, out: &mut Vec<u8>) -> Option<()> {
         let off = usize::try_from(sge.offset).ok()?;
         out.extend(self.get(sge.buffer)?.copy(off, sge.length as usize)?);
         Some(())
     }
 
-    /// Whether the connection has named octets that are not there.
+    /// Returns true if the connection has named bytes that do not exist.
     pub(crate) fn is_broken(&self) -> bool {
         self.broken
     }
@@ -183,9 +187,10 @@ impl conn::Memory for Store {
                 let taken = self.memory.take_within((&self.budget, self.share.as_ref()), len);
                 Stored::Registered(taken.ok()?)
             }
-            // No longer than a Send, and one for each call that is served.
+            // An inline call is no longer than a Send, and there is one for each served call.
             Purpose::Inline => Stored::Heap(Vec::with_capacity(len)),
-            // No longer than the connection's longest message, and one for each call of ours.
+            // A reply is no longer than the connection's longest message, and there is one for each
+            // call of this end.
             Purpose::Reply => Stored::Heap(Vec::with_capacity(len)),
         };
         Some(self.put(stored))

@@ -1,6 +1,6 @@
-//! Clients that break the rules, on real queue pairs, in both versions: each gets the error that the rule has or
-//! loses its connection, nothing is carried out that should not be, memory comes back, and a client that keeps
-//! to the rules is served meanwhile on its one connection.
+//! Clients that break the rules, on real queue pairs, in both versions. Each client gets the error
+//! that the rule defines or loses its connection, the server executes nothing that it should not,
+//! and memory comes back. Meanwhile the server serves an honest client on its single connection.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 use crate::common::lists::{bad_lists, lists, read};
@@ -10,7 +10,7 @@ use heddle_rpc::{Body, Speaks};
 use heddle_rpcrdma::v2;
 use heddle_verbs::Access;
 
-/// Where the argument of ECHO begins, behind the header of a call and two words.
+/// Offset of ECHO's argument, after the header of a call and two words.
 const ITEM: u32 = 48;
 const ERROR: u32 = 4;
 
@@ -38,7 +38,7 @@ impl Scene {
         assert_eq!(self.w.client.counters().connections, 1);
     }
 
-    /// The client of `raw` is served as others are.
+    /// Asserts that the server serves the client of `raw` as it serves others.
     fn assert_good(&mut self, raw: &mut Raw, xid: u32) {
         let call = raw.call(xid, 2, &[0, 0, 0], &[4, 0x0102_0304]);
         raw.send(&call);
@@ -50,7 +50,7 @@ impl Scene {
         );
     }
 
-    /// Nothing is left of those who are gone.
+    /// Asserts that the server holds no memory for clients that are gone.
     fn assert_all_is_back(&mut self, raw: Raw) {
         drop(raw);
         self.w.server.disconnect_all();
@@ -81,14 +81,15 @@ fn test_chunk_lists_that_break_a_rule_are_refused_and_the_connection_goes_on() {
     }
 }
 
-/// Lengths and places that only the program's binding can judge, of chunks that can be read.
+/// The chunk lists are valid, but the lengths and positions are not those of an item, which only
+/// the program's binding shows.
 #[test]
 fn test_chunks_that_are_not_the_items_of_their_call_are_refused() {
     for version in [1, 2] {
         let mut scene = Scene::new(version);
         let mut raw = scene.raw();
         let calls = scene.w.server.counters().calls;
-        // The word before the item says 100.
+        // The word in front of the item states a length of 100.
         for (nth, length) in [8, 96, 104, 5000].into_iter().enumerate() {
             let chunk = raw.lend(&vec![7; length], Access::REMOTE_READ);
             let reads = [read(ITEM, words_of(chunk))];
@@ -103,7 +104,7 @@ fn test_chunks_that_are_not_the_items_of_their_call_are_refused() {
                 "{length}: {answer:?}"
             );
         }
-        // A procedure none of whose arguments may be placed.
+        // No argument of this procedure may be placed.
         let chunk = raw.lend(&[7; 100], Access::REMOTE_READ);
         let reads = [read(44, words_of(chunk))];
         let call = raw.call(210, 2, &lists(&reads, &[], &[0]), &[100]);
@@ -117,7 +118,8 @@ fn test_chunks_that_are_not_the_items_of_their_call_are_refused() {
     }
 }
 
-/// The header of a long call names one XID, and the call in its Read chunk another (RFC 8166 section 4.2.1).
+/// The header of a long call names an XID, and the call in its Read chunk names another (RFC 8166
+/// section 4.2.1).
 #[test]
 fn test_long_call_with_another_xid_than_its_header_is_refused() {
     for version in [1, 2] {
@@ -131,7 +133,7 @@ fn test_long_call_with_another_xid_than_its_header_is_refused() {
             let kind = if version == 1 { 1 } else { v2::htype::CALL_EXTERNAL };
             let mut call = raw.header(xid, crate::common::raw::CREDIT, kind);
             call.extend(chunk);
-            // Version 2 has the items in a list of their own.
+            // Version 2 has a separate list for the items.
             let ends = if version == 1 { 3 } else { 4 };
             call.extend(std::iter::repeat_n(0, ends));
             raw.send(&call);
@@ -148,8 +150,8 @@ fn test_long_call_with_another_xid_than_its_header_is_refused() {
     }
 }
 
-/// STags of nobody, of another's memory, and of memory that may not be read or written: the queue pair of who
-/// told them ends, and nothing was touched.
+/// A client names STags that do not exist, that belong to another client, or whose memory may not
+/// be read or written. Its queue pair ends, and no memory was touched.
 #[test]
 fn test_stags_that_are_not_the_clients_end_its_connection_only() {
     for version in [1, 2] {
@@ -193,24 +195,24 @@ fn test_headers_that_cannot_be_read_are_answered_or_passed_over() {
         let mut scene = Scene::new(version);
         let mut raw = scene.raw();
         scene.assert_good(&mut raw, 1);
-        // Too short to have an XID that could be trusted: nothing comes.
+        // The message is too short for a trustworthy XID, so no answer comes.
         raw.send(&[400, version, 500]);
         scene.assert_good(&mut raw, 2);
-        // A header type, or procedure, that there is not.
+        // An unknown header type or procedure.
         raw.send(&[401, version, 500, 77, 0, 0, 0]);
         let code = if version == 1 { 2 } else { v2::code::INVAL_HTYPE };
         assert_eq!(raw.answer(&mut scene.w)[3..], [ERROR, code]);
-        // A version that there is not.
+        // An unknown version.
         raw.send(&[402, 77, 500, 0, 0, 0, 0]);
         assert_eq!(raw.answer(&mut scene.w)[3..], [ERROR, 1, version, version]);
-        // No payload.
+        // A header without a payload.
         let call = raw.call(403, 2, &[0, 0, 0], &[0]);
         let header = call.len() - 11;
         raw.send(&call[..header]);
-        // ERR_CHUNK has the same number as BAD_XDR.
+        // ERR_CHUNK and BAD_XDR have the same number.
         let answer = raw.answer(&mut scene.w);
         assert_eq!((answer[0], &answer[3..]), (403, &[ERROR, v2::code::BAD_XDR][..]));
-        // An RPC message of another XID.
+        // An RPC message with another XID.
         let mut call = raw.call(404, 2, &[0, 0, 0], &[0]);
         call[header] = 405;
         raw.send(&call);
@@ -222,7 +224,7 @@ fn test_headers_that_cannot_be_read_are_answered_or_passed_over() {
     }
 }
 
-/// More calls at a time than there are credits for.
+/// The client makes more calls at a time than it has credits for.
 #[test]
 fn test_client_that_breaks_flow_control_loses_its_connection() {
     for version in [1, 2] {
@@ -237,7 +239,7 @@ fn test_client_that_breaks_flow_control_loses_its_connection() {
         }
         raw.end(&mut scene.w);
         assert_eq!(scene.w.server.counters().connections_dropped, 1);
-        // As many as a connection has places for at most have begun.
+        // At most as many calls have begun as a connection has slots for.
         let begun = scene.w.held.lock().unwrap().len();
         assert!((1..=131).contains(&begun), "{begun}");
         scene.assert_others_are_served();
@@ -263,7 +265,7 @@ fn test_call_whose_xid_is_repeated_is_carried_out_once() {
         let request = scene.w.held.lock().unwrap().pop().unwrap();
         request.reply(Ok(Body::of(vec![0, 0, 0, 9]).unwrap()));
         assert_eq!(raw.answer(&mut scene.w).last(), Some(&9));
-        // It was carried out, and is not again.
+        // The call was executed, and is not executed again.
         let call = raw.call(600, 3, &[0, 0, 0], &[]);
         raw.send(&call);
         assert_eq!(raw.answer(&mut scene.w).last(), Some(&9));
@@ -273,7 +275,7 @@ fn test_call_whose_xid_is_repeated_is_carried_out_once() {
     }
 }
 
-/// Parts that do not add up, or are not followed by what has to.
+/// The parts do not add up, or another message follows where a part must follow.
 #[test]
 fn test_messages_in_parts_that_are_not_whole_are_refused() {
     let mut scene = Scene::new(v2::VERSION);
@@ -285,21 +287,21 @@ fn test_messages_in_parts_that_are_not_whole_are_refused() {
         part
     };
     let refused = [ERROR, v2::code::INVAL_CONT];
-    // Another call in between.
+    // Another call comes between the parts.
     let first = part(&raw, 700, 4000);
     raw.send(&first);
     let call = raw.call(701, 2, &[0, 0, 0], &[0]);
     raw.send(&call);
     let answer = raw.answer(&mut scene.w);
     assert_eq!((answer[0], &answer[3..]), (701, &refused[..]));
-    // More than was left.
+    // The part is longer than the announced rest.
     let first = part(&raw, 702, 8);
     raw.send(&first);
     let first = part(&raw, 702, 8);
     raw.send(&first);
     let answer = raw.answer(&mut scene.w);
     assert_eq!((answer[0], &answer[3..]), (702, &refused[..]));
-    // Longer than any that is taken.
+    // The message is longer than the server takes.
     let first = part(&raw, 703, u32::MAX - 10);
     raw.send(&first);
     let answer = raw.answer(&mut scene.w);

@@ -1,5 +1,5 @@
-//! RNICs on threads of their own, a server that runs, and threads that wait for their calls by one
-//! client.
+//! RNICs on threads of their own, a running server, and threads that wait for their calls through
+//! one client.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 use std::sync::{Arc, Barrier};
@@ -46,8 +46,8 @@ fn test_threads_wait_for_their_calls_by_one_client() {
     threads.into_iter().for_each(|t| t.join().unwrap());
     assert_eq!(client.outstanding(), 0);
 
-    // A thread drives it and sleeps, with nothing to wait for; a short call made by another thread wakes
-    // it in time.
+    // A thread drives the client and sleeps with no call to wait for; a short call by another
+    // thread wakes it in time.
     let driver = thread::spawn({
         let client = client.clone();
         move || client.run()
@@ -59,7 +59,7 @@ fn test_threads_wait_for_their_calls_by_one_client() {
     });
     let outcome = outcome.take(4000).flatten().next().expect("its time is over");
     assert_eq!(outcome.unwrap_err(), CallError::TimedOut { sent: true });
-    // A server's thread that sleeps hears an answer that comes from another.
+    // The sleeping thread of a server notices an answer that comes from another thread.
     let call = client.call(LATER).send().unwrap();
     let request = std::iter::repeat_with(|| {
         thread::sleep(Duration::from_millis(5));

@@ -9,7 +9,7 @@ use heddle_rpc::{Body, CallError, ClientConfig, Procedure, Request, Speaks};
 use heddle_rpcrdma::conn;
 
 const NOTES: u32 = 0x2000_0009;
-/// Data, which may be placed where there is a reply; it has none.
+/// The argument is data that may be placed if the call has a reply, but this procedure has none.
 const NOTE: Procedure = Procedure { program: NOTES, version: 1, procedure: 1 };
 const BINDING: Table<'static> = Table(&[Entry {
     procedure: NOTE,
@@ -20,7 +20,7 @@ const BINDING: Table<'static> = Table(&[Entry {
 
 type Heard = Arc<Mutex<Vec<Request>>>;
 
-/// A world in which the server hears notes, and keeps them until the test drops them.
+/// Returns a world whose server receives notes and keeps them until the test drops them.
 fn world(speaks: Speaks, calls: u16) -> (World, Heard) {
     let mut w = World::with(|client, server| {
         (client.transport.speaks, server.transport.speaks) = (speaks, speaks);
@@ -75,7 +75,7 @@ fn test_calls_without_reply_wait_until_programs_are_done_with_those_before() {
     w.until("all", |_| {
         let done = std::mem::take(&mut *heard.lock().unwrap());
         all += done.len();
-        // Answered or dropped: nobody hears of it.
+        // The client does not notice whether the program answers or drops the request.
         for request in done {
             request.reply(Ok(Body::new()));
         }
@@ -97,7 +97,7 @@ fn test_version_1_has_no_calls_without_reply() {
     let (mut w, heard) = world(Speaks::V1, 16);
     let call = w.client.call(NOTE).arguments(note(&w, 1, 64)).one_way().send().unwrap();
     assert_eq!(w.outcome(call).unwrap_err(), CallError::Transport(conn::CallError::CallOnly));
-    // The binding says it too.
+    // The binding, too, makes a call one without a reply.
     let mut config = ClientConfig { binding: Box::new(BINDING), ..ClientConfig::default() };
     config.transport.speaks = Speaks::V1;
     let other = w.another(config);
@@ -111,7 +111,7 @@ fn test_version_1_has_no_calls_without_reply() {
     w.echo(1, 100, false, false);
 }
 
-/// The binding of this end does not know that it has none.
+/// The binding of this end does not know that the procedure has no reply.
 #[test]
 fn test_call_of_version_1_that_waits_for_a_reply_has_one_of_no_results() {
     let (mut w, heard) = world(Speaks::V1, 16);
@@ -165,7 +165,7 @@ fn test_call_without_reply_that_comes_again_is_not_executed_again() {
 fn test_call_without_reply_that_is_dropped_goes_its_way() {
     let (mut w, heard) = world(Speaks::V2, 32);
     for n in 0..20 {
-        // The first are dropped before there is a connection.
+        // The first calls are dropped before there is a connection.
         drop(w.client.call(NOTE).arguments(note(&w, n, 64)).one_way().send().unwrap());
         for _ in 0..n {
             w.poll();
@@ -182,7 +182,7 @@ fn test_reply_to_a_call_that_waits_for_none_is_passed_over() {
     let mut w = World::new(Speaks::V2);
     let mut arguments = Body::new();
     arguments.opaque(b"never mind").unwrap();
-    // A procedure that has a reply by its binding, and gives one.
+    // By its binding this procedure has a reply, and the server sends one.
     let call = w.client.call(PLAIN).arguments(arguments).one_way().send().unwrap();
     assert!(w.outcome(call).unwrap().octets().is_empty());
     let strays = |w: &World| w.client.transport_counters().map_or(0, |c| c.stray_replies);

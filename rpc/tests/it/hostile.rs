@@ -1,5 +1,5 @@
-//! A server that invalidates what is its to invalidate without having said that it would, and what is not;
-//! and one that puts results where they are not to be.
+//! A server that invalidates memory of the answered call without having announced that, and other
+//! memory; and a server that puts results where they do not belong.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 use crate::common::hand::*;
@@ -15,11 +15,12 @@ fn test_reply_may_invalidate_memory_of_its_own_call_whatever_the_server_has_said
     let ([mut first, _second], calls) = scene.two();
     scene.hand.reply(calls[0].xid, Some(calls[0].reads[0].handle));
     let outcome = scene.until("the reply", |_| first.try_take());
-    // Its results are cut off, which is another matter.
+    // The call fails, because its results are cut off; this test is about the invalidation only.
     assert!(outcome.is_err());
     assert_eq!((scene.hand.connections, scene.client.last_failure()), (1, None));
     let counters = scene.client.transport_counters().unwrap();
-    // Its room for the reply is invalidated by the client; the other call has both of its own.
+    // The client invalidates the call's room for the reply; both registrations of the other call
+    // remain.
     assert_eq!((counters.remote_invalidations, counters.invalidations), (1, 1));
     assert_eq!(counters.registrations, 4);
 }
@@ -41,14 +42,15 @@ fn test_reply_that_invalidates_what_there_is_not_ends_the_connection() {
     for speaks in [Speaks::V1, Speaks::V2] {
         let mut scene = Scene::new(speaks);
         let (_pending, calls) = scene.two();
-        // Another key: of a call that is over.
+        // The handle has another key, so it belongs to an earlier call.
         let Handle(bits) = calls[0].reads[0].handle;
         scene.hand.reply(calls[0].xid, Some(Handle(bits ^ 0xff)));
         scene.made_again(calls[0].xid);
     }
 }
 
-/// A result that may be placed comes in the message, though there was room for it: an error for good.
+/// A result that may be placed comes in the message although there is room for it: the call fails
+/// for good.
 #[test]
 fn test_result_that_is_not_where_it_was_to_be_ends_its_call() {
     let mut scene = Scene::new(Speaks::V1);
@@ -58,7 +60,7 @@ fn test_result_that_is_not_where_it_was_to_be_ends_its_call() {
     scene.hand.reply_with(&call, 0, &[0, 0, 0, 1, 0, 0, 0, 4, 9, 9, 9, 9]);
     let outcome = scene.until("the reply", |_| pending.try_take());
     assert_eq!(outcome.unwrap_err(), CallError::Misplaced);
-    // One of no octets has nothing to place.
+    // An empty result has nothing to place.
     let mut pending = echo(&scene.client, 1, 8000, false, true).unwrap();
     let call = scene.calls(1).pop().unwrap();
     scene.hand.reply_with(&call, 0, &[0, 0, 0, 1, 0, 0, 0, 0]);
@@ -67,7 +69,7 @@ fn test_result_that_is_not_where_it_was_to_be_ends_its_call() {
     assert_eq!(scene.client.last_failure(), None);
 }
 
-/// Octets are in a chunk for which the procedure has no result: an error for good.
+/// A chunk holds bytes although the procedure has no result for it: the call fails for good.
 #[test]
 fn test_result_that_may_not_be_placed_and_is_ends_its_call() {
     let mut scene = Scene::new(Speaks::V1);
@@ -85,8 +87,8 @@ fn test_result_that_may_not_be_placed_and_is_ends_its_call() {
     assert_eq!(scene.client.last_failure(), None);
 }
 
-/// RFC 8166 section 4.3: memory that a reply does not say to be filled may have been written all the same.
-/// The results have nothing of it.
+/// RFC 8166 section 4.3: a server may have written to memory that its reply does not declare
+/// filled. The results contain none of these bytes.
 #[test]
 fn test_room_that_a_reply_leaves_unused_brings_nothing_though_it_was_written() {
     for speaks in [Speaks::V1, Speaks::V2] {

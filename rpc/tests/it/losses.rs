@@ -1,4 +1,4 @@
-//! Connections that are lost, servers that come back, and calls that are executed once all the same.
+//! Lost connections, servers that come back, and calls that are executed only once nevertheless.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 use std::future::Future;
@@ -66,8 +66,8 @@ fn test_call_executed_while_there_is_no_connection_gets_the_reply_that_was_kept(
     assert_eq!((w.server.counters().calls, w.server.counters().calls_repeated), (1, 1));
 }
 
-/// A call that is not idempotent, with an argument that goes by Read chunk or in the message: it comes again
-/// while it is executed, and when it has been.
+/// A call that is not idempotent, with an argument in a Read chunk or in the message, comes again
+/// while it is executed, and after that.
 #[test]
 fn test_call_with_data_is_executed_once_though_its_connection_is_lost_twice() {
     for (speaks, apart) in
@@ -88,7 +88,7 @@ fn test_call_with_data_is_executed_once_though_its_connection_is_lost_twice() {
         held(&mut w, 1);
         w.server.disconnect_all();
         w.until("the call again", |w| (w.server.counters().calls_repeated == 1).then_some(()));
-        // It is executed while there is no connection: the reply is kept.
+        // The call is executed while there is no connection, so the server keeps the reply.
         w.paused = true;
         disconnect(&mut w);
         answer(&w, 9);
@@ -133,12 +133,13 @@ fn test_connections_lost_over_and_over_cost_no_call_and_no_memory() {
     }
 }
 
-/// What programs have is replied to before the connection ends, and what comes behind it is not begun.
+/// The server replies to the calls that programs have before the connection ends, and begins no
+/// call that arrives after them.
 #[test]
 fn test_drained_connection_ends_with_its_replies_and_takes_no_more_calls() {
     for speaks in [Speaks::V1, Speaks::V2] {
         let mut w = World::new(speaks);
-        // Version 1 has a call at a time before the first reply.
+        // Before its first reply, version 1 allows a single call at a time.
         let before = later(&w);
         held(&mut w, 1);
         answer(&w, 0);
@@ -158,7 +159,7 @@ fn test_drained_connection_ends_with_its_replies_and_takes_no_more_calls() {
             assert_eq!(w.outcome(call).unwrap().reader().u32(), Ok(word));
         }
         w.until("the end of the connection", |w| (w.server.connections() == 0).then_some(()));
-        // The one that was left, and it alone, is to be made again.
+        // Only the call that was not begun is to be made again.
         w.until("the end of it", |w| (w.client.counters().retransmissions > 0).then_some(()));
         assert_eq!((w.server.counters().calls, w.client.counters().retransmissions), (3, 1));
         assert_eq!(w.server.memory().available(), w.server.memory().len());
@@ -190,7 +191,7 @@ fn test_client_that_is_closed_ends_its_calls_and_makes_no_more() {
     assert_eq!(w.outcome(call).unwrap_err(), CallError::Closed);
     assert_eq!(w.client.call(PLAIN).send().unwrap_err(), CallError::Closed);
     w.until("the end of the connection", |w| (w.server.connections() == 0).then_some(()));
-    // Nobody waits for the reply.
+    // No client waits for the reply.
     w.held.lock().unwrap().pop().unwrap().reply(Err(Refusal::SystemErr));
     w.poll();
 }
@@ -256,7 +257,7 @@ fn test_peers_beyond_the_limit_are_turned_away_and_the_others_served() {
     });
     w.echo(2, 100, false, false);
     w.client.close();
-    // Its place is free.
+    // The first client's place is free.
     let outcome = w.until("the other's outcome", |_| {
         other.step();
         call.try_take()

@@ -1,6 +1,6 @@
 //! The integration tests of the crate: clients and servers on queue pairs that rings join.
 //!
-//! One binary holds them all, because each binary costs seconds to link.
+//! A single binary holds them all, because each binary costs seconds to link.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 mod attacks;

@@ -1,4 +1,4 @@
-//! What one end does while the other is in the middle of something else.
+//! Actions of one end while the other end is in the middle of something else.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 use std::time::Duration;
@@ -20,7 +20,8 @@ fn polls(w: &mut World) {
 
 #[test]
 fn test_client_that_is_closed_while_it_connects_leaves_no_connection() {
-    // As soon as it has begun, when the server has been asked, and when the server has accepted.
+    // The client closes when it has begun to connect, when the server has got the request, and when
+    // the server has accepted.
     for stage in 0..3 {
         let mut w = World::new(Speaks::BOTH);
         w.deaf = stage < 2;
@@ -128,8 +129,8 @@ fn test_last_word_of_a_client_that_closes_behind_it_is_heard() {
     assert_eq!(w.server.memory().available(), w.server.memory().len());
 }
 
-/// Whether data lies apart is each end's own matter: what the server has among its octets goes to the room that
-/// the client has for it.
+/// Each end decides for itself whether data is in separate memory: the server's result within its
+/// bytes goes to the room that the client has for it.
 #[test]
 fn test_short_result_within_a_reply_goes_to_the_room_that_is_there_for_it() {
     const GET: Procedure = Procedure { program: PROGRAM + 7, version: 1, procedure: 1 };

@@ -1,5 +1,5 @@
-//! What a server may reach of its client, and for how long, and a client of its server: each tries, within and
-//! beyond.
+//! The memory of a client that its server may reach, and of a server that its client may reach, and
+//! for how long. Each peer tries to access memory within these limits and beyond them.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 use crate::common::hand::*;
@@ -13,7 +13,7 @@ use heddle_verbs::{DisconnectReason, Stag};
 const VERSIONS: [Speaks; 2] = [Speaks::V1, Speaks::V2];
 const LEN: usize = 8000;
 
-/// A call with a Read chunk, and its chunk.
+/// Makes a call with a Read chunk, and returns it with its chunk.
 fn reading(scene: &mut Scene) -> (PendingCall, Call) {
     let pending = echo(&scene.client, 1, LEN, true, false).unwrap();
     let call = scene.calls(1).pop().unwrap();
@@ -27,17 +27,17 @@ fn assert_readable(scene: &mut Scene, segment: Segment) {
     assert!(octets == pattern(1, LEN));
 }
 
-/// What the server has done ends the connection, and brings it nothing.
+/// Asserts that the server's access ends the connection, and fetches nothing.
 fn assert_refused(scene: &mut Scene) {
     let before = scene.hand.ended;
     scene.until("the end of the connection", |s| (s.hand.ended > before).then_some(()));
     assert!(scene.hand.read.is_empty(), "it was read");
 }
 
-/// The call is replied to, and has ended.
+/// Replies to the call, which then ends.
 fn replied(scene: &mut Scene, mut pending: PendingCall, call: &Call) {
     scene.hand.reply(call.xid, None);
-    // Its results are cut off, which is another matter.
+    // The call fails, because its results are cut off; this test is about the memory only.
     assert!(scene.until("the reply", |_| pending.try_take()).is_err());
 }
 
@@ -80,7 +80,7 @@ fn test_handle_that_no_call_has_told_reaches_nothing() {
         let mut scene = Scene::new(speaks);
         let (_pending, call) = reading(&mut scene);
         let [segment] = call.reads[..] else { panic!("one segment") };
-        // The next of the client's: the index of an STag stands above 8 bits of key.
+        // The client's next STag: the index of an STag is above the 8 bits of its key.
         scene.hand.read(Segment { handle: Handle(segment.handle.0 ^ 0x100), ..segment });
         assert_refused(&mut scene);
     }
@@ -178,7 +178,7 @@ fn test_call_that_waits_for_its_turn_has_nothing_in_reach() {
     }
 }
 
-/// What is done with an STag that is not one's own.
+/// An access by an STag that is not the client's own.
 #[derive(Clone, Copy, Debug)]
 enum Try {
     Read,
@@ -186,9 +186,9 @@ enum Try {
     Invalidate,
 }
 
-/// A client that knows each STag of its server's RNIC, and all offsets: those of the memory from which calls
-/// have been served, of Receives, of what is sent. The STag that is the sink of a Read is told to the client
-/// by the Read Request.
+/// The client knows each STag of its server's RNIC, and all offsets: of the memory from which calls
+/// have been served, of Receives, of the buffers of Sends. A client learns the STag for the sink of
+/// a Read from the Read Request.
 #[test]
 fn test_server_memory_is_reached_by_nobody() {
     for (speaks, version) in [(Speaks::V1, 1), (Speaks::V2, 2)] {
@@ -196,7 +196,7 @@ fn test_server_memory_is_reached_by_nobody() {
             (client.transport.speaks, server.transport.speaks) = (speaks, speaks);
             server.memory = 1 << 20;
         });
-        // A call with chunks of all kinds has been served.
+        // The server has served a call with chunks of all kinds.
         w.echo(1, 9000, true, true);
         let memory = w.server.memory().clone();
         let free = memory.available();
@@ -211,7 +211,7 @@ fn test_server_memory_is_reached_by_nobody() {
             for what in [Try::Read, Try::Write, Try::Invalidate] {
                 for other in [0, 1, 0x100] {
                     let mut raw = Raw::new(&mut w, version);
-                    // Those of this connection are the last.
+                    // The STags of this connection are the last.
                     let stags = w.server_stags();
                     let (stag, to) = *stags.get(nth).unwrap_or(stags.last().unwrap());
                     let stag = Stag(stag.0 ^ other);
@@ -232,7 +232,8 @@ fn test_server_memory_is_reached_by_nobody() {
             w.echo(2, 9000, true, true);
             nth += 1;
         }
-        // The memory, and Receives and headers of the honest client's connection at least.
+        // At least the memory, and the Receives and headers of the honest client's connection were
+        // tried.
         assert!(tried >= 3 * 9, "{tried}");
         assert!(secret.to_vec() == pattern, "it was written");
         drop(secret);

@@ -1,5 +1,5 @@
-//! A server calls programs of its client, on the client's connection (draft section 4.6, RFC 8167), on real
-//! queue pairs.
+//! A server calls programs of its client, on the client's connection (draft section 4.6, RFC 8167),
+//! on real queue pairs.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use heddle_rpcrdma::header::Refusal;
 use heddle_rpcrdma::{conn, v1, v2};
 
 const BACK: u32 = 0x2000_0002;
-/// The programs of clients have the procedures of those of servers.
+/// Programs of clients have the same procedures as programs of servers.
 const fn back(of: Procedure) -> Procedure {
     Procedure { program: BACK, ..of }
 }
@@ -79,7 +79,7 @@ impl Reverse {
         Reverse { w, held, events }
     }
 
-    /// The client has a program, of the same procedures.
+    /// Gives the client a program with the same procedures.
     fn serve(&mut self) {
         let mut inner = program(self.w.client.memory().clone(), self.held.clone());
         let program = move |mut request: Request| {
@@ -89,7 +89,7 @@ impl Reverse {
         self.w.client.serve(BACK, 1..=1, Binding, program).unwrap();
     }
 
-    /// The last client that has come, once it has.
+    /// Waits for a client, and returns the last client that has connected.
     fn caller(&mut self) -> Caller {
         let events = self.events.clone();
         self.w.until("a client to call", |_| match events.lock().unwrap().last() {
@@ -99,7 +99,8 @@ impl Reverse {
     }
 }
 
-/// A server that has a client which serves. In version 1 it hears of it by a call.
+/// Returns a server whose client has a program. In version 1 the server learns of the client from a
+/// call.
 fn scene(speaks: Speaks) -> (Reverse, Caller) {
     let mut r = Reverse::new(speaks);
     r.serve();
@@ -140,7 +141,7 @@ fn test_server_calls_its_client_in_both_versions() {
         }
         assert_eq!(caller.outstanding(), 0);
         assert_eq!(r.w.client.served().calls, 3);
-        // What the client does not have, it says in the words of RPC.
+        // The client refuses unknown programs, versions and procedures with the errors of RPC.
         let other = |program, version| Procedure { program, version, procedure: 1 };
         for (procedure, error) in [
             (other(BACK + 1, 1), CallError::ProgUnavail),
@@ -151,7 +152,7 @@ fn test_server_calls_its_client_in_both_versions() {
             let call = caller.call(procedure).send().unwrap();
             assert_eq!(r.w.outcome(call).unwrap_err(), error);
         }
-        // Procedure 0 of any program is there.
+        // Every program has procedure 0.
         let null = caller.call(Procedure { procedure: 0, ..back(ECHO) }).send().unwrap();
         assert!(r.w.outcome(null).unwrap().octets().is_empty());
     }
@@ -183,7 +184,7 @@ fn test_what_version_1_cannot_convey_back_is_an_error_and_no_chunk() {
     let error = CallError::Transport(conn::CallError::TooLong { threshold: 4096 });
     assert_eq!(r.w.outcome(too_long).unwrap_err(), error);
     assert_eq!(r.w.client.served().calls, 0);
-    // Neither has a long reply anywhere to go: the client refuses.
+    // Neither version has a place for a long reply, so the client refuses.
     let call = caller.call(back(LATER)).results_max(9000).send().unwrap();
     let held = r.held.clone();
     let request = r.w.until("the call", |_| held.lock().unwrap().pop());
@@ -230,8 +231,8 @@ fn test_server_keeps_to_what_its_client_has_said() {
     }
 }
 
-/// RFC 8167 section 5.4: a client that has nothing to do keeps its connection, on which its server may
-/// have something to do.
+/// RFC 8167 section 5.4: a client that has nothing to do keeps its connection, on which its server
+/// may have something to do.
 #[test]
 fn test_idle_client_keeps_its_connection_for_calls_back() {
     for speaks in [Speaks::V1, Speaks::V2] {
@@ -315,8 +316,8 @@ fn test_both_directions_at_once_under_load() {
     }
 }
 
-/// A reply waits for calls in the other direction, as many as there can be: neither side's credits keep the
-/// other's from coming.
+/// A reply waits for calls in the other direction, as many as there can be. The credits of one
+/// direction do not block the other.
 #[test]
 fn test_reply_waits_for_calls_back() {
     for speaks in [Speaks::V1, Speaks::V2] {
@@ -361,7 +362,7 @@ fn test_reply_waits_for_calls_back() {
 fn test_connection_that_is_lost_ends_each_call_back_once_and_the_client_comes_again() {
     for speaks in [Speaks::V1, Speaks::V2] {
         let (mut r, caller) = scene(speaks);
-        // Before the first reply of version 1 there is one credit.
+        // Before the first reply, version 1 has one credit.
         let call = call_echo(&caller, 1, 100, false, false);
         check_echo(&r.w.outcome(call).unwrap(), 1, 100);
         let calls: Vec<_> = (0..5).map(|_| call_later(&caller)).collect();
@@ -378,20 +379,21 @@ fn test_connection_that_is_lost_ends_each_call_back_once_and_the_client_comes_ag
         assert_eq!(caller.outstanding(), 0);
         assert_eq!(caller.call(back(ECHO)).send().unwrap_err(), CallError::Lost);
         assert_eq!(r.events.lock().unwrap().get(1), Some(&CallerEvent::Gone(caller.clone())));
-        // Answers to a connection that is gone go nowhere, and are kept.
+        // Answers to a lost connection are sent nowhere, and are kept.
         for (request, n) in std::mem::take(&mut *held.lock().unwrap()).into_iter().zip(7..) {
             let mut results = Body::new();
             results.u32(n).unwrap();
             request.reply(Ok(results));
         }
-        // Without a call of its own; in version 1 the server hears of it by one.
+        // The client connects without a call of its own; in version 1 the server learns of it from
+        // a call.
         if speaks == Speaks::V1 {
             r.w.echo(1, 10, false, false);
         }
         r.w.until("the client", |w| (w.client.counters().connections == 2).then_some(()));
         let again = r.caller();
         assert_ne!(again, caller);
-        // A call that was executed is not executed again, if it is told to be the same.
+        // A call that was executed is not executed again, if the server repeats its XID.
         let served = r.w.client.served();
         let call = again.call(back(LATER)).again(xid).send().unwrap();
         assert_eq!(r.w.outcome(call).unwrap().reader().u32(), Ok(7));
@@ -430,16 +432,16 @@ fn test_calls_back_and_their_memory_have_limits() {
     let calls: Vec<_> = (0..3).map(|_| call_later(&caller)).collect();
     assert_eq!(caller.call(back(LATER)).send().unwrap_err(), CallError::TooMany { max: 3 });
     r.w.until("calls", |_| (held.lock().unwrap().len() == 3).then_some(()));
-    // Their time goes by.
+    // All calls time out.
     for call in calls {
         assert_eq!(r.w.outcome(call).unwrap_err(), CallError::TimedOut { sent: true });
     }
     held.lock().unwrap().clear();
-    // A call that the client has no memory for, ever.
+    // The client can never have memory for this call.
     let call = call_echo(&caller, 1, SERVED, true, false);
     let refused = conn::CallError::Refused(Refusal::V2(v2::Refusal::System));
     assert_eq!(r.w.outcome(call).unwrap_err(), CallError::Transport(refused));
-    // Those that it has memory for when others have ended, wait.
+    // Calls for which the client has memory after others have ended wait.
     let data = |n| {
         let mut arguments = Body::new();
         arguments.u32(n).unwrap();
@@ -472,8 +474,8 @@ fn test_calls_back_and_their_memory_have_limits() {
     }
 }
 
-/// A place in the connection's table is free before the event of the call that had it is taken, and in a turn
-/// of a connection there may be more events than are taken.
+/// A slot in the connection is free before the event of its last call is taken, and a connection
+/// may have more events than one turn takes.
 #[test]
 fn test_call_back_takes_no_place_of_one_whose_reply_waits_to_be_taken() {
     const WAITING: u64 = 40;
@@ -483,7 +485,8 @@ fn test_call_back_takes_no_place_of_one_whose_reply_waits_to_be_taken() {
     let calls: Vec<_> = (0..40).map(|_| call_later(&caller)).collect();
     let held = r.held.clone();
     r.w.until("calls", |_| (held.lock().unwrap().len() == 40).then_some(()));
-    // Calls of the client's that wait for what one of them has, and those behind them.
+    // The client makes calls that wait for memory which its first call holds, and further calls
+    // after them.
     let keep = |r: &Reverse, n| {
         let mut arguments = Body::new();
         let data = r.w.client.memory().take_copy(&pattern(n, 8100)).unwrap();
@@ -495,7 +498,7 @@ fn test_call_back_takes_no_place_of_one_whose_reply_waits_to_be_taken() {
     let mut behind = vec![keep(&r, 2)];
     behind.extend((1..WAITING).map(|_| r.w.client.call(LATER).send().unwrap()));
     r.w.until("others", |w| (w.server.counters().memory_waits == WAITING).then_some(()));
-    // All go on in one turn.
+    // All calls resume in one turn.
     r.w.deaf = true;
     let word = || {
         let mut results = Body::new();

@@ -1,5 +1,6 @@
-//! What a client may reach of a server that calls it, and for how long: one that is made by hand tries, within
-//! and beyond. Version 2 alone: version 1 has no chunks in the reverse direction.
+//! The memory of a server that its client may reach when the server calls it, and for how long. A
+//! hand-made client tries to access memory within these limits and beyond them. Only version 2 is
+//! tested, because version 1 has no chunks in the reverse direction.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 use std::sync::{Arc, Mutex};
@@ -17,7 +18,7 @@ use heddle_rpcrdma::v2::{self, PropertySet};
 use heddle_rpcrdma::{Limits, Segment, Xid};
 use heddle_verbs::{DisconnectReason, Stag};
 
-/// Too many to go with a call in a Send.
+/// Too many bytes to go with a call in a Send.
 const LEN: usize = 4064;
 
 fn words(write: impl FnOnce(&mut [u8]) -> usize) -> Vec<u32> {
@@ -27,14 +28,14 @@ fn words(write: impl FnOnce(&mut [u8]) -> usize) -> Vec<u32> {
     words.map(|w| u32::from_be_bytes(w.try_into().unwrap())).collect()
 }
 
-/// A server that calls, and a client by hand which takes everything.
+/// A server that makes calls, and a hand-made client that takes everything.
 struct Scene {
     w: World,
     raw: Raw,
     caller: Caller,
 }
 
-/// A call of the server's, as its client has it.
+/// A call of the server as its client received it.
 struct Call {
     pending: PendingCall,
     xid: Xid,
@@ -67,7 +68,7 @@ impl Scene {
         Scene { w, raw, caller }
     }
 
-    /// The server calls ECHO, with an item in a Read chunk.
+    /// Makes a call of ECHO by the server, with an item in a Read chunk.
     fn call(&mut self, room: Option<Buffer>) -> Call {
         let item = self.caller.memory().take_copy(&pattern(1, LEN)).unwrap();
         let mut arguments = Body::new();
@@ -92,7 +93,8 @@ impl Scene {
         Call { pending, xid, reads, room }
     }
 
-    /// The call is replied to, and has ended: its results are cut off, which is another matter.
+    /// Replies to the call, which then ends: it fails because its results are cut off, which does
+    /// not matter here.
     fn replied(&mut self, call: Call) {
         let Call { xid, pending, .. } = call;
         let body = v2::Body::ReplyInline { writes: WriteList::new(&[]) };
@@ -113,7 +115,8 @@ impl Scene {
         self.raw.write(Stag(segment.handle.0), segment.offset, octets);
     }
 
-    /// What the client has done ends the connection and brings it nothing; the server's memory comes back.
+    /// Asserts that the client's access ends the connection and fetches nothing, and that the
+    /// server's memory comes back.
     fn assert_refused(mut self) {
         let end = self.raw.end(&mut self.w);
         assert!(matches!(end, DisconnectReason::RemoteTerminate(_)), "{end:?}");
@@ -162,7 +165,7 @@ fn test_nothing_else_of_a_server_that_calls_is_reached() {
             s.write(Segment { offset: c.room[0].offset + LEN as u64 - 3, ..c.room[0] }, &[0; 4]);
         }),
         ("another handle", |s, c| {
-            // The index of an STag stands above 8 bits of key.
+            // The index of an STag is above the 8 bits of its key.
             s.raw.read(Stag(c.reads[0].handle.0 ^ 0x1000), c.reads[0].offset, 4);
         }),
     ];
@@ -176,12 +179,13 @@ fn test_nothing_else_of_a_server_that_calls_is_reached() {
         let end = scene.raw.end(&mut scene.w);
         assert!(matches!(end, DisconnectReason::RemoteTerminate(_)), "{what}: {end:?}");
         assert!(scene.raw.read.is_empty(), "{what}");
-        // The call ends once, as nobody can make it again, and what it had comes back.
+        // The call ends exactly once, because the server cannot make it on another connection, and
+        // its memory comes back.
         assert_eq!(scene.w.outcome(call.pending).unwrap_err(), CallError::Lost, "{what}");
         assert_eq!(room.to_vec(), [7; LEN], "{what}");
         drop(room);
         scene.w.until("the memory", |_| (memory.available() == memory.len()).then_some(()));
-        // Another client of the server has heard of nothing.
+        // Another client of the server is not affected.
         scene.w.echo(2, 9000, true, true);
     }
 }

@@ -1,5 +1,5 @@
-//! Calls to a client, and programs of a client that call its server, where RNICs, the server and the client
-//! have threads of their own and wait for each other.
+//! Calls to a client, and programs of a client that call its server. The RNICs, the server and the
+//! client have threads of their own and wait for each other.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,13 +18,14 @@ use heddle_rpc::{
 };
 
 const BACK: u32 = 0x2000_0002;
-/// Number; replies with what the server says to PLAIN of it.
+/// Takes a number; replies with the server's answer when PLAIN gets this number.
 const ASK: Procedure = Procedure { program: BACK, version: 1, procedure: 1 };
-/// Number; replies with it.
+/// Takes a number; replies with the same number.
 const SAME: Procedure = Procedure { procedure: 2, ..ASK };
-/// Number; the reply comes from another thread.
+/// Takes a number; another thread sends the reply.
 const ELSEWHERE: Procedure = Procedure { procedure: 3, ..ASK };
-/// Of the server: number; replies with what the client says to SAME of it.
+/// A procedure of the server: takes a number; replies with the client's answer when SAME gets this
+/// number.
 const RELAY: Procedure = Procedure { program: PROGRAM + 8, version: 1, procedure: 1 };
 
 const ROUNDS: u32 = 6;
@@ -59,7 +60,7 @@ fn scene(eal: &heddle_dataplane::Eal, name: &str, speaks: Speaks) -> Scene {
     let mut server = Server::bind(b.device(), addr(), config).unwrap();
     let plain = program(server.memory().clone(), Held::default());
     server.register(PROGRAM, 1..=1, BINDING, plain).unwrap();
-    // What waits for the client has a thread of its own.
+    // A program that waits for the client does so on a thread of its own.
     let relay = |request: Request| {
         drop(thread::spawn(move || {
             let caller = request.caller().unwrap();
@@ -83,7 +84,7 @@ fn scene(eal: &heddle_dataplane::Eal, name: &str, speaks: Speaks) -> Scene {
     Scene { client, callers, stopper, serving, nodes: (a, b) }
 }
 
-/// The client's program: it calls the server before it answers.
+/// Gives the client a program that calls the server before it answers.
 fn serve(client: &Client) {
     let own = client.clone();
     let program = move |request: Request| match request.procedure {
@@ -95,7 +96,7 @@ fn serve(client: &Client) {
             let said = said.reader().opaque(4).unwrap().to_vec();
             let mut results = Body::new();
             results.u32(u32::from_be_bytes(said.try_into().unwrap())).unwrap();
-            // It may not be given programs meanwhile.
+            // A running program may not add another program.
             let more = own.serve(BACK + 1, 1..=1, Table(&[]), |_: Request| {});
             assert_eq!(more, Err(ServeError::InProgram));
             request.reply(Ok(results));
@@ -132,7 +133,7 @@ fn test_programs_of_a_client_call_its_server_and_wait() {
             let client = scene.client.clone();
             move || client.run()
         });
-        // In version 1 the server hears of its client by a call.
+        // In version 1 the server learns of its client from a call.
         scene.client.call(RELAY).arguments(number(1)).wait().unwrap();
         let caller = scene.callers.recv_timeout(Duration::from_secs(60)).unwrap();
         let threads: Vec<_> = (0..4)
@@ -172,12 +173,13 @@ fn test_step_of_a_server_does_not_wait_for_calls_and_others_wait_no_longer_than_
         move || client.run()
     });
     let caller = scene.callers.recv_timeout(Duration::from_secs(60)).unwrap();
-    // Nobody answers.
+    // The client does not answer.
     let begin = Instant::now();
     let call = caller.call(SAME).timeout(Duration::from_millis(200)).send().unwrap();
     assert_eq!(call.wait().unwrap_err(), CallError::TimedOut { sent: true });
     assert!(begin.elapsed() >= Duration::from_millis(200));
-    // Where nobody steps the server, a wait ends too. Here its thread is in a step that waits itself.
+    // A wait also ends when no thread steps the server. Here the server's thread is in a step that
+    // waits itself.
     let (outcome, said) = (Arc::new(Mutex::new(None)), Arc::new(AtomicU32::new(0)));
     let waker = {
         struct Waits(Caller, Arc<Mutex<Option<CallError>>>, Arc<AtomicU32>);
@@ -196,7 +198,7 @@ fn test_step_of_a_server_does_not_wait_for_calls_and_others_wait_no_longer_than_
     assert!(call.as_mut().poll(&mut context).is_pending());
     let answer = |held: &Held| held.lock().unwrap().pop();
     let end_of = Instant::now() + Duration::from_secs(60);
-    // The one whose time is over is among those that are held, and its answer is passed over.
+    // The held requests include the call that timed out, whose answer is ignored.
     while said.load(Ordering::Acquire) == 0 {
         assert!(Instant::now() < end_of, "the waker has not come");
         if let Some(request) = answer(&held) {
@@ -222,7 +224,7 @@ fn test_event_loop_hears_of_calls_to_its_client_and_of_answers_from_other_thread
                 if !client.arm() {
                     continue;
                 }
-                // In place of epoll: the descriptor is looked at, and nothing else.
+                // In place of epoll, the test looks only at the descriptor.
                 let left = client.timeout().unwrap_or(Duration::from_secs(60));
                 let until = Instant::now() + left;
                 while !readable(&client) && Instant::now() < until {
@@ -246,7 +248,7 @@ fn test_event_loop_hears_of_calls_to_its_client_and_of_answers_from_other_thread
     end(scene, thread::spawn(|| {}));
 }
 
-/// Whether the descriptor, which does not block, has something to read: that is then gone, as by `arm`.
+/// Returns true if the descriptor, which does not block, is readable.
 fn readable(client: &Client) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let fd = client.fd().unwrap();

@@ -1,5 +1,5 @@
-//! Peers that stand still while the server keeps memory for them: others wait for it, and no longer than the
-//! limit of a transfer.
+//! Peers that stand still while the server keeps memory for them: other clients wait for that
+//! memory, but no longer than the limit of a transfer.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 use std::net::{IpAddr, SocketAddr};
@@ -12,10 +12,10 @@ use heddle_rpc::{Body, Client, ServerConfig, Speaks};
 use heddle_rpcrdma::v2;
 
 const LIMIT: Duration = Duration::from_secs(1);
-/// Octets of a call that leaves no room for another.
+/// Length in bytes of a call that leaves no room for another.
 const LONG: usize = 40_000;
 
-/// A server that has memory for one long call.
+/// Returns a server that has memory for one long call.
 fn world(speaks: Speaks) -> World {
     World::with(|client, server| {
         (client.transport.speaks, server.transport.speaks) = (speaks, speaks);
@@ -31,7 +31,8 @@ fn store(client: &Client, number: u32) -> PendingCall {
     client.call(STORE).arguments(arguments).timeout(Duration::from_secs(600)).send().unwrap()
 }
 
-/// The honest client's call waits until the connection that has the memory is closed, and is carried out.
+/// Asserts that the honest client's call waits until the connection that holds the memory is
+/// closed, and is then executed.
 fn assert_others_go_on(w: &mut World, begun: Instant) {
     let call = store(&w.client, 2);
     w.until("a call that waits", |w| (w.server.counters().memory_waits == 1).then_some(()));
@@ -45,7 +46,7 @@ fn assert_others_go_on(w: &mut World, begun: Instant) {
     w.until("the memory", |_| (memory.available() == memory.len()).then_some(()));
 }
 
-/// The server's memory, but for what no call may have, is taken.
+/// Waits until the server's memory is taken, except the part that no call may have.
 fn taken(w: &mut World, raw: &mut Raw) {
     let memory = w.server.memory().clone();
     raw.until(w, "a call", |_| (memory.available() <= memory.len() - LONG).then_some(()));
@@ -66,7 +67,7 @@ fn test_message_in_parts_that_does_not_end_keeps_others_waiting_for_a_time_only(
     raw.end(&mut w);
 }
 
-/// Its result is in the server's memory, and it gives no credits for the reply.
+/// The result is in the server's memory, and the client gives no credits for the reply.
 #[test]
 fn test_reply_that_gets_no_credits_keeps_others_waiting_for_a_time_only() {
     let mut w = world(Speaks::V2);
@@ -74,7 +75,8 @@ fn test_reply_that_gets_no_credits_keeps_others_waiting_for_a_time_only() {
     let begun = Instant::now();
     let mut raw = Raw::new(&mut w, v2::VERSION);
     let chunk = raw.lend(&vec![9; LONG], heddle_verbs::Access::REMOTE_READ);
-    // One credit, which the server's properties use up. KEEP's argument is a Read chunk.
+    // The client gives one credit, which the server's properties use up. KEEP's argument is a Read
+    // chunk.
     let mut call = raw.header(7, 1, v2::htype::CALL_INLINE);
     call.extend([1, 48]);
     call.extend(crate::common::raw::words_of(chunk));
@@ -83,7 +85,8 @@ fn test_reply_that_gets_no_credits_keeps_others_waiting_for_a_time_only() {
     raw.send(&call);
     w.until("the call", |w| (w.held.lock().unwrap().len() == 1).then_some(()));
     let request = w.held.lock().unwrap().pop().unwrap();
-    // As long as the program keeps what is the call's, nobody has a limit; it goes with the reply.
+    // While the program keeps the memory of the call, no limit applies; the reply begins a
+    // transfer, which has one.
     let (mut results, arguments) = (Body::new(), request.arguments.clone());
     let item = w.server.memory().take(10_000).unwrap();
     results.item(item).unwrap();
@@ -99,7 +102,7 @@ fn test_reply_that_gets_no_credits_keeps_others_waiting_for_a_time_only() {
     assert_eq!(w.client.counters().connections, 1);
 }
 
-/// Neither answers Reads nor acknowledges anything, and then comes back.
+/// The client neither answers Reads nor acknowledges anything, and then comes back.
 #[test]
 fn test_client_that_stands_still_has_its_call_carried_out_when_it_goes_on() {
     for speaks in [Speaks::V1, Speaks::V2] {
@@ -119,7 +122,8 @@ fn test_client_that_stands_still_has_its_call_carried_out_when_it_goes_on() {
     }
 }
 
-/// Carries calls of LATER out: each has `len` bytes of results, which lie apart, and waits for room for them.
+/// Executes calls of LATER. Each has `len` bytes of results in separate memory, and waits for room
+/// for them.
 fn answer_later(w: &mut World, len: usize) -> Vec<SocketAddr> {
     let memory = w.server.memory().clone();
     let mut answered = Vec::new();
@@ -142,8 +146,9 @@ fn answer_later(w: &mut World, len: usize) -> Vec<SocketAddr> {
     answered
 }
 
-/// Clients of two addresses call as often as they may and give no credits for the replies, whose memory they
-/// keep so. A third is served meanwhile, with no connection closed for it.
+/// Clients of two addresses make as many calls as they may and give no credits for the replies, so
+/// they hold the memory of the replies. A third client is served meanwhile, and no connection has
+/// to be closed for that.
 #[test]
 fn test_addresses_that_keep_memory_of_results_leave_some_to_another() {
     const LEN: usize = 8 << 10;
@@ -159,7 +164,7 @@ fn test_addresses_that_keep_memory_of_results_leave_some_to_another() {
             let mut raw = Raw::of_host(&mut w, v2::VERSION, host);
             for (sent, xid) in (0..8).zip(&mut xids) {
                 raw.until(&mut w, "credits", |raw| (raw.granted() > sent).then_some(()));
-                // One credit, which the server's properties use up.
+                // The client gives one credit, which the server's properties use up.
                 let mut call = raw.header(xid, 1, v2::htype::CALL_INLINE);
                 call.extend([0, 0, 0]);
                 call.extend(rpc(xid, 3, &[]));

@@ -1,4 +1,4 @@
-//! Calls of all sizes, in both versions, each octet compared.
+//! Calls of all sizes, in both versions, each byte compared.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 use std::time::Duration;
@@ -30,7 +30,7 @@ fn test_data_of_any_length_goes_by_chunks_or_within_the_message_in_both_versions
         assert!(counters.registrations > 0, "something went by chunks");
         assert_eq!(w.client.counters().connections, 1, "all on one connection");
         assert_eq!(w.server.counters().calls, 4 * SIZES.len() as u64);
-        // All memory has come back, here and there.
+        // All memory of both ends has come back.
         let (client, server) = (w.client.memory().clone(), w.server.memory().clone());
         w.until("the memory", |w| {
             let free = |m: &heddle_rpc::Memory| m.available() == m.len();
@@ -55,7 +55,7 @@ fn test_arguments_and_results_of_which_nothing_may_be_placed_are_conveyed_at_any
     }
 }
 
-/// Version 2 conveys them in several Sends.
+/// Version 2 conveys such results in several Sends.
 #[test]
 fn test_results_longer_than_was_said_come_within_messages_in_version_2() {
     let mut w = World::new(Speaks::V2);
@@ -92,7 +92,7 @@ fn test_two_items_of_different_lengths_keep_their_places() {
     }
 }
 
-/// The chunk of a result that turns out to have no octets is not the next result's.
+/// The chunk of a result that is empty does not serve the next result.
 #[test]
 fn test_result_of_no_octets_holds_the_place_of_its_chunk() {
     for speaks in [Speaks::V1, Speaks::V2] {
@@ -124,7 +124,8 @@ fn test_many_calls_at_once_share_few_registrations_and_each_has_its_own_reply() 
         });
         let mut calls: Vec<_> = (0..100u32)
             .map(|n| {
-                // Up to three registrations of a call; never more at a time than there are.
+                // A call needs up to three registrations, and the client never has more at a time
+                // than its pool.
                 let len = 5000 + 37 * n as usize % 3000;
                 (n, len, Some(echo(&w.client, n, len, n % 2 == 0, n % 3 == 0).unwrap()))
             })
@@ -140,7 +141,7 @@ fn test_many_calls_at_once_share_few_registrations_and_each_has_its_own_reply() 
         });
         let counters = w.client.transport_counters().unwrap();
         assert!(counters.registration_waits > 0, "{counters:?}");
-        // One that needs more than there are can never be made.
+        // A call that needs more registrations than the pool has can never be made.
         let call = echo(&w.client, 1, 4 * 8192, true, false).unwrap();
         let error = w.outcome(call).unwrap_err();
         assert!(matches!(error, CallError::Transport(_)), "{error:?}");
@@ -200,7 +201,7 @@ fn test_refusals_reach_whoever_called_and_the_connection_stays() {
 fn test_call_without_an_answer_ends_when_its_time_is_over_or_it_is_given_up() {
     for speaks in [Speaks::V1, Speaks::V2] {
         let mut w = World::new(speaks);
-        // With a connection, so that it is sent at once.
+        // Connect first, so that the call is sent at once.
         w.echo(0, 10, false, false);
         let later = |w: &World, time| w.client.call(LATER).timeout(time).send().unwrap();
         let call = later(&w, Duration::from_millis(500));
@@ -209,7 +210,7 @@ fn test_call_without_an_answer_ends_when_its_time_is_over_or_it_is_given_up() {
         let kept = later(&w, Duration::from_secs(60));
         w.until("three requests", |w| (w.held.lock().unwrap().len() == 3).then_some(()));
         assert_eq!(w.client.outstanding(), 1);
-        // Late replies go nowhere, and harm nobody.
+        // Late replies are ignored, and harm no other call.
         for (number, request) in w.held.clone().lock().unwrap().drain(..).enumerate() {
             assert_eq!(request.credential, Credential::None);
             let mut results = Body::new();
@@ -223,7 +224,7 @@ fn test_call_without_an_answer_ends_when_its_time_is_over_or_it_is_given_up() {
     }
 }
 
-/// A client whose binding takes for an item what the server's says may not be placed.
+/// The client's binding lets an item be placed that the server's binding does not.
 #[test]
 fn test_chunk_of_data_that_may_not_be_placed_is_refused_and_not_executed() {
     const OTHER: Table<'static> = Table(&[Entry {
@@ -247,7 +248,7 @@ fn test_chunk_of_data_that_may_not_be_placed_is_refused_and_not_executed() {
         assert_eq!(w.outcome(call).unwrap_err(), error);
         let counters = w.server.counters();
         assert_eq!((counters.calls, counters.calls_refused), (0, 1));
-        // What fits into the message needs no chunk.
+        // An item that fits into the message needs no chunk.
         let mut arguments = Body::new();
         arguments.opaque(b"short").unwrap();
         let call = w.client.call(PLAIN).arguments(arguments).send().unwrap();

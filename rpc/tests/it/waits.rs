@@ -1,4 +1,4 @@
-//! Calls for whose data a server has no memory: they wait, and each is carried out once.
+//! Calls for whose data a server has no memory: they wait, and each is executed once.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 use std::time::Duration;
@@ -9,7 +9,7 @@ use heddle_rpc::{Body, Buffer, Client, ClientConfig, Memory, Procedure, ServerCo
 
 const MIB: usize = 1 << 20;
 
-/// A server that has memory for one call of 1 MiB, results and replies.
+/// Returns a server that has memory for one call of 1 MiB, results and replies.
 fn world(speaks: Speaks) -> World {
     World::with(|client, server| {
         (client.transport.speaks, server.transport.speaks) = (speaks, speaks);
@@ -40,7 +40,7 @@ fn step(clients: &[Client]) {
     }
 }
 
-/// The requests that are held, once there are so many.
+/// Waits until `count` requests are held.
 fn held(w: &mut World, others: &[Client], count: usize) {
     w.until("requests", |w| {
         step(others);
@@ -89,13 +89,13 @@ fn test_calls_of_many_clients_with_memory_for_one_are_each_carried_out_once() {
     }
 }
 
-/// All that is to be had of a memory.
+/// Takes all the memory that a region can give.
 fn all_of(memory: &Memory) -> Vec<Buffer> {
     let lengths = [MIB, 4096, 64].into_iter();
     lengths.flat_map(|len| std::iter::from_fn(move || memory.take(len).ok())).collect()
 }
 
-/// Calls and replies that go in one Send, without items, take none of the memory that items lie in.
+/// Calls and replies that go in one Send, without items, take no memory from the region for items.
 #[test]
 fn test_short_calls_are_carried_out_when_all_memory_is_taken() {
     for speaks in [Speaks::V1, Speaks::V2] {
@@ -115,7 +115,7 @@ fn test_short_calls_are_carried_out_when_all_memory_is_taken() {
     }
 }
 
-/// A program gives its arguments back on another thread, when the server has nothing else to do.
+/// A program returns its arguments on another thread, when the server has nothing else to do.
 #[test]
 fn test_memory_that_comes_back_on_another_thread_wakes_the_server() {
     let mut w = world(Speaks::BOTH);
@@ -163,8 +163,9 @@ fn test_call_that_waits_ends_with_its_connection_and_others_have_their_turn() {
     }
 }
 
-/// The first that waits is lost though memory is there, which no other return of memory would tell. All are of
-/// one address, which may have the short one with what it has, and not the long one.
+/// The first waiting call is lost while there is memory, which no other return of memory would
+/// report. All calls come from one address, whose share allows the short call beside its present
+/// memory, but not the long call.
 #[test]
 fn test_short_call_waits_behind_a_long_one_until_that_is_lost() {
     let mut w = World::with(|client, server| {
@@ -187,7 +188,8 @@ fn test_short_call_waits_behind_a_long_one_until_that_is_lost() {
     answer(&w);
 }
 
-/// Replies that have no memory but what is kept for them, and each of them most of that.
+/// Replies find no memory except the part that is kept for replies, and each takes most of that
+/// part.
 #[test]
 fn test_call_has_its_reply_however_much_memory_others_have() {
     const RESULTS: usize = 60_000;

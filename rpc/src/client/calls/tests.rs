@@ -18,7 +18,7 @@ impl World {
         World { calls: Calls::new(8, Xid(first)), now: Instant::now() }
     }
 
-    /// A call whose time is over after so many seconds.
+    /// Adds a call with a timeout of `seconds`.
     fn add(&mut self, seconds: u64) -> Xid {
         let xid = self.calls.reserve().unwrap();
         let message = Message::call(xid, GET, &Credential::None, Body::new(), &Table(&[])).unwrap();
@@ -40,7 +40,7 @@ impl World {
 
 #[test]
 fn test_calls_of_a_lost_connection_are_sent_again_in_their_order_before_others() {
-    // XIDs pass zero.
+    // The XIDs wrap around zero.
     let mut w = World::new(u32::MAX - 1);
     let all: Vec<_> = (0..6).map(|_| w.add(10)).collect();
     for want in &all[..4] {
@@ -102,7 +102,7 @@ fn test_no_more_calls_than_allowed_and_no_xid_twice() {
     }
     assert_eq!(w.calls.reserve(), Err(CallError::TooMany { max: 8 }));
     w.calls.cancel(Xid(9));
-    // As after 2^32 calls.
+    // The state after 2^32 calls.
     w.calls.next = first.0;
     assert_eq!(w.calls.reserve(), Ok(Xid(9)));
 }

@@ -18,7 +18,7 @@ struct World {
 }
 
 impl World {
-    /// A server with versions 2 to 3 and 5 of a program.
+    /// Creates a server with versions 2 to 3 and 5 of a program.
     fn new() -> World {
         let mut dispatch = Dispatch::new(DuplicateLimits::default(), Outbox::new(None));
         let (sender, requests) = mpsc::channel();
@@ -52,7 +52,7 @@ fn call(xid: u32, procedure: Procedure, auth: (Auth<'_>, Auth<'_>), arguments: &
     octets
 }
 
-/// What a reply says, and its results.
+/// Returns the body of a reply, and its results.
 fn body(message: &Message) -> (ReplyBody<'_>, Vec<u8>) {
     let (reply, rest) = Reply::decode(message.header()).unwrap();
     assert!(rest.is_empty());
@@ -203,7 +203,7 @@ fn test_call_that_may_be_executed_twice_is_executed_when_it_comes_again() {
         assert_eq!(told.len(), times);
     }
     assert_eq!((w.counters.calls, w.counters.calls_repeated), (4, 2));
-    // When all of that is done, of the first the reply is there.
+    // When all calls are done, only the first has a kept reply.
     let kept = w.call(9, procedure(1), Auth::NONE, &[]);
     assert!(matches!(kept, Taken::Replied(_)));
     for of in [2, 3] {

@@ -15,7 +15,7 @@ fn ticket(n: u64) -> Ticket {
 
 type All = Duplicates<Ticket, u32>;
 
-/// The call has reply number `reply`, of a header and so many bytes.
+/// Ends a call with reply number `reply`, which has a header and `bytes` bytes.
 fn done(all: &mut All, key: Key, reply: u32, bytes: usize, keep: bool) -> Vec<Ticket> {
     all.done(key, 24 + bytes, keep.then_some(|| reply))
 }
@@ -41,7 +41,7 @@ fn test_call_is_executed_once_and_its_reply_given_to_all_who_made_it() {
     assert_eq!(done(&mut all, key, 5, 8, true), [], "told once");
 }
 
-/// A client that loses one connection after the other while its call is executed.
+/// A client loses connection after connection while its call is executed.
 #[test]
 fn test_connections_that_have_ended_wait_for_no_reply_and_the_last_one_has_it() {
     let mut all = All::new(DuplicateLimits::default());

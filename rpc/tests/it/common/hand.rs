@@ -1,4 +1,4 @@
-//! A server that is made by hand, of either version: it does with a client's memory what it likes.
+//! A hand-made server of either version: it does with a client's memory whatever a test asks for.
 
 use std::collections::VecDeque;
 
@@ -18,34 +18,34 @@ use super::*;
 
 const PORT: &str = "10.0.0.2:20050";
 const ROOM: usize = 4096;
-/// How many of them there are for what is read and written: behind 8 Receives and a Send.
+/// Number of rooms for data that is read and written, after 8 Receives and a Send.
 const DATA: usize = 4;
 const SEND: u64 = 100;
 const READ: u64 = 101;
 const WRITE: u64 = 102;
 
-/// A call as the server has it.
+/// A call as the server received it.
 pub struct Call {
     pub xid: Xid,
-    /// Of its Read chunks.
+    /// Segments of the Read chunks.
     pub reads: Vec<Segment>,
-    /// Of its Write chunks and its Reply chunk.
+    /// Segments of the Write chunks and the Reply chunk.
     pub room: Vec<Segment>,
-    /// Of each of its Write chunks.
+    /// Segments of each Write chunk.
     pub writes: Vec<Vec<Segment>>,
 }
 
-/// One connection at a time, each with a queue pair of its own.
+/// The hand-made server. It has one connection at a time, each with a queue pair of its own.
 pub struct Hand {
     device: Device,
     versions: Versions,
     events: EventQueue,
     ends: Option<(Qp, Cq, Mr)>,
     pub calls: VecDeque<Call>,
-    /// Connections that were made, and those of them that are over.
+    /// Number of connections made; `ended` counts those that are over.
     pub connections: u32,
     pub ended: u32,
-    /// What the Reads that completed have brought.
+    /// Bytes that completed Reads have fetched.
     pub read: VecDeque<Vec<u8>>,
 }
 
@@ -70,7 +70,7 @@ impl Hand {
                         let sges = [mr.sge(i * ROOM, ROOM)];
                         qp.post_recv(&RecvWr::new(i as u64, &sges)).unwrap();
                     }
-                    // As Linux's server: it says that it does not invalidate.
+                    // Like the server of Linux, announce that this end does not invalidate.
                     let private_data = PrivateData::new(false, 4096, 4096).unwrap();
                     let private_data = private_data.emit().to_vec();
                     let params = AcceptParams { private_data, ..AcceptParams::new(qp.clone()) };
@@ -108,7 +108,8 @@ impl Hand {
                 | Header::V2(v2::Header {
                     xid, body: v2::Body::CallInline { chunks, .. }, ..
                 }) => (xid, chunks),
-                // A client of version 2 begins with its properties: these and a call are let in.
+                // A client of version 2 begins with its properties; the GRANT below admits these
+                // and a call.
                 Header::V2(v2::Header { body: v2::Body::ConnProp { .. }, .. }) => {
                     greeted = true;
                     continue;
@@ -128,13 +129,13 @@ impl Hand {
         }
     }
 
-    /// Answers a call with the number of results 0, and invalidates `handle` by it.
+    /// Answers a call with a result of 0, and invalidates `handle` by the reply.
     pub fn reply(&self, xid: Xid, handle: Option<Handle>) {
         self.send(xid, handle, &[], &[0; 4]);
     }
 
-    /// Answers a call with these results in the message, and so many octets in each segment of its Write
-    /// chunks.
+    /// Answers a call with these results in the message, and `filled` bytes in each segment of its
+    /// Write chunks.
     pub fn reply_with(&self, call: &Call, filled: u32, results: &[u8]) {
         let back = |s: &Segment| Segment { length: filled, ..*s };
         let writes: Vec<Vec<_>> =
@@ -160,7 +161,7 @@ impl Hand {
         });
     }
 
-    /// Sends what `write` writes, so many octets of it.
+    /// Sends the bytes that `write` writes; `write` returns their number.
     fn post(&self, handle: Option<Handle>, write: impl FnOnce(&mut [u8]) -> usize) {
         let (qp, _, mr) = self.ends.as_ref().unwrap();
         let mut octets = vec![0; ROOM];
@@ -188,7 +189,7 @@ impl Hand {
     }
 }
 
-/// The world's own client and server have nothing to do here.
+/// A client with a hand-made server. The world's own client and server have nothing to do here.
 pub struct Scene {
     pub w: World,
     pub hand: Hand,
@@ -196,7 +197,7 @@ pub struct Scene {
 }
 
 impl Scene {
-    /// With a connection of this version, and credits for several calls.
+    /// Creates a scene with a connection of this version, and credits for several calls.
     pub fn new(speaks: Speaks) -> Scene {
         let w = World::new(speaks);
         let mut config = ClientConfig { binding: Box::new(BINDING), ..ClientConfig::default() };
@@ -228,14 +229,14 @@ impl Scene {
         }
     }
 
-    /// So many calls have come.
+    /// Waits for `count` calls, and returns them.
     pub fn calls(&mut self, count: usize) -> Vec<Call> {
         self.until("calls", |s| {
             (s.hand.calls.len() == count).then(|| s.hand.calls.drain(..).collect())
         })
     }
 
-    /// Two calls with a chunk each are under way.
+    /// Makes two calls, each with a Read chunk, and waits until both are under way.
     pub fn two(&mut self) -> ([PendingCall; 2], Vec<Call>) {
         let pending = [1, 2].map(|n| echo(&self.client, n, 8000, true, false).unwrap());
         let calls = self.calls(2);
@@ -243,8 +244,8 @@ impl Scene {
         (pending, calls)
     }
 
-    /// The connection is lost, and both calls are made again on the next: one after the other, as there
-    /// is one credit at first.
+    /// Asserts that the connection was lost and both calls are made again on the next: one after
+    /// the other, as a new connection begins with one credit. Returns the first.
     pub fn made_again(&mut self, first: Xid) -> Call {
         let again = self.calls(1).pop().unwrap();
         assert_eq!((again.xid, self.hand.connections), (first, 2));

@@ -1,16 +1,16 @@
-//! Chunk lists in words, right ones and such as break a rule.
+//! Chunk lists in words: valid lists, and lists that break a rule.
 
 use heddle_rpcrdma::v2;
 
-/// A handle that nobody has.
+/// A handle that names no memory.
 const NOBODYS: [u32; 4] = [0xdead_be00, 100, 0, 0];
 
-/// The entry of a Read list: a segment of the chunk at this position.
+/// Returns the entry of a Read list: a segment of the chunk at this position.
 pub fn read(position: u32, segment: [u32; 4]) -> Vec<u32> {
     [&[1, position][..], &segment].concat()
 }
 
-/// The three lists of a header: Read list, Write list, and Reply chunk.
+/// Returns the three lists of a header: Read list, Write list, and Reply chunk.
 pub fn lists(reads: &[Vec<u32>], writes: &[u32], reply: &[u32]) -> Vec<u32> {
     let mut lists = reads.concat();
     lists.push(0);
@@ -20,9 +20,9 @@ pub fn lists(reads: &[Vec<u32>], writes: &[u32], reply: &[u32]) -> Vec<u32> {
     lists
 }
 
-/// Chunk lists of a call with an item of 100 bytes at position `item`: a server refuses them before it reads or
-/// writes anything. Each comes with its name, and with the code and limit that version 2 answers; version 1 has one
-/// word for all.
+/// Returns chunk lists of a call with an item of 100 bytes at position `item`, which a server
+/// refuses before it reads or writes anything. Each comes with its name, and with the code and
+/// limit that version 2 answers; version 1 has a single code for all.
 pub fn bad_lists(item: u32) -> Vec<(&'static str, Vec<u32>, &'static [u32])> {
     const XDR: &[u32] = &[v2::code::BAD_XDR];
     let long = |length: u32| [0xdead_be00, length, 0, 0];

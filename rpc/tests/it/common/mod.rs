@@ -1,5 +1,5 @@
-//! A client and a server, each on an RNIC of its own, in one thread: rings join the RNICs, and the test
-//! polls all four. Nothing waits, so nothing depends on how busy the machine is.
+//! A client and a server, each on an RNIC of its own, in one thread: rings join the RNICs, and the
+//! test polls all four. No thread waits, so no test depends on how busy the machine is.
 #![allow(unreachable_pub, dead_code, reason = "each test file that has this module uses a part")]
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
@@ -35,17 +35,19 @@ pub const fn procedure(procedure: u32) -> Procedure {
     Procedure { program: PROGRAM, version: 1, procedure }
 }
 
-/// Number and data; replies with number and the data reversed, which may be placed.
+/// Takes a number and data; replies with the number and the data reversed, which may be placed.
 pub const ECHO: Procedure = procedure(1);
-/// Data, nothing of which may be placed; replies with the same, likewise.
+/// Takes data and replies with the same data; neither may be placed.
 pub const PLAIN: Procedure = procedure(2);
-/// Answered when the test says so.
+/// Answered when the test decides.
 pub const LATER: Procedure = procedure(3);
-/// Two pieces of data, which may be placed, with words around them; replies with both in turn.
+/// Takes two pieces of data, which may be placed, with words around them; replies with both pieces
+/// in exchanged order.
 pub const TWO: Procedure = procedure(4);
-/// Number and data, which may be placed; replies with the number. Held as [`LATER`].
+/// Takes a number and data, which may be placed; replies with the number. The request is held like
+/// that of [`LATER`].
 pub const KEEP: Procedure = procedure(5);
-/// The same, and carried out at once.
+/// Like [`KEEP`], but executed at once.
 pub const STORE: Procedure = procedure(6);
 
 const DATA: Walk = |s| {
@@ -86,7 +88,7 @@ pub const BINDING: Table<'static> = Table(&[
     },
 ]);
 
-/// DPDK, started once in this process; one test at a time.
+/// Starts DPDK once in this process. The guard lets one test run at a time.
 pub fn eal() -> (Eal, MutexGuard<'static, ()>) {
     static EAL: OnceLock<Eal> = OnceLock::new();
     static TURN: Mutex<()> = Mutex::new(());
@@ -98,7 +100,7 @@ pub fn eal() -> (Eal, MutexGuard<'static, ()>) {
 /// Requests that wait for the test's answer.
 pub type Held = Arc<Mutex<Vec<Request>>>;
 
-/// Carries the test's program out.
+/// Returns the test's program.
 pub fn program(memory: Memory, held: Held) -> impl FnMut(Request) + Send {
     move |request: Request| match request.procedure.procedure {
         3 | 5 => held.lock().unwrap().push(request),
@@ -153,11 +155,11 @@ pub struct World {
     pub client: Client,
     pub server: Server,
     pub held: Held,
-    /// The client's application does something else.
+    /// True while the client's application does something else.
     pub paused: bool,
-    /// The server's thread is not stepped.
+    /// True while no thread steps the server.
     pub deaf: bool,
-    /// The client's RNIC stands still.
+    /// True while the client's RNIC stands still.
     pub frozen: bool,
     a: Endpoint,
     b: Endpoint,
@@ -184,7 +186,7 @@ impl World {
             )
         };
         let mut hosts = config(1);
-        // Other hosts, for clients that are made by hand.
+        // Other hosts, for hand-made clients.
         for n in OTHERS {
             hosts.addrs.push(format!("10.0.0.{n}/24").parse().unwrap());
         }
@@ -212,30 +214,31 @@ impl World {
         world
     }
 
-    /// The RNIC that the client is on.
+    /// Returns the RNIC that the client uses.
     pub fn client_device(&self) -> heddle_verbs::Device {
         self.a.device().clone()
     }
 
-    /// The RNIC that the server is on.
+    /// Returns the RNIC that the server uses.
     pub fn server_device(&self) -> heddle_verbs::Device {
         self.b.device().clone()
     }
 
-    /// Each STag that there is on the server's RNIC, and the tagged offset of its first octet.
+    /// Returns each STag on the server's RNIC, with the tagged offset of its first byte.
     pub fn server_stags(&self) -> Vec<(heddle_verbs::Stag, u64)> {
         let mut stags = Vec::new();
         self.b.hub().registry().mrs().for_each(|mr| stags.push((mr.stag, mr.to)));
         stags
     }
 
-    /// A client of the same RNIC.
+    /// Creates another client on the same RNIC.
     pub fn another(&self, config: ClientConfig) -> Client {
         Client::new(self.a.device(), addr(), config).unwrap()
     }
 
     pub fn poll(&mut self) {
-        // The control plane of an idle endpoint has its turn now and then only.
+        // The control plane of an idle endpoint has its turn only now and then, so poll several
+        // times.
         for _ in 0..8 {
             if !self.frozen {
                 self.a.poll();
@@ -276,8 +279,8 @@ impl World {
         self.until("what comes of a call", |_| call.try_take())
     }
 
-    /// A call of ECHO with `len` octets, apart or within, checked; `room` says whether the results have
-    /// room of their own.
+    /// Makes a call of ECHO with `len` bytes and checks its results. `apart` puts the bytes into an
+    /// item, and `room` gives the results room of their own.
     pub fn echo(&mut self, number: u32, len: usize, apart: bool, room: bool) {
         let call = echo(&self.client, number, len, apart, room).unwrap();
         let results = self.outcome(call).unwrap();
@@ -289,7 +292,7 @@ pub fn addr() -> SocketAddr {
     SERVER.parse().unwrap()
 }
 
-/// Octets that tell where they are.
+/// Returns bytes whose values depend on their positions.
 pub fn pattern(number: u32, len: usize) -> Vec<u8> {
     (0..len as u32).map(|i| (i.wrapping_mul(7) ^ (i >> 8) ^ number) as u8).collect()
 }

@@ -1,4 +1,4 @@
-//! A client that is made by hand: a queue pair, and what the test says, word by word.
+//! A hand-made client: a queue pair, and messages that the test composes word by word.
 
 use std::collections::VecDeque;
 
@@ -12,15 +12,15 @@ use super::{PROGRAM, World, addr};
 
 const ROOM: usize = 4096;
 const RECEIVES: usize = 32;
-/// Where its own messages are put together, in turn, behind the Receives.
+/// Offset at which its own messages are composed, in turn, after the Receives.
 const OUT: usize = RECEIVES * ROOM;
 const SENDS: usize = 16;
-/// Where what is read and written lies.
+/// Offset of the data that is read and written.
 const DATA: usize = OUT + SENDS * ROOM;
 const END: usize = DATA + ROOM;
 const READ: u64 = 1 << 32;
 
-/// See the module.
+/// See [the module](self).
 pub struct Raw {
     pub version: u32,
     device: Device,
@@ -32,21 +32,21 @@ pub struct Raw {
     lent: Vec<Mr>,
     sent: usize,
     is_up: bool,
-    /// Messages that have come.
+    /// Messages that have arrived.
     pub received: VecDeque<Vec<u32>>,
-    /// Octets that Reads have brought.
+    /// Bytes that Reads have fetched.
     pub read: VecDeque<Vec<u8>>,
-    /// Why the connection is over, if it is.
+    /// The reason why the connection has ended, if it has.
     pub ended: Option<DisconnectReason>,
 }
 
 impl Raw {
-    /// Connected to the world's server, on the RNIC of its client.
+    /// Connects to the world's server, on the RNIC of the world's client.
     pub fn new(w: &mut World, version: u32) -> Raw {
         Raw::of_host(w, version, 1)
     }
 
-    /// The same from another address ([`OTHERS`](super::OTHERS)).
+    /// Connects from another address ([`OTHERS`](super::OTHERS)).
     pub fn of_host(w: &mut World, version: u32, host: u8) -> Raw {
         let device = w.client_device();
         let pd = device.alloc_pd().unwrap();
@@ -140,7 +140,7 @@ impl Raw {
         self.mr.write(at, &octets);
         let sges = [self.mr.sge(at, octets.len())];
         let send = SendWr::send(0, &sges);
-        // Where the connection is over, nothing is sent.
+        // An error is fine: on an ended connection nothing is sent.
         let _ = self.qp.post_send(&invalidate.map_or(send, |stag| send.invalidating(stag)));
     }
 
@@ -157,7 +157,7 @@ impl Raw {
         self.qp.post_send(&SendWr::write(0, &source, stag, to)).unwrap();
     }
 
-    /// Memory that the server may read or write, with these octets.
+    /// Registers memory with these bytes that the server may access.
     pub fn lend(&mut self, octets: &[u8], access: Access) -> Segment {
         let mr = self.device.alloc_mr(self.pd, octets.len(), access).unwrap();
         mr.write(0, octets);
@@ -167,7 +167,7 @@ impl Raw {
         segment
     }
 
-    /// What is in memory that was lent last.
+    /// Returns the contents of the memory that was lent last.
     pub fn lent(&self) -> Vec<u8> {
         let mr = self.lent.last().unwrap();
         let mut octets = vec![0; mr.len()];
@@ -175,7 +175,8 @@ impl Raw {
         octets
     }
 
-    /// A call in the Send: header with these chunk lists, in words, and the RPC message.
+    /// Returns a call that fits into a Send: a header with these chunk lists, in words, and the RPC
+    /// message.
     pub fn call(&self, xid: u32, procedure: u32, lists: &[u32], arguments: &[u32]) -> Vec<u32> {
         let mut words = self.header(xid, CREDIT, self.inline());
         words.extend(lists);
@@ -183,7 +184,8 @@ impl Raw {
         words
     }
 
-    /// What a header begins with; in version 2 of calls with the handle to be invalidated, none.
+    /// Returns the first words of a header. In version 2, the header of a call also names the
+    /// handle to be invalidated: none.
     pub fn header(&self, xid: u32, credit: u32, kind: u32) -> Vec<u32> {
         let mut words = vec![xid, self.version, credit, kind];
         let with_handle = [v2::htype::CALL_INLINE, v2::htype::CALL_EXTERNAL].contains(&kind);
@@ -191,17 +193,18 @@ impl Raw {
         words
     }
 
-    /// Messages that the server of version 2 lets it send in all: by the messages that are in `received`.
+    /// Returns the number of messages that a version 2 server lets this client send in total, by
+    /// the messages in `received`.
     pub fn granted(&self) -> u32 {
         self.received.iter().map(|words| words[2]).max().unwrap_or(1)
     }
 
-    /// The header type of a call in the Send.
+    /// Returns the header type of a call in a Send.
     pub fn inline(&self) -> u32 {
         if self.version == v2::VERSION { v2::htype::CALL_INLINE } else { v1::procedure::MSG }
     }
 
-    /// The next message that is no control message of version 2.
+    /// Returns the next message that is not a control message of version 2.
     pub fn answer(&mut self, w: &mut World) -> Vec<u32> {
         let control = [v2::htype::GRANT, v2::htype::CONNPROP_MIDDLE, v2::htype::CONNPROP_FINAL];
         let is_v2 = self.version == v2::VERSION;
@@ -211,23 +214,23 @@ impl Raw {
         })
     }
 
-    /// The connection's end, and why.
+    /// Waits for the end of the connection, and returns the reason.
     pub fn end(&mut self, w: &mut World) -> DisconnectReason {
         self.until(w, "the end of the connection", |raw| raw.ended)
     }
 }
 
-/// Credits that it asks for, or gives, for as many messages as a test has.
+/// The credits that the client asks for, or gives: enough for all messages of a test.
 pub const CREDIT: u32 = 500;
 
-/// An RPC call of the test's program, in words.
+/// Returns an RPC call of the test's program, in words.
 pub fn rpc(xid: u32, procedure: u32, arguments: &[u32]) -> Vec<u32> {
     let mut words = vec![xid, 0, 2, PROGRAM, 1, procedure, 0, 0, 0, 0];
     words.extend(arguments);
     words
 }
 
-/// A segment in words.
+/// Returns a segment in words.
 pub fn words_of(segment: Segment) -> [u32; 4] {
     let Segment { handle, length, offset } = segment;
     [handle.0, length, (offset >> 32) as u32, offset as u32]
