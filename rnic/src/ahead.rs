@@ -1,4 +1,4 @@
-//! Segments ahead of a gap: what can be placed at once is, the rest is held.
+//! Segments beyond a gap: the RNIC places what it can at once and holds the rest.
 
 use heddle_base::{Skip, StreamPos};
 use heddle_iwarp::{Memory, QpEnv};
@@ -9,10 +9,11 @@ use crate::frame::RnicFrame;
 use crate::shared::Shared;
 
 impl<F: RnicFrame> ConnState<F> {
-    /// Keeps the payload of a segment ahead of a gap. With markers and CRC the FPDUs that are whole in
-    /// it go to their places, and a few octets of each are kept for its delivery; without, and of
-    /// anything else, the bytes are. Gives the frame back unless it is kept, and says what TCP is to
-    /// accept: the first octet and how many.
+    /// Keeps the payload of a segment beyond a gap. With markers and CRC, this function places the
+    /// whole FPDUs in the segment, and keeps a few bytes of each FPDU to deliver it later.
+    /// Otherwise, and for the rest of such a segment, it keeps the bytes. Returns the frame unless
+    /// it keeps the frame, and the part of the segment that TCP may accept: the first position and
+    /// the number of bytes.
     #[inline]
     pub(crate) fn hold_ahead<M: Memory>(
         &mut self,
@@ -37,7 +38,8 @@ impl<F: RnicFrame> ConnState<F> {
         };
         let start = p.pos;
         let (before, behind) = (clamp(from.since(start)), clamp(end.since(upto)));
-        // There is one frame for two ends: the shorter is copied.
+        // Two ends are left over, but only one of them can keep the frame: the shorter end is
+        // copied.
         let mut ends = [(start, before), (upto, behind)];
         if before > behind {
             ends.reverse();
@@ -80,8 +82,9 @@ impl<F: RnicFrame> ConnState<F> {
         (frame, Some((accepted.0, len)))
     }
 
-    /// Places the FPDUs of a segment that can be placed: from which position up to which, and where the
-    /// octets of the segment end that are new. `None` when there are none.
+    /// Places those FPDUs of a segment that it can. Returns the position of the first placed byte,
+    /// the position after the last placed byte, and the position where the new bytes of the segment
+    /// end; `None` if it placed no FPDU.
     fn place_ahead<M: Memory>(
         &mut self,
         mem: &M,
@@ -96,7 +99,8 @@ impl<F: RnicFrame> ConnState<F> {
         let (start, end) = self.held.free_ahead(p.pos, p.len as usize);
         let off = p.frame_off + clamp(start.since(p.pos));
         let bytes = Skip::new(frame, off, clamp(end.since(start)));
-        // Behind one that was found the next begins; otherwise a marker has to tell.
+        // After a placed FPDU the next FPDU begins; otherwise a marker has to show where an FPDU
+        // begins.
         let first = if self.held.is_behind_placed(&shared.pool, start) {
             0
         } else {
@@ -119,7 +123,7 @@ impl<F: RnicFrame> ConnState<F> {
     }
 }
 
-/// Octets of a segment.
+/// Converts a length within a segment.
 fn clamp(n: u64) -> usize {
     usize::try_from(n).unwrap_or(usize::MAX)
 }

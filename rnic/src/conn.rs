@@ -1,4 +1,4 @@
-//! What the RNIC keeps for each connection, beside the TCP connection itself.
+//! State that the RNIC keeps for each connection, beside the TCP connection itself.
 
 use heddle_base::StreamPos;
 use heddle_iwarp::{Memory, QpConfig, QpContext, QpCounters, QpEvent, Side};
@@ -11,45 +11,48 @@ use crate::queue::FpduQueue;
 use crate::receive::Sink;
 use crate::shared::Shared;
 
-/// The owner's side of one TCP connection.
+/// The RNIC's state of one TCP connection.
 #[derive(Debug)]
 pub(crate) struct ConnState<F> {
     pub(crate) queue: FpduQueue,
     pub(crate) held: HeldBytes<F>,
     pub(crate) mode: Mode,
-    /// One past the last received byte that is in order.
+    /// The position after the last received byte that is in order.
     pub(crate) rx_next: StreamPos,
-    /// Start-up bytes the control plane has been given.
+    /// Start-up bytes that the RNIC has given to the control plane.
     pub(crate) startup_told: u16,
-    /// An event about more of them waits.
+    /// An event about more start-up bytes waits.
     pub(crate) startup_event: bool,
-    /// On the list of connections whose queue pair may have FPDUs to make.
+    /// The connection is on the list of connections whose queue pair may have FPDUs to make.
     pub(crate) on_ready_list: bool,
-    /// On the list of those whose queue pair has completions.
+    /// The connection is on the list of connections whose queue pair has completions.
     pub(crate) on_completed_list: bool,
-    /// The stream is over, or drained, or a Terminate is queued: close the TCP connection once it
-    /// is out.
+    /// The stream is over, or drained, or the queue pair has queued a Terminate: the RNIC closes
+    /// the TCP connection after the last FPDU has left the queue pair.
     pub(crate) closing: bool,
-    /// The index of the other end, while FPDUs are handed over to it and not sent; [`NO_PARTNER`] otherwise.
+    /// The index of the other end, while the RNIC hands FPDUs over to it and does not send them;
+    /// [`NO_PARTNER`] otherwise.
     pub(crate) partner: u32,
-    /// Its place among the connections with a running queue pair, while it has one.
+    /// The connection's place in `Running::list`, while it has a running queue
+    /// pair.
     pub(crate) running_at: u32,
-    /// How far its queue pair was when it was last looked at, modulo 2^16.
+    /// The queue pair's progress when [`rest`](Self::rest) last looked at it, modulo 2^16.
     seen: u16,
 }
 
 /// No connection has this index.
 pub(crate) const NO_PARTNER: u32 = u32::MAX;
 
-/// How received bytes are understood.
+/// How the RNIC interprets received bytes.
 #[derive(Debug, Default)]
 pub(crate) enum Mode {
-    /// MPA start-up: bytes go to the control plane.
+    /// MPA start-up: the control plane gets the bytes.
     #[default]
     Startup,
-    /// FPDUs: bytes go to the queue pair.
+    /// FPDUs: the queue pair gets the bytes.
     Fpdu(Box<QpContext>),
-    /// The connection is over; why we have reset it, where there is a reason to tell.
+    /// The connection is over. The reason is set if the RNIC reset the connection for a reason to
+    /// report.
     Dead(Option<CloseReason>),
 }
 
@@ -82,8 +85,8 @@ impl<F> ConnState<F> {
 }
 
 impl<F: RnicFrame> ConnState<F> {
-    /// Makes the queue pair. The start-up has used `startup_len` octets of what is held; both streams
-    /// of FPDUs begin behind theirs.
+    /// Makes the queue pair. The start-up has used `startup_len` bytes of the held bytes; in each
+    /// direction, the stream of FPDUs begins after the bytes of the start-up.
     pub(crate) fn enter_fpdu(
         &mut self,
         startup_len: usize,
@@ -99,21 +102,21 @@ impl<F: RnicFrame> ConnState<F> {
         self.mode = Mode::Fpdu(Box::new(QpContext::new(&config)));
     }
 
-    /// The start-up bytes the control plane has not been given, when it asks for them.
+    /// Returns the start-up bytes that the control plane has not been given, when it asks for them.
     pub(crate) fn take_startup(&mut self) -> Option<Vec<u8>> {
         self.startup_event = false;
-        // The start-up may be over by now, one way or the other.
+        // The start-up may have ended since the event was queued, in success or failure.
         let new = self.held.ready_len().saturating_sub(self.startup_told.into());
         if !matches!(self.mode, Mode::Startup) || new == 0 {
             return None;
         }
-        // It is a few KiB at most.
+        // Start-up bytes are a few KiB at most (`STARTUP_HOLD`), so the count fits.
         let all = usize::from(self.startup_told) + new;
         self.startup_told = u16::try_from(all).unwrap_or(u16::MAX);
         Some(self.held.last_ready(new))
     }
 
-    /// Puts the connection on the list of those that may have FPDUs to make.
+    /// Puts the connection on the list of connections that may have FPDUs to make.
     #[inline]
     pub(crate) fn make_ready(&mut self, conn: ConnId, shared: &mut Shared<F>) {
         if !self.on_ready_list {
@@ -126,9 +129,9 @@ impl<F: RnicFrame> ConnState<F> {
         }
     }
 
-    /// Takes events out of the queue pair, and puts the connection on the lists it belongs on: of those
-    /// with completions, and of those that may have FPDUs to make. True when the TCP connection is to
-    /// be closed.
+    /// Takes events out of the queue pair, and puts the connection on the lists of connections with
+    /// completions and of connections that may have FPDUs to make, as they apply. Returns true if
+    /// the caller must close the TCP connection.
     #[inline(never)]
     #[must_use]
     pub(crate) fn drain(&mut self, conn: ConnId, tcp: &Connection, shared: &mut Shared<F>) -> bool {
@@ -140,15 +143,16 @@ impl<F: RnicFrame> ConnState<F> {
         close
     }
 
-    /// Whether [`collect`](Self::collect) has something to do.
+    /// Returns true if [`collect`](Self::collect) has something to do.
     #[inline]
     pub(crate) fn has_news(&self) -> bool {
         let Mode::Fpdu(qp) = &self.mode else { return false };
         self.closing || qp.has_events() || qp.has_completions() && !self.on_completed_list
     }
 
-    /// Takes events out of the queue pair, and sees to it that its completions are taken. True when the
-    /// TCP connection is to be closed: the stream is over and nothing is left to be made of it.
+    /// Takes events out of the queue pair, and queues the connection so that the owner takes its
+    /// completions. Returns true if the caller must close the TCP connection: the stream is over
+    /// and the queue pair has nothing left to send on it.
     #[must_use]
     pub(crate) fn collect(
         &mut self,
@@ -158,7 +162,8 @@ impl<F: RnicFrame> ConnState<F> {
     ) -> bool {
         let Mode::Fpdu(qp) = &mut self.mode else { return false };
         while let Some(event) = qp.poll_event() {
-            // By an error; and nobody needs what TCP has not begun to send.
+            // `ended`: the stream ended by an error. `withdraw`: the peer needs no FPDU that TCP
+            // has not begun to send.
             let (ended, withdraw) = match event {
                 QpEvent::Terminated { by, .. } => (true, by == Side::Remote || qp.has_transmit()),
                 QpEvent::Failed { .. } | QpEvent::Truncated(_) => (true, true),
@@ -167,8 +172,9 @@ impl<F: RnicFrame> ConnState<F> {
             shared.counters.rx_truncated += u64::from(matches!(event, QpEvent::Truncated(_)));
             self.closing |= ended || event == QpEvent::Drained;
             if withdraw {
-                // A Terminate of ours goes in its place. If that is queued already, it is about a
-                // local request, and those before it are still carried out.
+                // Our own Terminate replaces the withdrawn FPDUs. If the Terminate is queued
+                // already, it is about a local request, and the peer still carries out the FPDUs
+                // before it.
                 let end = self.queue.withdraw(&mut shared.kept, tcp.snd_max());
                 qp.handle_withdrawn(end);
             }
@@ -178,7 +184,8 @@ impl<F: RnicFrame> ConnState<F> {
             if matches!(event, QpEvent::Terminated { by: Side::Remote, .. })
                 && let Some(terminate) = qp.received_terminate()
             {
-                // Now: the queue pair may be gone before the control plane could ask.
+                // Copy the Terminate now: the queue pair may no longer exist when the control plane
+                // asks.
                 let terminate = Box::new(*terminate);
                 shared.events.push_back(Event::PeerTerminate { conn, terminate });
             }
@@ -193,8 +200,8 @@ impl<F: RnicFrame> ConnState<F> {
         close
     }
 
-    /// Flushes the queue pair and drops what waits: TCP is over, or about to be. What the queue pair
-    /// has counted, if it ran until now.
+    /// Flushes the queue pair and drops the bytes that wait: TCP is over, or about to be. Returns
+    /// the counters of the queue pair, if it ran until now.
     pub(crate) fn finish(
         &mut self,
         conn: ConnId,
@@ -218,8 +225,8 @@ impl<F: RnicFrame> ConnState<F> {
         counters
     }
 
-    /// Feeds the queue pair what has become ready among the held bytes. True when there are start-up
-    /// bytes to tell of.
+    /// Feeds the queue pair the held bytes that have become ready. Returns true if there are
+    /// start-up bytes to report.
     #[must_use]
     #[inline]
     pub(crate) fn advance<M: Memory>(
@@ -247,7 +254,7 @@ impl<F: RnicFrame> ConnState<F> {
                     return false;
                 }
             }
-            // What stopped the bytes may be an FPDU whose payload is in its place.
+            // The held bytes may have stopped at an FPDU whose payload is already in its place.
             let Some((pos, fpdu)) = self.held.pop_placed(&mut shared.pool, self.rx_next) else {
                 return false;
             };
@@ -258,7 +265,7 @@ impl<F: RnicFrame> ConnState<F> {
         false
     }
 
-    /// Feeds the queue pair what is ready among the held bytes.
+    /// Feeds the queue pair the held bytes that are ready.
     pub(crate) fn feed<M: Memory>(
         &mut self,
         conn: ConnId,
@@ -272,8 +279,8 @@ impl<F: RnicFrame> ConnState<F> {
         self.note_rnr(conn, shared);
     }
 
-    /// Whether its queue pair has got on since this was last asked. If it has not, what its queues
-    /// have in memory and do not need is given back.
+    /// Returns true if the queue pair has made progress since the last call. If it has made none,
+    /// this function frees the memory that the queues of the connection do not need.
     pub(crate) fn rest(&mut self, tcp: &mut Connection, pool: &mut HoldPool<F>) -> bool {
         let Mode::Fpdu(qp) = &mut self.mode else { return false };
         let far = u16::try_from(qp.progress() & 0xffff).unwrap_or(0);
@@ -302,8 +309,8 @@ impl<F> SendQueue for ConnState<F> {
 mod tests {
     use super::*;
 
-    /// What a connection without posted requests or bytes under way costs here, beside TCP's share:
-    /// this and a fresh queue pair, neither of which points to more.
+    /// The cost of a connection without posted requests or bytes in flight, beside TCP's share:
+    /// this struct and a fresh queue pair, neither of which points to more memory.
     #[test]
     fn test_idle_connection_is_small() {
         let octets = size_of::<ConnState<Vec<u8>>>() + size_of::<QpContext>();

@@ -1,4 +1,4 @@
-//! What the RNIC tells the control plane.
+//! Events that the RNIC reports to the control plane.
 
 use core::net::SocketAddr;
 
@@ -6,58 +6,59 @@ use heddle_iwarp::rdmap::Terminate;
 use heddle_iwarp::{QpConfig, QpEvent};
 use heddle_tcp::ConnId;
 
-/// Something the control plane has to know of.
+/// An event that the RNIC reports to the control plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A listener's TCP connection is established.
     Accepted {
         /// The new connection.
         conn: ConnId,
-        /// Our end.
+        /// Our address and port.
         local: SocketAddr,
-        /// The peer.
+        /// The peer's address and port.
         remote: SocketAddr,
     },
-    /// A connection we asked for is established.
+    /// A connection that the control plane asked for is established.
     Connected {
-        /// The connection.
+        /// The connection that [`Rnic::connect`](crate::Rnic::connect) returned.
         conn: ConnId,
-        /// Our end.
+        /// Our address and port.
         local: SocketAddr,
     },
-    /// Bytes arrived before FPDU mode. They stay held until
-    /// [`enter_fpdu_mode`](crate::Rnic::enter_fpdu_mode) says how many the start-up used.
+    /// Bytes arrived before FPDU mode. The RNIC holds these bytes until
+    /// [`enter_fpdu_mode`](crate::Rnic::enter_fpdu_mode) says how many of them the start-up used.
     StartupBytes {
-        /// The connection.
+        /// The connection that received the bytes.
         conn: ConnId,
-        /// The bytes, following those of the last such event.
+        /// The bytes that follow those of the last such event.
         bytes: Vec<u8>,
     },
-    /// A queue pair has something to say.
+    /// A queue pair reports an event.
     Qp {
-        /// Its connection.
+        /// The connection of the queue pair.
         conn: ConnId,
-        /// What.
+        /// The queue pair's event.
         event: QpEvent,
     },
-    /// The peer's Terminate, with the headers it repeats (RFC 5040 section 4.8): behind the
-    /// [`QpEvent::Terminated`] that tells of it, once for a connection at most.
+    /// The peer sent a Terminate, with the headers that it repeats (RFC 5040 section 4.8). This
+    /// event follows the [`QpEvent::Terminated`] that reports the Terminate, at most once per
+    /// connection.
     PeerTerminate {
-        /// Its connection.
+        /// The connection that received the Terminate.
         conn: ConnId,
-        /// What could be read of it; of fixed size, whatever the peer has sent.
+        /// The parsed part of the Terminate; its size is fixed, whatever the peer has sent.
         terminate: Box<Terminate>,
     },
-    /// The peer sends no more.
+    /// The peer has closed its direction of the stream and sends no more.
     PeerClosed {
-        /// The connection.
+        /// The connection whose peer sends no more.
         conn: ConnId,
     },
-    /// The connection is over; its queue pair has been flushed.
+    /// The connection is over; the RNIC has flushed its queue pair.
     Closed {
-        /// The connection.
+        /// The connection, which the control plane may release now.
         conn: ConnId,
-        /// Why.
+        /// Why the connection ended.
         reason: CloseReason,
     },
 }
@@ -69,28 +70,30 @@ pub enum CloseReason {
     /// Both sides finished.
     #[error("closed in order")]
     Orderly,
-    /// The peer reset it.
+    /// The peer reset the connection.
     #[error("reset by the peer")]
     Reset,
-    /// The peer refused it.
+    /// The peer refused the connection.
     #[error("refused by the peer")]
     Refused,
     /// The peer does not answer.
     #[error("the peer does not answer")]
     TimedOut,
-    /// The peer answers, and kept its receive window shut for too long.
+    /// The peer answers, but kept its receive window shut for too long.
     #[error("the peer kept its receive window shut")]
     WindowShut,
-    /// We reset it: the peer began an FPDU, or left a gap, and did not go on for too long.
+    /// We reset the connection: the peer began an FPDU, or left a gap, and did not go on for too
+    /// long.
     #[error("the peer left an FPDU unfinished")]
     Unfinished,
-    /// No address resolution answer for the peer or its gateway.
+    /// No host answered the address resolution for the peer or its gateway.
     #[error("the address of the next hop cannot be resolved")]
     Unreachable,
-    /// We reset it.
+    /// We reset the connection.
     #[error("reset by us")]
     Aborted,
-    /// We reset it, because its address was taken from us, or the route to the peer.
+    /// We reset the connection, because the control plane removed its address, or the route to the
+    /// peer.
     #[error("the local address, or the route to the peer, was removed")]
     Withdrawn,
 }
@@ -98,10 +101,10 @@ pub enum CloseReason {
 /// How a connection enters FPDU mode.
 #[derive(Clone, Debug)]
 pub struct FpduMode {
-    /// Received octets the start-up used; what follows them is FPDUs.
+    /// Received bytes that the start-up used; FPDUs follow them.
     pub startup_len: usize,
-    /// Last start-up octets to send before the first FPDU (the MPA Reply).
+    /// The last start-up bytes to send before the first FPDU (the MPA Reply).
     pub reply: Vec<u8>,
-    /// The queue pair to make. Its stream positions are filled in here.
+    /// Configuration of the queue pair to make. The RNIC fills in its stream positions.
     pub qp: QpConfig,
 }

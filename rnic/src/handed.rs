@@ -1,20 +1,23 @@
 //! Connections of an RNIC with itself: FPDUs go from one queue pair to the other without a frame.
 //!
-//! Both ends of such a connection are here. TCP sets the connection up, keeps it alive and ends it, by frames
-//! that come back; the MPA start-up goes through its stream. Behind that nothing needs a stream
-//! (`iwarp`'s [`hand_over`](heddle_iwarp::QpContext::hand_over)): what one queue pair has to send, the other takes at once,
-//! by one copy from registered memory to registered memory.
+//! Both ends of such a connection belong to this RNIC. TCP sets the connection up, keeps it alive
+//! and ends it, by frames that come back; the MPA start-up goes through TCP's stream. After the
+//! start-up, no data needs the stream (`iwarp`'s
+//! [`hand_over`](heddle_iwarp::QpContext::hand_over)): the other queue pair takes each FPDU at
+//! once, by one copy from registered memory to registered memory.
 //!
 //! # When
-//! The two queue pairs are joined as the second of them starts, if neither has an FPDU under way and they
-//! have agreed on neither CRC nor markers. An initiator starts once it has the responder's start-up frame, and
-//! a responder sends no FPDU before one of the initiator's, so there is nothing under way then. They part
-//! when either fails or is gone. What is left of the connection, as a rule the two FINs, goes by frames,
-//! whose positions no FPDU that was handed over has moved.
+//! The RNIC joins the two queue pairs when the second of them starts, if neither has an FPDU in
+//! flight and they have agreed on neither CRC nor markers. An initiator starts after it has the
+//! responder's start-up frame, and a responder sends no FPDU before the initiator's first, so
+//! nothing is in flight then. The RNIC parts the queue pairs when either fails or ends. The rest of
+//! the connection, as a rule the two FINs, goes by frames; the FPDUs that were handed over have not
+//! moved the positions of these frames.
 //!
 //! # Turns
-//! A connection hands over [`TURN`] FPDUs or [`TURN_BYTES`], in pieces of [`PIECE`], before the next has its
-//! turn; all together [`FPDUS`] or [`BYTES`] before frames and timers have theirs.
+//! A connection hands over [`TURN`] FPDUs or [`TURN_BYTES`], in pieces of [`PIECE`], before the
+//! next connection has its turn. All connections together hand over [`FPDUS`] or [`BYTES`] before
+//! frames and timers have their turn.
 
 use std::collections::VecDeque;
 
@@ -27,26 +30,26 @@ use crate::frame::RnicFrame;
 use crate::receive::Sink;
 use crate::rnic::Rnic;
 
-/// FPDUs, and bytes of them, that a connection hands over in one go.
+/// FPDUs, and bytes of FPDUs, that a connection hands over in one turn.
 const TURN: u32 = 32;
 const TURN_BYTES: u32 = 128 << 10;
 
-/// As much of all connections: what a burst of large frames takes.
+/// The same limits for all connections together: as much as a burst of large frames takes.
 const FPDUS: u32 = 256;
 const BYTES: u32 = 512 << 10;
 
-/// Longest ULPDU: with a tagged header 32 KiB of payload, so that the pieces of a long message are as
-/// aligned as the message is.
+/// The longest ULPDU: with a tagged header (14 bytes) 32 KiB of payload, so that the pieces of a
+/// long message are as aligned as the message is.
 const PIECE: u16 = (32 << 10) + 14;
 
-/// What is kept for connections of an RNIC with itself.
+/// State of an RNIC for connections with itself.
 #[derive(Debug)]
 pub(crate) struct Handed {
-    /// Whether queue pairs are joined at all.
+    /// Whether the RNIC joins queue pairs at all.
     enabled: bool,
     /// Connections whose queue pair may have FPDUs to hand over.
     pub(crate) ready: VecDeque<ConnId>,
-    /// Where they are made.
+    /// The FPDU that is being handed over, reused for each.
     fpdu: Fpdu,
 }
 
@@ -56,7 +59,7 @@ impl Handed {
     }
 }
 
-/// What a turn may still hand over.
+/// FPDUs and bytes that a turn may still hand over.
 struct Budget {
     fpdus: u32,
     bytes: u32,
@@ -66,18 +69,20 @@ impl<F: RnicFrame> Rnic<F> {
     /// Returns true if [`hand_over`](Self::hand_over) has something to do.
     #[inline]
     pub fn has_handed(&self) -> bool {
-        // In one comparison: every turn asks.
+        // `|` makes this one comparison, because every turn of a worker asks.
         self.shared.handed.ready.len() | self.shared.rnr.retries() != 0
     }
 
-    /// As [`hand_over_with`](Self::hand_over_with), by an owner that has taken all receives that are posted.
+    /// Like [`hand_over_with`](Self::hand_over_with), for an owner that has taken all posted
+    /// receives.
     pub fn hand_over<M: Memory>(&mut self, now: Instant, mem: &M) {
         self.hand_all(now, Sink { mem, posted: None });
     }
 
-    /// Hands a turn's FPDUs of connections with the RNIC itself over to their other ends, in the order in which
-    /// these connections had something to do. Call it behind posts and received frames, and before
-    /// completions are taken. `posted` is as for [`handle_frame_with`](Self::handle_frame_with).
+    /// Hands a turn's FPDUs of connections with the RNIC itself over to their other ends, in the
+    /// order in which these connections became ready. The owner calls this function after it has
+    /// taken posts and received frames, and before it takes completions. `posted` is as for
+    /// [`handle_frame_with`](Self::handle_frame_with).
     pub fn hand_over_with<M: Memory>(&mut self, now: Instant, mem: &M, posted: &Untaken<'_>) {
         self.hand_all(now, Sink { mem, posted: Some(posted) });
     }
@@ -93,7 +98,7 @@ impl<F: RnicFrame> Rnic<F> {
         }
     }
 
-    /// Hands over what one connection has, as far as its turn goes.
+    /// Hands over the FPDUs of one connection, within the limits of its turn.
     fn hand_from<M: Memory>(
         &mut self,
         now: Instant,
@@ -103,7 +108,7 @@ impl<F: RnicFrame> Rnic<F> {
     ) {
         let Some((_, state)) = self.stack.get_mut(conn) else { return };
         state.on_ready_list = false;
-        // One that has parted since goes on by frames.
+        // The connection has parted since it became ready, and goes on by frames.
         if state.partner == NO_PARTNER {
             return state.make_ready(conn, &mut self.shared);
         }
@@ -114,8 +119,8 @@ impl<F: RnicFrame> Rnic<F> {
         let (Mode::Fpdu(qp), Mode::Fpdu(to)) = (&mut state.mode, &mut other.mode) else {
             return self.part(conn);
         };
-        // Otherwise another connection has the place of the peer. One that has joined this one since has
-        // told it so.
+        // If the index is another, a new connection has the slot of the peer: a peer that has
+        // joined this connection has set its `partner` to this index.
         if other.partner != index(conn) {
             return self.part(conn);
         }
@@ -135,7 +140,8 @@ impl<F: RnicFrame> Rnic<F> {
         left.fpdus -= made;
         left.bytes = left.bytes.saturating_sub(bytes);
         let apart = !qp.is_handing() || !to.is_handing();
-        // Each has something to hand over then, and its turn comes when the other has a receive.
+        // If one waits, its other end has an FPDU to hand over, and has its turn when the one that
+        // waits has a receive.
         let waits = [to.waits_for_receive(), qp.waits_for_receive()];
         other.note_rnr(peer, shared);
         shared.counters.handed_fpdus += u64::from(made);
@@ -149,7 +155,8 @@ impl<F: RnicFrame> Rnic<F> {
         }
         if made > 0 {
             shared.looks.wake_rounds();
-            // A close that TCP bounds gets on, though TCP sees nothing of it.
+            // TCP sees none of the handed FPDUs: report progress, so that a close that TCP bounds
+            // does not time out.
             tcp.note_progress(now);
             peer_tcp.note_progress(now);
         }
@@ -168,7 +175,8 @@ impl<F: RnicFrame> Rnic<F> {
         }
     }
 
-    /// The other end is gone: this one goes on by frames, which find that out.
+    /// Lets a connection whose other end no longer exists go on by frames, by which TCP finds that
+    /// out.
     #[cold]
     fn part(&mut self, conn: ConnId) {
         if let Some((_, state)) = self.stack.get_mut(conn) {
@@ -177,8 +185,8 @@ impl<F: RnicFrame> Rnic<F> {
         }
     }
 
-    /// Joins the queue pair of a connection that has just started to that of its other end, where both are
-    /// here and nothing stands against it.
+    /// Joins the queue pair of a connection that has just started to the queue pair of its other
+    /// end, if both belong to this RNIC and may hand FPDUs over.
     pub(crate) fn join(&mut self, conn: ConnId) {
         if !self.shared.handed.enabled {
             return;
@@ -198,19 +206,20 @@ impl<F: RnicFrame> Rnic<F> {
         self.shared.counters.handed_connections += 1;
     }
 
-    /// Whether FPDUs of a connection are handed over to its other end.
+    /// Returns true if the FPDUs of a connection are handed over to its other end.
     pub fn is_handing(&self, conn: ConnId) -> bool {
         self.stack.user(conn).is_some_and(|state| state.partner != NO_PARTNER)
     }
 }
 
 impl<F: RnicFrame> ConnState<F> {
-    /// Whether it has taken every byte that `other` has sent, and `other` keeps none but of the start-up.
+    /// Returns true if this connection has taken every byte that `other` has sent, and `other`
+    /// keeps no bytes but those of the start-up.
     fn has_all_of(&self, other: &ConnState<F>) -> bool {
         self.held.is_empty() && self.rx_next == other.queue.end() && other.queue.has_no_fpdus()
     }
 
-    /// Has it go on by frames.
+    /// Makes the connection go on by frames.
     pub(crate) fn part(&mut self) {
         self.partner = NO_PARTNER;
         if let Some(qp) = self.qp() {
@@ -219,7 +228,7 @@ impl<F: RnicFrame> ConnState<F> {
     }
 }
 
-/// There are fewer connections than this can tell apart.
+/// Returns the index of a connection; there are far fewer connections than indices.
 fn index(conn: ConnId) -> u32 {
     u32::try_from(conn.index()).unwrap_or(NO_PARTNER)
 }

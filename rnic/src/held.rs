@@ -1,22 +1,22 @@
-//! Received bytes that cannot be placed yet: part of an FPDU, or ahead of a gap.
+//! Received bytes that the RNIC cannot place yet: part of an FPDU, or bytes beyond a gap.
 //!
 //! ```text
 //!        rx_next
 //!   ready   |  gap   run 0    gap    run 1
 //!  |########|       |####|##|       |#####|       pieces: a frame, or a buffer of copies
 //! ```
-//! What lies ahead of gaps is charged to the budget of the [`HoldPool`], and so is every frame.
-//! Beyond the budget a segment ahead of a gap is refused, which to TCP is as if it had been lost.
-//! A segment in order needs no place in it, so that there is progress: beyond the budget it is copied.
-//! Such copies are part of one FPDU, which has a [`budget`] of its own, or of the start-up, whose
-//! bytes are few.
+//! The RNIC charges bytes beyond gaps, and every held frame, to the budget of the [`HoldPool`].
+//! Beyond the budget, the RNIC refuses a segment beyond a gap; for TCP, the network might have lost
+//! it. A segment in order needs no room in this budget, which guarantees progress: if the budget is
+//! used up, the RNIC copies the segment. Such copies are part of one FPDU, which has a [`budget`]
+//! of its own, or of the start-up, whose bytes are few.
 //!
-//! Work per segment is bounded too. A segment ahead of a gap is a search among at most
+//! The work per segment is bounded too. A segment beyond a gap takes a search among at most
 //! [`MAX_RUNS`] runs, one insertion among them, and at most two joints of pieces, each of which
-//! copies at most half of a buffer. When a gap closes, each piece is moved once.
+//! copies at most half of a buffer. When a gap closes, each piece moves once.
 //!
-//! An FPDU ahead of a gap that could be placed at once leaves no bytes here: its piece says what is
-//! needed to deliver it in its turn.
+//! An FPDU beyond a gap that the RNIC could place at once leaves no bytes here: its piece keeps the
+//! information needed to deliver the FPDU in its turn.
 
 mod ahead;
 mod budget;
@@ -37,58 +37,60 @@ use ready::Ready;
 
 pub(crate) use pool::{COPY_BUF, HoldPool};
 
-/// Frames shorter than this are copied when they have to be kept: a buffer of 2 KiB for a few
+/// The RNIC copies frames shorter than this if it has to keep them: a buffer of 2 KiB for a few
 /// bytes would let a peer that sends tiny segments take all buffers.
 const HOLD_COPY_BELOW: usize = 512;
 
-/// Runs ahead of gaps a connection has at most: as many as TCP keeps account of.
+/// Runs beyond gaps that a connection has at most: as many as TCP keeps account of.
 const MAX_RUNS: usize = 128;
 
-/// Octets in order that count as progress of an FPDU that is not whole; its end does in any case.
+/// Bytes in order that count as progress of an unfinished FPDU; the end of the FPDU counts in any
+/// case.
 const PROGRESS: u64 = 4096;
 
-/// What was kept of a segment ahead of a gap.
+/// The part of a segment beyond a gap that was kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HeldPart {
-    /// So many of its octets are held now, from its first on. The rest lies beyond others that
-    /// were there before, and comes again.
+    /// The number of bytes of the segment, from the first on, that are held now. The rest lies
+    /// beyond bytes that were held before, and the peer retransmits it.
     pub(crate) len: usize,
-    /// Octets copied.
+    /// Bytes copied.
     pub(crate) copied: usize,
 }
 
-/// Bytes of one connection that wait.
+/// Waiting bytes of one connection.
 ///
 /// `ready` is contiguous and starts at the first byte not yet consumed. `ahead` lies beyond gaps:
 /// its runs ascend and neither overlap nor touch. No two copies that follow each other share a
-/// stretch of [`pool::COPY_BUF`] octets of the stream, so `n` octets without a gap and without
-/// frames take at most `n / COPY_BUF + 2` buffers, in whatever order they came.
+/// stretch of [`pool::COPY_BUF`] bytes of the stream, so `n` bytes without a gap and without frames
+/// take at most `n / COPY_BUF + 2` buffers, in whatever order the bytes came.
 #[derive(Debug)]
 struct Lists<F> {
     ready: VecDeque<Held<F>>,
     ready_len: usize,
     ahead: VecDeque<Run>,
-    /// Buffers charged to the pool: frames, and copies ahead of gaps.
+    /// Buffers charged to the pool: frames, and copies of bytes beyond gaps.
     charged: usize,
-    /// FPDUs ahead of gaps that are placed and wait to be delivered.
+    /// FPDUs beyond gaps that are placed and wait for delivery.
     placed: usize,
-    /// What the FPDU at the front takes of the budget, from the first such FPDU on.
+    /// The share of the budget that the FPDU at the front takes; set since the connection's first
+    /// such FPDU.
     share: Option<Share>,
-    /// Where the stream was when it was last seen to get on.
+    /// The position of the stream when it was last seen to make progress.
     mark: Option<Mark>,
 }
 
-/// A stream at one moment.
+/// The state of a stream at one moment.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
-    /// The first byte that waited, or was awaited.
+    /// The first byte that waited, or that the connection waited for.
     first: StreamPos,
-    /// One past the last byte in order.
+    /// The position after the last byte in order.
     next: StreamPos,
     at: Instant,
 }
 
-/// Bytes of one connection that wait, and memory for them from the first on.
+/// Waiting bytes of one connection; has no memory until the first byte waits.
 #[derive(Debug)]
 pub(crate) struct HeldBytes<F>(Option<Box<Lists<F>>>);
 
@@ -113,7 +115,7 @@ impl<F> Default for Lists<F> {
 }
 
 impl<F: Chunks> HeldBytes<F> {
-    /// Gives back memory beyond what is in use, of a connection that is quiet.
+    /// Frees memory beyond what is in use, for a connection that is quiet.
     pub(crate) fn trim(&mut self, pool: &mut HoldPool<F>) {
         match &mut self.0 {
             Some(lists) if !lists.is_empty() => {
@@ -124,8 +126,8 @@ impl<F: Chunks> HeldBytes<F> {
         }
     }
 
-    /// Has the FPDU at the front be charged with `octets`, to the account of `peer`. Returns false, and
-    /// changes nothing, if the budget has no room for that.
+    /// Charges the FPDU at the front with `octets` bytes, to the account of `peer`. Returns false,
+    /// and changes nothing, if the budget has no room for them.
     pub(crate) fn reserve(&mut self, pool: &mut HoldPool<F>, peer: IpAddr, octets: usize) -> bool {
         let Some(lists) = &mut self.0 else { return octets == 0 };
         if lists.share.as_ref().map_or(0, Share::octets) == octets {
@@ -135,19 +137,20 @@ impl<F: Chunks> HeldBytes<F> {
         pool.budget.resize(share, octets)
     }
 
-    /// Returns true if something is reserved.
+    /// Returns true if the connection has reserved bytes of the budget.
     pub(crate) fn has_share(&self) -> bool {
         let share = self.0.as_ref().and_then(|l| l.share.as_ref());
         share.is_some_and(|share| share.octets() > 0)
     }
 
-    /// Returns true if what is reserved is room that another connection of the same peer waits for.
+    /// Returns true if another connection of the same peer waits for the room that this one has
+    /// reserved.
     pub(crate) fn is_wanted(&self, pool: &HoldPool<F>) -> bool {
         let share = self.0.as_ref().and_then(|l| l.share.as_ref());
         share.is_some_and(|share| pool.budget.is_wanted(share))
     }
 
-    /// Gives back what is reserved, but for one buffer.
+    /// Gives back the reserved room, except for one buffer.
     pub(crate) fn release_share(&mut self, pool: &mut HoldPool<F>) {
         if let Some(share) = self.0.as_mut().and_then(|l| l.share.as_mut()) {
             let least = share.octets().min(COPY_BUF);
@@ -155,7 +158,7 @@ impl<F: Chunks> HeldBytes<F> {
         }
     }
 
-    /// Has the time of [`is_overdue`](Self::is_overdue) begin anew.
+    /// Restarts the time of [`is_overdue`](Self::is_overdue).
     pub(crate) fn forgive(&mut self) {
         if let Some(lists) = &mut self.0 {
             lists.mark = None;
@@ -169,8 +172,9 @@ impl<F: Chunks> HeldBytes<F> {
         }
     }
 
-    /// Returns true if bytes wait for others that have not come for `limit`; `next` is one past the last
-    /// byte in order. It is to be asked now and then: time counts from when it was asked first.
+    /// Returns true if bytes have waited for `limit` for others that have not come; `next` is the
+    /// position after the last byte in order. The caller must ask now and then: the time starts
+    /// with the first call.
     pub(crate) fn is_overdue(&mut self, next: StreamPos, now: Instant, limit: Duration) -> bool {
         let Some(lists) = &mut self.0 else { return false };
         if lists.is_empty() {
@@ -187,23 +191,23 @@ impl<F: Chunks> HeldBytes<F> {
         }
     }
 
-    /// Whether nothing at all waits.
+    /// Returns true if no bytes wait at all.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.0.as_ref().is_none_or(|l| l.is_empty())
     }
 
-    /// Whether bytes wait ahead of a gap.
+    /// Returns true if bytes wait beyond a gap.
     pub(crate) fn has_ahead(&self) -> bool {
         self.0.as_ref().is_some_and(|l| !l.ahead.is_empty())
     }
 
-    /// In-order bytes that wait.
+    /// Returns the number of in-order bytes that wait.
     pub(crate) fn ready_len(&self) -> usize {
         self.0.as_ref().map_or(0, |l| l.ready_len)
     }
 
-    /// A copy of the last `n` in-order bytes.
+    /// Returns a copy of the last `n` in-order bytes.
     pub(crate) fn last_ready(&self, n: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(n);
         let skip = self.ready_len().saturating_sub(n);
@@ -211,24 +215,24 @@ impl<F: Chunks> HeldBytes<F> {
         bytes
     }
 
-    /// Whether in-order bytes wait.
+    /// Returns true if in-order bytes wait.
     pub(crate) fn has_ready(&self) -> bool {
         self.ready_len() > 0
     }
 
-    /// Buffers of the budget this connection holds.
+    /// Returns the buffers of the budget that this connection holds.
     pub(crate) fn charged(&self) -> usize {
         self.0.as_ref().map_or(0, |l| l.charged)
     }
 
-    /// The in-order bytes.
+    /// Returns the in-order bytes.
     pub(crate) fn ready(&self) -> Ready<'_, F> {
         Ready(self.0.as_deref())
     }
 
-    /// Keeps the `len` bytes that start `off` bytes into `frame`; they follow what is ready. They
-    /// are copied, and the frame goes back to its port, when they are few or the budget says so.
-    /// Returns how many were copied.
+    /// Keeps the `len` bytes that start `off` bytes into `frame`; these bytes follow the ready
+    /// bytes. If they are few, or the budget is low, this function copies them and drops the frame,
+    /// which returns to its port. Returns the number of bytes copied.
     pub(crate) fn push_ready(
         &mut self,
         pool: &mut HoldPool<F>,
@@ -240,10 +244,10 @@ impl<F: Chunks> HeldBytes<F> {
         self.0.get_or_insert_default().push_ready(pool, pos, frame, off, len)
     }
 
-    /// Keeps bytes that lie ahead of a gap.
+    /// Keeps bytes that lie beyond a gap.
     ///
     /// # Errors
-    /// Gives the frame back when there is no room for it.
+    /// Returns the frame if there is no room for it.
     pub(crate) fn push_ahead(
         &mut self,
         pool: &mut HoldPool<F>,
@@ -255,7 +259,8 @@ impl<F: Chunks> HeldBytes<F> {
         self.0.get_or_insert_default().push_ahead(pool, pos, frame, off, len)
     }
 
-    /// Keeps a copy of bytes that lie ahead of a gap; `None` when there is no room for it.
+    /// Keeps a copy of bytes that lie beyond a gap; returns `None` if there is no room for the
+    /// copy.
     pub(crate) fn copy_ahead(
         &mut self,
         pool: &mut HoldPool<F>,
@@ -267,8 +272,8 @@ impl<F: Chunks> HeldBytes<F> {
         self.0.get_or_insert_default().copy_ahead(pool, pos, frame, off, len)
     }
 
-    /// Of `[pos, pos + len)`, which lies ahead of a gap, the part up to the first that is held already:
-    /// where it starts and ends.
+    /// Returns the start and the end of the new part of `[pos, pos + len)`, which lies beyond a
+    /// gap: from the first byte that is not held up to the next byte that is held already.
     pub(crate) fn free_ahead(&self, pos: StreamPos, len: usize) -> (StreamPos, StreamPos) {
         self.0.as_ref().map_or((pos, pos + len as u64), |l| {
             let slot = l.slot(pos, len);
@@ -276,13 +281,14 @@ impl<F: Chunks> HeldBytes<F> {
         })
     }
 
-    /// Of `len` in-order bytes at `pos`, those before what is held already.
+    /// Returns how many of `len` in-order bytes at `pos` lie before the first byte that is held
+    /// already.
     pub(crate) fn free_ready(&self, pos: StreamPos, len: usize) -> usize {
         let ahead = self.0.as_ref().and_then(|l| l.ahead.front());
         ahead.map_or(len, |run| usize::try_from(run.start.since(pos)).map_or(len, |n| n.min(len)))
     }
 
-    /// Whether an FPDU begins at `pos` because one that is placed ends there.
+    /// Returns true if an FPDU begins at `pos` because a placed FPDU ends there.
     pub(crate) fn is_behind_placed(&self, pool: &HoldPool<F>, pos: StreamPos) -> bool {
         self.0.as_ref().is_some_and(|l| {
             let at = l.ahead.partition_point(|r| r.start < pos);
@@ -291,18 +297,19 @@ impl<F: Chunks> HeldBytes<F> {
         })
     }
 
-    /// Whether there is room to note one more FPDU ahead of a gap as placed.
+    /// Returns true if there is room to note one more FPDU beyond a gap as placed.
     pub(crate) fn has_room_for_placed(&self, pool: &HoldPool<F>) -> bool {
         let (placed, runs) = self.0.as_ref().map_or((0, 0), |l| (l.placed, l.ahead.len()));
         runs < MAX_RUNS && pool.allows_placed(placed)
     }
 
-    /// Notes that the FPDU at `pos`, of which nothing was held, is placed; there is room.
+    /// Notes that the FPDU at `pos` is placed. None of its bytes may be held, and there must be
+    /// room.
     pub(crate) fn push_placed(&mut self, pool: &mut HoldPool<F>, pos: StreamPos, fpdu: PlacedFpdu) {
         self.0.get_or_insert_default().push_placed(pool, pos, fpdu);
     }
 
-    /// Takes out the FPDU that is placed and begins where the gap before it ended, at `next`.
+    /// Takes out the placed FPDU that begins at `next`, where the gap before it ended.
     pub(crate) fn pop_placed(
         &mut self,
         pool: &mut HoldPool<F>,
@@ -311,8 +318,8 @@ impl<F: Chunks> HeldBytes<F> {
         self.0.as_mut()?.pop_placed(pool, next)
     }
 
-    /// Moves what has become contiguous with `next`, the next byte not yet ready, over to what is
-    /// ready, up to an FPDU that is placed; returns how many bytes that were.
+    /// Moves the bytes that have become contiguous with `next`, the next byte not yet ready, to the
+    /// ready bytes, up to a placed FPDU. Returns the number of bytes moved.
     pub(crate) fn close_gap(&mut self, pool: &mut HoldPool<F>, next: StreamPos) -> usize {
         self.0.as_mut().map_or(0, |l| l.close_gap(pool, next))
     }
@@ -352,7 +359,7 @@ impl<F: Chunks> Lists<F> {
         pool.refund_placed();
     }
 
-    /// Lets go of a piece that was in order.
+    /// Releases a piece that was in order.
     fn drop_ready(&mut self, pool: &mut HoldPool<F>, held: Held<F>) {
         if held.charged {
             self.refund(pool);

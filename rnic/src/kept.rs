@@ -1,18 +1,18 @@
-//! What send queues keep of registered memory: references to it, and snapshots of it.
+//! Registered memory that send queues keep: references to it, and snapshots of it.
 
 use std::sync::Arc;
 
 use heddle_iwarp::{Buffers, Fpdu, Pins};
 
-/// Accounts of all send queues of one RNIC. Every FPDU is entered when it is queued and struck out
-/// when it leaves, whichever way that is.
+/// Accounts of all send queues of one RNIC. A send queue enters every FPDU when it queues the FPDU,
+/// and removes it from the accounts when the FPDU leaves the queue, for whatever reason.
 #[derive(Debug)]
 pub(crate) struct Snapshots {
     pub(crate) pins: Arc<Pins>,
-    /// Octets of snapshots in all queues, and how many there may be.
+    /// Bytes of snapshots in all queues, and their limit.
     snapshots: usize,
     limit: usize,
-    /// Memory of FPDUs that are gone, for those that have to own their bytes.
+    /// Memory of FPDUs that have left, for new FPDUs that have to own their bytes.
     pub(crate) buffers: Buffers,
 }
 
@@ -21,20 +21,21 @@ impl Snapshots {
         Snapshots { pins, snapshots: 0, limit, buffers: Buffers::default() }
     }
 
-    /// Whether a queue that keeps `own` octets of snapshots must wait for acknowledgments before it
-    /// takes more. Its share is what all of them leave free, so that a few cannot take everything;
-    /// one that keeps nothing is never refused, and so always gets on.
+    /// Returns true if a queue that keeps `own` bytes of snapshots must wait for acknowledgments
+    /// before it takes more. The share of a queue is as large as what all queues leave free, so
+    /// that a few queues cannot take everything. This function never refuses a queue that keeps
+    /// nothing, so each queue always makes progress.
     #[inline]
     pub(crate) fn is_full(&self, own: usize) -> bool {
         own > 0 && own >= self.limit.saturating_sub(self.snapshots)
     }
 
-    /// Octets of snapshots in all queues.
+    /// Returns the bytes of snapshots in all queues.
     pub(crate) fn snapshots(&self) -> usize {
         self.snapshots
     }
 
-    /// An FPDU that stays in a queue; octets of its snapshot.
+    /// Enters an FPDU that stays in a queue; returns the bytes of its snapshot.
     #[inline]
     pub(crate) fn enter(&mut self, fpdu: &Fpdu) -> usize {
         if let Some(range) = fpdu.payload() {
@@ -46,7 +47,7 @@ impl Snapshots {
         len
     }
 
-    /// An FPDU that has left its queue; octets of its snapshot.
+    /// Removes an FPDU that has left its queue; returns the bytes of its snapshot.
     #[inline]
     pub(crate) fn leave(&mut self, fpdu: &mut Fpdu) -> usize {
         if let Some(range) = fpdu.payload() {
@@ -63,8 +64,8 @@ impl Snapshots {
 mod tests {
     use super::*;
 
-    /// However many ask, together they stay below the limit and one FPDU each, and nobody gets
-    /// nothing.
+    /// However many queues ask, together they stay below the limit plus one FPDU each, and each
+    /// queue gets something.
     #[test]
     fn test_shares_leave_room_and_nobody_without() {
         let mut kept = Snapshots::new(Arc::new(Pins::new(0)), 100_000);
@@ -78,7 +79,7 @@ mod tests {
         }
         assert!(own.iter().all(|n| *n >= 1500), "{own:?}");
         assert!(kept.snapshots <= 100_000 + 20 * 1500, "{own:?}");
-        // The first on its own takes half.
+        // A single queue takes half of the limit.
         let mut kept = Snapshots::new(Arc::new(Pins::new(0)), 100_000);
         let mut own = 0;
         while !kept.is_full(own) {

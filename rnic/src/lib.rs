@@ -1,10 +1,11 @@
 //! The sans-IO RNIC: one [`Rnic`] joins a TCP [`Stack`](heddle_tcp::Stack) to iWARP queue pairs.
 //!
-//! `tcp` knows positions in streams, `iwarp` knows FPDUs and registered memory, and neither knows
-//! the other. This crate holds, for each connection, what lies between the two: the FPDUs that are
-//! not acknowledged yet, the received frames that cannot be placed yet, and the queue pair. It is as
-//! pure as the two it joins: frames, memory and time come in as values and as type parameters, so the
-//! same code runs on DPDK mbufs in a worker and on byte vectors in a simulation.
+//! The `tcp` crate knows positions in streams, the `iwarp` crate knows FPDUs and registered memory,
+//! and neither crate knows the other. For each connection, this crate holds the state between the
+//! two: the FPDUs that the peer has not acknowledged, the received frames that the RNIC cannot
+//! place yet, and the queue pair. Like `tcp` and `iwarp`, this crate does no I/O: callers pass
+//! frames, memory and time in as values and as type parameters, so the same code runs on DPDK mbufs
+//! in a worker and on byte vectors in a simulation.
 //!
 //! # Life of a connection
 //!
@@ -16,18 +17,21 @@
 //!
 //! # Calling order
 //!
-//! [`handle_frame`](Rnic::handle_frame) and commands in any order; [`hand_over`](Rnic::hand_over) where an
-//! RNIC may connect to itself; then
-//! [`poll_completion`](Rnic::poll_completion) and [`poll_event`](Rnic::poll_event) until empty,
-//! [`poll_transmit`](Rnic::poll_transmit) until it returns false. When
-//! [`poll_timeout`](Rnic::poll_timeout) has passed, [`handle_timeouts`](Rnic::handle_timeouts).
+//! The owner calls [`handle_frame`](Rnic::handle_frame) and commands in any order, and
+//! [`hand_over`](Rnic::hand_over) if an RNIC may connect to itself. The owner then calls
+//! [`poll_completion`](Rnic::poll_completion) and [`poll_event`](Rnic::poll_event) until both
+//! return nothing, and [`poll_transmit`](Rnic::poll_transmit) until it returns false. When
+//! [`poll_timeout`](Rnic::poll_timeout) has passed, the owner calls
+//! [`handle_timeouts`](Rnic::handle_timeouts).
 //!
 //! # Copies
 //!
-//! A payload byte is copied once on receive, from the frame into registered memory. On send it is
-//! copied once with a CRC, in the pass that computes it (`tx_digested_bytes`), and otherwise not at
-//! all: the frame refers to it (`tx_referenced_bytes`). The exceptions are counted: small or hoarded
-//! segments that must wait (`held_copied_bytes`), and what a [`TxSink`] copies by its own choice.
+//! On receive, the RNIC copies each payload byte once, from the frame into registered memory. On
+//! send, the RNIC copies each payload byte once if the connection uses a CRC, in the pass that
+//! computes the CRC (`tx_digested_bytes`); otherwise the RNIC copies nothing and the frame refers
+//! to the payload (`tx_referenced_bytes`). Counters record the exceptions: small or hoarded
+//! segments that must wait (`held_copied_bytes`), and bytes that a [`TxSink`] copies by its own
+//! choice.
 #![forbid(unsafe_code)]
 
 mod ahead;

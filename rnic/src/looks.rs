@@ -1,16 +1,17 @@
-//! When an RNIC has to look at connections by itself.
+//! The times at which an RNIC has to look at connections without a frame or an order.
 //!
-//! It does so for its [rounds](crate::rounds) and at [messages that wait for a receive](crate::rnr). Every turn of a
-//! worker asks whether the time has come, so that the earlier of the two is kept beside them: this costs one comparison.
+//! The RNIC does so for its [rounds](crate::rounds) and for [messages that wait for a
+//! receive](crate::rnr). Every turn of a worker asks whether one of the two times has come, so
+//! [`Looks`] also stores the earlier of the two: the question costs one comparison.
 
 use heddle_base::Instant;
 
 const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
-/// The times of the next looks; [`Instant::ZERO`] is at once.
+/// The times of the next looks; [`Instant::ZERO`] means at once.
 #[derive(Debug)]
 pub(crate) struct Looks {
-    /// The earlier of the others.
+    /// The earlier of `rounds` and `rnr`.
     next: Instant,
     rounds: Instant,
     rnr: Instant,
@@ -23,7 +24,7 @@ impl Default for Looks {
 }
 
 impl Looks {
-    /// There is traffic: a round begins, if none is under way.
+    /// Begins a round because there is traffic, unless a round is in progress.
     #[inline]
     pub(crate) fn wake_rounds(&mut self) {
         if self.rounds == NEVER {
@@ -31,19 +32,19 @@ impl Looks {
         }
     }
 
-    /// Sets when the rounds go on; `None` for not before there is traffic.
+    /// Sets when the rounds go on; with `None`, the rounds stop until there is traffic.
     pub(crate) fn set_rounds(&mut self, at: Option<Instant>) {
         self.rounds = at.unwrap_or(NEVER);
         self.next = self.rounds.min(self.rnr);
     }
 
-    /// Sets when to look at messages that wait; `None` while there is none.
+    /// Sets when to look at messages that wait; `None` if there is none.
     pub(crate) fn set_rnr(&mut self, at: Option<Instant>) {
         self.rnr = at.unwrap_or(NEVER);
         self.next = self.rounds.min(self.rnr);
     }
 
-    /// The earlier of `other` and the next look.
+    /// Returns the earlier of `other` and the next look.
     #[inline]
     pub(crate) fn poll_timeout(&self, other: Option<Instant>) -> Option<Instant> {
         let at = other.map_or(self.next, |t| t.min(self.next));
@@ -56,7 +57,8 @@ impl Looks {
         self.next <= now
     }
 
-    /// Returns true if the time has come for the rounds to go on, and true if they are to begin.
+    /// Returns two flags: whether the time has come for the rounds to go on, and whether the rounds
+    /// are to begin anew.
     pub(crate) fn rounds_due(&self, now: Instant) -> (bool, bool) {
         (self.rounds <= now, self.rounds == Instant::ZERO)
     }
@@ -85,7 +87,7 @@ mod tests {
         assert!(looks.is_rnr_due(at(3)) && !looks.rounds_due(at(3)).0);
         looks.set_rnr(None);
         assert_eq!(looks.poll_timeout(None), Some(at(5)));
-        // Rounds that are under way do not begin anew.
+        // `wake_rounds` does not restart rounds that are in progress.
         looks.wake_rounds();
         assert_eq!(looks.rounds_due(at(5)), (true, false));
         looks.set_rounds(None);

@@ -1,4 +1,4 @@
-//! What a control plane and the owner of an [`Rnic`] say to each other, as plain data.
+//! Orders from a control plane to the owner of an [`Rnic`], and the owner's reports, as plain data.
 
 use core::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -13,143 +13,148 @@ use crate::event::{Event, FpduMode};
 use crate::frame::RnicFrame;
 use crate::rnic::{Patience, Rnic, RnicError};
 
-/// An order to an RNIC. Orders are carried out in the order in which they are given.
+/// An order to an RNIC. The RNIC carries orders out in the order in which the control plane gives
+/// them.
 #[derive(Clone, Debug)]
 pub enum Order {
     /// Accept TCP connections; [`Report::Listening`] answers.
     Listen {
-        /// Names the order in the answer.
+        /// A name for the order, which the answer repeats.
         token: u64,
-        /// Our address; all of them when absent.
+        /// Our address; all our addresses if `None`.
         addr: Option<IpAddr>,
-        /// TCP port.
+        /// TCP port, in host byte order.
         port: u16,
         /// Connections that may be half-open at a time.
         backlog: usize,
     },
-    /// Stop accepting what a [`Order::Listen`] with the same address and port began; connections go
-    /// on.
+    /// Stop the listener that an [`Order::Listen`] with the same address and port started;
+    /// established connections go on.
     Unlisten {
-        /// Our address; all of them when absent.
+        /// Our address; all our addresses if `None`.
         addr: Option<IpAddr>,
-        /// TCP port.
+        /// TCP port of the listener.
         port: u16,
     },
     /// Start a TCP connection; [`Report::Connecting`] answers.
     Connect {
-        /// Names the order in the answer.
+        /// A name for the order, which the answer repeats.
         token: u64,
-        /// Our address; the one on the link to the peer when absent.
+        /// Our address; the address on the link to the peer if `None`.
         local: Option<IpAddr>,
-        /// The peer.
+        /// The peer's address and port.
         remote: SocketAddr,
     },
-    /// Send bytes of the start-up dialogue; [`Report::Refused`] when that cannot be.
+    /// Send bytes of the start-up dialogue; [`Report::Refused`] answers if the RNIC cannot.
     SendStartup {
-        /// The connection.
+        /// The connection, which must be in the start-up phase.
         conn: ConnId,
-        /// The bytes.
+        /// The bytes, appended to those of earlier orders.
         bytes: Vec<u8>,
     },
-    /// End the start-up and run a queue pair; [`Report::Entered`] answers, always.
+    /// End the start-up and run a queue pair; [`Report::Entered`] always answers.
     EnterFpduMode {
-        /// The connection.
+        /// The connection, which must be in the start-up phase.
         conn: ConnId,
-        /// How; its [`QpConfig`](heddle_iwarp::QpConfig) names the queue pair.
+        /// The mode to enter; its [`QpConfig`](heddle_iwarp::QpConfig) names the queue pair.
         mode: Box<FpduMode>,
     },
-    /// Close in order.
+    /// Close a connection in order.
     Disconnect {
-        /// The connection.
+        /// The connection to close.
         conn: ConnId,
     },
-    /// Reset.
+    /// Reset a connection.
     Abort {
-        /// The connection.
+        /// The connection to reset.
         conn: ConnId,
     },
-    /// Forget a connection that is closed.
+    /// Free a connection that is closed.
     Release {
-        /// The connection.
+        /// The connection to free.
         conn: ConnId,
     },
-    /// Use other addresses and routes from now on ([`Rnic::set_addressing`]). Listeners of an
-    /// address that goes end without a word, its connections with [`CloseReason::Withdrawn`](crate::CloseReason::Withdrawn).
+    /// Use other addresses and routes from now on ([`Rnic::set_addressing`]). Listeners on an
+    /// address that is no longer there end without a report; its connections end with
+    /// [`CloseReason::Withdrawn`](crate::CloseReason::Withdrawn).
     SetAddressing {
-        /// All there are to be.
+        /// All addresses and routes to use from now on.
         net: Box<Addressing>,
     },
-    /// Announce all addresses to the hosts of the links ([`Stack::announce`](heddle_tcp::Stack::announce)).
+    /// Announce all addresses to the hosts on the links
+    /// ([`Stack::announce`](heddle_tcp::Stack::announce)).
     Announce,
-    /// Probe silent peers so from now on, those of connections that stand included
+    /// Change how TCP probes silent peers from now on, for established connections as well
     /// ([`Stack::set_keepalive`](heddle_tcp::Stack::set_keepalive)).
     SetKeepalive {
-        /// How; never when absent.
+        /// The intervals of the probes; TCP never probes if `None`.
         keepalive: Option<Keepalive>,
     },
-    /// Bear with peers for so long from now on, those of connections that stand included
+    /// Change how long the RNIC bears with peers from now on, for established connections as well
     /// ([`Rnic::set_patience`]).
     SetPatience {
-        /// How long.
+        /// The new limits.
         patience: Patience,
     },
-    /// Take UDP datagrams to this port, and to no other; [`Report::Datagram`] brings each.
+    /// Take UDP datagrams to this port, and to no other; a [`Report::Datagram`] brings each
+    /// datagram.
     BindUdp {
-        /// UDP port.
+        /// UDP port, in host byte order.
         port: u16,
-        /// Which of them are taken, and which are strangers'.
+        /// Decides which of the datagrams the RNIC takes, and which come from strangers.
         filter: Arc<dyn DatagramFilter>,
     },
-    /// Take UDP datagrams no more.
+    /// Stop taking UDP datagrams.
     UnbindUdp,
-    /// Send a UDP datagram. There is no answer: one that cannot be sent is counted and dropped.
+    /// Send a UDP datagram. No report answers: the stack counts and drops a datagram that it cannot
+    /// send.
     SendDatagram(Box<TxDatagram>),
 }
 
-/// What the owner of an RNIC tells a control plane.
+/// A report from the owner of an RNIC to a control plane.
 #[derive(Clone, Debug)]
 pub enum Report {
-    /// Something happened to a connection.
+    /// A connection has an event.
     Event(Event),
     /// Outcome of [`Order::Listen`].
     Listening {
-        /// The order's name.
+        /// The token of the order.
         token: u64,
-        /// Whether the port is being listened on.
+        /// Whether the RNIC listens on the port.
         result: Result<(), ListenError>,
     },
-    /// Outcome of [`Order::Connect`]. It comes before any event of the connection.
+    /// Outcome of [`Order::Connect`]. This report comes before any event of the connection.
     Connecting {
-        /// The order's name.
+        /// The token of the order.
         token: u64,
-        /// The connection that is being made.
+        /// The connection that the RNIC has begun to make.
         result: Result<ConnId, ConnectError>,
     },
-    /// Outcome of [`Order::EnterFpduMode`]. It comes before any event of the queue pair.
+    /// Outcome of [`Order::EnterFpduMode`]. This report comes before any event of the queue pair.
     Entered {
-        /// The connection.
+        /// The connection that the order named.
         conn: ConnId,
-        /// Whether the queue pair runs; if not, it has not been touched.
+        /// Whether the queue pair runs; if not, the order has changed nothing.
         result: Result<(), RnicError>,
     },
-    /// A UDP datagram came to the port of [`Order::BindUdp`]. Some are dropped, and counted, where
-    /// many come at once.
+    /// A UDP datagram came to the port of [`Order::BindUdp`]. If many come at once, the stack drops
+    /// and counts some of them.
     Datagram(Box<RxDatagram>),
-    /// [`Order::SendStartup`] could not be carried out.
+    /// The RNIC could not carry out an [`Order::SendStartup`].
     Refused {
-        /// The connection.
+        /// The connection that the order named.
         conn: ConnId,
-        /// Why.
+        /// The reason of the refusal.
         error: RnicError,
     },
 }
 
 impl<F: RnicFrame> Rnic<F> {
-    /// Carries out an order, and answers where an answer is due at once.
+    /// Carries out an order, and returns a report if the order gets an answer at once.
     ///
-    /// [`Order::EnterFpduMode`] is the one with a second half: when it succeeds there is no answer
-    /// here. The owner posts the receives that wait, calls [`start`](Self::start), and then reports
-    /// [`Report::Entered`] itself.
+    /// [`Order::EnterFpduMode`] is the only order with a second half: if the order succeeds, this
+    /// function returns no report. The owner posts the receives that wait, calls
+    /// [`start`](Self::start), and then reports [`Report::Entered`] itself.
     pub fn handle_order(&mut self, now: Instant, order: Order) -> Option<Report> {
         match order {
             Order::Listen { token, addr, port, backlog } => {

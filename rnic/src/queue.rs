@@ -14,7 +14,7 @@ use heddle_tcp::{ByteQueue, SendQueue};
 use crate::kept::Snapshots;
 use ring::Ring;
 
-/// Bytes of a connection from its oldest unacknowledged one on.
+/// Bytes of a connection, starting with the oldest unacknowledged byte.
 ///
 /// ```text
 ///        start-up (copied)          FPDUs (headers here, payload in registered memory)
@@ -23,37 +23,40 @@ use ring::Ring;
 /// ```
 #[derive(Debug, Default)]
 pub(crate) struct FpduQueue {
-    /// While there is any of it: every connection has it once, and for a few round trips.
+    /// Start-up bytes, which `trim` frees after their acknowledgment: a connection has some for a
+    /// few round trips only.
     startup: Option<Box<ByteQueue>>,
     startup_end: StreamPos,
     fpdus: Ring,
-    /// One past the last FPDU; meaningful once there was one.
+    /// The position after the last FPDU; meaningful after the first FPDU was queued.
     fpdu_end: StreamPos,
-    /// Most FPDUs seen since it was last empty, and how often in a row it became empty having needed
-    /// a small part of its memory.
+    /// The most FPDUs that the queue has held since it was last empty, and how many times in a row
+    /// the queue became empty after it had needed only a small part of its memory.
     peak: usize,
     calm: u8,
-    /// Octets of snapshots among the FPDUs.
+    /// Bytes of snapshots among the FPDUs.
     snapshots: usize,
-    /// What was asked for last: the next question is mostly about the same, or what follows it.
+    /// The result of the last search: the next search is mostly for the same FPDUs, or those that
+    /// follow.
     last: Cell<Whole>,
 }
 
 /// Whole FPDUs that follow each other.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Whole {
-    /// Indices of the first, and one past the last.
+    /// Index of the first FPDU, and the index after the last.
     first: u32,
     end: u32,
-    /// Where the first begins, and how long they are in all.
+    /// Position of the first FPDU, and the length of all of them.
     pos: StreamPos,
     len: u32,
-    /// Whether each can be [filled in](FpduQueue::fill), if nothing of them was sent before.
+    /// Whether the caller may [fill in](FpduQueue::fill) each FPDU, if none of its bytes was sent
+    /// before.
     pub(crate) fillable: bool,
 }
 
 impl FpduQueue {
-    /// Queues bytes of the MPA start-up; there must be no FPDU yet.
+    /// Queues bytes of the MPA start-up; the queue must not have any FPDU yet.
     pub(crate) fn push_startup(&mut self, bytes: &[u8]) {
         debug_assert!(self.fpdus.is_empty());
         let startup = self.startup.get_or_insert_default();
@@ -61,8 +64,9 @@ impl FpduQueue {
         self.startup_end = startup.end();
     }
 
-    /// Queues an FPDU behind everything else, made by `make` in its place, with memory from the
-    /// buffers if it has to own its bytes; its length, or 0 when there was none to make.
+    /// Queues an FPDU after everything else. `make` makes the FPDU in its place in the ring, with
+    /// memory from the buffers if the FPDU has to own its bytes. Returns the length of the FPDU, or
+    /// 0 if `make` had none to make.
     #[inline]
     pub(crate) fn push_fpdu(
         &mut self,
@@ -80,29 +84,29 @@ impl FpduQueue {
         q.fpdu.len()
     }
 
-    /// FPDUs it has memory for.
+    /// Returns the number of FPDUs that the queue has memory for.
     #[cfg(test)]
     pub(crate) fn room(&self) -> usize {
         self.fpdus.capacity()
     }
 
-    /// Returns true if it keeps nothing but bytes of the start-up.
+    /// Returns true if the queue keeps nothing but bytes of the start-up.
     pub(crate) fn has_no_fpdus(&self) -> bool {
         self.fpdus.is_empty()
     }
 
-    /// Octets of snapshots it keeps.
+    /// Returns the bytes of the snapshots that the queue keeps.
     pub(crate) fn snapshots(&self) -> usize {
         self.snapshots
     }
 
-    /// FPDUs that refer to the region in slot `mr`.
+    /// Returns the number of FPDUs that refer to the region in slot `mr`.
     pub(crate) fn references(&self, mr: u32) -> u32 {
         let refers = |q: &&ring::Queued| q.fpdu.payload().is_some_and(|p| p.mr() == mr);
         u32::try_from(self.fpdus.iter().filter(refers).count()).unwrap_or(u32::MAX)
     }
 
-    /// Drops what the peer has acknowledged.
+    /// Drops the bytes that the peer has acknowledged.
     pub(crate) fn release(&mut self, kept: &mut Snapshots, upto: StreamPos) {
         if let Some(startup) = &mut self.startup {
             startup.release(upto);
@@ -118,8 +122,9 @@ impl FpduQueue {
         }
     }
 
-    /// The queue is empty: gives memory back if it has needed little of it for a while. Not at once,
-    /// or a burst now and then would have the allocator asked each time.
+    /// Gives memory back if the queue, which is empty, has needed little of its memory for a while.
+    /// The queue waits for [`CALM`] such times, because it would call the allocator again and again
+    /// under occasional bursts otherwise.
     #[cold]
     fn give_back(&mut self) {
         let peak = core::mem::take(&mut self.peak);
@@ -130,7 +135,7 @@ impl FpduQueue {
         }
     }
 
-    /// Gives back memory beyond what is in use, of a connection that is quiet.
+    /// Frees memory beyond what is in use, for a connection that is quiet.
     pub(crate) fn trim(&mut self) {
         if self.startup.as_ref().is_some_and(|s| s.start() == s.end()) {
             self.startup = None;
@@ -139,8 +144,8 @@ impl FpduQueue {
         (self.peak, self.calm) = (0, 0);
     }
 
-    /// Takes back the FPDUs that begin at `from` or behind it, of which nothing was sent; where the
-    /// queue ends now.
+    /// Takes back the FPDUs that begin at or after `from`, of which TCP has sent nothing. Returns
+    /// the new end of the queue.
     pub(crate) fn withdraw(&mut self, kept: &mut Snapshots, from: StreamPos) -> StreamPos {
         while self.fpdus.back().is_some_and(|q| q.start >= from) {
             if let Some(q) = self.fpdus.pop_back() {
@@ -148,12 +153,12 @@ impl FpduQueue {
                 self.snapshots -= kept.leave(&mut q.fpdu);
             }
         }
-        // An index may come to be another FPDU's.
+        // Another FPDU may get the index of a withdrawn one, so the last result is void.
         self.last.set(Whole::default());
         self.end()
     }
 
-    /// Drops everything: the connection is gone.
+    /// Drops everything, because the connection is over.
     pub(crate) fn clear(&mut self, kept: &mut Snapshots) {
         while let Some(q) = self.fpdus.pop_front() {
             kept.leave(&mut q.fpdu);
@@ -162,7 +167,7 @@ impl FpduQueue {
         *self = FpduQueue { fpdu_end, ..FpduQueue::default() };
     }
 
-    /// The FPDU that holds `pos`, or the first after it.
+    /// Returns the index of the FPDU that holds `pos`, or of the first FPDU after `pos`.
     #[inline]
     fn find(&self, pos: StreamPos) -> u32 {
         let last = self.last.get();
@@ -174,19 +179,20 @@ impl FpduQueue {
         self.fpdus.search(pos)
     }
 
-    /// The whole FPDUs that `[from, from + len)` consists of, as a segment of new data mostly does.
+    /// Returns the whole FPDUs that make up `[from, from + len)`, as they mostly do for a segment
+    /// of new data.
     #[inline]
     pub(crate) fn whole(&self, from: StreamPos, len: u32) -> Option<Whole> {
         let last = self.last.get();
         if last.pos == from && last.len == len {
-            // TCP was told to cut here a moment ago.
+            // `segment_len` made TCP cut here a moment ago.
             return Some(last);
         }
         let found = self.whole_from(from, len);
         (found.len == len).then_some(found)
     }
 
-    /// As many whole FPDUs from `from` on as there are within `max` octets; none when another lies
+    /// Returns as many whole FPDUs from `from` on as fit in `max` bytes; none if an FPDU lies
     /// across `from`.
     #[inline(always)]
     fn whole_from(&self, from: StreamPos, max: u32) -> Whole {
@@ -215,15 +221,16 @@ impl FpduQueue {
         found
     }
 
-    /// The FPDU of those found, if it is one and without markers.
+    /// Returns the FPDU if `found` is a single one without markers.
     #[inline]
     pub(crate) fn single(&self, found: Whole) -> Option<&Fpdu> {
         let q = self.fpdus.get(found.first)?;
         (q.fpdu.len() == found.len && !q.fpdu.has_markers()).then_some(&q.fpdu)
     }
 
-    /// Writes FPDUs to `dst`, which has just their length, and seals those that are open. The
-    /// checksum of all, if it is wanted, and how many octets of payload were copied in that.
+    /// Writes FPDUs to `dst`, which has exactly their length, and seals the FPDUs that are open.
+    /// Returns the checksum of all bytes, if `want_sum` is set, and the number of payload bytes
+    /// copied while sealing.
     #[inline(always)]
     pub(crate) fn fill<M: Memory>(
         &mut self,
@@ -232,7 +239,7 @@ impl FpduQueue {
         dst: &mut [u8],
         want_sum: bool,
     ) -> (Sum, u64) {
-        // Octets written, and those among them whose sum is known.
+        // `at`: bytes written. `summed`: the index up to which `sum` includes the bytes.
         let (mut at, mut summed) = (0, 0);
         let (mut sum, mut digested) = (Sum::ZERO, 0);
         for q in self.fpdus.run_mut(found.first, found.end).into_iter().flatten() {
@@ -240,7 +247,8 @@ impl FpduQueue {
             digested += u64::from(q.fpdu.open_len());
             let known = q.fpdu.fill(mem, room);
             let end = at + q.fpdu.len() as usize;
-            // Short ones are summed together. FPDUs are whole words.
+            // `fill` returns no sum for short FPDUs, which are summed together in one pass. The
+            // length of an FPDU is a multiple of 4 bytes, so the partial sums just add up.
             if let Some(known) = known {
                 if summed < at && want_sum {
                     sum = sum.plus(sum_of(dst, summed, at));
@@ -256,8 +264,8 @@ impl FpduQueue {
         (sum, digested)
     }
 
-    /// Seals what is open in `[from, from + len)`, for it to be sent by reference; whether there was
-    /// any.
+    /// Seals the open FPDUs in `[from, from + len)`, so that TCP can send them by reference.
+    /// Returns true if there were any.
     pub(crate) fn seal<M: Memory>(&mut self, mem: &M, from: StreamPos, len: u32) -> bool {
         let (mut at, end) = (self.find(from), from + u64::from(len));
         let mut any = false;
@@ -293,12 +301,13 @@ impl FpduQueue {
         }
     }
 
-    /// The Internet checksum of `[from, from + len)`.
+    /// Returns the Internet checksum of `[from, from + len)`.
     ///
-    /// `fresh` has it computed from the bytes as they are now. A retransmission needs that: once
-    /// the peer has placed a Read Response it may have the memory it came from written again, and
-    /// if then our copy of its acknowledgment is lost, a checksum of the old bytes would have every
-    /// retransmission dropped as damaged and never acknowledged.
+    /// With `fresh`, this function computes the checksum from the bytes as they are now. A
+    /// retransmission needs a fresh checksum: once the peer has placed a Read Response, it may have
+    /// the source memory written again. If our copy of the peer's acknowledgment is then lost, a
+    /// checksum of the old bytes would make the peer drop every retransmission as damaged and never
+    /// acknowledge one.
     pub(crate) fn sum<M: Memory>(&self, mem: &M, from: StreamPos, len: u32, fresh: bool) -> Sum {
         if !fresh
             && from >= self.startup_end
@@ -320,7 +329,7 @@ impl FpduQueue {
         sum
     }
 
-    /// The same, from the sums that were made with the CRCs.
+    /// Like [`sum`](Self::sum), but from the sums that `fill` and `seal` made with the CRCs.
     fn sum_of_whole<M: Memory>(&self, mem: &M, found: Whole) -> Sum {
         let (mut sum, mut at) = (Sum::ZERO, found.first);
         while at != found.end
@@ -333,7 +342,7 @@ impl FpduQueue {
     }
 }
 
-/// The checksum of `bytes[from..to]`.
+/// Returns the checksum of `bytes[from..to]`.
 #[inline(always)]
 fn sum_of(bytes: &[u8], from: usize, to: usize) -> Sum {
     match bytes.get(from..to) {
@@ -357,19 +366,21 @@ impl SendQueue for FpduQueue {
         if whole.len > 0 {
             return whole.len;
         }
-        // Part of an FPDU: finish it alone, so that the next segment starts with a header.
+        // `from` is inside an FPDU: send only its rest, so that the next segment starts with a
+        // header.
         self.fpdus.get(whole.first).map_or(0, |q| clamp(q.end().since(from)).min(max))
     }
 }
 
-/// FPDUs a queue always keeps memory for while its connection is at work, once it has had it: a
-/// window of a long message. Traffic of mixed sizes then asks the allocator for nothing.
+/// FPDUs that a queue always keeps memory for while its connection is at work, once the queue has
+/// needed as many: the window of a long message. Traffic of mixed sizes then does not call the
+/// allocator.
 const SMALL: usize = 1024;
 
-/// Times in a row that a queue may be far too large.
+/// Times in a row that a queue may become empty with far too much memory before it gives some back.
 const CALM: u8 = 32;
 
-/// Octets of the shortest FPDU: a tagged segment without payload (RFC 5044 section 4.1).
+/// Bytes of the shortest FPDU: a tagged segment without payload (RFC 5044 section 4.1).
 const MIN_FPDU: u32 = 20;
 
 fn clamp(v: u64) -> u32 {

@@ -1,4 +1,4 @@
-//! From a received frame to registered memory.
+//! The path from a received frame to registered memory.
 
 use core::net::IpAddr;
 
@@ -13,18 +13,19 @@ use crate::held::COPY_BUF;
 use crate::rnic::Rnic;
 use crate::shared::Shared;
 
-/// Octets that may wait before FPDU mode: the largest start-up frame (20 + 512), in segments of any
-/// size the port can have.
+/// Bytes that may wait before FPDU mode: the largest start-up frame (20 + 512), in segments of any
+/// size that the port can have.
 const STARTUP_HOLD: usize = 16 * 1024;
-// A connection counts with 16 bits what the control plane has been given of them, in order and behind a gap.
+// A connection counts in 16 bits the bytes that the RNIC has given to the control plane, in order
+// and from beyond a gap.
 const _: () = assert!(2 * STARTUP_HOLD <= u16::MAX as usize);
 
-/// Buffers before FPDU mode for what lies ahead of a gap: an honest start-up is one segment, or has
-/// its few in order.
+/// Buffers for bytes beyond a gap before FPDU mode: an honest start-up is one segment, or its few
+/// segments come in order.
 const STARTUP_AHEAD: usize = 4;
 
-/// What received bytes are handled with: registered memory, and the receives that the owner has not
-/// taken from applications.
+/// The environment for received bytes: registered memory, and the receives that the owner has not
+/// yet taken from applications.
 #[derive(Debug)]
 pub(crate) struct Sink<'a, M> {
     pub(crate) mem: &'a M,
@@ -40,7 +41,7 @@ impl<M> Clone for Sink<'_, M> {
 impl<M> Copy for Sink<'_, M> {}
 
 impl<'a, M> Sink<'a, M> {
-    /// For the queue pair of `conn`.
+    /// Returns the environment for the queue pair of `conn`.
     #[inline]
     pub(crate) fn env(self, conn: ConnId, mrs: &'a MrTable) -> QpEnv<'a, M> {
         if let Some(posted) = self.posted {
@@ -51,20 +52,21 @@ impl<'a, M> Sink<'a, M> {
 }
 
 impl<F: RnicFrame> Rnic<F> {
-    /// As [`handle_frame_with`](Rnic::handle_frame_with), by an owner that has taken all receives that
-    /// are posted.
+    /// Like [`handle_frame_with`](Rnic::handle_frame_with), for an owner that has taken all posted
+    /// receives.
     #[inline]
     pub fn handle_frame<M: Memory>(&mut self, now: Instant, mem: &M, frame: F) -> Option<F> {
         self.take_frame(now, Sink { mem, posted: None }, frame)
     }
 
-    /// Takes a frame from the port. Payload it carries is placed before this returns, unless it
-    /// has to wait; then the frame is kept. Otherwise it is given back, so that the caller can
-    /// free many at once.
+    /// Takes a frame from the port. The RNIC places the payload of the frame before this function
+    /// returns, unless the payload has to wait; then the RNIC keeps the frame. Otherwise this
+    /// function returns the frame, so that the caller can free many at once.
     ///
-    /// A message that finds its queue pair without a receive asks `posted` for those that the owner has
-    /// not taken, by the [index](ConnId::index) of the connection. So a peer may use a receive as soon
-    /// as the application has posted it, however many a turn takes.
+    /// A message that finds its queue pair without a receive asks `posted` for the receives that
+    /// the owner has not taken, by the [index](ConnId::index) of the connection. So a peer may use
+    /// a receive as soon as the application has posted it, however many receives the owner takes
+    /// per turn.
     #[inline]
     pub fn handle_frame_with<M: Memory>(
         &mut self,
@@ -93,8 +95,8 @@ impl<F: RnicFrame> Rnic<F> {
         left
     }
 
-    /// What a segment brought: an acknowledgment, bytes, or room to send. The connection is looked
-    /// up once where everything is as it is without loss.
+    /// Handles the content of a segment: an acknowledgment, bytes, or room to send. This function
+    /// looks up the connection only once in the usual case without loss.
     #[inline]
     fn handle_segment<M: Memory>(
         &mut self,
@@ -136,7 +138,7 @@ impl<F: RnicFrame> Rnic<F> {
             tcp.accept_payload(now, p.pos, p.len);
             self.shared.counters.rx_direct += 1;
         }
-        // As `drain` does, for every segment.
+        // The same work as in `drain`, inlined because every segment needs it.
         if qp.has_transmit() {
             state.make_ready(conn, &mut self.shared);
         }
@@ -148,7 +150,8 @@ impl<F: RnicFrame> Rnic<F> {
         Some(frame)
     }
 
-    /// Keeps the end of a segment in order, which does not make a whole FPDU; `used` bytes did.
+    /// Keeps the end of a segment in order that does not make a whole FPDU; `used` bytes before it
+    /// did.
     #[inline(never)]
     fn hold_end(&mut self, now: Instant, conn: ConnId, p: FramePayload, used: usize, frame: F) {
         let Some(peer) = self.stack.remote_addr(conn) else { return };
@@ -164,7 +167,8 @@ impl<F: RnicFrame> Rnic<F> {
         }
     }
 
-    /// Bytes that came out of order, or come to others that wait, or before or after FPDU mode.
+    /// Takes bytes that came out of order, or that follow bytes that wait, or that came before or
+    /// after FPDU mode.
     #[inline(never)]
     fn take_apart<M: Memory>(
         &mut self,
@@ -179,7 +183,8 @@ impl<F: RnicFrame> Rnic<F> {
         let startup = matches!(state.mode, Mode::Startup);
         self.shared.looks.wake_rounds();
         if matches!(state.mode, Mode::Dead(_)) {
-            // Nobody will look at them; acknowledge, so that the peer's FIN can come through.
+            // No queue pair reads these bytes; acknowledge them, so that the peer's FIN can come
+            // through.
             self.shared.counters.rx_after_close_bytes += u64::from(p.len);
             self.stack.accept_payload(now, conn, p.pos, p.len);
             return Some(frame);
@@ -204,7 +209,8 @@ impl<F: RnicFrame> Rnic<F> {
             self.shared.counters.rnr_refused += 1;
             return Some(frame);
         }
-        // What is held already is not taken again; what lies beyond it comes again.
+        // Take only the bytes before those that are held already; the peer retransmits the bytes
+        // beyond.
         let len = state.held.free_ready(p.pos, len);
         let p = FramePayload { len: u32::try_from(len).unwrap_or(p.len), ..p };
         if startup && state.held.ready_len() + len > STARTUP_HOLD {
@@ -218,7 +224,7 @@ impl<F: RnicFrame> Rnic<F> {
         if let Mode::Fpdu(qp) = &mut state.mode
             && fed
         {
-            // It closes a gap, and what lies behind that can wait.
+            // These bytes close a gap, and bytes after the gap may wait.
             let env = sink.env(conn, &self.shared.mrs);
             let crc = frame.payload_crc(p.frame_off, len);
             used = qp.handle_digested(&env, &Skip::new(&frame, p.frame_off, len), crc);
@@ -244,11 +250,11 @@ impl<F: RnicFrame> Rnic<F> {
             self.account(now, sink, conn, p);
             return left;
         }
-        // Nothing is left over, and nothing was charged.
+        // No bytes are left over, and the budget was not charged.
         let ahead = state.held.has_ahead();
         let mut len = p.len;
         if ahead {
-            // The start-up is over.
+            // The mode is FPDU, so there are no start-up bytes to report.
             let _startup = state.advance(conn, sink, &mut self.shared);
             len = state.acceptable(tcp, p.pos, len);
         }
@@ -260,8 +266,8 @@ impl<F: RnicFrame> Rnic<F> {
         left
     }
 
-    /// Has the budget account for what is left over of a segment in order, then TCP accept what was
-    /// taken of it, and the queue pair get what follows.
+    /// Accounts for the bytes that are left over of a segment in order, then lets TCP accept the
+    /// bytes that were taken, and feeds the queue pair the bytes that follow.
     #[inline(never)]
     fn account<M: Memory>(
         &mut self,
@@ -291,26 +297,26 @@ impl<F: RnicFrame> Rnic<F> {
         let Some(peer) = self.stack.remote_addr(conn) else { return };
         let Some((_, state)) = self.stack.get_mut(conn) else { return };
         if !state.charge_fpdu(peer.ip(), &mut self.shared) {
-            // What came ahead of a gap stays in the pool's budget. What the FPDU before took is
-            // free again, but for a buffer in which the end of the segment may be.
+            // Bytes that came beyond a gap stay in the pool's budget. The room of the previous FPDU
+            // is free again, except for a buffer, which may hold the end of the segment.
             state.held.release_share(&mut self.shared.pool);
         }
     }
 
-    /// Has the control plane told of start-up bytes. At most one such event of a connection waits,
-    /// however small the segments are they came in; the bytes are put in when it is taken.
+    /// Queues an event about start-up bytes. At most one such event of a connection waits, however
+    /// small the segments of the start-up are; `poll_event` fills in the bytes.
     fn tell_startup(&mut self, conn: ConnId) {
         if let Some((_, state)) = self.stack.get_mut(conn)
             && !core::mem::replace(&mut state.startup_event, true)
         {
-            // The segment that ended the handshake may have brought them (the bare ACK was lost, or
-            // came later): that there is a connection has to be told first.
+            // The segment that ended the handshake may have brought these bytes (the bare ACK was
+            // lost, or came later): the event of the connection itself has to come first.
             self.pump_stack_events();
             self.shared.events.push_back(Event::StartupBytes { conn, bytes: Vec::new() });
         }
     }
 
-    /// Feeds a connection's queue pair what has become ready among its held bytes.
+    /// Feeds a connection's queue pair the held bytes that have become ready.
     pub(crate) fn advance_held<M: Memory>(&mut self, sink: Sink<'_, M>, conn: ConnId) {
         if let Some((_, state)) = self.stack.get_mut(conn)
             && state.advance(conn, sink, &mut self.shared)
@@ -321,7 +327,8 @@ impl<F: RnicFrame> Rnic<F> {
 }
 
 impl<F: RnicFrame> ConnState<F> {
-    /// Keeps what does not make a whole FPDU yet; `used` bytes did.
+    /// Keeps the rest of a segment, which does not make a whole FPDU yet; `used` bytes before it
+    /// did.
     fn hold_rest(&mut self, p: FramePayload, used: usize, frame: F, shared: &mut Shared<F>) {
         let rest = p.len as usize - used;
         shared.looks.wake_rounds();
@@ -331,9 +338,9 @@ impl<F: RnicFrame> ConnState<F> {
         shared.counters.held_copied_bytes += copied as u64;
     }
 
-    /// Has the FPDU at the front of what is held be in the budget. Where there is no room for it, the
-    /// bytes of it are dropped that the segment in order has brought which came last, of `len` bytes.
-    /// Returns how many bytes of the segment were kept or used.
+    /// Charges the FPDU at the front of the held bytes to the budget. If the budget has no room,
+    /// this function drops the bytes of the FPDU that the last segment in order has brought, of
+    /// `len` bytes. Returns the number of bytes of the segment that were kept or used.
     fn settle(&mut self, peer: IpAddr, len: u32, shared: &mut Shared<F>) -> u32 {
         if self.charge_fpdu(peer, shared) {
             return len;
@@ -343,7 +350,8 @@ impl<F: RnicFrame> ConnState<F> {
         self.rx_next = StreamPos(self.rx_next.0.saturating_sub(refused as u64));
         shared.counters.rx_payload_bytes -= refused as u64;
         shared.counters.rx_unfinished_refused += 1;
-        // The peer goes on as well as it may: what it has sent beyond must not run out of time.
+        // The peer sends as well as it can: the time of the FPDU must not run out because of the
+        // refused bytes.
         self.held.forgive();
         if !self.held.has_ready() {
             self.held.reserve(&mut shared.pool, peer, 0);
@@ -351,8 +359,8 @@ impl<F: RnicFrame> ConnState<F> {
         len - u32::try_from(refused).unwrap_or(len)
     }
 
-    /// Charges the FPDU at the front of what is held to the budget, with all that it will take, or gives
-    /// back what the one before it took. Returns false if there is no room.
+    /// Charges the FPDU at the front of the held bytes to the budget, with its full length, or
+    /// gives back the room of the FPDU before it. Returns false if there is no room.
     pub(crate) fn charge_fpdu(&mut self, peer: IpAddr, shared: &mut Shared<F>) -> bool {
         let Mode::Fpdu(qp) = &self.mode else { return true };
         let octets = match self.held.has_ready() {

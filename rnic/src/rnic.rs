@@ -30,43 +30,50 @@ use crate::rounds::Rounds;
 use crate::running::Running;
 use crate::shared::Shared;
 
-/// What an RNIC is made with.
+/// Configuration of an RNIC.
 #[derive(Clone, Debug)]
 pub struct RnicConfig {
     /// Addresses, limits and seed of the TCP stack.
     pub stack: StackConfig,
-    /// Buffers that bytes which have to wait may take, of all connections together: received frames
-    /// that are kept, and buffers of 2 KiB for copies of what lies ahead of a gap. A connection may
-    /// hold as many of them as are still free, so that a few cannot take all from the others.
+    /// Buffers that waiting bytes of all connections together may take: received frames that the
+    /// RNIC keeps, and buffers of 2 KiB for copies of bytes beyond a gap. A connection may hold as
+    /// many buffers as are still free, so that a few connections cannot take all buffers from the
+    /// others.
     pub max_held_frames: usize,
-    /// Octets of Read Responses that may be kept until they are acknowledged. A connection may keep
-    /// as much as all of them leave free, and one FPDU always.
+    /// Bytes of Read Responses that the RNIC may keep until the peers acknowledge them. A
+    /// connection may keep as many bytes as all connections together leave free, and always one
+    /// FPDU.
     pub max_snapshot_bytes: usize,
-    /// Octets of FPDUs that have begun and are not whole, of all connections together, each counted
-    /// with its full length. The connections of one peer address may have as much as is free beside.
-    /// At least 512 KiB.
+    /// Bytes that unfinished FPDUs (begun and not yet whole) of all connections together may take,
+    /// each FPDU counted with its full length. The connections of one peer address may together
+    /// take as much as is still free. At least 512 KiB.
     pub max_unfinished_bytes: usize,
-    /// How long a peer may leave an FPDU unfinished, or a gap, in which it gets on by less than 4 KiB:
-    /// then the connection ends with [`CloseReason::Unfinished`]. An eighth of that while the room of
-    /// the FPDU is what another connection of the same address waits for.
+    /// How long a peer may leave an FPDU unfinished, or a gap open, while its stream advances by
+    /// less than 4 KiB: after this time the connection ends with [`CloseReason::Unfinished`]. The
+    /// RNIC allows an eighth of this time while another connection of the same address waits for
+    /// the room that the FPDU takes.
     pub fpdu_stall: Duration,
-    /// How long a message of the peer's that finds no receive waits for one before it ends the stream
-    /// (RFC 5041 section 7.1), as InfiniBand's "receiver not ready" has it. Zero: it does at once.
+    /// How long a message of the peer that finds no receive waits for one before the message ends
+    /// the stream (RFC 5041 section 7.1), as with InfiniBand's "receiver not ready". With zero, the
+    /// message ends the stream at once.
     pub rnr_wait: Duration,
-    /// Whether queue pairs of this RNIC that are connected to each other hand FPDUs over, by one copy of the
-    /// payload from region to region. Otherwise they send frames to each other, as to any peer.
+    /// Whether queue pairs of this RNIC that are connected to each other hand FPDUs over, by one
+    /// copy of the payload from region to region. Otherwise they send frames to each other, as to
+    /// any peer.
     pub hand_over: bool,
 }
 
 impl RnicConfig {
-    /// Octets for unfinished FPDUs: a thousand of the longest.
+    /// Default of [`max_unfinished_bytes`](Self::max_unfinished_bytes): a thousand of the longest
+    /// FPDUs.
     pub const FPDU_MEMORY: usize = 64 << 20;
 
-    /// How long a peer may leave one so: as long as TCP bears with a peer that is silent, for the
-    /// cause can be the same.
+    /// Default of [`fpdu_stall`](Self::fpdu_stall): as long as TCP bears with a silent peer,
+    /// because the cause can be the same.
     pub const FPDU_STALL: Duration = Duration::from_secs(120);
 
-    /// [`FPDU_MEMORY`](Self::FPDU_MEMORY) and [`FPDU_STALL`](Self::FPDU_STALL) for unfinished FPDUs.
+    /// Returns a configuration with [`FPDU_MEMORY`](Self::FPDU_MEMORY) and
+    /// [`FPDU_STALL`](Self::FPDU_STALL) for unfinished FPDUs.
     pub fn new(
         stack: StackConfig,
         max_held_frames: usize,
@@ -84,23 +91,23 @@ impl RnicConfig {
     }
 }
 
-/// How long an RNIC bears with peers that keep its connections from getting on.
+/// How long an RNIC bears with peers that keep its connections from making progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// What TCP bears; see [`Stack::set_patience`].
+    /// TCP's limits; see [`Stack::set_patience`].
     pub tcp: heddle_tcp::Patience,
     /// See [`RnicConfig::fpdu_stall`].
     pub fpdu_stall: Duration,
 }
 
-/// An order the RNIC could not carry out.
+/// The reason why the RNIC could not carry out an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum RnicError {
     /// The connection does not exist (any more).
     #[error("no such connection")]
     NoConnection,
-    /// The connection is not in the state the order needs.
+    /// The connection is not in the state that the order needs.
     #[error("the connection is not in the start-up phase")]
     NotStartup,
     /// The connection has no running queue pair.
@@ -113,14 +120,14 @@ pub enum RnicError {
 
 /// A software RNIC on one port queue; see the crate's documentation for the calling order.
 ///
-/// One thread owns it. `F` is a received frame: an mbuf in a worker, a byte vector in a test.
+/// An RNIC belongs to one thread. `F` is a received frame: an mbuf in a worker, a byte vector in a test.
 pub struct Rnic<F> {
     pub(crate) stack: Stack<ConnState<F>>,
     pub(crate) shared: Shared<F>,
     pub(crate) running: Running,
     /// See [`Rnic::wants_crc`].
     pub(crate) wants_crc: bool,
-    /// The frame that is being sent, kept so that it is filled in place.
+    /// The frame that the RNIC is sending, kept here so that the stack fills it in place.
     pub(crate) frame: TxFrame,
 }
 
@@ -135,12 +142,12 @@ impl<F> core::fmt::Debug for Rnic<F> {
 }
 
 impl<F: RnicFrame> Rnic<F> {
-    /// Octets of the heap that a connection with a queue pair takes while nothing is posted or under
-    /// way, its places in all tables included.
+    /// Heap bytes of a connection with a queue pair while nothing is posted or in flight, including
+    /// its places in all tables.
     pub const CONN_OCTETS: usize =
         Stack::<ConnState<F>>::CONN_OCTETS + size_of::<QpContext>() + 3 * size_of::<ConnId>();
 
-    /// An RNIC with no connections, over the regions of `mrs`.
+    /// Returns an RNIC with no connections, over the regions of `mrs`.
     pub fn new(config: RnicConfig, mrs: Arc<MrTable>) -> Rnic<F> {
         let conns = config.stack.max_conns;
         let kept = Snapshots::new(Arc::new(Pins::new(mrs.capacity())), config.max_snapshot_bytes);
@@ -177,7 +184,8 @@ impl<F: RnicFrame> Rnic<F> {
         self.stack.listen(addr, port, backlog)
     }
 
-    /// Ends what [`listen`](Self::listen) began with the same address and port; connections go on.
+    /// Stops the listener that [`listen`](Self::listen) started with the same address and port;
+    /// established connections go on.
     pub fn unlisten(&mut self, now: Instant, addr: Option<IpAddr>, port: u16) {
         self.stack.unlisten(now, addr, port);
     }
@@ -187,7 +195,7 @@ impl<F: RnicFrame> Rnic<F> {
         self.connect_from(now, None, remote)
     }
 
-    /// As [`connect`](Self::connect), from `local`, an address of ours.
+    /// Like [`connect`](Self::connect), but from `local`, an address of ours.
     pub fn connect_from(
         &mut self,
         now: Instant,
@@ -197,8 +205,9 @@ impl<F: RnicFrame> Rnic<F> {
         self.stack.connect_from(now, local, remote, None)
     }
 
-    /// Uses these addresses and routes from now on; see [`Stack::set_addressing`]. Connections that
-    /// cannot go on are reset, and end with [`CloseReason::Withdrawn`]. It looks at every connection.
+    /// Uses these addresses and routes from now on; see [`Stack::set_addressing`]. The stack resets
+    /// connections that cannot go on, and these end with [`CloseReason::Withdrawn`]. This call
+    /// looks at every connection.
     pub fn set_addressing(&mut self, now: Instant, net: Addressing) {
         self.stack.set_addressing(now, net);
         self.pump_stack_events();
@@ -215,8 +224,8 @@ impl<F: RnicFrame> Rnic<F> {
         Ok(())
     }
 
-    /// Ends the start-up: sends what is left of it and makes the queue pair. Call
-    /// [`start`](Self::start) when its first receives are posted.
+    /// Ends the start-up: sends the rest of the start-up bytes and makes the queue pair. The caller
+    /// calls [`start`](Self::start) after it has posted the queue pair's first receives.
     pub fn enter_fpdu_mode(&mut self, conn: ConnId, mode: FpduMode) -> Result<(), RnicError> {
         self.send_startup(conn, &mode.reply)?;
         let (_, state) = self.stack.get_mut(conn).ok_or(RnicError::NoConnection)?;
@@ -227,7 +236,7 @@ impl<F: RnicFrame> Rnic<F> {
         Ok(())
     }
 
-    /// Hands a new queue pair the bytes that came behind the start-up.
+    /// Hands a new queue pair the bytes that came after the start-up.
     pub fn start<M: Memory>(&mut self, mem: &M, conn: ConnId) {
         self.advance_held(Sink { mem, posted: None }, conn);
         if let Some((_, state)) = self.stack.get_mut(conn)
@@ -236,8 +245,8 @@ impl<F: RnicFrame> Rnic<F> {
             && let Some((_, state)) = self.stack.get_mut(conn)
             && !state.charge_fpdu(peer.ip(), &mut self.shared)
         {
-            // The bytes were taken in the start-up, where it was not known that they are an FPDU's, and
-            // peers that keep to the rules send none so early.
+            // The RNIC took these bytes during the start-up, when it did not know that they belong
+            // to an FPDU. Peers that follow the rules send no FPDU so early.
             return self.end_unfinished(conn);
         }
         self.drain_qp(conn);
@@ -260,7 +269,7 @@ impl<F: RnicFrame> Rnic<F> {
         let (tcp, state) = self.stack.get_mut(conn).ok_or(RnicError::NoConnection)?;
         let qp = state.qp().ok_or(RnicError::NoQueuePair)?;
         let result = qp.post_send(wr);
-        // Whether it can be sent now is found out when its turn comes.
+        // `make_fpdus` finds out in the connection's turn whether it can send now.
         state.make_ready(conn, &mut self.shared);
         if state.has_news() && state.collect(conn, tcp, &mut self.shared) {
             self.stack.close(conn);
@@ -276,8 +285,9 @@ impl<F: RnicFrame> Rnic<F> {
         Ok(())
     }
 
-    /// Calls `f` with the queue pair of a connection, to post as much as there is to post: it is found,
-    /// and what comes of the posts is collected, once for all.
+    /// Calls `f` with the queue pair of a connection, so that `f` can post any number of requests.
+    /// This call looks up the queue pair once, and collects the results of the posts once for all
+    /// of them.
     #[inline]
     pub fn post_with<R>(
         &mut self,
@@ -293,7 +303,8 @@ impl<F: RnicFrame> Rnic<F> {
         Ok(result)
     }
 
-    /// The queue pair of a connection, for its counters, its state and the peer's Terminate.
+    /// Returns the queue pair of a connection, for its counters, its state and the peer's
+    /// Terminate.
     pub fn qp(&self, conn: ConnId) -> Option<&QpContext> {
         match &self.stack.user(conn)?.mode {
             Mode::Fpdu(qp) => Some(qp),
@@ -301,15 +312,15 @@ impl<F: RnicFrame> Rnic<F> {
         }
     }
 
-    /// Ends a connection in order: what is posted is sent and acknowledged, then FIN. It ends with
-    /// [`CloseReason::TimedOut`] when nothing moves for
-    /// [`ConnConfig::close_stall`](heddle_tcp::ConnConfig::close_stall).
+    /// Ends a connection in order: the RNIC sends all posted requests, waits for the peer to
+    /// acknowledge them, then sends a FIN. The connection ends with [`CloseReason::TimedOut`] if it
+    /// makes no progress for [`ConnConfig::close_stall`](heddle_tcp::ConnConfig::close_stall).
     pub fn disconnect(&mut self, now: Instant, conn: ConnId) {
         self.stack.bound_close(now, conn);
         let Some((tcp, state)) = self.stack.get_mut(conn) else { return };
         let over = match state.qp() {
             Some(qp) => {
-                // TCP follows when the send queue has drained.
+                // TCP closes when the send queue has drained.
                 qp.close();
                 state.drain(conn, tcp, &mut self.shared)
             }
@@ -327,7 +338,8 @@ impl<F: RnicFrame> Rnic<F> {
         self.pump_stack_events();
     }
 
-    /// Frees a connection whose [`Event::Closed`] has been seen; one that is still open is reset.
+    /// Frees a connection whose [`Event::Closed`] the caller has seen; resets a connection that is
+    /// still open.
     pub fn release(&mut self, conn: ConnId) {
         self.end(conn);
         self.stack.release(conn);
@@ -341,26 +353,27 @@ impl<F: RnicFrame> Rnic<F> {
         self.look_at_rnr(now);
     }
 
-    /// When [`handle_timeouts`](Self::handle_timeouts) has to be called next.
+    /// Returns when the owner has to call [`handle_timeouts`](Self::handle_timeouts) next.
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let other = self.stack.poll_timeout();
         self.shared.looks.poll_timeout(other)
     }
 
-    /// Returns true if [`handle_timeouts`](Self::handle_timeouts) has something to do: the time of
-    /// [`poll_timeout`](Self::poll_timeout) has come. An owner sleeps by the one and acts by the other,
-    /// so both ask the same parts; this costs a few loads, for every turn of a worker.
+    /// Returns true if [`handle_timeouts`](Self::handle_timeouts) has something to do, that is, if
+    /// the time of [`poll_timeout`](Self::poll_timeout) has come. An owner sleeps by `poll_timeout`
+    /// and acts by this function, so both ask the same parts. This call costs a few loads in every
+    /// turn of a worker.
     #[inline]
     pub fn is_due(&self, now: Instant) -> bool {
         self.shared.looks.is_due(now) || self.stack.is_due(now)
     }
 
-    /// Whether there is nothing to do until a frame, an order or a work request comes, or time passes:
-    /// no timer is due, nothing is to be sent, told or completed.
+    /// Returns true if the RNIC has nothing to do until a frame, an order or a work request comes,
+    /// or time passes: no timer is due, and no frame, event or completion waits.
     #[inline]
     pub fn is_idle(&self, now: Instant) -> bool {
-        // The stack's part of `is_due` is in its `is_idle`.
+        // `Stack::is_idle` includes the stack's part of `is_due`.
         !self.shared.looks.is_due(now)
             && self.stack.is_idle(now)
             && self.shared.ready.is_empty()
@@ -369,21 +382,22 @@ impl<F: RnicFrame> Rnic<F> {
             && self.shared.events.is_empty()
     }
 
-    /// Whether [`poll_event`](Self::poll_event) may have something to give.
+    /// Returns true if [`poll_event`](Self::poll_event) may return an event.
     #[inline]
     pub fn has_events(&self) -> bool {
         !self.shared.events.is_empty()
     }
 
-    /// Whether the [`payload_crc`](RnicFrame::payload_crc) of the next frame may be of use, as far as
-    /// the last one tells.
+    /// Returns true if the [`payload_crc`](RnicFrame::payload_crc) of the next frame is likely to
+    /// be used, judging by the last frame.
     #[inline]
     pub fn wants_crc(&self) -> bool {
         self.wants_crc
     }
 
-    /// The next event for the control plane. However long they are left to wait, their number is
-    /// bounded: a connection has a few, each at most once, and stays until it is released.
+    /// Returns the next event for the control plane. The number of waiting events is bounded,
+    /// however long the control plane leaves them: a connection has a few events, each at most
+    /// once, and stays until the control plane releases it.
     pub fn poll_event(&mut self) -> Option<Event> {
         while let Some(event) = self.shared.events.pop_front() {
             let Event::StartupBytes { conn, .. } = event else { return Some(event) };
@@ -395,27 +409,29 @@ impl<F: RnicFrame> Rnic<F> {
         None
     }
 
-    /// Whether [`poll_datagram`](Self::poll_datagram) has something to give.
+    /// Returns true if [`poll_datagram`](Self::poll_datagram) would return a datagram.
     #[inline]
     pub fn has_datagrams(&self) -> bool {
         self.stack.has_datagrams()
     }
 
-    /// The next UDP datagram for the control plane. Few wait, and those beyond are dropped.
+    /// Returns the next UDP datagram for the control plane. The stack keeps few and drops the rest.
     pub fn poll_datagram(&mut self) -> Option<RxDatagram> {
         self.stack.poll_datagram()
     }
 
-    /// Whether [`take_completions`](Self::take_completions) may have something to give.
+    /// Returns true if [`take_completions`](Self::take_completions) may have completions to pass
+    /// on.
     #[inline]
     pub fn has_completions(&self) -> bool {
         !self.shared.completed.is_empty() || !self.shared.left.is_empty()
     }
 
-    /// Calls `f` with all completions of one queue pair, and their connection; `None` when there are
-    /// none of any. They lie where they were made: the queue pair that completes much is not the one
-    /// that is looked up for each. `f` is also told whose places in the queues are free again, unless
-    /// the connection is over: whoever sees the completions may count on these places.
+    /// Calls `f` with all completions of one queue pair, and their connection; returns `None` when
+    /// no queue pair has any. The completions stay where the queue pair made them, so a queue pair
+    /// that completes much is looked up once for all of them. `f` also gets the running counts of
+    /// requests whose places in the queues are free again, unless the connection is over: an
+    /// application that sees the completions may count on these places.
     #[inline]
     pub fn take_completions<R>(
         &mut self,
@@ -435,8 +451,9 @@ impl<F: RnicFrame> Rnic<F> {
         Some((conn, f(conn, &left, None)))
     }
 
-    /// The next completion, and the connection of its queue pair: one at a time what
-    /// [`take_completions`](Self::take_completions) gives.
+    /// Returns the next completion, and the connection of its queue pair. This function returns one
+    /// at a time the completions that [`take_completions`](Self::take_completions) passes on
+    /// together.
     pub fn poll_completion(&mut self) -> Option<(ConnId, Cqe)> {
         while let Some(&conn) = self.shared.completed.front() {
             if let Some((_, state)) = self.stack.get_mut(conn) {
@@ -456,33 +473,33 @@ impl<F: RnicFrame> Rnic<F> {
         None
     }
 
-    /// Counters of the joint.
+    /// Returns the counters of the joint between TCP and iWARP.
     pub fn counters(&self) -> &RnicCounters {
         &self.shared.counters
     }
 
-    /// Counters of the TCP/IP stack.
+    /// Returns the counters of the TCP/IP stack.
     pub fn stack_counters(&self) -> &StackCounters {
         self.stack.counters()
     }
 
-    /// Round trips that TCP measured ([`Stack::round_trips`]).
+    /// Returns the round trips that TCP measured ([`Stack::round_trips`]).
     pub fn round_trips(&self) -> &Histogram {
         self.stack.round_trips()
     }
 
-    /// A TCP connection, to look at.
+    /// Returns a TCP connection, for inspection.
     pub fn connection(&self, conn: ConnId) -> Option<&heddle_tcp::Connection> {
         self.stack.conn(conn)
     }
 
-    /// Counts, for each region, of the FPDUs in send queues that refer to it.
+    /// Returns, for each region, the count of FPDUs in send queues that refer to the region.
     pub fn pins(&self) -> Arc<Pins> {
         self.shared.kept.pins.clone()
     }
 
-    /// FPDUs that refer to the region in slot `mr`, counted anew by a walk through all send queues:
-    /// what [`pins`](Self::pins) should say. For tests.
+    /// Returns the number of FPDUs that refer to the region in slot `mr`, counted anew by a walk
+    /// through all send queues: the number that [`pins`](Self::pins) should give. For tests.
     pub fn count_references(&self, mr: u32) -> u32 {
         self.running
             .list
@@ -492,29 +509,30 @@ impl<F: RnicFrame> Rnic<F> {
             .sum()
     }
 
-    /// Octets of Read Responses kept at this moment.
+    /// Returns the bytes of Read Responses that the send queues keep at this moment.
     pub fn snapshot_bytes(&self) -> usize {
         self.shared.kept.snapshots()
     }
 
-    /// Buffers that bytes which wait take at this moment; see [`RnicConfig::max_held_frames`].
+    /// Returns the buffers that waiting bytes take at this moment; see
+    /// [`RnicConfig::max_held_frames`].
     pub fn held_frames(&self) -> usize {
         self.shared.pool.used()
     }
 
-    /// Octets that FPDUs which are not whole are charged with at this moment; see
+    /// Returns the bytes charged to unfinished FPDUs at this moment; see
     /// [`RnicConfig::max_unfinished_bytes`].
     pub fn unfinished_bytes(&self) -> usize {
         self.shared.pool.unfinished()
     }
 
-    /// Bears with peers for so long from now on, those of connections that stand included.
+    /// Sets how long the RNIC bears with peers from now on, for established connections as well.
     pub fn set_patience(&mut self, patience: Patience) {
         self.stack.set_patience(patience.tcp);
         self.shared.fpdu_stall = patience.fpdu_stall;
     }
 
-    /// Takes events out of a queue pair, and puts the connection on the lists it belongs on.
+    /// Takes events out of a queue pair, and puts the connection on the lists that apply to it.
     #[inline]
     pub(crate) fn drain_qp(&mut self, conn: ConnId) {
         if let Some((tcp, state)) = self.stack.get_mut(conn)
@@ -524,7 +542,7 @@ impl<F: RnicFrame> Rnic<F> {
         }
     }
 
-    /// Flushes a connection's queue pair and drops what waits.
+    /// Flushes a connection's queue pair and drops the bytes that wait.
     fn end(&mut self, conn: ConnId) {
         let Some((tcp, state)) = self.stack.get_mut(conn) else { return };
         let at = state.running_at;
@@ -551,7 +569,7 @@ impl<F: RnicFrame> Rnic<F> {
                         && let in_fpdu = state.held.has_ready()
                         && let Some(qp) = state.qp()
                     {
-                        // What has not made a whole FPDU never will.
+                        // Bytes that make no whole FPDU yet never will.
                         qp.handle_peer_closed(in_fpdu);
                         self.drain_qp(conn);
                     }
@@ -571,11 +589,11 @@ impl<F: RnicFrame> Rnic<F> {
                 }
                 StackEvent::Unreachable => CloseReason::Unreachable,
                 StackEvent::Withdrawn => CloseReason::Withdrawn,
-                // The connection goes on. TCP has counted the notice, shows it as its hindrance to whoever
-                // looks, and ends the connection if it gets no further: its limits take back what
-                // requests hold.
+                // The connection goes on. TCP has counted the notice, shows it as the connection's
+                // hindrance to observers, and ends the connection if it makes no further progress;
+                // TCP's limits then free the resources that requests hold.
                 StackEvent::Conn(ConnEvent::Stalled | ConnEvent::Unresponsive) => continue,
-                // The stack has counted it.
+                // The stack has counted the event.
                 _ => continue,
             };
             self.end(conn);

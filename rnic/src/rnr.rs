@@ -1,18 +1,21 @@
 //! Messages that find no receive ("receiver not ready").
 //!
-//! RFC 5041 (section 7.1) has a message without a buffer end the stream, and leaves it to applications to
-//! post one in time. Programs that were written for InfiniBand, which tries again, post it a moment late. So
-//! a message may wait for a receive, for [`RnicConfig::rnr_wait`](crate::RnicConfig::rnr_wait) and no longer.
-//! DDP sees it when it is taken; until then it is as if TCP had not delivered it, and what comes behind it
-//! does not overtake it.
+//! By RFC 5041 (section 7.1), a message without a buffer ends the stream, and applications must
+//! post buffers in time. Programs that were written for InfiniBand, which tries again, post a
+//! buffer a moment late. So a message may wait for a receive, for
+//! [`RnicConfig::rnr_wait`](crate::RnicConfig::rnr_wait) and no longer. DDP sees the message when
+//! it gets a receive; until then, the stream behaves as if TCP had not delivered the message, and
+//! later messages do not overtake it.
 //!
-//! Of a stream the FPDU that waits is held, with the rest of its segment, and not acknowledged: what is
-//! acknowledged has been delivered. Segments in order that come behind it are refused, which to TCP is as if they had
-//! been lost; those ahead of the gap that this makes are held as all such are. Of FPDUs that are handed over
-//! none is made before there is a receive.
+//! On a stream of frames, the RNIC holds the FPDU that waits, with the rest of its segment, and
+//! does not acknowledge them: the RNIC has delivered every byte that it acknowledges. The RNIC
+//! refuses segments in order that come after the FPDU; for TCP, the network might have lost them.
+//! The RNIC holds segments beyond the resulting gap like all such segments. If FPDUs are handed
+//! over instead, the sender makes no FPDU before there is a receive.
 //!
-//! A receive that is posted has the message tried again in the same turn. Receives of a shared queue are
-//! posted to no connection, so those who wait for one look now and then, as they do for the end of their time.
+//! When the application posts a receive, the RNIC retries the message in the same turn. A receive
+//! of a shared queue belongs to no connection, so the RNIC looks now and then at the connections
+//! that wait for one, as it does for the end of their time.
 
 use std::collections::VecDeque;
 
@@ -28,7 +31,8 @@ use crate::receive::Sink;
 use crate::rnic::Rnic;
 use crate::shared::Shared;
 
-/// Connections looked at before frames have their turn again, and when others are.
+/// Connections that the RNIC looks at before frames have their turn again, and the pause until the
+/// next ones.
 const LOOKS: usize = 64;
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -36,18 +40,18 @@ const PAUSE: Duration = Duration::from_millis(1);
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     conn: ConnId,
-    /// The number of the message, and when its time ends; not known before the first look.
+    /// The number of the message, and the end of its time; not known before the first look.
     message: Option<(Msn, Instant)>,
 }
 
-/// The connections with such messages.
+/// The connections with messages that wait.
 #[derive(Debug)]
 pub(crate) struct Rnr {
     /// See [`RnicConfig::rnr_wait`](crate::RnicConfig::rnr_wait).
     pub(crate) wait: Duration,
-    /// Each connection once, the one to be looked at next first.
+    /// Each connection once; the RNIC looks at the first of them next.
     waiting: VecDeque<Waiting>,
-    /// Connections whose message the next turn tries again, each once.
+    /// Connections whose message the RNIC retries in the next turn, each once.
     retries: VecDeque<ConnId>,
 }
 
@@ -56,7 +60,7 @@ impl Rnr {
         Rnr { wait, waiting: VecDeque::new(), retries: VecDeque::new() }
     }
 
-    /// How many messages are to be tried again.
+    /// Returns the number of messages to retry.
     #[inline]
     pub(crate) fn retries(&self) -> usize {
         self.retries.len()
@@ -64,7 +68,8 @@ impl Rnr {
 }
 
 impl<F> ConnState<F> {
-    /// Puts the connection on the list of those that wait, if its queue pair has a message that does.
+    /// Puts the connection on the list of those that wait, if its queue pair has a message that
+    /// waits.
     pub(crate) fn note_rnr(&mut self, conn: ConnId, shared: &mut Shared<F>) {
         let Mode::Fpdu(qp) = &mut self.mode else { return };
         if qp.waits_for_receive() && !qp.set_mark(RnrMark::Listed, true) {
@@ -74,7 +79,8 @@ impl<F> ConnState<F> {
         }
     }
 
-    /// There may be a receive: has the message that waits for one be tried again, if there is one.
+    /// Queues a retry of the message that waits for a receive, if any, because there may be a
+    /// receive now.
     #[inline]
     pub(crate) fn retry_rnr(&mut self, conn: ConnId, shared: &mut Shared<F>) {
         if let Mode::Fpdu(qp) = &mut self.mode
@@ -87,14 +93,15 @@ impl<F> ConnState<F> {
 }
 
 impl<F: RnicFrame> ConnState<F> {
-    /// Whether the stream stands still at a message that waits.
+    /// Returns true if the stream stands still at a message that waits.
     pub(crate) fn is_stopped(&self) -> bool {
         matches!(&self.mode, Mode::Fpdu(qp) if qp.waits_for_receive()) && self.held.has_ready()
     }
 
-    /// How many of `len` octets in order, from `pos` on, TCP may acknowledge: none of a message that waits. If
-    /// they close a gap, TCP would go on to the end of what it has accepted ahead of it, which is behind the
-    /// message: then the gap stays until the message has been taken.
+    /// Returns how many of `len` bytes in order, from `pos` on, TCP may acknowledge: none of a
+    /// message that waits. If these bytes close a gap, TCP would acknowledge up to the end of the
+    /// bytes that it has accepted beyond the gap, which lie after the message; then the gap stays
+    /// until the message has been taken.
     pub(crate) fn acceptable(&self, tcp: &Connection, pos: StreamPos, len: u32) -> u32 {
         if !self.is_stopped() {
             return len;
@@ -119,7 +126,7 @@ impl<F: RnicFrame> Rnic<F> {
             let handed = state.partner != NO_PARTNER;
             let held = handed || state.held.has_ready();
             let Mode::Fpdu(qp) = &mut state.mode else { continue };
-            // What is not held any more comes again.
+            // The peer retransmits a message that is not held any more.
             if !qp.waits_for_receive() || !held {
                 qp.end_rnr_wait();
                 qp.set_mark(RnrMark::Listed, false);
@@ -133,7 +140,8 @@ impl<F: RnicFrame> Rnic<F> {
             if end <= now {
                 qp.refuse_rnr();
             }
-            // What is held would be read for its CRC each time, so it is tried again once there is a receive.
+            // Each retry reads the held bytes for their CRC, so the RNIC retries only when there is
+            // a receive.
             let found = qp.shares_receives() && (handed || qp.take_shared_receive());
             if end <= now || found {
                 state.retry_rnr(w.conn, &mut self.shared);
@@ -144,7 +152,7 @@ impl<F: RnicFrame> Rnic<F> {
         self.shared.looks.set_rnr((!none).then(|| now + PAUSE));
     }
 
-    /// Tries messages again that may have a receive now.
+    /// Retries messages that may have a receive now.
     #[inline]
     pub(crate) fn retry_waiting<M: Memory>(&mut self, now: Instant, sink: Sink<'_, M>) {
         while let Some(conn) = self.shared.rnr.retries.pop_front() {

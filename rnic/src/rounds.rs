@@ -1,16 +1,18 @@
 //! Rounds over the connections, in which quiet ones give back memory.
 //!
-//! A queue keeps what a burst had it take, so that traffic that goes on asks the allocator for
-//! nothing. So each connection in turn is looked at, a few at a time: one whose streams have not
-//! moved since the round before, [`REST`] ago or more, is trimmed to what is in its queues. Who
-//! sends something every few seconds asks the allocator every few seconds.
+//! A queue keeps the memory that a burst made it allocate, so that steady traffic does not call the
+//! allocator. To return such memory, the RNIC looks at each connection in turn, a few at a time. If
+//! the streams of a connection have not moved since the round before, [`REST`] ago or more, the
+//! RNIC trims its queues to their content. A peer that sends something every few seconds therefore
+//! causes an allocation every few seconds.
 //!
-//! A connection that holds bytes of an FPDU that is not whole, or ahead of a gap, is looked at as well:
-//! one that has got nowhere for too long ends ([`RnicConfig::fpdu_stall`](crate::RnicConfig::fpdu_stall)).
-//! So the limit costs the data path nothing, and is kept within a round or two.
+//! The RNIC also looks at a connection that holds bytes of an unfinished FPDU, or bytes beyond a
+//! gap, and ends the connection if it has made no progress for too long
+//! ([`RnicConfig::fpdu_stall`](crate::RnicConfig::fpdu_stall)). So the limit costs the data path
+//! nothing, and the RNIC enforces it to within a round or two.
 //!
-//! Rounds end when a whole one has found nobody at work and nothing held, and begin again with the next traffic: of
-//! an RNIC that is idle no timer runs.
+//! Rounds end when a whole round has found no connection at work and no held bytes, and begin again
+//! with the next traffic: an idle RNIC runs no timer.
 
 use core::time::Duration;
 
@@ -19,28 +21,30 @@ use heddle_base::Instant;
 use crate::frame::RnicFrame;
 use crate::rnic::Rnic;
 
-/// From one round to the next.
+/// Time from one round to the next.
 const REST: Duration = Duration::from_secs(1);
 
-/// Connections looked at before frames have their turn again, and how long that is.
+/// Connections that the RNIC looks at before frames have their turn again, and the pause until the
+/// next ones.
 const LOOKS: usize = 32;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// By how much the time of an FPDU that stands still is shorter while another connection of the same
-/// address waits for its room.
+/// Factor by which the RNIC shortens the time limit of an unfinished FPDU while another connection
+/// of the same address waits for its room.
 const WANTED: u32 = 8;
 
-/// Where the rounds are.
+/// The state of the rounds.
 #[derive(Debug, Default)]
 pub(crate) struct Rounds {
-    /// The next to be looked at, among the running.
+    /// The next place to look at, in the list of running connections.
     next: usize,
-    /// Somebody was at work in this round.
+    /// Some connection was at work in this round.
     work: bool,
 }
 
 impl Rounds {
-    /// Whoever was at the end of the list has moved to where this round may have been already.
+    /// Notes that the connection at the end of the list has moved to a place that this round may
+    /// have passed already. Counting it as at work makes sure that another round looks at it.
     pub(crate) fn moved(&mut self) {
         self.work = true;
     }

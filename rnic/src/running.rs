@@ -6,13 +6,14 @@ use heddle_tcp::{ConnCounters, ConnId};
 use crate::frame::RnicFrame;
 use crate::rnic::Rnic;
 
-/// A list, so that reports find them, in which each connection knows its place.
+/// A list of these connections for reports, in which each connection knows its place.
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) list: Vec<ConnId>,
-    /// Counters of queue pairs that are gone.
+    /// Counters of queue pairs that no longer exist.
     retired: QpCounters,
-    /// The sum [`Rnic::poll_qp_counters`] is at, and how many of the list are in it.
+    /// The intermediate sum of [`Rnic::poll_qp_counters`], and how many connections of the list it
+    /// includes.
     tally: Option<(QpCounters, usize)>,
 }
 
@@ -21,7 +22,7 @@ impl Running {
         Running { list: Vec::with_capacity(conns), retired: QpCounters::default(), tally: None }
     }
 
-    /// Another one; its place.
+    /// Adds a connection, and returns its place.
     pub(crate) fn add(&mut self, conn: ConnId) -> u32 {
         let at = u32::try_from(self.list.len()).unwrap_or(u32::MAX);
         self.list.push(conn);
@@ -30,19 +31,19 @@ impl Running {
 }
 
 impl<F: RnicFrame> Rnic<F> {
-    /// Counters of all TCP connections there are and were, added up.
+    /// Returns the sum of the counters of all TCP connections, present and past.
     pub fn conn_counters(&self) -> ConnCounters {
         self.stack.conn_counters()
     }
 
-    /// As [`conn_counters`](Self::conn_counters), looking at `most` connections at a time: `None`
-    /// until all were looked at.
+    /// Like [`conn_counters`](Self::conn_counters), but looks at `most` connections in each call;
+    /// returns `None` until it has looked at all of them.
     pub fn poll_conn_counters(&mut self, most: usize) -> Option<ConnCounters> {
         self.stack.poll_conn_counters(most)
     }
 
-    /// As [`qp_counters`](Self::qp_counters), looking at `most` queue pairs at a time: `None` until
-    /// all were looked at.
+    /// Like [`qp_counters`](Self::qp_counters), but looks at `most` queue pairs in each call;
+    /// returns `None` until it has looked at all of them.
     pub fn poll_qp_counters(&mut self, most: usize) -> Option<QpCounters> {
         let (mut sum, from) = self.running.tally.take().unwrap_or((self.running.retired, 0));
         let upto = from.saturating_add(most.max(1)).min(self.running.list.len());
@@ -58,7 +59,7 @@ impl<F: RnicFrame> Rnic<F> {
         None
     }
 
-    /// Counters of all queue pairs there are and were, added up.
+    /// Returns the sum of the counters of all queue pairs, present and past.
     pub fn qp_counters(&self) -> QpCounters {
         let mut sum = self.running.retired;
         for conn in &self.running.list {
@@ -69,8 +70,8 @@ impl<F: RnicFrame> Rnic<F> {
         sum
     }
 
-    /// The queue pair whose connection has place `at` is gone, and had counted `counters`; the last of
-    /// the list takes the place.
+    /// Removes the connection at place `at`, whose queue pair has ended with `counters`; the last
+    /// connection of the list takes the place.
     pub(crate) fn stop_running(&mut self, at: u32, counters: &QpCounters) {
         self.running.retired.add(counters);
         let place = at as usize;
@@ -83,7 +84,8 @@ impl<F: RnicFrame> Rnic<F> {
         if let Some((_, state)) = moved.and_then(|conn| self.stack.get_mut(conn)) {
             state.running_at = at;
         }
-        // A sum under way has to get those it would miss now.
+        // A `poll_qp_counters` sum in progress must include the counters that it would otherwise
+        // miss.
         let left = self.running.list.len();
         let moved = moved.and_then(|conn| self.qp(conn)).map(QpContext::counters);
         if let Some((sum, done)) = &mut self.running.tally {
@@ -94,7 +96,7 @@ impl<F: RnicFrame> Rnic<F> {
                     sum.add(&moved);
                 }
             } else {
-                // The last was in the sum already.
+                // The moved connection was in the sum already.
                 *done = left;
             }
         }

@@ -1,4 +1,4 @@
-//! What the connections of an RNIC share.
+//! State that the connections of an RNIC share.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,27 +17,27 @@ use crate::looks::Looks;
 use crate::rnr::Rnr;
 use crate::rounds::Rounds;
 
-/// Tables, buffers and accounts of all connections together, and where a connection leaves what the
-/// RNIC's owner is to take. It lies beside the stack that holds the connections, so that a connection
-/// that was looked up can work with it.
+/// Tables, buffers and accounts of all connections together, and the queues in which a connection
+/// leaves items for the RNIC's owner. This struct lies beside the stack that holds the connections,
+/// so that a caller can borrow a connection and this struct at the same time.
 pub(crate) struct Shared<F> {
     pub(crate) mrs: Arc<MrTable>,
     pub(crate) counters: RnicCounters,
     pub(crate) events: VecDeque<Event>,
-    /// Connections whose queue pair has completions nobody has taken; of some all are taken by now.
+    /// Connections whose queue pair may have completions; some of these queue pairs have none left.
     pub(crate) completed: VecDeque<ConnId>,
-    /// Completions of queue pairs that are gone.
+    /// Completions of queue pairs that no longer exist.
     pub(crate) left: VecDeque<(ConnId, Completions)>,
     /// Connections whose queue pair may have FPDUs to make.
     pub(crate) ready: VecDeque<ConnId>,
-    /// Of connections with ourselves.
+    /// State of connections of the RNIC with itself.
     pub(crate) handed: Handed,
     pub(crate) kept: Snapshots,
     /// Buffers for bytes that wait.
     pub(crate) pool: HoldPool<F>,
     pub(crate) looks: Looks,
     pub(crate) rounds: Rounds,
-    /// Messages that find no receive.
+    /// Messages that found no receive.
     pub(crate) rnr: Rnr,
     /// See [`RnicConfig::fpdu_stall`](crate::RnicConfig::fpdu_stall).
     pub(crate) fpdu_stall: Duration,

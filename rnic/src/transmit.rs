@@ -1,4 +1,4 @@
-//! From work requests to frames.
+//! The path from work requests to frames.
 
 use heddle_base::{Instant, StreamPos};
 use heddle_iwarp::qp::Piece;
@@ -10,11 +10,12 @@ use crate::frame::RnicFrame;
 use crate::rnic::Rnic;
 use crate::sink::{Offload, TxSink};
 
-/// FPDUs a connection makes before the next connection has its turn.
+/// FPDUs that a connection makes before the next connection has its turn.
 const TURN: u64 = 32;
 
 impl<F: RnicFrame> Rnic<F> {
-    /// Builds the next frame in `sink`; false when there is none, or no room for it.
+    /// Builds the next frame in `sink`; returns false if there is no frame, or `sink` has no room
+    /// for it.
     pub fn poll_transmit<M: Memory, S: TxSink>(
         &mut self,
         now: Instant,
@@ -35,24 +36,26 @@ impl<F: RnicFrame> Rnic<F> {
         }
     }
 
-    /// Lets the next ready queue pair cut FPDUs; false when none had any to cut. Apart from what is done
-    /// for each frame: it is for many.
+    /// Lets the next ready queue pair cut FPDUs; returns false if no queue pair had any to cut.
+    /// This is a separate function, not inlined into the work for each frame, because one call
+    /// serves many frames.
     #[inline(never)]
     fn make_fpdus<M: Memory>(&mut self, mem: &M) -> bool {
         while let Some(conn) = self.shared.ready.pop_front() {
             let Some((tcp, state)) = self.stack.get_mut(conn) else { continue };
             state.on_ready_list = false;
             if state.partner != NO_PARTNER {
-                // They have been joined since.
+                // The two ends have been joined since: `make_ready` puts the connection on the
+                // other list.
                 state.make_ready(conn, &mut self.shared);
                 continue;
             }
             let Mode::Fpdu(qp) = &mut state.mode else { continue };
             let mulpdu = mpa::fpdu::mulpdu(tcp.emss(), qp.sends_markers());
             let (mut made, mut octets, mut locals) = (0, 0, false);
-            // FPDUs are cut when TCP can send them, not before: the size of a segment may still
-            // change, and a queue that is short stays in the cache. One may always wait, so that
-            // TCP knows there is something to probe a closed window for.
+            // The queue pair cuts FPDUs when TCP can send them, not before: the size of a segment
+            // may still change, and a short queue stays in the cache. A single FPDU may always
+            // wait, so that TCP knows that there is something to probe a closed window for.
             let (mut end, sent) = (state.queue.end(), tcp.snd_max());
             let mut room = tcp.send_room(end);
             let mut env = QpEnv { mem, mrs: &self.shared.mrs, snapshots_full: false, posted: None };
@@ -84,14 +87,14 @@ impl<F: RnicFrame> Rnic<F> {
                 }
                 return true;
             }
-            // It could not: it goes on when an acknowledgment makes room or a message comes, and
-            // each of those puts it on the list again.
+            // The queue pair could not cut any: it goes on when an acknowledgment makes room or a
+            // message comes, and each of these puts the connection on the list again.
             if state.collect(conn, tcp, &mut self.shared) {
                 self.stack.close(conn);
             }
             if locals {
-                // More requests that send nothing than it may carry out at a time: the rest in the
-                // worker's next turn.
+                // There are more requests that send nothing than the queue pair may carry out at a
+                // time: it carries out the rest in the worker's next turn.
                 return false;
             }
         }

@@ -1,4 +1,4 @@
-//! Bytes ahead of gaps: runs of pieces, and where another one goes among them.
+//! Bytes beyond gaps: runs of pieces, and the place of a new run among them.
 
 use heddle_base::{Chunks, StreamPos};
 use heddle_iwarp::PlacedFpdu;
@@ -6,17 +6,18 @@ use heddle_iwarp::PlacedFpdu;
 use super::pool::{Body, Held, HoldPool, Run, page};
 use super::{HOLD_COPY_BELOW, HeldPart, Lists, MAX_RUNS};
 
-/// Runs there is room for from the first gap on.
+/// Runs allocated with the first gap.
 const FIRST_RUNS: usize = 32;
 
 impl<F: Chunks> Lists<F> {
-    /// Where bytes `[pos, pos + len)` go among the runs.
+    /// Returns the place of the bytes `[pos, pos + len)` among the runs.
     #[inline]
     pub(super) fn slot(&self, pos: StreamPos, len: usize) -> Slot {
         let at = self.ahead.partition_point(|r| r.start <= pos);
         let prev = at.checked_sub(1).and_then(|i| self.ahead.get(i)).copied();
         let next = self.ahead.get(at).copied();
-        // TCP tells of bytes it has not got. The runs stay apart even if it does not.
+        // TCP reports only bytes that it does not have. The runs stay apart even if TCP breaks this
+        // rule.
         let start = prev.map_or(pos, |r| r.end.max(pos));
         let end = next.map_or(pos + len as u64, |r| r.start.min(pos + len as u64)).max(start);
         let prev = prev.filter(|r| r.end == start);
@@ -24,12 +25,12 @@ impl<F: Chunks> Lists<F> {
         Slot { at, start, end, prev, next }
     }
 
-    /// Whether one more run may be made, or none is needed.
+    /// Returns true if the connection may make one more run, or needs none.
     fn has_run(&self, slot: &Slot) -> bool {
         slot.prev.is_some() || slot.next.is_some() || self.ahead.len() < MAX_RUNS
     }
 
-    /// Puts a run in its place, joined to those it touches.
+    /// Puts a run in its place, joined to the runs that it touches.
     fn insert(&mut self, pool: &mut HoldPool<F>, slot: Slot, mut run: Run) {
         let Slot { at, prev, next, .. } = slot;
         if let Some(next) = next {
@@ -43,7 +44,8 @@ impl<F: Chunks> Lists<F> {
             }
             None => {
                 if self.ahead.capacity() == 0 {
-                    // Once, and not again and again up to what an ordinary loss takes.
+                    // Allocate at once what an ordinary loss takes, instead of growing again and
+                    // again.
                     self.ahead.reserve(FIRST_RUNS);
                 }
                 self.ahead.insert(at, run);
@@ -136,7 +138,7 @@ impl<F: Chunks> Lists<F> {
         }
     }
 
-    /// A run of copies of the `len` octets `off` octets into `frame`.
+    /// Returns a run of copies of the `len` bytes that start `off` bytes into `frame`.
     fn copy_run(
         &mut self,
         pool: &mut HoldPool<F>,
@@ -173,12 +175,12 @@ impl<F: Chunks> Lists<F> {
 /// A place among the runs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
-    /// Index of the first run behind it.
+    /// Index of the first run after this place.
     at: usize,
-    /// What is not held yet.
+    /// Start and end of the bytes that are not held yet.
     pub(super) start: StreamPos,
     pub(super) end: StreamPos,
-    /// The runs it touches.
+    /// The runs that these bytes touch.
     prev: Option<Run>,
     next: Option<Run>,
 }
@@ -189,7 +191,8 @@ impl Slot {
     }
 }
 
-/// Buffers that copies of a slot take beyond those of the runs they join.
+/// Returns the number of buffers that copies of a slot take beyond those of the runs that they
+/// join.
 fn new_copies<F: Chunks>(pool: &HoldPool<F>, slot: &Slot) -> usize {
     let (start, last) = (slot.start, StreamPos(slot.end.0 - 1));
     let before = slot.prev.is_some_and(|r| {

@@ -1,31 +1,33 @@
-//! What FPDUs that have begun and are not whole may take, of all connections together.
+//! The budget for unfinished FPDUs (begun and not yet whole), of all connections together.
 //!
-//! The bytes of an FPDU that comes in several segments wait until it is whole, and a peer decides how
-//! long that takes. So an FPDU is charged with all it will take when its first bytes are kept: once
-//! it is in the budget, nothing but its peer keeps it from becoming whole, and FPDUs that are under way
-//! cannot keep each other waiting for room. One that does not fit is refused: to TCP its bytes are as
-//! good as lost, the window's right edge stays where it is, and the peer sends them again.
+//! The bytes of an FPDU that comes in several segments wait until the FPDU is whole, and a peer
+//! decides how long this takes. So the budget charges an FPDU with all the bytes that it will take
+//! when the RNIC keeps its first bytes: once an FPDU is in the budget, only its peer can keep it
+//! from becoming whole, and FPDUs in progress cannot keep each other waiting for room. The RNIC
+//! refuses an FPDU that does not fit: for TCP the network might have lost its bytes, the window's
+//! right edge stays where it is, and the peer retransmits the bytes.
 //!
-//! A connection whose FPDU was refused may be an honest one beside others of its address that leave theirs
-//! unfinished. While it waits, those have a shorter time ([`Budget::is_wanted`]).
+//! A connection whose FPDU the budget refused may be an honest one beside others of its address
+//! that leave their FPDUs unfinished. While such a connection waits, the others have a shorter time
+//! ([`Budget::is_wanted`]).
 //!
-//! An address may have as much as is free beside, so that the hosts of one address alone get half, and
-//! `n` addresses that want all leave `1/(n + 1)` to the next.
+//! An address may have as many bytes as are still free, so the hosts of one address alone get half,
+//! and `n` addresses that want everything leave `1/(n + 1)` to the next.
 
 use std::collections::BTreeMap;
 
 use core::net::IpAddr;
 
-/// The least there is for all: a few of the longest FPDUs.
+/// The smallest budget for all connections: a few of the longest FPDUs.
 const LEAST: usize = 512 << 10;
 
-/// The budget; see above.
+/// The budget; see the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Budget {
     limit: usize,
     used: usize,
     accounts: Vec<Account>,
-    /// Accounts that nobody has.
+    /// Accounts that no address uses.
     free: Vec<u32>,
     by_addr: BTreeMap<IpAddr, u32>,
 }
@@ -35,13 +37,13 @@ pub(crate) struct Budget {
 struct Account {
     addr: IpAddr,
     used: usize,
-    /// An FPDU was refused, and nothing has been given back since.
+    /// The budget has refused an FPDU, and no connection has given anything back since.
     full: bool,
-    /// Connections that have a [`Share`] of it.
+    /// Connections that have a [`Share`] of this account.
     conns: usize,
 }
 
-/// What a connection takes, of the account of its peer's address.
+/// The bytes that a connection takes from the account of its peer's address.
 #[derive(Debug)]
 pub(super) struct Share {
     account: u32,
@@ -49,7 +51,7 @@ pub(super) struct Share {
 }
 
 impl Budget {
-    /// So many octets.
+    /// Returns a budget of `limit` bytes, but at least [`LEAST`].
     pub(super) fn new(limit: usize) -> Budget {
         Budget {
             limit: limit.max(LEAST),
@@ -60,12 +62,12 @@ impl Budget {
         }
     }
 
-    /// Octets charged.
+    /// Returns the bytes charged.
     pub(super) fn used(&self) -> usize {
         self.used
     }
 
-    /// A share of nothing yet for a connection to `addr`.
+    /// Opens a share of zero bytes for a connection to `addr`.
     pub(super) fn open(&mut self, addr: IpAddr) -> Share {
         let Budget { accounts, free, by_addr, .. } = self;
         let account = *by_addr.entry(addr).or_insert_with(|| {
@@ -77,7 +79,7 @@ impl Budget {
                 }
                 None => {
                     accounts.push(new);
-                    // There are no more than connections.
+                    // There are no more accounts than connections.
                     u32::try_from(accounts.len() - 1).unwrap_or(u32::MAX)
                 }
             }
@@ -88,8 +90,8 @@ impl Budget {
         Share { account, octets: 0 }
     }
 
-    /// Has a share be of `octets`. Returns false, and changes nothing, if it would be more than its
-    /// address may have.
+    /// Resizes a share to `octets` bytes. Returns false, and changes nothing, if the account would
+    /// exceed the part that its address may have.
     pub(super) fn resize(&mut self, share: &mut Share, octets: usize) -> bool {
         let Some(account) = self.accounts.get_mut(share.account as usize) else { return false };
         let more = octets.saturating_sub(share.octets);
@@ -110,7 +112,7 @@ impl Budget {
         share.octets > 0 && account.is_some_and(|a| a.full)
     }
 
-    /// Takes back all of a share.
+    /// Gives all of a share back.
     pub(super) fn close(&mut self, mut share: Share) {
         self.resize(&mut share, 0);
         let Some(account) = self.accounts.get_mut(share.account as usize) else { return };
@@ -123,7 +125,7 @@ impl Budget {
 }
 
 impl Share {
-    /// Octets it is of.
+    /// Returns the size of the share in bytes.
     pub(super) fn octets(&self) -> usize {
         self.octets
     }

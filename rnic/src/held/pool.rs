@@ -1,68 +1,68 @@
-//! What a worker has for bytes that wait: buffers, a budget, and the runs they form.
+//! A worker's resources for bytes that wait: buffers, a budget, and the runs that the bytes form.
 //!
-//! One pool serves all connections. Its budget counts buffers, not payload: a frame keeps a whole
-//! buffer of the port from being received into, and a copy takes [`COPY_BUF`] octets, however few
-//! bytes there are in either. Who may take how many is the rule of switches that share one packet
-//! memory: a connection may hold as many as are still free (a dynamic threshold with alpha 1). One
-//! connection alone gets half of the pool; `n` greedy ones get `1/(n + 1)` of it each and leave as
-//! much for the next. The same rule bounds, by a count of its own, the FPDUs that are placed and wait to
-//! be delivered: some tens of octets each.
+//! All connections share a pool. Its budget counts buffers, not payload: a frame keeps the port
+//! from receiving into a whole buffer, and a copy takes [`COPY_BUF`] bytes, however few bytes there
+//! are in either. The pool shares buffers by the rule of switches that share one packet memory: a
+//! connection may hold as many as are still free (a dynamic threshold with alpha 1). A connection
+//! alone gets half of the pool; `n` greedy connections get `1/(n + 1)` of the pool each and leave
+//! as much for the next. The same rule bounds, by a separate count, the FPDUs that are placed and
+//! wait for delivery, which take some tens of bytes each.
 
 use heddle_base::{Chunks, StreamPos};
 use heddle_iwarp::PlacedFpdu;
 
 use super::budget::Budget;
 
-/// Octets of a buffer for copied bytes. A buffer holds a stretch of the stream that starts at a
-/// multiple of its size, each byte at its place, so that bytes find room beside their neighbors
-/// from whichever side they come.
+/// Bytes of a buffer for copies. A buffer holds a stretch of the stream that starts at a multiple
+/// of its size, each byte at its place, so that bytes find room beside their neighbors from
+/// whichever side they come.
 pub(crate) const COPY_BUF: usize = 2048;
 
-/// Empty buffers kept for the next copies: what is held now and then under loss shall not go to
-/// the allocator each time.
+/// Empty buffers kept for the next copies, so that occasional loss does not call the allocator each
+/// time.
 pub(super) const SPARE_BUFS: usize = 64;
 
-/// Nodes made room for at first; a larger budget finds room as it is used.
+/// Nodes allocated at first; a larger budget allocates more as the pool uses it.
 const NODES: usize = 1 << 16;
 
 /// The index of no node.
 const NIL: u32 = u32::MAX;
 
-/// Stream bytes and the one buffer they lie in.
+/// Stream bytes, and the one buffer that holds them.
 #[derive(Debug)]
 pub(super) struct Held<F> {
     pub(super) pos: StreamPos,
     pub(super) len: usize,
-    /// Its buffer is charged to the pool: those of frames are, and those of bytes that came ahead of a
-    /// gap. Others are copies of bytes in order.
+    /// Whether the buffer is charged to the pool: the buffers of frames and of bytes that came
+    /// beyond a gap are. Others are copies of bytes in order.
     pub(super) charged: bool,
     pub(super) body: Body<F>,
 }
 
-/// Where bytes lie.
+/// The place that holds the bytes of a piece.
 #[derive(Debug)]
 pub(super) enum Body<F> {
-    /// From `off` on in a frame of the port.
+    /// A frame of the port holds the bytes, from `off` on.
     Frame { frame: F, off: usize },
-    /// Each at its position modulo [`COPY_BUF`].
+    /// A copy buffer holds each byte at its position modulo [`COPY_BUF`].
     Copied(Box<[u8; COPY_BUF]>),
-    /// In the buffers they are for: an FPDU that waits to be delivered.
+    /// The application's buffers hold the bytes: an FPDU that waits for delivery.
     Placed(PlacedFpdu),
 }
 
-/// Where position `pos` lies in its copy buffer.
+/// Returns the index of position `pos` in its copy buffer.
 fn place(pos: StreamPos) -> usize {
-    // Below COPY_BUF whatever the width of usize.
+    // The remainder is below COPY_BUF, so it fits any width of usize.
     usize::try_from(pos.0 % COPY_BUF as u64).unwrap_or(0)
 }
 
-/// Which copy buffer position `pos` lies in.
+/// Returns the number of the copy buffer that position `pos` belongs to.
 pub(super) fn page(pos: StreamPos) -> u64 {
     pos.0 / COPY_BUF as u64
 }
 
 impl<F: Chunks> Held<F> {
-    /// One past the last byte.
+    /// Returns the position after the last byte.
     pub(super) fn end(&self) -> StreamPos {
         self.pos + self.len as u64
     }
@@ -75,7 +75,7 @@ impl<F: Chunks> Held<F> {
         matches!(self.body, Body::Placed(_))
     }
 
-    /// Lets go of the first `n` bytes.
+    /// Drops the first `n` bytes of the piece.
     pub(super) fn skip(&mut self, n: usize) {
         let n = n.min(self.len);
         self.pos += n as u64;
@@ -85,7 +85,7 @@ impl<F: Chunks> Held<F> {
         }
     }
 
-    /// The longest contiguous piece `off` bytes in.
+    /// Returns the longest contiguous chunk that starts `off` bytes into the piece.
     pub(super) fn chunk_at(&self, off: usize) -> &[u8] {
         if off >= self.len {
             return &[];
@@ -98,7 +98,7 @@ impl<F: Chunks> Held<F> {
         &c[..c.len().min(self.len - off)]
     }
 
-    /// Octets that can be appended; none but to a copy.
+    /// Returns the number of bytes that `append` has room for; 0 unless the piece is a copy.
     pub(super) fn room(&self) -> usize {
         match &self.body {
             Body::Frame { .. } | Body::Placed(_) => 0,
@@ -106,7 +106,7 @@ impl<F: Chunks> Held<F> {
         }
     }
 
-    /// Appends a copy of `n` bytes of `frame`; there is room.
+    /// Appends a copy of `n` bytes of `frame`; the piece must have room.
     pub(super) fn append(&mut self, frame: &F, off: usize, n: usize) {
         if let Body::Copied(bytes) = &mut self.body {
             let at = place(self.pos) + self.len;
@@ -114,9 +114,9 @@ impl<F: Chunks> Held<F> {
         }
     }
 
-    /// Takes `next`, which follows, into this buffer when both are copies of one stretch of the
-    /// stream; the shorter moves to the longer. Gives the buffer that is empty now, and whether a
-    /// buffer less is to be charged, or `next` back.
+    /// Takes `next`, which follows this piece, into this buffer if both are copies of one stretch
+    /// of the stream; this function moves the shorter to the longer. Returns the buffer that is
+    /// empty now, and true if one buffer less is to be charged; otherwise returns `next`.
     pub(super) fn absorb(&mut self, next: Held<F>) -> Result<(Buf, bool), Held<F>> {
         let Held { pos, len, charged, body } = next;
         match (&mut self.body, body) {
@@ -141,7 +141,7 @@ impl<F: Chunks> Held<F> {
 /// A buffer for copied bytes.
 pub(super) type Buf = Box<[u8; COPY_BUF]>;
 
-/// Bytes ahead of a gap without a gap in them: pieces that follow each other.
+/// Bytes beyond a gap, contiguous: pieces that follow each other.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     pub(super) start: StreamPos,
@@ -151,7 +151,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// Whether all its pieces have been taken.
+    /// Returns true if `pop` has taken all pieces of the run.
     pub(super) fn is_empty(&self) -> bool {
         self.first == NIL
     }
@@ -164,27 +164,27 @@ struct Node<F> {
     next: u32,
 }
 
-/// The pool; see above.
+/// The pool; see the module's documentation.
 #[derive(Debug)]
 pub(crate) struct HoldPool<F> {
     spare: Vec<Buf>,
     nodes: Vec<Node<F>>,
     free_node: u32,
-    /// Buffers charged, of all connections.
+    /// Buffers charged, for all connections.
     used: usize,
-    /// FPDUs that wait to be delivered, of all connections.
+    /// FPDUs that wait for delivery, of all connections.
     placed: usize,
     limit: usize,
-    /// For FPDUs that are not whole.
+    /// The budget for unfinished FPDUs.
     pub(super) budget: Budget,
-    /// Octets and entries moved, for tests of the work a segment makes.
+    /// Bytes and entries moved, for tests of the work that a segment causes.
     #[cfg(test)]
     pub(super) work: u64,
 }
 
 impl<F> HoldPool<F> {
-    /// A pool of `limit` buffers, frames and copies together, with a budget of `unfinished` octets for
-    /// FPDUs that are not whole.
+    /// Returns a pool of `limit` buffers, frames and copies together, with a budget of `unfinished`
+    /// bytes for unfinished FPDUs.
     pub(crate) fn new(limit: usize, unfinished: usize) -> HoldPool<F> {
         HoldPool {
             spare: (0..SPARE_BUFS).map(|_| Box::new([0; COPY_BUF])).collect(),
@@ -199,23 +199,23 @@ impl<F> HoldPool<F> {
         }
     }
 
-    /// Buffers charged.
+    /// Returns the number of buffers charged.
     pub(crate) fn used(&self) -> usize {
         self.used
     }
 
-    /// Octets that FPDUs which are not whole are charged with.
+    /// Returns the bytes charged to unfinished FPDUs.
     pub(crate) fn unfinished(&self) -> usize {
         self.budget.used()
     }
 
-    /// Whether a connection that holds `held` buffers may have `more`.
+    /// Returns true if a connection that holds `held` buffers may have `more`.
     pub(super) fn allows(&self, held: usize, more: usize) -> bool {
         held + more <= self.limit.saturating_sub(self.used)
     }
 
-    /// Whether a connection that has `placed` FPDUs waiting to be delivered may have one more: as many
-    /// as are still free, of as many as there are buffers.
+    /// Returns true if a connection with `placed` FPDUs that wait for delivery may have one more: a
+    /// connection may have as many as are still free, of as many as the pool has buffers.
     pub(super) fn allows_placed(&self, placed: usize) -> bool {
         placed < self.limit.saturating_sub(self.placed)
     }
@@ -228,14 +228,14 @@ impl<F> HoldPool<F> {
         self.placed = self.placed.saturating_sub(1);
     }
 
-    /// FPDUs that wait to be delivered.
+    /// Returns the number of FPDUs that wait for delivery.
     #[cfg(test)]
     pub(super) fn placed(&self) -> usize {
         self.placed
     }
 
-    /// Whether frames may be kept that could as well be copied: not out of the half that belongs
-    /// to what lies ahead of gaps.
+    /// Returns true if the RNIC may keep frames that it could as well copy: such frames must not
+    /// take from the half of the pool that belongs to bytes beyond gaps.
     pub(super) fn is_half_free(&self) -> bool {
         self.used < self.limit.div_ceil(2)
     }
@@ -265,12 +265,12 @@ impl<F> HoldPool<F> {
 }
 
 impl<F: Chunks> HoldPool<F> {
-    /// A piece with room for copies from `pos` on.
+    /// Returns an empty piece with room for copies from `pos` on.
     pub(super) fn empty_copy(&mut self, pos: StreamPos) -> Held<F> {
         Held { pos, len: 0, charged: false, body: Body::Copied(self.take_buf()) }
     }
 
-    /// A run of the one piece `held`.
+    /// Returns a run that consists of the piece `held`.
     pub(super) fn run(&mut self, held: Held<F>) -> Run {
         let (start, end) = (held.pos, held.end());
         let node = Node { held: Some(held), next: NIL };
@@ -283,14 +283,14 @@ impl<F: Chunks> HoldPool<F> {
             }
             None => {
                 self.nodes.push(node);
-                // A piece is a buffer, and there are far fewer of those.
+                // A piece is a buffer, and there are far fewer buffers than indices.
                 u32::try_from(self.nodes.len() - 1).unwrap_or(NIL)
             }
         };
         Run { start, end, first: index, last: index }
     }
 
-    /// Takes the first piece off a run.
+    /// Takes the first piece out of a run.
     pub(super) fn pop(&mut self, run: &mut Run) -> Option<Held<F>> {
         let index = run.first;
         let node = self.nodes.get_mut(index as usize)?;
@@ -302,18 +302,18 @@ impl<F: Chunks> HoldPool<F> {
         held
     }
 
-    /// The first piece of a run.
+    /// Returns the first piece of a run.
     pub(super) fn first(&self, run: &Run) -> Option<&Held<F>> {
         self.nodes.get(run.first as usize)?.held.as_ref()
     }
 
-    /// The last piece of a run.
+    /// Returns the last piece of a run.
     pub(super) fn last(&self, run: &Run) -> Option<&Held<F>> {
         self.nodes.get(run.last as usize)?.held.as_ref()
     }
 
-    /// Joins two runs of which the second begins where the first ends. True when that saved a
-    /// buffer.
+    /// Joins two runs of which the second begins where the first ends. Returns true if the join
+    /// saved a buffer.
     pub(super) fn concat(&mut self, a: &mut Run, mut b: Run) -> bool {
         debug_assert_eq!(a.end, b.start);
         a.end = b.end;
@@ -338,7 +338,7 @@ impl<F: Chunks> HoldPool<F> {
                 true
             }
             Err(head) => {
-                // The node just freed is the one taken again.
+                // `run` takes the node that `pop` has just freed.
                 let rest = b;
                 let mut b = self.run(head);
                 debug_assert_eq!(b.first, after);
@@ -351,7 +351,7 @@ impl<F: Chunks> HoldPool<F> {
         }
     }
 
-    /// Chains the pieces of `b` behind those of `a`.
+    /// Appends the pieces of `b` to those of `a`.
     fn link(&mut self, a: &mut Run, b: Run) {
         if let Some(node) = self.nodes.get_mut(a.last as usize) {
             node.next = b.first;
@@ -359,7 +359,7 @@ impl<F: Chunks> HoldPool<F> {
         a.last = b.last;
     }
 
-    /// Whether the piece at the end (or else the beginning) of a run is a copy.
+    /// Returns true if the last piece of a run (the first if `end` is false) is a copy.
     pub(super) fn ends_in_copy(&self, run: &Run, end: bool) -> bool {
         let piece = if end { self.last(run) } else { self.first(run) };
         piece.is_some_and(Held::is_copy)

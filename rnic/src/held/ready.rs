@@ -1,11 +1,13 @@
-//! Bytes in order: what is kept for an FPDU that is not complete, and what a gap that closes leaves.
+//! Bytes in order: those kept for an unfinished FPDU, and those that become ready when a gap
+//! closes.
 
 use heddle_base::{Chunks, StreamPos};
 
 use super::pool::{Body, Held, HoldPool};
 use super::{HOLD_COPY_BELOW, Lists};
 
-/// Frames one connection may keep for an FPDU that is not complete; beyond it bytes are copied.
+/// Frames that one connection may keep for an unfinished FPDU; beyond this number, it copies the
+/// bytes.
 const READY_FRAMES: usize = 64;
 
 impl<F: Chunks> Lists<F> {
@@ -50,7 +52,8 @@ impl<F: Chunks> Lists<F> {
                     return moved;
                 }
                 let Some(mut h) = pool.pop(&mut run) else { break };
-                // Its buffer stays charged: the FPDU may be one that the budget has no room for.
+                // The buffer stays charged: it may belong to an FPDU that the budget has no room
+                // for.
                 h.skip(usize::try_from(next.since(h.pos)).unwrap_or(usize::MAX));
                 if h.len == 0 {
                     self.drop_ready(pool, h);
@@ -119,8 +122,8 @@ impl<F: Chunks> Chunks for Ready<'_, F> {
     }
 
     fn chunk_at(&self, off: usize) -> &[u8] {
-        // When a gap closes, a whole window of frames becomes ready at once, and each FPDU in it is
-        // asked for several times.
+        // When a gap closes, a whole window of frames becomes ready at once, and the queue pair
+        // asks for each FPDU in it several times: search by bisection.
         let Some(Lists { ready, .. }) = self.0 else { return &[] };
         let Some(first) = ready.front() else { return &[] };
         if off < first.len {

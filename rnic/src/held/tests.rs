@@ -28,11 +28,11 @@ fn pool() -> HoldPool<Frame> {
     HoldPool::new(4096, 0)
 }
 
-/// Buffers a connection keeps, charged or not: what it really costs.
+/// Returns the number of buffers that a connection keeps, charged or not: its real cost.
 fn buffers(h: &HeldBytes<Frame>, p: &mut HoldPool<Frame>) -> usize {
     let mut n = h.lists().ready.len();
     for mut run in h.lists().ahead.clone() {
-        // Looking is taking out and putting back.
+        // The only way to look at a piece is to take it out and put it back.
         let mut again: Option<Run> = None;
         while let Some(held) = p.pop(&mut run) {
             n += 1;
@@ -69,7 +69,7 @@ fn test_bytes_of_overlapping_segments_are_kept_once() {
         h.push_ahead(p, StreamPos(pos), frame(first, len), 0, len).map_err(|_| ())
     };
     assert_eq!(push(&mut h, &mut p, 1000, 0, 700), kept(700, 0));
-    // Up to the run that is there; then nothing new; then behind it.
+    // Up to the run that is held; then nothing new; then after the run.
     assert_eq!(push(&mut h, &mut p, 900, 156, 600), kept(100, 100));
     assert_eq!(push(&mut h, &mut p, 950, 206, 20), kept(20, 0));
     assert_eq!(push(&mut h, &mut p, 1690, 178, 20), kept(20, 10));
@@ -82,7 +82,7 @@ fn test_bytes_of_overlapping_segments_are_kept_once() {
     assert_eq!((p.used(), p.spare()), (0, SPARE_BUFS));
 }
 
-/// A window of frames behind one gap: all are kept, and every byte is found.
+/// For a window of frames beyond one gap, the connection keeps all frames and finds every byte.
 #[test]
 fn test_close_gap_of_a_whole_window() {
     const LEN: usize = 1448;
@@ -126,14 +126,14 @@ fn test_a_stream_that_is_always_in_the_middle_of_an_fpdu_keeps_two_buffers() {
     for i in 0..100_000u32 {
         h.push_ready(&mut p, pos, frame(i as u8, 100), 0, 100);
         pos += 100;
-        // All but the last 30 octets were whole FPDUs.
+        // All but the last 30 bytes were whole FPDUs.
         h.consume(&mut p, h.ready_len() - 30);
         assert!(h.lists().ready.len() <= 2, "{i}");
         assert_eq!(ready(&h), (70..100).map(|k| (i + k) as u8).collect::<Vec<_>>());
     }
 }
 
-/// The positions `1..=n` in an order.
+/// Returns the positions `1..=n` in the order that `which` names.
 fn order(which: &str, n: u64) -> Vec<u64> {
     let mut at: Vec<u64> = (1..=n).collect();
     match which {
@@ -150,8 +150,9 @@ fn order(which: &str, n: u64) -> Vec<u64> {
     at
 }
 
-/// A peer sends one octet at a time ahead of a gap, in every order: what is kept for it is what the
-/// octets need, each segment costs little however many came before, and the bytes come out right.
+/// A peer sends one byte at a time beyond a gap, in every order: the connection keeps no more than
+/// the bytes need, each segment costs little however many came before, and the bytes come out
+/// right.
 #[test]
 fn test_tiny_segments_ahead_of_a_gap_cost_little_in_any_order() {
     const N: u64 = 20_000;
@@ -177,7 +178,7 @@ fn test_tiny_segments_ahead_of_a_gap_cost_little_in_any_order() {
         }
         assert!(most.get() <= N as usize / COPY_BUF + 2 + MAX_RUNS, "{which}: {most:?} buffers");
         assert_eq!(buffers(&h, &mut p), h.charged(), "{which}");
-        // What was refused, since there were too many gaps, comes again until there are none.
+        // The peer retransmits the bytes that were refused for too many gaps, until none are left.
         while !refused.is_empty() {
             let before = refused.len();
             refused.retain(|&at| !send(&mut h, &mut p, at));
@@ -185,7 +186,7 @@ fn test_tiny_segments_ahead_of_a_gap_cost_little_in_any_order() {
         }
         assert_eq!((h.lists().ahead.len(), h.charged()), (1, N as usize / COPY_BUF + 1), "{which}");
         assert_eq!(h.close_gap(&mut p, StreamPos(1)), N as usize);
-        // They may be of an FPDU that never becomes whole: their buffers stay charged.
+        // The bytes may belong to an FPDU that never becomes whole: their buffers stay charged.
         assert_eq!(h.charged(), N as usize / COPY_BUF + 1, "{which}");
         assert_eq!(ready(&h), (1..=N).map(|i| i as u8).collect::<Vec<_>>(), "{which}");
         h.clear(&mut p);
@@ -193,8 +194,8 @@ fn test_tiny_segments_ahead_of_a_gap_cost_little_in_any_order() {
     }
 }
 
-/// Octets in order that join octets ahead of gaps, again and again within one FPDU: they come into
-/// shared buffers, each charged once at most.
+/// Bytes in order join bytes beyond gaps, again and again within one FPDU: the bytes go into shared
+/// buffers, each charged at most once.
 #[test]
 fn test_ready_copies_share_buffers_however_they_became_ready() {
     let (mut h, mut p) = (HeldBytes::default(), pool());
@@ -214,7 +215,8 @@ fn test_ready_copies_share_buffers_however_they_became_ready() {
     assert_eq!(p.used(), 0);
 }
 
-/// What a connection gets of a window of `n` full frames behind its gap.
+/// Returns the number of frames that a connection gets of a window of `n` full frames beyond its
+/// gap.
 fn window(h: &mut HeldBytes<Frame>, p: &mut HoldPool<Frame>, n: u64) -> usize {
     (1..=n)
         .filter(|i| h.push_ahead(p, StreamPos(i * 1448), frame(0, 1448), 0, 1448).is_ok())
@@ -225,7 +227,7 @@ fn window(h: &mut HeldBytes<Frame>, p: &mut HoldPool<Frame>, n: u64) -> usize {
 fn test_peers_with_gaps_leave_a_share_to_the_next() {
     let mut p = pool();
     let mut greedy: Vec<_> = (0..24).map(|_| HeldBytes::default()).collect();
-    // In turn, and more than there is for all of them.
+    // The connections take turns, and ask for more than there is for all of them.
     for i in 1..=700 {
         for h in &mut greedy {
             let _ = h.push_ahead(&mut p, StreamPos(i * 1448), frame(0, 1448), 0, 1448);
@@ -261,7 +263,7 @@ fn test_copies_are_charged_by_buffer_and_refused_beyond_the_budget() {
     assert!((1..=4).all(|i| octet(&mut h, i * stretch)));
     assert!(!octet(&mut h, 5 * stretch), "half is the share of one connection");
     assert_eq!(h.charged(), 4);
-    // What needs no buffer of its own still finds room.
+    // A byte that needs no buffer of its own still finds room.
     assert!(octet(&mut h, stretch + 1) && !octet(&mut h, stretch - 1));
     h.clear(&mut p);
     assert_eq!(p.used(), 0);
@@ -293,8 +295,8 @@ fn test_copied_octets_are_counted_and_buffers_come_back() {
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(400))]
 
-    /// Segments of any place and length, ahead of gaps and in order, in any order: every octet that
-    /// was taken comes out once and right, and what is charged is what is held.
+    /// For segments of any place and length, beyond gaps and in order, in any order, every byte
+    /// that was taken comes out once and right, and the charge equals the held buffers.
     #[test]
     fn test_behaves_as_a_stream_with_gaps(
         segments in proptest::collection::vec((0u64..9000, 1usize..1600, proptest::prelude::any::<bool>()), 1..80),
@@ -307,7 +309,7 @@ proptest::proptest! {
         let mut consumed = 0u64;
         for (at, len, eat) in segments {
             if at % 5 == 0 || at <= next {
-                // In order, up to what is there already, as TCP gives it.
+                // In order, up to the bytes that are held already, as TCP delivers them.
                 let len = taken[next as usize..][..len].iter().take_while(|t| !**t).count();
                 h.push_ready(&mut p, StreamPos(next), make(next, len), 0, len);
                 taken[next as usize..][..len].fill(true);
@@ -340,13 +342,13 @@ proptest::proptest! {
 }
 
 impl<F: Chunks + 'static> HeldBytes<F> {
-    /// What is inside, or what would be in it first.
+    /// Returns the lists inside, or fresh ones if there are none yet.
     fn lists(&self) -> &Lists<F> {
         self.0.as_deref().unwrap_or_else(|| Box::leak(Box::default()))
     }
 }
 
-/// An FPDU of a Write without payload, placed at `pos` of a stream that begins at 0.
+/// Returns an FPDU of a Write without payload, placed at `pos` of a stream that begins at 0.
 fn placed(pos: u64) -> heddle_iwarp::PlacedFpdu {
     use heddle_iwarp::{MrTable, QpConfig, QpContext, QpEnv, mpa, testing::TestMemory};
     let config = QpConfig { recv_markers: true, ..QpConfig::default() };
@@ -359,7 +361,7 @@ fn placed(pos: u64) -> heddle_iwarp::PlacedFpdu {
     QpContext::new(&config).place_early(&env, StreamPos(pos), &&bytes[..], None).unwrap()
 }
 
-/// They are bounded as buffers are, for one connection and for all, and count for no buffer.
+/// Placed FPDUs are bounded like buffers, for one connection and for all, and count as no buffer.
 #[test]
 fn test_placed_fpdus_are_bounded_and_come_out_in_order() {
     let mut p = HoldPool::new(100, 0);
@@ -377,12 +379,12 @@ fn test_placed_fpdus_are_bounded_and_come_out_in_order() {
         counts.push(n);
         assert_eq!((h.charged(), p.used()), (0, 0));
     }
-    // Half of what is left for each.
+    // Each connection gets half of what is left.
     assert_eq!(counts, [50, 25, 13]);
     assert_eq!(p.placed(), 88);
     let h = &mut all[0];
     assert!(h.pop_placed(&mut p, StreamPos(999)).is_none(), "there is a gap before it");
-    // The bytes before the first have come; those held behind the last follow it.
+    // The bytes before the first FPDU have come; the bytes held after the last FPDU follow it.
     let end = (0..50).fold(1000, |at, _| at + u64::from(placed(at).len()));
     h.push_ahead(&mut p, StreamPos(end), frame(0, 600), 0, 600).ok().unwrap();
     let mut next = 1000;

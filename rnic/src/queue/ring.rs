@@ -1,9 +1,9 @@
-//! The ring a send queue keeps its FPDUs in.
+//! The ring in which a send queue keeps its FPDUs.
 
 use heddle_base::StreamPos;
 use heddle_iwarp::Fpdu;
 
-/// An FPDU and where it is in the stream.
+/// An FPDU and its position in the stream.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Queued {
@@ -12,26 +12,26 @@ pub(super) struct Queued {
 }
 
 impl Queued {
-    /// One past its last byte.
+    /// Returns the position after the last byte.
     #[inline]
     pub(super) fn end(&self) -> StreamPos {
         self.start + u64::from(self.fpdu.len())
     }
 }
 
-/// First in, first out. An FPDU is made, sealed and dropped where it lies, and never moved but when
-/// the ring grows; places that are free keep what was in them.
+/// A first-in, first-out queue. The send queue makes, seals and drops an FPDU where it lies, and
+/// the ring moves an FPDU only when the ring is resized; free places keep their old content.
 ///
 /// An FPDU has a running index, which wraps modulo 2^32, from [`push`](Ring::push) on.
 #[derive(Debug, Default)]
 pub(super) struct Ring {
-    /// None, or a power of two.
+    /// Empty, or a power of two of places.
     slots: Box<[Queued]>,
     head: u32,
     tail: u32,
 }
 
-/// Places of the first memory.
+/// Places in the first allocation.
 const FIRST: usize = 4;
 
 impl Ring {
@@ -45,7 +45,7 @@ impl Ring {
         self.head == self.tail
     }
 
-    /// FPDUs there is memory for.
+    /// Returns the number of FPDUs that the ring has memory for.
     pub(super) fn capacity(&self) -> usize {
         self.slots.len()
     }
@@ -71,7 +71,8 @@ impl Ring {
         if self.has(index) { self.slots.get_mut(slot) } else { None }
     }
 
-    /// Those from `first` up to `end`, as far as they are there: one slice, or two where the ring ends.
+    /// Returns the FPDUs from `first` up to `end`, as far as the ring has them: one slice, or two
+    /// where the ring wraps.
     #[inline(always)]
     pub(super) fn run_mut(&mut self, first: u32, end: u32) -> [&mut [Queued]; 2] {
         let n = (end.wrapping_sub(first)).min(self.tail.wrapping_sub(first)) as usize;
@@ -98,8 +99,8 @@ impl Ring {
         (0..self.tail.wrapping_sub(self.head)).filter_map(|i| self.get(self.head.wrapping_add(i)))
     }
 
-    /// Has `make` fill in the next place, whose content is arbitrary; it becomes the youngest FPDU
-    /// if `make` says so.
+    /// Lets `make` fill in the next place, whose content is arbitrary. If `make` returns true, the
+    /// place becomes the youngest FPDU.
     #[inline]
     pub(super) fn push(&mut self, make: impl FnOnce(&mut Queued) -> bool) -> Option<&Queued> {
         if self.len() == self.slots.len() {
@@ -112,7 +113,7 @@ impl Ring {
         made.then_some(place)
     }
 
-    /// Takes the oldest out, which stays where it is until its place is needed.
+    /// Takes out the oldest FPDU, which stays in its place until `push` needs the place.
     #[inline]
     pub(super) fn pop_front(&mut self) -> Option<&mut Queued> {
         let index = self.head;
@@ -124,7 +125,7 @@ impl Ring {
         self.slots.get_mut(slot)
     }
 
-    /// Takes the youngest out, which stays where it is until its place is needed.
+    /// Takes out the youngest FPDU, which stays in its place until `push` needs the place.
     pub(super) fn pop_back(&mut self) -> Option<&mut Queued> {
         if self.is_empty() {
             return None;
@@ -134,7 +135,8 @@ impl Ring {
         self.slots.get_mut(slot)
     }
 
-    /// The first FPDU that ends behind `pos`, by bisection; the next to come if there is none.
+    /// Returns the index of the first FPDU that ends after `pos`, by bisection, or the next index
+    /// to be used if there is none.
     pub(super) fn search(&self, pos: StreamPos) -> u32 {
         let (mut low, mut high) = (0, self.tail.wrapping_sub(self.head));
         while low < high {
@@ -148,7 +150,7 @@ impl Ring {
         self.head.wrapping_add(low)
     }
 
-    /// Gives back memory beyond what is in use, all of it when nothing is.
+    /// Frees memory beyond what is in use, and all memory if the ring is empty.
     #[cold]
     pub(super) fn trim(&mut self) {
         if self.is_empty() {
@@ -158,7 +160,7 @@ impl Ring {
         }
     }
 
-    /// Gives it memory for `room` FPDUs, rounded up, or as many as there are.
+    /// Resizes the ring to memory for `room` FPDUs, rounded up, but not for fewer than it holds.
     #[cold]
     pub(super) fn resize(&mut self, room: usize) {
         let room = room.max(self.len()).max(FIRST).next_power_of_two();
@@ -218,7 +220,7 @@ mod tests {
                 let index = base.wrapping_add(u32::try_from(at).unwrap());
                 assert_eq!(ring.get(index).map(|q| q.start.0), Some(at));
             }
-            // Part of them, and no more than there are.
+            // Ask for a part of the FPDUs, and for no more than there are.
             let skip = u32::try_from(round % 3).unwrap();
             let first = ring.head.wrapping_add(skip);
             for (end, upto) in [(ring.tail, next), (ring.tail.wrapping_add(9), next)] {

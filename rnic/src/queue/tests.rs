@@ -9,7 +9,7 @@ use super::*;
 /// Queues `n` FPDUs and has them acknowledged.
 fn burst(q: &mut FpduQueue, kept: &mut Snapshots, n: usize) {
     for _ in 0..n {
-        // Nothing is in them; how many there are is what matters.
+        // The FPDUs are empty, because only their number matters.
         q.push_fpdu(kept, |_, _| true);
     }
     q.release(kept, q.end());
@@ -20,7 +20,7 @@ fn burst(q: &mut FpduQueue, kept: &mut Snapshots, n: usize) {
 fn test_memory_of_a_burst_is_given_back_when_little_is_needed_for_a_while() {
     let mut kept = Snapshots::new(Arc::new(Pins::new(0)), 0);
     let mut q = FpduQueue::default();
-    // A burst now and then keeps it.
+    // A burst now and then keeps the memory of the queue.
     for _ in 0..3 {
         burst(&mut q, &mut kept, 5000);
         for _ in 1..CALM {
@@ -32,7 +32,7 @@ fn test_memory_of_a_burst_is_given_back_when_little_is_needed_for_a_while() {
     assert!(q.room() <= SMALL, "{}", q.room());
 }
 
-/// Queues an FPDU for each Write of so many octets of inline data.
+/// Queues an FPDU for the Write of each length in `lens`, in bytes of inline data.
 fn cut(q: &mut FpduQueue, kept: &mut Snapshots, qp: &mut QpContext, lens: &[usize]) {
     let (mem, mrs) = (TestMemory::new(0, 0), MrTable::new(&Seed::from_u64(1), 1));
     let env = QpEnv { mem: &mem, mrs: &mrs, snapshots_full: false, posted: None };
@@ -48,8 +48,8 @@ fn queue() -> (FpduQueue, Snapshots, QpContext) {
     (FpduQueue::default(), kept, QpContext::new(&QpConfig::default()))
 }
 
-/// Short ones are summed together, those that own their bytes too; each with those before it in
-/// whatever order.
+/// `fill` sums short FPDUs together, including those that own their bytes, and each FPDU with the
+/// FPDUs before it, in any order of lengths.
 #[test]
 fn test_fill_sums_what_it_writes() {
     let (mut q, mut kept, mut qp) = queue();
@@ -71,7 +71,8 @@ fn test_fill_sums_what_it_writes() {
     assert_eq!(frame, pieces);
 }
 
-/// What was found last is forgotten when FPDUs are taken back: others come to be in their place.
+/// The queue forgets its last search result when it takes FPDUs back, because other FPDUs take
+/// their place.
 #[test]
 fn test_what_was_found_last_is_not_found_in_what_replaced_it() {
     let (mut q, mut kept, mut qp) = queue();
