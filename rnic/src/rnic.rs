@@ -120,7 +120,8 @@ pub enum RnicError {
 
 /// A software RNIC on one port queue; see the crate's documentation for the calling order.
 ///
-/// An RNIC belongs to one thread. `F` is a received frame: an mbuf in a worker, a byte vector in a test.
+/// An RNIC belongs to one thread. `F` is a received frame: an mbuf in a worker, a byte vector in a
+/// test.
 pub struct Rnic<F> {
     pub(crate) stack: Stack<ConnState<F>>,
     pub(crate) shared: Shared<F>,

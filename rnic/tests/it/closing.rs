@@ -1,5 +1,5 @@
-//! Streams that end in order: each half by itself, and both sides know (RFC 5041 section 6.2.1,
-//! RFC 5044 section 7.2).
+//! Streams that end in order: each half closes by itself, and both sides learn of it (RFC 5041
+//! section 6.2.1, RFC 5044 section 7.2).
 
 #![allow(clippy::cast_possible_truncation, clippy::unwrap_used, reason = "small numbers of a test")]
 
@@ -29,7 +29,7 @@ fn is_closed(e: &Event) -> bool {
     matches!(e, Event::Closed { .. })
 }
 
-/// Time passes, and only timers happen.
+/// Lets time pass while only timers run.
 fn sleep(p: &mut Pair, time: Duration) {
     let until = p.now + time;
     while p.next().is_some_and(|at| at <= until) {
@@ -42,8 +42,9 @@ fn is_orderly(e: &Event) -> bool {
     matches!(e, Event::Closed { reason: CloseReason::Orderly, .. })
 }
 
-/// Side 0 is done: what it had posted arrives before its FIN does, and side 1 is told of that. Its
-/// own half goes on until it closes it; only then the connection is over, for both.
+/// Side 0 is done: its posted requests arrive before its FIN does, and side 1 gets an event for the
+/// FIN. The half of side 1 goes on until side 1 closes it; only then the connection is over, for
+/// both sides.
 #[test]
 fn test_each_half_closes_by_itself_and_both_sides_are_told() {
     for loss in [0.0, 0.1] {
@@ -72,8 +73,9 @@ fn test_each_half_closes_by_itself_and_both_sides_are_told() {
     }
 }
 
-/// Side 0 has closed its half and side 1 keeps the other open. Each message of side 1 gives the close
-/// more time; when side 1 falls silent, side 0 resets the connection and has its place back.
+/// Side 0 has closed its half and side 1 keeps the other open. Each message of side 1 gives the
+/// close more time; when side 1 falls silent, side 0 resets the connection and gets the
+/// connection's place back.
 #[test]
 fn test_close_outlasts_the_limit_while_the_peer_sends_and_is_reset_in_silence() {
     let limit = ConnConfig::default().close_stall;
@@ -100,8 +102,8 @@ fn test_close_outlasts_the_limit_while_the_peer_sends_and_is_reset_in_silence() 
     assert_eq!(ended(1), Some(Event::Closed { conn: b, reason: CloseReason::Reset }));
 }
 
-/// The peer closes with a Read of ours unanswered: the Read is flushed, and our half, in which nothing
-/// can be sent any more, is closed too, whether the application says so or not.
+/// The peer closes with a Read of ours unanswered: the RNIC flushes the Read and closes our half
+/// too, in which nothing can be sent any more, whether the application asks for the close or not.
 #[test]
 fn test_end_of_the_peer_with_a_read_unanswered_ends_the_connection() {
     for disconnects in [false, true] {

@@ -17,7 +17,7 @@ fn order(p: &mut Pair, host: usize, order: Order) {
     assert!(p.hosts[host].rnic.handle_order(now, order).is_none(), "none is answered");
 }
 
-/// From host 0, at 10.0.0.1, to host 1 and back.
+/// A datagram goes from host 0, at 10.0.0.1, to host 1, and another comes back.
 #[test]
 fn test_datagrams_both_ways_beside_a_connection() {
     let mut p = Pair::new(1, LinkConfig::default(), 64);
@@ -45,7 +45,7 @@ fn test_datagrams_both_ways_beside_a_connection() {
     let got = p.hosts[0].rnic.poll_datagram().unwrap();
     assert_eq!((got.payload(), got.remote), (&b"reply"[..], ([10, 0, 0, 2], 50001).into()));
     assert!(p.hosts[0].rnic.connection(conn).is_some());
-    // Closed: nothing comes any more.
+    // After the unbind, no datagram comes any more.
     order(&mut p, 1, Order::UnbindUdp);
     let again = TxDatagram {
         local: ([10, 0, 0, 1], 50000).into(),

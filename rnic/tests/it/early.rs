@@ -1,5 +1,6 @@
-//! With markers, FPDUs of segments ahead of a gap go to their places at once (RFC 5044 sections 4.3
-//! and 6, RFC 5041 section 5.3): nothing of them is held or copied twice, and all is delivered in order.
+//! With markers, the RNIC places FPDUs of segments beyond a gap at once (RFC 5044 sections 4.3 and
+//! 6, RFC 5041 section 5.3): it holds or copies none of their bytes twice, and delivers all
+//! messages in order.
 
 #![allow(clippy::cast_possible_truncation, clippy::unwrap_used, reason = "small numbers of a test")]
 
@@ -29,7 +30,7 @@ fn bad_link(loss: f64) -> LinkConfig {
     LinkConfig { loss, reorder: 0.05, duplicate: 0.02, ..LinkConfig::default() }
 }
 
-/// Two hosts with all of their memory registered.
+/// Connects two hosts with all of their memory registered.
 fn open(seed: u64, link: LinkConfig, qp: &QpConfig) -> (Pair, [ConnId; 2], [MrAttr; 2]) {
     let mut p = Pair::new(seed, link, MEMORY);
     let conns = p.connect(qp);
@@ -42,7 +43,7 @@ fn sge(mr: &MrAttr, at: usize, len: usize) -> Sge {
     Sge { stag: mr.stag, to: at as u64 + TO_BASE, len: len as u32 }
 }
 
-/// What one host has completed, in order, all of it well.
+/// Returns the completions of one host and queue, in order, all of them successful.
 fn done(p: &mut Pair, host: usize, queue: Queue) -> Vec<Cqe> {
     let (mine, others) = std::mem::take(&mut p.hosts[host].completions)
         .into_iter()
@@ -60,10 +61,10 @@ enum Kind {
     Read,
 }
 
-/// Bulk data: `count` messages of `size` octets from one host to the other.
+/// Sends bulk data: `count` messages of `size` bytes from one host to the other.
 fn bulk(seed: u64, kind: Kind, link: LinkConfig, qp: &QpConfig, count: usize, size: usize) -> Pair {
     let (mut p, conns, mrs) = open(seed, link, qp);
-    // The Read Requests of the reader are no bulk; so its own side is looked at.
+    // The Read Requests of the reader are no bulk data, so look at the reader's own side.
     let (from, to) = if kind == Kind::Read { (1, 0) } else { (0, 1) };
     let data = pattern(seed, count * size);
     p.hosts[from].mem.write(0, &data);
@@ -95,13 +96,13 @@ fn bulk(seed: u64, kind: Kind, link: LinkConfig, qp: &QpConfig, count: usize, si
     p
 }
 
-/// No octet of payload is held, and each is copied once: from its frame to its place.
+/// The RNIC holds no payload byte, and copies each byte once: from its frame to its place.
 #[test]
 fn test_bulk_data_over_a_bad_link_is_copied_once_and_never_held() {
     let mut early = 0;
     for kind in [Kind::Send, Kind::Write, Kind::Read] {
         for seed in 0..20 {
-            // No segment is so short that there may be no marker in it: 40 of about 1430 octets.
+            // Keep every segment so long that it has a marker: the last has 40 of about 1430 bytes.
             let (count, size) = (4, 14_800);
             let p = bulk(seed, kind, bad_link(0.02), &config(), count, size);
             let to = usize::from(kind != Kind::Read);
@@ -115,7 +116,7 @@ fn test_bulk_data_over_a_bad_link_is_copied_once_and_never_held() {
     assert!(early > 200, "{early} FPDUs came ahead of gaps");
 }
 
-/// Without markers, or without CRC, nothing is placed ahead of a gap.
+/// Without markers, or without CRC, the RNIC places nothing beyond a gap.
 #[test]
 fn test_without_markers_or_crc_segments_ahead_of_a_gap_are_held() {
     for (markers, crc) in [(false, true), (true, false)] {
@@ -127,7 +128,7 @@ fn test_without_markers_or_crc_segments_ahead_of_a_gap_are_held() {
     }
 }
 
-/// Messages of all kinds and sizes, both ways, over links of all kinds.
+/// Messages of all kinds and sizes go both ways, over links of all kinds.
 #[test]
 fn test_mixed_operations_with_markers_over_bad_links() {
     const SLOT: usize = 8192;
@@ -138,8 +139,8 @@ fn test_mixed_operations_with_markers_over_bad_links() {
         let mtu = [576, 1500, 4000][random.below(3) as usize];
         let link = LinkConfig { mtu, ..bad_link(random.below(12) as f64 / 100.0) };
         let (mut p, conns, mrs) = open(seed, link, &config());
-        // Sends of each side take the other's buffers in order; areas of a host: its sources and
-        // sinks, then what the peer writes and reads, then buffers.
+        // Sends of each side take the buffers of the other side in order. Areas of a host: its
+        // sources and sinks, then memory that the peer writes and reads, then buffers.
         let area = |n: usize, i: usize| (n * OPS + i % OPS) * SLOT;
         let mut sends: [Vec<(usize, u64)>; 2] = [Vec::new(), Vec::new()];
         let mut want = Vec::new();
@@ -215,7 +216,7 @@ fn test_mixed_operations_with_markers_over_bad_links() {
             assert_eq!(p.hosts[host].rnic.held_frames(), 0);
             let q = p.hosts[host].rnic.qp_counters();
             assert_eq!((q.err_marker, q.err_crc), (0, 0));
-            // Each octet is placed once, whatever came twice.
+            // The RNIC places each byte once, even if the byte arrived twice.
             assert_eq!(p.hosts[host].mem.placed(), q.rx_bytes, "seed {seed}");
         }
     }

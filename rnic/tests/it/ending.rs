@@ -1,5 +1,5 @@
-//! The end of a stream while a window of Writes is under way: an application has its memory back
-//! with the completion, whatever that says, and nothing it writes then may reach the peer.
+//! The end of a stream while a window of Writes is in flight: an application owns its memory again
+//! after the completion, whatever the status, and nothing that it writes then may reach the peer.
 
 #![allow(clippy::cast_possible_truncation, clippy::unwrap_used, reason = "small numbers of a test")]
 
@@ -12,23 +12,23 @@ use heddle_iwarp::{Access, CqeStatus, QpConfig, SendWr, Sge, Stag};
 use heddle_rnic::Event;
 use heddle_tcp::ConnId;
 
-/// Writes posted at first; each that completes is followed by another, so that a window of them is
-/// under way whenever the stream ends.
+/// Writes posted at first. The application posts another after each completion, so that a window of
+/// Writes is in flight whenever the stream ends.
 const WRITES: usize = 60;
-/// Pieces of memory that the Writes use in turn: what was got back stays as the application left it
-/// for as many Writes.
+/// Pieces of memory that the Writes use in turn: a piece stays as the application left it for as
+/// many Writes after its completion.
 const SLOTS: usize = 240;
 const LEN: usize = 4000;
-/// What the application writes into its memory once it has it back: so much of it in a row is in
-/// no frame that was meant.
+/// The bytes that the application writes into its memory after a completion: no other frame content
+/// has so many of them in a row.
 const FOREIGN: [u8; 24] = [0xf0; 24];
 
 /// How the stream ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Ending {
-    /// The peer writes where it may not, and we send a Terminate.
+    /// The peer writes where it has no access, and we send a Terminate.
     PeerBreaksARule,
-    /// We write where we may not, and the peer sends a Terminate.
+    /// We write where we have no access, and the peer sends a Terminate.
     WeBreakARule,
     /// We name memory that is not ours.
     BadSge,
@@ -43,12 +43,12 @@ struct Run {
     stags: [Stag; 2],
     posted: usize,
     done: Vec<(u64, CqeStatus)>,
-    /// Most references to memory that there were at once.
+    /// The most references to memory that existed at once.
     pinned: u32,
 }
 
 impl Run {
-    /// Host 0 has its Writes posted, and the wire has some of them.
+    /// Starts a run in which host 0 has posted its Writes, and some of them are on the wire.
     fn start(seed: u64, loss: f64, ending: Ending) -> Run {
         let mut pair = Pair::new(seed, LinkConfig::default(), 1 << 20);
         let qp = QpConfig { pd: PD, ..QpConfig::default() };
@@ -73,7 +73,7 @@ impl Run {
         run
     }
 
-    /// One more Write, unless the stream has ended.
+    /// Posts one more Write, unless the stream has ended.
     fn post(&mut self) {
         let i = self.posted;
         let at = i % SLOTS * LEN;
@@ -93,7 +93,7 @@ impl Run {
         }
     }
 
-    /// The application writes over what it has back.
+    /// Runs one step, in which the application overwrites the memory that it has back.
     fn step(&mut self) -> bool {
         let more = self.pair.step();
         self.pair.check_pins();
@@ -139,8 +139,8 @@ fn run(seed: u64, loss: f64, ending: Ending) -> u64 {
         p.hosts[0].events.iter().any(|e| matches!(e, Event::Closed { .. } | Event::Qp { .. }))
     };
     let end = r.pair.now + Duration::from_secs(600);
-    // Right after the end of the stream nothing gets through for a while: timeouts, and more than
-    // one retransmission.
+    // Lose all frames for a while right after the end of the stream, so that there are timeouts,
+    // and more than one retransmission.
     let mut cut_until = None;
     while !over(&r.pair) {
         if loss > 0.0 && cut_until.is_none() && ended(&r.pair) {

@@ -1,5 +1,5 @@
-//! The peer's FIN where it breaks something off: the control plane hears of it at once, all that was
-//! posted is flushed, and our own FIN follows without waiting for anybody.
+//! The peer's FIN in the middle of an operation: the control plane gets an event at once, the RNIC
+//! flushes all posted requests, and our own FIN follows without waiting for anything.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "small numbers of a test")]
 
@@ -10,7 +10,7 @@ use heddle_iwarp::{Access, CqeStatus, Cut, QpConfig, QpEvent, RecvWr, Role, Send
 use heddle_rnic::{CloseReason, Event, FpduMode};
 use heddle_tcp::ConnId;
 
-/// Host 0 speaks in bytes of its own, host 1 runs a queue pair.
+/// Connects host 0, which sends bytes of its own, to host 1, which runs a queue pair.
 fn connected() -> (Pair, ConnId, ConnId) {
     let mut p = Pair::new(1, LinkConfig::default(), 1 << 16);
     p.hosts[1].rnic.listen(None, PORT, 8).unwrap();
@@ -27,7 +27,7 @@ fn connected() -> (Pair, ConnId, ConnId) {
     (p, a, b.unwrap())
 }
 
-/// FPDUs of a Send or Write of three segments, and the length of the first.
+/// Returns the FPDUs of a Send or Write of three segments, and the length of the first.
 fn stream(write: Option<Stag>) -> (Vec<u8>, usize) {
     use heddle_iwarp::testing::TestMemory;
     use heddle_iwarp::{MrTable, QpContext, QpEnv};
@@ -52,11 +52,11 @@ fn stream(write: Option<Stag>) -> (Vec<u8>, usize) {
     (all, first)
 }
 
-/// What comes before the FIN.
+/// The bytes that come before the FIN.
 #[derive(Clone, Copy, Debug)]
 enum Before {
     Nothing,
-    /// So many octets of a Send; all when there are not so many.
+    /// The first bytes of a Send, as many as given; the whole Send if it is shorter.
     Send(usize),
     FirstOfSend,
     FirstOfWrite,
@@ -64,7 +64,7 @@ enum Before {
     Read,
 }
 
-/// Sends that and FIN to a queue pair that has a receive posted.
+/// Sends these bytes and a FIN to a queue pair that has a receive posted.
 fn fin_behind(before: Before) -> (Vec<Event>, Vec<CqeStatus>, Duration) {
     let (mut p, a, b) = connected();
     let mr = p.register(1, 0, 4000, Access::LOCAL_WRITE.with(Access::REMOTE_WRITE));
@@ -148,8 +148,8 @@ fn test_fin_at_the_end_of_a_message_leaves_the_stream_half_open() {
     }
 }
 
-/// A responder's Sends wait for the peer's first FPDU. It never comes after a FIN: the connection ends at
-/// once and in order, and not by the deadline of a close.
+/// A responder's Sends wait for the peer's first FPDU, which never comes after a FIN: the
+/// connection ends at once and in order, and not by the deadline of a close.
 #[test]
 fn test_fin_before_the_first_fpdu_ends_a_connection_whose_sends_wait_for_it() {
     for early in [true, false] {

@@ -1,5 +1,5 @@
-//! FPDUs in TCP segments: how large they are, and that both begin at the same octet (RFC 5044
-//! sections 3, 4.5 and 5.1). The numbers are of the frames as they are sent.
+//! FPDUs in TCP segments: their sizes, and the rule that both begin at the same byte (RFC 5044
+//! sections 3, 4.5 and 5.1). The numbers are those of the frames that the RNIC sends.
 
 #![allow(clippy::cast_possible_truncation, clippy::unwrap_used, reason = "small numbers of a test")]
 
@@ -12,7 +12,7 @@ use heddle_iwarp::{Access, QpConfig, SendWr, Sge, Stag};
 
 const MEMORY: usize = 1 << 18;
 
-/// A TCP segment with payload: the most payload that one like it can have, and its own.
+/// A TCP segment with payload, and the most payload that such a segment can have.
 struct Segment {
     emss: usize,
     payload: Vec<u8>,
@@ -29,12 +29,13 @@ fn be16(b: &[u8]) -> u16 {
     u16::from_be_bytes([b[0], b[1]])
 }
 
-/// Octets of the FPDU without markers whose ULPDU has `len`.
+/// Returns the bytes of an FPDU without markers whose ULPDU has `len` bytes.
 fn fpdu_len(len: usize) -> usize {
     (2 + len).next_multiple_of(4) + 4
 }
 
-/// Host 0 sends Writes of `sizes`; with `markers` nothing of them arrives. The segments, in order.
+/// Returns, in order, the segments of host 0's Writes of `sizes`; with `markers` none of the Writes
+/// arrives.
 fn written(mtu: u16, markers: bool, sizes: &[usize]) -> Vec<Segment> {
     let mut p = Pair::new(1, LinkConfig { mtu, ..LinkConfig::default() }, MEMORY);
     let qp = QpConfig { pd: PD, send_markers: markers, ..QpConfig::default() };
@@ -69,8 +70,8 @@ fn written(mtu: u16, markers: bool, sizes: &[usize]) -> Vec<Segment> {
     Rc::into_inner(seen).unwrap().into_inner()
 }
 
-/// One large Write: each segment is one FPDU, and that is as large as the segment allows, less what
-/// makes whole words: EMSS - 6 - EMSS mod 4.
+/// A large Write: each segment is one FPDU, as large as the segment allows with a length that is
+/// a multiple of 4 bytes: the ULPDU has EMSS - 6 - EMSS mod 4 bytes.
 #[test]
 fn test_segments_of_bulk_data_are_one_full_fpdu_each() {
     for mtu in [576, 1280, 1499, 1500, 1501, 9000] {
@@ -92,8 +93,8 @@ fn test_segments_of_bulk_data_are_one_full_fpdu_each() {
     }
 }
 
-/// With markers 4 octets less for each 512 of the segment, begun ones too; they stand at every 512th
-/// octet from the first FPDU on, and that is the first octet there is.
+/// With markers, a ULPDU has 4 bytes less for each begun 512 bytes of the segment. Markers stand at
+/// every 512th byte from the first FPDU on, including its first byte.
 #[test]
 fn test_segments_of_bulk_data_with_markers_are_one_full_fpdu_each() {
     for mtu in [576, 1280, 1500, 1501, 9000] {
@@ -120,7 +121,7 @@ fn test_segments_of_bulk_data_with_markers_are_one_full_fpdu_each() {
     }
 }
 
-/// Small FPDUs share segments, each whole.
+/// Small FPDUs share segments, and each is whole.
 #[test]
 fn test_small_fpdus_share_segments_and_are_not_cut() {
     let segments = written(1500, false, &[100; 100]);
@@ -138,7 +139,7 @@ fn test_small_fpdus_share_segments_and_are_not_cut() {
     assert_eq!(counts.iter().max(), Some(&12), "as many as fit, {counts:?}");
 }
 
-/// Where segments are tiny, FPDUs are not: a ULPDU of 128 octets goes out in pieces.
+/// If segments are tiny, FPDUs are not: a ULPDU of 128 bytes leaves in pieces.
 #[test]
 fn test_ulpdus_are_no_shorter_than_128_however_small_the_segments() {
     let segments = written(128, false, &[5000]);
@@ -169,13 +170,13 @@ fn test_receive_window_holds_many_segments() {
         if tcp[13] & 0x02 == 0 {
             seen.1[side] = window << seen.0[side].unwrap_or(0);
         } else {
-            // Window scale: kind 3, length 3, shift.
+            // Window scale option: kind 3, length 3, shift.
             let options = &tcp[20..usize::from(tcp[12] >> 4) * 4];
             seen.0[side] = options.windows(3).find(|w| w[..2] == [3, 3]).map(|w| w[2]);
         }
     }));
     let conns = p.connect(&QpConfig { pd: PD, ..QpConfig::default() });
-    // One message each way, so that both have said what they offer.
+    // Send one message each way, so that both hosts have offered their windows.
     for (host, conn) in conns.into_iter().enumerate() {
         p.hosts[host].rnic.post_send(conn, &SendWr::write(1, &[], Stag(1), 0)).unwrap();
     }

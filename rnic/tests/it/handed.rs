@@ -1,4 +1,4 @@
-//! Two applications of one RNIC: what one queue pair has to send, the other takes without a frame.
+//! Two applications of one RNIC: a queue pair takes the FPDUs of the other without a frame.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use heddle_rnic::{CloseReason, Event};
 use heddle_tcp::{ConnConfig, ConnId};
 
 const MEMORY: usize = 4 << 20;
-/// Of the long messages of these tests.
+/// Bytes of the long messages of these tests.
 const LONG: usize = 3 << 20;
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -29,7 +29,7 @@ fn connect(p: &mut Pair, port: u16) -> [ConnId; 2] {
     p.connect_to(port, [&qps[0], &qps[1]])
 }
 
-/// Two applications, and a connection of one with the other that has carried a first message.
+/// Connects two applications, and lets the connection carry a first message.
 fn joined() -> (Pair, [ConnId; 2]) {
     let mut p = Pair::inside(7, LinkConfig::default(), MEMORY, |_| {});
     let ids = connect(&mut p, 7000);
@@ -37,7 +37,7 @@ fn joined() -> (Pair, [ConnId; 2]) {
     (p, ids)
 }
 
-/// The responder may send from here on (RFC 5044 section 7.1.2).
+/// Sends a first message, after which the responder may send (RFC 5044 section 7.1.2).
 fn open(p: &mut Pair, [a, b]: [ConnId; 2]) {
     assert!(p.rnic(0).is_handing(a) && p.rnic(0).is_handing(b));
     p.driver(0).post_send(a, &SendWr::write_inline(0, &[], Default::default(), 0)).unwrap();
@@ -61,7 +61,7 @@ fn closed(p: &Pair, host: usize) -> Option<CloseReason> {
     })
 }
 
-/// By whom a stream was ended, and with which code.
+/// Returns the side that ended the stream, and the code.
 fn terminated(p: &Pair, host: usize) -> Option<(Side, TermCode)> {
     p.hosts[host].events.iter().find_map(|e| match e {
         Event::Qp { event: QpEvent::Terminated { by, code }, .. } => Some((*by, *code)),
@@ -69,7 +69,7 @@ fn terminated(p: &Pair, host: usize) -> Option<(Side, TermCode)> {
     })
 }
 
-/// One turn's worth, and nothing else.
+/// Hands over one turn's worth, and does nothing else.
 fn hand_over(p: &mut Pair) {
     let now = p.now;
     let h = p.driver(0);
@@ -91,7 +91,7 @@ fn test_each_operation_is_carried_out_by_one_copy_and_no_frame() {
     let here = p.register(0, 0, MEMORY, ALL);
     let there = p.register(1, 0, MEMORY, ALL);
     let (frames, placed) = (p.frames, p.hosts[0].mem.placed());
-    // Longer than a piece, and than a turn of the connection.
+    // The lengths exceed a piece, and a connection's turn.
     for (n, len) in [(1, 8), (2, 33), (3, 5000), (4, 200_001)] {
         let bytes = pattern(n, len);
         p.hosts[0].mem.write(0, &bytes);
@@ -114,7 +114,7 @@ fn test_each_operation_is_carried_out_by_one_copy_and_no_frame() {
     }
     let all: u64 = [8, 33, 5000, 200_001].iter().sum();
     assert_eq!(p.hosts[0].mem.placed() - placed, 3 * all, "one copy of each");
-    // The responder asks as well.
+    // The responder sends requests as well.
     p.hosts[0].mem.write(0, &5u64.to_ne_bytes());
     let op =
         SendOp::Atomic { stag: here.stag, to: TO_BASE, op: AtomicOp::FetchAdd { add: 3, mask: 0 } };
@@ -161,7 +161,8 @@ fn test_frames_are_sent_where_crc_or_markers_are_agreed_on_or_it_is_turned_off()
     }
 }
 
-/// FPDUs that are under way when the second end starts would come behind those that are handed over.
+/// FPDUs that are in flight when the second end starts would arrive after those that are handed
+/// over.
 #[test]
 fn test_ends_are_not_joined_while_frames_carry_fpdus() {
     let mut p = Pair::inside(7, LinkConfig::default(), MEMORY, |_| {});
@@ -183,7 +184,8 @@ fn test_ends_are_not_joined_while_frames_carry_fpdus() {
     assert_eq!(p.hosts[1].mem.read(0, 100), [7; 100]);
 }
 
-/// The message that says "ready to receive" is handed over like any other, and it lets the responder send.
+/// The RNIC hands over the message that says "ready to receive" like any other, and this message
+/// lets the responder send.
 #[test]
 fn test_peer_to_peer_start_up_lets_the_responder_speak_first() {
     use heddle_iwarp::mpa::frame::{Rtr, RtrSet};
@@ -215,7 +217,7 @@ fn test_long_message_leaves_others_and_frames_their_turns() {
     post(&mut p, 0, c, &SendWr::write_inline(2, &[9; 8], there.stag, far));
     let before = p.rnic(0).counters().handed_bytes;
     hand_over(&mut p);
-    // What a turn hands over is bounded, and the short message was in it.
+    // The amount that a turn hands over is bounded, and the short message was part of it.
     let turn = p.rnic(0).counters().handed_bytes - before;
     assert!((512 << 10..(512 << 10) + (33 << 10)).contains(&turn), "{turn} octets");
     p.collect_all();
@@ -230,8 +232,8 @@ fn test_long_message_leaves_others_and_frames_their_turns() {
     assert!(!p.rnic(0).has_handed());
 }
 
-/// Each side is told of the same code, and the peer of it by a Terminate; what was placed before stays, and
-/// nothing is placed behind that.
+/// Each side reports the same code, and the peer learns of it by a Terminate; memory placed before
+/// stays, and nothing is placed after it.
 #[test]
 fn test_memory_that_goes_while_a_long_message_is_under_way_ends_the_stream() {
     #[derive(Clone, Copy, Debug, PartialEq)]
@@ -277,7 +279,8 @@ fn test_memory_that_goes_while_a_long_message_is_under_way_ends_the_stream() {
         let stag = if matches!(gone, WriteSource | ReadSink) { here.stag } else { there.stag };
         p.hosts[0].mrs.deregister(stag).unwrap();
         p.run(SECOND, |p| p.hosts[0].completions.len() == 2);
-        // A Write that does not wait for the Read before it is carried out while that is answered.
+        // A Write that does not wait for the Read before it is carried out while the peer answers
+        // the Read.
         let behind = if from == 1 { CqeStatus::Success } else { CqeStatus::Flushed };
         assert_eq!(told(&p, 0), [(1, request), (2, behind)], "{gone:?}");
         assert_eq!(p.hosts[to].mem.read(0, LONG), placed, "{gone:?}: placed behind the end");
@@ -312,8 +315,8 @@ fn code(layer: u8, etype: u8, code: u8) -> TermCode {
     TermCode { layer, etype, code }
 }
 
-/// A peer that refuses a request is heard before anything else happens: no other request has its status, and
-/// what was accepted before has its success.
+/// The RNIC reports a peer's refusal of a request before anything else: no other request has the
+/// status of the refusal, and requests accepted before have their success.
 #[test]
 fn test_refused_request_alone_has_the_status_of_the_terminate() {
     for (what, bad) in [CqeOp::Write, CqeOp::Send, CqeOp::Read, CqeOp::FetchAdd].iter().zip(0..) {
@@ -328,7 +331,7 @@ fn test_refused_request_alone_has_the_status_of_the_terminate() {
         let eight = [sge(here, 0, 8)];
         match bad {
             0 => post(&mut p, 0, a, &SendWr::write(3, &sges, there.stag, beyond)),
-            // Longer than its receive.
+            // The Send is longer than its receive.
             1 => post(&mut p, 0, a, &SendWr::send(3, &sges)),
             2 => post(&mut p, 0, a, &SendWr::read(3, &sges, there.stag, beyond)),
             _ => post(&mut p, 0, a, &SendWr::fetch_add(3, &eight, there.stag, beyond, 1)),
@@ -419,11 +422,11 @@ fn test_reset_in_the_middle_flushes_both_ends_and_spares_others() {
         p.driver(who).rnic.abort(ids[who]);
         p.collect_all();
         if released {
-            // Another connection has the place of the one that is gone.
+            // Another connection gets the place of the released connection.
             p.driver(who).rnic.release(ids[who]);
         }
         hand_over(&mut p);
-        // The requester finds out at once, and has frames tell the rest.
+        // The requester finds out at once, and its frames find out the rest.
         assert!(who == 0 || !p.rnic(0).is_handing(ids[0]));
         p.run(60 * SECOND, |p| closed(p, 1 - who).is_some());
         assert_eq!(closed(&p, 1 - who), Some(CloseReason::Reset));
@@ -442,7 +445,8 @@ fn test_reset_in_the_middle_flushes_both_ends_and_spares_others() {
     }
 }
 
-/// The last messages of a connection whose other end has gone go by frames, and find that out.
+/// The last messages of a connection whose other end no longer exists go by frames, by which TCP
+/// finds that out.
 #[test]
 fn test_message_behind_the_end_of_the_peer_is_flushed() {
     for released in [false, true] {

@@ -1,5 +1,5 @@
-//! Peers that hold requests and memory of ours: they answer and take nothing, or answer nothing. TCP's
-//! limits end the connection, everything comes back, and the notice comes before.
+//! Peers that hold requests and memory of ours: they answer but take nothing, or answer nothing.
+//! TCP's limits end the connection after a notice, and all resources come back.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "small numbers of a test")]
 
@@ -13,7 +13,7 @@ use heddle_tcp::{ConnId, Hindrance};
 const LIMIT: Duration = Duration::from_secs(20);
 const LEN: usize = 100_000;
 
-/// Two ends over which a message has gone.
+/// Connects two ends and lets a message go over the connection.
 fn pair() -> (Pair, [ConnId; 2]) {
     let mut p = Pair::with_config(11, LinkConfig::default(), 4 * LEN, |c| {
         let tcp = &mut c.stack.conn;
@@ -28,8 +28,8 @@ fn pair() -> (Pair, [ConnId; 2]) {
     (p, ends)
 }
 
-/// Side 1 asks for a Read, which side 0 answers with a snapshot; side 0 posts Writes, which refer to its
-/// memory.
+/// Side 1 asks for a Read, which side 0 answers with a snapshot; side 0 posts Writes, which refer
+/// to its memory.
 fn load(p: &mut Pair, [a, b]: [ConnId; 2]) {
     let source = p.register(0, 0, LEN, Access::REMOTE_READ.with(Access::LOCAL_WRITE));
     let sink = p.register(1, 0, LEN, Access::LOCAL_WRITE.with(Access::REMOTE_WRITE));
@@ -55,7 +55,7 @@ fn hindrance(p: &Pair, a: ConnId) -> Option<Hindrance> {
     p.hosts[0].rnic.connection(a).unwrap().hindrance()
 }
 
-/// Octets of snapshots and references to memory that side 0 holds.
+/// Returns the bytes of snapshots and the references to memory that side 0 holds.
 fn holds(p: &Pair) -> (usize, u32) {
     (p.hosts[0].rnic.snapshot_bytes(), p.pinned(0))
 }
@@ -80,7 +80,7 @@ fn test_peer_that_answers_probes_for_ever_gives_back_all_it_holds_at_the_limit()
     p.check_pins();
 }
 
-/// The window opens just before the limit: all that waited arrives, and the notice is withdrawn.
+/// The window opens just before the limit: all that waited arrives, and TCP withdraws the notice.
 #[test]
 fn test_window_that_opens_just_before_the_limit_lets_everything_through() {
     let (mut p, ends) = pair();

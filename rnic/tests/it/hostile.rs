@@ -1,4 +1,4 @@
-//! A peer that sends one octet at a time, ahead of a gap and in the order that costs most.
+//! A peer that sends one byte at a time, beyond a gap and in the order that costs most.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "small numbers of a test")]
 
@@ -10,7 +10,7 @@ use heddle_iwarp::{Access, MrAttr, QpConfig, RecvWr, SendWr, Sge};
 use heddle_rnic::Event;
 use heddle_tcp::ConnId;
 
-/// A copy of a one-octet segment whose octet lies `ahead` octets further on in the stream.
+/// Returns a copy of a one-byte segment whose byte lies `ahead` bytes further on in the stream.
 fn moved(frame: &[u8], ahead: u32) -> Vec<u8> {
     let mut f = frame.to_vec();
     let seq = u32::from_be_bytes(f[38..42].try_into().unwrap()).wrapping_add(ahead);
@@ -30,7 +30,7 @@ fn next_frame(h: &mut Host, now: heddle_base::Instant) -> Option<Vec<u8>> {
     h.rnic.poll_transmit(now, &h.mem, &mut sink).then(|| sink.done.unwrap())
 }
 
-/// Another connection from host 0 to host 1, still in its start-up.
+/// Opens another connection from host 0 to host 1, and leaves it in its start-up.
 fn open(p: &mut Pair) -> (ConnId, ConnId) {
     let (now, mut b) = (p.now, None);
     let a = p.hosts[0].rnic.connect(now, ([10, 0, 0, 2], PORT).into()).unwrap();
@@ -45,7 +45,8 @@ fn open(p: &mut Pair) -> (ConnId, ConnId) {
     (a, b.unwrap())
 }
 
-/// A one-octet segment of the stream that `a` begins, which does not reach the other host.
+/// Returns a one-byte segment of the stream that `a` begins; the segment does not reach the other
+/// host.
 fn one_octet(p: &mut Pair, a: ConnId) -> Vec<u8> {
     let now = p.now;
     p.hosts[0].rnic.send_startup(a, &[7]).unwrap();
@@ -69,7 +70,7 @@ fn test_octets_ahead_of_a_gap_before_fpdu_mode_take_a_few_buffers() {
             h.rnic.handle_frame(now, &h.mem, Frame(moved(&frame, ahead)));
             assert!(h.rnic.held_frames() - before <= 9, "{ahead}");
         }
-        // The octet the others wait for is taken all the same.
+        // The RNIC still takes the byte that the others wait for.
         let h = &mut p.hosts[1];
         h.rnic.handle_frame(now, &h.mem, Frame(frame));
         assert_eq!(h.rnic.connection(b).unwrap().rcv_nxt(), StreamPos::START + 1);

@@ -1,5 +1,5 @@
-//! What send queues keep: references to memory, counted, and Read Responses, as they were when they
-//! were cut.
+//! Memory that send queues keep: counted references, and Read Responses in the state in which the
+//! RNIC cut them.
 
 #![allow(clippy::cast_possible_truncation, clippy::unwrap_used, reason = "small numbers of a test")]
 
@@ -17,7 +17,7 @@ fn sge(stag: Stag, at: usize, len: usize) -> [Sge; 1] {
     [Sge { stag, to: (at + TO_BASE as usize) as u64, len: len as u32 }]
 }
 
-/// Host 0 reads from host 1.
+/// Connects a pair in which host 0 reads from host 1.
 fn pair(seed: u64, snapshots: usize, crc: bool) -> (Pair, [ConnId; 2], [Stag; 2]) {
     eprintln!("seed {seed}");
     let mut p = Pair::with_snapshots(seed, LinkConfig::default(), MEMORY, snapshots);
@@ -37,7 +37,7 @@ fn no_errors(p: &Pair) {
 }
 
 /// The source of a Read changes all the time: by the application, and by Writes of the reader
-/// itself. Its octets may be any mixture, its CRC is right.
+/// itself. Its bytes may be any mixture, but its CRC is right.
 #[test]
 fn test_source_of_a_read_may_be_written_at_any_time() {
     for seed in 0..10 {
@@ -71,7 +71,7 @@ fn test_source_of_a_read_may_be_written_at_any_time() {
     }
 }
 
-/// A Read Response needs its region no more once it is cut.
+/// A Read Response does not need its region any more after it is cut.
 #[test]
 fn test_region_may_go_while_its_octets_are_under_way() {
     for crc in [true, false] {
@@ -96,7 +96,7 @@ fn test_region_may_go_while_its_octets_are_under_way() {
     }
 }
 
-/// With little room Reads wait, and lose nothing.
+/// With little room, Reads wait, but lose nothing.
 #[test]
 fn test_responses_beyond_the_room_wait_and_are_not_forgotten() {
     for (seed, room) in [(1, 0), (2, 1), (3, 20_000), (4, 100_000)] {
@@ -109,7 +109,7 @@ fn test_responses_beyond_the_room_wait_and_are_not_forgotten() {
             let wr = &SendWr::read(i, &sges, stags[1], TO_BASE);
             p.hosts[0].rnic.post_send(conns[0], wr).unwrap();
         }
-        // What the responder sends on its own behalf does not stop for them.
+        // The responder's own requests do not stop because of Reads that wait.
         let sges = sge(stags[1], READ, 40_000);
         let wr = &SendWr::write(9, &sges, stags[0], TO_BASE + READ as u64);
         p.hosts[1].rnic.post_send(conns[1], wr).unwrap();
@@ -128,9 +128,9 @@ fn test_responses_beyond_the_room_wait_and_are_not_forgotten() {
     }
 }
 
-/// What is written to the source of a Write while it is under way may reach the peer or not; the
-/// octets of a frame are those of its CRC. Segments of several FPDUs too, and whether or not the
-/// port has a buffer for the frame.
+/// Bytes written to the source of a Write in flight may reach the peer or not, but the bytes of a
+/// frame match its CRC. This holds for segments of several FPDUs too, and whether or not the port
+/// has a buffer for the frame.
 #[test]
 fn test_new_data_is_copied_and_digested_at_once_where_there_is_a_buffer() {
     for (seed, no_buffer) in [(1, 0.0), (2, 0.5), (3, 1.0)] {
@@ -149,7 +149,7 @@ fn test_new_data_is_copied_and_digested_at_once_where_there_is_a_buffer() {
         no_errors(&p);
         assert_eq!(p.hosts[1].mem.read(0, at), data[..at]);
         let c = p.hosts[0].rnic.counters();
-        // All but the few octets that are in the head of their FPDU.
+        // All bytes except for the few that are in the head of their FPDU.
         let inlined = p.hosts[0].rnic.qp_counters().tx_inlined_bytes;
         assert!(inlined > 0 && inlined < 100, "{inlined}");
         assert_eq!(c.tx_digested_bytes + c.tx_referenced_bytes + inlined, at as u64);
@@ -159,8 +159,8 @@ fn test_new_data_is_copied_and_digested_at_once_where_there_is_a_buffer() {
     }
 }
 
-/// Between the first copy of a Write and the next its source changes: the peer refuses what is sent
-/// again, and places nothing of it.
+/// The source of a Write changes between the Write's first copy and the next: the peer refuses the
+/// retransmission, and places nothing of it.
 #[test]
 fn test_what_is_sent_again_has_the_crc_of_the_first_time() {
     let (mut p, conns, stags) = pair(9, 1 << 20, true);
@@ -168,7 +168,7 @@ fn test_what_is_sent_again_has_the_crc_of_the_first_time() {
     let sges = sge(stags[0], 0, 1000);
     let wr = &SendWr::write(0, &sges, stags[1], TO_BASE);
     p.hosts[0].rnic.post_send(conns[0], wr).unwrap();
-    // After it was cut, before it is sent.
+    // Write after the FPDU was cut and before it is sent.
     p.hosts[0].mem.write(0, &[2; 1000]);
     p.cut[0] = true;
     p.step();

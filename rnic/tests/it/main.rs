@@ -1,6 +1,6 @@
 //! The integration tests of the crate: two RNICs in virtual time, and hand-made peers.
 //!
-//! One binary holds them all, because each binary costs seconds to link.
+//! All tests share one binary, because each binary costs seconds to link.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 mod closing;

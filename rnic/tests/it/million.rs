@@ -1,8 +1,8 @@
 //! A million operations of mixed kinds and sizes over a bad link, in virtual time.
 //!
-//! Both ends are requesters at once. Every operation has a slot of its own on both sides; when it
-//! completes, the bytes on the other side are compared one by one, and so are the guard bytes
-//! around them. Completions must come in order, each exactly once.
+//! Both ends are requesters at once. Every operation has a slot of its own on both sides; when an
+//! operation completes, the test compares the bytes on the other side one by one, and the guard
+//! bytes around them. Completions must come in order, each exactly once.
 
 #![allow(clippy::cast_possible_truncation, clippy::unwrap_used, reason = "small numbers of a test")]
 
@@ -38,7 +38,7 @@ struct Op {
     id: u64,
 }
 
-/// One end as a requester.
+/// An end as a requester.
 struct Side {
     me: usize,
     conn: ConnId,
@@ -60,7 +60,8 @@ fn sge(mr: &MrAttr, addr: usize, len: usize) -> Sge {
     Sge { stag: mr.stag, to: addr as u64 + TO_BASE, len: len as u32 }
 }
 
-/// A size worth trying: nothing, one byte, odd ones, around what an FPDU holds, and a megabyte.
+/// Picks a size worth trying: nothing, one byte, odd sizes, sizes around an FPDU's capacity, and a
+/// megabyte.
 fn size(r: &mut Random, mulpdu: usize) -> usize {
     let (tagged, untagged) = (mulpdu - 14, mulpdu - 18);
     match r.below(2500) {
@@ -151,7 +152,7 @@ impl Side {
     }
 }
 
-/// The bytes of `op` lie 32 bytes into `at`, between guards.
+/// Checks the bytes of `op`, which lie 32 bytes after `at`, between guards.
 fn check(pair: &Pair, host: usize, at: usize, op: &Op) {
     let mem = &pair.hosts[host].mem;
     assert!(mem.read(at, 32).iter().all(|b| *b == GUARD), "bytes before {} were written", op.id);
@@ -172,7 +173,7 @@ fn run(seed: u64, ops: u64, link: LinkConfig, crc: bool) {
 }
 
 fn run_with(seed: u64, ops: u64, link: LinkConfig, qp: QpConfig) {
-    // Shown when the test fails.
+    // The test framework shows this output if the test fails.
     eprintln!("seed {seed}");
     let mut pair = Pair::new(seed, link, MEMORY);
     let depth = SLOTS as u32;

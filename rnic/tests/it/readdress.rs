@@ -1,4 +1,4 @@
-//! An address is taken from an RNIC that has connections there.
+//! Removal of an address from an RNIC that has connections there.
 
 #![allow(clippy::cast_possible_truncation, clippy::unwrap_used, reason = "small numbers of a test")]
 
@@ -19,8 +19,8 @@ fn end(p: &Pair, host: usize) -> Vec<Event> {
     ends.cloned().collect()
 }
 
-/// What was posted is flushed, the owner hears why, the peer that it was reset; and what is
-/// connected from another address goes on.
+/// The RNIC flushes all posted requests, the owner learns the reason, the peer sees a reset; and a
+/// connection from another address goes on.
 #[test]
 fn test_connections_of_an_address_that_goes_end_and_are_told_so() {
     let mut p = Pair::new(5, LinkConfig::default(), 1 << 12);

@@ -1,5 +1,5 @@
-//! Receives that an application has posted and that no turn of the RNIC's owner has taken yet: the peer
-//! may use all of them, by whatever way it has learned of them.
+//! Receives that an application has posted and that no turn of the RNIC's owner has taken yet: the
+//! peer may use all of them, in whatever way it has learned of them.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "small numbers of a test")]
 
@@ -10,16 +10,16 @@ use heddle_iwarp::{Access, CqeStatus, QpConfig, QpState, RecvWr, SendWr, Sge};
 use heddle_rnic::POST_TURN;
 use heddle_tcp::ConnId;
 
-/// Octets of a receive and of the message for it.
+/// Bytes of a receive and of the message for it.
 const LEN: usize = 16;
 
-/// Two streams between two hosts. The owner of host 1's RNIC is slower than the link: a message and the
-/// answers to it pass between two of its turns.
+/// Connects two streams between two hosts. The owner of host 1's RNIC is slower than the link: a
+/// message and the answers to it pass between two of its turns.
 fn pair(count: usize, pace: Pace, link: LinkConfig) -> (Pair, [[ConnId; 2]; 2]) {
     let mut p = Pair::new(5, link, 2 * count * LEN);
     let qp = QpConfig { pd: PD, sq_depth: 1024, rq_depth: 1024, ..QpConfig::default() };
     let streams = [0, 1].map(|n| p.connect_to(PORT + n, [&qp, &qp]));
-    // A responder may send once it has heard of the initiator.
+    // A responder may send after the initiator's first message.
     for [a, _] in streams {
         p.hosts[0].post_send(a, &SendWr::write_inline(0, &[], heddle_iwarp::Stag(1), 0)).unwrap();
     }
@@ -29,8 +29,8 @@ fn pair(count: usize, pace: Pace, link: LinkConfig) -> (Pair, [[ConnId; 2]; 2]) 
     (p, streams)
 }
 
-/// Host 1 posts `count` receives to the first stream and announces them by a Send of the second, which
-/// host 0 answers at once with a message for each.
+/// Host 1 posts `count` receives to the first stream and announces them by a Send of the second,
+/// which host 0 answers at once with a message for each.
 fn use_all(count: usize, pace: Pace, link: LinkConfig) {
     let (mut p, [[a, b], [a2, b2]]) = pair(count, pace, link);
     let source = p.register(0, 0, count * LEN, Access::LOCAL_WRITE);
@@ -57,7 +57,7 @@ fn use_all(count: usize, pace: Pace, link: LinkConfig) {
     );
     assert!(p.hosts[1].mem.read(0, count * LEN) == data);
     assert_eq!(p.hosts[1].rnic.qp(b).unwrap().state(), QpState::Rts);
-    // A receive that was never posted is still none.
+    // A message for a receive that was never posted still finds none.
     p.hosts[0].post_send(a, &SendWr::send(0, &[])).unwrap();
     p.run(Duration::from_secs(10), |p| {
         p.hosts[1].rnic.qp(b).is_none_or(|qp| qp.state() != QpState::Rts)
@@ -69,12 +69,12 @@ fn use_all(count: usize, pace: Pace, link: LinkConfig) {
 fn test_peer_uses_receives_that_no_turn_has_taken() {
     let turn = Duration::from_micros(200);
     let link = LinkConfig { delay: Duration::from_micros(1), ..LinkConfig::default() };
-    // The worker's own limits.
+    // Use the worker's own limits.
     use_all(1000, Pace { turn, ..Pace::default() }, link);
     use_all(POST_TURN + 1, Pace { turn, posts: 1, frames: 64 }, link);
 }
 
-/// A gap holds the messages back, and all of them are handled at once when it closes.
+/// A gap holds the messages back, and the RNIC handles all of them at once when the gap closes.
 #[test]
 fn test_messages_behind_a_gap_use_receives_that_no_turn_has_taken() {
     let turn = Duration::from_micros(50);

@@ -9,7 +9,7 @@ use heddle_iwarp::{QpConfig, SendWr};
 use heddle_rnic::{Event, FpduMode};
 use heddle_tcp::ConnId;
 
-/// A connection of host 0 in FPDU mode, to a host 1 that leaves it in its start-up.
+/// Connects host 0, in FPDU mode, to a host 1 that leaves the connection in its start-up.
 fn open(p: &mut Pair) -> ConnId {
     let (now, mut up) = (p.now, false);
     let conn = p.hosts[0].rnic.connect(now, ([10, 0, 0, 2], PORT).into()).unwrap();
@@ -26,7 +26,8 @@ fn open(p: &mut Pair) -> ConnId {
 
 #[test]
 fn test_qp_counters_summed_in_pieces_are_those_of_all() {
-    // Which of ten ends after how many were looked at: behind, at and ahead of the sum under way.
+    // Connection `gone` of ten ends after the sum has included `at` of them: it is before, at or
+    // after the end of the partial sum.
     for (gone, at) in (0..10).flat_map(|gone| (1..10).map(move |at| (gone, at))) {
         let mut p = Pair::new(1, LinkConfig::default(), 64);
         p.hosts[1].rnic.listen(None, PORT, 64).unwrap();

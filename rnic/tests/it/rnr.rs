@@ -1,4 +1,4 @@
-//! Messages that find no receive, and wait for one: over a link, and of an RNIC with itself.
+//! Messages that find no receive, and wait for one: over a link, and in an RNIC with itself.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "small numbers of a test")]
 
@@ -20,11 +20,11 @@ use heddle_tcp::ConnId;
 
 const WAIT: Duration = Duration::from_secs(2);
 const SECOND: Duration = Duration::from_secs(1);
-/// Octets of a message: of several segments.
+/// Bytes of a message, which takes several segments.
 const LEN: usize = 4000;
 const MEMORY: usize = 1 << 20;
 
-/// Where both ends of a connection are.
+/// The place of both ends of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Link,
@@ -33,7 +33,7 @@ enum Place {
 
 const PLACES: [Place; 2] = [Place::Link, Place::Inside];
 
-/// A connection over which host 1 has had a first message.
+/// A connection over which host 1 has received a first message.
 struct Bed {
     p: Pair,
     a: ConnId,
@@ -64,7 +64,8 @@ impl Bed {
         bed
     }
 
-    /// Message `n` is octets of its own of host 0's memory, and goes to the same place of host 1's.
+    /// Returns the SGE of message `n`, which has its own bytes in host 0's memory, and goes to the
+    /// same place in host 1's.
     fn sge(mr: MrAttr, n: usize) -> [Sge; 1] {
         [Sge { stag: mr.stag, to: TO_BASE + (n * LEN) as u64, len: LEN as u32 }]
     }
@@ -86,7 +87,7 @@ impl Bed {
         self.p.driver(1).rnic.post_recv(self.b, &wr).unwrap();
     }
 
-    /// How the messages that host 1 has had ended.
+    /// Returns the status of each message that host 1 has received.
     fn received(&self) -> Vec<(u64, CqeStatus)> {
         self.p.hosts[1].completions.iter().map(|(_, c)| (c.wr_id, c.status)).collect()
     }
@@ -120,7 +121,8 @@ fn test_messages_wait_for_receives_and_come_in_order() {
         bed.p.pass(WAIT / 2);
         assert!(bed.runs() && bed.received().is_empty(), "{place:?}");
         assert_eq!(bed.waits(), 1, "{place:?}");
-        // Each receive is longer in coming than all of the wait, but the stream gets on.
+        // Each receive comes later than the wait allows for all of them, but the stream makes
+        // progress.
         for n in 0..5 {
             bed.receive(n);
             bed.p.pass(WAIT * 3 / 4);
@@ -129,7 +131,7 @@ fn test_messages_wait_for_receives_and_come_in_order() {
         }
         let sent = bed.p.hosts[0].completions.iter().map(|(_, c)| (c.wr_id, c.status));
         assert_eq!(sent.collect::<Vec<_>>(), successes(5), "{place:?}");
-        // Nothing waits any more, and nothing looks.
+        // No message waits any more, and the RNIC looks at none.
         bed.p.pass(WAIT);
         assert!(bed.runs(), "{place:?}");
     }
@@ -183,7 +185,7 @@ fn test_what_comes_behind_a_message_that_waits_does_not_overtake_it() {
     }
 }
 
-/// Neither end has a receive for the other's message, and each gets the other's once it has one.
+/// Neither end has a receive for the other's message, and each gets the message after it posts one.
 #[test]
 fn test_both_ends_may_wait_for_each_other() {
     for place in PLACES {
@@ -266,7 +268,7 @@ fn test_connection_with_a_message_that_waits_ends_as_any_other() {
                 };
                 assert!(events.iter().any(over), "{place:?} {events:?}");
             }
-            // Another one finds nothing left of it.
+            // A new connection finds no trace of the old one.
             let qps = [0, 1].map(|h| QpConfig {
                 pd: bed.p.hosts[h].pd,
                 crc: place == Place::Link,
@@ -282,7 +284,7 @@ fn test_connection_with_a_message_that_waits_ends_as_any_other() {
     }
 }
 
-/// Receives that some thread adds to.
+/// Receives to which some thread adds.
 #[derive(Clone, Debug, Default)]
 struct Shared(Arc<Mutex<VecDeque<(u64, Sge)>>>);
 
@@ -317,7 +319,8 @@ fn test_receives_of_a_shared_queue_are_found_without_a_doorbell() {
     }
 }
 
-/// A link that loses, reorders and doubles, and an application that posts each receive when it likes.
+/// The link loses, reorders and duplicates frames, and the application posts each receive at any
+/// time.
 #[test]
 fn test_messages_wait_under_loss() {
     for seed in 0..20 {

@@ -1,4 +1,4 @@
-//! What the control plane is told of bytes before FPDU mode.
+//! Reports to the control plane of bytes before FPDU mode.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "small numbers of a test")]
 
@@ -6,7 +6,7 @@ use crate::sim::{Frame, LinkConfig, PORT, Pair, VecSink};
 use heddle_rnic::Event;
 use heddle_tcp::ConnId;
 
-/// Passes frames to and fro until none are left; events stay where they are.
+/// Passes frames to and fro until none are left; events stay in their RNICs.
 fn pump(p: &mut Pair) {
     let mut quiet = 0;
     while quiet < 2 {
@@ -29,7 +29,7 @@ fn events(p: &mut Pair, side: usize) -> Vec<Event> {
     std::iter::from_fn(|| p.hosts[side].rnic.poll_event()).collect()
 }
 
-/// A TCP connection from host 0 to host 1.
+/// Makes a TCP connection from host 0 to host 1.
 fn connected() -> (Pair, ConnId, ConnId) {
     let mut p = Pair::new(1, LinkConfig::default(), 64);
     p.hosts[1].rnic.listen(None, PORT, 8).unwrap();
@@ -62,7 +62,7 @@ fn test_events_of_a_connection_that_is_over_are_few_however_much_it_sent() {
     }
     p.hosts[0].rnic.abort(a);
     pump(&mut p);
-    // What was said before the reset is of no use any more.
+    // Bytes that came before the reset are of no use any more.
     let events = events(&mut p, 1);
     assert!(matches!(events[..], [Event::Closed { conn, .. }] if conn == b), "{events:?}");
 }
@@ -79,7 +79,7 @@ fn test_bytes_before_fpdu_mode_are_bounded() {
     assert!(p.hosts[1].rnic.counters().startup_overflow_bytes > 0);
 }
 
-/// All frames a host has to send now.
+/// Returns all frames that a host has to send now.
 fn frames(pair: &mut Pair, host: usize) -> Vec<Vec<u8>> {
     let (now, h) = (pair.now, &mut pair.hosts[host]);
     let mut frames = Vec::new();
@@ -99,7 +99,7 @@ fn deliver(pair: &mut Pair, to: usize, frames: Vec<Vec<u8>>) {
     }
 }
 
-/// The ACK that ends the handshake is lost; the segment behind it, which ends the handshake in its
+/// The ACK that ends the handshake is lost; the next segment, which ends the handshake in its
 /// place, carries the MPA Request.
 #[test]
 fn test_accepted_comes_before_the_bytes_of_the_segment_that_ended_the_handshake() {
@@ -107,7 +107,7 @@ fn test_accepted_comes_before_the_bytes_of_the_segment_that_ended_the_handshake(
     let now = pair.now;
     pair.hosts[1].rnic.listen(None, PORT, 8).unwrap();
     let conn = pair.hosts[0].rnic.connect(now, ([10, 0, 0, 2], PORT).into()).unwrap();
-    // Address resolution, SYN, SYN-ACK.
+    // Exchange address resolution, SYN and SYN-ACK.
     for _ in 0..2 {
         let there = frames(&mut pair, 0);
         deliver(&mut pair, 1, there);

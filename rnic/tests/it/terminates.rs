@@ -1,4 +1,5 @@
-//! Terminates: errors that may not be answered, and what the peer's leaves unsent.
+//! Terminates: errors that the RNIC must not answer, and FPDUs that it does not send after the
+//! peer's Terminate.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "small numbers of a test")]
 
@@ -12,7 +13,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Host 1 in FPDU mode, as a responder; host 0 sends what it likes.
+/// Host 1 in FPDU mode, as a responder; host 0 sends arbitrary bytes.
 struct Run {
     pair: Pair,
     conns: [ConnId; 2],
@@ -40,8 +41,8 @@ impl Run {
         Run { pair, conns: [a, b] }
     }
 
-    /// Host 0 sends `bytes`: what host 1's queue pair says, and all it has sent when its FIN
-    /// comes.
+    /// Sends `bytes` from host 0. Returns the events of host 1's queue pair, and all bytes that it
+    /// has sent when its FIN comes.
     fn send(&mut self, bytes: &[u8]) -> (Vec<QpEvent>, Vec<u8>) {
         self.pair.hosts[0].rnic.send_startup(self.conns[0], bytes).unwrap();
         let (mut got, mut closed) = (Vec::new(), false);
@@ -63,7 +64,7 @@ impl Run {
     }
 }
 
-/// With the CRC of what `ulpdu` should be, and one bit of it `flip`ped.
+/// Returns an FPDU with the CRC that `ulpdu` should have, and with some bits of one byte `flip`ped.
 fn fpdu(ulpdu: &[u8], flip: u8) -> Vec<u8> {
     let mut bytes = Vec::new();
     heddle_iwarp::mpa::fpdu::append(ulpdu, true, &mut bytes).unwrap();
@@ -71,7 +72,7 @@ fn fpdu(ulpdu: &[u8], flip: u8) -> Vec<u8> {
     bytes
 }
 
-/// A Write of nothing: good whatever it names.
+/// A Write of zero bytes: valid, whatever STag it names.
 const NOTHING: [u8; 14] = [0xc1, 0x40, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0];
 
 #[test]
@@ -80,7 +81,7 @@ fn test_responder_ends_in_silence_when_its_first_fpdu_is_damaged() {
     let (told, got) = run.send(&fpdu(&NOTHING, 1));
     assert_eq!(told, [QpEvent::Failed { code: TermCode::new(2, 0, 2) }]);
     assert_eq!(got, [0; 0]);
-    // The same behind a good one is answered.
+    // The same damage after a good FPDU gets an answer.
     let mut run = Run::start();
     let (told, got) = run.send(&[fpdu(&NOTHING, 0), fpdu(&NOTHING, 1)].concat());
     let code = TermCode::new(2, 0, 2);
@@ -91,7 +92,7 @@ fn test_responder_ends_in_silence_when_its_first_fpdu_is_damaged() {
     );
 }
 
-/// A Terminate of MSN `msn` that says code 1 of DDP's tagged errors and repeats NOTHING.
+/// Returns a Terminate of MSN `msn` with code 1 of DDP's tagged errors, which repeats NOTHING.
 fn terminate(msn: u8) -> Vec<u8> {
     let mut ulpdu = vec![0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, msn, 0, 0, 0, 0];
     ulpdu.extend([0x11, 1, 0xc0, 0, 0, 14]);
@@ -111,7 +112,7 @@ fn test_terminate_of_the_peer_ends_the_connection_and_is_not_answered() {
     let code = TermCode::new(1, 1, 1);
     assert_eq!(told, [QpEvent::Terminated { by: Side::Remote, code }]);
     assert_eq!(got, [0; 0]);
-    // The owner can still ask what it was about.
+    // The owner can still ask for the reason.
     let qp = run.pair.hosts[1].rnic.qp(run.conns[1]).unwrap();
     assert_eq!((qp.state(), qp.tx_end()), (QpState::Error, StreamPos::START));
     let terminate = qp.received_terminate().unwrap();
@@ -119,8 +120,8 @@ fn test_terminate_of_the_peer_ends_the_connection_and_is_not_answered() {
     assert_eq!(terminate.ddp.unwrap().as_bytes(), NOTHING);
 }
 
-/// A slow owner has FPDUs that TCP has not begun to send when the peer's Terminate comes: they are
-/// taken back, and their requests flushed, instead of sent to a peer that drops them.
+/// A slow owner has FPDUs that TCP has not begun to send when the peer's Terminate comes: the RNIC
+/// takes them back and flushes their requests, instead of sending them to a peer that drops them.
 #[test]
 fn test_nothing_new_is_sent_after_the_terminate_of_the_peer() {
     const WRITES: usize = 40;

@@ -1,5 +1,5 @@
-//! An owner sleeps until `poll_timeout`, and in each turn it asks `is_due` and `is_idle` whether there is
-//! something to do: the three have to say the same at any time.
+//! An owner sleeps until `poll_timeout`, and in each turn it asks `is_due` and `is_idle` whether
+//! there is something to do: the three functions must agree at any time.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::sim::{LinkConfig, PD, Pair, TO_BASE};
 
 const MEMORY: usize = 1 << 16;
 
-/// Asks all at `now`, at the time that was said, and just before each.
+/// Compares the three at `now`, at the time that `poll_timeout` returned, and just before each.
 fn check_agreement(p: &Pair) {
     for h in &p.hosts {
         let next = h.rnic.poll_timeout();
@@ -26,7 +26,7 @@ fn check_agreement(p: &Pair) {
     }
 }
 
-/// Traffic of both ends on some connections, with pauses of all lengths, and an end.
+/// Runs traffic of both ends on some connections, with pauses of all lengths, and an end.
 fn run(seed: u64, loss: f64) {
     let mut r = Random::new(&Seed::from_u64(seed));
     let link = LinkConfig { loss, reorder: loss, ..LinkConfig::default() };
@@ -53,7 +53,7 @@ fn run(seed: u64, loss: f64) {
         p.hosts[1].rnic.abort(b);
         check_agreement(&p);
     }
-    // All that is left are timers, and these come to an end.
+    // Only timers are left, and they come to an end.
     let end = p.now + Duration::from_secs(600);
     while p.now < end && p.step() {
         check_agreement(&p);
@@ -69,8 +69,8 @@ proptest! {
     }
 }
 
-/// The turns of an owner that asks `is_due` alone handle all that `poll_timeout` wakes it for, the
-/// rounds that trim quiet connections too.
+/// The turns of an owner that asks only `is_due` handle everything that `poll_timeout` wakes the
+/// owner for, including the rounds that trim quiet connections.
 #[test]
 fn test_idle_rnic_runs_its_rounds_and_has_no_timer_due() {
     let mut p = Pair::new(1, LinkConfig::default(), MEMORY);
@@ -89,12 +89,13 @@ fn test_idle_rnic_runs_its_rounds_and_has_no_timer_due() {
             assert!(next.is_none_or(|at| at > p.now), "a timer is due that no turn handles");
         }
     }
-    // Rounds of a second each, and what TCP and ARP have: not one wake-up after the other.
+    // There are rounds of a second each, and timers of TCP and ARP, but not one wake-up after the
+    // other.
     assert!((2..100).contains(&steps), "{steps} wake-ups in 30 s of idleness");
 }
 
-/// The link loses each of the first requests for the peer's station, or its answer; in the second run, each of a
-/// server's SYN-ACKs or its ACK, so that the client alone has a connection.
+/// The link loses each of the first requests for the peer's station, or its answer; in the second
+/// run, each of a server's SYN-ACKs or its ACK, so that only the client has a connection.
 #[test]
 fn test_owner_that_connects_again_is_told_the_same() {
     run(1_292_694_105_673_382_099, 0.028_489_625_942_396_6);

@@ -1,5 +1,5 @@
-//! FPDUs that peers begin and do not finish: what they may take, for how long, and that others get on
-//! beside them.
+//! FPDUs that peers begin and do not finish: how much they may take and for how long, and the
+//! progress of other connections beside them.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "small numbers of a test")]
 
@@ -13,11 +13,11 @@ use heddle_tcp::{ConnConfig, ConnId, PeerLimit};
 
 const BUDGET: usize = 1 << 20;
 const STALL: Duration = Duration::from_secs(10);
-/// The longest ULPDU, and the octets of its FPDU.
+/// The longest ULPDU, and the bytes of its FPDU.
 const ULPDU: u16 = 64_768;
 const FPDU: usize = 64_776;
 
-/// Side 1 has a small budget; its peer is side 0.
+/// Connects side 1, which has a small budget, to its peer, side 0.
 fn pair(loss: f64) -> Pair {
     let link = LinkConfig { loss: 0.0, ..LinkConfig::default() };
     let mut p = Pair::with_config(7, link, 1 << 20, |c| {
@@ -28,8 +28,8 @@ fn pair(loss: f64) -> Pair {
     p
 }
 
-/// A connection whose side 0 is in its start-up, so that its stream is the test's, and whose side 1 runs
-/// a queue pair.
+/// Opens a connection whose side 0 is in its start-up, so that the test writes its stream, and
+/// whose side 1 runs a queue pair.
 fn open(p: &mut Pair, port: u16) -> [ConnId; 2] {
     let [a, b] = p.establish(port);
     let h = &mut p.hosts[1];
@@ -43,7 +43,7 @@ fn send(p: &mut Pair, a: ConnId, bytes: &[u8]) {
     p.hosts[0].rnic.send_startup(a, bytes).unwrap();
 }
 
-/// The first `len` octets of the longest FPDU.
+/// Returns the first `len` bytes of the longest FPDU.
 fn begin(len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     bytes[..2].copy_from_slice(&ULPDU.to_be_bytes());
@@ -57,12 +57,12 @@ fn end_of(p: &Pair, conn: ConnId) -> Option<CloseReason> {
     })
 }
 
-/// Octets of side 1's stream that were taken.
+/// Returns the bytes of side 1's stream that side 1 has taken.
 fn taken(p: &Pair, b: ConnId) -> u64 {
     p.hosts[1].rnic.connection(b).unwrap().rcv_nxt().since(StreamPos::START)
 }
 
-/// An honest Write of so many octets over `conns`; how long it took.
+/// Carries out an honest Write of `len` bytes over `conns`, and returns its duration.
 fn write(p: &mut Pair, [a, _]: [ConnId; 2], len: usize) -> Duration {
     let stags = [Access::LOCAL_WRITE, Access::REMOTE_WRITE];
     let stags = [0, 1].map(|host| p.register(host, 0, len, stags[host]).stag);
@@ -81,9 +81,9 @@ fn write(p: &mut Pair, [a, _]: [ConnId; 2], len: usize) -> Duration {
     p.now - start
 }
 
-/// More connections than the budget has room for begin the longest FPDU. Side 1 keeps within its budget,
-/// an honest connection of the same address loses nothing, and each FPDU that is in the budget becomes
-/// whole when its peer goes on.
+/// More connections than the budget has room for begin the longest FPDU. Side 1 keeps within its
+/// budget, an honest connection of the same address loses nothing, and each FPDU that is in the
+/// budget becomes whole when its peer goes on.
 #[test]
 fn test_unfinished_fpdus_of_many_stay_in_the_budget_and_others_get_on() {
     let mut p = pair(0.0);
@@ -95,7 +95,7 @@ fn test_unfinished_fpdus_of_many_stay_in_the_budget_and_others_get_on() {
     }
     p.pass(Duration::from_millis(500));
     let rnic = &p.hosts[1].rnic;
-    // One address alone gets half of the budget, in whole FPDUs.
+    // A single address gets half of the budget, in whole FPDUs.
     assert_eq!(rnic.unfinished_bytes(), BUDGET / 2 / FPDU * FPDU);
     assert!(rnic.counters().rx_unfinished_refused >= 32);
     let kept = greedy.iter().filter(|[_, b]| taken(&p, *b) == 3000).count();
@@ -104,7 +104,8 @@ fn test_unfinished_fpdus_of_many_stay_in_the_budget_and_others_get_on() {
     assert_eq!(greedy.iter().filter(|[_, b]| taken(&p, *b) == 0).count(), greedy.len() - kept);
     let beside = write(&mut p, honest, 200_000);
     assert!(beside <= alone + Duration::from_millis(1), "{beside:?} beside them, {alone:?} alone");
-    // The peers of those that are kept go on, to the last octet but one: no other byte is in their way.
+    // The peers of the connections in the budget go on, to the last byte but one: no other byte
+    // blocks them.
     for &[a, b] in &greedy {
         if taken(&p, b) == 3000 {
             send(&mut p, a, &vec![0; FPDU - 3001]);
@@ -115,7 +116,8 @@ fn test_unfinished_fpdus_of_many_stay_in_the_budget_and_others_get_on() {
     assert_eq!((full, p.hosts[1].rnic.unfinished_bytes()), (kept, kept * FPDU));
 }
 
-/// Those for which there is no room wait, and come to their turn when the time of the others is over.
+/// Connections for which there is no room wait, and have their turn when the time of the others is
+/// over.
 #[test]
 fn test_fpdus_that_were_refused_get_the_room_of_those_that_end() {
     let mut p = pair(0.0);
@@ -127,19 +129,20 @@ fn test_fpdus_that_were_refused_get_the_room_of_those_that_end() {
     p.pass(Duration::from_secs(1));
     assert_eq!((waits(&p), p.hosts[1].rnic.unfinished_bytes()), (12, 8 * FPDU));
     p.pass(STALL / 8 + Duration::from_secs(3));
-    // Others wait for their room, so it is theirs for a part of the time.
+    // Others wait for their room, so these may keep it for a part of the time only.
     assert!((4..12).contains(&waits(&p)), "{}", waits(&p));
     p.pass(STALL);
     assert!((1..=4).contains(&waits(&p)), "those that waited have their own time: {}", waits(&p));
-    // TCP of their peers sends again.
+    // TCP of their peers retransmits.
     p.pass(Duration::from_secs(60));
     assert_eq!((waits(&p), p.hosts[1].rnic.unfinished_bytes()), (0, 0));
     assert_eq!(p.hosts[1].rnic.counters().unfinished_timeouts, 12);
     assert_eq!(p.hosts[1].rnic.held_frames(), 0);
 }
 
-/// Connections of one address leave FPDUs unfinished until the address may have no more. An honest one of
-/// the same address waits a part of their time, and one of them that gets on keeps its room.
+/// Connections of one address leave FPDUs unfinished until the address may have no more. An honest
+/// connection of the same address waits a part of their time, and a slow connection that makes
+/// progress keeps its room.
 #[test]
 fn test_honest_connection_of_an_address_gets_the_room_of_those_that_stand_still() {
     let mut p = pair(0.0);
@@ -164,7 +167,8 @@ fn test_honest_connection_of_an_address_gets_the_room_of_those_that_stand_still(
     assert_eq!(end_of(&p, b), None);
 }
 
-/// The time runs from the last progress; octets of a trickle are none. The twin sends just in time.
+/// The time runs from the last progress; a trickle of bytes is no progress. The twin sends just in
+/// time.
 #[test]
 fn test_fpdu_left_unfinished_ends_the_connection_at_the_limit_and_not_before() {
     let mut p = pair(0.0);
@@ -205,7 +209,7 @@ fn test_gap_left_open_ends_the_connection_at_the_limit() {
     p.step();
     send(&mut p, a, &[0; 1400]);
     p.step();
-    // It is under way; what is sent again is not.
+    // The first copy is on its way; the link loses retransmissions.
     p.cut[0] = true;
     p.pass(Duration::from_millis(1));
     assert!(p.hosts[1].rnic.held_frames() > 0 && taken(&p, b) == 0);
@@ -215,8 +219,8 @@ fn test_gap_left_open_ends_the_connection_at_the_limit() {
     assert_eq!((end_of(&p, b), p.hosts[1].rnic.held_frames()), (Some(CloseReason::Unfinished), 0));
 }
 
-/// A program that sends FPDUs in short segments, with loss: however they are cut, nothing stays charged
-/// behind them.
+/// A program sends FPDUs in short segments, with loss: however TCP cuts them, nothing stays charged
+/// after them.
 #[test]
 fn test_whole_fpdus_leave_nothing_in_the_budget() {
     let mut p = pair(0.02);
@@ -245,7 +249,7 @@ fn test_whole_fpdus_leave_nothing_in_the_budget() {
     assert_eq!(rnic.qp_counters().rx_fpdus, 24);
 }
 
-/// What an operator changes holds for the FPDUs there are.
+/// A limit that an operator changes holds for the FPDUs that exist.
 #[test]
 fn test_limit_that_changes_holds_for_connections_that_stand() {
     let mut p = pair(0.0);

@@ -12,7 +12,7 @@ use crate::programs::world::{SHARED, WORDS, WORDS_AT, World};
 use crate::sim::TO_BASE;
 
 impl World {
-    /// Binds what names nothing, and invalidates what does.
+    /// Binds an STag that names nothing, or invalidates one that names memory.
     pub fn bind_or_invalidate(&mut self, r: &mut Random, s: usize, me: usize) {
         let mine = |d: &Derived| d.stream == Some(s) && d.phase != Phase::Gone;
         let free = |d: &Derived| mine(d) && d.phase == Phase::Free;
@@ -20,7 +20,7 @@ impl World {
         let Some(i) = free.or_else(|| self.some_derived(r, me, mine)) else { return };
         let d = self.derived[me][i];
         let bind = match d.phase {
-            // Behind an invalidation of its own, without waiting for it.
+            // Bind after an invalidation by the same end, without waiting for it.
             Phase::Free | Phase::Leaving => true,
             Phase::Bound | Phase::Posted(_) if !self.is_in_use(me, d.stag) => {
                 self.post_invalidation(r, s, me, i) && r.chance(0.5)
@@ -49,7 +49,8 @@ impl World {
         (!all.is_empty()).then(|| pick(r, &all))
     }
 
-    /// A request that gives one a view of the stream's region, in pieces that follow each other.
+    /// Returns a request that gives an STag a view of the stream's region, in pieces that follow
+    /// each other.
     fn bind(&self, r: &mut Random, (s, me): (usize, usize), i: usize, view: View) -> Draft {
         let d = self.derived[me][i];
         let stag = self.other_key(r, me, d.stag);
@@ -68,8 +69,8 @@ impl World {
         self.post(r, s, me, Draft { effect: Planned::Unbind(i), ..draft })
     }
 
-    /// Registers memory for one request of its own, and takes it back behind it: all three are posted
-    /// at once.
+    /// Registers memory for one request of its own, and invalidates the registration after it; the
+    /// application posts all three requests at once.
     pub fn use_once(&mut self, r: &mut Random, s: usize, me: usize, kind: Kind, wrong: bool) {
         let free = |d: &Derived| {
             d.stream == Some(s) && d.kind == Of::Fast && matches!(d.phase, Phase::Free)
@@ -100,11 +101,11 @@ impl World {
         }
     }
 
-    /// Binds a window of type 1, at once. What it showed before it does not show any more.
+    /// Binds a window of type 1, at once. The window does not show its old memory any more.
     pub fn rebind_window(&mut self, r: &mut Random, me: usize) {
         let Some(i) = self.some_derived(r, me, |d| d.kind == Of::Window) else { return };
         let d = self.derived[me][i];
-        // Where it is in use, those may fail that are to.
+        // If peers use the window, only requests of streams that may fail may use it.
         if self.users(me, d.stag).iter().any(|s| !self.streams[*s].plan.sick) {
             return;
         }
@@ -113,7 +114,7 @@ impl World {
         let (memory, len) = ((view.at as u64) + TO_BASE, view.len as u32);
         let pd = self.pair.hosts[me].pd;
         let bind = |memory, to, access| mrs.bind_window(pd, d.stag, memory, to, access);
-        // What may not be leaves it as it is.
+        // A bind that the table refuses changes nothing.
         let fault = BindError::Memory;
         let frozen = self.regions[me].frozen.stag;
         let refused = match r.below(6) {
@@ -151,7 +152,7 @@ impl World {
         self.probe(me);
     }
 
-    /// A request that names an STag of this end is complete as asked.
+    /// Notes that a request that names an STag of this end is complete as asked.
     pub fn bound(&mut self, me: usize, i: usize, stag: Stag) {
         let d = &mut self.derived[me][i];
         if d.stag == stag && matches!(d.phase, Phase::Posted(_)) {
@@ -170,7 +171,7 @@ impl World {
     }
 }
 
-/// A request to bind.
+/// Returns a request to bind.
 pub fn binding(d: &Derived, bind: Bind, sges: Vec<Sge>) -> Draft {
     let (what, op) = match d.kind {
         Of::Fast => (CqeOp::FastRegister, SendOp::FastRegister(bind)),
@@ -184,7 +185,7 @@ pub fn invalidation(stag: Stag) -> Draft {
     Draft::new(CqeOp::LocalInvalidate, SendOp::LocalInvalidate { stag })
 }
 
-/// Memory that all share, or some of the words.
+/// Picks memory that all streams share, or some of the words.
 fn some_view(r: &mut Random, d: &Derived) -> View {
     let words = r.chance(0.3);
     let (at, len) = if words {
@@ -216,7 +217,7 @@ fn some_view(r: &mut Random, d: &Derived) -> View {
     View { to: some_to(r, at, len), at, len, access }
 }
 
-/// A tagged offset for so many octets at an address.
+/// Picks a tagged offset for `len` bytes at an address.
 fn some_to(r: &mut Random, at: usize, len: usize) -> u64 {
     let any = r.next_u64() >> 1;
     pick(r, &[0, at as u64, at as u64 + TO_BASE, any, u64::MAX - len as u64 - 64])

@@ -1,5 +1,5 @@
-//! STags that are given parts of a region over and over, as their application knows them: fast
-//! registrations, and windows of both types.
+//! STags that an application gives parts of a region over and over, as the application knows them:
+//! fast registrations, and windows of both types.
 
 use heddle_base::Random;
 use heddle_iwarp::mr::Kind;
@@ -10,24 +10,24 @@ use crate::programs::stream::{CANNOT_INVALIDATE, DDP_STAG, Effect, RDMAP_STAG};
 use crate::programs::world::World;
 use crate::sim::Host;
 
-/// How far one is in being given memory and losing it.
+/// The progress of an STag in being given memory and losing it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Phase {
-    /// It names nothing, for certain.
+    /// The STag certainly names nothing.
     Free,
-    /// The request that binds it is posted: its place among those of its end.
+    /// The request that binds the STag is posted, at this place among the requests of its end.
     Posted(u32),
-    /// It names memory, for certain, and the peers have been told.
+    /// The STag certainly names memory, and the peers know.
     Bound,
-    /// Its owner has posted its invalidation.
+    /// The owner has posted the invalidation of the STag.
     Leaving,
-    /// The peer has.
+    /// The peer has posted the invalidation of the STag.
     Taken,
-    /// Its region or its queue pair is gone.
+    /// The region or the queue pair of the STag no longer exists.
     Gone,
 }
 
-/// What it names.
+/// The memory that an STag names.
 #[derive(Clone, Copy, Debug)]
 pub struct View {
     pub to: u64,
@@ -39,16 +39,16 @@ pub struct View {
 #[derive(Clone, Copy, Debug)]
 pub struct Derived {
     pub kind: Kind,
-    /// Whose queue binds it; none of a window of type 1.
+    /// The stream whose queue binds the STag; none for a window of type 1.
     pub stream: Option<usize>,
-    /// Whether it is for the queue pair of that stream alone.
+    /// Whether only the queue pair of that stream may use the STag.
     pub alone: bool,
-    /// With the key that it has, or had last, and as it was before that.
+    /// The STag with its present or last key, and the STag as it was before that.
     pub stag: Stag,
     pub stale: Option<Stag>,
     pub phase: Phase,
     pub view: View,
-    /// Most octets it can name.
+    /// The most bytes that the STag can name.
     pub most: usize,
 }
 
@@ -62,19 +62,20 @@ impl Derived {
         self.kind != Kind::Fast
     }
 
-    /// Whether the peer of a stream may name it now, as far as the queue pair counts.
+    /// Returns true if the peer of a stream may name the STag now, as far as the queue pair is
+    /// concerned.
     pub fn is_for(&self, stream: usize) -> bool {
         self.phase == Phase::Bound && (!self.alone || self.stream == Some(stream))
     }
 
-    /// It has another name and other memory from `phase` on.
+    /// Gives it another name and other memory from `phase` on.
     pub fn name(&mut self, stag: Stag, view: View, phase: Phase) {
         assert!(stag != self.stag && stag.same_index(self.stag), "{stag} behind {self:?}");
         (self.stale, self.stag) = (Some(self.stag), stag);
         (self.view, self.phase) = (view, phase);
     }
 
-    /// Whether it names something, at least and at most.
+    /// Returns 1 if it names memory, otherwise 0: the least and the most possible.
     fn counts(&self) -> (u32, u32) {
         match self.phase {
             Phase::Free | Phase::Gone => (0, 0),
@@ -85,12 +86,13 @@ impl Derived {
 }
 
 impl World {
-    /// Whether a request of a peer that names an STag of `host` is not complete, or may still come.
+    /// Returns true if a request of a peer that names an STag of `host` is not complete, or may
+    /// still arrive.
     pub fn is_in_use(&self, host: usize, stag: Stag) -> bool {
         !self.users(host, stag).is_empty()
     }
 
-    /// The streams of those requests.
+    /// Returns the streams of these requests.
     pub fn users(&self, host: usize, stag: Stag) -> Vec<usize> {
         let names = |s: &usize| {
             let [user, owner] = [1 - host, host].map(|side| &self.streams[*s].ends[side]);
@@ -100,14 +102,15 @@ impl World {
         (0..self.streams.len()).filter(names).collect()
     }
 
-    /// An STag of `host` may go although peers use it: that explains what they are told then.
+    /// Notes that an STag of `host` may become invalid although peers use it, which explains the
+    /// errors that they report then.
     pub fn excuse_users(&mut self, host: usize, stag: Stag) {
         for s in self.users(host, stag) {
             self.streams[s].excuse(&[DDP_STAG, RDMAP_STAG, CANNOT_INVALIDATE]);
         }
     }
 
-    /// An STag of `host` names nothing any more: nothing goes through it from now on.
+    /// Notes that an STag of `host` names nothing any more: no store goes through it from now on.
     pub fn cut_off_users(&mut self, host: usize, stag: Stag) {
         self.excuse_users(host, stag);
         for stream in &self.streams {
@@ -119,7 +122,7 @@ impl World {
         }
     }
 
-    /// The same with another key, which no request under way names.
+    /// Returns the same STag with another key, which no request in flight names.
     pub fn other_key(&self, r: &mut Random, host: usize, stag: Stag) -> Stag {
         loop {
             let other = stag.with_key(r.below(256) as u8);
@@ -129,8 +132,8 @@ impl World {
         }
     }
 
-    /// The queue pair of an end is over: what it alone could use its application takes back, and
-    /// what nobody was told of.
+    /// Revokes STags after the queue pair of an end is over: the application takes back the STags
+    /// that only this queue pair could use, and those that it has told no peer of.
     pub fn revoke_bound(&mut self, s: usize, me: usize) {
         for i in 0..self.derived[me].len() {
             let d = self.derived[me][i];
@@ -142,7 +145,7 @@ impl World {
         }
     }
 
-    /// Asks the table what STags of a host may be used for, now that it is certain.
+    /// Asks the table what the STags of a host may be used for, where that is certain.
     pub fn probe(&self, host: usize) {
         for d in &self.derived[host] {
             self.probe_one(host, d);
@@ -155,7 +158,7 @@ impl World {
         self.check_bound(host, self.regions[host].bindable.stag, None);
     }
 
-    /// The table knows how many derive from a region.
+    /// Checks that the table knows how many STags derive from a region.
     fn check_bound(&self, host: usize, parent: Stag, stream: Option<usize>) {
         let all = self.derived[host].iter().filter(|d| d.stream == stream).map(Derived::counts);
         let (least, most) = all.fold((0, 0), |sum, n| (sum.0 + n.0, sum.1 + n.1));

@@ -1,4 +1,4 @@
-//! Requests before they are posted: what they say, and what they ought to do.
+//! Requests before they are posted: their content, and the effect that they should have.
 
 use heddle_base::Random;
 use heddle_iwarp::rdmap::AtomicOp;
@@ -12,13 +12,13 @@ use crate::programs::words::Change;
 use crate::programs::world::{SHARED, WORDS, WORDS_AT, World};
 use crate::sim::{TO_BASE, pattern};
 
-/// No region has it.
+/// An STag that no region has.
 pub const NOWHERE: Stag = Stag(0x0055_5507);
 
-/// Octets of a receive that is granted, and most of a message that may get one.
+/// Bytes of a receive that is granted, and the most bytes of a message that may get such a receive.
 pub const GRANTED: usize = 64;
 
-/// A request that is being put together.
+/// A request in preparation.
 pub struct Draft {
     pub what: CqeOp,
     pub op: SendOp,
@@ -29,7 +29,7 @@ pub struct Draft {
     pub fence: bool,
     pub effect: Planned,
     pub message: Option<Message>,
-    /// Octets of the buffer that is posted for the message; none is, if absent.
+    /// Bytes of the buffer to post for the message; no buffer if absent.
     pub buffer: Option<usize>,
     pub names: Option<Stag>,
     pub bad: Bad,
@@ -40,13 +40,14 @@ pub enum Planned {
     Write(usize, Vec<u8>),
     Read(usize),
     Atomic(usize, Change),
-    /// Gives what derives from a region, by its place in the list, another name and memory.
+    /// Gives an STag that derives from a region, by its place in the list, another name and memory.
     Bind(usize, Stag, View),
-    /// Takes it away.
+    /// Invalidates an STag that derives from a region.
     Unbind(usize),
 }
 
-/// Where a request goes: an STag of the peer's, a tagged offset, the address that stands for, octets.
+/// The target of a request: an STag of the peer, a tagged offset, the address that the offset
+/// stands for, and the number of bytes.
 struct Target {
     stag: Stag,
     to: u64,
@@ -87,7 +88,7 @@ impl World {
             Kind::SendInvalidate => {
                 let stag = self.to_invalidate(r, s, me)?;
                 let mut draft = self.send(r, s, me, Some(stag))?;
-                // What the region was read for has to be done.
+                // The Reads that the region was for must be complete.
                 draft.fence = true;
                 Some(draft)
             }
@@ -130,18 +131,18 @@ impl World {
         invalidate: Option<Stag>,
     ) -> Option<Draft> {
         let len = size(r);
-        // Any buffer of a shared queue has to do.
+        // The message must fit any buffer of a shared queue.
         let plan = &self.streams[s].plan;
         let len = match (plan.shared[1 - me], plan.grants[1 - me]) {
             (true, _) => len % SHARED_BUFFER,
-            // And any of those that are granted.
+            // The message must also fit any granted receive.
             (_, true) => len % (GRANTED + 1),
             _ => len,
         };
         self.send_of(r, (s, me), invalidate, len)
     }
 
-    /// A Send of so many octets.
+    /// Returns a Send of `len` bytes.
     pub fn send_of(
         &mut self,
         r: &mut Random,
@@ -189,16 +190,16 @@ impl World {
         Some(draft)
     }
 
-    /// An operation on one of the words, or `off` octets beside it.
+    /// Returns an operation on one of the words, or `off` bytes beside it.
     pub fn atomic(&mut self, r: &mut Random, s: usize, me: usize, off: u64) -> Option<Draft> {
-        // Few words, so that many meet.
+        // Use few words, so that many operations meet.
         let word = r.below(WORDS as u64) as usize;
         let change = if word == 0 || r.chance(0.5) {
             let mask =
                 if word == 0 { 0 } else { pick(r, &[0, 0x8000_0000_8000_0000, u64::MAX, 1 << 63]) };
             Change::Add { add: r.next_u64(), mask }
         } else {
-            // Small numbers, so that some are equal.
+            // Use small numbers, so that some are equal.
             let (compare_mask, swap_mask) =
                 (pick(r, &[0, 1, 3, u64::MAX]), pick(r, &[7, u64::MAX]));
             Change::Swap { compare: r.below(4), compare_mask, swap: r.below(4), swap_mask }
@@ -219,7 +220,7 @@ impl World {
         Some(Draft { sges, len: 8, held, effect, names, ..Draft::new(what, op) })
     }
 
-    /// What a stream's Send may invalidate.
+    /// Returns an STag that a stream's Send may invalidate.
     pub fn to_invalidate(&self, r: &mut Random, s: usize, me: usize) -> Option<Stag> {
         let derived = self.some_derived(r, 1 - me, |d| {
             d.is_for(s) && d.view.access.has(Access::REMOTE_INVALIDATE)
@@ -230,7 +231,7 @@ impl World {
         self.streams[s].ends[1 - me].windows.iter().find(|w| !w.gone).map(|w| w.stag)
     }
 
-    /// An STag and a tagged offset for the word at an address.
+    /// Returns an STag and a tagged offset for the word at an address.
     fn word(&self, r: &mut Random, s: usize, me: usize, at: usize) -> (Stag, u64) {
         let shows = |d: &Derived| {
             let View { at: from, len, access, .. } = d.view;
@@ -244,8 +245,9 @@ impl World {
         (self.regions[1 - me].atomics.stag, at as u64 + TO_BASE)
     }
 
-    /// Where a Write or Read of so many octets goes: anywhere in what all share, or in a part of it
-    /// that a region of this stream alone names, or what derives from one.
+    /// Returns the target of a Write or Read of `len` bytes: anywhere in the memory that all
+    /// streams share, in a part of it that a region of this stream alone names, or in memory of an
+    /// STag that derives from a region.
     fn target(&self, r: &mut Random, s: usize, me: usize, (len, need): (usize, Access)) -> Target {
         let within = |r: &mut Random, stag, (to, at, most): (u64, usize, usize)| {
             let len = len.min(most);
@@ -282,7 +284,7 @@ impl World {
         Some(Draft { sges, held: Some((at, data.len())), ..draft })
     }
 
-    /// `len` octets from `at` on as one to five SGEs, some of them empty.
+    /// Returns `len` bytes from `at` on as one to five SGEs, some of them empty.
     pub fn pieces(&self, r: &mut Random, stag: Stag, at: usize, len: usize) -> Vec<Sge> {
         let mut cuts: Vec<usize> =
             (0..r.below(5)).map(|_| r.below(len as u64 + 1) as usize).collect();
@@ -303,7 +305,7 @@ impl World {
     }
 }
 
-/// Immediate Data alone, with a buffer for it.
+/// Returns Immediate Data alone, with a buffer for it.
 fn immediate(r: &mut Random) -> Draft {
     let (data, solicited) = (r.next_u64(), r.chance(0.3));
     let message = Message {

@@ -1,32 +1,32 @@
 //! The memory of a host that peers reach, as a history: every store to it with the time in which it
-//! happened or may have happened. What an octet may hold follows from that and from the order that
-//! RFC 5040 section 5.5 gives the operations of one stream.
+//! happened or may have happened. The possible values of a byte follow from the history and from
+//! the order that RFC 5040 section 5.5 gives the operations of one stream.
 
-/// Who stores: one direction of one stream, or nobody of them (the application).
+/// The source of a store: one direction of one stream, or `None` for the application.
 pub type Lane = Option<usize>;
 
-/// A store of some octets.
+/// A store of some bytes.
 #[derive(Debug)]
 pub struct Store {
     pub lane: Lane,
-    /// Its place among the requests of its lane.
+    /// The place of the store among the requests of its lane.
     pub seq: u32,
-    /// The last request of its lane, itself included, that waited for Reads.
+    /// The last request of its lane, up to this one, that waited for Reads.
     pub fence: u32,
-    /// Whether stores of its lane may come one over the other in any order: those that are placed ahead
-    /// of gaps (RFC 5040 section 5.5 promises no order of placement).
+    /// Whether stores of this lane may overwrite each other in any order: stores that the RNIC
+    /// places beyond gaps (RFC 5040 section 5.5 promises no order of placement).
     pub unordered: bool,
-    /// It did not happen before.
+    /// The store did not happen before this time.
     pub start: u64,
-    /// Nor behind this.
+    /// The store did not happen after this time.
     pub end: Option<u64>,
-    /// It has happened.
+    /// The store has happened.
     pub certain: bool,
     pub at: usize,
     pub data: Vec<u8>,
 }
 
-/// Who looks: from when to when, and where in which lane.
+/// A look at memory: from when to when, and where in which lane.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
     pub lane: Lane,
@@ -36,7 +36,7 @@ pub struct Look {
 }
 
 impl Look {
-    /// By the application, at one moment.
+    /// Returns a look by the application, at one moment.
     pub fn at(now: u64) -> Look {
         Look { lane: None, seq: 0, start: now, end: now }
     }
@@ -56,7 +56,7 @@ impl Store {
         self.at < at + len && at < self.at + self.data.len()
     }
 
-    /// Behind everything that `other` may do.
+    /// Returns true if this store happens after everything that `other` may do.
     fn is_behind(&self, other: &Store) -> bool {
         other.end.is_some_and(|end| end < self.start)
             || !self.unordered
@@ -65,12 +65,13 @@ impl Store {
                 && other.seq < self.seq
     }
 
-    /// Whoever looks finds it done, or what was stored over it.
+    /// Returns true if the look must find this store done, or overwritten.
     fn is_before(&self, look: &Look) -> bool {
         self.certain && self.end.is_some_and(|end| end < look.start) || self.precedes(look)
     }
 
-    /// In the same lane. That the look succeeded says that this was carried out.
+    /// Returns true if this store precedes the look in the same lane. The success of the look
+    /// proves that the store was carried out.
     fn precedes(&self, look: &Look) -> bool {
         self.lane.is_some() && self.lane == look.lane && self.seq < look.seq
     }
@@ -97,7 +98,7 @@ impl History {
         History { stores: vec![first] }
     }
 
-    /// The application stores, now.
+    /// Notes that the application stores bytes now.
     pub fn store(&mut self, now: u64, at: usize, data: Vec<u8>) {
         self.stores.push(Store {
             lane: None,
@@ -112,7 +113,7 @@ impl History {
         });
     }
 
-    /// All stores of a lane before `seq` have happened by now.
+    /// Notes that all stores of a lane before `seq` have happened by now.
     pub fn settle(&mut self, lane: usize, before: u32, now: u64) {
         for s in &mut self.stores {
             if s.lane == Some(lane) && s.seq < before && !s.certain {
@@ -121,7 +122,7 @@ impl History {
         }
     }
 
-    /// What a lane has not done by now it never will.
+    /// Notes that a lane will never carry out the stores that it has not carried out by now.
     pub fn cap(&mut self, lane: usize, now: u64) {
         for s in &mut self.stores {
             if s.lane == Some(lane) && s.end.is_none() {
@@ -130,7 +131,7 @@ impl History {
         }
     }
 
-    /// Whether `bytes` may be found at `at`.
+    /// Checks that memory at `at` may hold `bytes`.
     pub fn check(&self, at: usize, bytes: &[u8], look: Look, who: &str) {
         let near: Vec<&Store> =
             self.stores.iter().rev().filter(|s| s.touches(at, bytes.len())).collect();

@@ -1,5 +1,5 @@
-//! Windows and fast registrations used otherwise than they allow, and taken away from those who use
-//! them. Each has one Terminate, or one status, that it may bring about.
+//! Uses of windows and fast registrations that these do not allow, and invalidations while peers
+//! use them. Each misuse may cause exactly one Terminate, or one status.
 
 use heddle_base::Random;
 use heddle_iwarp::rdmap::AtomicOp;
@@ -15,7 +15,7 @@ use crate::programs::stream::{
 use crate::programs::world::World;
 use crate::sim::{TO_BASE, pattern};
 
-/// What a peer does to memory, or to an STag.
+/// A peer's use of memory, or of an STag.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Use {
     Write,
@@ -34,8 +34,8 @@ impl Use {
         }
     }
 
-    /// How it is told what is wrong: a Write by DDP, which knows no rights; an invalidation in one way
-    /// whatever it is.
+    /// Returns the code by which the peer learns of the fault: for a Write a code of DDP, which
+    /// knows no rights; for an invalidation the same code for every fault.
     fn code(self, fault: MrFault) -> Code {
         match (self, fault) {
             (Use::Invalidate, _) => CANNOT_INVALIDATE,
@@ -51,7 +51,8 @@ impl Use {
 }
 
 impl World {
-    /// A peer uses what is not there for it; the request, and what it is told.
+    /// Makes a peer use memory that is not there for it. Returns the request, and the code that the
+    /// peer gets.
     pub fn misuse(&mut self, r: &mut Random, s: usize, me: usize) -> Option<(Draft, Code)> {
         let peer = 1 - me;
         let all = [Use::Write, Use::Invalidate, Use::Read, Use::Atomic];
@@ -90,7 +91,7 @@ impl World {
                 let (to, len) = if side == 4 && view.to > 0 {
                     (view.to - 1, inside + 1)
                 } else if how == Use::Atomic {
-                    // It has eight octets.
+                    // An atomic operation takes eight bytes.
                     (view.to + view.len as u64 - 4, 8)
                 } else {
                     (view.to + view.len as u64 - inside, inside + 1 + r.below(8))
@@ -149,7 +150,8 @@ impl World {
         self.some_derived(r, host, like).map(|i| self.derived[host][i])
     }
 
-    /// Local operations with windows, which are for peers, and into memory that may only be read.
+    /// Returns a local operation with a window, which only peers may use, or into memory that it
+    /// may only read.
     pub fn misuse_here(&mut self, r: &mut Random, s: usize, me: usize) -> Option<Draft> {
         if self.streams[s].plan.ord[me] > 0 && r.chance(0.5) {
             self.outcome.count("sink without the right", 1);
@@ -166,7 +168,7 @@ impl World {
         Some(Draft { sges, len: len as usize, ..draft })
     }
 
-    /// Takes a window or fast registration away under its users, by a request.
+    /// Invalidates a window or fast registration by a request while others use it.
     pub fn invalidate_in_use(&mut self, r: &mut Random, s: usize, me: usize) {
         let sick = |u: &usize| self.streams[*u].plan.sick;
         let own = |d: &Derived| {
@@ -174,7 +176,7 @@ impl World {
         };
         let Some(i) = self.some_derived(r, me, own) else { return };
         let d = self.derived[me][i];
-        // Each may be the first to get there, or in the middle of the other.
+        // Either request may be the first, or arrive in the middle of the other.
         if !self.is_in_use(me, d.stag)
             && let Some(draft) = self.use_rightly(r, s, 1 - me, &d)
         {
@@ -190,7 +192,7 @@ impl World {
         }
     }
 
-    /// A Write or Read of all that an STag of the peer's names.
+    /// Returns a Write or Read of all memory that an STag of the peer names.
     fn use_rightly(&mut self, r: &mut Random, s: usize, me: usize, d: &Derived) -> Option<Draft> {
         let View { to, at, len, access } = d.view;
         let reads = access.has(Access::REMOTE_READ) && self.streams[s].plan.ord[me] > 0;
@@ -208,7 +210,7 @@ impl World {
         Some(Draft { names: Some(d.stag), ..draft })
     }
 
-    /// All that derives from the stream's region ends with it.
+    /// Unregisters the stream's region; all STags that derive from it end with it.
     pub fn deregister_parent(&mut self, r: &mut Random, s: usize, me: usize) {
         let mrs = self.pair.hosts[me].mrs.clone();
         let own = |d: &&Derived| d.stream == Some(s);
@@ -229,7 +231,7 @@ impl World {
             self.cut_off_users(me, d.stag);
         }
         self.probe(me);
-        // The peer has not been told.
+        // The peer does not know of the end.
         if let Some(d) = all.iter().find(|d| d.is_for(s))
             && let Some(draft) = self.use_rightly(r, s, 1 - me, d)
         {
@@ -238,7 +240,7 @@ impl World {
         }
     }
 
-    /// An STag that is certainly nobody's, or no window.
+    /// Returns an STag that certainly has no owner, or that is no window.
     pub fn no_window(&self, r: &mut Random, s: usize, me: usize) -> Stag {
         let other = |d: &Derived| {
             d.kind == heddle_iwarp::mr::Kind::Window || d.alone && d.stream != Some(s)

@@ -1,28 +1,30 @@
-//! Random programs on both ends of several streams at once, over links that do what links do, held
-//! against a model of memory and completions that knows nothing of the implementation.
+//! Random programs on both ends of several streams at once, over links that behave like real links.
+//! The tests compare the results with a model of memory and completions that knows nothing of the
+//! implementation.
 //!
 //! # What is in them
-//! Every operation that a peer is asked for: Sends, with Invalidate and solicited, Writes, Reads,
-//! atomic operations, Immediate Data. Windows of both types and fast registrations, over memory that
-//! other regions, windows and streams use too: bound, used by peers and in requests of the owner's,
-//! invalidated by either, bound again with another key, behind each other and without waiting. Receive
-//! queues of a queue pair's own, and one that queue pairs of a host share. Markers in either direction,
-//! and with them FPDUs that are placed ahead of gaps. Each form of the message that says ready to
-//! receive, and none, with the first FPDU lost. Receives that are granted to the peer by the dozen, more
-//! than a turn takes, by a Send of the same stream or beside it. Receives that are posted late, for which
-//! messages wait. Owners of the RNICs that are quick or slow and take much or little in a turn, by
-//! the worker's own rules. And on some streams what ends
-//! them, or may: each of these has the Terminate, or the status of a request, that it brings about, and
-//! no other is accepted; the other streams have to go on.
+//! Programs contain every operation that a peer can be asked for: Sends, with Invalidate and
+//! solicited, Writes, Reads, atomic operations, Immediate Data. They contain windows of both types
+//! and fast registrations, over memory that other regions, windows and streams use too: programs
+//! bind them, use them as peers and in requests of the owner, invalidate them at either end, and
+//! bind them again with another key, one after the other and without waiting. Receive queues belong
+//! to one queue pair, or queue pairs of a host share one. Streams have markers in either direction,
+//! and with them FPDUs that the RNIC places beyond gaps. The message that says ready to receive has
+//! each of its forms, or does not exist, and the first FPDU may be lost. An application grants
+//! receives to its peer by the dozen, more than a turn takes, by a Send of the same stream or
+//! beside it. Applications post receives late, and messages wait for them. Owners of the RNICs are
+//! quick or slow and take much or little in a turn, by the worker's own rules. Some streams have
+//! operations that end them, or may end them: each of these has the Terminate, or the status of a
+//! request, that it causes, and the model accepts no other; the other streams have to go on.
 //!
-//! The application of a host is played here, and what the verbs add to it: when a queue pair has ended
-//! the windows that are its alone are revoked, and the shared queue is a list. (Its ring and its limit
-//! have a model of their own, in `heddle-verbs`.)
+//! The test plays the application of a host, and the part of the verbs: when a queue pair has
+//! ended, the test revokes the windows that only this queue pair may use, and the shared queue is a
+//! list. (The ring and the limit of a shared queue have a model of their own, in `heddle-verbs`.)
 //!
 //! # How they run
-//! A program is its seed: what the link does, how the queue pairs are set up, and a list of
+//! A program is its seed: the behavior of the link, the setup of the queue pairs, and a list of
 //! operations. `HEDDLE_PROGRAMS=FROM..TO` runs other seeds than the usual ones, and `-- --ignored`
-//! runs thousands. A program that fails is printed with its operations, less those that the failure
+//! runs thousands. If a program fails, the test prints it without the operations that the failure
 //! does not need.
 
 #![allow(
@@ -56,7 +58,7 @@ use outcome::Outcome;
 use program::{Op, Place, Program};
 use world::run;
 
-/// What a panic said.
+/// Runs a program; returns the message of its panic as an error.
 fn attempt(program: &Program) -> Result<Outcome, String> {
     catch_unwind(AssertUnwindSafe(|| run(program))).map_err(|e| {
         let text = e.downcast_ref::<String>().cloned();
@@ -64,8 +66,8 @@ fn attempt(program: &Program) -> Result<Outcome, String> {
     })
 }
 
-/// Leaves out halves, then quarters, and so on, as long as it goes on failing in the same way: the
-/// message begins alike.
+/// Leaves out halves of the program, then quarters, and so on, as long as the program goes on
+/// failing in the same way, that is, with a message that begins alike.
 fn shrink(program: &Program, first: &str) -> Program {
     let kind: String = first.chars().take(12).collect();
     let mut best = program.clone();
@@ -87,7 +89,7 @@ fn shrink(program: &Program, first: &str) -> Program {
     best
 }
 
-/// Runs the programs of `seeds`; what all of them did together.
+/// Runs the programs of `seeds`, and returns the sum of their outcomes.
 fn run_all(seeds: Range<u64>, program: impl Fn(u64) -> Program) -> Outcome {
     let mut sum = Outcome::default();
     for seed in seeds {
@@ -105,12 +107,13 @@ fn run_all(seeds: Range<u64>, program: impl Fn(u64) -> Program) -> Outcome {
     sum
 }
 
-/// What cannot happen between two RNICs, with looped frames, and where no FPDU is in a frame.
+/// Outcomes that cannot happen between two RNICs, with looped frames, and if no FPDU is in a frame.
 const APART: [&str; 1] = ["handed over"];
 const LOOPED: [&str; 3] = ["handed over", "damaged", "placed ahead of a gap"];
 const HANDED: [&str; 4] = ["retransmits", "damaged", "snapshot stalls", "placed ahead of a gap"];
 
-/// The link and the applications did all that they can do: a run in which they did not shows little.
+/// Checks that the link and the applications did everything that they can do: a run without variety
+/// proves little.
 fn check_variety(o: &Outcome, never: &[&str]) {
     eprintln!("{o:?}");
     for (what, n) in o.counts() {
@@ -129,19 +132,21 @@ fn test_random_programs_on_bad_links_match_the_model() {
     check_variety(&run_all(0..1200, Program::new), &APART);
 }
 
-/// The same programs of two applications of one RNIC, whose queue pairs hand FPDUs over to each other.
+/// The same programs run for two applications of one RNIC, whose queue pairs hand FPDUs over to
+/// each other.
 #[test]
 fn test_random_programs_of_an_rnic_with_itself_match_the_model() {
     check_variety(&run_all(0..1200, |seed| Program::inside(seed, Place::Handed)), &HANDED);
 }
 
-/// And where they do not: frames come back to the RNIC that sends them.
+/// The same programs run where queue pairs hand nothing over: frames come back to the RNIC that
+/// sends them.
 #[test]
 fn test_random_programs_over_looped_frames_match_the_model() {
     check_variety(&run_all(0..600, |seed| Program::inside(seed, Place::Looped)), &LOOPED);
 }
 
-/// As above, for some minutes.
+/// The programs above run for some minutes.
 #[test]
 #[ignore = "takes minutes; see the module"]
 fn test_thousands_of_random_programs_match_the_model() {

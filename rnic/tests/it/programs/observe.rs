@@ -1,4 +1,4 @@
-//! What the applications are told, and whether it may be so.
+//! The reports that applications get, and whether they are right.
 
 use heddle_iwarp::qp::PostError;
 use heddle_iwarp::{Cqe, CqeOp, CqeStatus, QpEvent, QpState, Queue, Side};
@@ -11,17 +11,17 @@ use crate::programs::regions::qpn;
 use crate::programs::stream::{Bad, CRC, Effect, LOCAL, NO_BUFFER, Request, TOO_LONG};
 use crate::programs::world::{GUARD, SHARED, World};
 
-/// What the application writes into its memory once it has it back.
+/// The byte that the application writes into its memory after a completion.
 const FOREIGN: u8 = 0xf0;
 
 impl World {
-    /// Takes in what the application is told.
+    /// Takes in the reports to the applications.
     pub fn observe(&mut self) {
         self.tick();
         for port in self.pair.damaged.drain(..) {
             if let Some(s) = self.streams.iter_mut().find(|s| s.port == port) {
                 s.poisoned = true;
-                // Of a Terminate that is damaged nothing is left but the FIN behind it.
+                // If a Terminate is damaged, only the FIN after it arrives.
                 s.excuse(&[CRC, LOCAL]);
                 self.outcome.count("damaged", 1);
             }
@@ -33,7 +33,8 @@ impl World {
             }
         }
         self.notice_ends();
-        // What has arrived comes first: that it was acknowledged is told later.
+        // Handle receive completions first: the acknowledgment of a message is reported after its
+        // arrival.
         let told = [0, 1].map(|me: usize| std::mem::take(&mut self.pair.hosts[me].completions));
         for queue in [Queue::Rq, Queue::Sq] {
             for (me, all) in told.iter().enumerate() {
@@ -88,7 +89,7 @@ impl World {
                 stream.check_code(code);
                 stream.ends[me].told.ended += 1;
             }
-            // Only the peer's application can have it come to that.
+            // Only the peer's application can cause a truncated stream.
             Event::Qp { event: QpEvent::Truncated(cut), .. } => {
                 assert!(stream.excused, "{cut:?}");
                 stream.ends[me].told.ended += 1;
@@ -112,7 +113,7 @@ impl World {
         assert!(told.first <= 1 && told.ended <= 1 && told.peer_closed <= 1, "{told:?}: twice");
     }
 
-    /// Streams that are over at an end: nothing is placed there any more.
+    /// Notes the streams that are over at an end: the RNIC places nothing there any more.
     fn notice_ends(&mut self) {
         for (s, stream) in self.streams.iter_mut().enumerate() {
             for me in 0..2 {
@@ -127,7 +128,7 @@ impl World {
         }
     }
 
-    /// A receive buffer completed.
+    /// Handles the completion of a receive buffer.
     fn received(&mut self, s: usize, me: usize, cqe: &Cqe) {
         let (now, lane) = (self.now, 2 * s + 1 - me);
         let buffer = self.streams[s].ends[me].buffers.pop_front().expect("a buffer nobody posted");
@@ -153,7 +154,7 @@ impl World {
                 assert!(host.mrs.check_invalidate(host.pd, qpn, stag).is_err(), "still valid");
                 self.outcome.count("invalidated", 1);
                 if let Some(d) = self.derived[me].iter_mut().find(|d| d.stag == stag) {
-                    // All may have ended since, of which is told first.
+                    // The queue pair may have ended since, which is reported first.
                     let over = self.streams[s].ends[me].closed.is_some() && d.phase == Phase::Gone;
                     assert!(over || d.phase == Phase::Taken, "{d:?}");
                     d.phase = if over { Phase::Gone } else { Phase::Free };
@@ -163,12 +164,13 @@ impl World {
             self.outcome.count("Recv", 1);
             self.streams[s].ends[me].granted += m.grant;
             self.outcome.count("immediate", u64::from(m.immediate.is_some()));
-            // What was bound before it is so: that is how the peer is told.
+            // STags bound before the message are bound now: the message is how the peer learns of
+            // them.
             let told = |d: &&mut Derived| {
                 d.stream == Some(s) && matches!(d.phase, Phase::Posted(seq) if seq < m.seq)
             };
             self.derived[1 - me].iter_mut().filter(told).for_each(|d| d.phase = Phase::Bound);
-            // What was written before it is in place, and so is the Write it belongs to.
+            // Earlier Writes are in place, and so is the Write that the message belongs to.
             self.stores[me].settle(lane, m.seq + 1, now);
             self.tick();
             self.look(me, "with the message");
@@ -194,7 +196,7 @@ impl World {
         self.give_back(me, buffer.at, buffer.len);
     }
 
-    /// A send request completed, and with it those before it that were to complete in silence.
+    /// Handles the completion of a send request, and of the silent requests before it.
     fn sent(&mut self, s: usize, me: usize, cqe: &Cqe) {
         loop {
             let r = self.streams[s].ends[me].requests.pop_front();
@@ -240,7 +242,8 @@ impl World {
     fn succeeded(&mut self, s: usize, me: usize, r: &Request) {
         let (now, peer, lane) = (self.now, 1 - me, 2 * s + me);
         let stream = &self.streams[s];
-        // What TCP has acknowledged is in place, unless the peer's stream was over by then.
+        // The bytes that TCP has acknowledged are in place, unless the peer's stream was over by
+        // then.
         let proven = stream.ends[peer].over.is_none() && !stream.poisoned;
         assert!(r.bad == Bad::No || !proven, "{r:?} succeeded");
         if let (Some(i), true) = (r.message, proven) {
@@ -285,13 +288,13 @@ impl World {
         self.outcome.count(what, 1);
     }
 
-    /// The application has memory back, and uses it.
+    /// Gives memory back to the application, which overwrites it.
     fn give_back(&mut self, me: usize, at: usize, len: usize) {
         self.pair.hosts[me].mem.write(at, &vec![FOREIGN; len]);
         self.back[me].push((at, len, FOREIGN));
     }
 
-    /// After the last word of an end: what has not completed was to be silent.
+    /// Handles the last report of an end: the requests that have not completed must be silent ones.
     fn finish_queues(&mut self, s: usize, me: usize) {
         while let Some(r) = self.streams[s].ends[me].requests.pop_front() {
             assert!(!r.signaled, "{r:?} did not complete");
@@ -300,7 +303,7 @@ impl World {
         assert!(self.streams[s].ends[me].buffers.is_empty(), "buffers did not complete");
     }
 
-    /// Looks at all memory that is shared.
+    /// Looks at all shared memory.
     pub fn look(&mut self, host: usize, who: &str) {
         let found = self.pair.hosts[host].mem.read(0, SHARED);
         self.stores[host].check(0, &found, Look::at(self.now), who);

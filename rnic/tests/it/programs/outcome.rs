@@ -1,12 +1,12 @@
-//! What programs have brought about, so that a run can be seen to have tried what there is.
+//! Events that programs have caused, which show that a run has tried everything.
 
 use std::collections::BTreeMap;
 
-/// What happened, by name.
+/// Counts of events, by name.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome(pub BTreeMap<String, u64>);
 
-/// What has to happen in many programs.
+/// Events that must happen in many programs.
 const WANTED: [&str; 75] = [
     "handed over",
     "Send",

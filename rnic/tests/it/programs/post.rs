@@ -1,4 +1,4 @@
-//! From the operations of a program to work requests, and what is to come of them.
+//! The path from the operations of a program to work requests and their expected results.
 
 use crate::programs::derived::{Derived, Phase};
 use crate::programs::draft::{Draft, GRANTED, Planned};
@@ -13,7 +13,7 @@ use heddle_iwarp::qp::PostError;
 use heddle_iwarp::{Access, CqeOp, Data, RecvWr, SendOp, SendWr};
 
 impl World {
-    /// Does what an operation of the program says.
+    /// Carries out an operation of the program.
     pub fn carry_out(&mut self, op: &Op) {
         let mut random = Random::new(&Seed::from_u64(op.random));
         let r = &mut random;
@@ -45,8 +45,8 @@ impl World {
         }
     }
 
-    /// Posts, and enters what is to come of it.
-    /// Whether it is going to be carried out, as far as is known.
+    /// Posts a request, and notes its expected result. Returns true if the request will be carried
+    /// out, as far as the model knows.
     pub fn post(&mut self, r: &mut Random, s: usize, me: usize, mut d: Draft) -> bool {
         self.tick();
         let (now, lane) = (self.now, 2 * s + me);
@@ -99,7 +99,7 @@ impl World {
                     fence,
                     unordered: self.streams[s].plan.markers[1 - me],
                     start: now,
-                    // Too late already, if the peer has ended.
+                    // The Write is too late already if the peer has ended.
                     end: self.streams[s].ends[1 - me].over,
                     certain: false,
                     at,
@@ -161,13 +161,13 @@ impl World {
         goes
     }
 
-    /// Posts receives, more than some turns take, and has the peer know how many: by a Send of the same
-    /// queue pair, or by another way than this stream. The peer may use all of them at once.
+    /// Posts receives, more than some turns take, and lets the peer know how many: by a Send of the
+    /// same queue pair, or by another way than this stream. The peer may use all of them at once.
     fn grant(&mut self, r: &mut Random, s: usize, me: usize) {
         let count = pick(r, &[3, 20, 70, 250]);
         let me = if self.streams[s].plan.grants[me] { me } else { 1 - me };
         let end = &self.streams[s].ends[me];
-        // The receive queue has room for what else the program posts.
+        // The receive queue must keep room for the other receives of the program.
         if end.over.is_some() || end.closing || end.buffers.len() + count > 400 {
             return;
         }
@@ -190,7 +190,7 @@ impl World {
         self.post(r, s, me, draft);
     }
 
-    /// Sends what the peer has posted receives for, as far as the queue takes it.
+    /// Sends messages for the receives that the peer has posted, as far as the queue takes them.
     pub fn use_grants(&mut self, s: usize, me: usize) {
         let mut random = Random::new(&Seed::from_u64(self.now));
         while self.streams[s].ends[me].granted > 0 {
@@ -213,7 +213,8 @@ impl World {
         }
     }
 
-    /// Posts receives that are late, `all` of them or some of each stream; whether there were any.
+    /// Posts receives that are late, `all` of them or some of each stream. Returns true if there
+    /// were any.
     pub fn post_late(&mut self, all: bool) -> bool {
         let Some(mut r) = self.late.take() else { return false };
         let mut posted = false;
@@ -235,7 +236,7 @@ impl World {
         if self.streams[s].plan.shared[me] {
             return self.post_shared(r, me);
         }
-        // The messages before it may leave it one that is granted, and the reverse.
+        // Earlier messages may leave a granted receive to this message, and the reverse.
         let len = if self.streams[s].plan.grants[me] { len.max(GRANTED) } else { len };
         let Some(at) = self.allocate(me, len) else {
             return self.streams[s].excuse(&[NO_BUFFER, TOO_LONG]);

@@ -1,4 +1,4 @@
-//! What a program consists of, and how a seed becomes one.
+//! The content of a program, and how a seed becomes a program.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use heddle_rnic::POST_TURN;
 
 use crate::sim::Pace;
 
-/// A program. Each operation has its own source of random numbers, so that it stays what it is when
+/// A program. Each operation has its own source of random numbers, so that it stays the same if
 /// others are left out.
 #[derive(Clone, Debug)]
 pub struct Program {
@@ -18,7 +18,7 @@ pub struct Program {
     pub ops: Vec<Op>,
 }
 
-/// What stays as it is.
+/// The fixed conditions of a program.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub mtu: u16,
@@ -26,15 +26,15 @@ pub struct Plan {
     pub loss: f64,
     pub reorder: f64,
     pub duplicate: f64,
-    /// Flips a bit where a checksum sees it.
+    /// How often the link flips a bit that a checksum covers.
     pub corrupt: f64,
-    /// Flips a bit of the payload and mends the checksum.
+    /// How often the link flips a bit of the payload and mends the checksum.
     pub damage: f64,
     /// How often a port has no buffer for a whole frame.
     pub no_buffer: f64,
-    /// Whether messages wait for receives, and applications post them when they like.
+    /// Whether messages wait for receives, and applications post them at any time.
     pub late: bool,
-    /// Octets of Read Responses that are kept.
+    /// Bytes of Read Responses that the RNIC may keep.
     pub snapshots: usize,
     pub crc: bool,
     pub place: Place,
@@ -43,34 +43,36 @@ pub struct Plan {
     pub streams: Vec<StreamPlan>,
 }
 
-/// Where the two ends of each stream are.
+/// The place of the two ends of each stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Place {
-    /// Each at an RNIC of its own.
+    /// Each end at an RNIC of its own.
     Apart,
-    /// At one RNIC, which sends frames to itself.
+    /// Both ends at one RNIC, which sends frames to itself.
     Looped,
-    /// At one RNIC, which hands FPDUs over from one queue pair to the other.
+    /// Both ends at one RNIC, which hands FPDUs over from one queue pair to the other.
     Handed,
 }
 
-/// Of one stream, by side.
+/// The conditions of one stream, by side.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamPlan {
     pub depth: [u32; 2],
     pub ird: [u16; 2],
     pub ord: [u16; 2],
-    /// Whether it takes its receive buffers from a queue that others of its host have too.
+    /// Whether the end takes its receive buffers from a queue that it shares with others of its
+    /// host.
     pub shared: [bool; 2],
-    /// Whether it wants markers in what it receives: with a CRC, FPDUs are placed ahead of gaps then.
+    /// Whether the end wants markers in the stream it receives: with a CRC, the RNIC then places
+    /// FPDUs beyond gaps.
     pub markers: [bool; 2],
-    /// Whether it grants its peer receives by the dozen: all messages to it are short then.
+    /// Whether the end grants its peer receives by the dozen: all messages to it are short then.
     pub grants: [bool; 2],
     /// The message that says ready to receive, if there is one, and whether any form of it will do.
     pub rtr: Option<(Rtr, bool)>,
-    /// The first frame with an FPDU of the initiator's is lost.
+    /// The link loses the first frame with an FPDU of the initiator.
     pub rough: bool,
-    /// Whether anything may go wrong on it but what the link does.
+    /// Whether anything may go wrong on the stream except for the faults of the link.
     pub sick: bool,
 }
 
@@ -80,7 +82,7 @@ pub struct Op {
     pub side: usize,
     pub kind: Kind,
     pub random: u64,
-    /// Steps of the link and the timers afterwards.
+    /// Steps of the link and the timers after the operation.
     pub pause: u64,
 }
 
@@ -92,7 +94,7 @@ pub enum Kind {
     Atomic,
     Immediate,
     WriteImmediate,
-    /// Of a region that others may be using.
+    /// Invalidates a region that others may be using.
     SendInvalidate,
     /// Binds a window of type 2 or makes a fast registration, or ends one.
     Bind,
@@ -100,16 +102,16 @@ pub enum Kind {
     BindWindow,
     /// Makes a fast registration for one request of its own.
     UseOnce,
-    /// A Write or Read of no octets, of memory that is none: not an error.
+    /// A Write or Read of zero bytes, of memory that does not exist: not an error.
     EmptyNowhere,
-    /// Posts receives by the dozen, and says so in a message; the peer uses all of them.
+    /// Posts receives by the dozen, and reports them in a message; the peer uses all of them.
     Grant,
     /// The application writes memory that peers use.
     Store,
     Wrong(Wrong),
 }
 
-/// What ends a stream, or may.
+/// An operation that ends a stream, or may end it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Wrong {
     WriteStag,
@@ -130,23 +132,23 @@ pub enum Wrong {
     Invalidate,
     /// An invalidation that does not wait for Reads of the region.
     InvalidateUnfenced,
-    /// The application takes back what the peer uses.
+    /// The application unregisters memory that the peer uses.
     DeregisterTarget,
-    /// And what its own requests use.
+    /// The application unregisters memory that its own requests use.
     DeregisterLocal,
     Disconnect,
     Abort,
-    /// A request to bind, register or invalidate what may not be.
+    /// A request to bind, register or invalidate that the RNIC must refuse.
     Bind,
     /// A use of a window or fast registration that it does not allow.
     Misuse,
     /// A window as memory of its owner's requests, or a fast registration without the right.
     LocalMisuse,
-    /// An invalidation of what the peer is using.
+    /// An invalidation of an STag that the peer is using.
     InvalidateInUse,
-    /// The application takes back what its windows and fast registrations derive from.
+    /// The application unregisters the region that its windows and fast registrations derive from.
     DeregisterParent,
-    /// Nothing of this stream gets through any more.
+    /// The link loses every later frame of this stream.
     Cut,
 }
 
@@ -173,7 +175,7 @@ const WRONG: [Wrong; 33] = [
     Wrong::Disconnect,
     Wrong::Abort,
     Wrong::Cut,
-    // Each of these is many.
+    // Each of these has many cases.
     Wrong::Bind,
     Wrong::Bind,
     Wrong::Bind,
@@ -218,8 +220,8 @@ impl Program {
         Program { seed, plan, ops }
     }
 
-    /// The same program of two applications of one RNIC. Without CRC and markers, with which nothing is
-    /// handed over; the link goes on losing frames, of which there are those of TCP.
+    /// Returns the same program for two applications of one RNIC. It has neither CRC nor markers,
+    /// with which the RNIC hands nothing over; the link still loses frames, those of TCP itself.
     pub fn inside(seed: u64, place: Place) -> Program {
         let mut program = Program::new(seed);
         let plan = &mut program.plan;
@@ -229,8 +231,8 @@ impl Program {
     }
 }
 
-/// A worker's own, or one that is slower. Some owners take few posts in a turn: the peer's messages
-/// come while most of the receives that a program has posted for them are not taken.
+/// Returns the pace of a worker, or a slower one. Some owners take few posts in a turn: the peer's
+/// messages come while most of the receives that a program has posted for them are not taken.
 fn pace(r: &mut Random) -> Pace {
     if r.chance(0.4) {
         return Pace::default();
@@ -259,7 +261,7 @@ impl StreamPlan {
         let shared = [0, 1].map(|_| r.chance(0.4));
         let markers = [0, 1].map(|_| r.chance(0.3));
         let grants = shared.map(|shared| !shared && r.chance(0.3));
-        // Who is granted receives by the dozen has room to use them at once.
+        // A peer that gets receives by the dozen has room to use them at once.
         let depth =
             [0, 1].map(|me: usize| if grants[1 - me] { 512 } else { pick(r, &[4, 16, 64]) });
         let rtr = pick(r, &[None, Some(Rtr::Send), Some(Rtr::Write), Some(Rtr::Read)]);

@@ -1,5 +1,5 @@
-//! Requests to bind, register or invalidate what may not be: each has the one reason for which it is
-//! refused.
+//! Requests to bind, register or invalidate that the RNIC must refuse: each has exactly one reason
+//! for the refusal.
 
 use heddle_base::Random;
 use heddle_iwarp::qp::PostError;
@@ -81,7 +81,7 @@ impl World {
                 (d, sges, 0, read, BindError::Length)
             }
             _ => {
-                // Of the other sort, or another's.
+                // An STag of the other kind, or of another owner.
                 let like = self.of(r, me, own)?;
                 let other = |d: &Derived| own(d) && d.is_window() != like.is_window();
                 let stag = if r.chance(0.5) {
@@ -109,7 +109,7 @@ impl World {
         Some(draft.bad(bad))
     }
 
-    /// One that is valid when a request that is posted now has its turn.
+    /// Returns an STag that is valid when a request that is posted now has its turn.
     fn some_valid(&mut self, r: &mut Random, s: usize, me: usize) -> Option<Derived> {
         let valid = |d: &Derived| d.stream == Some(s) && stays_valid(d);
         if let Some(d) = self.of(r, me, valid) {
@@ -145,7 +145,8 @@ impl World {
     }
 }
 
-/// Whether it is valid when a request that is posted now has its turn: the peer cannot end it meanwhile.
+/// Returns true if the STag is valid when a request that is posted now has its turn: the peer
+/// cannot end it meanwhile.
 fn stays_valid(d: &Derived) -> bool {
     let may = d.view.access.has(Access::REMOTE_INVALIDATE);
     matches!(d.phase, Phase::Bound | Phase::Posted(_)) && !may

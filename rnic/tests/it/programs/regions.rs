@@ -1,4 +1,4 @@
-//! What a host has registered, and the streams that use it.
+//! The memory that a host has registered, and the streams that use it.
 
 use std::sync::Arc;
 
@@ -29,10 +29,11 @@ pub struct Regions {
     pub local: Vec<MrAttr>,
     /// For receive buffers that streams share.
     pub receives: MrAttr,
-    /// What windows and fast registrations of each stream derive from, and windows of type 1.
+    /// Regions from which the windows and fast registrations of each stream derive, and windows of
+    /// type 1.
     pub parents: Vec<MrAttr>,
     pub bindable: MrAttr,
-    /// One from which nothing may derive that changes it.
+    /// A region from which nothing may derive that changes it.
     pub frozen: MrAttr,
     /// A region and a window of another protection domain.
     pub alien: [Stag; 2],
@@ -64,8 +65,8 @@ impl Regions {
         }
     }
 
-    /// For each stream two windows of its queue pair and a fast registration, and one that all queue
-    /// pairs may use; two windows of type 1. All of them name nothing yet.
+    /// Makes for each stream two windows of its queue pair and a fast registration, and one that
+    /// all queue pairs may use; and two windows of type 1. None of them names memory yet.
     pub fn derive(&self, pair: &Pair, h: usize, streams: &[StreamPlan]) -> Vec<Derived> {
         let Host { mrs, pd, .. } = &pair.hosts[h];
         let window = |qpn| mrs.allocate_window(*pd, qpn).unwrap();
@@ -75,7 +76,7 @@ impl Regions {
             [
                 Derived::new(Kind::QpWindow, Some(s), true, window(own), SHARED + 1),
                 Derived::new(Kind::QpWindow, Some(s), true, window(own), SHARED + 1),
-                // Of whole pages.
+                // These consist of whole pages.
                 Derived::new(Kind::Fast, Some(s), true, fast(own, 1), 4096),
                 Derived::new(Kind::Fast, Some(s), false, fast(None, 4097), SHARED),
             ]
@@ -87,8 +88,9 @@ impl Regions {
 }
 
 impl World {
-    /// The applications give back all STags there are. What derives from a region keeps it, if it is
-    /// asked to go only without; and nothing is left.
+    /// Lets the applications give back all STags. A region stays while STags derive from it, if the
+    /// application unregisters it only on condition that there are none; in the end, no STag is
+    /// left.
     pub fn give_back_stags(&mut self, host: usize) {
         self.probe(host);
         let mrs = self.pair.hosts[host].mrs.clone();
@@ -125,13 +127,13 @@ impl World {
             let windows = end.windows.iter().filter(|w| !w.deregistered);
             windows.for_each(|w| mrs.deregister(w.stag).unwrap());
         }
-        // Of an RNIC that both applications have, the second is the last to give something back.
+        // If both applications share one RNIC, the second is the last to give something back.
         let all = host == 1 || !Arc::ptr_eq(&mrs, &self.pair.hosts[1].mrs);
         assert!(!all || mrs.is_empty(), "{} STags are left", mrs.len());
     }
 }
 
-/// Has the streams that share receive buffers take them from there.
+/// Makes the streams that share receive buffers take them from the shared queues.
 pub fn share(pair: &mut Pair, streams: &[Stream], queues: &[Queue; 2]) {
     for (s, stream) in streams.iter().enumerate() {
         for me in (0..2).filter(|me| stream.plan.shared[*me]) {

@@ -1,4 +1,4 @@
-//! Receive buffers that streams of a host share: the queue they take them from, and who has which.
+//! Receive buffers that streams of a host share: the queue, and the stream that has each buffer.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -11,19 +11,19 @@ use heddle_iwarp::{Sge, SharedBroken, SharedReceives};
 use crate::programs::stream::{Buffer, NO_BUFFER};
 use crate::programs::world::{GUARD, World};
 
-/// Octets that each takes at least.
+/// The fewest bytes of each buffer.
 pub const SHARED_BUFFER: usize = 1500;
 
-/// And fewer than these more.
+/// The bound (exclusive) of the bytes beyond [`SHARED_BUFFER`].
 pub const MORE: usize = 40;
 
-/// The application's end and all queue pairs'.
+/// The application's end, and that of all queue pairs.
 pub type Queue = Arc<Mutex<Buffers>>;
 
 #[derive(Debug, Default)]
 pub struct Buffers {
     left: VecDeque<(Buffer, Vec<Sge>)>,
-    /// Taken since somebody looked, and for which stream.
+    /// Buffers taken since the last look, and the stream that took each.
     taken: Vec<(usize, Buffer)>,
 }
 
@@ -46,7 +46,7 @@ impl SharedReceives for Taker {
 }
 
 impl World {
-    /// Posts a buffer for whoever gets the next message.
+    /// Posts a buffer for the stream that gets the next message.
     pub fn post_shared(&mut self, r: &mut Random, me: usize) {
         let len = SHARED_BUFFER + r.below(MORE as u64) as usize;
         let Some(at) = self.allocate(me, len) else { return self.starve(me) };
@@ -55,14 +55,14 @@ impl World {
         self.shared[me].lock().unwrap().left.push_back((buffer, sges));
     }
 
-    /// There may come to be fewer buffers than messages.
+    /// Notes that there may be fewer buffers than messages.
     pub fn starve(&mut self, host: usize) {
         for stream in self.streams.iter_mut().filter(|s| s.plan.shared[host]) {
             stream.excuse(&[NO_BUFFER]);
         }
     }
 
-    /// Gives what was taken to those who have taken it.
+    /// Assigns the buffers taken to the streams that have taken them.
     pub fn hand_out(&mut self, me: usize) {
         for (s, buffer) in std::mem::take(&mut self.shared[me].lock().unwrap().taken) {
             let end = &mut self.streams[s].ends[me];
@@ -72,7 +72,7 @@ impl World {
         }
     }
 
-    /// A queue pair has one at most that is not complete.
+    /// Checks that a queue pair has at most one buffer that is not complete.
     pub fn check_held(&self, me: usize) {
         for stream in self.streams.iter().filter(|s| s.plan.shared[me]) {
             let held = &stream.ends[me].buffers;
@@ -80,7 +80,7 @@ impl World {
         }
     }
 
-    /// What nobody took is as it was.
+    /// Checks that buffers that no stream took are unchanged.
     pub fn check_left(&mut self, me: usize) {
         let queue = self.shared[me].clone();
         let queue = queue.lock().unwrap();

@@ -1,4 +1,4 @@
-//! What is known of one stream: what each end has posted, and what may be wrong with it.
+//! The model's knowledge of one stream: the posts of each end, and possible errors.
 
 use std::collections::VecDeque;
 
@@ -35,15 +35,15 @@ pub struct Stream {
     pub ends: [End; 2],
     /// Terminates that something in the program explains.
     pub codes: Vec<Code>,
-    /// Something in the program may have ended it.
+    /// Something in the program may have ended the stream.
     pub excused: bool,
-    /// A frame of it was damaged such that only MPA can see it: the receiver may wait for ever, and
-    /// what TCP has acknowledged need not have arrived.
+    /// The link damaged a frame of the stream so that only MPA can detect it: the receiver may wait
+    /// for ever, and bytes that TCP has acknowledged need not have arrived.
     pub poisoned: bool,
-    /// Nothing of it gets through.
+    /// The link loses all frames of the stream.
     pub cut: bool,
-    /// An end was reset over a link that loses frames. TCP sends a reset once; who misses it, and
-    /// has nothing in flight, does not hear of the end.
+    /// An end was reset over a link that loses frames. TCP sends a reset once; an end that misses
+    /// the reset and has nothing in flight does not learn of it.
     pub reset_unheard: bool,
 }
 
@@ -53,7 +53,7 @@ impl Stream {
         self.codes.extend(codes);
     }
 
-    /// Whether an end may wait for ever.
+    /// Returns true if an end may wait for ever.
     pub fn hangs(&self) -> bool {
         self.cut || self.poisoned || self.reset_unheard
     }
@@ -65,55 +65,55 @@ impl Stream {
     }
 }
 
-/// One end.
+/// An end of a stream.
 #[derive(Debug, Default)]
 pub struct End {
     pub requests: VecDeque<Request>,
     pub buffers: VecDeque<Buffer>,
-    /// Sends and Immediate Data of this end, and how many of them the other has been given.
+    /// Sends and Immediate Data of this end, and how many of them the other end has received.
     pub messages: Vec<Message>,
     pub delivered: usize,
-    /// Of its requests, and the last that waits for Reads.
+    /// The number of its requests, and of the last request that waits for Reads.
     pub seq: u32,
     pub fence: u32,
-    /// The first request that cannot be carried out: nothing behind it is.
+    /// The first request that cannot be carried out: no request after it is carried out.
     pub bad_from: Option<u32>,
-    /// When its stream was over for it: nothing is placed behind that.
+    /// The time when the stream was over for this end: the RNIC places nothing after it.
     pub over: Option<u64>,
     pub closing: bool,
-    /// A request of its send queue has failed; with more than a flush.
+    /// A request of the send queue has failed, not only by a flush.
     pub failed: bool,
     pub named: bool,
-    /// The region of its own requests is gone.
+    /// The region of its own requests is unregistered.
     pub local_gone: bool,
-    /// That which its windows and fast registrations derive from.
+    /// The region from which its windows and fast registrations derive is unregistered.
     pub parent_gone: bool,
     pub windows: Vec<Window>,
     /// Messages that the peer has posted receives for, beyond those of the program.
     pub granted: usize,
-    /// STags of the peer's in requests that failed: they may be on their way all the same.
+    /// STags of the peer in requests that failed: these requests may be on their way all the same.
     pub astray: Vec<Stag>,
     pub closed: Option<CloseReason>,
     pub told: Told,
 }
 
-/// What the application has been told, how often.
+/// Counts of the reports that the application got.
 #[derive(Debug, Default)]
 pub struct Told {
     pub first: u32,
     pub ended: u32,
-    /// Terminates of the peer, with what they repeat.
+    /// Terminates of the peer, with the headers that they repeat.
     pub headers: u32,
     pub peer_closed: u32,
 }
 
-/// A region that belongs to the stream, over memory that others reach otherwise.
+/// A region that belongs to the stream, over memory that others reach in other ways.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
     pub stag: Stag,
     pub at: usize,
     pub len: usize,
-    /// The peer has posted its invalidation, or the application has taken it back.
+    /// The peer has posted its invalidation, or the application has unregistered it.
     pub gone: bool,
     pub deregistered: bool,
 }
@@ -127,12 +127,12 @@ pub struct Request {
     pub signaled: bool,
     pub seq: u32,
     pub start: u64,
-    /// Local memory that is the queue pair's until it completes.
+    /// Local memory that belongs to the queue pair until the request completes.
     pub held: Option<(usize, usize)>,
     pub effect: Effect,
-    /// Its message, if it is one.
+    /// The index of the request's message, if it is one.
     pub message: Option<usize>,
-    /// The region it names there.
+    /// The region of the peer that the request names.
     pub names: Option<Stag>,
     pub bad: Bad,
 }
@@ -142,29 +142,29 @@ pub struct Request {
 pub enum Bad {
     #[default]
     No,
-    /// Its own rules.
+    /// It breaks the rules of requests.
     Refused(PostError),
-    /// Its own memory.
+    /// It names wrong local memory.
     Local,
-    /// It asks the STag table for what may not be.
+    /// It asks for a change of the STag table that the table refuses.
     Bind(BindError),
-    /// The peer's memory.
+    /// It names wrong memory of the peer.
     Remote,
 }
 
-/// What carrying it out does.
+/// The effect of a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Effect {
     None,
-    /// Stores at the peer: place in its history.
+    /// Stores at the peer: place in the peer's history.
     Write(usize),
-    /// Fetches from there.
+    /// Fetches from the peer.
     Read(usize),
-    /// Changes a word there: which, and which of the lane's operations.
+    /// Changes a word of the peer: index of the word, and index among the lane's operations.
     Atomic(usize, usize),
     /// Makes an STag of this end valid, by its place in the list.
     Bind(usize, Stag),
-    /// Makes one invalid.
+    /// Makes an STag of this end invalid.
     Unbind(usize, Stag),
 }
 
@@ -176,7 +176,7 @@ pub struct Buffer {
     pub len: usize,
 }
 
-/// What arrives in a buffer.
+/// A message that arrives in a buffer.
 #[derive(Clone, Debug)]
 pub struct Message {
     pub seq: u32,
@@ -184,14 +184,14 @@ pub struct Message {
     pub solicited: bool,
     pub invalidate: Option<Stag>,
     pub immediate: Option<u64>,
-    /// Receives that the sender has posted for answers to it.
+    /// Receives that the sender has posted for answers to this message.
     pub grant: usize,
 }
 
 impl End {
-    /// The status of a send request is one that it can have, and has its place in the order: there
-    /// is one request at most that the stream ended for, and only flushes are beside it. What was
-    /// complete before the end has its success all the same.
+    /// Checks that a send request can have this status at its place in the order: the stream ends
+    /// for at most one request, and all other requests after the end are flushed. A request that
+    /// was complete before the end still succeeds.
     pub fn check_status(&mut self, r: &Request, status: CqeStatus, codes: &[Code]) {
         let named = match status {
             CqeStatus::Success => {
@@ -205,7 +205,7 @@ impl End {
                 if why == PostError::Closing {
                     return;
                 }
-                // Any that breaks the rules says so, whenever it is flushed.
+                // A request that breaks the rules has this status, whenever it is flushed.
                 false
             }
             CqeStatus::LocalProtection => {

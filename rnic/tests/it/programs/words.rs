@@ -1,9 +1,10 @@
-//! Words that only atomic operations change: what each of these found must fit one order of all,
-//! which keeps the order within each stream and that of what did not overlap in time.
+//! Words that only atomic operations change: the values that these operations found must fit one
+//! order of all operations, which keeps the order within each stream and that of operations that
+//! did not overlap in time.
 
 use std::collections::HashSet;
 
-/// An atomic operation, in our own terms.
+/// An atomic operation, in terms of the model.
 #[derive(Clone, Copy, Debug)]
 pub enum Change {
     Add { add: u64, mask: u64 },
@@ -11,7 +12,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// Bit by bit, as RFC 7306 has it in its pseudocode.
+    /// Returns the new value, computed bit by bit, as in the pseudocode of RFC 7306.
     pub fn apply(self, old: u64) -> u64 {
         match self {
             Change::Add { add, mask } => {
@@ -35,13 +36,14 @@ impl Change {
     }
 }
 
-/// One that was posted.
+/// An atomic operation that was posted.
 #[derive(Clone, Copy, Debug)]
 pub struct Atom {
     pub change: Change,
     pub start: u64,
-    /// When it completed with what it found. If it did not, nobody knows whether it was carried
-    /// out; those behind it in its lane neither, and none of them if it was not.
+    /// The time of its completion, and the value that it found. If it did not complete, the model
+    /// does not know whether it was carried out, nor the operations after it in its lane; none of
+    /// them was if it was not.
     pub found: Option<(u64, u64)>,
 }
 
@@ -57,7 +59,7 @@ impl Word {
         Word { first, lanes: vec![Vec::new(); lanes] }
     }
 
-    /// Whether some order leads to `last`.
+    /// Checks that some order of the operations leads to `last`.
     pub fn check(&self, last: u64) {
         let mut seen = HashSet::new();
         let mut places = vec![0; self.lanes.len()];
@@ -65,7 +67,7 @@ impl Word {
             self.leads_to(last, self.first, &mut places, &mut seen),
             "no order of these gives {last:#x}: {self:x?}"
         );
-        // If there was nothing but sums of 64 bits, the sum is exact.
+        // If all operations were sums of 64 bits, the result is exact.
         let all = || self.lanes.iter().flatten();
         let add = |a: &Atom| match (a.change, a.found) {
             (Change::Add { add, mask: 0 }, Some(_)) => Some(add),
@@ -97,7 +99,7 @@ impl Word {
         }
         for lane in 0..places.len() {
             let Some(atom) = self.lanes[lane].get(places[lane]) else { continue };
-            // What has to be before it: all that had completed when it was posted.
+            // All operations that had completed when this one was posted must come before it.
             if must.iter().any(|(end, _)| *end < atom.start) {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! Runs a program: two hosts, their streams, and what is observed of them.
+//! Runs a program: two hosts, their streams, and the observations.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,23 +18,23 @@ use crate::programs::stream::{Bad, Effect, End, LOCAL, Request, Stream};
 use crate::programs::words::Word;
 use crate::sim::{Host, LinkConfig, Pair, TO_BASE, pattern};
 
-/// Memory that all streams of a host share, words for atomic operations behind it, and memory of
-/// which each octet is used once.
+/// Memory that all streams of a host share, words for atomic operations after it, and memory of
+/// which each byte is used once.
 pub const SHARED: usize = 8192;
 pub const WORDS_AT: usize = SHARED;
 pub const WORDS: usize = 4;
 const ARENA: usize = WORDS_AT + 8 * WORDS;
 pub const MEMORY: usize = 1 << 19;
 
-/// What is between two pieces of the arena.
+/// The byte between two pieces of the arena.
 pub const GUARD: u8 = 0xee;
 
-/// How late a receive may be.
+/// The longest delay of a receive.
 const RNR_WAIT: Duration = Duration::from_secs(10);
 
 pub struct World {
     pub pair: Pair,
-    /// Counts what happens: posts and looks.
+    /// A clock that counts posts and looks.
     pub now: u64,
     pub streams: Vec<Stream>,
     pub stores: [History; 2],
@@ -42,21 +42,22 @@ pub struct World {
     pub regions: [Regions; 2],
     /// Windows and fast registrations.
     pub derived: [Vec<Derived>; 2],
-    /// Receive buffers of those that share them.
+    /// Receive buffers of the streams that share them.
     pub shared: [Queue; 2],
-    /// When receives are posted that are late, and their lengths, by stream and host.
+    /// The random source for the times of late receives, and the lengths of these receives, by
+    /// stream and host.
     pub late: Option<Random>,
     pub owed: Vec<[VecDeque<usize>; 2]>,
     pub free: [usize; 2],
-    /// Memory the application has written to since it got it back, and with what.
+    /// Memory that the application has written to since it got it back, and the byte written.
     pub back: [Vec<(usize, usize, u8)>; 2],
-    /// Octets posted, of everything.
+    /// Bytes posted, of all requests.
     pub octets: u64,
     pub random: Random,
     pub outcome: Outcome,
 }
 
-/// Runs a program to its end; a panic is a difference.
+/// Runs a program to its end; a difference from the model panics.
 pub fn run(program: &Program) -> Outcome {
     let mut world = World::new(program);
     for op in &program.ops {
@@ -136,13 +137,13 @@ impl World {
             random,
             outcome: Outcome::default(),
         };
-        // A responder may not send before it has got something (RFC 5044 section 7.1.2).
+        // A responder may not send before it has received something (RFC 5044 section 7.1.2).
         for s in 0..world.streams.len() {
             if world.streams[s].plan.rtr.is_none() {
                 world.post_marker(s, 0);
             }
         }
-        // What says ready to receive goes alone, or with the first messages.
+        // The message that says ready to receive goes alone, or with the first messages.
         if world.random.chance(0.5) {
             world.step();
         }
@@ -153,7 +154,7 @@ impl World {
         self.now += 1;
     }
 
-    /// A piece of the arena, if there is as much.
+    /// Returns a piece of the arena, if there is enough left.
     pub fn allocate(&mut self, host: usize, len: usize) -> Option<usize> {
         let at = self.free[host] + 16;
         self.octets += len as u64;
@@ -163,7 +164,8 @@ impl World {
         })
     }
 
-    /// Lets what comes next happen, and looks at everything. False when nothing ever will.
+    /// Lets the next event happen, and looks at everything. Returns false if nothing will ever
+    /// happen again.
     pub fn step(&mut self) -> bool {
         self.post_late(false);
         let more = self.pair.step();
@@ -175,7 +177,7 @@ impl World {
         let stream = &mut self.streams[s];
         if stream.ends[me].closed.is_none() {
             stream.ends[me].closing = true;
-            // Reads of the peer that it has not begun cannot be answered any more.
+            // Reads of the peer that this end has not begun to answer cannot be answered any more.
             stream.codes.push(LOCAL);
             let now = self.pair.now;
             self.pair.driver(me).disconnect(now, stream.ids[me]);
@@ -202,7 +204,7 @@ impl World {
         }
     }
 
-    /// The frames are as many as there is reason for.
+    /// Checks that there are no more frames than the posts explain.
     fn check_storm(&mut self) {
         let frames: u64 = self.pair.frames.iter().sum::<u64>() + self.pair.lost;
         let posted: u64 = self.streams.iter().flat_map(|s| &s.ends).map(|e| u64::from(e.seq)).sum();
@@ -214,7 +216,7 @@ impl World {
     }
 
     fn finish(&mut self) {
-        // Streams that nothing has happened to finish what they have, whatever happens to others.
+        // Undisturbed streams finish their requests, whatever happens to other streams.
         for s in 0..self.streams.len() {
             for me in 0..2 {
                 if !self.streams[s].excused {
@@ -224,7 +226,8 @@ impl World {
                 }
             }
         }
-        // Those behind the last that tells are complete in silence, or not: their messages arrive.
+        // The requests after the last signaled one may complete in silence: check that their
+        // messages arrive.
         let told = |e: &End| e.requests.iter().all(|r| !r.signaled);
         let done = |e: &End| told(e) && e.delivered == e.messages.len() && e.granted == 0;
         self.run_until(Duration::from_secs(120), "progress", |w| {
@@ -234,10 +237,10 @@ impl World {
             self.tick();
             self.look(host, "after all is done");
         }
-        // Some close both ends at once, some one after the other.
+        // Some applications close both ends at once, some one after the other.
         let mut ends: Vec<_> = (0..self.streams.len()).flat_map(|s| [(s, 0), (s, 1)]).collect();
-        // TCP resets a close in which nothing moves for `close_stall`: the applications close the other
-        // halves well before that.
+        // TCP resets a close in which nothing moves for `close_stall`: the applications close the
+        // other halves well before that.
         let soon = self.pair.now + ConnConfig::default().close_stall / 2;
         while !ends.is_empty() {
             let i = self.random.below(ends.len() as u64) as usize;
@@ -250,9 +253,9 @@ impl World {
             }
         }
         let closed = |s: &Stream| s.ends.iter().all(|e| e.closed.is_some());
-        // Who waits for an answer of a peer that is gone, for its first word, or for the rest of an
-        // FPDU whose length was damaged, has nothing in flight for TCP to time: it is for the
-        // application to lose patience.
+        // An end that waits for an answer of a peer that no longer exists, for its first message,
+        // or for the rest of an FPDU whose length was damaged, has nothing in flight for TCP to
+        // time: the application must lose patience.
         self.run_until(Duration::from_secs(1800), "the end", |w| {
             w.streams.iter().all(|s| s.hangs() || closed(s))
         });
@@ -271,7 +274,7 @@ impl World {
         self.check_rest();
     }
 
-    /// A request that tells, when it is complete, that all before it are.
+    /// Posts a request whose completion means that all requests before it are complete.
     fn post_marker(&mut self, s: usize, me: usize) -> bool {
         let host = self.pair.driver(me);
         let conn = self.streams[s].ids[me];
@@ -298,7 +301,7 @@ impl World {
         true
     }
 
-    /// Nothing is left, and memory is what it must be.
+    /// Checks that no resource is left, and that memory is as the model says.
     fn check_rest(&mut self) {
         self.tick();
         self.pair.check_pins();

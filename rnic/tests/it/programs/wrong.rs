@@ -1,4 +1,4 @@
-//! What ends a stream, or may.
+//! Operations that end a stream, or may end it.
 
 use heddle_base::Random;
 use heddle_iwarp::qp::PostError;
@@ -145,7 +145,7 @@ impl World {
                 }
                 None
             }
-            // Not all can be had at any time.
+            // Not all misuses are possible at any time.
             Wrong::Misuse => {
                 let found = (0..5).find_map(|_| self.misuse(r, s, me));
                 codes.extend(found.as_ref().map(|(_, code)| *code));
@@ -191,7 +191,7 @@ impl World {
         }
     }
 
-    /// The application takes back a region that the peer may be using.
+    /// Unregisters a region that the peer may be using.
     fn deregister_window(&mut self, r: &mut Random, s: usize, me: usize) {
         let left = &mut self.streams[s].ends[me].windows;
         let left: Vec<_> = left.iter_mut().filter(|w| !w.deregistered).collect();

@@ -7,8 +7,8 @@ use heddle_iwarp::rdmap::AtomicOp;
 use heddle_iwarp::testing::TestMemory;
 use heddle_iwarp::{MemRange, Memory};
 
-/// Memory that a host has: all there is, or the part of it that begins at `base`, where another host has
-/// its own before that.
+/// Memory of a host: all there is, or the part of it that begins at `base`, after the memory of
+/// another host.
 #[derive(Clone, Debug)]
 pub struct HostMemory {
     all: Arc<TestMemory>,
@@ -16,7 +16,7 @@ pub struct HostMemory {
 }
 
 impl HostMemory {
-    /// That of `parts` hosts, `len` bytes for each, all of which are 0xee.
+    /// Returns the memories of `parts` hosts, `len` bytes for each, all of which are 0xee.
     pub fn of(parts: usize, len: usize) -> Vec<HostMemory> {
         let all = Arc::new(TestMemory::new(parts * len, 0xee));
         (0..parts).map(|part| HostMemory { all: all.clone(), base: part * len }).collect()
@@ -27,17 +27,17 @@ impl HostMemory {
         self.all.write(self.base + at, bytes);
     }
 
-    /// The `len` bytes at `at`.
+    /// Returns the `len` bytes at `at`.
     pub fn read(&self, at: usize, len: usize) -> Vec<u8> {
         self.all.read(self.base + at, len)
     }
 
-    /// All bytes, of whatever host.
+    /// Returns all bytes, of all hosts.
     pub fn snapshot(&self) -> Vec<u8> {
         self.all.snapshot()
     }
 
-    /// Bytes that were placed, each as often as it was.
+    /// Returns the number of bytes placed; each byte counts as often as it was placed.
     pub fn placed(&self) -> u64 {
         self.all.placed()
     }

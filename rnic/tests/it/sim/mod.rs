@@ -1,11 +1,12 @@
 //! Two RNICs in virtual time, joined by a link that loses, duplicates and reorders frames.
 //!
-//! Each has an owner that drives it as a worker of the product does: turn by turn, with the worker's
-//! questions and its limits. A turn takes frames from the port, then what applications have posted (by
-//! the worker's own [`take_turn`]), and looks at the frames after that; it runs timers if `is_due` says
-//! so, delivers, and sends. With a [`Pace`] of its own a turn takes time, in which frames and posts
-//! gather, and there is a next one only if something is to be done: an owner that is not woken sleeps
-//! until `poll_timeout`. A timer that has come and that no turn handles fails the test.
+//! Each RNIC has an owner that drives it as a worker of the product does: turn by turn, with the
+//! worker's questions and limits. In a turn, the owner takes frames from the port, then the posts
+//! of applications (by the worker's own [`take_turn`]), and handles the frames after that; it runs
+//! timers if `is_due` says so, delivers, and sends. With a [`Pace`] of its own a turn takes time,
+//! in which frames and posts gather, and the owner takes another turn only if there is something to
+//! do: an owner that is not woken sleeps until `poll_timeout`. If a timer is due and no turn
+//! handles it, the test fails.
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part of it")]
 
@@ -97,32 +98,33 @@ impl TxSink for VecSink<'_> {
     }
 }
 
-/// One end.
+/// An end of the link: an RNIC, its memory and its owner.
 pub struct Host {
     pub rnic: Rnic<Frame>,
     pub mem: HostMemory,
     pub mrs: Arc<MrTable>,
-    /// Protection domain of all it has.
+    /// The protection domain of all its objects.
     pub pd: Pd,
     pub events: Vec<Event>,
     pub completions: Vec<(ConnId, Cqe)>,
     /// Frames at the port.
     inbox: VecDeque<Frame>,
-    /// What applications have posted, and which queue pairs are to be looked at.
+    /// Posts of applications, and the queue pairs that the next turn looks at.
     rings: BTreeMap<ConnId, Rings>,
     ready: VecDeque<ConnId>,
-    /// The next turn is not before this.
+    /// The next turn is not before this time.
     awake: Instant,
-    /// The last turn found something.
+    /// The last turn found something to do.
     busy: bool,
 }
 
 /// How an owner takes its turns.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// Time from one turn to the next; at once when 0.
+    /// Time from one turn to the next; at once if 0.
     pub turn: Duration,
-    /// Requests of a queue that one turn takes, frames that it takes, and frames that it sends.
+    /// Requests of a queue pair that one turn takes, frames that it takes, and frames that it
+    /// sends.
     pub posts: usize,
     pub frames: usize,
 }
@@ -139,7 +141,7 @@ impl Host {
         self.post(conn, |rings| rings.post_send(wr))
     }
 
-    /// As [`Host::post_send`], to the receive queue.
+    /// Like [`Host::post_send`], but to the receive queue.
     pub fn post_recv(&mut self, conn: ConnId, wr: &RecvWr<'_>) -> Result<(), PostError> {
         self.post(conn, |rings| rings.post_recv(wr))
     }
@@ -151,14 +153,14 @@ impl Host {
     ) -> Result<(), PostError> {
         let rings = self.rings.get_mut(&conn).ok_or(PostError::Ended)?;
         let posted = f(rings);
-        // A full queue is rung for as well: see `Qp::post_send`.
+        // An application rings the doorbell for a full queue as well: see `Qp::post_send`.
         if !std::mem::replace(&mut rings.rung, true) {
             self.ready.push_back(conn);
         }
         posted
     }
 
-    /// Ends a connection in order: what is posted goes first, as with a worker.
+    /// Ends a connection in order: posted requests go first, as with a worker.
     pub fn disconnect(&mut self, now: Instant, conn: ConnId) {
         while self.take_from(conn, POST_TURN) {}
         self.rnic.disconnect(now, conn);
@@ -172,7 +174,7 @@ impl Host {
         self.rnic.start(&self.mem, conn);
     }
 
-    /// Takes a turn's posts of a queue pair; true if there may be more.
+    /// Takes a turn's posts of a queue pair; returns true if there may be more.
     fn take_from(&mut self, conn: ConnId, most: usize) -> bool {
         let Some(rings) = self.rings.get_mut(&conn) else { return false };
         let taken = self.rnic.post_with(conn, |qp| {
@@ -197,7 +199,8 @@ impl Host {
         rung > 0
     }
 
-    /// The first part of a turn, up to what is sent. True when there was something.
+    /// Does the first part of a turn, up to the frames to send. Returns true if there was something
+    /// to do.
     fn take(&mut self, now: Instant, pace: Pace) -> bool {
         let frames: Vec<_> = self.inbox.drain(..self.inbox.len().min(pace.frames)).collect();
         let mut busy = !frames.is_empty();
@@ -223,7 +226,7 @@ impl Host {
         busy | self.deliver()
     }
 
-    /// Gives completions and events to whom they are for.
+    /// Gives completions and events to their applications.
     fn deliver(&mut self) -> bool {
         let mut busy = self.complete();
         while let Some(event) = self.rnic.poll_event() {
@@ -257,24 +260,24 @@ impl Host {
         busy
     }
 
-    /// Whether its owner takes a turn without waiting for a frame or a timer.
+    /// Returns true if the owner takes a turn without waiting for a frame or a timer.
     fn is_awake(&self, now: Instant) -> bool {
         self.busy || !self.inbox.is_empty() || !self.ready.is_empty() || !self.rnic.is_idle(now)
     }
 }
 
-/// What the link does to frames.
+/// How the link treats frames.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkConfig {
     pub delay: Duration,
-    /// Time a full frame takes on the wire.
+    /// Time that a full frame takes on the wire.
     pub frame_time: Duration,
     pub loss: f64,
     pub reorder: f64,
     pub duplicate: f64,
-    /// One bit behind the Ethernet header is another.
+    /// How often one bit after the Ethernet header changes.
     pub corrupt: f64,
-    /// One bit of a TCP payload is another, and the checksum says so too.
+    /// How often one bit of a TCP payload changes, and the checksum with it.
     pub damage: f64,
     pub mtu: u16,
 }
@@ -294,10 +297,10 @@ impl Default for LinkConfig {
     }
 }
 
-/// Is shown the sender and the octets of a frame.
+/// A function that sees the sender and the bytes of each frame.
 pub type Tap = Box<dyn FnMut(usize, &[u8])>;
 
-/// Two hosts and what is between them.
+/// Two hosts, and the link between them.
 pub struct Pair {
     pub now: Instant,
     pub hosts: [Host; 2],
@@ -309,9 +312,9 @@ pub struct Pair {
     sent: u64,
     pub frames: [u64; 2],
     pub lost: u64,
-    /// Sides whose frames are lost, all of them.
+    /// Sides whose frames are all lost.
     pub cut: [bool; 2],
-    /// Sides whose segments say that their window is shut, whatever their TCP says.
+    /// Sides whose segments report a shut window, whatever their TCP says.
     pub shut: [bool; 2],
     /// Ports of connections of which every frame is lost.
     pub blocked: Vec<u16>,
@@ -320,7 +323,7 @@ pub struct Pair {
     pub damaged: Vec<u16>,
     /// How often a port has no buffer for a whole frame.
     pub no_buffer: f64,
-    /// Looks at each frame that a side sends, lost or not.
+    /// Sees each frame that a side sends, lost or not.
     pub tap: Option<Tap>,
     /// How the owners take their turns.
     pub pace: [Pace; 2],
@@ -328,7 +331,7 @@ pub struct Pair {
     pub lose_first: Vec<u16>,
     /// Steps in a row in which there was something to do and no turn found it.
     stalled: u32,
-    /// Both hosts are of one RNIC, which is the first one's: the connections of the second.
+    /// If both hosts share the first host's RNIC, the connections of the second host.
     one: Option<BTreeSet<ConnId>>,
 }
 
@@ -342,7 +345,7 @@ impl Pair {
         Pair::with_snapshots(seed, link, memory, 1 << 20)
     }
 
-    /// As [`Pair::new`], with so much room for Read Responses that are not acknowledged.
+    /// Like [`Pair::new`], but with `max_snapshot_bytes` of room for unacknowledged Read Responses.
     pub fn with_snapshots(
         seed: u64,
         link: LinkConfig,
@@ -352,7 +355,7 @@ impl Pair {
         Pair::with_config(seed, link, memory, |c| c.max_snapshot_bytes = max_snapshot_bytes)
     }
 
-    /// As [`Pair::new`], with another configuration of both RNICs.
+    /// Like [`Pair::new`], but with another configuration of both RNICs.
     pub fn with_config(
         seed: u64,
         link: LinkConfig,
@@ -365,8 +368,8 @@ impl Pair {
         Pair::of(seed, link, (mems, mrs, [PD; 2]), net, change)
     }
 
-    /// Two applications of one RNIC, whose frames come back to it: the hosts have their own memory and
-    /// protection domain, and all else is the first one's.
+    /// Returns two applications of one RNIC, whose frames come back to it: the hosts have their own
+    /// memory and protection domain, and share all else, which belongs to the first host.
     pub fn inside(
         seed: u64,
         link: LinkConfig,
@@ -437,8 +440,8 @@ impl Pair {
         }
     }
 
-    /// Registers `[addr, addr + len)` of a host's memory; its tagged offsets start at `addr` plus
-    /// a number that is not 0.
+    /// Registers `[addr, addr + len)` of a host's memory; its tagged offsets start at `addr` plus a
+    /// number that is not 0.
     pub fn register(&self, host: usize, addr: usize, len: usize, access: Access) -> MrAttr {
         let h = &self.hosts[host];
         h.mrs
@@ -451,25 +454,26 @@ impl Pair {
         self.connect_to(PORT, [qp, qp])
     }
 
-    /// As [`Pair::connect`], to a port nobody else uses, with a configuration for each end.
+    /// Like [`Pair::connect`], but to a port without other users, with a configuration for each
+    /// end.
     pub fn connect_to(&mut self, port: u16, qps: [&QpConfig; 2]) -> [ConnId; 2] {
         let ids = self.establish(port);
         self.enter(ids, qps);
         ids
     }
 
-    /// The RNIC of a host, and what drives it.
+    /// Returns the RNIC of a host, with its owner.
     pub fn driver(&mut self, host: usize) -> &mut Host {
         let at = if self.one.is_some() { 0 } else { host };
         &mut self.hosts[at]
     }
 
-    /// The RNIC of a host.
+    /// Returns the RNIC of a host.
     pub fn rnic(&self, host: usize) -> &Rnic<Frame> {
         &self.hosts[if self.one.is_some() { 0 } else { host }].rnic
     }
 
-    /// Gives each application its own, where one RNIC has told of both.
+    /// Gives each application its own events, if one RNIC has reported those of both.
     fn sort_out(&mut self) {
         let Some(seconds) = &mut self.one else { return };
         let [a, b] = &mut self.hosts;
@@ -493,7 +497,7 @@ impl Pair {
         }
     }
 
-    /// A TCP connection from host 0 to a port of host 1 that nobody else uses.
+    /// Makes a TCP connection from host 0 to a port of host 1 without other users.
     pub fn establish(&mut self, port: u16) -> [ConnId; 2] {
         let now = self.now;
         let server = if self.one.is_some() { 1 } else { 2 };
@@ -504,8 +508,8 @@ impl Pair {
         let mut patience = now + PATIENCE;
         for _ in 0..100_000 {
             self.step();
-            // A server whose SYN-ACKs and their ACKs are lost gives up, and its client, which sends nothing yet, is
-            // not told.
+            // If all SYN-ACKs or their ACKs are lost, the server gives up, but its client, which
+            // sends nothing yet, does not learn of it.
             if b.is_none() && self.now > patience {
                 self.hosts[0].rnic.abort(a);
                 a = self.hosts[0].rnic.connect(self.now, to).unwrap();
@@ -537,8 +541,8 @@ impl Pair {
         }
     }
 
-    /// Has both owners do what there is to do, then jumps to the next thing that happens. False when
-    /// nothing ever will.
+    /// Lets both owners do their work, then jumps to the next event. Returns false if nothing will
+    /// ever happen again.
     pub fn step(&mut self) -> bool {
         let more = self.take_step();
         self.sort_out();
@@ -548,7 +552,7 @@ impl Pair {
     fn take_step(&mut self) -> bool {
         let mut busy = false;
         for side in 0..2 {
-            // Where turns take no time, until there is nothing left to do.
+            // If turns take no time, take turns until there is nothing left to do.
             let mut turns = 0;
             while self.turn(side) {
                 (busy, turns) = (true, turns + 1);
@@ -559,7 +563,7 @@ impl Pair {
             }
         }
         let Some(next) = self.next() else { return busy };
-        // A turn that sends nothing can still bring up a timer, for the next turn.
+        // A turn that sends nothing can still start a timer, for the next turn.
         let waits = next <= self.now && !busy && self.wire.keys().next().is_none_or(|k| k.0 > next);
         self.stalled = if waits { self.stalled + 1 } else { 0 };
         assert!(self.stalled < 4, "a timer is due that no turn handles: {next:?}");
@@ -573,14 +577,14 @@ impl Pair {
             self.hosts[to].inbox.push_back(Frame(frame));
         }
         for (h, pace) in self.hosts.iter_mut().zip(self.pace) {
-            // What a test does between two steps comes before what is sent.
+            // The orders of a test between two steps come before the frames that are sent.
             while pace.turn.is_zero() && h.take(self.now, pace) && !h.inbox.is_empty() {}
         }
         true
     }
 
-    /// Time passes. A timer that runs at the end of a step has what it sends sent here, not in the next
-    /// step, which may be much later.
+    /// Lets time pass. This function also sends the frames of a timer that runs at the end of a
+    /// step, instead of leaving them to the next step, which may be much later.
     pub fn pass(&mut self, time: Duration) {
         let until = self.now + time;
         loop {
@@ -596,7 +600,8 @@ impl Pair {
         self.now = until;
     }
 
-    /// A turn of an owner, if it is time for one. True when it found something to do.
+    /// Takes a turn of an owner, if it is time for one. Returns true if the turn found something to
+    /// do.
     fn turn(&mut self, side: usize) -> bool {
         let (now, pace) = (self.now, self.pace[side]);
         let h = &mut self.hosts[side];
@@ -611,7 +616,7 @@ impl Pair {
         busy
     }
 
-    /// When something happens next, if nothing is sent before.
+    /// Returns the time of the next event, if nothing is sent before.
     pub fn next(&self) -> Option<Instant> {
         let next_frame = self.wire.keys().next().map(|k| k.0);
         let turns = self.hosts.iter().zip(self.pace).filter_map(|(h, pace)| {
@@ -622,7 +627,7 @@ impl Pair {
         next_frame.into_iter().chain(turns).min()
     }
 
-    /// Takes in what orders have brought about.
+    /// Takes in the results of orders.
     pub fn collect_all(&mut self) {
         for h in &mut self.hosts {
             h.deliver();
@@ -696,7 +701,8 @@ impl Pair {
         self.wire.insert((at, self.sent), (to, frame));
     }
 
-    /// What the RNICs count of references to memory is what their send queues hold.
+    /// Checks that the RNICs' counts of references to memory match the content of their send
+    /// queues.
     pub fn check_pins(&self) {
         for (i, h) in self.hosts.iter().enumerate() {
             let pins = self.rnic(i).pins();
@@ -706,7 +712,7 @@ impl Pair {
         }
     }
 
-    /// References to memory in all send queues of a host.
+    /// Returns the number of references to memory in all send queues of a host.
     pub fn pinned(&self, host: usize) -> u32 {
         let pins = self.rnic(host).pins();
         (0..self.hosts[host].mrs.capacity() as u32).map(|mr| pins.count(mr)).sum()
@@ -730,13 +736,14 @@ fn host_addr(n: u8) -> Cidr {
     Cidr::new([10, 0, 0, n].into(), 24).unwrap()
 }
 
-/// Whether a TCP segment (IPv4 without options, as the stack makes it) goes to or comes from a port.
+/// Returns true if a TCP segment (IPv4 without options, as the stack makes it) goes to or comes
+/// from a port.
 fn has_port(frame: &[u8], port: u16) -> bool {
     let port = port.to_be_bytes();
     frame.len() >= 38 && frame[23] == 6 && (frame[34..36] == port || frame[36..38] == port)
 }
 
-/// Where the payload of a TCP segment is, if it has some.
+/// Returns the range of the payload of a TCP segment, if there is payload.
 fn tcp_payload(frame: &[u8]) -> Option<std::ops::Range<usize>> {
     if frame.len() < 54 || frame[12..14] != [8, 0] || frame[23] != 6 {
         return None;
@@ -759,10 +766,10 @@ fn mend_checksum(frame: &mut [u8]) {
     frame[50..52].copy_from_slice(&(!(sum as u16)).to_be_bytes());
 }
 
-/// What tagged offsets are ahead of addresses.
+/// The difference between tagged offsets and addresses.
 pub const TO_BASE: u64 = 0x7000_0000_0000;
 
-/// Byte `i` of the payload that `seed` stands for.
+/// Returns `len` bytes of the payload that `seed` stands for.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut out = Vec::with_capacity(len + 8);

@@ -1,4 +1,4 @@
-//! The queues an application fills, between it and the RNIC's owner.
+//! The queues that an application fills, between it and the RNIC's owner.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -12,7 +12,7 @@ use heddle_iwarp::{
 use heddle_rnic::{POST_TURN, Posted};
 use heddle_tcp::ConnId;
 
-/// A send request as it lies in its queue.
+/// A send request in its queue.
 #[derive(Debug)]
 struct Send {
     wr_id: u64,
@@ -22,20 +22,21 @@ struct Send {
     fence: bool,
 }
 
-/// What an application has posted to one queue pair and the RNIC has not taken.
+/// Requests that an application has posted to one queue pair and the RNIC has not taken.
 #[derive(Debug)]
 pub struct Rings {
     qpn: Qpn,
     recvs: VecDeque<(u64, Vec<Sge>)>,
     sends: VecDeque<Send>,
-    /// Of the send and of the receive queue: requests they take, requests posted, requests retired.
+    /// For the send and the receive queue: requests that they take, requests posted, requests
+    /// retired.
     depth: [u32; 2],
     posted: [u32; 2],
     retired: [u32; 2],
     /// Sends that the owner has found, and receives posted before these.
     found: usize,
     owed: usize,
-    /// On the list of those that have rung.
+    /// The queue pair is on the list of those that have rung.
     pub rung: bool,
 }
 
@@ -87,7 +88,8 @@ impl Rings {
         !self.recvs.is_empty() || !self.sends.is_empty()
     }
 
-    /// The connection is over: what nobody has taken completes as flushed.
+    /// Ends the rings of a connection that is over: requests that no turn has taken complete as
+    /// flushed.
     pub fn flush(self) -> Vec<Cqe> {
         let qpn = self.qpn;
         let cqe = |queue, op, wr_id| Cqe::flushed(qpn, queue, op, wr_id);
@@ -149,7 +151,7 @@ impl Posted for Rings {
     }
 }
 
-/// What turns have not taken of all queue pairs, for messages that need it earlier.
+/// Requests of all queue pairs that no turn has taken, for messages that need them earlier.
 #[derive(Debug)]
 pub struct NotTaken<'r>(RefCell<&'r mut BTreeMap<ConnId, Rings>>);
 
