@@ -1,9 +1,9 @@
 //! A worker's clock.
 //!
-//! A worker reads it once per poll. On x86-64 processors whose cycle counter runs at a constant
-//! rate it is that counter and a multiplication (about 20 cycles); otherwise the system's
-//! monotonic clock. Origins: all clocks of a process count from the same moment, so instants of
-//! two workers compare.
+//! A worker reads its clock once per poll. On x86-64 processors whose cycle counter runs at a
+//! constant rate, the clock is that counter and a multiplication (about 20 cycles); otherwise the
+//! clock is the system's monotonic clock. All clocks of a process count from the same moment, so
+//! instants of two workers are comparable.
 
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -15,7 +15,7 @@ use heddle_dpdk_sys as sys;
 
 use crate::eal::Eal;
 
-/// Where time comes from.
+/// A source of time.
 #[derive(Clone, Debug)]
 pub struct Clock(Source);
 
@@ -47,7 +47,7 @@ fn origin() -> Origin {
 }
 
 impl Clock {
-    /// The best clock of this machine.
+    /// Returns the best clock of this machine.
     pub fn new(_eal: &Eal) -> Clock {
         // SAFETY: the EAL runs and has measured the rate.
         let hz = unsafe { sys::rte_get_tsc_hz() };
@@ -58,18 +58,19 @@ impl Clock {
         }
     }
 
-    /// The system's monotonic clock; needs no EAL.
+    /// Returns the system's monotonic clock, which needs no EAL.
     pub fn system() -> Clock {
         Clock(Source::System(origin().system))
     }
 
-    /// A clock that stands still until told otherwise, for deterministic runs.
+    /// Returns a clock that stands still until its [`ManualClock`] moves it, for deterministic
+    /// runs.
     pub fn manual() -> (Clock, ManualClock) {
         let hand = ManualClock::default();
         (Clock(Source::Manual(hand.clone())), hand)
     }
 
-    /// The time now. It never goes back on one thread.
+    /// Returns the time now, which never goes back on one thread.
     #[inline]
     pub fn now(&self) -> Instant {
         match &self.0 {
@@ -81,7 +82,7 @@ impl Clock {
         }
     }
 
-    /// Name of the source, for reports.
+    /// Returns the name of the source, for reports.
     pub fn name(&self) -> &'static str {
         match self.0 {
             Source::Tsc(_) => "tsc",
@@ -91,22 +92,22 @@ impl Clock {
     }
 }
 
-/// Moves a manual [`Clock`]; clones move the same one.
+/// Moves a manual [`Clock`]; all clones move the same clock.
 #[derive(Clone, Debug, Default)]
 pub struct ManualClock(Arc<AtomicU64>);
 
 impl ManualClock {
-    /// The time it shows.
+    /// Returns the time that the clock shows.
     pub fn now(&self) -> Instant {
         Instant::from_nanos(self.0.load(Ordering::Acquire))
     }
 
-    /// Moves it on.
+    /// Moves the clock forward.
     pub fn advance(&self, by: Duration) {
         self.set(self.now() + by);
     }
 
-    /// Sets it; a time before the one it shows is ignored.
+    /// Sets the clock; a time before the one that the clock shows has no effect.
     pub fn set(&self, to: Instant) {
         self.0.fetch_max(to.as_nanos(), Ordering::AcqRel);
     }
@@ -120,7 +121,8 @@ impl Tsc {
 
     #[inline]
     fn at(self, cycles: u64) -> Instant {
-        // Processors' counters may differ by a few cycles: a time before the origin is the origin.
+        // Processors' counters may differ by a few cycles: treat a time before the origin as the
+        // origin.
         let since = u128::from(cycles.saturating_sub(self.origin));
         let ns = (since * u128::from(self.mult)) >> 32;
         Instant::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
@@ -139,12 +141,14 @@ fn cycles() -> u64 {
     0
 }
 
-/// Whether the cycle counter runs at one rate in every power state (CPUID 0x80000007, EDX bit 8).
+/// Returns true if the cycle counter runs at one rate in every power state (CPUID 0x80000007, EDX
+/// bit 8).
 #[cfg(target_arch = "x86_64")]
 #[allow(unused_unsafe, reason = "CPUID became a safe function in later compilers")]
 fn is_constant() -> bool {
     use core::arch::x86_64::__cpuid;
-    // SAFETY: every x86-64 processor has the instruction; leaf 0x80000000 says which others exist.
+    // SAFETY: every x86-64 processor has the instruction; leaf 0x80000000 reports which leaves
+    // exist.
     unsafe { __cpuid(0x8000_0000).eax >= 0x8000_0007 && __cpuid(0x8000_0007).edx & (1 << 8) != 0 }
 }
 

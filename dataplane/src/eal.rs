@@ -1,14 +1,14 @@
 //! Starts DPDK's environment layer.
 //!
-//! The EAL lives once per process, from [`Eal::init`] until the process ends: it cannot be started
-//! a second time, and memory pools and registered memory may outlive every handle, so it is never
-//! torn down. [`Eal`] is therefore a plain token that it runs.
+//! The EAL lives once per process, from [`Eal::init`] until the process ends: DPDK cannot start it
+//! a second time, and memory pools and registered memory may outlive every handle, so this module
+//! never tears the EAL down. [`Eal`] is therefore a plain token that proves that the EAL runs.
 //!
-//! It is started so that several processes run side by side and leave nothing behind: memory is
-//! anonymous (`--in-memory`, or `--no-shconf` without hugepages), there is no telemetry socket and
-//! no PCI scan unless asked. Devices are plugged in afterwards ([`crate::Port::open`]), where a bad
-//! argument is an error that names the device; given to the EAL at start it would end in a
-//! half-started EAL.
+//! This module starts the EAL so that several processes run side by side and leave nothing behind:
+//! memory is anonymous (`--in-memory`, or `--no-shconf` without hugepages), there is no telemetry
+//! socket, and no PCI scan unless the configuration names PCI devices. Ports plug devices in
+//! afterwards ([`crate::Port::open`]), where a bad argument is an error that names the device; the
+//! same argument at the start would leave a half-started EAL.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::OnceLock;
@@ -27,44 +27,44 @@ use hugepages::HugePool;
 use iova::Machine;
 use pci::{PciFacts, pci_name};
 
-/// Whether hugepages are wanted.
+/// Whether the EAL uses hugepages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Hugepages {
-    /// Used when enough of them are free.
+    /// The EAL uses hugepages if enough of them are free.
     #[default]
     Auto,
-    /// Ordinary pages.
+    /// The EAL uses ordinary pages.
     Never,
-    /// An error when too few are free.
+    /// The start fails if too few hugepages are free.
     Require,
 }
 
-/// What DPDK's own log shows on stderr. It is never written to stdout.
+/// The part of DPDK's own log that appears on stderr. DPDK's log never goes to stdout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogLevel {
-    /// Nothing; errors are kept for our own messages.
+    /// Nothing; this module keeps errors for our own messages.
     #[default]
     Quiet,
     /// Everything at level "info" and above.
     Info,
-    /// Everything.
+    /// Everything, including debug output.
     Debug,
 }
 
 /// How to start the EAL.
 #[derive(Clone, Debug)]
 pub struct EalConfig {
-    /// MiB for packet buffers and DPDK's own structures. Registered memory is not
-    /// counted. With hugepages this many must be free; they are taken as needed.
+    /// MiB for packet buffers and DPDK's own structures, without registered memory. With hugepages,
+    /// so many MiB must be free; the EAL takes them as needed.
     pub memory_mb: u32,
     /// Whether to use hugepages.
     pub hugepages: Hugepages,
-    /// PCI devices that may be used (`[domain:]bus:device.function[,arg=value]`); empty: PCI is
-    /// not scanned.
+    /// PCI devices that the process may use (`[domain:]bus:device.function[,arg=value]`). If empty,
+    /// the EAL does not scan PCI.
     pub pci: Vec<String>,
-    /// What devices are addressed by; `None`: what they need.
+    /// The addresses that devices use; `None` chooses the ones that the devices need.
     pub iova: Option<IovaMode>,
-    /// What of DPDK's log is shown.
+    /// The part of DPDK's log that appears on stderr.
     pub log: LogLevel,
 }
 
@@ -80,10 +80,10 @@ impl Default for EalConfig {
     }
 }
 
-/// The memory packet buffers lie in.
+/// The memory that holds packet buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryMode {
-    /// Hugepages.
+    /// Hugepages of any size that the kernel has set aside.
     Hugepages,
     /// Ordinary pages (`--no-huge`).
     NoHuge,
@@ -92,24 +92,24 @@ pub enum MemoryMode {
 /// Why the EAL did not start.
 #[derive(Debug, Error)]
 pub enum EalError {
-    /// It can be started once per process.
+    /// A process can start the EAL only once.
     #[error("DPDK is already started in this process, and it can be started only once")]
     AlreadyStarted,
-    /// A PCI address that is none.
+    /// A string is not a PCI address.
     #[error("not a PCI address: {0:?} (expected [domain:]bus:device.function, as 0000:3b:00.0)")]
     BadPci(String),
-    /// Hugepages are required and there are too few.
+    /// The configuration requires hugepages, and too few are free.
     #[error("{needed_mb} MiB of hugepages are required, {free_mb} MiB are free")]
     TooFewHugepages {
-        /// MiB asked for.
+        /// MiB that the configuration asks for.
         needed_mb: u64,
-        /// MiB free now.
+        /// MiB that are free now.
         free_mb: u64,
     },
-    /// A device cannot be addressed.
+    /// A device cannot use the addresses that the configuration asks for.
     #[error("{0}")]
     Iova(String),
-    /// DPDK refused.
+    /// DPDK refused to start, with this reason.
     #[error("DPDK did not start: {0}")]
     Dpdk(String),
 }
@@ -118,17 +118,17 @@ pub enum EalError {
 struct State {
     memory: MemoryMode,
     iova: IovaMode,
-    /// PCI devices asked for.
+    /// Number of PCI devices that the configuration names.
     pci: usize,
     version: String,
-    /// What DPDK said on its way up.
+    /// DPDK's log of its start.
     log: String,
 }
 
 static STARTED: AtomicBool = AtomicBool::new(false);
 static STATE: OnceLock<State> = OnceLock::new();
 
-/// Proof that the EAL runs. It costs nothing to copy.
+/// Proof that the EAL runs; a copy costs nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct Eal(&'static State);
 
@@ -137,8 +137,8 @@ impl Eal {
     /// our own ([`crate::LcoreWorker`]).
     ///
     /// # Errors
-    /// When it was started before (also when that failed), when required hugepages are missing,
-    /// when a PCI address is malformed, and when DPDK refuses.
+    /// Fails if the process has tried to start the EAL before (even in vain), if required hugepages
+    /// are missing, if a PCI address is malformed, and if DPDK refuses.
     pub fn init(config: &EalConfig) -> Result<Eal, EalError> {
         let bad = |p: &String| EalError::BadPci(p.clone());
         let names: Result<Vec<String>, EalError> =
@@ -159,7 +159,8 @@ impl Eal {
         start(args)?;
         let log = take_log();
         restore_affinity(&cpus);
-        // Without it an unplugged device is noticed once the kernel has taken it, which waits for us.
+        // Without the watch, the RNIC notices the removal of a device only after the kernel has
+        // taken the device, and the kernel waits for us before it does so.
         // SAFETY: the EAL runs.
         let _ = unsafe { sys::heddle_removal_watch() };
         // SAFETY: rte_version returns a static NUL-terminated string.
@@ -168,79 +169,81 @@ impl Eal {
         Ok(Eal(STATE.get_or_init(|| State { memory, iova, pci, version, log })))
     }
 
-    /// The EAL of this process, once [`Eal::init`] has succeeded.
+    /// Returns the EAL of this process, after [`Eal::init`] has succeeded.
     pub fn get() -> Option<Eal> {
         STATE.get().map(Eal)
     }
 
-    /// The memory that was chosen.
+    /// Returns the kind of memory that [`Eal::init`] chose.
     pub fn memory_mode(&self) -> MemoryMode {
         self.0.memory
     }
 
-    /// What devices are addressed by.
+    /// Returns the kind of addresses that devices use.
     pub fn iova_mode(&self) -> IovaMode {
         self.0.iova
     }
 
-    /// Whether PCI devices were asked for.
+    /// Returns true if the configuration names PCI devices.
     pub fn has_pci(&self) -> bool {
         self.0.pci > 0
     }
 
-    /// Why DPDK has no port for a PCI device; `None`: the machine has no such device.
+    /// Returns the reason why DPDK has no port for a PCI device; `None` if the machine has no such
+    /// device.
     pub(crate) fn unusable(&self, name: &str) -> Option<String> {
         PciFacts::read(name).unusable(&self.0.log, self.0.pci)
     }
 
-    /// DPDK's version, as "DPDK 22.11.11".
+    /// Returns DPDK's version, as "DPDK 22.11.11".
     pub fn version(&self) -> &str {
         &self.0.version
     }
 }
 
-/// Whether devices go by the addresses of this process: only then can they read registered memory
-/// where it lies.
+/// Returns true if devices use the addresses of this process: only then can they read registered
+/// memory in place.
 pub(crate) fn by_process_addresses() -> bool {
     Eal::get().is_some_and(|eal| eal.iova_mode() == IovaMode::Va)
 }
 
-/// DPDK's text for an error number of either sign.
+/// Returns DPDK's text for an error number of either sign.
 pub(crate) fn error_text(code: c_int) -> String {
     // SAFETY: rte_strerror takes any number and returns a NUL-terminated string that is static or
     // belongs to this thread until its next call; it is copied at once.
     unsafe { CStr::from_ptr(sys::rte_strerror(code.abs())) }.to_string_lossy().into_owned()
 }
 
-/// The last error number of this thread.
+/// Returns the last error number of this thread.
 pub(crate) fn last_errno() -> c_int {
     // SAFETY: reads a thread-local.
     unsafe { sys::heddle_errno() }
 }
 
-/// Forgets what DPDK logged so far.
+/// Discards DPDK's log up to now.
 pub(crate) fn clear_log() {
     let _ = take_log();
 }
 
-/// Why a call failed, as one line: what DPDK logged since [`clear_log`], else the text of `code`.
+/// Returns the reason why a call failed, in one line: DPDK's log since [`clear_log`], or else the
+/// text of `code`.
 pub(crate) fn reason(code: c_int) -> String {
-    // Drivers return -1 for all sorts of things: "not permitted" would mislead.
+    // Drivers return -1 for all sorts of failures: "not permitted" would mislead.
     log_line().unwrap_or_else(|| match code.abs() {
         1 => "DPDK gives no reason".into(),
         _ => error_text(code),
     })
 }
 
-/// The first line logged: it says the cause, later ones that DPDK gave up.
+/// Returns the first line of the log, which says the cause; later lines only say that DPDK gave up.
 fn log_line() -> Option<String> {
     let log = take_log();
     let mut lines = log.lines().map(str::trim).filter(|l| !l.is_empty());
     clean(lines.next()?)
 }
 
-/// A line of the log for users: "EAL: Cannot ..." and "eth_pcap_open(): Couldn't ..." without the part
-/// before the colon.
+/// Strips a line of the log for users: "EAL: Cannot ..." and "eth_pcap_open(): Couldn't ..." lose
+/// the part before the colon.
 fn clean(line: &str) -> Option<String> {
     let text = line.split_once(": ").map_or(line, |(_, t)| t);
     let text = text.trim().trim_end_matches('.');
@@ -267,7 +270,7 @@ fn capture_log(level: LogLevel) {
     unsafe {
         sys::rte_log_set_global_level(global);
         sys::heddle_log_echo(echo);
-        // Without it DPDK logs to its default, stderr: no reason to give up.
+        // If this fails, DPDK logs to its default, stderr, which is no reason to give up.
         let _ = sys::heddle_log_capture();
     }
 }
@@ -284,8 +287,8 @@ fn arguments(
     });
     match memory {
         MemoryMode::Hugepages => args.push("--in-memory".into()),
-        // --no-huge implies the legacy memory layout, which --in-memory refuses; --no-shconf is
-        // the part of it that matters: nothing is shared and no lock file is made.
+        // --no-huge implies the legacy memory layout, which --in-memory refuses; --no-shconf is the
+        // part of --in-memory that matters: the process shares nothing and makes no lock file.
         MemoryMode::NoHuge => {
             args.extend(["--no-huge", "--no-shconf", "-m"].map(str::to_owned));
             args.push(config.memory_mb.max(32).to_string());
@@ -297,8 +300,8 @@ fn arguments(
     for p in &config.pci {
         args.extend(["-a".into(), p.clone()]);
     }
-    // One lcore, number 0, on every processor this process may use: the control thread floats, and
-    // all other lcore numbers are free for workers.
+    // Give DPDK a single lcore, number 0, on every processor that this process may use: the control
+    // thread floats, and all other lcore numbers are free for workers.
     let list: Vec<String> = cpus.iter().map(usize::to_string).collect();
     if !list.is_empty() {
         args.push(format!("--lcores=0@({})", list.join(",")));
@@ -307,7 +310,7 @@ fn arguments(
 }
 
 fn start(args: Vec<String>) -> Result<(), EalError> {
-    // The EAL keeps pointers into its arguments: they live as long as the process.
+    // The EAL keeps pointers into its arguments, so they must live as long as the process.
     let mut argv = Vec::with_capacity(args.len() + 1);
     for a in args {
         let a = CString::new(a).map_err(|_| EalError::Dpdk("an argument has a NUL".into()))?;
@@ -341,7 +344,7 @@ fn choose_memory(config: &EalConfig) -> Result<MemoryMode, EalError> {
     }
 }
 
-/// Whether this process may map a hugepage of a size (a cgroup can forbid what is free).
+/// Returns true if this process may map a hugepage of a size (a cgroup can forbid free hugepages).
 fn may_map_hugepage(bytes: usize) -> bool {
     let Ok(log) = i32::try_from(bytes.trailing_zeros()) else { return false };
     let size = log << libc::MAP_HUGE_SHIFT;
@@ -360,28 +363,29 @@ fn may_map_hugepage(bytes: usize) -> bool {
     }
 }
 
-/// Has the C library's allocator give each thread room in advance, and keep what is free: to grow or shrink
-/// its heap, a worker would wait for whoever maps memory of an application at that moment. For a program
-/// whose workers serve applications, to be called before their threads start.
+/// Makes the C library's allocator give each thread memory in advance, and keep freed memory: to
+/// grow or shrink its heap, a worker would wait for any thread that maps memory of an application
+/// at that moment. A program whose workers serve applications calls this function before the
+/// workers' threads start.
 pub fn steady_heap() {
     /// Bytes that a thread's heap begins with.
     #[cfg(target_env = "gnu")]
     const ROOM: libc::c_int = 16 << 20;
     #[cfg(target_env = "gnu")]
-    // SAFETY: options of the allocator, which takes its own lock to set them; it refuses what it does not
-    // know.
+    // SAFETY: the calls only set options of the allocator, which takes its own lock to set them;
+    // the allocator refuses an option that it does not know.
     unsafe {
         libc::mallopt(libc::M_TOP_PAD, ROOM);
         libc::mallopt(libc::M_TRIM_THRESHOLD, libc::c_int::MAX);
     }
 }
 
-/// Processors this process may use, by number.
+/// Returns the numbers of the processors that this process may use.
 pub fn allowed_cpus() -> Vec<usize> {
     core_affinity::get_core_ids().unwrap_or_default().iter().map(|c| c.id).collect()
 }
 
-/// The EAL binds the thread that starts it; put its affinity back.
+/// Restores the affinity of the thread that started the EAL, which the EAL has bound.
 fn restore_affinity(cpus: &[usize]) {
     if cpus.is_empty() {
         return;

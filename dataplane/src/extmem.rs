@@ -1,14 +1,15 @@
 //! Registered memory that frames refer to.
 //!
-//! An external-buffer mbuf points into a region instead of having the bytes itself. It may be freed by
-//! any thread, by a driver, or at a ring's other end, long after the FPDU it carried is acknowledged
-//! and even after the RNIC is gone. DPDK counts such mbufs in a shared-info block; here there is one
-//! for each slot of the STag table, so that a memory region can be asked whether a frame still refers
-//! to it ([`ExternalMemory::references`]), and each keeps the mapping its frames point into.
+//! An external-buffer mbuf points into a region instead of holding the bytes itself. Any thread, a
+//! driver, or the other end of a ring may free such an mbuf, long after the peer has acknowledged
+//! the FPDU that it carried, and even after the RNIC no longer exists. DPDK counts such mbufs in a
+//! shared-info block. This module has one block for each slot of the STag table, so that the owner
+//! of a memory region can ask whether a frame still refers to the region
+//! ([`ExternalMemory::references`]), and each block keeps the mapping that its frames point into.
 //!
-//! DPDK's counter has 16 bits, and its update is a plain store while the count is 1, right only when
-//! its one holder is the caller. So each block counts two references of its own, which keeps every
-//! update atomic until the block is let go.
+//! DPDK's counter has 16 bits, and DPDK updates it with a plain store while the count is 1, which
+//! is right only if the caller is the only holder. So each block holds two references of its own,
+//! which keeps every update atomic until the handles release the block.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -26,22 +27,23 @@ use crate::port::DmaPorts;
 /// Mbufs that may refer to one memory region at a time, for each worker.
 pub const MAX_REFERENCES: u16 = 60_000;
 
-/// A block's own references; see the module.
+/// A block's own references; see the module's documentation.
 const OWN: u16 = 2;
 
 /// The mbufs of one memory region.
 #[repr(align(64))]
 struct Counter {
     shinfo: UnsafeCell<sys::rte_mbuf_ext_shared_info>,
-    /// `region` is there.
+    /// `region` is set.
     kept: AtomicBool,
-    /// What the mbufs point into.
+    /// The region that the mbufs point into.
     region: Mutex<Option<Arc<Region>>>,
 }
 
 impl Counter {
     fn refs(&self) -> u16 {
-        // SAFETY: the counter is a 2-aligned u16 inside self, and every other access to it is atomic.
+        // SAFETY: the counter is a 2-aligned u16 inside self, and every other access to it is
+        // atomic.
         unsafe { AtomicU16::from_ptr(&raw mut (*self.shinfo.get()).refcnt) }.load(Ordering::Acquire)
     }
 
@@ -51,7 +53,7 @@ impl Counter {
     }
 }
 
-/// What mbufs point to: freed when all counters are back to zero.
+/// The memory that mbufs point to; freed when all counters are back to zero.
 struct Block {
     /// Counters that are not yet at zero.
     live: AtomicUsize,
@@ -60,7 +62,7 @@ struct Block {
 
 struct Handle(NonNull<Block>);
 
-// SAFETY: of the block, only atomics and a mutex are changed while it is shared.
+// SAFETY: while the block is shared, threads change only its atomics and a mutex.
 unsafe impl Send for Handle {}
 // SAFETY: as above.
 unsafe impl Sync for Handle {}
@@ -77,7 +79,7 @@ impl std::fmt::Debug for ExternalMemory {
 }
 
 impl ExternalMemory {
-    /// Counters for `slots` memory regions.
+    /// Returns counters for `slots` memory regions.
     pub fn new(slots: usize) -> ExternalMemory {
         let slots = slots.max(1);
         let counters = (0..slots)
@@ -88,7 +90,7 @@ impl ExternalMemory {
             })
             .collect();
         let block = NonNull::from(Box::leak(Box::new(Block { live: slots.into(), counters })));
-        // SAFETY: the block was just leaked and nobody else knows it.
+        // SAFETY: the block was just leaked, and no other thread has a pointer to it.
         for c in unsafe { &block.as_ref().counters } {
             // SAFETY: as above; the callback matches DPDK's signature, and each counter knows its
             // block by its own address and the block's.
@@ -110,14 +112,15 @@ impl ExternalMemory {
         unsafe { self.0.0.as_ref() }
     }
 
-    /// Mbufs that refer to the memory region in `slot` now; exact once no worker makes any more.
+    /// Returns the number of mbufs that refer to the memory region in `slot` now; exact once no
+    /// worker makes any more.
     pub fn references(&self, slot: u32) -> usize {
         let c = self.block().counters.get(slot as usize);
         c.map_or(0, |c| usize::from(c.refs().saturating_sub(OWN)))
     }
 
-    /// Whether an mbuf still refers to the memory region in `slot`, whose STag is gone. If not, its
-    /// mapping is let go.
+    /// Returns true if an mbuf still refers to the memory region in `slot`, whose STag is no longer
+    /// valid. If none does, this function drops the region's mapping.
     pub fn is_referred(&self, slot: u32) -> bool {
         let Some(c) = self.block().counters.get(slot as usize) else { return false };
         if c.refs() > OWN {
@@ -129,9 +132,10 @@ impl ExternalMemory {
         false
     }
 
-    /// Counts `n` references of mbufs to `slot` that are about to be made, in one atomic operation;
-    /// what is not used is given back with [`give`](ExternalMemory::give). The mapping is kept until
-    /// they are gone; `region` says which. `None` when there are too many, or no mapping.
+    /// Counts `n` references to `slot` by mbufs that the caller is about to make, in one atomic
+    /// operation; the caller gives unused references back with [`give`](ExternalMemory::give). The
+    /// block keeps the mapping, which `region` returns, until all references are back. Returns
+    /// `None` if there are too many references, or no mapping.
     #[inline]
     pub(crate) fn take(
         &self,
@@ -151,7 +155,7 @@ impl ExternalMemory {
         Some(())
     }
 
-    /// Gives back what [`take`](ExternalMemory::take) took.
+    /// Gives back references that [`take`](ExternalMemory::take) took.
     #[inline]
     pub(crate) fn give(&self, slot: u32, n: u16) {
         if let Some(c) = self.block().counters.get(slot as usize) {
@@ -161,7 +165,7 @@ impl ExternalMemory {
         }
     }
 
-    /// The counter for a reference that has been taken.
+    /// Returns the counter for a reference that the caller has taken.
     #[inline]
     pub(crate) fn counted(&self, slot: u32) -> Option<*mut sys::rte_mbuf_ext_shared_info> {
         Some(self.block().counters.get(slot as usize)?.shinfo.get())
@@ -173,8 +177,8 @@ impl Drop for Handle {
         // SAFETY: the counters still have their own references, so the block is alive.
         let n = unsafe { self.0.as_ref() }.counters.len();
         for i in 0..n {
-            // SAFETY: this counter still has its own references, so the block is alive; after the last
-            // counter was released it is not touched again (the loop ends).
+            // SAFETY: this counter still has its own references, so the block is alive; after the
+            // last counter was released it is not touched again (the loop ends).
             unsafe {
                 let c = &raw const (&(*self.0.as_ptr()).counters)[i];
                 if sys::heddle_shinfo_sub((*c).shinfo.get(), OWN) == 0 {
@@ -185,12 +189,12 @@ impl Drop for Handle {
     }
 }
 
-/// DPDK calls it when the last mbuf of a counter is freed, on the thread that frees it, after the
-/// handles are gone.
+/// DPDK calls this function when the last mbuf of a counter is freed after the handles have been
+/// dropped, on the thread that frees the mbuf.
 ///
 /// # Safety
-/// `block` is the one the counter was set up with, and still live: this call ends one of the
-/// references that keep it.
+/// `block` is the block with which the counter was set up, and still live: this call ends one of
+/// the references that keep the block alive.
 unsafe extern "C" fn on_zero(_addr: *mut c_void, block: *mut c_void) {
     if let Some(block) = NonNull::new(block.cast::<Block>()) {
         // SAFETY: `block` is what was given at construction, alive while one of its counters is not
@@ -199,10 +203,11 @@ unsafe extern "C" fn on_zero(_addr: *mut c_void, block: *mut c_void) {
     }
 }
 
-/// One counter is at zero for good; the last one frees the block, and with it every mapping it keeps.
+/// Counts one counter that stays at zero; the last one frees the block, and with it every mapping
+/// that the block keeps.
 ///
 /// # Safety
-/// Called once per counter of a live block.
+/// The caller calls this once per counter of a live block.
 unsafe fn release(block: NonNull<Block>) {
     // SAFETY: alive, by the caller.
     if unsafe { block.as_ref() }.live.fetch_sub(1, Ordering::AcqRel) > 1 {
@@ -213,12 +218,12 @@ unsafe fn release(block: NonNull<Block>) {
     drop(unsafe { Box::from_raw(block.as_ptr()) });
 }
 
-/// Makes regions known to DPDK and reachable for the devices of an RNIC, and takes that back.
+/// Makes regions known to DPDK and reachable for the devices of an RNIC, and undoes both.
 #[derive(Debug)]
 pub struct DpdkRegions(DmaPorts);
 
 impl DpdkRegions {
-    /// For the devices behind `ports`.
+    /// Returns a hook for the devices behind `ports`.
     pub fn new(ports: DmaPorts) -> DpdkRegions {
         DpdkRegions(ports)
     }
@@ -227,16 +232,17 @@ impl DpdkRegions {
 impl RegionHook for DpdkRegions {
     fn added(&self, region: &Arc<Region>) -> bool {
         if !eal::by_process_addresses() {
-            // Each page has an address of its own there, and a piece of payload may cross pages.
+            // With physical addresses, each page has an address of its own, and a piece of payload
+            // may cross pages.
             return false;
         }
         let base = region.base().as_ptr();
         let Some(len) = region.mapped_len() else {
-            // Memory that an application brings may begin and end anywhere in a page.
+            // Memory that an application provides may begin and end anywhere in a page.
             return false;
         };
         if region.is_sparse() {
-            // DPDK would write a record for each page that there could be.
+            // DPDK would write a record for each page that the sparse region could have.
             return false;
         }
         eal::clear_log();
@@ -246,7 +252,7 @@ impl RegionHook for DpdkRegions {
             sys::rte_extmem_register(base.cast(), len, std::ptr::null_mut(), 0, region.page_size())
         };
         if rc != 0 {
-            // DPDK has room for about 120 of them. Copies do without.
+            // DPDK has room for about 120 regions. The RNIC copies payload of others.
             return false;
         }
         if self.0.map(region).is_err() {
@@ -260,7 +266,7 @@ impl RegionHook for DpdkRegions {
     fn removed(&self, region: &Arc<Region>) {
         self.0.unmap(region);
         if let Some(len) = region.mapped_len() {
-            // SAFETY: a range that is registered or not; DPDK says which, and it makes no difference.
+            // SAFETY: a range that is registered or not; DPDK reports which, and neither does harm.
             unsafe { sys::rte_extmem_unregister(region.base().as_ptr().cast(), len) };
         }
     }

@@ -1,12 +1,12 @@
-//! Loss, duplication and reordering on purpose, the same for the same seed.
+//! Deliberate loss, duplication and reordering, the same for the same seed.
 //!
-//! Frames go in with [`FaultInjector::handle`] and come out with [`FaultInjector::poll`]. A frame
-//! that is reordered is held back until [`FaultConfig::hold_frames`] others have passed it or
-//! [`FaultConfig::hold_time`] is over, whichever is first: with no traffic behind it, it still
+//! Frames go in with [`FaultInjector::handle`] and come out with [`FaultInjector::poll`]. The
+//! injector holds a reordered frame back until [`FaultConfig::hold_frames`] others have passed it
+//! or [`FaultConfig::hold_time`] is over, whichever is first: even without later traffic, the frame
 //! comes out ([`FaultInjector::poll_timeout`] says when).
 //!
-//! Decisions follow from the seed and the order of frames alone, three draws per frame whatever
-//! their outcome, so that changing one probability does not shift the others.
+//! Decisions follow from the seed and the order of frames alone, with three draws per frame
+//! whatever their outcome, so that a change of one probability does not shift the others.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,18 +17,18 @@ use heddle_base::{Instant, Random, Seed};
 use crate::mbuf::Mbuf;
 use crate::mempool::Mempool;
 
-/// How much of what. Probabilities are in 0..=1, per frame.
+/// The faults to inject. Probabilities are in 0..=1, per frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FaultConfig {
-    /// A frame is lost.
+    /// Probability that the injector drops a frame.
     pub drop: f64,
-    /// A frame comes twice, the second a copy of its own.
+    /// Probability that a frame comes twice, the second time as a copy of its own.
     pub duplicate: f64,
-    /// A frame is held back behind later ones.
+    /// Probability that the injector holds a frame back until later frames have passed.
     pub reorder: f64,
-    /// Frames that pass one that is held back.
+    /// Frames that pass a frame that is held back.
     pub hold_frames: u32,
-    /// Longest time a frame is held back.
+    /// Longest time that the injector holds a frame back.
     pub hold_time: Duration,
 }
 
@@ -45,18 +45,18 @@ impl Default for FaultConfig {
 }
 
 impl FaultConfig {
-    /// Whether it leaves every frame as it is.
+    /// Returns true if this configuration leaves every frame as it is.
     pub fn is_none(&self) -> bool {
         self.drop <= 0.0 && self.duplicate <= 0.0 && self.reorder <= 0.0
     }
 }
 
 heddle_base::counters! {
-    /// What a fault injector did.
+    /// Counters of a fault injector.
     pub struct FaultCounters {
         /// Frames that passed or were dropped, duplicates not counted.
         fault_frames,
-        /// Frames lost on purpose.
+        /// Frames dropped on purpose.
         fault_dropped,
         /// Frames duplicated on purpose.
         fault_duplicated,
@@ -64,35 +64,35 @@ heddle_base::counters! {
         fault_duplicate_failed,
         /// Frames held back on purpose.
         fault_reordered,
-        /// Frames lost because the injector was full.
+        /// Frames dropped because the injector was full.
         fault_overflow,
     }
 }
 
-/// Frames that may wait inside.
+/// Frames that may wait inside the injector.
 const MAX_WAITING: usize = 4096;
 
 struct Held {
     frame: Mbuf,
-    /// Comes out once this many frames in all have passed.
+    /// The frame comes out after this many frames in all have passed.
     after: u64,
     until: Instant,
 }
 
-/// Drops, duplicates and reorders frames. Owned by one worker.
+/// Drops, duplicates and reorders frames. A worker owns its injector.
 pub struct FaultInjector {
     config: FaultConfig,
     random: Random,
     pool: Mempool,
     ready: VecDeque<Mbuf>,
-    /// In the order they went in, which is also that of `after` and `until`.
+    /// In the order in which the frames went in, which is also that of `after` and `until`.
     held: VecDeque<Held>,
     passed: u64,
     counters: FaultCounters,
 }
 
 impl FaultInjector {
-    /// `pool` serves the duplicates.
+    /// Returns an injector that allocates duplicates from `pool`.
     pub fn new(config: FaultConfig, seed: &Seed, pool: Mempool) -> FaultInjector {
         FaultInjector {
             config,
@@ -139,7 +139,7 @@ impl FaultInjector {
         }
     }
 
-    /// A frame comes out, and behind it what was held back for as many.
+    /// Lets a frame come out, and after it the frames that were held back for so many.
     fn pass(&mut self, frame: Mbuf) {
         self.push(frame);
         self.passed += 1;
@@ -162,7 +162,7 @@ impl FaultInjector {
         }
     }
 
-    /// Appends frames that are due to what room `out` has; returns how many.
+    /// Appends as many due frames to `out` as it has room for, and returns how many.
     pub fn poll<const N: usize>(&mut self, now: Instant, out: &mut ArrayVec<Mbuf, N>) -> usize {
         while self.held.front().is_some_and(|h| h.until <= now) {
             self.release();
@@ -172,8 +172,8 @@ impl FaultInjector {
         n
     }
 
-    /// When [`FaultInjector::poll`] has something although nothing more goes in: the origin of
-    /// the clock when it has it already.
+    /// Returns when [`FaultInjector::poll`] will have a frame although nothing more goes in; the
+    /// origin of the clock if it has one already.
     pub fn poll_timeout(&self) -> Option<Instant> {
         if !self.ready.is_empty() {
             return Some(Instant::ZERO);
@@ -181,7 +181,7 @@ impl FaultInjector {
         self.held.front().map(|h| h.until)
     }
 
-    /// What it did.
+    /// Returns the counters of the faults injected so far.
     pub fn counters(&self) -> &FaultCounters {
         &self.counters
     }

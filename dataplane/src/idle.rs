@@ -1,19 +1,22 @@
 //! When a thread that polls workers may sleep, and for how long.
 //!
-//! [`Idle`] decides from what it is told: whether the last turn found something, the time, and when
-//! the next timer is due. It reads no clock and calls nothing. [`Rester`](crate::Rester) does what it
-//! says.
+//! [`Idle`] decides from its inputs: whether the last turn found something, the time, and the time
+//! of the next timer. `Idle` reads no clock and calls nothing. [`Rester`](crate::Rester) carries
+//! out its decisions.
 //!
-//! A turn that finds nothing says little; only after a while of them ([`Naps::after`]) does the thread
-//! sleep, at first shortly and then for longer, up to a bound ([`Naps::longest`]). The bound is what a
-//! frame may have to wait that comes meanwhile to a queue without interrupts. Doorbells, orders of the
-//! control plane and frames of other workers end the sleep ([`heddle_verbs::wakeup`]); where queues do as
-//! well, or the thread has none, it sleeps until its next timer ([`FULL`]). A timer is not late for it:
-//! what threads are found to oversleep by is kept off, and the rest is spun.
+//! A turn that finds nothing says little; only after a while of such turns ([`Naps::after`]) does
+//! the thread sleep, at first shortly and then for longer, up to a bound ([`Naps::longest`]). The
+//! bound limits how long a frame waits that comes meanwhile to a queue without interrupts.
+//! Doorbells, orders of the control plane and frames of other workers end the sleep
+//! ([`heddle_verbs::wakeup`]). If the thread's queues end the sleep as well, or the thread has
+//! none, the thread sleeps until its next timer ([`FULL`]). The sleep does not delay a timer: the
+//! thread wakes earlier by the time that its sleeps were seen to last too long, and spins for the
+//! rest.
 //!
-//! Queues that a driver lets interrupt need not do so. [`Rester`](crate::Rester) therefore has the thread
-//! trust them ([`Idle::trust`]) once each has interrupted, and no longer when frames are found after a nap
-//! that no interrupt has ended; until then naps are those of a thread without interrupts.
+//! A queue whose driver supports interrupts need not raise any. [`Rester`](crate::Rester) therefore
+//! makes the thread trust its queues ([`Idle::trust`]) only after each queue has interrupted, and
+//! stops the trust when a turn finds frames after a nap that no interrupt has ended; until then
+//! naps are those of a thread without interrupts.
 //!
 //! ```text
 //!   something found ─▶ spin ──after──▶ arm ──▶ one more turn ──▶ sleep first, 2 first .. longest ..
@@ -26,16 +29,16 @@ use core::time::Duration;
 
 use heddle_base::Instant;
 
-/// What a thread does when its workers have nothing to do.
+/// The behavior of a thread when its workers have nothing to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IdlePolicy {
-    /// It looks again at once, and takes all of a processor.
+    /// The thread looks again at once, and takes all of a processor.
     #[default]
     Spin,
-    /// It sleeps for growing times. Ports do not wake it, all else does.
+    /// The thread sleeps for growing times. Ports do not wake the thread, but everything else does.
     Backoff(Naps),
-    /// It sleeps until a queue of a port interrupts. As long as not all of its queues are known to, it
-    /// sleeps for growing times.
+    /// The thread sleeps until a queue of a port interrupts. Until all of its queues are known to
+    /// interrupt, the thread sleeps for growing times.
     Interrupt(Naps),
 }
 
@@ -44,17 +47,19 @@ pub enum IdlePolicy {
 pub struct Naps {
     /// Time without work before the first nap.
     pub after: Duration,
-    /// The first nap; each is twice the one before.
+    /// The first nap; each nap is twice as long as the one before.
     pub first: Duration,
-    /// The longest nap of a thread that polls a queue which cannot wake it, or is not known to.
+    /// The longest nap of a thread that polls a queue which cannot wake the thread, or is not known
+    /// to.
     pub longest: Duration,
 }
 
-/// The longest nap of a thread that everything wakes but its timers.
+/// The longest nap of a thread that everything but its timers wakes.
 pub const FULL: Duration = Duration::from_secs(1);
 
 impl Default for Naps {
-    /// A round trip in a machine room long, and no longer than a delayed ACK.
+    /// The first nap is as long as a round trip in a machine room, and the longest is no longer
+    /// than a delayed ACK.
     fn default() -> Naps {
         Naps {
             after: Duration::from_micros(100),
@@ -64,62 +69,62 @@ impl Default for Naps {
     }
 }
 
-/// What to do before the next turn.
+/// The action before the next turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
-    /// Nothing.
+    /// Take the next turn at once.
     Poll,
-    /// Let queues interrupt, and everybody know that there is a thread to be woken. There is another
-    /// turn before the wait, for what came just before.
+    /// Let queues interrupt, and let all other threads know that this thread must be woken. The
+    /// thread takes another turn before it waits, for work that came just before.
     Arm,
-    /// Sleep until woken, or so long; then undo [`Rest::Arm`].
+    /// Sleep until woken, but no longer than this; then undo [`Rest::Arm`].
     Wait(Duration),
     /// Undo [`Rest::Arm`]: the turn after it found something.
     Disarm,
 }
 
-/// Shorter than what it takes to fall asleep: not worth it.
+/// A sleep shorter than this takes less time than falling asleep, and is not worth it.
 const SHORTEST: Duration = Duration::from_micros(2);
 
-/// What a thread is taken to oversleep by before it is known: the kernel's usual slack and a switch.
+/// The assumed delay of a wake-up before any is measured: the kernel's usual slack and a switch.
 const LATE: Duration = Duration::from_micros(60);
 
-/// Decides when a thread sleeps; one for each.
+/// Decides when a thread sleeps; each thread has one.
 #[derive(Clone, Copy, Debug)]
 pub struct Idle {
     policy: IdlePolicy,
-    /// Since when there was nothing.
+    /// The time since which turns have found nothing.
     since: Option<Instant>,
     /// The next nap.
     nap: Duration,
-    /// All it has to do wakes it, as far as is known.
+    /// Everything that the thread has to do wakes it, as far as is known.
     woken_by_all: bool,
     /// The thread can be woken.
     armed: bool,
-    /// What sleeps took longer than they were to.
+    /// The time by which sleeps have lasted longer than asked.
     late: Duration,
 }
 
 impl Idle {
-    /// Awake.
+    /// Returns the state of a thread that is awake.
     pub fn new(policy: IdlePolicy) -> Idle {
         let (nap, woken_by_all) = (Duration::ZERO, false);
         Idle { policy, since: None, nap, woken_by_all, armed: false, late: LATE }
     }
 
-    /// From now on the thread is taken to be woken by all there may be for it to do, or no longer.
+    /// Sets whether everything that the thread may have to do wakes it.
     pub fn trust(&mut self, woken_by_all: bool) {
         self.woken_by_all = woken_by_all;
         self.since = None;
     }
 
-    /// The policy.
+    /// Returns the policy that [`new`](Self::new) was given.
     pub fn policy(&self) -> IdlePolicy {
         self.policy
     }
 
-    /// After a turn that found something (`busy`) or nothing. `now` and `next`, the time and when the
-    /// next timer is due, are asked for only where they matter.
+    /// Decides after a turn that found something (`busy`) or nothing. This function calls `now` and
+    /// `next`, for the time and the time of the next timer, only if it needs them.
     #[inline]
     pub fn turn(
         &mut self,
@@ -175,15 +180,16 @@ impl Idle {
         Rest::Wait(nap.min(room))
     }
 
-    /// Something has woken the thread. There is work, though it may take a moment to show: the next naps
-    /// are as after a turn that found some.
+    /// Notes that another thread or a device has woken the thread. There is work, though it may
+    /// take a moment to appear: the next naps are as after a turn that found some.
     pub fn woken(&mut self) {
         self.since = None;
     }
 
-    /// A sleep of `asked` has taken `took`. What a timer has to be kept off by follows upwards at once
-    /// and downwards slowly; beyond the longest nap it is the system that is late, not the sleep. Not to
-    /// be called when the thread was woken.
+    /// Notes that a sleep of `asked` has taken `took`. The delay by which the thread wakes before a
+    /// timer follows upwards at once and downwards slowly. A delay beyond the longest nap is a
+    /// delay of the system, not of the sleep. The caller does not call this function if the thread
+    /// was woken.
     pub fn slept(&mut self, asked: Duration, took: Duration) {
         let bound = match self.policy {
             IdlePolicy::Spin => return,
@@ -210,7 +216,7 @@ mod tests {
         Instant::from_nanos(n * 1000)
     }
 
-    /// A turn that finds nothing, at `now`.
+    /// Takes a turn that finds nothing, at `now`.
     fn idle(i: &mut Idle, now: u64, next: Option<u64>) -> Rest {
         i.turn(false, || us(now), || next.map(us))
     }
@@ -247,7 +253,7 @@ mod tests {
         }
     }
 
-    /// Whatever the naps, the thread is awake when the timer is due.
+    /// However long the naps are, the thread is awake when the timer is due.
     #[test]
     fn test_no_timer_is_slept_over() {
         for due in 100..2000 {
@@ -257,7 +263,7 @@ mod tests {
                 match idle(&mut i, now, Some(due)) {
                     Rest::Poll | Rest::Arm | Rest::Disarm => now += 1,
                     Rest::Wait(d) => {
-                        // As late as it is taken to be.
+                        // The sleep lasts too long by as much as `Idle` expects.
                         now += u64::try_from((d + LATE).as_micros()).unwrap();
                         assert!(now <= due, "slept until {now}, due at {due}");
                         i.slept(d, d + LATE);
@@ -304,7 +310,7 @@ mod tests {
         assert_eq!(i.turn(true, || us(1100), || None), Rest::Poll);
     }
 
-    /// A thread without a queue that could be missed sleeps for as long as there is no timer.
+    /// A thread without a queue that it could miss sleeps as long as no timer is due.
     #[test]
     fn test_who_is_woken_by_all_sleeps_until_a_timer() {
         for policy in [IdlePolicy::Backoff(NAPS), IdlePolicy::Interrupt(NAPS)] {

@@ -1,6 +1,6 @@
 //! Worker threads bound to a processor.
 //!
-//! They are plain threads of ours, registered with DPDK so that mempools give them a cache of
+//! Workers are plain threads of ours, registered with DPDK so that mempools give them a cache of
 //! their own; the EAL itself starts none.
 
 use std::fmt;
@@ -16,53 +16,53 @@ use thiserror::Error;
 
 use crate::eal::{self, Eal};
 
-/// Why there is no worker, or no result of one.
+/// Why there is no worker, or no result of a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum LcoreError {
-    /// A list of processors that is none.
+    /// A string is not a list of processors.
     #[error("not a list of processors: {list:?}: {why} (expected as 0,2 or 0-3)")]
     BadList {
-        /// As it was given.
+        /// The string.
         list: String,
-        /// What is wrong.
+        /// The error in the string.
         why: &'static str,
     },
     /// This process may not use the processor.
     #[error("worker {name}: processor {core} does not exist or may not be used")]
     NoSuchCore {
-        /// The worker.
+        /// The worker's name.
         name: String,
-        /// The processor.
+        /// The processor's number.
         core: usize,
     },
-    /// The thread was not started.
+    /// The system did not start the thread.
     #[error("worker {name}: {why}")]
     Start {
-        /// The worker.
+        /// The worker's name.
         name: String,
         /// The system's reason.
         why: String,
     },
-    /// It panicked.
+    /// The worker's thread panicked.
     #[error("worker {name} failed: {message}")]
     Panicked {
-        /// The worker.
+        /// The worker's name.
         name: String,
-        /// What the panic said.
+        /// The message of the panic.
         message: String,
     },
 }
 
-/// Numbers in a list of processors at most.
+/// The most numbers in a list of processors.
 const MAX_CORES: usize = 1024;
 
-/// Processor numbers, in the order they were given, as `0,2` or `1-3`. One that is given twice is there
-/// twice: it is for whoever uses the list to say what that means.
+/// Processor numbers, in the order given, as `0,2` or `1-3`. A number that is given twice is in the
+/// list twice; the user of the list decides what that means.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CoreList(Vec<usize>);
 
 impl CoreList {
-    /// The numbers.
+    /// Returns the numbers, in the order given.
     pub fn cores(&self) -> &[usize] {
         &self.0
     }
@@ -105,23 +105,23 @@ impl fmt::Display for CoreList {
     }
 }
 
-/// Tells a worker to end; it looks once per round.
+/// A flag that asks a worker to end; the worker looks at it once per round.
 #[derive(Clone, Debug, Default)]
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Not yet.
+    /// Returns a flag that is not set.
     pub fn new() -> Stop {
         Stop::default()
     }
 
-    /// Whether to end.
+    /// Returns true if the worker has to end.
     #[inline]
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Asks to end.
+    /// Asks the worker to end.
     pub fn set(&self) {
         self.0.store(true, Ordering::Release);
     }
@@ -137,12 +137,12 @@ pub struct LcoreWorker<T> {
 }
 
 impl<T: Send + 'static> LcoreWorker<T> {
-    /// Starts `body` on a thread of its own, bound to `core` and registered with DPDK. It runs
-    /// until `body` returns, which it should when [`Stop::is_set`].
+    /// Starts `body` on a thread of its own, bound to `core` and registered with DPDK. The thread
+    /// runs until `body` returns, which `body` should do when [`Stop::is_set`].
     ///
     /// # Errors
-    /// When the processor may not be used, or the thread cannot be started or registered; `body`
-    /// has not run then.
+    /// Fails if this process may not use the processor, or the thread cannot be started or
+    /// registered; `body` has not run then.
     pub fn spawn(
         _eal: &Eal,
         core: usize,
@@ -157,12 +157,13 @@ impl<T: Send + 'static> LcoreWorker<T> {
         LcoreWorker::start(core, name, bind, body).map_err(|why| why.map_or_else(no_core, failed))
     }
 
-    /// The same on a thread that the scheduler moves to whatever processor is free, and that has to be
-    /// heard at once among programs that poll: it asks for short turns, so that it takes a processor from
-    /// threads with longer ones when it is woken. `core` is a processor of this process's, for reports.
+    /// Like [`spawn`](Self::spawn), but on a thread that the scheduler moves to any free processor,
+    /// and that must run at once among programs that poll: the thread asks for short turns, so that
+    /// it takes a processor from threads with longer turns when it is woken. `core` is a processor
+    /// of this process, for reports.
     ///
     /// # Errors
-    /// When the thread cannot be started or registered; `body` has not run then.
+    /// Fails if the thread cannot be started or registered; `body` has not run then.
     pub fn spawn_among_programs(
         _eal: &Eal,
         core: usize,
@@ -180,7 +181,8 @@ impl<T: Send + 'static> LcoreWorker<T> {
         LcoreWorker::start(core, name, unbound, body).map_err(failed)
     }
 
-    /// Starts a thread, which is prepared by `prepare`. An error without a reason is that of `prepare`.
+    /// Starts a thread, which `prepare` prepares. An error without a reason means that `prepare`
+    /// failed.
     fn start(
         core: usize,
         name: &str,
@@ -193,7 +195,7 @@ impl<T: Send + 'static> LcoreWorker<T> {
         let thread = std::thread::Builder::new()
             .name(name.into())
             .spawn(move || {
-                // Before registration: DPDK takes over the affinity it finds.
+                // Prepare before registration, because DPDK takes over the affinity that it finds.
                 if !prepare() {
                     let _ = tx.send(Err(None));
                     return None;
@@ -220,12 +222,13 @@ impl<T: Send + 'static> LcoreWorker<T> {
     }
 }
 
-/// Nanoseconds that a turn of a thread among programs is to last: the shortest that the kernel takes.
+/// Nanoseconds that a turn of a thread among programs should last: the shortest that the kernel
+/// accepts.
 const SHORT_TURN: u64 = 100_000;
 
-/// Asks the scheduler to give the calling thread short turns, and so to give it one soon after it is woken
-/// (`sched_setattr`, since Linux 6.12). Its share of the processor stays, and no privilege is needed. Where
-/// the kernel does not take it, nothing changes.
+/// Asks the scheduler to give the calling thread short turns, and so to run the thread soon after
+/// it is woken (`sched_setattr`, since Linux 6.12). The thread's share of the processor stays, and
+/// it needs no privilege. If the kernel does not accept the request, nothing changes.
 fn ask_for_short_turns() {
     /// `struct sched_attr` in its first form (48 bytes).
     #[repr(C)]
@@ -245,7 +248,7 @@ fn ask_for_short_turns() {
         48
     };
     let mut attr = SchedAttr::default();
-    // SAFETY: number 0 is the calling thread; `attr` is the structure that the calls know by its size, and
+    // SAFETY: number 0 is the calling thread; `attr` is the structure whose size the calls get, and
     // lives longer than they do.
     unsafe {
         if libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, SIZE, 0) == 0 {
@@ -257,35 +260,35 @@ fn ask_for_short_turns() {
 }
 
 impl<T> LcoreWorker<T> {
-    /// The worker's name.
+    /// Returns the worker's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The processor it is bound to.
+    /// Returns the processor that the worker is bound to.
     pub fn core(&self) -> usize {
         self.core
     }
 
-    /// What asks it to end.
+    /// Returns the flag that asks the worker to end.
     pub fn stop_handle(&self) -> Stop {
         self.stop.clone()
     }
 
-    /// Asks it to end, without waiting.
+    /// Asks the worker to end, without waiting.
     pub fn stop(&self) {
         self.stop.set();
     }
 
-    /// Whether it has ended.
+    /// Returns true if the worker has ended.
     pub fn is_finished(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Asks it to end, waits, and gives its result.
+    /// Asks the worker to end, waits, and returns its result.
     ///
     /// # Errors
-    /// When it panicked.
+    /// Fails if the worker panicked.
     pub fn join(mut self) -> Result<T, LcoreError> {
         self.stop.set();
         let panicked = |message: &str| LcoreError::Panicked {
@@ -301,7 +304,7 @@ impl<T> LcoreWorker<T> {
                     .or_else(|| payload.downcast_ref::<String>().map(String::as_str));
                 Err(panicked(text.unwrap_or("a panic without a message")))
             }
-            // It was started, so it has run, and it is joined once.
+            // A worker was started, so it has run, and `join` consumes it: this case cannot occur.
             _ => Err(panicked("it never ran")),
         }
     }
@@ -316,9 +319,10 @@ impl<T> Drop for LcoreWorker<T> {
     }
 }
 
-/// A thread DPDK knows, and to which mempools give a cache, until dropped on the same thread.
+/// A thread known to DPDK, to which mempools give a cache, until this value is dropped on the same
+/// thread.
 ///
-/// [`LcoreWorker`] registers its own; an application's thread that drives a worker inline
+/// [`LcoreWorker`] registers its own thread; an application's thread that drives a worker inline
 /// registers itself.
 #[derive(Debug)]
 pub struct Registration {
@@ -327,11 +331,11 @@ pub struct Registration {
 }
 
 impl Registration {
-    /// Registers the calling thread. The thread that started the EAL, and one that is registered
-    /// already, are left as they are.
+    /// Registers the calling thread. The thread that started the EAL, and a thread that is
+    /// registered already, stay as they are.
     ///
     /// # Errors
-    /// When DPDK has no number left (it has 128 in a usual build).
+    /// Fails if DPDK has no number left (it has 128 in a usual build).
     pub fn new(_eal: &Eal) -> Result<Registration, LcoreError> {
         Registration::of_this_thread()
             .map_err(|why| LcoreError::Start { name: "of the calling thread".into(), why })
@@ -364,8 +368,8 @@ impl Drop for Registration {
         if !self.ours {
             return;
         }
-        // SAFETY: this thread was registered by us (the type cannot leave its thread); its
-        // mempool caches are flushed by nobody but stay usable by the next thread of that number.
+        // SAFETY: this module registered this thread (the type cannot leave its thread). No call
+        // flushes the thread's mempool caches, but the next thread of that number can use them.
         unsafe { sys::rte_thread_unregister() }
     }
 }

@@ -1,18 +1,20 @@
 //! The DPDK shell of Heddle: everything between the sans-IO crates and the NIC.
 //!
 //! * [`eal`]: starts DPDK once per process, with hugepages when there are some.
-//! * [`mempool`], [`mbuf`]: packet buffers, owned; chains are read through
+//! * [`eal`]: starts DPDK once per process, with hugepages if there are some.
+//! * [`mempool`], [`mbuf`]: packet buffers, owned; callers read chains through
 //!   [`heddle_base::Chunks`].
-//! * [`port`]: ports and their burst-wise queues, owned by one worker each.
-//! * [`extmem`]: mbufs that point into registered memory ([`heddle_verbs::memory`]), counted so that
-//!   it can be known when none does any more; nothing is copied.
-//! * [`worker`]: one thread's share of the RNIC, on a pair of port queues, and the applications' rings
-//!   ([`heddle_verbs::ring`]) at its end.
-//! * [`lcore`]: pinned worker threads; [`numa`]: where they belong. [`idle`]: when they sleep. [`clock`]: their time. [`fault`]: loss, duplicates and
-//!   reordering on purpose.
+//! * [`port`]: ports and their queues, which move bursts of frames; one worker owns each queue.
+//! * [`extmem`]: mbufs that point into registered memory ([`heddle_verbs::memory`]) without copies,
+//!   and counts of them, which show when none points there any more.
+//! * [`worker`]: one thread's share of the RNIC, on a pair of port queues, and its end of the
+//!   applications' rings ([`heddle_verbs::ring`]).
+//! * [`lcore`]: pinned worker threads; [`numa`]: where they belong; [`idle`]: when they sleep;
+//!   [`clock`]: their time.
+//! * [`fault`]: deliberate loss, duplication and reordering.
 //!
-//! Which files have `unsafe` is listed in `docs/architecture.md`, and a test compares the list; each
-//! block takes up what the callee asks for.
+//! `docs/architecture.md` lists the files that have `unsafe`, and a test compares the list; the
+//! comment of each block takes up the conditions of the callee.
 
 pub mod clock;
 pub mod eal;

@@ -19,30 +19,30 @@ pub const HEADROOM: u16 = {
     room
 };
 
-/// Shape of a pool.
+/// The shape of a pool.
 #[derive(Clone, Debug)]
 pub struct MempoolConfig {
-    /// Mbufs. One less than a power of two wastes least.
+    /// Number of mbufs. A number that is a power of two minus one wastes least memory.
     pub count: u32,
-    /// Mbufs each registered thread keeps for itself; at most 512 and two thirds of `count`.
+    /// Mbufs that each registered thread keeps for itself; at most 512 and two thirds of `count`.
     pub cache: u32,
     /// Bytes of each buffer, headroom included; see [`MempoolConfig::room_for_mtu`].
     pub data_room: u16,
-    /// The processor socket where its memory is to be, that of the port
-    /// ([`PortSource::socket`](crate::PortSource::socket)). Where none is left there, it is elsewhere;
-    /// [`Mempool::socket`] says so.
+    /// The processor socket for the pool's memory, which should be that of the port
+    /// ([`PortSource::socket`](crate::PortSource::socket)). If the socket has no memory left, the
+    /// pool takes memory elsewhere, and [`Mempool::socket`] says so.
     pub socket: Option<u32>,
 }
 
 impl MempoolConfig {
-    /// A pool of `count` mbufs that hold a whole frame at `mtu`.
+    /// Returns the configuration of a pool of `count` mbufs that hold a whole frame at `mtu`.
     pub fn for_mtu(count: u32, mtu: u16) -> MempoolConfig {
         let cache = (count / 8).min(256);
         MempoolConfig { count, cache, data_room: MempoolConfig::room_for_mtu(mtu), socket: None }
     }
 
-    /// Headroom and a frame with Ethernet header, two VLAN tags and CRC, and what a slot of
-    /// `net_af_packet` has beyond that; at least the 2 KiB that
+    /// Returns the room for the headroom and a frame with Ethernet header, two VLAN tags and CRC,
+    /// and for the bytes that a slot of `net_af_packet` has beyond that; at least the 2 KiB that
     /// drivers expect.
     pub fn room_for_mtu(mtu: u16) -> u16 {
         let frame = (u32::from(mtu) + 26 + 42).max(2048);
@@ -55,9 +55,9 @@ impl MempoolConfig {
 #[derive(Debug, Error)]
 #[error("no memory for {count} packet buffers of {data_room} bytes: {why}")]
 pub struct MempoolError {
-    /// Buffers asked for.
+    /// Buffers that the caller asked for.
     pub count: u32,
-    /// Bytes of each.
+    /// Bytes of each buffer.
     pub data_room: u16,
     /// DPDK's reason.
     pub why: String,
@@ -80,13 +80,13 @@ unsafe impl Sync for Inner {}
 
 /// A pool of packet buffers; the handle is cheap to copy.
 ///
-/// A pool lives until the process ends: mbufs carry no reference to it that could keep it alive,
-/// and a port or another thread may hold some at any time. Make one per worker and keep it.
+/// A pool lives until the process ends: mbufs carry no reference that could keep their pool alive,
+/// and a port or another thread may hold some at any time. Make one pool per worker and keep it.
 #[derive(Clone, Copy, Debug)]
 pub struct Mempool(&'static Inner);
 
-/// DPDK's reason, and what is behind it where it does not say so: pools are made of `rings`, which a plugin
-/// brings.
+/// Adds to DPDK's reason the cause that DPDK does not name: pools consist of `rings`, which a
+/// plugin provides.
 fn explain(why: String, rings: bool) -> String {
     if rings {
         return why;
@@ -100,7 +100,7 @@ impl Mempool {
     /// Makes a pool.
     ///
     /// # Errors
-    /// When the EAL has too little memory for it, or the shape is impossible.
+    /// Fails if the EAL has too little memory for the pool, or the shape is impossible.
     pub fn new(_eal: &Eal, config: &MempoolConfig) -> Result<Mempool, MempoolError> {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let fail =
@@ -112,8 +112,9 @@ impl Mempool {
         let name = CString::new(format!("heddle_{id}")).unwrap_or_default();
         let make = |socket: i32| {
             eal::clear_log();
-            // SAFETY: the EAL runs (`_eal`); `name` is NUL-terminated, unique in this process, shorter
-            // than RTE_MEMPOOL_NAMESIZE, and copied by the callee; any numbers are checked by it.
+            // SAFETY: the EAL runs (`_eal`); `name` is NUL-terminated, unique in this process,
+            // shorter than RTE_MEMPOOL_NAMESIZE, and copied by the callee; any numbers are checked
+            // by it.
             NonNull::new(unsafe {
                 sys::rte_pktmbuf_pool_create(
                     name.as_ptr(),
@@ -144,7 +145,8 @@ impl Mempool {
         Ok(Mempool(Box::leak(Box::new(inner))))
     }
 
-    /// An empty single-segment mbuf with [`HEADROOM`]; `None`, counted, when the pool is empty.
+    /// Returns an empty single-segment mbuf with [`HEADROOM`]. If the pool is empty, returns `None`
+    /// and counts the failure.
     #[inline]
     pub fn alloc(&self) -> Option<Mbuf> {
         // SAFETY: the pool is a valid packet pool for the life of the process.
@@ -159,8 +161,8 @@ impl Mempool {
         }
     }
 
-    /// As [`Mempool::alloc_bulk`], but the mbufs are not empty yet: single segments with one
-    /// reference, other fields as their last user left them.
+    /// Like [`Mempool::alloc_bulk`], but the mbufs are not empty yet: single segments with one
+    /// reference, and other fields as their last user left them.
     #[inline]
     pub(crate) fn alloc_raw_bulk<const N: usize>(
         &self,
@@ -182,7 +184,8 @@ impl Mempool {
         n
     }
 
-    /// Appends up to `n` empty mbufs (and what `out` has room for), all or none; returns how many.
+    /// Appends up to `n` empty mbufs, as far as `out` has room, all or none of them; returns how
+    /// many.
     #[inline]
     pub fn alloc_bulk<const N: usize>(&self, out: &mut ArrayVec<Mbuf, N>, n: usize) -> usize {
         let n = n.min(out.remaining_capacity());
@@ -202,29 +205,30 @@ impl Mempool {
         n
     }
 
-    /// Bytes of each buffer, headroom included.
+    /// Returns the bytes of each buffer, headroom included.
     pub fn data_room(&self) -> u16 {
         self.0.data_room
     }
 
-    /// The processor socket its memory is at; `None` when it may be at any.
+    /// Returns the processor socket of the pool's memory; `None` if the memory may be at any.
     pub fn socket(&self) -> Option<u32> {
         self.0.socket
     }
 
-    /// Mbufs that are free, those in caches included. Exact only while no thread uses the pool.
+    /// Returns the number of free mbufs, including those in caches. Exact only while no thread uses
+    /// the pool.
     pub fn available(&self) -> u32 {
         // SAFETY: the pool is valid for the life of the process.
         unsafe { sys::rte_mempool_avail_count(self.as_ptr()) }
     }
 
-    /// Mbufs in use.
+    /// Returns the number of mbufs in use.
     pub fn in_use(&self) -> u32 {
         // SAFETY: the pool is valid for the life of the process.
         unsafe { sys::rte_mempool_in_use_count(self.as_ptr()) }
     }
 
-    /// Times an allocation found the pool empty.
+    /// Returns how many times an allocation found the pool empty.
     pub fn alloc_failures(&self) -> u64 {
         self.0.alloc_failures.load(Ordering::Relaxed)
     }

@@ -1,7 +1,7 @@
-//! Processors, the sockets they are at, and where workers belong.
+//! Processors, the sockets where they are, and the places of workers.
 //!
-//! A worker that polls a port from another socket, or keeps its frames there, pays for every line of
-//! memory. [`Topology::place`] chooses processors by the port's socket and says when they are
+//! A worker that polls a port from another socket, or keeps its frames there, pays for every line
+//! of memory. [`Topology::place`] chooses processors by the port's socket and says when they are
 //! elsewhere.
 
 use std::fmt;
@@ -9,7 +9,7 @@ use std::path::Path;
 
 use crate::lcore::CoreList;
 
-/// Which processors are at which socket (NUMA node).
+/// The processors at each socket (NUMA node).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
     nodes: Vec<(u32, Vec<usize>)>,
@@ -18,16 +18,16 @@ pub struct Topology {
 /// A processor for a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Its number.
+    /// The processor's number.
     pub cpu: usize,
-    /// Where it is, if the system says.
+    /// The processor's socket, if the system reports it.
     pub socket: Option<u32>,
-    /// Where the worker's port is, if that is elsewhere.
+    /// The socket of the worker's port, if it differs.
     pub wanted: Option<u32>,
 }
 
 impl Topology {
-    /// Of this machine; empty where the kernel does not say, as without NUMA.
+    /// Reads the topology of this machine; empty if the kernel does not report it, as without NUMA.
     pub fn read() -> Topology {
         Topology::read_from(Path::new("/sys/devices/system/node"))
     }
@@ -38,7 +38,7 @@ impl Topology {
             .filter_map(|e| {
                 let number = e.file_name().to_str()?.strip_prefix("node")?.parse().ok()?;
                 let list = std::fs::read_to_string(e.path().join("cpulist")).ok()?;
-                // A node of memory alone has an empty list.
+                // A node that has only memory has an empty list.
                 let cpus = list.trim().parse::<CoreList>().ok()?;
                 Some((number, cpus.cores().to_vec()))
             })
@@ -47,33 +47,34 @@ impl Topology {
         Topology { nodes }
     }
 
-    /// The socket of a processor.
+    /// Returns the socket of a processor.
     pub fn socket_of(&self, cpu: usize) -> Option<u32> {
         self.nodes.iter().find(|(_, cpus)| cpus.contains(&cpu)).map(|&(n, _)| n)
     }
 
-    /// Where a worker on `cpu` is, for a port at `socket`.
+    /// Returns the place of a worker on `cpu`, for a port at `socket`.
     pub fn place_on(&self, cpu: usize, socket: Option<u32>) -> Place {
         let at = self.socket_of(cpu);
-        // What is not known is not wrong.
+        // An unknown socket is not wrong.
         let elsewhere = at.is_some() && at != socket;
         Place { cpu, socket: at, wanted: socket.filter(|_| elsewhere) }
     }
 
-    /// The processor for one thread that polls ports at these sockets, out of those that are `free`: the
-    /// first that is at [`home`], or the first there is.
+    /// Returns the processor for one thread that polls ports at these sockets, out of the `free`
+    /// processors: the first that is at [`home`], or else the first of all.
     pub fn first(&self, free: &[usize], ports: &[Option<u32>]) -> Option<usize> {
         let home = home(ports);
         let at_home = |cpu: &&usize| home.is_some() && self.socket_of(**cpu) == home;
         free.iter().find(at_home).or(free.first()).copied()
     }
 
-    /// Runs `body` on a thread at a socket, so that memory it maps and touches lies there: the kernel
-    /// gives a thread memory of its own node as long as there is some. On the calling thread when the
-    /// socket, or a processor at it that this process may use, is not known.
+    /// Runs `body` on a thread at a socket, so that memory that `body` maps and touches lies there:
+    /// the kernel gives a thread memory of its own node as long as there is some. Runs `body` on
+    /// the calling thread if the socket, or a processor at it that this process may use, is not
+    /// known.
     ///
     /// # Panics
-    /// As `body` does.
+    /// Panics if `body` does.
     pub fn run_at<T: Send>(&self, socket: Option<u32>, body: impl FnOnce() -> T + Send) -> T {
         let home = |id: &core_affinity::CoreId| socket.is_some() && self.socket_of(id.id) == socket;
         let Some(id) = core_affinity::get_core_ids().unwrap_or_default().into_iter().find(home)
@@ -82,7 +83,7 @@ impl Topology {
         };
         std::thread::scope(|s| {
             let thread = s.spawn(move || {
-                // Where it fails, memory lies where the thread happens to run.
+                // If this fails, memory lies at the socket where the thread happens to run.
                 core_affinity::set_for_current(id);
                 body()
             });
@@ -90,20 +91,22 @@ impl Topology {
         })
     }
 
-    /// A processor for each worker, by the sockets of their ports, out of those that are `free`, none
-    /// twice as long as there are others: at the port's socket if there is one left, else elsewhere. The
-    /// first free one is left to the threads that sleep (control plane, application) where there are
-    /// enough. Empty when none is free.
+    /// Returns a processor for each worker, by the sockets of their ports, out of the `free`
+    /// processors: at the port's socket if one is left there, else elsewhere. No processor is
+    /// chosen twice as long as there are others. If there are enough, the first free processor is
+    /// left to the threads that sleep (control plane, application). Returns nothing if none is
+    /// free.
     pub fn place(&self, free: &[usize], ports: &[Option<u32>]) -> Vec<Place> {
         if free.is_empty() {
             return Vec::new();
         }
         let mut left: Vec<usize> = free.to_vec();
         if left.len() > ports.len() {
-            // The last to be chosen.
+            // The first free processor is the last to be chosen.
             left.rotate_left(1);
         }
-        // Those who can be at home first, or another would take their place.
+        // Place the workers that can be at their port's socket first, or others would take their
+        // places.
         let mut places = vec![None; ports.len()];
         for at_home in [true, false] {
             for (place, &socket) in places.iter_mut().zip(ports) {
@@ -127,8 +130,8 @@ impl Topology {
     }
 }
 
-/// Where most of these are, of workers or of their ports; at a tie the one with the lowest number. `None`
-/// when none of them is known.
+/// Returns the socket where most of these workers or ports are; in a tie, the socket with the
+/// lowest number. Returns `None` if none is known.
 pub fn home(sockets: &[Option<u32>]) -> Option<u32> {
     let count = |s: u32| sockets.iter().filter(|o| **o == Some(s)).count();
     let known = sockets.iter().flatten().copied();
@@ -136,7 +139,7 @@ pub fn home(sockets: &[Option<u32>]) -> Option<u32> {
 }
 
 impl fmt::Display for Place {
-    /// What there is to warn of, or where it is.
+    /// Writes a warning if the processor is at the wrong socket, or else the socket.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "processor {}", self.cpu)?;
         match (self.socket, self.wanted) {
@@ -167,7 +170,7 @@ mod tests {
         let places = two().place(&all, &[Some(1), Some(1), Some(0), None]);
         assert_eq!(cpus(&places), [4, 5, 1, 2]);
         assert!(places.iter().all(|p| p.wanted.is_none()));
-        // A worker that may be anywhere leaves room to one that may not.
+        // A worker that may be anywhere leaves room for a worker that may not.
         let places = two().place(&[3, 4, 5], &[None, Some(1), Some(1)]);
         assert_eq!(cpus(&places), [3, 4, 5]);
     }
@@ -178,7 +181,7 @@ mod tests {
         assert_eq!(places, [Place { cpu: 1, socket: Some(0), wanted: Some(1) }]);
         assert!(places[0].to_string().contains("socket 0, and its port at socket 1"));
         assert_eq!(two().place_on(5, Some(1)).wanted, None);
-        // What is not known is no reason to warn.
+        // An unknown socket is no reason to warn.
         assert_eq!(two().place_on(5, None).wanted, None);
         assert_eq!(Topology::default().place_on(5, Some(1)).wanted, None);
     }

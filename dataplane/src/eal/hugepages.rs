@@ -2,17 +2,18 @@
 
 use std::path::Path;
 
-/// Those of one size.
+/// Hugepages of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HugePool {
-    /// Octets of a page.
+    /// Bytes of a page.
     pub(super) page: usize,
-    /// Pages that are free and promised to nobody.
+    /// Pages that are free and not reserved.
     pub(super) free: u64,
 }
 
 impl HugePool {
-    /// Of all sizes, from where the EAL reads them too; some containers hide it.
+    /// Returns the pools of all sizes, read from the same place as in the EAL; some containers hide
+    /// it.
     pub(super) fn all() -> Vec<HugePool> {
         HugePool::read_from(Path::new("/sys/kernel/mm/hugepages"))
     }
@@ -37,7 +38,7 @@ impl HugePool {
     }
 }
 
-/// MiB in all sizes that this process may map: the EAL takes from any.
+/// Returns the free MiB in all sizes that this process may map: the EAL takes pages of any size.
 pub(super) fn free_mb(pools: &[HugePool], may_map: impl Fn(usize) -> bool) -> u64 {
     let there = pools.iter().filter(|p| p.free > 0 && may_map(p.page));
     there.map(|p| p.free.saturating_mul(p.page as u64) >> 20).fold(0, u64::saturating_add)

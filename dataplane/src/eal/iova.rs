@@ -1,13 +1,13 @@
-//! The addresses devices are given: those of this process, or those of the machine.
+//! The kinds of addresses that devices use: those of this process, or those of the machine.
 //!
-//! Behind an IOMMU a device can go by the process's addresses, and registered memory can be read where
-//! it lies. Without one it goes by physical addresses: those are known for the EAL's hugepages, so
-//! packet buffers work; of registered memory each page would have its own, and payload is copied
-//! into packet buffers instead.
+//! With an IOMMU, a device can use the process's addresses, and can read registered memory in
+//! place. Without an IOMMU, a device uses physical addresses. DPDK knows the physical addresses of
+//! the EAL's hugepages, so packet buffers work; but each page of registered memory would have its
+//! own physical address, so the RNIC copies payload into packet buffers instead.
 
 use super::pci::PciFacts;
 
-/// What devices are addressed by.
+/// The kind of addresses that devices use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IovaMode {
     /// The process's addresses.
@@ -16,20 +16,21 @@ pub enum IovaMode {
     Pa,
 }
 
-/// What is known of the machine.
+/// Facts about the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Machine {
     /// Packet buffers lie in hugepages.
     pub(super) hugepages: bool,
-    /// The kernel tells this process physical addresses.
+    /// The kernel shows physical addresses to this process.
     pub(super) sees_physical: bool,
 }
 
-/// Bits of a process's address on x86-64 and 64-bit Arm, as the kernel hands them out unless asked.
+/// Bits of a process's address on x86-64 and 64-bit Arm, in the range that the kernel uses unless a
+/// process asks for more.
 const VA_BITS: u8 = 47;
 
-/// Chooses for all devices at once, or takes what is `asked` for where they can go by that. An error
-/// names the device that cannot be used, and says why.
+/// Chooses the kind of addresses for all devices at once, or takes the kind that is `asked` for if
+/// all devices can use it. An error names the device that cannot be used, and the reason.
 pub(super) fn choose(
     asked: Option<IovaMode>,
     devices: &[PciFacts],
@@ -54,22 +55,23 @@ pub(super) fn choose(
     Err(format!("device {device} needs physical addresses ({why}), and {missing}"))
 }
 
-/// Why a device cannot go by the process's addresses.
+/// Returns the reason why a device cannot use the process's addresses.
 fn needs_physical(d: &PciFacts) -> Option<&'static str> {
     match d.driver.as_deref() {
-        // The kernel's driver stays and translates.
+        // The kernel's driver stays in place and translates.
         Some("mlx5_core" | "mlx4_core" | "mana") => None,
         Some("igb_uio" | "uio_pci_generic") => Some("its driver knows no IOMMU"),
         Some("vfio-pci") if !d.iommu => Some("vfio without an IOMMU"),
         Some("vfio-pci") if d.iommu_bits.is_some_and(|bits| bits < VA_BITS) => {
             Some("its IOMMU translates too few bits")
         }
-        // Others are bound to nothing we could use: probing says so.
+        // Other devices are bound to no driver that DPDK could use; probing reports this.
         _ => None,
     }
 }
 
-/// Whether the kernel shows this process physical addresses: it shows zeros to others.
+/// Returns true if the kernel shows physical addresses to this process: to other processes it shows
+/// zeros.
 pub(super) fn sees_physical() -> bool {
     use std::os::unix::fs::FileExt;
     let here = 1u64;

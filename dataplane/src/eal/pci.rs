@@ -1,28 +1,28 @@
-//! PCI devices as the kernel has them, before DPDK has looked at any.
+//! PCI devices as the kernel knows them, before DPDK has looked at any.
 
 use std::path::{Path, PathBuf};
 
 use super::clean;
 
-/// What is known of a PCI device before the EAL starts.
+/// Facts about a PCI device before the EAL starts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PciFacts {
-    /// Its address, with all four numbers.
+    /// The device's PCI address, with all four numbers.
     pub(crate) name: String,
-    /// Whether the machine has it.
+    /// Whether the machine has the device.
     pub(crate) present: bool,
-    /// Vendor and device, as `8086:10d3`; `None`: not said.
+    /// Vendor and device, as `8086:10d3`; `None` if unknown.
     pub(crate) id: Option<String>,
-    /// The driver of the kernel that it is bound to.
+    /// The kernel driver that the device is bound to.
     pub(crate) driver: Option<String>,
-    /// Whether an IOMMU is between it and the memory.
+    /// Whether an IOMMU is between the device and the memory.
     pub(crate) iommu: bool,
-    /// Bits of an address that the IOMMU translates; `None`: not said, and enough.
+    /// Bits of an address that the IOMMU translates; `None` if unknown, which counts as enough.
     pub(crate) iommu_bits: Option<u8>,
 }
 
 impl PciFacts {
-    /// Of the device at an address, from sysfs.
+    /// Reads the facts about the device at an address from sysfs.
     pub(crate) fn read(name: &str) -> PciFacts {
         PciFacts::read_from(&devices(), name)
     }
@@ -31,7 +31,7 @@ impl PciFacts {
         let dir = devices.join(name);
         let driver = std::fs::read_link(dir.join("driver")).ok();
         let driver = driver.and_then(|p| Some(p.file_name()?.to_str()?.to_owned()));
-        // vfio makes groups of its own for devices without an IOMMU, and names them so.
+        // For devices without an IOMMU, vfio makes groups of its own with this name.
         let group = std::fs::read_to_string(dir.join("iommu_group/name")).unwrap_or_default();
         let iommu = dir.join("iommu_group").exists() && group.trim() != "vfio-noiommu";
         let cap = std::fs::read_to_string(dir.join("iommu/intel-iommu/cap")).ok();
@@ -50,8 +50,9 @@ impl PciFacts {
         }
     }
 
-    /// Why DPDK has no port for a device that the machine has; `None`: the machine does not have it.
-    /// `log` is DPDK's of its start, in which `devices` PCI devices were asked for.
+    /// Returns the reason why DPDK has no port for a device that the machine has; `None` if the
+    /// machine does not have the device. `log` is DPDK's log of its start, for which the
+    /// configuration named `devices` PCI devices.
     pub(crate) fn unusable(&self, log: &str, devices: usize) -> Option<String> {
         if !self.present {
             return None;
@@ -70,7 +71,7 @@ impl PciFacts {
     }
 }
 
-/// Returns true if the machine does not have the device, or no longer.
+/// Returns true if the machine does not have the device, or has it no longer.
 pub(crate) fn is_absent(name: &str) -> bool {
     !devices().join(name).exists()
 }
@@ -83,8 +84,9 @@ fn devices() -> PathBuf {
 const FOR_DPDK: [&str; 6] =
     ["vfio-pci", "igb_uio", "uio_pci_generic", "mlx5_core", "mlx4_core", "mana"];
 
-/// The reason in DPDK's log why it has no port for a device: the first line that names the device, or
-/// with one device the first that names none. Lines that only say that there is no port give no reason.
+/// Finds the reason in DPDK's log why it has no port for a device: the first line that names the
+/// device. If the configuration names a single device, the first line of all may be the reason.
+/// Lines that only say that there is no port give no reason.
 fn said_of(log: &str, name: &str, devices: usize) -> Option<String> {
     const NO_REASON: [&str; 2] = ["cannot be used", "No device found"];
     let mut lines = log.lines().filter(|l| !NO_REASON.iter().any(|n| l.contains(n)));
@@ -92,13 +94,13 @@ fn said_of(log: &str, name: &str, devices: usize) -> Option<String> {
     named.or_else(|| lines.next().filter(|_| devices == 1)).and_then(clean)
 }
 
-/// Bits of an address that VT-d translates, from its capability register (MGAW, bits 21 to 16, one
-/// less than it is).
+/// Returns the bits of an address that VT-d translates, from its capability register (MGAW, bits 21
+/// to 16, which hold the number minus one).
 fn vt_d_bits(cap: u64) -> Option<u8> {
     u8::try_from((cap >> 16 & 0x3f) + 1).ok()
 }
 
-/// The name DPDK gives the device at a PCI address: all four numbers, without arguments.
+/// Returns DPDK's name of the device at a PCI address: all four numbers, without arguments.
 pub(crate) fn pci_name(s: &str) -> Option<String> {
     let addr = s.split(',').next().unwrap_or("");
     let hex = |t: &str, max: usize| {
@@ -167,7 +169,7 @@ mod tests {
         let d = bound(Some("vfio-pci"));
         let said = d.unusable(log, 2).unwrap();
         assert_eq!(said, "0000:3b:00.0 VFIO group is not viable! Not all devices are bound");
-        // A driver that names no device is believed where only one was asked for.
+        // A log line that names no device counts only if the configuration names a single device.
         let log =
             "virtio_init(): cannot allocate\nEAL: Requested device 0000:3b:00.0 cannot be used\n";
         assert_eq!(d.unusable(log, 1).unwrap(), "cannot allocate");

@@ -1,4 +1,4 @@
-//! Frames being put together for sending.
+//! Construction of frames to send.
 
 use heddle_dpdk_sys as sys;
 
@@ -8,21 +8,22 @@ use crate::extmem::ExternalMemory;
 use crate::mempool::HEADROOM;
 use crate::raw;
 
-/// An mbuf as it comes from its pool: what it will be says which of its fields have to be written,
-/// and most of them, all of its second cache line, need not be for a segment behind the first.
+/// An mbuf as it comes from its pool. The use of the mbuf decides which of its fields its user must
+/// write: for a segment after the first, most fields, including the whole second cache line, need
+/// no write.
 #[derive(Debug)]
 #[repr(transparent)]
 pub(crate) struct RawMbuf(Mbuf);
 
 impl RawMbuf {
-    /// Asks the cache for what will be written: both lines of the mbuf, and of its buffer those that
-    /// headers take.
+    /// Prefetches the lines that the caller will write: both lines of the mbuf, and those lines of
+    /// its buffer that headers take.
     #[inline]
     pub(crate) fn prefetch_for_write(&self) {
         super::received::prefetch_lines(self.0.0.as_ptr().cast(), true);
     }
 
-    /// An empty frame.
+    /// Returns an empty frame.
     #[inline]
     pub(crate) fn into_first(self) -> Mbuf {
         // SAFETY: a valid single mbuf that is ours alone.
@@ -30,7 +31,7 @@ impl RawMbuf {
         self.0
     }
 
-    /// An empty segment to be chained.
+    /// Returns an empty segment to be chained.
     #[inline]
     pub(crate) fn into_later(self) -> Mbuf {
         let s = self.0.head();
@@ -41,9 +42,10 @@ impl RawMbuf {
         self.0
     }
 
-    /// A segment to be chained that refers to `len` bytes at `addr`, for one of the references to
-    /// `slot` that the caller has taken ([`ExternalMemory::take`]); `None`, and the mbuf is freed and
-    /// the reference still the caller's, when there is no such slot.
+    /// Returns a segment to be chained that refers to `len` bytes at `addr`, and uses up one of the
+    /// references to `slot` that the caller has taken ([`ExternalMemory::take`]). If there is no
+    /// such slot, this function frees the mbuf and returns `None`, and the caller keeps the
+    /// reference.
     ///
     /// # Safety
     /// `addr` is valid for `len` bytes, inside the region that `slot` keeps.
@@ -55,8 +57,9 @@ impl RawMbuf {
         (addr, len): (*mut u8, u16),
     ) -> Option<Mbuf> {
         let shinfo = memory.counted(slot)?;
-        // SAFETY: a direct mbuf, ours alone; the range is valid by the caller, its IOVA is its address
-        // (the EAL runs with --iova-mode=va); the counter keeps the region until it is freed.
+        // SAFETY: a direct mbuf, ours alone; the range is valid by the caller, its IOVA is its
+        // address (the EAL runs with --iova-mode=va); the counter keeps the region until it is
+        // freed.
         unsafe {
             sys::heddle_mbuf_attach(self.0.0.as_ptr(), addr.cast(), addr as u64, len, shinfo);
         }
@@ -64,15 +67,16 @@ impl RawMbuf {
     }
 }
 
-/// A frame that is put together segment by segment.
+/// Builds a frame segment by segment.
 ///
-/// It knows the last segment and the room in it, so that adding to it does not walk the chain.
+/// The builder knows the last segment and the room in it, so that appending does not walk the
+/// chain.
 #[derive(Debug)]
 pub(crate) struct FrameBuilder {
     frame: Mbuf,
     last: Segment,
-    /// Where the next byte of the last segment goes, and how many there is room for; none behind
-    /// an external segment.
+    /// The place of the next byte of the last segment, and the number of bytes that it has room
+    /// for: 0 after an external segment.
     at: *mut u8,
     room: usize,
 }
@@ -85,7 +89,7 @@ impl FrameBuilder {
         FrameBuilder { frame: first, last, at, room }
     }
 
-    /// Copies `bytes` behind what there is; false when the last segment has no room for them.
+    /// Appends a copy of `bytes`; returns false if the last segment has no room for them.
     #[inline]
     pub(crate) fn append(&mut self, bytes: &[u8]) -> bool {
         let Some(dst) = self.reserve(bytes.len()) else { return false };
@@ -93,7 +97,8 @@ impl FrameBuilder {
         true
     }
 
-    /// The next `n` bytes of the last segment, whose content is arbitrary; `None` without room.
+    /// Appends `n` bytes to the last segment and returns them, with arbitrary content; `None` if
+    /// there is no room.
     #[inline(always)]
     pub(crate) fn reserve(&mut self, n: usize) -> Option<&mut [u8]> {
         if n > self.room {
@@ -104,7 +109,7 @@ impl FrameBuilder {
         last.set_data_len(last.data_len() + n16);
         head.set_pkt_len(head.pkt_len() + u32::from(n16));
         // SAFETY: `last` is a segment of the frame we own, no other reference to it exists; `at`
-        // has `room` bytes behind it in that segment's own buffer, which is initialised memory
+        // has `room` bytes after it in that segment's own buffer, which is initialised memory
         // (mapped zeroed by the EAL) and private (`room` is 0 otherwise).
         unsafe {
             let dst = std::slice::from_raw_parts_mut(self.at, n);
@@ -114,22 +119,22 @@ impl FrameBuilder {
         }
     }
 
-    /// Puts a single segment behind what there is.
+    /// Appends a single segment to the frame.
     #[inline]
     pub(crate) fn chain(&mut self, segment: Mbuf) {
         debug_assert!(segment.segments() == 1);
         let (head, new) = (self.frame.head(), segment.head());
         (self.at, self.room) = (end(new), new.tailroom());
-        // The chain owns it from here on. No frame comes near 65,535 segments: the stack's longest
-        // one has a few for each FPDU.
+        // The chain owns the segment from here on. No frame comes near 65,535 segments: the stack's
+        // longest frame has a few segments for each FPDU.
         self.last.set_next_ptr(segment.into_raw().as_ptr());
         self.last = new;
         head.set_nb_segs(head.nb_segs() + 1);
         head.set_pkt_len(head.pkt_len() + u32::from(new.data_len()));
     }
 
-    /// A copy of a frame, external segments included, in as few mbufs as hold it; `None` when
-    /// `alloc` has too few. Each byte is read once.
+    /// Copies a frame, external segments included, into as few mbufs as hold it, and reads each
+    /// byte once; returns `None` if `alloc` has too few mbufs.
     pub(crate) fn copy(frame: &Mbuf, mut alloc: impl FnMut() -> Option<RawMbuf>) -> Option<Mbuf> {
         let mut copy = FrameBuilder::new(alloc()?.into_first());
         for (src, len, _) in frame.pieces() {
@@ -150,14 +155,14 @@ impl FrameBuilder {
         Some(copy)
     }
 
-    /// The frame.
+    /// Returns the frame.
     #[inline]
     pub(crate) fn finish(self) -> Mbuf {
         self.frame
     }
 }
 
-/// Behind the last byte of a segment.
+/// Returns the address after the last byte of a segment.
 #[inline]
 fn end(m: Segment) -> *mut u8 {
     m.data_ptr().wrapping_add(usize::from(m.data_len()))

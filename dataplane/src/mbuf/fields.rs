@@ -1,16 +1,18 @@
 //! The fields of an mbuf.
 //!
-//! The only file that knows where they lie, from the offsets the C compiler gives: they are the same
-//! expressions with every version of DPDK, while the names of Rust's own picture of the structure
-//! are not (from 24.11 on, some fields lie in anonymous unions). Each access is one load or store.
+//! No other file knows the place of these fields. This file gets it from the offsets that the C
+//! compiler gives, because their expressions are the same with every version of DPDK, while the
+//! names in Rust's own picture of the structure are not (from 24.11 on, some fields lie in
+//! anonymous unions). Each access is one load or store.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use heddle_dpdk_sys as sys;
 
-/// One segment: an mbuf that is valid as long as this is used, and whose fields nobody else writes
-/// meanwhile (but for the count of references). Setters are for who owns the chain.
+/// A segment: an mbuf that is valid as long as this value is used, and whose fields no other thread
+/// writes meanwhile (except for the count of references). Only the owner of the chain may call
+/// setters.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub(super) struct Segment(NonNull<sys::rte_mbuf>);
@@ -44,7 +46,7 @@ impl Segment {
     }
 
     fields! {
-        /// Where the buffer starts.
+        /// Start of the buffer.
         buf_addr: *mut u8 = HEDDLE_MBUF_AT_BUF_ADDR;
         /// Bytes of the buffer.
         buf_len: u16 = HEDDLE_MBUF_AT_BUF_LEN;
@@ -52,28 +54,29 @@ impl Segment {
         data_off, set_data_off: u16 = HEDDLE_MBUF_AT_DATA_OFF;
         /// Bytes of data in this segment.
         data_len, set_data_len: u16 = HEDDLE_MBUF_AT_DATA_LEN;
-        /// Bytes of the whole chain; in its first segment.
+        /// Bytes of the whole chain; valid in its first segment.
         pkt_len, set_pkt_len: u32 = HEDDLE_MBUF_AT_PKT_LEN;
-        /// Segments of the chain; in its first segment.
+        /// Segments of the chain; valid in its first segment.
         nb_segs, set_nb_segs: u16 = HEDDLE_MBUF_AT_NB_SEGS;
-        /// What is known of the frame and asked for, and what kind of buffer this is.
+        /// Facts and requests about the frame, and the kind of its buffer.
         ol_flags, set_ol_flags: u64 = HEDDLE_MBUF_AT_OL_FLAGS;
-        /// Meaningful with its flag.
+        /// Valid with its flag (`HEDDLE_MBUF_F_RX_RSS_HASH`).
         rss_hash, set_rss_hash: u32 = HEDDLE_MBUF_AT_RSS_HASH;
         next_ptr, set_next_ptr: *mut sys::rte_mbuf = HEDDLE_MBUF_AT_NEXT;
         #[cfg(test)]
-        /// `l2_len:7, l3_len:9, l4_len:8` from the lowest bit on; the rest is for what we do not use.
+        /// `l2_len:7, l3_len:9, l4_len:8` from the lowest bit on; the rest is for features that we
+        /// do not use.
         tx_offload, set_tx_offload: u64 = HEDDLE_MBUF_AT_TX_OFFLOAD;
     }
 
-    /// Who uses the mbuf.
+    /// Returns the number of users of the mbuf.
     #[inline]
     pub(super) fn refcnt(self) -> u16 {
         // SAFETY: as in `fields!`; every access to the count is atomic.
         unsafe { AtomicU16::from_ptr(self.at(sys::HEDDLE_MBUF_AT_REFCNT)) }.load(Ordering::Relaxed)
     }
 
-    /// The segment behind it.
+    /// Returns the segment after this one.
     #[inline]
     pub(super) fn next(self) -> Option<Segment> {
         // A `next` of a valid chain is null or valid for as long as the chain.
@@ -85,25 +88,26 @@ impl Segment {
         self.ol_flags() & flags != 0
     }
 
-    /// Whether the bytes lie in memory that others may write.
+    /// Returns true if the bytes lie in memory that others may write.
     #[inline]
     pub(super) fn is_external(self) -> bool {
         self.has(sys::HEDDLE_MBUF_F_EXTERNAL)
     }
 
-    /// Whether the buffer is in the mbuf itself and has no other user.
+    /// Returns true if the buffer is in the mbuf itself and has no other user.
     #[inline]
     pub(super) fn is_private(self) -> bool {
         !self.has(sys::HEDDLE_MBUF_F_EXTERNAL | sys::HEDDLE_MBUF_F_INDIRECT) && self.refcnt() == 1
     }
 
-    /// Address of the data.
+    /// Returns the address of the data.
     #[inline]
     pub(super) fn data_ptr(self) -> *mut u8 {
         self.buf_addr().wrapping_add(usize::from(self.data_off()))
     }
 
-    /// Bytes that can be written behind the data: none of them others may see.
+    /// Returns the number of bytes that the owner can write after the data, and that no other user
+    /// of the buffer can see.
     #[inline]
     pub(super) fn tailroom(self) -> usize {
         if !self.is_private() {
@@ -126,7 +130,7 @@ impl Segment {
 mod tests {
     use super::*;
 
-    /// Both ways, against C's own names.
+    /// Reads and writes the fields, and compares them with C's own names.
     #[test]
     fn test_fields_are_those_that_c_means() {
         let mut m = Box::new(sys::rte_mbuf::default());

@@ -5,15 +5,17 @@
 //! * *external*: its bytes lie in a region of registered memory. Nothing is copied, and the
 //!   application and a peer may write them at any time.
 //!
-//! **Reading external bytes.** There is never a Rust reference to them: [`Mbuf::data`] and
-//! [`heddle_base::Chunks`] show direct bytes only, and stop before an external segment. What reads
-//! them all the same reads each byte once, through pointers ([`Mbuf::copy_at`], [`Mbuf::copy`],
-//! drivers). On a NIC every received segment is direct. `net_ring` hands the sender's mbufs to the
-//! receiver as they are, so [`crate::RxQueue::burst`] copies such frames into buffers of its own
-//! pool before anybody looks at them, as a NIC would: what is verified is what is placed.
+//! **Reading external bytes.** No Rust reference to external bytes ever exists: [`Mbuf::data`] and
+//! [`heddle_base::Chunks`] show direct bytes only, and stop before an external segment. Code that
+//! has to read external bytes reads each byte once, through pointers ([`Mbuf::copy_at`],
+//! [`Mbuf::copy`], drivers). On a NIC every received segment is direct. `net_ring` hands the
+//! sender's mbufs to the receiver as they are, so [`crate::RxQueue::burst`] copies such frames into
+//! buffers of its own pool before any code looks at them, as a NIC would: the bytes that the stack
+//! verifies are the bytes that it places.
 //!
-//! Rooms: `fields` reads and writes the structure itself; here is what a frame is and who owns it;
-//! `build` puts frames together, `received` reads them, `offload` is what ports compute.
+//! Submodules: `fields` reads and writes the structure itself; this module defines a frame and its
+//! ownership; `build` builds frames, `received` reads them, and `offload` handles the checksums
+//! that ports compute.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -39,9 +41,9 @@ pub use offload::TxOffload;
 
 use fields::Segment;
 
-/// One frame: a chain of mbufs, freed as a whole when dropped.
+/// A frame: a chain of mbufs, freed as a whole when dropped.
 ///
-/// The size of a pointer; `Option<Mbuf>` too.
+/// `Mbuf` has the size of a pointer, and `Option<Mbuf>` too.
 #[repr(transparent)]
 pub struct Mbuf(NonNull<sys::rte_mbuf>);
 
@@ -57,10 +59,10 @@ pub enum ExternalError {
     /// The range is not inside the region, or empty.
     #[error("range outside the registered memory")]
     OutOfRange,
-    /// Devices go by physical addresses, which registered memory has none of that are known.
+    /// Devices use physical addresses, which are not known for registered memory.
     #[error("devices go by physical addresses")]
     PhysicalAddresses,
-    /// Too many mbufs refer to the memory region already; copy instead.
+    /// Too many mbufs refer to the memory region already; the caller copies instead.
     #[error("too many references to the registered memory")]
     TooManyReferences,
 }
@@ -69,7 +71,7 @@ impl Mbuf {
     /// Takes ownership of a chain.
     ///
     /// # Safety
-    /// `m` is the head of a valid mbuf chain that nobody else owns.
+    /// `m` is the head of a valid mbuf chain that has no other owner.
     #[inline]
     pub unsafe fn from_raw(m: NonNull<sys::rte_mbuf>) -> Mbuf {
         Mbuf(m)
@@ -81,9 +83,9 @@ impl Mbuf {
         ManuallyDrop::new(self).0
     }
 
-    /// A segment whose bytes are `[off, off + len)` of `region`, counted as memory of the region in
-    /// `slot` of the STag table; only the small mbuf comes from `pool`. The region stays mapped until
-    /// the last such mbuf is freed, by whomever.
+    /// Returns a segment whose bytes are `[off, off + len)` of `region`, counted as memory of the
+    /// region in `slot` of the STag table; only the small mbuf comes from `pool`. The region stays
+    /// mapped until the last such mbuf is freed, by any thread.
     ///
     /// # Errors
     /// See [`ExternalError`].
@@ -104,9 +106,9 @@ impl Mbuf {
         let taken = memory.take(slot, 1, || Some(region.clone()));
         let counted = taken.and_then(|()| memory.counted(slot));
         let shinfo = counted.ok_or(ExternalError::TooManyReferences)?;
-        // SAFETY: `pool` is a valid packet pool; `addr` is inside the region for `len` bytes, its IOVA
-        // is its address (just seen); `shinfo` is the counter of the reference
-        // just taken, which keeps the region and itself until its count is back.
+        // SAFETY: `pool` is a valid packet pool; `addr` is inside the region for `len` bytes, its
+        // IOVA is its address (just checked); `shinfo` is the counter of the reference just taken,
+        // which keeps the region and itself until its count is back.
         let m = unsafe {
             let mut raw = std::ptr::null_mut();
             if sys::heddle_mbuf_raw_alloc_bulk(pool.as_ptr(), &raw mut raw, 1) == 0 {
@@ -125,7 +127,7 @@ impl Mbuf {
         }
     }
 
-    /// A copy of the whole frame in segments of `pool`; `None` when the pool is empty.
+    /// Returns a copy of the whole frame in segments of `pool`; `None` if the pool is empty.
     pub fn copy(&self, pool: &Mempool) -> Option<Mbuf> {
         // SAFETY: both are valid; the callee reads `self` and returns a new chain or null.
         let m = unsafe { sys::heddle_mbuf_copy(self.0.as_ptr(), pool.as_ptr()) };
@@ -147,10 +149,10 @@ impl Mbuf {
         }
     }
 
-    /// Its setters are for methods that borrow self mutably.
+    /// Returns the first segment; only methods that borrow self mutably may call its setters.
     #[inline]
     fn head(&self) -> Segment {
-        // SAFETY: a valid mbuf that self owns, and whoever calls this borrows self.
+        // SAFETY: a valid mbuf that self owns, and the caller borrows self.
         unsafe { Segment::new(self.0) }
     }
 
@@ -162,25 +164,26 @@ impl Mbuf {
         s
     }
 
-    /// Bytes of the whole frame.
+    /// Returns the bytes of the whole frame.
     #[inline]
     pub fn pkt_len(&self) -> usize {
         self.head().pkt_len() as usize
     }
 
-    /// Bytes of the first segment.
+    /// Returns the bytes of the first segment.
     #[inline]
     pub fn data_len(&self) -> usize {
         usize::from(self.head().data_len())
     }
 
-    /// Number of segments.
+    /// Returns the number of segments.
     #[inline]
     pub fn segments(&self) -> u16 {
         self.head().nb_segs()
     }
 
-    /// The bytes of the first segment; none when it is external (see the module).
+    /// Returns the bytes of the first segment; none if it is external (see the module's
+    /// documentation).
     #[inline]
     pub fn data(&self) -> &[u8] {
         // SAFETY: self stays borrowed as long as the bytes.
@@ -188,7 +191,7 @@ impl Mbuf {
     }
 
     /// Copies bytes of the frame from `off` on into `dst`; returns how many there were (at most
-    /// `dst.len()`). Unlike a slice this also reads external segments, each byte once.
+    /// `dst.len()`). Unlike a slice, this function also reads external segments, each byte once.
     pub fn copy_at(&self, mut off: usize, dst: &mut [u8]) -> usize {
         let mut done = 0;
         for (src, len, _) in self.pieces() {
@@ -204,7 +207,7 @@ impl Mbuf {
         done
     }
 
-    /// The bytes of the first segment, to change; `None` when others may see them.
+    /// Returns the bytes of the first segment for writing; `None` if others may see them.
     #[inline]
     pub fn data_mut(&mut self) -> Option<&mut [u8]> {
         let m = self.head();
@@ -216,20 +219,20 @@ impl Mbuf {
         Some(unsafe { std::slice::from_raw_parts_mut(m.data_ptr(), usize::from(m.data_len())) })
     }
 
-    /// Free bytes before the data of the first segment.
+    /// Returns the free bytes before the data of the first segment.
     #[inline]
     pub fn headroom(&self) -> usize {
         if self.head().is_private() { usize::from(self.head().data_off()) } else { 0 }
     }
 
-    /// Free bytes behind the data of the last segment.
+    /// Returns the free bytes after the data of the last segment.
     #[inline]
     pub fn tailroom(&self) -> usize {
         self.last().tailroom()
     }
 
     /// Makes the frame `n` bytes longer in its last segment and returns these bytes, whose content
-    /// is arbitrary; `None` when there is no room or the segment is not ours alone.
+    /// is arbitrary; `None` if there is no room or the segment is not ours alone.
     #[inline]
     pub fn append(&mut self, n: usize) -> Option<&mut [u8]> {
         if n > self.tailroom() {
@@ -240,12 +243,13 @@ impl Mbuf {
         head.set_pkt_len(head.pkt_len() + u32::from(n16));
         let end = last.data_ptr().wrapping_add(usize::from(last.data_len()));
         last.set_data_len(last.data_len() + n16);
-        // SAFETY: tailroom() says that `n` bytes at `end` are inside a direct buffer with one
+        // SAFETY: tailroom() guarantees that `n` bytes at `end` are inside a direct buffer with one
         // reference, which is initialised memory (mapped zeroed by the EAL).
         Some(unsafe { std::slice::from_raw_parts_mut(end, n) })
     }
 
-    /// Makes the frame `n` bytes longer in front and returns these bytes; `None` without room.
+    /// Makes the frame `n` bytes longer in front and returns these bytes; `None` if there is no
+    /// room.
     #[inline]
     pub fn prepend(&mut self, n: usize) -> Option<&mut [u8]> {
         if n > self.headroom() {
@@ -256,12 +260,13 @@ impl Mbuf {
         m.set_data_off(m.data_off() - n16);
         m.set_data_len(m.data_len() + n16);
         m.set_pkt_len(m.pkt_len() + u32::from(n16));
-        // SAFETY: headroom() says that these bytes are inside a direct buffer with one reference.
+        // SAFETY: headroom() guarantees that these bytes are inside a direct buffer with one
+        // reference.
         Some(unsafe { std::slice::from_raw_parts_mut(m.data_ptr(), n) })
     }
 
-    /// Drops `n` bytes from the front of the first segment; false (and nothing done) when it has
-    /// fewer.
+    /// Drops `n` bytes from the front of the first segment; returns false, and does nothing, if it
+    /// has fewer.
     #[inline]
     pub fn advance(&mut self, n: usize) -> bool {
         let m = self.head();
@@ -276,10 +281,10 @@ impl Mbuf {
         }
     }
 
-    /// Puts the segments of `tail` behind this frame's.
+    /// Appends the segments of `tail` to this frame.
     ///
     /// # Errors
-    /// Gives `tail` back when the frame would have more than 65,535 segments.
+    /// Returns `tail` if the frame would have more than 65,535 segments.
     #[inline]
     pub fn chain(&mut self, tail: Mbuf) -> Result<(), Mbuf> {
         let (m, t) = (self.head(), tail.head());
@@ -291,8 +296,8 @@ impl Mbuf {
         Ok(())
     }
 
-    /// Makes one segment of the frame without allocating: the others are copied behind the first.
-    /// False (and nothing done) when the first has too little room.
+    /// Merges the segments of the frame into the first without allocating, by copying the others
+    /// after it. Returns false, and does nothing, if the first has too little room.
     pub fn linearize(&mut self) -> bool {
         if self.segments() == 1 {
             return true;
@@ -305,7 +310,7 @@ impl Mbuf {
         unsafe { sys::heddle_mbuf_linearize(self.0.as_ptr()) == 0 }
     }
 
-    /// Whether a segment's bytes lie in memory that others may write.
+    /// Returns true if some segment's bytes lie in memory that others may write.
     #[inline]
     pub fn has_external(&self) -> bool {
         let mut next = Some(self.head());
@@ -318,8 +323,8 @@ impl Mbuf {
         false
     }
 
-    /// Address and length of every segment's bytes, without making references to them, and whether
-    /// they are external. For [`crate::raw`].
+    /// Returns address and length of every segment's bytes, without making references to them, and
+    /// whether they are external. For [`crate::raw`].
     pub fn pieces(&self) -> impl Iterator<Item = (*const u8, usize, bool)> + '_ {
         let mut next = Some(self.head());
         std::iter::from_fn(move || {
@@ -329,7 +334,7 @@ impl Mbuf {
         })
     }
 
-    /// What is wrong with the chain, if anything (DPDK's own sanity check). For tests.
+    /// Returns the defect of the chain, if it has one (DPDK's own sanity check). For tests.
     pub fn check(&self) -> Option<String> {
         // SAFETY: a valid mbuf; the result is null or a static string.
         unsafe {
@@ -339,7 +344,7 @@ impl Mbuf {
     }
 }
 
-/// The bytes of a segment; none when it is external.
+/// Returns the bytes of a segment; none if it is external.
 ///
 /// # Safety
 /// The segment stays borrowed for `'a`.
@@ -347,8 +352,8 @@ impl Mbuf {
 unsafe fn segment_bytes<'a>(m: Segment) -> &'a [u8] {
     let len = if m.is_external() { 0 } else { usize::from(m.data_len()) };
     // SAFETY: data_off + data_len lie inside the buffer of a valid mbuf, which stays allocated as
-    // long as it is borrowed, by the caller; direct bytes are initialised and written by nobody
-    // meanwhile. Of external ones, which others may write, there are none here.
+    // long as it is borrowed, by the caller; direct bytes are initialised, and no thread writes
+    // them meanwhile. The slice has no external bytes, which others may write.
     unsafe { std::slice::from_raw_parts(m.data_ptr(), len) }
 }
 

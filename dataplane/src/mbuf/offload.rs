@@ -1,4 +1,4 @@
-//! What ports compute for us: checksums they have checked and checksums they shall fill in.
+//! Checksums that ports compute for us: those that they have checked and those that they fill in.
 
 use heddle_base::Sum;
 use heddle_dpdk_sys as sys;
@@ -6,7 +6,7 @@ use heddle_tcp::RxChecksum;
 
 use super::Mbuf;
 
-/// What the port shall fill in when it sends a frame.
+/// The checksums that the port fills in when it sends a frame.
 ///
 /// With `tcp_checksum`, the checksum field must hold the sum of the pseudo-header, not
 /// complemented; with `ip_checksum`, the field must be zero.
@@ -20,27 +20,27 @@ pub struct TxOffload {
     pub l4_len: u8,
     /// IPv6 rather than IPv4.
     pub ipv6: bool,
-    /// Fill in the IPv4 header checksum.
+    /// The port fills in the IPv4 header checksum.
     pub ip_checksum: bool,
-    /// Fill in the TCP checksum.
+    /// The port fills in the TCP checksum.
     pub tcp_checksum: bool,
 }
 
 impl Mbuf {
-    /// What the port says of the IPv4 header's checksum and of TCP's.
+    /// Returns the port's verdict on the IPv4 header's checksum and on TCP's.
     #[inline]
     pub(super) fn rx_checksum(&self) -> RxChecksum {
         rx_checksum(self.head().ol_flags(), || ip_header_is_right(self.data()))
     }
 
-    /// The port's RSS hash, when it gave one.
+    /// Returns the port's RSS hash, if it gave one.
     #[inline]
     pub fn rss_hash(&self) -> Option<u32> {
         let m = self.head();
         m.has(sys::HEDDLE_MBUF_F_RX_RSS_HASH).then(|| m.rss_hash())
     }
 
-    /// What the port found out about `other` is said of this frame, a copy of it.
+    /// Copies the port's findings about `other` to this frame, which is a copy of `other`.
     pub(crate) fn inherit_rx_flags(&mut self, other: &Mbuf) {
         let (m, from) = (self.head(), other.head());
         let buffer = sys::HEDDLE_MBUF_F_EXTERNAL | sys::HEDDLE_MBUF_F_INDIRECT;
@@ -48,7 +48,7 @@ impl Mbuf {
         m.set_rss_hash(from.rss_hash());
     }
 
-    /// Says what the port shall fill in; replaces all flags a received frame came with.
+    /// Sets the checksums that the port fills in; replaces all flags of a received frame.
     #[inline]
     pub fn set_tx_offload(&mut self, o: TxOffload) {
         let m = self.head();
@@ -63,7 +63,7 @@ impl Mbuf {
             flags |= sys::HEDDLE_MBUF_F_TX_TCP_CKSUM;
         }
         m.set_ol_flags(flags);
-        // TSO and tunnels, in the bits above, are not used.
+        // TSO and tunnels, which use the bits above, are not used.
         m.set_tx_offload(
             u64::from(o.l2_len & 0x7f)
                 | u64::from(o.l3_len & 0x1ff) << 7
@@ -72,8 +72,9 @@ impl Mbuf {
     }
 }
 
-/// What `ol_flags` say of both checksums. Each has two bits: not looked at, right, wrong, and "none":
-/// not filled in though the bytes are whole. The stack verifies whatever is not known to be right.
+/// Returns the verdict of `ol_flags` on both checksums. Each checksum has two bits: not checked,
+/// right, wrong, and "none": not filled in though the bytes are whole. The stack verifies every
+/// checksum that is not known to be right.
 #[inline]
 fn rx_checksum(flags: u64, ip_is_right: impl FnOnce() -> bool) -> RxChecksum {
     match flags & (IP | L4) {
@@ -87,11 +88,12 @@ const IP: u64 = sys::HEDDLE_MBUF_F_RX_IP_CKSUM_MASK;
 const L4: u64 = sys::HEDDLE_MBUF_F_RX_L4_CKSUM_MASK;
 const GOOD: u64 = sys::HEDDLE_MBUF_F_RX_IP_CKSUM_GOOD | sys::HEDDLE_MBUF_F_RX_L4_CKSUM_GOOD;
 
-/// "None" of TCP is what virtio says of a frame that another machine on the same host has sent and left
-/// the checksum of to a device that is not there: it has been on no wire, and its field holds no more
-/// than the sum of the pseudo-header, so it must not be verified. Virtio does not look at the IPv4
-/// header, which is whole: that is verified here, since one word says both. Where it is wrong, the
-/// stack, which looks at it first, finds that and counts it.
+/// Virtio reports "none" for TCP on a frame that another machine on the same host has sent, whose
+/// sender left the checksum to a device that does not exist. The frame has been on no wire, and its
+/// field holds only the sum of the pseudo-header, so the stack must not verify the field. Virtio
+/// does not check the IPv4 header, which is whole: this function verifies it, since one result
+/// covers both. If the header is wrong, the stack, which checks the header first, finds that and
+/// counts it.
 #[cold]
 fn rx_checksum_told(told: u64, ip_is_right: impl FnOnce() -> bool) -> RxChecksum {
     const IP_NONE: u64 = sys::HEDDLE_MBUF_F_RX_IP_CKSUM_NONE;
@@ -109,7 +111,7 @@ fn rx_checksum_told(told: u64, ip_is_right: impl FnOnce() -> bool) -> RxChecksum
     }
 }
 
-/// Whether the checksum of the IPv4 header behind an Ethernet header is right.
+/// Returns true if the checksum of the IPv4 header after an Ethernet header is right.
 fn ip_header_is_right(frame: &[u8]) -> bool {
     let header = frame.get(14..).unwrap_or_default();
     let words = header.first().map_or(0, |first| usize::from(first & 0x0f));
@@ -138,7 +140,7 @@ mod tests {
         assert!(!ip_header_is_right(&[]) && !ip_header_is_right(&[0; 14]));
     }
 
-    /// Each state of each checksum, beside flags of other things.
+    /// Tries each state of each checksum, beside flags for other purposes.
     #[test]
     fn test_both_checksums_are_right_or_one_is_wrong_or_the_stack_looks() {
         let ip = [
@@ -155,7 +157,8 @@ mod tests {
         ];
         use RxChecksum::{Bad, Good, Unknown};
         for whole in [true, false] {
-            // What virtio says of a frame of the same host, with an IPv4 header that is right or not.
+            // Virtio's flags for a frame of the same host, with an IPv4 header that is right or
+            // not.
             let same_host = if whole { Good } else { Unknown };
             let want = [
                 [Unknown, Unknown, Bad, same_host],

@@ -7,14 +7,15 @@ use heddle_tcp::{RxChecksum, RxFrame};
 
 use crate::mempool::HEADROOM;
 
-/// Where the cache lines of an mbuf and those of the headers in its buffer are, from its address.
+/// Offsets of the cache lines of an mbuf, and of those of the headers in its buffer, from its
+/// address.
 const LINES: [usize; 4] = {
     const MBUF: usize = 128;
     let data = MBUF + HEADROOM as usize;
     [0, 64, data, data + 64]
 };
 
-/// Asks the cache for the lines of an mbuf and of its headers.
+/// Prefetches the lines of an mbuf and of its headers.
 #[inline]
 pub(super) fn prefetch_lines(mbuf: *const u8, for_write: bool) {
     #[cfg(target_arch = "x86_64")]
@@ -33,16 +34,17 @@ pub(super) fn prefetch_lines(mbuf: *const u8, for_write: bool) {
 }
 
 impl Mbuf {
-    /// Asks the cache for what describes the frame, and for its headers where they lie when nothing
-    /// has moved them. [`prefetch`](Mbuf::prefetch) reads the former: with many frames it does not
-    /// wait for each when this was called for all of them before.
+    /// Prefetches the lines that describe the frame, and its headers in their place for frames
+    /// whose headers nothing has moved. [`prefetch`](Mbuf::prefetch) reads the former lines: a
+    /// caller with many frames does not wait for each in `prefetch` if it has called this function
+    /// for all of them before.
     #[inline]
     pub fn prefetch_head(&self) {
         prefetch_lines(self.0.as_ptr().cast(), false);
     }
 
-    /// Asks the cache for the headers of the frame (those of TCP and of DDP end in the second
-    /// line) and for what describes its second segment.
+    /// Prefetches the headers of the frame (those of TCP and of DDP end in the second line) and the
+    /// line that describes its second segment.
     #[inline]
     pub fn prefetch(&self) {
         #[cfg(target_arch = "x86_64")]
@@ -91,8 +93,8 @@ impl Chunks for Mbuf {
     }
 }
 
-/// The bytes at `off` behind the start of `m`, up to the end of the segment they are in; none when
-/// that is external.
+/// Returns the bytes from `off` after the start of `m` up to the end of the segment that holds
+/// them; none if this segment is external.
 ///
 /// # Safety
 /// The chain stays borrowed for `'a`.
@@ -100,7 +102,7 @@ unsafe fn later_chunk<'a>(mut m: Segment, mut off: usize) -> &'a [u8] {
     loop {
         let here = usize::from(m.data_len());
         if off < here {
-            // SAFETY: passed on.
+            // SAFETY: the caller's guarantee, passed on.
             return unsafe { segment_bytes(m) }.get(off..).unwrap_or_default();
         }
         off -= here;
@@ -117,7 +119,7 @@ impl RxFrame for Mbuf {
 
     #[inline]
     fn sum(&self, off: usize, len: usize) -> Option<Sum> {
-        // The first segment has what is asked for first: the TCP header.
+        // The first segment holds the beginning of the range: the TCP header.
         let first = self.data().get(off..)?;
         let n = first.len().min(len);
         let mut sum = crate::raw::sum(&first[..n]);
