@@ -19,7 +19,7 @@
 //! naps are those of a thread without interrupts.
 //!
 //! ```text
-//!   something found ─▶ spin ──after──▶ arm ──▶ one more turn ──▶ sleep first, 2 first .. longest ..
+//!   something found ─▶ spin ──after──▶ arm ──▶ one more turn ──▶ sleep first, 2 first .. longest
 //!          ▲                            ▲            │                    │
 //!          │                            └────────────│──── woken by nothing but the time
 //!          └─────────────────────────────────────────┴─── something found, or woken

@@ -1,6 +1,5 @@
 //! The DPDK shell of Heddle: everything between the sans-IO crates and the NIC.
 //!
-//! * [`eal`]: starts DPDK once per process, with hugepages when there are some.
 //! * [`eal`]: starts DPDK once per process, with hugepages if there are some.
 //! * [`mempool`], [`mbuf`]: packet buffers, owned; callers read chains through
 //!   [`heddle_base::Chunks`].

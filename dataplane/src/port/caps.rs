@@ -1,79 +1,81 @@
-//! What a device says of itself: the facts a [`plan`](super::plan) is made from.
+//! The capabilities of a device: the facts from which [`plan`](super::plan) makes a plan.
 //!
-//! Plain values, so that the rules can be tried on devices that are not there: `plan/devices.rs` has
-//! what the drivers of DPDK 22.11 say of the NICs they are for.
+//! Capabilities are plain values, so that tests can try the rules on devices that the machine does
+//! not have: `plan/devices.rs` has the capabilities that the drivers of DPDK 22.11 report for their
+//! NICs.
 
 use heddle_dpdk_sys as sys;
 
-/// What a device says of itself, and how it was asked for.
+/// The capabilities that a device reports, and the arguments with which it was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Name of its driver in DPDK.
+    /// Name of the device's driver in DPDK.
     pub driver: String,
-    /// Arguments a virtual device was made with.
+    /// Arguments with which a virtual device was made.
     pub args: String,
-    /// Shortest MTU it can be set to, in octets.
+    /// The smallest MTU that the device accepts, in bytes.
     pub min_mtu: u16,
-    /// Longest one.
+    /// The largest MTU that the device accepts, in bytes.
     pub max_mtu: u16,
-    /// Longest frame it receives, in octets with Ethernet header and CRC.
+    /// The longest frame that the device receives, in bytes with Ethernet header and CRC.
     pub max_rx_pktlen: u32,
-    /// Shortest receive buffer it takes, in octets without headroom.
+    /// The smallest receive buffer that the device accepts, in bytes without headroom.
     pub min_rx_bufsize: u32,
-    /// Receive queues it has.
+    /// Receive queues of the device.
     pub max_rx_queues: u16,
-    /// Transmit queues it has.
+    /// Transmit queues of the device.
     pub max_tx_queues: u16,
-    /// What it can do on receiving (`RTE_ETH_RX_OFFLOAD_*`).
+    /// Offloads on receiving (`RTE_ETH_RX_OFFLOAD_*`).
     pub rx_offloads: u64,
-    /// What it can do on sending (`RTE_ETH_TX_OFFLOAD_*`).
+    /// Offloads on sending (`RTE_ETH_TX_OFFLOAD_*`).
     pub tx_offloads: u64,
-    /// Descriptors of a receive queue.
+    /// Limits for the descriptors of a receive queue.
     pub rx_desc: DescLimits,
-    /// Descriptors of a transmit queue.
+    /// Limits for the descriptors of a transmit queue.
     pub tx_desc: DescLimits,
-    /// Segments of a frame that is cut by the device (TSO); 0: not said.
+    /// The most segments of a frame that the device cuts (TSO); 0 if unknown.
     pub nb_seg_max: u16,
-    /// Segments of a frame as it is; 0: not said.
+    /// The most segments of a frame that the device sends as it is; 0 if unknown.
     pub nb_mtu_seg_max: u16,
-    /// What it spreads over its queues by (`RTE_ETH_RSS_*`).
+    /// Headers by which the device spreads frames over its queues (`RTE_ETH_RSS_*`).
     pub rss_types: u64,
-    /// Entries of its redirection table; 0: it has none that is shown.
+    /// Entries of the device's redirection table; 0 if the device shows none.
     pub reta_size: u16,
-    /// Octets of the key of its hash; 0: not said.
+    /// Bytes of the key of the device's hash; 0 if unknown.
     pub hash_key_size: u8,
-    /// The kernel's driver that a PCI device is bound to; `None`: none, or no PCI device.
+    /// The kernel driver that a PCI device is bound to; `None` if there is none, or it is no PCI
+    /// device.
     pub bound_to: Option<String>,
-    /// The processor socket it is at; `None`: not known, or of no matter.
+    /// The processor socket where the device is; `None` if unknown, or irrelevant.
     pub socket: Option<u32>,
-    /// Its station address, if it has one.
+    /// The device's station address, if it has one.
     pub mac: Option<[u8; 6]>,
-    /// MTU of the host's interface behind it, if there is one.
+    /// MTU of the host's interface behind the device, if there is one.
     pub host_mtu: Option<u32>,
-    /// Made of rings to another port of this process.
+    /// The device consists of rings to another port of this process.
     pub rings: bool,
 }
 
 /// How many descriptors a queue may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DescLimits {
-    /// At least.
+    /// The smallest number.
     pub min: u16,
-    /// At most.
+    /// The largest number.
     pub max: u16,
-    /// In multiples of this; 0 is 1.
+    /// The number must be a multiple of this; 0 means 1.
     pub align: u16,
 }
 
 impl Default for DescLimits {
-    /// No limit.
+    /// Returns limits that allow any number.
     fn default() -> DescLimits {
         DescLimits { min: 0, max: u16::MAX, align: 1 }
     }
 }
 
 impl DescLimits {
-    /// The number nearest to `wanted`, upwards where there is room, that the device takes.
+    /// Returns the number nearest to `wanted` that the device accepts, rounded up if there is room.
     #[must_use]
     pub fn fit(self, wanted: u16) -> u16 {
         let align = self.align.max(1);
@@ -85,20 +87,21 @@ impl DescLimits {
 
 impl From<sys::rte_eth_desc_lim> for DescLimits {
     fn from(l: sys::rte_eth_desc_lim) -> DescLimits {
-        // A driver that leaves it out has no limit of its own.
+        // A driver that leaves the maximum out has no limit of its own.
         let max = if l.nb_max == 0 { u16::MAX } else { l.nb_max };
         DescLimits { min: l.nb_min, max, align: l.nb_align }
     }
 }
 
 impl Capabilities {
-    /// Returns true unless the kernel's driver of the device knows INTx alone. A line that stays asserted
-    /// while nobody serves it is switched off by the kernel, for all devices that share it.
+    /// Returns true unless the kernel's driver of the device supports only INTx. The kernel
+    /// switches off an interrupt line that stays asserted while no driver serves it, for all
+    /// devices that share the line.
     pub(super) fn has_message_interrupts(&self) -> bool {
         self.bound_to.as_deref() != Some("uio_pci_generic")
     }
 
-    /// What is in DPDK's description of a device; the rest is as it is asked for elsewhere.
+    /// Returns the capabilities in DPDK's description of a device; the caller fills in the rest.
     pub(super) fn of(info: &sys::rte_eth_dev_info) -> Capabilities {
         Capabilities {
             min_mtu: info.min_mtu,

@@ -1,27 +1,29 @@
-//! Who has which port: one owner in the process.
+//! Ownership of ports: each port has one owner in the process.
 //!
-//! A device that the EAL has already can be named by anybody ([`super::PortSource::Device`]), also
-//! while a worker polls it. So nothing is done to a port before it is claimed.
+//! Any caller can name a device that the EAL has already ([`super::PortSource::Device`]), even
+//! while a worker polls the device. So a caller must claim a port before it does anything to the
+//! port.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 static CLAIMED: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
-/// A port nobody else may configure, stop or close; given up when dropped.
+/// The right to configure, stop and close a port, which no other owner has; given up when dropped.
 #[derive(Debug)]
 pub(crate) struct Claim(u16);
 
 impl Claim {
-    /// `None` when somebody has it. Called, like the drop, under [`super::lock::control`], so that
-    /// the number of a port that is just closed is not that of one just made.
+    /// Claims a port; returns `None` if the port has an owner. Callers, and the drop, hold
+    /// [`super::lock::control`], so that the number of a port that was just closed is not that of a
+    /// port just made.
     pub(crate) fn take(port: u16) -> Option<Claim> {
         let free = claimed().insert(port);
-        // Not `then_some`: a claim that is made is given up, also when it was never granted.
+        // `then_some` would make a claim even if it is not granted, and give it up again.
         free.then(|| Claim(port))
     }
 
-    /// The port's number in DPDK.
+    /// Returns the port's number in DPDK.
     pub(crate) fn port(&self) -> u16 {
         self.0
     }
@@ -43,7 +45,7 @@ mod tests {
 
     #[test]
     fn test_a_port_has_one_owner_at_a_time() {
-        // Numbers that no device of another test has.
+        // No device of another test has these numbers.
         let claim = Claim::take(60_001).unwrap();
         assert!(Claim::take(60_001).is_none());
         assert_eq!(Claim::take(60_002).map(|c| c.port()), Some(60_002));

@@ -1,13 +1,14 @@
-//! What a device is configured with, and how it is tried. Nothing here calls DPDK.
+//! The configuration of a device, and how it is tried. Nothing here calls DPDK.
 
 use heddle_dpdk_sys as sys;
 
 use super::error::PortError;
 use super::plan::PortPlan;
 
-/// Takes `steps` with interrupts where they are `asked` for, and once more without if that fails: drivers
-/// refuse them when they configure a device (virtio without MSI-X) or start it (too few vectors). What
-/// fails both times has another reason, which is the second time's error.
+/// Takes `steps` with interrupts if they are `asked` for, and once more without them if that fails:
+/// drivers refuse interrupts when they configure a device (virtio without MSI-X) or start it (too
+/// few vectors). A failure of both attempts has another reason, which is the second attempt's
+/// error.
 pub(super) fn settle(
     asked: bool,
     steps: impl Fn(bool) -> Result<bool, PortError>,
@@ -26,7 +27,7 @@ pub(super) fn settle(
     }
 }
 
-/// What a device is configured with. It points to `key`, which is the plan's.
+/// Returns the configuration of a device. It points to `key`, the key of the plan.
 pub(super) fn device_conf(
     plan: &PortPlan,
     key: &mut [u8],
@@ -43,9 +44,10 @@ pub(super) fn device_conf(
         to.rss_key = key.as_mut_ptr();
         to.rss_key_len = u8::try_from(key.len()).unwrap_or(0);
     }
-    // Interrupts of the link stay off. With them on DPDK no longer asks the device for its link but shows
-    // the last one that an interrupt brought; of a device that announces them and raises none (e1000,
-    // e1000e and vmxnet3 have done so) that is the first one for ever.
+    // Leave interrupts of the link off. With them on, DPDK no longer asks the device for its link
+    // but shows the last state that an interrupt brought; for a device that announces such
+    // interrupts and raises none (e1000, e1000e and vmxnet3 have done so), DPDK would show the
+    // first state for ever.
     conf.intr_conf.set_lsc(0);
     conf.intr_conf.set_rxq(u32::from(rx_interrupt));
     conf

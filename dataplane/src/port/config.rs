@@ -1,4 +1,4 @@
-//! How a port is set up, and what it says of itself.
+//! The configuration of a port, and the facts that a port reports.
 
 use std::net::IpAddr;
 
@@ -6,53 +6,57 @@ use super::spread::RSS_KEY;
 use super::vdev::VdevArg;
 use crate::mempool::Mempool;
 
-/// What a port is made of.
+/// The device of a port.
 #[derive(Clone, Debug)]
 pub enum PortSource {
-    /// A virtual device, plugged in for the port and removed with it.
+    /// A virtual device; the port plugs it in and removes it when the port closes.
     Vdev(VdevArg),
-    /// A device the EAL has already, by its PCI address in any of its forms, or its name. It is
-    /// stopped with the port, but stays with the EAL and can be opened again.
+    /// A device that the EAL has already, by its PCI address in any of its forms, or its name. The
+    /// port stops the device when it closes, but the device stays with the EAL and can be opened
+    /// again.
     Device(String),
 }
 
-/// How a port is set up.
+/// The configuration of a port.
 #[derive(Clone, Debug)]
 pub struct PortConfig {
-    /// Largest IP packet in bytes. Frames of it need room in the pools
-    /// ([`crate::MempoolConfig::for_mtu`]) or a device that scatters them, and an interface of the
-    /// kernel behind the device (`net_af_packet`, `net_af_xdp`) has to be set to no less.
+    /// Largest IP packet in bytes. A frame with such a packet needs room in the pools
+    /// ([`crate::MempoolConfig::for_mtu`]) or a device that scatters frames. If the device has an
+    /// interface of the kernel behind it (`net_af_packet`, `net_af_xdp`), the MTU of this interface
+    /// must be no less.
     pub mtu: u16,
-    /// Receive descriptors of each queue; rounded to what the device takes.
+    /// Receive descriptors of each queue; rounded to a number that the device accepts.
     pub rx_desc: u16,
-    /// Transmit descriptors of each queue; rounded to what the device takes.
+    /// Transmit descriptors of each queue; rounded to a number that the device accepts.
     pub tx_desc: u16,
     /// Mempools, one for each pair of queues: queue `i` receives into the `i`-th.
     pub pools: Vec<Mempool>,
-    /// Receive frames for every address.
+    /// Whether the device receives frames for every address.
     pub promiscuous: bool,
-    /// Workers hand on frames of flows that are others'. Without that, several queues need a device
-    /// that spreads flows over them in a way that is known ([`super::QueueSpread`]).
+    /// Whether workers hand on frames of flows that belong to other workers. Without that, several
+    /// queues need a device that spreads flows over them in a known way ([`super::QueueSpread`]).
     pub steered: bool,
-    /// The key flows are spread by; the device takes as much of it as it needs, 40 octets or 52.
+    /// The key by which the device spreads flows; the device takes as much of it as it needs, 40
+    /// bytes or 52.
     pub rss_key: [u8; 52],
-    /// The station address; `None`: the device's, or one made from its name.
+    /// The station address; `None` means the device's own, or one made from its name.
     pub mac: Option<[u8; 6]>,
-    /// Addresses of the network layer that are ours. They are of use on a device that the kernel of
-    /// the host shares (mlx5, mlx4), where all others stay with the host; there, at least one is needed.
+    /// Our IP addresses. They matter only on a device that the kernel of the host shares (mlx5,
+    /// mlx4), where all other addresses stay with the host; such a device needs at least one.
     pub addrs: Vec<IpAddr>,
-    /// On such a device, take requests of ARP from the host. It then hears of none that are for it:
-    /// right where the host itself has no address on the device.
+    /// Whether such a device takes ARP requests from the host. The host then receives no ARP
+    /// request for itself, which is right only if the host itself has no address on the device.
     pub broadcast_arp: bool,
-    /// Let queues interrupt, so that a worker can sleep until a frame comes
-    /// ([`crate::RxQueue::interrupt`]). A driver without interrupts ignores it; one that refuses them is
-    /// set up without, and so is a device whose kernel driver has INTx alone
-    /// ([`crate::Port::no_interrupts`]).
+    /// Whether queues interrupt, so that a worker can sleep until a frame comes
+    /// ([`crate::RxQueue::interrupt`]). A driver without interrupts ignores this; if a driver
+    /// refuses interrupts, or the device's kernel driver has only INTx, the port is set up without
+    /// interrupts ([`crate::Port::no_interrupts`]).
     pub rx_interrupt: bool,
 }
 
 impl PortConfig {
-    /// One pair of queues that receives into `pool`, at an MTU of 1500.
+    /// Returns a configuration with one pair of queues that receives into `pool`, at an MTU of
+    /// 1500.
     pub fn new(pool: Mempool) -> PortConfig {
         PortConfig {
             mtu: 1500,
@@ -70,25 +74,25 @@ impl PortConfig {
     }
 }
 
-/// What a port does by itself. Everything listed is switched on.
+/// The work that a port does by itself. Every capability listed here is switched on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCaps {
-    /// Checks the IPv4 header checksum of received frames.
+    /// The port checks the IPv4 header checksum of received frames.
     pub rx_ip_checksum: bool,
-    /// Checks the TCP checksum of received frames.
+    /// The port checks the TCP checksum of received frames.
     pub rx_tcp_checksum: bool,
-    /// Fills in the IPv4 header checksum when asked.
+    /// The port fills in the IPv4 header checksum on request.
     pub tx_ip_checksum: bool,
-    /// Fills in the TCP checksum when asked.
+    /// The port fills in the TCP checksum on request.
     pub tx_tcp_checksum: bool,
-    /// Sends frames of several segments; otherwise they are copied together.
+    /// The port sends frames of several segments; otherwise the RNIC copies the segments together.
     pub multi_segs: bool,
-    /// Gives the hash that flows are spread by with each frame.
+    /// The port reports, with each frame, the hash by which it spreads flows.
     pub rx_hash: bool,
 }
 
 impl PortCaps {
-    /// Each by its name, and whether it is on.
+    /// Returns the name of each capability, and whether it is on.
     pub fn each(self) -> [(&'static str, bool); 6] {
         let PortCaps {
             rx_ip_checksum,
@@ -109,7 +113,7 @@ impl PortCaps {
     }
 }
 
-/// What a port counted since it was opened. A driver that does not count leaves zeros.
+/// Counters of a port since it was opened. A driver that does not count leaves zeros.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortStats {
     /// Frames received.
@@ -118,7 +122,7 @@ pub struct PortStats {
     pub rx_bytes: u64,
     /// Frames dropped because the queue was full.
     pub rx_missed: u64,
-    /// Frames that were wrong.
+    /// Frames received with an error.
     pub rx_errors: u64,
     /// Frames dropped because the mempool was empty.
     pub rx_no_mbuf: u64,
@@ -131,7 +135,7 @@ pub struct PortStats {
 }
 
 impl PortStats {
-    /// Adds what another port counted.
+    /// Adds the counters of another port.
     pub fn add(&mut self, other: &PortStats) {
         let PortStats {
             rx_frames,
@@ -157,9 +161,9 @@ impl PortStats {
 /// State of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Whether it is up.
+    /// Whether the link is up.
     pub up: bool,
-    /// Mb/s; `None` when the device does not know.
+    /// Speed in Mb/s; `None` if the device does not know.
     pub mbps: Option<u32>,
     /// Whether both ends may send at once.
     pub full_duplex: bool,

@@ -7,17 +7,17 @@ use heddle_verbs::Region;
 
 use crate::eal;
 
-/// Lets a device reach memory, and no longer.
+/// Lets a device reach memory, and ends this access.
 pub(crate) trait Dma {
-    /// `[base, base + len)`, under addresses that are the same; an error is an error number of
-    /// DPDK.
+    /// Maps `[base, base + len)` at the same addresses for the device; an error is an error number
+    /// of DPDK.
     fn map(&self, base: *mut u8, len: usize) -> Result<(), i32>;
 
-    /// Takes back exactly what [`Dma::map`] gave.
+    /// Unmaps exactly the range that [`Dma::map`] mapped.
     fn unmap(&self, base: *mut u8, len: usize);
 }
 
-/// A device on its bus.
+/// A physical device, by the handle of its bus in DPDK.
 #[derive(Debug)]
 pub(crate) struct BusDevice(*mut sys::rte_device);
 
@@ -42,13 +42,14 @@ impl Dma for BusDevice {
     }
 
     fn unmap(&self, base: *mut u8, len: usize) {
-        // SAFETY: as for `map`, and this range was mapped. There is nothing to do about an error.
+        // SAFETY: as for `map`, and this range was mapped. The caller can do nothing about an
+        // error.
         let _ = unsafe { sys::rte_dev_dma_unmap(self.0, base.cast(), base as u64, len) };
     }
 }
 
-/// A region that a device may reach. It keeps the memory, and when dropped unmaps it first: the
-/// IOMMU never lets a device into memory that is gone or somebody else's.
+/// A region that a device may reach. The mapping keeps the memory, and when dropped unmaps it
+/// first: the IOMMU never lets a device into memory that is freed or belongs to another owner.
 #[derive(Debug)]
 pub(crate) struct Mapping<D: Dma = BusDevice> {
     dma: D,
@@ -57,16 +58,16 @@ pub(crate) struct Mapping<D: Dma = BusDevice> {
 }
 
 impl<D: Dma> Mapping<D> {
-    /// `len` is that of the region's mapping, in whole pages.
+    /// Maps a region; `len` is the length of the region's mapping, in whole pages.
     ///
     /// # Errors
-    /// DPDK's error number.
+    /// Returns DPDK's error number.
     pub(crate) fn new(dma: D, region: &Arc<Region>, len: usize) -> Result<Mapping<D>, i32> {
         dma.map(region.base().as_ptr(), len)?;
         Ok(Mapping { dma, region: region.clone(), len })
     }
 
-    /// Whether it is of this region.
+    /// Returns true if the mapping is of this region.
     pub(crate) fn is_of(&self, region: &Region) -> bool {
         self.region.base() == region.base()
     }
@@ -84,7 +85,7 @@ mod tests {
 
     use super::*;
 
-    /// Writes down what is asked of it, and looks whether the memory is there.
+    /// Records the calls, and checks that the memory is still mapped.
     #[derive(Debug)]
     struct Fake<'a>(&'a RefCell<Vec<(&'static str, usize, usize)>>, Result<(), i32>);
 

@@ -2,85 +2,86 @@
 
 use thiserror::Error;
 
-/// Why there is no port. Each names the device.
+/// Why there is no port. Each error names the device.
 #[derive(Debug, Error)]
 pub enum PortError {
-    /// The description is malformed.
+    /// The description of the device is malformed.
     #[error("device {device}: {why}")]
     BadDevice {
-        /// As it was given.
+        /// The description.
         device: String,
-        /// What is wrong.
+        /// The error in the description.
         why: String,
     },
     /// There is no such device.
     #[error("device {0}: there is no such device")]
     NotFound(String),
-    /// The machine has the device, and DPDK has no port for it.
+    /// The machine has the device, but DPDK has no port for it.
     #[error("device {device}: {why}")]
     Unusable {
-        /// As it was given.
+        /// The device's name or address, as the caller gave it.
         device: String,
-        /// What it is bound to, or what DPDK said of it.
+        /// The driver that has the device, or DPDK's log of it.
         why: String,
     },
     /// A device of that name is in use.
     #[error("device {0}: a device of this name is in use already")]
     InUse(String),
-    /// The driver refused it, or there is no such driver.
+    /// The driver refused the device, or there is no such driver.
     #[error("device {device}: {why}")]
     Probe {
-        /// As it was given.
+        /// The description of the device.
         device: String,
-        /// The driver's first complaint.
+        /// The first line of the driver's log.
         why: String,
     },
-    /// The device cannot do what the configuration asks.
+    /// The device cannot do what the configuration asks for.
     #[error("device {device}: {what} of {wanted} asked for, at most {max} possible")]
     Limit {
-        /// Its name.
+        /// The device's name.
         device: String,
-        /// What is limited.
+        /// The limited quantity.
         what: &'static str,
-        /// Asked for.
+        /// The number that the configuration asks for.
         wanted: u32,
-        /// Possible.
+        /// The largest number that the device allows.
         max: u32,
     },
     /// The device needs more than the configuration gives.
     #[error("device {device}: {what} of {wanted} asked for, at least {min} needed")]
     Below {
-        /// Its name.
+        /// The device's name.
         device: String,
-        /// What is limited.
+        /// The limited quantity.
         what: &'static str,
-        /// Asked for.
+        /// The number that the configuration asks for.
         wanted: u32,
-        /// Needed.
+        /// The smallest number that the device needs.
         min: u32,
     },
-    /// It has several queues, and nobody can say which of them a flow comes to.
+    /// The port would have several queues, and it is unknown to which of them a flow comes.
     #[error("device {device}: {queues} queues asked for, but {why}; let workers hand frames on")]
     Spread {
-        /// Its name.
+        /// The device's name.
         device: String,
-        /// Asked for.
+        /// The queues that the configuration asks for.
         queues: u16,
-        /// What is missing.
+        /// The missing capability.
         why: String,
     },
-    /// The kernel of the host uses it too, and it was not said what is ours.
+    /// The kernel of the host uses the device too, and the configuration does not name our
+    /// addresses.
     #[error("device {device}: the host's kernel uses it too; name the addresses that are ours")]
     Shared {
-        /// Its name.
+        /// The device's name.
         device: String,
     },
-    /// A step of setting it up failed.
+    /// A step of setting the device up failed.
     #[error("device {device}: {step} failed: {why}")]
     Setup {
-        /// Its name.
+        /// The device's name.
         device: String,
-        /// The step.
+        /// The step that failed.
         step: &'static str,
         /// DPDK's reason.
         why: String,

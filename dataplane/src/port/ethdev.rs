@@ -1,4 +1,4 @@
-//! A device behind a port: claimed, configured, started; stopped when dropped, and removed when it
+//! A device behind a port: claimed, configured, started; stopped when dropped, and removed if it
 //! was plugged in for the port.
 
 use std::ffi::{CStr, CString};
@@ -17,23 +17,23 @@ use super::vdev::VdevArg;
 use crate::eal::pci::{PciFacts, is_absent, pci_name};
 use crate::eal::{self, Eal};
 
-/// A device that is ours to use; what the handles of port and queues share.
+/// A device that is ours to use, which the handles of port and queues share.
 #[derive(Debug)]
 pub(crate) struct EthDev {
     pub(crate) id: u16,
     pub(crate) name: String,
-    /// What the virtual device was given.
+    /// Arguments of the virtual device.
     pub(super) args: String,
-    /// Gone when the device is closed.
+    /// `None` after the device is closed.
     claim: Option<Claim>,
-    /// Name on the virtual bus of a device that was plugged in for the port; what the EAL had
-    /// before stays with it.
+    /// Name on the virtual bus of a device that was plugged in for the port; `None` for a device
+    /// that the EAL had before, which stays with the EAL.
     plugged: Option<CString>,
     /// Freed after the device.
     rings: Option<Arc<RingPair>>,
-    /// The kernel's driver that it is bound to, where it is a PCI device.
+    /// The kernel driver that the device is bound to, if it is a PCI device.
     pub(super) bound_to: Option<String>,
-    /// What the device may reach.
+    /// Regions that the device may reach.
     mappings: Mutex<Vec<Mapping>>,
 }
 
@@ -51,14 +51,14 @@ impl EthDev {
         }
     }
 
-    /// A device that was made for the port, under `bus_name` on the virtual bus.
+    /// Returns a device that was made for the port, under `bus_name` on the virtual bus.
     pub(crate) fn plugged(claim: Claim, name: String, bus_name: CString) -> EthDev {
         let mut device = EthDev::new(claim, name);
         device.plugged = Some(bus_name);
         device
     }
 
-    /// A device that uses these.
+    /// Returns the device with the rings that it uses, which it keeps alive.
     pub(crate) fn with_rings(mut self, rings: Arc<RingPair>) -> EthDev {
         self.rings = Some(rings);
         self
@@ -89,23 +89,23 @@ impl EthDev {
         self.check("start", unsafe { sys::rte_eth_dev_start(self.id) })
     }
 
-    /// Whether it was made for the port.
+    /// Returns true if the device was made for the port.
     pub(super) fn is_plugged(&self) -> bool {
         self.plugged.is_some()
     }
 
-    /// Returns true if what it sends comes back to it.
+    /// Returns true if every frame that the device sends comes back to it.
     pub(super) fn is_looped(&self) -> bool {
         self.rings.as_ref().is_some_and(|r| r.is_looped())
     }
 
-    /// Whether it is made of rings.
+    /// Returns true if the device consists of rings.
     pub(super) fn has_rings(&self) -> bool {
         self.rings.is_some()
     }
 }
 
-/// Name of the driver.
+/// Returns the name of the driver.
 pub(crate) fn driver_name(info: &sys::rte_eth_dev_info) -> String {
     if info.driver_name.is_null() {
         return String::new();
@@ -115,8 +115,8 @@ pub(crate) fn driver_name(info: &sys::rte_eth_dev_info) -> String {
 }
 
 impl EthDev {
-    /// Lets the device read and write a region (IOMMU mapping), until it is unmapped or the port is
-    /// closed; the port keeps the memory for as long. Virtual devices need none.
+    /// Lets the device read and write a region (IOMMU mapping), until the region is unmapped or the
+    /// port is closed; the port keeps the memory for as long. Virtual devices need no mapping.
     pub(crate) fn map(&self, region: &Arc<Region>) -> Result<(), PortError> {
         let info = self.info()?;
         let Some(len) = region.mapped_len() else { return Ok(()) };
@@ -134,15 +134,15 @@ impl EthDev {
         let device = unsafe { BusDevice::new(info.device) };
         match Mapping::new(device, region, len) {
             Ok(mapping) => mappings.push(mapping),
-            // The bus has no IOMMU to tell.
+            // The bus has no IOMMU, so there is nothing to map.
             Err(libc::ENOTSUP) => {}
             Err(code) => self.check("DMA mapping", -code.abs())?,
         }
         Ok(())
     }
 
-    /// Takes back what [`map`](EthDev::map) gave; nothing when it gave nothing. No frame the device
-    /// still holds refers to the region.
+    /// Undoes [`map`](EthDev::map); does nothing if there is no mapping. No frame that the device
+    /// still holds may refer to the region.
     pub(crate) fn unmap(&self, region: &Region) {
         self.mappings().retain(|m| !m.is_of(region));
     }
@@ -155,13 +155,14 @@ impl EthDev {
 impl Drop for EthDev {
     fn drop(&mut self) {
         let control = control();
-        // SAFETY: the port is ours (`claim`) and no queue is left, so no burst runs; stopping one
-        // that is stopped or half set up is an error code, not harm.
+        // SAFETY: the port is ours (`claim`) and no queue is left, so no burst runs; stopping a
+        // port that is stopped or half set up returns an error code and does no harm.
         let _ = unsafe { sys::rte_eth_dev_stop(self.id) };
-        // Before the device goes, which they refer to, and once it reads and writes no more.
+        // Unmap while the device, which the mappings refer to, still exists, and after it has
+        // stopped reading and writing.
         self.mappings().clear();
         if let Some(name) = &self.plugged {
-            // SAFETY: a stopped port, and nobody else's; the device is removed after its port.
+            // SAFETY: a stopped port that no other owner has; the device is removed after its port.
             unsafe {
                 let _ = sys::rte_eth_dev_close(self.id);
                 let _ = sys::rte_eal_hotplug_remove(c"vdev".as_ptr(), name.as_ptr());
@@ -182,13 +183,13 @@ pub(crate) fn plug(v: &VdevArg, mtu: u16, queues: usize) -> Result<EthDev, PortE
         return Err(PortError::InUse(v.name().to_owned()));
     }
     eal::clear_log();
-    // SAFETY: the EAL runs; all strings are NUL-terminated (parsing let no NUL through) and copied by
-    // the callee.
+    // SAFETY: the EAL runs; all strings are NUL-terminated (parsing let no NUL through) and copied
+    // by the callee.
     let rc = unsafe { sys::rte_eal_hotplug_add(c"vdev".as_ptr(), name.as_ptr(), c_args.as_ptr()) };
     let probe = |why: String| PortError::Probe { device: v.to_string(), why };
     if rc != 0 {
         let why = eal::reason(rc);
-        // These two are the EAL's own, of little help to users.
+        // These two reasons are the EAL's own, of little help to users.
         return Err(probe(if why.starts_with("failed to parse device") {
             "no driver takes a device of this name".into()
         } else if why.starts_with("Driver cannot attach") {
@@ -211,7 +212,7 @@ pub(crate) fn plug(v: &VdevArg, mtu: u16, queues: usize) -> Result<EthDev, PortE
     }
 }
 
-/// Takes a device the EAL has, unless somebody uses it.
+/// Takes a device that the EAL has, unless the device has an owner.
 pub(crate) fn attach(given: &str) -> Result<EthDev, PortError> {
     let pci = pci_name(given);
     let _control = control();
@@ -229,7 +230,7 @@ pub(crate) fn attach(given: &str) -> Result<EthDev, PortError> {
     Ok(device)
 }
 
-/// The processor socket of a device the EAL has.
+/// Returns the processor socket of a device that the EAL has.
 pub(super) fn socket_of(given: &str) -> Option<u32> {
     let name = pci_name(given).unwrap_or_else(|| given.to_owned());
     let _control = control();
@@ -238,7 +239,8 @@ pub(super) fn socket_of(given: &str) -> Option<u32> {
     u32::try_from(unsafe { sys::rte_eth_dev_socket_id(id) }).ok()
 }
 
-/// Returns true if the PCI device was unplugged, or is about to be: the system waits for its user then.
+/// Returns true if the PCI device was unplugged, or is about to be: in that case the system waits
+/// for the user of the device.
 pub(super) fn is_gone(given: &str) -> bool {
     let Some(name) = pci_name(given) else { return false };
     let Ok(c_name) = CString::new(name.as_str()) else { return false };

@@ -1,15 +1,16 @@
-//! What a device that the kernel of the host uses as well is told to give us.
+//! The flow rules for a device that the kernel of the host uses as well.
 //!
-//! `mlx5` and `mlx4` are bifurcated: the kernel's driver stays, and so do its addresses, its SSH and
-//! all else of the host. In isolated mode we receive what a rule of ours takes and nothing more. The
-//! rules take unicast to our station address: ARP, and of IP what is for our addresses. Our station
-//! address is another than the host's ([`MacPlan::Add`](super::MacPlan)), so that the host's ARP is
-//! the host's.
+//! `mlx5` and `mlx4` are bifurcated: the kernel's driver stays, and with it the host's addresses,
+//! its SSH and everything else of the host. In isolated mode, we receive the frames that a rule of
+//! ours takes and no others. The rules take unicast to our station address: ARP, and IP for our
+//! addresses. Our station address differs from the host's ([`MacPlan::Add`](super::MacPlan)), so
+//! that the host keeps its own ARP.
 //!
-//! A request of ARP is a broadcast, and its rule could not tell whose address is asked for: it would take
-//! the host's away. So broadcasts stay with the host, and somebody there has to answer for us;
-//! `docs/guide/hardware.md` says how. [`PortConfig::broadcast_arp`](super::PortConfig) takes them
-//! after all, for a device that the host itself has no address on.
+//! An ARP request is a broadcast, and a rule for it could not tell which address the request asks
+//! for: the rule would take the host's requests away. So broadcasts stay with the host, and a
+//! program there has to answer for us; `docs/guide/hardware.md` says how.
+//! [`PortConfig::broadcast_arp`](super::PortConfig) makes us take broadcasts after all, for a
+//! device on which the host itself has no address.
 
 use std::net::IpAddr;
 
@@ -17,18 +18,18 @@ use heddle_dpdk_sys as sys;
 
 use super::plan::PortPlan;
 
-/// Frames that come to us.
+/// A rule that selects frames for us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowRule {
-    /// For this station.
+    /// The destination station address.
     pub dst_mac: [u8; 6],
-    /// What they carry (EtherType).
+    /// The type of the payload (EtherType).
     pub ether_type: u16,
-    /// For this address of the network layer; `None`: for any.
+    /// The destination IP address; `None` means any.
     pub dst_ip: Option<IpAddr>,
-    /// Of TCP only. Such a rule goes before the one for the rest.
+    /// Whether the rule selects TCP only. Such a rule goes before the rule for the rest.
     pub tcp: bool,
-    /// Over all queues, by RSS; otherwise to the first.
+    /// Whether the frames go over all queues, by RSS; otherwise they go to the first queue.
     pub spread: bool,
 }
 
@@ -37,7 +38,7 @@ const ARP: u16 = 0x0806;
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 
-/// The rules for a port that has these addresses, those that go first at the front.
+/// Returns the rules for a port that has these addresses, in order of priority.
 pub(super) fn rules(plan: &PortPlan, addrs: &[IpAddr], broadcast_arp: bool) -> Vec<FlowRule> {
     if !plan.isolated {
         return Vec::new();
@@ -67,7 +68,7 @@ pub(super) fn rules(plan: &PortPlan, addrs: &[IpAddr], broadcast_arp: bool) -> V
 }
 
 impl FlowRule {
-    /// As the shim takes it.
+    /// Returns the rule in the form that the shim takes.
     pub(super) fn raw(&self) -> sys::heddle_flow {
         let mut dst_ip = [0; 16];
         let ip_len = match self.dst_ip {
@@ -87,7 +88,7 @@ impl FlowRule {
             dst_ip,
             ip_len,
             tcp: u8::from(self.tcp),
-            // DPDK: the lower number goes first.
+            // In DPDK, the lower number goes first.
             priority: u8::from(!self.tcp),
         }
     }

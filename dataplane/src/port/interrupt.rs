@@ -8,13 +8,13 @@ use heddle_dpdk_sys as sys;
 use super::ethdev::EthDev;
 use super::lock::control;
 
-/// The interrupt of a receive queue; from [`RxQueue::interrupt`](super::queue::RxQueue::interrupt),
+/// The interrupt of a receive queue, from [`RxQueue::interrupt`](super::queue::RxQueue::interrupt),
 /// for the thread that polls the queue.
 #[derive(Debug)]
 pub struct RxInterrupt {
     device: Arc<EthDev>,
     queue: u16,
-    /// Taken out of it when dropped.
+    /// The descriptor that watches the queue; dropping this value removes the queue from it.
     epoll: Option<i32>,
 }
 
@@ -23,9 +23,9 @@ impl RxInterrupt {
         RxInterrupt { device, queue, epoll: None }
     }
 
-    /// Makes `epoll` readable when the queue interrupts, which is called `number` there; it outlives this.
-    /// False where the device has no interrupts, or was opened without
-    /// ([`PortConfig::rx_interrupt`](super::PortConfig)).
+    /// Makes `epoll` readable when the queue interrupts; `number` names the queue there. `epoll`
+    /// must outlive this value. Returns false if the device has no interrupts, or was opened
+    /// without ([`PortConfig::rx_interrupt`](super::PortConfig)).
     pub(crate) fn watch(&mut self, epoll: BorrowedFd<'_>, number: u32) -> bool {
         let fd = epoll.as_raw_fd();
         let _control = control();
@@ -37,10 +37,11 @@ impl RxInterrupt {
         rc == 0
     }
 
-    /// Lets the queue interrupt once a frame comes, or no longer. False when it cannot.
+    /// Lets the queue interrupt when a frame comes, or stops that. Returns false if the queue
+    /// cannot.
     pub(crate) fn set(&self, on: bool) -> bool {
-        // SAFETY: a started port, which stays so while `device` lives; called by the thread that polls
-        // the queue.
+        // SAFETY: a started port, which stays so while `device` lives; called by the thread that
+        // polls the queue.
         let rc = unsafe {
             if on {
                 sys::rte_eth_dev_rx_intr_enable(self.device.id, self.queue)
@@ -56,10 +57,10 @@ impl Drop for RxInterrupt {
     fn drop(&mut self) {
         if let Some(epoll) = self.epoll {
             let control = control();
-            // SAFETY: the queue was added to this descriptor, which its owner keeps open until this is
-            // gone; the port is started while `device` lives.
+            // SAFETY: the queue was added to this descriptor, which its owner keeps open until this
+            // value is dropped; the port is started while `device` lives.
             let _ = unsafe { sys::heddle_rx_intr_del(self.device.id, self.queue, epoll) };
-            // The device may go with this, and takes the lock then.
+            // Dropping `device` may close the device, which takes the lock again.
             drop(control);
         }
     }

@@ -1,20 +1,20 @@
-//! The news of a link.
+//! Changes of a link.
 
 use std::sync::{Mutex, PoisonError};
 
 use super::config::Link;
 
-/// What was last known of a link.
+/// The last known state of a link.
 #[derive(Debug)]
 pub(super) struct LinkWatch(Mutex<Link>);
 
 impl LinkWatch {
-    /// `known` is what it is now.
+    /// Returns a watch that starts with `known`, the present state.
     pub(super) fn new(known: Link) -> LinkWatch {
         LinkWatch(Mutex::new(known))
     }
 
-    /// What the link has become since the last call, if it has changed.
+    /// Returns the new state of the link if it has changed since the last call.
     pub(super) fn news(&self, link: Link) -> Option<Link> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         (std::mem::replace(&mut *known, link) != link).then_some(link)

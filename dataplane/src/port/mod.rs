@@ -1,19 +1,20 @@
 //! Ports: devices and pairs of rings.
 //!
-//! A [`Port`] is opened, configured and started in one step, and hands out its queues once, each
-//! to be owned by one worker. It is stopped, and what was plugged in for it closed and removed, when
-//! the last of port and queues is dropped. A port has one owner in the process, however it is named;
-//! there is no `stop`, which would pull the device from under a worker in a burst.
+//! [`Port`]'s constructors open, configure and start a port in one step. A [`Port`] hands out its
+//! queues once, each for one worker to own. When the last of the port and its queues is dropped,
+//! the device is stopped, and closed and removed if it was plugged in for the port. A port has one
+//! owner in the process, however callers name it; there is no `stop`, which would pull the device
+//! from under a worker in a burst.
 //!
-//! **Frames of several segments.** A driver takes them when it announces it. `net_pcap` and
-//! `net_null` do not, but write and free whole chains (tested); for others that do not, as
-//! `net_af_xdp`, [`crate::TxQueue`] copies the frame into one segment and counts it.
+//! **Frames of several segments.** A driver takes such frames if it announces this. `net_pcap` and
+//! `net_null` do not, but write and free whole chains (tested); for others that do not, such as
+//! `net_af_xdp`, [`crate::TxQueue`] copies the frame into one segment and counts the copy.
 //!
-//! **What a device is set up to** is decided in [`plan`](PortPlan) from what it says of itself
-//! ([`Capabilities`]) and what is asked for, without a call to DPDK; `setup` carries it out and looks
-//! what came of it. `docs/guide/hardware.md` has the rules.
+//! **The setup of a device** follows from the device's [`Capabilities`] and the configuration:
+//! [`plan`](PortPlan) decides it without a call to DPDK, and `setup` carries the plan out and
+//! checks the result. `docs/guide/hardware.md` has the rules.
 //!
-//! Who uses whom; no arrow leads back up:
+//! The uses between these modules; no arrow leads back up:
 //!
 //! ```text
 //!   Port (this file) ──▶ queue, setup, interrupt ──▶ ethdev ──▶ ring ──▶ claim, lock
@@ -70,8 +71,8 @@ use rules::Rules;
 use setup::{FlowHandle, RuleMaker};
 
 impl PortSource {
-    /// The processor socket the device is at, so that its pools can be made there before it is opened;
-    /// `None` when there is no such device, or it is of no matter.
+    /// Returns the processor socket of the device, so that the caller can make its pools there
+    /// before it opens the device; `None` if there is no such device, or its socket is irrelevant.
     pub fn socket(&self, _eal: &Eal) -> Option<u32> {
         match self {
             PortSource::Vdev(_) => None,
@@ -79,8 +80,9 @@ impl PortSource {
         }
     }
 
-    /// Returns true if it is a PCI device that was unplugged, or that the system asks back because it is
-    /// to be unplugged. The kernel waits until the process ends then: a port is never opened anew.
+    /// Returns true if this is a PCI device that was unplugged, or that the system asks back
+    /// because it is about to be unplugged. The kernel then waits until the process ends: a process
+    /// never reopens a port.
     pub fn is_gone(&self) -> bool {
         matches!(self, PortSource::Device(given) if ethdev::is_gone(given))
     }
@@ -94,13 +96,13 @@ pub struct Port {
     plan: PortPlan,
     mtu: u16,
     spread: QueueSpread,
-    /// What the device takes from the host; none where it is ours alone.
+    /// The rules by which the device takes frames from the host; none if the device is ours alone.
     flows: Mutex<Rules<FlowHandle>>,
     broadcast_arp: bool,
-    /// The kernel's interface whose link it has; 0 where the device has one of its own.
+    /// The kernel's interface whose link the port has; 0 if the device has a link of its own.
     interface: u32,
     watch: LinkWatch,
-    /// Why its queues do not interrupt though they were to.
+    /// Why the queues do not interrupt although the configuration asks for it.
     no_interrupts: Option<String>,
     queues: Vec<(RxQueue, TxQueue)>,
 }
@@ -109,7 +111,7 @@ impl Port {
     /// Opens, configures and starts a port.
     ///
     /// # Errors
-    /// See [`PortError`]; a device plugged in for the port is removed again.
+    /// See [`PortError`]; a device that was plugged in for the port is removed again.
     pub fn open(_eal: &Eal, source: &PortSource, config: &PortConfig) -> Result<Port, PortError> {
         let device = match source {
             PortSource::Vdev(v) => plug(v, config.mtu, config.pools.len())?,
@@ -118,12 +120,12 @@ impl Port {
         Port::start(device, config)
     }
 
-    /// Two ports joined by rings of `capacity` frames each way and queue: what one sends, the
-    /// other receives, as the same mbufs. Queue `i` is joined to queue `i`. `name` sets the pair
-    /// apart from others.
+    /// Opens two ports joined by rings of `capacity` frames each way and queue: each receives the
+    /// frames that the other sends, as the same mbufs. Queue `i` is joined to queue `i`. `name`
+    /// sets the pair apart from others.
     ///
     /// # Errors
-    /// When the name is in use or memory is short.
+    /// Fails if the name is in use or memory is short.
     pub fn ring_pair(
         _eal: &Eal,
         name: &str,
@@ -141,12 +143,12 @@ impl Port {
         Ok((open(0, a)?, open(1, b)?))
     }
 
-    /// A port joined to itself by rings of `capacity` frames for each queue: what a queue sends comes back
-    /// to it, as the same mbufs. `name` sets the port apart from others. Both halves of a pair of queues
-    /// belong to one thread.
+    /// Opens a port joined to itself by rings of `capacity` frames for each queue: the frames that
+    /// a queue sends come back to it, as the same mbufs. `name` sets the port apart from others.
+    /// Both halves of a pair of queues belong to one thread.
     ///
     /// # Errors
-    /// When the name is in use or memory is short.
+    /// Fails if the name is in use or memory is short.
     pub fn looped(
         _eal: &Eal,
         name: &str,
@@ -159,12 +161,12 @@ impl Port {
         Port::start(device, config)
     }
 
-    /// Returns true if all that its queues bring is what they have sent ([`Port::looped`]).
+    /// Returns true if the queues bring only the frames that they have sent ([`Port::looped`]).
     pub fn is_looped(&self) -> bool {
         self.device.is_looped()
     }
 
-    /// Dropping the device closes and unplugs it, also where a step fails.
+    /// Sets up and starts a device. If a step fails, dropping the device closes and unplugs it.
     fn start(device: EthDev, config: &PortConfig) -> Result<Port, PortError> {
         let (capabilities, info) = device.capabilities()?;
         let room =
@@ -177,7 +179,7 @@ impl Port {
         let wanted = flow::rules(&plan, &config.addrs, config.broadcast_arp);
         flows.change(&wanted, &mut RuleMaker { device: &device, plan: &plan })?;
         if config.promiscuous || all {
-            // Virtual devices that cannot switch it receive everything anyway.
+            // Virtual devices without promiscuous mode receive everything anyway.
             // SAFETY: a started port.
             let _ = unsafe { sys::rte_eth_promiscuous_enable(device.id) };
         }
@@ -214,79 +216,81 @@ impl Port {
         })
     }
 
-    /// The queues, one pair for each mempool of the configuration; empty when taken before.
+    /// Returns the queues, one pair for each mempool of the configuration; none if taken before.
     pub fn take_queues(&mut self) -> Vec<(RxQueue, TxQueue)> {
         std::mem::take(&mut self.queues)
     }
 
-    /// The port's name.
+    /// Returns the port's name.
     pub fn name(&self) -> &str {
         &self.device.name
     }
 
-    /// Name of its driver.
+    /// Returns the name of the port's driver.
     pub fn driver(&self) -> &str {
         &self.capabilities.driver
     }
 
-    /// Its Ethernet address. A device without one gets a locally administered one from its name, and
-    /// a `net_tap` one that differs from that of the interface it makes: put into a bridge, the
-    /// interface keeps frames for its own address.
+    /// Returns the port's Ethernet address. A device without an address gets a locally administered
+    /// one made from its name, and a `net_tap` device one that differs from that of the interface
+    /// that it makes: in a bridge, the interface would keep frames for its own address.
     pub fn mac(&self) -> [u8; 6] {
         self.plan.mac.addr()
     }
 
-    /// Largest IP packet in bytes.
+    /// Returns the largest IP packet in bytes.
     pub fn mtu(&self) -> u16 {
         self.mtu
     }
 
-    /// What it does by itself.
+    /// Returns the work that the port does by itself.
     pub fn caps(&self) -> PortCaps {
         self.plan.caps
     }
 
-    /// What the device says of itself.
+    /// Returns the capabilities that the device reports.
     pub fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
 
-    /// What it was set up to.
+    /// Returns the plan by which the port was set up.
     pub fn plan(&self) -> &PortPlan {
         &self.plan
     }
 
-    /// How frames come to its queues.
+    /// Returns how frames come to the port's queues.
     pub fn spread(&self) -> &QueueSpread {
         &self.spread
     }
 
-    /// Has a device that the kernel of the host shares take what is for these addresses, and for no others,
-    /// as [`PortConfig::addrs`] had it take when it was opened. What is for addresses that it has had
-    /// before goes on to come. On any other device there is nothing to do. It may take milliseconds.
+    /// Makes a device that the kernel of the host shares take frames for these addresses, and for
+    /// no others, as [`PortConfig::addrs`] made it take frames when it was opened. Frames for
+    /// addresses that are in both sets come without a gap. On any other device this call does
+    /// nothing. The call may take milliseconds.
     ///
     /// # Errors
-    /// [`PortError::Setup`]: there is no rule for one of them, and nothing has changed; or the rule for
-    /// one that went stays for now, until the next change.
+    /// Returns [`PortError::Setup`] if the device takes no rule for one of the addresses, and then
+    /// nothing has changed; or if the device does not remove the rule for an old address, which
+    /// then stays until the next change.
     pub fn set_addrs(&self, addrs: &[IpAddr]) -> Result<(), PortError> {
         let wanted = flow::rules(&self.plan, addrs, self.broadcast_arp);
         let mut flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
         flows.change(&wanted, &mut RuleMaker { device: &self.device, plan: &self.plan })
     }
 
-    /// The processor socket it is at; `None` when that is not known, or of no matter: a device that is
-    /// not on a bus is where its workers are.
+    /// Returns the processor socket of the port; `None` if it is unknown or irrelevant: a device
+    /// that is not on a bus is where its workers are.
     pub fn socket(&self) -> Option<u32> {
         self.plan.socket.filter(|_| !self.device.is_plugged())
     }
 
-    /// State of its link, without waiting.
+    /// Returns the state of the link, without waiting.
     pub fn link(&self) -> Link {
         read_link(self.device.id, self.interface)
     }
 
-    /// Waits until the link is up, for `limit` at most; what it is then. A NIC takes seconds to
-    /// agree on a speed with its switch, and what is sent before is lost.
+    /// Waits until the link is up, for `limit` at most, and returns its state then. A NIC takes
+    /// seconds to agree on a speed with its switch, and frames sent before that are lost.
     pub fn wait_link(&self, limit: Duration) -> Link {
         const PAUSE: Duration = Duration::from_millis(10);
         let start = Instant::now();
@@ -300,36 +304,36 @@ impl Port {
         }
     }
 
-    /// What the link has become since the last call, or since the port was opened; `None` when it is as
-    /// it was. Each call asks the device, which takes a NIC a few reads of registers or a question to its
-    /// firmware, and an interface of the kernel a system call or three: for the control plane, now and
-    /// then.
+    /// Returns the new state of the link if it has changed since the last call, or since the port
+    /// was opened. Each call asks the device, which costs a NIC a few reads of registers or a
+    /// question to its firmware, and an interface of the kernel up to three system calls: the
+    /// control plane calls this function now and then.
     pub fn poll_link(&self) -> Option<Link> {
         self.watch.news(self.link())
     }
 
-    /// Returns true if the device was on a bus before the port was opened: a NIC, as a rule, which is
-    /// slower to ask than a virtual device.
+    /// Returns true if the device was on a bus before the port was opened: as a rule a NIC, which
+    /// is slower to ask than a virtual device.
     pub fn is_on_bus(&self) -> bool {
         !self.device.is_plugged()
     }
 
-    /// Why receive queues do not interrupt though [`PortConfig::rx_interrupt`] asked for it; `None`: they
-    /// were not asked to, or the device took it. Whether interrupts do arrive is another matter
-    /// ([`crate::Rester`]).
+    /// Returns the reason why receive queues do not interrupt although [`PortConfig::rx_interrupt`]
+    /// asks for it; `None` if the configuration does not ask, or the device accepted. Whether
+    /// interrupts do arrive is another matter ([`crate::Rester`]).
     pub fn no_interrupts(&self) -> Option<&str> {
         self.no_interrupts.as_deref()
     }
 
-    /// What the driver counted.
+    /// Returns the counters of the driver.
     pub fn stats(&self) -> PortStats {
         stats(&self.device)
     }
 
-    /// Receives frames for every address, or no longer.
+    /// Starts or stops receiving frames for every address.
     ///
     /// # Errors
-    /// When the device cannot.
+    /// Fails if the device cannot do so.
     pub fn set_promiscuous(&self, on: bool) -> Result<(), PortError> {
         // SAFETY: a started port.
         let rc = unsafe {
@@ -342,22 +346,23 @@ impl Port {
         self.device.check("promiscuous mode", rc)
     }
 
-    /// The way to ask about its link and counters while another has the port. It does not keep the port open.
+    /// Returns a handle that asks about the port's link and counters while another owner has the
+    /// port. The handle does not keep the port open.
     pub fn probe(&self) -> PortProbe {
         PortProbe { device: Arc::downgrade(&self.device), interface: self.interface }
     }
 
-    /// Its device, as what regions are mapped for.
+    /// Returns the port's device, for mapping regions.
     pub fn dma(&self) -> DmaPorts {
         DmaPorts(vec![Arc::downgrade(&self.device)])
     }
 }
 
-/// What the driver of a device counted.
+/// Returns the counters of a device's driver.
 fn stats(device: &EthDev) -> PortStats {
     let mut s = sys::rte_eth_stats::default();
-    // SAFETY: the device is open, and stays so while it is borrowed; the callee fills `s`; zeros stay when
-    // it cannot.
+    // SAFETY: the device is open, and stays so while it is borrowed; the callee fills `s`, and
+    // zeros stay if it cannot.
     let _ = unsafe { sys::rte_eth_stats_get(device.id, &mut s) };
     PortStats {
         rx_frames: s.ipackets,
@@ -371,7 +376,7 @@ fn stats(device: &EthDev) -> PortStats {
     }
 }
 
-/// See [`Port::probe`].
+/// A handle to a port's link and counters; see [`Port::probe`].
 #[derive(Clone, Debug)]
 pub struct PortProbe {
     device: Weak<EthDev>,
@@ -379,24 +384,24 @@ pub struct PortProbe {
 }
 
 impl PortProbe {
-    /// State of the link, without waiting; `None` when the port is closed.
+    /// Returns the state of the link, without waiting; `None` if the port is closed.
     pub fn link(&self) -> Option<Link> {
         let device = self.device.upgrade()?;
         Some(read_link(device.id, self.interface))
     }
 
-    /// What the driver counted; `None` when the port is closed.
+    /// Returns the counters of the driver; `None` if the port is closed.
     pub fn stats(&self) -> Option<PortStats> {
         self.device.upgrade().map(|device| stats(&device))
     }
 }
 
-/// Devices that have to reach registered memory. It keeps none of them open.
+/// Devices that have to reach registered memory. This list keeps none of them open.
 #[derive(Clone, Debug, Default)]
 pub struct DmaPorts(Vec<Weak<EthDev>>);
 
 impl DmaPorts {
-    /// The devices of both.
+    /// Returns the devices of both lists.
     #[must_use]
     pub fn with(mut self, other: DmaPorts) -> DmaPorts {
         self.0.extend(other.0);
@@ -406,7 +411,7 @@ impl DmaPorts {
     /// Lets every device read and write a region, or none.
     ///
     /// # Errors
-    /// When a mapping fails.
+    /// Fails if a mapping fails.
     pub(crate) fn map(&self, region: &Arc<Region>) -> Result<(), PortError> {
         for device in self.0.iter().filter_map(Weak::upgrade) {
             if let Err(e) = device.map(region) {
@@ -417,7 +422,7 @@ impl DmaPorts {
         Ok(())
     }
 
-    /// Takes that back. A device that is gone has done so itself.
+    /// Undoes [`map`](Self::map). A closed device has already done so itself.
     pub(crate) fn unmap(&self, region: &Region) {
         for device in self.0.iter().filter_map(Weak::upgrade) {
             device.unmap(region);

@@ -1,7 +1,8 @@
-//! What a port is set up to, decided from what the device says and what is asked for.
+//! The setup of a port, decided from the device's capabilities and the configuration.
 //!
-//! Nothing here calls DPDK: [`plan`] takes [`Capabilities`] and gives a [`PortPlan`] or the reason
-//! there is none. `docs/guide/hardware.md` says the same in prose, for each family of drivers.
+//! Nothing here calls DPDK: [`plan`] takes [`Capabilities`] and returns a [`PortPlan`] or the
+//! reason why there is none. `docs/guide/hardware.md` says the same in prose, for each family of
+//! drivers.
 
 use heddle_dpdk_sys as sys;
 
@@ -17,49 +18,51 @@ pub(super) mod devices;
 #[cfg(test)]
 pub(super) mod tests;
 
-/// What a port is set up to.
+/// The setup of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortPlan {
     /// Pairs of queues.
     pub queues: u16,
-    /// What the device is told of the MTU.
+    /// The MTU that the device gets.
     pub mtu: MtuPlan,
-    /// Receive offloads to switch on.
+    /// Receive offloads to switch on (`RTE_ETH_RX_OFFLOAD_*`).
     pub rx_offloads: u64,
-    /// Transmit offloads to switch on.
+    /// Transmit offloads to switch on (`RTE_ETH_TX_OFFLOAD_*`).
     pub tx_offloads: u64,
     /// Receive descriptors of each queue.
     pub rx_desc: u16,
     /// Transmit descriptors of each queue.
     pub tx_desc: u16,
-    /// How the device is to spread flows over its queues.
+    /// How the device spreads flows over its queues.
     pub rss: Option<RssPlan>,
-    /// Why it is not known which queue a flow comes to, when there are several.
+    /// Why it is unknown to which queue a flow comes, if there are several.
     pub unknown: Option<String>,
-    /// What is switched on, in the words of users.
+    /// The capabilities that are switched on, in the words of users.
     pub caps: PortCaps,
-    /// Most segments a frame may have; `None`: as many as ours have.
+    /// The most segments that a frame may have; `None` if our frames never have too many.
     pub max_segs: Option<u16>,
-    /// The port's address, and how the device is to learn it.
+    /// The port's address, and how the device learns it.
     pub mac: MacPlan,
-    /// Whether receive queues are to interrupt: asked for, and possible as far as is known before the
+    /// Whether receive queues interrupt: asked for, and possible as far as is known before the
     /// device is configured.
     pub rx_interrupt: bool,
-    /// Whether the link is that of an interface of the kernel, which is asked instead of the device.
+    /// Whether the port reads the link of an interface of the kernel, instead of the device's.
     pub kernel_link: bool,
-    /// The processor socket where its memory and its workers belong.
+    /// The processor socket where the port's memory and workers belong.
     pub socket: Option<u32>,
-    /// The host's kernel uses the device as well: it takes all that no rule of ours takes.
+    /// Whether the host's kernel uses the device as well: the kernel gets every frame that no rule
+    /// of ours takes.
     pub isolated: bool,
 }
 
 impl PortPlan {
-    /// What the device needs of the frames it is given. `has_prepare` says whether its driver has
-    /// something to see them with, which is known once it has started.
+    /// Returns the device's requirements for the frames that it gets. `has_prepare` says whether
+    /// its driver has a function that must see the frames first, which is known once the device has
+    /// started.
     ///
-    /// It has to see them when it has that and computes checksums: what it then wants in the headers
-    /// differs between drivers. All else that it could object to is kept from it: the length and the
-    /// number of segments.
+    /// The driver must see the frames if it has such a function and computes checksums: the headers
+    /// that it then expects differ between drivers. `TxQueue` itself avoids every other reason for
+    /// a refusal: the length and the number of segments.
     pub(super) fn tx_rules(&self, has_prepare: bool) -> TxRules {
         let checksums = self.caps.tx_ip_checksum || self.caps.tx_tcp_checksum;
         let max_segs = if self.caps.multi_segs { self.max_segs.map(usize::from) } else { Some(1) };
@@ -67,31 +70,31 @@ impl PortPlan {
     }
 }
 
-/// What a device is told of the MTU.
+/// The MTU that a device gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MtuPlan {
-    /// When its queues are configured.
+    /// The MTU with which its queues are configured.
     pub configured: u16,
-    /// Afterwards, where it has to be told so that the wire's side follows.
+    /// The MTU to set afterwards, if the device needs that to change its limit on the wire.
     pub set: Option<u16>,
 }
 
-/// The port's address, and how the device is to learn it.
+/// The port's address, and how the device learns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MacPlan {
-    /// The device's own.
+    /// The device's own address.
     Own([u8; 6]),
-    /// Another one, that the device need not be told: it passes on whatever comes.
+    /// Another address, which the device need not know: the device passes on every frame.
     Beside([u8; 6]),
-    /// Another one in the place of the device's. One that cannot be set is received for all the same
-    /// by a device that takes frames for all addresses.
+    /// Another address in the place of the device's. If the device cannot set the address, it still
+    /// receives frames for the address if it can take frames for all addresses.
     Set([u8; 6]),
-    /// One more, beside that of the host's kernel.
+    /// An additional address, beside that of the host's kernel.
     Add([u8; 6]),
 }
 
 impl MacPlan {
-    /// The address.
+    /// Returns the address.
     pub fn addr(self) -> [u8; 6] {
         match self {
             MacPlan::Own(m) | MacPlan::Beside(m) | MacPlan::Set(m) | MacPlan::Add(m) => m,
@@ -99,15 +102,15 @@ impl MacPlan {
     }
 }
 
-/// Octets of a frame around the IP packet: Ethernet header and CRC.
+/// Bytes of a frame around the IP packet: Ethernet header and CRC.
 const ETHERNET: u32 = 18;
 
 /// Decides how `device` is set up with `queues` pairs of queues that receive into buffers of `room`
-/// octets, headroom not counted.
+/// bytes, headroom not counted.
 ///
 /// # Errors
-/// What it cannot do of what is asked for: [`PortError::Limit`], [`PortError::Below`],
-/// [`PortError::Spread`], [`PortError::Shared`].
+/// Fails if the device cannot do what the configuration asks for: [`PortError::Limit`],
+/// [`PortError::Below`], [`PortError::Spread`], [`PortError::Shared`].
 pub(super) fn plan(
     device: &str,
     caps: &Capabilities,
@@ -161,7 +164,7 @@ pub(super) fn plan(
     if rss.is_some() {
         rx |= sys::HEDDLE_RX_OFFLOAD_RSS_HASH;
     }
-    // Never MBUF_FAST_FREE: it forbids external buffers and several mempools.
+    // Never ask for MBUF_FAST_FREE, which forbids external buffers and several mempools.
     let mut tx = sys::HEDDLE_TX_OFFLOAD_IPV4_CKSUM | sys::HEDDLE_TX_OFFLOAD_MULTI_SEGS;
     if !quirks.wrong_tcp_checksum {
         tx |= sys::HEDDLE_TX_OFFLOAD_TCP_CKSUM;
@@ -203,7 +206,8 @@ fn port_caps(rx: u64, tx: u64, quirks: &Quirks) -> PortCaps {
 
 fn mtu_plan(caps: &Capabilities, quirks: &Quirks, mtu: u16) -> MtuPlan {
     let configured = if quirks.understates_mtu { mtu.min(1500) } else { mtu };
-    // An interface of the kernel keeps its own; one that the kernel shares is only raised.
+    // An interface of the kernel keeps its own MTU; the MTU of an interface that the kernel shares
+    // may only be raised.
     let set = if quirks.kernel_mtu || quirks.understates_mtu {
         None
     } else if quirks.bifurcated {
@@ -214,16 +218,17 @@ fn mtu_plan(caps: &Capabilities, quirks: &Quirks, mtu: u16) -> MtuPlan {
     MtuPlan { configured, set }
 }
 
-/// Most segments of a frame we make: headers, and then for each FPDU one segment that refers to its
-/// payload, which is copied when it is shorter than 256 octets, and one for what follows. A frame can
-/// begin and end in the middle of one.
+/// Returns the most segments of a frame that we make: headers, and then for each FPDU a segment
+/// that refers to its payload and a segment for the bytes after it. Payload shorter than 256 bytes
+/// is copied instead. A frame can begin and end in the middle of an FPDU.
 pub(super) fn longest_chain(mtu: u16) -> u16 {
     let fpdus = u32::from(mtu) / crate::tx::TX_COPY_BELOW;
     u16::try_from(3 + 2 * fpdus).unwrap_or(u16::MAX)
 }
 
-/// We never ask for TSO, so what counts is the limit for a frame that goes out as it is. A driver that
-/// names none leaves a zero or the largest number.
+/// Returns the limit on segments, if our frames can exceed it. We never ask for TSO, so the limit
+/// is the one for a frame that leaves as it is. A driver that reports no limit leaves a zero or the
+/// largest number.
 fn max_segs(caps: &Capabilities, mtu: u16) -> Option<u16> {
     let said = [caps.nb_mtu_seg_max, caps.nb_seg_max];
     let most = said.into_iter().filter(|&n| n > 0).min()?;
@@ -236,7 +241,7 @@ fn mac_plan(device: &str, caps: &Capabilities, quirks: &Quirks, asked: Option<[u
     }
     match caps.mac {
         Some(mut mac) if quirks.shares_mac || quirks.bifurcated => {
-            // As unlike others as the one it comes from, but locally administered.
+            // This address is as unique as the one it comes from, but locally administered.
             mac[0] |= 0x02;
             mac[3] ^= 0x80;
             if quirks.bifurcated { MacPlan::Add(mac) } else { MacPlan::Beside(mac) }

@@ -1,6 +1,7 @@
-//! Queues of a port, by bursts.
+//! Queues of a port, which move bursts of frames.
 //!
-//! Each is owned by one worker at a time: `Send`, not `Sync`, bursts take `&mut self`.
+//! Each queue has one owner at a time, a worker: queues are `Send` but not `Sync`, and bursts take
+//! `&mut self`.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -15,7 +16,7 @@ use crate::mbuf::{FrameBuilder, Mbuf, RawMbuf};
 use crate::mempool::Mempool;
 
 heddle_base::counters! {
-    /// What a receive queue did.
+    /// Counters of a receive queue.
     pub struct RxCounters {
         /// Frames received.
         rx_frames,
@@ -23,41 +24,42 @@ heddle_base::counters! {
         rx_bursts,
         /// Frames copied because they lay, in part, in memory that others may write.
         rx_copied_frames,
-        /// Bytes of these, headers included.
+        /// Bytes of the copied frames, headers included.
         rx_copied_frame_bytes,
-        /// Such frames dropped because no buffer was free.
+        /// Frames of this kind dropped because no buffer was free for the copy.
         rx_copy_drops,
     }
 }
 
 heddle_base::counters! {
-    /// What a transmit queue did.
+    /// Counters of a transmit queue.
     pub struct TxCounters {
-        /// Frames taken by the device.
+        /// Frames that the device took.
         tx_frames,
-        /// Frames the device had no room for; they stayed with the caller.
+        /// Frames that the device had no room for; they stayed with the caller.
         tx_refused,
         /// Frames copied into one segment.
         tx_linearized,
-        /// Bytes of all their segments, headers included.
+        /// Bytes of all segments of the copied frames, headers included.
         tx_linearized_bytes,
         /// Frames dropped because no buffer could hold them in one segment.
         tx_linearize_drops,
-        /// Frames dropped because the driver would not have them.
+        /// Frames dropped because the driver refused them.
         tx_prepare_drops,
     }
 }
 
-/// What a device needs of the frames it is given.
+/// A device's requirements for the frames that it gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TxRules {
-    /// Most segments of a frame; the largest number when ours never have more than it takes.
+    /// The most segments of a frame; `usize::MAX` if our frames never have more than the device
+    /// takes.
     pub(crate) max_segs: usize,
-    /// The driver has to see frames first.
+    /// The driver must see frames before they are sent.
     pub(crate) prepares: bool,
 }
 
-/// `Send` but not `Sync`.
+/// Makes a queue `Send` but not `Sync`.
 type NotSync = PhantomData<Cell<()>>;
 
 /// A receive queue.
@@ -66,7 +68,7 @@ pub struct RxQueue {
     port: u16,
     queue: u16,
     counters: RxCounters,
-    /// Where copies go.
+    /// The pool that holds copies.
     pool: Mempool,
     device: Arc<EthDev>,
     _owner: NotSync,
@@ -84,12 +86,12 @@ impl RxQueue {
         }
     }
 
-    /// Appends received frames to what room `out` has; returns how many. Called by the worker that
-    /// owns the queue.
+    /// Appends received frames to `out`, as far as it has room; returns how many. The worker that
+    /// owns the queue calls this function.
     ///
-    /// What is received belongs to the receiver: a frame that refers to memory others may write (a
-    /// ring hands over the sender's) is copied into buffers of the queue's pool first, or dropped
-    /// when there are none; both are counted.
+    /// Received frames belong to the receiver: if a frame refers to memory that others may write (a
+    /// ring hands over the sender's memory), this function first copies the frame into buffers of
+    /// the queue's pool, or drops the frame if there are none, and counts either.
     #[inline]
     pub fn burst<const N: usize>(&mut self, out: &mut ArrayVec<Mbuf, N>) -> usize {
         let before = out.len();
@@ -101,11 +103,12 @@ impl RxQueue {
         n
     }
 
-    /// Replaces frames from `first` on that refer to memory others may write.
+    /// Replaces frames from `first` on that refer to memory that others may write.
     #[cold]
     fn take_in<const N: usize>(&mut self, out: &mut ArrayVec<Mbuf, N>, first: usize) {
         let mut originals: ArrayVec<Mbuf, N> = ArrayVec::new();
-        // One each, which as a rule is enough; one by one when there are not that many, or not enough.
+        // Allocate a buffer for each frame, which as a rule is enough; allocate one by one if the
+        // pool has fewer, or if a frame needs more.
         let mut spare: ArrayVec<RawMbuf, N> = ArrayVec::new();
         self.pool
             .alloc_raw_bulk(&mut spare, out[first..].iter().filter(|m| m.has_external()).count());
@@ -122,7 +125,7 @@ impl RxQueue {
                 at += 1;
                 continue;
             }
-            // As many as `out` has at most.
+            // `originals` has room for as many frames as `out`.
             if let Some(copy) = FrameBuilder::copy(&out[at], &mut alloc) {
                 self.counters.rx_copied_frames += 1;
                 self.counters.rx_copied_frame_bytes += copy.pkt_len() as u64;
@@ -136,8 +139,8 @@ impl RxQueue {
         Mbuf::free_bulk(&mut originals);
     }
 
-    /// As [`RxQueue::burst`], but leaves frames as they were sent, for tests that look at what a
-    /// sender does: their external segments are the sender's memory, and no slice shows them.
+    /// Like [`RxQueue::burst`], but leaves frames as they were sent, for tests that look at the
+    /// sender's behavior: external segments are the sender's memory, and no slice shows them.
     #[inline]
     pub fn burst_as_sent<const N: usize>(&mut self, out: &mut ArrayVec<Mbuf, N>) -> usize {
         let len = out.len();
@@ -160,23 +163,24 @@ impl RxQueue {
         n
     }
 
-    /// Returns true if it brings nothing but what its owner has sent: a thread that has sent nothing
-    /// since the last burst need not look, nor be woken.
+    /// Returns true if the queue brings only frames that its owner has sent: a thread that has sent
+    /// nothing since the last burst need not look, nor be woken.
     pub fn is_looped(&self) -> bool {
         self.device.is_looped()
     }
 
-    /// Its interrupt, for whoever polls it ([`Rester`](crate::Rester)).
+    /// Returns the queue's interrupt, for the thread that polls the queue
+    /// ([`Rester`](crate::Rester)).
     pub fn interrupt(&self) -> RxInterrupt {
         RxInterrupt::new(Arc::clone(&self.device), self.queue)
     }
 
-    /// What it did.
+    /// Returns the queue's counters.
     pub fn counters(&self) -> &RxCounters {
         &self.counters
     }
 
-    /// Number of the port in DPDK, for messages.
+    /// Returns the number of the port in DPDK, for messages.
     pub fn port_id(&self) -> u16 {
         self.device.id
     }
@@ -187,11 +191,12 @@ impl RxQueue {
 pub struct TxQueue {
     port: u16,
     queue: u16,
-    /// Frames have to be looked at before they are sent, for one of the next two reasons.
+    /// Whether `burst` has to look at frames before it sends them, because of `max_segs` or
+    /// `rules`.
     looks: bool,
-    /// Most segments of a frame; longer chains are copied into one.
+    /// The most segments of a frame; the queue copies longer chains into one segment.
     max_segs: usize,
-    /// What the device needs.
+    /// The device's requirements.
     rules: TxRules,
     counters: TxCounters,
     pool: Mempool,
@@ -217,9 +222,9 @@ impl TxQueue {
     }
 
     /// Sends frames from the front of `frames`; returns how many the device took. The others stay
-    /// in `frames`, in order, and stay the caller's. A frame that must be made one segment and for
-    /// which there is no memory, and one that the driver will not have, is dropped and counted. Called
-    /// by the worker that owns the queue.
+    /// in `frames`, in order, and stay the caller's. If the queue must copy a frame into one
+    /// segment and has no memory for that, or if the driver refuses a frame, the queue drops and
+    /// counts the frame. The worker that owns the queue calls this function.
     #[inline]
     pub fn burst<const N: usize>(&mut self, frames: &mut ArrayVec<Mbuf, N>) -> usize {
         if self.looks {
@@ -247,36 +252,36 @@ impl TxQueue {
         sent
     }
 
-    /// Whether the device takes frames of several segments as they are.
+    /// Returns true if the device takes frames of several segments as they are.
     pub fn supports_multi_segs(&self) -> bool {
         self.rules.max_segs > 1
     }
 
-    /// Copies every frame of several segments into one before it is sent, also when the device
-    /// would not need it: what leaves then refers to no registered memory. It cannot be switched
-    /// off for a device that needs it.
+    /// Makes the queue copy every frame of several segments into one before it sends the frame,
+    /// even if the device does not need that: no frame then refers to registered memory. A caller
+    /// cannot switch this off for a device that needs it.
     pub fn set_linearize(&mut self, on: bool) {
         self.set_max_segs(if on { 1 } else { usize::MAX });
     }
 
-    /// Copies every frame of more than `most` segments into one before it is sent; the device's own
-    /// limit stays.
+    /// Makes the queue copy every frame of more than `most` segments into one before it sends the
+    /// frame; the device's own limit stays.
     pub fn set_max_segs(&mut self, most: usize) {
         self.max_segs = most.clamp(1, self.rules.max_segs);
         self.looks = self.max_segs < usize::MAX || self.rules.prepares;
     }
 
-    /// What it did.
+    /// Returns the queue's counters.
     pub fn counters(&self) -> &TxCounters {
         &self.counters
     }
 
-    /// Number of the port in DPDK, for messages.
+    /// Returns the number of the port in DPDK, for messages.
     pub fn port_id(&self) -> u16 {
         self.device.id
     }
 
-    /// Makes frames what the device takes, or drops them.
+    /// Changes frames into a form that the device takes, or drops them.
     #[cold]
     #[inline(never)]
     fn look_at<const N: usize>(&mut self, frames: &mut ArrayVec<Mbuf, N>) {
@@ -294,7 +299,8 @@ impl TxQueue {
             if usize::from(m.segments()) <= most {
                 return true;
             }
-            // The first segment usually holds headers only and has room for a frame behind them.
+            // The first segment usually holds headers only and has room for the rest of a frame
+            // after them.
             let whole = m.linearize()
                 || match m.copy(&pool) {
                     Some(copy) if copy.segments() == 1 => {
@@ -313,15 +319,16 @@ impl TxQueue {
         });
     }
 
-    /// Shows the driver the frames; what it refuses would stay in front of the queue for good.
+    /// Shows the driver the frames, and drops a frame that it refuses: the device would never take
+    /// it, and the frame would block the front of the queue for good.
     fn prepare<const N: usize>(&mut self, frames: &mut ArrayVec<Mbuf, N>) {
         let mut seen = 0;
         while seen < frames.len() {
             let rest = &mut frames[seen..];
             let n = u16::try_from(rest.len()).unwrap_or(u16::MAX);
-            // SAFETY: the port is started and stays so while `device` lives; this queue exists and has
-            // one owner; `rest` is an array of at least `n` owned chains, which stay ours: the callee
-            // may change their headers.
+            // SAFETY: the port is started and stays so while `device` lives; this queue exists and
+            // has one owner; `rest` is an array of at least `n` owned chains, which stay ours: the
+            // callee may change their headers.
             let good = unsafe {
                 sys::heddle_tx_prepare(self.port, self.queue, rest.as_mut_ptr().cast(), n)
             };

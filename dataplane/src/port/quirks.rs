@@ -1,36 +1,37 @@
-//! What is known of single drivers and does not show in what they say of themselves.
+//! Peculiarities of single drivers that their capabilities do not show.
 
-/// How a driver differs.
+/// How a driver differs from others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Quirks {
-    /// It takes frames of several segments without announcing it.
+    /// The driver takes frames of several segments without announcing it.
     pub(super) takes_chains: bool,
-    /// What it computes as TCP checksum is wrong for some frames.
+    /// The TCP checksum that the driver computes is wrong for some frames.
     pub(super) wrong_tcp_checksum: bool,
-    /// Its address is also that of an interface of the kernel on the same link, so the port needs
-    /// another one.
+    /// The device's address is also that of an interface of the kernel on the same link, so the
+    /// port needs another address.
     pub(super) shares_mac: bool,
-    /// It says that frames have 1518 octets at most, and takes longer ones ([`arguments`]). `net_tap`
-    /// says so too (1522), and does not.
+    /// The driver reports that frames have 1518 bytes at most, but takes longer ones
+    /// ([`arguments`]). `net_tap` also reports a limit (1522), but keeps to it.
     pub(super) understates_mtu: bool,
-    /// The interface of the kernel behind it has an MTU of its own that frames must keep to, and that
-    /// is not ours to change.
+    /// The interface of the kernel behind the device has an MTU of its own, which frames must
+    /// respect and which we must not change.
     pub(super) kernel_mtu: bool,
-    /// It says that its link is up whatever becomes of the interface of the kernel behind it, which
-    /// has to be asked instead.
+    /// The driver reports that its link is up, whatever the state of the interface of the kernel
+    /// behind it; the port has to ask the interface instead.
     pub(super) kernel_link: bool,
-    /// It receives into several buffers without announcing it, or into none of the pool.
+    /// The driver receives into several buffers without announcing it, or into none of the pool.
     pub(super) scatters: bool,
-    /// The host's kernel goes on using the device, and frames are split between the two by rules.
+    /// The host's kernel goes on using the device, and rules split the frames between the kernel
+    /// and us.
     pub(super) bifurcated: bool,
-    /// It has RSS types, but does not spread by Toeplitz's hash over a table that it shows.
+    /// The driver has RSS types, but does not spread by Toeplitz's hash over a table that it shows.
     pub(super) spreads_otherwise: bool,
-    /// Queues its redirection table can name, where that is fewer than it has.
+    /// Queues that the redirection table can name, if the device has more.
     pub(super) rss_queues: Option<u16>,
 }
 
 impl Quirks {
-    /// Those of a driver by its name in DPDK, for a device with these arguments.
+    /// Returns the quirks of a driver, by its name in DPDK, for a device with these arguments.
     pub(super) fn of(driver: &str, args: &str) -> Quirks {
         let none = Quirks::default();
         match driver {
@@ -40,42 +41,44 @@ impl Quirks {
             }
             "net_af_xdp" => Quirks { kernel_mtu: true, kernel_link: true, ..none },
             "net_memif" => Quirks { understates_mtu: true, scatters: true, ..none },
-            // A frame is the sender's mbufs.
+            // A received frame consists of the sender's mbufs.
             "net_ring" => Quirks { scatters: true, ..none },
-            // It frees what it gets, unless it was told to copy (`copy=1`).
+            // The driver frees the frames that it gets, unless its arguments tell it to copy
+            // (`copy=1`).
             "net_null" => Quirks { takes_chains: !args.contains("copy"), scatters: true, ..none },
-            // It sums segment by segment without swapping behind one of odd length (seen with
-            // 22.11): the frame of every FPDU whose payload is odd is lost, and so is every
-            // retransmission of it.
-            // The port has the address of the interface it makes. A bridge that the interface is
-            // put into takes frames for that address as its own and does not pass them on. With
-            // `remote=` frames pass a real interface, whose address it must be.
+            // The driver sums segment by segment without swapping bytes after a segment of odd
+            // length (seen with 22.11): the frame of every FPDU whose payload is odd is lost, and
+            // so is every retransmission of it. The port has the address of the interface that it
+            // makes. A bridge with this interface takes frames for that address as its own and does
+            // not pass them on. With `remote=`, frames pass a real interface, whose address the
+            // port must have.
             "net_tap" => Quirks {
                 wrong_tcp_checksum: true,
-                // The kernel chooses the queue, by where the last frame of a flow was sent from; RSS is
-                // what a flow rule may ask for.
+                // The kernel chooses the queue, by the queue from which the last frame of a flow
+                // was sent; RSS exists only for flow rules.
                 spreads_otherwise: true,
                 shares_mac: !args.split(',').any(|a| a.starts_with("remote=")),
                 ..none
             },
             "mlx5_pci" | "mlx5_auxiliary" | "net_mlx4" => Quirks { bifurcated: true, ..none },
-            // An entry of the table has four bits (82599 and later); it has up to 128 queues.
+            // An entry of the table has four bits (82599 and later), but the device has up to 128
+            // queues.
             "net_ixgbe" => Quirks { rss_queues: Some(16), ..none },
-            // A traffic class, which is what the table spreads over, has 64 queues at most.
+            // The table spreads over a traffic class, which has 64 queues at most.
             "net_i40e" => Quirks { rss_queues: Some(64), ..none },
             _ => none,
         }
     }
 }
 
-/// What to add to the arguments of a virtual device so that it takes frames at `mtu` and has as many
-/// queues.
+/// Returns the arguments of a virtual device with additions that make it take frames at `mtu` and
+/// have as many queues.
 pub(super) fn arguments(name: &str, args: &str, mtu: u16, queues: usize) -> String {
     let count = match name {
         _ if queues <= 1 => None,
         n if n.starts_with("net_af_packet") => Some("qpairs="),
         n if n.starts_with("net_af_xdp") => Some("queue_count="),
-        // The others make as many as are set up.
+        // The others make as many queues as the port sets up.
         _ => None,
     };
     let given = |key: &str| args.split(',').any(|a| a.starts_with(key));
@@ -87,11 +90,11 @@ pub(super) fn arguments(name: &str, args: &str, mtu: u16, queues: usize) -> Stri
 }
 
 fn slots(name: &str, args: &str, mtu: u16) -> String {
-    // A frame shares its slot, of 2048 octets unless told otherwise, with 66 octets of the kernel's;
-    // longer ones would be dropped. Slots are aligned to 16 octets. The driver takes them to lie
-    // without gaps, so blocks, whole pages each, are whole slots as well: a power of two of them, at
-    // most 256, which divides the 512 slots there are. A slot must not be longer than a buffer of
-    // the pool, so it is not rounded further.
+    // A frame shares its slot, of 2048 bytes by default, with 66 bytes of the kernel's; the kernel
+    // would drop longer frames. Slots are aligned to 16 bytes. The driver assumes that slots lie
+    // without gaps, so a block, which consists of whole pages, must also consist of whole slots: a
+    // power of two of them, at most 256, which divides the 512 slots that there are. A slot must
+    // not be longer than a buffer of the pool, so it is not rounded further.
     const SLOT: u32 = 2048;
     const PAGE: u32 = 4096;
     let needed = u32::from(mtu) + 18 + 66;

@@ -10,8 +10,8 @@ use super::error::PortError;
 use super::lock::control;
 use crate::eal;
 
-/// The rings of a pair: `[0]` carries frames from side a to side b, `[1]` back. A port that is joined to
-/// itself is side a, and has no second way.
+/// The rings of a pair: `[0]` carries frames from side a to side b, `[1]` back. A port that is
+/// joined to itself is side a, and has no rings in `[1]`.
 #[derive(Debug)]
 pub(crate) struct RingPair {
     name: String,
@@ -27,12 +27,12 @@ unsafe impl Send for RingPair {}
 unsafe impl Sync for RingPair {}
 
 impl RingPair {
-    /// Rings that join queue `i` of one side to queue `i` of the other.
+    /// Makes rings that join queue `i` of one side to queue `i` of the other.
     pub(crate) fn new(name: &str, capacity: u32, queues: usize) -> Result<RingPair, PortError> {
         RingPair::make(name, capacity, queues, false)
     }
 
-    /// Rings that join each queue of one port to itself.
+    /// Makes rings that join each queue of one port to itself.
     pub(crate) fn looped(name: &str, capacity: u32, queues: usize) -> Result<RingPair, PortError> {
         RingPair::make(name, capacity, queues, true)
     }
@@ -42,7 +42,8 @@ impl RingPair {
             device: name.escape_debug().to_string(),
             why: why.into(),
         };
-        // The longest name derived from it has 8 more characters, of RTE_RING_NAMESIZE.
+        // The longest name derived from `name` has 8 more characters, and RTE_RING_NAMESIZE limits
+        // it.
         let fits = !name.is_empty() && name.len() <= 16;
         if !fits || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-') {
             return Err(bad("a pair's name has 1 to 16 letters, digits, '_' and '-'"));
@@ -65,7 +66,7 @@ impl RingPair {
         self.looped
     }
 
-    /// Makes the port of a side; gives it and its name on the virtual bus.
+    /// Makes the port of a side; returns the port and its name on the virtual bus.
     pub(crate) fn port(&self, side: usize) -> Result<(Claim, CString), PortError> {
         let name = format!("{}.{}", self.name, ["a", "b"][side]);
         let c_name = CString::new(name.as_str()).unwrap_or_default();
@@ -80,7 +81,7 @@ impl RingPair {
         let id = unsafe {
             sys::rte_eth_from_rings(c_name.as_ptr(), rx.as_mut_ptr(), n, tx.as_mut_ptr(), n, 0)
         };
-        // A port that was just made is nobody's.
+        // A port that was just made has no owner.
         let Some(claim) = u16::try_from(id).ok().and_then(Claim::take) else {
             let why = eal::reason(eal::last_errno());
             return Err(PortError::Setup { device: name, step: "joining rings", why });
@@ -90,11 +91,11 @@ impl RingPair {
 }
 
 fn ring(name: &str, capacity: u32) -> Result<NonNull<sys::rte_ring>, String> {
-    // One producer and one consumer (RING_F_SP_ENQ | RING_F_SC_DEQ): a queue has one owner, and so has
-    // the pair of queues that a loop joins.
+    // RING_F_SP_ENQ | RING_F_SC_DEQ: one producer and one consumer, because a queue has one owner,
+    // and so has the pair of queues that a loop joins.
     const SINGLE: u32 = 1 | 2;
     let c_name = CString::new(name).unwrap_or_default();
-    // One slot stays empty, and the number of slots is a power of two.
+    // One slot is always empty, and the number of slots is a power of two.
     let slots = capacity.clamp(1, 1 << 20).saturating_add(1).next_power_of_two();
     // SAFETY: the EAL runs; the name is NUL-terminated and copied; -1 is any socket.
     let r = unsafe { sys::rte_ring_create(c_name.as_ptr(), slots, -1, SINGLE) };
@@ -104,8 +105,8 @@ fn ring(name: &str, capacity: u32) -> Result<NonNull<sys::rte_ring>, String> {
 impl Drop for RingPair {
     fn drop(&mut self) {
         for r in self.ways.iter().flatten() {
-            // SAFETY: both ports are closed (their devices held this pair), so nobody uses the
-            // ring; what is left in it are mbuf chains that it owns.
+            // SAFETY: both ports are closed (their devices held this pair), so no thread uses the
+            // ring; the mbuf chains that are left in the ring belong to it.
             unsafe {
                 sys::heddle_ring_drain_mbufs(r.as_ptr());
                 sys::rte_ring_free(r.as_ptr());

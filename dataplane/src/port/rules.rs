@@ -1,28 +1,28 @@
-//! The flow rules that a device has, and how they become others while it runs.
+//! The flow rules that a device has, and their changes while the device runs.
 //!
-//! Who receives by a rule does so without a gap: rules that are in both sets are not touched, and new
-//! ones are made before old ones are taken back. The calls to the device come in as a [`Maker`].
+//! A change leaves no gap for flows with a rule in both sets: the change does not touch such rules,
+//! and makes new rules before it deletes old ones. The calls to the device come in as a [`Maker`].
 
 use super::flow::FlowRule;
 
-/// What a device does with rules.
+/// The operations of a device on rules.
 pub(super) trait Maker {
-    /// What it calls a rule that it has.
+    /// The device's handle for a rule that it has.
     type Handle;
-    /// Why it does not.
+    /// The reason why the device refuses an operation.
     type Error;
     /// Makes a rule.
     fn make(&mut self, rule: &FlowRule) -> Result<Self::Handle, Self::Error>;
-    /// Takes one back. One that cannot be is there as before.
+    /// Deletes a rule. A rule that the device cannot delete stays as before.
     fn delete(&mut self, handle: &Self::Handle) -> Result<(), Self::Error>;
 }
 
-/// What leads from the rules `before` to those `after`.
+/// The difference between the rules `before` and `after`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Difference {
-    /// To be made first, in this order.
+    /// Rules to make first, in this order.
     pub(super) make: Vec<FlowRule>,
-    /// Then to be taken back.
+    /// Rules to delete afterwards.
     pub(super) delete: Vec<FlowRule>,
 }
 
@@ -46,11 +46,13 @@ impl<H> Default for Rules<H> {
 }
 
 impl<H> Rules<H> {
-    /// Has the device have the rules `after` and no others.
+    /// Changes the rules of the device to `after`.
     ///
     /// # Errors
-    /// - One cannot be made: those made before it are taken back, and nothing has changed.
-    /// - One cannot be taken back: all others are. It stays, and is tried again with the next change.
+    /// - The device cannot make a rule: this function deletes the rules that it made before, and
+    ///   nothing has changed.
+    /// - The device cannot delete a rule: this function deletes all others. The rule stays, and the
+    ///   next change tries to delete it again.
     pub(super) fn change<M: Maker<Handle = H>>(
         &mut self,
         after: &[FlowRule],
@@ -62,7 +64,8 @@ impl<H> Rules<H> {
             match device.make(rule) {
                 Ok(handle) => self.0.push((*rule, handle)),
                 Err(e) => {
-                    // The reason is why it could not be made; what stays for now goes with the next.
+                    // Report why the rule could not be made; the next change deletes rules that
+                    // stay for now.
                     let _ = self.delete(&make, device);
                     return Err(e);
                 }
@@ -98,7 +101,7 @@ mod tests {
     use crate::port::flow::rules;
     use crate::port::plan::{devices, plan, tests::config};
 
-    /// Rules of a shared device with these addresses.
+    /// Returns the rules of a shared device with these addresses.
     fn of(addrs: &[u8]) -> Vec<FlowRule> {
         let addrs: Vec<_> = addrs.iter().map(|&n| IpAddr::from([10, 0, 0, n])).collect();
         let config = crate::port::PortConfig { addrs: vec![[10, 0, 0, 1].into()], ..config() };
@@ -106,7 +109,7 @@ mod tests {
         rules(&plan, &addrs, false)
     }
 
-    /// Names rules by numbers, and has what it was told to refuse.
+    /// Names rules by numbers, and refuses what a test tells it to refuse.
     #[derive(Default)]
     struct Device {
         has: Vec<(u32, FlowRule)>,
@@ -114,7 +117,7 @@ mod tests {
         said: Vec<String>,
         /// Refuses the rules for this address.
         full_for: Option<u8>,
-        /// Takes none back.
+        /// Deletes no rule.
         stuck: bool,
     }
 
@@ -200,7 +203,7 @@ mod tests {
         rules.change(&of(&[1, 2]), &mut device).unwrap();
         device.stuck = true;
         assert_eq!(rules.change(&of(&[2]), &mut device), Err("busy".into()));
-        // Back again meanwhile: it is there.
+        // The address is wanted again meanwhile, and its rule is still there.
         rules.change(&of(&[1, 2]), &mut device).unwrap();
         assert_eq!(rules.change(&of(&[2]), &mut device), Err("busy".into()));
         device.stuck = false;

@@ -19,7 +19,7 @@ use crate::eal;
 use crate::mempool::Mempool;
 
 impl EthDev {
-    /// What the device says of itself.
+    /// Returns the device's capabilities, and DPDK's description of the device.
     pub(super) fn capabilities(&self) -> Result<(Capabilities, sys::rte_eth_dev_info), PortError> {
         let info = self.info()?;
         // SAFETY: a valid port.
@@ -37,7 +37,7 @@ impl EthDev {
         Ok((caps, info))
     }
 
-    /// The device's station address, if it has one that is possible.
+    /// Returns the device's station address, if it has a valid one.
     fn address(&self) -> Option<[u8; 6]> {
         let mut addr = sys::rte_ether_addr::default();
         // SAFETY: a valid port; the callee fills `addr`.
@@ -46,9 +46,9 @@ impl EthDev {
         (rc == 0 && mac != [0; 6] && mac[0] & 1 == 0).then_some(mac)
     }
 
-    /// Configures the device and starts it: with interrupts of its receive queues where the plan has
-    /// them, and without where its driver refuses them. Returns whether it takes frames for all addresses
-    /// because it cannot be given one, and why there are no interrupts.
+    /// Configures the device and starts it: with interrupts of its receive queues if the plan has
+    /// them, and without if the device's driver refuses them. Returns whether the device takes
+    /// frames for all addresses because it accepts no address, and why there are no interrupts.
     pub(super) fn set_up(
         &self,
         info: &sys::rte_eth_dev_info,
@@ -64,7 +64,7 @@ impl EthDev {
         settle(plan.rx_interrupt, steps)
     }
 
-    /// Configures the device and its queues; it is stopped.
+    /// Configures the device, which must be stopped, and its queues.
     fn configure(
         &self,
         info: &sys::rte_eth_dev_info,
@@ -80,8 +80,8 @@ impl EthDev {
             self.isolate()?;
         }
         eal::clear_log();
-        // SAFETY: a valid, stopped port; the configuration and the key it points to outlive the call,
-        // which copies both.
+        // SAFETY: a valid, stopped port; the configuration and the key it points to outlive the
+        // call, which copies both.
         self.check("configuration", unsafe {
             sys::rte_eth_dev_configure(self.id, plan.queues, plan.queues, &conf)
         })?;
@@ -89,7 +89,7 @@ impl EthDev {
             eal::clear_log();
             // SAFETY: a configured, stopped port.
             match unsafe { sys::rte_eth_dev_set_mtu(self.id, mtu) } {
-                // The device has nothing to set.
+                // The device has no MTU to set.
                 rc if rc == -libc::ENOTSUP => {}
                 rc => self.check("MTU", rc)?,
             }
@@ -104,8 +104,8 @@ impl EthDev {
             let pool = pool.as_ptr();
             let mut rxconf = info.default_rxconf;
             rxconf.offloads = plan.rx_offloads;
-            // SAFETY: a configured, stopped port; the pool lives as long as the process; the queue's
-            // configuration is the driver's, and copied. A socket of all ones is "any".
+            // SAFETY: a configured, stopped port; the pool lives as long as the process; the
+            // queue's configuration is the driver's, and copied. A socket of all ones is "any".
             self.check("receive queue", unsafe {
                 sys::rte_eth_rx_queue_setup(self.id, i, nrx, socket, &rxconf, pool)
             })?;
@@ -119,8 +119,8 @@ impl EthDev {
         Ok(())
     }
 
-    /// Gives the device its station address. True when it takes all frames instead, because it
-    /// cannot be given one.
+    /// Gives the device its station address. Returns true if the device takes all frames instead,
+    /// because it accepts no address.
     fn set_address(&self, plan: MacPlan) -> Result<bool, PortError> {
         let mut addr = sys::rte_ether_addr { addr_bytes: plan.addr() };
         let _control = control();
@@ -136,20 +136,21 @@ impl EthDev {
         if rc == 0 {
             return Ok(false);
         }
-        // Only where nobody else's frames come with them.
+        // Take all frames only if no other user's frames come with them.
         let shared = matches!(plan, MacPlan::Add(_));
         // SAFETY: a valid port.
         if !shared && unsafe { sys::rte_eth_promiscuous_enable(self.id) } == 0 {
             return Ok(true);
         }
-        // One that has no notion of addresses at all passes on what comes.
+        // A device without any notion of addresses passes on every frame.
         if rc == -libc::ENOTSUP && !shared && self.address().is_none() {
             return Ok(true);
         }
         self.check("station address", rc).map(|()| false)
     }
 
-    /// Programs the redirection table of a started device and asks what it made of it.
+    /// Programs the redirection table of a started device, and returns the setting that the device
+    /// reports.
     pub(super) fn found_rss(&self, plan: &RssPlan) -> RssFound {
         let len = u16::try_from(plan.table.len()).unwrap_or(0);
         let group = sys::RTE_ETH_RETA_GROUP_SIZE as usize;
@@ -164,13 +165,14 @@ impl EthDev {
             })
             .collect();
         let _control = control();
-        // SAFETY: a started port; `entries` has an entry for each 64 of `len`, and outlives the call.
+        // SAFETY: a started port; `entries` has an entry for each 64 of `len`, and outlives the
+        // call.
         let rc = unsafe { sys::rte_eth_dev_rss_reta_update(self.id, entries.as_mut_ptr(), len) };
         let table_set = rc == 0;
         for e in &mut entries {
             e.reta = [0; sys::RTE_ETH_RETA_GROUP_SIZE as usize];
         }
-        // SAFETY: as above; the callee fills what the masks name.
+        // SAFETY: as above; the callee fills the entries that the masks name.
         let rc = unsafe { sys::rte_eth_dev_rss_reta_query(self.id, entries.as_mut_ptr(), len) };
         let read = entries.iter().flat_map(|e| e.reta).take(plan.table.len()).collect();
         let mut key = vec![0u8; plan.key.len()];
@@ -179,8 +181,8 @@ impl EthDev {
             rss_key_len: u8::try_from(key.len()).unwrap_or(0),
             rss_hf: 0,
         };
-        // SAFETY: a started port; the key has room for as many octets as the device's has, and outlives
-        // the call.
+        // SAFETY: a started port; the key has room for as many bytes as the device's has, and
+        // outlives the call.
         let hashed = unsafe { sys::rte_eth_dev_rss_hash_conf_get(self.id, &mut conf) } == 0;
         RssFound {
             hash: hashed.then_some((key, conf.rss_hf)),
@@ -189,10 +191,11 @@ impl EthDev {
         }
     }
 
-    /// Takes nothing but what rules take; the device is not configured yet.
+    /// Puts the device, which is not configured yet, into isolated mode: it takes only frames that
+    /// rules take.
     fn isolate(&self) -> Result<(), PortError> {
         let mut why = [0; 256];
-        // SAFETY: a valid, stopped port; `why` has as many octets as is said.
+        // SAFETY: a valid, stopped port; `why` has as many bytes as the call says.
         let rc = unsafe { sys::heddle_flow_isolate(self.id, why.as_mut_ptr(), why.len()) };
         self.flow_result("isolated mode", rc, &why)
     }
@@ -211,7 +214,7 @@ impl EthDev {
         PortError::Setup { device: self.name.clone(), step, why }
     }
 
-    /// How frames come to the queues of a started device.
+    /// Returns how frames come to the queues of a started device.
     pub(super) fn spread(&self, plan: &PortPlan, steered: bool) -> Result<QueueSpread, PortError> {
         if plan.queues <= 1 {
             return Ok(QueueSpread::Single);
@@ -221,7 +224,7 @@ impl EthDev {
         }
         let Some(rss) = &plan.rss else { return Ok(QueueSpread::Unknown) };
         if plan.isolated {
-            // The rules that were made say it, and are refused where they cannot be had.
+            // The rules determine the spread, and the device refuses rules that it cannot follow.
             return Ok(QueueSpread::Rss { key: rss.key.clone(), table: rss.table.clone() });
         }
         match self.found_rss(rss).settle(rss, plan.queues) {
@@ -236,11 +239,11 @@ impl EthDev {
     }
 }
 
-/// A flow rule, as its device calls it. It goes with the device, if not before.
+/// The device's handle of a flow rule. Closing the device deletes the rule, if nothing did before.
 #[derive(Debug)]
 pub(super) struct FlowHandle(NonNull<c_void>);
 
-// SAFETY: a name that is given back to DPDK, whose flow calls may come from any thread.
+// SAFETY: a handle that goes back to DPDK, whose flow calls may come from any thread.
 unsafe impl Send for FlowHandle {}
 
 /// Makes rules on a started device.
@@ -258,8 +261,8 @@ impl Maker for RuleMaker<'_> {
         let (table, key) = spread.map_or((&[][..], &[][..]), |r| (&r.table[..], &r.key[..]));
         let (mut rc, mut why) = (0, [0; 256]);
         let _control = control();
-        // SAFETY: a started port; rule, table, key, `rc` and `why` outlive the call, and their lengths
-        // are theirs.
+        // SAFETY: a started port; rule, table, key, `rc` and `why` outlive the call, and the
+        // lengths are those of the slices.
         let made = unsafe {
             sys::heddle_flow_create(
                 self.device.id,
@@ -283,7 +286,8 @@ impl Maker for RuleMaker<'_> {
     fn delete(&mut self, FlowHandle(rule): &FlowHandle) -> Result<(), PortError> {
         let mut why = [0; 256];
         let _control = control();
-        // SAFETY: a rule of this port that was not taken back; `why` has as many octets as is said.
+        // SAFETY: a rule of this port that was not deleted yet; `why` has as many bytes as the call
+        // says.
         let rc = unsafe {
             sys::heddle_flow_destroy(self.device.id, rule.as_ptr(), why.as_mut_ptr(), why.len())
         };
@@ -291,7 +295,8 @@ impl Maker for RuleMaker<'_> {
     }
 }
 
-/// Name of a network interface of the host, by its number; `None` for 0, which is no interface.
+/// Returns the name of a network interface of the host, by its number; `None` for 0, which is no
+/// interface.
 fn interface_name(if_index: u32) -> Option<CString> {
     if if_index == 0 {
         return None;
@@ -303,7 +308,7 @@ fn interface_name(if_index: u32) -> Option<CString> {
     (!p.is_null()).then(|| unsafe { CStr::from_ptr(name.as_ptr()) }.to_owned())
 }
 
-/// Its MTU.
+/// Returns the MTU of a network interface of the host.
 fn host_mtu(if_index: u32) -> Option<u32> {
     let name = interface_name(if_index)?;
     let text =
@@ -311,7 +316,7 @@ fn host_mtu(if_index: u32) -> Option<u32> {
     text.trim().parse().ok()
 }
 
-/// Whether it is up, and what it is connected to is as well; `None` when that is not known.
+/// Returns true if the interface is up, and its peer is up as well; `None` if that is unknown.
 pub(super) fn runs(if_index: u32) -> Option<bool> {
     const BOTH: libc::c_int = libc::IFF_UP | libc::IFF_RUNNING;
     let name = interface_name(if_index)?;
@@ -325,7 +330,7 @@ pub(super) fn runs(if_index: u32) -> Option<bool> {
     if raw < 0 {
         return None;
     }
-    // SAFETY: a descriptor just made, which nobody else owns.
+    // SAFETY: a descriptor just made, which has no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(raw) };
     // SAFETY: an open socket and a structure of the type that the request is for.
     let rc = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut request) };

@@ -4,29 +4,29 @@ use super::caps::Capabilities;
 use super::quirks::Quirks;
 use heddle_dpdk_sys as sys;
 
-/// How frames come to the queues of a port: what tells a worker whether a flow is its own.
+/// How frames come to the queues of a port, which tells a worker whether a flow is its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QueueSpread {
     /// There is one queue.
     Single,
-    /// Frames of TCP come to queue `table[hash % table.len()]`, where `hash` is Toeplitz's over the
+    /// TCP frames come to queue `table[hash % table.len()]`, where `hash` is Toeplitz's over the
     /// source and the destination address and then both ports, as they stand in the headers. All
-    /// other frames come to any queue.
+    /// other frames may come to any queue.
     Rss {
-        /// The key of the hash, in the order it is used: 40 octets or 52.
+        /// The key of the hash, in the order of its use: 40 bytes or 52.
         key: Vec<u8>,
-        /// Queues; a power of two of them.
+        /// Queues; the length of the table is a power of two.
         table: Vec<u16>,
     },
-    /// What the other end of a pair of rings sends by its queue `i` comes to queue `i` here.
+    /// Frames that the other end of a pair of rings sends by its queue `i` come to queue `i` here.
     Joined,
-    /// Any frame may come to any queue. Workers have to hand on what is not theirs.
+    /// Any frame may come to any queue. Workers have to hand on frames that are not theirs.
     Unknown,
 }
 
-/// The key unless another is configured: of no meaning, and in no document, but always the same. Whoever
-/// knows the key can choose addresses and ports that all come to one queue; take another where that
-/// matters.
+/// The key unless the configuration has another: without meaning, and in no document, but always
+/// the same. An attacker who knows the key can choose addresses and ports that all come to one
+/// queue; configure another key where that matters.
 pub const RSS_KEY: [u8; 52] = [
     0x9f, 0x1c, 0x63, 0xd8, 0x2b, 0x7e, 0x04, 0xa5, 0x51, 0xf6, 0x3a, 0xc9, 0x8d, 0x12, 0xe7,
     0x70, //
@@ -37,22 +37,22 @@ pub const RSS_KEY: [u8; 52] = [
     0x21, 0xf3, 0x5a, 0xb8,
 ];
 
-/// Octets of the key that addresses and ports of IPv6 take. Every NIC with Toeplitz has as many.
+/// Bytes of the key that addresses and ports of IPv6 use. Every NIC with Toeplitz has as many.
 const KEY: usize = 40;
 
-/// What is to be set up so that frames are spread.
+/// The setup that makes a device spread frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RssPlan {
-    /// What is hashed: TCP over IPv4, and over IPv6 where the device has it. Nothing else, so that
-    /// all other frames come to the first queue with most NICs.
+    /// The hashed headers: TCP over IPv4, and over IPv6 if the device supports it. Nothing else, so
+    /// that all other frames come to the first queue with most NICs.
     pub types: u64,
-    /// As long as the device wants it.
+    /// The key, as long as the device needs it.
     pub key: Vec<u8>,
-    /// As many entries as the device has, taking turns.
+    /// The redirection table, with as many entries as the device has; queues take turns in it.
     pub table: Vec<u16>,
 }
 
-/// How `queues` queues of a device can be fed. An error says why they cannot, in a few words.
+/// Decides how a device feeds `queues` queues. An error says in a few words why it cannot.
 pub(super) fn plan(
     caps: &Capabilities,
     quirks: &Quirks,
@@ -76,7 +76,7 @@ pub(super) fn plan(
     if queues > caps.reta_size {
         return Err(format!("its table feeds {} queues at most", caps.reta_size));
     }
-    // A bifurcated device has a table for each rule, and it may be as long as it needs to be.
+    // A bifurcated device has a table for each rule, and the table may be as long as needed.
     let entries = match quirks.bifurcated {
         true => queues.checked_next_power_of_two().map_or(caps.reta_size, |n| n.max(128)),
         false => caps.reta_size,
@@ -89,20 +89,20 @@ pub(super) fn plan(
     }))
 }
 
-/// What a device was found to do after it was set up.
+/// The behavior that a device reports after its setup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RssFound {
-    /// Key and types as the device gives them back.
+    /// Key and types that the device reports.
     pub(super) hash: Option<(Vec<u8>, u64)>,
-    /// Whether it took the table.
+    /// Whether the device accepted the table.
     pub(super) table_set: bool,
-    /// The table as the device gives it back.
+    /// The table that the device reports.
     pub(super) table: Option<Vec<u16>>,
 }
 
 impl RssFound {
-    /// The device's word counts, and not what it was told: some keep a key or a table of their own
-    /// and say nothing. An error says what is not known.
+    /// Decides by the device's report, and not by the setup: some devices keep a key or a table of
+    /// their own without an error. An error says what is unknown.
     pub(super) fn settle(self, plan: &RssPlan, queues: u16) -> Result<QueueSpread, &'static str> {
         let Some((key, types)) = self.hash else {
             return Err("it does not say which key it uses");
@@ -195,8 +195,8 @@ mod tests {
         is(RssFound { table: Some(vec![]), ..found(&p) }, "not there");
     }
 
-    /// No window of 32 bits of the key is like another, as far as the fields of IPv4 go: each bit of
-    /// them changes the hash in its own way.
+    /// No window of 32 bits of the key is like another, as far as the fields of IPv4 go: each bit
+    /// of these fields changes the hash in its own way.
     #[test]
     fn test_key_sets_every_bit_apart() {
         let bit = |i: usize| RSS_KEY[i / 8] >> (7 - i % 8) & 1;

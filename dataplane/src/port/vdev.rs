@@ -7,31 +7,31 @@ use std::str::FromStr;
 use super::error::PortError;
 
 /// A virtual device: `name[,key=value]...`, as `net_pcap0,rx_pcap=in.pcap,tx_pcap=out.pcap`. The
-/// name starts with the driver's and ends in what sets the device apart.
+/// name starts with the driver's name and ends in a part that sets the device apart.
 ///
-/// Parsing checks the shape; whether the driver knows the keys shows when the port is opened.
+/// Parsing checks the shape; opening the port shows whether the driver knows the keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VdevArg {
     name: String,
     args: String,
 }
 
-/// Longest device name the EAL takes, without its NUL.
+/// The longest device name that the EAL takes, without its NUL.
 const MAX_NAME: usize = 63;
 
 impl VdevArg {
-    /// The device's name.
+    /// Returns the device's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What follows the name, without its first comma.
+    /// Returns the arguments after the name, without the first comma.
     pub fn args(&self) -> &str {
         &self.args
     }
 
     pub(crate) fn c_name(&self) -> CString {
-        // Parsing let no NUL through.
+        // Parsing rejects NUL, so this cannot fail.
         CString::new(self.name.as_str()).unwrap_or_default()
     }
 }

@@ -1,5 +1,5 @@
-//! What devices say of themselves, as their drivers in DPDK 22.11 have it; those without hardware as
-//! they were read on a machine.
+//! The capabilities that devices report, from their drivers in DPDK 22.11; those of devices without
+//! hardware were read on a machine.
 
 use heddle_dpdk_sys as sys;
 
@@ -10,7 +10,7 @@ const RX_ALL: u64 = RX_SUMS | sys::HEDDLE_RX_OFFLOAD_SCATTER | sys::HEDDLE_RX_OF
 const TX_SUMS: u64 = sys::HEDDLE_TX_OFFLOAD_IPV4_CKSUM | sys::HEDDLE_TX_OFFLOAD_TCP_CKSUM;
 const TX_ALL: u64 = TX_SUMS | sys::HEDDLE_TX_OFFLOAD_MULTI_SEGS;
 const TCP: u64 = sys::HEDDLE_RSS_TCP4 | sys::HEDDLE_RSS_TCP6;
-/// IPv4 fragments and others, SCTP, and what else drivers list.
+/// IPv4 fragments and others, SCTP, and further types that drivers list.
 const MORE: u64 = 0b10_1100;
 
 fn desc(min: u16, max: u16, align: u16) -> DescLimits {
@@ -153,12 +153,12 @@ pub(in crate::port) fn virtio() -> Capabilities {
     }
 }
 
-/// The same with RSS.
+/// A virtio NIC of QEMU with RSS.
 pub(in crate::port) fn virtio_rss() -> Capabilities {
     Capabilities { rss_types: TCP | MORE, reta_size: 128, hash_key_size: 40, ..virtio() }
 }
 
-/// VMware's.
+/// VMware's NIC.
 pub(in crate::port) fn vmxnet3() -> Capabilities {
     Capabilities {
         min_mtu: 60,
@@ -179,7 +179,7 @@ pub(in crate::port) fn vmxnet3() -> Capabilities {
     }
 }
 
-/// What DPDK fills in for drivers that say no more.
+/// The values that DPDK fills in for drivers that report no more.
 fn virtual_device(driver: &str) -> Capabilities {
     Capabilities {
         driver: driver.into(),
@@ -234,7 +234,7 @@ pub(in crate::port) fn memif() -> Capabilities {
     }
 }
 
-/// One end of a pair of rings with four queues.
+/// An end of a pair of rings with four queues.
 pub(in crate::port) fn ring() -> Capabilities {
     Capabilities {
         max_rx_queues: 4,
@@ -247,7 +247,7 @@ pub(in crate::port) fn ring() -> Capabilities {
     }
 }
 
-/// All of them.
+/// Returns all of these devices.
 pub(in crate::port) fn all() -> Vec<Capabilities> {
     vec![
         ice(),
