@@ -1,10 +1,11 @@
-//! What a thread that polls costs while it has nothing to do, and what a frame or a doorbell waits for it
-//! then, under each policy of `heddle_dataplane::idle`.
+//! Measures the cost of a thread that polls while it has nothing to do, and the time that a frame
+//! or a doorbell then waits for the thread, under each policy of `heddle_dataplane::idle`.
 //!
-//! Two threads are joined by a pair of rings. One sends a frame, spins until it is back, and waits for
-//! a while that the table names; the other sends back what comes, and rests in between by the policy.
-//! For doorbells it rings instead, and spins until that was heard; once with a thread that is woken by
-//! it, and once with one that is not and hears it at the end of its nap.
+//! A pair of rings joins two threads. The first sends a frame, spins until the frame is back, and
+//! waits for a while that the table names; the second sends back each frame, and rests in between
+//! by the policy. For doorbells, the first thread rings instead, and spins until the second has
+//! heard the bell; once with a thread that the bell wakes, and once with a thread that hears the
+//! bell only at the end of its nap.
 //!
 //! ```sh
 //! cargo run -p heddle-dataplane --example idle
@@ -30,25 +31,25 @@ type Fault = Box<dyn Error + Send + Sync>;
 /// How long the thread has nothing to do.
 const IDLE: Duration = Duration::from_secs(2);
 
-/// What lies between two frames or doorbells for a thread that is to fall asleep.
+/// The pause between two frames or doorbells, in which the thread should fall asleep.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Frames that follow each other, and round trips with a pause before each.
 const STREAM: usize = 50_000;
 const SINGLE: usize = 400;
 
-/// Times the calling thread was on a processor.
+/// Returns the time that the calling thread was on a processor.
 fn on_processor() -> Result<Duration, Fault> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
     Ok(Duration::from_nanos(text.split_whitespace().next().unwrap_or("0").parse()?))
 }
 
-/// What a thread rests by.
+/// A row of the table: a way to rest.
 #[derive(Clone, Copy)]
 struct Row {
     name: &'static str,
     policy: IdlePolicy,
-    /// It polls a queue, which does not wake it.
+    /// The thread polls a queue, which does not wake it.
     queue: bool,
 }
 
@@ -63,7 +64,8 @@ struct Rests {
 }
 
 impl Rests {
-    /// Sends back what comes until it is told to stop. The share of a processor that it took.
+    /// Sends back each frame until `stop` is set. Returns the share of a processor that the thread
+    /// took.
     fn run(self, stop: &Stop) -> Option<f64> {
         let Rests { row, ends: (mut rx, mut tx), bells, heard, sleeper, clock } = self;
         let queues: &[&RxQueue] = if row.queue { &[&rx] } else { &[] };
@@ -84,7 +86,8 @@ impl Rests {
     }
 }
 
-/// The median and the 99th percentile of what `once` takes, with a pause before each.
+/// Returns the median and the 99th percentile of the durations of `once`, with a pause before each
+/// call.
 fn times(rounds: usize, pause: Duration, mut once: impl FnMut() -> Option<()>) -> Option<[f64; 2]> {
     let mut took = Vec::with_capacity(rounds);
     for _ in 0..rounds {
@@ -99,7 +102,7 @@ fn times(rounds: usize, pause: Duration, mut once: impl FnMut() -> Option<()>) -
     Some([*took.get(rounds / 2)?, *took.get(rounds * 99 / 100)?])
 }
 
-/// A frame there and back.
+/// Sends a frame and waits until it is back.
 fn exchange(ends: &mut (RxQueue, TxQueue), pool: Mempool) -> Option<()> {
     let mut frames: ArrayVec<Mbuf, 1> = ArrayVec::new();
     let mut frame = pool.alloc()?;
@@ -112,7 +115,7 @@ fn exchange(ends: &mut (RxQueue, TxQueue), pool: Mempool) -> Option<()> {
     Some(())
 }
 
-/// What is measured.
+/// The thing to measure.
 #[derive(Clone, Copy, PartialEq)]
 enum What {
     /// A thread with nothing to do.
@@ -130,7 +133,7 @@ struct Bed {
 }
 
 impl Bed {
-    /// The share of a processor, and the times.
+    /// Returns the share of a processor, and the times.
     fn run(&mut self, row: Row, what: What) -> Result<(f64, [f64; 2]), Fault> {
         self.runs += 1;
         let pool = Mempool::new(&self.eal, &MempoolConfig::for_mtu(1023, 1500))?;

@@ -1,4 +1,4 @@
-//! A thread that polls workers, at rest: does what [`Idle`] says.
+//! The rest of a thread that polls workers: carries out the decisions of [`Idle`].
 
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -13,33 +13,33 @@ use crate::idle::{Idle, IdlePolicy, Naps, Rest};
 use crate::port::RxInterrupt;
 use crate::{Clock, RxQueue};
 
-/// What a thread does between two turns. Made on the thread that polls, or moved there before its
-/// first turn.
+/// The rest of a thread between two turns. The thread that polls makes this value, or gets it
+/// before its first turn.
 #[derive(Debug)]
 pub struct Rester {
     idle: Idle,
     clock: Clock,
-    /// Queues that interrupt; taken out of `epoll` before it is closed.
+    /// Queues that interrupt; removed from `epoll` before it is closed.
     queues: Vec<RxInterrupt>,
     epoll: Option<OwnedFd>,
-    /// Which of the thread's queues are known to interrupt.
+    /// The thread's queues that are known to interrupt.
     trust: Trust,
-    /// Frames of its queues before a nap that only time has ended; the next turns that find something
-    /// say whether there were more.
+    /// Frames that the thread's queues had brought before a nap that only time has ended; the next
+    /// turns that find something show whether there were more.
     doubted: Option<u64>,
-    /// What doorbells, orders and other workers wake it by.
+    /// The sleeper by which doorbells, orders and other workers wake the thread.
     sleeper: Option<WorkerSleeper>,
     precise: bool,
     counters: RestCounters,
     shown: Arc<RestShown>,
 }
 
-/// What a thread has counted of its rest, for others to see; as of its last sleep.
+/// Counters of a thread's rest for other threads, as of its last sleep.
 #[derive(Debug, Default)]
 pub struct RestShown([AtomicU64; 5]);
 
 impl RestShown {
-    /// What it is.
+    /// Returns the counters.
     pub fn counters(&self) -> RestCounters {
         let [rest_sleeps, rest_slept_us, rest_interrupts, rest_wakeups, rest_unwoken] =
             self.0.each_ref().map(|n| n.load(Ordering::Relaxed));
@@ -62,60 +62,62 @@ impl RestShown {
 }
 
 heddle_base::counters! {
-    /// How a thread rested.
+    /// Counters of a thread's rest.
     pub struct RestCounters {
-        /// Times it slept.
+        /// Times the thread slept.
         rest_sleeps,
-        /// Microseconds of that.
+        /// Microseconds that the thread slept.
         rest_slept_us,
-        /// Of the sleeps, those that an interrupt of a queue ended.
+        /// Sleeps that an interrupt of a queue ended.
         rest_interrupts,
-        /// Those that a doorbell, an order or another worker ended.
+        /// Sleeps that a doorbell, an order or another worker ended.
         rest_wakeups,
-        /// Those after which frames lay in a queue that was trusted to interrupt and had not.
+        /// Sleeps after which frames lay in a queue that the thread trusted to interrupt and that
+        /// had not.
         rest_unwoken,
     }
 }
 
-/// Which queues of a thread are known to interrupt: those that have, since the last time one was found
-/// not to.
+/// The queues of a thread that are known to interrupt: those that have interrupted since a queue
+/// was last found not to.
 #[derive(Debug)]
 struct Trust {
-    /// By the number of the queue among those that are watched.
+    /// Whether a queue has interrupted, by its number among the watched queues.
     seen: Vec<bool>,
-    /// Queues of the thread that cannot interrupt, or doorbells that do not end its naps.
+    /// The thread has queues that cannot interrupt, or no sleeper, so that doorbells do not end its
+    /// naps.
     never: bool,
 }
 
 impl Trust {
-    /// Of a thread that has `queues`, of which so many are `watched`.
+    /// Returns the trust of a thread that has `queues`, of which so many are `watched`.
     fn new(queues: usize, watched: usize, sleeper: bool) -> Trust {
         Trust { seen: vec![false; watched], never: !sleeper || watched < queues }
     }
 
-    /// A queue has interrupted.
+    /// Notes that a queue has interrupted.
     fn interrupted(&mut self, queue: usize) {
         if let Some(seen) = self.seen.get_mut(queue) {
             *seen = true;
         }
     }
 
-    /// Frames lay in a queue that has not interrupted; nothing says in which.
+    /// Notes that frames lay in a queue that has not interrupted; it is unknown in which.
     fn lost(&mut self) {
         self.seen.fill(false);
     }
 
-    /// Returns true if everything there may be for the thread to do wakes it.
+    /// Returns true if everything that there may be for the thread to do wakes it.
     fn is_full(&self) -> bool {
         !self.never && self.seen.iter().all(|&seen| seen)
     }
 }
 
 impl Rester {
-    /// For a thread that polls `queues`, among others. Where the policy asks for interrupts and a
-    /// queue has none, naps are what is left for it: [`Rester::interrupts`] says how many have.
-    /// `sleeper` is how the thread is woken by those who have something else for it; without one they
-    /// wait for the end of the nap.
+    /// Returns the rester of a thread that polls `queues`, among others. If the policy asks for
+    /// interrupts and a queue has none, the thread naps instead: [`Rester::interrupts`] returns how
+    /// many queues interrupt. `sleeper` lets other threads wake the thread for other work; without
+    /// a sleeper they wait for the end of the nap.
     pub fn new(
         policy: IdlePolicy,
         clock: Clock,
@@ -142,12 +144,12 @@ impl Rester {
         r
     }
 
-    /// Has queues interrupt, those that can.
+    /// Lets those queues interrupt that can.
     fn watch(&mut self, naps: Naps, queues: &[&RxQueue]) {
         // SAFETY: no memory is passed; the result is checked.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         if fd >= 0 {
-            // SAFETY: a descriptor just made, which nobody else owns.
+            // SAFETY: a descriptor just made, which has no other owner.
             let epoll = unsafe { OwnedFd::from_raw_fd(fd) };
             for queue in queues {
                 let (mut queue, number) = (queue.interrupt(), self.queues.len());
@@ -162,24 +164,25 @@ impl Rester {
         }
     }
 
-    /// Queues that wake the thread.
+    /// Returns the number of queues that wake the thread.
     pub fn interrupts(&self) -> usize {
         self.queues.len()
     }
 
-    /// The same for other threads.
+    /// Returns the counters in a form for other threads.
     pub fn shown(&self) -> Arc<RestShown> {
         self.shown.clone()
     }
 
-    /// What it did.
+    /// Returns the counters.
     pub fn counters(&self) -> &RestCounters {
         &self.counters
     }
 
-    /// Between two turns, of which the last found something (`busy`) or not. `next` says when the next
-    /// timer of any worker is due: now, where one has frames that wait for its port. `frames` is how many
-    /// the queues of the thread have brought so far; it is asked for around naps alone.
+    /// Rests between two turns, of which the last found something (`busy`) or not. `next` returns
+    /// the time of the next timer of any worker: now, if a worker has frames that wait for its
+    /// port. `frames` returns how many frames the queues of the thread have brought so far; this
+    /// function calls it only around naps.
     #[inline]
     pub fn turn(
         &mut self,
@@ -212,7 +215,7 @@ impl Rester {
         }
     }
 
-    /// After the turn that followed on a nap which only time has ended.
+    /// Checks for frames after the turn that followed a nap which only time has ended.
     #[cold]
     fn compare(&mut self, frames: u64) {
         if self.doubted.take().is_some_and(|before| before != frames) {
@@ -224,7 +227,7 @@ impl Rester {
 
     fn set(&mut self, on: bool) {
         for q in &self.queues {
-            // One that cannot is looked at after the nap.
+            // If a queue cannot interrupt, the thread looks at it after the nap.
             q.set(on);
         }
         match &mut self.sleeper {
@@ -234,10 +237,10 @@ impl Rester {
         }
     }
 
-    /// Returns true if it was woken.
+    /// Sleeps for `asked`, or until woken. Returns true if the thread was woken.
     fn sleep(&mut self, asked: Duration) -> bool {
         if !self.precise {
-            // The kernel may wake a thread later by its slack, 50 µs unless told otherwise.
+            // The kernel may wake a thread late by the thread's slack, which is 50 µs by default.
             // SAFETY: sets a number of the calling thread.
             unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
             self.precise = true;
@@ -256,10 +259,11 @@ impl Rester {
         woken
     }
 
-    /// Until it is woken, or for so long; whether it was. DPDK waits for whole milliseconds only, so it
-    /// is asked when there is something.
+    /// Waits for `time`, or until the thread is woken; returns true if it was woken. DPDK waits for
+    /// whole milliseconds only, so this function waits itself, and asks DPDK only when there is an
+    /// interrupt.
     fn wait(&mut self, time: Duration) -> bool {
-        // A negative number is nothing to wait for.
+        // `ppoll` ignores a negative descriptor.
         let fd = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let queues = self.epoll.as_ref().map_or(-1, AsRawFd::as_raw_fd);
         let others = self.sleeper.as_ref().map_or(-1, |s| s.fd().as_raw_fd());
@@ -284,8 +288,8 @@ impl Rester {
     #[cold]
     fn clear_interrupts(&mut self, epoll: RawFd) {
         let mut which = [0; 8];
-        // SAFETY: the descriptor is open, and has events of DPDK's queues only; `which` has room for as
-        // many numbers as is said.
+        // SAFETY: the descriptor is open, and has events of DPDK's queues only; `which` has room
+        // for as many numbers as the call says.
         let n = unsafe { sys::heddle_rx_intr_wait(epoll, 0, which.as_mut_ptr(), 8) };
         for &queue in which.iter().take(usize::try_from(n).unwrap_or(0)) {
             self.trust.interrupted(queue as usize);
@@ -319,7 +323,7 @@ mod tests {
         assert!(t.is_full(), "a number that no queue has");
     }
 
-    /// A thread that trusts its only queue to interrupt.
+    /// Returns a thread that trusts its only queue to interrupt.
     fn trusting() -> (Rester, crate::ManualClock) {
         let wakers = heddle_verbs::wakeup::WorkerWakers::new(1).unwrap();
         let (clock, hand) = Clock::manual();
@@ -333,7 +337,7 @@ mod tests {
         (r, hand)
     }
 
-    /// Turns that find nothing until the thread has slept once more.
+    /// Takes turns that find nothing until the thread has slept once more.
     fn nap(r: &mut Rester, hand: &crate::ManualClock) {
         let sleeps = r.counters().rest_sleeps;
         while r.counters().rest_sleeps == sleeps {

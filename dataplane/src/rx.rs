@@ -10,55 +10,55 @@ use heddle_tcp::{RxChecksum, RxFrame};
 use crate::mbuf::Mbuf;
 use crate::raw;
 
-/// Payload from which on one pass for checksum and CRC is worth its start.
+/// The smallest payload in bytes for which one pass for checksum and CRC is worth its start.
 const MIN_PAYLOAD: usize = 64;
 
-/// An mbuf, and what was found out about its payload in passing ([`RnicFrame`]).
+/// An mbuf, and the CRC of its payload if the checksum pass computed one ([`RnicFrame`]).
 #[derive(Debug)]
 pub(crate) struct RxMbuf {
     mbuf: Mbuf,
     digest: Option<Digest>,
-    /// Whether to compute one.
+    /// Whether to compute a digest.
     digests: bool,
 }
 
-/// What is known of the payload of a frame. As small as it is because frames are passed by value.
+/// The CRC of the payload of a frame. The struct is small because callers pass frames by value.
 #[derive(Clone, Copy, Debug)]
 struct Digest {
-    /// Where the payload begins, and its octets.
+    /// Start of the payload, and its length in bytes.
     off: u16,
     len: NonZeroU16,
-    /// CRC-32C of it but for the last [`CRC_LEN`] octets.
+    /// CRC-32C of the payload without its last [`CRC_LEN`] bytes.
     crc: u32,
 }
 
 impl RxMbuf {
-    /// A frame as it comes from the port. With `digests` the CRC of its payload is computed along
+    /// Wraps a frame from the port. With `digests`, the frame computes the CRC of its payload along
     /// with the checksum.
     #[inline]
     pub(crate) fn new(mbuf: Mbuf, digests: bool) -> RxMbuf {
         RxMbuf { mbuf, digest: None, digests }
     }
 
-    /// The frame.
+    /// Returns the frame.
     #[inline]
     pub(crate) fn into_mbuf(self) -> Mbuf {
         self.mbuf
     }
 
-    /// Checksum of the segment at `off`, and CRC of its payload but for the last four octets, of
-    /// which it has more.
+    /// Returns the checksum of the segment at `off`, and the CRC of its payload without the last
+    /// four bytes; the payload must be longer.
     #[inline]
     fn read(&self, off: usize, header: usize, len: usize) -> Option<(Sum, u32)> {
         let first = self.mbuf.data().get(off..)?;
         if let Some(text) = first.get(header..len)
             && let Some((covered, tail)) = text.split_last_chunk::<CRC_LEN>()
         {
-            // In one piece, as a sender that computes the CRC copies it.
+            // The payload is in one piece, as a sender that computes the CRC copies it.
             // SAFETY: a slice is valid for reads of its length.
             let (crc, sum) = unsafe { raw::digest(covered.as_ptr(), covered.len(), 0) };
-            // The header has whole words of 32 bits, as has the CRC, which lies in the byte order of
-            // the network as far as the sum goes.
+            // The header consists of whole 32-bit words, and so does the CRC, which the sum takes
+            // in network byte order.
             let tail = Sum::ZERO.add_u32(u32::from_be_bytes(*tail));
             let head = header_sum(&first[..header]);
             return Some((head.plus(sum).add_at(covered.len(), tail), crc));
@@ -78,7 +78,7 @@ impl RxMbuf {
     }
 }
 
-/// The sum of a TCP header, which nearly always has timestamps and no other option.
+/// Returns the sum of a TCP header, which nearly always has timestamps and no other option.
 #[inline]
 fn header_sum(header: &[u8]) -> Sum {
     match header.first_chunk::<32>() {

@@ -1,4 +1,4 @@
-//! Building frames out of mbufs.
+//! Construction of frames out of mbufs.
 
 use arrayvec::ArrayVec;
 use heddle_base::Instant;
@@ -15,46 +15,47 @@ use crate::worker::steer::TxEnd;
 /// Frames that may wait for the port.
 pub(crate) const TX_FRAMES: usize = 64;
 
-/// Frames that may wait behind fault injection.
+/// Frames that may wait after fault injection.
 const TX_READY: usize = TX_FRAMES;
 
 /// Empty mbufs taken from the pool at a time.
 const SPARE_MBUFS: usize = 32;
 
-/// How many of them are on their way into the cache: whoever freed them last may have been another
-/// processor.
+/// How many of the spare mbufs are prefetched: another processor may have been the last to free
+/// them.
 const AHEAD: usize = 8;
 
-/// Payload shorter than this is copied behind the header: cheaper than two more mbufs (one that
-/// refers to the memory, one for the CRC behind it).
+/// Payload in bytes below which the sink copies it after the header: a copy is cheaper than two
+/// more mbufs (one that refers to the memory, and one for the CRC after it).
 pub(crate) const TX_COPY_BELOW: u32 = 256;
 
 heddle_base::counters! {
-    /// What became of frames to send.
+    /// Counters of the construction of frames.
     pub struct TxBuildCounters {
         /// Frames dropped because no mbuf was free.
         tx_no_mbuf,
-        /// Payload octets copied into the frame: short ones, and all where the port cannot gather.
+        /// Payload bytes copied into the frame: short payload, and all payload if the port cannot
+        /// gather.
         tx_copied_bytes,
-        /// Payload octets the port reads from registered memory.
+        /// Payload bytes that the port reads from registered memory.
         tx_external_bytes,
         /// Times the port took fewer frames than there were.
         tx_port_full,
     }
 }
 
-/// The sending end of a worker: frames being built, frames that wait, and the port's queue.
+/// The sending end of a worker: frames in construction, frames that wait, and the port's queue.
 #[derive(Debug)]
 pub(crate) struct Tx {
     queue: TxEnd,
     pool: Mempool,
     fault: Option<FaultInjector>,
     waiting: ArrayVec<Mbuf, TX_FRAMES>,
-    /// Frames faults have been done to already; empty without faults.
+    /// Frames that have passed fault injection; empty without faults.
     ready: ArrayVec<Mbuf, TX_READY>,
     spare: ArrayVec<RawMbuf, SPARE_MBUFS>,
     external: ExternalMemory,
-    /// Octets of a frame in one mbuf.
+    /// Bytes of a frame in one mbuf.
     data_room: usize,
     pub(crate) counters: TxBuildCounters,
 }
@@ -83,7 +84,7 @@ impl Tx {
         &self.queue
     }
 
-    /// Buffers of the pool that are free, and that are not.
+    /// Returns the numbers of free and of used buffers of the pool.
     pub(crate) fn buffers(&self) -> (u32, u32) {
         (self.pool.available(), self.pool.in_use())
     }
@@ -92,39 +93,40 @@ impl Tx {
         self.fault.as_ref()
     }
 
-    /// Sends what other workers have to send; true when there was something.
+    /// Sends frames of other workers; returns true if there were any.
     pub(crate) fn relay(&mut self) -> bool {
         self.queue.relay()
     }
 
-    /// Whether other workers' frames go out through here.
+    /// Returns true if other workers send their frames through this one.
     pub(crate) fn serves_others(&self) -> bool {
         self.queue.serves_others()
     }
 
-    /// Drops what waits.
+    /// Drops the waiting frames.
     pub(crate) fn clear(&mut self) {
         self.waiting.clear();
         self.ready.clear();
     }
 
-    /// Whether nothing waits for the port.
+    /// Returns true if no frame waits for the port.
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.ready.is_empty()
     }
 
-    /// Whether there is nothing to do until frames are built; fault injection may hold some back.
+    /// Returns true if there is nothing to do until frames are built; fault injection may hold some
+    /// back.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.fault.is_none()
     }
 
-    /// A builder of frames over `mem`.
+    /// Returns a builder of frames over `mem`.
     pub(crate) fn sink<'a>(&'a mut self, now: Instant, mem: &'a RegionMemory) -> MbufSink<'a> {
         MbufSink { tx: self, mem, now, frame: None, failed: false, references: 0, slot: 0 }
     }
 
-    /// Hands what waits to the port; what it does not take waits on.
+    /// Hands the waiting frames to the port; the frames that the port does not take go on waiting.
     #[inline]
     pub(crate) fn flush(&mut self, now: Instant) {
         if self.fault.is_some() {
@@ -148,7 +150,7 @@ impl Tx {
     }
 }
 
-/// Builds frames out of mbufs: headers in one of the pool, payload by reference where the port
+/// Builds frames out of mbufs: headers in an mbuf of the pool, payload by reference if the port
 /// gathers.
 pub(crate) struct MbufSink<'a> {
     tx: &'a mut Tx,
@@ -161,8 +163,8 @@ pub(crate) struct MbufSink<'a> {
     slot: u32,
 }
 
-/// References counted at a time: one addition to a counter that others use, for half a turn's frames
-/// ([`BURST`](crate::BURST)). Those that are over at its end are given back.
+/// References counted at a time: one addition to a counter that others use, for half a turn's
+/// frames ([`BURST`](crate::BURST)). Dropping the sink gives unused references back.
 const REFERENCES: u16 = 32;
 
 impl Drop for MbufSink<'_> {
@@ -187,7 +189,7 @@ impl Tx {
 }
 
 impl MbufSink<'_> {
-    /// Another segment at the end of the frame.
+    /// Appends another segment to the frame.
     #[inline]
     fn grow(&mut self) -> Option<&mut FrameBuilder> {
         let segment = self.tx.spare()?;
@@ -221,7 +223,8 @@ impl MbufSink<'_> {
         Some(())
     }
 
-    /// Headers in one segment, the payload where it lies, the trailer in a third.
+    /// Builds a frame of headers in one segment, payload by reference, and the trailer in a third
+    /// segment.
     #[inline(always)]
     fn three_segments(
         &mut self,
@@ -240,7 +243,7 @@ impl MbufSink<'_> {
             }
         };
         let (first, third) = (self.tx.spare()?, self.tx.spare()?);
-        // Made where it stays: moving it would wait for the stores.
+        // Build the frame in its place: moving it would wait for the stores.
         let frame = self.frame.insert(FrameBuilder::new(first.into_first()));
         let room = frame.reserve(header.len() + head.len())?;
         let (a, b) = room.split_at_mut_checked(header.len())?;
@@ -251,7 +254,8 @@ impl MbufSink<'_> {
         frame.append(tail).then_some(())
     }
 
-    /// A segment that refers to registered memory; `None` where devices cannot read it.
+    /// Returns a segment that refers to registered memory; `None` if devices cannot read the
+    /// memory.
     #[inline(always)]
     fn external(&mut self, range: MemRange) -> Option<Mbuf> {
         let addr = self.mem.dma_ptr(range)?;
@@ -284,7 +288,7 @@ impl MbufSink<'_> {
         }
     }
 
-    /// Copies payload, into as many segments as it takes.
+    /// Copies payload into as many segments as it takes.
     fn gather(&mut self, range: MemRange) -> Option<()> {
         let n = range.len() as usize;
         let mem = self.mem;
@@ -315,7 +319,7 @@ impl TxSink for MbufSink<'_> {
 
     #[inline(always)]
     fn whole(&mut self, len: usize) -> Option<&mut [u8]> {
-        // Not to take an mbuf that could not hold it.
+        // Do not take an mbuf that could not hold the frame.
         if len > self.tx.data_room {
             return None;
         }
@@ -362,7 +366,8 @@ impl TxSink for MbufSink<'_> {
             });
         }
         if self.tx.waiting.try_push(frame).is_err() {
-            // `has_room` said there was; a caller that did not ask loses the frame.
+            // `has_room` returned true, so there is room; a caller that did not ask loses the
+            // frame.
             self.tx.counters.tx_no_mbuf += 1;
         }
     }

@@ -1,4 +1,4 @@
-//! The EAL starts once, says what it chose, and refuses clearly.
+//! The EAL starts once, reports its choices, and refuses clearly.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
@@ -26,7 +26,7 @@ fn test_eal_starts_once_and_refuses_clearly() {
     let e = Eal::init(&config).unwrap_err();
     assert!(matches!(e, EalError::AlreadyStarted), "{e}");
 
-    // More buffers than there is memory: an error, and the EAL goes on.
+    // A pool with more buffers than there is memory is an error, and the EAL goes on.
     let huge = MempoolConfig::for_mtu(1 << 20, 9000);
     let e = Mempool::new(&eal, &huge).unwrap_err();
     assert!(e.to_string().contains("1048576"), "{e}");

@@ -1,4 +1,5 @@
-//! The same with hugepages, where the system has some free; without, the test says so and passes.
+//! Memory and workers with hugepages, if the system has some free; otherwise the test reports this
+//! and passes.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
@@ -34,6 +35,6 @@ fn test_pools_ports_and_registered_memory_on_hugepages() {
     assert_eq!(content(&burst[0]), bytes(1, 1000));
     burst.clear();
     assert_eq!((memory.references(), pool.in_use()), (0, 0));
-    // Registration needs that no other process shares the memory.
+    // Registration requires that no other process shares the memory.
     assert_eq!(LcoreWorker::spawn(&eal, 0, "w", |_: &Stop| 5).unwrap().join(), Ok(5));
 }

@@ -1,6 +1,7 @@
-//! Devices that go by physical addresses: packet buffers work, and registered memory is copied.
+//! Devices that use physical addresses: packet buffers work, and the RNIC copies registered memory.
 //!
-//! That takes hugepages and the right to see those addresses: without, the test says so and passes.
+//! The test needs hugepages and the right to see physical addresses: otherwise it reports this and
+//! passes.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 

@@ -1,6 +1,6 @@
 //! A driver of real NICs, `net_virtio`, against `net_vhost` in the same process.
 //!
-//! Their memory is shared, so it takes hugepages: without, the test says so and passes.
+//! The two drivers share memory, so the test needs hugepages: otherwise it reports this and passes.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
@@ -30,7 +30,7 @@ fn pseudo_header(frame: &[u8], len: usize) -> Vec<u8> {
     p
 }
 
-/// A segment of `pieces` mbufs whose TCP checksum is left to the port.
+/// Returns a segment of `pieces` mbufs that leaves its TCP checksum to the port.
 fn segment(pool: Mempool, pieces: usize) -> Mbuf {
     let total = 20 + 20 + 100 * pieces;
     let mut h = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0];
@@ -70,7 +70,7 @@ fn exchange(tx: &mut TxQueue, rx: &mut RxQueue, m: Mbuf) -> Mbuf {
     }
 }
 
-/// A driver that refuses frames whose payload ends in 0xee.
+/// Acts as a driver that refuses frames whose payload ends in 0xee.
 unsafe extern "C" fn picky(_: *mut c_void, frames: *mut *mut sys::rte_mbuf, n: u16) -> u16 {
     for i in 0..n {
         // SAFETY: called with `n` frames, which stay the caller's.
@@ -105,13 +105,14 @@ fn test_virtio_computes_checksums_and_says_what_it_checked() {
     let (a, mut qa) = open_with(&eal, &host, &config);
     let (b, mut qb) = open_with(&eal, &guest, &config);
     assert!(b.wait_link(Duration::from_secs(5)).up && a.wait_link(Duration::from_secs(5)).up);
-    // The host's end came up when the guest's was opened.
+    // The host's end came up when the test opened the guest's.
     assert!(a.poll_link().is_some_and(|l| l.up));
     assert_eq!(a.poll_link(), None);
     assert!(b.caps().tx_tcp_checksum && b.caps().multi_segs);
     let ((mut host_rx, mut host_tx), (mut rx, mut tx)) = (qa.remove(0), qb.remove(0));
 
-    // From a machine on the same host: there is no checksum, and the frame is whole.
+    // The frame comes from a machine on the same host: there is no checksum, and the frame is
+    // whole.
     let m = exchange(&mut host_tx, &mut rx, segment(pool, 1));
     let f = content(&m);
     let mut tcp = pseudo_header(&f, f.len() - 34);
@@ -119,14 +120,14 @@ fn test_virtio_computes_checksums_and_says_what_it_checked() {
     assert!(!Sum::of(&tcp).is_valid(), "the field holds the sum of the pseudo-header");
     assert_eq!(m.checksum(), RxChecksum::Good);
 
-    // Chains go the other way, past the driver's own look at them.
+    // Chains go the other way, past the driver's own check.
     let sent = segment(pool, 3);
     let want = content(&sent);
     let m = exchange(&mut tx, &mut host_rx, sent);
     assert_eq!(content(&m)[54..], want[54..]);
     assert_eq!((tx.counters().tx_linearized, tx.counters().tx_prepare_drops), (0, 0));
 
-    // What the driver refuses is dropped and counted, and holds nothing up.
+    // The queue drops and counts a frame that the driver refuses, and such a frame blocks nothing.
     // SAFETY: DPDK's table of this port, which no other thread uses.
     unsafe {
         let ops = (&raw mut sys::rte_eth_fp_ops).cast::<sys::rte_eth_fp_ops>();

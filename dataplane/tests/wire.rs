@@ -1,9 +1,9 @@
 //! Two workers, and between them a tap that looks at every mbuf on its way.
 //!
-//! What the counters say of copies is compared here with what leaves a port. With CRC off, payload
-//! has to lie in the sender's registered memory, at the address the work request named, and
-//! everything else in a frame has to be headers, pads and CRCs, to the octet. With CRC on, each frame
-//! has to be one piece of the port's own.
+//! The tests compare the counters of copies with the frames that leave a port. With CRC off,
+//! payload must lie in the sender's registered memory, at the address that the work request named,
+//! and everything else in a frame must be headers, pads and CRCs, to the byte. With CRC on, each
+//! frame must be one piece of the port's own.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 #[path = "../../ctl/tests/allocations/counting/alloc.rs"]
@@ -31,14 +31,14 @@ use heddle_verbs::{
 
 const PORT: u16 = 7174;
 
-/// Registered memory of each side: a part to send from or read into, one to be written to or read
-/// from, one for receive buffers; a slot in each for every message.
+/// Registered memory of each side: a part to send from or read into, a part for writes and reads of
+/// the peer, and a part for receive buffers; each has a slot for every message.
 const MEMORY: usize = 24 << 20;
 const SLOT: usize = 96 << 10;
 const FAR: usize = 8 << 20;
 const BUFFERS: usize = 16 << 20;
 
-/// No reference is made to a payload shorter than this.
+/// A frame does not refer to payload shorter than this.
 const SHORT: usize = 256;
 
 /// Payload of the largest tagged and untagged segment at an MTU of 1500, with TCP timestamps.
@@ -48,21 +48,21 @@ const UNTAGGED: usize = 1424;
 const SIZES: [usize; 17] =
     [0, 1, 31, 33, 255, 256, 257, 1001, 1423, 1424, 1425, 1427, 1428, 1429, 4097, 16_385, 65_536];
 
-/// A run of octets of a memory region: offset and length.
+/// A run of bytes of a memory region: offset and length.
 type Run = (usize, usize);
 
-/// What frames of one direction consisted of, beside their Ethernet, IP and TCP headers.
+/// The content of the frames of one direction, beside their Ethernet, IP and TCP headers.
 #[derive(Default)]
 struct Seen {
-    /// Payload of TCP that lies in registered memory, in the order of the wire.
+    /// TCP payload that lies in registered memory, in the order of the wire.
     referenced: Vec<Run>,
-    /// Octets of TCP payload that lie in mbufs.
+    /// Bytes of TCP payload that lie in mbufs.
     direct: usize,
     /// Frames of more than one piece.
     chained: usize,
 }
 
-/// There is no control plane: the worker is told of the application and of nothing else.
+/// A control plane that only passes the worker the application's doorbells.
 #[derive(Debug)]
 struct NoControl(Arc<Mutex<CommandSender>>);
 
@@ -136,12 +136,12 @@ impl Side {
         self.mr.sge(at, len)
     }
 
-    /// Frames that refer to its memory.
+    /// Returns the number of frames that refer to the side's memory.
     fn references(&self) -> usize {
         self.external.references(self.registry.mrs().index(self.mr.stag()))
     }
 
-    /// The next completion, which must be a good one.
+    /// Returns the next completion, which must be successful.
     fn completion(&self) -> Option<Cqe> {
         let cqe = self.cq.poll()?;
         assert!(cqe.status.is_success(), "{cqe:?}");
@@ -167,7 +167,7 @@ struct Net {
     /// The tap's ends of the rings.
     taps: [(RxQueue, TxQueue); 2],
     hand: ManualClock,
-    /// What came from each side, while it is recorded.
+    /// The frames that came from each side, while the test records them.
     seen: Option<[Seen; 2]>,
 }
 
@@ -257,7 +257,7 @@ impl Net {
     }
 }
 
-/// Sorts what a frame consists of. Every piece must lie either in an mbuf or in `mr`.
+/// Sorts the pieces of a frame. Every piece must lie either in an mbuf or in `mr`.
 fn look(frame: &Mbuf, mr: &Mr, seen: &mut Seen) {
     let mut head = [0; 54];
     let n = frame.copy_at(0, &mut head);
@@ -292,7 +292,7 @@ enum Kind {
 
 const KINDS: [Kind; 4] = [Kind::Send, Kind::SendInvalidate, Kind::Write, Kind::Read];
 
-/// What the sender of the payload of one message at `at` must put on the wire.
+/// Returns what the sender of the payload of one message at `at` must put on the wire.
 fn expected(kind: Kind, at: usize, len: usize, crc: bool) -> Seen {
     let (most, header) = match kind {
         Kind::Send | Kind::SendInvalidate => (UNTAGGED, 18),
@@ -303,7 +303,7 @@ fn expected(kind: Kind, at: usize, len: usize, crc: bool) -> Seen {
     loop {
         let n = most.min(len - done);
         let fpdu = (2 + header + n).next_multiple_of(4) + 4;
-        // What a Read Response says is kept as it was when it was cut.
+        // The RNIC keeps the content of a Read Response as it was when the FPDU was cut.
         if crc || n < SHORT || kind == Kind::Read {
             seen.direct += fpdu;
         } else {
@@ -317,7 +317,7 @@ fn expected(kind: Kind, at: usize, len: usize, crc: bool) -> Seen {
     }
 }
 
-/// A Read Request: length, untagged header, request, CRC.
+/// Bytes of a Read Request: length, untagged header, request, CRC.
 const READ_REQUEST: usize = 2 + 18 + 28 + 4;
 
 fn op_of(kind: Kind, far: Sge, invalidate: Option<Stag>) -> SendOp {
@@ -329,7 +329,7 @@ fn op_of(kind: Kind, far: Sge, invalidate: Option<Stag>) -> SendOp {
     }
 }
 
-/// A region of the server's that its peer may invalidate.
+/// Returns a region of the server that its peer may invalidate.
 fn window(side: &Side) -> Stag {
     let access = Access::REMOTE_WRITE.with(Access::REMOTE_INVALIDATE);
     let mrs = side.registry.mrs();
@@ -392,7 +392,7 @@ fn check_pieces(name: &str, crc: bool) {
             net.sides[1].registry.mrs().deregister(stag).unwrap();
         }
 
-        // On the wire: each octet of payload once, from where it was posted.
+        // The wire must have carried each byte of payload once, from the place where it was posted.
         let seen = net.seen.take().unwrap();
         let (from, to) = if kind == Kind::Read { (1, 0) } else { (0, 1) };
         let mut want = Seen::default();
@@ -409,7 +409,7 @@ fn check_pieces(name: &str, crc: bool) {
         let requests = if kind == Kind::Read { SIZES.len() * READ_REQUEST } else { 0 };
         assert_eq!(seen[to].direct, requests, "{kind:?}");
 
-        // The counters say the same.
+        // The counters must agree.
         let after = net.sides.each_ref().map(|s| s.worker.snapshot());
         let payload: usize = SIZES.iter().sum();
         let referenced: usize = want.referenced.iter().map(|r| r.1).sum();
@@ -422,7 +422,7 @@ fn check_pieces(name: &str, crc: bool) {
         assert_eq!(of(|s| s.memory.mem_placed_bytes, from), 0);
         assert_eq!(of(|s| s.rnic.held_copied_bytes, to), 0);
 
-        // And it is the right payload.
+        // The payload must be right.
         for (i, data) in data.iter().enumerate() {
             let at = match kind {
                 Kind::Read => i * SLOT,
@@ -432,7 +432,7 @@ fn check_pieces(name: &str, crc: bool) {
             assert_eq!(net.sides[to].content(at, data.len()), *data, "{kind:?} {i}");
         }
     }
-    // Nothing refers to the memory any more once all is acknowledged.
+    // Nothing refers to the memory any more after the last acknowledgment.
     net.until("the last ACK", |net| net.sides.iter().all(|s| s.references() == 0));
 }
 

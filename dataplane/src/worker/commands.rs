@@ -8,7 +8,7 @@ use super::queues::let_go;
 use super::{Command, Worker, WorkerReport};
 
 impl Worker {
-    /// Takes orders; true when there was one.
+    /// Takes orders; returns true if there was one.
     #[inline]
     pub(super) fn take_commands(&mut self, now: Instant) -> bool {
         !self.commands.is_empty() && self.carry_all_out(now)
@@ -16,8 +16,8 @@ impl Worker {
 
     #[inline(never)]
     fn carry_all_out(&mut self, now: Instant) -> bool {
-        // Each is answered by one report at most; where there is no room for it, it waits in its
-        // ring, and when that is full too, with the control plane.
+        // Each order gets one report at most. If there is no room for the report, the order waits
+        // in its ring, and if that ring is full too, with the control plane.
         while !self.commands.is_empty() {
             if self.reports_are_full() {
                 break;
@@ -26,7 +26,8 @@ impl Worker {
                 self.carry_out(now, command);
             }
         }
-        // Also when they have to wait, so that an inline control plane is given its turn.
+        // Return true also if the orders have to wait, so that an inline control plane gets its
+        // turn.
         true
     }
 
@@ -41,8 +42,8 @@ impl Worker {
                     _ => None,
                 };
                 if let Some(conn) = conn {
-                    // What is posted goes first, also what more than one turn would take: no request
-                    // is posted twice, so the depth of the queues bounds this.
+                    // Take all posts first, also more than one turn would take: no request is
+                    // posted twice, so the depth of the queues bounds this loop.
                     while self.queues.has_posts(conn) && self.take_from(conn.index()) {}
                 }
                 if let Some(report) = self.rnic.handle_order(now, order) {
@@ -71,23 +72,24 @@ impl Worker {
         }
     }
 
-    /// Runs the queue pair that is in `entering`. It stays there until it is in the table, so that
-    /// it is found should anything panic.
+    /// Runs the queue pair that is in `entering`. The queue pair stays there until it is in the
+    /// table, so that the end of the worker finds it if anything panics.
     fn enter_fpdu_mode(&mut self, conn: ConnId, mode: FpduMode) {
         let result = if self.queues.is_free(conn) {
             self.rnic.enter_fpdu_mode(conn, mode)
         } else {
             Err(heddle_rnic::RnicError::NotStartup)
         };
-        // One that was refused has not been touched.
+        // A queue pair that the RNIC refused has not changed.
         let qp = self.entering.take().filter(|_| result.is_ok());
         if let Some((_, app, qp)) = qp {
             if let Some(srq) = self.queues.insert(conn, app, *qp) {
                 let shared = self.rnic.post_with(conn, |qp| qp.share_receives(srq));
                 debug_assert!(shared.is_ok(), "it was made above");
             }
-            // Receives first: the first message may lie behind the start-up already. They are posted
-            // by the queue pair's own depth, so all of them are taken.
+            // Take the receives first: the first message may have come with the start-up already.
+            // The application posts up to the queue pair's own depth, so the loop takes all of
+            // them.
             while self.take_from(conn.index()) {}
             self.rnic.start(&self.mem, conn);
         }

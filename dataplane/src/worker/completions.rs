@@ -1,4 +1,5 @@
-//! Completions, from the queue pairs to the rings of applications, and how a queue pair ends.
+//! The path of completions from the queue pairs to the rings of applications, and the end of a
+//! queue pair.
 
 use heddle_cm::AppId;
 use heddle_iwarp::{Cqe, CqeOp, Queue};
@@ -9,7 +10,7 @@ use super::Worker;
 use super::queues::let_go;
 
 impl Worker {
-    /// Writes what has completed to the completion queues.
+    /// Writes completions to the completion queues; returns true if there were any.
     #[inline]
     pub(super) fn collect_completions(&mut self) -> bool {
         let any = self.rnic.has_completions();
@@ -48,15 +49,15 @@ impl Worker {
         }
     }
 
-    /// Ends the queue pair of a connection that is over: what its application has posted and nobody has
-    /// taken completes as flushed.
+    /// Ends the queue pair of a connection that is over: requests that its application has posted
+    /// and no turn has taken complete as flushed.
     pub(super) fn end_qp(&mut self, conn: ConnId) {
         self.collect_completions();
         self.flush_qp(conn, false);
     }
 
-    /// The same without the RNIC. `bereft`: it cannot say any more what became of the requests it had
-    /// taken.
+    /// Like [`end_qp`](Self::end_qp), but without the RNIC. With `bereft`, the RNIC can no longer
+    /// report the results of the requests that it had taken.
     pub(super) fn flush_qp(&mut self, conn: ConnId, bereft: bool) {
         self.watch.forget(conn.index());
         let Some(mut slot) = self.queues.remove(conn) else { return };
@@ -79,7 +80,7 @@ impl Worker {
         self.queues.leave_cqs(cqs, qp);
     }
 
-    /// Completes what is posted and was not taken as flushed; the queue pair has ended then.
+    /// Completes, as flushed, the posted requests that no turn has taken, and ends the queue pair.
     fn flush_posts(&mut self, qp: &mut WorkerQp, cqs: [u32; 2]) {
         let qpn = qp.qpn();
         let (mut sends, mut recvs) = (Vec::new(), Vec::new());

@@ -1,5 +1,5 @@
-//! What the control plane and a worker say to each other, through bounded rings that never make either
-//! wait.
+//! The messages between the control plane and a worker, through bounded rings that never make
+//! either wait.
 
 use heddle_cm::AppId;
 use heddle_rnic::{FpduMode, Order, Report};
@@ -13,59 +13,60 @@ use super::queues::Doorbells;
 use super::ring::{Consumer, End, Producer, ring};
 use super::{ConnFacts, DATAGRAMS, RING, WorkerSnapshot};
 
-/// An order to a worker, carried out in turn with the others.
+/// An order to a worker, which carries orders out in the order of their arrival.
 #[derive(Debug)]
 pub enum Command {
-    /// One for its RNIC; not [`Order::EnterFpduMode`].
+    /// An order for the worker's RNIC; not [`Order::EnterFpduMode`].
     Order(Order),
     /// End the start-up and run a queue pair; [`Report::Entered`](heddle_rnic::Report::Entered)
     /// answers.
     EnterFpduMode {
-        /// The connection.
+        /// The connection, which must be in the start-up phase.
         conn: ConnId,
-        /// How.
+        /// The mode to enter.
         mode: Box<FpduMode>,
-        /// Whose queue pair it is.
+        /// The application that owns the queue pair.
         app: AppId,
-        /// The queue pair.
+        /// The worker's end of the queue pair.
         qp: Box<WorkerQp>,
     },
     /// Flush a queue pair that has no connection.
     FlushQp {
-        /// Whose it is.
+        /// The application that owns the queue pair.
         app: AppId,
-        /// The queue pair.
+        /// The worker's end of the queue pair.
         qp: Box<WorkerQp>,
     },
-    /// Write the completions of this queue where it has room now.
+    /// Write the completions of this queue to its new memory from now on.
     ResizeCq {
-        /// Whose it is.
+        /// The application that owns the queue.
         app: AppId,
-        /// Where.
+        /// The queue's new memory.
         link: CqLink,
     },
-    /// Hear the doorbells of an application.
+    /// Listen to the doorbells of an application.
     OpenApp(Doorbells),
-    /// Hear them no more.
+    /// Stop listening to the doorbells of an application.
     CloseApp {
-        /// Which.
+        /// The application whose doorbells the worker no longer takes.
         app: AppId,
     },
-    /// Answer with everything counted: one [`WorkerReport::Snapshot`] for each, after some turns.
+    /// Report all counters: one [`WorkerReport::Snapshot`] answers each order, after some turns.
     Snapshot,
-    /// Answer with what is known of these connections, [`INSPECT_MAX`](super::INSPECT_MAX) at most:
-    /// one [`WorkerReport::Inspected`] for each, in this turn.
+    /// Report the state of these connections, of [`INSPECT_MAX`](super::INSPECT_MAX) at most: one
+    /// [`WorkerReport::Inspected`] answers each order, in the same turn.
     Inspect(Box<[ConnId]>),
 }
 
-/// What a worker tells the control plane.
+/// A report from a worker to the control plane.
 #[derive(Debug)]
 pub enum WorkerReport {
-    /// A report of its RNIC.
+    /// A report of the worker's RNIC.
     Rnic(Report),
-    /// Everything it has counted, as it was asked.
+    /// All counters of the worker, in answer to [`Command::Snapshot`].
     Snapshot(Box<WorkerSnapshot>),
-    /// How connections fare, as it was asked. Those that are gone are not in it.
+    /// The state of connections, in answer to [`Command::Inspect`]. Connections that no longer
+    /// exist are left out.
     Inspected(Vec<ConnFacts>),
 }
 
@@ -74,14 +75,15 @@ pub enum WorkerReport {
 pub enum NoReport {
     /// There is none at this moment.
     Yet,
-    /// The worker has ended: there will be none. All its queue pairs have ended before.
+    /// The worker has ended, and there will be no more reports. All its queue pairs have ended
+    /// before.
     Ended {
-        /// By a defect.
+        /// Whether the worker ended by a panic.
         panicked: bool,
     },
 }
 
-/// The control plane's end of the ring of orders; it has the only one.
+/// The control plane's end of the ring of orders, which has no other sender.
 #[derive(Debug)]
 pub struct CommandSender {
     pub(super) ring: Producer<Command>,
@@ -94,27 +96,27 @@ impl CommandSender {
         CommandSender { ring, waker: None }
     }
 
-    /// The same, whose orders wake the worker's thread should it sleep.
+    /// Returns this sender with a waker: its orders wake the worker's thread if the thread sleeps.
     #[must_use]
     pub fn waking(self, waker: WorkerWaker) -> CommandSender {
         CommandSender { waker: Some(waker), ..self }
     }
 
-    /// Queues an order; hands it back when the ring is full.
+    /// Queues an order; returns the order if the ring is full.
     pub fn send(&mut self, command: Command) -> Result<(), Box<Command>> {
         self.ring.push(command).map_err(Box::new)?;
         self.wake();
         Ok(())
     }
 
-    /// Has the worker take its turn should it sleep.
+    /// Makes the worker take its turn if its thread sleeps.
     pub fn wake(&self) {
         if let Some(waker) = &self.waker {
             waker.wake();
         }
     }
 
-    /// The oldest order that was not carried out and never will be: the worker has ended.
+    /// Takes back the oldest order that the worker never carries out because it has ended.
     pub fn reclaim(&mut self) -> Option<Command> {
         self.ring.reclaim()
     }
@@ -128,10 +130,10 @@ pub struct ReportReceiver {
 }
 
 impl ReportReceiver {
-    /// The oldest report; datagrams come after all else that waits.
+    /// Returns the oldest report; datagrams come after all other reports that wait.
     ///
     /// # Errors
-    /// [`NoReport`].
+    /// Returns [`NoReport`] if there is no report.
     pub fn recv(&mut self) -> Result<WorkerReport, NoReport> {
         if let Some(report) = self.reports.pop() {
             return Ok(report);
@@ -139,23 +141,23 @@ impl ReportReceiver {
         if let Some(datagram) = self.datagrams.pop() {
             return Ok(WorkerReport::Rnic(Report::Datagram(Box::new(datagram))));
         }
-        // One may have come between the two looks: then there is no end yet.
+        // A report may have come between the two loads: then this is not the end yet.
         Err(match self.reports.end() {
             None => NoReport::Yet,
             Some(how) => NoReport::Ended { panicked: how == End::Panicked },
         })
     }
 
-    /// Whether [`recv`](ReportReceiver::recv) has something to say: a report, or that there will be
-    /// none.
+    /// Returns true if [`recv`](ReportReceiver::recv) has something to return: a report, or the end
+    /// of reports.
     #[inline]
     pub fn has_news(&self) -> bool {
         !self.reports.is_empty() || !self.datagrams.is_empty() || self.reports.end().is_some()
     }
 }
 
-/// The rings from a worker to the control plane: reports, and datagrams of anybody, which so keep no
-/// report waiting.
+/// Makes the rings from a worker to the control plane: one for reports, and one for datagrams,
+/// which any host may send and which so keep no report waiting.
 pub(super) fn reports(waker: Option<Waker>) -> (ReportSender, ReportReceiver) {
     let (reports, reports_out) = ring(RING);
     let (datagrams, datagrams_out) = ring(DATAGRAMS);
@@ -168,18 +170,19 @@ pub(super) fn reports(waker: Option<Waker>) -> (ReportSender, ReportReceiver) {
 pub(super) struct ReportSender {
     ring: Producer<WorkerReport>,
     datagrams: Producer<RxDatagram>,
-    /// Of the control plane's thread, if it has one.
+    /// The waker of the control plane's thread, if it has one.
     waker: Option<Waker>,
 }
 
 impl ReportSender {
-    /// Whether a report would have to wait. With nobody there to hear it it need not.
+    /// Returns true if a report would have to wait. If the control plane has dropped its end, no
+    /// report waits.
     pub(super) fn is_full(&self) -> bool {
         self.ring.is_full() && !self.ring.is_deserted()
     }
 
-    /// Sends a datagram; false when there is no room. Those of strangers leave half of it to those of
-    /// connections.
+    /// Sends a datagram; returns false if there is no room. Datagrams of strangers leave half of
+    /// the room to those of connections.
     pub(super) fn send_datagram(&mut self, datagram: RxDatagram) -> bool {
         let has_room = datagram.known || !self.datagrams.is_half_full();
         let sent = has_room && self.datagrams.push(datagram).is_ok();
@@ -189,14 +192,14 @@ impl ReportSender {
         sent
     }
 
-    /// Sends a report. The caller has seen that there is room.
+    /// Sends a report. The caller has checked that there is room.
     pub(super) fn send(&mut self, report: WorkerReport) {
         let sent = self.ring.push(report);
         debug_assert!(sent.is_ok() || self.ring.is_deserted());
         self.wake();
     }
 
-    /// Says that there will be no more, and whether that is because of a panic.
+    /// Ends the reports, and records whether a panic is the reason.
     pub(super) fn end(&mut self, panicked: bool) {
         self.ring.end(panicked);
         self.wake();

@@ -1,18 +1,21 @@
-//! The end of a worker, by a panic as well: its applications are told everything they wait for.
+//! The end of a worker, also by a panic: its applications get every completion that they wait for.
 //!
-//! A queue pair is in shared memory, and its application may be another process. Whoever waits there
-//! is woken by the worker or by nobody. So a worker that goes, for whatever reason, first ends each of
-//! its queue pairs as if its connection had ended: what is posted completes as flushed, later posts
-//! are refused. Then it says that it has ended, and the control plane tells of the connections.
+//! A queue pair is in shared memory, and its application may be another process. If that
+//! application waits, only the worker can wake it. So a worker that ends, for whatever reason,
+//! first ends each of its queue pairs as if its connection had ended: posted requests complete as
+//! flushed, and later posts fail. Then the worker reports its end, and the control plane reports
+//! the end of the connections.
 //!
-//! A panic may have left the RNIC in a state in which more panics follow. What the RNIC still knows is
-//! asked for once; if that fails, the requests it had taken have no completions, and their completion
-//! queues say that some were lost. The rings themselves are ended without it.
+//! A panic may have left the RNIC in a state in which more panics follow. The worker asks once for
+//! everything that the RNIC still knows. If that fails, the requests that the RNIC had taken have
+//! no completions, and their completion queues report that some were lost. The worker ends the
+//! rings themselves without the RNIC.
 //!
-//! Peers are told as well ([`Worker::end`]). As long as the RNIC answers it resets its connections.
-//! Then it is replaced by one that has none and takes none, on the same queues of the port, and to that
-//! [`Worker::poll_closed`] gives the thread: it answers ARP, and what comes for the connections that
-//! were, also when their reset was lost or never made, with RST (RFC 9293 section 3.10.7.1).
+//! Peers learn of the end as well ([`Worker::end`]). As long as the RNIC answers, the worker resets
+//! its connections. Then the worker replaces the RNIC by one that has no connections and accepts
+//! none, on the same queues of the port, and [`Worker::poll_closed`] gives this RNIC the thread: it
+//! answers ARP, and it answers frames for the former connections, also if their reset was lost or
+//! never made, with RST (RFC 9293 section 3.10.7.1).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -25,12 +28,12 @@ use heddle_tcp::StackConfig;
 use super::Worker;
 
 impl Worker {
-    /// True when the RNIC has ended its connections as well.
+    /// Ends all queue pairs; returns true if the RNIC has ended its connections as well.
     fn end_queue_pairs(&mut self) -> bool {
         if let Some((conn, app, qp)) = self.entering.take()
             && self.queues.is_free(conn)
         {
-            // The panic came between taking the order and carrying it out.
+            // The panic came after the worker took the order and before it carried the order out.
             let _ = guarded(|| self.queues.insert(conn, app, *qp));
         }
         let conns = self.queues.conns();
@@ -47,18 +50,18 @@ impl Worker {
     }
 }
 
-/// Turns in which resets are sent: each is of [`TX_BURST`](super::TX_BURST) frames.
+/// Turns in which the worker sends resets, each of [`TX_BURST`](super::TX_BURST) frames.
 const FAREWELL: usize = 1024;
 
 impl Worker {
-    /// Ends the worker by a defect, its own (`panicked`) or the control plane's, after its thread has
-    /// caught the panic: queue pairs and reports as a drop ends them, and peers are reset.
-    /// [`poll_closed`](Worker::poll_closed) is what it can do from here on.
+    /// Ends the worker by a defect, its own (`panicked`) or the control plane's, after its thread
+    /// has caught the panic: ends queue pairs and reports as a drop does, and resets peers. After
+    /// this call, the worker can only [`poll_closed`](Worker::poll_closed).
     pub fn end(&mut self, panicked: bool) {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
-        // What the panic interrupted. A frame that was being sent may be half of one.
+        // Drop the work that the panic interrupted: a frame that was being sent may be incomplete.
         self.frames.clear();
         self.done.clear();
         self.tx.clear();
@@ -73,13 +76,13 @@ impl Worker {
         let mrs = Arc::new(MrTable::new(&closed.stack.seed, 1));
         if let Some(fresh) = guarded(|| Rnic::new(closed, mrs)) {
             let old = std::mem::replace(&mut self.rnic, fresh);
-            // What it cannot give back is lost.
+            // The old RNIC may panic; what it cannot give back is lost.
             let _ = guarded(|| drop(old));
         }
     }
 
-    /// One turn of a worker that has ended: strays are answered with RST, ARP and echo requests as ever.
-    /// True when there was something.
+    /// Takes one turn of a worker that has ended: it answers strays with RST, and ARP and echo
+    /// requests as ever. Returns true if there was something to do.
     pub fn poll_closed(&mut self) -> bool {
         let now = self.clock.now();
         let mut busy = self.receive();
@@ -92,7 +95,7 @@ impl Worker {
         busy
     }
 
-    /// Sends what the connections that were just aborted have to say.
+    /// Sends the resets of the connections that were just aborted.
     fn reset_peers(&mut self) {
         let now = self.clock.now();
         for _ in 0..FAREWELL {
@@ -102,8 +105,8 @@ impl Worker {
         }
     }
 
-    /// In this order: whoever hears of the end finds everything completed, and all orders back that
-    /// were not carried out.
+    /// Reports the end, in this order: a control plane that learns of the end finds everything
+    /// completed, and gets back all orders that were not carried out.
     fn tell_end(&mut self, panicked: bool) {
         self.commands.desert();
         self.reports.end(panicked);
@@ -119,8 +122,8 @@ impl Drop for Worker {
     }
 }
 
-/// Calls `f`; nothing when it panics. A panic that leaves a destructor while another one unwinds ends
-/// the process.
+/// Calls `f`; returns `None` if it panics. A panic that leaves a destructor while another panic
+/// unwinds ends the process.
 fn guarded<T>(f: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(f)).ok()
 }

@@ -1,4 +1,4 @@
-//! How single connections fare, for people who look.
+//! The state of single connections, for people who look.
 
 use heddle_base::StreamPos;
 use heddle_iwarp::{QpCounters, QpState};
@@ -8,46 +8,46 @@ use heddle_tcp::{ConnId, ConnStats, Hindrance, State};
 use super::Worker;
 use crate::rx::RxMbuf;
 
-/// Connections that are looked at for one order at most: all of them in one turn.
+/// Connections that the worker looks at for one order at most, all of them in one turn.
 pub const INSPECT_MAX: usize = 32;
 
-/// What a worker knows of a connection.
+/// The state of a connection, as its worker knows it.
 #[derive(Clone, Debug)]
 pub struct ConnFacts {
-    /// Which.
+    /// The connection's number in its RNIC.
     pub conn: ConnId,
     /// TCP's state.
     pub state: State,
-    /// Octets of payload in a full segment.
+    /// Bytes of payload in a full segment.
     pub emss: u32,
     /// Round-trip time, windows, retransmissions.
     pub tcp: ConnStats,
-    /// What keeps it from getting on.
+    /// The reason why the connection makes no progress, if there is one.
     pub hindrance: Option<Hindrance>,
-    /// Octets the peer has acknowledged.
+    /// Bytes that the peer has acknowledged.
     pub acked: u64,
-    /// Octets that came from the peer, in order.
+    /// Bytes that came from the peer, in order.
     pub received: u64,
     /// The queue pair, while there is one.
     pub qp: Option<QpFacts>,
 }
 
-/// What a worker knows of a queue pair.
+/// The state of a queue pair, as its worker knows it.
 #[derive(Clone, Copy, Debug)]
 pub struct QpFacts {
-    /// Its state.
+    /// The state of the queue pair's state machine.
     pub state: QpState,
     /// Requests of the send queue that were taken and are not retired.
     pub send_outstanding: u32,
     /// Requests of the receive queue that were taken and are not retired.
     pub recv_outstanding: u32,
-    /// What it has counted.
+    /// The counters of the queue pair.
     pub counters: QpCounters,
 }
 
 impl Worker {
-    /// What there is to be known of `conns`, the first [`INSPECT_MAX`] of them; those that are gone
-    /// are left out.
+    /// Returns the state of the first [`INSPECT_MAX`] of `conns`; leaves out connections that no
+    /// longer exist.
     #[cold]
     pub(super) fn inspect(&mut self, conns: &[ConnId]) -> Vec<ConnFacts> {
         let Worker { rnic, queues, .. } = self;

@@ -57,62 +57,65 @@ const RING: usize = 4096;
 /// Datagrams that may wait in their ring: those of several turns of the control plane.
 const DATAGRAMS: usize = 512;
 
-/// Frames built before the port is polled for received ones again.
+/// Frames built before the worker polls the port for received frames again.
 const TX_BURST: usize = RX_BURST;
 
 heddle_base::counters! {
-    /// What a worker counts beside its port, stack and queue pairs.
+    /// Counters of a worker, beside those of its port, stack and queue pairs.
     pub struct WorkerCounters {
         /// Times the worker looked for work.
         polls,
-        /// Of those, times it found some.
+        /// Times the worker looked for work and found some.
         busy_polls,
         /// Completions that had no room in their CQ; the queue pair ended.
         cq_overflows,
         /// Times orders or events had to wait because the control plane was behind.
         reports_full,
-        /// UDP datagrams dropped because the control plane was behind. Those of strangers leave half of
-        /// the way to it to those about connections.
+        /// UDP datagrams dropped because the control plane was behind. Datagrams of strangers leave
+        /// half of their ring to those about connections.
         datagrams_dropped,
-        /// Entries of send and receive queues that no honest application writes; the queue pair ended.
+        /// Entries of send and receive queues that no honest application writes; the queue pair
+        /// ended.
         wr_broken,
         /// Work requests beyond the depth of their queue; the queue pair ended.
         wr_overruns,
     }
 }
 
-/// What a worker is made of.
+/// The parts and settings of a worker.
 #[derive(Debug)]
 pub struct WorkerConfig {
-    /// Its number among the workers of its RNIC.
+    /// The worker's number among the workers of its RNIC.
     pub index: usize,
     /// Addresses, limits and seed of the RNIC.
     pub rnic: RnicConfig,
-    /// Where frames come from: a receive queue of the port, or what [`steer::share`] made of it.
+    /// The source of frames: a receive queue of the port, or an end that [`steer::share`] made of
+    /// it.
     pub rx: RxEnd,
-    /// Where frames go.
+    /// The destination of frames: a transmit queue of the port, or an end that [`steer::share`]
+    /// made of it.
     pub tx: TxEnd,
-    /// Where headers and copies come from.
+    /// The pool for headers and copies.
     pub pool: Mempool,
     /// Registered memory.
     pub regions: Arc<RegionTable>,
-    /// Counters of the frames that refer to it.
+    /// Counters of the frames that refer to registered memory.
     pub external: ExternalMemory,
-    /// STags.
+    /// The table of STags.
     pub mrs: Arc<MrTable>,
-    /// Time.
+    /// The worker's source of time.
     pub clock: Clock,
-    /// Faults to make on sent frames.
+    /// Faults to inject into sent frames.
     pub fault: Option<FaultInjector>,
     /// Frames taken from the port at a time, 1..=[`BURST`](crate::BURST).
     pub rx_burst: usize,
-    /// Wakes the control plane's thread when there is a report.
+    /// Wakes the control plane's thread for a report.
     pub waker: Option<Waker>,
 }
 
-/// A worker owns a pair of port queues, the connections on them, their queue pairs and timers. One
-/// thread calls [`poll`](Worker::poll), over and over. When it is dropped, also by a panic, all its
-/// queue pairs end, and the control plane hears of it.
+/// A worker owns a pair of port queues, the connections on them, their queue pairs and timers. A
+/// single thread calls [`poll`](Worker::poll), over and over. When the worker is dropped, also by a
+/// panic, all its queue pairs end, and the control plane gets a report.
 pub struct Worker {
     rnic: Rnic<RxMbuf>,
     rx: RxEnd,
@@ -121,24 +124,24 @@ pub struct Worker {
     clock: Clock,
     rx_burst: usize,
     frames: ArrayVec<Mbuf, RX_BURST>,
-    /// Frames that can be freed.
+    /// Frames that the worker may free.
     done: ArrayVec<Mbuf, RX_BURST>,
     commands: Consumer<Command>,
     reports: ReportSender,
     queues: Queues,
-    /// What is about to be a connection's queue pair.
+    /// The queue pair that is about to get its connection.
     entering: Option<(ConnId, AppId, Box<WorkerQp>)>,
-    /// Slots of queue pairs to be looked at: those that rang, and those that had more than one turn
-    /// takes.
+    /// Slots of queue pairs to look at: those that rang, and those that had more requests than one
+    /// turn takes.
     ready: VecDeque<usize>,
-    /// The work request that is being taken.
+    /// The work request that the worker is taking.
     entry: Box<Entry>,
     counters: WorkerCounters,
     watch: Stopwatch,
     snapshots: Snapshots,
-    /// What an RNIC is made with that takes the place of one that has failed.
+    /// Configuration of the RNIC that takes the place of a failed one.
     closed: Box<RnicConfig>,
-    /// By a defect: see [`end`](Worker::end).
+    /// The worker has ended by a defect: see [`end`](Worker::end).
     ended: bool,
 }
 
@@ -149,9 +152,9 @@ impl std::fmt::Debug for Worker {
 }
 
 impl Worker {
-    /// A worker, and the control plane's ends of its rings.
+    /// Returns a worker, and the control plane's ends of its rings.
     pub fn new(mut config: WorkerConfig) -> (Worker, CommandSender, ReportReceiver) {
-        // Faults are made on frames, so there have to be some.
+        // Fault injection needs frames, so connections of the RNIC with itself must use them.
         config.rnic.hand_over &= config.fault.is_none();
         let conns = config.rnic.stack.max_conns;
         let (commands_in, commands) = ring(RING);
@@ -181,18 +184,19 @@ impl Worker {
         (worker, CommandSender::new(commands_in), reports_out)
     }
 
-    /// Counts of the FPDUs that refer to registered memory, for whoever hands memory back.
+    /// Returns the counts of the FPDUs that refer to registered memory, for callers that hand
+    /// memory back.
     pub fn pins(&self) -> Arc<Pins> {
         self.rnic.pins()
     }
 
-    /// The worker's clock.
+    /// Returns the time of the worker's clock.
     pub fn now(&self) -> Instant {
         self.clock.now()
     }
 
-    /// Does what there is to do once: received frames, orders, new work requests, timers,
-    /// completions, frames to send. True when there was something.
+    /// Takes one turn: received frames, orders, new work requests, timers, completions, frames to
+    /// send. Returns true if there was something to do.
     #[inline]
     pub fn poll(&mut self) -> bool {
         let now = self.clock.now();
@@ -200,7 +204,7 @@ impl Worker {
         let mut busy = self.receive();
         busy |= self.take_commands(now);
         busy |= self.count_on();
-        // After the frames were taken from the port and before they are looked at: what is in a
+        // Take requests after the frames were taken from the port and before they are handled: a
         // frame may answer to a receive buffer that was posted before the frame was sent.
         busy |= self.take_work_requests();
         // Most turns of a worker that spins end here.
@@ -215,7 +219,7 @@ impl Worker {
         busy
     }
 
-    /// What follows on frames, orders and work requests that were taken, and what is due.
+    /// Handles the frames, orders and work requests that were taken, and the timers that are due.
     #[inline]
     fn work(&mut self, now: Instant) -> bool {
         self.handle_frames(now);
@@ -233,7 +237,7 @@ impl Worker {
         busy
     }
 
-    /// Takes frames; true when there was one, for this worker or another of the port.
+    /// Takes frames; returns true if there was one, for this worker or another of the port.
     #[inline]
     fn receive(&mut self) -> bool {
         let RxEnd::Queue(queue) = &mut self.rx else { return self.receive_steered() };
@@ -251,7 +255,8 @@ impl Worker {
 
     #[inline]
     fn prefetch(&self) {
-        // Step by step along each chain, and for all frames at each step: none waits for another.
+        // Prefetch step by step along each chain, and for all frames at each step: no step waits
+        // for another.
         for f in &self.frames {
             f.prefetch_head();
         }
@@ -260,7 +265,8 @@ impl Worker {
         }
     }
 
-    /// Also sends what workers without a transmit queue have to send.
+    /// Like [`receive`](Self::receive), for a worker that shares its port; also sends frames of
+    /// workers without a transmit queue.
     #[inline(never)]
     fn receive_steered(&mut self) -> bool {
         let relayed = self.tx.relay();
@@ -272,21 +278,21 @@ impl Worker {
 
     #[inline]
     fn handle_frames(&mut self, now: Instant) {
-        // A frame that must wait is kept by the RNIC; the others are freed together.
+        // The RNIC keeps a frame that must wait; this worker frees the others together.
         let Worker { rnic, mem, queues, entry, frames, .. } = self;
         let posted = NotTaken::new(queues, entry);
         let posted = Untaken::new(&posted);
         for frame in frames.drain(..) {
             let frame = RxMbuf::new(frame, rnic.wants_crc());
             if let Some(done) = rnic.handle_frame_with(now, mem, &posted, frame) {
-                // As large as `frames`.
+                // `done` is as large as `frames`.
                 self.done.push(done.into_mbuf());
             }
         }
         Mbuf::free_bulk(&mut self.done);
     }
 
-    /// Has connections of the RNIC with itself get on.
+    /// Lets connections of the RNIC with itself make progress.
     #[inline(never)]
     fn hand_over(&mut self, now: Instant) {
         let Worker { rnic, mem, queues, entry, .. } = self;
@@ -294,8 +300,8 @@ impl Worker {
         rnic.hand_over_with(now, mem, &Untaken::new(&posted));
     }
 
-    /// A deterministic run takes frames one at a time, so that what is answered does not depend on
-    /// how many happen to be there.
+    /// Takes frames one at a time, for a deterministic run whose answers must not depend on the
+    /// number of frames that happen to be there.
     #[cold]
     fn receive_few(&mut self) {
         let RxEnd::Queue(queue) = &mut self.rx else { return };
@@ -319,7 +325,7 @@ impl Worker {
                     self.tell_state(conn);
                 }
                 if let Event::Closed { conn, .. } = event {
-                    // Whoever hears of the end finds everything completed.
+                    // A control plane that learns of the end finds everything completed.
                     self.end_qp(conn);
                 }
                 self.report(Report::Event(event));
@@ -332,7 +338,7 @@ impl Worker {
         busy
     }
 
-    /// Those of this turn, all of them: none is kept for a later one.
+    /// Delivers all datagrams of this turn and keeps none for a later turn.
     #[cold]
     #[inline(never)]
     fn deliver_datagrams(&mut self) {
@@ -342,7 +348,7 @@ impl Worker {
         }
     }
 
-    /// Tells an application the state of a queue pair, which an order or an event may have changed.
+    /// Shows an application the state of a queue pair, which an order or an event may have changed.
     fn tell_state(&mut self, conn: ConnId) {
         if let Some(slot) = self.queues.of(conn)
             && let Some(qp) = self.rnic.qp(conn)
@@ -357,7 +363,7 @@ impl Worker {
         full
     }
 
-    /// There is room: nobody else sends, and the caller has looked.
+    /// Sends a report. There is room: no other code sends reports, and the caller has checked.
     fn report(&mut self, report: Report) {
         self.reports.send(WorkerReport::Rnic(report));
     }
@@ -375,7 +381,7 @@ impl Worker {
         built > 0
     }
 
-    /// The receive queue it has; none where another worker of the port hands it its frames.
+    /// Returns the worker's receive queue; none if another worker of the port hands it its frames.
     pub fn rx_queue(&self) -> Option<&RxQueue> {
         match &self.rx {
             RxEnd::Queue(queue) => Some(queue),
@@ -383,8 +389,8 @@ impl Worker {
         }
     }
 
-    /// Whether other workers of the port depend on this one's turns, also when it has ended: it has
-    /// the queue that their frames come from or go to.
+    /// Returns true if other workers of the port depend on this worker's turns, even after it has
+    /// ended: it has the queue that their frames come from or go to.
     pub fn serves_others(&self) -> bool {
         let feeds = match &self.rx {
             RxEnd::Queue(_) => false,
@@ -393,12 +399,12 @@ impl Worker {
         feeds || self.tx.serves_others()
     }
 
-    /// When [`poll`](Worker::poll) has something to do though nothing arrives.
+    /// Returns when [`poll`](Worker::poll) has something to do although nothing arrives.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.rnic.poll_timeout()
     }
 
-    /// Whether no frame waits for the port.
+    /// Returns true if no frame waits for the port.
     pub fn is_idle(&self) -> bool {
         self.tx.is_empty()
     }

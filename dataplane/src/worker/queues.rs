@@ -1,4 +1,4 @@
-//! Applications' queues as a worker has them: doorbells, queue pairs, completion queues.
+//! Applications' queues at a worker: doorbells, queue pairs, completion queues.
 
 use heddle_cm::AppId;
 use heddle_iwarp::{Completions, Cqe, Queue, Retired, SharedReceives};
@@ -10,7 +10,7 @@ use heddle_verbs::worker::WorkerQp;
 
 use crate::rx::RxMbuf;
 
-/// A queue pair this worker runs.
+/// A queue pair that this worker runs.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) conn: ConnId,
@@ -18,24 +18,24 @@ pub(super) struct Slot {
     pub(super) send_cq: u32,
     pub(super) recv_cq: u32,
     app: AppId,
-    /// Already among those that are looked at in the next turn.
+    /// The queue pair is already among those that the worker looks at in the next turn.
     pub(super) again: bool,
-    /// It has to end: its rings are broken, or its completion queue has overflowed.
+    /// The queue pair has to end: its rings are broken, or its completion queue has overflowed.
     pub(super) broken: bool,
 }
 
-/// Doorbells of an application, for a worker to hear. Whoever makes this allocates what the worker needs
-/// for it.
+/// Doorbells of an application, for a worker to listen to. The thread that makes this value
+/// allocates the memory that the worker needs for it.
 #[derive(Debug)]
 pub struct Doorbells {
     app: AppId,
     bells: Bells,
-    /// By bell: the slot it rings for, plus one; 0 when it rings for nobody.
+    /// By bell: the slot that it rings for, plus one; 0 if it rings for none.
     slots: Box<[u32]>,
 }
 
 impl Doorbells {
-    /// Those of application `app`.
+    /// Returns the doorbells of application `app`.
     pub fn new(app: AppId, bells: Bells) -> Doorbells {
         Doorbells { app, bells, slots: vec![0; BELLS].into() }
     }
@@ -44,10 +44,10 @@ impl Doorbells {
 /// Applications for which a worker has room from the start.
 const APPS: usize = 256;
 
-/// No completion queue's number.
+/// A number that no completion queue has.
 const NONE: u32 = u32::MAX;
 
-/// The producing end of a completion queue, and the queue pairs that have it.
+/// The producing end of a completion queue, and the count of the queue pairs that use it.
 #[derive(Debug)]
 struct Producer {
     app: AppId,
@@ -63,9 +63,11 @@ struct Cqs<'w> {
 }
 
 impl<'w> Cqs<'w> {
-    /// Writes completions of a queue pair, by runs of one of its queues; how many had no room. Before the application
-    /// sees them it is told which places in its queues are free: when it sees a completion, it may post to the place of
-    /// that request. They are staged before that, for an application whose RNIC is killed in between.
+    /// Writes completions of a queue pair, by runs of one of its queues; returns how many had no
+    /// room. This function publishes the free places in the queues before the application sees the
+    /// completions, because an application that sees a completion may post to the place of that
+    /// request. It stages the completions before that, for an application whose RNIC is killed in
+    /// between.
     #[inline]
     fn complete<'c>(
         &mut self,
@@ -74,7 +76,8 @@ impl<'w> Cqs<'w> {
         retired: Retired,
         runs: impl Iterator<Item = (Queue, impl Iterator<Item = &'c Cqe>)>,
     ) -> u64 {
-        // Where something is staged: most queue pairs complete to one queue at a time.
+        // `first` and `second` are the queues with staged completions: most queue pairs complete to
+        // one queue at a time.
         let (mut lost, mut first, mut second) = (0, NONE, NONE);
         for (queue, run) in runs {
             let (cq, retired) = match queue {
@@ -101,7 +104,7 @@ impl<'w> Cqs<'w> {
         }
     }
 
-    /// The producing end of a completion queue that is about to be written to.
+    /// Returns the producing end of a completion queue that the caller is about to write to.
     #[inline]
     fn producer(&mut self, cq: u32) -> Option<&mut CqProducer> {
         let cq = cq as usize;
@@ -116,13 +119,13 @@ impl<'w> Cqs<'w> {
 /// All queues of a worker.
 #[derive(Debug)]
 pub(super) struct Queues {
-    /// This worker's number, as doorbells and completion queues have it.
+    /// This worker's number in doorbells and completion queues.
     worker: usize,
     apps: Vec<Doorbells>,
     /// By index of the connection.
     slots: Vec<Option<Box<Slot>>>,
     cqs: Vec<Option<Producer>>,
-    /// Completion queues with news for whoever waits for them.
+    /// Completion queues with news for waiting applications.
     touched: Vec<usize>,
 }
 
@@ -152,7 +155,7 @@ impl Queues {
     pub(super) fn take_bells(&self, mut f: impl FnMut(usize)) {
         for app in &self.apps {
             for bell in app.bells.take(self.worker) {
-                // One that nobody has is nobody's.
+                // No queue pair has this bell, so its ring means nothing.
                 if let Some(slot) = app.slots.get(bell as usize).and_then(|s| s.checked_sub(1)) {
                     f(slot as usize);
                 }
@@ -165,31 +168,33 @@ impl Queues {
         self.slots.get_mut(index)?.as_deref_mut()
     }
 
-    /// The slot of a connection.
+    /// Returns the slot of a connection.
     #[inline]
     pub(super) fn of(&mut self, conn: ConnId) -> Option<&mut Slot> {
         self.slot(conn.index()).filter(|s| s.conn == conn)
     }
 
-    /// Whether requests wait in the rings of a connection's queue pair, or what makes no sense.
+    /// Returns true if requests, or entries that make no sense, wait in the rings of a connection's
+    /// queue pair.
     pub(super) fn has_posts(&mut self, conn: ConnId) -> bool {
         self.of(conn).is_some_and(|s| s.qp.has_posts())
     }
 
-    /// Whether a connection can be given a queue pair.
+    /// Returns true if a connection can get a queue pair.
     pub(super) fn is_free(&self, conn: ConnId) -> bool {
         self.slots.get(conn.index()).is_some_and(Option::is_none)
     }
 
-    /// Gives a connection its queue pair, whose doorbell is heard from here on. The shared receive
-    /// queue it takes buffers from, if it has one.
+    /// Gives a connection its queue pair, whose doorbell the worker listens to from here on.
+    /// Returns the shared receive queue that the queue pair takes buffers from, if it has one.
     pub(super) fn insert(
         &mut self,
         conn: ConnId,
         app: AppId,
         mut qp: WorkerQp,
     ) -> Option<Box<dyn SharedReceives>> {
-        // None when it was given to a worker before, which nobody does: nobody hears of it then.
+        // `take_links` returns `None` for a queue pair that was given to a worker before, which no
+        // caller does: such a queue pair would have no completion queues.
         let (cqs, srq) = match qp.take_links().map(|links| *links) {
             Some(l) => ([self.cq(app, &l.send_cq), self.cq(app, &l.recv_cq)], l.srq),
             None => ([u32::MAX; 2], None),
@@ -209,13 +214,13 @@ impl Queues {
         srq
     }
 
-    /// Takes the queue pair of a connection away; its application's posts are for nobody then.
+    /// Removes the queue pair of a connection; no turn takes its application's posts afterwards.
     pub(super) fn remove(&mut self, conn: ConnId) -> Option<Box<Slot>> {
         let entry = self.slots.get_mut(conn.index())?;
         let slot = entry.take_if(|s| s.conn == conn)?;
         if let Some(a) = self.apps.iter_mut().find(|a| a.app == slot.app)
             && let Some(bell) = a.slots.get_mut(slot.qp.bell() as usize)
-            // It may ring for another queue pair by now.
+            // The bell may ring for another queue pair by now.
             && *bell as usize == conn.index() + 1
         {
             *bell = 0;
@@ -223,18 +228,19 @@ impl Queues {
         Some(slot)
     }
 
-    /// The queue pair is done with its completion queues, and this worker with the queue pair.
+    /// Releases a queue pair and its completion queues.
     pub(super) fn leave(&mut self, slot: Box<Slot>) {
         self.leave_cqs([slot.send_cq, slot.recv_cq], slot);
     }
 
-    /// Whoever has `what` writes to its completion queues here; none when somebody does already.
+    /// Joins the completion queues of a queue pair; returns `None` if it has joined its queues
+    /// already.
     pub(super) fn join_cqs(&mut self, app: AppId, qp: &mut WorkerQp) -> Option<[u32; 2]> {
         let links = qp.take_links()?;
         Some([self.cq(app, &links.send_cq), self.cq(app, &links.recv_cq)])
     }
 
-    /// `what` is done with its completion queues, and this worker with it.
+    /// Leaves the completion queues that `what` has used, and drops `what` on another thread.
     pub(super) fn leave_cqs(&mut self, cqs: [u32; 2], what: impl Send + 'static) {
         let ends = cqs.map(|cq| {
             let place = self.cqs.get_mut(cq as usize)?;
@@ -246,11 +252,11 @@ impl Queues {
             p.end.notify();
             place.take()
         });
-        // In one piece: each costs memory and a wake-up.
+        // Drop both in one piece, because each piece costs memory and a wake-up.
         let_go((what, ends));
     }
 
-    /// The producing end of a completion queue, for one more queue pair.
+    /// Returns the number of a completion queue's producing end, for one more queue pair.
     fn cq(&mut self, app: AppId, link: &CqLink) -> u32 {
         let is = |p: &Producer| p.app == app && p.number == link.number();
         if let Some(at) = self.cqs.iter().position(|p| p.as_ref().is_some_and(is)) {
@@ -270,23 +276,23 @@ impl Queues {
         number(at)
     }
 
-    /// A completion queue has other room.
+    /// Makes a completion queue use its new memory.
     pub(super) fn resize_cq(&mut self, app: AppId, link: &CqLink) {
         let producer = self.cqs.iter_mut().flatten();
         match producer.into_iter().find(|p| p.app == app && p.number == link.number()) {
             Some(p) => p.end.renew(link),
-            // No queue pair has it here. The application is to know that nothing more comes where it
-            // was.
+            // No queue pair of this worker has the queue. The application must learn that nothing
+            // more comes to the old memory.
             None => let_go(link.producer(self.worker)),
         }
     }
 
-    /// The connections that have a queue pair.
+    /// Returns the connections that have a queue pair.
     pub(super) fn conns(&self) -> Vec<ConnId> {
         self.slots.iter().flatten().map(|s| s.conn).collect()
     }
 
-    /// Completions that were to be written to this queue never will be.
+    /// Notes that this queue never gets some of its completions.
     pub(super) fn lose(&mut self, cq: u32) {
         let Queues { cqs, touched, .. } = self;
         if let Some(end) = (Cqs { list: cqs, touched }).producer(cq) {
@@ -294,7 +300,8 @@ impl Queues {
         }
     }
 
-    /// Writes the completions of a connection's queue pair; how many had no room. Without `retired` they are its last.
+    /// Writes the completions of a connection's queue pair; returns how many had no room. Without
+    /// `retired`, they are its last.
     #[inline(never)]
     pub(super) fn complete(
         &mut self,
@@ -311,7 +318,8 @@ impl Queues {
         Cqs { list: cqs, touched }.complete(qp, [*send_cq, *recv_cq], retired, all.runs())
     }
 
-    /// Writes completions of a queue pair whose connection, if it ever had one, is over; how many had no room.
+    /// Writes completions of a queue pair whose connection, if it ever had one, is over; returns
+    /// how many had no room.
     pub(super) fn complete_last(
         &mut self,
         qp: &mut WorkerQp,
@@ -319,14 +327,14 @@ impl Queues {
         [sends, recvs]: [&[Cqe]; 2],
     ) -> u64 {
         let runs = [(Queue::Sq, sends.iter()), (Queue::Rq, recvs.iter())];
-        // A queue that is armed is not to fire for nothing.
+        // An empty run must not fire a queue that is armed.
         let runs = runs.into_iter().filter(|(_, run)| run.len() > 0);
         let Queues { cqs, touched, .. } = self;
         let taken = qp.taken();
         Cqs { list: cqs, touched }.complete(qp, to, taken, runs)
     }
 
-    /// Wakes whoever waits for what was written since the last call.
+    /// Wakes the applications that wait for completions written since the last call.
     #[inline]
     pub(super) fn notify(&mut self) {
         while let Some(cq) = self.touched.pop() {
@@ -337,12 +345,12 @@ impl Queues {
     }
 }
 
-/// Octets of the heap that an idle established connection takes on its side, in all layers together:
-/// TCP and its tables, send and held queue, queue pair, the worker's end of the application's queues,
-/// its places in this worker's tables, the connection manager's record, and a word of the allocator's
-/// for each of the three pieces of memory that this is in. What is posted comes on top, as do the rings
-/// that the application shares, counters that few connections need, and what is kept of each peer's
-/// address however many connections it has.
+/// Heap bytes that an idle established connection takes on its side, in all layers together: TCP
+/// and its tables, send and held queue, queue pair, the worker's end of the application's queues,
+/// its places in this worker's tables, the connection manager's record, and a word of the
+/// allocator's for each of the three pieces of memory that hold these. Posted requests come on top,
+/// as do the rings that the application shares, counters that few connections need, and the state
+/// of each peer's address, however many connections it has.
 const CONN_OCTETS: usize = heddle_rnic::Rnic::<RxMbuf>::CONN_OCTETS
     + size_of::<Slot>()
     + size_of::<Option<Box<Slot>>>()
@@ -352,13 +360,13 @@ const CONN_OCTETS: usize = heddle_rnic::Rnic::<RxMbuf>::CONN_OCTETS
 
 const _: () = assert!(CONN_OCTETS <= 2048);
 
-/// Drops what this worker may be the last to have of an application on another thread: to give memory back
-/// takes locks, which a thread that does not run may hold.
+/// Drops, on another thread, memory of an application of which this worker may be the last owner:
+/// giving memory back takes locks, which a thread that does not run may hold.
 pub(super) fn let_go(what: impl Send + 'static) {
     closer::release(closer::MEMORY, what);
 }
 
-/// There are far fewer completion queues than this can tell apart.
+/// Returns the number of a completion queue; there are far fewer queues than numbers.
 fn number(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
 }

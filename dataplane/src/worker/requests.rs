@@ -1,4 +1,4 @@
-//! Work requests, from the rings of applications to the queue pairs.
+//! The path of work requests from the rings of applications to the queue pairs.
 
 use std::cell::RefCell;
 
@@ -24,7 +24,7 @@ impl Worker {
 
     fn take_ready(&mut self, turn: usize) -> bool {
         let mut busy = false;
-        // Those that waited from the last turn first, then those that rang; each once.
+        // First the queue pairs that waited from the last turn, then those that rang; each once.
         for i in 0..self.ready.len() {
             let Some(index) = self.ready.pop_front() else { break };
             if i < turn
@@ -43,8 +43,8 @@ impl Worker {
         busy
     }
 
-    /// Takes work requests from the rings of one queue pair, at most a turn of each; whether there may
-    /// be more.
+    /// Takes work requests from the rings of one queue pair, at most a turn of each; returns true
+    /// if there may be more.
     pub(super) fn take_from(&mut self, index: usize) -> bool {
         let Worker { rnic, queues, entry, watch, clock, .. } = self;
         let Some(slot) = queues.slot(index) else { return false };
@@ -53,7 +53,8 @@ impl Worker {
         }
         let (conn, ends) = (slot.conn, &mut slot.qp);
         let taken = rnic.post_with(conn, |qp| {
-            // An application that finds its queue full rings, to be told what was retired in silence.
+            // An application that finds its queue full rings to learn which requests were retired
+            // in silence.
             ends.retire(qp.sq_retired(), qp.rq_retired());
             let before = ends.outstanding().0;
             let more = take_turn(qp, &mut Rings { ends, entry }, POST_TURN);
@@ -67,7 +68,7 @@ impl Worker {
         });
         match taken {
             Ok(Ok(more)) => more,
-            // The connection is over: its end is delivered in this turn and flushes what is posted.
+            // The connection is over: this turn delivers its end and flushes the posted requests.
             Err(_) => false,
             Ok(Err(e)) => {
                 slot.broken = true;
@@ -82,7 +83,7 @@ impl Worker {
     }
 }
 
-/// The rings of a queue pair, and where an entry of theirs is copied to.
+/// The rings of a queue pair, and the place to which the worker copies an entry.
 struct Rings<'w> {
     ends: &'w mut WorkerQp,
     entry: &'w mut Entry,
@@ -139,18 +140,18 @@ impl<'w> NotTaken<'w> {
 impl PostedReceives for NotTaken<'_> {
     #[cold]
     fn post_to(&self, of: usize, qp: &mut QpContext) {
-        // No receive that is posted makes a message, so there is no second borrow.
+        // Posting a receive handles no message, so there is no second borrow.
         let Ok(mut borrowed) = self.0.try_borrow_mut() else { return };
         let (queues, entry) = &mut *borrowed;
         let Some(slot) = queues.slot(of).filter(|slot| !slot.broken) else { return };
         let ends = &mut slot.qp;
-        // The next turn meets the same error in a queue that is broken, and ends the queue pair then.
+        // The next turn meets the same error in a broken queue, and ends the queue pair then.
         let _ = Rings { ends, entry }.take_recvs(qp, POST_TURN);
         slot.qp.give_blocks();
     }
 }
 
-/// Posts what is taken from a send queue.
+/// Posts requests taken from a send queue.
 struct PostTo<'q>(&'q mut QpContext);
 
 impl OnSend<Result<(), PostError>> for PostTo<'_> {

@@ -1,13 +1,13 @@
 //! A ring from one thread to one other, in which neither ever waits for the other.
 //!
-//! A place is written before the index that publishes it is stored, once and with release; the other
-//! side looks at the index first. So a thread that stops half-way, for however long, has published
-//! nothing and holds up nobody. That there is one thread on each side is a matter of types: both ends
-//! are used by exclusive reference.
+//! The producer writes a place before it stores the index that publishes the place, once and with
+//! release; the consumer loads the index first. So a thread that stops half-way, for however long,
+//! has published nothing and blocks no other thread. The types guarantee that there is one thread
+//! on each side: both ends take exclusive references.
 //!
-//! A place is a mutex only because that is how safe code says whose it is at the moment. Nobody
-//! finds it locked: the producer touches places that are free, the consumer those that are published.
-//! It is for a few items for each connection, not for each packet.
+//! A place is a mutex only because safe code needs one to access a place that two threads share. No
+//! thread finds it locked: the producer touches free places, the consumer published places. The
+//! ring is for a few items for each connection, not for each packet.
 
 use heddle_base::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use heddle_base::sync::{Arc, Mutex, MutexGuard, TryLockError};
@@ -17,22 +17,22 @@ use crossbeam_utils::CachePadded;
 /// How a producer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// It was dropped.
+    /// The producer was dropped without a panic.
     Dropped,
-    /// It was dropped by a panic.
+    /// A panic dropped the producer.
     Panicked,
 }
 
 #[derive(Debug)]
 struct Shared<T> {
     places: Box<[Mutex<Option<T>>]>,
-    /// Items published since the beginning, modulo the size of a word; the producer's to write.
+    /// Items published since the beginning, modulo the size of a word; only the producer writes it.
     tail: CachePadded<AtomicUsize>,
-    /// Items taken, in the same way; the consumer's to write.
+    /// Items taken, in the same way; only the consumer writes it.
     head: CachePadded<AtomicUsize>,
     /// Whether, and how, the producer has ended.
     ended: AtomicU8,
-    /// Whether the consumer has.
+    /// Whether the consumer has ended.
     deserted: AtomicBool,
 }
 
@@ -42,10 +42,10 @@ const PANICKED: u8 = 2;
 
 impl<T> Shared<T> {
     fn place(&self, index: usize) -> Option<MutexGuard<'_, Option<T>>> {
-        // A power of two, so that indices may wrap.
+        // The number of places is a power of two, so that indices may wrap.
         match self.places.get(index & (self.places.len() - 1))?.try_lock() {
             Ok(place) => Some(place),
-            // Nothing panics with it, and an item is whole or not there.
+            // No code panics while it holds the lock, and an item is whole or absent.
             Err(TryLockError::Poisoned(place)) => Some(place.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         }
@@ -59,14 +59,14 @@ pub(super) struct Producer<T> {
     tail: usize,
 }
 
-/// The end that takes them out, in order.
+/// The end that takes items out, in order.
 #[derive(Debug)]
 pub(super) struct Consumer<T> {
     shared: Arc<Shared<T>>,
     head: usize,
 }
 
-/// The two ends of a ring for `size` items, a power of two.
+/// Makes the two ends of a ring for `size` items, a power of two.
 pub(super) fn ring<T>(size: usize) -> (Producer<T>, Consumer<T>) {
     assert!(size.is_power_of_two());
     let shared = Arc::new(Shared {
@@ -80,7 +80,7 @@ pub(super) fn ring<T>(size: usize) -> (Producer<T>, Consumer<T>) {
 }
 
 impl<T> Producer<T> {
-    /// Puts an item in; hands it back when there is no room.
+    /// Puts an item in; returns the item if there is no room.
     pub(super) fn push(&mut self, item: T) -> Result<(), T> {
         if self.is_full() {
             return Err(item);
@@ -89,35 +89,35 @@ impl<T> Producer<T> {
         *place = Some(item);
         drop(place);
         self.tail = self.tail.wrapping_add(1);
-        // Release: the item was stored before.
+        // Release: the consumer that sees the new tail sees the item stored before it.
         self.shared.tail.store(self.tail, Ordering::Release);
         Ok(())
     }
 
-    /// Whether there is no room at this moment.
+    /// Returns true if there is no room at this moment.
     pub(super) fn is_full(&self) -> bool {
-        // Acquire: the consumer has emptied a place before it gave it back.
+        // Acquire: the consumer has emptied a place before it advanced the head past the place.
         let head = self.shared.head.load(Ordering::Acquire);
         self.tail.wrapping_sub(head) >= self.shared.places.len()
     }
 
-    /// Whether half of the places or more are taken at this moment.
+    /// Returns true if half of the places or more are taken at this moment.
     pub(super) fn is_half_full(&self) -> bool {
         let head = self.shared.head.load(Ordering::Acquire);
         self.tail.wrapping_sub(head) >= self.shared.places.len() / 2
     }
 
-    /// Whether there is nobody to take anything any more.
+    /// Returns true if the consumer has ended, so that no thread takes items any more.
     pub(super) fn is_deserted(&self) -> bool {
         self.shared.deserted.load(Ordering::Acquire)
     }
 
-    /// The oldest item that was not taken and never will be: the consumer is gone.
+    /// Takes back the oldest item that the consumer, which has ended, never takes.
     pub(super) fn reclaim(&mut self) -> Option<T> {
         if !self.is_deserted() {
             return None;
         }
-        // The consumer's words are this end's now; the load above acquired them.
+        // The consumer's words belong to this end now; the load above acquired them.
         let head = self.shared.head.load(Ordering::Relaxed);
         if head == self.tail {
             return None;
@@ -126,10 +126,11 @@ impl<T> Producer<T> {
         self.shared.place(head)?.take()
     }
 
-    /// Says that nothing more comes, and whether that is because of a panic.
+    /// Notes that nothing more comes, and whether that is because of a panic.
     pub(super) fn end(&mut self, panicked: bool) {
         let how = if panicked { PANICKED } else { DROPPED };
-        // Once. Release: what was published before is seen by whoever sees this.
+        // Set `ended` only once. Release: a consumer that sees the end sees every item published
+        // before.
         let _ =
             self.shared.ended.compare_exchange(PRESENT, how, Ordering::Release, Ordering::Relaxed);
     }
@@ -142,7 +143,7 @@ impl<T> Drop for Producer<T> {
 }
 
 impl<T> Consumer<T> {
-    /// The oldest item.
+    /// Returns the oldest item.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<T> {
         if self.is_empty() { None } else { self.take() }
@@ -151,21 +152,21 @@ impl<T> Consumer<T> {
     fn take(&mut self) -> Option<T> {
         let item = self.shared.place(self.head)?.take();
         self.head = self.head.wrapping_add(1);
-        // Release: the place was emptied before.
+        // Release: the producer that sees the new head finds the place emptied.
         self.shared.head.store(self.head, Ordering::Release);
         item
     }
 
-    /// Whether there is nothing to take at this moment.
+    /// Returns true if there is nothing to take at this moment.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        // Acquire: the items were stored before.
+        // Acquire: the items were stored before the tail.
         self.shared.tail.load(Ordering::Acquire) == self.head
     }
 
-    /// How the producer has ended, if it has and everything was taken.
+    /// Returns how the producer has ended, if it has ended and every item was taken.
     pub(super) fn end(&self) -> Option<End> {
-        // Acquire, and before the look at the items: none is published after it.
+        // Acquire, and before `is_empty`: the producer publishes no item after the end.
         let how = match self.shared.ended.load(Ordering::Acquire) {
             PRESENT => return None,
             PANICKED => End::Panicked,
@@ -174,7 +175,7 @@ impl<T> Consumer<T> {
         self.is_empty().then_some(how)
     }
 
-    /// Leaves what was not taken to the producer.
+    /// Leaves the items that were not taken to the producer.
     pub(super) fn desert(&mut self) {
         self.shared.deserted.store(true, Ordering::Release);
     }
@@ -188,7 +189,7 @@ impl<T> Drop for Consumer<T> {
 
 #[cfg(test)]
 impl<T> Producer<T> {
-    /// Stops half-way in a push while `f` runs: the place is claimed, written and not published.
+    /// Stops half-way in a push while `f` runs: the place is claimed and written but not published.
     pub(super) fn half_push<R>(&mut self, item: T, f: impl FnOnce() -> R) -> R {
         let mut place = self.shared.place(self.tail).expect("it is free");
         *place = Some(item);
@@ -206,7 +207,8 @@ mod model {
 
     use super::*;
 
-    /// More items than places: each is taken once, in order, and the end is reported after the last.
+    /// With more items than places, the consumer takes each item once, in order, and the end comes
+    /// after the last.
     #[test]
     fn test_items_come_in_order_and_the_end_after_them() {
         loom::model(|| {
@@ -217,7 +219,7 @@ mod model {
                 if p.push(3).is_ok() { 3 } else { 2 }
             });
             let mut seen: Vec<u32> = c.pop().into_iter().collect();
-            // The end before the items: what is taken after it is all there was.
+            // Load the end before the items: no item may come after it.
             let ended = c.end().is_some();
             let rest = std::iter::from_fn(|| c.pop());
             let found = rest.count();
@@ -229,7 +231,7 @@ mod model {
         });
     }
 
-    /// The consumer goes while the producer pushes: each item is taken or comes back, once.
+    /// The consumer ends while the producer pushes: each item is taken or comes back, once.
     #[test]
     fn test_items_that_a_gone_consumer_left_come_back() {
         loom::model(|| {
@@ -267,7 +269,7 @@ mod tests {
         assert_eq!((rest, c.is_empty()), ((seen..next).collect(), true));
     }
 
-    /// Indices that have wrapped are as good as any.
+    /// Indices work after they have wrapped.
     #[test]
     fn test_indices_wrap() {
         let (mut p, mut c) = ring(2);
@@ -317,7 +319,7 @@ mod tests {
         assert_eq!((c.pop(), p.is_deserted(), p.reclaim()), (Some(1), false, None));
         drop(c);
         assert!(p.is_deserted());
-        // One that comes too late as well.
+        // An item that is pushed too late comes back as well.
         p.push(5).unwrap();
         let left: Vec<u8> = std::iter::from_fn(|| p.reclaim()).collect();
         assert_eq!(left, [2, 3, 4, 5]);

@@ -1,4 +1,4 @@
-//! What a worker has counted.
+//! The counters of a worker.
 
 use heddle_iwarp::QpCounters;
 use heddle_rnic::RnicCounters;
@@ -11,35 +11,35 @@ use crate::fault::FaultCounters;
 use crate::queue::{RxCounters, TxCounters};
 use crate::tx::TxBuildCounters;
 
-/// Everything a worker counts and measures.
+/// All counters and measurements of a worker.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct WorkerSnapshot {
-    /// The worker's own.
+    /// Counters of the worker itself.
     pub worker: WorkerCounters,
-    /// The joint of TCP and iWARP.
+    /// Counters of the joint of TCP and iWARP.
     pub rnic: RnicCounters,
-    /// The TCP/IP stack.
+    /// Counters of the TCP/IP stack.
     pub stack: StackCounters,
-    /// TCP connections, all together.
+    /// Counters of all TCP connections together.
     pub tcp: ConnCounters,
-    /// Queue pairs, all together.
+    /// Counters of all queue pairs together.
     pub qps: QpCounters,
-    /// Building frames.
+    /// Counters of the construction of frames.
     pub sink: TxBuildCounters,
-    /// Copies into and out of registered memory.
+    /// Counters of copies into and out of registered memory.
     pub memory: MemoryCounters,
-    /// The receive queue.
+    /// Counters of the receive queue.
     pub rx: RxCounters,
-    /// The transmit queue.
+    /// Counters of the transmit queue.
     pub tx: TxCounters,
-    /// What passed between it and other workers of its port.
+    /// Counters of frames that passed between this worker and others of its port.
     pub steer: SteerCounters,
-    /// Faults made on purpose.
+    /// Counters of deliberate faults.
     pub fault: FaultCounters,
-    /// What it has measured.
+    /// The worker's measurements.
     pub times: WorkerTimes,
-    /// Buffers of the pool of its port that are free, and that are not. Not added up: workers of one
-    /// port have one pool.
+    /// Free and used buffers of the pool of its port. [`add`](Self::add) leaves them out, because
+    /// workers of one port have one pool.
     pub buffers: (u32, u32),
 }
 
@@ -59,7 +59,7 @@ impl WorkerSnapshot {
         self.fault.for_each(|n, h, v| f("fault", n, h, v));
     }
 
-    /// Adds every counter of `other` to this one's.
+    /// Adds every counter of `other` to this snapshot.
     pub fn add(&mut self, other: &WorkerSnapshot) {
         let WorkerSnapshot {
             worker,
@@ -91,10 +91,10 @@ impl WorkerSnapshot {
     }
 }
 
-/// Connections, and then queue pairs, that are looked at in one turn for a snapshot.
+/// Connections, and then queue pairs, that the worker looks at in one turn for a snapshot.
 const SNAPSHOT_TURN: usize = 64;
 
-/// Snapshots the control plane has asked for, and what the next consists of so far.
+/// Snapshots that the control plane has asked for, and the partial sums of the next.
 #[derive(Debug, Default)]
 pub(super) struct Snapshots {
     asked: usize,
@@ -103,15 +103,15 @@ pub(super) struct Snapshots {
 }
 
 impl Snapshots {
-    /// One more. Each begins after those before it are answered, so that everything counted before
-    /// it was asked for is in it.
+    /// Notes one more request. Each snapshot begins after those before it are answered, so that it
+    /// includes everything counted before its request.
     pub(super) fn ask(&mut self) {
         self.asked += 1;
     }
 }
 
 impl Worker {
-    /// Adds up some more of what a snapshot that was asked for consists of; whether there is one.
+    /// Adds some more connections to the snapshot in progress; returns true if there is one.
     #[inline]
     pub(super) fn count_on(&mut self) -> bool {
         if self.snapshots.asked == 0 {
@@ -137,8 +137,8 @@ impl Worker {
         self.reports.send(WorkerReport::Snapshot(snapshot));
     }
 
-    /// Everything counted so far. It looks at every connection: for whoever runs the worker and has
-    /// the time.
+    /// Returns everything counted so far. This function looks at every connection, so it is for a
+    /// caller that runs the worker and has the time.
     pub fn snapshot(&self) -> WorkerSnapshot {
         self.snapshot_with(self.rnic.conn_counters(), self.rnic.qp_counters())
     }

@@ -1,4 +1,5 @@
-//! What a worker does about those around it that stop, and what those hear of when it stops itself.
+//! A worker's behavior when others around it stop, and the reports that others get when the worker
+//! stops.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use heddle_verbs::{
 use super::*;
 use crate::{Eal, EalConfig, Hugepages, MempoolConfig, Port, PortConfig};
 
-/// Nobody: the test gives the orders.
+/// A control plane that does nothing: the test gives the orders.
 #[derive(Debug)]
 struct NoControl;
 
@@ -42,7 +43,7 @@ const CONNS: usize = 256;
 /// Requests of each queue: more than one turn takes.
 const DEPTH: u32 = 256;
 
-/// DPDK, started once in this process.
+/// Returns DPDK, started once in this process.
 pub(super) fn eal() -> Eal {
     static EAL: Mutex<Option<Eal>> = Mutex::new(None);
     let mut eal = EAL.lock().unwrap();
@@ -87,7 +88,7 @@ impl Bench {
         self.commands.send(command).unwrap();
     }
 
-    /// A connection that its peer has not answered.
+    /// Returns a connection that its peer has not answered.
     fn connect(&mut self, token: u64) -> ConnId {
         let host = u8::try_from(token % 200).unwrap() + 2;
         let remote = ([10, 0, 1, host], 1).into();
@@ -122,7 +123,7 @@ impl Bench {
         Command::EnterFpduMode { conn, mode, app: self.device.app(), qp }
     }
 
-    /// A connection with a queue pair whose doorbell the worker hears.
+    /// Returns a connection with a queue pair whose doorbell the worker listens to.
     fn run(&mut self) -> (ConnId, Qp, Cq, Sleeper) {
         let (qp, cq, sleeper) = self.queue_pair();
         let conn = self.connect(1);
@@ -148,7 +149,7 @@ fn post_write(qp: &Qp, wr_id: u64) -> Result<(), PostError> {
     qp.post_send(&SendWr::write(wr_id, &[], Stag(1), 0))
 }
 
-/// Marks of the completions that wait, all of which are flushed.
+/// Returns the request IDs of the completions that wait, all of which must be flushed.
 fn flushed(cq: &Cq) -> Vec<u64> {
     let one = || {
         let cqe = cq.poll()?;
@@ -166,7 +167,7 @@ fn test_an_order_that_is_half_written_holds_nothing_up() {
     b.order(Command::Snapshot);
     let Bench { worker, commands, reports, .. } = &mut b;
     commands.ring.half_push(Command::Snapshot, || {
-        // All that was published is carried out, and the worker has time for everything else.
+        // The worker carries out every published order, and has time for everything else.
         assert!(worker.poll());
         assert!(matches!(reports.recv(), Ok(WorkerReport::Snapshot(_))));
         assert!(!worker.poll());
@@ -200,8 +201,8 @@ fn test_a_snapshot_of_many_connections_takes_many_turns() {
     assert!(!b.worker.poll());
 }
 
-/// Taken by the worker or not, signaled or not: each request has one completion, and its application
-/// is woken.
+/// Each request has one completion, whether the worker has taken it or not, and whether it is
+/// signaled or not; and its application is woken.
 fn check_end(b: Bench, end: impl FnOnce(Worker)) -> NoReport {
     let mut b = b;
     let (_, qp, cq, sleeper) = b.run();
@@ -215,7 +216,7 @@ fn check_end(b: Bench, end: impl FnOnce(Worker)) -> NoReport {
         post_recv(&qp, wr_id).unwrap();
     }
     post_write(&qp, 7).unwrap();
-    // Its order has not been taken: the queue pair has not been touched.
+    // The worker has not taken the order for this queue pair, so it has not touched the queue pair.
     let (untouched, _, _) = b.queue_pair();
     let conn = b.connect(2);
     b.order(b.enter(conn, &untouched));
@@ -223,7 +224,7 @@ fn check_end(b: Bench, end: impl FnOnce(Worker)) -> NoReport {
     cq.arm(heddle_verbs::Arm::Next);
     let Bench { worker, mut commands, mut reports, .. } = b;
     end(worker);
-    // It returns at once: the descriptor is readable.
+    // `sleep` returns at once, because the descriptor is readable.
     let start = std::time::Instant::now();
     sleeper.sleep(Duration::from_secs(60), || false);
     assert!(start.elapsed() < Duration::from_secs(30));
@@ -261,7 +262,7 @@ fn test_all_is_flushed_when_a_worker_panics() {
     assert_eq!(ended, NoReport::Ended { panicked: true });
 }
 
-/// Requests of the send and of the receive queue that the worker has taken.
+/// Returns the numbers of requests of the send and of the receive queue that the worker has taken.
 fn taken(b: &mut Bench, conn: ConnId) -> (u32, u32) {
     b.worker.queues.of(conn).unwrap().qp.outstanding()
 }
@@ -274,7 +275,7 @@ fn test_send_goes_after_all_receives_that_were_posted_before_it() {
         post_recv(&qp, wr_id).unwrap();
     }
     post_write(&qp, 200).unwrap();
-    // Posted after the Send, which does not wait for these.
+    // Post receives after the Send, which does not wait for them.
     for wr_id in 201..250 {
         post_recv(&qp, wr_id).unwrap();
     }
@@ -288,8 +289,8 @@ fn test_send_goes_after_all_receives_that_were_posted_before_it() {
     assert!(turns.iter().all(|(sends, recvs)| *sends == 0 || *recvs >= 200), "{turns:?}");
 }
 
-/// An application that posts and disconnects has what it posted sent, whether a turn came between or
-/// not, and however much it is.
+/// If an application posts and disconnects, the worker sends all posted requests, whether a turn
+/// came between or not, and however many they are.
 #[test]
 fn test_disconnect_comes_after_all_that_was_posted_before_it() {
     let mut b = bench("disconnect");
@@ -300,7 +301,7 @@ fn test_disconnect_comes_after_all_that_was_posted_before_it() {
     b.order(Command::Order(Order::Disconnect { conn }));
     b.worker.poll();
     assert_eq!(taken(&mut b, conn), (200, 0));
-    // None was refused because the queue pair closes: they wait for the peer.
+    // The RNIC refuses none although the queue pair is closing: the requests wait for the peer.
     assert!(cq.poll().is_none());
     post_write(&qp, 200).unwrap();
     b.worker.poll();
@@ -308,8 +309,8 @@ fn test_disconnect_comes_after_all_that_was_posted_before_it() {
     assert_eq!(b.worker.rnic.qp(conn).unwrap().state(), heddle_iwarp::QpState::Closing);
 }
 
-/// The application goes on posting while the worker takes: the Send, and the receives before it, come
-/// after the worker has found the receive queue empty.
+/// The application goes on posting while the worker takes requests: the Send, and the receives
+/// before it, come after the worker has found the receive queue empty.
 #[test]
 fn test_send_found_after_the_receives_goes_after_those_posted_meanwhile() {
     let mut b = bench("meanwhile");
@@ -323,14 +324,14 @@ fn test_send_found_after_the_receives_goes_after_those_posted_meanwhile() {
     post_write(&qp, 3).unwrap();
     assert_eq!((ends.has_send(), ends.owes_recvs()), (Ok(true), true));
     assert_eq!(ends.take_recv(&mut entry, |wr| wr.wr_id), Ok(Some(1)));
-    // A receive that is posted after the Send makes it wait no longer.
+    // A receive that is posted after the Send does not make the Send wait any longer.
     post_recv(&qp, 4).unwrap();
     assert_eq!((ends.has_send(), ends.owes_recvs()), (Ok(true), true));
     assert_eq!(ends.take_recv(&mut entry, |wr| wr.wr_id), Ok(Some(2)));
     assert_eq!((ends.has_send(), ends.owes_recvs()), (Ok(true), false));
 }
 
-/// An application may post, and ring, until it hears that its connection is over.
+/// An application may post, and ring, until it learns that its connection is over.
 #[test]
 fn test_posts_between_the_end_of_a_connection_and_its_delivery_are_flushed_and_nobodys_fault() {
     let mut b = bench("late");
@@ -347,7 +348,7 @@ fn test_posts_between_the_end_of_a_connection_and_its_delivery_are_flushed_and_n
     assert_eq!((counted.wr_overruns, counted.wr_broken), (0, 0));
 }
 
-/// The RNIC cannot be asked any more what it had taken.
+/// The RNIC can no longer report the requests that it had taken.
 #[test]
 fn test_what_a_worker_cannot_complete_is_told_as_lost() {
     let mut b = bench("bereft");
@@ -360,7 +361,7 @@ fn test_what_a_worker_cannot_complete_is_told_as_lost() {
     assert_eq!(post_recv(&qp, 3), Err(PostError::Ended));
 }
 
-/// The panic comes between taking the order and carrying it out.
+/// The panic comes after the worker takes the order and before it carries the order out.
 #[test]
 fn test_a_queue_pair_on_its_way_into_a_worker_ends_with_it() {
     let mut b = bench("entering");
@@ -372,7 +373,7 @@ fn test_a_queue_pair_on_its_way_into_a_worker_ends_with_it() {
     assert_eq!((flushed(&cq), qp.is_dead()), (vec![1], true));
 }
 
-/// A post that finds the queue pair ending waits until it has ended.
+/// A post that finds the queue pair ending waits until the queue pair has ended.
 #[test]
 fn test_a_queue_pair_whose_end_is_cut_short_has_ended_all_the_same() {
     let b = bench("cut");
@@ -393,8 +394,8 @@ fn test_a_queue_pair_whose_end_is_cut_short_has_ended_all_the_same() {
     assert_eq!(post.join().unwrap(), Err(PostError::Ended));
 }
 
-/// A segment of 10.0.0.2, port 1000, to port 7174 of 10.0.0.1 in the connection there was: it
-/// acknowledges everything up to `ack`.
+/// Returns a segment from 10.0.0.2, port 1000, to port 7174 of 10.0.0.1 in the former connection;
+/// it acknowledges everything up to `ack`.
 fn stray(to: [u8; 6], ack: u32) -> Vec<u8> {
     let mut ip = vec![0x45, 0, 0, 40, 0, 1, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1];
     let sum = heddle_base::Sum::of(&ip).complement();
@@ -408,7 +409,7 @@ fn stray(to: [u8; 6], ack: u32) -> Vec<u8> {
     [&to[..], &[2, 0, 0, 0, 0, 2], &[8, 0], &ip, &tcp].concat()
 }
 
-/// A datagram of 10.0.0.2 to UDP port 4791 of 10.0.0.1.
+/// Returns a datagram from 10.0.0.2 to UDP port 4791 of 10.0.0.1.
 fn datagram(to: [u8; 6]) -> Vec<u8> {
     let mut ip = vec![0x45, 0, 0, 30, 0, 1, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1];
     let sum = heddle_base::Sum::of(&ip).complement();
@@ -417,7 +418,7 @@ fn datagram(to: [u8; 6]) -> Vec<u8> {
     [&to[..], &[2, 0, 0, 0, 0, 2], &[8, 0], &ip, &udp].concat()
 }
 
-/// Datagrams have a ring of their own to the control plane: a report waits behind none of them.
+/// Datagrams have a ring of their own to the control plane, so that no report waits behind one.
 #[test]
 fn test_a_flood_of_datagrams_leaves_room_for_reports() {
     let mut b = bench("datagrams");
@@ -444,7 +445,7 @@ fn test_a_flood_of_datagrams_leaves_room_for_reports() {
     assert_eq!((s.stack.rx_datagrams, s.stack.udp_source_limited), (2 * DATAGRAMS as u64, 0));
     // The other half is for datagrams about connections.
     assert_eq!(s.worker.datagrams_dropped, 3 * DATAGRAMS as u64 / 2);
-    // The answer to an order comes before those that wait.
+    // The answer to an order comes before the waiting datagrams.
     let remote = ([10, 0, 1, 9], 1).into();
     b.order(Command::Order(Order::Connect { token: 7, remote, local: None }));
     b.worker.poll();
@@ -458,7 +459,7 @@ fn test_a_flood_of_datagrams_leaves_room_for_reports() {
         assert_eq!((d.payload(), d.remote), (&b"ib"[..], ([10, 0, 0, 2], 49152).into()));
     }
     assert!(matches!(b.reports.recv(), Err(NoReport::Yet)));
-    // And back: asked for first, then sent.
+    // An answer goes back: the worker first asks for the peer's station, then sends.
     let answer = heddle_tcp::TxDatagram {
         local: ([10, 0, 0, 1], 49152).into(),
         remote: ([10, 0, 0, 2], 4791).into(),
@@ -477,13 +478,14 @@ fn test_a_flood_of_datagrams_leaves_room_for_reports() {
     assert_eq!(b.worker.snapshot().stack.tx_datagrams, 0);
 }
 
-/// RFC 9293 section 3.10.7.1: to a segment with ACK the RST has its acknowledgment number.
+/// RFC 9293 section 3.10.7.1: the RST that answers a segment with ACK has that segment's
+/// acknowledgment number.
 #[test]
 fn test_what_is_left_of_a_worker_answers_strays_with_rst() {
     let mut b = bench("closed");
     b.run();
     let (mut rx, mut tx) = b.far.take_queues().pop().unwrap();
-    // What the connection attempt of the test has sent, and its reset.
+    // Drop the frames of the test's connection attempt, and its reset.
     b.worker.end(true);
     let mut frames: ArrayVec<Mbuf, 32> = ArrayVec::new();
     while rx.burst(&mut frames) > 0 {
@@ -512,10 +514,10 @@ fn test_what_is_left_of_a_worker_answers_strays_with_rst() {
         .filter(|f| f[12..14] == [8, 0] && f[23] == 6)
         .map(|f| (&f[30..38], f[47], u32::from_be_bytes([f[38], f[39], f[40], f[41]])))
         .collect();
-    // To that port of that address, RST alone.
+    // Each answer goes to that port of that address, and is a RST alone.
     let to = [10, 0, 0, 2, 0x1c, 0x06, 3, 0xe8];
     assert_eq!(resets, [(&to[..], 4, 0x1234_5678), (&to[..], 4, 0x9abc_def0)]);
-    // Nothing else is done: orders come back.
+    // The worker does nothing else: orders come back.
     assert!(b.commands.send(Command::Snapshot).is_ok());
     assert!(!b.worker.poll_closed());
     assert!(matches!(b.commands.reclaim(), Some(Command::Snapshot)));

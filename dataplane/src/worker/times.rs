@@ -1,33 +1,33 @@
-//! How long things take, as a worker sees them: samples, since a turn that finds nothing to measure
-//! should not cost more than looking.
+//! Durations that a worker measures. The worker takes samples, since a turn with nothing to measure
+//! should not cost more than a look.
 
 use heddle_base::{Histogram, Instant};
 
-/// Of so many turns that found work one is measured.
+/// The worker measures one of so many turns that found work.
 const TURNS: u64 = 8;
 
-/// Of so many takings of work requests one is followed to its completion.
+/// The worker follows one of so many batches of work requests to its completion.
 const BATCHES: u32 = 64;
 
-/// No slot of a connection.
+/// A number that no slot of a connection has.
 const NONE: usize = usize::MAX;
 
-/// What a worker has measured.
+/// The measurements of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerTimes {
-    /// One in 8 turns that found work, from its beginning to that of the next: how long a frame may
-    /// have waited for the worker. Between turns of an RNIC that runs on its caller's thread is
-    /// whatever the caller does.
+    /// A sample of one in 8 turns that found work, from its beginning to that of the next: how long
+    /// a frame may have waited for the worker. For an RNIC that runs on its caller's thread, this
+    /// includes the caller's own work between turns.
     pub turns: Histogram,
     /// Round trips that TCP measured: those of its handshakes, and a sample of the others.
     pub round_trips: Histogram,
-    /// Requests of send queues, from being taken to their completion, or to that of the next signaled
-    /// one: the last of one in 64 batches taken, one at a time.
+    /// Requests of send queues, from the turn that takes them to their completion, or to that of
+    /// the next signaled request: the last of one in 64 batches taken, one at a time.
     pub requests: Histogram,
 }
 
 impl WorkerTimes {
-    /// Calls `f` with name, help text and distribution of each.
+    /// Calls `f` with name, help text and distribution of each measurement.
     pub fn for_each(&self, mut f: impl FnMut(&'static str, &'static str, &Histogram)) {
         f(
             "turn",
@@ -42,7 +42,7 @@ impl WorkerTimes {
         );
     }
 
-    /// Adds what `other` has measured.
+    /// Adds the measurements of `other`.
     pub fn add(&mut self, other: &WorkerTimes) {
         self.turns.add(&other.turns);
         self.round_trips.add(&other.round_trips);
@@ -50,15 +50,16 @@ impl WorkerTimes {
     }
 }
 
-/// What the worker measures with.
+/// The worker's measuring device.
 #[derive(Debug)]
 pub(super) struct Stopwatch {
-    /// The beginning of the turn before, if that is measured.
+    /// The beginning of the turn before, if the worker measures it.
     turn: Option<Instant>,
     batches: u32,
-    /// The slot of the connection of which a request is followed, or none.
+    /// The slot of the connection whose request the worker follows, or [`NONE`].
     followed: usize,
-    /// Requests of its send queue retired when it is, modulo 2^32.
+    /// The number of retired requests of its send queue, modulo 2^32, at which the request is
+    /// complete.
     until: u32,
     since: Instant,
     turns: Histogram,
@@ -80,7 +81,7 @@ impl Default for Stopwatch {
 }
 
 impl Stopwatch {
-    /// A turn begins.
+    /// Notes that a turn begins.
     #[inline(always)]
     pub(super) fn begin(&mut self, now: Instant) {
         if self.turn.is_some() {
@@ -95,7 +96,8 @@ impl Stopwatch {
         }
     }
 
-    /// The turn that began at `now` has found work, as so many before.
+    /// Notes that the turn that began at `now` has ended, and has found work if `busy`;
+    /// `busy_turns` turns have found work so far.
     #[inline(always)]
     pub(super) fn end(&mut self, now: Instant, busy: bool, busy_turns: u64) {
         if busy && busy_turns.is_multiple_of(TURNS) {
@@ -103,14 +105,15 @@ impl Stopwatch {
         }
     }
 
-    /// Requests have been taken: whether the last of them is to be followed.
+    /// Counts a batch of requests that was taken; returns true if the worker has to follow its last
+    /// request.
     #[inline(always)]
     pub(super) fn is_due(&mut self) -> bool {
         self.batches = self.batches.wrapping_add(1);
         self.batches.is_multiple_of(BATCHES)
     }
 
-    /// Follows the request that is complete when `until` of the queue are retired.
+    /// Follows the request that is complete when `until` requests of the queue are retired.
     #[cold]
     pub(super) fn follow(&mut self, conn: usize, until: u32, now: Instant) {
         if self.followed == NONE {
@@ -118,13 +121,13 @@ impl Stopwatch {
         }
     }
 
-    /// Whether a request of that connection is followed.
+    /// Returns true if the worker follows a request of that connection.
     #[inline(always)]
     pub(super) fn follows(&self, conn: usize) -> bool {
         self.followed == conn
     }
 
-    /// So many requests of the followed connection's queue are retired by now.
+    /// Notes that `retired` requests of the followed connection's queue are retired by now.
     #[cold]
     pub(super) fn retired(&mut self, retired: u32, now: Instant) {
         if retired.wrapping_sub(self.until).cast_signed() >= 0 {
@@ -133,15 +136,15 @@ impl Stopwatch {
         }
     }
 
-    /// The connection is over, and its slot may be another's; what became of its requests is no
-    /// measure.
+    /// Notes that the connection is over, and that another connection may get its slot; the worker
+    /// does not measure the outcome of its requests.
     pub(super) fn forget(&mut self, conn: usize) {
         if self.followed == conn {
             self.followed = NONE;
         }
     }
 
-    /// What was measured, with what TCP did.
+    /// Returns the measurements, with TCP's.
     pub(super) fn times(&self, round_trips: &Histogram) -> WorkerTimes {
         WorkerTimes { turns: self.turns, round_trips: *round_trips, requests: self.requests }
     }
@@ -155,7 +158,7 @@ mod tests {
         Instant::from_nanos(us * 1000)
     }
 
-    /// What one value leaves.
+    /// Returns the histogram of one value.
     fn one(us: u64) -> Histogram {
         let mut h = Histogram::ZERO;
         h.record(us * 1000);
@@ -173,7 +176,7 @@ mod tests {
         assert_eq!(turn(10, true, 7), Histogram::ZERO);
         assert_eq!(turn(20, true, 8), Histogram::ZERO);
         assert_eq!(turn(25, false, 8), one(5));
-        // One that found nothing is no turn that did.
+        // A turn that found nothing does not count as a turn that found work.
         assert_eq!(turn(90, false, 8), one(5));
         assert_eq!(turn(95, true, 9), one(5));
         assert_eq!(turn(96, true, 10), one(5));
@@ -189,7 +192,7 @@ mod tests {
     fn test_a_request_lasts_until_it_is_retired_also_beyond_the_end_of_numbers() {
         let mut w = Stopwatch::default();
         w.follow(5, 3, at(100));
-        // One at a time.
+        // The worker follows one request at a time.
         w.follow(6, 1, at(120));
         assert!(w.follows(5) && !w.follows(6));
         w.retired(u32::MAX, at(150));

@@ -1,4 +1,4 @@
-//! Virtual devices that need nothing: net_null and net_pcap, and errors that name the device.
+//! Virtual devices without requirements: net_null and net_pcap, and errors that name the device.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
@@ -14,7 +14,7 @@ fn test_null_gives_and_takes_frames() {
     assert_eq!(rx.burst(&mut burst), 32);
     assert!(burst.iter().all(|m| m.pkt_len() == 512 && m.segments() == 1));
     assert_eq!(rx.burst(&mut burst), 0, "no room, no frame");
-    // A chain is freed whole.
+    // The driver frees a chain as a whole.
     let mut chain = frame(pool, &[1; 60]);
     chain.chain(burst.pop().unwrap()).unwrap();
     burst.push(chain);
@@ -36,7 +36,7 @@ fn test_queues_keep_the_port_open() {
     assert!(open("net_null7", pool).is_ok(), "closed with its last handle");
 }
 
-/// A classic pcap file with these frames, Ethernet, little-endian, microseconds.
+/// Returns a classic pcap file with these frames: Ethernet, little-endian, microseconds.
 fn pcap(frames: &[Vec<u8>]) -> Vec<u8> {
     let mut f = Vec::new();
     for w in [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 65535, 1] {
@@ -51,7 +51,7 @@ fn pcap(frames: &[Vec<u8>]) -> Vec<u8> {
     f
 }
 
-/// The frames of such a file.
+/// Returns the frames of such a file.
 fn frames_of(file: &[u8]) -> Vec<Vec<u8>> {
     let mut at = 24;
     let mut all = Vec::new();
@@ -80,7 +80,8 @@ fn test_pcap_reads_and_writes_frames() {
     for (m, want) in burst.iter().zip(&sent) {
         assert_eq!(&content(m), want);
     }
-    // Back out, and one more of three segments with payload in registered memory.
+    // Send the frames back out, and another frame of three segments with payload in registered
+    // memory.
     let memory = Memory::new(4096);
     memory.place(0, &bytes(77, 4096));
     let mut m = frame(pool, &[3; 54]);
@@ -131,7 +132,7 @@ fn test_a_port_that_is_open_cannot_be_taken_by_its_name() {
     let pool = pool(1023);
     let (port, mut rx, mut tx) = open("net_null3", pool).unwrap();
     let source = PortSource::Device("net_null3".into());
-    // Neither with a configuration it could be given nor with an impossible one.
+    // Opening fails with a possible configuration and with an impossible one.
     for pools in [vec![pool], vec![pool; 2000]] {
         let config = PortConfig { pools, ..PortConfig::new(pool) };
         let e = Port::open(&eal(), &source, &config).unwrap_err();
@@ -148,7 +149,7 @@ fn test_a_device_of_the_eal_is_stopped_and_stays() {
     use heddle_dpdk_sys as sys;
     let pool = pool(1023);
     let _ = eal();
-    // As it is there when the EAL has probed it.
+    // Add the device as the EAL would when it probes.
     // SAFETY: the EAL runs; the strings are NUL-terminated and copied.
     let rc =
         unsafe { sys::rte_eal_hotplug_add(c"vdev".as_ptr(), c"net_null4".as_ptr(), c"".as_ptr()) };
@@ -163,7 +164,7 @@ fn test_a_device_of_the_eal_is_stopped_and_stays() {
         let mut burst = Burst::new();
         assert_eq!(rx.burst(&mut burst), 32);
     }
-    // SAFETY: as above, and no port uses it.
+    // SAFETY: as above, and no port uses the device.
     let rc = unsafe { sys::rte_eal_hotplug_remove(c"vdev".as_ptr(), c"net_null4".as_ptr()) };
     assert_eq!(rc, 0, "it was not removed with its port");
 }

@@ -1,4 +1,4 @@
-//! Threads that poll queues at rest.
+//! Threads that poll queues, at rest.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
@@ -13,12 +13,13 @@ fn open_with(vdev: &str, config: &PortConfig) -> (Port, RxQueue, TxQueue) {
     (port, rx, tx)
 }
 
-/// Naps of up to `longest`, and the first at once.
+/// Returns naps of up to `longest`, the first of which begins at once.
 fn naps(longest: Duration) -> Naps {
     Naps { after: Duration::from_micros(50), first: Duration::from_micros(50), longest }
 }
 
-/// Turns of a thread that looks at `rx` only, until a frame has come or for `limit`. How long it took.
+/// Takes turns of a thread that looks only at `rx`, until a frame has come or for `limit`. Returns
+/// how long that took.
 fn until_a_frame(rester: &mut Rester, rx: &mut RxQueue, limit: Duration) -> Option<Duration> {
     let start = Instant::now();
     let mut got = Burst::new();
@@ -32,7 +33,7 @@ fn until_a_frame(rester: &mut Rester, rx: &mut RxQueue, limit: Duration) -> Opti
     None
 }
 
-/// A frame of nobody's protocol.
+/// Returns a frame of a protocol that no host uses.
 fn local(pool: Mempool) -> Mbuf {
     let mut f = vec![0xff; 6];
     f.extend([2, 0, 0, 0, 0, 1, 0x88, 0xb5]);
@@ -48,7 +49,7 @@ fn test_back_off_sleeps_nearly_always_and_hears_of_a_frame_within_a_nap() {
     let (_, mut tx) = a.take_queues().pop().unwrap();
     let (mut rx, _) = b.take_queues().pop().unwrap();
     let longest = Duration::from_millis(5);
-    // Rings have no interrupts: naps are what is left.
+    // Rings have no interrupts, so only naps remain.
     let policy = IdlePolicy::Interrupt(naps(longest));
     let mut rester = Rester::new(policy, Clock::new(&eal()), &[&rx], None);
     assert_eq!(rester.interrupts(), 0);
@@ -58,7 +59,7 @@ fn test_back_off_sleeps_nearly_always_and_hears_of_a_frame_within_a_nap() {
     let mut burst = Burst::new();
     burst.push(local(pool));
     assert_eq!(tx.burst(&mut burst), 1);
-    // Generous: the machine may have other things to do.
+    // The limit is generous, because the machine may have other things to do.
     let took = until_a_frame(&mut rester, &mut rx, Duration::from_secs(5)).unwrap();
     assert!(took < Duration::from_secs(1), "{took:?}");
 }
@@ -74,10 +75,10 @@ fn test_spinning_never_sleeps() {
     assert_eq!(rester.counters().rest_sleeps, 0);
 }
 
-/// The receiver naps for seconds unless the queue interrupts.
+/// Checks that the queue wakes the receiver, which otherwise naps for seconds.
 fn is_woken(rx: &mut RxQueue, tx: &mut TxQueue, pool: Mempool) {
-    // `net_tap` reads nothing until a signal has come, which any thread may get, and late: where it comes
-    // later than the receiver goes to sleep again, nothing wakes that.
+    // `net_tap` reads nothing until a signal has come, which any thread may get, and late: if the
+    // signal comes later than the receiver goes to sleep again, nothing wakes the receiver.
     let (long, after) = (Duration::from_secs(4), Duration::from_millis(250));
     let asleep = Duration::from_millis(60);
     let policy = IdlePolicy::Interrupt(Naps { after, first: long, longest: long });

@@ -1,6 +1,6 @@
 //! The integration tests of the crate that can share one EAL.
 //!
-//! One binary holds them all, because each binary costs seconds to link.
+//! All of them are in one binary, because each binary costs seconds to link.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 mod common;

@@ -111,7 +111,7 @@ fn test_region_is_zeroed_aligned_and_bounded() {
         region.gather(0, &mut all).unwrap();
         assert_eq!(all, data);
         assert_eq!(region.digest(0, len, 0).unwrap(), (crc32c::crc32c(&data), Sum::of(&data)));
-        // Copied and digested at once by a worker, the digest continued from what came before.
+        // A worker copies and digests at once, and continues the digest of the bytes before.
         let region = Arc::new(region);
         let regions = Arc::new(RegionTable::new(1, None));
         let (id, mrs) = (regions.insert(&region).unwrap(), MrTable::new(&Seed::from_u64(1), 1));
@@ -220,7 +220,7 @@ fn test_workers_report_results_panics_and_missing_cores() {
     assert!(e.to_string().contains("w1") && e.to_string().contains("on purpose"), "{e}");
     let e = LcoreWorker::spawn(&eal(), 1000, "w2", |_: &Stop| ()).unwrap_err();
     assert!(matches!(e, LcoreError::NoSuchCore { core: 1000, .. }), "{e}");
-    // Numbers are given back: more workers in turn than DPDK has numbers for.
+    // DPDK's numbers are given back: start more workers in turn than DPDK has numbers for.
     for i in 0..200 {
         assert_eq!(LcoreWorker::spawn(&eal(), 0, "turn", move |_: &Stop| i).unwrap().join(), Ok(i));
     }

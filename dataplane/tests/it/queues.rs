@@ -1,4 +1,4 @@
-//! Ports of several queues: which queue a frame comes to, as far as anybody can say.
+//! Ports of several queues: the queue to which a frame comes, as far as it is known.
 //!
 //! Devices of the kernel need root; their tests are ignored, by name.
 
@@ -21,7 +21,7 @@ fn open_with(vdev: &str, config: &PortConfig) -> Result<Port, PortError> {
     Port::open(&eal(), &PortSource::Vdev(vdev.parse().unwrap()), config)
 }
 
-/// A frame of TCP between two ports.
+/// Returns a TCP frame between two ports.
 fn tcp(pool: Mempool, source: u16) -> Mbuf {
     let mut h = vec![0xff; 6];
     h.extend([2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, 0, 60]);
@@ -32,8 +32,8 @@ fn tcp(pool: Mempool, source: u16) -> Mbuf {
     frame(pool, &h)
 }
 
-/// Sends `n` flows of a few frames each through the queues of `from`, a flow always through the same,
-/// and says at which queue of `to` each of them arrived.
+/// Sends `n` flows of a few frames each through the queues of `from`, a flow always through the
+/// same queue, and returns at which queue of `to` each of them arrived.
 fn flows(
     from: &mut [(RxQueue, TxQueue)],
     to: &mut [(RxQueue, TxQueue)],
@@ -50,7 +50,7 @@ fn flows(
                 assert!(Instant::now() < end, "flow {flow} is not taken");
             }
         }
-        // All that was sent, and then a while for what should not come.
+        // Wait for all sent frames, and then a while for frames that should not come.
         let (late, mut end) = (Instant::now() + PATIENCE, None);
         while Instant::now() < end.unwrap_or(late) {
             if end.is_none() && seen.iter().all(|at| at.len() >= round) {
@@ -92,7 +92,7 @@ fn test_rings_join_queue_to_queue() {
     }
 }
 
-/// `net_null` has RSS types and no table: more queues than can be fed do not pass in silence.
+/// `net_null` has RSS types and no table: the port reports more queues than the device can feed.
 #[test]
 fn test_queues_that_cannot_be_fed_by_flow_are_refused_or_steered() {
     let e = open_with("net_null41", &config(2, false)).unwrap_err();
@@ -148,7 +148,7 @@ fn test_af_packet_has_several_queues() {
     assert_eq!(used.len(), 2, "{seen:?}");
     let e = open_with(&format!("net_af_packet42,iface={}", veth.0), &config(2, false)).unwrap_err();
     assert!(matches!(e, PortError::Spread { queues: 2, .. }), "{e}");
-    // Longer frames than the interface takes would be lost without a word.
+    // Frames longer than the interface takes would be lost without a report.
     let pool = Mempool::new(&eal(), &MempoolConfig::for_mtu(255, 9000)).unwrap();
     let long = PortConfig { mtu: 9000, ..PortConfig::new(pool) };
     let e = open_with(&format!("net_af_packet43,iface={}", veth.0), &long).unwrap_err();

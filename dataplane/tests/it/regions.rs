@@ -1,5 +1,5 @@
-//! What happens to registered memory as a whole: apart from other tests, whose mappings and
-//! registrations would get in the way, and one at a time.
+//! Registered memory as a whole: these tests run apart from others, whose mappings and
+//! registrations would interfere, and one at a time.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
@@ -16,7 +16,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Header, payload in registered memory, trailer: the shape of a sent FPDU.
+/// Returns header, payload in registered memory, trailer: the shape of a sent FPDU.
 fn fpdu(pool: Mempool, memory: &Memory, off: usize, len: u16) -> Mbuf {
     let mut m = frame(pool, &bytes(1, 66));
     m.chain(memory.external(pool, off, len).unwrap()).unwrap();
@@ -62,8 +62,8 @@ fn test_region_outlives_all_handles_while_a_frame_refers_to_it() {
     assert_eq!(pool.in_use(), 0);
 }
 
-/// While the RNIC lives it is asked, and lets the mapping go when it can say that nothing refers to
-/// it.
+/// While the RNIC lives, the test asks it, and the RNIC drops the mapping when it knows that
+/// nothing refers to the mapping.
 #[test]
 fn test_region_is_let_go_when_nothing_refers_to_it_any_more() {
     let _alone = alone();
@@ -84,8 +84,8 @@ fn test_region_is_let_go_when_nothing_refers_to_it_any_more() {
     assert_eq!(content(&m), b"next");
 }
 
-/// DPDK has room for a hundred and some regions. What it does not know is copied into frames, and is
-/// registered all the same.
+/// DPDK has room for a hundred and some regions. The RNIC copies memory of other regions into
+/// frames, and registers these regions all the same.
 #[test]
 fn test_regions_beyond_what_dpdk_holds_are_known_and_not_for_devices() {
     let _alone = alone();
@@ -97,7 +97,8 @@ fn test_regions_beyond_what_dpdk_holds_are_known_and_not_for_devices() {
     let worker = RegionMemory::new(regions.clone());
     let mrs = MrTable::new(&Seed::from_u64(1), 1024);
     let mut ids = Vec::new();
-    // Whether a region lies where a worker expects it, and whether a device may read it there.
+    // Returns whether a region lies where a worker expects it, and whether a device may read it
+    // there.
     let insert = || {
         let region = Arc::new(Region::anonymous(4096).unwrap());
         let id = regions.insert(&region).unwrap();

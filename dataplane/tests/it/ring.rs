@@ -8,7 +8,7 @@ use crate::common::*;
 use heddle_base::Chunks;
 use heddle_dataplane::*;
 
-/// Header, payload in registered memory, trailer: the shape of a sent FPDU.
+/// Returns header, payload in registered memory, trailer: the shape of a sent FPDU.
 fn fpdu(pool: Mempool, memory: &Memory, off: usize, len: u16) -> Mbuf {
     let mut m = frame(pool, &bytes(1, 66));
     m.chain(memory.external(pool, off, len).unwrap()).unwrap();
@@ -54,7 +54,7 @@ fn test_external_frames_cross_as_sent_and_are_released() {
             assert_eq!(payload, &data[i * 1442 + 3..][..1442]);
             assert_eq!(m.copy_at(70, &mut payload), 1442);
             assert_eq!(payload[..1438], data[i * 1442 + 7..][..1438]);
-            // No slice shows memory that others may write, not even by its neighbours.
+            // No slice shows memory that others may write, and neither does a chunk beside it.
             assert_eq!((m.chunk_at(66), m.chunk_at(1000)), (&b""[..], &b""[..]));
             let mut shown = 0;
             m.for_each_chunk(0, m.pkt_len(), |piece| shown += piece.len());
@@ -84,7 +84,7 @@ fn test_received_frames_are_the_receivers_own() {
     let mut burst = Burst::new();
     let mut want = Vec::new();
     for i in 0..20 {
-        // Payloads of one and of several buffers, and frames without any between them.
+        // Use payloads of one and of several buffers, and frames without payload between them.
         let m = match i % 3 {
             0 => frame(near, &bytes(i as u8, 60)),
             1 => fpdu(near, &memory, i * 1442 + 3, 1442),
@@ -204,11 +204,11 @@ fn test_linearize_copies_when_asked() {
     for _ in 0..3 {
         burst.push(fpdu(pool, &memory, 10, 1400));
     }
-    // Without room behind the first segment: a fresh buffer is taken.
+    // There is no room after the first segment, so the queue takes a fresh buffer.
     let mut external_first = memory.external(pool, 0, 1000).unwrap();
     external_first.chain(frame(pool, &[1; 10])).unwrap();
     burst.push(external_first);
-    // More than any one buffer holds: dropped and counted.
+    // No single buffer can hold this frame: the queue drops and counts it.
     let mut big = memory.external(pool, 0, 40_000).unwrap();
     big.chain(frame(pool, &[1; 10])).unwrap();
     burst.push(big);
@@ -232,7 +232,7 @@ fn test_linearize_copies_when_asked() {
     assert_eq!(pool.in_use(), 0);
 }
 
-/// Devices limit the segments of a frame; only what is longer is copied.
+/// Devices limit the segments of a frame; the queue copies only frames with more segments.
 #[test]
 fn test_only_frames_of_more_segments_than_allowed_are_copied() {
     let pool = pool(1023);

@@ -1,9 +1,9 @@
-//! What drivers make of the frames we send: several segments, of odd length too, with payload in
-//! registered memory, up to the MTU, at 1500 and at 9000 octets.
+//! Drivers' treatment of the frames that we send: several segments, also of odd length, with
+//! payload in registered memory, up to the MTU, at 1500 and at 9000 bytes.
 //!
-//! Devices of the kernel need root (CAP_NET_ADMIN and CAP_NET_RAW). Their tests are ignored, by name;
-//! `cargo test -p heddle-dataplane --test it segments -- --ignored` runs them, and without root they
-//! fail.
+//! Devices of the kernel need root (CAP_NET_ADMIN and CAP_NET_RAW). Their tests are ignored, by
+//! name; `cargo test -p heddle-dataplane --test it segments -- --ignored` runs them, and without
+//! root they fail.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
@@ -14,7 +14,7 @@ use crate::common::*;
 use heddle_base::Sum;
 use heddle_dataplane::*;
 
-/// One pool for all ports of an MTU: pools are never freed.
+/// Returns the pool for all ports of an MTU, because pools are never freed.
 fn pool_at(mtu: u16) -> Mempool {
     static POOLS: [OnceLock<Mempool>; 2] = [OnceLock::new(), OnceLock::new()];
     let (one, count) = if mtu > 1500 { (&POOLS[1], 8191) } else { (&POOLS[0], 16_383) };
@@ -34,8 +34,8 @@ fn open_at(vdev: &str, mtu: u16) -> (Port, RxQueue, TxQueue) {
 /// Headers of Ethernet, IPv4 and TCP up to the payload.
 const HEADERS: usize = 14 + 20 + 20;
 
-/// A segment of TCP as a worker sends it: headers; payload in registered memory; pad and CRC. The
-/// port computes the checksum if it says that it can.
+/// Returns a TCP segment as a worker sends it: headers; payload in registered memory; pad and CRC.
+/// The port computes the checksum if it reports that it can.
 fn segment(caps: PortCaps, pool: Mempool, memory: &Memory, payload: usize) -> Mbuf {
     let total = 20 + 20 + payload + 4;
     let mut h = vec![0xff; 6];
@@ -79,7 +79,7 @@ fn pseudo_header(frame: &[u8], len: usize) -> Vec<u8> {
     p
 }
 
-/// What leaves `tx` arrives whole, and with the right checksum.
+/// Checks that frames sent through `tx` arrive whole, and with the right checksum.
 fn exchange(port: &Port, tx: &mut TxQueue, rx: &mut RxQueue) {
     let mtu = usize::from(port.mtu());
     let pool = pool_at(port.mtu());
@@ -129,7 +129,7 @@ fn test_af_packet_sends_chains_whole() {
 #[test]
 #[ignore = "needs root: makes a veth pair"]
 fn test_af_xdp_sends_linearized_frames() {
-    // Its frames lie in pages: no more than 3 KiB or so.
+    // Frames of this device lie in pages, so they have no more than 3 KiB or so.
     let veth = Veth::new("hdlx", 1500);
     let (port, _rx, mut tx) = open_at(&format!("net_af_xdp0,iface={}", veth.0), 1500);
     let (_b, mut rx, _tx) = open_at(&format!("net_af_packet2,iface={}", veth.1), 1500);
@@ -145,15 +145,15 @@ fn test_tap_sends_chains_whole() {
     let (port, mut tap_rx, mut tx) = open_at("net_tap0,iface=hdltap", 1500);
     up_and_quiet(name);
     let (far, mut rx, mut far_tx) = open_at("net_af_packet3,iface=hdltap", 1500);
-    // The checksum is not left to it, and its interface, whose address is that of the other end here,
-    // is another station.
+    // The port does not leave the checksum to the device, and the device's interface, whose address
+    // is that of the other end here, is another station.
     assert!(!port.caps().tx_tcp_checksum);
     assert_ne!(port.mac(), far.mac());
     assert_eq!(port.mac()[0] & 3, 2);
     exchange(&port, &mut tx, &mut rx);
     exchange(&far, &mut far_tx, &mut tap_rx);
     drop((port, tap_rx, tx));
-    // More than 22.11's driver takes is refused, not lost.
+    // The port refuses an MTU beyond the limit of 22.11's driver, instead of losing frames.
     let config = PortConfig { mtu: 9000, ..PortConfig::new(pool_at(9000)) };
     let source = PortSource::Vdev("net_tap1,iface=hdltap1".parse().unwrap());
     let e = Port::open(&eal(), &source, &config).unwrap_err();
@@ -177,8 +177,9 @@ fn test_memif_sends_chains_whole() {
         }
         assert!(a.link().up && b.link().up, "{:?} {:?}", a.link(), b.link());
         exchange(&b, &mut tx, &mut rx);
-        // The driver hears of the end of its peer on a thread of its own, and does not expect to be
-        // closed meanwhile: the link is down when that thread begins, and nothing tells when it is done.
+        // The driver learns of the end of its peer on a thread of its own, and does not expect to
+        // be closed meanwhile: the link is down when that thread begins, and nothing reports when
+        // it is done.
         drop((tx, b_rx, b));
         let end = Instant::now() + Duration::from_secs(30);
         while a.link().up && Instant::now() < end {

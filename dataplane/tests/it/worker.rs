@@ -1,5 +1,5 @@
-//! A worker whose control plane does not keep up: what it says waits in bounded places, and what it
-//! is told waits with whoever tells it.
+//! A worker whose control plane does not keep up: the worker's reports wait in bounded places, and
+//! orders to the worker wait with their sender.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -36,8 +36,8 @@ fn test_orders_wait_while_nobody_takes_the_answers() {
         rx_burst: 32,
         waker: None,
     });
-    // Both rings fill up, and then the sender keeps the order. There is no route, so that each is
-    // answered at once.
+    // Both rings fill up, and then the sender keeps the order. There is no route, so that the
+    // worker answers each order at once.
     let remote = "192.0.2.1:1".parse().unwrap();
     let mut sent = 0;
     while commands.send(Command::Order(Order::Connect { token: sent, local: None, remote })).is_ok()
@@ -48,7 +48,7 @@ fn test_orders_wait_while_nobody_takes_the_answers() {
     assert_eq!(sent, 2 * 4096);
     assert!(worker.poll(), "there is something to do, for the control plane");
     assert!(worker.snapshot().worker.reports_full > 0);
-    // As the answers are taken the orders are carried out, each once and in turn.
+    // As the test takes the answers, the worker carries out the orders, each once and in turn.
     let mut seen = 0;
     while seen < sent {
         while let Ok(report) = reports.recv() {

@@ -21,13 +21,13 @@ pub(in crate::port) fn config() -> PortConfig {
     }
 }
 
-/// Buffers as pools for the MTU have them.
+/// Returns the plan of a device whose pools have buffers for the MTU.
 fn plan_of(caps: &Capabilities, queues: usize, config: &PortConfig) -> Result<PortPlan, PortError> {
     let room = crate::MempoolConfig::room_for_mtu(config.mtu) - crate::mempool::HEADROOM;
     plan("dev", caps, (queues, u32::from(room)), config)
 }
 
-/// The plan of one pair of queues that interrupts where that is `asked`.
+/// Returns the plan of one pair of queues that interrupts if `rx_interrupt` asks for it.
 pub(in crate::port) fn planned(caps: &Capabilities, rx_interrupt: bool) -> PortPlan {
     plan_of(caps, 1, &PortConfig { rx_interrupt, ..config() }).unwrap()
 }
@@ -93,7 +93,7 @@ fn test_more_queues_than_can_be_fed_are_refused_or_steered() {
         assert_eq!(p.rss, None);
         assert!(p.unknown.unwrap().contains(why));
     }
-    // Up to those limits it is fine.
+    // Up to these limits the numbers are possible.
     for (caps, queues) in [(ixgbe(), 16), (i40e(), 64), (ice(), 64)] {
         assert!(ok(&caps, queues).rss.is_some());
     }
@@ -129,7 +129,8 @@ fn test_descriptors_are_what_the_device_takes() {
     assert_eq!((p.rx_desc, p.tx_desc), (1024, 1024));
 }
 
-/// Only what is beyond the device's limit is copied: no limit stands where ours never reach it.
+/// A limit on segments stands only where our frames can exceed it: the queue copies only frames
+/// beyond the device's limit.
 #[test]
 fn test_segments_are_limited_where_a_frame_of_ours_can_have_more() {
     let at = |caps: &Capabilities, mtu| {
@@ -143,14 +144,14 @@ fn test_segments_are_limited_where_a_frame_of_ours_can_have_more() {
     assert_eq!([at(&ixgbe(), 1500), at(&ixgbe(), 9000)], [None, Some(40)]);
     assert_eq!([at(&virtio(), 1500), at(&virtio(), 9000)], [None, None]);
     assert_eq!(at(&ring(), 9000), None);
-    // A driver that says nothing leaves zeros.
+    // A driver that reports no limit leaves zeros.
     let silent = Capabilities { nb_seg_max: 0, nb_mtu_seg_max: 0, ..ice() };
     assert_eq!(at(&silent, 9000), None);
     let tso_only = Capabilities { nb_seg_max: 8, nb_mtu_seg_max: 0, ..ice() };
     assert_eq!(at(&tso_only, 9000), Some(8));
 }
 
-/// Four Writes of 300 octets are nine segments, and 57 at an MTU of 9000.
+/// Four Writes of 300 bytes are nine segments, and 57 at an MTU of 9000.
 #[test]
 fn test_longest_chain_covers_what_is_sent() {
     assert!(longest_chain(1500) >= 9 + 2);
@@ -167,7 +168,7 @@ fn test_rules_of_frames_to_send() {
     const ANY: usize = usize::MAX;
     assert_eq!((rules(&ice(), true), rules(&ice(), false)), ((8, true), (8, false)));
     assert_eq!(rules(&virtio(), true), (ANY, true), "TCP's alone is reason enough");
-    // No checksum is asked for, so there is nothing to prepare.
+    // The configuration asks for no checksum, so there is nothing to prepare.
     assert_eq!(rules(&ring(), true), (ANY, false));
     assert!(rules(&tap(), true).1, "IPv4's");
     let single = Capabilities { tx_offloads: TX_SUMS_ONLY, ..ice() };
@@ -188,7 +189,7 @@ fn test_offloads_are_those_that_are_there_and_no_more() {
         rx_hash: false,
     };
     assert_eq!(p.caps, all);
-    // Buffers that hold a frame need no scattering, nor one queue a hash.
+    // Buffers that hold a whole frame need no scattering, and a single queue needs no hash.
     assert_eq!(p.rx_offloads & sys::HEDDLE_RX_OFFLOAD_SCATTER, 0);
     let v = ok(&virtio(), 1);
     assert_eq!(v.caps, PortCaps { rx_ip_checksum: false, tx_ip_checksum: false, ..all });
@@ -205,7 +206,7 @@ fn test_mtu_stays_within_both_limits() {
     assert!(refused(&ice(), 1, &at(67)).contains("at least 68"));
     assert!(plan_of(&ice(), 1, &at(68)).is_ok());
     assert!(refused(&tap(), 1, &at(1505)).contains("at most 1504"));
-    // They take longer frames than they say; the kernel's interface does not.
+    // The drivers take longer frames than they report; the kernel's interface does not.
     assert!(plan_of(&memif(), 1, &at(9000)).is_ok());
     assert!(refused(&af_packet(), 1, &at(1501)).contains("at most 1500"));
     let longer = Capabilities { host_mtu: Some(9000), ..af_packet() };
@@ -223,7 +224,7 @@ fn test_device_is_told_of_the_mtu_unless_it_is_the_kernels() {
     };
     assert_eq!(mtu(&ice(), 9000), MtuPlan { configured: 9000, set: Some(9000) });
     assert_eq!(mtu(&af_packet(), 1500).set, None);
-    // The host's own frames are not to be cut.
+    // The kernel must not have to cut the host's own frames.
     assert_eq!(mtu(&mlx5(), 1500).set, None);
     assert_eq!(mtu(&mlx5(), 9000).set, Some(9000));
     let long = Capabilities { host_mtu: Some(9000), ..mlx5() };
@@ -254,10 +255,10 @@ fn test_address_is_the_devices_or_one_it_is_told_of() {
     let own = ice().mac.unwrap();
     assert_eq!(mac(&ice(), None), MacPlan::Own(own));
     assert_eq!(mac(&ice(), Some(OURS)), MacPlan::Set(OURS));
-    // Invented: the device has none, and is told.
+    // The device has no address, and gets an invented one.
     let MacPlan::Set(invented) = mac(&ring(), None) else { panic!() };
     assert_eq!(invented[..2], [0x02, 0x48]);
-    // Beside an interface of the kernel's with the address.
+    // The address stands beside that of an interface of the kernel.
     let MacPlan::Beside(tap_mac) = mac(&tap(), None) else { panic!() };
     assert_ne!(tap_mac, tap().mac.unwrap());
     let MacPlan::Add(beside) = mac(&mlx5(), None) else { panic!() };

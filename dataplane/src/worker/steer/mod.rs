@@ -1,9 +1,11 @@
-//! Workers that share a port which does not know whose a frame is.
+//! Steering of frames between workers that share a port which does not spread flows by a known
+//! rule.
 //!
 //! A port that spreads flows over its queues by a rule we know (RSS), or whose queues are joined to
-//! one other each, needs little of this. Where it has fewer queues than workers, or spreads by a rule
-//! of its own, the workers do it: whoever owns a receive queue looks at the addresses of each frame and
-//! hands on what is another's. A worker without a transmit queue hands its frames to one that has.
+//! another queue each, needs little of this. If the port has fewer queues than workers, or spreads
+//! by a rule of its own, the workers steer: a worker that owns a receive queue looks at the
+//! addresses of each frame and hands on the frames of other workers. A worker without a transmit
+//! queue hands its frames to one that has a queue.
 //!
 //! ```text
 //!           receive queue                         transmit queue
@@ -15,12 +17,13 @@
 //!              stack 0                stack 1         stack 0       stack 1
 //! ```
 //!
-//! Between two workers there is a ring of its own for each way, with one producer and one consumer, so
-//! there is no lock and nobody waits. A received frame for which there is no room is dropped and
-//! counted, as a NIC's full queue would; a frame to send stays with the worker that made it.
+//! Between two workers there is a ring for each direction, with one producer and one consumer, so
+//! there is no lock and no worker waits. If there is no room for a received frame, the worker drops
+//! and counts it, as a NIC's full queue would; a frame to send stays with the worker that made it.
 //!
-//! A worker that has panicked goes on handing frames on ([`Worker::poll_closed`](super::Worker)): the
-//! others live on its queues. One that is gone altogether is noticed at its rings: what would go there
+//! A worker that has panicked goes on handing frames on ([`Worker::poll_closed`](super::Worker)),
+//! because the others depend on its queues. A worker notices at its rings that another worker no
+//! longer exists: it frees and counts the frames for that worker.
 //! is freed and counted.
 
 mod ring;
@@ -45,21 +48,21 @@ use rx::Outlet;
 const RING: usize = 1024;
 
 heddle_base::counters! {
-    /// What passed between workers of one port.
+    /// Counters of frames that passed between workers of one port.
     pub struct SteerCounters {
-        /// Received frames handed to the worker they are for.
+        /// Received frames handed to the worker that they are for.
         rx_steered,
         /// Received frames that other workers handed to this one.
         rx_from_workers,
-        /// Received frames dropped because the worker they are for was behind.
+        /// Received frames dropped because the worker that they are for was behind.
         steer_full,
-        /// Frames dropped because the worker they were to go to is gone.
+        /// Frames dropped because their worker no longer exists.
         steer_gone,
         /// Copies for other workers not made because no buffer was free.
         steer_no_mbuf,
         /// Frames handed to the worker that has the transmit queue.
         tx_relayed,
-        /// Frames sent for workers that have none.
+        /// Frames sent for workers that have no transmit queue.
         tx_for_workers,
     }
 }
@@ -67,35 +70,35 @@ heddle_base::counters! {
 /// How the frames of a port come to its workers.
 #[derive(Clone, Debug)]
 pub enum Sharing {
-    /// There is one.
+    /// There is a single worker.
     Alone,
-    /// Each queue is joined to one of another port.
+    /// Each queue is joined to a queue of another port.
     Pairs,
     /// The port spreads flows over its queues by this rule, whose entries are queues, one for each
     /// worker.
     ByPort(Arc<Rss>),
-    /// The workers spread them by this rule.
+    /// The workers spread the flows by this rule.
     BySoftware(Arc<Rss>),
 }
 
 /// A worker's ends at a port, and its share of the flows.
 #[derive(Debug)]
 pub struct Ends {
-    /// Where its frames come from.
+    /// The source of the worker's frames.
     pub rx: RxEnd,
-    /// Where its frames go.
+    /// The destination of the worker's frames.
     pub tx: TxEnd,
-    /// Which connections are its.
+    /// The rule that decides which connections belong to the worker.
     pub spread: Spread,
 }
 
-/// The ends of `workers` workers at a port with these queues, which are given to the first of them.
-/// There is at least one queue, and at most one for each worker; exactly one for each unless the
-/// workers spread flows themselves. `pool` is where copies of frames come from. `wakers` wakes those that
-/// sleep when frames are handed to them; the number beside it is the first worker's.
+/// Makes the ends of `workers` workers at a port with these queues, which go to the first of them.
+/// There must be at least one queue, and at most one for each worker; exactly one for each unless
+/// the workers spread flows themselves. Copies of frames come from `pool`. `wakers` wakes sleeping
+/// workers when other workers hand them frames; the number beside it is the first worker's.
 ///
 /// # Errors
-/// The rule is one for another number of workers.
+/// Fails if the rule is for another number of workers.
 pub fn share(
     queues: Vec<(RxQueue, TxQueue)>,
     workers: u16,
@@ -126,7 +129,7 @@ pub fn share(
     let waker = |to: usize| wakers.map(|(all, first)| WorkerWaker::new(all, first + to));
     let by_software = matches!(sharing, Sharing::BySoftware(_));
     let mut rxs: Vec<_> = spreads.iter().map(|s| steered(s.clone(), by_software, pool)).collect();
-    // From each worker that has a queue to each other one.
+    // Make a ring from each worker that has a queue to each other worker.
     for from in 0..with {
         for to in (0..all).filter(|&to| to != from) {
             let (sender, receiver) = ring::ring(RING);
@@ -153,7 +156,7 @@ pub fn share(
     Ok(rxs.into_iter().zip(txs).zip(spreads).map(ends).collect())
 }
 
-/// One that has neither queue nor rings yet.
+/// Returns an end that has neither queue nor rings yet.
 fn steered(spread: Spread, by_software: bool, pool: Mempool) -> SteeredRx {
     SteeredRx {
         queue: None,

@@ -1,8 +1,8 @@
 //! A ring of frames from one worker to one other, in which neither ever waits for the other.
 //!
-//! As the ring of orders (`worker/ring.rs`), but for each frame: a place is a pointer, and any number of
-//! frames is published by one store. What is left in it is freed with the last of the two ends, so a
-//! worker that ends leaks nothing and holds nobody up.
+//! This ring works like the ring of orders (`worker/ring.rs`), but for each frame: a place is a
+//! pointer, and one store publishes any number of frames. The last of the two ends frees the frames
+//! that are left, so a worker that ends leaks nothing and blocks no other worker.
 
 use heddle_base::sync::Arc;
 use heddle_base::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
@@ -17,14 +17,16 @@ use crate::Mbuf;
 
 #[derive(Debug)]
 struct Shared {
-    /// A power of two, so that indices may wrap. A place is the producer's, or, when it was
-    /// published and not taken, the consumer's; the indices say which.
+    /// The number of places is a power of two, so that indices may wrap. A place belongs to the
+    /// producer, or, after it was published and before it is taken, to the consumer; the indices
+    /// say which.
     places: Box<[AtomicPtr<sys::rte_mbuf>]>,
-    /// Frames published since the beginning, modulo the size of a word; the producer's to write.
+    /// Frames published since the beginning, modulo the size of a word; only the producer writes
+    /// it.
     tail: CachePadded<AtomicUsize>,
-    /// Frames taken, in the same way; the consumer's to write.
+    /// Frames taken, in the same way; only the consumer writes it.
     head: CachePadded<AtomicUsize>,
-    /// The consumer is gone.
+    /// The consumer has ended.
     deserted: AtomicBool,
 }
 
@@ -37,8 +39,8 @@ impl Shared {
     /// Takes the frame out of a published place.
     ///
     /// # Safety
-    /// The place was published and not taken, and the caller is who takes from this ring: nobody
-    /// else has, or will have, the frame.
+    /// The place was published and not taken, and the caller is the only one that takes from this
+    /// ring: no other thread has, or will have, the frame.
     #[inline]
     unsafe fn take(&self, index: usize) -> Option<Mbuf> {
         let frame = NonNull::new(self.place(index).load(Ordering::Relaxed))?;
@@ -50,10 +52,10 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // Both ends are gone, and the end of the `Arc` acquires what they stored.
+        // Both ends have been dropped, and the drop of the `Arc` acquires their stores.
         let (head, tail) = (self.head.load(Ordering::Relaxed), self.tail.load(Ordering::Relaxed));
         for n in 0..tail.wrapping_sub(head) {
-            // SAFETY: published and not taken, and both ends are gone.
+            // SAFETY: published and not taken, and both ends have been dropped.
             drop(unsafe { self.take(head.wrapping_add(n)) });
         }
     }
@@ -64,22 +66,22 @@ impl Drop for Shared {
 pub(super) struct FrameSender {
     shared: Arc<Shared>,
     tail: usize,
-    /// The consumer's index as it was last seen: it may be further.
+    /// The consumer's index when it was last loaded: the consumer may have advanced since.
     head: usize,
     /// Wakes the consumer's thread.
     waker: Option<WorkerWaker>,
 }
 
-/// The end that takes them out, in order.
+/// The end that takes frames out, in order.
 #[derive(Debug)]
 pub(super) struct FrameReceiver {
     shared: Arc<Shared>,
     head: usize,
-    /// The producer's index as it was last seen.
+    /// The producer's index when it was last loaded.
     tail: usize,
 }
 
-/// The two ends of a ring for `size` frames, a power of two.
+/// Makes the two ends of a ring for `size` frames, a power of two.
 pub(super) fn ring(size: usize) -> (FrameSender, FrameReceiver) {
     assert!(size.is_power_of_two());
     let shared = Arc::new(Shared {
@@ -95,18 +97,20 @@ pub(super) fn ring(size: usize) -> (FrameSender, FrameReceiver) {
 }
 
 impl FrameSender {
-    /// The same, whose frames wake the consumer's thread should it sleep.
+    /// Returns this sender with a waker: its frames wake the consumer's thread if the thread
+    /// sleeps.
     pub(super) fn waking(self, waker: Option<WorkerWaker>) -> FrameSender {
         FrameSender { waker, ..self }
     }
 
-    /// Moves frames from the front of `frames` into the ring, as many as there is room for; how many.
+    /// Moves frames from the front of `frames` into the ring, as many as there is room for; returns
+    /// how many.
     #[inline]
     pub(super) fn push_all<const N: usize>(&mut self, frames: &mut ArrayVec<Mbuf, N>) -> usize {
         let size = self.shared.places.len();
         let mut room = size - self.tail.wrapping_sub(self.head);
         if room < frames.len() {
-            // Acquire: the consumer has read a place before it gave it back.
+            // Acquire: the consumer has read a place before it advanced the head past the place.
             self.head = self.shared.head.load(Ordering::Acquire);
             room = size - self.tail.wrapping_sub(self.head);
         }
@@ -115,7 +119,7 @@ impl FrameSender {
             self.shared.place(self.tail).store(frame.into_raw().as_ptr(), Ordering::Relaxed);
             self.tail = self.tail.wrapping_add(1);
         }
-        // Release: the frames, and the places they are in, were written before.
+        // Release: the frames, and their places, were written before.
         self.shared.tail.store(self.tail, Ordering::Release);
         if let Some(waker) = &self.waker {
             waker.wake();
@@ -123,7 +127,7 @@ impl FrameSender {
         n
     }
 
-    /// Whether there is nobody to take anything any more.
+    /// Returns true if the consumer has ended, so that no thread takes frames any more.
     #[inline]
     pub(super) fn is_deserted(&self) -> bool {
         self.shared.deserted.load(Ordering::Relaxed)
@@ -131,7 +135,7 @@ impl FrameSender {
 }
 
 impl FrameReceiver {
-    /// Appends frames to `out`, at most `most` and no more than it has room for; how many.
+    /// Appends frames to `out`, at most `most` and no more than it has room for; returns how many.
     #[inline]
     pub(super) fn pop_into<const N: usize>(
         &mut self,
@@ -139,7 +143,7 @@ impl FrameReceiver {
         most: usize,
     ) -> usize {
         if self.head == self.tail {
-            // Acquire: what was published was written before.
+            // Acquire: published frames were written before the tail.
             self.tail = self.shared.tail.load(Ordering::Acquire);
         }
         let there = self.tail.wrapping_sub(self.head);
@@ -160,14 +164,14 @@ impl FrameReceiver {
 
 impl Drop for FrameReceiver {
     fn drop(&mut self) {
-        // What comes later is freed with the producer's end.
+        // Dropping the producer's end frees frames that come later.
         self.shared.deserted.store(true, Ordering::Relaxed);
     }
 }
 
 #[cfg(test)]
 impl FrameSender {
-    /// Begins with other indices. The ring is empty.
+    /// Begins with other indices. The ring must be empty.
     pub(super) fn start_at(&mut self, index: usize, other: &mut FrameReceiver) {
         (self.tail, self.head, other.head, other.tail) = (index, index, index, index);
         self.shared.tail.store(index, Ordering::Relaxed);
@@ -183,10 +187,11 @@ mod model {
 
     use super::*;
 
-    /// A frame that is a number: it is never looked into, and forgotten in time.
+    /// Returns a number as a frame: the test never reads it as an mbuf, and forgets it in time.
     fn frame(n: usize) -> Mbuf {
         let address = NonNull::new(std::ptr::without_provenance_mut(n)).expect("not zero");
-        // SAFETY: this is no frame. The tests take it out again and forget it, which touches no memory.
+        // SAFETY: this is no frame. The tests take it out again and forget it, which touches no
+        // memory.
         unsafe { Mbuf::from_raw(address) }
     }
 

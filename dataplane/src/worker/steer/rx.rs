@@ -8,12 +8,12 @@ use super::ring::{FrameReceiver, FrameSender};
 use crate::queue::RxCounters;
 use crate::{BURST, Mbuf, Mempool, RxQueue};
 
-/// Where a worker's frames come from.
+/// The source of a worker's frames.
 #[derive(Debug)]
 pub enum RxEnd {
-    /// A queue, all of whose frames are the worker's.
+    /// A queue, all of whose frames belong to the worker.
     Queue(RxQueue),
-    /// A queue whose frames may be other workers' of the port, rings from others, or both.
+    /// A queue with frames for any worker of the port, rings from other workers, or both.
     Steered(Box<SteeredRx>),
 }
 
@@ -39,21 +39,23 @@ impl RxEnd {
     }
 }
 
-/// What a worker has instead of a queue that is its alone.
+/// The receiving end of a worker that has no queue of its own, or shares its queue with others.
 #[derive(Debug)]
 pub struct SteeredRx {
     pub(super) queue: Option<RxQueue>,
     pub(super) spread: Spread,
-    /// Frames of the queue are any worker's, and nobody else gives them to it.
+    /// Whether the frames of the queue may belong to any worker, and only this worker hands them
+    /// on.
     pub(super) by_software: bool,
-    /// By number of the worker; none for itself, and where it has no queue.
+    /// By number of the worker; none for the worker itself, and if it has no queue.
     pub(super) outlets: Vec<Option<Outlet>>,
     pub(super) inlets: Vec<FrameReceiver>,
-    /// Where copies come from of frames that are everybody's.
+    /// The pool for copies of frames that all workers get.
     pub(super) pool: Mempool,
-    /// What came out of the queue and was not looked at yet, the last first.
+    /// Frames that came out of the queue and that the worker has not looked at yet, in reverse
+    /// order.
     pub(super) taken: ArrayVec<Mbuf, BURST>,
-    /// The ring that is looked at first.
+    /// The ring that the next turn looks at first.
     pub(super) first: usize,
     pub(super) counters: SteerCounters,
 }
@@ -62,7 +64,7 @@ pub struct SteeredRx {
 #[derive(Debug)]
 pub(super) struct Outlet {
     ring: FrameSender,
-    /// Frames of the burst that is being looked at.
+    /// Frames for that worker, from the burst in progress.
     staged: ArrayVec<Mbuf, BURST>,
 }
 
@@ -72,7 +74,7 @@ impl Outlet {
     }
 
     fn stage(&mut self, frame: Mbuf) {
-        // A burst gives each worker no more frames than it has.
+        // A burst gives each worker no more frames than the burst has.
         let staged = self.staged.try_push(frame);
         debug_assert!(staged.is_ok());
     }
@@ -96,17 +98,18 @@ impl SteeredRx {
         self.queue.as_ref()
     }
 
-    /// Whether other workers get frames from here that nobody else would give them.
+    /// Returns true if other workers get frames from here that no other worker would give them.
     pub(crate) fn feeds_others(&self) -> bool {
         self.queue.is_some() && self.by_software
     }
 
-    /// Fills `out`, which is empty, with up to `most` received frames of this worker's own, and hands
-    /// others on. True when there was any frame.
+    /// Fills `out`, which must be empty, with up to `most` received frames of this worker's own,
+    /// and hands others on. Returns true if there was any frame.
     #[inline(never)]
     pub(crate) fn receive(&mut self, out: &mut ArrayVec<Mbuf, BURST>, most: usize) -> bool {
         let most = most.min(out.capacity());
-        // Half of the room at most where there is a queue as well: neither starves the other.
+        // With a queue as well, rings get half of the room at most, so that neither starves the
+        // other.
         let share = if self.queue.is_some() { most.div_ceil(2) } else { most };
         let passed_on = self.take_passed_on(out, share);
         passed_on | self.take_received(out, most)
@@ -123,14 +126,14 @@ impl SteeredRx {
         got > 0
     }
 
-    /// Until `out` has `most` frames.
+    /// Takes frames from the queue until `out` has `most` frames.
     fn take_received(&mut self, out: &mut ArrayVec<Mbuf, BURST>, most: usize) -> bool {
         let Some(queue) = &mut self.queue else { return false };
         if self.taken.is_empty() {
             if queue.burst(&mut self.taken) == 0 {
                 return false;
             }
-            // What is looked at lies in the frames.
+            // The rule looks at bytes of the frames.
             for f in &self.taken {
                 f.prefetch_head();
             }
@@ -150,7 +153,7 @@ impl SteeredRx {
                 },
                 Steer::All => {
                     for outlet in self.outlets.iter_mut().flatten() {
-                        // A received frame is its worker's alone: others get copies.
+                        // A received frame belongs to its worker alone: others get copies.
                         match frame.copy(&self.pool) {
                             Some(copy) => outlet.stage(copy),
                             None => self.counters.steer_no_mbuf += 1,

@@ -1,4 +1,4 @@
-//! What becomes of each frame between workers that share a port.
+//! The fate of each frame between workers that share a port.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -53,7 +53,7 @@ fn test_frames_come_out_in_order_and_those_without_room_stay() {
             seen += 1;
         }
     }
-    // Whatever is left goes with its owner.
+    // Dropping the owners frees all frames that are left.
     drop((waiting, tx, rx));
     assert_eq!(pool.in_use(), 0);
 }
@@ -76,7 +76,7 @@ fn test_indices_wrap() {
     assert_eq!(pool.in_use(), 0);
 }
 
-/// Whichever end goes first, and with frames that come too late.
+/// Either end may be dropped first, and frames may come too late.
 #[test]
 fn test_what_is_left_is_freed_with_the_last_end() {
     let pool = pool(63);
@@ -139,7 +139,7 @@ fn test_two_threads() {
 const US: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
-/// A segment from one port of the peer's to one of ours.
+/// Returns a segment from a port of the peer to one of our ports.
 fn segment(from: u16) -> Vec<u8> {
     let mut f = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0, 0, 40];
     f.extend([0, 0, 0x40, 0, 64, 6, 0, 0]);
@@ -157,7 +157,7 @@ fn arp() -> Vec<u8> {
     f
 }
 
-/// A port with one pair of queues for some workers, and what is at its other end.
+/// A port with one pair of queues for some workers, and the other end of the port.
 struct Bed {
     ends: Vec<Ends>,
     far: (RxQueue, TxQueue),
@@ -183,13 +183,13 @@ impl Bed {
         assert!(burst.is_empty());
     }
 
-    /// The worker that the rule gives segments from `port` to.
+    /// Returns the worker to which the rule gives segments from `port`.
     fn worker_of(&self, port: u16) -> usize {
         let (src, dst) = (SocketAddr::from((PEER, port)), SocketAddr::from((US, 0x1c06)));
         self.rss.worker(src, dst).unwrap().into()
     }
 
-    /// What a worker gets in one turn.
+    /// Returns the frames that a worker gets in one turn.
     fn receive(&mut self, worker: usize, most: usize) -> Burst {
         let RxEnd::Steered(rx) = &mut self.ends[worker].rx else { panic!("it has no own queue") };
         let mut out = Burst::new();
@@ -234,7 +234,8 @@ fn test_each_segment_reaches_the_worker_of_its_flow_in_order() {
     assert_eq!(pool.in_use(), 0);
 }
 
-/// Few at a time, as a deterministic run takes them: nothing is lost and nothing changes places.
+/// If turns take few frames at a time, as in a deterministic run, no frame is lost and none changes
+/// places.
 #[test]
 fn test_what_a_turn_does_not_take_waits_for_the_next() {
     let mut b = bed("steer1", 2);
@@ -256,12 +257,12 @@ fn test_what_is_everybodys_is_copied_for_each() {
     b.send([arp()]);
     let mut all: Vec<Mbuf> = (0..3).flat_map(|w| b.receive(w, BURST)).collect();
     assert_eq!(all.len(), 3);
-    // Each is its owner's alone.
+    // Each copy belongs to its owner alone.
     all[0].data_mut().unwrap().fill(0);
     assert_eq!((content(&all[1]), content(&all[2])), (arp(), arp()));
     assert_eq!(b.counters(0).rx_steered, 2);
     drop(all);
-    // Without a buffer for copies the one that came is still there.
+    // If there is no buffer for copies, the original still arrives.
     let hoard: Vec<_> = {
         b.send([arp()]);
         std::iter::from_fn(|| b.pool.alloc()).collect()
@@ -294,7 +295,7 @@ fn test_a_worker_that_is_behind_loses_frames_and_others_do_not() {
         }
     }
     assert_eq!(theirs, RING);
-    // One that is gone.
+    // Drop a worker.
     b.ends.pop();
     b.send([segment(second), arp()]);
     assert_eq!(b.receive(0, BURST).len(), 1);
@@ -328,15 +329,15 @@ fn test_a_worker_without_a_queue_sends_through_anothers() {
     assert_eq!((b.counters(1).tx_relayed, b.counters(0).tx_for_workers), (200, 400));
 }
 
-/// A frame to send is never dropped for want of room: its worker waits.
+/// A worker never drops a frame to send for want of room: it waits.
 #[test]
 fn test_frames_to_send_wait_for_the_port() {
     let mut b = bed("steer5", 2);
     let pool = b.pool;
     let mut sent = 0;
     let mut burst = Burst::new();
-    // The ring between the ports takes 1023 and more, that between workers RING, and the owner has
-    // a burst in its hands.
+    // The ring between the ports takes 1023 frames and more, the ring between workers RING, and the
+    // owner has a burst in its hands.
     for _ in 0..100 {
         while !burst.is_full() {
             burst.push(frame(pool, &[0; 14]));
@@ -365,7 +366,7 @@ fn test_frames_to_send_wait_for_the_port() {
     assert_eq!(pool.in_use(), 0);
 }
 
-/// A rule of another number of workers would leave frames to nobody.
+/// A rule for another number of workers would leave frames to no worker.
 #[test]
 fn test_a_rule_that_does_not_fit_is_refused() {
     let pool = pool(255);

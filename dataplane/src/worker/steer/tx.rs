@@ -7,12 +7,12 @@ use super::ring::{FrameReceiver, FrameSender};
 use crate::queue::TxCounters;
 use crate::{BURST, Mbuf, TxQueue};
 
-/// Where a worker's frames go.
+/// The destination of a worker's frames.
 #[derive(Debug)]
 pub enum TxEnd {
     /// A queue of its own.
     Queue(TxQueue),
-    /// A queue that others send through as well.
+    /// A queue through which others send as well.
     Shared(Box<SharedTx>),
     /// A ring to the worker that has the queue.
     Relay(Box<Relay>),
@@ -29,7 +29,7 @@ impl From<TxQueue> for TxEnd {
 pub struct SharedTx {
     pub(super) queue: TxQueue,
     pub(super) inlets: Vec<FrameReceiver>,
-    /// Others' frames that the port has not taken yet.
+    /// Frames of other workers that the port has not taken yet.
     pub(super) waiting: ArrayVec<Mbuf, BURST>,
     /// The ring whose turn it is.
     pub(super) first: usize,
@@ -45,8 +45,8 @@ pub struct Relay {
 }
 
 impl TxEnd {
-    /// Sends frames from the front of `frames`; the others stay there. No frame is dropped for want of
-    /// room: the worker that made them makes no more until there is some.
+    /// Sends frames from the front of `frames`; the others stay there. This function drops no frame
+    /// for want of room: the worker that made the frames makes no more until there is some.
     #[inline]
     pub(crate) fn burst<const N: usize>(&mut self, frames: &mut ArrayVec<Mbuf, N>) {
         match self {
@@ -60,7 +60,7 @@ impl TxEnd {
         }
     }
 
-    /// Whether frames of several segments go out as they are.
+    /// Returns true if frames of several segments go out as they are.
     #[inline]
     pub(crate) fn supports_multi_segs(&self) -> bool {
         match self {
@@ -103,12 +103,12 @@ impl TxEnd {
         TxEnd::Shared(shared)
     }
 
-    /// Whether others' frames go out through here.
+    /// Returns true if other workers send their frames through this end.
     pub(crate) fn serves_others(&self) -> bool {
         matches!(self, TxEnd::Shared(_))
     }
 
-    /// Sends what other workers have to send; true when there was something.
+    /// Sends frames of other workers; returns true if there were any.
     #[inline]
     pub(crate) fn relay(&mut self) -> bool {
         match self {
@@ -119,7 +119,7 @@ impl TxEnd {
 }
 
 impl SharedTx {
-    /// A burst of each ring at most, so that none waits for another's.
+    /// Sends at most a burst of each ring, so that no ring waits for another.
     fn relay(&mut self) -> bool {
         let n = self.inlets.len();
         let mut busy = false;

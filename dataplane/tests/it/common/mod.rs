@@ -1,4 +1,4 @@
-//! What the tests share: one EAL for the process, without hugepages and without root.
+//! Helpers that the tests share: one EAL for the process, without hugepages and without root.
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
@@ -13,10 +13,10 @@ use heddle_dataplane::{
 };
 use heddle_verbs::memory::Region;
 
-/// Enough for one burst.
+/// Room for one burst.
 pub type Burst = ArrayVec<Mbuf, 32>;
 
-/// The EAL of this test process: the one that is started, or one without hugepages.
+/// Returns the EAL of this test process: the one that runs already, or one without hugepages.
 pub fn eal() -> Eal {
     static EAL: OnceLock<Eal> = OnceLock::new();
     *EAL.get_or_init(|| {
@@ -29,7 +29,7 @@ pub fn eal() -> Eal {
     })
 }
 
-/// A pool of its own for a test, so that what it leaks shows.
+/// Returns a pool of its own for a test, so that the test detects its own leaks.
 pub fn pool(count: u32) -> Mempool {
     Mempool::new(&eal(), &MempoolConfig::for_mtu(count, 1500)).unwrap()
 }
@@ -42,26 +42,26 @@ pub fn open(vdev: &str, pool: Mempool) -> Result<(Port, RxQueue, TxQueue), PortE
     Ok((port, rx, tx))
 }
 
-/// `len` bytes that depend on `seed`.
+/// Returns `len` bytes that depend on `seed`.
 pub fn bytes(seed: u8, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i as u8).wrapping_mul(31) ^ (i >> 8) as u8 ^ seed).collect()
 }
 
-/// A one-segment frame.
+/// Returns a one-segment frame.
 pub fn frame(pool: Mempool, content: &[u8]) -> Mbuf {
     let mut m = pool.alloc().unwrap();
     m.append(content.len()).unwrap().copy_from_slice(content);
     m
 }
 
-/// All bytes of a frame.
+/// Returns all bytes of a frame.
 pub fn content(m: &Mbuf) -> Vec<u8> {
     let mut v = vec![0; m.len()];
     assert_eq!(m.copy_at(0, &mut v), v.len());
     v
 }
 
-/// Registered memory, and the counters of the mbufs that refer to it. Clones are the same memory.
+/// Registered memory, and the counters of the mbufs that refer to it. Clones share the memory.
 #[derive(Clone, Debug)]
 pub struct Memory {
     pub region: Arc<Region>,
@@ -69,7 +69,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Which slot of the STag table it pretends to be; the others are not used.
+    /// The slot of the STag table that the memory uses; the tests use no other.
     pub const SLOT: u32 = 2;
 
     pub fn new(len: usize) -> Memory {
@@ -78,7 +78,7 @@ impl Memory {
         Memory { region, external: ExternalMemory::new(4) }
     }
 
-    /// A segment that refers to `len` bytes at `off`.
+    /// Returns a segment that refers to `len` bytes at `off`.
     pub fn external(&self, pool: Mempool, off: usize, len: u16) -> Result<Mbuf, ExternalError> {
         Mbuf::external(&pool, &self.external, Memory::SLOT, &self.region, (off, len))
     }
@@ -93,7 +93,7 @@ impl Memory {
         bytes
     }
 
-    /// Mbufs that refer to it.
+    /// Returns the number of mbufs that refer to the memory.
     pub fn references(&self) -> usize {
         for other in [0, 1, 3] {
             assert_eq!(self.external.references(other), 0, "counted at another slot");
@@ -108,7 +108,7 @@ pub fn ip(args: &str) {
     assert!(out.status.success(), "ip {args}: {}", String::from_utf8_lossy(&out.stderr));
 }
 
-/// No frames of the kernel's own.
+/// Brings an interface up, without frames of the kernel's own.
 pub fn up_and_quiet(interface: &str) {
     let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6"), "1");
     ip(&format!("link set {interface} up"));
