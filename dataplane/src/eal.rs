@@ -210,7 +210,7 @@ pub(crate) fn by_process_addresses() -> bool {
 /// Returns DPDK's text for an error number of either sign.
 pub(crate) fn error_text(code: c_int) -> String {
     // SAFETY: rte_strerror takes any number and returns a NUL-terminated string that is static or
-    // belongs to this thread until its next call; it is copied at once.
+    // belongs to this thread until its next call; this function copies the string at once.
     unsafe { CStr::from_ptr(sys::rte_strerror(code.abs())) }.to_string_lossy().into_owned()
 }
 

@@ -24,7 +24,8 @@ use heddle_verbs::memory::RegionHook;
 use crate::eal;
 use crate::port::DmaPorts;
 
-/// Mbufs that may refer to one memory region at a time, for each worker.
+/// Mbufs that may refer to one memory region at a time, for each worker: less than the counter's 16
+/// bits hold, with room for the references that one more `take` adds.
 pub const MAX_REFERENCES: u16 = 60_000;
 
 /// A block's own references; see the module's documentation.
@@ -108,7 +109,8 @@ impl ExternalMemory {
 
     #[inline]
     fn block(&self) -> &Block {
-        // SAFETY: the blocks' own references keep it alive as long as a handle lives.
+        // SAFETY: the counters' own references keep the block alive as long as a handle
+        // lives.
         unsafe { self.0.0.as_ref() }
     }
 
@@ -178,7 +180,7 @@ impl Drop for Handle {
         let n = unsafe { self.0.as_ref() }.counters.len();
         for i in 0..n {
             // SAFETY: this counter still has its own references, so the block is alive; after the
-            // last counter was released it is not touched again (the loop ends).
+            // last counter was released, the block is not touched again (the loop ends).
             unsafe {
                 let c = &raw const (&(*self.0.as_ptr()).counters)[i];
                 if sys::heddle_shinfo_sub((*c).shinfo.get(), OWN) == 0 {
@@ -209,7 +211,7 @@ unsafe extern "C" fn on_zero(_addr: *mut c_void, block: *mut c_void) {
 /// # Safety
 /// The caller calls this once per counter of a live block.
 unsafe fn release(block: NonNull<Block>) {
-    // SAFETY: alive, by the caller.
+    // SAFETY: the caller guarantees that the block is alive.
     if unsafe { block.as_ref() }.live.fetch_sub(1, Ordering::AcqRel) > 1 {
         return;
     }

@@ -127,7 +127,7 @@ impl Stop {
     }
 }
 
-/// A running worker. Dropping it asks the worker to end and waits for it.
+/// A running worker. Dropping this value asks the worker to end and waits for it.
 #[derive(Debug)]
 pub struct LcoreWorker<T> {
     name: String,

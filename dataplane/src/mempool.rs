@@ -113,8 +113,8 @@ impl Mempool {
         let make = |socket: i32| {
             eal::clear_log();
             // SAFETY: the EAL runs (`_eal`); `name` is NUL-terminated, unique in this process,
-            // shorter than RTE_MEMPOOL_NAMESIZE, and copied by the callee; any numbers are checked
-            // by it.
+            // shorter than RTE_MEMPOOL_NAMESIZE, and copied by the callee; the callee checks the
+            // numbers.
             NonNull::new(unsafe {
                 sys::rte_pktmbuf_pool_create(
                     name.as_ptr(),

@@ -96,6 +96,7 @@ impl<F: RnicFrame> ConnState<F> {
         let held = self.held.ready_len();
         self.held.consume(pool, startup_len);
         config.tx_start = self.queue.end();
+        // `rx_next` is after all ready bytes: go back to the first byte after the start-up.
         config.rx_start = self.rx_next;
         config.rx_start.0 =
             config.rx_start.0.saturating_sub(held.saturating_sub(startup_len) as u64);

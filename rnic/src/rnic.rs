@@ -58,8 +58,8 @@ pub struct RnicConfig {
     /// message ends the stream at once.
     pub rnr_wait: Duration,
     /// Whether queue pairs of this RNIC that are connected to each other hand FPDUs over, by one
-    /// copy of the payload from region to region. Otherwise they send frames to each other, as to
-    /// any peer.
+    /// copy of the payload from region to region. If false, such queue pairs send frames to each
+    /// other, as to any peer.
     pub hand_over: bool,
 }
 

@@ -58,6 +58,7 @@ impl<F: RnicFrame> Rnic<F> {
             return;
         }
         if begins {
+            // Give the traffic that woke the rounds one `REST` before the first look.
             self.shared.rounds = Rounds::default();
             self.shared.looks.set_rounds(Some(now + REST));
             return;

@@ -57,9 +57,9 @@ impl RawMbuf {
         (addr, len): (*mut u8, u16),
     ) -> Option<Mbuf> {
         let shinfo = memory.counted(slot)?;
-        // SAFETY: a direct mbuf, ours alone; the range is valid by the caller, its IOVA is its
-        // address (the EAL runs with --iova-mode=va); the counter keeps the region until it is
-        // freed.
+        // SAFETY: a direct mbuf, ours alone; the caller guarantees that the range is valid, and the
+        // IOVA of the range is its address (the EAL runs with --iova-mode=va); the counter keeps
+        // the region until the mbuf is freed.
         unsafe {
             sys::heddle_mbuf_attach(self.0.0.as_ptr(), addr.cast(), addr as u64, len, shinfo);
         }

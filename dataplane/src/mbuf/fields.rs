@@ -39,7 +39,7 @@ macro_rules! fields {
 
 impl Segment {
     /// # Safety
-    /// As the type says.
+    /// The mbuf is valid, and no other thread writes its fields, as the type's doc requires.
     #[inline]
     pub(super) unsafe fn new(m: NonNull<sys::rte_mbuf>) -> Segment {
         Segment(m)
@@ -121,7 +121,7 @@ impl Segment {
     /// `at` is the offset of a field of type `T`.
     #[inline]
     unsafe fn at<T>(self, at: u32) -> *mut T {
-        // SAFETY: inside the structure, by the caller.
+        // SAFETY: the caller guarantees that `at` lies inside the structure.
         unsafe { self.0.as_ptr().cast::<u8>().add(at as usize).cast() }
     }
 }
@@ -152,7 +152,7 @@ mod tests {
         s.set_data_len(5);
         s.set_next_ptr(std::ptr::without_provenance_mut(6));
         s.set_tx_offload(11 | 22 << 7 | 33 << 16);
-        // SAFETY: as above; it only reads numbers.
+        // SAFETY: as above; the callee only reads numbers.
         assert_eq!(unsafe { sys::heddle_mbuf_digits(p) }, 123_456_112_233);
     }
 }

@@ -27,7 +27,7 @@ pub(super) fn settle(
     }
 }
 
-/// Returns the configuration of a device. It points to `key`, the key of the plan.
+/// Returns the configuration of a device. The result points to `key`, the key of the plan.
 pub(super) fn device_conf(
     plan: &PortPlan,
     key: &mut [u8],

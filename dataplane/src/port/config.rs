@@ -41,11 +41,12 @@ pub struct PortConfig {
     pub rss_key: [u8; 52],
     /// The station address; `None` means the device's own, or one made from its name.
     pub mac: Option<[u8; 6]>,
-    /// Our IP addresses. They matter only on a device that the kernel of the host shares (mlx5,
+    /// Our IP addresses, which matter only on a device that the kernel of the host shares (mlx5,
     /// mlx4), where all other addresses stay with the host; such a device needs at least one.
     pub addrs: Vec<IpAddr>,
-    /// Whether such a device takes ARP requests from the host. The host then receives no ARP
-    /// request for itself, which is right only if the host itself has no address on the device.
+    /// Whether a device that the host's kernel shares takes the ARP requests. The host then
+    /// receives no ARP request for itself, which is right only if the host itself has no address on
+    /// the device.
     pub broadcast_arp: bool,
     /// Whether queues interrupt, so that a worker can sleep until a frame comes
     /// ([`crate::RxQueue::interrupt`]). A driver without interrupts ignores this; if a driver

@@ -66,7 +66,7 @@ impl<'w> Cqs<'w> {
     /// Writes completions of a queue pair, by runs of one of its queues; returns how many had no
     /// room. This function publishes the free places in the queues before the application sees the
     /// completions, because an application that sees a completion may post to the place of that
-    /// request. It stages the completions before that, for an application whose RNIC is killed in
+    /// request. The completions are staged before that, for an application whose RNIC is killed in
     /// between.
     #[inline]
     fn complete<'c>(

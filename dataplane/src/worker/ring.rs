@@ -109,6 +109,7 @@ impl<T> Producer<T> {
 
     /// Returns true if the consumer has ended, so that no thread takes items any more.
     pub(super) fn is_deserted(&self) -> bool {
+        // Acquire: `reclaim` needs the head that the consumer stored before it ended.
         self.shared.deserted.load(Ordering::Acquire)
     }
 
@@ -177,6 +178,7 @@ impl<T> Consumer<T> {
 
     /// Leaves the items that were not taken to the producer.
     pub(super) fn desert(&mut self) {
+        // Release: the producer that sees the end sees the last head.
         self.shared.deserted.store(true, Ordering::Release);
     }
 }

@@ -13,7 +13,7 @@ fn open_with(vdev: &str, config: &PortConfig) -> (Port, RxQueue, TxQueue) {
     (port, rx, tx)
 }
 
-/// Returns naps of up to `longest`, the first of which begins at once.
+/// Returns naps of up to `longest`, the first of which begins soon.
 fn naps(longest: Duration) -> Naps {
     Naps { after: Duration::from_micros(50), first: Duration::from_micros(50), longest }
 }

@@ -6,7 +6,7 @@ use heddle_iwarp::{MrTable, Pins, QpConfig, QpContext, QpEnv, SendWr, Stag};
 
 use super::*;
 
-/// Queues `n` FPDUs and has them acknowledged.
+/// Queues `n` FPDUs and acknowledges them.
 fn burst(q: &mut FpduQueue, kept: &mut Snapshots, n: usize) {
     for _ in 0..n {
         // The FPDUs are empty, because only their number matters.

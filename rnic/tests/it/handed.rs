@@ -426,7 +426,7 @@ fn test_reset_in_the_middle_flushes_both_ends_and_spares_others() {
             p.driver(who).rnic.release(ids[who]);
         }
         hand_over(&mut p);
-        // The requester finds out at once, and its frames find out the rest.
+        // The requester finds out at once, and learns the rest by frames.
         assert!(who == 0 || !p.rnic(0).is_handing(ids[0]));
         p.run(60 * SECOND, |p| closed(p, 1 - who).is_some());
         assert_eq!(closed(&p, 1 - who), Some(CloseReason::Reset));

@@ -37,7 +37,7 @@ fn no_errors(p: &Pair) {
 }
 
 /// The source of a Read changes all the time: by the application, and by Writes of the reader
-/// itself. Its bytes may be any mixture, but its CRC is right.
+/// itself. The bytes of a Read Response may be any mixture, but the CRC is right.
 #[test]
 fn test_source_of_a_read_may_be_written_at_any_time() {
     for seed in 0..10 {

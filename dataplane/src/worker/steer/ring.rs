@@ -44,8 +44,8 @@ impl Shared {
     #[inline]
     unsafe fn take(&self, index: usize) -> Option<Mbuf> {
         let frame = NonNull::new(self.place(index).load(Ordering::Relaxed))?;
-        // SAFETY: it was a whole owned chain when it was put in (`Mbuf::into_raw`), and by the
-        // caller it is handed out once.
+        // SAFETY: the frame was a whole owned chain when the producer put it in
+        // (`Mbuf::into_raw`), and the caller guarantees that the frame is handed out once.
         Some(unsafe { Mbuf::from_raw(frame) })
     }
 }
@@ -130,6 +130,8 @@ impl FrameSender {
     /// Returns true if the consumer has ended, so that no thread takes frames any more.
     #[inline]
     pub(super) fn is_deserted(&self) -> bool {
+        // Relaxed: a late answer does no harm, because dropping the producer's end frees the frames
+        // that were pushed meanwhile.
         self.shared.deserted.load(Ordering::Relaxed)
     }
 }
@@ -190,8 +192,8 @@ mod model {
     /// Returns a number as a frame: the test never reads it as an mbuf, and forgets it in time.
     fn frame(n: usize) -> Mbuf {
         let address = NonNull::new(std::ptr::without_provenance_mut(n)).expect("not zero");
-        // SAFETY: this is no frame. The tests take it out again and forget it, which touches no
-        // memory.
+        // SAFETY: this is no frame. The tests take the value out again and forget it, which touches
+        // no memory.
         unsafe { Mbuf::from_raw(address) }
     }
 

@@ -220,8 +220,8 @@ impl Program {
         Program { seed, plan, ops }
     }
 
-    /// Returns the same program for two applications of one RNIC. It has neither CRC nor markers,
-    /// with which the RNIC hands nothing over; the link still loses frames, those of TCP itself.
+    /// Returns the same program for two applications of one RNIC, without CRC and markers, because
+    /// with either the RNIC hands nothing over; the link still loses frames, those of TCP itself.
     pub fn inside(seed: u64, place: Place) -> Program {
         let mut program = Program::new(seed);
         let plan = &mut program.plan;

@@ -142,13 +142,13 @@ pub struct Request {
 pub enum Bad {
     #[default]
     No,
-    /// It breaks the rules of requests.
+    /// The request breaks the rules of requests.
     Refused(PostError),
-    /// It names wrong local memory.
+    /// The request names wrong local memory.
     Local,
-    /// It asks for a change of the STag table that the table refuses.
+    /// The request asks for a change of the STag table that the table refuses.
     Bind(BindError),
-    /// It names wrong memory of the peer.
+    /// The request names wrong memory of the peer.
     Remote,
 }
 
