@@ -36,7 +36,7 @@ pub(crate) struct ConnState<F> {
     /// The connection's place in `Running::list`, while it has a running queue
     /// pair.
     pub(crate) running_at: u32,
-    /// The queue pair's progress when [`rest`](Self::rest) last looked at it, modulo 2^16.
+    /// The queue pair's progress when [`rest`](ConnState::rest) last looked at it, modulo 2^16.
     seen: u16,
 }
 

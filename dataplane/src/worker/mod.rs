@@ -220,6 +220,7 @@ impl Worker {
     }
 
     /// Handles the frames, orders and work requests that were taken, and the timers that are due.
+    /// Returns true if anything beside received frames needed handling.
     #[inline]
     fn work(&mut self, now: Instant) -> bool {
         self.handle_frames(now);
@@ -266,7 +267,7 @@ impl Worker {
     }
 
     /// Like [`receive`](Self::receive), for a worker that shares its port; also sends frames of
-    /// workers without a transmit queue.
+    /// workers without a transmit queue. Returns true if there was a frame of either kind.
     #[inline(never)]
     fn receive_steered(&mut self) -> bool {
         let relayed = self.tx.relay();
@@ -311,7 +312,8 @@ impl Worker {
         }
     }
 
-    /// Gives completions to applications and events to the control plane.
+    /// Gives completions to applications and events to the control plane; returns true if there
+    /// were any.
     #[inline]
     fn deliver(&mut self) -> bool {
         let mut busy = self.collect_completions();

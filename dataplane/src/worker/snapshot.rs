@@ -38,8 +38,8 @@ pub struct WorkerSnapshot {
     pub fault: FaultCounters,
     /// The worker's measurements.
     pub times: WorkerTimes,
-    /// Free and used buffers of the pool of its port. [`add`](Self::add) leaves them out, because
-    /// workers of one port have one pool.
+    /// Free and used buffers of the pool of its port. [`add`](WorkerSnapshot::add) leaves them out,
+    /// because workers of one port have one pool.
     pub buffers: (u32, u32),
 }
 

@@ -93,7 +93,8 @@ impl Run {
         }
     }
 
-    /// Runs one step, in which the application overwrites the memory that it has back.
+    /// Runs one step, in which the application overwrites the memory that it has back. Returns
+    /// false if nothing will ever happen again.
     fn step(&mut self) -> bool {
         let more = self.pair.step();
         self.pair.check_pins();

@@ -126,7 +126,7 @@ impl SteeredRx {
         got > 0
     }
 
-    /// Takes frames from the queue until `out` has `most` frames.
+    /// Takes frames from the queue until `out` has `most` frames; returns true if there were any.
     fn take_received(&mut self, out: &mut ArrayVec<Mbuf, BURST>, most: usize) -> bool {
         let Some(queue) = &mut self.queue else { return false };
         if self.taken.is_empty() {

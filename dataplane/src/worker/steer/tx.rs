@@ -119,7 +119,8 @@ impl TxEnd {
 }
 
 impl SharedTx {
-    /// Sends at most a burst of each ring, so that no ring waits for another.
+    /// Sends at most a burst of each ring, so that no ring waits for another. Returns true if there
+    /// were any frames.
     fn relay(&mut self) -> bool {
         let n = self.inlets.len();
         let mut busy = false;

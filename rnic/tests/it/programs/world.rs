@@ -274,7 +274,8 @@ impl World {
         self.check_rest();
     }
 
-    /// Posts a request whose completion means that all requests before it are complete.
+    /// Posts a request whose completion means that all requests before it are complete. Returns
+    /// false if the queue has no room for the request.
     fn post_marker(&mut self, s: usize, me: usize) -> bool {
         let host = self.pair.driver(me);
         let conn = self.streams[s].ids[me];

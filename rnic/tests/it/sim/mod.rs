@@ -226,7 +226,7 @@ impl Host {
         busy | self.deliver()
     }
 
-    /// Gives completions and events to their applications.
+    /// Gives completions and events to their applications; returns true if there were any.
     fn deliver(&mut self) -> bool {
         let mut busy = self.complete();
         while let Some(event) = self.rnic.poll_event() {
