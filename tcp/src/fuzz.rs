@@ -1,4 +1,4 @@
-//! Entry points for fuzzing: any bytes at all must be taken without a panic.
+//! Entry points for fuzzing: the code below must take any bytes at all without a panic.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
@@ -15,7 +15,7 @@ const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const US: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
-/// Parses `data` as each of the formats; whether it is one of them.
+/// Parses `data` as each of the formats. Returns true if `data` is a valid instance of one.
 pub fn wire(data: &[u8]) -> bool {
     let ip = Ipv4Header::parse(data, data.len());
     if let Ok(h) = &ip {
@@ -29,9 +29,10 @@ pub fn wire(data: &[u8]) -> bool {
     ip.is_ok() || tcp || arp || icmpv4::Message::parse(data).is_some()
 }
 
-/// Drives a stack by `data`: records of a control byte (what to do, and how much time passes), a
-/// length and a frame. Frames need no valid checksums, and the addresses a frame needs to get in
-/// are put into it, so that the fuzzer can go at what is behind. Whether there was a connection.
+/// Drives a stack by `data`: records of a control byte (the action to take, and how much time
+/// passes), a length and a frame. The stack needs no valid checksums in these frames, and `take`
+/// writes the addresses that the stack accepts into a frame, so that the fuzzer can reach the code
+/// after those checks. Returns true if there was a connection.
 pub fn stack(data: &[u8]) -> bool {
     let Some(mut driver) = Driver::new() else { return false };
     let mut rest = data;
@@ -43,7 +44,7 @@ pub fn stack(data: &[u8]) -> bool {
     driver.connected
 }
 
-/// The stack that [`stack`] drives, step by step: for whoever makes inputs.
+/// The stack that [`stack`] drives, step by step, for programs that make fuzzing inputs.
 pub struct Driver {
     stack: Stack<ByteQueue>,
     now: Instant,
@@ -52,8 +53,8 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// It listens on port 80 of 10.0.0.1 and answers datagrams to UDP port 80 with themselves; its
-    /// peers are at 10.0.0.2.
+    /// Returns a driver whose stack listens on port 80 of 10.0.0.1 and answers each datagram to UDP
+    /// port 80 with the same bytes; the peers of the stack are at 10.0.0.2.
     pub fn new() -> Option<Driver> {
         let cidr = Cidr::new(IpAddr::V4(US), 24)?;
         let mut cfg = StackConfig::new(MAC, cidr, Seed::from_u64(1));
@@ -67,7 +68,7 @@ impl Driver {
         Some(Driver { stack, now: Instant::ZERO, conns: Vec::new(), connected: false })
     }
 
-    /// One record; the frames that are sent then.
+    /// Executes one record and returns the frames that the stack then sends.
     pub fn step(&mut self, control: u8, len: u8, frame: &[u8]) -> Vec<Vec<u8>> {
         let (s, conns) = (&mut self.stack, &mut self.conns);
         self.now = self.now + Duration::from_millis(1 << (control >> 4));

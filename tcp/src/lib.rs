@@ -1,20 +1,21 @@
 //! Sans-IO TCP/IP: Ethernet, ARP, IPv4, ICMP echo, TCP, and UDP on one port.
 //!
-//! No packet is sent and no clock is read here. A [`Stack`] takes frames and the time, and gives
-//! frames, events and the instant of its next timer:
+//! This crate sends no packet and reads no clock. A [`Stack`] takes frames and the time, and gives
+//! frames, events and the instant of its next timer. Its owner calls:
 //!
-//! 1. [`Stack::handle_frame`] for every received frame. When the frame carries stream bytes that
-//!    are new, the answer says where they lie; once the owner has taken them it calls
-//!    [`Stack::accept_payload`]. Bytes that are not accepted are as if they had not arrived, so a
-//!    receiver that is out of buffers drops them and the peer sends them again.
+//! 1. [`Stack::handle_frame`] for every received frame. When the frame carries new stream bytes,
+//!    the answer says where they lie; after the owner has taken the bytes it calls
+//!    [`Stack::accept_payload`]. The stack treats bytes that the owner does not accept as if they
+//!    had not arrived. A receiver that is out of buffers can therefore drop bytes, and the peer
+//!    sends them again.
 //! 2. [`Stack::handle_timeouts`] once [`Stack::poll_timeout`] has passed.
 //! 3. [`Stack::poll_event`] until it is empty.
 //! 4. [`Stack::poll_transmit`] until it is empty, or the port is full.
 //!
-//! **No payload passes through this crate.** What is to be sent lies in the owner's [`SendQueue`]
-//! as records (FPDUs); TCP knows it by [`StreamPos`](heddle_base::StreamPos) alone and cuts
-//! segments at record boundaries where it can (RFC 5044 section 5). What arrives is placed by the
-//! owner straight from the received frame.
+//! **No payload passes through this crate.** The bytes to send lie in the owner's [`SendQueue`] as
+//! records (FPDUs). TCP knows these bytes by [`StreamPos`](heddle_base::StreamPos) alone and cuts
+//! segments at record boundaries where it can (RFC 5044 section 5). The owner places arriving bytes
+//! straight from the received frame.
 #![forbid(unsafe_code)]
 
 mod conn;

@@ -1,18 +1,19 @@
-//! What waits to be sent, as TCP sees it.
+//! The bytes that wait to be sent, as TCP sees them.
 
 use heddle_base::StreamPos;
 
 /// The owner's queue of bytes to send, from the oldest unacknowledged one to the newest.
 ///
-/// TCP asks only for lengths. The bytes themselves are gathered by whoever builds the frame, at
-/// each transmission anew.
+/// TCP asks only for lengths. The code that builds a frame gathers the bytes themselves, at each
+/// transmission anew.
 pub trait SendQueue {
-    /// One past the last byte queued.
+    /// Returns the position after the last byte queued.
     fn end(&self) -> StreamPos;
 
-    /// How many bytes a segment that starts at `from` carries: at most `max` and at most up to
-    /// [`end`](SendQueue::end); as many whole records as fit, or, where not even one does, `max`
-    /// bytes of it. Never 0 while `from < end` and `max > 0`.
+    /// Returns how many bytes a segment that starts at `from` carries: at most `max` and at most up
+    /// to [`end`](SendQueue::end). The segment carries as many whole records as fit. If not even
+    /// one record fits, the segment carries `max` bytes of the first record. The result is never 0
+    /// while `from < end` and `max > 0`.
     fn segment_len(&self, from: StreamPos, max: u32) -> u32;
 }
 
@@ -24,7 +25,7 @@ pub struct ByteQueue {
 }
 
 impl ByteQueue {
-    /// Queues `bytes` behind what is there.
+    /// Queues `bytes` after the bytes already queued.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend(bytes);
     }
@@ -37,7 +38,7 @@ impl ByteQueue {
         self.start += n as u64;
     }
 
-    /// The oldest byte still held.
+    /// Returns the position of the oldest byte still held.
     pub fn start(&self) -> StreamPos {
         self.start
     }

@@ -1,30 +1,30 @@
-//! A TCP segment as a value: what the wire formats parse to and the connection speaks in.
+//! A TCP segment as a value: the wire formats parse to it, and the connection takes and gives it.
 
 use core::fmt;
 use heddle_base::StreamPos;
 
-/// A 32-bit TCP sequence number; order is that of RFC 9293 section 3.4 (modulo 2^32).
+/// A 32-bit TCP sequence number. RFC 9293 section 3.4 defines its order (modulo 2^32).
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct SeqNumber(pub u32);
 
 impl SeqNumber {
-    /// `self - other` as a signed distance: negative when `self` lies before `other`.
+    /// Returns `self - other` as a signed distance: negative when `self` lies before `other`.
     pub const fn distance(self, other: SeqNumber) -> i32 {
         self.0.wrapping_sub(other.0).cast_signed()
     }
 
-    /// The number `n` further on.
+    /// Returns the number that lies `n` after `self`.
     #[must_use]
     pub const fn advance(self, n: u32) -> SeqNumber {
         SeqNumber(self.0.wrapping_add(n))
     }
 
-    /// Whether `self` lies before `other`.
+    /// Returns true if `self` lies before `other`.
     pub const fn before(self, other: SeqNumber) -> bool {
         self.distance(other) < 0
     }
 
-    /// Whether `self` lies after `other`.
+    /// Returns true if `self` lies after `other`.
     pub const fn after(self, other: SeqNumber) -> bool {
         self.distance(other) > 0
     }
@@ -36,30 +36,30 @@ impl fmt::Debug for SeqNumber {
     }
 }
 
-/// TCP control bits, as in octet 13 of the header.
+/// TCP control bits, as in byte 13 of the header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags(pub u8);
 
 impl Flags {
-    /// No more data from the sender.
+    /// The sender sends no more data.
     pub const FIN: Flags = Flags(0x01);
-    /// Synchronise sequence numbers.
+    /// The sender synchronises sequence numbers.
     pub const SYN: Flags = Flags(0x02);
-    /// Reset the connection.
+    /// The sender resets the connection.
     pub const RST: Flags = Flags(0x04);
-    /// Push.
+    /// The sender asks the receiver to push the data to the application.
     pub const PSH: Flags = Flags(0x08);
     /// The acknowledgment field is significant.
     pub const ACK: Flags = Flags(0x10);
     /// The urgent pointer is significant.
     pub const URG: Flags = Flags(0x20);
 
-    /// Whether all bits of `other` are set.
+    /// Returns true if all bits of `other` are set.
     pub const fn has(self, other: Flags) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Both sets of bits.
+    /// Returns the union of both sets of bits.
     #[must_use]
     pub const fn with(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)
@@ -69,20 +69,20 @@ impl Flags {
 /// The timestamps option (RFC 7323 section 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timestamps {
-    /// The sender's clock.
+    /// TSval: the timestamp clock of the sender of this segment.
     pub val: u32,
-    /// The echo of the receiver's.
+    /// TSecr: the echo of the timestamp clock of the receiver of this segment.
     pub ecr: u32,
 }
 
-/// A block of the SACK option: bytes received ahead of a gap (RFC 2018 section 3), or, first in the
-/// option and in front of the acknowledgment number or inside the second block, bytes received
-/// more than once (RFC 2883 section 4).
+/// A block of the SACK option. A block usually reports bytes received ahead of a gap (RFC 2018
+/// section 3). The first block of the option reports bytes received more than once if it lies in
+/// front of the acknowledgment number or inside the second block (RFC 2883 section 4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SackBlock {
-    /// The first octet.
+    /// The sequence number of the first byte.
     pub start: SeqNumber,
-    /// One past the last octet.
+    /// The sequence number after the last byte.
     pub end: SeqNumber,
 }
 
@@ -94,26 +94,26 @@ pub struct SackBlocks {
 }
 
 impl SackBlocks {
-    /// No option.
+    /// The value for a segment without the option.
     pub const NONE: SackBlocks = SackBlocks {
         blocks: [SackBlock { start: SeqNumber(0), end: SeqNumber(0) }; SackBlocks::MAX],
         len: 0,
     };
-    /// Blocks a header has room for without other options; beside timestamps there is room for one
-    /// less.
+    /// The number of blocks that fit into a header without other options. A header with timestamps
+    /// has room for one block less.
     pub const MAX: usize = 4;
 
-    /// Whether there are none.
+    /// Returns true if there are no blocks.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How many there are.
+    /// Returns the number of blocks.
     pub const fn count(&self) -> u8 {
         self.len
     }
 
-    /// Adds one behind the others; those that find no room are dropped.
+    /// Adds `block` after the other blocks. Drops `block` if there is no room for it.
     pub fn push(&mut self, block: SackBlock) {
         if let Some(place) = self.blocks.get_mut(usize::from(self.len)) {
             *place = block;
@@ -121,7 +121,7 @@ impl SackBlocks {
         }
     }
 
-    /// The blocks in the order of the option.
+    /// Returns the blocks in the order of the option.
     pub fn as_slice(&self) -> &[SackBlock] {
         self.blocks.get(..usize::from(self.len)).unwrap_or(&[])
     }
@@ -136,15 +136,15 @@ impl fmt::Debug for SackBlocks {
 /// A received segment without its payload bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
-    /// Sequence number of the first octet (of the SYN, when there is one).
+    /// Sequence number of the first byte (of the SYN, when there is one).
     pub seq: SeqNumber,
     /// Acknowledgment number; meaningful with [`Flags::ACK`].
     pub ack: SeqNumber,
-    /// Control bits.
+    /// Control bits of the header.
     pub flags: Flags,
     /// The window field, not scaled.
     pub window: u16,
-    /// Payload octets.
+    /// Payload bytes.
     pub len: u32,
     /// MSS option, on a SYN.
     pub mss: Option<u16>,
@@ -152,7 +152,7 @@ pub struct Segment {
     pub window_scale: Option<u8>,
     /// SACK-permitted option, on a SYN.
     pub sack_permitted: bool,
-    /// Timestamps option.
+    /// Timestamps option (TSval and TSecr).
     pub timestamps: Option<Timestamps>,
 }
 
@@ -163,16 +163,16 @@ pub struct Payload {
     pub pos: StreamPos,
     /// Bytes of the segment's payload to skip before it (already received).
     pub skip: u32,
-    /// Bytes to take (what lies beyond the window is cut off).
+    /// Bytes to take. The connection has cut off bytes beyond the window.
     pub len: u32,
-    /// Whether `pos` is the next byte expected; otherwise it lies ahead of a gap.
+    /// True if `pos` is the next byte expected; otherwise `pos` lies ahead of a gap.
     pub in_order: bool,
 }
 
-/// What came of a received segment.
+/// The result of handling a received segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SegmentOutcome {
-    /// Our stream is acknowledged up to here, further than before.
+    /// The peer acknowledges our stream up to this position, which is further than before.
     pub acked: Option<StreamPos>,
     /// New payload for the owner to take; see
     /// [`Connection::accept_payload`](crate::Connection::accept_payload).
@@ -182,11 +182,11 @@ pub struct SegmentOutcome {
 /// A segment to send: everything but addresses, ports and payload bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TxSegment {
-    /// Sequence number of the first octet.
+    /// Sequence number of the first byte.
     pub seq: SeqNumber,
-    /// Acknowledgment number.
+    /// Acknowledgment number of the header.
     pub ack: SeqNumber,
-    /// Control bits.
+    /// Control bits of the header.
     pub flags: Flags,
     /// The window field, already scaled.
     pub window: u16,
@@ -196,15 +196,16 @@ pub struct TxSegment {
     pub window_scale: Option<u8>,
     /// SACK-permitted option (on a SYN).
     pub sack_permitted: bool,
-    /// Timestamps option.
+    /// Timestamps option (TSval and TSecr).
     pub timestamps: Option<Timestamps>,
-    /// Blocks of the SACK option, which [`Connection::sack_blocks`](crate::Connection::sack_blocks)
-    /// has: they would weigh on every segment, and few have any.
+    /// Number of blocks of the SACK option.
+    /// [`Connection::sack_blocks`](crate::Connection::sack_blocks) has the blocks themselves: they
+    /// would make every segment larger, and few segments have any.
     pub sack: u8,
     /// Position of the first payload byte in our stream.
     pub pos: StreamPos,
     /// Payload bytes to gather from the [`SendQueue`](crate::SendQueue).
     pub len: u32,
-    /// Whether any of it was sent before.
+    /// True if the segment carries any byte that was sent before.
     pub retransmit: bool,
 }

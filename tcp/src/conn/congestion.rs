@@ -1,11 +1,11 @@
-//! Congestion control: Reno (RFC 5681, RFC 6928). Loss is detected and repaired with duplicate ACKs
-//! (NewReno, RFC 6582, RFC 3042), or with SACK by `rack`; then the window follows proportional rate
+//! Congestion control: Reno (RFC 5681, RFC 6928). Duplicate ACKs detect and repair loss (NewReno,
+//! RFC 6582, RFC 3042). With SACK, `rack` does so, and the window follows proportional rate
 //! reduction (RFC 6937).
 //!
-//! The connection tells it of acknowledgments, timeouts and sends, in bytes and stream positions,
-//! and obeys two answers: how many bytes may be outstanding, and whether the oldest unacknowledged
-//! segment is to be sent again. It knows no segments and no timers, so that another algorithm can
-//! take its place.
+//! The connection reports acknowledgments, timeouts and sends to this module, in bytes and stream
+//! positions, and obeys two answers: how many bytes may be outstanding, and whether to send the
+//! oldest unacknowledged segment again. This module knows no segments and no timers, so another
+//! algorithm can replace it.
 
 use heddle_base::StreamPos;
 
@@ -16,9 +16,9 @@ const DUP_THRESHOLD: u32 = 3;
 /// Segments by which one acknowledgment may open the window in slow start: L of RFC 3465.
 ///
 /// The RFC recommends 2, for receivers that acknowledge every other segment. Receivers that handle
-/// segments in bursts, ours among them, acknowledge once for up to 64, and a window that grew by
-/// two of them would need tens of round trips where doubling needs six. 64 keeps it doubling, and
-/// bounds what a stretch of lost ACKs can let loose at once.
+/// segments in bursts, as ours does, acknowledge once for up to 64 segments. With a limit of two
+/// per ACK the window would need tens of round trips where doubling needs six. A limit of 64 keeps
+/// the window doubling, and bounds the burst that a stretch of lost ACKs can release at once.
 const ABC_LIMIT: u32 = 64;
 
 /// NewReno's variables. Windows are in bytes.
@@ -29,16 +29,17 @@ pub(super) struct NewReno {
     mss: u32,
     /// Bytes acknowledged since cwnd last grew in congestion avoidance (RFC 5681 3.1).
     acked: u32,
-    /// Duplicate ACKs in a row, not counted while a loss may not be inferred from them.
+    /// Duplicate ACKs in a row. The connection does not count them while they do not prove a loss.
     dup_acks: u32,
-    /// Bytes sent beyond cwnd by limited transmit since the first of them.
+    /// Bytes sent beyond cwnd by limited transmit since the first of the duplicate ACKs.
     limited: u32,
     recovering: bool,
-    /// Of a recovery with SACK: prr_delivered, prr_out and RecoverFS of RFC 6937.
+    /// For a recovery with SACK: prr_delivered, prr_out and RecoverFS of RFC 6937.
     prr_delivered: u64,
     prr_out: u64,
     prr_flight: u64,
-    /// What must be acknowledged before recovery ends, and before duplicate ACKs count again.
+    /// The position that the peer must acknowledge before recovery ends, and before duplicate ACKs
+    /// count again.
     recover: StreamPos,
 }
 
@@ -68,13 +69,14 @@ impl NewReno {
         self.ssthresh
     }
 
-    /// Whether neither a loss nor a duplicate ACK needs attention: the fast path's condition.
+    /// Returns true if neither a loss nor a duplicate ACK needs attention: the fast path's
+    /// condition.
     pub(super) fn is_open(&self) -> bool {
         self.dup_acks == 0
     }
 
-    /// Bytes that may be outstanding when the next one to be sent is new: cwnd, and one segment
-    /// more for the first and the second duplicate ACK (RFC 3042).
+    /// Returns the bytes that may be outstanding when the next byte to send is new: cwnd, and one
+    /// segment more for each of the first and the second duplicate ACK (RFC 3042).
     pub(super) fn allowance(&self) -> u32 {
         if self.dup_acks == 0 || self.recovering {
             self.cwnd
@@ -83,8 +85,8 @@ impl NewReno {
         }
     }
 
-    /// Segments got smaller: the window shrinks in proportion, so that as many are outstanding
-    /// (RFC 5681 3.1).
+    /// Sets a smaller segment size. The window shrinks in proportion, so that as many segments are
+    /// outstanding (RFC 5681 3.1).
     pub(super) fn set_mss(&mut self, mss: u32) {
         let mss = mss.max(1);
         let scaled = u64::from(self.cwnd) * u64::from(mss) / u64::from(self.mss);
@@ -92,12 +94,13 @@ impl NewReno {
         self.mss = mss;
     }
 
-    /// The handshake lost a SYN: begin with one segment (RFC 5681 3.1).
+    /// Records that the handshake lost a SYN: the connection begins with one segment (RFC 5681
+    /// 3.1).
     pub(super) fn syn_lost(&mut self) {
         self.cwnd = self.mss;
     }
 
-    /// New data was sent; `flight` bytes are outstanding now.
+    /// Records that `len` bytes of new data were sent; `flight` bytes are outstanding now.
     pub(super) fn on_sent(&mut self, len: u32, flight: u64) {
         if self.recovering {
             self.prr_out += u64::from(len);
@@ -106,8 +109,9 @@ impl NewReno {
         }
     }
 
-    /// The oldest `acked` of `flight` outstanding bytes were acknowledged, up to `una`. True when
-    /// the segment at `una` is lost too and must be sent again (a partial acknowledgment).
+    /// Records that the peer acknowledged the oldest `acked` of `flight` outstanding bytes, up to
+    /// `una`. Returns true if the segment at `una` is lost too and the connection must send it
+    /// again (a partial acknowledgment).
     pub(super) fn on_ack(&mut self, una: StreamPos, acked: u64, flight: u64) -> bool {
         let left = flight.saturating_sub(acked);
         if self.recovering {
@@ -128,13 +132,14 @@ impl NewReno {
         }
         self.dup_acks = 0;
         self.limited = 0;
-        // A window that was not used says nothing about the path (RFC 7661 in spirit).
+        // A window that the sender did not use says nothing about the path (RFC 7661 in spirit).
         if flight.saturating_mul(2) < u64::from(self.cwnd) {
             return false;
         }
         if self.cwnd < self.ssthresh {
             // After a timeout an acknowledgment may cover bytes that had arrived before, and says
-            // little about what left the network since: L = 1 there (RFC 3465 section 2.3).
+            // little about the bytes that left the network since: L = 1 there (RFC 3465 section
+            // 2.3).
             let limit = if una < self.recover { 1 } else { ABC_LIMIT };
             self.grow(clamp(acked).min(self.mss.saturating_mul(limit)));
         } else {
@@ -147,11 +152,11 @@ impl NewReno {
         false
     }
 
-    /// A duplicate ACK of `una` came while `[una, max)` is outstanding. True when it shows that the
-    /// segment at `una` is lost.
+    /// Handles a duplicate ACK of `una` while `[una, max)` is outstanding. Returns true if this ACK
+    /// shows that the segment at `una` is lost.
     pub(super) fn on_dup_ack(&mut self, una: StreamPos, max: StreamPos) -> bool {
         if self.recovering {
-            // A segment that left the network makes room for another; never for more segments
+            // A segment that left the network makes room for another, but never for more segments
             // than are outstanding, whatever the peer claims (RFC 5681 3.2 step 4).
             if u64::from(self.cwnd) < u64::from(self.ssthresh).saturating_add(max - una) {
                 self.grow(self.mss);
@@ -174,8 +179,8 @@ impl NewReno {
         true
     }
 
-    /// The retransmission timer expired with `[una, max)` outstanding; `first` unless the oldest
-    /// segment had already been sent again because of the timer.
+    /// Handles expiry of the retransmission timer with `[una, max)` outstanding. `first` is false
+    /// if the timer already made the connection send the oldest segment again.
     pub(super) fn on_timeout(&mut self, una: StreamPos, max: StreamPos, first: bool) {
         if first {
             self.reduce(max - una);
@@ -185,15 +190,15 @@ impl NewReno {
         self.dup_acks = 0;
         self.limited = 0;
         self.recovering = false;
-        // What follows sends everything again, so that duplicate ACKs of `max` itself may be
-        // echoes of that: only beyond it do they mean a loss.
+        // The connection now sends everything again, so duplicate ACKs of `max` itself may be
+        // echoes of these retransmissions. Only beyond `max` do duplicate ACKs mean a loss.
         self.recover = max + 1;
     }
 
-    /// SACK shows a loss while `flight` bytes are outstanding: the reduction is spread over the
-    /// round trip to come.
+    /// Starts a recovery: SACK shows a loss while `flight` bytes are outstanding. The connection
+    /// spreads the reduction over the next round trip.
     pub(super) fn start_recovery(&mut self, flight: u64) {
-        // Bytes beyond cwnd went by limited transmit, and count for nothing in ssthresh (RFC 5681
+        // Limited transmit sent the bytes beyond cwnd, and they do not count in ssthresh (RFC 5681
         // section 3.2, step 2).
         self.reduce(flight.min(u64::from(self.cwnd)));
         self.recovering = true;
@@ -202,8 +207,8 @@ impl NewReno {
         self.prr_flight = flight.max(1);
     }
 
-    /// In a recovery with SACK, `delivered` bytes arrived and `pipe` are left in the network:
-    /// RFC 6937 section 3, with the slow start reduction bound.
+    /// Sets the window in a recovery with SACK after `delivered` bytes arrived and while `pipe`
+    /// bytes are left in the network: RFC 6937 section 3, with the slow start reduction bound.
     pub(super) fn on_delivered(&mut self, delivered: u64, pipe: u64) {
         self.prr_delivered += delivered;
         let (ssthresh, mss) = (u64::from(self.ssthresh), u64::from(self.mss));
@@ -216,32 +221,32 @@ impl NewReno {
             (ssthresh - pipe).min(limit)
         };
         if self.prr_out == 0 {
-            // The first retransmission is sent whatever is outstanding.
+            // The connection sends the first retransmission however much is outstanding.
             send = send.max(mss);
         }
         self.cwnd = clamp(pipe + send).clamp(self.mss, CWND_MAX);
     }
 
-    /// Bytes were sent again in a recovery with SACK.
+    /// Records that `len` bytes were sent again in a recovery with SACK.
     pub(super) fn on_retransmit(&mut self, len: u32) {
         self.prr_out += u64::from(len);
     }
 
-    /// A recovery with SACK is over.
+    /// Ends a recovery with SACK.
     pub(super) fn end_recovery(&mut self) {
         self.recovering = false;
         self.cwnd = self.ssthresh.max(self.mss);
         self.acked = 0;
     }
 
-    /// A loss was repaired before it was noticed.
+    /// Reduces the window for a loss that was repaired before the connection noticed it.
     pub(super) fn reduce_once(&mut self) {
         self.reduce(u64::from(self.cwnd));
         self.cwnd = self.ssthresh.min(self.cwnd);
         self.acked = 0;
     }
 
-    /// A reduction from `cwnd` and `ssthresh` was a mistake.
+    /// Undoes a reduction from `cwnd` and `ssthresh` that was a mistake.
     pub(super) fn undo(&mut self, cwnd: u32, ssthresh: u32) {
         self.recovering = false;
         self.cwnd = self.cwnd.max(cwnd);
@@ -249,14 +254,14 @@ impl NewReno {
         self.recover = StreamPos::START;
     }
 
-    /// Nothing was sent for so long that the window says nothing about the path any more: start anew
-    /// (RFC 5681 4.1).
+    /// Restarts with the initial window: the connection sent nothing for so long that the window
+    /// says nothing about the path any more (RFC 5681 4.1).
     pub(super) fn on_idle(&mut self) {
         self.cwnd = self.cwnd.min(initial_window(self.mss));
         self.acked = 0;
     }
 
-    /// Equation (4) of RFC 5681.
+    /// Sets ssthresh by equation (4) of RFC 5681.
     fn reduce(&mut self, flight: u64) {
         self.ssthresh = clamp(flight / 2).max(self.mss.saturating_mul(2));
     }
@@ -266,7 +271,8 @@ impl NewReno {
     }
 }
 
-/// RFC 6928: ten segments, or about 14,600 bytes where segments are large.
+/// Returns the initial window of RFC 6928: ten segments, or about 14,600 bytes where segments are
+/// large.
 fn initial_window(mss: u32) -> u32 {
     mss.saturating_mul(10).min(mss.saturating_mul(2).max(14_600))
 }

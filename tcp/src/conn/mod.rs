@@ -1,8 +1,8 @@
-//! One TCP connection: from SYN to TIME-WAIT, without packets, clock or payload.
+//! A single TCP connection: from SYN to TIME-WAIT, without packets, clock or payload.
 //!
 //! Positions in both streams are 64-bit ([`StreamPos`]); sequence numbers exist only at the edge,
-//! in segments. The SYN has no position (the states stand for it), a FIN has the position one past
-//! the last byte:
+//! in segments. The SYN has no position, because the states stand for it. A FIN has the position
+//! after the last byte:
 //!
 //! ```text
 //!   sending   1         2          3          4          receiving   1          2          3
@@ -15,8 +15,8 @@
 //!   4 snd_una + min(snd_wnd, congestion window)              left
 //! ```
 //!
-//! What is not here: ECN, urgent data (the pointer is ignored, the bytes
-//! are delivered like others), Nagle's algorithm (a record is sent as soon as it may be).
+//! This module does not implement ECN, urgent data (it ignores the pointer and delivers the bytes
+//! like others) or Nagle's algorithm (it sends a record as soon as the windows allow).
 #![deny(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_possible_wrap)]
 
 mod ack;
@@ -63,53 +63,55 @@ use scoreboard::Scoreboard;
 use state::Input;
 use stats::Tally;
 
-/// A timer that is not running.
+/// The instant of a timer that is not running.
 const NEVER: Instant = Instant::from_nanos(u64::MAX);
-/// A FIN whose position is not known yet.
+/// The position of a FIN that is not known yet.
 const NO_FIN: StreamPos = StreamPos(u64::MAX);
 
 /// A TCP connection.
 ///
-/// Calling order, all by the one thread that owns it:
+/// Calling order, all by the one thread that owns the connection:
 ///
-/// 1. [`handle_segment`](Connection::handle_segment) for each segment received; when it reports
-///    payload, [`accept_payload`](Connection::accept_payload) before the next segment, or not at
-///    all, which is as if the bytes had been lost on the way.
+/// 1. [`handle_segment`](Connection::handle_segment) for each segment received. When this call
+///    reports payload, the owner calls [`accept_payload`](Connection::accept_payload) before the
+///    next segment, or not at all; without that call the connection treats the bytes as lost on the
+///    way.
 /// 2. [`handle_timeout`](Connection::handle_timeout) when
 ///    [`poll_timeout`](Connection::poll_timeout) has passed.
-/// 3. [`poll_event`](Connection::poll_event) until it gives nothing.
-/// 4. [`poll_transmit`](Connection::poll_transmit) until it gives nothing, also after the owner
+/// 3. [`poll_event`](Connection::poll_event) until it returns `None`.
+/// 4. [`poll_transmit`](Connection::poll_transmit) until it returns `None`, also after the owner
 ///    queued bytes, closed or aborted. To gather ACKs, handle all segments of a burst first.
 ///
-/// The connection is done for when its [`state`](Connection::state) is [`State::Closed`] and
-/// `poll_transmit` gives nothing more (an abort leaves a RST to send).
+/// The owner may drop the connection when its [`state`](Connection::state) is [`State::Closed`] and
+/// `poll_transmit` returns `None` (an abort leaves a RST to send).
 #[derive(Clone, Debug)]
 pub struct Connection {
     hot: Hot,
     cold: Cold,
 }
 
-/// What every segment touches.
+/// The fields that every segment touches.
 #[derive(Clone, Debug)]
 struct Hot {
     state: State,
     pending: Pending,
-    /// Timestamps were negotiated.
+    /// True if both sides negotiated timestamps.
     ts_ok: bool,
-    /// Something lies ahead of `rcv_nxt`: accepted ranges, or a FIN.
+    /// True if accepted ranges, or a FIN, lie ahead of `rcv_nxt`.
     gaps: bool,
-    /// SACK was negotiated.
+    /// True if both sides negotiated SACK.
     sack_ok: bool,
-    /// ACKs carry a SACK option.
+    /// True if ACKs carry a SACK option.
     sack_due: bool,
-    /// With SACK: something outstanding is out of the ordinary, and acknowledgments are looked at
-    /// more closely.
+    /// With SACK: true if any outstanding byte is out of the ordinary. The connection then examines
+    /// acknowledgments more closely.
     disorder: bool,
-    /// What `rtx_at` is for.
+    /// The purpose of the timer at `rtx_at`.
     timer: Timer,
     snd_shift: u8,
     rcv_shift: u8,
-    /// ACKs of full segments that are not held back, after a gap in the peer's stream.
+    /// The number of ACKs of full segments that the connection still sends without delay, after a
+    /// gap in the peer's stream.
     quick_acks: u8,
 
     /// Sequence number of position 0 of the peer's stream.
@@ -119,10 +121,10 @@ struct Hot {
     /// `rcv_nxt` of the last ACK sent: Last.ACK.sent of RFC 7323.
     last_ack: StreamPos,
     recv_window: u32,
-    /// Largest payload seen, at most our MSS: the peer's idea of a full-sized segment.
+    /// Largest payload seen, at most our MSS: an estimate of the peer's full-sized segment.
     rcv_mss: u32,
     ts_recent: u32,
-    /// When the peer last sent anything acceptable.
+    /// When the peer last sent an acceptable segment.
     last_rx: Instant,
     ts_offset: u32,
 
@@ -133,72 +135,74 @@ struct Hot {
     snd_max: StreamPos,
     snd_fin: StreamPos,
     snd_wnd: u32,
-    /// The largest window the peer ever offered.
+    /// The largest window that the peer ever offered.
     max_wnd: u32,
     snd_wl1: SeqNumber,
     snd_wl2: SeqNumber,
     emss: u32,
     cc: NewReno,
-    /// With SACK: bytes outstanding that are not in the pipe (RFC 6675 section 2): SACKed or lost,
-    /// less those sent again. 0 while there is no disorder.
+    /// With SACK: bytes outstanding that are not in the pipe (RFC 6675 section 2). These are the
+    /// SACKed or lost bytes, less the bytes sent again. 0 while there is no disorder.
     out_of_pipe: i64,
     /// Where the last segment of new data began.
     last_start: StreamPos,
-    /// When the scoreboard was last told of a burst.
+    /// When the connection last reported a burst to the scoreboard.
     burst_at: Instant,
 
     /// The segment timed for the round-trip estimate: its end and when it was sent.
     timed: Option<(StreamPos, Instant)>,
-    /// Retransmission or window probe.
+    /// Expiry of the retransmission or window probe timer.
     rtx_at: Instant,
-    /// Delayed ACK.
+    /// Expiry of the delayed ACK timer.
     ack_at: Instant,
     /// When data was last sent.
     last_tx: Instant,
-    /// When the peer last acknowledged something new, or else when it first had something to
-    /// acknowledge.
+    /// When the peer last acknowledged new bytes, or else when bytes to acknowledge were first
+    /// outstanding.
     progress_at: Instant,
 }
 
-/// What only openings, losses, timers and closings touch.
+/// The fields that only openings, losses, timers and closings touch.
 #[derive(Clone, Debug)]
 struct Cold {
     set: Settings,
     active: bool,
-    /// `close` was called before the connection was established.
+    /// The owner called `close` before the connection was established.
     close_early: bool,
-    /// The peer's FIN, once seen.
+    /// The position of the peer's FIN, once it has arrived; [`NO_FIN`] before.
     rcv_fin: StreamPos,
     ranges: Ranges,
     reports: Reports,
-    /// The SACK option of the segment that is being handled; empty for one without.
+    /// The SACK option of the segment that the connection is handling; empty for a segment without
+    /// the option.
     sack_in: Option<Box<SackBlocks>>,
     /// Without SACK: ACKs to send for segments that came ahead of a gap.
     dup_acks_owed: u8,
     board: Scoreboard,
     rack: Rack,
     rto: Rto,
-    /// Timestamp clock at the last transmission of anything sent before.
+    /// Timestamp clock at the last transmission of bytes that had been sent before.
     retransmit_ts: u32,
     events: Events,
-    /// Both sides scale windows.
+    /// True if both sides scale windows.
     scaling: bool,
-    /// Our SYN was sent at least once.
+    /// True if our SYN was sent at least once.
     syn_sent: bool,
-    /// SYNs sent again because of the timer.
+    /// SYNs sent again because the timer expired.
     syn_retries: u8,
     /// Expiries of the retransmission timer since the last progress.
     timeouts: u32,
     /// Window probes since the window was last open, for their backoff.
     probes: u8,
-    /// Keepalives sent since the peer was last heard of.
+    /// Keepalives sent since the peer last sent a segment.
     keepalives: u8,
-    /// While the peer's window is shut, or the close is bounded.
+    /// State of the progress rules: present while the peer's window is shut, or the close is
+    /// bounded.
     progress: Option<Box<Progress>>,
-    /// FIN-WAIT-2, TIME-WAIT, or before them the next look at whether the peer is alive, or the
-    /// close gets on.
+    /// Expiry of FIN-WAIT-2 or TIME-WAIT. Before these states: the instant at which the connection
+    /// next checks whether the peer is alive, or whether a bounded close makes progress.
     wait_at: Instant,
-    /// A reset to answer an impossible ACK during the handshake: its sequence number and the
+    /// A reset that answers an impossible ACK during the handshake: its sequence number and the
     /// timestamp to echo.
     reset_reply: (SeqNumber, Option<u32>),
     challenge_since: Instant,
@@ -206,28 +210,28 @@ struct Cold {
     counters: Tally,
 }
 
-/// Things to send regardless of data; a set of bits.
+/// Segments to send regardless of new data; a set of bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Pending(u16);
 
 impl Pending {
     const ACK: Pending = Pending(1);
-    /// The segment at `snd_una`, again.
+    /// A retransmission of the segment at `snd_una`.
     const RETRANSMIT: Pending = Pending(2);
     /// A window probe.
     const PROBE: Pending = Pending(4);
     const SYN: Pending = Pending(8);
     const RESET: Pending = Pending(16);
     const RESET_REPLY: Pending = Pending(32);
-    /// What the scoreboard has as lost.
+    /// Retransmissions of the bytes that the scoreboard counts as lost.
     const REPAIR: Pending = Pending(64);
     /// A tail probe.
     const TAIL: Pending = Pending(128);
-    /// A keepalive.
+    /// A keepalive probe of a silent peer.
     const KEEPALIVE: Pending = Pending(256);
-    /// Those that send data or a FIN.
+    /// The bits of segments that send data or a FIN.
     const DATA: Pending = Pending(2 | 4 | 64 | 128);
-    /// Those that go before data.
+    /// The bits of segments that go before data.
     const CONTROL: Pending = Pending(8 | 16 | 32 | 256);
 
     const fn any(self, of: Pending) -> bool {
@@ -242,7 +246,7 @@ impl Pending {
         self.0 &= !p.0;
     }
 
-    /// Whether any of `p` was set; they are not any more.
+    /// Returns true if any bit of `p` was set, and clears the bits of `p`.
     fn take(&mut self, p: Pending) -> bool {
         let was = self.any(p);
         self.clear(p);
@@ -251,21 +255,23 @@ impl Pending {
 }
 
 impl Connection {
-    /// Whether an event waits.
+    /// Returns true if an event waits.
     #[inline]
     pub fn has_events(&self) -> bool {
         !self.cold.events.is_empty()
     }
 
-    /// The next event, if one waits.
+    /// Returns the next event, if one waits.
     pub fn poll_event(&mut self) -> Option<ConnEvent> {
         self.cold.events.pop()
     }
 
-    /// Ends our direction: a FIN follows the bytes queued, and those the owner still queues before
-    /// it is sent (the owner should queue none). The peer's direction goes on until its FIN.
+    /// Ends our direction: a FIN follows the bytes queued, and any bytes that the owner queues
+    /// before the FIN is sent (the owner should queue none). The peer's direction continues until
+    /// the peer's FIN.
     ///
-    /// In SYN-SENT the connection is dropped ([`ConnEvent::Aborted`]). Closing twice does nothing.
+    /// In SYN-SENT this call drops the connection ([`ConnEvent::Aborted`]). Closing twice does
+    /// nothing.
     pub fn close(&mut self) {
         if self.hot.state == State::SynReceived {
             self.cold.close_early = true;
@@ -275,8 +281,8 @@ impl Connection {
         }
     }
 
-    /// Ends the connection at once, with a RST where the peer may still send or wait for data, or for a FIN that
-    /// was not sent (RFC 9293 section 3.10.5).
+    /// Ends the connection at once, with a RST where the peer may still send or wait for data, or
+    /// for a FIN that was not sent (RFC 9293 section 3.10.5).
     pub fn abort(&mut self) {
         // On the wire, CLOSE-WAIT and FIN-WAIT-1 last until the FIN is sent.
         let owes_fin = self.hot.snd_max <= self.hot.snd_fin;
@@ -290,7 +296,7 @@ impl Connection {
                     | State::FinWait2
                     | State::CloseWait
             );
-        // An orderly end was already announced in TIME-WAIT.
+        // The connection announced an orderly end when it entered TIME-WAIT.
         let told = self.hot.state == State::TimeWait;
         if self.enter(Input::Kill).is_none() {
             return;
@@ -305,8 +311,9 @@ impl Connection {
     }
 
     /// Changes the receive window offered from now on, for an owner that runs out of buffers or has
-    /// them again; `0` closes the window. The right edge already advertised stays, so that a
-    /// smaller window takes effect as bytes arrive. At most what the window scale allows.
+    /// buffers again; `0` closes the window. The right edge already advertised stays, so a smaller
+    /// window takes effect as bytes arrive. The connection limits `bytes` to the most that the
+    /// window scale can express.
     pub fn set_recv_window(&mut self, bytes: u32) {
         self.hot.recv_window = self.limit_window(bytes);
         // Tell the peer when the edge can move far enough to matter (RFC 9293 section 3.8.6.2.2).
@@ -318,8 +325,8 @@ impl Connection {
         }
     }
 
-    /// Probes the peer when it has been silent, or ([`None`]) never: for this connection, whatever
-    /// [`ConnConfig::keepalive`] says. Silence so far counts.
+    /// Probes the peer when it has been silent, or ([`None`]) never. This setting overrides
+    /// [`ConnConfig::keepalive`] for this connection. The silence before this call counts.
     pub fn set_keepalive(&mut self, now: Instant, keepalive: Option<Keepalive>) {
         self.cold.set.set_keepalive(keepalive);
         self.cold.keepalives = 0;
@@ -328,15 +335,17 @@ impl Connection {
         }
     }
 
-    /// Bears with the peer for so long from now on, whatever the [`ConnConfig`] said. A limit that
-    /// runs already is compared with the new value at the next look: when a probe or a segment is sent
-    /// again, or a quarter of the old [`ConnConfig::close_stall`] after the last look at a close.
+    /// Sets from now on how long the connection tolerates a peer that makes no progress, whatever
+    /// the [`ConnConfig`] said. The connection compares a limit that already runs with the new
+    /// value at the next check: when it sends a probe or a segment again, or a quarter of the old
+    /// [`ConnConfig::close_stall`] after the last check of a close.
     pub fn set_patience(&mut self, patience: Patience) {
         self.cold.set.set_patience(patience);
     }
 
-    /// Gives back memory that past losses and bursts took and nothing needs now. For a connection that
-    /// has been quiet for a while: one at work would ask for it again.
+    /// Frees memory that past losses and bursts took and that the connection does not need now.
+    /// Call this function on a connection that has been quiet for a while: a busy connection would
+    /// soon allocate the memory again.
     pub fn trim(&mut self) {
         if self.hot.snd_una == self.hot.snd_max {
             self.cold.board.trim();
@@ -348,40 +357,44 @@ impl Connection {
         self.cold.sack_in = None;
     }
 
-    /// The state.
+    /// Returns the state of the connection (RFC 9293 section 3.3.2).
     pub fn state(&self) -> State {
         self.hot.state
     }
 
-    /// Effective send MSS: payload bytes of a full segment, options taken off. Final once
-    /// established.
+    /// Returns the effective send MSS: payload bytes of a full segment, without options. The value
+    /// is final once the connection is established.
     pub fn emss(&self) -> u32 {
         self.hot.emss
     }
 
-    /// The oldest byte not acknowledged.
+    /// Returns the position of the oldest byte not acknowledged.
     pub fn snd_una(&self) -> StreamPos {
         self.hot.snd_una.min(self.hot.snd_fin)
     }
 
-    /// One past the highest byte ever sent: SND.NXT of RFC 9293, which has no name for the place
-    /// transmission goes on from when bytes are sent again.
+    /// Returns the position after the highest byte ever sent. RFC 9293 calls this position SND.NXT.
+    /// The RFC has no name for the position from which transmission continues when bytes are sent
+    /// again.
     pub fn snd_max(&self) -> StreamPos {
         self.hot.snd_max.min(self.hot.snd_fin)
     }
 
-    /// The next byte expected from the peer; all before it were accepted.
+    /// Returns the position of the next byte expected from the peer. The owner has accepted all
+    /// bytes before it.
     pub fn rcv_nxt(&self) -> StreamPos {
         self.hot.rcv_nxt.min(self.cold.rcv_fin)
     }
 
-    /// Returns true if something ahead of a gap has been accepted, or the peer's FIN has come ahead of one.
+    /// Returns true if the owner has accepted bytes ahead of a gap, or the peer's FIN has come
+    /// ahead of a gap.
     pub const fn has_gaps(&self) -> bool {
         self.hot.gaps
     }
 
-    /// How many bytes beyond `end`, the end of the queue, could be sent now under the peer's window
-    /// and the congestion window: lets the owner make FPDUs just in time.
+    /// Returns how many bytes beyond `end`, the end of the queue, the connection could send now
+    /// under the peer's window and the congestion window. The owner can use this value to make
+    /// FPDUs just in time.
     pub fn send_room(&self, end: StreamPos) -> u64 {
         if matches!(self.hot.state, State::Established | State::CloseWait) {
             self.right_edge().since(end)
@@ -390,14 +403,14 @@ impl Connection {
         }
     }
 
-    /// Returns true if `other` is the peer's end of this connection: each numbers its own stream as the
-    /// other has learned from its SYN.
+    /// Returns true if `other` is the peer's end of this connection: each end numbers its own
+    /// stream as the other end learned from the SYN.
     pub(crate) fn is_other_end_of(&self, other: &Connection) -> bool {
         let (a, b) = (&self.hot, &other.hot);
         a.snd_base == b.rcv_base && b.snd_base == a.rcv_base
     }
 
-    /// Measurements and counters.
+    /// Returns a snapshot of the connection's measurements and counters.
     pub fn stats(&self) -> ConnStats {
         ConnStats {
             srtt: self.cold.rto.srtt(),
@@ -412,32 +425,33 @@ impl Connection {
         }
     }
 
-    /// What happened so far.
+    /// Returns the counters of events so far.
     pub fn counters(&self) -> &ConnCounters {
         &self.cold.counters
     }
 
-    /// The last round trip that was measured, in ns; each once.
+    /// Returns the last round trip that was handed on, in ns. Returns each measurement only once.
     #[inline(always)]
     pub(crate) fn take_round_trip(&mut self) -> Option<u32> {
         self.cold.rto.take_fresh()
     }
 
-    /// Applies the transition table; the new state, or `None` when `input` means nothing here.
+    /// Applies the transition table. Returns the new state, or `None` when `input` means nothing in
+    /// this state.
     fn enter(&mut self, input: Input) -> Option<State> {
         let next = state::transition(self.hot.state, input)?;
         self.hot.state = next;
         Some(next)
     }
 
-    /// The connection ends now, with `event`.
+    /// Ends the connection now and reports `event`.
     fn finish(&mut self, event: ConnEvent) {
         let _ = self.enter(Input::Kill);
         self.stop();
         self.cold.events.push(event);
     }
 
-    /// Nothing more is sent and no timer runs.
+    /// Stops all timers and clears all segments waiting to be sent.
     fn stop(&mut self) {
         self.hot.pending = Pending::default();
         self.hot.sack_due = false;
@@ -450,7 +464,7 @@ impl Connection {
         u32::from(u16::MAX) << self.hot.rcv_shift
     }
 
-    /// `bytes` as the window field can express it.
+    /// Returns `bytes` limited and rounded to a value that the window field can express.
     fn limit_window(&self, bytes: u32) -> u32 {
         let unit = (1u32 << self.hot.rcv_shift) - 1;
         let aligned = if bytes > unit { bytes & !unit } else { bytes };

@@ -1,28 +1,29 @@
-//! Progress: how long a peer may answer and still take nothing.
+//! Progress: limits on how long a peer may answer and still take nothing.
 //!
-//! The timer of retransmission ends a connection whose peer is silent. The two rules here end one
-//! whose peer answers and does not let it get on:
+//! The retransmission timer ends a connection whose peer is silent. The two rules of this module
+//! end a connection whose peer answers but lets it make no progress:
 //!
-//! - **A window kept shut.** The peer must take a segment's worth of what waits for its window
-//!   within [`ConnConfig::zero_window`](crate::ConnConfig::zero_window) of the first probe. RFC 9293
-//!   section 3.8.6.1 has the connection stay open while probes are answered, and leaves it to the
-//!   host (RFC 6429) to take back what such a connection holds. An opening that is too small to send
-//!   into counts as shut; so does one that shuts again before the peer has acknowledged anything.
+//! - **A window kept shut.** The peer must take a segment's worth of the bytes that wait for its
+//!   window within [`ConnConfig::zero_window`](crate::ConnConfig::zero_window) of the first probe.
+//!   RFC 9293 section 3.8.6.1 keeps the connection open while the peer answers probes, and leaves
+//!   it to the host (RFC 6429) to take back the resources of such a connection. An opening too
+//!   small to send a segment into counts as shut. An opening that shuts again before the peer has
+//!   acknowledged anything counts as shut too.
 //! - **An orderly close.** After [`Connection::bound_close`] the connection ends when no byte has
 //!   moved, either way, for [`ConnConfig::close_stall`](crate::ConnConfig::close_stall).
 //!
-//! A peer that takes little by little satisfies both. The owner bounds how long a close takes as a
-//! whole.
+//! A peer that takes little by little satisfies both rules. The owner bounds how long a close takes
+//! as a whole.
 
 use super::timers::UNRESPONSIVE_AFTER;
 use super::{ConnEvent, Connection, NEVER, Pending};
 use core::time::Duration;
 use heddle_base::{Instant, StreamPos};
 
-/// A close looks for progress so many times within the time it may stand still.
+/// The number of times that a close checks for progress within the allowed stall.
 const LOOKS: u32 = 4;
 
-/// What keeps a connection from getting on.
+/// The reason why a connection makes no progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hindrance {
     /// The peer has left several retransmissions in a row unanswered.
@@ -31,39 +32,39 @@ pub enum Hindrance {
     WindowShut,
 }
 
-/// What the rules remember while one of them applies.
+/// The state of the rules while at least one of them applies.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Progress {
     shut: Option<Shut>,
     close: Option<Close>,
 }
 
-/// The peer's window is shut, and something waits for it.
+/// The peer's window is shut, and bytes wait for it.
 #[derive(Clone, Copy, Debug)]
 struct Shut {
-    /// When it was probed first.
+    /// When the connection sent the first probe.
     since: Instant,
-    /// Over when everything before is acknowledged.
+    /// The stall is over when the peer acknowledges everything before this position.
     until: StreamPos,
-    /// [`ConnEvent::Stalled`] was raised.
+    /// True if the connection raised [`ConnEvent::Stalled`].
     told: bool,
 }
 
-/// An orderly close is bounded.
+/// The state of a bounded orderly close.
 #[derive(Clone, Copy, Debug)]
 struct Close {
-    /// `snd_una` and `rcv_nxt` at the last look.
+    /// `snd_una` and `rcv_nxt` at the last check.
     seen: (StreamPos, StreamPos),
-    /// When they were last seen to have moved.
+    /// When a check last found that `snd_una` or `rcv_nxt` had moved.
     moved_at: Instant,
 }
 
 impl Connection {
-    /// The owner has begun to end the connection in order: from now on it ends with
-    /// [`ConnEvent::TimedOut`] and a reset when nothing moves for
-    /// [`ConnConfig::close_stall`](crate::ConnConfig::close_stall). What is queued still goes, then
-    /// FIN, once [`close`](Connection::close) is called. A keepalive has no use beside this rule and
-    /// stops.
+    /// Bounds an orderly close that the owner has begun. From now on the connection ends with
+    /// [`ConnEvent::TimedOut`] and a reset when no byte moves for
+    /// [`ConnConfig::close_stall`](crate::ConnConfig::close_stall). The queued bytes still go, then
+    /// the FIN, once the owner calls [`close`](Connection::close). A keepalive has no use beside
+    /// this rule and stops.
     pub fn bound_close(&mut self, now: Instant) {
         use super::State::{Closed, TimeWait};
         if self.is_bounded() || matches!(self.hot.state, TimeWait | Closed) {
@@ -75,19 +76,20 @@ impl Connection {
         self.cold.wait_at = self.next_look(now, now);
     }
 
-    /// Returns true if the close is bounded: then `wait_at` is that of the next look.
+    /// Returns true if the close is bounded. `wait_at` is then the instant of the next check.
     pub(super) fn is_bounded(&self) -> bool {
         self.cold.progress.as_ref().is_some_and(|p| p.close.is_some())
     }
 
-    /// The owner has moved bytes of this connection to its other end without TCP: a bounded close gets on.
+    /// Records that the owner has moved bytes of this connection to its other end without TCP, so
+    /// that a bounded close makes progress.
     pub fn note_progress(&mut self, now: Instant) {
         if let Some(close) = self.cold.progress.as_mut().and_then(|p| p.close.as_mut()) {
             close.moved_at = now;
         }
     }
 
-    /// Looks whether a bounded close gets on.
+    /// Checks whether a bounded close makes progress.
     #[cold]
     pub(super) fn look_at_close(&mut self, now: Instant) {
         let limit = self.cold.set.close_stall();
@@ -104,14 +106,14 @@ impl Connection {
         self.cold.wait_at = self.next_look(now, moved_at);
     }
 
-    /// When to look again at a bounded close of which something moved at `moved_at`.
+    /// Returns when to check a bounded close again whose bytes last moved at `moved_at`.
     fn next_look(&self, now: Instant, moved_at: Instant) -> Instant {
         let limit = self.cold.set.close_stall();
         let next = now + (limit / LOOKS).max(Duration::from_millis(1));
         next.min(moved_at + limit)
     }
 
-    /// A probe of the window goes out; the queue ends at `end`.
+    /// Records that a window probe goes out; the queue ends at `end`.
     pub(super) fn note_probe(&mut self, now: Instant, end: StreamPos) {
         let una = self.hot.snd_una;
         let shut = &mut self.cold.progress.get_or_insert_default().shut;
@@ -121,8 +123,8 @@ impl Connection {
         }
     }
 
-    /// The timer of the window probe has expired. Returns true if the peer has kept its window shut
-    /// for too long; then the connection is over.
+    /// Handles expiry of the window probe timer. Returns true if the peer has kept its window shut
+    /// for too long and the connection is over.
     pub(super) fn is_kept_shut(&mut self, now: Instant) -> bool {
         let (limit, una) = (self.cold.set.zero_window(), self.hot.snd_una);
         let Some(shut) = self.cold.progress.as_mut().and_then(|p| p.shut.as_mut()) else {
@@ -146,9 +148,9 @@ impl Connection {
         false
     }
 
-    /// What keeps the connection from getting on, from the notice of it on
-    /// ([`ConnEvent::Unresponsive`], [`ConnEvent::Stalled`]) until it does get on: if it never does, the
-    /// connection ends.
+    /// Returns why the connection makes no progress, from the event ([`ConnEvent::Unresponsive`],
+    /// [`ConnEvent::Stalled`]) until it makes progress again. If the connection never makes
+    /// progress, it ends.
     pub fn hindrance(&self) -> Option<Hindrance> {
         let shut = self.cold.progress.as_ref().and_then(|p| p.shut);
         if shut.is_some_and(|s| s.told && self.hot.snd_una < s.until) {
@@ -157,7 +159,8 @@ impl Connection {
         (self.cold.timeouts >= UNRESPONSIVE_AFTER).then_some(Hindrance::Silent)
     }
 
-    /// When a window that stays shut ends the connection; [`NEVER`] while nothing waits for one.
+    /// Returns when a window that stays shut ends the connection; [`NEVER`] while no byte waits for
+    /// the window.
     pub(super) fn shut_until(&self) -> Instant {
         let shut = self.cold.progress.as_ref().and_then(|p| p.shut);
         match shut.filter(|s| self.hot.snd_una < s.until) {
@@ -166,8 +169,8 @@ impl Connection {
         }
     }
 
-    /// Returns true if the peer's window has room for a segment, or for half of the most it ever
-    /// offered (RFC 9293 section 3.8.6.2.1): a smaller one is as good as shut.
+    /// Returns true if the peer's window has room for a segment, or for half of the largest window
+    /// that the peer ever offered (RFC 9293 section 3.8.6.2.1). A smaller window counts as shut.
     pub(super) fn window_is_open(&self) -> bool {
         let hot = &self.hot;
         hot.snd_wnd >= hot.emss.min(hot.max_wnd / 2).max(1)

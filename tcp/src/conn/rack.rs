@@ -1,24 +1,27 @@
-//! Loss detection by time: RACK (RFC 8985) over the [scoreboard](super::scoreboard), and what is
-//! undone when it was wrong.
+//! Loss detection by time: RACK (RFC 8985) over the [scoreboard](super::scoreboard), and the steps
+//! that undo a wrong detection.
 //!
-//! Used when both sides permitted SACK; without it, duplicate ACKs and NewReno do what they can
-//! (see `ack` and `congestion`). The work is spread over four files: here stands the state and how
-//! loss is judged, in `recovery` what an acknowledgment does and what is sent again, in `tlp` the
-//! tail loss probe and the one timer, in `scoreboard` what is known of each byte.
+//! A connection uses RACK when both sides permitted SACK. Without SACK, duplicate ACKs and NewReno
+//! detect loss (see `ack` and `congestion`). The work is spread over four files: this file has the
+//! state and judges loss, `recovery` handles acknowledgments and sends lost bytes again, `tlp` has
+//! the tail loss probe and the single timer, and `scoreboard` holds the knowledge of each byte.
 //!
-//! | phase | entered | sends | left |
+//! | phase | entered when | sends | left when |
 //! |---|---|---|---|
 //! | `Open` | | new data up to cwnd | |
-//! | `Recovery` | RACK finds a loss | what is lost, then new data, by proportional rate reduction | all outstanding at its beginning is acknowledged |
-//! | `Loss` | the retransmission timer expires | everything not SACKed, in slow start | likewise |
+//! | `Recovery` | RACK finds a loss | lost bytes, then new data, by PRR | `until` is acknowledged |
+//! | `Loss` | the retransmission timer expires | bytes not SACKed, in slow start | likewise |
 //!
-//! A timeout that is spurious is found by the echoed timestamp and undone (RFC 3522); so is a
-//! recovery all of whose retransmissions turn out to have been needless.
+//! PRR is proportional rate reduction; `until` is the end of the bytes that were outstanding when
+//! the phase began.
 //!
-//! # What holds between calls
+//! The connection detects a spurious timeout by the echoed timestamp and undoes it (RFC 3522). The
+//! connection also undoes a recovery all of whose retransmissions turn out to have been needless.
 //!
-//! The connection knows where its stream stands, the scoreboard what became of the bytes, and each
-//! relies on the other:
+//! # Invariants between calls
+//!
+//! The connection knows the positions in its stream, the scoreboard knows the state of each byte,
+//! and each relies on the other:
 //!
 //! ```text
 //!             |<------------------------- outstanding -------------------------->|
@@ -31,26 +34,26 @@
 //!   #### SACKed
 //! ```
 //!
-//! 1. `snd_una <= snd_next <= snd_max`. The scoreboard speaks of `[snd_una, snd_next)`; while
-//!    `snd_next < snd_max` everything is being sent anew (`rewind`), and what lies beyond is
-//!    forgotten.
-//! 2. SACKed ranges lie inside `(snd_una, snd_next)`, `snd_una` itself never being SACKed: a block
-//!    that claims it contradicts the acknowledgment beside it. So there is always something to
-//!    send again when the timer expires.
+//! 1. `snd_una <= snd_next <= snd_max`. The scoreboard describes `[snd_una, snd_next)`. While
+//!    `snd_next < snd_max` the connection sends everything anew (`rewind`), and the scoreboard has
+//!    forgotten the bytes beyond `snd_next`.
+//! 2. SACKed ranges lie inside `(snd_una, snd_next)`. `snd_una` itself is never SACKed: a block
+//!    that claims this byte contradicts the acknowledgment beside it. The connection therefore
+//!    always has bytes to send again when the timer expires.
 //! 3. Each byte of `[snd_una, repaired)` is SACKed, or in exactly one of `retransmitted` and
-//!    `lost_retransmissions`; both lie below `repaired`, and no byte in them is SACKed.
-//! 4. Bytes of `[repaired, lost_below)` are SACKed or lost; those above both marks are SACKed or in
-//!    the network. `lost_below` falls behind `repaired` only when a recovery is undone: then bytes
-//!    are in the network twice.
-//! 5. `out_of_pipe`, kept in the connection so that sending new data costs nothing, is
-//!    `snd_next - snd_una` less the scoreboard's `pipe`.
-//! 6. `disorder` is set while anything of the above is not plain: a phase other than `Open`, a
-//!    tail loss probe outstanding, a byte SACKed, lost or sent again. While it is not set, acknowledgments go by
-//!    header prediction and the scoreboard is not told of them.
-//! 7. While something is outstanding that may be sent, a timer runs or a retransmission is pending:
-//!    no peer, whatever it reports, makes the connection wait in silence.
+//!    `lost_retransmissions`. Both lists lie below `repaired`, and no byte in them is SACKed.
+//! 4. Bytes of `[repaired, lost_below)` are SACKed or lost; bytes above both marks are SACKed or in
+//!    the network. `lost_below` falls below `repaired` only when the connection undoes a recovery:
+//!    then bytes are in the network twice.
+//! 5. `out_of_pipe` is `snd_next - snd_una` less the scoreboard's `pipe`. The connection keeps this
+//!    value so that sending new data costs nothing.
+//! 6. `disorder` is set while any of these holds: the phase is not `Open`, a tail loss probe is
+//!    outstanding, or a byte is SACKed, lost or sent again. While `disorder` is not set, header
+//!    prediction handles acknowledgments and the connection does not report them to the scoreboard.
+//! 7. While bytes are outstanding that may be sent, a timer runs or a retransmission is pending: no
+//!    peer, whatever it reports, makes the connection wait in silence.
 //!
-//! `Connection::check_invariants` (tests only) holds a connection against this list after every
+//! `Connection::check_invariants` (tests only) checks a connection against this list after every
 //! step of the property tests and of the runs of two connections.
 
 use super::Connection;
@@ -65,7 +68,7 @@ use heddle_base::{Instant, StreamPos};
 /// step 4).
 const REORDERING_PERSISTS: u8 = 16;
 
-/// What is being done about losses.
+/// The phase of loss recovery (see the table of the module).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Open,
@@ -73,25 +76,25 @@ pub(super) enum Phase {
     Loss,
 }
 
-/// What the timer at `rtx_at` is for: one timer serves all (RFC 8985 section 8).
+/// The purpose of the timer at `rtx_at`: one timer serves all purposes (RFC 8985 section 8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timer {
-    /// Retransmission, or a window probe.
+    /// The connection sends a retransmission, or a window probe.
     Retransmit,
-    /// A hole may turn out lost.
+    /// The scoreboard may find a hole lost.
     Reordering,
-    /// A tail loss probe.
+    /// The connection sends a tail loss probe.
     Tail,
 }
 
-/// What to restore if a reduction of the congestion window was a mistake.
+/// The values to restore if a reduction of the congestion window was a mistake.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Episode {
     cwnd: u32,
     ssthresh: u32,
-    /// Bytes sent again in it.
+    /// Bytes sent again in this episode.
     pub(super) retransmitted: u64,
-    /// Of those, bytes the peer reported as duplicates.
+    /// Retransmitted bytes that the peer reported as duplicates.
     needless: u64,
     /// Timestamp clock at the timeout, until the first acknowledgment after it.
     timeout_ts: Option<u32>,
@@ -101,20 +104,20 @@ pub(super) struct Episode {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rack {
     pub(super) phase: Phase,
-    /// What must be acknowledged before the phase ends.
+    /// The position that the peer must acknowledge before the phase ends.
     pub(super) until: StreamPos,
-    /// When the retransmission timer expires, whatever the timer is set to now.
+    /// When the retransmission timer expires, whatever purpose the timer at `rtx_at` has now.
     pub(super) rto_at: Instant,
     pub(super) tail: Option<TailProbe>,
     pub(super) episode: Option<Episode>,
-    /// How long the peer is believed to hold back an ACK at most.
+    /// The estimate of how long the peer holds back an ACK at most.
     pub(super) ack_delay: AckDelay,
     reordering_seen: bool,
     /// RACK.reo_wnd_mult.
     reordering_mult: u8,
     /// RACK.reo_wnd_persist.
     reordering_persists: u8,
-    /// The multiplier grows once per round trip: not before this is acknowledged.
+    /// The multiplier grows once per round trip: not before the peer acknowledges this position.
     reordering_round: StreamPos,
 }
 
@@ -134,12 +137,12 @@ impl Rack {
         }
     }
 
-    /// Bytes sent once arrived behind bytes sent later, or did not.
+    /// Records whether bytes sent once arrived after bytes that were sent later.
     pub(super) fn note_order(&mut self, reordered: bool) {
         self.reordering_seen |= reordered;
     }
 
-    /// A recovery is over: the reordering window may shrink again after some of them.
+    /// Ends a recovery. After some recoveries the reordering window may shrink again.
     pub(super) fn end_phase(&mut self) {
         self.phase = Phase::Open;
         self.reordering_persists = self.reordering_persists.saturating_sub(1);
@@ -150,7 +153,7 @@ impl Rack {
 }
 
 impl Connection {
-    /// RFC 8985 section 6.2, step 4.
+    /// Returns the reordering window (RFC 8985 section 6.2, step 4).
     pub(super) fn reordering_window(&self) -> Duration {
         let rack = &self.cold.rack;
         let certain =
@@ -162,11 +165,11 @@ impl Connection {
         self.cold.rto.srtt().map_or(window, |srtt| window.min(srtt))
     }
 
-    /// The congestion window is about to be reduced, by a timeout at `timeout_ts` or else by a
-    /// recovery.
+    /// Saves the congestion window before a reduction, caused by a timeout at `timeout_ts` or else
+    /// by a recovery.
     pub(super) fn start_episode(&mut self, timeout_ts: Option<u32>) {
         let (cwnd, ssthresh) = (self.hot.cc.cwnd(), self.hot.cc.ssthresh());
-        // What a timeout in the middle of a recovery undoes is the recovery too.
+        // Undoing a timeout in the middle of a recovery undoes the recovery too.
         let before = self.cold.rack.episode.filter(|_| self.cold.rack.phase != Phase::Open);
         self.cold.rack.episode = Some(Episode {
             cwnd: before.map_or(cwnd, |e| e.cwnd),
@@ -177,7 +180,8 @@ impl Connection {
         });
     }
 
-    /// The first acknowledgment after a timeout: does it answer what was sent before (RFC 3522)?
+    /// Checks whether the first acknowledgment after a timeout answers a segment sent before the
+    /// timeout (RFC 3522).
     pub(super) fn check_timeout(&mut self, now: Instant, seg: &Segment) {
         let Some(e) = &mut self.cold.rack.episode else { return };
         if let (Some(at), Some(ts)) = (e.timeout_ts.take(), seg.timestamps)
@@ -190,7 +194,7 @@ impl Connection {
         }
     }
 
-    /// A D-SACK reports `range`.
+    /// Handles a D-SACK that reports `range`.
     pub(super) fn on_duplicate(&mut self, now: Instant, range: Range) {
         self.cold.counters.spurious_retransmits += 1;
         let una = self.hot.snd_una;
@@ -208,7 +212,7 @@ impl Connection {
         }
     }
 
-    /// The congestion window was reduced by mistake.
+    /// Undoes a reduction of the congestion window that was a mistake.
     fn undo(&mut self, now: Instant) {
         let Some(e) = self.cold.rack.episode.take() else { return };
         self.cold.counters.recoveries_undone += 1;

@@ -1,4 +1,5 @@
-//! Sets of byte ranges: those accepted ahead of a gap, and those the peer reports as received.
+//! Sets of byte ranges: the ranges accepted ahead of a gap, and the ranges that the peer reports as
+//! received.
 //!
 //! ```text
 //!   next             r0         r1                 right edge
@@ -8,10 +9,10 @@
 
 use heddle_base::StreamPos;
 
-/// Ranges kept at most. Each gap costs the peer at least one segment: with a window of a thousand
-/// segments this many gaps mean that one in eight was lost. A range that would be one too many is
-/// refused and comes again later. The bound also limits the work a peer can make with ranges of
-/// its choice: a search, and at most one move of 2 KiB per range.
+/// The most ranges that a set keeps. Each gap costs the peer at least one segment: with a window of
+/// a thousand segments this many gaps mean that one segment in eight was lost. The set refuses a
+/// further range, whose bytes come again later. The bound also limits the work that a peer can
+/// cause with ranges of its choice: a search, and at most one move of 2 KiB per range.
 pub(super) const MAX_RANGES: usize = 128;
 
 /// Bytes `[start, end)` of a stream.
@@ -31,8 +32,8 @@ impl Range {
     }
 }
 
-/// A bounded set of ranges. It allocates when the first range comes, and keeps what it allocated:
-/// most connections never see a gap.
+/// A bounded set of ranges. The set allocates memory at the first range and keeps this memory: most
+/// connections never see a gap.
 #[allow(clippy::box_collection, reason = "eight octets in each connection, not 24")]
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ranges(Option<Box<Vec<Range>>>);
@@ -42,7 +43,7 @@ impl Ranges {
         self.0.as_deref().map_or(&[], Vec::as_slice)
     }
 
-    /// Gives back memory beyond what is in use.
+    /// Frees memory beyond the memory in use.
     pub(super) fn trim(&mut self) {
         match &mut self.0 {
             Some(list) if !list.is_empty() => list.shrink_to_fit(),
@@ -54,27 +55,28 @@ impl Ranges {
         self.list().is_empty()
     }
 
-    /// How many ranges there are.
+    /// Returns the number of ranges.
     pub(super) fn count(&self) -> usize {
         self.list().len()
     }
 
-    /// One past the highest byte, if there is any.
+    /// Returns the position after the highest byte, if there is any range.
     pub(super) fn end(&self) -> Option<StreamPos> {
         self.list().last().map(|r| r.end)
     }
 
-    /// Index of the first range that ends beyond `pos`.
+    /// Returns the index of the first range that ends beyond `pos`.
     fn first_beyond(&self, pos: StreamPos) -> usize {
         self.list().partition_point(|r| r.end <= pos)
     }
 
-    /// The range that holds `pos`.
+    /// Returns the range that holds `pos`.
     pub(super) fn containing(&self, pos: StreamPos) -> Option<Range> {
         self.list().get(self.first_beyond(pos)).copied().filter(|r| r.start <= pos)
     }
 
-    /// The first part of `[start, end)` that lies in no range; `None` when all of it does.
+    /// Returns the first part of `[start, end)` that lies in no range; `None` when all of it lies
+    /// in ranges.
     pub(super) fn first_gap(
         &self,
         mut start: StreamPos,
@@ -82,7 +84,7 @@ impl Ranges {
     ) -> Option<(StreamPos, StreamPos)> {
         let mut at = self.first_beyond(start);
         let mut next = self.list().get(at);
-        // Ranges do not touch: behind one there is a gap.
+        // Ranges do not touch, so a gap follows each range.
         if let Some(r) = next.filter(|r| r.start <= start) {
             start = r.end;
             at += 1;
@@ -91,18 +93,19 @@ impl Ranges {
         (start < end).then(|| (start, next.map_or(end, |r| end.min(r.start))))
     }
 
-    /// Bytes at or beyond `start` that lie in ranges.
+    /// Returns the number of bytes at or beyond `start` that lie in ranges.
     pub(super) fn bytes_from(&self, start: StreamPos) -> u64 {
         self.list()[self.first_beyond(start)..].iter().map(|r| r.end - r.start.max(start)).sum()
     }
 
-    /// Whether [`insert`](Ranges::insert) of `[start, end)` would find room.
+    /// Returns true if [`insert`](Ranges::insert) of `[start, end)` would find room.
     pub(super) fn has_room(&self, start: StreamPos, end: StreamPos) -> bool {
         let first = self.list().partition_point(|r| r.end < start);
         self.list().len() < MAX_RANGES || self.list().get(first).is_some_and(|r| r.start <= end)
     }
 
-    /// Adds `[start, end)`; false, and nothing is changed, when there is no room for it.
+    /// Adds `[start, end)`. Returns false, and changes nothing, when the set has no room for the
+    /// range.
     pub(super) fn insert(&mut self, start: StreamPos, end: StreamPos) -> bool {
         if start >= end {
             return true;
@@ -125,7 +128,8 @@ impl Ranges {
         true
     }
 
-    /// Drops what lies at or before `next`, and returns where the data now reaches without a gap.
+    /// Drops the ranges that start at or before `next`, and returns the position up to which the
+    /// data now has no gap.
     pub(super) fn reach(&mut self, mut next: StreamPos) -> StreamPos {
         let Some(list) = &mut self.0 else { return next };
         let done = list.partition_point(|r| r.start <= next);

@@ -5,14 +5,14 @@ use core::time::Duration;
 /// Clock granularity G: that of the timestamps option, the coarser of our two sources.
 const GRANULARITY_NS: u64 = 1_000_000;
 
-/// Samples that make one half of the window of the least round trip.
+/// Samples that make one half of the window in which the estimator keeps the least round trip.
 const MIN_RTT_SAMPLES: u32 = 10_000;
-/// Of so many samples one is handed on, the first included.
+/// The estimator hands on the first of every so many samples.
 const HANDED_ON: u32 = 8;
-/// No sample yet.
+/// The value of a round trip while there is no sample.
 const NONE: u64 = u64::MAX;
-/// Tail probes are not sent sooner than this: a round trip on a quiet link is a few microseconds,
-/// and a peer's thread that is not scheduled for a moment is no loss.
+/// The shortest time to a tail probe. A round trip on a quiet link is a few microseconds, and a
+/// short pause of a peer's thread is no loss.
 const TAIL_MIN_NS: u64 = 200_000;
 
 /// Round-trip estimator and timeout. The caller takes care of Karn's rule: it gives no sample that
@@ -26,14 +26,14 @@ pub(super) struct Rto {
     base: u64,
     /// The timeout, backoff included.
     current: u64,
-    /// Time to the tail probe.
+    /// Time to the tail probe, in ns.
     tail: u64,
-    /// The least round trip of the samples before the last [`MIN_RTT_SAMPLES`] began to be counted,
-    /// and of those since, in ns: a path that has become longer is noticed after a while.
+    /// Two values in ns: the least round trip of the previous [`MIN_RTT_SAMPLES`] samples, and of
+    /// the samples since. The estimator thus notices after a while that a path has become longer.
     min_rtt: [u64; 2],
     samples: u32,
-    /// One in [`HANDED_ON`] samples, in ns, until somebody takes it; 0 when there is none. Beyond
-    /// 4 s: that.
+    /// The last sample handed on ([`HANDED_ON`]), in ns, until a caller takes it; 0 when there is
+    /// none. A sample beyond 4 s is limited to `u32::MAX`.
     fresh: u32,
     min: u64,
     max: u64,
@@ -91,7 +91,8 @@ impl Rto {
         self.current = self.base;
     }
 
-    /// The last sample to be handed on, in ns, once: `None` until there is another.
+    /// Returns the last sample to hand on, in ns. Returns each sample once, and `None` until the
+    /// next.
     #[inline(always)]
     pub(super) fn take_fresh(&mut self) -> Option<u32> {
         if self.fresh == 0 {
@@ -100,7 +101,7 @@ impl Rto {
         Some(core::mem::take(&mut self.fresh))
     }
 
-    /// The timeout is at least `min` from now on.
+    /// Sets the timeout to at least `min` from now on.
     pub(super) fn raise_min(&mut self, min: Duration) {
         self.min = self.min.max(nanos(min)).min(self.max);
         self.base = self.base.max(self.min);
@@ -112,42 +113,46 @@ impl Rto {
         self.current = self.current.saturating_mul(2).min(self.max);
     }
 
-    /// Starts data transmission after a SYN that timed out, until the next sample (RFC 6298 5.7).
+    /// Sets the timeout for data transmission after a SYN that timed out, until the next sample
+    /// (RFC 6298 5.7).
     pub(super) fn after_lost_syn(&mut self) {
         self.base = self.base.max(3_000_000_000).min(self.max);
         self.current = self.base;
     }
 
-    /// The timeout, backoff included.
+    /// Returns the timeout, backoff included.
     pub(super) fn get(&self) -> Duration {
         Duration::from_nanos(self.current)
     }
 
-    /// Whether the timeout was doubled since the last sample.
+    /// Returns true if the timeout was doubled since the last sample.
     pub(super) fn is_backed_off(&self) -> bool {
         self.current > self.base
     }
 
-    /// Silence after which the tail is probed, without what the peer may delay an ACK: two round
-    /// trips (RFC 8985 section 7.2), or the timeout while none has been measured.
+    /// Returns the silence after which the connection probes the tail, without the time for which
+    /// the peer may delay an ACK: two round trips (RFC 8985 section 7.2), or the timeout while no
+    /// round trip has been measured.
     #[inline]
     pub(super) fn tail(&self) -> Duration {
         Duration::from_nanos(self.tail)
     }
 
-    /// The least round trip of late (RFC 8985 section 6.2, step 1); zero before the first sample.
+    /// Returns the recent least round trip (RFC 8985 section 6.2, step 1); zero before the first
+    /// sample.
     pub(super) fn min_rtt(&self) -> Duration {
         let least = self.min_rtt[0].min(self.min_rtt[1]);
         Duration::from_nanos(if least == NONE { 0 } else { least })
     }
 
-    /// Bursts closer together than this are remembered as one: small against the round trip, and
-    /// large enough that there are few of them in one.
+    /// Returns the interval within which the scoreboard merges bursts: small against the round
+    /// trip, and large enough that few bursts fall into one round trip.
     pub(super) fn burst_interval(&self) -> Duration {
         self.min_rtt() / 32
     }
 
-    /// The timeout without its own backoff, doubled `times` times: the interval of window probes.
+    /// Returns the timeout without its own backoff, doubled `times` times: the interval of window
+    /// probes.
     pub(super) fn probe_interval(&self, times: u8) -> Duration {
         let doubled = self.base.saturating_mul(1u64.checked_shl(u32::from(times)).unwrap_or(0));
         Duration::from_nanos(if doubled == 0 { self.max } else { doubled.min(self.max) })

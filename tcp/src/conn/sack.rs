@@ -1,10 +1,12 @@
-//! The receiver's side of selective acknowledgment: what its ACKs report (RFC 2018, RFC 2883).
+//! The receiver's side of selective acknowledgment: the ranges that its ACKs report (RFC 2018, RFC
+//! 2883).
 //!
-//! An option has room for three or four blocks, a window for many more ranges. The segments of a
-//! burst are answered together, and so that the sender hears of every range none the less, an ACK
-//! that leaves some unreported is followed by another one. They go in the order in which ACKs of
-//! single segments would have gone, lest the sender take it for reordering on the way. What room is
-//! left repeats reported blocks, against loss of ACKs (RFC 2018 section 4).
+//! An option has room for three or four blocks, a window for many more ranges. The connection
+//! answers the segments of a burst together. So that the sender still hears of every range, the
+//! connection sends another ACK after an ACK that leaves some ranges unreported. These ACKs go in
+//! the order in which ACKs of single segments would have gone, so that the sender does not take
+//! their order for reordering on the way. The remaining room repeats reported blocks, against loss
+//! of ACKs (RFC 2018 section 4).
 
 use super::ranges::{Range, Ranges};
 use super::{Connection, Pending};
@@ -12,7 +14,8 @@ use crate::{Flags, SackBlock, SackBlocks, TxSegment};
 use arrayvec::ArrayVec;
 use heddle_base::{Instant, StreamPos};
 
-/// Ranges remembered by when they last grew: a burst of 32 segments with every other one lost.
+/// The number of ranges remembered in the order in which they last grew: enough for a burst of 32
+/// segments with every other segment lost.
 const RECENT: usize = 16;
 
 /// A place inside a range that grew.
@@ -22,12 +25,12 @@ struct Grown {
     reported: bool,
 }
 
-/// What is to be reported, newest first. It is allocated when there is something for the first time:
-/// most connections never see a gap.
+/// The ranges to report, newest first. The list allocates memory at the first report: most
+/// connections never see a gap.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reports(Option<Box<List>>);
 
-/// No option.
+/// The blocks of a segment without the option.
 const NO_BLOCKS: &SackBlocks = &SackBlocks::NONE;
 
 #[derive(Clone, Debug, Default)]
@@ -50,7 +53,7 @@ impl Reports {
 }
 
 impl List {
-    /// Bytes were accepted at `at`, which lies in one of `ranges`.
+    /// Records that the owner accepted bytes at `at`, which lies in one of `ranges`.
     fn grown(&mut self, ranges: &Ranges, at: StreamPos) {
         let grown = Grown { at, reported: false };
         let Some(range) = ranges.containing(at) else { return };
@@ -67,8 +70,9 @@ impl List {
         self.recent.insert(0, grown);
     }
 
-    /// `range` came again. It joins what waits to be reported if it touches it, and takes its place
-    /// otherwise: a sender can live without one report, and only the newest is worth a block.
+    /// Records that `range` came again. If `range` touches the duplicate that waits to be reported,
+    /// both join; otherwise `range` replaces it. A sender does not need every report, and only the
+    /// newest is worth a block.
     fn duplicate(&mut self, range: Range) {
         self.duplicate = Some(match self.duplicate {
             Some(d) if range.start <= d.end && d.start <= range.end => {
@@ -78,13 +82,14 @@ impl List {
         });
     }
 
-    /// The ranges to report, at most `room`, and whether some are left that were not reported yet.
+    /// Returns the ranges to report, at most `room`, and whether ranges are left that no ACK has
+    /// reported yet.
     fn take(&mut self, ranges: &Ranges, room: usize) -> (ArrayVec<Range, 4>, bool) {
         let duplicate = self.duplicate.take();
         let room = room.min(4) - usize::from(duplicate.is_some());
         let mut out: ArrayVec<Range, 4> = ArrayVec::new();
         self.recent.retain(|g| ranges.containing(g.at).is_some());
-        // The oldest first: the newest of them comes to stand in front.
+        // Visit the oldest first: each insertion at index 0 then leaves the newest range in front.
         for g in self.recent.iter_mut().rev().filter(|g| !g.reported) {
             let Some(range) = ranges.containing(g.at) else { continue };
             if out.contains(&range) {
@@ -112,13 +117,13 @@ impl List {
 }
 
 impl Connection {
-    /// The SACK option of the segment that
-    /// [`poll_transmit`](Connection::poll_transmit) gave last, if it says that it has one.
+    /// Returns the SACK option of the segment that [`poll_transmit`](Connection::poll_transmit)
+    /// returned last, if that segment says that it has one.
     pub fn sack_blocks(&self) -> &SackBlocks {
         self.cold.reports.0.as_ref().map_or(NO_BLOCKS, |l| &l.sent)
     }
 
-    /// Bytes from `at` on were accepted ahead of a gap.
+    /// Records that the owner accepted bytes from `at` on ahead of a gap.
     pub(super) fn report_grown(&mut self, at: StreamPos) {
         if self.hot.sack_ok {
             self.cold.reports.list().grown(&self.cold.ranges, at);
@@ -126,7 +131,7 @@ impl Connection {
         }
     }
 
-    /// Bytes `[start, end)` came although they had been accepted before.
+    /// Records that bytes `[start, end)` came although the owner had accepted them before.
     pub(super) fn report_duplicate(&mut self, start: StreamPos, end: StreamPos) {
         if self.hot.sack_ok && start < end && self.hot.state.receives() {
             self.cold.reports.list().duplicate(Range::new(start, end));
@@ -134,14 +139,15 @@ impl Connection {
         }
     }
 
-    /// A gap closed: with the last of them there is nothing left to report, save a duplicate.
+    /// Records that a gap closed. After the last gap closes, the connection has nothing left to
+    /// report except a duplicate.
     pub(super) fn report_gap_closed(&mut self) {
         self.hot.sack_due =
             self.hot.sack_ok && (!self.cold.ranges.is_empty() || self.cold.reports.has_duplicate());
     }
 
-    /// An ACK with the SACK option. It goes before data: a segment full of data has no room for
-    /// the option.
+    /// Returns an ACK with the SACK option. This ACK goes before data: a segment full of data has
+    /// no room for the option.
     #[cold]
     pub(super) fn selective_ack(&mut self, now: Instant) -> TxSegment {
         let room = if self.hot.ts_ok { SackBlocks::MAX - 1 } else { SackBlocks::MAX };

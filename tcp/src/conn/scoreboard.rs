@@ -1,13 +1,14 @@
-//! What is known of the bytes that are outstanding: when they were sent, which of them the peer
-//! reports as received, which are lost, which were sent again. A picture of it, and what holds
-//! between it and the connection, stands in [`rack`](super::rack).
+//! The sender's knowledge of the outstanding bytes: when they were sent, which bytes the peer
+//! reports as received, which are lost, and which were sent again. [`rack`](super::rack) has a
+//! picture of the scoreboard and lists the invariants between the scoreboard and the connection.
 //!
-//! Nothing is kept per segment. Original transmissions go up the sequence space as time goes on, so
-//! one entry per burst ([`Sent`]) tells when any byte was sent, and one position (`lost_below`)
-//! tells which holes are lost. A burst costs one entry, and an acknowledgment that brings no SACK
-//! touches nothing here. Only what is sent again is listed range by range, in the order of time.
+//! The scoreboard keeps nothing per segment. Original transmissions go up the sequence space as
+//! time passes, so one entry per burst ([`Sent`]) records when any byte was sent, and one position
+//! (`lost_below`) records which holes are lost. A burst costs one entry, and an acknowledgment
+//! without SACK touches nothing here. Only retransmissions are listed range by range, in the order
+//! of time.
 //!
-//! Everything is bounded, whatever a peer reports: ranges by [`MAX_RANGES`], the rest by
+//! Every list is bounded, whatever a peer reports: ranges by [`MAX_RANGES`], the rest by
 //! [`MAX_BURSTS`] and [`MAX_RETRANSMITTED`].
 
 #[cfg(test)]
@@ -20,19 +21,19 @@ use core::time::Duration;
 use heddle_base::{Instant, StreamPos};
 use std::collections::VecDeque;
 
-/// Bursts remembered. Those that follow each other within a small part of a round trip are
-/// remembered as one, so that there are more only where the round trip has become many times the
-/// least one; then the oldest two become one.
+/// The number of bursts remembered. The scoreboard merges bursts that follow each other within a
+/// small part of a round trip. The limit is therefore reached only where the round trip has become
+/// many times the least round trip; the scoreboard then merges the two oldest bursts.
 const MAX_BURSTS: usize = 256;
-/// Ranges under way again at a time; what goes beyond waits.
+/// The number of retransmitted ranges in flight at a time; further ranges wait.
 const MAX_RETRANSMITTED: usize = 2 * MAX_RANGES;
 
-/// Bytes from `start` up to the next entry's were sent between `first` and `last`.
+/// A burst: bytes from `start` up to the next entry's `start` were sent between `first` and `last`.
 ///
-/// Loss is judged by `last`: a loss may be found late, but nothing is taken for lost that was sent
-/// only just now. Round trips are measured from `first`: one that is too short would make the
-/// timeout fall below the true one. `first` is [`NEVER`] where too much was merged to measure
-/// anything.
+/// The scoreboard judges loss by `last`: it may find a loss late, but never declares bytes lost
+/// that were sent only just now. The connection measures round trips from `first`: a round trip
+/// that is too short would make the timeout fall below the true value. `first` is [`NEVER`] where
+/// bursts were merged and no round trip can be measured.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     start: StreamPos,
@@ -47,15 +48,16 @@ struct Retransmission {
     at: Instant,
 }
 
-/// What was sent again: lists that have memory from the first loss on, until they are trimmed.
+/// The lists of retransmissions. They take memory at the first loss and keep it until they are
+/// trimmed.
 #[derive(Clone, Debug, Default)]
 struct Again(Option<Box<AgainLists>>);
 
 #[derive(Clone, Debug)]
 struct AgainLists {
-    /// Sent again and not known to have arrived, in the order of time.
+    /// Ranges sent again and not known to have arrived, in the order of time.
     retransmitted: VecDeque<Retransmission>,
-    /// Sent again and lost once more.
+    /// Ranges sent again and lost once more.
     lost_retransmissions: VecDeque<Range>,
 }
 
@@ -90,21 +92,22 @@ impl DerefMut for Again {
     }
 }
 
-/// What an acknowledgment says to have arrived.
+/// The bytes that an acknowledgment reports as arrived.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Delivered {
     /// Bytes not known to have arrived before.
     pub(super) bytes: u64,
-    /// When the newest of them that was sent only once was sent: a round trip without ambiguity.
+    /// When the newest of these bytes that was sent only once was sent. This instant gives a round
+    /// trip without ambiguity.
     pub(super) sent_once: Option<Instant>,
-    /// Bytes sent once arrived behind bytes sent later.
+    /// True if bytes sent once arrived after bytes that were sent later.
     pub(super) reordered: bool,
 }
 
-/// No byte was sent by a tail loss probe.
+/// The value of `probed` while no byte was sent by a tail loss probe.
 const NOT_PROBED: StreamPos = StreamPos(u64::MAX);
 
-/// The sender's scoreboard.
+/// The sender's scoreboard (see the module documentation).
 #[derive(Clone, Debug)]
 pub(super) struct Scoreboard {
     sent: VecDeque<Sent>,
@@ -119,10 +122,11 @@ pub(super) struct Scoreboard {
     rtt: u64,
     /// RACK.fack: the highest byte known to have arrived.
     fack: StreamPos,
-    /// From here on bytes may have been sent twice by a tail loss probe; [`NOT_PROBED`] otherwise.
+    /// Bytes from this position on may have been sent twice by a tail loss probe; [`NOT_PROBED`]
+    /// otherwise.
     probed: StreamPos,
-    /// Bytes before this may have been sent more often than the lists tell, which a timeout or a new
-    /// beginning cleared: they measure no round trip (Karn).
+    /// Bytes before this position may have been sent more often than the lists record, because a
+    /// timeout or a new start cleared the lists. These bytes measure no round trip (Karn).
     ambiguous_below: StreamPos,
 }
 
@@ -144,9 +148,9 @@ impl Default for Scoreboard {
 }
 
 impl Scoreboard {
-    /// New bytes from `start` on are sent at `now`, and were none at the same instant before;
-    /// `una` is the oldest byte not acknowledged. Bytes beyond `start` count as not sent before.
-    /// Bursts less than `apart` from each other are one.
+    /// Records that new bytes from `start` on are sent at `now`, the first at this instant; `una`
+    /// is the oldest byte not acknowledged. Bytes beyond `start` count as not sent before. Bursts
+    /// less than `apart` from each other count as one.
     pub(super) fn on_burst(
         &mut self,
         una: StreamPos,
@@ -174,14 +178,14 @@ impl Scoreboard {
         self.sent.push_back(Sent { start, first: now, last: now });
     }
 
-    /// A tail probe sends bytes from `start` on a second time.
+    /// Records that a tail probe sends bytes from `start` on a second time.
     pub(super) fn on_tail_probe(&mut self, una: StreamPos, start: StreamPos, now: Instant) {
         self.on_burst(una, start, now, Duration::ZERO);
         self.probed = start;
     }
 
-    /// Forgets everything but what is bound to the path: what is outstanding, up to `max`, is sent
-    /// anew.
+    /// Forgets everything except the measurements of the path: the sender will send all outstanding
+    /// bytes, up to `max`, anew.
     pub(super) fn reset(&mut self, max: StreamPos) {
         self.ambiguous_below = self.ambiguous_below.max(max);
         self.sacked.clear();
@@ -191,7 +195,8 @@ impl Scoreboard {
         self.probed = NOT_PROBED;
     }
 
-    /// All outstanding bytes that the peer has not reported are lost (the timer expired).
+    /// Declares all outstanding bytes lost that the peer has not reported, because the timer
+    /// expired.
     pub(super) fn lose_all(&mut self, una: StreamPos, end: StreamPos) {
         self.ambiguous_below = self.ambiguous_below.max(self.repaired);
         self.again.clear();
@@ -200,7 +205,7 @@ impl Scoreboard {
         self.probed = NOT_PROBED;
     }
 
-    /// Gives back memory. Nothing is outstanding.
+    /// Frees memory. The caller calls this function only while no byte is outstanding.
     pub(super) fn trim(&mut self) {
         self.sent = VecDeque::new();
         self.sacked.trim();
@@ -209,12 +214,12 @@ impl Scoreboard {
         }
     }
 
-    /// The peer's reports are not believed any more.
+    /// Forgets the peer's reports, which the sender does not believe any more.
     pub(super) fn forget_sacked(&mut self) {
         self.sacked.clear();
     }
 
-    /// Nothing is lost after all; what was sent again is under way twice.
+    /// Declares that no byte is lost after all: the bytes that were sent again are in flight twice.
     pub(super) fn lose_nothing(&mut self, una: StreamPos, now: Instant) {
         let again = &mut *self.again;
         let back = again.lost_retransmissions.drain(..);
@@ -222,21 +227,22 @@ impl Scoreboard {
         self.lost_below = una;
     }
 
-    /// Whether the peer reports nothing out of order, and nothing that was sent again is left.
+    /// Returns true if the peer reports nothing out of order and no retransmission is left.
     pub(super) fn is_plain(&self) -> bool {
         self.sacked.is_empty()
             && self.again.retransmitted.is_empty()
             && self.again.lost_retransmissions.is_empty()
     }
 
-    /// Whether so much was reported that it cannot be reordering by a segment or two: the rule of
-    /// three duplicate ACKs, in bytes (RFC 6675 section 4) or ranges.
+    /// Returns true if the peer reported so much that reordering by a segment or two cannot explain
+    /// the reports: the rule of three duplicate ACKs, in bytes (RFC 6675 section 4) or ranges.
     pub(super) fn past_dup_threshold(&self, mss: u32) -> bool {
         self.sacked.count() >= 3 || self.sacked.bytes_from(StreamPos::START) >= 3 * u64::from(mss)
     }
 
-    /// Everything before `una` is acknowledged; before, it was everything before `from`. False when
-    /// the peer takes back what it reported (RFC 2018 section 8): it must have moved past it.
+    /// Records that the peer acknowledges everything before `una`, and before that everything
+    /// before `from`. Returns false if the peer takes back a report (RFC 2018 section 8): the
+    /// acknowledgment should have moved past the reported range.
     pub(super) fn acked(
         &mut self,
         now: Instant,
@@ -257,7 +263,7 @@ impl Scoreboard {
         self.sacked.reach(una) <= una
     }
 
-    /// The peer reports `[start, end)`, which is outstanding, as received.
+    /// Records that the peer reports `[start, end)`, which is outstanding, as received.
     pub(super) fn sacked(
         &mut self,
         now: Instant,
@@ -278,10 +284,11 @@ impl Scoreboard {
         self.fack = self.fack.max(end);
     }
 
-    /// `[start, end)` has arrived: RFC 8985 section 6.2, steps 1 to 3. What was sent twice arrived
-    /// by its first transmission if it is acknowledged sooner than any round trip took, and says
-    /// nothing about the second. (The echoed timestamp, the RFC's other test, is that of the last
-    /// segment in order, whatever was sent again ahead of a gap.)
+    /// Records that `[start, end)` has arrived: RFC 8985 section 6.2, steps 1 to 3. If a byte sent
+    /// twice is acknowledged sooner than any round trip took, its first transmission arrived, and
+    /// the acknowledgment says nothing about the second. (The RFC's other test, the echoed
+    /// timestamp, does not help: the echo belongs to the last segment in order, whatever was sent
+    /// again ahead of a gap.)
     fn deliver(
         &mut self,
         now: Instant,
@@ -318,7 +325,7 @@ impl Scoreboard {
         }
     }
 
-    /// Of what was sent again, `gone` has arrived.
+    /// Records that the part `gone` of the retransmitted bytes has arrived.
     fn deliver_retransmitted(&mut self, now: Instant, gone: Range, min_rtt: Duration) {
         let mut latest = None;
         let hits = |r: &Range| r.start < gone.end && gone.start < r.end;
@@ -352,7 +359,7 @@ impl Scoreboard {
         self.again.lost_retransmissions.retain(|r| r.len() > 0);
     }
 
-    /// When the byte before `end` was sent first.
+    /// Returns the burst that first sent the byte before `end`.
     fn sent_at(&self, end: StreamPos) -> Option<Sent> {
         let next = self.sent.partition_point(|s| s.start < end);
         self.sent.get(next.checked_sub(1)?).copied()
@@ -365,9 +372,9 @@ impl Scoreboard {
         }
     }
 
-    /// Finds what is lost: sent before the latest arrival, and `reordering` longer ago than a round
-    /// trip (RFC 8985 section 6.2, step 5). `[una, end)` is outstanding. Returns when the next byte
-    /// would be lost if nothing arrives until then.
+    /// Finds the lost bytes: bytes sent before the latest arrival, and `reordering` longer ago than
+    /// a round trip (RFC 8985 section 6.2, step 5). `[una, end)` is outstanding. Returns when the
+    /// next byte would count as lost if nothing arrives until then.
     pub(super) fn detect(
         &mut self,
         now: Instant,
@@ -387,7 +394,7 @@ impl Scoreboard {
                 due = Some(s.last + wait);
                 break;
             }
-            // All before it is lost or SACKed.
+            // All bytes before `before` are lost or SACKed.
             at = at.max(before);
             burst += 1;
         }
@@ -405,7 +412,8 @@ impl Scoreboard {
         due
     }
 
-    /// The next bytes to send again: those lost twice first, then the lowest hole.
+    /// Returns the next bytes to send again: first the bytes that were lost twice, then the lowest
+    /// hole.
     pub(super) fn next_lost(&self, una: StreamPos) -> Option<Range> {
         if self.again.retransmitted.len() >= MAX_RETRANSMITTED {
             return None;
@@ -417,13 +425,14 @@ impl Scoreboard {
         Some(Range::new(start, end))
     }
 
-    /// Whether something is to be sent again.
+    /// Returns true if any byte waits to be sent again.
     pub(super) fn has_lost(&self, una: StreamPos) -> bool {
         !self.again.lost_retransmissions.is_empty()
             || self.sacked.first_gap(self.repaired.max(una), self.lost_below).is_some()
     }
 
-    /// The first part of what [`next_lost`](Scoreboard::next_lost) gave is sent again.
+    /// Records that the first part of the range that [`next_lost`](Scoreboard::next_lost) returned
+    /// is sent again.
     pub(super) fn on_retransmit(&mut self, range: Range, now: Instant) {
         let again = &mut *self.again;
         match again.lost_retransmissions.front_mut() {
@@ -443,7 +452,8 @@ impl Scoreboard {
         }
     }
 
-    /// Bytes believed to be in the network, of `[una, end)` outstanding (RFC 6675 section 4).
+    /// Returns the bytes believed to be in the network, out of `[una, end)` outstanding (RFC 6675
+    /// section 4).
     pub(super) fn pipe(&self, una: StreamPos, end: StreamPos) -> u64 {
         let from = self.lost_below.max(una);
         let again: u64 = self.again.retransmitted.iter().map(|a| a.range.len()).sum();
@@ -451,7 +461,7 @@ impl Scoreboard {
     }
 }
 
-/// What is left of `r` without `gone`: in front of it and behind it.
+/// Returns the parts of `r` before and after `gone`.
 fn without(r: Range, gone: Range) -> (Range, Range) {
     if gone.end <= r.start || r.end <= gone.start {
         return (r, Range::new(r.end, r.end));

@@ -1,25 +1,28 @@
-//! The states of a connection and the one table of their transitions.
+//! The states of a connection and the single table of their transitions.
 
-/// State of a connection (RFC 9293 section 3.3.2). LISTEN is not here: a listener is no connection.
+/// State of a connection (RFC 9293 section 3.3.2). The enum has no LISTEN: a listener is no
+/// connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// SYN sent, nothing heard.
+    /// We sent a SYN and received nothing.
     SynSent,
-    /// SYN received, our SYN not acknowledged.
+    /// We received a SYN; the peer has not acknowledged ours.
     SynReceived,
     /// Data flows both ways.
     Established,
-    /// Owner closed; our FIN is not acknowledged (and perhaps not sent yet).
+    /// The owner closed; the peer has not acknowledged our FIN (which perhaps is not sent yet).
     FinWait1,
-    /// Our FIN is acknowledged, the peer's has not come.
+    /// The peer acknowledged our FIN; the peer's FIN has not come.
     FinWait2,
     /// The peer's FIN has come, the owner has not closed.
     CloseWait,
-    /// Both closed at once: the peer's FIN has come, ours is not acknowledged.
+    /// Both sides closed at once: the peer's FIN has come, the peer has not acknowledged ours.
     Closing,
-    /// The peer closed first; our FIN is not acknowledged (and perhaps not sent yet).
+    /// The peer closed first; the peer has not acknowledged our FIN (which perhaps is not sent
+    /// yet).
     LastAck,
-    /// Both FINs done; stays to answer a retransmitted FIN and to outlive old segments.
+    /// Both FINs are sent and acknowledged. The connection stays to answer a retransmitted FIN and
+    /// to outlive old segments.
     TimeWait,
     /// No connection.
     Closed,
@@ -40,12 +43,13 @@ impl State {
         State::Closed,
     ];
 
-    /// Whether the peer's bytes are taken in this state.
+    /// Returns true if the connection accepts the peer's bytes in this state.
     pub(super) const fn receives(self) -> bool {
         matches!(self, State::Established | State::FinWait1 | State::FinWait2)
     }
 
-    /// Whether our bytes or FIN may be sent, or sent again, in this state.
+    /// Returns true if the connection may send our bytes or FIN, for the first time or again, in
+    /// this state.
     pub(super) const fn sends(self) -> bool {
         matches!(
             self,
@@ -57,20 +61,20 @@ impl State {
         )
     }
 
-    /// Whether the owner has closed our direction.
+    /// Returns true if the owner has closed our direction.
     pub(super) const fn closing(self) -> bool {
         matches!(self, State::FinWait1 | State::Closing | State::LastAck)
     }
 }
 
-/// What moves a connection from one state to another.
+/// The events that move a connection from one state to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Input {
     /// The peer's SYN, without an ACK of ours.
     Syn,
     /// An acceptable ACK of our SYN (in SYN-SENT: together with the peer's SYN).
     SynAcked,
-    /// The owner closes.
+    /// The owner's close.
     Close,
     /// The peer's FIN, with all bytes before it accepted.
     Fin,
@@ -78,7 +82,7 @@ pub(super) enum Input {
     FinAcked,
     /// A valid reset, a give-up or an abort.
     Kill,
-    /// The TIME-WAIT timer.
+    /// Expiry of the TIME-WAIT timer.
     WaitOver,
 }
 
@@ -95,7 +99,7 @@ impl Input {
     ];
 }
 
-/// The state after `input`, or `None` where it means nothing.
+/// Returns the state after `input`, or `None` where `input` means nothing.
 pub(super) const fn transition(state: State, input: Input) -> Option<State> {
     use State::*;
     Some(match (state, input) {

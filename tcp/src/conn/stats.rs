@@ -1,39 +1,44 @@
-//! What a connection counts and measures.
+//! Counters and measurements of a connection.
 
 use core::ops::{Deref, DerefMut};
 use core::time::Duration;
 
 heddle_base::counters! {
-    /// What happened on a connection.
+    /// Events counted on a connection.
     pub struct ConnCounters {
-        /// Segments sent again, for whatever reason.
+        /// Segments sent again, for any reason.
         retransmits,
-        /// Losses found by SACK or duplicate ACKs: how often recovery began.
+        /// Losses found by SACK or duplicate ACKs: the number of recoveries that began.
         fast_retransmits,
         /// Expiries of the retransmission timer, SYNs included.
         timeouts,
-        /// Of those, expiries that turned out premature.
+        /// Expiries of the retransmission timer that turned out premature. `timeouts` includes
+        /// them.
         spurious_timeouts,
-        /// Segments sent again although the first had arrived, as far as the peer tells (D-SACK).
+        /// Segments sent again although the peer reports that the first transmission had arrived
+        /// (D-SACK).
         spurious_retransmits,
-        /// Reductions of the congestion window taken back because nothing had been lost.
+        /// Reductions of the congestion window that the connection took back because nothing had
+        /// been lost.
         recoveries_undone,
-        /// Tail probes: segments sent to find out whether the last ones were lost.
+        /// Tail probes: segments sent to find out whether the last segments before them were lost.
         tail_probes,
-        /// SACKs that the peer took back.
+        /// Times that the peer took back a SACK.
         sacks_reneged,
-        /// SACK blocks ignored: of bytes not outstanding, or of the very byte the same segment does
-        /// not acknowledge.
+        /// SACK blocks ignored because they report bytes that are not outstanding, or the byte at
+        /// the acknowledgment number of the same segment.
         bad_sacks,
         /// Probes of a closed or too small window.
         probes,
-        /// Times that several retransmissions in a row went unanswered. The connection went on.
+        /// Times that the peer left several retransmissions in a row unanswered. The connection
+        /// continued.
         unresponsive,
-        /// Times that the peer kept its window shut for half of what it may. The connection went on.
+        /// Times that the peer kept its window shut for half of the allowed time. The connection
+        /// continued.
         window_stalls,
         /// Connections ended because the peer kept its window shut for too long.
         zero_window_timeouts,
-        /// Orderly closes cut off because nothing moved for too long.
+        /// Orderly closes cut off because no byte moved for too long.
         close_stalls,
         /// Keepalives: probes of a silent peer.
         keepalives,
@@ -41,9 +46,9 @@ heddle_base::counters! {
         dup_acks,
         /// Segments received ahead of a gap.
         ooo_segments,
-        /// Segments ahead of a gap not reported because there were too many gaps.
+        /// Segments ahead of a gap not offered to the owner because there were too many gaps.
         ooo_refused,
-        /// Segments received with nothing new in them.
+        /// Segments received without new bytes.
         duplicate_segments,
         /// Segments dropped because their sequence number lay outside the window.
         out_of_window,
@@ -55,15 +60,15 @@ heddle_base::counters! {
         bad_acks,
         /// Challenge ACKs sent.
         challenge_acks,
-        /// Challenge ACKs, and SYN-ACKs for a SYN that came again, not sent because of the rate limit.
+        /// Challenge ACKs, and SYN-ACKs for a repeated SYN, not sent because of the rate limit.
         challenge_acks_suppressed,
         /// FINs ignored because they contradict what was received before.
         bad_fins,
     }
 }
 
-/// The counters of a connection, which have memory from the first event on: all they count is out of
-/// the ordinary, and many connections never see any of it.
+/// The counters of a connection. The tally allocates memory at the first event: it counts only
+/// unusual events, and many connections never see any.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally(Option<Box<ConnCounters>>);
 
@@ -95,11 +100,11 @@ pub struct ConnStats {
     pub cwnd: u32,
     /// Slow start threshold in bytes.
     pub ssthresh: u32,
-    /// Bytes believed to be in the network: outstanding ones, without those that arrived out of
-    /// order or are lost.
+    /// Bytes believed to be in the network: outstanding bytes, without those that are lost or
+    /// arrived out of order.
     pub in_flight: u64,
     /// The peer's window in bytes, scaled.
     pub snd_wnd: u32,
-    /// What happened so far.
+    /// Events counted so far.
     pub counters: ConnCounters,
 }

@@ -1,28 +1,30 @@
-//! The tail loss probe (RFC 8985 section 7), and the one timer with SACK: that of reordering while
-//! a hole is too young to be lost, that of the probe while nothing is wrong, that of retransmission
-//! otherwise.
+//! The tail loss probe (RFC 8985 section 7), and the single timer that a connection with SACK uses.
+//! The timer serves reordering while a hole is too young to be lost, the probe while nothing is
+//! wrong, and retransmission otherwise.
 //!
 //! **Timeouts and the peer's delayed ACK.** The minimum of the retransmission timeout is a few
-//! milliseconds, less than many peers hold an ACK back. That does not lead to spurious timeouts,
-//! because the probe comes first, and because, where so little is outstanding that the peer may
-//! hold its ACK back, both wait for [`AckDelay`] besides.
+//! milliseconds, less than many peers hold an ACK back. This minimum does not lead to spurious
+//! timeouts, because the probe comes first, and because, where so little is outstanding that the
+//! peer may hold its ACK back, both timers additionally wait for [`AckDelay`].
 //!
-//! What that delay is, nobody announces. A peer like ours holds an ACK back for half a millisecond,
-//! Linux for 40 ms and sometimes 200. If the first is assumed, each lone segment to a quiet Linux
-//! host is sent twice; if the second, a lone segment that is lost stalls a fabric for an age. So it
-//! is learned:
+//! No peer announces this delay. A peer like ours holds an ACK back for half a millisecond, Linux
+//! for 40 ms and sometimes 200. If the sender assumes the first, it sends each lone segment to a
+//! quiet Linux host twice. If the sender assumes the second, a lost lone segment stalls a fabric
+//! for an age. The connection therefore learns the delay:
 //!
 //! - A connection begins with [`ConnConfig::peer_ack_delay`](crate::ConnConfig::peer_ack_delay), by
-//!   default enough for Linux: a short connection sends nothing in vain.
-//! - Once 32 lone segments in a row were acknowledged without a probe, twice the slowest of them is
-//!   allowed for from then on. (32, since Linux acknowledges the first 16 of a connection at once,
-//!   whatever it does later.) In an exchange of small messages that takes as many round trips.
-//! - A probe that the peer reports as needless doubles what is allowed for. The ACK may have been
-//!   lost; but when three such probes come in a row, the peer does hold its ACKs back: then it goes
-//!   back to the beginning, and it takes twice as many lone segments to try less again.
+//!   default enough for Linux: a short connection sends nothing needlessly.
+//! - After the peer has acknowledged 32 lone segments in a row without a probe, the connection
+//!   allows twice the slowest of these ACKs from then on. (32, because Linux acknowledges the first
+//!   16 segments of a connection at once, whatever it does later.) In an exchange of small messages
+//!   the learning takes as many round trips.
+//! - A probe that the peer reports as needless doubles the allowed delay. The ACK may have been
+//!   lost. But when three such probes come in a row, the peer does hold its ACKs back: the allowed
+//!   delay then returns to the initial value, and the connection needs twice as many lone segments
+//!   before it tries less again.
 //!
-//! Where more is outstanding than the peer may leave unacknowledged, none of this counts, and the
-//! probe goes after two round trips.
+//! Where more is outstanding than the peer may leave unacknowledged, none of these rules applies,
+//! and the probe goes after two round trips.
 
 use super::rack::Timer;
 use super::ranges::Range;
@@ -32,13 +34,13 @@ use crate::{Segment, SendQueue, TxSegment};
 use core::time::Duration;
 use heddle_base::{Instant, StreamPos};
 
-/// The longest a peer's delayed ACK is allowed for, and the least, in microseconds.
+/// The longest delayed ACK that the connection allows a peer, and the shortest, in microseconds.
 const MAX_ACK_DELAY: u32 = 200_000;
 const MIN_ACK_DELAY: u32 = 1_000;
-/// Lone segments from which the delay is learned, at first and at most.
+/// The number of lone segments from which the connection learns the delay, at first and at most.
 const LONE_SEGMENTS: u16 = 32;
 const MAX_LONE_SEGMENTS: u16 = 1024;
-/// Needless probes in a row that are no lost ACKs.
+/// The number of needless probes in a row that lost ACKs do not explain.
 const NEEDLESS_IN_A_ROW: u8 = 3;
 
 /// An outstanding tail loss probe (RFC 8985 section 7.4.2).
@@ -51,18 +53,18 @@ pub(super) struct TailProbe {
 }
 
 /// TLP.max_ack_delay of RFC 8985: how long the peer may hold back the ACK of a lone segment, as far
-/// as has been learned. In microseconds.
+/// as the connection has learned. In microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AckDelay {
     allowed: u32,
-    /// What is allowed for while nothing is known.
+    /// The allowed delay while the connection has learned nothing.
     initial: u32,
-    /// The longest of this run of lone segments, and how many there were.
+    /// The longest delay in the current run of lone segments. `run` counts these segments.
     slowest: u32,
     run: u16,
-    /// How many make a run.
+    /// The number of lone segments that make a run.
     needed: u16,
-    /// Needless probes since a lone segment was last acknowledged without.
+    /// Needless probes since the peer last acknowledged a lone segment without a probe.
     needless: u8,
 }
 
@@ -83,7 +85,7 @@ impl AckDelay {
         Duration::from_micros(self.allowed.into())
     }
 
-    /// A lone segment was acknowledged `delay` after the least round trip.
+    /// Records that the peer acknowledged a lone segment `delay` after the least round trip.
     fn acked(&mut self, delay: Duration) {
         self.slowest = self.slowest.max(micros(delay));
         self.run += 1;
@@ -95,7 +97,7 @@ impl AckDelay {
         }
     }
 
-    /// A probe drew out an ACK that was only held back.
+    /// Records that a probe drew out an ACK that the peer had only held back.
     fn needless_probe(&mut self) {
         self.allowed = self.allowed.saturating_mul(2).min(MAX_ACK_DELAY);
         self.needless = self.needless.saturating_add(1);
@@ -112,14 +114,15 @@ fn micros(d: Duration) -> u32 {
 }
 
 impl Connection {
-    /// A segment the peer might have held its ACK back for was acknowledged after `rtt`.
+    /// Records that the peer acknowledged, after `rtt`, a segment whose ACK it might have held
+    /// back.
     #[inline]
     pub(super) fn note_lone_ack(&mut self, rtt: Duration) {
         let delay = rtt.saturating_sub(self.cold.rto.min_rtt());
         self.cold.rack.ack_delay.acked(delay);
     }
 
-    /// RFC 8985 section 7.4.2.
+    /// Checks whether an acknowledgment ends the outstanding probe (RFC 8985 section 7.4.2).
     pub(super) fn check_tail_probe(
         &mut self,
         seg: &Segment,
@@ -131,9 +134,9 @@ impl Connection {
         let sacks = self.reports();
         let rack = &mut self.cold.rack;
         if !tail.retransmission {
-            // A probe of new data arrived; if anything was lost, RACK knows by now.
+            // A probe of new data arrived. If any segment was lost, RACK knows by now.
         } else if duplicate.is_some_and(|r| r.end == tail.end) {
-            // The ACK was only held back.
+            // The peer had only held the ACK back.
             rack.ack_delay.needless_probe();
         } else if una > tail.end {
             // The probe repaired a loss.
@@ -141,7 +144,8 @@ impl Connection {
                 self.hot.cc.reduce_once();
             }
         } else if advance > 0 || seg.len > 0 || sacks {
-            // Not yet the duplicate ACK by which a peer without D-SACK tells that it has both.
+            // This ACK is not yet the duplicate ACK by which a peer without D-SACK reports that it
+            // has both copies.
             return;
         } else {
             rack.ack_delay.needless_probe();
@@ -149,14 +153,16 @@ impl Connection {
         self.cold.rack.tail = None;
     }
 
-    /// Sets the timer while something is outstanding: `due` is when a hole may be lost.
+    /// Sets the timer while bytes are outstanding: `due` is when a hole may count as lost.
     pub(super) fn arm(&mut self, now: Instant, due: Option<Instant>, progress: bool) {
         if self.is_late(now) && self.hot.rtx_at != NEVER {
-            // Reports and windows that change without end do not keep the timer from expiring.
+            // A peer that changes its reports and windows without end must not keep the timer from
+            // expiring.
             return;
         }
         if self.hot.snd_wnd == 0 {
-            // Only probes may be sent, and an answer to one is no reason to send the next earlier.
+            // Only probes may be sent, and an answer to a probe is no reason to send the next probe
+            // earlier.
             if self.hot.timer != Timer::Retransmit || self.hot.rtx_at == NEVER {
                 self.arm_window_probe(now);
             }
@@ -178,7 +184,7 @@ impl Connection {
         }
     }
 
-    /// Sets the timer when something was sent and none runs.
+    /// Sets the timer after the connection sent a segment while no timer was running.
     #[inline]
     pub(super) fn arm_after_sending(&mut self, now: Instant) {
         if self.hot.sack_ok && !self.hot.disorder {
@@ -191,8 +197,8 @@ impl Connection {
         }
     }
 
-    /// The retransmission timeout; where the peer may hold back its ACK, not less than it takes to
-    /// come out.
+    /// Returns the retransmission timeout. Where the peer may hold back its ACK, the timeout is at
+    /// least the time that the delayed ACK takes to arrive.
     fn timeout(&self) -> Duration {
         let rto = self.cold.rto.get();
         if self.may_be_delayed() {
@@ -202,19 +208,20 @@ impl Connection {
         }
     }
 
-    /// Whether so little is outstanding that the peer need not acknowledge it at once (RFC 5681
-    /// section 4.2): one segment, or several that do not make two full ones.
+    /// Returns true if so little is outstanding that the peer need not acknowledge it at once (RFC
+    /// 5681 section 4.2): one segment, or several that do not make two full segments.
     pub(super) fn may_be_delayed(&self) -> bool {
         self.is_lone(self.hot.snd_max - self.hot.snd_una)
     }
 
-    /// As [`may_be_delayed`](Connection::may_be_delayed), of `flight` bytes.
+    /// Returns true if the peer need not acknowledge `flight` outstanding bytes at once, as in
+    /// [`may_be_delayed`](Connection::may_be_delayed).
     #[inline]
     pub(super) fn is_lone(&self, flight: u64) -> bool {
         self.hot.sack_ok && flight < 2 * u64::from(self.hot.emss)
     }
 
-    /// A hole may have become old enough to be lost.
+    /// Handles expiry of the reordering timer: a hole may have become old enough to be lost.
     pub(super) fn reordering_timed_out(&mut self, now: Instant) {
         if self.hot.snd_una == self.hot.snd_max {
             return;
@@ -228,7 +235,8 @@ impl Connection {
         self.arm(now, due, false);
     }
 
-    /// Nothing was acknowledged for two round trips (RFC 8985 section 7.3).
+    /// Handles expiry of the probe timer: the peer acknowledged nothing for two round trips (RFC
+    /// 8985 section 7.3).
     pub(super) fn tail_timed_out(&mut self, now: Instant) {
         let (una, max) = (self.hot.snd_una, self.hot.snd_max);
         if una == max {
@@ -238,8 +246,8 @@ impl Connection {
             self.arm_window_probe(now);
             return;
         }
-        // The timer is not put off with every segment sent, nor does it know how much would be
-        // outstanding.
+        // Sending a segment does not postpone the timer, and the timer was set without knowing how
+        // much would be outstanding. Compute the due time again.
         let mut timeout = self.cold.rto.tail();
         if self.may_be_delayed() {
             timeout += self.cold.rack.ack_delay.get();
@@ -255,8 +263,8 @@ impl Connection {
         self.cold.rack.rto_at = self.hot.rtx_at;
     }
 
-    /// A tail loss probe: a new segment, even beyond the congestion window, or else the last one
-    /// again.
+    /// Sends a tail loss probe: a new segment, even beyond the congestion window, or else the last
+    /// segment again.
     #[cold]
     pub(super) fn tail_probe<Q: SendQueue + ?Sized>(
         &mut self,
@@ -274,7 +282,7 @@ impl Connection {
         let retransmission = new == 0 || next + u64::from(new) > edge || next < max;
         let tx = if retransmission {
             let start = self.hot.last_start.max(una);
-            // A window that shrank may not have room for it.
+            // A window that shrank may not have room for the last segment.
             if start >= edge {
                 return None;
             }
