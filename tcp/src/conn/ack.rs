@@ -1,4 +1,4 @@
-//! What an acknowledgment does to the sending side.
+//! The effect of an acknowledgment on the sending side.
 
 use super::rack::Timer;
 use super::sequence::shifted;
@@ -9,8 +9,9 @@ use core::time::Duration;
 use heddle_base::{Instant, StreamPos};
 
 impl Connection {
-    /// Takes the ACK and window of an acceptable segment; `advance` is how far its ACK lies beyond
-    /// `snd_una`, at most up to `snd_max`. Returns what is newly acknowledged of our stream.
+    /// Takes the ACK and window of an acceptable segment. `advance` is how far its ACK lies beyond
+    /// `snd_una`, at most up to `snd_max`. Returns the position up to which our stream is newly
+    /// acknowledged.
     pub(super) fn take_ack(
         &mut self,
         now: Instant,
@@ -45,7 +46,8 @@ impl Connection {
         None
     }
 
-    /// Everything before `una` is acknowledged, and more than before.
+    /// Advances `snd_una` to `una`: the peer acknowledges everything before `una`, and more than
+    /// before.
     #[inline(always)]
     pub(super) fn advance_una(
         &mut self,
@@ -72,11 +74,12 @@ impl Connection {
         self.acked_from(now, before)
     }
 
-    /// What is acknowledged of the stream now that `snd_una` has moved on from `before`.
+    /// Returns the newly acknowledged position of the stream after `snd_una` moved on from
+    /// `before`.
     #[inline]
     pub(super) fn acked_from(&mut self, now: Instant, before: StreamPos) -> Option<StreamPos> {
         let una = self.hot.snd_una;
-        // Bytes of the stream, not the FIN.
+        // Only bytes of the stream count, not the FIN.
         let acked = (before < self.hot.snd_fin).then(|| una.min(self.hot.snd_fin));
         if una > self.hot.snd_fin && self.hot.snd_fin != NO_FIN {
             self.fin_acked(now);
@@ -84,9 +87,9 @@ impl Connection {
         acked.filter(|&a| a > before)
     }
 
-    /// One round-trip sample per window in nanoseconds, from a segment that was sent once; while
-    /// there is none, because data is being sent again, the echoed timestamp serves (RFC 7323
-    /// section 4.1).
+    /// Takes one round-trip sample per window, in nanoseconds, from a segment that was sent once.
+    /// While there is no such segment, because data is being sent again, the echoed timestamp
+    /// serves (RFC 7323 section 4.1).
     fn measure(&mut self, now: Instant, echo: Option<Timestamps>, una: StreamPos, flight: u64) {
         match self.hot.timed {
             Some((end, at)) => {
@@ -98,8 +101,8 @@ impl Connection {
                     }
                 }
             }
-            // With SACK there is always something that was sent only once, or else a backoff to end,
-            // and neither is met here.
+            // With SACK the connection always has a segment that was sent only once, or else a
+            // backoff to end. Neither case reaches this point.
             None if self.hot.sack_ok => {}
             None => {
                 if let Some(rtt) = self.echoed_rtt(now, echo) {
@@ -109,11 +112,11 @@ impl Connection {
         }
     }
 
-    /// The round trip of what was last sent again, by the timestamp the peer echoes.
+    /// Returns the round trip of the last retransmission, by the timestamp that the peer echoes.
     ///
-    /// An older echo may mean a late ACK of an earlier transmission, but as well that its ACK was
-    /// lost and the peer, which takes no timestamps from duplicates, answers the later ones with
-    /// the old value; that would measure our own timeouts.
+    /// An older echo may mean a late ACK of an earlier transmission. But it may also mean that the
+    /// ACK was lost and that the peer, which takes no timestamps from duplicates, answers the later
+    /// transmissions with the old value. A sample from such an echo would measure our own timeouts.
     pub(super) fn echoed_rtt(&self, now: Instant, echo: Option<Timestamps>) -> Option<Duration> {
         let ts = echo.filter(|_| self.hot.ts_ok)?;
         let ms = self.ts_clock(now).wrapping_sub(ts.ecr);
@@ -122,7 +125,7 @@ impl Connection {
     }
 
     fn fin_acked(&mut self, now: Instant) {
-        // Nothing is left to probe or to send again.
+        // No byte is left to probe or to send again.
         self.hot.pending.clear(Pending::DATA);
         match self.enter(Input::FinAcked) {
             Some(State::TimeWait) => self.start_time_wait(now),
@@ -134,7 +137,7 @@ impl Connection {
         }
     }
 
-    /// Both directions are done: only TIME-WAIT is left.
+    /// Starts TIME-WAIT: both directions are done.
     pub(super) fn start_time_wait(&mut self, now: Instant) {
         self.hot.rtx_at = NEVER;
         self.cold.wait_at = now + self.cold.set.time_wait();
@@ -145,8 +148,8 @@ impl Connection {
         u32::from(seg.window) << self.hot.snd_shift
     }
 
-    /// Takes the window of a segment that is not older than the one the window came from
-    /// (RFC 9293 section 3.10.7.4); one that acknowledges more is never older.
+    /// Takes the window of a segment that is not older than the segment that set the current window
+    /// (RFC 9293 section 3.10.7.4). A segment that acknowledges more is never older.
     #[inline]
     pub(super) fn update_window(&mut self, now: Instant, seg: &Segment, newer: bool) {
         let hot = &mut self.hot;
@@ -160,8 +163,8 @@ impl Connection {
         hot.snd_wnd = u32::from(seg.window) << hot.snd_shift;
         hot.max_wnd = hot.max_wnd.max(hot.snd_wnd);
         if hot.snd_wnd == 0 {
-            // An answer to a probe keeps the connection alive (RFC 9293 section 3.8.6.1), for as long
-            // as `progress` allows. A window that only shuts does not.
+            // An answer to a probe keeps the connection alive (RFC 9293 section 3.8.6.1), for as
+            // long as `progress` allows. A segment that only shuts the window does not.
             if self.cold.probes > 0 {
                 hot.progress_at = now;
             }
@@ -170,11 +173,11 @@ impl Connection {
         }
     }
 
-    /// The window was shut, or too small to send anything into, and is larger now.
+    /// Handles a window that was shut, or too small for any segment, and is larger now.
     ///
-    /// A window that opens and shuts without end must not keep the timer from expiring: an opening
-    /// too small to use leaves the timer alone, and so does any once the peer has acknowledged
-    /// nothing for too long.
+    /// A window that opens and shuts without end must not keep the timer from expiring. An opening
+    /// too small to use therefore leaves the timer alone. Any opening does once the peer has
+    /// acknowledged nothing for too long.
     #[cold]
     fn window_opened(&mut self, now: Instant) {
         let outstanding = self.hot.snd_una < self.hot.snd_max;

@@ -1,80 +1,87 @@
-//! What a connection is set up with.
+//! The settings that a connection is created with.
 
 use core::time::Duration;
 
 /// The largest IPv4 datagram less the fixed IPv4 and TCP headers.
 const MAX_MSS: u16 = u16::MAX - 40;
 
-/// Settings of a connection; they do not change while it lives, except where a method says so.
+/// Settings of a connection. They do not change during its lifetime, except where a method says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnConfig {
     /// Our receive MSS in bytes, sent in the MSS option: the MTU less the fixed IP and TCP headers.
-    /// It also bounds what we send (RFC 9293 section 3.7.1). A stack lowers it to what its MTU
-    /// allows and never raises it, so the default is no limit: the largest that IPv4 can carry.
+    /// This value also bounds the segments that we send (RFC 9293 section 3.7.1). A stack lowers it
+    /// to the size that its MTU allows and never raises it, so the default is no limit: the largest
+    /// MSS that IPv4 can carry.
     pub mss: u16,
     /// The send MSS to assume when the peer's SYN has no MSS option: 536 over IPv4, 1220 over IPv6.
     pub default_peer_mss: u16,
     /// Bytes of receive window to offer. See
     /// [`Connection::set_recv_window`](crate::Connection::set_recv_window).
     pub recv_window: u32,
-    /// Offer (and accept) the timestamps option.
+    /// True to offer (and accept) the timestamps option.
     pub timestamps: bool,
-    /// Offer (and accept) window scaling. Without it the window is at most 65,535 bytes.
+    /// True to offer (and accept) window scaling. Without scaling the window is at most 65,535
+    /// bytes.
     pub window_scaling: bool,
-    /// Offer (and accept) selective acknowledgment (RFC 2018), and with it RACK-TLP (RFC 8985).
+    /// True to offer (and accept) selective acknowledgment (RFC 2018), and with it RACK-TLP (RFC
+    /// 8985).
     pub sack: bool,
-    /// The longest an ACK is held back; values above 500 ms are cut to it. Zero: never hold back.
+    /// The longest time for which the connection holds an ACK back; values above 500 ms count as
+    /// 500 ms. Zero: never hold an ACK back.
     pub delayed_ack: Duration,
     /// How long the peer may hold back the ACK of a lone segment, until the connection has learned
-    /// better: TLP.max_ack_delay of RFC 8985, on top of two round trips. At most 200 ms. Peers that
-    /// answer faster are allowed less after some dozens of lone segments, peers that take longer
-    /// are allowed more.
+    /// the peer's delay: TLP.max_ack_delay of RFC 8985, on top of two round trips. At most 200 ms.
+    /// After some dozens of lone segments the connection allows less to peers that answer faster,
+    /// and it allows more to peers that take longer.
     pub peer_ack_delay: Duration,
-    /// Lower bound of the retransmission timeout, at least 1 ms; with a peer that has no SACK at
+    /// Lower bound of the retransmission timeout, at least 1 ms; towards a peer without SACK at
     /// least 200 ms.
     pub rto_min: Duration,
     /// Upper bound of the retransmission timeout and of the interval between window probes.
     pub rto_max: Duration,
     /// Retransmission timeout until a round trip has been measured.
     pub rto_initial: Duration,
-    /// How long a connection may send nothing before it begins again with the initial window, if the
-    /// retransmission timeout is shorter (RFC 5681 section 4.1). The RFC takes the timeout, which it
-    /// knows to be a second at least; a timeout of a few milliseconds is the time between two
+    /// How long a connection may send nothing before it restarts with the initial window, if the
+    /// retransmission timeout is shorter (RFC 5681 section 4.1). The RFC uses the timeout, which in
+    /// the RFC is at least a second. A timeout of a few milliseconds is the time between two
     /// requests, and no reason to forget the path.
     pub idle_restart: Duration,
-    /// How many times a SYN is sent again before the connection is given up; at most 255.
+    /// How many times the connection sends a SYN again before it gives up; at most 255.
     pub syn_retries: u32,
-    /// How many times a SYN-ACK is sent again because of the timer; at most 255. Anybody can forge
-    /// the SYN it answers, so a host that sent none is not to get many. A client whose handshake
-    /// lost something sends its SYN again, which draws an answer each time, so that these only
-    /// shorten its wait.
+    /// How many times the connection sends a SYN-ACK again because the timer expired; at most 255.
+    /// Anyone can forge the SYN that a SYN-ACK answers, so a host that sent no SYN must not receive
+    /// many. A client that lost a segment of its handshake sends its SYN again, and each of these
+    /// SYNs draws an answer, so the retransmissions only shorten the client's wait.
     pub syn_ack_retries: u32,
     /// How long data may stay unacknowledged, or a closed window unanswered, before the connection
-    /// is given up: R2 of RFC 9293 section 3.8.3.
+    /// gives up: R2 of RFC 9293 section 3.8.3.
     pub user_timeout: Duration,
-    /// How long the peer may keep its window shut while something waits for it, although it answers
-    /// the probes: within this time it must take a segment's worth, or the connection ends with
-    /// [`ConnEvent::WindowShut`](crate::ConnEvent::WindowShut) (RFC 9293 section 3.8.6.1, RFC 6429).
+    /// How long the peer may keep its window shut while bytes wait for the window, although the
+    /// peer answers the probes. Within this time the peer must take a segment's worth, or the
+    /// connection ends with [`ConnEvent::WindowShut`](crate::ConnEvent::WindowShut) (RFC 9293
+    /// section 3.8.6.1, RFC 6429).
     pub zero_window: Duration,
-    /// How long nothing may move, either way, in a close that
-    /// [`Connection::bound_close`](crate::Connection::bound_close) bounds.
+    /// How long a close that [`Connection::bound_close`](crate::Connection::bound_close) bounds may
+    /// go without a byte moving either way.
     pub close_stall: Duration,
-    /// How long the peer may send no bytes in FIN-WAIT-2 before the connection is reset: more than
-    /// two of its window probes may be apart. RFC 9293 sets no limit there; without one a peer that
-    /// never sends its FIN holds a connection for ever.
+    /// How long the peer may send no bytes in FIN-WAIT-2 before the connection resets: longer than
+    /// the interval between two of the peer's window probes. RFC 9293 sets no limit there; without
+    /// a limit a peer that never sends its FIN holds a connection for ever.
     pub fin_wait_2: Duration,
     /// Time spent in TIME-WAIT: twice the maximum segment lifetime.
     pub time_wait: Duration,
-    /// Probes of a peer that has been silent; `None`, the default, sends none and waits for ever
-    /// (RFC 1122 section 4.2.3.6). Can be changed for a connection by
-    /// [`Connection::set_keepalive`](crate::Connection::set_keepalive).
+    /// Probes of a silent peer; `None`, the default, sends none and waits for ever (RFC 1122
+    /// section 4.2.3.6). [`Connection::set_keepalive`](crate::Connection::set_keepalive) changes
+    /// this setting for a connection.
     pub keepalive: Option<Keepalive>,
-    /// Answers per second at most to segments that anybody may have sent: challenge ACKs (RFC 5961
-    /// section 7), those for old timestamps among them, and SYN-ACKs for a SYN that comes again.
+    /// The most answers per second to segments that anyone may have sent: challenge ACKs (RFC 5961
+    /// section 7), including the challenge ACKs for old timestamps, and SYN-ACKs for a repeated
+    /// SYN.
     pub challenge_acks: u32,
 }
 
-/// How long a peer may keep a connection from getting on. [`ConnConfig`] says of each what it is for.
+/// Limits on how long a peer may keep a connection from making progress. The fields of
+/// [`ConnConfig`] with the same names describe each limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
     /// See [`ConnConfig::user_timeout`].
@@ -86,13 +93,13 @@ pub struct Patience {
 }
 
 impl ConnConfig {
-    /// How long a peer may keep a connection from getting on.
+    /// Returns the limits on how long a peer may keep a connection from making progress.
     pub const fn patience(&self) -> Patience {
         let ConnConfig { user_timeout, zero_window, close_stall, .. } = *self;
         Patience { user_timeout, zero_window, close_stall }
     }
 
-    /// The same with another patience.
+    /// Returns the same settings with the limits of `p`.
     #[must_use]
     pub const fn with_patience(self, p: Patience) -> ConnConfig {
         let Patience { user_timeout, zero_window, close_stall } = p;
@@ -100,20 +107,21 @@ impl ConnConfig {
     }
 }
 
-/// How a silent peer is probed, so that one that has vanished does not hold a connection for ever.
+/// How a connection probes a silent peer, so that a peer that has vanished does not hold a
+/// connection for ever.
 ///
-/// A probe is a segment without data, numbered one before the next (RFC 9293 section 3.8.4), which
-/// any TCP answers with an ACK. Any acceptable segment counts as a sign of life. No probe is sent
-/// while data or a FIN of ours is outstanding or waits for the peer's window: then the timers of
-/// retransmission and window probes find out.
+/// A probe is a segment without data, numbered one before the next number (RFC 9293 section 3.8.4),
+/// which any TCP answers with an ACK. Any acceptable segment counts as a sign of life. The
+/// connection sends no probe while data or a FIN of ours is outstanding or waits for the peer's
+/// window: the timers of retransmission and window probes then detect a dead peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
     /// Silence after which the first probe is sent.
     pub idle: Duration,
-    /// Time between probes, and from the last one to the end. At least 1 ms.
+    /// Time between probes, and from the last probe to the end. At least 1 ms.
     pub interval: Duration,
-    /// Probes that may go unanswered before the connection is reset and
-    /// [`ConnEvent::TimedOut`](crate::ConnEvent::TimedOut) is told. At least 1.
+    /// Probes that may go unanswered before the connection sends a reset and reports
+    /// [`ConnEvent::TimedOut`](crate::ConnEvent::TimedOut). At least 1.
     pub count: u32,
 }
 
@@ -137,11 +145,11 @@ impl Default for ConnConfig {
             timestamps: true,
             window_scaling: true,
             sack: true,
-            // Round trips in a machine room take tens of microseconds. An ACK that is held back
-            // must not look like a loss to a peer set up like us: our delay is half of the least
-            // that is ever allowed for a peer's, and well below the timeout.
+            // Round trips in a machine room take tens of microseconds. An ACK that we hold back
+            // must not look like a loss to a peer with our own settings: our delay is half of the
+            // least delay that a connection ever allows a peer, and well below the timeout.
             delayed_ack: Duration::from_micros(500),
-            // Linux waits 40 ms at least.
+            // Linux delays an ACK for at least 40 ms.
             peer_ack_delay: Duration::from_millis(80),
             rto_min: Duration::from_millis(2),
             rto_max: Duration::from_secs(60),
@@ -149,12 +157,12 @@ impl Default for ConnConfig {
             idle_restart: Duration::from_millis(200),
             // 1 + 2 + 4 + 8 + 16 + 32 + 60 + 60 = 183 s, the three minutes of RFC 9293 3.8.3.
             syn_retries: 7,
-            // At 1, 3 and 7 s, given up at 15 s. Where one frame in ten is lost, all four exchanges
-            // of SYN-ACK and ACK fail once in 800 times; the client's own SYNs, at the same times,
-            // come on top.
+            // Retransmissions at 1, 3 and 7 s; the connection gives up at 15 s. Where one frame in
+            // ten is lost, all four exchanges of SYN-ACK and ACK fail once in 800 times. The
+            // client's own SYNs, at the same times, add to these exchanges.
             syn_ack_retries: 3,
             user_timeout: Duration::from_secs(120),
-            // Time to look at a program that was stopped, and to let it go on.
+            // Time for an operator to look at a program that was stopped, and to let it continue.
             zero_window: Duration::from_secs(600),
             close_stall: Duration::from_secs(20),
             fin_wait_2: Duration::from_secs(150),
@@ -165,7 +173,7 @@ impl Default for ConnConfig {
     }
 }
 
-/// The settings a connection still needs once it is open, in less space: the delay of ACKs in
+/// The settings that a connection still needs after it is open, in less space: the delay of ACKs in
 /// nanoseconds, the idle time in microseconds, long times in milliseconds, rounded up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
@@ -176,7 +184,7 @@ pub(super) struct Settings {
     pub(super) sack: bool,
     pub(super) syn_retries: u8,
     pub(super) syn_ack_retries: u8,
-    /// 0: none are sent.
+    /// 0: the connection sends no keepalives.
     pub(super) keepalive_count: u8,
     pub(super) challenge_acks: u16,
     delayed_ack_ns: u32,
@@ -190,7 +198,7 @@ pub(super) struct Settings {
     keepalive_interval_ms: u32,
 }
 
-/// Below this no MSS is believed: tiny segments would only make work.
+/// The smallest MSS that a connection accepts: tiny segments would only make work.
 pub(super) const MIN_MSS: u16 = 64;
 
 impl Settings {
@@ -286,8 +294,9 @@ fn millis(d: Duration) -> u32 {
     units(d, 1000)
 }
 
-/// A time in units of which a second has so many, rounded up. Without the 128 bits that its nanoseconds
-/// may need: each connection is made with several of these.
+/// Converts a time to a unit of which a second has `a_second`, rounded up. The function avoids the
+/// 128 bits that the nanoseconds of `d` may need, because each new connection calls it several
+/// times.
 #[inline]
 fn units(d: Duration, a_second: u64) -> u32 {
     let part = u64::from(d.subsec_nanos()).div_ceil(1_000_000_000 / a_second);
@@ -295,7 +304,7 @@ fn units(d: Duration, a_second: u64) -> u32 {
     u32::try_from(all).unwrap_or(u32::MAX)
 }
 
-/// RFC 9293 section 3.8.6.3. Below a second.
+/// The longest that we hold back an ACK (RFC 9293 section 3.8.6.3). Must stay below a second.
 const MAX_DELAYED_ACK: Duration = Duration::from_millis(500);
 const MIN_KEEPALIVE_INTERVAL: Duration = Duration::from_millis(1);
 

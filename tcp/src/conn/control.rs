@@ -11,7 +11,7 @@ impl Connection {
     pub(super) fn control(&mut self, now: Instant) -> TxSegment {
         if self.hot.pending.take(Pending::RESET_REPLY) {
             let (seq, val) = self.cold.reset_reply;
-            // RFC 7323 section 5.2: the timestamp of what it answers is echoed.
+            // RFC 7323 section 5.2: the reset echoes the timestamp of the segment that it answers.
             let timestamps = val.map(|ecr| Timestamps { val: 0, ecr });
             return TxSegment { seq, flags: Flags::RST, timestamps, ..TxSegment::default() };
         }
@@ -19,7 +19,8 @@ impl Connection {
             return self.segment(now, self.ack_pos(), Flags::RST.with(Flags::ACK));
         }
         if self.hot.pending.take(Pending::KEEPALIVE) {
-            // One before the next number, so that the peer has to answer (RFC 9293 section 3.8.4).
+            // The keepalive has the number before the next, so that the peer has to answer (RFC
+            // 9293 section 3.8.4).
             let mut tx = self.segment(now, self.hot.snd_max, Flags::ACK);
             tx.seq = tx.seq.advance(u32::MAX);
             return tx;
@@ -32,8 +33,8 @@ impl Connection {
     fn syn(&mut self, now: Instant) -> TxSegment {
         let answer = self.hot.state == State::SynReceived;
         let flags = if answer { Flags::SYN.with(Flags::ACK) } else { Flags::SYN };
-        // Before the peer's SYN is known there is nothing to echo or acknowledge, and everything is
-        // offered; after it, only what the peer offered too.
+        // Before the peer's SYN arrives, our SYN has nothing to echo or acknowledge, and offers
+        // everything. After it, our SYN offers only the options that the peer offered too.
         let scaling = if answer { self.cold.scaling } else { self.cold.set.window_scaling };
         let stamps = if answer { self.hot.ts_ok } else { self.cold.set.timestamps };
         let window = u16::try_from(self.hot.recv_window).unwrap_or(u16::MAX);

@@ -1,23 +1,24 @@
-//! What a connection tells its owner.
+//! The events that a connection reports to its owner.
 
-/// A change the owner must know of; taken with
+/// A change that the owner must know; the owner takes it with
 /// [`Connection::poll_event`](crate::Connection::poll_event).
 ///
-/// At most one of [`Closed`](ConnEvent::Closed), [`Reset`](ConnEvent::Reset),
+/// A connection reports at most one of [`Closed`](ConnEvent::Closed), [`Reset`](ConnEvent::Reset),
 /// [`TimedOut`](ConnEvent::TimedOut), [`WindowShut`](ConnEvent::WindowShut),
-/// [`Refused`](ConnEvent::Refused) and [`Aborted`](ConnEvent::Aborted) comes, and nothing comes after it.
+/// [`Refused`](ConnEvent::Refused) and [`Aborted`](ConnEvent::Aborted), and nothing after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ConnEvent {
     /// The handshake is done: data can flow both ways.
     Connected,
-    /// Several retransmissions in a row went unanswered (R1 of RFC 9293 section 3.8.3); the
-    /// connection goes on. It may come more than once.
+    /// The peer left several retransmissions in a row unanswered (R1 of RFC 9293 section 3.8.3).
+    /// The connection continues. This event may come more than once.
     Unresponsive,
-    /// The peer's window has been shut for half of what
-    /// [`ConnConfig::zero_window`](crate::ConnConfig::zero_window) allows, and something waits for
-    /// it; the connection goes on. Once for each such time.
+    /// The peer's window has been shut for half of the time that
+    /// [`ConnConfig::zero_window`](crate::ConnConfig::zero_window) allows, and bytes wait for the
+    /// window. The connection continues, and reports this event once for each such stall.
     Stalled,
-    /// The peer's FIN has been reached: every byte before it was accepted, none will follow.
+    /// The connection reached the peer's FIN: the owner accepted every byte before it, and none
+    /// will follow.
     PeerClosed,
     /// The orderly end: both FINs are sent and acknowledged. TIME-WAIT may still run.
     Closed,
@@ -31,13 +32,13 @@ pub enum ConnEvent {
     WindowShut,
     /// The peer answered our SYN with a reset.
     Refused,
-    /// The owner ended it: [`Connection::abort`](crate::Connection::abort), or a
+    /// The owner ended the connection: [`Connection::abort`](crate::Connection::abort), or a
     /// [`close`](crate::Connection::close) before there was a connection.
     Aborted,
 }
 
 impl ConnEvent {
-    /// In the order they are given out when several wait.
+    /// All events, in the order in which `poll_event` returns them when several wait.
     const ALL: [ConnEvent; 10] = [
         ConnEvent::Connected,
         ConnEvent::Unresponsive,
@@ -56,7 +57,7 @@ impl ConnEvent {
     }
 }
 
-/// The bit of each event is that of its place.
+/// Asserts that the bit of each event equals its place in `ALL`.
 const _: () = {
     let mut n = 0;
     while n < ConnEvent::ALL.len() {
@@ -65,7 +66,8 @@ const _: () = {
     }
 };
 
-/// Events not yet taken: a set, since each kind waits at most once and their order is fixed.
+/// Events that the owner has not yet taken. A set suffices, because each kind waits at most once
+/// and the order is fixed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Events(u16);
 

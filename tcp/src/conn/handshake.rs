@@ -1,4 +1,4 @@
-//! Opening: active, passive and simultaneous, and what the SYNs negotiate.
+//! Opening: active, passive and simultaneous, and the options that the SYNs negotiate.
 
 use super::config::{MIN_MSS, Settings, nanos};
 use super::congestion::NewReno;
@@ -16,27 +16,29 @@ use heddle_base::{Instant, StreamPos};
 
 /// The largest shift count (RFC 7323 section 2.3).
 const MAX_SHIFT: u8 = 14;
-/// The minimum of the retransmission timeout towards a peer without SACK, which has no tail probes
-/// either and gets timeouts instead: longer than common peers delay an ACK.
+/// The minimum of the retransmission timeout towards a peer without SACK. Towards such a peer the
+/// connection has no tail probes and relies on timeouts, so this minimum is longer than common
+/// peers delay an ACK.
 const RTO_MIN_WITHOUT_SACK: Duration = Duration::from_millis(200);
-/// How long a connection stays in TIME-WAIT before one of ours takes its place: longer than any tick
-/// of a peer's clock, and time to acknowledge its FIN once more.
+/// How long a connection stays in TIME-WAIT before a new connection of ours takes its place: longer
+/// than any tick of a peer's clock, and time to acknowledge the peer's FIN once more.
 const REUSE_AFTER_NS: u64 = 1_000_000_000;
-/// Timestamps option with its padding.
+/// Bytes of the timestamps option with its padding.
 const TIMESTAMPS_LEN: u16 = 12;
 
 impl Connection {
-    /// Active open: a connection whose first
-    /// [`poll_transmit`](Connection::poll_transmit) gives a SYN numbered `iss`.
+    /// Active open: returns a connection whose first [`poll_transmit`](Connection::poll_transmit)
+    /// returns a SYN numbered `iss`.
     ///
-    /// `iss` must be unpredictable (RFC 6528), and so should be `ts_offset`, which is added to the
-    /// timestamp clock (RFC 7323 section 7.1).
+    /// `iss` must be unpredictable (RFC 6528). `ts_offset`, which the connection adds to the
+    /// timestamp clock, should be unpredictable too (RFC 7323 section 7.1).
     pub fn connect(cfg: &ConnConfig, now: Instant, iss: SeqNumber, ts_offset: u32) -> Connection {
         Connection::new(cfg, now, iss, ts_offset, true)
     }
 
-    /// Passive open: a connection in SYN-RECEIVED that answers `syn`, a segment with SYN and
-    /// neither ACK nor RST. Payload or FIN of the SYN are ignored; the peer sends them again.
+    /// Passive open: returns a connection in SYN-RECEIVED that answers `syn`, a segment with SYN
+    /// and neither ACK nor RST. The connection ignores payload or FIN of the SYN; the peer sends
+    /// them again.
     pub fn accept(
         cfg: &ConnConfig,
         now: Instant,
@@ -133,7 +135,7 @@ impl Connection {
         c
     }
 
-    /// Takes the peer's SYN: its numbers and options.
+    /// Takes the sequence number and the options of the peer's SYN.
     fn negotiate(&mut self, now: Instant, syn: &Segment) {
         let set = self.cold.set;
         let hot = &mut self.hot;
@@ -165,14 +167,14 @@ impl Connection {
         self.hot.recv_window = self.limit_window(self.hot.recv_window);
     }
 
-    /// Bytes of options in a segment with payload.
+    /// Returns the bytes of options in a segment with payload.
     pub(crate) fn options_len(&self) -> u16 {
         if self.hot.ts_ok { TIMESTAMPS_LEN } else { 0 }
     }
 
-    /// The path carries at most `bytes` of payload in a segment (RFC 1191): lowers
-    /// [`emss`](Connection::emss), never raises it, and sends what is outstanding again in pieces
-    /// that fit. Absurdly small values are cut to 64 less options, like an MSS option.
+    /// Adapts to a path that carries at most `bytes` of payload in a segment (RFC 1191): lowers
+    /// [`emss`](Connection::emss), never raises it, and sends the outstanding bytes again in pieces
+    /// that fit. Absurdly small values count as 64 less options, like an MSS option.
     pub fn limit_emss(&mut self, bytes: u32) {
         let options = self.options_len();
         let bytes = bytes.max(u32::from(MIN_MSS - options));
@@ -187,7 +189,7 @@ impl Connection {
         }
     }
 
-    /// RFC 9293 section 3.10.7.3.
+    /// Handles a segment in SYN-SENT (RFC 9293 section 3.10.7.3).
     pub(super) fn handle_syn_sent(&mut self, now: Instant, seg: &Segment) {
         let acked = seg.flags.has(Flags::ACK);
         if acked && seg.ack != self.hot.snd_base {
@@ -196,7 +198,7 @@ impl Connection {
             return;
         }
         if seg.flags.has(Flags::RST) {
-            // Only with an acceptable ACK is it an answer to our SYN.
+            // A reset answers our SYN only if it has an acceptable ACK.
             if acked {
                 self.finish(ConnEvent::Refused);
             }
@@ -210,15 +212,15 @@ impl Connection {
             self.hot.pending.set(Pending::ACK);
             self.establish(now, seg, true);
         } else {
-            // Simultaneous open: our SYN goes again, now with an ACK.
+            // Simultaneous open: send our SYN again, now with an ACK.
             let _ = self.enter(Input::Syn);
             self.hot.pending.set(Pending::SYN);
             self.hot.timed = None;
         }
     }
 
-    /// The peer acknowledged our SYN with `seg`, whose window is `unscaled` if it was a SYN itself
-    /// (RFC 7323 section 2.2).
+    /// Establishes the connection: the peer acknowledged our SYN with `seg`. The window of `seg` is
+    /// `unscaled` if `seg` was itself a SYN (RFC 7323 section 2.2).
     pub(super) fn establish(&mut self, now: Instant, seg: &Segment, unscaled: bool) {
         let _ = self.enter(Input::SynAcked);
         self.cold.events.push(ConnEvent::Connected);
@@ -247,7 +249,7 @@ impl Connection {
         }
     }
 
-    /// Answers a segment whose ACK is impossible during the handshake.
+    /// Answers a segment whose ACK is impossible during the handshake with a reset.
     pub(super) fn reply_reset(&mut self, seg: &Segment) {
         if seg.flags.has(Flags::RST) {
             return;
@@ -256,12 +258,14 @@ impl Connection {
         self.hot.pending.set(Pending::RESET_REPLY);
     }
 
-    /// What a new connection of ours with the addresses and ports of this one begins beyond, if it
-    /// may take its place: this one is in TIME-WAIT, and has been for a second. `None` otherwise.
+    /// Returns the sequence number beyond which a new connection of ours with the same addresses
+    /// and ports begins, if it may take the place of this connection. Returns `None` unless this
+    /// connection is in TIME-WAIT and has been for a second.
     ///
-    /// The peer takes the new SYN for new by RFC 6191: timestamps run on from this connection, its
-    /// numbers lie beyond the last (RFC 9293 section 3.6.1). A peer that still waits for the last ACK
-    /// answers with one, draws a reset with it, and takes the SYN when it comes again.
+    /// The peer accepts the new SYN as new by RFC 6191: its timestamps run on from this connection,
+    /// and its numbers lie beyond the last (RFC 9293 section 3.6.1). A peer that still waits for
+    /// the last ACK answers the SYN with an ACK, which draws a reset, and accepts the SYN when it
+    /// comes again.
     pub(crate) fn reusable(&self, now: Instant) -> Option<SeqNumber> {
         let over_since = self.cold.wait_at.as_nanos().checked_sub(nanos(self.cold.set.time_wait()));
         let reusable = self.hot.state == State::TimeWait
@@ -270,14 +274,15 @@ impl Connection {
         reusable.then(|| self.snd_end())
     }
 
-    /// One past the last sequence number sent, a FIN's included.
+    /// Returns the sequence number after the last number sent, a FIN's included.
     pub(crate) fn snd_end(&self) -> SeqNumber {
         self.snd_seq(self.hot.snd_max)
     }
 
-    /// Whether `syn`, received for the addresses of this connection, may start a new one in its
-    /// place: it is in TIME-WAIT, and `syn` is newer than all the peer sent before, by its timestamp
-    /// or else by its sequence number (RFC 9293 section 3.6.1, RFC 6191).
+    /// Returns true if `syn`, received for the addresses of this connection, may start a new
+    /// connection in its place: this connection is in TIME-WAIT, and `syn` is newer than everything
+    /// that the peer sent before, by its timestamp or else by its sequence number (RFC 9293 section
+    /// 3.6.1, RFC 6191).
     pub fn may_be_replaced_by(&self, syn: &Segment) -> bool {
         let bare =
             syn.flags.has(Flags::SYN) && !syn.flags.has(Flags::ACK) && !syn.flags.has(Flags::RST);
@@ -295,7 +300,7 @@ impl Connection {
     }
 }
 
-/// The least shift count with which `window` fits the window field.
+/// Returns the least shift count with which `window` fits the window field.
 fn shift_for(window: u32) -> u8 {
     let mut shift = 0;
     while shift < MAX_SHIFT && window >> shift > u32::from(u16::MAX) {

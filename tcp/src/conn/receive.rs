@@ -1,4 +1,5 @@
-//! Segments in: checks in the order of RFC 9293 section 3.10.7.4, with RFC 7323 (PAWS) and RFC 5961.
+//! Incoming segments: checks in the order of RFC 9293 section 3.10.7.4, with PAWS (RFC 7323) and
+//! RFC 5961.
 
 use super::sequence::{offset, shifted, signed};
 use super::state::{Input, State};
@@ -7,17 +8,19 @@ use crate::{Flags, Payload, SackBlocks, Segment, SegmentOutcome};
 use core::time::Duration;
 use heddle_base::{Instant, StreamPos};
 
-/// ACKs of full segments that are not held back after a gap in the peer's stream; as many as Linux sends.
+/// The number of ACKs of full segments that the connection does not hold back after a gap in the
+/// peer's stream; the same number as Linux sends.
 const QUICK_ACKS: u8 = 16;
 
-/// After this long without an acceptable segment TS.Recent says nothing (RFC 7323 section 5.5).
+/// After this long without an acceptable segment TS.Recent proves nothing (RFC 7323 section 5.5).
 const TS_RECENT_MAX_AGE: Duration = Duration::from_secs(24 * 24 * 3600);
 
 impl Connection {
-    /// Takes a segment whose checksum and addresses were checked.
+    /// Takes a segment whose checksum and addresses the caller has checked.
     ///
-    /// Any segment may come in any state: what is wrong with it is counted, and answered where the
-    /// RFCs say so. Called by the worker that owns the connection, once per segment received.
+    /// Any segment may come in any state. The connection counts faults, and answers them where the
+    /// RFCs say so. The worker that owns the connection calls this function once per segment
+    /// received.
     #[inline]
     pub fn handle_segment(&mut self, now: Instant, seg: &Segment) -> SegmentOutcome {
         match self.handle_expected(now, seg) {
@@ -26,8 +29,9 @@ impl Connection {
         }
     }
 
-    /// Takes a segment that was expected; `None`, and nothing is done, when it was not. It causes no
-    /// event. Part of its caller, so that `seg` need not lie in memory.
+    /// Takes a segment if it is the expected one. Returns `None`, and does nothing, otherwise. An
+    /// expected segment causes no event. Inlined into its caller, so that `seg` need not lie in
+    /// memory.
     #[inline(always)]
     pub(crate) fn handle_expected(
         &mut self,
@@ -38,7 +42,8 @@ impl Connection {
         Some(self.handle_predicted(now, seg, advance))
     }
 
-    /// As [`handle_segment`](Connection::handle_segment), for a segment with a SACK option.
+    /// Takes a segment with a SACK option, as [`handle_segment`](Connection::handle_segment) takes
+    /// one without.
     pub fn handle_selective(
         &mut self,
         now: Instant,
@@ -53,8 +58,9 @@ impl Connection {
         outcome
     }
 
-    /// Header prediction: an established connection, the segment that was expected, nothing out of
-    /// the ordinary on either side. The answer is how far its ACK advances.
+    /// Header prediction. Returns how far the ACK of `seg` advances if the connection is
+    /// established, `seg` is the expected segment, and nothing is out of the ordinary on either
+    /// side.
     #[inline(always)]
     fn predict(&self, seg: &Segment) -> Option<i64> {
         const PLAIN: u8 = Flags::ACK.0;
@@ -108,7 +114,8 @@ impl Connection {
             }
             State::SynReceived if self.is_own_handshake(seg) => {
                 if seg.flags.has(Flags::ACK) {
-                    // Simultaneous open: the SYN was taken before, the ACK is what counts.
+                    // Simultaneous open: the connection has taken the SYN before; only the ACK
+                    // counts.
                     let rest = Segment {
                         seq: seg.seq.advance(1),
                         flags: Flags(seg.flags.0 & !(Flags::SYN.0 | Flags::FIN.0)),
@@ -117,8 +124,8 @@ impl Connection {
                     };
                     return self.handle_numbered(now, &rest, seg.flags.has(Flags::SYN));
                 }
-                // The peer missed our SYN-ACK, or somebody repeats its SYN. The timer of the SYN-ACK
-                // runs on: it alone decides when the attempt is given up.
+                // The peer missed our SYN-ACK, or a stranger repeats the peer's SYN. The SYN-ACK
+                // timer keeps running: it alone decides when the connection gives up the attempt.
                 self.cold.counters.duplicate_segments += 1;
                 if self.may_answer(now) {
                     self.hot.pending.set(Pending::SYN);
@@ -129,7 +136,8 @@ impl Connection {
         }
     }
 
-    /// Whether `seg` is once more the SYN this connection began with, perhaps with an ACK.
+    /// Returns true if `seg` is a repeat of the SYN that this connection began with, perhaps with
+    /// an ACK.
     fn is_own_handshake(&self, seg: &Segment) -> bool {
         seg.flags.has(Flags::SYN)
             && !seg.flags.has(Flags::RST)
@@ -137,7 +145,8 @@ impl Connection {
             && (!seg.flags.has(Flags::ACK) || seg.ack == self.hot.snd_base)
     }
 
-    /// SYN-RECEIVED and all later states. `unscaled`: the window field is that of a SYN.
+    /// Handles a segment in SYN-RECEIVED and all later states. `unscaled` means that the window
+    /// field is that of a SYN.
     fn handle_numbered(&mut self, now: Instant, seg: &Segment, unscaled: bool) -> SegmentOutcome {
         let nothing = SegmentOutcome::default();
         let window = signed(self.hot.rcv_adv, self.hot.rcv_nxt);
@@ -157,7 +166,7 @@ impl Connection {
             return nothing;
         }
         if self.hot.state == State::FinWait2 && seg.len > 0 && !self.is_bounded() {
-            // It has something to send, if only to probe a window we shut.
+            // The peer still has bytes to send, if only to probe a window that we shut.
             self.cold.wait_at = now + self.cold.set.fin_wait_2();
         }
         if !seg.flags.has(Flags::ACK) {
@@ -191,7 +200,8 @@ impl Connection {
         SegmentOutcome { acked, payload }
     }
 
-    /// PAWS (RFC 7323 section 5.3), and the presence of what was negotiated (section 3.2).
+    /// Returns true if the segment passes PAWS (RFC 7323 section 5.3) and carries the timestamp
+    /// that was negotiated (section 3.2).
     fn timestamp_is_fine(&mut self, now: Instant, seg: &Segment) -> bool {
         if !self.hot.ts_ok {
             return true;
@@ -204,18 +214,18 @@ impl Connection {
             && now - self.hot.last_rx <= TS_RECENT_MAX_AGE;
         if old {
             self.cold.counters.paws_drops += 1;
-            // Whoever guesses ports and numbers can have these, so they are limited.
+            // Anyone who guesses ports and numbers can draw these ACKs, so they are limited.
             self.challenge(now);
         }
         !old
     }
 
-    /// Whether the segment touches the window (RFC 9293 section 3.10.7.4, first check); if not, the
-    /// answer is scheduled.
+    /// Returns true if the segment touches the window (RFC 9293 section 3.10.7.4, first check).
+    /// Schedules the answer otherwise.
     ///
-    /// Two cases are let through that the letter of the table refuses, since their ACK is needed: a
-    /// bare ACK at the right edge itself, from a peer that filled the window, and a segment at
-    /// `rcv_nxt` while the window is shut. Neither brings bytes.
+    /// The function accepts two cases that the letter of the table refuses, because their ACK is
+    /// needed: a bare ACK at the right edge itself, from a peer that filled the window, and a
+    /// segment at `rcv_nxt` while the window is shut. Neither case brings bytes.
     fn is_acceptable(&mut self, now: Instant, seg: &Segment, at: i64, window: i64) -> bool {
         let fin = seg.flags.has(Flags::FIN);
         let len = i64::from(seg.len) + i64::from(fin);
@@ -229,7 +239,8 @@ impl Connection {
         }
         if len == 0 {
             self.cold.counters.out_of_window += 1;
-            // A bare ACK: two peers that disagree must not answer each other for ever.
+            // A bare ACK draws a limited answer: two peers that disagree must not answer each other
+            // for ever.
             self.challenge(now);
             return false;
         }
@@ -247,8 +258,8 @@ impl Connection {
         false
     }
 
-    /// An acceptable segment came: a sign of life, and perhaps the timestamp to echo, which is that
-    /// of the segment at the last ACK sent (RFC 7323 section 4.3).
+    /// Records a sign of life after an acceptable segment, and perhaps the timestamp to echo: the
+    /// timestamp of the segment at the last ACK sent (RFC 7323 section 4.3).
     #[inline]
     fn take_timestamp(&mut self, now: Instant, seg: &Segment, at: i64) {
         self.hot.last_rx = now;
@@ -262,19 +273,20 @@ impl Connection {
         }
     }
 
-    /// Payload and FIN of an acceptable segment.
+    /// Takes payload and FIN of an acceptable segment.
     fn take_text(&mut self, now: Instant, seg: &Segment, at: i64, window: i64) -> Option<Payload> {
         let text = seg.len > 0 || seg.flags.has(Flags::FIN);
         let end = at + i64::from(seg.len);
-        // Not what was expected, or more than was asked for: say at once where we are.
+        // The segment is not the expected one, or exceeds the window: acknowledge our position at
+        // once.
         if text && (at != 0 || end > window) {
             self.hot.pending.set(Pending::ACK);
             if at < 0 && end > 0 {
                 self.report_duplicate(shifted(self.hot.rcv_nxt, at), self.hot.rcv_nxt);
             }
             if !self.hot.sack_ok && at > 0 && seg.len > 0 {
-                // The sender counts them (RFC 5681 section 3.2): one for each segment, even if a
-                // burst of segments is answered at once.
+                // The sender counts these ACKs (RFC 5681 section 3.2). Send one for each segment,
+                // even if the connection answers a burst of segments together.
                 self.cold.dup_acks_owed = self.cold.dup_acks_owed.saturating_add(1);
             }
         }
@@ -286,7 +298,8 @@ impl Connection {
         payload
     }
 
-    /// The first part of the payload from `at` to `end` (from `rcv_nxt`) that was not accepted yet.
+    /// Returns the first part of the payload from `at` to `end` (from `rcv_nxt`) that the owner has
+    /// not accepted yet.
     fn new_payload(&mut self, at: i64, end: i64) -> Option<Payload> {
         let next = self.hot.rcv_nxt;
         let start = shifted(next, at.max(0));
@@ -310,9 +323,9 @@ impl Connection {
         Some(Payload { pos, skip, len, in_order })
     }
 
-    /// The owner took `len` bytes of the peer's stream from `pos` on: all or the first part of what
-    /// [`handle_segment`](Connection::handle_segment) reported last. They are acknowledged, at once
-    /// or a little later.
+    /// Records that the owner took `len` bytes of the peer's stream from `pos` on: all or the first
+    /// part of the payload that [`handle_segment`](Connection::handle_segment) reported last. The
+    /// connection acknowledges these bytes, at once or a little later.
     #[inline]
     pub fn accept_payload(&mut self, now: Instant, pos: StreamPos, len: u32) {
         if !self.hot.state.receives() {
@@ -333,9 +346,10 @@ impl Connection {
         let end = end.min(self.cold.rcv_fin);
         let next = self.hot.rcv_nxt;
         if pos > next {
-            // The peer is about to halve its window. Of the few segments of a small window the odd one
-            // would wait for the next round trip. RFC 5681 section 4.2 wants an ACK for every second
-            // segment at least, and allows one for each.
+            // The peer is about to halve its window. With the few segments of a small window, a
+            // held-back ACK of an odd segment would make the peer wait for the next round trip. RFC
+            // 5681 section 4.2 demands an ACK for every second segment at least, and allows one for
+            // each.
             self.hot.quick_acks = QUICK_ACKS;
             self.note_len(u32::try_from(end.since(pos)).unwrap_or(u32::MAX));
             if self.cold.ranges.insert(pos, end) {
@@ -347,7 +361,7 @@ impl Connection {
             self.cold.dup_acks_owed = 0;
             self.report_gap_closed();
             if had_ranges {
-                // A gap was filled, at least in part (RFC 5681 section 4.2).
+                // The payload filled a gap, at least in part (RFC 5681 section 4.2).
                 self.hot.pending.set(Pending::ACK);
             } else {
                 self.schedule_ack(now, u32::try_from(end - next).unwrap_or(u32::MAX));
@@ -358,7 +372,7 @@ impl Connection {
             || (self.cold.rcv_fin != NO_FIN && self.hot.rcv_nxt <= self.cold.rcv_fin);
     }
 
-    /// Acknowledges `len` bytes more: at once when two full segments wait, else after a while
+    /// Acknowledges `len` bytes more: at once when two full segments wait, otherwise after a delay
     /// (RFC 9293 section 3.8.6.3, RFC 5681 section 4.2).
     #[inline]
     fn schedule_ack(&mut self, now: Instant, len: u32) {
@@ -375,7 +389,7 @@ impl Connection {
         }
     }
 
-    /// The peer has sent a segment of `len` bytes.
+    /// Records that the peer sent a segment of `len` bytes.
     #[inline]
     fn note_len(&mut self, len: u32) {
         let hot = &mut self.hot;
@@ -397,7 +411,7 @@ impl Connection {
         self.hot.gaps = true;
     }
 
-    /// Takes the FIN when all before it is accepted.
+    /// Takes the FIN when the owner has accepted all bytes before it.
     fn reach_fin(&mut self, now: Instant) {
         if self.hot.rcv_nxt != self.cold.rcv_fin {
             return;
@@ -412,13 +426,13 @@ impl Connection {
         }
     }
 
-    /// How far the right edge could move.
+    /// Returns how far the right edge could move.
     pub(super) fn window_gain(&self) -> u64 {
         (self.hot.rcv_nxt + u64::from(self.hot.recv_window)).since(self.hot.rcv_adv)
     }
 
-    /// The least by which the right edge moves, so that the peer is not led into sending crumbs
-    /// (RFC 9293 section 3.8.6.2.2).
+    /// Returns the least by which the right edge moves, so that the peer is not led into sending
+    /// tiny segments (RFC 9293 section 3.8.6.2.2).
     pub(super) fn window_step(&self) -> u32 {
         u32::from(self.cold.set.mss).min(self.hot.recv_window / 2).max(1)
     }

@@ -1,5 +1,4 @@
-//! With SACK: what an acknowledgment does, and what is sent again. The invariants stand in
-//! [`rack`](super::rack).
+//! Acknowledgments and retransmissions with SACK. [`rack`](super::rack) lists the invariants.
 
 use super::rack::{Phase, Timer};
 use super::ranges::Range;
@@ -9,17 +8,18 @@ use super::{Connection, NEVER, NO_FIN, Pending};
 use crate::{Segment, SendQueue, TxSegment};
 use heddle_base::{Instant, StreamPos};
 
-/// Bytes that an acknowledgment says have arrived.
+/// The bytes that an acknowledgment reports as arrived.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Arrived {
-    /// Acknowledged cumulatively, reported before or not.
+    /// Bytes acknowledged cumulatively, including bytes that were reported before.
     acked: u64,
-    /// Acknowledged or reported, and neither before.
+    /// Bytes acknowledged or reported for the first time.
     delivered: u64,
 }
 
 impl Connection {
-    /// [`take_ack`](Connection::take_ack) with SACK, where the header prediction did not hold.
+    /// Does the work of [`take_ack`](Connection::take_ack) with SACK, where the header prediction
+    /// failed.
     pub(super) fn take_selective_ack(
         &mut self,
         now: Instant,
@@ -65,7 +65,7 @@ impl Connection {
             self.cold.board.lose_all(una, end);
         }
         self.update_window(now, seg, advance > 0);
-        // The ACK that ends a phase does not make the window grow as well.
+        // The ACK that ends a phase does not also make the window grow.
         let arrived = match self.leave_phase() {
             true => Arrived::default(),
             false => Arrived { acked: una - before, delivered: d.bytes },
@@ -81,9 +81,9 @@ impl Connection {
         if advance > 0 { self.acked_from(now, before) } else { None }
     }
 
-    /// Nothing is out of the ordinary on the sending side, and the segment reports nothing: whatever else
-    /// kept it from header prediction, its ACK does what a predicted one does. The scoreboard is not
-    /// told of it.
+    /// Takes an ACK while nothing is out of the ordinary on the sending side and the segment
+    /// reports nothing. For other reasons header prediction did not take the segment, but its ACK
+    /// has the effect of a predicted ACK. The scoreboard need not see it.
     fn take_plain_ack(&mut self, now: Instant, seg: &Segment, advance: i64) -> Option<StreamPos> {
         let una = shifted(self.hot.snd_una, advance);
         let acked = if advance > 0 {
@@ -98,12 +98,12 @@ impl Connection {
         acked
     }
 
-    /// Returns true if the segment that is being taken has a SACK option with blocks.
+    /// Returns true if the segment that the connection is handling has a SACK option with blocks.
     pub(super) fn reports(&self) -> bool {
         self.cold.sack_in.as_ref().is_some_and(|s| !s.is_empty())
     }
 
-    /// Takes the blocks of a SACK option; the answer is what a D-SACK reports.
+    /// Takes the blocks of a SACK option. Returns the range that a D-SACK reports.
     fn take_blocks(
         &mut self,
         now: Instant,
@@ -122,18 +122,20 @@ impl Connection {
                 self.cold.counters.bad_sacks += 1;
             }
         }
-        // RFC 2883 section 4: in front of what is acknowledged, or inside the second block.
+        // RFC 2883 section 4: a D-SACK lies in front of the acknowledgment number, or inside the
+        // second block.
         let [first, second, ..] = blocks;
         let inside = second.len() > 0 && second.start <= first.start && first.end <= second.end;
         let duplicate = Some(first).filter(|r| r.len() > 0 && (r.end <= una || inside));
         if duplicate.is_some() {
             blocks[0] = Range::new(una, una);
         }
-        // From below: what lies above does not make what lies below look late.
+        // Take the lowest block first: a block above must not make a block below look late.
         blocks.sort_unstable_by_key(|r| r.start);
         for r in blocks.iter().filter(|r| r.len() > 0 && r.end > una) {
-            // What reaches down to `una` would have been acknowledged, had it arrived. Who reports
-            // it all the same will not get it again unless it is believed to be lost.
+            // If a block reached down to `una`, the peer would have acknowledged its bytes. A peer
+            // that reports such a block all the same does not get the bytes again unless they count
+            // as lost.
             if r.start > una && r.end <= end {
                 let min_rtt = self.cold.rto.min_rtt();
                 self.cold.board.sacked(now, r.start, r.end, min_rtt, d);
@@ -144,9 +146,9 @@ impl Connection {
         duplicate
     }
 
-    /// Round trips of what was sent only once; while all there is was sent again and the timeout
-    /// has been backed off, the echoed timestamp ends that. `lone`: what was outstanding was so
-    /// little that the peer might have held its ACK back.
+    /// Measures round trips of segments that were sent only once. If every segment was sent again
+    /// and the timeout is backed off, the echoed timestamp ends the backoff. `lone` is true if so
+    /// little was outstanding that the peer might have held its ACK back.
     fn sample(&mut self, now: Instant, seg: &Segment, advance: i64, lone: bool, d: &Delivered) {
         let timed = self.hot.timed.filter(|&(end, _)| self.hot.snd_una >= end);
         if timed.is_some() {
@@ -165,7 +167,8 @@ impl Connection {
         }
     }
 
-    /// Whether all that was outstanding when the phase began is acknowledged: then it is over.
+    /// Ends the phase and returns true if the peer has acknowledged all bytes that were outstanding
+    /// when the phase began.
     fn leave_phase(&mut self) -> bool {
         let rack = &mut self.cold.rack;
         if rack.phase == Phase::Open || self.hot.snd_una < rack.until {
@@ -178,8 +181,8 @@ impl Connection {
         true
     }
 
-    /// Looks for losses after `arrived`, and sets the congestion window; `flight` was outstanding
-    /// before. The answer is when to look again.
+    /// Looks for losses after `arrived`, and sets the congestion window; `flight` bytes were
+    /// outstanding before. Returns when to look again.
     pub(super) fn recover(
         &mut self,
         now: Instant,
@@ -202,7 +205,7 @@ impl Connection {
         match self.cold.rack.phase {
             Phase::Recovery => self.hot.cc.on_delivered(arrived.delivered, pipe),
             // Reports alone do not open the window: RFC 3042 section 2 lets them send new segments
-            // with cwnd as it is. The bytes count once they are acknowledged.
+            // with cwnd unchanged. The bytes count once they are acknowledged.
             _ if arrived.acked > 0 => {
                 self.hot.cc.on_ack(una, arrived.acked, flight);
             }
@@ -212,7 +215,7 @@ impl Connection {
         due
     }
 
-    /// Whether something is to be sent again, and may be; whether anything is out of the ordinary.
+    /// Sets `REPAIR` if lost bytes wait and the windows allow sending them, and updates `disorder`.
     fn note_repair(&mut self) {
         let una = self.hot.snd_una;
         let next = self.cold.board.next_lost(una);
@@ -236,7 +239,7 @@ impl Connection {
             || !self.cold.board.is_plain();
     }
 
-    /// Sends the first lost bytes again, up to the boundary of a record.
+    /// Returns a segment that sends the first lost bytes again, up to the boundary of a record.
     #[cold]
     pub(super) fn repair<Q: SendQueue + ?Sized>(
         &mut self,
@@ -271,7 +274,7 @@ impl Connection {
             e.retransmitted += range.len();
         }
         if lost.start == una {
-            // Never less than one RTO between this transmission and one by the timer.
+            // Never less than one RTO between this transmission and a timer retransmission.
             self.cold.rack.rto_at = now + self.cold.rto.get();
             if self.hot.timer == Timer::Retransmit {
                 self.hot.rtx_at = self.cold.rack.rto_at;
@@ -281,8 +284,8 @@ impl Connection {
         Some(tx)
     }
 
-    /// The first segment is sent at `now`: the scoreboard remembers when, unless the bytes at `from`
-    /// go again for themselves.
+    /// Records the first segment at `now` in the scoreboard, unless the bytes at `from` are a
+    /// retransmission of their own (then `from` is not `snd_next`).
     #[inline(never)]
     pub(super) fn note_burst(&mut self, now: Instant, from: StreamPos) {
         if self.hot.sack_ok && from == self.hot.snd_next {
@@ -292,14 +295,14 @@ impl Connection {
         }
     }
 
-    /// The retransmission timer expired with data outstanding.
+    /// Handles expiry of the retransmission timer with data outstanding.
     pub(super) fn lose_all(&mut self, now: Instant, first: bool) {
         let (una, end) = (self.hot.snd_una, self.hot.snd_next);
         if first {
             let ts = self.ts_clock(now);
             self.start_episode(Some(ts));
         } else {
-            // The peer may have dropped what it reported (RFC 2018 section 8).
+            // The peer may have dropped bytes that it reported (RFC 2018 section 8).
             self.cold.rack.episode = None;
             self.cold.board.forget_sacked();
         }
@@ -316,7 +319,7 @@ impl Connection {
         self.note_repair();
     }
 
-    /// What is outstanding will be sent anew from the beginning.
+    /// Makes the connection send all outstanding bytes anew from the oldest.
     pub(super) fn rewind(&mut self) {
         self.hot.snd_next = self.hot.snd_una;
         if !self.hot.sack_ok {

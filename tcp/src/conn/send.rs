@@ -1,4 +1,4 @@
-//! Segments out.
+//! Sending: which segment goes next.
 
 use super::state::State;
 use super::{Connection, NEVER, NO_FIN, Pending};
@@ -6,19 +6,21 @@ use crate::{Flags, SendQueue, Timestamps, TxSegment};
 use heddle_base::{Instant, StreamPos};
 
 impl Connection {
-    /// The next segment to send, in this order: RST, SYN, bytes sent before, new bytes, FIN, ACK.
-    /// `None` when there is nothing to send (more). What is returned counts as sent.
+    /// Returns the next segment to send, in this order: RST, SYN, bytes sent before, new bytes,
+    /// FIN, ACK. Returns `None` when the connection has nothing (more) to send. A returned segment
+    /// counts as sent.
     ///
-    /// `q` holds the bytes from [`snd_una`](Connection::snd_una) on at least. Segments are cut by
-    /// [`SendQueue::segment_len`]; a record is cut only where the peer's window never had room for
-    /// it, to probe a window, and to repeat what was cut before.
+    /// `q` holds at least the bytes from [`snd_una`](Connection::snd_una) on.
+    /// [`SendQueue::segment_len`] cuts the segments. The connection cuts a record only where the
+    /// peer's window never had room for it, to probe a window, and to repeat a segment that was cut
+    /// before.
     #[inline]
     pub fn poll_transmit<Q: SendQueue + ?Sized>(
         &mut self,
         now: Instant,
         q: &Q,
     ) -> Option<TxSegment> {
-        // Nothing waits but data, as a rule.
+        // As a rule, only data waits.
         if self.hot.pending != Pending::default() {
             if self.hot.pending.any(Pending::CONTROL) {
                 return Some(self.control(now));
@@ -43,8 +45,8 @@ impl Connection {
         None
     }
 
-    /// Whether [`poll_transmit`](Connection::poll_transmit) may have something to do, for a queue
-    /// that ends at `end`.
+    /// Returns true if [`poll_transmit`](Connection::poll_transmit) may have a segment to send, for
+    /// a queue that ends at `end`.
     pub fn wants_transmit(&self, end: StreamPos) -> bool {
         let hot = &self.hot;
         if hot.pending != Pending::default() {
@@ -52,11 +54,11 @@ impl Connection {
         }
         let end = end.min(hot.snd_fin);
         let more = hot.snd_next < end || (hot.state.closing() && hot.snd_next <= hot.snd_fin);
-        // Blocked with nothing outstanding: the probe timer must be started.
+        // Blocked with nothing outstanding: `poll_transmit` must start the probe timer.
         hot.state.sends() && more && (self.right_edge() > hot.snd_next || hot.rtx_at == NEVER)
     }
 
-    /// `snd_una` plus what the peer and the network allow to be outstanding.
+    /// Returns `snd_una` plus the bytes that the peer and the network allow to be outstanding.
     pub(super) fn right_edge(&self) -> StreamPos {
         let hot = &self.hot;
         let congestion =
@@ -68,7 +70,7 @@ impl Connection {
         hot.snd_una + u64::from(congestion.min(hot.snd_wnd))
     }
 
-    /// Data or FIN, if there is any and the windows allow it.
+    /// Returns a segment of data or FIN, if there is any and the windows allow it.
     #[inline]
     fn data<Q: SendQueue + ?Sized>(&mut self, now: Instant, q: &Q) -> Option<TxSegment> {
         let end = q.end().min(self.hot.snd_fin);
@@ -100,7 +102,7 @@ impl Connection {
         Some(self.emit(now, from, len, end, fin))
     }
 
-    /// Nothing has been outstanding for longer than the timeout.
+    /// Restarts congestion control if the connection sent nothing for longer than the idle limit.
     #[cold]
     fn restart_after_idle(&mut self, now: Instant) {
         if now - self.hot.last_tx > self.cold.set.idle_restart() {
@@ -108,11 +110,13 @@ impl Connection {
         }
     }
 
-    /// Sends another segment right behind `last`, the one sent just before: true when nothing but
-    /// its place in the stream differs. That is new data, as much of it, not the end of the queue
-    /// (which is pushed), with nothing else to tell the peer and nothing lost.
+    /// Sends another segment right after `last`, the segment sent just before. Returns true if
+    /// nothing but the place in the stream differs from `last`: the segment carries as much new
+    /// data, does not reach the end of the queue (which sets PSH), has nothing else to report to
+    /// the peer, and nothing is lost.
     ///
-    /// What [`poll_transmit`](Connection::poll_transmit) would do, without all it looks at.
+    /// The result is the same as that of [`poll_transmit`](Connection::poll_transmit), without most
+    /// of its checks.
     #[inline]
     pub(crate) fn follow<Q: SendQueue + ?Sized>(
         &mut self,
@@ -149,7 +153,8 @@ impl Connection {
         true
     }
 
-    /// `q.segment_len` for bytes that are there, held to its contract: 1 to `max`.
+    /// Returns `q.segment_len` for bytes that are in the queue, limited to what its contract
+    /// allows: 1 to `max`.
     #[inline]
     pub(super) fn cut<Q: SendQueue + ?Sized>(
         &self,
@@ -162,10 +167,11 @@ impl Connection {
         q.segment_len(from, max).min(max).min(left).max(1)
     }
 
-    /// The next segment does not fit into `room`: silly window avoidance (RFC 9293 section
-    /// 3.8.6.2.1). A smaller one is sent only when it is at least half of the largest window the
-    /// peer ever offered, or repeats the oldest bytes into a window that shrank (section 3.8.6);
-    /// otherwise an ACK, or in the end the probe timer, will make room.
+    /// Handles a next segment that does not fit into `room`: silly window avoidance (RFC 9293
+    /// section 3.8.6.2.1). The connection sends a smaller segment only when it is at least half of
+    /// the largest window that the peer ever offered, or repeats the oldest bytes into a window
+    /// that shrank (section 3.8.6). Otherwise an ACK, or in the end the probe timer, will make
+    /// room.
     #[cold]
     fn cut_small<Q: SendQueue + ?Sized>(
         &mut self,
@@ -185,7 +191,8 @@ impl Connection {
         None
     }
 
-    /// Nothing can be sent: without a timer for what is outstanding, starts that of the probe.
+    /// Handles a window that lets nothing through: starts the probe timer if no timer runs for
+    /// outstanding bytes.
     fn await_window(&mut self, now: Instant) {
         if self.hot.rtx_at == NEVER {
             if self.hot.snd_una == self.hot.snd_max {
@@ -195,8 +202,8 @@ impl Connection {
         }
     }
 
-    /// What the scoreboard has as lost, a tail probe, the segment at `snd_una` that duplicate ACKs or a
-    /// partial one showed lost, or a window probe.
+    /// Returns a retransmission of bytes that the scoreboard counts as lost, a tail probe, the
+    /// segment at `snd_una` that duplicate ACKs or a partial ACK showed lost, or a window probe.
     #[cold]
     fn repeat_or_probe<Q: SendQueue + ?Sized>(
         &mut self,
@@ -223,7 +230,8 @@ impl Connection {
             return None;
         }
         let next = self.hot.snd_next;
-        // Never less than one RTO between this transmission and one by the timer (RFC 6298 5).
+        // Never less than one RTO between this transmission and a timer retransmission (RFC 6298
+        // 5).
         self.hot.rtx_at = NEVER;
         let len =
             if una < end { self.cut(q, una, end, self.hot.emss.min(self.hot.snd_wnd)) } else { 0 };
@@ -235,9 +243,10 @@ impl Connection {
         Some(tx)
     }
 
-    /// A window probe (RFC 9293 section 3.8.6.1): the byte or FIN just beyond a shut window, or, when
-    /// there is a little room but too little for a segment, what fits (the override of section
-    /// 3.8.6.2.1). It may be sent again as part of a whole record when the window opens.
+    /// Returns a window probe (RFC 9293 section 3.8.6.1): the byte or FIN just beyond a shut
+    /// window. If the window has a little room but too little for a segment, the probe carries the
+    /// bytes that fit (the override of section 3.8.6.2.1). The connection may send these bytes
+    /// again as part of a whole record when the window opens.
     #[cold]
     fn probe<Q: SendQueue + ?Sized>(&mut self, now: Instant, q: &Q, end: StreamPos) -> TxSegment {
         self.cold.counters.probes += 1;
@@ -253,8 +262,8 @@ impl Connection {
         tx
     }
 
-    /// Bytes `[from, from + len)`, and the FIN behind them, become a segment.
-    // Inlined, as `segment` is, so that the segment is made where it is used.
+    /// Returns a segment of bytes `[from, from + len)` and, if `fin`, the FIN after them.
+    // Inlined, as `segment` is, so that the caller builds the segment in place.
     #[inline(always)]
     pub(super) fn emit(
         &mut self,
@@ -303,8 +312,8 @@ impl Connection {
         tx
     }
 
-    /// Bytes are sent once more: by Karn's rule what is in flight cannot be timed any more, and an
-    /// echo older than this transmission is ambiguous.
+    /// Records that bytes are sent once more. By Karn's rule the bytes in flight cannot be timed
+    /// any more, and an echo older than this transmission is ambiguous.
     #[cold]
     pub(super) fn note_retransmit(&mut self, now: Instant) {
         self.hot.timed = None;
@@ -312,16 +321,16 @@ impl Connection {
         self.cold.counters.retransmits += 1;
     }
 
-    /// Where a segment without payload stands: behind all that was sent, or, when the peer's window
-    /// ends before that, at the highest number the peer takes. Beyond its window, which was shut or
-    /// has shrunk after we sent, it would drop the segment, and our ACK with it (RFC 9293 section
-    /// 3.10.7.4, first check).
+    /// Returns the position of a segment without payload: after all bytes sent, or, when the peer's
+    /// window ends before that, the highest number that the peer accepts. The peer would drop a
+    /// segment beyond its window, which was shut or has shrunk after we sent, and our ACK with the
+    /// segment (RFC 9293 section 3.10.7.4, first check).
     #[inline]
     pub(super) fn ack_pos(&self) -> StreamPos {
         self.hot.snd_max.min(self.hot.snd_una + u64::from(self.hot.snd_wnd))
     }
 
-    /// A segment without payload at `pos`; it carries the ACK, and the window.
+    /// Returns a segment without payload at `pos`. The segment carries the ACK and the window.
     #[inline(always)]
     pub(super) fn segment(&mut self, now: Instant, pos: StreamPos, flags: Flags) -> TxSegment {
         let window = self.advertise();
@@ -345,8 +354,9 @@ impl Connection {
         }
     }
 
-    /// The window field; moves the right edge as far as it will go, but never back, and not in
-    /// crumbs. Rounded up to the scale where the owner reduced the window, so that the edge stays.
+    /// Returns the window field. Moves the right edge as far as it will go, but never back, and not
+    /// in tiny steps. Rounds up to the scale where the owner reduced the window, so that the edge
+    /// stays.
     #[inline]
     fn advertise(&mut self) -> u16 {
         if self.window_gain() >= u64::from(self.window_step()) {

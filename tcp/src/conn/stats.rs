@@ -12,8 +12,8 @@ heddle_base::counters! {
         fast_retransmits,
         /// Expiries of the retransmission timer, SYNs included.
         timeouts,
-        /// Expiries of the retransmission timer that turned out premature. `timeouts` includes
-        /// them.
+        /// Expiries of the retransmission timer that turned out premature; the counter of timeouts
+        /// includes them.
         spurious_timeouts,
         /// Segments sent again although the peer reports that the first transmission had arrived
         /// (D-SACK).

@@ -6,24 +6,25 @@ use super::state::{Input, State};
 use super::{ConnEvent, Connection, NEVER, Pending};
 use heddle_base::Instant;
 
-/// Timeouts in a row after which the owner is told (R1 of RFC 9293 section 3.8.3).
+/// The number of timeouts in a row after which the connection reports the peer to the owner as
+/// unresponsive (R1 of RFC 9293 section 3.8.3).
 pub(super) const UNRESPONSIVE_AFTER: u32 = 3;
 
 impl Connection {
-    /// When [`handle_timeout`](Connection::handle_timeout) is to be called next.
+    /// Returns when the owner must next call [`handle_timeout`](Connection::handle_timeout).
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let at = self.hot.rtx_at.min(self.hot.ack_at).min(self.cold.wait_at);
         (at != NEVER).then_some(at)
     }
 
-    /// Returns true if [`poll_timeout`](Connection::poll_timeout) has come.
+    /// Returns true if the instant of [`poll_timeout`](Connection::poll_timeout) has come.
     #[inline]
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         self.hot.rtx_at <= now || self.hot.ack_at <= now || self.cold.wait_at <= now
     }
 
-    /// Runs the timers that have expired; too early a call does nothing.
+    /// Runs the timers that have expired. A call that comes too early does nothing.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.hot.ack_at <= now {
             self.hot.ack_at = NEVER;
@@ -53,20 +54,22 @@ impl Connection {
                 _ if self.is_bounded() => self.look_at_close(now),
                 State::FinWait2 => self.give_up(),
                 State::Established | State::CloseWait => self.keepalive_timed_out(now),
-                // A keepalive of before the close.
+                // A keepalive timer that was set before the close.
                 _ => {}
             }
         }
     }
 
-    /// The peer is believed to be gone. It may be there and wait, so it is told.
+    /// Ends the connection: the peer seems dead. The connection sends a reset, because the peer may
+    /// be alive and waiting.
     pub(super) fn give_up(&mut self) {
         self.finish(ConnEvent::TimedOut);
         self.hot.pending.set(Pending::RESET);
     }
 
-    /// Starts the timer of the keepalive, or stops it where none are wanted. It is not put off with
-    /// every segment received: when it expires, it is looked at whether there was any.
+    /// Starts the keepalive timer, or stops it where the owner wants no keepalives. A received
+    /// segment does not postpone the timer: when the timer expires, the connection checks whether
+    /// any segment came.
     pub(super) fn arm_keepalive(&mut self, now: Instant) {
         if self.is_bounded() {
             return;
@@ -81,7 +84,7 @@ impl Connection {
     fn keepalive_timed_out(&mut self, now: Instant) {
         let set = self.cold.set;
         let idle_since = self.hot.last_rx;
-        // What is outstanding, or waits for the window, has timers of its own.
+        // Bytes that are outstanding, or wait for the window, have timers of their own.
         if self.hot.rtx_at != NEVER || self.hot.snd_una < self.hot.snd_max {
             self.cold.keepalives = 0;
             self.cold.wait_at = now + set.keepalive_idle();
@@ -116,18 +119,19 @@ impl Connection {
         self.hot.pending.set(Pending::SYN);
     }
 
-    /// Returns true if the peer has acknowledged nothing for so long that the connection is over when
-    /// the timer expires.
+    /// Returns true if the peer has acknowledged nothing for so long that the connection is over
+    /// when the timer expires.
     pub(super) fn is_late(&self, now: Instant) -> bool {
         now - self.hot.progress_at >= self.cold.set.user_timeout()
     }
 
-    /// Returns true if a SYN, or a SYN-ACK, is to be sent.
+    /// Returns true if the connection waits to send a SYN or a SYN-ACK.
     pub(crate) fn wants_syn(&self) -> bool {
         self.hot.pending.any(Pending::SYN)
     }
 
-    /// The SYN-ACK that is to be sent again stays away, as if it had been lost on its way.
+    /// Withholds the SYN-ACK that the connection wanted to send again, as if the network had lost
+    /// it.
     pub(crate) fn withhold_syn(&mut self, now: Instant) {
         if self.hot.pending.take(Pending::SYN) {
             self.hot.rtx_at = now + self.cold.rto.get();
@@ -144,7 +148,8 @@ impl Connection {
             if self.is_kept_shut(now) {
                 return;
             }
-            // No room, or too little. What was sent beyond the edge goes again when it opens.
+            // The window has no room, or too little. Bytes sent beyond the edge go again when the
+            // window opens.
             self.rewind();
             self.cold.probes = self.cold.probes.saturating_add(1);
             self.hot.pending.set(Pending::PROBE);

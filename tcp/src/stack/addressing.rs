@@ -4,13 +4,13 @@ use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::str::FromStr;
 
-/// Addresses a port can have. Each is looked at for every connection that is opened, by us or by a
-/// peer.
+/// The most addresses of a port. The stack searches all of them for every connection that we or a
+/// peer open.
 pub const MAX_ADDRS: usize = 64;
-/// Routes a port can have. As with addresses, each is looked at.
+/// The most routes of a port. The stack searches them as it searches addresses.
 pub const MAX_ROUTES: usize = 256;
 
-/// An address with a prefix: one of ours and the link it is on, or the addresses a route leads to.
+/// An address with a prefix: one of ours with its link, or the addresses that a route leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cidr {
     addr: IpAddr,
@@ -18,24 +18,24 @@ pub struct Cidr {
 }
 
 impl Cidr {
-    /// `addr` on a link whose addresses share their first `prefix` bits; `None` when there are not
-    /// as many bits.
+    /// Returns `addr` on a link whose addresses share their first `prefix` bits; `None` when an
+    /// address has fewer bits.
     pub fn new(addr: IpAddr, prefix: u8) -> Option<Cidr> {
         let bits = if addr.is_ipv4() { 32 } else { 128 };
         (prefix <= bits).then_some(Cidr { addr, prefix })
     }
 
-    /// The address.
+    /// Returns the address, with all its bits.
     pub fn addr(&self) -> IpAddr {
         self.addr
     }
 
-    /// Bits the addresses of the link share.
+    /// Returns the number of bits that the addresses of the link share.
     pub fn prefix(&self) -> u8 {
         self.prefix
     }
 
-    /// Whether `other` is on the same link.
+    /// Returns true if `other` is on the same link.
     pub fn contains(&self, other: IpAddr) -> bool {
         match (self.addr, other) {
             (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()) & self.mask4() == 0,
@@ -47,7 +47,8 @@ impl Cidr {
         }
     }
 
-    /// Whether `other` names all stations of the link, in today's form or the old all-zeros one.
+    /// Returns true if `other` names all stations of the link, in today's form or the old all-zeros
+    /// form.
     fn is_broadcast(&self, other: Ipv4Addr) -> bool {
         let IpAddr::V4(_) = self.addr else { return false };
         let host = other.to_bits() & !self.mask4();
@@ -55,7 +56,8 @@ impl Cidr {
         self.prefix < 31 && self.contains(IpAddr::V4(other)) && (host == 0 || host == !self.mask4())
     }
 
-    /// Whether it has no bits beyond its prefix: it names a network, and no address in it.
+    /// Returns true if the address has no bits beyond its prefix: it names a network, and no
+    /// address in it.
     fn is_network(&self) -> bool {
         match self.addr {
             IpAddr::V4(a) => a.to_bits() & !self.mask4() == 0,
@@ -74,7 +76,7 @@ impl fmt::Display for Cidr {
     }
 }
 
-/// Text that is no `ADDRESS/PREFIX`.
+/// The error for text that is not `ADDRESS/PREFIX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected ADDRESS/PREFIX, such as 192.0.2.1/24")]
 pub struct CidrError;
@@ -92,14 +94,14 @@ impl FromStr for Cidr {
 /// A way to hosts that are on no link of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Route {
-    /// The hosts it leads to: a network, without bits beyond its prefix.
+    /// The hosts that the route leads to: a network, without bits beyond its prefix.
     pub dest: Cidr,
-    /// The router that passes datagrams on to them; it is itself on a link of ours.
+    /// The router that forwards datagrams to these hosts; it is itself on a link of ours.
     pub via: IpAddr,
 }
 
 impl Route {
-    /// The way to everywhere that no other route leads to.
+    /// Returns the route to all hosts that no other route leads to.
     pub fn default_via(via: IpAddr) -> Route {
         let any = match via {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -115,37 +117,37 @@ impl fmt::Display for Route {
     }
 }
 
-/// Why a port cannot have the addresses or the routes it is given.
+/// Why a port cannot have the given addresses or routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AddrError {
-    /// The address family is not served.
+    /// The stack does not serve the address family.
     #[error("{0}: IPv6 is not served yet")]
     Family(IpAddr),
     /// No single host can have the address on its link.
     #[error("{0} is no address for a host: it names none, many, or the host itself")]
     NotAHost(Cidr),
-    /// The same address twice.
+    /// The list has the same address twice.
     #[error("{0} is given twice")]
     Twice(IpAddr),
-    /// A gateway cannot be reached, being on no link of ours.
+    /// A gateway is unreachable because it is on no link of ours.
     #[error("the gateway {0} is on no link of ours")]
     Gateway(IpAddr),
-    /// A route to a host's address with the prefix of its network: one of the two is meant.
+    /// A route has a host's address with the prefix of its network, so its meaning is unclear.
     #[error("{0} is no network: it has bits beyond its prefix")]
     NotANetwork(Cidr),
-    /// Two routes to the same network.
+    /// The list has two routes to the same network.
     #[error("there are two routes to {0}")]
     RouteTwice(Cidr),
-    /// More than [`MAX_ADDRS`] addresses.
+    /// The list has more than [`MAX_ADDRS`] addresses.
     #[error("{0} addresses: a port can have {MAX_ADDRS}")]
     TooManyAddrs(usize),
-    /// More than [`MAX_ROUTES`] routes.
+    /// The list has more than [`MAX_ROUTES`] routes.
     #[error("{0} routes: a port can have {MAX_ROUTES}")]
     TooManyRoutes(usize),
 }
 
-/// The addresses of a port and its routes, in which there is no [`AddrError`].
+/// The addresses of a port and its routes, checked to contain no [`AddrError`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Addressing {
     addrs: Vec<Cidr>,
@@ -153,40 +155,40 @@ pub struct Addressing {
     place: Place,
 }
 
-/// Where the hosts are that a stack speaks with.
+/// The place of the hosts that a stack speaks with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Place {
-    /// Beyond its port: none of them has an address of ours.
+    /// Beyond the port: no such host has an address of ours.
     #[default]
     Beyond,
-    /// Inside the host: each of them has an address of ours, and all frames come back to the stack
-    /// that sends them.
+    /// Inside the host: each such host has an address of ours, and all frames come back to the
+    /// stack that sends them.
     Inside {
-        /// Whether 127.0.0.0/8 is ours (RFC 1122 section 3.2.1.3 (g)).
+        /// True if 127.0.0.0/8 is ours (RFC 1122 section 3.2.1.3 (g)).
         loopback: bool,
     },
 }
 
-/// The source of connections to 127.0.0.0/8 that ask for none.
+/// The source of connections to 127.0.0.0/8 that ask for no source.
 const LOCALHOST: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
-/// How a host is reached.
+/// The way to a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hop {
-    /// Our address on the link the frames go over; our end of connections to the host unless
-    /// another of our addresses is asked for.
+    /// Our address on the link that carries the frames. This address is our end of connections to
+    /// the host unless the caller asks for another of our addresses.
     pub local: Ipv4Addr,
-    /// The neighbor they go to: the host itself, or a gateway.
+    /// The neighbor that receives the frames: the host itself, or a gateway.
     pub next: Ipv4Addr,
-    /// Bits of the prefix by which it was found.
+    /// Bits of the prefix by which the lookup found this hop.
     pub prefix: u8,
 }
 
 impl Addressing {
-    /// These addresses and routes, as far as a host can have them.
+    /// Returns these addresses and routes, if a host can have them.
     ///
     /// # Errors
-    /// The first of them that it cannot have; see [`AddrError`].
+    /// Returns the first address or route that a host cannot have; see [`AddrError`].
     pub fn new(addrs: Vec<Cidr>, routes: Vec<Route>) -> Result<Addressing, AddrError> {
         if addrs.len() > MAX_ADDRS {
             return Err(AddrError::TooManyAddrs(addrs.len()));
@@ -204,10 +206,10 @@ impl Addressing {
         Ok(net)
     }
 
-    /// The addresses of a stack that speaks with itself alone: connections lead from one address of
-    /// ours to another, or to the same, and no neighbor is asked for. `addrs` have been checked by the
-    /// ports that have them. With `loopback` all of 127.0.0.0/8 is ours too, except for its first and
-    /// last address.
+    /// Returns the addresses of a stack that speaks with itself alone: connections lead from one
+    /// address of ours to another, or to the same, and the stack asks for no neighbor. The ports
+    /// that have `addrs` have checked them. With `loopback` all of 127.0.0.0/8 is ours too, except
+    /// for its first and last address.
     pub fn inside(addrs: impl IntoIterator<Item = IpAddr>, loopback: bool) -> Addressing {
         let own = |addr: IpAddr| Cidr::new(addr, if addr.is_ipv4() { 32 } else { 128 });
         let mut addrs: Vec<_> = addrs.into_iter().filter_map(own).collect();
@@ -254,22 +256,22 @@ impl Addressing {
         Ok(())
     }
 
-    /// The addresses.
+    /// Returns our addresses, each with the prefix of its link.
     pub fn addrs(&self) -> &[Cidr] {
         &self.addrs
     }
 
-    /// The routes.
+    /// Returns the routes to hosts on no link of ours.
     pub fn routes(&self) -> &[Route] {
         &self.routes
     }
 
-    /// Whether `ip` is one of our addresses.
+    /// Returns true if `ip` is one of our addresses.
     pub fn is_ours(&self, ip: IpAddr) -> bool {
         self.addrs.iter().any(|c| c.addr == ip) || self.is_loopback(ip)
     }
 
-    /// Whether `ip` is one of 127.0.0.0/8 that we have.
+    /// Returns true if `ip` is in 127.0.0.0/8 and this stack has that network.
     fn is_loopback(&self, ip: IpAddr) -> bool {
         let (IpAddr::V4(ip), Place::Inside { loopback: true }) = (ip, self.place) else {
             return false;
@@ -277,7 +279,8 @@ impl Addressing {
         ip.is_loopback() && !matches!(ip.octets(), [127, 0, 0, 0] | [127, 255, 255, 255])
     }
 
-    /// Whether `ip` can be the address of another host we speak TCP with; inside, of ourselves.
+    /// Returns true if `ip` can be the address of another host that we speak TCP with; inside the
+    /// host, of ourselves.
     pub(super) fn is_peer(&self, ip: Ipv4Addr) -> bool {
         if self.is_inside() {
             return self.is_ours(IpAddr::V4(ip));
@@ -291,13 +294,13 @@ impl Addressing {
             || self.is_broadcast(ip))
     }
 
-    /// Whether `ip` names all stations of a link of ours.
+    /// Returns true if `ip` names all stations of a link of ours.
     pub(super) fn is_broadcast(&self, ip: Ipv4Addr) -> bool {
         self.addrs.iter().any(|c| c.is_broadcast(ip))
     }
 
-    /// Our address on the link that `ip` is on, and the link's prefix: of several the longest, and
-    /// of those the first.
+    /// Returns our address on the link that `ip` is on, and the link's prefix. Among several links
+    /// the longest prefix wins, then the first link.
     fn link(&self, ip: Ipv4Addr) -> Option<(Ipv4Addr, u8)> {
         longest(self.addrs.iter().filter_map(|c| match c.addr {
             IpAddr::V4(a) if c.contains(IpAddr::V4(ip)) => Some((a, c.prefix)),
@@ -305,13 +308,13 @@ impl Addressing {
         }))
     }
 
-    /// Our address on the link that `ip` is on.
+    /// Returns our address on the link that `ip` is on.
     pub(super) fn link_to(&self, ip: Ipv4Addr) -> Option<Ipv4Addr> {
         self.link(ip).map(|(local, _)| local)
     }
 
-    /// How `remote` is reached: by the longest prefix that it has in common with a link or a
-    /// route's network; the link, when they are as long.
+    /// Returns the way to `remote`, by the longest prefix that `remote` has in common with a link
+    /// or a route's network. The link wins when both are equally long.
     pub fn route(&self, remote: IpAddr) -> Option<Hop> {
         let IpAddr::V4(to) = remote else { return None };
         if self.is_inside() {
@@ -336,12 +339,12 @@ impl Addressing {
     }
 }
 
-/// The one with the longest prefix; of several the first.
+/// Returns the entry with the longest prefix, the first of several.
 fn longest(found: impl Iterator<Item = (Ipv4Addr, u8)>) -> Option<(Ipv4Addr, u8)> {
     found.reduce(|best, other| if other.1 > best.1 { other } else { best })
 }
 
-/// Whether a port can have these addresses and this gateway, and no other route.
+/// Checks whether a port can have these addresses and this gateway, and no other route.
 ///
 /// # Errors
 /// See [`AddrError`].

@@ -1,13 +1,14 @@
-//! Which datagrams the port takes: a filter of its owner's, and then budgets.
+//! Which datagrams the port takes: the owner's filter decides first, then budgets.
 //!
 //! The filter comes first, so that a datagram has to be a whole message of the service before it
-//! costs any budget: octets at random exhaust nothing. Then the budgets are apart. A message about a
-//! connection is charged to that connection alone, a stranger's to the strangers, of whom one source
-//! address has a quarter. So no number of strangers, whatever addresses they forge, keeps a message of
-//! a connection out; nor does one connection keep out those of another.
+//! costs any budget: random bytes exhaust nothing. The budgets are separate. The stack charges a
+//! message about a connection to that connection alone, and a stranger's message to the strangers,
+//! where one source address may use a quarter. No number of strangers, whatever addresses they
+//! forge, therefore keeps out a message of a connection, and no connection keeps out the messages
+//! of another.
 //!
-//! All state is made when the port is opened; a datagram then costs one call of the filter and a look
-//! at one or two budgets.
+//! Opening the port allocates all state. A datagram then costs one call of the filter and a check
+//! of one or two budgets.
 
 use core::fmt;
 use core::hash::BuildHasher;
@@ -20,24 +21,26 @@ use super::counters::DropReason;
 use super::limit::Rate;
 use super::neighbor::Keyed;
 
-/// Tells messages about connections from those of strangers, and both from octets that are no message.
+/// Distinguishes messages about connections, messages of strangers, and bytes that are no message.
 ///
-/// The worker calls it for each datagram to the port, through a pointer: datagrams are rare next to
-/// segments, and the filter's own work, a CRC over the datagram, is many times what the call costs.
+/// The worker calls the filter for each datagram to the port, through a pointer: datagrams are rare
+/// next to segments, and the filter's own work, a CRC over the datagram, costs many times as much
+/// as the call.
 pub trait DatagramFilter: fmt::Debug + Send + Sync {
-    /// What the IPv4 packet `packet`, of [`MAX_DATAGRAM`](super::udp::MAX_DATAGRAM) octets at most, is.
-    /// The caller has verified lengths, addresses and checksums. It is to look at the octets in bounded
-    /// time, without a lock and without allocation.
+    /// Returns the class of the IPv4 packet `packet`, which has at most
+    /// [`MAX_DATAGRAM`](super::udp::MAX_DATAGRAM) bytes. The caller has verified lengths, addresses
+    /// and checksums. The implementation must examine the bytes in bounded time, without a lock and
+    /// without allocation.
     ///
     /// # Errors
-    /// Why it is dropped.
+    /// Returns the fault for which the stack drops the packet.
     fn classify(&self, packet: &[u8]) -> Result<DatagramClass, DatagramFault>;
 
-    /// Connections that [`DatagramClass::Known`] can name: all below this.
+    /// Returns a bound on the connections that [`DatagramClass::Known`] can name: all are below it.
     fn connections(&self) -> usize;
 }
 
-/// Takes everything as a stranger's.
+/// Classifies every datagram as a stranger's.
 impl DatagramFilter for () {
     fn classify(&self, _: &[u8]) -> Result<DatagramClass, DatagramFault> {
         Ok(DatagramClass::Stranger)
@@ -48,26 +51,26 @@ impl DatagramFilter for () {
     }
 }
 
-/// Whose budget a datagram is charged to.
+/// The budget to which the stack charges a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatagramClass {
-    /// That of a connection: the datagram names it as only its peer can, and comes from the peer's
-    /// address.
+    /// The budget of this connection: the datagram names it as only its peer can, and comes from
+    /// the peer's address.
     Known(usize),
-    /// That of its source address, and of all strangers.
+    /// The budgets of its source address and of all strangers.
     Stranger,
 }
 
-/// What is wrong with a datagram, from the outside in.
+/// A fault of a datagram. The variants go from the outside in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatagramFault {
-    /// Its headers are not the service's, or its length cannot be.
+    /// The headers are not the service's, or the length is impossible.
     Packet,
-    /// Its CRC is wrong.
+    /// The CRC is wrong.
     Crc,
-    /// It is for another endpoint than the service's.
+    /// The datagram is for another endpoint than the service's.
     Endpoint,
-    /// It holds no message of the service.
+    /// The datagram holds no message of the service.
     Message,
 }
 
@@ -82,24 +85,24 @@ impl DatagramFault {
     }
 }
 
-/// Datagrams of strangers taken a second, and at once: two thousand new connections each, over and over,
-/// are little work for the owner.
+/// Strangers' datagrams taken per second, and at once: two thousand new connections each second are
+/// little work for the owner, even continuously.
 pub(super) const STRANGERS: u32 = 10_000;
-/// Of those, datagrams of one source address: three others find room beside the busiest.
+/// Strangers' datagrams of one source address: three others find room beside the busiest.
 pub(super) const OF_A_SOURCE: u32 = STRANGERS / 4;
-/// Datagrams of one connection taken a second. It has a few messages in its life, each sent again
-/// twenty times a second at most for a short time.
+/// Datagrams of one connection taken per second. A connection has a few messages in its life, each
+/// sent again at most twenty times a second for a short time.
 pub(super) const OF_A_CONNECTION: u32 = 8;
 /// Datagrams of one connection taken at once.
 pub(super) const OF_A_CONNECTION_AT_ONCE: u32 = 32;
-/// Budgets that source addresses share, by a keyed hash.
+/// The number of budgets that source addresses share, by a keyed hash.
 const SOURCES: usize = 256;
 
 const ALL: Rate = Rate::per_second(STRANGERS, STRANGERS);
 const SOURCE: Rate = Rate::per_second(OF_A_SOURCE, OF_A_SOURCE);
 const CONNECTION: Rate = Rate::per_second(OF_A_CONNECTION, OF_A_CONNECTION_AT_ONCE);
 
-/// The filter, and what each has left; see [`Rate`].
+/// The filter and the state of each budget; see [`Rate`].
 pub(super) struct Admission {
     filter: Arc<dyn DatagramFilter>,
     strangers: u64,
@@ -128,7 +131,7 @@ impl Admission {
     /// Returns true if the datagram is about a connection, false if it is a stranger's.
     ///
     /// # Errors
-    /// The counter of the reason why it is dropped.
+    /// Returns the counter of the reason for which the stack drops the datagram.
     pub(super) fn admit(
         &mut self,
         now: Instant,
@@ -140,9 +143,9 @@ impl Admission {
                 CONNECTION.allow(budget, now).then_some(true).ok_or(|c| &mut c.udp_conn_limited)
             }
             _ => {
-                // The rest is below `SOURCES`.
+                // The remainder is below `SOURCES`.
                 let n = usize::try_from(self.key.hash_one(source) % SOURCES as u64).unwrap_or(0);
-                // A source beyond its own budget takes nothing from that of all.
+                // A source beyond its own budget takes nothing from the common budget.
                 if !SOURCE.allow(&mut self.sources[n], now) {
                     return Err(|c| &mut c.udp_source_limited);
                 }

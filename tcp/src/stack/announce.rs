@@ -1,9 +1,9 @@
-//! Announcements of our addresses (RFC 5227 section 2.3): hosts of our links believe what they know of an
-//! address for a quarter of a minute and longer, and after a change of NIC that leads to a station which
-//! is gone. A broadcast question for our own address corrects what they know.
+//! Announcements of our addresses (RFC 5227 section 2.3). Hosts of our links keep the station of an
+//! address for a quarter of a minute and longer, and after a change of NIC this station no longer
+//! exists. A broadcast question for our own address corrects their entries.
 //!
-//! The owner asks for announcements when it starts, and when a link has come up; addresses that are added
-//! later are announced without being asked for.
+//! The owner asks for announcements when it starts, and when a link has come up. The stack
+//! announces addresses that are added later without being asked.
 
 use std::collections::VecDeque;
 
@@ -16,25 +16,26 @@ use crate::SendQueue;
 use crate::wire::MacAddr;
 use crate::wire::arp::Operation;
 
-/// Between the two announcements of an address (`ANNOUNCE_INTERVAL`; there are two, `ANNOUNCE_NUM`).
+/// The time between the two announcements of an address (`ANNOUNCE_INTERVAL`; there are two,
+/// `ANNOUNCE_NUM`).
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// Between any two, so that a port with many addresses, or a link that flaps, does not take the place of
-/// answers: 50 a second, whoever asks for them how often.
+/// The least time between any two announcements: 50 a second, however often the owner asks for
+/// them. A port with many addresses, or a link that flaps, thus leaves room for answers.
 const PACE: Duration = Duration::from_millis(20);
 
 const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
-/// Addresses that are to be announced.
+/// The addresses that wait to be announced.
 #[derive(Debug)]
 pub(super) struct Announcer {
-    /// Now.
+    /// Addresses to announce now, for the first time.
     first: VecDeque<Ipv4Addr>,
-    /// Once more, the earliest first.
+    /// Addresses to announce once more, and when, the earliest first.
     again: VecDeque<(Instant, Ipv4Addr)>,
-    /// Not before.
+    /// The stack announces nothing before this instant.
     paced: Instant,
-    /// When there is something to announce.
+    /// When the next announcement is due.
     next: Instant,
 }
 
@@ -46,7 +47,8 @@ impl Default for Announcer {
 }
 
 impl Announcer {
-    /// Announces an address from now on, twice; what was left of an earlier time is forgotten.
+    /// Announces an address from now on, twice. Forgets an earlier announcement of the same address
+    /// that is not complete.
     fn push(&mut self, ip: Ipv4Addr) {
         self.first.retain(|known| *known != ip);
         self.again.retain(|(_, known)| *known != ip);
@@ -69,7 +71,7 @@ impl Announcer {
         self.next <= now
     }
 
-    /// The address to announce now.
+    /// Returns the address to announce now, if an announcement is due.
     fn poll(&mut self, now: Instant) -> Option<Ipv4Addr> {
         if !self.is_due(now) {
             return None;
@@ -88,10 +90,11 @@ impl Announcer {
 }
 
 impl<S: SendQueue + Default> Stack<S> {
-    /// Has the hosts of our links told which station has our addresses: each address is announced twice,
-    /// two seconds apart. To be called when the port starts and when its link has come up; calls that
-    /// come sooner than that begin anew and do not make for more than 50 announcements a second. Where
-    /// several workers share the port, the one that answers ARP announces.
+    /// Announces to the hosts of our links which station has our addresses: each address twice, two
+    /// seconds apart. The owner calls this function when the port starts and when its link has come
+    /// up. A call within these two seconds begins anew and does not cause more than 50
+    /// announcements a second. Where several workers share the port, the worker that answers ARP
+    /// announces.
     pub fn announce(&mut self) {
         let ours = self.cfg.net.addrs().iter().map(|c| c.addr()).collect::<Vec<_>>();
         self.announce_each(&ours);
@@ -112,7 +115,7 @@ impl<S: SendQueue + Default> Stack<S> {
     #[cold]
     pub(super) fn handle_announcements(&mut self, now: Instant) {
         let Some(ip) = self.announcer.poll(now) else { return };
-        // It may have been taken away meanwhile.
+        // The owner may have removed the address meanwhile.
         if self.cfg.net.is_ours(IpAddr::V4(ip)) {
             let sent = self.push_arp(Operation::Request, ip, MacAddr::BROADCAST, ip);
             self.counters.tx_arp_announcements += u64::from(sent);

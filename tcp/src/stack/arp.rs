@@ -1,4 +1,4 @@
-//! ARP packets: what they teach us, and our own questions and answers (RFC 826).
+//! ARP packets: the facts that we learn from them, and our own questions and answers (RFC 826).
 
 use arrayvec::ArrayVec;
 use core::net::{IpAddr, Ipv4Addr};
@@ -49,7 +49,7 @@ impl<S: SendQueue + Default> Stack<S> {
             told = self.learn(now, arp.sender_ip, arp.sender_mac, source);
         }
         if for_us && arp.operation == Operation::Request {
-            // Where all workers of the port see it, one answers.
+            // All workers of the port may see the request; only one answers.
             if self.cfg.spread.answers_arp() && self.arp_replies.allow(now) {
                 let answered =
                     self.push_arp(Operation::Reply, arp.target_ip, arp.sender_mac, arp.sender_ip);
@@ -60,7 +60,8 @@ impl<S: SendQueue + Default> Stack<S> {
         if told { Ok(FrameOutcome::Done) } else { Err(|c| &mut c.arp_ignored) }
     }
 
-    /// Whether it was worth knowing.
+    /// Passes a claim to the table of neighbors. Returns true if the packet told us anything of
+    /// use.
     fn learn(&mut self, now: Instant, ip: Ipv4Addr, mac: MacAddr, source: Source) -> bool {
         let learned = self.neighbors.learn(now, ip, mac, source);
         self.counters.neighbor_evictions = self.neighbors.evictions;
@@ -105,7 +106,7 @@ impl<S: SendQueue + Default> Stack<S> {
         }
     }
 
-    /// Asks who has `ip`.
+    /// Asks which station has `ip`.
     pub(super) fn ask(&mut self, local: Ipv4Addr, ip: Ipv4Addr, at: MacAddr) {
         let asked = self.push_arp(Operation::Request, local, at, ip);
         self.counters.tx_arp_requests += u64::from(asked);
@@ -134,7 +135,8 @@ impl<S: SendQueue + Default> Stack<S> {
     }
 }
 
-/// A frame that is not TCP: `headers` are that of Ethernet, and that of IPv4 or an ARP packet.
+/// Returns a frame that is not TCP: `headers` are the Ethernet header, and the IPv4 header or an
+/// ARP packet.
 pub(super) fn plain_frame(headers: &[&[u8]; 2], body: TxBody) -> TxFrame {
     let mut header = ArrayVec::new();
     for h in headers {

@@ -1,4 +1,4 @@
-//! What a stack is told at construction.
+//! The configuration of a stack.
 
 use core::time::Duration;
 
@@ -7,74 +7,78 @@ use heddle_base::Seed;
 use super::addressing::{Addressing, Cidr};
 use crate::{ConnConfig, Spread};
 
-/// How many connections the hosts of one address may have.
+/// The limit on the connections of the hosts of one address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PeerLimit {
-    /// As many as there is room for.
+    /// No limit except the room of the stack.
     Unlimited,
-    /// A share that leaves something to others, however many of them want all: of half-open
-    /// connections half of the backlog, of all connections as many as are free beside (at least
-    /// one), where half-open ones and those in TIME-WAIT count as free. Alone, an address thus gets
-    /// half of [`max_conns`](StackConfig::max_conns).
+    /// A share that leaves room for others, however many peers want all. For half-open connections
+    /// the share is half of the backlog. For all connections it is as many as remain free (at least
+    /// one), where half-open connections and connections in TIME-WAIT count as free. A single
+    /// address thus gets half of [`max_conns`](StackConfig::max_conns).
     #[default]
     Share,
-    /// So many.
+    /// A fixed number.
     AtMost(usize),
 }
 
-/// What a stack is told at construction.
+/// The values that a stack gets at construction.
 #[derive(Clone, Debug)]
 pub struct StackConfig {
     /// Hardware address of the port.
     pub mac: [u8; 6],
-    /// Our addresses, and the ways to what is not beside us.
+    /// Our addresses, and the routes to hosts on no link of ours.
     pub net: Addressing,
-    /// Octets of the largest IP datagram of the link, both ways.
+    /// Bytes of the largest IP datagram of the link, both ways.
     pub mtu: u16,
-    /// Connections at a time, those in TIME-WAIT and those not yet released included.
+    /// The most connections at a time, including connections in TIME-WAIT and connections not yet
+    /// released.
     pub max_conns: usize,
-    /// Neighbors known at a time.
+    /// The most neighbors known at a time.
     pub max_neighbors: usize,
-    /// The backlog a listener has at least (unless it is 0). The SYNs of clients that start
+    /// The smallest backlog of a listener (unless its backlog is 0). The SYNs of clients that start
     /// together come at once, and for each half-open connection evicted an honest client waits a
-    /// second; a place costs nothing while nobody takes it.
+    /// second. A free place costs nothing.
     pub min_backlog: usize,
-    /// How long after the end of a listener a SYN to its place is dropped and not refused with RST.
-    /// A server that takes one connection and then listens anew (perftest's do) is away for a moment in
-    /// which its client may ask; the client sends its SYN again. A host that speaks with
-    /// [itself](Addressing::is_inside) gives every connection as long from its first SYN on: a client there is
-    /// often a moment earlier than its server. Zero, as RFC 9293 section 3.10.7.1 has it, unless set.
+    /// How long after the end of a listener the stack drops a SYN to its place instead of refusing
+    /// the SYN with RST. A server that takes one connection and then listens again (perftest's
+    /// servers do) is absent for a moment in which its client may ask; the client sends its SYN
+    /// again. A host that speaks with [itself](Addressing::is_inside) also grants every connection
+    /// this time from its first SYN on, because a client there is often a moment earlier than its
+    /// server. The default is zero, as RFC 9293 section 3.10.7.1 demands.
     pub relisten: Duration,
-    /// Half-open connections of one peer address at one listener. A SYN beyond is dropped.
+    /// The most half-open connections of one peer address at one listener. The stack drops a
+    /// further SYN.
     pub peer_half_open: PeerLimit,
-    /// Connections of one peer address at all listeners together, half-open ones included, until the
-    /// owner releases them. A SYN beyond is refused with RST.
+    /// The most connections of one peer address at all listeners together, including half-open
+    /// connections, until the owner releases them. The stack refuses a further SYN with RST.
     pub peer_conns: PeerLimit,
-    /// Settings of every new connection. Its `mss` is cut to what `mtu` allows.
+    /// Settings of every new connection. The stack lowers `mss` to the size that `mtu` allows.
     pub conn: ConnConfig,
-    /// Where everything a peer must not guess comes from.
+    /// The source of every number that a peer must not guess.
     pub seed: Seed,
-    /// TTL of what we send.
+    /// TTL of the datagrams that we send.
     pub ttl: u8,
-    /// DSCP (0..=63) of what we send, unless set for the connection.
+    /// DSCP (0..=63) of the datagrams that we send, unless set for the connection.
     pub dscp: u8,
-    /// Which of the port's connections are this stack's.
+    /// The rule that selects this stack's connections among the port's.
     pub spread: Spread,
-    /// Whether the port fills in TCP checksums.
+    /// True if the port fills in TCP checksums.
     pub tx_tcp_csum: bool,
-    /// Whether the port fills in IPv4 header checksums.
+    /// True if the port fills in IPv4 header checksums.
     pub tx_ip_csum: bool,
 }
 
 impl StackConfig {
-    /// A port with one address, or none if no host can have that one, and defaults for the rest: no
-    /// routes, MTU 1500, 1024 connections, checksums in software, the port's only worker.
+    /// Returns the configuration of a port with one address, or none if no host can have that
+    /// address, and defaults for the rest: no routes, MTU 1500, 1024 connections, checksums in
+    /// software, the port's only worker.
     pub fn new(mac: [u8; 6], addr: Cidr, seed: Seed) -> StackConfig {
         let net = Addressing::new(vec![addr], Vec::new()).unwrap_or_default();
         StackConfig::of(mac, net, seed)
     }
 
-    /// The same with these addresses and routes.
+    /// Returns the same configuration with these addresses and routes.
     pub fn of(mac: [u8; 6], net: Addressing, seed: Seed) -> StackConfig {
         StackConfig {
             mac,

@@ -1,13 +1,14 @@
-//! Frames that belong to no connection, until they are sent.
+//! The queues of frames that belong to no connection.
 //!
-//! Each kind has a bound of its own: what one kind of stranger can make us answer does not keep us
-//! from answering another, and least of all from address resolution, without which nothing goes.
+//! Each kind has a bound of its own: answers that one kind of stranger causes do not keep the stack
+//! from answering another kind, and least of all from address resolution, without which no frame
+//! goes.
 
 use std::collections::VecDeque;
 
 use super::frame::TxFrame;
 
-/// Kinds, in the order they are sent.
+/// Kinds, in the order in which the stack sends them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Control {
     /// ARP questions and answers.
@@ -22,10 +23,10 @@ pub(super) enum Control {
     Stranger,
 }
 
-/// Frames of each kind that wait at most.
+/// The most frames of each kind that wait.
 pub(super) const MAX_EACH: usize = 64;
 
-/// The queues.
+/// A queue for each kind.
 #[derive(Debug)]
 pub(super) struct ControlQueue {
     kinds: [VecDeque<TxFrame>; 5],
@@ -39,7 +40,7 @@ impl Default for ControlQueue {
 }
 
 impl ControlQueue {
-    /// Queues a frame; false when too many of its kind wait.
+    /// Queues a frame. Returns false when too many frames of its kind wait.
     pub(super) fn push(&mut self, kind: Control, frame: TxFrame) -> bool {
         let queue = &mut self.kinds[kind as usize];
         let fits = queue.len() < MAX_EACH;
@@ -50,7 +51,7 @@ impl ControlQueue {
         fits
     }
 
-    /// The next to send.
+    /// Returns the next frame to send.
     #[inline(always)]
     pub(super) fn pop(&mut self) -> Option<TxFrame> {
         if self.is_empty() { None } else { self.pop_first() }

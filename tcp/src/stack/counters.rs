@@ -1,12 +1,12 @@
-//! What a stack counts: every frame it drops has a reason here.
+//! The counters of a stack: every frame that the stack drops has a reason here.
 
-/// Why a frame goes no further: the counter it is counted by.
+/// Why the stack drops a frame: the counter of the reason.
 pub(super) type DropReason = fn(&mut StackCounters) -> &mut u64;
 
 heddle_base::counters! {
-    /// What a stack did, and why it dropped what it dropped.
+    /// Counters of the actions of a stack, and of its reasons for dropping frames.
     pub struct StackCounters {
-        /// Frames handed in.
+        /// Frames handed to the stack.
         rx_frames,
         /// TCP segments that found their connection.
         rx_segments,
@@ -26,7 +26,7 @@ heddle_base::counters! {
         rx_fragments,
         /// Datagrams dropped: addressed to another host.
         rx_other_host,
-        /// Datagrams dropped: from an address no single other host has.
+        /// Datagrams dropped: from an address that no single other host has.
         rx_bad_source,
         /// Datagrams dropped: neither TCP, ICMP nor UDP to the port that is open.
         rx_unknown_protocol,
@@ -42,7 +42,7 @@ heddle_base::counters! {
         rx_bad_tcp_options,
         /// TCP segments dropped: RST for no connection.
         rx_rst_unknown,
-        /// TCP segments dropped: control bits that open nothing, for a listener.
+        /// TCP segments dropped: control bits that open no connection, for a listener.
         rx_bad_flags,
         /// TCP segments for no connection, answered with RST or not.
         rx_no_connection,
@@ -50,13 +50,13 @@ heddle_base::counters! {
         tx_resets,
         /// RSTs not sent because of the rate limit.
         tx_resets_limited,
-        /// Connections opened by us.
+        /// Connections that we opened.
         opened,
         /// Connections that peers opened and that reached the owner.
         accepted,
         /// SYNs that made a half-open connection.
         half_opened,
-        /// Half-open connections that came to nothing.
+        /// Half-open connections that were never established.
         half_open_failed,
         /// SYN-ACKs not sent again because of the rate limit.
         syn_acks_limited,
@@ -66,29 +66,30 @@ heddle_base::counters! {
         listener_awaited,
         /// SYNs dropped: the listener may have no half-open connections.
         listen_overflow,
-        /// SYNs dropped: the peer has as many half-open connections as one may have.
+        /// SYNs dropped: the peer has reached its limit of half-open connections.
         peer_half_open_limited,
-        /// SYNs refused: the peer has as many connections, at all listeners, as one may have.
+        /// SYNs refused: the peer has reached its limit of connections at all listeners.
         peer_conns_limited,
         /// SYNs dropped: as many connections as configured, none of which can be evicted.
         conns_full,
         /// SYNs dropped: no route back, or no room for the neighbor.
         syn_no_neighbor,
-        /// TIME-WAIT connections replaced by a new one of the same addresses and ports, the peer's or
-        /// ours.
+        /// TIME-WAIT connections replaced by a new one of the same addresses and ports, the peer's
+        /// or ours.
         time_wait_reused,
         /// TIME-WAIT connections evicted to make room for new ones.
         time_wait_evicted,
         /// ARP packets dropped: malformed or impossible addresses.
         arp_malformed,
-        /// ARP packets dropped: they tell nothing about a neighbor we have or need.
+        /// ARP packets dropped: no information about a neighbor that we have or need.
         arp_ignored,
         /// ARP packets from another station that uses one of our addresses.
         arp_conflicts,
-        /// Claims that a neighbor has another hardware address, not believed because it answers at
-        /// the one we know.
+        /// Claims that a neighbor has another hardware address, refused because the neighbor
+        /// answers at the known address.
         arp_change_refused,
-        /// Changes of a neighbor's hardware address, or entries removed for the claim of one.
+        /// Changes of a neighbor's hardware address, and entries removed because of a claim of a
+        /// change.
         neighbor_changes,
         /// Neighbors evicted to make room.
         neighbor_evictions,
@@ -106,15 +107,16 @@ heddle_base::counters! {
         icmp_malformed,
         /// ICMP messages dropped: of a kind we do not act on.
         icmp_ignored,
-        /// ICMP errors dropped: they quote nothing a connection has in flight.
+        /// ICMP errors dropped: no quoted segment that a connection has in flight.
         icmp_unmatched,
         /// ICMP errors recorded for a connection.
         icmp_soft_errors,
-        /// ICMP errors that told of a smaller path MTU, and lowered a connection's segment size.
+        /// ICMP errors that reported a smaller path MTU, and lowered a connection's segment size.
         icmp_frag_needed,
-        /// ICMP errors that tell of a smaller path MTU than what they quote needs, or than we use.
+        /// ICMP errors ignored: the reported path MTU fits the quoted datagram, or is not below
+        /// ours.
         icmp_frag_needed_ignored,
-        /// ICMP errors dropped, not read: rate limit.
+        /// ICMP errors dropped without reading them: rate limit.
         icmp_errors_limited,
         /// Echo replies sent.
         tx_echo_replies,
@@ -135,18 +137,20 @@ heddle_base::counters! {
         udp_bad_endpoint,
         /// UDP datagrams dropped: no message of the communication management class.
         udp_bad_message,
-        /// UDP datagrams dropped: about a connection, and more than are taken of one in a second.
+        /// UDP datagrams dropped: about a connection, and beyond the rate limit of that connection.
         udp_conn_limited,
-        /// UDP datagrams dropped: about no connection, and more than are taken of one source address
-        /// in a second.
+        /// UDP datagrams dropped: about no connection, and beyond the rate limit of their source
+        /// address.
         udp_source_limited,
-        /// UDP datagrams dropped: about no connection, and more than are taken of all such in a second.
+        /// UDP datagrams dropped: about no connection, and beyond the rate limit of all such
+        /// datagrams.
         udp_limited,
         /// UDP datagrams dropped: too many wait for the control plane's turn.
         udp_full,
         /// UDP datagrams sent.
         tx_datagrams,
-        /// UDP datagrams not sent: nothing of ours to send from, nobody to send to, or too long.
+        /// UDP datagrams not sent: no address of ours as source, no possible destination, or too
+        /// long.
         tx_datagrams_refused,
         /// UDP datagrams not sent: the next hop does not answer.
         tx_datagrams_unreachable,

@@ -1,35 +1,35 @@
-//! What a stack tells its owner, and what it refuses.
+//! The events and errors that a stack reports to its owner.
 
 use core::net::SocketAddr;
 
 use crate::ConnEvent;
 
-/// Something happened to a connection; taken with
+/// An event of a connection; the owner takes it with
 /// [`Stack::poll_event`](crate::Stack::poll_event).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StackEvent {
     /// A peer's connection is established and now belongs to the owner.
     Accepted {
-        /// Our end, whose port is the one listened on.
+        /// Our end. Its port is the one listened on.
         local: SocketAddr,
         /// The peer's end.
         remote: SocketAddr,
     },
-    /// The connection says so.
+    /// The connection reported this event.
     Conn(ConnEvent),
     /// The next hop does not answer: the connection that was being opened, or whose route has
     /// changed, is over.
     Unreachable,
-    /// Our end's address is ours no more, or there is no route to the peer any more
-    /// ([`Stack::set_addressing`](crate::Stack::set_addressing)): the peer is sent a reset.
+    /// The address of our end is ours no more, or there is no longer a route to the peer
+    /// ([`Stack::set_addressing`](crate::Stack::set_addressing)). The stack sends the peer a reset.
     Withdrawn,
-    /// The network says that it does not get through to the peer. The connection goes on
-    /// (RFC 5461, RFC 9293 section 3.9.2.2).
+    /// The network reports that it does not get through to the peer. The connection continues (RFC
+    /// 5461, RFC 9293 section 3.9.2.2).
     SoftError(IcmpError),
 }
 
-/// A kind of event, in the order in which several that wait are told.
+/// A kind of event. The stack reports waiting events in the order of the variants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EventKind {
     Accepted,
@@ -71,7 +71,7 @@ impl EventKind {
     }
 }
 
-/// The bit of each kind is that of its place.
+/// Asserts that the bit of each kind equals its place in `ALL`.
 const _: () = {
     let mut n = 0;
     while n < EventKind::ALL.len() {
@@ -97,8 +97,8 @@ impl From<ConnEvent> for EventKind {
     }
 }
 
-/// Events not taken yet: a set, for each kind waits at most once. What is told with an event is
-/// what the connection shows when it is taken.
+/// Events that the owner has not taken yet. A set suffices, because each kind waits at most once.
+/// The data of an event are read from the connection when the owner takes the event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PendingEvents(u16);
 
@@ -127,35 +127,35 @@ pub enum IcmpError {
     TimeExceeded,
 }
 
-/// Why a connection cannot be opened.
+/// Why the stack cannot open a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ConnectError {
-    /// The remote address or port is not one a single other host has.
+    /// The remote address or port does not belong to a single other host.
     #[error("not the address of a peer")]
     InvalidRemote,
-    /// The address family is not served.
+    /// The stack does not serve the address family.
     #[error("address family not supported")]
     Family,
-    /// On no link of ours, and no route leads there.
+    /// The peer is on no link of ours, and no route leads to it.
     #[error("no route to the peer")]
     NoRoute,
     /// The address to connect from is not one of ours.
     #[error("the local address is not ours")]
     NotOurs,
-    /// The local port has a connection to this peer already; or, of a port to be chosen, none of
-    /// those looked at is free: 256 at a time, further ones each time it is tried again.
+    /// The local port already has a connection to this peer. If the stack chooses the port: none of
+    /// the 256 ports that it tried is free. Each new attempt tries further ports.
     #[error("no local port free")]
     PortInUse,
-    /// The peer's answers to the local port would reach another worker of the port; or, of a port
-    /// to be chosen, those to any would.
+    /// The peer's answers to the local port would reach another worker of the port. If the stack
+    /// chooses the port: the answers to every port would.
     #[error("the peer's answers would reach another worker")]
     Elsewhere,
-    /// There are as many connections as configured.
+    /// The stack has as many connections as configured.
     #[error("too many connections")]
     TooManyConnections,
-    /// There are as many neighbors in use as configured.
+    /// The stack has as many neighbors in use as configured.
     #[error("too many neighbors")]
     TooManyNeighbors,
 }

@@ -1,17 +1,17 @@
 //! From addresses and ports to a connection.
 //!
-//! Open addressing with linear probing over a table at most half full. A slot is eight bytes (part
-//! of the hash, and the connection's index), so a probe is nearly always one cache line; the key
-//! itself lies with the connection, which is needed anyway. Deletion shifts later entries back, so
-//! there are no tombstones and the table never degrades. The hash is keyed (SipHash-1-3): a peer
-//! cannot choose ports that collide.
+//! The table uses open addressing with linear probing and is at most half full. A slot is eight
+//! bytes (part of the hash, and the connection's index), so a probe is nearly always one cache
+//! line. The key itself lies with the connection, which the caller needs anyway. Deletion shifts
+//! later entries back, so the table has no tombstones and never degrades. The hash is keyed
+//! (SipHash-1-3): a peer cannot choose ports that collide.
 
 use core::net::{Ipv4Addr, SocketAddrV4};
 
 use siphasher::sip::SipHasher13;
 
 /// The addresses and ports of a connection over IPv4, ours first. (IPv6 needs a key, a header
-/// template and input of its own; none is here, so none can be mistaken for the other.)
+/// template and input of its own. The stack has none of these, so it cannot confuse the two.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FlowKey {
     addrs: u64,
@@ -26,28 +26,28 @@ impl FlowKey {
         }
     }
 
-    /// That of a received segment: its addresses and its ports as they stand in its headers, the
+    /// Returns the key of a received segment from the addresses and ports in its headers, the
     /// peer's first.
     #[inline(always)]
     pub(super) fn of_received(addrs: u64, ports: u32) -> FlowKey {
         FlowKey { addrs: addrs.rotate_left(32), ports: ports.rotate_left(16) }
     }
 
-    /// Our end.
+    /// Returns our end.
     pub(super) fn local(&self) -> SocketAddrV4 {
         let [a, b, c, d, ..] = self.addrs.to_be_bytes();
         let [hi, lo, ..] = self.ports.to_be_bytes();
         SocketAddrV4::new(Ipv4Addr::new(a, b, c, d), u16::from_be_bytes([hi, lo]))
     }
 
-    /// The peer's end.
+    /// Returns the peer's end.
     pub(super) fn remote(&self) -> SocketAddrV4 {
         let [.., a, b, c, d] = self.addrs.to_be_bytes();
         let [.., hi, lo] = self.ports.to_be_bytes();
         SocketAddrV4::new(Ipv4Addr::new(a, b, c, d), u16::from_be_bytes([hi, lo]))
     }
 
-    /// A hash no one without `key` can compute.
+    /// Returns a hash that no host without `key` can compute.
     pub(super) fn hash(&self, key: &[u8; 16]) -> u64 {
         let mut b = [0; 12];
         b[..8].copy_from_slice(&self.addrs.to_le_bytes());
@@ -62,25 +62,25 @@ struct Slot {
     index: u32,
 }
 
-/// Octets of a place.
+/// Bytes of a slot.
 pub(super) const SLOT: usize = size_of::<Slot>();
 
 const EMPTY: Slot = Slot { hash: 0, index: u32::MAX };
 
-/// The table.
+/// The table from hashes to indices.
 pub(super) struct FlowTable {
     slots: Box<[Slot]>,
     used: usize,
 }
 
 impl FlowTable {
-    /// A table for `max` connections.
+    /// Returns a table for `max` connections.
     pub(super) fn new(max: usize) -> FlowTable {
         let n = max.saturating_mul(2).clamp(8, 1 << 31).next_power_of_two();
         FlowTable { slots: vec![EMPTY; n].into_boxed_slice(), used: 0 }
     }
 
-    /// The index stored under `hash` for which `is_it` holds.
+    /// Returns the index stored under `hash` for which `is_it` holds.
     #[inline]
     pub(super) fn find(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let hash = part(hash);
@@ -97,7 +97,7 @@ impl FlowTable {
         }
     }
 
-    /// Stores `index` under `hash`; false when the table is full.
+    /// Stores `index` under `hash`. Returns false when the table is full.
     pub(super) fn insert(&mut self, hash: u64, index: u32) -> bool {
         if self.used >= self.slots.len() / 2 {
             return false;
@@ -112,7 +112,7 @@ impl FlowTable {
         true
     }
 
-    /// Takes out `index`, stored under `hash`.
+    /// Removes `index`, stored under `hash`.
     pub(super) fn remove(&mut self, hash: u64, index: u32) {
         let mut hole = self.home(part(hash));
         while self.slots[hole].index != index {

@@ -1,4 +1,4 @@
-//! Frames as the stack takes and gives them.
+//! Frames as the stack takes and returns them.
 
 use arrayvec::ArrayVec;
 use heddle_base::{Chunks, StreamPos, Sum};
@@ -6,15 +6,15 @@ use heddle_base::{Chunks, StreamPos, Sum};
 use super::slab::ConnId;
 use crate::wire::{ethernet, tcp};
 
-/// What the port found out about a frame's IPv4 and TCP checksums.
+/// The port's findings about a frame's IPv4 and TCP checksums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RxChecksum {
-    /// Nothing: the stack verifies them.
+    /// The port verified nothing: the stack verifies the checksums.
     #[default]
     Unknown,
-    /// Both are right.
+    /// Both checksums are right.
     Good,
-    /// One is wrong.
+    /// One of the checksums is wrong.
     Bad,
 }
 
@@ -22,12 +22,13 @@ pub enum RxChecksum {
 ///
 /// All headers must lie in the first piece; payload may lie in any number of pieces of any length.
 pub trait RxFrame: Chunks {
-    /// What the port says about its checksums.
+    /// Returns the port's findings about the frame's checksums.
     fn checksum(&self) -> RxChecksum {
         RxChecksum::Unknown
     }
 
-    /// The Internet checksum of bytes `[off, off + len)`; `None` when they are not all there.
+    /// Returns the Internet checksum of bytes `[off, off + len)`, or `None` when the frame does not
+    /// hold all of them.
     fn sum(&self, off: usize, len: usize) -> Option<Sum> {
         let (mut sum, mut done) = (Sum::ZERO, 0);
         self.for_each_chunk(off, len, |piece| {
@@ -37,9 +38,10 @@ pub trait RxFrame: Chunks {
         (done == len).then_some(sum)
     }
 
-    /// As [`sum`](RxFrame::sum), of the TCP segment of `len` octets at `off`, `header` of which are
-    /// its header. The stack asks once, and only when the port has verified nothing, so a frame
-    /// whose owner wants to know more of the payload finds it out in the same pass and keeps it.
+    /// Returns the [`sum`](RxFrame::sum) of the TCP segment of `len` bytes at `off`, of which the
+    /// first `header` bytes are its header. The stack asks once, and only when the port has
+    /// verified nothing. An owner that wants further facts about the payload can compute and keep
+    /// them in the same pass.
     #[inline]
     fn sum_segment(&mut self, off: usize, header: usize, len: usize) -> Option<Sum> {
         let _ = header;
@@ -49,7 +51,7 @@ pub trait RxFrame: Chunks {
 
 impl RxFrame for [u8] {}
 
-/// A frame that is only looked at: it keeps nothing.
+/// A frame behind a shared reference keeps nothing.
 impl<F: RxFrame + ?Sized> RxFrame for &F {
     #[inline]
     fn checksum(&self) -> RxChecksum {
@@ -79,19 +81,19 @@ impl<F: RxFrame + ?Sized> RxFrame for &mut F {
     }
 }
 
-/// What came of a received frame.
+/// The result of handling a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameOutcome {
-    /// Nothing for the owner to do.
+    /// The owner has nothing to do.
     Done,
-    /// A segment of a connection. Even one that neither acknowledges nor carries anything may have
-    /// changed how much the connection may send.
+    /// The frame was a segment of a connection. Even a segment that neither acknowledges nor
+    /// carries bytes may have changed how much the connection may send.
     Conn {
-        /// Which.
+        /// The connection of the segment.
         conn: ConnId,
-        /// Our stream is acknowledged up to here, further than before.
+        /// The peer acknowledges our stream up to this position, which is further than before.
         acked: Option<StreamPos>,
-        /// New bytes to take.
+        /// New bytes for the owner to take.
         payload: Option<FramePayload>,
     },
 }
@@ -99,74 +101,75 @@ pub enum FrameOutcome {
 /// Where the new bytes of a frame lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FramePayload {
-    /// Position in the peer's stream of the first of them.
+    /// Position of the first new byte in the peer's stream.
     pub pos: StreamPos,
-    /// Where it lies, from the start of the frame.
+    /// Offset of the first new byte from the start of the frame.
     pub frame_off: usize,
-    /// How many there are.
+    /// The number of new bytes.
     pub len: u32,
-    /// Whether `pos` is the next byte expected; otherwise it lies ahead of a gap.
+    /// True if `pos` is the next byte expected; otherwise `pos` lies ahead of a gap.
     pub in_order: bool,
 }
 
-/// Octets of the longest header of a TCP segment.
+/// Bytes of the longest header of a TCP segment.
 pub const MAX_HEADER_LEN: usize =
     ethernet::HEADER_LEN + crate::wire::ipv4::HEADER_LEN + tcp::HEADER_LEN + tcp::MAX_OPTIONS_LEN;
 
-/// A frame to send: its headers, and where the rest comes from.
+/// A frame to send: its headers, and the place of the rest.
 ///
-/// It is not padded to the least Ethernet frame of 60 octets: ports do that.
+/// The stack does not pad the frame to the least Ethernet frame of 60 bytes: ports do that.
 #[derive(Clone, Debug)]
 pub struct TxFrame {
-    /// From the Ethernet header to the end of the last header.
+    /// All headers, from the Ethernet header on.
     pub header: ArrayVec<u8, MAX_HEADER_LEN>,
-    /// What follows.
+    /// The part of the frame after the headers.
     pub body: TxBody,
-    /// Octets of the Ethernet header.
+    /// Bytes of the Ethernet header.
     pub l2_len: u8,
-    /// Octets of the IPv4 header; 0 in an ARP packet.
+    /// Bytes of the IPv4 header; 0 in an ARP packet.
     pub l3_len: u8,
-    /// Octets of the TCP header; 0 when it is not TCP.
+    /// Bytes of the TCP header; 0 when the frame is not TCP.
     pub l4_len: u8,
-    /// What is left to do about the TCP checksum.
+    /// The work left for the TCP checksum.
     pub tcp_checksum: TcpChecksum,
-    /// Whether the port is to fill in the IPv4 header checksum, which is 0.
+    /// True if the port must fill in the IPv4 header checksum, which is 0.
     pub ip_checksum_offload: bool,
 }
 
-/// What follows the headers of a frame.
+/// The part of a frame after its headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TxBody {
-    /// Nothing.
+    /// No bytes follow the headers.
     None,
     /// Bytes `[pos, pos + len)` of the owner's send queue.
     Stream {
-        /// Of which connection.
+        /// The connection whose queue holds the bytes.
         conn: ConnId,
-        /// The first of them.
+        /// Position of the first byte in our stream.
         pos: StreamPos,
-        /// How many, at least 1.
+        /// The number of bytes, at least 1.
         len: u32,
-        /// Whether any of them was sent before.
+        /// True if any of these bytes was sent before.
         retransmit: bool,
     },
-    /// These bytes: an ICMP message.
+    /// These bytes: an ICMP message, or a UDP header with its payload.
     Owned(Vec<u8>),
 }
 
-/// What is left to do about the TCP checksum of a frame.
+/// The work left for the TCP checksum of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TcpChecksum {
-    /// Nothing.
+    /// No work: the checksum is complete, or the frame is not TCP.
     None,
-    /// The sum of the payload is to be added: [`TxFrame::finish_tcp_checksum`].
+    /// The owner must add the sum of the payload: [`TxFrame::finish_tcp_checksum`].
     NeedsPayloadSum,
-    /// The port computes it; the field holds the sum of the pseudo-header, not complemented.
+    /// The port computes the checksum; the field holds the sum of the pseudo-header, not
+    /// complemented.
     Offloaded,
 }
 
 impl Default for TxFrame {
-    /// An empty one, for [`Stack::poll_transmit`](super::Stack::poll_transmit) to fill in.
+    /// Returns an empty frame for [`Stack::poll_transmit`](super::Stack::poll_transmit) to fill in.
     fn default() -> TxFrame {
         TxFrame {
             header: ArrayVec::new(),
@@ -196,7 +199,7 @@ impl TxFrame {
         }
     }
 
-    /// Octets of the whole frame.
+    /// Returns the bytes of the whole frame.
     pub fn len(&self) -> usize {
         self.header.len()
             + match &self.body {
@@ -206,7 +209,7 @@ impl TxFrame {
             }
     }
 
-    /// Never: a frame has at least a header.
+    /// Returns false always: a frame has at least a header.
     pub fn is_empty(&self) -> bool {
         false
     }

@@ -1,12 +1,13 @@
 //! ICMP (RFC 792, RFC 1122 section 3.2.2): echo, and errors about our segments.
 //!
-//! Errors are hints anyone can forge. One that quotes a segment a connection has in flight is
-//! recorded and told to its owner; none ends a connection, in any state (RFC 5927 section 4.1).
-//! "Fragmentation needed" about such a segment lowers the connection's segment size (RFC 1191), never
-//! below [`MIN_PATH_MTU`], and only where the segment was larger than what the path is said to carry.
+//! Errors are hints that anyone can forge. The stack records an error that quotes a segment in
+//! flight and reports it to the owner of the connection. No error ends a connection, in any state
+//! (RFC 5927 section 4.1). "Fragmentation needed" about such a segment lowers the connection's
+//! segment size (RFC 1191), never below [`MIN_PATH_MTU`], and only where the segment was larger
+//! than the reported path MTU.
 //!
-//! Whether a message deserves to be read is asked before any of it is copied: an echo request must
-//! find room in its budget, an error must quote what a connection has in flight, and then find room.
+//! The stack decides whether to read a message before it copies any of it: an echo request must
+//! find room in its budget. An error must quote a segment in flight, and then find room.
 
 use core::net::IpAddr;
 use heddle_base::Instant;
@@ -23,11 +24,11 @@ use crate::wire::icmpv4::{CODE_FRAG_NEEDED, ECHO_REQUEST, Message, Quoted, echo_
 use crate::wire::{EtherType, EthernetHeader, Ipv4Header, MacAddr, ethernet, ipv4};
 use crate::{SendQueue, SeqNumber, State};
 
-/// The smallest path MTU that is believed: a forged message costs a connection little more than half of
-/// its speed. Every host takes datagrams of 576 bytes (RFC 791), and no link is known to carry less
-/// than this.
+/// The smallest path MTU that the stack believes: a forged message costs a connection little more
+/// than half of its speed. Every host takes datagrams of 576 bytes (RFC 791), and no link is known
+/// to carry less than this value.
 const MIN_PATH_MTU: u16 = 552;
-/// IPv4 and TCP headers without options.
+/// Bytes of the IPv4 and TCP headers without options.
 const HEADERS: u16 = 40;
 
 impl<S: SendQueue + Default> Stack<S> {
@@ -39,7 +40,8 @@ impl<S: SendQueue + Default> Stack<S> {
         eth: &EthernetHeader,
         ip: &Ipv4Header,
     ) -> Result<FrameOutcome, DropReason> {
-        // No answer to what was sent to many, or by no single host (RFC 1122 section 3.2.2.6).
+        // A message sent to many hosts, or from no single host, gets no answer (RFC 1122 section
+        // 3.2.2.6).
         if eth.dst.is_group() || !self.cfg.net.is_ours(IpAddr::V4(ip.dst)) {
             return Err(|c| &mut c.rx_other_host);
         }
@@ -59,7 +61,7 @@ impl<S: SendQueue + Default> Stack<S> {
                     return Err(|c| &mut c.icmp_echo_limited);
                 }
             }
-            // A quote that lies in another piece of the frame is none.
+            // A quote that lies in another piece of the frame does not count.
             Some(_) if let Some(q) = quoted(head) => {
                 if self.quoted_conn(q).is_none() {
                     return Err(|c| &mut c.icmp_unmatched);
@@ -112,14 +114,15 @@ impl<S: SendQueue + Default> Stack<S> {
         self.counters.tx_echo_replies += u64::from(sent);
     }
 
-    /// The connection that has what `quoted` quotes in flight.
+    /// Returns the connection that has the segment of `quoted` in flight.
     fn quoted_conn(&mut self, quoted: Quoted) -> Option<u32> {
         let flow = FlowKey::v4(quoted.src, quoted.src_port, quoted.dst, quoted.dst_port);
         let index = self.look_up(&flow)?;
         self.conns.get(index).filter(|e| in_flight(e, quoted.seq)).map(|_| index)
     }
 
-    /// A router cannot pass on what `quoted` quotes: its next link carries `mtu` bytes.
+    /// Handles the report that a router cannot forward the segment of `quoted`: its next link
+    /// carries `mtu` bytes.
     fn lower_segment_size(
         &mut self,
         quoted: Option<Quoted>,
@@ -127,12 +130,13 @@ impl<S: SendQueue + Default> Stack<S> {
     ) -> Result<FrameOutcome, DropReason> {
         let found = quoted.and_then(|q| Some((q, self.quoted_conn(q)?)));
         let Some((q, index)) = found else { return Err(|c| &mut c.icmp_unmatched) };
-        // A router from before RFC 1191 does not say: its section 5 has a list of what it may be.
+        // A router from before RFC 1191 gives no MTU: section 5 of the RFC has a list of likely
+        // values.
         let mtu = if mtu == 0 { plateau_below(q.total_len) } else { mtu }.max(MIN_PATH_MTU);
         let Some(e) = self.conns.get_mut(index) else { return Err(|c| &mut c.icmp_unmatched) };
         let before = e.conn.emss();
         let largest = before + u32::from(HEADERS + e.conn.options_len());
-        // It was too large for that link, and one we may have sent (RFC 5927 section 7.2).
+        // The datagram was too large for that link, and we may have sent it (RFC 5927 section 7.2).
         if q.total_len > mtu && u32::from(q.total_len) <= largest {
             e.conn.limit_emss(u32::from(mtu - HEADERS - e.conn.options_len()));
         }
@@ -163,13 +167,13 @@ impl<S: SendQueue + Default> Stack<S> {
     }
 }
 
-/// The largest MTU in use below `len` (RFC 1191 section 7.1).
+/// Returns the largest MTU in use below `len` (RFC 1191 section 7.1).
 fn plateau_below(len: u16) -> u16 {
     const PLATEAUS: [u16; 9] = [32_000, 17_914, 8166, 4352, 2002, 1492, 1006, 508, 296];
     PLATEAUS.into_iter().find(|&p| p < len).unwrap_or(MIN_PATH_MTU)
 }
 
-/// Whether `seq` is one the peer has not acknowledged (RFC 5927 section 4.1).
+/// Returns true if the peer has not acknowledged `seq` (RFC 5927 section 4.1).
 fn in_flight<S>(e: &Entry<S>, seq: SeqNumber) -> bool {
     if matches!(e.conn.state(), State::SynSent | State::SynReceived) {
         return seq == e.iss;

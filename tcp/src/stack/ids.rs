@@ -1,13 +1,13 @@
-//! Numbers a stranger must not guess: initial sequence numbers, timestamp offsets, ports.
+//! Numbers that a stranger must not guess: initial sequence numbers, timestamp offsets, ports.
 
 use heddle_base::{Instant, Random, Seed};
 
 use super::flow::FlowKey;
 use crate::SeqNumber;
 
-/// First port [`Ids::ports`] gives (the dynamic ports of RFC 6335 section 6).
+/// The first port that [`Ids::ports`] returns (the dynamic ports of RFC 6335 section 6).
 pub(super) const FIRST_EPHEMERAL: u16 = 49_152;
-/// Ports there are from there on.
+/// The number of ports from [`FIRST_EPHEMERAL`] on.
 pub(super) const EPHEMERAL_PORTS: u16 = 16_384;
 
 const COUNTERS: usize = 256;
@@ -32,7 +32,7 @@ pub(super) struct Ports {
 }
 
 impl Ports {
-    /// The port to try `attempt`-th.
+    /// Returns the port for attempt number `attempt`.
     pub(super) fn get(self, attempt: u16) -> u16 {
         let n = self.start.wrapping_add(u64::from(attempt)) % u64::from(EPHEMERAL_PORTS);
         FIRST_EPHEMERAL + u16::try_from(n).unwrap_or(0)
@@ -60,27 +60,28 @@ impl Ids {
         }
     }
 
-    /// Initial sequence number (RFC 6528 section 3): a clock that ticks every 4 microseconds plus
-    /// a keyed hash of the connection.
+    /// Returns the initial sequence number (RFC 6528 section 3): a clock that ticks every 4
+    /// microseconds plus a keyed hash of the connection.
     pub(super) fn isn(&self, now: Instant, flow: &FlowKey) -> SeqNumber {
         SeqNumber(low32(now.as_nanos() / 4000).wrapping_add(low32(flow.hash(&self.isn))))
     }
 
-    /// What our timestamp clock is shifted by for this connection (RFC 7323 section 7.1). The same
-    /// pair of hosts and ports always gets the same, so the clock never runs back between
-    /// incarnations.
+    /// Returns the offset of our timestamp clock for this connection (RFC 7323 section 7.1). The
+    /// same pair of hosts and ports always gets the same offset, so the clock never runs back
+    /// between incarnations.
     pub(super) fn ts_offset(&self, flow: &FlowKey) -> u32 {
         low32(flow.hash(&self.timestamp))
     }
 
-    /// The ports to try for a new connection whose key `flow` has local port 0.
+    /// Returns the ports to try for a new connection whose key `flow` has local port 0.
     pub(super) fn ports(&self, flow: &FlowKey) -> Ports {
         let counter = low32(flow.hash(&self.port_counter)) as usize % COUNTERS;
         let count = u64::from(self.counters[counter]);
         Ports { start: flow.hash(&self.port).wrapping_add(count), counter }
     }
 
-    /// The first `tried` of `ports` were tried: the next connection starts behind them.
+    /// Records that the first `tried` of `ports` were tried, so that the next connection starts
+    /// after them.
     pub(super) fn ports_tried(&mut self, ports: Ports, tried: u16) {
         let count = &mut self.counters[ports.counter];
         *count = count.wrapping_add(tried) % EPHEMERAL_PORTS;

@@ -1,9 +1,9 @@
 //! From a received frame to its connection.
 //!
-//! The way of a segment of an established connection comes first and asks as little as it can: a
-//! frame to our station address whose addresses and ports name a connection needs no look at
-//! whether those addresses are sensible, for the connection would not be there otherwise. Frames of
-//! the usual shape (`plain`) come before the others, which are looked at field by field.
+//! The path of a segment of an established connection comes first and checks as little as possible.
+//! For a frame to our station address whose addresses and ports name a connection, the stack need
+//! not check whether these addresses are sensible: otherwise the connection would not exist. Frames
+//! of the usual shape (`plain`) come before the others, which the stack parses field by field.
 
 use core::net::IpAddr;
 use heddle_base::Instant;
@@ -26,18 +26,18 @@ pub(super) struct Arrival {
 }
 
 impl Arrival {
-    /// The connection it is for.
+    /// Returns the key of the connection that the segment is for.
     pub(super) fn flow(&self) -> FlowKey {
         FlowKey::v4(self.ip.dst, self.tcp.dst_port, self.ip.src, self.tcp.src_port)
     }
 }
 
 impl<S: SendQueue + Default> Stack<S> {
-    /// Takes a received frame. Called by the worker that owns the stack, for every frame. It may be
-    /// a reference to one: `&mut` when the frame keeps what it finds out about its payload
-    /// ([`RxFrame::sum_segment`]).
+    /// Takes a received frame. The worker that owns the stack calls this function for every frame.
+    /// `frame` may be a reference: `&mut` when the frame keeps what the stack learns about its
+    /// payload ([`RxFrame::sum_segment`]).
     ///
-    /// Bytes the answer tells of are as if they had not arrived until
+    /// The stack treats the bytes that the outcome reports as if they had not arrived, until
     /// [`Stack::accept_payload`].
     #[inline]
     pub fn handle_frame<F: RxFrame>(&mut self, now: Instant, mut frame: F) -> FrameOutcome {
@@ -48,8 +48,8 @@ impl<S: SendQueue + Default> Stack<S> {
         }
     }
 
-    /// Takes a segment of the usual shape. `None`, and nothing is done, when it is of another, for
-    /// no connection, or a checksum is wrong.
+    /// Takes a segment of the usual shape. Returns `None`, and does nothing, when the frame has
+    /// another shape, belongs to no connection, or has a wrong checksum.
     #[inline(always)]
     fn take_plain<F: RxFrame>(&mut self, now: Instant, frame: &mut F) -> Option<FrameOutcome> {
         let plain = Plain::of(frame.chunk_at(0), frame.len(), self.station)?;
@@ -77,7 +77,7 @@ impl<S: SendQueue + Default> Stack<S> {
         }
     }
 
-    /// Goes on where the frame was of the usual shape and its segment is not what was expected.
+    /// Continues with a frame of the usual shape whose segment is not the expected one.
     #[inline(never)]
     fn take_unexpected(&mut self, now: Instant, index: u32, segment: &Segment) -> FrameOutcome {
         let mut out = FrameOutcome::Done;
@@ -88,7 +88,7 @@ impl<S: SendQueue + Default> Stack<S> {
         out
     }
 
-    /// A frame of any shape.
+    /// Takes a frame of any shape.
     #[inline(never)]
     fn take_other<F: RxFrame>(&mut self, now: Instant, frame: &mut F) -> FrameOutcome {
         let mut outcome = FrameOutcome::Done;
@@ -123,7 +123,7 @@ impl<S: SendQueue + Default> Stack<S> {
         }
     }
 
-    /// What follows on a segment whose payload starts `off` octets into its frame.
+    /// Completes the handling of a segment whose payload starts `off` bytes into its frame.
     fn after_segment(
         &mut self,
         now: Instant,
@@ -140,7 +140,8 @@ impl<S: SendQueue + Default> Stack<S> {
             self.update(index);
             self.adopt_next_hop(now, index);
         }
-        // What comes before the handshake is done, or after the owner let go, is not taken.
+        // The stack does not take payload that comes before the handshake is done, or after the
+        // owner has released the connection.
         if plain || self.conns.get(index).is_some_and(|e| e.owner == Owner::Held) {
             *out = outcome.of(self.conns.id(index), off);
         }
@@ -154,7 +155,7 @@ impl<S: SendQueue + Default> Stack<S> {
         ethernet: EthernetHeader,
         out: &mut FrameOutcome,
     ) -> Result<(), DropReason> {
-        // Headers in another piece than the first count as split.
+        // Headers outside the first piece count as split.
         let head = frame.chunk_at(0).get(ethernet::HEADER_LEN..).unwrap_or_default();
         let ip = Ipv4Header::parse(head, frame.len() - ethernet::HEADER_LEN).map_err(
             |e| -> DropReason {
@@ -175,7 +176,7 @@ impl<S: SendQueue + Default> Stack<S> {
         if ip.fragment {
             return Err(|c| &mut c.rx_fragments);
         }
-        // The TTL is not looked at: it is for those who pass datagrams on (RFC 1122
+        // The stack ignores the TTL: it only concerns hosts that forward datagrams (RFC 1122
         // section 3.2.1.7).
         match ip.protocol {
             ipv4::PROTO_TCP => {}
@@ -218,7 +219,8 @@ impl<S: SendQueue + Default> Stack<S> {
         Ok(())
     }
 
-    /// A SYN for the addresses of a connection in TIME-WAIT that may take its place.
+    /// Handles a SYN for the addresses of a connection in TIME-WAIT, which a new connection may
+    /// replace.
     #[cold]
     fn replace(&mut self, now: Instant, index: u32, arrival: &Arrival) {
         let listening =
@@ -236,7 +238,7 @@ impl<S: SendQueue + Default> Stack<S> {
 }
 
 impl SegmentOutcome {
-    /// As the owner hears of it, whose payload starts `off` octets into the frame.
+    /// Converts to the outcome for the owner; the payload starts `off` bytes into the frame.
     #[inline(always)]
     fn of(self, conn: ConnId, off: usize) -> FrameOutcome {
         FrameOutcome::Conn {
@@ -261,8 +263,8 @@ fn tcp_fault(e: Malformed) -> DropReason {
     }
 }
 
-/// The SACK option of a segment that has one. Few have, and the others should not have to keep
-/// their headers at hand for it.
+/// Reads the SACK option of a segment. Kept out of line: few segments have the option, and the
+/// others should not have to keep their headers at hand.
 #[cold]
 #[inline(never)]
 fn read_sack(head: &[u8]) -> SackBlocks {

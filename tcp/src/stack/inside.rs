@@ -1,15 +1,16 @@
-//! Both ends of one connection in one stack: how its owner finds them and works on both.
+//! Both ends of a connection in one stack: how the owner finds them and works on both.
 
 use super::flow::FlowKey;
 use super::{ConnId, Stack};
 use crate::{Connection, SendQueue};
 
 impl<S: SendQueue + Default> Stack<S> {
-    /// The other end of a connection that the stack has with itself; `None` for any other connection.
+    /// Returns the other end of a connection that the stack has with itself; `None` for any other
+    /// connection.
     ///
-    /// Addresses and ports alone do not tell: a host of the network that uses an address of ours, or an
-    /// earlier connection of the same ports, has them too. So both ends have to number both streams alike,
-    /// which each of them has learned from the other's SYN.
+    /// Addresses and ports alone do not prove this: a host of the network that uses an address of
+    /// ours, or an earlier connection of the same ports, has them too. Both ends therefore have to
+    /// number both streams alike, as each end learned from the other's SYN.
     pub fn other_end(&self, id: ConnId) -> Option<ConnId> {
         let entry = self.conns.held(id)?;
         let (local, remote) = (entry.flow.local(), entry.flow.remote());
@@ -19,15 +20,15 @@ impl<S: SendQueue + Default> Stack<S> {
         (other != id && entry.conn.is_other_end_of(&end.conn)).then_some(other)
     }
 
-    /// The connection that has this [index](ConnId::index) now.
+    /// Returns the connection that has this [index](ConnId::index) now.
     #[inline]
     pub fn id_at(&self, index: u32) -> Option<ConnId> {
         let id = self.conns.id(index);
         self.conns.held(id).map(|_| id)
     }
 
-    /// Two connections at once, each with what the owner keeps with it; `None` unless there are both, and
-    /// they are two.
+    /// Returns two connections at once, each with the owner's data. Returns `None` unless both
+    /// exist and are different.
     #[inline]
     pub fn get_both_mut(&mut self, ids: [ConnId; 2]) -> Option<[(&mut Connection, &mut S); 2]> {
         let both = self.conns.both_mut(ids)?;

@@ -1,4 +1,4 @@
-//! Another keepalive, and other limits on the patience with peers, for a stack that runs.
+//! Changing the keepalive and the other limits of patience while the stack runs.
 
 use heddle_base::Instant;
 
@@ -6,12 +6,13 @@ use super::Stack;
 use crate::{Keepalive, Patience, SendQueue};
 
 impl<S: SendQueue + Default> Stack<S> {
-    /// Probes silent peers so from now on, or ([`None`]) never: those of all connections there are, and
-    /// of all that will be ([`ConnConfig::keepalive`](crate::ConnConfig::keepalive); RFC 9293 section
-    /// 3.8.4). Silence so far counts: a peer that has been silent for longer than is patience for now is
-    /// probed at once, and probes that it has not answered are forgotten.
+    /// Changes how the stack probes silent peers from now on; [`None`] stops all probes. The
+    /// setting applies to all present connections and to all later ones
+    /// ([`ConnConfig::keepalive`](crate::ConnConfig::keepalive); RFC 9293 section 3.8.4). The
+    /// silence before this call counts: the stack probes at once a peer that has been silent for
+    /// longer than the new setting allows, and forgets probes that the peer has not answered.
     ///
-    /// It looks at every connection: for orders, not for the data path.
+    /// The function visits every connection: use it for configuration, not on the data path.
     pub fn set_keepalive(&mut self, now: Instant, keepalive: Option<Keepalive>) {
         if self.cfg.conn.keepalive == keepalive {
             return;
@@ -26,10 +27,11 @@ impl<S: SendQueue + Default> Stack<S> {
         }
     }
 
-    /// Bears with peers for so long from now on: those of all connections there are
-    /// ([`Connection::set_patience`](crate::Connection::set_patience)), and of all that will be.
+    /// Changes how long the stack tolerates peers that make no progress, for all present
+    /// connections ([`Connection::set_patience`](crate::Connection::set_patience)) and all later
+    /// ones.
     ///
-    /// It looks at every connection: for orders, not for the data path.
+    /// The function visits every connection: use it for configuration, not on the data path.
     pub fn set_patience(&mut self, patience: Patience) {
         self.cfg.conn = self.cfg.conn.with_patience(patience);
         for index in 0..self.conns.end() {

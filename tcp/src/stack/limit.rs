@@ -1,4 +1,4 @@
-//! Token buckets for what strangers can make us send.
+//! Token buckets that limit our answers to strangers.
 
 use core::hash::BuildHasher;
 use core::net::Ipv4Addr;
@@ -7,18 +7,18 @@ use heddle_base::Instant;
 
 use super::neighbor::Keyed;
 
-/// A rate and a burst that many budgets have. A budget is one number, the instant at which it was empty
-/// (0 at first, which is full), so that a table of them is small.
+/// A rate and a burst that many budgets share. A budget is one number, the instant at which it was
+/// empty, so that a table of budgets is small. Its initial value 0 means a full budget.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rate {
-    /// One event costs this many nanoseconds of credit.
+    /// Nanoseconds of credit that one event costs.
     cost: u64,
     /// Nanoseconds of credit that a full budget has.
     burst: u64,
 }
 
 impl Rate {
-    /// `rate` events a second on average, `at_once` at once.
+    /// Returns a rate of `rate` events a second on average, `at_once` at once.
     pub(super) const fn per_second(rate: u32, at_once: u32) -> Rate {
         let cost = 1_000_000_000 / if rate == 0 { 1 } else { rate as u64 };
         Rate { cost, burst: cost * at_once as u64 }
@@ -26,9 +26,9 @@ impl Rate {
 
     /// Returns true if one more event may happen at `now`, and charges it to the budget.
     pub(super) fn allow(self, empty_at: &mut u64, now: Instant) -> bool {
-        // The origin of the clock is shifted by the burst so that a clock at 0 starts full.
+        // Shift the origin of the clock by the burst so that a clock at 0 starts full.
         let now = now.as_nanos().saturating_add(self.burst);
-        // Credit is the time since here, at most the burst.
+        // Credit is the time since this instant, at most the burst.
         let from = (*empty_at).max(now - self.burst);
         let allowed = now.saturating_sub(from) >= self.cost;
         if allowed {
@@ -50,18 +50,18 @@ impl RateLimit {
         RateLimit { rate: Rate { burst: 1_000_000_000, ..Rate::per_second(rate, 0) }, empty_at: 0 }
     }
 
-    /// Whether one more event may happen at `now`.
+    /// Returns true if one more event may happen at `now`, and charges it to the budget.
     pub(super) fn allow(&mut self, now: Instant) -> bool {
         self.rate.allow(&mut self.empty_at, now)
     }
 }
 
-/// Buckets that source addresses share, by a keyed hash.
+/// The number of buckets that source addresses share, by a keyed hash.
 const SOURCES: usize = 1024;
 
-/// Budgets for one kind of answer: of all sources in a second, of each source half of that, and of
-/// each turn, so that a flood costs neither another host its answer nor the connections a turn's
-/// time. The worker reads its clock once a turn: one instant is one turn.
+/// Budgets for one kind of answer: for all sources per second, for each source half of that, and
+/// for each turn. A flood thus costs neither another host its answer nor the connections a turn's
+/// time. The worker reads its clock once a turn, so one instant is one turn.
 pub(super) struct Answers {
     all: RateLimit,
     sources: Box<[RateLimit; SOURCES]>,
@@ -81,8 +81,8 @@ impl Answers {
         }
     }
 
-    /// Returns true if one more answer may go to `source` at `now`. A source beyond its own budget
-    /// takes nothing from that of all.
+    /// Returns true if one more answer may go to `source` at `now`, and charges it. A source beyond
+    /// its own budget takes nothing from the common budget.
     pub(super) fn allow(&mut self, now: Instant, source: Ipv4Addr) -> bool {
         if self.turn.0 != now {
             self.turn = (now, 0);
@@ -90,7 +90,7 @@ impl Answers {
         if self.turn.1 >= self.a_turn {
             return false;
         }
-        // The rest is below `SOURCES`.
+        // The remainder is below `SOURCES`.
         let bucket = usize::try_from(self.key.hash_one(source) % SOURCES as u64).unwrap_or(0);
         let allowed = self.sources[bucket].allow(now) && self.all.allow(now);
         self.turn.1 += u32::from(allowed);

@@ -1,5 +1,5 @@
-//! Lists threaded through a table: an entry is put in and taken out, wherever it stands, in a few
-//! steps and without memory of its own.
+//! Lists threaded through a table: putting in an entry and taking it out, wherever it stands, costs
+//! a few steps and no memory of its own.
 
 use super::NONE;
 
@@ -10,14 +10,14 @@ pub(super) struct Link {
     next: u32,
 }
 
-/// What `prev` is of an entry that is in no list. Tables have fewer entries.
+/// The value of `prev` for an entry that is in no list. Tables have fewer entries.
 const OUT: u32 = NONE - 1;
 
 impl Link {
-    /// Of an entry in no list.
+    /// The link of an entry that is in no list.
     pub(super) const OUT: Link = Link { prev: OUT, next: OUT };
 
-    /// Whether the entry is in a list.
+    /// Returns true if the entry is in a list.
     #[inline]
     pub(super) fn is_in(self) -> bool {
         self.prev != OUT
@@ -26,12 +26,12 @@ impl Link {
 
 /// A table whose entries have links.
 pub(super) trait Linked {
-    /// The link `which` of entry `index`.
+    /// Returns the link `which` of entry `index`.
     fn link(&mut self, which: usize, index: u32) -> Option<&mut Link>;
 }
 
-/// A list by the links `WHICH`. All operations on it are given the one table it is threaded
-/// through.
+/// A list by the links `WHICH`. The caller gives every operation the same table, through which the
+/// list is threaded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct List<const WHICH: usize> {
     first: u32,
@@ -46,12 +46,12 @@ impl<const WHICH: usize> Default for List<WHICH> {
 }
 
 impl<const WHICH: usize> List<WHICH> {
-    /// How many there are.
+    /// Returns the number of entries.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Puts an entry that is in no such list at the end.
+    /// Puts an entry that is in no list of this kind at the end.
     pub(super) fn push(&mut self, table: &mut impl Linked, index: u32) {
         let Some(link) = table.link(WHICH, index) else { return };
         debug_assert!(!link.is_in());
@@ -64,7 +64,7 @@ impl<const WHICH: usize> List<WHICH> {
         self.len += 1;
     }
 
-    /// Takes an entry out; does nothing when it is in no list.
+    /// Takes an entry out. Does nothing when the entry is in no list.
     pub(super) fn remove(&mut self, table: &mut impl Linked, index: u32) {
         let Some(link) = table.link(WHICH, index) else { return };
         if !link.is_in() {
@@ -82,7 +82,7 @@ impl<const WHICH: usize> List<WHICH> {
         self.len -= 1;
     }
 
-    /// Takes the first out: the one that has been in the list for longest.
+    /// Takes out the first entry, which has been in the list for longest.
     pub(super) fn pop(&mut self, table: &mut impl Linked) -> Option<u32> {
         let first = self.first;
         self.remove(table, first);

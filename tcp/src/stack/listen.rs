@@ -1,4 +1,4 @@
-//! Ports we accept connections on.
+//! The ports on which we accept connections.
 
 use core::net::{IpAddr, SocketAddrV4};
 use core::time::Duration;
@@ -9,10 +9,11 @@ use heddle_base::Instant;
 use super::list::List;
 use super::slab::AGE;
 
-/// Ports one can listen on at a time.
+/// The most ports that a stack listens on at a time.
 pub const MAX_LISTENERS: usize = 1024;
 
-/// Listeners that have ended and are remembered, and SYNs that found none; of more, a stack forgets the oldest.
+/// The most ended listeners, and SYNs without a listener, that a stack remembers. Beyond this
+/// number it forgets the oldest.
 const MAX_ENDED: usize = 64;
 const MAX_EARLY: usize = 64;
 
@@ -24,23 +25,24 @@ pub enum ListenError {
     /// The address is not one of ours.
     #[error("not an address of this stack")]
     NotOurs,
-    /// Port 0 cannot be connected to.
+    /// No peer can connect to port 0.
     #[error("port 0 cannot be listened on")]
     PortZero,
-    /// Someone listens there already.
+    /// Another listener has the same address and port.
     #[error("already listening there")]
     InUse,
-    /// There are [`MAX_LISTENERS`] listeners.
+    /// The stack already has [`MAX_LISTENERS`] listeners.
     #[error("too many listeners")]
     Full,
 }
 
 impl ListenError {
-    /// Whether to listen on `port` where there are `listeners`, and `taken` says whether one of
-    /// them has the same address and port. Who keeps listeners of his own asks the same.
+    /// Checks whether a listener on `port` may be added to `listeners` others; `taken` is true if
+    /// one of them has the same address and port. Code that keeps listeners of its own uses the
+    /// same check.
     ///
     /// # Errors
-    /// Why not, but for [`NotOurs`](ListenError::NotOurs).
+    /// Returns the reason against the listener, except for [`NotOurs`](ListenError::NotOurs).
     pub const fn check(port: u16, listeners: usize, taken: bool) -> Result<(), ListenError> {
         if port == 0 {
             return Err(ListenError::PortZero);
@@ -52,15 +54,15 @@ impl ListenError {
     }
 }
 
-/// One port.
+/// A port on which we accept connections.
 #[derive(Debug)]
 pub(super) struct Listener {
     pub(super) id: u32,
     pub(super) addr: Option<IpAddr>,
     pub(super) port: u16,
-    /// Half-open connections allowed.
+    /// The most half-open connections allowed.
     pub(super) backlog: usize,
-    /// Half-open connections there are, the oldest first.
+    /// The half-open connections, the oldest first.
     pub(super) half_open: List<AGE>,
 }
 
@@ -80,7 +82,7 @@ struct Early {
     at: Instant,
 }
 
-/// All of them, by port; ids are never used twice.
+/// All listeners, by port. The stack never uses an id twice.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
     list: Vec<Listener>,
@@ -108,7 +110,7 @@ impl Listeners {
         Ok(())
     }
 
-    /// Takes out the listener that was added with `addr` and `port`.
+    /// Removes and returns the listener that was added with `addr` and `port`.
     pub(super) fn remove(
         &mut self,
         now: Instant,
@@ -123,7 +125,8 @@ impl Listeners {
         Some(self.list.remove(at))
     }
 
-    /// Whether a listener that would have taken a SYN to `addr`:`port` ended less than `ago` before `now`.
+    /// Returns true if a listener that would have taken a SYN to `addr`:`port` ended less than
+    /// `ago` before `now`.
     pub(super) fn ended_within(
         &self,
         now: Instant,
@@ -135,8 +138,8 @@ impl Listeners {
         recent.into_iter().any(|e| e.port == port && e.addr.is_none_or(|a| a == addr))
     }
 
-    /// Whether a SYN of `from` to `port`, where nobody listens, is the first of its connection, or comes less than
-    /// `ago` after that.
+    /// Returns true if a SYN from `from` to `port`, which has no listener, is the first of its
+    /// connection, or comes less than `ago` after the first.
     pub(super) fn is_early(
         &mut self,
         now: Instant,
@@ -158,7 +161,8 @@ impl Listeners {
         true
     }
 
-    /// The listener for a SYN to `addr`:`port`; one for that very address comes first.
+    /// Returns the listener for a SYN to `addr`:`port`. A listener for that very address comes
+    /// first.
     pub(super) fn find(&mut self, addr: IpAddr, port: u16) -> Option<&mut Listener> {
         let from = self.list.partition_point(|l| l.port < port);
         let mut found = None;
@@ -173,17 +177,17 @@ impl Listeners {
         found.map(|i| &mut self.list[i])
     }
 
-    /// The ports listened on at `addr` and no other address.
+    /// Returns the ports of listeners at `addr` and no other address.
     pub(super) fn ports_at(&self, addr: IpAddr) -> Vec<u16> {
         self.list.iter().filter(|l| l.addr == Some(addr)).map(|l| l.port).collect()
     }
 
-    /// Whether anyone listens on `port`.
+    /// Returns true if any listener has `port`.
     pub(super) fn has_port(&self, port: u16) -> bool {
         self.list.binary_search_by_key(&port, |l| l.port).is_ok()
     }
 
-    /// The listener `id` on `port`, if it is still there.
+    /// Returns the listener `id` on `port`, if it still exists.
     pub(super) fn by_id(&mut self, id: u32, port: u16) -> Option<&mut Listener> {
         let from = self.list.partition_point(|l| l.port < port);
         self.list[from..].iter_mut().take_while(|l| l.port == port).find(|l| l.id == id)
@@ -254,7 +258,7 @@ mod tests {
         assert!(l.ended_within(T0, SECOND, a, 80) && l.ended_within(T0, SECOND, b, 81));
         assert!(!l.ended_within(T0, SECOND, b, 80) && !l.ended_within(T0, SECOND, a, 82));
         assert!(!l.ended_within(late, SECOND, a, 80) && !l.ended_within(T0, Duration::ZERO, a, 80));
-        // The last one counts, and no more are remembered than there is room for.
+        // The last ending counts, and the list never remembers more than its limit.
         for _ in 0..2 * MAX_ENDED {
             l.add(None, 83, 1).unwrap();
             l.remove(late, None, 83);

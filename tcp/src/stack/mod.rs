@@ -9,21 +9,21 @@
 //! ready queue -> output: Connection -> header template -> TxFrame
 //! ```
 //!
-//! Everything is bounded by the configuration: connections, half-open ones per listener,
-//! neighbors, control frames waiting to be sent, what strangers can make us answer per second, UDP
-//! datagrams per second and waiting.
-//! Whatever is dropped has a counter.
+//! The configuration bounds everything: connections, half-open connections per listener, neighbors,
+//! control frames waiting to be sent, answers per second to strangers, and UDP datagrams per second
+//! and waiting. Every drop has a counter.
 //!
-//! So is the work: a frame costs a few steps however many connections, neighbors and listeners
-//! there are (timers and listeners: the logarithm). Connections are found by hash; what is to be
-//! found by age, or by the neighbor it waits for, is threaded into lists; tables are made with room
-//! for all they may hold, or in pages, so that none is ever copied to grow. What a neighbor's
-//! answer or a listener's end concerns is looked at once for each connection that it concerns.
-//! [`Stack::conn_counters`] alone looks at all connections, for reports;
-//! [`Stack::poll_conn_counters`] makes the same sum in pieces.
+//! The work is bounded too: a frame costs a few steps however many connections, neighbors and
+//! listeners there are (timers and listeners: the logarithm). The stack finds connections by hash.
+//! Lists thread together the entries that the stack finds by age, or by the neighbor that they wait
+//! for. Tables are made with room for all their entries, or in pages, so that no table is ever
+//! copied to grow. A neighbor's answer or a listener's end makes the stack visit at once each
+//! connection concerned, and no other. Only [`Stack::conn_counters`] visits all connections, for
+//! reports; [`Stack::poll_conn_counters`] makes the same sum in pieces.
 //!
-//! What is not here: IPv6, reassembly of fragments, path MTU discovery, VLAN tags. Connections of a
-//! host with itself are those of a stack of their own ([`Addressing::inside`]).
+//! The stack has no IPv6, reassembly of fragments or VLAN tags. It does not probe for the path MTU;
+//! it only obeys ICMP errors about segments in flight (see `icmp`). Connections of a host with
+//! itself live in a stack of their own ([`Addressing::inside`]).
 
 mod addressing;
 mod admit;
@@ -92,58 +92,60 @@ use template::Offloads;
 use timers::Timers;
 use udp::Udp;
 
-/// The index of no connection.
+/// The index that names no connection.
 const NONE: u32 = u32::MAX;
-/// RSTs a second for segments of no connection.
+/// The most RSTs per second for segments of no connection.
 const RESETS_PER_SECOND: u32 = 200;
-/// Echo replies a second.
+/// The most echo replies per second.
 const ECHOES_PER_SECOND: u32 = 200;
-/// ICMP errors a second that are read in full, of those that quote what a connection has in flight.
+/// The most ICMP errors per second that the stack reads in full, among those that quote a segment
+/// in flight.
 const ICMP_ERRORS_PER_SECOND: u32 = 1000;
-/// SYN-ACKs a second that are sent again because of the timer.
+/// The most SYN-ACKs per second that the stack sends again because a timer expired.
 const REPEATED_SYN_ACKS_PER_SECOND: u32 = 1000;
-/// Answers of each kind in a turn.
+/// The most answers of each kind in a turn.
 const ANSWERS_A_TURN: u32 = 32;
-/// The work of timers in a turn, where an expiry counts [`EXPIRY`] and a timer that is only put off 1:
-/// that of a burst of frames, whatever falls due at once.
+/// The work of timers in a turn, about the work of a burst of frames, however many timers fall due
+/// at once. An expiry counts [`EXPIRY`], and a timer that is only postponed counts 1.
 const TIMERS_A_TURN: u32 = 256;
 const EXPIRY: u32 = 4;
-/// ARP replies a second.
+/// The most ARP replies per second.
 const ARP_REPLIES_PER_SECOND: u32 = 500;
 
-/// Octets that tables of indices have for each connection there may be: the flow table, which is a
-/// quarter full at least when there are so many, timers, and the two queues. The table of peers at
-/// listeners, of which a peer takes a place and not a connection, is apart.
+/// Bytes that tables of indices need for each possible connection: the flow table, which is at
+/// least a quarter full with `max_conns` connections, the timers, and the two queues. The table of
+/// peers at listeners is not included, because its places belong to peers and not to connections.
 const TABLES: usize = 4 * flow::SLOT + Timers::ENTRY + 2 * IndexQueue::ENTRY;
 
 /// A TCP/IP host on one port.
 ///
-/// `S` is what the owner keeps per connection; TCP knows it as the queue of what is to be sent.
+/// `S` is the data that the owner keeps per connection; TCP uses it as the queue of bytes to send.
 ///
-/// The order of calls is told in the [crate documentation](crate). A connection's life: it begins
-/// with [`Stack::connect`], or with a [`StackEvent::Accepted`] for a port listened on (a
-/// [`FrameOutcome::Conn`] may name it before the event is taken); it ends with one last event
-/// ([`ConnEvent::Closed`](crate::ConnEvent::Closed), `Reset`, `TimedOut`, `WindowShut`, `Refused`, `Aborted`,
-/// [`StackEvent::Unreachable`] or [`StackEvent::Withdrawn`]), after which it can still be looked at until
-/// [`Stack::release`]. TIME-WAIT goes on without the owner.
+/// The [crate documentation](crate) gives the order of calls. A connection begins with
+/// [`Stack::connect`], or with a [`StackEvent::Accepted`] for a port listened on (a
+/// [`FrameOutcome::Conn`] may name the connection before the owner takes the event). It ends with
+/// one last event ([`ConnEvent::Closed`](crate::ConnEvent::Closed), `Reset`, `TimedOut`,
+/// `WindowShut`, `Refused`, `Aborted`, [`StackEvent::Unreachable`] or [`StackEvent::Withdrawn`]).
+/// After this event the owner can still read the connection until [`Stack::release`]. TIME-WAIT
+/// continues without the owner.
 pub struct Stack<S> {
     cfg: StackConfig,
-    /// Our station address, as frames are compared with it.
+    /// Our station address, in the form in which the stack compares frames with it.
     station: u64,
     offloads: Offloads,
     ids: Ids,
     flows: FlowTable,
     conns: Slab<S>,
     timers: Timers,
-    /// A connection whose update is put off; see [`Stack::update`].
+    /// The connection whose update is deferred; see [`Stack::update`].
     deferred: u32,
     /// The connection of the last segment.
     last_flow: u32,
-    /// Connections that may have something to send.
+    /// Connections that may have segments to send.
     ready: IndexQueue,
-    /// Segments the first of `ready` has sent in this turn.
+    /// Segments that the first connection of `ready` has sent in this turn.
     turn: u32,
-    /// The last of them.
+    /// The segment sent last.
     last: output::Last,
     /// Connections with events.
     eventful: IndexQueue,
@@ -158,28 +160,28 @@ pub struct Stack<S> {
     resets: Answers,
     echoes: Answers,
     icmp_errors: Answers,
-    /// SYN-ACKs sent again to hosts that have not shown that they are there.
+    /// Budget for SYN-ACKs sent again to hosts that have not proved to exist.
     syn_acks: Answers,
     arp_replies: RateLimit,
     announcer: Announcer,
-    /// The UDP port, and what goes through it. In a box: it is no part of TCP's way.
+    /// The UDP port and its queues. In a box, because TCP's path does not use them.
     udp: Box<Udp>,
     counters: StackCounters,
     round_trips: Histogram,
-    /// What connections that are gone have counted.
+    /// The sum of the counters of removed connections.
     retired: ConnCounters,
-    /// The sum [`Stack::poll_conn_counters`] is at.
+    /// The partial sum of [`Stack::poll_conn_counters`].
     tally: Option<Tally>,
 }
 
 impl<S> Stack<S> {
-    /// Octets that a connection takes, what the owner keeps and its places in all tables included,
-    /// while it is idle and has seen no loss.
+    /// Bytes that a connection takes, including the owner's data and its places in all tables,
+    /// while the connection is idle and has seen no loss.
     pub const CONN_OCTETS: usize = Slab::<S>::SLOT + TABLES;
 }
 
 impl<S: SendQueue + Default> Stack<S> {
-    /// A host that knows no one yet.
+    /// Returns a host that knows no neighbor yet.
     pub fn new(mut cfg: StackConfig) -> Stack<S> {
         cfg.conn.mss = cfg.conn.mss.min(cfg.mtu.saturating_sub(40)).max(1);
         // Indices are `u32`, and the flow table is twice as large.
@@ -220,8 +222,8 @@ impl<S: SendQueue + Default> Stack<S> {
         }
     }
 
-    /// The owner has taken bytes `[pos, pos + len)` of the peer's stream, as told by
-    /// [`Stack::handle_frame`].
+    /// Records that the owner has taken bytes `[pos, pos + len)` of the peer's stream, as reported
+    /// by [`Stack::handle_frame`].
     pub fn accept_payload(&mut self, now: Instant, id: ConnId, pos: StreamPos, len: u32) {
         if let Some(e) = self.conns.held_mut(id) {
             e.conn.accept_payload(now, pos, len);
@@ -232,7 +234,8 @@ impl<S: SendQueue + Default> Stack<S> {
         }
     }
 
-    /// When [`Stack::handle_timeouts`] must be called next. It may be earlier than anything is due.
+    /// Returns when the owner must next call [`Stack::handle_timeouts`]. The instant may be earlier
+    /// than the first timer that is really due.
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let deferred = self.conns.get(self.deferred).and_then(|e| e.conn.poll_timeout());
@@ -241,8 +244,8 @@ impl<S: SendQueue + Default> Stack<S> {
         all.into_iter().flatten().min()
     }
 
-    /// Whether [`Stack::handle_timeouts`] has something to do: a few loads, for every turn of a
-    /// worker.
+    /// Returns true if [`Stack::handle_timeouts`] has work to do. The check costs a few loads, so
+    /// that a worker can make it in every turn.
     #[inline]
     pub fn is_due(&self, now: Instant) -> bool {
         self.timers.is_due(now)
@@ -251,13 +254,13 @@ impl<S: SendQueue + Default> Stack<S> {
             || self.deferred != NONE && self.is_deferred_due(now)
     }
 
-    /// Whether a timer is due of the connection whose update is put off.
+    /// Returns true if a timer of the connection whose update is deferred is due.
     fn is_deferred_due(&self, now: Instant) -> bool {
         self.conns.get(self.deferred).is_some_and(|e| e.conn.is_due(now))
     }
 
-    /// Whether there is nothing to do until a frame comes, something is queued or time passes: no
-    /// timer is due, nothing waits to be sent, and no event to be taken.
+    /// Returns true if the stack has nothing to do until a frame comes, the owner queues bytes or
+    /// time passes: no timer is due, no frame waits to be sent, and no event waits to be taken.
     #[inline]
     pub fn is_idle(&self, now: Instant) -> bool {
         self.deferred == NONE
@@ -267,8 +270,8 @@ impl<S: SendQueue + Default> Stack<S> {
             && !self.is_due(now)
     }
 
-    /// Runs timers that are due: a turn's worth, the longest due first. [`Stack::is_due`] says
-    /// whether more wait, for the next turn.
+    /// Runs timers that are due: a turn's worth, the timers longest due first. [`Stack::is_due`]
+    /// returns true if more wait, for the next turn.
     pub fn handle_timeouts(&mut self, now: Instant) {
         self.update_deferred();
         let mut left = TIMERS_A_TURN;
@@ -280,7 +283,8 @@ impl<S: SendQueue + Default> Stack<S> {
                 continue;
             };
             match e.conn.poll_timeout() {
-                // Put off since the timer was armed, as those of traffic are: nothing has changed.
+                // The connection postponed its deadline since the timer was armed, as traffic does:
+                // nothing has changed.
                 Some(at) if at > now => {
                     self.timers.put_off(at);
                     left -= 1;
@@ -304,8 +308,8 @@ impl<S: SendQueue + Default> Stack<S> {
         }
     }
 
-    /// No more bytes will be queued: FIN follows those that are. What the peer still sends is
-    /// received.
+    /// Closes our direction: the owner will queue no more bytes, and a FIN follows the queued
+    /// bytes. The stack still receives the peer's bytes.
     pub fn close(&mut self, id: ConnId) {
         if let Some(e) = self.conns.held_mut(id) {
             e.conn.close();
@@ -313,12 +317,12 @@ impl<S: SendQueue + Default> Stack<S> {
         }
     }
 
-    /// The owner has begun to end the connection in order, though perhaps not closed it yet: nothing
-    /// may stand still from now on; see [`Connection::bound_close`].
+    /// Bounds an orderly end that the owner has begun, even if it has not yet closed the
+    /// connection: from now on the connection must make progress. See [`Connection::bound_close`].
     pub fn bound_close(&mut self, now: Instant, id: ConnId) {
         if let Some(e) = self.conns.held_mut(id) {
             e.conn.bound_close(now);
-            // Nothing else of the connection has changed.
+            // Only the deadline of the connection has changed.
             if let Some(at) = e.conn.poll_timeout() {
                 self.timers.arm(id.slot(), at);
             }
@@ -333,8 +337,8 @@ impl<S: SendQueue + Default> Stack<S> {
         }
     }
 
-    /// The owner is done with a connection: its `S` is dropped and `id` names nothing from now on.
-    /// One that is not over yet is aborted.
+    /// Releases a connection that the owner no longer needs: drops its `S`, and `id` names nothing
+    /// from now on. Aborts a connection that is not over yet.
     pub fn release(&mut self, id: ConnId) {
         let Some(e) = self.conns.held_mut(id) else { return };
         if !matches!(e.conn.state(), State::TimeWait | State::Closed) {
@@ -353,52 +357,53 @@ impl<S: SendQueue + Default> Stack<S> {
         self.update(id.slot());
     }
 
-    /// The owner changed something of `id` by way of [`Stack::get_mut`] or [`Stack::user_mut`] that
-    /// may give it something to send: it queued bytes, or accepted some, or moved the window. To be
-    /// called before anything else is asked of the stack. Several changes need one call.
+    /// Tells the stack that the owner, through [`Stack::get_mut`] or [`Stack::user_mut`], made a
+    /// change to `id` that may give it something to send: it queued bytes, accepted bytes, or moved
+    /// the window. The owner must make this call before any other call to the stack. Several
+    /// changes need one call.
     #[inline]
     pub fn notify_send(&mut self, id: ConnId) {
-        // An event (the peer's FIN behind the bytes that were accepted) is there for whoever asks
-        // next, not only after the next transmission.
+        // An event (the peer's FIN after the bytes that the owner accepted) must be visible to the
+        // next call, not only after the next transmission.
         if self.conns.held(id).is_some_and(|e| e.conn.has_events()) {
             return self.update(id.slot());
         }
         self.defer_update(id.slot());
     }
 
-    /// The connection.
+    /// Returns the connection, if `id` names one that the owner has not released.
     pub fn conn(&self, id: ConnId) -> Option<&Connection> {
         self.conns.held(id).map(|e| &e.conn)
     }
 
-    /// The connection and what the owner keeps with it. Call [`Stack::notify_send`] after a change
-    /// that gives the connection something to do.
+    /// Returns the connection and the owner's data for it. Call [`Stack::notify_send`] after a
+    /// change that gives the connection something to do.
     #[inline]
     pub fn get_mut(&mut self, id: ConnId) -> Option<(&mut Connection, &mut S)> {
         self.conns.held_mut(id).map(|e| (&mut e.conn, &mut e.user))
     }
 
-    /// What the owner keeps with the connection.
+    /// Returns the owner's data for the connection.
     pub fn user(&self, id: ConnId) -> Option<&S> {
         self.conns.held(id).map(|e| &e.user)
     }
 
-    /// What the owner keeps with the connection. Call [`Stack::notify_send`] after queueing.
+    /// Returns the owner's data for the connection. Call [`Stack::notify_send`] after queueing.
     pub fn user_mut(&mut self, id: ConnId) -> Option<&mut S> {
         self.conns.held_mut(id).map(|e| &mut e.user)
     }
 
-    /// Our end of the connection.
+    /// Returns our end of the connection.
     pub fn local_addr(&self, id: ConnId) -> Option<SocketAddr> {
         self.conns.held(id).map(|e| e.flow.local().into())
     }
 
-    /// The peer's end of the connection.
+    /// Returns the peer's end of the connection.
     pub fn remote_addr(&self, id: ConnId) -> Option<SocketAddr> {
         self.conns.held(id).map(|e| e.flow.remote().into())
     }
 
-    /// The last ICMP error about the connection.
+    /// Returns the last ICMP error about the connection.
     pub fn soft_error(&self, id: ConnId) -> Option<IcmpError> {
         self.conns.held(id).and_then(|e| e.soft_error)
     }
@@ -410,29 +415,31 @@ impl<S: SendQueue + Default> Stack<S> {
         }
     }
 
-    /// Connections there are, of any state, TIME-WAIT and half-open ones included.
+    /// Returns the number of connections, of any state, including TIME-WAIT and half-open
+    /// connections.
     pub fn connections(&self) -> usize {
         self.conns.len()
     }
 
-    /// What was done and dropped.
+    /// Returns the counters of the stack: frames handled and dropped, and other events.
     pub fn counters(&self) -> &StackCounters {
         &self.counters
     }
 
-    /// Round trips of all connections as they were measured for the retransmission timeout (RFC
-    /// 6298): of each connection that of its handshake and one in 8 of the others, of which there is
-    /// about one for each window. Those above 4 s count as that.
+    /// Returns the round trips of all connections, as measured for the retransmission timeout (RFC
+    /// 6298). The histogram has, for each connection, the round trip of its handshake and one in 8
+    /// of the others; a connection takes about one sample per window. Round trips above 4 s count
+    /// as 4 s.
     pub fn round_trips(&self) -> &Histogram {
         &self.round_trips
     }
 
-    /// What the stack was told at construction, with the addresses and routes it has now.
+    /// Returns the configuration from construction, with the current addresses and routes.
     pub fn config(&self) -> &StackConfig {
         &self.cfg
     }
 
-    /// The connection of these addresses and ports.
+    /// Returns the index of the connection of these addresses and ports.
     #[inline]
     fn find(&mut self, flow: &FlowKey) -> Option<u32> {
         let last = self.last_flow;

@@ -1,27 +1,29 @@
-//! Which hardware address an IPv4 neighbor has (RFC 826): the table, who uses its entries and who
-//! goes when it is full. `resolve` has the life of an entry; ARP packets are read and written in
-//! `arp`.
+//! The hardware addresses of IPv4 neighbors (RFC 826): the table, the users of its entries and the
+//! eviction when it is full. `resolve` has the life of an entry; `arp` reads and writes ARP
+//! packets.
 //!
-//! Who is believed. An entry is made when we need it (and ask), or when a host asks for our own
-//! address; never by an answer we did not ask for. RFC 826 has an entry follow whatever any packet
-//! says, and hosts announce a failover that way, but so does whoever wants the traffic of another.
-//! So a claim of another station address is tried out first: the station we know is asked, by
-//! itself, and if it answers the claim is refused; if it is silent for a fifth of a second it is
-//! gone, or no longer that host, and the claim holds. Connections opened meanwhile wait for the
-//! outcome. After a refusal no claim is tried out for a second, so that claims cannot make us ask
-//! more often than that. A claim about an entry that nobody uses only removes it: whoever
-//! needs it asks everyone. An answer to a question asked of everyone, because the station we knew
-//! did not answer, is believed at once. ARP has no authentication: whoever is on the link and
-//! outlasts or outruns the other can still lie, as towards any host.
+//! Which packets the stack believes: the stack makes an entry when it needs one (and asks), or when
+//! a host asks for our own address, but never for an answer to no question. RFC 826 makes an entry
+//! follow any packet. Hosts announce a failover that way, but so does an attacker that wants the
+//! traffic of another host. The stack therefore tests a claim of another station address first: it
+//! asks the known station alone. If this station answers, the stack refuses the claim. If it is
+//! silent for a fifth of a second, it has disappeared, or is no longer that host, and the claim
+//! holds. Connections opened meanwhile wait for the outcome. After a refusal the stack tests no
+//! claim for a second, so that claims cannot make it ask more often. A claim about an entry without
+//! users only removes the entry: the next user asks everyone. The stack believes at once an answer
+//! to a question that it asked everyone because the known station did not answer. ARP has no
+//! authentication: an attacker on the link that outlasts or outruns the other station can still
+//! lie, as towards any host.
 //!
-//! A SYN teaches nothing: whoever forges source addresses would fill the table. Only a handshake
-//! that was completed through a station does, where there is no entry yet; see `open`.
+//! A SYN teaches nothing: a host that forges source addresses would fill the table. Only a
+//! handshake completed through a station teaches that station, where there is no entry yet; see
+//! `open`.
 //!
-//! The table is bounded. Entries in use by connections are never evicted; of the others the one
-//! unused for longest goes first. At most half of the table can be questions without answer.
-//! Everything here is done in a few steps, however many entries there are (timers: their
-//! logarithm): unused entries are threaded into a list by age, and who waits for an answer into a
-//! list of the entry.
+//! The table is bounded. The stack never evicts entries in use by connections; among the others it
+//! evicts the entry unused for longest first. At most half of the table can be questions without
+//! answer. Every operation takes a few steps, however many entries there are (timers: their
+//! logarithm): a list by age threads the unused entries together, and each entry has a list of the
+//! connections that wait for its answer.
 
 use std::collections::HashMap;
 
@@ -47,15 +49,15 @@ struct Neighbor {
     ip: Ipv4Addr,
     mac: MacAddr,
     state: State,
-    /// When its address was last confirmed, or it was last given to a user.
+    /// When a packet last confirmed the address, or the entry last got a user.
     fresh: Instant,
-    /// Until when no claim of another address is tried out.
+    /// Until when the stack tests no claim of another address.
     quiet_until: Instant,
-    /// Connections that send through it.
+    /// Connections that send through this neighbor.
     users: u32,
-    /// Connections that wait until it can be sent to.
+    /// Connections that wait until the stack can send to this neighbor.
     waiters: List<WAITING>,
-    /// Its place among those without users.
+    /// The place of the entry among the entries without users.
     idle: Link,
 }
 
@@ -65,13 +67,14 @@ impl Neighbor {
         Neighbor { ip, mac, state, fresh, quiet_until: Instant::ZERO, users, waiters, idle }
     }
 
-    /// Whether it can be sent to, and no one else claims its address.
+    /// Returns true if the stack can send to this neighbor, and no other station claims its
+    /// address.
     fn is_settled(&self) -> bool {
         matches!(self.state, State::Reachable | State::Probing(_))
     }
 }
 
-/// Hashes with a key that no one else has.
+/// Hashes with a key that no other host knows.
 pub(super) struct Keyed(pub(super) [u8; 16]);
 
 impl BuildHasher for Keyed {
@@ -100,11 +103,11 @@ impl Linked for Slots {
     }
 }
 
-/// The table.
+/// The table of neighbors.
 pub(super) struct Neighbors {
     slots: Slots,
     free: Vec<u32>,
-    /// Entries without users, the one unused for longest first.
+    /// Entries without users, the entry unused for longest first.
     idle: List<0>,
     by_ip: HashMap<Ipv4Addr, u32, Keyed>,
     timers: Timers,
@@ -117,7 +120,7 @@ pub(super) struct Neighbors {
 impl Neighbors {
     pub(super) fn new(max: usize, key: [u8; 16]) -> Neighbors {
         let max = max.max(2);
-        // Neither moves later on.
+        // Neither table moves later on.
         let room = max.min(1 << 20);
         Neighbors {
             slots: Slots(Vec::with_capacity(room)),
@@ -135,13 +138,13 @@ impl Neighbors {
         self.timers.next()
     }
 
-    /// Whether [`Neighbors::poll_due`] has something to look at.
+    /// Returns true if [`Neighbors::poll_due`] has a timer to handle.
     #[inline]
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.timers.is_due(now)
     }
 
-    /// The address of neighbor `index`, when known.
+    /// Returns the hardware address of neighbor `index`, if it is known.
     #[inline]
     pub(super) fn mac(&self, index: u32) -> Option<MacAddr> {
         let n = self.slots.get(index)?;
@@ -149,12 +152,13 @@ impl Neighbors {
             .then_some(n.mac)
     }
 
-    /// Who neighbor `index` is.
+    /// Returns the IPv4 address of neighbor `index`.
     pub(super) fn ip(&self, index: u32) -> Option<Ipv4Addr> {
         self.slots.get(index).map(|n| n.ip)
     }
 
-    /// A user for `ip`; true when it must be asked for now. `None` when there is no room.
+    /// Adds a user for `ip`. The flag is true when the caller must ask for the address now. Returns
+    /// `None` when there is no room.
     pub(super) fn acquire(&mut self, now: Instant, ip: Ipv4Addr) -> Option<(u32, bool)> {
         if let Some(&index) = self.by_ip.get(&ip) {
             self.add_user(index);
@@ -170,7 +174,7 @@ impl Neighbors {
         Some((index, true))
     }
 
-    /// A user for `ip` if its address is known, be it contested.
+    /// Adds a user for `ip` if its address is known, even if contested.
     pub(super) fn acquire_known(&mut self, ip: Ipv4Addr) -> Option<u32> {
         let &index = self.by_ip.get(&ip)?;
         self.mac(index)?;
@@ -178,9 +182,10 @@ impl Neighbors {
         Some(index)
     }
 
-    /// A user for `ip`, with which a handshake was completed by way of the station `mac`: its entry
-    /// when the address is known, one made of this when there is none. `None` when there is no room
-    /// for one, or when the address is being asked for.
+    /// Adds a user for `ip` after a handshake that was completed through the station `mac`. Uses
+    /// the entry of `ip` if its address is known, and makes an entry with `mac` if there is none.
+    /// Returns `None` when there is no room for an entry, or when the stack is asking for the
+    /// address.
     pub(super) fn acquire_proven(
         &mut self,
         now: Instant,
@@ -202,7 +207,7 @@ impl Neighbors {
         }
     }
 
-    /// A user of `index` is gone.
+    /// Removes a user of `index`.
     pub(super) fn release(&mut self, index: u32) {
         let Some(n) = self.slots.get_mut(index) else { return };
         n.users = n.users.saturating_sub(1);
@@ -216,7 +221,8 @@ impl Neighbors {
         }
     }
 
-    /// Has the connection `conn` wait for neighbor `index`, unless it can be sent to.
+    /// Makes the connection `conn` wait for neighbor `index`, unless the stack can send to this
+    /// neighbor.
     pub(super) fn wait<S>(&mut self, index: u32, conns: &mut Slab<S>, conn: u32) {
         if let Some(n) = self.slots.get_mut(index)
             && !n.is_settled()
@@ -225,21 +231,21 @@ impl Neighbors {
         }
     }
 
-    /// The connection `conn` waits for neighbor `index` no more, if it did.
+    /// Stops the connection `conn` from waiting for neighbor `index`, if it did.
     pub(super) fn stop_waiting<S>(&mut self, index: u32, conns: &mut Slab<S>, conn: u32) {
         if let Some(n) = self.slots.get_mut(index) {
             n.waiters.remove(conns, conn);
         }
     }
 
-    /// The connection that has waited for neighbor `index` for longest, and does no more.
+    /// Removes and returns the connection that has waited for neighbor `index` for longest.
     pub(super) fn next_waiting<S>(&mut self, index: u32, conns: &mut Slab<S>) -> Option<u32> {
         self.slots.get_mut(index)?.waiters.pop(conns)
     }
 
     fn insert(&mut self, n: Neighbor) -> Option<u32> {
         if self.slots.0.len() - self.free.len() >= self.max {
-            // The entry unused for longest goes; when all are in use there is no room.
+            // Evict the entry unused for longest. When all are in use there is no room.
             let idle = self.idle.pop(&mut self.slots)?;
             self.remove(idle);
             self.evictions += 1;

@@ -1,13 +1,13 @@
-//! How connections begin: ours, peers', and the refusal of what belongs to none.
+//! How connections begin: ours, peers', and the refusal of segments that belong to none.
 //!
 //! An active connection whose next hop is not known waits for ARP; its SYN goes out when the answer
-//! comes. So does the answer to a SYN from beyond the link, which goes to the gateway whatever
-//! station the SYN came from. A SYN from a host of the link that we do not know is answered to the
-//! station it came from, and nothing is learned of it: were each one to be asked for, forged SYNs
-//! would fill the table of neighbors, and hosts that are there would get no answer. Only when the
-//! handshake is done, which shows that the host is reached that way, does the station become an
-//! entry of the table, if there is none. ARP packets count for more: an entry made by one is used
-//! whatever station a SYN came from.
+//! comes. The same holds for the answer to a SYN from beyond the link, which goes to the gateway
+//! whatever station the SYN came from. The stack answers a SYN from an unknown host of the link to
+//! the station that the SYN came from, and learns nothing from the SYN: if the stack asked for each
+//! such host, forged SYNs would fill the table of neighbors, and real hosts would get no answer.
+//! Only a completed handshake, which proves that the host is reachable that way, makes the station
+//! an entry of the table, if there is no entry. ARP packets count for more: the stack uses an entry
+//! made by an ARP packet whatever station a SYN came from.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use heddle_base::Instant;
@@ -29,29 +29,31 @@ use super::template::HeaderTemplate;
 use crate::wire::MacAddr;
 use crate::{Connection, Flags, SackBlocks, Segment, SendQueue, SeqNumber, TxSegment};
 
-/// Ports of ours looked at for one connection. More would be a long stretch of work on the data path where
-/// nearly all are taken; the next attempt goes on behind them.
+/// The most ports of ours that the stack tries for a new connection. More would be a long stretch
+/// of work on the data path when nearly all ports are taken. The next attempt continues with the
+/// ports after these.
 const PORT_ATTEMPTS: u16 = 256;
 
-/// Ports looked at for a free one beyond the first whose connection in TIME-WAIT may be replaced.
+/// The most further ports that the stack tries after it found a port whose connection in TIME-WAIT
+/// can be replaced.
 const FREE_PORT_ATTEMPTS: u16 = 16;
 
-/// Who opens a connection.
+/// The side that opens a connection.
 enum Opening<'a> {
-    /// We do.
+    /// We open the connection.
     Active,
-    /// A peer does, with this SYN, at this listener.
+    /// A peer opens the connection, with this SYN, at this listener.
     Passive { listener: u32, syn: &'a Segment },
 }
 
 impl<S: SendQueue + Default> Stack<S> {
-    /// Opens a connection to `remote`, from `local_port` or from one chosen by RFC 6056.
+    /// Opens a connection to `remote`, from `local_port` or from a port chosen by RFC 6056.
     ///
-    /// [`ConnEvent::Connected`](crate::ConnEvent::Connected) tells of success; failure is one of
-    /// the events that end a connection.
+    /// [`ConnEvent::Connected`](crate::ConnEvent::Connected) reports success. One of the events
+    /// that end a connection reports failure.
     ///
     /// # Errors
-    /// When no SYN can be sent; then there is no connection.
+    /// Fails when the stack can send no SYN. Then there is no connection.
     pub fn connect(
         &mut self,
         now: Instant,
@@ -61,11 +63,12 @@ impl<S: SendQueue + Default> Stack<S> {
         self.connect_from(now, None, remote, local_port)
     }
 
-    /// As [`Stack::connect`], from the address `local` of ours; when that is absent, from ours on
-    /// the link that leads to the peer. The way there is the same.
+    /// Opens a connection as [`Stack::connect`] does, from our address `local`. Without `local` the
+    /// connection uses our address on the link that leads to the peer. The route is the same in
+    /// both cases.
     ///
     /// # Errors
-    /// When no SYN can be sent; then there is no connection.
+    /// Fails when the stack can send no SYN. Then there is no connection.
     pub fn connect_from(
         &mut self,
         now: Instant,
@@ -85,7 +88,7 @@ impl<S: SendQueue + Default> Stack<S> {
         };
         let own_end = (peer == local).then_some(remote.port());
         let flow = match local_port.filter(|&p| p != 0) {
-            // Both ends would be the same connection.
+            // The two ends would be the same connection.
             Some(port) if own_end == Some(port) => return Err(ConnectError::InvalidRemote),
             Some(port) if self.cfg.spread.landing(local, (peer, remote.port())).has(port) => {
                 FlowKey::v4(local, port, peer, remote.port())
@@ -93,7 +96,7 @@ impl<S: SendQueue + Default> Stack<S> {
             Some(_) => return Err(ConnectError::Elsewhere),
             None => self.choose_port(now, local, peer, remote.port())?,
         };
-        // In the way: a connection of ours that is over, or one that is not.
+        // The flow may belong to a connection of ours that is over, or to one that is not.
         let beyond = match self.find(&flow) {
             None => None,
             Some(old) => Some(self.reuse(now, old).ok_or(ConnectError::PortInUse)?),
@@ -107,10 +110,11 @@ impl<S: SendQueue + Default> Stack<S> {
         id.ok_or(ConnectError::TooManyConnections)
     }
 
-    /// A local port that is free and by which the peer's answers reach this stack.
+    /// Returns a local port that is free and by which the peer's answers reach this stack.
     ///
-    /// Of those that are another worker's none is looked up, and passing one over is a few loads:
-    /// all there are, if need be, so that a worker finds a port however small its share is.
+    /// The loop does not look up ports of other workers, and skipping a port costs a few loads. The
+    /// loop visits every port if necessary, so that a worker finds a port however small its share
+    /// is.
     fn choose_port(
         &mut self,
         now: Instant,
@@ -138,7 +142,8 @@ impl<S: SendQueue + Default> Stack<S> {
                 self.ids.ports_tried(ports, passed);
                 return Ok(flow);
             };
-            // The ports go round in order, so the first of these has been over for longest.
+            // The ports are tried in a fixed order, so the first reusable connection has been over
+            // for longest.
             if reusable.is_none() && self.conns.get(old).is_some_and(|e| is_reusable(e, now)) {
                 reusable = Some((flow, passed));
                 most = most.min(looked_at + FREE_PORT_ATTEMPTS);
@@ -152,9 +157,9 @@ impl<S: SendQueue + Default> Stack<S> {
         Err(if looked_at == 0 { ConnectError::Elsewhere } else { ConnectError::PortInUse })
     }
 
-    /// Takes the connection `index`, which is in TIME-WAIT, out of the way of a new one of ours with the
-    /// same addresses and ports. The answer is the number that the new one begins beyond; `None`, and
-    /// nothing is done, when the connection may not be replaced.
+    /// Removes the connection `index`, which is in TIME-WAIT, so that a new connection of ours can
+    /// use the same addresses and ports. Returns the number beyond which the new connection begins.
+    /// Returns `None`, and does nothing, when the connection may not be replaced.
     fn reuse(&mut self, now: Instant, index: u32) -> Option<SeqNumber> {
         let e = self.conns.get(index).filter(|e| is_reusable(e, now))?;
         let beyond = e.conn.reusable(now)?;
@@ -163,7 +168,7 @@ impl<S: SendQueue + Default> Stack<S> {
         Some(beyond)
     }
 
-    /// Ends a connection in TIME-WAIT: another takes its addresses and ports.
+    /// Ends a connection in TIME-WAIT because another connection takes its addresses and ports.
     pub(super) fn end_time_wait(&mut self, index: u32) {
         if let Some(e) = self.conns.get_mut(index) {
             e.conn.abort();
@@ -172,8 +177,8 @@ impl<S: SendQueue + Default> Stack<S> {
         self.detach(index);
     }
 
-    /// A user of the neighbor of `hop`, which is asked for if it is not known. `None` when there is
-    /// no room for it.
+    /// Adds a user of the neighbor of `hop`, and asks for the neighbor if it is not known. Returns
+    /// `None` when the table has no room for the neighbor.
     pub(super) fn next_hop(&mut self, now: Instant, hop: Hop) -> Option<NextHop> {
         if self.cfg.net.is_inside() {
             return Some(NextHop::Station(MacAddr(self.cfg.mac)));
@@ -186,12 +191,13 @@ impl<S: SendQueue + Default> Stack<S> {
     }
 
     /// Accepts connections to `port` at `addr`, or at any address of ours. At most `backlog` of
-    /// them are half-open (SYN received, handshake not done) at a time, or
-    /// [`min_backlog`](super::StackConfig::min_backlog) if that is more; a SYN beyond takes the
-    /// place of the oldest (RFC 4987 section 3.4). With a `backlog` of 0 all SYNs are dropped.
+    /// these connections are half-open (SYN received, handshake not done) at a time, or
+    /// [`min_backlog`](super::StackConfig::min_backlog) if that is more. A further SYN replaces the
+    /// oldest half-open connection (RFC 4987 section 3.4). With a `backlog` of 0 the stack drops
+    /// all SYNs.
     ///
     /// # Errors
-    /// When that cannot be.
+    /// Fails when the stack cannot listen there; see [`ListenError`].
     pub fn listen(
         &mut self,
         addr: Option<IpAddr>,
@@ -205,8 +211,9 @@ impl<S: SendQueue + Default> Stack<S> {
         self.listeners.add(addr, port, backlog)
     }
 
-    /// Ends what [`Stack::listen`] began with the same `addr` and `port`; half-open connections are
-    /// reset. SYNs that come within [`relisten`](super::StackConfig::relisten) of it are dropped.
+    /// Ends the listener that [`Stack::listen`] began with the same `addr` and `port`, and resets
+    /// its half-open connections. The stack drops SYNs that come within
+    /// [`relisten`](super::StackConfig::relisten) after this call.
     pub fn unlisten(&mut self, now: Instant, addr: Option<IpAddr>, port: u16) {
         let Some(mut gone) = self.listeners.remove(now, addr, port) else { return };
         while let Some(index) = gone.half_open.pop(&mut self.conns) {
@@ -217,15 +224,15 @@ impl<S: SendQueue + Default> Stack<S> {
         }
     }
 
-    /// A segment that belongs to no connection (RFC 9293 section 3.10.7.1 and 3.10.7.2). A connection
-    /// it opens begins beyond `beyond`.
+    /// Handles a segment that belongs to no connection (RFC 9293 section 3.10.7.1 and 3.10.7.2). If
+    /// the segment opens a connection, our sequence numbers begin beyond `beyond`.
     ///
-    /// To these belongs what comes once more after both sides have closed: whoever closed second
-    /// keeps nothing of the connection when its FIN is acknowledged, so a repeated ACK or FIN is
-    /// answered with RST, as the RFC wants it. To keep quiet we would have to remember connections
-    /// that are over, which is TIME-WAIT for the side that needs none, and a peer that believes
-    /// itself connected would have to find out by a timeout. The RST ends nothing: both owners have
-    /// had their end, and all it can do is to cut the peer's TIME-WAIT short.
+    /// Such segments include repeats after both sides have closed. The side that closed second
+    /// keeps nothing of the connection when its FIN is acknowledged, so it answers a repeated ACK
+    /// or FIN with RST, as the RFC demands. To stay silent it would have to remember finished
+    /// connections, which is TIME-WAIT for the side that needs none, and a peer that believes
+    /// itself connected would have to find out by a timeout. The RST ends no live connection: both
+    /// owners have had their end, and the RST can only cut the peer's TIME-WAIT short.
     #[inline(never)]
     pub(super) fn take_stranger(
         &mut self,
@@ -256,7 +263,7 @@ impl<S: SendQueue + Default> Stack<S> {
             return Err(|c| &mut c.listener_awaited);
         }
         if seg.flags.has(Flags::ACK) || !listened {
-            // An ACK at a listener is answered as one at no listener.
+            // The stack answers an ACK at a listener like an ACK without a listener.
             self.refuse(now, arrival);
             return Err(|c| &mut c.rx_no_connection);
         }
@@ -266,7 +273,7 @@ impl<S: SendQueue + Default> Stack<S> {
         self.answer_syn(now, arrival, beyond)
     }
 
-    /// Whether a SYN that finds no listener is dropped and not refused.
+    /// Returns true if the stack must drop a SYN that finds no listener instead of refusing it.
     #[cold]
     fn awaits_listener(&mut self, now: Instant, arrival: &Arrival) -> bool {
         let ago = self.cfg.relisten;
@@ -288,7 +295,8 @@ impl<S: SendQueue + Default> Stack<S> {
         arrival: &Arrival,
         beyond: Option<SeqNumber>,
     ) -> Result<(), DropReason> {
-        // What makes room for others, or is gone by itself, counts as free.
+        // Half-open connections can be evicted and connections in TIME-WAIT end by themselves, so
+        // both count as free.
         let evictable = self.half_open.len() + self.time_wait.len();
         let free = self.cfg.max_conns.saturating_sub(self.conns.len().saturating_sub(evictable));
         let ip = &arrival.ip;
@@ -336,7 +344,7 @@ impl<S: SendQueue + Default> Stack<S> {
         Ok(())
     }
 
-    /// A half-open connection is established.
+    /// Handles a half-open connection that is now established.
     pub(super) fn established(&mut self, index: u32) {
         self.leave_half_open(index);
         self.counters.accepted += 1;
@@ -347,22 +355,22 @@ impl<S: SendQueue + Default> Stack<S> {
         }
     }
 
-    /// Takes a connection out of the lists of half-open ones.
+    /// Takes a connection out of the lists of half-open connections.
     pub(super) fn leave_half_open(&mut self, index: u32) {
         self.half_open.remove(&mut self.conns, index);
         let Some(e) = self.conns.get(index) else { return };
-        // A listener that is gone has let go of its list.
+        // A listener that has ended no longer has a list.
         let (id, port) = (e.listener, e.flow.local().port());
         if let Some(l) = id.and_then(|id| self.listeners.by_id(id, port)) {
             l.half_open.remove(&mut self.conns, index);
         }
     }
 
-    /// Has an accepted connection follow the table of neighbors, and the table know the station the
-    /// handshake was completed by way of, if it knows none.
+    /// Makes an accepted connection follow the table of neighbors. If the table has no station for
+    /// the peer, it learns the station through which the handshake was completed.
     #[cold]
     pub(super) fn adopt_next_hop(&mut self, now: Instant, index: u32) {
-        // Inside there is no neighbor to learn of: the station is our own.
+        // Inside the host there is no neighbor to learn: the station is our own.
         if !self.cfg.net.is_inside()
             && let Some(e) = self.conns.get_mut(index)
             && e.owner == Owner::Held
@@ -374,8 +382,8 @@ impl<S: SendQueue + Default> Stack<S> {
         }
     }
 
-    /// Makes room for one connection where all places are taken: the oldest in TIME-WAIT goes, or
-    /// else the oldest half-open one. False when there is neither.
+    /// Makes room for one connection where all places are taken: evicts the oldest connection in
+    /// TIME-WAIT, or else the oldest half-open connection. Returns false when there is neither.
     fn make_room(&mut self) -> bool {
         if let Some(index) = self.time_wait.pop(&mut self.conns) {
             self.counters.time_wait_evicted += 1;
@@ -389,15 +397,15 @@ impl<S: SendQueue + Default> Stack<S> {
         })
     }
 
-    /// Removes a half-open connection without a word: its peer was perhaps never there, and one
-    /// that is there asks again when our SYN-ACK was lost.
+    /// Removes a half-open connection silently: its peer perhaps never existed, and a real peer
+    /// asks again when our SYN-ACK was lost.
     fn evict_half_open(&mut self, index: u32) {
         self.counters.half_open_evicted += 1;
         self.remove(index);
     }
 
-    /// A SYN-ACK is about to be sent again: within what its destination, which has not shown that it is
-    /// there, may get.
+    /// Applies the budget of the destination to a SYN-ACK that is about to be sent again, because
+    /// the destination has not proved to exist.
     pub(super) fn limit_syn_ack(&mut self, now: Instant, index: u32) {
         let Some(e) = self.conns.get_mut(index) else { return };
         if !self.syn_acks.allow(now, *e.flow.remote().ip()) {
@@ -406,8 +414,8 @@ impl<S: SendQueue + Default> Stack<S> {
         }
     }
 
-    /// Makes a connection, numbered beyond `beyond`; there is room for it. `None`, and no one uses `next_hop`, when there is
-    /// none all the same.
+    /// Makes a connection, numbered beyond `beyond`; the caller has checked that there is room. If
+    /// there is no room all the same, returns `None` and releases `next_hop`.
     fn open(
         &mut self,
         now: Instant,
@@ -449,7 +457,7 @@ impl<S: SendQueue + Default> Stack<S> {
         });
         let hash = flow.hash(&self.ids.flow);
         let Some(id) = id.filter(|id| self.flows.insert(hash, id.slot())) else {
-            // There is room: both were made for `max_conns`.
+            // There must be room: both tables were made for `max_conns`.
             debug_assert!(false);
             if let NextHop::Neighbor(n) = next_hop {
                 self.neighbors.release(n);
@@ -463,7 +471,8 @@ impl<S: SendQueue + Default> Stack<S> {
         Some(id)
     }
 
-    /// Neighbor `neighbor` is known now: who waited for it may send.
+    /// Sends the frames and resumes the connections that waited for neighbor `neighbor`, which is
+    /// known now.
     pub(super) fn resolved(&mut self, neighbor: u32) {
         while let Some(index) = self.neighbors.next_waiting(neighbor, &mut self.conns) {
             self.update(index);
@@ -471,7 +480,8 @@ impl<S: SendQueue + Default> Stack<S> {
         self.send_waiting(neighbor);
     }
 
-    /// Neighbor `neighbor` does not answer: who waited for it is told so.
+    /// Reports to the connections that waited for neighbor `neighbor` that it does not answer, and
+    /// drops the datagrams that waited.
     pub(super) fn unreachable(&mut self, neighbor: u32) {
         self.counters.neighbor_failed += 1;
         self.drop_waiting(neighbor);
@@ -508,13 +518,14 @@ impl<S: SendQueue + Default> Stack<S> {
     }
 }
 
-/// Returns true if a connection of ours may take the place of this one. One that its owner has not let
-/// go yet, or that waits at a listener's port, is not ours alone.
+/// Returns true if a new connection of ours may take the place of this connection. A connection
+/// that its owner has not released yet, or that waits at a listener's port, is not ours alone.
 fn is_reusable<S>(e: &Entry<S>, now: Instant) -> bool {
     matches!(e.owner, Owner::Released { .. }) && e.conn.reusable(now).is_some()
 }
 
-/// The RST that answers `seg` so that its sender believes it (RFC 9293 section 3.5.2, group 1).
+/// Returns the RST that answers `seg` so that its sender believes the RST (RFC 9293 section 3.5.2,
+/// group 1).
 fn reset_for(seg: &Segment) -> TxSegment {
     if seg.flags.has(Flags::ACK) {
         return TxSegment { seq: seg.ack, flags: Flags::RST, ..TxSegment::default() };

@@ -1,4 +1,4 @@
-//! What is to be sent, and in which order: control frames first, then the connections in turn.
+//! The frames to send and their order: control frames first, then the connections in turn.
 
 use heddle_base::Instant;
 
@@ -24,20 +24,20 @@ impl Default for Last {
     }
 }
 
-/// Segments a connection sends before the next one's turn: enough to keep its state in the cache,
-/// few enough that no one waits long.
+/// Segments that a connection sends before the turn of the next connection: enough to keep its
+/// state in the cache, and few enough that no connection waits long.
 const TURN: u32 = 16;
 
 impl<S: SendQueue + Default> Stack<S> {
-    /// The next frame to send. Called by the worker that owns the stack until it gives `None`, or
-    /// for as long as the port has room; a frame that was given counts as sent.
+    /// Returns the next frame to send. The worker that owns the stack calls this function until it
+    /// returns `None`, or for as long as the port has room. A returned frame counts as sent.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<TxFrame> {
         let mut frame = TxFrame::default();
         self.poll_transmit_into(now, &mut frame).then_some(frame)
     }
 
-    /// As [`Stack::poll_transmit`], for a caller that keeps one frame to be filled again and
-    /// again; false, and `frame` is of no meaning, when there is none.
+    /// Does the same as [`Stack::poll_transmit`], for a caller that fills the same frame again and
+    /// again. Returns false when there is no frame; `frame` then has no meaning.
     #[inline]
     pub fn poll_transmit_into(&mut self, now: Instant, frame: &mut TxFrame) -> bool {
         self.update_deferred();
@@ -64,8 +64,9 @@ impl<S: SendQueue + Default> Stack<S> {
         false
     }
 
-    /// Makes the frame that was given last the next one, when they differ in their place in the
-    /// stream only: the segments of a long message, all but the first of a turn and the last.
+    /// Turns the frame that was returned last into the next frame, when the two differ only in
+    /// their place in the stream: the segments of a long message, except the first of a turn and
+    /// the last.
     #[inline]
     fn follow(&mut self, now: Instant, frame: &mut TxFrame) -> bool {
         let TxBody::Stream { conn, pos, .. } = frame.body else { return false };
@@ -94,7 +95,7 @@ impl<S: SendQueue + Default> Stack<S> {
         true
     }
 
-    /// The next segment of a connection.
+    /// Fills `frame` with the next segment of a connection.
     #[inline]
     fn transmit(&mut self, now: Instant, index: u32, frame: &mut TxFrame) -> bool {
         let id = self.conns.id(index);
@@ -122,7 +123,8 @@ impl<S: SendQueue + Default> Stack<S> {
         true
     }
 
-    /// Queues a frame that belongs to no connection; false when too many of its kind wait.
+    /// Queues a frame that belongs to no connection. Returns false when too many frames of its kind
+    /// wait.
     pub(super) fn push_control(&mut self, kind: Control, frame: TxFrame) -> bool {
         let fits = self.control.push(kind, frame);
         self.counters.tx_control_full += u64::from(!fits);

@@ -1,9 +1,9 @@
-//! How many connections each peer has, and how many it may have.
+//! The number of connections that each peer has, and the number that it may have.
 //!
-//! A peer here is an address. Half-open connections are counted for each listener, whose backlog
-//! they fill; all connections together, since what they fill is the stack. Forged addresses are not
-//! bounded by this, but do not get past the handshake either: half-open connections make room for
-//! newer ones.
+//! A peer here is an address. The stack counts half-open connections for each listener, because
+//! they fill the listener's backlog, and all connections together, because they fill the stack. The
+//! limits do not bound forged addresses, but a forged address does not get past the handshake:
+//! half-open connections make room for newer ones.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -14,28 +14,29 @@ use core::net::Ipv4Addr;
 use super::config::PeerLimit;
 use super::neighbor::Keyed;
 
-/// What a peer has as many of as it may have.
+/// The limit that a peer has reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Excess {
-    /// Half-open connections.
+    /// The limit on half-open connections.
     HalfOpen,
-    /// Connections.
+    /// The limit on all connections.
     Conns,
 }
 
-/// The counts, of those that have any.
+/// The counts of the peers that have any connections.
 pub(super) struct Peers {
-    /// Half-open ones of a peer at a listener, by [`at`].
+    /// Half-open connections of a peer at a listener, by [`at`].
     half_opens: HashMap<u64, usize, Keyed>,
-    /// All of a peer at all listeners, by its address: half-open ones included, those the owner
-    /// released not.
+    /// All connections of a peer at all listeners, by its address. The count includes half-open
+    /// connections, and excludes connections that the owner released.
     conns: HashMap<u32, usize, Keyed>,
     half_open: PeerLimit,
     all: PeerLimit,
 }
 
 impl Peers {
-    /// For `max_conns` connections; the limits are those on half-open and on all connections.
+    /// Returns the counts for `max_conns` connections, with limits on half-open and on all
+    /// connections.
     pub(super) fn new(
         max_conns: usize,
         half_open: PeerLimit,
@@ -51,8 +52,8 @@ impl Peers {
         }
     }
 
-    /// Whether `peer` may open one more connection at `listener`, which may have `backlog`
-    /// half-open ones, while `free` connections are free for the asking.
+    /// Checks whether `peer` may open one more connection at `listener`, which may have `backlog`
+    /// half-open connections, while `free` more connections fit.
     pub(super) fn check(
         &self,
         listener: u32,
@@ -67,8 +68,8 @@ impl Peers {
         };
         let all = match self.all {
             PeerLimit::Unlimited => usize::MAX,
-            // Alone, a peer gets half of them; two that want all get a third each. Something is left
-            // for the next, however many there are.
+            // Alone, a peer gets half of all connections; two greedy peers get a third each.
+            // However many peers there are, something is left for the next.
             PeerLimit::Share => free.max(1),
             PeerLimit::AtMost(n) => n,
         };
@@ -81,18 +82,18 @@ impl Peers {
         }
     }
 
-    /// `peer` has one more half-open connection at `listener`.
+    /// Counts one more half-open connection of `peer` at `listener`.
     pub(super) fn opened(&mut self, listener: u32, peer: Ipv4Addr) {
         *self.half_opens.entry(at(listener, peer)).or_default() += 1;
         *self.conns.entry(peer.to_bits()).or_default() += 1;
     }
 
-    /// A half-open connection was established.
+    /// Counts a half-open connection as established.
     pub(super) fn established(&mut self, listener: u32, peer: Ipv4Addr) {
         take_one(&mut self.half_opens, at(listener, peer));
     }
 
-    /// A connection is no more, or of no interest any more.
+    /// Stops counting a connection that has ended, or that the owner released.
     pub(super) fn gone(&mut self, listener: u32, peer: Ipv4Addr, half_open: bool) {
         if half_open {
             self.established(listener, peer);
@@ -106,12 +107,12 @@ impl Peers {
     }
 }
 
-/// A peer at a listener, as one word to hash.
+/// Returns a peer at a listener as one word to hash.
 fn at(listener: u32, peer: Ipv4Addr) -> u64 {
     u64::from(listener) << 32 | u64::from(peer.to_bits())
 }
 
-/// One less; none is no entry. The key is hashed once.
+/// Lowers a count by one, and removes an entry that reaches 0. Hashes the key once.
 fn take_one<K: Eq + Hash>(counts: &mut HashMap<K, usize, Keyed>, key: K) {
     if let Entry::Occupied(mut n) = counts.entry(key) {
         *n.get_mut() -= 1;

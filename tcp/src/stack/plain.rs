@@ -1,17 +1,17 @@
-//! The frame that nearly all traffic is made of, taken apart by a few loads.
+//! Fast parsing of the frame shape that makes up nearly all traffic.
 //!
-//! Ethernet, IPv4 without options and not a fragment, and a TCP header whose options are timestamps
-//! in their usual place (RFC 7323 appendix A): everything in it lies at a fixed offset, so one look
-//! at its length and a few at whole words replace those at single fields.
+//! The shape: Ethernet, IPv4 without options and not a fragment, and a TCP header whose options are
+//! timestamps in their usual place (RFC 7323 appendix A). Every field lies at a fixed offset, so
+//! one check of the length and a few checks of whole words replace the checks of single fields.
 //!
 //! ```text
-//!  0            14                                      34                                54           66
-//!  | Ethernet   | IPv4                                  | TCP                             | options    |
-//!    dst          45 . len . . frag . 06 . . src dst      ports seq ack 8 flags window sum  0101080a . .
+//!  0          14                                  34                                54          66
+//!  | Ethernet | IPv4                              | TCP                             | options   |
+//!   dst        45 . len . . frag . 06 . . src dst  ports seq ack 8 flags window sum  0101080a .
 //! ```
 //!
-//! A frame of any other shape is no error here: `input` looks at it field by field, and says what
-//! is wrong with it if anything is. The two agree on every frame that is taken here.
+//! A frame of any other shape is no error here: `input` parses it field by field and reports any
+//! fault. The two parsers agree on every frame that this module takes.
 
 use heddle_base::Sum;
 
@@ -20,43 +20,43 @@ use super::frame::RxFrame;
 use crate::wire::{ethernet, ipv4, tcp};
 use crate::{Flags, Segment, SeqNumber, Timestamps};
 
-/// Octets of the headers.
+/// Bytes of the headers.
 pub(super) const LEN: usize = TCP + TCP_LEN;
 
 const IP: usize = ethernet::HEADER_LEN;
 const TCP: usize = IP + ipv4::HEADER_LEN;
-/// Octets of the TCP header: with timestamps between two NOPs.
+/// Bytes of the TCP header: with timestamps between two NOPs.
 const TCP_LEN: usize = tcp::HEADER_LEN + 12;
 
-/// EtherType, version and header length, and those bits of the word they stand in.
+/// EtherType, version and header length, and the bits of these fields in the word at their place.
 const IPV4: u32 = 0x0800_4500;
 const IPV4_BITS: u32 = 0xffff_ff00;
-/// Fragment offset and More Fragments 0, TTL whatever it is, protocol TCP.
+/// Fragment offset and More Fragments 0, any TTL, protocol TCP.
 const WHOLE_TCP: u32 = ipv4::PROTO_TCP as u32;
 const WHOLE_TCP_BITS: u32 = 0x3fff_00ff;
-/// A data offset of eight words; no SYN, whose options mean more.
+/// A data offset of eight words; no SYN, because the options of a SYN mean more.
 const OFFSET: u16 = 0x8000;
 const OFFSET_BITS: u16 = 0xf000 | Flags::SYN.0 as u16;
 /// NOP, NOP, timestamps.
 const OPTIONS: u32 = 0x0101_080a;
 
-/// The headers of such a frame.
+/// The headers of a frame of this shape.
 #[derive(Clone, Copy)]
 pub(super) struct Plain<'a> {
     h: &'a [u8; LEN],
-    /// Octets of the segment, its header included.
+    /// Bytes of the segment, its header included.
     tcp_len: u16,
 }
 
-/// A station address as [`Plain::of`] compares it.
+/// Returns a station address in the form in which [`Plain::of`] compares it.
 pub(super) fn station(mac: [u8; 6]) -> u64 {
     let [a, b, c, d, e, f] = mac;
     u64::from_be_bytes([a, b, c, d, e, f, 0, 0])
 }
 
 impl<'a> Plain<'a> {
-    /// The headers of a frame of `len` octets that starts with `head`, when it is for `station` and
-    /// of this shape.
+    /// Returns the headers of a frame of `len` bytes that starts with `head`, if the frame is for
+    /// `station` and has this shape.
     #[inline(always)]
     pub(super) fn of(head: &'a [u8], len: usize, station: u64) -> Option<Plain<'a>> {
         let h = head.first_chunk::<LEN>()?;
@@ -70,22 +70,22 @@ impl<'a> Plain<'a> {
         if other != 0 || total_len < LEN - IP || IP + total_len > len {
             return None;
         }
-        // At least the two headers.
+        // `total` is at least the length of the two headers.
         Some(Plain { h, tcp_len: total.wrapping_sub(u16::from(IP_LEN)) })
     }
 
-    /// The connection it is for.
+    /// Returns the key of the connection that the frame is for.
     #[inline(always)]
     pub(super) fn flow(&self) -> FlowKey {
         FlowKey::of_received(be64(self.h, IP + 12), be32(self.h, TCP))
     }
 
-    /// What its headers say of both checksums.
+    /// Returns the sums of the headers for both checksums.
     #[inline(always)]
     pub(super) fn checksums(&self) -> Checksums {
         let h = self.h;
-        // As numbers, whose words add up to the same: an IPv4 header is five, two of them
-        // addresses.
+        // Add 32-bit numbers, whose 16-bit words add up to the same. An IPv4 header is five such
+        // numbers; two of them are addresses.
         let addrs = u64::from(be32(h, IP + 12)) + u64::from(be32(h, IP + 16));
         let rest = u64::from(be32(h, IP)) + u64::from(be32(h, IP + 4)) + u64::from(be32(h, IP + 8));
         let bare = usize::from(self.tcp_len) == TCP_LEN;
@@ -97,7 +97,7 @@ impl<'a> Plain<'a> {
         }
     }
 
-    /// What TCP has to know of it.
+    /// Returns the segment for TCP.
     #[inline(always)]
     pub(super) fn segment(&self) -> Segment {
         let h = self.h;
@@ -113,17 +113,17 @@ impl<'a> Plain<'a> {
     }
 }
 
-/// The sums of a frame as far as its headers go.
+/// The sums of a frame's headers.
 pub(super) struct Checksums {
     ip: Sum,
     pseudo: u64,
     tcp_len: u16,
-    /// The sum of a segment without payload, all of which is in the headers.
+    /// The sum of a segment without payload, which lies entirely in the headers.
     bare: Option<Sum>,
 }
 
 impl Checksums {
-    /// Whether both come out right, of the frame they are of.
+    /// Returns true if both checksums of `frame`, the frame of these sums, are right.
     #[inline(always)]
     pub(super) fn are_right<F: RxFrame>(self, frame: &mut F) -> bool {
         if !self.ip.is_valid() {
@@ -137,7 +137,7 @@ impl Checksums {
     }
 }
 
-/// The lengths of two headers as numbers of the width they are computed with.
+/// Returns a header length as the narrow number with which the code computes.
 #[expect(clippy::cast_possible_truncation, reason = "checked, when it is compiled")]
 const fn octets(len: usize) -> u8 {
     assert!(len <= u8::MAX as usize);
@@ -183,7 +183,7 @@ mod tests {
         [&f.header[..], payload].concat()
     }
 
-    /// What the parsers of the single headers make of a frame.
+    /// Returns the result of the parsers of the single headers for a frame.
     fn field_by_field(f: &[u8]) -> Option<(FlowKey, Segment, bool)> {
         let e = EthernetHeader::parse(f).ok()?;
         let ip = Ipv4Header::parse(&f[IP..], f.len() - IP).ok()?;
@@ -200,7 +200,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is taken here is, field by field, the same; and the usual frame is taken.
+        /// Every frame that this module takes has the same fields in the other parsers; and it
+        /// takes the usual frame.
         #[test]
         fn test_a_plain_frame_is_what_the_parsers_make_of_it(
             numbers: (u32, u32, u16, u32, u32), payload in proptest::collection::vec(any::<u8>(), 0..150),
@@ -226,7 +227,7 @@ mod tests {
         }
     }
 
-    /// One bit of each thing that is looked at makes it a frame of another shape.
+    /// Flipping one bit of each checked field makes a frame of another shape.
     #[test]
     fn test_frames_of_other_shapes_are_left_to_others() {
         let ts = Some(Timestamps { val: 1, ecr: 2 });
@@ -242,7 +243,7 @@ mod tests {
             other[at] ^= bit;
             assert!(!taken(&other), "bit {bit:#x} of octet {at}");
         }
-        // Those that nobody has to look at: TTL, Don't Fragment, DSCP, PSH.
+        // Fields that the check ignores: TTL, Don't Fragment, DSCP, PSH.
         for (at, bit) in [(22, 1), (20, 0x40), (15, 4), (47, 8)] {
             let mut same = f.clone();
             same[at] ^= bit;

@@ -1,4 +1,4 @@
-//! Other addresses and routes for a stack that runs.
+//! Changing addresses and routes while the stack runs.
 
 use core::net::IpAddr;
 use heddle_base::Instant;
@@ -10,20 +10,21 @@ use super::slab::{NextHop, Owner};
 use crate::{SendQueue, State};
 
 impl<S: SendQueue + Default> Stack<S> {
-    /// Has the stack use the addresses and routes of `net` from now on, instead of those it has.
-    /// What they have in common goes on untouched, so what is to be changed is all that need
-    /// differ; an address with another prefix is the same address on another link.
+    /// Makes the stack use the addresses and routes of `net` from now on, in place of its current
+    /// ones. Everything that both have in common continues undisturbed, so a caller that changes
+    /// one entry repeats the others. An address with another prefix is the same address on another
+    /// link.
     ///
-    /// - A new address can be listened on and is answered for at once, and is announced.
-    /// - Of an address that is ours no more the listeners end, and so do the connections: each peer
-    ///   is sent a reset from that address, and the owner is told [`StackEvent::Withdrawn`]. Those
-    ///   in TIME-WAIT go without a word. Listeners on all addresses go on.
-    /// - A connection to which another next hop leads now sends there, once that is found; if it
-    ///   is not, the connection ends as [`StackEvent::Unreachable`]. One to whose peer nothing
-    ///   leads any more, or to a next hop for which the table of neighbors has no room, ends as
-    ///   those of an address do.
+    /// - The stack allows listening on a new address, answers for it at once, and announces it.
+    /// - The listeners of an address that is ours no more end, and so do its connections: the stack
+    ///   sends each peer a reset from that address and reports [`StackEvent::Withdrawn`] to the
+    ///   owner. Connections in TIME-WAIT end silently. Listeners on all addresses continue.
+    /// - A connection with another next hop sends there as soon as the stack has found this hop. If
+    ///   the stack cannot find it, the connection ends as [`StackEvent::Unreachable`]. A connection
+    ///   without a route to its peer, or with a next hop for which the table of neighbors has no
+    ///   room, ends like the connections of a removed address.
     ///
-    /// It looks at every connection: for orders, not for the data path.
+    /// The function visits every connection: use it for configuration, not on the data path.
     ///
     /// [`StackEvent::Withdrawn`]: super::StackEvent::Withdrawn
     /// [`StackEvent::Unreachable`]: super::StackEvent::Unreachable
@@ -50,11 +51,13 @@ impl<S: SendQueue + Default> Stack<S> {
         }
     }
 
-    /// Has a connection's segments go where they should now; false when there is no such place.
+    /// Makes a connection's segments go to the current next hop. Returns false when there is no
+    /// next hop.
     fn is_led(&mut self, now: Instant, index: u32) -> bool {
         let Some(e) = self.conns.get(index) else { return true };
         if e.conn.state() == State::Closed {
-            // All it may have to say is a reset, and its next hop is in use until it is said.
+            // Such a connection can only have a reset to send. Its next hop stays in use until
+            // then.
             return true;
         }
         let (peer, before) = (*e.flow.remote().ip(), e.next_hop);
@@ -84,9 +87,9 @@ impl<S: SendQueue + Default> Stack<S> {
         true
     }
 
-    /// Ends a connection that has no place any more.
+    /// Ends a connection whose address or route no longer exists.
     fn withdraw(&mut self, index: u32) {
-        // What has happened before is told before.
+        // Report earlier events of the connection first.
         self.update(index);
         let Some(e) = self.conns.get_mut(index) else { return };
         if matches!(e.owner, Owner::Released { .. }) && e.conn.state() == State::TimeWait {
@@ -95,7 +98,7 @@ impl<S: SendQueue + Default> Stack<S> {
         let told = matches!(e.conn.state(), State::TimeWait | State::Closed);
         e.conn.abort();
         if !told {
-            // The one event of the end is ours.
+            // The stack itself reports the one event of the end.
             while e.conn.poll_event().is_some() {}
             e.raise(EventKind::Withdrawn);
         }

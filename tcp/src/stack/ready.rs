@@ -1,8 +1,10 @@
-//! A queue of indices that holds each at most once, and so is never longer than there are.
+//! A queue of indices that holds each index at most once, and so is never longer than the number of
+//! indices.
 
 use std::collections::VecDeque;
 
-/// The queue. Who is taken off it may be someone else by then: the taker looks.
+/// The queue. By the time an index is taken off, it may name another connection: the taker must
+/// check.
 #[derive(Debug, Default)]
 pub(super) struct IndexQueue {
     queue: VecDeque<u32>,
@@ -10,15 +12,15 @@ pub(super) struct IndexQueue {
 }
 
 impl IndexQueue {
-    /// Octets for each index.
+    /// Bytes for each index.
     pub(super) const ENTRY: usize = size_of::<u32>() + size_of::<bool>();
 
-    /// A queue with room for indices below `max`.
+    /// Returns a queue with room for indices below `max`.
     pub(super) fn with_capacity(max: usize) -> IndexQueue {
         IndexQueue { queue: VecDeque::with_capacity(max), queued: Vec::with_capacity(max) }
     }
 
-    /// Puts `index` at the end, unless it is in the queue already.
+    /// Puts `index` at the end, unless it is already in the queue.
     #[inline]
     pub(super) fn push(&mut self, index: u32) {
         let i = index as usize;
@@ -31,26 +33,26 @@ impl IndexQueue {
         }
     }
 
-    /// Whether none is queued.
+    /// Returns true if no index is queued.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// The first.
+    /// Returns the first index.
     #[inline]
     pub(super) fn front(&self) -> Option<u32> {
         self.queue.front().copied()
     }
 
-    /// Takes the first off.
+    /// Takes off the first index.
     pub(super) fn pop(&mut self) -> Option<u32> {
         let index = self.queue.pop_front()?;
         self.queued[index as usize] = false;
         Some(index)
     }
 
-    /// Moves the first to the end.
+    /// Moves the first index to the end.
     pub(super) fn rotate(&mut self) {
         if let Some(index) = self.queue.pop_front() {
             self.queue.push_back(index);

@@ -1,4 +1,4 @@
-//! Where connections live, and the keys that name them.
+//! The table of connections, and the keys that name them.
 
 use core::fmt;
 use heddle_base::StreamPos;
@@ -10,7 +10,7 @@ use super::template::HeaderTemplate;
 use crate::wire::MacAddr;
 use crate::{Connection, SendQueue, SeqNumber};
 
-/// Names a connection of a stack. A key of a released connection never names a later one.
+/// The key of a connection of a stack. A key of a released connection never names a later one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnId {
     index: u32,
@@ -18,11 +18,11 @@ pub struct ConnId {
 }
 
 impl ConnId {
-    /// Names no connection.
+    /// The key that names no connection.
     pub(super) const NONE: ConnId = ConnId { index: u32::MAX, generation: u32::MAX };
 
-    /// Below the stack's `max_conns`, and no two connections have the same at a time: for tables
-    /// kept beside the stack.
+    /// Returns an index below the stack's `max_conns`, for tables kept beside the stack. No two
+    /// connections have the same index at a time.
     pub fn index(self) -> usize {
         self.index as usize
     }
@@ -38,34 +38,34 @@ impl fmt::Debug for ConnId {
     }
 }
 
-/// Who cares for a connection.
+/// The party responsible for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// No one yet: a passive connection, handshake not done.
+    /// No owner yet: a passive connection whose handshake is not done.
     HalfOpen,
-    /// The owner.
+    /// The owner holds the connection.
     Held,
-    /// The owner let go; its queue ended here.
+    /// The owner released the connection; its queue ended at `end`.
     Released { end: StreamPos },
 }
 
-/// Where the frames of a connection go.
+/// The next hop for the frames of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NextHop {
-    /// To this neighbor, at the hardware address it has.
+    /// This neighbor, at its current hardware address.
     Neighbor(u32),
-    /// To the station its SYN came from.
+    /// The station that the connection's SYN came from.
     Station(MacAddr),
 }
 
-/// The lists a connection can be in: by next hop whose address it waits for.
+/// The list of connections that wait for a next hop's address. An entry has a link for each list.
 pub(super) const WAITING: usize = 0;
-/// By age: those half-open of its listener, or those in TIME-WAIT.
+/// The list by age: half-open connections of a listener, or connections in TIME-WAIT.
 pub(super) const AGE: usize = 1;
-/// By age: all half-open ones.
+/// The list by age of all half-open connections.
 pub(super) const HALF_OPEN: usize = 2;
 
-/// A connection with what the stack keeps about it.
+/// A connection with the stack's data about it.
 pub(super) struct Entry<S> {
     pub(super) conn: Connection,
     pub(super) user: S,
@@ -75,20 +75,21 @@ pub(super) struct Entry<S> {
     pub(super) next_hop: NextHop,
     pub(super) links: [Link; 3],
     pub(super) iss: SeqNumber,
-    /// The listener whose peer it is counted for; none of an active connection, or one released.
+    /// The listener at which the peer's count includes this connection; `None` for an active or a
+    /// released connection.
     pub(super) listener: Option<u32>,
-    /// Events not taken yet.
+    /// Events that the owner has not taken yet.
     pub(super) events: PendingEvents,
-    /// The last ICMP error about it.
+    /// The last ICMP error about the connection.
     pub(super) soft_error: Option<IcmpError>,
-    /// Whether the flow table has it.
+    /// True if the connection is in the flow table.
     pub(super) attached: bool,
-    /// Its connect failed: what the connection says from now on is of no interest.
+    /// True if the connect failed: the owner does not want further events of the connection.
     pub(super) muted: bool,
 }
 
 impl<S: SendQueue> Entry<S> {
-    /// One past the last byte queued.
+    /// Returns the position after the last byte queued.
     pub(super) fn end(&self) -> StreamPos {
         match self.owner {
             Owner::Released { end } => end,
@@ -98,13 +99,13 @@ impl<S: SendQueue> Entry<S> {
 }
 
 impl<S> Entry<S> {
-    /// Whether the next hop's hardware address is awaited.
+    /// Returns true if the connection waits for the next hop's hardware address.
     #[inline]
     pub(super) fn is_waiting(&self) -> bool {
         self.links[WAITING].is_in()
     }
 
-    /// Leaves an event for the owner, if it is to be told anything.
+    /// Leaves an event for the owner, unless the connection has no owner or is muted.
     pub(super) fn raise(&mut self, event: EventKind) {
         if self.owner == Owner::Held && !self.muted {
             self.events.insert(event);
@@ -112,7 +113,7 @@ impl<S> Entry<S> {
     }
 }
 
-/// The queue of a connection that has been released: nothing more comes.
+/// The queue of a released connection, to which no byte is added.
 pub(super) struct Drained(pub(super) StreamPos);
 
 impl SendQueue for Drained {
@@ -131,7 +132,7 @@ struct Slot<S> {
 }
 
 impl<S> Slot<S> {
-    /// Its entry, if that is the owner's and `id` names it.
+    /// Returns the slot's entry, if the owner holds it and `id` names it.
     #[inline]
     fn held_mut(&mut self, id: ConnId) -> Option<&mut Entry<S>> {
         if self.generation != id.generation {
@@ -141,13 +142,13 @@ impl<S> Slot<S> {
     }
 }
 
-/// Slots of a page: a power of two, so that a slot is found without a look at its length, and few,
-/// so that a new page is soon made.
+/// Slots of a page: a power of two, so that the table finds a slot without reading the page's
+/// length, and few, so that a new page is soon made.
 const PAGE: usize = 16;
 
 type Page<S> = Box<[Slot<S>; PAGE]>;
 
-/// All connections, in pages: the table grows by one page at a time, and nothing in it ever moves.
+/// All connections, in pages: the table grows by one page at a time, and no entry ever moves.
 pub(super) struct Slab<S> {
     pages: Vec<Page<S>>,
     free: Vec<u32>,
@@ -157,7 +158,7 @@ pub(super) struct Slab<S> {
 }
 
 impl<S> Slab<S> {
-    /// Octets for each connection: its slot, and its place among the free ones.
+    /// Bytes for each connection: its slot, and its place among the free slots.
     pub(super) const SLOT: usize = size_of::<Slot<S>>() + size_of::<u32>();
 
     pub(super) fn new(max: usize) -> Slab<S> {
@@ -177,7 +178,7 @@ impl<S> Slab<S> {
         self.slots - self.free.len()
     }
 
-    /// One past the last index that was ever in use.
+    /// Returns the index after the last index that was ever in use.
     pub(super) fn end(&self) -> u32 {
         u32::try_from(self.slots).unwrap_or(u32::MAX)
     }
@@ -192,7 +193,7 @@ impl<S> Slab<S> {
         Some(&mut self.pages.get_mut(index as usize / PAGE)?[index as usize % PAGE])
     }
 
-    /// Stores an entry; `None` when full.
+    /// Stores an entry. Returns `None` when the table is full.
     pub(super) fn insert(&mut self, entry: Entry<S>) -> Option<ConnId> {
         if self.is_full() {
             return None;
@@ -214,7 +215,7 @@ impl<S> Slab<S> {
         Some(ConnId { index, generation: slot.generation })
     }
 
-    /// Drops an entry.
+    /// Removes and drops an entry.
     pub(super) fn remove(&mut self, index: u32) {
         let Some(slot) = self.slot_mut(index) else { return };
         if slot.entry.take().is_none() {
@@ -237,7 +238,7 @@ impl<S> Slab<S> {
         self.slot_mut(index)?.entry.as_mut()
     }
 
-    /// What is stored at `index`, and its key.
+    /// Returns the entry stored at `index`, and its key.
     #[inline]
     pub(super) fn named_mut(&mut self, index: u32) -> Option<(ConnId, &mut Entry<S>)> {
         let slot = self.slot_mut(index)?;
@@ -245,25 +246,26 @@ impl<S> Slab<S> {
         Some((id, slot.entry.as_mut()?))
     }
 
-    /// The key of what is stored at `index`.
+    /// Returns the key of the entry stored at `index`.
     pub(super) fn id(&self, index: u32) -> ConnId {
         ConnId { index, generation: self.slot(index).map_or(0, |s| s.generation) }
     }
 
-    /// What the owner's key names: not what it released, nor what is not its own yet.
+    /// Returns the connection that the owner's key names, unless the owner released the connection
+    /// or does not hold it yet.
     #[inline]
     pub(super) fn held(&self, id: ConnId) -> Option<&Entry<S>> {
         let slot = self.slot(id.index).filter(|s| s.generation == id.generation)?;
         slot.entry.as_ref().filter(|e| e.owner == Owner::Held)
     }
 
-    /// As [`Slab::held`].
+    /// Returns the same as [`Slab::held`], mutably.
     #[inline]
     pub(super) fn held_mut(&mut self, id: ConnId) -> Option<&mut Entry<S>> {
         self.slot_mut(id.index)?.held_mut(id)
     }
 
-    /// As [`Slab::held_mut`], of two that are not the same.
+    /// Returns the same as [`Slab::held_mut`], for two different connections.
     #[inline]
     pub(super) fn both_mut(&mut self, ids: [ConnId; 2]) -> Option<[&mut Entry<S>; 2]> {
         let [(a, i), (b, j)] = ids.map(|id| (id.index as usize / PAGE, id.index as usize % PAGE));
@@ -276,7 +278,7 @@ impl<S> Slab<S> {
         Some([a.held_mut(ids[0])?, b.held_mut(ids[1])?])
     }
 
-    /// Every connection, whoever cares for it.
+    /// Returns every connection, whoever is responsible for it.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Entry<S>> + '_ {
         self.pages.iter().flat_map(|p| p.iter()).filter_map(|s| s.entry.as_ref())
     }
@@ -292,7 +294,7 @@ impl<S> Linked for Slab<S> {
 mod tests {
     use super::*;
 
-    /// What a connection costs beside TCP's own state and the owner's.
+    /// Bounds the cost of a connection beside TCP's own state and the owner's.
     #[test]
     fn test_an_entry_is_little_more_than_its_connection() {
         struct Nothing;

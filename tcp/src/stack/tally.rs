@@ -1,4 +1,4 @@
-//! What all connections have counted, at once or in pieces.
+//! The sum of the counters of all connections, at once or in pieces.
 
 use super::Stack;
 use crate::{ConnCounters, SendQueue};
@@ -7,13 +7,13 @@ use crate::{ConnCounters, SendQueue};
 #[derive(Debug)]
 pub(super) struct Tally {
     pub(super) sum: ConnCounters,
-    /// The first slot that is not in it.
+    /// The first slot that the sum does not include.
     pub(super) next: u32,
 }
 
 impl<S: SendQueue + Default> Stack<S> {
-    /// What all connections there are and were have counted. It looks at every one of them: for
-    /// reports, not for the data path.
+    /// Returns the sum of the counters of all present and past connections. The function visits
+    /// every connection: use it for reports, not on the data path.
     pub fn conn_counters(&self) -> ConnCounters {
         let mut sum = self.retired;
         for e in self.conns.iter() {
@@ -22,10 +22,10 @@ impl<S: SendQueue + Default> Stack<S> {
         sum
     }
 
-    /// As [`Stack::conn_counters`], for a thread that has packets to look after: each call looks at
-    /// `most` connections at most and gives `None` until all were looked at; then the sum, and the
-    /// next call begins anew. Every connection is in it once, with what it had counted when it was
-    /// looked at, or at its end.
+    /// Makes the sum of [`Stack::conn_counters`] in pieces, for a thread that also handles packets.
+    /// Each call visits at most `most` connections and returns `None` until all were visited. Then
+    /// it returns the sum, and the next call begins anew. The sum includes every connection once,
+    /// with its counters when it was visited, or at its end.
     pub fn poll_conn_counters(&mut self, most: usize) -> Option<ConnCounters> {
         let retired = self.retired;
         let tally = self.tally.get_or_insert(Tally { sum: retired, next: 0 });

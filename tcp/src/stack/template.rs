@@ -1,7 +1,7 @@
 //! The headers of a connection's segments, built once.
 //!
-//! What does not change from segment to segment is copied, and its part of both checksums is
-//! known; only lengths, sequence numbers, window, flags and options are written and added.
+//! The stack copies the fields that do not change from segment to segment, and knows their part of
+//! both checksums. It only writes and adds lengths, sequence numbers, window, flags and options.
 
 use heddle_base::Sum;
 
@@ -13,18 +13,18 @@ use crate::{SackBlocks, SeqNumber, TxSegment};
 const IP_AT: usize = ethernet::HEADER_LEN;
 const TCP_AT: usize = IP_AT + ipv4::HEADER_LEN;
 const LEN: usize = TCP_AT + tcp::HEADER_LEN;
-/// The same lengths as they stand in a frame.
+/// The same lengths in the width in which a frame holds them.
 const L2_LEN: u8 = octets(ethernet::HEADER_LEN);
 const L3_LEN: u8 = octets(ipv4::HEADER_LEN);
 
-/// A header's length, which is small.
+/// Returns a header's length, which is small.
 #[expect(clippy::cast_possible_truncation, reason = "checked, when it is compiled")]
 const fn octets(len: usize) -> u8 {
     assert!(len <= u8::MAX as usize);
     len as u8
 }
 
-/// What a port computes by itself.
+/// The checksums that the port computes by itself.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Offloads {
     pub(super) tcp: bool,
@@ -35,9 +35,9 @@ pub(super) struct Offloads {
 #[derive(Clone, Debug)]
 pub(super) struct HeaderTemplate {
     bytes: [u8; LEN],
-    /// Of the IPv4 header with length and checksum 0.
+    /// Sum of the IPv4 header with length and checksum 0.
     ip_sum: Sum,
-    /// Of the pseudo-header with length 0, and the ports.
+    /// Sum of the pseudo-header with length 0, and of the ports.
     tcp_sum: Sum,
 }
 
@@ -71,8 +71,8 @@ impl HeaderTemplate {
         self.ip_sum = Sum::of(&self.bytes[IP_AT..TCP_AT]);
     }
 
-    /// The frame of `seg`, whose SACK option is of `sack`. `body` holds the payload, `seg.len`
-    /// bytes.
+    /// Returns the frame of `seg`, whose SACK option has the blocks of `sack`. `body` holds the
+    /// payload, `seg.len` bytes.
     pub(super) fn frame(
         &self,
         dst: MacAddr,
@@ -86,8 +86,9 @@ impl HeaderTemplate {
         frame
     }
 
-    /// Makes the frame of `last`, as [`HeaderTemplate::fill`] left it, that of the segment right
-    /// behind it, which starts at `seq` and differs in nothing else; `field` is what `fill` gave.
+    /// Turns the frame of `last`, as [`HeaderTemplate::fill`] left it, into the frame of the next
+    /// segment, which starts at `seq` and has no other difference; `field` is the value that `fill`
+    /// returned.
     #[inline]
     pub(super) fn advance(
         last: &TxSegment,
@@ -102,7 +103,7 @@ impl HeaderTemplate {
             tcp::emit_seq(seq, field, t);
             return field;
         }
-        // Taking a number off a one's complement sum is adding its complement.
+        // To subtract a number from a one's complement sum, add its complement.
         let total = u64::from(field) + u64::from(!last.seq.0) + u64::from(seq.0);
         let field = Sum::of_numbers(total).folded();
         tcp::emit_seq(seq, field, t);
@@ -110,8 +111,8 @@ impl HeaderTemplate {
         field
     }
 
-    /// As [`HeaderTemplate::frame`], in place; the checksum field as it is before the payload's sum
-    /// is added.
+    /// Does the work of [`HeaderTemplate::frame`] in place. Returns the checksum field before the
+    /// payload's sum is added.
     #[inline]
     pub(super) fn fill(
         &self,
@@ -132,11 +133,11 @@ impl HeaderTemplate {
         tcp::emit_options(seg, sack, header);
         let (tcp_checksum, field) = if off.tcp {
             let at = |i| u16::from_be_bytes([self.bytes[TCP_AT + i], self.bytes[TCP_AT + i + 1]]);
-            // Taking a word off a one's complement sum is adding its complement.
+            // To subtract a word from a one's complement sum, add its complement.
             let pseudo = self.tcp_sum.add_u16(!at(0)).add_u16(!at(2)).add_u16(tcp_len);
             (TcpChecksum::Offloaded, pseudo.folded())
         } else {
-            // The ports are in `tcp_sum`.
+            // `tcp_sum` already includes the ports.
             let sum = self.tcp_sum.add_u16(tcp_len).plus(tcp::sum_behind_ports(seg, sack, l4_len));
             match seg.len {
                 0 => (TcpChecksum::None, sum.complement()),
@@ -164,7 +165,7 @@ impl HeaderTemplate {
     }
 }
 
-/// `N` bytes of the template from `at` on; all callers stay within it.
+/// Returns `N` bytes of the template from `at` on. All callers stay within the template.
 fn piece<const N: usize>(bytes: &mut [u8; LEN], at: usize) -> &mut [u8; N] {
     #[expect(clippy::unwrap_used, reason = "N and the offset are constants within LEN")]
     bytes[at..].first_chunk_mut().unwrap()
@@ -181,7 +182,7 @@ mod tests {
     const SOFT: Offloads = Offloads { tcp: false, ip: false };
 
     proptest! {
-        /// smoltcp finds both checksums right whatever the fields, the payload and the DSCP.
+        /// smoltcp finds both checksums right for all fields, payloads and DSCPs.
         #[test]
         fn test_checksums_are_right(
             l: u32, r: u32, ports: (u16, u16), seq: u32, ack: u32, window: u16, syn: bool,

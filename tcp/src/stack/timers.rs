@@ -1,21 +1,22 @@
-//! One timer per index: a binary heap in which every index has at most one place.
+//! A timer per index: a binary heap in which every index has at most one place.
 //!
-//! Timers are *lazy*: an earlier time moves the entry forward, a later one leaves it where it is.
-//! When it comes up the owner looks at the real deadline and arms it again. A connection under
-//! traffic puts its retransmission off with every ACK; this way that costs nothing but one spurious
-//! wake-up per timeout. The heap never has more entries than indices.
+//! Timers are *lazy*: an earlier time moves the entry forward, a later time leaves it in place.
+//! When the timer comes up the owner checks the real deadline and arms the timer again. A
+//! connection under traffic postpones its retransmission with every ACK; lazy timers reduce the
+//! cost of this to one spurious wake-up per timeout. The heap never has more entries than indices.
 
 use heddle_base::Instant;
 
 const ABSENT: u32 = u32::MAX;
 
-/// When nothing comes up.
+/// The instant of `next` while no timer is armed.
 const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
-/// The heap; `place[index]` is where the entry of `index` lies in it.
+/// The heap. `place[index]` is the position of the entry of `index` in the heap.
 #[derive(Debug)]
 pub(super) struct Timers {
-    /// The time of the first entry, which every turn of a worker asks for; [`NEVER`] without one.
+    /// The time of the first entry, which every turn of a worker reads; [`NEVER`] while the heap is
+    /// empty.
     next: Instant,
     heap: Vec<(Instant, u32)>,
     place: Vec<u32>,
@@ -28,35 +29,36 @@ impl Default for Timers {
 }
 
 impl Timers {
-    /// Octets for each index.
+    /// Bytes for each index.
     pub(super) const ENTRY: usize = size_of::<(Instant, u32)>() + size_of::<u32>();
 
-    /// Timers with room for indices below `max`.
+    /// Returns timers with room for indices below `max`.
     pub(super) fn with_capacity(max: usize) -> Timers {
         Timers { next: NEVER, heap: Vec::with_capacity(max), place: Vec::with_capacity(max) }
     }
 
-    /// When the first timer comes up.
+    /// Returns when the first timer comes up.
     pub(super) fn next(&self) -> Option<Instant> {
         (self.next != NEVER).then_some(self.next)
     }
 
-    /// Timers armed.
+    /// Returns the number of armed timers.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.heap.len()
     }
 
-    /// Whether a timer is due.
+    /// Returns true if a timer is due.
     #[inline]
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.next <= now
     }
 
-    /// Makes the timer of `index` come up at `at`, or earlier when it was armed so.
+    /// Makes the timer of `index` come up at `at`, or earlier if it was already armed for an
+    /// earlier time.
     #[inline]
     pub(super) fn arm(&mut self, index: u32, at: Instant) {
-        // As a rule it comes up earlier as it is; the heap has nothing at `ABSENT`.
+        // As a rule the timer already comes up earlier; the heap has no entry at `ABSENT`.
         if let Some(&pos) = self.place.get(index as usize)
             && let Some(&(armed, _)) = self.heap.get(pos as usize)
             && armed <= at
@@ -86,13 +88,13 @@ impl Timers {
         self.note_next();
     }
 
-    /// The first index whose timer is due; it stays armed.
+    /// Returns the first index whose timer is due. The timer stays armed.
     #[inline]
     pub(super) fn due(&self, now: Instant) -> Option<u32> {
         self.heap.first().filter(|&&(at, _)| at <= now).map(|&(_, index)| index)
     }
 
-    /// Takes an index whose timer is due.
+    /// Disarms the first timer that is due and returns its index.
     pub(super) fn pop_due(&mut self, now: Instant) -> Option<u32> {
         let index = self.due(now)?;
         self.remove(0);

@@ -1,15 +1,17 @@
-//! UDP (RFC 768) for one port: whole datagrams in and out, for a service that is asked rarely, such
-//! as the connection manager of RoCEv2.
+//! UDP (RFC 768) for one port: whole datagrams in and out, for a service that receives few
+//! requests, such as the connection manager of RoCEv2.
 //!
-//! Nothing is taken until [`Stack::bind_udp`]. Its owner's filter and the budgets of `admit` decide
-//! what is taken then; it waits in a queue of its own for [`Stack::poll_datagram`]. The queue is made
-//! when the port is opened: a datagram allocates nothing, whether it is taken or dropped.
+//! The stack takes no datagram until [`Stack::bind_udp`]. From then on the owner's filter and the
+//! budgets of `admit` decide which datagrams it takes. They wait in a queue of their own for
+//! [`Stack::poll_datagram`]. The stack makes this queue when the port is opened: a datagram causes
+//! no allocation, whether the stack takes or drops it.
 //!
-//! A received datagram teaches no neighbor, as a SYN does not: whoever forges source addresses would
+//! Like a SYN, a received datagram teaches no neighbor: a host that forges source addresses would
 //! fill the table. An answer finds the entry that its peer's own question for our address has made,
-//! or waits until the next hop has said where it is. Few wait, of one next hop and in all. Answers to strangers have half of
-//! that room, and a queue of their own to the port; where they have no room no next hop is asked for. So
-//! what strangers make us answer keeps no datagram to a connection's peer.
+//! or waits until the next hop has answered. Few answers may wait, both for one next hop and in
+//! all. Answers to strangers have half of that room, and a queue of their own to the port. Where
+//! these answers have no room the stack asks for no next hop. Answers that strangers cause
+//! therefore hold up no datagram to a connection's peer.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,24 +31,24 @@ use crate::wire::{
     EtherType, EthernetHeader, Ipv4Header, MacAddr, Malformed, UdpHeader, ethernet, ipv4, udp,
 };
 
-/// A UDP datagram that came to the port that is open.
+/// A UDP datagram that came to the open port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RxDatagram {
-    /// The peer; its port may be 0.
+    /// The peer's address and port. The port may be 0.
     pub remote: SocketAddr,
-    /// Our address, and the port that is open.
+    /// Our address, and the open port.
     pub local: SocketAddr,
-    /// The IPv4 datagram from its header to the end of the payload, as it came: who checks an
-    /// invariant CRC needs the headers. Checksums have been verified.
+    /// The IPv4 datagram from its header to the end of the payload, as it came: a check of an
+    /// invariant CRC needs the headers. The stack has verified the checksums.
     pub bytes: ArrayVec<u8, MAX_DATAGRAM>,
-    /// Where the payload lies in it.
+    /// Offset of the payload in `bytes`.
     pub payload_at: usize,
-    /// Whether it is about a connection, as the filter says, and not a stranger's.
+    /// True if the datagram is about a connection, as the filter says; false if it is a stranger's.
     pub known: bool,
 }
 
 impl RxDatagram {
-    /// What UDP carries.
+    /// Returns the payload of the UDP datagram.
     pub fn payload(&self) -> &[u8] {
         self.bytes.get(self.payload_at..).unwrap_or_default()
     }
@@ -54,28 +56,28 @@ impl RxDatagram {
 
 /// A UDP datagram to send.
 ///
-/// Its IPv4 header has no options, identification 0 and Don't Fragment (see [`Ipv4Header::emit`]),
-/// and DSCP and TTL as configured; the UDP checksum is 0. Who puts an invariant CRC at the end of
-/// the payload counts on that.
+/// The IPv4 header has no options, identification 0 and Don't Fragment (see [`Ipv4Header::emit`]),
+/// and DSCP and TTL as configured. The UDP checksum is 0. A sender that puts an invariant CRC at
+/// the end of the payload relies on these values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TxDatagram {
     /// One of our addresses, and the source port.
     pub local: SocketAddr,
-    /// The peer.
+    /// The peer's address and port.
     pub remote: SocketAddr,
-    /// What UDP carries: at most the MTU less 28 octets.
+    /// UDP payload: at most the MTU less 28 bytes.
     pub payload: Vec<u8>,
-    /// Whether it goes to a host that nothing proves to be there: answers to these have no more room
-    /// than leaves the others theirs.
+    /// True if nothing proves that the destination host exists. Answers to such hosts have a
+    /// limited room, so that other datagrams keep theirs.
     pub to_stranger: bool,
 }
 
-/// The port, and what waits.
+/// The open port, and the datagrams that wait.
 #[derive(Debug, Default)]
 pub(super) struct Udp {
     open: Option<Open>,
     received: VecDeque<RxDatagram>,
-    /// Frames whose next hop is being asked for, the oldest first.
+    /// Frames whose next hop the stack is asking for, the oldest first.
     waiting: VecDeque<Waiting>,
 }
 
@@ -85,53 +87,56 @@ struct Open {
     admission: Admission,
 }
 
-/// A frame whose next hop is being asked for.
+/// A frame whose next hop the stack is asking for.
 #[derive(Debug)]
 struct Waiting {
-    /// The frame is a user of this neighbor.
+    /// The neighbor of the next hop. The frame counts as one of its users.
     neighbor: u32,
     kind: Control,
     frame: TxFrame,
 }
 
-/// Octets of the longest IPv4 datagram that is taken: one of InfiniBand's management has 308.
+/// Bytes of the longest IPv4 datagram that the stack takes. A management datagram of InfiniBand has
+/// 308 bytes.
 pub const MAX_DATAGRAM: usize = 320;
-/// Datagrams that wait to be taken by the owner; strangers' are taken while fewer than half do.
+/// The most datagrams that wait for the owner. The stack takes strangers' datagrams while fewer
+/// than half of these places are taken.
 pub(super) const MAX_RECEIVED: usize = 64;
-/// Datagrams that wait for the address of a next hop: in all, of which strangers' may be half, and of
-/// one.
+/// The most datagrams that wait for the address of a next hop: in all, of which strangers' may be
+/// half, and for one next hop.
 pub(super) const MAX_WAITING: usize = 64;
 pub(super) const MAX_WAITING_EACH: usize = 8;
 
 const HEADERS: usize = ipv4::HEADER_LEN + udp::HEADER_LEN;
 
 impl<S: SendQueue + Default> Stack<S> {
-    /// Takes UDP datagrams to `port` on all our addresses from now on, and to no other, as far as
-    /// `filter` and budgets let them.
+    /// Takes UDP datagrams to `port` on all our addresses from now on, and to no other port, as far
+    /// as `filter` and the budgets allow.
     pub fn bind_udp(&mut self, port: u16, filter: Arc<dyn DatagramFilter>) {
         self.udp.received.reserve_exact(MAX_RECEIVED);
         self.udp.open = Some(Open { port, admission: Admission::new(filter, self.ids.peer) });
     }
 
-    /// Takes no UDP datagrams any more. Those taken are forgotten; those to be sent are sent.
+    /// Closes the UDP port. The stack forgets received datagrams that wait, and still sends
+    /// datagrams that wait to be sent.
     pub fn unbind_udp(&mut self) {
         self.udp.open = None;
         self.udp.received.clear();
     }
 
-    /// The next datagram that came.
+    /// Returns the next datagram received.
     pub fn poll_datagram(&mut self) -> Option<RxDatagram> {
         self.udp.received.pop_front()
     }
 
-    /// Whether [`Stack::poll_datagram`] has something to give.
+    /// Returns true if [`Stack::poll_datagram`] has a datagram to return.
     #[inline]
     pub fn has_datagrams(&self) -> bool {
         !self.udp.received.is_empty()
     }
 
-    /// Sends a datagram, once its next hop's address is known. UDP promises nothing: one that
-    /// cannot be sent is counted and dropped.
+    /// Sends a datagram once its next hop's address is known. UDP promises nothing: the stack
+    /// counts and drops a datagram that it cannot send.
     pub fn send_datagram(&mut self, now: Instant, datagram: &TxDatagram) {
         if let Err(counter) = self.try_send_datagram(now, datagram) {
             *counter(&mut self.counters) += 1;
@@ -161,8 +166,8 @@ impl<S: SendQueue + Default> Stack<S> {
             self.push_datagram(kind, frame);
             return Ok(());
         }
-        // Before the next hop is asked for: the table has room for so many questions, which
-        // connections need as well.
+        // Check before asking for the next hop: the table has room for a limited number of
+        // questions, which connections need as well.
         let waiting = &self.udp.waiting;
         let of_kind = waiting.iter().filter(|w| w.kind == kind).count();
         let most = if d.to_stranger { MAX_WAITING / 2 } else { MAX_WAITING };
@@ -217,7 +222,7 @@ impl<S: SendQueue + Default> Stack<S> {
         }
     }
 
-    /// The address of `neighbor` is known: what waited for it goes.
+    /// Sends the datagrams that waited for `neighbor`, whose address is known now.
     pub(super) fn send_waiting(&mut self, neighbor: u32) {
         if self.udp.waiting.is_empty() {
             return;
@@ -229,13 +234,13 @@ impl<S: SendQueue + Default> Stack<S> {
         }
     }
 
-    /// `neighbor` does not answer: what waited for it is dropped.
+    /// Drops the datagrams that waited for `neighbor`, which does not answer.
     pub(super) fn drop_waiting(&mut self, neighbor: u32) {
         let dropped = self.take_waiting(neighbor).len();
         self.counters.tx_datagrams_unreachable += dropped as u64;
     }
 
-    /// The frames that wait for a neighbor, which are its users no more.
+    /// Removes and returns the frames that wait for a neighbor. They no longer count as its users.
     fn take_waiting(&mut self, neighbor: u32) -> VecDeque<Waiting> {
         let all = core::mem::take(&mut self.udp.waiting);
         let (these, others) = all.into_iter().partition(|w| w.neighbor == neighbor);
@@ -270,7 +275,7 @@ impl<S: SendQueue + Default> Stack<S> {
         if header.dst_port != port {
             return Err(|c| &mut c.rx_unknown_protocol);
         }
-        // What was sent to many, or by no single host, gets no answer.
+        // A datagram sent to many hosts, or from no single host, gets no answer.
         if eth.dst.is_group() || !self.cfg.net.is_ours(IpAddr::V4(ip.dst)) {
             return Err(|c| &mut c.rx_other_host);
         }
@@ -282,7 +287,8 @@ impl<S: SendQueue + Default> Stack<S> {
             return Err(|c| &mut c.udp_bad_packet);
         };
         frame.copy_at(ethernet::HEADER_LEN, bytes);
-        // The port may have verified it, or not know UDP: it is not asked.
+        // The port may have verified the checksum, or may not support UDP. The stack does not ask
+        // and verifies the checksum itself.
         if !udp::checksum_valid(ip.src, ip.dst, &bytes[ip.header_len..]) {
             return Err(|c| &mut c.udp_malformed);
         }

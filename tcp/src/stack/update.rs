@@ -1,5 +1,5 @@
-//! What has to follow when a connection has changed: its place among those that are ready to send,
-//! its events, its timer, and the end of its entry.
+//! The steps after a connection has changed: its place among the connections ready to send, its
+//! events, its timer, and the end of its entry.
 
 use super::event::EventKind;
 use super::slab::{ConnId, Entry, NextHop, Owner};
@@ -7,7 +7,7 @@ use super::{NONE, Stack, StackEvent};
 use crate::{ConnEvent, SendQueue, State};
 
 impl<S: SendQueue + Default> Stack<S> {
-    /// What happened; call until it gives `None`.
+    /// Returns the next event. The owner repeats the call until it returns `None`.
     #[inline]
     pub fn poll_event(&mut self) -> Option<(ConnId, StackEvent)> {
         self.eventful.front()?;
@@ -28,12 +28,13 @@ impl<S: SendQueue + Default> Stack<S> {
         None
     }
 
-    /// Brings everything the stack keeps about a connection in line with it: whether it is ready to
-    /// send, its events, its timer, and whether it is over.
+    /// Brings the stack's data about a connection in line with the connection: whether it is ready
+    /// to send, its events, its timer, and whether it is over.
     ///
-    /// The contract: whatever may have changed a connection, or what its owner has to send, is
-    /// followed by `update`; or, where it caused no event, by [`Stack::defer_update`], which does
-    /// the same later, once for all segments of a burst. Both may be called without need.
+    /// The contract: code that may have changed a connection, or the bytes that its owner has to
+    /// send, calls `update` afterwards. If the change caused no event, the code may call
+    /// [`Stack::defer_update`] instead, which does the same later, once for all segments of a
+    /// burst. Unneeded calls of both are harmless.
     #[inline]
     pub(super) fn update(&mut self, index: u32) {
         let Some(e) = self.conns.get_mut(index) else { return };
@@ -46,7 +47,8 @@ impl<S: SendQueue + Default> Stack<S> {
         self.update_idle(index);
     }
 
-    /// As [`Stack::update`], for a connection that has just said that it has nothing to send.
+    /// Does the work of [`Stack::update`] for a connection that has just reported that it has
+    /// nothing to send.
     #[inline]
     pub(super) fn update_idle(&mut self, index: u32) {
         let Some(e) = self.conns.get(index) else { return };
@@ -58,7 +60,7 @@ impl<S: SendQueue + Default> Stack<S> {
         }
     }
 
-    /// As [`Stack::update_idle`], for a connection with events, or one that is over.
+    /// Does the work of [`Stack::update_idle`] for a connection with events, or one that is over.
     #[cold]
     #[inline(never)]
     fn update_changed(&mut self, index: u32) {
@@ -89,8 +91,8 @@ impl<S: SendQueue + Default> Stack<S> {
         }
     }
 
-    /// Has a connection updated before anything else is done to another, at the end of a burst at
-    /// the latest.
+    /// Schedules the update of a connection. The stack makes this update before it works on another
+    /// connection, and at the end of a burst at the latest.
     #[inline]
     pub(super) fn defer_update(&mut self, index: u32) {
         if self.deferred != index {
@@ -107,12 +109,12 @@ impl<S: SendQueue + Default> Stack<S> {
         }
     }
 
-    /// Takes a closed connection out of everything it is in; its slot is free once no one looks at
-    /// it and its RST, if there is one, is sent.
+    /// Takes a closed connection out of all tables and lists. Its slot becomes free after the owner
+    /// has released the connection and its RST, if any, is sent.
     fn retire(&mut self, index: u32) {
         self.detach(index);
         let Some(e) = self.conns.get(index) else { return };
-        // One whose next hop does not answer cannot send it.
+        // A connection whose next hop does not answer cannot send its RST.
         let silent = e.muted || e.is_waiting() || !e.conn.wants_transmit(e.end());
         if e.owner == Owner::Held || !silent {
             return;
@@ -121,8 +123,9 @@ impl<S: SendQueue + Default> Stack<S> {
         self.remove(index);
     }
 
-    /// Takes a connection out of everything it is in and frees its slot, without a word to its peer
-    /// or its owner. The queues of indices may still have it; whoever takes it off looks.
+    /// Takes a connection out of all tables and lists and frees its slot, without a message to its
+    /// peer or its owner. The queues of indices may still hold it; code that takes an index off
+    /// checks the entry.
     pub(super) fn remove(&mut self, index: u32) {
         self.detach(index);
         let Some(e) = self.conns.get(index) else { return };
@@ -147,7 +150,7 @@ impl<S: SendQueue + Default> Stack<S> {
         self.conns.remove(index);
     }
 
-    /// Segments do not find the connection any more.
+    /// Detaches the connection from the flow table, so that segments do not find it any more.
     pub(super) fn detach(&mut self, index: u32) {
         if let Some(e) = self.conns.get_mut(index)
             && e.attached
@@ -158,7 +161,7 @@ impl<S: SendQueue + Default> Stack<S> {
     }
 }
 
-/// The next event of a connection.
+/// Returns the next event of a connection.
 fn take_event<S>(e: &mut Entry<S>) -> Option<StackEvent> {
     Some(match e.events.pop()? {
         EventKind::Accepted => {

@@ -1,4 +1,4 @@
-//! What holds of a scoreboard by itself: see [`rack`](super::super::rack).
+//! The invariants of a scoreboard by itself (see [`rack`](super::super::rack)).
 
 use super::*;
 
@@ -36,7 +36,7 @@ impl Scoreboard {
             assert_eq!(free, Some((r.start, r.end)), "SACKed: {self:?}");
         }
         assert!(again.windows(2).all(|w| w[0].end <= w[1].start), "twice: {self:?}");
-        // Below `repaired` nothing is forgotten.
+        // The lists must account for every byte below `repaired`.
         let known: u64 = again.iter().map(|r| r.len()).sum();
         let below = self.repaired.max(una);
         let sacked = self.sacked.bytes_from(una) - self.sacked.bytes_from(below);

@@ -1,5 +1,5 @@
-//! The life of an entry: asked for, confirmed, contested, given up; by what ARP packets say and by
-//! time. Why so, see the [parent](super).
+//! The life of an entry: the stack asks for it, confirms it, contests it and gives it up, because
+//! of ARP packets and because of time. The [parent](super) explains the rules.
 
 use core::net::Ipv4Addr;
 use core::time::Duration;
@@ -8,20 +8,21 @@ use heddle_base::Instant;
 use super::{Neighbor, Neighbors};
 use crate::wire::MacAddr;
 
-/// What is to be done about a neighbor.
+/// The action due for a neighbor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::stack) enum Due {
     /// Ask for `ip`, at this hardware address or everywhere.
     Ask { ip: Ipv4Addr, at: MacAddr },
-    /// It never answered: its users fail.
+    /// The neighbor never answered: its users fail.
     Failed(u32),
-    /// It is in use but no longer answers; its address is kept.
+    /// The neighbor is in use but no longer answers. The table keeps its address.
     Unconfirmed,
-    /// The station it was at is silent: it is at `at` now, which is to confirm it.
+    /// The old station of the neighbor is silent: the neighbor is now at `at`, which must confirm
+    /// this.
     Changed { neighbor: u32, ip: Ipv4Addr, at: MacAddr },
 }
 
-/// How we come to know an address.
+/// The kind of ARP packet from which we learn an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::stack) enum Source {
     /// An answer sent to us.
@@ -32,44 +33,45 @@ pub(in crate::stack) enum Source {
     Overheard,
 }
 
-/// What an ARP packet changed.
+/// The effect of an ARP packet on the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::stack) enum Learned {
-    /// Nothing.
+    /// The table ignored the packet.
     Ignored,
-    /// Known before.
+    /// The table already had this address.
     Confirmed,
-    /// A new neighbor.
+    /// The table has a new neighbor.
     New,
-    /// Someone waited for this one.
+    /// A neighbor that users waited for is now known.
     Resolved(u32),
-    /// It has another address now.
+    /// The neighbor has another address now.
     Changed,
-    /// It is said to be elsewhere: ask the station we know, which is here.
+    /// The packet claims another address: ask the known station, which is given here.
     Contested(MacAddr),
-    /// It is said to be elsewhere, too soon after the same was found wrong.
+    /// The packet claims another address too soon after such a claim was found wrong.
     Refused,
-    /// The station we know answers: another's claim was wrong.
+    /// The known station answers: the claim of the other was wrong.
     Defended(u32),
 }
 
-/// How far an entry is.
+/// The state of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Asked so many times, never answered.
+    /// The stack has asked so many times, without any answer.
     Incomplete(u8),
-    /// Known.
+    /// The address is known.
     Reachable,
-    /// Known, but the answer is old; asked again so many times.
+    /// The address is known, but the answer is old; the stack has asked again so many times.
     Probing(u8),
-    /// Known, but another station claims to be it; the one we know was asked so many times.
+    /// The address is known, but another station claims it. The stack has asked the known station
+    /// so many times.
     Contested { claim: MacAddr, tries: u8 },
-    /// Never answered; waits for its users to leave.
+    /// The neighbor never answered. The entry waits until its users leave.
     Failed,
 }
 
 impl Neighbors {
-    /// `ip` is said to be at `mac`.
+    /// Takes the claim of an ARP packet that `ip` is at `mac`.
     pub(in crate::stack) fn learn(
         &mut self,
         now: Instant,
@@ -102,7 +104,7 @@ impl Neighbors {
                 Learned::Defended(index)
             }
             _ if n.mac == mac => Learned::Confirmed,
-            // Everyone was asked, since the station we know did not answer.
+            // The stack asked everyone, because the known station did not answer.
             State::Probing(tries) if tries > TRIES && source == Source::Reply => Learned::Changed,
             State::Contested { .. } => return Learned::Ignored,
             _ if n.users == 0 => {
@@ -121,7 +123,7 @@ impl Neighbors {
         n.state = State::Reachable;
         n.fresh = now;
         if n.idle.is_in() {
-            // It is the youngest again.
+            // The entry is the youngest again.
             self.idle.remove(&mut self.slots, index);
             self.idle.push(&mut self.slots, index);
         }
@@ -129,7 +131,7 @@ impl Neighbors {
         outcome
     }
 
-    /// What is due at `now`; call until it gives `None`.
+    /// Returns an action due at `now`. The caller repeats the call until it returns `None`.
     pub(in crate::stack) fn poll_due(&mut self, now: Instant) -> Option<Due> {
         while let Some(index) = self.timers.pop_due(now) {
             let Some(n) = self.slots.get_mut(index) else { continue };
@@ -151,7 +153,7 @@ impl Neighbors {
                     return Some(Due::Ask { ip, at: MacAddr::BROADCAST });
                 }
                 State::Reachable if now < n.fresh + LIFETIME => {
-                    // Confirmed after the timer was armed.
+                    // A packet confirmed the address after the timer was armed.
                     let at = n.fresh + LIFETIME;
                     self.timers.arm(index, at);
                 }
@@ -169,7 +171,7 @@ impl Neighbors {
                     self.timers.arm(index, now + RETRY);
                     return Some(due);
                 }
-                // First at the address we know, then everywhere.
+                // Ask first at the known address, then everywhere.
                 State::Reachable => {
                     n.state = State::Probing(1);
                     let due = Due::Ask { ip: n.ip, at: n.mac };
@@ -196,15 +198,15 @@ impl Neighbors {
     }
 }
 
-/// Between two requests.
+/// The time between two requests.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
-/// Requests before we give up.
+/// Requests before the stack gives up.
 const TRIES: u8 = 3;
-/// How long an answer is good for.
+/// How long an answer stays valid.
 pub(super) const LIFETIME: Duration = Duration::from_secs(60);
-/// How long the station we know has for an answer when another claims its address, each time.
+/// How long the known station has for each answer when another claims its address.
 const CONTEST: Duration = Duration::from_millis(100);
-/// How often it is asked then.
+/// How often the stack asks the known station then.
 const CONTEST_TRIES: u8 = 2;
-/// How long no other claim is tried out after one was refused.
+/// How long the stack tests no other claim after it refused one.
 const QUIET: Duration = Duration::from_secs(1);
