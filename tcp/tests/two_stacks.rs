@@ -1,5 +1,5 @@
-//! Two stacks as an owner outside the crate drives them: the order of calls of the crate's
-//! documentation, frames handed over by memory, no time passing unless a test says so.
+//! Drives two stacks as an owner outside the crate does: in the order of calls of the crate's
+//! documentation. The test passes frames in memory, and time passes only where a test says so.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use core::net::{Ipv4Addr, SocketAddr};
@@ -17,14 +17,14 @@ fn ip(n: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, n)
 }
 
-/// Stacks at 10.0.0.1 and 10.0.0.2, the second listening.
+/// Stacks at 10.0.0.1 and 10.0.0.2; the second listens.
 struct Two {
     now: Instant,
     stacks: [Stack<ByteQueue>; 2],
-    /// TCP segments sent by each, in order.
+    /// TCP segments that each side sent, in order.
     sent: [Vec<Segment>; 2],
     events: [Vec<(ConnId, StackEvent)>; 2],
-    /// No frame arrives any more.
+    /// True once no frame arrives any more.
     cut: bool,
 }
 
@@ -47,7 +47,7 @@ impl Two {
         }
     }
 
-    /// A frame that `side` has to send, whole.
+    /// Returns the next frame that `side` sends, with its whole body.
     fn frame(&mut self, side: usize) -> Option<Vec<u8>> {
         let stack = &mut self.stacks[side];
         let mut f = stack.poll_transmit(self.now)?;
@@ -70,7 +70,7 @@ impl Two {
         Some(frame)
     }
 
-    /// Gives a frame to `side`, whose owner takes what it brings and then asks for events.
+    /// Passes a frame to `side`, whose owner takes the payload and then asks for events.
     fn take(&mut self, side: usize, frame: &[u8]) {
         let stack = &mut self.stacks[side];
         if let FrameOutcome::Conn { conn, acked, payload } = stack.handle_frame(self.now, frame)
@@ -89,7 +89,7 @@ impl Two {
         }
     }
 
-    /// Frames go to and fro until nobody has any.
+    /// Passes frames to and fro until no side has any.
     fn run(&mut self) {
         loop {
             let mut idle = true;
@@ -107,7 +107,7 @@ impl Two {
         }
     }
 
-    /// The next timer of either side, and what follows from it; false when none runs.
+    /// Runs the next timer of either side and its consequences. Returns false when no timer runs.
     fn step(&mut self) -> bool {
         let next = self.stacks.iter().filter_map(Stack::poll_timeout).min();
         let Some(next) = next else { return false };
@@ -140,8 +140,8 @@ impl Two {
     }
 }
 
-/// The owner that took the last bytes learns of the FIN behind them at once, not after the next
-/// frame, timer or transmission.
+/// The owner that took the last bytes gets the event of the FIN after them at once, not after the
+/// next frame, timer or transmission.
 #[test]
 fn test_fin_on_the_last_data_segment_is_told_with_it() {
     let mut n = Two::new([1500; 2], ConnConfig::default());
@@ -154,9 +154,9 @@ fn test_fin_on_the_last_data_segment_is_told_with_it() {
     assert!(n.says(1, b, ConnEvent::PeerClosed));
 }
 
-/// The segment size follows the MTU of the configuration, and the smaller one of both ends
-/// (RFC 9293 section 3.7.1): the MTU less 40 octets is announced, and what is sent is that less
-/// the options every segment has.
+/// The segment size follows the MTU of the configuration, and the smaller MTU of both ends (RFC
+/// 9293 section 3.7.1). Each side announces its MTU less 40 bytes, and sends segments of that size
+/// less the options that every segment has.
 #[test]
 fn test_segments_are_as_large_as_both_mtus_allow() {
     for (mtus, timestamps, mss, len) in [
@@ -186,8 +186,8 @@ fn test_segments_are_as_large_as_both_mtus_allow() {
     assert_eq!(n.sent[0][0].mss, Some(4000));
 }
 
-/// Keepalives are set up like the rest of a connection: idle peers that are there stay connected,
-/// one that has vanished is told of as timed out.
+/// The configuration includes keepalives: idle peers that are alive stay connected, and the stack
+/// reports a vanished peer as timed out.
 #[test]
 fn test_a_vanished_idle_peer_times_out_if_the_configuration_says_so() {
     let seconds = Duration::from_secs;
@@ -205,7 +205,7 @@ fn test_a_vanished_idle_peer_times_out_if_the_configuration_says_so() {
         assert!(n.step());
     }
     assert!(n.says(0, a, ConnEvent::TimedOut) && n.says(1, b, ConnEvent::TimedOut));
-    // Without, nobody asks.
+    // Without keepalives the stack sends no probe.
     let mut n = Two::new([1500; 2], ConnConfig::default());
     let (a, _) = n.connect();
     n.cut = true;
@@ -214,11 +214,11 @@ fn test_a_vanished_idle_peer_times_out_if_the_configuration_says_so() {
     assert!(!n.says(0, a, ConnEvent::TimedOut));
 }
 
-/// Both sides have closed, and the last ACK has come: what is there then of a connection, on the side
-/// that closed second, is nothing. A segment that comes once more, by a network or a peer that
-/// repeats it, is one of no connection and is answered with RST (RFC 9293 section 3.10.7.1), whether
-/// the owner has let go of the connection or not. Neither owner hears of it; a RST by the number of
-/// the last ACK cuts the peer's TIME-WAIT short, one by an older number does not.
+/// After both sides have closed and the last ACK has come, the side that closed second keeps
+/// nothing of the connection. A segment that a network or a peer then repeats belongs to no
+/// connection, and the stack answers it with RST (RFC 9293 section 3.10.7.1), whether the owner has
+/// released the connection or not. Neither owner gets an event. A RST with the number of the last
+/// ACK cuts the peer's TIME-WAIT short; a RST with an older number does not.
 #[test]
 fn test_what_comes_again_after_both_have_closed_is_answered_with_rst_and_ends_nothing() {
     for (again, released) in [(0, false), (0, true), (1, false), (1, true)] {

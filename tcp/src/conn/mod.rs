@@ -10,7 +10,7 @@
 //!          snd_una   snd_next   snd_max   right edge              rcv_nxt   (ranges)    rcv_adv
 //!
 //!   1 oldest unacknowledged byte                           1 next byte expected in order
-//!   2 next to send; behind snd_max when sending again      2 accepted ahead of a gap
+//!   2 next to send; below snd_max when sending again       2 accepted ahead of a gap
 //!   3 highest sent, the SND.NXT of RFC 9293                3 right edge advertised; never moves
 //!   4 snd_una + min(snd_wnd, congestion window)              left
 //! ```

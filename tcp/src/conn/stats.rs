@@ -62,7 +62,7 @@ heddle_base::counters! {
         challenge_acks,
         /// Challenge ACKs, and SYN-ACKs for a repeated SYN, not sent because of the rate limit.
         challenge_acks_suppressed,
-        /// FINs ignored because they contradict what was received before.
+        /// FINs ignored because they contradict earlier segments.
         bad_fins,
     }
 }

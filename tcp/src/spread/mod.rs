@@ -1,9 +1,9 @@
-//! Which worker of a port a connection belongs to.
+//! The rule that assigns connections to the workers of a port.
 //!
-//! A port may have several workers, each with a queue pair of the port and a [`Stack`](crate::Stack)
-//! of its own. A connection belongs to one of them for its whole life: to the one that its peer's
-//! segments reach. What decides that is in the segments and nowhere else, so no worker has to ask
-//! another:
+//! A port may have several workers, each with a queue pair of the port and a
+//! [`Stack`](crate::Stack) of its own. A connection belongs for its whole life to the one worker
+//! that its peer's segments reach. The segments alone decide which worker this is, so no worker has
+//! to ask another:
 //!
 //! ```text
 //!                       addresses and ports of a received segment, the peer's first
@@ -11,11 +11,12 @@
 //!              Toeplitz hash (the port's key) --> low bits --> indirection table --> worker
 //! ```
 //!
-//! The port computes that itself if it can (RSS), and the workers do if it cannot: whoever receives
-//! a segment of another hands it on. Both take the same key and table, so a connection we open can
-//! be given a local port by which the peer's answers reach the worker that opened it.
+//! The port computes the worker itself if it can (RSS). If it cannot, the workers do: a worker that
+//! receives a segment of another worker passes the segment on. Both ways use the same key and
+//! table. A connection that we open can therefore get a local port by which the peer's answers
+//! reach the worker that opened it.
 //!
-//! What a worker does with the frames that are no segments says [`Spread::steer`].
+//! [`Spread::steer`] defines how a worker treats frames that are not segments.
 
 mod steer;
 #[cfg(test)]
@@ -30,28 +31,29 @@ pub use steer::Steer;
 pub use toeplitz::MIN_KEY as MIN_RSS_KEY;
 use toeplitz::Toeplitz;
 
-/// Why flows cannot be spread as told.
+/// Why the given values cannot spread flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpreadError {
-    /// The key is too short for the longest flow, that of IPv6.
+    /// The key is too short for the longest flow, which is an IPv6 flow.
     #[error("a key of {0} octets: {MIN_RSS_KEY} are needed")]
     KeyLength(usize),
-    /// The low bits of a hash name an entry only if the number of entries is a power of two.
+    /// The table's length is no power of two. The low bits of a hash name an entry only with such a
+    /// length.
     #[error("an indirection table of {0} entries: it takes a power of two, at most 65536")]
     TableLength(usize),
-    /// There is no such worker.
+    /// No worker has this number.
     #[error("there are {workers} workers, and none has the number {worker}")]
     NoSuchWorker {
-        /// The number it has, counted from 0.
+        /// The given number of the worker, counted from 0.
         worker: u16,
-        /// How many there are.
+        /// The number of workers.
         workers: u16,
     },
 }
 
-/// The rule by which the flows of one port are spread over its workers: a key and an indirection
-/// table. One for all workers of the port.
+/// The rule that spreads the flows of one port over its workers: a key and an indirection table.
+/// All workers of the port share it.
 pub struct Rss {
     hash: Toeplitz,
     table: Box<[u16]>,
@@ -59,11 +61,12 @@ pub struct Rss {
 }
 
 impl Rss {
-    /// By the hash with `key` (at least [`MIN_RSS_KEY`] octets) and `table`, whose entries are
-    /// numbers of workers below `workers`. The table may be uneven, and leave workers out.
+    /// Returns the rule that uses the hash with `key` (at least [`MIN_RSS_KEY`] bytes) and `table`,
+    /// whose entries are numbers of workers below `workers`. The table may be uneven, and leave
+    /// workers out.
     ///
     /// # Errors
-    /// See [`SpreadError`].
+    /// Returns the error that applies; see [`SpreadError`].
     pub fn new(key: &[u8], table: &[u16], workers: u16) -> Result<Rss, SpreadError> {
         let hash = Toeplitz::new(key).ok_or(SpreadError::KeyLength(key.len()))?;
         check_entries(table.len())?;
@@ -73,49 +76,49 @@ impl Rss {
         Ok(Rss { hash, table: table.into(), workers })
     }
 
-    /// As [`Rss::new`], with a table of `entries` that gives each worker as many as the others, or
-    /// one more.
+    /// Returns a rule as [`Rss::new`] does, with a table of `entries` that gives each worker as
+    /// many entries as the others, or one more.
     ///
     /// # Errors
-    /// See [`SpreadError`].
+    /// Returns the error that applies; see [`SpreadError`].
     pub fn even(key: &[u8], entries: usize, workers: u16) -> Result<Rss, SpreadError> {
         check_entries(entries)?;
-        // With no worker, the first entry is one too many.
+        // With no worker, the first entry is already too large.
         let table: Vec<u16> = (0..workers.max(1)).cycle().take(entries).collect();
         Rss::new(key, &table, workers)
     }
 
-    /// The worker that a segment from `src` to `dst` reaches; `None` when they are of two
-    /// families.
+    /// Returns the worker that a segment from `src` to `dst` reaches; `None` when the addresses are
+    /// of different families.
     pub fn worker(&self, src: SocketAddr, dst: SocketAddr) -> Option<u16> {
         self.hash.of_segment(src, dst).map(|hash| self.entry(hash))
     }
 
-    /// Workers there are.
+    /// Returns the number of workers.
     pub fn workers(&self) -> u16 {
         self.workers
     }
 
-    /// The indirection table.
+    /// Returns the indirection table.
     pub fn table(&self) -> &[u16] {
         &self.table
     }
 
     #[inline]
     fn entry(&self, hash: u32) -> u16 {
-        // As long as a power of two.
+        // The table's length is a power of two.
         self.table[hash as usize & (self.table.len() - 1)]
     }
 }
 
 impl fmt::Debug for Rss {
-    /// Without the key: who knows it can aim at one worker.
+    /// Leaves out the key: an attacker that knows the key can aim at one worker.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Rss({} entries, {} workers)", self.table.len(), self.workers)
     }
 }
 
-/// The share that one worker has in the flows of its port.
+/// The share of one worker in the flows of its port.
 #[derive(Clone, Debug, Default)]
 pub struct Spread {
     kind: Kind,
@@ -135,37 +138,38 @@ enum Kind {
 }
 
 impl Spread {
-    /// All of them: the port has one worker.
+    /// Returns the share of the only worker of a port: all flows.
     pub fn alone() -> Spread {
         Spread::default()
     }
 
-    /// That of worker `me` where the queues of two ports are joined one to one, as `net_ring`'s
-    /// are: what queue 3 sends comes out of queue 3 over there, and the answers come back to it,
-    /// whatever the ports of the segments. Only the same addresses and ports must not be used by
-    /// two workers: worker `me` of `workers` opens connections from local ports that leave the rest
-    /// `me`.
+    /// Returns the share of worker `me` where the queues of two ports are joined one to one, as
+    /// `net_ring`'s are: frames from queue 3 come out of queue 3 of the other port, and the answers
+    /// come back to queue 3, whatever the ports of the segments. Only two workers must not use the
+    /// same addresses and ports: worker `me` of `workers` opens connections from local ports whose
+    /// remainder modulo `workers` is `me`.
     ///
     /// # Errors
-    /// There is no such worker.
+    /// Fails if there is no such worker.
     pub fn pairs(me: u16, workers: u16) -> Result<Spread, SpreadError> {
         Spread::of(Kind::Pairs { workers }, me, workers)
     }
 
-    /// That of worker `me` of a port that spreads segments itself, by `rss`.
+    /// Returns the share of worker `me` of a port that spreads segments itself, by `rss`.
     ///
     /// # Errors
-    /// There is no such worker.
+    /// Fails if there is no such worker.
     pub fn by_port(rss: Arc<Rss>, me: u16) -> Result<Spread, SpreadError> {
         let workers = rss.workers;
         Spread::of(Kind::ByPort(rss), me, workers)
     }
 
-    /// That of worker `me` of a port that does not spread segments, or not in a way we know: the
-    /// workers do, by `rss`. No port need know the key, so it should be one that nobody knows.
+    /// Returns the share of worker `me` of a port that does not spread segments, or not in a way
+    /// that we know. The workers spread the segments, by `rss`. No port needs the key, so the key
+    /// should be secret.
     ///
     /// # Errors
-    /// There is no such worker.
+    /// Fails if there is no such worker.
     pub fn by_software(rss: Arc<Rss>, me: u16) -> Result<Spread, SpreadError> {
         let workers = rss.workers;
         Spread::of(Kind::BySoftware(rss), me, workers)
@@ -178,12 +182,12 @@ impl Spread {
         Ok(Spread { kind: if workers == 1 { Kind::Alone } else { kind }, me })
     }
 
-    /// The worker's number among those of the port.
+    /// Returns the worker's number among the workers of the port.
     pub fn worker(&self) -> u16 {
         self.me
     }
 
-    /// Workers of the port.
+    /// Returns the number of workers of the port.
     pub fn workers(&self) -> u16 {
         match &self.kind {
             Kind::Alone => 1,
@@ -192,14 +196,14 @@ impl Spread {
         }
     }
 
-    /// Whether received frames have to be looked at by [`Spread::steer`]: there are workers they
-    /// may be for.
+    /// Returns true if the worker has to pass received frames to [`Spread::steer`], because they
+    /// may be for other workers.
     pub fn steers(&self) -> bool {
         matches!(self.kind, Kind::ByPort(_) | Kind::BySoftware(_))
     }
 
-    /// The worker a segment from `src` to `dst` reaches; `None` when that depends on where it is
-    /// received.
+    /// Returns the worker that a segment from `src` to `dst` reaches; `None` when that depends on
+    /// the queue that receives the segment.
     #[inline]
     fn worker_of(&self, src: (Ipv4Addr, u16), dst: (Ipv4Addr, u16)) -> Option<u16> {
         match &self.kind {
@@ -210,7 +214,8 @@ impl Spread {
         }
     }
 
-    /// Says of local ports whether connections from there, at `local`, to `peer` are this worker's.
+    /// Returns a test for local ports at `local`: whether connections from them to `peer` are this
+    /// worker's.
     pub(crate) fn landing(&self, local: Ipv4Addr, peer: (Ipv4Addr, u16)) -> Landing<'_> {
         match &self.kind {
             Kind::Alone => Landing::Everywhere,
@@ -223,7 +228,7 @@ impl Spread {
     }
 }
 
-/// Which local ports one worker may open connections to one peer from.
+/// The local ports from which one worker may open connections to one peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Landing<'a> {
     Everywhere,
@@ -233,14 +238,15 @@ pub(crate) enum Landing<'a> {
     },
     Hashed {
         rss: &'a Rss,
-        /// The hash of the answers but for the port.
+        /// The hash of the answers' addresses and ports, with 0 for the local port.
         hash: u32,
         me: u16,
     },
 }
 
 impl Landing<'_> {
-    /// Whether `port` is one of them: a few loads, for whoever tries many.
+    /// Returns true if `port` is one of these ports. The test costs a few loads, because callers
+    /// try many ports.
     #[inline]
     pub(crate) fn has(&self, port: u16) -> bool {
         match *self {
@@ -256,7 +262,7 @@ fn check_entries(entries: usize) -> Result<(), SpreadError> {
     if fits { Ok(()) } else { Err(SpreadError::TableLength(entries)) }
 }
 
-/// What is hashed of a received segment.
+/// Returns the input of the hash for a received segment.
 #[inline]
 fn input(src: (Ipv4Addr, u16), dst: (Ipv4Addr, u16)) -> [u8; 12] {
     let [a, b, c, d] = src.0.octets();

@@ -1,40 +1,44 @@
-//! What a received frame is, as far as it takes to know whose it is.
+//! Classifies a received frame as far as needed to know which worker it belongs to.
 
 use super::{Kind, Spread};
 use crate::wire::{EtherType, EthernetHeader, Ipv4Header, be16, ethernet, icmpv4, ipv4};
 
-/// The worker of UDP, and the one that answers ARP requests where all workers see them.
+/// The worker of UDP, which also answers ARP requests where all workers see them.
 const FIRST: u16 = 0;
 
-/// Whose a frame is.
+/// The owner of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Steer {
-    /// The worker's that received it.
+    /// The worker that received the frame.
     Own,
-    /// Another worker's of the port: its number among them.
+    /// Another worker of the port, by its number.
     Other(u16),
-    /// Every worker's of the port; each of them takes a copy.
+    /// Every worker of the port; each worker takes a copy.
     All,
 }
 
 impl Spread {
-    /// Whose the frame is that begins with `head`: its first piece, in which all headers lie, or as
-    /// much of it as one likes to show beyond them. For every frame that a worker receives from its
-    /// queue, before its stack sees it; not again for those that other workers pass on.
+    /// Returns the owner of the frame that begins with `head`: its first piece, which holds all
+    /// headers and any number of further bytes. A worker calls this function for every frame that
+    /// it receives from its queue, before its stack sees the frame, but not again for frames that
+    /// other workers pass on.
     ///
     /// - TCP belongs to the worker that has, or would have, the connection.
-    /// - An ICMP error belongs to the worker of the segment it quotes.
-    /// - ARP concerns everyone: each stack has neighbors of its own, and an answer must reach
-    ///   whoever asked. All learn, and only worker 0 answers, so that a question has one answer.
+    /// - An ICMP error belongs to the worker of the segment that it quotes.
+    /// - ARP concerns all workers: each stack has neighbors of its own, and an answer must reach
+    ///   the stack that asked. All learn, and only worker 0 answers, so that a question has one
+    ///   answer.
     /// - UDP belongs to worker 0.
-    /// - The rest (echo requests, fragments, what is broken or unknown) stays where it is, and is
-    ///   answered or counted and dropped there. So none of it costs a ring's room.
+    /// - All other frames (echo requests, fragments, broken or unknown frames) stay with the worker
+    ///   that received them, which answers them, or counts and drops them. They therefore take no
+    ///   room in a ring.
     ///
-    /// A queue that is joined to one queue of another port, and to no other, is a link of its own:
-    /// everything on it is the receiver's. Where the port spreads segments itself, they are.
+    /// A queue that is joined to exactly one queue of another port is a link of its own: every
+    /// frame on it is the receiver's. Where the port spreads segments itself, segments are the
+    /// receiver's too.
     ///
-    /// Nothing is verified here: whoever gets the frame does. What is not taken at its word where it
-    /// counts is at worst a frame that another worker drops.
+    /// This function verifies nothing: the worker that gets the frame does. A frame with false
+    /// contents is at worst dropped by another worker.
     #[inline(always)]
     pub fn steer(&self, head: &[u8]) -> Steer {
         match self.kind {
@@ -53,7 +57,7 @@ impl Spread {
             return None;
         }
         let head = &head[ethernet::HEADER_LEN..];
-        // Lengths beyond the frame are found out by whoever takes it.
+        // The worker that takes the frame detects lengths beyond the frame.
         let ip = Ipv4Header::parse(head, usize::MAX).ok()?;
         if ip.fragment {
             return None;
@@ -67,7 +71,7 @@ impl Spread {
             }
             ipv4::PROTO_ICMP => {
                 let q = icmpv4::quoted(payload)?;
-                // It went out; what is received of the connection goes the other way.
+                // We sent the quoted segment; received segments of the connection go the other way.
                 self.worker_of((q.dst, q.dst_port), (q.src, q.src_port))
             }
             ipv4::PROTO_UDP => Some(FIRST),
@@ -76,7 +80,8 @@ impl Spread {
         .map(|worker| if worker == self.me { Steer::Own } else { Steer::Other(worker) })
     }
 
-    /// Whether this worker answers ARP requests: where all workers of a port see them, one does.
+    /// Returns true if this worker answers ARP requests. Where all workers of a port see them,
+    /// exactly one does.
     pub(crate) fn answers_arp(&self) -> bool {
         match self.kind {
             Kind::Alone | Kind::Pairs { .. } => true,
@@ -84,7 +89,7 @@ impl Spread {
         }
     }
 
-    /// Whether segments are received by the worker they are for as it is.
+    /// Returns true if the port already delivers each segment to the worker that it is for.
     fn tcp_is_spread(&self) -> bool {
         !matches!(self.kind, Kind::BySoftware(_))
     }

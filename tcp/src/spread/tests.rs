@@ -1,4 +1,4 @@
-//! Which worker frames are for.
+//! Tests of the assignment of frames to workers.
 
 use super::*;
 use crate::wire::{EtherType, EthernetHeader, Ipv4Header, MacAddr};
@@ -27,7 +27,7 @@ fn ethernet(dst: MacAddr, ethertype: EtherType) -> [u8; 14] {
     eth
 }
 
-/// An IPv4 datagram from `src` to `dst`, in a frame.
+/// Returns an IPv4 datagram from `src` to `dst`, in a frame.
 fn datagram(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, payload: &[u8]) -> Vec<u8> {
     let mut ip = [0; 20];
     let (header_len, total_len) = (20, 20 + payload.len());
@@ -45,13 +45,13 @@ fn datagram(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, payload: &[u8]) -> Vec<u
     [&ethernet(MacAddr([2; 6]), EtherType::IPV4)[..], &ip, payload].concat()
 }
 
-/// A TCP segment of the peer's from `rport` to our `lport`.
+/// Returns a TCP segment from the peer's `rport` to our `lport`.
 fn segment(rport: u16, lport: u16) -> Vec<u8> {
     let tcp = [&rport.to_be_bytes()[..], &lport.to_be_bytes(), &[0; 16]].concat();
     datagram(PEER, US, TCP, &tcp)
 }
 
-/// An ICMP message of a router's about a segment of ours from `lport` to the peer's `rport`.
+/// Returns a router's ICMP message about a segment of ours from `lport` to the peer's `rport`.
 fn error(kind: u8, lport: u16, rport: u16) -> Vec<u8> {
     let tcp = [&lport.to_be_bytes()[..], &rport.to_be_bytes(), &[0; 4]].concat();
     let quote = &datagram(US, PEER, TCP, &tcp)[14..];
@@ -122,7 +122,7 @@ fn test_frames_that_are_no_segments() {
 
 #[test]
 fn test_broken_frames_and_fragments_stay() {
-    // Whose it would be is another.
+    // Choose a port whose whole frames belong to another worker.
     let (lport, s) = (0..)
         .map(|p| (p, Spread::by_software(rss(2), 0).unwrap()))
         .find(|(p, s)| s.steer(&segment(7, *p)) == Steer::Other(1))
@@ -138,7 +138,7 @@ fn test_broken_frames_and_fragments_stay() {
         f[at] = v;
         assert_eq!(s.steer(&f), Steer::Own, "octet {at}");
     }
-    // Behind options.
+    // The ports lie after IPv4 options.
     let mut f = whole.clone();
     f[14] = 0x46;
     f.splice(34..34, [1, 1, 1, 0]);
@@ -168,8 +168,8 @@ fn test_a_port_that_spreads_leaves_only_errors_to_hand_on() {
 }
 
 proptest! {
-    /// Any octets: no panic, the same answer each time, and never a worker there is not. All
-    /// workers agree on whose it is.
+    /// For any bytes, `steer` does not panic, gives the same answer each time, and never names a
+    /// worker that does not exist. All workers agree on the owner.
     #[test]
     fn test_any_octets_are_somebodys(
         junk in proptest::collection::vec(any::<u8>(), 0..120), kind in 0usize..4, workers in 1u16..65,

@@ -1,27 +1,28 @@
-//! The hash by which ports spread what they receive (Microsoft, "RSS hashing functions"; DPDK's
+//! The hash by which ports spread received segments (Microsoft, "RSS hashing functions"; DPDK's
 //! `rte_thash` computes the same).
 //!
-//! Each bit of the input that is set adds (by exclusive or) the 32 bits of the key that start at
-//! its place. The sum is linear, so what four bits add is looked up in a table made once from the
-//! key: 24 loads out of 1.5 KiB for the addresses and ports of IPv4, which is small enough to stay
-//! in a processor's first cache beside everything else. For the same reason what one part of the
-//! input adds can be had without the rest: see [`Toeplitz::last_octets`].
+//! Each set bit of the input adds (by exclusive or) the 32 bits of the key that start at its place.
+//! The sum is linear, so the code looks up the contribution of four bits in a table made once from
+//! the key. An IPv4 segment costs 24 loads out of 1.5 KiB for its addresses and ports, which is
+//! small enough to stay in a processor's first cache beside other data. Linearity also gives the
+//! contribution of one part of the input without the rest: see [`Toeplitz::last_octets`].
 
 use core::net::SocketAddr;
 
-/// Octets of input of the longest kind, two IPv6 addresses and two ports.
+/// Bytes of the longest input, two IPv6 addresses and two ports.
 const MAX_INPUT: usize = 36;
-/// Octets of the shortest key: one bit further for each bit of input, 32 bits at a time.
+/// Bytes of the shortest key: one bit further for each bit of input, 32 bits at a time.
 pub const MIN_KEY: usize = MAX_INPUT + 4;
 
-/// What the two halves of an octet add, by their value.
+/// The contributions of the two halves of a byte, by their value.
 type Octet = [[u32; 16]; 2];
 
 /// The hash for one key.
 pub(super) struct Toeplitz(Box<[Octet; MAX_INPUT]>);
 
 impl Toeplitz {
-    /// That of `key`, of which the first [`MIN_KEY`] octets matter; `None` when there are fewer.
+    /// Returns the hash of `key`, of which the first [`MIN_KEY`] bytes matter; `None` when the key
+    /// has fewer.
     pub(super) fn new(key: &[u8]) -> Option<Toeplitz> {
         let key = key.first_chunk::<MIN_KEY>()?;
         let bit = |at: usize| u32::from(key[at / 8] >> (7 - at % 8) & 1);
@@ -40,28 +41,30 @@ impl Toeplitz {
         Some(Toeplitz(rows))
     }
 
-    /// Of up to [`MAX_INPUT`] octets.
+    /// Returns the hash of up to [`MAX_INPUT`] bytes.
     #[inline(always)]
     fn of(&self, input: &[u8]) -> u32 {
         self.0.iter().zip(input).fold(0, |sum, (row, &octet)| sum ^ add(row, octet))
     }
 
-    /// Of a segment over IPv4: addresses and ports as they stand in its headers, the sender's
+    /// Returns the hash of a segment over IPv4: addresses and ports as in its headers, the sender's
     /// first.
     #[inline]
     pub(super) fn of_v4(&self, input: &[u8; 12]) -> u32 {
         self.of(input)
     }
 
-    /// What the last two octets of [`of_v4`](Toeplitz::of_v4)'s input, the port a segment is sent
-    /// to, add to the hash of the same input with zeros there.
+    /// Returns the contribution of the last two bytes of [`of_v4`](Toeplitz::of_v4)'s input, the
+    /// destination port of a segment. The contribution adds to the hash of the same input with
+    /// zeros there.
     #[inline]
     pub(super) fn last_octets(&self, port: u16) -> u32 {
         let [hi, lo] = port.to_be_bytes();
         add(&self.0[10], hi) ^ add(&self.0[11], lo)
     }
 
-    /// Of a segment from `src` to `dst`, of whichever family; `None` when they are of two.
+    /// Returns the hash of a segment from `src` to `dst` of either family; `None` when the families
+    /// differ.
     pub(super) fn of_segment(&self, src: SocketAddr, dst: SocketAddr) -> Option<u32> {
         let mut input = [0; MAX_INPUT];
         let addrs = match (src, dst) {
@@ -94,7 +97,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The values Microsoft publishes for verifying an implementation: destination, source, hash.
+    /// The values that Microsoft publishes for verifying an implementation: destination, source,
+    /// hash.
     const PUBLISHED: [(&str, &str, u32); 8] = [
         ("161.142.100.80:1766", "66.9.149.187:2794", 0x51cc_c178),
         ("65.69.140.83:4739", "199.92.111.2:14230", 0xc626_b0ea),
@@ -129,7 +133,7 @@ mod tests {
         assert_eq!(of(&long), of(&KEY), "of 52 octets the last 12 are for longer inputs");
     }
 
-    /// The definition, bit by bit.
+    /// Computes the hash by its definition, bit by bit.
     fn by_definition(key: &[u8], input: &[u8]) -> u32 {
         let mut sum = 0;
         for at in (0..input.len() * 8).filter(|at| input[at / 8] & 0x80 >> (at % 8) != 0) {

@@ -278,7 +278,7 @@ impl<S> Slab<S> {
         Some([a.held_mut(ids[0])?, b.held_mut(ids[1])?])
     }
 
-    /// Returns every connection, whoever is responsible for it.
+    /// Returns every connection, with or without an owner.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Entry<S>> + '_ {
         self.pages.iter().flat_map(|p| p.iter()).filter_map(|s| s.entry.as_ref())
     }

@@ -6,15 +6,15 @@ use smoltcp::wire::{ArpOperation, ArpPacket, ArpRepr, EthernetAddress};
 
 use super::{MacAddr, Malformed};
 
-/// Octets of an ARP packet.
+/// Bytes of an ARP packet.
 pub const PACKET_LEN: usize = 28;
 
-/// Request or reply.
+/// The operation of an ARP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Who has the target address?
+    /// The sender asks which station has the target address.
     Request,
-    /// The sender has its address.
+    /// The sender states its own address.
     Reply,
 }
 
@@ -37,7 +37,7 @@ impl Arp {
     /// Reads an ARP packet.
     ///
     /// # Errors
-    /// When it is too short, not IPv4 over Ethernet, or neither request nor reply.
+    /// Fails when the packet is too short, not IPv4 over Ethernet, or neither request nor reply.
     pub fn parse(bytes: &[u8]) -> Result<Arp, Malformed> {
         let packet = ArpPacket::new_checked(bytes).map_err(|_| Malformed::Truncated)?;
         let repr = ArpRepr::parse(&packet).map_err(|_| Malformed::Header)?;
@@ -64,7 +64,7 @@ impl Arp {
         })
     }
 
-    /// Writes the packet.
+    /// Writes the packet to `out`.
     pub fn emit(&self, out: &mut [u8; PACKET_LEN]) {
         ArpRepr::EthernetIpv4 {
             operation: match self.operation {

@@ -11,7 +11,7 @@ mod field {
     pub(super) const TYPE: Range<usize> = 12..14;
 }
 
-/// Octets of an Ethernet header.
+/// Bytes of an Ethernet header.
 pub const HEADER_LEN: usize = 14;
 
 /// A 48-bit hardware address.
@@ -22,12 +22,12 @@ impl MacAddr {
     /// All stations of the link.
     pub const BROADCAST: MacAddr = MacAddr([0xff; 6]);
 
-    /// Whether this names a group (multicast or broadcast).
+    /// Returns true if this address names a group (multicast or broadcast).
     pub const fn is_group(self) -> bool {
         self.0[0] & 1 != 0
     }
 
-    /// Whether a single station can have this address.
+    /// Returns true if a single station can have this address.
     pub fn is_station(self) -> bool {
         !self.is_group() && self.0 != [0; 6]
     }
@@ -46,33 +46,33 @@ impl fmt::Debug for MacAddr {
     }
 }
 
-/// The type field.
+/// The type field of an Ethernet header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EtherType(pub u16);
 
 impl EtherType {
-    /// IPv4.
+    /// IPv4 (0x0800).
     pub const IPV4: EtherType = EtherType(0x0800);
-    /// ARP.
+    /// ARP (0x0806).
     pub const ARP: EtherType = EtherType(0x0806);
 }
 
-/// An Ethernet header.
+/// The header of an Ethernet II frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EthernetHeader {
-    /// Destination.
+    /// Station address of the receiver.
     pub dst: MacAddr,
-    /// Source.
+    /// Station address of the sender.
     pub src: MacAddr,
-    /// What follows.
+    /// Type of the packet after the header.
     pub ethertype: EtherType,
 }
 
 impl EthernetHeader {
-    /// Reads the header `bytes` start with.
+    /// Reads the header that `bytes` starts with.
     ///
     /// # Errors
-    /// [`Malformed::Truncated`] when there are fewer than [`HEADER_LEN`] bytes.
+    /// Returns [`Malformed::Truncated`] when there are fewer than [`HEADER_LEN`] bytes.
     #[inline(always)]
     pub fn parse(bytes: &[u8]) -> Result<EthernetHeader, Malformed> {
         let h: &[u8; HEADER_LEN] = bytes.first_chunk().ok_or(Malformed::Truncated)?;
@@ -83,7 +83,7 @@ impl EthernetHeader {
         })
     }
 
-    /// Writes the header.
+    /// Writes the header to `out`.
     pub fn emit(&self, out: &mut [u8; HEADER_LEN]) {
         out[field::DST].copy_from_slice(&self.dst.0);
         out[field::SRC].copy_from_slice(&self.src.0);

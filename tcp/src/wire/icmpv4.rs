@@ -1,4 +1,4 @@
-//! The ICMP messages we understand (RFC 792), by smoltcp's packet types.
+//! The ICMP messages that the stack understands (RFC 792), by smoltcp's packet types.
 
 use core::net::Ipv4Addr;
 
@@ -12,58 +12,58 @@ use crate::SeqNumber;
 pub enum Message<'a> {
     /// An echo request: identifier, sequence number and data as they came.
     EchoRequest {
-        /// Identifier.
+        /// Identifier, which the reply repeats.
         ident: u16,
-        /// Sequence number.
+        /// Sequence number, which the reply repeats.
         seq: u16,
-        /// Data.
+        /// Data, which the reply repeats.
         data: &'a [u8],
     },
     /// A datagram of ours did not reach its destination.
     Unreachable {
-        /// Why, as on the wire (RFC 792, RFC 1122 section 3.2.2.1).
+        /// The reason, as on the wire (RFC 792, RFC 1122 section 3.2.2.1).
         code: u8,
         /// Next-hop MTU, when the code is "fragmentation needed" (RFC 1191).
         mtu: u16,
-        /// What is quoted of the datagram, when it was TCP.
+        /// The quoted part of the datagram, when it was TCP.
         quoted: Option<Quoted>,
     },
     /// A datagram of ours outlived its TTL.
     TimeExceeded {
-        /// What is quoted of the datagram, when it was TCP.
+        /// The quoted part of the datagram, when it was TCP.
         quoted: Option<Quoted>,
     },
-    /// Anything else.
+    /// Any other message.
     Other,
 }
 
 /// Type of an echo request.
 pub const ECHO_REQUEST: u8 = 8;
-/// Code of a [`Message::Unreachable`] for a datagram too large to pass on undivided.
+/// Code of a [`Message::Unreachable`] for a datagram too large to forward without fragmentation.
 pub const CODE_FRAG_NEEDED: u8 = 4;
 
-/// The TCP segment an ICMP error quotes.
+/// The TCP segment that an ICMP error quotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quoted {
-    /// Where it came from: one of our addresses, when it is true.
+    /// Source address: one of our addresses, when the quote is true.
     pub src: Ipv4Addr,
-    /// Where it was bound for.
+    /// Destination address.
     pub dst: Ipv4Addr,
-    /// Source port.
+    /// Source port of the quoted segment.
     pub src_port: u16,
-    /// Destination port.
+    /// Destination port of the quoted segment.
     pub dst_port: u16,
-    /// Sequence number.
+    /// Sequence number of the quoted segment.
     pub seq: SeqNumber,
-    /// Length of the datagram, as its header says.
+    /// Length of the datagram in bytes, as its header says.
     pub total_len: u16,
 }
 
 impl<'a> Message<'a> {
-    /// Reads a message; `None` when it is too short or its checksum is wrong.
+    /// Reads a message. Returns `None` when the message is too short or its checksum is wrong.
     pub fn parse(bytes: &'a [u8]) -> Option<Message<'a>> {
-        // smoltcp checks the length its message types need, which is never below the eight octets
-        // read here for those types.
+        // smoltcp checks the length that its message types need. For the types below, this length
+        // is never less than the eight bytes read here.
         let packet = Icmpv4Packet::new_checked(bytes).ok()?;
         if !packet.verify_checksum() || bytes.len() < 8 {
             return None;
@@ -91,7 +91,7 @@ impl<'a> Message<'a> {
 }
 
 impl Quoted {
-    /// Reads the quoted datagram, of which at least eight octets beyond the IP header are there.
+    /// Reads the quoted datagram, which has at least eight bytes beyond the IP header.
     fn parse(bytes: &[u8]) -> Option<Quoted> {
         let h = bytes.first_chunk::<{ ipv4::HEADER_LEN }>()?;
         let header_len = usize::from(h[0] & 0xf) * 4;
@@ -110,9 +110,9 @@ impl Quoted {
     }
 }
 
-/// The segment that an error quotes, of those kinds that [`Message`] tells apart. Neither the
-/// checksum nor anything else of the message is looked at: for whoever has to know whom it concerns
-/// before he reads it.
+/// Returns the segment that an error quotes, for the kinds of error that [`Message`] distinguishes.
+/// The function verifies neither the checksum nor anything else of the message: it serves callers
+/// that must know whom the message concerns before they read it.
 pub fn quoted(bytes: &[u8]) -> Option<Quoted> {
     match (Icmpv4Message::from(*bytes.first()?), bytes.get(8..)?) {
         (Icmpv4Message::DstUnreachable | Icmpv4Message::TimeExceeded, quote) => {
@@ -122,7 +122,7 @@ pub fn quoted(bytes: &[u8]) -> Option<Quoted> {
     }
 }
 
-/// The echo reply to a request.
+/// Returns the echo reply to a request.
 pub fn echo_reply(ident: u16, seq: u16, data: &[u8]) -> Vec<u8> {
     let mut out = vec![0; 8 + data.len()];
     let mut packet = Icmpv4Packet::new_unchecked(&mut out[..]);
@@ -147,7 +147,8 @@ mod tests {
         b
     }
 
-    /// Destination unreachable that quotes a TCP segment 10.0.0.1:4096 -> 10.0.0.2:80.
+    /// Returns a destination unreachable message that quotes a TCP segment 10.0.0.1:4096 ->
+    /// 10.0.0.2:80.
     fn unreachable(code: u8, mtu: u16) -> Vec<u8> {
         let mut b = vec![3, code, 0, 0, 0, 0, 0, 0];
         b[6..8].copy_from_slice(&mtu.to_be_bytes());

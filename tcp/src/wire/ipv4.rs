@@ -1,4 +1,4 @@
-//! IPv4 headers (RFC 791). Options are stepped over: none of them is acted on.
+//! IPv4 headers (RFC 791). The parser skips all options and acts on none.
 
 use core::net::Ipv4Addr;
 
@@ -20,7 +20,7 @@ mod field {
     pub(super) const DST: Range<usize> = 16..20;
 }
 
-/// Octets of a header without options.
+/// Bytes of a header without options.
 pub const HEADER_LEN: usize = 20;
 /// Protocol number of ICMP.
 pub const PROTO_ICMP: u8 = 1;
@@ -33,33 +33,33 @@ const DONT_FRAGMENT: u16 = 0x4000;
 const MORE_FRAGMENTS: u16 = 0x2000;
 const FRAGMENT_OFFSET: u16 = 0x1fff;
 
-/// A checked IPv4 header; the checksum is a matter of [`Ipv4Header::checksum_valid`].
+/// A checked IPv4 header. [`Ipv4Header::checksum_valid`] verifies its checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv4Header {
     /// Source address.
     pub src: Ipv4Addr,
     /// Destination address.
     pub dst: Ipv4Addr,
-    /// What the payload is.
+    /// Protocol number of the payload.
     pub protocol: u8,
-    /// Time to live.
+    /// Time to live, in hops.
     pub ttl: u8,
-    /// DSCP and ECN.
+    /// DSCP (upper six bits) and ECN.
     pub traffic_class: u8,
-    /// Octets of the header, options included.
+    /// Bytes of the header, options included.
     pub header_len: usize,
-    /// Octets of the datagram, header included.
+    /// Bytes of the datagram, header included.
     pub total_len: usize,
-    /// Whether this is a fragment of a larger datagram.
+    /// True if this is a fragment of a larger datagram.
     pub fragment: bool,
 }
 
 impl Ipv4Header {
-    /// Reads the header `head` starts with. `available` is how many bytes the frame has from there
-    /// on in all its pieces, of which `head` is the first.
+    /// Reads the header that `head` starts with. `available` is the number of bytes that the frame
+    /// has from there on in all its pieces, of which `head` is the first.
     ///
     /// # Errors
-    /// When the header is no IPv4 header, or the frame is shorter than it says.
+    /// Fails when the header is no IPv4 header, or the frame is shorter than the header says.
     #[inline(always)]
     pub fn parse(head: &[u8], available: usize) -> Result<Ipv4Header, Malformed> {
         let Some(h) = head.first_chunk::<HEADER_LEN>() else {
@@ -91,7 +91,8 @@ impl Ipv4Header {
         })
     }
 
-    /// Whether the header checksum over the `header_len` octets at the start of `head` is right.
+    /// Returns true if the header checksum over the `header_len` bytes at the start of `head` is
+    /// right.
     #[inline]
     pub fn checksum_valid(&self, head: &[u8]) -> bool {
         head.get(..self.header_len).is_some_and(|h| Sum::of(h).is_valid())
@@ -99,9 +100,9 @@ impl Ipv4Header {
 
     /// Writes a header without options and with its checksum.
     ///
-    /// Don't Fragment is set and the identification is 0: what cannot be fragmented needs none
-    /// (RFC 6864 section 4.1), and a counter there would tell others how much we send.
-    /// `header_len` and `fragment` are not looked at.
+    /// The header has Don't Fragment and the identification 0: a datagram that cannot be fragmented
+    /// needs no identification (RFC 6864 section 4.1), and a counter there would reveal how much we
+    /// send. The function ignores `header_len` and `fragment`.
     pub fn emit(&self, out: &mut [u8; HEADER_LEN]) {
         out[field::VERSION_IHL] = 0x45;
         out[field::TRAFFIC_CLASS] = self.traffic_class;
@@ -119,25 +120,25 @@ impl Ipv4Header {
     }
 }
 
-/// Where the length and checksum fields lie, for header templates.
+/// Offsets of the length, checksum and traffic class fields, for header templates.
 pub(crate) const TOTAL_LEN_AT: usize = field::TOTAL_LEN.start;
 pub(crate) const CHECKSUM_AT: usize = field::CHECKSUM.start;
 pub(crate) const TRAFFIC_CLASS_AT: usize = field::TRAFFIC_CLASS;
 
-/// The pseudo-header of TCP over IPv4 (RFC 9293 section 3.1).
+/// Returns the sum of the pseudo-header of TCP over IPv4 (RFC 9293 section 3.1).
 #[inline]
 pub fn pseudo_header(src: Ipv4Addr, dst: Ipv4Addr, tcp_len: u16) -> Sum {
     pseudo_header_of(PROTO_TCP, src, dst, tcp_len)
 }
 
-/// The pseudo-header of another protocol's `len` octets: UDP has it from RFC 768.
+/// Returns the sum of the pseudo-header for `len` bytes of `protocol`. RFC 768 defines it for UDP.
 #[inline]
 pub(super) fn pseudo_header_of(protocol: u8, src: Ipv4Addr, dst: Ipv4Addr, len: u16) -> Sum {
     let addrs = u64::from(src.to_bits()) + u64::from(dst.to_bits());
     Sum::of_numbers(addrs + u64::from(protocol) + u64::from(len))
 }
 
-/// Whether the `needed` bytes are missing from the frame or only lie in its next piece.
+/// Returns whether the frame lacks the `needed` bytes or only has them in its next piece.
 pub(super) fn missing(needed: usize, available: usize) -> Malformed {
     if available < needed { Malformed::Truncated } else { Malformed::Split }
 }

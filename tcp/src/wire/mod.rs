@@ -1,8 +1,9 @@
 //! The packet formats: one file each.
 //!
-//! Ethernet, IPv4 and TCP lie on the hot path: they are read at fixed offsets from one contiguous
-//! run of header bytes and turned into a checked value once. ARP and ICMP are rare, and smoltcp's
-//! `wire` types serve them. Nothing here keeps state, and no input makes it panic.
+//! Ethernet, IPv4 and TCP lie on the hot path: the parsers read them at fixed offsets from one
+//! contiguous run of header bytes and convert them into a checked value once. ARP and ICMP are
+//! rare, and smoltcp's `wire` types serve them. The parsers keep no state, and no input makes them
+//! panic.
 
 pub mod arp;
 pub mod ethernet;
@@ -16,19 +17,19 @@ pub use ipv4::Ipv4Header;
 pub use tcp::TcpHeader;
 pub use udp::UdpHeader;
 
-/// Why bytes are not the header they were taken for.
+/// Why bytes are not the header that the parser expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// The frame ends before the header, or before the length the header gives.
+    /// The frame ends before the header, or before the length that the header gives.
     #[error("shorter than its headers say")]
     Truncated,
-    /// The header runs on beyond the first contiguous piece of the frame.
+    /// The header continues beyond the first contiguous piece of the frame.
     #[error("header not contiguous")]
     Split,
-    /// A version or length field no sender may put there.
+    /// A version or length field has a value that no sender may use.
     #[error("impossible header field")]
     Header,
-    /// An option whose length is below two or runs beyond the header.
+    /// An option has a length below two or continues beyond the header.
     #[error("impossible option length")]
     Options,
 }

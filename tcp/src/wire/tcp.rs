@@ -19,9 +19,9 @@ mod field {
     pub(super) const CHECKSUM: Range<usize> = 16..18;
 }
 
-/// Octets of a header without options.
+/// Bytes of a header without options.
 pub const HEADER_LEN: usize = 20;
-/// Octets options can take at most.
+/// The most bytes that options can take.
 pub const MAX_OPTIONS_LEN: usize = 40;
 
 mod kind {
@@ -34,36 +34,36 @@ mod kind {
     pub(super) const TIMESTAMPS: u8 = 8;
 }
 
-/// NOP, NOP, kind and length of a timestamps option: how nearly every segment's options start
+/// NOP, NOP, kind and length of a timestamps option: the start of nearly every segment's options
 /// (RFC 7323 appendix A).
 const ALIGNED_TIMESTAMPS: u32 = 0x0101_080a;
 /// SACK-permitted, kind and length of a timestamps option.
 const SACK_PERMITTED_TIMESTAMPS: u32 = 0x0402_080a;
 
-/// A checked TCP header; the checksum is the caller's to verify, who has the payload.
+/// A checked TCP header. The caller, which has the payload, verifies the checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpHeader {
     /// Source port.
     pub src_port: u16,
     /// Destination port.
     pub dst_port: u16,
-    /// Octets of the header, options included.
+    /// Bytes of the header, options included.
     pub header_len: usize,
-    /// Everything else.
+    /// The other fields of the header, and the payload's length.
     pub segment: Segment,
-    /// Whether there is a SACK option: [`sack_blocks`] reads it.
+    /// True if there is a SACK option: [`sack_blocks`] reads it.
     pub has_sack: bool,
 }
 
 impl TcpHeader {
-    /// Reads the header `head` starts with. `tcp_len` is the length of the whole segment, of which
-    /// `head` is the first piece.
+    /// Reads the header that `head` starts with. `tcp_len` is the length of the whole segment, of
+    /// which `head` is the first piece.
     ///
-    /// Unknown options, and known ones with a length that is not theirs, are stepped over; MSS,
-    /// window scale and SACK-permitted count on a SYN only, SACK on other segments only.
+    /// The parser skips unknown options, and known options with a wrong length. MSS, window scale
+    /// and SACK-permitted count on a SYN only, SACK on other segments only.
     ///
     /// # Errors
-    /// When the data offset or an option length is impossible, or the segment is too short.
+    /// Fails when the data offset or an option length is impossible, or the segment is too short.
     // Inlined so that the fields stay in registers: a header written to memory field by field and
     // read back as a whole stalls the load.
     #[inline(always)]
@@ -106,7 +106,7 @@ impl TcpHeader {
     }
 }
 
-/// The options we know.
+/// The options that the parser knows.
 #[derive(Clone, Copy, Default)]
 struct Options {
     mss: Option<u16>,
@@ -141,8 +141,8 @@ fn parse_options(mut options: &[u8], syn: bool) -> Result<Options, Malformed> {
     }
 }
 
-/// The SACK option of the segment whose header, which [`TcpHeader::parse`] has taken, `head` starts
-/// with.
+/// Returns the SACK option of the segment whose header `head` starts with. The caller has parsed
+/// this header with [`TcpHeader::parse`].
 #[cold]
 pub fn sack_blocks(head: &[u8]) -> SackBlocks {
     let mut blocks = SackBlocks::default();
@@ -168,7 +168,8 @@ pub fn sack_blocks(head: &[u8]) -> SackBlocks {
     }
 }
 
-/// Writes the options of `seg`, a multiple of four octets; `sack` has the blocks it speaks of.
+/// Writes the options of `seg`, a multiple of four bytes. `sack` holds the blocks that `seg.sack`
+/// counts.
 #[inline]
 pub fn emit_options<const N: usize>(seg: &TxSegment, sack: &SackBlocks, out: &mut ArrayVec<u8, N>) {
     if seg.flags.has(Flags::SYN) {
@@ -181,7 +182,8 @@ pub fn emit_options<const N: usize>(seg: &TxSegment, sack: &SackBlocks, out: &mu
     }
 }
 
-/// SACK-permitted has just the length of the padding before timestamps.
+/// Writes the options of a SYN. SACK-permitted has exactly the length of the padding before
+/// timestamps.
 #[cold]
 fn emit_syn_options<const N: usize>(seg: &TxSegment, out: &mut ArrayVec<u8, N>) {
     if let Some(mss) = seg.mss {
@@ -218,12 +220,12 @@ fn timestamps(ts: Timestamps, head: u32) -> [u8; 12] {
 }
 
 fn put<const N: usize>(bytes: &[u8], out: &mut ArrayVec<u8, N>) {
-    // A header buffer has room for the longest header; a shorter one would lose options whole.
+    // A header buffer has room for the longest header; a shorter buffer would lose whole options.
     let fits = out.try_extend_from_slice(bytes);
     debug_assert!(fits.is_ok());
 }
 
-/// Octets [`emit_options`] writes for `seg`.
+/// Returns the number of bytes that [`emit_options`] writes for `seg`.
 #[inline]
 pub fn options_len(seg: &TxSegment) -> usize {
     let sack = if seg.sack > 0 { 4 + 8 * usize::from(seg.sack) } else { 0 };
@@ -238,7 +240,7 @@ pub fn options_len(seg: &TxSegment) -> usize {
         + sack
 }
 
-/// Fills the variable fields of the fixed header in `out`; the ports stay.
+/// Writes the variable fields of the fixed header to `out`, and leaves the ports.
 #[inline]
 pub(crate) fn emit_fixed(
     seg: &TxSegment,
@@ -254,7 +256,7 @@ pub(crate) fn emit_fixed(
     out[field::CHECKSUM].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// Changes the sequence number and the checksum.
+/// Writes the sequence number and the checksum.
 #[inline]
 pub(crate) fn emit_seq(seq: SeqNumber, checksum: u16, out: &mut [u8; HEADER_LEN]) {
     out[field::SEQ].copy_from_slice(&seq.0.to_be_bytes());
@@ -266,8 +268,9 @@ fn data_offset(header_len: usize) -> u8 {
     u8::try_from(header_len / 4).unwrap_or(15) << 4
 }
 
-/// The sum of the header from the sequence number on, as [`emit_fixed`] and [`emit_options`] write
-/// it with a checksum of 0: from the numbers, without a look at the bytes.
+/// Returns the sum of the header from the sequence number on, as [`emit_fixed`] and
+/// [`emit_options`] write the header with a checksum of 0. The function computes the sum from the
+/// numbers, without reading the bytes.
 #[inline]
 pub(crate) fn sum_behind_ports(seg: &TxSegment, sack: &SackBlocks, header_len: usize) -> Sum {
     let mut total = u64::from(seg.seq.0) + u64::from(seg.ack.0) + u64::from(seg.window);
@@ -286,16 +289,16 @@ pub(crate) fn sum_behind_ports(seg: &TxSegment, sack: &SackBlocks, header_len: u
     Sum::of_numbers(total).plus(Sum::of(&options))
 }
 
-/// Octets of a timestamps option with the two of padding before it.
+/// Bytes of a timestamps option with the two bytes of padding before it.
 const TIMESTAMPS_LEN: usize = 12;
 
-/// Writes the ports.
+/// Writes the ports to `out`.
 pub(crate) fn emit_ports(src: u16, dst: u16, out: &mut [u8; HEADER_LEN]) {
     out[field::SRC_PORT].copy_from_slice(&src.to_be_bytes());
     out[field::DST_PORT].copy_from_slice(&dst.to_be_bytes());
 }
 
-/// Where the checksum field lies.
+/// Offset of the checksum field.
 pub(crate) const CHECKSUM_AT: usize = field::CHECKSUM.start;
 
 #[cfg(test)]

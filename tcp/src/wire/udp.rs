@@ -14,28 +14,28 @@ mod field {
     pub(super) const CHECKSUM: Range<usize> = 6..8;
 }
 
-/// Octets of a header.
+/// Bytes of a header.
 pub const HEADER_LEN: usize = 8;
 
-/// A checked UDP header; the checksum is a matter of [`checksum_valid`].
+/// A checked UDP header. [`checksum_valid`] verifies its checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpHeader {
     /// Source port; 0 when the sender wants no answer.
     pub src_port: u16,
     /// Destination port.
     pub dst_port: u16,
-    /// Octets of header and payload.
+    /// Bytes of header and payload.
     pub len: usize,
 }
 
 impl UdpHeader {
-    /// Reads the header that `head` starts with. `available` is how many octets the IP datagram has
-    /// from there on, in all pieces of its frame; what it has beyond the header's own length is not
-    /// UDP's.
+    /// Reads the header that `head` starts with. `available` is the number of bytes that the IP
+    /// datagram has from there on, in all pieces of its frame. Bytes of the datagram beyond the
+    /// header's own length do not belong to UDP.
     ///
     /// # Errors
-    /// When the datagram is shorter than a header or than the header says, or the header lies in
-    /// more than one piece of the frame.
+    /// Fails when the datagram is shorter than a header or than the header says, or when the header
+    /// lies in more than one piece of the frame.
     pub fn parse(head: &[u8], available: usize) -> Result<UdpHeader, Malformed> {
         let Some(h) = head.first_chunk::<HEADER_LEN>() else {
             return Err(ipv4::missing(HEADER_LEN, available));
@@ -51,7 +51,7 @@ impl UdpHeader {
         Ok(UdpHeader { src_port, dst_port, len })
     }
 
-    /// Writes the header without a checksum: 0, which over IPv4 says that there is none.
+    /// Writes the header with checksum 0, which over IPv4 means that there is no checksum.
     pub fn emit(&self, out: &mut [u8; HEADER_LEN]) {
         out[field::SRC_PORT].copy_from_slice(&self.src_port.to_be_bytes());
         out[field::DST_PORT].copy_from_slice(&self.dst_port.to_be_bytes());
@@ -61,7 +61,7 @@ impl UdpHeader {
     }
 }
 
-/// Whether `datagram`, header and payload and nothing else, has a right checksum or none.
+/// Returns true if `datagram`, header and payload and nothing else, has a right checksum or none.
 pub fn checksum_valid(src: Ipv4Addr, dst: Ipv4Addr, datagram: &[u8]) -> bool {
     let Ok(len) = u16::try_from(datagram.len()) else { return false };
     if datagram.get(field::CHECKSUM).is_none_or(|c| c == [0, 0]) {
@@ -78,8 +78,8 @@ mod tests {
     const A: Ipv4Addr = Ipv4Addr::new(152, 1, 51, 27);
     const B: Ipv4Addr = Ipv4Addr::new(152, 14, 94, 75);
 
-    /// Summed up by hand: 0x9801 + 0x331b + 0x980e + 0x5e4b + 17 + 10 of the pseudo-header, 0xa08f +
-    /// 0x2694 + 10 + 0x6262 of the datagram, is 0x2eb3c; folded and turned over, 0x14c1.
+    /// The sum by hand: 0x9801 + 0x331b + 0x980e + 0x5e4b + 17 + 10 of the pseudo-header, 0xa08f +
+    /// 0x2694 + 10 + 0x6262 of the datagram, is 0x2eb3c; folded and complemented, 0x14c1.
     #[test]
     fn test_checksum_of_a_datagram_by_hand() {
         let mut d = *b"\xa0\x8f\x26\x94\x00\x0a\x00\x00bb";

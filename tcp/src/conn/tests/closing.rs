@@ -27,7 +27,7 @@ fn test_passive_close_ends_without_a_wait() {
     let mut b = Bench::established();
     b.recv(&b.seg(0, 0).with(FIN));
     assert_eq!(b.sent(), [". 0 ack 1"]);
-    // Half open: we still send.
+    // The connection is half open: we still send.
     b.queue(100);
     assert_eq!(b.sent(), ["P. 0+100 ack 1"]);
     b.c.close();
@@ -59,7 +59,7 @@ fn test_fin_wait_2_ends_when_the_peer_sends_nothing() {
     let p = b.recv(&s).payload.unwrap();
     b.c.accept_payload(b.now, p.pos, p.len);
     b.sent();
-    // New bytes start the wait anew; an ACK or bytes that were there before do not.
+    // New bytes restart the wait; an ACK or bytes that came before do not.
     b.wait(100_000 * MS);
     b.recv(&s);
     b.recv(&b.seg(1000, 1));
@@ -129,7 +129,7 @@ fn test_fin_goes_behind_everything_queued() {
     assert_eq!(b.sent().len(), 20);
     b.ack(30_000);
     assert_eq!(b.sent().last().unwrap(), "FP. 34000+1000 ack 0");
-    // Bytes queued after the FIN was sent are never sent.
+    // The connection never sends bytes queued after the FIN was sent.
     b.queue(500);
     assert_eq!(b.sent(), strings(&[]));
     b.ack(35_001);
@@ -173,7 +173,7 @@ fn test_time_wait_answers_a_repeated_fin_and_waits_anew() {
     assert_eq!(b.c.state(), State::Closed);
 }
 
-/// RFC 9293 MAY-2, SHLD-4: a SYN that is newer than all before may replace TIME-WAIT.
+/// RFC 9293 MAY-2, SHLD-4: a SYN that is newer than all segments before may replace TIME-WAIT.
 #[test]
 fn test_time_wait_may_be_replaced_by_a_newer_syn() {
     let b = Bench::in_state(State::TimeWait);
@@ -211,7 +211,7 @@ fn test_abort_sends_a_reset_where_the_peer_needs_one() {
         assert_eq!(b.events(), vec![ConnEvent::Aborted; usize::from(told)], "{s:?}");
         assert_eq!(b.c.poll_timeout(), None);
     }
-    // The peer of one whose FIN was not sent would wait for it.
+    // If a connection did not send its FIN, its peer would wait for the FIN.
     for (s, reset) in [(State::CloseWait, "R. 0 ack 1"), (State::Established, "R. 0 ack 0")] {
         let mut b = Bench::in_state(s);
         b.c.close();

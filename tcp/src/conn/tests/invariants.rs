@@ -1,12 +1,12 @@
-//! The list of [`rack`](super::super::rack), held against a connection.
+//! Checks of a connection against the list of [`rack`](super::super::rack).
 
 use super::*;
 use crate::conn::rack::Phase;
 use crate::conn::{NEVER, Pending};
 
 impl Connection {
-    /// Panics where the connection and its scoreboard contradict each other. To be called between
-    /// calls, when nothing more is to be sent.
+    /// Panics where the connection and its scoreboard contradict each other. The caller calls this
+    /// function between other calls, when the connection has nothing more to send.
     pub(super) fn check_invariants(&self, end: StreamPos) {
         let (hot, cold) = (&self.hot, &self.cold);
         let (una, next, max) = (hot.snd_una, hot.snd_next, hot.snd_max);
@@ -31,7 +31,7 @@ impl Connection {
     }
 }
 
-/// A connection is looked up for every segment, and there are many of them.
+/// The stack looks a connection up for every segment, and there are many connections.
 #[test]
 fn test_a_connection_takes_no_more_than_three_quarters_of_a_kibibyte() {
     let size = size_of::<Connection>();

@@ -21,7 +21,7 @@ fn test_keepalives_are_off_by_default() {
     assert_eq!(b.c.state(), State::Established);
 }
 
-/// A probe has no data and the number before the next; several go unanswered before the end.
+/// A probe has no data and the number before the next; several probes go unanswered before the end.
 #[test]
 fn test_a_vanished_peer_is_reported_as_timed_out() {
     for state in [State::Established, State::CloseWait] {
@@ -48,7 +48,7 @@ fn test_a_peer_that_answers_keeps_the_connection() {
     assert_eq!((b.c.state(), b.events()), (State::Established, vec![]));
 }
 
-/// Anything acceptable is a sign of life, data or ACK; silence is counted from the last of them.
+/// Any acceptable segment is a sign of life, data or ACK; silence counts from the last segment.
 #[test]
 fn test_silence_begins_with_the_last_segment() {
     let mut b = Bench::established_with(&probing());
@@ -59,13 +59,13 @@ fn test_silence_begins_with_the_last_segment() {
     b.ack(0);
     assert_eq!(b.wait(IDLE - MS), []);
     assert_eq!(b.wait(MS), [(1, ". -1 ack 1000".into())]);
-    // What is not acceptable says nothing.
+    // An unacceptable segment proves nothing.
     b.recv(&b.seg(100_000, 0));
     b.sent();
     assert_eq!(b.wait(INTERVAL * 3).last().unwrap().1, "R. 0 ack 1000");
 }
 
-/// What is outstanding, or waits for a window, has timers of its own.
+/// Bytes that are outstanding, or wait for a window, have timers of their own.
 #[test]
 fn test_no_keepalive_while_data_is_outstanding_or_waits() {
     let cfg = ConnConfig { user_timeout: Duration::from_secs(1000), ..probing() };
@@ -101,7 +101,7 @@ fn test_keepalives_are_switched_per_connection() {
     assert_eq!(b.c.state(), State::Closed);
 }
 
-/// One that is answered by a connection like this, over and over.
+/// A connection of the same kind answers the probes, over and over.
 #[test]
 fn test_two_ends_keep_each_other_alive() {
     let mut p = pair::Pair::new([&probing(), &probing()], pair::Link::default(), 1);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Ten segments of 1000 bytes outstanding, `more` queued behind them.
+/// Returns a bench with ten segments of 1000 bytes outstanding and `more` bytes queued after them.
 fn ten_out(more: usize) -> Bench {
     let mut b = Bench::established();
     b.queue(10_000 + more);
@@ -10,7 +10,7 @@ fn ten_out(more: usize) -> Bench {
     b
 }
 
-/// A connection that has just repaired one loss, its queue empty.
+/// Returns a connection that has just repaired one loss, with an empty queue.
 pub(super) fn after_recovery() -> Bench {
     let mut b = ten_out(0);
     for _ in 0..3 {
@@ -18,7 +18,8 @@ pub(super) fn after_recovery() -> Bench {
     }
     b.sent();
     b.ack(10_000);
-    // RFC 6582: what is outstanding limits the window after recovery; let it be used up to ssthresh.
+    // RFC 6582: the outstanding bytes limit the window after recovery; use the window until it
+    // reaches ssthresh.
     while b.c.stats().cwnd < b.c.stats().ssthresh {
         let end = i32::try_from(b.q.end().0).unwrap();
         b.queue(usize::try_from(b.c.stats().cwnd).unwrap());
@@ -41,7 +42,7 @@ fn test_limited_transmit_then_fast_retransmit() {
     b.ack(0);
     assert_eq!(b.sent(), [". 0+1000 ack 0 again"]);
     let s = b.c.stats();
-    // Half of the flight without what limited transmit sent, plus three segments.
+    // Half of the flight without the bytes of limited transmit, plus three segments.
     assert_eq!((s.ssthresh, s.cwnd), (5000, 8000));
     assert_eq!((s.counters.fast_retransmits, s.counters.dup_acks), (1, 3));
 }
@@ -73,7 +74,7 @@ fn test_recovery_inflates_sends_new_data_and_ends() {
     b.ack(0);
     assert_eq!(b.sent(), [". 10000+1000 ack 0"]);
     assert_eq!(b.ack(10_000).acked, Some(StreamPos(10_000)));
-    // ssthresh at most, one more than is outstanding (RFC 6582 section 3.2).
+    // At most ssthresh, and one segment more than is outstanding (RFC 6582 section 3.2).
     assert_eq!(b.c.stats().cwnd, 2000);
     assert_eq!(b.c.stats().ssthresh, 5000);
 }
@@ -109,7 +110,7 @@ fn test_two_duplicate_acks_are_no_loss() {
     assert_eq!(b.c.stats().counters.fast_retransmits, 0);
 }
 
-/// RFC 5681 section 2: data, another window or a FIN make an ACK no duplicate.
+/// RFC 5681 section 2: an ACK with data, another window or a FIN is no duplicate.
 #[test]
 fn test_what_is_not_a_duplicate_ack() {
     let mut b = ten_out(0);
@@ -121,7 +122,7 @@ fn test_what_is_not_a_duplicate_ack() {
         b.ack(0);
     }
     assert_eq!(b.c.stats().counters.dup_acks, 0);
-    // Nothing outstanding: no duplicates either.
+    // Nothing is outstanding: these ACKs are no duplicates either.
     b.ack(10_000);
     for _ in 0..4 {
         b.ack(10_000);
@@ -161,7 +162,7 @@ fn test_timeout_then_acks_send_the_rest_again_in_slow_start() {
     b.wait(200 * MS);
     b.ack(1000);
     assert_eq!(b.sent(), [". 1000+1000 ack 0 again", ". 2000+1000 ack 0 again"]);
-    // What had arrived is skipped.
+    // The sender skips the bytes that had arrived.
     b.ack(9000);
     assert_eq!(b.sent(), ["P. 9000+1000 ack 0 again"]);
     b.ack(10_000);
@@ -180,7 +181,7 @@ fn test_timeout_counts_anew_after_progress() {
     assert_eq!(b.c.stats().ssthresh, 4500);
 }
 
-/// RFC 6582 section 3.2, "retransmit timeouts": echoes of what goes again are no new loss.
+/// RFC 6582 section 3.2, "retransmit timeouts": echoes of retransmissions are no new loss.
 #[test]
 fn test_duplicate_acks_after_a_timeout_are_ignored() {
     let mut b = ten_out(5000);
@@ -191,7 +192,7 @@ fn test_duplicate_acks_after_a_timeout_are_ignored() {
         b.ack(5000);
     }
     assert_eq!(b.c.stats().counters.fast_retransmits, 0);
-    // Nor those of the highest number then sent; those beyond it are.
+    // ACKs of the highest number then sent do not count either; ACKs beyond it do.
     b.ack(10_000);
     b.sent();
     for _ in 0..5 {
@@ -213,14 +214,14 @@ fn test_timer_restarts_with_each_new_acknowledgment() {
     b.ack(1000);
     let rto = b.c.stats().rto;
     assert_eq!(b.c.poll_timeout(), Some(b.now + rto));
-    // A duplicate does not restart it.
+    // A duplicate does not restart the timer.
     b.wait(10 * MS);
     b.ack(1000);
     assert_eq!(b.c.poll_timeout().unwrap() - b.now, rto - 10 * MS);
 }
 
-/// RFC 6298 section 5: a segment sent again by duplicate ACKs is not sent again by a timer that was
-/// about to expire.
+/// RFC 6298 section 5: if duplicate ACKs made the sender send a segment again, a timer that was
+/// about to expire does not send it once more.
 #[test]
 fn test_fast_retransmit_restarts_the_timer() {
     let mut b = ten_out(0);
@@ -233,7 +234,7 @@ fn test_fast_retransmit_restarts_the_timer() {
     assert_eq!(b.wait(MS).len(), 1);
 }
 
-/// RFC 6298 section 3: without timestamps nothing that was sent twice is measured.
+/// RFC 6298 section 3: without timestamps the sender measures no bytes that were sent twice.
 #[test]
 fn test_karn_no_sample_from_what_was_sent_again() {
     let mut b = ten_out(0);
@@ -251,7 +252,7 @@ fn test_karn_no_sample_from_what_was_sent_again() {
     assert_eq!(b.c.stats().srtt, Some(MS));
 }
 
-/// The same of what duplicate ACKs had sent again, without SACK.
+/// The same holds for bytes that duplicate ACKs made the sender send again, without SACK.
 #[test]
 fn test_karn_no_sample_after_a_fast_retransmit() {
     let mut b = ten_out(0);
@@ -277,7 +278,7 @@ fn test_one_sample_per_window() {
     assert_eq!(b.c.stats().srtt, srtt);
 }
 
-/// RFC 9293 MUST-20, MUST-21, SHLD-11: R2 is a time the owner chooses.
+/// RFC 9293 MUST-20, MUST-21, SHLD-11: R2 is a time that the owner chooses.
 #[test]
 fn test_user_timeout_ends_the_connection() {
     let mut b = ten_out(0);
@@ -307,7 +308,7 @@ fn test_lost_fin_is_sent_again() {
     assert_eq!(b.sent(), ["F. 500 ack 0"]);
     b.ack(500);
     assert_eq!(b.wait(200 * MS), [(200, "F. 500 ack 0 again".to_string())]);
-    // With the data before it, when that is lost too.
+    // The FIN goes with the data before it, when these are lost too.
     let mut b = Bench::established();
     b.queue(500);
     b.c.close();

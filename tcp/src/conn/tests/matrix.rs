@@ -1,5 +1,5 @@
-//! Every state against every event, as two tables: what the transition table says, and what a
-//! connection does with real segments.
+//! Every state against every event, as two tables: the transition table, and the behaviour of a
+//! connection with real segments.
 
 use super::*;
 use crate::conn::state::{Input, transition};
@@ -48,7 +48,7 @@ TimeWt   -         -         -         -         -         Closed    Closed
 Closed   -         -         -         -         -         -         -
 ";
 
-/// What comes of one event: the new state, what is sent, what is told.
+/// Returns the result of one event: the new state, the segments sent, the events reported.
 fn outcome(state: State, event: &str) -> String {
     let mut b = Bench::in_state(state);
     let done = |b: &Bench| {
@@ -56,7 +56,7 @@ fn outcome(state: State, event: &str) -> String {
     };
     let ours = matches!(state, State::FinWait2 | State::TimeWait);
     let seq = i32::from(done(&b));
-    // What the peer acknowledges when it acknowledges nothing new.
+    // The peer's acknowledgment number when it acknowledges nothing new.
     let una = i32::from(ours);
     match event {
         "syn" => drop(b.recv(&b.seg(-1, 0).with(SYN))),

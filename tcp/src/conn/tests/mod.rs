@@ -1,4 +1,5 @@
-//! Tests of a connection: one against a script (this bench), and two against each other (`pair`).
+//! Tests of a connection: one connection against a script (this bench), and two against each other
+//! (`pair`).
 //!
 //! The bench's sequence numbers start just before 2^32, so that every test crosses the wrap.
 
@@ -41,12 +42,12 @@ const RST: Flags = Flags::RST;
 const SYN: Flags = Flags::SYN;
 const SYN_ACK: Flags = Flags::SYN.with(Flags::ACK);
 
-/// The defaults, behind an MTU of 1500.
+/// Returns the defaults for an MTU of 1500.
 fn ethernet() -> ConnConfig {
     ConnConfig { mss: 1460, ..ConnConfig::default() }
 }
 
-/// Small numbers, no options: what most scripts want.
+/// Returns settings with small numbers and no options, which most scripts want.
 fn plain() -> ConnConfig {
     ConnConfig {
         mss: 1000,
@@ -68,7 +69,7 @@ struct Bench {
     now: Instant,
     /// The window field of the segments made by [`Bench::seg`].
     window: u16,
-    /// Their timestamps option.
+    /// The timestamps option of these segments.
     ts: Option<Timestamps>,
 }
 
@@ -77,13 +78,13 @@ impl Bench {
         Bench { c, q: ByteQueue::default(), now, window: 65_535, ts: None }
     }
 
-    /// In SYN-SENT, nothing sent yet.
+    /// Returns a bench in SYN-SENT that has sent nothing yet.
     fn connecting(cfg: &ConnConfig) -> Bench {
         let now = Instant::from_millis(1_000_000);
         Bench::new(Connection::connect(cfg, now, ISS, 0), now)
     }
 
-    /// In SYN-RECEIVED after a plain SYN, nothing sent yet.
+    /// Returns a bench in SYN-RECEIVED after a plain SYN that has sent nothing yet.
     fn accepting(cfg: &ConnConfig) -> Bench {
         let now = Instant::from_millis(1_000_000);
         let syn =
@@ -91,7 +92,7 @@ impl Bench {
         Bench::new(Connection::accept(cfg, now, ISS, 0, &syn), now)
     }
 
-    /// Established by an active open, silent, no event waiting.
+    /// Returns a bench established by an active open, with nothing to send and no event waiting.
     fn established_with(cfg: &ConnConfig) -> Bench {
         let mut b = Bench::connecting(cfg);
         assert!(b.tx().is_some());
@@ -107,7 +108,8 @@ impl Bench {
         Bench::established_with(&plain())
     }
 
-    /// In `state`, reached by ordinary segments, silent, no event waiting.
+    /// Returns a bench in `state`, reached by ordinary segments, with nothing to send and no event
+    /// waiting.
     fn in_state(state: State) -> Bench {
         Bench::in_state_with(&plain(), state)
     }
@@ -155,7 +157,7 @@ impl Bench {
         b
     }
 
-    /// A bare ACK from the peer: `seq` and `ack` are stream positions (-1 is the SYN).
+    /// Returns a bare ACK from the peer: `seq` and `ack` are stream positions (-1 is the SYN).
     fn seg(&self, seq: i32, ack: i32) -> Segment {
         let at = |base: SeqNumber, n: i32| base.advance(1).advance(n.cast_unsigned());
         Segment { window: self.window, timestamps: self.ts, ..raw(at(IRS, seq), at(ISS, ack), ACK) }
@@ -169,7 +171,7 @@ impl Bench {
         out
     }
 
-    /// The same with a SACK option, if there are blocks for one.
+    /// Receives a segment with a SACK option, if there are blocks.
     fn recv_selective(&mut self, seg: &Segment, sack: &SackBlocks) -> SegmentOutcome {
         if sack.is_empty() {
             return self.recv(seg);
@@ -181,21 +183,21 @@ impl Bench {
         out
     }
 
-    /// A segment of `len` bytes at `seq`, its payload not accepted.
+    /// Receives a segment of `len` bytes at `seq`, and does not accept its payload.
     fn offer(&mut self, seq: i32, len: u32) -> Option<Payload> {
         let una = self.c.snd_una();
         let s = Segment { len, ..self.seg(seq, i32::try_from(una.0).unwrap()) };
         self.recv(&s).payload
     }
 
-    /// The same, and its payload is accepted.
+    /// Receives a segment of `len` bytes at `seq`, and accepts its payload.
     fn data(&mut self, seq: i32, len: u32) -> Option<Payload> {
         let p = self.offer(seq, len)?;
         self.c.accept_payload(self.now, p.pos, p.len);
         Some(p)
     }
 
-    /// A bare ACK of our stream, the peer's being at `rcv_nxt`.
+    /// Receives a bare ACK of our stream; the peer is at `rcv_nxt`.
     fn ack(&mut self, ack: i32) -> SegmentOutcome {
         let s = self.seg(i32::try_from(self.c.rcv_nxt().0).unwrap(), ack);
         self.recv(&s)
@@ -209,7 +211,7 @@ impl Bench {
         self.c.poll_transmit(self.now, &self.q)
     }
 
-    /// All there is to send, as text.
+    /// Sends all waiting segments and returns them as text.
     fn sent(&mut self) -> Vec<String> {
         let mut all = Vec::new();
         while self.c.wants_transmit(self.q.end()) {
@@ -230,7 +232,7 @@ impl Bench {
         core::iter::from_fn(|| self.c.poll_event()).collect()
     }
 
-    /// Lets time pass, and timers with it; what is sent meanwhile, with when.
+    /// Lets time pass, and runs timers. Returns the segments sent meanwhile, each with its time.
     fn wait(&mut self, time: Duration) -> Vec<(u128, String)> {
         let (start, end) = (self.now, self.now + time);
         let mut all = Vec::new();
@@ -255,7 +257,7 @@ fn raw(seq: SeqNumber, ack: SeqNumber, flags: Flags) -> Segment {
     Segment { seq, ack, flags, window: 65_535, ..Segment::default() }
 }
 
-/// Like tcpdump: flags, first position and length, acknowledged position.
+/// Formats a segment like tcpdump: flags, first position and length, acknowledged position.
 fn show(tx: &TxSegment) -> String {
     let flags: String = [
         (Flags::SYN, 'S'),

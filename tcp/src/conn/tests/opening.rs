@@ -1,4 +1,4 @@
-//! Handshakes and what they negotiate.
+//! Handshakes and the options that they negotiate.
 
 use super::*;
 
@@ -46,7 +46,7 @@ fn test_syn_sent_syn_is_a_simultaneous_open() {
     b.recv(&b.seg(-1, 0).with(SYN));
     assert_eq!(b.c.state(), State::SynReceived);
     assert_eq!(b.sent(), ["S. -1 ack 0 again"]);
-    // The peer's own SYN-ACK completes it; a bare ACK would as well.
+    // The peer's own SYN-ACK completes the handshake; a bare ACK would too.
     b.recv(&b.seg(-1, 0).with(SYN_ACK));
     assert_eq!(b.c.state(), State::Established);
     assert_eq!(b.sent(), [". 0 ack 0"]);
@@ -76,7 +76,7 @@ fn test_two_active_opens_meet() {
     assert_eq!(a.emss(), 1448);
 }
 
-/// A segment as its receiver sees it.
+/// Returns a sent segment as its receiver sees it.
 pub(super) fn arrived(t: &TxSegment) -> Segment {
     Segment {
         seq: t.seq,
@@ -149,8 +149,8 @@ fn test_syn_sent_gives_up_after_183_seconds_not_before() {
     assert_eq!(b.c.state(), State::Closed);
 }
 
-/// RFC 5681 section 3.1: neither the SYN-ACK nor its acknowledgment grows the window, whether that
-/// comes alone, late, or with data.
+/// RFC 5681 section 3.1: neither the SYN-ACK nor its acknowledgment grows the window, whether the
+/// acknowledgment comes alone, late, or with data.
 #[test]
 fn test_acknowledgment_of_our_syn_ack_leaves_cwnd_at_the_initial_window() {
     for (len, lost) in [(0, false), (100, false), (0, true)] {
@@ -166,7 +166,7 @@ fn test_acknowledgment_of_our_syn_ack_leaves_cwnd_at_the_initial_window() {
             assert_eq!(b.c.state(), State::Established);
             let initial = if lost { 1000 } else { 10_000 };
             assert_eq!(b.c.stats().cwnd, initial, "{len} bytes, lost {lost}, sack {sack}");
-            // The same ACK once more.
+            // The same ACK comes once more.
             b.recv(&Segment { len: 0, ..ack });
             assert_eq!(b.c.stats().cwnd, initial);
         }
@@ -194,8 +194,8 @@ fn test_syn_received_duplicate_syn_sends_syn_ack_again() {
     assert_eq!(b.c.state(), State::SynReceived);
 }
 
-/// A SYN that comes again and again neither keeps the attempt alive nor has every one of itself
-/// answered.
+/// A SYN that comes again and again does not keep the attempt alive, and does not get an answer
+/// each time.
 #[test]
 fn test_syn_received_repeated_syns_are_counted_and_do_not_put_off_the_end() {
     let cfg = ConnConfig { syn_ack_retries: 2, ..plain() };
@@ -227,7 +227,7 @@ fn test_syn_received_bad_ack_is_reset() {
     }
 }
 
-/// RFC 9293 MUST-11: what a RST means depends on who opened.
+/// RFC 9293 MUST-11: the meaning of a RST depends on the side that opened.
 #[test]
 fn test_syn_received_rst_depends_on_the_opener() {
     let mut b = Bench::in_state(State::SynReceived);
@@ -247,7 +247,7 @@ fn test_syn_received_new_syn_in_window_forgets_the_attempt() {
     let mut b = Bench::in_state(State::SynReceived);
     b.recv(&b.seg(5, 0).with(SYN));
     assert_eq!(b.c.state(), State::Closed);
-    // Outside the window it is challenged instead.
+    // A SYN outside the window draws a challenge instead.
     let mut b = Bench::in_state(State::SynReceived);
     b.recv(&b.seg(10_000, 0).with(SYN));
     assert_eq!((b.c.state(), b.sent()), (State::SynReceived, strings(&[". 0 ack 0"])));
@@ -298,8 +298,8 @@ fn test_handshake_gives_a_round_trip_and_leaves_cwnd_alone() {
     assert_eq!(b.c.stats().cwnd, 10_000);
 }
 
-/// RFC 5681 section 3.1: neither the SYN-ACK nor the ACK of ours opens the window, also when it is the
-/// peer that opens, with data on its ACK, or both at once.
+/// RFC 5681 section 3.1: neither the SYN-ACK nor the ACK of ours opens the window. This also holds
+/// when the peer opens, with data on its ACK, or when both sides open at once.
 #[test]
 fn test_passive_and_simultaneous_handshakes_leave_cwnd_alone() {
     for len in [0, 100] {
@@ -333,7 +333,7 @@ fn test_effective_mss_is_the_smaller_less_options() {
     assert_eq!(mss(&cfg, Some(700), false), 700);
     assert_eq!(mss(&cfg, None, false), 536);
     assert_eq!(mss(&ConnConfig { default_peer_mss: 1220, ..cfg }, None, false), 1220);
-    // An absurd MSS is not believed.
+    // The connection does not accept an absurd MSS.
     assert_eq!(mss(&cfg, Some(64), true), 52);
     assert_eq!(mss(&cfg, Some(63), true), 52);
     assert_eq!(mss(&cfg, Some(0), true), 52);
@@ -346,7 +346,7 @@ fn test_window_scale_is_offered_and_used_when_both_do() {
     let syn = b.tx().unwrap();
     assert_eq!((syn.window_scale, syn.window), (Some(5), 65_535));
     b.recv(&Segment { window_scale: Some(7), window: 1000, ..b.seg(-1, 0).with(SYN_ACK) });
-    // The window of a SYN is not scaled; later ones are.
+    // The window of a SYN is not scaled; later windows are.
     assert_eq!(b.c.stats().snd_wnd, 1000);
     assert_eq!(b.tx().unwrap().window, 32_768);
     b.window = 1000;
@@ -369,7 +369,7 @@ fn test_window_scale_is_off_unless_both_offer_it() {
     b.c.handle_timeout(b.now);
     assert!(b.tx().unwrap().window > 65_000);
     assert_eq!(b.c.stats().snd_wnd, 65_535);
-    // Nor when we do not.
+    // We do not scale when our own configuration forbids it.
     let cfg = ConnConfig { window_scaling: false, ..cfg };
     let syn = Segment { window_scale: Some(7), ..syn };
     let mut c = Connection::accept(&cfg, Instant::ZERO, ISS, 0, &syn);
@@ -424,8 +424,8 @@ fn test_payload_of_a_syn_comes_again() {
     assert_eq!(b.data(0, 100).unwrap().len, 100);
 }
 
-/// RFC 3168 section 6.1.1: a SYN that asks for ECN is a SYN like others to a host without it, whose
-/// SYN-ACK says so by having neither bit; and nothing that follows has one.
+/// RFC 3168 section 6.1.1: for a host without ECN a SYN that asks for ECN is a SYN like others. The
+/// SYN-ACK says so by having neither bit, and no later segment has one.
 #[test]
 fn test_syn_that_asks_for_ecn_is_answered_without() {
     const ECE_CWR: Flags = Flags(0xc0);
@@ -436,7 +436,8 @@ fn test_syn_that_asks_for_ecn_is_answered_without() {
     assert_eq!(b.tx().unwrap().flags, SYN_ACK);
     b.recv(&b.seg(0, 0));
     b.queue(5000);
-    // Data with an echo of congestion, as a host that asked for ECN must not send here: taken.
+    // The connection accepts data with an echo of congestion, although a host that asked for ECN
+    // must not send it here.
     let data = Segment { len: 100, ..b.seg(0, 0).with(ACK.with(ECE_CWR)) };
     assert!(b.recv(&data).payload.is_some());
     let cwnd = b.c.stats().cwnd;

@@ -5,19 +5,19 @@ use heddle_base::{Random, Seed};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// One direction of the link.
+/// A direction of the link.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Link {
     pub(super) latency: Duration,
     /// Bytes per second.
     pub(super) rate: u64,
-    /// Full frames' worth of bytes the bottleneck holds; what comes on top is lost.
+    /// Full frames' worth of bytes that the bottleneck holds; it loses frames beyond that.
     pub(super) queue: usize,
     pub(super) loss: f64,
     pub(super) duplicate: f64,
-    /// Chance that a frame is held back by up to twice the latency.
+    /// Chance that the link holds a frame back by up to twice the latency.
     pub(super) reorder: f64,
-    /// How long a receiver lets segments gather before it handles them, 64 at most, and answers: it
+    /// How long a receiver lets segments gather, 64 at most, before it handles them and answers: it
     /// acknowledges once for each such burst.
     pub(super) gather: Duration,
 }
@@ -36,34 +36,35 @@ impl Default for Link {
     }
 }
 
-/// The byte at a position, the same on both sides.
+/// Returns the byte at a position, the same on both sides.
 fn pattern(side: usize, pos: u64) -> u8 {
     let x = pos.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (side as u64);
     (x >> 56).to_le_bytes()[0] ^ x.to_le_bytes()[0]
 }
 
-/// One end: connection, what it still has to send, what it received.
+/// An end of the pair: the connection, the bytes it still has to send, and the bytes it received.
 pub(super) struct End {
     pub(super) c: Connection,
     pub(super) q: ByteQueue,
     /// Bytes to send in all.
     pub(super) total: u64,
-    /// Accepted ahead of a gap, by start.
+    /// Bytes accepted ahead of a gap, by their start.
     ahead: BTreeMap<u64, Vec<u8>>,
     /// Bytes received in order and found right.
     pub(super) received: u64,
     pub(super) events: Vec<ConnEvent>,
-    /// Close when everything is sent.
+    /// True if the end closes when everything is sent.
     pub(super) closes: bool,
     closed: bool,
-    /// Chance that payload is refused.
+    /// Chance that the end refuses payload.
     pub(super) refuse: f64,
-    /// The link is free again then.
+    /// When the link is free again.
     free: Instant,
     edge: u64,
-    /// From here on everything is reported to this end as SACKed and nothing as acknowledged.
+    /// From this sequence number on, this end gets reports of everything as SACKed and of nothing
+    /// as acknowledged.
     pub(super) acks_end_at: Option<SeqNumber>,
-    /// Instants at which it sent data.
+    /// The number of instants at which this end sent data.
     pub(super) sends: u64,
 }
 
@@ -77,7 +78,7 @@ pub(super) struct Pair {
     pub(super) now: Instant,
     pub(super) ends: [End; 2],
     link: Link,
-    /// (arrival, order, destination) of what is under way.
+    /// (arrival, order, destination) of the frames in flight.
     arrivals: BinaryHeap<Reverse<(Instant, u64, usize)>>,
     flights: BTreeMap<u64, Flight>,
     order: u64,
@@ -92,7 +93,8 @@ impl Pair {
         let mut random = Random::new(&Seed::from_u64(seed));
         let iss = SeqNumber(0u32.wrapping_sub(u32::try_from(random.below(200_000)).unwrap()));
         let client = Connection::connect(cfg[0], now, iss, random.next_u32());
-        // The passive end is made when the SYN comes; until then a closed connection stands in.
+        // The test makes the passive end when the SYN comes; until then a closed connection stands
+        // in.
         let mut server = Connection::connect(cfg[1], now, iss, 0);
         server.abort();
         let _ = server.poll_event();
@@ -123,7 +125,7 @@ impl Pair {
             seed,
         };
         p.pump(0);
-        // A link that loses the SYN: let the timer send it again.
+        // The link may lose the SYN: let the timer send it again.
         for _ in 0..100 {
             if p.open(cfg[1]) {
                 return p;
@@ -147,11 +149,11 @@ impl Pair {
         false
     }
 
-    /// Sends what `side` has to send.
+    /// Sends all segments that `side` has to send.
     pub(super) fn pump(&mut self, side: usize) {
         let (now, link, seed) = (self.now, self.link, self.seed);
         let end = &mut self.ends[side];
-        // Enough bytes queued to keep the connection busy.
+        // Queue enough bytes to keep the connection busy.
         while end.q.end().0 < end.total && end.q.end() - end.c.snd_una() < 2 << 20 {
             let at = end.q.end().0;
             let n = (end.total - at).min(65_536);
@@ -211,7 +213,7 @@ impl Pair {
         }
     }
 
-    /// Goes to the next thing that happens; false when nothing will.
+    /// Advances to the next event. Returns false when there will be none.
     pub(super) fn step(&mut self) -> bool {
         let arrival = self.arrivals.peek().map(|Reverse((at, ..))| *at);
         let timer = |e: &End| e.c.poll_timeout();
@@ -298,19 +300,20 @@ impl Pair {
         end.edge = edge;
     }
 
-    /// The chance that a frame is lost from now on.
+    /// Sets the chance that the link loses a frame from now on.
     pub(super) fn set_loss(&mut self, loss: f64) {
         self.link.loss = loss;
     }
 
-    /// Everything under way and yet to come is lost.
+    /// Loses every frame in flight and every later frame.
     pub(super) fn lose_everything(&mut self) {
         self.link.loss = 1.0;
         self.arrivals.clear();
         self.flights.clear();
     }
 
-    /// Whether each end has had all it sent acknowledged, or told its owner that it gave up.
+    /// Returns true if each end has had all its bytes acknowledged, or reported to its owner that
+    /// it gave up.
     pub(super) fn settled(&self) -> bool {
         self.ends.iter().all(|e| {
             let failed = [ConnEvent::TimedOut, ConnEvent::Reset];
@@ -322,7 +325,7 @@ impl Pair {
         self.ends.iter().all(|e| matches!(e.c.state(), State::Closed | State::TimeWait))
     }
 
-    /// Runs until both ends are done; how long it took.
+    /// Runs until both ends are done. Returns how long that took.
     pub(super) fn run(&mut self, limit: Duration) -> Duration {
         let start = self.now;
         while !self.done() {
@@ -347,7 +350,7 @@ impl Pair {
         self.now - start
     }
 
-    /// From now on each end closes once all it has to send is queued.
+    /// Makes each end close once all its bytes are queued.
     pub(super) fn close_when_sent(&mut self) {
         for side in 0..2 {
             self.ends[side].closes = true;
@@ -355,7 +358,7 @@ impl Pair {
         }
     }
 
-    /// Runs to the end and checks that all arrived and both ends parted in order.
+    /// Runs to the end and checks that all bytes arrived and both ends closed in order.
     pub(super) fn run_orderly(&mut self, limit: Duration) -> Duration {
         self.close_when_sent();
         let took = self.run(limit);

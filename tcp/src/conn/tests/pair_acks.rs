@@ -5,8 +5,9 @@ use super::pair::{Link, Pair};
 use super::pair_runs::{HOUR, fabric, pair};
 use super::*;
 
-/// A megabyte after a pause, to a receiver that acknowledges once per burst: the window that had
-/// grown is still there, and one that begins anew doubles with each round trip.
+/// The sender sends a megabyte after a pause to a receiver that acknowledges once per burst. A
+/// window that had grown survives the pause, and a window that begins anew doubles with each round
+/// trip.
 #[test]
 fn test_pair_stretch_acks_do_not_slow_down() {
     for gather in [5u32, 20, 50] {
@@ -18,9 +19,9 @@ fn test_pair_stretch_acks_do_not_slow_down() {
             assert!(p.step());
         }
         let rtt = MS / 10 + 2 * link.gather;
-        // 10 segments, doubled: 7 round trips make 1,270. And the time on the wire.
+        // 10 segments, doubled: 7 round trips make 1,270. Add the time on the wire.
         assert!(p.now - start < rtt * 9 + MS, "{:?}, {gather}", p.now - start);
-        // Twenty milliseconds of silence later.
+        // Twenty milliseconds of silence follow.
         while p.now - start < 20 * MS {
             if !p.step() {
                 p.now = start + 20 * MS;
@@ -48,8 +49,8 @@ fn test_pair_stretch_acks_under_loss() {
     }
 }
 
-/// Long round trips: more bursts under way than the scoreboard has entries for. What it merges may
-/// neither shorten a measured round trip nor hide a loss for long.
+/// With long round trips more bursts are in flight than the scoreboard has entries for. The merged
+/// bursts may neither shorten a measured round trip nor hide a loss for long.
 #[test]
 fn test_pair_hundreds_of_bursts_in_a_round_trip() {
     let cfg = ConnConfig { recv_window: 8 << 20, ..ethernet() };
@@ -78,8 +79,8 @@ fn test_pair_hundreds_of_bursts_in_a_round_trip() {
     }
 }
 
-/// A peer that reports everything as SACKed and acknowledges nothing (RFC 2018 section 8): the left
-/// edge goes again, and if that does not help the owner is told.
+/// A peer reports everything as SACKed and acknowledges nothing (RFC 2018 section 8). The sender
+/// sends the left edge again, and if that does not help it reports this to the owner.
 #[test]
 fn test_pair_everything_sacked_and_nothing_acknowledged() {
     for (seed, relents) in (0..8).zip([true, false].into_iter().cycle()) {
@@ -109,8 +110,8 @@ fn test_pair_everything_sacked_and_nothing_acknowledged() {
     }
 }
 
-/// Lone messages to and fro, as in a ping-pong: once the peer is known to answer at once, a lost one
-/// costs a few milliseconds, not what a peer might delay an ACK at worst.
+/// Lone messages go to and fro, as in a ping-pong. Once the sender knows that the peer answers at
+/// once, a lost message costs a few milliseconds, and not the longest delay of an ACK.
 #[test]
 fn test_pair_lone_messages_are_repaired_fast_once_the_peer_is_known() {
     let mut p = pair(fabric(0.0), 11);
@@ -142,8 +143,8 @@ fn test_pair_lone_messages_are_repaired_fast_once_the_peer_is_known() {
     p.run_orderly(HOUR);
 }
 
-/// A peer that holds back the ACK of a lone segment for 40 ms, as Linux does: a short connection
-/// sends nothing twice.
+/// A peer holds back the ACK of a lone segment for 40 ms, as Linux does: a short connection sends
+/// nothing twice.
 #[test]
 fn test_pair_short_connections_to_a_slow_acker_send_nothing_twice() {
     let linux = ConnConfig { delayed_ack: 40 * MS, ..ethernet() };

@@ -1,4 +1,5 @@
-//! Runs of the [`Pair`](super::pair::Pair): whatever the link does, what arrives is what was sent.
+//! Runs of the [`Pair`](super::pair::Pair): whatever the link does, the receiver gets exactly the
+//! bytes that the sender sent.
 
 use super::pair::{Link, Pair};
 use super::*;
@@ -11,7 +12,7 @@ pub(super) fn pair(link: Link, seed: u64) -> Pair {
     Pair::new([&cfg, &cfg], link, seed)
 }
 
-/// Megabits per second of `bytes` in `took`.
+/// Returns the rate of `bytes` in `took`, in megabits per second.
 fn rate(bytes: u64, took: Duration) -> u64 {
     u64::try_from(u128::from(bytes) * 8000 / took.as_nanos().max(1)).unwrap()
 }
@@ -45,18 +46,18 @@ fn test_pair_ten_megabytes_with_loss_duplication_and_reordering() {
     }
 }
 
-/// A machine room: 10 Gb/s, 0.1 ms round trip.
+/// Returns the link of a machine room: 10 Gb/s, 0.1 ms round trip.
 pub(super) fn fabric(loss: f64) -> Link {
     Link { latency: Duration::from_micros(50), rate: 1_250_000_000, loss, ..Link::default() }
 }
 
-/// What a sender that halves its window for each loss gets at most, in Mb/s: MSS / RTT * 1.22 /
-/// sqrt(p) (Mathis et al., 1997), or the link.
+/// Returns the most that a sender gets that halves its window for each loss, in Mb/s: MSS / RTT *
+/// 1.22 / sqrt(p) (Mathis et al., 1997), or the link's rate.
 fn model(loss: f64, rtt: Duration) -> f64 {
     (1448.0 * 8e-6 / rtt.as_secs_f64() * 1.22 / loss.sqrt()).min(9400.0)
 }
 
-/// Median over seeds of the goodput in Mb/s; data are lost, and ACKs too.
+/// Returns the median over seeds of the goodput in Mb/s. The link loses data, and ACKs too.
 fn goodput(link: Link, cfg: &ConnConfig, bytes: u64) -> u64 {
     let mut all = Vec::new();
     for seed in 100..107 {
@@ -69,14 +70,15 @@ fn goodput(link: Link, cfg: &ConnConfig, bytes: u64) -> u64 {
     all[3]
 }
 
-/// No stall: what losses leave is near what congestion control allows.
+/// No run stalls: the goodput under loss is near the most that congestion control allows.
 #[test]
 #[expect(clippy::cast_precision_loss, reason = "megabits per second")]
 fn test_pair_goodput_under_loss() {
     let cfg = ethernet();
     let rtt = Duration::from_micros(100);
-    // At one loss in twenty the window is a handful of segments. If the receiver held back the ACK of
-    // every second one, an odd one would wait for the next round trip, and a lost ACK for a probe.
+    // At one loss in twenty the window is a handful of segments. If the receiver held back the ACK
+    // of every second segment, an odd segment would wait for the next round trip, and a lost ACK
+    // for a probe.
     for (loss, of_model) in [(0.001, 0.8), (0.01, 0.8), (0.05, 0.65)] {
         let got = goodput(fabric(loss), &cfg, 20_000_000);
         let want = model(loss, rtt) * of_model;
@@ -171,7 +173,7 @@ fn test_pair_dead_link_times_out_both() {
     }
 }
 
-/// Bulk transfer over the wrap of the 32-bit space, four times and more.
+/// A bulk transfer crosses the wrap of the 32-bit space four times and more.
 #[test]
 fn test_pair_positions_beyond_four_gigabytes() {
     struct Endless(u64);
@@ -195,7 +197,7 @@ fn test_pair_positions_beyond_four_gigabytes() {
     while z.rcv_nxt() < StreamPos(total) {
         while let Some(t) = a.poll_transmit(now, &q) {
             n += 1;
-            // One in a thousand is lost.
+            // The test loses every thousandth segment.
             if t.len > 0 && n.is_multiple_of(1000) {
                 continue;
             }
@@ -219,7 +221,7 @@ fn test_pair_positions_beyond_four_gigabytes() {
     assert_eq!(z.rcv_nxt(), StreamPos(total));
 }
 
-/// Both ends, only one, or none with SACK; with and without timestamps.
+/// Returns settings for both ends: SACK on both, one or none; with and without timestamps.
 fn settings() -> impl Strategy<Value = ConnConfig> {
     (any::<bool>(), any::<bool>(), 0u32..3, 300u16..9000).prop_map(
         |(sack, timestamps, ack, mss)| ConnConfig {
@@ -227,7 +229,7 @@ fn settings() -> impl Strategy<Value = ConnConfig> {
             timestamps,
             delayed_ack: ack * MS / 2,
             mss,
-            // Not to be given up over a timeout that is backed off: see below.
+            // A timeout that is backed off must not end the connection: see below.
             user_timeout: HOUR,
             fin_wait_2: HOUR,
             ..ethernet()
@@ -241,9 +243,9 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Data and ACKs are lost, come twice, and overtake each other; the owner refuses some. What
-    /// arrives is what was sent, and without a stall: the time is bounded by what losses in a row
-    /// may cost.
+    /// The link loses, duplicates and reorders data and ACKs; the owner refuses some payload. The
+    /// receiver gets exactly the bytes that were sent, and no run stalls: the bound on the time is
+    /// what losses in a row may cost.
     #[test]
     fn test_any_link_delivers_what_was_sent(
         cfg in settings(),
@@ -263,9 +265,9 @@ proptest! {
         let mut p = Pair::new([&cfg, &peer], link, seed);
         (p.ends[0].total, p.ends[1].total) = sizes;
         p.ends[1].refuse = refuse;
-        // Without SACK and timestamps what was sent again measures nothing, and the timeout stays
-        // backed off, to a minute at worst, until new data is sent and acknowledged (RFC 6298
-        // section 5): a run may take some of those.
+        // Without SACK and timestamps retransmissions measure nothing, and the timeout stays backed
+        // off, to a minute at worst, until new data is sent and acknowledged (RFC 6298 section 5).
+        // A run may include several such timeouts.
         let measured = cfg.sack && peer.sack || cfg.timestamps && peer.timestamps;
         p.run_orderly(Duration::from_secs(if measured { 120 } else { 1200 }));
     }
@@ -277,9 +279,9 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Reordering alone, by up to a whole round trip, costs little: what it makes TCP take for lost
-    /// is undone. One transfer in some thousands has bad luck and takes three times as long as most, so four
-    /// are measured together.
+    /// Reordering alone, by up to a whole round trip, costs little: TCP undoes the recoveries that
+    /// it causes. A transfer in some thousands has bad luck and takes three times as long as most,
+    /// so the test measures four together.
     #[test]
     fn test_reordering_alone_hardly_slows_down(reorder in 0.0f64..0.05, seeds: [u64; 4]) {
         let link = Link { latency: Duration::from_micros(50), reorder, rate: 1_250_000_000, ..Link::default() };

@@ -8,7 +8,7 @@ fn limited(sack: bool) -> ConnConfig {
     ConnConfig { zero_window: LIMIT, close_stall: Duration::from_secs(20), sack, ..plain() }
 }
 
-/// Established, with 5000 bytes that wait for a window that is shut.
+/// Returns an established bench with 5000 bytes that wait for a window that is shut.
 fn blocked(sack: bool) -> Bench {
     let mut b = Bench::established_with(&limited(sack));
     b.window = 0;
@@ -18,7 +18,7 @@ fn blocked(sack: bool) -> Bench {
     b
 }
 
-/// The peer answers at `upto` for `time`, every 100 ms.
+/// Makes the peer answer at `upto` for `time`, every 100 ms.
 fn answer(b: &mut Bench, upto: i32, time: Duration) -> Vec<String> {
     let (end, mut all) = (b.now + time, Vec::new());
     while b.now < end && b.c.state() != State::Closed {
@@ -92,7 +92,7 @@ fn test_message_that_went_through_does_not_count_against_the_next_shut_window() 
     assert_eq!(b.events().last(), Some(&ConnEvent::WindowShut));
 }
 
-/// The peer takes the byte of each probe: that is no segment's worth within the limit.
+/// The peer takes the byte of each probe, which is no segment's worth within the limit.
 #[test]
 fn test_window_that_takes_only_the_byte_of_each_probe_counts_as_shut() {
     for sack in [false, true] {
@@ -178,7 +178,7 @@ fn test_bounded_close_goes_on_while_the_peer_acknowledges() {
 #[test]
 fn test_bounded_close_goes_on_while_the_owner_moves_bytes_beside_the_stream() {
     let mut b = Bench::established_with(&limited(true));
-    // Before a close is bounded there is nothing to note.
+    // Before a close is bounded, `note_progress` has nothing to record.
     b.c.note_progress(b.now);
     b.c.bound_close(b.now);
     for n in 1..=40 {
@@ -208,7 +208,7 @@ fn test_bounded_close_goes_on_while_the_peer_sends() {
         b.sent();
         assert_eq!(b.c.state(), State::FinWait2, "{n}");
     }
-    // An ACK, or a window, is no byte that moves.
+    // An ACK or a window update is no byte that moves.
     for _ in 0..3 {
         b.wait(8_000 * MS);
         b.ack(1);

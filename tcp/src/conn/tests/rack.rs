@@ -1,11 +1,11 @@
-//! Loss with SACK: RACK-TLP (RFC 8985), rate reduction, what is undone.
+//! Loss with SACK: RACK-TLP (RFC 8985), rate reduction, and undone recoveries.
 
 use super::*;
 
 pub(super) const RTT: Duration = MS;
 
-/// Established with a round trip of a millisecond; ten segments of 1000 bytes outstanding, `more`
-/// bytes queued behind them.
+/// Returns an established bench with a round trip of a millisecond, ten segments of 1000 bytes
+/// outstanding, and `more` bytes queued after them.
 pub(super) fn ten_out(more: usize) -> Bench {
     out_with(&ConnConfig { sack: true, ..plain() }, more)
 }
@@ -25,12 +25,12 @@ fn out_with(cfg: &ConnConfig, more: usize) -> Bench {
 }
 
 impl Bench {
-    /// Our timestamp clock; the offset is 0.
+    /// Returns our timestamp clock; the offset is 0.
     fn stamp(&self) -> u32 {
         u32::try_from(self.now.as_millis()).unwrap()
     }
 
-    /// A bare ACK of `ack` with these blocks.
+    /// Receives a bare ACK of `ack` with these blocks.
     pub(super) fn sack(&mut self, ack: i32, blocks: &[(i32, i32)]) -> SegmentOutcome {
         let s = self.seg(i32::try_from(self.c.rcv_nxt().0).unwrap(), ack);
         let mut sack = SackBlocks::default();
@@ -41,12 +41,12 @@ impl Bench {
         self.recv_selective(&s, &sack)
     }
 
-    /// When the next timer runs, from now.
+    /// Returns the time from now to the next timer.
     fn next(&self) -> Duration {
         self.c.poll_timeout().unwrap() - self.now
     }
 
-    /// Runs the next timer; what is sent then.
+    /// Runs the next timer. Returns the segments sent then.
     pub(super) fn fire(&mut self) -> Vec<String> {
         self.now = self.c.poll_timeout().unwrap();
         self.c.handle_timeout(self.now);
@@ -58,7 +58,7 @@ impl Bench {
     }
 }
 
-/// RFC 8985 section 6.2: three segments beyond the hole, one ACK, no wait.
+/// RFC 8985 section 6.2: one ACK for three segments beyond the hole shows the loss without a wait.
 #[test]
 fn test_one_ack_for_three_segments_shows_the_loss() {
     let mut b = ten_out(0);
@@ -73,7 +73,7 @@ fn test_one_ack_for_three_segments_shows_the_loss() {
     assert_eq!(b.c.poll_timeout(), None);
 }
 
-/// Fewer may be reordering: a quarter of the least round trip.
+/// Fewer segments may mean reordering: the sender waits a quarter of the least round trip.
 #[test]
 fn test_a_young_hole_waits_for_the_reordering_window() {
     let mut b = ten_out(0);
@@ -84,7 +84,7 @@ fn test_a_young_hole_waits_for_the_reordering_window() {
     let mut late = Bench { c: b.c.clone(), q: ByteQueue::default(), ..b };
     late.queue(10_000);
     assert_eq!(late.fire(), [". 0+1000 ack 0 again"]);
-    // It was reordering.
+    // The hole was only reordering.
     b.sack(2000, &[]);
     assert_eq!(b.sent(), strings(&[]));
     assert_eq!(b.count().fast_retransmits, 0);
@@ -94,7 +94,8 @@ fn test_a_young_hole_waits_for_the_reordering_window() {
     assert_eq!(b.fire(), [". 2000+1000 ack 0 again"]);
 }
 
-/// All holes of a window in one round trip, and new data behind (RFC 6937).
+/// The sender repairs all holes of a window in one round trip, and sends new data after them (RFC
+/// 6937).
 #[test]
 fn test_several_holes_are_repaired_in_one_round_trip() {
     let mut b = ten_out(10_000);
@@ -116,7 +117,7 @@ fn test_several_holes_are_repaired_in_one_round_trip() {
     assert_eq!(b.c.stats().cwnd, 5000);
 }
 
-/// A hole ends at what was reported: the boundary of a segment, and so of a record.
+/// A hole ends at the reported range: the boundary of a segment, and so of a record.
 #[test]
 fn test_a_wide_hole_is_sent_in_segments() {
     let mut b = ten_out(0);
@@ -136,7 +137,7 @@ fn test_a_lost_retransmission_is_sent_again_without_a_timeout() {
     let sent = b.sent();
     assert_eq!(sent[..2], [". 0+1000 ack 0 again", ". 10000+1000 ack 0"]);
     b.now = b.now + RTT;
-    // New data arrived that was sent after it (at the same instant, further on).
+    // New data arrived that was sent after the retransmission (at the same instant, further on).
     b.sack(0, &[(1000, 11_000)]);
     assert_eq!(b.sent()[0], ". 0+1000 ack 0 again");
     b.now = b.now + RTT;
@@ -144,7 +145,7 @@ fn test_a_lost_retransmission_is_sent_again_without_a_timeout() {
     assert_eq!((b.count().timeouts, b.count().fast_retransmits), (0, 1));
 }
 
-/// RFC 8985 section 7: the last segments are lost, and nothing comes back.
+/// RFC 8985 section 7: the last segments are lost, and no ACK comes back.
 #[test]
 fn test_a_lost_tail_is_probed_and_repaired_without_a_timeout() {
     let mut b = ten_out(0);
@@ -165,7 +166,7 @@ fn test_a_tail_probe_is_new_data_if_there_is_any() {
     let mut b = ten_out(1500);
     assert_eq!(b.fire(), [". 10000+1000 ack 0"]);
     b.now = b.now + RTT;
-    // It arrives, and nothing was lost: nothing changes.
+    // The probe arrives, and nothing was lost: nothing changes.
     b.sack(11_000, &[]);
     assert_eq!(b.c.stats().ssthresh, u32::MAX);
     assert_eq!(b.sent(), ["P. 11000+500 ack 0"]);
@@ -192,8 +193,8 @@ fn test_after_a_probe_comes_the_timeout() {
     assert_eq!(b.next(), 10 * MS);
 }
 
-/// A peer that holds its ACK back costs one segment at a time, no timeout and no window, until its
-/// habit is known.
+/// A peer that holds its ACK back costs one segment at a time, but no timeout and no window, until
+/// the sender knows its habit.
 #[test]
 fn test_a_delayed_ack_is_learned_from_needless_probes() {
     for d_sack in [true, false] {
@@ -222,7 +223,7 @@ fn test_a_delayed_ack_is_learned_from_needless_probes() {
     }
 }
 
-/// RFC 8985 section 7.4.2: the probe repaired the loss, which is a loss all the same.
+/// RFC 8985 section 7.4.2: the probe repaired the loss, which still counts as a loss.
 #[test]
 fn test_a_loss_repaired_by_the_probe_reduces_the_window() {
     let mut b = ten_out(0);
@@ -238,7 +239,7 @@ fn test_a_loss_repaired_by_the_probe_reduces_the_window() {
     assert_eq!(b.c.stats().ssthresh, cwnd / 2);
 }
 
-/// After a timeout the holes go again, and nothing that was reported.
+/// After a timeout the sender sends the holes again, and no reported bytes.
 #[test]
 fn test_timeout_sends_only_what_was_not_reported() {
     let mut b = ten_out(0);
@@ -261,8 +262,8 @@ fn test_timeout_sends_only_what_was_not_reported() {
     assert_eq!(b.c.poll_timeout(), None);
 }
 
-/// What a peer may delay an ACK: learned from those that were not delayed, and found out when it
-/// does after all. A single needless probe may mean a lost ACK.
+/// The sender learns the peer's ACK delay from ACKs that were not delayed, and notices when the
+/// peer delays them after all. A single needless probe may mean a lost ACK.
 #[test]
 fn test_the_peers_ack_delay_is_learned() {
     let cfg = ConnConfig { sack: true, peer_ack_delay: 80 * MS, rto_min: 5 * MS, ..plain() };
@@ -274,7 +275,7 @@ fn test_the_peers_ack_delay_is_learned() {
         assert_eq!(b.sent().len(), 1);
         i32::try_from(b.q.end().0).unwrap()
     };
-    // When the probe of a lone segment goes, and its peer says that it was needless.
+    // Returns when the probe of a lone segment goes; its peer then reports it as needless.
     let probe = |b: &mut Bench| {
         let (start, end) = (b.now, lone(b));
         while b.fire().is_empty() {}
@@ -310,8 +311,8 @@ fn test_the_peers_ack_delay_is_learned() {
     assert_eq!(probe(&mut b), 2 * RTT + MS);
 }
 
-/// RFC 2018 section 8: a peer may take back what it reported, which shows when it acknowledges up
-/// to it; and after the second timeout nothing it reported counts.
+/// RFC 2018 section 8: a peer may take back a report, which shows when it acknowledges up to the
+/// reported range. After the second timeout no report of this peer counts.
 #[test]
 fn test_a_peer_takes_back_what_it_reported() {
     let mut b = ten_out(0);
@@ -336,7 +337,7 @@ fn test_a_peer_takes_back_what_it_reported() {
     assert_eq!(b.sent()[0], ". 1000+1000 ack 0 again");
 }
 
-/// A D-SACK for everything that was sent again: nothing had been lost.
+/// A D-SACK reports everything that was sent again: nothing had been lost.
 #[test]
 fn test_a_needless_recovery_is_undone() {
     let mut b = ten_out(0);
@@ -373,8 +374,8 @@ fn test_a_premature_timeout_is_undone() {
     assert_eq!(b.sent(), strings(&[]), "the rest is still under way");
 }
 
-/// Whatever blocks a peer makes up: nothing is believed that was not sent, and there is a bound to
-/// what is kept.
+/// A peer may make up any blocks: the sender believes no report of bytes that were not sent, and
+/// bounds the reports that it keeps.
 #[test]
 fn test_made_up_blocks_do_nothing_or_little() {
     let mut b = ten_out(0);

@@ -16,7 +16,7 @@ enum Op {
     Poll,
 }
 
-/// Numbers near those that matter, and anywhere.
+/// Returns numbers near the ones that matter, and anywhere.
 fn near(base: SeqNumber) -> impl Strategy<Value = SeqNumber> {
     prop_oneof![
         6 => (-3i32..40).prop_map(move |d| base.advance(1).advance(d.cast_unsigned())),
@@ -89,7 +89,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What must hold whatever happens.
+/// Checks the properties that must always hold.
 struct Watch {
     b: Bench,
     edge: u64,

@@ -1,4 +1,4 @@
-//! Payload in: order, acknowledgments, and the two phases of acceptance.
+//! Incoming payload: order, acknowledgments, and the two phases of acceptance.
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn test_established_single_segment_is_acked_after_the_delay() {
     assert_eq!(b.wait(MS), [(1, ". 0 ack 1000".to_string())]);
 }
 
-/// RFC 5681 section 4.2: never later than 500 ms, whatever was asked for.
+/// RFC 5681 section 4.2: an ACK is never later than 500 ms, whatever the configuration asks for.
 #[test]
 fn test_delayed_ack_is_cut_to_half_a_second() {
     let cfg = ConnConfig { delayed_ack: Duration::from_secs(5), ..plain() };
@@ -52,7 +52,7 @@ fn test_established_ack_rides_on_data() {
     assert!(b.wait(100 * MS).is_empty());
 }
 
-/// RFC 9293 MUST-58, MUST-59: a burst is handled whole before one ACK goes out.
+/// RFC 9293 MUST-58, MUST-59: the connection handles a whole burst before one ACK goes out.
 #[test]
 fn test_established_burst_makes_one_ack() {
     let mut b = Bench::established();
@@ -96,7 +96,8 @@ fn test_established_gap_is_reported_acked_and_filled() {
     assert_eq!(b.c.stats().counters.ooo_segments, 2);
 }
 
-/// RFC 5681 section 4.2: a segment that fills part of a gap is acknowledged at once, however short it is.
+/// RFC 5681 section 4.2: the connection acknowledges a segment that fills part of a gap at once,
+/// however short it is.
 #[test]
 fn test_established_part_of_a_gap_is_acked_at_once() {
     let mut b = Bench::established();
@@ -106,13 +107,14 @@ fn test_established_part_of_a_gap_is_acked_at_once() {
     assert_eq!(b.sent(), [". 0 ack 10"]);
     assert!(b.data(10, 1990).is_some());
     assert_eq!(b.sent(), [". 0 ack 3000"]);
-    // Without a gap the same segment waits.
+    // Without a gap the ACK of the same segment waits.
     assert!(b.data(3000, 10).is_some());
     assert_eq!(b.sent(), strings(&[]));
 }
 
-/// RFC 5681 section 4.2 wants an ACK for every second full segment at least. After a gap, when the peer's
-/// window is small, sixteen of them have one each; a short segment waits as ever.
+/// RFC 5681 section 4.2 demands an ACK for every second full segment at least. After a gap, when
+/// the peer's window is small, sixteen full segments get an ACK each; the ACK of a short segment
+/// waits as usual.
 #[test]
 fn test_established_full_segments_after_a_gap_are_acked_one_by_one() {
     let mut b = Bench::established();
@@ -146,7 +148,7 @@ fn test_established_duplicate_is_acked_at_once() {
     b.sent();
     assert_eq!(b.data(0, 1000), None);
     assert_eq!(b.sent(), [". 0 ack 2000"]);
-    // The same for a duplicate ahead of a gap.
+    // The same holds for a duplicate ahead of a gap.
     b.data(3000, 1000);
     b.sent();
     assert_eq!(b.data(3000, 1000), None);
@@ -185,7 +187,7 @@ fn test_established_too_many_gaps_are_refused() {
     }
     assert_eq!(b.data(10 + most * 20, 10), None);
     assert_eq!(b.c.stats().counters.ooo_refused, 1);
-    // What joins a range, and what is in order, is still taken.
+    // The connection still takes bytes that join a range, and bytes in order.
     assert!(b.data(20, 5).is_some());
     assert!(b.data(0, 10).is_some());
     assert_eq!(b.c.rcv_nxt(), StreamPos(25));
@@ -212,7 +214,7 @@ fn test_established_fin_with_refused_payload_is_not_taken() {
     assert!(b.recv(&fin).payload.is_some());
     assert_eq!((b.c.state(), b.sent()), (State::Established, vec![]));
     assert_eq!(b.c.rcv_nxt(), StreamPos(0));
-    // Bytes alone are enough later: where the stream ends is known.
+    // Bytes alone are enough later: the connection knows where the stream ends.
     b.data(0, 500);
     assert_eq!(b.c.state(), State::CloseWait);
 }
@@ -235,7 +237,7 @@ fn test_established_contradicting_fin_is_ignored() {
     assert_eq!(b.c.stats().counters.bad_fins, 1);
     b.data(0, 400);
     assert_eq!(b.c.state(), State::Established);
-    // Nor one before bytes that were accepted.
+    // A FIN before accepted bytes does not count either.
     let mut b = Bench::established();
     b.data(500, 100);
     b.recv(&b.seg(599, 0).with(FIN));
@@ -252,7 +254,7 @@ fn test_established_segment_without_ack_is_dropped() {
     assert_eq!(b.sent(), strings(&[]));
 }
 
-/// RFC 9293 MUST-66 and section 3.8.5: the pointer is passed over, the bytes count.
+/// RFC 9293 MUST-66 and section 3.8.5: the connection ignores the pointer, and the bytes count.
 #[test]
 fn test_established_urgent_data_is_plain_data() {
     let mut b = Bench::established();
@@ -290,7 +292,7 @@ fn test_close_wait_data_after_fin_is_ignored() {
     assert_eq!(b.data(1, 100), None);
 }
 
-/// Positions go on where sequence numbers start again.
+/// Positions continue where sequence numbers start again.
 #[test]
 fn test_established_four_gigabytes_and_more() {
     let cfg = ConnConfig { recv_window: 1 << 30, timestamps: false, ..ethernet() };
@@ -304,7 +306,7 @@ fn test_established_four_gigabytes_and_more() {
         let s = Segment { seq, len: step, ..b.seg(0, 0) };
         let p = b.recv(&s).payload.unwrap();
         assert_eq!((p.pos, p.skip, p.len, p.in_order), (StreamPos(pos), 0, step, true));
-        // An old segment is still seen as old.
+        // The connection still recognises an old segment as old.
         let old = Segment { seq: seq.advance(u32::MAX), len: 1, ..b.seg(0, 0) };
         assert_eq!(b.recv(&old).payload, None);
         b.c.accept_payload(b.now, p.pos, p.len);

@@ -1,11 +1,11 @@
-//! Recovery with SACK: what is sent for each acknowledgment (RFC 6937, RFC 3042), where a recovery
-//! begins and ends (RFC 6675 sections 5 and 5.1), and which reports count (RFC 2883).
+//! Recovery with SACK: the segments sent for each acknowledgment (RFC 6937, RFC 3042), where a
+//! recovery begins and ends (RFC 6675 sections 5 and 5.1), and which reports count (RFC 2883).
 
 use super::rack::{RTT, ten_out};
 use super::*;
 
-/// Twenty segments of 1000 bytes outstanding, and as many more queued: the situation of the examples
-/// in RFC 6937 section 3.1.
+/// Returns a bench with twenty segments of 1000 bytes outstanding and as many more queued: the
+/// situation of the examples in RFC 6937 section 3.1.
 fn twenty_out() -> Bench {
     let mut b = ten_out(0);
     b.now = b.now + RTT;
@@ -26,9 +26,9 @@ fn report(b: &mut Bench, from: i32, to: i32) -> Vec<String> {
     b.sent()
 }
 
-/// RFC 6937 section 3 while more is in the network than ssthresh: what a recovery has sent is in
-/// proportion to what has arrived, for every acknowledgment, and no more than half of what was
-/// outstanding by the end of the round trip (RFC 5681 section 4.3).
+/// RFC 6937 section 3, while more is in the network than ssthresh: a recovery sends in proportion
+/// to the bytes that arrived, for every acknowledgment. By the end of the round trip it has sent no
+/// more than half of the bytes that were outstanding (RFC 5681 section 4.3).
 #[test]
 fn test_recovery_sends_in_proportion_to_what_arrives() {
     let mut b = twenty_out();
@@ -61,15 +61,15 @@ fn test_recovery_from_a_burst_of_losses_is_that_of_the_rfc() {
     assert_eq!(counts, [1, 1, 2, 2, 2]);
     assert_eq!((b.count().fast_retransmits, b.count().timeouts), (1, 0));
     assert_eq!(b.c.stats().in_flight, 8000, "the RFC's pipe of 6, and the two sent then");
-    // The recovery ends before the window has come up to ssthresh: then it is that.
+    // The recovery ends before the window has reached ssthresh: the window is then set to ssthresh.
     assert_eq!(b.c.stats().cwnd, 8000);
     b.now = b.now + RTT;
     b.sack(i32::try_from(b.c.snd_max().0).unwrap(), &[]);
     assert_eq!((b.c.stats().cwnd, b.c.stats().ssthresh), (10_000, 10_000));
 }
 
-/// RFC 5681 section 3.2, step 2, and RFC 6675 section 5, step 4.2: what limited transmit sent counts
-/// for nothing in ssthresh.
+/// RFC 5681 section 3.2, step 2, and RFC 6675 section 5, step 4.2: bytes sent by limited transmit
+/// do not count in ssthresh.
 #[test]
 fn test_half_of_the_flight_is_without_limited_transmit() {
     let mut b = ten_out(10_000);
@@ -84,8 +84,8 @@ fn test_half_of_the_flight_is_without_limited_transmit() {
     assert_eq!(b.c.stats().ssthresh, 5000);
 }
 
-/// RFC 3042 section 2: a duplicate ACK that reports nothing new lets nothing out, however often a
-/// receiver repeats it.
+/// RFC 3042 section 2: a duplicate ACK that reports nothing new lets no segment out, however often
+/// a receiver repeats it.
 #[test]
 fn test_limited_transmit_needs_news_in_the_report() {
     let mut b = ten_out(10_000);
@@ -99,8 +99,8 @@ fn test_limited_transmit_needs_news_in_the_report() {
     assert_eq!((b.c.stats().cwnd, b.count().fast_retransmits), (10_000, 0));
 }
 
-/// RFC 6675 section 5, step A: reports from beyond the point where a recovery ends outlive it, and what
-/// they name is not sent again, by the timer neither.
+/// RFC 6675 section 5, step A: reports from beyond the point where a recovery ends outlive the
+/// recovery, and the sender does not send the reported bytes again, not even by the timer.
 #[test]
 fn test_reports_beyond_a_recovery_survive_its_end() {
     let mut b = ten_out(10_000);
@@ -109,8 +109,8 @@ fn test_reports_beyond_a_recovery_survive_its_end() {
     b.sent();
     let end = i32::try_from(b.c.snd_max().0).unwrap();
     assert!(end >= 13_000, "{end}");
-    // Half of the first new segment and all of the second are lost, over and over; the rest is reported
-    // during the recovery only.
+    // Half of the first new segment and all of the second are lost, over and over; the peer reports
+    // the rest during the recovery only.
     b.now = b.now + RTT;
     b.sack(9000, &[(12_000, end), (10_500, 11_000)]);
     let mut sent = b.sent();
@@ -128,8 +128,8 @@ fn test_reports_beyond_a_recovery_survive_its_end() {
     assert!(!sent.iter().any(|s| s.starts_with(". 12000")), "{sent:?}");
 }
 
-/// The recovery lasts until all that was outstanding at its beginning is acknowledged; what is lost
-/// beyond that has a recovery of its own.
+/// The recovery lasts until the peer acknowledges all bytes outstanding at its beginning. A loss
+/// beyond these bytes starts a recovery of its own.
 #[test]
 fn test_loss_beyond_a_recovery_has_one_of_its_own() {
     let mut b = ten_out(10_000);
@@ -139,7 +139,7 @@ fn test_loss_beyond_a_recovery_has_one_of_its_own() {
     assert_eq!(sent[..2], [". 0+1000 ack 0 again", ". 10000+1000 ack 0"]);
     let end = i32::try_from(b.c.snd_max().0).unwrap();
     assert!(end >= 13_000, "{sent:?}");
-    // Of the new segments the first is lost.
+    // The first of the new segments is lost.
     b.now = b.now + RTT;
     b.sack(9000, &[(11_000, 12_000)]);
     let reduced = b.c.stats().ssthresh;
@@ -151,8 +151,8 @@ fn test_loss_beyond_a_recovery_has_one_of_its_own() {
     assert!(!again.iter().any(|s| s.starts_with(". 11000")), "it was reported: {again:?}");
 }
 
-/// RFC 6675 section 5.1: a timeout ends the recovery, and what was outstanding then begins no other,
-/// though reports go on to say what is missing and are obeyed.
+/// RFC 6675 section 5.1: a timeout ends the recovery, and the bytes outstanding then begin no other
+/// recovery, although reports continue to show holes and the sender obeys them.
 #[test]
 fn test_timeout_ends_a_recovery_and_begins_no_other() {
     let mut b = ten_out(0);
@@ -166,14 +166,14 @@ fn test_timeout_ends_a_recovery_and_begins_no_other() {
     let s = b.c.stats();
     assert_eq!((s.cwnd, s.counters.fast_retransmits), (1000, 1));
     b.now = b.now + RTT;
-    // Three segments and more beyond a hole: a loss, had there been no timeout.
+    // Three segments and more lie beyond a hole: a loss, if there had been no timeout.
     b.sack(4000, &[(5000, 9000)]);
     assert_eq!(b.sent(), [". 4000+1000 ack 0 again", "P. 9000+1000 ack 0 again"]);
     assert_eq!((b.c.stats().ssthresh, b.count().fast_retransmits), (s.ssthresh, 1));
     b.now = b.now + RTT;
     b.sack(10_000, &[]);
     assert_eq!((b.c.poll_timeout(), b.count().fast_retransmits), (None, 1));
-    // From here on a loss is one.
+    // From here on a loss starts a recovery.
     let end = |b: &Bench| i32::try_from(b.q.end().0).unwrap();
     while b.c.stats().cwnd < 5000 {
         b.queue(usize::try_from(b.c.stats().cwnd).unwrap());
@@ -189,8 +189,9 @@ fn test_timeout_ends_a_recovery_and_begins_no_other() {
     assert_eq!(b.count().fast_retransmits, 2);
 }
 
-/// RFC 2883 section 5: a block is a duplicate beside the acknowledgment that it comes with, not beside
-/// what has been acknowledged since. An ACK that was overtaken on the way undoes nothing.
+/// RFC 2883 section 5: the receiver of a block compares the block with the acknowledgment in the
+/// same ACK, and not with later acknowledgments. An ACK that was overtaken on the way undoes
+/// nothing.
 #[test]
 fn test_report_of_an_overtaken_ack_is_no_duplicate() {
     let mut b = ten_out(0);
@@ -199,12 +200,12 @@ fn test_report_of_an_overtaken_ack_is_no_duplicate() {
     assert_eq!(b.sent(), [". 0+1000 ack 0 again"]);
     b.now = b.now + RTT;
     b.sack(8000, &[]);
-    // Sent before that ACK, and the bytes of its block came once.
+    // The peer sent this ACK before the previous one, and the bytes of its block came once.
     b.sack(500, &[(1000, 4000)]);
     let s = b.c.stats();
     assert_eq!((s.counters.spurious_retransmits, s.counters.recoveries_undone), (0, 0));
     assert_eq!((b.c.snd_una(), s.ssthresh), (StreamPos(8000), 5000));
-    // Beside its own acknowledgment the same kind of block is one.
+    // Compared with its own acknowledgment, the same kind of block is a duplicate.
     b.sack(8000, &[(0, 1000)]);
     assert_eq!((b.count().spurious_retransmits, b.count().recoveries_undone), (1, 1));
 }

@@ -1,4 +1,4 @@
-//! Segments that do not belong: RST, SYN and ACKs of strangers (RFC 5961).
+//! Segments that do not belong to a connection: RST, SYN and ACKs of strangers (RFC 5961).
 
 use super::*;
 
@@ -122,7 +122,7 @@ fn test_challenge_acks_are_limited_per_second() {
 #[test]
 fn test_no_endless_exchange_of_acks() {
     let (mut a, mut z) = (Bench::established(), Bench::established());
-    // Each believes the other to be far ahead.
+    // Each connection believes the other to be far ahead.
     let mut total = 0;
     a.recv(&a.seg(500_000, 0));
     for _ in 0..1000 {

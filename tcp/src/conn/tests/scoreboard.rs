@@ -1,12 +1,12 @@
-//! What is remembered of outstanding bytes, where it is delicate: reports that contradict themselves,
-//! and round trips of bytes sent more than once, or merged with others.
+//! Delicate cases of the scoreboard: reports that contradict themselves, and round trips of bytes
+//! that were sent more than once, or merged with others.
 
 use super::super::scoreboard::{Delivered, Scoreboard};
 use super::rack::{RTT, ten_out};
 use super::*;
 
-/// RFC 2018 section 8: after a timeout the segment at the left edge goes again although it was
-/// reported, and the connection never waits without a timer.
+/// RFC 2018 section 8: after a timeout the sender sends the segment at the left edge again although
+/// the peer reported it, and the connection never waits without a timer.
 #[test]
 fn test_timeout_sends_the_left_edge_although_it_was_reported() {
     for blocks in [&[(0, 10_000)][..], &[(0, 1000)], &[(0, 4000), (5000, 10_000)]] {
@@ -24,14 +24,14 @@ fn test_timeout_sends_the_left_edge_although_it_was_reported() {
         b.sack(10_000, &[]);
         assert_eq!((b.c.snd_una(), b.c.poll_timeout()), (StreamPos(10_000), None));
     }
-    // And if it goes on like that, the owner is told.
+    // If the peer continues like that, the connection reports the timeout to the owner.
     let mut b = ten_out(0);
     b.sack(0, &[(0, 10_000)]);
     b.wait(Duration::from_secs(300));
     assert_eq!(b.events().last(), Some(&ConnEvent::TimedOut));
 }
 
-/// However many bursts are under way in a round trip, none is measured shorter than it was.
+/// However many bursts are in flight in a round trip, no measured round trip is too short.
 #[test]
 fn test_round_trips_are_not_shortened_by_merged_bursts() {
     let rtt = 100 * MS;
@@ -41,14 +41,15 @@ fn test_round_trips_are_not_shortened_by_merged_bursts() {
     b.recv(&Segment { mss: Some(1000), sack_permitted: true, ..b.seg(-1, 0).with(SYN_ACK) });
     let (mut sent, mut acked) = (Vec::new(), 0i32);
     for n in 0..4000 {
-        // Every 100 us ten bytes go out, and those of a round trip ago are reported.
+        // Every 100 us ten bytes go out, and the peer reports the bytes of a round trip ago.
         b.now = b.now + MS / 10;
         b.queue(10);
         b.sent();
         sent.push(b.now);
         while sent.get(usize::try_from(acked).unwrap()).is_some_and(|&at| b.now - at >= rtt) {
             acked += 1;
-            // Every other one by a SACK, ahead of a gap that closes with the next.
+            // The peer reports every other burst by a SACK, ahead of a gap that closes with the
+            // next.
             if acked % 2 == 0 {
                 b.sack(10 * acked, &[]);
             } else {
@@ -64,8 +65,8 @@ fn test_round_trips_are_not_shortened_by_merged_bursts() {
     }
 }
 
-/// Karn's rule in a timeout in the middle of a recovery: what went twice, and by the lists only
-/// once, measures nothing.
+/// Karn's rule for a timeout in the middle of a recovery: bytes that were sent twice, but by the
+/// lists only once, measure nothing.
 #[test]
 fn test_karn_after_a_timeout_in_a_recovery() {
     let mut b = ten_out(0);
@@ -76,7 +77,7 @@ fn test_karn_after_a_timeout_in_a_recovery() {
         b.fire();
     }
     let srtt = b.c.stats().srtt;
-    // The transmission before the timeout arrives, only for what was not sent a third time.
+    // The transmission before the timeout arrives, only for bytes that were not sent a third time.
     b.now = b.now + 300 * MS;
     b.sack(0, &[(1000, 10_000)]);
     assert_eq!(b.c.stats().srtt, srtt);
@@ -84,8 +85,8 @@ fn test_karn_after_a_timeout_in_a_recovery() {
     assert_eq!(b.c.stats().srtt, srtt);
 }
 
-/// The same when all is sent anew: what came back answers the first transmission, and is not
-/// measured from the second.
+/// Karn's rule when the connection sends everything anew: the ACK answers the first transmission,
+/// and the connection does not measure it from the second.
 #[test]
 fn test_karn_after_a_new_beginning() {
     let mut b = ten_out(0);
@@ -99,8 +100,8 @@ fn test_karn_after_a_new_beginning() {
     assert_eq!(b.c.stats().srtt, srtt);
 }
 
-/// Nor is a loss among them found much later than a round trip and the reordering window after it
-/// was sent.
+/// The scoreboard also finds a loss among many bursts no later than about a round trip and the
+/// reordering window after the bytes were sent.
 #[test]
 fn test_a_loss_among_a_thousand_bursts_is_found_in_time() {
     let rtt = 100 * MS;
@@ -129,8 +130,8 @@ fn test_a_loss_among_a_thousand_bursts_is_found_in_time() {
     assert!(again < Some(rtt * 129 / 100) && again > Some(rtt), "{again:?}");
 }
 
-/// More bursts than are remembered, each far from the last: the oldest are merged, and then measure no
-/// round trip, which would be too short.
+/// There are more bursts than the scoreboard remembers, each far from the last. It merges the
+/// oldest, and they then measure no round trip, because it would be too short.
 #[test]
 fn test_bursts_beyond_those_remembered_are_merged_and_not_measured() {
     let (mut board, start) = (Scoreboard::default(), Instant::from_millis(1000));
@@ -145,7 +146,7 @@ fn test_bursts_beyond_those_remembered_are_merged_and_not_measured() {
         board.clone().acked(at(400), pos(from), pos(to), MS, &mut d);
         (d.bytes, d.sent_once)
     };
-    // 256 are remembered; the first stands for 45.
+    // The scoreboard remembers 256 bursts; the first entry stands for 45.
     for n in [0, 1, 20, 44] {
         assert_eq!(acked(n, n + 1), (10, None), "burst {n}");
     }

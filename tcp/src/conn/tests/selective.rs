@@ -1,4 +1,4 @@
-//! What ACKs report of bytes ahead of a gap: RFC 2018, RFC 2883.
+//! The reports that ACKs make of bytes ahead of a gap: RFC 2018, RFC 2883.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn established() -> Bench {
 fn test_sack_is_offered_and_used_only_if_both_offer_it() {
     let mut b = Bench::connecting(&with_sack());
     assert!(b.tx().unwrap().sack_permitted);
-    // The peer does not.
+    // The peer does not permit SACK.
     b.recv(&b.seg(-1, 0).with(SYN_ACK));
     b.sent();
     b.data(1000, 1000);
@@ -41,7 +41,7 @@ fn test_blocks_newest_first_and_repeated() {
         (9000, "9000-9500,7000-7500,5000-5500,3000-3500"),
         // A range that grows is the newest.
         (3500, "3000-4000,9000-9500,7000-7500,5000-5500"),
-        // Two become one.
+        // Two ranges become one.
         (4000, "3000-4500,9000-9500,7000-7500,5000-5500"),
         (4500, "3000-5500,9000-9500,7000-7500,1000-1500"),
     ] {
@@ -57,8 +57,8 @@ fn test_blocks_newest_first_and_repeated() {
     assert_eq!(b.sent(), [". 0 ack 9500"]);
 }
 
-/// The segments of a burst are answered together, and yet every range is reported, in the order in
-/// which they came.
+/// The connection answers the segments of a burst together, and still reports every range, in the
+/// order in which they came.
 #[test]
 fn test_burst_with_many_gaps_reports_each_range() {
     let mut b = established();
@@ -98,18 +98,18 @@ fn test_duplicates_are_reported_once_and_first() {
     b.data(0, 1000);
     b.data(2000, 1000);
     b.sent();
-    // All of it acknowledged.
+    // The duplicate is wholly acknowledged.
     assert_eq!(b.data(0, 1000), None);
     assert_eq!(b.sent(), [". 0 ack 1000 sack 0-1000,2000-3000"]);
     b.data(4000, 500);
     assert_eq!(b.sent(), [". 0 ack 1000 sack 4000-4500,2000-3000"]);
-    // Inside a range: the range follows.
+    // The duplicate lies inside a range: the range follows.
     assert_eq!(b.data(2500, 200), None);
     assert_eq!(b.sent(), [". 0 ack 1000 sack 2500-2700,4000-4500,2000-3000"]);
-    // The part in front of what is new.
+    // The duplicate is the part in front of the new bytes.
     assert!(b.data(500, 1000).is_some());
     assert_eq!(b.sent(), [". 0 ack 1500 sack 500-1000,4000-4500,2000-3000"]);
-    // Nothing else to report.
+    // The connection has no other range to report.
     b.data(1500, 3000);
     b.data(3000, 1000);
     b.sent();
@@ -127,8 +127,8 @@ fn test_sack_goes_before_data_which_has_no_room_for_it() {
     assert_eq!(b.sent(), [". 0 ack 0 sack 1000-2000", ". 0+1000 ack 0", "P. 1000+500 ack 0"]);
 }
 
-/// RFC 5681 section 4.2, for peers that count: as many duplicate ACKs as segments ahead of the gap,
-/// although they are answered together.
+/// RFC 5681 section 4.2, for peers that count: the connection sends as many duplicate ACKs as
+/// segments came ahead of the gap, although it answers them together.
 #[test]
 fn test_without_sack_each_segment_ahead_of_a_gap_is_answered() {
     let mut b = Bench::established();

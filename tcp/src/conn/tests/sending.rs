@@ -1,4 +1,4 @@
-//! New data out: cutting, windows, growth of the congestion window.
+//! Sending new data: cutting, windows, growth of the congestion window.
 
 use super::*;
 
@@ -70,7 +70,7 @@ fn test_established_record_beyond_the_mss_is_cut() {
     assert_eq!(sent(&mut b, &q), [". 0+1000 ack 0", "P. 1000+11 ack 0"]);
 }
 
-/// RFC 9293 MUST-38: no record is cut because a window that was large is nearly full.
+/// RFC 9293 MUST-38: the connection cuts no record because a window that was large is nearly full.
 #[test]
 fn test_established_record_waits_for_the_window() {
     let mut b = Bench::established();
@@ -86,7 +86,8 @@ fn test_established_record_waits_for_the_window() {
     assert_eq!(sent(&mut b, &q), [". 2000+1000 ack 0"]);
 }
 
-/// A record larger than half of all the peer ever offered is cut, not held for ever.
+/// The connection cuts a record larger than half of all the peer ever offered, and does not hold it
+/// for ever.
 #[test]
 fn test_established_record_larger_than_any_window_is_cut() {
     let cfg = plain();
@@ -100,7 +101,7 @@ fn test_established_record_larger_than_any_window_is_cut() {
     assert_eq!(sent(&mut b, &q), [". 0+600 ack 0"]);
     b.ack(600);
     assert_eq!(sent(&mut b, &q), ["P. 600+400 ack 0"]);
-    // Half of the window is enough, a byte less is not.
+    // Half of the window is enough; a byte less is not.
     for (room, out) in [(300, vec![". 1000+300 ack 0"]), (299, vec![])] {
         let mut b = Bench { c: b.c.clone(), q: ByteQueue::default(), ..b };
         let mut q = Records::default();
@@ -112,7 +113,8 @@ fn test_established_record_larger_than_any_window_is_cut() {
     }
 }
 
-/// RFC 5681 section 2: never beyond the smaller of both windows; the edge itself may be reached.
+/// RFC 5681 section 2: the connection never sends beyond the smaller of both windows, but may reach
+/// the edge itself.
 #[test]
 fn test_established_send_stops_at_either_window() {
     let mut b = Bench::established();
@@ -131,8 +133,8 @@ fn test_established_send_stops_at_either_window() {
     assert_eq!(b.sent().len(), 2);
 }
 
-/// RFC 3465: by what was acknowledged, so that the window doubles in a round trip however seldom
-/// the peer acknowledges; 64 segments at most for one ACK.
+/// RFC 3465: the window grows by the acknowledged bytes, so that it doubles in a round trip however
+/// seldom the peer acknowledges; by at most 64 segments for one ACK.
 #[test]
 fn test_slow_start_grows_by_what_was_acknowledged() {
     let mut b = Bench::established();
@@ -146,7 +148,7 @@ fn test_slow_start_grows_by_what_was_acknowledged() {
     b.ack(9000);
     assert_eq!(b.c.stats().cwnd, 19_000);
 
-    // A peer with a scaled window, which acknowledges a whole window at a time.
+    // A peer with a scaled window acknowledges a whole window at a time.
     let cfg = ConnConfig { window_scaling: true, ..plain() };
     let mut b = Bench::connecting(&cfg);
     b.sent();
@@ -162,8 +164,8 @@ fn test_slow_start_grows_by_what_was_acknowledged() {
     assert_eq!(windows, [20, 40, 80, 144, 208, 272]);
 }
 
-/// RFC 3465 section 2.3: what a timeout's retransmissions have acknowledged may have arrived before
-/// them, and opens the window by one segment only.
+/// RFC 3465 section 2.3: bytes acknowledged by a timeout's retransmissions may have arrived before,
+/// and open the window by one segment only.
 #[test]
 fn test_slow_start_after_a_timeout_grows_by_one_segment_per_ack() {
     for sack in [false, true] {
@@ -212,7 +214,7 @@ fn test_unused_window_does_not_grow() {
     assert_eq!(b.c.stats().cwnd, 10_000);
 }
 
-/// RFC 5681 section 4.1, with the longer of the timeout and the time that is configured.
+/// RFC 5681 section 4.1, with the longer of the timeout and the configured time.
 #[test]
 fn test_idle_connection_starts_from_the_initial_window() {
     let grown = |idle_restart| {
@@ -297,7 +299,8 @@ fn test_send_room_counts_from_the_end_of_the_queue() {
     assert_eq!(Bench::in_state(State::CloseWait).c.send_room(StreamPos(0)), 10_000);
 }
 
-/// RFC 5681 section 3.1: cwnd shrinks with the segments; RFC 1191: what was too big goes again.
+/// RFC 5681 section 3.1: cwnd shrinks with the segments. RFC 1191: the sender sends bytes that were
+/// too big again.
 #[test]
 fn test_path_mtu_lowers_the_segment_size() {
     let mut b = Bench::established();
@@ -322,7 +325,7 @@ fn test_path_mtu_lowers_the_segment_size() {
     assert_eq!(b.c.emss(), 64);
 }
 
-/// Our positions go on as well.
+/// Our positions continue beyond 2^32 as well.
 #[test]
 fn test_established_four_gigabytes_sent() {
     struct Endless;

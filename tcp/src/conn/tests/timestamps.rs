@@ -4,7 +4,7 @@ use super::*;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// Established with timestamps; the peer's clock stands at `val`, our offset is 1000.
+/// Returns an established bench with timestamps; the peer's clock is at `val`, our offset is 1000.
 fn stamped(val: u32) -> Bench {
     let cfg = ConnConfig { timestamps: true, ..plain() };
     let now = Instant::from_millis(1_000_000);
@@ -38,7 +38,7 @@ fn test_timestamps_ride_on_every_segment_but_not_unnegotiated() {
     }
     b.c.abort();
     assert!(b.tx().unwrap().timestamps.is_some(), "the reset too");
-    // Not negotiated: received ones are ignored, none are sent.
+    // Without negotiation the connection ignores received timestamps and sends none.
     let mut b = Bench::established();
     b.ts = Some(Timestamps { val: 1, ecr: 2 });
     assert!(b.data(0, 1000).is_some());
@@ -51,7 +51,7 @@ fn test_timestamps_reduce_the_segment_size() {
     assert_eq!(stamped(5).c.emss(), 988);
 }
 
-/// Section 3.2: dropped, but no reason to end the connection.
+/// Section 3.2: the connection drops the segment, but does not end.
 #[test]
 fn test_missing_timestamp_is_dropped_except_on_rst() {
     let mut b = stamped(50);
@@ -75,8 +75,8 @@ fn test_paws_drops_old_and_acks() {
     }
 }
 
-/// Section 5.3 is for every synchronised state: an old segment moves none of them on, restarts no wait,
-/// brings no bytes, and is answered.
+/// Section 5.3 applies to every synchronised state: an old segment moves no state on, restarts no
+/// wait, brings no bytes, and gets an answer.
 #[test]
 fn test_paws_holds_in_every_synchronised_state() {
     for state in State::ALL {
@@ -117,7 +117,7 @@ fn test_paws_holds_in_every_synchronised_state() {
         let wait = b.c.poll_timeout();
         b.now = b.now + 10 * MS;
         set(&mut b, 49);
-        // With data, a FIN and an acknowledgment of all that was sent.
+        // The old segment has data, a FIN and an acknowledgment of all that was sent.
         let ours = i32::from(closed.contains(&state));
         let seq = i32::try_from(b.c.rcv_nxt().0).unwrap();
         let old = Segment { len: 10, ..b.seg(seq, ours).with(FIN) };
@@ -128,8 +128,8 @@ fn test_paws_holds_in_every_synchronised_state() {
     }
 }
 
-/// Anybody who guesses the ports can send such segments: the answers are limited like other
-/// challenges.
+/// Anyone who guesses the ports can send such segments, so the connection limits the answers like
+/// other challenges.
 #[test]
 fn test_paws_acks_are_limited_per_second() {
     let mut b = stamped(50);
@@ -162,7 +162,7 @@ fn test_paws_does_not_apply_to_rst() {
     assert_eq!(b.c.state(), State::Closed);
 }
 
-/// Section 5.5: after 24 days of silence an old-looking timestamp is taken.
+/// Section 5.5: after 24 days of silence the connection accepts an old-looking timestamp.
 #[test]
 fn test_paws_is_off_after_24_days() {
     for (days, fine) in [(24 * DAY, false), (24 * DAY + MS, true)] {
@@ -173,7 +173,7 @@ fn test_paws_is_off_after_24_days() {
     }
 }
 
-/// Section 4.3 (A): with delayed ACKs the earliest segment not acknowledged is echoed.
+/// Section 4.3 (A): with delayed ACKs the connection echoes the earliest segment not acknowledged.
 #[test]
 fn test_echo_is_of_the_earliest_unacknowledged_segment() {
     let mut b = stamped(50);
@@ -184,7 +184,7 @@ fn test_echo_is_of_the_earliest_unacknowledged_segment() {
     assert_eq!(echoed(&mut b), Some(60));
 }
 
-/// Section 4.3 (B): an ACK for a segment beyond a gap echoes what came before the gap.
+/// Section 4.3 (B): an ACK for a segment beyond a gap echoes the timestamp from before the gap.
 #[test]
 fn test_echo_ahead_of_a_gap_is_that_before_it() {
     let mut b = stamped(50);
@@ -196,13 +196,13 @@ fn test_echo_ahead_of_a_gap_is_that_before_it() {
     set(&mut b, 70);
     b.data(2976, 988);
     assert_eq!(echoed(&mut b), Some(60));
-    // (C): the segment that fills the gap is echoed.
+    // (C): the ACK echoes the segment that fills the gap.
     set(&mut b, 80);
     b.data(1976, 1000);
     assert_eq!(echoed(&mut b), Some(80));
 }
 
-/// Section 4.1: only an ACK that advances gives a sample; and it serves after a retransmission.
+/// Section 4.1: only an ACK that advances gives a sample, also after a retransmission.
 #[test]
 fn test_echo_measures_what_was_sent_again() {
     let mut b = stamped(50);
@@ -220,8 +220,8 @@ fn test_echo_measures_what_was_sent_again() {
     assert_eq!((srtt.as_micros(), b.c.stats().rto), (875, 200 * MS));
 }
 
-/// Neither an echo from the future nor one of an earlier transmission, which may tell no more than
-/// that an ACK was lost.
+/// Neither an echo from the future nor an echo of an earlier transmission gives a sample. The
+/// latter may only mean that an ACK was lost.
 #[test]
 fn test_echo_not_of_the_last_transmission_is_no_sample() {
     for ecr in [1_001_201, 1_001_199, 1_001_000, 0, 2_000_000, 999] {
@@ -235,8 +235,8 @@ fn test_echo_not_of_the_last_transmission_is_no_sample() {
     }
 }
 
-/// Section 3.2: the echo of a segment without ACK means nothing, here of the SYN of a peer that opens
-/// at the same time.
+/// Section 3.2: the echo of a segment without ACK means nothing, here in the SYN of a peer that
+/// opens at the same time.
 #[test]
 fn test_echo_of_a_segment_without_ack_measures_nothing() {
     let mut b = Bench::connecting(&ethernet());
@@ -251,7 +251,7 @@ fn test_echo_of_a_segment_without_ack_measures_nothing() {
     let (syn, syn_ack) = (syn(SYN), syn(SYN_ACK));
     b.recv(&syn);
     assert_eq!((b.c.state(), b.c.stats().srtt), (State::SynReceived, None));
-    // With the ACK it is the round trip of the SYN that was sent again.
+    // With the ACK the echo gives the round trip of the SYN that was sent again.
     let mut b = Bench::connecting(&ethernet());
     b.sent();
     b.wait(1000 * MS);
@@ -293,8 +293,8 @@ fn test_time_wait_replacement_goes_by_timestamp() {
     }
 }
 
-/// RFC 7323 section 5.3, in each synchronised state and before the last of the handshake: an old
-/// segment is acknowledged and does nothing, whatever it carries.
+/// RFC 7323 section 5.3, in each synchronised state and before the last segment of the handshake:
+/// the connection acknowledges an old segment and ignores its contents.
 #[test]
 fn test_paws_drops_old_segments_in_every_state() {
     for state in State::ALL.into_iter().filter(|s| !matches!(s, State::SynSent | State::Closed)) {
@@ -304,7 +304,8 @@ fn test_paws_drops_old_segments_in_every_state() {
                 (b.c.hot.ts_ok, b.c.hot.ts_recent, b.c.hot.last_rx) = (true, 1000, b.now);
                 let wait_at = b.c.cold.wait_at;
                 let at = |p: StreamPos| i32::try_from(p.0).unwrap();
-                // What would move every state on: all we sent acknowledged, bytes, the end.
+                // This segment would move every state on: an ACK of all that we sent, bytes, the
+                // end.
                 let seg = b.seg(at(b.c.hot.rcv_nxt), at(b.c.hot.snd_max)).with(flags);
                 let old = Segment { len, timestamps: Some(Timestamps { val: 999, ecr: 1 }), ..seg };
                 let before = (b.c.snd_una(), b.c.rcv_nxt());
@@ -315,7 +316,7 @@ fn test_paws_drops_old_segments_in_every_state() {
                 assert_eq!((b.c.snd_una(), b.c.rcv_nxt()), before, "{what}");
                 assert_eq!((b.count().paws_drops, b.c.cold.wait_at), (1, wait_at), "{what}");
                 assert!(b.c.hot.pending.any(super::super::Pending::ACK), "{what}: acknowledged");
-                // A segment as new as the last is not dropped.
+                // The connection does not drop a segment as new as the last.
                 b.recv(&Segment { timestamps: Some(Timestamps { val: 1000, ecr: 1 }), ..seg });
                 assert_eq!(b.count().paws_drops, 1, "{what}");
             }

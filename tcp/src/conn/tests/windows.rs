@@ -9,7 +9,7 @@ fn shut() -> Bench {
     b
 }
 
-/// The same with SACK, after data has flowed.
+/// Returns a bench with a shut window and SACK, after data has flowed.
 fn shut_with_sack() -> Bench {
     let mut b = Bench::established_with(&ConnConfig { sack: true, ..plain() });
     b.queue(10_000);
@@ -21,7 +21,7 @@ fn shut_with_sack() -> Bench {
     b
 }
 
-/// Each probe's answer, an ACK that brings nothing new, leaves the backoff as it is.
+/// Each probe's answer, an ACK with nothing new, leaves the backoff unchanged.
 #[test]
 fn test_zero_window_probes_back_off_with_sack() {
     for len in [5000, 0] {
@@ -49,8 +49,8 @@ fn test_zero_window_probes_back_off_with_sack() {
     }
 }
 
-/// RFC 9293 section 3.10.7.4, first check: beyond its window the peer drops an ACK. It goes out at
-/// the highest number the peer takes.
+/// RFC 9293 section 3.10.7.4, first check: the peer drops an ACK beyond its window. The ACK goes
+/// out at the highest number that the peer accepts.
 #[test]
 fn test_ack_goes_out_inside_a_window_that_shut_or_shrank() {
     for sack in [false, true] {
@@ -64,18 +64,18 @@ fn test_ack_goes_out_inside_a_window_that_shut_or_shrank() {
             b.data(0, 1000);
             b.data(1000, 1000);
             assert_eq!(b.sent(), [format!(". {at} ack 2000")], "sack {sack}, window {window}");
-            // The same for one that reports a gap.
+            // The same holds for an ACK that reports a gap.
             b.data(3000, 100);
             let blocks = if sack { " sack 3000-3100" } else { "" };
             assert_eq!(b.sent(), [format!(". {at} ack 2000{blocks}")]);
-            // And for a reset, which the peer would drop as well.
+            // The same holds for a reset, which the peer would drop too.
             b.c.abort();
             assert_eq!(b.sent(), [format!("R. {at} ack 2000")]);
         }
     }
 }
 
-/// A probe that was sent into a shut window has a number the peer did not take.
+/// A probe that was sent into a shut window has a number that the peer did not take.
 #[test]
 fn test_ack_after_a_window_probe_is_where_the_peer_stands() {
     let mut b = shut();
@@ -212,7 +212,7 @@ fn test_window_zero_and_open_again_keeps_the_timer() {
     assert_eq!(b.c.poll_timeout(), Some(b.now + b.c.stats().rto));
 }
 
-/// The override of RFC 9293 section 3.8.6.2.1: a small window is used in the end.
+/// The override of RFC 9293 section 3.8.6.2.1: the connection uses a small window in the end.
 #[test]
 fn test_small_window_is_used_after_a_while() {
     let mut b = Bench::established();
@@ -234,7 +234,7 @@ fn test_old_window_is_ignored() {
     b.sent();
     b.ack(100);
     b.window = 5;
-    // An older acknowledgment of the same sequence number.
+    // The peer sends an older acknowledgment with the same sequence number.
     let s = b.seg(100, 50);
     b.recv(&s);
     assert_eq!(b.c.stats().snd_wnd, 65_535);
@@ -266,7 +266,7 @@ fn test_own_window_closes_as_bytes_arrive_and_edge_stays() {
         }
     }
     b.wait(50 * MS);
-    // Shut: a probe gets an ACK and leaves nothing, though its ACK field counts.
+    // The window is shut: a probe gets an ACK and leaves nothing, though its ACK field counts.
     b.queue(10);
     b.sent();
     let probe = Segment { len: 1, ..b.seg(10_000, 10) };
@@ -276,7 +276,7 @@ fn test_own_window_closes_as_bytes_arrive_and_edge_stays() {
     assert_eq!((tx.window, show(&tx)), (0, ". 10 ack 10000".to_string()));
 }
 
-/// RFC 9293 MUST-39: the window opens by a segment or half of it, not by crumbs.
+/// RFC 9293 MUST-39: the window opens by a segment or half of it, not by tiny steps.
 #[test]
 fn test_own_window_opens_in_steps() {
     let closed = || {
@@ -294,7 +294,7 @@ fn test_own_window_opens_in_steps() {
     let mut b = closed();
     b.c.set_recv_window(10_000);
     assert_eq!(b.tx().map(|t| t.window), Some(10_000));
-    // Open as it is, less than half of the window is not worth a segment of its own.
+    // If the window is already open, less than half of it is not worth a segment of its own.
     let mut b = Bench::established();
     b.c.set_recv_window(10_999);
     assert_eq!(b.tx(), None);

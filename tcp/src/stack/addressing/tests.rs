@@ -1,4 +1,4 @@
-//! Which addresses and routes a port can have, and which way they lead.
+//! Tests of the addresses and routes that a port can have, and of the ways that they lead.
 
 use super::*;
 
@@ -107,7 +107,7 @@ fn test_routes_a_host_can_have() {
     for routes in [
         &[("0.0.0.0/0", "10.0.0.254")][..],
         &[("192.0.2.0/24", "10.1.9.9"), ("192.0.2.0/25", "10.0.0.9"), ("192.0.2.1/32", "10.0.0.9")],
-        // A part of a link may be behind a router of it.
+        // A part of a link may lie behind a router of this link.
         &[("10.1.128.0/17", "10.1.0.254")],
     ] {
         let net = net(&ours, routes).unwrap();
@@ -154,7 +154,7 @@ fn test_there_are_so_many_and_no_more() {
     assert_eq!(more, Err(AddrError::TooManyRoutes(MAX_ROUTES + 1)));
 }
 
-/// Our address, the next hop and the length of the prefix for a host.
+/// Returns our address, the next hop and the length of the prefix for a host.
 fn way(net: &Addressing, to: &str) -> Option<(String, String, u8)> {
     let hop = net.route(to.parse().unwrap())?;
     Some((hop.local.to_string(), hop.next.to_string(), hop.prefix))
@@ -174,15 +174,15 @@ fn test_the_longest_prefix_says_the_way() {
     )
     .unwrap();
     for (to, local, next, prefix) in [
-        // Beside us: by the first of two addresses of the link, and of two links by the longer one.
-        // A route to just that link changes nothing.
+        // Hosts on our links: by the first of two addresses of the link, and of two links by the
+        // longer prefix. A route to exactly that link changes nothing.
         ("10.0.0.9", "10.0.0.1", "10.0.0.9", 24),
         ("10.1.0.9", "10.1.0.1", "10.1.0.9", 16),
         ("10.1.5.9", "10.1.5.1", "10.1.5.9", 24),
-        // Part of a link is behind a router, which is itself reached as it is.
+        // Part of a link lies behind a router, which the stack reaches directly.
         ("10.1.200.1", "10.1.0.1", "10.1.0.253", 17),
         ("10.1.0.253", "10.1.0.1", "10.1.0.253", 16),
-        // Over a gateway, from our address on the gateway's link.
+        // Hosts over a gateway, from our address on the gateway's link.
         ("192.0.2.1", "10.1.0.1", "10.1.0.254", 24),
         ("192.0.2.129", "10.1.5.1", "10.1.5.254", 25),
         ("198.51.100.1", "10.0.0.1", "10.0.0.254", 0),

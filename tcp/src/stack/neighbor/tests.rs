@@ -67,7 +67,7 @@ fn test_request_to_us_makes_an_entry() {
     assert_eq!(n.mac(i), Some(M1));
 }
 
-/// A neighbor in use at `M1`, known since 0 s.
+/// Returns a neighbor in use at `M1`, known since 0 s.
 fn in_use(n: &mut Neighbors) -> u32 {
     let (i, _) = n.acquire(at(0), ip(1)).unwrap();
     n.learn(at(0), ip(1), M1, Source::Reply);
@@ -105,7 +105,7 @@ fn test_claim_of_another_address_is_refused_when_the_station_we_know_answers() {
     assert_eq!(n.learn(at(5), ip(1), M1, Source::Reply), Learned::Defended(i));
     assert_eq!((n.mac(i), n.is_settled(i)), (Some(M1), true));
     assert_eq!(due(&mut n, 6), []);
-    // One question a second is all that claims can make us ask.
+    // Claims can make us ask one question a second and no more.
     let almost = Instant::from_millis(5999);
     assert_eq!(n.learn(almost, ip(1), M2, Source::Reply), Learned::Refused);
     assert_eq!(n.learn(at(6), ip(1), M2, Source::Reply), Learned::Contested(M1));

@@ -1,4 +1,4 @@
-//! What hosts are told of our addresses without having asked.
+//! The announcements of our addresses that hosts get without asking.
 
 use std::sync::Arc;
 
@@ -6,7 +6,8 @@ use super::*;
 use crate::{Rss, Spread};
 use wire_arp::{Arp, Operation};
 
-/// The addresses that a stack announces until `end`, and when; nothing else is sent.
+/// Returns the addresses that a stack announces until `end`, and when. The stack must send no other
+/// frame.
 fn announced(s: &mut Stack<ByteQueue>, from: u64, end: u64) -> Vec<(u64, Ipv4Addr)> {
     let mut all = Vec::new();
     for now in from..end {

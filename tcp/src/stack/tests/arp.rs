@@ -53,7 +53,7 @@ fn test_what_teaches_nothing_is_counted() {
     assert_eq!((b.neighbors.len(), frames(&mut b, t).len()), (0, 0));
 }
 
-/// To whom B's frames go, and whether they are ARP.
+/// Returns the station that each of B's frames goes to, and whether the frame is ARP.
 fn sent(b: &mut Stack<ByteQueue>, t: Instant) -> Vec<([u8; 6], bool)> {
     frames(b, t).iter().map(|f| (f[..6].try_into().unwrap(), f[12..14] == *b"\x08\x06")).collect()
 }
@@ -64,9 +64,9 @@ fn test_new_station_address_of_a_peer_is_used_when_the_old_one_is_silent() {
     let (id, ..) = established(&mut b, ms(10));
     let moved = arp_frame(Operation::Request, A, MAC_C, B, [0; 6]);
     b.handle_frame(ms(20), &moved[..]);
-    // The old one is asked, and by itself; the new one has its answer.
+    // B asks the old station, and only it; the new station gets its answer.
     assert_eq!(sent(&mut b, ms(20)), [(MAC_A, true), (MAC_C, true)]);
-    // A connection opened meanwhile waits; one that is there goes on as before.
+    // A connection opened meanwhile waits; an existing connection continues as before.
     b.handle_frame(ms(21), &tcp_frame((A, 2), (B, PORT), &syn(1), b"")[..]);
     b.user_mut(id).unwrap().push(b"hello");
     b.notify_send(id);

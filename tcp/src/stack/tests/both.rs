@@ -10,7 +10,7 @@ fn host(seed: u64) -> Host {
     Host::new(StackConfig { net, min_backlog: 8, seed: Seed::from_u64(seed), ..config_a() })
 }
 
-/// Hands the frames of each to the other, or to itself, until there are none.
+/// Passes the frames of each host to the other, or to itself, until there are none.
 fn settle(hosts: &mut [Host], now: Instant) {
     let last = hosts.len() - 1;
     while let Some((at, frame)) = (0..=last).find_map(|i| Some((i, hosts[i].transmit(now)?))) {
@@ -39,8 +39,8 @@ fn test_each_end_of_a_connection_of_a_stack_with_itself_is_found_from_the_other(
     assert_eq!(hosts[0].stack.other_end(passive), None);
 }
 
-/// Two stacks have the same address, and each is connected with the other, from the port that the other's
-/// connection has.
+/// Two stacks have the same address, and each is connected with the other, from the port that the
+/// other's connection has.
 #[test]
 fn test_connections_with_others_from_the_same_ports_are_not_taken_for_two_ends() {
     let mut hosts = [host(1), host(2)];
@@ -64,7 +64,7 @@ const CONNECTED: StackEvent = StackEvent::Conn(ConnEvent::Connected);
 #[test]
 fn test_two_connections_are_had_at_once_if_they_are_two_and_held() {
     let mut h = host(1);
-    // Some of them on one page of the table, some on others.
+    // Some of these connections share a page of the table, others do not.
     let ids: Vec<_> =
         (0..40).map(|i| h.stack.connect(ms(1), (A, 100 + i).into(), None).unwrap()).collect();
     for (i, a) in ids.iter().enumerate() {

@@ -13,7 +13,7 @@ fn at_us(us: u64) -> Instant {
     Instant::from_nanos(us * 1000)
 }
 
-/// A stack with `n` half-open connections of A whose SYN-ACK is out.
+/// Returns a stack with `n` half-open connections of A whose SYN-ACK is sent.
 fn half_open(n: u16) -> Stack<ByteQueue> {
     let mut cfg = config_b();
     cfg.max_conns = 4096;
@@ -45,11 +45,12 @@ fn test_timers_that_fall_due_together_take_several_turns_the_oldest_first() {
     assert_eq!((turns, b.conn_counters().timeouts), (16, 1000), "each once");
 }
 
-/// Timers that fall due again and again do not keep an older one waiting.
+/// Timers that fall due again and again do not keep an older timer waiting.
 #[test]
 fn test_no_timer_starves_behind_those_that_come_again() {
     let mut b = half_open(2000);
-    // Due in 2000 ms, when 2000 others have been due for long and no turn has caught up.
+    // The connection's timer is due in 2000 ms, when 2000 others have long been due and no turn has
+    // caught up.
     let id = b.connect(ms(1001), (A, 80).into(), Some(7)).unwrap();
     frames(&mut b, ms(1001));
     let (mut now, mut turns) = (ms(2100), 0);
@@ -61,7 +62,7 @@ fn test_no_timer_starves_behind_those_that_come_again() {
     }
 }
 
-/// Answers with RST that `ports` segments of no connection draw, a turn each.
+/// Returns the number of RSTs that answer `ports` segments of no connection, a turn each.
 fn resets(b: &mut Stack<ByteQueue>, src: Ipv4Addr, ports: u16, from: u64) -> usize {
     let answer = |i| {
         let now = at_us(from + u64::from(i));
@@ -89,7 +90,7 @@ fn test_turn_answers_with_so_many_resets_and_echoes_and_no_more() {
     assert_eq!((b.counters().tx_resets, b.counters().tx_resets_limited), (32, 67));
 }
 
-/// All SYN-ACKs of one forged SYN.
+/// A single forged SYN draws at most four SYN-ACKs.
 #[test]
 fn test_forged_syn_draws_four_syn_acks() {
     let mut b = listening_b(4);
@@ -123,7 +124,8 @@ fn test_syn_acks_are_sent_again_within_a_budget_of_their_destination() {
     assert_eq!(b.counters().syn_acks_limited + to_a, 2000);
 }
 
-/// Three of ten frames are lost, and 40 hosts get their connections within a few seconds each.
+/// The wire loses three of ten frames, and 40 hosts get their connections within a few seconds
+/// each.
 #[test]
 fn test_honest_handshakes_get_through_heavy_loss() {
     let mut slowest = Duration::ZERO;
@@ -136,7 +138,7 @@ fn test_honest_handshakes_get_through_heavy_loss() {
                 || n.a.says(a, ConnEvent::TimedOut)
         });
         if n.a.has(a, StackEvent::Unreachable) {
-            continue; // All questions for the address were lost.
+            continue; // The wire lost all questions for the address.
         }
         assert!(n.a.says(a, ConnEvent::Connected), "seed {seed}");
         slowest = slowest.max(n.now - Instant::ZERO);

@@ -1,4 +1,4 @@
-//! Opening connections, and all the ways that fails.
+//! Opening connections, and all the ways in which that fails.
 
 use core::time::Duration;
 
@@ -6,7 +6,7 @@ use super::*;
 
 const LONG: Duration = Duration::from_secs(1000);
 
-/// A stack A, with B's address known when `known`.
+/// Returns a stack A, which knows B's address if `known`.
 fn a(known: bool) -> Stack<ByteQueue> {
     let mut a = Stack::new(config_a());
     if known {
@@ -48,7 +48,7 @@ fn test_connect_uses_our_address_of_the_link() {
     let far = a.connect(Instant::ZERO, "192.0.2.1:1".parse().unwrap(), None).unwrap();
     assert_eq!(a.local_addr(near).unwrap().ip(), A);
     assert_eq!(a.local_addr(far).unwrap().ip().to_string(), "192.168.7.1");
-    // The far one is asked for at the gateway.
+    // For the far host the stack asks for the gateway.
     let asked: Vec<Vec<u8>> = frames(&mut a, Instant::ZERO);
     assert_eq!(asked.len(), 2);
     let far = wire_arp::Arp::parse(&asked[1][14..]).unwrap();
@@ -155,7 +155,7 @@ fn test_close_before_the_answer_ends_the_connection() {
     assert_eq!(events(&mut a), [(id, StackEvent::Conn(ConnEvent::Aborted))]);
     a.release(id);
     assert_eq!(a.connections(), 0);
-    // The question for its neighbor is not asked again.
+    // The stack does not repeat the question for its neighbor.
     frames(&mut a, Instant::ZERO);
     a.handle_timeouts(ms(1000));
     assert_eq!((frames(&mut a, ms(1000)).len(), a.poll_timeout()), (0, None));

@@ -1,11 +1,11 @@
-//! Many at once: honest clients, forged SYNs, one peer that wants everything.
+//! Many connections at once: honest clients, forged SYNs, one peer that wants everything.
 
 use core::time::Duration;
 
 use super::*;
 
 /// A thousand clients of one host start together, as a job does. Their SYNs come in one burst, and
-/// none of them may cost another its place: that would be a second's wait for each.
+/// no SYN may cost another its place, because each such client would wait a second.
 #[test]
 fn test_a_thousand_connections_at_once_wait_for_no_timer() {
     let cfg = |mac, ip| {
@@ -24,8 +24,8 @@ fn test_a_thousand_connections_at_once_wait_for_no_timer() {
     assert_eq!(n.b.stack.counters().half_open_evicted, 0);
 }
 
-/// 20,000 forged SYNs a second, from every address of the link; every 10 ms a host that was never
-/// heard of connects, 100 us away. It is answered at once, and its connection is accepted.
+/// B receives 20,000 forged SYNs a second, from every address of the link. Every 10 ms an unknown
+/// host connects, 100 us away. B answers this host at once, and accepts its connection.
 #[test]
 fn test_new_hosts_get_their_answer_in_a_flood_of_forged_syns() {
     let mut cfg = config_b();
@@ -72,7 +72,7 @@ fn test_new_hosts_get_their_answer_in_a_flood_of_forged_syns() {
     assert_eq!(b.counters().tx_arp_requests, 0, "forged addresses are not asked for");
 }
 
-/// One more connection of `src` to B, which the owner holds.
+/// Opens one more connection of `src` to B, which the owner holds.
 fn accept(b: &mut Stack<ByteQueue>, src: (Ipv4Addr, u16)) -> Option<ConnId> {
     b.handle_frame(ms(1), &tcp_frame(src, (B, PORT), &syn(100), b"")[..]);
     let out = frames(b, ms(1));
@@ -122,7 +122,7 @@ fn test_half_open_connections_of_a_peer_are_bounded() {
     open((C, 1));
     assert_eq!((b.connections(), b.counters().peer_half_open_limited), (3, 3));
     assert_eq!(b.counters().half_open_evicted, 0);
-    // Those that go, whichever way, make room.
+    // Connections that end, in any way, make room.
     b.handle_frame(ms(1), &tcp_frame((A, 1), (B, PORT), &segment(2, 0, Flags::RST), b"")[..]);
     frames(&mut b, ms(1));
     assert!(accept(&mut b, (A, 6)).is_some());
@@ -144,7 +144,7 @@ fn test_shares_leave_something_to_others() {
     b.listen(None, PORT, 8).unwrap();
     let all = (1..=100).filter(|&p| accept(&mut b, (A, p)).is_some()).count();
     assert_eq!((all, b.connections()), (32, 32), "half of them");
-    // Another that wants all gets half of what is left, and so does the next.
+    // Another peer that wants all gets half of the rest, and so does the next.
     let of = |b: &mut Stack<ByteQueue>, src| {
         (1..=100).filter(|&p| accept(b, (src, p)).is_some()).count()
     };
@@ -224,7 +224,7 @@ fn test_echoes_and_resets_do_not_keep_address_resolution_waiting() {
         let mut m = vec![8, 0, 0, 0, 1, 2, 3, 4];
         let sum = Sum::of(&m).complement();
         m[2..4].copy_from_slice(&sum.to_be_bytes());
-        // Many turns, in none of which the port has room.
+        // The test takes many turns, in none of which the port has room.
         let now = Instant::from_nanos(1_000_000 + u64::from(i));
         b.handle_frame(now, &ip_frame(A, B, 1, &m)[..]);
         b.handle_frame(now, &tcp_frame((A, 1000 + i), (B, 9), &syn(1), b"")[..]);

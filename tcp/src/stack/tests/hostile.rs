@@ -1,4 +1,4 @@
-//! Frames no honest peer sends: nothing panics, nothing grows, other connections go on.
+//! Frames that no honest peer sends: nothing panics, nothing grows, other connections continue.
 
 use proptest::prelude::*;
 
@@ -7,7 +7,7 @@ use super::transfer::pattern;
 use super::*;
 use crate::fuzz;
 
-/// Everything of B that frames could make grow is within its bounds.
+/// Checks that everything in B that frames could make grow is within its bounds.
 fn check_bounds(b: &Stack<ByteQueue>) {
     let max = b.cfg.max_conns;
     assert!(b.conns.len() <= max && b.timers.len() <= max && b.ready.len() <= max);
@@ -15,7 +15,8 @@ fn check_bounds(b: &Stack<ByteQueue>) {
     assert!(b.control.len() <= 5 * control::MAX_EACH && b.neighbors.len() <= b.cfg.max_neighbors);
 }
 
-/// A good connection next to the bad ones works: A:1000 sends B 10 bytes and B takes them.
+/// Checks that a good connection next to the bad ones works: A:1000 sends B 10 bytes and B takes
+/// them.
 fn check_alive(b: &mut Stack<ByteQueue>, id: ConnId, mine: &mut u32, next: u32, now: Instant) {
     let seg = segment(*mine, next, Flags::ACK);
     let out = b.handle_frame(now, &tcp_frame((A, 1000), (B, PORT), &seg, &[7; 10])[..]);
@@ -25,7 +26,7 @@ fn check_alive(b: &mut Stack<ByteQueue>, id: ConnId, mine: &mut u32, next: u32, 
     *mine = mine.wrapping_add(10);
 }
 
-/// Good frames of other connections and of no connection, to be spoilt.
+/// Returns good frames of other connections and of no connection, for the test to corrupt.
 fn templates() -> Vec<Vec<u8>> {
     let mut m = vec![8, 0, 0, 0, 1, 2, 3, 4, 5];
     let sum = Sum::of(&m).complement();
@@ -46,7 +47,7 @@ fn templates() -> Vec<Vec<u8>> {
     all
 }
 
-/// Puts the checksums of a frame right again, so that the change gets through to TCP.
+/// Corrects the checksums of a frame, so that the change gets through to TCP.
 fn reseal(f: &mut [u8]) {
     if f.len() < 54 || f[12..14] != *b"\x08\x00" || f[14] != 0x45 || f[23] != 6 {
         return;
@@ -72,8 +73,8 @@ fn spoilt() -> impl Strategy<Value = Vec<u8>> {
         |(which, edits, seal, cut)| {
             let mut f = templates().swap_remove(which);
             for (at, v) in edits {
-                // The address of the station stays, or nearly nothing would get in; so does the
-                // port of the good connection.
+                // Keep the station address, or nearly no frame would get in. Keep the port of the
+                // good connection too.
                 let at = 6 + at.index(f.len() - 6);
                 f[at] = v;
             }
@@ -88,7 +89,7 @@ fn spoilt() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// Whether the frame claims to be of the good connection.
+/// Returns true if the frame claims to be of the good connection.
 fn is_of_the_good_one(f: &[u8]) -> bool {
     f.len() >= 38 && f[34..36] == 1000u16.to_be_bytes() || f.get(14).is_some_and(|v| *v != 0x45)
 }
@@ -138,8 +139,8 @@ proptest! {
         fuzz::stack(&data);
     }
 
-    /// Segments of the good connection itself, with any numbers: it may be reset by a right one,
-    /// but nothing panics, and what it is given lies in the frame.
+    /// Segments of the good connection itself have any numbers. A right segment may reset the
+    /// connection, but nothing panics, and the reported payload lies in the frame.
     #[test]
     fn test_hostile_peer_of_a_connection(
         segs in proptest::collection::vec((-70_000i64..70_000, -3000i64..3000, any::<u8>(), any::<u16>(), 0usize..1461), 1..60),

@@ -12,7 +12,7 @@ pub(super) fn echo() -> Vec<u8> {
     sealed(b"\x08\x00\x00\x00\x12\x34\x00\x02odd".to_vec())
 }
 
-/// An ICMP error that quotes the segment `seq` of the connection from B:`src` to A:`dst`.
+/// Returns an ICMP error that quotes the segment `seq` of the connection from B:`src` to A:`dst`.
 pub(super) fn error(kind: u8, code: u8, src: u16, dst: u16, seq: u32) -> Vec<u8> {
     let quoted = tcp_frame((B, src), (A, dst), &segment(seq, 0, Flags::ACK), b"");
     let mut m = vec![kind, code, 0, 0, 0, 0, 0, 0];

@@ -1,4 +1,4 @@
-//! A stack that speaks with itself: both ends of a connection are its own.
+//! A stack that speaks with itself: it owns both ends of a connection.
 
 use super::net::{Host, Station};
 use super::*;
@@ -11,7 +11,7 @@ fn host(net: Addressing) -> Host {
     Host::new(StackConfig { net, min_backlog: 8, ..config_a() })
 }
 
-/// Hands every frame back until there is none, and counts them.
+/// Passes every frame back until there is none. Returns the number of frames.
 fn settle(host: &mut Host, now: Instant) -> usize {
     let mut frames = 0;
     while let Some(frame) = host.transmit(now) {
@@ -49,7 +49,7 @@ fn test_both_ends_of_a_connection_are_of_one_stack_and_carry_bytes_each_way() {
     }
 }
 
-/// Linux does the same: each address of ours is its own source, but for 127.0.0.0/8.
+/// Linux does the same: each address of ours is its own source, except for 127.0.0.0/8.
 #[test]
 fn test_source_is_the_peers_address_or_localhost_unless_another_of_ours_is_asked_for() {
     let net = own(&["10.0.0.1", "10.1.0.1"], true);
@@ -91,7 +91,7 @@ fn test_port_that_nobody_listens_at_refuses_and_a_port_never_connects_to_itself(
     assert!(h.says(conn, ConnEvent::Refused), "{:?}", h.events);
     let own_port = h.stack.connect(ms(2), (A, PORT).into(), Some(PORT));
     assert_eq!(own_port, Err(ConnectError::InvalidRemote));
-    // Whatever port it chooses, it is not that of the other end.
+    // The port that the stack chooses is never the port of the other end.
     for port in 49152..=65535 {
         let conn = h.stack.connect(ms(3), (A, port).into(), None).unwrap();
         assert_ne!(h.stack.local_addr(conn), h.stack.remote_addr(conn));

@@ -1,4 +1,4 @@
-//! A stack that is told while it runs how long peers may be silent.
+//! Changes of the keepalive while a stack runs.
 
 use core::time::Duration;
 
@@ -10,14 +10,15 @@ fn every(ms: u64) -> Option<Keepalive> {
     Some(Keepalive { idle, interval, count: 3 })
 }
 
-/// When B says what in `until`, if nobody answers: of each segment its time, and whether it is a reset.
+/// Returns the segments that B sends until `until` if no host answers: the time of each, and
+/// whether it is a reset.
 fn says(b: &mut Stack<ByteQueue>, from: u64, until: u64) -> Vec<(u64, bool)> {
     let mut said = Vec::new();
     for t in from..until {
         if b.is_due(ms(t)) {
             b.handle_timeouts(ms(t));
         }
-        // It looks for its neighbor now and then, too.
+        // B also looks for its neighbor now and then.
         for frame in frames(b, ms(t)).iter().filter(|f| f[12..14] == [8, 0]) {
             let (_, seg) = read_tcp(frame);
             said.push((t, seg.flags.has(Flags::RST)));
@@ -32,11 +33,11 @@ fn test_a_connection_that_stands_is_probed_once_it_is_asked_for() {
     let (id, ..) = established(&mut b, ms(0));
     events(&mut b);
     assert_eq!(says(&mut b, 0, 10_000), [], "there is none by itself");
-    // It has been silent for longer than that: at once, and then by the interval.
+    // The peer has been silent for longer than that: B probes at once, and then by the interval.
     b.set_keepalive(ms(10_000), every(6_000));
     let probes = [10_000, 12_000, 14_000].map(|t| (t, false));
     assert_eq!(says(&mut b, 10_000, 15_999), probes);
-    // The time that is left for an answer is that of before, and each value begins anew.
+    // The time left for an answer follows the old value, and each new value begins anew.
     b.set_keepalive(ms(15_999), every(30_000));
     assert_eq!(says(&mut b, 15_999, 30_000), []);
     assert_eq!(says(&mut b, 30_000, 31_000), [(30_000, false)]);
@@ -56,7 +57,7 @@ fn test_a_peer_that_does_not_answer_is_given_up() {
     assert_eq!(events(&mut b), [(id, StackEvent::Conn(ConnEvent::TimedOut))]);
 }
 
-/// Those in their handshake, and those of later.
+/// The setting applies to connections in their handshake, and to later connections.
 #[test]
 fn test_connections_to_come_have_it_too() {
     let mut b = listening_b(8);

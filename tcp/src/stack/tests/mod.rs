@@ -48,7 +48,7 @@ fn config(mac: [u8; 6], ip: Ipv4Addr) -> StackConfig {
     let addr = Cidr::new(ip.into(), 24).unwrap();
     let mut c = StackConfig::new(mac, addr, Seed::from_u64(u64::from(mac[5])));
     c.max_conns = 64;
-    // Small numbers say what happens at the bounds.
+    // Small numbers show the behaviour at the bounds.
     c.min_backlog = 0;
     (c.peer_half_open, c.peer_conns) = (PeerLimit::Unlimited, PeerLimit::Unlimited);
     c
@@ -62,7 +62,7 @@ fn config_b() -> StackConfig {
     config(MAC_B, B)
 }
 
-/// A stack B that listens, knows the neighbor A, and has nothing to send.
+/// Returns a stack B that listens, knows the neighbor A, and has nothing to send.
 fn listening_b(backlog: usize) -> Stack<ByteQueue> {
     let mut b = Stack::new(config_b());
     b.listen(None, PORT, backlog).unwrap();
@@ -70,13 +70,13 @@ fn listening_b(backlog: usize) -> Stack<ByteQueue> {
     b
 }
 
-/// A asks for B, so that B knows A.
+/// Makes A ask for B, so that B knows A.
 fn introduce_a(b: &mut Stack<ByteQueue>, now: Instant) {
     b.handle_frame(now, &arp_frame(wire_arp::Operation::Request, A, MAC_A, B, [0; 6])[..]);
     while b.poll_transmit(now).is_some() {}
 }
 
-/// An ARP packet of `sender`.
+/// Returns an ARP packet of `sender`.
 fn arp_frame(
     operation: wire_arp::Operation,
     sender_ip: Ipv4Addr,
@@ -99,7 +99,7 @@ fn arp_frame(
     [&eth[..], &packet].concat()
 }
 
-/// An IPv4 frame from A's station to B's.
+/// Returns an IPv4 frame from A's station to B's.
 fn ip_frame(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, payload: &[u8]) -> Vec<u8> {
     let mut eth = [0; 14];
     EthernetHeader { dst: MacAddr(MAC_B), src: MacAddr(MAC_A), ethertype: EtherType::IPV4 }
@@ -119,7 +119,7 @@ fn ip_frame(src: Ipv4Addr, dst: Ipv4Addr, protocol: u8, payload: &[u8]) -> Vec<u
     [&eth[..], &ip, payload].concat()
 }
 
-/// A TCP segment from `src` to `dst`, built by the template that B's own frames are built by.
+/// Returns a TCP segment from `src` to `dst`, built by the same template as B's own frames.
 fn tcp_frame(src: (Ipv4Addr, u16), dst: (Ipv4Addr, u16), seg: &TxSegment, data: &[u8]) -> Vec<u8> {
     let flow = FlowKey::v4(src.0, src.1, dst.0, dst.1);
     let seg = TxSegment { len: u32::try_from(data.len()).unwrap(), ..*seg };
@@ -151,7 +151,7 @@ fn segment(seq: u32, ack: u32, flags: Flags) -> TxSegment {
     }
 }
 
-/// All frames the stack has to send, with their payload.
+/// Returns all frames that the stack has to send, with their payload.
 fn frames(s: &mut Stack<ByteQueue>, now: Instant) -> Vec<Vec<u8>> {
     core::iter::from_fn(|| s.poll_transmit(now).map(|mut f| net::assemble(s, &mut f))).collect()
 }
@@ -160,7 +160,7 @@ fn events(s: &mut Stack<ByteQueue>) -> Vec<(ConnId, StackEvent)> {
     core::iter::from_fn(|| s.poll_event()).collect()
 }
 
-/// The TCP segment in a frame; checksums must be right.
+/// Returns the TCP segment in a frame; checksums must be right.
 fn read_tcp(frame: &[u8]) -> (TcpHeader, Segment) {
     let ip = Ipv4Header::parse(&frame[14..], frame.len() - 14).unwrap();
     assert!(ip.checksum_valid(&frame[14..]));
@@ -172,8 +172,8 @@ fn read_tcp(frame: &[u8]) -> (TcpHeader, Segment) {
     (h, h.segment)
 }
 
-/// A connection from A:1000 to B, through its handshake: its key, and the next sequence numbers of
-/// A and of B.
+/// Completes the handshake of a connection from A:1000 to B. Returns its key, and the next sequence
+/// numbers of A and of B.
 fn established(b: &mut Stack<ByteQueue>, now: Instant) -> (ConnId, u32, u32) {
     b.handle_frame(now, &tcp_frame((A, 1000), (B, PORT), &syn(100), b"")[..]);
     let answer = frames(b, now);

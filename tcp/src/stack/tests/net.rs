@@ -7,7 +7,7 @@ use heddle_base::{Chunks, Instant, Random, Seed, StreamPos, Sum};
 
 use super::*;
 
-/// One end of the wire.
+/// An end of the wire.
 pub(super) trait Station {
     fn handle(&mut self, now: Instant, frame: &[u8]);
     fn transmit(&mut self, now: Instant) -> Option<Vec<u8>>;
@@ -15,7 +15,7 @@ pub(super) trait Station {
     fn tick(&mut self, now: Instant);
 }
 
-/// A stack with an owner that takes everything it is given, and checks it on the way.
+/// A stack with an owner that takes all payload offered, and checks it on the way.
 pub(super) struct Host {
     pub(super) stack: Stack<ByteQueue>,
     pub(super) events: Vec<(ConnId, StackEvent)>,
@@ -40,7 +40,7 @@ impl Host {
         self.stack.notify_send(id);
     }
 
-    /// What has come in order.
+    /// Returns the bytes that have come in order.
     pub(super) fn got(&self, id: ConnId) -> &[u8] {
         let upto = self.stack.conn(id).map_or(0, |c| c.rcv_nxt().since(StreamPos::START));
         let all = self.received.get(&id).map_or(&[][..], |v| v);
@@ -55,7 +55,7 @@ impl Host {
         self.has(id, StackEvent::Conn(event))
     }
 
-    /// The last connection accepted.
+    /// Returns the last connection accepted.
     pub(super) fn accepted(&self) -> Option<ConnId> {
         let accepted = |e: &&(ConnId, StackEvent)| matches!(e.1, StackEvent::Accepted { .. });
         self.events.iter().rev().find(accepted).map(|e| e.0)
@@ -88,7 +88,8 @@ impl Station for Host {
     }
 
     fn transmit(&mut self, now: Instant) -> Option<Vec<u8>> {
-        // One frame for all, as a worker has it: most segments are made of the one before.
+        // Use one frame for all, as a worker does: the stack makes most segments from the one
+        // before.
         if !self.stack.poll_transmit_into(now, &mut self.frame) {
             return None;
         }
@@ -108,7 +109,7 @@ impl Station for Host {
     }
 }
 
-/// The bytes of a frame, its checksum finished.
+/// Returns the bytes of a frame, with its checksum completed.
 pub(super) fn assemble(stack: &Stack<ByteQueue>, frame: &mut TxFrame) -> Vec<u8> {
     let mut body = Vec::new();
     match &frame.body {
@@ -123,7 +124,7 @@ pub(super) fn assemble(stack: &Stack<ByteQueue>, frame: &mut TxFrame) -> Vec<u8>
     [&frame.header[..], &body].concat()
 }
 
-/// What the wire does to frames.
+/// The faults of the wire.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Faults {
     pub(super) loss: f64,
@@ -131,15 +132,16 @@ pub(super) struct Faults {
     pub(super) duplicate: f64,
 }
 
-/// The wire.
+/// Two stations, the wire between them, and virtual time.
 pub(super) struct Net<X, Y> {
     pub(super) a: X,
     pub(super) b: Y,
     pub(super) now: Instant,
     pub(super) faults: Faults,
-    /// Frames sent so far, of both sides.
+    /// Frames that both sides sent so far.
     pub(super) sent: u64,
-    /// The largest datagram that a router between them passes on to B; it says so of larger ones.
+    /// The largest datagram that a router between the hosts forwards to B. The router reports
+    /// larger ones.
     pub(super) path_mtu: Option<u16>,
     latency: Duration,
     random: Random,
@@ -182,8 +184,8 @@ impl<X: Station, Y: Station> Net<X, Y> {
         }
     }
 
-    /// Sends what is to be sent, then goes on to the next instant something happens; false when
-    /// nothing ever will.
+    /// Sends all waiting frames, then advances to the instant of the next event. Returns false when
+    /// there will be none.
     pub(super) fn step(&mut self) -> bool {
         while let Some(f) = self.a.transmit(self.now) {
             self.fly(true, f);
@@ -226,7 +228,7 @@ impl<X: Station, Y: Station> Net<X, Y> {
     }
 }
 
-/// A frame in pieces.
+/// A frame in pieces, with the port's findings about its checksums.
 pub(super) struct Pieces(pub(super) Vec<Vec<u8>>, pub(super) RxChecksum);
 
 impl Chunks for Pieces {

@@ -1,4 +1,5 @@
-//! Routers that say that a datagram is too large for them, and those who only claim to be one.
+//! Routers that report that a datagram is too large for them, and hosts that only claim to be such
+//! a router.
 
 use core::time::Duration;
 
@@ -8,7 +9,7 @@ use super::*;
 
 const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
 
-/// What a router with a next link of `mtu` bytes says of a TCP frame.
+/// Returns the report of a router with a next link of `mtu` bytes about a TCP frame.
 pub(super) fn fragmentation_needed(frame: &[u8], mtu: u16) -> Vec<u8> {
     let src = Ipv4Addr::new(frame[26], frame[27], frame[28], frame[29]);
     let mut m = vec![3, 4, 0, 0, 0, 0];
@@ -40,7 +41,7 @@ fn test_transfer_gets_through_a_path_with_a_smaller_mtu() {
     }
 }
 
-/// A connection of B to A with `len` bytes in flight: its first data frame, and the way to it.
+/// Returns B with a connection to A that has `len` bytes in flight, and its first data frame.
 fn in_flight(len: usize) -> (Stack<ByteQueue>, ConnId, Vec<u8>) {
     let mut b = listening_b(1);
     let (id, ..) = established(&mut b, ms(1));
@@ -62,7 +63,7 @@ fn test_segment_size_follows_the_router_and_what_is_outstanding_goes_again() {
     assert_eq!((emss(&b, id), b.counters().icmp_frag_needed), (960, 1));
     let lens: Vec<_> = frames(&mut b, ms(2)).iter().map(|f| read_tcp(f).1.len).collect();
     assert_eq!(lens, [960, 960, 80]);
-    // Other frames of the same flight were too large as well: that is known by now.
+    // Other frames of the same flight were too large as well: B knows that by now.
     b.handle_frame(ms(3), &fragmentation_needed(&first, 1000)[..]);
     b.handle_frame(ms(3), &fragmentation_needed(&first, 1400)[..]);
     assert_eq!(emss(&b, id), 960, "never raised");
@@ -77,7 +78,7 @@ fn test_segment_size_has_a_floor_whatever_the_message_says() {
         b.handle_frame(ms(2), &fragmentation_needed(&first, mtu)[..]);
         assert_eq!(emss(&b, id), 512, "{mtu}");
     }
-    // A router that says nothing: the next size below in RFC 1191's list.
+    // A router that gives no MTU means the next smaller size in RFC 1191's list.
     let (mut b, id, first) = in_flight(2000);
     b.handle_frame(ms(2), &fragmentation_needed(&first, 0)[..]);
     assert_eq!(emss(&b, id), 1492 - 40);

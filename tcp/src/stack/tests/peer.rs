@@ -1,4 +1,4 @@
-//! smoltcp's TCP as the peer: written by others, from the same RFCs.
+//! smoltcp's TCP as the peer: other authors wrote it from the same RFCs.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -62,7 +62,8 @@ impl Device for Port {
     }
 }
 
-/// A smoltcp host at B with one socket, which sends `out` and then closes, and keeps what comes.
+/// A smoltcp host at B with one socket, which sends `out` and then closes, and keeps the received
+/// bytes.
 struct Smol {
     port: Port,
     iface: Interface,
@@ -138,7 +139,7 @@ impl Station for Smol {
     fn next_timeout(&mut self, now: Instant) -> Option<Instant> {
         let at = self.iface.poll_at(smol_time(now), &self.sockets)?;
         let ns = u64::try_from(at.total_micros()).unwrap() * 1000;
-        // smoltcp counts microseconds; what is due in this one is due in the next.
+        // smoltcp counts microseconds; a timer due in this microsecond is due in the next.
         Some(Instant::from_nanos(ns).max(now + Duration::from_micros(1)))
     }
 
@@ -189,7 +190,8 @@ fn passive(seed: u64, faults: Faults) -> Net<Host, Smol> {
     n
 }
 
-/// smoltcp holds an ACK back for 10 ms: that may take a probe or two to find out, but no timeout.
+/// smoltcp holds an ACK back for 10 ms. The sender may need a probe or two to learn this, but no
+/// timeout.
 fn nothing_lost(n: &Net<Host, Smol>) {
     let c = n.a.stack.conn_counters();
     assert_eq!((c.timeouts, c.fast_retransmits), (0, 0));

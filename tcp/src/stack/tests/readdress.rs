@@ -19,7 +19,7 @@ fn net(addrs: &[Ipv4Addr], routes: &[(&str, Ipv4Addr)]) -> Addressing {
     Addressing::new(addrs, routes.iter().map(route).collect()).unwrap()
 }
 
-/// A stack B with these addresses and routes that listens everywhere, and knows A.
+/// Returns a stack B with these addresses and routes that listens everywhere, and knows A.
 fn b(net: Addressing) -> Stack<ByteQueue> {
     let mut b = Stack::new(StackConfig { net, ..config_b() });
     b.listen(None, PORT, 64).unwrap();
@@ -27,7 +27,7 @@ fn b(net: Addressing) -> Stack<ByteQueue> {
     b
 }
 
-/// The handshake of a connection from `peer` to `ours`; its key.
+/// Completes the handshake of a connection from `peer` to `ours`. Returns its key.
 fn accepted(b: &mut Stack<ByteQueue>, peer: (Ipv4Addr, u16), ours: (Ipv4Addr, u16)) -> ConnId {
     b.handle_frame(Instant::ZERO, &tcp_frame(peer, ours, &syn(100), b"")[..]);
     let answer = frames(b, Instant::ZERO);
@@ -44,7 +44,7 @@ fn learns(b: &mut Stack<ByteQueue>, ip: Ipv4Addr, mac: [u8; 6]) -> Vec<Vec<u8>> 
     frames(b, ms(1))
 }
 
-/// Sends a byte; the frames that go out.
+/// Sends a byte. Returns the frames that go out.
 fn say(b: &mut Stack<ByteQueue>, id: ConnId) -> Vec<Vec<u8>> {
     b.user_mut(id).unwrap().push(b"x");
     b.notify_send(id);
@@ -59,7 +59,7 @@ fn test_connections_of_a_removed_address_are_reset_and_told_so() {
     assert_eq!(frames(&mut b, ms(1)).len(), 1);
     b.set_addressing(ms(2), net(&[B], &[]));
     assert_eq!(events(&mut b), [(goes, StackEvent::Withdrawn), (active, StackEvent::Withdrawn)]);
-    // From the address that was, and the half-made one has no one to tell.
+    // The reset comes from the old address; the half-open connection has no owner to notify.
     let said = frames(&mut b, ms(2));
     let [reset] = &said[..] else { panic!("one reset: {}", said.len()) };
     let (_, seg) = read_tcp(reset);
@@ -69,12 +69,12 @@ fn test_connections_of_a_removed_address_are_reset_and_told_so() {
     b.release(active);
     assert_eq!((b.connections(), events(&mut b)), (1, vec![]));
     assert_eq!(say(&mut b, stays).len(), 1);
-    // Nothing more is sent from there, whatever comes.
+    // The stack sends nothing more from there, whatever comes.
     b.handle_frame(ms(3), &tcp_frame((A, 1), (B2, PORT), &segment(101, 1, Flags::ACK), b"y")[..]);
     assert_eq!((frames(&mut b, ms(3)).len(), b.counters().rx_other_host), (0, 1));
 }
 
-/// The reset goes out even when the owner lets go at once.
+/// The reset goes out even when the owner releases the connection at once.
 #[test]
 fn test_a_withdrawn_connection_that_is_released_still_resets_its_peer() {
     let mut b = b(net(&[B, B2], &[]));
@@ -97,12 +97,12 @@ fn test_listeners_of_a_removed_address_end_and_others_go_on() {
     frames(&mut b, Instant::ZERO);
     assert_eq!(b.connections(), 2);
     b.set_addressing(ms(1), net(&[B], &[]));
-    // The half-open one is reset, and no owner has heard of it.
+    // The half-open connection is reset, and no owner has heard of it.
     let said = frames(&mut b, ms(1));
     assert_eq!((said.len(), read_tcp(&said[0]).1.flags), (1, Flags::RST.with(Flags::ACK)));
     assert_eq!((b.connections(), events(&mut b)), (1, vec![]));
     assert_eq!(b.listen(Some(B2.into()), PORT, 8), Err(ListenError::NotOurs));
-    // Back again: the listener is not.
+    // The address is back, but its listener is not.
     b.set_addressing(ms(2), net(&[B, B2], &[]));
     assert!(b.listen(Some(B2.into()), PORT, 8).is_ok());
     assert_eq!(b.listen(Some(B.into()), PORT, 8), Err(ListenError::InUse));
@@ -121,7 +121,7 @@ fn test_a_new_address_answers_at_once() {
     assert_eq!(frames(&mut b, ms(1)).len(), 1);
     let id = accepted(&mut b, (A, 1), (B2, PORT));
     assert_eq!(b.local_addr(id).unwrap().ip(), B2);
-    // The other way round it falls silent.
+    // After the address is removed again, it falls silent.
     b.set_addressing(ms(2), net(&[B], &[]));
     frames(&mut b, ms(2));
     b.handle_frame(ms(2), &ask[..]);
@@ -149,11 +149,11 @@ fn test_connections_follow_a_route_that_changes() {
     let sent = learns(&mut b, OTHER_ROUTER, MAC_OTHER);
     assert_eq!((sent.len(), &sent[0][..6]), (1, &MAC_OTHER[..]));
 
-    // The first router is still known; nobody has to be asked.
+    // The stack still knows the first router and has to ask no host.
     b.set_addressing(ms(2), net(&[B], &[("0.0.0.0/0", ROUTER)]));
     assert_eq!(say(&mut b, far)[0][..6], MAC_R);
 
-    // No way is left.
+    // No route is left.
     b.set_addressing(ms(3), net(&[B], &[]));
     assert_eq!(events(&mut b), [(far, StackEvent::Withdrawn)]);
     let reset = frames(&mut b, ms(3));
@@ -196,7 +196,7 @@ fn test_time_wait_of_a_removed_address_goes_without_a_word() {
         n.run("closed", LONG, |n| n.b.says(id, ConnEvent::Closed));
         n.a.stack.release(a);
     }
-    // One the owner has let go, one it has not; both are over.
+    // The owner has released one of the two connections; both are over.
     n.b.stack.release(ids[0]);
     n.b.events.clear();
     let before = n.b.stack.connections();
@@ -207,7 +207,7 @@ fn test_time_wait_of_a_removed_address_goes_without_a_word() {
     assert_eq!(n.b.stack.connections(), 0);
 }
 
-/// A connection that is over, with its end not told yet, ends once.
+/// A connection that is over, whose end the stack has not reported yet, ends once.
 #[test]
 fn test_what_has_ended_already_is_told_as_it_ended() {
     let mut b = b(net(&[B, B2], &[]));
@@ -218,7 +218,7 @@ fn test_what_has_ended_already_is_told_as_it_ended() {
     assert!(frames(&mut b, ms(1)).is_empty());
 }
 
-/// The same configuration again touches nothing, nor does a route nobody uses.
+/// The same configuration again touches nothing, nor does an unused route.
 #[test]
 fn test_what_stays_is_not_touched() {
     let mut b = b(net(&[B, B2], &[]));
@@ -238,7 +238,7 @@ fn test_connect_from_an_address_of_ours() {
         let id = b.connect_from(ms(1), Some(local.into()), (remote, 9).into(), None).unwrap();
         assert_eq!(b.local_addr(id).unwrap().ip(), local);
     }
-    // Whoever is asked for is asked by the address of the link.
+    // The stack asks for the next hop from its address on the link.
     let asked = frames(&mut b, ms(1));
     let arp = asked.iter().find(|f| f[12..14] == *b"\x08\x06").unwrap();
     assert_eq!(wire_arp::Arp::parse(&arp[14..]).unwrap().sender_ip, B);
@@ -248,8 +248,8 @@ fn test_connect_from_an_address_of_ours() {
     }
 }
 
-/// RFC 9293 MUST-43: a listener that is bound to an address takes connections to that one, and to no
-/// other of ours; one beside it takes the rest.
+/// RFC 9293 MUST-43: a listener bound to an address takes connections to this address, and to no
+/// other of ours; a listener beside it takes the rest.
 #[test]
 fn test_listener_of_an_address_takes_connections_to_it_alone() {
     let mut b: Stack<ByteQueue> = Stack::new(StackConfig { net: net(&[B, B2], &[]), ..config_b() });
@@ -268,8 +268,8 @@ fn test_listener_of_an_address_takes_connections_to_it_alone() {
     assert_eq!(answer(&mut b, 3, B), Flags::SYN.with(Flags::ACK));
 }
 
-/// RFC 9293 MUST-45: data, what is sent again, the FIN and a reset come from the address that the
-/// handshake was for, whichever of ours that is and whatever the routes say now.
+/// RFC 9293 MUST-45: data, retransmissions, the FIN and a reset come from the address that the
+/// handshake was for, whichever address of ours that is and whatever the routes are now.
 #[test]
 fn test_segments_keep_the_local_address_of_their_connection() {
     for local in [B, B2] {

@@ -1,4 +1,4 @@
-//! What a frame must be to reach its connection.
+//! The conditions on a frame that reaches its connection.
 
 use super::net::Pieces;
 use super::*;
@@ -6,7 +6,7 @@ use crate::Timestamps;
 
 type Count = fn(&StackCounters) -> u64;
 
-/// B with a connection of A, and a frame of 101 bytes that continues it.
+/// Returns B with a connection of A, and a frame of 101 bytes that continues the connection.
 fn ready() -> (Stack<ByteQueue>, ConnId, Vec<u8>) {
     let mut b = listening_b(4);
     let (id, mine, next) = established(&mut b, ms(1));
@@ -22,7 +22,7 @@ fn payload(out: FrameOutcome) -> Option<(usize, u32, bool)> {
     }
 }
 
-/// The frame is dropped, and counted here and nowhere else.
+/// Checks that B drops the frame, and that only this counter counts it.
 #[track_caller]
 fn dropped(frame: &[u8], count: Count) {
     let (mut b, id, _) = ready();
@@ -42,7 +42,7 @@ fn test_payload_is_pointed_at() {
     assert_eq!(f[54..], (0..101).collect::<Vec<u8>>());
     b.accept_payload(ms(2), id, StreamPos::START, 101);
     assert_eq!(b.conn(id).unwrap().rcv_nxt(), StreamPos(101));
-    // Again: nothing new in it.
+    // The same frame again has nothing new.
     assert_eq!(payload(b.handle_frame(ms(2), &f[..])), None);
 }
 
@@ -143,7 +143,7 @@ fn test_truncated_at_every_length_is_dropped() {
     }
 }
 
-/// A frame as [`ready`] makes it with one change and its IPv4 checksum put right.
+/// Returns a frame of [`ready`] with one change and a corrected IPv4 checksum.
 fn changed(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let (.., mut f) = ready();
     change(&mut f);
@@ -166,7 +166,7 @@ fn test_drops_have_their_counters() {
     dropped(&changed(|f| f[..6].fill(0xff)), |c| c.rx_tcp_group);
 }
 
-/// We are where the datagram was to go, so it is not too late.
+/// The datagram has reached its destination, so its TTL no longer matters.
 #[test]
 fn test_datagram_for_us_is_taken_whatever_its_ttl() {
     for ttl in [0, 1, 255] {
@@ -187,14 +187,14 @@ fn test_ip_options_are_stepped_over() {
     assert_eq!(payload(b.handle_frame(ms(2), &f[..])), Some((62, 101, true)));
 }
 
-/// A SYN that came by a source route is answered without one, to the host that its header names
-/// (RFC 7126 sections 4.3 and 4.4; RFC 9293 MUST-53 is departed from).
+/// B answers a SYN that came by a source route without a source route, to the host that the header
+/// names (RFC 7126 sections 4.3 and 4.4; this departs from RFC 9293 MUST-53).
 #[test]
 fn test_answer_takes_no_source_route_back() {
     for kind in [131, 137] {
         let mut b = listening_b(4);
         let mut f = tcp_frame((A, 1000), (B, PORT), &syn(100), b"");
-        // A completed route: its pointer lies beyond its one address.
+        // The route is completed: its pointer lies beyond its one address.
         f.splice(34..34, [kind, 7, 8, 192, 0, 2, 9, 0]);
         f[14] = 0x47;
         let total = u16::try_from(f.len() - 14).unwrap();

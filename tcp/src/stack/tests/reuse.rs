@@ -41,7 +41,7 @@ fn test_own_time_wait_is_reused_after_a_second_and_not_before() {
     assert_eq!((n.a.stack.connections(), n.a.stack.counters().time_wait_reused), (1, 1));
 }
 
-/// Nothing tells the peer that a SYN is new when neither side has timestamps.
+/// When neither side has timestamps, the peer cannot recognise a SYN as new.
 #[test]
 fn test_own_time_wait_without_timestamps_is_not_reused() {
     let mut cfg = config_a();
@@ -72,7 +72,8 @@ fn test_connection_in_use_or_not_released_is_not_reused() {
     assert!(n.a.stack.connect(n.now, b_addr(), Some(1234)).is_ok());
 }
 
-/// A thousand connections a second to one port of one host, for 25 s: more than there are ports.
+/// A host opens a thousand connections a second to one port of one host, for 25 s: more than there
+/// are ports.
 #[test]
 fn test_ports_do_not_run_out_at_a_thousand_connections_a_second() {
     let cfg = |mac, ip| StackConfig { max_conns: 1 << 15, ..config(mac, ip) };
@@ -90,12 +91,12 @@ fn test_ports_do_not_run_out_at_a_thousand_connections_a_second() {
     assert_eq!(c.time_wait_reused, 25_000 - 16_384, "free ports go first");
 }
 
-/// A fast connection is ahead of the clock of initial numbers (RFC 6528): the next begins beyond it
-/// all the same, for us and for the peer, or segments that are still on their way would fit in.
+/// A fast connection is ahead of the clock of initial numbers (RFC 6528). The next connection still
+/// begins beyond it, for us and for the peer, or segments that are still in flight would fit in.
 #[test]
 fn test_reused_connection_is_numbered_beyond_the_last_on_both_sides() {
     let mut n = pair(1, Faults::default());
-    // A connects to B and ends first; then so does B to A, from and to the same ports.
+    // A connects to B and ends first; then B does the same to A, from and to the same ports.
     n.a.stack.listen(None, 1234, 8).unwrap();
     one(&mut n, Some(1234), 4 << 20).unwrap();
     let old = n.a.stack.time_wait.len();
@@ -110,7 +111,7 @@ fn test_reused_connection_is_numbered_beyond_the_last_on_both_sides() {
     n.a.stack.abort(id);
     n.a.stack.release(id);
     n.run("reset", LONG, |n| n.b.stack.connections() == 0);
-    // The passive side, by RFC 6191.
+    // The passive side follows RFC 6191.
     n.now = n.now + Duration::from_secs(5);
     one(&mut n, Some(1234), 4 << 20).unwrap();
     let end = n.a.stack.conns.iter().next().unwrap().conn.snd_end();

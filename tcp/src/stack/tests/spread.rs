@@ -13,7 +13,7 @@ const KEY: [u8; 40] = [
     0x06, 0x3c, 0x25, 0xf3, 0xfc, 0x1f, 0xdc, 0x2a,
 ];
 
-/// One worker of port A, as the others but for its share.
+/// Returns one worker of port A, which differs from the others only in its share.
 fn worker(spread: Spread, conns: usize) -> Stack<ByteQueue> {
     let mut s = Stack::new(StackConfig { spread, max_conns: conns, ..config_a() });
     introduce_b(&mut s);
@@ -30,7 +30,7 @@ fn shares(rss: &Arc<Rss>) -> Vec<Spread> {
     (0..rss.workers()).map(|me| Spread::by_software(rss.clone(), me).unwrap()).collect()
 }
 
-/// The answer to a SYN of A's: that its ports are exchanged is all that matters here.
+/// Returns the answer to a SYN of A's. Only its exchanged ports matter here.
 fn answer(syn: &[u8]) -> Vec<u8> {
     let (h, seg) = read_tcp(syn);
     let ip = Ipv4Header::parse(&syn[14..], syn.len() - 14).unwrap();
@@ -44,7 +44,7 @@ fn answer(syn: &[u8]) -> Vec<u8> {
     f
 }
 
-/// What a router says of a SYN of A's.
+/// Returns a router's error about a SYN of A's.
 fn unreachable(syn: &[u8]) -> Vec<u8> {
     let mut icmp = [&[3, 1, 0, 0, 0, 0, 0, 0], &syn[14..42]].concat();
     let sum = Sum::of(&icmp).complement();
@@ -54,8 +54,9 @@ fn unreachable(syn: &[u8]) -> Vec<u8> {
     f
 }
 
-/// Workers that have one seed, as those of a port do, open connections to one peer: never the same
-/// addresses and ports, and what the peer answers, and what routers say, is the opener's.
+/// Workers with one seed, as the workers of a port have, open connections to one peer. They never
+/// use the same addresses and ports, and the peer's answers and routers' errors belong to the
+/// opener.
 #[test]
 fn test_stacks_of_one_port_never_meet() {
     for workers in [2, 7] {
@@ -116,8 +117,8 @@ fn test_a_local_port_of_another_worker_is_refused() {
     assert_eq!(even, Err(ConnectError::Elsewhere));
 }
 
-/// A worker without an entry in the table has no port to open from; it is told so, and the next
-/// attempt too.
+/// A worker without an entry in the table has no port to open from. The stack reports this for the
+/// first attempt and for later ones.
 #[test]
 fn test_a_worker_without_a_share_opens_nothing() {
     let rss = Arc::new(Rss::new(&KEY, &[0; 128], 2).unwrap());
@@ -130,10 +131,10 @@ fn test_a_worker_without_a_share_opens_nothing() {
     assert!(zero.connect(Instant::ZERO, b_addr(), None).is_ok());
 }
 
-/// All ports of a small share are found, one after the other, and then there is none.
+/// The worker finds all ports of a small share, one after the other, and then none.
 #[test]
 fn test_a_small_share_is_used_up_to_its_last_port() {
-    // One entry of 512 for worker 1: some 32 of 16384 ports.
+    // Worker 1 has one entry of 512: some 32 of 16384 ports.
     let mut table = [0; 512];
     table[77] = 1;
     let rss = Arc::new(Rss::new(&KEY, &table, 2).unwrap());
@@ -155,8 +156,8 @@ fn test_a_small_share_is_used_up_to_its_last_port() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever the table: who has an entry finds a port, whose answers are his; the ports go on
-    /// being those of RFC 6056, which differ by seed.
+    /// With any table, a worker that has an entry finds a port whose answers are its own. The ports
+    /// are still those of RFC 6056, which differ by seed.
     #[test]
     fn test_whoever_has_a_share_finds_a_port(
         key: [u8; 40], bits in 0u32..10, workers in 2u16..65, table_seed: u64, rport in 1u16..,
@@ -184,8 +185,8 @@ proptest! {
     }
 }
 
-/// One question of a neighbor's, which all workers of the port see, has one answer, and an answer
-/// of a neighbor's reaches whoever asked.
+/// A neighbor's question, which all workers of the port see, has one answer, and a neighbor's
+/// answer reaches the worker that asked.
 #[test]
 fn test_arp_that_all_workers_see() {
     let rss = Arc::new(Rss::even(&KEY, 128, 4).unwrap());
@@ -198,13 +199,13 @@ fn test_arp_that_all_workers_see() {
         answers += sent.len();
         assert_eq!(s.counters().tx_arp_replies, u64::from(me == 0));
         assert_eq!(s.counters().arp_ignored, 0);
-        // Each has learned who asked.
+        // Each worker has learned which host asked.
         s.connect(Instant::ZERO, b_addr(), None).unwrap();
         let sent = frames(&mut s, Instant::ZERO);
         assert_eq!((sent.len(), &sent[0][12..14]), (1, &b"\x08\x00"[..]));
     }
     assert_eq!(answers, 1);
-    // A probe (RFC 5227) is answered by the same one.
+    // The same worker answers a probe (RFC 5227).
     for (me, spread) in shares(&rss).into_iter().enumerate() {
         let mut s: Stack<ByteQueue> = Stack::new(StackConfig { spread, ..config_a() });
         let nobody = Ipv4Addr::UNSPECIFIED;

@@ -1,4 +1,4 @@
-//! Segments of no connection, and the opening of passive ones.
+//! Segments of no connection, and the opening of passive connections.
 
 use super::*;
 
@@ -104,7 +104,7 @@ fn test_half_open_connections_are_bounded_per_listener() {
     b.handle_frame(ms(1), &tcp_frame((A, 1), (B, 81), &syn(1), b"")[..]);
     assert_eq!((b.connections(), b.counters().half_opened), (4, 11));
     assert_eq!(b.counters().listen_overflow, 1);
-    // Those evicted are sent nothing; the three newest and the one at port 80 are answered.
+    // Evicted connections send nothing; the stack answers the three newest and the one at port 80.
     let mut answered: Vec<_> =
         frames(&mut b, ms(1)).iter().map(|f| read_tcp(f).0.dst_port).collect();
     answered.sort_unstable();
@@ -134,11 +134,12 @@ fn test_handshake_gets_through_a_flood_of_syns() {
     let ack = segment(101, s.seq.0.wrapping_add(1), Flags::ACK);
     b.handle_frame(ms(1), &tcp_frame((A, 1), (B, PORT), &ack, b"")[..]);
     assert!(matches!(events(&mut b)[..], [(_, StackEvent::Accepted { .. })]));
-    // The one that was accepted is not half-open any more and stays.
+    // The accepted connection is not half-open any more and stays.
     flood(&mut b, 1000);
     assert_eq!((b.connections(), b.counters().accepted), (9, 1));
     assert_eq!(b.listeners.find(B.into(), PORT).unwrap().half_open.len(), 8);
-    // One more SYN than there are places before the ACK comes: the half-open connection is evicted.
+    // Before the ACK comes, one more SYN arrives than there are places: the half-open connection is
+    // evicted.
     b.handle_frame(ms(1), &tcp_frame((A, 2), (B, PORT), &syn(100), b"")[..]);
     let (_, s) = read_tcp(&frames(&mut b, ms(1))[0]);
     flood(&mut b, 8);
@@ -175,7 +176,7 @@ fn test_half_open_without_answer_goes_quietly() {
     assert_eq!((events(&mut b), b.counters().half_open_failed), (vec![], 1));
 }
 
-/// A frame as it comes from the station `mac`.
+/// Returns the frame as it comes from the station `mac`.
 fn from_station(mac: [u8; 6], mut frame: Vec<u8>) -> Vec<u8> {
     frame[6..12].copy_from_slice(&mac);
     frame
@@ -193,7 +194,7 @@ fn test_syn_of_an_unknown_host_of_the_link_is_answered_to_its_station_and_teache
     assert_eq!((out.len(), &out[0][..6], b.neighbors.len()), (1, &STATION[..], 0));
     let (_, seg) = read_tcp(&out[0]);
     assert_eq!(seg.flags, Flags::SYN.with(Flags::ACK));
-    // A handshake that was completed does.
+    // A completed handshake does.
     let ack = segment(2, seg.seq.0.wrapping_add(1), Flags::ACK);
     b.handle_frame(ms(2), &from_station(STATION, tcp_frame((A, 1), (B, PORT), &ack, b""))[..]);
     let [(id, StackEvent::Accepted { .. })] = events(&mut b)[..] else { panic!("accepted") };
@@ -229,7 +230,7 @@ fn test_accepted_connection_follows_what_arp_says_of_its_peer() {
     assert_eq!(frames(&mut b, ms(2))[0][..6], MAC_A);
 }
 
-/// A stack B with the gateway A, and a SYN of a host beyond it.
+/// Returns a stack B with the gateway A, and a SYN of a host beyond it.
 fn beyond() -> (Stack<ByteQueue>, Vec<u8>) {
     let mut cfg = config_b();
     let b = Cidr::new(B.into(), 24).unwrap();
@@ -272,7 +273,7 @@ fn test_full_table_evicts_half_open_connections_and_no_others() {
         b.handle_frame(ms(1), &tcp_frame((A, port), (B, PORT), &syn(1), b"")[..]);
     }
     assert_eq!((b.connections(), b.counters().half_open_evicted), (64, 36));
-    // Our own connections are not kept out either.
+    // Our own connections still find room too.
     for n in 1..=64 {
         assert!(b.connect(ms(1), (A, 80).into(), None).is_ok(), "{n}");
     }
@@ -282,7 +283,7 @@ fn test_full_table_evicts_half_open_connections_and_no_others() {
     assert_eq!((b.connections(), b.counters().conns_full), (64, 1));
 }
 
-/// A connection that we close first and let go, so that TIME-WAIT is ours.
+/// Opens a connection that we close first and release, so that TIME-WAIT is ours.
 fn time_wait(b: &mut Stack<ByteQueue>, port: u16, now: Instant) {
     b.handle_frame(now, &tcp_frame((A, port), (B, PORT), &syn(100), b"")[..]);
     let next = read_tcp(&frames(b, now)[0]).1.seq.0.wrapping_add(1);
@@ -308,7 +309,7 @@ fn test_full_table_evicts_the_oldest_in_time_wait_first() {
     }
     assert_eq!((b.connections(), b.counters().time_wait_evicted), (64, 136));
     assert_eq!(b.time_wait.len(), 64);
-    // A repeated FIN of the newest is still answered, one of the oldest is a stranger's.
+    // The stack still answers a repeated FIN of the newest; a FIN of the oldest is a stranger's.
     let mut answers = |port| {
         let fin = segment(101, 1, Flags::FIN.with(Flags::ACK));
         b.handle_frame(ms(1), &tcp_frame((A, port), (B, PORT), &fin, b"")[..]);
@@ -404,8 +405,8 @@ fn test_initial_sequence_numbers_follow_the_clock_and_the_flow() {
     assert_ne!(isn(1, 5), isn(1, 6));
 }
 
-/// RFC 7323 section 7.1: the timestamp clocks of two connections of one moment differ by an amount that
-/// nobody can tell who does not have the seed; each runs with time.
+/// RFC 7323 section 7.1: the timestamp clocks of two connections at one moment differ by an amount
+/// that a host without the seed cannot know; each clock runs with time.
 #[test]
 fn test_timestamp_clocks_of_connections_begin_elsewhere() {
     let clock = |seed: u64, t: u64, port| {
@@ -422,19 +423,20 @@ fn test_timestamp_clocks_of_connections_begin_elsewhere() {
     assert_eq!(clock(1, 1001, 5).wrapping_sub(first), 1000);
     let others = [clock(1, 1, 6), clock(1, 1, 7), clock(2, 1, 5), clock(3, 1, 5)];
     for (n, other) in others.iter().enumerate() {
-        // Not merely a little later.
+        // The clock is not merely a little later.
         assert!(first.abs_diff(*other) > 1000, "{n}: {first} {other}");
         assert!(!others[..n].contains(other), "{n}");
     }
 }
 
-/// The sum made in pieces has each connection once, those that come and go meanwhile too.
+/// The sum made in pieces has each connection once, including connections that begin and end
+/// meanwhile.
 #[test]
 fn test_counters_summed_in_pieces_are_those_of_all() {
     let mut b = listening_b(64);
     let open = |b: &mut Stack<ByteQueue>, port| {
         b.handle_frame(ms(1), &tcp_frame((A, port), (B, PORT), &syn(100), b"")[..]);
-        // An ACK of what was never sent: one bad ACK each.
+        // An ACK of bytes that were never sent causes one bad ACK for each connection.
         b.handle_frame(
             ms(1),
             &tcp_frame((A, port), (B, PORT), &segment(101, 9, Flags::ACK), b"")[..],
@@ -454,16 +456,16 @@ fn test_counters_summed_in_pieces_are_those_of_all() {
     assert_eq!(b.conn_counters().bad_acks, 20);
     end(&mut b, 1);
     assert_eq!(b.poll_conn_counters(8), None);
-    end(&mut b, 3); // looked at
-    end(&mut b, 12); // not yet
+    end(&mut b, 3); // already visited
+    end(&mut b, 12); // not yet visited
     assert_eq!(b.poll_conn_counters(8), None);
     let sum = b.poll_conn_counters(8).expect("all were looked at");
     assert_eq!((sum.bad_acks, b.conn_counters().bad_acks), (20, 20));
     assert_eq!(b.poll_conn_counters(100), Some(b.conn_counters()));
 }
 
-/// RFC 7323 sections 7 and 7.1: each connection's timestamp clock has an offset of its own, which a
-/// stranger cannot guess from another's, and which the same addresses and ports have again.
+/// RFC 7323 sections 7 and 7.1: each connection's timestamp clock has an offset of its own. A
+/// stranger cannot guess it from another's, and the same addresses and ports get it again.
 #[test]
 fn test_timestamps_on_the_wire_have_an_offset_of_the_connection() {
     let stamp = |seed: u64, port: u16, t: u64| {

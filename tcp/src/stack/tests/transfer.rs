@@ -7,7 +7,7 @@ use super::*;
 
 const MINUTES: Duration = Duration::from_secs(600);
 
-/// Bytes that differ by place, so that a misplaced one shows.
+/// Returns bytes that differ by place, so that a misplaced byte shows.
 pub(super) fn pattern(len: usize, salt: u8) -> Vec<u8> {
     (0..len).map(|i| ((i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8 ^ salt).collect()
 }
@@ -30,7 +30,7 @@ pub(super) fn connect(n: &mut Pair) -> (ConnId, ConnId) {
     (a, b)
 }
 
-/// Both ends close; nothing is left in the end.
+/// Closes both ends, and checks that nothing is left in the end.
 fn close(n: &mut Pair, a: ConnId, b: ConnId) {
     n.a.stack.close(a);
     n.run("first FIN", MINUTES, |n| n.b.says(b, ConnEvent::PeerClosed));
@@ -60,7 +60,7 @@ fn transfer(seed: u64, len: usize, faults: Faults) -> Pair {
 #[test]
 fn test_both_ways_without_faults() {
     let n = transfer(1, 1 << 20, Faults::default());
-    // TIME-WAIT took its time: nothing else of this took as long.
+    // TIME-WAIT took its time: nothing else in this run took as long.
     assert!(n.now >= ms(60_000), "{:?}", n.now);
     assert_eq!(n.a.retransmitted + n.b.retransmitted, 0);
     n.a.stack.counters().for_each(|name, _, v| {
@@ -115,7 +115,7 @@ fn test_many_connections_get_their_turns() {
     for &id in &ids {
         n.a.send(id, &data);
     }
-    // No one sends more than a turn before the next, and there is more than a turn to send.
+    // No connection sends more than a turn before the next, and each has more than a turn to send.
     let mut order = Vec::new();
     while let Some(f) = n.a.stack.poll_transmit(n.now) {
         if let TxBody::Stream { conn, .. } = f.body {
@@ -171,7 +171,7 @@ fn test_time_wait_is_replaced_by_a_new_connection_of_the_same_peer() {
     n.run("again", MINUTES, |n| n.a.says(again, ConnEvent::Connected));
     n.run("accepted", MINUTES, |n| n.b.accepted() != Some(b));
     assert_eq!(n.b.stack.counters().time_wait_reused, 1);
-    // The owner still has the old one, until it lets go.
+    // The owner still has the old connection, until it releases it.
     assert!(n.b.stack.conn(b).is_some());
     n.b.stack.release(b);
     assert_eq!(n.b.stack.connections(), 1);

@@ -10,7 +10,7 @@ use crate::{DatagramClass, DatagramFault, DatagramFilter};
 
 const CM: u16 = 4791;
 
-/// UDP from A's port 50000.
+/// Returns a UDP datagram from A's port 50000.
 fn datagram_to(dst: Ipv4Addr, port: u16, payload: &[u8]) -> Vec<u8> {
     let mut h = [0; 8];
     wire_udp::UdpHeader { src_port: 50000, dst_port: port, len: 8 + payload.len() }.emit(&mut h);
@@ -37,7 +37,7 @@ fn received(b: &mut Stack<ByteQueue>) -> Vec<RxDatagram> {
 fn test_a_datagram_comes_whole() {
     let mut b = open_b();
     let frame = datagram_to(B, CM, b"a request");
-    // Padding of the frame is not part of it.
+    // Padding of the frame is not part of the datagram.
     b.handle_frame(ms(1), &[&frame[..], &[0xee; 20]].concat()[..]);
     assert!(b.has_datagrams());
     let [d] = &received(&mut b)[..] else { panic!("one") };
@@ -48,7 +48,7 @@ fn test_a_datagram_comes_whole() {
     assert_eq!(frames(&mut b, ms(1)).len(), 0, "no answer of the stack's own");
 }
 
-/// Ends of the datagram behind what UDP counts are not its.
+/// Bytes after the length that UDP states do not belong to the datagram.
 #[test]
 fn test_octets_behind_the_datagram_are_left_out() {
     let mut b = open_b();
@@ -114,7 +114,7 @@ fn test_a_checksum_is_verified_where_there_is_one() {
     assert_eq!((received(&mut b).len(), b.counters().udp_malformed), (0, 4));
 }
 
-/// Says of each datagram what its first octet of payload asks for; the second is a connection.
+/// Classifies each datagram as the first byte of its payload asks; the second byte is a connection.
 #[derive(Debug)]
 struct Told;
 
@@ -142,7 +142,8 @@ fn told_b() -> Stack<ByteQueue> {
     b
 }
 
-/// From `src`; how many of `count` at `now` are taken, each by its owner at once.
+/// Sends `count` datagrams from `src` at `now`. Returns how many the stack takes; the owner takes
+/// each at once.
 fn flood(b: &mut Stack<ByteQueue>, now: Instant, src: Ipv4Addr, what: &[u8], count: u32) -> u32 {
     let mut h = [0; 8];
     wire_udp::UdpHeader { src_port: 1, dst_port: CM, len: 8 + what.len() }.emit(&mut h);
@@ -176,7 +177,7 @@ fn test_strangers_leave_half_of_the_queue_to_connections() {
     );
 }
 
-/// Datagrams that are no messages exhaust nothing.
+/// Datagrams that are no messages exhaust no budget.
 #[test]
 fn test_datagrams_that_the_filter_drops_are_charged_to_nobody() {
     let mut b = told_b();
@@ -203,9 +204,9 @@ fn test_source_has_a_quarter_of_what_strangers_may_send() {
     assert_eq!(flood(&mut b, ms(1), host(20), b"s", 3 * STRANGERS), OF_A_SOURCE);
     assert_eq!(b.counters().udp_source_limited, u64::from(3 * STRANGERS - OF_A_SOURCE));
     assert_eq!(flood(&mut b, ms(1), host(30), b"s", 10), 10, "another has its own");
-    // A tenth of a second.
+    // A tenth of a second passes.
     assert_eq!(flood(&mut b, ms(101), host(20), b"s", STRANGERS), OF_A_SOURCE / 10);
-    // Many sources meet the budget of all.
+    // Many sources meet the common budget.
     let taken: u32 = (0..100).map(|n| flood(&mut b, ms(101), host(100 + n), b"s", 200)).sum();
     assert_eq!(taken, STRANGERS - OF_A_SOURCE - OF_A_SOURCE / 10 - 10 + STRANGERS / 10);
     assert!(b.counters().udp_limited > 0);
@@ -223,14 +224,14 @@ fn test_connection_has_a_budget_of_its_own() {
     assert_eq!(b.counters().udp_conn_limited, u64::from(1000 - OF_A_CONNECTION_AT_ONCE));
     assert_eq!(flood(&mut b, ms(1), A, b"k\x01", 10), 10);
     assert_eq!(flood(&mut b, ms(1001), A, b"k\0", 1000), OF_A_CONNECTION);
-    // A connection that the filter does not have is a stranger's.
+    // A message about a connection that the filter does not have counts as a stranger's.
     assert_eq!(flood(&mut b, ms(60_000), A, b"k\x02", 1), 1);
     b.handle_frame(ms(60_000), &datagram_to(B, CM, b"k\x02")[..]);
     assert!(!received(&mut b)[0].known);
 }
 
-/// Answers to strangers ask for few next hops, and take neither the room of answers to peers nor the
-/// table of neighbors from connections.
+/// Answers to strangers ask for few next hops, and take neither the room of answers to peers nor
+/// the table of neighbors from connections.
 #[test]
 fn test_answers_to_strangers_leave_room_to_peers() {
     let mut b = told_b();
@@ -246,7 +247,7 @@ fn test_answers_to_strangers_leave_room_to_peers() {
     }
     assert_eq!(b.counters().tx_datagrams_full, refused + control::MAX_EACH as u64);
     b.send_datagram(ms(1), &to(A, b"REP"));
-    // One whose next hop has been forgotten.
+    // The stack has forgotten the next hop of this datagram.
     b.send_datagram(ms(1), &to(host(250), b"DREQ"));
     assert_eq!(b.counters().tx_datagrams_full, refused + control::MAX_EACH as u64);
     let out = frames(&mut b, ms(1));
@@ -267,7 +268,7 @@ fn test_a_datagram_to_a_known_neighbor_goes_at_once() {
     assert!(ip.checksum_valid(&out[0][14..]));
     assert_eq!((ip.src, ip.dst, ip.protocol), (B, A, 17));
     assert_eq!((ip.ttl, ip.traffic_class, ip.total_len), (33, 26 << 2, 20 + 8 + 9));
-    // What an invariant CRC counts on: no options, identification 0, Don't Fragment.
+    // An invariant CRC relies on these values: no options, identification 0, Don't Fragment.
     assert_eq!((out[0][14], &out[0][18..22]), (0x45, &[0, 0, 0x40, 0][..]));
     let udp = wire_udp::UdpHeader::parse(&out[0][34..], 17).unwrap();
     assert_eq!((udp.src_port, udp.dst_port, udp.len), (49152, CM, 17));
@@ -290,7 +291,7 @@ fn test_a_datagram_waits_for_its_next_hop() {
     assert_eq!(frames(&mut b, ms(6)).len(), 1);
 }
 
-/// Each that waits is a user of its neighbor, and lets go of it whichever way it ends.
+/// Each waiting datagram is a user of its neighbor, and releases the neighbor however it ends.
 #[test]
 fn test_neighbors_that_never_answer_are_let_go() {
     let mut b: Stack<ByteQueue> = Stack::new(config_b());
@@ -320,11 +321,11 @@ fn test_those_that_wait_are_bounded() {
     }
     let waiting = MAX_WAITING - MAX_WAITING_EACH;
     assert_eq!(b.counters().tx_datagrams_full, 5 + 190 - waiting as u64);
-    // The one that answers gets its own.
+    // The neighbor that answers gets its own datagrams.
     b.handle_frame(ms(5), &arp_frame(wire_arp::Operation::Reply, A, MAC_A, B, MAC_B)[..]);
     let to_a = |f: &Vec<u8>| f[..6] == MAC_A && f[12..14] == [8, 0];
     assert_eq!(frames(&mut b, ms(5)).iter().filter(|f| to_a(f)).count(), MAX_WAITING_EACH);
-    // A port that takes nothing is a bound as well.
+    // A port that takes no frames is a bound too.
     let before = b.counters().tx_datagrams_full;
     for _ in 0..control::MAX_EACH + 7 {
         b.send_datagram(ms(6), &to(A, b"x"));

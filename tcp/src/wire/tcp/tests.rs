@@ -11,7 +11,7 @@ use crate::wire::ipv4::pseudo_header;
 const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
-/// Header and `payload` as one segment from A to B with its checksum.
+/// Returns header and `payload` as one segment from A to B with its checksum.
 fn build(src: u16, dst: u16, seg: &TxSegment, sack: &SackBlocks, payload: &[u8]) -> Vec<u8> {
     let mut out = ArrayVec::<u8, 128>::new();
     out.try_extend_from_slice(&[0; HEADER_LEN]).unwrap();
@@ -109,7 +109,7 @@ proptest! {
             options = rest;
         }
         prop_assert_eq!(seen, (seg.mss, seg.window_scale, seg.timestamps, seg.sack_permitted));
-        // smoltcp reads three blocks of them.
+        // smoltcp reads the first three blocks.
         let sent = sack.as_slice().iter().map(|b| (b.start.0, b.end.0));
         prop_assert!(read.into_iter().flatten().eq(sent.take(3)));
     }
@@ -153,7 +153,7 @@ proptest! {
     }
 }
 
-/// A header with these options (padded to words) and flags.
+/// Returns a header with these options (padded to words) and flags.
 fn with_options(flags: Flags, options: &[u8]) -> Vec<u8> {
     let mut b = vec![0; HEADER_LEN];
     b.extend(options);
@@ -186,7 +186,8 @@ fn test_golden_octets_of_a_syn() {
     );
 }
 
-/// The form nearly every stack sends: SACK-permitted where the padding of the timestamps would be.
+/// The form that nearly every stack sends has SACK-permitted in place of the padding of the
+/// timestamps.
 #[test]
 fn test_golden_octets_of_sack_options() {
     let ts = Some(Timestamps { val: 1, ecr: 2 });
@@ -237,8 +238,8 @@ fn test_options_off_word_boundaries_and_on_any_segment() {
 }
 
 proptest! {
-    /// RFC 9293 MUST-69: no end-of-list option is sent, and no byte of the header lies beyond the
-    /// options. Padding is in front of them, of no-operations.
+    /// RFC 9293 MUST-69: we send no end-of-list option, and no byte of the header lies beyond the
+    /// options. Padding consists of no-operations in front of the options.
     #[test]
     fn test_options_fill_their_words((seg, sack) in any_tx()) {
         let b = build(1, 2, &seg, &sack, b"");
