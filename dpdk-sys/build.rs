@@ -1,12 +1,13 @@
-//! Finds the system's DPDK, makes bindings for the parts Heddle uses and compiles the shim.
+//! Finds the system's DPDK, generates bindings for the parts that Heddle uses and compiles the
+//! shim.
 
 use std::env;
 use std::path::PathBuf;
 use std::process::{Command, exit};
 
-/// Libraries named on the link line. Only what the bindings and the shim call: the other PMDs are
-/// plugins the EAL loads by itself. `net_ring` is here for `rte_eth_from_rings`; the EAL finds it
-/// loaded already and its constructor runs once.
+/// Libraries named on the link line: only the ones that the bindings and the shim call. The EAL
+/// loads the other PMDs by itself, as plugins. `net_ring` is here for `rte_eth_from_rings`; the EAL
+/// finds it already loaded and its constructor runs once.
 const LIBS: [&str; 6] =
     ["rte_eal", "rte_ring", "rte_mempool", "rte_mbuf", "rte_ethdev", "rte_net_ring"];
 
@@ -34,8 +35,8 @@ fn fail(why: &str) -> ! {
     exit(1);
 }
 
-/// All compiler flags: the `pkg-config` crate keeps include paths only, but the headers also need
-/// `-march` (SSSE3 and up) and `-include rte_config.h`.
+/// Returns all compiler flags: the `pkg-config` crate keeps include paths only, but the headers
+/// also need `-march` (SSSE3 and up) and `-include rte_config.h`.
 fn cflags() -> Vec<String> {
     let tool = env::var("PKG_CONFIG").unwrap_or_else(|_| "pkg-config".into());
     let out = match Command::new(&tool).args(["--cflags", "libdpdk"]).output() {
@@ -72,8 +73,8 @@ fn main() {
         .allowlist_type(TYPES)
         .allowlist_var("HEDDLE_.*|RTE_PKTMBUF_HEADROOM|RTE_MAX_ETHPORTS|RTE_ETH_MQ_.*|RTE_ETH_RETA_GROUP_SIZE|\
              rte_eth_fp_ops")
-        // Reached through pointers only, and large; of mbufs the offsets are known by name
-        // (shim/mbuf_layout.h).
+        // Code reaches these types only through pointers, and they are large. For mbufs the names
+        // of the offsets are known (shim/mbuf_layout.h).
         .opaque_type(
             "rte_mbuf|rte_mempool_.*|rte_bus|rte_driver|rte_intr_handle|rte_devargs|rte_eth_fdir_conf",
         )

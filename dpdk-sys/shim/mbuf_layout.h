@@ -1,8 +1,8 @@
-/* Where the fields of an mbuf are, for those who read and write them without a call.
+/* Offsets of the fields of an mbuf, for code that reads and writes them without a call.
  *
- * C names a field alike whether it lies in the structure itself (DPDK 22.11) or in an anonymous
- * structure or union within it (24.11); the names bindgen gives differ. So the fields are known to
- * Rust by offset only. */
+ * C names a field alike whether the field lies in the structure itself (DPDK 22.11) or in an
+ * anonymous structure or union within it (24.11). The names that bindgen gives differ, so Rust
+ * knows the fields by offset only. */
 #ifndef HEDDLE_MBUF_LAYOUT_H
 #define HEDDLE_MBUF_LAYOUT_H
 
@@ -28,7 +28,7 @@ HEDDLE_AT(TX_OFFLOAD, tx_offload); /* uint64_t: l2_len:7, l3_len:9, l4_len:8, ..
 
 #undef HEDDLE_AT
 
-/* The widths Rust takes for granted. */
+/* The widths that the Rust code assumes. */
 #define HEDDLE_WIDTH(field, width) \
 	_Static_assert(sizeof(((struct rte_mbuf *)0)->field) == (width), "width of " #field)
 

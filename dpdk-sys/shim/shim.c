@@ -44,7 +44,7 @@ void heddle_mbuf_free(struct rte_mbuf *m)
 	rte_pktmbuf_free(m);
 }
 
-/* Segments on their way back to one pool, and references to one external buffer to give up. */
+/* Segments to put back into one pool, and references to drop of one external buffer. */
 struct freed {
 	struct rte_mempool *pool;
 	struct rte_mbuf_ext_shared_info *shinfo;
@@ -68,8 +68,8 @@ static void freed_unref(struct freed *f)
 	f->refs = 0;
 }
 
-/* As rte_pktmbuf_detach(), but the reference is given up later, together with others: counting
- * down is an atomic operation on a cache line that all senders use. */
+/* Does the work of rte_pktmbuf_detach(), but drops the reference later, together with others:
+ * counting down is an atomic operation on a cache line that all senders use. */
 static inline void detach_external(struct rte_mbuf *m, struct freed *f)
 {
 	uint16_t priv = rte_pktmbuf_priv_size(m->pool);
@@ -188,7 +188,7 @@ uint16_t heddle_shinfo_refs(const struct rte_mbuf_ext_shared_info *s)
 
 uint16_t heddle_shinfo_add(struct rte_mbuf_ext_shared_info *s, uint16_t n)
 {
-	/* Not rte_mbuf_ext_refcnt_update(): at a count of one that is a plain store. */
+	/* Not rte_mbuf_ext_refcnt_update(): at a count of one, that function makes a plain store. */
 	return __atomic_add_fetch(&s->refcnt, n, __ATOMIC_ACQ_REL);
 }
 
@@ -244,7 +244,8 @@ int heddle_has_ring_mempools(void)
 	return 0;
 }
 
-/* As many as there may be ports; a device that is taken away twice has one place. */
+/* The names of removed devices: a place for each possible port. A device removed twice has one
+ * place. */
 static char removed[RTE_MAX_ETHPORTS][64];
 static pthread_mutex_t removed_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -258,8 +259,8 @@ static int removed_find(const char *name)
 	return 0;
 }
 
-/* On DPDK's interrupt thread. vfio asks for a device that is unplugged this way, and waits until its
- * descriptor is closed. */
+/* Runs on DPDK's interrupt thread. When a device is unplugged, vfio asks for the device by this
+ * event, and waits until its descriptor is closed. */
 static void removal_event(const char *name, enum rte_dev_event_type event, void *arg)
 {
 	int i;
@@ -459,7 +460,7 @@ unsigned int heddle_lcore_id(void)
 	return rte_lcore_id();
 }
 
-/* The newest bytes of the log, oldest first from `log_start`. */
+/* The newest bytes of the log: the oldest of them is at index 0. */
 static char log_buf[4096];
 static size_t log_len;
 static int log_echo;

@@ -1,13 +1,14 @@
 //! Raw bindings to the system's DPDK (22.11 or newer).
 //!
-//! Two parts: what bindgen makes of the headers, allowlisted to what Heddle calls, with the real
-//! layout of structures; of `rte_mbuf` only the offsets of fields (`HEDDLE_MBUF_AT_*`), which C
-//! computes alike from the headers of 22.11 and from those of 24.11, where fields lie in anonymous
-//! unions, so that they are plain loads and stores with both; and a C shim
-//! (`shim/`, functions named `heddle_*`) for inline functions, by whole bursts or bulks.
+//! The crate has two parts. bindgen generates the first from the headers, restricted to the calls
+//! that Heddle makes, with the real layout of structures. For `rte_mbuf` the bindings have only the
+//! offsets of fields (`HEDDLE_MBUF_AT_*`). C computes these offsets alike from the headers of 22.11
+//! and of 24.11, where fields lie in anonymous unions, so that field accesses are plain loads and
+//! stores with both. The second part is a C shim (`shim/`, functions named `heddle_*`) for inline
+//! functions, by whole bursts or bulks.
 //!
-//! Nothing here is safe to use as it stands; `heddle-dataplane` is the safe side. A test compares
-//! every size and offset used by hand with what the C compiler says. Built and run with 22.11.11.
+//! Nothing here is safe to use directly; `heddle-dataplane` is the safe side. A test compares every
+//! size and offset used by hand with the C compiler's values. Built and run with 22.11.11.
 
 #[allow(
     missing_docs,

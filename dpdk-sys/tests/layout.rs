@@ -1,4 +1,4 @@
-//! Sizes and offsets as bindgen sees them against those of the C compiler.
+//! Compares sizes and offsets of bindgen with the C compiler's.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
@@ -99,7 +99,7 @@ fn test_layouts_are_those_of_the_c_compiler() {
     assert_eq!(c.len(), rust.len(), "every layout in Rust has its twin in C");
 }
 
-/// The offsets as they were built, by name.
+/// The offsets from the build, by name.
 const OFFSETS: [(&str, u32); 11] = [
     ("BUF_ADDR", HEDDLE_MBUF_AT_BUF_ADDR),
     ("DATA_OFF", HEDDLE_MBUF_AT_DATA_OFF),

@@ -1,6 +1,6 @@
-/* An mbuf as it is declared from DPDK 24.11 on, as far as its layout goes: fields inside anonymous
- * unions and structures, which an older bindgen type does not name. For a test; written after the
- * published layout, not taken from it. */
+/* An mbuf with the layout of DPDK 24.11 and later: fields inside anonymous unions and
+ * structures, which an older bindgen type does not name. For a test; written from the published
+ * layout, not copied. */
 #ifndef MOCK_RTE_MBUF_H
 #define MOCK_RTE_MBUF_H
 
