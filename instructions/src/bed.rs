@@ -1,4 +1,4 @@
-//! Two RNICs on one thread, in virtual time: all that is said to them in this module.
+//! Two RNICs on one thread, in virtual time. This module makes all calls to them.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -20,35 +20,36 @@ use heddle_verbs::{
 use crate::measured;
 use heddle_perf::spec::Op;
 
-/// What joins the two.
+/// The link between the two RNICs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wire {
     /// A pair of rings.
     Ring,
-    /// A pair of rings on each side, and frames pass from one to the other when told to.
+    /// A pair of rings on each side. The bed passes frames from one side to the other where a case
+    /// asks for this.
     Tapped,
-    /// None: both applications are of one RNIC.
+    /// No link: both applications belong to one RNIC.
     Inside,
 }
 
-/// How the two are set up.
+/// The settings of the two RNICs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) mtu: u16,
     pub(crate) crc: bool,
-    /// Whether both ask for markers.
+    /// True if both sides ask for markers.
     pub(crate) markers: bool,
-    /// Octets of a message.
+    /// Bytes of a message.
     pub(crate) size: usize,
-    /// Messages outstanding.
+    /// The most messages outstanding.
     pub(crate) depth: usize,
     pub(crate) wire: Wire,
-    /// How long an ACK is held back.
+    /// How long a receiver holds an ACK back.
     pub(crate) ack_delay: Duration,
 }
 
 impl Default for Shape {
-    /// One short message at a time, MTU 1500, with CRC, on a ring.
+    /// Returns the shape of one short message at a time, MTU 1500, with CRC, on a ring.
     fn default() -> Shape {
         let ack_delay = ConnConfig::default().delayed_ack;
         Shape {
@@ -63,7 +64,7 @@ impl Default for Shape {
     }
 }
 
-/// Why nothing could be counted.
+/// Why the bed could count nothing.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BedError {
     #[error(transparent)]
@@ -91,24 +92,25 @@ pub(crate) enum BedError {
 const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 7471);
 const LOOPED: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7471);
 
-/// Time of a turn.
+/// The virtual time of a turn.
 pub(crate) const TURN: Duration = Duration::from_micros(1);
 
-/// Turns after which what has not come will not.
+/// The most idle turns: if an event has not come by then, the bed gives up.
 pub(crate) const PATIENCE: u32 = 100_000;
 
 const TIME_WAIT: Duration = Duration::from_millis(10);
 
-/// Frames of each pool and of a ring.
+/// Frames of each pool, and of a ring.
 const FRAMES: u32 = 4095;
 const RING: u32 = 1023;
 
-/// Octets of what Atomic Operations change.
+/// Bytes of the counter that Atomic Operations change.
 const COUNTER: usize = 8;
 
 type Frames = ArrayVec<Mbuf, BURST>;
 
-/// An application, and the RNIC it is of, unless the other end has that. The first is the client.
+/// An application and its RNIC. If both applications share one RNIC, only the other end has it. The
+/// first end is the client.
 struct End {
     endpoint: Option<Endpoint>,
     device: Device,
@@ -125,13 +127,13 @@ pub(crate) struct Bed {
     taps: Option<[(RxQueue, TxQueue); 2]>,
     hand: ManualClock,
     shape: Shape,
-    /// Operations of earlier runs: what the counter of Atomic Operations holds.
+    /// Atomic Operations of earlier runs, which is the value of the counter that they change.
     before: u64,
     server: SocketAddr,
 }
 
 impl Bed {
-    /// Two RNICs, the second of which listens.
+    /// Opens two RNICs, of which the second listens.
     pub(crate) fn open(eal: &Eal, shape: Shape) -> Result<Bed, BedError> {
         let (clock, hand) = Clock::manual();
         hand.advance(Duration::from_secs(1));
@@ -204,7 +206,7 @@ impl Bed {
         }
     }
 
-    /// Each RNIC has its turn, first the one that sends most.
+    /// Gives each RNIC a turn, first the RNIC that sends most.
     fn turn(&mut self, first: usize) {
         self.hand.advance(TURN);
         for end in [first, 1 - first] {
@@ -264,7 +266,8 @@ impl Bed {
         })
     }
 
-    /// A connection from the first SYN to the last event; counted when `count`.
+    /// Makes and closes a connection, from the first SYN to the last event. Callgrind counts this
+    /// if `count`.
     pub(crate) fn connect_and_close(&mut self, count: bool) -> Result<(), BedError> {
         for end in &mut self.ends {
             end.qp = end.new_qp(&self.shape)?;
@@ -273,41 +276,41 @@ impl Bed {
             let id = self.connect()?;
             self.close(id)
         })?;
-        // Out of TIME-WAIT, so that the next finds what this one found.
+        // Let TIME-WAIT pass, so that the next connection starts in the same state as this one.
         self.hand.advance(2 * TIME_WAIT);
         (0..64).for_each(|_| self.turn(0));
         Ok(())
     }
 
-    /// The device of the client.
+    /// Returns the device of the client.
     pub(crate) fn device(&self) -> &Device {
         &self.ends[0].device
     }
 
-    /// Connects `qp` instead of the client's own.
+    /// Connects `qp` instead of the client's own queue pair.
     pub(crate) fn connect_with(&mut self, qp: &Qp) -> Result<(), BedError> {
         self.ends[0].qp = qp.clone();
         self.connect().map(drop)
     }
 
-    /// Each RNIC has so many turns.
+    /// Gives each RNIC `n` turns.
     pub(crate) fn turns(&mut self, n: usize) {
         (0..n).for_each(|_| self.turn(0));
     }
 
-    /// Memory of the server that the client may write.
+    /// Returns memory of the server that the client may write.
     pub(crate) fn target(&self) -> (Stag, u64) {
         (self.ends[1].mr.stag(), self.ends[1].mr.to())
     }
 
-    /// The server sends the client a message.
+    /// Sends the client a message from the server.
     pub(crate) fn send_from_server(&mut self) -> Result<(), BedError> {
         let server = &self.ends[1];
         server.qp.post_send(&SendWr::send(0, &[server.mr.sge(0, self.shape.size)]))?;
         self.until("the completion of a Send", |bed| Ok(bed.ends[1].reap()? == 1))
     }
 
-    /// `n` operations of the client.
+    /// Runs `n` operations of the client.
     pub(crate) fn run(&mut self, op: Op, n: usize) -> Result<(), BedError> {
         let depth = self.shape.depth;
         let (mut posted, mut done, mut buffers, mut arrived) = (0, 0, 0, 0);
@@ -335,7 +338,8 @@ impl Bed {
         self.counter(op)
     }
 
-    /// Atomic Operations that missed what they were to find would be cheaper than those meant.
+    /// Fails if an Atomic Operation missed the value that it was to find: such an operation would
+    /// be cheaper than the intended one.
     fn counter(&self, op: Op) -> Result<(), BedError> {
         let mut counter = [0; COUNTER];
         self.ends[1].mr.read(0, &mut counter);
@@ -369,14 +373,15 @@ impl Bed {
             Op::Read => SendWr::read(id, &sges, stag, to),
             Op::WriteImm => SendWr::write_immediate(id, &sges, stag, to, id),
             Op::SendImm => SendWr::immediate(id, id),
-            // All at one place.
+            // All Atomic Operations use one address.
             Op::FetchAdd => SendWr::fetch_add(id, &sges, stag, server.mr.to(), 1),
             Op::CmpSwap => SendWr::compare_swap(id, &sges, stag, server.mr.to(), found, found + 1),
         };
         Ok(client.qp.post_send(&wr)?)
     }
 
-    /// A Write of two segments that have left the client and wait on the wire.
+    /// Posts a Write of two segments, and returns the segments, which have left the client and wait
+    /// on the wire.
     fn two_segments(&mut self) -> Result<[Frames; 2], BedError> {
         self.hand.advance(TURN);
         self.post(Op::Write, 0)?;
@@ -393,15 +398,15 @@ impl Bed {
         }
     }
 
-    /// The write of [`two_segments`](Bed::two_segments) completes.
+    /// Completes the Write of [`two_segments`](Bed::two_segments).
     fn finish(&mut self) -> Result<(), BedError> {
         self.until("the completion of a Write", |bed| Ok(bed.ends[0].reap()? == 1))?;
-        // Whatever is still to be said.
+        // Let both RNICs send everything that still waits.
         (0..8).for_each(|_| self.turn(0));
         Ok(())
     }
 
-    /// The client takes an ACK for the first of two segments; counted when `count`.
+    /// Passes the client an ACK for the first of two segments. Callgrind counts this if `count`.
     pub(crate) fn ack(&mut self, count: bool) -> Result<(), BedError> {
         let [first, second] = self.two_segments()?;
         self.give(1, first);
@@ -423,7 +428,8 @@ impl Bed {
         self.finish()
     }
 
-    /// The server takes the second of two segments and then the first; counted when `count`.
+    /// Passes the server the second of two segments and then the first. Callgrind counts this if
+    /// `count`.
     pub(crate) fn out_of_order(&mut self, count: bool) -> Result<(), BedError> {
         let [first, second] = self.two_segments()?;
         self.give(1, second);
@@ -433,7 +439,7 @@ impl Bed {
         if self.shape.markers != (ahead > 0) {
             return Err(BedError::Failed(format!("{ahead} FPDUs placed ahead of a gap")));
         }
-        // The ACK that tells of the gap is lost.
+        // Lose the ACK that reports the gap.
         let said = self.take(1).len();
         if said != 1 {
             return Err(BedError::Frames { frames: said, expected: 1 });
@@ -457,7 +463,7 @@ impl End {
         Ok(End { events: EventQueue::new(None), pd, mr, cq, qp, endpoint, device })
     }
 
-    /// Its RNIC has a turn.
+    /// Gives the RNIC of this end, if it has one, a turn.
     fn poll(&mut self) {
         if let Some(endpoint) = &mut self.endpoint {
             endpoint.poll();
@@ -468,7 +474,7 @@ impl End {
         Ok(self.device.create_qp(self.pd, init(&self.cq, shape))?)
     }
 
-    /// Takes completions; how many there were.
+    /// Takes completions. Returns their number.
     fn reap(&self) -> Result<usize, BedError> {
         let mut n = 0;
         while let Some(cqe) = self.cq.poll() {
@@ -481,7 +487,7 @@ impl End {
     }
 }
 
-/// Depths of a bed are small.
+/// Converts a depth; depths of a bed are small.
 fn depth(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
@@ -496,7 +502,7 @@ fn mpa(shape: &Shape) -> Protocol {
     Protocol::Mpa(MpaOptions { crc, markers: shape.markers, ..MpaOptions::default() })
 }
 
-/// An RNIC and the far end of its rings.
+/// Opens an RNIC. Returns the RNIC and the far end of its rings.
 fn tapped(
     eal: &Eal,
     name: &str,

@@ -1,5 +1,5 @@
-//! What the calls of an application take alone: to post a request, and to poll. By the Rust calls, and by those of
-//! libibverbs, which may take [`MARGIN`] more.
+//! The cost of an application's calls alone: to post a request, and to poll. The module counts the
+//! Rust calls and the calls of libibverbs, which may take [`MARGIN`] instructions more.
 
 use core::fmt;
 use core::ptr::null_mut;
@@ -19,26 +19,26 @@ use heddle_verbs::{Access, Cq, Mr, Pd, Qp, QpInit, Qpn, RecvWr, SendWr, Sge, Sta
 use crate::bed::{Bed, BedError, Shape, Wire};
 use crate::measured;
 
-/// How many instructions a call of libibverbs may take above the Rust call, for each request.
+/// The most instructions that a call of libibverbs may take above the Rust call, for each request.
 pub(crate) const MARGIN: u64 = 150;
 
 /// A call of the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
-    /// A Write of 8 octets is posted.
+    /// The application posts a Write of 8 bytes.
     PostSend,
-    /// Sixteen of them are posted together.
+    /// The application posts sixteen such Writes together.
     PostSends,
-    /// A receive is posted.
+    /// The application posts a receive.
     PostRecv,
-    /// A completion is polled.
+    /// The application polls a completion.
     Poll,
-    /// There is none to be polled.
+    /// The application polls while there is no completion.
     PollEmpty,
 }
 
 impl Call {
-    /// Requests of a call.
+    /// Returns the number of requests in a call.
     fn requests(self) -> usize {
         if self == Call::PostSends { LIST } else { 1 }
     }
@@ -59,14 +59,14 @@ impl fmt::Display for Call {
     }
 }
 
-/// By which calls.
+/// The interface that the application calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
     Rust,
     Ibverbs,
 }
 
-/// Octets of a message.
+/// Bytes of a message.
 const SIZE: usize = 8;
 
 /// Requests of a list.
@@ -75,10 +75,10 @@ const LIST: usize = 16;
 const WARM: usize = 64;
 const OPS: usize = 512;
 
-/// Turns in which what was posted completes.
+/// Turns in which the posted requests complete.
 const TURNS: usize = 64;
 
-/// Counts a call `OPS` times; how many requests there were.
+/// Counts a call `OPS` times. Returns the number of requests.
 pub(crate) fn run(eal: &Eal, call: Call, by: By) -> Result<u64, BedError> {
     let shape = Shape { size: SIZE, depth: 16, crc: false, wire: Wire::Inside, ..Shape::default() };
     let mut bed = Bed::open(eal, shape)?;
@@ -100,12 +100,12 @@ trait Client {
 
     fn post_send(&mut self, to: (Stag, u64)) -> bool;
 
-    /// Posts [`LIST`] of them.
+    /// Posts [`LIST`] Writes together.
     fn post_sends(&mut self, to: (Stag, u64)) -> bool;
 
     fn post_recv(&mut self) -> bool;
 
-    /// Whether there was a completion, of a request that succeeded.
+    /// Returns true if there was a completion of a request that succeeded.
     fn poll(&mut self) -> bool;
 }
 
@@ -113,7 +113,7 @@ fn repeat(bed: &mut Bed, call: Call, mut client: impl Client) -> Result<u64, Bed
     bed.connect_with(client.qp())?;
     let to = bed.target();
     let expect = |done, what| if done { Ok(()) } else { Err(BedError::Stalled(what)) };
-    // A responder sends nothing before its initiator has (RFC 5044 section 7.1.2, rule 4).
+    // A responder sends nothing before its initiator has sent (RFC 5044 section 7.1.2, rule 4).
     expect(client.post_send(to), "room for a request")?;
     bed.turns(TURNS);
     expect(client.poll(), "the completion of a Write")?;
@@ -195,8 +195,8 @@ impl Client for Native {
     }
 }
 
-/// An application of libibverbs, which calls as the inline functions of its header do. It keeps what it makes as long
-/// as the process lasts.
+/// An application of libibverbs, which makes the same calls as the inline functions of its header.
+/// The application keeps its objects as long as the process lasts.
 struct Foreign {
     _mr: Mr,
     sge: ibv_sge,
@@ -217,7 +217,8 @@ impl Foreign {
             max_recv_sge: 1,
             max_inline_data: 0,
         };
-        // SAFETY: the C contract is kept: each pointer is of the call before, and lives as long as the process.
+        // SAFETY: the C contract is kept: each pointer is of the call before, and lives as long as
+        // the process.
         let (pd, cq, qp) = unsafe {
             let list = some(ibv_get_device_list(null_mut()), "ibv_get_device_list")?;
             let context = some(ibv_open_device(*list), "ibv_open_device")?;
@@ -239,11 +240,11 @@ impl Foreign {
         let mr = bed.device().alloc_mr(pd, SIZE, Access::LOCAL_WRITE)?;
         let Sge { stag, len, to } = mr.sge(0, SIZE);
         let sge = ibv_sge { addr: to, length: len, lkey: stag.0 };
-        // SAFETY: integers, which all may be zero.
+        // SAFETY: the structure has only integers, which all may be zero.
         let mut attr: ibv_qp_attr = unsafe { core::mem::zeroed() };
-        // As librdmacm has it.
+        // librdmacm makes the same transition to INIT.
         attr.qp_state = IBV_QPS_INIT;
-        // SAFETY: live.
+        // SAFETY: `qp` and `attr` are live.
         let (number, changed) =
             unsafe { ((*qp).qp_num, ibv_modify_qp(qp, &raw mut attr, IBV_QP_STATE)) };
         if changed != 0 {
@@ -259,9 +260,10 @@ fn some<T>(made: *mut T, what: &'static str) -> Result<*mut T, BedError> {
 }
 
 impl Foreign {
-    /// A Write.
+    /// Returns a Write request to the given address.
     fn write(&mut self, (stag, to): (Stag, u64)) -> ibv_send_wr {
-        // SAFETY: integers, pointers and unions of them, which all may be zero.
+        // SAFETY: the structure has only integers, pointers and unions of them, which all may be
+        // zero.
         let mut wr: ibv_send_wr = unsafe { core::mem::zeroed() };
         wr.wr_id = 1;
         wr.sg_list = &raw mut self.sge;
@@ -274,7 +276,7 @@ impl Foreign {
 
     fn post(&self, list: *mut ibv_send_wr) -> bool {
         let mut bad = null_mut();
-        // SAFETY: the C contract: the queue pair lives, and so do the list and its SGE.
+        // SAFETY: the C contract is kept: the queue pair lives, and so do the list and its SGE.
         unsafe {
             let post = (*(*self.qp).context).ops.post_send;
             post.is_some_and(|post| post(self.qp, list, &raw mut bad) == 0)
@@ -306,7 +308,7 @@ impl Client for Foreign {
         let mut wr =
             ibv_recv_wr { wr_id: 1, next: null_mut(), sg_list: &raw mut self.sge, num_sge: 1 };
         let mut bad = null_mut();
-        // SAFETY: as in `post`.
+        // SAFETY: as in `post`: the queue pair lives, and so do `wr` and its SGE.
         unsafe {
             let post = (*(*self.qp).context).ops.post_recv;
             post.is_some_and(|post| post(self.qp, &raw mut wr, &raw mut bad) == 0)
@@ -315,7 +317,8 @@ impl Client for Foreign {
 
     fn poll(&mut self) -> bool {
         let mut wc = core::mem::MaybeUninit::<ibv_wc>::uninit();
-        // SAFETY: the C contract: the queue lives; a completion was written where one is told.
+        // SAFETY: the C contract is kept: the queue lives, and the callee has written a completion
+        // if it returns 1.
         unsafe {
             let poll = (*(*self.cq).context).ops.poll_cq;
             poll.is_some_and(|poll| poll(self.cq, 1, wc.as_mut_ptr()) == 1)

@@ -1,4 +1,4 @@
-//! What is counted.
+//! The cases that the program counts.
 
 use core::fmt;
 use core::str::FromStr;
@@ -11,68 +11,69 @@ use crate::rpc;
 use heddle_perf::rpc::program::Call;
 use heddle_perf::spec::{Op, SpecError};
 
-/// Operations outstanding of a long message, and of a short one in a stream.
+/// Operations outstanding for long messages, and for short messages in a stream.
 const LONG_DEPTH: usize = 4;
 const SHORT_DEPTH: usize = 64;
 
-/// Octets of a message.
+/// Bytes of a long and of a short message.
 const LONG: usize = 64 << 10;
 const SHORT: usize = 8;
 
-/// Octets of a call that goes in one Send, as its reply does.
+/// Bytes of a call that fits into one Send, as its reply does.
 const INLINE: usize = 512;
 
-/// Octets of messages of one FPDU each. The shorter share segments; the last but one and the last
-/// fill one, at an MTU of 1500 and of 9000.
+/// Bytes of messages of one FPDU each. The shorter messages share segments; each of the last two
+/// fills a segment, at an MTU of 1500 and of 9000.
 const FRAMES: [usize; 5] = [64, 256, 1024, 1424, 8924];
 
-/// Two segments at an MTU of 1500: the first takes 1,428 octets.
+/// Bytes of a message of two segments at an MTU of 1500: the first segment takes 1,428 bytes.
 const TWO_SEGMENTS: usize = 2000;
 
-/// One measured piece of work.
+/// A measured piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Case {
     /// Messages of 64 KiB, four outstanding.
     Long {
-        /// How.
+        /// The kind of operation.
         op: Op,
-        /// Octets of the largest IP packet.
+        /// Bytes of the largest IP packet.
         mtu: u16,
-        /// Whether FPDUs carry a CRC.
+        /// True if FPDUs carry a CRC.
         crc: bool,
     },
     /// Writes of 64 KiB with CRC, and markers both ways, at an MTU of 1500.
     Markers,
-    /// Messages of 8 octets, one outstanding.
+    /// Messages of 8 bytes, one outstanding.
     Single(Op),
-    /// Messages of 8 octets, 64 outstanding.
+    /// Messages of 8 bytes, 64 outstanding.
     Stream(Op),
     /// Messages of 64 KiB, four outstanding, between two applications of one RNIC.
     InsideLong(Op),
-    /// Messages of 8 octets between two, 64 outstanding.
+    /// Messages of 8 bytes between two applications of one RNIC, 64 outstanding.
     InsideStream(Op),
-    /// Writes of one FPDU of so many octets, with CRC, 64 outstanding.
+    /// Writes of one FPDU of this many bytes, with CRC, 64 outstanding.
     Frame(usize),
-    /// A pure ACK of one segment, at the sender. The message is not complete with it.
+    /// A pure ACK of one segment, at the sender. The ACK does not complete the message.
     Ack,
-    /// A segment ahead of a gap and the one that closes it, at the receiver, with the ACKs they
-    /// ask for.
+    /// A segment ahead of a gap and the segment that closes the gap, at the receiver, with the ACKs
+    /// that they cause.
     OutOfOrder,
-    /// The same with markers: the FPDU ahead of the gap goes to its place at once.
+    /// The same two segments with markers: the receiver places the FPDU ahead of the gap at once.
     PlacedAhead,
-    /// A call of RPC-over-RDMA version 2, with CRC at an MTU of 1500: an ECHO of 512 octets alone, or
-    /// items of 64 KiB, four outstanding.
+    /// A call of RPC-over-RDMA version 2, with CRC at an MTU of 1500: an ECHO of 512 bytes alone,
+    /// or items of 64 KiB, four outstanding.
     Rpc(Call),
-    /// A call of an application, alone.
+    /// A call of an application alone: posting or polling, without the rest of the operation.
     Call(calls::Call, By),
-    /// A connection made and closed, MPA start-up included; its queue pairs are there already.
+    /// A connection made and closed, including the MPA start-up but not the creation of its queue
+    /// pairs.
     Connect,
 }
 
 const OPS: [Op; 3] = [Op::Write, Op::Read, Op::Send];
 
 impl Case {
-    /// All there are.
+    /// Returns every case.
     pub(crate) fn all() -> Vec<Case> {
         let mut all = Vec::new();
         for op in OPS {
@@ -97,7 +98,7 @@ impl Case {
         all
     }
 
-    /// Runs the case; returns the operations that were measured.
+    /// Runs the case. Returns the number of operations that were measured.
     pub(crate) fn run(self, eal: &Eal) -> Result<u64, BedError> {
         match self {
             Case::Long { op, mtu, crc } => {
@@ -110,8 +111,8 @@ impl Case {
                 stream(eal, shape, Op::Write, 256, 256)
             }
             Case::Single(op) => {
-                // The ACK that completes it is held back. Not for as long as usual: looking for
-                // work a thousand times in vain would be all that is counted.
+                // The receiver holds back the ACK that completes the operation. The delay is
+                // shorter than usual: otherwise the count would consist of a thousand idle turns.
                 let ack_delay = 4 * TURN;
                 let shape = Shape { size: SHORT, depth: 1, ack_delay, ..Shape::default() };
                 stream(eal, shape, op, 512, 2048)
@@ -159,7 +160,7 @@ fn inside() -> Shape {
     Shape { crc: false, wire: Wire::Inside, ..Shape::default() }
 }
 
-/// `ops` operations, after `warm` of them.
+/// Measures `ops` operations, after `warm` unmeasured ones.
 fn stream(eal: &Eal, shape: Shape, op: Op, warm: usize, ops: usize) -> Result<u64, BedError> {
     let mut bed = Bed::open(eal, shape)?;
     bed.connect()?;
@@ -168,7 +169,7 @@ fn stream(eal: &Eal, shape: Shape, op: Op, warm: usize, ops: usize) -> Result<u6
     Ok(ops as u64)
 }
 
-/// A piece of work that measures a part of itself, 512 times after 64 times.
+/// Repeats a piece of work that measures a part of itself: 512 times, after 64 unmeasured times.
 fn repeat(
     eal: &Eal,
     markers: bool,
@@ -210,7 +211,7 @@ impl fmt::Display for Case {
     }
 }
 
-/// An operation of a short message, with its size where there is a choice.
+/// Returns the name of an operation of a short message, with its size where several sizes exist.
 fn short(op: Op) -> String {
     match op {
         Op::SendImm => "immediate".into(),

@@ -1,4 +1,4 @@
-//! Counts beside the figures of the file.
+//! Comparison of counts with the figures of the file.
 
 use core::fmt::Write as _;
 use core::str::FromStr;
@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 /// How far a count may be from its figure, in per cent.
 pub(crate) const TOLERANCE: u64 = 2;
 
-/// Instructions per operation by name of the case, as the file has them: a line
-/// `"name" = number` for each, comments behind `#`, which is TOML.
+/// Instructions per operation by name of the case, as in the file. The file has a line
+/// `"name" = number` for each case and comments after `#`, which is TOML.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Figures(pub(crate) BTreeMap<String, u64>);
 
-/// A line that is none.
+/// The error for a line that is no figure.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line} of the figures is not '\"case\" = instructions': {text}")]
 pub(crate) struct FiguresError {
@@ -43,7 +43,7 @@ impl FromStr for Figures {
 }
 
 impl Figures {
-    /// The file.
+    /// Returns the text of the file.
     pub(crate) fn to_text(&self) -> String {
         let mut text = String::from(
             "# Instructions per operation, both ends together, as callgrind counts them.\n\
@@ -57,23 +57,24 @@ impl Figures {
     }
 }
 
-/// What a count is beside its figure.
+/// The result of comparing a count with its figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Verdict {
-    /// As before, within [`TOLERANCE`].
+    /// The count is the same, within [`TOLERANCE`].
     Same,
-    /// Less by more than that: the figure should be renewed, or a later rise passes unseen.
+    /// The count is less by more than the tolerance: renew the figure, or a later rise passes
+    /// unnoticed.
     Better,
-    /// More by more than that.
+    /// The count is more by more than the tolerance.
     Worse,
     /// The file has no figure.
     Unknown,
 }
 
-/// Judges a count.
+/// Compares a count with its figure.
 pub(crate) fn judge(figure: Option<u64>, count: u64) -> Verdict {
     let Some(figure) = figure.filter(|&f| f > 0) else { return Verdict::Unknown };
-    // In whole numbers: what is exactly at the limit is within it.
+    // Compute in whole numbers: a count exactly at the limit is within it.
     let (count, figure) = (u128::from(count) * 100, u128::from(figure));
     if count > figure * u128::from(100 + TOLERANCE) {
         Verdict::Worse

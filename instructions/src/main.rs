@@ -1,10 +1,10 @@
-//! How many instructions the work of the RNICs takes.
+//! Counts the instructions that the work of the RNICs takes.
 //!
-//! Times differ from run to run on a machine that others use too; counts do not. Each [`Case`] sets
-//! up two RNICs of this process, joined by rings and driven by one thread in virtual time, warms
-//! them up and then does its operations in a part that a simulator of the processor
-//! (Valgrind's callgrind) is told to count: what is called from [`measured`], and nothing else.
-//! Both ends count: an operation is posted, sent, received, acknowledged and completed.
+//! Times differ from run to run on a shared machine; counts do not. Each [`Case`] sets up two RNICs
+//! of this process, joined by rings and driven by one thread in virtual time, and warms them up. It
+//! then runs its operations in a part that a simulator of the processor (Valgrind's callgrind)
+//! counts: the calls from [`measured`], and nothing else. Both ends count: an operation is posted,
+//! sent, received, acknowledged and completed.
 //!
 //! ```text
 //!   instructions check ──▶ for each case: valgrind --tool=callgrind instructions run CASE
@@ -13,9 +13,9 @@
 //!                          gate: beside the figures of instructions/figures.toml
 //! ```
 //!
-//! Valgrind does not know AVX-512 or VPCLMULQDQ, whatever the machine has: under it the CRC runs in
-//! its SSE 4.2 form, and the figures are of that one. They say what a change of the code costs, not
-//! how fast a machine is.
+//! Valgrind does not know AVX-512 or VPCLMULQDQ, whatever the machine has. Under Valgrind the CRC
+//! runs in its SSE 4.2 form, and the figures are for that form. They show the cost of a change of
+//! the code, not the speed of a machine.
 //!
 //! ```text
 //! instructions check FILE [CASE...]   counts; exit status 1 when one is worse
@@ -25,8 +25,8 @@
 //! instructions list                   the cases
 //! ```
 //!
-//! `scripts/bench` calls it with what it needs. Exit status: 0; 1 when something failed or has
-//! become worse; 2 for wrong usage.
+//! `scripts/bench` calls this program with all that it needs. Exit status: 0; 1 when something
+//! failed or has become worse; 2 for wrong usage.
 
 mod bed;
 mod calls;
@@ -52,10 +52,10 @@ use crate::runner::{count, count_all};
 /// The function that callgrind counts, with all that it calls.
 const MEASURED: &str = "*instructions::measured*";
 
-/// Calls `part`; the only place that is counted.
+/// Calls `part`. Callgrind counts this call and nothing else.
 #[inline(never)]
 fn measured<R>(part: impl FnOnce() -> R) -> R {
-    // Not in tail position: a jump instead of a call would never come back here.
+    // Keep the call out of tail position: a jump instead of a call would never come back here.
     std::hint::black_box(part())
 }
 
@@ -101,7 +101,7 @@ fn main() -> ExitCode {
 type Outcome = Result<bool, Box<dyn Error>>;
 
 fn say(text: &str) {
-    // A reader that has gone away is not an error.
+    // A reader that has closed the pipe is not an error.
     let _ = writeln!(io::stdout(), "{text}");
 }
 
@@ -122,7 +122,7 @@ fn profile(case: Case, out: &Path) -> Outcome {
     Ok(true)
 }
 
-/// Instructions per operation of each case, and whether all could be counted.
+/// Instructions per operation of each case, and whether all cases could be counted.
 type Counts = (Vec<(Case, u64)>, bool);
 
 /// Counts `cases`, or all.
@@ -131,7 +131,7 @@ fn measure(cases: Vec<Case>) -> Result<Counts, Box<dyn Error>> {
     let dir = std::env::temp_dir().join(format!("heddle-instructions-{}", std::process::id()));
     std::fs::create_dir(&dir)?;
     let results = count_all(&std::env::current_exe()?, &cases, &dir);
-    // Nothing of it is needed any more.
+    // The program does not need these files any more.
     let _ = std::fs::remove_dir_all(&dir);
     let mut all = true;
     let mut counts = Vec::new();
@@ -194,7 +194,8 @@ fn check(file: &Path, cases: Vec<Case>) -> Outcome {
     Ok(good && worse == 0 && dear.is_empty())
 }
 
-/// Calls of libibverbs that take more above the Rust calls than they may, where both were counted.
+/// Returns a message for each call of libibverbs that exceeds its margin above the Rust call, where
+/// both were counted.
 fn dear(counts: &[(Case, u64)]) -> Vec<String> {
     let count = |of: Case| counts.iter().find(|(case, _)| *case == of).map(|(_, n)| *n);
     let all = Call::ALL.into_iter().filter_map(|call| {
@@ -207,7 +208,7 @@ fn dear(counts: &[(Case, u64)]) -> Vec<String> {
 }
 
 fn renew(file: &Path, cases: Vec<Case>) -> Outcome {
-    // Of some cases: the figures of the others stay.
+    // When renewing some cases, keep the figures of the others.
     let mut figures = if cases.is_empty() { Figures::default() } else { read(file)? };
     let (counts, good) = measure(cases)?;
     if !good {

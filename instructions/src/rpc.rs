@@ -12,7 +12,8 @@ use heddle_perf::rpc::pair::RpcPair;
 use heddle_perf::rpc::program::Call;
 use heddle_perf::spec::{BenchSpec, Size, Sizes, Until};
 
-/// `ops` calls with items of `size` octets, `depth` under way, after `warm` of them.
+/// Counts `ops` calls with items of `size` bytes, `depth` outstanding, after `warm` uncounted
+/// calls.
 pub(crate) fn stream(
     eal: &Eal,
     call: Call,

@@ -1,4 +1,4 @@
-//! Cases under callgrind.
+//! Runs cases under callgrind.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,17 +8,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::MEASURED;
 use crate::cases::Case;
 
-/// What callgrind counted.
+/// The result of callgrind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Count {
     /// Instructions of the measured part.
     pub(crate) instructions: u64,
-    /// Operations in it.
+    /// Operations in the measured part.
     pub(crate) ops: u64,
 }
 
 impl Count {
-    /// Instructions per operation, rounded.
+    /// Returns the instructions per operation, rounded.
     pub(crate) fn per_op(self) -> u64 {
         (self.instructions + self.ops / 2).checked_div(self.ops).unwrap_or(0)
     }
@@ -27,35 +27,35 @@ impl Count {
 /// Why there is no count.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RunnerError {
-    /// It cannot be started.
+    /// The program cannot start Valgrind.
     #[error("cannot run valgrind: {0}")]
     Start(#[from] std::io::Error),
-    /// It failed, or the case did.
+    /// Valgrind failed, or the case did.
     #[error("{case} under valgrind: {status}\n{stderr}")]
     Failed {
-        /// The case.
+        /// The case that ran.
         case: Case,
-        /// How it ended.
+        /// The exit status of Valgrind.
         status: std::process::ExitStatus,
-        /// What was said.
+        /// The text that Valgrind and the case wrote to stderr.
         stderr: String,
     },
-    /// Nothing was counted.
+    /// Callgrind counted nothing.
     #[error("{case}: {what}")]
     NoCount {
-        /// The case.
+        /// The case that ran.
         case: Case,
-        /// What is wrong.
+        /// The reason, for the error message.
         what: &'static str,
     },
 }
 
-/// Counts `case` with the program `exe`, whose arguments `run CASE` have it run; callgrind leaves
-/// its file at `out`.
+/// Counts `case` with the program `exe`, which runs the case when called with `run CASE`. Callgrind
+/// leaves its file at `out`.
 pub(crate) fn count(exe: &Path, case: Case, out: &Path) -> Result<Count, RunnerError> {
     let run = Command::new("valgrind")
-        // Long copies without `rep movsb`: that is one instruction, which callgrind counts once for
-        // each octet.
+        // Make libc copy long blocks without `rep movsb`: callgrind counts this single instruction
+        // once for each byte.
         .env("GLIBC_TUNABLES", "glibc.cpu.x86_rep_movsb_threshold=1073741824")
         .args(["--quiet", "--tool=callgrind", &format!("--toggle-collect={MEASURED}")])
         .arg(format!("--callgrind-out-file={}", out.display()))
@@ -77,13 +77,13 @@ pub(crate) fn count(exe: &Path, case: Case, out: &Path) -> Result<Count, RunnerE
     }
 }
 
-/// The count of all functions together, from callgrind's file.
+/// Returns the count of all functions together, from callgrind's file.
 fn total(text: &str) -> Option<u64> {
     text.lines().rev().find_map(|l| l.strip_prefix("totals:")).and_then(|n| n.trim().parse().ok())
 }
 
-/// Counts `cases`, as many at a time as there are processors: what each counts does not depend on
-/// the others. Results come in the order of `cases`.
+/// Counts `cases`, as many at a time as there are processors: the count of a case does not depend
+/// on the others. Returns the results in the order of `cases`.
 pub(crate) fn count_all(
     exe: &Path,
     cases: &[Case],
