@@ -1,4 +1,4 @@
-//! A sample as text: which metric has which name.
+//! Converts a sample to text, and names each metric.
 //!
 //! A counter of a group is `heddle_GROUP_NAME_total`. Times are in seconds, sizes in bytes.
 
@@ -13,7 +13,7 @@ use crate::sample::{
 };
 use crate::text::{Kind, Text, seconds};
 
-/// The text of a sample: every family once, all its values together.
+/// Returns the text of a sample: every family once, with all its values.
 pub fn expose(sample: &Sample) -> String {
     let mut t = Text::default();
     t.family("heddle_build_info", Kind::Gauge, "Always 1; what runs, in its labels.");
@@ -56,7 +56,7 @@ fn gauge(t: &mut Text, name: &str, help: &str, value: impl core::fmt::Display) {
     t.value(&[], value);
 }
 
-/// The counters and distributions of each worker, told apart by its number and port.
+/// Writes the counters and distributions of each worker, labelled by its number and port.
 fn workers(t: &mut Text, workers: &[WorkerSample]) {
     let numbers: Vec<String> = (0..workers.len()).map(|n| n.to_string()).collect();
     let all = || workers.iter().zip(&numbers);
@@ -94,7 +94,8 @@ fn workers(t: &mut Text, workers: &[WorkerSample]) {
     }
 }
 
-/// Workers of one port have one pool: the first of them that has answered tells of it.
+/// Writes the buffer counts of each port. Workers of one port share a pool, so the first worker
+/// that has answered reports them.
 fn buffers(t: &mut Text, workers: &[WorkerSample]) {
     let mut pools: Vec<(&str, (u32, u32))> = Vec::new();
     for w in workers {
@@ -177,7 +178,7 @@ const LCORE_COUNTERS: [(&str, &str, OfLcore); 5] = [
     }),
 ];
 
-/// How threads rest, told apart by their processors.
+/// Writes how threads rest, labelled by their processors.
 fn lcores(t: &mut Text, lcores: &[LcoreSample]) {
     for (name, help, of) in LCORE_COUNTERS {
         t.family(&format!("heddle_lcore_{name}_total"), Kind::Counter, help);

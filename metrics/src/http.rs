@@ -1,9 +1,9 @@
 //! HTTP/1.1: `/metrics` and `/healthz`, and nothing else.
 //!
-//! What a client may cost is bounded: so many connections, one request each, its header within a
-//! deadline and the whole of it within another. A client that comes while there are as many takes the
-//! place of the one that has been there longest, once that one has had its [`Limits::share`]: clients that
-//! take their time keep nobody out for longer.
+//! The server bounds the cost of its clients: a number of connections, one request each, its header
+//! within a deadline and the whole request within another. If a client comes while all places are
+//! taken, it replaces the client that has been there longest, after that client has had its
+//! [`Limits::share`]. Slow clients thus keep no client out for longer than that.
 
 use core::convert::Infallible;
 use core::time::Duration;
@@ -33,26 +33,27 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// Octets of a request's header: the least that hyper takes.
+/// Bytes of a request's header: the least that hyper accepts.
 const HEADER: usize = 8192;
 
-/// Between attempts when there are no descriptors for more clients.
+/// The pause between attempts when the process has no descriptors for more clients.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What clients may cost.
+/// Limits on the cost of clients.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections at a time.
+    /// The most connections at a time.
     pub connections: usize,
-    /// Until the header of the request is there.
+    /// The most time until the header of the request has arrived.
     pub header: Duration,
-    /// Until everything is over, the answer having been taken.
+    /// The most time until the client has taken the whole answer.
     pub whole: Duration,
     /// How long a client keeps its place when others wait for one.
     pub share: Duration,
-    /// Until there is a sample: workers that do not answer within it are said not to.
+    /// The most time until there is a sample. The sample reports workers that do not answer in this
+    /// time as silent.
     pub sample: Duration,
-    /// How long a sample serves others who ask.
+    /// How long a sample serves further requests.
     pub fresh: Duration,
 }
 
@@ -70,26 +71,26 @@ impl Default for Limits {
 }
 
 heddle_base::counters! {
-    /// What the server of metrics counts.
+    /// The counters of the metrics server.
     pub struct HttpCounters {
-        /// HTTP requests for metrics and health, and for paths that there are not.
+        /// HTTP requests for metrics and health, and for unknown paths.
         requests,
-        /// HTTP clients cut off to make room: they had had their time, and others waited.
+        /// HTTP clients cut off to make room: they had used their share of time, and others waited.
         clients_evicted,
-        /// HTTP clients cut off because they took too long, over a request or an answer.
+        /// HTTP clients cut off because they took too long, for a request or an answer.
         clients_slow,
-        /// HTTP clients cut off because what they sent is no request, or one with too long a header.
+        /// HTTP clients cut off because their bytes were no request, or had too long a header.
         clients_malformed,
     }
 }
 
-/// Answers at `listener` until the future is dropped, and with it every connection. It belongs into a
-/// [`LocalSet`](tokio::task::LocalSet).
+/// Answers requests at `listener` until the caller drops the future, and with it every connection.
+/// Call this function within a [`LocalSet`](tokio::task::LocalSet).
 pub async fn serve<S: Source + 'static>(listener: TcpListener, source: Rc<S>) -> Infallible {
     serve_with(listener, source, Limits::default()).await
 }
 
-/// As [`serve`], with other limits.
+/// Does the work of [`serve`] with other limits.
 pub async fn serve_with<S: Source + 'static>(
     listener: TcpListener,
     source: Rc<S>,
@@ -99,7 +100,7 @@ pub async fn serve_with<S: Source + 'static>(
     let cache = Rc::new(Cache { source, limits, counters, last: Mutex::default() });
     let seats = Arc::new(Semaphore::new(limits.connections.max(1)));
     let mut tasks = JoinSet::new();
-    // When each came, the oldest first.
+    // The time at which each client came, the oldest first.
     let mut there: VecDeque<(tokio::time::Instant, AbortHandle)> = VecDeque::new();
     loop {
         match listener.accept().await {
@@ -110,7 +111,7 @@ pub async fn serve_with<S: Source + 'static>(
                     let over = there.front().map(|(since, _)| *since + limits.share);
                     tokio::select! {
                         biased;
-                        // Never closed.
+                        // The semaphore is never closed.
                         seat = Arc::clone(&seats).acquire_owned() => break seat,
                         () = sleep_until(over.unwrap_or_else(tokio::time::Instant::now)) => {
                             if let Some((_, oldest)) = there.pop_front() {
@@ -196,11 +197,11 @@ async fn answer<S: Source>(request: &Request<Incoming>, cache: &Cache<S>) -> Ans
     }
 }
 
-/// What was made of a sample.
+/// The answers made from a sample.
 #[derive(Debug)]
 struct Taken {
     text: Bytes,
-    /// What it says of itself; why it is not well.
+    /// The text of a healthy answer, or the reason why the RNIC is not healthy.
     health: Result<String, String>,
 }
 
@@ -210,12 +211,12 @@ impl Taken {
             (!w.up).then(|| format!("worker {n} of port {} does not answer", w.port))
         };
         let silent: Vec<String> = sample.workers.iter().enumerate().filter_map(silent).collect();
-        // The inner port carries nothing of another host, so it is no way to reach the RNIC.
+        // The inner port carries no frame of another host, so it is no way to reach the RNIC.
         let linked: Vec<_> = sample.ports.iter().filter(|p| !p.inner).collect();
         let down: Vec<&str> = linked.iter().filter(|p| !p.up).map(|p| p.name.as_str()).collect();
         let health = match &silent[..] {
             [] if sample.workers.is_empty() => Err("there is no worker".to_owned()),
-            // Nobody can reach it; with another port somebody can.
+            // No host can reach the RNIC; with another port up, some host can.
             [] if !down.is_empty() && down.len() == linked.len() => {
                 Err(format!("no link is up: {}", down.join(", ")))
             }
@@ -231,7 +232,7 @@ impl Taken {
 
 type Outcome = Result<Rc<Taken>, String>;
 
-/// The last sample, and whoever takes the next: one at a time, the others wait for it.
+/// The last sample. Only one request at a time takes the next sample, and the others wait for it.
 #[derive(Debug)]
 struct Cache<S> {
     source: Rc<S>,
@@ -241,8 +242,8 @@ struct Cache<S> {
 }
 
 impl<S: Source> Cache<S> {
-    /// A sample, or why there is none: that too serves others, or they would wait one after the
-    /// other for what does not come.
+    /// Returns a sample, or why there is none. A failure serves other requests too; otherwise they
+    /// would wait one after the other for a sample that does not come.
     async fn take(&self) -> Outcome {
         let mut last = self.last.lock().await;
         if let Some((at, outcome)) = &*last

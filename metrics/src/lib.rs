@@ -1,17 +1,17 @@
-//! What an RNIC has counted, measured and holds, as Prometheus reads it.
+//! Exposes the counters, measurements and state of an RNIC in the format that Prometheus reads.
 //!
 //! ```text
 //!   [Source] ── [Sample] ──▶ [expose] ──▶ text ──▶ GET /metrics
-//!      └─ one for all who ask within a quarter of a second     └▶ GET /healthz: do all workers answer?
+//!      └─ one sample serves a quarter of a second     └▶ GET /healthz: do all workers answer?
 //! ```
 //!
-//! [`expose`] is a pure function of plain values. [`serve`] answers over HTTP on the runtime it is
-//! called on. Neither touches a worker: a sample comes by way of the control plane, which adds up
-//! counters piece by piece, and however many ask at once, one sample is taken for all.
+//! [`expose`] is a pure function of plain values. [`serve`] answers over HTTP on the runtime that
+//! calls it. Neither touches a worker: a sample comes from the control plane, which adds up
+//! counters piece by piece. Requests that come at the same time share one sample.
 //!
-//! The text is Prometheus's format, version 0.0.4, and not OpenMetrics: of the two it is the one that
-//! every collector reads and `promtool` checks. It is written here, since there is no more to it than
-//! three kinds of line; the libraries that write it want to own the counters as well.
+//! The text has Prometheus's format, version 0.0.4, and not OpenMetrics: every collector reads the
+//! former, and `promtool` checks it. The crate writes the format itself, because it consists of
+//! only three kinds of line, and the libraries that write it want to own the counters as well.
 
 mod expose;
 mod http;

@@ -1,4 +1,4 @@
-//! What is exposed, as plain values.
+//! The exposed data, as plain values.
 
 use core::time::Duration;
 
@@ -11,194 +11,194 @@ use heddle_rpc::server::ServerCounters;
 
 use crate::http::HttpCounters;
 
-/// An RNIC at one moment.
+/// The state of an RNIC at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
-    /// Version of the program.
+    /// Version of this program.
     pub version: String,
-    /// Version of DPDK it runs with.
+    /// Version of the DPDK that the program runs with.
     pub dpdk: String,
-    /// Since it was started.
+    /// Time since the program started.
     pub uptime: Duration,
-    /// Each worker, by its number.
+    /// Each worker; the index is its number.
     pub workers: Vec<WorkerSample>,
-    /// Each port.
+    /// Each port of the RNIC.
     pub ports: Vec<PortSample>,
     /// Each thread that polls workers.
     pub lcores: Vec<LcoreSample>,
     /// Applications of other processes, by user and name.
     pub applications: Vec<ApplicationSample>,
-    /// Listeners of NFS; none twice, by their addresses.
+    /// Listeners of NFS; no address occurs twice.
     pub nfs: Vec<NfsSample>,
-    /// Directories that are exported by NFS; none twice, by listener and directory.
+    /// Directories exported by NFS; no pair of listener and directory occurs twice.
     pub exports: Vec<ExportSample>,
-    /// The control plane.
+    /// Counters of the control plane.
     pub control: CtlCounters,
-    /// What is forwarded between InfiniBand's connection management and iWARP.
+    /// Messages forwarded between InfiniBand's connection management and iWARP.
     pub gateway: Gateway,
-    /// Registered memory.
+    /// State of registered memory.
     pub memory: Memory,
-    /// Those who use the control socket.
+    /// Clients of the control socket.
     pub clients: Clients,
-    /// Those who read metrics. The server that answers them fills this in.
+    /// Clients that read metrics. The server that answers them fills this field in.
     pub http: HttpCounters,
 }
 
-/// One worker.
+/// The data of one worker.
 #[derive(Clone, Debug, Default)]
 pub struct WorkerSample {
-    /// Name of the port whose frames it handles.
+    /// Name of the port whose frames the worker handles.
     pub port: String,
-    /// Whether it has answered.
+    /// True if the worker has answered.
     pub up: bool,
-    /// What it has counted, as it last answered; zeros when it never has. A worker that is silent for a
-    /// moment, or has ended, keeps its series.
+    /// Counters from the worker's last answer; zeros when it has never answered. A worker that is
+    /// silent for a moment, or has ended, keeps its series.
     pub snapshot: Box<WorkerSnapshot>,
 }
 
 /// A thread that polls workers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LcoreSample {
-    /// The processor it is bound to.
+    /// Number of the processor to which the thread is bound.
     pub lcore: usize,
-    /// How it rested.
+    /// Counters of how the thread rested.
     pub rest: RestCounters,
 }
 
-/// Applications of other processes that are of one user and have one name. There are so many of these at
-/// most, whatever clients call themselves: that is for whoever makes them to see to.
+/// Applications of other processes that belong to one user and have one name. The code that makes
+/// samples bounds their number, whatever names clients give themselves.
 #[derive(Clone, Debug, Default)]
 pub struct ApplicationSample {
-    /// Number of the user.
+    /// Numeric id of the user.
     pub user: String,
-    /// Name.
+    /// Name that the applications give themselves.
     pub name: String,
-    /// How many have a device.
+    /// Number of applications that have a device.
     pub devices: usize,
-    /// Octets of memory: of their devices, and that they have brought.
+    /// Bytes of memory: of the applications' devices, and brought by the applications.
     pub memory: u64,
-    /// Queue pairs.
+    /// Number of queue pairs.
     pub queue_pairs: usize,
-    /// Connections they make or have accepted.
+    /// Connections that the applications are making or have accepted.
     pub connections: usize,
-    /// Listeners.
+    /// Number of listeners.
     pub listeners: usize,
-    /// STags.
+    /// Number of STags.
     pub registrations: u64,
-    /// Requests that were read, also of those that are gone.
+    /// Requests read, including requests of applications that have ended.
     pub requests: u64,
-    /// Requests that were refused, as above.
+    /// Requests refused, including requests of applications that have ended.
     pub refused: u64,
-    /// Requests that were beyond a quota, as above.
+    /// Requests beyond a quota, including requests of applications that have ended.
     pub over_quota: u64,
 }
 
 /// A listener of NFS.
 #[derive(Clone, Debug, Default)]
 pub struct NfsSample {
-    /// Address and port at which it listens.
+    /// Address and port at which the service listens.
     pub listener: String,
-    /// Connections it has.
+    /// Current connections of the listener.
     pub connections: ExportConnections,
-    /// What its RPC server on the RNIC has counted.
+    /// Counters of the listener's RPC server on the RNIC.
     pub rpc: ServerCounters,
 }
 
 /// A directory that is exported by NFS.
 #[derive(Clone, Debug, Default)]
 pub struct ExportSample {
-    /// Address and port at which it listens.
+    /// Address and port of the listener that exports the directory.
     pub listener: String,
-    /// The directory.
+    /// Path of the directory.
     pub directory: String,
-    /// What was counted of it, over all transports.
+    /// Counters of the export, over all transports.
     pub counts: Counts,
-    /// Calls that failed, by their statuses.
+    /// Number of failed calls, by status.
     pub failures: Vec<(Status, u64)>,
-    /// How long calls took, of each procedure that was called.
+    /// Duration of calls, for each procedure that was called.
     pub timings: Vec<Timing>,
 }
 
-/// Connections of a listener of NFS, by how they speak.
+/// Connections of a listener of NFS, by transport.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExportConnections {
-    /// RPC-over-RDMA version 1.
+    /// Connections with RPC-over-RDMA version 1.
     pub rdma1: usize,
-    /// RPC-over-RDMA version 2.
+    /// Connections with RPC-over-RDMA version 2.
     pub rdma2: usize,
-    /// RDMA, and nothing has been said yet.
+    /// RDMA connections on which no call has come yet.
     pub silent: usize,
-    /// TCP of the host.
+    /// Connections over the host's TCP.
     pub tcp: usize,
 }
 
-/// One port.
+/// The data of one port.
 #[derive(Clone, Debug, Default)]
 pub struct PortSample {
-    /// Its name.
+    /// Name of the port.
     pub name: String,
-    /// Its driver, in DPDK's words (`net_ice`).
+    /// Driver of the port, in DPDK's words (`net_ice`).
     pub driver: String,
-    /// What the device does by itself.
+    /// Work that the device does by itself.
     pub caps: PortCaps,
-    /// Whether it is the inner port, which has no link: it joins the RNIC with itself.
+    /// True for the inner port, which has no link: it joins the RNIC with itself.
     pub inner: bool,
-    /// Whether its link is up.
+    /// True if the link of the port is up.
     pub up: bool,
-    /// Speed of the link in Mbit/s; none where there is no such thing.
+    /// Speed of the link in Mbit/s; `None` for a port without a speed.
     pub mbps: Option<u32>,
-    /// Times its link came up or went down since the start.
+    /// Times the link came up or went down since the start.
     pub link_changes: u64,
-    /// What it has counted.
+    /// Counters of the port.
     pub stats: PortStats,
 }
 
-/// What is forwarded between InfiniBand's connection management and iWARP.
+/// The gateway between InfiniBand's connection management and iWARP.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Gateway {
-    /// What was counted.
+    /// Counters of the gateway.
     pub counters: GatewayCounters,
-    /// Connections that are forwarded now.
+    /// Connections that the gateway forwards now.
     pub connections: usize,
 }
 
-/// Registered memory.
+/// State of registered memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Memory {
-    /// STags there are.
+    /// Current number of STags.
     pub registrations: usize,
-    /// STags there can be.
+    /// The most STags.
     pub registrations_max: usize,
-    /// Octets that applications have registered.
+    /// Bytes that applications have registered.
     pub registered_bytes: u64,
-    /// Octets there are to be registered.
+    /// Bytes available for registration in total.
     pub bytes: u64,
-    /// Regions that are deregistered and still referred to.
+    /// Regions that applications have unregistered while references to them remain.
     pub draining: usize,
 }
 
-/// Those who use the control socket.
+/// Clients of the control socket.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Clients {
-    /// Connected now.
+    /// Clients connected now.
     pub connected: usize,
     /// Requests carried out.
     pub requests: u64,
     /// Requests refused.
     pub refused: u64,
-    /// Clients that found no place.
+    /// Clients that found no free place.
     pub turned_away: u64,
-    /// Clients dropped because they did not take their answers.
+    /// Clients dropped because they did not read their answers.
     pub slow: u64,
-    /// Clients dropped because what they sent made no sense.
+    /// Clients dropped because their messages were malformed.
     pub broken: u64,
-    /// Applications that were killed, or that no rule covered any more.
+    /// Applications that were evicted: killed, or no longer covered by any rule.
     pub evicted: u64,
 }
 
-/// Where samples come from.
+/// The origin of samples.
 pub trait Source {
-    /// A sample of now; why there is none, in one line. It may take its time: whoever asks has a
-    /// deadline, and drops the future then.
+    /// Takes a sample now. Returns the reason in one line if there is none. The call may take its
+    /// time: the caller has a deadline, and then drops the future.
     fn sample(&self) -> impl Future<Output = Result<Sample, String>>;
 }

@@ -4,21 +4,21 @@ use core::fmt::{Display, Write};
 
 use heddle_base::Histogram;
 
-/// What kind of metric a family is of.
+/// The kind of a family of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Only grows, until a restart.
+    /// The value only grows, until a restart.
     Counter,
-    /// Goes up and down.
+    /// The value goes up and down.
     Gauge,
-    /// A distribution.
+    /// The values form a distribution.
     Histogram,
 }
 
-/// Names and values that tell the lines of a family apart.
+/// Names and values that distinguish the lines of a family.
 pub(crate) type Labels<'a> = [(&'a str, &'a str)];
 
-/// The text, as it is being written. All lines of a family stand together: [`family`](Text::family)
+/// The text under construction. All lines of a family stand together: [`family`](Text::family)
 /// first, then its values.
 #[derive(Debug, Default)]
 pub(crate) struct Text {
@@ -37,7 +37,8 @@ impl Text {
         };
         // Writing to a string does not fail, here and below.
         let _ = write!(self.out, "# HELP {name} ");
-        // A help text ends with its line; those of counters are comments of several lines in the source.
+        // A help text ends with its line; in the source, help texts of counters are comments of
+        // several lines.
         let mut words = help.split_whitespace();
         if let Some(first) = words.next() {
             escape(&mut self.out, first, false);
@@ -49,12 +50,12 @@ impl Text {
         let _ = writeln!(self.out, "\n# TYPE {name} {kind}");
     }
 
-    /// A value of the family begun last.
+    /// Writes a value of the family begun last.
     pub(crate) fn value(&mut self, labels: &Labels<'_>, value: impl Display) {
         self.line("", labels, None, value);
     }
 
-    /// A distribution of the family begun last; in seconds, of nanoseconds.
+    /// Writes a distribution of the family begun last, converted from nanoseconds to seconds.
     pub(crate) fn histogram(&mut self, labels: &Labels<'_>, h: &Histogram) {
         let mut below = 0u64;
         for (bound, count) in h.buckets() {
@@ -90,13 +91,15 @@ impl Text {
     }
 }
 
-/// Nanoseconds as seconds, to the last digit: a float would round what a restart-free year adds up.
+/// Returns nanoseconds as seconds, to the last digit: a float would round the sums of a year
+/// without restart.
 pub(crate) fn seconds(ns: u64) -> String {
     let text = format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Backslash and line feed, and within quotes these too, would end what they are in.
+/// Escapes backslash and line feed, and within quotes also the quote: each would end the text
+/// around it.
 fn escape(out: &mut String, text: &str, quoted: bool) {
     for c in text.chars() {
         match c {

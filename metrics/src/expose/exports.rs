@@ -1,4 +1,4 @@
-//! Listeners of NFS, and their exports, told apart by their listeners and directories.
+//! Listeners of NFS, and their exports, labelled by listener and directory.
 
 use heddle_nfs::Counts;
 use heddle_rpc::server::ServerCounters;
@@ -14,7 +14,7 @@ pub(super) fn put(t: &mut Text, listeners: &[NfsSample], all: &[ExportSample]) {
     t.family("heddle_nfs_errors_total", Kind::Counter, help);
     for e in all {
         for (status, count) in &e.failures {
-            // All that a service gives have names.
+            // Every status that a service returns has a name.
             let status = status.name().unwrap_or("other");
             t.value(&[of(e)[0], of(e)[1], ("status", status)], count);
         }
@@ -29,12 +29,12 @@ pub(super) fn put(t: &mut Text, listeners: &[NfsSample], all: &[ExportSample]) {
     }
 }
 
-/// What tells an export from others.
+/// Returns the labels of an export.
 fn of(e: &ExportSample) -> [(&str, &str); 2] {
     [("listener", &e.listener), ("export", &e.directory)]
 }
 
-/// What tells a listener from others.
+/// Returns the labels of a listener.
 fn at(l: &NfsSample) -> [(&str, &str); 1] {
     [("listener", &l.listener)]
 }
@@ -52,7 +52,7 @@ fn connections(t: &mut Text, all: &[NfsSample]) {
     }
 }
 
-/// Name, help text and value.
+/// Name, help text and value of a counter.
 type Named = (&'static str, &'static str, u64);
 
 fn nfs(counts: &Counts) -> Vec<Named> {
@@ -67,7 +67,7 @@ fn rpc(counters: &ServerCounters) -> Vec<Named> {
     all
 }
 
-/// Every entry has the same counters in the same order.
+/// Writes the counters of `all`. Every entry has the same counters in the same order.
 fn counters<T: Default>(
     t: &mut Text,
     all: &[T],

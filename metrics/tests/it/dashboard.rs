@@ -1,4 +1,4 @@
-//! The dashboard asks for nothing that is not exposed.
+//! The dashboard uses no metric that the program does not expose.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +9,7 @@ use crate::common::{Family, read, sample};
 use heddle_metrics::expose;
 use serde_json::Value;
 
-/// Labels that Prometheus adds to what it scrapes.
+/// Labels that Prometheus adds to the series that it scrapes.
 const ADDED: [&str; 2] = ["instance", "job"];
 
 fn dashboard() -> Value {
@@ -17,7 +17,7 @@ fn dashboard() -> Value {
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// What is asked for: title of the panel, query and legend.
+/// Returns all queries: title of the panel, query and legend.
 fn queries(dashboard: &Value) -> Vec<(String, String, String)> {
     let panels = dashboard["panels"].as_array().unwrap();
     let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
@@ -35,14 +35,15 @@ fn words(query: &str) -> impl Iterator<Item = &str> {
     query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
 }
 
-/// The family a line belongs to by its name.
+/// Returns the family that a line belongs to by its name.
 fn family<'f>(all: &'f BTreeMap<String, Family>, name: &str) -> Option<&'f Family> {
     let of_histogram = ["_bucket", "_sum", "_count"].iter().filter_map(|s| name.strip_suffix(s));
     let of_histogram = of_histogram.filter_map(|n| all.get(n)).find(|f| f.kind == "histogram");
     all.get(name).filter(|f| f.kind != "histogram").or(of_histogram)
 }
 
-/// Names in a query that are metrics of ours, each with what stands in braces behind it.
+/// Returns the names in a query that are metrics of ours, each with the text in the braces after
+/// it.
 fn selectors(query: &str) -> Vec<(&str, &str)> {
     let mut all = Vec::new();
     for (at, _) in query.match_indices("heddle_") {
@@ -72,7 +73,7 @@ fn test_every_metric_and_label_of_a_query_is_exposed() {
                 assert!(known, "{title}: {name} has no label {label}");
             }
         }
-        // What a legend or a sum names is a label of something in the query.
+        // Each name in a legend or a sum is a label of a metric in the query.
         let grouped =
             query.split(" by (").skip(1).flat_map(|r| words(r.split(')').next().unwrap()));
         let shown = legend.split("{{").skip(1).map(|r| r.split("}}").next().unwrap());
@@ -127,7 +128,7 @@ fn test_rows_panels_and_variables_are_what_grafana_wants() {
             assert!(places.insert((x, y)), "{} lies on another panel", p["title"]);
         }
     }
-    // Every variable that a query has is one of the dashboard's, or Grafana's own.
+    // Every variable of a query is one of the dashboard's, or Grafana's own.
     let list = d["templating"]["list"].as_array().unwrap();
     let names: BTreeSet<&str> = list.iter().map(|v| v["name"].as_str().unwrap()).collect();
     for (title, query, _) in queries(&d) {

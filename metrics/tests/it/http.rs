@@ -1,4 +1,4 @@
-//! The server, asked properly and otherwise.
+//! Tests of the server with proper and improper requests.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::cell::Cell;
@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinSet, LocalSet, spawn_local};
 use tokio::time::{sleep, timeout};
 
-/// Gives what it is told to, and counts.
+/// A source that returns a given sample, and counts the requests.
 struct Told {
     sample: Option<Result<Sample, String>>,
     asked: Cell<u32>,
@@ -28,7 +28,7 @@ impl Told {
 impl Source for Told {
     async fn sample(&self) -> Result<Sample, String> {
         self.asked.set(self.asked.get() + 1);
-        // As long as workers take.
+        // Workers take about this long.
         sleep(Duration::from_millis(5)).await;
         match &self.sample {
             Some(sample) => sample.clone(),
@@ -37,7 +37,7 @@ impl Source for Told {
     }
 }
 
-/// One worker, and it answers.
+/// Returns a sample with one worker that answers.
 fn well() -> Sample {
     let mut s = crate::common::sample();
     s.workers.truncate(1);
@@ -62,12 +62,12 @@ fn with<F: Future<Output = ()>>(
     });
 }
 
-/// Sends octets and takes what comes until the end.
+/// Sends bytes and returns everything that comes until the end.
 async fn talk(addr: SocketAddr, octets: &[u8]) -> String {
     let mut s = TcpStream::connect(addr).await.unwrap();
     s.write_all(octets).await.unwrap();
     let mut all = Vec::new();
-    // The end may be a reset, when it has not read all we sent.
+    // The end may be a reset, when the server has not read all our bytes.
     let _ = s.read_to_end(&mut all).await;
     String::from_utf8(all).unwrap()
 }
@@ -127,7 +127,7 @@ fn test_health_names_the_worker_that_does_not_answer() {
         let answer = request(addr, "GET", "/healthz").await;
         assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
         assert_eq!(body(&answer), "worker 1 of port we\"st does not answer\n");
-        // Whoever watches wants the figures all the more.
+        // An operator needs the metrics even more when the RNIC is unhealthy.
         assert!(request(addr, "GET", "/metrics").await.starts_with("HTTP/1.1 200 "));
     });
     with(&Told::new(Some(Ok(Sample::default()))), Limits::default(), async |addr| {
@@ -147,7 +147,7 @@ fn test_health_is_lost_with_the_last_link_and_not_with_another() {
         for (port, up) in s.ports.iter_mut().zip(up) {
             port.up = up;
         }
-        // It is up at all times and reaches nobody.
+        // The inner port is up at all times and reaches no host.
         let inner =
             PortSample { name: "inner0".into(), inner: true, up: true, ..Default::default() };
         s.ports.push(inner);
@@ -166,7 +166,7 @@ fn test_health_is_lost_with_the_last_link_and_not_with_another() {
     }
 }
 
-/// All of them wait for the one that asks, and hear what it hears.
+/// All requests wait for the one that takes the sample, and get the same answer.
 #[test]
 fn test_a_source_that_says_nothing_costs_one_deadline_however_many_ask() {
     let source = Told::new(None);
@@ -190,7 +190,7 @@ fn test_a_source_that_says_nothing_costs_one_deadline_however_many_ask() {
     assert_eq!(source.asked.get(), 1);
 }
 
-/// Without what the server counts of its own requests.
+/// Returns the lines without the server's counters of its own requests.
 fn of_rnic(text: &str) -> Vec<&str> {
     text.lines().filter(|line| !line.starts_with("heddle_metrics_")).collect()
 }
@@ -209,7 +209,7 @@ fn test_two_hundred_at_once_are_all_answered_out_of_few_samples() {
         }
     });
     assert_eq!(source.asked.get(), 1);
-    // A sample that is not fresh is not served.
+    // The server does not use a sample that is not fresh.
     let source = Told::new(Some(Ok(well())));
     with(&source, Limits { fresh: Duration::ZERO, ..Limits::default() }, async |addr| {
         for _ in 0..3 {
@@ -219,8 +219,8 @@ fn test_two_hundred_at_once_are_all_answered_out_of_few_samples() {
     assert_eq!(source.asked.get(), 3);
 }
 
-/// Those who drip their request, or send none, take all places there are, and lose them: by either of
-/// the deadlines alone.
+/// Clients that send their request in drips, or send none, take all places, and lose them: by
+/// either of the deadlines alone.
 #[test]
 fn test_slow_requests_lose_their_places_to_others() {
     let (soon, never) = (Duration::from_millis(400), Duration::from_secs(600));
@@ -246,7 +246,7 @@ fn slow_requests(limits: Limits) {
                     }
                 };
                 let mut got = Vec::new();
-                // Ended by the server, long before the dripping is over.
+                // The server ends the connection long before the dripping is over.
                 tokio::select! {
                     () = drip => false,
                     _ = read.read_to_end(&mut got) => !got.starts_with(b"HTTP/1.1 200"),
@@ -262,8 +262,8 @@ fn slow_requests(limits: Limits) {
     });
 }
 
-/// Clients that take no answer and are in no hurry to go. They have every place there is, come again, and
-/// keep nobody out.
+/// Clients take no answer and do not leave. They take every place, come again, and still keep no
+/// client out.
 #[test]
 fn test_clients_with_time_make_room_for_others_that_wait() {
     let (share, never) = (Duration::from_millis(200), Duration::from_secs(600));
@@ -290,7 +290,7 @@ fn test_clients_with_time_make_room_for_others_that_wait() {
     });
 }
 
-/// One that asks and never takes its answer has its place until the deadline, and no longer.
+/// A client that asks and never takes its answer keeps its place until the deadline, and no longer.
 #[test]
 fn test_an_answer_that_is_not_taken_does_not_hold_the_place() {
     let mut large = well();
@@ -327,7 +327,7 @@ fn test_garbage_is_refused_and_others_are_served() {
             let refused = answer.is_empty() || answer.starts_with("HTTP/1.1 4");
             assert!(refused, "{garbage:?}: {answer}");
         }
-        // Two in one go: the first is answered, and that is that.
+        // Two requests come together: the server answers the first and closes.
         let twice = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n".repeat(2);
         assert_eq!(talk(addr, &twice).await.matches("HTTP/1.1 ").count(), 1);
         assert!(request(addr, "GET", "/healthz").await.starts_with("HTTP/1.1 200 "));

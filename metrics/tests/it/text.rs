@@ -1,4 +1,4 @@
-//! The text, read back, and judged by Prometheus's own checker.
+//! Reads the text back, and checks it with Prometheus's own checker.
 #![allow(clippy::unwrap_used, clippy::float_cmp, reason = "tests")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +22,7 @@ fn test_every_counter_of_a_worker_is_there_with_its_help_and_value() {
         assert_eq!(family.kind, "counter");
         let help: Vec<&str> = help.split_whitespace().collect();
         assert_eq!(family.help, help.join(" "));
-        // The other worker has said nothing yet, and has its series all the same.
+        // The other worker has not answered yet, and still has its series.
         let [(_, labels, got), (_, silent, zero)] = &family.lines[..] else {
             panic!("{:?}", family.lines)
         };
@@ -146,7 +146,7 @@ fn test_exports_are_told_apart_by_listener_and_directory() {
         let calls = of("heddle_nfs_call_seconds", &with("procedure", "READ"));
         assert_eq!(calls[calls.len() - 2..], [0.003, 1.0]);
     }
-    // Connections, and what RPC counts, are the listener's, whatever number of directories it has.
+    // Connections and RPC counters belong to the listener, whatever number of directories it has.
     let listener = ("listener", "10.0.0.1:20049");
     for (name, value) in
         [("heddle_rpc_calls_repeated_total", 2.0), ("heddle_rpc_memory_waits_total", 5.0)]
@@ -157,7 +157,7 @@ fn test_exports_are_told_apart_by_listener_and_directory() {
         let wanted = [listener, ("transport", transport)];
         assert_eq!(of("heddle_nfs_connections", &wanted), [value]);
     }
-    // Every counter of both is there, with its help, also where nothing is exported.
+    // Every counter of both groups is there, with its help, even when nothing is exported.
     let none = read(&expose(&Sample { nfs: Vec::new(), exports: Vec::new(), ..sample() }));
     let is_there = |group: &str, name: &str, help: &str| {
         let family = &none[&format!("heddle_{group}_{name}_total")];
@@ -173,23 +173,23 @@ fn test_names_are_those_a_user_would_guess() {
         assert!(name.starts_with("heddle_"), "{name}");
         assert!(name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_'));
     }
-    // Every counter a worker has, once: the groups keep apart what has one name in two of them.
+    // Every counter of a worker occurs once: the group in the name distinguishes equal names.
     let mut names = BTreeSet::new();
     WorkerSnapshot::default()
         .for_each(|g, n, _, _| assert!(names.insert(format!("{g}_{n}")), "{n}"));
 }
 
-/// A failure to start it.
+/// The message when the test cannot start promtool.
 const MISSING: &str =
     "promtool is missing: Debian has it in the package prometheus, and scripts/test gets it";
 
-/// Prometheus's checker: from where `scripts/test` unpacks it, or else from PATH.
+/// Returns Prometheus's checker: from where `scripts/test` unpacks it, or else from PATH.
 fn tool() -> Command {
     let unpacked = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/tools/usr/bin/promtool");
     Command::new(if Path::new(unpacked).exists() { unpacked } else { "promtool" })
 }
 
-/// What `promtool check metrics` says of a text.
+/// Returns the verdict of `promtool check metrics` on a text.
 fn promtool(text: &str) -> (bool, String) {
     let mut tool = tool();
     let tool = tool.args(["check", "metrics"]);
@@ -205,12 +205,12 @@ fn promtool(text: &str) -> (bool, String) {
 fn test_promtool_has_no_complaint() {
     let text = expose(&sample());
     assert_eq!(promtool(&text), (true, String::new()));
-    // It would have had one of a counter that is not named as one.
+    // promtool complains about a counter without a counter's name.
     let bad = text.replace("heddle_worker_polls_total", "heddle_worker_polls");
     assert!(promtool(&bad).1.contains("heddle_worker_polls"));
 }
 
-/// Families that the guide's tables and queries name, by their names in code.
+/// The guide's tables and queries name the families by their names in code.
 #[test]
 fn test_the_guide_names_every_gauge_and_histogram_and_nothing_else() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guide/metrics.md");
@@ -230,7 +230,7 @@ fn test_the_guide_names_every_gauge_and_histogram_and_nothing_else() {
     }
 }
 
-/// The guide's rules, as Prometheus reads them.
+/// Prometheus accepts the guide's rules.
 #[test]
 fn test_promtool_takes_the_guides_alerts() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guide/metrics.md");

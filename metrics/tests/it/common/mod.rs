@@ -1,4 +1,4 @@
-//! A sample with everything in it, and a reader of the text that knows nothing of how it is made.
+//! A sample with everything in it, and a reader of the text that does not depend on the writer.
 
 #![allow(dead_code, reason = "not all of it in every test")]
 
@@ -90,7 +90,7 @@ pub(crate) struct Family {
 }
 
 impl Family {
-    /// Names of labels that any line has.
+    /// Returns the names of labels that any line has.
     pub(crate) fn labels(&self) -> BTreeSet<&str> {
         self.lines.iter().flat_map(|l| l.1.keys()).map(String::as_str).collect()
     }
@@ -119,7 +119,7 @@ fn labels(text: &str) -> BTreeMap<String, String> {
     all
 }
 
-/// Reads the text; fails where it is not what the format says.
+/// Reads the text. Panics where the text does not follow the format.
 pub(crate) fn read(text: &str) -> BTreeMap<String, Family> {
     let mut all: BTreeMap<String, Family> = BTreeMap::new();
     let mut open = String::new();
