@@ -14,8 +14,8 @@
 //! ```
 //!
 //! Valgrind does not know AVX-512 or VPCLMULQDQ, whatever the machine has. Under Valgrind the CRC
-//! runs in its SSE 4.2 form, and the figures are for that form. They show the cost of a change of
-//! the code, not the speed of a machine.
+//! runs in its SSE 4.2 form, and the figures are for that form. The figures show the cost of a
+//! change of the code, not the speed of a machine.
 //!
 //! ```text
 //! instructions check FILE [CASE...]   counts; exit status 1 when one is worse

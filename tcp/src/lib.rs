@@ -1,7 +1,7 @@
 //! Sans-IO TCP/IP: Ethernet, ARP, IPv4, ICMP echo, TCP, and UDP on one port.
 //!
 //! This crate sends no packet and reads no clock. A [`Stack`] takes frames and the time, and gives
-//! frames, events and the instant of its next timer. Its owner calls:
+//! frames, events and the instant of its next timer. The owner of the stack calls:
 //!
 //! 1. [`Stack::handle_frame`] for every received frame. When the frame carries new stream bytes,
 //!    the answer says where they lie; after the owner has taken the bytes it calls

@@ -262,8 +262,8 @@ fn slow_requests(limits: Limits) {
     });
 }
 
-/// Clients take no answer and do not leave. They take every place, come again, and still keep no
-/// client out.
+/// Clients take no answer and do not leave. The clients take every place, come again, and still
+/// keep no client out.
 #[test]
 fn test_clients_with_time_make_room_for_others_that_wait() {
     let (share, never) = (Duration::from_millis(200), Duration::from_secs(600));

@@ -5,7 +5,8 @@ use core::time::Duration;
 /// The largest IPv4 datagram less the fixed IPv4 and TCP headers.
 const MAX_MSS: u16 = u16::MAX - 40;
 
-/// Settings of a connection. They do not change during its lifetime, except where a method says so.
+/// Settings of a connection. The settings do not change during its lifetime, except where a method
+/// says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnConfig {
     /// Our receive MSS in bytes, sent in the MSS option: the MTU less the fixed IP and TCP headers.

@@ -316,7 +316,8 @@ impl Connection {
     /// window scale can express.
     pub fn set_recv_window(&mut self, bytes: u32) {
         self.hot.recv_window = self.limit_window(bytes);
-        // Tell the peer when the edge can move far enough to matter (RFC 9293 section 3.8.6.2.2).
+        // Report the new edge to the peer when it can move far enough to matter (RFC 9293 section
+        // 3.8.6.2.2).
         let gain = self.window_gain();
         let shut = self.hot.rcv_adv == self.hot.rcv_nxt;
         let enough = if shut { self.window_step() } else { (self.hot.recv_window / 2).max(1) };

@@ -15,7 +15,7 @@ use arrayvec::ArrayVec;
 use heddle_base::{Instant, StreamPos};
 
 /// The number of ranges remembered in the order in which they last grew: enough for a burst of 32
-/// segments with every other segment lost.
+/// segments that lost every other segment.
 const RECENT: usize = 16;
 
 /// A place inside a range that grew.

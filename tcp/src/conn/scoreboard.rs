@@ -48,7 +48,7 @@ struct Retransmission {
     at: Instant,
 }
 
-/// The lists of retransmissions. They take memory at the first loss and keep it until they are
+/// The lists of retransmissions. The lists take memory at the first loss and keep it until they are
 /// trimmed.
 #[derive(Clone, Debug, Default)]
 struct Again(Option<Box<AgainLists>>);

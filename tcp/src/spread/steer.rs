@@ -30,8 +30,8 @@ impl Spread {
     ///   answer.
     /// - UDP belongs to worker 0.
     /// - All other frames (echo requests, fragments, broken or unknown frames) stay with the worker
-    ///   that received them, which answers them, or counts and drops them. They therefore take no
-    ///   room in a ring.
+    ///   that received them, which answers them, or counts and drops them. Such frames therefore
+    ///   take no room in a ring.
     ///
     /// A queue that is joined to exactly one queue of another port is a link of its own: every
     /// frame on it is the receiver's. Where the port spreads segments itself, segments are the

@@ -60,8 +60,7 @@ impl<S: SendQueue + Default> Stack<S> {
         if told { Ok(FrameOutcome::Done) } else { Err(|c| &mut c.arp_ignored) }
     }
 
-    /// Passes a claim to the table of neighbors. Returns true if the packet told us anything of
-    /// use.
+    /// Passes a claim to the table of neighbors. Returns true if the packet was of any use.
     fn learn(&mut self, now: Instant, ip: Ipv4Addr, mac: MacAddr, source: Source) -> bool {
         let learned = self.neighbors.learn(now, ip, mac, source);
         self.counters.neighbor_evictions = self.neighbors.evictions;

@@ -113,8 +113,8 @@ heddle_base::counters! {
         icmp_soft_errors,
         /// ICMP errors that reported a smaller path MTU, and lowered a connection's segment size.
         icmp_frag_needed,
-        /// ICMP errors ignored: the reported path MTU fits the quoted datagram, or is not below
-        /// ours.
+        /// ICMP errors about the path MTU ignored: the quoted datagram fits this MTU or is too
+        /// large to be ours, or our segments already fit.
         icmp_frag_needed_ignored,
         /// ICMP errors dropped without reading them: rate limit.
         icmp_errors_limited,

@@ -11,7 +11,8 @@ use core::net::{Ipv4Addr, SocketAddrV4};
 use siphasher::sip::SipHasher13;
 
 /// The addresses and ports of a connection over IPv4, ours first. (IPv6 needs a key, a header
-/// template and input of its own. The stack has none of these, so it cannot confuse the two.)
+/// template and input of its own. The stack has none of these, so it cannot confuse IPv4 with
+/// IPv6.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FlowKey {
     addrs: u64,

@@ -209,7 +209,7 @@ impl TxFrame {
             }
     }
 
-    /// Returns false always: a frame has at least a header.
+    /// Always returns false: a frame has at least a header.
     pub fn is_empty(&self) -> bool {
         false
     }

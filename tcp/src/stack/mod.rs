@@ -21,9 +21,9 @@
 //! connection concerned, and no other. Only [`Stack::conn_counters`] visits all connections, for
 //! reports; [`Stack::poll_conn_counters`] makes the same sum in pieces.
 //!
-//! The stack has no IPv6, reassembly of fragments or VLAN tags. It does not probe for the path MTU;
-//! it only obeys ICMP errors about segments in flight (see `icmp`). Connections of a host with
-//! itself live in a stack of their own ([`Addressing::inside`]).
+//! The stack has no IPv6, reassembly of fragments or VLAN tags. The stack does not probe for the
+//! path MTU; it only obeys ICMP errors about segments in flight (see `icmp`). Connections of a host
+//! with itself live in a stack of their own ([`Addressing::inside`]).
 
 mod addressing;
 mod admit;
@@ -123,8 +123,8 @@ const TABLES: usize = 4 * flow::SLOT + Timers::ENTRY + 2 * IndexQueue::ENTRY;
 ///
 /// The [crate documentation](crate) gives the order of calls. A connection begins with
 /// [`Stack::connect`], or with a [`StackEvent::Accepted`] for a port listened on (a
-/// [`FrameOutcome::Conn`] may name the connection before the owner takes the event). It ends with
-/// one last event ([`ConnEvent::Closed`](crate::ConnEvent::Closed), `Reset`, `TimedOut`,
+/// [`FrameOutcome::Conn`] may name the connection before the owner takes the event). A connection
+/// ends with one last event ([`ConnEvent::Closed`](crate::ConnEvent::Closed), `Reset`, `TimedOut`,
 /// `WindowShut`, `Refused`, `Aborted`, [`StackEvent::Unreachable`] or [`StackEvent::Withdrawn`]).
 /// After this event the owner can still read the connection until [`Stack::release`]. TIME-WAIT
 /// continues without the owner.
@@ -160,7 +160,7 @@ pub struct Stack<S> {
     resets: Answers,
     echoes: Answers,
     icmp_errors: Answers,
-    /// Budget for SYN-ACKs sent again to hosts that have not proved to exist.
+    /// Budget for SYN-ACKs sent again to hosts that have not proved that they exist.
     syn_acks: Answers,
     arp_replies: RateLimit,
     announcer: Announcer,
@@ -357,7 +357,7 @@ impl<S: SendQueue + Default> Stack<S> {
         self.update(id.slot());
     }
 
-    /// Tells the stack that the owner, through [`Stack::get_mut`] or [`Stack::user_mut`], made a
+    /// Informs the stack that the owner, through [`Stack::get_mut`] or [`Stack::user_mut`], made a
     /// change to `id` that may give it something to send: it queued bytes, accepted bytes, or moved
     /// the window. The owner must make this call before any other call to the stack. Several
     /// changes need one call.

@@ -405,7 +405,7 @@ impl<S: SendQueue + Default> Stack<S> {
     }
 
     /// Applies the budget of the destination to a SYN-ACK that is about to be sent again, because
-    /// the destination has not proved to exist.
+    /// the destination has not proved that it exists.
     pub(super) fn limit_syn_ack(&mut self, now: Instant, index: u32) {
         let Some(e) = self.conns.get_mut(index) else { return };
         if !self.syn_acks.allow(now, *e.flow.remote().ip()) {

@@ -1,7 +1,8 @@
 //! The headers of a connection's segments, built once.
 //!
 //! The stack copies the fields that do not change from segment to segment, and knows their part of
-//! both checksums. It only writes and adds lengths, sequence numbers, window, flags and options.
+//! both checksums. For each segment the stack only writes and adds lengths, sequence numbers,
+//! window, flags and options.
 
 use heddle_base::Sum;
 

@@ -2,9 +2,9 @@
 //! requests, such as the connection manager of RoCEv2.
 //!
 //! The stack takes no datagram until [`Stack::bind_udp`]. From then on the owner's filter and the
-//! budgets of `admit` decide which datagrams it takes. They wait in a queue of their own for
-//! [`Stack::poll_datagram`]. The stack makes this queue when the port is opened: a datagram causes
-//! no allocation, whether the stack takes or drops it.
+//! budgets of `admit` decide which datagrams it takes. Taken datagrams wait in a queue of their own
+//! for [`Stack::poll_datagram`]. The stack makes this queue when the port is opened: a datagram
+//! causes no allocation, whether the stack takes or drops it.
 //!
 //! Like a SYN, a received datagram teaches no neighbor: a host that forges source addresses would
 //! fill the table. An answer finds the entry that its peer's own question for our address has made,
@@ -240,7 +240,8 @@ impl<S: SendQueue + Default> Stack<S> {
         self.counters.tx_datagrams_unreachable += dropped as u64;
     }
 
-    /// Removes and returns the frames that wait for a neighbor. They no longer count as its users.
+    /// Removes and returns the frames that wait for a neighbor. These frames no longer count as
+    /// users of the neighbor.
     fn take_waiting(&mut self, neighbor: u32) -> VecDeque<Waiting> {
         let all = core::mem::take(&mut self.udp.waiting);
         let (these, others) = all.into_iter().partition(|w| w.neighbor == neighbor);

@@ -130,8 +130,9 @@ fn test_a_loss_among_a_thousand_bursts_is_found_in_time() {
     assert!(again < Some(rtt * 129 / 100) && again > Some(rtt), "{again:?}");
 }
 
-/// There are more bursts than the scoreboard remembers, each far from the last. It merges the
-/// oldest, and they then measure no round trip, because it would be too short.
+/// There are more bursts than the scoreboard remembers, each far from the last. The scoreboard
+/// merges the oldest bursts, which then measure no round trip, because the result would be too
+/// short.
 #[test]
 fn test_bursts_beyond_those_remembered_are_merged_and_not_measured() {
     let (mut board, start) = (Scoreboard::default(), Instant::from_millis(1000));

@@ -54,8 +54,8 @@ fn unreachable(syn: &[u8]) -> Vec<u8> {
     f
 }
 
-/// Workers with one seed, as the workers of a port have, open connections to one peer. They never
-/// use the same addresses and ports, and the peer's answers and routers' errors belong to the
+/// Workers with one seed, as the workers of a port have, open connections to one peer. The workers
+/// never use the same addresses and ports, and the peer's answers and routers' errors belong to the
 /// opener.
 #[test]
 fn test_stacks_of_one_port_never_meet() {
