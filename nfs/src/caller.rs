@@ -1,17 +1,21 @@
-//! Who may call, and as whom a call is carried out.
+//! The callers that a service admits, and the user as whom it carries out a call.
 //!
-//! By default all calls are carried out as the user that the server runs as. A service with the privilege to
-//! act for users (CAP_SETUID and CAP_SETGID) can instead act as the user a caller says it is, or as an
-//! anonymous one: the kernel then decides what the call may, by the same rules as for a local process.
+//! By default the service carries out all calls as the user that the server runs as. A service with
+//! the privilege to act for users (CAP_SETUID and CAP_SETGID) can instead act as the user that a
+//! caller claims to be, or as an anonymous user: the kernel then decides what the call may do, by
+//! the same rules as for a local process.
 //!
-//! Linux has users per thread. A thread that carries out a call takes the effective user, group and groups of
-//! the caller, gives up all effective capabilities unless that is root, and is the server again when the call
-//! is done. No other thread is concerned, so calls of different users run side by side. Objects are found by
-//! handle as the server, since a caller need not be able to search the directories above; the thread turns into
-//! the caller after that. Changes are put on the disk by the server's threads, which are started outside of the
-//! part of a call that is a user's: a thread is at first what the one is that starts it.
+//! Linux keeps the user per thread. A thread that carries out a call takes the effective user,
+//! group and groups of the caller, gives up all effective capabilities unless the caller is root,
+//! and turns back into the server when the call is done. No other thread is affected, so calls of
+//! different users run side by side. The thread finds objects by handle as the server, since a
+//! caller need not be able to search the directories above; the thread turns into the caller after
+//! that. The server's threads put changes on the disk. A new thread inherits the user of the thread
+//! that starts it, so the service starts these threads outside of the part of a call that runs as a
+//! user.
 //!
-//! AUTH_SYS is the caller's word. A list of clients says whose word is taken.
+//! AUTH_SYS is the caller's unproven claim. A list of clients says whose claims the service
+//! believes.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -27,7 +31,7 @@ use rustix::thread::{
     set_thread_res_gid, set_thread_res_uid,
 };
 
-/// The user and group of callers that are nobody in particular, where nothing else is said.
+/// The user and group of anonymous callers, unless the configuration names others.
 pub const ANONYMOUS: u32 = 65_534;
 
 /// Addresses of clients: a prefix, or one address.
@@ -43,7 +47,8 @@ pub struct Network {
 pub struct NetworkError;
 
 impl Network {
-    /// Returns true if `address` is one of them. An IPv4 address may be written as an IPv6 one.
+    /// Returns true if `address` is in this network. The caller may write an IPv4 address as an
+    /// IPv6 one.
     pub fn contains(&self, address: IpAddr) -> bool {
         let bits = |address: IpAddr| match address.to_canonical() {
             IpAddr::V4(v4) => (u128::from(u32::from(v4)) << 96, true),
@@ -81,7 +86,7 @@ impl fmt::Display for Network {
     }
 }
 
-/// As whom calls are carried out.
+/// The user as whom the service carries out calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Squash {
     /// As the user that the server runs as, whatever the caller says.
@@ -95,16 +100,16 @@ pub enum Squash {
     None,
 }
 
-/// Who may call, and as whom calls are carried out.
+/// The clients that may call, and the user as whom the service carries out their calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// Whose calls are carried out: everybody's, when there are none.
+    /// The clients whose calls the service carries out; an empty list admits every client.
     pub clients: Vec<Network>,
-    /// As whom.
+    /// The user as whom the service carries out calls.
     pub squash: Squash,
-    /// The anonymous user.
+    /// The user ID of the anonymous user.
     pub anonuid: u32,
-    /// Its group.
+    /// The group ID of the anonymous user.
     pub anongid: u32,
 }
 
@@ -116,13 +121,15 @@ impl Default for Access {
 }
 
 impl Access {
-    /// Returns true if calls of `peer` are carried out. A caller within the process has no address.
+    /// Returns true if the service carries out calls of `peer`. A caller within the process has no
+    /// address and is always admitted.
     pub(crate) fn admits(&self, peer: Option<IpAddr>) -> bool {
         let listed = |peer| self.clients.iter().any(|network| network.contains(peer));
         self.clients.is_empty() || peer.is_none_or(listed)
     }
 
-    /// As whom a call with this credential is carried out; `None` as the server.
+    /// Returns the user as whom a call with this credential is carried out; `None` stands for the
+    /// server's own user.
     pub(crate) fn user(&self, cred: &Auth<'_>) -> Option<User> {
         let anonymous = User::new(self.anonuid, self.anongid, Vec::new());
         let said = match self.squash {
@@ -132,7 +139,8 @@ impl Access {
         };
         let Ok(said) = said else { return Some(anonymous) };
         let squashed = self.squash == Squash::Root;
-        // The system takes the last number for "as it is", which here is the server.
+        // The system calls take the last number as "leave unchanged", which here would mean the
+        // server.
         if said.uid == u32::MAX || said.gid == u32::MAX || (squashed && said.uid == 0) {
             return Some(anonymous);
         }
@@ -145,7 +153,7 @@ impl Access {
 /// The service cannot act for users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccessError {
-    /// It has not the right.
+    /// The server does not have the right.
     #[error("acting for users takes CAP_SETUID and CAP_SETGID, which root has")]
     Privilege,
     /// No user has this number.
@@ -153,7 +161,7 @@ pub enum AccessError {
     Number(u32),
 }
 
-/// A user that calls are carried out as.
+/// A user as whom the service carries out calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct User {
     uid: Uid,
@@ -162,14 +170,14 @@ pub(crate) struct User {
 }
 
 impl User {
-    /// Of numbers that are none of `u32::MAX`.
+    /// Makes a user from numbers none of which is `u32::MAX`.
     fn new(uid: u32, gid: u32, groups: Vec<u32>) -> User {
         let groups = groups.into_iter().map(Gid::from_raw).collect();
         User { uid: Uid::from_raw(uid), gid: Gid::from_raw(gid), groups }
     }
 }
 
-/// What the server's threads are when they carry out no call.
+/// The identity and capabilities that the server's threads have while they carry out no call.
 #[derive(Clone, Debug)]
 pub(crate) struct Server {
     user: User,
@@ -177,10 +185,11 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// The calling thread as it is.
+    /// Returns the calling thread's identity, or `None` if `access` lets every call run as the
+    /// server.
     ///
     /// # Errors
-    /// [`AccessError`], also when `access` cannot be had.
+    /// [`AccessError`], also when the thread cannot grant what `access` asks for.
     pub(crate) fn check(access: &Access) -> Result<Option<Server>, AccessError> {
         let ids = [access.anonuid, access.anongid];
         if let Some(&id) = ids.iter().find(|&&id| id == u32::MAX) {
@@ -199,13 +208,13 @@ impl Server {
     /// Turns the calling thread into `user`.
     ///
     /// # Errors
-    /// What the system says; the thread is the server then.
+    /// The error of the system call; the thread is the server again then.
     fn become_user(&self, user: &User) -> Result<(), Errno> {
         let turned = set_thread_groups(&user.groups)
             .and_then(|()| set_thread_res_gid(None, user.gid, None))
             .and_then(|()| set_thread_res_uid(None, user.uid, None));
-        // The kernel takes the capabilities of a thread that was root; one that has them otherwise gives them
-        // up itself.
+        // The kernel takes the capabilities away from a thread that was root; a thread that has
+        // capabilities for another reason gives them up itself.
         let turned = turned.and_then(|()| {
             let effective = CapabilitySet::empty();
             let none = CapabilitySets { effective, ..self.capabilities };
@@ -217,15 +226,15 @@ impl Server {
     /// Turns the calling thread back into what it was.
     fn become_server(&self) {
         let turn = || {
-            // The saved user is the server's, which a thread may take without a capability; with the
-            // capabilities it may take the groups.
+            // The saved user is the server's, and a thread may take its saved user without a
+            // capability; with the capabilities back, the thread may set the groups.
             set_thread_res_uid(None, self.user.uid, None)?;
             set_capabilities(None, self.capabilities)?;
             set_thread_res_gid(None, self.user.gid, None)?;
             set_thread_groups(&self.user.groups)
         };
-        // It fails for want of memory at most. A thread that went on as a user would carry out calls of others
-        // as that user.
+        // A turn fails at most for want of memory. A thread that went on as a user would carry out
+        // calls of others as that user.
         while let Err(error) = turn() {
             tracing::error!(%error, "a thread of NFS cannot turn back into the server's user");
             std::thread::yield_now();
@@ -237,7 +246,7 @@ impl Server {
 struct Call {
     server: Server,
     user: User,
-    /// The thread is the user now.
+    /// True while the thread is the user.
     turned: bool,
 }
 
@@ -250,7 +259,8 @@ thread_local! {
 pub(crate) struct Calling(());
 
 impl Calling {
-    /// Begins a call for a user. The thread turns into the user after the first object was found.
+    /// Begins a call for a user. The thread turns into the user after `as_server` has found the
+    /// first object.
     pub(crate) fn begin(server: &Server, user: User) -> Calling {
         let call = Call { server: server.clone(), user, turned: false };
         CALL.with_borrow_mut(|current| *current = Some(call));
@@ -266,11 +276,11 @@ impl Drop for Calling {
     }
 }
 
-/// Does something as the server: finds an object, or opens one for the server's own use. The thread is the
-/// user of the call after that, if the call is for one, also when `act` fails.
+/// Runs `act` as the server, to find an object or to open one for the server's own use. If the
+/// thread carries out a call for a user, the thread is that user afterwards, also when `act` fails.
 ///
 /// # Errors
-/// Those of `act`; what the system says when the thread cannot become the user.
+/// The errors of `act`; the error of the system call when the thread cannot become the user.
 pub(crate) fn as_server<T, E: From<Errno>>(act: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
     CALL.with_borrow_mut(|call| {
         if let Some(call) = call.as_mut().filter(|call| call.turned) {
@@ -288,8 +298,8 @@ pub(crate) fn as_server<T, E: From<Errno>>(act: impl FnOnce() -> Result<T, E>) -
     })
 }
 
-/// Returns true if the thread carries out a call for a user, for whom what was opened before has to be asked
-/// for again.
+/// Returns true if the thread carries out a call for a user. The caller then has to check again
+/// that this user may use a descriptor that was opened before.
 pub(crate) fn is_for_user() -> bool {
     CALL.with_borrow(Option::is_some)
 }

@@ -1,12 +1,12 @@
 //! A client: mounting, walking, listing, reading and writing, over any transport.
 //!
-//! [`Transport`] carries calls, several at once; [`Client`] knows what they say. Reads and writes of files
-//! are pipelined, data comes and goes in the order of the file, and what has to be looked at on its way
-//! (a digest, a progress bar) is given each piece in that order.
+//! [`Transport`] carries calls, several at once; [`Client`] knows what they say. The client
+//! pipelines reads and writes of files and moves data in the order of the file. An observer of the
+//! data (a digest, a progress bar) receives each piece in that order.
 //!
-//! Everything a server says is checked: lengths, counts beyond what was asked for, listings that do not
-//! get on, links that lead in circles. Names it lists are octets of its choice: who makes files of them
-//! has to look at them.
+//! The client checks everything that a server says: lengths, counts beyond what the client asked
+//! for, listings that do not advance, links that lead in circles. The server chooses the bytes of
+//! the names that it lists: a caller that makes files of these names has to check them first.
 
 mod copy;
 mod jukebox;
@@ -30,27 +30,28 @@ use heddle_rpcrdma::xdr;
 
 use crate::wire::{IO_MAX, Status, Xdr, procedure};
 
-/// Names a call under way at a transport.
+/// Names a call that is in flight at a transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Token(pub u64);
 
 /// A call to be sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing<'a> {
-    /// What is called.
+    /// The procedure to call.
     pub procedure: Procedure,
-    /// Its arguments.
+    /// The encoded arguments of the call.
     pub arguments: &'a [u8],
-    /// The item of them that may be placed by RDMA; its offset is in the arguments.
+    /// The item of the arguments that RDMA may place; its offset counts from the start of the
+    /// arguments.
     pub item: Option<Item>,
 }
 
-/// What came back.
+/// A call that came back.
 #[derive(Debug)]
 pub struct Returned {
-    /// Of which call.
+    /// The token that `submit` returned for this call.
     pub token: Token,
-    /// Its results, or why there are none.
+    /// The results of the call, or why there are none.
     pub results: Result<Vec<u8>, TransportError>,
 }
 
@@ -63,21 +64,22 @@ pub enum TransportError {
     /// The server has no such program.
     #[error("server: no such program")]
     ProgUnavail,
-    /// The server did not carry the call out.
+    /// The server did not carry out the call.
     #[error("server: {0}")]
     Rpc(&'static str),
-    /// The same by RDMA, or the call did not come about.
+    /// The RPC client reports that the server did not carry out the call, or the call could not be
+    /// made.
     #[error(transparent)]
     Call(#[from] heddle_rpc::CallError),
-    /// Anything else.
+    /// Any other failure, in words.
     #[error("{0}")]
     Other(String),
 }
 
-/// Carries calls. Each that was sent comes back once, in any order; when [`wait`](Transport::wait) fails,
-/// none of those under way does.
+/// Carries calls. Each call that was sent comes back once, in any order; when
+/// [`wait`](Transport::wait) fails, no call that is in flight comes back.
 pub trait Transport {
-    /// Sends a call; may wait until there is room for it.
+    /// Sends a call; may wait until the transport has room for the call.
     ///
     /// # Errors
     /// When it cannot be sent.
@@ -86,23 +88,23 @@ pub trait Transport {
     /// Waits for the next call that comes back.
     ///
     /// # Errors
-    /// When none will.
+    /// When no call will come back.
     fn wait(&mut self) -> Result<Returned, TransportError>;
 
-    /// Lets so much time pass.
+    /// Waits for `time`.
     ///
     /// # Errors
-    /// When the connection fails meanwhile, and that is seen.
+    /// When the connection fails meanwhile and the transport notices.
     fn pause(&mut self, time: Duration) -> Result<(), TransportError> {
         thread::sleep(time);
         Ok(())
     }
 }
 
-/// Whether results follow behind the header of a reply.
+/// Checks that results follow after the header of a reply.
 ///
 /// # Errors
-/// What the server says instead.
+/// The status or rejection that the server sent instead.
 pub fn accepted(reply: &Reply<'_>) -> Result<(), TransportError> {
     Err(TransportError::Rpc(match reply.body {
         ReplyBody::Accepted { status, .. } => match status {
@@ -118,53 +120,53 @@ pub fn accepted(reply: &Reply<'_>) -> Result<(), TransportError> {
     }))
 }
 
-/// Why something could not be done.
+/// Why the client could not do something.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// A call did not come back, or without results.
+    /// A call did not come back, or came back without results.
     #[error(transparent)]
     Transport(#[from] TransportError),
-    /// The server says that it could not.
+    /// The server reports that it could not carry out the operation.
     #[error("{what}: {status}")]
     Status {
-        /// What was to be done.
+        /// The operation or the object that the client asked for.
         what: String,
-        /// Why not.
+        /// The reason that the server gave.
         status: Status,
     },
     /// Results that cannot be read.
     #[error("results of {what}: {error}")]
     Results {
-        /// Of which procedure.
+        /// The name of the procedure.
         what: &'static str,
-        /// What is wrong with them.
+        /// The fault in the results.
         error: xdr::Error,
     },
     /// Results that make no sense.
     #[error("server: {0}")]
     Nonsense(&'static str),
-    /// A path that cannot be walked.
+    /// A path that the client cannot walk.
     #[error("{path}: {why}")]
     Path {
-        /// Which one.
+        /// The path, in a printable form.
         path: String,
-        /// Why not.
+        /// The reason why the client cannot walk the path.
         why: &'static str,
     },
-    /// Reading or writing on this side.
+    /// Reading the local source or writing to the local sink failed.
     #[error(transparent)]
     Local(io::Error),
-    /// The server was started again each time data was written and not committed yet.
+    /// The server restarted in each pass, after data was written and before it was committed.
     #[error("server was started again {0} times while data was written")]
     Restarts(u32),
 }
 
-/// How much is under way at once.
+/// How much is in flight at once.
 #[derive(Clone, Copy, Debug)]
 pub struct Pipeline {
-    /// Octets of a READ or WRITE. A server may want fewer.
+    /// Bytes of a READ or WRITE. A server may set a lower limit.
     pub size: u32,
-    /// READs or WRITEs under way.
+    /// READs or WRITEs in flight.
     pub depth: usize,
 }
 
@@ -178,9 +180,9 @@ impl Default for Pipeline {
 #[derive(Debug)]
 pub struct Client<T> {
     transport: T,
-    /// What came back before it was waited for.
+    /// Calls that came back before the client waited for them.
     early: HashMap<Token, Result<Vec<u8>, TransportError>>,
-    /// Calls of which nobody wants the results any more.
+    /// Calls whose results the client does not want any more.
     abandoned: HashSet<Token>,
     read: Pipeline,
     write: Pipeline,
@@ -188,7 +190,7 @@ pub struct Client<T> {
 }
 
 impl<T: Transport> Client<T> {
-    /// A client over `transport`.
+    /// Makes a client over `transport`.
     pub fn new(transport: T, pipeline: Pipeline) -> Client<T> {
         let size = pipeline.size.clamp(1, IO_MAX);
         let pipeline = Pipeline { size, depth: pipeline.depth.max(1) };
@@ -202,7 +204,7 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// The transport.
+    /// Returns the transport.
     pub const fn transport(&mut self) -> &mut T {
         &mut self.transport
     }
@@ -210,7 +212,7 @@ impl<T: Transport> Client<T> {
     /// Sends a call.
     ///
     /// # Errors
-    /// Those of the transport.
+    /// The errors of the transport.
     pub fn submit<'a>(
         &mut self,
         procedure: Procedure,
@@ -229,10 +231,10 @@ impl<T: Transport> Client<T> {
         self.transport.submit(&Outgoing { procedure, arguments, item })
     }
 
-    /// The results of a call that was sent.
+    /// Waits for the results of a call that was sent, and returns them.
     ///
     /// # Errors
-    /// Those of the transport.
+    /// The errors of the transport.
     pub fn results(&mut self, token: Token) -> Result<Vec<u8>, TransportError> {
         loop {
             if let Some(results) = self.early.remove(&token) {
@@ -248,7 +250,7 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// The results of these calls are not wanted any more.
+    /// Marks these calls as abandoned: the client drops their results.
     fn abandon(&mut self, tokens: impl Iterator<Item = Token>) {
         for token in tokens {
             if self.early.remove(&token).is_none() {
@@ -257,10 +259,11 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Calls and waits; calls again when the server asks to come later ([`Patience`]).
+    /// Calls and waits for the results; calls again when the server asks the client to come later
+    /// ([`Patience`]).
     ///
     /// # Errors
-    /// Those of the transport.
+    /// The errors of the transport.
     pub fn call<'a>(
         &mut self,
         procedure: Procedure,
@@ -277,7 +280,7 @@ impl<T: Transport> Client<T> {
     }
 }
 
-/// What results say: `what` is the name of the procedure, `of` what it was about.
+/// Parses results: `what` is the name of the procedure, `of` the object of the call, for errors.
 fn parse<'a, R: Xdr<'a>, F: Xdr<'a>>(
     results: &'a [u8],
     what: &'static str,
@@ -292,7 +295,7 @@ fn parse<'a, R: Xdr<'a>, F: Xdr<'a>>(
     }
 }
 
-/// Whether `procedure` can be carried out twice like once.
+/// Returns true if a server may carry out `procedure` twice with the same effect as once.
 pub fn is_idempotent(p: Procedure) -> bool {
     !matches!(
         p,

@@ -1,4 +1,4 @@
-//! What a service counts.
+//! The counters of a service.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use crate::wire::{Status, mount, procedure};
 macro_rules! counters {
     ($($(#[doc = $help:literal])+ $name:ident,)*) => {
         heddle_base::counters! {
-            /// What a service has counted since its start.
+            /// The counters of a service since its start.
             pub struct Counts { $($(#[doc = $help])+ $name,)* }
         }
 
@@ -32,25 +32,25 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Calls that were carried out, whatever their status.
+    /// Calls that the service carried out, whatever their status.
     calls,
-    /// Those of them with a status that is not OK.
+    /// Calls that the service carried out with a status other than OK.
     failed,
-    /// Calls of which the arguments could not be read.
+    /// Calls whose arguments the service could not read.
     garbage,
-    /// Calls of a program, version or procedure that there is not.
+    /// Calls of a program, version or procedure that the service does not offer.
     unavailable,
     /// Calls whose credential was refused.
     denied,
-    /// Messages that are no calls: they were not answered.
+    /// Messages that are no calls: the service did not answer them.
     dropped,
-    /// Calls with a handle that is none of ours or of something that is not there any more.
+    /// Calls with a handle that is none of ours, or whose object does not exist any more.
     stale,
-    /// Calls that panicked: defects. They were answered SYSTEM_ERR.
+    /// Calls that panicked, which is a defect. The service answered SYSTEM_ERR.
     panics,
-    /// Octets read.
+    /// Bytes that READs returned.
     read_bytes,
-    /// Octets written.
+    /// Bytes that WRITEs stored.
     written_bytes,
 }
 
@@ -63,9 +63,10 @@ pub(crate) fn count(counter: &AtomicU64, by: u64) {
 pub struct Timing {
     /// `NFS` or `MOUNT`.
     pub program: &'static str,
-    /// Its name in RFC 1813.
+    /// The procedure's name in RFC 1813.
     pub procedure: &'static str,
-    /// From arguments that have come to results that are made: what the disk took, and not the network.
+    /// Time from the arrival of the arguments to the finished results: this includes the disk and
+    /// excludes the network.
     pub times: Histogram,
 }
 
@@ -94,7 +95,7 @@ impl Default for Times {
 }
 
 fn locked(times: &Mutex<Histogram>) -> MutexGuard<'_, Histogram> {
-    // A count that was not finished is as good as one that was.
+    // A thread that panicked in the middle of an update leaves a histogram that is still usable.
     times.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -118,14 +119,14 @@ impl Counters {
         }
     }
 
-    /// Statuses that calls had, but for OK, and how many.
+    /// Returns the statuses other than OK that calls had, each with its count.
     pub(crate) fn failures(&self) -> Vec<(Status, u64)> {
         let all = Status::ALL.iter().zip(&self.failures.0);
         let all = all.map(|(status, counter)| (*status, counter.load(Relaxed)));
         all.filter(|(_, count)| *count > 0).collect()
     }
 
-    /// Procedures that were called.
+    /// Returns the times of the procedures that clients have called.
     pub(crate) fn timings(&self) -> Vec<Timing> {
         let program = |program, names: &'static [&'static str], all: &[Mutex<Histogram>]| {
             let all = names.iter().zip(all).map(|(name, times)| (*name, *locked(times)));

@@ -1,25 +1,28 @@
-//! A directory and what is below it, by handles.
+//! A directory and the objects below it, by handles.
 //!
-//! A handle names an object by what is the object's own: its number in the file system and when it was
-//! made. So it stays what it was through renames, and through restarts of the server. No handle has a path in
-//! it and none is opened by the kernel's own handles: for every call an object is reached anew from the
-//! export's directory downwards, name by name, without following symbolic links and without leaving the file
-//! system, and is then compared with what the handle says. Whatever a client makes up cannot lead out, and
-//! an object that a process of the host moves out of the directory is out of reach for every call that comes
-//! after.
+//! A handle names an object by properties of the object itself: its number in the file system and
+//! the time at which it was made. So the handle stays valid through renames and through restarts of
+//! the server. No handle contains a path, and the export does not use the kernel's own file
+//! handles: for every call the export reaches the object anew from the export's directory
+//! downwards, name by name, without following symbolic links and without leaving the file system,
+//! and then compares the object with the handle. So a made-up handle cannot lead out of the
+//! directory, and an object that a process of the host moves out of the directory is out of reach
+//! for every later call.
 //!
-//! A service may have several exports. A handle says which one it is of, and a directory that is exported by itself
-//! is no part of the one it lies in: the outer export lists its name, and enters it no more than a file system that
-//! is mounted there. So what lies in both is only reached by the rules of the inner one ([`others`]).
+//! A service may have several exports, and a handle says to which export it belongs. A directory
+//! that has an export of its own is no part of the export around it: the outer export lists the
+//! directory's name, and enters the directory no more than a file system that is mounted there. So
+//! clients reach the objects that lie in both only by the rules of the inner export ([`others`]).
 //!
-//! Where objects are is kept in a table of bounded size, which is filled by what clients look up ([`table`]).
-//! The handle of a file also has the number of the directory it was in when it was first seen, where it is
-//! looked for if the table has evicted it. What is in neither place (moved behind our back) and a directory
-//! that is not in the table (after a restart) are searched for ([`search`]).
+//! A table of bounded size says where objects are; lookups of clients fill the table ([`table`]).
+//! The handle of a file also has the number of the directory in which the export first saw the
+//! file, and the export looks there if the table has evicted the file. The export searches
+//! ([`search`]) for a file that is in neither place (a process of the host moved it) and for a
+//! directory that is not in the table (after a restart).
 //!
-//! Descriptors are kept for the files last used ([`descriptors`]). What is read and written is opened through
-//! a descriptor of `O_PATH`, by `/proc/self/fd`, once it is known to be a regular file or a directory: no device
-//! or pipe is ever opened.
+//! The export keeps descriptors of the files last used ([`descriptors`]). The export opens a file
+//! for reading or writing through a descriptor of `O_PATH`, by `/proc/self/fd`, after it has seen
+//! that the object is a regular file or a directory: so the export never opens a device or pipe.
 
 pub(crate) mod attributes;
 mod descriptors;
@@ -50,22 +53,23 @@ use others::Others;
 use search::Search;
 use table::{Entry, Table};
 
-/// What an export may and may take.
+/// Options of an export: what clients may do, and how many resources it may use.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Whether nothing can be changed through it.
+    /// True if clients can change nothing through the export.
     pub read_only: bool,
-    /// Whether what has changed in directories and attributes is on the disk before the reply, as RFC
-    /// 1813 asks. Without, it is as safe as the file system makes it on its own, and faster. Data is on
-    /// the disk when a WRITE or a COMMIT says so either way.
+    /// True if changes of directories and attributes are on the disk before the reply, as RFC 1813
+    /// asks. If false, replies are faster, and such changes are as safe as the file system makes
+    /// them on its own. In both cases data is on the disk when a WRITE or a COMMIT says so.
     pub sync: bool,
-    /// Files of which descriptors are kept: one for each, or two for those that can only be written.
+    /// The number of files whose descriptors the export keeps: one descriptor for each file, or two
+    /// for a file that can only be written.
     pub descriptors: usize,
-    /// Objects of which it is known where they are, of 150 bytes and a name each. Directories are evicted after
-    /// files: all of them should have room.
+    /// The number of objects whose places the table holds, at 150 bytes and a name each. The table
+    /// evicts directories after files: the limit should leave room for all directories.
     pub places: usize,
-    /// Threads that put changes on the disk: as many objects at a time. They are started when they are
-    /// needed.
+    /// The number of threads that put changes on the disk, and so of objects at a time. The export
+    /// starts these threads on demand.
     pub flushers: usize,
 }
 
@@ -78,26 +82,26 @@ impl Default for Options {
 /// Why a directory cannot be exported.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
-    /// It cannot be opened.
+    /// The directory cannot be opened.
     #[error("cannot export {}: {source}", path.display())]
     Open {
-        /// Which one.
+        /// The path of the directory.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system call.
         source: std::io::Error,
     },
-    /// Descriptors cannot be opened anew.
+    /// The server cannot open `/proc/self/fd`, through which it opens descriptors anew.
     #[error("cannot open /proc/self/fd, which an NFS export needs: {0}")]
     Proc(std::io::Error),
 }
 
-/// What an object is known by.
+/// The identity of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Identity {
-    /// Its number in the file system.
+    /// The object's inode number in the file system.
     pub(crate) ino: u64,
-    /// Nanoseconds since 1970 at which it was made; 0 where the file system does not say. Numbers are
-    /// used again, and this tells objects of one number apart.
+    /// Nanoseconds since 1970 at which the object was made; 0 where the file system does not say. A
+    /// file system uses numbers again, and this time tells objects with the same number apart.
     pub(crate) born: u64,
 }
 
@@ -113,37 +117,37 @@ impl Identity {
     }
 }
 
-/// First octets of every handle: whose it is, and the version of its layout.
+/// The first bytes of every handle: they mark it as ours and give the version of its layout.
 const MAGIC: [u8; 4] = *b"HdN1";
 
 /// An object that was found.
 #[derive(Clone, Debug)]
 pub(crate) struct Object {
     pub(crate) id: Identity,
-    /// The number of the directory that handles of a file name; 0 for a directory.
+    /// The number of the directory that is part of a file's handle; 0 for a directory.
     hint: u64,
-    /// Of `O_PATH`.
+    /// A descriptor opened with `O_PATH`.
     pub(crate) path: Arc<OwnedFd>,
-    /// As they were when it was found.
+    /// The attributes at the time when the export found the object.
     pub(crate) attributes: Fattr,
 }
 
 /// An exported directory.
 #[derive(Debug)]
 pub struct Export {
-    /// Itself, for a thread that searches.
+    /// The export itself, for a thread that searches.
     me: Weak<Export>,
     root: Arc<OwnedFd>,
     root_id: Identity,
-    /// Its file system, and how that is mounted, where the kernel says so: a directory can be mounted
-    /// in another of its own file system.
+    /// The file system of the directory, and its mount where the kernel says so: a directory can be
+    /// mounted in another directory of its own file system.
     place: Place,
-    /// Clients take it for the number of a file system.
+    /// The number that clients see as the file system's.
     fsid: u64,
     others: Others,
     /// `/proc/self/fd`.
     links: OwnedFd,
-    /// The kernel has no `openat2`.
+    /// True after the kernel has refused `openat2`; the export then opens paths name by name.
     name_by_name: AtomicBool,
     read_only: AtomicBool,
     sync: AtomicBool,
@@ -151,9 +155,10 @@ pub struct Export {
     descriptors: Mutex<Descriptors>,
     search: Search,
     gone: Mutex<Gone>,
-    /// Changes of an object take turns, so that attributes before and after belong together.
+    /// Changes of one object take turns, so that a reply's attributes before and after belong to
+    /// the same change.
     turns: Box<[Mutex<()>]>,
-    /// Taken while a mode is changed, also for a moment ([`owner`]).
+    /// Held while a mode changes, also while it changes for a moment ([`owner`]).
     modes: Mutex<()>,
     /// Puts changes on the disk.
     flusher: Flusher,
@@ -161,20 +166,21 @@ pub struct Export {
 
 const TURNS: u64 = 64;
 
-/// FNV-1a: a number for a name, the same at every start.
+/// FNV-1a: returns a number for a name, the same at every start.
 fn hash(name: &[u8]) -> u64 {
     let step = |hash: u64, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     name.iter().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
-/// The number of the export that a handle says it is of.
+/// Returns the number of the export that a handle claims to belong to.
 fn fsid_of(handle: &Handle) -> Option<u64> {
     let fsid = handle.as_slice().strip_prefix(&MAGIC)?.first_chunk()?;
     Some(u64::from_be_bytes(*fsid))
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is behind these is whole after every statement.
+    // The data in these mutexes is consistent after every statement, so a panic under the lock does
+    // no harm.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -182,27 +188,28 @@ pub(crate) fn stat_of(fd: impl AsFd) -> Result<Statx, Errno> {
     stat_at(fd, b"")
 }
 
-/// Of `name` in `dir`, also when it is a symbolic link; of `dir` itself for no name.
+/// Returns the status of `name` in `dir`, also when the object is a symbolic link; an empty name
+/// means `dir` itself.
 pub(crate) fn stat_at(dir: impl AsFd, name: &[u8]) -> Result<Statx, Errno> {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH;
     statx(dir, name, flags, StatxFlags::BASIC_STATS | StatxFlags::BTIME | StatxFlags::MNT_ID)
 }
 
-/// A file system and a mount. Linux has numbers of mounts since 5.8.
+/// A file system and a mount. Linux reports numbers of mounts since 5.8.
 type Place = ((u32, u32), Option<u64>);
 
-/// The file system and the mount that an object was reached by.
+/// Returns the file system and the mount through which an object was reached.
 fn place_of(stat: &Statx) -> Place {
     let mount = (stat.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(stat.stx_mnt_id);
     ((stat.stx_dev_major, stat.stx_dev_minor), mount)
 }
 
 impl Export {
-    /// Exports `dir` by the name `path`, on a disk that says itself when changes are on it. A symbolic link in the
-    /// path of the directory is followed.
+    /// Exports `dir` by the name `path`; `disk` decides when changes are durable. A symbolic link
+    /// in the path of the directory is followed.
     ///
     /// # Errors
-    /// When it cannot be opened, or is not a directory.
+    /// When the directory cannot be opened, or is not a directory.
     pub(crate) fn with_disk(
         dir: &Path,
         path: &[u8],
@@ -221,8 +228,9 @@ impl Export {
             root: Arc::new(root),
             root_id,
             place: place_of(&stat),
-            // Numbers of devices change from boot to boot; the directory's identity does not. Its name is in it
-            // for a directory that is exported twice, and for copies of a file system, as a snapshot is one.
+            // The numbers of devices change from boot to boot; the directory's identity does not.
+            // The name is part of the number because a directory may be exported twice, and because
+            // copies of a file system, such as snapshots, share identities.
             fsid: root_id.born.rotate_left(32) ^ root_id.ino ^ hash(path),
             others: Others::default(),
             links,
@@ -239,24 +247,24 @@ impl Export {
         }))
     }
 
-    /// Whether nothing can be changed through it.
+    /// Returns true if clients can change nothing through the export.
     pub fn is_read_only(&self) -> bool {
         self.read_only.load(Relaxed)
     }
 
-    /// Has calls from here on find it read-only or not, and on the disk before the reply or not
-    /// ([`Options`]); those under way end as they began.
+    /// Makes later calls find the export read-only or not, and synchronous or not ([`Options`]);
+    /// calls in progress end as they began.
     pub fn set(&self, read_only: bool, sync: bool) {
         self.read_only.store(read_only, Relaxed);
         self.sync.store(sync, Relaxed);
     }
 
-    /// Whether what has changed is to be on the disk before the reply.
+    /// Returns true if changes must be on the disk before the reply.
     fn is_sync(&self) -> bool {
         self.sync.load(Relaxed)
     }
 
-    /// The handle of the directory itself.
+    /// Returns the handle of the directory itself.
     pub fn root(&self) -> Handle {
         self.handle_of(self.root_id, 0)
     }
@@ -265,12 +273,12 @@ impl Export {
         self.root_id.ino
     }
 
-    /// The number by which handles tell exports apart.
+    /// Returns the number by which handles tell exports apart.
     pub(crate) const fn fsid(&self) -> u64 {
         self.fsid
     }
 
-    /// Returns true if a handle says that it is of this export.
+    /// Returns true if a handle claims to belong to this export.
     pub(crate) fn is_named_by(&self, handle: &Handle) -> bool {
         fsid_of(handle) == Some(self.fsid)
     }
@@ -279,19 +287,20 @@ impl Export {
         self.handle_of(object.id, object.hint)
     }
 
-    /// A handle: of a directory three numbers, and of everything else the directory to look in as well.
+    /// Returns a handle: a directory's has three numbers, any other object's also has the directory
+    /// to look in.
     fn handle_of(&self, id: Identity, hint: u64) -> Handle {
         let mut bytes = [0; 36];
         let numbers = [self.fsid, id.ino, id.born, hint].map(u64::to_be_bytes);
         let all = MAGIC.iter().chain(numbers.as_flattened());
         bytes.iter_mut().zip(all).for_each(|(to, &from)| *to = from);
         let length = if hint == 0 { 28 } else { 36 };
-        // At most 64 bytes fit.
+        // A handle holds up to 64 bytes, so 36 fit.
         let handle = bytes.get(..length).and_then(Handle::new);
         handle.unwrap_or_else(|| unreachable!("36 bytes fit into 64"))
     }
 
-    /// What a handle says: the object, and the directory to look in.
+    /// Returns the contents of a handle: the object's identity, and the directory to look in.
     fn identity(&self, handle: &Handle) -> Result<(Identity, u64), Status> {
         let rest = handle.as_slice().strip_prefix(&MAGIC).ok_or(Status::BADHANDLE)?;
         let (numbers, []) = rest.as_chunks::<8>() else { return Err(Status::BADHANDLE) };
@@ -307,11 +316,12 @@ impl Export {
         Ok((Identity { ino, born }, hint))
     }
 
-    /// The object of a handle.
+    /// Finds the object of a handle.
     ///
     /// # Errors
-    /// `BADHANDLE` for what is no handle of ours, `STALE` for what is not there any more, `JUKEBOX` when
-    /// it has to be searched for and it is too early for another search, or cannot be opened now.
+    /// `BADHANDLE` for a handle that is none of ours, `STALE` for an object that does not exist any
+    /// more, `JUKEBOX` when the export has to search for the object and it is too early for another
+    /// search, or when the object cannot be opened now.
     pub(crate) fn object(&self, handle: &Handle) -> Result<Object, Status> {
         let (id, hint) = self.identity(handle)?;
         as_server(|| self.find(id, hint))
@@ -333,7 +343,7 @@ impl Export {
         }
     }
 
-    /// The object behind `path`, if it is the one that is meant and still has a name.
+    /// Returns the object that `path` refers to, if its identity is `id` and it still has a name.
     fn seen(&self, path: Arc<OwnedFd>, id: Identity, hint: u64) -> Result<Object, Status> {
         let stat = stat_of(&path)?;
         if Identity::of(&stat) != id || !self.is_here(&stat) || stat.stx_nlink == 0 {
@@ -343,7 +353,8 @@ impl Export {
         Ok(Object { id, hint, path, attributes })
     }
 
-    /// Whether an object is in the export's file system, not in what is mounted below it.
+    /// Returns true if an object is in the export's file system, not in a file system mounted below
+    /// it.
     fn is_here(&self, stat: &Statx) -> bool {
         place_of(stat) == self.place
     }
@@ -352,17 +363,17 @@ impl Export {
         attributes::fattr(stat, self.fsid).ok_or(Status::IO)
     }
 
-    /// Attributes of an object as they are now.
+    /// Returns the attributes of an object as they are now.
     pub(crate) fn attributes(&self, object: &Object) -> Option<Fattr> {
         stat_of(&object.path).ok().and_then(|stat| self.attributes_of(&stat).ok())
     }
 
-    /// What has `name` in `dir`, which is remembered to be there.
+    /// Opens the object with `name` in `dir`, and remembers this place.
     pub(crate) fn lookup(&self, dir: &Object, name: &[u8]) -> Result<Object, Status> {
         let path = openat(&dir.path, name, open::PATH, Mode::empty())?;
         let stat = stat_of(&path)?;
         if !self.is_here(&stat) {
-            // Another file system is mounted there, and is not exported.
+            // A file system is mounted on this name, and the export does not include it.
             return Err(Status::ACCES);
         }
         let (id, attributes) = (Identity::of(&stat), self.attributes_of(&stat)?);
@@ -373,7 +384,8 @@ impl Export {
         Ok(Object { id, hint, path: Arc::new(path), attributes })
     }
 
-    /// What has `name` in `dir`, without opening it; `None` when it cannot be reached by handle.
+    /// Returns handle and attributes of the object with `name` in `dir`, without opening the
+    /// object; `None` when a handle cannot reach it.
     pub(crate) fn glance(&self, dir: &Object, name: &[u8]) -> Option<(Handle, Fattr)> {
         let stat = stat_at(&dir.path, name).ok().filter(|stat| self.is_here(stat))?;
         let attributes = self.attributes_of(&stat).ok()?;
@@ -385,7 +397,8 @@ impl Export {
         Some((self.handle_of(id, hint), attributes))
     }
 
-    /// The directory that `dir` is in; of the export's own, itself.
+    /// Returns the directory that contains `dir`; for the export's own directory, returns that
+    /// directory.
     pub(crate) fn parent(&self, dir: &Object) -> Result<Object, Status> {
         if dir.id == self.root_id {
             return Ok(dir.clone());
@@ -394,7 +407,8 @@ impl Export {
     }
 
     fn parent_of(&self, dir: &Object) -> Result<Object, Status> {
-        // It was found by its place.
+        // The export reached `dir` by its place in the table, so the table normally knows its
+        // parent.
         let place = locked(&self.table).place_of_dir(dir.id.ino).map(|place| place.parent);
         let path = match self.open_dir_place(place.ok_or(Status::JUKEBOX)?) {
             Ok(path) => Arc::new(path),
@@ -405,7 +419,8 @@ impl Export {
         self.seen(path, Identity::of(&stat), 0)
     }
 
-    /// That an object has `name` in `dir`. Gives the directory that handles of it name.
+    /// Remembers that an object has `name` in `dir`. Returns the directory that the object's
+    /// handles contain.
     fn remember(&self, dir: &Object, name: &[u8], id: Identity, kind: FileType) -> u64 {
         locked(&self.gone).remove(id);
         let is_dir = kind == FileType::Directory;
@@ -416,7 +431,7 @@ impl Export {
         if entry.ino == self.root_id.ino { 0 } else { locked(&self.table).insert(entry) }
     }
 
-    /// That `object` has another name: `name` in `dir`.
+    /// Remembers that `object` has another name: `name` in `dir`.
     pub(crate) fn named(&self, dir: &Object, name: &[u8], object: &Object) {
         locked(&self.gone).remove(object.id);
         let is_dir = object.attributes.kind == FileType::Directory;
@@ -424,24 +439,25 @@ impl Export {
         self.remember_name(Entry { ino, parent, name, is_dir, hint });
     }
 
-    /// That an object does not have `name` in `dir` any more.
+    /// Remembers that an object does not have `name` in `dir` any more.
     pub(crate) fn unname(&self, dir: &Object, name: &[u8], id: Identity) {
         locked(&self.table).remove(id.ino, dir.id.ino, name);
     }
 
-    /// That there is no such object.
+    /// Remembers that the object does not exist any more.
     pub(crate) fn forget(&self, id: Identity) {
         locked(&self.gone).insert(id);
         locked(&self.table).remove_all(id.ino);
         locked(&self.descriptors).drop_all(id.ino);
     }
 
-    /// A turn to change an object.
+    /// Takes the turn to change an object.
     pub(crate) fn turn(&self, object: &Object) -> MutexGuard<'_, ()> {
         locked(self.turn_of(object))
     }
 
-    /// A turn to change two directories. The order is the same for everybody.
+    /// Takes the turns to change two directories, always the lower index first, so that two threads
+    /// cannot deadlock.
     pub(crate) fn turns(
         &self,
         a: &Object,
@@ -461,11 +477,11 @@ impl Export {
 
     fn turn_at(&self, index: u64) -> &Mutex<()> {
         let index = usize::try_from(index).unwrap_or(0);
-        // There are as many as the remainders that there can be.
+        // There are `TURNS` turns, and the index is a remainder modulo `TURNS`.
         self.turns.get(index).unwrap_or_else(|| unreachable!("a remainder of {TURNS}"))
     }
 
-    /// `/proc/self/fd`, and the name of a descriptor in it: the object behind a path descriptor.
+    /// Returns `/proc/self/fd`, and the name in it that leads to the object of a path descriptor.
     pub(crate) fn link(&self, object: &Object) -> (BorrowedFd<'_>, String) {
         use std::os::fd::AsRawFd;
         (self.links.as_fd(), object.path.as_raw_fd().to_string())

@@ -1,4 +1,4 @@
-//! A queue that serves peers in turn, whatever number of entries and connections each has.
+//! A queue that serves peers in turn, however many entries and connections each peer has.
 //!
 //! ```text
 //!   address ─┬─ connection ── entries, in order
@@ -9,10 +9,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
-/// See the module.
+/// The queue that the module describes.
 #[derive(Debug)]
 pub(crate) struct Fair<T> {
-    /// Addresses that have entries, the next one first. There are no more than connections.
+    /// Addresses that have entries, the next one first. There are at most as many addresses as
+    /// connections.
     addresses: VecDeque<(IpAddr, Connections<T>)>,
     len: usize,
 }
@@ -27,7 +28,7 @@ impl<T> Default for Fair<T> {
 }
 
 impl<T> Fair<T> {
-    /// Entries of all.
+    /// Returns the number of entries of all addresses together.
     pub(crate) const fn len(&self) -> usize {
         self.len
     }
@@ -51,7 +52,7 @@ impl<T> Fair<T> {
         }
     }
 
-    /// Takes the next entry of the next address that `may` have one.
+    /// Takes the next entry of the first address in turn for which `may` returns true.
     pub(crate) fn take(&mut self, may: impl Fn(IpAddr) -> bool) -> Option<(IpAddr, T)> {
         let at = self.addresses.iter().position(|(ip, _)| may(*ip))?;
         let (ip, mut connections) = self.addresses.remove(at)?;
@@ -68,7 +69,7 @@ impl<T> Fair<T> {
     }
 }
 
-/// How many threads serve each address, of which none may have more than its share.
+/// Counts the threads that serve each address, so that no address gets more than its share.
 #[derive(Debug, Default)]
 pub(crate) struct Busy {
     all: usize,
@@ -76,12 +77,12 @@ pub(crate) struct Busy {
 }
 
 impl Busy {
-    /// Threads that are busy.
+    /// Returns the number of busy threads.
     pub(crate) const fn all(&self) -> usize {
         self.all
     }
 
-    /// Threads that are busy for this address.
+    /// Returns the number of threads that are busy for this address.
     pub(crate) fn of(&self, ip: IpAddr) -> usize {
         self.of.get(&ip).copied().unwrap_or(0)
     }
@@ -102,7 +103,8 @@ impl Busy {
     }
 }
 
-/// Threads that one address may have of `threads`: all but one, so that another finds one.
+/// Returns the number of threads out of `threads` that one address may occupy: all but one, so that
+/// another address finds a thread.
 pub(crate) const fn share(threads: usize) -> usize {
     if threads > 1 { threads - 1 } else { 1 }
 }

@@ -1,27 +1,33 @@
-//! NFS version 3 and MOUNT version 3 (RFC 1813): a directory served to clients, and the client's side.
+//! NFS version 3 and MOUNT version 3 (RFC 1813): the server, which serves directories to clients,
+//! and the client's side.
 //!
-//! RPC messages go in and come out as octets; which transport carries them is no matter of the service.
-//! RPC-over-RDMA is the one it is made for ([`rdma`]): a reply tells which of its octets may be placed
-//! (RFC 8267), and a client's calls do too, which [`client::rdma`] carries. TCP is there as well ([`tcp`]),
-//! for kernels that ask MOUNT by it.
+//! The service takes RPC messages and returns RPC messages as bytes, and does not depend on the
+//! transport that carries the messages. The service is made for RPC-over-RDMA ([`rdma`]): a reply
+//! marks which of its bytes RDMA may place (RFC 8267), and so do the calls of a client, which
+//! [`client::rdma`] carries. The crate has TCP as well ([`tcp`]), for kernels that call MOUNT over
+//! TCP.
 //!
 //! * [`wire`]: arguments and results of the procedures;
 //! * [`Export`]: objects below a directory, by handles that outlive the server;
-//! * [`Share`]: an export with its name and its rules; [`Service`]: several of them, a call in, a reply out;
+//! * [`Share`]: an export with its name and its rules; [`Service`]: several shares, which takes a
+//!   call and returns a reply;
 //! * [`rdma`]: the service on queue pairs; [`record`], [`tcp`]: messages over a stream;
-//! * [`rpcbind`]: telling the host's where the programs are;
+//! * [`rpcbind`]: registers the ports of the programs with the host's rpcbind;
 //! * [`client`]: mounting, walking, reading and writing from the other side.
 //!
-//! **Who a caller is** does not matter unless [`Access`] says so: whatever the credential says, all is done as
-//! the user that the server runs as, who owns what is made. AUTH_SYS proves nothing, so it gives nothing.
-//! A client that reaches the service can do below the directory what that user can, but for what would reach
-//! beyond it: set-user-ID and set-group-ID bits of files are not set, and devices are not made. A service with
-//! the privilege can act for users instead, and a list of clients says whose calls are carried out. Nothing
-//! outside the directory can be reached ([`Export`]).
+//! **The caller's identity** does not matter unless [`Access`] says so: whatever the credential
+//! says, the service carries out every call as the user that the server runs as, and this user owns
+//! each new object. AUTH_SYS proves nothing, so it grants nothing. A client that reaches the
+//! service can do below the directory what that user can, except for acts that would have an effect
+//! beyond the directory: the service does not set set-user-ID and set-group-ID bits of files, and
+//! does not make devices. A service with the privilege can act for users instead, and a list of
+//! clients says whose calls the service carries out. No client can reach anything outside the
+//! directory ([`Export`]).
 //!
-//! Calls are carried out on the thread that brings them, and may wait for the disk to read from it: a
-//! service is to be called on threads that may wait, several at once. Changes go to the disk on threads of
-//! the service's own, for all who wait for the same object together ([`Unflushed`]).
+//! The thread that brings a call carries the call out, and may wait while the disk reads. The
+//! embedding program therefore calls a service on threads that may block, several at once. Threads
+//! of the service's own write changes to the disk, with one write for all callers that wait for the
+//! same object ([`Unflushed`]).
 #![forbid(unsafe_code)]
 
 mod caller;

@@ -1,21 +1,22 @@
 //! The service on queue pairs: both programs, NFS and MOUNT, of an RPC-over-RDMA server.
 //!
 //! ```text
-//!   server's thread ── calls ──▶ queue ──▶ threads: Service::begin ── changes ──▶ the service's flusher
-//!    ▲  ▲     ▲                               │  │                                    │
-//!    │  │     └── calls that wait for room ───┘  │                                    │
-//!    │  └────────────────── replies ─────────────┘                                    │
-//!    └───────────────────── replies, when the disk has the change ────────────────────┘
+//!   server's thread ── calls ──▶ queue ──▶ threads: Service::begin ── changes ──▶ flusher
+//!    ▲  ▲     ▲                               │  │                                   │
+//!    │  │     └── calls that wait for room ───┘  │                                   │
+//!    │  └────────────────── replies ─────────────┘                                   │
+//!    └───────────────────── replies, when the disk has the change ───────────────────┘
 //! ```
 //!
-//! The thread that steps the server never waits for a disk. A thread that carries calls out waits for data to
-//! be read from it, for nothing else: not for a change to be on the disk, and not for memory that a client
-//! keeps. No more calls are in the queue than the server grants credits for on all its connections, and
-//! clients have their turn in it one after the other.
+//! The thread that steps the server never waits for a disk. A thread that carries out calls waits
+//! only for the disk to read data: it waits neither for a change to reach the disk nor for memory
+//! that a client keeps. The queue never has more calls than the server grants credits for on all
+//! its connections, and serves the clients in turn.
 //!
-//! Data of a WRITE has come by RDMA Read into registered memory, and the system writes it from there to the
-//! file; that of a READ it reads from the file into registered memory, from where it is written to the client.
-//! Heddle copies none of it.
+//! The RNIC has placed the data of a WRITE into registered memory by RDMA Read, and the system
+//! writes it from there to the file. The system reads the data of a READ from the file into
+//! registered memory, and the RNIC writes it from there to the client. Heddle itself does not copy
+//! the data.
 
 mod call;
 mod queue;
@@ -37,25 +38,28 @@ use queue::Queue;
 
 pub use threads::Threads;
 
-/// Threads that carry calls out, where nothing else is said: as many calls can wait for the disk.
+/// The default number of threads that carry out calls, and so of calls that can wait for the disk
+/// at once.
 pub const THREADS: usize = 8;
 
-/// Calls of a connection that are served at a time: its credits.
+/// The number of calls that the server serves at a time on one connection: the connection's
+/// credits.
 pub const CALLS: u16 = 16;
 
-/// Bytes that the longest call can take of a connection's memory: its message, on whole cache lines.
+/// The bytes of a connection's memory that the longest call can take: its message, rounded up to
+/// whole cache lines.
 const CALL_MAX: usize = (MESSAGE_MAX as usize).next_multiple_of(64);
 
-/// What an RPC server is to be made with so that clients can have [`CALLS`] of the longest calls under
-/// way on each connection. All connections together have `memory` octets of registered memory, for calls
-/// and for data that is read; calls that find none wait. From 6 MiB on a READ of the longest has room
-/// beside all calls that have theirs; with less, WRITEs can keep one waiting until it is told to come
-/// again.
+/// Returns the configuration of an RPC server on which each connection can have [`CALLS`] of the
+/// longest calls in flight. All connections together have `memory` bytes of registered memory, for
+/// calls and for data that is read; a call that finds none free waits. From 6 MiB on, the longest
+/// READ has room beside all calls that have theirs; with less memory, WRITEs can keep a READ
+/// waiting until the server asks the client to come again.
 pub fn config(memory: usize) -> ServerConfig {
     config_for(memory, CALLS)
 }
 
-/// The same with `calls` under way on each connection.
+/// Returns the same configuration with `calls` calls in flight on each connection.
 pub fn config_for(memory: usize, calls: u16) -> ServerConfig {
     ServerConfig {
         transport: TransportConfig {
@@ -69,20 +73,21 @@ pub fn config_for(memory: usize, calls: u16) -> ServerConfig {
     }
 }
 
-/// Why a server does not serve an export.
+/// Why a server cannot answer NFS and MOUNT.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// It has NFS or MOUNT already.
+    /// The server already has a program for NFS or MOUNT.
     #[error(transparent)]
     Registered(#[from] AlreadyRegistered),
-    /// No thread is to be had.
+    /// The system cannot start a thread.
     #[error("no thread for NFS: {0}")]
     Thread(#[from] io::Error),
 }
 
-/// Has `server` answer NFS and MOUNT by `service`, on `threads` threads, one at least; from two on some are
-/// kept for calls that neither move data nor change anything. They end when they are dropped, each after the
-/// call it has; calls that come later are answered SYSTEM_ERR.
+/// Makes `server` answer NFS and MOUNT by `service`, on at least one and up to `threads` threads;
+/// with two or more, some threads are reserved for calls that neither move data nor change
+/// anything. The threads end after the caller drops the returned value, each after its current
+/// call; the server answers later calls with SYSTEM_ERR.
 ///
 /// # Errors
 /// [`ServeError`].
@@ -96,14 +101,14 @@ pub fn serve(
     let handler = || Handler { queue: Arc::clone(&queue) };
     let versions = procedure::VERSION..=procedure::VERSION;
     server.register(procedure::PROGRAM, versions, NFS3, handler())?;
-    // Nothing of MOUNT is placed.
+    // No data of MOUNT is placed by RDMA.
     let versions = mount::VERSION..=mount::VERSION;
     server.register(mount::PROGRAM, versions, Table(&[]), handler())?;
     let memory: Memory = server.memory().clone();
     Ok(Threads::start(threads, queue, service, &memory)?)
 }
 
-/// A program: it queues its calls.
+/// A program that queues its calls.
 struct Handler {
     queue: Arc<Queue>,
 }
@@ -118,11 +123,12 @@ impl Program for Handler {
     }
 }
 
-/// What becomes of a call that comes again, over whichever transport.
+/// Returns how the server treats a call that comes again, over any transport.
 ///
-/// WRITE and COMMIT leave the same when they are done again (RFC 1813 section 4.5), as a client writes
-/// nothing else there until it has the reply. They are many, and would push out the replies of those that
-/// must not be done again. So is what MOUNT puts on its list.
+/// A repeated WRITE or COMMIT has the same effect as the first (RFC 1813 section 4.5), since a
+/// client writes nothing else to the same place until it has the reply. WRITEs and COMMITs are
+/// many, and their replies would push out the replies to calls that must not run twice. Calls of
+/// MOUNT, which put an entry on its list, may also run again.
 pub(crate) const fn repeat(procedure: Procedure) -> Repeat {
     match procedure {
         Procedure { program: mount::PROGRAM, .. } => Repeat::Afterwards,

@@ -1,20 +1,20 @@
-//! Record marking: RPC messages over a stream of octets (RFC 5531 section 11).
+//! Record marking: RPC messages over a byte stream (RFC 5531 section 11).
 //!
 //! ```text
-//!   bit 31: last fragment │ 31 bits: octets of the fragment │ the fragment
+//!   bit 31: last fragment │ 31 bits: length of the fragment in bytes │ the fragment
 //! ```
 
 use std::io::{self, Read, Write};
 
 const LAST: u32 = 1 << 31;
 
-/// Most fragments of a message. A peer that sends many small ones is up to no good.
+/// The highest number of fragments in a message. Only a hostile peer sends more.
 const FRAGMENTS_MAX: u32 = 1024;
 
-/// Octets that are made room for before any of them has come.
+/// The number of bytes for which the reader allocates memory before any of them has arrived.
 const STEP: usize = 64 << 10;
 
-/// What cannot be a message.
+/// Why a stream has no valid message.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// The stream failed, or ended within a message.
@@ -23,19 +23,19 @@ pub enum RecordError {
     /// The message is longer than it may be.
     #[error("message longer than {max} octets")]
     TooLong {
-        /// Octets it may have.
+        /// The longest permitted message in bytes.
         max: u32,
     },
-    /// It has more fragments than it may have.
+    /// The message has more fragments than permitted.
     #[error("message of more than {FRAGMENTS_MAX} fragments")]
     Fragments,
 }
 
-/// Reads a message of at most `max` octets into `message`, in place of what it held. `false` when the
-/// stream ends in front of it.
+/// Reads a message of at most `max` bytes into `message`, in place of its old contents. Returns
+/// false when the stream ends before the message.
 ///
 /// # Errors
-/// [`RecordError`]. Where the next message would begin is not known then.
+/// [`RecordError`]. After an error the start of the next message is unknown.
 pub fn read(stream: &mut impl Read, message: &mut Vec<u8>, max: u32) -> Result<bool, RecordError> {
     message.clear();
     for fragment in 0..FRAGMENTS_MAX {
@@ -52,7 +52,8 @@ pub fn read(stream: &mut impl Read, message: &mut Vec<u8>, max: u32) -> Result<b
     Err(RecordError::Fragments)
 }
 
-/// The mark in front of a fragment; `None` at the end of the stream, where there may be one.
+/// Reads the mark in front of a fragment; returns `None` at the end of the stream, if the stream
+/// may end here.
 fn read_mark(stream: &mut impl Read, may_end: bool) -> io::Result<Option<u32>> {
     let mut mark = [0; 4];
     let mut have = 0;
@@ -68,7 +69,8 @@ fn read_mark(stream: &mut impl Read, may_end: bool) -> io::Result<Option<u32>> {
     Ok(Some(u32::from_be_bytes(mark)))
 }
 
-/// Memory is taken as octets come, not as their number is claimed.
+/// Reads a fragment. The function allocates memory as bytes arrive, not by the length that the peer
+/// claims.
 fn read_fragment(stream: &mut impl Read, message: &mut Vec<u8>, len: usize) -> io::Result<()> {
     let end = message.len() + len;
     while message.len() < end {
@@ -82,7 +84,7 @@ fn read_fragment(stream: &mut impl Read, message: &mut Vec<u8>, len: usize) -> i
 /// Writes a message as one fragment.
 ///
 /// # Errors
-/// Those of the stream; `InvalidInput` for a message that is too long for a mark.
+/// The errors of the stream; `InvalidInput` for a message that is too long for a mark.
 pub fn write(stream: &mut impl Write, message: &[u8]) -> io::Result<()> {
     let len = u32::try_from(message.len()).ok().filter(|&len| len < LAST);
     let len = len.ok_or(io::ErrorKind::InvalidInput)?;

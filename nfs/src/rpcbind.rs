@@ -1,8 +1,8 @@
-//! Telling the host's rpcbind where programs are (RFC 1833, version 3 of the protocol).
+//! Registers programs with the host's rpcbind (RFC 1833, version 3 of the protocol).
 //!
-//! Only callers of the host itself may change what it lists. Over its local socket it sees who they are,
-//! writes them down as the owner of an entry, and lets nobody else take that away; over TCP of the
-//! loopback they would need a privileged port.
+//! Only callers on the host itself may change the entries of rpcbind. Over its local socket rpcbind
+//! sees the user of a caller, records the user as the owner of an entry, and lets no other user
+//! remove the entry; over TCP on the loopback the caller would need a privileged port.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -16,13 +16,13 @@ use heddle_rpcrdma::rpc::{Auth, Call, Reply};
 
 use crate::record::{self, RecordError};
 
-/// Where it listens on Linux.
+/// The path of rpcbind's socket on Linux.
 pub const SOCKET: &str = "/run/rpcbind.sock";
 
-/// The version that is spoken.
+/// The protocol version that this client uses.
 const VERSION: u32 = 3;
 
-/// Octets of the longest reply that is taken.
+/// The longest reply in bytes that this client accepts.
 const REPLY_MAX: u32 = 4096;
 
 /// A connection to an rpcbind.
@@ -33,10 +33,10 @@ pub struct Rpcbind<S> {
 }
 
 impl Rpcbind<UnixStream> {
-    /// Connects to its local socket. Each call takes up to twice `timeout`.
+    /// Connects to rpcbind's local socket. Each call takes up to twice `timeout`.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// The errors of the socket.
     pub fn connect(socket: &Path, timeout: Duration) -> io::Result<Rpcbind<UnixStream>> {
         let stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(timeout))?;
@@ -46,21 +46,22 @@ impl Rpcbind<UnixStream> {
 }
 
 impl<S: Read + Write> Rpcbind<S> {
-    /// Over a stream that is connected.
+    /// Makes a client over a connected stream.
     pub const fn new(stream: S) -> Rpcbind<S> {
         Rpcbind { stream, xid: 0 }
     }
 
-    /// Adds an entry. `false` when it has another place for this version of the program and this
-    /// transport; one that is there already is as good as a new one.
+    /// Adds an entry. Returns false when rpcbind has another address for this version of the
+    /// program and this transport; an equal entry that exists already counts as success.
     ///
     /// # Errors
-    /// Those of the stream; `InvalidData` for what is no reply, and for one that refuses the call.
+    /// The errors of the stream; `InvalidData` for a malformed reply, and for a reply that refuses
+    /// the call.
     pub fn set(&mut self, entry: &Entry) -> io::Result<bool> {
         self.call(procedure::SET, entry)
     }
 
-    /// Takes an entry away. `false` when it is not there, or another's.
+    /// Removes an entry. Returns false when the entry does not exist, or has another owner.
     ///
     /// # Errors
     /// As those of [`set`](Rpcbind::set).
@@ -114,8 +115,8 @@ mod tests {
         Entry::rdma(100_003, 3, "10.0.0.1:20049".parse().unwrap())
     }
 
-    /// What a call to a peer that answers with these octets comes to, and what the peer was sent. The
-    /// XID of the reply is added to that of the call.
+    /// Returns the outcome of a call to a peer that answers with these bytes, and the bytes that
+    /// the peer received. `xid` is added to the XID of the call to make that of the reply.
     fn answered(xid: u32, rest: &'static [u8]) -> (io::Result<bool>, Vec<u8>) {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         ours.set_read_timeout(Some(HOUR)).unwrap();
@@ -168,7 +169,7 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         drop(theirs);
         assert!(Rpcbind::new(ours).set(&nfs()).is_err());
-        // One that does not answer keeps nobody.
+        // A peer that does not answer blocks no caller: the call times out.
         let (ours, _theirs) = UnixStream::pair().unwrap();
         ours.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
         let error = Rpcbind::new(ours).unset(&nfs()).unwrap_err();

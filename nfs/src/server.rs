@@ -1,7 +1,7 @@
-//! The service: RPC calls in, replies out.
+//! The service: takes RPC calls and returns replies.
 //!
-//! What a retransmitted call gets is its transport's matter: a procedure that is not idempotent must not
-//! be carried out twice, and who sees both calls can tell.
+//! The transport decides what a retransmitted call gets: the service must not carry out a procedure
+//! that is not idempotent twice, and only the transport sees both calls.
 #![allow(clippy::result_large_err, reason = "results of the protocol are as large when they fail")]
 
 mod apart;
@@ -39,54 +39,57 @@ use crate::wire::{Status, WccData, Xdr, mount, procedure};
 use mounts::Mounts;
 use shares::Shares;
 
-/// What has been written behind what a buffer held.
+/// Describes what a procedure has appended to the output buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Handled {
-    /// The item that may be placed by RDMA (RFC 8267 section 4): data that was read, or the path of a
-    /// link. Its offset is in the reply, or in the results where only those are made.
+    /// The item that RDMA may place (RFC 8267 section 4): data that was read, or the path of a
+    /// link. Its offset counts from the start of the reply, or of the results where only those are
+    /// written.
     pub item: Option<Item>,
-    /// It lies in the sink that was given. What was written ends with its length.
+    /// True if the item's data lies in the given sink. The appended bytes then end with the item's
+    /// length.
     pub apart: bool,
 }
 
 /// The exports of a listener, as one service of NFS and MOUNT.
 ///
-/// A handle says which export it is of, and each call is carried out by the rules of that one.
+/// A handle says which export it belongs to, and the service carries out each call by the rules of
+/// that export.
 #[derive(Debug)]
 pub struct Service {
     shares: RwLock<Shares>,
     mounts: Mutex<Mounts>,
 }
 
-/// A call that may be carried out.
+/// A call that the service may carry out.
 #[derive(Debug)]
 pub struct Admitted {
-    /// The export that the call is for. The first one has the calls that name none.
+    /// The export that the call is for. Calls that name no export go to the first one.
     share: Arc<Share>,
-    /// The exports there were when the call came.
+    /// The exports of the service when the call arrived.
     shares: Shares,
 }
 
 impl Admitted {
-    /// The export that the call is for.
+    /// Returns the export that the call is for.
     pub const fn share(&self) -> &Arc<Share> {
         &self.share
     }
 }
 
-/// Results with a status, of which a procedure that fails gives `F`.
+/// Results with a status; a procedure that fails returns `F`.
 type Outcome<T, F> = Result<T, (Status, F)>;
 
 impl Service {
     /// Serves `dir`, which clients mount by the name `path` (or as `/`).
     ///
     /// # Errors
-    /// When it cannot be opened.
+    /// When the directory cannot be opened.
     pub fn new(dir: &Path, path: &str, options: Options) -> Result<Service, ExportError> {
         Share::new(dir, path, options).map(Service::one)
     }
 
-    /// The same, on a disk that says itself when changes are on it.
+    /// Like [`new`](Service::new), with a `disk` that decides when changes are durable.
     ///
     /// # Errors
     /// When the directory cannot be opened.
@@ -113,20 +116,21 @@ impl Service {
         Ok(Service { shares: RwLock::new(shares), mounts: Mutex::default() })
     }
 
-    /// Serves these from here on. Calls under way end as they began; handles of an export that is not among them
-    /// are stale, and those of the others stay what they are.
+    /// Serves `shares` from here on. Calls in progress end as they began; handles of an export that
+    /// is not in `shares` become stale, and handles of the other exports stay valid.
     ///
     /// # Errors
-    /// [`SharesError`]; nothing has changed then.
+    /// [`SharesError`]; nothing has changed in that case.
     pub fn set_shares(&self, shares: Vec<Arc<Share>>) -> Result<(), SharesError> {
         let shares = Shares::of(shares)?;
-        // First, so that no call reaches a new export by way of another.
+        // Introduce the exports before the store, so that no call reaches a new export by way of
+        // another.
         shares.introduce();
         *self.shares.write().unwrap_or_else(PoisonError::into_inner) = shares;
         Ok(())
     }
 
-    /// The exports there are, in their order.
+    /// Returns the exports of the service, in their order.
     pub fn shares(&self) -> Vec<Arc<Share>> {
         self.current().iter().cloned().collect()
     }
@@ -135,26 +139,26 @@ impl Service {
         self.shares.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What was counted, of all exports together.
+    /// Returns the counts of all exports together.
     pub fn counts(&self) -> Counts {
         let mut sum = Counts::ZERO;
         self.current().iter().for_each(|share| sum.add(&share.counts()));
         sum
     }
 
-    /// The counters of what is no export's.
+    /// Returns the share whose counters take events that belong to no export.
     pub(crate) fn of_all(&self) -> Arc<Share> {
         Arc::clone(self.current().first())
     }
 
-    /// Carries out an RPC call and writes the reply behind what `out` holds. `None` when it is not a
-    /// call: nothing is written, and there is nothing to answer.
+    /// Carries out an RPC call and appends the reply to `out`. Returns `None` when the message is
+    /// not a call: then there is nothing to answer, and `out` is unchanged.
     pub fn handle(&self, call: &[u8], out: &mut Vec<u8>) -> Option<Handled> {
         self.handle_from(None, call, out)
     }
 
-    /// The same of a call from `peer`, whose changes have their turn with those of others; of one from within
-    /// the process when there is none.
+    /// Like [`handle`](Service::handle) for a call from `peer`, whose changes take turns with those
+    /// of other peers. Without a peer the call counts as one from within the process.
     pub fn handle_from(
         &self,
         peer: Option<SocketAddr>,
@@ -210,12 +214,13 @@ impl Service {
         }
     }
 
-    /// Finds the export that a call is for, by the handle or path that `arguments` begin with, and looks whether
-    /// calls of `peer` with this credential are carried out there. NULL, and what MOUNT says of the server, may be
-    /// called by anybody; so may what names no export, which comes to nothing.
+    /// Finds the export that a call is for, by the handle or path at the start of `arguments`, and
+    /// checks that the export admits calls of `peer` with this credential. Any client may call
+    /// NULL, and procedures of MOUNT that only describe the server; calls that name no existing
+    /// export pass as well, and fail later.
     ///
     /// # Errors
-    /// Why the call is not carried out.
+    /// The reason why the service does not carry out the call.
     pub fn admit(
         &self,
         procedure: &Procedure,
@@ -242,11 +247,12 @@ impl Service {
         }
     }
 
-    /// Carries out `procedure` and writes its results, without an RPC header, behind what `out` holds; data
-    /// that is read goes to `sink` if that takes it. The caller is one that every export admits.
+    /// Carries out `procedure` and appends its results, without an RPC header, to `out`; data that
+    /// is read goes to `sink` if the sink takes it. The service treats the caller as one that every
+    /// export admits.
     ///
     /// # Errors
-    /// What the reply says when there are no results; what `out` holds behind its old end is void then.
+    /// The status for a reply without results; the bytes appended to `out` are void then.
     pub fn dispatch(
         &self,
         procedure: Procedure,
@@ -261,8 +267,8 @@ impl Service {
         self.carry_out(&admitted, procedure, cred, (arguments, NOWHERE), out, sink)
     }
 
-    /// As [`begin`](Service::begin), and waits for the disk; the peer says whose turn it is there. Where there is
-    /// no room for data the caller is asked to come again.
+    /// Like [`begin`](Service::begin), but waits for the disk; the peer decides whose turn it is
+    /// there. Where there is no room for data the client is asked to come again.
     fn carry_out(
         &self,
         admitted: &Admitted,
@@ -276,11 +282,11 @@ impl Service {
         Ok(admitted.share.settle(carried, peer, out))
     }
 
-    /// Carries out a call that was [admitted](Service::admit) as [`dispatch`](Service::dispatch) does, but waits
-    /// for no change to be on the disk, and for no room in `sink`.
+    /// Carries out a call that was [admitted](Service::admit) as [`dispatch`](Service::dispatch)
+    /// does, but waits neither for changes to reach the disk nor for room in `sink`.
     ///
     /// # Errors
-    /// What the reply says when there are no results; what `out` holds behind its old end is void then.
+    /// The status for a reply without results; the bytes appended to `out` are void then.
     pub fn begin(
         &self,
         Admitted { share, shares }: &Admitted,
@@ -293,7 +299,8 @@ impl Service {
         let (start, begun) = (out.len(), Instant::now());
         let mut done = match (procedure.program, procedure.version) {
             (procedure::PROGRAM, procedure::VERSION) => {
-                // A thread of the flusher that was started within would stay the user.
+                // The guard ends before any change is submitted: a thread that the flusher started
+                // under it would stay the user.
                 let _calling = share.calling(cred);
                 share.nfs(procedure, arguments, out, sink)
             }
@@ -312,7 +319,7 @@ impl Service {
             Ok(Carried::Done(_)) => {
                 share.finished(procedure, begun, out.get(start..).unwrap_or(&[]));
             }
-            // It is counted when it is over.
+            // `Unflushed` counts the call when it is over.
             Ok(Carried::Unflushed(unflushed)) => unflushed.begun = begun,
             Ok(Carried::NoRoom(_)) => out.truncate(start),
             Err(RpcStatus::GarbageArgs) => count(&share.counters.garbage, 1),
@@ -324,14 +331,14 @@ impl Service {
 
 type Done = Result<Carried, RpcStatus>;
 
-/// The peer of a call that its owner names none of, where changes have their turn.
+/// The peer of a call for which the embedder names none; its changes take turns under this address.
 const NOWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 fn garbage(_: xdr::Error) -> RpcStatus {
     RpcStatus::GarbageArgs
 }
 
-/// Reads arguments, does it, and writes the results.
+/// Parses the arguments, runs the procedure, and writes the results.
 fn run<'a, 'r, A: Xdr<'a>, R: Xdr<'r>>(
     arguments: &'a [u8],
     out: &mut Vec<u8>,
@@ -346,13 +353,13 @@ fn put_header(reply: &Reply<'_>, out: &mut Vec<u8>) {
     let start = out.len();
     out.resize(start + reply.encoded_len(), 0);
     let room = out.get_mut(start..).unwrap_or(&mut []);
-    // As long as it said.
+    // `room` has the length that the reply reported, so the encoding fits.
     if let Err(e) = reply.encode(room) {
         unreachable!("{e}");
     }
 }
 
-/// Attributes of a failed procedure of which the object was not found.
+/// Returns the attributes in the reply of a failed procedure whose object was not found.
 const fn unknown() -> WccData {
     WccData { before: None, after: None }
 }

@@ -1,11 +1,12 @@
-//! The service on a TCP socket of the host, and a client's transport over one.
+//! The service on a TCP socket of the host, and a client's transport over such a socket.
 //!
-//! Kernels ask MOUNT by TCP also when they mount over RDMA. All programs of the service are there. Each
-//! connection has a thread, which answers its calls one after the other; their number is bounded, in all
-//! and for each address, and a peer that is silent within a message is left. Where there are as many
-//! connections as may be, one of an address that has more than the newcomer's is ended for the newcomer: the
-//! one that has been without a call for the longest. A call that must not be
-//! carried out twice and comes again is answered from a cache of replies.
+//! Kernels call MOUNT over TCP even when they mount over RDMA. The server answers all programs of
+//! the service. Each connection has a thread, which answers the connection's calls one after the
+//! other. The number of connections is bounded, in all and for each address, and the server drops a
+//! peer that falls silent within a message. When all connections are taken, the server ends a
+//! connection for a newcomer: the one that has been without a call for the longest, of an address
+//! with more connections than the newcomer's. A cache of replies answers a repeated call that must
+//! not be carried out twice.
 
 mod client;
 mod replies;
@@ -28,12 +29,12 @@ use replies::Replies;
 
 pub use client::TcpTransport;
 
-/// How much a server takes on.
+/// The limits of a server's connections.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections, each with a thread and up to 2 MiB of buffers.
+    /// The number of connections. Each has a thread and up to 2 MiB of buffers.
     pub connections: usize,
-    /// Of them, those of one address.
+    /// The number of connections from one address.
     pub of_address: usize,
     /// How long a connection may be silent.
     pub idle: Duration,
@@ -45,11 +46,11 @@ impl Default for Limits {
     }
 }
 
-/// Connections there are, so that they can be ended.
+/// The connections of a server, so that it can end them.
 #[derive(Debug, Default)]
 struct Streams {
     all: HashMap<u64, Stream>,
-    /// Calls that were begun, on all of them.
+    /// The number of calls begun on all connections.
     calls: u64,
 }
 
@@ -57,9 +58,9 @@ struct Streams {
 struct Stream {
     ip: IpAddr,
     stream: TcpStream,
-    /// Its last call, or the connection itself, was begun when there had been so many calls.
+    /// The value of `calls` when the last call, or the connection itself, began.
     used: u64,
-    /// A call is being carried out.
+    /// True while the connection's thread carries out a call.
     is_busy: bool,
 }
 
@@ -68,7 +69,7 @@ impl Streams {
         self.all.values().filter(|of| of.ip == ip).count()
     }
 
-    /// The connection to be ended for one of an address that has `has` of them.
+    /// Returns the connection to end for a newcomer whose address has `has` connections.
     fn superfluous(&self, has: usize) -> Option<u64> {
         let idle = self.all.iter().filter(|(_, of)| !of.is_busy);
         let idle = idle.map(|(number, of)| (self.of(of.ip), of.used, *number));
@@ -98,8 +99,9 @@ struct Shared {
     replies: Replies,
 }
 
-/// A server. It stops when it is dropped: nobody listens then, and connections are closed. Their threads end
-/// by themselves, each after the call that it has: nobody waits for a disk.
+/// A server. Dropping the server stops it: it closes the listener and the connections. The
+/// connections' threads end by themselves, each after its current call, so the drop waits for no
+/// disk.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
@@ -109,10 +111,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Answers at `listener` for `service`.
+    /// Answers calls at `listener` for `service`.
     ///
     /// # Errors
-    /// When there is no thread or descriptor to be had.
+    /// When the system gives no thread or descriptor.
     pub fn start(
         listener: TcpListener,
         service: Arc<Service>,
@@ -135,12 +137,12 @@ impl Server {
         Ok(Server { address, stop, shared, thread: Some(thread) })
     }
 
-    /// Where it answers.
+    /// Returns the address at which the server answers.
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Connections there are.
+    /// Returns the number of open connections.
     pub fn connections(&self) -> usize {
         self.shared.streams().all.len()
     }
@@ -148,10 +150,10 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Its other end becomes readable.
+        // The other end becomes readable, which stops the accepting thread.
         let _ = self.stop.shutdown(Shutdown::Both);
         if let Some(thread) = self.thread.take() {
-            // One that panicked has ended as well.
+            // A thread that panicked has ended as well, so its error is ignored.
             let _ = thread.join();
         }
     }
@@ -174,7 +176,8 @@ impl Shared {
                 Ok((stream, peer)) => self.accept(number, stream, peer),
                 Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
                 Err(e) => {
-                    // Out of descriptors, or a connection that was gone again: it can pass.
+                    // The system has no descriptor free, or the connection has already gone: both
+                    // can pass.
                     tracing::warn!(error = %e, "cannot accept a connection for NFS");
                     thread::sleep(Duration::from_millis(50));
                 }
@@ -185,7 +188,7 @@ impl Shared {
         }
     }
 
-    /// Makes room for a connection of `peer`; whether there is any.
+    /// Makes room for a connection of `peer`. Returns true if there is room.
     fn make_room(&self, streams: &mut Streams, peer: SocketAddr) -> bool {
         let has = streams.of(peer.ip());
         if has >= self.limits.of_address {
@@ -197,13 +200,13 @@ impl Shared {
         let ended = streams.superfluous(has).and_then(|number| streams.all.remove(&number));
         if let Some(Stream { ip, stream, .. }) = &ended {
             tracing::info!(%ip, %peer, "a connection for NFS is ended for one of another address");
-            // Its thread sees the end of the stream.
+            // The connection's thread sees the end of the stream.
             let _ = stream.shutdown(Shutdown::Both);
         }
         ended.is_some()
     }
 
-    /// A thread for a new connection, if there may be one more.
+    /// Starts a thread for a new connection, if the limits allow one more.
     fn accept(self: &Arc<Self>, number: u64, stream: TcpStream, peer: SocketAddr) {
         {
             let mut streams = self.streams();
@@ -236,7 +239,7 @@ impl Shared {
         mut stream: &TcpStream,
         peer: SocketAddr,
     ) -> Result<(), RecordError> {
-        // Those that are accepted are as the listener is on some systems.
+        // On some systems an accepted socket inherits the listener's mode.
         stream.set_nonblocking(false)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(self.limits.idle))?;
@@ -251,7 +254,7 @@ impl Shared {
             let is_call = self.replies.answer(peer, &call, &mut reply, carry_out);
             self.streams().end(number);
             if !is_call {
-                // Not a call: there is nobody to talk to.
+                // The message is not a call, so the peer is no client: end the connection.
                 break;
             }
             record::write(&mut stream, &reply)?;
@@ -260,7 +263,7 @@ impl Shared {
     }
 }
 
-/// A connection that ends, however it does.
+/// Removes a connection from the list when dropped, however the connection ends.
 struct Gone<'a> {
     shared: &'a Shared,
     number: u64,

@@ -1,8 +1,8 @@
-//! What NFS version 3 and MOUNT version 3 have on the wire (RFC 1813), in both directions.
+//! The wire format of NFS version 3 and MOUNT version 3 (RFC 1813), in both directions.
 //!
-//! Each type reads itself from a [`Reader`] and writes itself behind what a buffer holds ([`Xdr`]). A
-//! reader is total and strict, lengths are checked against the limit of their type before anything is
-//! taken, and names and data borrow from the message: nothing that a peer claims makes memory be taken.
+//! Each type reads itself from a [`Reader`] and appends itself to a buffer ([`Xdr`]). A reader is
+//! total and strict and checks each length against the limit of its type before it takes anything.
+//! Names and data borrow from the message, so no claim of a peer makes the reader allocate memory.
 
 mod arguments;
 mod attributes;
@@ -26,17 +26,18 @@ pub use status::Status;
 use heddle_rpcrdma::rpc::Procedure;
 use heddle_rpcrdma::xdr::{self, Reader, padded};
 
-/// Octets of the longest name in a directory that is taken; the longest of Linux.
+/// The longest name in a directory, in bytes, that the service accepts: Linux's limit.
 pub const NAME_MAX: u32 = 255;
 
-/// Octets of the longest path of a symbolic link, and of a mount: those of Linux, without the end.
+/// The longest path of a symbolic link or of a mount, in bytes: Linux's limit, without the
+/// terminating zero.
 pub const PATH_MAX: u32 = 4095;
 
-/// Octets of data in the longest READ and WRITE: what [`Fsinfo`] says.
+/// Bytes of data in the longest READ and WRITE, as [`Fsinfo`] reports them.
 pub const IO_MAX: u32 = 1 << 20;
 
-/// Octets of the longest call that is taken, and of the longest reply that is made: the longest data
-/// and what can be in front of it.
+/// The longest call that the service accepts and the longest reply that it makes, in bytes: the
+/// longest data and its header.
 pub const MESSAGE_MAX: u32 = IO_MAX + 4096;
 
 /// Procedures of NFS version 3 (RFC 1813 section 3.3).
@@ -44,9 +45,9 @@ pub const MESSAGE_MAX: u32 = IO_MAX + 4096;
 pub mod procedure {
     use super::Procedure;
 
-    /// The program.
+    /// The RPC program number of NFS.
     pub const PROGRAM: u32 = 100_003;
-    /// Its version.
+    /// The version of NFS that this crate has.
     pub const VERSION: u32 = 3;
 
     const fn of(procedure: u32) -> Procedure {
@@ -81,19 +82,19 @@ pub mod procedure {
 
 /// A type of the protocol.
 pub trait Xdr<'a>: Sized {
-    /// Reads one.
+    /// Reads a value.
     ///
     /// # Errors
-    /// What is wrong with the octets.
+    /// The fault in the bytes.
     fn get(r: &mut Reader<'a>) -> Result<Self, xdr::Error>;
 
-    /// Writes it behind what `out` holds.
+    /// Appends the value to `out`.
     fn put(&self, out: &mut Vec<u8>);
 
-    /// Reads one that is all there is.
+    /// Reads a value that takes up all of `octets`.
     ///
     /// # Errors
-    /// What is wrong with the octets, or what is behind it.
+    /// The fault in the bytes, or that bytes follow after the value.
     fn whole(octets: &'a [u8]) -> Result<Self, xdr::Error> {
         let mut r = Reader::new(octets);
         let value = Self::get(&mut r)?;
@@ -101,7 +102,7 @@ pub trait Xdr<'a>: Sized {
         Ok(value)
     }
 
-    /// Its octets.
+    /// Returns the encoded bytes of the value.
     fn octets(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.put(&mut out);
@@ -147,7 +148,7 @@ impl Xdr<'_> for bool {
     }
 }
 
-/// Fixed opaque data of eight octets: a verifier. Nothing but its equality means anything.
+/// Fixed opaque data of eight bytes: a verifier. Only equality of verifiers means anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verifier(pub [u8; 8]);
 
@@ -161,7 +162,7 @@ impl Xdr<'_> for Verifier {
     }
 }
 
-/// Variable-length opaque data or a string of at most `MAX` octets.
+/// Variable-length opaque data or a string of at most `MAX` bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Opaque<'a, const MAX: u32>(pub &'a [u8]);
 
@@ -175,24 +176,24 @@ impl<'a, const MAX: u32> Xdr<'a> for Opaque<'a, MAX> {
     }
 }
 
-/// A name in a directory, as it is on the wire: of any length, so that one that is too long has a
-/// status of its own.
+/// A name in a directory, as it is on the wire: of any length, so that the service can answer a
+/// name that is too long with the status for that.
 pub type Name<'a> = Opaque<'a, MESSAGE_MAX>;
 
-/// A path: of a symbolic link.
+/// The path in a symbolic link.
 pub type Path<'a> = Opaque<'a, MESSAGE_MAX>;
 
 /// The data of a READ or WRITE.
 pub type Data<'a> = Opaque<'a, MESSAGE_MAX>;
 
-/// Variable-length opaque data, with length and padding.
+/// Appends variable-length opaque data, with length and padding.
 pub(crate) fn put_opaque(out: &mut Vec<u8>, data: &[u8]) {
     u32::try_from(data.len()).unwrap_or(u32::MAX).put(out);
     out.extend_from_slice(data);
     put_padding(out, data.len());
 }
 
-/// The padding behind opaque data of `len` octets.
+/// Appends the padding that follows opaque data of `len` bytes.
 pub(crate) fn put_padding(out: &mut Vec<u8>, len: usize) {
     out.resize(out.len() + padded(len) - len, 0);
 }
@@ -210,7 +211,7 @@ impl<'a, T: Xdr<'a>> Xdr<'a> for Option<T> {
     }
 }
 
-/// Results: of a procedure that did what it should `T`, and otherwise why not, and `F`.
+/// Results of a procedure: `T` on success, otherwise the status of the failure and `F`.
 impl<'a, T: Xdr<'a>, F: Xdr<'a>> Xdr<'a> for Result<T, (Status, F)> {
     fn get(r: &mut Reader<'a>) -> Result<Self, xdr::Error> {
         match Status::get(r)? {
@@ -233,7 +234,7 @@ impl<'a, T: Xdr<'a>, F: Xdr<'a>> Xdr<'a> for Result<T, (Status, F)> {
     }
 }
 
-/// Structures: their fields one behind another.
+/// Defines structures whose fields follow one another on the wire.
 macro_rules! structs {
     ($($(#[$meta:meta])* pub struct $name:ident $(<$lt:lifetime>)? {
         $($(#[$field_meta:meta])* pub $field:ident: $type:ty,)*

@@ -1,5 +1,6 @@
-//! A server that runs out of descriptors. What fails for want of one is to come again (`JUKEBOX`), is not
-//! done, and says nothing of what is there. One test, as descriptors are the process's.
+//! A server that runs out of descriptors. A call that fails for want of one has to tell the client
+//! to come again (`JUKEBOX`), changes nothing, and does not claim that an object is gone. The file
+//! has only one test, as all tests of a process share its descriptors.
 #![allow(clippy::unwrap_used, clippy::result_large_err, reason = "tests")]
 
 #[path = "it/common/mod.rs"]
@@ -16,10 +17,10 @@ use heddle_nfs::wire::{
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Descriptors that a call can ask for, and some.
+/// The descriptors that a call can use, and a few more.
 const ENOUGH: usize = 8;
 
-/// All descriptors that there are but some, as long as it is kept.
+/// Takes all free descriptors except `free`, until the returned value is dropped.
 fn all_but(free: usize) -> Vec<File> {
     let mut all = Vec::new();
     while let Ok(file) = File::open("/dev/null") {
@@ -33,7 +34,8 @@ fn at(dir: Handle, name: &[u8]) -> DirEntryName<'_> {
     DirEntryName { dir, name: Opaque(name) }
 }
 
-/// Until it is done with so many descriptors free; before, it fails for now and leaves what there was.
+/// Repeats a call with more and more descriptors free until it succeeds; each call before that has
+/// to fail for now and leave the tree as it was.
 fn with_few(lab: &Lab, what: &str, call: impl Fn() -> Result<(), Status>) {
     let before = tree(lab);
     for free in 0..=ENOUGH {
@@ -49,7 +51,7 @@ fn with_few(lab: &Lab, what: &str, call: impl Fn() -> Result<(), Status>) {
     panic!("{what} was not done with {ENOUGH} descriptors");
 }
 
-/// All names and permissions.
+/// Returns all names and permissions.
 fn tree(lab: &Lab) -> Vec<String> {
     use std::os::unix::fs::PermissionsExt;
     let list =
@@ -72,7 +74,7 @@ fn test_want_of_descriptors_is_of_now_and_nothing_is_done_by_halves() {
         fs::write(lab.path(name), b"x").unwrap();
     }
     let [root, dir, f, g, other] = ["", "d", "d/f", "g", "other"].map(|path| lab.handle(path));
-    // Of the last alone there is a descriptor.
+    // The service keeps a descriptor only of the last file.
     lab.getattr(other).unwrap();
     for free in 0..2 {
         let hog = all_but(free);

@@ -13,10 +13,10 @@ use crate::wire::{
     WriteOk, Xdr, procedure,
 };
 
-/// How many times data is written again because the server was started again.
+/// How many times the client writes data again because the server restarted.
 const RESTARTS_MAX: u32 = 5;
 
-/// A READ under way.
+/// A READ in flight.
 struct Reading {
     token: Token,
     offset: u64,
@@ -24,7 +24,7 @@ struct Reading {
     pauses: Pauses,
 }
 
-/// A WRITE under way, with its data: what the server does not take is written again.
+/// A WRITE in flight, with its data: the client writes again what the server does not take.
 struct Writing {
     token: Token,
     offset: u64,
@@ -32,21 +32,22 @@ struct Writing {
     pauses: Pauses,
 }
 
-/// Data that was written, as long as it is not known to be safe.
+/// Data that was written and is not yet known to be safe.
 enum Pass {
-    /// All octets, and the server is the one it was.
+    /// The server took all bytes and did not restart in between.
     Whole(u64, Option<Verifier>),
-    /// The server was started again, and may have lost what it had.
+    /// The server restarted, and may have lost data.
     Lost,
 }
 
 impl<T: Transport> Client<T> {
-    /// Reads a file to its end. `sink` gets each piece, in order, and may end it. `size` is what the
-    /// attributes say: reads are ahead up to there, and a file that ends before has become that short by
-    /// what the server says then. Gives how many octets there were.
+    /// Reads a file to its end, and returns the number of bytes read. The client gives each piece
+    /// to `sink`, in order; an error of `sink` ends the read. `size` is the file's size by its
+    /// attributes, and the client reads ahead up to there. If the file ends before `size`, the
+    /// client checks with the server that the file has become that short.
     ///
     /// # Errors
-    /// [`ClientError`], also what `sink` says.
+    /// [`ClientError`], also for an error of `sink`.
     pub fn read(
         &mut self,
         file: Handle,
@@ -102,8 +103,9 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Checks that a file ends after `total` bytes, where a READ says so. Its attributes said `size` before:
-    /// the file may have become shorter, but then the server says so now.
+    /// Checks that a file ends after `total` bytes, where a READ reported the end. Its attributes
+    /// said `size` before: the file may have become shorter, but then the server's attributes say
+    /// so now.
     fn check_end(
         &mut self,
         file: Handle,
@@ -129,12 +131,12 @@ impl<T: Transport> Client<T> {
         Ok(Reading { token, offset, count, pauses: self.pauses() })
     }
 
-    /// Writes all of `source` to a file, from its beginning, and commits it. `observe` gets each piece
-    /// in order, when it is sent, with its offset; when the server was started again meanwhile all
-    /// begins anew, with offset 0. Gives how many octets there were.
+    /// Writes all of `source` to a file, from its beginning, commits it, and returns the number of
+    /// bytes written. The client passes each piece with its offset to `observe` in order, when it
+    /// sends the piece; when the server restarted meanwhile, the client begins anew with offset 0.
     ///
     /// # Errors
-    /// [`ClientError`], also what `source` says.
+    /// [`ClientError`], also for an error of `source`.
     pub fn write(
         &mut self,
         file: Handle,
@@ -212,14 +214,15 @@ impl<T: Transport> Client<T> {
         let count = u32::try_from(data.len()).unwrap_or(u32::MAX);
         let stable = Stable::Unstable;
         let arguments = Write { file, offset, count, stable, data: Opaque(&data) }.octets();
-        // The data comes last.
+        // The data stands last in the arguments, so the arguments' length gives the data's offset.
         let at = u32::try_from(arguments.len() - padded(data.len())).ok();
         let item = at.map(|offset| Item { offset, length: count });
         let token = self.submit_octets(procedure::WRITE, &arguments, item)?;
         Ok(Writing { token, offset, data, pauses: self.pauses() })
     }
 
-    /// Whether what was written is safe: the server that says so is the one that has it.
+    /// Returns true if the written data is safe: the server that commits is the instance that took
+    /// the data.
     fn commit(&mut self, file: Handle, verifier: Option<Verifier>) -> Result<bool, ClientError> {
         let results = self.call(procedure::COMMIT, &Commit { file, offset: 0, count: 0 })?;
         let committed: CommitOk = parse::<_, WccData>(&results, "COMMIT", &"")?;

@@ -1,7 +1,7 @@
-//! Calls that a server asks to make again later (NFS3ERR_JUKEBOX: RFC 1813 section 2.6).
+//! Calls that a server asks the client to make again later (NFS3ERR_JUKEBOX: RFC 1813 section 2.6).
 //!
-//! The server has done nothing. The client waits, each time twice as long, and makes the call anew; when the
-//! time is over it reports the status as it is.
+//! The server has done nothing for such a call. The client waits, each time twice as long, and
+//! makes the call anew; when the time is over, the client reports the status as it is.
 
 use std::time::Duration;
 
@@ -10,19 +10,19 @@ use heddle_rpcrdma::rpc::Procedure;
 use super::{Client, Transport, TransportError};
 use crate::wire::{Status, Xdr, procedure};
 
-/// How long a client goes on with calls that a server asks to make again.
+/// How long a client repeats calls that a server asks it to make again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// The first pause; each is twice as long as the one before.
+    /// The first pause; each later pause is twice as long as the one before.
     pub first: Duration,
-    /// The longest pause.
+    /// The upper limit of a single pause.
     pub longest: Duration,
-    /// All pauses of one call together.
+    /// The upper limit of all pauses of one call together.
     pub all: Duration,
 }
 
 impl Default for Patience {
-    /// From 100 ms to 5 s, and 60 s in all.
+    /// Pauses from 100 ms to 5 s, and 60 s in all.
     fn default() -> Patience {
         let ms = Duration::from_millis;
         Patience { first: ms(100), longest: ms(5000), all: ms(60_000) }
@@ -43,7 +43,7 @@ impl Pauses {
         Pauses { next: first, longest, left: all }
     }
 
-    /// The next pause; `None` when the time is over.
+    /// Returns the next pause; `None` when the time is over.
     fn next(&mut self) -> Option<Duration> {
         if self.left.is_zero() {
             return None;
@@ -55,7 +55,8 @@ impl Pauses {
     }
 }
 
-/// Returns true if results of a procedure of NFS say that the call is to be made again later.
+/// Returns true if the results of an NFS procedure say that the client is to make the call again
+/// later.
 fn is_jukebox(procedure: Procedure, results: &[u8]) -> bool {
     let jukebox = Status::JUKEBOX.octets();
     procedure.program == procedure::PROGRAM
@@ -64,7 +65,7 @@ fn is_jukebox(procedure: Procedure, results: &[u8]) -> bool {
 }
 
 impl<T: Transport> Client<T> {
-    /// Has the client wait longer, or not at all, for servers that ask for it.
+    /// Makes the client wait longer for servers that ask for it, or not at all.
     pub const fn set_patience(&mut self, patience: Patience) {
         self.patience = patience;
     }
@@ -73,11 +74,11 @@ impl<T: Transport> Client<T> {
         Pauses::new(self.patience)
     }
 
-    /// Pauses, if the results say that the call is to be made again later and there is time left; whether it
-    /// has.
+    /// Returns true if the results ask for the call to be made again later and time is left. In
+    /// that case the function has paused before it returns.
     ///
     /// # Errors
-    /// Those of the transport.
+    /// The errors of the transport.
     pub(super) fn is_to_be_made_again(
         &mut self,
         procedure: Procedure,
@@ -110,7 +111,7 @@ mod tests {
         assert_eq!(Pauses::new(none).next(), None);
     }
 
-    /// A server that asks to come later so many times, and counts calls and pauses.
+    /// A server that asks the client to come later `left` times, and counts calls and pauses.
     struct Busy {
         left: u32,
         calls: u64,

@@ -1,4 +1,4 @@
-//! What can be mounted, and mounting it.
+//! Lists what a server exports, and mounts it.
 
 use heddle_rpcrdma::xdr::Reader;
 
@@ -7,11 +7,11 @@ use super::{Client, ClientError, Transport, parse};
 use crate::wire::mount::{self, Exported, Mounted};
 use crate::wire::{Fattr, Fsinfo, Handle, OfHandle, Opaque, procedure};
 
-/// Most exports that a server is believed to have.
+/// The highest number of exports that the client accepts from a server.
 const EXPORTS_MAX: u32 = 4096;
 
 impl<T: Transport> Client<T> {
-    /// Paths that the server exports.
+    /// Returns the paths that the server exports.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -24,7 +24,7 @@ impl<T: Transport> Client<T> {
         Ok(all.into_iter().map(|export| export.path.0.to_vec()).collect())
     }
 
-    /// The handle of `path`, by the MOUNT program.
+    /// Returns the handle of `path`, from the MOUNT program.
     ///
     /// # Errors
     /// Also when the server has no such export.
@@ -34,7 +34,8 @@ impl<T: Transport> Client<T> {
         Ok(mounted.handle)
     }
 
-    /// Begins at a directory whose handle is known: asks how long READs and WRITEs may be.
+    /// Begins at a directory whose handle is known: asks the server how long READs and WRITEs may
+    /// be.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -49,7 +50,7 @@ impl<T: Transport> Client<T> {
         self.found(root, info.attributes)
     }
 
-    /// Mounts `path`: its handle, and how long READs and WRITEs may be.
+    /// Mounts `path`: asks for its handle and for how long READs and WRITEs may be.
     ///
     /// # Errors
     /// Also when the server has no such export.
@@ -59,8 +60,8 @@ impl<T: Transport> Client<T> {
     }
 }
 
-/// Of `exports`, the one that `path` is in, the deepest if there are several; and what is left of the
-/// path there.
+/// Returns the export in `exports` that contains `path`, the deepest if there are several, and the
+/// rest of the path below that export.
 pub fn export_of<'a>(exports: &'a [Vec<u8>], path: &[u8]) -> Option<(&'a [u8], Vec<u8>)> {
     let names: Vec<_> = components(path).collect();
     let depth = |export: &[u8]| {

@@ -1,13 +1,13 @@
 //! A client's transport over RDMA: calls of a [`heddle_rpc::Client`].
 //!
-//! The server places the data of a READ into registered memory of the client, and takes that of a WRITE
-//! from there. A connection that is lost is made again, and calls without a reply with it, by the client
-//! itself: they have the same XIDs, so the server can tell that it has carried them out.
+//! The server places the data of a READ into registered memory of the client, and reads the data of
+//! a WRITE from there. The client itself restores a lost connection and resends the calls that have
+//! no reply. These calls keep their XIDs, so the server can tell that it has carried them out.
 //!
 //! ```text
-//!   submit ──▶ under way ── reply ──▶ returned ──▶ wait
-//!     │            │  registered memory │ a copy of it
-//!     └── waits for memory: what has come back gives its own
+//!   submit ──▶ in flight ── reply ──▶ returned ──▶ wait
+//!     │            │  registered memory │ a copy of the results
+//!     └── waits for memory, which calls that come back give up
 //! ```
 
 use std::collections::VecDeque;
@@ -21,20 +21,21 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::{Outgoing, Pipeline, Returned, Token, Transport, TransportError};
 use crate::wire::{IO_MAX, procedure};
 
-/// Octets of the longest results of a procedure that the binding does not know: those of MOUNT.
+/// Bytes of the longest results of a procedure that the binding does not know: the results of
+/// MOUNT.
 const UNKNOWN_MAX: u32 = 16 << 10;
 
-/// Octets of registered memory of a call, besides its data: its headers.
+/// Bytes of registered memory for the headers of a call; the call's data comes on top.
 const CALL: usize = 4096;
 
-/// Octets of registered memory for what is not data: listings, for one.
+/// Bytes of registered memory for everything that is not data, such as listings.
 const REST: usize = 1 << 20;
 
-/// Nobody sleeps longer at a time, so that whoever wants to end something is heard.
+/// The upper limit of one sleep, so that a caller that wants to end something is heard in time.
 const NAP: Duration = Duration::from_millis(200);
 
-/// What an RPC client of NFS is made with: as many READs or WRITEs under way as `pipeline` has, in the
-/// name of this process's user and group on `machine`.
+/// Returns the configuration of an RPC client for NFS, with as many READs or WRITEs in flight as
+/// `pipeline` has. The calls carry the user and group of this process on `machine`.
 pub fn config(pipeline: Pipeline, machine: &str) -> ClientConfig {
     let data = pipeline.size.min(IO_MAX) as usize + CALL;
     let credential = SysCredential {
@@ -52,20 +53,22 @@ pub fn config(pipeline: Pipeline, machine: &str) -> ClientConfig {
     }
 }
 
-/// Sleeps until something has come for `client`, or a little while: for an RNIC that others run.
+/// Sleeps until something has arrived for `client`, or for a little while. For an RNIC that other
+/// threads run.
 pub fn sleep(client: &Client) {
     if !client.arm() {
         return;
     }
     let Some(fd) = client.fd() else { return };
     let left = client.timeout().map_or(NAP, |left| left.min(NAP));
-    // A time that cannot be told is not longer than a nap: there is none.
+    // A duration that does not fit a `Timespec` cannot occur: `left` is at most `NAP`.
     let timeout = Timespec::try_from(left).ok();
-    // Interrupted, it has slept enough.
+    // An interrupted sleep counts as a sleep, so the caller ignores the error.
     let _ = poll(&mut [PollFd::new(&fd, PollFlags::IN)], timeout.as_ref());
 }
 
-/// A transport. `rest` is done while nothing has come: it lets the RNIC get on, or [`sleep`]s.
+/// A transport. While nothing has arrived the transport calls `rest`, which lets the RNIC progress,
+/// or [`sleep`]s.
 #[derive(Debug)]
 pub struct RdmaTransport<F> {
     rpc: Client,
@@ -76,18 +79,18 @@ pub struct RdmaTransport<F> {
 }
 
 impl<F: FnMut(&Client)> RdmaTransport<F> {
-    /// Of a client that was made with a [`config`].
+    /// Makes a transport from a client that was made with a [`config`].
     pub fn new(rpc: Client, rest: F) -> RdmaTransport<F> {
         let (under_way, returned) = Default::default();
         RdmaTransport { rpc, rest, under_way, returned, next: 0 }
     }
 
-    /// The RPC client.
+    /// Returns the RPC client.
     pub const fn rpc(&self) -> &Client {
         &self.rpc
     }
 
-    /// Gets on, and keeps what has come back.
+    /// Lets the RPC client progress, and keeps the results of calls that came back.
     fn turn(&mut self) {
         self.rpc.step();
         let mut any = false;
@@ -111,7 +114,7 @@ impl<F: FnMut(&Client)> RdmaTransport<F> {
         }
     }
 
-    /// Registered memory, as soon as there is some.
+    /// Returns registered memory, as soon as some is free.
     fn buffer(&mut self, len: usize) -> Result<Buffer, TransportError> {
         loop {
             match self.rpc.buffer(len) {
@@ -122,10 +125,11 @@ impl<F: FnMut(&Client)> RdmaTransport<F> {
         }
     }
 
-    /// The arguments, with their item in registered memory.
+    /// Returns the arguments, with their item in registered memory.
     fn arguments(&mut self, call: &Outgoing<'_>) -> Result<Body, TransportError> {
         let mut body = Body::new();
-        // The item's length stands in front of it, and is put with it.
+        // The item's length stands in the four bytes in front of the item, and `Body::item` writes
+        // that length itself.
         let parts = call.item.and_then(|item| {
             let (at, len) = (item.offset as usize, item.length as usize);
             let front = call.arguments.get(..at.checked_sub(4)?)?;
@@ -138,7 +142,7 @@ impl<F: FnMut(&Client)> RdmaTransport<F> {
             return Ok(body);
         };
         let buffer = self.buffer(data.len())?;
-        // It was taken for all of them.
+        // `buffer` was allocated with the length of `data`, so the write fits.
         let inside = buffer.write(0, data);
         debug_assert!(inside.is_ok());
         let whole = body.raw(front).and_then(|b| b.item(buffer)).and_then(|b| b.raw(behind));
@@ -150,7 +154,8 @@ impl<F: FnMut(&Client)> RdmaTransport<F> {
 impl<F: FnMut(&Client)> Transport for RdmaTransport<F> {
     fn submit(&mut self, call: &Outgoing<'_>) -> Result<Token, TransportError> {
         let size = NFS3.reply_size(call.procedure, call.arguments);
-        // Only data is worth room of its own. A path comes with the rest of the reply.
+        // Only READ data is worth a buffer of its own. The path of a READLINK comes with the rest
+        // of the reply.
         let room = size.filter(|size| call.procedure == procedure::READ && size.item > 0);
         let room = room.map(|size| self.buffer(size.item as usize)).transpose()?;
         let arguments = self.arguments(call)?;
@@ -187,14 +192,15 @@ impl<F: FnMut(&Client)> Transport for RdmaTransport<F> {
     }
 }
 
-/// Takes turns until `end`: the RNIC gets on meanwhile, and replies to other calls are kept.
+/// Takes turns until `end`: the RNIC progresses meanwhile, and the transport keeps replies to other
+/// calls.
 fn until(end: Instant, mut turn: impl FnMut()) {
     while Instant::now() < end {
         turn();
     }
 }
 
-/// Why a call has no results; where there is no connection, why not.
+/// Returns why a call has no results; without a connection, why there is none.
 fn explained(error: CallError, rpc: &Client) -> TransportError {
     match (&error, rpc.last_failure()) {
         (CallError::ProgUnavail, _) => TransportError::ProgUnavail,

@@ -1,4 +1,4 @@
-//! Walking and listing.
+//! Walking paths and listing directories.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -9,28 +9,29 @@ use crate::wire::{
     procedure,
 };
 
-/// Symbolic links that are followed on the way to one object.
+/// The highest number of symbolic links that a walk to one object follows.
 const LINKS_MAX: u32 = 40;
 
-/// Names on the way to one object, those of links included.
+/// The highest number of names on a walk to one object, names from links included.
 const NAMES_MAX: usize = 4096;
 
-/// Octets of a part of a listing.
+/// Bytes of one part of a listing.
 const LISTING: u32 = 64 << 10;
 
-/// Names of one directory that a server is believed to have: a listing may have no end.
+/// The highest number of names in one directory that the client accepts: a server's listing may
+/// have no end.
 const LISTED_MAX: usize = 10_000_000;
 
 /// An object that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Its handle.
+    /// The handle by which further calls name the object.
     pub handle: Handle,
-    /// Its attributes.
+    /// The attributes of the object when the server reported it.
     pub attributes: Fattr,
 }
 
-/// A name or path, for people: with no control characters in it.
+/// Returns a name or path for display: escapes its control characters.
 pub fn shown(name: &[u8]) -> String {
     let mut text = String::new();
     for c in String::from_utf8_lossy(name).chars() {
@@ -44,7 +45,7 @@ pub fn shown(name: &[u8]) -> String {
 }
 
 impl<T: Transport> Client<T> {
-    /// Attributes of an object.
+    /// Returns the attributes of an object.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -65,7 +66,7 @@ impl<T: Transport> Client<T> {
         Ok(Found { handle, attributes })
     }
 
-    /// What has `name` in `dir`.
+    /// Returns the object with `name` in `dir`.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -76,7 +77,7 @@ impl<T: Transport> Client<T> {
         self.found(found.object, found.attributes)
     }
 
-    /// Where a symbolic link leads.
+    /// Returns the target path of a symbolic link.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -86,8 +87,9 @@ impl<T: Transport> Client<T> {
         Ok(link.path.0.to_vec())
     }
 
-    /// What is at `path` below `root`. Symbolic links on the way are followed, and the last one if
-    /// `follow` says so; an absolute one leads out of what is mounted and is refused.
+    /// Returns the object at `path` below `root`. The walk follows symbolic links on the way, and
+    /// the last one if `follow` is true. The walk refuses an absolute link, since such a link leads
+    /// out of the mounted directory.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -119,8 +121,8 @@ impl<T: Transport> Client<T> {
         Ok(at)
     }
 
-    /// Tells `each` of every entry of a directory but `.` and `..`, with attributes and handle where the
-    /// server gives them.
+    /// Calls `each` for every entry of a directory except `.` and `..`, with attributes and handle
+    /// where the server sends them.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -130,7 +132,8 @@ impl<T: Transport> Client<T> {
         mut each: impl FnMut(&DirPlusEntry<'_>),
     ) -> Result<(), ClientError> {
         let (mut cookie, mut verifier) = (0, Verifier::default());
-        // Where parts have ended.
+        // The cookies at which parts of the listing ended: a repeated cookie reveals a listing that
+        // does not advance.
         let (mut ends, mut listed) = (HashSet::from([cookie]), 0_usize);
         loop {
             let call = Readdirplus { dir, cookie, verifier, dircount: LISTING, maxcount: LISTING };
@@ -161,7 +164,7 @@ impl<T: Transport> Client<T> {
         }
     }
 
-    /// Makes an empty file, or empties the one that is there.
+    /// Makes an empty file, or empties an existing file.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -185,7 +188,8 @@ impl<T: Transport> Client<T> {
         self.made(dir, name, made)
     }
 
-    /// A server need not say what it has made.
+    /// Returns the handle of the new object. A server may omit the handle of what it made, so a
+    /// LOOKUP asks for it then.
     fn made(&mut self, dir: Handle, name: &[u8], made: Created) -> Result<Handle, ClientError> {
         match made.object {
             Some(handle) => Ok(handle),
@@ -194,7 +198,7 @@ impl<T: Transport> Client<T> {
     }
 }
 
-/// Names of a path.
+/// Returns the names of a path, without empty ones and `.`.
 pub(super) fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = Vec<u8>> {
     path.split(|&octet| octet == b'/')
         .filter(|name| !name.is_empty() && *name != b".")

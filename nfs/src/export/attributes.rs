@@ -1,13 +1,13 @@
-//! Attributes of the file system as those of the protocol, and back.
+//! Conversion between attributes of the file system and attributes of the protocol.
 
 use rustix::fs::{FileType as Kind, Statx, StatxTimestamp, Timespec, UTIME_NOW, UTIME_OMIT};
 
 use crate::wire::{Device, Fattr, FileType, SetTime, Time};
 
-/// Bits of a mode that are permissions, set-user-ID, set-group-ID or sticky.
+/// The bits of a mode for permissions, set-user-ID, set-group-ID and sticky.
 const MODE: u32 = 0o7777;
 
-/// Times before 1970 are that, and those after 2106 that.
+/// Clamps times before 1970 to 1970, and times after 2106 to 2106.
 fn time(t: &StatxTimestamp) -> Time {
     if t.tv_sec < 0 {
         return Time::default();
@@ -15,7 +15,7 @@ fn time(t: &StatxTimestamp) -> Time {
     Time { seconds: u32::try_from(t.tv_sec).unwrap_or(u32::MAX), nanoseconds: t.tv_nsec }
 }
 
-/// `None` for what no type of the protocol is.
+/// Returns `None` for an object whose type the protocol does not have.
 fn kind(mode: u16) -> Option<FileType> {
     let kind = Kind::from_raw_mode(mode.into());
     Some(match kind {
@@ -30,7 +30,7 @@ fn kind(mode: u16) -> Option<FileType> {
     })
 }
 
-/// Attributes of an object in the file system that clients know as `fsid`.
+/// Returns the attributes of an object in the file system that clients know as `fsid`.
 pub(crate) fn fattr(stat: &Statx, fsid: u64) -> Option<Fattr> {
     Some(Fattr {
         kind: kind(stat.stx_mode)?,
@@ -39,7 +39,7 @@ pub(crate) fn fattr(stat: &Statx, fsid: u64) -> Option<Fattr> {
         uid: stat.stx_uid,
         gid: stat.stx_gid,
         size: stat.stx_size,
-        // Blocks are of 512 octets, whatever the file system has.
+        // Linux counts blocks of 512 bytes, whatever the block size of the file system is.
         used: stat.stx_blocks.saturating_mul(512),
         rdev: Device { major: stat.stx_rdev_major, minor: stat.stx_rdev_minor },
         fsid,
@@ -50,7 +50,7 @@ pub(crate) fn fattr(stat: &Statx, fsid: u64) -> Option<Fattr> {
     })
 }
 
-/// A time to be set.
+/// Converts a time that a client sets.
 pub(crate) fn timespec(set: SetTime) -> Timespec {
     match set {
         SetTime::Keep => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },

@@ -1,7 +1,7 @@
 //! Descriptors of the files that were read or written last.
 //!
-//! They spare opening a file for every READ and WRITE, and decide nothing: which file a handle means, and that
-//! it is in the export, is found anew for each call.
+//! The descriptors save opening a file for every READ and WRITE, and decide nothing: for each call
+//! the export finds anew which file a handle means and whether that file is in the export.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
@@ -11,12 +11,12 @@ use std::sync::Arc;
 struct Kept {
     read: Option<Arc<OwnedFd>>,
     write: Option<Arc<OwnedFd>>,
-    /// When it was used, in turns of all.
+    /// The value of the clock at the last use.
     used: u64,
 }
 
-/// Descriptors, by the numbers of objects. Whoever has taken one has it for as long as he needs it, also
-/// when it goes here.
+/// Descriptors, by the numbers of objects. A caller shares the descriptor it has taken, and so can
+/// use it after the eviction here.
 #[derive(Debug)]
 pub(super) struct Descriptors {
     kept: HashMap<u64, Kept>,
@@ -26,7 +26,7 @@ pub(super) struct Descriptors {
 }
 
 impl Descriptors {
-    /// For `limit` objects.
+    /// Makes a store for `limit` objects.
     pub(super) fn new(limit: usize) -> Descriptors {
         let limit = limit.max(1);
         Descriptors { kept: HashMap::new(), by_use: BTreeMap::new(), clock: 0, limit }
@@ -48,7 +48,7 @@ impl Descriptors {
         self.entry(ino).write = Some(fd);
     }
 
-    /// All of an object go.
+    /// Drops all descriptors of an object.
     pub(super) fn drop_all(&mut self, ino: u64) {
         if let Some(kept) = self.kept.remove(&ino) {
             self.by_use.remove(&kept.used);

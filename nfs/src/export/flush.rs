@@ -1,17 +1,19 @@
-//! Putting changes on the disk, for all who wait for the same object at once (group commit).
-//!
+//! Puts changes on the disk, with one flush for all callers that wait for the same object (group
+//! commit).
 //! ```text
-//!   ticket, before the change ──▶ change ──▶ submit ──▶ round: one fsync, on a thread of the flusher
-//!                                              │            │ answers all who submitted before it began
+//!   ticket, before the change ──▶ change ──▶ submit ──▶ round: one fsync, on a flusher's thread
+//!                                              │            │ answers all calls submitted before
+//!                                              │            │ the round began
 //!                                              └── later ──▶ the next round of the object
 //! ```
+//! ```
 //!
-//! The rounds of one object follow one another. The system reports data that it could not write to one
-//! caller of fsync only, so a round that fails counts a loss of its object, and a ticket from before that
-//! loss ends in an error, too, although its own round went well.
+//! The rounds of one object follow one another. The system reports data that it could not write to
+//! only one caller of fsync. So a failed round counts a loss of its object, and a ticket from
+//! before that loss ends in an error, too, even if its own round succeeded.
 //!
-//! A thread that hangs in the disk holds nothing but the descriptor of its round. When the flusher is
-//! dropped its threads end by themselves; nobody waits for them.
+//! A thread that hangs in the disk holds nothing but the descriptor of its round. After the flusher
+//! is dropped its threads end by themselves; no thread waits for them.
 
 #[cfg(test)]
 mod tests;
@@ -32,25 +34,25 @@ use rustix::io::Errno;
 use crate::fair::{Busy, Fair, share};
 use crate::wire::Status;
 
-/// What is to be on the disk.
+/// How much of an object has to be on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Extent {
-    /// Data, and what is needed to read it again: fdatasync.
+    /// The data, and the attributes needed to read the data again: fdatasync.
     Data,
-    /// All attributes with it: fsync.
+    /// The data and all attributes: fsync.
     All,
 }
 
 /// The disk of an export, as far as it decides how long a change takes.
 pub trait Disk: fmt::Debug + Send + Sync {
-    /// Returns when what was written to `file` is on the disk.
+    /// Returns after the changes that were written to `file` are on the disk.
     ///
     /// # Errors
-    /// Those of `fsync(2)`: data is lost, and the next call need not report that again.
+    /// The errors of `fsync(2)`: data is lost, and the next call need not report the loss again.
     fn sync(&self, file: BorrowedFd<'_>, extent: Extent) -> io::Result<()>;
 }
 
-/// The system's: fsync and fdatasync.
+/// The disk of the operating system: fsync and fdatasync.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemDisk;
 
@@ -64,10 +66,10 @@ impl Disk for SystemDisk {
     }
 }
 
-/// Called when a change is on the disk, or is not.
+/// Called after a change has reached the disk, or has failed to.
 type Then = Box<dyn FnOnce(Result<(), Status>) + Send>;
 
-/// See the module.
+/// The flusher that the module describes.
 #[derive(Debug)]
 pub(crate) struct Flusher {
     shared: Arc<Shared>,
@@ -78,14 +80,15 @@ pub(crate) struct Flusher {
 struct Shared {
     disk: Arc<dyn Disk>,
     state: Mutex<State>,
-    /// There is a round, or there will be none any more.
+    /// Signals a new round, or the end of the flusher.
     news: Condvar,
     losses: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Objects with tickets, by their numbers. A number is not used again while a descriptor is open.
+    /// Objects with tickets, by inode number. The file system does not reuse a number while a
+    /// descriptor is open.
     objects: HashMap<u64, Flushed>,
     /// Objects whose next round has not begun.
     rounds: Fair<u64>,
@@ -124,8 +127,8 @@ struct Call {
     state: Mutex<(usize, Result<(), Status>, Option<Then>)>,
 }
 
-/// A change of an object that is to be on the disk. Taken before the object is changed, so that no loss
-/// in between goes unnoticed.
+/// A change of an object that has to reach the disk. The caller takes the ticket before it changes
+/// the object, so that every loss in between is noticed.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     shared: Arc<Shared>,
@@ -133,7 +136,7 @@ pub(crate) struct Ticket {
     losses: u64,
 }
 
-/// Changes that a call has made, to be on the disk before its reply.
+/// Changes that a call has made and that must be on the disk before its reply.
 #[derive(Debug, Default)]
 pub(crate) struct Due(Vec<(Ticket, Extent)>);
 
@@ -152,14 +155,15 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Flusher {
-    /// With at most `threads` threads, which are started when they are needed.
+    /// Makes a flusher with at most `threads` threads, which it starts on demand.
     pub(super) fn new(disk: Arc<dyn Disk>, threads: usize) -> Flusher {
         let (state, news) = (Mutex::default(), Condvar::new());
         let shared = Arc::new(Shared { disk, state, news, losses: AtomicU64::new(0) });
         Flusher { shared, threads: threads.max(1) }
     }
 
-    /// A ticket for a change of an object. `open` opens it, unless another ticket has.
+    /// Returns a ticket for a change of an object. `open` opens the object, unless another ticket
+    /// holds it open.
     pub(crate) fn ticket<E>(
         &self,
         ino: u64,
@@ -180,8 +184,8 @@ impl Flusher {
         Ok(Ticket { shared: Arc::clone(&self.shared), ino, losses })
     }
 
-    /// Has `then` called when all of `due` is on the disk, or a part of it cannot be: on a thread of the
-    /// flusher, which it must not keep.
+    /// Calls `then` after all of `due` is on the disk, or after a part of it has failed. The call
+    /// runs on a thread of the flusher, so `then` must not block.
     pub(crate) fn submit(
         &self,
         due: Due,
@@ -194,7 +198,7 @@ impl Flusher {
             let ino = ticket.ino;
             let mut state = locked(&self.shared.state);
             let State { objects, rounds, .. } = &mut *state;
-            // Its ticket keeps it.
+            // The ticket keeps its object in the map, so this lookup succeeds.
             let Some(object) = objects.get_mut(&ino) else { continue };
             if object.waiting.is_empty() && !object.is_running {
                 rounds.push(peer, ino);
@@ -211,11 +215,11 @@ impl Flusher {
         }
     }
 
-    /// The same, and waits for it.
+    /// Submits `due`, and waits for the outcome.
     pub(crate) fn wait(&self, due: Due, peer: SocketAddr) -> Result<(), Status> {
         let (told, heard) = std::sync::mpsc::sync_channel(1);
         self.submit(due, peer, move |done| {
-            // The receiver waits.
+            // The receiver below waits, so the send cannot fail.
             let _ = told.send(done);
         });
         heard.recv().unwrap_or(Err(Status::IO))
@@ -230,14 +234,14 @@ impl Flusher {
             let mut state = locked(&self.shared.state);
             state.threads -= 1;
             if state.threads == 0 {
-                // The caller does it, as nobody else would.
+                // Without threads the caller does the rounds, as no other thread would.
                 drop(state);
                 while self.shared.round(self.threads, false) {}
             }
         }
     }
 
-    /// Times that what was written could not be put on the disk.
+    /// Returns how many rounds could not put data on the disk.
     pub(crate) fn losses(&self) -> u64 {
         self.shared.losses.load(Relaxed)
     }
@@ -251,7 +255,7 @@ impl Drop for Flusher {
 }
 
 impl Shared {
-    /// Does the next round, and waits for one if `stay`; false when there is none.
+    /// Runs the next round, and waits for one if `stay`. Returns false when there is none.
     fn round(&self, limit: usize, stay: bool) -> bool {
         let mut state = locked(&self.state);
         let (ip, ino) = loop {
@@ -289,12 +293,12 @@ impl Shared {
                 done => break done,
             }
         };
-        // A disk of somebody else's that panics has put nothing anywhere.
+        // An embedder's disk that panics has put nothing on any disk.
         let done = catch_unwind(AssertUnwindSafe(sync)).unwrap_or_else(|_| Err(Errno::IO.into()));
         done.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO).into())
     }
 
-    /// A round has ended: tells those who waited for it, and has the next of the object begin.
+    /// Ends a round: answers the calls that waited for it, and queues the object's next round.
     fn end(&self, ip: IpAddr, ino: u64, waiting: Vec<Waiting>, done: Result<(), Status>) {
         let mut state = locked(&self.state);
         state.busy.end(ip);
@@ -312,7 +316,7 @@ impl Shared {
             }
         }
         drop(state);
-        // This thread looks for the next round itself.
+        // This thread itself takes the round that it has just queued, so it wakes no other thread.
         for Waiting { ticket, call, .. } in waiting {
             let lost = ticket.losses != losses;
             drop(ticket);
@@ -322,7 +326,7 @@ impl Shared {
 }
 
 impl Call {
-    /// One of its changes is on the disk, or is not.
+    /// Records that one of the call's changes has reached the disk, or has failed to.
     fn end(&self, done: Result<(), Status>) {
         let mut state = locked(&self.state);
         let (left, all, then) = &mut *state;
@@ -332,7 +336,7 @@ impl Call {
         let all = *all;
         drop(state);
         if let Some(then) = told {
-            // What it does is its own matter; other calls of this round are to be told, too.
+            // A panic of `then` must not keep other calls of this round from their answers.
             let _ = catch_unwind(AssertUnwindSafe(|| then(all)));
         }
     }
@@ -346,7 +350,8 @@ impl Drop for Ticket {
             if object.tickets == 0 {
                 let gone = state.objects.remove(&self.ino);
                 drop(state);
-                // The last of a file that was removed frees its blocks: not under the lock.
+                // The last descriptor of a removed file frees the file's blocks when it closes, so
+                // it closes outside the lock.
                 drop(gone);
             }
         }

@@ -1,15 +1,16 @@
-//! Objects that are known not to be there any more.
+//! Objects that are known not to exist any more.
 //!
-//! A client may ask for something after it was removed. It need not be searched for again.
+//! A client may ask for an object after its removal. The export need not search for such an object
+//! again.
 
 use std::collections::{HashSet, VecDeque};
 
 use super::Identity;
 
-/// Objects that are remembered.
+/// The number of objects that the export remembers.
 const LIMIT: usize = 4096;
 
-/// The last ones that were removed, or searched for without being found.
+/// The objects last removed, or last searched for in vain.
 #[derive(Debug, Default)]
 pub(super) struct Gone {
     all: HashSet<Identity>,
@@ -26,7 +27,8 @@ impl Gone {
         }
     }
 
-    /// It is there after all: somebody had moved it away, and back.
+    /// Removes an object that exists after all: a process of the host moved the object away, and
+    /// back.
     pub(super) fn remove(&mut self, id: Identity) {
         if self.all.remove(&id) {
             self.order.retain(|&other| other != id);

@@ -2,21 +2,21 @@
 
 use crate::wire::{NAME_MAX, Status};
 
-/// A name that was looked at.
+/// A name that `check` has examined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Checked<'a> {
     /// The directory itself.
     This,
-    /// The one above it.
+    /// The directory above it.
     Parent,
-    /// A name in it.
+    /// A name in this directory.
     Plain(&'a [u8]),
 }
 
-/// Looks at a name: nothing in it may lead anywhere else.
+/// Examines a name: no part of it may lead anywhere else.
 ///
 /// # Errors
-/// `NAMETOOLONG`; `INVAL` for an empty one, and for one with an octet that no name can have.
+/// `NAMETOOLONG`; `INVAL` for an empty name, and for a name with a byte that no name can have.
 pub(crate) fn check(name: &[u8]) -> Result<Checked<'_>, Status> {
     if name.len() > NAME_MAX as usize {
         return Err(Status::NAMETOOLONG);
@@ -31,10 +31,10 @@ pub(crate) fn check(name: &[u8]) -> Result<Checked<'_>, Status> {
     })
 }
 
-/// A name of something to be made: those that every directory has are taken.
+/// Examines the name of an object to be made: `.` and `..` exist in every directory.
 ///
 /// # Errors
-/// Those of [`check`], and `EXIST`.
+/// The errors of [`check`], and `EXIST`.
 pub(crate) fn fresh(name: &[u8]) -> Result<&[u8], Status> {
     match check(name)? {
         Checked::Plain(name) => Ok(name),
@@ -42,10 +42,10 @@ pub(crate) fn fresh(name: &[u8]) -> Result<&[u8], Status> {
     }
 }
 
-/// A name of something to be removed or renamed: those that every directory has stay.
+/// Examines the name of an object to be removed or renamed: `.` and `..` stay in every directory.
 ///
 /// # Errors
-/// Those of [`check`], and `INVAL`.
+/// The errors of [`check`], and `INVAL`.
 pub(crate) fn removable(name: &[u8]) -> Result<&[u8], Status> {
     match check(name)? {
         Checked::Plain(name) => Ok(name),

@@ -1,4 +1,4 @@
-//! Opening what was found.
+//! Opens objects that the export has found.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -14,17 +14,19 @@ use super::{Export, Identity, Object, locked, stat_of};
 use crate::caller::{as_server, is_for_user};
 use crate::wire::{FileType, Status};
 
-/// Most directories one in another.
+/// The highest number of directories nested in one another.
 const DEPTH_MAX: usize = 4096;
 
-/// Bytes of a path that the kernel takes at once.
+/// The highest number of bytes in a path that the export passes to the kernel at once.
 const PART_MAX: usize = 4000;
 
 impl Export {
-    /// Opens a directory where the table says that it is. Which object is there has yet to be looked at.
+    /// Opens a directory where the table says that the directory is. The caller has yet to check
+    /// which object it has opened.
     ///
     /// # Errors
-    /// `NOENT` also where it is not known where it is. What [`is_of_now`] says nothing of what is there.
+    /// `NOENT` also where the table does not know the directory's place. An error for which
+    /// [`is_of_now`] is true does not tell whether the directory exists.
     pub(super) fn open_dir_place(&self, ino: u64) -> Result<OwnedFd, Errno> {
         let path = {
             let table = locked(&self.table);
@@ -34,7 +36,8 @@ impl Export {
         self.open_beneath(&path)
     }
 
-    /// Collects the names on the way to a directory, the last one first. Returns true if the table knows all.
+    /// Collects the names on the way to a directory, the last name first. Returns true if the table
+    /// knows them all.
     fn way_to<'a>(&self, table: &'a Table, ino: u64, names: &mut Vec<&'a [u8]>) -> bool {
         let mut at = ino;
         while at != self.root_id.ino {
@@ -47,7 +50,7 @@ impl Export {
         true
     }
 
-    /// The ways to an object that the table knows, by each of its names.
+    /// Returns the ways to an object that the table knows, one for each of the object's names.
     fn ways(&self, ino: u64) -> Vec<Vec<Vec<u8>>> {
         let mut table = locked(&self.table);
         let places: Vec<Place> = table.places(ino).cloned().collect();
@@ -58,9 +61,9 @@ impl Export {
         ways.collect()
     }
 
-    /// Opens what is at the end of a way from the export's directory. Each name on it is looked up now, by the
-    /// kernel, which follows no symbolic link and enters nothing that is mounted: what lies there is in the
-    /// export at this moment.
+    /// Opens the object at the end of a way from the export's directory. The kernel looks up each
+    /// name on the way now, follows no symbolic link and enters no mounted file system: so the
+    /// object is in the export at this moment.
     fn open_beneath(&self, path: &[Vec<u8>]) -> Result<OwnedFd, Errno> {
         let mut fd: Option<OwnedFd> = None;
         for part in path {
@@ -79,7 +82,7 @@ impl Export {
         self.open_within(from, part)
     }
 
-    /// Opens a name, unless the directory of another export has it.
+    /// Opens a name, unless it leads to the directory of another export.
     fn open_beside_others(&self, from: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Errno> {
         let fd = self.open_within(from, name)?;
         if self.others.have_root(Identity::of(&stat_of(&fd)?)) { Err(Errno::XDEV) } else { Ok(fd) }
@@ -91,7 +94,7 @@ impl Export {
         }
         let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
         match openat2(from, part, PATH, Mode::empty(), within) {
-            // Linux before 5.6, or a sandbox that does not know the call.
+            // Linux before 5.6, or a sandbox that does not know `openat2`.
             Err(Errno::NOSYS | Errno::PERM) => {
                 self.name_by_name.store(true, Relaxed);
                 open_each(from, part)
@@ -100,7 +103,7 @@ impl Export {
         }
     }
 
-    /// A directory, to be read.
+    /// Opens a directory for reading.
     pub(crate) fn open_dir(&self, object: &Object) -> Result<OwnedFd, Status> {
         if object.attributes.kind != FileType::Directory {
             return Err(Status::NOTDIR);
@@ -109,7 +112,7 @@ impl Export {
         Ok(openat(&object.path, c".", flags, Mode::empty())?)
     }
 
-    /// A regular file, to be read.
+    /// Opens a regular file for reading.
     pub(crate) fn open_read(&self, object: &Object) -> Result<Arc<OwnedFd>, Status> {
         regular(object)?;
         self.check(object, Access::READ_OK)?;
@@ -122,7 +125,7 @@ impl Export {
         Ok(fd)
     }
 
-    /// A regular file, to be written.
+    /// Opens a regular file for writing.
     pub(crate) fn open_write(&self, object: &Object) -> Result<Arc<OwnedFd>, Status> {
         regular(object)?;
         if self.is_read_only() {
@@ -133,7 +136,8 @@ impl Export {
         if let Some(fd) = kept {
             return Ok(fd);
         }
-        // To be read as well, so that one descriptor does for both, where that is allowed.
+        // Ask for read access as well, so that one descriptor serves both directions where the mode
+        // allows that.
         let (fd, both) = match self.reopen(object, OFlags::RDWR) {
             Ok(fd) => (fd, true),
             Err(Errno::ACCESS) => (self.open_regular(object, OFlags::WRONLY)?, false),
@@ -144,8 +148,8 @@ impl Export {
         Ok(fd)
     }
 
-    /// Keeps a descriptor of a file that has just been made or opened: the next call need not open it
-    /// again.
+    /// Keeps a descriptor of a file that was just made or opened, so that the next call need not
+    /// open the file again.
     pub(crate) fn keep_write(&self, object: &Object, fd: &Arc<OwnedFd>, both: bool) {
         let mut descriptors = locked(&self.descriptors);
         descriptors.keep_write(object.id.ino, Arc::clone(fd));
@@ -154,8 +158,8 @@ impl Export {
         }
     }
 
-    /// Checks that the user of a call may open a file: a descriptor that is kept may have been opened by
-    /// another. Its owner always may (RFC 1813 section 4.4).
+    /// Checks that the user of a call may open a file: another user's call may have opened the
+    /// descriptor that is kept. The file's owner may always open it (RFC 1813 section 4.4).
     fn check(&self, object: &Object, access: Access) -> Result<(), Status> {
         if !is_for_user() || object.attributes.uid == geteuid().as_raw() {
             return Ok(());
@@ -164,7 +168,7 @@ impl Export {
         Ok(accessat(links, name, access, AtFlags::EACCESS)?)
     }
 
-    /// Opens a regular file, for its owner whatever its mode is (RFC 1813 section 4.4).
+    /// Opens a regular file; the owner may open it whatever its mode is (RFC 1813 section 4.4).
     fn open_regular(&self, object: &Object, flags: OFlags) -> Result<OwnedFd, Errno> {
         match self.reopen(object, flags) {
             Err(Errno::ACCESS) => self.open_as_owner(object, flags),
@@ -172,23 +176,24 @@ impl Export {
         }
     }
 
-    /// Opens what is behind a path descriptor: it is the same object, whatever its name is now.
+    /// Opens the object of a path descriptor: this is the same object, whatever its name is now.
     pub(super) fn reopen(&self, object: &Object, flags: OFlags) -> Result<OwnedFd, Errno> {
         let (links, name) = self.link(object);
         let flags = flags | OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         openat(links, name, flags, Mode::empty())
     }
 
-    /// An object that is about to change, to be put on the disk then, where that is asked for. It is opened
-    /// before: a change that is made and then fails for want of a descriptor would be asked for again. What
-    /// cannot be opened (a link, a pipe, or no permission) the file system sees to.
+    /// Prepares a change of an object that has to reach the disk, if the export is synchronous. The
+    /// object is opened before the change: otherwise a change could be made and then fail for want
+    /// of a descriptor, and the client would ask for it again. If the object cannot be opened (a
+    /// link, a pipe, or no permission), the file system itself takes care of the change.
     pub(crate) fn change(&self, object: &Object) -> Result<Change, Status> {
         if !self.is_sync() {
             return Ok(Change(None));
         }
         let open = || match object.attributes.kind {
             FileType::Regular => {
-                // One that was just made, or given a size, is open.
+                // A file that was just made, or given a size, has an open descriptor.
                 let kept = locked(&self.descriptors).write(object.id.ino);
                 let opened =
                     kept.map_or_else(|| self.reopen(object, OFlags::RDONLY).map(Arc::new), Ok);
@@ -203,7 +208,8 @@ impl Export {
         }
     }
 
-    /// The same of a directory that is to have other names; one that cannot be opened has none.
+    /// Prepares a change of a directory's names; unlike `change`, it fails when the directory
+    /// cannot be opened.
     pub(crate) fn change_names(&self, dir: &Object) -> Result<Change, Status> {
         if !self.is_sync() {
             return Ok(Change(None));
@@ -212,21 +218,22 @@ impl Export {
         Ok(Change(Some(self.flusher.ticket(dir.id.ino, || to_flush(open))?)))
     }
 
-    /// A regular file of which data is to be put on the disk whatever the export's options are.
+    /// Prepares a change of a regular file's data, which has to reach the disk whatever the
+    /// export's options are.
     pub(crate) fn change_data(&self, object: &Object, fd: Arc<OwnedFd>) -> Result<Ticket, Status> {
         self.flusher.ticket(object.id.ino, || Ok(fd))
     }
 
-    /// What puts changes on the disk.
+    /// Returns the flusher, which puts changes on the disk.
     pub(crate) const fn flusher(&self) -> &Flusher {
         &self.flusher
     }
 
-    /// Opens the object from where the table says that it is; `None` when it is not there. `hint` is what its
-    /// handle has.
+    /// Opens the object from where the table says that the object is; `None` when it is not there.
+    /// `hint` is the directory from its handle.
     ///
     /// # Errors
-    /// `JUKEBOX`, when that cannot be said now.
+    /// `JUKEBOX` when the object cannot be opened now for want of resources.
     pub(super) fn open_known(&self, id: Identity, hint: u64) -> Result<Option<Object>, Status> {
         for way in self.ways(id.ino) {
             match self.open_beneath(&way) {
@@ -243,11 +250,11 @@ impl Export {
     }
 }
 
-/// How a path descriptor is opened: of a symbolic link it is the link itself.
+/// The flags of a path descriptor: for a symbolic link it refers to the link itself.
 pub(super) const PATH: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Opens something to put it on the disk, which is the server's part of a call: a user may change a directory
-/// that it may not read.
+/// Opens an object to put it on the disk. If the call's user may not read the object, the server
+/// opens it: a user may change a directory that the user may not read.
 fn to_flush<T>(open: impl Fn() -> Result<T, Status>) -> Result<T, Status> {
     match open() {
         Err(Status::ACCES) if is_for_user() => as_server(open),
@@ -255,7 +262,8 @@ fn to_flush<T>(open: impl Fn() -> Result<T, Status>) -> Result<T, Status> {
     }
 }
 
-/// Names as paths that the kernel takes one after the other, from names of which the last comes first.
+/// Joins names, of which the last comes first, to paths that are short enough for the kernel and
+/// have to be opened in turn.
 fn joined(names: &[&[u8]]) -> Vec<Vec<u8>> {
     let mut paths: Vec<Vec<u8>> = Vec::new();
     for name in names.iter().rev() {
@@ -276,7 +284,7 @@ fn open_each(from: &OwnedFd, part: &[u8]) -> Result<OwnedFd, Errno> {
     in_turn(from, names, |from, name| openat(from, name, PATH, Mode::empty()))
 }
 
-/// Opens name after name, each in what the one before it gave.
+/// Opens name after name, each in the directory that the previous name gave.
 fn in_turn<'a>(
     from: &OwnedFd,
     names: impl Iterator<Item = &'a [u8]>,
@@ -290,18 +298,18 @@ fn in_turn<'a>(
 }
 
 impl Object {
-    /// Whether `fd` is of the same object.
+    /// Returns true if `fd` refers to the same object.
     pub(crate) fn is_of(&self, fd: impl AsFd) -> bool {
         stat_of(fd).is_ok_and(|stat| Identity::of(&stat) == self.id)
     }
 }
 
-/// See [`Export::change`].
+/// A prepared change; see [`Export::change`].
 #[derive(Debug)]
 pub(crate) struct Change(Option<Ticket>);
 
 impl Change {
-    /// The change was made: its call is over when it is on the disk.
+    /// Records that the change was made: its call ends after the change is on the disk.
     pub(crate) fn made(self, due: &mut Due) {
         if let Some(ticket) = self.0 {
             due.push(ticket, Extent::All);
@@ -309,7 +317,8 @@ impl Change {
     }
 }
 
-/// Whether something could not be opened for want of descriptors or memory: of now, whatever is there.
+/// Returns true if opening failed for want of descriptors or memory. Such an error is temporary and
+/// says nothing about the object.
 pub(super) fn is_of_now(errno: Errno) -> bool {
     Status::from(errno) == Status::JUKEBOX
 }

@@ -1,8 +1,9 @@
 //! The other exports of a service, whose directories an export does not enter.
 //!
-//! The directory of an inner export is told by its identity, not by its name: a process of the host may rename it, or
-//! move it below another export, at any time. So while a service has another export in the same file system, each
-//! directory on the way to an object is opened and compared. It costs two more system calls for each name on the way.
+//! An inner export's directory is known by its identity, not by its name: a process of the host may
+//! rename the directory, or move it below another export, at any time. So while a service has
+//! another export in the same file system, this export opens and compares each directory on the way
+//! to an object. This check costs two more system calls for each name on the way.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -15,7 +16,7 @@ struct Known {
     roots: Vec<Identity>,
 }
 
-/// See the module.
+/// The other exports, as far as this one has to know them.
 #[derive(Debug, Default)]
 pub(super) struct Others(RwLock<Arc<Known>>);
 
@@ -24,22 +25,22 @@ impl Others {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns true if a way can lead into another export.
+    /// Returns true if a way from this export can lead into another export.
     pub(super) fn are_near(&self) -> bool {
         !self.known().roots.is_empty()
     }
 
-    /// Returns true if this is the directory of another export.
+    /// Returns true if `id` is the directory of another export.
     pub(super) fn have_root(&self, id: Identity) -> bool {
         self.known().roots.contains(&id)
     }
 }
 
 impl Export {
-    /// Has calls from here on keep out of the directories of `others`, and know their handles.
+    /// Makes later calls keep out of the directories of `others`, and know their handles.
     pub(crate) fn set_others<'a>(&self, others: impl Iterator<Item = &'a Export> + Clone) {
-        // A directory that is exported by two names is not apart from itself. What is on another file system cannot
-        // be entered in any case.
+        // A directory that is exported by two names is not separate from itself. An export on
+        // another file system cannot be entered in any case.
         let near = |other: &&Export| other.place.0 == self.place.0 && other.root_id != self.root_id;
         let known = Known {
             fsids: others.clone().map(|other| other.fsid).collect(),
@@ -48,7 +49,7 @@ impl Export {
         *self.others.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(known);
     }
 
-    /// Returns true if a handle says that it is of another export of the service.
+    /// Returns true if a handle claims to belong to another export of the service.
     pub(crate) fn is_of_other(&self, handle: &Handle) -> bool {
         fsid_of(handle).is_some_and(|fsid| self.others.known().fsids.contains(&fsid))
     }

@@ -1,14 +1,15 @@
-//! Searching for an object of which it is not known where it is.
+//! Searches for an object whose place the table does not know.
 //!
-//! A handle of a file names the directory the file was in, so that one is looked at first. A directory that is
-//! in no place the table knows, after a restart or because a process of the host moved it, takes a walk: one
-//! thread looks at all names below the export, directory by directory, and fills the table with what it sees,
-//! so that the next handle need not be searched for. It opens no file. The call that asked waits a moment, and
-//! is told to come again (`JUKEBOX`) when the walk takes longer.
+//! A file's handle names the directory in which the file was, so the search looks in that directory
+//! first. A directory may be in no place that the table knows, after a restart or because a process
+//! of the host moved it. Such a directory takes a walk: one thread looks at all names below the
+//! export, directory by directory, and fills the table with what it sees, so that the next handle
+//! needs no search. The walk opens no file. The call that asked waits a moment, and asks the client
+//! to come again (`JUKEBOX`) when the walk takes longer.
 //!
-//! A handle of something that was removed, or that was made up, is found nowhere. So that no client keeps the
-//! server at it, walks, and looks at directories that were in vain, take at most one twentieth of the time: a
-//! call that comes too early is told to come again.
+//! No walk finds the object of a handle that was made up, or whose object was removed. To keep
+//! clients from occupying the server with such handles, walks and fruitless looks at directories
+//! take at most one twentieth of the time: a call that comes too early gets `JUKEBOX`.
 
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
@@ -25,47 +26,47 @@ use super::table::Entry;
 use super::{Export, Identity, Object, locked, stat_at, stat_of};
 use crate::wire::Status;
 
-/// Names one walk looks at, at most.
+/// The highest number of names in one walk.
 const NAMES_MAX: u64 = 20_000_000;
 
-/// How many times names are looked at before an object is said not to be there.
+/// How many times a walk looks at all names before it reports that an object does not exist.
 const WALKS: u32 = 2;
 
-/// How many times as long as a search took there is none.
+/// The pause after a search, as a multiple of the search's own duration.
 const REST: u32 = 19;
 
 /// How long a call waits for a walk. A walk through a hundred thousand names takes less.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// Bytes of a directory read at once. Not less than the longest entry.
+/// Bytes of a directory read at once; at least as many as the longest entry takes.
 const BUFFER: usize = 32 << 10;
 
-/// Names behind the one that was looked for which are remembered: a client that goes through a directory asks
-/// for them next.
+/// How many names after the found one the search remembers: a client that goes through a directory
+/// asks for them next.
 const AHEAD: usize = 1024;
 
-/// Walks, and when one may be.
+/// The state of walks, and the earliest time of the next one.
 #[derive(Debug, Default)]
 pub(super) struct Search {
     state: Mutex<State>,
-    /// A walk has ended.
+    /// Signals that a walk has ended.
     ended: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// No walk begins before.
+    /// No walk begins before this time.
     after: Option<Instant>,
-    /// No look at a single directory before.
+    /// The search does not look in a single directory before this time.
     look_after: Option<Instant>,
     /// When the last walk began.
     since: Option<Instant>,
-    /// Walks that have begun, and that have ended.
+    /// The number of walks that have begun; `ended` counts the walks that have ended.
     begun: u64,
     ended: u64,
 }
 
-/// Ends a walk, also by a panic.
+/// Counts a walk as ended when dropped, also by a panic.
 struct Walking<'a>(&'a Search);
 
 impl Drop for Walking<'_> {
@@ -80,11 +81,11 @@ fn rest(start: Instant) -> Option<Instant> {
 }
 
 impl Export {
-    /// Looks for a file in the directory that its handle names. `None` when it is not there, or cannot be
-    /// looked for now.
+    /// Looks for a file in the directory that its handle names. Returns `None` when the file is not
+    /// there, or when it is too early for another look.
     ///
     /// # Errors
-    /// `JUKEBOX`, when something cannot be opened now.
+    /// `JUKEBOX` when the directory or file cannot be opened now.
     pub(super) fn look_in(&self, dir: u64, id: Identity) -> Result<Option<Object>, Status> {
         let start = Instant::now();
         let may = locked(&self.search.state).look_after.is_none_or(|after| after <= start);
@@ -107,7 +108,7 @@ impl Export {
             ahead < AHEAD
         });
         if let Some((name, is_dir)) = found {
-            // Last, so that the others have not evicted it.
+            // Inserted last, so that the names after it cannot evict it.
             self.remember_name(Entry { ino: id.ino, parent: dir, name: &name, is_dir, hint: None });
         }
         if read.is_err_and(is_of_now) {
@@ -120,13 +121,13 @@ impl Export {
         Ok(object)
     }
 
-    /// Has a thread search for an object.
+    /// Makes a thread search for an object, and waits a moment for the outcome.
     ///
     /// # Errors
-    /// `STALE` when it is not there, `JUKEBOX` when that cannot be said now.
+    /// `STALE` when the object does not exist, `JUKEBOX` when the search has not decided that yet.
     pub(super) fn search(&self, id: Identity, hint: u64) -> Result<Object, Status> {
         let mut state = locked(&self.search.state);
-        // Another call's walk may have found it meanwhile.
+        // Another call's walk may have found the object meanwhile.
         if let Some(object) = self.open_known(id, hint)? {
             return Ok(object);
         }
@@ -145,7 +146,8 @@ impl Export {
             state.begun += 1;
             state.since = Some(Instant::now());
         }
-        // However many calls come, a walk has each wait for as long once.
+        // All calls that wait for one walk share its start, so each waits at most `PATIENCE` from
+        // there.
         let (since, walk) = (state.since, state.begun);
         while state.ended < walk {
             let left =
@@ -168,11 +170,11 @@ impl Export {
         found.ok_or(Status::JUKEBOX)
     }
 
-    /// Looks at all names for an object, and says of one that is not there that it is gone.
+    /// Looks at all names for an object, and marks the object as gone if no name leads to it.
     fn walk_for(&self, id: Identity, hint: u64) {
         let walking = Walking(&self.search);
         let start = Instant::now();
-        // An object that is moved while names are looked at may be missed once.
+        // A walk may miss an object that moves during the walk, so a second walk looks again.
         let (mut found, mut all) = (Ok(None), true);
         for _ in 0..WALKS {
             all &= self.walk(id.ino);
@@ -182,7 +184,7 @@ impl Export {
             }
         }
         if matches!(found, Ok(None)) && all {
-            // What has its number now stays known.
+            // Only this identity is marked: another object that has the number now stays known.
             locked(&self.gone).insert(id);
         }
         tracing::debug!(ino = id.ino, took = ?start.elapsed(), all, "searched for an object of an export");
@@ -190,8 +192,8 @@ impl Export {
         drop(walking);
     }
 
-    /// Looks at all names. `false` when there are too many, or not all can be looked at now: what was not
-    /// found may be there all the same.
+    /// Looks at all names. Returns false when there are too many, or when not all can be looked at
+    /// now: the object may exist even if this walk did not find it.
     fn walk(&self, wanted: u64) -> bool {
         let mut dirs = VecDeque::from([self.root_id.ino]);
         let (mut names, mut all) = (0, true);
@@ -200,7 +202,8 @@ impl Export {
                 Ok(dir) => dir,
                 Err(e) if is_of_now(e) => return false,
                 Err(_) => {
-                    // One that the table had no room for is there; any other is not.
+                    // A directory exists though the table had no room for it; any other is gone by
+                    // now.
                     all &= self.is_known_dir(parent);
                     continue;
                 }
@@ -208,8 +211,8 @@ impl Export {
             let read = each_name(&dir, |name, ino, is_dir| {
                 names += 1;
                 let mut table = locked(&self.table);
-                // Files that clients use stay when there is no room for all: what is wanted goes in, and the
-                // directories, which lead to the others.
+                // When there is no room for all, files that clients use stay in the table. The walk
+                // inserts the wanted object, and the directories, which lead to the other objects.
                 if ino != self.root_id.ino && (is_dir || ino == wanted || !table.is_full()) {
                     table.insert(Entry { ino, parent, name, is_dir, hint: None });
                 }
@@ -229,7 +232,7 @@ impl Export {
         ino == self.root_id.ino || locked(&self.table).place_of_dir(ino).is_some()
     }
 
-    /// A directory, if it still is one, and of this file system.
+    /// Opens a directory for reading, if the object still is a directory and of this file system.
     fn open_walked(&self, ino: u64) -> Result<OwnedFd, Errno> {
         let path = self.open_dir_place(ino)?;
         let stat = stat_of(&path)?;
@@ -241,8 +244,8 @@ impl Export {
     }
 }
 
-/// Calls `each` with every name in a directory, its number, and whether it is a directory, until that returns
-/// false.
+/// Calls `each` with every name in a directory, its number, and whether it is a directory, until
+/// `each` returns false.
 fn each_name(dir: &OwnedFd, mut each: impl FnMut(&[u8], u64, bool) -> bool) -> Result<(), Errno> {
     let mut buffer = Vec::with_capacity(BUFFER);
     buffer.resize(BUFFER, MaybeUninit::uninit());

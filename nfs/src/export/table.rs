@@ -1,36 +1,38 @@
-//! Where objects are: the directory and the name in it, by their numbers.
+//! The places of objects: for each object, by inode number, the directory that contains it and its
+//! name there.
 //!
-//! The table says where to look, not what is there: a reader compares what it finds with what it looked for.
-//! It has a bound. Files go first, the one that was used longest ago before others: a handle of a file names a
-//! directory to look in, so losing its place costs reading that directory. Nothing else says where a directory
-//! is, so directories stay while there is a file to evict, and as long as another directory is known in them:
-//! whatever is evicted, the way to everything that stays is complete.
+//! The table says where to look, not what exists there: a reader compares the object that it finds
+//! with the one that it looked for. The table has a bound. It evicts files first, the least
+//! recently used one first: a file's handle names a directory to look in, so losing a file's place
+//! costs reading that directory. Nothing else says where a directory is, so the table keeps
+//! directories while there is a file to evict, and as long as it knows another directory in them:
+//! whatever the table evicts, the way to each remaining object is complete.
 
 use std::collections::HashMap;
 
-/// Names that are kept of one object.
+/// The highest number of names that the table keeps of one object.
 const NAMES_MAX: usize = 8;
 
-/// No node.
+/// The index that refers to no node.
 const NONE: u32 = u32::MAX;
 
 /// A name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// The number of the directory.
+    /// The directory's inode number.
     pub(super) parent: u64,
     pub(super) name: Box<[u8]>,
 }
 
-/// What is to be known of an object.
+/// The facts about an object that `insert` records.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry<'a> {
     pub(super) ino: u64,
-    /// The number of the directory it is in.
+    /// The number of the directory that contains the object.
     pub(super) parent: u64,
     pub(super) name: &'a [u8],
     pub(super) is_dir: bool,
-    /// The directory that handles of it name, if that is settled.
+    /// The directory that the object's handles contain, if that is settled.
     pub(super) hint: Option<u64>,
 }
 
@@ -41,17 +43,17 @@ struct Node {
     place: Place,
     /// Other names of a file.
     more: Vec<Place>,
-    /// The directory that handles of it name. It is the first that was seen, so that all names of a file have
-    /// one handle.
+    /// The directory that the object's handles contain. It is the directory in which the export
+    /// first saw the object, so that all names of a file have one handle.
     hint: u64,
     is_dir: bool,
-    /// Directories that are known in this one.
+    /// The number of directories in this one that the table knows.
     dirs: u32,
     before: u32,
     after: u32,
 }
 
-/// Nodes that may be evicted, the one used longest ago first.
+/// Nodes that the table may evict, the least recently used first.
 #[derive(Debug)]
 struct Queue {
     first: u32,
@@ -73,12 +75,13 @@ pub(super) struct Table {
     free: Vec<u32>,
     by_ino: HashMap<u64, u32>,
     files: Queue,
-    /// Directories in which no directory is known.
+    /// Directories in which the table knows no directory.
     leaves: Queue,
 }
 
 impl Table {
-    /// For `limit` objects below the directory numbered `root`, which has no place itself.
+    /// Makes a table for `limit` objects below the directory numbered `root`, which has no place
+    /// itself.
     pub(super) fn new(root: u64, limit: usize) -> Table {
         let limit = limit.clamp(1, NONE as usize - 1);
         Table {
@@ -92,12 +95,12 @@ impl Table {
         }
     }
 
-    /// Returns true if another object would evict one.
+    /// Returns true if inserting another object would evict one.
     pub(super) fn is_full(&self) -> bool {
         self.by_ino.len() >= self.limit
     }
 
-    /// Where an object is, which is used now; the name that came last comes first.
+    /// Returns the places of an object, the latest name first, and marks the object as used now.
     pub(super) fn places(&mut self, ino: u64) -> impl Iterator<Item = &Place> {
         let found = self.by_ino.get(&ino).copied();
         if let Some(index) = found {
@@ -108,25 +111,25 @@ impl Table {
         node.into_iter().flat_map(|node| std::iter::once(&node.place).chain(&node.more))
     }
 
-    /// Where a directory is.
+    /// Returns the place of a directory.
     pub(super) fn place_of_dir(&self, ino: u64) -> Option<&Place> {
         let node = self.nodes.get(*self.by_ino.get(&ino)? as usize)?;
         node.is_dir.then_some(&node.place)
     }
 
-    /// An object has a name. Gives the directory that handles of it name.
+    /// Records that an object has a name. Returns the directory that the object's handles contain.
     pub(super) fn insert(&mut self, entry: Entry<'_>) -> u64 {
         let Entry { ino, parent, name, is_dir, hint } = entry;
         let hint = hint.unwrap_or(if is_dir { 0 } else { parent });
         if parent != self.root && !self.by_ino.contains_key(&parent) {
-            // There is no way to it.
+            // Without its parent in the table, no way leads to the object.
             return hint;
         }
         let known = self.by_ino.get(&ino).copied();
         if let Some(index) = known
             && self.node(index).is_some_and(|node| node.is_dir != is_dir)
         {
-            // Another object has its number.
+            // Another object has taken this number.
             self.remove_all(ino);
         } else if let Some(index) = known {
             self.unlink(index);
@@ -160,7 +163,7 @@ impl Table {
             }
             None => {
                 self.nodes.push(node);
-                // `limit` is below `NONE`.
+                // `limit` is below `NONE`, so the index fits.
                 u32::try_from(self.nodes.len() - 1).unwrap_or(NONE)
             }
         };
@@ -172,7 +175,7 @@ impl Table {
         hint
     }
 
-    /// An object does not have a name any more.
+    /// Records that an object does not have a name any more.
     pub(super) fn remove(&mut self, ino: u64, parent: u64, name: &[u8]) {
         let Some(&index) = self.by_ino.get(&ino) else { return };
         let Some(node) = self.node(index) else { return };
@@ -186,7 +189,7 @@ impl Table {
         }
     }
 
-    /// An object is not there any more.
+    /// Removes an object that does not exist any more.
     pub(super) fn remove_all(&mut self, ino: u64) {
         let Some(index) = self.by_ino.remove(&ino) else { return };
         self.unlink(index);
@@ -204,7 +207,7 @@ impl Table {
         self.nodes.get_mut(index as usize)
     }
 
-    /// One more directory is known in `dir`, or one less.
+    /// Counts one directory more that the table knows in `dir`, or one less.
     fn count_dir(&mut self, dir: u64, more: bool) {
         let Some(&index) = self.by_ino.get(&dir) else { return };
         self.unlink(index);
@@ -214,7 +217,7 @@ impl Table {
         self.link(index);
     }
 
-    /// Puts a node at the end of its queue, if it may be evicted.
+    /// Puts a node at the end of its queue, if the table may evict the node.
     fn link(&mut self, index: u32) {
         let Some(node) = self.nodes.get_mut(index as usize) else { return };
         let queue = match (node.is_dir, node.dirs) {
@@ -231,7 +234,7 @@ impl Table {
         }
     }
 
-    /// Takes a node out of its queue, if it is in one.
+    /// Takes a node out of its queue, if the node is in one.
     fn unlink(&mut self, index: u32) {
         let Some(node) = self.nodes.get_mut(index as usize) else { return };
         let queue = if node.is_dir { &mut self.leaves } else { &mut self.files };
@@ -253,7 +256,8 @@ impl Table {
 }
 
 impl Node {
-    /// Has a name come first. Gives the directory that a directory was in, which has one name.
+    /// Makes a name the first one. For a directory, which has only one name, returns its previous
+    /// parent.
     fn take_name(&mut self, parent: u64, name: &[u8]) -> Option<u64> {
         if self.place.parent == parent && *self.place.name == *name {
             return None;
@@ -288,7 +292,8 @@ mod tests {
         t.places(ino).map(|place| (place.parent, place.name.to_vec())).collect()
     }
 
-    /// Checks that each node is where it may be found, and is in a queue if it may be evicted.
+    /// Checks that each node is in a place where the table finds it, and in a queue if the table
+    /// may evict it.
     fn check(t: &Table) {
         let mut queued = 0;
         for (queue, is_dir) in [(&t.files, false), (&t.leaves, true)] {
@@ -357,7 +362,7 @@ mod tests {
             t.insert(dir(ino, ino - 1));
         }
         assert!(t.is_full());
-        // The only one that could go is the one the new one is in.
+        // The only directory that the table could evict is the parent of the new one.
         t.insert(dir(6, 5));
         assert!(t.place_of_dir(6).is_none() && t.place_of_dir(5).is_some());
         t.insert(dir(7, ROOT));
@@ -378,7 +383,8 @@ mod tests {
         for _ in 0..20_000 {
             let (ino, parent) = (2 + random(100), 1 + random(30));
             match random(10) {
-                // Directories are below those of smaller numbers, so that they are in no circle.
+                // Directories are below directories of smaller numbers, so that they form no
+                // circle.
                 0..4 if parent < ino && ino < 32 => _ = t.insert(dir(ino, parent)),
                 0..8 if ino >= 32 => _ = t.insert(file(ino, parent, b"n")),
                 8 if t.place_of_dir(ino).is_none() => t.remove(ino, parent, b"n"),

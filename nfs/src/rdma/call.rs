@@ -1,4 +1,4 @@
-//! A call: from arguments with items apart to octets, and from results to items apart.
+//! A call: turns arguments with separate items into bytes, and results into separate items.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -12,14 +12,15 @@ use heddle_rpcrdma::xdr::padded;
 use crate::wire::procedure;
 use crate::{Arguments, Carried, Room, Service, Sink, Source, Unflushed};
 
-/// Data of at most so many octets goes with the rest of the results: the copy costs less than a Write.
+/// Data of at most this many bytes travels with the rest of the results: the copy costs less than
+/// an RDMA Write.
 const SHORT: usize = 4096;
 
-/// How long a READ waits for registered memory: others' replies give theirs back when they are with their
-/// clients.
+/// How long a READ waits for registered memory: other replies give theirs back after they have
+/// reached their clients.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What a thread has. Its buffers keep their room from call to call.
+/// The state of one thread. Its buffers keep their capacity from call to call.
 pub(super) struct Worker {
     service: Arc<Service>,
     memory: Memory,
@@ -27,7 +28,7 @@ pub(super) struct Worker {
     results: Vec<u8>,
 }
 
-/// What has become of a call.
+/// The outcome of a call.
 enum Outcome {
     Results(Body),
     Unflushed(Unflushed),
@@ -39,13 +40,14 @@ impl Worker {
         Worker { service, memory, arguments: Vec::new(), results: Vec::new() }
     }
 
-    /// Carries a call out and answers it, or sees to it that it is answered.
+    /// Carries out a call and answers it, now or after the disk or the memory that the call waits
+    /// for.
     pub(super) fn answer(&mut self, mut call: Request) {
         let waited = call.waited();
         match self.carry_out(&call, waited) {
             Ok(Outcome::Results(results)) => call.reply(Ok(results)),
             Ok(Outcome::Unflushed(unflushed)) => {
-                // Its data is with the system: others may have the memory.
+                // The system has the WRITE's data, so other calls may have the memory.
                 call.arguments = Body::new();
                 let peer = call.peer;
                 let then = move |results| call.reply(Body::of(results).map_err(Refusal::from));
@@ -84,7 +86,8 @@ impl Worker {
                 service.begin(&admitted, call.procedure, &cred, arguments, results, &mut sink);
             done.map_err(refusal)
         };
-        // One whose machine has a name that is too long could not have been read.
+        // `encoded` fails for a machine name that is too long, but such a credential could not have
+        // been read.
         let carried = call.credential.encoded(dispatch);
         let carried = carried.map_err(|_| Refusal::Auth(AuthStat::BAD_CRED))??;
         let handled = match carried {
@@ -97,7 +100,8 @@ impl Worker {
         };
         let length = handled.item.map_or(0, |item| item.length) as usize;
         let data = buffer.part(0, length).map_err(|_| Refusal::SystemErr)?;
-        // The length, behind the other results, is the body's to write.
+        // `item` writes the length that stands after the other results, so the length is cut off
+        // here.
         let (others, _) = results.split_last_chunk::<4>().ok_or(Refusal::SystemErr)?;
         let mut body = Body::new();
         body.raw(others)?.item(data)?;
@@ -105,7 +109,8 @@ impl Worker {
     }
 }
 
-/// Data of a WRITE where the RNIC has put it: the only argument that may lie apart, and the last.
+/// Returns the data of a WRITE where the RNIC has placed it: only this argument may lie apart, and
+/// it is the last.
 fn written(call: &Request) -> Option<Written<'_>> {
     match call.arguments.items() {
         [item]
@@ -136,17 +141,18 @@ impl Source for Written<'_> {
     }
 }
 
-/// Registered memory for data that is read.
+/// Registered memory for the data of a READ.
 struct Registered<'a> {
     memory: &'a Memory,
     call: &'a Request,
-    /// What the call has waited for, or what was taken.
+    /// The memory for which the call has waited, or which `take` has taken.
     buffer: Option<Buffer>,
     has_waited: bool,
 }
 
 impl Sink for Registered<'_> {
-    /// A file that has grown while its READ waited is read as far as there is room.
+    /// After a wait, the READ returns as much of a grown file as fits into the memory that it
+    /// waited for.
     fn most(&self) -> usize {
         self.buffer.as_ref().map_or_else(|| self.memory.results_max(), Buffer::len)
     }
@@ -183,7 +189,7 @@ impl Sink for Registered<'_> {
 /// Writes arguments over `out` as they were before items were taken out of them.
 ///
 /// # Errors
-/// When an item is not behind octets: they are no arguments.
+/// When an item lies before bytes that are already written: such a body is no valid argument list.
 fn unreduced(body: &Body, out: &mut Vec<u8>) -> Result<(), Refusal> {
     out.clear();
     let mut octets = body.octets();
@@ -202,7 +208,8 @@ fn unreduced(body: &Body, out: &mut Vec<u8>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Programs and versions that are not there do not come here.
+/// Converts a status. The server itself refuses unknown programs and versions, so they do not
+/// arrive here.
 fn refusal(status: RpcStatus) -> Refusal {
     match status {
         RpcStatus::ProcUnavail => Refusal::ProcUnavail,

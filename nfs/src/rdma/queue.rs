@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!   quick  GETATTR, LOOKUP, ACCESS …        any thread
-//!   slow   READ, WRITE, CREATE, READDIR …   all threads but those that are kept for quick calls
+//!   slow   READ, WRITE, CREATE, READDIR …   all threads except those reserved for quick calls
 //! ```
 //!
-//! In each lane addresses take turns, and the connections of an address within it ([`Fair`]); no address has
-//! all the threads of a lane. So a client that has many calls under way, or calls that the disk makes wait,
-//! keeps no other from a thread.
+//! In each lane addresses take turns, and the connections of an address take turns within its turn
+//! ([`Fair`]); no address gets all the threads of a lane. So a client with many calls in flight, or
+//! with calls that wait for the disk, keeps no other client from a thread.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ use heddle_rpc::{Procedure, Request};
 use crate::fair::{Busy, Fair, share};
 use crate::wire::procedure;
 
-/// Whether a call waits for the disk, or moves data.
+/// The lane of a call: slow if the call waits for the disk or moves data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lane {
     Quick,
@@ -38,11 +38,11 @@ impl Lane {
     }
 }
 
-/// See the module. Each call in it has a credit of its connection.
+/// The queue that the module describes. Each call in it uses a credit of its connection.
 #[derive(Debug)]
 pub(super) struct Queue {
     lanes: Mutex<Lanes>,
-    /// There is a call, or there will be none any more.
+    /// Signals a new call, or the end of the queue.
     news: Condvar,
 }
 
@@ -53,9 +53,9 @@ struct Lanes {
     busy_quick: Busy,
     busy_slow: Busy,
     threads: usize,
-    /// Slow calls at a time.
+    /// The number of threads that may serve slow calls at a time.
     slow_max: usize,
-    /// The lane that is looked at first: they take turns.
+    /// The lane that `take` looks at first: the lanes take turns.
     first: Lane,
     closed: bool,
 }
@@ -84,7 +84,7 @@ impl Lanes {
     }
 }
 
-/// A call that a thread has. The thread counts as busy until it is gone.
+/// A call that a thread has taken. The thread counts as busy until it drops this value.
 #[derive(Debug)]
 pub(super) struct Taken {
     pub(super) call: Option<Request>,
@@ -94,7 +94,7 @@ pub(super) struct Taken {
 }
 
 impl Queue {
-    /// For so many threads, of which a quarter is kept for quick calls.
+    /// Makes a queue for `threads` threads, a quarter of which is reserved for quick calls.
     pub(super) fn new(threads: usize) -> Queue {
         let kept = if threads > 1 { (threads / 4).max(1) } else { 0 };
         let lanes = Lanes {
@@ -114,7 +114,7 @@ impl Queue {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a call. Dropped when the queue is closed, the call is answered by that.
+    /// Adds a call. If the queue is closed, the call is dropped, and dropping a call answers it.
     pub(super) fn push(&self, call: Request) {
         let mut lanes = self.lanes();
         if !lanes.closed {
@@ -127,7 +127,7 @@ impl Queue {
         }
     }
 
-    /// The next call, once there is one; `None` when there will be none.
+    /// Waits for the next call and returns it; returns `None` after the queue is closed.
     pub(super) fn take(self: &Arc<Self>) -> Option<Taken> {
         let mut lanes = self.lanes();
         loop {
@@ -147,7 +147,7 @@ impl Queue {
             lanes.closed = true;
             (std::mem::take(&mut lanes.quick), std::mem::take(&mut lanes.slow))
         };
-        // The calls are answered by that, not under the lock.
+        // Dropping the calls answers them; that happens outside the lock.
         drop(waiting);
         self.news.notify_all();
     }
@@ -160,6 +160,6 @@ impl Drop for Taken {
             Lane::Quick => lanes.busy_quick.end(self.ip),
             Lane::Slow => lanes.busy_slow.end(self.ip),
         }
-        // The thread that drops it looks for the next call itself.
+        // No notification: the thread that drops this value looks for the next call itself.
     }
 }

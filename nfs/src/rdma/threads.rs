@@ -1,4 +1,4 @@
-//! The threads that carry calls out.
+//! The threads that carry out calls.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,8 +12,9 @@ use super::queue::{Queue, Taken};
 use crate::Service;
 use crate::counters::count;
 
-/// Threads of an export. When it is dropped they end, each after the call that it has. Nobody waits for them:
-/// a disk that hangs keeps a thread and what its call has, and no owner of an export.
+/// Threads of an export. After the owner drops this value the threads end, each after its current
+/// call. The drop does not wait for them: a disk that hangs holds up a thread and the call's
+/// resources, but no owner of an export.
 #[derive(Debug)]
 pub struct Threads {
     queue: Arc<Queue>,
@@ -37,11 +38,11 @@ impl Threads {
         Ok(all)
     }
 
-    /// Has them end, and waits until they have: each after the call that it has.
+    /// Makes the threads end, each after its current call, and waits until all have ended.
     pub fn join(mut self) {
         self.queue.close();
         for thread in self.threads.drain(..) {
-            // A thread that panicked has ended as well.
+            // A thread that panicked has ended as well, so its error is ignored.
             let _ = thread.join();
         }
     }
@@ -53,7 +54,7 @@ impl Drop for Threads {
     }
 }
 
-/// Carries calls out until there will be none.
+/// Carries out calls until the queue is closed.
 fn run(queue: &Arc<Queue>, service: &Arc<Service>, memory: &Memory) {
     let new = || Worker::new(Arc::clone(service), memory.clone());
     let answer = |worker: &mut Worker, mut taken: Taken| {
@@ -68,8 +69,9 @@ fn run(queue: &Arc<Queue>, service: &Arc<Service>, memory: &Memory) {
     carry_out(|| queue.take(), new, answer, panicked);
 }
 
-/// Has a worker `answer` each call. A call that panics is answered SYSTEM_ERR by being dropped, and the thread
-/// goes on with a new worker: what workers share is whole after every statement.
+/// Makes a worker `answer` each call. Dropping a call that panics answers it with SYSTEM_ERR, and
+/// the thread goes on with a new worker: the data that workers share is consistent after every
+/// statement.
 fn carry_out<C, W>(
     mut next: impl FnMut() -> Option<C>,
     new: impl Fn() -> W,

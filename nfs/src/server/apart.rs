@@ -1,41 +1,43 @@
-//! Data that lies apart from the other octets of a call or reply.
+//! Data that lies apart from the other bytes of a call or reply.
 //!
-//! A transport that moves data by RDMA has it in memory of its own, which peers and workers may write to at
-//! any time and nobody may borrow. So READ and WRITE ask that memory to exchange data with the file, and the
-//! system does: no octet is copied by the service.
+//! A transport that moves data by RDMA keeps the data in memory of its own. Peers and workers may
+//! write to this memory at any time, so the service cannot borrow it. READ and WRITE therefore ask
+//! that memory to exchange data with the file, and the system does the exchange: the service copies
+//! no byte.
 
 use std::io;
 use std::os::fd::BorrowedFd;
 
 use rustix::io::{Errno, pread, pwrite};
 
-/// A call's arguments.
+/// The arguments of a call.
 #[derive(Clone, Copy)]
 pub struct Arguments<'a> {
-    /// All of them; those in front of the data, with its length at the end, when that lies apart.
+    /// All bytes of the arguments; if the data lies apart, only the bytes in front of the data,
+    /// which end with the data's length.
     pub octets: &'a [u8],
-    /// The data of a WRITE, when it lies apart.
+    /// The data of a WRITE, if it lies apart.
     pub data: Option<&'a dyn Source>,
 }
 
 impl<'a> Arguments<'a> {
-    /// All in one place.
+    /// Makes arguments that lie in one place.
     pub const fn of(octets: &'a [u8]) -> Arguments<'a> {
         Arguments { octets, data: None }
     }
 }
 
-/// Data that is to be written.
+/// The data of a WRITE.
 #[allow(clippy::len_without_is_empty, reason = "whether there is any is nobody's question")]
 pub trait Source {
-    /// Octets.
+    /// Returns the length of the data in bytes.
     fn len(&self) -> usize;
 
-    /// Writes up to `len` of them, from the one numbered `from` on, to `file` at its offset `at`. How many
-    /// it were.
+    /// Writes up to `len` bytes of the data, from the byte at index `from` on, to `file` at its
+    /// offset `at`. Returns the number of bytes written.
     ///
     /// # Errors
-    /// Those of `pwrite(2)`.
+    /// The errors of `pwrite(2)`.
     fn write_to(&self, from: usize, len: usize, file: BorrowedFd<'_>, at: u64)
     -> io::Result<usize>;
 }
@@ -57,34 +59,34 @@ impl Source for &[u8] {
     }
 }
 
-/// Where data that is read can go.
+/// Where the data of a READ can go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
     /// Into the sink, apart from the other results.
     Apart,
-    /// Behind them.
+    /// Into the reply, after the other results.
     Within,
-    /// Nowhere for now: the client is to ask again.
+    /// Nowhere for now: the client has to ask again.
     None,
-    /// Nowhere for now: the call is to be begun again when there is room.
+    /// Nowhere for now: the service has to begin the call again when there is room.
     Later,
 }
 
-/// Takes data that is read.
+/// Takes the data of a READ.
 pub trait Sink {
-    /// Bytes that it takes at most.
+    /// Returns the highest number of bytes that the sink takes.
     fn most(&self) -> usize {
         usize::MAX
     }
 
-    /// Where `len` octets are to go. It is asked once in a call, before anything is read.
+    /// Decides where `len` bytes go. The service asks once in a call, before it reads anything.
     fn take(&mut self, len: usize) -> Room;
 
-    /// Reads up to `len` octets of `file`, from its offset `at` on, to behind the first `to` octets of the
-    /// room that was taken. How many it were.
+    /// Reads up to `len` bytes of `file`, from its offset `at` on, into the taken room, after its
+    /// first `to` bytes. Returns the number of bytes read.
     ///
     /// # Errors
-    /// Those of `pread(2)`.
+    /// The errors of `pread(2)`.
     fn read_from(
         &mut self,
         to: usize,
@@ -94,7 +96,7 @@ pub trait Sink {
     ) -> io::Result<usize>;
 }
 
-/// A sink that takes nothing: data goes behind the other results.
+/// A sink that takes nothing: data goes into the reply, after the other results.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InReply;
 
@@ -108,13 +110,14 @@ impl Sink for InReply {
     }
 }
 
-/// Reads into ordinary memory.
+/// Reads into ordinary memory, and returns the number of bytes read.
 pub(super) fn read_into(room: &mut [u8], file: BorrowedFd<'_>, at: u64) -> io::Result<usize> {
     Ok(pread(file, room, at)?)
 }
 
-/// Goes on until all `len` octets are moved or `step`, which is given those that are and their number left,
-/// moves no more. How many are; an error only if that is none.
+/// Calls `step` until all `len` bytes are moved or `step` moves no more; `step` receives the number
+/// of bytes moved so far and the number left. Returns the number of bytes moved, and an error only
+/// if no byte was moved.
 pub(super) fn all(
     len: usize,
     mut step: impl FnMut(usize, usize) -> io::Result<usize>,

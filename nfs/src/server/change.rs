@@ -1,4 +1,4 @@
-//! Procedures that change what is there: SETATTR, REMOVE, RMDIR, RENAME, LINK.
+//! Procedures that change existing objects: SETATTR, REMOVE, RMDIR, RENAME, LINK.
 
 use rustix::fs::{
     AtFlags, Gid, Mode, Timestamps, Uid, chownat, ftruncate, linkat, renameat, unlinkat, utimensat,
@@ -15,8 +15,8 @@ use crate::wire::{
     WccData,
 };
 
-/// Bits of a mode that clients can set: of files those that give rights to others than who runs them
-/// are not among them, since all callers act as the server's user.
+/// Returns the bits of a mode that clients can set. For files, the bits that run a program with its
+/// owner's or group's rights are not among them, since all callers act as the server's user.
 const fn settable(kind: FileType) -> u32 {
     match kind {
         FileType::Directory => 0o3777,
@@ -46,8 +46,8 @@ impl Share {
         done.map(|()| wcc).map_err(|e| (e, wcc))
     }
 
-    /// Sets attributes. Size comes first, since it changes times and takes set-user-ID away, which another
-    /// owner does too; times last.
+    /// Sets attributes. Size comes first, since a new size changes the times and clears
+    /// set-user-ID, as a new owner does, too; times come last.
     pub(super) fn set(&self, object: &Object, new: &Sattr) -> Result<(), Status> {
         if let Some(size) = new.size {
             self.set_size(object, size)?;
@@ -82,8 +82,8 @@ impl Share {
         Ok(ftruncate(file, size)?)
     }
 
-    /// An owner that the object has already may be set by anybody; for another the server's user needs
-    /// the right.
+    /// Sets the owner. Any caller may set the owner that the object has already; to set another,
+    /// the server's user needs the right.
     fn set_owner(&self, object: &Object, new: &Sattr) -> Result<(), Status> {
         let now = object.attributes;
         let (uid, gid) =
@@ -92,7 +92,7 @@ impl Share {
             return Ok(());
         }
         if uid == Some(u32::MAX) || gid == Some(u32::MAX) {
-            // To the system that means "as it is".
+            // The system call would take this number as "leave unchanged".
             return Err(Status::INVAL);
         }
         let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
@@ -105,7 +105,7 @@ impl Share {
 
     pub(super) fn rmdir(&self, call: &Remove<'_>, due: &mut Due) -> Outcome<WccData, WccData> {
         if call.name.0 == b".." {
-            // RFC 1813 section 3.3.13.
+            // RFC 1813 section 3.3.13 has this status for `..`.
             return Err((Status::EXIST, unknown()));
         }
         self.unlink(call, AtFlags::REMOVEDIR, due)
@@ -145,7 +145,7 @@ impl Share {
         Ok(())
     }
 
-    /// A name is gone; the object may have others.
+    /// Records that a name is gone; the object may have other names.
     fn gone(&self, dir: &Object, name: &[u8], object: &Object) {
         match self.export.attributes(object) {
             Some(now) if now.nlink > 0 => self.export.unname(dir, name, object.id),
@@ -176,10 +176,11 @@ impl Share {
         done.map(|()| wcc).map_err(|e| (e, wcc))
     }
 
-    /// The directory that a call names besides an object of this export.
+    /// Returns the directory that a call names in addition to an object of this export.
     ///
     /// # Errors
-    /// `XDEV` when it is of another export, and what [`Export::object`](crate::export::Export::object) says.
+    /// `XDEV` when the directory belongs to another export, and the errors of
+    /// [`Export::object`](crate::export::Export::object).
     fn beside(&self, dir: &Handle) -> Result<Object, Status> {
         if self.export.is_of_other(dir) {
             return Err(Status::XDEV);
@@ -198,14 +199,15 @@ impl Share {
         let (from_name, to_name) = (removable(from_name)?, removable(to_name)?);
         let object = self.export.lookup(from, from_name)?;
         let replaced = match self.export.lookup(to, to_name) {
-            // It is to be known what is gone then; and the directory of another export stays where it is.
+            // The export has to know which object disappears; and the directory of another export
+            // stays where it is.
             Err(status @ (Status::JUKEBOX | Status::ACCES)) => return Err(status),
             replaced => replaced.ok(),
         };
         let changes = [self.export.change_names(from)?, self.export.change_names(to)?];
         renameat(&from.path, from_name, &to.path, to_name)?;
         if replaced.as_ref().is_some_and(|r| r.id == object.id) {
-            // Two names of one object: the system leaves both.
+            // Both names belong to one object: the system keeps both.
             return Ok(());
         }
         if let Some(replaced) = replaced {
@@ -244,10 +246,11 @@ impl Share {
         if object.attributes.kind == FileType::Directory {
             return Err(Status::ISDIR);
         }
-        // File systems store the new count of names along with the name. An fsync of the object itself would
-        // put all data on the disk that clients have not committed.
+        // File systems store the new count of names along with the name. An fsync of the object
+        // itself would put all data on the disk that clients have not committed.
         let change = self.export.change_names(dir)?;
-        // Through the descriptor, so that it is this object, and a symbolic link itself.
+        // Link through the descriptor, so that the new name is for exactly this object, also for a
+        // symbolic link itself.
         let (links, of) = self.export.link(object);
         linkat(links, of, &dir.path, name, AtFlags::SYMLINK_FOLLOW)?;
         self.export.named(dir, name, object);

@@ -14,14 +14,15 @@ use crate::wire::{
     Xdr, put_padding,
 };
 
-/// A READ that was carried out: where its data is, or would be if it did not lie apart, and how much.
+/// A READ that was carried out: where its data begins (or would begin, if it did not lie apart),
+/// and how much was read.
 struct Done {
     data: usize,
     length: usize,
     apart: bool,
 }
 
-/// Octets of the longest file.
+/// Length in bytes of the longest file.
 pub(super) const SIZE_MAX: u64 = i64::MAX as u64;
 
 impl Share {
@@ -54,11 +55,12 @@ impl Share {
         let file = self.export.open_read(&object).map_err(failed)?;
         Status::OK.put(out);
         let head = out.len();
-        // Attributes, count, end of file and length are known when the data is there.
+        // Attributes, count, end of file and length are known only after the read, so their room
+        // stays free until then.
         let room = Some(object.attributes).octets().len() + 12;
         let data = head + room;
         let wanted = usize::try_from(call.count.min(IO_MAX)).unwrap_or(0);
-        // Of a file that grows meanwhile more is read in the next call.
+        // If the file grows meanwhile, the client reads the rest in its next call.
         let left = object.attributes.size.saturating_sub(call.offset);
         let wanted = usize::try_from(left).unwrap_or(usize::MAX).min(wanted).min(sink.most());
         let at = |done: usize| call.offset.saturating_add(done as u64);
@@ -95,14 +97,14 @@ impl Share {
         Ok(Ok(Done { data, length: read, apart }))
     }
 
-    /// Writes data that came with the other arguments.
+    /// Writes data that arrived with the other arguments.
     pub(super) fn write(&self, call: &Write<'_>, due: &mut Due) -> Outcome<WriteOk, WccData> {
         let &Write { file, offset, count, stable, ref data } = call;
         let length = u32::try_from(data.0.len()).unwrap_or(u32::MAX);
         self.write_from(&WriteApart { file, offset, count, stable, length }, &data.0, due)
     }
 
-    /// Writes `data`, which has as many octets as the call says.
+    /// Writes `data`, whose length in bytes has to match the call's count.
     pub(super) fn write_from(
         &self,
         call: &WriteApart,
@@ -117,7 +119,7 @@ impl Share {
         }
         let turn = self.export.turn(&object);
         let before = self.export.attributes(&object);
-        // Before the data: a loss that is counted from here on may be of it.
+        // Taken before the write: a loss that is counted from here on may affect this data.
         let verifier = self.verifier();
         let done = self.write_to(&object, call, data, due);
         let after = self.export.attributes(&object);
@@ -133,7 +135,8 @@ impl Share {
         })
     }
 
-    /// Octets written: at least one, when there are any.
+    /// Writes the data, and returns the number of bytes written: at least one, unless the data is
+    /// empty.
     fn write_to(
         &self,
         object: &Object,
@@ -142,7 +145,7 @@ impl Share {
         due: &mut Due,
     ) -> Result<usize, Status> {
         let file = self.export.open_write(object)?;
-        // More than the longest is written by a second call.
+        // A client writes more than the longest WRITE in a second call.
         let len = data.len().min(IO_MAX as usize);
         if call.offset.saturating_add(len as u64) > SIZE_MAX {
             return Err(Status::FBIG);
@@ -166,19 +169,20 @@ impl Share {
         Ok(written)
     }
 
-    /// All of the file is committed, which is more than may be asked for. Also of an export that nothing can
-    /// be changed through: what was written before it was made read-only is to be safe.
+    /// Commits all of the file, even if the client asks for a part. A read-only export commits as
+    /// well: data that was written before the export became read-only has to be safe.
     pub(super) fn commit(&self, call: &Commit, due: &mut Due) -> Outcome<CommitOk, WccData> {
         let failed = |e| (e, unknown());
         let object = self.export.object(&call.file).map_err(failed)?;
         let before = self.export.attributes(&object);
-        // A file that may not be opened to be written may have been when it was made.
+        // A file that may not be opened for writing may have been opened and written when it was
+        // made.
         let file = self.export.open_write(&object).or_else(|_| self.export.open_read(&object));
         let ticket = file.and_then(|file| self.export.change_data(&object, file));
-        // Nothing of the file changes by it.
+        // A COMMIT changes no attribute of the file.
         let wcc = WccData { before: before.map(|a| a.wcc()), after: before };
         due.push(ticket.map_err(|e| (e, wcc))?, Extent::All);
-        // The verifier is the one when the disk has it.
+        // The verifier in the reply is the current one when the disk has the data.
         Ok(CommitOk { wcc, verifier: self.verifier() })
     }
 }
@@ -193,7 +197,8 @@ mod tests {
     use crate::Options;
     use crate::wire::{Opaque, procedure};
 
-    /// The system tells of data that it could not write once for each descriptor, and clients share theirs.
+    /// The system reports data that it could not write once for each descriptor, and clients share
+    /// descriptors.
     #[test]
     fn test_verifier_changes_when_data_cannot_be_put_on_the_disk() {
         let base = tempfile::tempdir().unwrap();
@@ -227,7 +232,7 @@ mod tests {
         };
         let first = written(Stable::Unstable).unwrap();
         assert_eq!((written(Stable::FileSync), commit()), (Ok(first), Ok(first)));
-        // A pipe is not put on a disk.
+        // A pipe cannot be put on a disk, so its fsync fails.
         let good = share.export.open_write(&object).unwrap();
         let (_other, pipe) = std::io::pipe().unwrap();
         share.export.keep_write(&object, &Arc::new(OwnedFd::from(pipe)), false);

@@ -1,7 +1,8 @@
 //! READDIR and READDIRPLUS.
 //!
-//! A cookie is what the file system says of where an entry ends. It stays valid while other entries come
-//! and go, for as long as the directory is there, so the verifier is zero (RFC 1813 section 3.3.16).
+//! A cookie is the file system's own position of the end of an entry. The cookie stays valid while
+//! other entries come and go, for as long as the directory exists, so the verifier is zero (RFC
+//! 1813 section 3.3.16).
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -17,22 +18,22 @@ use crate::wire::{
     put_opaque,
 };
 
-/// Octets of a directory read at once.
+/// Bytes of a directory read at once.
 const BUFFER: usize = 16 << 10;
 
-/// Octets behind the last entry: that there are no more here, and whether there are others.
+/// Bytes after the last entry: the end of this part, and whether the directory has more entries.
 const END: usize = 8;
 
-/// How much may be written.
+/// Limits of the results' length.
 #[derive(Clone, Copy)]
 struct Limits {
-    /// Octets of results behind the status.
+    /// Bytes of results after the status.
     all: usize,
-    /// Octets of numbers, names and cookies.
+    /// Bytes of numbers, names and cookies.
     names: usize,
 }
 
-/// Where to begin.
+/// The position at which a listing begins.
 #[derive(Clone, Copy)]
 struct From {
     dir: Handle,
@@ -40,7 +41,7 @@ struct From {
     verifier: Verifier,
 }
 
-/// What is known of an entry without looking at it.
+/// The parts of an entry that are known without looking at its object.
 struct Entry<'a> {
     fileid: u64,
     name: &'a [u8],
@@ -73,11 +74,11 @@ impl Share {
         });
     }
 
-    /// Attributes and handle of an entry, where there are some to be had.
+    /// Returns attributes and handle of an entry, where the export has them.
     fn described(&self, dir: &Object, name: &[u8]) -> (Option<Fattr>, Option<Handle>) {
         match name {
             b"." => (Some(dir.attributes), Some(self.export.handle(dir))),
-            // It has its own place, which a LOOKUP finds.
+            // The parent has its own place, which a LOOKUP finds.
             b".." => (None, None),
             name => match self.export.glance(dir, name) {
                 Some((handle, attributes)) => (Some(attributes), Some(handle)),
@@ -130,7 +131,7 @@ impl Share {
             true.put(out);
             put(dir, &Entry { fileid, name, cookie: entry.next_entry_cookie() }, out);
             names += 8 + 4 + padded(name.len()) + 8;
-            // Of names there is one at least: their limit is a hint.
+            // The reply has at least one name, since the limit for names is only a hint.
             if out.len() + END > start + limits.all || (any && names > limits.names) {
                 out.truncate(before);
                 if !any {
@@ -149,12 +150,13 @@ impl Share {
         Ok(())
     }
 
-    /// The number of an entry. What is above the export is not shown.
+    /// Returns the number of an entry. The number of the export's parent directory is not shown to
+    /// clients.
     fn number(&self, dir: &Object, name: &[u8], ino: u64) -> u64 {
         if name == b".." && dir.id.ino == self.export.root_ino() { dir.id.ino } else { ino }
     }
 
-    /// The directory, behind the entry of a cookie.
+    /// Opens the directory, positioned after the entry of a cookie.
     fn open_at(&self, dir: &Object, from: From) -> Result<OwnedFd, Status> {
         let fd = self.export.open_dir(dir)?;
         if from.cookie == 0 {

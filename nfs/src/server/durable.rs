@@ -1,8 +1,8 @@
-//! Changes that are on the disk before they are reported.
+//! Changes that reach the disk before the service reports them.
 //!
-//! A procedure makes its change in the object's turn and gives its results with what is [`Due`]. The turn is
-//! over then, and so is the thread's part: the results are written when the disk has it all, on another
-//! thread if the transport likes.
+//! A procedure makes its change while it holds the object's turn, and returns its results with the
+//! changes that are [`Due`]. The turn and the thread's part end there: another thread can write the
+//! results, after the disk has all the changes.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,18 +14,20 @@ use super::{Done, Handled, Outcome, Share, garbage};
 use crate::export::flush::Due;
 use crate::wire::{CommitOk, Created, LinkDone, RenameDone, Status, WccData, WriteOk, Xdr};
 
-/// What has become of a call that was begun.
+/// The outcome of a call that was begun.
 #[derive(Debug)]
 pub enum Carried {
-    /// Its results are written.
+    /// The results are written.
     Done(Handled),
-    /// It has made a change that is not on the disk yet. Nothing is written.
+    /// The call has made a change that is not on the disk yet. No results are written.
     Unflushed(Unflushed),
-    /// Nothing was done: there is no room for so many bytes of data now, and the call is to be begun again.
+    /// The call has done nothing: there is no room for so many bytes of data now, and the caller
+    /// has to begin the call again.
     NoRoom(usize),
 }
 
-/// Results of a change, and what is to be on the disk before they are reported.
+/// Results of a change, and the changes that have to be on the disk before the results are
+/// reported.
 pub struct Unflushed {
     share: Arc<Share>,
     due: Due,
@@ -43,7 +45,7 @@ impl std::fmt::Debug for Unflushed {
 }
 
 impl Unflushed {
-    /// Waits for the disk, and writes the results behind what `out` holds.
+    /// Waits for the disk, and appends the results to `out`.
     fn wait(self, peer: SocketAddr, out: &mut Vec<u8>) {
         let Unflushed { share, due, finish, procedure, begun } = self;
         let flushed = share.export.flusher().wait(due, peer);
@@ -52,9 +54,9 @@ impl Unflushed {
         share.finished(procedure, begun, out.get(start..).unwrap_or(&[]));
     }
 
-    /// Has `then` called with the results when the disk has the change, or cannot take it. The thread that
-    /// calls it puts the changes of others on the disk, too, and is not to be kept. Changes of `peer` have
-    /// their turn with those of others.
+    /// Calls `then` with the results after the change has reached the disk, or has failed to. The
+    /// thread that calls `then` also puts changes of other calls on the disk, so `then` must not
+    /// block. Changes of `peer` take turns with those of other peers.
     pub fn then(self, peer: SocketAddr, then: impl FnOnce(Vec<u8>) + Send + 'static) {
         let Unflushed { share, due, finish, procedure, begun } = self;
         let of = Arc::clone(&share);
@@ -69,10 +71,10 @@ impl Unflushed {
 
 /// Results of a procedure that changes something.
 pub(super) trait Durable: Xdr<'static> + Send + 'static {
-    /// What is reported when the change is not on the disk.
+    /// The results in the reply when the change did not reach the disk.
     type Failed: Xdr<'static>;
 
-    /// As they are reported when it is.
+    /// Returns the results for the reply after the change has reached the disk.
     fn flushed(self, _: &Share) -> Self {
         self
     }
@@ -123,7 +125,8 @@ impl Durable for WriteOk {
 impl Durable for CommitOk {
     type Failed = WccData;
 
-    /// A loss that another caller's round has counted before this one began is in the verifier.
+    /// The new verifier includes a loss that another caller's round counted before this round
+    /// began.
     fn flushed(self, share: &Share) -> CommitOk {
         CommitOk { verifier: share.verifier(), ..self }
     }
@@ -133,7 +136,7 @@ impl Durable for CommitOk {
     }
 }
 
-/// Reads arguments, and makes a change. Results without anything due are written at once.
+/// Parses the arguments, and makes a change. Results with no change due are written at once.
 pub(super) fn change<'a, A: Xdr<'a>, T: Durable>(
     share: &Arc<Share>,
     procedure: Procedure,
@@ -147,7 +150,8 @@ pub(super) fn change<'a, A: Xdr<'a>, T: Durable>(
     Ok(durable(share, procedure, outcome, due, out))
 }
 
-/// Results of a change: written at once, or when what is due is on the disk.
+/// Writes the results of a change at once, or returns them to be written after the changes in `due`
+/// are on the disk.
 pub(super) fn durable<T: Durable>(
     share: &Arc<Share>,
     procedure: Procedure,
@@ -180,8 +184,8 @@ pub(super) fn durable<T: Durable>(
 }
 
 impl Share {
-    /// Waits for the disk; `peer` says whose turn it is there. Where there is no room for data, the results ask
-    /// the caller to come again.
+    /// Waits for the disk; `peer` decides whose turn it is there. Where there is no room for data,
+    /// the results ask the client to come again.
     pub(super) fn settle(&self, carried: Carried, peer: SocketAddr, out: &mut Vec<u8>) -> Handled {
         match carried {
             Carried::Done(handled) => return handled,

@@ -1,4 +1,4 @@
-//! Procedures that make something: CREATE, MKDIR, SYMLINK, MKNOD.
+//! Procedures that make an object: CREATE, MKDIR, SYMLINK, MKNOD.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::wire::{
     SetTime, Status, Symlink, Time, Verifier, WccData,
 };
 
-/// What is made is the server's alone until its attributes are set.
+/// A new object is accessible only to its owner until its attributes are set.
 const PRIVATE_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
 const PRIVATE_DIR: Mode = Mode::RWXU;
 
@@ -31,13 +31,14 @@ impl Share {
     pub(super) fn mkdir(&self, call: &Mkdir<'_>, due: &mut Due) -> Outcome<Created, WccData> {
         self.make(&call.at, due, |dir, name, due| {
             mkdirat(&dir.path, name, PRIVATE_DIR)?;
-            // The size of a directory cannot be set.
+            // A client cannot set the size of a directory.
             let attributes = Sattr { size: None, ..call.attributes };
             self.finish((dir, name), &attributes, AtFlags::REMOVEDIR, due)
         })
     }
 
-    /// Attributes of a symbolic link are not what anything depends on; a client's are not taken.
+    /// Makes a symbolic link. The service ignores the client's attributes, since nothing depends on
+    /// the attributes of a link.
     pub(super) fn symlink(&self, call: &Symlink<'_>, due: &mut Due) -> Outcome<Created, WccData> {
         self.make(&call.at, due, |dir, name, _| {
             let path = call.path.0;
@@ -52,7 +53,8 @@ impl Share {
         })
     }
 
-    /// Devices are not made: they would reach out of the directory.
+    /// Makes a pipe or a socket. The service makes no devices: they would reach out of the
+    /// directory.
     pub(super) fn mknod(&self, call: &Mknod<'_>, due: &mut Due) -> Outcome<Created, WccData> {
         self.make(&call.at, due, |dir, name, due| {
             let (kind, attributes) = match &call.kind {
@@ -67,7 +69,8 @@ impl Share {
         })
     }
 
-    /// What is the same for all: the name, the directory's turn, and its attributes.
+    /// Does the part that is common to all procedures: the name, the directory's turn, and its
+    /// attributes.
     fn make(
         &self,
         at: &DirEntryName<'_>,
@@ -107,7 +110,7 @@ impl Share {
         Ok(object)
     }
 
-    /// What was just made, with these attributes.
+    /// Sets these attributes on the new object, and returns the object.
     fn finish(
         &self,
         (dir, name): (&Object, &[u8]),
@@ -120,7 +123,7 @@ impl Share {
         Ok(object)
     }
 
-    /// Sets the attributes of what was just made; if that fails, it is removed again.
+    /// Sets the attributes of a new object; if that fails, removes the object again.
     fn complete(
         &self,
         (dir, name): (&Object, &[u8]),
@@ -136,9 +139,9 @@ impl Share {
         set.inspect_err(|_| self.undo(dir, name, object, removal))
     }
 
-    /// Sets the attributes of what was just made, but for an owner and a group that it may not be given: some
-    /// clients send their user's own with every CREATE and MKDIR, and RFC 1813 leaves it to the server which
-    /// attributes a new object gets.
+    /// Sets the attributes of a new object, except an owner and a group that the object may not
+    /// get: some clients send their user's own with every CREATE and MKDIR, and RFC 1813 lets the
+    /// server decide which attributes a new object gets.
     fn set_new(&self, object: &Object, new: &Sattr) -> Result<(), Status> {
         let owned_by = |uid, gid| self.set(object, &Sattr { uid, gid, ..*new });
         match owned_by(new.uid, new.gid) {
@@ -151,12 +154,13 @@ impl Share {
         }
     }
 
-    /// What was just made; if it cannot be opened now it is removed again, as whoever is told to come again
-    /// would find the name taken.
+    /// Returns the new object. If the server cannot open the object now, it removes it again, as a
+    /// client that comes again later would find the name taken.
     fn found(&self, dir: &Object, name: &[u8], removal: AtFlags) -> Result<Object, Status> {
         self.export.lookup(dir, name).inspect_err(|&status| {
             if status == Status::JUKEBOX {
-                // It may be gone by now, and its maker is told of a failure in any case.
+                // The object may have gone by now, and the client learns of the failure in any
+                // case.
                 let _ = unlinkat(&dir.path, name, removal);
             }
         })
@@ -168,13 +172,14 @@ impl Share {
         }
     }
 
-    /// A new file, or the status of why there is none; `None` when the name is there already.
+    /// Makes a file, and returns it; returns `None` when the name exists already.
     fn new_file(&self, dir: &Object, name: &[u8]) -> Result<Option<(Object, OwnedFd)>, Status> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW;
         match openat(&dir.path, name, flags | OFlags::CLOEXEC, PRIVATE_FILE) {
             Ok(fd) => {
                 let object = self.found(dir, name, AtFlags::empty())?;
-                // Somebody else's may have taken its name already: it is not written to by that one's handle.
+                // Another object may have taken the name already; then its handle must not lead to
+                // this descriptor.
                 Ok(object.is_of(&fd).then_some((object, fd)))
             }
             Err(Errno::EXIST) => Ok(None),
@@ -200,7 +205,7 @@ impl Share {
         Ok(object)
     }
 
-    /// A file that was there already: it gets the size, and keeps its other attributes.
+    /// Takes a file that existed already: the file gets the size, and keeps its other attributes.
     fn take_file(
         &self,
         (dir, name): (&Object, &[u8]),
@@ -218,8 +223,9 @@ impl Share {
         Ok(object)
     }
 
-    /// The verifier is kept in the times of the new file, where a repeated call finds it also after a
-    /// restart; the client sets them by SETATTR once it knows that the file is its own.
+    /// Makes a file with the verifier in its times, where a repeated call finds the verifier also
+    /// after a restart; the client sets the times by SETATTR after it knows that the file is its
+    /// own.
     fn create_exclusive(
         &self,
         (dir, name): (&Object, &[u8]),
@@ -250,7 +256,8 @@ impl Share {
     }
 }
 
-/// A verifier as two times, of seconds that every file system can keep. Two bits of it are lost.
+/// Returns a verifier as two times, in seconds that every file system can store. Two bits of the
+/// verifier are lost.
 fn times(verifier: Verifier) -> (Time, Time) {
     let [a, b, c, d, e, f, g, h] = verifier.0;
     let time =

@@ -10,13 +10,13 @@ use super::{Carried, Done, Service, Share, garbage, run};
 use crate::wire::mount::{self, DirPath, Mounted};
 use crate::wire::{FileType, NAME_MAX, Opaque, Status, Xdr, put_opaque};
 
-/// Mounts that are remembered; nothing depends on them but DUMP.
+/// The number of mounts that the service remembers; only DUMP depends on them.
 const MOUNTS_MAX: usize = 256;
 
-/// Most directories in a path to be mounted.
+/// The highest number of directories in a path to be mounted.
 const COMPONENTS_MAX: usize = 512;
 
-/// Who has said that it has mounted what.
+/// The clients that have reported a mount, each with the path.
 #[derive(Debug, Default)]
 pub(super) struct Mounts(VecDeque<(Vec<u8>, Vec<u8>)>);
 
@@ -38,7 +38,7 @@ impl Mounts {
     }
 }
 
-/// The machine a caller says it is.
+/// Returns the machine name in a caller's credential.
 fn host<'a>(cred: &Auth<'a>) -> &'a [u8] {
     AuthSys::decode(cred).map_or(b"unknown", |sys| sys.machine)
 }
@@ -80,7 +80,7 @@ impl Service {
                 for share in shares.iter() {
                     true.put(out);
                     DirPath::put(&Opaque(share.path()), out);
-                    // An export without groups is for everybody.
+                    // An export without groups is for every client.
                     for network in share.clients() {
                         true.put(out);
                         put_opaque(out, network.as_bytes());
@@ -96,7 +96,7 @@ impl Service {
 }
 
 impl Share {
-    /// The handle of the directory that these names lead to.
+    /// Returns the handle of the directory that these names lead to.
     fn mount(&self, names: &[&[u8]]) -> Result<Mounted, Status> {
         if names.len() > COMPONENTS_MAX {
             return Err(Status::NAMETOOLONG);
@@ -106,7 +106,7 @@ impl Share {
         if object.attributes.kind != FileType::Directory {
             return Err(Status::NOTDIR);
         }
-        // The one that Linux asks for first.
+        // AUTH_SYS comes first, since Linux tries the first flavor first.
         let flavors = vec![Flavor::SYS.0, Flavor::NONE.0];
         Ok(Mounted { handle: self.export.handle(&object), flavors })
     }

@@ -19,13 +19,14 @@ const EXTEND: u32 = 8;
 const DELETE: u32 = 0x10;
 const EXECUTE: u32 = 0x20;
 
-/// Properties of FSINFO: hard links, symbolic links, PATHCONF the same for all, times can be set.
+/// Properties of FSINFO: hard links, symbolic links, the same PATHCONF for all objects, times that
+/// clients can set.
 const PROPERTIES: u32 = 0x01 | 0x02 | 0x08 | 0x10;
 
-/// Octets a client should ask of a directory.
+/// The preferred number of bytes that a client asks of a directory.
 const DTPREF: u32 = 64 << 10;
 
-/// Most names of an object, where the file system does not say: those of ext4.
+/// The highest number of names of an object, where the file system does not say: the limit of ext4.
 const LINK_MAX: u32 = 65_000;
 
 impl Share {
@@ -86,7 +87,7 @@ impl Share {
         Ok(AccessOk { attributes: Some(object.attributes), access: access & call.access })
     }
 
-    /// Writes the results itself, since the path may be placed.
+    /// Writes the results itself, since RDMA may place the path.
     pub(super) fn readlink(&self, call: &OfHandle, out: &mut Vec<u8>) -> Handled {
         let start = out.len();
         let read = self.export.object(&call.object).map_err(|e| (e, None)).and_then(|object| {
@@ -162,7 +163,7 @@ impl Share {
     }
 }
 
-/// An item of results; `None` for one without octets, which is not placed.
+/// Returns an item of results; `None` for an empty item, which RDMA does not place.
 pub(super) fn item(offset: usize, length: usize) -> Option<Item> {
     let (offset, length) = (u32::try_from(offset).ok()?, u32::try_from(length).ok()?);
     (length > 0).then_some(Item { offset, length })

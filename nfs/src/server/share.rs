@@ -1,4 +1,5 @@
-//! A `Share` is one export: its directory, the name that clients mount it by, its rules and its counters.
+//! A `Share` is one export: its directory, the name that clients mount it by, its rules and its
+//! counters.
 
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -14,19 +15,20 @@ use crate::export::flush::{Disk, Due, SystemDisk};
 use crate::export::{Export, ExportError, Options};
 use crate::wire::{Fattr, PATH_MAX, Status, Verifier, WriteApart, Xdr, procedure};
 
-/// An exported directory with its name and its rules. A [`Service`](super::Service) has one or several.
+/// An exported directory with its name and its rules. A [`Service`](super::Service) has one or
+/// several.
 #[derive(Debug)]
 pub struct Share {
     pub(super) export: Arc<Export>,
-    /// The name by which clients mount it.
+    /// The name by which clients mount the export.
     path: Vec<u8>,
-    /// Differs at every start.
+    /// A number that differs after every start of the server.
     boot: u64,
     access: RwLock<Arc<Entrance>>,
     pub(crate) counters: Counters,
 }
 
-/// Who may call, as whom, and what a thread is when it acts for no user, where it does.
+/// The rules for callers, and the server's own identity if the export acts for users.
 #[derive(Debug, Default)]
 struct Entrance {
     access: Access,
@@ -37,12 +39,12 @@ impl Share {
     /// Exports `dir`, which clients mount by the name `path`.
     ///
     /// # Errors
-    /// When it cannot be opened.
+    /// When the directory cannot be opened.
     pub fn new(dir: &Path, path: &str, options: Options) -> Result<Arc<Share>, ExportError> {
         Share::with_disk(dir, path, options, Arc::new(SystemDisk))
     }
 
-    /// The same, on a disk that says itself when changes are on it.
+    /// Like [`new`](Share::new), with a `disk` that decides when changes are durable.
     ///
     /// # Errors
     /// When the directory cannot be opened.
@@ -54,7 +56,8 @@ impl Share {
     ) -> Result<Arc<Share>, ExportError> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
         let boot = (now ^ (u128::from(std::process::id()) << 64)).to_be_bytes();
-        // The lower half tells starts apart, and the process those of one nanosecond.
+        // The lower half tells starts apart, and the process ID tells starts within one nanosecond
+        // apart.
         let (pid, nanoseconds) = boot.split_at(8);
         let mut verifier = [0; 8];
         let mixed = pid.iter().rev().zip(nanoseconds).map(|(a, b)| a ^ b);
@@ -69,12 +72,12 @@ impl Share {
         }))
     }
 
-    /// Has calls from here on carried out for these clients, and as these users; those under way end as they
-    /// began.
+    /// Makes later calls follow `access`: which clients may call, and as which users. Calls in
+    /// progress end as they began.
     ///
     /// # Errors
-    /// When the calling thread has not the right to act for users, which the threads that carry out calls are
-    /// to have as well.
+    /// When the calling thread does not have the right to act for users; the threads that carry out
+    /// calls need the same right.
     pub fn set_access(&self, access: Access) -> Result<(), AccessError> {
         let server = caller::Server::check(&access)?;
         let mut current = self.access.write().unwrap_or_else(PoisonError::into_inner);
@@ -86,12 +89,12 @@ impl Share {
         Arc::clone(&self.access.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The directory and what is below it.
+    /// Returns the exported directory.
     pub fn export(&self) -> &Export {
         &self.export
     }
 
-    /// The name by which clients mount it.
+    /// Returns the name by which clients mount the export.
     pub fn path(&self) -> &[u8] {
         match self.path.get(..PATH_MAX as usize).unwrap_or(&self.path) {
             [] => b"/",
@@ -99,27 +102,27 @@ impl Share {
         }
     }
 
-    /// The clients that are named: everybody, when there is none.
+    /// Returns the clients that the export names; an empty list admits every client.
     pub(super) fn clients(&self) -> Vec<String> {
         self.entrance().access.clients.iter().map(ToString::to_string).collect()
     }
 
-    /// What was counted.
+    /// Returns the counts of this export.
     pub fn counts(&self) -> Counts {
         self.counters.get()
     }
 
-    /// Calls that failed, by their statuses.
+    /// Returns the number of failed calls for each status.
     pub fn failures(&self) -> Vec<(Status, u64)> {
         self.counters.failures()
     }
 
-    /// How long calls took, of each procedure that was called.
+    /// Returns how long calls took, for each procedure that clients have called.
     pub fn timings(&self) -> Vec<Timing> {
         self.counters.timings()
     }
 
-    /// Checks that calls of `peer` are carried out here.
+    /// Checks that this export admits calls of `peer`.
     ///
     /// # Errors
     /// `TOO_WEAK` for a client that the export does not name.
@@ -134,7 +137,7 @@ impl Share {
         self.count(procedure, results);
     }
 
-    /// Asks the caller of a READ to come again.
+    /// Writes the reply that asks the client of a READ to come again.
     pub(super) fn jukebox(&self, out: &mut Vec<u8>) {
         let start = out.len();
         Status::JUKEBOX.put(out);
@@ -142,8 +145,8 @@ impl Share {
         self.count(procedure::READ, out.get(start..).unwrap_or(&[]));
     }
 
-    /// Has the thread carry out a call as the user that the credential and the export say, as long as it is
-    /// kept.
+    /// Makes the thread carry out a call as the user that the credential and the export's rules
+    /// give, until the returned guard is dropped.
     pub(super) fn calling(&self, cred: &Auth<'_>) -> Option<Calling> {
         let entrance = self.entrance();
         let server = entrance.server.as_ref()?;
@@ -229,13 +232,13 @@ impl Share {
         }
     }
 
-    /// By which clients see that what they wrote and did not commit may be lost: another one at every start,
-    /// and when data could not be put on the disk.
+    /// Returns the number by which clients notice that written and uncommitted data may be lost:
+    /// the number differs after every start, and changes when data could not be put on the disk.
     pub(super) fn verifier(&self) -> Verifier {
         Verifier(self.boot.wrapping_add(self.export.flusher().losses()).to_be_bytes())
     }
 
-    /// Whether anything can be changed.
+    /// Checks that clients can change objects of this export.
     pub(super) fn writable(&self) -> Result<(), Status> {
         if self.export.is_read_only() { Err(Status::ROFS) } else { Ok(()) }
     }

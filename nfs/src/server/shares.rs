@@ -1,4 +1,5 @@
-//! The exports of a service: how a handle or a path finds its export, and how exports keep out of each other.
+//! The exports of a service: how a handle or a path finds its export, and how the exports stay
+//! apart.
 
 use std::sync::Arc;
 
@@ -9,18 +10,18 @@ use super::Share;
 use crate::wire::mount::{self, DirPath};
 use crate::wire::{Handle, Xdr, procedure};
 
-/// Why a service does not serve these exports.
+/// Why a service does not accept a list of exports.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SharesError {
     /// The list is empty.
     #[error("a service needs an export")]
     None,
-    /// Two exports have one name, or their handles are the same.
+    /// Two exports have the same name, or the same handles.
     #[error("{0} cannot be told from another export of the listener")]
     Twice(String),
 }
 
-/// The exports of a listener, of which there is at least one.
+/// The exports of a listener, at least one.
 #[derive(Clone, Debug)]
 pub(super) struct Shares {
     first: Arc<Share>,
@@ -56,7 +57,7 @@ impl Shares {
         std::iter::once(&self.first).chain(self.others.iter())
     }
 
-    /// Has each export know the others, so that no handle of one leads into another.
+    /// Makes each export know the others, so that no handle of one leads into another.
     pub(super) fn introduce(&self) {
         for share in self.iter() {
             let others = self.iter().filter(|other| !Arc::ptr_eq(other, share));
@@ -64,8 +65,9 @@ impl Shares {
         }
     }
 
-    /// The export that a call is for: the one of the first handle, or the one whose path is to be mounted.
-    /// `None` for calls that name no export, or one that is not served here.
+    /// Returns the export that a call is for: the export of the first handle, or the one whose path
+    /// the call mounts. Returns `None` for calls that name no export, or one that is not served
+    /// here.
     pub(super) fn of_call(&self, procedure: Procedure, arguments: &[u8]) -> Option<&Arc<Share>> {
         let mut reader = Reader::new(arguments);
         match procedure {
@@ -83,8 +85,9 @@ impl Shares {
         }
     }
 
-    /// The export that a path to be mounted lies in, and the names below its directory: of several exports the
-    /// one with the longest name. The path below the only export may stand without the export's name.
+    /// Returns the export that contains a path to be mounted, and the names below its directory; of
+    /// several exports, the one with the longest name. If there is only one export, the path may
+    /// omit the export's name.
     pub(super) fn of_path<'p>(&self, path: &'p [u8]) -> Option<(&Arc<Share>, Vec<&'p [u8]>)> {
         let wanted: Vec<&[u8]> = split(path).collect();
         let lies_in = |share: &&Arc<Share>| {
@@ -105,7 +108,7 @@ fn names(share: &Share) -> impl Iterator<Item = &[u8]> + Clone {
     split(share.path())
 }
 
-/// The names in a path; slashes in a row are one.
+/// Returns the names in a path; several slashes in a row count as one.
 fn split(path: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
     path.split(|&byte| byte == b'/').filter(|name| !name.is_empty())
 }

@@ -13,10 +13,11 @@ use crate::client::{Outgoing, Returned, Token, Transport, TransportError};
 use crate::record;
 use crate::wire::MESSAGE_MAX;
 
-/// Octets of the longest message that is taken: data, and what a server may put around it.
+/// The longest message in bytes that the client accepts: data, and everything that a server may put
+/// around the data.
 const REPLY_MAX: u32 = 2 * MESSAGE_MAX;
 
-/// A connection, with calls under way.
+/// A connection, with calls in flight.
 #[derive(Debug)]
 pub struct TcpTransport {
     reader: BufReader<TcpStream>,
@@ -28,10 +29,10 @@ pub struct TcpTransport {
 }
 
 impl TcpTransport {
-    /// Connects. Calls say that they are from the user and group of this process, on `machine`.
+    /// Connects. The calls carry the user and group of this process on `machine`.
     ///
     /// # Errors
-    /// Those of the socket; `InvalidInput` for a name of more than 255 octets.
+    /// The errors of the socket; `InvalidInput` for a machine name of more than 255 bytes.
     pub fn connect(
         to: impl ToSocketAddrs,
         machine: &str,
@@ -52,7 +53,8 @@ impl TcpTransport {
         let body =
             sys.encode(&mut cred).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
         let cred = body.body().to_vec();
-        // Servers know calls of an address by their XIDs, whichever of its clients has made them.
+        // A server recognizes repeated calls of an address by their XIDs, whichever client there
+        // has made them; so each client starts at a random XID.
         let first = RandomState::new().hash_one("calls");
         let first = u32::try_from(first & 0xffff_ffff).unwrap_or(0);
         Ok(TcpTransport {
@@ -91,7 +93,7 @@ impl Transport for TcpTransport {
             }
             let (reply, results) = Reply::decode(&self.message)
                 .map_err(|e| TransportError::Other(format!("reply: {e}")))?;
-            // A reply to what was not called says nothing.
+            // A reply to no outstanding call is ignored.
             if !self.waiting.remove(&reply.xid.0) {
                 continue;
             }

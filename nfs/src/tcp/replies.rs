@@ -1,5 +1,6 @@
-//! Calls that come again over TCP: a client that has lost its connection, or its patience, makes them with the
-//! same XIDs. What must not be done twice gets the reply that it has had.
+//! Repeated calls over TCP: a client that has lost its connection, or its patience, repeats its
+//! calls with the same XIDs. A repeated call that must not be carried out twice gets the first
+//! reply again.
 
 use std::net::SocketAddr;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -14,10 +15,11 @@ use crate::wire::procedure;
 
 type Reply = Arc<Vec<u8>>;
 
-/// Bytes of the arguments of a WRITE that tell one from another: its data is not among them.
+/// Bytes at the start of a WRITE's arguments by which the cache tells WRITEs apart; the data is not
+/// among them.
 const WRITE_HEAD: usize = 96;
 
-/// Replies of a server, and the calls it carries out.
+/// The replies of a server, and the calls that it carries out.
 #[derive(Debug)]
 pub(super) struct Replies(Mutex<Duplicates<SyncSender<Reply>, Reply>>);
 
@@ -27,8 +29,8 @@ impl Default for Replies {
     }
 }
 
-/// A call that is being carried out. Should its thread panic, those who wait for the reply learn that there
-/// will be none.
+/// A call that its thread carries out. If the thread panics, the threads that wait for its reply
+/// learn that none will come.
 struct Begun<'a> {
     replies: &'a Replies,
     key: Key,
@@ -48,8 +50,8 @@ impl Replies {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has `carry_out` write the reply to `call` behind `out`, unless the call has come before and must not be
-    /// carried out again. Returns false if there is no reply.
+    /// Calls `carry_out` to append the reply to `call` to `out`, unless the call has come before
+    /// and must not be carried out again. Returns false if there is no reply.
     pub(super) fn answer(
         &self,
         peer: SocketAddr,
@@ -82,7 +84,8 @@ impl Replies {
                     let reply = Arc::new(out.get(start..).unwrap_or(&[]).to_vec());
                     let kept = is_kept.then(|| Arc::clone(&reply));
                     let waiting = self.done(key, reply.len(), kept);
-                    // Whoever does not wait any more has lost its connection.
+                    // A thread that does not wait any more has lost its connection, so a failed
+                    // send is ignored.
                     waiting.into_iter().for_each(|w| drop(w.try_send(Arc::clone(&reply))));
                 }
                 return is_reply;

@@ -5,178 +5,178 @@ use heddle_rpcrdma::xdr::{self, Fault, Reader};
 use super::{Data, Handle, Name, Path, Sattr, Time, Verifier, Xdr, structs};
 
 structs! {
-    /// A handle alone: GETATTR, READLINK, FSSTAT, FSINFO, PATHCONF.
+    /// A handle as the only argument: GETATTR, READLINK, FSSTAT, FSINFO, PATHCONF.
     pub struct OfHandle {
-        /// Of what.
+        /// The object that the call asks about.
         pub object: Handle,
     }
 
     /// A name in a directory (`diropargs3`).
     pub struct DirEntryName<'a> {
-        /// The directory.
+        /// The directory that contains the name.
         pub dir: Handle,
-        /// The name in it.
+        /// The name, without slashes.
         pub name: Name<'a>,
     }
 
-    /// SETATTR.
+    /// Arguments of SETATTR.
     pub struct Setattr {
-        /// Of what.
+        /// The object to change.
         pub object: Handle,
-        /// What is to be set.
+        /// The attributes to set.
         pub attributes: Sattr,
-        /// Only when its attributes were last changed then.
+        /// If given, the server changes the object only if its ctime equals this time.
         pub guard: Option<Time>,
     }
 
-    /// ACCESS.
+    /// Arguments of ACCESS.
     pub struct Access {
-        /// To what.
+        /// The object that the caller wants to access.
         pub object: Handle,
-        /// Which access: the RFC's bits.
+        /// The kinds of access that the caller asks about, as bits of RFC 1813 section 3.3.4.
         pub access: u32,
     }
 
-    /// READ.
+    /// Arguments of READ.
     pub struct Read {
-        /// Of what.
+        /// The file to read.
         pub file: Handle,
-        /// From which octet.
+        /// The offset in the file of the first byte to read.
         pub offset: u64,
-        /// How many at most.
+        /// The highest number of bytes to read.
         pub count: u32,
     }
 
-    /// WRITE.
+    /// Arguments of WRITE.
     pub struct Write<'a> {
-        /// To what.
+        /// The file to write.
         pub file: Handle,
-        /// From which octet.
+        /// The offset in the file of the first byte to write.
         pub offset: u64,
-        /// How many: as many as there are.
+        /// The number of bytes to write, which has to be the length of `data`.
         pub count: u32,
-        /// How far it has to have come at the reply.
+        /// How durable the data has to be at the reply.
         pub stable: Stable,
-        /// The octets.
+        /// The bytes to write.
         pub data: Data<'a>,
     }
 
-    /// WRITE without its octets, which are not among the other arguments.
+    /// Arguments of WRITE whose data lies apart from the other arguments.
     pub struct WriteApart {
-        /// To what.
+        /// The file to write.
         pub file: Handle,
-        /// From which octet.
+        /// The offset in the file of the first byte to write.
         pub offset: u64,
-        /// How many: as many as there are.
+        /// The number of bytes to write, which has to equal `length`.
         pub count: u32,
-        /// How far it has to have come at the reply.
+        /// How durable the data has to be at the reply.
         pub stable: Stable,
-        /// How many there are.
+        /// The length in bytes of the data that lies apart.
         pub length: u32,
     }
 
-    /// CREATE.
+    /// Arguments of CREATE.
     pub struct Create<'a> {
-        /// Where, and the name.
+        /// The directory, and the name of the new file.
         pub at: DirEntryName<'a>,
-        /// What if it is there.
+        /// The way in which the server treats an existing name.
         pub how: How,
     }
 
-    /// MKDIR.
+    /// Arguments of MKDIR.
     pub struct Mkdir<'a> {
-        /// Where, and the name.
+        /// The directory, and the name of the new directory in it.
         pub at: DirEntryName<'a>,
-        /// With which attributes.
+        /// The attributes of the new directory.
         pub attributes: Sattr,
     }
 
-    /// SYMLINK.
+    /// Arguments of SYMLINK.
     pub struct Symlink<'a> {
-        /// Where, and the name.
+        /// The directory, and the name of the new link.
         pub at: DirEntryName<'a>,
-        /// With which attributes.
+        /// The attributes of the new link.
         pub attributes: Sattr,
-        /// Where it leads.
+        /// The path to which the link leads.
         pub path: Path<'a>,
     }
 
-    /// MKNOD.
+    /// Arguments of MKNOD.
     pub struct Mknod<'a> {
-        /// Where, and the name.
+        /// The directory, and the name of the new object.
         pub at: DirEntryName<'a>,
-        /// What.
+        /// The type of the new object, with its attributes.
         pub kind: MknodKind,
     }
 
-    /// RENAME.
+    /// Arguments of RENAME.
     pub struct Rename<'a> {
-        /// What is there.
+        /// The directory and name before the call.
         pub from: DirEntryName<'a>,
-        /// Where it will be.
+        /// The directory and name after the call.
         pub to: DirEntryName<'a>,
     }
 
-    /// LINK.
+    /// Arguments of LINK.
     pub struct Link<'a> {
-        /// What gets another name.
+        /// The object that gets another name.
         pub file: Handle,
-        /// The name.
+        /// The directory, and the new name.
         pub at: DirEntryName<'a>,
     }
 
-    /// READDIR.
+    /// Arguments of READDIR.
     pub struct Readdir {
-        /// The directory.
+        /// The directory to list.
         pub dir: Handle,
-        /// Behind which entry; 0 for all.
+        /// The cookie of the entry after which the listing goes on; 0 to list from the start.
         pub cookie: u64,
-        /// That of the reply which the cookie is from.
+        /// The verifier in the reply from which the cookie is.
         pub verifier: Verifier,
-        /// Octets of the longest results.
+        /// The limit for the results, in bytes.
         pub count: u32,
     }
 
-    /// READDIRPLUS.
+    /// Arguments of READDIRPLUS.
     pub struct Readdirplus {
-        /// The directory.
+        /// The directory to list.
         pub dir: Handle,
-        /// Behind which entry; 0 for all.
+        /// The cookie of the entry after which the listing goes on; 0 to list from the start.
         pub cookie: u64,
-        /// That of the reply which the cookie is from.
+        /// The verifier in the reply from which the cookie is.
         pub verifier: Verifier,
-        /// Octets of names, numbers and cookies.
+        /// The limit for names, numbers and cookies, in bytes.
         pub dircount: u32,
-        /// Octets of the longest results.
+        /// The limit for the results, in bytes.
         pub maxcount: u32,
     }
 
-    /// COMMIT.
+    /// Arguments of COMMIT.
     pub struct Commit {
-        /// Of what.
+        /// The file to commit.
         pub file: Handle,
-        /// From which octet.
+        /// The offset in the file of the first byte to commit.
         pub offset: u64,
-        /// How many; 0 for all.
+        /// The number of bytes to commit; 0 for the rest of the file.
         pub count: u32,
     }
 }
 
-/// LOOKUP.
+/// Arguments of LOOKUP.
 pub type Lookup<'a> = DirEntryName<'a>;
 
-/// REMOVE and RMDIR.
+/// Arguments of REMOVE and RMDIR.
 pub type Remove<'a> = DirEntryName<'a>;
 
-/// How far data has to have come (`stable_how`).
+/// How durable written data has to be (`stable_how`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum Stable {
-    /// A COMMIT follows.
+    /// The data may be lost until a COMMIT follows.
     Unstable = 0,
-    /// The data is on the disk, and what is needed to find it.
+    /// The data is on the disk, with the attributes needed to find it.
     DataSync = 1,
-    /// So is all else.
+    /// The data and all attributes are on the disk.
     FileSync = 2,
 }
 
@@ -196,14 +196,14 @@ impl Xdr<'_> for Stable {
     }
 }
 
-/// What CREATE does with a name that is there (`createhow3`).
+/// How CREATE treats a name that exists (`createhow3`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// It takes the file.
+    /// CREATE takes the existing file.
     Unchecked(Sattr),
-    /// It refuses.
+    /// CREATE refuses.
     Guarded(Sattr),
-    /// It refuses, unless the file was made by a call with the same verifier.
+    /// CREATE refuses, unless a call with the same verifier made the file.
     Exclusive(Verifier),
 }
 
@@ -236,18 +236,18 @@ impl Xdr<'_> for How {
     }
 }
 
-/// What MKNOD makes (`mknoddata3`).
+/// The kind of object that MKNOD makes (`mknoddata3`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MknodKind {
     /// A character device.
     Character(Sattr, super::Device),
     /// A block device.
     Block(Sattr, super::Device),
-    /// A socket.
+    /// A Unix domain socket.
     Socket(Sattr),
     /// A named pipe.
     Fifo(Sattr),
-    /// What other procedures make: NFS3ERR_BADTYPE.
+    /// A type that other procedures make; MKNOD fails with NFS3ERR_BADTYPE.
     Other(super::FileType),
 }
 

@@ -4,7 +4,7 @@ use heddle_rpcrdma::xdr::{self, Fault, Reader};
 
 use super::{Xdr, structs};
 
-/// What an object is (`ftype3`).
+/// The type of an object (`ftype3`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum FileType {
@@ -48,104 +48,105 @@ structs! {
     /// A time (`nfstime3`): since 1970 in UTC, until 2106.
     #[derive(Default, PartialOrd, Ord)]
     pub struct Time {
-        /// Seconds.
+        /// Seconds since 1970 in UTC.
         pub seconds: u32,
-        /// Nanoseconds of the second.
+        /// Nanoseconds within the second.
         pub nanoseconds: u32,
     }
 
     /// Numbers of a device (`specdata3`).
     #[derive(Default)]
     pub struct Device {
-        /// Major number.
+        /// The device's major number.
         pub major: u32,
-        /// Minor number.
+        /// The device's minor number.
         pub minor: u32,
     }
 
     /// Attributes of an object (`fattr3`).
     pub struct Fattr {
-        /// What it is.
+        /// The type of the object.
         pub kind: FileType,
         /// Permissions, with the bits for set-user-ID, set-group-ID and sticky.
         pub mode: u32,
-        /// Names it has.
+        /// The number of names that the object has.
         pub nlink: u32,
-        /// Its owner.
+        /// The user ID of the owner.
         pub uid: u32,
-        /// Its group.
+        /// The group ID of the object.
         pub gid: u32,
-        /// Octets of it.
+        /// The size of the object in bytes.
         pub size: u64,
-        /// Octets it takes.
+        /// The bytes of disk space that the object takes.
         pub used: u64,
-        /// Which device it is, if it is one.
+        /// The numbers of the device, if the object is a device.
         pub rdev: Device,
-        /// Its file system.
+        /// The number of the file system.
         pub fsid: u64,
-        /// Its number there.
+        /// The number of the object in its file system.
         pub fileid: u64,
-        /// When it was last read.
+        /// The time at which the object was last read.
         pub atime: Time,
-        /// When its contents were last changed.
+        /// The time at which the contents last changed.
         pub mtime: Time,
-        /// When its attributes were last changed.
+        /// The time at which the attributes last changed.
         pub ctime: Time,
     }
 
-    /// Those by which a client knows whether an object was changed (`wcc_attr`).
+    /// The attributes by which a client notices a change of an object (`wcc_attr`).
     pub struct WccAttr {
-        /// Octets of it.
+        /// The size of the object in bytes.
         pub size: u64,
-        /// When its contents were last changed.
+        /// The time at which the contents last changed.
         pub mtime: Time,
-        /// When its attributes were last changed.
+        /// The time at which the attributes last changed.
         pub ctime: Time,
     }
 
     /// Attributes of an object before and after an operation (`wcc_data`).
     #[derive(Default)]
     pub struct WccData {
-        /// Before, if nothing else can have changed it in between.
+        /// The attributes before the operation, if no other call can have changed the object in
+        /// between.
         pub before: Option<WccAttr>,
-        /// After.
+        /// The attributes after the operation.
         pub after: Option<Fattr>,
     }
 
     /// Attributes to be set (`sattr3`).
     #[derive(Default)]
     pub struct Sattr {
-        /// Permissions.
+        /// The new permissions.
         pub mode: Option<u32>,
-        /// Owner.
+        /// The user ID of the new owner.
         pub uid: Option<u32>,
-        /// Group.
+        /// The ID of the new group.
         pub gid: Option<u32>,
-        /// Octets.
+        /// The new size in bytes.
         pub size: Option<u64>,
-        /// When it was last read.
+        /// The new time of the last read.
         pub atime: SetTime,
-        /// When its contents were last changed.
+        /// The new time of the last change of the contents.
         pub mtime: SetTime,
     }
 }
 
 impl Fattr {
-    /// What tells of changes.
+    /// Returns the attributes by which a client notices changes.
     pub const fn wcc(&self) -> WccAttr {
         WccAttr { size: self.size, mtime: self.mtime, ctime: self.ctime }
     }
 }
 
-/// What becomes of a time (`set_atime`, `set_mtime`).
+/// The new value of a time (`set_atime`, `set_mtime`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SetTime {
-    /// It stays.
+    /// The time stays as it is.
     #[default]
     Keep,
-    /// It is that of the server's clock.
+    /// The server sets the time from its clock.
     Server,
-    /// It is this.
+    /// The server sets this time.
     Client(Time),
 }
 

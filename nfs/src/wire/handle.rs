@@ -8,23 +8,23 @@ use super::{Xdr, put_opaque};
 
 const MAX: u32 = 64;
 
-/// A handle: at most 64 octets, which mean something to the server that made it only.
+/// A handle of at most 64 bytes, which only the server that made it can interpret.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Handle {
-    // What is not used is zero, so that equal handles are equal values.
+    // Unused bytes are zero, so that equal handles are equal values.
     octets: [u8; MAX as usize],
     len: usize,
 }
 
 impl Handle {
-    /// `octets`; `None` for more than 64.
+    /// Makes a handle of `octets`; `None` for more than 64 bytes.
     pub fn new(octets: &[u8]) -> Option<Handle> {
         let mut all = [0; MAX as usize];
         all.get_mut(..octets.len())?.copy_from_slice(octets);
         Some(Handle { octets: all, len: octets.len() })
     }
 
-    /// Its octets.
+    /// Returns the bytes of the handle.
     pub fn as_slice(&self) -> &[u8] {
         self.octets.get(..self.len).unwrap_or(&self.octets)
     }
@@ -34,7 +34,7 @@ impl Xdr<'_> for Handle {
     fn get(r: &mut Reader<'_>) -> Result<Handle, xdr::Error> {
         let at = r.at();
         let octets = r.opaque(MAX)?;
-        // Of at most 64 octets.
+        // `opaque` has checked the limit of 64 bytes, so this error cannot occur.
         let too_long = xdr::Error { at, fault: xdr::Fault::Length { len: MAX + 1, max: MAX } };
         Handle::new(octets).ok_or(too_long)
     }

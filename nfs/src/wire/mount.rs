@@ -5,26 +5,26 @@ use heddle_rpcrdma::xdr::{self, Fault, Reader};
 
 use super::{Handle, NAME_MAX, Opaque, PATH_MAX, Xdr};
 
-/// The program.
+/// The RPC program number of MOUNT.
 pub const PROGRAM: u32 = 100_005;
-/// Its version.
+/// The version of MOUNT that belongs to NFS version 3.
 pub const VERSION: u32 = 3;
 
 const fn of(procedure: u32) -> Procedure {
     Procedure { program: PROGRAM, version: VERSION, procedure }
 }
 
-/// No arguments, no results.
+/// Does nothing: no arguments, no results.
 pub const NULL: Procedure = of(0);
-/// The handle of a path.
+/// Returns the handle of a path.
 pub const MNT: Procedure = of(1);
-/// Who has mounted what.
+/// Lists the clients that have mounted a path, and the paths.
 pub const DUMP: Procedure = of(2);
-/// A path is not mounted any more.
+/// Reports that the client has unmounted a path.
 pub const UMNT: Procedure = of(3);
-/// Nothing is.
+/// Reports that the client has unmounted all paths.
 pub const UMNTALL: Procedure = of(4);
-/// What can be mounted.
+/// Lists the paths that clients can mount.
 pub const EXPORT: Procedure = of(5);
 
 /// Names of the procedures, by their numbers.
@@ -35,25 +35,25 @@ pub type DirPath<'a> = Opaque<'a, PATH_MAX>;
 /// A name of a host or a group (`name`).
 pub type HostName<'a> = Opaque<'a, NAME_MAX>;
 
-/// What MNT gives: a handle, and by which flavors of authentication it can be used.
+/// The results of MNT: a handle, and the flavors of authentication with which clients can use it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mounted {
-    /// Of the directory.
+    /// The handle of the mounted directory.
     pub handle: Handle,
-    /// Numbers of flavors, the preferred one first.
+    /// The numbers of the flavors, the preferred one first.
     pub flavors: Vec<u32>,
 }
 
-/// What EXPORT says of a directory.
+/// An entry in the results of EXPORT.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exported<'a> {
-    /// Its path.
+    /// The path of the exported directory.
     pub path: DirPath<'a>,
-    /// Whom it is for: everybody, when there is none.
+    /// The clients that may mount the directory; an empty list admits every client.
     pub groups: Vec<HostName<'a>>,
 }
 
-/// Most groups of a directory that are read.
+/// The highest number of groups of one directory that the reader accepts.
 const GROUPS_MAX: u32 = 4096;
 
 impl<'a> Xdr<'a> for Exported<'a> {
@@ -71,7 +71,7 @@ impl<'a> Xdr<'a> for Exported<'a> {
     }
 }
 
-/// Most flavors that are read.
+/// The highest number of flavors that the reader accepts.
 const FLAVORS_MAX: u32 = 64;
 
 impl Xdr<'_> for Mounted {
@@ -88,10 +88,10 @@ impl Xdr<'_> for Mounted {
     }
 }
 
-/// A list of which each entry is of type `T`.
+/// Reads a list whose entries are of type `T`.
 ///
 /// # Errors
-/// What is wrong with the octets; more than `max` entries.
+/// The fault in the bytes; a fault if the list has more than `max` entries.
 pub fn list<'a, T: Xdr<'a>>(r: &mut Reader<'a>, max: u32) -> Result<Vec<T>, xdr::Error> {
     let mut all = Vec::new();
     for len in 0.. {

@@ -1,190 +1,190 @@
-//! Results of the procedures (RFC 1813 section 3.3): each is a `Result` of what there is on success, or
-//! of a status with what there is otherwise.
+//! Results of the procedures (RFC 1813 section 3.3): each is a `Result`, whose error has the status
+//! and the fields that a failure reports.
 
 use heddle_rpcrdma::xdr::{self, Reader};
 
 use super::{Data, Fattr, Handle, Name, Path, Stable, Time, Verifier, WccData, Xdr, structs};
 
 structs! {
-    /// Attributes that there always are: GETATTR.
+    /// Attributes that are always present: results of GETATTR.
     pub struct Attributes {
-        /// They.
+        /// The attributes of the object.
         pub attributes: Fattr,
     }
 
-    /// LOOKUP.
+    /// Results of LOOKUP.
     pub struct LookupOk {
-        /// What has the name.
+        /// The handle of the object with the name.
         pub object: Handle,
-        /// Its attributes.
+        /// The object's attributes.
         pub attributes: Option<Fattr>,
-        /// Those of the directory.
+        /// The directory's attributes.
         pub dir: Option<Fattr>,
     }
 
-    /// ACCESS.
+    /// Results of ACCESS.
     pub struct AccessOk {
         /// Attributes of the object.
         pub attributes: Option<Fattr>,
-        /// The bits asked for that there are.
+        /// The kinds of access that the caller has, among the bits of the call.
         pub access: u32,
     }
 
-    /// READLINK.
+    /// Results of READLINK.
     pub struct ReadlinkOk<'a> {
         /// Attributes of the link.
         pub attributes: Option<Fattr>,
-        /// Where it leads.
+        /// The path to which the link leads.
         pub path: Path<'a>,
     }
 
-    /// READ.
+    /// Results of READ.
     pub struct ReadOk<'a> {
         /// Attributes of the file.
         pub attributes: Option<Fattr>,
-        /// Octets read.
+        /// The number of bytes read.
         pub count: u32,
-        /// Whether nothing is behind them.
+        /// True if the file ends after these bytes.
         pub eof: bool,
-        /// The octets.
+        /// The bytes read.
         pub data: Data<'a>,
     }
 
-    /// WRITE.
+    /// Results of WRITE.
     pub struct WriteOk {
         /// Attributes of the file.
         pub wcc: WccData,
-        /// Octets written.
+        /// The number of bytes written.
         pub count: u32,
-        /// How far they have come.
+        /// How durable the written bytes are.
         pub committed: Stable,
-        /// Another one at every start of the server.
+        /// A number that differs after every start of the server.
         pub verifier: Verifier,
     }
 
-    /// CREATE, MKDIR, SYMLINK, MKNOD.
+    /// Results of CREATE, MKDIR, SYMLINK, MKNOD.
     pub struct Created {
-        /// What was made.
+        /// The handle of the new object.
         pub object: Option<Handle>,
-        /// Its attributes.
+        /// The attributes of the new object.
         pub attributes: Option<Fattr>,
-        /// Those of the directory.
+        /// The directory's attributes.
         pub dir: WccData,
     }
 
-    /// RENAME, in either case.
+    /// Results of RENAME, on success and on failure.
     pub struct RenameDone {
         /// Attributes of the directory that had the name.
         pub from: WccData,
-        /// Attributes of the one that has it.
+        /// Attributes of the directory that has the name now.
         pub to: WccData,
     }
 
-    /// LINK, in either case.
+    /// Results of LINK, on success and on failure.
     pub struct LinkDone {
-        /// Attributes of what got a name.
+        /// Attributes of the object that got a name.
         pub attributes: Option<Fattr>,
-        /// Those of the directory.
+        /// The directory's attributes.
         pub dir: WccData,
     }
 
-    /// FSSTAT.
+    /// Results of FSSTAT.
     pub struct Fsstat {
         /// Attributes of the object.
         pub attributes: Option<Fattr>,
-        /// Octets of the file system.
+        /// The size of the file system in bytes.
         pub total_bytes: u64,
-        /// Free ones.
+        /// The number of free bytes.
         pub free_bytes: u64,
-        /// Those that the caller can have.
+        /// The number of free bytes that the caller can use.
         pub available_bytes: u64,
-        /// Objects of the file system.
+        /// The number of objects that fit into the file system.
         pub total_files: u64,
-        /// Free ones.
+        /// The number of objects that can still be made.
         pub free_files: u64,
-        /// Those that the caller can have.
+        /// The number of objects that the caller can still make.
         pub available_files: u64,
-        /// Seconds for which these figures stay; 0 when that is not known.
+        /// Seconds for which these figures stay valid; 0 when the server does not know.
         pub invariant: u32,
     }
 
-    /// FSINFO.
+    /// Results of FSINFO.
     pub struct Fsinfo {
         /// Attributes of the object.
         pub attributes: Option<Fattr>,
-        /// Octets of the longest READ.
+        /// The longest READ, in bytes.
         pub rtmax: u32,
-        /// Octets it should have.
+        /// The preferred length of a READ, in bytes.
         pub rtpref: u32,
-        /// What they should be a multiple of.
+        /// The number of which the length of a READ should be a multiple.
         pub rtmult: u32,
-        /// Octets of the longest WRITE.
+        /// The longest WRITE, in bytes.
         pub wtmax: u32,
-        /// Octets it should have.
+        /// The preferred length of a WRITE, in bytes.
         pub wtpref: u32,
-        /// What they should be a multiple of.
+        /// The number of which the length of a WRITE should be a multiple.
         pub wtmult: u32,
-        /// Octets that READDIR should ask for.
+        /// The preferred `count` of a READDIR, in bytes.
         pub dtpref: u32,
-        /// Octets of the longest file.
+        /// The size of the largest possible file, in bytes.
         pub maxfilesize: u64,
-        /// How fine times are.
+        /// The resolution of times.
         pub time_delta: Time,
-        /// What there is: the RFC's bits.
+        /// The properties of the file system, as bits of RFC 1813 section 3.3.19.
         pub properties: u32,
     }
 
-    /// PATHCONF.
+    /// Results of PATHCONF.
     pub struct Pathconf {
         /// Attributes of the object.
         pub attributes: Option<Fattr>,
-        /// Most names of an object.
+        /// The highest number of names of an object.
         pub linkmax: u32,
-        /// Octets of the longest name.
+        /// The length of the longest name, in bytes.
         pub name_max: u32,
-        /// Whether a longer one is refused, not cut.
+        /// True if the server refuses a longer name and does not cut it.
         pub no_trunc: bool,
-        /// Whether only a privileged user can give an object away.
+        /// True if only a privileged user can give an object to another owner.
         pub chown_restricted: bool,
-        /// Whether names are equal but for case.
+        /// True if names that differ only in case are equal.
         pub case_insensitive: bool,
-        /// Whether names stay as they were given.
+        /// True if the server keeps the case in which names were given.
         pub case_preserving: bool,
     }
 
-    /// COMMIT.
+    /// Results of COMMIT.
     pub struct CommitOk {
         /// Attributes of the file.
         pub wcc: WccData,
-        /// Another one at every start of the server.
+        /// A number that differs after every start of the server.
         pub verifier: Verifier,
     }
 
     /// An entry of READDIRPLUS.
     pub struct DirPlusEntry<'a> {
-        /// Its number.
+        /// The object's number in its file system.
         pub fileid: u64,
-        /// Its name.
+        /// The entry's name.
         pub name: Name<'a>,
-        /// What to ask for to go on behind it.
+        /// The cookie with which the next call goes on after this entry.
         pub cookie: u64,
-        /// Its attributes.
+        /// The object's attributes.
         pub attributes: Option<Fattr>,
-        /// Its handle.
+        /// The object's handle.
         pub handle: Option<Handle>,
     }
 }
 
-/// READDIRPLUS. A list, so that entries follow one by one.
+/// Results of READDIRPLUS. On the wire the entries form a list, in which they follow one by one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirPlus<'a> {
     /// Attributes of the directory.
     pub dir: Option<Fattr>,
-    /// Whose the cookies are.
+    /// The verifier to which the cookies belong.
     pub verifier: Verifier,
-    /// The entries.
+    /// The entries of this part, in the directory's order.
     pub entries: Vec<DirPlusEntry<'a>>,
-    /// Whether there are no more.
+    /// True if there are no more entries.
     pub eof: bool,
 }
 
@@ -192,7 +192,7 @@ impl<'a> Xdr<'a> for DirPlus<'a> {
     fn get(r: &mut Reader<'a>) -> Result<DirPlus<'a>, xdr::Error> {
         let (dir, verifier) = (Xdr::get(r)?, Xdr::get(r)?);
         let mut entries = Vec::new();
-        // Each takes octets of the message, so there cannot be many more than it has room for.
+        // Each entry takes bytes of the message, so the message bounds their number.
         while let Some(entry) = Xdr::get(r)? {
             entries.push(entry);
         }

@@ -1,4 +1,4 @@
-//! What has come of a procedure (RFC 1813 section 2.6, `nfsstat3`).
+//! The outcome of a procedure (RFC 1813 section 2.6, `nfsstat3`).
 
 use std::fmt;
 
@@ -7,21 +7,22 @@ use rustix::io::Errno;
 
 use super::Xdr;
 
-/// A status. One that the RFC does not have is kept as it is.
+/// A status. A value that the RFC does not define is kept as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Status(pub u32);
 
-/// Names and numbers of the RFC, without `NFS3` and `NFS3ERR_`.
+/// Defines statuses by names and numbers of the RFC, without `NFS3` and `NFS3ERR_`.
 macro_rules! statuses {
     ($($(#[$meta:meta])* $name:ident = $value:expr, $text:expr;)*) => {
         impl Status {
             $($(#[$meta])* #[doc = concat!("The ", $text, ".")]
             pub const $name: Status = Status($value);)*
 
-            /// All that the RFC has.
+            /// All statuses that the RFC defines.
             pub const ALL: &'static [Status] = &[$(Status::$name,)*];
 
-            /// Its name as in the RFC, without the prefix; `None` for a number it does not have.
+            /// Returns the status's name in the RFC, without the prefix; `None` for a number that
+            /// the RFC does not define.
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 {
                     $($value => Some(stringify!($name)),)*
@@ -100,7 +101,7 @@ impl Xdr<'_> for Status {
 }
 
 impl From<Errno> for Status {
-    /// What a system call said.
+    /// Converts the error of a system call.
     fn from(errno: Errno) -> Status {
         match errno {
             Errno::PERM => Status::PERM,
@@ -112,7 +113,7 @@ impl From<Errno> for Status {
             Errno::NODEV => Status::NODEV,
             Errno::NOTDIR => Status::NOTDIR,
             Errno::ISDIR => Status::ISDIR,
-            // A symbolic link where none is followed.
+            // ELOOP comes from a symbolic link where none is followed.
             Errno::INVAL | Errno::LOOP => Status::INVAL,
             Errno::FBIG | Errno::OVERFLOW => Status::FBIG,
             Errno::NOSPC => Status::NOSPC,
@@ -123,10 +124,11 @@ impl From<Errno> for Status {
             Errno::DQUOT => Status::DQUOT,
             Errno::STALE => Status::STALE,
             Errno::OPNOTSUPP | Errno::NOSYS => Status::NOTSUPP,
-            // A program that runs may not be written. It can run for years, so JUKEBOX, after which a client
-            // asks again and again, would hang its caller for as long.
+            // The system refuses writing a program that runs. The program can run for years, so
+            // JUKEBOX, after which a client asks again and again, would hang its caller for as
+            // long.
             Errno::TXTBSY => Status::ACCES,
-            // Out of descriptors or memory: of now, not for good.
+            // The server is short of descriptors or memory, which is temporary.
             Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN => Status::JUKEBOX,
             _ => Status::IO,
         }

@@ -1,4 +1,5 @@
-//! Who may call, and as whom a call is carried out, with users that there are. Acting for users takes root.
+//! Admission of callers, and the users as whom calls are carried out, with users that exist. Acting
+//! for users takes root.
 #![allow(clippy::unwrap_used, clippy::result_large_err, reason = "tests")]
 
 use std::fs;
@@ -25,7 +26,7 @@ const BOB: u32 = 1002;
 /// A group that Ann is in besides her own.
 const STAFF: u32 = 2000;
 
-/// A user, as a client says.
+/// A user, as a client claims it.
 #[derive(Clone, Copy)]
 struct Caller<'a>(u32, u32, &'a [u32]);
 
@@ -33,7 +34,7 @@ const ROOT: Caller<'_> = Caller(0, 0, &[0]);
 const AS_ANN: Caller<'_> = Caller(ANN, ANN, &[STAFF]);
 const AS_BOB: Caller<'_> = Caller(BOB, BOB, &[]);
 
-/// What a thread is to the file system.
+/// Returns the thread's identity as the file system sees it.
 fn self_now() -> (u32, u32, usize, u64) {
     let groups = getgroups().unwrap().len();
     let own = capabilities(None).unwrap().effective.bits();
@@ -94,7 +95,8 @@ fn chmod(lab: &Lab, who: Caller<'_>, object: Handle, mode: u32) -> Result<(), St
     done.map(drop).map_err(|(status, _)| status)
 }
 
-/// An export anyone may write to, with this access; `None` where users cannot be acted for.
+/// Returns an export to which any user may write, with this access; `None` where the test cannot
+/// act for users.
 fn lab(access: Access) -> Option<Lab> {
     open_to_all(Lab::new(), access)
 }
@@ -124,7 +126,7 @@ fn test_user_owns_what_it_makes_and_others_are_refused() {
     let file = create(&lab, AS_ANN, "ann", 0o600).unwrap().object.unwrap();
     assert_eq!(owner(&lab, "ann"), (ANN, ANN));
     write(&lab, AS_ANN, file).unwrap();
-    // Descriptors that Ann opened are kept.
+    // The service keeps descriptors that Ann's calls opened.
     assert_eq!(read(&lab, AS_ANN, file).unwrap(), b"x");
     for other in [AS_BOB, ROOT, Caller(BOB, ANN, &[])] {
         assert_eq!(read(&lab, other, file), Err(Status::ACCES));
@@ -152,7 +154,7 @@ fn test_groups_of_the_credential_count_and_the_servers_do_not() {
     assert_eq!(read(&lab, AS_ANN, staff).unwrap(), b"contents");
     write(&lab, AS_ANN, staff).unwrap();
     assert_eq!(read(&lab, AS_BOB, staff), Err(Status::ACCES));
-    // The group of root is squashed as root is, in both places.
+    // Root's group is squashed like root, both as the main group and in the list.
     for who in [AS_ANN, Caller(ANN, 0, &[]), Caller(ANN, ANN, &[0])] {
         assert_eq!(read(&lab, who, root), Err(Status::ACCES));
     }
@@ -197,7 +199,7 @@ fn test_all_squash_and_no_root_squash() {
     assert_eq!(owner(&none, "ann").0, BOB);
 }
 
-/// To the system the last number means "as it is", which would be root.
+/// The system takes the last number as "leave unchanged", which would mean root.
 #[test]
 fn test_last_numbers_of_users_and_groups_are_no_way_to_stay_the_server() {
     for squash in [Squash::Root, Squash::None] {
@@ -238,7 +240,7 @@ fn test_users_side_by_side_do_not_become_each_other() {
     });
 }
 
-/// A disk that remembers what the threads are that use it.
+/// A disk that records the identity of the threads that use it.
 #[derive(Debug, Default)]
 struct Watched(Mutex<Vec<(u32, u32, usize, u64)>>);
 
@@ -257,7 +259,7 @@ fn test_changes_of_users_are_put_on_the_disk_by_the_server() {
         return;
     };
     let seen = || std::mem::take(&mut *disk.0.lock().unwrap());
-    // The first call has the threads of the flusher started.
+    // The first call makes the flusher start its threads.
     let file = create(&lab, AS_ANN, "ann", 0o200).unwrap().object.unwrap();
     assert_eq!(owner(&lab, "ann"), (ANN, ANN));
     assert_eq!(seen(), [self_now(); 2], "a directory and a file");
@@ -281,7 +283,7 @@ fn test_user_changes_names_in_a_directory_that_it_cannot_read() {
         let done = call::<WccData, WccData>(&lab, who, procedure::REMOVE, &at);
         done.map(drop).map_err(|(status, _)| status)
     };
-    // The directory is opened as the server, and the name is still removed as the user.
+    // The server opens the directory as itself, and still removes the name as the user.
     assert_eq!(remove(AS_BOB), Err(Status::PERM));
     assert_eq!(remove(AS_ANN), Ok(()));
     fs::set_permissions(lab.path(""), fs::Permissions::from_mode(0o700)).unwrap();
@@ -318,7 +320,7 @@ fn test_only_listed_clients_are_served_and_mount_says_who_they_are() {
     let exported = mount::list::<mount::Exported<'_>>(&mut reader, 10).unwrap();
     let groups: Vec<_> = exported[0].groups.iter().map(|group| group.0).collect();
     assert_eq!((exported.len(), groups), (1, vec![&b"10.1.0.0/16"[..], b"2001:db8::7"]));
-    // From the next call on they are others.
+    // The new rules hold from the next call on.
     lab.service.shares()[0].set_access(Access::default()).unwrap();
     assert!(!is_denied("10.2.0.1", procedure::GETATTR, &getattr));
 }

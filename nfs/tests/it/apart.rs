@@ -1,5 +1,5 @@
-//! Data that lies apart from the other octets of a call or reply, in memory that moves it in steps of any
-//! length.
+//! Data that lies apart from the other bytes of a call or reply, in memory that moves the data in
+//! steps of any length.
 #![allow(clippy::unwrap_used, clippy::result_large_err, reason = "tests")]
 
 use std::cell::RefCell;
@@ -16,7 +16,8 @@ use heddle_nfs::{Arguments, Handled, Options, Room, Sink, Source};
 use heddle_rpcrdma::rpc::{Auth, Procedure, Status as RpcStatus};
 use heddle_rpcrdma::xdr::padded;
 
-/// Memory that moves at most `step` octets at a time, is interrupted before each, and fails behind `fails`.
+/// Memory that moves at most `step` bytes at a time, is interrupted before each step, and fails
+/// after `fails` bytes.
 struct Slow {
     octets: RefCell<Vec<u8>>,
     step: usize,
@@ -96,7 +97,7 @@ fn read(lab: &Lab, file: Handle, offset: u64, count: u32, sink: &mut Slow) -> Re
     dispatch(lab, procedure::READ, Arguments::of(&arguments), sink).unwrap()
 }
 
-/// Results as they are in one piece, with the data of `sink` in its place.
+/// Returns results in one piece, with the data of `sink` in its place.
 fn whole(mut results: Vec<u8>, handled: Handled, sink: &Slow) -> Vec<u8> {
     let item = handled.item.unwrap();
     assert!(handled.apart);
@@ -144,7 +145,7 @@ fn test_sink_that_wants_nothing_or_has_no_room() {
     assert_eq!(attributes.unwrap().size, 10);
 }
 
-/// What was read before it failed is told, and the error by the next call.
+/// A call reports the bytes read before the failure, and the next call reports the error.
 #[test]
 fn test_sink_that_fails() {
     let lab = Lab::new();
@@ -178,13 +179,13 @@ fn test_data_is_written_from_where_it_lies() {
     let done = write(&lab, call, &Slow::new(b"abcdefg", 3)).unwrap().unwrap();
     assert_eq!((done.count, done.committed), (7, Stable::FileSync));
     assert_eq!(fs::read(lab.path("f")).unwrap(), b"__abcdefg_");
-    // As much as there is room for.
+    // The call writes as many bytes as the source gives.
     let data = Slow { fails: 4, ..Slow::new(b"ABCDEFG", 3) };
     assert_eq!(write(&lab, call, &data).unwrap().unwrap().count, 4);
     assert_eq!(fs::read(lab.path("f")).unwrap(), b"__ABCDefg_");
     let data = Slow { fails: 0, ..Slow::new(b"ABCDEFG", 3) };
     assert!(write(&lab, call, &data).unwrap().is_err());
-    // Lengths that are not the data's.
+    // Lengths that do not match the data.
     let data = Slow::new(b"abcdefg", 3);
     let short = WriteApart { count: 6, ..call };
     assert_eq!(write(&lab, short, &data).unwrap().unwrap_err(), Status::INVAL);
@@ -211,7 +212,7 @@ fn test_nothing_but_a_write_has_data_apart() {
         (procedure::REMOVE, at.octets()),
         (procedure::COMMIT, Commit { file, offset: 0, count: 0 }.octets()),
         (procedure::CREATE, heddle_nfs::wire::Create { at, how }.octets()),
-        // All of a WRITE, and data once more.
+        // All arguments of a WRITE, and the data once more.
         (procedure::WRITE, all.octets()),
         (mount::EXPORT, vec![]),
     ] {

@@ -1,4 +1,4 @@
-//! The client over RPC-over-RDMA, of both versions: on RNICs that rings join, all in one thread.
+//! The client over RPC-over-RDMA, in both versions: on RNICs that rings connect, all in one thread.
 #![allow(clippy::unwrap_used, clippy::result_large_err, reason = "tests")]
 
 use std::cell::RefCell;
@@ -24,7 +24,7 @@ use heddle_rpcrdma::rpc::{Auth, Status as RpcStatus};
 
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// The service of the moment: another one stands for a server that was started again.
+/// The service in use: a test replaces it to simulate a server restart.
 type Serving = Arc<Mutex<Arc<Service>>>;
 
 fn program(serving: Serving, memory: Memory) -> impl FnMut(Request) + Send {
@@ -62,7 +62,8 @@ struct World {
     a: Endpoint,
     b: Endpoint,
     server: Server,
-    /// The server ends its connection after so many turns of it, the next after so many more.
+    /// The server ends its connection after this number of its turns, the next connection after the
+    /// next number.
     cuts: Vec<u32>,
     turns: u32,
     end: Instant,
@@ -71,7 +72,7 @@ struct World {
 
 impl World {
     fn poll(&mut self) {
-        // The control plane of an idle endpoint has its turn now and then only.
+        // An idle endpoint's control plane runs only now and then.
         for _ in 0..8 {
             self.a.poll();
             self.b.poll();
@@ -87,7 +88,7 @@ impl World {
     }
 }
 
-/// What a client does while nothing comes: it lets the world get on.
+/// The client's idle function, which lets the rest of the world progress.
 type Rest = Box<dyn FnMut(&heddle_rpc::Client)>;
 
 struct Scene {
@@ -147,7 +148,7 @@ impl Scene {
         Client::new(RdmaTransport::new(rpc, rest), pipeline)
     }
 
-    /// All of the client's registered memory comes back.
+    /// Waits until the client has all of its registered memory back.
     fn all_back(&self, rpc: &heddle_rpc::Client) {
         while rpc.memory().available() < rpc.memory().len() || rpc.outstanding() > 0 {
             rpc.step();
@@ -164,7 +165,7 @@ fn contents(len: usize) -> Vec<u8> {
     (0..len as u64).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 13).to_le_bytes()[0]).collect()
 }
 
-/// Writes a file, and reads it.
+/// Writes a file, and reads the file back.
 fn copy<T: Transport>(client: &mut Client<T>, lab: &Lab, len: usize) {
     let root = client.mount("/data").unwrap();
     let data = contents(len);
@@ -288,7 +289,7 @@ fn test_little_memory_makes_calls_wait_and_what_is_given_up_gives_its_own_back()
     assert!(matches!(error.unwrap_err(), ClientError::Local(_)));
     let len = scene.lab.getattr(found.handle).unwrap().size;
     assert_eq!(client.read(found.handle, len, |_| Ok(())).unwrap(), len);
-    // Data of 1 MiB has no room beside headers here.
+    // Here the memory has no room for data of 1 MiB beside the headers.
     let mut client = scene.client(pipeline, |c| c.memory = 1 << 20);
     let root = client.mount("/data").unwrap();
     let found = client.walk(&root, b"copy", true).unwrap();

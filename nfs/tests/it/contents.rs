@@ -1,4 +1,4 @@
-//! Reading, writing, making, renaming and removing, compared with what the file system says.
+//! Reading, writing, making, renaming and removing, compared with the state of the file system.
 #![allow(clippy::unwrap_used, clippy::result_large_err, reason = "tests")]
 
 use std::fs;
@@ -91,7 +91,7 @@ fn test_verifier_of_writes_changes_at_a_restart_and_only_then() {
     assert_ne!(commit(&lab), first);
 }
 
-/// What the client was told is written it can still have put on the disk.
+/// The server has reported the data as written, so the client can still have it put on the disk.
 #[test]
 fn test_what_was_written_is_committed_though_the_export_has_become_read_only() {
     let lab = Lab::new();
@@ -112,7 +112,8 @@ fn test_create_unchecked_and_guarded() {
     let root = lab.root();
     let made = lab.create(root, b"f", How::Guarded(mode(0o4666))).unwrap();
     assert_eq!(made.object.unwrap(), lab.handle("f"));
-    // Exactly that mode, whatever the umask; without the bit that gives rights away.
+    // The new file has exactly the given mode, whatever the umask, except for the bit that gives
+    // rights away.
     assert_eq!(made.attributes.unwrap().mode, 0o666);
     assert!(made.dir.before.unwrap().mtime <= made.dir.after.unwrap().mtime);
     fs::write(lab.path("f"), b"12345").unwrap();
@@ -124,7 +125,7 @@ fn test_create_unchecked_and_guarded() {
     lab.create(root, b"f", How::Unchecked(empty)).unwrap();
     let metadata = fs::metadata(lab.path("f")).unwrap();
     assert_eq!((metadata.len(), metadata.mode() & 0o7777), (0, 0o666));
-    // A file that cannot be opened to be written, but by who has made it.
+    // Only the client that made this file can write it, through the descriptor from CREATE.
     let made = lab.create(root, b"readonly", How::Guarded(mode(0o444))).unwrap();
     lab.write(made.object.unwrap(), 0, b"x").unwrap();
 }
@@ -149,7 +150,7 @@ fn test_create_makes_nothing_through_names_that_lead_away() {
     }
     let (status, _) = lab.create(lab.handle("old"), b"x", How::Guarded(empty)).unwrap_err();
     assert_eq!(status, Status::NOTDIR);
-    // What fails half-way leaves nothing.
+    // A call that fails half-way leaves no object.
     let bad = Sattr { size: Some(u64::MAX), ..mode(0o600) };
     assert_eq!(lab.create(root, b"bad", How::Guarded(bad)).unwrap_err().0, Status::FBIG);
     assert_eq!(names(&lab.path("")), ["dir", "new", "old"]);
@@ -205,7 +206,7 @@ fn test_mkdir_symlink_and_mknod() {
     assert_eq!(mknod(b"disk", MknodKind::Block(mode(0o666), device)), Err(Status::PERM));
     let regular = MknodKind::Other(heddle_nfs::wire::FileType::Regular);
     assert_eq!(mknod(b"file", regular), Err(Status::BADTYPE));
-    // A pipe is not opened: that would wait for somebody at its other end.
+    // The server does not open a pipe: that would wait for a process at the other end.
     assert_eq!(lab.read(lab.handle("fifo"), 0, 1).unwrap_err(), Status::INVAL);
     assert_eq!(lab.write(lab.handle("fifo"), 0, b"x").unwrap_err(), Status::INVAL);
     assert_eq!(names(&lab.path("")), ["d", "fifo", "l", "sock"]);
@@ -267,7 +268,7 @@ fn test_rename_keeps_handles_and_replaces_what_was_there() {
     assert_eq!(lab.read(f, 0, 9).unwrap().0, b"f");
     assert_eq!(lab.handle("b/g"), f);
     assert!(lab.getattr(g).is_err() && !lab.path("a/f").exists());
-    // A directory, with what is in it; `..` of it is another then.
+    // A directory moves with its contents; its `..` then leads to another directory.
     rename(&lab, (root, b"a"), (b, b"moved")).unwrap();
     assert_eq!(lab.lookup(a, b"..").unwrap().object, b);
     assert_eq!(lab.lookup(sub, b"..").unwrap().object, a);
@@ -294,13 +295,13 @@ fn test_link_gives_an_object_another_name() {
     let f = lab.handle("f");
     assert_eq!(link(f, b"f2").unwrap().attributes.unwrap().nlink, 2);
     assert_eq!(lab.handle("d/f2"), f);
-    // Of the symbolic link itself.
+    // The symbolic link itself gets another name.
     link(lab.handle("l"), b"l2").unwrap();
     assert!(fs::symlink_metadata(lab.path("d/l2")).unwrap().is_symlink());
     assert_eq!(link(f, b"f2"), Err(Status::EXIST));
     assert_eq!(link(f, b"a/b"), Err(Status::INVAL));
     assert_eq!(link(root, b"root"), Err(Status::ISDIR));
-    // The one that is known first goes; the object is still found.
+    // The first known name goes; the server still finds the object.
     remove(&lab, lab.handle("d"), b"f2").unwrap();
     assert_eq!(lab.read(f, 0, 1).unwrap().0, b"x");
 }

@@ -14,7 +14,7 @@ use heddle_rpcrdma::xdr::Reader;
 /// An entry of READDIR: number, name, cookie.
 type Entry = (u64, Vec<u8>, u64);
 
-/// Entries, whether these were the last, and octets behind the status.
+/// Returns the entries, whether they were the last, and the number of bytes after the status.
 fn readdir(
     lab: &Lab,
     dir: Handle,
@@ -116,7 +116,7 @@ fn test_entries_come_with_attributes_and_handles() {
                 let (attributes, handle) = (attributes.unwrap(), handle.unwrap());
                 assert_eq!(attributes.fileid, *fileid);
                 assert_eq!(lab.lookup(root, name.0).unwrap().object, handle);
-                // To list a directory is to read it.
+                // A listing reads the directory, so it changes the access time.
                 let now = Fattr { atime: attributes.atime, ..lab.getattr(handle).unwrap() };
                 assert_eq!(now, attributes);
             }
@@ -141,7 +141,7 @@ fn test_cookies_stay_valid_while_entries_come_and_go() {
     let mut removed = 0;
     let mut round = 0;
     loop {
-        // What was seen goes, as `rm -r` does it, and others come.
+        // The entries seen so far go, as with `rm -r`, and others come.
         for name in seen.iter().filter(|n| !n.starts_with(b".")) {
             let path = lab.path(std::str::from_utf8(name).unwrap());
             removed += usize::from(fs::remove_file(path).is_ok());

@@ -4,7 +4,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use heddle_dataplane::{Eal, EalConfig, Hugepages};
 
-/// Starts DPDK at the first call. The guard lets one test at a time drive workers: processors are few.
+/// Starts DPDK at the first call. The guard lets only one test at a time drive workers, since
+/// processors are few.
 pub(crate) fn eal() -> (Eal, MutexGuard<'static, ()>) {
     static EAL: OnceLock<Eal> = OnceLock::new();
     static TURN: Mutex<()> = Mutex::new(());

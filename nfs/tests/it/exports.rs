@@ -1,4 +1,5 @@
-//! Several exports of one service: each call keeps to the rules of the export that its handle names.
+//! Several exports of one service: each call keeps to the rules of the export that its handle
+//! names.
 #![allow(clippy::unwrap_used, clippy::result_large_err, reason = "tests")]
 
 use std::fs;
@@ -19,12 +20,12 @@ use heddle_rpcrdma::xdr::Reader;
 
 const OPTIONS: fn() -> Options = || Options { sync: false, ..Options::default() };
 
-/// The export of a directory of the lab, with a name of its own.
+/// Returns an export of a directory of the lab, by the given name.
 fn share(lab: &Lab, dir: &str, path: &str) -> Arc<Share> {
     Share::new(&lab.path(dir), path, OPTIONS()).unwrap()
 }
 
-/// A lab that exports these of its directories, which are made.
+/// Makes a lab with these directories, and exports them.
 fn lab(exports: &[(&str, &str)]) -> Lab {
     let mut lab = Lab::new();
     exports.iter().for_each(|(dir, _)| fs::create_dir_all(lab.path(dir)).unwrap());
@@ -65,7 +66,7 @@ fn link(lab: &Lab, file: Handle, at: DirEntryName<'_>) -> Status {
     done.map_or_else(|(status, _)| status, |_| Status::OK)
 }
 
-/// What GETATTR says once the server has had time to search.
+/// Returns the result of GETATTR after the server has had time to search.
 fn patient(lab: &Lab, handle: Handle) -> Result<Fattr, Status> {
     let start = Instant::now();
     loop {
@@ -78,7 +79,7 @@ fn patient(lab: &Lab, handle: Handle) -> Result<Fattr, Status> {
     }
 }
 
-/// A handle of this object that says it is of the export of `like`.
+/// Returns a handle of the object `of` that claims to belong to the export of `like`.
 fn forged(like: Handle, of: Handle) -> Handle {
     let mut bytes = of.as_slice().to_vec();
     bytes[4..12].copy_from_slice(&like.as_slice()[4..12]);
@@ -116,7 +117,7 @@ fn test_path_is_mounted_from_the_export_with_the_longest_name() {
     assert_eq!((mnt(&lab, "/"), mnt(&lab, "/x")), (Ok(root), mnt(&lab, "/srv/b/x")));
 }
 
-/// As `showmount -e` asks.
+/// Calls EXPORT, as `showmount -e` does.
 #[test]
 fn test_list_has_every_export_with_its_own_clients() {
     let lab = lab(&[("a", "/srv/a"), ("b", "/srv/b")]);
@@ -163,7 +164,7 @@ fn test_call_keeps_to_the_rules_of_the_export_that_its_handle_names() {
             assert!(is_denied(other, p, &arguments), "{path} {p:?}");
         }
     }
-    // What is read-only, and what is counted, is the export's own.
+    // Read-only mode and counters belong to each export alone.
     shares[0].export().set(true, false);
     assert_eq!(create(&lab, a, "file"), Err(Status::ROFS));
     create(&lab, b, "file").unwrap();
@@ -200,7 +201,7 @@ fn test_names_do_not_move_from_one_export_to_another() {
     assert_eq!(rename(&lab, at(a, "file"), at(b, "file")), Status::XDEV);
     assert_eq!(link(&lab, file, at(b, "file")), Status::XDEV);
     assert_eq!((names(&lab.path("a")), names(&lab.path("b"))), (vec!["file".to_owned()], vec![]));
-    // The other export is none that would be read-only for this call.
+    // A move to another export fails with XDEV, not with ROFS, though that export is read-only.
     lab.service.shares()[1].export().set(true, false);
     assert_eq!(rename(&lab, at(a, "file"), at(b, "file")), Status::XDEV);
     serve(&lab, &[("a", "/a")]);
@@ -208,7 +209,8 @@ fn test_names_do_not_move_from_one_export_to_another() {
     assert_eq!(rename(&lab, at(a, "file"), at(a, "other")), Status::OK);
 }
 
-/// Every procedure, with the handle of an export that is not there: whatever rules the others have.
+/// Calls every procedure with the handle of an export that does not exist any more, whatever rules
+/// the others have.
 #[test]
 fn test_handles_of_an_export_that_is_gone_are_stale_for_every_procedure() {
     let lab = lab(&[("a", "/a"), ("b", "/b")]);
@@ -261,7 +263,7 @@ fn test_handles_of_an_export_that_is_gone_are_stale_for_every_procedure() {
         (procedure::COMMIT, [of, 0u64.octets(), 0u32.octets()].concat()),
     ];
     assert_eq!(calls.len(), procedure::NAMES.len() - 1, "all but NULL");
-    // A client that the other export does not admit learns no more, and no less.
+    // A client that the other export does not admit gets the same answer, and learns no more.
     for peer in ["10.0.0.1:700", "10.0.0.9:700"] {
         for (p, arguments) in &calls {
             let mut reply = Vec::new();
@@ -276,7 +278,7 @@ fn test_handles_of_an_export_that_is_gone_are_stale_for_every_procedure() {
     assert_eq!(mnt(&lab, "/b"), Err(Status::NOENT), "the only export has no such directory");
     assert_eq!(names(&lab.path("b")), ["file"]);
     assert!(lab.getattr(kept).is_ok(), "those of the export that stays hold");
-    // It comes again, and so do its handles.
+    // The export comes back, and its handles are valid again.
     lab.service.set_shares(vec![stay, share(&lab, "b", "/b")]).unwrap();
     assert!(patient(&lab, file).is_ok());
 }
@@ -287,7 +289,7 @@ fn test_handles_of_several_exports_survive_a_restart() {
     let files = ["/a", "/b"].map(|path| create(&lab, mnt(&lab, path).unwrap(), "file").unwrap());
     fs::write(lab.path("a/file"), "of a").unwrap();
     fs::write(lab.path("b/file"), "of b").unwrap();
-    // In another order, with another one beside them.
+    // The exports are in another order, with another export beside them.
     fs::create_dir(lab.path("c")).unwrap();
     serve(&lab, &[("c", "/c"), ("b", "/b"), ("a", "/a")]);
     for (file, contents) in files.into_iter().zip(["of a", "of b"]) {
@@ -355,7 +357,8 @@ fn test_export_does_not_enter_another_one_that_lies_in_it() {
     for within in [inner, sub, file] {
         assert_eq!(patient(&lab, forged(outer, within)), Err(Status::STALE));
     }
-    // What lies in both is the inner one's alone: the outer one cannot take it away, replace it or make it.
+    // Objects that lie in both belong to the inner export alone: the outer one can neither remove,
+    // replace nor make them.
     let refused = |p: Procedure, name: &str| {
         lab.refused::<WccData, WccData>(p, &Remove { dir: d, name: Opaque(name.as_bytes()) })
     };
@@ -369,13 +372,13 @@ fn test_export_does_not_enter_another_one_that_lies_in_it() {
     assert_eq!(lab.refused::<Created, WccData>(procedure::MKDIR, &mkdir), Status::EXIST);
     assert_eq!(names(&lab.path("d")), ["beside", "empty", "inner"]);
     create(&lab, inner, "new").unwrap();
-    // Without the inner export the outer one has it all.
+    // Without the inner export, the outer one covers the whole directory.
     let only = lab.service.shares().swap_remove(0);
     lab.service.set_shares(vec![only]).unwrap();
     assert!(lab.lookup(d, b"inner").is_ok());
 }
 
-/// The handles were good until the inner export came, and the table still knows the way.
+/// The handles were valid until the inner export came, and the table still knows the way to them.
 #[test]
 fn test_handles_from_before_an_inner_export_do_not_lead_into_it() {
     let lab = lab(&[("", "/srv")]);
@@ -392,8 +395,8 @@ fn test_handles_from_before_an_inner_export_do_not_lead_into_it() {
     assert_eq!(names(&lab.path("d/inner/sub")), ["file"]);
 }
 
-/// The name is another one, and the table knows another directory by it: the identity is still that of the inner
-/// export.
+/// The name is a new one, and the table knows another directory by this name: the identity is still
+/// that of the inner export.
 #[test]
 fn test_inner_export_that_the_host_moves_is_entered_by_no_other_name() {
     let lab = lab(&[("", "/srv"), ("inner", "/srv/inner")]);
@@ -402,14 +405,15 @@ fn test_inner_export_that_the_host_moves_is_entered_by_no_other_name() {
     let outer = mnt(&lab, "/srv").unwrap();
     let d = lab.lookup(outer, b"d").unwrap().object;
     let file = lab.lookup(d, b"file").unwrap().object;
-    // The host has the file in the inner directory, and that one at the place of the other.
+    // The host moves the file into the inner directory, and moves that directory to the other one's
+    // place.
     fs::rename(lab.path("d/file"), lab.path("inner/file")).unwrap();
     fs::remove_dir(lab.path("d")).unwrap();
     fs::rename(lab.path("inner"), lab.path("d")).unwrap();
     assert_eq!(lab.lookup(outer, b"d").map(drop), Err(Status::ACCES));
     assert_eq!(patient(&lab, file), Err(Status::STALE));
     assert_eq!(patient(&lab, d), Err(Status::STALE));
-    // Its own handles hold wherever it is.
+    // The inner export's own handles are valid wherever its directory is.
     let inner = lab.service.shares()[1].export().root();
     assert!(lab.lookup(inner, b"file").is_ok());
     assert!(Path::new(&lab.path("d/file")).exists());

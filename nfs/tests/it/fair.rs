@@ -1,5 +1,6 @@
-//! A client whose calls the disk makes wait, or that has many of them, beside one that is served meanwhile: over
-//! RDMA, with calls on the service's threads, and a disk that takes a change when the test says so.
+//! A client whose calls wait for the disk, or that has many calls, beside a client that the server
+//! serves meanwhile: over RDMA, with calls on the service's threads, and a disk that takes a change
+//! when the test says so.
 #![allow(clippy::result_large_err, reason = "results of the protocol are as large when they fail")]
 
 use std::io;
@@ -25,16 +26,16 @@ use heddle_rpc::client::PendingCall;
 use heddle_rpc::{Body, Client, ClientConfig, Procedure, Server};
 use tempfile::TempDir;
 
-/// For a hang, not for speed.
+/// A limit that only a hang reaches; it does not measure speed.
 const PATIENCE: Duration = Duration::from_secs(120);
 const ADDR: &str = "10.0.0.2:20049";
 
-/// A disk that takes nothing as long as it is shut.
+/// A disk that takes no change while it is shut.
 #[derive(Debug, Default)]
 struct Gate {
     is_shut: Mutex<bool>,
     opened: Condvar,
-    /// Rounds that have begun.
+    /// The number of rounds that have begun.
     begun: AtomicU64,
 }
 
@@ -58,7 +59,7 @@ impl Disk for Gate {
     }
 }
 
-/// A directory, who serves it, and two clients.
+/// A directory, its server, and two clients.
 struct World {
     dir: TempDir,
     gate: Arc<Gate>,
@@ -168,7 +169,7 @@ fn test_changes_of_one_client_that_wait_for_the_disk_keep_no_call_of_another_wai
         let made = std::fs::read_dir(w.dir.path()).unwrap().count() - 1;
         (made == all).then_some(())
     });
-    // In the same directory, whose change is not on the disk.
+    // These calls are in the same directory, whose change is not on the disk yet.
     w.lookup(1, root, "there").unwrap();
     w.lookup(1, root, "new3").unwrap();
     let file = w.lookup(1, root, "there").unwrap();
@@ -180,11 +181,11 @@ fn test_changes_of_one_client_that_wait_for_the_disk_keep_no_call_of_another_wai
     for call in creates {
         w.done::<Created, WccData>(call).unwrap();
     }
-    // Each file once, and the directory as often as rounds of it have followed one another.
+    // Each file has one round; the directory has as many as followed one another.
     assert!(gate.begun() < 2 * 12, "one round of the directory answers many: {}", gate.begun());
 }
 
-/// An owner of an export that takes it away while the disk hangs.
+/// The owner of an export drops it while the disk hangs.
 #[test]
 fn test_threads_are_dropped_while_the_disk_hangs_and_the_reply_comes_when_it_does_not() {
     let mut w = World::new(2);
@@ -198,7 +199,7 @@ fn test_threads_are_dropped_while_the_disk_hangs_and_the_reply_comes_when_it_doe
     w.done::<Created, WccData>(call).unwrap();
 }
 
-/// Its connection's thread waits for the disk, and the owner of the server does not.
+/// The connection's thread waits for the disk, and the owner of the server does not.
 #[test]
 fn test_server_on_tcp_is_dropped_while_the_disk_hangs() {
     let dir = tempfile::tempdir().unwrap();
@@ -228,7 +229,8 @@ fn test_server_on_tcp_is_dropped_while_the_disk_hangs() {
     assert!(heard.is_ok(), "it waits for the disk");
 }
 
-/// `cargo test --release -p heddle-nfs --test it -- --ignored --nocapture creations`, with TMPDIR on the disk.
+/// `cargo test --release -p heddle-nfs --test it -- --ignored --nocapture creations`, with TMPDIR
+/// on the disk.
 #[test]
 #[ignore = "measures"]
 fn measure_creations_of_eight_clients_in_one_directory() {
@@ -261,8 +263,8 @@ fn measure_creations_of_eight_clients_in_one_directory() {
     }
 }
 
-/// The same creations by threads of this process, each with the two calls of fsync that make it durable: what the
-/// disk takes at this moment.
+/// Makes the same creations in threads of this process, each with the two fsync calls that make it
+/// durable, to measure how fast the disk is at this moment.
 fn create_locally(threads: usize, each: usize) {
     let dir = tempfile::tempdir().unwrap();
     let handle = std::fs::File::open(dir.path()).unwrap();

@@ -1,4 +1,4 @@
-//! Handles: they outlive the server and names, and lead nowhere else.
+//! Handles: they outlive the server and names, and lead to no other object.
 #![allow(clippy::unwrap_used, clippy::result_large_err, reason = "tests")]
 
 use std::fs;
@@ -12,7 +12,7 @@ use heddle_nfs::wire::{
     Setattr, Status, Time, Verifier, WccData, procedure,
 };
 
-/// What GETATTR says once the server has had time to search.
+/// Returns the result of GETATTR after the server has had time to search.
 fn patient(lab: &Lab, handle: Handle) -> Result<Fattr, Status> {
     let start = Instant::now();
     loop {
@@ -35,7 +35,7 @@ fn test_handles_survive_a_restart_of_the_server() {
     let before = handles.map(|h| lab.getattr(h).unwrap());
     lab.restart();
     assert_eq!(lab.read(handles[3], 0, 100).unwrap().0, b"contents");
-    // To search is to read directories.
+    // A search reads directories, so it changes their access times.
     let but_atime = |a: Fattr| Fattr { atime: Time::default(), ..a };
     let after = handles.map(|h| patient(&lab, h).unwrap());
     assert_eq!(after.map(but_atime), before.map(but_atime));
@@ -52,7 +52,7 @@ fn test_all_names_of_an_object_have_one_handle_which_stays() {
     fs::hard_link(lab.path("a/f"), lab.path("b/g")).unwrap();
     let f = lab.handle("a/f");
     assert_eq!(lab.handle("b/g"), f);
-    // Behind our back.
+    // A process of the host changes the names.
     fs::remove_file(lab.path("a/f")).unwrap();
     assert_eq!(patient(&lab, f).unwrap().nlink, 1);
     fs::rename(lab.path("b/g"), lab.path("a/h")).unwrap();
@@ -76,7 +76,7 @@ fn test_what_was_removed_is_stale_also_when_its_number_is_used_again() {
     let new: Vec<_> = (0..50).map(|i| lab.handle(&format!("new{i}"))).collect();
     assert_eq!(patient(&lab, old), Err(Status::STALE));
     assert_eq!(lab.service.counts().stale, 1);
-    // Whatever has its number is at hand, without a search.
+    // The server finds the object that has the number now without a search.
     assert!(new.iter().all(|&handle| lab.getattr(handle).is_ok()));
 }
 
@@ -89,7 +89,7 @@ fn test_handles_that_were_made_up() {
     }
     let other = Lab::new();
     assert_eq!(lab.getattr(other.root()), Err(Status::STALE), "of another export");
-    // The number of a file beside the export, and of one that is not there.
+    // The numbers of a file beside the export, and of objects that do not exist.
     let outside = fs::metadata(lab.base.path().join("outside/secret")).unwrap();
     for ino in [outside.ino(), 0, 1, u64::MAX] {
         octets[12..20].copy_from_slice(&ino.to_be_bytes());
@@ -117,7 +117,7 @@ fn test_directory_that_becomes_a_symbolic_link_leads_nowhere() {
 #[test]
 fn test_many_objects_with_few_descriptors_and_places() {
     let lab = Lab::with(Options { descriptors: 2, places: 20, sync: false, ..Options::default() });
-    // The descriptors of this test alone: other tests of the process open some too.
+    // Count only descriptors of this test's directory: other tests of the process open some too.
     let here = lab.path("").canonicalize().unwrap();
     let links =
         || fs::read_dir("/proc/self/fd").unwrap().flatten().map(|f| fs::read_link(f.path()));
@@ -134,7 +134,7 @@ fn test_many_objects_with_few_descriptors_and_places() {
         patient(&lab, handle).unwrap();
         assert_eq!(lab.read(handle, 0, 10).unwrap().0, i.to_string().as_bytes());
     }
-    // Two that are kept, the export's own, and one in use by each of its threads.
+    // Two that the service keeps, the export's own, and one in use by each of its threads.
     assert!((1..=12).contains(&open()), "{}", open());
 }
 
@@ -153,7 +153,7 @@ fn test_searches_take_a_small_part_of_the_time() {
     let searched = said.iter().filter(|&&s| s == Status::STALE).count();
     assert!(said.iter().all(|s| [Status::STALE, Status::JUKEBOX].contains(s)));
     assert!((1..500).contains(&searched), "{searched} of 2000");
-    // What was searched for once is known not to be there.
+    // The server remembers that a search did not find the object.
     assert_eq!(patient(&lab, made_up(u64::MAX)), Err(Status::STALE));
     assert!((0..100).all(|_| lab.getattr(made_up(u64::MAX)) == Err(Status::STALE)));
 }
@@ -171,7 +171,7 @@ fn test_what_was_removed_is_stale_at_once_and_found_when_it_is_back() {
     assert_eq!(lab.read(f, 0, 1).unwrap().0, b"x");
 }
 
-/// Everything that can be asked of a directory and a file in it by their handles.
+/// Makes every call that takes the handle of a directory or of a file in it.
 fn ask_all(lab: &Lab, dir: Handle, file: Handle) -> Vec<Status> {
     let at = |name| DirEntryName { dir, name: Opaque(name) };
     let list = Readdir { dir, cookie: 0, verifier: Verifier::default(), count: 4096 };
@@ -199,14 +199,14 @@ fn test_directory_that_is_moved_out_is_out_of_reach_from_the_next_call_on() {
     fs::create_dir_all(lab.path("a/d/e")).unwrap();
     fs::write(lab.path("a/d/e/f"), b"inside").unwrap();
     let (dir, file) = (lab.handle("a/d/e"), lab.handle("a/d/e/f"));
-    // All of it is in use, so that descriptors are kept.
+    // Use all of them, so that the service keeps descriptors.
     lab.write(file, 0, b"INSIDE").unwrap();
     assert_eq!(lab.read(file, 0, 10).unwrap().0, b"INSIDE");
     let away = lab.base.path().join("outside/d");
     for by_link in [false, true] {
         fs::rename(lab.path("a/d"), &away).unwrap();
         if by_link {
-            // A way that leads there through a link leads out all the same.
+            // A way through a symbolic link to the moved directory leads out as well.
             symlink(&away, lab.path("a/d")).unwrap();
         }
         let said = ask_all(&lab, dir, file);

@@ -1,5 +1,5 @@
-//! Messages of every kind that no client sends: an answer or none, bounded, and nothing beside the
-//! export is reached.
+//! Messages of every kind that no client sends: the service gives one answer or none, of bounded
+//! length, and reaches nothing beside the export.
 #![allow(clippy::unwrap_used, clippy::result_large_err, reason = "tests")]
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use heddle_rpcrdma::rpc::{
     Auth, AuthStat, Denied, Flavor, Procedure, Reply, ReplyBody, Status as RpcStatus,
 };
 
-/// A small generator (xorshift), so that a failure can be made again.
+/// A small generator (xorshift) with a fixed seed, so that a failure can be reproduced.
 struct Rng(u64);
 
 impl Rng {
@@ -32,7 +32,7 @@ impl Rng {
     }
 }
 
-/// A call of each procedure, with all its fields in use.
+/// Returns a call of each procedure, with all its fields in use.
 fn calls(dir: Handle, file: Handle) -> Vec<(Procedure, Vec<u8>)> {
     let at = |name| DirEntryName { dir, name: Opaque(name) };
     let time = SetTime::Client(Time { seconds: 1, nanoseconds: 2 });
@@ -87,7 +87,7 @@ fn lab() -> (Lab, Handle, Handle) {
     (lab, dir, file)
 }
 
-/// An answer to a message, which has to be one or none.
+/// Returns the answer to a message, and checks that there is one or none.
 fn answer(lab: &Lab, message: &[u8]) -> Option<Vec<u8>> {
     let mut reply = Vec::new();
     let handled = lab.service.handle(message, &mut reply);
@@ -145,7 +145,7 @@ fn test_changed_calls_of_every_procedure() {
                 0 => octets[at] = rng.next().to_le_bytes()[0],
                 1 => octets[at] ^= 1 << rng.below(8),
                 2 => octets.truncate(at.max(1)),
-                // A length or number of everything.
+                // Overwrites a length or number anywhere in the message.
                 _ => {
                     let at = at & !3;
                     let big = [u32::MAX, 1 << 31, MESSAGE_MAX, 65, 256][rng.below(5)];
@@ -159,12 +159,12 @@ fn test_changed_calls_of_every_procedure() {
             *carried_out.entry((p.program, p.procedure)).or_insert(0) += done;
         }
         if round % 1000 == 0 {
-            // What was carried out may have been done to these.
+            // A call that was carried out may have changed these objects.
             let _ = fs::create_dir(lab.path("dir"));
             let _ = fs::write(lab.path("dir/file"), b"contents");
         }
     }
-    // Many of them are calls still.
+    // Many of the changed messages are still valid calls.
     assert!(carried_out.len() == 26 && carried_out.values().all(|&n| n > 20), "{carried_out:?}");
 }
 
@@ -176,7 +176,7 @@ fn test_octets_of_chance() {
         let mut octets: Vec<u8> =
             (0..rng.below(200)).map(|_| rng.next().to_le_bytes()[0]).collect();
         if rng.below(2) == 0 {
-            // Behind what looks like a call.
+            // Random bytes follow after a valid-looking call header.
             let p = Procedure {
                 program: [procedure::PROGRAM, mount::PROGRAM, 5][rng.below(3)],
                 version: [3, 3, 4][rng.below(3)],
@@ -226,7 +226,7 @@ fn test_credentials_that_are_refused() {
         let reply = answer(&lab, &message(procedure::GETATTR, cred, &arguments)).unwrap();
         assert_eq!(status(&reply), ReplyBody::Denied(Denied::AuthError(stat)));
         denied += 1;
-        // Whoever only asks whether somebody is there need not say who he is.
+        // A client that only probes the server with NULL need not identify itself.
         let reply = answer(&lab, &message(procedure::NULL, cred, &[])).unwrap();
         assert!(matches!(status(&reply), ReplyBody::Accepted { .. }));
     }

@@ -1,4 +1,4 @@
-//! What a server says that none would: the client refuses it, and ends.
+//! Results that no honest server sends: the client refuses them, and ends.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use heddle_nfs::wire::{
     ReadOk, Readdirplus, Stable, Status, Time, Verifier, WccData, WriteOk, Xdr,
 };
 
-/// Results are what the function says of each call's arguments.
+/// A server whose results the function computes from each call's arguments.
 struct Server<F> {
     says: F,
     back: VecDeque<Returned>,
@@ -45,13 +45,13 @@ fn entry(name: &[u8], cookie: u64) -> DirPlusEntry<'_> {
     DirPlusEntry { fileid: 1, name: Opaque(name), cookie, attributes: None, handle: None }
 }
 
-/// Results of READDIRPLUS.
+/// Returns results of READDIRPLUS.
 fn part(entries: Vec<DirPlusEntry<'_>>, eof: bool) -> Vec<u8> {
     let part = DirPlus { dir: None, verifier: Verifier::default(), entries, eof };
     Ok::<_, (Status, Option<Fattr>)>(part).octets()
 }
 
-/// The names of a listing, or why there is none.
+/// Returns the names of a listing, or the reason why there is none.
 fn list(says: impl FnMut(&[u8]) -> Vec<u8>) -> Result<Vec<Vec<u8>>, String> {
     let mut names = Vec::new();
     let listed = client(says).list(handle(), |entry| names.push(entry.name.0.to_vec()));
@@ -81,7 +81,7 @@ fn test_listings_without_end_come_to_one() {
     let why = list(|_| part(vec![], false)).unwrap_err();
     assert!(why.contains("does not get on"), "{why}");
 
-    // Ever new cookies, and names of one octet.
+    // Ever new cookies, and names of one byte.
     let why = list(|arguments| {
         let after = Readdirplus::whole(arguments).unwrap().cookie;
         part((after + 1..after + 2001).map(|cookie| entry(b"x", cookie)).collect(), false)
@@ -89,7 +89,7 @@ fn test_listings_without_end_come_to_one() {
     assert!(why.unwrap_err().contains("too many names"));
 }
 
-/// Results of READ.
+/// Returns results of READ.
 fn read_of(count: u32, data: &[u8], eof: bool) -> Vec<u8> {
     read_with(None, count, data, eof)
 }
@@ -117,7 +117,7 @@ fn test_data_that_was_not_asked_for_is_not_taken() {
     }
 }
 
-/// Attributes of a file of `size` bytes.
+/// Returns attributes of a file of `size` bytes.
 fn attributes(size: u64) -> Fattr {
     Fattr {
         kind: FileType::Regular,
@@ -136,8 +136,8 @@ fn attributes(size: u64) -> Fattr {
     }
 }
 
-/// Reads a file that had `before` bytes by its attributes. The server has ten, and says with each READ, or
-/// when it is asked, that the file has `now`.
+/// Reads a file that had `before` bytes by its attributes. The server has ten bytes, and reports
+/// with each READ, or on GETATTR, that the file has `now`.
 fn read_of_ten(before: u64, now: u64, with_each: bool) -> Result<(u64, Vec<u8>), ClientError> {
     let data = [7; 10];
     let says = |arguments: &[u8]| {

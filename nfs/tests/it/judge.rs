@@ -1,5 +1,5 @@
-//! A client that is not ours, over TCP: what it reads out of our results, and what we make of its
-//! arguments, for every procedure.
+//! A foreign client over TCP: for every procedure, this test checks how that client reads our
+//! results, and how we read its arguments.
 #![allow(clippy::unwrap_used, clippy::result_large_err, reason = "tests")]
 
 use std::fs;

@@ -1,4 +1,5 @@
-//! Trees of more objects than the service remembers: every handle stays good, and no call takes long.
+//! Trees of more objects than the service remembers: every handle stays valid, and no call takes
+//! long.
 #![allow(clippy::unwrap_used, clippy::result_large_err, clippy::print_stdout, reason = "tests")]
 
 use std::fs::{self, File};
@@ -9,7 +10,7 @@ use heddle_nfs::Options;
 use heddle_nfs::client::{Client, Outgoing, Pipeline, Returned, Token, Transport, TransportError};
 use heddle_nfs::wire::{FileType, Handle};
 
-/// Carries calls to the service, and keeps how long the longest took.
+/// Carries calls to the service, and records the time of the longest.
 struct Timed {
     direct: Direct,
     calls: u64,
@@ -35,7 +36,7 @@ impl Timed {
         Timed { direct: Direct::new(&lab.service), calls: 0, longest: Duration::ZERO }
     }
 
-    /// Lists all of a tree, as `find` does, and gives the handles of what is in it.
+    /// Lists all of a tree, as `find` does, and returns the handles of its objects.
     fn find(&mut self, root: Handle) -> Vec<Handle> {
         let mut client = Client::new(self, Pipeline::default());
         let (mut all, mut dirs) = (Vec::new(), vec![root]);
@@ -52,11 +53,11 @@ impl Timed {
         all
     }
 
-    /// Asks for the attributes of each, as a client does that has listed them and wants to know whether they
-    /// changed.
+    /// Asks for the attributes of each object, as a client does that has listed them and wants to
+    /// know whether they changed.
     fn check<'a>(&mut self, handles: impl Iterator<Item = &'a Handle>) {
         let mut client = Client::new(self, Pipeline::default());
-        // Each at once: no handle is put off (`JUKEBOX`).
+        // Each call succeeds at once: the server puts off no handle (`JUKEBOX`).
         handles.for_each(|&handle| _ = client.getattr(handle).unwrap());
     }
 
@@ -68,7 +69,7 @@ impl Timed {
     }
 }
 
-/// Makes `dirs` directories, ten in each of those above, of `files` files.
+/// Makes `dirs` directories, ten in each parent, with `files` files each.
 fn plant(lab: &Lab, dirs: usize, files: usize) {
     for i in 0..dirs {
         let dir = lab.path(&format!("t{}/d{i}", i / 10));
@@ -87,7 +88,7 @@ fn test_no_handle_is_put_off_when_most_places_were_evicted() {
     assert_eq!(timed.find(lab.root()), handles, "they are the same each time");
     timed.check(handles.iter());
     timed.check(handles.iter().rev());
-    // Here and there: hardly one is remembered.
+    // Handles from all over the tree: the server remembers hardly any of them.
     timed.check((0..handles.len()).map(|i| &handles[i * 619 % handles.len()]));
 }
 
@@ -100,14 +101,14 @@ fn test_file_without_a_place_is_found_after_it_was_renamed_in_its_directory() {
     timed.find(lab.root());
     fs::rename(lab.path("t0/d1/f7"), lab.path("t0/d1/other")).unwrap();
     timed.check([file].iter());
-    // Its directory goes elsewhere, with a handle that is known.
+    // The file's directory, whose handle is known, moves elsewhere.
     let dir = lab.handle("t0/d1");
     fs::rename(lab.path("t0/d1"), lab.path("moved")).unwrap();
     assert_eq!(lab.handle("moved"), dir);
     timed.check([file].iter());
 }
 
-/// 1.2 million files, more than are remembered, on a file system in memory:
+/// Walks 1.2 million files, more than the service remembers, on a file system in memory:
 ///
 /// ```sh
 /// TMPDIR=/dev/shm cargo test --release -p heddle-nfs -- --ignored --nocapture million

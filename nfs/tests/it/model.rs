@@ -1,5 +1,5 @@
-//! Operations of chance, by NFS in one directory and by the system in another, which have to come out
-//! the same: what they say, and all that is there afterwards. The server is started again now and then.
+//! Random operations, by NFS in one directory and by the system in another. Both have to give the
+//! same results and leave the same tree. The server restarts now and then.
 #![allow(clippy::unwrap_used, clippy::result_large_err, reason = "tests")]
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use heddle_nfs::wire::{
 };
 use proptest::prelude::*;
 
-/// Directories and names are few, so that operations meet.
+/// An operation. Directories and names are few, so that operations meet.
 #[derive(Clone, Debug)]
 enum Op {
     Write(u8, u8, u16, u8),
@@ -49,7 +49,8 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// Directory 0 is the top; the others are below it or below each other, as it comes.
+/// Returns the path of a directory. Directory 0 is the top; the others are below the top or below
+/// each other.
 fn dir(d: u8) -> &'static str {
     ["", "n0", "n0/n1", "n2"][usize::from(d)]
 }
@@ -58,7 +59,7 @@ fn name(n: u8) -> String {
     format!("n{n}")
 }
 
-/// What is below a directory: kind, mode, contents, names of the object.
+/// Returns the tree below a directory: kind, mode, contents and number of names of each object.
 fn tree(top: &Path) -> BTreeMap<PathBuf, (u32, u64, Vec<u8>)> {
     let mut all = BTreeMap::new();
     let mut dirs = vec![top.to_owned()];
@@ -81,9 +82,9 @@ fn tree(top: &Path) -> BTreeMap<PathBuf, (u32, u64, Vec<u8>)> {
     all
 }
 
-/// Does it with the system.
+/// Carries out the operation with the system.
 fn plain(top: &Path, op: &Op) -> io::Result<Vec<u8>> {
-    // The server follows no symbolic link on its way, and neither does this.
+    // The server follows no symbolic link on its way, so this function follows none either.
     let parent = |d: u8| {
         let mut path = top.to_owned();
         for part in dir(d).split('/').filter(|p| !p.is_empty()) {
@@ -172,11 +173,11 @@ fn walk(lab: &Lab, path: &str) -> Result<Handle, Status> {
     for name in names {
         at = lab.lookup(at, name.as_bytes())?.object;
     }
-    // A symbolic link or a file is no directory.
+    // A walk through a symbolic link or a file fails, since neither is a directory.
     Ok(at)
 }
 
-/// Does it by NFS.
+/// Carries out the operation by NFS.
 fn remote(lab: &mut Lab, op: &Op) -> Result<Vec<u8>, Status> {
     if matches!(op, Op::Restart) {
         lab.restart();

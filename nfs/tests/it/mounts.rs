@@ -1,4 +1,5 @@
-//! What is mounted below an export is not in it. Mounts are made in a namespace of the test's own.
+//! File systems mounted below an export are no part of the export. The test mounts in a namespace
+//! of its own.
 #![allow(clippy::unwrap_used, clippy::result_large_err, reason = "tests")]
 
 use std::env;
@@ -18,7 +19,7 @@ fn run(program: &str, args: &[&Path]) {
     assert!(status.success(), "{program} {args:?}: {status}");
 }
 
-/// A handle of the object with this number, made in the form of the export's own.
+/// Returns a handle of the object at `of`, forged after the export's own handle.
 fn forged(like: Handle, of: &Path) -> Handle {
     let about = fs::metadata(of).unwrap();
     let born = about.created().unwrap().duration_since(std::time::UNIX_EPOCH).unwrap();
@@ -28,7 +29,7 @@ fn forged(like: Handle, of: &Path) -> Handle {
     Handle::new(&octets).unwrap()
 }
 
-/// What GETATTR says once the server has had time to search.
+/// Returns the result of GETATTR after the server has had time to search.
 fn patient(lab: &Lab, handle: Handle) -> Result<Fattr, Status> {
     let start = Instant::now();
     loop {

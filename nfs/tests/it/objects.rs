@@ -1,4 +1,4 @@
-//! What procedures say of objects is what the file system says.
+//! Procedures report objects as the file system has them.
 #![allow(clippy::unwrap_used, clippy::result_large_err, reason = "tests")]
 
 use std::fs;
@@ -87,7 +87,7 @@ fn test_symbolic_links_are_not_followed() {
     let call = OfHandle { object: lab.root() };
     let status = lab.refused::<ReadlinkOk<'_>, Option<Fattr>>(procedure::READLINK, &call);
     assert_eq!(status, Status::INVAL);
-    // Attributes are set of the link, never of what it leads to.
+    // SETATTR changes the link, never the object to which it leads.
     let before = fs::metadata(outside.join("secret")).unwrap();
     set(&lab, secret, mode(0o777)).unwrap_err();
     let times =
@@ -118,7 +118,7 @@ fn test_setattr_sets_each_attribute_and_no_other() {
     let m = fs::metadata(lab.path("f")).unwrap();
     assert_eq!((m.mode() & 0o7777, m.mtime(), m.atime()), (0o640, 3000, 1000));
     assert_eq!(fs::read(lab.path("f")).unwrap(), b"12");
-    // One's own user and group.
+    // The user and group that the file already has.
     set(&lab, f, Sattr { uid: Some(m.uid()), gid: Some(m.gid()), ..Sattr::default() }).unwrap();
     set(&lab, f, Sattr { size: Some(9), mtime: SetTime::Server, ..Sattr::default() }).unwrap();
     let m = fs::metadata(lab.path("f")).unwrap();

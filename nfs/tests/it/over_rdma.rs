@@ -1,5 +1,5 @@
-//! The service on queue pairs, called by an RPC client: each on an RNIC of its own in one thread, which
-//! polls both; calls are carried out on the service's threads.
+//! The service on queue pairs, called by an RPC client: each on an RNIC of its own, and one thread
+//! polls both; the service's threads carry out the calls.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::path::PathBuf;
@@ -24,10 +24,10 @@ use tempfile::TempDir;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const ADDR: &str = "10.0.0.2:20049";
-/// Octets of registered memory of the server: fewer than all the calls of a connection can need.
+/// Bytes of the server's registered memory: fewer than all the calls of a connection can need.
 const MEMORY: usize = 12 << 20;
 
-/// A directory, who serves it, and a client.
+/// A directory, its server, and a client.
 struct World {
     dir: TempDir,
     client: Client,
@@ -44,7 +44,7 @@ impl World {
         World::with_memory(speaks, read_only, MEMORY)
     }
 
-    /// The server has `memory` octets of registered memory.
+    /// Makes a world whose server has `memory` bytes of registered memory.
     fn with_memory(speaks: Speaks, read_only: bool, memory: usize) -> World {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let (eal, turn) = eal();
@@ -99,7 +99,7 @@ impl World {
 
     fn call(&mut self, p: Procedure, arguments: Body) -> Result<Body, CallError> {
         let mut call = self.client.call(p).arguments(arguments).timeout(PATIENCE);
-        // The binding says it of NFS only.
+        // The binding knows the sizes of results only for NFS.
         if p.program == mount::PROGRAM {
             call = call.results_max(1024);
         }
@@ -107,7 +107,7 @@ impl World {
         self.until("a reply", |_| call.try_take())
     }
 
-    /// A call of which nothing lies apart, and its results or status.
+    /// Makes a call whose arguments lie in one piece, and returns its results or status.
     fn ask<'a, R: Xdr<'static>, F: Xdr<'static>>(
         &mut self,
         p: Procedure,
@@ -136,13 +136,13 @@ impl World {
         found.map(|found| found.object)
     }
 
-    /// WRITE with its data apart, as one that goes by RDMA Read.
+    /// Makes a WRITE whose data lies apart, so that the server fetches the data by RDMA Read.
     fn write(&mut self, file: Handle, offset: u64, data: &[u8]) -> Result<u32, Status> {
         let arguments = self.writing(file, offset, data);
         written(&self.call(procedure::WRITE, arguments).unwrap())
     }
 
-    /// Arguments of WRITE.
+    /// Returns the arguments of a WRITE.
     fn writing(&self, file: Handle, offset: u64, data: &[u8]) -> Body {
         let mut arguments = Body::new();
         arguments.raw(&file.octets()).unwrap().u64(offset).unwrap();
@@ -152,27 +152,27 @@ impl World {
         arguments
     }
 
-    /// Sends a call; it is waited for with others.
+    /// Sends a call, to be awaited together with others.
     fn send(&self, p: Procedure, arguments: Body) -> PendingCall {
         self.client.call(p).arguments(arguments).timeout(PATIENCE).send().unwrap()
     }
 }
 
-/// How many octets a WRITE has written.
+/// Returns the number of bytes that a WRITE has written.
 fn written(results: &Body) -> Result<u32, Status> {
     let octets = octets(results);
     let written = Result::<WriteOk, (Status, WccData)>::whole(&octets).unwrap();
     written.map(|w| w.count).map_err(|(status, _)| status)
 }
 
-/// What a READ has read.
+/// Returns the data that a READ has read.
 fn read_data(results: &Body) -> Result<Vec<u8>, Status> {
     let octets = octets(results);
     let read = Result::<ReadOk<'_>, (Status, Option<Fattr>)>::whole(&octets).unwrap();
     read.map(|read| read.data.0.to_vec()).map_err(|(status, _)| status)
 }
 
-/// All octets of results, items where they belong.
+/// Returns all bytes of results, with items in their places.
 fn octets(body: &Body) -> Vec<u8> {
     let mut all = Vec::new();
     let mut rest = body.octets();
@@ -191,7 +191,7 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| u8::try_from(((i * 7) ^ (i >> 8)) & 0xff).unwrap()).collect()
 }
 
-/// The versions of RPC-over-RDMA, each alone.
+/// Returns the versions of RPC-over-RDMA, each alone.
 fn versions() -> [Speaks; 2] {
     [Speaks::V1, Speaks::V2]
 }
@@ -206,7 +206,7 @@ fn test_a_directory_is_mounted_and_a_mebibyte_goes_there_and_back() {
         let data = pattern(IO_MAX as usize);
         assert_eq!(w.write(file, 0, &data), Ok(IO_MAX));
         assert!(std::fs::read(w.path("file")).unwrap() == data, "as it was written");
-        // Behind it, with an end that needs padding.
+        // Writes after the end, with a length that needs padding.
         assert_eq!(w.write(file, IO_MAX.into(), &data[..5001]), Ok(5001));
         for (offset, count) in [(0, IO_MAX), (1, 4097), (u64::from(IO_MAX), 6000), (7, 3)] {
             let call = Read { file, offset, count };
@@ -250,7 +250,8 @@ fn test_nothing_is_changed_where_that_is_not_allowed() {
     assert_eq!(std::fs::read(w.path("file")).unwrap(), b"as it is");
 }
 
-/// Replies hold more data than there is registered memory: they wait for one another's.
+/// The replies hold more data than there is registered memory, so they wait for one another's
+/// memory.
 #[test]
 fn test_reads_of_more_than_there_is_memory_for_all_end_well() {
     let mut w = World::new(Speaks::V1, false);
@@ -267,7 +268,7 @@ fn test_reads_of_more_than_there_is_memory_for_all_end_well() {
     }
 }
 
-/// Calls of which four at a time have their data in registered memory, and beside them one READ.
+/// The memory holds the data of four WRITEs at a time, and of one READ beside them.
 #[test]
 fn test_writes_and_reads_in_parallel_with_memory_for_few_all_end_well() {
     const CALLS: u64 = 12;
@@ -293,7 +294,8 @@ fn test_writes_and_reads_in_parallel_with_memory_for_few_all_end_well() {
         let alone = w.server.counters();
         assert!(alone.memory_waits >= CALLS / 2, "{alone:?}");
 
-        // Each READ is told what the WRITE before it has left, while others are written behind it.
+        // Each READ returns the data of the WRITE before it, while other WRITEs write after that
+        // range.
         let reads: Vec<_> = (0..CALLS)
             .map(|n| {
                 let read = Read { file, offset: n * MIB, count: IO_MAX };
@@ -316,7 +318,7 @@ fn test_writes_and_reads_in_parallel_with_memory_for_few_all_end_well() {
     }
 }
 
-/// What Linux calls on every mount, and what no client should.
+/// Linux makes these calls on every mount; no client should make the others.
 #[test]
 fn test_programs_and_procedures_that_are_not_there() {
     let mut w = World::new(Speaks::V1, false);

@@ -1,4 +1,4 @@
-//! The client over TCP, and what a server on a socket lets itself in for.
+//! The client over TCP, and the resources that a server on a socket commits.
 #![allow(clippy::unwrap_used, clippy::result_large_err, reason = "tests")]
 
 use std::collections::BTreeMap;
@@ -41,7 +41,8 @@ fn contents(len: usize) -> Vec<u8> {
     std::iter::repeat_with(next).take(len).collect()
 }
 
-/// Writes a file and reads it, and compares digests on both ways with the file itself.
+/// Writes a file and reads it back, and compares the digests of both directions with the file
+/// itself.
 fn copy<T: Transport>(client: &mut Client<T>, lab: &Lab, len: usize) {
     let root = client.mount("/data").unwrap();
     let data = contents(len);
@@ -80,7 +81,7 @@ fn test_files_of_many_sizes_are_written_and_read() {
         let lens: &[usize] =
             if pipeline.size == 1 { &[0, 1, 9] } else { &[0, 1, 4096, 70_001, 5 << 20] };
         lens.iter().for_each(|&len| copy(&mut client, &lab, len));
-        // Replies in the opposite order of the calls.
+        // The transport returns replies in the reverse order of the calls.
         let mut client = Client::new(Direct::new(&lab.service), pipeline);
         lens.iter().for_each(|&len| copy(&mut client, &lab, len));
     }
@@ -154,7 +155,7 @@ fn test_mount_gives_what_is_exported_and_nothing_else() {
         let error = client.mount(path).unwrap_err();
         assert!(matches!(error, ClientError::Status { status: s, .. } if s == status), "{error}");
     }
-    // Who has mounted what, and what there is.
+    // DUMP lists the clients and their mounts.
     let dump = client.call(mount::DUMP, &()).unwrap();
     let text = String::from_utf8_lossy(&dump);
     assert!(text.contains("tester") && text.contains("/data/sub/dir"), "{text}");
@@ -184,8 +185,8 @@ fn test_mount_goes_on_when_the_server_is_started_again() {
     assert_eq!(after.walk(&root, b"a/b/f", true).unwrap().handle, f.handle);
 }
 
-/// Data of which the server says that it may be lost is written again; here by a transport that puts
-/// another server in place of the first.
+/// The client writes data again that the server may have lost; here a transport replaces the first
+/// server by another.
 #[test]
 fn test_data_is_written_again_when_the_server_was_started_again() {
     let mut lab = Lab::new();
@@ -210,7 +211,7 @@ fn test_data_is_written_again_when_the_server_was_started_again() {
         }
     }
     let data = contents(100_000);
-    // Before the first WRITE, between WRITEs, and before COMMIT.
+    // The restart comes before the first WRITE, between WRITEs, or before COMMIT.
     for at in 3..30 {
         let transport = Restarting(Direct::new(&first), Arc::clone(&second), at);
         let mut client = Client::new(transport, Pipeline { size: 8192, depth: 4 });
@@ -222,7 +223,7 @@ fn test_data_is_written_again_when_the_server_was_started_again() {
         });
         assert_eq!(written.unwrap(), 100_000);
         assert!(fs::read(lab.path("f")).unwrap() == data);
-        // Three calls before the WRITEs, of which there are thirteen.
+        // Three calls come before the WRITEs, and there are thirteen WRITEs.
         let lost = (4..=16).contains(&at);
         assert_eq!(begins, 1 + u32::from(lost), "restart before call {at}");
     }
@@ -243,18 +244,18 @@ fn test_connections_that_break_rules_are_closed_and_others_served() {
     let server = serve(&lab, limits);
     let connect = || TcpStream::connect(server.address()).unwrap();
     for octets in [
-        // Longer than any message, no call, a reply.
+        // A mark longer than any message, a message that is no call, a reply.
         &b"\xff\xff\xff\xff"[..],
         b"\x80\0\0\x04abcd",
         b"\x80\0\0\x08abcd\0\0\0\x01",
-        // The end within a message.
+        // The stream ends within a message.
         b"\x80\0\0\x40half",
     ] {
         let mut stream = connect();
         stream.write_all(octets).unwrap();
         assert!(silent_until_closed(&mut stream), "{octets:?}");
     }
-    // A call in fragments is one as any.
+    // The server treats a call in fragments like any other.
     let mut stream = connect();
     let call = message(procedure::NULL, Auth::NONE, &[]);
     for (i, piece) in call.chunks(7).enumerate() {
@@ -286,7 +287,7 @@ fn test_connections_are_bounded_in_all_and_of_an_address() {
     }
 }
 
-/// A connection from another address of this host.
+/// Connects from another address of this host.
 fn connect_from(host: u8, to: SocketAddr) -> TcpStream {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
     let stream = runtime.block_on(async {
@@ -300,7 +301,7 @@ fn connect_from(host: u8, to: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Whether a call on the connection is answered.
+/// Returns true if the server answers a call on the connection.
 fn is_served(mut stream: &TcpStream) -> bool {
     let mut reply = Vec::new();
     let sent = record::write(&mut stream, &message(procedure::NULL, Auth::NONE, &[]));
@@ -317,14 +318,14 @@ fn test_addresses_that_have_all_connections_leave_one_to_another() {
         taken.extend((0..4).map(|_| connect_from(host, server.address())));
         assert!(taken.iter().all(is_served));
     }
-    // The first has been without a call for the longest.
+    // The first connection has been without a call for the longest.
     assert!(taken[1..].iter().all(is_served));
     let newcomer = connect_from(4, server.address());
     assert!(is_served(&newcomer));
     assert!(!is_served(&taken[0]), "one of the addresses that have most");
     assert!(taken[1..].iter().all(is_served) && is_served(&newcomer));
     assert!(!is_served(&connect_from(3, server.address())), "it has its share");
-    // Eight addresses with one connection each are let be.
+    // The server ends no connection when eight addresses have one each.
     drop((taken, newcomer));
     let start = Instant::now();
     while server.connections() > 0 {
@@ -358,7 +359,7 @@ fn test_remove_that_is_repeated_on_one_connection_is_done_once() {
         assert!(done.is_ok(), "{done:?}");
     }
     assert_eq!(lab.service.counts().calls, 1);
-    // What changes nothing is carried out each time.
+    // The server carries out a repeated call anew if the call changes nothing.
     let at = DirEntryName { dir: lab.root(), name: Opaque(b"old") };
     let call = message(procedure::LOOKUP, Auth::NONE, &at.octets());
     record::write(&mut stream, &call).unwrap();

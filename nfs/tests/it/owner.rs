@@ -1,5 +1,6 @@
-//! Modes and owners: the owner of a file reads and writes it whatever its mode is (RFC 1813 section 4.4), new
-//! contents have no rights of the old, and ids that may not be set fail nothing.
+//! Modes and owners: the owner of a file reads and writes it whatever its mode is (RFC 1813 section
+//! 4.4), new contents do not keep the set-ID rights of the old, and IDs that a client may not set
+//! make no call fail.
 #![allow(clippy::unwrap_used, clippy::result_large_err, reason = "tests")]
 
 use std::fs;
@@ -20,13 +21,13 @@ use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 /// A user without rights: `nobody`.
 const NOBODY: u32 = 65_534;
 
-/// A service that keeps descriptors of two files.
+/// Makes a service that keeps descriptors of two files.
 fn lab() -> Lab {
     Lab::with(Options { sync: false, descriptors: 2, ..Options::default() })
 }
 
-/// Runs `test` as a user without privileges who owns the exported directory. Root becomes one for it; anyone
-/// else is one already.
+/// Runs `test` as a user without privileges who owns the exported directory. A root process becomes
+/// `nobody` for the test; any other user has no privileges anyway.
 fn as_user_without_privileges(lab: &mut Lab, test: impl FnOnce(&mut Lab) + Send) {
     let run = || {
         if geteuid().is_root() {
@@ -47,7 +48,7 @@ fn as_user_without_privileges(lab: &mut Lab, test: impl FnOnce(&mut Lab) + Send)
     });
 }
 
-/// Has the service use other files until descriptors of those before are evicted.
+/// Makes the service use other files until it evicts its earlier descriptors.
 fn evict(lab: &Lab) {
     for name in [&b"other0"[..], b"other1", b"other2", b"other3"] {
         let made = lab.create(lab.root(), name, How::Unchecked(Sattr::default())).unwrap();
@@ -55,7 +56,7 @@ fn evict(lab: &Lab) {
     }
 }
 
-/// Permissions of a file of the export, as the host sees them.
+/// Returns the permissions of a file of the export, as the host sees them.
 fn mode(lab: &Lab, name: &str) -> u32 {
     fs::metadata(lab.path(name)).unwrap().permissions().mode() & 0o7777
 }
@@ -112,7 +113,7 @@ fn test_owner_writes_and_reads_file_of_any_mode_after_restart() {
 #[test]
 fn test_user_who_is_not_the_owner_is_refused_and_the_mode_stays() {
     if !getuid().is_root() {
-        // Files of two users take root to make.
+        // Only root can make files of two users.
         return;
     }
     let mut lab = lab();
@@ -137,7 +138,8 @@ fn test_mode_that_is_set_while_the_owner_writes_stays() {
         thread::scope(|scope| {
             for offset in 0..3 {
                 scope.spawn(move || {
-                    // Six files and two kept descriptors: nearly each WRITE opens its file.
+                    // The test has six files and the service two descriptors, so nearly each WRITE
+                    // opens its file.
                     for (round, file) in files.iter().cycle().take(600).enumerate() {
                         lab.write(*file, (round + offset) as u64, b"x").unwrap();
                     }
@@ -152,7 +154,7 @@ fn test_mode_that_is_set_while_the_owner_writes_stays() {
             });
         });
         for i in 0..6 {
-            // Round 594 + i was the last to set one.
+            // Round 594 + i was the last to set this file's mode.
             assert_eq!(mode(lab, &format!("f{i}")), [0o400, 0o444][i % 2], "f{i}");
         }
     });
@@ -174,7 +176,7 @@ fn test_ids_that_may_not_be_set_do_not_fail_what_is_made() {
             assert_eq!((attributes.uid, attributes.gid), own);
             assert_eq!((attributes.mode, mode(lab, &name)), (0o640, 0o640));
             fs::remove_dir(lab.path("dir")).unwrap();
-            // SETATTR of what is there already says that it was not done.
+            // SETATTR of an existing object reports the failure.
             if i < 3 {
                 let ids = Sattr { uid, gid, ..Sattr::default() };
                 assert_eq!(set(lab, lab.handle(&name), ids), Err(Status::PERM));

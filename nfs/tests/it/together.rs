@@ -1,4 +1,4 @@
-//! Many threads at one service: nobody waits for ever, and nobody's data becomes another's.
+//! Many threads call one service: no thread waits for ever, and no thread gets another's data.
 #![allow(clippy::unwrap_used, clippy::result_large_err, reason = "tests")]
 
 use std::sync::Arc;
@@ -14,7 +14,8 @@ use heddle_nfs::wire::{
 const THREADS: usize = 6;
 const ROUNDS: usize = 150;
 
-/// Makes a file, moves it from directory to directory past the others, and looks that it is the same.
+/// Makes a file, moves it from directory to directory past the other threads, and checks that it
+/// stays the same.
 fn one(lab: &Lab, dirs: &[Handle], thread: usize) -> Result<(), Status> {
     let name = format!("mine-{thread}");
     let at = |dir| DirEntryName { dir, name: Opaque(name.as_bytes()) };
@@ -38,7 +39,8 @@ fn one(lab: &Lab, dirs: &[Handle], thread: usize) -> Result<(), Status> {
 
 #[test]
 fn test_threads_that_move_files_past_each_other() {
-    // Few descriptors, so that those of one thread go while another uses them.
+    // Few descriptors, so that the service evicts one thread's descriptors while another thread
+    // uses them.
     let lab = Arc::new(Lab::with(Options { descriptors: 3, sync: false, ..Options::default() }));
     let dirs: Vec<Handle> = (0..4)
         .map(|i| {

@@ -3,10 +3,10 @@ use std::time::Duration;
 
 use super::*;
 
-/// For a hang, not for speed.
+/// A limit that only a hang reaches; it does not measure speed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A disk that says when a round begins, and ends it when it is told how.
+/// A disk that signals when a round begins, and ends it with the result that the test sends.
 #[derive(Debug)]
 struct Gate {
     begun: Mutex<Sender<Extent>>,
@@ -89,7 +89,7 @@ fn test_call_is_over_when_the_disk_has_all_its_changes() {
     assert_eq!(lab.flusher.losses(), 1);
 }
 
-/// The system reports lost data to one caller of fsync.
+/// The system reports lost data to only one caller of fsync.
 #[test]
 fn test_loss_that_another_call_was_told_of_fails_those_that_changed_the_object_before() {
     let lab = Lab::new(4);
@@ -128,7 +128,7 @@ fn test_threads_end_with_the_flusher_when_the_disk_has_taken_what_was_due() {
     lab.begun();
     let shared = Arc::clone(&lab.flusher.shared);
     let Lab { flusher, end, told, .. } = lab;
-    // Nobody waits for the disk.
+    // No thread waits for the disk.
     drop(flusher);
     end.send(Ok(())).unwrap();
     assert_eq!(told.recv_timeout(PATIENCE).unwrap(), (1, Ok(())));

@@ -1,4 +1,4 @@
-//! A service on a directory of its own, and calls to it as a client makes them.
+//! A service on a directory of its own, and calls to the service as a client makes them.
 #![allow(clippy::result_large_err, reason = "results of the protocol are as large when they fail")]
 #![allow(dead_code, unreachable_pub, reason = "not every test uses all of it")]
 
@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 pub const XID: u32 = 0x1234_5678;
 
-/// Directories: one is exported, the other lies beside it and must stay as it is.
+/// Two directories: one is exported, the other lies beside it and must stay as it is.
 pub struct Lab {
     pub base: TempDir,
     pub service: Arc<Service>,
@@ -46,7 +46,7 @@ impl Lab {
         Lab { base, service: Arc::new(service), options }
     }
 
-    /// Another service on the same directory, which knows nothing of the first.
+    /// Starts another service on the same directory, which knows nothing of the first.
     pub fn restart(&mut self) {
         let dir = self.base.path().join("export");
         self.service = Arc::new(Service::new(&dir, "/data", self.options).unwrap());
@@ -60,10 +60,11 @@ impl Lab {
         self.service.shares()[0].export().root()
     }
 
-    /// A call as it comes from a wire, and what came of it; the results live for ever, as it is a test.
+    /// Makes a call as it arrives from a wire, and returns its results; the test leaks them, so
+    /// they live for ever.
     pub fn results(&self, p: Procedure, arguments: &[u8]) -> (&'static [u8], Handled) {
         let message = message(p, Auth::NONE, arguments);
-        // Replies go behind what a buffer holds.
+        // The service appends replies to what a buffer holds.
         let mut reply = b"before".to_vec();
         let handled = self.service.handle(&message, &mut reply).unwrap();
         let reply: &'static [u8] = Box::leak(reply.into_boxed_slice());
@@ -84,7 +85,7 @@ impl Lab {
         Result::<R, (Status, F)>::whole(results).unwrap()
     }
 
-    /// The status of a call that fails.
+    /// Returns the status of a call that fails.
     pub fn refused<'a, R: Xdr<'static> + std::fmt::Debug, F: Xdr<'static>>(
         &self,
         p: Procedure,
@@ -101,7 +102,7 @@ impl Lab {
         self.call::<_, Option<Fattr>>(procedure::LOOKUP, &at).map_err(|(status, _)| status)
     }
 
-    /// The handle of a path below the export.
+    /// Returns the handle of a path below the export.
     pub fn handle(&self, path: &str) -> Handle {
         let walk = |dir, name: &str| self.lookup(dir, name.as_bytes()).unwrap().object;
         path.split('/').filter(|n| !n.is_empty()).fold(self.root(), walk)
@@ -134,7 +135,7 @@ impl Lab {
 impl Drop for Lab {
     fn drop(&mut self) {
         if !std::thread::panicking() {
-            // Whatever a test did, nothing beside the export was changed.
+            // No test may change anything beside the export.
             let secret = std::fs::read(self.base.path().join("outside/secret")).unwrap();
             assert_eq!(secret, SECRET.as_bytes());
             assert_eq!(names(&self.base.path().join("outside")), ["secret"]);
@@ -159,7 +160,7 @@ pub fn message(procedure: Procedure, cred: Auth<'_>, arguments: &[u8]) -> Vec<u8
     message
 }
 
-/// The item that a service tells of is the one that the binding of RFC 8267 finds.
+/// Checks that the item that a service reports is the one that the binding of RFC 8267 finds.
 fn check_item(p: Procedure, reply: &[u8], handled: Handled) {
     let (_, results) = Reply::decode(reply).unwrap();
     let offset = u32::try_from(reply.len() - results.len()).unwrap();
@@ -179,7 +180,7 @@ pub fn mode(mode: u32) -> Sattr {
     Sattr { mode: Some(mode), ..Sattr::default() }
 }
 
-/// Calls carried straight to a service, answered in the opposite order of their coming.
+/// Carries calls straight to a service, and returns the replies in the reverse order.
 pub struct Direct {
     pub service: Arc<Service>,
     pub waiting: Vec<Returned>,
