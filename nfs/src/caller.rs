@@ -34,14 +34,14 @@ use rustix::thread::{
 /// The user and group of anonymous callers, unless the configuration names others.
 pub const ANONYMOUS: u32 = 65_534;
 
-/// Addresses of clients: a prefix, or one address.
+/// The addresses of some clients: a prefix, or one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
     address: IpAddr,
     prefix: u8,
 }
 
-/// Not a [`Network`].
+/// A text is not a [`Network`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not an address, or ADDRESS/PREFIX")]
 pub struct NetworkError;
@@ -89,14 +89,15 @@ impl fmt::Display for Network {
 /// The user as whom the service carries out calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Squash {
-    /// As the user that the server runs as, whatever the caller says.
+    /// Every call runs as the user that the server runs as, whatever the caller says.
     #[default]
     Server,
-    /// As the anonymous user.
+    /// Every call runs as the anonymous user.
     All,
-    /// As the user that the caller says it is, but for root, who is the anonymous user.
+    /// A call runs as the user that the caller claims to be, except that root becomes the anonymous
+    /// user.
     Root,
-    /// As the user that the caller says it is.
+    /// A call runs as the user that the caller claims to be.
     None,
 }
 

@@ -82,7 +82,7 @@ pub trait Transport {
     /// Sends a call; may wait until the transport has room for the call.
     ///
     /// # Errors
-    /// When it cannot be sent.
+    /// When the transport cannot send the call.
     fn submit(&mut self, call: &Outgoing<'_>) -> Result<Token, TransportError>;
 
     /// Waits for the next call that comes back.
@@ -134,7 +134,7 @@ pub enum ClientError {
         /// The reason that the server gave.
         status: Status,
     },
-    /// Results that cannot be read.
+    /// The client cannot parse the results.
     #[error("results of {what}: {error}")]
     Results {
         /// The name of the procedure.
@@ -142,7 +142,7 @@ pub enum ClientError {
         /// The fault in the results.
         error: xdr::Error,
     },
-    /// Results that make no sense.
+    /// The client can parse the results, but they make no sense.
     #[error("server: {0}")]
     Nonsense(&'static str),
     /// A path that the client cannot walk.

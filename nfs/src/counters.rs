@@ -40,7 +40,7 @@ counters! {
     garbage,
     /// Calls of a program, version or procedure that the service does not offer.
     unavailable,
-    /// Calls whose credential was refused.
+    /// Calls whose credential the service refused.
     denied,
     /// Messages that are no calls: the service did not answer them.
     dropped,

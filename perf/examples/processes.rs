@@ -1,14 +1,17 @@
-//! What it costs an application to live in another process than its RNIC: the same benchmarks on a device
-//! of this process and, through a socket, on one of another, in turn.
+//! Measures what an application pays for living in another process than its RNIC: the example runs
+//! the same benchmarks in turn on a device of this process and, through a socket, on a device of
+//! another process.
 //!
-//! One thread polls two RNICs that are joined by rings, and the server; the client has a processor of its
-//! own, as a thread or as a process. So both sides of the comparison cross from one thread to another.
+//! A single thread polls the server and two RNICs that rings connect; the client has a processor of
+//! its own, as a thread or as a process. So both sides of the comparison cross from one thread to
+//! another.
 //!
 //! ```sh
 //! cargo run -p heddle-perf --example processes
 //! ```
 //!
-//! With 64 hugepages of 2 MiB free, the process is also measured with its memory and its queues on such pages.
+//! With 64 free hugepages of 2 MiB, the example also measures the process with its memory and its
+//! queues on such pages.
 
 #![allow(clippy::print_stdout, reason = "what it is for")]
 
@@ -33,16 +36,17 @@ use heddle_verbs::{Device, DeviceConfig, ListenParams, PageSize, Region};
 
 type Fault = Box<dyn Error + Send + Sync>;
 
-/// Tells this program, started again, where the socket is, and which benchmark to run.
+/// Tell the child, which is this program again, where the socket is and which benchmark to run.
 const SOCKET: &str = "HEDDLE_PROCESSES_SOCKET";
 const CASE: &str = "HEDDLE_PROCESSES_CASE";
-/// Set where its memory and its queues are to lie on hugepages.
+/// Set if the child's memory and queues have to lie on hugepages.
 const HUGE: &str = "HEDDLE_PROCESSES_HUGE";
 
-/// Times each is measured, unless the first argument says how often; the median counts.
+/// The number of measurements of each case, unless the first argument gives another; the median
+/// counts.
 const ROUNDS: usize = 5;
 
-/// What is measured, and how its figure is called.
+/// The cases: name, mode, size in bytes, and unit of the figure.
 const CASES: [(&str, Mode, u32, &str); 3] = [
     ("write 64K", Mode::Bw, 64 << 10, "Gbit/s"),
     ("write 8, rate", Mode::Rate, 8, "M/s"),
@@ -66,7 +70,7 @@ fn server() -> SocketAddr {
     ([10, 0, 0, 2], 7471).into()
 }
 
-/// The figure of one run on `device`.
+/// Returns the figure of one run on `device`.
 fn measure(device: Device, case: usize) -> Result<f64, Fault> {
     let (spec, run) = spec(case);
     let report = OwnProcess::new(device, server()).run(&spec, run, None)?;
@@ -77,7 +81,7 @@ fn measure(device: Device, case: usize) -> Result<f64, Fault> {
     })
 }
 
-/// The client as a process, which is bound to the processor that its parent is.
+/// Runs the client as a process, which inherits its parent's processor.
 fn child(socket: &str, case: &str) -> Result<(), Fault> {
     let case = case.parse()?;
     let (spec, _) = spec(case);
@@ -103,7 +107,7 @@ fn in_other_process(socket: &Path, case: usize, huge: bool) -> Result<f64, Fault
     Ok(String::from_utf8(out.stdout)?.trim().parse()?)
 }
 
-/// The median of ratios, and the least and the greatest.
+/// Returns the median of the ratios, with the least and the greatest, as text.
 fn shown(ratios: &mut [f64]) -> String {
     let median = median(ratios);
     format!("{median:.2} [{:.2}..{:.2}]", ratios[0], ratios[ratios.len() - 1])
@@ -134,7 +138,7 @@ fn main() -> Result<(), Fault> {
         hub.set_threaded();
     }
     let mut server = PerfServer::new(b.device(), server(), ListenParams::default(), None)?;
-    // Until it listens.
+    // Poll until the server listens.
     let until = Instant::now() + Duration::from_millis(200);
     while Instant::now() < until {
         a.poll();
@@ -160,7 +164,7 @@ fn main() -> Result<(), Fault> {
         }
     });
     pin::pin_to(far)?;
-    // As much as the client takes at most.
+    // As much memory as the client takes at most.
     let huge = Region::shared_on(128 << 20, PageSize::Huge2M).is_ok();
     let head = if huge { ", and its ratio on hugepages" } else { "" };
     println!("{:<24} {:>10} {:>14}   ratio of pairs{head}", "", "a thread", "a process");

@@ -1,8 +1,9 @@
 //! The connections of a service.
 //!
-//! Each has a *place*: a number that its work requests carry in the upper half of their mark, so
-//! that a completion finds its connection without a search. A place goes to another connection only
-//! when this one has ended and what it completed has been taken.
+//! Each connection has a *place*: a number that its work requests carry in the upper half of their
+//! mark, so that a service finds the connection of a completion without a search. A place goes to
+//! another connection only after this connection has ended and the service has taken its
+//! completions.
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
@@ -17,72 +18,73 @@ use tracing::{info, warn};
 use crate::service::Limits;
 use crate::throttle::Throttle;
 
-/// Connections with a `T` each. Those that are left are disconnected when it is dropped, and nobody
-/// listens for more.
+/// Connections with a `T` each. Dropping this value disconnects the remaining connections and ends
+/// the listener.
 pub(crate) struct Connections<T> {
     device: Device,
     listener: Option<ListenerId>,
-    /// What became of it, once that is known.
+    /// The outcome of the listen, after the control plane has reported it.
     listens: Option<Result<(), ListenFailure>>,
     places: Vec<Option<Connection<T>>>,
     most: usize,
-    /// How many of them each address has.
+    /// The number of connections from each address.
     peers: HashMap<IpAddr, usize>,
     limits: Limits,
-    /// Connections that have not said anything yet, and until when they may not.
+    /// Connections whose peers have not sent anything yet, each with the deadline for the first
+    /// message.
     silent: VecDeque<(Instant, CmId)>,
     ending: bool,
     throttle: Throttle,
 }
 
-/// A connection, and what the service keeps for it.
+/// A connection, and the service's state for it.
 pub(crate) struct Connection<T> {
     id: CmId,
     qp: Qp,
-    /// Nothing has come from the peer yet.
+    /// True until the first message arrives from the peer.
     silent: bool,
-    /// It is ending, and why was said.
+    /// True once the connection is ending and its reason has been logged.
     failed: bool,
-    /// The peer.
+    /// The address of the peer.
     pub(crate) remote: SocketAddr,
-    /// The service's.
+    /// The service's state for this connection.
     pub(crate) state: T,
 }
 
-/// There is no place for a connection.
+/// Why there is no place for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Full {
-    /// The service has as many as it takes.
+    /// The service has its highest number of connections.
     #[error("too many connections")]
     Service,
-    /// So has the peer.
+    /// The peer has its highest number of connections.
     #[error("too many connections of this address ({0} is the most)")]
     Peer(usize),
 }
 
-/// The mark of a work request.
+/// Returns the mark of a work request.
 pub(crate) fn wr_id(place: usize, low: u32) -> u64 {
     (place as u64) << 32 | u64::from(low)
 }
 
-/// Place and lower half of a mark.
+/// Returns place and lower half of a mark.
 pub(crate) fn place_and_low(wr_id: u64) -> (usize, u32) {
     let half = |h: u64| u32::try_from(h & 0xffff_ffff).unwrap_or(0);
     (half(wr_id >> 32) as usize, half(wr_id))
 }
 
-/// Why a connection is ended that says nothing.
+/// The reason for ending a connection whose peer stays silent.
 #[derive(Debug, thiserror::Error)]
 #[error("nothing came within {} s", .0.as_secs())]
 struct Silent(Duration);
 
-/// Why a connection is ended whose work request failed by itself.
+/// The reason for ending a connection whose work request failed while the connection was up.
 #[derive(Debug, thiserror::Error)]
 #[error("a request could not be carried out: {0:?}")]
 struct NotCarriedOut(CqeStatus);
 
 impl<T> Connections<T> {
-    /// None so far, and never more than `most`, those of `listener`.
+    /// Makes an empty set for at most `most` connections of `listener`.
     pub(crate) fn new(
         device: &Device,
         listener: ListenerId,
@@ -103,53 +105,53 @@ impl<T> Connections<T> {
         }
     }
 
-    /// The listener is there, or is not.
+    /// Records the outcome of the listen.
     pub(crate) fn listens(&mut self, outcome: Result<(), ListenFailure>) {
         self.listens = Some(outcome);
     }
 
-    /// Whether the listener is there: false while that is not known.
+    /// Returns true if the listener listens, and false while the outcome is not known.
     pub(crate) fn is_listening(&self) -> Result<bool, ListenFailure> {
         self.listens.transpose().map(|l| l.is_some())
     }
 
-    /// Listens no more; connections go on.
+    /// Ends the listener; connections go on.
     pub(crate) fn stop_listening(&mut self) {
         if let Some(listener) = self.listener.take() {
-            // The control plane may be gone already.
+            // The control plane may be gone already, so an error is ignored.
             let _ = self.device.unlisten(listener);
         }
     }
 
-    /// Listens no more and ends all connections in order. What was registered for them is needed until
-    /// they have ended: what a peer has on its way is to arrive.
+    /// Ends the listener, and ends all connections in order. The caller keeps the connections'
+    /// registrations until they have ended: data that a peer has in flight still has to arrive.
     pub(crate) fn end(&mut self) {
         self.stop_listening();
         self.ending = true;
         for conn in self.places.iter_mut().flatten() {
-            // Why is known to whoever ends it.
+            // The caller knows the reason, so no log line reports these ends.
             if !core::mem::replace(&mut conn.failed, true) {
                 let _ = self.device.disconnect(conn.id);
             }
         }
     }
 
-    /// Whether all of them are being ended, and there will be no others.
+    /// Returns true if all connections are ending, and no new ones will come.
     pub(crate) fn is_ending(&self) -> bool {
         self.ending
     }
 
-    /// How many there are.
+    /// Returns the number of connections.
     pub(crate) fn len(&self) -> usize {
         self.places.iter().flatten().count()
     }
 
-    /// What the service keeps for each.
+    /// Returns the service's state for each connection.
     pub(crate) fn states(&self) -> impl Iterator<Item = &T> {
         self.places.iter().flatten().map(|c| &c.state)
     }
 
-    /// A place that is free, for [`insert`](Self::insert) of a connection from `peer`.
+    /// Returns a free place, for [`insert`](Self::insert) of a connection from `peer`.
     pub(crate) fn free_place(&mut self, peer: IpAddr) -> Result<usize, Full> {
         let most = self.limits.share_of_peer(self.most);
         if self.peers.get(&peer).is_some_and(|&n| n >= most) {
@@ -165,14 +167,14 @@ impl<T> Connections<T> {
         }
     }
 
-    /// A connection that has been accepted.
+    /// Adds a connection that has been accepted.
     pub(crate) fn insert(&mut self, place: usize, id: CmId, remote: SocketAddr, qp: Qp, state: T) {
         *self.peers.entry(remote.ip()).or_default() += 1;
         self.places[place] =
             Some(Connection { id, qp, silent: false, failed: false, remote, state });
     }
 
-    /// The connection `id` is up, and has to say something before long.
+    /// Starts the deadline for the first message: the connection `id` is up.
     pub(crate) fn expect_word(&mut self, id: CmId) {
         let Some(patience) = self.limits.first_message else { return };
         let Some((place, _)) = self.find(id) else { return };
@@ -182,8 +184,8 @@ impl<T> Connections<T> {
         }
     }
 
-    /// Ends connections that have not said anything in time. Costs a look at the clock while there
-    /// are any that have not yet.
+    /// Ends connections whose peers have not sent anything in time. This function reads the clock
+    /// only while such connections exist.
     pub(crate) fn end_silent(&mut self) {
         while let Some(&(until, id)) = self.silent.front() {
             let waits = self.find(id).filter(|(_, c)| c.silent).map(|(place, _)| place);
@@ -198,20 +200,21 @@ impl<T> Connections<T> {
         }
     }
 
-    /// A request of `peer` was rejected because of `error`.
+    /// Logs that the service rejected a request of `peer` because of `error`.
     pub(crate) fn rejected(&mut self, peer: SocketAddr, error: &dyn fmt::Display) {
         if let Some(more) = self.throttle.pass() {
             warn!(%peer, %error, more, "rejected");
         }
     }
 
-    /// The connection at `place`.
+    /// Returns the connection at `place`.
     pub(crate) fn get_mut(&mut self, place: usize) -> Option<&mut Connection<T>> {
         self.places.get_mut(place)?.as_mut()
     }
 
-    /// The connection a completion is of, and its place. What was flushed is nobody's: the end of
-    /// the connection follows it. What failed for another reason ends the connection.
+    /// Returns the connection of a completion, and its place. Returns `None` for a flushed request,
+    /// since the end of the connection follows. A request that failed for another reason ends its
+    /// connection.
     #[inline]
     pub(crate) fn of(&mut self, cqe: &Cqe) -> Option<(usize, &mut Connection<T>)> {
         let (place, _) = place_and_low(cqe.wr_id);
@@ -232,13 +235,13 @@ impl<T> Connections<T> {
         }
     }
 
-    /// The connection `id` and its place.
+    /// Returns the connection `id` and its place.
     pub(crate) fn find(&self, id: CmId) -> Option<(usize, &Connection<T>)> {
         let mut conns = self.places.iter().enumerate().filter_map(|(n, c)| Some((n, c.as_ref()?)));
         conns.find(|(_, c)| c.id == id)
     }
 
-    /// Ends the connection at `place` because of `error`.
+    /// Logs `error`, and ends the connection at `place` because of it.
     pub(crate) fn fail(&mut self, place: usize, error: &dyn fmt::Display) {
         let Some(Some(conn)) = self.places.get_mut(place) else { return };
         if core::mem::replace(&mut conn.failed, true) {
@@ -247,20 +250,20 @@ impl<T> Connections<T> {
         if let Some(more) = self.throttle.pass() {
             warn!(peer = %conn.remote, %error, more, "disconnecting");
         }
-        // It may be gone already.
+        // The connection may be gone already, so an error is ignored.
         let _ = self.device.disconnect(conn.id);
     }
 
-    /// Ends the connection at `place`: all that was to be said has been.
+    /// Ends the connection at `place` after its exchange is complete.
     pub(crate) fn close(&mut self, place: usize) {
         if let Some(conn) = self.get_mut(place) {
             let id = conn.id;
-            // It may be gone already.
+            // The connection may be gone already, so an error is ignored.
             let _ = self.device.disconnect(id);
         }
     }
 
-    /// The connection `id` was accepted and did not come about, or was never asked about.
+    /// Removes the connection `id`, which was accepted and was not established, and returns it.
     pub(crate) fn not_established(
         &mut self,
         id: CmId,
@@ -273,8 +276,8 @@ impl<T> Connections<T> {
         Some((place, conn))
     }
 
-    /// The connection `id` has ended; what it was, and at what place. Says so once, and how loud
-    /// depends on whether there is something to warn of that was not said already.
+    /// Removes the connection `id`, which has ended, and returns it with its place. Logs the end
+    /// once: as a warning if the end was neither orderly nor already reported.
     pub(crate) fn ended(
         &mut self,
         id: CmId,
@@ -289,7 +292,7 @@ impl<T> Connections<T> {
         Some((place, conn))
     }
 
-    /// The connection `id`, no longer one of these.
+    /// Removes the connection `id` from this set, and returns it.
     pub(crate) fn take(&mut self, id: CmId) -> Option<(usize, Connection<T>)> {
         let (place, _) = self.find(id)?;
         let conn = self.places[place].take()?;
@@ -308,7 +311,7 @@ impl<T> Drop for Connections<T> {
     fn drop(&mut self) {
         self.stop_listening();
         for conn in self.places.iter().flatten() {
-            // The control plane may be gone already.
+            // The control plane may be gone already, so an error is ignored.
             let _ = self.device.disconnect(conn.id);
         }
     }

@@ -1,9 +1,9 @@
-//! Both ends of a benchmark in one process, or one of them.
+//! Both ends of a benchmark in one process, or the client alone.
 //!
-//! A [`Pair`] is two RNICs joined by rings, or one that connects to itself. [`Pair::run`] runs one size on it: on the calling
-//! thread alone, which polls both RNICs and steps client and server in turn; or on two threads
-//! bound to a processor each. A pair is made once and runs any number of times: pools of packet
-//! buffers live as long as the process.
+//! A [`Pair`] is two RNICs that rings connect, or one RNIC that connects to itself. [`Pair::run`]
+//! runs one size on the pair: on the calling thread alone, which polls both RNICs and steps client
+//! and server in turn; or on two threads, each bound to a processor. A program makes a pair once
+//! and runs it any number of times, since pools of packet buffers live as long as the process.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,36 +26,36 @@ use crate::workload::{Client, Outcome, PerfServer, Run, Step, WorkloadError, sen
 /// Where the polling threads run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// Everything on the calling thread.
+    /// The calling thread does everything.
     Inline,
-    /// Client and server on processors of their own. [`Pair::run_on`] takes several for each.
+    /// Client and server have processors of their own. [`Pair::run_on`] takes several for each.
     Lcores([usize; 2]),
 }
 
 /// Why there is no figure.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    /// The RNICs.
+    /// The RNICs could not be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The control plane.
+    /// The control plane refused something.
     #[error(transparent)]
     Ctl(#[from] DeviceError),
-    /// A thread.
+    /// A polling thread could not start, or panicked.
     #[error(transparent)]
     Lcore(#[from] LcoreError),
-    /// The run.
+    /// The run itself failed.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
-    /// Processors that do not go with the workers.
+    /// The number of processors does not match the number of workers.
     #[error("{given} processors for workers that take {wanted}")]
     Processors {
-        /// Processors that were named.
+        /// The number of processors that the caller gave.
         given: usize,
-        /// One for each worker of both sides.
+        /// The number of workers of both sides together.
         wanted: usize,
     },
-    /// An earlier run took the RNICs with it.
+    /// An earlier failed run took the RNICs with it.
     #[error("the benchmark's RNICs were lost when an earlier run failed")]
     Lost,
 }
@@ -63,20 +63,20 @@ pub enum BenchError {
 /// Steps between updates of [`Progress`].
 const UPDATE_EVERY: u32 = 1 << 14;
 
-/// The server of an embedded benchmark.
+/// The address of an embedded benchmark's server.
 const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 7471);
 
-/// Of one that has the client's RNIC.
+/// The address of a server that shares the client's RNIC.
 const LOOPED: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7471);
 
-/// Two RNICs joined by rings, or one that connects to itself.
+/// Two RNICs that rings connect, or one RNIC that connects to itself.
 pub struct Pair {
     sides: Option<(Side, ServerSide)>,
     workers: usize,
     wire: Wire,
     server: SocketAddr,
     eal: Eal,
-    /// Where runs say how far they are.
+    /// The counter in which runs report how far they are.
     pub progress: Progress,
 }
 
@@ -86,57 +86,58 @@ struct Side {
     clock: Clock,
 }
 
-/// The RNIC of the server, unless that is the client's, and the server.
+/// The server, and its RNIC unless that is the client's.
 struct ServerSide {
     endpoint: Option<Endpoint>,
     server: PerfServer,
 }
 
-/// Registered memory one side needs for all runs of a specification.
+/// Returns the bytes of registered memory that one side needs for all runs of a specification.
 pub fn memory_for(spec: &BenchSpec) -> usize {
     let slots = |size| {
         let depth = spec.depth_for(size);
         if spec.op.takes_buffer() { send_window(spec.mode, depth).max(depth) } else { depth }
     };
     let most = spec.sizes.iter().map(|s| {
-        // Each region starts at a page, and a connection has up to three.
+        // Each region starts at a page, and a connection has up to three regions.
         let own = spec.region(s).max(u64::from(s.0.max(1)) * u64::from(slots(s)));
         u64::from(spec.qps) * (2 * own + 4 * 4096)
     });
     let most = most.max().unwrap_or(0);
-    // Memory of a finished run comes back a little later than the next begins.
+    // The memory of a finished run comes back a little after the next run begins, so both fit.
     usize::try_from(2 * most + (8 << 20)).unwrap_or(usize::MAX)
 }
 
-/// Memory for queues that one side needs for all runs of a specification.
+/// Returns the bytes of queue memory that one side needs for all runs of a specification.
 pub fn queues_for(spec: &BenchSpec) -> usize {
     let depth = spec.sizes.iter().map(|s| spec.depth_for(s)).max().unwrap_or(1) as usize;
-    // A request has room for 128 octets, a receive for 64. The client's send queue holds two of each
+    // A request has room for 128 bytes, a receive for 64. The client's send queue holds two of each
     // operation and two more, the server's receive queue as many, rounded up to a power of two.
     let qp = 64 * (3 * 4 * depth + 96);
-    // The same memory again for a finished run, and the completion queues.
+    // The factor of two covers a finished run whose memory is not back yet; the rest is for the
+    // completion queues.
     2 * spec.qps as usize * qp + (16 << 20)
 }
 
-/// Mbufs of a frame: headers, payload, trailer; with a CRC everything is copied into one, whose
-/// room a frame never leaves.
+/// Returns the number of mbufs of a frame: headers, payload, trailer. With a CRC the sender copies
+/// everything into one mbuf, which has room for a whole frame.
 fn mbufs_per_frame(spec: &BenchSpec) -> u64 {
     if spec.mpa.crc == CrcPolicy::Required { 1 } else { 3 }
 }
 
-/// Octets of a frame that are not payload, at most.
+/// The highest number of bytes in a frame that are not payload.
 const HEADERS: u64 = 90;
 
-/// Mbufs that lie in caches of threads and in the sender's hands.
+/// Mbufs in the caches of threads and in the sender's hands.
 const APART: u64 = 1024;
 
-/// Mbufs of each RNIC for all runs of a specification: not many more than are on the way at a time.
-/// A pool hands them out in turn, so that with two threads each comes from and goes back to memory
-/// that is as far away as the pool is large.
+/// Returns the number of mbufs of each RNIC for all runs of a specification: not many more than are
+/// in flight at a time. A pool hands its mbufs out in turn, so with two threads each mbuf travels
+/// through as much memory as the whole pool takes.
 pub fn frames_for(spec: &BenchSpec) -> u32 {
     const MOST: u32 = 16 * 1024 - 1;
     if !spec.faults.is_none() {
-        // What is held behind gaps comes on top.
+        // Segments that the receiver holds behind gaps take mbufs in addition.
         return MOST;
     }
     let payload = u64::from(spec.mtu).saturating_sub(HEADERS).max(1);
@@ -158,42 +159,42 @@ pub(crate) fn fault_config(f: &Faults) -> FaultConfig {
 }
 
 impl Pair {
-    /// Sets up what all runs of `spec` need, with one worker on either side.
+    /// Sets up everything that the runs of `spec` need, with one worker on either side.
     pub fn open(eal: &Eal, spec: &BenchSpec) -> Result<Pair, BenchError> {
         Pair::with_workers(eal, spec, 1)
     }
 
-    /// The same with `workers` workers on either side, each joined to its counterpart by rings.
-    /// Connections are spread over them evenly.
+    /// Sets up the same with `workers` workers on either side, each connected to its counterpart by
+    /// rings. The workers share the connections evenly.
     pub fn with_workers(eal: &Eal, spec: &BenchSpec, workers: usize) -> Result<Pair, BenchError> {
         let seed = Seed::from_u64(spec.faults.seed);
         let config = |n: u8| EndpointConfig {
             mtu: spec.mtu,
             memory: memory_for(spec),
-            // Completion queues have room for each worker.
+            // Each worker needs room for completion queues.
             queues: queues_for(spec) + (workers - 1) * (16 << 20),
             workers,
             frames: frames_for(spec),
             max_conns: 2 * spec.qps as usize + 16,
             fault: fault_config(&spec.faults),
-            // Nothing of an old connection is under way once the ring is empty, and the next size
-            // wants its place.
+            // No packet of an old connection is in flight after the ring is empty, and the next
+            // size needs the connection's place.
             tcp: ConnConfig { time_wait: Duration::from_millis(10), ..ConnConfig::default() },
             ..EndpointConfig::with_seed(
                 Cidr::new(Ipv4Addr::new(10, 0, 0, n).into(), 24).into_iter().collect(),
                 seed.derive(n.into()),
             )
         };
-        // Names of devices are the process's.
+        // Names of devices are unique in the process.
         static PAIRS: AtomicU64 = AtomicU64::new(0);
         let name = format!("bench{}", PAIRS.fetch_add(1, Ordering::Relaxed));
         let (a, b) = Endpoint::ring_pair(eal, &name, &config(1), &config(2))?;
         Pair::of(eal, spec, (a, Some(b)), (Wire::Ring, SERVER, workers))
     }
 
-    /// One RNIC, of which client and server are two applications: what one sends, the other has by one copy,
-    /// unless `spec` asks for a CRC or markers, and then by frames that come back. One worker does both, on
-    /// the thread of the client.
+    /// Sets up one RNIC with client and server as two of its applications. The RNIC copies data
+    /// once from one to the other; if `spec` asks for a CRC or markers, the RNIC sends frames to
+    /// itself instead. A single worker serves both, on the client's thread.
     pub fn looped(eal: &Eal, spec: &BenchSpec) -> Result<Pair, BenchError> {
         let setup = RnicSetup {
             memory: 2 * memory_for(spec),
@@ -207,15 +208,15 @@ impl Pair {
         Pair::of(eal, spec, (rnic, None), (Wire::Loop, LOOPED, 1))
     }
 
-    /// Starts the server.
+    /// Starts the server, and waits until it listens.
     fn of(
         eal: &Eal,
         spec: &BenchSpec,
         (mut a, mut b): (Endpoint, Option<Endpoint>),
         (wire, at, workers): (Wire, SocketAddr, usize),
     ) -> Result<Pair, BenchError> {
-        // Whether there is a CRC is the client's to say: it is used when either side asks. Markers
-        // are each side's own to ask for.
+        // The server leaves the CRC to the client, since connections use a CRC when either side
+        // asks for it. Each side asks for markers by itself.
         let params = ListenParams {
             protocol: Protocol::Mpa(MpaOptions {
                 crc: CrcPolicy::Off,
@@ -227,7 +228,7 @@ impl Pair {
             ..ListenParams::default()
         };
         let mut server = PerfServer::new(b.as_ref().unwrap_or(&a).device(), at, params, None)?;
-        // Every worker of the server has to: a client that comes before is refused.
+        // Every worker of the server has to listen: the server refuses a client that comes before.
         let until = a.now() + SETTLE;
         while !matches!(server.is_listening(), Ok(true)) && a.now() < until {
             poll_pair(&mut a, b.as_mut());
@@ -244,12 +245,12 @@ impl Pair {
         })
     }
 
-    /// How many workers either side has.
+    /// Returns the number of workers on either side.
     pub fn workers(&self) -> usize {
         self.workers
     }
 
-    /// Runs one size.
+    /// Runs one size at `placement`.
     pub fn run(
         &mut self,
         spec: &BenchSpec,
@@ -262,9 +263,9 @@ impl Pair {
         }
     }
 
-    /// Runs one size on these processors, the first half of them for the client, the others for the
-    /// server: one for each worker, the first of which also runs the program. One that is named more
-    /// than once has as many threads, which take turns as the scheduler has it.
+    /// Runs one size on these processors, one for each worker: the first half for the client, the
+    /// others for the server. The first processor of each side also runs that side's program. If
+    /// `cores` names a processor several times, several threads share it, as the scheduler decides.
     ///
     /// # Errors
     /// [`BenchError::Processors`] when there are not two for each pair of workers.
@@ -281,7 +282,7 @@ impl Pair {
         self.measure(spec, run, cores)
     }
 
-    /// `cores`: none for the calling thread.
+    /// Runs and measures on `cores`; an empty list means the calling thread.
     fn measure(
         &mut self,
         spec: &BenchSpec,
@@ -319,7 +320,7 @@ impl Pair {
     }
 }
 
-/// Of each RNIC.
+/// Returns a snapshot of each RNIC.
 fn snapshots(a: &Side, b: &ServerSide) -> Vec<Snapshot> {
     let both = [Some(&a.endpoint), b.endpoint.as_ref()];
     both.into_iter().flatten().map(Endpoint::snapshot).collect()
@@ -337,7 +338,7 @@ fn run_inline(
         poll_pair(&mut a.endpoint, b.endpoint.as_mut());
         b.server.step();
     });
-    // The server hears of the end, and memory comes back.
+    // Poll on until the server has noticed the end, and memory has come back.
     let until = a.endpoint.now() + SETTLE;
     while a.endpoint.now() < until && b.server.connections() > 0 {
         poll_pair(&mut a.endpoint, b.endpoint.as_mut());
@@ -346,7 +347,7 @@ fn run_inline(
     result
 }
 
-/// Steps a client to its end, with `poll` for what it needs to get on in between.
+/// Steps a client to its end, and calls `poll` in between so that the RNICs progress.
 pub(crate) fn drive(
     mut client: Client,
     progress: &Progress,
@@ -371,7 +372,8 @@ pub(crate) fn drive(
     result
 }
 
-/// Polls two RNICs joined by rings, or one. One receives in a poll what the other sent in one.
+/// Polls two RNICs that rings connect, or one. The receiver gets in its poll the frames that the
+/// sender sent in the poll before.
 pub(crate) fn poll_pair(sender: &mut Endpoint, receiver: Option<&mut Endpoint>) {
     sender.poll();
     if let Some(receiver) = receiver {
@@ -379,7 +381,7 @@ pub(crate) fn poll_pair(sender: &mut Endpoint, receiver: Option<&mut Endpoint>) 
     }
 }
 
-/// How long the server may take to hear that connections have ended.
+/// How long the server may take to notice that connections have ended.
 const SETTLE: Duration = Duration::from_secs(2);
 
 type Both = (Side, ServerSide, Result<Outcome, WorkloadError>);
@@ -426,7 +428,7 @@ fn run_on(
     Ok((a, b, result))
 }
 
-/// A thread for each worker beside the first of a side.
+/// Starts a thread for each worker of a side except the first.
 fn spawn_workers(
     eal: &Eal,
     cores: &[usize],
@@ -451,7 +453,7 @@ fn join_workers(threads: Vec<LcoreWorker<Detached>>) -> Result<Vec<Detached>, Be
     threads.into_iter().map(|t| Ok(t.join()?)).collect()
 }
 
-/// Runs a client on the calling thread, against a server somewhere else.
+/// Runs a client on the calling thread, against a server elsewhere.
 fn run_client(
     a: &mut Side,
     remote: SocketAddr,
@@ -469,37 +471,37 @@ fn run_client(
     result
 }
 
-/// How long the last packets of closed connections may still go to and fro.
+/// How long peers of closed connections may still exchange their last packets.
 const LINGER: Duration = Duration::from_millis(20);
 
-/// A client of a server somewhere else.
+/// A client of a server elsewhere.
 pub struct Remote {
-    /// Gone with a run that failed on a thread.
+    /// `None` after a run that failed on a thread.
     side: Option<Side>,
     eal: Eal,
     server: SocketAddr,
-    /// Where runs say how far they are.
+    /// The counter in which runs report how far they are.
     pub progress: Progress,
 }
 
 impl Remote {
-    /// Runs on `endpoint`, towards `server`.
+    /// Makes a client that runs on `endpoint`, towards `server`.
     pub fn new(eal: &Eal, endpoint: Endpoint, server: SocketAddr) -> Remote {
         let side = Some(Side { endpoint, clock: Clock::new(eal) });
         Remote { side, eal: *eal, server, progress: Progress::default() }
     }
 
-    /// The RNIC, and the clock that runs are measured with.
+    /// Returns the RNIC, and the clock that measures runs.
     pub(crate) fn endpoint(&mut self) -> Option<(&mut Endpoint, &Clock)> {
         self.side.as_mut().map(|side| (&mut side.endpoint, &side.clock))
     }
 
-    /// Runs one size on these processors, one for each worker; the first worker and the program are on
-    /// the calling thread, which the caller has bound to the first. None: all is on the calling thread,
-    /// which is bound to none.
+    /// Runs one size on these processors, one for each worker. The first worker and the program run
+    /// on the calling thread, which the caller has bound to the first processor. With no processors
+    /// everything runs on the calling thread, which is not bound.
     ///
     /// # Errors
-    /// [`BenchError::Processors`] when there is not one for each worker, or none.
+    /// [`BenchError::Processors`] when `cores` is neither empty nor one for each worker.
     pub fn run(
         &mut self,
         spec: &BenchSpec,
@@ -525,14 +527,14 @@ impl Remote {
         let mut report = report(spec, &run, &outcome?, Wire::Vdev);
         report.lcores = cores.to_vec();
         add_workers(&mut report, "client", cores, &before, &after);
-        // What the server sent again and lost is not known here.
+        // The server's losses and retransmits are not known here.
         report.sides = 1;
         add_losses(&mut report, &before, &after);
         Ok(report)
     }
 }
 
-/// Whether a run's FPDUs have CRCs.
+/// Returns true if a run's FPDUs have CRCs.
 pub(crate) fn crc_of(mpa: &MpaOptions, wire: Wire) -> bool {
     (if wire == Wire::Loop { mpa.crc_inside } else { mpa.crc }) == CrcPolicy::Required
 }
@@ -569,7 +571,7 @@ pub(crate) fn report(spec: &BenchSpec, run: &Run, outcome: &Outcome, wire: Wire)
     }
 }
 
-/// Adds what one side lost and sent again in a run.
+/// Adds the losses and retransmits of one side in a run.
 fn add_losses(report: &mut BenchReport, before: &Snapshot, after: &Snapshot) {
     let since = |of: fn(&Snapshot) -> u64| of(after).saturating_sub(of(before));
     report.retransmits += since(|s| s.worker.rnic.tx_retransmits);
@@ -580,7 +582,7 @@ fn add_losses(report: &mut BenchReport, before: &Snapshot, after: &Snapshot) {
     report.drops += since(drops);
 }
 
-/// Adds what each worker of one side has done in a run.
+/// Adds the work of each worker of one side in a run.
 fn add_workers(
     report: &mut BenchReport,
     side: &str,
@@ -602,7 +604,7 @@ fn add_workers(
     }
 }
 
-/// Frames that were lost, on purpose or for want of room.
+/// Returns the number of frames that were lost, on purpose or for want of room.
 fn drops(s: &Snapshot) -> u64 {
     let (f, p, w) = (&s.worker.fault, &s.port, &s.worker);
     let made = f.fault_dropped + f.fault_overflow;
@@ -619,7 +621,7 @@ mod tests {
     fn test_frames_are_what_is_on_the_way_and_more_with_faults() {
         let spec = BenchSpec::default();
         assert_eq!(frames_for(&spec), 2047);
-        // 512 messages of 64 KiB are 24,064 frames: more than the rings take.
+        // 512 messages of 64 KiB are 24,064 frames: more than the rings hold.
         assert_eq!(frames_for(&BenchSpec { qps: 128, ..spec.clone() }), 16_383);
         let rate = BenchSpec { mode: Mode::Rate, sizes: Sizes::one(Size(8)), ..spec.clone() };
         assert_eq!(frames_for(&BenchSpec { qps: 16, ..rate.clone() }), 4095);

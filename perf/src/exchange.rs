@@ -1,12 +1,13 @@
-//! Messages to and fro over an appliance, of which every octet is compared and every request accounted
-//! for: what runs while an appliance is soaked.
+//! The traffic of a soak test: messages that two programs exchange over an appliance. The programs
+//! compare every byte and account for every request.
 //!
-//! A [`client`] is granted a region of the [`server`]'s. It Writes to it and Reads it back, Sends what it
-//! gets back, adds to a counter there, and Writes with Immediate Data that is answered. What it Writes and
-//! Sends follows from a seed. Both ends sleep while there is nothing to do.
+//! The [`server`] grants a [`client`] a region. The client Writes to the region and Reads back,
+//! Sends messages that the server returns, adds to a counter in the region, and sends Writes with
+//! Immediate Data that the server answers. A seed determines all that the client Writes and Sends.
+//! Both ends sleep while there is nothing to do.
 //!
-//! A request that completes twice, out of its turn, never, or with an error on a connection that has not
-//! ended is an error here ([`ledger`]); so is an octet that differs.
+//! An error is a request that completes twice, out of its turn, never, or with an error on a
+//! connection that has not ended ([`ledger`]); a byte that differs is an error, too.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -23,74 +24,76 @@ pub mod server;
 
 use ledger::LedgerError;
 
-/// Octets of the longest message, and of each of the places in a region.
+/// Bytes of the longest message, and of each place in a region.
 pub const SLOT: usize = 16 << 10;
 
-/// Messages that may be under way on a connection at a time.
+/// The number of messages that may be in flight on a connection at a time.
 pub const DEPTH: usize = 16;
 
-/// Octets that a client is granted: its counter, and behind that its places.
+/// Bytes that the server grants a client: its counter, followed by its places.
 const GRANT: usize = COUNTER + DEPTH * SLOT;
 
-/// Octets before the first place; the first eight are the counter.
+/// Bytes before the first place; the first eight are the counter.
 const COUNTER: usize = 4096;
 
-/// How long an answer may take where the peer is well.
+/// How long an answer may take from a healthy peer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long a round takes when something has held it up: a round is 16 short messages, a matter of milliseconds.
+/// The duration from which a round counts as delayed: a round is 16 short messages, which take
+/// milliseconds.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What went wrong.
+/// Why an exchange failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ExchangeError {
-    /// The device refused.
+    /// The device refused a call.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// No connection, or no listener.
+    /// The connection or the listener failed.
     #[error(transparent)]
     Connection(#[from] ConnectionError),
-    /// It was not posted.
+    /// The device did not take a request.
     #[error("cannot post: {0}")]
     Post(#[from] PostError),
     /// Completions did not come, or were lost.
     #[error("no completion: {0}")]
     Wait(#[from] WaitError),
-    /// The connection ended in the middle of it.
+    /// The connection ended in the middle of the exchange.
     #[error("the connection ended: {0}")]
     Ended(DisconnectReason),
-    /// A request failed, and the connection is still there.
+    /// A request failed, and the connection goes on.
     #[error("a request failed on a connection that goes on: {0:?}")]
     Failed(CqeStatus),
-    /// A completion too many or too few.
+    /// There is a completion too many or too few.
     #[error("{0}")]
     Ledger(#[from] LedgerError),
-    /// Other octets than were sent.
+    /// Received bytes differ from the bytes that were sent.
     #[error("message {message}: {what} differs from octet {at} on")]
     Differs {
-        /// Its number on the connection.
+        /// The message's number on the connection.
         message: u64,
-        /// Where it came back from.
+        /// The path by which the bytes came back.
         what: &'static str,
-        /// The first octet.
+        /// The index of the first byte that differs.
         at: usize,
     },
-    /// A message of another length.
+    /// A received message has another length than the one that was sent.
     #[error("a message of {0} octets instead of {1}")]
     Length(usize, usize),
-    /// The counter at the peer is not what was added.
+    /// The counter at the peer is not the sum of the additions.
     #[error("the counter was {0} instead of {1}")]
     Counter(u64, u64),
-    /// The server's private data is none of ours.
+    /// The server's private data is not in this program's format.
     #[error("the peer is no server of this program")]
     Stranger,
-    /// No thread.
+    /// A thread could not start.
     #[error("cannot start a thread: {0}")]
     Thread(#[from] std::io::Error),
 }
 
 impl ExchangeError {
-    /// Whether a peer that dies or is told to end its connections explains it.
+    /// Returns true if the peer's death, or an order to the peer to end its connections, explains
+    /// the error.
     pub fn is_of_the_peer(&self) -> bool {
         use ConnectionError as C;
         match self {
@@ -103,22 +106,22 @@ impl ExchangeError {
     }
 }
 
-/// What has been done so far, by all connections of a program.
+/// Counts over all connections of a program.
 #[derive(Debug, Default)]
 pub struct Tally {
     /// Connections that were established.
     pub connections: AtomicU64,
-    /// Connections that are.
+    /// Connections that are established now.
     pub open: AtomicU64,
     /// Requests posted.
     pub requests: AtomicU64,
-    /// Messages that came back, or were answered.
+    /// Messages that came back, or that the server answered.
     pub messages: AtomicU64,
-    /// Octets in them, all compared (by a client).
+    /// Bytes in these messages, all compared (by a client).
     pub octets: AtomicU64,
     /// Rounds of a client that took 100 ms or longer.
     pub pauses: AtomicU64,
-    /// Microseconds of the longest round.
+    /// The duration of the longest round in microseconds.
     pub longest: AtomicU64,
 }
 
@@ -127,7 +130,7 @@ impl Tally {
         counter.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// A round of a client took so long, from its first request to its last completion.
+    /// Counts a round of a client, which took `took` from its first request to its last completion.
     fn round(&self, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         self.longest.fetch_max(micros, Ordering::Relaxed);
@@ -136,7 +139,7 @@ impl Tally {
         }
     }
 
-    /// One line of JSON.
+    /// Returns the counts as one line of JSON.
     pub fn to_json(&self) -> String {
         let of = |c: &AtomicU64| c.load(Ordering::Relaxed);
         serde_json::json!({

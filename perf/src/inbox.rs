@@ -1,21 +1,21 @@
-//! The events of a service, without requests that are over before they are looked at.
+//! The events of a service, without connect requests that have already failed.
 
 use std::collections::{HashSet, VecDeque};
 
 use heddle_verbs::{CmEvent, CmId, EventQueue};
 
-/// Events taken from the queue ahead of their turn.
+/// The number of events taken from the queue ahead of their turn.
 const AHEAD: usize = 256;
 
-/// Events a service handles in one step: what it does for them is done on the thread that moves the
-/// data of others.
+/// The number of events that a service handles in one step: the thread that handles them also moves
+/// the data of other connections.
 pub(crate) const EVENTS: usize = 8;
 
-/// Looks ahead in an event queue.
+/// Reads ahead in an event queue.
 pub(crate) struct Inbox {
     queue: EventQueue,
     waiting: VecDeque<CmEvent>,
-    /// Connections of which a failure waits.
+    /// Connections whose failure is among the waiting events.
     failed: HashSet<CmId>,
 }
 
@@ -24,12 +24,12 @@ impl Inbox {
         Inbox { queue, waiting: VecDeque::new(), failed: HashSet::new() }
     }
 
-    /// Whether there is nothing to poll at this moment.
+    /// Returns true if there is no event to poll at this moment.
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty() && self.queue.is_empty()
     }
 
-    /// The oldest event, but no request of a peer that has gone since.
+    /// Returns the oldest event, and skips connect requests of peers that have left since.
     pub(crate) fn poll(&mut self) -> Option<CmEvent> {
         while self.waiting.len() < AHEAD
             && let Some(event) = self.queue.poll()

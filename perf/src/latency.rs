@@ -5,28 +5,28 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-/// A distribution in nanoseconds. Values are exact to three significant digits; `min` and `max`
-/// are rounded like the others.
+/// A distribution in nanoseconds. Values are exact to three significant digits; `min` and `max` are
+/// rounded like the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Latency {
-    /// The shortest.
+    /// The shortest time.
     pub min: u64,
-    /// Half were not longer.
+    /// The median: half of the times are not longer.
     pub p50: u64,
-    /// 90 of 100 were not longer.
+    /// 90 of 100 times are not longer.
     pub p90: u64,
-    /// 99 of 100 were not longer.
+    /// 99 of 100 times are not longer.
     pub p99: u64,
-    /// 999 of 1,000 were not longer.
+    /// 999 of 1,000 times are not longer.
     pub p999: u64,
-    /// The longest.
+    /// The longest time.
     pub max: u64,
-    /// How many were measured.
+    /// The number of measured times.
     #[serde(skip)]
     pub count: u64,
 }
 
-/// Longest time that is told apart from longer ones.
+/// The longest time in nanoseconds that the recorder distinguishes from longer ones.
 const LONGEST: u64 = 60_000_000_000;
 
 /// Gathers times.
@@ -41,13 +41,13 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// One more; allocates nothing.
+    /// Records a time, without allocating memory.
     #[inline]
     pub fn record(&mut self, d: Duration) {
         self.record_nanos(u64::try_from(d.as_nanos()).unwrap_or(LONGEST));
     }
 
-    /// One more, in nanoseconds.
+    /// Records a time in nanoseconds.
     #[inline]
     pub fn record_nanos(&mut self, ns: u64) {
         self.0.saturating_record(ns);
@@ -58,7 +58,7 @@ impl Recorder {
         self.0.reset();
     }
 
-    /// The distribution so far; all zero when there is nothing in it.
+    /// Returns the distribution so far; all zero when no time has been recorded.
     pub fn latency(&self) -> Latency {
         let h = &self.0;
         if h.is_empty() {

@@ -1,14 +1,16 @@
 //! The bench harness of Heddle.
 //!
-//! * [`spec`]: what is to be measured; [`report`]: what came out, as JSON and as a table.
+//! * [`spec`]: what to measure; [`report`]: the results, as JSON and as a table.
 //! * [`workload`]: the traffic of a benchmark, client and server. [`embedded`]: both of them in one
 //!   process, or the client alone.
 //! * [`rpc`]: RPC-over-RDMA, beside the operations that carry it.
 //! * [`rping`]: the client and server of that name. [`rdmacm`] and [`perftest`]: the servers of
-//!   librdmacm's other examples and of perftest. [`service`]: what an appliance can serve.
-//! * [`exchange`]: what runs while an appliance is soaked.
+//!   librdmacm's other examples and of perftest. [`service`]: the services that an appliance can
+//!   offer.
+//! * [`exchange`]: the traffic for soaking an appliance.
 //! * [`transfer`]: a file moved in each of the ways RDMA has.
-//! * [`baseline`]: what Heddle is compared with: another user-space TCP, and the kernel's.
+//! * [`baseline`]: the systems that Heddle is compared with: another user-space TCP, and the
+//!   kernel's.
 //! * [`latency`]: distributions of times. [`stats`]: medians and spreads of several rounds.
 //!   [`pin`]: threads bound to processors. [`progress`]: how far a run is.
 

@@ -1,7 +1,7 @@
-//! Benchmarks on a device whose RNIC is another process's.
+//! Benchmarks on a device whose RNIC belongs to another process.
 //!
-//! The thread that runs them has no RNIC to poll, so this is what an application sees: posts into
-//! shared memory, and completions out of it.
+//! The thread that runs them has no RNIC to poll, so the figures are those of an application, which
+//! posts into shared memory and takes completions from it.
 
 use std::net::SocketAddr;
 
@@ -14,30 +14,30 @@ use crate::report::BenchReport;
 use crate::spec::{BenchSpec, Wire};
 use crate::workload::{Client, Run};
 
-/// Looks at the completion queue before others have the processor.
+/// The number of looks at the completion queue before the thread yields the processor.
 const LOOKS: u32 = 256;
 
-/// A client of a server somewhere else, on a device that another process serves.
+/// A client of a server elsewhere, on a device that another process serves.
 pub struct OwnProcess {
     device: Device,
     server: SocketAddr,
-    /// Where runs say how far they are.
+    /// The counter in which runs report how far they are.
     pub progress: Progress,
 }
 
 impl OwnProcess {
-    /// Runs on `device`, towards `server`.
+    /// Makes a client that runs on `device`, towards `server`.
     pub fn new(device: Device, server: SocketAddr) -> OwnProcess {
         OwnProcess { device, server, progress: Progress::default() }
     }
 
-    /// What it runs on.
+    /// Returns the device.
     pub(crate) fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Runs one size, on the calling thread, which the caller has bound to `core`. What was sent again
-    /// and lost is the other process's to know.
+    /// Runs one size, on the calling thread, which the caller has bound to `core`. Only the other
+    /// process knows about retransmits and losses.
     pub fn run(
         &mut self,
         spec: &BenchSpec,

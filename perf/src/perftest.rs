@@ -1,36 +1,17 @@
-//! The servers of perftest: `ib_write_bw`, `ib_read_bw`, `ib_send_bw` and their `_lat` forms,
-//! started with `-R`, so that all goes over RDMA connections.
+//! The client always speaks first and waits for the answer, so for most questions a server only has
+//! to send an answer of the same length. The server returns the version (16 bytes) as it comes: it
+//! claims the same version as its client.
 //!
-//! ```text
-//!   client                          parameters                          server
-//!     Send of 16, 4, 4, 2 octets  ─────────────▶  each answered by one as long
-//!     Send of a Dest (empty)      ─────────────▶
-//!                                 ◀─────────────  an empty one, when there is memory
-//!                                      data
-//!     connects once per QP        ─────────────▶
-//!                                   parameters
-//!     Send of a Dest (empty)      ─────────────▶  an empty one: the two are in step
-//!     Send of a Dest, per QP      ─────────────▶  ours for that QP
-//!     more of them, to be in step ─────────────▶  the same
-//!                                      data
-//!     the test                    ◀────────────▶
-//!                                   parameters
-//!     five numbers, 8 octets each ─────────────▶  each answered by one
-//! ```
+//! The server's part in the meantime depends on the test:
 //!
-//! The client always speaks first and waits for the answer, so that an answer of the length of the
-//! question is all a server has to know of most of them. The version (16 octets) is given back as
-//! it comes: the server takes itself for as old as its client.
+//! * `ib_write_bw`, `ib_read_bw`, `ib_read_lat`: none, since RDMA Writes and Reads need no program;
+//! * `ib_send_bw`: the server takes Sends, and Writes how many it has taken to where the client
+//!   looks (an iWARP sender must not have more in flight than there are receives);
+//! * `ib_send_lat`: the server sends each message back;
+//! * `ib_write_lat`: the server Writes a message, waits for the client's, and Writes the next.
 //!
-//! | Test | What the server does meanwhile |
-//! |---|---|
-//! | `ib_write_bw`, `ib_read_bw`, `ib_read_lat` | nothing: RDMA Writes and Reads need no program |
-//! | `ib_send_bw` | takes Sends; Writes how many it has taken to where the client looks (an iWARP sender must not have more under way than there are receives) |
-//! | `ib_send_lat` | sends each message back |
-//! | `ib_write_lat` | Writes a message, waits for the client's, Writes the next |
-//!
-//! How long messages are is not told. The memory of a test has [`Test::size`] octets, and a longer
-//! Write, Read or Send ends its connection as any access out of bounds does.
+//! No message gives the length of the messages. The memory of a test has [`Test::size`] bytes, and
+//! a longer Write, Read or Send ends its connection like any access out of bounds.
 
 mod conn;
 mod server;
@@ -59,7 +40,7 @@ pub enum Program {
 }
 
 impl Program {
-    /// All of them.
+    /// All programs that a service can answer.
     pub const ALL: [Program; 6] = [
         Program::WriteBw,
         Program::ReadBw,
@@ -69,7 +50,7 @@ impl Program {
         Program::SendLat,
     ];
 
-    /// As it is called.
+    /// Returns the name of the program's command.
     pub fn name(self) -> &'static str {
         match self {
             Program::WriteBw => "ib_write_bw",
@@ -85,32 +66,34 @@ impl Program {
         matches!(self, Program::WriteLat | Program::ReadLat | Program::SendLat)
     }
 
-    /// Messages come as Sends, which need receives.
+    /// Returns true if messages arrive as Sends, which need receives.
     fn takes_sends(self) -> bool {
         matches!(self, Program::SendBw | Program::SendLat)
     }
 }
 
-/// What a service answers.
+/// The test that a service answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Test {
-    /// The program.
+    /// The client's program.
     pub program: Program,
-    /// Octets of a message, 1 to [`MAX_SIZE`](Self::MAX_SIZE): of `ib_write_lat` exactly (its
-    /// `-s`), of the others at most.
+    /// Bytes of a message, 1 to [`MAX_SIZE`](Self::MAX_SIZE): for `ib_write_lat` exactly this many
+    /// (its `-s`), for the others at most.
     pub size: u32,
 }
 
 impl Test {
-    /// Most octets of a message: the longest of perftest's `-a`.
+    /// The highest number of bytes in a message: the longest of perftest's `-a`.
     pub const MAX_SIZE: u32 = 8 << 20;
 
-    /// Of `ib_write_lat` 2 octets, its own default; of the others as many as `-a` has.
+    /// A test with the default size: for `ib_write_lat` 2 bytes, its own default; for the others as
+    /// many as `-a` has.
     pub fn new(program: Program) -> Test {
         Test { program, size: if program == Program::WriteLat { 2 } else { Test::MAX_SIZE } }
     }
 
-    /// Octets of memory of one client: what it reaches, and behind that what is written to it.
+    /// Returns the bytes of memory for one client: the region that the client reaches, and for
+    /// `ib_write_lat` as much again for our own Writes.
     fn memory(self) -> u64 {
         let copies = if self.program == Program::WriteLat { 2 } else { 1 };
         copies * u64::from(self.size)

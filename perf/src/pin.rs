@@ -3,28 +3,28 @@
 /// Why a thread could not be bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PinError {
-    /// There is no such processor, or this process may not use it.
+    /// The processor does not exist, or this process may not use it.
     #[error("processor {0} does not exist or may not be used")]
     NoSuchCore(usize),
-    /// The system refused.
+    /// The system refused to bind the thread.
     #[error("the system does not let this thread run on processor {0} alone")]
     Refused(usize),
-    /// The process may use fewer processors than are wanted.
+    /// The process may use fewer processors than the caller needs.
     #[error("this needs {wanted} processors, and the process may use {have}")]
     TooFew {
-        /// Processors wanted.
+        /// The number of processors that the caller needs.
         wanted: usize,
-        /// Processors there are.
+        /// The number of processors that the process may use.
         have: usize,
     },
 }
 
-/// Processors this process may use, by number.
+/// Returns the numbers of the processors that this process may use.
 pub fn available() -> Vec<usize> {
     core_affinity::get_core_ids().unwrap_or_default().iter().map(|c| c.id).collect()
 }
 
-/// The first `N` processors this process may use.
+/// Returns the first `N` processors that this process may use.
 pub fn first<const N: usize>() -> Result<[usize; N], PinError> {
     let all = available();
     all.first_chunk().copied().ok_or(PinError::TooFew { wanted: N, have: all.len() })

@@ -1,14 +1,14 @@
-//! How far a run is, for whoever waits for it.
+//! How far a run is, for a thread that waits for the run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Shared between the thread of a run and one that shows it.
+/// A counter that the thread of a run shares with a thread that shows it.
 #[derive(Clone, Debug, Default)]
 pub struct Progress(Arc<AtomicU64>);
 
 impl Progress {
-    /// Operations completed in the run under way.
+    /// Returns the operations completed in the current run.
     pub fn ops(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

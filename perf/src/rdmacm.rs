@@ -1,10 +1,11 @@
 //! The servers of librdmacm's example programs: `rdma_server`, `ucmatose`, `cmtime`.
 //!
-//! | Service | Its client | What passes |
-//! |---|---|---|
-//! | `rdma_server` | `rdma_client` | a Send of 16 octets each way, the client's first |
-//! | `ucmatose` | `ucmatose -s` | so many Sends of one size each way, the server's first |
-//! | `cmtime` | `cmtime -s` | nothing: connections are made and ended |
+//! * `rdma_server`, for the client `rdma_client`: a Send of 16 bytes passes each way, the client's
+//!   first;
+//! * `ucmatose`, for the client `ucmatose -s`: a given number of Sends of one size passes each way,
+//!   the server's first;
+//! * `cmtime`, for the client `cmtime -s`: no message passes; the client makes and ends
+//!   connections.
 
 mod cmtime;
 mod message;
@@ -19,7 +20,7 @@ use heddle_verbs::{DeviceError, PostError};
 
 use crate::connections::Full;
 
-/// Why a client of one of these is refused, or its connection ended.
+/// Why a service refuses a client, or ends its connection.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Fault {
     #[error("a message of {0} octets; rdma_client sends {len}", len = message::LEN)]

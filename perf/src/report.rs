@@ -1,36 +1,42 @@
-//! What came out of a run, for programs and for people.
+//! The results of a run, for programs and for people.
 //!
 //! # JSON
 //!
 //! [`write_json`] writes a file that holds one object for a run of one size, and an array of such
 //! objects, in the order they were measured, for a run of several (`--sizes`):
 //!
-//! | field | meaning |
-//! |---|---|
-//! | `op` | `"write"`, `"read"` or `"send"` |
-//! | `mode` | `"bw"`, `"lat"` or `"rate"` |
-//! | `size` | octets of a message |
-//! | `qps` | connections |
-//! | `depth` | operations outstanding per connection |
-//! | `mtu` | octets of the largest IP packet |
-//! | `crc` | whether FPDUs carried a CRC-32C that was checked |
-//! | `wire` | `"ring"`: two ports of the process; `"vdev"`: a device |
-//! | `lcores` | processors the polling threads were bound to: of client and server, or with `--connect` of the client; empty when one thread, bound to none, did everything (`--inline`) |
-//! | `sides` | ends whose losses are known and counted below: 2, or 1 with `--connect`: the client's |
-//! | `seconds` | measured time |
-//! | `bytes` | payload octets of the operations completed in it |
-//! | `ops` | operations completed in it; of a ping-pong: round trips |
-//! | `gbit_per_s` | 10^9 bits of payload per second |
-//! | `mops_per_s` | 10^6 operations per second |
-//! | `latency_ns` | `min`, `p50`, `p90`, `p99`, `p999`, `max`: posting to completion in nanoseconds, or the full round trip of a ping-pong |
-//! | `retransmits` | TCP segments sent again, by either of `sides` |
-//! | `fast_retransmits` | times TCP found a loss by what the peer reported, by either of `sides` |
-//! | `timeouts` | times TCP found a loss, or believed so, because the peer was silent, by either of `sides` |
-//! | `tail_probes` | segments sent to learn whether the last ones were lost, by either of `sides` |
-//! | `spurious_retransmits` | segments sent again although the first had arrived, by either of `sides` |
-//! | `drops` | frames lost or refused, by either of `sides`, those lost on purpose included |
-//! | `workers` | each worker of `sides`: `side` (`"client"`, `"server"`), `lcore` (or null), `connections` it has opened and accepted so far, and in this run `tx_bytes` (octets of FPDUs), `rx_bytes` (octets of TCP payload) and `retransmits` |
-//! | `verified` | true when every byte was compared and was right; false when nothing was compared |
+//! * `op`: `"write"`, `"read"` or `"send"`;
+//! * `mode`: `"bw"`, `"lat"` or `"rate"`;
+//! * `size`: bytes of a message;
+//! * `qps`: connections;
+//! * `depth`: operations outstanding per connection;
+//! * `mtu`: bytes of the largest IP packet;
+//! * `crc`: whether FPDUs carried a CRC-32C that the receiver checked;
+//! * `wire`: `"ring"`: two ports of the process; `"vdev"`: a device;
+//! * `lcores`: processors to which the polling threads were bound: those of client and server, or
+//!   with `--connect` of the client; empty when one unbound thread did everything (`--inline`);
+//! * `sides`: ends whose losses are known and counted below: 2, or 1 with `--connect`: the
+//!   client's;
+//! * `seconds`: measured time;
+//! * `bytes`: payload bytes of the operations completed in this time;
+//! * `ops`: operations completed in this time; for a ping-pong: round trips;
+//! * `gbit_per_s`: 10^9 bits of payload per second;
+//! * `mops_per_s`: 10^6 operations per second;
+//! * `latency_ns`: `min`, `p50`, `p90`, `p99`, `p999`, `max`: posting to completion in nanoseconds,
+//!   or the full round trip of a ping-pong;
+//! * `retransmits`: TCP segments retransmitted by either of `sides`;
+//! * `fast_retransmits`: times TCP found a loss from the peer's reports, by either of `sides`;
+//! * `timeouts`: times TCP found a loss, or believed so, because the peer was silent, by either of
+//!   `sides`;
+//! * `tail_probes`: segments sent to learn whether the last ones were lost, by either of `sides`;
+//! * `spurious_retransmits`: segments retransmitted although the first had arrived, by either of
+//!   `sides`;
+//! * `drops`: frames lost or refused, by either of `sides`, including those lost on purpose;
+//! * `workers`: each worker of `sides`: `side` (`"client"`, `"server"`), `lcore` (or null),
+//!   `connections` that the worker has opened and accepted so far, and in this run `tx_bytes`
+//!   (bytes of FPDUs), `rx_bytes` (bytes of TCP payload) and `retransmits`;
+//! * `verified`: true when the run compared every byte and all were right; false when the run
+//!   compared none.
 //!
 //! A comparison that fails is an error of the run, not a report.
 
@@ -75,7 +81,7 @@ pub struct BenchReport {
     pub verified: bool,
 }
 
-/// What one worker has done in a run.
+/// The work of one worker in a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the module's table says it all")]
 pub struct WorkerShare {
@@ -87,28 +93,28 @@ pub struct WorkerShare {
     pub retransmits: u64,
 }
 
-/// A report that could not be written.
+/// Why a report could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
-    /// The file.
+    /// The file could not be written.
     #[error("cannot write {}: {source}", path.display())]
     File {
-        /// Where.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The error of the system call.
         source: io::Error,
     },
-    /// The serializer.
+    /// The serializer failed.
     #[error("cannot make JSON: {0}")]
     Json(#[from] serde_json::Error),
 }
 
-/// Writes `reports` to `path`, as the module says.
+/// Writes `reports` to `path`, in the module's format.
 pub fn write_json(path: &Path, reports: &[BenchReport]) -> Result<(), ReportError> {
     write_json_of(path, reports)
 }
 
-/// One report as an object, several as an array.
+/// Writes one report as an object, several as an array.
 pub(crate) fn write_json_of<R: Serialize>(path: &Path, reports: &[R]) -> Result<(), ReportError> {
     let mut text = match reports {
         [one] => serde_json::to_string_pretty(one)?,
@@ -118,7 +124,7 @@ pub(crate) fn write_json_of<R: Serialize>(path: &Path, reports: &[R]) -> Result<
     fs::write(path, text).map_err(|source| ReportError::File { path: path.into(), source })
 }
 
-/// A table for people, a line per report; ends in a line feed.
+/// Returns a table for people, with one line per report; the text ends in a line feed.
 pub fn table(reports: &[BenchReport]) -> String {
     let head = [
         "op", "mode", "size", "qps", "depth", "ops", "Gb/s", "Mop/s", "p50 us", "p99 us",
@@ -153,7 +159,8 @@ pub fn table(reports: &[BenchReport]) -> String {
     text
 }
 
-/// Columns as wide as their widest cell: the first `left` of them flush left, the others right.
+/// Formats columns as wide as their widest cell: the first `left` of them flush left, the others
+/// flush right.
 pub fn align(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>, left: usize) -> String {
     let mut all = vec![head.iter().map(ToString::to_string).collect::<Vec<_>>()];
     all.extend(rows);
@@ -164,7 +171,7 @@ pub fn align(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>, left: u
         let mut line = String::new();
         for (c, (cell, &w)) in row.iter().zip(&widths).enumerate() {
             let gap = if c == 0 { "" } else { "  " };
-            // Writing to a string does not fail.
+            // A write to a string does not fail.
             let _ = if c < left {
                 write!(line, "{gap}{cell:<w$}")
             } else {

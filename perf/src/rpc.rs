@@ -1,22 +1,24 @@
 //! RPC-over-RDMA beside the raw operations that carry it.
 //!
 //! ```text
-//!   Load ── calls ──▶ client ══ RPC-over-RDMA ══▶ server ──▶ program        one round: the raw operation,
-//!   Client (workload) ═════ RDMA Write, Read, Send ═════▶ PerfServer        then each version
+//!   Load ── calls ──▶ client ══ RPC-over-RDMA ══▶ server ──▶ program
+//!   Client (workload) ═════ RDMA Write, Read, Send ═════▶ PerfServer
 //! ```
 //!
+//! Each round runs the raw operation first, then each version of RPC-over-RDMA.
+//!
 //! * [`program`]: the procedures, and the server's side of them;
-//! * [`load`]: the client's: so many calls under way, timed and compared;
+//! * [`load`]: the client's side: it keeps a number of calls in flight, times and compares them;
 //! * [`pair`]: both ends in one process; [`remote`]: the client alone;
-//! * `service`: the server, as an appliance has it;
-//! * [`report`]: what came out of all rounds.
+//! * `service`: the server, as an appliance runs it;
+//! * [`report`]: the results of all rounds.
 //!
-//! # What is compared with what
+//! # The comparison
 //!
-//! A raw operation moves as many octets in the same direction by the same kind of RDMA operation, with as
-//! many outstanding, on RNICs of the same shape: an RDMA Write for GET, an RDMA Read for PUT, a Send for
-//! ECHO. With one ECHO at a time (`lat`) that is a ping-pong of Sends, which carries the same two messages;
-//! with many (`rate`) a call is two Sends and the raw operation one.
+//! A raw operation moves as many bytes in the same direction by the same kind of RDMA operation,
+//! with as many outstanding, on RNICs of the same shape: an RDMA Write for GET, an RDMA Read for
+//! PUT, a Send for ECHO. With one ECHO at a time (`lat`) that is a ping-pong of Sends, which
+//! carries the same two messages; with many (`rate`) a call is two Sends and the raw operation one.
 
 pub mod load;
 pub mod pair;
@@ -34,29 +36,30 @@ use crate::spec::{BenchSpec, Mode, Size, SpecError};
 use crate::workload::Run;
 use program::{Call, MAX_SIZE};
 
-/// Calls outstanding on a connection, at most.
+/// The highest number of calls outstanding on a connection.
 pub const MAX_DEPTH: u32 = 256;
 
-/// One benchmark of one procedure, size and version.
+/// A benchmark of one procedure, size and version.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RpcRun {
-    /// What is called.
+    /// The procedure to call.
     pub call: Call,
-    /// What is spoken.
+    /// The versions of RPC-over-RDMA that the client uses.
     pub speaks: Speaks,
-    /// Whether the client says anything in private data (RFC 8797).
+    /// True if the client sends private data (RFC 8797).
     pub private_data: bool,
-    /// Size, connections, depth, end; its `op` is that of the raw operation.
+    /// Size, connections, depth and end of the run; its `op` is the raw operation's.
     pub run: Run,
 }
 
 impl RpcRun {
-    /// Calls of `call` with items of `size`, as `spec` has it.
+    /// Makes a run of `call` with items of `size`, as `spec` says.
     pub fn new(spec: &BenchSpec, call: Call, speaks: Speaks, size: Size) -> RpcRun {
         RpcRun { call, speaks, private_data: true, run: Run::new(&raw(spec, call), size) }
     }
 
-    /// Both ends' transport: as many calls as are outstanding, and registrations for each.
+    /// Returns the transport configuration of both ends, with room for the outstanding calls and
+    /// their registrations.
     fn transport(&self) -> TransportConfig {
         let usual = TransportConfig::default();
         let calls = u16::try_from(self.run.depth).unwrap_or(u16::MAX).max(usual.calls);
@@ -69,9 +72,9 @@ impl RpcRun {
         }
     }
 
-    /// Octets of messages and items of all connections at either end. Of a call under way there are its
-    /// item, a copy of that at a server which makes each anew, and messages; where they are long, those
-    /// have the item's octets.
+    /// Returns the bytes of messages and items of all connections at either end. A call in flight
+    /// has its item, a copy of the item at a server that makes each anew, and messages; long
+    /// messages contain the item's bytes.
     fn memory(&self) -> usize {
         const MESSAGES: usize = 16 << 10;
         let call = 4 * (self.run.size as usize).next_multiple_of(64) + MESSAGES;
@@ -79,13 +82,13 @@ impl RpcRun {
     }
 }
 
-/// The specification of the raw operation that `call` is compared with.
+/// Returns the specification of the raw operation that `call` is compared with.
 pub fn raw(spec: &BenchSpec, call: Call) -> BenchSpec {
     BenchSpec { op: call.raw(), ..spec.clone() }
 }
 
-/// The procedures that a mode measures, where none is asked for: GET and PUT are for throughput, ECHO for
-/// the others.
+/// Returns the procedures that a mode measures by default: GET and PUT measure throughput, ECHO
+/// everything else.
 pub fn calls_of(mode: Mode) -> &'static [Call] {
     match mode {
         Mode::Bw => &[Call::Get, Call::Put],
@@ -93,7 +96,7 @@ pub fn calls_of(mode: Mode) -> &'static [Call] {
     }
 }
 
-/// Refuses what cannot be run with these calls.
+/// Refuses a specification that cannot run with these calls.
 ///
 /// # Errors
 /// [`SpecError`].
@@ -114,66 +117,67 @@ pub fn check(spec: &BenchSpec, calls: &[Call]) -> Result<(), SpecError> {
     Ok(())
 }
 
-/// Registered memory one RNIC needs for all runs of a specification.
+/// Returns the registered memory in bytes that one RNIC needs for all runs of a specification.
 pub fn memory_for(spec: &BenchSpec) -> usize {
-    // Receives and headers of a connection: some 200 messages with room for 4 KiB, more for more calls.
+    // Receives and headers of a connection: some 200 messages with room for 4 KiB, more for more
+    // calls.
     let conn = |run: &RpcRun| (256 + 3 * run.run.depth as usize) * 4096;
     let of = |size| {
         let run = RpcRun::new(spec, Call::Get, Speaks::BOTH, size);
         run.memory() + run.run.qps as usize * conn(&run)
     };
-    // Memory of a finished run comes back a little later than the next begins.
+    // The memory of a finished run comes back a little after the next run begins, so both fit.
     2 * spec.sizes.iter().map(of).max().unwrap_or(0) + (16 << 20)
 }
 
 /// Why there is no figure.
 #[derive(Debug, thiserror::Error)]
 pub enum RpcError {
-    /// The RNICs, or the raw operation.
+    /// The RNICs, or the raw operation, failed.
     #[error(transparent)]
     Bench(#[from] BenchError),
-    /// There is no client.
+    /// The RPC client could not start.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// There is no server.
+    /// The RPC server could not start.
     #[error(transparent)]
     Server(#[from] ServerError),
-    /// The server has the program already.
+    /// The server already has the program.
     #[error(transparent)]
     Registered(#[from] AlreadyRegistered),
-    /// Memory for items.
+    /// There is no memory for items.
     #[error(transparent)]
     Memory(#[from] NoMemory),
-    /// Arguments that are too long.
+    /// The arguments are too long.
     #[error(transparent)]
     TooLong(#[from] TooLong),
     /// A call has failed.
     #[error("call {number} failed: {error}{}", after(failure.as_ref()))]
     Call {
-        /// Its number on its connection, from 0.
+        /// The number of the call on its connection, from 0.
         number: u64,
-        /// How.
+        /// The error of the call.
         error: CallError,
-        /// Why the last connection that failed has failed.
+        /// The reason why the last connection that failed has failed.
         failure: Option<ConnectionFailure>,
     },
-    /// Results that are none of this procedure.
+    /// The results do not have the format of this procedure.
     #[error("the results of call {number} cannot be read")]
     Results {
-        /// Its number on its connection, from 0.
+        /// The number of the call on its connection, from 0.
         number: u64,
     },
-    /// An octet is not what was sent.
+    /// A byte differs from the byte that was sent.
     #[error("the {size} octets of call {number} are wrong at octet {at}")]
     Wrong {
-        /// Its number on its connection, from 0.
+        /// The number of the call on its connection, from 0.
         number: u64,
-        /// Octets of its item.
+        /// Bytes of the call's item.
         size: u32,
-        /// The first wrong octet.
+        /// The index of the first wrong byte.
         at: usize,
     },
-    /// An earlier run took the RNICs with it.
+    /// An earlier failed run took the RNICs with it.
     #[error("the benchmark's RNICs were lost when an earlier run failed")]
     Lost,
 }

@@ -10,8 +10,8 @@
 //!                           ◀───────────── Send (go ahead)
 //! ```
 //!
-//! and so on, until the client disconnects. Every Send is an [`Info`] of 16 octets; of the
-//! server's the content means nothing.
+//! and so on, until the client disconnects. Every Send is an [`Info`] of 16 bytes; the content of
+//! the server's Sends means nothing.
 
 mod client;
 mod server;
@@ -21,34 +21,34 @@ pub use server::RpingServer;
 
 use heddle_verbs::Stag;
 
-/// The port when none is given.
+/// The port that `rping` uses unless the user gives another.
 pub const DEFAULT_PORT: u16 = 7174;
 
-/// Octets of a message when none are given.
+/// Bytes of a message by default.
 pub const DEFAULT_SIZE: u32 = 64;
 
-/// Fewest octets: the text of a message with the largest number, and its terminating zero.
+/// The fewest bytes of a message: the text with the largest number, and its terminating zero.
 pub const MIN_SIZE: u32 = 26;
 
-/// Most octets.
+/// The most bytes of a message.
 pub const MAX_SIZE: u32 = 65_535;
 
-/// A region, as told to the peer: address (8 octets), key (4) and length (4), big-endian.
+/// A region as a peer announces it: address (8 bytes), key (4) and length (4), big-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Info {
-    /// Tagged offset of its first octet.
+    /// The tagged offset of the region's first byte.
     pub to: u64,
-    /// Its STag.
+    /// The region's STag.
     pub stag: Stag,
-    /// Octets.
+    /// The region's length in bytes.
     pub len: u32,
 }
 
 impl Info {
-    /// Octets on the wire.
+    /// Bytes on the wire.
     pub const LEN: usize = 16;
 
-    /// As a message.
+    /// Encodes the region as a message.
     pub fn encode(self) -> [u8; Info::LEN] {
         let mut b = [0; Info::LEN];
         b[..8].copy_from_slice(&self.to.to_be_bytes());
@@ -57,7 +57,7 @@ impl Info {
         b
     }
 
-    /// From a message; every content is one.
+    /// Decodes a message; every content is valid.
     pub fn decode(b: &[u8; Info::LEN]) -> Info {
         let number =
             |r: core::ops::Range<usize>| b[r].iter().fold(0u64, |v, &x| v << 8 | u64::from(x));
@@ -66,8 +66,8 @@ impl Info {
     }
 }
 
-/// The text of message `n`, `size` octets with its terminating zero: its number, and a run of
-/// characters that starts one further along in each message.
+/// Returns the text of message `n`, `size` bytes with its terminating zero: its number, and a run
+/// of characters that starts one character further along in each message.
 pub fn message(n: u64, size: u32) -> Vec<u8> {
     let size = size.max(1) as usize;
     let mut b = format!("rdma-ping-{n}: ").into_bytes();
@@ -82,7 +82,8 @@ pub fn message(n: u64, size: u32) -> Vec<u8> {
 const FIRST: u8 = b'A';
 const LAST: u8 = b'z';
 
-/// A message as text, up to its zero, with nothing a terminal could take for a command.
+/// Returns a message as text, up to its zero, without characters that a terminal could take for a
+/// command.
 fn printable(b: &[u8]) -> String {
     let text = b.split(|&c| c == 0).next().unwrap_or(b);
     text.iter().map(|&c| if (0x20..0x7f).contains(&c) { char::from(c) } else { '.' }).collect()

@@ -1,8 +1,9 @@
-//! What all services do, whatever they serve: listen, accept or reject with a reason, take
-//! completions to the connection they are of, end connections that break the rules, tell of ends.
+//! The part that all services have in common: a [`Server`] listens, accepts or rejects with a
+//! reason, takes completions to their connections, ends connections that break the rules, and
+//! reports ends.
 //!
-//! A service is a [`Protocol`]: what it keeps for a connection, and what it makes of a request, a
-//! completion and an end. [`Server`] runs it.
+//! A service is a [`Protocol`]: the state that it keeps for a connection, and its reactions to a
+//! request, a completion and an end. [`Server`] runs the protocol.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -17,42 +18,44 @@ use crate::connections::{Connection, Connections, Full};
 use crate::inbox::{EVENTS, Inbox};
 use crate::service::Limits;
 
-/// A service as those see it that drive it.
+/// The interface by which a driver runs a service.
 pub(crate) trait Serve {
-    /// Does what there is to do; true when there was something. Never blocks.
+    /// Does the work that is due. Returns true if there was any. Never blocks.
     fn step(&mut self) -> bool;
-    /// Takes no more connections; those there are go on.
+    /// Takes no more connections; the existing ones go on.
     fn stop_listening(&mut self);
-    /// Takes no more connections, and ends those there are in order. Steps go on until there is none.
+    /// Takes no more connections, and ends the existing ones in order. The caller steps on until
+    /// none is left.
     fn end(&mut self);
-    /// Connections it has.
+    /// Returns the number of the service's connections.
     fn conns(&self) -> usize;
-    /// Whether it listens: false until the RNIC does.
+    /// Returns true if the service listens, and false until the RNIC does.
     fn is_listening(&self) -> Result<bool, ListenFailure>;
-    /// Whether a step would find something. Arms the completion queues: to be asked before
-    /// sleeping.
+    /// Returns true if a step would find work. Arms the completion queues, so the caller asks
+    /// before it sleeps.
     fn has_work(&self) -> bool;
 }
 
-/// What a service is made of. Its connections share one completion queue.
+/// The behaviour of a service. Its connections share one completion queue.
 pub(crate) trait Protocol {
-    /// What is kept for a connection.
+    /// The service's state for a connection.
     type Conn;
-    /// Why a connection is refused, or ended.
+    /// Why the service refuses or ends a connection.
     type Fault: fmt::Display + From<Full> + From<DeviceError>;
 
-    /// Connections it takes.
+    /// The highest number of connections.
     const MAX_CONNS: usize;
-    /// Completions taken in one step, so that connection events have their turn.
+    /// The highest number of completions per step, so that connection events have their turn.
     const TURN: usize = 64;
 
-    /// Completions its connections can have outstanding, all together.
+    /// Returns how many completions all connections together can have outstanding.
     fn cq_depth(&self) -> u32;
 
-    /// Makes what is kept for a connection, or says why there will be none: the peer is told.
+    /// Makes the state for a connection, or returns why the service refuses it; the peer receives
+    /// this reason.
     fn accept(&mut self, request: &Request<'_>) -> Result<Answer<Self::Conn>, Self::Fault>;
 
-    /// The connection is up. Whether it has to say something before long.
+    /// Handles a connection that is up. Returns true if its peer has to send a message before long.
     fn established(
         &mut self,
         place: usize,
@@ -60,7 +63,7 @@ pub(crate) trait Protocol {
         agreed: &Agreed,
     ) -> Result<bool, Self::Fault>;
 
-    /// A work request has been carried out.
+    /// Handles the completion of a work request.
     fn completed(
         &mut self,
         place: usize,
@@ -68,10 +71,12 @@ pub(crate) trait Protocol {
         cqe: &Cqe,
     ) -> Result<Next, Self::Fault>;
 
-    /// A request from `remote` was rejected, or its connection ended, because of `fault`.
+    /// Notes that the server rejected a request from `remote`, or ended its connection, because of
+    /// `fault`.
     fn faulted(&mut self, _remote: SocketAddr, _fault: &Self::Fault) {}
 
-    /// A connection that was accepted is over; `reason` is `None` when it did not come about.
+    /// Handles the end of an accepted connection; `reason` is `None` when the connection was never
+    /// established.
     fn ended(
         &mut self,
         place: usize,
@@ -79,47 +84,48 @@ pub(crate) trait Protocol {
         reason: Option<DisconnectReason>,
     );
 
-    /// Does what no completion calls for; true when there was something.
+    /// Does work that no completion triggers. Returns true if there was any.
     fn poll(&mut self, _conns: &mut Connections<Self::Conn>) -> bool {
         false
     }
 
-    /// Whether [`poll`](Self::poll) has to be called although nothing completes.
+    /// Returns true if the driver has to call [`poll`](Self::poll) although no request completes.
     fn must_poll(&self) -> bool {
         false
     }
 }
 
-/// What a connection does after a completion.
+/// The server's next act on a connection after a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Goes on.
+    /// The connection goes on.
     Go,
-    /// Is disconnected, in order.
+    /// The server disconnects the connection, in order.
     Close,
 }
 
-/// A connection to be accepted, and what with.
+/// The service's consent to a connection.
 pub(crate) struct Answer<T> {
-    /// What is kept for it.
+    /// The service's state for the connection.
     pub(crate) conn: T,
-    /// Its queue pair, read depths and private data.
+    /// The connection's queue pair, read depths and private data.
     pub(crate) params: AcceptParams,
 }
 
-/// A peer that wants to connect.
+/// A peer's request to connect.
 pub(crate) struct Request<'a> {
-    /// What the service makes its queues and memory of.
+    /// The device on which the service makes its queues and memory.
     pub(crate) device: &'a Device,
-    /// Where its completions go.
+    /// The completion queue for the connection.
     pub(crate) cq: &'a Cq,
-    /// The number that its work requests carry.
+    /// The number that the connection's work requests carry.
     pub(crate) place: usize,
-    /// The peer.
+    /// The address of the peer.
     pub(crate) remote: SocketAddr,
-    /// What it says of its RDMA Reads; `None` in MPA revision 1.
+    /// The peer's RDMA Read depths; `None` in MPA revision 1.
     pub(crate) peer: Option<PeerDepths>,
-    /// It speaks first of its own accord, so that we need not wait for it (RFC 6581 section 9.2).
+    /// True if the peer speaks first by itself, so that we need not wait for a message (RFC 6581
+    /// section 9.2).
     pub(crate) peer_to_peer: bool,
 }
 
@@ -133,7 +139,7 @@ pub(crate) struct Server<P: Protocol> {
 }
 
 impl<P: Protocol> Server<P> {
-    /// Listens. `waker` is woken when there is something to do.
+    /// Listens. The service wakes `waker` when a step has work to do.
     pub(crate) fn new(
         device: &Device,
         addr: SocketAddr,
@@ -142,7 +148,8 @@ impl<P: Protocol> Server<P> {
         waker: Option<&Waker>,
         protocol: P,
     ) -> Result<Server<P>, DeviceError> {
-        // Before it listens: where there is no room for it nobody is to listen.
+        // The queue is made before the server listens: without room for a queue, no listener may
+        // exist.
         let cq = device.create_cq(protocol.cq_depth(), waker.cloned())?;
         let events = EventQueue::new(waker.cloned());
         let listener = device.listen(addr, params, &events)?;
@@ -174,7 +181,7 @@ impl<P: Protocol> Server<P> {
 
     fn handle_event(&mut self, event: CmEvent) {
         match event {
-            // It was on its way when nobody listened any more.
+            // The request was on its way when the listener ended.
             CmEvent::ConnectRequest { id, .. } if self.conns.is_ending() => {
                 let _ = self.device.reject(id, b"the service ends".to_vec());
             }
@@ -228,7 +235,7 @@ impl<P: Protocol> Server<P> {
         let accepted = self.device.accept(id, params);
         self.conns.insert(place, id, remote, qp, conn);
         if let Err(error) = accepted {
-            // What the protocol has noted for it is taken back as for every other.
+            // The protocol takes back its state for this connection, as for every other.
             if let Some((place, conn)) = self.conns.take(id) {
                 self.protocol.ended(place, conn, None);
             }

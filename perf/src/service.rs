@@ -1,4 +1,4 @@
-//! What an appliance can serve.
+//! The services that an appliance can run.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -13,7 +13,7 @@ use crate::rping::RpingServer;
 use crate::server::{Protocol, Serve, Server};
 use crate::workload::{PerfServer, Sink};
 
-/// What a service answers.
+/// A service that an appliance can run, with its options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServiceKind {
     /// The server of `rping`.
@@ -22,7 +22,7 @@ pub enum ServiceKind {
     Perf,
     /// The server of `heddle bench --op rpc --connect`.
     Rpc,
-    /// Takes everything and counts it.
+    /// A service that takes all messages and counts them.
     Sink,
     /// The server of `rdma_client`.
     RdmaServer,
@@ -34,46 +34,46 @@ pub enum ServiceKind {
     Perftest(Test),
 }
 
-/// A service and where it listens: `ADDR:PORT=SERVICE`, with `,count=N` and `,size=N` behind those
-/// that have to be told.
+/// A service and its address: `ADDR:PORT=SERVICE`, with `,count=N` and `,size=N` after services
+/// that need them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServiceSpec {
-    /// Where.
+    /// The address and port at which the service listens.
     pub addr: SocketAddr,
-    /// What.
+    /// The service to run there.
     pub kind: ServiceKind,
-    /// Whether InfiniBand's requests are answered there too. Their connections carry no data, so it is
-    /// for services that [need none](ServiceKind::needs_data).
+    /// True if the service also answers InfiniBand's requests. Their connections carry no data, so
+    /// this suits services that [need none](ServiceKind::needs_data).
     pub infiniband: bool,
 }
 
-/// What services are called, for messages and help.
+/// The names of the services, for messages and help.
 pub const SERVICES: &str = "rping, perf, rpc, sink, rdma_server, ucmatose, cmtime, ib_write_bw, \
                             ib_read_bw, ib_send_bw, ib_write_lat, ib_read_lat, ib_send_lat";
 
-/// Not a [`ServiceSpec`].
+/// Why a text is not a [`ServiceSpec`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServiceError {
-    /// No `=`.
+    /// The text has no `=`.
     #[error("'{0}' names no service (expected ADDR:PORT=SERVICE, as 10.0.0.1:7174=rping)")]
     NoService(String),
-    /// Not an address.
+    /// The part before the `=` is not an address.
     #[error("'{0}' is not an address and port (as 10.0.0.1:7174)")]
     Address(String),
-    /// Not a service.
+    /// The name is not a service's.
     #[error("unknown service '{0}' (known: {SERVICES})")]
     Unknown(String),
-    /// Something behind the name that is not for this service, or out of range.
+    /// An option after the name is not for this service, or out of range.
     #[error("'{given}': {name} takes {takes}")]
     Option {
-        /// What was given.
+        /// The option in the text.
         given: String,
-        /// The service.
+        /// The service's name.
         name: String,
-        /// What may be given.
+        /// The options that the service takes.
         takes: String,
     },
-    /// An address of a family that is not served.
+    /// The address is of a family that Heddle does not serve.
     #[error("'{0}': IPv6 is not served yet")]
     Ipv6(SocketAddr),
 }
@@ -89,7 +89,7 @@ impl FromStr for ServiceSpec {
 }
 
 impl ServiceSpec {
-    /// An address and port that can be listened on.
+    /// Parses an address and port on which a service can listen.
     ///
     /// # Errors
     /// [`ServiceError::Address`], [`ServiceError::Ipv6`].
@@ -137,12 +137,13 @@ impl FromStr for ServiceKind {
 }
 
 impl ServiceKind {
-    /// Whether it is of no use where connections carry no data, as over InfiniBand.
+    /// Returns true if the service is of no use where connections carry no data, as over
+    /// InfiniBand.
     pub const fn needs_data(self) -> bool {
         !matches!(self, ServiceKind::Cmtime)
     }
 
-    /// Sets an option; false when it has none of this name, or not with this value.
+    /// Sets an option. Returns false when the service has no such option, or refuses the value.
     fn set(&mut self, key: &str, n: u32) -> bool {
         let (value, most) = match (self, key) {
             (ServiceKind::Ucmatose(m), "count") => (&mut m.count, Messages::MAX_COUNT),
@@ -157,7 +158,7 @@ impl ServiceKind {
         fits
     }
 
-    /// What [`set`](Self::set) takes, for messages.
+    /// Returns the options that [`set`](Self::set) takes, for messages.
     fn takes(self) -> String {
         match self {
             ServiceKind::Ucmatose(_) => {
@@ -185,15 +186,16 @@ impl fmt::Display for ServiceKind {
     }
 }
 
-/// What a service lets its peers have, so that none keeps the others out.
+/// A service's limits for its peers, so that no peer keeps the others out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Share of a service's connections that one address may have: one in so many, 1 and more.
+    /// The divisor that gives the share of a service's connections for one address, at least 1: 4
+    /// means a quarter.
     pub peer_share: usize,
-    /// How long a client may take from its connection to its first message, where the service
-    /// waits for one (rping, perf); for ever when `None`.
+    /// How long a client may take from its connection to its first message, where the service waits
+    /// for one (rping, perf); `None` sets no limit.
     pub first_message: Option<Duration>,
-    /// Octets of registered memory that benchmarks of one address may have.
+    /// Bytes of registered memory that benchmarks of one address may have.
     pub peer_memory: u64,
 }
 
@@ -205,18 +207,18 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Of `most` connections, those of one address.
+    /// Returns how many of `most` connections one address may have.
     pub(crate) fn share_of_peer(&self, most: usize) -> usize {
         (most / self.peer_share.max(1)).max(1)
     }
 }
 
-/// Services of one RNIC, stepped together.
+/// The services of one RNIC, stepped together.
 #[derive(Default)]
 pub struct Services(Vec<Box<dyn Serve>>);
 
 impl Services {
-    /// Starts all of `specs`. `waker` is woken when one of them has something to do.
+    /// Starts all of `specs`. The services wake `waker` when a step has work to do.
     pub fn start(
         device: &Device,
         specs: &[ServiceSpec],
@@ -226,7 +228,7 @@ impl Services {
         Services::start_with(device, specs, params, &Limits::default(), waker)
     }
 
-    /// Starts all of `specs` with other limits than the usual ones.
+    /// Starts all of `specs` with limits other than the defaults.
     pub fn start_with(
         device: &Device,
         specs: &[ServiceSpec],
@@ -238,41 +240,42 @@ impl Services {
         specs.iter().map(start).collect::<Result<_, _>>().map(Services)
     }
 
-    /// Takes no more connections; those there are go on.
+    /// Takes no more connections; the existing ones go on.
     pub fn stop_listening(&mut self) {
         self.0.iter_mut().for_each(|s| s.stop_listening());
     }
 
-    /// Takes no more connections, and ends those there are in order: [`step`](Services::step) until there
-    /// are none left. Dropped before that, memory is deregistered that peers may be writing to.
+    /// Takes no more connections, and ends the existing ones in order: the caller calls
+    /// [`step`](Services::step) until none is left. Dropping the services earlier unregisters
+    /// memory to which peers may still be writing.
     pub fn end(&mut self) {
         self.0.iter_mut().for_each(|s| s.end());
     }
 
-    /// Connections of all of them.
+    /// Returns the number of connections of all services.
     pub fn conns(&self) -> usize {
         self.0.iter().map(|s| s.conns()).sum()
     }
 
-    /// Does what there is to do; true when there was something. Never blocks.
+    /// Does the work that is due. Returns true if there was any. Never blocks.
     #[inline]
     pub fn step(&mut self) -> bool {
-        // Each has its turn.
+        // The fold does not stop at a busy service, so each service has its turn.
         self.0.iter_mut().fold(false, |busy, s| busy | s.step())
     }
 
-    /// Whether all of them listen: false until the RNIC does.
+    /// Returns true if all services listen, and false until the RNIC does.
     ///
     /// # Errors
-    /// [`ListenFailure`]: one of them never will.
+    /// [`ListenFailure`] if one of the services never will.
     pub fn is_listening(&self) -> Result<bool, ListenFailure> {
         self.0.iter().try_fold(true, |all, s| Ok(all & s.is_listening()?))
     }
 
-    /// Whether a step would find something, or has to be made all the time. Arms the completion
-    /// queues of all: to be asked before sleeping.
+    /// Returns true if a step would find work, or if the caller has to step all the time. Arms the
+    /// completion queues of all services, so the caller asks before it sleeps.
     pub fn has_work(&self) -> bool {
-        // Each is asked, so that each is armed.
+        // The fold does not stop early, so that it arms each service.
         self.0.iter().fold(false, |work, s| work | s.has_work())
     }
 }
@@ -301,7 +304,7 @@ fn start(
             Box::new(Server::new(device, addr, params, limits, waker, Ucmatose(messages))?)
         }
         ServiceKind::Cmtime => {
-            // It makes all its connections at once.
+            // `cmtime` makes all its connections at once, so the listener needs a larger backlog.
             let (backlog, max_startups_per_peer) = (Cmtime::MAX_CONNS, Some(Cmtime::PER_PEER));
             let params = ListenParams { backlog, max_startups_per_peer, ..params };
             Box::new(Server::new(device, addr, params, limits, waker, Cmtime)?)

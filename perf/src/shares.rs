@@ -1,11 +1,11 @@
-//! How much registered memory each address has.
+//! The registered memory of each address.
 
 use core::net::IpAddr;
 use std::collections::HashMap;
 
 use crate::service::Limits;
 
-/// The octets of each address, and how many it may have.
+/// The bytes of each address, and the limit for an address.
 #[derive(Debug)]
 pub(crate) struct MemoryShares {
     taken: HashMap<IpAddr, u64>,
@@ -17,18 +17,18 @@ impl MemoryShares {
         MemoryShares { taken: HashMap::new(), most: limits.peer_memory }
     }
 
-    /// Whether `peer` may have `len` octets more.
+    /// Returns true if `peer` may have `len` bytes more.
     pub(crate) fn has_room(&self, peer: IpAddr, len: u64) -> bool {
         let has = self.taken.get(&peer).copied().unwrap_or(0);
         has.saturating_add(len) <= self.most
     }
 
-    /// `peer` has `len` octets more.
+    /// Counts `len` bytes more for `peer`.
     pub(crate) fn take(&mut self, peer: IpAddr, len: u64) {
         *self.taken.entry(peer).or_default() += len;
     }
 
-    /// `peer` has `len` octets less.
+    /// Counts `len` bytes less for `peer`.
     pub(crate) fn give_back(&mut self, peer: IpAddr, len: u64) {
         if let Some(has) = self.taken.get_mut(&peer) {
             *has = has.saturating_sub(len);

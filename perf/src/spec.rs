@@ -1,7 +1,7 @@
-//! What is to be measured.
+//! The specification of a benchmark.
 //!
-//! Every type here parses from the words of the command line, and refuses what makes no sense
-//! before anything is started: a [`BenchSpec`] that [`check`](BenchSpec::check) accepts can be run.
+//! Every type here parses from the words of the command line, and refuses senseless values before
+//! anything starts: a [`BenchSpec`] that [`check`](BenchSpec::check) accepts can run.
 
 use core::fmt;
 use core::str::FromStr;
@@ -14,77 +14,79 @@ mod units;
 
 pub use units::{Probability, Size, Sizes, Span};
 
-/// What the client asks of the server's memory.
+/// The operation that the client carries out on the server's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Op {
-    /// RDMA Write.
+    /// RDMA Write: the client writes to the server's region.
     Write,
-    /// RDMA Read.
+    /// RDMA Read: the client reads the server's region.
     Read,
-    /// Send.
+    /// Send: the message takes a receive buffer of the server.
     Send,
-    /// RDMA Write with Immediate Data behind it (RFC 7306).
+    /// RDMA Write followed by Immediate Data (RFC 7306).
     WriteImm,
-    /// Immediate Data alone: 8 octets.
+    /// Immediate Data alone: 8 bytes.
     SendImm,
     /// FetchAdd of 1 to a counter of 64 bits.
     FetchAdd,
-    /// CmpSwap of a counter of 64 bits for the number after the one expected there.
+    /// CmpSwap on a counter of 64 bits, which replaces the expected number by its successor.
     CmpSwap,
 }
 
 impl Op {
-    /// All there are.
+    /// All operations.
     pub const ALL: [Op; 7] =
         [Op::Write, Op::Read, Op::Send, Op::WriteImm, Op::SendImm, Op::FetchAdd, Op::CmpSwap];
 
-    /// Whether each takes a receive buffer of the peer's.
+    /// Returns true if each operation takes a receive buffer of the peer.
     pub fn takes_buffer(self) -> bool {
         matches!(self, Op::Send) || self.is_immediate()
     }
 
-    /// Whether it hands over Immediate Data.
+    /// Returns true if the operation delivers Immediate Data.
     pub fn is_immediate(self) -> bool {
         matches!(self, Op::WriteImm | Op::SendImm)
     }
 
-    /// Whether it is an Atomic Operation.
+    /// Returns true if this is an Atomic Operation.
     pub fn is_atomic(self) -> bool {
         matches!(self, Op::FetchAdd | Op::CmpSwap)
     }
 
-    /// Whether the peer answers it: its completion has what was asked for.
+    /// Returns true if the peer answers the operation, so that its completion brings the requested
+    /// data.
     pub fn is_answered(self) -> bool {
         matches!(self, Op::Read) || self.is_atomic()
     }
 
-    /// Octets of a message, for an operation that leaves no choice.
+    /// Returns the bytes of a message, for an operation with a fixed size.
     pub fn fixed_size(self) -> Option<Size> {
         (self.is_atomic() || self == Op::SendImm).then_some(Size(8))
     }
 }
 
-/// What is measured.
+/// The quantity that a benchmark measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// Throughput, with many operations outstanding.
     Bw,
-    /// Latency, with one operation outstanding. For `read`, `fetch-add` and `cmp-swap` from posting
-    /// to completion. For the others a ping-pong: the figure is the full round trip, not half of it.
+    /// Latency, with one operation outstanding: for `read`, `fetch-add` and `cmp-swap` the time
+    /// from posting to completion. The others run a ping-pong, whose figure is the full round trip,
+    /// not half of it.
     Lat,
     /// Operations per second, as `bw` with small messages.
     Rate,
 }
 
-/// What carries the frames.
+/// The medium that carries the frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Wire {
-    /// Two ports of this process, joined by rings (`net_ring`).
+    /// Two ports of this process, connected by rings (`net_ring`).
     Ring,
-    /// None: client and server are two applications of one RNIC.
+    /// No medium: client and server are two applications of one RNIC.
     Loop,
     /// A device given on the command line.
     Vdev,
@@ -139,25 +141,25 @@ impl fmt::Display for Wire {
     }
 }
 
-/// When a run is over.
+/// The condition that ends a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
-    /// After that many operations per connection.
+    /// The run ends after this number of operations per connection.
     Iters(u64),
-    /// After that time.
+    /// The run ends after this time.
     Elapsed(Duration),
 }
 
-/// What the wire does to frames on purpose.
+/// The faults that the wire injects into frames.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Faults {
-    /// Frames lost.
+    /// The share of frames that the wire loses.
     pub loss: Probability,
-    /// Frames delivered behind later ones.
+    /// The share of frames that the wire delivers after later ones.
     pub reorder: Probability,
-    /// Frames delivered twice.
+    /// The share of frames that the wire delivers twice.
     pub dup: Probability,
-    /// From which the frames are chosen.
+    /// The seed by which the wire chooses the frames.
     pub seed: u64,
 }
 
@@ -170,7 +172,7 @@ impl Faults {
         seed: 1,
     };
 
-    /// Whether every frame arrives, once and in order.
+    /// Returns true if every frame arrives, once and in order.
     pub fn is_none(&self) -> bool {
         self.loss == Probability::ZERO
             && self.reorder == Probability::ZERO
@@ -178,31 +180,31 @@ impl Faults {
     }
 }
 
-/// One benchmark, for one message size or for several in turn.
+/// A benchmark, for one message size or for several in turn.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BenchSpec {
-    /// The operation.
+    /// The operation to measure.
     pub op: Op,
-    /// What is measured.
+    /// The quantity to measure.
     pub mode: Mode,
     /// Bytes of a message.
     pub sizes: Sizes,
-    /// Connections.
+    /// The number of connections.
     pub qps: u32,
-    /// Operations outstanding per connection; [`BenchSpec::depth_for`] says what `None` is.
+    /// Operations outstanding per connection; [`BenchSpec::depth_for`] gives the number for `None`.
     pub depth: Option<u32>,
-    /// Octets outstanding over all connections where `depth` is `None`: [`OUTSTANDING`], or
+    /// Bytes outstanding over all connections where `depth` is `None`: [`OUTSTANDING`], or
     /// [`OUTSTANDING_INLINE`] where one thread does everything.
     pub outstanding: u32,
-    /// When each size is over.
+    /// The condition that ends the run of each size.
     pub until: Until,
-    /// How the client asks for its connections.
+    /// The MPA options with which the client asks for its connections.
     pub mpa: MpaOptions,
-    /// IP packet size.
+    /// The size of the largest IP packet in bytes.
     pub mtu: u16,
-    /// What the wire does to frames.
+    /// The faults that the wire injects into frames.
     pub faults: Faults,
-    /// Compare every byte.
+    /// True if the ends compare every byte.
     pub verify: bool,
 }
 
@@ -225,60 +227,60 @@ impl Default for BenchSpec {
     }
 }
 
-/// Octets outstanding between two processors: each end works in bursts, and what is on the way from
-/// one to the other has to outlast the other's burst, or one of them waits.
+/// Bytes outstanding between two processors: each end works in bursts, and the bytes in flight from
+/// one to the other have to outlast the other's burst, or one of them waits.
 pub const OUTSTANDING: u32 = 1 << 20;
-/// Octets outstanding where one thread does everything: nothing is ever on the way while it works, and
-/// less of it stays in nearer caches.
+/// Bytes outstanding where one thread does everything: no bytes are in flight while the thread
+/// works, and fewer bytes stay in nearer caches.
 pub const OUTSTANDING_INLINE: u32 = 256 << 10;
-/// Largest message.
+/// The largest message in bytes.
 pub const MAX_SIZE: u32 = 64 << 20;
-/// Most connections.
+/// The highest number of connections.
 pub const MAX_QPS: u32 = 1024;
-/// Most operations outstanding per connection.
+/// The highest number of operations outstanding per connection.
 pub const MAX_DEPTH: u32 = 4096;
-/// Smallest and largest MTU.
+/// The smallest and largest MTU in bytes.
 pub const MTU: core::ops::RangeInclusive<u16> = 576..=9000;
-/// Most memory the two sides of all connections may need together.
+/// The most memory in bytes that the two sides of all connections may need together.
 pub const MAX_MEMORY: u64 = 1 << 30;
 
-/// Why a specification cannot be run.
+/// Why a specification cannot run.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SpecError {
-    /// A word that means nothing here.
+    /// A word is unknown.
     #[error("unknown {what} '{given}' (known: {})", known.join(", "))]
     Unknown {
-        /// What it should have been.
+        /// The kind of word that was expected.
         what: &'static str,
-        /// As given.
+        /// The word on the command line.
         given: String,
-        /// What could have been given.
+        /// The words that are known.
         known: &'static [&'static str],
     },
-    /// Not a number with a unit.
+    /// A text is not a number with a unit.
     #[error("'{given}' is not {expected}")]
     Malformed {
-        /// As given.
+        /// The text on the command line.
         given: String,
-        /// What it should look like.
+        /// The expected form.
         expected: &'static str,
     },
-    /// A number out of its range.
+    /// A number is out of its range.
     #[error("{what} {given} is not between {min} and {max}")]
     Range {
-        /// What.
+        /// The name of the quantity.
         what: &'static str,
-        /// As given.
+        /// The number on the command line.
         given: u64,
-        /// Smallest.
+        /// The smallest permitted number.
         min: u64,
-        /// Largest.
+        /// The largest permitted number.
         max: u64,
     },
-    /// Two things that do not go together.
+    /// Two options exclude each other.
     #[error("{0}")]
     Conflict(&'static str),
-    /// More than fits.
+    /// The benchmark needs more memory than permitted.
     #[error(
         "size, depth and connections need {0} bytes of registered memory, more than {MAX_MEMORY}"
     )]
@@ -286,8 +288,8 @@ pub enum SpecError {
 }
 
 impl BenchSpec {
-    /// Operations outstanding per connection, as given or by default: one for latency, otherwise as
-    /// many as make [`BenchSpec::outstanding`] over all connections, but 4 to 128.
+    /// Returns the operations outstanding per connection, as given or by default: one for latency,
+    /// otherwise enough to reach [`BenchSpec::outstanding`] over all connections, within 4 to 128.
     pub fn depth_for(&self, size: Size) -> u32 {
         match (self.depth, self.mode) {
             (Some(d), _) => d,
@@ -298,7 +300,7 @@ impl BenchSpec {
         }
     }
 
-    /// Refuses what cannot be run.
+    /// Refuses a specification that cannot run.
     pub fn check(&self) -> Result<(), SpecError> {
         let range = |what, given: u64, min: u64, max: u64| {
             if (min..=max).contains(&given) {
@@ -351,7 +353,8 @@ impl BenchSpec {
         if needs > MAX_MEMORY { Err(SpecError::Memory(needs)) } else { Ok(()) }
     }
 
-    /// Bytes of message buffers per connection and side: one for each operation outstanding.
+    /// Returns the bytes of message buffers per connection and side: one buffer for each
+    /// outstanding operation.
     pub fn region(&self, size: Size) -> u64 {
         u64::from(size.0.max(1)) * u64::from(self.depth_for(size))
     }

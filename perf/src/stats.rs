@@ -7,12 +7,13 @@ use core::fmt;
 pub struct Rounds(Vec<f64>);
 
 impl Rounds {
-    /// One more measurement.
+    /// Adds a measurement.
     pub fn push(&mut self, v: f64) {
         self.0.push(v);
     }
 
-    /// The middle one, or the mean of the two in the middle; 0 of none.
+    /// Returns the middle measurement, or the mean of the two in the middle; 0 without
+    /// measurements.
     pub fn median(&self) -> f64 {
         let mut v = self.0.clone();
         v.sort_by(f64::total_cmp);
@@ -23,27 +24,28 @@ impl Rounds {
         }
     }
 
-    /// The smallest; 0 of none.
+    /// Returns the smallest measurement; 0 without measurements.
     pub fn min(&self) -> f64 {
         self.0.iter().copied().reduce(f64::min).unwrap_or(0.0)
     }
 
-    /// The largest; 0 of none.
+    /// Returns the largest measurement; 0 without measurements.
     pub fn max(&self) -> f64 {
         self.0.iter().copied().reduce(f64::max).unwrap_or(0.0)
     }
 
-    /// How many there are.
+    /// Returns the number of measurements.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no measurements.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Ratios to `other`, round by round: what changed between rounds touches both sides of one.
+    /// Returns the ratios to `other`, round by round: a change of the machine between rounds
+    /// affects both sides of a ratio.
     #[must_use]
     pub fn ratios_to(&self, other: &Rounds) -> Rounds {
         Rounds(self.0.iter().zip(&other.0).map(|(a, b)| a / b).collect())

@@ -1,14 +1,14 @@
-//! How often something is said that a peer can bring about.
+//! Limits how often the log reports events that a peer can cause.
 
 use std::time::{Duration, Instant};
 
-/// Lets so many lines through at once.
+/// The number of lines that pass at once.
 const BURST: u32 = 16;
 
-/// One more is let through after each of these.
+/// The bucket lets one more line pass after each such interval.
 const EVERY: Duration = Duration::from_millis(250);
 
-/// A bucket of lines: peers that fail by the thousand do not fill a log.
+/// A bucket of log lines: peers that fail by the thousand do not fill a log.
 #[derive(Debug)]
 pub(crate) struct Throttle {
     left: u32,
@@ -23,7 +23,7 @@ impl Default for Throttle {
 }
 
 impl Throttle {
-    /// Whether a line may be said now; if so, how many were not before it.
+    /// Returns `Some` if a line may be logged now, with the number of suppressed lines before it.
     pub(crate) fn pass(&mut self) -> Option<u64> {
         self.pass_at(Instant::now())
     }

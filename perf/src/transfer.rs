@@ -1,14 +1,15 @@
-//! Moves a file's octets between two RNICs of one process, in each of the ways RDMA has, and counts
-//! with Atomic Operations.
+//! Moves a file between two RNICs of one process, in each of the ways RDMA has, and counts with
+//! Atomic Operations.
 //!
-//! One thread drives everything. The octets are registered at one end and zeros at the other; what
-//! has arrived at the end is hashed and must have the hash of what was there at the start. That is
-//! one pass. A file of some megabytes is moved in milliseconds, too few operations for a
-//! distribution of their times, so passes are repeated for as long as the caller says; each is
-//! checked, and the time that zeroing and hashing take is not counted.
+//! A single thread drives everything. The end that sends registers the file's bytes, the other end
+//! registers zeros. After a pass the mover hashes the bytes that arrived and compares the hash with
+//! the file's. A pass over some megabytes takes milliseconds, and has too few operations for a
+//! distribution of their times, so the mover repeats passes for as long as the caller asks. The
+//! mover checks each pass, and does not count the time for zeroing and hashing.
 //!
-//! Atomic Operations move 64 bits, so a pass of theirs moves no file: as many as the others need
-//! for it count from 0 in the server's memory, and each must find what those before it left.
+//! Atomic Operations move 64 bits, so a pass of theirs moves no file: as many operations as another
+//! pass needs count from 0 in the server's memory, and each must find the number of those before
+//! it.
 
 use core::net::SocketAddr;
 use std::time::Duration;
@@ -30,65 +31,65 @@ use crate::spec::Op;
 /// A SHA-256.
 pub type Hash = [u8; 32];
 
-/// Octets of one operation.
+/// Bytes of one operation.
 pub const CHUNK: usize = 64 << 10;
 
-/// Operations, or receive buffers, outstanding: what they move fits into a cache.
+/// Operations, or receive buffers, outstanding: their bytes fit into a cache.
 pub const WINDOW: u32 = 4;
 
-/// Octets that an Atomic Operation changes.
+/// Bytes that an Atomic Operation changes.
 const COUNTER: usize = 8;
 
-/// How long nothing may happen.
+/// How long a run may go without any progress.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What one way of moving came to, over all passes.
+/// The result of one way of moving, over all passes.
 #[derive(Clone, Copy, Debug)]
 pub struct Moved {
-    /// The way.
+    /// The operation that moved the bytes.
     pub op: Op,
-    /// How often the file was moved.
+    /// The number of times that the file was moved.
     pub passes: u64,
-    /// Passes after which the hash was another than that of the file; of Atomic Operations, after
-    /// which the counter was wrong, or one of them had found something else than it should.
+    /// The number of passes after which the hash differed from the file's; for Atomic Operations,
+    /// after which the counter was wrong, or in which an operation had found a wrong value.
     pub wrong: u64,
-    /// Operations.
+    /// The number of operations of all passes.
     pub ops: u64,
-    /// Octets.
+    /// The number of bytes moved in all passes.
     pub bytes: u64,
     /// Time from the first operation of a pass to its last completion.
     pub elapsed: Duration,
-    /// Times of the operations: from posting to completion.
+    /// Times of the operations, from posting to completion.
     pub latency: Latency,
 }
 
-/// Why nothing was moved.
+/// Why a transfer failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TransferError {
     /// The control plane refused.
     #[error(transparent)]
     Ctl(#[from] DeviceError),
-    /// No connection.
+    /// The connection could not be established.
     #[error("cannot connect: {0}")]
     Connect(ConnectFailure),
-    /// It ended in the middle.
+    /// The connection ended before the transfer was done.
     #[error("the connection ended early: {0}")]
     Disconnected(DisconnectReason),
     /// An operation failed.
     #[error("operation {0} failed: {1:?}")]
     Completion(u64, CqeStatus),
-    /// A work request was not taken.
+    /// The device did not take a work request.
     #[error("cannot post: {0}")]
     Post(#[from] PostError),
     /// Immediate Data alone has no room for a file.
     #[error("Immediate Data alone moves no file")]
     Nothing,
-    /// Nothing happens any more.
+    /// The transfer makes no progress any more.
     #[error("nothing has happened for {} s", PATIENCE.as_secs())]
     Stalled,
 }
 
-/// One end.
+/// An end of the transfer: an RNIC with its objects.
 struct End {
     endpoint: Endpoint,
     events: EventQueue,
@@ -103,7 +104,7 @@ pub struct Mover {
     addr: SocketAddr,
     file: Vec<u8>,
     hash: Hash,
-    /// Where [`run`](Mover::run) says how far it is.
+    /// The counter in which [`run`](Mover::run) reports how far it is.
     pub progress: Progress,
 }
 
@@ -114,7 +115,7 @@ struct Link {
     id: CmId,
 }
 
-/// What the operations of all passes took.
+/// The number and the times of the operations of all passes.
 #[derive(Default)]
 struct Taken {
     ops: u64,
@@ -122,7 +123,7 @@ struct Taken {
 }
 
 impl Mover {
-    /// Listens at `addr`, which is `server`'s, and registers memory for `file` at both.
+    /// Listens at `addr`, which is the server's, and registers memory for `file` at both ends.
     pub fn new(
         client: Endpoint,
         server: Endpoint,
@@ -145,13 +146,13 @@ impl Mover {
         Ok(Mover { client, server, addr, file, hash, progress: Progress::default() })
     }
 
-    /// Of the file.
+    /// Returns the hash of the file.
     pub fn hash(&self) -> Hash {
         self.hash
     }
 
     /// Moves the file, from client to server by Send and Write, from server to client by Read:
-    /// once, and again until that has taken `time`. Immediate Data alone is refused.
+    /// once, and again until `time` has passed. Refuses Immediate Data alone.
     pub fn run(&mut self, op: Op, time: Duration) -> Result<Moved, TransferError> {
         if op == Op::SendImm {
             return Err(TransferError::Nothing);
@@ -184,7 +185,7 @@ impl Mover {
         Ok(Moved { op, passes, wrong, ops, bytes, elapsed, latency })
     }
 
-    /// Operations of a pass.
+    /// Returns the number of operations in a pass.
     fn chunks(&self) -> usize {
         self.file.len().div_ceil(CHUNK)
     }
@@ -251,14 +252,15 @@ impl Mover {
         Ok(None)
     }
 
-    /// One pass; whether Immediate Data or what an Atomic Operation found was wrong.
+    /// Runs a pass. Returns true if Immediate Data, or the value that an Atomic Operation found,
+    /// was wrong.
     fn pump(&mut self, link: &Link, op: Op, taken: &mut Taken) -> Result<bool, TransferError> {
         let (len, chunks) = (self.file.len(), self.chunks());
         let mut wrong = false;
         let chunk = |mr: &Mr, n: usize| mr.sge(n * CHUNK, CHUNK.min(len - n * CHUNK));
         let (mut posted, mut sent, mut arrived, mut buffers) = (0, 0, 0, 0);
         let mut busy_at = self.client.endpoint.now();
-        // They complete in the order they were posted in.
+        // The operations complete in the order in which they were posted.
         let mut posted_at = [busy_at; WINDOW as usize];
         while sent < chunks || op.takes_buffer() && arrived < chunks {
             let before = (posted, sent, arrived);
@@ -342,7 +344,7 @@ fn check(cqe: &Cqe) -> Result<(), TransferError> {
     }
 }
 
-/// SHA-256 of `bytes`.
+/// Returns the SHA-256 of `bytes`.
 pub fn hash(bytes: &[u8]) -> Hash {
     Sha256::digest(bytes).into()
 }

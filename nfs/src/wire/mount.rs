@@ -27,7 +27,7 @@ pub const UMNTALL: Procedure = of(4);
 /// Lists the paths that clients can mount.
 pub const EXPORT: Procedure = of(5);
 
-/// Names of the procedures, by their numbers.
+/// The names of the procedures, at the index of their numbers.
 pub const NAMES: [&str; 6] = ["NULL", "MNT", "DUMP", "UMNT", "UMNTALL", "EXPORT"];
 
 /// A path (`dirpath`).

@@ -1,9 +1,9 @@
 //! Kernel TCP over loopback, for latency.
 //!
-//! Two threads bound to two processors send a small message to and fro with `TCP_NODELAY` set.
-//! Two ways of waiting are measured: [`Wait::Blocking`], as most programs are written, where a
-//! sleeping thread has to be woken; and [`Wait::Spinning`] on a non-blocking socket, which burns a
-//! processor as Heddle's polling does.
+//! Two threads, each bound to a processor, exchange a small message with `TCP_NODELAY` set. There
+//! are two ways of waiting: [`Wait::Blocking`], as in most programs, where the kernel has to wake a
+//! sleeping thread; and [`Wait::Spinning`] on a non-blocking socket, which occupies a processor as
+//! Heddle's polling does.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -15,22 +15,22 @@ use crate::pin::{self, PinError};
 /// How a thread waits for the next message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// In `read`, asleep.
+    /// The thread sleeps in `read`.
     Blocking,
-    /// In a loop around a `read` that does not wait.
+    /// The thread loops around a `read` that does not wait.
     Spinning,
 }
 
-/// What is to be measured.
+/// A ping-pong to measure.
 #[derive(Clone, Copy, Debug)]
 pub struct PingPong {
     /// How both sides wait.
     pub wait: Wait,
     /// Bytes of a message, at least 1.
     pub size: usize,
-    /// How long to measure, after a tenth of it to warm up.
+    /// The duration of the measurement, after a tenth of it to warm up.
     pub duration: Duration,
-    /// Processors of client and server.
+    /// The processors of client and server.
     pub cores: [usize; 2],
 }
 
@@ -40,10 +40,10 @@ pub enum KernelError {
     /// A socket call failed.
     #[error("kernel TCP over loopback: {0}")]
     Io(#[from] io::Error),
-    /// A thread cannot be bound.
+    /// A thread cannot be bound to its processor.
     #[error("kernel TCP over loopback: {0}")]
     Pin(#[from] PinError),
-    /// What came back is not what was sent.
+    /// A message came back other than it was sent.
     #[error("kernel TCP over loopback: message {0} came back changed")]
     Changed(u64),
     /// A thread panicked.
@@ -52,11 +52,12 @@ pub enum KernelError {
 }
 
 impl PingPong {
-    /// Runs it; the latency is that of the full round trip.
+    /// Runs the ping-pong; the latency is that of the full round trip.
     pub fn run(&self) -> Result<Latency, KernelError> {
         let PingPong { wait, size, cores: [client, server], .. } = *self;
         let size = size.max(1);
-        // Connected before the threads start, so that neither can wait for one that is not there.
+        // The sockets are connected before the threads start, so that no thread waits for a peer
+        // that failed to start.
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let theirs = TcpStream::connect(listener.local_addr()?)?;
         let (ours, _) = listener.accept()?;
@@ -65,12 +66,13 @@ impl PingPong {
                 pin::pin_to(server)?;
                 serve(ours, wait, size)
             });
-            // A thread of its own, so that the caller's stays where it may run.
+            // The client gets a thread of its own, so that the caller's thread keeps its
+            // processors.
             let client = s.spawn(move || {
                 pin::pin_to(client)?;
                 self.ping(theirs, size)
             });
-            // Either ends when the other has closed its socket.
+            // Each thread ends when the other has closed its socket.
             let client = client.join().map_err(|_| KernelError::Panicked)?;
             let server = server.join().map_err(|_| KernelError::Panicked)?;
             server.and(client)
@@ -164,7 +166,7 @@ mod tests {
             [only, only]
         });
         for wait in [Wait::Blocking, Wait::Spinning] {
-            // The scheduler of a busy machine may run no two of these threads within 50 ms.
+            // On a busy machine the scheduler may not run both threads within 50 ms.
             let l = (0..8)
                 .map(|n| Duration::from_millis(50 << n))
                 .map(|duration| PingPong { wait, size: 8, duration, cores }.run().unwrap())

@@ -1,13 +1,14 @@
 //! smoltcp's TCP, for throughput.
 //!
-//! Two of its interfaces, one thread, and between them a link that is a queue of frames in memory:
-//! what `heddle bench --inline` does with its own stack. Frames are 1,514 bytes at most, checksums
-//! are computed and verified on both sides, and there is no other integrity check (Heddle adds a
-//! CRC-32C to that). Nagle's algorithm and delayed acknowledgements are set to what is fastest.
+//! A single thread runs two of smoltcp's interfaces, and a queue of frames in memory is the link
+//! between them, as `heddle bench --inline` does with Heddle's own stack. Frames have at most 1,514
+//! bytes, both sides compute and verify checksums, and there is no other integrity check (Heddle
+//! adds a CRC-32C to that). Nagle's algorithm and delayed acknowledgements have the fastest
+//! settings.
 //!
-//! Sending copies once, from the program's buffer into the socket's, which is what its interface
-//! asks for. Receiving copies out of the socket's buffer ([`Receive::Copy`]) as most programs do,
-//! or looks at the bytes in place ([`Receive::InPlace`]).
+//! Sending copies once, from the program's buffer into the socket's buffer, as smoltcp's interface
+//! requires. Receiving copies out of the socket's buffer ([`Receive::Copy`]) as most programs do,
+//! or reads the bytes in place ([`Receive::InPlace`]).
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -19,50 +20,50 @@ use smoltcp::socket::tcp;
 use smoltcp::time::Instant;
 use smoltcp::wire::{EthernetAddress, HardwareAddress, IpAddress, IpCidr};
 
-/// How the receiving program gets at the bytes.
+/// How the receiving program reads the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Receive {
-    /// Copied into its own buffer.
+    /// The program copies the bytes into its own buffer.
     Copy,
-    /// Read where they are, in the socket's buffer.
+    /// The program reads the bytes in place, in the socket's buffer.
     InPlace,
 }
 
-/// What is to be measured.
+/// A bulk transfer to measure.
 #[derive(Clone, Copy, Debug)]
 pub struct Bulk {
-    /// IP packet size.
+    /// The largest IP packet in bytes.
     pub mtu: usize,
-    /// Size of each of the four socket buffers.
+    /// The size in bytes of each of the four socket buffers.
     pub buffer: usize,
-    /// Frames the link holds in one direction.
+    /// The number of frames that the link holds in one direction.
     pub link: usize,
-    /// Delay of acknowledgements; `None` is at once.
+    /// The delay of acknowledgements; `None` sends them at once.
     pub ack_delay: Option<Duration>,
-    /// How bytes are received.
+    /// How the program reads received bytes.
     pub receive: Receive,
-    /// How long to measure, after a tenth of it to warm up.
+    /// The duration of the measurement, after a tenth of it to warm up.
     pub duration: Duration,
 }
 
 impl Bulk {
-    /// MTU 1500 and the given buffers, for `duration`.
+    /// A transfer with MTU 1500 and the given buffers, for `duration`.
     pub fn new(buffer: usize, receive: Receive, duration: Duration) -> Bulk {
         Bulk { mtu: 1500, buffer, link: 256, ack_delay: None, receive, duration }
     }
 }
 
-/// What came out.
+/// The result of a bulk transfer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BulkResult {
-    /// Bytes the receiving program got.
+    /// Bytes that the receiving program read.
     pub bytes: u64,
-    /// In this time.
+    /// The time of the transfer in seconds.
     pub seconds: f64,
 }
 
 impl BulkResult {
-    /// 10^9 bits of payload per second.
+    /// Returns the bandwidth in units of 10^9 bits of payload per second.
     pub fn gbit_per_s(&self) -> f64 {
         self.bytes as f64 * 8e-9 / self.seconds
     }
@@ -77,20 +78,21 @@ pub enum SmoltcpError {
     /// No byte arrived for a second.
     #[error("smoltcp: the transfer stopped after {0} bytes")]
     Stopped(u64),
-    /// A byte is not the one that was sent.
+    /// A received byte differs from the byte that was sent.
     #[error("smoltcp: wrong byte at {0}")]
     Changed(u64),
 }
 
-/// Bytes sent over and over. Not a multiple of the segment or buffer sizes, so that a misplaced
-/// segment shows; its first byte is not the last again.
+/// The length of the pattern that the sender repeats. The length is no multiple of the segment or
+/// buffer sizes, so that a misplaced segment shows; the first byte of the pattern differs from the
+/// last.
 const PATTERN: usize = 65_521;
 
-/// Rounds between looks at the wall clock for the end of the run.
+/// The number of rounds between looks at the wall clock for the end of the run.
 const ROUNDS: u32 = 64;
 
 impl Bulk {
-    /// Runs it.
+    /// Runs the transfer.
     pub fn run(&self) -> Result<BulkResult, SmoltcpError> {
         let mut pair = Pair::new(self);
         pair.connect()?;
@@ -160,7 +162,7 @@ impl Host {
         let config = Config::new(HardwareAddress::Ethernet(mac));
         let mut iface = Interface::new(config, end, Instant::ZERO);
         iface.update_ip_addrs(|a| {
-            // Has room for one at least.
+            // The list has room for at least one address.
             let _ = a.push(IpCidr::new(address(side), 24));
         });
         let buffer = || tcp::SocketBuffer::new(vec![0; bulk.buffer]);
@@ -177,10 +179,10 @@ impl Host {
     }
 }
 
-/// The two programs.
+/// The two programs: the sender and the receiver.
 struct Flow {
     receive: Receive,
-    /// [`PATTERN`] twice, so that a run of that many bytes can start at every place.
+    /// [`PATTERN`] twice, so that a run of that many bytes can start at every offset.
     pattern: Vec<u8>,
     sent: u64,
     received: u64,
@@ -271,7 +273,7 @@ fn is_right(got: &[u8], pattern: &[u8]) -> bool {
     got[..k] == pattern[..k] && got[n - k..] == pattern[n - k..n]
 }
 
-/// A link: for each side the frames on their way to it, and empty ones to be used again.
+/// A link: for each side the frames on their way to that side, and empty frames for reuse.
 struct Link {
     to: [VecDeque<Vec<u8>>; 2],
     spare: RefCell<Vec<Vec<u8>>>,
@@ -324,7 +326,7 @@ impl Device for LinkEnd<'_> {
     }
 
     fn capabilities(&self) -> DeviceCapabilities {
-        // Checksums stay at their default, computed and verified.
+        // Checksums keep smoltcp's default: the stacks compute and verify them.
         let mut c = DeviceCapabilities::default();
         c.medium = Medium::Ethernet;
         c.max_transmission_unit = self.link.frame;

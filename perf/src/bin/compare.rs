@@ -5,20 +5,20 @@
 //!         [--require-bw RATIO] [--require-lcores RATIO] [--require-lat RATIO]
 //! ```
 //!
-//! Three comparisons, each in alternating rounds, so that what the machine does besides touches both
-//! sides alike:
+//! The program makes three comparisons, each in alternating rounds, so that other load on the
+//! machine affects both sides alike:
 //!
 //! * bandwidth: RDMA Writes of 64 KiB with CRC-32C, one thread for both ends, against the TCP of
-//!   smoltcp without a CRC, one thread for both ends; both with packets of `--mtu` octets and TCP
-//!   checksums computed and verified. The baseline is set to what is fastest for it, tried
-//!   first.
+//!   smoltcp without a CRC, one thread for both ends; both with packets of `--mtu` bytes, and both
+//!   compute and verify TCP checksums. The program tries smoltcp's settings first and uses the
+//!   fastest.
 //! * lcores: RDMA Writes of 64 KiB with CRC-32C, client and server on a processor each, against one
 //!   thread for both.
-//! * latency: a ping-pong of RDMA Writes of 8 octets between two threads on two processors, against
+//! * latency: a ping-pong of RDMA Writes of 8 bytes between two threads on two processors, against
 //!   the kernel's TCP over loopback between two threads on the same processors: the better of a
-//!   blocking and a spinning one. Medians of full round trips.
+//!   blocking and a spinning ping-pong. The figures are medians of full round trips.
 //!
-//! Ratios are above 1 when Heddle is better. Exit status: 0; 1 when something failed or a required
+//! Ratios are above 1 when Heddle is better. Exit status: 0; 1 when a step failed or a required
 //! ratio was missed; 2 for wrong usage.
 
 use std::error::Error;
@@ -46,7 +46,7 @@ struct Args {
     /// Seconds of one measurement
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// Octets of an IP packet
+    /// Bytes of an IP packet
     #[arg(long, value_name = "N", default_value_t = 1500, value_parser = clap::value_parser!(u16).range(576..=9000))]
     mtu: u16,
     /// Least median ratio of bandwidths
@@ -90,7 +90,7 @@ fn main() -> ExitCode {
 }
 
 fn say(text: &str) {
-    // A reader that has gone away is not an error.
+    // A reader that has closed the pipe is no error.
     let _ = writeln!(io::stdout(), "{text}");
 }
 
@@ -122,7 +122,7 @@ fn bandwidth(
     let run = Run::new(&inline(spec), Size(64 << 10));
     let (mut ours, mut theirs) = (Rounds::default(), Rounds::default());
     for round in 0..args.rounds {
-        // Each goes first in every other round.
+        // Each side goes first in every other round.
         for first in [true, false] {
             if first == (round % 2 == 0) {
                 ours.push(pair.run(spec, run, Placement::Inline)?.gbit_per_s);
@@ -142,7 +142,7 @@ fn bandwidth(
     Ok(verdict("bandwidth", &ours.ratios_to(&theirs), args.require_bw))
 }
 
-/// Tries what smoltcp can be set to.
+/// Finds smoltcp's fastest settings by trial.
 fn fastest_smoltcp(mtu: u16, seconds: Duration) -> Result<Bulk, Box<dyn Error>> {
     let trial = (seconds / 8).clamp(Duration::from_millis(20), Duration::from_millis(200));
     let mut best: Option<(f64, Bulk)> = None;
@@ -162,7 +162,7 @@ fn fastest_smoltcp(mtu: u16, seconds: Duration) -> Result<Bulk, Box<dyn Error>> 
     Ok(Bulk { duration: seconds, ..best })
 }
 
-/// With as much outstanding as suits one thread.
+/// Returns the specification with as many operations outstanding as suit one thread.
 fn inline(spec: &BenchSpec) -> BenchSpec {
     BenchSpec { outstanding: OUTSTANDING_INLINE, ..spec.clone() }
 }
@@ -224,12 +224,12 @@ fn latency(
     Ok(verdict("latency", &better.ratios_to(&ours), args.require_lat))
 }
 
-/// Says the ratio, and whether it is as required.
+/// Prints the ratio, and returns true if it is as required.
 fn verdict(what: &str, ratios: &Rounds, required: Option<f64>) -> bool {
     let mut text = format!("{what} ratio {ratios:.2}");
     let good = required.is_none_or(|r| ratios.median() >= r);
     if let Some(r) = required {
-        // Writing to a string does not fail.
+        // A write to a string does not fail.
         let _ = write!(text, ", {} {r:.2} required", if good { "at least" } else { "MISSED:" });
     }
     say(&text);

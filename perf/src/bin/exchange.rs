@@ -1,5 +1,5 @@
-//! What `scripts/soak` runs as applications of an appliance: a server that sends back what it gets, and
-//! clients that compare every octet and account for every request.
+//! The application that `scripts/soak` runs on an appliance: a server that sends back every
+//! message, and clients that compare every byte and account for every request.
 //!
 //! ```text
 //! exchange --socket PATH serve ADDR:PORT
@@ -9,10 +9,10 @@
 //! exchange --socket PATH make ADDR:PORT [--connections N] [--at-once N]
 //! ```
 //!
-//! The last three are about connections alone, for `scripts/bench --appliance`.
+//! The last three commands exercise connections alone, for `scripts/bench --appliance`.
 //!
-//! Once a second it says on stdout what has been done so far, as a line of JSON. SIGTERM ends it in order.
-//! Exit status: 0; 1 when something was not as it has to be, which stderr says; 2 for wrong usage.
+//! Once a second the program prints its counts so far on stdout, as a line of JSON. SIGTERM ends it
+//! in order. Exit status: 0; 1 when a check failed, which stderr reports; 2 for wrong usage.
 
 use std::error::Error;
 use std::io::Write as _;
@@ -36,7 +36,7 @@ struct Args {
     /// Control socket of the appliance
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
-    /// What the appliance shows people of whose it is
+    /// The name of this application in the appliance's output
     #[arg(long, default_value = "exchange")]
     name: String,
     /// MiB of memory of the device
@@ -51,23 +51,23 @@ struct Args {
 
 #[derive(Clone, Debug, Subcommand)]
 enum Side {
-    /// Grant memory, and send back what comes
+    /// Grant memory, and send back each message
     Serve {
-        /// Where
+        /// Address to listen on
         #[arg(value_name = "ADDR:PORT")]
         at: SocketAddr,
     },
-    /// Begin, and compare
+    /// Connect, exchange messages and compare them
     Connect(Connect),
-    /// Accept whatever comes, and do nothing with it
+    /// Accept all connections, and do nothing with them
     Accept {
-        /// Where
+        /// Address to listen on
         #[arg(value_name = "ADDR:PORT")]
         at: SocketAddr,
     },
     /// Make connections, and keep them
     Hold(Many),
-    /// Make connections and end them, and say how long that took
+    /// Make connections and end them, and report how long that took
     Make(Many),
 }
 
@@ -82,19 +82,19 @@ struct Connect {
     /// Rounds of up to 16 messages, per connection and second
     #[arg(long, value_name = "R", default_value_t = 20.0, value_parser = rate)]
     rate: f64,
-    /// Rounds of a connection before the next one takes its place; 0: it stays
+    /// Rounds of a connection before the next one takes its place; 0: the connection stays
     #[arg(long, value_name = "N", default_value_t = 0)]
     rounds: u64,
-    /// Octets of the longest message, 1 to 16384
+    /// Bytes of the longest message, 1 to 16384
     #[arg(long, value_name = "N", default_value_t = SLOT as u64, value_parser = clap::value_parser!(u64).range(1..=SLOT as u64))]
     longest: u64,
-    /// From which everything follows
+    /// Seed that determines bytes, lengths and operations
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Memory of this program's own, registered anew for each connection
     #[arg(long)]
     own_memory: bool,
-    /// Peers may leave, or not be there: then connect again
+    /// Peers may leave, or be absent: then connect again
     #[arg(long)]
     expendable: bool,
 }
@@ -104,10 +104,10 @@ struct Many {
     /// The server
     #[arg(value_name = "ADDR:PORT")]
     remote: SocketAddr,
-    /// All of them
+    /// Number of connections
     #[arg(long, value_name = "N", default_value_t = 1000)]
     connections: u64,
-    /// Those being made at a time
+    /// Connections in their set-up at a time
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..))]
     at_once: u64,
 }

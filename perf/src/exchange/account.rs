@@ -1,4 +1,4 @@
-//! A connection whose requests are accounted for.
+//! A connection that accounts for its requests.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use heddle_verbs::{
 use super::ledger::Ledger;
 use super::{ExchangeError, PATIENCE};
 
-/// A connection, and what is outstanding on its queues.
+/// A connection, with the outstanding requests of its queues.
 #[derive(Debug)]
 pub(super) struct Accounted {
     connection: Connection,
@@ -18,27 +18,28 @@ pub(super) struct Accounted {
 }
 
 impl Accounted {
-    /// `recvs` is what was posted before it was established.
+    /// Makes an account; `recvs` has the receives posted before the connection was established.
     pub(super) fn new(connection: Connection, recvs: Ledger) -> Accounted {
         Accounted { connection, sends: Ledger::default(), recvs }
     }
 
-    /// Requests posted, of both queues.
+    /// Returns the number of requests posted, on both queues.
     pub(super) fn posted(&self) -> u64 {
         self.sends.posted() + self.recvs.posted()
     }
 
-    /// Whether nothing is outstanding.
+    /// Returns true if no request is outstanding.
     pub(super) fn is_settled(&self) -> bool {
         self.sends.is_settled() && self.recvs.is_settled()
     }
 
-    /// Posts what `request` makes of the request's number.
+    /// Posts the request that `request` makes for the given number.
     pub(super) fn send<'a>(
         &mut self,
         request: impl FnOnce(u64) -> SendWr<'a>,
     ) -> Result<u64, PostError> {
-        // The number is the next one in any case; whether it is signaled is the request's to say.
+        // `request` decides whether the request is signaled, so it is called with the next number
+        // before the ledger assigns that number.
         let mut wr = request(self.sends.posted());
         wr.wr_id = self.sends.post(wr.signaled);
         self.connection.post_send(&wr).inspect_err(|_| self.sends.refused())?;
@@ -52,7 +53,8 @@ impl Accounted {
         Ok(id)
     }
 
-    /// The next completion, which is one of success; `None` when none comes in time.
+    /// Returns the next completion, after checking that it is one of success; `None` when none
+    /// comes in time.
     pub(super) fn next(&mut self, timeout: Duration) -> Result<Option<Cqe>, ExchangeError> {
         match self.connection.wait(timeout) {
             Ok(cqe) => {
@@ -68,12 +70,12 @@ impl Accounted {
         }
     }
 
-    /// Ends the connection, if it has not ended, and settles the account.
+    /// Ends the connection, if it is still up, and settles the account.
     pub(super) fn finish(self) -> Result<DisconnectReason, ExchangeError> {
         let Accounted { connection, mut sends, mut recvs } = self;
         let cq = connection.cq().clone();
         let reason = connection.disconnect()?;
-        // The end is told behind all completions.
+        // The device reports the end after all completions.
         while let Some(cqe) = cq.poll() {
             account(&mut sends, &mut recvs, &cqe)?;
         }
@@ -83,8 +85,8 @@ impl Accounted {
         Ok(reason)
     }
 
-    /// After `failure`: settles the account if the connection has ended, which explains it, and says
-    /// why it has; otherwise it was the failure.
+    /// Finds the cause of `failure`: if the connection has ended, the function settles the account
+    /// and returns the reason of the end; otherwise it returns `failure`.
     pub(super) fn explain(mut self, failure: ExchangeError) -> ExchangeError {
         if !matches!(failure, ExchangeError::Failed(_) | ExchangeError::Post(_)) {
             return failure;

@@ -15,32 +15,33 @@ use super::ledger::Ledger;
 use super::{COUNTER, DEPTH, ExchangeError, Open, PATIENCE, SLOT, Tally};
 use crate::workload::pattern;
 
-/// What a client does.
+/// The instructions for a client.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// The server.
+    /// The server's address.
     pub remote: SocketAddr,
-    /// From which octets, lengths and operations follow.
+    /// The seed that determines bytes, lengths and operations.
     pub seed: u64,
-    /// Rounds a second, of up to [`DEPTH`] messages each.
+    /// Rounds per second, of up to [`DEPTH`] messages each.
     pub rate: f64,
-    /// Rounds after which a connection is ended and another one made; 0: never.
+    /// The number of rounds after which the client replaces a connection; 0: never.
     pub rounds: u64,
-    /// Octets of the longest message, at most [`SLOT`].
+    /// Bytes of the longest message, at most [`SLOT`].
     pub longest: usize,
-    /// The memory is the program's own, registered with each connection, and not the device's.
+    /// True if each connection registers memory of the program, and does not use the device's
+    /// memory.
     pub own_memory: bool,
-    /// Connections may end, or not come about: they are made anew.
+    /// True if connections may end or fail: the client then makes new ones.
     pub expendable: bool,
 }
 
-/// How long somebody whom the peer has left waits before the next connection.
+/// How long a client that its peer has left waits before the next connection.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Runs one connection after the other until `stop` is set.
 ///
 /// # Errors
-/// [`ExchangeError`]; with [`Plan::expendable`] none that is of the peer.
+/// [`ExchangeError`]; with [`Plan::expendable`] no error that the peer explains.
 pub fn run(
     device: &Device,
     plan: &Plan,
@@ -48,7 +49,7 @@ pub fn run(
     tally: &Arc<Tally>,
 ) -> Result<(), ExchangeError> {
     let mut random = Random::new(&Seed::from_u64(plan.seed));
-    // One for all connections: none is given back before the device is.
+    // All connections share this protection domain, which lives as long as the device.
     let pd = device.alloc_pd()?;
     while !stop.load(Ordering::Relaxed) {
         let result = Client::connect(device, pd, plan, random.next_u64())
@@ -61,25 +62,25 @@ pub fn run(
     Ok(())
 }
 
-/// What a message does, and what its completion is to find.
+/// The kind of a message: what it does, and what its completion has to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// A Write, and a Read of what was written.
+    /// A Write, and a Read of the written bytes.
     WriteRead,
-    /// A Send, which comes back.
+    /// A Send, which the server returns.
     Echo,
-    /// A Write with Immediate Data, which comes back as a Send.
+    /// A Write with Immediate Data, which the server returns as a Send.
     Immediate,
     /// An addition to the counter.
     Add,
 }
 
-/// A message under way.
+/// A message in flight.
 #[derive(Clone, Copy, Debug)]
 struct Message {
     number: u64,
     kind: Kind,
-    /// Its place in all regions.
+    /// The index of the message's place in all regions.
     slot: usize,
     len: usize,
     /// The request whose completion ends it, and its queue.
@@ -165,24 +166,24 @@ impl Client {
             posted = self.account.posted();
             next += Duration::from_secs_f64(1.0 / plan.rate);
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
-            // What was missed is not made up for.
+            // The client does not make up for missed rounds.
             next = next.max(Instant::now());
         }
         Ok(())
     }
 
-    /// A number below `n`.
+    /// Returns a number below `n`.
     fn below(&mut self, n: usize) -> usize {
         usize::try_from(self.random.below(n as u64)).unwrap_or(0)
     }
 
-    /// Begins a message at `slot`, where none is under way.
+    /// Begins a message at `slot`, where none is in flight.
     fn post(&mut self, slot: usize, longest: usize) -> Result<(), ExchangeError> {
         let number = self.messages;
         self.messages += 1;
         let at = slot * SLOT;
         let (stag, to) = (self.grant.0, self.grant.1 + (COUNTER + at) as u64);
-        // Short ones as often as long ones.
+        // Half of the messages are short.
         let bound = if self.random.below(2) == 0 { longest.min(64) } else { longest };
         let len = 1 + self.below(bound);
         let kind = match self.random.below(8) {
@@ -195,7 +196,7 @@ impl Client {
             let mut octets = vec![0; len];
             pattern::fill(&mut octets, self.seed, number);
             self.source.write(at, &octets);
-            // So that what an earlier message left does not pass for this one.
+            // Cleared, so that bytes of an earlier message do not pass for this one.
             self.sink.zero(at, len.max(8));
         }
         let from = [self.source.sge(at, len)];
@@ -226,7 +227,7 @@ impl Client {
         Ok(())
     }
 
-    /// Looks at what came back, if this is what a message has waited for.
+    /// Checks the received bytes if this completion is the one that a message awaits.
     fn complete(&mut self, cqe: &Cqe, tally: &Tally) -> Result<(), ExchangeError> {
         let done = |m: &Message| m.awaits == (cqe.queue, cqe.wr_id);
         let Some(n) = self.under_way.iter().position(done) else { return Ok(()) };
@@ -237,7 +238,7 @@ impl Client {
         Ok(())
     }
 
-    /// How many octets were compared.
+    /// Compares the received bytes of a message, and returns how many it compared.
     fn check(&mut self, m: &Message, came: usize) -> Result<usize, ExchangeError> {
         let what = match m.kind {
             Kind::WriteRead => "what was written",
@@ -260,7 +261,8 @@ impl Client {
                 got.iter().zip(m.number.to_be_bytes()).position(|(got, want)| *got != want)
             }
             Kind::Add => {
-                // Nobody else adds, and additions are carried out in order.
+                // No other client adds to this counter, and the server carries out additions in
+                // order.
                 let found = u64::from_ne_bytes(got.try_into().unwrap_or_default());
                 let want = self.added;
                 self.added += 1;
@@ -278,7 +280,7 @@ impl Client {
     }
 }
 
-/// What the server has granted.
+/// Returns the region that the server has granted.
 fn granted(connection: &Connection) -> Option<(Stag, u64)> {
     let (stag, to) = connection.private_data().split_first_chunk()?;
     Some((Stag(u32::from_be_bytes(*stag)), u64::from_be_bytes(to.try_into().ok()?)))

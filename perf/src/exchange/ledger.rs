@@ -1,27 +1,27 @@
-//! What was posted to a queue, and has to complete once and in its turn.
+//! The requests posted to a queue, each of which has to complete once and in its turn.
 
 use std::collections::VecDeque;
 
-/// A completion that nothing was posted for, or that was left out.
+/// A completion without a posted request, or a posted request without a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LedgerError {
-    /// Nothing is outstanding: it completes for the second time, or was never posted.
+    /// No request is outstanding: this one completes for the second time, or was never posted.
     #[error("request {0} completes, and nothing is outstanding")]
     Twice(u64),
-    /// Another signaled one is before it.
+    /// Another signaled request comes before this one.
     #[error("request {got} completes before request {want}")]
     Turn {
-        /// What completed.
+        /// The request that completed.
         got: u64,
-        /// What was to complete first.
+        /// The request that had to complete first.
         want: u64,
     },
-    /// The connection is over, and these have not completed.
+    /// The connection is over, and these requests have not completed.
     #[error("{0} requests never complete, the first of them {1}")]
     Lost(usize, u64),
 }
 
-/// The requests of one queue, in the order they were posted.
+/// The requests of one queue, in the order in which they were posted.
 #[derive(Debug, Default)]
 pub struct Ledger {
     outstanding: VecDeque<(u64, bool)>,
@@ -29,7 +29,8 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// The number of the next request. It counts as posted; [`refused`](Self::refused) takes it back.
+    /// Returns the number of the next request, which counts as posted; [`refused`](Self::refused)
+    /// takes it back.
     pub fn post(&mut self, signaled: bool) -> u64 {
         let id = self.posted;
         self.posted += 1;
@@ -37,14 +38,14 @@ impl Ledger {
         id
     }
 
-    /// The one posted last was not taken.
+    /// Takes back the request posted last, which the device did not take.
     pub fn refused(&mut self) {
         if self.outstanding.pop_back().is_some() {
             self.posted -= 1;
         }
     }
 
-    /// A request has completed. Unsignaled ones before it have done so with it.
+    /// Records that a request has completed, and with it the unsignaled requests before it.
     pub fn complete(&mut self, id: u64) -> Result<(), LedgerError> {
         while let Some((next, signaled)) = self.outstanding.pop_front() {
             if next == id {
@@ -57,17 +58,17 @@ impl Ledger {
         Err(LedgerError::Twice(id))
     }
 
-    /// How many were posted.
+    /// Returns the number of posted requests.
     pub fn posted(&self) -> u64 {
         self.posted
     }
 
-    /// Whether every request that says so has completed.
+    /// Returns true if every signaled request has completed.
     pub fn is_settled(&self) -> bool {
         self.outstanding.iter().all(|(_, signaled)| !signaled)
     }
 
-    /// The queue is at its end and nothing more can complete.
+    /// Checks the account at the end of the queue, when no request can complete any more.
     pub fn close(&self) -> Result<(), LedgerError> {
         let mut lost = self.outstanding.iter().filter(|(_, signaled)| *signaled);
         match lost.next() {

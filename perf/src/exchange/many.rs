@@ -1,5 +1,5 @@
-//! Connections for their own sake: how fast they are made and ended, and what they take while nothing moves
-//! on them. Their queue pairs are as small as can be.
+//! Connections for their own sake: this module measures how fast connections begin and end, and how
+//! much they take while no data moves. Their queue pairs are as small as possible.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -13,10 +13,10 @@ use heddle_verbs::{
 
 use super::{ExchangeError, PATIENCE, Tally};
 
-/// How often it is looked whether it is to end.
+/// The interval between looks at the stop flag.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What all connections share.
+/// The objects that all connections share.
 struct Ends {
     device: Device,
     pd: Pd,
@@ -62,7 +62,7 @@ impl Ends {
     }
 }
 
-/// Accepts all that come to `addr`, until `stop` is set.
+/// Accepts all connections that come to `addr`, until `stop` is set.
 ///
 /// # Errors
 /// [`ExchangeError`].
@@ -129,7 +129,8 @@ pub fn hold(
     Ok(())
 }
 
-/// Makes `count` connections and ends each at once, `at_once` at a time; how long that took.
+/// Makes `count` connections, `at_once` at a time, ends each at once, and returns the time that
+/// took.
 ///
 /// # Errors
 /// [`ExchangeError`].
@@ -163,7 +164,7 @@ pub fn make(
     Ok(start.elapsed())
 }
 
-/// What was not to happen.
+/// Converts an unexpected event to an error.
 fn fail(event: CmEvent) -> Result<(), ExchangeError> {
     Err(match event {
         CmEvent::ConnectError { error, .. } => ConnectionError::Connect(error).into(),

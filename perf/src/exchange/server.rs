@@ -1,4 +1,4 @@
-//! The side that grants memory and sends back what it gets.
+//! The side that grants memory and sends back each message.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,26 +14,26 @@ use super::account::{Accounted, post_early};
 use super::ledger::Ledger;
 use super::{DEPTH, ExchangeError, GRANT, Open, SLOT, Tally};
 
-/// Receives that are posted: as many as a client may have under way, and as many again whose answers
-/// are on their way.
+/// The number of posted receives: as many as a client may have messages in flight, and as many
+/// again whose answers are on their way.
 const BUFFERS: usize = 2 * DEPTH;
 
-/// How often it is looked whether it is to end.
+/// The interval between looks at the stop flag.
 const LOOK: Duration = Duration::from_millis(200);
 
 type Thread = JoinHandle<Result<(), ExchangeError>>;
 
-/// Serves at `addr` until `stop` is set or something is wrong; that connections end is not.
+/// Serves at `addr` until `stop` is set or an error occurs; the end of a connection is no error.
 ///
 /// # Errors
-/// [`ExchangeError`], of the first connection that had one.
+/// [`ExchangeError`] of the first connection that had one.
 pub fn serve(
     device: &Device,
     addr: SocketAddr,
     stop: &AtomicBool,
     tally: &Arc<Tally>,
 ) -> Result<(), ExchangeError> {
-    // One for all connections: none is given back before the device is.
+    // All connections share this protection domain, which lives as long as the device.
     let pd = device.alloc_pd()?;
     let listener = device.bind(addr)?;
     let over = Arc::new(AtomicBool::new(false));
@@ -60,7 +60,7 @@ fn join(t: Thread) -> Result<(), ExchangeError> {
     t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// A connection, from its request to its end.
+/// Serves a connection from its request to its end.
 fn one(
     device: &Device,
     pd: Pd,
@@ -70,7 +70,7 @@ fn one(
 ) -> Result<(), ExchangeError> {
     let mut served = match Served::accept(device, pd, incoming) {
         Ok(served) => served,
-        // The peer was gone before the connection was there.
+        // The peer left before the connection was established.
         Err(e) if e.is_of_the_peer() => return Ok(()),
         Err(e) => return Err(e),
     };
@@ -87,14 +87,15 @@ fn one(
 struct Served {
     account: Accounted,
     buffers: Mr,
-    /// Held for the peer.
+    /// Keeps the region registered for the peer.
     _grant: Mr,
-    /// The buffer of each request that is outstanding, by its number.
+    /// The buffer of each outstanding request, by the request's number.
     sent_from: [usize; BUFFERS],
     posted_at: [usize; BUFFERS],
 }
 
-/// Where a request's buffer is noted: no more than [`BUFFERS`] are outstanding on a queue.
+/// Returns the index under which a request's buffer is noted: a queue never has more than
+/// [`BUFFERS`] requests outstanding.
 fn place(id: u64) -> usize {
     usize::try_from(id % BUFFERS as u64).unwrap_or(0)
 }
@@ -127,7 +128,7 @@ impl Served {
                 self.send_back(&cqe)?;
                 Tally::add(&tally.messages, 1);
                 Tally::add(&tally.octets, cqe.len.into());
-                // The receive and its answer.
+                // A receive and its answer.
                 Tally::add(&tally.requests, 2);
             } else {
                 let at = self.sent_from[place(cqe.wr_id)];

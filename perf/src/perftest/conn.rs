@@ -1,17 +1,17 @@
-//! The two sorts of connections: what each holds, and what is posted on it.
+//! The two sorts of connections: the state of each, and the requests posted on it.
 
 use heddle_verbs::{Data as Gather, Mr, PostError, Qp, RecvWr, SendOp, SendWr};
 
 use super::wire::{Dest, MAX_LEN};
 use crate::connections::wr_id;
 
-/// A connection.
+/// A connection of a test's session.
 pub(crate) enum Conn {
     Parameters(Parameters),
     Data(Data),
 }
 
-/// One for parameters: questions and answers.
+/// A connection for parameters: questions and answers.
 pub(crate) struct Parameters {
     pub(super) session: u64,
     pub(super) qp: Qp,
@@ -19,14 +19,15 @@ pub(crate) struct Parameters {
     pub(super) outbox: Mr,
 }
 
-/// One for the data of a test.
+/// A connection for the data of a test.
 pub(crate) struct Data {
     pub(super) session: u64,
-    /// Which of the session's.
+    /// The connection's index in its session.
     pub(super) index: usize,
     pub(super) qp: Qp,
     pub(super) credit: Mr,
-    /// Messages taken since their length changed last, and how many of them were told.
+    /// The number of messages taken since their length last changed, and how many of them the
+    /// server has reported.
     pub(super) taken: u32,
     pub(super) told: u32,
     pub(super) len: u32,
@@ -39,7 +40,7 @@ impl Parameters {
         self.qp.post_recv(&RecvWr { wr_id: wr_id(place, RECV | n), sges })
     }
 
-    /// Answers the question in buffer `n`, which is free again when the answer has arrived.
+    /// Answers the question in buffer `n`, which is free again after the answer has arrived.
     pub(super) fn answer(&self, place: usize, n: u32, answer: &[u8]) -> Result<(), PostError> {
         let at = n as usize * MAX_LEN;
         self.outbox.write(at, answer);
@@ -49,7 +50,7 @@ impl Parameters {
 }
 
 impl Data {
-    /// Tells how many messages were taken, unless that is on its way already.
+    /// Reports how many messages the server has taken, unless a report is already in flight.
     pub(super) fn give_credit(&mut self, place: usize, client: Dest) -> Result<(), PostError> {
         if self.credit_out || self.told == self.taken {
             return Ok(());
@@ -61,7 +62,8 @@ impl Data {
     }
 }
 
-/// All messages end in the same memory, one over the other: nobody reads them.
+/// Posts a receive. All messages end in the same memory, one over the other, since no program reads
+/// them.
 pub(super) fn post_recv(
     qp: &Qp,
     region: &Mr,
@@ -85,11 +87,11 @@ pub(super) fn post_send(
     qp.post_send(&SendWr { wr_id, op, data: Gather::Sges(sges), signaled: true, fence: false })
 }
 
-/// Octets of a credit: messages taken, in the client's own byte order, which is taken to be
-/// little-endian.
+/// Bytes of a credit: the number of taken messages in the client's own byte order, which the server
+/// assumes is little-endian.
 pub(super) const CREDIT_LEN: usize = 4;
 
-/// What a work request is for; a buffer's number is added.
+/// The purpose of a work request, in its mark; the buffer's number is added.
 pub(super) const RECV: u32 = 1 << 30;
 pub(super) const SEND: u32 = 2 << 30;
 pub(super) const KIND: u32 = 3 << 30;

@@ -1,4 +1,4 @@
-//! The service: who is accepted as what, and what follows on what comes over each connection.
+//! The service: which connections it accepts, and how it answers messages on each.
 
 use core::net::SocketAddr;
 use std::collections::HashMap;
@@ -18,13 +18,14 @@ use crate::server::{Answer, Next, Protocol, Request};
 use crate::service::Limits;
 use crate::shares::MemoryShares;
 
-/// Buffers for questions, of which a client that waits for answers fills one.
+/// The number of buffers for questions; a client that waits for answers fills only one.
 const QUESTIONS: u32 = 4;
 
-/// Receives of a queue pair of `ib_send_bw`: its `-r` may be as many.
+/// The number of receives of a queue pair of `ib_send_bw`, and so the highest `-r` of a client.
 const RECEIVES: u32 = 1000;
 
-/// Requests of our own on a data connection: credits, echoes or Writes, of which one is under way.
+/// The number of our own requests on a data connection, which are credits, echoes or Writes; only
+/// one is in flight.
 const SENDS: u32 = 8;
 
 /// Answers the clients of one [`Test`].
@@ -36,11 +37,11 @@ pub(crate) struct Perftest {
     memory: MemoryShares,
     /// Sessions with an answer that waits.
     waiting: Vec<u64>,
-    /// Sessions whose memory is watched for the Writes of `ib_write_lat`.
+    /// Sessions whose memory the server watches for the Writes of `ib_write_lat`.
     watched: Vec<u64>,
 }
 
-/// Why a client is refused, or its connection ended.
+/// Why the server refuses a client, or ends its connection.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Fault {
     #[error(transparent)]
@@ -93,7 +94,7 @@ impl Perftest {
         Ok(())
     }
 
-    /// The answer to the question in buffer `n` has to wait.
+    /// Holds back the answer to the question in buffer `n`.
     fn hold(&mut self, id: u64, n: u32, held: Held) {
         if let Some(session) = self.sessions.get_mut(&id) {
             session.held = Some((n, held));
@@ -101,7 +102,7 @@ impl Perftest {
         }
     }
 
-    /// A data connection of the session `id`.
+    /// Accepts a data connection of the session `id`.
     fn accept_data(&mut self, id: u64, request: &Request<'_>) -> Result<Answer<Conn>, Fault> {
         let Test { program, size } = self.test;
         let most = if program.is_latency() { 1 } else { MAX_QPS };
@@ -158,12 +159,12 @@ impl Perftest {
         Ok(Answer { conn: Conn::Parameters(conn), params })
     }
 
-    /// A message on a parameter connection.
+    /// Handles a message on a parameter connection.
     fn question(&mut self, place: usize, conn: &Parameters, cqe: &Cqe) -> Result<(), Fault> {
         let (_, low) = place_and_low(cqe.wr_id);
         let n = low & !KIND;
         if low & KIND == SEND {
-            // The answer has arrived: there may be another question.
+            // The answer has arrived, so the client may send another question.
             return Ok(conn.post_buffer(place, n)?);
         }
         let Some(session) = self.sessions.get_mut(&conn.session) else { return Ok(()) };
@@ -203,10 +204,10 @@ impl Perftest {
         Ok(())
     }
 
-    /// Something on a data connection has been carried out.
+    /// Handles a completion on a data connection.
     fn data(&mut self, place: usize, conn: &mut Data, cqe: &Cqe) -> Result<(), Fault> {
         let Test { program, size } = self.test;
-        // The client ends all connections at a time.
+        // The client ends all its connections at once, so the session may be gone.
         let Some(session) = self.sessions.get_mut(&conn.session) else { return Ok(()) };
         let Some(region) = session.region() else { return Ok(()) };
         let (_, low) = place_and_low(cqe.wr_id);
@@ -214,7 +215,7 @@ impl Perftest {
         match (program, low & KIND) {
             (Program::SendBw, RECV) => {
                 post_recv(&conn.qp, region, place, n, size)?;
-                // With -a the client counts anew for each length.
+                // With `-a` the client restarts its count for each length.
                 conn.taken = if conn.len == cqe.len { conn.taken.wrapping_add(1) } else { 1 };
                 conn.len = cqe.len;
             }
@@ -236,7 +237,7 @@ impl Perftest {
         Ok(())
     }
 
-    /// Gives answers for which the time has come.
+    /// Sends the answers that are due.
     fn answer_waiting(&mut self, conns: &mut Connections<Conn>) -> bool {
         let mut busy = false;
         for id in core::mem::take(&mut self.waiting) {
@@ -270,7 +271,7 @@ impl Perftest {
         busy
     }
 
-    /// Looks for the Writes of `ib_write_lat` and answers them.
+    /// Looks for the Writes of `ib_write_lat`, and answers them.
     fn watch(&mut self, conns: &mut Connections<Conn>) -> bool {
         let mut busy = false;
         let size = self.test.size as usize;
@@ -279,7 +280,8 @@ impl Perftest {
             let Some(seen) = session.region().map(|r| r.load(size - 1)) else { continue };
             let Some(qp) = session.qps.first_mut() else { continue };
             let (Some(place), Some(client)) = (qp.place, qp.client) else { continue };
-            // The first is ours; each of the client's carries the number of the one it answers.
+            // The server's Write comes first; each of the client's Writes carries the number of the
+            // Write that it answers.
             if qp.written > 0 && seen != low_octet(qp.written) {
                 continue;
             }
@@ -303,7 +305,7 @@ impl Protocol for Perftest {
     type Conn = Conn;
     type Fault = Fault;
 
-    /// Of one address a quarter: a test of 15 queue pairs, or 8 of one.
+    /// One address may have a quarter of these: a test of 15 queue pairs, or 8 tests of one.
     const MAX_CONNS: usize = 64;
     const TURN: usize = 256;
 
@@ -315,9 +317,9 @@ impl Protocol for Perftest {
     fn accept(&mut self, request: &Request<'_>) -> Result<Answer<Conn>, Fault> {
         let peer = request.remote.ip();
         let mut sessions = self.sessions.iter();
-        // Nothing tells a data connection from the parameters of another test but that the client
-        // has been told to make one: of two tests that one address begins at the same time, one may
-        // fail.
+        // Only one fact tells a data connection from the parameters of another test: the server has
+        // told the client to make a data connection. If one address begins two tests at the same
+        // time, one of them may fail.
         match sessions.find(|(_, s)| s.peer == peer && s.awaits_data()).map(|(&id, _)| id) {
             Some(id) => self.accept_data(id, request),
             None => self.accept_parameters(request),
@@ -325,7 +327,8 @@ impl Protocol for Perftest {
     }
 
     fn established(&mut self, _: usize, conn: &mut Conn, _: &Agreed) -> Result<bool, Fault> {
-        // On data connections there may be RDMA Writes and Reads alone, which are not seen here.
+        // On data connections there may be only RDMA Writes and Reads, which the server does not
+        // see.
         Ok(matches!(conn, Conn::Parameters(_)))
     }
 

@@ -1,4 +1,4 @@
-//! One client's test: its parameter connection, and the data connections that belong to it.
+//! The test of one client: its parameter connection, and the data connections that belong to it.
 
 use core::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -9,42 +9,42 @@ use super::server::Fault;
 use super::wire::{Dest, Report};
 use super::{Program, Test};
 
-/// Octets cleared in a step: some 20 microseconds.
+/// Bytes cleared in one step, which takes some 20 microseconds.
 const PIECE: usize = 256 << 10;
 
-/// Messages that took the way of data come no later than this behind one another, when a message on
-/// the other connection says that they have all been sent.
+/// The longest gap between data messages that are still arriving after a message on the parameter
+/// connection reports that the client has sent them all.
 const QUIET: Duration = Duration::from_millis(20);
 
-/// Queue pairs of one test.
+/// The highest number of queue pairs in one test.
 pub(super) const MAX_QPS: usize = 15;
 
 /// A test, from its parameters on.
 pub(super) struct Session {
-    /// The client.
+    /// The client's address.
     pub(super) peer: IpAddr,
-    /// Where its parameter connection is.
+    /// The place of the parameter connection.
     pub(super) place: usize,
     pub(super) pd: OwnedPd,
     test: Test,
     memory: Memory,
-    /// Dests that came.
+    /// The number of Dests that have arrived.
     dests: u32,
-    /// One for each data connection, in the order in which they came.
+    /// The queue pair of each data connection, in the order in which they came.
     pub(super) qps: Vec<DataQp>,
-    /// The answer that waits, and the buffer of its question.
+    /// The answer that waits, with the buffer of its question.
     pub(super) held: Option<(u32, Held)>,
-    /// The latest message of data.
+    /// The arrival of the latest data message.
     last_data: Option<Instant>,
     pub(super) report: Report,
 }
 
-/// What an answer waits for.
+/// The condition for which an answer waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Held {
-    /// The memory.
+    /// The memory has to be cleared.
     Memory,
-    /// An end of messages that may still be on their way.
+    /// Data messages that may still be on their way have to arrive; the answer is this Dest.
     Quiet(Dest),
 }
 
@@ -56,12 +56,12 @@ enum Memory {
 
 /// A queue pair of a test.
 pub(super) struct DataQp {
-    /// Where its connection is, while there is one.
+    /// The place of the connection, while it exists.
     pub(super) place: Option<usize>,
     pub(super) qpn: u32,
-    /// The client's end, once it has told.
+    /// The client's end, after the client has reported it.
     pub(super) client: Option<Dest>,
-    /// Messages of `ib_write_lat` written so far.
+    /// The number of messages of `ib_write_lat` written so far.
     pub(super) written: u64,
 }
 
@@ -81,7 +81,8 @@ impl Session {
         }
     }
 
-    /// Has memory, or will have; what it has set aside is to be given back.
+    /// Returns true if the session has memory, or will have; the caller then has to give its share
+    /// back.
     pub(super) fn has_memory(&self) -> bool {
         !matches!(self.memory, Memory::None)
     }
@@ -90,7 +91,7 @@ impl Session {
         self.memory = Memory::Clearing(memory);
     }
 
-    /// Clears a piece; true when all of it is there.
+    /// Clears a piece of the memory; returns true when all of it is ready.
     pub(super) fn prepare(&mut self, device: &Device) -> Result<bool, DeviceError> {
         let Memory::Clearing(memory) = &mut self.memory else { return Ok(true) };
         if !memory.clear(PIECE) {
@@ -108,7 +109,7 @@ impl Session {
         Ok(true)
     }
 
-    /// The memory, once it is there.
+    /// Returns the memory, if it is ready.
     pub(super) fn region(&self) -> Option<&Mr> {
         match &self.memory {
             Memory::Ready(mr) => Some(mr),
@@ -116,12 +117,13 @@ impl Session {
         }
     }
 
-    /// It has been told to connect its queue pairs, and has not said that they are.
+    /// Returns true if the server has told the client to connect its queue pairs, and the client
+    /// has not yet reported that they are.
     pub(super) fn awaits_data(&self) -> bool {
         self.dests == 1 && self.held.is_none()
     }
 
-    /// A Dest has come. What is to be answered, now or when something that it waits for is there.
+    /// Handles a Dest. Returns the answer, or the condition for which the answer has to wait.
     pub(super) fn dest(&mut self, dest: Dest) -> Result<Result<Dest, Held>, Fault> {
         self.dests = self.dests.saturating_add(1);
         if self.dests == 1 {
@@ -135,25 +137,24 @@ impl Session {
         Ok(if busy { Err(Held::Quiet(answer)) } else { Ok(answer) })
     }
 
-    /// The queue pair that answers the client's of this number: those that it names first come
-    /// first.
+    /// Returns our end for the client's queue pair: the client's first queue pair gets our first.
     fn ours(&mut self, dest: Dest) -> Result<Dest, Fault> {
         let known = |q: &DataQp| q.client.is_none_or(|c| c.qpn == dest.qpn);
         let at = self.qps.iter().position(known).ok_or(Fault::NoSuchQp(dest.qpn))?;
         let region = self.region().ok_or(Fault::NoData)?;
         let (stag, to) = (region.stag().0, region.to());
         let qp = &mut self.qps[at];
-        // Only the first is looked at: where the peer's memory is does not change in a test.
+        // Only the first Dest counts: the peer's memory stays in the same place during a test.
         qp.client.get_or_insert(dest);
         Ok(Dest { reads: dest.reads, qpn: qp.qpn, stag, to })
     }
 
-    /// A message of data has come.
+    /// Records that a data message has arrived.
     pub(super) fn data(&mut self) {
         self.last_data = Some(Instant::now());
     }
 
-    /// Whether messages of data that came earlier were the last.
+    /// Returns true if no further data messages are expected.
     pub(super) fn is_quiet(&self) -> bool {
         self.last_data.is_none_or(|t| t.elapsed() >= QUIET)
     }

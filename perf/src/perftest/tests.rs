@@ -11,7 +11,7 @@ fn test_names_are_those_of_the_programs() {
     }
 }
 
-/// As `ib_write_bw` of perftest 4.5 sent it from an x86-64 machine.
+/// The bytes that `ib_write_bw` of perftest 4.5 sent from an x86-64 machine.
 #[test]
 fn test_dest_golden_octets() {
     let mut b = [0; Dest::LEN];
@@ -21,7 +21,7 @@ fn test_dest_golden_octets() {
     assert_eq!(Question::decode(&b), Ok(Question::Dest(dest)));
     let back = dest.encode();
     assert_eq!(Question::decode(&back), Ok(Question::Dest(dest)));
-    // PSN, what has no meaning, and GID are ours to choose.
+    // PSN, the field without meaning and the GID are ours to choose.
     assert_eq!((&back[..12], &back[16..20], &back[24..32]), (&b[..12], &b[16..20], &b[24..32]));
     assert!(Dest::default().is_empty() && !dest.is_empty());
 }
@@ -54,6 +54,6 @@ fn test_a_report_is_five_numbers_and_another_may_follow() {
 #[test]
 fn test_memory_of_a_test_follows_from_its_size() {
     assert_eq!(Test::new(Program::WriteBw).memory(), 8 << 20);
-    // What the client writes, and what is written to it.
+    // The region that the client writes, and the source of our own Writes.
     assert_eq!(Test::new(Program::WriteLat).memory(), 4);
 }

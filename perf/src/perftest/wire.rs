@@ -1,28 +1,28 @@
-//! What perftest's two sides tell each other.
+//! The messages that perftest's two sides exchange about parameters.
 
 use heddle_verbs::Stag;
 
-/// What a message on the parameter connection is.
+/// The kind of a message on the parameter connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Question {
-    /// Something that both sides have alike: version, page size, cache line, MTU.
+    /// A value that both sides have alike: version, page size, cache line, MTU.
     Common,
-    /// A queue pair and where its memory is; empty where the sides only come in step.
+    /// A queue pair and the place of its memory; empty if the sides only synchronize.
     Dest(Dest),
-    /// One of the numbers that came out.
+    /// A number of the results.
     Report(u64),
 }
 
-/// Octets of the longest message.
+/// Bytes of the longest message.
 pub(super) const MAX_LEN: usize = Dest::LEN;
 
-/// A message of a length that perftest has none of.
+/// A message whose length perftest does not use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a message of {0} octets among the parameters, which no perftest known here sends")]
 pub(crate) struct Unknown(pub(super) usize);
 
 impl Question {
-    /// By its length, which tells them apart.
+    /// Decodes a message by its length, which identifies its kind.
     pub(super) fn decode(b: &[u8]) -> Result<Question, Unknown> {
         match b.len() {
             2 | 4 | 16 => Ok(Question::Common),
@@ -35,23 +35,24 @@ impl Question {
 
 /// A queue pair of a test, and the memory its peer may use.
 ///
-/// On the wire, big-endian: LID (4 octets, 0 on iWARP), RDMA Reads it has outstanding (4), QP
-/// number (4), PSN (4), STag (4), 4 of no meaning, tagged offset (8), GID (16), SRQ number (4), GID
+/// On the wire, big-endian: LID (4 bytes, 0 on iWARP), outstanding RDMA Reads (4), QP number (4),
+/// PSN (4), STag (4), 4 bytes without meaning, tagged offset (8), GID (16), SRQ number (4), GID
 /// index (4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Dest {
-    /// RDMA Reads it has outstanding.
+    /// The number of RDMA Reads that the queue pair may have outstanding.
     pub(super) reads: u32,
-    /// Its number with its sender.
+    /// The queue pair's number at its sender.
     pub(super) qpn: u32,
-    /// Of the memory: what is written or read, or where credits of `ib_send_bw` go.
+    /// The STag of the memory: the memory that is written or read, or that takes the credits of
+    /// `ib_send_bw`.
     pub(super) stag: u32,
-    /// Of its first octet.
+    /// The tagged offset of the first byte of the memory.
     pub(super) to: u64,
 }
 
 impl Dest {
-    /// Octets on the wire.
+    /// Bytes on the wire.
     pub(super) const LEN: usize = 56;
 
     pub(super) fn encode(self) -> [u8; Dest::LEN] {
@@ -63,13 +64,13 @@ impl Dest {
         b
     }
 
-    /// Of [`LEN`](Self::LEN) octets; every content is one.
+    /// Decodes [`LEN`](Self::LEN) bytes; every content is valid.
     fn decode(b: &[u8]) -> Dest {
         let word = |at: usize| u32::try_from(number(&b[at..at + 4])).unwrap_or(0);
         Dest { reads: word(4), qpn: word(8), stag: word(16), to: number(&b[24..32]) }
     }
 
-    /// It names no queue pair: the sides only come in step.
+    /// Returns true if the Dest names no queue pair: then the sides only synchronize.
     pub(super) fn is_empty(self) -> bool {
         self.qpn == 0
     }
@@ -79,12 +80,12 @@ impl Dest {
     }
 }
 
-/// At most 8 octets, big-endian.
+/// Decodes at most 8 bytes, big-endian.
 fn number(b: &[u8]) -> u64 {
     b.iter().fold(0, |v, &x| v << 8 | u64::from(x))
 }
 
-/// What came out of a run, as the client tells it number by number.
+/// The results of a run, which the client reports number by number.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Report {
     told: [u64; Report::NUMBERS],
@@ -94,7 +95,7 @@ pub(super) struct Report {
 impl Report {
     const NUMBERS: usize = 5;
 
-    /// The next number; all of them once there are as many as a report has.
+    /// Records the next number; returns all numbers when the report is complete.
     pub(super) fn next(&mut self, number: u64) -> Option<Outcome> {
         self.told[self.count] = number;
         self.count = (self.count + 1) % Report::NUMBERS;
@@ -112,12 +113,11 @@ impl Report {
 /// A whole report.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Outcome {
-    /// Octets of a message.
+    /// Bytes of a message.
     pub(super) size: u64,
-    /// Messages.
+    /// The number of messages.
     pub(super) iterations: u64,
-    /// Bandwidths, in the units of the client's choice: 2^20 octets per second unless told
-    /// otherwise.
+    /// Bandwidths, in the client's units: 2^20 bytes per second by default.
     pub(super) peak: f64,
     pub(super) average: f64,
     /// Millions of messages per second.

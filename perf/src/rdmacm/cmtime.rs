@@ -1,4 +1,4 @@
-//! `cmtime`: makes many connections at once and ends them, and takes the time of both.
+//! `cmtime`: the client makes many connections at once, ends them, and times both.
 
 use heddle_verbs::{AcceptParams, Agreed, Cqe, DisconnectReason, Qp, QpInit};
 
@@ -10,13 +10,13 @@ use crate::server::{Answer, Next, Protocol, Request};
 #[derive(Default)]
 pub(crate) struct Cmtime;
 
-/// The queue pair lives as long as its connection.
+/// Keeps the queue pair as long as its connection lasts.
 pub(crate) struct Idle {
     _qp: Qp,
 }
 
 impl Cmtime {
-    /// Connections of one address that may be in their start-up.
+    /// The number of connections of one address that may be in their start-up.
     pub(crate) const PER_PEER: usize = 512;
 }
 
@@ -24,7 +24,7 @@ impl Protocol for Cmtime {
     type Conn = Idle;
     type Fault = Fault;
 
-    /// Of which one address has a quarter: 512, where `cmtime` makes 100 unless told otherwise.
+    /// One address may have a quarter of these: 512, where `cmtime` makes 100 by default.
     const MAX_CONNS: usize = 2048;
 
     fn cq_depth(&self) -> u32 {
@@ -39,7 +39,7 @@ impl Protocol for Cmtime {
         Ok(Answer { conn: Idle { _qp: qp.clone() }, params: AcceptParams::new(qp) })
     }
 
-    /// It has nothing to say.
+    /// Returns false: the peer sends nothing.
     fn established(&mut self, _: usize, _: &mut Idle, _: &Agreed) -> Result<bool, Fault> {
         Ok(false)
     }

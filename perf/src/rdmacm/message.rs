@@ -9,10 +9,10 @@ use super::Fault;
 use crate::connections::{Connection, wr_id};
 use crate::server::{Answer, Next, Protocol, Request};
 
-/// Octets of either message.
+/// Bytes of each message.
 pub(super) const LEN: usize = 16;
 
-/// Sends back what comes: `rdma_client` does not look at it, others may.
+/// Sends back what it receives: `rdma_client` does not check the bytes, but other clients may.
 #[derive(Default)]
 pub(crate) struct RdmaServer;
 

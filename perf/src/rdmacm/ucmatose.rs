@@ -1,8 +1,8 @@
-//! `ucmatose`: so many messages to the client, as many back, and the server closes.
+//! `ucmatose`: the server sends a number of messages, receives as many, and closes.
 //!
-//! Its server begins. A responder of MPA may not, before the initiator's first FPDU has come
-//! (RFC 5044 section 7.1.2); in the peer-to-peer model the initiator sends one by itself (RFC 6581
-//! section 9). So a client that does not ask for that model is rejected.
+//! The server begins. A responder of MPA must not send before the initiator's first FPDU arrives
+//! (RFC 5044 section 7.1.2); in the peer-to-peer model the initiator sends that FPDU by itself (RFC
+//! 6581 section 9). So the server rejects a client that does not ask for this model.
 
 use heddle_verbs::{
     AcceptParams, Access, Agreed, Cqe, CqeOp, Data, DisconnectReason, Mr, Qp, QpInit, RecvWr,
@@ -13,24 +13,25 @@ use super::Fault;
 use crate::connections::{Connection, wr_id};
 use crate::server::{Answer, Next, Protocol, Request};
 
-/// What passes each way. Both sides have to be told the same, as `ucmatose -C COUNT -S SIZE` is.
+/// The messages in each direction. The user has to give both sides the same values, as `ucmatose -C
+/// COUNT -S SIZE` does for the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Messages {
-    /// Messages, 1 to [`MAX_COUNT`](Self::MAX_COUNT).
+    /// The number of messages, 1 to [`MAX_COUNT`](Self::MAX_COUNT).
     pub count: u32,
-    /// Octets of each, 1 to [`MAX_SIZE`](Self::MAX_SIZE).
+    /// Bytes of each message, 1 to [`MAX_SIZE`](Self::MAX_SIZE).
     pub size: u32,
 }
 
 impl Messages {
-    /// Most messages: all are posted at once, as by `ucmatose`.
+    /// The highest number of messages: the service posts all at once, like `ucmatose`.
     pub const MAX_COUNT: u32 = 128;
-    /// Most octets.
+    /// The highest number of bytes in a message.
     pub const MAX_SIZE: u32 = 1 << 20;
 }
 
 impl Default for Messages {
-    /// Those of `ucmatose`: 10 of 100 octets.
+    /// The defaults of `ucmatose`: 10 messages of 100 bytes.
     fn default() -> Messages {
         Messages { count: 10, size: 100 }
     }
@@ -41,9 +42,9 @@ pub(crate) struct Ucmatose(pub(crate) Messages);
 
 pub(crate) struct Exchange {
     qp: Qp,
-    /// Zeros, which are sent.
+    /// The zeros that the service sends.
     outbox: Mr,
-    /// What comes ends here, one message over the other: nobody reads it.
+    /// Received messages end here, one over the other, since no program reads them.
     inbox: Mr,
     sent: u32,
     received: u32,
@@ -56,7 +57,7 @@ impl Protocol for Ucmatose {
     const MAX_CONNS: usize = 128;
 
     fn cq_depth(&self) -> u32 {
-        // 128 connections of 128 messages each way.
+        // Room for 128 connections with 128 messages each way.
         1 << 15
     }
 

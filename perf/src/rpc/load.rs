@@ -1,10 +1,10 @@
-//! The client: so many calls under way on each connection, timed and compared.
+//! The client: it keeps a number of calls in flight on each connection, times and compares them.
 //!
-//! Items lie in *slots* of registered memory, one for each call under way. Calls are answered in order, so
-//! call `i` of a connection has slot `i % depth`. With `verify` each call has octets of its own, which
-//! whoever gets them compares. Without it the octets are a slot's, or for GET the same for all, so that
-//! nothing is done for each call; the first of each slot are compared, and for GET what lies in the slots
-//! at the end.
+//! Items lie in *slots* of registered memory, one for each call in flight. The server answers calls
+//! in order, so call `i` of a connection has slot `i % depth`. With `verify` each call has bytes of
+//! its own, and the receiving end compares them. Without `verify` the bytes belong to a slot, or
+//! for GET are the same for all calls, so that the client does no work per call; it compares the
+//! first call of each slot, and for GET the contents of the slots at the end.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -29,45 +29,46 @@ struct Made {
     at: Instant,
 }
 
-/// A connection.
+/// A connection, with its slots and its calls in flight.
 struct Conn {
     client: Client,
     slots: Vec<Buffer>,
     made: VecDeque<Made>,
-    /// Number of the next call.
+    /// The number of the next call.
     next: u64,
-    /// Whether the results come within messages, as short ones do: nothing lies in the slots then.
+    /// True if the results arrive within messages, as short ones do: the slots then receive
+    /// nothing.
     in_messages: bool,
 }
 
-/// What came of a load.
+/// The result of a load.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadOutcome {
-    /// What was measured.
+    /// The measured figures.
     pub outcome: Outcome,
-    /// The version that was spoken.
+    /// The version of RPC-over-RDMA that the connections used.
     pub version: u32,
-    /// What the transport did for a call.
+    /// The transport's work per call.
     pub work: Work,
 }
 
-/// One run, from its connections to their end. [`step`](Load::step) it, with the RNIC's polls in between,
-/// until it is done.
+/// A run, from its connections to their end. The caller calls [`step`](Load::step), with the RNIC's
+/// polls in between, until the run is done.
 pub struct Load {
     what: RpcRun,
     conns: Vec<Conn>,
     measure: Measure,
     clock: Clock,
-    /// Lent for octets.
+    /// A buffer for the bytes of a call, reused from call to call.
     scratch: Vec<u8>,
     done: Option<LoadOutcome>,
 }
 
 impl Load {
-    /// Prepares everything. Connections are made by the first calls.
+    /// Prepares everything. The first calls make the connections.
     ///
     /// # Errors
-    /// No memory, or what the device says.
+    /// There is no memory, or the device refuses.
     pub fn new(
         device: &Device,
         clock: &Clock,
@@ -80,10 +81,10 @@ impl Load {
         Ok(Load { what, conns, measure, clock: clock.clone(), scratch: Vec::new(), done: None })
     }
 
-    /// Does what there is to do, without waiting.
+    /// Does the work that is due, without waiting.
     ///
     /// # Errors
-    /// The first call that failed, or had wrong octets.
+    /// The error of the first call that failed or had wrong bytes.
     pub fn step(&mut self) -> Result<Step, RpcError> {
         if self.done.is_some() {
             for conn in &self.conns {
@@ -117,12 +118,12 @@ impl Load {
         Ok(Step::Done)
     }
 
-    /// Calls that were measured so far.
+    /// Returns the number of calls measured so far.
     pub fn ops(&self) -> u64 {
         self.measure.ops
     }
 
-    /// What was measured, once it is over.
+    /// Returns the measured figures after the end of the run.
     pub fn outcome(&self) -> Option<LoadOutcome> {
         self.done
     }
@@ -166,7 +167,7 @@ impl Conn {
         };
         let mut octets = vec![0; run.size as usize];
         let slot = |slot: u32| {
-            // What GET is to bring is not there before.
+            // For GET the slots begin with other bytes than the calls bring.
             let name = u64::from(slot) + u64::from(what.call == Call::Get);
             pattern::fill(&mut octets, run.seed, name);
             client.memory().take_copy(&octets)
@@ -176,7 +177,7 @@ impl Conn {
         Ok(Conn { client, slots, made, next: 0, in_messages: false })
     }
 
-    /// Makes calls until as many are under way as may be; whether there were any.
+    /// Makes calls until the depth is reached. Returns true if there were any.
     fn make(
         &mut self,
         what: &RpcRun,
@@ -196,7 +197,7 @@ impl Conn {
             let call = self.client.call(what.call.procedure());
             let call = match what.call {
                 Call::Echo => {
-                    // Without `verify` the octets of all calls are those of the first.
+                    // Without `verify` all calls have the bytes of the first.
                     if what.compares(number) || scratch.len() != run.size as usize {
                         scratch.resize(run.size as usize, 0);
                         pattern::fill(scratch, run.seed, name);
@@ -213,7 +214,7 @@ impl Conn {
                     if run.verify {
                         scratch.resize(run.size as usize, 0);
                         pattern::fill(scratch, run.seed, name);
-                        // It is as long.
+                        // The slot has the same length as the item, so the write fits.
                         let _ = slot.write(0, scratch);
                     }
                     let compare = what.compares(number);
@@ -231,7 +232,7 @@ impl Conn {
         Ok(any)
     }
 
-    /// The oldest call under way and its results, when they have come.
+    /// Returns the oldest call in flight and its results, if they have arrived.
     fn taken(&mut self) -> Result<Option<(Made, Body)>, RpcError> {
         let Some(outcome) = self.made.front_mut().and_then(|made| made.call.try_take()) else {
             return Ok(None);
@@ -252,7 +253,7 @@ impl Conn {
         self.slots.get(usize::try_from(number % count).unwrap_or(0))
     }
 
-    /// Looks at results as far as they are compared.
+    /// Compares results, as far as the run compares them.
     fn check(
         &mut self,
         what: &RpcRun,
@@ -285,7 +286,7 @@ impl Conn {
         wrong.map_or(Ok(()), |at| Err(RpcError::Wrong { number, size: run.size, at }))
     }
 
-    /// Looks at what lies in the slots at the end of a run that has not compared each call.
+    /// Compares the contents of the slots at the end of a run that has not compared each call.
     fn check_slots(&self, what: &RpcRun) -> Result<(), RpcError> {
         let RpcRun { call: Call::Get, run, .. } = what else { return Ok(()) };
         if run.verify || self.in_messages {
@@ -303,7 +304,7 @@ impl Conn {
 }
 
 impl RpcRun {
-    /// Which octets a call has.
+    /// Returns the number that determines the bytes of a call.
     fn name(&self, number: u64) -> u64 {
         match self.call {
             _ if self.run.verify => number,
@@ -312,7 +313,7 @@ impl RpcRun {
         }
     }
 
-    /// Whether a call's octets are compared when they come.
+    /// Returns true if the client compares the bytes of a call when they arrive.
     fn compares(&self, number: u64) -> bool {
         self.run.verify || number < u64::from(self.run.depth)
     }

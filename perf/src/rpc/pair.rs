@@ -1,5 +1,5 @@
-//! Both ends in one process: two RNICs joined by rings, as [`embedded`](crate::embedded) has for raw
-//! operations.
+//! Both ends in one process: two RNICs that rings connect, as [`embedded`](crate::embedded) has
+//! them for raw operations.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,17 +21,17 @@ use crate::progress::Progress;
 use crate::spec::BenchSpec;
 use crate::workload::Step;
 
-/// The server.
+/// The server's address.
 pub(super) const SERVER: SocketAddr =
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 20049);
 
-/// How long the server may take to listen, and to hear that connections have ended.
+/// How long the server may take to listen, and to notice that connections have ended.
 const SETTLE: Duration = Duration::from_secs(2);
 
 /// Steps between updates of [`Progress`].
 const UPDATE_EVERY: u32 = 1 << 12;
 
-/// Memory for queues of a connection: its send queue is for registrations too.
+/// Bytes of queue memory of a connection: its send queue also takes registrations.
 const QUEUES: usize = 1 << 20;
 
 struct ServerSide {
@@ -39,25 +39,25 @@ struct ServerSide {
     server: Server,
 }
 
-/// Two RNICs joined by rings, a server of the program on one.
+/// Two RNICs that rings connect, with a server of the program on one.
 pub struct RpcPair {
     sides: Option<(Endpoint, ServerSide)>,
     eal: Eal,
     clock: Clock,
-    /// Where runs say how far they are.
+    /// The counter in which runs report how far they are.
     pub progress: Progress,
 }
 
 impl RpcPair {
-    /// Sets up what all runs of `spec` need.
+    /// Sets up everything that the runs of `spec` need.
     ///
     /// # Errors
-    /// The RNICs, or the server.
+    /// The RNICs or the server cannot start.
     pub fn open(eal: &Eal, spec: &BenchSpec) -> Result<RpcPair, RpcError> {
         RpcPair::begin(eal, spec, (Clock::new(eal), None), || {})
     }
 
-    /// The same in the time of `clock`, which `advance` lets pass.
+    /// Sets up the same with the time of `clock`, which `advance` moves forward.
     pub fn in_time_of(
         eal: &Eal,
         spec: &BenchSpec,
@@ -67,7 +67,7 @@ impl RpcPair {
         RpcPair::begin(eal, spec, (clock.clone(), Some(clock.clone())), advance)
     }
 
-    /// `time` is that of the RNICs, where it is not the system's.
+    /// Sets up the pair. `time` is the RNICs' clock if that is not the system's.
     fn begin(
         eal: &Eal,
         spec: &BenchSpec,
@@ -89,7 +89,7 @@ impl RpcPair {
                 seed.derive(n.into()),
             )
         };
-        // Names of devices are the process's.
+        // Names of devices are unique in the process.
         static PAIRS: AtomicU64 = AtomicU64::new(0);
         let name = format!("rpcbench{}", PAIRS.fetch_add(1, Ordering::Relaxed));
         let (a, mut b) =
@@ -107,8 +107,8 @@ impl RpcPair {
         Ok(RpcPair { sides, eal: *eal, clock, progress: Progress::default() })
     }
 
-    /// One round: on the calling thread without processors, otherwise with the client on the first and
-    /// the server on the second.
+    /// Runs a round: without processors on the calling thread, otherwise with the client on the
+    /// first processor and the server on the second.
     ///
     /// # Errors
     /// [`RpcError`].
@@ -129,13 +129,13 @@ impl RpcPair {
         outcome
     }
 
-    /// A client of the server, for whoever drives it.
+    /// Makes a client of the server, which the caller drives.
     pub fn load(&self, what: RpcRun) -> Result<Load, RpcError> {
         let (a, _) = self.sides.as_ref().ok_or(RpcError::Lost)?;
         Load::new(a.device(), &self.clock, SERVER, what)
     }
 
-    /// Each RNIC, the server and `load` have their turn.
+    /// Gives each RNIC, the server and `load` a turn.
     pub fn turn(&mut self, load: &mut Load) -> Result<Step, RpcError> {
         let (a, b) = self.sides.as_mut().ok_or(RpcError::Lost)?;
         a.poll();
@@ -151,14 +151,15 @@ impl ServerSide {
     }
 }
 
-/// A server for any run of `spec`, whatever it speaks.
+/// Returns the configuration of a server for any run of `spec`, for all versions.
 fn server_config(spec: &BenchSpec) -> ServerConfig {
     let usual = TransportConfig::default();
     let qps = spec.qps as usize;
     let calls = spec.sizes.iter().map(|size| spec.depth_for(size)).max().unwrap_or(1);
     let calls = u16::try_from(calls.min(MAX_DEPTH)).unwrap_or(u16::MAX).max(usual.calls);
     let memory = memory_for(spec) / 2;
-    // Whether there is a CRC is the client's to say: it is used when either side asks.
+    // The server leaves the CRC to the client, since connections use a CRC when either side asks
+    // for it.
     let protocol = Protocol::Mpa(MpaOptions {
         crc: CrcPolicy::Off,
         markers: spec.mpa.markers,
@@ -191,7 +192,7 @@ fn run_inline(
             a.poll();
             b.turn();
         });
-        // The server hears of the end, and memory comes back.
+        // Poll on until the server has noticed the end, and memory has come back.
         load.close();
         let until = a.now() + SETTLE;
         while a.now() < until && b.server.connections() > 0 {
@@ -204,7 +205,7 @@ fn run_inline(
     (a, b, outcome)
 }
 
-/// Steps a load to its end, with `poll` for what it needs to get on in between.
+/// Steps a load to its end, and calls `poll` in between so that the RNICs progress.
 pub(super) fn drive(
     load: &mut Load,
     progress: &Progress,
@@ -253,10 +254,10 @@ fn run_on(
     Ok((a, b, outcome))
 }
 
-/// How long the last packets of closed connections may still go to and fro.
+/// How long peers of closed connections may still exchange their last packets.
 const LINGER: Duration = Duration::from_millis(20);
 
-/// Runs a client on the calling thread, against a server somewhere else.
+/// Runs a client on the calling thread, against a server elsewhere.
 pub(super) fn run_client(
     a: &mut Endpoint,
     clock: &Clock,

@@ -1,13 +1,15 @@
 //! The benchmark's program, and its server.
 //!
-//! | procedure | arguments | results |
-//! |---|---|---|
-//! | 1, ECHO | opaque | the same |
-//! | 2, GET | seed, number, length | that [`pattern`], which may be placed |
-//! | 3, PUT | seed, number, whether to compare, opaque, which may be placed | whether an octet was wrong, and the first |
+//! The program has three procedures:
 //!
-//! Seed and number are hypers. What GET gives is kept: a client that asks for the same again costs the
-//! server no copy.
+//! * 1, ECHO: takes an opaque, and returns the same;
+//! * 2, GET: takes seed, number and length, and returns the bytes of that [`pattern`], which RDMA
+//!   may place;
+//! * 3, PUT: takes seed, number, whether to compare, and an opaque, which RDMA may place; returns
+//!   whether a byte was wrong, and the index of the first.
+//!
+//! Seed and number are hypers. The server keeps the result of GET: a client that asks for the same
+//! again costs the server no copy.
 
 use core::fmt;
 
@@ -18,30 +20,30 @@ use serde::{Deserialize, Serialize};
 use crate::spec::Op;
 use crate::workload::pattern;
 
-/// The program's number: of those for one's own.
+/// The program's number, from the range for users' own programs.
 pub const PROGRAM: u32 = 0x2000_4844;
-/// Its version.
+/// The only version of the program.
 pub const VERSION: u32 = 1;
-/// Octets of the longest item.
+/// Bytes of the longest item.
 pub const MAX_SIZE: u32 = 1 << 20;
 
-/// A procedure.
+/// A procedure of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Call {
-    /// Octets to and fro, within messages.
+    /// Bytes to and fro, within messages.
     Echo,
-    /// Octets from the server, by its RDMA Writes.
+    /// Bytes from the server, by its RDMA Writes.
     Get,
-    /// Octets to the server, by its RDMA Reads.
+    /// Bytes to the server, by its RDMA Reads.
     Put,
 }
 
 impl Call {
-    /// All there are.
+    /// All procedures.
     pub const ALL: [Call; 3] = [Call::Echo, Call::Get, Call::Put];
 
-    /// What moves as many octets in the same direction without RPC.
+    /// Returns the raw operation that moves as many bytes in the same direction without RPC.
     pub fn raw(self) -> Op {
         match self {
             Call::Echo => Op::Send,
@@ -50,7 +52,7 @@ impl Call {
         }
     }
 
-    /// What is called.
+    /// Returns the RPC procedure.
     pub const fn procedure(self) -> Procedure {
         let procedure = match self {
             Call::Echo => 1,
@@ -71,7 +73,7 @@ impl fmt::Display for Call {
     }
 }
 
-/// Which items may be placed.
+/// The items that RDMA may place.
 pub const BINDING: Table<'static> = Table(&[
     Entry {
         procedure: Call::Echo.procedure(),
@@ -98,22 +100,22 @@ pub const BINDING: Table<'static> = Table(&[
     },
 ]);
 
-/// Octets with a name.
+/// Bytes, with the seed and number that determine them.
 struct Named {
     seed: u64,
     number: u64,
     octets: Buffer,
 }
 
-/// The server's side.
+/// The server's side of the program.
 pub struct Bench {
     memory: Memory,
-    /// What GET gave last.
+    /// The result of the last GET.
     last: Option<Named>,
 }
 
 impl Bench {
-    /// One that makes items in a server's `memory`.
+    /// Makes a program that takes its items from a server's `memory`.
     pub fn new(memory: Memory) -> Bench {
         Bench { memory, last: None }
     }
@@ -161,7 +163,7 @@ impl Bench {
         if let Some(named) = self.last.as_ref().filter(is) {
             return Ok(named.octets.clone());
         }
-        // Its memory may be what is missing.
+        // The old item's memory may be needed for the new one.
         self.last = None;
         let mut octets = vec![0; len];
         pattern::fill(&mut octets, seed, number);
@@ -177,7 +179,7 @@ impl Program for Bench {
         request.reply(outcome);
     }
 
-    /// All of them: none changes anything.
+    /// All procedures may run again: none changes anything.
     fn repeat(&self, _procedure: Procedure) -> Repeat {
         Repeat::Always
     }

@@ -1,4 +1,4 @@
-//! The client alone, of the `rpc` service of another process or host.
+//! The client alone, for the `rpc` service of another process or host.
 
 use std::net::SocketAddr;
 
@@ -10,11 +10,11 @@ use super::{RpcError, RpcRun};
 use crate::embedded::Remote;
 use crate::own_process::OwnProcess;
 
-/// Looks at the completion queue before others have the processor.
+/// The number of looks at the completion queue before the thread yields the processor.
 const LOOKS: u32 = 256;
 
 impl Remote {
-    /// One round of calls to `server`, on the calling thread.
+    /// Runs a round of calls to `server`, on the calling thread.
     ///
     /// # Errors
     /// [`RpcError`].
@@ -26,7 +26,7 @@ impl Remote {
 }
 
 impl OwnProcess {
-    /// One round of calls to `server`, on the calling thread.
+    /// Runs a round of calls to `server`, on the calling thread.
     ///
     /// # Errors
     /// [`RpcError`].

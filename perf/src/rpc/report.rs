@@ -1,20 +1,24 @@
-//! What came out of the rounds of a procedure, size and version.
+//! The results of the rounds of a procedure, size and version.
 //!
 //! # JSON
 //!
-//! [`write_json`] writes one object, or an array of them in the order they were measured:
+//! [`write_json`] writes one object, or an array of objects in the order in which they were
+//! measured:
 //!
-//! | field | meaning |
-//! |---|---|
-//! | `op` | `"rpc"` |
-//! | `call` | `"echo"`, `"get"` or `"put"` |
-//! | `version` | of RPC-over-RDMA, as it was spoken |
-//! | `private_data` | whether the client said anything in private data; only version 1 needs it |
-//! | `mode`, `size`, `qps`, `depth`, `mtu`, `crc`, `wire`, `lcores`, `seconds`, `bytes`, `ops`, `gbit_per_s`, `mops_per_s`, `latency_ns`, `verified` | as of [other operations](crate::report), of the round with the median `ratio`; octets are those of the item, in one direction |
-//! | `per_call` | what the client's transport did for a call, from the first on: `sends`, `registrations`, `invalidations` (its own), `remote_invalidations` (by the server's reply) |
-//! | `rounds` | rounds |
-//! | `ratio` | calls per second to raw operations per second of the same round: `median`, `min` and `max` of the rounds; null without a raw operation |
-//! | `raw` | the raw operation in the round of the median; null likewise |
+//! * `op`: `"rpc"`;
+//! * `call`: `"echo"`, `"get"` or `"put"`;
+//! * `version`: the version of RPC-over-RDMA that the connections used;
+//! * `private_data`: whether the client sent private data; only version 1 needs it;
+//! * `mode`, `size`, `qps`, `depth`, `mtu`, `crc`, `wire`, `lcores`, `seconds`, `bytes`, `ops`,
+//!   `gbit_per_s`, `mops_per_s`, `latency_ns`, `verified`: as for [other
+//!   operations](crate::report), from the round with the median `ratio`; bytes are those of the
+//!   item, in one direction;
+//! * `per_call`: the work of the client's transport per call, from the first call on: `sends`,
+//!   `registrations`, `invalidations` (its own), `remote_invalidations` (by the server's reply);
+//! * `rounds`: the number of rounds;
+//! * `ratio`: calls per second divided by raw operations per second of the same round: `median`,
+//!   `min` and `max` of the rounds; null without a raw operation;
+//! * `raw`: the raw operation in the round of the median; null without a raw operation.
 
 use std::path::Path;
 
@@ -29,7 +33,7 @@ use crate::latency::Latency;
 use crate::report::{BenchReport, ReportError, align, write_json_of};
 use crate::spec::{BenchSpec, Mode, Size, Wire};
 
-/// What a client's transport did for each call.
+/// The work of a client's transport per call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the module's table says it all")]
 pub struct Work {
@@ -39,16 +43,16 @@ pub struct Work {
     pub remote_invalidations: f64,
 }
 
-/// One round.
+/// A round of a benchmark.
 #[derive(Clone, Debug)]
 pub struct Round {
-    /// The calls.
+    /// The figures of the calls.
     pub load: LoadOutcome,
-    /// The raw operation just before them.
+    /// The raw operation just before the calls.
     pub raw: Option<BenchReport>,
 }
 
-/// Middle, least and greatest of several rounds.
+/// Median, minimum and maximum of several rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "their names say it")]
 pub struct Ratio {
@@ -99,14 +103,15 @@ impl Round {
 }
 
 impl RpcReport {
-    /// Of rounds of the same; `None` of none.
+    /// Makes a report of rounds of the same benchmark; `None` without rounds.
     pub fn of(
         spec: &BenchSpec,
         what: &RpcRun,
         (wire, lcores): (Wire, &[usize]),
         mut rounds: Vec<Round>,
     ) -> Option<RpcReport> {
-        // Those of a ratio by it; without a raw operation by their own rate.
+        // Rounds with a ratio sort by the ratio; rounds without a raw operation sort by their own
+        // rate.
         let key = |round: &Round| round.ratio().unwrap_or_else(|| round.per_second());
         rounds.sort_by(|a, b| key(a).total_cmp(&key(b)));
         let (first, last) = (rounds.first()?, rounds.last()?);
@@ -147,7 +152,7 @@ impl RpcReport {
 }
 
 impl Work {
-    /// What connections with these counters did.
+    /// Returns the work per call of connections with these counters.
     pub fn of(counters: &[Counters]) -> Work {
         let sum = |of: fn(&Counters) -> u64| counters.iter().map(of).sum::<u64>() as f64;
         let calls = sum(|c| c.replies_received).max(1.0);
@@ -160,15 +165,15 @@ impl Work {
     }
 }
 
-/// Writes `reports` to `path`, as the module says.
+/// Writes `reports` to `path`, in the module's format.
 ///
 /// # Errors
-/// The file, or the serializer.
+/// The file cannot be written, or the serializer fails.
 pub fn write_json(path: &Path, reports: &[RpcReport]) -> Result<(), ReportError> {
     write_json_of(path, reports)
 }
 
-/// A table for people, a line per report; ends in a line feed.
+/// Returns a table for people, with one line per report; the text ends in a line feed.
 pub fn table(reports: &[RpcReport]) -> String {
     let head = [
         "call",
@@ -271,7 +276,8 @@ mod tests {
     fn test_json_has_the_documented_fields_and_reads_back() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("r.json");
-        // A rate that binary fractions have exactly: numbers in JSON are read to the last but one digit.
+        // Binary fractions represent this rate exactly: the JSON reader is exact only to the last
+        // digit but one.
         let one = report(vec![round(15_625, Some(9))]).unwrap();
         write_json(&path, std::slice::from_ref(&one)).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();

@@ -11,9 +11,9 @@ use super::program::{BINDING, Bench, PROGRAM, VERSION};
 use crate::server::Serve;
 use crate::service::Limits;
 
-/// Connections at a time.
+/// The highest number of connections at a time.
 const MAX_CONNS: usize = 64;
-/// Octets of registered memory, and of what the calls of one connection may have.
+/// Bytes of registered memory, and the share that the calls of one connection may have.
 const MEMORY: usize = 32 << 20;
 const CONNECTION_MEMORY: usize = 8 << 20;
 
@@ -21,10 +21,10 @@ const CONNECTION_MEMORY: usize = 8 << 20;
 pub(crate) struct RpcService(Server);
 
 impl RpcService {
-    /// Begins to listen.
+    /// Starts to listen.
     ///
     /// # Errors
-    /// What the device says.
+    /// The error of the device.
     pub(crate) fn new(
         device: &Device,
         addr: SocketAddr,
@@ -43,7 +43,7 @@ impl RpcService {
         };
         let mut server = Server::new(device, addr, config).map_err(|error| match error {
             ServerError::Device(error) => error,
-            // A descriptor that the system does not give.
+            // The system gives no descriptor.
             other => DeviceError::Socket(other.to_string()),
         })?;
         let program = Bench::new(server.memory().clone());
@@ -76,7 +76,7 @@ impl Serve for RpcService {
         match self.0.listening() {
             Ok(is) => Ok(is),
             Err(ServerError::Listen(failure)) => Err(failure),
-            // Nothing else is said of a listener.
+            // The server reports no other error for a listener.
             Err(_) => Ok(false),
         }
     }

@@ -15,70 +15,71 @@ use tracing::debug;
 use super::{Info, message, printable};
 use crate::workload::Step;
 
-/// What is to be done.
+/// The parameters of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct RpingConfig {
-    /// The server.
+    /// The server's address.
     pub remote: SocketAddr,
-    /// Messages; 0: without end.
+    /// The number of messages; 0: without end.
     pub count: u64,
-    /// Octets of a message, [`MIN_SIZE`](super::MIN_SIZE) to [`MAX_SIZE`](super::MAX_SIZE).
+    /// Bytes of a message, [`MIN_SIZE`](super::MIN_SIZE) to [`MAX_SIZE`](super::MAX_SIZE).
     pub size: u32,
-    /// Compare what comes back.
+    /// True if the client compares the returned bytes.
     pub validate: bool,
-    /// How the connection is asked for.
+    /// The MPA options with which the client asks for its connection.
     pub mpa: MpaOptions,
 }
 
-/// Why it failed.
+/// Why a client failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RpingError {
     /// The control plane refused.
     #[error(transparent)]
     Ctl(#[from] DeviceError),
-    /// No connection.
+    /// The connection could not be established.
     #[error("cannot connect to {0}: {1}")]
     Connect(SocketAddr, ConnectFailure),
-    /// The server does not want to.
+    /// The server rejects the connection.
     #[error("{0} rejects the connection")]
     Rejected(SocketAddr),
-    /// The connection ended in the middle.
+    /// The connection ended before the client was done.
     #[error("the connection ended after {0} messages: {1}")]
     Disconnected(u64, DisconnectReason),
     /// An operation failed.
     #[error("message {0}: an operation failed: {1:?}")]
     Completion(u64, CqeStatus),
-    /// A work request was not taken.
+    /// The device did not take a work request.
     #[error("cannot post: {0}")]
     Post(#[from] PostError),
-    /// Not an [`Info`].
+    /// The server sent a message that is not an [`Info`].
     #[error("message {0}: the server sent {1} octets, not {len}", len = Info::LEN)]
     Stray(u64, u32),
-    /// What came back is not what went out.
+    /// The bytes that came back differ from the bytes that went out.
     #[error("message {0}: what came back differs from octet {1} on")]
     Differs(u64, usize),
-    /// Nothing comes.
+    /// The server does not answer any more.
     #[error("message {0}: the server has not answered for {secs} s", secs = PATIENCE.as_secs())]
     Stalled(u64),
 }
 
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long after a failed work request the end of the connection, with its reason, may come.
+/// How long the end of the connection, with its reason, may come after a failed work request.
 const GRACE: Duration = Duration::from_secs(2);
 const BUFFERS: u32 = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Connecting,
-    /// The source was told; waiting for the first go-ahead.
+    /// The client has announced its source, and waits for the first go-ahead.
     Reading,
-    /// The sink was told; waiting for the second.
+    /// The client has announced its sink, and waits for the second go-ahead.
     Writing,
     Closing,
     Done,
 }
 
-/// A client. [`step`](Self::step) it, with the RNIC's polls in between, until it is done.
+/// A client. The caller calls [`step`](Self::step), with the RNIC's polls in between, until the
+/// client is done.
 pub struct RpingClient {
     device: Device,
     clock: Clock,
@@ -97,15 +98,16 @@ pub struct RpingClient {
     state: State,
     agreed: Option<Agreed>,
     waits_since: Instant,
-    /// What has come back, for those who want to see it.
+    /// The text of the message that came back last, for callers that show it.
     last: Option<String>,
     show: bool,
-    /// The first work request that did not succeed: the event that says why comes after it.
+    /// The status of the first work request that did not succeed: an event with the reason follows
+    /// after it.
     failed: Option<CqeStatus>,
 }
 
 impl RpingClient {
-    /// Starts to connect. With `show`, [`take_line`](Self::take_line) gives each message's text.
+    /// Starts to connect. With `show`, [`take_line`](Self::take_line) returns each message's text.
     pub fn new(
         device: &Device,
         clock: &Clock,
@@ -152,28 +154,28 @@ impl RpingClient {
         })
     }
 
-    /// Messages that came back.
+    /// Returns the number of messages that came back.
     pub fn done(&self) -> u64 {
         self.done
     }
 
-    /// What the ends agreed on, once connected.
+    /// Returns the parameters on which the ends have agreed, after the connection is up.
     pub fn agreed(&self) -> Option<Agreed> {
         self.agreed
     }
 
-    /// The text of the message that came back last, once.
+    /// Returns the text of the message that came back last, once.
     pub fn take_line(&mut self) -> Option<String> {
         self.last.take()
     }
 
-    /// Ends after the message under way, as if it had been the last.
+    /// Makes the client end after the message in flight, as if that had been the last.
     pub fn stop(&mut self) {
         self.config.count = self.done.max(self.sent);
     }
 
-    /// Does what there is to do. At most one message comes back in a step. After an error the
-    /// connection is ended, which the RNIC needs some polls for.
+    /// Does the work that is due. At most one message comes back in a step. After an error the
+    /// client ends the connection, and the RNIC needs some more polls for that.
     pub fn step(&mut self) -> Result<Step, RpingError> {
         if self.state == State::Done {
             return Ok(Step::Done);
@@ -181,7 +183,7 @@ impl RpingClient {
         let result = self.advance();
         if result.is_err() {
             self.state = State::Done;
-            // It may be gone already.
+            // The connection may be gone already, so an error is ignored.
             let _ = self.device.disconnect(self.id);
         }
         result
@@ -194,7 +196,7 @@ impl RpingClient {
         }
         if let Some(cqe) = self.cq.poll() {
             match self.handle_completion(&cqe) {
-                // The event that says why is on its way.
+                // The event with the reason is on its way.
                 Err(RpingError::Post(PostError::Ended)) => self.fail(CqeStatus::Flushed),
                 handled => handled?,
             }
@@ -228,7 +230,7 @@ impl RpingClient {
         Ok(())
     }
 
-    /// The connection has ended, or is about to; why, an event tells.
+    /// Records that the connection has ended, or is about to end; an event with the reason follows.
     fn fail(&mut self, status: CqeStatus) {
         self.failed = Some(status);
         self.waits_since = self.clock.now();
@@ -264,7 +266,7 @@ impl RpingClient {
         self.expected = message(self.sent, self.config.size);
         self.source.write(0, &self.expected);
         if self.config.validate {
-            // So that what an earlier one brought does not pass for this one.
+            // Cleared, so that bytes of an earlier message do not pass for this one.
             self.sink.write(0, &vec![0; self.expected.len()]);
         }
         self.sent += 1;
@@ -272,7 +274,7 @@ impl RpingClient {
         self.tell(0)
     }
 
-    /// The server has read, or written.
+    /// Handles a go-ahead: the server has read, or written.
     fn go_ahead(&mut self) -> Result<(), RpingError> {
         match self.state {
             State::Reading => {
@@ -280,7 +282,7 @@ impl RpingClient {
                 return self.tell(1);
             }
             State::Writing => {}
-            // A message too many; the end of the connection comes anyhow.
+            // A surplus message is ignored, since the connection ends anyhow.
             State::Connecting | State::Closing | State::Done => return Ok(()),
         }
         if self.config.validate || self.show {
@@ -307,7 +309,7 @@ impl RpingClient {
         Ok(self.device.disconnect(self.id)?)
     }
 
-    /// Sends the name of the source (0) or the sink (1).
+    /// Announces the source (0) or the sink (1) to the server.
     fn tell(&mut self, which: usize) -> Result<(), RpingError> {
         self.waits_since = self.clock.now();
         let mr = if which == 0 { &self.source } else { &self.sink };
@@ -324,7 +326,7 @@ impl RpingClient {
     }
 }
 
-/// Work requests of the receive queue.
+/// Marks the work requests of the receive queue.
 const INBOX: u64 = 1 << 32;
 
 fn post_buffer(qp: &Qp, inbox: &Mr, n: u64) -> Result<(), PostError> {

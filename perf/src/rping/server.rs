@@ -16,24 +16,25 @@ use super::{Info, MAX_SIZE, printable};
 
 const BUFFERS: u32 = 4;
 
-/// Answers rping clients on one address. Whoever polls the RNIC also calls [`step`](Self::step).
+/// Answers rping clients on one address. The thread that polls the RNIC also calls
+/// [`step`](Self::step).
 pub struct RpingServer(Server<Rping>);
 
-/// What the service counts and keeps.
+/// The service's counters and results.
 struct Rping {
-    /// Connections accepted and closed so far.
+    /// The number of accepted connections that have closed so far.
     closed: u64,
-    /// The text of each message, for those who want to see it.
+    /// The text of each message, for callers that show it.
     lines: Option<Vec<String>>,
-    /// The latest connection that ended otherwise than in order.
+    /// The reason of the latest connection that did not end in order.
     failure: Option<String>,
 }
 
-/// What the next Send means.
+/// The meaning of the next Send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expects {
     Source,
-    /// Nothing: an operation of ours is under way.
+    /// The client must not send: an operation of ours is in flight.
     Nothing,
     Sink,
 }
@@ -44,12 +45,12 @@ struct Serving {
     inbox: Mr,
     outbox: Mr,
     expects: Expects,
-    /// Octets read from the source.
+    /// Bytes read from the source.
     len: u32,
     messages: u64,
 }
 
-/// What a work request is for; a receive buffer's number is added.
+/// The purpose of a work request; a receive buffer's number is added.
 const INBOX: u32 = 1 << 30;
 const READ: u32 = 2 << 30;
 const WRITE: u32 = 3 << 30;
@@ -78,8 +79,8 @@ enum Fault {
 }
 
 impl RpingServer {
-    /// Listens. `waker` is woken when there is something to do. With `show`,
-    /// [`take_lines`](Self::take_lines) gives the text of the messages.
+    /// Listens. The service wakes `waker` when a step has work to do. With `show`,
+    /// [`take_lines`](Self::take_lines) returns the text of the messages.
     pub fn new(
         device: &Device,
         addr: SocketAddr,
@@ -90,7 +91,7 @@ impl RpingServer {
         RpingServer::with_limits(device, addr, params, Limits::default(), waker, show)
     }
 
-    /// Listens, with other limits than the usual ones.
+    /// Listens with limits other than the defaults.
     pub fn with_limits(
         device: &Device,
         addr: SocketAddr,
@@ -103,30 +104,30 @@ impl RpingServer {
         Server::new(device, addr, params, limits, waker, rping).map(RpingServer)
     }
 
-    /// Whether the service listens: false until the RNIC does.
+    /// Returns true if the service listens, and false until the RNIC does.
     ///
     /// # Errors
-    /// [`ListenFailure`]: it never will.
+    /// [`ListenFailure`] if the service never will.
     pub fn is_listening(&self) -> Result<bool, ListenFailure> {
         self.0.is_listening()
     }
 
-    /// Connections that have come and gone.
+    /// Returns the number of connections that have come and gone.
     pub fn closed(&self) -> u64 {
         self.0.protocol.closed
     }
 
-    /// Why the latest connection that did not end in order ended.
+    /// Returns why the latest connection that did not end in order ended.
     pub fn failure(&self) -> Option<&str> {
         self.0.protocol.failure.as_deref()
     }
 
-    /// The messages read since the last call.
+    /// Returns the messages read since the last call.
     pub fn take_lines(&mut self) -> Vec<String> {
         self.0.protocol.lines.as_mut().map(core::mem::take).unwrap_or_default()
     }
 
-    /// Does what there is to do; true when there was something. Never blocks.
+    /// Does the work that is due. Returns true if there was any. Never blocks.
     pub fn step(&mut self) -> bool {
         self.0.step()
     }
@@ -223,7 +224,7 @@ impl Serving {
                 self.expects = Expects::Sink;
                 self.go_ahead(place)
             }
-            // Writes and Sends: they have been acknowledged, which nobody waits for.
+            // Acknowledged Writes and Sends need no further work.
             _ => Ok(()),
         }
     }
@@ -246,8 +247,8 @@ impl Serving {
                 self.expects = Expects::Source;
                 self.messages += 1;
                 let len = self.len.min(len);
-                // The go-ahead is delivered after the Write is placed, so it need not wait for the
-                // Write to be acknowledged.
+                // The peer receives the go-ahead only after the Write is placed, so the go-ahead
+                // need not wait for the Write's acknowledgement.
                 self.post(place, WRITE, SendOp::Write { stag, to }, len)?;
                 self.go_ahead(place)
             }

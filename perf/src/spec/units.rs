@@ -25,7 +25,7 @@ impl FromStr for Size {
             "G" | "g" => 30,
             _ => return Err(bad()),
         };
-        // `parse` would take a sign.
+        // `parse` would accept a sign.
         if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
             return Err(bad());
         }
@@ -46,7 +46,7 @@ impl fmt::Display for Size {
     }
 }
 
-/// One size, or the powers of two in a range: `1..1M`.
+/// A single size, or the powers of two in a range: `1..1M`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     first: Size,
@@ -54,12 +54,12 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// One size.
+    /// Makes a list of a single size.
     pub fn one(size: Size) -> Sizes {
         Sizes { first: size, last: size }
     }
 
-    /// The sizes in turn.
+    /// Returns the sizes in turn.
     pub fn iter(&self) -> impl Iterator<Item = Size> + use<> {
         let last = self.last.0;
         core::iter::successors(Some(self.first), move |s| {
@@ -67,7 +67,7 @@ impl Sizes {
         })
     }
 
-    /// Whether there is one only.
+    /// Returns true if there is only one size.
     pub fn is_one(&self) -> bool {
         self.first == self.last
     }
@@ -126,10 +126,10 @@ impl FromStr for Span {
 pub struct Probability(f64);
 
 impl Probability {
-    /// Never.
+    /// The probability of an event that never happens.
     pub const ZERO: Probability = Probability(0.0);
 
-    /// As a number in 0..=1.
+    /// Returns the probability as a number in 0..=1.
     pub fn get(self) -> f64 {
         self.0
     }

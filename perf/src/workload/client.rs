@@ -24,24 +24,24 @@ pub use measure::Outcome;
 use pingpong::PingPong;
 use stream::Stream;
 
-/// Whether there was something to do.
+/// The outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing.
+    /// There was no work.
     Idle,
-    /// Something.
+    /// There was work.
     Busy,
     /// The run is over and its connections are closed.
     Done,
 }
 
-/// How long nothing may happen.
+/// How long a run may go without any progress.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Steps between looks at the clock for it.
+/// The number of steps between checks for progress.
 const LOOK_EVERY: u32 = 4096;
 
-/// Connections in their set-up at a time.
+/// The highest number of connections in their set-up at a time.
 const CONNECTING: usize = 32;
 
 enum Phase {
@@ -56,8 +56,8 @@ enum Engine {
     PingPong(Box<PingPong>),
 }
 
-/// One run, from its connections to their end. [`step`](Client::step) it, with the RNIC's polls in
-/// between, until it is done.
+/// A run, from its connections to their end. The caller calls [`step`](Client::step), with the
+/// RNIC's polls in between, until the run is done.
 pub struct Client {
     device: Device,
     clock: Clock,
@@ -110,7 +110,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Does what there is to do. After [`Step::Done`] there is nothing more.
+    /// Does the work that is due. After [`Step::Done`] no work is left.
     #[inline]
     pub fn step(&mut self) -> Result<Step, WorkloadError> {
         self.steps = self.steps.wrapping_add(1);
@@ -121,7 +121,7 @@ impl Client {
                 Engine::PingPong(p) => p.step(&self.conns, &self.cqs)?,
             };
         }
-        // Events are rare while operations run.
+        // Events are rare while operations run, so a busy client looks for them less often.
         if !busy || self.steps.is_multiple_of(64) {
             busy |= self.handle_events()?;
             busy |= self.next_phase()?;
@@ -137,7 +137,7 @@ impl Client {
         })
     }
 
-    /// What was measured; final once the run is done.
+    /// Returns the measured figures, which are final after the run is done.
     pub fn outcome(&self) -> Outcome {
         match &self.phase {
             Phase::Running(e) => e.measure().outcome(false),
@@ -145,13 +145,13 @@ impl Client {
         }
     }
 
-    /// Gives up: closes what is open, without waiting.
+    /// Gives up: closes the open connections, without waiting.
     pub fn abandon(&mut self) {
         for c in &self.conns {
             if let Some(id) = c.id
                 && !c.closed
             {
-                // It may be gone already.
+                // The connection may be gone already, so an error is ignored.
                 let _ = self.device.disconnect(id);
             }
         }
@@ -228,16 +228,16 @@ impl Client {
         Ok(busy)
     }
 
-    /// Takes what servers grant to connections that are up.
+    /// Handles the grants of servers for connections that are up.
     fn handle_grants(&mut self) -> Result<bool, WorkloadError> {
         let mut busy = false;
-        // Nothing else is received before all connections are up.
+        // The client receives no other messages before all connections are up.
         while self.up < self.conns.len()
             && let Some(cqe) = self.cqs.recv.poll()
         {
             busy = true;
             let n = usize::try_from(cqe.wr_id >> 32).unwrap_or(usize::MAX);
-            // Of what has failed the end of the connection tells more.
+            // A failed completion is skipped: the end of the connection brings the reason.
             let Some(conn) = self.conns.get_mut(n).filter(|_| cqe.status.is_success()) else {
                 continue;
             };
@@ -283,7 +283,7 @@ impl Client {
     }
 }
 
-/// A server that does not want to, with what it says.
+/// Returns the error for a server that refuses, with the server's reason.
 fn refused(remote: SocketAddr, text: &[u8]) -> WorkloadError {
     let why = match Refusal::decode(text) {
         Ok(Refusal(reason)) => reason,

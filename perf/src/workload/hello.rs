@@ -2,16 +2,17 @@
 //!
 //! ```text
 //! Hello     magic(4) version(1) op(1) mode(1) flags(1)  size(4) depth(4)  seed(8)
-//!           stag(4) zero(4)  to(8)  len(8)                                              48 octets
-//! Welcome   magic(4) version(1) zero(3)  stag(4) window(4)  to(8)  len(8)               32 octets
-//! Refusal   magic(4) version(1) reason(1) zero(2)                                        8 octets
+//!           stag(4) zero(4)  to(8)  len(8)                                         48 bytes
+//! Welcome   magic(4) version(1) zero(3)  stag(4) window(4)  to(8)  len(8)          32 bytes
+//! Refusal   magic(4) version(1) reason(1) zero(2)                                   8 bytes
 //! ```
 //!
-//! A Welcome without window and region ([`Welcome::ASK`]) is no grant yet. The client asks for it
-//! with a Send without content, and the grant, or a Refusal, comes as a Send.
+//! A Welcome without window and region ([`Welcome::ASK`]) grants nothing yet. The client then asks
+//! for the grant with an empty Send, and the grant, or a Refusal, comes as a Send.
 //!
-//! `stag`, `to`, `len` name the sender's region for the peer; all zero when there is none. The one
-//! flag is 1: compare every message. Whatever is not exactly of this form is refused.
+//! `stag`, `to`, `len` name the sender's region for the peer; all are zero when there is none. The
+//! only flag is 1: compare every message. The receiver refuses everything that is not exactly of
+//! this form.
 
 use core::fmt;
 use heddle_verbs::Stag;
@@ -25,64 +26,64 @@ pub const VERSION: u8 = 2;
 
 const FLAG_VERIFY: u8 = 1;
 
-/// Memory of one side that the other may reach.
+/// Memory of one side that the other may access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Region {
-    /// Its STag.
+    /// The STag of the region.
     pub stag: Stag,
-    /// Tagged offset of its first octet.
+    /// The tagged offset of the region's first byte.
     pub to: u64,
-    /// Octets.
+    /// The region's length in bytes.
     pub len: u64,
 }
 
-/// What a client asks for.
+/// The run that a client asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// The operation.
+    /// The operation to measure.
     pub op: Op,
-    /// What is measured.
+    /// The quantity to measure.
     pub mode: Mode,
-    /// Whether the server compares every message.
+    /// True if the server has to compare every message.
     pub verify: bool,
-    /// Octets of a message: at most [`MAX_SIZE`].
+    /// Bytes of a message: at most [`MAX_SIZE`].
     pub size: u32,
     /// Operations outstanding: 1 to [`MAX_DEPTH`].
     pub depth: u32,
-    /// From which the octets follow.
+    /// The seed that determines the bytes of messages.
     pub seed: u64,
-    /// Where a ping-pong's Writes come back; at least `size` long then.
+    /// The region to which a ping-pong's Writes return, with at least `size` bytes for a ping-pong.
     pub region: Region,
 }
 
-/// Private data that is not what it should be.
+/// Why private data is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HelloError {
-    /// Some other program.
+    /// The data belongs to another program.
     #[error("the peer's private data is not that of a benchmark")]
     NotOurs,
-    /// Ours, of another time.
+    /// The data is of another version of this program.
     #[error("the peer speaks version {0} of the benchmark protocol, this is version {VERSION}")]
     Version(u8),
-    /// Breaks the format, or asks for the impossible.
+    /// The data breaks the format, or asks for impossible values.
     #[error("the peer's private data is malformed: {0}")]
     Malformed(&'static str),
 }
 
-/// A refusal, as a code that survives being unknown.
+/// The reason of a refusal. Unknown codes are kept as they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reason(pub u8);
 
 impl Reason {
-    /// Not a [`Hello`].
+    /// The private data is not a [`Hello`].
     pub const NOT_OURS: Reason = Reason(1);
-    /// Another version.
+    /// The Hello is of another version.
     pub const VERSION: Reason = Reason(2);
-    /// A malformed one.
+    /// The Hello is malformed.
     pub const MALFORMED: Reason = Reason(3);
-    /// Not enough registered memory.
+    /// The server has not enough registered memory.
     pub const NO_MEMORY: Reason = Reason(4);
-    /// Too many connections.
+    /// The server has too many connections.
     pub const BUSY: Reason = Reason(5);
 }
 
@@ -110,10 +111,10 @@ impl From<HelloError> for Reason {
 }
 
 impl Hello {
-    /// Octets on the wire.
+    /// Bytes on the wire.
     pub const LEN: usize = 48;
 
-    /// As private data.
+    /// Encodes the Hello as private data.
     pub fn encode(&self) -> Vec<u8> {
         let op = match self.op {
             Op::Write => 0,
@@ -142,7 +143,7 @@ impl Hello {
         b
     }
 
-    /// Checks a client's private data.
+    /// Decodes and checks a client's private data.
     pub fn decode(b: &[u8]) -> Result<Hello, HelloError> {
         let mut r = Reader::of(b, Self::LEN)?;
         let [op, mode, flags] = [r.u8(), r.u8(), r.u8()];
@@ -193,23 +194,23 @@ impl Hello {
     }
 }
 
-/// What a server grants.
+/// The grant of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Welcome {
-    /// Receive buffers for Sends.
+    /// The number of receive buffers for Sends.
     pub window: u32,
-    /// Where Writes go and Reads come from.
+    /// The region to which Writes go and from which Reads come.
     pub region: Region,
 }
 
 impl Welcome {
-    /// The client is to ask for its grant.
+    /// A Welcome that makes the client ask for its grant.
     pub const ASK: Welcome = Welcome { window: 0, region: Region { stag: Stag(0), to: 0, len: 0 } };
 
-    /// Octets on the wire.
+    /// Bytes on the wire.
     pub const LEN: usize = 32;
 
-    /// As private data.
+    /// Encodes the Welcome as private data.
     pub fn encode(&self) -> Vec<u8> {
         let mut b = Vec::with_capacity(Self::LEN);
         b.extend(MAGIC);
@@ -221,7 +222,8 @@ impl Welcome {
         b
     }
 
-    /// Checks a server's private data. Whether the region is large enough is for the caller.
+    /// Decodes and checks a server's private data. The caller checks that the region is large
+    /// enough.
     pub fn decode(b: &[u8]) -> Result<Welcome, HelloError> {
         let mut r = Reader::of(b, Self::LEN)?;
         r.zero(3)?;
@@ -230,22 +232,22 @@ impl Welcome {
     }
 }
 
-/// Why a server rejects.
+/// A server's rejection, with its reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal(pub Reason);
 
 impl Refusal {
-    /// Octets on the wire.
+    /// Bytes on the wire.
     pub const LEN: usize = 8;
 
-    /// As private data.
+    /// Encodes the refusal as private data.
     pub fn encode(&self) -> Vec<u8> {
         let mut b = MAGIC.to_vec();
         b.extend([VERSION, self.0.0, 0, 0]);
         b
     }
 
-    /// Checks a server's private data.
+    /// Decodes and checks a server's private data.
     pub fn decode(b: &[u8]) -> Result<Refusal, HelloError> {
         let mut r = Reader::of(b, Self::LEN)?;
         let reason = Reason(r.u8());
@@ -254,11 +256,12 @@ impl Refusal {
     }
 }
 
-/// Reads fields off octets whose number has been checked.
+/// Reads fields from bytes whose number has been checked.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// Past magic and version, with exactly `len` octets in all.
+    /// Makes a reader after magic and version, and checks that there are exactly `len` bytes in
+    /// all.
     fn of(b: &'a [u8], len: usize) -> Result<Reader<'a>, HelloError> {
         let rest = b.strip_prefix(&MAGIC).ok_or(HelloError::NotOurs)?;
         let (&version, rest) = rest.split_first().ok_or(HelloError::NotOurs)?;
@@ -271,7 +274,8 @@ impl<'a> Reader<'a> {
         Ok(Reader(rest))
     }
 
-    /// The next `N` octets; zeros beyond the end, where no reader of a checked length gets.
+    /// Returns the next `N` bytes; zeros beyond the end, which no reader of a checked length
+    /// reaches.
     fn take<const N: usize>(&mut self) -> [u8; N] {
         let Some((head, rest)) = self.0.split_first_chunk::<N>() else { return [0; N] };
         self.0 = rest;
@@ -334,7 +338,7 @@ mod tests {
         assert_eq!(Hello::decode(b""), Err(HelloError::NotOurs));
         assert_eq!(with(0, b'h'), Err(HelloError::NotOurs));
         assert_eq!(with(4, 1), Err(HelloError::Version(1)));
-        // operation, mode, flags, size, depth twice, reserved, the answers' length
+        // Operation, mode, flags, size, depth twice, reserved, the answers' length.
         for (at, v) in [(5, 7), (6, 3), (7, 2), (8, 0xff), (15, 0), (15, 2), (31, 1), (47, 7)] {
             assert!(matches!(with(at, v), Err(HelloError::Malformed(_))), "octet {at} = {v}");
         }

@@ -1,11 +1,11 @@
-//! Octets that follow from a seed and a number.
+//! Bytes that a seed and a number determine.
 
-/// Fills `out` with the octets of message `n`. Different messages differ in nearly every octet.
+/// Fills `out` with the bytes of message `n`. Different messages differ in nearly every byte.
 pub fn fill(out: &mut [u8], seed: u64, n: u64) {
     fill_from(out, seed, n, 0);
 }
 
-/// Fills `out` with those octets of message `n` that begin at word `word` of eight octets.
+/// Fills `out` with the bytes of message `n` from word `word` on; a word has eight bytes.
 pub fn fill_from(out: &mut [u8], seed: u64, n: u64, word: u64) {
     let mut x = start(seed, n).wrapping_add(STEP.wrapping_mul(word));
     let mut words = out.chunks_exact_mut(8);
@@ -19,7 +19,7 @@ pub fn fill_from(out: &mut [u8], seed: u64, n: u64, word: u64) {
     rest.copy_from_slice(&last[..n]);
 }
 
-/// Where `got` first differs from the octets of message `n`.
+/// Returns the index at which `got` first differs from the bytes of message `n`.
 pub fn first_difference(got: &[u8], seed: u64, n: u64) -> Option<usize> {
     let mut x = start(seed, n);
     for (at, w) in got.chunks(8).enumerate() {

@@ -6,9 +6,9 @@
 //!      message      filled, a piece a step
 //! ```
 //!
-//! A greeting alone gets a queue pair and a few octets. Memory is set aside when the client is
-//! there and asks for it, and made ready in pieces, so that neither those who only greet nor those
-//! who ask for much make others wait.
+//! A greeting alone gets a queue pair and a few bytes. The server reserves memory when the client
+//! is connected and asks for it, and prepares the memory in pieces, so that neither clients that
+//! only greet nor clients that ask for much make others wait.
 
 use core::net::{IpAddr, SocketAddr};
 use std::collections::VecDeque;
@@ -33,35 +33,36 @@ mod serving;
 use prepare::{Client, PrepareError, Stage, memory_of, receives};
 use serving::CREDITS;
 
-/// Connections one service takes.
+/// The highest number of connections of a service.
 const MAX_CONNS: usize = 4096;
 
-/// Registered memory one connection may ask for.
+/// The most registered memory in bytes that one connection may ask for.
 const MAX_CONN_MEMORY: u64 = 512 << 20;
 
-/// Completions taken in one step, so that connection events have their turn.
+/// The highest number of completions per step, so that connection events have their turn.
 const TURN: usize = 256;
 
-/// Enough for the credits of all connections.
+/// Room for the credits of all connections.
 const CQ_DEPTH: u32 = 1 << 16;
 
-/// Answers benchmarks on one address. Whoever polls the RNIC also calls [`step`](Self::step).
+/// Answers benchmarks on one address. The thread that polls the RNIC also calls
+/// [`step`](Self::step).
 pub struct PerfServer {
     device: Device,
     inbox: Inbox,
     send_cq: Cq,
     recv_cq: Cq,
     conns: Connections<Client>,
-    /// Connections whose memory is made ready, in turn.
+    /// Connections whose memory the server prepares, in turn.
     preparing: VecDeque<usize>,
-    /// Connections whose memory is watched for Writes.
+    /// Connections whose memory the server watches for Writes.
     watched: Vec<usize>,
-    /// Octets of memory that each address has.
+    /// Bytes of memory that each address has.
     memory: MemoryShares,
 }
 
 impl PerfServer {
-    /// Listens. `waker` is woken when there is something to do.
+    /// Listens. The service wakes `waker` when a step has work to do.
     pub fn new(
         device: &Device,
         addr: SocketAddr,
@@ -71,7 +72,7 @@ impl PerfServer {
         PerfServer::with_limits(device, addr, params, Limits::default(), waker)
     }
 
-    /// Listens, with other limits than the usual ones.
+    /// Listens with limits other than the defaults.
     pub fn with_limits(
         device: &Device,
         addr: SocketAddr,
@@ -79,7 +80,8 @@ impl PerfServer {
         limits: Limits,
         waker: Option<&Waker>,
     ) -> Result<PerfServer, DeviceError> {
-        // Before it listens: where there is no room for them nobody is to listen.
+        // The queues are made before the server listens: without room for the queues, no listener
+        // may exist.
         let send_cq = device.create_cq(CQ_DEPTH, waker.cloned())?;
         let recv_cq = device.create_cq(CQ_DEPTH, waker.cloned())?;
         let events = EventQueue::new(waker.cloned());
@@ -96,21 +98,22 @@ impl PerfServer {
         })
     }
 
-    /// Whether memory has to be watched or made ready: nobody wakes this service for it.
+    /// Returns true if the server has to watch or prepare memory: no event wakes this service for
+    /// that.
     pub fn must_poll(&self) -> bool {
         !self.watched.is_empty() || !self.preparing.is_empty()
     }
 
-    /// Connections.
+    /// Returns the number of connections.
     pub fn connections(&self) -> usize {
         self.conns.len()
     }
 
-    /// Does what there is to do; true when there was something. Never blocks.
+    /// Does the work that is due. Returns true if there was any. Never blocks.
     #[inline]
     pub fn step(&mut self) -> bool {
         let mut busy = self.watch();
-        // Of each that is watched there may be an answer that has gone.
+        // Each watched connection may have the completion of an answer in the queue.
         busy |= self.poll_cqs(TURN.max(self.watched.len()));
         busy |= self.prepare_some();
         self.conns.end_silent();
@@ -146,7 +149,7 @@ impl PerfServer {
     fn handle_recv(&mut self, cqe: &Cqe) {
         let Some((place, conn)) = self.conns.of(cqe) else { return };
         match &mut conn.state.stage {
-            // An answer to it would be one to a message that did not come.
+            // An answer would answer a message that the client did not send.
             Stage::Serving(s) if s.hello.mode == Mode::Lat && s.is_of_another_kind(cqe) => {
                 self.conns.fail(place, &"a message of another operation than announced");
             }
@@ -159,7 +162,7 @@ impl PerfServer {
                 self.conns.fail(place, &"Immediate Data where a Send was to ask for memory");
             }
             Stage::Greeted => self.start_preparing(place),
-            // There was a buffer for one message.
+            // The client had a buffer for one message only, so no other can arrive.
             Stage::Clearing(_) | Stage::Filling(..) => {}
         }
     }
@@ -221,13 +224,14 @@ impl PerfServer {
     fn accept(&mut self, id: CmId, remote: SocketAddr, private_data: &[u8]) -> Result<(), Reason> {
         let hello = Hello::decode(private_data)?;
         let place = self.conns.free_place(remote.ip()).map_err(|_| Reason::BUSY)?;
-        // A message that found no room in the completion queue would end all connections that have
-        // something there.
+        // Completions without room in the queue would end all connections that have a completion
+        // there.
         let others = self.conns.states().map(|c| u64::from(receives(&c.hello))).sum::<u64>();
         if others + u64::from(receives(&hello)) > CQ_DEPTH.into() {
             return Err(Reason::BUSY);
         }
-        // Whether there is room is told at once; it is taken only when the client asks.
+        // The server checks for room at once, so that it can reject; it takes the room only when
+        // the client asks for it.
         self.room(remote.ip(), &hello)?;
         let client = self.greet(hello, place).map_err(|e| {
             debug!(error = %e, "cannot serve");
@@ -241,7 +245,7 @@ impl PerfServer {
         Ok(())
     }
 
-    /// Sets aside what a connection asks for.
+    /// Reserves the memory that a connection asks for.
     fn room(&self, peer: IpAddr, hello: &Hello) -> Result<Reservation, Reason> {
         let len = memory_of(hello);
         let fits = len <= MAX_CONN_MEMORY && self.memory.has_room(peer, len);
@@ -252,7 +256,7 @@ impl PerfServer {
         })
     }
 
-    /// A queue pair, and room for the grant and for credits.
+    /// Makes a queue pair, and room for the grant and for credits.
     fn greet(&self, hello: Hello, place: usize) -> Result<Client, PrepareError> {
         let pd = self.device.own_pd()?;
         let init = QpInit {
@@ -271,7 +275,7 @@ impl PerfServer {
         Ok(Client { hello, pd, qp, talk, stage: Stage::Greeted })
     }
 
-    /// The client is there and asks for its memory.
+    /// Starts to prepare memory: the client is connected and asks for it.
     fn start_preparing(&mut self, place: usize) {
         let Some(Connection { remote, state, .. }) = self.conns.get_mut(place) else { return };
         let (peer, hello) = (remote.ip(), state.hello);
@@ -284,7 +288,7 @@ impl PerfServer {
                 self.preparing.push_back(place);
             }
             Err(reason) => {
-                // The client ends the connection when it has read it.
+                // The client ends the connection after it has read the refusal.
                 if let Err(e) = state.say(place, &Refusal(reason).encode()) {
                     self.conns.fail(place, &e);
                 }
@@ -292,7 +296,7 @@ impl PerfServer {
         }
     }
 
-    /// Makes some memory of one connection ready.
+    /// Prepares a piece of one connection's memory.
     #[inline]
     fn prepare_some(&mut self) -> bool {
         let Some(place) = self.preparing.pop_front() else { return false };

@@ -1,11 +1,11 @@
-//! The `sink` service: takes whatever comes, and counts it.
+//! The `sink` service: takes all messages, and counts them.
 //!
-//! It accepts every connection, takes Sends of up to 64 KiB, and grants a region of 256 KiB that
-//! the peer may write and read. The private data of its acceptance names it, big-endian:
-//! `"HSNK"`, STag (4 octets), tagged offset (8), length (8).
+//! The sink accepts every connection, takes Sends of up to 64 KiB, and grants a region of 256 KiB
+//! that the peer may write and read. The private data of its acceptance names the region,
+//! big-endian: `"HSNK"`, STag (4 bytes), tagged offset (8), length (8).
 //!
-//! Nobody reads what is sent to it, so that all receives of a connection go to the same 64 KiB: a
-//! client takes as much memory as it can use, and hardly any time of others to clear it.
+//! No program reads the messages, so all receives of a connection share the same 64 KiB: a client
+//! takes only as much memory as it can use, and clearing this memory costs others hardly any time.
 
 use core::net::SocketAddr;
 
@@ -19,15 +19,15 @@ use crate::connections::{Connection, Full, place_and_low, wr_id};
 use crate::server::{Answer, Next, Protocol, Request, Serve, Server};
 use crate::service::Limits;
 
-/// Longest Send.
+/// Bytes of the longest Send.
 pub const MAX_SEND: usize = 64 << 10;
-/// Receive buffers of a connection.
+/// The number of receive buffers of a connection.
 pub const BUFFERS: u32 = 64;
-/// Octets of the region a peer may write.
+/// Bytes of the region that a peer may write.
 pub const REGION: usize = 256 << 10;
 
 heddle_base::counters! {
-    /// What a sink has taken.
+    /// Counts of the connections and messages that a sink has taken.
     pub struct SinkCounters {
         /// Connections accepted.
         connections,
@@ -35,15 +35,16 @@ heddle_base::counters! {
         refused,
         /// Messages received.
         messages,
-        /// Octets in them.
+        /// Bytes in the messages.
         bytes,
     }
 }
 
-/// Takes everything on one address. Whoever polls the RNIC also calls [`step`](Self::step).
+/// Takes all messages on one address. The thread that polls the RNIC also calls
+/// [`step`](Self::step).
 pub struct Sink(Server<Taker>);
 
-/// What all connections have brought.
+/// The counters of all connections together.
 #[derive(Default)]
 struct Taker {
     counters: SinkCounters,
@@ -51,14 +52,14 @@ struct Taker {
 
 struct Drain {
     qp: Qp,
-    /// What is sent ends here, one message over the other.
+    /// Messages end here, one over the other.
     inbox: Mr,
     region: Mr,
     counters: SinkCounters,
 }
 
 impl Sink {
-    /// Listens. `waker` is woken when there is something to do.
+    /// Listens. The service wakes `waker` when a step has work to do.
     pub fn new(
         device: &Device,
         addr: SocketAddr,
@@ -68,8 +69,8 @@ impl Sink {
         Sink::with_limits(device, addr, params, Limits::default(), waker)
     }
 
-    /// Listens, with other limits than the usual ones. A client of the sink may be silent for as
-    /// long as it likes: what it writes and reads is not seen here.
+    /// Listens with limits other than the defaults. A client of the sink may be silent for as long
+    /// as it likes: the sink does not see the client's Writes and Reads.
     pub fn with_limits(
         device: &Device,
         addr: SocketAddr,
@@ -80,12 +81,12 @@ impl Sink {
         Server::new(device, addr, params, limits, waker, Taker::default()).map(Sink)
     }
 
-    /// What all connections have brought.
+    /// Returns the counters of all connections together.
     pub fn counters(&self) -> &SinkCounters {
         &self.0.protocol.counters
     }
 
-    /// Does what there is to do; true when there was something. Never blocks.
+    /// Does the work that is due. Returns true if there was any. Never blocks.
     pub fn step(&mut self) -> bool {
         self.0.step()
     }

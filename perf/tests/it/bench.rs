@@ -1,4 +1,4 @@
-//! Benchmarks over a pair of rings, with every octet compared, and what comes of wrong peers.
+//! Benchmarks over a pair of rings, with every byte compared, and their reactions to faulty peers.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -51,7 +51,7 @@ fn test_every_operation_and_mode_inline_and_verified() {
                 assert!(r.seconds > 0.0 && r.gbit_per_s > 0.0 && r.mops_per_s > 0.0);
                 let l = r.latency_ns;
                 assert!(0 < l.min && l.min <= l.p50 && l.p50 <= l.p99 && l.p99 <= l.max, "{l:?}");
-                // On a busy machine a tail may be probed for nothing; more is not sent again.
+                // On a busy machine TCP may probe a tail without need; it retransmits nothing else.
                 assert!(r.retransmits <= r.tail_probes + r.timeouts, "{r:?}");
                 assert_eq!((r.fast_retransmits, r.drops, r.lcores.len()), (0, 0, 0));
                 assert_eq!(r.sides, 2);
@@ -61,7 +61,7 @@ fn test_every_operation_and_mode_inline_and_verified() {
 }
 
 /// Each Atomic Operation must find the number of those before it, and Immediate Data must be that
-/// number: whether or not more is asked for.
+/// number, with and without `verify`.
 #[test]
 fn test_atomics_and_immediate_data_in_every_mode() {
     let (eal, _turn) = eal();
@@ -139,7 +139,8 @@ fn test_two_lcores() {
     }
 }
 
-/// Two workers a side, on as many processors as there are, and with threads that share one.
+/// Two workers per side, on all processors of the machine; threads share a processor if there are
+/// too few.
 #[test]
 fn test_two_workers_a_side() {
     let (eal, _turn) = eal();
@@ -156,7 +157,8 @@ fn test_two_workers_a_side() {
         let lcore = |n: usize| Some(cores[n]);
         let sides = ["client", "client", "server", "server"];
         assert_eq!(names, [0, 1, 2, 3].map(|n: usize| (sides[n], lcore(n))));
-        // As many connections for each; later ones may find some of an earlier run still closing.
+        // Each worker gets as many connections; later runs may find connections of an earlier run
+        // still closing.
         let fair = |w: &WorkerShare| n > 0 || w.connections == 2;
         assert!(r.workers.iter().all(fair), "{:?}", r.workers);
         assert!(r.workers.iter().all(|w| w.tx_bytes + w.rx_bytes > 0), "{:?}", r.workers);
@@ -207,7 +209,7 @@ fn test_a_client_of_a_server_elsewhere_tells_whose_losses_it_counts_and_where_it
     })
     .unwrap();
     let mut remote = Remote::new(&eal, a, addr);
-    // The answers are what the server's side loses.
+    // The wire loses answers, so the losses are the server side's.
     let s = spec(Op::Read, Mode::Bw, 16384, 60);
     let r = remote.run(&s, Run::new(&s, Size(16384)), &[core]).unwrap();
     assert!(serving.join().unwrap() > 0, "the server lost some");
@@ -215,7 +217,7 @@ fn test_a_client_of_a_server_elsewhere_tells_whose_losses_it_counts_and_where_it
     assert_eq!((r.ops, r.drops, r.verified), (60, 0, true));
 }
 
-/// The connections of a client are spread over its workers, each on a processor of its own.
+/// A client spreads its connections over its workers, each on a processor of its own.
 #[test]
 fn test_a_client_of_a_server_elsewhere_has_several_workers() {
     let (eal, _turn) = eal();
@@ -328,7 +330,7 @@ fn test_server_rejects_each_bad_hello_with_its_reason() {
         assert_eq!(Refusal::decode(&private_data), Ok(Refusal(reason)));
         assert_eq!(perf.connections(), 0, "{reason}");
     }
-    // And it still serves.
+    // The server still serves.
     let run = Run::new(&spec(Op::Read, Mode::Bw, 4096, 20), Size(4096));
     let mut client =
         Client::new(net.client.device(), &Clock::new(&eal), server(7471), run).unwrap();
@@ -339,7 +341,7 @@ fn test_server_rejects_each_bad_hello_with_its_reason() {
     assert!(client.outcome().verified);
 }
 
-/// As of the other services, in tests/services.rs.
+/// tests/services.rs has the same test for the other services.
 #[test]
 fn test_the_benchmark_gives_back_the_protection_domains_of_clients_that_have_left() {
     let (eal, _turn) = eal();
@@ -363,7 +365,7 @@ fn test_the_benchmark_gives_back_the_protection_domains_of_clients_that_have_lef
     }
 }
 
-/// A server that accepts and shows a region of zeros.
+/// Runs against a server that accepts and grants a region of zeros.
 fn run_against_zeros(op: Op, mode: Mode, welcome: impl Fn(&Raw) -> Welcome) -> WorkloadError {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);

@@ -1,5 +1,5 @@
-//! The servers of librdmacm's examples and of perftest, by clients that say what those programs
-//! say.
+//! The servers of librdmacm's examples and of perftest, with clients that send the same messages as
+//! those programs.
 
 use std::time::Duration;
 
@@ -41,8 +41,8 @@ impl Bed {
         });
     }
 
-    /// A client with `receives` receives of `len` octets, all in the second half of its memory, and
-    /// what became of its request.
+    /// Makes a client with `receives` receives of `len` bytes, all in the second half of its
+    /// memory, and returns the client with the outcome of its request.
     fn ask(&mut self, len: usize, receives: u32, mpa: MpaOptions) -> (Raw, CmId, CmEvent) {
         let raw = Raw::new(&self.net.client, 2 * len);
         for wr_id in 0..u64::from(receives) {
@@ -63,7 +63,7 @@ impl Bed {
         (raw, id)
     }
 
-    /// Why a request is rejected.
+    /// Returns the reason for which the service rejects a request.
     fn rejection(&mut self, mpa: MpaOptions) -> String {
         let (_, _, event) = self.ask(64, 0, mpa);
         let CmEvent::Rejected { private_data, .. } = event else { panic!("{event:?}") };
@@ -84,7 +84,7 @@ impl Bed {
         }
     }
 
-    /// The next message that `raw` receives; where it lies is posted again.
+    /// Returns the next message that `raw` receives, and posts its receive again.
     fn receive(&mut self, raw: &Raw) -> Vec<u8> {
         let len = raw.mr.len() / 2;
         let mut got = None;
@@ -107,7 +107,7 @@ impl Bed {
         message
     }
 
-    /// An exchange on a parameter connection.
+    /// Makes an exchange on a parameter connection.
     fn exchange(&mut self, raw: &Raw, question: &[u8]) -> Vec<u8> {
         send(raw, question);
         self.receive(raw)
@@ -138,7 +138,8 @@ fn test_rdma_server_answers_one_message_and_closes() {
         assert_eq!(bed.exchange(&raw, b"sixteen octets!!"), b"sixteen octets!!");
         assert_eq!(bed.ended(&raw), DisconnectReason::Orderly);
     }
-    // One that is too short is not answered; one that is too long does not fit.
+    // The server does not answer a message that is too short, and a message that is too long does
+    // not fit.
     for len in [15, 17] {
         let (raw, _) = bed.connect(32, 1, MpaOptions::new());
         send(&raw, &vec![1; len]);
@@ -162,7 +163,7 @@ fn test_ucmatose_begins_takes_as_many_and_closes() {
         }
         assert_eq!(bed.ended(&raw), DisconnectReason::Orderly);
     }
-    // Neither less nor more than was agreed on by hand.
+    // The client sends fewer or more messages, or bytes, than both sides were configured for.
     let (raw, _) = bed.connect(3000, 3, peer_to_peer());
     send(&raw, &[7; 2999]);
     bed.ended(&raw);
@@ -193,7 +194,7 @@ fn test_cmtime_takes_many_connections_and_their_ends() {
             assert_eq!(bed.ended(raw), DisconnectReason::Orderly);
         }
     }
-    // Who sends something is no cmtime: nothing is there to receive it.
+    // A client that sends a message is no `cmtime`: the server has no receive for it.
     let (raw, _) = bed.connect(64, 0, MpaOptions::new());
     send(&raw, b"x");
     let reason = bed.ended(&raw);
@@ -205,7 +206,7 @@ struct Client {
     id: CmId,
     parameters: Raw,
     data: Vec<Raw>,
-    /// Of each of `data`: the server's memory.
+    /// The server's memory for each entry of `data`.
     regions: Vec<(Stag, u64)>,
 }
 
@@ -245,7 +246,7 @@ impl Client {
         Client { id, parameters, data, regions }
     }
 
-    /// The numbers that came out, and the end.
+    /// Reports the results, and ends the test.
     fn finish(self, bed: &mut Bed) {
         for n in 0..5u64 {
             assert_eq!(bed.exchange(&self.parameters, &n.to_be_bytes()), [0; 8]);
@@ -257,7 +258,7 @@ impl Client {
     }
 }
 
-/// What comes before the data connections.
+/// Makes the exchanges that come before the data connections.
 fn greet(bed: &mut Bed, parameters: &Raw) {
     let version = b"6.06\0\0\0\0\0\0\0\0\0\0\0\0";
     assert_eq!(bed.exchange(parameters, version), version);
@@ -289,7 +290,7 @@ fn test_perftest_of_writes_and_reads_reaches_memory_of_its_own() {
                 });
             }
         }
-        // One octet too far ends the connection that asks for it, and no other.
+        // An access one byte too far ends its own connection, and no other.
         let (stag, to) = client.regions[0];
         let op = if op == 0 {
             SendOp::Write { stag, to: to + 1 }
@@ -314,7 +315,7 @@ fn test_perftest_send_bw_tells_how_many_messages_were_taken() {
         raw.mr.read(0, &mut b);
         u32::from_le_bytes(b)
     };
-    // With -a the count begins anew with each length; what was sent is not looked at.
+    // With `-a` the count restarts with each length; the server does not look at the messages.
     for len in [2, 4096] {
         raw.mr.write(0, &[0; 4]);
         for batch in 1..=5 {
@@ -330,13 +331,13 @@ fn test_perftest_send_bw_tells_how_many_messages_were_taken() {
                 credit() == batch * 12
             });
         }
-        // The sides come in step, and the client begins with no credits.
+        // The sides synchronize, and the client begins with no credits.
         bed.exchange(&client.parameters, &dest(2, raw));
     }
     client.finish(&mut bed);
 }
 
-/// An answer that says all messages have been taken does not overtake a credit for the last.
+/// The answer that reports all messages as taken does not overtake a credit for the last message.
 #[test]
 fn test_perftest_send_bw_is_in_step_only_when_the_data_is_quiet() {
     let (eal, _turn) = eal();
@@ -369,7 +370,7 @@ fn test_perftest_write_lat_begins_and_answers_each_write() {
     let mut bed = Bed::new(&eal, "ib_write_lat,size=100");
     let client = Client::with(&mut bed, 1, 0, 4096, peer_to_peer());
     let (raw, (stag, to)) = (&client.data[0], client.regions[0]);
-    // More than one octet can count.
+    // The server counts beyond the range of one byte.
     for n in 1..=600u32 {
         let n = n.to_le_bytes()[0];
         bed.until("the server's Write", || raw.mr.load(99) == n);
@@ -392,13 +393,14 @@ fn test_perftest_refuses_what_is_not_as_it_knows_it() {
     let (parameters, _) = bed.connect(64, 2, MpaOptions::new());
     greet(&mut bed, &parameters);
     assert!(bed.rejection(MpaOptions::new()).contains("peer-to-peer"));
-    // A latency test has one queue pair.
+    // A latency test has only one queue pair.
     let _first = bed.connect(64, 0, peer_to_peer());
     assert!(bed.rejection(peer_to_peer()).contains("too many queue pairs"));
     drop(parameters);
 
     let mut bed = Bed::new(&eal, "ib_write_bw,size=4096");
-    // An unknown length; two messages at a time while an answer waits; no queue pair; one too many.
+    // The faults are an unknown length, two messages at a time while an answer waits, no queue
+    // pair, and a queue pair too many.
     let (raw, _) = bed.connect(64, 2, MpaOptions::new());
     send(&raw, &[0; 24]);
     bed.ended(&raw);
@@ -414,7 +416,7 @@ fn test_perftest_refuses_what_is_not_as_it_knows_it() {
     let client = Client::new(&mut bed, 1, 0, 64);
     send(&client.parameters, &dest(77, &client.data[0]));
     bed.ended(&client.parameters);
-    // And the next is served.
+    // The server serves the next client.
     Client::new(&mut bed, 2, 0, 64).finish(&mut bed);
 }
 
@@ -435,7 +437,8 @@ fn test_perftest_memory_of_an_address_is_limited_and_comes_back() {
     }
 }
 
-/// More than there is: the client is not left waiting, and gets no answer as if there were.
+/// The client asks for more memory than exists: the server neither leaves the client waiting nor
+/// answers as if the memory existed.
 #[test]
 fn test_perftest_ends_a_test_for_which_there_is_no_memory() {
     let (eal, _turn) = eal();
@@ -448,7 +451,7 @@ fn test_perftest_ends_a_test_for_which_there_is_no_memory() {
     }
 }
 
-/// One that only connects has its time, and no memory of the test's.
+/// A client that only connects has limited time, and gets no memory for a test.
 #[test]
 fn test_perftest_ends_clients_that_ask_for_nothing() {
     let (eal, _turn) = eal();

@@ -1,6 +1,6 @@
 //! The integration tests of the crate: the bench harness and the services on rings.
 //!
-//! One binary holds them all, because each binary costs seconds to link.
+//! A single binary holds all tests, because each binary costs seconds to link.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 mod bench;

@@ -1,4 +1,4 @@
-//! Calls of the benchmark's program over a pair of rings, every octet compared.
+//! Calls of the benchmark's program over a pair of rings, with every byte compared.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -51,8 +51,8 @@ fn test_every_procedure_in_both_versions_with_every_octet_compared() {
     }
 }
 
-/// What a call costs besides its octets: an item has a registration, which the reply ends at the peer, and
-/// what goes within messages has none.
+/// The cost of a call besides its bytes: an item has a registration, which the reply invalidates at
+/// the peer, and data within messages has none.
 #[test]
 fn test_a_call_registers_its_item_once_and_the_server_invalidates_it() {
     let (eal, _turn) = eal();
@@ -69,8 +69,8 @@ fn test_a_call_registers_its_item_once_and_the_server_invalidates_it() {
     }
 }
 
-/// Where a client of version 1 has said nothing in private data it invalidates what it registers, and messages
-/// of more than 1 KiB lie in memory of their own.
+/// A client of version 1 that has sent no private data invalidates its own registrations, and
+/// messages of more than 1 KiB lie in memory of their own.
 #[test]
 fn test_version_1_without_private_data_takes_operations_that_others_do_not() {
     let (eal, _turn) = eal();
@@ -156,7 +156,7 @@ fn test_the_service_answers_and_ends_in_order() {
         services.step();
         services.conns() == 0
     });
-    // Nobody listens any more: calls end with their time, and say why.
+    // The listener has ended: calls time out, and report the reason.
     services.end();
     let gone = Load::new(net.client.device(), &clock, server(20049), what).unwrap();
     gone.close();

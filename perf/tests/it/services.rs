@@ -133,7 +133,7 @@ fn test_rping_client_sees_a_server_that_writes_nothing() {
         }
         while let Some(cqe) = raw.cq.poll() {
             if cqe.wr_id == 0 && cqe.status.is_success() {
-                // "Go ahead", though nothing was read or written.
+                // "Go ahead", though the server has neither read nor written.
                 let op = SendOp::Send { solicited: false, invalidate: None };
                 let sges = &[raw.mr.sge(0, 16)];
                 raw.qp
@@ -152,7 +152,7 @@ fn test_rping_client_sees_a_server_that_writes_nothing() {
     });
     let e = failure.expect("it was waited for");
     assert!(matches!(e, RpingError::Differs(1, 0)), "{e}");
-    // The server is not left to wait.
+    // The client does not leave the server waiting.
     let event = raw.event(&mut net, || {
         assert!(matches!(client.step(), Ok(Step::Done)));
     });
@@ -164,7 +164,8 @@ fn test_rping_client_sees_a_server_that_writes_nothing() {
     assert!(matches!(event, CmEvent::Disconnected { .. }), "{event:?}");
 }
 
-/// The reason comes in an event behind the flushed work requests: that is what a user sees.
+/// The reason comes in an event after the flushed work requests, and the client reports this reason
+/// to its user.
 #[test]
 fn test_rping_client_says_why_its_connection_ended() {
     let (eal, _turn) = eal();
@@ -183,13 +184,14 @@ fn test_rping_client_says_why_its_connection_ended() {
         failure = client.step().err();
         failure.is_some()
     });
-    // Its message of 16 octets is too long for the buffer of 8.
+    // The client's message of 16 bytes is too long for the buffer of 8.
     let e = failure.expect("it was waited for");
     assert!(matches!(e, RpingError::Disconnected(0, _)), "{e}");
     assert!(e.to_string().contains("terminated by the peer"), "{e}");
 }
 
-/// A quarter of the places is one address's; who says nothing in time makes room.
+/// A single address gets a quarter of the places, and the service drops clients that stay silent
+/// too long.
 #[test]
 fn test_silent_clients_of_one_address_have_their_share_and_their_time() {
     let (eal, _turn) = eal();
@@ -211,7 +213,7 @@ fn test_silent_clients_of_one_address_have_their_share_and_their_time() {
         });
         (raw, event)
     };
-    // 256 / 128
+    // The share is 256 / 128 connections.
     let up: Vec<_> = (0..2).map(|_| connect(&mut net, &mut service)).collect();
     assert!(up.iter().all(|(_, e)| matches!(e, CmEvent::Established { .. })));
     let (_, event) = connect(&mut net, &mut service);
@@ -227,7 +229,7 @@ fn test_silent_clients_of_one_address_have_their_share_and_their_time() {
         service.step();
         service.closed() == 2
     });
-    // There is room again, and who talks may stay.
+    // There is room again, and a client that sends messages may stay.
     let mut client =
         RpingClient::new(net.client.device(), &Clock::new(&eal), config(0, 64), false).unwrap();
     let start = Instant::now();
@@ -239,7 +241,7 @@ fn test_silent_clients_of_one_address_have_their_share_and_their_time() {
     assert!(client.done() > 1);
 }
 
-/// A client that takes no Reads, or whose region cannot be, is told at once.
+/// The server immediately refuses a client that takes no Reads, or whose region cannot exist.
 #[test]
 fn test_rping_server_refuses_what_it_cannot_carry_out() {
     let (eal, _turn) = eal();
@@ -278,7 +280,7 @@ fn test_rping_server_refuses_what_it_cannot_carry_out() {
     });
 }
 
-/// Who is stopped takes no more connections, and its address is free for another.
+/// A stopped service takes no more connections, and its address is free for another service.
 #[test]
 fn test_services_can_be_stopped() {
     let (eal, _turn) = eal();
@@ -344,7 +346,7 @@ fn test_sink_counts_and_grants_a_region() {
         sink.counters().messages == 4
     });
     assert_eq!(sink.counters().bytes, 66_997);
-    // What was written is there: read it back over zeros.
+    // Read the written bytes back over zeros to check that they arrived.
     raw.mr.write(0, &vec![0; 70_000]);
     post(3, SendOp::Read { stag, to }, 70_000);
     net.until("the Read", || {
@@ -354,7 +356,7 @@ fn test_sink_counts_and_grants_a_region() {
     let mut back = vec![0; 70_000];
     raw.mr.read(0, &mut back);
     assert!(back == bytes);
-    // A message longer than the buffers ends the connection; the next one is served.
+    // A message longer than the buffers ends the connection; the sink serves the next one.
     post(4, send, 65_537);
     let event = raw.event(&mut net, || {
         sink.step();
@@ -413,12 +415,12 @@ fn test_transfer_at_the_edges_of_chunks() {
     }
 }
 
-/// To the peer a connection is established when it has the Reply, which may be before the service has
-/// heard that it is.
+/// For the peer a connection is established when the peer has the Reply, which may be before the
+/// service has noticed that.
 #[test]
 fn test_a_service_that_ends_closes_what_it_has_accepted_and_rejects_what_waits() {
     let (eal, _turn) = eal();
-    // Clients of `perf` greet it.
+    // `perf` is left out, since its clients have to greet it.
     let names = SERVICES.split(", ").filter(|&s| s != "perf");
     for (name, accepts) in names.flat_map(|name| [(name, true), (name, false)]) {
         let mut net = Net::new(&eal);
@@ -431,7 +433,7 @@ fn test_a_service_that_ends_closes_what_it_has_accepted_and_rejects_what_waits()
             services.is_listening().unwrap()
         });
         let raw = Raw::new(&net.client, 4096);
-        // Some send first, which the peer-to-peer model alone allows.
+        // Some services send first, which only the peer-to-peer model allows.
         for wr_id in 0..16 {
             raw.qp.post_recv(&RecvWr { wr_id, sges: &[raw.mr.sge(0, 4096)] }).unwrap();
         }
@@ -466,7 +468,8 @@ fn test_a_service_that_ends_closes_what_it_has_accepted_and_rejects_what_waits()
     }
 }
 
-/// A service that kept the protection domain of a client that has left could serve so many in its life.
+/// A service that kept the protection domains of departed clients could serve only a limited number
+/// of clients in its life.
 #[test]
 fn test_services_give_back_the_protection_domains_of_clients_that_have_left() {
     let (eal, _turn) = eal();
@@ -475,7 +478,8 @@ fn test_services_give_back_the_protection_domains_of_clients_that_have_left() {
     let config = DeviceConfig { limits, ..DeviceConfig::default() };
     let device = net.server.hub().open(&config).unwrap();
     for name in SERVICES.split(", ") {
-        // Its clients greet it: tests/bench.rs has the same for it.
+        // `perf` is left out, since its clients have to greet it; tests/bench.rs has the same test
+        // for it.
         if name == "perf" {
             continue;
         }
@@ -488,7 +492,7 @@ fn test_services_give_back_the_protection_domains_of_clients_that_have_left() {
         });
         for n in 0..6 {
             let raw = Raw::new(&net.client, 64);
-            // Some send first, which the peer-to-peer model alone allows.
+            // Some services send first, which only the peer-to-peer model allows.
             let mpa = MpaOptions::new().peer_to_peer(RtrSet::of(Rtr::Write));
             let params = ConnectParams::new(raw.qp.clone()).mpa(mpa);
             let id = net.client.device().connect(server(7174), params, &raw.events).unwrap();
@@ -496,7 +500,8 @@ fn test_services_give_back_the_protection_domains_of_clients_that_have_left() {
                 services.step();
             });
             assert!(matches!(event, CmEvent::Established { .. }), "{name}, client {n}: {event:?}");
-            // Its service may end it before, of a client that says nothing.
+            // A service may end the connection first, if the client sends nothing; so an error is
+            // ignored.
             let _ = net.client.device().disconnect(id);
             net.until("its end", || {
                 services.step();
@@ -506,14 +511,14 @@ fn test_services_give_back_the_protection_domains_of_clients_that_have_left() {
     }
 }
 
-/// Nobody would ever answer there.
+/// A listener without queues would never answer a client.
 #[test]
 fn test_a_service_without_room_for_its_queues_does_not_listen() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let small = DeviceConfig { queues: 1 << 10, ..DeviceConfig::default() };
     let device = net.server.hub().open(&small).unwrap();
-    // One completion is all that cmtime has to have room for, and rpc has queues for each connection.
+    // `cmtime` needs room for only one completion, and `rpc` makes queues for each connection.
     for service in SERVICES.split(", ").filter(|s| !["cmtime", "rpc"].contains(s)) {
         let spec: ServiceSpec = format!("10.0.0.2:7174={service}").parse().unwrap();
         let started = Services::start(&device, &[spec], &ListenParams::default(), None);

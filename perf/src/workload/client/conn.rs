@@ -21,13 +21,14 @@ pub(super) struct Conn {
     pub(super) closed: bool,
     /// Source of Writes and Sends, destination of Reads: one slot per operation.
     pub(super) local: Mr,
-    /// What comes back: Writes of a ping-pong, Sends, or what is read to compare it.
+    /// The destination of returning data: Writes of a ping-pong, Sends, or the bytes that the
+    /// client reads for comparison.
     pub(super) back: Mr,
-    /// Where the server's grant comes.
+    /// The buffer for the server's grant.
     pub(super) grant: Mr,
-    /// The server's.
+    /// The server's region.
     pub(super) remote: Region,
-    /// Receive buffers the server has.
+    /// The number of receive buffers that the server has.
     pub(super) window: u32,
 }
 
@@ -37,15 +38,15 @@ pub(super) struct Cqs {
     pub(super) recv: Cq,
 }
 
-/// Twice: in a verified run each Write has its Read.
+/// Returns the depth of the send queue, twice the run's: in a verified run each Write has its Read.
 fn sq_depth(run: &Run) -> u32 {
     2 * run.depth + 2
 }
 
 impl Cqs {
-    /// With room for every completion there can be at a time, as far as a queue can have it: of the
-    /// largest runs all would have to complete between two steps to be too many, and then the
-    /// connections end.
+    /// Makes queues with room for every completion that can wait at a time, as far as a queue can
+    /// be that deep. In the largest runs the queue overflows only if all operations complete
+    /// between two steps, and then the connections end.
     pub(super) fn new(device: &Device, run: &Run) -> Result<Cqs, DeviceError> {
         let cq = |depth| device.create_cq(run.qps.saturating_mul(depth).min(MAX_DEPTH), None);
         Ok(Cqs { send: cq(sq_depth(run))?, recv: cq(CREDIT_BUFFERS)? })
@@ -61,7 +62,7 @@ impl Conn {
     ) -> Result<Conn, WorkloadError> {
         let size = run.size as usize;
         let (back, rights) = match (run.op, run.mode) {
-            // Credits are Sends, whatever they are for.
+            // Credits are Sends for every operation, so they need local write access.
             (Op::SendImm, Mode::Lat) => (0, Access::NONE),
             (Op::WriteImm, Mode::Lat) => (size, Access::REMOTE_WRITE),
             (Op::Send, Mode::Lat) => (LAT_BUFFERS as usize * size, Access::LOCAL_WRITE),
@@ -71,7 +72,7 @@ impl Conn {
             (Op::Write, Mode::Lat) => (size, Access::REMOTE_WRITE),
             (Op::Write, _) => (run.region(), Access::LOCAL_WRITE),
             (Op::Read, _) => (0, Access::NONE),
-            // The counter, at the end.
+            // The counter, which the client reads at the end.
             (Op::FetchAdd | Op::CmpSwap, _) => (COUNTER_LEN, Access::LOCAL_WRITE),
         };
         let init = QpInit {
@@ -121,7 +122,7 @@ impl Conn {
         })
     }
 
-    /// What came in answer, `len` octets.
+    /// Returns the answer, which has `len` bytes.
     pub(super) fn granted(&self, len: u32) -> Vec<u8> {
         let mut bytes = vec![0; self.grant.len().min(len as usize)];
         self.grant.read(0, &mut bytes);
@@ -151,7 +152,7 @@ impl Conn {
     }
 }
 
-/// What an operation asks of the RNIC.
+/// Returns the send operation for `op`.
 pub(super) fn send_op(op: Op, stag: Stag, to: u64, number: u64, solicited: bool) -> SendOp {
     let atomic = |op| SendOp::Atomic { stag, to, op };
     match op {
@@ -170,11 +171,11 @@ pub(super) fn send_op(op: Op, stag: Stag, to: u64, number: u64, solicited: bool)
     }
 }
 
-/// Connection and slot in the mark of a work request, with a bit for what it is for.
+/// Connection and slot in the mark of a work request, with a bit for its purpose.
 #[derive(Clone, Copy)]
 pub(super) struct Mark {
     pub(super) conn: u32,
-    /// A Read that brings back what was written.
+    /// True for a Read that brings back the bytes of a Write.
     pub(super) read_back: bool,
     pub(super) slot: u32,
 }

@@ -1,4 +1,4 @@
-//! What can go wrong in a run.
+//! The errors of a run.
 
 use core::net::SocketAddr;
 
@@ -14,88 +14,89 @@ pub enum WorkloadError {
     /// The control plane refused.
     #[error(transparent)]
     Ctl(#[from] DeviceError),
-    /// No connection.
+    /// The connection could not be established.
     #[error("cannot connect to {remote}: {failure}")]
     Connect {
-        /// The server.
+        /// The server's address.
         remote: SocketAddr,
-        /// Why.
+        /// The reason of the failure.
         failure: ConnectFailure,
     },
-    /// The server does not want to.
+    /// The server refuses the run.
     #[error("{remote} refuses: {why}")]
     Refused {
-        /// The server.
+        /// The server's address.
         remote: SocketAddr,
-        /// Why, as far as it says.
+        /// The reason that the server gave.
         why: String,
     },
-    /// The server's private data.
+    /// The server's private data is not valid.
     #[error(transparent)]
     Hello(#[from] HelloError),
-    /// The connection ended in the middle.
+    /// The connection ended before the run was done.
     #[error("the connection ended early: {0}")]
     Disconnected(DisconnectReason),
     /// An operation failed.
     #[error("operation {wr_id:#x} failed: {status:?}")]
     Completion {
-        /// Of the work request.
+        /// The mark of the work request.
         wr_id: u64,
-        /// How.
+        /// The status of the completion.
         status: CqeStatus,
     },
-    /// A work request was not taken.
+    /// The device did not take a work request.
     #[error("cannot post: {0}")]
     Post(#[from] PostError),
-    /// An octet is not what was sent.
+    /// A byte differs from the byte that was sent.
     #[error("message {message} of {size} octets is wrong at octet {at}")]
     Wrong {
-        /// Number of the operation, or slot at the end of the run.
+        /// The number of the operation, or the slot at the end of the run.
         message: u64,
-        /// Its size.
+        /// The size of the message in bytes.
         size: u32,
-        /// First wrong octet.
+        /// The index of the first wrong byte.
         at: usize,
     },
-    /// The server's counter does not hold the number of the operations before.
+    /// The server's counter is not the number of operations before.
     #[error("the counter holds {found} after {expected} operations")]
     Counter {
-        /// Operations before.
+        /// The number of operations before.
         expected: u64,
-        /// What it holds.
+        /// The number in the counter.
         found: u64,
     },
-    /// Immediate Data that is not what was sent.
+    /// Immediate Data differs from the data that was sent.
     #[error("Immediate Data {found:?} where {expected} was to come back")]
     Immediate {
-        /// What was sent.
+        /// The data that was sent.
         expected: u64,
-        /// What came back; `None` for a message without.
+        /// The data that came back; `None` for a message without Immediate Data.
         found: Option<u64>,
     },
     /// The server found wrong messages.
     #[error("the server counts {0} wrong messages")]
     WrongThere(u64),
-    /// A message that means nothing.
+    /// The server sent a message with no meaning.
     #[error("the server sent a message of {0} octets that means nothing")]
     Stray(u32),
-    /// Nothing happens any more.
+    /// The run makes no progress any more.
     #[error("nothing has happened for {} s ({phase})", PATIENCE.as_secs())]
     Stalled {
-        /// In what part of the run.
+        /// The part of the run in which progress stopped.
         phase: &'static str,
     },
-    /// The peer wants other sizes than this end allows.
+    /// The peer's memory or window is too small for this run.
     #[error("the data at {remote} does not fit: {why}")]
     Misfit {
-        /// The peer.
+        /// The peer's address.
         remote: SocketAddr,
-        /// Why.
+        /// The reason why the data does not fit.
         why: &'static str,
     },
 }
 
-/// Compares what an Atomic Operation found, or a Read of its counter, with the operations before.
+/// Compares the value that an Atomic Operation, or a Read of its counter, found with the number of
+/// operations before.
 pub(super) fn counted(mr: &Mr, at: usize, expected: u64) -> Result<(), WorkloadError> {
     let mut bytes = [0; COUNTER_LEN];
     mr.read(at, &mut bytes);

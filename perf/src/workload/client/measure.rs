@@ -1,4 +1,4 @@
-//! What is counted, and when.
+//! The counts of a run, and the time over which they count.
 
 use std::time::Duration;
 
@@ -9,33 +9,34 @@ use crate::latency::{Latency, Recorder};
 use crate::spec::Until;
 use crate::workload::Run;
 
-/// What a run measured.
+/// The measured figures of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// Time measured.
+    /// The measured time.
     pub elapsed: Duration,
-    /// Operations completed in it.
+    /// The number of operations completed in this time.
     pub ops: u64,
-    /// Distribution of their times.
+    /// The distribution of the operations' times.
     pub latency: Latency,
-    /// Whether every message was compared, and was right.
+    /// True if the run compared every message and all were right.
     pub verified: bool,
 }
 
-/// What the engines share.
+/// The state that both engines share.
 pub(crate) struct Measure {
     pub(crate) clock: Clock,
     pub(crate) recorder: Recorder,
     pub(crate) ops: u64,
-    /// Since when it counts.
+    /// The time from which operations count.
     pub(crate) since: Instant,
-    /// When the warm-up is over and everything starts from zero; once.
+    /// The end of the warm-up, at which all counts restart; `None` afterwards.
     pub(crate) warm_until: Option<Instant>,
-    /// When no more is started; moves with the end of the warm-up.
+    /// The time after which the engine starts no more operations; it moves with the end of the
+    /// warm-up.
     pub(crate) deadline: Option<Instant>,
-    /// How long is measured.
+    /// The duration of the measurement.
     pub(crate) length: Option<Duration>,
-    /// When it stopped counting.
+    /// The time at which the measurement ended.
     pub(crate) ended: Option<Instant>,
 }
 
@@ -59,7 +60,7 @@ impl Measure {
         }
     }
 
-    /// Looks at what time it is.
+    /// Starts or ends the measurement if its time has come.
     pub(crate) fn tick(&mut self, now: Instant) {
         if self.warm_until.is_some_and(|t| t <= now) {
             self.warm_until = None;

@@ -1,4 +1,4 @@
-//! One message to and fro.
+//! A single message to and fro.
 
 use heddle_base::Instant;
 use heddle_dataplane::Clock;
@@ -11,17 +11,17 @@ use super::measure::Measure;
 use crate::spec::{Op, Until};
 use crate::workload::{LAT_BUFFERS, Run, pattern};
 
-/// One connection. A round is over when the answer is there and the work request has completed:
-/// its memory must stay as it is until then.
+/// The state of a connection. A round is over when the answer is there and the work request has
+/// completed: the request's memory must not change until then.
 #[derive(Clone, Copy)]
 struct Exchange {
-    /// Number of the round under way; the first is 1, so that its low octet is not what zeroed
-    /// memory holds.
+    /// The number of the current round; the first is 1, so that its low byte differs from zeroed
+    /// memory.
     round: u64,
     posted_at: Instant,
     answered: bool,
     completed: bool,
-    /// The receive buffer the answer is in.
+    /// The receive buffer that holds the answer.
     buffer: u32,
     finished: bool,
 }
@@ -126,7 +126,7 @@ impl PingPong {
         (0..conns.len()).try_for_each(|i| self.post(&conns[i], i))
     }
 
-    /// The answer is there.
+    /// Handles an answer: checks it and the round's end.
     fn answered(&mut self, conns: &[Conn], i: usize) -> Result<(), WorkloadError> {
         let now = self.measure.clock.now();
         let exchange = &mut self.exchanges[i];
@@ -190,7 +190,7 @@ impl PingPong {
             (Op::Send | Op::WriteImm, false) => {}
         }
         let (stag, to) = (conn.remote.stag, conn.remote.to);
-        // What a CmpSwap is to find: the number of rounds before.
+        // A CmpSwap has to find the number of rounds before.
         let number = if run.op.is_atomic() { round - 1 } else { round };
         let sge = [conn.local.sge(0, run.size as usize)];
         let wr = SendWr {
@@ -204,7 +204,7 @@ impl PingPong {
         Ok(conn.qp.post_send(&wr)?)
     }
 
-    /// Puts what the message of a round consists of into `bytes`.
+    /// Writes the bytes of a round's message into `bytes`.
     fn expect(&mut self, round: u64) {
         let n = if self.run.verify && self.run.op != Op::Read { round } else { 0 };
         pattern::fill(&mut self.bytes, self.run.seed, n);
@@ -215,13 +215,13 @@ impl PingPong {
         }
     }
 
-    /// Compares what came back in the round under way.
+    /// Compares the bytes that came back in the current round.
     fn compare(&mut self, conn: &Conn, i: usize) -> Result<(), WorkloadError> {
         let Run { op, size, .. } = self.run;
         let exchange = self.exchanges[i];
         let mut got = vec![0; size as usize];
         match op {
-            // The number of the round has been compared.
+            // The number of the round has been compared already.
             Op::SendImm | Op::FetchAdd | Op::CmpSwap => return Ok(()),
             Op::Write | Op::WriteImm => conn.back.read(0, &mut got),
             Op::Send => conn.back.read(exchange.buffer as usize * size as usize, &mut got),
@@ -252,7 +252,7 @@ fn low(round: u64) -> u8 {
     round.to_le_bytes()[0]
 }
 
-/// Connections are few.
+/// Returns `i` as a `u32`: connections are few, so it fits.
 fn index(i: usize) -> u32 {
     u32::try_from(i).unwrap_or(u32::MAX)
 }

@@ -11,7 +11,7 @@ use super::measure::Measure;
 use crate::spec::{Op, Until};
 use crate::workload::{CREDIT_BUFFERS, CREDIT_LEN, Run, pattern};
 
-/// Operations of one connection.
+/// The operations of a connection.
 ///
 /// ```text
 ///        done            posted          allowed
@@ -22,21 +22,21 @@ use crate::workload::{CREDIT_BUFFERS, CREDIT_LEN, Run, pattern};
 struct Flow {
     posted: u64,
     done: u64,
-    /// Operations the peer has room for.
+    /// The number of operations for which the peer has room.
     allowed: u64,
-    /// Operations the peer has taken, as its last credit says.
+    /// The number of operations that the peer has taken, by its last credit.
     credited: u64,
-    /// When the operation in each slot was posted.
+    /// The time at which the operation in each slot was posted.
     posted_at: Vec<Instant>,
-    /// The last one has been posted.
+    /// True after the last operation has been posted.
     complete: bool,
-    /// What is in the slots at the end has been asked for.
+    /// True after the client has asked for the contents of the slots at the end.
     checking: bool,
     finished: bool,
 }
 
 impl Flow {
-    /// Whether all its operations are done.
+    /// Returns true if all operations of the flow are done.
     fn has_run(&self) -> bool {
         self.finished || self.checking || self.complete && self.done == self.posted
     }
@@ -116,7 +116,7 @@ impl Stream {
     }
 
     fn offset(&self, slot: u64) -> usize {
-        // Below the depth.
+        // A slot is below the depth, so it fits.
         usize::try_from(slot).unwrap_or(0) * self.run.size as usize
     }
 
@@ -138,7 +138,8 @@ impl Stream {
         match run.op {
             Op::Write if run.verify => self.compare(conn, slot, op, op)?,
             Op::Read if run.verify => self.compare(conn, slot, slot, op)?,
-            // They are carried out in order: this one found what those before it had left.
+            // The server carries out Atomic Operations in order, so this one found the number of
+            // those before it.
             Op::FetchAdd | Op::CmpSwap => counted(&conn.local, self.offset(slot), op)?,
             _ => {}
         }
@@ -146,7 +147,7 @@ impl Stream {
         self.finish(conns, i, now)
     }
 
-    /// Posts what may be posted.
+    /// Posts as many operations as the depth and the peer's room allow.
     fn post_more(&mut self, conns: &[Conn], i: usize, now: Instant) -> Result<(), WorkloadError> {
         let depth = u64::from(self.run.depth);
         loop {
@@ -157,7 +158,7 @@ impl Stream {
             let last = match self.run.until {
                 Until::Iters(n) => flow.posted + 1 >= n,
                 Until::Elapsed(_) if self.measure.ended.is_none() => false,
-                // One more Send, which asks the server for its last credit.
+                // A last Send asks the server for its last credit.
                 Until::Elapsed(_) if self.run.op.takes_buffer() => true,
                 Until::Elapsed(_) => {
                     self.flows[i].complete = true;
@@ -181,7 +182,7 @@ impl Stream {
         let at = self.offset(slot);
         if run.verify && !run.op.is_atomic() {
             if run.op == Op::Read {
-                // So that what an earlier one brought does not pass for this one.
+                // Cleared, so that bytes of an earlier Read do not pass for this one.
                 self.bytes.fill(0);
             } else {
                 pattern::fill(&mut self.bytes, run.seed, op);
@@ -189,7 +190,8 @@ impl Stream {
             conn.local.write(at, &self.bytes);
         }
         let there = match run.op {
-            // What a credit stands for has been looked at, and nothing else may be overwritten.
+            // The server has checked the messages that its credits count, so only their slots may
+            // be overwritten.
             Op::WriteImm => op % u64::from(conn.window) * u64::from(run.size),
             Op::FetchAdd | Op::CmpSwap => 0,
             Op::Write | Op::Read | Op::Send | Op::SendImm => at as u64,
@@ -218,7 +220,7 @@ impl Stream {
         usize::try_from(slot).unwrap_or(0)
     }
 
-    /// Reads back what was written into a slot.
+    /// Reads back the bytes that were written into a slot.
     fn read_back(&self, conn: &Conn, i: usize, slot: u64) -> Result<(), WorkloadError> {
         let at = self.offset(slot);
         let mark = Mark { conn: index(i), read_back: true, slot: index(self.offset_slot(slot)) };
@@ -231,7 +233,7 @@ impl Stream {
         })?)
     }
 
-    /// Compares a slot with the octets of message `expected`.
+    /// Compares a slot with the bytes of message `expected`.
     fn compare(
         &mut self,
         conn: &Conn,
@@ -248,7 +250,7 @@ impl Stream {
         }
     }
 
-    /// Ends a flow all of whose operations are done, after a look at what is in the slots.
+    /// Ends a flow whose operations are all done, after checking the contents of the slots.
     fn finish(&mut self, conns: &[Conn], i: usize, now: Instant) -> Result<(), WorkloadError> {
         let run = self.run;
         let flow = &mut self.flows[i];
@@ -298,7 +300,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Takes the server's credits.
+    /// Handles the server's credits.
     fn credits(&mut self, conns: &[Conn], cqs: &Cqs) -> Result<bool, WorkloadError> {
         if !self.run.op.takes_buffer() {
             return Ok(false);
@@ -345,7 +347,7 @@ fn post_credit_buffer(conn: &Conn, i: usize, slot: u32) -> Result<(), WorkloadEr
     Ok(conn.qp.post_recv(&RecvWr { wr_id, sges: &[sge] })?)
 }
 
-/// Connections and slots are few.
+/// Returns `i` as a `u32`: connections and slots are few, so it fits.
 fn index(i: usize) -> u32 {
     u32::try_from(i).unwrap_or(u32::MAX)
 }

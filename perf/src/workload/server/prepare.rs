@@ -1,4 +1,5 @@
-//! A client from its greeting on until its memory is ready: cleared and filled in pieces.
+//! A client from its greeting on until its memory is ready: the server clears and fills the memory
+//! in pieces.
 
 use heddle_verbs::{
     Access, Data, Device, DeviceError, Mr, OwnedPd, PostError, Qp, Reservation, SendOp, SendWr,
@@ -10,25 +11,25 @@ use super::serving::{CREDITS, GRANT, Serving};
 use crate::connections::wr_id;
 use crate::spec::Op;
 
-/// A connection, with what it has from the start.
+/// A connection, with the objects that it has from the start.
 pub(super) struct Client {
     pub(super) hello: Hello,
     pub(super) pd: OwnedPd,
     pub(super) qp: Qp,
-    /// Where its grant or refusal is sent from.
+    /// The source of the grant or refusal.
     pub(super) talk: Mr,
     pub(super) stage: Stage,
 }
 
-/// How far a connection is with its memory.
+/// How far the preparation of a connection's memory is.
 pub(super) enum Stage {
-    /// It has not asked for it, or has been refused.
+    /// The client has not asked for memory, or was refused.
     Greeted,
-    /// Some of it is not clear yet.
+    /// Some of the memory is not cleared yet.
     Clearing(Reservation),
-    /// So many octets are filled with what is to be read.
+    /// This many bytes are filled with the pattern that the client reads.
     Filling(Mr, usize),
-    /// It has it.
+    /// The client has its memory.
     Serving(Box<Serving>),
 }
 
@@ -42,7 +43,8 @@ pub(super) enum PrepareError {
 }
 
 impl Client {
-    /// Makes a piece of memory ready, and tells the client when all is; true then.
+    /// Prepares a piece of memory. Returns true after all is ready and the client has been
+    /// informed.
     #[cold]
     pub(super) fn prepare(&mut self, device: &Device, place: usize) -> Result<bool, PrepareError> {
         let local = match core::mem::replace(&mut self.stage, Stage::Greeted) {
@@ -95,7 +97,8 @@ impl Client {
         Ok(true)
     }
 
-    /// Fills a piece from `at` on with what is to be read; where the next begins.
+    /// Fills a piece from `at` on with the pattern that the client reads, and returns where the
+    /// next piece begins.
     fn fill(&self, local: &Mr, at: usize) -> usize {
         let size = self.hello.size as usize;
         let (slot, within) = (at.checked_div(size).unwrap_or(0), at.checked_rem(size).unwrap_or(0));
@@ -117,17 +120,18 @@ impl Client {
     }
 }
 
-/// Receive buffers for a client: of its messages, or of the one that asks for its memory.
+/// Returns the number of receive buffers for a client: for its messages, or for the one that asks
+/// for its memory.
 pub(super) fn receives(hello: &Hello) -> u32 {
     if hello.op.takes_buffer() { send_window(hello.mode, hello.depth) } else { 1 }
 }
 
-/// Octets of memory that a client asks for.
+/// Returns the bytes of memory that a client asks for.
 pub(super) fn memory_of(hello: &Hello) -> u64 {
     let window = send_window(hello.mode, hello.depth);
     let slots = if hello.op.takes_buffer() { window } else { hello.depth };
     (u64::from(slots) * u64::from(hello.size)).max(1)
 }
 
-/// Octets cleared or filled in a step: some 20 microseconds.
+/// Bytes cleared or filled in one step, which takes some 20 microseconds.
 const PIECE: usize = 256 << 10;

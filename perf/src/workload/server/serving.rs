@@ -1,4 +1,4 @@
-//! A client that is served: its messages taken, compared and answered, and credits given.
+//! A client in service: the server takes, compares and answers its messages, and gives credits.
 
 use heddle_verbs::{Cqe, Data, Mr, PostError, Qp, RecvWr, SendOp, SendWr};
 
@@ -7,20 +7,20 @@ use super::super::{CREDIT_LEN, pattern, send_window};
 use crate::connections::{place_and_low, wr_id};
 use crate::spec::{Mode, Op};
 
-/// A connection that is served.
+/// A connection in service.
 pub(super) struct Serving {
     pub(super) hello: Hello,
     qp: Qp,
-    /// Slots.
+    /// The memory of the slots.
     pub(super) local: Mr,
     credits: Mr,
-    /// Messages taken, and how many of them were told.
+    /// The number of messages taken; `told` is the number in the last credit.
     pub(super) taken: u64,
     told: u64,
     wrong: u64,
     next_credit: u32,
     credits_out: u32,
-    /// A credit is due although the batch is not full.
+    /// True if a credit is due although the batch is not full.
     asked: bool,
     bytes: Vec<u8>,
 }
@@ -45,28 +45,29 @@ impl Serving {
     pub(super) fn post_buffer(&self, place: usize, buffer: u32) -> Result<(), PostError> {
         let size = self.hello.size as usize;
         let sge = [self.local.sge(buffer as usize * size, size)];
-        // Immediate Data needs a receive, but nothing to put anything into.
+        // Immediate Data takes a receive, but places no bytes in its buffer.
         let sges = if self.hello.op.is_immediate() { &[] } else { &sge[..] };
         self.qp.post_recv(&RecvWr { wr_id: wr_id(place, buffer), sges })
     }
 
-    /// Whether a message is Immediate Data and the operation has none, or the other way round.
+    /// Returns true if a message is Immediate Data and the operation has none, or the other way
+    /// round.
     pub(super) fn is_of_another_kind(&self, cqe: &Cqe) -> bool {
         self.hello.op.is_immediate() != cqe.immediate.is_some()
     }
 
-    /// A message has arrived.
+    /// Handles a message that has arrived.
     pub(super) fn handle_recv(&mut self, cqe: &Cqe) -> Result<(), PostError> {
         let (place, buffer) = place_and_low(cqe.wr_id);
         let Hello { op, mode, verify, size, depth, .. } = self.hello;
         let number = self.taken;
         self.taken += 1;
         if mode == Mode::Lat {
-            // The buffer is posted again when the answer has gone.
+            // The server posts the buffer again after the answer has gone.
             let Region { stag, to, .. } = self.hello.region;
             let data = cqe.immediate.unwrap_or(0);
             let (answer, sge) = match op {
-                // There is one slot: rounds do not overlap.
+                // A single slot suffices, since rounds do not overlap.
                 Op::WriteImm => (
                     SendOp::WriteImmediate { stag, to, data, solicited: false },
                     Some(self.local.sge(0, size as usize)),
@@ -86,7 +87,7 @@ impl Serving {
             });
         }
         let as_told = if op.is_immediate() {
-            // The number of the operation.
+            // Immediate Data is the number of the operation.
             cqe.immediate == Some(number)
         } else {
             cqe.immediate.is_none() && cqe.len == size
@@ -94,14 +95,14 @@ impl Serving {
         if !as_told {
             self.wrong += 1;
         } else if op == Op::SendImm {
-            // There is nothing else to compare.
+            // Immediate Data alone brings no bytes to compare.
         } else if verify && op == Op::WriteImm {
             let window = u64::from(send_window(mode, depth));
             self.compare(u32::try_from(number % window).unwrap_or(0), number);
         } else if verify {
             self.compare(buffer, number);
         } else if cqe.solicited {
-            // The last: a look at what the latest messages left.
+            // This is the last message: compare what the latest messages left in the slots.
             let window = u64::from(send_window(mode, depth));
             for n in self.taken.saturating_sub(window)..self.taken {
                 let buffer = u32::try_from(n % window).unwrap_or(0);
@@ -120,7 +121,7 @@ impl Serving {
         }
     }
 
-    /// Tells how many messages were taken, when it is time and there is a buffer to do it from.
+    /// Sends a credit if one is due and a buffer for it is free.
     fn give_credit(&mut self, place: usize) -> Result<(), PostError> {
         let batch = u64::from((self.hello.depth / 2).max(1));
         let due = self.taken - self.told >= batch || self.asked && self.taken > self.told;
@@ -155,7 +156,7 @@ impl Serving {
         })
     }
 
-    /// What we sent has been acknowledged.
+    /// Handles the completion of a request of ours.
     pub(super) fn handle_sent(&mut self, cqe: &Cqe) -> Result<(), PostError> {
         let (place, slot) = place_and_low(cqe.wr_id);
         if slot & GRANT != 0 {
@@ -169,11 +170,11 @@ impl Serving {
     }
 }
 
-/// Buffers for credits under way.
+/// The number of buffers for credits in flight.
 pub(super) const CREDITS: u32 = 8;
 
-/// What tells the work request of a credit from those of messages.
+/// Distinguishes the work request of a credit from the requests of messages.
 const CREDIT: u32 = 1 << 31;
 
-/// The work request of a grant or refusal.
+/// Marks the work request of a grant or refusal.
 pub(super) const GRANT: u32 = 1 << 30;

@@ -1,4 +1,4 @@
-//! Two RNICs joined by rings, for tests of what runs on them.
+//! Two RNICs that rings connect, for tests of programs that run on them.
 #![allow(unreachable_pub, reason = "each test that has this module takes what it needs")]
 #![allow(dead_code, reason = "as above")]
 
@@ -13,7 +13,7 @@ use heddle_dataplane::{Eal, EalConfig};
 use heddle_tcp::Cidr;
 use heddle_verbs::{Access, CmEvent, CmId, ConnectParams, Cq, EventQueue, Mr, Qp, QpInit};
 
-/// DPDK, started once in this process, and the right to use the processors.
+/// Starts DPDK once in this process, and returns it with the right to use the processors.
 pub fn eal() -> (Eal, MutexGuard<'static, ()>) {
     static EAL: OnceLock<Eal> = OnceLock::new();
     static TURN: Mutex<()> = Mutex::new(());
@@ -56,7 +56,7 @@ impl Net {
         Net { client, server }
     }
 
-    /// Polls both until `done`, which is called in between and must be true within 20 s.
+    /// Polls both RNICs until `done` is true. Calls `done` in between, and fails after 20 s.
     pub fn until(&mut self, what: &str, mut done: impl FnMut() -> bool) {
         let start = Instant::now();
         while !done() {
@@ -99,7 +99,7 @@ impl Raw {
         endpoint.device().connect(to, params, &self.events).expect("a request")
     }
 
-    /// Polls until an event is there.
+    /// Polls until an event arrives, and returns it.
     pub fn event(&self, net: &mut Net, mut step: impl FnMut()) -> CmEvent {
         let mut event = None;
         net.until("an event", || {
