@@ -1,9 +1,9 @@
-//! One thread, one epoll, any number of connections: the server sleeps until the descriptor of its
-//! connection events or that of its completion queue is readable.
+//! A single thread with a single epoll serves any number of connections: the server sleeps until
+//! the descriptor of its connection events or the descriptor of its completion queue is readable.
 //!
-//! Both RNICs live in this process, joined by rings: no NIC, no privileges.
-//! `cargo run --example events_epoll`; with `-- --socket PATH` and `--listen ADDR:PORT` or `--connect ADDR:PORT`
-//! one side of it runs on the RNIC of a running `heddle serve`.
+//! Both RNICs live in this process, and rings connect them: the example needs no NIC and no
+//! privileges. `cargo run --example events_epoll`; with `-- --socket PATH` and `--listen ADDR:PORT`
+//! or `--connect ADDR:PORT` one side of the example runs on the RNIC of a running `heddle serve`.
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::collections::HashMap;
@@ -31,30 +31,30 @@ const COMPLETIONS: u64 = 1;
 
 impl Epoll {
     fn new() -> io::Result<Epoll> {
-        // SAFETY: no memory is passed; the result is checked.
+        // SAFETY: the call takes no memory, and its result is checked.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: a descriptor just made, which nobody else owns.
+        // SAFETY: the call above has just made this descriptor, and no other code owns it.
         Ok(Epoll(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
     fn add(&self, fd: BorrowedFd<'_>, what: u64) -> io::Result<()> {
         let mut event = libc::epoll_event { events: libc::EPOLLIN.cast_unsigned(), u64: what };
         let (epoll, fd) = (self.0.as_raw_fd(), fd.as_raw_fd());
-        // SAFETY: two open descriptors and one live entry, which the kernel copies.
+        // SAFETY: both descriptors are open, and the entry is live; the kernel copies it.
         match unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
     }
 
-    /// What is readable next.
+    /// Waits until a descriptor is readable, and returns its number.
     fn wait(&self) -> io::Result<u64> {
         let mut event = libc::epoll_event { events: 0, u64: 0 };
         let millis = i32::try_from(PATIENCE.as_millis()).unwrap_or(i32::MAX);
-        // SAFETY: room for one entry, which is live.
+        // SAFETY: `event` is live and has room for one entry.
         match unsafe { libc::epoll_wait(self.0.as_raw_fd(), &raw mut event, 1, millis) } {
             1 => Ok(event.u64),
             0 => Err(io::ErrorKind::TimedOut.into()),
@@ -63,7 +63,7 @@ impl Epoll {
     }
 }
 
-/// A listener whose events are waited for along with everything else.
+/// Makes a listener whose events the server awaits along with its completions.
 fn listen(device: &Device, at: SocketAddr) -> Result<(EventQueue, Sleeper)> {
     let sleeper = Sleeper::with_fd()?;
     let events = EventQueue::new(Some(sleeper.waker()));
@@ -81,18 +81,19 @@ fn server(device: &Device, (events, sleeper): (EventQueue, Sleeper)) -> Result<(
     epoll.add(completions.fd().ok_or("no descriptor")?, COMPLETIONS)?;
     let mut peers: HashMap<Qpn, (Qp, Mr)> = HashMap::new();
     let (mut echoed, mut ended) = (0, 0);
-    // Without this nothing would wake us: a completion queue does so only when it is armed.
+    // A completion queue wakes the server only when the queue is armed.
     cq.arm(Arm::Next);
     while ended < CLIENTS {
         match epoll.wait()? {
             EVENTS => {
-                // First clear, then look: what comes in between makes it readable again.
+                // Clear first, and look then: an event that comes in between makes the descriptor
+                // readable again.
                 sleeper.clear();
                 while let Some(event) = events.poll() {
                     match event {
                         CmEvent::ConnectRequest { id, .. } => {
-                            // All queue pairs share one completion queue, which must have room for
-                            // all they have posted: 4 requests each way here.
+                            // All queue pairs share one completion queue, which needs room for all
+                            // posted requests: 4 in each direction here.
                             let qp = device.create_qp(pd, QpInit::new(cq.clone()).depths(4, 4))?;
                             let mr = device.alloc_mr(pd, BUFFER, Access::LOCAL_WRITE)?;
                             qp.post_recv(&RecvWr::new(0, &[mr.sge(0, BUFFER)]))?;
@@ -110,7 +111,8 @@ fn server(device: &Device, (events, sleeper): (EventQueue, Sleeper)) -> Result<(
             }
             _ => {
                 completions.clear();
-                // First arm, then poll until there is nothing: what comes later wakes us.
+                // Arm first, and poll then until the queue is empty: a later completion wakes the
+                // server.
                 cq.arm(Arm::Next);
                 while let Some(c) = cq.poll() {
                     let Some((qp, mr)) = peers.get(&c.qpn) else { continue };
@@ -118,12 +120,13 @@ fn server(device: &Device, (events, sleeper): (EventQueue, Sleeper)) -> Result<(
                         (CqeOp::Recv, CqeStatus::Success) => {
                             let mut message = vec![0; usize::try_from(c.len)?];
                             mr.read(0, &mut message);
-                            // First the buffer, then the answer: the client sends no more before.
+                            // Post the buffer first, and answer then: the client sends its next
+                            // message after the answer.
                             qp.post_recv(&RecvWr::new(0, &[mr.sge(0, BUFFER)]))?;
                             qp.post_send(&SendWr::send_inline(0, &message).unsignaled())?;
                             echoed += 1;
                         }
-                        // Of a connection that has ended; `Disconnected` says why.
+                        // The request's connection has ended; `Disconnected` says why.
                         (_, CqeStatus::Flushed) => {}
                         _ => return Err(format!("{c:?}").into()),
                     }

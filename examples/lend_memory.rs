@@ -1,10 +1,10 @@
-//! Memory lent for one request: clients ask for room, the server registers a piece of its memory for
-//! that client and that request alone, and the client gives it back with its last Send. Receive
-//! buffers are one queue for all clients.
+//! Memory lent for one request: clients ask for room, the server registers a piece of its memory
+//! for this client and this request alone, and the client gives the memory back with its last Send.
+//! All clients share one queue of receive buffers.
 //!
-//! Both RNICs live in this process, joined by rings: no NIC, no privileges.
-//! `cargo run --example lend_memory`; with `-- --socket PATH` and `--listen ADDR:PORT` or `--connect ADDR:PORT`
-//! one side of it runs on the RNIC of a running `heddle serve`.
+//! Both RNICs live in this process, and rings connect them: the example needs no NIC and no
+//! privileges. `cargo run --example lend_memory`; with `-- --socket PATH` and `--listen ADDR:PORT`
+//! or `--connect ADDR:PORT` one side of the example runs on the RNIC of a running `heddle serve`.
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::net::SocketAddr;
@@ -22,10 +22,11 @@ use common::Result;
 const PATIENCE: Duration = Duration::from_secs(10);
 const CLIENTS: u8 = 3;
 const REQUESTS: u8 = 4;
-/// Octets of each request, and of a message: an STag and a tagged offset, big-endian.
+/// Bytes that the server lends for a request, and bytes of a message: an STag and a tagged offset,
+/// big-endian.
 const LENT: usize = 4096;
 const MESSAGE: usize = 12;
-/// Marks of work requests that are waited for.
+/// Marks of the work requests whose completions the sides await.
 const REGISTERED: u64 = 1;
 const TOLD: u64 = 2;
 const GIVEN_BACK: u64 = 3;
@@ -36,29 +37,30 @@ fn done(connection: &Connection, op: CqeOp) -> Result<Cqe> {
     if c.op == op && c.status.is_success() { Ok(c) } else { Err(format!("{c:?}").into()) }
 }
 
-/// Serves a client: it takes its receive buffers from `srq`, like all others.
+/// Serves a client; the connection takes its receive buffers from `srq`, like all others.
 fn serve(device: &Device, pd: Pd, srq: &Srq, incoming: Incoming) -> Result<()> {
     let ends = Ends::with(device, pd, 256, |init| init.shared(srq))?;
     let connection = incoming.accept_with(AcceptParams::new(ends.qp.clone()), ends)?;
     let open = Access::LOCAL_WRITE.with(Access::BIND);
     let memory = connection.alloc_mr(LENT, open)?;
-    // An STag of this queue pair alone, of which nothing is valid yet.
+    // An STag for this queue pair alone; no memory is valid under it yet.
     let lent = device.alloc_fast_mr_for(connection.qp(), LENT as u64)?;
     let rights = Access::REMOTE_WRITE.with(Access::REMOTE_INVALIDATE);
     for key in 0..REQUESTS {
         done(&connection, CqeOp::Recv)?;
-        // Another key each time: whoever has kept the last one is refused.
+        // Each request gets another key: the server refuses a client that uses an earlier one.
         let stag = lent.stag(key);
         let pieces = [memory.sge(0, LENT)];
         let mut message = [0; MESSAGE];
         message[..4].copy_from_slice(&stag.0.to_be_bytes());
-        // Peers count from 0, as they are told.
+        // The region's offsets begin at 0, as the message tells the client.
         connection.qp().post_sends(&[
             SendWr::fast_register(REGISTERED, stag, &pieces, 0, rights),
             SendWr::send_inline(TOLD, &message),
         ])?;
         done(&connection, CqeOp::FastRegister)?;
-        // The Send is complete when the peer has acknowledged it, which may be after its answer.
+        // The Send completes when the peer has acknowledged it, which may be after the peer's
+        // answer.
         let mut given_back = None;
         for _ in 0..2 {
             let c = connection.wait(PATIENCE)?;
@@ -68,17 +70,18 @@ fn serve(device: &Device, pd: Pd, srq: &Srq, incoming: Incoming) -> Result<()> {
                 _ => return Err(format!("{c:?}").into()),
             }
         }
-        // What the client wrote is in place, and it can reach it no more.
+        // The bytes that the client wrote are in place, and the client cannot reach the memory any
+        // more.
         assert_eq!(given_back, Some(stag));
         let mut octets = vec![0; LENT];
         memory.read(0, &mut octets);
         assert!(octets.iter().all(|o| *o == octets[0]));
-        // The buffers of the two messages are for others again.
+        // Other clients may use the buffers of the two messages again.
         for _ in 0..2 {
             srq.post_recv(&RecvWr::new(0, &[]))?;
         }
     }
-    // An application that went now would take the acknowledgment of the last message with it.
+    // Without this, the process would exit before the RNIC has acknowledged the last message.
     connection.disconnect()?;
     Ok(())
 }
@@ -109,8 +112,9 @@ fn client(device: &Device, server: SocketAddr, number: u8) -> Result<()> {
 
 fn server(device: &Device, listener: Listener) -> Result<()> {
     let pd = device.alloc_pd()?;
-    // A buffer for each message that may be on its way, whoever it is from: what gives memory back may be
-    // followed by the next request before the buffers of the last are in the queue again. These have no octets.
+    // A buffer for each message that may be on its way from any client: after the message that
+    // gives memory back, the next request may arrive before the server has returned the last
+    // buffers to the queue. The buffers have no bytes.
     let srq = device.create_srq(pd, 64, 1, None)?;
     for _ in 0..3 * CLIENTS {
         srq.post_recv(&RecvWr::new(0, &[]))?;

@@ -1,15 +1,15 @@
-//! An application of its own process: it opens a device through a socket, and that is all it has to do
-//! with the process that runs the RNIC.
+//! An application in a process of its own: the application opens a device through a socket, and
+//! needs nothing else from the process that runs the RNIC.
 //!
 //! ```text
 //!   RNICs' process                             application's process
 //!     Node a ── remote::serve ◀── socket ──▶ Device::open ── dial, alloc_mr, post, wait
-//!     Node b: a server that reads what it is told of
+//!     Node b: a server that sends back each message
 //! ```
 //!
-//! With `heddle serve` the first process is not the program's concern. Here both are this program:
-//! started without arguments it runs the RNICs, listens on a socket, and starts itself with its path.
-//! `cargo run --example own_process`
+//! With `heddle serve` the program has no part in the first process. Here this program is both:
+//! started without arguments it runs the RNICs, listens on a socket, and starts itself with the
+//! socket's path. `cargo run --example own_process`
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::error::Error;
@@ -28,7 +28,7 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 const SERVER: &str = "10.0.0.2:7174";
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The application. Nothing here knows that the RNIC is somewhere else, but for the first line.
+/// The application. Only the first line depends on the RNIC being elsewhere.
 fn application(socket: &str) -> Result<()> {
     let device = Device::open(socket)?;
     let connection = device.dial(SERVER)?.wait()?;
@@ -47,7 +47,7 @@ fn application(socket: &str) -> Result<()> {
     Ok(())
 }
 
-/// The peer, which sends back what comes, in upper case.
+/// The peer, which sends back each message in upper case.
 fn peer(device: &Device, listener: &Listener) -> Result<()> {
     let incoming = listener.request(PATIENCE)?;
     let pd = device.alloc_pd()?;
@@ -63,7 +63,8 @@ fn peer(device: &Device, listener: &Listener) -> Result<()> {
     text.make_ascii_uppercase();
     connection.post_send(&SendWr::send_inline(2, &text))?;
     assert!(connection.wait(PATIENCE)?.status.is_success());
-    // Until the application has its answer: the end of this connection would be the end of that.
+    // Wait until the application has its answer: the end of this connection would end the
+    // application's, too.
     let mut connection = connection;
     while connection.end().is_none() {
         thread::sleep(Duration::from_millis(1));
@@ -85,7 +86,7 @@ fn main() -> Result<()> {
     let path = std::env::temp_dir().join(format!("heddle-own-process-{}", std::process::id()));
     let socket = UnixListener::bind(&path)?;
     let mut child = Command::new(std::env::current_exe()?).arg(&path).spawn()?;
-    // One application here, with what any may have.
+    // The process serves a single application, with the default policy.
     let (client, _) = socket.accept()?;
     serve(a.hub(), Policy::default(), &client)?;
     let status = child.wait()?;

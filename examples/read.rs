@@ -1,8 +1,8 @@
-//! RDMA Read: the client takes bytes out of the server's memory, several Reads at a time.
+//! RDMA Read: the client reads bytes from the server's memory, with several Reads outstanding.
 //!
-//! Both RNICs live in this process, joined by rings: no NIC, no privileges.
-//! `cargo run --example read`; with `-- --socket PATH` and `--listen ADDR:PORT` or `--connect ADDR:PORT`
-//! one side of it runs on the RNIC of a running `heddle serve`.
+//! Both RNICs live in this process, and rings connect them: the example needs no NIC and no
+//! privileges. `cargo run --example read`; with `-- --socket PATH` and `--listen ADDR:PORT` or
+//! `--connect ADDR:PORT` one side of the example runs on the RNIC of a running `heddle serve`.
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ mod common;
 use common::Result;
 
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Octets of a record, and how many there are.
+/// Bytes of a record, and the number of records.
 const RECORD: usize = 4096;
 const RECORDS: usize = 32;
 
@@ -34,17 +34,19 @@ fn server(device: &Device, listener: Listener) -> Result<()> {
     private_data.extend(table.to().to_be_bytes());
     let params = AcceptParams { private_data, ..AcceptParams::new(ends.qp.clone()) };
     let connection = incoming.accept_with(params, ends)?;
-    // Reads make no completion here. The table has to stay until the client says that it is done.
+    // Reads make no completion at the server. The table has to stay until the client says that it
+    // is done.
     let done = connection.wait(PATIENCE)?;
     assert!(done.op == CqeOp::Recv && done.status.is_success(), "{done:?}");
-    // An application that went now would take the acknowledgment of the last message with it.
+    // Without this, the process would exit before the RNIC has acknowledged the last message.
     connection.disconnect()?;
     Ok(())
 }
 
 fn client(device: &Device, server: SocketAddr) -> Result<()> {
     let ends = Ends::new(device, device.alloc_pd()?)?;
-    // ORD: Reads we want to have outstanding. We get no more than the server serves at a time.
+    // ORD: the number of Reads that the client wants to have outstanding. The server grants no more
+    // than it serves at a time.
     let params = ConnectParams { ord: 8, ..ConnectParams::new(ends.qp.clone()) };
     let connection = device.dial_with(server, params, ends)?.wait()?;
     println!("client: {} Reads at a time", connection.agreed().ord);
@@ -54,9 +56,9 @@ fn client(device: &Device, server: SocketAddr) -> Result<()> {
     };
     let (stag, to) = (Stag(u32::from_be_bytes(*stag)), u64::from_be_bytes(*to));
 
-    // The sink: the peer's answer is placed there, which needs the right of local writing.
+    // The sink: the RNIC places the peer's answer there, which needs the right of local writing.
     let sink = connection.alloc_mr(RECORDS * RECORD, Access::LOCAL_WRITE)?;
-    // More than ORD may be posted: the queue pair keeps back those that have to wait.
+    // The client may post more Reads than ORD: the queue pair holds back those that have to wait.
     for i in 0..RECORDS {
         let sges = [sink.sge(i * RECORD, RECORD)];
         let from = to + u64::try_from(i * RECORD)?;
@@ -64,7 +66,8 @@ fn client(device: &Device, server: SocketAddr) -> Result<()> {
     }
     for i in 0..RECORDS {
         let c = connection.wait(PATIENCE)?;
-        // In the order of posting. A successful Read is data in place, not just on its way.
+        // Reads complete in the order of posting. After a successful completion the data is in
+        // place.
         assert!(c.op == CqeOp::Read && c.status.is_success(), "{c:?}");
         assert_eq!((c.wr_id, c.len), (u64::try_from(i)?, u32::try_from(RECORD)?));
         let mut record = vec![0; RECORD];

@@ -1,11 +1,13 @@
-//! Records the frames of an rping client, tick by tick, as `heddle pcap` is to receive them.
+//! Records the frames of an rping client, tick by tick, for a `heddle pcap` that is to receive
+//! them.
 //!
 //! Client and server run in this process in virtual time, each on a `net_pcap` device of its own;
-//! what one sends is handed to the other through a pipe, one frame per poll. When there is none, a
-//! filler is, which both ignore: so the n-th frame of the recording is what the n-th poll got, and
-//! a server with the same seed and address sees the same at the same time.
+//! this program hands each side's frames to the other through a pipe, one frame per poll. When
+//! there is none, the program hands over a filler, which both sides ignore: so the n-th frame of
+//! the recording is the frame of the n-th poll, and a server with the same seed and address sees
+//! the same frames at the same times.
 //!
-//! `scripts/record-pcap` calls it with the name of the file to write.
+//! `scripts/record-pcap` calls this program with the name of the file to write.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -23,13 +25,13 @@ use heddle::{
 };
 use pcap_file::pcap::{PcapPacket, PcapWriter};
 
-/// As in `heddle pcap`.
+/// The duration of a poll, as in `heddle pcap`.
 const TICK: Duration = Duration::from_micros(10);
 
-/// What goes on after the client is done: the last acknowledgements.
+/// Ticks after the client is done, for the last acknowledgements.
 const LINGER: u32 = 200;
 
-/// More than any run takes.
+/// More ticks than any run takes.
 const MAX_TICKS: u32 = 100_000;
 
 const SERVER: &str = "10.0.0.1";
@@ -40,14 +42,15 @@ const SIZE: u32 = 4000;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// A frame of a kind nobody listens to, to nobody: EtherType 88B5 is for experiments.
+/// Returns a frame of a kind that no program reads, to no receiver: EtherType 88B5 is for
+/// experiments.
 fn filler() -> Vec<u8> {
     let mut f = vec![0; 60];
     f[..14].copy_from_slice(&[2, 0, 0, 0, 0, 0xff, 2, 0, 0, 0, 0, 0xfe, 0x88, 0xb5]);
     f
 }
 
-/// An endpoint, the frames on their way to it, and what it has written so far.
+/// An endpoint, the frames on their way to it, and the bytes that it has written so far.
 struct Side {
     endpoint: Endpoint,
     to: PcapWriter<PipeWriter>,
@@ -70,7 +73,7 @@ impl Side {
         Ok(Side { endpoint, to, queue, from, unread, header: false })
     }
 
-    /// One poll with one frame, which is returned if it is not a filler.
+    /// Polls once with one frame, and returns the frame if it is not a filler.
     fn poll(&mut self, now: Duration) -> Result<Option<Vec<u8>>> {
         let frame = self.queue.pop_front();
         let data = frame.clone().unwrap_or_else(filler);
@@ -80,7 +83,7 @@ impl Side {
         Ok(frame)
     }
 
-    /// Takes what it has sent since.
+    /// Returns the frames that the endpoint has sent since the last call.
     fn sent(&mut self) -> Result<Vec<Vec<u8>>> {
         self.from.read_to_end(&mut self.unread)?;
         if !self.header {
@@ -113,7 +116,8 @@ fn main() -> Result<()> {
         Ok(EndpointConfig { clock, rx_burst: 1, ..base })
     };
     let eal = Eal::init(&EalConfig { memory_mb: 256, ..EalConfig::default() })?;
-    // The server is the first: a net_pcap device's address is its number.
+    // The server's device comes first, since the number of a net_pcap device determines its
+    // address.
     let mut server = Side::new(&eal, &config(SERVER, 1)?, 0, dir.path())?;
     let mut client = Side::new(&eal, &config(CLIENT, 2)?, 1, dir.path())?;
     let listen = [format!("{SERVER}:{PORT}=rping").parse()?];

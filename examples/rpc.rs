@@ -1,8 +1,9 @@
-//! A program of one's own over RPC-over-RDMA: values by number. A value of 1 MiB goes to the server by RDMA
-//! Read and comes back by RDMA Write, and no processor copies it on the way.
+//! A user's own program over RPC-over-RDMA: a store of values by number. A value of 1 MiB goes to
+//! the server by RDMA Read and comes back by RDMA Write, and no processor copies the value on the
+//! way.
 //!
-//! `cargo run --example rpc`; with `-- --socket PATH` and `--listen ADDR:PORT` or `--connect ADDR:PORT` one
-//! side of it runs on the RNIC of a running `heddle serve`.
+//! `cargo run --example rpc`; with `-- --socket PATH` and `--listen ADDR:PORT` or `--connect
+//! ADDR:PORT` one side of the example runs on the RNIC of a running `heddle serve`.
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::{collections::HashMap, time::Duration};
@@ -15,7 +16,8 @@ mod common;
 const PUT: Procedure = Procedure { program: 0x2000_0001, version: 1, procedure: 1 };
 const GET: Procedure = Procedure { procedure: 2, ..PUT };
 const MAX: u32 = 1 << 20;
-/// PUT has a number and a value, GET a number, and its result is a value. Values may be placed.
+/// PUT takes a number and a value; GET takes a number and returns a value. RDMA may place the
+/// values.
 #[rustfmt::skip]
 const STORE: Table<'static> = Table(&[
     Entry { procedure: PUT, arguments: Some(|s| { s.u32()?; s.item() }), results: None, reply: Reply::Fixed(0) },

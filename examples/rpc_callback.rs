@@ -1,9 +1,9 @@
-//! A server that calls its clients: one of them watches a value, and hears when another has changed it, as
-//! NFS version 4 recalls what it has lent. The call goes to a program of the client, on the connection that
-//! the client has made.
+//! A server that calls its clients: a client watches a value, and the server informs it when
+//! another client has changed the value, as NFS version 4 recalls delegations. The call goes to a
+//! program of the client, on the connection that the client has made.
 //!
-//! `cargo run --example rpc_callback`; with `-- --socket PATH` and `--listen ADDR:PORT` or `--connect
-//! ADDR:PORT` one side of it runs on the RNIC of a running `heddle serve`.
+//! `cargo run --example rpc_callback`; with `-- --socket PATH` and `--listen ADDR:PORT` or
+//! `--connect ADDR:PORT` one side of the example runs on the RNIC of a running `heddle serve`.
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::sync::{Arc, mpsc};
@@ -16,10 +16,10 @@ use heddle::rpc::{Server, ServerConfig};
 
 mod common;
 
-/// Of the server: WATCH has no arguments, SET a value.
+/// Procedures of the server: WATCH takes no arguments, SET takes a value.
 const WATCH: Procedure = Procedure { program: 0x2000_0003, version: 1, procedure: 1 };
 const SET: Procedure = Procedure { procedure: 2, ..WATCH };
-/// Of its clients: the value that is new.
+/// A procedure of its clients, which takes the new value.
 const CHANGED: Procedure = Procedure { program: 0x2000_0004, version: 1, procedure: 1 };
 
 fn watch_and_set(watchers: &mut Vec<Caller>, request: &Request) -> Result<Body, Refusal> {
@@ -28,7 +28,8 @@ fn watch_and_set(watchers: &mut Vec<Caller>, request: &Request) -> Result<Body, 
         SET => {
             watchers.retain(Caller::is_connected);
             for watcher in watchers {
-                // Without a reply, as nothing here may wait for one; another would be given up when dropped.
+                // The call is one-way, since this thread must not wait for a reply; dropping a call
+                // that awaits a reply would abandon the call.
                 let told = watcher.call(CHANGED).arguments(request.arguments.clone()).one_way();
                 drop(told.send());
             }
@@ -61,9 +62,10 @@ fn main() -> common::Result<()> {
         let (changed, values) = mpsc::channel();
         client.serve(CHANGED.program, 1..=1, Table(&[]), move |request: Request| {
             let value = request.arguments.reader().u32().unwrap_or_default();
-            let _ = changed.send(value); // who has heard enough hears no more
+            // The receiver may have left; no thread needs the value then.
+            let _ = changed.send(value);
         })?;
-        // Calls come at any time: somebody drives the client all along.
+        // Calls arrive at any time, so a thread of its own drives the client.
         let driver = client.clone();
         let driver = std::thread::spawn(move || driver.run());
         client.call(WATCH).wait()?;

@@ -1,9 +1,9 @@
 //! Send and receive: an echo. The server keeps receive buffers posted at all times, and the client
-//! never has more messages on their way than there are buffers.
+//! never has more messages in flight than there are buffers.
 //!
-//! Both RNICs live in this process, joined by rings: no NIC, no privileges.
-//! `cargo run --example send_recv`; with `-- --socket PATH` and `--listen ADDR:PORT` or `--connect ADDR:PORT`
-//! one side of it runs on the RNIC of a running `heddle serve`.
+//! Both RNICs live in this process, and rings connect them: the example needs no NIC and no
+//! privileges. `cargo run --example send_recv`; with `-- --socket PATH` and `--listen ADDR:PORT` or
+//! `--connect ADDR:PORT` one side of the example runs on the RNIC of a running `heddle serve`.
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::net::SocketAddr;
@@ -19,13 +19,14 @@ mod common;
 use common::Result;
 
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Octets of a buffer (as many as may be inline, unless the queue pair is made for more), and how
-/// many each side has posted.
+/// Bytes of a buffer (the default limit of inline data of a queue pair), and the number of buffers
+/// that each side has posted.
 const BUFFER: usize = 64;
 const BUFFERS: usize = 16;
 const MESSAGES: u64 = 1000;
 
-/// One region for all buffers; the number of a buffer is the mark of its work requests.
+/// Posts a buffer. A single region holds all buffers; the number of a buffer is the mark of its
+/// work requests.
 fn post_buffer(qp: &Qp, buffers: &Mr, i: usize) -> Result<()> {
     let sges = [buffers.sge(i * BUFFER, BUFFER)];
     Ok(qp.post_recv(&RecvWr::new(u64::try_from(i)?, &sges))?)
@@ -36,8 +37,8 @@ fn server(device: &Device, listener: Listener) -> Result<()> {
     let pd = device.alloc_pd()?;
     let ends = Ends::new(device, pd)?;
     let buffers = device.alloc_mr(pd, BUFFERS * BUFFER, Access::LOCAL_WRITE)?;
-    // Before accepting: the first message may come at once, and there is no "receiver not ready" in
-    // iWARP.
+    // Posted before the server accepts: the first message may come at once, and iWARP has no
+    // "receiver not ready".
     for i in 0..BUFFERS {
         post_buffer(&ends.qp, &buffers, i)?;
     }
@@ -51,15 +52,16 @@ fn server(device: &Device, listener: Listener) -> Result<()> {
             (CqeOp::Recv, CqeStatus::Success) => {
                 let mut message = vec![0; usize::try_from(c.len)?];
                 buffers.read(i * BUFFER, &mut message);
-                // First the buffer, then the answer: whoever hears the answer knows that there is a
-                // buffer again, and may send one more message. Inline data is copied at posting, so
-                // the buffer is free; and a Send that succeeds has nothing to tell us.
+                // Post the buffer first, and answer then: a client that has the answer knows that a
+                // buffer is free again, and may send one more message. Posting copies inline data,
+                // so the server may reuse the memory; and the server needs no completion of a Send
+                // that succeeds.
                 post_buffer(connection.qp(), &buffers, i)?;
                 connection.post_send(&SendWr::send_inline(0, &message).unsignaled())?;
                 echoed += 1;
             }
-            // The connection has ended, and what was posted comes back. The reason is told once, as
-            // the end of the connection.
+            // The connection has ended, and the posted requests come back flushed. The end of the
+            // connection reports the reason once.
             (_, CqeStatus::Flushed) => break,
             _ => return Err(format!("{c:?}").into()),
         }
@@ -80,7 +82,8 @@ fn client(device: &Device, server: SocketAddr) -> Result<()> {
     let buffers = connection.alloc_mr(BUFFERS * BUFFER, Access::LOCAL_WRITE)?;
     let (mut sent, mut heard) = (0, 0);
     while heard < MESSAGES {
-        // An echo frees a place at the server: never more than BUFFERS are on their way.
+        // Each echo frees a buffer at the server, so never more than BUFFERS messages are in
+        // flight.
         while sent < MESSAGES && sent < heard + BUFFERS as u64 {
             post_buffer(connection.qp(), &buffers, usize::try_from(sent)? % BUFFERS)?;
             let text = format!("message {sent}");
@@ -98,7 +101,7 @@ fn client(device: &Device, server: SocketAddr) -> Result<()> {
 /// Waits for the echo of message `n`.
 fn echo(connection: &Connection, buffers: &Mr, n: u64) -> Result<()> {
     let c = connection.wait(PATIENCE)?;
-    // A failure of an unsignaled Send would come here as well.
+    // A failure of an unsignaled Send would arrive here as well.
     if c.op != CqeOp::Recv || !c.status.is_success() {
         return Err(format!("{c:?}").into());
     }

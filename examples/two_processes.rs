@@ -1,6 +1,6 @@
-//! An application in a process of its own: the parent runs the RNIC, makes a device whose memory and
-//! queues can be shared, connects it, and hands the descriptors to a child. From then on the child
-//! posts and polls by itself; no byte and no request passes through the parent.
+//! An application in a process of its own: the parent runs the RNIC, makes a device whose memory
+//! and queues can be shared, connects it, and hands the descriptors to a child. From then on the
+//! child posts and polls by itself; no byte and no request passes through the parent.
 //!
 //! ```text
 //!   child                                   parent
@@ -9,8 +9,8 @@
 //!     Sleeper ◀── socket: completions ────── Connection::completion_fd
 //! ```
 //!
-//! Both RNICs live in the parent, joined by rings: no NIC, no privileges.
-//! `cargo run --example two_processes`
+//! Both RNICs live in the parent, and rings connect them: the example needs no NIC and no
+//! privileges. `cargo run --example two_processes`
 #![allow(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::env;
@@ -34,7 +34,7 @@ const SERVER: &str = "10.0.0.2:7174";
 const PATIENCE: Duration = Duration::from_secs(10);
 const TEXT: &[u8] = b"written by another process";
 
-/// What the child has to know beside its three descriptors; all of it is numbers.
+/// The numbers that the child needs besides its three descriptors.
 struct Handover {
     fds: [RawFd; 3],
     area_len: usize,
@@ -86,7 +86,8 @@ impl Handover {
 }
 
 fn child(h: &Handover) -> Result<()> {
-    // SAFETY: descriptors that the parent has left open for this process, each taken once.
+    // SAFETY: the parent has left these descriptors open for this process, and the code takes each
+    // of them once.
     let [area, memory, event] = h.fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
     let area = Area::attach(area, h.area_len)?;
     let memory = Arc::new(Region::from_fd(memory, h.memory_len)?);
@@ -106,10 +107,10 @@ fn child(h: &Handover) -> Result<()> {
     Ok(())
 }
 
-/// A copy of a descriptor that a child inherits.
+/// Returns a copy of a descriptor that a child inherits.
 fn inheritable(fd: Option<BorrowedFd<'_>>) -> Result<OwnedFd> {
     let copy = fd.ok_or("no descriptor")?.try_clone_to_owned()?;
-    // SAFETY: changes a flag of a descriptor that we own.
+    // SAFETY: the call only changes a flag of a descriptor that this function owns.
     match unsafe { libc::fcntl(copy.as_raw_fd(), libc::F_SETFD, 0) } {
         0 => Ok(copy),
         _ => Err(io::Error::last_os_error().into()),
@@ -143,8 +144,8 @@ fn parent() -> Result<()> {
     let (device, listener) = (b.device().clone(), b.device().bind(SERVER)?);
     let server = thread::spawn(move || server(&device, &listener));
 
-    // An application of its own on the RNIC: protection domains, memory, queues and doorbells
-    // that no other application sees.
+    // A separate application on the RNIC: no other application sees its protection domains, memory,
+    // queues and doorbells.
     let config =
         DeviceConfig { memory: 1 << 20, queues: 1 << 20, shared: true, ..DeviceConfig::default() };
     let device = a.hub().open(&config)?;
@@ -173,10 +174,10 @@ fn parent() -> Result<()> {
         source: source.info(),
         target: (Stag(u32::from_be_bytes(*stag)), u64::from_be_bytes(*to)),
     };
-    // From here on the queues are the child's: we neither post nor poll.
+    // From here on the queues belong to the child: the parent neither posts nor polls.
     let mut child = Command::new(env::current_exe()?).args(handover.to_args()).spawn()?;
     let status = child.wait()?;
-    // However the child ended, this takes back all it had.
+    // However the child ended, this call takes back all its resources.
     device.close()?;
     if !status.success() {
         return Err(format!("the child has failed: {status}").into());

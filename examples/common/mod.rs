@@ -1,6 +1,7 @@
-//! Where an example runs. Without arguments both of its sides are in this process, each with an RNIC of
-//! its own, joined by rings: no NIC, no privileges. With `--socket PATH` one of them runs, on the RNIC of
-//! a running `heddle serve`; nothing else about it is different.
+//! Decides where an example runs. Without arguments both sides of the example are in this process,
+//! each with an RNIC of its own, and rings connect the RNICs: the example needs no NIC and no
+//! privileges. With `--socket PATH` one of the sides runs, on the RNIC of a running `heddle serve`;
+//! nothing else about the side is different.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -26,7 +27,8 @@ struct Args {
     connect: Option<SocketAddr>,
 }
 
-/// Runs the example `name`. `listen` makes what `server` needs and returns when clients may come.
+/// Runs the example `name`. `listen` prepares everything that `server` needs, and returns when
+/// clients may come.
 pub(crate) fn run<L: Send + 'static>(
     name: &str,
     listen: impl FnOnce(&Device, SocketAddr) -> Result<L>,

@@ -3,9 +3,10 @@
 //	heddle run -- mirror server PORT
 //	heddle run -- mirror client ADDRESS PORT
 //
-// The client sends where its memory is: address (8 octets), rkey and length (4 each), big-endian. The server reads
-// that memory, turns the order of the octets round, writes them back, and sends an empty message. The client
-// compares. This is done several times, and the server ends with its client. The program in ../rust speaks the same.
+// The client sends the place of its memory: address (8 bytes), rkey and length (4 each),
+// big-endian. The server reads that memory, reverses the order of the bytes, writes them back, and
+// sends an empty message. The client compares. The two do this several times, and the server ends
+// with its client. The program in ../rust uses the same protocol.
 package main
 
 /*
@@ -31,12 +32,12 @@ import (
 )
 
 const (
-	size   = 300_000 // octets that the server turns round
+	size   = 300_000 // bytes that the server reverses
 	rounds = 10
 )
 
-// Memory that is registered. It is not of Go's heap: the device has its address after the call, which Go permits of
-// other memory alone.
+// Registered memory. The memory is not in Go's heap: the device keeps its address after the call,
+// which Go permits only for memory outside its heap.
 type buffer struct {
 	octets []byte
 	region *C.struct_ibv_mr
@@ -56,7 +57,7 @@ func newBuffer(id *C.struct_rdma_cm_id, length int) (*buffer, error) {
 	return b, nil
 }
 
-// One end of a connection.
+// An end of a connection.
 type end struct {
 	id            *C.struct_rdma_cm_id
 	data, message *buffer
@@ -71,7 +72,7 @@ func newEnd(id *C.struct_rdma_cm_id) (*end, error) {
 	return &end{id, data, message}, err
 }
 
-// Ends the connection, and gives back what was allocated.
+// Ends the connection, and gives back the allocated resources.
 func (e *end) close() {
 	C.rdma_disconnect(e.id)
 	for _, b := range []*buffer{e.data, e.message} {
@@ -81,7 +82,7 @@ func (e *end) close() {
 	C.rdma_destroy_ep(e.id)
 }
 
-// What a call of librdmacm says: -1 and errno.
+// Converts the result of a librdmacm call, which fails with -1 and errno, to an error.
 func check(what string, result C.int, err error) error {
 	if result < 0 {
 		return fmt.Errorf("%s: %w", what, err)
@@ -145,7 +146,7 @@ func (e *end) write(address uint64, rkey uint32, length int) error {
 	return e.sent("Write")
 }
 
-// An endpoint that listens at the port, or is to connect to the address.
+// Makes an endpoint that listens at the port, or will connect to the address.
 func endpoint(address, port string) (*C.struct_rdma_cm_id, error) {
 	hints := C.struct_rdma_addrinfo{ai_port_space: C.RDMA_PS_TCP}
 	var node *C.char
@@ -214,7 +215,7 @@ func serve(port string) error {
 	return nil
 }
 
-// One request of the client, with a receive for the next.
+// Serves a request of the client, and posts a receive for the next.
 func (e *end) mirror(more bool) error {
 	if err := e.received(); err != nil {
 		return err
@@ -239,7 +240,7 @@ func (e *end) mirror(more bool) error {
 			return err
 		}
 	}
-	// The client may read what was written before: a Send comes after the Write that it follows.
+	// The client may read the written bytes: the Send arrives after the Write before it.
 	return e.send(0)
 }
 

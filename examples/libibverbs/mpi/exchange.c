@@ -1,10 +1,11 @@
 // exchange - MPI over RDMA, by libfabric and libibverbs.
 //
 //     mpicc -O2 -o exchange exchange.c
-//     heddle run -- mpirun -n 2 --mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include 'verbs;ofi_rxm' ./exchange
+//     mca="--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include verbs;ofi_rxm"
+//     heddle run -- mpirun -n 2 $mca ./exchange
 //
-// Each rank sends messages of 1 byte to 4 MiB to the next, all sum numbers up, and each puts a number into the window of
-// each other. What comes is compared.
+// Each rank sends messages of 1 byte to 4 MiB to the next, all ranks sum numbers up, and each puts
+// a number into the window of each other rank. The ranks compare what arrives.
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

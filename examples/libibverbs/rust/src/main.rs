@@ -3,9 +3,10 @@
 //!     heddle run -- mirror server PORT
 //!     heddle run -- mirror client ADDRESS PORT
 //!
-//! The client sends where its memory is: address (8 octets), rkey and length (4 each), big-endian. The server reads that
-//! memory, turns the order of the octets round, writes them back, and sends an empty message. The client compares.
-//! This is done several times, and the server ends with its client. The program in ../go speaks the same.
+//! The client sends the place of its memory: address (8 bytes), rkey and length (4 each),
+//! big-endian. The server reads that memory, reverses the order of the bytes, writes them back, and
+//! sends an empty message. The client compares. The two do this several times, and the server ends
+//! with its client. The program in ../go uses the same protocol.
 
 use std::error::Error;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -27,7 +28,7 @@ use sideway::rdmacm::communication_manager::{
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// Octets that the server turns round.
+/// The number of bytes that the server reverses.
 const SIZE: usize = 300_000;
 const ROUNDS: u8 = 10;
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -38,20 +39,20 @@ const SEND: u64 = 2;
 const READ: u64 = 3;
 const WRITE: u64 = 4;
 
-/// Memory that is registered as long as this lives.
+/// Memory that stays registered as long as this value lives.
 struct Buffer {
     region: Arc<MemoryRegion>,
     octets: Vec<u8>,
 }
 
 impl Buffer {
-    /// Where `len` octets of it are, for a work request.
+    /// Returns the place of the buffer's first `len` bytes, for a work request.
     fn sge(&self, len: usize) -> (u32, u64, u32) {
         (self.region.lkey(), self.octets.as_ptr() as u64, len as u32)
     }
 }
 
-/// One end of a connection. Rust drops the queue pair before the memory that its requests refer to.
+/// An end of a connection. Rust drops the queue pair before the memory that its requests refer to.
 struct End {
     qp: ExtendedQueuePair,
     cq: GenericCompletionQueue,
@@ -72,7 +73,8 @@ impl End {
             .setup_recv_cq(cq.clone())
             .setup_max_send_wr(4)
             .setup_max_recv_wr(4)
-            // An iWARP device has no Immediate Data in Sends and Writes, which the crate asks for otherwise.
+            // An iWARP device has no Immediate Data in Sends and Writes, for which the crate asks
+            // by default.
             .setup_send_ops_flags(
                 SendOperationFlags::Send | SendOperationFlags::Write | SendOperationFlags::Read,
             )
@@ -80,7 +82,7 @@ impl End {
         let access = AccessFlags::LocalWrite | AccessFlags::RemoteRead | AccessFlags::RemoteWrite;
         let register = |len: usize| -> Result<Buffer> {
             let octets = vec![0; len];
-            // SAFETY: a Vec that is not resized stays where it is, as long as the Buffer lives.
+            // SAFETY: a Vec that is not resized stays in place as long as the Buffer lives.
             let region = unsafe { pd.reg_mr(octets.as_ptr() as usize, len, access)? };
             Ok(Buffer { region, octets })
         };
@@ -88,7 +90,7 @@ impl End {
         Ok(End { qp, cq, data, message, id })
     }
 
-    /// The states that librdmacm finds for a connection.
+    /// Moves the queue pair through the states that librdmacm gives for a connection.
     fn run(&mut self) -> Result<()> {
         for state in
             [QueuePairState::Init, QueuePairState::ReadyToReceive, QueuePairState::ReadyToSend]
@@ -115,7 +117,7 @@ impl End {
     fn send(&mut self, len: usize) -> Result<()> {
         let (lkey, address, len) = self.message.sge(len);
         let mut post = self.qp.start_post_send();
-        // SAFETY: as in `receive`.
+        // SAFETY: the message's memory lives as long as the queue pair.
         unsafe {
             post.construct_wr(SEND, WorkRequestFlags::Signaled)
                 .setup_send()
@@ -135,13 +137,14 @@ impl End {
         } else {
             request.setup_write(rkey, address)
         };
-        // SAFETY: the memory lives as long as the queue pair, and this thread waits for the completion.
+        // SAFETY: the memory lives as long as the queue pair, and this thread waits for the
+        // completion.
         unsafe { request.setup_sge(lkey, local, len) };
         post.post()?;
         self.complete(what)
     }
 
-    /// Polls for the next completion, which is to be of this.
+    /// Polls for the next completion, which has to belong to this request.
     fn complete(&mut self, what: u64) -> Result<()> {
         loop {
             match self.cq.start_poll() {
@@ -163,7 +166,7 @@ impl End {
     }
 }
 
-/// The next event, and the identifier that it is of.
+/// Returns the next event, and the identifier to which the event belongs.
 fn next(channel: &Arc<EventChannel>) -> Result<(EventType, Arc<Identifier>)> {
     let event = channel.get_cm_event()?;
     let (kind, status, id) = (event.event_type(), event.status(), event.cm_id());
@@ -174,7 +177,7 @@ fn next(channel: &Arc<EventChannel>) -> Result<(EventType, Arc<Identifier>)> {
     Ok((kind, id.ok_or("an event without an identifier")?))
 }
 
-/// Waits for the event, and gives the identifier that it is of.
+/// Waits for the event, and returns the identifier to which the event belongs.
 fn wait(channel: &Arc<EventChannel>, wanted: EventType) -> Result<Arc<Identifier>> {
     match next(channel)? {
         (kind, id) if kind == wanted => Ok(id),
@@ -205,7 +208,7 @@ fn serve(port: u16) -> Result<()> {
         if round + 1 < ROUNDS {
             end.receive()?;
         }
-        // The client may read what was written before: a Send comes after the Write that it follows.
+        // The client may read the written bytes: the Send arrives after the Write before it.
         end.send(0)?;
     }
     wait(&channel, EventType::Disconnected)?;
@@ -223,7 +226,7 @@ fn ask(server: SocketAddr) -> Result<()> {
     let mut end = End::new(id)?;
     end.id.connect(end.parameters())?;
     match next(&channel)?.0 {
-        // An iWARP device has its queue pairs run by itself.
+        // An iWARP device moves its queue pairs through the states by itself.
         EventType::Established => {}
         EventType::ConnectResponse => {
             end.run()?;
