@@ -1,5 +1,5 @@
-//! Captures: frames of any octets, in any order. Each thing that is found is shown in one line, each
-//! verdict is counted, and things come in the order of their frames.
+//! Captures: frames of any bytes, in any order. The dissector shows each item in one line, counts
+//! each verdict, and lists items in the order of their frames.
 
 use heddle_dissect::testing::{Wire, call, decode, reply};
 use heddle_dissect::{Item, What, line};
@@ -11,7 +11,7 @@ use heddle_rpcrdma::{Handle, ReadSegment, Segment};
 
 use crate::Seeds;
 
-/// A length of two octets before each frame.
+/// Reads frames, each after a length of two bytes.
 pub fn run(mut data: &[u8]) -> bool {
     let mut frames = Vec::new();
     while let [a, b, rest @ ..] = data {
@@ -96,7 +96,7 @@ pub fn seeds() -> Seeds {
     second.v2(1, None, (2, 9), v2::Body::Error(v2::Refusal::BadXdr), &[]);
 
     let mut gap = second.clone();
-    // A frame that is not there, two that change places.
+    // A frame is missing, and two others change places.
     gap.frames.remove(6);
     gap.frames.swap(4, 5);
     [("1", &first), ("1-long", &long), ("2", &second), ("2-gap", &gap)]

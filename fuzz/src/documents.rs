@@ -1,6 +1,6 @@
-//! What comes over the control socket, before anybody acts on it: lines however they are cut, requests of
-//! those who look after an appliance and of applications, and answers, which a client does not trust
-//! either.
+//! The bytes that come over the control socket, before any code acts on them: lines in pieces of
+//! any length, requests of an appliance's administrators and of applications, and answers, which a
+//! client does not trust either.
 
 use heddle_socket::admin::{self, Conns, Mrs, Ports, Reloaded, Stats, Status};
 use heddle_socket::document::{Answer, Call, VERSION, read_call, to_line};
@@ -12,10 +12,11 @@ use serde::de::DeserializeOwned;
 
 use crate::Seeds;
 
-/// Octets of the longest line that is taken; inputs have longer ones.
+/// Bytes of the longest line that the inbox accepts; inputs have longer ones.
 const MOST: usize = 700;
 
-/// Lines out of a stream that comes in pieces of `step` octets; whether it was taken to its end.
+/// Returns the lines of a stream that arrives in pieces of `step` bytes, and whether the inbox
+/// accepted the stream to its end.
 fn lines(stream: &[u8], step: usize) -> (Vec<Vec<u8>>, bool) {
     let (mut inbox, mut lines) = (Inbox::new(MOST), Vec::new());
     for piece in stream.chunks(step) {
@@ -28,17 +29,18 @@ fn lines(stream: &[u8], step: usize) -> (Vec<Vec<u8>>, bool) {
     (lines, true)
 }
 
-/// What the lines are, found otherwise: and whether there is none that is too long.
+/// Splits the stream by another method, for comparison, and returns whether no line is too long.
 fn split(stream: &[u8]) -> (Vec<Vec<u8>>, bool) {
     let all: Vec<&[u8]> = stream.split(|b| *b == b'\n').collect();
     let short = all.iter().all(|l| l.len() <= MOST);
-    // Behind the last end there is no line yet.
+    // No line follows yet after the last line end.
     let whole = &all[..all.len() - 1];
     let line = |l: &&[u8]| l.strip_suffix(b"\r").unwrap_or(l).to_vec();
     (whole.iter().map(line).filter(|l| !l.is_empty()).collect(), short)
 }
 
-/// A request is written as it is read; a refusal is one line that says what it answers.
+/// Checks that a request is written as it is read, and that a refusal is one line that names the
+/// request it answers.
 fn request<R: Serialize + DeserializeOwned + Bounded>(line: &[u8]) -> bool {
     match read_call::<R>(line) {
         Ok((id, request)) => {
@@ -63,7 +65,7 @@ fn request<R: Serialize + DeserializeOwned + Bounded>(line: &[u8]) -> bool {
     }
 }
 
-/// An answer of that type is written as it is read.
+/// Checks that an answer of this type is written as it is read.
 fn answer<T: Serialize + DeserializeOwned>(answer: &Answer) -> bool {
     let Ok(value) = answer.clone().into_result::<T>() else { return false };
     let written = Answer::ok(answer.id, &value);
@@ -72,8 +74,8 @@ fn answer<T: Serialize + DeserializeOwned>(answer: &Answer) -> bool {
     true
 }
 
-/// Tries one input: how long the pieces are in which it comes, and a stream. Whether there was a document
-/// in it.
+/// Tries one input: the length of the pieces, and a stream. Returns true if the stream contained a
+/// document.
 pub fn run(data: &[u8]) -> bool {
     let Some((step, stream)) = data.split_first() else { return false };
     let (expected, short) = split(stream);
@@ -82,7 +84,7 @@ pub fn run(data: &[u8]) -> bool {
         assert!(taken || !short, "a line that is short enough was refused");
         assert!(expected.starts_with(&got), "in pieces of {step}");
         assert!(!taken || got.len() == expected.len(), "a line is lost, in pieces of {step}");
-        // In single octets nothing is hidden behind the end of a line that is too long.
+        // In single bytes, every line end is seen before the bytes after it.
         assert!(step != 1 || taken == short);
     }
     let mut found = false;
@@ -104,7 +106,7 @@ pub fn run(data: &[u8]) -> bool {
     found
 }
 
-/// Requests of both sorts, answers with something in each list, and a refusal.
+/// Makes requests of both sorts, answers with something in each list, and a refusal.
 pub fn seeds() -> Seeds {
     let in_pieces = |step: u8, documents: &[Vec<u8>]| [&[step][..], &documents.concat()].concat();
     let admin = |request: admin::Request| to_line(&Call { v: VERSION, id: 7, request: &request });

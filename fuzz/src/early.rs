@@ -1,6 +1,7 @@
-//! FPDUs placed ahead of gaps: whatever comes early, in whatever order, a queue pair ends as another
-//! one to which the same stream came in order. Both complete the same requests in the same way, count
-//! the same and raise the same events, and neither touches what it may not.
+//! FPDUs placed ahead of gaps: whatever comes early, in any order, a queue pair ends in the same
+//! state as another one that receives the same stream in order. Both complete the same requests in
+//! the same way, have the same counts and raise the same events, and neither touches memory that it
+//! may not touch.
 
 use heddle_iwarp::mpa::decode::Framing;
 use heddle_iwarp::qp::QpState;
@@ -11,7 +12,7 @@ use crate::stream::{BASE, PD, Peer, Place, QPN, framed, record, records, transmi
 
 const FRAMING: Framing = Framing { crc: true, markers: true };
 
-/// Receive buffers and their size.
+/// The number of receive buffers, and their size.
 const BUFFERS: u64 = 4;
 const BUFFER: u32 = 512;
 
@@ -19,7 +20,7 @@ fn config() -> QpConfig {
     QpConfig { qpn: QPN, pd: PD, recv_markers: true, ird: 4, ord: 4, ..QpConfig::default() }
 }
 
-/// With receives and Reads under way.
+/// Makes a queue pair with receives posted and Reads in flight.
 fn start(place: &Place) -> (QpContext, Vec<u8>) {
     let mut qp = QpContext::new(&config());
     for n in 0..BUFFERS {
@@ -34,7 +35,7 @@ fn start(place: &Place) -> (QpContext, Vec<u8>) {
     (qp, sent)
 }
 
-/// What can be seen of a queue pair.
+/// Returns the visible results of a queue pair.
 fn seen(qp: &mut QpContext) -> (Vec<Cqe>, Vec<QpEvent>) {
     let completions = std::iter::from_fn(|| qp.poll_completion()).collect();
     (completions, std::iter::from_fn(|| qp.poll_event()).collect())
@@ -42,21 +43,22 @@ fn seen(qp: &mut QpContext) -> (Vec<Cqe>, Vec<QpEvent>) {
 
 pub fn run(data: &[u8]) -> bool {
     let place = Place::new();
-    // Each record with where it is in the stream.
+    // Each record, with its place in the stream.
     let (mut wire, mut parts) = (Vec::new(), Vec::new());
-    // Whether all are Sends. Each has octets of its own then, and it does not matter which is first.
+    // True if all records are Sends. Each Send has bytes of its own then, so their order does not
+    // matter.
     let mut sends = true;
     for (what, octets) in records(data) {
         let at = wire.len();
         wire.extend(place.on_wire(what, octets, FRAMING, at as u64));
-        // Octets that belong to nothing have no beginning that could be known.
+        // Bytes that belong to no FPDU have no known beginning.
         let known = what & what::FRAMED != 0 && at.is_multiple_of(4);
         sends &= known && matches!(octets, [_, opcode, ..] if (3..7).contains(&(opcode & 15)));
         parts.push((at..wire.len(), known && what & what::EARLY != 0));
     }
     let (mut qp, _) = start(&place);
     let first = qp.rx_next();
-    // The last comes first.
+    // The records arrive in reverse order.
     let mut placed: Vec<Option<PlacedFpdu>> = vec![None; parts.len()];
     for (i, (range, early)) in parts.iter().enumerate().skip(1).rev() {
         let stream = &wire[range.clone()];
@@ -68,7 +70,7 @@ pub fn run(data: &[u8]) -> bool {
                 Some(p) => assert!(p.len() as usize <= stream.len()),
                 None => assert!(before == place.mem.snapshot(), "placed, and not said"),
             }
-            // Half of one is none.
+            // Half an FPDU is no FPDU.
             assert_eq!(qp.place_early(&place.env(), pos, &&stream[..stream.len() / 2], None), None);
         }
     }
@@ -80,7 +82,7 @@ pub fn run(data: &[u8]) -> bool {
                 qp.deliver(&place.env(), first + range.start as u64, p);
                 held.extend(&wire[range.start + p.len() as usize..range.end]);
             }
-            // As the rest of an FPDU that began before it.
+            // The bytes arrive as the rest of an FPDU that began before them.
             _ => held.extend(&wire[range.clone()]),
         }
         let taken = qp.handle_stream(&place.env(), &held[..]);

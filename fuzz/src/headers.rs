@@ -1,5 +1,5 @@
-//! DDP and RDMAP headers, Read Requests, Atomic Requests and Responses, Terminates: what can be read
-//! can be written, and is then read as the same.
+//! DDP and RDMAP headers, Read Requests, Atomic Requests and Responses, Terminates: a value that
+//! parses can be written, and parses as the same value again.
 
 use heddle_iwarp::ddp::{DdpHeader, MAX_LEN, Qn};
 use heddle_iwarp::rdmap::{
@@ -47,7 +47,8 @@ pub fn run(data: &[u8]) -> bool {
     understood
 }
 
-/// A control octet that passes is that of a message which may come there, and is written again.
+/// Checks that a control byte that passes belongs to a message that may come there, and is written
+/// as it was read.
 fn control(header: &DdpHeader) -> bool {
     let Ok(control) = Control::check(header) else { return false };
     let queue = match *header {
@@ -61,8 +62,8 @@ fn control(header: &DdpHeader) -> bool {
     true
 }
 
-/// What an operation leaves behind: bits that it may not touch stay; and fields without a carry add up
-/// to what each gives by itself.
+/// Checks the effect of an operation: bits outside its mask stay, and fields without a carry add up
+/// to the results of each field by itself.
 fn atomic(op: AtomicOp, original: u64) {
     let after = op.apply(original);
     match op {
@@ -79,7 +80,8 @@ fn atomic(op: AtomicOp, original: u64) {
     }
 }
 
-/// The layout we write is one and the same, whichever was read; the code and the headers stay.
+/// Checks that our layout is the same whichever layout was read, and that the code and the headers
+/// stay.
 fn terminate_again(t: &Terminate) {
     let mut b = [0; TERMINATE_MAX_LEN];
     let len = t.emit(&mut b);

@@ -1,9 +1,9 @@
-//! A connection manager that speaks InfiniBand, with peers that say anything in any order, among it
-//! the names they have been told; and an application that does what it likes.
+//! A connection manager for InfiniBand, with peers that send anything in any order, including the
+//! names that the manager has told them; and an application that does what it likes.
 //!
-//! The input is a list of operations of four octets: what, and three numbers. Rules: a datagram is
-//! answered by one at most; what is held is bounded; each connection has one beginning and one end;
-//! when the application is gone and time has passed, nothing is left.
+//! The input is a list of operations of four bytes: the kind, and three numbers. Rules: the manager
+//! answers a datagram with at most one; its state is bounded; each connection has one beginning and
+//! one end; after the application has gone and time has passed, no state is left.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ const W: WorkerId = WorkerId(0);
 const PORT: u16 = 7174;
 const MOST: usize = 12;
 
-/// What an operation is.
+/// The kinds of operations.
 mod op {
     pub(super) const REQ: u8 = 0;
     pub(super) const MESSAGE: u8 = 1;
@@ -53,9 +53,9 @@ fn peer(n: u8) -> IpAddr {
 struct World {
     cm: ConnectionManager,
     now: Instant,
-    /// Attributes and names of what was sent: what peers can know.
+    /// Attributes and names in sent datagrams, which peers can know.
     heard: Vec<(u64, CommId)>,
-    /// Connections the application knows: whether they are established.
+    /// The connections that the application knows; true if a connection is established.
     open: BTreeMap<CmId, bool>,
     asked: Vec<CmId>,
     next: u64,
@@ -85,7 +85,7 @@ impl World {
         world
     }
 
-    /// Takes what the manager says: of datagrams no more than `most`.
+    /// Takes the manager's output, with at most `most` datagrams.
     fn collect(&mut self, most: usize) {
         let mut sent = 0;
         while let Some((worker, datagram)) = self.cm.poll_datagram() {
@@ -156,7 +156,7 @@ impl World {
         req
     }
 
-    /// A message of any kind, with the names of one that was heard of, or not.
+    /// Delivers a message of any kind, with the names of a known datagram or with others.
     fn message(&mut self, [kind, names, c]: [u8; 3]) {
         let heard = self.heard.get(usize::from(names) % self.heard.len().max(1)).copied();
         let (tid, ours) = heard.unwrap_or((0, CommId(u32::from(names))));
@@ -171,7 +171,7 @@ impl World {
         self.collect(1);
     }
 
-    /// An answer of the application, or its end.
+    /// Hands the manager an answer of the application, or its end.
     fn ask(&mut self, request: Request) {
         let _ = self.cm.handle_request(self.now, APP, request);
         self.collect(1);
@@ -201,7 +201,7 @@ impl World {
                 let Some(id) = self.asked.pop() else { return };
                 let private_data = vec![a; usize::from(b)];
                 self.ask(Request::Reject { id, private_data, needs_ord: None });
-                // One that is not refused ends it, and no event follows.
+                // An accepted rejection ends the connection, and no event follows.
                 if b <= 148 && self.open.get(&id) == Some(&false) {
                     self.open.remove(&id);
                 }
@@ -225,7 +225,7 @@ impl World {
                 self.now = self.now + Duration::from_millis(u64::from(a) * (u64::from(b) + 1));
                 self.cm.handle_timeout(self.now);
                 assert!(self.cm.poll_timeout().is_none_or(|t| t > self.now));
-                // Each connection says one thing at a time.
+                // Each connection sends at most one datagram at a time.
                 self.collect(MOST);
             }
         }
@@ -256,7 +256,7 @@ pub fn run(data: &[u8]) -> bool {
 }
 
 pub fn seeds() -> Seeds {
-    // Names that were heard of are in the order in which they were told: 0 is the first.
+    // Known names are in the order in which the manager sent them: 0 is the first.
     let rtu = 4;
     let dreq = 5;
     let rep = 3;

@@ -1,8 +1,9 @@
 //! The bodies of the fuzz targets, and the seeds of their corpus.
 //!
-//! Each target is a module: `run` takes any octets, panics when a rule is broken, and says whether it
-//! has understood anything of them; `seeds` makes inputs by the crates' own encoders, of which every
-//! one is understood. They need no fuzzer: `tests/corpus.rs` runs each over its part of `corpus/`.
+//! Each target is a module: `run` takes any bytes, panics when a rule is broken, and returns
+//! whether it understood anything of them; `seeds` makes inputs with the crates' own encoders, and
+//! `run` understands each of these. The targets need no fuzzer: `tests/corpus.rs` runs each over
+//! its part of `corpus/`.
 
 pub mod dissect;
 pub mod documents;
@@ -24,17 +25,17 @@ pub mod tcp_stack;
 pub mod tcp_wire;
 pub mod ucma_commands;
 
-/// Names and contents of inputs.
+/// The names and contents of inputs.
 pub type Seeds = Vec<(String, Vec<u8>)>;
 
-/// A target.
+/// A target of the fuzzer.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Of the target, and of its folder in `corpus/`.
+    /// The name of the target, and of its folder in `corpus/`.
     pub name: &'static str,
-    /// Tries one input; whether anything of it was understood.
+    /// Tries one input; returns true if the target understood anything of it.
     pub run: fn(&[u8]) -> bool,
-    /// Inputs to begin with.
+    /// Returns the inputs with which a fuzzer begins.
     pub seeds: fn() -> Seeds,
 }
 
@@ -44,7 +45,7 @@ macro_rules! targets {
     };
 }
 
-/// All there are.
+/// All targets.
 pub const TARGETS: &[Target] = targets![
     dissect documents early headers ib_cm mads markers mpa_fpdus mpa_startup named qp_receive rings
     rpcrdma rpcrdma_conn session tcp_stack tcp_wire ucma_commands

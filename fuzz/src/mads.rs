@@ -1,5 +1,6 @@
-//! Packets of RoCEv2, management datagrams, and what the RDMA IP CM service puts into them: any octets
-//! are read, and what can be read can be written and is then read as the same.
+//! Packets of RoCEv2, management datagrams, and the data that the RDMA IP CM service puts into
+//! them: the parsers take any bytes, and a value that parses can be written, and parses as the same
+//! value again.
 
 use core::net::{IpAddr, Ipv4Addr};
 
@@ -17,7 +18,7 @@ pub fn run(data: &[u8]) -> bool {
         assert_eq!(UdPacket::parse(&again), Ok(ud));
         understood |= mad(ud.payload);
     }
-    // A fuzzer does not hit upon a CRC.
+    // Parse without the CRC, which a fuzzer does not guess.
     understood |= mad(data);
     let ari = Ari::parse(data);
     if let Ari::Service { suggested: Some(value), .. } = ari {
@@ -31,7 +32,7 @@ fn mad(payload: &[u8]) -> bool {
         Ok(mad) => mad,
         Err(e) => {
             if let Some(answer) = e.answer(payload) {
-                // Two who do not understand each other fall silent.
+                // Two ends that do not understand each other must fall silent.
                 assert!(Mad::parse(&answer).map_err(|e| e.answer(&answer)) != Err(Some(answer)));
                 assert_eq!(MadHeader::parse(&answer).method, 0x81);
             }
@@ -59,7 +60,7 @@ fn request(req: &Req) {
             Ok(header) => {
                 let consumer = ip_cm::consumer(&req.private_data);
                 let mut again = header.emit(&consumer).expect("of one version");
-                // Reserved bits are sent as zero.
+                // The sender writes reserved bits as zero.
                 again[1] |= req.private_data[1] & 0xf;
                 assert_eq!(again, req.private_data);
             }

@@ -1,5 +1,6 @@
-//! How FPDUs are found in a stream, with and without markers, by the queue pair as it comes in pieces
-//! and by the reader of captures as a whole: both find the same, and the same one wrong.
+//! FPDUs in a stream, with and without markers: the queue pair finds them as the stream comes in
+//! pieces, and the reader of captures finds them in the whole stream. Both find the same FPDUs, and
+//! the same faulty one.
 
 use heddle_base::StreamPos;
 use heddle_iwarp::mpa::decode::{CrcVerdict, Framing, decode};
@@ -9,12 +10,12 @@ use heddle_iwarp::{QpConfig, QpContext, RecvWr};
 use crate::Seeds;
 use crate::stream::{PD, Place, QPN, offset, record, records, what};
 
-/// Bits of the first octet: CRC, markers, and the length of the pieces.
+/// Bits of the first byte: CRC, markers, and the length of the pieces.
 const CRC: u8 = 1;
 const MARKERS: u8 = 2;
 const PIECE: u32 = 2;
 
-/// Where the peer's first FPDU is in its stream: behind a Reply.
+/// The position of the peer's first FPDU in its stream: after a Reply.
 const START: StreamPos = StreamPos(25);
 
 pub fn run(data: &[u8]) -> bool {
@@ -37,7 +38,8 @@ pub fn run(data: &[u8]) -> bool {
     for (what, octets) in records(rest) {
         wire.extend(place.on_wire(what, octets, framing, wire.len() as u64));
     }
-    // What of it lies before the queue pair, and how much of that it has taken.
+    // The part of the stream that has arrived at the queue pair, and how much of it the queue pair
+    // has taken.
     let piece = usize::from(control >> PIECE) * 7 + 1;
     let mut taken = 0;
     for end in (piece..wire.len()).step_by(piece).chain([wire.len()]) {
@@ -68,7 +70,7 @@ pub fn run(data: &[u8]) -> bool {
 }
 
 pub fn seeds() -> Seeds {
-    // Sends: MSN 1 to 3, whole.
+    // Whole Sends, with MSN 1 to 3.
     let send = |msn: u8, len: usize| {
         let mut s = vec![0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, msn, 0, 0, 0, 0];
         s.resize(18 + len, msn);

@@ -1,4 +1,4 @@
-//! A stream in FPDU mode taken apart by the reader of captures, with and without markers and CRC.
+//! The reader of captures decodes a stream in FPDU mode, with and without markers and CRC.
 
 use heddle_iwarp::mpa::decode::{CrcVerdict, Framing, decode};
 use heddle_iwarp::mpa::{fpdu, markers};
@@ -19,7 +19,7 @@ pub fn run(data: &[u8]) -> bool {
         }
         assert_eq!(taken + fpdus.rest().len(), data.len());
     }
-    // What we frame is what is found, wherever it stands among the markers.
+    // The reader finds our own FPDUs, wherever they stand among the markers.
     let mut framed = Vec::new();
     if fpdu::append(data, true, &mut framed).is_err() {
         return understood;
@@ -42,7 +42,7 @@ pub fn run(data: &[u8]) -> bool {
 
 pub fn seeds() -> Seeds {
     let (mut plain, mut marked) = (Vec::new(), Vec::new());
-    // A Send and a Write, both longer than a marker is from the next.
+    // A Send and a Write, both longer than the distance between markers.
     let mut send = vec![0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
     let mut write = vec![0xc1, 0x40, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0x10, 0];
     send.resize(541, 0x5a);

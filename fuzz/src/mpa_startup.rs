@@ -1,5 +1,6 @@
-//! MPA start-up, both sides, both revisions, both models: any octets, in pieces of any size; and the
-//! two sides with each other, whatever they were told to ask for.
+//! MPA start-up of both sides, in both revisions and both models: each side reads any bytes, in
+//! pieces of any size, and the two sides talk to each other, whatever they were configured to ask
+//! for.
 
 use heddle_iwarp::mpa::frame::{Enhanced, Frame, Kind, Revision, Rtr, RtrSet};
 use heddle_iwarp::mpa::startup::{
@@ -9,25 +10,25 @@ use heddle_iwarp::mpa::startup::{
 
 use crate::Seeds;
 
-/// Bits of the first octet.
+/// Bits of the first byte.
 mod control {
     pub(super) const CRC: u8 = 1;
     pub(super) const V2: u8 = 2;
-    /// We are the initiator.
+    /// This side is the initiator.
     pub(super) const INITIATOR: u8 = 4;
-    /// The key is put before what follows, so that the fuzzer gets behind it.
+    /// The target puts the key before the bytes, so that the fuzzer gets past the key.
     pub(super) const KEY: u8 = 8;
-    /// Length of the pieces.
+    /// The length of the pieces.
     pub(super) const PIECE: u32 = 4;
 }
 
-/// Bits of the second octet: the first messages we can send or take, and more.
+/// Bits of the second byte: the first messages that this side can send or take, and more.
 mod terms {
     pub(super) const RTR: [u8; 3] = [1, 2, 4];
     pub(super) const MARKERS: u8 = 8;
     pub(super) const LEFT: u8 = 16;
     pub(super) const REJECT: u8 = 32;
-    /// Depths, 0 to 3.
+    /// Read depths, 0 to 3.
     pub(super) const DEPTH: u32 = 6;
 }
 
@@ -102,7 +103,7 @@ const fn key(kind: Kind) -> &'static [u8; 16] {
     }
 }
 
-/// A frame that is read can be written, and is then read as the same.
+/// Checks that a frame that parses can be written, and parses as the same frame again.
 fn round_trip(kind: Kind, max: Revision, bytes: &[u8]) {
     let Ok(Some((frame, len))) = Frame::parse(kind, max, bytes) else { return };
     assert!(len <= bytes.len());
@@ -111,7 +112,8 @@ fn round_trip(kind: Kind, max: Revision, bytes: &[u8]) {
     assert_eq!(Frame::parse(kind, max, &again), Ok(Some((frame, len))));
 }
 
-/// Any octets as a Request, answered; whatever is answered can be read, and says what was agreed.
+/// Reads any bytes as a Request, and answers it; every answer can be read, and states the
+/// agreement.
 fn respond(terms: &Terms, bytes: &[u8], piece: usize) -> bool {
     let Some(mut responder) = terms.responder() else { return false };
     for b in bytes.chunks(piece) {
@@ -142,15 +144,15 @@ fn respond(terms: &Terms, bytes: &[u8], piece: usize) -> bool {
     false
 }
 
-/// We never have more Reads outstanding than the peer serves, and in the peer-to-peer model there is
-/// a first message that we take (RFC 6581 section 9).
+/// Checks that we never have more Reads outstanding than the peer serves, and that in the
+/// peer-to-peer model there is a first message that we take (RFC 6581 section 9).
 fn agreed_with(n: &Negotiated, peer: Option<Enhanced>) {
     let Some(peer) = peer else { return };
     assert!(peer.ird.get().is_none_or(|most| n.ord <= most));
     assert_eq!(!n.rtr_offered.is_empty(), peer.peer_to_peer);
 }
 
-/// Any octets as a Reply.
+/// Reads any bytes as a Reply.
 fn initiate(terms: &Terms, bytes: &[u8], piece: usize) -> bool {
     let Some(mut initiator) = terms.initiator() else { return false };
     for b in bytes.chunks(piece) {
@@ -161,7 +163,7 @@ fn initiate(terms: &Terms, bytes: &[u8], piece: usize) -> bool {
                 assert!(n.crc || terms.crc == CrcPolicy::Off);
                 assert_eq!(n.recv_markers, terms.markers);
                 assert!(n.ord <= terms.depth + 1);
-                // In the peer-to-peer model the first message is one that we can send.
+                // In the peer-to-peer model this side must be able to send the first message.
                 assert!(n.rtr.is_none_or(|rtr| terms.rtr.has(rtr)));
                 return true;
             }
@@ -175,7 +177,7 @@ fn initiate(terms: &Terms, bytes: &[u8], piece: usize) -> bool {
     false
 }
 
-/// Two of ours that were told the same understand each other, and agree.
+/// Checks that two of our ends with the same configuration understand each other, and agree.
 fn both(terms: &Terms) {
     let (Some(mut i), Some(mut r)) = (terms.initiator(), terms.responder()) else { return };
     let request = i.request().to_vec();
@@ -186,7 +188,8 @@ fn both(terms: &Terms) {
         return;
     }
     let (reply, theirs) = r.accept(&terms.reply()).expect("it can be said");
-    // What the responder insists on may be what the initiator cannot have; then it says so.
+    // The responder may insist on a term that the initiator cannot meet; then the initiator reports
+    // that.
     let Ok(step) = i.handle_bytes(&reply) else { return };
     let InitiatorStep::Connected { negotiated: ours, .. } = step else { panic!("{step:?}") };
     assert_eq!((ours.crc, ours.revision), (theirs.crc, theirs.revision));
@@ -230,7 +233,7 @@ pub fn seeds() -> Seeds {
     add("peer-any", v2, depth | write | read | send);
     add("peer-reject", v2, depth | read | terms::REJECT);
     add("unnegotiated", v2, depth | read | terms::LEFT);
-    // The client-server model of revision 2, and keys that are put before.
+    // The client-server model of revision 2, with keys that the target puts before the bytes.
     let client = InitiatorConfig { ird: 1, ord: 2, private_data: b"hello", ..Default::default() };
     let initiator = Initiator::new(&client).expect("good terms");
     let terms = [v2 | control::KEY, depth | write];

@@ -1,5 +1,5 @@
-//! A worker reads from a management datagram which connection to charge for it, before it takes the datagram.
-//! `named` and the parser, which reads the datagram later, must agree on every datagram.
+//! A worker reads from a management datagram which connection to charge for it, before it takes the
+//! datagram. `named` and the parser, which reads the datagram later, must agree on every datagram.
 
 use heddle_ib::CommId;
 use heddle_ib::cm::{Apr, Drep, Dreq, Lap, Mad, Message, Mra, Rej, Rep, Req, Rtu, SidrReq, named};
@@ -7,18 +7,18 @@ use heddle_ib::mad::{MAD_LEN, MadError};
 
 use crate::Seeds;
 
-/// The octets that `named` may look at: versions, class and method; attribute; the receiver's name.
+/// The bytes that `named` may look at: versions, class and method; attribute; the receiver's name.
 const LOOKED_AT: [core::ops::Range<usize>; 3] = [0..4, 16..18, 28..32];
 
 pub fn run(data: &[u8]) -> bool {
     let name = named(data);
     match (name, Mad::parse(data)) {
         (Ok(name), Ok(mad)) => assert_eq!(name, receiver(&mad.message)),
-        // The parser knows fewer methods and attributes. Such a datagram is about no connection.
+        // The parser knows fewer methods and attributes. Such a datagram concerns no connection.
         (Ok(name), Err(MadError::Method(_) | MadError::Attribute(_))) => assert_eq!(name, None),
         (name, parsed) => assert_eq!(name.err(), parsed.err()),
     }
-    // A peer cannot have a datagram charged otherwise by what stands elsewhere in it.
+    // A peer cannot change who is charged by changing other bytes of the datagram.
     let mut other = data.to_vec();
     for (at, octet) in other.iter_mut().enumerate() {
         if !LOOKED_AT.iter().any(|range| range.contains(&at)) {
@@ -29,7 +29,7 @@ pub fn run(data: &[u8]) -> bool {
     name.is_ok()
 }
 
-/// What the receiver of a message calls its connection, as the parser reads it.
+/// Returns the receiver's name for its connection, as the parser reads it from a message.
 fn receiver(message: &Message) -> Option<CommId> {
     Some(match message {
         Message::Mra(m) => m.remote_comm_id,
@@ -66,7 +66,7 @@ pub fn seeds() -> Seeds {
     ];
     let mut all: Seeds =
         messages.map(|(name, message)| (name.into(), Mad::new(5, message).emit().to_vec())).into();
-    // The name stands there, but the method says that the datagram is no message.
+    // The name stands in its place, but the method says that the datagram is no message.
     let (_, mut get) = all[4].clone();
     get[3] = 1;
     all.push(("get-of-rtu".into(), get));

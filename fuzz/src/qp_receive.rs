@@ -1,5 +1,5 @@
-//! A queue pair, in either role, whose peer sends anything: no panic, nothing outside the granted
-//! region is touched, and every work request completes once.
+//! A queue pair, in either role, whose peer sends anything: the queue pair does not panic, touches
+//! nothing outside the granted region, and completes every work request once.
 
 use heddle_base::StreamPos;
 use heddle_iwarp::mpa::decode::Framing;
@@ -9,30 +9,30 @@ use heddle_iwarp::{QpConfig, QpContext, QpCounters, RecvWr, Role, RtrConfig, Sen
 use crate::Seeds;
 use crate::stream::{BASE, PD, Peer, Place, QPN, framed, offset, record, records, transmit, what};
 
-/// Bits of the first octet.
+/// Bits of the first byte.
 mod control {
     pub(super) const CRC: u8 = 1;
-    /// Reads under way, 0 to 3.
+    /// Reads in flight, 0 to 3.
     pub(super) const READS: u32 = 1;
     pub(super) const RECV_MARKERS: u8 = 8;
     pub(super) const RESPONDER: u8 = 16;
-    /// In the peer-to-peer model; which of the first messages.
+    /// The peer-to-peer model, and which of its first messages.
     pub(super) const RTR: u32 = 5;
     pub(super) const SEND_MARKERS: u8 = 128;
 }
 
-/// Bits of the second octet.
+/// Bits of the second byte.
 mod more {
-    /// Atomic operations under way, 0 to 3.
+    /// Atomic operations in flight, 0 to 3.
     pub(super) const ATOMICS: u8 = 3;
-    /// The application closes at the end.
+    /// The application closes the connection at the end.
     pub(super) const CLOSE: u8 = 4;
-    /// The peer's stream ends, instead of TCP.
+    /// The peer's stream ends before the TCP connection is aborted.
     pub(super) const PEER_CLOSES: u8 = 8;
     pub(super) const START: u8 = 16;
 }
 
-/// Receive buffers and their size.
+/// The number of receive buffers, and their size.
 const BUFFERS: u64 = 4;
 const BUFFER: u32 = 512;
 
@@ -65,7 +65,7 @@ fn config(control: u8, more: u8) -> QpConfig {
     }
 }
 
-/// A queue pair at work.
+/// A queue pair at work, with its requests and completions.
 struct End {
     qp: QpContext,
     posted: Vec<u64>,
@@ -81,7 +81,7 @@ impl End {
             qp.post_recv(&RecvWr::new(n, &sges)).expect("room for it");
             posted.push(n);
         }
-        // Under way, for responses to answer.
+        // Reads in flight, which responses can answer.
         for n in 0..u64::from(control >> control::READS & 3) {
             let sink = [place.sge(2048 + n * 600, 600)];
             qp.post_send(&SendWr::read(100 + n, &sink, place.stag, BASE)).expect("room for it");
@@ -96,7 +96,7 @@ impl End {
         End { qp, posted, completed: Vec::new() }
     }
 
-    /// Sends what there is, and takes what was completed.
+    /// Sends everything that is due, and takes the completions.
     fn turn(&mut self, place: &Place) -> Vec<u8> {
         let mut sent = Vec::new();
         for mulpdu in [128, 1442] {
@@ -122,8 +122,8 @@ fn drive(data: &[u8]) -> QpCounters {
     for (what, octets) in records(rest) {
         let pos = end.qp.rx_next() + stream.len() as u64;
         let wire = place.on_wire(what, octets, framing, offset(&config, pos));
-        // Ahead of a gap, as far as the queue pair can tell: it may place it, and then it comes in order
-        // all the same. `early` is about what becomes of it.
+        // The queue pair cannot tell this record from one ahead of a gap: it may place the record
+        // early, and the record still comes in order. The target `early` checks the result.
         if what & what::EARLY != 0 && end.qp.find_fpdu(pos, &&wire[..]).is_some() {
             end.qp.place_early(&place.env(), pos, &&wire[..], None);
         }
@@ -150,10 +150,10 @@ fn drive(data: &[u8]) -> QpCounters {
     end.qp.counters()
 }
 
-/// What a peer is to say.
+/// Posts the requests that a peer sends.
 type Post = fn(&mut QpContext, &Place);
 
-/// A peer that keeps to the rules, and says what is posted to it.
+/// Makes an input from a peer that keeps to the rules and sends the posted requests.
 fn seed(control: u8, more: u8, post: Post) -> Vec<u8> {
     let (place, config) = (Place::new(), config(control, more));
     let framing = Framing { crc: config.crc, markers: config.recv_markers };
@@ -231,7 +231,7 @@ pub fn seeds() -> Seeds {
     ];
     let mut seeds: Seeds =
         all.iter().map(|(name, c, m, post)| ((*name).into(), seed(*c, *m, *post))).collect();
-    // A Write without a region, and a Terminate: what is to be refused, and what ends all.
+    // A Write without a region, which is refused, and a Terminate, which ends the connection.
     let lost = |qp: &mut QpContext, p: &Place| {
         post(qp, &SendWr::send_inline(1, b"found"));
         post(qp, &SendWr::write_inline(2, b"lost", Stag(p.stag.0 ^ 1), BASE));

@@ -1,6 +1,6 @@
-//! An application that writes anything into its rings, at any time: the worker takes what can be
-//! understood and stops at what cannot; requests stay within the limits, the protocol's queue pair
-//! takes or refuses each, and nothing outside of the granted region is read into a frame.
+//! An application that writes anything into its rings, at any time: the worker takes valid entries
+//! and stops at an invalid one; requests stay within the limits, the protocol's queue pair takes or
+//! refuses each, and no frame contains bytes from outside the granted region.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -35,12 +35,12 @@ impl ControlPlane for Nobody {
     }
 }
 
-/// An application with a queue pair, and its worker's memory.
+/// An application with a queue pair, and the worker's memory.
 struct Bed {
     mem: TestMemory,
     mrs: Arc<MrTable>,
     stag: Stag,
-    /// For fast registrations of that memory.
+    /// The STag for fast registrations of this memory.
     fast: Stag,
     device: Device,
     qp: Qp,
@@ -72,7 +72,8 @@ impl Bed {
     }
 }
 
-/// Words in a completion queue: what can be read is written as it was, as far as it has a meaning.
+/// Checks the words of a completion queue: an entry that parses is written as it was, as far as its
+/// words have a meaning.
 fn completion(data: &[u8]) {
     let mut words = [0; 4];
     for (word, octets) in words.iter_mut().zip(data.chunks_exact(8)) {
@@ -80,7 +81,7 @@ fn completion(data: &[u8]) {
     }
     if let Some(c) = cqe::decode(words) {
         let again = cqe::decode(cqe::encode(&c)).expect("ours can be read");
-        // An STag and the code of a Terminate share a word, and a failure has no STag.
+        // An STag and the code of a Terminate share a word, and a failed completion has no STag.
         let stag = if c.status.is_success() { c.invalidated } else { again.invalidated };
         let status = if c.invalidated.is_some() { again.status } else { c.status };
         let immediate = c.immediate;
@@ -112,11 +113,11 @@ pub fn run(data: &[u8]) -> bool {
         word[..value.len()].copy_from_slice(value);
         let mut value = u64::from_le_bytes(word);
         if kind & 0x40 != 0 {
-            // The one STag of memory there is, so that requests get further.
+            // The only STag with memory, so that requests get further.
             value = value & !0xffff_ffff | u64::from(stag.0);
         }
         if kind & 0x20 != 0 {
-            // The one that may be registered, with any key.
+            // The STag that can be registered, with any key.
             value = value & !0xffff_ff00 | u64::from(fast.with_key(0).0);
         }
         let at = usize::from(u16::from_le_bytes([at0, at1])) % len;
@@ -176,7 +177,7 @@ pub fn seeds() -> Seeds {
         let block = device.area().at(off, len).expect("its own block");
         let before: Vec<u64> = block.words().iter().map(|w| w.load(Ordering::Relaxed)).collect();
         post(&qp, Sge { stag, len: 100, to: BASE + 8 }, fast);
-        // Entries first, then the words that publish them.
+        // Entries come first, and then the words that publish them.
         let words = block.words().iter().map(|w| w.load(Ordering::Relaxed)).zip(before).enumerate();
         let mut changed: Vec<_> = words.filter(|(_, (now, was))| now != was).collect();
         changed.sort_by_key(|(at, _)| (*at < layout::ENTRIES, *at));

@@ -1,5 +1,5 @@
-//! Messages of RPC-over-RDMA, of either version: any octets are read, what can be read is written as
-//! the same octets, and no answer is answered.
+//! Messages of RPC-over-RDMA, of either version: the decoder takes any bytes, a message that parses
+//! is written as the same bytes, and no answer gets an answer.
 
 use heddle_rpcrdma::binding::{Binding, Chunks as Missing, NFS3, Stream};
 use heddle_rpcrdma::chunk::{ReadList, WriteChunk, WriteList, ZeroPosition};
@@ -23,7 +23,7 @@ const VERSIONS: [Versions; 5] = [
     Versions::V2,
 ];
 
-/// The first octet chooses what is taken.
+/// Tries one input, whose first byte chooses the decoder.
 pub fn run(data: &[u8]) -> bool {
     let Some((&choice, octets)) = data.split_first() else { return false };
     if let Some(found) = PrivateData::find(octets) {
@@ -71,8 +71,8 @@ pub fn run(data: &[u8]) -> bool {
     true
 }
 
-/// What can be read of an RPC message is written as the same octets; what its chunks say is assembled
-/// without holes, or refused.
+/// Checks that an RPC message that parses is written as the same bytes, and that its chunks are
+/// assembled without holes, or refused.
 fn call(payload: &[u8], header: &Header<'_>) {
     let (call, arguments) = match Call::decode(payload) {
         Ok(read) => read,
@@ -114,7 +114,7 @@ fn call(payload: &[u8], header: &Header<'_>) {
         assert_eq!(at, assembly.total());
     }
     if let Ok(found) = found {
-        // Each chunk is of an item, and has its place.
+        // Each chunk belongs to an item, and has its place.
         assert!(found.as_slice().len() >= items.len());
         assert!(items.is_empty() || assembly.is_ok() || items.iter().any(|i| i.length > 1 << 29));
     }
@@ -163,7 +163,7 @@ fn version_2(header: &v2::Header<'_>, limits: &Limits) {
     }
 }
 
-/// A part that is taken is within the whole, and the whole within the limit.
+/// Checks that an accepted part lies within the whole, and the whole within the limit.
 fn sequence(header: &v2::Header<'_>, payload: &[u8]) {
     let mut sequence = Sequence::new(1 << 16);
     for _ in 0..2 {
@@ -182,7 +182,7 @@ fn sequence(header: &v2::Header<'_>, payload: &[u8]) {
     }
 }
 
-/// What the other end makes of our error is no error of ours.
+/// Checks that our error report causes no error report from the other end.
 fn silent(answer: Answer, versions: Versions, limits: &Limits) {
     let mut out = [0; Answer::MAX_LEN];
     let len = answer.encode(1, &mut out).expect("room for it");
@@ -259,7 +259,7 @@ pub fn seeds() -> Seeds {
         out[0] = choice;
         out.truncate(1 + len.expect("room for it"));
         if payload {
-            // A WRITE of six octets, which are in a chunk.
+            // A WRITE of six bytes, which are in a chunk.
             let arguments = [5, 0x0102_0304, 0x0500_0000, 0, 0x1000, 6, 2, 6];
             for unit in [&[7u32, 0, 2, 100_003, 3, 7, 0, 0, 0, 0], &arguments[..]].concat() {
                 out.extend(unit.to_be_bytes());

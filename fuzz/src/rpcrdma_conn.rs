@@ -1,11 +1,13 @@
-//! Connections of RPC over RDMA, between two ends that the crate's own tests have: memory, queue pairs
-//! and a wire in virtual time. The octets choose what each end is, what is called and answered, which
-//! work is carried out and completed when, what is given up, and when the connection is lost.
+//! Connections of RPC over RDMA, between two ends from the crate's own tests: memory, queue pairs
+//! and a wire in virtual time. The input bytes choose the configuration of each end, the calls and
+//! answers, which work is carried out and completed when, which calls are given up, and when the
+//! connection is lost.
 //!
-//! Either both ends are honest: then every message is what was given, nothing is reached that was not
-//! offered, no Send finds no Receive. Or messages are changed, lost, repeated and made up on their way:
-//! then each end does what the messages it got allow, and no more, with bounded memory. In both, each call
-//! ends once, and nothing stays registered or lent.
+//! In one mode both ends are honest: then every message arrives as it was given, no access reaches
+//! memory that was not offered, and no Send lacks a Receive. In the other mode the wire changes,
+//! loses, repeats and invents messages: then each end does what the messages that it received
+//! allow, and no more, with bounded memory. In both modes each call ends once, and no memory stays
+//! registered or lent.
 
 mod attack;
 
@@ -28,11 +30,11 @@ use attack::Attack;
 use choices::Choices;
 use world::World;
 
-/// Octets of the longest item, and calls of a connection.
+/// Bytes of the longest item, and the number of calls of a connection.
 const LARGEST: u32 = 1 << 18;
 const CALLS: u32 = 12;
 
-/// The octets of an input; behind them, what comes is random, and the same each time.
+/// The bytes of an input; after them come random bytes, which are the same in each run.
 pub(crate) struct Octets<'a> {
     left: &'a [u8],
     behind: Random,
@@ -43,7 +45,7 @@ impl<'a> Octets<'a> {
         Octets { left: octets, behind: Random::new(&Seed::from_u64(1)) }
     }
 
-    /// The next of them; nothing when all are used.
+    /// Returns the next bytes of the input, and none after its end.
     fn take(&mut self, most: usize) -> &'a [u8] {
         let (taken, left) = self.left.split_at(most.min(self.left.len()));
         self.left = left;
@@ -76,7 +78,7 @@ impl Choices for Octets<'_> {
     }
 }
 
-/// The first octet chooses which of the two. Whether a call was made.
+/// Tries one input, whose first byte chooses the mode. Returns true if a call was made.
 pub fn run(data: &[u8]) -> bool {
     let Some((&choice, octets)) = data.split_first() else { return false };
     let octets = Octets::new(octets);
@@ -88,7 +90,7 @@ pub fn run(data: &[u8]) -> bool {
     }
 }
 
-/// Random ones, which get through all phases, and some in which much is changed.
+/// Makes random inputs, which get through all phases, and some in which the wire changes much.
 pub fn seeds() -> Seeds {
     let octets = |seed: u64, choice: u8| {
         let mut random = Random::new(&Seed::from_u64(seed));

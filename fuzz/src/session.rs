@@ -1,6 +1,6 @@
-//! A client of the control socket that says anything, in any order, with any descriptors: each request
-//! is answered once or refused, what another client has stays as it is, and in the end everything comes
-//! back.
+//! A client of the control socket that sends anything, in any order, with any descriptors: the
+//! session answers each request once or refuses it, leaves another client's resources as they are,
+//! and gives everything back in the end.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -24,10 +24,10 @@ use heddle_verbs::{
 
 use crate::Seeds;
 
-/// Requests of one input.
+/// The highest number of requests in one input.
 const MOST: usize = 64;
 
-/// Listens, and connects to nobody.
+/// A control plane that listens, and connects to no peer.
 #[derive(Debug)]
 struct Plane;
 
@@ -73,7 +73,7 @@ fn policy() -> Policy {
     }
 }
 
-/// Octets of the input, and zeros behind them.
+/// The bytes of the input, and zeros after them.
 struct Octets<'a>(&'a [u8]);
 
 impl Octets<'_> {
@@ -83,7 +83,7 @@ impl Octets<'_> {
         *first
     }
 
-    /// Mostly small, now and then anything.
+    /// Returns a number that is mostly small, and now and then any number.
     fn number(&mut self) -> u64 {
         match self.next() {
             255 => u64::MAX - u64::from(self.next()),
@@ -109,7 +109,7 @@ impl Octets<'_> {
     }
 }
 
-/// What was answered last of each sort, so that requests name what there is as well.
+/// The latest answer of each sort, so that requests name existing objects as well.
 #[derive(Default)]
 struct Known {
     pd: u32,
@@ -138,10 +138,10 @@ impl Known {
     }
 }
 
-/// A request made of the next octets.
+/// Makes a request of the next bytes.
 fn request(o: &mut Octets<'_>, known: &Known) -> Request {
     let op = o.next();
-    // What there is, or anything.
+    // The names of existing objects, or any.
     let named = o.next() & 7 != 0;
     let pd = if named { known.pd } else { o.small() };
     let cq = if named { known.cq } else { o.size() };
@@ -267,7 +267,7 @@ fn request(o: &mut Octets<'_>, known: &Known) -> Request {
     }
 }
 
-/// A session with a device.
+/// Opens a session with a device.
 fn opened(hub: &Arc<Hub>) -> (Session, Inbox) {
     let policy = policy();
     let account = Account::new(&policy, Descriptors::new(policy.descriptors.into()));
@@ -284,7 +284,7 @@ fn opened(hub: &Arc<Hub>) -> (Session, Inbox) {
     (session, inbox)
 }
 
-/// One request and its one answer.
+/// Sends a request and returns its single answer.
 fn ask(session: &mut Session, inbox: &mut Inbox, id: u64, request: &Request) -> Answer {
     session.handle(&to_line(&Call { v: VERSION, id, request }), inbox);
     answers(session, id).expect("an answer")
@@ -309,7 +309,7 @@ fn answers(session: &mut Session, id: u64) -> Option<Answer> {
     found
 }
 
-/// Tries one input; whether a request of it was carried out.
+/// Tries one input. Returns true if the session carried out a request of it.
 pub fn run(data: &[u8]) -> bool {
     let hub = hub();
     let (mut other, mut quiet) = opened(&hub);
@@ -339,7 +339,7 @@ pub fn run(data: &[u8]) -> bool {
         if let Some(fd) = fd {
             send(&near, b"\n", &[fd]).expect("room");
             if receive(&far, &mut inbox).is_err() {
-                // Too many that nothing was said of: the connection is closed.
+                // Too many descriptors came without a message: the session closes the connection.
                 break;
             }
         }
@@ -356,7 +356,7 @@ pub fn run(data: &[u8]) -> bool {
         done |= answer.error.is_none();
         known.learn(&answer);
     }
-    // What the other has is as it was, and can be given back once.
+    // The other client's resources are unchanged, and it can give them back once.
     let name = protocol::Id { id: mr };
     let given = ask(&mut other, &mut quiet, 4, &Request::DestroyMr(name.clone()));
     assert!(given.error.is_none(), "{given:?}");
@@ -375,9 +375,9 @@ pub fn run(data: &[u8]) -> bool {
     done
 }
 
-/// Sequences that get somewhere: queues, regions and windows, connections.
+/// Makes sequences that get somewhere: queues, regions and windows, connections.
 pub fn seeds() -> Seeds {
-    // Of each request: no descriptor, no plain line, the operation, and that it names what there is.
+    // The bytes of each request: no descriptor, no plain line, the operation, and existing names.
     let plain = |op: u8, rest: &[u8]| [&[9, 0, op, 1, 0, 0][..], rest].concat();
     let queues = [
         plain(0, &[]),
@@ -395,7 +395,7 @@ pub fn seeds() -> Seeds {
         plain(12, &[100]),
         plain(13, &[1]),
         plain(19, &[]),
-        // With a page.
+        // A request with a page.
         [&[0, 0, 15, 1, 0, 0, 243, 0][..], &[]].concat(),
         plain(16, &[0, 64, 1, 0]),
         plain(21, &[]),

@@ -1,4 +1,4 @@
-//! What the targets that go at a queue pair have in common: memory, records of input, and the peer
+//! The common part of the targets that drive a queue pair: memory, records of input, and the peer
 //! that makes seeds.
 
 use heddle_base::{Seed, StreamPos};
@@ -9,28 +9,29 @@ use heddle_iwarp::rdmap::Opcode;
 use heddle_iwarp::testing::TestMemory;
 use heddle_iwarp::{Access, MrTable, Pd, QpConfig, QpContext, QpEnv, Qpn, Role, Sge, Stag};
 
-/// Octets of the region, and before and after it.
+/// Bytes of the region, and bytes before and after it.
 pub(crate) const SIZE: usize = 4096;
 pub(crate) const GUARD: usize = 64;
 pub(crate) const FILL: u8 = 0xaa;
-/// Its tagged offset; not its address, so that mixing them up shows.
+/// The region's tagged offset; it differs from the address, so that a confusion of the two shows.
 pub(crate) const BASE: u64 = 0x7000_0000_1000;
 
-/// Bits of a record's first octet.
+/// Bits of a record's first byte.
 pub(crate) mod what {
-    /// It is a DDP segment, to be framed; otherwise octets of the stream.
+    /// The record is a DDP segment, to be framed; otherwise it is bytes of the stream.
     pub(crate) const FRAMED: u8 = 1;
-    /// It gets an STag that is valid and an offset near the region, which a fuzzer does not guess.
+    /// The segment gets a valid STag and an offset near the region, which a fuzzer does not guess.
     pub(crate) const AIMED: u8 = 2;
-    /// The queue pair may send afterwards.
+    /// The queue pair may send after this record.
     pub(crate) const TURN: u8 = 4;
-    /// It is placed ahead of its turn.
+    /// The record is placed ahead of its turn.
     pub(crate) const EARLY: u8 = 8;
-    /// One bit of it changes after it was framed.
+    /// A bit of the record changes after the framing.
     pub(crate) const DAMAGED: u8 = 16;
 }
 
-/// The records of an input: what is to be done, a length, and as many octets as there are of them.
+/// Splits an input into records: a first byte of flags, a length, and as many bytes as the length
+/// says, or fewer at the end.
 pub(crate) fn records(mut rest: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     std::iter::from_fn(move || {
         let [what, len, tail @ ..] = rest else { return None };
@@ -40,13 +41,14 @@ pub(crate) fn records(mut rest: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     })
 }
 
-/// A record as [`records`] reads it.
+/// Encodes a record as [`records`] reads it.
 pub(crate) fn record(what: u8, octets: &[u8]) -> Vec<u8> {
     let len = u8::try_from(octets.len()).expect("a short one");
     [&[what, len], octets].concat()
 }
 
-/// Memory, a region that the peer may do everything with, and one that it may invalidate.
+/// Memory with two regions: the peer may do everything with the first, and may invalidate the
+/// second.
 pub(crate) struct Place {
     pub(crate) mem: TestMemory,
     mrs: MrTable,
@@ -81,14 +83,14 @@ impl Place {
         Sge { stag: self.stag, to: BASE + at, len }
     }
 
-    /// Nothing outside of the region was written.
+    /// Checks that no byte outside the region was written.
     pub(crate) fn check(&self) {
         let all = self.mem.snapshot();
         assert!(all[..GUARD].iter().chain(&all[GUARD + SIZE..]).all(|b| *b == FILL));
     }
 
-    /// Gives a segment what a fuzzer does not guess: the STag of its header, of the Read or Atomic
-    /// Request in it or of what it invalidates; and an offset near the region.
+    /// Gives a segment the values that a fuzzer does not guess: the STag of its header, of the Read
+    /// or Atomic Request in it or of its invalidation; and an offset near the region.
     fn aim(&self, segment: &mut [u8]) {
         let near = |to: u64| BASE.wrapping_add(to & 0x1fff).wrapping_sub(0x400);
         let header = DdpHeader::parse(segment);
@@ -116,8 +118,8 @@ impl Place {
         }
     }
 
-    /// What a record is in the stream, whose next octet is `offset` octets behind the first of FPDU
-    /// mode.
+    /// Returns a record's bytes in the stream, whose next byte is `offset` bytes after the first
+    /// byte of FPDU mode.
     pub(crate) fn on_wire(
         &self,
         what: u8,
@@ -140,7 +142,7 @@ impl Place {
     }
 }
 
-/// A segment as an FPDU.
+/// Returns a segment as an FPDU.
 pub(crate) fn framed(segment: &[u8], framing: Framing, offset: u64) -> Vec<u8> {
     let (mut plain, mut marked) = (Vec::new(), Vec::new());
     fpdu::append(segment, framing.crc, &mut plain).expect("it is short");
@@ -160,7 +162,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// The one that goes with a queue pair of `config`.
+    /// Makes the peer of a queue pair with `config`.
     pub(crate) fn of(config: &QpConfig, change: impl FnOnce(&mut QpConfig)) -> Peer {
         let role = match config.role {
             Role::Initiator => Role::Responder,
@@ -174,21 +176,21 @@ impl Peer {
         Peer { qp: QpContext::new(&own), place: Place::new(), framing, inbox: Vec::new() }
     }
 
-    /// Takes what the other side has sent.
+    /// Takes the bytes that the other side has sent.
     pub(crate) fn hear(&mut self, stream: &[u8]) {
         self.inbox.extend(stream);
         let taken = self.qp.handle_stream(&self.place.env(), &self.inbox[..]);
         self.inbox.drain(..taken);
     }
 
-    /// The DDP segments it sends now.
+    /// Returns the DDP segments that the peer sends now.
     pub(crate) fn say(&mut self) -> Vec<Vec<u8>> {
         let stream = transmit(&mut self.qp, &self.place, 200);
         decode(&stream, self.framing).map(|d| d.ulpdu.to_vec()).collect()
     }
 }
 
-/// All that a queue pair sends now, which is acknowledged at once.
+/// Returns everything that a queue pair sends now; the bytes count as acknowledged at once.
 pub(crate) fn transmit(qp: &mut QpContext, place: &Place, mulpdu: u16) -> Vec<u8> {
     let mut stream = Vec::new();
     while let Some(fpdu) = qp.poll_transmit(&place.env(), mulpdu) {
@@ -200,7 +202,7 @@ pub(crate) fn transmit(qp: &mut QpContext, place: &Place, mulpdu: u16) -> Vec<u8
     stream
 }
 
-/// How far `pos` is behind the first octet of FPDU mode in `config`.
+/// Returns the distance of `pos` from the first byte of FPDU mode in `config`.
 pub(crate) fn offset(config: &QpConfig, pos: StreamPos) -> u64 {
     pos.since(config.rx_start)
 }

@@ -1,4 +1,4 @@
-//! A TCP stack: frames from anybody, and what its user and the clock do in between.
+//! A TCP stack that receives frames from any sender, and what its user and the clock do in between.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -14,9 +14,9 @@ pub fn run(data: &[u8]) -> bool {
     heddle_tcp::fuzz::stack(data)
 }
 
-/// A record's first octet: a frame, and a millisecond passes.
+/// A record's first byte: a frame arrives, and a millisecond passes.
 const FRAME: u8 = 4;
-/// The user sends, and ends.
+/// The user sends, or closes.
 const SEND: u8 = 3;
 const CLOSE: u8 = 1;
 
@@ -26,7 +26,7 @@ struct Client {
     conn: ConnId,
     now: Instant,
     target: Driver,
-    /// What the stack under test has sent, and what the client is to send yet.
+    /// Frames of both sides, and the records for the stack under test.
     frames: Vec<Vec<u8>>,
     input: Vec<u8>,
 }
@@ -46,7 +46,7 @@ impl Client {
         client
     }
 
-    /// A step of the stack under test; the client takes what it sends.
+    /// Makes a step of the stack under test; the client takes the frames that the stack sends.
     fn step(&mut self, control: u8, octets: &[u8]) {
         self.input.extend(record(control, octets));
         self.now = self.now + Duration::from_millis(1);
@@ -65,7 +65,7 @@ impl Client {
         }
     }
 
-    /// Until the client has nothing more to say.
+    /// Exchanges frames until the client has no more to send.
     fn settle(&mut self) {
         for _ in 0..50 {
             self.stack.handle_timeouts(self.now);
@@ -100,7 +100,7 @@ impl Client {
     }
 }
 
-/// What goes over the wire when a client connects, both send, and both close.
+/// Makes the exchange in which a client connects, both sides send, and both close.
 fn whole() -> Client {
     let mut c = Client::new();
     c.send(&[0x5a; 100]);
@@ -113,19 +113,19 @@ fn whole() -> Client {
     c
 }
 
-/// The frames of that.
+/// Returns the frames of this exchange.
 pub(crate) fn conversation() -> Vec<Vec<u8>> {
     whole().frames
 }
 
 pub fn seeds() -> Seeds {
     let mut lost = Client::new();
-    // What the stack sends is not acknowledged for a while: seconds pass, eight at a time.
+    // The client does not acknowledge the stack's data for a while: seconds pass, eight at a time.
     lost.step(SEND, &[0xa5; 50]);
     for _ in 0..3 {
         lost.input.extend(record(13 << 4 | FRAME, &[]));
     }
-    // It connects itself, and nobody answers but by ARP.
+    // The stack itself connects, and its peer answers only ARP.
     let active = [record(0, &[]), record(SEND, &[1; 20]), record(12 << 4 | FRAME, &[])].concat();
     let mut both = whole().input;
     both.extend(active);

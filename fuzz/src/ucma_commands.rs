@@ -1,5 +1,6 @@
-//! A program that writes any commands to its channels of rdma_cm while an RNIC reports anything: no id is
-//! leaked, nothing is reported about an id that is gone, and in the end the RNIC has all that it gave.
+//! A program that writes any commands to its channels of rdma_cm while an RNIC reports anything: no
+//! ID leaks, no report names an ID that is gone, and in the end the RNIC has everything back that
+//! it gave.
 
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -15,13 +16,13 @@ use heddle_verbs::{CmId, ListenerId};
 
 use crate::Seeds;
 
-/// Steps of one input.
+/// The highest number of steps of one input.
 const MOST: usize = 256;
-/// Channels of the program.
+/// The number of the program's channels.
 const CHANNELS: usize = 3;
 const OURS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 
-/// An RNIC that keeps account of what it has given.
+/// An RNIC that keeps account of everything that it has given.
 #[derive(Default)]
 struct Rnic {
     listeners: HashSet<ListenerId>,
@@ -29,7 +30,7 @@ struct Rnic {
     next: u64,
     refuses: bool,
     channels: Vec<ChannelId>,
-    /// Addresses that it keeps.
+    /// The number of addresses that programs hold reserved.
     kept: Arc<AtomicUsize>,
 }
 
@@ -115,7 +116,7 @@ impl Outside for Rnic {
     }
 }
 
-/// The octets of an input, and zeros behind them.
+/// The bytes of an input, and zeros after them.
 struct Octets<'a>(&'a [u8]);
 
 impl Octets<'_> {
@@ -132,7 +133,7 @@ impl Octets<'_> {
     }
 }
 
-/// A command with its header, of which `fields` fill in four bytes each.
+/// Returns a command with its header; each of `fields` fills in four bytes.
 fn written(number: u32, len: u16, fields: &[(usize, u32)]) -> Vec<u8> {
     let mut bytes = number.to_ne_bytes().to_vec();
     bytes.extend_from_slice(&len.to_ne_bytes());
@@ -144,12 +145,12 @@ fn written(number: u32, len: u16, fields: &[(usize, u32)]) -> Vec<u8> {
     bytes
 }
 
-/// A `struct sockaddr_in` in two words: family and port, address.
+/// Returns a `struct sockaddr_in` in two words: family and port, address.
 fn addr(port: u8, host: u8) -> [u32; 2] {
     [u32::from_ne_bytes([2, 0, 0x1c, port]), u32::from_ne_bytes([10, 0, 0, host])]
 }
 
-/// A command that makes sense more often than not.
+/// Returns a command that makes sense more often than not.
 fn sensible(op: u8, id: u32, port: u8) -> Vec<u8> {
     let (us, peer) = (addr(port, 1), addr(port, 2));
     match op % 16 {
@@ -158,7 +159,7 @@ fn sensible(op: u8, id: u32, port: u8) -> Vec<u8> {
         3 => written(number::BIND_IP, 40, &[(8, us[0]), (12, us[1]), (36, id)]),
         4 | 5 => written(number::RESOLVE_IP, 64, &[(28, peer[0]), (32, peer[1]), (56, id)]),
         6 => written(number::RESOLVE_ROUTE, 8, &[(0, id)]),
-        // The last byte of the parameters says that they are valid.
+        // The last byte of the parameters marks them as valid.
         7 => written(number::CONNECT, 288, &[(268, u32::from_ne_bytes([0, 0, 0, 1])), (272, id)]),
         8 | 9 => written(number::LISTEN, 8, &[(0, id), (4, u32::from(port & 3))]),
         10 => {
@@ -173,7 +174,7 @@ fn sensible(op: u8, id: u32, port: u8) -> Vec<u8> {
     }
 }
 
-/// What the program knows of its ids, from answers alone.
+/// The program's knowledge of its IDs, from answers alone.
 struct Program {
     state: State,
     rnic: Rnic,
@@ -192,7 +193,7 @@ impl Program {
                 self.done = true;
                 self.answered(channel, &reply, &named, before);
             }
-            // The thread that asked waits; another report lets it go on.
+            // The calling thread waits; another report lets it go on.
             Ok(Outcome::Listening(_) | Outcome::Busy) | Err(_) => {}
         }
     }
@@ -251,13 +252,13 @@ impl Program {
         };
         self.state.handle_event(happening, &mut self.rnic);
         for id in 0..16 {
-            // Some thread asked for it.
+            // A thread of the program may have asked for this listener.
             let _ = self.state.listened(id);
         }
     }
 }
 
-/// Tries one input; whether a command of it was carried out.
+/// Tries one input. Returns true if a command of it was carried out.
 pub fn run(data: &[u8]) -> bool {
     let mut p = Program {
         state: State::default(),
@@ -283,7 +284,7 @@ pub fn run(data: &[u8]) -> bool {
                 p.write(channel, &bytes);
             }
             _ => {
-                // The same, with a header that fits.
+                // Like the command above, with a header that matches its length.
                 let fields = o.take(usize::from(op)).to_vec();
                 let mut bytes = written(u32::from(number % 23), 296, &[]);
                 let len = fields.len().min(296);
@@ -302,7 +303,8 @@ pub fn run(data: &[u8]) -> bool {
     p.done
 }
 
-/// A client and a server from their first command to their last, and an id that moves.
+/// Makes a client and a server from their first command to their last, and an ID that moves between
+/// channels.
 pub fn seeds() -> Seeds {
     let client: &[&[u8]] = &[
         &[0, 0, 0, 1],

@@ -1,5 +1,5 @@
-//! Every file of the corpus goes through its target once, without a fuzzer: a rule that a file has
-//! shown to be broken stays mended, and a target that does not fit the crates any more is found.
+//! Every file of the corpus runs through its target once, without a fuzzer: so a fault that a file
+//! has revealed stays fixed, and this test finds a target that no longer fits the crates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 
 use heddle_fuzz::{TARGETS, Target};
 
-/// What the name of a seed begins with. Other files are what a fuzzer has found.
+/// The prefix of a seed's file name. A fuzzer has found the other files.
 const SEED: &str = "seed-";
 
-/// Octets of all files: the corpus comes with the sources, and is to stay small.
+/// The highest number of bytes in all files: the corpus comes with the sources, and has to stay
+/// small.
 const MOST: u64 = 200 << 10;
 
 fn corpus() -> PathBuf {
@@ -43,7 +44,7 @@ fn test_every_file_keeps_the_rules() {
     }
 }
 
-/// `RENEW=1` writes them.
+/// `RENEW=1` writes the seeds.
 #[test]
 fn test_seeds_are_what_the_encoders_make() {
     for target in TARGETS {
@@ -66,7 +67,7 @@ fn test_seeds_are_what_the_encoders_make() {
     }
 }
 
-/// A target has a binary and a folder, and the other way round.
+/// Each target has a binary and a folder, and each binary and folder has a target.
 #[test]
 fn test_targets_binaries_and_folders_are_the_same() {
     let names = |folder: &Path| -> BTreeSet<String> {

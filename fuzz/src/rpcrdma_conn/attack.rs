@@ -1,4 +1,4 @@
-//! Two ends, and a wire that changes what they say.
+//! Two ends, and a wire that changes their messages.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use super::model::{End, Refused, try_execute, try_read};
 
 const MESSAGE_MAX: u32 = 40_000;
 
-/// Steps of one input, of which the most have octets of it.
+/// The number of steps of one input, of which most use its bytes.
 const STEPS: u32 = 600;
 
-/// Octets of one message that is made up.
+/// The highest number of bytes of an invented message.
 const MADE_UP: u64 = 256;
 
 struct Application {
@@ -66,10 +66,10 @@ impl<'a> Attack<'a> {
         Attack { choices, ends, apps: [app(), app()], now: Instant::ZERO, next_xid: 1 }
     }
 
-    /// Whether a call was made.
+    /// Runs the input. Returns true if a call was made.
     pub(super) fn run(mut self) -> bool {
         for _ in 0..STEPS {
-            // The queue pairs end what is not allowed.
+            // The queue pairs end the connection on a forbidden access.
             if self.step().is_err() {
                 break;
             }
@@ -137,10 +137,10 @@ impl<'a> Attack<'a> {
         end.try_receive(self.now).map(drop)
     }
 
-    /// Changes the message that comes next, repeats it, or has another come before.
+    /// Changes the next message, repeats it, or puts another before it.
     fn tamper(&mut self, to: usize) {
         let choice = self.choices.below(24);
-        // A handle that the queue pair has invalidated is one that it had.
+        // The queue pair can only have invalidated a handle that it had.
         let handle = if choice == 6 { self.ends[to].any_handle() } else { None };
         let inbox = &mut self.ends[to].inbox;
         let Some((octets, invalidated)) = inbox.front_mut() else { return };
@@ -170,14 +170,14 @@ impl<'a> Attack<'a> {
         }
     }
 
-    /// A message that the other has not sent.
+    /// Delivers a message that the other end has not sent.
     fn make_up(&mut self, to: usize) {
         let length = self.choices.below(MADE_UP) as usize;
         let octets = self.choices.take(length).to_vec();
         self.ends[to].inbox.push_front((octets, None));
     }
 
-    /// A call with chunks of any kinds.
+    /// Makes a call with chunks of any kinds.
     fn call(&mut self, of: usize) {
         let choices = &mut self.choices;
         let items = [choices.below(9000) as u32, choices.below(6) as u32];
@@ -217,7 +217,8 @@ impl<'a> Attack<'a> {
                     let items = [self.choices.below(3000) as u32];
                     let of = message(call.xid, 1, &items, 20, self.choices.contents());
                     let stream = scatter(&of.octets, &mut end.mem, self.choices.contents());
-                    // It may be lost in the meantime, or be no call that this is allowed for.
+                    // The call may be lost in the meantime, or may not allow this answer, so an
+                    // error is ignored.
                     let _ = match self.choices.below(5) {
                         0 => end.conn.refuse(call.id, v2::Refusal::BadXdr),
                         1 => end.conn.dismiss(call.id),
@@ -246,10 +247,10 @@ impl Application {
     }
 }
 
-/// What the connection has of memory is no more than its configuration says.
+/// Checks that a connection has no more memory than its configuration allows.
 fn assert_bounded(end: &End) {
     let config = end.conn.config();
-    // Calls that are served and that come, and replies that come.
+    // Calls in service and calls that arrive, and replies that arrive.
     let most = usize::from(config.served_slots() + config.calls) + 2;
     assert!(end.mem.lent.len() <= most, "{} buffers", end.mem.lent.len());
     for buffer in end.mem.lent.keys() {
