@@ -43,7 +43,7 @@ fn server(device: &Device, listener: Listener) -> Result<()> {
     // the lock are at multiples of 8, as Atomic Operations require.
     let rights = Access::REMOTE_ATOMIC.with(Access::REMOTE_WRITE);
     let shared = device.alloc_mr(pd, 64, rights)?;
-    // Immediate Data takes a receive. It places no bytes, so this receive has no memory.
+    // Immediate Data takes a receive and places no bytes, so this receive has no memory.
     ends.qp.post_recv(&RecvWr::new(1, &[]))?;
     let mut private_data = shared.stag().0.to_be_bytes().to_vec();
     private_data.extend(shared.to().to_be_bytes());

@@ -18,7 +18,7 @@ pub fn run(data: &[u8]) -> bool {
         (Ok(name), Err(MadError::Method(_) | MadError::Attribute(_))) => assert_eq!(name, None),
         (name, parsed) => assert_eq!(name.err(), parsed.err()),
     }
-    // A peer cannot change who is charged by changing other bytes of the datagram.
+    // Other bytes of the datagram do not decide which connection the worker charges.
     let mut other = data.to_vec();
     for (at, octet) in other.iter_mut().enumerate() {
         if !LOOKED_AT.iter().any(|range| range.contains(&at)) {

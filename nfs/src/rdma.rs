@@ -84,8 +84,8 @@ pub enum ServeError {
     Thread(#[from] io::Error),
 }
 
-/// Makes `server` answer NFS and MOUNT by `service`, on at least one and up to `threads` threads;
-/// with two or more, some threads are reserved for calls that neither move data nor change
+/// Makes `server` answer NFS and MOUNT by `service`, on `threads` threads, or on one if `threads`
+/// is 0; with two or more, some threads are reserved for calls that neither move data nor change
 /// anything. The threads end after the caller drops the returned value, each after its current
 /// call; the server answers later calls with SYSTEM_ERR.
 ///

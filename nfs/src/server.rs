@@ -216,8 +216,8 @@ impl Service {
 
     /// Finds the export that a call is for, by the handle or path at the start of `arguments`, and
     /// checks that the export admits calls of `peer` with this credential. Any client may call
-    /// NULL, and procedures of MOUNT that only describe the server; calls that name no existing
-    /// export pass as well, and fail later.
+    /// NULL, and procedures of MOUNT that only describe the server. Any client may also make calls
+    /// that name no existing export, which fail later.
     ///
     /// # Errors
     /// The reason why the service does not carry out the call.

@@ -43,7 +43,7 @@ pub(crate) struct Connection<T> {
     qp: Qp,
     /// True until the first message arrives from the peer.
     silent: bool,
-    /// True once the connection is ending and its reason has been logged.
+    /// True once the connection is ending and its reason needs no further log line.
     failed: bool,
     /// The address of the peer.
     pub(crate) remote: SocketAddr,

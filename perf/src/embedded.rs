@@ -52,7 +52,7 @@ pub enum BenchError {
     Processors {
         /// The number of processors that the caller gave.
         given: usize,
-        /// The number of workers of both sides together.
+        /// The number of workers, each of which needs a processor.
         wanted: usize,
     },
     /// An earlier failed run took the RNICs with it.

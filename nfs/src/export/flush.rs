@@ -316,7 +316,7 @@ impl Shared {
             }
         }
         drop(state);
-        // This thread itself takes the round that it has just queued, so it wakes no other thread.
+        // This thread looks for the next round itself, so it wakes no other thread.
         for Waiting { ticket, call, .. } in waiting {
             let lost = ticket.losses != losses;
             drop(ticket);

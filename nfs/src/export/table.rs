@@ -2,7 +2,7 @@
 //! name there.
 //!
 //! The table says where to look, not what exists there: a reader compares the object that it finds
-//! with the one that it looked for. The table has a bound. It evicts files first, the least
+//! with the one that it looked for. The table has a bound, and evicts files first, the least
 //! recently used one first: a file's handle names a directory to look in, so losing a file's place
 //! costs reading that directory. Nothing else says where a directory is, so the table keeps
 //! directories while there is a file to evict, and as long as it knows another directory in them:
@@ -43,7 +43,7 @@ struct Node {
     place: Place,
     /// Other names of a file.
     more: Vec<Place>,
-    /// The directory that the object's handles contain. It is the directory in which the export
+    /// The directory that the object's handles contain, which is the directory in which the export
     /// first saw the object, so that all names of a file have one handle.
     hint: u64,
     is_dir: bool,

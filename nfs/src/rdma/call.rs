@@ -189,7 +189,8 @@ impl Sink for Registered<'_> {
 /// Writes arguments over `out` as they were before items were taken out of them.
 ///
 /// # Errors
-/// When an item lies before bytes that are already written: such a body is no valid argument list.
+/// When the position of an item does not lie within the arguments: such a body is no valid argument
+/// list.
 fn unreduced(body: &Body, out: &mut Vec<u8>) -> Result<(), Refusal> {
     out.clear();
     let mut octets = body.octets();

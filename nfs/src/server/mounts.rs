@@ -106,7 +106,7 @@ impl Share {
         if object.attributes.kind != FileType::Directory {
             return Err(Status::NOTDIR);
         }
-        // AUTH_SYS comes first, since Linux tries the first flavor first.
+        // AUTH_SYS comes first, since Linux asks for this flavor first.
         let flavors = vec![Flavor::SYS.0, Flavor::NONE.0];
         Ok(Mounted { handle: self.export.handle(&object), flavors })
     }

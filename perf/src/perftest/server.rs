@@ -305,7 +305,7 @@ impl Protocol for Perftest {
     type Conn = Conn;
     type Fault = Fault;
 
-    /// One address may have a quarter of these: a test of 15 queue pairs, or 8 tests of one.
+    /// A single address may have a quarter of these: a test of 15 queue pairs, or 8 tests of one.
     const MAX_CONNS: usize = 64;
     const TURN: usize = 256;
 

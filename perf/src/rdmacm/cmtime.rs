@@ -24,7 +24,7 @@ impl Protocol for Cmtime {
     type Conn = Idle;
     type Fault = Fault;
 
-    /// One address may have a quarter of these: 512, where `cmtime` makes 100 by default.
+    /// A single address may have a quarter of these: 512, where `cmtime` makes 100 by default.
     const MAX_CONNS: usize = 2048;
 
     fn cq_depth(&self) -> u32 {
