@@ -1,7 +1,7 @@
-//! What one QP counts.
+//! The counters of one QP.
 
 heddle_base::counters! {
-    /// Counters of one QP.
+    /// Events and bytes that one QP has counted since it was made.
     pub struct QpCounters {
         /// FPDUs received and found good.
         rx_fpdus,
@@ -31,7 +31,7 @@ heddle_base::counters! {
         tx_bytes,
         /// FPDUs whose payload was small enough to be copied.
         tx_inlined,
-        /// ULP payload bytes copied in these.
+        /// ULP payload bytes copied in FPDUs whose payload was small enough.
         tx_inlined_bytes,
         /// ULP payload bytes of Read Responses copied as they were when the FPDU was made.
         tx_snapshot_bytes,
@@ -95,9 +95,9 @@ heddle_base::counters! {
     }
 }
 
-/// What one QP counts, in the place it takes: what every stream counts stays here. The rest comes
-/// with the end of the stream, or belongs to the messages of RFC 7306, which few streams carry; it
-/// has memory of its own from then on.
+/// The counters of one QP, laid out to save memory. The counters that every stream uses are here.
+/// The other counters are used when a stream ends, or for the messages of RFC 7306, which few
+/// streams carry; the QP allocates memory for them when it first needs one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) rx_fpdus: u64,
@@ -110,18 +110,18 @@ pub(crate) struct Tally {
     pub(crate) tx_inlined: u64,
     pub(crate) tx_inlined_bytes: u64,
     pub(crate) tx_snapshot_bytes: u64,
-    /// The others; those above are 0 in it.
+    /// The other counters; the fields above are 0 in it.
     rare: Option<Box<QpCounters>>,
 }
 
 impl Tally {
-    /// To count one of the rest.
+    /// Returns the other counters, to count one of them; allocates them on the first call.
     #[inline]
     pub(crate) fn rare(&mut self) -> &mut QpCounters {
         self.rare.get_or_insert_default()
     }
 
-    /// All of them.
+    /// Returns all counters of the QP.
     pub(crate) fn all(&self) -> QpCounters {
         QpCounters {
             rx_fpdus: self.rx_fpdus,

@@ -1,11 +1,11 @@
-//! What can go wrong on a stream, and what the peer is told of it.
+//! The faults of a stream, and the answer that the peer receives to each.
 //!
-//! One table: fault → code of the Terminate, headers that go along, counter. Whoever finds a fault
-//! names it by its row; nobody else in the crate knows a number. [`TermCode`] gives the numbers
-//! their names (RFC 5040 figure 9, RFC 5041 section 7.2, RFC 5044 section 8, RFC 6581 section 8);
-//! the headers are those of RFC 5040 figure 10 and section 7.1.
+//! This table gives for each fault the code of the Terminate, the headers that go along, and the
+//! counter. Code that finds a fault names its row; no other code in the crate uses the numbers.
+//! [`TermCode`] gives the numbers their names (RFC 5040 figure 9, RFC 5041 section 7.2, RFC 5044
+//! section 8, RFC 6581 section 8); RFC 5040 figure 10 and section 7.1 say which headers go along.
 //!
-//! Where no RFC has a code of its own for a fault the row says which of theirs stands in.
+//! Where no RFC has a code of its own for a fault, the row says which of their codes stands in.
 
 use crate::counters::QpCounters;
 use crate::ddp::DdpError;
@@ -13,17 +13,17 @@ use crate::mpa::markers::MarkerError;
 use crate::mr::MrFault;
 use crate::rdmap::{ControlError, TermCode};
 
-/// What goes out for a fault.
+/// The answer that the peer receives to a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// No Terminate: the stream just ends.
     Nothing,
     /// A Terminate that repeats no header: no bit is set.
     Code,
-    /// One that repeats length and DDP header of the segment at fault, as far as there is one:
-    /// M and D.
+    /// A Terminate that repeats length and DDP header of the segment at fault, as far as there is
+    /// such a segment: M and D.
     Ddp,
-    /// One that repeats the header of the Read Request too: M, D and R.
+    /// A Terminate that also repeats the header of the Read Request: M, D and R.
     DdpAndRdmap,
 }
 
@@ -46,14 +46,14 @@ macro_rules! counter {
 
 macro_rules! faults {
     ($($(#[doc = $doc:literal])+ $name:ident: $code:ident, $answer:ident, $counter:tt;)+) => {
-        /// What is wrong.
+        /// A reason for which a stream or its start-up ends.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Fault {
             $($(#[doc = $doc])+ $name,)+
         }
 
         impl Fault {
-            /// Every fault there is.
+            /// Every fault of the table.
             pub const ALL: &[Fault] = &[$(Fault::$name,)+];
 
             const fn row(self) -> Row {
@@ -72,32 +72,32 @@ macro_rules! faults {
 faults! {
     // MPA: RFC 5044 section 8.
 
-    /// TCP ended without having been asked to. There is nobody left to tell.
+    /// TCP ended although this end had not closed it. No peer is left to answer.
     ConnectionLost: MPA_CLOSED, Nothing, -;
-    /// The CRC of an FPDU.
+    /// An FPDU has a wrong CRC.
     Crc: MPA_CRC, Code, err_crc;
-    /// A marker that points elsewhere than its FPDU begins.
+    /// A marker points elsewhere than to the beginning of its FPDU.
     Marker: MPA_MARKER, Code, err_marker;
-    /// An MPA Request or Reply that is not one: TCP is closed at once.
+    /// The peer sent something other than an MPA Request or Reply: TCP is closed at once.
     StartupFrame: MPA_INVALID_FRAME, Nothing, -;
 
     // MPA start-up: RFC 6581 section 8.
 
     /// The start-up failed at this end.
     StartupLocal: MPA_LOCAL_CATASTROPHIC, Code, -;
-    /// More Reads wanted than can be served.
+    /// The peer wants more Reads than this end can serve.
     InsufficientIrd: MPA_INSUFFICIENT_IRD, Code, -;
-    /// No first message, or no connection model, in common.
+    /// The two ends have no first message, or no connection model, in common.
     NoMatchingRtr: MPA_NO_MATCHING_RTR, Code, -;
 
     // DDP, tagged segments: RFC 5041 section 7.
 
-    /// The version of a tagged segment.
+    /// A tagged segment has another DDP version.
     TaggedVersion: DDP_TAGGED_VERSION, Ddp, err_ddp_version;
     /// No region has the STag.
     TaggedStag: DDP_INVALID_STAG, Ddp, err_stag;
-    /// The region does not allow it. DDP has no code for a right: such an STag has no buffer that
-    /// allows placement (section 7.1).
+    /// The region does not allow the access. DDP has no code for a missing right: such an STag has
+    /// no buffer that allows placement (section 7.1).
     TaggedAccess: DDP_INVALID_STAG, Ddp, err_access;
     /// The region belongs to another protection domain or stream.
     TaggedAssociation: DDP_STAG_NOT_ASSOCIATED, Ddp, err_association;
@@ -105,59 +105,63 @@ faults! {
     TaggedBounds: DDP_BOUNDS, Ddp, err_bounds;
     /// Tagged offset and length wrap past 2^64.
     TaggedWrap: DDP_TO_WRAP, Ddp, err_wrap;
-    /// A Read Response for another STag than the Read named: that STag is not valid for it.
+    /// A Read Response names another STag than the Read did: that STag is not valid for the
+    /// response.
     ResponseStag: DDP_INVALID_STAG, Ddp, err_response;
-    /// A Read Response beside the range the Read named.
+    /// A Read Response lies outside the range that the Read named.
     ResponseRange: DDP_BOUNDS, Ddp, err_response;
 
     // DDP, untagged segments.
 
-    /// The version of an untagged segment.
+    /// An untagged segment has another DDP version.
     UntaggedVersion: DDP_UNTAGGED_VERSION, Ddp, err_ddp_version;
-    /// No such queue.
+    /// The stream has no such queue.
     Queue: DDP_INVALID_QN, Ddp, err_queue;
-    /// Another message than the next of its queue.
+    /// The message is not the next of its queue.
     Msn: DDP_MSN_RANGE, Ddp, err_msn;
-    /// The next request of its queue, and no place for it.
+    /// The request is the next of its queue, but the queue has no room for it.
     NoBuffer: DDP_NO_BUFFER, Ddp, err_no_buffer;
-    /// The next Send or Immediate Data, and no receive for it.
+    /// The next Send or Immediate Data has come, but no receive is posted for it.
     NoReceive: DDP_NO_BUFFER, Ddp, err_no_buffer;
-    /// Another offset than the next of its message.
+    /// The offset is not the next of its message.
     Offset: DDP_INVALID_MO, Ddp, err_offset;
-    /// More than its buffer takes.
+    /// The message is longer than its buffer.
     TooLong: DDP_TOO_LONG, Ddp, err_too_long;
 
     // RDMAP: RFC 5040 sections 4.8 and 7.
 
-    /// The ULPDU ends inside its DDP header. No code of its own: the stream is broken.
+    /// The ULPDU ends inside its DDP header. No RFC has a code for this fault: the stream is
+    /// broken.
     Short: RDMAP_STREAM_CATASTROPHIC, Ddp, err_short;
-    /// The RDMAP version.
+    /// A segment has another RDMAP version.
     RdmapVersion: RDMAP_VERSION, Ddp, err_rdmap_version;
-    /// An opcode nobody has assigned, in the wrong kind of segment, on the wrong queue, or not
-    /// expected now.
+    /// An opcode that is not assigned, or is in the wrong kind of segment, on the wrong queue, or
+    /// not expected now.
     Opcode: RDMAP_OPCODE, Ddp, err_opcode;
-    /// A payload that is not what the opcode says it is. No code of its own: the stream is broken.
+    /// The payload does not have the form that its opcode requires. No RFC has a code for this
+    /// fault: the stream is broken.
     Malformed: RDMAP_STREAM_CATASTROPHIC, Ddp, err_malformed;
-    /// A Read Response that ends before the last byte asked for. No code of its own.
+    /// A Read Response that ends before the last byte of the Read. No RFC has a code for this
+    /// fault.
     ResponseShort: RDMAP_STREAM_CATASTROPHIC, Ddp, err_response;
-    /// A Read Request for an STag no region has.
+    /// A Read Request for an STag that no region has.
     ReadStag: RDMAP_INVALID_STAG, DdpAndRdmap, err_stag;
     /// A Read Request for a region of another protection domain or stream.
     ReadAssociation: RDMAP_STAG_NOT_ASSOCIATED, DdpAndRdmap, err_association;
-    /// A Read Request for a region that may not be read.
+    /// A Read Request for a region that the peer may not read.
     ReadAccess: RDMAP_ACCESS, DdpAndRdmap, err_access;
-    /// A Read Request for more than lies inside the region.
+    /// A Read Request for bytes of which some lie outside the region.
     ReadBounds: RDMAP_BOUNDS, DdpAndRdmap, err_bounds;
     /// A Read Request whose tagged offset and length wrap past 2^64.
     ReadWrap: RDMAP_TO_WRAP, DdpAndRdmap, err_wrap;
     /// A Send with Invalidate of an STag that this stream may not invalidate, whatever the reason
-    /// (section 5.3): unknown, of another protection domain or stream, shared, or without the
-    /// right.
+    /// (section 5.3): the STag is unknown, of another protection domain or stream, shared, or lacks
+    /// the right.
     Invalidate: RDMAP_CANNOT_INVALIDATE, Ddp, err_invalidate;
-    /// A local SGE: the application's mistake, not the peer's.
+    /// A local SGE is bad: a mistake of the application, not of the peer.
     Local: RDMAP_LOCAL_CATASTROPHIC, Code, err_local;
 
-    // A Terminate is never answered with another: it is not among the messages of section 7.1.
+    // No end answers a Terminate with another: section 7.1 does not list it among the messages.
 
     /// A Terminate that is not the first message of its queue.
     TerminateMsn: DDP_MSN_RANGE, Nothing, err_msn;
@@ -166,11 +170,11 @@ faults! {
     /// A Terminate of more than one segment, or without its control field.
     TerminateMalformed: RDMAP_STREAM_CATASTROPHIC, Nothing, err_malformed;
 
-    // Atomics and Immediate Data: RFC 7306 section 8. It adds checks but no codes, and has no
-    // RDMAP header repeated. What these messages share with others is above: version, opcode,
-    // queue, MSN, buffer, length.
+    // Atomics and Immediate Data: RFC 7306 section 8 adds checks but no codes, and no Terminate
+    // repeats an RDMAP header of these messages. The rows above have the faults that these messages
+    // share with others: version, opcode, queue, MSN, buffer, length.
 
-    /// An Atomic Request for an STag no region has.
+    /// An Atomic Request for an STag that no region has.
     AtomicStag: RDMAP_INVALID_STAG, Ddp, err_stag;
     /// An Atomic Request for a region of another protection domain or stream.
     AtomicAssociation: RDMAP_STAG_NOT_ASSOCIATED, Ddp, err_association;
@@ -182,21 +186,22 @@ faults! {
     AtomicWrap: RDMAP_TO_WRAP, Ddp, err_wrap;
     /// An Atomic Request whose target is not aligned to 64 bits (section 8.2).
     AtomicAlignment: RDMAP_STREAM_CATASTROPHIC, Ddp, err_misaligned;
-    /// An Atomic Request for an operation we do not have (section 5.2.1, rule 4). No code of its
-    /// own: an opcode that was not expected is what comes nearest.
+    /// An Atomic Request for an operation that Heddle does not have (section 5.2.1, rule 4). No RFC
+    /// has a code for this fault; an unexpected opcode comes nearest.
     AtomicOperation: RDMAP_OPCODE, Ddp, err_opcode;
-    /// An Atomic Response that answers another request than the oldest outstanding one. No code of
-    /// its own.
+    /// An Atomic Response that answers another request than the oldest outstanding one. No RFC has
+    /// a code for this fault.
     AtomicResponse: RDMAP_STREAM_CATASTROPHIC, Ddp, err_response;
 }
 
 impl Fault {
-    /// Layer, type and code by which it is reported, to the peer or the application.
+    /// Returns the layer, type and code by which this end reports the fault, to the peer or the
+    /// application.
     pub const fn code(self) -> TermCode {
         self.row().code
     }
 
-    /// What the peer is told.
+    /// Returns the answer that the peer receives.
     pub const fn answer(self) -> Answer {
         self.row().answer
     }
@@ -207,7 +212,7 @@ impl Fault {
         }
     }
 
-    /// For the STag of a tagged segment.
+    /// Returns the fault for the STag of a tagged segment.
     pub(crate) const fn tagged(fault: MrFault) -> Fault {
         match fault {
             MrFault::InvalidStag => Fault::TaggedStag,
@@ -218,7 +223,7 @@ impl Fault {
         }
     }
 
-    /// For the source STag of a Read Request.
+    /// Returns the fault for the source STag of a Read Request.
     pub(crate) const fn read_source(fault: MrFault) -> Fault {
         match fault {
             MrFault::InvalidStag => Fault::ReadStag,
@@ -229,7 +234,7 @@ impl Fault {
         }
     }
 
-    /// For the STag of an Atomic Request.
+    /// Returns the fault for the STag of an Atomic Request.
     pub(crate) const fn atomic(fault: MrFault) -> Fault {
         match fault {
             MrFault::InvalidStag => Fault::AtomicStag,

@@ -1,9 +1,10 @@
 //! Sans-IO iWARP: MPA framing and start-up (RFC 5044, RFC 6581), DDP segments (RFC 5041), RDMAP
 //! messages (RFC 5040) and the verbs objects (PD, MR, CQ, QP) above them.
 //!
-//! This crate does not know TCP. It takes stream bytes with their position and the size a segment
-//! may have, and gives FPDUs that refer to registered memory; it reaches that memory only through
-//! the [`Memory`] trait, and only with a [`MemRange`], which nobody but the STag table can make.
+//! This crate does not know TCP. The caller hands it stream bytes with their position and the size
+//! that a segment may have, and the crate returns FPDUs that refer to registered memory. The crate
+//! reaches registered memory only through the [`Memory`] trait, and only with a [`MemRange`], which
+//! the STag table alone can make.
 #![forbid(unsafe_code)]
 
 mod counters;

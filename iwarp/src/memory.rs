@@ -5,13 +5,13 @@ use heddle_base::Sum;
 
 /// A range of registered memory that has passed every check: STag, PD, rights and bounds.
 ///
-/// Only the STag table makes one, so code that holds a `MemRange` need not check again. The
-/// address means something to the [`Memory`] alone; it is not the tagged offset of the wire.
+/// Only the STag table makes a `MemRange`, so code that holds one need not check again. Only the
+/// [`Memory`] can interpret the address, which is not the tagged offset of the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemRange {
     addr: u64,
     len: u32,
-    /// Slot of its region in the STag table.
+    /// Slot of the region in the STag table.
     mr: u32,
 }
 
@@ -20,30 +20,31 @@ impl MemRange {
         MemRange { addr, len, mr }
     }
 
-    /// No memory.
+    /// A range without memory.
     pub(crate) const EMPTY: MemRange = MemRange::new(0, 0, 0);
 
-    /// Where the range starts, in the terms of the [`Memory`] it belongs to.
+    /// Returns the address at which the range starts, in the terms of its [`Memory`].
     pub const fn addr(self) -> u64 {
         self.addr
     }
 
-    /// The slot of its region in the STag table, by which [`Pins`](crate::mr::Pins) are counted.
+    /// Returns the slot of the region in the STag table, by which [`Pins`](crate::mr::Pins) count.
     pub const fn mr(self) -> u32 {
         self.mr
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     pub const fn len(self) -> u32 {
         self.len
     }
 
-    /// Whether the range has no bytes.
+    /// Returns true if the range has no bytes.
     pub const fn is_empty(self) -> bool {
         self.len == 0
     }
 
-    /// The `len` bytes that start `off` bytes in; `None` when they are not all inside.
+    /// Returns the `len` bytes that start `off` bytes into the range, or `None` when they are not
+    /// all inside.
     #[must_use]
     pub fn slice(self, off: u32, len: u32) -> Option<MemRange> {
         let end = off.checked_add(len)?;
@@ -53,8 +54,8 @@ impl MemRange {
 
 /// Access to registered memory.
 ///
-/// The peer and the application write this memory at any time, so it is never a slice: bytes are
-/// copied in and out, and a reader must not assume that two reads agree.
+/// The peer and the application write this memory at any time, so it is never a slice. The crate
+/// copies bytes in and out, and a reader must not assume that two reads agree.
 pub trait Memory {
     /// Copies `src` to the start of `dst`; bytes of `src` beyond `dst` are not written.
     fn place(&self, dst: MemRange, src: &[u8]);
@@ -62,42 +63,45 @@ pub trait Memory {
     /// Copies the start of `src` over `dst`; bytes of `dst` beyond `src` are left alone.
     fn gather(&self, src: MemRange, dst: &mut [u8]);
 
-    /// Copies `src` over `dst`, which has the same length. The two may overlap: `dst` holds afterwards what
-    /// `src` held before.
+    /// Copies `src` over `dst`, which has the same length. The two may overlap: `dst` then holds
+    /// what `src` held before the call.
     fn copy(&self, dst: MemRange, src: MemRange);
 
-    /// CRC-32C of the range continued from `crc` (as [`crc32c::crc32c_append`] does it) and its
-    /// Internet checksum, counted as if the range began at an even offset.
+    /// Returns the CRC-32C of the range, continued from `crc` (as [`crc32c::crc32c_append`] does
+    /// it), and the Internet checksum of the range, counted as if the range began at an even
+    /// offset.
     fn digest(&self, src: MemRange, crc: u32) -> (u32, Sum);
 
-    /// The Internet checksum alone.
+    /// Returns the Internet checksum alone.
     fn sum(&self, src: MemRange) -> Sum {
         self.digest(src, 0).1
     }
 
-    /// Copies `src` over `dst`, which has the same length, and gives the checksum of what was copied.
+    /// Copies `src` over `dst`, which has the same length, and returns the checksum of the copied
+    /// bytes.
     fn copy_sum(&self, src: MemRange, dst: &mut [u8]) -> Sum {
         self.gather(src, dst);
         Sum::of(dst)
     }
 
-    /// Copies `src` over `dst`, which has the same length, and gives the [`digest`](Memory::digest)
-    /// of what was copied: whatever is written to `src` meanwhile, the two agree.
+    /// Copies `src` over `dst`, which has the same length, and returns the
+    /// [`digest`](Memory::digest) of the copied bytes. The digest and `dst` agree even if `src`
+    /// changes meanwhile.
     fn copy_digest(&self, src: MemRange, crc: u32, dst: &mut [u8]) -> (u32, Sum) {
         self.gather(src, dst);
         (self.crc(crc, dst), Sum::of(dst))
     }
 
-    /// Carries out `op` on the 8 octets of `at` and gives what stood there before. In one step for
-    /// everybody who changes them by atomic operations: other streams, other workers, and the local
-    /// processors. Numbers are in the order of the machine. `None`, and nothing changes, when these
-    /// are not 8 octets at a multiple of 8.
+    /// Carries out `op` on the 8 bytes of `at` and returns their value before. The step is
+    /// indivisible for everything that changes them by atomic operations: other streams, other
+    /// workers, and the local processors. Numbers are in the byte order of the machine. Returns
+    /// `None` and changes nothing when `at` is not 8 bytes at a multiple of 8.
     fn atomic(&self, at: MemRange, op: AtomicOp) -> Option<u64>;
 
-    /// Whether [`atomic`](Memory::atomic) would carry out an operation here.
+    /// Returns true if [`atomic`](Memory::atomic) would carry out an operation on `at`.
     fn takes_atomics(&self, at: MemRange) -> bool;
 
-    /// CRC-32C of ordinary bytes, continued from `crc`.
+    /// Returns the CRC-32C of ordinary bytes, continued from `crc`.
     fn crc(&self, crc: u32, bytes: &[u8]) -> u32 {
         crc32c::crc32c_append(crc, bytes)
     }

@@ -1,4 +1,4 @@
-//! Memory for tests, here and in other crates (feature `testing`).
+//! Memory for tests of this crate and of others (feature `testing`).
 
 use crate::rdmap::AtomicOp;
 use crate::{MemRange, Memory};
@@ -7,10 +7,10 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use heddle_base::Sum;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Registered memory behind a lock; addresses are offsets into it. Copies are as fast without
-/// optimisation as with it, which is how most tests are built.
+/// Registered memory under a lock, with offsets into it as addresses. Copies are as fast in an
+/// unoptimised build, which most test builds are, as in an optimised one.
 ///
-/// A range outside of it is a bug of the code under test and panics.
+/// A range outside of this memory is a bug of the code under test and panics.
 #[derive(Debug, Default)]
 pub struct TestMemory {
     bytes: Mutex<Vec<u8>>,
@@ -18,22 +18,22 @@ pub struct TestMemory {
 }
 
 impl TestMemory {
-    /// `len` bytes, each `fill`.
+    /// Makes a memory of `len` bytes, each `fill`.
     pub fn new(len: usize, fill: u8) -> TestMemory {
         TestMemory { bytes: Mutex::new(vec![fill; len]), placed: AtomicU64::new(0) }
     }
 
-    /// Bytes that were placed in it, each as often as it was.
+    /// Returns the number of bytes placed, each counted as often as it was placed.
     pub fn placed(&self) -> u64 {
         self.placed.load(Relaxed)
     }
 
-    /// Bytes.
+    /// Returns the size in bytes.
     pub fn len(&self) -> usize {
         self.bytes().len()
     }
 
-    /// Whether there are none.
+    /// Returns true if the memory has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -43,12 +43,12 @@ impl TestMemory {
         self.bytes()[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// The `len` bytes at `at`.
+    /// Returns the `len` bytes at `at`.
     pub fn read(&self, at: usize, len: usize) -> Vec<u8> {
         self.bytes()[at..at + len].to_vec()
     }
 
-    /// All bytes.
+    /// Returns a copy of all bytes.
     pub fn snapshot(&self) -> Vec<u8> {
         self.bytes().clone()
     }
@@ -58,7 +58,7 @@ impl TestMemory {
     }
 }
 
-/// The first `most` bytes of a range.
+/// Returns the first `most` bytes of a range, or all of it if it is shorter.
 fn start_of(range: MemRange, most: usize) -> Range<usize> {
     let at = usize::try_from(range.addr()).expect("address inside");
     at..at + most.min(range.len() as usize)
@@ -93,7 +93,7 @@ impl Memory for TestMemory {
         if !self.takes_atomics(at) {
             return None;
         }
-        // Tests run both ends in one thread.
+        // Not indivisible, which suffices here: tests run both ends in one thread.
         let mut bytes = [0; 8];
         self.gather(at, &mut bytes);
         let original = u64::from_ne_bytes(bytes);

@@ -1,7 +1,7 @@
 use crate::types::{Msn, Stag};
 use core::fmt;
 
-/// The DDP version we speak (the DV field).
+/// The DDP version that Heddle uses (the DV field).
 pub const VERSION: u8 = 1;
 /// Bytes of a tagged header.
 pub const TAGGED_LEN: usize = 14;
@@ -14,7 +14,7 @@ const TAGGED: u8 = 0x80;
 const LAST: u8 = 0x40;
 const VERSION_MASK: u8 = 0x03;
 
-/// A DDP queue number (QN): names a queue of untagged buffers.
+/// A DDP queue number (QN), which names a queue of untagged buffers.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Qn(pub u32);
 
@@ -27,7 +27,7 @@ impl Qn {
     pub const TERMINATE: Qn = Qn(2);
     /// Atomic Responses (RFC 7306).
     pub const ATOMIC_RESPONSE: Qn = Qn(3);
-    /// The highest queue a stream has.
+    /// The highest queue number of a stream.
     pub const LAST: Qn = Qn::ATOMIC_RESPONSE;
 }
 
@@ -51,67 +51,68 @@ impl fmt::Display for Qn {
 
 /// The header of a DDP segment.
 ///
-/// `rsvd_ulp` belongs to the layer above: [`rdmap::Control`](crate::rdmap::Control) reads it.
+/// `rsvd_ulp` belongs to the layer above, where [`rdmap::Control`](crate::rdmap::Control) reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DdpHeader {
-    /// For a buffer the receiver advertised (section 4.2).
+    /// A segment for a buffer that the receiver advertised (section 4.2).
     Tagged {
-        /// Ends its message.
+        /// True if the segment ends its message.
         last: bool,
-        /// Octet of the layer above.
+        /// The byte that DDP reserves for the layer above (RsvdULP).
         rsvd_ulp: u8,
-        /// The buffer.
+        /// The buffer's STag.
         stag: Stag,
-        /// Where the payload goes: the buffer's own offsets, in bytes.
+        /// The payload's place in the buffer: a tagged offset, in bytes.
         to: u64,
     },
-    /// For the next buffer of a queue (section 4.3).
+    /// A segment for the next buffer of a queue (section 4.3).
     Untagged {
-        /// Ends its message.
+        /// True if the segment ends its message.
         last: bool,
-        /// First octet of the layer above.
+        /// The first byte that DDP reserves for the layer above (RsvdULP).
         rsvd_ulp: u8,
-        /// The other four octets of the layer above.
+        /// The other four bytes that DDP reserves for the layer above, in host order.
         rsvd_ulp32: u32,
-        /// The queue.
+        /// The queue that the message goes to.
         qn: Qn,
-        /// Which message of the queue; the first is 1.
+        /// The number of the message on its queue; the first is 1.
         msn: Msn,
-        /// Where the payload goes, in bytes from the start of the message.
+        /// The payload's place in the message, in bytes from its start.
         mo: u32,
     },
 }
 
-/// Why bytes are not a DDP segment.
+/// The reasons for which bytes are not a DDP segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DdpError {
     /// The segment ends inside its header.
     #[error("DDP segment of {have} bytes cannot hold its header of {need}")]
     Short {
-        /// Bytes there are.
+        /// Bytes of the segment.
         have: usize,
-        /// Bytes the header has.
+        /// Bytes of the header.
         need: usize,
     },
-    /// A version we do not speak.
+    /// A version other than [`VERSION`].
     #[error("DDP version {version} in a {} segment", if *tagged { "tagged" } else { "untagged" })]
     Version {
-        /// Which of the two headers it is; the error codes differ.
+        /// True for the tagged header, whose error codes differ from the untagged header's.
         tagged: bool,
-        /// What the DV field said.
+        /// The value of the DV field.
         version: u8,
     },
 }
 
-/// The first six octets of a tagged header as a number, most significant first: control octet, that
-/// of the layer above, STag. The tagged offset follows.
+/// Returns the first six bytes of a tagged header as a number, most significant first: DDP's
+/// control byte, the byte of the layer above, STag. The tagged offset follows.
 #[inline]
 pub(crate) const fn tagged_start(last: bool, rsvd_ulp: u8, stag: Stag) -> u64 {
     let control = TAGGED | if last { LAST } else { 0 } | VERSION;
     (control as u64) << 40 | (rsvd_ulp as u64) << 32 | stag.0 as u64
 }
 
-/// As [`tagged_start`], of an untagged header. QN, MSN and MO follow.
+/// Returns the first six bytes of an untagged header, as [`tagged_start`] does. QN, MSN and MO
+/// follow.
 #[inline]
 pub(crate) const fn untagged_start(last: bool, rsvd_ulp: u8, rsvd_ulp32: u32) -> u64 {
     let control = if last { LAST } else { 0 } | VERSION;
@@ -119,12 +120,12 @@ pub(crate) const fn untagged_start(last: bool, rsvd_ulp: u8, rsvd_ulp32: u32) ->
 }
 
 impl DdpHeader {
-    /// Reads the header at the start of a DDP segment and says how long it is; the payload is the
-    /// rest.
+    /// Reads the header at the start of a DDP segment and returns it with its length; the payload
+    /// is the rest of the segment.
     ///
     /// # Errors
-    /// [`DdpError`] when the segment is too short for its header or of another version. An empty
-    /// segment is reported as one that needs an untagged header.
+    /// Fails with a [`DdpError`] when the segment is too short for its header or of another
+    /// version. An empty segment counts as one that needs an untagged header.
     #[inline]
     pub fn parse(segment: &[u8]) -> Result<(DdpHeader, usize), DdpError> {
         let have = segment.len();
@@ -132,7 +133,7 @@ impl DdpHeader {
             return Err(DdpError::Short { have, need: UNTAGGED_LEN });
         };
         let tagged = control & TAGGED != 0;
-        // The version comes first: another version may have a header of another length.
+        // Check the version first: another version may have a header of another length.
         let version = control & VERSION_MASK;
         if version != VERSION {
             return Err(DdpError::Version { tagged, version });
@@ -162,10 +163,11 @@ impl DdpHeader {
         }
     }
 
-    /// Writes the header to the start of `out` and says how long it is.
+    /// Writes the header to the start of `out` and returns its length.
     ///
     /// # Panics
-    /// When `out` is shorter than [`len`](Self::len): a mistake of the caller, never of the peer.
+    /// Panics when `out` is shorter than [`len`](Self::len): a mistake of the caller, never of the
+    /// peer.
     #[inline]
     pub fn emit(&self, out: &mut [u8]) -> usize {
         match *self {
@@ -190,7 +192,7 @@ impl DdpHeader {
         }
     }
 
-    /// Bytes of the header on the wire.
+    /// Returns the bytes of the header on the wire.
     #[expect(clippy::len_without_is_empty, reason = "never empty")]
     pub const fn len(&self) -> usize {
         match self {
@@ -199,19 +201,19 @@ impl DdpHeader {
         }
     }
 
-    /// Whether the segment ends its message.
+    /// Returns true if the segment ends its message.
     pub const fn is_last(&self) -> bool {
         match *self {
             DdpHeader::Tagged { last, .. } | DdpHeader::Untagged { last, .. } => last,
         }
     }
 
-    /// Whether the segment goes to a tagged buffer.
+    /// Returns true if the segment goes to a tagged buffer.
     pub const fn is_tagged(&self) -> bool {
         matches!(self, DdpHeader::Tagged { .. })
     }
 
-    /// The octet of the layer above that both headers have.
+    /// Returns the byte of the layer above that both headers have.
     pub const fn rsvd_ulp(&self) -> u8 {
         match *self {
             DdpHeader::Tagged { rsvd_ulp, .. } | DdpHeader::Untagged { rsvd_ulp, .. } => rsvd_ulp,

@@ -9,8 +9,8 @@
 //! untagged |0|L| rsvd  |DV  | RsvdULP   | RsvdULP (32) | QN (32) | MSN (32) | MO (32)
 //! ```
 //!
-//! Here a header is only taken apart: whether the STag, queue, MSN and offset mean something is
-//! the QP's question. The reserved bits are zero when sent and not looked at when received.
+//! This module only takes a header apart: the QP decides whether the STag, queue, MSN and offset
+//! mean something. The sender sets the reserved bits to zero, and the receiver ignores them.
 
 mod header;
 #[cfg(test)]

@@ -1,8 +1,8 @@
 use super::*;
 
-/// Every row by the numbers and figures of the RFCs: layer and type in one octet, code, and the
+/// Every row with the numbers and figures of the RFCs: layer and type in one byte, code, and the
 /// bits M (0x80), D (0x40), R (0x20) that its Terminate has when all headers are known; `None`
-/// where none is sent.
+/// where no Terminate is sent.
 const ROWS: &[(Fault, u8, u8, Option<u8>)] = &[
     // RFC 5044 section 8; RFC 5040 figure 10: the layer below DDP repeats nothing.
     (Fault::ConnectionLost, 0x20, 1, None),
@@ -43,7 +43,7 @@ const ROWS: &[(Fault, u8, u8, Option<u8>)] = &[
     (Fault::ReadWrap, 0x01, 4, Some(0xe0)),
     (Fault::Invalidate, 0x01, 9, Some(0xc0)),
     (Fault::Local, 0x00, 0, Some(0)),
-    // Section 7.1: a Terminate is not among the messages whose errors are answered.
+    // Section 7.1: a Terminate is not among the messages whose errors an end answers.
     (Fault::TerminateMsn, 0x12, 3, None),
     (Fault::TerminateOffset, 0x12, 4, None),
     (Fault::TerminateMalformed, 0x02, 7, None),
@@ -76,8 +76,8 @@ fn test_every_fault_has_the_numbers_and_the_headers_of_its_rfc() {
     assert_eq!(table, ROWS);
 }
 
-/// What a stream can die of is counted, once, and by what it is called; start-ups are counted
-/// by whoever drives them.
+/// The QP counts each fault that can end a stream once, under an `err_` name. The code that drives
+/// a start-up counts the faults of start-ups.
 #[test]
 fn test_every_fault_of_a_stream_is_counted_once() {
     for fault in Fault::ALL {

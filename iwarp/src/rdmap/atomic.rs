@@ -1,49 +1,50 @@
 use crate::types::Stag;
 
-/// Octets of an Atomic Request header, which is the whole payload of the message.
+/// Bytes of an Atomic Request header, which is the whole payload of the message.
 pub const ATOMIC_REQUEST_LEN: usize = 52;
 
-/// Octets of an Atomic Response header, which is the whole payload of the message.
+/// Bytes of an Atomic Response header, which is the whole payload of the message.
 pub const ATOMIC_RESPONSE_LEN: usize = 12;
 
-/// What an atomic operation does to 64 bits of memory (RFC 7306 section 5.1). Numbers are of the
-/// machine they are used on; on the wire they are big-endian.
+/// An atomic operation on 64 bits of memory (RFC 7306 section 5.1). Numbers here are in the
+/// machine's byte order; on the wire they are big-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicOp {
-    /// Adds.
+    /// Adds to memory.
     FetchAdd {
-        /// What is added.
+        /// The number to add.
         add: u64,
-        /// The highest bit of each field: the carry out of it is dropped, so that the fields are
+        /// The highest bit of each field. The carry out of such a bit is dropped, so the fields are
         /// added independently. 0 makes one field of 64 bits.
         mask: u64,
     },
-    /// Compares, and stores if equal.
+    /// Compares memory with a number, and stores another if they are equal.
     CmpSwap {
-        /// What memory is compared with.
+        /// The number to compare memory with.
         compare: u64,
-        /// The bits that are compared; 0 always finds them equal.
+        /// The bits that are compared; with 0 memory always counts as equal.
         compare_mask: u64,
-        /// What is stored.
+        /// The number to store.
         swap: u64,
-        /// The bits that are stored; others stay.
+        /// The bits that are stored; the other bits of memory stay.
         swap_mask: u64,
     },
 }
 
 impl AtomicOp {
-    /// Stores without a look at what was there. RFC 7306 has no code for it in its registry (figure
-    /// 5): on the wire this is a CmpSwap that compares no bits.
+    /// Returns an operation that stores without looking at the old value. The registry of RFC 7306
+    /// (figure 5) has no code for it: on the wire this is a CmpSwap that compares no bits.
     pub const fn swap(swap: u64) -> AtomicOp {
         AtomicOp::CmpSwap { compare: 0, compare_mask: 0, swap, swap_mask: u64::MAX }
     }
 
-    /// What stands in memory afterwards, when `original` stood there.
+    /// Returns the value that memory holds after the operation, when it held `original` before.
     #[inline]
     #[must_use]
     pub const fn apply(self, original: u64) -> u64 {
         match self {
-            // Each field without its highest bit cannot carry beyond it; that bit is added apart.
+            // A field without its highest bit cannot carry into the next field; the highest bit is
+            // added apart.
             AtomicOp::FetchAdd { add, mask } => {
                 (original & !mask).wrapping_add(add & !mask) ^ ((original ^ add) & mask)
             }
@@ -65,22 +66,22 @@ pub struct AtomicRequest {
     pub id: u32,
     /// The responder's region.
     pub stag: Stag,
-    /// Tagged offset of the 64 bits; the address it stands for must be a multiple of 8.
+    /// Tagged offset of the 64 bits. The address that it stands for must be a multiple of 8.
     pub to: u64,
-    /// What to do with them.
+    /// The operation to carry out on the 64 bits.
     pub op: AtomicOp,
 }
 
-/// Why an Atomic Request cannot be understood.
+/// The reasons for which an Atomic Request cannot be understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AtomicRequestError {
-    /// It is shorter or longer than its header.
+    /// The payload is shorter or longer than the header.
     #[error("Atomic Request of {have} octets, not {ATOMIC_REQUEST_LEN}")]
     Length {
-        /// Octets there are.
+        /// Bytes of the payload.
         have: usize,
     },
-    /// The code of the operation is not assigned.
+    /// No RFC assigns the code of the operation.
     #[error("atomic operation code {code:#x} is not assigned")]
     Code {
         /// The code, 4 bits.
@@ -88,16 +89,16 @@ pub enum AtomicRequestError {
     },
 }
 
-/// Codes of the registry in RFC 7306 section 10.1.
+/// Codes from the registry in RFC 7306 section 10.1.
 const FETCH_ADD: u8 = 0;
 const CMP_SWAP: u8 = 2;
 
 impl AtomicRequest {
-    /// Reads the payload of an Atomic Request; it holds the header and nothing else. Fields that an
-    /// operation does not use are not looked at.
+    /// Reads the payload of an Atomic Request, which holds the header and nothing else. Ignores
+    /// fields that the operation does not use.
     ///
     /// # Errors
-    /// When its length or its operation is none.
+    /// Fails when the length is not that of the header or the operation's code is not assigned.
     #[inline]
     pub fn parse(payload: &[u8]) -> Result<AtomicRequest, AtomicRequestError> {
         let Ok(b) = <&[u8; ATOMIC_REQUEST_LEN]>::try_from(payload) else {
@@ -119,8 +120,8 @@ impl AtomicRequest {
         Ok(AtomicRequest { id: be32(4), stag: Stag(be32(8)), to: be64(12), op })
     }
 
-    /// The header on the wire; fields that the operation does not use have the values that RFC 7306
-    /// gives them.
+    /// Returns the header as on the wire. Fields that the operation does not use have the values
+    /// that RFC 7306 gives them.
     #[inline]
     pub fn emit(&self) -> [u8; ATOMIC_REQUEST_LEN] {
         let (code, data, mask, compare, compare_mask) = match self.op {
@@ -145,25 +146,25 @@ impl AtomicRequest {
 /// The header of an Atomic Response (RFC 7306 section 5.2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicResponse {
-    /// The mark of the request.
+    /// The mark that the request carried.
     pub id: u32,
-    /// What stood in memory before.
+    /// The value that memory held before the operation.
     pub original: u64,
 }
 
-/// An Atomic Response of another length than its header.
+/// The error for an Atomic Response that is longer or shorter than its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("Atomic Response of {have} octets, not {ATOMIC_RESPONSE_LEN}")]
 pub struct AtomicResponseError {
-    /// Octets there are.
+    /// Bytes of the payload.
     pub have: usize,
 }
 
 impl AtomicResponse {
-    /// Reads the payload of an Atomic Response; it holds the header and nothing else.
+    /// Reads the payload of an Atomic Response, which holds the header and nothing else.
     ///
     /// # Errors
-    /// When it is shorter or longer.
+    /// Fails when the payload is shorter or longer than the header.
     #[inline]
     pub fn parse(payload: &[u8]) -> Result<AtomicResponse, AtomicResponseError> {
         let Ok([a, b, c, d, original @ ..]) = <[u8; ATOMIC_RESPONSE_LEN]>::try_from(payload) else {
@@ -173,7 +174,7 @@ impl AtomicResponse {
         Ok(AtomicResponse { id, original: u64::from_be_bytes(original) })
     }
 
-    /// The header on the wire.
+    /// Returns the header as on the wire.
     #[inline]
     pub fn emit(&self) -> [u8; ATOMIC_RESPONSE_LEN] {
         let mut b = [0; ATOMIC_RESPONSE_LEN];
@@ -188,7 +189,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The masked sum bit by bit, as the RFC's pseudocode does it.
+    /// Returns the masked sum, computed bit by bit as the RFC's pseudocode does.
     fn add_by_bits(original: u64, add: u64, mask: u64) -> u64 {
         let (mut carry, mut out) = (0, 0);
         for bit in 0..64 {
@@ -208,7 +209,7 @@ mod tests {
 
     #[test]
     fn test_fetch_add_drops_the_carry_out_of_each_field() {
-        // Two fields of 32 bits: the lower overflows and the upper does not see it.
+        // Two fields of 32 bits: the lower overflows, and the upper does not receive the carry.
         let op = AtomicOp::FetchAdd { add: 0x0000_0001_0000_0001, mask: 0x8000_0000_8000_0000 };
         assert_eq!(op.apply(0x0000_0007_ffff_ffff), 0x0000_0008_0000_0000);
         // 64 fields of one bit each: exclusive or.

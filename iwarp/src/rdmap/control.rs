@@ -1,19 +1,19 @@
 use crate::ddp::{DdpHeader, Qn};
 use core::fmt;
 
-/// The version bits of the control octet (section 4.1).
+/// The version bits of the control byte (section 4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Version(pub u8);
 
 impl Version {
-    /// The RDMA Consortium's RDMAP. RNICs speak it only where MPA agreed on revision 0, which Heddle
-    /// refuses, so no stream of ours carries it.
+    /// The RDMA Consortium's RDMAP. RNICs use it only where MPA agreed on revision 0, which Heddle
+    /// refuses, so no stream of Heddle carries it.
     pub const RDMAC: Version = Version(0);
-    /// RFC 5040.
+    /// The RDMAP of RFC 5040.
     pub const IETF: Version = Version(1);
 }
 
-/// What an RDMA message is (4 bits).
+/// The kind of an RDMA message (4 bits).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Opcode(pub u8);
 
@@ -22,7 +22,7 @@ macro_rules! opcodes {
         impl Opcode {
             $($(#[$doc])* pub const $name: Opcode = Opcode($value);)+
 
-            /// The message's name, if the opcode is assigned.
+            /// Returns the message's name, if the opcode is assigned.
             pub const fn name(self) -> Option<&'static str> {
                 match self {
                     $(Opcode::$name => Some($print),)+
@@ -34,21 +34,21 @@ macro_rules! opcodes {
 }
 
 opcodes! {
-    /// RDMA Write.
+    /// RDMA Write (RFC 5040).
     WRITE = 0, "Write";
-    /// RDMA Read Request.
+    /// RDMA Read Request (RFC 5040).
     READ_REQUEST = 1, "ReadRequest";
-    /// RDMA Read Response.
+    /// RDMA Read Response (RFC 5040).
     READ_RESPONSE = 2, "ReadResponse";
-    /// Send.
+    /// Send (RFC 5040).
     SEND = 3, "Send";
-    /// Send with Invalidate.
+    /// Send with Invalidate (RFC 5040).
     SEND_INV = 4, "SendInv";
-    /// Send with Solicited Event.
+    /// Send with Solicited Event (RFC 5040).
     SEND_SE = 5, "SendSe";
-    /// Send with Solicited Event and Invalidate.
+    /// Send with Solicited Event and Invalidate (RFC 5040).
     SEND_SE_INV = 6, "SendSeInv";
-    /// Terminate.
+    /// Terminate (RFC 5040).
     TERMINATE = 7, "Terminate";
     /// Immediate Data (RFC 7306).
     IMMEDIATE = 8, "Immediate";
@@ -61,8 +61,8 @@ opcodes! {
 }
 
 impl Opcode {
-    /// The queue the message goes to; `None` for tagged messages and for unassigned opcodes
-    /// (figure 4; RFC 7306 figure 2).
+    /// Returns the queue that the message goes to, or `None` for tagged messages and for unassigned
+    /// opcodes (figure 4; RFC 7306 figure 2).
     pub const fn queue(self) -> Option<Qn> {
         match self {
             Opcode::SEND
@@ -78,22 +78,23 @@ impl Opcode {
         }
     }
 
-    /// Whether the message goes to a tagged buffer.
+    /// Returns true if the message goes to a tagged buffer.
     pub const fn is_tagged(self) -> bool {
         matches!(self, Opcode::WRITE | Opcode::READ_RESPONSE)
     }
 
-    /// Whether the message is one of the four Sends.
+    /// Returns true if the message is one of the four Sends.
     pub const fn is_send(self) -> bool {
         matches!(self, Opcode::SEND | Opcode::SEND_INV | Opcode::SEND_SE | Opcode::SEND_SE_INV)
     }
 
-    /// Whether the message names an STag to invalidate, in the 32 bits DDP has for the layer above.
+    /// Returns true if the message names an STag to invalidate, in the 32 bits that DDP has for the
+    /// layer above.
     pub const fn invalidates(self) -> bool {
         matches!(self, Opcode::SEND_INV | Opcode::SEND_SE_INV)
     }
 
-    /// Whether the message asks for an event at the receiver.
+    /// Returns true if the message asks for an event at the receiver.
     pub const fn is_solicited(self) -> bool {
         matches!(self, Opcode::SEND_SE | Opcode::SEND_SE_INV | Opcode::IMMEDIATE_SE)
     }
@@ -114,25 +115,25 @@ impl fmt::Display for Opcode {
     }
 }
 
-/// The RDMAP control octet: version, two reserved bits, opcode.
+/// The RDMAP control byte: version, two reserved bits, opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Control {
-    /// Version of RDMAP.
+    /// Version of RDMAP, 2 bits.
     pub version: Version,
-    /// What the message is.
+    /// The kind of the message.
     pub opcode: Opcode,
 }
 
-/// Why a control octet cannot be taken.
+/// The reasons for which a receiver cannot accept a control byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
-    /// A queue that is not there ([`Qn::LAST`]).
+    /// A queue that the stream does not have: above [`Qn::LAST`].
     #[error("queue {0}")]
     Queue(Qn),
-    /// Another version than the IETF's.
+    /// A version other than the IETF's.
     #[error("RDMAP version {}", .0.0)]
     Version(Version),
-    /// An opcode nobody has assigned.
+    /// An opcode that is not assigned.
     #[error("RDMAP opcode {:#x} is not assigned", .0.0)]
     UnknownOpcode(Opcode),
     /// A known message in the wrong buffer model, or on the wrong queue.
@@ -146,30 +147,31 @@ pub enum ControlError {
 }
 
 impl Control {
-    /// The control octet of a message of ours.
+    /// Returns the control byte of a message that Heddle sends.
     pub const fn new(opcode: Opcode) -> Control {
         Control { version: Version::IETF, opcode }
     }
 
-    /// Takes the octet apart; every octet has a meaning, [`check`](Self::check) judges it.
+    /// Takes the byte apart. Every byte has a meaning; [`check`](Self::check) judges it.
     #[inline]
     pub const fn from_byte(b: u8) -> Control {
         Control { version: Version(b >> 6), opcode: Opcode(b & 0x0f) }
     }
 
-    /// The octet on the wire, reserved bits zero.
+    /// Returns the byte as on the wire, with zero reserved bits.
     #[inline]
     pub const fn to_byte(self) -> u8 {
         self.version.0 << 6 | self.opcode.0 & 0x0f
     }
 
-    /// The control octet of a DDP segment, if the segment's queue is there, the version known, the
-    /// opcode assigned and the message one that may come in this kind of segment (figure 4). What
-    /// receives, and what reads captures, ask this and nothing else.
+    /// Returns the control byte of a DDP segment, if the stream has the segment's queue, the
+    /// version is known, the opcode is assigned and the message may come in this kind of segment
+    /// (figure 4). The receiving QP and the reader of captures both ask this function and no other.
     ///
-    /// RFC 5040 section 4.1 calls the RDMA Consortium's version valid as well, and leaves the choice to
-    /// MPA's negotiation. MPA revision 1 and 2 choose the IETF's DDP and RDMAP, and RFC 5044 appendix
-    /// C.1 forbids a mix of both layers' versions, or of both directions'. So the IETF's alone passes.
+    /// RFC 5040 section 4.1 calls the RDMA Consortium's version valid as well, and leaves the
+    /// choice to MPA's negotiation. MPA revisions 1 and 2 choose the IETF's DDP and RDMAP, and RFC
+    /// 5044 appendix C.1 forbids a mix of both layers' versions, or of both directions'. So only
+    /// the IETF's version passes.
     ///
     /// # Errors
     /// [`ControlError`] in the order queue (DDP's checks come before RDMAP's), version, opcode,

@@ -1,10 +1,10 @@
 //! RDMAP headers (RFC 5040 section 4) and the codes a Terminate carries.
 //!
-//! RDMAP has no header of its own on most messages: its control octet travels in the octet DDP
-//! reserves for the layer above ([`Control`]), and only Read Requests, Terminates and the atomic
+//! RDMAP has no header of its own on most messages: its control byte travels in the byte that DDP
+//! reserves for the layer above ([`Control`]). Only Read Requests, Terminates and the atomic
 //! messages of RFC 7306 begin their payload with a header ([`ReadRequest`], [`Terminate`],
-//! [`AtomicRequest`], [`AtomicResponse`]). Whether a message may come where it
-//! came is the QP's question; [`Opcode::queue`] and [`Opcode::is_tagged`] give the rule.
+//! [`AtomicRequest`], [`AtomicResponse`]). The QP decides whether a message may come where it came;
+//! [`Opcode::queue`] and [`Opcode::is_tagged`] give the rule.
 
 mod atomic;
 mod control;

@@ -5,34 +5,34 @@ pub const READ_REQUEST_LEN: usize = 28;
 
 /// The header of an RDMA Read Request (section 4.4).
 ///
-/// The sink is memory of the one who asks, the source memory of the one who is asked.
+/// The sink is memory of the requester, the source memory of the responder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadRequest {
-    /// Where the answer goes: repeated in the Read Response without being looked at.
+    /// STag of the sink. The responder repeats it in the Read Response and does not check it.
     pub sink_stag: Stag,
-    /// And at which offset.
+    /// Tagged offset in the sink.
     pub sink_to: u64,
-    /// Bytes asked for; 0 is allowed, and then neither STag is checked.
+    /// Bytes to read; 0 is allowed, and then neither STag is checked.
     pub size: u32,
-    /// What to read.
+    /// STag of the source.
     pub src_stag: Stag,
-    /// And from which offset.
+    /// Tagged offset in the source.
     pub src_to: u64,
 }
 
-/// A Read Request payload of another length than its header.
+/// The error for a Read Request payload that is longer or shorter than its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("Read Request of {have} bytes, not {READ_REQUEST_LEN}")]
 pub struct ReadRequestError {
-    /// Bytes there are.
+    /// Bytes of the payload.
     pub have: usize,
 }
 
 impl ReadRequest {
-    /// Reads the payload of a Read Request; it holds the header and nothing else (figure 5).
+    /// Reads the payload of a Read Request, which holds the header and nothing else (figure 5).
     ///
     /// # Errors
-    /// When it is shorter or longer.
+    /// Fails when the payload is shorter or longer than the header.
     #[inline]
     pub fn parse(payload: &[u8]) -> Result<ReadRequest, ReadRequestError> {
         let Ok(b) = <&[u8; READ_REQUEST_LEN]>::try_from(payload) else {
@@ -49,7 +49,7 @@ impl ReadRequest {
         })
     }
 
-    /// The header on the wire.
+    /// Returns the header as on the wire.
     #[inline]
     pub fn emit(&self) -> [u8; READ_REQUEST_LEN] {
         let mut b = [0; READ_REQUEST_LEN];

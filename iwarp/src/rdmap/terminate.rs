@@ -7,11 +7,11 @@ use core::fmt;
 
 /// Bytes of the longest Terminate: control, segment length, untagged header, Read Request header.
 pub const TERMINATE_MAX_LEN: usize = CONTROL_LEN + 2 + ddp::MAX_LEN + READ_REQUEST_LEN;
-/// Bytes of the DDP segment that carries it.
+/// Bytes of the longest DDP segment that carries a Terminate.
 pub const TERMINATE_SEGMENT_MAX_LEN: usize = UNTAGGED_LEN + TERMINATE_MAX_LEN;
 
 const CONTROL_LEN: usize = 4;
-/// Header control bits, in the third octet.
+/// Header control bits, in the third byte of the control field.
 const SEGMENT_LENGTH: u8 = 0x80;
 const DDP_HEADER: u8 = 0x40;
 const RDMAP_HEADER: u8 = 0x20;
@@ -21,64 +21,66 @@ const RDMAP_HEADER: u8 = 0x20;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(from = "document::Written", into = "document::Written"))]
 pub struct Terminate {
-    /// What went wrong.
+    /// The error that ended the stream.
     pub code: TermCode,
-    /// ULPDU length of the segment that caused it (the M bit).
+    /// ULPDU length of the segment that caused the error (the M bit).
     pub segment_len: Option<u16>,
-    /// Its DDP header (the D bit).
+    /// DDP header of that segment (the D bit).
     pub ddp: Option<CopiedHeader>,
-    /// Its RDMAP header, if it was a Read Request (the R bit).
+    /// RDMAP header of that segment, if it was a Read Request (the R bit).
     pub read_request: Option<ReadRequest>,
-    /// It was written the way Linux siw writes it on a little-endian machine: the nibbles of the
-    /// first octet swapped and M, D, R in the lowest bits of the third. Never set by us.
+    /// The sender wrote it the way Linux siw does on a little-endian machine: the nibbles of the
+    /// first byte swapped and M, D, R in the lowest bits of the third. Heddle never sends such a
+    /// Terminate.
     pub swapped: bool,
 }
 
-/// The DDP header of a segment that was refused, as it came: it may be what was wrong with it.
+/// The DDP header of a refused segment, byte for byte, because the header itself may be wrong.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct CopiedHeader {
     bytes: [u8; ddp::MAX_LEN],
     len: u8,
 }
 
-/// Why bytes are not a Terminate.
+/// The reasons for which bytes are not a Terminate.
 ///
-/// The stream ends either way and a Terminate is never answered with another, so this has no code
-/// on the wire: the connection is closed.
+/// The stream ends either way, and no end answers a Terminate with another. So these errors have no
+/// code on the wire: the receiver closes the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TerminateError {
-    /// Too short for the control field.
+    /// The payload is too short for the control field.
     #[error("Terminate of {have} bytes has no control field")]
     Short {
-        /// Bytes there are.
+        /// Bytes of the payload.
         have: usize,
     },
-    /// Ends inside a header it says it repeats. Linux siw's do when they are about a Send with
-    /// Invalidate.
+    /// The payload ends inside a header that it says it repeats. Terminates of Linux siw do so when
+    /// they are about a Send with Invalidate.
     #[error("Terminate of {have} bytes ({}) ends inside a header it repeats", read.code)]
     Truncated {
-        /// What came before: the reason given, which is whole, and the headers that are.
+        /// The part before the cut: the error code, which is complete, and the complete headers.
         read: Terminate,
-        /// Bytes there are.
+        /// Bytes of the payload.
         have: usize,
     },
 }
 
 impl Terminate {
-    /// A Terminate that repeats no header.
+    /// Makes a Terminate that repeats no header.
     pub const fn new(code: TermCode) -> Terminate {
         Terminate { code, segment_len: None, ddp: None, read_request: None, swapped: false }
     }
 
-    /// Reads the payload of a Terminate, by the RFC or as siw writes it.
+    /// Reads the payload of a Terminate, in the RFC's layout or in siw's.
     ///
-    /// The RFC's reserved bits are ignored on receipt, so siw's layout is assumed only when the
-    /// RFC's cannot be meant: none of its header bits is set and one of siw's is, or no bit is set
-    /// and only the swapped reading is a code anybody has defined. Use the result to report, not to
-    /// decide.
+    /// Receivers ignore the RFC's reserved bits, so this function assumes siw's layout only when
+    /// the sender cannot have meant the RFC's: when none of the RFC's header bits is set and one of
+    /// siw's is, or when no bit is set and only the swapped reading is a defined code. Use the
+    /// result to report, not to decide.
     ///
     /// # Errors
-    /// When it is too short for what it announces. Bytes behind that are ignored.
+    /// Fails when the payload is too short for the headers that it announces. Ignores bytes after
+    /// them.
     pub fn parse(payload: &[u8]) -> Result<Terminate, TerminateError> {
         let have = payload.len();
         let Some((control, mut rest)) = payload.split_first_chunk::<CONTROL_LEN>() else {
@@ -106,8 +108,8 @@ impl Terminate {
         Ok(t)
     }
 
-    /// Writes it, in the RFC's layout whatever [`swapped`](Self::swapped) says, to the start of
-    /// `out`; returns its length.
+    /// Writes the payload to the start of `out` and returns its length. The layout is always the
+    /// RFC's, whatever [`swapped`](Self::swapped) says.
     pub fn emit(&self, out: &mut [u8; TERMINATE_MAX_LEN]) -> usize {
         let flag = |set: bool, bit: u8| if set { bit } else { 0 };
         out[0] = self.code.layer << 4 | self.code.etype & 0x0f;
@@ -133,7 +135,8 @@ impl Terminate {
         n
     }
 
-    /// The DDP segment that carries it: the first and only message of its queue (section 5.4).
+    /// Returns the DDP segment that carries the Terminate, the first and only message of its queue
+    /// (section 5.4).
     pub fn segment(&self) -> ArrayVec<u8, TERMINATE_SEGMENT_MAX_LEN> {
         let header = DdpHeader::Untagged {
             last: true,
@@ -151,7 +154,8 @@ impl Terminate {
     }
 }
 
-/// As a document: the octets of the RFC's layout, so that what is read is what a peer may have sent.
+/// A Terminate as a document: the bytes of the RFC's layout, so that a reader of the document
+/// parses what a peer may have sent.
 #[cfg(feature = "serde")]
 mod document {
     use super::{TERMINATE_MAX_LEN, TermCode, Terminate, TerminateError};
@@ -171,7 +175,7 @@ mod document {
     }
 
     impl From<Written> for Terminate {
-        /// What ends too early is as much as there is of it.
+        /// Takes as much of a payload that ends too early as there is.
         fn from(w: Written) -> Terminate {
             let read = match Terminate::parse(&w.payload) {
                 Ok(t) | Err(TerminateError::Truncated { read: t, .. }) => t,
@@ -182,7 +186,7 @@ mod document {
     }
 }
 
-/// Code, header bits (at the RFC's places) and whether it is siw's layout.
+/// Returns code, header bits (at the RFC's places) and true if the layout is siw's.
 fn read_control(b: [u8; CONTROL_LEN]) -> (TermCode, u8, bool) {
     let rfc = TermCode::new(b[0] >> 4, b[0] & 0x0f, b[1]);
     let siw = TermCode::new(b[0] & 0x0f, b[0] >> 4, b[1]);
@@ -193,8 +197,8 @@ fn read_control(b: [u8; CONTROL_LEN]) -> (TermCode, u8, bool) {
 }
 
 impl CopiedHeader {
-    /// The header at the start of a DDP segment, of whatever version; `None` if the segment is too
-    /// short for the header its T bit announces.
+    /// Copies the header at the start of a DDP segment, of whatever version. Returns `None` if the
+    /// segment is too short for the header that its T bit announces.
     pub fn of_segment(segment: &[u8]) -> Option<CopiedHeader> {
         let len = if segment.first()? & 0x80 != 0 { ddp::TAGGED_LEN } else { ddp::UNTAGGED_LEN };
         let header = segment.get(..len)?;
@@ -203,15 +207,15 @@ impl CopiedHeader {
         Some(CopiedHeader { bytes, len: u8::try_from(len).ok()? })
     }
 
-    /// The header as it came.
+    /// Returns the header's bytes as they came.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// The header, if it is one we can read.
+    /// Parses the header.
     ///
     /// # Errors
-    /// When its version is not ours.
+    /// Fails when the version is not Heddle's.
     pub fn header(&self) -> Result<DdpHeader, DdpError> {
         DdpHeader::parse(self.as_bytes()).map(|(h, _)| h)
     }

@@ -124,7 +124,8 @@ fn test_terminate_control_field_is_layer_type_code_bits() {
     assert_eq!(out[..6], [0x12, 0x05, 0x80, 0, 0x05, 0x06]);
 }
 
-/// About a Read Request of 46 octets, with all three headers.
+/// A Terminate about a Read Request of 46 bytes, with all three headers, and the segment of that
+/// Read Request.
 fn full() -> (Terminate, Vec<u8>) {
     let rr = segment(untagged(Qn::READ_REQUEST, 0x41), &request().emit());
     let t = Terminate {
@@ -180,7 +181,7 @@ fn test_copied_header_of_a_segment_is_as_long_as_its_kind() {
 
 #[test]
 fn test_terminate_of_siw_is_read_by_its_own_layout() {
-    // Layer 1, type 2, code 2 with M and D, as siw on x86 puts it.
+    // Layer 1, type 2, code 2 with M and D, as siw on x86 writes it.
     let mut b = vec![0x21, 0x02, 0x03, 0x00, 0x00, 0x2a];
     b.extend_from_slice(&segment(untagged(Qn::SEND, 0x43), &[]));
     let t = Terminate::parse(&b).unwrap();
@@ -202,7 +203,8 @@ fn test_terminate_reserved_bits_are_ignored_when_a_header_bit_is_set() {
     assert_eq!((t.code, t.segment_len, t.swapped), (TermCode::DDP_TOO_LONG, Some(16), false));
 }
 
-/// What is whole stays: the reason always, a header that came before the cut.
+/// A cut Terminate keeps everything that is complete: always the error code, and any header before
+/// the cut.
 #[test]
 fn test_terminate_cut_anywhere_is_truncated_but_keeps_its_reason() {
     let (whole, _) = full();
@@ -269,7 +271,7 @@ fn test_term_codes_are_the_numbers_of_the_rfcs() {
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), table.len());
-    // A local catastrophic error of RDMAP has no code: any value will do.
+    // A local catastrophic error of RDMAP has no code, so every value has the same name.
     assert_eq!(TermCode::new(0, 0, 77).name(), Some("RDMAP: local catastrophic error"));
 }
 
@@ -314,7 +316,7 @@ proptest! {
         let n = t.emit(&mut out);
         let got = Terminate::parse(&out[..n]).unwrap();
         if got.swapped {
-            // Nothing but the code is there, and only siw's reading of it means something.
+            // The payload is only the control field, and only siw's reading of its code is defined.
             prop_assert!(n == 4 && t.code.name().is_none() && got.code.name().is_some());
         } else {
             prop_assert_eq!(got, t);
