@@ -1,22 +1,24 @@
 //! STags that derive from a region: fast registrations and windows.
 //!
-//! # How one is tied to its region
-//! It keeps the region's slot and the sequence number of that slot at the time. The number changes when
-//! the region goes, whichever way it goes, and never comes back; a check compares them. The memory is
-//! the region's: what is granted counts as a reference to the region's slot, so memory of a region
-//! that is deregistered comes back as it always does, whatever was bound to it.
+//! # The tie to the region
+//! A derived STag keeps the region's slot and that slot's sequence number at the time of binding.
+//! The number changes whenever the region ends, in whichever way, and never returns to an old
+//! value; a check compares the two. The memory is the region's: each access counts as a reference
+//! to the region's slot. So the memory of an unregistered region becomes free in the usual way,
+//! whatever was bound to it.
 //!
-//! # How many there are
-//! A region that is asked to go [only if nothing is bound](MrTable::retire_unbound) has to know, so each
-//! slot has a word with a count in its lower half and the slot's sequence number, as far as it fits, in
-//! the upper. Whoever counts compares the number: what is left over from an earlier region counts
-//! nothing, and once the number is another nothing can be bound to the region any more.
+//! # The count
+//! A caller that retires a region [only if nothing is bound](MrTable::retire_unbound) has to know
+//! the number of derived STags. So each slot has a word with a count in its lower half and, in the
+//! upper, as much of the slot's sequence number as fits. A thread that counts compares the number:
+//! a derived STag left over from an earlier region changes no count, and once the number has
+//! changed, no thread can bind anything to the region any more.
 //!
-//! # Who may
-//! The memory must lie in one region of the same PD (and the same QP, if the region has one), whose owner
-//! has allowed it ([`Access::BIND`]). The memory of a window is one range. That of a fast registration
-//! may be a page list: where its pieces do not follow one another in memory, one ends and the next
-//! begins at the border of a page.
+//! # The rights
+//! The memory must lie in one region of the same PD (and the same QP, if the region has one), whose
+//! owner has allowed binding ([`Access::BIND`]). The memory of a window is one range. The memory of
+//! a fast registration may be a page list: where two of its pieces are not adjacent in memory, the
+//! first ends and the second begins at the border of a page.
 
 #[cfg(test)]
 mod tests;
@@ -28,68 +30,68 @@ use crate::{Access, Pd, Qpn, Stag};
 use arrayvec::ArrayVec;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
-/// Octets of a page, by which the size of a fast registration is counted, and of which a page list is
-/// made.
+/// Bytes of a page, the unit in which the table counts the size of a fast registration, and of
+/// which a page list consists.
 pub const PAGE: u64 = 4096;
 
-/// Longest fast registration, in octets.
+/// The longest fast registration, in bytes.
 pub const MAX_FAST_LEN: u64 = MAX_PAGES as u64 * PAGE;
 
-/// What an STag is to name from now on.
+/// The meaning that an STag is to have from now on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind {
-    /// The STag, with the key it is to have.
+    /// The STag, with its new key.
     pub stag: Stag,
-    /// Tagged offset of its first octet: 0, an address, or any other.
+    /// Tagged offset of the first byte: 0, an address, or any other number.
     pub to: u64,
-    /// What it may be used for.
+    /// The rights of its users.
     pub access: Access,
 }
 
-/// Why an STag was not registered, bound or invalidated by its owner.
+/// The reasons for which the owner's request to register, bind or invalidate an STag fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum BindError {
-    /// It is not one that this operation is for, or is another PD's or QP's.
+    /// The operation does not apply to this kind of STag, or the STag is another PD's or QP's.
     #[error("no STag for this operation")]
     Stag,
-    /// It is valid: it has to be invalidated first.
+    /// The STag is valid: the owner has to invalidate it first.
     #[error("the STag is valid")]
     Valid,
-    /// The memory is not such as the caller may use: the STag that names it is bad.
+    /// The caller may not use the memory so: the STag that names the memory fails its check.
     #[error("the memory: {0}")]
     Memory(MrFault),
-    /// The pieces of memory are not of one region; or, of a window, not one range; or, of a fast
-    /// registration, they neither follow one another nor are whole pages, or lie in more than
-    /// [`MAX_RUNS`] places.
+    /// The pieces are not of one region; or those of a window are not one range; or those of a fast
+    /// registration are neither adjacent nor whole pages, or lie in more than [`MAX_RUNS`] places.
     #[error("the memory is not one range, or list of whole pages, of one region")]
     Scattered,
-    /// No octets, or more than the STag was allocated for, or a tagged offset that wraps.
+    /// The request has no bytes, or more than the STag was allocated for, or a tagged offset that
+    /// wraps.
     #[error("the length is not what the STag was allocated for")]
     Length,
-    /// Rights that such an STag cannot have, or that the region does not allow.
+    /// Such an STag cannot have these rights, or the region does not allow them.
     #[error("rights that the region does not allow")]
     Rights,
 }
 
-/// Memory that something is to be bound to.
+/// The memory that an STag is to be bound to.
 #[derive(Clone, Copy, Debug)]
 struct Source {
     addr: u64,
     len: u64,
-    /// Where its last piece ends, which need not be `len` behind `addr`.
+    /// Address after the last byte of the last piece, which need not be `addr + len`.
     end: u64,
     access: Access,
     qpn: Option<Qpn>,
     parent: Parent,
 }
 
-/// Where the pieces of one [`Source`] lie.
+/// The places of the pieces of one [`Source`].
 type Runs = ArrayVec<Run, MAX_RUNS>;
 
 impl MrTable {
-    /// An STag for fast registrations of up to `len` octets (in whole [pages](PAGE)), for the QPs of
-    /// `pd` or for `qpn` alone. It is invalid until it is registered.
+    /// Allocates an STag for fast registrations of up to `len` bytes (in whole [pages](PAGE)), for
+    /// the QPs of `pd` or for `qpn` alone. The STag is invalid until a request registers it.
     pub fn allocate(&self, pd: Pd, qpn: Option<Qpn>, len: u64) -> Result<Stag, MrError> {
         let pages = u32::try_from(len.div_ceil(PAGE)).ok().filter(|n| (1..=MAX_PAGES).contains(n));
         let pages = pages.ok_or(MrError::FastLen)?;
@@ -98,7 +100,7 @@ impl MrTable {
         Ok(stag)
     }
 
-    /// A window without memory: of type 2 for the QP `qpn`, or of type 1 for all of `pd`.
+    /// Allocates a window without memory: of type 2 for the QP `qpn`, or of type 1 for all of `pd`.
     pub fn allocate_window(&self, pd: Pd, qpn: Option<Qpn>) -> Result<Stag, MrError> {
         let kind = if qpn.is_some() { Kind::QpWindow } else { Kind::Window };
         self.reserve(pd, qpn, kind, 0)
@@ -117,11 +119,12 @@ impl MrTable {
         self.insert(Region { kind, pages, valid: false, ..plain }).map(|mr| mr.stag)
     }
 
-    /// Makes an STag valid for the memory that `pieces` (STag, tagged offset, octets) name, on behalf of
-    /// a request of the QP `qpn`: [`Kind::Fast`] or [`Kind::QpWindow`]. Takes no lock.
+    /// Makes an STag of `kind` valid for the memory that `pieces` (STag, tagged offset, bytes)
+    /// name, on behalf of a request of the QP `qpn`. The kind is [`Kind::Fast`] or
+    /// [`Kind::QpWindow`]. Takes no lock.
     ///
     /// # Errors
-    /// [`BindError`]; nothing is changed then.
+    /// Fails with a [`BindError`] and changes nothing.
     pub fn bind(
         &self,
         (pd, qpn): (Pd, Qpn),
@@ -140,7 +143,7 @@ impl MrTable {
         if r.kind != kind || kind == Kind::Region || !r.stag.same_index(bind.stag) || !ours {
             return Err(BindError::Stag);
         }
-        // With its region gone it is invalid, whatever it says.
+        // If its region has ended, the STag is invalid although its own word says valid.
         if self.is_good(&r) {
             return Err(BindError::Valid);
         }
@@ -160,11 +163,11 @@ impl MrTable {
         })
     }
 
-    /// Binds a window of type 1 to the memory a piece (STag, tagged offset, octets) names; what it was
-    /// bound to before it is not any more. Its STag from now on, with another key.
+    /// Binds a window of type 1 to the memory that a piece (STag, tagged offset, bytes) names, and
+    /// ends its earlier binding. Returns the window with its new STag, which has another key.
     ///
     /// # Errors
-    /// [`BindError`]; nothing is changed then.
+    /// Fails with a [`BindError`] and changes nothing.
     pub fn bind_window(
         &self,
         pd: Pd,
@@ -189,11 +192,11 @@ impl MrTable {
         Ok(bound.mr())
     }
 
-    /// Makes a fast registration or window of type 2 invalid, on behalf of a request of `qpn`. One that is
-    /// invalid already, by the peer's doing or with its region, is what it should be.
+    /// Invalidates a fast registration or a window of type 2, on behalf of a request of `qpn`.
+    /// Succeeds also if the peer has invalidated the STag already, or the region has ended.
     ///
     /// # Errors
-    /// [`BindError::Stag`], [`BindError::Valid`] when another key is valid.
+    /// Fails with [`BindError::Stag`], or with [`BindError::Valid`] when another key is valid.
     pub fn invalidate_local(&self, (pd, qpn): (Pd, Qpn), stag: Stag) -> Result<(), BindError> {
         let slot = self.slot(stag);
         let (seq, r) = slot.read().ok_or(BindError::Stag)?;
@@ -211,12 +214,12 @@ impl MrTable {
         Ok(())
     }
 
-    /// Makes a window or fast registration invalid, on behalf of its owner: the QP it was for has ended,
-    /// or a window of type 1 is to show nothing. Of a window of type 1 the key has to be right. It can be
-    /// bound again. Takes no lock.
+    /// Invalidates a window or fast registration on behalf of its owner: its QP has ended, or a
+    /// window of type 1 is to grant nothing. For a window of type 1 the key has to be right. The
+    /// owner can bind the STag again. Takes no lock.
     ///
     /// # Errors
-    /// [`MrError::Unknown`].
+    /// Fails with [`MrError::Unknown`].
     pub fn revoke(&self, stag: Stag) -> Result<(), MrError> {
         let slot = self.slot(stag);
         loop {
@@ -229,7 +232,7 @@ impl MrTable {
             if !same {
                 return Err(MrError::Unknown);
             }
-            // Should somebody have changed it in between, it is looked at anew.
+            // If another thread has changed the slot since the read, the loop reads it again.
             if !r.valid || slot.replace(seq, &Region { valid: false, ..r }, (), || Ok(())).is_ok() {
                 self.unbind(&r);
                 return Ok(());
@@ -253,7 +256,8 @@ impl MrTable {
         }
     }
 
-    /// Windows and fast registrations of a region that are valid; 0 for any other STag.
+    /// Returns the number of valid windows and fast registrations of a region; 0 for any other
+    /// STag.
     pub fn bound(&self, stag: Stag) -> u32 {
         let index = self.index(stag) as usize;
         let Some((seq, r)) = self.slots[index].read() else { return 0 };
@@ -261,7 +265,7 @@ impl MrTable {
         if r.stag == stag && r.valid && number == mark(seq) { n } else { 0 }
     }
 
-    /// Whether a check of this STag may succeed.
+    /// Returns true if a check of this STag may succeed.
     pub(super) fn is_good(&self, r: &Region) -> bool {
         let parent = || self.slots.get(r.parent.slot as usize).map(super::Slot::seq);
         r.valid && (r.kind == Kind::Region || parent() == Some(r.parent.seq))
@@ -273,7 +277,7 @@ impl MrTable {
         r.pd == pd && (free || r.qpn.is_none_or(|q| q == qpn))
     }
 
-    /// The memory that pieces make up, and the runs in which it lies.
+    /// Returns the memory that the pieces make up, and stores the runs in which it lies in `runs`.
     fn source(
         &self,
         (pd, qpn): (Pd, Option<Qpn>),
@@ -316,7 +320,7 @@ impl MrTable {
         if r.pd != pd || r.qpn.is_some_and(|q| Some(q) != qpn) {
             return Err(fault(MrFault::NotAssociated));
         }
-        // What derives from a region never has this right: nothing derives from it.
+        // A derived STag never has the right BIND, so nothing derives from a derived STag.
         if r.kind != Kind::Region || !r.access.has(Access::BIND) {
             return Err(fault(MrFault::Access));
         }
@@ -329,7 +333,7 @@ impl MrTable {
         Ok(Source { addr, len, end: addr + len, access: r.access, qpn: r.qpn, parent })
     }
 
-    /// One more derives from a region, if it is still there.
+    /// Counts one more STag that derives from a region, if the region still exists.
     fn count(&self, parent: Parent) -> Result<(), BindError> {
         let gone = BindError::Memory(MrFault::InvalidStag);
         let word = self.bound.get(parent.slot as usize).ok_or(gone)?;
@@ -341,13 +345,13 @@ impl MrTable {
         .map_err(|_| gone)
     }
 
-    /// What `was` valid does not derive from its region any more.
+    /// Counts one less STag that derives from a region, if `was` was such an STag and valid.
     pub(super) fn unbind(&self, was: &Region) {
         if was.valid
             && was.kind != Kind::Region
             && let Some(word) = self.bound.get(was.parent.slot as usize)
         {
-            // The region may be gone, and with it the count.
+            // Ignore the error: the region may have ended, and its count with it.
             let _ = word.fetch_update(AcqRel, Acquire, |w| {
                 let (number, n) = split(w);
                 (number == mark(was.parent.seq)).then(|| join(number, n.saturating_sub(1)))
@@ -355,19 +359,20 @@ impl MrTable {
         }
     }
 
-    /// The region in a slot is another, or none: nothing derives from it.
+    /// Starts a count of 0 for the region that is now in a slot, or for an empty slot.
     pub(super) fn forget_bound(&self, index: u32, seq: u64) {
         self.bound[index as usize].store(join(mark(seq), 0), Release);
     }
 
-    /// Keeps anything from being bound to the region in a slot, unless something is.
+    /// Prevents further binds to the region in a slot, unless an STag is bound to it.
     pub(super) fn close_unbound(&self, index: u32) -> Result<(), MrError> {
         let slot = &self.slots[index as usize];
-        // One that the peer has invalidated has nothing that is good.
+        // A region that the peer has invalidated has no valid STag that derives from it.
         let region = slot.read().filter(|(_, r)| r.valid && r.kind == Kind::Region);
         let Some((seq, _)) = region else { return Ok(()) };
         let open = mark(seq);
-        // No sequence number of a slot at rest has this mark but the next, which is about to come.
+        // No slot at rest has a number with this mark except the slot's next number, which the
+        // caller is about to give it.
         let closed = join(open.wrapping_add(1), 0);
         self.bound[index as usize]
             .compare_exchange(join(open, 0), closed, AcqRel, Acquire)
@@ -376,7 +381,7 @@ impl MrTable {
     }
 }
 
-/// What an STag is when it is bound as asked.
+/// Returns the contents of an STag's slot after it is bound as asked.
 fn derived(r: &Region, bind: &Bind, source: &Source) -> Result<Region, BindError> {
     let &Bind { stag, to, access } = bind;
     let fits = match r.kind {
@@ -395,7 +400,7 @@ fn derived(r: &Region, bind: &Bind, source: &Source) -> Result<Region, BindError
     {
         return Err(BindError::Rights);
     }
-    // Memory for one QP alone does not become that of others.
+    // The memory of one QP alone must not become accessible to other QPs.
     if source.qpn.is_some() && source.qpn != r.qpn {
         return Err(BindError::Memory(MrFault::NotAssociated));
     }
@@ -403,7 +408,8 @@ fn derived(r: &Region, bind: &Bind, source: &Source) -> Result<Region, BindError
     Ok(Region { stag, addr, to, len, access, valid: true, runs: 0, parent, ..*r })
 }
 
-/// The part of a sequence number that stands with a count. It is even while nobody writes.
+/// Returns the part of a sequence number that is stored with a count. The number is even while no
+/// thread writes, so its lowest bit says nothing.
 const fn mark(seq: u64) -> u32 {
     let b = (seq >> 1).to_le_bytes();
     u32::from_le_bytes([b[0], b[1], b[2], b[3]])

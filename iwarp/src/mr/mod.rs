@@ -1,36 +1,39 @@
-//! The STag table: which memory the peer and the local QPs may reach, and how.
+//! The STag table: the memory that the peer and the local QPs may reach, and with which rights.
 //!
-//! One table serves all threads. [`MrTable::check`] is on the path of every DDP segment, so it
-//! takes no lock: a slot is a cache line of atomics guarded by a sequence number, and a reader that
-//! sees the number change under it treats the slot as empty. That needs no retry: a slot changes
-//! only when a registration appears (whose STag nobody can know yet) or goes away (whose STag is
-//! no longer good).
+//! One table serves all threads. Every DDP segment passes [`MrTable::check`], so it takes no lock:
+//! a slot is a cache line of atomics guarded by a sequence number. A reader that sees the number
+//! change during its read treats the slot as empty. The reader need not retry, because a slot
+//! changes only when a registration appears (whose STag no peer can know yet) or ends (whose STag
+//! is no longer valid).
 //!
 //! # Kinds of STags
-//! A *region* is registered memory. Two more are STags without memory of their own, which are given a
-//! part of a region, over and over, each time with another key: a *fast registration* (as a request
-//! on the send queue) and a *window* of type 1 (bound by its owner, for all QPs of a PD) or type 2
-//! (bound by a request, for one QP). They keep the slot of their region and its sequence number, and
-//! are good while it has that number: with a region end all that derive from it, at once and without
-//! a search. What they grant counts as a reference to the region. `mr::derive` has the rules. A fast
-//! registration may name pages that do not lie together; a check gives one stretch of them at a time.
+//! A *region* is registered memory. Two other kinds of STag have no memory of their own: a *fast
+//! registration* and a *window*. Their owner gives them a part of a region over and over, each time
+//! with another key. A request on the send queue makes a fast registration. The owner binds a
+//! window of type 1, for all QPs of a PD; a request binds a window of type 2, for one QP. Fast
+//! registrations and windows keep the slot of their region and its sequence number, and are valid
+//! while the region has that number. So the end of a region also ends all STags that derive from
+//! it, at once and without a search. An access through a derived STag counts as a reference to the
+//! region. `mr::derive` has the rules. A fast registration may name pages that are not contiguous;
+//! a check returns one contiguous stretch of them at a time.
 //!
-//! # What deregistration guarantees
+//! # Guarantees of unregistering
 //! After [`MrTable::deregister`] or [`MrTable::invalidate`] has returned, no check that starts
-//! later finds the region. A worker that had its [`MemRange`] *before* may still be copying, and
-//! FPDUs that TCP has not seen acknowledged refer to the memory until they are. Whoever reuses
-//! or unmaps the memory must first let every worker pass a quiescent point (return from its poll)
-//! and then wait until no worker's [`Pins`] count a reference to it. That holds for a region that the
-//! peer invalidated too. [`MrTable::retire`] and [`MrTable::release`] keep the slot taken meanwhile,
-//! so that what is counted is the old region and no new one.
+//! later finds the region. A worker that obtained its [`MemRange`] *before* may still be copying,
+//! and FPDUs that the peer's TCP has not acknowledged refer to the memory until they are
+//! acknowledged. A caller that reuses or unmaps the memory must first let every worker pass a
+//! quiescent point (return from its poll) and then wait until no worker's [`Pins`] count a
+//! reference to the memory. The same holds for a region that the peer invalidated.
+//! [`MrTable::retire`] and [`MrTable::release`] keep the slot taken meanwhile, so that the pins
+//! count references to the old region and not to a new one.
 //!
 //! # STags
-//! 24 bits of index and 8 of key. The low bits of the index name the slot, hidden by a secret; all
-//! other bits are random for each registration and slots are handed out in random order, so STags
-//! are sparse and hard to guess (RFC 5042 section 6.2.1; it is no substitute for rights). A slot
-//! never gets the same index twice in a row. 0 is never an STag. The local and the remote key of a
-//! region are the same. The key of a region is the table's choice, that of a fast registration or
-//! window the consumer's.
+//! An STag has 24 bits of index and 8 of key. The low bits of the index name the slot, hidden by a
+//! secret. All other bits are random for each registration, and the table hands out slots in random
+//! order, so STags are sparse and hard to guess (RFC 5042 section 6.2.1; this is no substitute for
+//! rights). A slot never gets the same index twice in a row. 0 is never an STag. The local and the
+//! remote key of a region are the same. The table chooses the key of a region; the consumer chooses
+//! that of a fast registration or a window.
 
 mod derive;
 mod pages;
@@ -50,19 +53,20 @@ use pages::PageList;
 use slot::{Region, Slot};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Most regions one table can hold: leaves 12 random bits in each STag.
+/// The largest number of regions in one table. This limit leaves 12 random bits in each STag.
 pub const MAX_SLOTS: usize = 1 << 20;
 
-/// What an STag names.
+/// The kinds of memory that an STag names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Registered memory.
+    /// Memory registered as a whole.
     Region,
     /// A part of a region, registered by a request on a send queue.
     Fast,
-    /// A part of a region, bound by its owner: for the peers of all QPs of a PD.
+    /// A part of a region, bound by the region's owner, for the peers of all QPs of a PD.
     Window,
-    /// A part of a region, bound by a request on the send queue of the one QP that it is for.
+    /// A part of a region, bound by a request on the send queue of the one QP whose peer may use
+    /// it.
     QpWindow,
 }
 
@@ -85,80 +89,81 @@ impl Kind {
         }
     }
 
-    /// Whether it is for peers alone.
+    /// Returns true if only peers may use an STag of this kind.
     const fn is_window(self) -> bool {
         matches!(self, Kind::Window | Kind::QpWindow)
     }
 }
 
-/// A registered memory region, or what derives from one.
+/// A registered memory region, or an STag that derives from a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MrAttr {
-    /// Its name, for local SGEs and for the peer.
+    /// The STag, for local SGEs and for the peer.
     pub stag: Stag,
-    /// Its protection domain.
+    /// The protection domain of the STag.
     pub pd: Pd,
-    /// The only QP that may use it, if it is bound to one.
+    /// The only QP that may use the STag, if it is bound to one.
     pub qpn: Option<Qpn>,
-    /// Tagged offset of its first byte.
+    /// Tagged offset of the first byte.
     pub to: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// What it may be used for.
+    /// The rights of its users.
     pub access: Access,
 }
 
-/// Why a region could not be registered or taken back.
+/// The reasons for which the table refuses to register or unregister a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MrError {
     /// Every slot is taken.
     #[error("no free memory region slot")]
     Full,
-    /// The address or the tagged offset would run past 2^64.
+    /// The address or the tagged offset of the last byte would run past 2^64.
     #[error("memory region wraps around")]
     Wrap,
-    /// [`Access::REMOTE_INVALIDATE`] without binding the region to one QP.
+    /// The caller asked for [`Access::REMOTE_INVALIDATE`] without binding the region to one QP.
     #[error("a region that several QPs share cannot be remotely invalidated")]
     SharedInvalidate,
-    /// No region has this STag (any more).
+    /// No region has this STag, or has it any more.
     #[error("unknown STag")]
     Unknown,
-    /// A fast registration of no octets, or of more than [`MAX_FAST_LEN`].
+    /// A fast registration of no bytes, or of more than [`MAX_FAST_LEN`].
     #[error("a fast registration has 1 to {MAX_FAST_LEN} octets")]
     FastLen,
-    /// Windows or fast registrations of the region are valid: they come first.
+    /// Windows or fast registrations of the region are valid: the owner must invalidate them first.
     #[error("{0} windows or fast registrations of the region are valid")]
     Bound(u32),
 }
 
-/// Why a use of an STag was refused.
+/// The reasons for which a check refuses the use of an STag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum MrFault {
-    /// No region has it.
+    /// No region has the STag.
     #[error("invalid STag")]
     InvalidStag,
-    /// It belongs to another protection domain or QP.
+    /// The STag belongs to another protection domain or QP.
     #[error("STag not associated with the stream")]
     NotAssociated,
-    /// It lacks a right.
+    /// The STag lacks a right.
     #[error("access rights violation")]
     Access,
     /// Tagged offset and length wrap past 2^64.
     #[error("tagged offset wraps")]
     ToWrap,
-    /// Not all bytes lie inside.
+    /// Not all bytes lie inside the region.
     #[error("base or bounds violation")]
     Bounds,
 }
 
-/// The STag table of one RNIC. See the [module](self) for its guarantees.
+/// The STag table of one RNIC. See the [module](self) for the guarantees that it gives.
 #[derive(Debug)]
 pub struct MrTable {
     slots: Box<[Slot]>,
-    /// Per slot of a region: what derives from it, in the lower half; see [`derive`](self::derive).
+    /// Per slot of a region: the count of valid STags that derive from it, in the lower half; see
+    /// [`derive`](self::derive).
     bound: Box<[AtomicU64]>,
-    /// Per slot: the memory of a fast registration that does not lie together.
+    /// Per slot: the pages of a fast registration whose memory is not contiguous.
     pages: Box<[PageList]>,
     /// `slots.len() - 1`; the length is a power of two.
     mask: u32,
@@ -166,18 +171,18 @@ pub struct MrTable {
     owner: Mutex<Owner>,
 }
 
-/// The registering side, under the mutex.
+/// The data of the registering side, under the mutex.
 #[derive(Debug)]
 struct Owner {
     random: Random,
     free: Vec<u32>,
-    /// Per slot: its latest STag, and what that is while the slot is taken (valid or not). The key of
-    /// a fast registration or a window of a QP may have changed since.
+    /// Per slot: its latest STag, and its kind while the slot is taken (valid or not). The key of a
+    /// fast registration or of a QP's window may have changed since.
     held: Vec<(Stag, Option<Kind>)>,
 }
 
 impl Owner {
-    /// What `stag` is, if its slot is taken by it.
+    /// Returns the kind of `stag`, if it has taken its slot.
     fn kind(&self, index: u32, stag: Stag) -> Option<Kind> {
         let (held, kind) = self.held[index as usize];
         let same = match kind? {
@@ -189,7 +194,7 @@ impl Owner {
 }
 
 impl MrTable {
-    /// A table of `slots` regions, rounded up to a power of two and at most [`MAX_SLOTS`].
+    /// Makes a table of `slots` regions, rounded up to a power of two and at most [`MAX_SLOTS`].
     pub fn new(seed: &Seed, slots: usize) -> MrTable {
         let n = slots.clamp(1, MAX_SLOTS).next_power_of_two();
         let mut random = Random::new(&seed.derive(0x5354_4147));
@@ -222,8 +227,8 @@ impl MrTable {
         self.insert(Region::plain(pd, None, [addr, to, len], access))
     }
 
-    /// As [`register`](MrTable::register), for the QP `qpn` alone: no other stream can use the
-    /// STag, and the peer may be given [`Access::REMOTE_INVALIDATE`].
+    /// Registers memory as [`register`](MrTable::register) does, for the QP `qpn` alone. No other
+    /// stream can use the STag, so the caller may give the peer [`Access::REMOTE_INVALIDATE`].
     pub fn register_for_qp(
         &self,
         pd: Pd,
@@ -264,22 +269,22 @@ impl MrTable {
         Ok(region.mr())
     }
 
-    /// Takes a region back at once: [`retire`](MrTable::retire) and [`release`](MrTable::release).
-    /// See the [module](self) for what still may touch its memory.
+    /// Unregisters a region at once: [`retire`](MrTable::retire) and [`release`](MrTable::release).
+    /// See the [module](self) for the accesses that may still follow.
     pub fn deregister(&self, stag: Stag) -> Result<(), MrError> {
         self.retire(stag)?;
         self.release(stag)
     }
 
-    /// Makes an STag useless, if it is not already, and gives its slot, which stays taken. What derives
-    /// from the region is useless with it.
+    /// Invalidates an STag, if it is still valid, and returns its slot, which stays taken. All
+    /// STags that derive from the region become invalid with it.
     pub fn retire(&self, stag: Stag) -> Result<u32, MrError> {
         let owner = self.owner();
         self.retire_in(&owner, stag)
     }
 
-    /// As [`retire`](MrTable::retire), unless something that derives from the region is valid
-    /// ([`MrError::Bound`]); then it stays as it is.
+    /// Retires an STag as [`retire`](MrTable::retire) does, unless a valid STag derives from the
+    /// region ([`MrError::Bound`]); then the region stays as it is.
     pub fn retire_unbound(&self, stag: Stag) -> Result<u32, MrError> {
         let owner = self.owner();
         let index = self.index(stag);
@@ -299,7 +304,8 @@ impl MrTable {
         Ok(index)
     }
 
-    /// Gives the slot of a region to others. One that is not [retired](MrTable::retire) is retired.
+    /// Frees the slot of a region for other registrations, and [retires](MrTable::retire) the
+    /// region if it is not retired yet.
     pub fn release(&self, stag: Stag) -> Result<(), MrError> {
         let mut owner = self.owner();
         let index = self.retire_in(&owner, stag)?;
@@ -308,31 +314,34 @@ impl MrTable {
         Ok(())
     }
 
-    /// Makes an STag useless on behalf of the peer of `qpn` (Send with Invalidate). The slot stays
-    /// taken until the owner calls [`deregister`](MrTable::deregister); a fast registration or window
-    /// can be used again. Takes no lock.
+    /// Invalidates an STag on behalf of the peer of `qpn` (Send with Invalidate). The slot stays
+    /// taken until the owner calls [`deregister`](MrTable::deregister); a fast registration or
+    /// window can be used again. Takes no lock.
     pub fn invalidate(&self, pd: Pd, qpn: Qpn, stag: Stag) -> Result<(), MrFault> {
         let slot = self.slot(stag);
         let (seq, r) = slot.read().ok_or(MrFault::InvalidStag)?;
         self.may_invalidate(&r, pd, qpn, stag)?;
-        // Fails only when someone else changed the slot since: then the STag is gone already.
+        // This fails only when another thread has changed the slot since: then the STag is already
+        // invalid.
         slot.replace(seq, &Region { valid: false, ..r }, MrFault::InvalidStag, || Ok(()))?;
         self.unbind(&r);
         Ok(())
     }
 
-    /// Whether [`invalidate`](MrTable::invalidate) would succeed now.
+    /// Returns true if [`invalidate`](MrTable::invalidate) would succeed now.
     pub fn check_invalidate(&self, pd: Pd, qpn: Qpn, stag: Stag) -> Result<(), MrFault> {
         let (_, region) = self.slot(stag).read().ok_or(MrFault::InvalidStag)?;
         self.may_invalidate(&region, pd, qpn, stag)
     }
 
-    /// Checks a use of `len` bytes at tagged offset `to` by the QP `qpn` of `pd`, and gives the
-    /// memory: all of it, or of a fast registration whose pages do not lie together as much as does from
-    /// `to` on, though all is checked. Takes no lock. Where several things are wrong the first in the
-    /// order of [`MrFault`] is told.
+    /// Checks a use of `len` bytes at tagged offset `to` by the QP `qpn` of `pd`, and returns the
+    /// memory. The result covers all `len` bytes, except in a fast registration whose pages are not
+    /// contiguous: there it covers the contiguous bytes from `to` on, although the check covers
+    /// all. Takes no lock. When several things are wrong, returns the first in the order of
+    /// [`MrFault`].
     ///
-    /// RFC 5040 and RFC 5041 forbid checking the STag of an access of no bytes: do not call it.
+    /// RFC 5040 and RFC 5041 forbid checking the STag of an access of no bytes: do not call this
+    /// function for such an access.
     #[inline]
     pub fn check(
         &self,
@@ -349,8 +358,8 @@ impl MrTable {
         }
     }
 
-    /// The same where the STag is that of a region, as most are. `None` says nothing:
-    /// [`check`](MrTable::check) tells.
+    /// Checks as [`check`](MrTable::check) does, if the STag is that of a region, as most are.
+    /// `None` decides nothing: the caller must then call [`check`](MrTable::check).
     #[inline]
     pub(crate) fn check_region(
         &self,
@@ -365,7 +374,7 @@ impl MrTable {
         Some(MemRange::new(addr, len, index))
     }
 
-    /// The same for what derives from a region, and for what is wrong.
+    /// Checks STags that derive from a region, and finds the fault of a refused use.
     #[inline(never)]
     fn check_closely(
         &self,
@@ -378,12 +387,12 @@ impl MrTable {
         let slot = self.slot(stag);
         let (seq, r) = slot.read().ok_or(MrFault::InvalidStag)?;
         self.associated(&r, pd, qpn, stag)?;
-        // A window is for peers: no local operation may use it, not even as a source.
+        // Only peers may use a window: no local operation may, not even as a source.
         if !r.access.has(need) || (r.kind.is_window() && !need.is_remote()) {
             return Err(MrFault::Access);
         }
         let end = to.checked_add(u64::from(len)).ok_or(MrFault::ToWrap)?;
-        // Registering has checked that neither sum wraps.
+        // The registration has checked that neither sum wraps.
         if to < r.to || end > r.to + r.len {
             return Err(MrFault::Bounds);
         }
@@ -398,7 +407,7 @@ impl MrTable {
         Ok(MemRange::new(r.addr + off, len, mr))
     }
 
-    /// Whether an STag is good, and for this stream.
+    /// Checks that an STag is valid, and valid for this stream.
     fn associated(&self, r: &Region, pd: Pd, qpn: Qpn, stag: Stag) -> Result<(), MrFault> {
         if r.stag != stag || stag.0 == 0 || !self.is_good(r) {
             return Err(MrFault::InvalidStag);
@@ -414,17 +423,17 @@ impl MrTable {
         if r.access.has(Access::REMOTE_INVALIDATE) { Ok(()) } else { Err(MrFault::Access) }
     }
 
-    /// STags there are now, invalid ones included.
+    /// Returns the number of STags, invalid ones included.
     pub fn len(&self) -> usize {
         self.slots.len() - self.owner().free.len()
     }
 
-    /// Whether nothing is registered.
+    /// Returns true if no slot is taken.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Regions there can be.
+    /// Returns the number of slots, which is the most regions that the table can hold.
     pub fn capacity(&self) -> usize {
         self.slots.len()
     }
@@ -436,8 +445,8 @@ impl MrTable {
         }
     }
 
-    /// The slot an STag lies in, if it is one of this table's; below
-    /// [`capacity`](MrTable::capacity) for any other too.
+    /// Returns the slot of an STag, if the STag is one of this table's. The result is below
+    /// [`capacity`](MrTable::capacity) for any other STag too.
     #[inline]
     pub fn index(&self, stag: Stag) -> u32 {
         ((stag.0 >> 8) ^ self.secret) & self.mask
@@ -449,7 +458,7 @@ impl MrTable {
     }
 
     fn owner(&self) -> MutexGuard<'_, Owner> {
-        // Nothing panics while it is held half-changed.
+        // Ignore poisoning: no code panics while it holds the lock with half-changed data.
         self.owner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -5,7 +5,7 @@ use crate::{Access, Pd, Qpn, Stag};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64, fence};
 
-/// What a slot holds.
+/// The contents of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Region {
     pub(super) stag: Stag,
@@ -18,18 +18,18 @@ pub(super) struct Region {
     pub(super) kind: Kind,
     /// Any QP of the PD may bind this window, whose `qpn` is the QP that bound it last.
     pub(super) any_qp: bool,
-    /// Whether the STag may be used. One that may not keeps its slot.
+    /// The STag may be used. An STag that may not be used keeps its slot.
     pub(super) valid: bool,
-    /// Pages that a fast registration may have.
+    /// Number of pages that a fast registration may have.
     pub(super) pages: u32,
-    /// Runs of a [page list](super::pages); 0 where the memory is one range, which begins at `addr`.
+    /// Runs of a [page list](super::pages); 0 where the memory is one range that begins at `addr`.
     pub(super) runs: u8,
-    /// Whose memory it is, of a window or a fast registration that is valid.
+    /// The region whose memory it is, for a window or a fast registration that is valid.
     pub(super) parent: Parent,
 }
 
-/// A region by its slot, and the slot's sequence number while it is registered: no later region in
-/// the slot has it again.
+/// A region, named by its slot and by the slot's sequence number while the region is registered. No
+/// later region in the slot has the same number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Parent {
     pub(super) slot: u32,
@@ -37,7 +37,7 @@ pub(super) struct Parent {
 }
 
 impl Region {
-    /// One that is no window and no fast registration, without a name yet.
+    /// Makes a region that is no window and no fast registration, without an STag yet.
     pub(super) fn plain(pd: Pd, qpn: Option<Qpn>, range: [u64; 3], access: Access) -> Region {
         let ([addr, to, len], parent) = (range, Parent::default());
         let (stag, kind) = (Stag(0), Kind::Region);
@@ -64,15 +64,16 @@ impl Region {
     }
 }
 
-// The word `terms`: rights in the lower 8 bits, then the kind, two marks, and pages.
+// The word `terms`: rights in the lower 8 bits, then the kind, two flags, and the number of pages.
 const KIND_SHIFT: u32 = 8;
 /// The STag may not be used.
 const INVALID: u32 = 1 << 10;
-/// Whether the STag may be used does not stand here alone.
+/// The STag derives from a region, so this word alone does not say whether the STag may be used.
 const DERIVED: u32 = 1 << 11;
 const PAGES_SHIFT: u32 = 12;
 
-/// In the word of the parent: its slot, of [`MAX_SLOTS`](super::MAX_SLOTS), and above it the runs.
+/// The word `parent`: the parent's slot, below [`MAX_SLOTS`](super::MAX_SLOTS), and above it the
+/// number of runs.
 const RUNS_SHIFT: u32 = 24;
 const PARENT_SLOT: u32 = (1 << RUNS_SHIFT) - 1;
 /// In the same word: `any_qp`.
@@ -80,10 +81,10 @@ const ANY_QP: u32 = 1 << 31;
 const _: () = assert!(super::MAX_SLOTS < PARENT_SLOT as usize);
 const _: () = assert!((super::MAX_RUNS as u32) << RUNS_SHIFT < ANY_QP);
 
-/// Most pages a fast registration can have.
+/// The largest number of pages of a fast registration.
 pub(super) const MAX_PAGES: u32 = (1 << (32 - PAGES_SHIFT)) - 1;
 
-/// `seq` is odd while a writer is inside. An empty slot has STag 0.
+/// A slot's words. `seq` is odd while a writer is inside. An empty slot has STag 0.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Slot {
@@ -91,7 +92,7 @@ pub(super) struct Slot {
     addr: AtomicU64,
     to: AtomicU64,
     len: AtomicU64,
-    /// 0 for any QP, else its number + 1.
+    /// 0 for any QP, else the QP's number + 1.
     qpn: AtomicU64,
     parent_seq: AtomicU64,
     stag: AtomicU32,
@@ -103,9 +104,9 @@ pub(super) struct Slot {
 const _: () = assert!(size_of::<Slot>() == 64);
 
 impl Slot {
-    /// Address of `len` bytes at `to`, if this is a registered region (and nothing that derives from
-    /// one) of which all that is asked for is true. The common case in one pass; what else it may be,
-    /// and what is wrong, [`read`](Slot::read) tells.
+    /// Returns the address of `len` bytes at `to`, if the slot holds a registered region (not an
+    /// STag that derives from one) that passes every check. This is the common case in one pass. On
+    /// `None` the caller finds the other cases and the faults by [`read`](Slot::read).
     #[inline]
     pub(super) fn grant(
         &self,
@@ -121,14 +122,15 @@ impl Slot {
         let owner = self.qpn.load(Relaxed);
         let (name, domain) = (self.stag.load(Relaxed), self.pd.load(Relaxed));
         let terms = self.terms.load(Relaxed);
-        // The loads above come before this one: an unchanged number means none of them was late.
+        // Load the number after all the loads above: if it is unchanged, none of them saw a later
+        // state.
         fence(Acquire);
         if seq & 1 != 0 || self.seq.load(Relaxed) != seq {
             return None;
         }
         let need = u32::from(need.bits());
-        // Registering has checked that base and size do not wrap; so an offset below the base, which
-        // wraps, is beyond the size.
+        // The registration has checked that base and size do not wrap. So an offset below the base
+        // wraps to a number above the size.
         let off = to.wrapping_sub(base);
         let fits = off <= size && u64::from(len) <= size - off;
         (name == stag.0
@@ -140,8 +142,8 @@ impl Slot {
             .then(|| addr + off)
     }
 
-    /// What it holds, valid or not, and the sequence number it has so; `None` when the slot is empty or
-    /// changed while it was read.
+    /// Returns the contents, valid or not, and the sequence number that goes with them. Returns
+    /// `None` when the slot is empty or changed during the read.
     #[inline]
     pub(super) fn read(&self) -> Option<(u64, Region)> {
         let seq = self.seq.load(Acquire);
@@ -152,43 +154,44 @@ impl Slot {
         (self.is_still(seq) && region.stag.0 != 0).then_some((seq, region))
     }
 
-    /// What it holds, if its STag may be used.
+    /// Returns the contents, if the STag may be used.
     pub(super) fn valid(&self) -> Option<Region> {
         self.read().map(|(_, r)| r).filter(|r| r.valid)
     }
 
-    /// Whether nobody has changed it since [`read`](Slot::read) gave `seq`, nor what stands beside it
-    /// and was read in between.
+    /// Returns true if no thread has changed the slot since [`read`](Slot::read) returned `seq`.
+    /// Data beside the slot that the caller read in between, such as a page list, is unchanged too.
     #[inline]
     pub(super) fn is_still(&self, seq: u64) -> bool {
         fence(Acquire);
         self.seq.load(Relaxed) == seq
     }
 
-    /// Its sequence number now.
+    /// Returns the current sequence number.
     #[inline]
     pub(super) fn seq(&self) -> u64 {
         self.seq.load(Acquire)
     }
 
-    /// Writes a region into an empty slot, or over what its owner had there; its sequence number.
+    /// Writes a region into an empty slot, or over the owner's earlier contents, and returns the
+    /// new sequence number.
     pub(super) fn set(&self, r: &Region) -> u64 {
         let seq = self.enter();
         self.store(r);
         self.leave(seq)
     }
 
-    /// Empties the slot; its sequence number, and what was in it.
+    /// Empties the slot, and returns the new sequence number and the old contents.
     pub(super) fn clear(&self) -> (u64, Option<Region>) {
         let seq = self.enter();
-        // Nobody else is inside.
+        // No other writer is inside, so these loads all see one state.
         let was = self.load();
         self.stag.store(0, Relaxed);
         (self.leave(seq), (was.stag.0 != 0).then_some(was))
     }
 
-    /// Replaces what `read` gave by `to`, unless somebody has changed it since or `commit` fails;
-    /// `commit` runs while nobody else can change the slot.
+    /// Replaces the contents that `read` returned by `to`, unless another thread has changed them
+    /// since or `commit` fails. No other thread can change the slot while `commit` runs.
     pub(super) fn replace<E>(
         &self,
         seq: u64,
@@ -201,7 +204,7 @@ impl Slot {
         }
         fence(Release);
         if let Err(e) = commit() {
-            // Nothing was stored: it is what it was.
+            // `commit` failed before any field changed; restore the old sequence number.
             self.seq.store(seq, Release);
             return Err(e);
         }
@@ -210,7 +213,7 @@ impl Slot {
         Ok(())
     }
 
-    /// The fields, of one state only if nobody writes meanwhile.
+    /// Loads the fields. They are of one state only if no thread writes meanwhile.
     #[inline]
     fn load(&self) -> Region {
         let (qpn, terms) = (self.qpn.load(Relaxed), self.terms.load(Relaxed));
@@ -248,7 +251,7 @@ impl Slot {
         self.stag.store(r.stag.0, Relaxed);
     }
 
-    /// Takes the slot for writing. Owners are serialised by the table's mutex, so the only rival is
+    /// Takes the slot for writing. The table's mutex serialises the owners, so the only rival is
     /// [`replace`](Slot::replace), which leaves after a few stores.
     fn enter(&self) -> u64 {
         loop {
@@ -259,7 +262,7 @@ impl Slot {
                     .compare_exchange_weak(seq, seq.wrapping_add(1), Acquire, Relaxed)
                     .is_ok()
             {
-                // The odd number is seen by whoever sees one of the stores that follow.
+                // A reader that sees one of the following stores also sees the odd number.
                 fence(Release);
                 return seq;
             }
@@ -274,13 +277,13 @@ impl Slot {
     }
 }
 
-/// Stored from a `u32`, so nothing is lost.
+/// The value was stored from a `u32`, so the cast loses nothing.
 #[expect(clippy::cast_possible_truncation)]
 const fn low32(v: u64) -> u32 {
     v as u32
 }
 
-/// What stands in the lowest bits.
+/// Returns the lowest 8 bits.
 #[expect(clippy::cast_possible_truncation)]
 const fn low8(v: u32) -> u8 {
     v as u8

@@ -14,14 +14,14 @@ fn test_retired_region_is_useless_but_keeps_its_slot() {
     assert_eq!(table.retire(a.stag), Ok(slot));
     assert_eq!(check(a), Err(MrFault::InvalidStag));
     assert_eq!(register(), Err(MrError::Full));
-    // Once more tells the same.
+    // A second call returns the same.
     assert_eq!(table.retire(a.stag), Ok(slot));
     table.release(a.stag).unwrap();
     assert_eq!(table.release(a.stag), Err(MrError::Unknown));
     assert_eq!(table.retire(a.stag), Err(MrError::Unknown));
     let c = register().unwrap();
     assert_eq!(check(c).unwrap().mr(), slot);
-    // One that the peer has invalidated is retired like any other.
+    // The owner retires a region that the peer has invalidated like any other.
     table.deregister(b.stag).unwrap();
     let rights = access.with(Access::REMOTE_INVALIDATE);
     let d = table.register_for_qp(Pd(1), Qpn(1), 0, 0, 100, rights).unwrap();
@@ -166,12 +166,13 @@ fn test_stags_are_spread_and_differ_by_seed() {
     let (a, b) = (take(&t), take(&other));
     assert_eq!(a.iter().collect::<HashSet<_>>().len(), 256);
     assert_ne!(a, b);
-    // Spread over all 32 bits: every bit is set in about half of them; none is constant.
+    // The STags are spread over all 32 bits: every bit is set in about half of them; none is
+    // constant.
     for bit in 0..32 {
         let ones = a.iter().filter(|s| *s >> bit & 1 == 1).count();
         assert!((64..192).contains(&ones), "bit {bit}: {ones}");
     }
-    // Neighbours in time are no neighbours in number.
+    // STags that follow each other in time are not adjacent in number.
     assert!(a.windows(2).all(|w| w[0].abs_diff(w[1]) > 1));
     assert!(!a.contains(&0));
 }
@@ -202,7 +203,7 @@ fn test_remote_invalidate_needs_the_right_and_a_single_qp() {
     assert_eq!(t.check(PD, QP, s, 0, 8, Access::NONE), Err(MrFault::InvalidStag));
     assert_eq!(t.invalidate(PD, QP, s), Err(MrFault::InvalidStag));
     assert_eq!(t.check_invalidate(PD, QP, s), Err(MrFault::InvalidStag));
-    // The slot is the owner's until it deregisters.
+    // The slot stays taken until the owner unregisters the STag.
     assert_eq!(t.len(), 2);
     t.deregister(s).unwrap();
     assert_eq!(t.len(), 1);
@@ -219,8 +220,9 @@ fn test_for_each_lists_valid_regions() {
     assert_eq!(seen, [a]);
 }
 
-/// Readers race a writer that registers and takes back regions of which only number, address and
-/// length differ, and those derive from one number: a reader that were told of a mix would see it.
+/// Readers race a writer that registers and unregisters regions. The regions differ only in QP
+/// number, address and length, which all derive from one number, so a reader that saw a mix would
+/// notice.
 #[test]
 fn test_concurrent_readers_never_see_a_mix_of_two_registrations() {
     let t = table(1);
@@ -254,7 +256,7 @@ fn test_concurrent_readers_never_see_a_mix_of_two_registrations() {
             let access = Access::LOCAL_WRITE;
             let mr = t.register_for_qp(PD, qpn, n << 24, 0, n + 1000, access).unwrap();
             published.store(n << 32 | u64::from(mr.stag.0), Ordering::Release);
-            // What has been registered is found at once.
+            // A check finds the new region at once.
             assert!(t.check(PD, qpn, mr.stag, 0, 1000, access).is_ok());
             t.deregister(mr.stag).unwrap();
             assert!(t.check(PD, qpn, mr.stag, 0, 1000, access).is_err());
@@ -283,7 +285,7 @@ fn test_concurrent_invalidate_and_deregister_take_a_region_once() {
 }
 
 proptest! {
-    /// Whatever is asked, an answer lies inside the region, byte for byte.
+    /// For any question, the granted range lies inside the region, byte for byte.
     #[test]
     fn test_check_grants_only_what_was_registered(
         addr in 0u64..1 << 40, base in any::<u64>(), len in 0u64..1 << 33,

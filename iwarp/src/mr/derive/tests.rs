@@ -28,7 +28,7 @@ fn test_fast_registration_is_valid_with_its_last_key_alone() {
     let found = check(first, 10, 90).unwrap();
     assert_eq!((found.addr(), found.len(), found.mr()), (1110, 90, t.index(mr.stag)));
     assert_eq!(check(first, 10, 91), Err(MrFault::Bounds));
-    // Valid: neither the same key nor another can be registered.
+    // The STag is valid: no request can register the same key or another.
     for key in [7, 8] {
         let again = bind(s.with_key(key), 0, Access::REMOTE_READ);
         let got = t.bind(US, Kind::Fast, &again, [(mr.stag, 50, 10)]);
@@ -47,7 +47,7 @@ fn test_fast_registration_is_valid_with_its_last_key_alone() {
     assert!(check(second, 1 << 40, 1).is_ok());
 }
 
-/// Where each octet of `[to, to + len)` lies, as checks give it.
+/// Returns the address of each byte of `[to, to + len)`, as checks give it.
 fn octets(t: &MrTable, stag: Stag, to: u64, len: u32) -> Result<Vec<u64>, MrFault> {
     let mut all = Vec::new();
     while all.len() < len as usize {
@@ -66,7 +66,7 @@ fn test_page_list_maps_each_octet_to_its_page() {
     let mr = t.register(PD, 5 * PAGE, 0, 64 * PAGE, all()).unwrap().stag;
     let s = t.allocate(PD, None, 6 * PAGE).unwrap();
     let page = 4096;
-    // A part of a page, a page, two that follow each other, one of them again, a part of one.
+    // A part of a page, a page, two adjacent pages, the first of those again, a part of a page.
     let pieces = [
         (mr, 10 * PAGE + 4000, 96),
         (mr, 3 * PAGE, page),
@@ -81,30 +81,30 @@ fn test_page_list_maps_each_octet_to_its_page() {
     t.bind(US, Kind::Fast, &bind(stag, 77, Access::REMOTE_READ), pieces).unwrap();
     let len = u32::try_from(want.len()).unwrap();
     assert_eq!(octets(&t, stag, 77, len).unwrap(), want);
-    // From anywhere in it, to anywhere.
+    // From any place in the registration, to any other.
     for (off, n) in [(95, 2), (96, page), (90, 5000), (len - 1, 1), (4000, 10_000), (len - 11, 11)]
     {
         let (from, to) = (off as usize, (off + n) as usize);
         assert_eq!(octets(&t, stag, 77 + u64::from(off), n).unwrap(), want[from..to]);
     }
-    // Pages that follow each other are one range.
+    // Adjacent pages are one range.
     let both = t.check(PD, QP, stag, 77 + 96 + PAGE, 3 * page, Access::REMOTE_READ).unwrap();
     assert_eq!((both.addr(), both.len()), (25 * PAGE, 2 * page));
     assert_eq!(both.mr(), t.index(mr), "counted as the region");
-    // The whole is checked, not the part that is given.
+    // The check covers the whole request, not only the part that it returns.
     let check = |to, n, need| t.check(PD, QP, stag, to, n, need);
     assert_eq!(check(77, len + 1, Access::REMOTE_READ), Err(MrFault::Bounds));
     assert_eq!(check(76, 1, Access::REMOTE_READ), Err(MrFault::Bounds));
     assert_eq!(check(77, 1, Access::REMOTE_WRITE), Err(MrFault::Access));
     assert_eq!(t.bound(mr), 1);
-    // And as one range with another key: nothing of the list is left.
+    // The same STag as one range with another key: nothing of the list is left.
     t.invalidate_local(US, stag).unwrap();
     assert_eq!(check(77, 1, Access::REMOTE_READ), Err(MrFault::InvalidStag));
     let next = s.with_key(2);
     t.bind(US, Kind::Fast, &bind(next, 0, Access::REMOTE_READ), [(mr, 1, 3 * page)]).unwrap();
     let range = t.check(PD, QP, next, 0, 3 * page, Access::REMOTE_READ).unwrap();
     assert_eq!((range.addr(), range.len()), (5 * PAGE + 1, 3 * page));
-    // With the region gone, so is the list.
+    // When the region ends, the list ends too.
     t.invalidate_local(US, next).unwrap();
     let last = s.with_key(3);
     t.bind(US, Kind::Fast, &bind(last, 0, Access::REMOTE_READ), pieces).unwrap();
@@ -134,7 +134,7 @@ fn test_page_list_is_of_whole_pages_of_one_region_and_not_too_long() {
     assert_eq!(fast(&[(mr, 3 * PAGE, page - 8), (mr, PAGE, page)]), scattered, "ends in a page");
     assert_eq!(fast(&[(mr, 3 * PAGE, page), (mr, PAGE + 8, page)]), scattered, "begins in a page");
     assert_eq!(fast(&[(mr, 3 * PAGE, page), (other, PAGE, page)]), scattered, "another region");
-    // The pages of two regions that follow each other are of two regions too.
+    // Adjacent pages of two regions still belong to two regions.
     assert_eq!(fast(&[(mr, 63 * PAGE, page), (other, 0, page)]), scattered);
     let every_other = |n: u64| (0..n).map(|i| (mr, 2 * i * PAGE, page)).collect::<Vec<_>>();
     assert_eq!(fast(&every_other(16)), Ok(()));
@@ -152,14 +152,14 @@ impl<F: FnMut()> Drop for OnDrop<F> {
     }
 }
 
-/// Whoever checks while another list takes the place of one sees the one or the other.
+/// A thread that checks while one list replaces another sees either list, never a mix.
 #[test]
 fn test_page_lists_are_not_mixed_by_who_looks_while_they_change() {
     const ENOUGH: u32 = 200_000;
     let t = table(4);
     let mr = t.register(PD, 0, 0, 64 * PAGE, all()).unwrap().stag;
     let s = t.allocate(PD, None, 4 * PAGE).unwrap();
-    // Key 1 is always of even pages, key 2 of odd ones.
+    // Key 1 always has even pages, key 2 odd ones.
     let list = |odd: u64, first: u64| [0, 2, 4].map(|i| (mr, (first + i * 2 + odd) * PAGE, 4096));
     let stop = AtomicU32::new(0);
     std::thread::scope(|scope| {
@@ -174,7 +174,7 @@ fn test_page_lists_are_not_mixed_by_who_looks_while_they_change() {
                 round += 1;
             }
         });
-        // A check that fails ends the other thread too.
+        // If a check panics, this guard ends the other thread too.
         let _stop = OnDrop(|| stop.store(1, Ordering::Release));
         let mut seen = [0; 2];
         while seen.iter().any(|n| *n < ENOUGH) {
@@ -200,7 +200,7 @@ fn all_but_bind() -> Access {
 fn test_pieces_make_one_range_or_are_refused() {
     let t = table(8);
     let mr = t.register(PD, 1000, 0, 8192, all()).unwrap().stag;
-    // The neighbour in memory is another region.
+    // The adjacent memory is another region.
     let next = t.register(PD, 9192, 0, 8192, all()).unwrap().stag;
     let s = t.allocate(PD, None, 4096).unwrap();
     let mut key = 0;
@@ -266,7 +266,7 @@ fn test_rights_are_not_more_than_the_region_allows() {
     assert_eq!(get(writer, None, fast, Access::REMOTE_INVALIDATE), no, "several QPs share it");
     assert_eq!(get(writer, qp, fast, Access::LOCAL_WRITE), Ok(()));
     assert_eq!(get(writer, qp, win, Access::LOCAL_WRITE), no);
-    // Nothing derives from what derives.
+    // Nothing derives from a derived STag.
     let s = t.allocate(PD, None, 100).unwrap();
     t.bind(US, fast, &bind(s, 0, Access::REMOTE_READ), [(writer, 0, 100)]).unwrap();
     assert_eq!(get(s, qp, win, Access::REMOTE_READ), Err(BindError::Memory(MrFault::Access)));
@@ -306,9 +306,9 @@ fn test_foreign_domains_and_queue_pairs_neither_bind_nor_invalidate_nor_use() {
     let not_ours = Err(BindError::Memory(MrFault::NotAssociated));
     assert_eq!(t.bind(US, Kind::QpWindow, &read(w), [(theirs, 0, 100)]), not_ours);
     assert_eq!(t.bind((PD, other), Kind::Fast, &read(shared), [(mine, 0, 100)]), not_ours);
-    // What is for one QP does not become everybody's by way of its own request.
+    // A request of the one QP that may use memory does not open it to all QPs of the PD.
     assert_eq!(t.bind(US, Kind::Fast, &read(shared), [(mine, 0, 100)]), not_ours);
-    // The kinds are not one another, and a region is neither.
+    // A request for one kind does not accept the other, and neither accepts a region.
     assert_eq!(t.bind(US, Kind::Fast, &read(w), memory), Err(BindError::Stag));
     assert_eq!(t.bind(US, Kind::QpWindow, &read(shared), memory), Err(BindError::Stag));
     assert_eq!(t.bind(US, Kind::Fast, &read(mr), memory), Err(BindError::Stag));
@@ -323,7 +323,7 @@ fn test_foreign_domains_and_queue_pairs_neither_bind_nor_invalidate_nor_use() {
     }
     assert_eq!(t.invalidate_local(US, mr), Err(BindError::Stag), "a region is deregistered");
     assert!(check(PD, QP).is_ok());
-    // The end of the QP: its owner takes it away.
+    // The end of the QP: the owner revokes the window.
     t.revoke(w).unwrap();
     assert_eq!(check(PD, QP), Err(MrFault::InvalidStag));
     assert_eq!(t.revoke(mr), Err(MrError::Unknown));
@@ -383,7 +383,8 @@ fn test_region_goes_with_all_that_derives_from_it_or_not_at_all() {
     t.deregister(f).unwrap();
     t.retire_unbound(mr).unwrap();
     t.release(mr).unwrap();
-    // By force: nothing that derives from it is good from then on, whoever has its slot.
+    // The owner unregisters by force: from then on no derived STag is valid, even if another region
+    // takes the slot.
     let t = table(2);
     for _ in 0..100 {
         let mr = t.register(PD, 0, 0, 100, all()).unwrap().stag;
@@ -397,7 +398,7 @@ fn test_region_goes_with_all_that_derives_from_it_or_not_at_all() {
         let mut seen = Vec::new();
         t.for_each(|mr| seen.push(mr.stag));
         assert_eq!(seen, [next]);
-        // What is left of the old one does not count for the new.
+        // A window left over from the old region does not count for the new one.
         t.revoke(w).unwrap();
         assert_eq!(t.bound(next), 0);
         t.retire_unbound(next).unwrap();
@@ -435,7 +436,7 @@ fn test_window_bound_again_shows_the_new_memory_under_a_new_key() {
     let check = |s| t.check(PD, QP, s, 77, 10, Access::REMOTE_READ);
     assert_eq!(check(first), Err(MrFault::InvalidStag));
     assert_eq!(check(second.stag).unwrap().addr(), 510);
-    // Refused, it stays as it is.
+    // A refused bind leaves the window as it is.
     let got = t.bind_window(PD, second.stag, (a, 0, 101), 0, Access::REMOTE_READ);
     assert_eq!(got, Err(BindError::Memory(MrFault::Bounds)));
     assert!(check(second.stag).is_ok());
@@ -451,15 +452,16 @@ fn test_fast_registration_has_a_length() {
     t.allocate(PD, None, MAX_FAST_LEN).unwrap();
 }
 
-/// Binds race deregistrations: a region that goes only if nothing is bound never takes anything with
-/// it, and in the end the counts are right.
+/// Binds race attempts to unregister the region. A region that its owner retires only if nothing is
+/// bound never invalidates a derived STag, and in the end the counts are right.
 #[test]
 fn test_concurrent_binds_and_deregistrations_agree() {
     let t = table(4);
     let mr = std::sync::Mutex::new(t.register(PD, 0, 0, 100, all()).unwrap().stag);
     let f = t.allocate(PD, None, 100).unwrap();
     let read = bind(f, 0, Access::REMOTE_READ);
-    // Each goes on until both have had their way often enough, whoever the scheduler favours.
+    // Each thread goes on until both have succeeded often enough, however the scheduler favours
+    // them.
     const BOUND: u32 = 5_000;
     const GONE: u32 = 50;
     let gone = AtomicU32::new(0);
@@ -489,7 +491,7 @@ fn test_concurrent_binds_and_deregistrations_agree() {
     assert_eq!(t.bound(*mr.lock().unwrap()), 0);
 }
 
-/// One STag of the model: plain data, looked through from the beginning.
+/// One STag of the model: plain data, which the model searches from the beginning.
 #[derive(Clone, Debug)]
 struct Entry {
     stag: Stag,
@@ -502,7 +504,7 @@ struct Entry {
     to: u64,
     len: u64,
     access: Access,
-    /// Index of the entry whose memory it is.
+    /// Index of the entry that owns the memory.
     parent: usize,
     gone: bool,
 }
@@ -568,7 +570,7 @@ impl Model {
         self.0.iter().filter(|e| e.kind != Kind::Region && e.parent == i && self.good(e)).count()
     }
 
-    /// Whether `who` may be bound to `len` octets at `off` of `of`.
+    /// Returns true if `who` may be bound to `len` bytes at `off` of `of`.
     fn may_bind(
         &self,
         who: &Entry,
