@@ -1,6 +1,6 @@
 //! The STag table: the memory that the peer and the local QPs may reach, and with which rights.
 //!
-//! One table serves all threads. Every DDP segment passes [`MrTable::check`], so it takes no lock:
+//! The table serves all threads. Every DDP segment passes [`MrTable::check`], so it takes no lock:
 //! a slot is a cache line of atomics guarded by a sequence number. A reader that sees the number
 //! change during its read treats the slot as empty. The reader need not retry, because a slot
 //! changes only when a registration appears (whose STag no peer can know yet) or ends (whose STag

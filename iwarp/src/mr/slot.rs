@@ -1,4 +1,4 @@
-//! One slot of the STag table: a sequence lock made of atomics, on one cache line.
+//! A slot of the STag table: a sequence lock made of atomics, on one cache line.
 
 use super::{Kind, MrAttr};
 use crate::{Access, Pd, Qpn, Stag};

@@ -1,4 +1,4 @@
-//! Completions: in queue order, each once, and all of them when the QP fails.
+//! Completions: in queue order, one for each request, and for all requests when the QP fails.
 
 use super::QpContext;
 use super::cq::Completions;
@@ -8,7 +8,7 @@ use super::state::QpState;
 use crate::Stag;
 use heddle_base::StreamPos;
 
-/// What a receive buffer completes with.
+/// The data that the completion of a receive buffer reports.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Received {
     pub(super) len: u32,
@@ -20,34 +20,34 @@ pub(super) struct Received {
 /// Requests whose places are free again: see [`QpContext::sq_retired`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retired {
-    /// Of the send queue.
+    /// Requests of the send queue, modulo 2^32.
     pub sq: u32,
-    /// Of the receive queue.
+    /// Requests of the receive queue, modulo 2^32.
     pub rq: u32,
 }
 
 impl QpContext {
-    /// Tells that the peer's TCP has everything before `upto`: Sends and Writes that end there
-    /// complete.
+    /// Handles that the peer's TCP has received everything before `upto`: Sends and Writes that end
+    /// there complete.
     pub fn handle_acked(&mut self, upto: StreamPos) {
         self.acked = self.acked.max(upto);
         self.complete_sends();
     }
 
-    /// Whether there is a completion or an event.
+    /// Returns true if a completion or an event waits.
     #[inline]
     pub fn has_news(&self) -> bool {
         self.has_completions() || self.has_events()
     }
 
-    /// Whether there is an event.
+    /// Returns true if an event waits.
     #[inline]
     pub fn has_events(&self) -> bool {
         !self.events.is_empty()
     }
 
-    /// The next completion, oldest first. Its request's place, and those of the silent successes
-    /// around it, are free then: see [`sq_retired`](QpContext::sq_retired).
+    /// Takes the next completion, oldest first. This frees the place of its request, and those of
+    /// the silent successes around it: see [`sq_retired`](QpContext::sq_retired).
     pub fn poll_completion(&mut self) -> Option<Cqe> {
         let (cqe, index) = self.cq.pop()?;
         match cqe.queue {
@@ -61,47 +61,49 @@ impl QpContext {
         Some(cqe)
     }
 
-    /// Calls `f` with all completions there are; then none is left. What
-    /// [`poll_completion`](QpContext::poll_completion) does one by one, with one look at the places that
-    /// are free: they are free before `f` is called, which may have to say so before it hands on the
-    /// completions.
+    /// Calls `f` with all completions, and then removes them. Does what
+    /// [`poll_completion`](QpContext::poll_completion) does one by one, but computes the free
+    /// places only once. The places are free before the call of `f`, which may have to publish that
+    /// before it passes the completions on.
     #[inline]
     pub fn take_completions<R>(&mut self, f: impl FnOnce(&Completions, Retired) -> R) -> R {
         self.sq.unpolled = 0;
         self.retire_silent();
-        // Each receive buffer has a completion.
+        // Each receive buffer has a completion, so all complete buffers are free now.
         self.rq.retired = self.rq.rqes.head();
         let result = f(&self.cq, Retired { sq: self.sq.retired, rq: self.rq.retired });
         self.cq.clear();
         result
     }
 
-    /// Whether a completion waits.
+    /// Returns true if a completion waits.
     #[inline]
     pub fn has_completions(&self) -> bool {
         !self.cq.is_empty()
     }
 
-    /// The completions that nobody has taken, of a queue pair that is about to go.
+    /// Takes the completions that the application has not taken, of a queue pair that is about to
+    /// end.
     pub fn leave_completions(&mut self) -> Completions {
         core::mem::take(&mut self.cq)
     }
 
-    /// Send requests whose places are free again, counted from the first one ever posted, modulo
-    /// 2^32: those that are complete, with all before them, and whose completions have been polled.
-    /// Silent successes count at once while no completion waits, else with the next that is polled.
+    /// Returns the number of send requests whose places are free again, counted from the first one
+    /// ever posted, modulo 2^32. A place is free when its request and all before it are complete
+    /// and the application has polled their completions. Silent successes count at once while no
+    /// completion waits, else with the next polled completion.
     #[inline]
     pub const fn sq_retired(&self) -> u32 {
         self.sq.retired
     }
 
-    /// As [`sq_retired`](QpContext::sq_retired), of the receive queue.
+    /// Returns the same number as [`sq_retired`](QpContext::sq_retired), for the receive queue.
     #[inline]
     pub const fn rq_retired(&self) -> u32 {
         self.rq.retired
     }
 
-    /// Nothing waits to be polled: what is complete without a word is free.
+    /// Frees the places of requests that completed silently, if no completion waits to be polled.
     #[inline]
     fn retire_silent(&mut self) {
         if self.sq.unpolled == 0 {
@@ -109,12 +111,12 @@ impl QpContext {
         }
     }
 
-    /// The next event, oldest first.
+    /// Takes the next event, oldest first.
     pub fn poll_event(&mut self) -> Option<QpEvent> {
         self.events.pop_at(0)
     }
 
-    /// Completes from the oldest request on what is done, and stops at the first that is not:
+    /// Completes finished requests from the oldest on, and stops at the first that is not finished:
     /// completions are in the order of posting (RFC 5040 section 5.5).
     #[inline]
     pub(super) fn complete_sends(&mut self) {
@@ -135,7 +137,7 @@ impl QpContext {
         }
     }
 
-    /// Completes the oldest send request, silently if it asked for that and succeeded.
+    /// Completes the oldest send request; silently if the request asked for that and succeeded.
     #[inline(always)]
     fn report_send(&mut self, status: CqeStatus) {
         let (index, wqe) = self.sq.pop();
@@ -190,11 +192,11 @@ impl QpContext {
     }
 
     /// After the end of the stream: completes send requests from the oldest on, up to the first
-    /// whose octets TCP may still have to send.
+    /// whose bytes TCP may still have to send.
     ///
-    /// Once a request has completed its memory is the application's again. So one of which octets
-    /// are in FPDUs completes when they are acknowledged, or when the connection is gone, although
-    /// it is known long before that it has failed.
+    /// A completed request returns its memory to the application. So a request with bytes in FPDUs
+    /// completes only when the peer has acknowledged them or the connection has ended, although the
+    /// QP knows long before that the request has failed.
     #[cold]
     pub(super) fn flush_sends(&mut self) {
         let Some(end) = self.end.as_deref() else { return };
@@ -203,13 +205,15 @@ impl QpContext {
             let index = self.sq.wqes.head();
             let wqe = self.sq.wqes.at(index);
             let in_fpdus = index != self.sq.next && wqe.progress != Progress::Done;
-            // A Read or Atomic Request carries none of the application's memory.
+            // A Read or Atomic Request carries none of the application's memory, so nothing holds
+            // it back.
             let reads = wqe.op.is_answered();
             if in_fpdus && !reads && wqe.end > self.acked && !gone {
                 break;
             }
-            // What was acknowledged or placed before the end has been held back only by an earlier
-            // request. An acknowledgment behind the end says nothing: the peer may have dropped it.
+            // A request that was acknowledged or placed before the end had only to wait for an
+            // earlier request. An acknowledgment after the end proves nothing: the peer may have
+            // dropped the bytes.
             let done = match wqe.progress {
                 Progress::Queued => false,
                 Progress::Sent => !reads && wqe.end <= acked,
@@ -247,7 +251,8 @@ impl QpContext {
         self.rq.received = 0;
     }
 
-    /// Whether a send request's last octet is acknowledged, or placed (Read).
+    /// Returns true if the peer has acknowledged a send request's last byte, or a Read's data is
+    /// placed.
     #[inline]
     pub(super) fn is_done(&self, wqe: &Wqe) -> bool {
         match wqe.progress {
@@ -258,7 +263,7 @@ impl QpContext {
     }
 
     pub(super) fn raise(&mut self, event: QpEvent) {
-        // Each event comes at most once in the life of a QP, and there are few.
+        // The array has room: each event comes at most once in the life of a QP, and there are few.
         let _ = self.events.try_push(event);
     }
 

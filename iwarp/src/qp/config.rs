@@ -1,4 +1,4 @@
-//! What a QP is made with.
+//! The settings with which a QP is made, and the environment in which it works.
 
 use super::rtr::RtrConfig;
 use super::shared::Untaken;
@@ -7,46 +7,47 @@ pub use crate::types::Role;
 use crate::{Pd, Qpn};
 use heddle_base::StreamPos;
 
-/// Payloads up to this many bytes are copied into the FPDU when it is made, so that it is one
-/// contiguous piece. Larger ones are referred to.
+/// Most bytes of a payload that the QP copies into the FPDU when it makes it, so that the FPDU is
+/// one contiguous piece. An FPDU refers to a larger payload.
 pub const INLINE_PAYLOAD: u32 = 32;
 
-/// Settings of a QP, agreed upon before FPDU mode.
+/// Settings of a QP, which both ends agreed upon before FPDU mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QpConfig {
-    /// Its number.
+    /// Number of the QP, local to its RNIC.
     pub qpn: Qpn,
-    /// Its protection domain.
+    /// The protection domain whose regions the QP may use.
     pub pd: Pd,
-    /// Send work requests it holds.
+    /// Send work requests that the QP holds.
     pub sq_depth: u32,
-    /// Receive work requests it holds.
+    /// Receive work requests that the QP holds.
     pub rq_depth: u32,
-    /// Inbound Reads the peer may have outstanding.
+    /// Reads that the peer may have outstanding.
     pub ird: u16,
-    /// Outbound Reads outstanding at most.
+    /// Reads that this end may have outstanding.
     pub ord: u16,
-    /// Whether FPDUs carry a CRC.
+    /// True if FPDUs carry a CRC.
     pub crc: bool,
-    /// Whether the peer asked for markers: our FPDUs have them.
+    /// True if the peer asked for markers: the FPDUs of this end have them.
     pub send_markers: bool,
-    /// Whether we asked for markers: the peer's FPDUs have them, every 512 octets from `rx_start` on.
+    /// True if this end asked for markers: the peer's FPDUs have them, every 512 bytes from
+    /// `rx_start` on.
     pub recv_markers: bool,
-    /// Position in our stream of our first FPDU.
+    /// Position in this end's stream of its first FPDU.
     pub tx_start: StreamPos,
     /// Position in the peer's stream of its first FPDU.
     pub rx_start: StreamPos,
-    /// Which end we are.
+    /// The role of this end in the MPA start-up.
     pub role: Role,
-    /// What the initiator sends first.
+    /// The message that the initiator sends before all others.
     pub rtr: RtrConfig,
-    /// Whether a message of the peer's that finds no receive waits for one. Otherwise it ends the stream
-    /// (RFC 5041 section 7.1).
+    /// True if a message of the peer that finds no receive waits for one. Otherwise such a message
+    /// ends the stream (RFC 5041 section 7.1).
     pub rnr_wait: bool,
 }
 
 impl Default for QpConfig {
-    /// Depths of 128, 16 Reads each way, CRC on, no markers, initiator.
+    /// Returns depths of 128, 16 Reads each way, CRC on, no markers, initiator.
     fn default() -> QpConfig {
         QpConfig {
             qpn: Qpn(1),
@@ -67,18 +68,20 @@ impl Default for QpConfig {
     }
 }
 
-/// What a QP works on, lent for each call.
+/// The environment that the owner lends to a QP for each call.
 #[derive(Debug)]
 pub struct QpEnv<'a, M> {
     /// Registered memory.
     pub mem: &'a M,
     /// The STag table of that memory.
     pub mrs: &'a MrTable,
-    /// No room to keep the payload of a Read Response: those that would need it wait, and whoever
-    /// finds room [polls](super::QpContext::poll_transmit) again. Set only where acknowledgments of
-    /// what this QP has under way are still to come, or nothing would ever make room.
+    /// There is no room to keep the payload of a Read Response. Responses that would need it wait,
+    /// and the owner [polls](super::QpContext::poll_transmit) again when it finds room. The owner
+    /// sets this only while acknowledgments for this QP are still to come, because otherwise
+    /// nothing would ever make room.
     pub snapshots_full: bool,
-    /// Receives that the application has posted and the owner has not taken yet, if there may be any.
+    /// Receives that the application has posted and the owner has not taken yet, if there may be
+    /// any.
     pub posted: Option<&'a Untaken<'a>>,
 }
 

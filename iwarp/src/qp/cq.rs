@@ -1,16 +1,16 @@
-//! The completions of a queue pair that wait to be taken.
+//! The completions of a queue pair that the application has not taken yet.
 
 use super::cqe::{Cqe, Queue};
 use std::collections::VecDeque;
 
 /// Completions of one queue pair, oldest first.
 ///
-/// Those that nobody has taken when the queue pair goes can outlive it: see
+/// Completions that the application has not taken when the queue pair ends can outlive it: see
 /// [`QpContext::leave_completions`](super::QpContext::leave_completions).
 #[derive(Debug, Default)]
 pub struct Completions(VecDeque<Entry>);
 
-/// A completion with the index of the request it is about.
+/// A completion with the index of its request.
 #[derive(Debug)]
 struct Entry {
     cqe: Cqe,
@@ -23,7 +23,7 @@ impl Completions {
         self.0.push_back(Entry { cqe, index });
     }
 
-    /// Takes the oldest, with the index of its request.
+    /// Takes the oldest completion, with the index of its request.
     pub(super) fn pop(&mut self) -> Option<(Cqe, u32)> {
         self.0.pop_front().map(|e| (e.cqe, e.index))
     }
@@ -33,29 +33,29 @@ impl Completions {
         self.0.clear();
     }
 
-    /// Gives back memory beyond what is in use.
+    /// Frees memory beyond what is in use.
     pub(super) fn trim(&mut self) {
         self.0.shrink_to_fit();
     }
 
-    /// Completions there is memory for.
+    /// Returns the number of completions that there is memory for.
     #[cfg(test)]
     pub(super) fn room(&self) -> usize {
         self.0.capacity()
     }
 
-    /// Whether there is none.
+    /// Returns true if no completion waits.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// All of them.
+    /// Returns all completions, oldest first.
     pub fn iter(&self) -> impl Iterator<Item = &Cqe> {
         self.0.iter().map(|e| &e.cqe)
     }
 
-    /// All of them, those of the same queue that follow each other together.
+    /// Returns all completions in runs: adjacent completions of the same queue are one run.
     #[inline]
     pub fn runs(&self) -> impl Iterator<Item = (Queue, impl Iterator<Item = &Cqe>)> {
         fn same(a: &Entry, b: &Entry) -> bool {
@@ -66,7 +66,7 @@ impl Completions {
         runs.filter_map(|run| Some((run.first()?.cqe.queue, run.iter().map(|e| &e.cqe))))
     }
 
-    /// Takes the oldest.
+    /// Takes the oldest completion.
     pub fn take_first(&mut self) -> Option<Cqe> {
         self.pop().map(|(cqe, _)| cqe)
     }

@@ -1,41 +1,41 @@
-//! Completions and events: what a QP tells the application and its owner.
+//! Completions and events: what a QP reports to the application and to its owner.
 
 use super::wr::PostError;
 use crate::rdmap::{AtomicOp, TermCode};
 use crate::{BindError, Qpn, Stag};
 
-/// Which queue of a QP.
+/// One of the two queues of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
-    /// Send queue.
+    /// The send queue.
     Sq,
-    /// Receive queue.
+    /// The receive queue.
     Rq,
 }
 
-/// What has completed.
+/// The kind of request that a completion is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CqeOp {
     /// A Send or Immediate Data has arrived.
     Recv,
-    /// A Send of any kind was acknowledged.
+    /// The peer's TCP acknowledged a Send of any kind.
     Send,
-    /// A Write was acknowledged (which does not say that the peer has seen the data), and with it
-    /// the Immediate Data that followed it, if any.
+    /// The peer's TCP acknowledged a Write (which does not mean that the peer has seen the data),
+    /// and the Immediate Data after it, if any.
     Write,
     /// A Read's data is in place.
     Read,
-    /// Immediate Data alone was acknowledged.
+    /// The peer's TCP acknowledged Immediate Data that no Write preceded.
     Immediate,
-    /// A fetch and add was carried out, and what it found is in place.
+    /// The peer carried out a fetch and add, and the old value is in place.
     FetchAdd,
     /// A fast registration is valid.
     FastRegister,
     /// A window of type 2 is bound.
     BindWindow,
-    /// An STag was made invalid by a request of this side.
+    /// A request of this side made an STag invalid.
     LocalInvalidate,
-    /// A compare and swap was carried out, and what it found is in place.
+    /// The peer carried out a compare and swap, and the old value is in place.
     CmpSwap,
 }
 
@@ -48,25 +48,26 @@ impl From<AtomicOp> for CqeOp {
     }
 }
 
-/// How it ended. After the first that is not a success the stream is over, and whatever else is not
-/// complete by then completes as [`Flushed`](CqeStatus::Flushed). What was complete keeps its success,
-/// also where its completion has to come behind that of an earlier request that was not. Only
-/// [`PostError::Closing`] leaves the stream as it is.
+/// How a request ended. The first status other than success ends the stream, and every request that
+/// is incomplete by then completes as [`Flushed`](CqeStatus::Flushed). A request that was complete
+/// keeps its success, even if its completion has to follow that of an earlier request that failed.
+/// Only [`PostError::Closing`] leaves the stream as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CqeStatus {
-    /// As asked.
+    /// The request was carried out as posted.
     Success,
-    /// Flushed and nothing else: the stream ended, for a reason of which this request is not known
-    /// to be the cause, before it was complete. Whether the peer saw any of it is not known.
+    /// The request was only flushed: the stream ended before the request was complete, and the
+    /// request is not known to be the cause. The QP does not know whether the peer saw any part of
+    /// the request.
     Flushed,
     /// The peer's message is longer than this receive buffer.
     LocalLength,
-    /// A local SGE is not in a region this QP may use so.
+    /// A local SGE is not in a region that this QP may use for the request.
     LocalProtection,
-    /// The request itself is malformed, or not allowed on this QP or in its state; it was not
-    /// carried out.
+    /// The request itself is malformed, or not allowed on this QP or in its state; the QP did not
+    /// carry it out.
     LocalQpOperation(PostError),
-    /// An STag could not be registered, bound or invalidated as this request asked.
+    /// The QP could not register, bind or invalidate an STag as this request asked.
     LocalBind(BindError),
     /// The peer refused access to its memory in this Terminate, and this request is the likely
     /// cause: a protection error of RDMAP or of a DDP tagged buffer.
@@ -77,16 +78,16 @@ pub enum CqeStatus {
 }
 
 impl CqeStatus {
-    /// Whether it is [`CqeStatus::Success`].
+    /// Returns true if the status is [`CqeStatus::Success`].
     pub const fn is_success(self) -> bool {
         matches!(self, CqeStatus::Success)
     }
 
-    /// What a received Terminate says of the request it is about.
+    /// Returns the status of the request that a received Terminate is about.
     pub(super) const fn of_terminate(code: TermCode) -> CqeStatus {
         match (code.layer, code.etype) {
             // RFC 5040 section 4.8: remote protection error; RFC 5041 section 7.2: tagged buffer
-            // error, whose code 4 is the DDP version.
+            // error, whose code 4 is about the DDP version and not about access.
             (0, 1) => CqeStatus::RemoteAccess(code),
             (1, 1) if code.code < 4 => CqeStatus::RemoteAccess(code),
             _ => CqeStatus::RemoteOperation(code),
@@ -94,31 +95,32 @@ impl CqeStatus {
     }
 }
 
-/// A completion.
+/// The completion of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cqe {
-    /// From the work request.
+    /// The mark that the application gave the work request.
     pub wr_id: u64,
-    /// The QP.
+    /// Number of the QP that had the request.
     pub qpn: Qpn,
-    /// The queue it came from.
+    /// The queue that had the request.
     pub queue: Queue,
-    /// What it was.
+    /// The kind of the request.
     pub op: CqeOp,
-    /// How it ended.
+    /// The result of the request.
     pub status: CqeStatus,
-    /// Whether the peer asked for an event (receive queue).
+    /// True if the peer asked for an event (receive queue).
     pub solicited: bool,
     /// Bytes transferred; 0 unless successful.
     pub len: u32,
-    /// The local region the peer has invalidated (receive queue).
+    /// The local region that the peer has invalidated (receive queue).
     pub invalidated: Option<Stag>,
-    /// Immediate Data that came (receive queue); then nothing was written to the buffer.
+    /// Immediate Data that has come (receive queue); then the QP wrote nothing to the buffer.
     pub immediate: Option<u64>,
 }
 
 impl Cqe {
-    /// The completion of a request that was never begun, as its queue pair or its RNIC has ended.
+    /// Makes the completion of a request that never began, because its queue pair or its RNIC has
+    /// ended.
     pub const fn flushed(qpn: Qpn, queue: Queue, op: CqeOp, wr_id: u64) -> Cqe {
         Cqe {
             wr_id,
@@ -134,26 +136,26 @@ impl Cqe {
     }
 }
 
-/// Which end.
+/// An end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// This one.
+    /// This end.
     Local,
-    /// The peer.
+    /// The peer's end.
     Remote,
 }
 
-/// What the peer's stream broke off.
+/// The place at which the peer's stream ended too early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Cut {
-    /// An FPDU.
+    /// In the middle of an FPDU.
     Fpdu,
-    /// A Send or Write of several segments, between two of them.
+    /// In a Send or Write of several segments, between two of them.
     Message,
-    /// The answers to our Reads, some of which have not come.
+    /// Before all answers to the Reads of this side had come.
     Read,
-    /// Its first FPDU, before which nothing that we have posted may be sent.
+    /// Before the peer's first FPDU, without which this side may send none of its requests.
     Start,
 }
 
@@ -168,30 +170,30 @@ impl core::fmt::Display for Cut {
     }
 }
 
-/// Something about the connection the owner should act on.
+/// An event of the connection on which the owner should act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QpEvent {
-    /// The peer's first FPDU was good (RFC 5044: now a responder may send).
+    /// The peer's first FPDU was good (RFC 5044: from now on a responder may send).
     FirstFpdu,
-    /// A Terminate ends the stream. Local: send what
-    /// [`poll_transmit`](super::QpContext::poll_transmit) still gives, then close TCP.
-    /// Remote: close TCP.
+    /// A Terminate ends the stream. Local: the owner sends the FPDUs that
+    /// [`poll_transmit`](super::QpContext::poll_transmit) still returns, then closes TCP. Remote:
+    /// the owner closes TCP.
     Terminated {
-        /// Who detected the error and sent the Terminate.
+        /// The end that detected the error and sent the Terminate.
         by: Side,
-        /// What it says; [`received_terminate`](super::QpContext::received_terminate) has the
-        /// headers that a Terminate of the peer repeats.
+        /// The code in the Terminate. [`received_terminate`](super::QpContext::received_terminate)
+        /// has the headers that a Terminate of the peer repeats.
         code: TermCode,
     },
-    /// An error was found here of which the peer may not be told: MPA's in the first FPDU that a
-    /// responder gets (RFC 5044 section 7.1.2), or a Terminate that breaks the rules itself. The
-    /// stream is over: close TCP.
+    /// This end found an error that it may not report to the peer: an error of MPA in the first
+    /// FPDU that a responder receives (RFC 5044 section 7.1.2), or a Terminate that itself breaks
+    /// the rules. The stream is over: the owner closes TCP.
     Failed {
-        /// What a Terminate would have said.
+        /// The code that a Terminate would have had.
         code: TermCode,
     },
-    /// After [`close`](super::QpContext::close): all sends are done, TCP may be closed.
+    /// After [`close`](super::QpContext::close): all sends are done, and the owner may close TCP.
     Drained,
-    /// The peer closed its stream before its time. All is flushed; close TCP.
+    /// The peer closed its stream too early. The QP has flushed its queues; the owner closes TCP.
     Truncated(Cut),
 }

@@ -1,11 +1,12 @@
-//! FPDUs that are placed before their turn: those of a TCP segment ahead of a gap, found by a marker.
+//! FPDUs that the QP places before their turn: those in a TCP segment ahead of a gap, found by a
+//! marker.
 //!
-//! Placement and delivery are two steps then (RFC 5041 section 5.3). [`QpContext::place_early`]
-//! does what may be done out of order: with the CRC and the markers right and every check of the
-//! buffer passed, the payload goes to its place, and nothing else of the queue pair changes.
-//! [`QpContext::deliver`] comes when all before it is there, and makes every check again as of an
-//! FPDU in order, with all that follows from the message. So faults are found, and told, in order
-//! only.
+//! Placement and delivery are then two steps (RFC 5041 section 5.3). [`QpContext::place_early`]
+//! does what may be done out of order: if the CRC and the markers are right and every check of the
+//! buffer has passed, the payload goes to its place, and no other state of the queue pair changes.
+//! When everything before the FPDU has come, the owner calls [`QpContext::deliver`], which repeats
+//! every check as for an FPDU in order, and does all that follows from the message. So the QP finds
+//! and reports faults only in order.
 
 use super::ranges::Ranges;
 use super::rx::{FpduAt, Tagged, crc_is_right};
@@ -21,43 +22,44 @@ use crate::rdmap::{Control, Opcode};
 use crate::{Access, Memory, Msn};
 use heddle_base::{Chunks, StreamPos};
 
-/// Outstanding Reads that early responses are looked for among.
+/// Outstanding Reads among which the QP looks for the Read of an early response.
 const READS: usize = 16;
 
-/// What is kept of an FPDU whose payload is in its place and that is not delivered yet.
+/// The record of an FPDU whose payload is in its place and which is not delivered yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlacedFpdu {
-    /// The start of the ULPDU: as much as the longest header has.
+    /// The start of the ULPDU: as many bytes as the longest header has.
     raw: [u8; ddp::MAX_LEN],
-    /// Octets of the ULPDU.
+    /// Bytes of the ULPDU.
     ulpdu: u16,
-    /// Octets of TCP's stream, markers included.
+    /// Bytes of TCP's stream, markers included.
     len: u32,
 }
 
 impl PlacedFpdu {
-    /// Octets of TCP's stream it takes, markers included.
+    /// Returns the bytes that the FPDU takes of TCP's stream, markers included.
     #[expect(clippy::len_without_is_empty, reason = "never empty")]
     pub const fn len(&self) -> u32 {
         self.len
     }
 
-    /// The start of the ULPDU, as far as there is one.
+    /// Returns the start of the ULPDU: its first bytes, or all if it is short.
     fn raw(&self) -> &[u8] {
         self.raw.get(..usize::from(self.ulpdu)).unwrap_or(&self.raw)
     }
 }
 
 impl QpContext {
-    /// Whether FPDUs ahead of gaps can be placed at all. Only a marker says where one begins, and
-    /// only its CRC says that it is one.
+    /// Returns true if the QP can place FPDUs ahead of gaps at all. Only a marker says where an
+    /// FPDU begins, and only a CRC confirms that the bytes are an FPDU.
     #[inline]
     pub const fn places_early(&self) -> bool {
         self.recv_markers && self.crc && self.state.is_live()
     }
 
-    /// Where in `stream`, which is the peer's from `pos` on, the first FPDU begins that a marker
-    /// tells of. `None` when there is none: the bytes say nothing of themselves.
+    /// Returns the index in `stream`, which is the peer's from `pos` on, of the first FPDU that a
+    /// marker points to. Returns `None` when no marker does: then nothing says where an FPDU
+    /// begins.
     pub fn find_fpdu<C: Chunks>(&self, pos: StreamPos, stream: &C) -> Option<usize> {
         Marked::new(stream, self.marker_offset(pos)).first_start()
     }
@@ -65,10 +67,11 @@ impl QpContext {
     /// Places the FPDU at the start of `stream`, which is the peer's from `pos` on and ahead of a
     /// gap; `pos` is known to be the beginning of an FPDU.
     ///
-    /// `crc` is as of [`handle_digested`](QpContext::handle_digested).
+    /// `crc` is the same as for [`handle_digested`](QpContext::handle_digested).
     ///
-    /// `None`, and nothing has happened, unless it is all there, its CRC and its markers are right, it
-    /// is a segment of a Write, a Send or a Read Response, and its buffer is there and takes it.
+    /// Returns `None` and does nothing unless the whole FPDU has come, its CRC and its markers are
+    /// right, it is a segment of a Write, a Send or a Read Response, and its buffer exists and
+    /// takes it.
     pub fn place_early<M: Memory, C: Chunks>(
         &self,
         env: &QpEnv<'_, M>,
@@ -121,7 +124,8 @@ impl QpContext {
                 Opcode::SEND | Opcode::SEND_INV | Opcode::SEND_SE | Opcode::SEND_SE_INV => {
                     self.early_send(env, msn, (mo, payload), &mut ranges)?;
                 }
-                // The payload of these is for the queue pair itself, in its turn.
+                // The other messages carry payload for the queue pair itself, which reads it in
+                // their turn.
                 _ => return None,
             },
         }
@@ -129,8 +133,8 @@ impl QpContext {
         Some(fpdu)
     }
 
-    /// Memory for a Write, or for a Read Response: within what is still to come of an outstanding
-    /// Read of that sink.
+    /// Finds the memory for a Write, or for a Read Response: within the part still to come of an
+    /// outstanding Read with that sink.
     fn early_tagged<M>(
         &self,
         env: &QpEnv<'_, M>,
@@ -139,7 +143,7 @@ impl QpContext {
         out: &mut Ranges,
     ) -> Option<()> {
         if len == 0 {
-            // STag and offset of a segment without bytes must not be checked.
+            // The QP must not check STag and offset of a segment without bytes.
             let known = h.opcode == Opcode::WRITE || h.opcode == Opcode::READ_RESPONSE;
             return known.then_some(());
         }
@@ -158,12 +162,12 @@ impl QpContext {
         self.push_ranges(env, Sge { stag: h.stag, to: h.to, len }, right, out).ok()
     }
 
-    /// Memory for a segment of a Send: in the buffer that its message will get, found by how far the
-    /// message is behind the next that is due.
+    /// Finds the memory for a segment of a Send, in the buffer that its message will get. The
+    /// distance of the message from the next one due says which buffer that is.
     ///
-    /// That holds because each message of the queue takes one number and one buffer. The Send that
-    /// says "ready" takes a number alone (RFC 6581 section 9.2), so while it may still be in the gap
-    /// the buffer of no later message is known.
+    /// The distance is right because each message of the queue takes one number and one buffer. The
+    /// Send that says "ready" takes only a number (RFC 6581 section 9.2). So while that Send may
+    /// still be in the gap, the buffer of no later message is known.
     fn early_send<M>(
         &self,
         env: &QpEnv<'_, M>,
@@ -188,13 +192,13 @@ impl QpContext {
         self.receive_ranges(env, rqe, (mo, len), out).ok()
     }
 
-    /// Delivers an FPDU that was [placed early](QpContext::place_early) at `pos`: all before it has
-    /// come. What came before must end just there.
+    /// Delivers an FPDU that was [placed early](QpContext::place_early) at `pos`, after everything
+    /// before it has come. The FPDU before it must end exactly at `pos`.
     pub fn deliver<M: Memory>(&mut self, env: &QpEnv<'_, M>, pos: StreamPos, fpdu: &PlacedFpdu) {
         if !self.state.is_live() {
             self.counters.rare().rx_dropped_bytes += u64::from(fpdu.len);
         } else if pos != self.rx_pos {
-            // The lengths before it tell of another beginning than its marker did.
+            // The lengths before this FPDU give another beginning than its marker does.
             self.fail(Fault::Marker.into());
         } else if let Err(culprit) = self.handle_ulpdu(env, &Placed, fpdu.raw(), fpdu.ulpdu, 0) {
             self.fail(culprit);

@@ -1,19 +1,19 @@
-//! A ring addressed by running index, which grows with what is in it.
+//! A ring whose entries have running indices, and whose memory grows with its contents.
 
-/// First in, first out. Indices count from the beginning of time and wrap modulo 2^32: an entry
-/// keeps its index from [`push`](Fifo::push) to [`free`](Fifo::free).
+/// A queue: first in, first out. Indices count from the first entry ever and wrap modulo 2^32. An
+/// entry keeps its index from [`push`](Fifo::push) to [`free`](Fifo::free).
 ///
-/// A new one has no memory of its own. It doubles when it is full and keeps its size then, until it
-/// is trimmed: nothing is allocated once it has held the most it will ever hold.
+/// A new ring has no memory of its own. The ring doubles its memory when it is full, and keeps that
+/// size until it is trimmed. So a ring that has once reached its largest size allocates no more.
 #[derive(Debug)]
 pub(super) struct Fifo<T> {
-    /// None, or a power of two.
+    /// Empty, or of a length that is a power of two.
     slots: Box<[T]>,
     head: u32,
     tail: u32,
 }
 
-/// Entries of the first memory.
+/// Entries of the first memory that a ring allocates.
 const FIRST: usize = 4;
 
 impl<T: Copy + Default> Fifo<T> {
@@ -21,19 +21,19 @@ impl<T: Copy + Default> Fifo<T> {
         Fifo { slots: Box::default(), head: 0, tail: 0 }
     }
 
-    /// One whose first entry will have the index `at`.
+    /// Makes a ring whose first entry will have the index `at`.
     #[cfg(test)]
     pub(super) fn starting_at(at: u32) -> Fifo<T> {
         Fifo { slots: Box::default(), head: at, tail: at }
     }
 
-    /// Of the oldest entry.
+    /// Returns the index of the oldest entry.
     #[inline]
     pub(super) fn head(&self) -> u32 {
         self.head
     }
 
-    /// Of the next entry to come.
+    /// Returns the index that the next new entry will have.
     #[inline]
     pub(super) fn tail(&self) -> u32 {
         self.tail
@@ -49,7 +49,7 @@ impl<T: Copy + Default> Fifo<T> {
         self.head == self.tail
     }
 
-    /// Entries there is memory for.
+    /// Returns the number of entries that the ring has memory for.
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
         self.slots.len()
@@ -60,7 +60,7 @@ impl<T: Copy + Default> Fifo<T> {
         index as usize & self.slots.len().wrapping_sub(1)
     }
 
-    /// An entry between head and tail.
+    /// Returns an entry between head and tail.
     #[inline]
     pub(super) fn at(&self, index: u32) -> &T {
         &self.slots[self.slot(index)]
@@ -72,8 +72,8 @@ impl<T: Copy + Default> Fifo<T> {
         &mut self.slots[slot]
     }
 
-    /// The place of the next entry, which is there from now on: to be written over, so that the entry
-    /// is made where it stays.
+    /// Adds an entry and returns its place, with stale contents. The caller overwrites them, so
+    /// that it builds the entry in place.
     #[inline]
     pub(super) fn push(&mut self) -> &mut T {
         if self.len() == self.slots.len() {
@@ -84,7 +84,7 @@ impl<T: Copy + Default> Fifo<T> {
         self.at_mut(index)
     }
 
-    /// Drops the oldest entry, which stays where it is until its place is needed.
+    /// Drops the oldest entry and returns it; its contents stay until the ring needs the place.
     #[inline]
     pub(super) fn pop(&mut self) -> &T {
         let index = self.head;
@@ -107,7 +107,7 @@ impl<T: Copy + Default> Fifo<T> {
         self.tail = self.tail.wrapping_add(u32::try_from(values.len()).unwrap_or(0));
     }
 
-    /// The `n` entries from `index` on, as they lie: one slice, or two where the ring ends.
+    /// Returns the `n` entries from `index` on, in place: as one slice, or two where the ring ends.
     #[inline]
     pub(super) fn run(&self, index: u32, n: usize) -> [&[T]; 2] {
         if n == 0 {
@@ -118,7 +118,7 @@ impl<T: Copy + Default> Fifo<T> {
         [&self.slots[at..at + front], &self.slots[..n - front]]
     }
 
-    /// Drops the oldest entries, up to the one with index `upto`.
+    /// Drops the oldest entries, up to but not including the entry with index `upto`.
     #[inline]
     pub(super) fn free(&mut self, upto: u32) {
         self.head = upto;
@@ -129,7 +129,7 @@ impl<T: Copy + Default> Fifo<T> {
         self.move_to((self.len() + more).next_power_of_two().max(FIRST));
     }
 
-    /// Gives back memory beyond what is in use; a later entry may ask for it again.
+    /// Frees memory beyond what is in use; a later entry may allocate it again.
     #[cold]
     pub(super) fn trim(&mut self) {
         if self.is_empty() {
@@ -142,7 +142,7 @@ impl<T: Copy + Default> Fifo<T> {
         }
     }
 
-    /// New memory for `room` entries, a power of two and enough for all there are.
+    /// Moves the entries to new memory for `room` of them. `room` is a power of two and holds all.
     fn move_to(&mut self, room: usize) {
         let mut slots = vec![T::default(); room].into_boxed_slice();
         let mut index = self.head;

@@ -11,21 +11,21 @@ use crate::mpa::fpdu::{CRC_LEN, HEADER_LEN, pad_len};
 use crate::{MemRange, Memory};
 use heddle_base::Sum;
 
-/// Room for the longest head: length field, untagged DDP header, inlined payload, CRC; a Read
+/// Room for the longest head: length field, untagged DDP header, inlined payload, CRC. A Read
 /// Request is shorter.
 pub(super) const HEAD: usize = 56;
 
-/// Room for the head of an FPDU whose payload lies elsewhere, in whole words.
+/// Room for the head of an FPDU whose payload is in registered memory, in whole words.
 const BARE: usize = 24;
 const _: () = assert!(HEADER_LEN + UNTAGGED_LEN <= BARE);
 
-/// In the place of an offset.
+/// Stored in place of an offset by an FPDU without markers.
 const NO_MARKERS: u8 = u8::MAX;
 
 /// Room for pad and CRC, in whole words.
 const TAIL: usize = 8;
 
-/// Part of an FPDU.
+/// A part of an FPDU, in order of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
     /// Ordinary bytes.
@@ -34,58 +34,58 @@ pub enum Piece<'a> {
     Memory(MemRange),
 }
 
-/// Where the bytes of an FPDU are.
+/// The places of the bytes of an FPDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
-    /// All in the head.
+    /// All bytes are in the head.
     Short,
-    /// Head and registered memory; the CRC is to be computed.
+    /// In the head and in registered memory; the CRC is not computed yet.
     Open,
-    /// Head, registered memory, and tail.
+    /// In the head, registered memory, and the tail.
     Sealed,
-    /// All in memory of its own.
+    /// All bytes are in memory of the FPDU's own.
     Owned,
 }
 
-/// One FPDU as it goes on the wire, kept until TCP has it acknowledged.
+/// An FPDU as on the wire, kept until the peer's TCP has acknowledged it.
 ///
-/// The payload stays where it is: `head | payload | tail`, where the tail is pad and CRC. What is
-/// short lies in the head altogether; a Read Response, long inline data and a Terminate in a buffer of
-/// its own. Markers are in none of them: they follow from its place in the stream, and are put in as
-/// it goes into its frame, piece by piece, each time it does.
+/// The payload stays where it is: `head | payload | tail`, where the tail is pad and CRC. A short
+/// FPDU is all in the head; a Read Response, long inline data or a Terminate is in a buffer of its
+/// own. None of these holds markers. They follow from the FPDU's place in the stream, and the FPDU
+/// inserts them, piece by piece, each time it is written to a frame.
 ///
-/// With CRC on, an FPDU that refers to memory is *open* until it is first sent: then it is
-/// [filled into the frame](Fpdu::fill), copied and digested in one pass, so that the frame's
-/// CRC is that of the frame's octets. What is sent again is gathered anew and has the CRC of the
-/// first time: if the application changes the memory before the peer has the bytes, the peer sees a
-/// wrong CRC, as with any RNIC.
+/// With CRC on, an FPDU that refers to memory is *open* until it is first sent: then the sender
+/// [fills it into the frame](Fpdu::fill), copied and digested in one pass, so that the frame's CRC
+/// is that of the frame's bytes. A retransmission gathers the payload anew and has the CRC of the
+/// first time. So if the application changes the memory before the peer has the bytes, the peer
+/// sees a wrong CRC, as with any RNIC.
 ///
-/// It is made in its place in a queue, over what was there before: bytes of the head beyond its
-/// length are of no meaning.
+/// The QP makes an FPDU in its place in a queue, over older contents: bytes of the head after its
+/// length have no meaning.
 #[derive(Clone, Debug)]
 pub struct Fpdu {
     head: [u8; HEAD],
     tail: [u8; TAIL],
-    /// Of meaning in the two forms that refer to it.
+    /// Meaningful only in the two forms that refer to memory.
     payload: MemRange,
-    /// The whole FPDU at its start, if that is its form; not shortened to it, so that memory that is
-    /// used again is not cleared each time.
+    /// The whole FPDU at the start, in the form that owns its bytes. The vector is not shortened to
+    /// it, so that reused memory is not cleared each time.
     owned: Vec<u8>,
-    /// Bytes in all.
+    /// Bytes of the whole FPDU on the wire.
     len: u32,
     head_len: u8,
     form: Form,
     last: bool,
     snapshot: bool,
-    /// A fourth of its offset modulo 512 in a stream with markers, or [`NO_MARKERS`].
+    /// A fourth of the FPDU's offset modulo 512 in a stream with markers, or [`NO_MARKERS`].
     marks: u8,
-    /// That of all bytes, if it was computed in passing.
+    /// The checksum of all bytes, if a copy or a CRC has computed it in passing.
     sum: Option<Sum>,
 }
 
 impl Default for Fpdu {
-    /// An empty one, for [`QpContext::poll_transmit_into`](super::QpContext::poll_transmit_into) to
-    /// fill in.
+    /// Makes an empty FPDU for
+    /// [`QpContext::poll_transmit_into`](super::QpContext::poll_transmit_into) to fill in.
     #[inline]
     fn default() -> Fpdu {
         Fpdu {
@@ -105,26 +105,26 @@ impl Default for Fpdu {
 }
 
 impl Fpdu {
-    /// Whether its CRC is still to be computed.
+    /// Returns true if the CRC is not computed yet.
     #[inline]
     pub fn is_open(&self) -> bool {
         self.form == Form::Open
     }
 
-    /// Whether it can be [filled](Fpdu::fill) into a frame: any but one whose payload is better sent
-    /// from where it lies.
+    /// Returns true if the FPDU can be [filled](Fpdu::fill) into a frame: true unless its payload
+    /// is better sent from registered memory.
     #[inline]
     pub fn is_fillable(&self) -> bool {
         self.form != Form::Sealed
     }
 
-    /// Octets of payload that will be read for the CRC.
+    /// Returns the bytes of payload that the CRC still has to read.
     #[inline]
     pub fn open_len(&self) -> u32 {
         if self.is_open() { self.payload.len() } else { 0 }
     }
 
-    /// Computes CRC and checksum of an open FPDU whose payload is sent from where it lies.
+    /// Computes CRC and checksum of an open FPDU whose payload is sent from registered memory.
     pub fn seal<M: Memory>(&mut self, mem: &M) {
         if self.has_markers() {
             self.seal_marked(mem, None);
@@ -136,12 +136,12 @@ impl Fpdu {
         }
     }
 
-    /// Writes a [fillable](Fpdu::is_fillable) FPDU to the start of `dst`, and something of no meaning
-    /// to a few bytes behind it if there are more; `dst` has at least its [length](Fpdu::len). The
-    /// checksum, unless it is yet to be computed of what was written.
+    /// Writes a [fillable](Fpdu::is_fillable) FPDU to the start of `dst`, and meaningless data to a
+    /// few bytes after it if `dst` is longer; `dst` has at least the FPDU's [length](Fpdu::len).
+    /// Returns the checksum, or `None` if the caller still has to compute it of the written bytes.
     ///
-    /// An open one is sealed: each octet of its payload is loaded once, and what was loaded is
-    /// written and digested.
+    /// This seals an open FPDU: it loads each byte of the payload once, and writes and digests the
+    /// loaded value.
     #[inline]
     pub fn fill<M: Memory>(&mut self, mem: &M, dst: &mut [u8]) -> Option<Sum> {
         if self.has_markers() {
@@ -149,7 +149,7 @@ impl Fpdu {
         }
         let len = self.len as usize;
         match self.form {
-            // Whole words, if they fit: what follows is written later.
+            // Copy whole words, if they fit: later writes overwrite the surplus.
             Form::Short => match dst.first_chunk_mut::<HEAD>() {
                 Some(room) => *room = self.head,
                 None => dst.get_mut(..len)?.copy_from_slice(&self.head[..len]),
@@ -167,7 +167,7 @@ impl Fpdu {
     #[inline(always)]
     fn seal_into<M: Memory>(&mut self, mem: &M, dst: &mut [u8]) {
         let (head_len, end) = (usize::from(self.head_len), self.unpadded());
-        // Whole words; the payload follows.
+        // Copy whole words: the payload then overwrites the surplus.
         match dst.first_chunk_mut::<BARE>() {
             Some(room) => room.copy_from_slice(&self.head[..BARE]),
             None => dst[..head_len].copy_from_slice(&self.head[..head_len]),
@@ -181,19 +181,19 @@ impl Fpdu {
         tail[..n].copy_from_slice(&self.tail[..n]);
     }
 
-    /// Bytes in all; a multiple of 4.
+    /// Returns the length of the whole FPDU in bytes; a multiple of 4.
     #[expect(clippy::len_without_is_empty, reason = "never empty")]
     #[inline]
     pub fn len(&self) -> u32 {
         self.len
     }
 
-    /// Whether it ends its message: nothing of it will follow.
+    /// Returns true if the FPDU ends its message: no segment of the message follows.
     pub const fn ends_message(&self) -> bool {
         self.last
     }
 
-    /// The bytes before the payload; all bytes when [`payload`](Fpdu::payload) is `None`.
+    /// Returns the bytes before the payload; all bytes when [`payload`](Fpdu::payload) is `None`.
     #[inline]
     pub fn head(&self) -> &[u8] {
         match self.form {
@@ -202,13 +202,14 @@ impl Fpdu {
         }
     }
 
-    /// Octets of a snapshot that this FPDU keeps until it is dropped; 0 when it keeps none.
+    /// Returns the bytes of a snapshot that this FPDU keeps until it is dropped; 0 when it keeps
+    /// none.
     #[inline]
     pub fn snapshot_len(&self) -> u32 {
         if self.snapshot { self.len } else { 0 }
     }
 
-    /// Lets go of its bytes, and of their memory, which is to be used again.
+    /// Empties the FPDU, and gives memory of its own to `buffers` for reuse.
     #[inline]
     pub fn clear(&mut self, buffers: &mut Buffers) {
         if self.form == Form::Owned {
@@ -217,13 +218,13 @@ impl Fpdu {
         (self.form, self.snapshot, self.len) = (Form::Short, false, 0);
     }
 
-    /// The payload that stays in registered memory.
+    /// Returns the payload that stays in registered memory.
     #[inline]
     pub fn payload(&self) -> Option<MemRange> {
         matches!(self.form, Form::Open | Form::Sealed).then_some(self.payload)
     }
 
-    /// The bytes after the payload: pad and CRC.
+    /// Returns the bytes after the payload: pad and CRC.
     #[inline]
     pub fn tail(&self) -> &[u8] {
         match self.form {
@@ -235,8 +236,9 @@ impl Fpdu {
         }
     }
 
-    /// Internet checksum of all bytes; of an open FPDU, that of a CRC field of zeros. Free when it was
-    /// computed with the CRC of the payload; otherwise reads the payload.
+    /// Returns the Internet checksum of all bytes; for an open FPDU, as if the CRC field were zero.
+    /// This costs nothing when the sum was computed with the CRC of the payload; otherwise it reads
+    /// the payload.
     #[inline]
     pub fn sum<M: Memory>(&self, mem: &M) -> Sum {
         match (self.sum, self.payload()) {
@@ -247,14 +249,14 @@ impl Fpdu {
         }
     }
 
-    /// Bytes of head and payload.
+    /// Returns the bytes of head and payload.
     #[inline]
     fn unpadded(&self) -> usize {
         usize::from(self.head_len) + self.payload.len() as usize
     }
 
-    /// Ends one whose payload lies elsewhere: `crc`, if it is to have one, is that of head and
-    /// payload, `sum` that of the payload.
+    /// Ends an FPDU whose payload is in registered memory. `crc`, if the FPDU is to have one, is
+    /// that of head and payload, `sum` that of the payload.
     #[inline(always)]
     fn close<M: Memory>(&mut self, mem: &M, crc: Option<u32>, sum: Sum) {
         let pad = pad(self.unpadded());
@@ -263,18 +265,18 @@ impl Fpdu {
             Some(crc) => crc,
             None => 0,
         };
-        // Pad and CRC as one number: read back from where it was stored in pieces, the sum would
-        // have to wait.
+        // Build pad and CRC as one number: if the code stored them in pieces and read them back at
+        // once, the sum would have to wait for the stores.
         let tail = (u64::from(crc) << (8 * pad)).to_le_bytes();
         self.tail = tail;
         self.sum = Some(self.join(sum, &tail));
     }
 
-    /// The checksum of bare head, payload and tail.
+    /// Returns the checksum of bare head, payload and tail.
     #[inline]
     fn join(&self, payload: Sum, tail: &[u8; TAIL]) -> Sum {
-        // Head and tail are zero behind their ends: whole words are summed, without a look at how
-        // long they are.
+        // Head and tail are zero after their ends, so summing whole words needs no look at their
+        // lengths.
         let head = self.head.first_chunk::<BARE>().map_or(Sum::ZERO, Sum::of_words);
         head.add_at(usize::from(self.head_len), payload)
             .add_at(self.unpadded(), Sum::of_words(tail))
@@ -290,7 +292,7 @@ impl Fpdu {
         }
     }
 
-    /// The same, of what it is without markers.
+    /// Calls `f` with the pieces of the FPDU without its markers.
     fn for_each_plain(&self, off: u32, len: u32, f: &mut impl FnMut(Piece<'_>)) {
         let (mut skip, mut left) = (off, len);
         let mut part = |total: u32| -> Option<(u32, u32)> {
@@ -318,7 +320,7 @@ impl Fpdu {
         }
     }
 
-    /// Copies bytes from `off` on into `dst`; returns how many there were.
+    /// Copies bytes from `off` on into `dst`, and returns the number copied.
     pub fn copy_to<M: Memory>(&self, mem: &M, off: u32, dst: &mut [u8]) -> usize {
         let mut done = 0;
         let len = u32::try_from(dst.len()).unwrap_or(u32::MAX);
@@ -337,21 +339,21 @@ impl Fpdu {
     }
 }
 
-/// Bytes of pad behind `unpadded` bytes of length field and ULPDU.
+/// Returns the bytes of pad after `unpadded` bytes of length field and ULPDU.
 #[inline]
 const fn pad(unpadded: usize) -> usize {
     unpadded.wrapping_neg() & 3
 }
 const _: () = assert!(pad(HEADER_LEN + 7) == pad_len(7));
 
-/// An FPDU is shorter than [`MAX_FPDU_LEN`](crate::mpa::fpdu::MAX_FPDU_LEN), with markers half as
-/// long again.
+/// Converts a length, which always fits: an FPDU is shorter than
+/// [`MAX_FPDU_LEN`](crate::mpa::fpdu::MAX_FPDU_LEN), with markers half as long again.
 #[inline]
 fn count(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
 
-/// Lengths of heads are at most [`HEAD`].
+/// Converts the length of a head, which is at most [`HEAD`].
 #[expect(clippy::cast_possible_truncation)]
 const fn small(n: usize) -> u8 {
     n as u8

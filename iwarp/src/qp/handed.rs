@@ -1,15 +1,16 @@
-//! FPDUs that one queue pair hands to its peer, where both are of one owner.
+//! FPDUs that one queue pair hands to its peer, where one owner has both.
 //!
-//! The two ends of such a connection need no stream between them: the sender makes an FPDU as it makes
-//! every other, and the receiver checks and carries it out as it does every other, by the same functions.
-//! Only two things differ. The payload never leaves registered memory: the receiver has
-//! [`Memory::copy`] move it from where the FPDU refers to, so a Read Response needs no snapshot. And the
-//! FPDU has no place in TCP's stream: both ends leave their positions as they are. So handing may end
-//! behind any FPDU, and the next one goes into the stream as if those before it had never been.
+//! The two ends of such a connection need no stream between them. The sender makes an FPDU as it
+//! makes every other, and the receiver checks it and carries it out as every other, by the same
+//! functions. Only two things differ. The payload never leaves registered memory: the receiver
+//! calls [`Memory::copy`] to move it from the memory that the FPDU refers to, so a Read Response
+//! needs no snapshot. And the FPDU has no place in TCP's stream: both ends leave their positions as
+//! they are. So the owner may stop handing over after any FPDU, and the next FPDU goes into the
+//! stream as if the handed ones had never existed.
 //!
-//! The peer has an FPDU as soon as it was handed over. A Send or Write that the peer accepts completes at
-//! once, and the requester of one that the peer refuses is told by the peer's Terminate before anything
-//! else happens, with the status that the Terminate stands for.
+//! The peer has an FPDU as soon as it is handed over. So a Send or Write that the peer accepts
+//! completes at once. If the peer refuses a request, its Terminate reaches the requester before
+//! anything else happens, and the request completes with the status that the Terminate stands for.
 
 use super::buffers::Buffers;
 use super::fpdu::Fpdu;
@@ -22,8 +23,8 @@ use crate::rdmap::AtomicOp;
 use crate::{MemRange, Memory};
 use heddle_base::{Chunks, Sum};
 
-/// An FPDU as its receiver reads it: the bytes are those of its head, and the payload, unless that is there
-/// too, lies behind them in registered memory.
+/// An FPDU as its receiver reads it. The bytes are those of the head; the payload, unless the head
+/// contains it, follows in registered memory.
 struct Handed<'a> {
     head: &'a [u8],
     payload: Option<MemRange>,
@@ -42,7 +43,7 @@ impl Chunks for Handed<'_> {
 }
 
 impl Stream for Handed<'_> {
-    /// Queue pairs that hand FPDUs over have agreed on no CRC.
+    /// Returns 0: queue pairs that hand FPDUs over have agreed on no CRC.
     fn crc<M: Memory>(&self, _mem: &M, _at: usize, _body: usize) -> u32 {
         0
     }
@@ -60,8 +61,9 @@ impl Stream for Handed<'_> {
     }
 }
 
-/// The same memory under another type. So whatever is compiled for FPDUs that are handed over is compiled for
-/// them alone, and the way of frames stays what it was: it has one caller, and goes into it whole.
+/// The same memory under another type. So the compiler makes separate code for FPDUs that are
+/// handed over, and the code for frames stays as it was: it has one caller, into which it is
+/// inlined whole.
 #[derive(Debug)]
 struct SameMemory<'a, M>(&'a M);
 
@@ -95,38 +97,40 @@ impl<M: Memory> Memory for SameMemory<'_, M> {
 }
 
 impl QpContext {
-    /// Returns true if this end of a connection may [hand over](QpContext::hand_over): it has neither failed
-    /// nor been closed, by either end, and its FPDUs have neither CRC nor markers. Whoever asks for a CRC has
-    /// one computed and compared, and that takes a stream.
+    /// Returns true if this end of a connection may [hand over](QpContext::hand_over): neither end
+    /// has failed or closed, and FPDUs have neither CRC nor markers. An application that asks for a
+    /// CRC wants it computed and compared, which takes a stream.
     pub fn can_hand_over(&self) -> bool {
         let plain = !self.crc && !self.send_markers && !self.recv_markers;
         plain && self.state == QpState::Rts && !self.peer_closed
     }
 
-    /// From here on its FPDUs are handed over. The caller has seen that the peer has taken every byte of the
-    /// stream so far, and that nothing of it is kept for retransmission.
+    /// Starts to hand FPDUs over. The caller has made sure that the peer has taken every byte of
+    /// the stream so far, and that none of them is kept for retransmission.
     pub fn begin_handing(&mut self) {
         self.acked = self.acked.max(self.tx_pos);
         self.handing = true;
     }
 
-    /// From here on its FPDUs go into the stream again.
+    /// Stops handing over: further FPDUs go into the stream.
     pub fn end_handing(&mut self) {
         self.handing = false;
     }
 
-    /// Returns true if its FPDUs are handed over, and may still be.
+    /// Returns true if FPDUs are handed over, and the QP has not ended.
     #[inline]
     pub const fn is_handing(&self) -> bool {
         self.handing && self.state.is_live()
     }
 
-    /// Hands the next FPDU over to the peer, at once followed by the peer's Terminate if the peer refuses it;
-    /// how many bytes it has, `None` when there is none, or it is of a message that
-    /// [waits](QpContext::waits_for_receive) for a receive of the peer's.
+    /// Hands the next FPDU over to the peer, and takes the peer's Terminate at once if the peer
+    /// refuses the FPDU. Returns the FPDU's length in bytes, or `None` when there is no FPDU, or
+    /// when the FPDU is of a message that [waits](QpContext::waits_for_receive) for a receive of
+    /// the peer.
     ///
-    /// `mulpdu` is as for [`poll_transmit`](QpContext::poll_transmit); `fpdu` is a place to make it in.
-    /// The environments are those of this queue pair, and of the peer; they differ in `posted` at most.
+    /// `mulpdu` is the same as for [`poll_transmit`](QpContext::poll_transmit); `fpdu` is a place
+    /// to make the FPDU in. The environments are those of this queue pair and of the peer; they
+    /// differ at most in `posted`.
     #[inline]
     pub fn hand_over<M: Memory>(
         &mut self,
@@ -148,7 +152,7 @@ impl QpContext {
         peer.take_handed(peer_env, fpdu);
         fpdu.clear(buffers);
         if !peer.state.is_live() {
-            // Now: what it refused must not be taken for done.
+            // Take the Terminate now: `complete_sends` must not count the refused request as done.
             if peer.make_handed(peer_env, mulpdu, buffers, fpdu) {
                 self.take_handed(env, fpdu);
                 fpdu.clear(buffers);
@@ -159,12 +163,12 @@ impl QpContext {
         Some(len)
     }
 
-    /// Returns true if nothing can be handed over before the peer has a receive. A Read Response goes first,
-    /// as whoever asked for it may have the peer wait.
+    /// Returns true if nothing can be handed over before the peer has a receive. A Read Response
+    /// goes first, because the peer may post a receive only after it.
     #[inline(never)]
     fn waits_for<M>(&mut self, peer: &mut QpContext, [env, peer_env]: [&QpEnv<'_, M>; 2]) -> bool {
         if self.has_local() {
-            // Requests behind these may want a receive.
+            // Later requests may want a receive.
             self.carry_out_some(env);
             if self.has_local() {
                 return true;
@@ -182,12 +186,14 @@ impl QpContext {
         true
     }
 
-    /// Whether a Read Response can be handed over, also where the next request waits for a receive of the peer's.
+    /// Returns true if a Read Response can be handed over, even while the next request waits for a
+    /// receive of the peer.
     pub fn may_respond(&self) -> bool {
         self.sending.is_none() && !self.reads.inbound.is_empty()
     }
 
-    /// As [`poll_transmit_into`](QpContext::poll_transmit_into), of an FPDU that takes no place in the stream.
+    /// Makes an FPDU as [`poll_transmit_into`](QpContext::poll_transmit_into) does, without a place
+    /// in the stream.
     #[inline]
     fn make_handed<M: Memory>(
         &mut self,
@@ -199,8 +205,8 @@ impl QpContext {
         let (pos, first) = (self.tx_pos, self.sq.next);
         let made = self.poll_transmit_into(env, mulpdu, buffers, fpdu);
         self.tx_pos = pos;
-        // What has been sent ends where the stream does, which is acknowledged. After a failure none of
-        // these is left.
+        // Requests that have been sent end where the stream ends, which is acknowledged. After a
+        // failure no such request is left.
         let mut index = first;
         while self.state.is_live() && index != self.sq.next {
             let wqe = self.sq.wqes.at_mut(index);
@@ -212,7 +218,8 @@ impl QpContext {
         made
     }
 
-    /// Takes an FPDU of the peer's, as [`handle_stream`](QpContext::handle_stream) takes those of a stream.
+    /// Takes an FPDU of the peer, as [`handle_stream`](QpContext::handle_stream) takes the FPDUs of
+    /// a stream.
     #[inline]
     fn take_handed<M: Memory>(&mut self, env: &QpEnv<'_, M>, fpdu: &Fpdu) {
         let head = fpdu.head();

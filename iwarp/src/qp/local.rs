@@ -1,13 +1,14 @@
-//! Requests of the send queue for which nothing is sent: fast registrations, binds, invalidations.
+//! Requests of the send queue that send nothing: fast registrations, binds, invalidations.
 //!
-//! They are carried out in their turn: after all of every earlier request is in FPDUs, and before
-//! anything of a later one is. So a Send that hands an STag to the peer, posted behind its registration,
-//! never comes before it. FPDUs of earlier requests refer to memory and no longer to STags: what TCP has
-//! to send again is not touched by an invalidation. An invalidation waits for earlier Reads, which
-//! are placed by STag.
+//! The QP carries them out in their turn: after all of every earlier request is in FPDUs, and
+//! before any part of a later one is. So a Send that gives an STag to the peer, posted after the
+//! STag's registration, never precedes it. FPDUs of earlier requests refer to memory and no longer
+//! to STags, so an invalidation does not affect retransmissions. An invalidation waits for earlier
+//! Reads, whose responses are placed by STag.
 //!
-//! Completions are in the order of posting. So an invalidation completes when all before it is
-//! acknowledged: then nothing refers to the memory through the STag any more, here or on the wire.
+//! Completions are in the order of posting. So an invalidation completes when the peer has
+//! acknowledged every earlier request: then no FPDU refers to the memory through the STag any more,
+//! here or on the wire.
 
 use super::cqe::CqeStatus;
 use super::queues::{Progress, WqeOp};
@@ -17,12 +18,12 @@ use crate::fault::Fault;
 use crate::mr::Kind;
 use crate::{Bind, BindError};
 
-/// Requests that are carried out before others have their turn.
+/// Most local requests that one call carries out, so that other connections have their turn.
 const TURN: u32 = 64;
 
 impl QpContext {
-    /// Carries out the next request, for which nothing is sent, and those behind it of the same
-    /// sort; what is to be sent then.
+    /// Carries out the next request, which sends nothing, and the requests of the same kind after
+    /// it. Returns the next message to send.
     #[cold]
     pub(super) fn carry_out_locals<M>(&mut self, env: &QpEnv<'_, M>) -> Option<Sending> {
         self.carry_out_some(env);
@@ -32,7 +33,7 @@ impl QpContext {
         self.start_message(env)
     }
 
-    /// The same, without a look at what is to be sent.
+    /// Carries out such requests, and does not look for a message to send.
     pub(super) fn carry_out_some<M>(&mut self, env: &QpEnv<'_, M>) {
         let mut failed = None;
         for _ in 0..TURN {
@@ -62,8 +63,8 @@ impl QpContext {
         self.complete_sends();
     }
 
-    /// Whether the next request may be carried out and nothing is sent for it. After a turn there
-    /// may be more of them than one call carries out.
+    /// Returns true if the next request sends nothing and may be carried out. This can hold even
+    /// after a call that carried out requests, because one call carries out a limited number.
     pub fn has_local(&self) -> bool {
         self.state.is_live()
             && !self.hold

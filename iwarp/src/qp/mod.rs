@@ -3,35 +3,37 @@
 //! # Calling order
 //! ```text
 //! post_send, post_recv                         at any time
-//! hand_over(peer), instead of all below but the last, where both ends are of one owner
-//! find_fpdu, place_early                       when it has bytes ahead of a gap, with markers
+//! hand_over(peer)                              instead of all below but the last, if one owner has
+//!                                              both ends
+//! find_fpdu, place_early                       when there are bytes ahead of a gap, with markers
 //! deliver                                      when the gap before such an FPDU is closed
 //! handle_stream(env, bytes), handle_digested   when the peer's stream has new bytes in order
 //! handle_acked(upto)                           when TCP has an acknowledgment
 //! poll_transmit(env, mulpdu) until None        while TCP has room
 //! poll_completion, poll_event until None       after any of these
 //! ```
-//! One thread (the worker that owns the connection) calls them. No call blocks, allocates on the
-//! way of ordinary data, or panics whatever the peer sends.
+//! The thread of the worker that owns the connection makes these calls. No call blocks or panics,
+//! whatever the peer sends, and none allocates for ordinary data.
 //!
-//! # What can be seen in memory
-//! An FPDU touches memory only when all of it is there, its CRC is right (CRC on) and every check
+//! # Visible changes of memory
+//! An FPDU touches memory only when all of it has come, its CRC is right (CRC on) and every check
 //! of header, sequence, STag, bounds and rights has passed. So an FPDU that fails any check leaves
-//! no trace. What can be seen before the completion that tells of it is what RFC 5041 allows an
-//! honest peer too: the earlier segments of a message whose later ones fail or never come (in the
-//! posted receive buffer, in a region with remote write access, or in the sink of an outstanding
-//! Read). With markers and CRC on, that includes messages behind a gap
-//! ([`QpContext::place_early`]). With CRC off, damage that TCP's checksum misses is placed as if it
-//! were data, inside the same limits.
+//! no trace. Before the completion of a message, an application can see in memory only what RFC
+//! 5041 also allows an honest peer to write: the earlier segments of a message whose later ones
+//! fail or never come (in the posted receive buffer, in a region with remote write access, or in
+//! the sink of an outstanding Read). With markers and CRC on, these can be segments of messages
+//! after a gap ([`QpContext::place_early`]). With CRC off, the QP places damage that TCP's checksum
+//! misses as if it were data, inside the same limits.
 //!
 //! # Strict and liberal
 //! Untagged messages must come in order and without gaps (MSN and MO): TCP keeps the sender's
-//! order, so anything else is an error. Reserved bits and pad bytes are not looked at. Segments of
-//! tagged and untagged messages may interleave on receive; we send message by message, Read
-//! Responses and the send queue in turn.
+//! order, so any other sequence is an error. The receiver ignores reserved bits and pad bytes. The
+//! peer may interleave the segments of tagged and untagged messages. The sender of this module
+//! sends message by message, Read Responses and the send queue in turn.
 //!
-//! # What it does not do
-//! It does not own TCP, know of gaps, or keep FPDUs for retransmission: the owner does.
+//! # Outside this module
+//! The owner runs TCP, knows of gaps, and keeps FPDUs for retransmission; the QP does none of
+//! these.
 
 mod buffers;
 mod complete;
@@ -93,39 +95,42 @@ use tx::Sending;
 /// A queue pair in FPDU mode. See the [module](self) for the calling order.
 #[derive(Debug)]
 pub struct QpContext {
-    // What every FPDU touches comes first.
+    // The fields that every FPDU touches come first.
     state: QpState,
     crc: bool,
     send_markers: bool,
     recv_markers: bool,
-    /// Nothing of the application's may be sent yet: a responder before the first FPDU has come, an
-    /// initiator before its ready-to-receive message.
+    /// The QP may not send messages of the application yet: a responder before the first FPDU has
+    /// come, an initiator before its ready-to-receive message.
     hold: bool,
-    /// Where the peer's markers stand: its positions that are this modulo 512. And where ours do.
+    /// The place of the peer's markers: the positions in its stream that are this modulo 512.
     rx_grid: u16,
+    /// The place of our markers, likewise.
     tx_grid: u16,
-    /// Whose turn it is when both could start a message.
+    /// True if a Read Response goes next when both a response and a request could start.
     responses_next: bool,
     seen_fpdu: bool,
-    /// One FPDU was all that was shown last.
+    /// The last call of `handle_stream` saw exactly one FPDU.
     rx_one_fpdu: bool,
     peer_closed: bool,
     drained: bool,
-    /// Its FPDUs go to the peer's queue pair, and not into the stream.
+    /// FPDUs go directly to the peer's queue pair, and not into the stream.
     handing: bool,
-    /// A Write of the peer's has begun and not ended; and a Send.
+    /// A Write of the peer has begun and not ended.
     in_write: bool,
+    /// A Send of the peer has begun and not ended.
     in_send: bool,
     rnr: Rnr,
     rtr: RtrConfig,
     qpn: Qpn,
     pd: Pd,
-    /// The message under way.
+    /// The message whose segments are being sent.
     sending: Option<Sending>,
-    /// Of the next Send, and of the next Read Request.
+    /// MSN of the next Send.
     send_msn: Msn,
+    /// MSN of the next Read Request.
     read_msn: Msn,
-    /// One past the last byte of the last FPDU made.
+    /// The position after the last byte of the last FPDU made.
     tx_pos: StreamPos,
     acked: StreamPos,
     /// The next byte of the peer's stream.
@@ -136,13 +141,13 @@ pub struct QpContext {
     reads: Reads,
     cq: Completions,
     events: ArrayVec<QpEvent, 4>,
-    /// How the stream ended, once it has.
+    /// How the stream ended, once it has ended.
     end: Option<Box<End>>,
 }
 
 impl QpContext {
-    /// A QP on a connection whose MPA start-up is done. Its queues take memory as they are filled,
-    /// up to their depths, and keep it until they are [trimmed](QpContext::trim).
+    /// Makes a QP on a connection whose MPA start-up is done. Its queues allocate memory as they
+    /// fill, up to their depths, and keep it until the owner [trims](QpContext::trim) them.
     #[expect(clippy::cast_possible_truncation, reason = "less than 512")]
     pub fn new(config: &QpConfig) -> QpContext {
         QpContext {
@@ -181,13 +186,13 @@ impl QpContext {
         }
     }
 
-    /// Posts to the send queue, whoever wrote the request: nothing but a full queue is an error
-    /// here.
+    /// Posts a request to the send queue, from any source. Only a full queue is an error here.
     ///
     /// A request that breaks the rules of [`check_send`] completes in its turn as
-    /// [`CqeStatus::LocalQpOperation`] and ends the stream, as does one whose SGEs turn out bad
-    /// when the data is sent. One that is posted after [`close`](QpContext::close) completes so
-    /// too, with [`PostError::Closing`], and ends nothing. Once the stream is over it is flushed.
+    /// [`CqeStatus::LocalQpOperation`] and ends the stream, as does a request whose SGEs turn out
+    /// bad when the QP sends the data. A request posted after [`close`](QpContext::close) also
+    /// completes so, with [`PostError::Closing`], but does not end the stream. After the end of the
+    /// stream the QP flushes each new request.
     #[inline(always)]
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
         if self.sq.is_full() {
@@ -200,7 +205,8 @@ impl QpContext {
         Ok(())
     }
 
-    // By value: what is handed on by its address has to be in memory, also where this is not called.
+    // By value: an argument passed by address must be in memory, even on the path that skips this
+    // call.
     #[cold]
     fn post_late(&mut self, wr: SendWr<'_>) -> Result<(), PostError> {
         if self.state == QpState::Closing {
@@ -214,12 +220,12 @@ impl QpContext {
         Ok(())
     }
 
-    /// Posts a buffer for an incoming Send. Its SGEs are checked when data comes for them; one that
-    /// breaks the rules of [`check_recv`] ends the stream when a message comes for it.
+    /// Posts a buffer for an incoming Send. The QP checks its SGEs when data comes for them; a
+    /// buffer that breaks the rules of [`check_recv`] ends the stream when a message comes for it.
     ///
-    /// On a QP that has failed, or whose peer has closed, it completes at once as
-    /// [`CqeStatus::Flushed`]; one that breaks the rules says which instead
-    /// ([`CqeStatus::LocalQpOperation`]).
+    /// On a QP that has failed, or whose peer has closed, the buffer completes at once as
+    /// [`CqeStatus::Flushed`], or as [`CqeStatus::LocalQpOperation`] if it breaks a rule, with the
+    /// rule that it breaks.
     #[inline(always)]
     pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         if self.rq.is_full() {
@@ -232,10 +238,10 @@ impl QpContext {
         Ok(())
     }
 
-    /// The application is done: what was posted to the send queue is still sent and completed,
-    /// then [`QpEvent::Drained`] is raised and the owner closes TCP. The receive queue stays open
-    /// until the owner calls [`handle_peer_closed`](QpContext::handle_peer_closed) or
-    /// [`abort`](QpContext::abort).
+    /// Closes the sending side for the application. The QP still sends and completes the requests
+    /// posted to the send queue, then raises [`QpEvent::Drained`], and the owner closes TCP. The
+    /// receive queue stays open until the owner calls
+    /// [`handle_peer_closed`](QpContext::handle_peer_closed) or [`abort`](QpContext::abort).
     pub fn close(&mut self) {
         if let Some(state) = self.state.next(Transition::Close) {
             self.state = state;
@@ -246,17 +252,17 @@ impl QpContext {
         }
     }
 
-    /// Returns true if requests wait for the peer's first FPDU (RFC 5044 section 7.1.2, rule 4). Once
-    /// the peer has closed they wait for ever.
+    /// Returns true if requests wait for the peer's first FPDU (RFC 5044 section 7.1.2, rule 4). If
+    /// the peer has closed, that FPDU never comes.
     fn never_sends(&self) -> bool {
         self.hold && !self.sq.is_empty() && !matches!(self.rtr, RtrConfig::Send(_))
     }
 
-    /// The peer closed its direction of the stream, with or without a part of an FPDU left at its
-    /// end: no more Sends will come, so the receive queue is flushed.
+    /// Handles that the peer closed its direction of the stream, with or without a part of an FPDU
+    /// left at its end. No more Sends will come, so the QP flushes the receive queue.
     ///
-    /// Where it broke off something, the QP fails and [`QpEvent::Truncated`] says what; otherwise we
-    /// may go on sending.
+    /// If the peer's stream ended in the middle of something, the QP fails and
+    /// [`QpEvent::Truncated`] says in what; otherwise the QP may go on sending.
     pub fn handle_peer_closed(&mut self, in_fpdu: bool) {
         if !self.state.is_live() {
             return;
@@ -281,8 +287,8 @@ impl QpContext {
         self.raise(QpEvent::Truncated(cut));
     }
 
-    /// Ends the QP at once: TCP is gone and sends nothing any more, not even once more. All that is
-    /// posted is flushed, whatever became of it; a pending Terminate is not sent.
+    /// Ends the QP at once, because TCP has ended and will send nothing more. The QP flushes every
+    /// posted request, whatever the peer has received of it, and does not send a pending Terminate.
     pub fn abort(&mut self) {
         self.end_stream(Transition::Abort, End::default());
         if let Some(end) = &mut self.end {
@@ -293,8 +299,8 @@ impl QpContext {
         self.flush_sends();
     }
 
-    /// After the end of the stream: the owner has taken back the FPDUs from `upto` on, of which
-    /// TCP has not sent an octet. What is made from now on (a Terminate) follows at `upto`.
+    /// Handles, after the end of the stream, that the owner has withdrawn the FPDUs from `upto` on,
+    /// of which TCP has sent no byte. Any later FPDU (a Terminate) follows at `upto`.
     pub fn handle_withdrawn(&mut self, upto: StreamPos) {
         if self.state.is_live() || upto >= self.tx_pos {
             return;
@@ -308,8 +314,8 @@ impl QpContext {
         Limits { sges: MAX_SGES, inline: MAX_INLINE, ord: self.reads.ord() }
     }
 
-    /// Gives back memory that its queues do not need for what is in them now. For a queue pair that
-    /// has been quiet for a while: one at work would ask for it again.
+    /// Frees memory that the queues do not need for their present contents. Meant for a queue pair
+    /// that has been quiet for a while: a busy one would soon allocate it again.
     pub fn trim(&mut self) {
         self.sq.trim();
         self.rq.trim();
@@ -317,43 +323,43 @@ impl QpContext {
         self.cq.trim();
     }
 
-    /// Where it is in its life.
+    /// Returns the state of the queue pair.
     pub const fn state(&self) -> QpState {
         self.state
     }
 
-    /// Its number.
+    /// Returns the number of the queue pair.
     pub const fn qpn(&self) -> Qpn {
         self.qpn
     }
 
-    /// Whether its FPDUs carry markers, which makes them longer.
+    /// Returns true if the FPDUs of this side carry markers, which makes them longer.
     pub const fn sends_markers(&self) -> bool {
         self.send_markers
     }
 
-    /// Its protection domain.
+    /// Returns the protection domain of the queue pair.
     pub const fn pd(&self) -> Pd {
         self.pd
     }
 
-    /// One past the last byte of the FPDUs made so far, in our stream.
+    /// Returns the position in our stream after the last byte of the FPDUs made so far.
     pub const fn tx_end(&self) -> StreamPos {
         self.tx_pos
     }
 
-    /// The next byte of the peer's stream it waits for.
+    /// Returns the position of the next byte of the peer's stream that the QP waits for.
     pub const fn rx_next(&self) -> StreamPos {
         self.rx_pos
     }
 
-    /// Moves on, modulo 2^64, with every FPDU that it makes or takes.
+    /// Returns a number that increases, modulo 2^64, with every FPDU that the QP makes or takes.
     pub fn progress(&self) -> u64 {
         let stream = self.tx_pos.0.wrapping_add(self.rx_pos.0);
         stream.wrapping_add(self.counters.tx_fpdus).wrapping_add(self.counters.rx_fpdus)
     }
 
-    /// What it has counted.
+    /// Returns the counters of the queue pair.
     pub fn counters(&self) -> QpCounters {
         self.counters.all()
     }

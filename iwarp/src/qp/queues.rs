@@ -3,16 +3,17 @@
 //! ```text
 //!   SQ   retired ≤ head ≤ next ≤ tail          RQ   retired ≤ head ≤ tail
 //!        places    oldest  next to  next            places   oldest  next
-//!        told to   not     send     place           told     buffer  place
-//!        be free   complete
+//!        reported  not     send     place           reported buffer  place
+//!        as free   complete                         as free
 //! ```
-//! Indices count from the beginning and wrap modulo 2^32. A request's place is free again once it
-//! and all before it are complete and the application has been given their completions, which also
-//! bounds the completions that wait.
+//! Indices count from the first request and wrap modulo 2^32. The place of a request is free again
+//! when the request and all before it are complete and the application has taken their completions.
+//! This also bounds the number of completions that wait.
 //!
-//! A request is kept in parts: an entry of fixed size, its SGEs, and its inline octets, behind the
-//! operands of the few that have some (Immediate Data, atomic operations), each in a ring of its
-//! own, so that a request takes what it needs and an idle queue takes nothing.
+//! A request is kept in parts, each in a ring of its own: an entry of fixed size, its SGEs, and its
+//! inline bytes. The operands of the few requests that have some (Immediate Data, atomic
+//! operations) precede their inline bytes. So a request takes only the memory that it needs, and an
+//! idle queue takes none.
 
 use super::config::INLINE_PAYLOAD;
 use super::fifo::Fifo;
@@ -22,25 +23,26 @@ use crate::rdmap::AtomicOp;
 use crate::{Access, Bind, Msn, Stag};
 use heddle_base::StreamPos;
 
-/// Deepest queue: with it the indices of SGEs and inline octets stay far from wrapping onto
-/// themselves.
+/// Depth of the deepest queue. With this limit the indices of SGEs and inline bytes stay far from
+/// wrapping onto themselves.
 const MAX_DEPTH: u32 = 1 << 20;
 const _: () = assert!((MAX_DEPTH as usize) * MAX_SGES < 1 << 31);
 const _: () = assert!((MAX_DEPTH as usize) * (MAX_INLINE + 32) < 1 << 31);
 
-/// How far a send request has come.
+/// The stages of a send request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// Not all of it is in FPDUs.
+    /// Not all of the request is in FPDUs.
     Queued,
-    /// Its last octet is that before `end`; waits for the acknowledgment (Read: for the response).
+    /// The request's last byte is the byte before `end`. It waits for the acknowledgment, a Read
+    /// for the response.
     Sent,
-    /// Done, but not yet reported: an earlier one is not.
+    /// The request is done but not reported, because an earlier one is not done.
     Done,
 }
 
-/// What a send request does: [`SendOp`] without the operands that few have, which stand among the
-/// inline octets.
+/// The operation of a send request: [`SendOp`] without the operands that few requests have, which
+/// are stored among the inline bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WqeOp {
     Send { solicited: bool, invalidate: Option<Stag> },
@@ -50,7 +52,7 @@ pub(super) enum WqeOp {
     Read { stag: Stag, to: u64 },
     FetchAdd { stag: Stag, to: u64 },
     CmpSwap { stag: Stag, to: u64 },
-    // The parts of a `Bind`: in one piece it would make every request longer.
+    // The parts of a `Bind`: as one field, it would make every request longer.
     FastRegister { stag: Stag, to: u64, access: Access },
     BindWindow { stag: Stag, to: u64, access: Access },
     LocalInvalidate { stag: Stag },
@@ -59,7 +61,7 @@ pub(super) enum WqeOp {
 const _: () = assert!(size_of::<WqeOp>() == 16);
 
 impl WqeOp {
-    /// Octets of its operands.
+    /// Returns the bytes of the operands.
     #[inline]
     const fn operands(self) -> u32 {
         match self {
@@ -73,13 +75,13 @@ impl WqeOp {
         }
     }
 
-    /// Whether it changes the peer's memory in one step.
+    /// Returns true if the operation changes the peer's memory atomically.
     #[inline]
     pub(super) const fn is_atomic(self) -> bool {
         matches!(self, WqeOp::FetchAdd { .. } | WqeOp::CmpSwap { .. })
     }
 
-    /// Whether nothing is sent for it.
+    /// Returns true if the operation sends nothing.
     #[inline]
     pub(super) const fn is_local(self) -> bool {
         matches!(
@@ -88,41 +90,42 @@ impl WqeOp {
         )
     }
 
-    /// Whether it is done when the answer is in place, and not when it is acknowledged.
+    /// Returns true if the operation is done when its answer is in place, and not when it is
+    /// acknowledged.
     #[inline]
     pub(super) const fn is_answered(self) -> bool {
         matches!(self, WqeOp::Read { .. }) || self.is_atomic()
     }
 }
 
-/// A send work request in its place.
+/// A send work request in its place in the queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wqe {
     pub(super) wr_id: u64,
     pub(super) op: WqeOp,
-    /// One past its last octet in our stream, once sent.
+    /// The position in our stream after the request's last byte, once sent.
     pub(super) end: StreamPos,
-    /// Octets of the message.
+    /// Bytes of the message.
     pub(super) len: u32,
-    /// Of a Send or Read, once started.
+    /// MSN of a Send or Read, once started.
     pub(super) msn: Msn,
-    /// Index of its first SGE, or of its first inline octet.
+    /// Index of the first SGE, or of the first inline byte.
     first: u32,
-    /// Index of its operands, among the inline octets.
+    /// Index of the operands, among the inline bytes.
     operands: u32,
     sges: u8,
     pub(super) inline: bool,
     pub(super) signaled: bool,
     pub(super) fence: bool,
-    /// A Send or Write of few octets that lie in one piece, and it waits for nothing.
+    /// True for a Send or Write of few bytes in one piece that waits for nothing.
     pub(super) short: bool,
     pub(super) progress: Progress,
-    /// Why it must not be carried out.
+    /// The reason for which the QP must not carry the request out.
     pub(super) refused: Option<PostError>,
 }
 
 impl Default for Wqe {
-    /// Of a place that no request has had.
+    /// Returns the contents of a place that no request has had.
     fn default() -> Wqe {
         Wqe {
             wr_id: 0,
@@ -143,12 +146,12 @@ impl Default for Wqe {
     }
 }
 
-/// Puts the pieces of a request where they are kept; the index of the first.
+/// Stores the pieces of a request, and returns the index of the first.
 #[inline]
 fn put_sges(sges: &mut Fifo<Sge>, list: &[Sge]) -> u32 {
     let first = sges.tail();
     match list {
-        // As most have.
+        // Most requests have one SGE.
         [sge] => {
             let place = sges.push();
             *place = *sge;
@@ -158,13 +161,13 @@ fn put_sges(sges: &mut Fifo<Sge>, list: &[Sge]) -> u32 {
     first
 }
 
-/// How many they are: the rules keep it at [`MAX_SGES`].
+/// Returns the number of SGEs: the posting rules keep it within [`MAX_SGES`].
 #[inline]
 fn count(list: &[Sge]) -> u8 {
     u8::try_from(list.len()).unwrap_or(0)
 }
 
-/// Where all octets of a [short](Wqe::short) request are.
+/// The place of all bytes of a [short](Wqe::short) request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ShortSource<'a> {
     Memory(Sge),
@@ -202,7 +205,7 @@ impl Sq {
         self.wqes.tail().wrapping_sub(self.retired) >= self.depth
     }
 
-    /// Takes a request that keeps the rules, or one that was `refused` by them.
+    /// Adds a request that keeps the rules, or one that the rules have `refused`.
     #[inline(always)]
     pub(super) fn push(&mut self, wr: &SendWr<'_>, checked: Result<u32, PostError>) {
         match checked {
@@ -211,7 +214,8 @@ impl Sq {
         }
     }
 
-    // By value: what is handed on by its address has to be in memory, also where this is not called.
+    // By value: an argument passed by address must be in memory, even on the path that skips this
+    // call.
     #[cold]
     fn push_refused(&mut self, wr: SendWr<'_>, why: PostError) {
         self.put(&wr, Data::Sges(&[]), 0, Some(why));
@@ -229,7 +233,7 @@ impl Sq {
                 (first, 0, true)
             }
         };
-        // What is about to end may be the sink of a Read.
+        // The STag that a request is about to invalidate may be the sink of a Read.
         let fence = wr.fence || matches!(wr.op, SendOp::LocalInvalidate { .. });
         let few = (1..=INLINE_PAYLOAD).contains(&len) && (inline || sges == 1);
         *self.wqes.push() = Wqe {
@@ -255,7 +259,7 @@ impl Sq {
         self.inline.extend(operands.map(u64::to_ne_bytes).as_flattened());
     }
 
-    /// The `i`th operand of a request that has it.
+    /// Returns the `i`th operand of a request that has it.
     fn operand(&self, wqe: &Wqe, i: u32) -> u64 {
         let mut octets = [0; 8];
         let [a, b] = self.inline.run(wqe.operands.wrapping_add(8 * i), 8);
@@ -265,7 +269,7 @@ impl Sq {
         u64::from_ne_bytes(octets)
     }
 
-    /// Puts the operands of a request where they are kept.
+    /// Stores the operands of a request.
     #[inline(always)]
     fn take_operands(&mut self, op: &SendOp) -> WqeOp {
         match *op {
@@ -300,13 +304,13 @@ impl Sq {
         }
     }
 
-    /// The Immediate Data of a request that has some.
+    /// Returns the Immediate Data of a request that has some.
     #[inline]
     pub(super) fn immediate(&self, wqe: &Wqe) -> u64 {
         self.operand(wqe, 0)
     }
 
-    /// The atomic operation a request asks for, if it does.
+    /// Returns the atomic operation of a request, if the request is one.
     #[inline]
     pub(super) fn atomic(&self, wqe: &Wqe) -> Option<AtomicOp> {
         let operand = |i| self.operand(wqe, i);
@@ -324,7 +328,7 @@ impl Sq {
         }
     }
 
-    /// Forgets the oldest request, which is complete; its index, and what it was.
+    /// Removes the oldest request, which is complete; returns its index and contents.
     #[inline]
     pub(super) fn pop(&mut self) -> (u32, &Wqe) {
         let index = self.wqes.head();
@@ -338,20 +342,21 @@ impl Sq {
             self.sges.free(wqe.first.wrapping_add(wqe.sges.into()));
         }
         if self.next == index {
-            // Flushed before its turn.
+            // The request was flushed before its turn.
             self.next = index.wrapping_add(1);
         }
         (index, wqe)
     }
 
-    /// The request under way has octets in FPDUs up to `end`, and will have no more.
+    /// Ends the request under way at `end`: its bytes before are in FPDUs, and no more will follow.
     #[cold]
     pub(super) fn cut_off(&mut self, end: StreamPos) {
         self.wqes.at_mut(self.next).end = end;
         self.next = self.next.wrapping_add(1);
     }
 
-    /// FPDUs from `upto` on are gone: of a request that ended there nothing is left behind `upto`.
+    /// Handles that the owner has withdrawn the FPDUs from `upto` on: a request that ended after
+    /// `upto` has no bytes there any more.
     #[cold]
     pub(super) fn withdraw(&mut self, upto: StreamPos) {
         let mut index = self.wqes.head();
@@ -365,15 +370,15 @@ impl Sq {
         }
     }
 
-    /// The SGEs of a request.
+    /// Returns the SGEs of a request.
     #[inline]
     pub(super) fn sges(&self, wqe: &Wqe) -> SgList<'_> {
         SgList(self.sges.run(wqe.first, wqe.sges.into()))
     }
 
-    /// Octets of the payload of the segment that begins `off` octets into a request, at most `max`:
-    /// what is left if that is few, else no more than lie in one piece of memory. And the piece where
-    /// they begin, unless they are inline.
+    /// Returns the length of the payload of the segment that begins `off` bytes into a request, at
+    /// most `max`: all remaining bytes if they are few, else only as many as are contiguous in one
+    /// piece of memory. Also returns the piece in which they begin, unless they are inline.
     #[inline(always)]
     pub(super) fn next_piece(&self, wqe: &Wqe, off: u32, max: u32) -> (u32, Option<Sge>) {
         let left = wqe.len - off;
@@ -385,13 +390,13 @@ impl Sq {
         (len, piece)
     }
 
-    /// The part of one piece where octet `off` of a request lies, at most `max` long.
+    /// Returns the part of the piece that holds byte `off` of a request, at most `max` long.
     #[inline]
     fn piece(&self, wqe: &Wqe, off: u32, max: u32) -> Option<Sge> {
         if wqe.sges == 0 {
             return None;
         }
-        // Most requests have one.
+        // Most requests have one SGE.
         let s = self.sges.at(wqe.first);
         if off >= s.len {
             return self.sges(wqe).piece(off, max);
@@ -403,13 +408,13 @@ impl Sq {
         })
     }
 
-    /// Inline octets `[off, off + len)` of a request.
+    /// Returns inline bytes `[off, off + len)` of a request.
     #[inline]
     pub(super) fn inline(&self, wqe: &Wqe, off: u32, len: u32) -> [&[u8]; 2] {
         self.inline.run(wqe.first.wrapping_add(off), len as usize)
     }
 
-    /// The next request and where its octets are, if it is [short](Wqe::short).
+    /// Returns the next request and the place of its bytes, if the request is [short](Wqe::short).
     #[inline(always)]
     pub(super) fn next_short(&mut self) -> Option<(&mut Wqe, ShortSource<'_>)> {
         if !self.has_next() {
@@ -427,7 +432,7 @@ impl Sq {
         Some((wqe, source))
     }
 
-    /// Whether something waits to be sent or is being sent.
+    /// Returns true if a request waits to be sent or is being sent.
     #[inline]
     pub(super) fn has_next(&self) -> bool {
         self.next != self.wqes.tail()
@@ -437,14 +442,14 @@ impl Sq {
         self.wqes.is_empty()
     }
 
-    /// Gives back memory beyond what is in use.
+    /// Frees memory beyond what is in use.
     pub(super) fn trim(&mut self) {
         self.wqes.trim();
         self.sges.trim();
         self.inline.trim();
     }
 
-    /// Octets of memory it has beside itself.
+    /// Returns the bytes of memory that the queue has allocated.
     #[cfg(test)]
     pub(super) fn heap(&self) -> usize {
         self.wqes.capacity() * size_of::<Wqe>()
@@ -461,15 +466,15 @@ impl Sq {
     }
 }
 
-/// A receive buffer in its place.
+/// A receive buffer in its place in the queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rqe {
     pub(super) wr_id: u64,
-    /// Octets it holds.
+    /// Bytes that the buffer holds.
     pub(super) len: u32,
     first: u32,
     sges: u8,
-    /// Why it must not be used.
+    /// The reason for which the QP must not use the buffer.
     pub(super) refused: Option<PostError>,
 }
 
@@ -480,12 +485,13 @@ pub(super) struct Rq {
     sges: Fifo<Sge>,
     depth: u32,
     pub(super) retired: u32,
-    /// Of the message that comes or is being received.
+    /// MSN of the message that comes next or is being received.
     pub(super) msn: Msn,
-    /// Octets of it that are in place.
+    /// Bytes of that message that are in place.
     pub(super) received: u32,
-    /// Where it takes a buffer from for each message, if not from its own. Twice boxed: a queue pair
-    /// has thin room for what few have.
+    /// The shared queue from which this one takes a buffer for each message, if it does not use its
+    /// own. Boxed twice: few queue pairs have a shared queue, so a queue pair has room for a thin
+    /// pointer only.
     pub(super) shared: Option<Box<Box<dyn SharedReceives>>>,
 }
 
@@ -507,7 +513,7 @@ impl Rq {
         self.rqes.tail().wrapping_sub(self.retired) >= self.depth
     }
 
-    /// Takes a buffer that keeps the rules, or one that was `refused` by them.
+    /// Adds a buffer that keeps the rules, or one that the rules have `refused`.
     #[inline(always)]
     pub(super) fn push(&mut self, wr: &RecvWr<'_>, checked: Result<u32, PostError>) {
         let list = if checked.is_ok() { wr.sges } else { &[] };
@@ -521,7 +527,7 @@ impl Rq {
         };
     }
 
-    /// Forgets the oldest buffer, which is complete.
+    /// Removes the oldest buffer, which is complete.
     #[inline]
     pub(super) fn pop(&mut self) {
         let rqe = self.rqes.pop();
@@ -533,7 +539,7 @@ impl Rq {
         (!self.rqes.is_empty()).then(|| self.rqes.at(self.rqes.head()))
     }
 
-    /// Octets `[off, off + len)` of a buffer, if they all lie in its first piece.
+    /// Returns bytes `[off, off + len)` of a buffer, if they all lie in its first piece.
     #[inline]
     pub(super) fn first_piece(&self, rqe: &Rqe, off: u32, len: u32) -> Option<Sge> {
         if rqe.sges == 0 {
@@ -541,23 +547,23 @@ impl Rq {
         }
         let s = self.sges.at(rqe.first);
         let all = off <= s.len && len <= s.len - off;
-        // Saturation only: a wrapped offset is refused by the STag table.
+        // Saturation suffices: the STag table refuses a wrapped offset.
         all.then(|| Sge { stag: s.stag, len, to: s.to.saturating_add(u64::from(off)) })
     }
 
-    /// The pieces of a buffer.
+    /// Returns the pieces of a buffer.
     #[inline]
     pub(super) fn sges(&self, rqe: &Rqe) -> SgList<'_> {
         SgList(self.sges.run(rqe.first, rqe.sges.into()))
     }
 
-    /// Gives back memory beyond what is in use.
+    /// Frees memory beyond what is in use.
     pub(super) fn trim(&mut self) {
         self.rqes.trim();
         self.sges.trim();
     }
 
-    /// Octets of memory it has beside itself.
+    /// Returns the bytes of memory that the queue has allocated.
     #[cfg(test)]
     pub(super) fn heap(&self) -> usize {
         self.rqes.capacity() * size_of::<Rqe>() + self.sges.capacity() * size_of::<Sge>()
@@ -571,12 +577,12 @@ impl Rq {
     }
 }
 
-/// The pieces of local memory of one work request, as they lie in their ring.
+/// The pieces of local memory of one work request, in place in their ring.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SgList<'a>([&'a [Sge]; 2]);
 
 impl SgList<'_> {
-    /// All pieces.
+    /// Returns all pieces, in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Sge> {
         self.0.into_iter().flatten()
     }
@@ -586,8 +592,8 @@ impl SgList<'_> {
         self.0[0].first()
     }
 
-    /// Calls `f` with the parts of the pieces that make up octets `[off, off + len)` of the
-    /// message, in order and none of them empty, until it fails.
+    /// Calls `f` with the parts of the pieces that make up bytes `[off, off + len)` of the message,
+    /// in order and none of them empty, until `f` fails.
     #[inline]
     pub(super) fn try_for_each<E>(
         &self,
@@ -605,7 +611,7 @@ impl SgList<'_> {
                 continue;
             }
             let n = (s.len - skip).min(left);
-            // Saturation only: a wrapped offset is refused by the STag table.
+            // Saturation suffices: the STag table refuses a wrapped offset.
             f(Sge { stag: s.stag, len: n, to: s.to.saturating_add(u64::from(skip)) })?;
             left -= n;
             skip = 0;
@@ -613,7 +619,7 @@ impl SgList<'_> {
         Ok(())
     }
 
-    /// The part of one piece where octet `off` of the message lies, at most `max` long.
+    /// Returns the part of the piece that holds byte `off` of the message, at most `max` long.
     #[inline(never)]
     fn piece(&self, off: u32, max: u32) -> Option<Sge> {
         let mut skip = off;

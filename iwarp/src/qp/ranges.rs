@@ -1,9 +1,10 @@
 //! From STags to memory: the ranges that a segment's payload comes from or goes to.
 //!
-//! A piece named by an STag is one range as a rule. Of a fast registration it can be several, where its
-//! pages do not lie together ([`crate::mr`]); then the STag table gives the first of them, which is
-//! shorter than what was asked for. All of them are found before an octet is placed: what fails,
-//! because the STag is taken away just now, leaves nothing half done.
+//! A piece named by an STag is usually one range. In a fast registration the piece can be several
+//! ranges, where its pages are not contiguous ([`crate::mr`]); then the STag table returns the
+//! first of them, which is shorter than the piece. The QP finds all ranges before it places a byte:
+//! if a check fails because another thread has just invalidated the STag, the QP has placed
+//! nothing.
 
 use super::stream::Stream;
 use super::wr::{MAX_SGES, Sge};
@@ -12,12 +13,13 @@ use crate::mr::{MAX_RUNS, MrFault, PAGE};
 use crate::{Access, MemRange, Memory};
 use arrayvec::ArrayVec;
 
-/// Ranges of the payload of one segment: one for each SGE, and one more wherever a page ends in it.
+/// Most ranges of the payload of one segment: one for each SGE, and one more wherever a page ends
+/// in the payload.
 const MAX_RANGES: usize = 2 * MAX_SGES + 16;
 const _: () = assert!(16 * PAGE > u16::MAX as u64, "longer than a segment");
 const _: () = assert!(MAX_SGES <= MAX_RUNS, "a page list that a request names has room");
 
-/// Memory of one segment, in order.
+/// The memory of one segment, in order.
 pub(super) type Ranges = ArrayVec<MemRange, MAX_RANGES>;
 
 impl QpContext {
@@ -38,7 +40,7 @@ impl QpContext {
         Ok(())
     }
 
-    /// The same where it does not lie together.
+    /// Copies the payload as [`place_at`](Self::place_at) does, to memory that is not contiguous.
     #[cold]
     #[inline(never)]
     fn place_in_pages<M: Memory, C: Stream>(
@@ -54,7 +56,7 @@ impl QpContext {
         Ok(())
     }
 
-    /// Adds the memory that `s` names.
+    /// Adds the memory that `s` names to `out`.
     #[inline]
     pub(super) fn push_ranges<M>(
         &self,
@@ -70,7 +72,7 @@ impl QpContext {
         out.try_push(range).map_err(|_| MrFault::Bounds)
     }
 
-    /// The same where it does not lie together.
+    /// Adds the memory as [`push_ranges`](Self::push_ranges) does, where it is not contiguous.
     #[cold]
     #[inline(never)]
     fn push_pages<M>(
@@ -82,7 +84,7 @@ impl QpContext {
     ) -> Result<(), MrFault> {
         let mut done = 0;
         while done < s.len {
-            // The offset of the last octet has been checked not to wrap.
+            // A check has made sure that the offset of the last byte does not wrap.
             let to = s.to.wrapping_add(done.into());
             let range = env.mrs.check(self.pd, self.qpn, s.stag, to, s.len - done, need)?;
             done += range.len();

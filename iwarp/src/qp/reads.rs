@@ -1,37 +1,37 @@
-//! Reads and atomic operations under way: those we asked for (ORD) and those the peer asked for
-//! (IRD). RFC 7306 section 5.2 has both share the queue of requests and its limits.
+//! Reads and atomic operations under way: those of this end (ORD) and those of the peer (IRD). RFC
+//! 7306 section 5.2 makes both kinds share the queue of requests and its limits.
 
 use crate::rdmap::AtomicRequest;
 use crate::{Msn, Stag};
 use std::collections::VecDeque;
 
-/// A Read or atomic operation of ours whose response has not come completely.
+/// A Read or atomic operation of this end whose response has not come completely.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outbound {
-    /// Its index in the send queue; none for a ready-to-receive message.
+    /// The index in the send queue; none for a ready-to-receive message.
     pub(super) index: Option<u32>,
-    /// What kind of response it waits for.
+    /// True if the response to come is an Atomic Response, false for a Read Response.
     pub(super) atomic: bool,
-    /// The sink: a Read Response must name it.
+    /// STag of the sink, which a Read Response must name.
     pub(super) stag: Stag,
-    /// Where its next segment must go.
+    /// Tagged offset that the next segment of the response must have.
     pub(super) to: u64,
-    /// Octets still to come.
+    /// Bytes of the response that have not come yet.
     pub(super) left: u32,
 }
 
-/// What the peer asked for and we are to answer.
+/// A request of the peer that this end has to answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Inbound {
     Read(InboundRead),
-    /// Carried out when the response is made: in its turn among the Reads, and once.
+    /// The QP carries it out when it makes the response: in its turn among the Reads, and once.
     Atomic {
         msn: Msn,
         request: AtomicRequest,
     },
 }
 
-/// A Read of the peer's.
+/// A Read of the peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InboundRead {
     pub(super) msn: Msn,
@@ -39,24 +39,25 @@ pub(super) struct InboundRead {
     pub(super) sink_to: u64,
     pub(super) src: Stag,
     pub(super) src_to: u64,
-    /// Bytes asked for.
+    /// Bytes of the whole response.
     pub(super) size: u32,
-    /// Bytes already in FPDUs.
+    /// Bytes of the response that are already in FPDUs.
     pub(super) sent: u32,
 }
 
-/// Both sets, each in order and bounded by what was negotiated; they take memory as it is used.
+/// Both sets, each in order and bounded by what was negotiated. They allocate memory as they fill.
 #[derive(Debug)]
 pub(super) struct Reads {
     pub(super) outbound: VecDeque<Outbound>,
     ord: u16,
-    /// The first one is being answered.
+    /// The QP is answering the first request.
     pub(super) inbound: VecDeque<Inbound>,
     ird: u16,
-    /// Of the peer's next Read or Atomic Request.
+    /// MSN of the peer's next Read or Atomic Request.
     pub(super) msn: Msn,
-    /// Of its next Atomic Response, and of ours.
+    /// MSN of the peer's next Atomic Response.
     pub(super) rx_atomic_msn: Msn,
+    /// MSN of this end's next Atomic Response.
     pub(super) tx_atomic_msn: Msn,
 }
 
@@ -73,23 +74,23 @@ impl Reads {
         }
     }
 
-    /// Reads that may be outstanding.
+    /// Returns the number of Reads that may be outstanding.
     pub(super) const fn ord(&self) -> u16 {
         self.ord
     }
 
-    /// Gives back memory beyond what is in use.
+    /// Frees memory beyond what is in use.
     pub(super) fn trim(&mut self) {
         self.outbound.shrink_to_fit();
         self.inbound.shrink_to_fit();
     }
 
-    /// Whether one more request may be sent.
+    /// Returns true if one more request may be outstanding.
     pub(super) fn can_send(&self) -> bool {
         self.outbound.len() < usize::from(self.ord)
     }
 
-    /// Whether one more request is within what was negotiated.
+    /// Returns true if one more request of the peer is within what was negotiated.
     pub(super) fn can_accept(&self) -> bool {
         self.inbound.len() < usize::from(self.ird)
     }

@@ -1,31 +1,31 @@
-//! Messages of the peer's that find no receive, and wait for one ("receiver not ready").
+//! Messages of the peer that find no receive and wait for one ("receiver not ready").
 //!
-//! RFC 5041 (section 7.1) has them end the stream, and lets an implementation repair that by means of the
-//! transport. So such a message may be left in the stream, or with the queue pair that is to hand it over, for
-//! as long as the owner likes.
+//! RFC 5041 (section 7.1) makes such a message end the stream, but lets an implementation use the
+//! transport to avoid that. So the owner may leave such a message in the stream, or with the queue
+//! pair that is to hand it over, for as long as it likes.
 
 use super::QpContext;
 #[cfg(doc)]
 use super::config::QpConfig;
 use crate::Msn;
 
-/// Messages may wait.
+/// Flag: messages may wait.
 const MAY_WAIT: u8 = 1;
-/// One does.
+/// Flag: a message waits.
 const WAITS: u8 = 2;
 
-/// What the owner of a queue pair keeps of a message that waits. The queue pair has room for it, and the
-/// owner's own record of a connection has none.
+/// The owner's marks on a queue pair with a message that waits. The queue pair stores them because
+/// the owner's own record of a connection has no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RnrMark {
-    /// The queue pair is on a list of those with such a message.
+    /// The queue pair is on the owner's list of queue pairs with such a message.
     Listed = 4,
-    /// The message is to be tried again.
+    /// The owner is to try the message again.
     Retried = 8,
 }
 
-/// All of it, in one octet: a connection has room for no more.
+/// All flags and marks in one byte: a connection has room for no more.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rnr(u8);
 
@@ -45,40 +45,41 @@ impl Rnr {
 }
 
 impl QpContext {
-    /// Returns true if a message of the peer's waits for a receive.
+    /// Returns true if a message of the peer waits for a receive.
     #[inline]
     pub const fn waits_for_receive(&self) -> bool {
         self.rnr.0 & WAITS != 0 && self.state.is_live()
     }
 
-    /// The number of the next message that takes a receive, or of the one that it is taking.
+    /// Returns the number of the next message that takes a receive, or of the message that is being
+    /// received.
     pub const fn receive_msn(&self) -> Msn {
         self.rq.msn
     }
 
-    /// Has a message that waits for a receive be handled once more, when it is shown again.
+    /// Ends the wait of a message, so that the QP handles it again when the owner shows it again.
     pub const fn end_rnr_wait(&mut self) {
         self.rnr.0 &= !WAITS;
     }
 
-    /// From here on a message that finds no receive ends the stream, also one that waits now; as without
-    /// [`QpConfig::rnr_wait`].
+    /// From now on a message that finds no receive ends the stream, as without
+    /// [`QpConfig::rnr_wait`]. This includes a message that waits now.
     pub const fn refuse_rnr(&mut self) {
         self.rnr.0 &= !MAY_WAIT;
     }
 
-    /// Returns true if its receives come from a queue that is not its alone.
+    /// Returns true if the queue pair takes its receives from a shared queue.
     pub const fn shares_receives(&self) -> bool {
         self.rq.shared.is_some()
     }
 
-    /// Whether the owner has set a mark.
+    /// Returns true if the owner has set this mark.
     #[inline]
     pub const fn has_mark(&self, mark: RnrMark) -> bool {
         self.rnr.0 & mark as u8 != 0
     }
 
-    /// Sets a mark, or takes it away; whether it was there.
+    /// Sets or clears a mark. Returns true if the mark was set before.
     pub const fn set_mark(&mut self, mark: RnrMark, on: bool) -> bool {
         let was = self.has_mark(mark);
         let bit = mark as u8;

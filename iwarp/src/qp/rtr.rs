@@ -1,9 +1,9 @@
-//! The ready-to-receive indication of RFC 6581 section 9.2: in the peer-to-peer model the initiator
-//! sends a message without payload before anything else, and with it the responder may send.
+//! The ready-to-receive indication of RFC 6581 section 9.2. In the peer-to-peer model the initiator
+//! sends a message without payload before anything else, and after it the responder may send.
 //!
-//! It is nobody's work request: it takes no place in a queue and no receive buffer, and nothing
-//! completes with it. In all else it is a message like any other: a Send or Read counts in the MSNs
-//! of its queue, and a Read is answered, counts as outstanding until then, and holds a fence.
+//! No application posts this message: it takes no place in a queue and no receive buffer, and has
+//! no completion. In all else it is a message like any other: a Send or Read counts in the MSNs of
+//! its queue. A Read is also answered, counts as outstanding until then, and holds a fence.
 
 use super::fpdu::Fpdu;
 use super::reads::{Inbound, Outbound};
@@ -15,26 +15,26 @@ use crate::mpa::frame::{Rtr, RtrSet};
 use crate::rdmap::{Opcode, READ_REQUEST_LEN, ReadRequest};
 use crate::{Memory, Stag};
 
-/// What comes before the applications' messages.
+/// The message that precedes the messages of the applications.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum RtrConfig {
-    /// Nothing: the client-server model.
+    /// No message: the client-server model.
     #[default]
     None,
-    /// We send this message first.
+    /// This end sends this message first.
     Send(Rtr),
-    /// The peer's first message may be one of these. One that is not, but good otherwise, says as
-    /// much: it is taken for what it is, a Send with a receive buffer.
+    /// The peer's first message may be one of these. Any other good message also says that the peer
+    /// is ready: the QP then handles it in the ordinary way, a Send with a receive buffer.
     Expect(RtrSet),
 }
 
-/// Named by a Read of no bytes, which refers to no memory: neither side looks it up. Not 0, which
-/// some peers take for none.
+/// The STag of a Read of no bytes. Such a Read refers to no memory, so neither side looks the STag
+/// up. Not 0, which some peers take for no STag.
 const NO_MEMORY: Stag = Stag(1);
 
 impl QpContext {
-    /// Whether a message of ours has to go before all others.
+    /// Returns true if this end has to send its ready-to-receive message before all others.
     #[cold]
     pub(super) fn has_rtr(&self) -> bool {
         self.state.is_live() && !self.drained && matches!(self.rtr, RtrConfig::Send(_))
@@ -73,13 +73,13 @@ impl QpContext {
         true
     }
 
-    /// Whether the peer's first message may be this one, and has not come.
+    /// Returns true if the peer's first message may be `rtr`, and has not come.
     pub(super) fn expects(&self, rtr: Rtr) -> bool {
         self.hold && matches!(self.rtr, RtrConfig::Expect(set) if set.has(rtr))
     }
 
-    /// Whether the Send that says "ready" comes next and takes a receive of the peer's, which does not
-    /// expect that form.
+    /// Returns true if the Send that says "ready" comes next and takes a receive of the peer,
+    /// because the peer does not expect that form.
     pub(super) fn wants_receive_for_rtr(&self, peer: &QpContext) -> bool {
         self.has_rtr()
             && self.rtr == RtrConfig::Send(Rtr::Send)
@@ -87,7 +87,7 @@ impl QpContext {
             && !peer.expects(Rtr::Send)
     }
 
-    /// Takes a Send that says "ready" and nothing else. Only before the first good FPDU.
+    /// Takes a Send that only says "ready". Returns true only before the first good FPDU.
     #[cold]
     pub(super) fn take_rtr_send(&mut self, seg: DdpSegment, h: Untagged) -> bool {
         let bare = h.opcode == Opcode::SEND && h.last && seg.len == 0 && h.mo == 0;
@@ -98,16 +98,18 @@ impl QpContext {
         taken
     }
 
-    /// Whether a Read of `size` bytes says "ready": it is answered even where no others are.
+    /// Returns true if a Read of `size` bytes says "ready". The QP answers such a Read even where
+    /// it answers no others.
     pub(super) fn is_rtr_read(&self, size: u32) -> bool {
         size == 0 && self.expects(Rtr::Read)
     }
 
-    /// The peer's first FPDU was good: it is ready to receive (RFC 5044 section 7.1.2, rule 4).
+    /// Handles the peer's first good FPDU: the peer is ready to receive (RFC 5044 section 7.1.2,
+    /// rule 4).
     #[cold]
     pub(super) fn first_fpdu(&mut self, opcode: Opcode, last: bool, len: u32) {
         self.seen_fpdu = true;
-        // A segment that others follow is the beginning of a message, which says more than that.
+        // A segment that others follow is the beginning of a message, which says more than "ready".
         let bare = last && len == 0;
         let rtr = match opcode {
             Opcode::WRITE if bare => self.expects(Rtr::Write),
@@ -121,7 +123,7 @@ impl QpContext {
         if rtr {
             self.counters.rare().rtr += 1;
         }
-        // An initiator that still has to say so says it first, whatever the peer does.
+        // An initiator that still has to say "ready" says it first, whatever the peer does.
         if !matches!(self.rtr, RtrConfig::Send(_)) {
             (self.rtr, self.hold) = (RtrConfig::None, false);
         }

@@ -13,10 +13,10 @@ use crate::rdmap::{Control, CopiedHeader, Opcode};
 use crate::{Memory, Msn, Stag};
 use heddle_base::{Chunks, StreamPos};
 
-/// Where one FPDU lies in the stream that was shown.
+/// The place of one FPDU in the stream that the owner shows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FpduAt {
-    /// Of its length field.
+    /// Index of the FPDU's length field.
     pub(super) at: usize,
     /// ULPDU bytes: DDP header and payload.
     pub(super) ulpdu: u16,
@@ -25,17 +25,17 @@ pub(super) struct FpduAt {
 /// A DDP segment in its frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DdpSegment<'a> {
-    /// The first bytes, as many as it has of the longest header: the Terminate may have to repeat
-    /// them.
+    /// The first bytes of the segment, as many as the longest header has or fewer: a Terminate may
+    /// have to repeat them.
     raw: &'a [u8],
     ulpdu: u16,
-    /// Of the payload, in the stream that was shown.
+    /// Index of the payload in the stream that the owner shows.
     pub(super) at: usize,
     /// Bytes of payload.
     pub(super) len: u32,
 }
 
-/// What the header of a tagged segment says.
+/// The fields of the header of a tagged segment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tagged {
     pub(super) opcode: Opcode,
@@ -44,24 +44,24 @@ pub(super) struct Tagged {
     pub(super) to: u64,
 }
 
-/// What the header of an untagged segment says; the queue follows from the opcode.
+/// The fields of the header of an untagged segment; the queue follows from the opcode.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Untagged {
     pub(super) opcode: Opcode,
     pub(super) last: bool,
-    /// Meaningful in the Sends with Invalidate.
+    /// Meaningful only in the Sends with Invalidate.
     pub(super) invalidate: Stag,
     pub(super) msn: Msn,
     pub(super) mo: u32,
 }
 
 impl QpContext {
-    /// Takes the whole FPDUs at the front of `stream` and returns how many bytes they were; the
-    /// rest must be shown again when more has come behind it.
+    /// Takes the whole FPDUs at the front of `stream` and returns their length in bytes. The owner
+    /// must show the rest again when more bytes have followed it.
     ///
     /// `stream` is the peer's stream from [`rx_next`](QpContext::rx_next) on, in order and without
     /// gaps, in any number of pieces; it must be able to grow to [`MAX_FPDU_LEN`] bytes and their
-    /// markers. After the end of the RDMAP stream everything is taken and dropped.
+    /// markers. After the end of the RDMAP stream the QP takes and drops everything.
     #[inline]
     pub fn handle_stream<M: Memory, C: Chunks + ?Sized>(
         &mut self,
@@ -71,12 +71,13 @@ impl QpContext {
         self.handle_digested(env, stream, None)
     }
 
-    /// As [`handle_stream`](QpContext::handle_stream), of bytes that somebody has read before and may
-    /// have computed `crc` of: the CRC-32C of all of `stream`, markers included, but its last
-    /// [`CRC_LEN`] octets. When one FPDU fills `stream`, it is not read for its CRC again.
+    /// Takes FPDUs as [`handle_stream`](QpContext::handle_stream) does, of bytes that the caller
+    /// has read before and of which it may have computed `crc`: the CRC-32C of all of `stream`,
+    /// markers included, except its last [`CRC_LEN`] bytes. When one FPDU fills `stream`, the QP
+    /// does not read it again for its CRC.
     ///
-    /// A message that [waits for a receive](QpContext::waits_for_receive) is not taken, and what is behind
-    /// it is not either.
+    /// The QP does not take a message that [waits for a receive](QpContext::waits_for_receive), nor
+    /// anything after it.
     pub fn handle_digested<M: Memory, C: Chunks + ?Sized>(
         &mut self,
         env: &QpEnv<'_, M>,
@@ -95,9 +96,9 @@ impl QpContext {
         used
     }
 
-    /// Bytes that the FPDU at the front of `stream` takes in all, markers among them included; `None`
-    /// while its length has not come. `stream` is as for [`handle_stream`](QpContext::handle_stream),
-    /// after that has taken all whole FPDUs.
+    /// Returns the bytes of TCP's stream that the FPDU at the front of `stream` takes, markers
+    /// among them included; `None` while its length has not come. `stream` is the same as for
+    /// [`handle_stream`](QpContext::handle_stream), after that call has taken all whole FPDUs.
     pub fn fpdu_extent<C: Chunks + ?Sized>(&self, stream: &C) -> Option<usize> {
         fn extent(stream: &impl Stream) -> Option<usize> {
             let length = stream.read_at(0)?;
@@ -109,15 +110,15 @@ impl QpContext {
         extent(&stream)
     }
 
-    /// Whether a `crc` was of use to the last [`handle_digested`](QpContext::handle_digested), or
-    /// would have been: CRCs are checked, and one FPDU filled the stream, as RFC 5044 (section
-    /// 5.1) wants it of senders.
+    /// Returns true if a `crc` was of use to the last
+    /// [`handle_digested`](QpContext::handle_digested), or would have been: the QP checks CRCs, and
+    /// one FPDU filled the stream, as RFC 5044 (section 5.1) wants it of senders.
     #[inline]
     pub const fn wants_crc(&self) -> bool {
         self.crc && self.rx_one_fpdu
     }
 
-    /// FPDUs with markers among them.
+    /// Handles FPDUs with markers among them.
     #[inline(never)]
     fn handle_marked<M: Memory, C: Chunks + ?Sized>(
         &mut self,
@@ -132,14 +133,14 @@ impl QpContext {
         }
     }
 
-    /// How far `pos` of the peer's stream lies behind a place of a marker, modulo 512.
+    /// Returns the distance, modulo 512, of `pos` in the peer's stream from a place of a marker.
     #[inline]
     pub(super) fn marker_offset(&self, pos: StreamPos) -> u64 {
         pos.0.wrapping_sub(u64::from(self.rx_grid))
     }
 
-    /// Made for each kind of stream: nearly all segments of TCP are in one piece and without markers,
-    /// and then each look at them is one at a slice.
+    /// Compiled for each kind of stream: nearly all TCP segments are in one piece and without
+    /// markers, and then each access to them is one to a slice.
     #[inline]
     fn handle_fpdus<M: Memory, S: Stream>(
         &mut self,
@@ -174,9 +175,10 @@ impl QpContext {
         taken
     }
 
-    /// Ends the stream for an FPDU that has failed, unless it failed for want of a receive: then it is
-    /// handled once more if the owner has more receives, as its failure has changed nothing, and waits for
-    /// one if it [may](QpConfig::rnr_wait). Returns false if it waits.
+    /// Ends the stream for an FPDU that has failed, unless it failed for want of a receive. Such a
+    /// failure has changed nothing, so the QP handles the FPDU once more if the owner has more
+    /// receives. Otherwise the FPDU waits for a receive if it [may](QpConfig::rnr_wait). Returns
+    /// false if it waits.
     #[cold]
     #[inline(never)]
     pub(super) fn handle_again<M: Memory, S: Stream>(
@@ -214,7 +216,7 @@ impl QpContext {
         if !stream.markers_agree(frame.at, fpdu_len(frame.ulpdu)) {
             return Err(Fault::Marker.into());
         }
-        // As a rule it is read where it lies: from a copy made just now the loads would have to wait
+        // Usually the header is read in place: loads from a copy made just now would have to wait
         // for the stores.
         let raw_len = usize::from(frame.ulpdu).min(ddp::MAX_LEN);
         let copied;
@@ -228,7 +230,7 @@ impl QpContext {
         self.handle_ulpdu(env, stream, raw, frame.ulpdu, frame.at + HEADER_LEN)
     }
 
-    /// A DDP segment of `ulpdu` bytes at `at`, which begins with `raw`.
+    /// Handles a DDP segment of `ulpdu` bytes at `at`, which begins with `raw`.
     #[inline(always)]
     pub(super) fn handle_ulpdu<M: Memory, S: Stream>(
         &mut self,
@@ -239,8 +241,8 @@ impl QpContext {
         at: usize,
     ) -> Result<(), Culprit> {
         let seg = DdpSegment { raw, ulpdu, at, len: u32::from(ulpdu) };
-        // The two kinds apart at once: what could be either is put together and taken apart again
-        // octet by octet.
+        // Separate the two kinds at once: a value that could be either would be put together and
+        // taken apart again byte by byte.
         let (opcode, last, len) = match DdpHeader::parse(raw) {
             Err(e) => return Err(seg.blame(e.into())),
             Ok((header @ DdpHeader::Tagged { last, stag, to, .. }, _)) => {
@@ -264,7 +266,7 @@ impl QpContext {
     }
 }
 
-/// The first `len` bytes of a segment that lies in several pieces.
+/// Copies the first `len` bytes of a segment that lies in several pieces.
 #[cold]
 fn raw_copy<C: Chunks>(stream: &C, at: usize, len: usize) -> [u8; ddp::MAX_LEN] {
     let mut raw = [0; ddp::MAX_LEN];
@@ -273,11 +275,11 @@ fn raw_copy<C: Chunks>(stream: &C, at: usize, len: usize) -> [u8; ddp::MAX_LEN] 
 }
 
 impl<'a> DdpSegment<'a> {
-    /// With what is behind its header as its payload; and what the header says it is.
+    /// Returns the segment with the bytes after its header as payload, and its opcode.
     #[inline(always)]
     fn behind(self, header: &DdpHeader) -> Result<(DdpSegment<'a>, Opcode), Culprit> {
         let n = header.len();
-        // Parsing has made sure that the header is inside.
+        // Parsing has made sure that the segment contains the header.
         let len = self.len.saturating_sub(u32::try_from(n).unwrap_or(0));
         let seg = DdpSegment { at: self.at + n, len, ..self };
         match Control::check(header) {
@@ -286,9 +288,9 @@ impl<'a> DdpSegment<'a> {
         }
     }
 
-    /// A fault of this segment.
-    // By value, as it is handed on everywhere: what is used by its address has to be in memory, also
-    // where nothing is wrong.
+    /// Returns the culprit for a fault of this segment.
+    // By value, as everywhere else: an argument passed by address must be in memory, even where
+    // nothing is wrong.
     #[cold]
     pub(super) fn blame(self, fault: Fault) -> Culprit {
         let segment = CopiedHeader::of_segment(self.raw).map(|h| (h, self.ulpdu));
@@ -296,7 +298,7 @@ impl<'a> DdpSegment<'a> {
     }
 }
 
-/// Whether an FPDU holds the CRC of what is before it, which may be `known`.
+/// Returns true if an FPDU holds the CRC of the bytes before it, which may be `known`.
 #[inline]
 pub(super) fn crc_is_right<M: Memory, S: Stream>(
     mem: &M,

@@ -1,10 +1,10 @@
-//! Messages of few octets, from a work request to an FPDU in one go.
+//! Messages of few bytes, from a work request to an FPDU in one go.
 //!
-//! What [`tx`](super::tx) does step by step, for any message, its segments and what may go wrong with
-//! it, takes more than the message itself when that is 8 octets. A Send or Write of up to
-//! [`INLINE_PAYLOAD`](super::config::INLINE_PAYLOAD) octets in one piece is one FPDU, all of which lies
-//! in the head: its request is looked up once, and there is nothing to remember between two segments.
-//! Whatever is not as it mostly is goes the other way, where it is told what is wrong.
+//! [`tx`](super::tx) works step by step, for any message, its segments and its possible faults. For
+//! a message of 8 bytes these steps take longer than the message itself. A Send or Write of up to
+//! [`INLINE_PAYLOAD`](super::config::INLINE_PAYLOAD) bytes in one piece is one FPDU, which fits in
+//! the head: this module looks its request up once, and has nothing to remember between two
+//! segments. Every unusual request goes the other way, which also finds its fault.
 
 use super::fpdu::Fpdu;
 use super::queues::{Progress, ShortSource, WqeOp};
@@ -15,9 +15,9 @@ use crate::rdmap::Opcode;
 use crate::{Access, Memory};
 
 impl QpContext {
-    /// Sends the next request, if it is [short](super::queues::Wqe::short) and nothing else has its turn.
-    /// Otherwise false, and nothing has changed but what is written to `out`; also where its memory may
-    /// not be used so.
+    /// Sends the next request, if it is [short](super::queues::Wqe::short) and nothing else has its
+    /// turn. Otherwise, or if the request may not use its memory so, returns false and changes
+    /// nothing except `out`.
     #[inline(always)]
     pub(super) fn short_message<M: Memory>(&mut self, env: &QpEnv<'_, M>, out: &mut Fpdu) -> bool {
         if self.send_markers || !self.reads.inbound.is_empty() {

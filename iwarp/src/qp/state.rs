@@ -1,34 +1,35 @@
-//! The life of a QP in FPDU mode.
+//! The states of a QP in FPDU mode.
 
-/// States, named as in the iWARP verbs. A QP is made when the MPA start-up is done, so it begins
-/// in [`QpState::Rts`].
+/// States, named as in the iWARP verbs. The owner makes a QP when the MPA start-up is done, so the
+/// QP begins in [`QpState::Rts`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QpState {
     /// Ready to send.
     Rts,
-    /// The application has closed; what was posted before is still sent.
+    /// The application has closed; the QP still sends the requests posted before.
     Closing,
-    /// A local error was found: the Terminate is sent, and nothing after it.
+    /// The QP found a local error: it sends the Terminate, and nothing after it.
     Terminate,
-    /// Failed, or ended by the peer's Terminate. Nothing is sent or placed any more.
+    /// The QP failed, or the peer's Terminate ended the stream. The QP sends and places nothing any
+    /// more.
     Error,
 }
 
-/// What can happen to a QP.
+/// The events that can change the state of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transition {
     /// The application closes.
     Close,
-    /// We found an error and owe the peer a Terminate.
+    /// This end found an error and owes the peer a Terminate.
     Fault,
     /// The peer's Terminate came.
     RemoteTerminate,
-    /// TCP is gone, or the owner gives up.
+    /// TCP has ended, or the owner gives up.
     Abort,
 }
 
 impl QpState {
-    /// The one transition function; `None` means that the event changes nothing here.
+    /// The only transition function; `None` means that the event changes nothing in this state.
     pub(super) const fn next(self, on: Transition) -> Option<QpState> {
         match (self, on) {
             (QpState::Rts, Transition::Close) => Some(QpState::Closing),
@@ -44,7 +45,7 @@ impl QpState {
         }
     }
 
-    /// Whether messages flow.
+    /// Returns true if the QP still sends and receives messages.
     pub(super) const fn is_live(self) -> bool {
         matches!(self, QpState::Rts | QpState::Closing)
     }
@@ -54,7 +55,7 @@ impl QpState {
 mod tests {
     use super::*;
 
-    /// Every state × every event; a change here is a change of protocol.
+    /// Every state × every event; a change of this table is a change of the protocol.
     #[test]
     fn test_every_state_on_every_event() {
         use QpState::{Closing, Error, Rts, Terminate};

@@ -1,43 +1,43 @@
-//! The peer's stream, as FPDUs are read from it: with and without markers, in one piece and in
-//! several. Each is a type of its own, so that one without markers in one piece, as most are, pays for
-//! nothing else.
+//! The peer's stream, as FPDUs are read from it: with or without markers, in one piece or in
+//! several. Each kind is a type of its own, so that a stream without markers in one piece, the most
+//! frequent kind, does not pay for the others.
 
 use crate::mpa::markers::Marked;
 use crate::{MemRange, Memory};
 use core::marker::PhantomData;
 use heddle_base::Chunks;
 
-/// Bytes of the peer's stream from an FPDU's beginning on. Places count what is not of markers.
+/// Bytes of the peer's stream from an FPDU's beginning on. Indices do not count markers.
 pub(super) trait Stream: Chunks {
-    /// CRC-32C of what the CRC field covers of the FPDU at `at`, `body` bytes of it and the markers
-    /// among them.
+    /// Returns the CRC-32C of the bytes that the CRC field of the FPDU at `at` covers: `body` bytes
+    /// of the FPDU and the markers among them.
     fn crc<M: Memory>(&self, mem: &M, at: usize, body: usize) -> u32;
 
-    /// Whether all there is to see is the FPDU at the start, of `len` bytes.
+    /// Returns true if the visible stream is exactly the FPDU at the start, of `len` bytes.
     #[inline]
     fn is_filled_by(&self, len: usize) -> bool {
         self.upto(len) == self.end()
     }
 
-    /// Whether the markers of the FPDU at `at`, of `len` bytes, point to it.
+    /// Returns true if the markers of the FPDU at `at`, of `len` bytes, point to it.
     #[inline]
     fn markers_agree(&self, _at: usize, _len: usize) -> bool {
         true
     }
 
-    /// Bytes of TCP's stream before `at`.
+    /// Returns the bytes of TCP's stream before `at`.
     #[inline]
     fn upto(&self, at: usize) -> usize {
         at
     }
 
-    /// Bytes of TCP's stream in all.
+    /// Returns the bytes of TCP's stream in all.
     #[inline]
     fn end(&self) -> usize {
         self.len()
     }
 
-    /// Copies `ranges`' worth of payload from place `at` on.
+    /// Copies payload from index `at` on to `ranges`, as many bytes as they have.
     #[inline]
     fn place<M: Memory>(&self, mem: &M, at: usize, ranges: &[MemRange]) {
         if let [range] = ranges
@@ -48,14 +48,14 @@ pub(super) trait Stream: Chunks {
         self.place_pieces(mem, at, ranges);
     }
 
-    /// The same, piece by piece; apart, for most streams have no use for it.
+    /// Copies the payload piece by piece; a separate function, because most streams do not need it.
     #[inline(never)]
     fn place_pieces<M: Memory>(&self, mem: &M, at: usize, ranges: &[MemRange]) {
         place_each(self, mem, at, ranges);
     }
 }
 
-/// Copies `ranges`' worth of payload from place `at` of `stream` on, piece by piece.
+/// Copies payload from index `at` of `stream` on to `ranges`, piece by piece.
 #[inline(always)]
 pub(super) fn place_each<M: Memory, S: Stream + ?Sized>(
     stream: &S,
@@ -76,7 +76,7 @@ pub(super) fn place_each<M: Memory, S: Stream + ?Sized>(
     }
 }
 
-/// CRC-32C of bytes `[at, at + len)`.
+/// Returns the CRC-32C of bytes `[at, at + len)`.
 #[inline]
 fn crc_of<M: Memory, C: Chunks>(mem: &M, bytes: &C, at: usize, len: usize) -> u32 {
     if let Some(bytes) = bytes.piece_at(at, len) {
@@ -87,8 +87,8 @@ fn crc_of<M: Memory, C: Chunks>(mem: &M, bytes: &C, at: usize, len: usize) -> u3
     crc
 }
 
-/// A stream all of which lies in one piece. It is another type for each `C`, so that what is compiled
-/// for the frames of a port has one caller and goes into it whole.
+/// A stream that is all in one piece. Each `C` makes another type, so that the code for the frames
+/// of a port has one caller, into which it is inlined whole.
 #[derive(Clone, Copy)]
 pub(super) struct OnePiece<'a, C: ?Sized> {
     bytes: &'a [u8],
@@ -96,7 +96,7 @@ pub(super) struct OnePiece<'a, C: ?Sized> {
 }
 
 impl<'a, C: Chunks + ?Sized> OnePiece<'a, C> {
-    /// `stream`, if it is in one piece.
+    /// Returns `stream` as one piece, if it is in one piece.
     #[inline]
     pub(super) fn of(stream: &'a C) -> Option<OnePiece<'a, C>> {
         let bytes = stream.chunk_at(0).get(..stream.len())?;
@@ -150,7 +150,7 @@ impl<C: Chunks> Stream for Marked<C> {
         Marked::markers_agree(self, at, len)
     }
 
-    /// A marker or two stand in nearly every payload.
+    /// Nearly every payload contains a marker or two, so a payload in one piece is rare.
     #[inline(always)]
     fn place<M: Memory>(&self, mem: &M, at: usize, ranges: &[MemRange]) {
         place_each(self, mem, at, ranges);
@@ -165,7 +165,7 @@ impl<C: Chunks> Stream for Marked<C> {
     }
 }
 
-/// No bytes any more: the payload is in its place.
+/// The stream of an FPDU whose payload is already in its place: it has no bytes.
 pub(super) struct Placed;
 
 impl Chunks for Placed {

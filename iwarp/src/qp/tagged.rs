@@ -34,7 +34,7 @@ impl QpContext {
         seg: DdpSegment<'_>,
         h: Tagged,
     ) -> Result<(), Culprit> {
-        // STag and TO of a segment without bytes must not be checked (RFC 5041 section 5.2).
+        // The QP must not check STag and TO of a segment without bytes (RFC 5041 section 5.2).
         if seg.len > 0 {
             let sink = Sge { stag: h.stag, to: h.to, len: seg.len };
             self.place_at(env, (stream, seg.at), sink, Access::REMOTE_WRITE)
@@ -86,7 +86,7 @@ impl QpContext {
             }
         } else if let Some(front) = self.reads.outbound.front_mut() {
             front.left -= seg.len;
-            // The sink was checked to end before 2^64.
+            // The QP has checked that the sink ends before 2^64.
             front.to = front.to.saturating_add(u64::from(seg.len));
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! The end of a stream by error: ours, with a Terminate, or the peer's.
+//! The end of a stream by error: by this end's Terminate, or by the peer's.
 
 use super::cqe::{CqeStatus, QpEvent, Queue, Side};
 use super::fpdu::Fpdu;
@@ -15,28 +15,28 @@ use crate::rdmap::{
 use crate::{Memory, Msn};
 use heddle_base::StreamPos;
 
-/// An error and all that is known about its cause.
+/// An error and all that this end knows about its cause.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Culprit {
     pub(super) fault: Fault,
-    /// The DDP header, and the length of the segment with it.
+    /// The DDP header of the segment at fault, and the segment's length.
     pub(super) segment: Option<(CopiedHeader, u16)>,
-    /// The RDMAP header, of a Read Request.
+    /// The RDMAP header of that segment, if it is a Read Request.
     pub(super) read: Option<ReadRequest>,
-    /// The local request it hits, by index, and how that completes.
+    /// The local request that the error hits, by index, and the status with which it completes.
     pub(super) request: Option<(Queue, u32, CqeStatus)>,
 }
 
-/// What is known of the end of a stream.
+/// The facts about the end of a stream.
 #[derive(Debug, Default)]
 pub(super) struct End {
-    /// A Terminate that waits to be sent.
+    /// A Terminate that this end still has to send.
     pub(super) terminate: Option<Terminate>,
-    /// The peer's, if that ended it.
+    /// The peer's Terminate, if one ended the stream.
     pub(super) received: Option<Terminate>,
-    /// The local request it is about, by index, and how that completes.
+    /// The local request that caused the end, by index, and the status with which it completes.
     pub(super) culprit: Option<(Queue, u32, CqeStatus)>,
-    /// What was acknowledged before.
+    /// The position up to which the peer had acknowledged before the end.
     pub(super) acked: StreamPos,
     /// TCP sends nothing any more.
     pub(super) gone: bool,
@@ -48,19 +48,19 @@ impl From<Fault> for Culprit {
     }
 }
 
-/// The header of an untagged message of one segment.
+/// Returns the header of an untagged message of one segment.
 pub(super) const fn untagged(opcode: Opcode, qn: Qn, msn: Msn) -> DdpHeader {
     let rsvd_ulp = Control::new(opcode).to_byte();
     DdpHeader::Untagged { last: true, rsvd_ulp, rsvd_ulp32: 0, qn, msn, mo: 0 }
 }
 
 impl QpContext {
-    /// Ends the stream for an error found here: everything is flushed, and a Terminate waits to be
-    /// sent if the peer may be told. Of several errors the first counts (RFC 5040 section 7.1).
+    /// Ends the stream for an error found at this end: flushes everything, and prepares a Terminate
+    /// if the peer may receive one. The first of several errors counts (RFC 5040 section 7.1).
     ///
     /// A responder sends nothing before it has validated an FPDU (RFC 5044 section 7.1.2), which
-    /// means its start and its CRC (section 6): an error that MPA found in the first one is not
-    /// answered, one that DDP or RDMAP found in it is.
+    /// means its start and its CRC (section 6). So this end does not answer an error that MPA found
+    /// in the first FPDU, but answers one that DDP or RDMAP found there.
     #[cold]
     pub(super) fn fail(&mut self, culprit: Culprit) {
         let Culprit { fault, segment, read, request } = culprit;
@@ -89,8 +89,8 @@ impl QpContext {
         }
     }
 
-    /// Ends the stream, unless it is over already: nothing is placed and no request begun any more,
-    /// and what is posted is flushed as its memory comes free.
+    /// Ends the stream, unless it is over already. The QP then places nothing and begins no
+    /// request, and flushes each posted request as its memory becomes free.
     #[cold]
     pub(super) fn end_stream(&mut self, how: Transition, end: End) -> bool {
         let Some(state) = self.state.next(how) else { return false };
@@ -108,7 +108,7 @@ impl QpContext {
         true
     }
 
-    /// The Terminate, once; nothing is sent after it (RFC 5040 section 5.4).
+    /// Makes the Terminate, once; the QP sends nothing after it (RFC 5040 section 5.4).
     #[cold]
     pub(super) fn transmit_terminate<M: Memory>(
         &mut self,
@@ -118,7 +118,7 @@ impl QpContext {
         let Some(term) = self.end.as_mut().and_then(|e| e.terminate.take()) else { return false };
         self.counters.rare().tx_terminates += 1;
         let mut bytes = Vec::new();
-        // At most 70 bytes: it cannot be too long.
+        // The segment has at most 70 bytes, so it cannot be too long.
         if fpdu::append(&term.segment(), self.crc, &mut bytes).is_err() {
             return false;
         }
@@ -128,10 +128,11 @@ impl QpContext {
         true
     }
 
-    /// The peer's Terminate came; `body` is what follows its DDP header.
+    /// Handles the peer's Terminate; `body` is what follows its DDP header.
     ///
     /// # Errors
-    /// When it has no control field. One that ends inside a header it repeats still says why.
+    /// Fails when the Terminate has no control field. A Terminate that ends inside a header that it
+    /// repeats still has its error code.
     #[cold]
     pub(super) fn terminated_by_peer(&mut self, body: &[u8]) -> Result<(), Fault> {
         let received = match Terminate::parse(body) {
@@ -153,15 +154,16 @@ impl QpContext {
         Ok(())
     }
 
-    /// The peer's Terminate with the headers it repeats, once [`QpEvent::Terminated`] has told of
-    /// it; by these the application can tell which of its requests was refused, and how far a Read
-    /// had got.
+    /// Returns the peer's Terminate with the headers that it repeats, once the QP has raised
+    /// [`QpEvent::Terminated`]. By these headers the application can tell which of its requests the
+    /// peer refused, and how far a Read had got.
     pub fn received_terminate(&self) -> Option<&Terminate> {
         self.end.as_ref()?.received.as_ref()
     }
 
-    /// The send request that a Terminate speaks of: by the DDP header it repeats (it may have
-    /// completed already), or without one the oldest that was started and is not done.
+    /// Finds the send request that a Terminate is about: by the DDP header that the Terminate
+    /// repeats (the request may have completed already), or without a header the oldest request
+    /// that was started and is not done.
     fn find_request(&self, header: Option<DdpHeader>) -> Option<u32> {
         let started = if self.sending.is_some() && self.sq.has_next() {
             self.sq.next.wrapping_add(1)
@@ -192,7 +194,8 @@ impl QpContext {
         });
         match header {
             None => all.clone().find(|i| !self.is_done(self.sq.wqes.at(*i))),
-            // siw puts the size of the Read where the MSN belongs.
+            // siw writes the size of the Read where the MSN belongs, so take the oldest outstanding
+            // Read.
             Some(DdpHeader::Untagged { qn: Qn::READ_REQUEST, .. }) => {
                 named.or_else(|| self.reads.outbound.front().and_then(|r| r.index))
             }

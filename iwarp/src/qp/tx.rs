@@ -1,13 +1,13 @@
 //! From work requests and inbound Reads to FPDUs.
 //!
-//! Messages are sent one after another, in the order of posting; Read Responses in the order of
-//! the requests. When both wait they take turns, message by message: DDP messages are sent in the
-//! order they were submitted (RFC 5041 section 5.3), and deployed peers do not take two tagged
-//! messages whose segments interleave.
+//! The QP sends messages one after another: requests in the order of posting, Read Responses in the
+//! order of the peer's requests. When both kinds wait they take turns, message by message: DDP
+//! messages are sent in the order they were submitted (RFC 5041 section 5.3), and deployed peers do
+//! not accept two tagged messages whose segments interleave.
 //!
-//! A segment never spans two SGEs unless its payload is small enough to be copied
-//! ([`INLINE_PAYLOAD`]), nor two runs of a page list: each FPDU refers to one piece of memory.
-//! Receivers place segments of any length, so this costs only headers where SGEs are short.
+//! A segment never spans two SGEs, nor two runs of a page list, unless its payload is small enough
+//! to be copied ([`INLINE_PAYLOAD`]): each FPDU refers to one piece of memory. Receivers place
+//! segments of any length, so this only costs more headers where SGEs are short.
 
 use super::buffers::Buffers;
 use super::config::INLINE_PAYLOAD;
@@ -30,19 +30,19 @@ use crate::rdmap::{
 };
 use crate::{Access, MemRange, Memory, Msn, Stag};
 
-/// The message whose segments are being made.
+/// The message of which the QP is making segments.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Sending {
-    /// The next request of the send queue, `off` bytes of which are in FPDUs.
+    /// The next request of the send queue; `off` bytes of it are in FPDUs.
     Request { off: u32 },
-    /// The oldest inbound Read or atomic operation.
+    /// The oldest Read or atomic operation of the peer.
     Response,
 }
 
 impl QpContext {
-    /// The next FPDU to send, its ULPDU at most `mulpdu` bytes (taken into
-    /// [`MIN_MULPDU`]..=[`MAX_MULPDU`]); `None` when there is nothing to send now. It follows the
-    /// previous one in the stream without a gap.
+    /// Returns the next FPDU to send, its ULPDU at most `mulpdu` bytes (clamped to
+    /// [`MIN_MULPDU`]..=[`MAX_MULPDU`]), or `None` when there is nothing to send now. The FPDU
+    /// follows the previous one in the stream without a gap.
     pub fn poll_transmit<M: Memory>(&mut self, env: &QpEnv<'_, M>, mulpdu: u16) -> Option<Fpdu> {
         let (mut buffers, mut fpdu) = (Buffers::default(), Fpdu::default());
         let made = self.poll_transmit_into(env, mulpdu, &mut buffers, &mut fpdu);
@@ -50,9 +50,10 @@ impl QpContext {
         made.then_some(fpdu)
     }
 
-    /// As [`poll_transmit`](QpContext::poll_transmit), in the place where the FPDU is kept; false, and
-    /// `out` is of no meaning, when there is none. One that has to own its bytes takes memory of
-    /// `buffers`. The FPDU may be [open](Fpdu::is_open): whoever sends it seals it.
+    /// Makes the next FPDU as [`poll_transmit`](QpContext::poll_transmit) does, in the place where
+    /// the owner keeps it. Returns false, with meaningless contents in `out`, when there is no
+    /// FPDU. An FPDU that has to own its bytes takes memory of `buffers`. The FPDU may be
+    /// [open](Fpdu::is_open): its sender seals it.
     #[inline]
     pub fn poll_transmit_into<M: Memory>(
         &mut self,
@@ -75,7 +76,7 @@ impl QpContext {
                 }
                 match self.start_message(env) {
                     Some(s) => s,
-                    // What was tried without sending may have failed.
+                    // A request that sends nothing may have failed.
                     None => return !self.state.is_live() && self.transmit_terminate(env, out),
                 }
             }
@@ -95,7 +96,7 @@ impl QpContext {
         }
     }
 
-    /// What could not be sent ends the stream.
+    /// Ends the stream because of a message that the QP could not send.
     #[cold]
     fn transmit_failure<M: Memory>(
         &mut self,
@@ -107,8 +108,8 @@ impl QpContext {
         self.transmit_terminate(env, out)
     }
 
-    /// Whether [`poll_transmit`](QpContext::poll_transmit) would give an FPDU, if snapshots have room, or
-    /// carry out a request for which [nothing is sent](SendOp::is_local).
+    /// Returns true if [`poll_transmit`](QpContext::poll_transmit) would return an FPDU, if
+    /// snapshots have room, or carry out a request that [sends nothing](SendOp::is_local).
     #[inline]
     pub fn has_transmit(&self) -> bool {
         if self.state == QpState::Terminate {
@@ -122,7 +123,8 @@ impl QpContext {
             && (self.sending.is_some() || !self.reads.inbound.is_empty() || self.may_start())
     }
 
-    /// Whether the next send request may start: there is one, and no fence or Read limit holds it.
+    /// Returns true if the next send request may start: there is one, and no fence or Read limit
+    /// holds it.
     #[inline]
     pub(super) fn may_start(&self) -> bool {
         if !self.sq.has_next() {
@@ -131,12 +133,12 @@ impl QpContext {
         let wqe = self.sq.wqes.at(self.sq.next);
         let fenced = wqe.fence && !self.reads.outbound.is_empty();
         let held = fenced || wqe.op.is_answered() && !self.reads.can_send();
-        // What is refused waits for nothing but its turn.
+        // A refused request waits only for its turn.
         !held || wqe.refused.is_some()
     }
 
-    /// Whether the next FPDU, unless it is of a Read Response, begins a message that takes a receive of
-    /// the peer's: a Send, or Immediate Data.
+    /// Returns true if the next FPDU, unless it is of a Read Response, begins a message that takes
+    /// a receive of the peer: a Send, or Immediate Data.
     pub(super) fn wants_receive(&self) -> bool {
         if !self.state.is_live() || self.hold || self.drained || !self.sq.has_next() {
             return false;
@@ -152,7 +154,7 @@ impl QpContext {
             && match wqe.op {
                 WqeOp::Send { .. } => off == 0,
                 WqeOp::Immediate { .. } => off == wqe.len,
-                // Its Write waits too: once that has begun no Read Response can go before the rest.
+                // The Write waits too: once it has begun, no Read Response can go before its end.
                 WqeOp::WriteImmediate { .. } => off == 0 || off == wqe.len,
                 _ => false,
             }
@@ -182,7 +184,8 @@ impl QpContext {
                 WqeOp::Write { .. } => return self.begin(sending),
                 op if op.is_answered() => &mut self.read_msn,
                 op if op.is_local() => return self.carry_out_locals(env),
-                // Of the Immediate Data behind a Write too: no other message comes in between.
+                // Also the MSN of Immediate Data after a Write: no other message comes between the
+                // two.
                 _ => &mut self.send_msn,
             };
             wqe.msn = *msn;
@@ -220,7 +223,7 @@ impl QpContext {
                 self.immediate(env, solicited, out);
                 return Ok(());
             }
-            // It has no octets but its own.
+            // Immediate Data has no payload besides its own 8 bytes.
             WqeOp::Immediate { .. } => return Err(Fault::Local.into()),
             WqeOp::Write { stag, to } | WqeOp::WriteImmediate { stag, to, .. } => {
                 (len, piece) = self.sq.next_piece(wqe, off, mulpdu - TAGGED_BYTES);
@@ -228,7 +231,7 @@ impl QpContext {
                 let to = to.saturating_add(u64::from(off));
                 put_tagged(out, off + len == wqe.len, Opcode::WRITE, stag, to, len);
             }
-            // These are carried out before anything is started.
+            // The QP carries these requests out before it starts a message.
             WqeOp::FastRegister { .. }
             | WqeOp::BindWindow { .. }
             | WqeOp::LocalInvalidate { .. } => {
@@ -271,7 +274,7 @@ impl QpContext {
         Ok(())
     }
 
-    /// Copies few octets that lie in several pieces.
+    /// Copies few bytes that lie in several pieces.
     #[inline(never)]
     fn gather_pieces<M: Memory>(
         &self,
@@ -283,7 +286,7 @@ impl QpContext {
         sges.try_for_each(off, len, |s| self.gather(env, s, out))
     }
 
-    /// Copies the octets of one piece, of which each run of a page list is one.
+    /// Copies the bytes of one piece, which is several ranges in a page list.
     #[inline(always)]
     fn gather<M: Memory>(
         &self,
@@ -297,7 +300,7 @@ impl QpContext {
             if range.len() == s.len {
                 return Ok(());
             }
-            // All of it has been checked, so the sum does not wrap.
+            // The QP has checked the whole piece, so the sum does not wrap.
             s = Sge { to: s.to.wrapping_add(range.len().into()), len: s.len - range.len(), ..s };
         }
     }
@@ -310,13 +313,14 @@ impl QpContext {
             .map_err(|_| self.local_culprit(CqeStatus::LocalProtection))
     }
 
-    /// The request whose turn it is cannot be carried out.
+    /// Returns the fault for the request whose turn it is and which cannot be carried out.
     #[cold]
     pub(super) fn local_culprit(&self, status: CqeStatus) -> Culprit {
         Culprit { request: Some((Queue::Sq, self.sq.next, status)), ..Fault::Local.into() }
     }
 
-    /// What was posted after the close is not sent, and is complete as soon as all before it is.
+    /// Skips requests posted after the close: the QP does not send them, and they are complete as
+    /// soon as all before them are.
     #[inline]
     pub(super) fn pass_refused(&mut self) {
         if self.state != QpState::Closing {
@@ -345,7 +349,7 @@ impl QpContext {
             self.local(env, sink, Access::LOCAL_WRITE)?;
         }
         if self.peer_closed {
-            // The answer cannot come.
+            // The peer has closed, so its answer cannot come.
             return Err(self.local_culprit(CqeStatus::Flushed));
         }
         let start = untagged_start(true, Opcode::READ_REQUEST, Stag::default());
@@ -366,7 +370,7 @@ impl QpContext {
         Ok(())
     }
 
-    /// The Immediate Data of the next request, behind its Write if it has one.
+    /// Makes the FPDU of the Immediate Data of the next request, after its Write if it has one.
     fn immediate<M: Memory>(&mut self, env: &QpEnv<'_, M>, solicited: bool, out: &mut Fpdu) {
         let wqe = self.sq.wqes.at(self.sq.next);
         let opcode = if solicited { Opcode::IMMEDIATE_SE } else { Opcode::IMMEDIATE };
@@ -390,12 +394,12 @@ impl QpContext {
         let sink = self.sq.sges(wqe).first().copied().unwrap_or_default();
         self.local(env, sink, Access::LOCAL_WRITE)?;
         if self.peer_closed {
-            // The answer cannot come.
+            // The peer has closed, so its answer cannot come.
             return Err(self.local_culprit(CqeStatus::Flushed));
         }
         let start = untagged_start(true, Opcode::ATOMIC_REQUEST, Stag::default());
         out.put_untagged(ATOMIC_REQUEST_BYTES, start, qn_msn(Qn::READ_REQUEST, msn), 0);
-        // Its number within the queue tells it from every other that is outstanding.
+        // The number within the queue is unique among all outstanding operations.
         let request = AtomicRequest { id: msn.0, stag, to, op };
         out.put_inline([&request.emit(), &[]], buffers);
         self.reads.outbound.push_back(Outbound {
@@ -411,7 +415,7 @@ impl QpContext {
         Ok(())
     }
 
-    /// The last segment of the next request is made.
+    /// Marks the next request as sent: the QP has made its last segment.
     fn request_sent(&mut self) {
         let end = self.tx_pos;
         let wqe = self.sq.wqes.at_mut(self.sq.next);
@@ -438,7 +442,7 @@ impl QpContext {
         let mut len = (r.size - r.sent).min(mulpdu - TAGGED_BYTES);
         let mut found = MemRange::EMPTY;
         if len > 0 {
-            // The region may have gone since the request was accepted.
+            // The owner may have unregistered the region since the QP accepted the request.
             let from = r.src_to.saturating_add(u64::from(r.sent));
             found = env
                 .mrs
@@ -447,7 +451,7 @@ impl QpContext {
             len = found.len();
         }
         let last = r.sent + len == r.size;
-        // A sink offset that wraps is the reader's own doing; its checks are not ours.
+        // A sink offset that wraps is the reader's mistake; the reader's end checks it.
         let to = r.sink_to.wrapping_add(u64::from(r.sent));
         put_tagged(out, last, Opcode::READ_RESPONSE, r.sink, to, len);
         if len > 0 {
@@ -457,7 +461,7 @@ impl QpContext {
                 self.counters.tx_inlined += 1;
                 self.counters.tx_inlined_bytes += u64::from(len);
             } else if self.handing {
-                // The peer copies it before anybody else has a turn.
+                // The peer copies it before anything else can change the memory.
                 out.put_reference(found);
             } else {
                 out.put_snapshot(env.mem, found, self.crc && !self.send_markers, buffers);
@@ -474,8 +478,8 @@ impl QpContext {
         Ok(())
     }
 
-    /// Carries out an atomic operation of the peer's, and answers. What is sent again is this answer:
-    /// the operation is not carried out again.
+    /// Carries out an atomic operation of the peer, and answers. A retransmission repeats this
+    /// answer and does not carry the operation out again.
     fn atomic_response<M: Memory>(
         &mut self,
         env: &QpEnv<'_, M>,
@@ -483,7 +487,7 @@ impl QpContext {
         request: &AtomicRequest,
         out: &mut Fpdu,
     ) -> Result<(), Culprit> {
-        // The region may have gone since the request was accepted.
+        // The owner may have unregistered the region since the QP accepted the request.
         let original = env
             .mrs
             .check(self.pd, self.qpn, request.stag, request.to, 8, Access::REMOTE_ATOMIC)
@@ -503,16 +507,17 @@ impl QpContext {
         Ok(())
     }
 
-    /// Completes an FPDU whose headers and payload are there.
+    /// Completes an FPDU whose headers and payload are in place.
     #[inline(always)]
     pub(super) fn finish<M: Memory>(&mut self, env: &QpEnv<'_, M>, last: bool, out: &mut Fpdu) {
-        // With markers the CRC is of them too.
+        // With markers the CRC covers them too, so `queue` computes it.
         out.complete(env.mem, self.crc && !self.send_markers);
         out.set_last(last);
         self.queue(env, out);
     }
 
-    /// The same, of a message that is one FPDU of headers, as there are several kinds of.
+    /// Completes a message that is one FPDU of headers; a separate function, because several kinds
+    /// of message use it.
     #[inline(never)]
     pub(super) fn finish_bare<M: Memory>(&mut self, env: &QpEnv<'_, M>, out: &mut Fpdu) {
         self.finish(env, true, out);
@@ -530,7 +535,7 @@ impl QpContext {
     }
 }
 
-/// Bytes of the two headers.
+/// Bytes of the tagged and the untagged header.
 const TAGGED_BYTES: u32 = 14;
 const UNTAGGED_BYTES: u32 = 18;
 const _: () =
@@ -547,13 +552,13 @@ const _: () = assert!(
         && ATOMIC_RESPONSE_LEN == ATOMIC_RESPONSE_BYTES as usize
 );
 
-/// QN and MSN as they follow each other in an untagged header.
+/// Returns QN and MSN as they follow each other in an untagged header.
 #[inline]
 pub(super) fn qn_msn(qn: Qn, msn: Msn) -> u64 {
     u64::from(qn.0) << 32 | u64::from(msn.0)
 }
 
-/// The start of an untagged header.
+/// Returns the start of an untagged header.
 #[inline]
 pub(super) fn untagged_start(last: bool, opcode: Opcode, invalidate: Stag) -> u64 {
     ddp::untagged_start(last, Control::new(opcode).to_byte(), invalidate.0)
@@ -573,8 +578,8 @@ pub(super) fn put_tagged(
     head.put_tagged(len, ddp::tagged_start(last, rsvd_ulp, stag), to);
 }
 
-/// Makes the segment of `wqe` whose headers are there, which begins with octet `off`, one of `len`
-/// octets that is not the last.
+/// Rewrites the headers of the segment of `wqe` that begins with byte `off`: the segment gets `len`
+/// bytes and is not the last.
 #[cold]
 fn shorten(wqe: &Wqe, off: u32, len: u32, out: &mut Fpdu) {
     match wqe.op {
@@ -589,7 +594,7 @@ fn shorten(wqe: &Wqe, off: u32, len: u32, out: &mut Fpdu) {
 }
 
 /// Writes the untagged header of a segment of a Send, with `len` bytes of payload that begin `off`
-/// bytes into it.
+/// bytes into the message.
 #[inline]
 pub(super) fn put_send(
     head: &mut Fpdu,
@@ -608,8 +613,9 @@ pub(super) fn put_send(
     head.put_untagged(len, start, qn_msn(Qn::SEND, msn), off);
 }
 
-/// What a Terminate says of a Read whose source failed while it was being answered: the DDP header
-/// as it was, and the RDMAP header moved on to where we were (RFC 5040 section 4.8).
+/// Returns the fault for a Read of the peer whose source failed while this end was answering it.
+/// The Terminate repeats the DDP header as it was, and the RDMAP header advanced to the point that
+/// the answer had reached (RFC 5040 section 4.8).
 fn response_culprit(r: &InboundRead, fault: Fault) -> Culprit {
     let mut header = [0; UNTAGGED_LEN];
     untagged(Opcode::READ_REQUEST, Qn::READ_REQUEST, r.msn).emit(&mut header);
@@ -628,7 +634,8 @@ fn response_culprit(r: &InboundRead, fault: Fault) -> Culprit {
     }
 }
 
-/// The same of an atomic operation, whose own header is not repeated (RFC 7306 section 8.1).
+/// Returns the fault for an atomic operation of the peer, whose own header the Terminate does not
+/// repeat (RFC 7306 section 8.1).
 fn atomic_culprit(msn: Msn, fault: Fault) -> Culprit {
     let mut header = [0; UNTAGGED_LEN];
     untagged(Opcode::ATOMIC_REQUEST, Qn::READ_REQUEST, msn).emit(&mut header);

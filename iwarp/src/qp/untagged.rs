@@ -1,5 +1,5 @@
-//! Untagged segments: the Send types, Immediate Data, RDMA Read Request, Atomic Request and Response,
-//! Terminate.
+//! Untagged segments: the Send types, Immediate Data, RDMA Read Request, Atomic Request and
+//! Response, Terminate.
 
 use super::complete::Received;
 use super::cqe::{CqeStatus, Queue};
@@ -76,11 +76,11 @@ impl QpContext {
             self.rq.received += seg.len;
             self.counters.rx_bytes += u64::from(seg.len);
         }
-        // A segment without bytes begins a message, too.
+        // A segment without bytes also begins a message.
         self.in_send = !h.last;
         if h.last {
             if let Some(stag) = invalidate {
-                // Somebody may have taken it back since the check.
+                // The owner may have unregistered the STag since the check.
                 env.mrs
                     .invalidate(self.pd, self.qpn, stag)
                     .map_err(|_| seg.blame(Fault::Invalidate))?;
@@ -95,7 +95,7 @@ impl QpContext {
         Ok(())
     }
 
-    /// The buffer for a segment of the queue of Sends.
+    /// Returns the buffer for a segment of the queue of Sends.
     #[inline]
     fn receive_buffer(&self, seg: DdpSegment, h: Untagged) -> Result<&Rqe, Culprit> {
         if h.msn != self.rq.msn {
@@ -110,14 +110,14 @@ impl QpContext {
                 ..seg.blame(Fault::Local)
             });
         }
-        // In order over TCP, so the only legal offset is where the last segment ended.
+        // TCP keeps the order, so the only legal offset is where the last segment ended.
         if h.mo != self.rq.received {
             return Err(seg.blame(Fault::Offset));
         }
         Ok(rqe)
     }
 
-    /// Immediate Data takes a buffer, and writes nothing to it (RFC 7306 section 6.3).
+    /// Immediate Data consumes a buffer and writes nothing to it (RFC 7306 section 6.3).
     fn handle_immediate<C: Stream>(
         &mut self,
         stream: &C,
@@ -140,7 +140,7 @@ impl QpContext {
         Ok(())
     }
 
-    /// Copies the payload of a segment to its buffer, behind what is there.
+    /// Copies the payload of a segment to its buffer, after the bytes received before.
     #[inline]
     fn place_received<M: Memory, C: Stream>(
         &self,
@@ -150,7 +150,7 @@ impl QpContext {
         rqe: &Rqe,
     ) -> Result<(), Fault> {
         let off = self.rq.received;
-        // All of it lies in one piece, as a rule.
+        // The payload usually goes to one piece of the buffer.
         let done = match self.rq.first_piece(rqe, off, seg.len) {
             Some(s) => self.place_at(env, (stream, seg.at), s, Access::LOCAL_WRITE),
             None => self.place_in_pieces(env, stream, seg, rqe),
@@ -158,7 +158,7 @@ impl QpContext {
         done.map_err(|_| Fault::Local)
     }
 
-    /// The same where it lies in several.
+    /// Copies the payload where it goes to several pieces of the buffer.
     #[inline(never)]
     fn place_in_pieces<M: Memory, C: Stream>(
         &self,
@@ -173,7 +173,7 @@ impl QpContext {
         Ok(())
     }
 
-    /// The memory of `len` bytes of a message, `off` bytes into its buffer.
+    /// Finds the memory of `len` bytes of a message, `off` bytes into its buffer.
     #[inline(never)]
     pub(super) fn receive_ranges<M>(
         &self,
@@ -202,8 +202,8 @@ impl QpContext {
         if !self.reads.can_accept() && !self.is_rtr_read(r.size) {
             return Err(blame(Fault::NoBuffer));
         }
-        // Checked again when each segment of the response is made; a Read of no bytes must not be
-        // checked at all (RFC 5040 section 5.2.1).
+        // The QP checks again when it makes each segment of the response. It must not check a Read
+        // of no bytes at all (RFC 5040 section 5.2.1).
         if r.size > 0 {
             env.mrs
                 .check(self.pd, self.qpn, r.src_stag, r.src_to, r.size, Access::REMOTE_READ)
@@ -223,8 +223,8 @@ impl QpContext {
         Ok(())
     }
 
-    /// What Read Requests and Atomic Requests have in common: their place in queue 1, and that they
-    /// are one segment with a header of `len` octets.
+    /// Makes the checks that Read Requests and Atomic Requests have in common: their place in queue
+    /// 1, and that each is one segment with a header of `len` bytes.
     fn check_request(&self, seg: DdpSegment, h: Untagged, len: usize) -> Result<(), Culprit> {
         if h.msn != self.reads.msn {
             return Err(seg.blame(Fault::Msn));
@@ -255,7 +255,7 @@ impl QpContext {
         if !self.reads.can_accept() {
             return Err(seg.blame(Fault::NoBuffer));
         }
-        // Checked again when its turn comes.
+        // The QP checks again when it carries the operation out.
         let at = env
             .mrs
             .check(self.pd, self.qpn, request.stag, request.to, 8, Access::REMOTE_ATOMIC)
@@ -269,7 +269,7 @@ impl QpContext {
         Ok(())
     }
 
-    /// The answer to the oldest request that is outstanding, which must be an atomic one: the peer
+    /// Handles the answer to the oldest outstanding request, which must be an atomic one: the peer
     /// answers in the order of the requests.
     fn handle_atomic_response<M: Memory, C: Stream>(
         &mut self,
@@ -314,8 +314,9 @@ impl QpContext {
         Ok(())
     }
 
-    /// The stream is over whatever it says, and it is not answered. What is wrong with its own
-    /// sequence makes it no word of the peer's: that is reported as an error found here.
+    /// Handles a Terminate of the peer. The stream is over whatever the Terminate says, and this
+    /// end does not answer it. A Terminate with a wrong sequence is not credible as the peer's
+    /// word, so this end reports an error that it found itself.
     #[cold]
     fn handle_terminate<C: Stream>(
         &mut self,
@@ -330,7 +331,7 @@ impl QpContext {
         if h.mo != 0 {
             return Err(seg.blame(Fault::TerminateOffset));
         }
-        // The longest there is fits the smallest MULPDU.
+        // The longest Terminate fits the smallest MULPDU, so it never needs a second segment.
         if !h.last {
             return Err(seg.blame(Fault::TerminateMalformed));
         }
@@ -341,7 +342,7 @@ impl QpContext {
     }
 }
 
-/// The payload of a message that is one segment of just so many octets.
+/// Returns the payload of a message that is one segment of exactly `N` bytes.
 #[inline]
 fn whole<const N: usize, C: Stream>(stream: &C, seg: DdpSegment, h: Untagged) -> Option<[u8; N]> {
     let mut bytes = [0; N];

@@ -1,101 +1,102 @@
-//! Work requests: what an application asks a QP to do, and the static rules for them.
+//! Work requests, which an application posts to a QP, and the static rules for them.
 
 use crate::rdmap::AtomicOp;
 use crate::{Access, Bind, Stag};
 
-/// Most SGEs one work request can have.
+/// Most SGEs of one work request.
 pub const MAX_SGES: usize = 16;
 
-/// Most octets of inline data one work request can have.
+/// Most bytes of inline data of one work request.
 pub const MAX_INLINE: usize = 512;
 
-/// Longest message, in octets. DDP allows any length below 2^32 (RFC 5041 section 5.2).
+/// Longest message, in bytes. DDP allows any length below 2^32 (RFC 5041 section 5.2).
 pub const MAX_MESSAGE: u32 = 1 << 31;
 
 /// A piece of local registered memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sge {
-    /// The region.
+    /// STag of the local region.
     pub stag: Stag,
-    /// Octets.
+    /// Length in bytes.
     pub len: u32,
-    /// Tagged offset of the first octet in the region.
+    /// Tagged offset of the first byte in the region.
     pub to: u64,
 }
 
-/// What a send work request does.
+/// The operation of a send work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOp {
     /// A message into the peer's next receive buffer.
     Send {
-        /// Ask the peer to raise an event.
+        /// The peer raises an event for the message.
         solicited: bool,
-        /// A region of the peer to invalidate once the message is delivered.
+        /// STag of a region of the peer, which the peer invalidates after delivering the message.
         invalidate: Option<Stag>,
     },
-    /// Write the peer's memory.
+    /// Writes the peer's memory.
     Write {
-        /// The peer's region.
+        /// STag of the peer's region.
         stag: Stag,
-        /// Where in it.
+        /// Tagged offset in that region.
         to: u64,
     },
-    /// Read the peer's memory into the work request's only SGE.
+    /// Reads the peer's memory into the work request's only SGE.
     Read {
-        /// The peer's region.
+        /// STag of the peer's region.
         stag: Stag,
-        /// Where in it.
+        /// Tagged offset in that region.
         to: u64,
     },
-    /// Immediate Data (RFC 7306 section 6): completes the peer's next receive buffer, into which
-    /// nothing is written, and hands 8 octets over in the completion. The request has no data.
+    /// Sends Immediate Data (RFC 7306 section 6), which completes the peer's next receive buffer
+    /// and writes nothing into it. The completion contains the 8 bytes. The request has no other
+    /// data.
     Immediate {
-        /// What is handed over, big-endian on the wire.
+        /// The 8 bytes, big-endian on the wire.
         data: u64,
-        /// Ask the peer to raise an event.
+        /// The peer raises an event for the message.
         solicited: bool,
     },
-    /// A Write and the Immediate Data behind it, as one request. A Write of no octets is left out.
+    /// Sends a Write and Immediate Data after it, as one request. A Write of no bytes is left out.
     WriteImmediate {
-        /// The peer's region.
+        /// STag of the peer's region.
         stag: Stag,
-        /// Where in it.
+        /// Tagged offset in that region.
         to: u64,
-        /// What is handed over.
+        /// The Immediate Data, big-endian on the wire.
         data: u64,
-        /// Ask the peer to raise an event.
+        /// The peer raises an event for the message.
         solicited: bool,
     },
-    /// Change 64 bits of the peer's memory (RFC 7306 section 5); what stood there before comes into
-    /// the work request's only SGE of 8 octets, in the order of this machine. It counts as a Read:
-    /// towards the ORD, and for fences.
+    /// Changes 64 bits of the peer's memory (RFC 7306 section 5). The QP stores their old value
+    /// into the work request's only SGE of 8 bytes, in the byte order of this machine. An atomic
+    /// operation counts as a Read for the ORD and for fences.
     Atomic {
-        /// The peer's region.
+        /// STag of the peer's region.
         stag: Stag,
-        /// Where in it; the address this stands for is a multiple of 8.
+        /// Tagged offset in that region; the address that it stands for is a multiple of 8.
         to: u64,
-        /// How.
+        /// The operation to carry out on the 64 bits.
         op: AtomicOp,
     },
-    /// Make an STag that was [allocated](crate::MrTable::allocate) valid for the memory of the SGEs:
-    /// of one region with [`Access::BIND`], one range or a list of [pages](crate::mr::PAGE) in up to
-    /// [`MAX_SGES`] pieces: where they do not follow one another, one ends and the next begins at the
-    /// border of a page. Nothing is sent. Done in its turn, before any later request of this queue
-    /// is begun.
+    /// Makes an STag that was [allocated](crate::MrTable::allocate) valid for the memory of the
+    /// SGEs. This memory is of one region with [`Access::BIND`], and is one range or a list of
+    /// [pages](crate::mr::PAGE) in up to [`MAX_SGES`] pieces: where two pieces are not adjacent,
+    /// the first ends and the second begins at the border of a page. The request sends nothing. The
+    /// QP carries it out in its turn, before it begins any later request of this queue.
     FastRegister(Bind),
-    /// As a fast registration, of a window of type 2; the memory is one range.
+    /// Binds a window of type 2, as a fast registration does; the memory is one range.
     BindWindow(Bind),
-    /// Make a fast registration or window of type 2 invalid. Nothing is sent. Done in its turn, and not
-    /// before all earlier Reads and atomic operations are done; it completes after all earlier
-    /// requests, when TCP will send nothing of theirs again.
+    /// Makes a fast registration or window of type 2 invalid. The request sends nothing. The QP
+    /// carries it out in its turn, and not before all earlier Reads and atomic operations are done.
+    /// It completes after all earlier requests, when TCP will retransmit no byte of theirs.
     LocalInvalidate {
-        /// The STag, with the key it has.
+        /// The STag, with its present key.
         stag: Stag,
     },
 }
 
 impl SendOp {
-    /// Whether it is about STags of this side alone, and nothing is sent.
+    /// Returns true if the request is only about STags of this side, and sends nothing.
     pub const fn is_local(&self) -> bool {
         matches!(
             self,
@@ -104,14 +105,14 @@ impl SendOp {
     }
 }
 
-/// The local end of a send work request.
+/// The local data of a send work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data<'a> {
     /// Pieces of registered memory, in order, possibly none; at most [`MAX_SGES`]. They belong to
     /// the QP until the request has completed.
     Sges(&'a [Sge]),
-    /// The octets themselves, at most [`MAX_INLINE`]; of a Send or Write only. They are copied at
-    /// posting, so their source is free at once and needs no registration.
+    /// The bytes themselves, at most [`MAX_INLINE`]; only for a Send or Write. Posting copies them,
+    /// so the application may reuse their memory at once, and need not register it.
     Inline(&'a [u8]),
 }
 
@@ -120,16 +121,16 @@ pub enum Data<'a> {
 /// The constructors make a signaled request without fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendWr<'a> {
-    /// The application's own mark, given back in the completion.
+    /// The application's own mark, which the completion repeats.
     pub wr_id: u64,
-    /// What to do.
+    /// The operation to carry out.
     pub op: SendOp,
-    /// The local memory: source of a Send or Write, sink of a Read or of what an atomic operation
-    /// found.
+    /// The local memory: source of a Send or Write, sink of a Read or of the old value of an atomic
+    /// operation.
     pub data: Data<'a>,
-    /// Whether its success makes a completion of its own; failure always does.
+    /// True if the request's success produces a completion of its own; a failure always does.
     pub signaled: bool,
-    /// Do not start before all earlier Reads and atomic operations are done.
+    /// The QP does not start the request before all earlier Reads and atomic operations are done.
     pub fence: bool,
 }
 
@@ -138,47 +139,50 @@ impl<'a> SendWr<'a> {
         SendWr { wr_id, op, data, signaled: true, fence: false }
     }
 
-    /// A Send of the octets in `sges`.
+    /// Makes a Send of the bytes in `sges`.
     pub const fn send(wr_id: u64, sges: &'a [Sge]) -> SendWr<'a> {
         let op = SendOp::Send { solicited: false, invalidate: None };
         SendWr::new(wr_id, op, Data::Sges(sges))
     }
 
-    /// A Send of `bytes`, which are copied.
+    /// Makes a Send of `bytes`, which posting copies.
     pub const fn send_inline(wr_id: u64, bytes: &'a [u8]) -> SendWr<'a> {
         let op = SendOp::Send { solicited: false, invalidate: None };
         SendWr::new(wr_id, op, Data::Inline(bytes))
     }
 
-    /// A Write of the octets in `sges` to tagged offset `to` of the peer's region `stag`.
+    /// Makes a Write of the bytes in `sges` to tagged offset `to` of the peer's region `stag`.
     pub const fn write(wr_id: u64, sges: &'a [Sge], stag: Stag, to: u64) -> SendWr<'a> {
         SendWr::new(wr_id, SendOp::Write { stag, to }, Data::Sges(sges))
     }
 
-    /// A Write of `bytes`, which are copied, to tagged offset `to` of the peer's region `stag`.
+    /// Makes a Write of `bytes`, which posting copies, to tagged offset `to` of the peer's region
+    /// `stag`.
     pub const fn write_inline(wr_id: u64, bytes: &'a [u8], stag: Stag, to: u64) -> SendWr<'a> {
         SendWr::new(wr_id, SendOp::Write { stag, to }, Data::Inline(bytes))
     }
 
-    /// A Read from tagged offset `to` of the peer's region `stag` into `sink`: one SGE, or none
-    /// for a Read of no octets.
+    /// Makes a Read from tagged offset `to` of the peer's region `stag` into `sink`: one SGE, or
+    /// none for a Read of no bytes.
     pub const fn read(wr_id: u64, sink: &'a [Sge], stag: Stag, to: u64) -> SendWr<'a> {
         SendWr::new(wr_id, SendOp::Read { stag, to }, Data::Sges(sink))
     }
 
-    /// Immediate Data (RFC 7306 section 6): `data`, big-endian on the wire, in the completion of the
-    /// peer's next receive, without a message. Where the peer has posted none the stream ends.
+    /// Makes a request to send Immediate Data (RFC 7306 section 6): `data`, big-endian on the wire,
+    /// comes in the completion of the peer's next receive, without a message. If the peer has
+    /// posted no receive, the stream ends.
     ///
-    /// Refused at posting: [`PostError::ImmediateData`] when octets were added to it.
+    /// Posting refuses the request with [`PostError::ImmediateData`] if the caller adds bytes to
+    /// it.
     pub const fn immediate(wr_id: u64, data: u64) -> SendWr<'a> {
         SendWr::new(wr_id, SendOp::Immediate { data, solicited: false }, Data::Sges(&[]))
     }
 
-    /// A [`write`](SendWr::write) that is followed by Immediate Data: the peer's next receive
-    /// completes with `data` when the Write is in place. One completion here for both.
+    /// Makes a [`write`](SendWr::write) that is followed by Immediate Data: the peer's next receive
+    /// completes with `data` when the Write is in place. Both have one completion at this end.
     ///
-    /// Refused at posting: as a Write, [`PostError::TooManySges`], [`PostError::TooLong`],
-    /// [`PostError::ToWrap`].
+    /// Posting refuses the request for the same reasons as a Write: [`PostError::TooManySges`],
+    /// [`PostError::TooLong`], [`PostError::ToWrap`].
     pub const fn write_immediate(
         wr_id: u64,
         sges: &'a [Sge],
@@ -190,14 +194,15 @@ impl<'a> SendWr<'a> {
         SendWr::new(wr_id, op, Data::Sges(sges))
     }
 
-    /// An atomic operation at tagged offset `to` of the peer's region `stag`; `sink`, one SGE of 8
-    /// octets, takes what stood there before, in the byte order of this machine.
+    /// Makes an atomic operation at tagged offset `to` of the peer's region `stag`. `sink`, one SGE
+    /// of 8 bytes, receives the old value, in the byte order of this machine.
     ///
-    /// Refused at posting: [`PostError::AtomicSink`] for another sink, [`PostError::ToWrap`]. It
-    /// completes as [`LocalQpOperation`](super::CqeStatus::LocalQpOperation) of
-    /// [`PostError::NoReads`] on a stream with ORD 0, and as a remote error, with the stream at its
-    /// end, where the peer's region has no [`REMOTE_ATOMIC`](crate::Access::REMOTE_ATOMIC) or the
-    /// address is no multiple of 8 (RFC 7306 section 5).
+    /// Posting refuses another sink with [`PostError::AtomicSink`], and an offset that wraps with
+    /// [`PostError::ToWrap`]. On a stream with ORD 0 the request completes as
+    /// [`LocalQpOperation`](super::CqeStatus::LocalQpOperation) of [`PostError::NoReads`]. If the
+    /// peer's region has no [`REMOTE_ATOMIC`](crate::Access::REMOTE_ATOMIC), or the address is no
+    /// multiple of 8 (RFC 7306 section 5), the request completes as a remote error, and the stream
+    /// ends.
     pub const fn atomic(
         wr_id: u64,
         sink: &'a [Sge],
@@ -208,7 +213,7 @@ impl<'a> SendWr<'a> {
         SendWr::new(wr_id, SendOp::Atomic { stag, to, op }, Data::Sges(sink))
     }
 
-    /// An [`atomic`](SendWr::atomic) that adds `add`, modulo 2^64. Errors are the same.
+    /// Makes an [`atomic`](SendWr::atomic) that adds `add`, modulo 2^64. Its errors are the same.
     pub const fn fetch_add(
         wr_id: u64,
         sink: &'a [Sge],
@@ -219,8 +224,9 @@ impl<'a> SendWr<'a> {
         SendWr::atomic(wr_id, sink, stag, to, AtomicOp::FetchAdd { add, mask: 0 })
     }
 
-    /// An [`atomic`](SendWr::atomic) that stores `swap` where it finds `compare`. That it has found
-    /// something else is no error: the sink tells. Errors are the same.
+    /// Makes an [`atomic`](SendWr::atomic) that stores `swap` if memory holds `compare`. Another
+    /// old value is no error: the application finds it in the sink. The errors are those of
+    /// `atomic`.
     pub const fn compare_swap(
         wr_id: u64,
         sink: &'a [Sge],
@@ -234,8 +240,8 @@ impl<'a> SendWr<'a> {
         SendWr::atomic(wr_id, sink, stag, to, op)
     }
 
-    /// Makes `stag` (its lower 8 bits are the key it gets) valid for the memory of `sges`, whose first
-    /// octet peers call `to`.
+    /// Makes a request that makes `stag` valid for the memory of `sges`; the lower 8 bits of `stag`
+    /// are its new key. Peers address the first byte of the memory as `to`.
     pub const fn fast_register(
         wr_id: u64,
         stag: Stag,
@@ -247,7 +253,8 @@ impl<'a> SendWr<'a> {
         SendWr::new(wr_id, op, Data::Sges(sges))
     }
 
-    /// As [`fast_register`](SendWr::fast_register), of a window of type 2.
+    /// Makes a request that binds a window of type 2, as [`fast_register`](SendWr::fast_register)
+    /// does.
     pub const fn bind_window(
         wr_id: u64,
         stag: Stag,
@@ -259,26 +266,27 @@ impl<'a> SendWr<'a> {
         SendWr::new(wr_id, op, Data::Sges(sges))
     }
 
-    /// Makes a fast registration or window of type 2 invalid.
+    /// Makes a request that invalidates a fast registration or window of type 2.
     pub const fn local_invalidate(wr_id: u64, stag: Stag) -> SendWr<'a> {
         SendWr::new(wr_id, SendOp::LocalInvalidate { stag }, Data::Sges(&[]))
     }
 
-    /// The same, without a completion of its own when it succeeds.
+    /// Returns the same request, without a completion of its own when it succeeds.
     #[must_use]
     pub const fn unsignaled(mut self) -> SendWr<'a> {
         self.signaled = false;
         self
     }
 
-    /// The same, held until all earlier Reads are done.
+    /// Returns the same request, held until all earlier Reads are done.
     #[must_use]
     pub const fn fenced(mut self) -> SendWr<'a> {
         self.fence = true;
         self
     }
 
-    /// The same Send or Immediate Data with Solicited Event; other operations stay as they are.
+    /// Returns the same Send or Immediate Data with Solicited Event; other operations stay as they
+    /// are.
     #[must_use]
     pub const fn solicited(mut self) -> SendWr<'a> {
         match &mut self.op {
@@ -290,8 +298,8 @@ impl<'a> SendWr<'a> {
         self
     }
 
-    /// The same Send with Invalidate of the peer's region `stag`; other operations stay as they
-    /// are.
+    /// Returns the same Send with Invalidate of the peer's region `stag`; other operations stay as
+    /// they are.
     #[must_use]
     pub const fn invalidating(mut self, stag: Stag) -> SendWr<'a> {
         if let SendOp::Send { solicited, .. } = self.op {
@@ -304,21 +312,21 @@ impl<'a> SendWr<'a> {
 /// A buffer for one incoming Send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecvWr<'a> {
-    /// The application's own mark, given back in the completion.
+    /// The application's own mark, which the completion repeats.
     pub wr_id: u64,
-    /// Where the message goes: pieces of registered memory, in order, at most [`MAX_SGES`].
+    /// The memory for the message: pieces of registered memory, in order, at most [`MAX_SGES`].
     pub sges: &'a [Sge],
 }
 
 impl<'a> RecvWr<'a> {
-    /// A buffer made of `sges`.
+    /// Makes a buffer of `sges`.
     pub const fn new(wr_id: u64, sges: &'a [Sge]) -> RecvWr<'a> {
         RecvWr { wr_id, sges }
     }
 }
 
-/// What is wrong with a work request. [`Full`](PostError::Full) is about the moment; the others
-/// are static: the same request will be refused again.
+/// The faults of a work request. [`Full`](PostError::Full) depends on the moment; the others are
+/// static: posting would refuse the same request again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum PostError {
@@ -328,7 +336,7 @@ pub enum PostError {
     /// More SGEs than [`Limits::sges`].
     #[error("too many SGEs")]
     TooManySges,
-    /// More inline octets than [`Limits::inline`].
+    /// More inline bytes than [`Limits::inline`].
     #[error("too much inline data")]
     InlineTooLong,
     /// The message or buffer is longer than [`MAX_MESSAGE`].
@@ -346,19 +354,19 @@ pub enum PostError {
     /// A Read or atomic operation on a QP whose ORD is 0.
     #[error("no outbound Reads were negotiated")]
     NoReads,
-    /// An atomic operation with anything but one SGE of 8 octets to put the old value in.
+    /// An atomic operation with anything but one SGE of 8 bytes for the old value.
     #[error("an atomic operation takes one SGE of 8 octets")]
     AtomicSink,
-    /// Immediate Data alone with data of another kind.
+    /// Immediate Data alone, to which the caller added other data.
     #[error("Immediate Data alone takes no data")]
     ImmediateData,
-    /// A fast registration or bind without SGEs or of no octets, or an invalidation with some.
+    /// A fast registration or bind without SGEs or of no bytes, or an invalidation with some.
     #[error("a registration takes SGEs, an invalidation none")]
     BindData,
-    /// The QP is closing: what was posted before is still sent, nothing more is taken.
+    /// The QP is closing: it still sends the requests posted before, and takes no more.
     #[error("queue pair is closing")]
     Closing,
-    /// The QP takes its receive buffers from a shared queue: post there.
+    /// The QP takes its receive buffers from a shared queue: the application posts there.
     #[error("the queue pair has a shared receive queue")]
     SharedReceives,
     /// The connection is over: no worker takes requests of this QP any more.
@@ -366,41 +374,42 @@ pub enum PostError {
     Ended,
 }
 
-/// What a QP takes, beside the rules that always hold.
+/// The limits of a QP for its requests, besides the rules that always hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// SGEs of one request; at most [`MAX_SGES`].
     pub sges: usize,
-    /// Inline octets of one request; at most [`MAX_INLINE`].
+    /// Inline bytes of one request; at most [`MAX_INLINE`].
     pub inline: usize,
-    /// Outbound Reads and atomic operations that were negotiated; at 0 they are refused.
+    /// Outbound Reads and atomic operations that both ends negotiated; at 0 posting refuses them.
     pub ord: u16,
 }
 
 impl Default for Limits {
-    /// All that can be. Good for a QP whose ORD is not negotiated yet.
+    /// Returns the largest limits, for a QP whose ORD is not negotiated yet.
     fn default() -> Limits {
         Limits { sges: MAX_SGES, inline: MAX_INLINE, ord: u16::MAX }
     }
 }
 
-/// The static rules for a send request, which need neither the state of the QP nor the STag table.
+/// Checks the static rules for a send request, which need neither the state of the QP nor the STag
+/// table.
 ///
-/// An application's library calls it at posting. The QP relies on the same rules and nothing else:
-/// what breaks them all the same completes as
+/// An application's library calls this function at posting. The QP relies on the same rules and no
+/// others: a request that breaks them nevertheless completes as
 /// [`LocalQpOperation`](super::CqeStatus::LocalQpOperation).
 #[inline(always)]
 pub fn check_send(wr: &SendWr<'_>, limits: &Limits) -> Result<(), PostError> {
     send_len(wr, limits).map(|_| ())
 }
 
-/// As [`check_send`], for a receive request.
+/// Checks the static rules for a receive request, as [`check_send`] does for a send request.
 #[inline]
 pub fn check_recv(wr: &RecvWr<'_>, limits: &Limits) -> Result<(), PostError> {
     recv_len(wr, limits).map(|_| ())
 }
 
-/// Octets of a request's message, when it keeps the rules.
+/// Returns the bytes of a request's message, when the request keeps the rules.
 #[inline(always)]
 pub(super) fn send_len(wr: &SendWr<'_>, limits: &Limits) -> Result<u32, PostError> {
     let len = match wr.data {
@@ -440,7 +449,7 @@ pub(super) fn send_len(wr: &SendWr<'_>, limits: &Limits) -> Result<u32, PostErro
     to.checked_add(u64::from(len)).map(|_| len).ok_or(PostError::ToWrap)
 }
 
-/// Octets a buffer holds, when it keeps the rules.
+/// Returns the bytes that a buffer holds, when it keeps the rules.
 #[inline]
 pub(super) fn recv_len(wr: &RecvWr<'_>, limits: &Limits) -> Result<u32, PostError> {
     sges_len(wr.sges, limits)

@@ -491,7 +491,7 @@ fn test_concurrent_binds_and_deregistrations_agree() {
     assert_eq!(t.bound(*mr.lock().unwrap()), 0);
 }
 
-/// One STag of the model: plain data, which the model searches from the beginning.
+/// An STag of the model: plain data, which the model searches from the beginning.
 #[derive(Clone, Debug)]
 struct Entry {
     stag: Stag,

@@ -1,4 +1,4 @@
-//! Making an FPDU, in its place in a queue.
+//! Makes an FPDU in its place in a queue.
 
 use super::{BARE, Form, Fpdu, HEAD, NO_MARKERS, TAIL, count, pad, small};
 use crate::ddp::{TAGGED_LEN, UNTAGGED_LEN};
@@ -7,17 +7,18 @@ use crate::qp::buffers::Buffers;
 use crate::qp::config::INLINE_PAYLOAD;
 use crate::{MemRange, Memory};
 
-/// Headers first, then the payload, then [`complete`](Fpdu::complete).
+/// The caller puts the headers first, then the payload, then calls [`complete`](Fpdu::complete).
 impl Fpdu {
-    /// Empties it and writes length field and tagged header, `start` being the header's first six
-    /// octets, in two stores: the CRC, which reads whole words, would have to wait for smaller ones.
+    /// Empties the FPDU, and writes length field and tagged header, of which `start` is the first
+    /// six bytes. Uses few large stores: the CRC reads whole words and would have to wait for
+    /// smaller stores.
     #[inline]
     pub(in crate::qp) fn put_tagged(&mut self, payload: u32, start: u64, to: u64) {
         let ulpdu = u64::from(payload) + TAGGED_LEN as u64;
         self.start(HEADER_LEN + TAGGED_LEN, [ulpdu << 48 | start, to, 0]);
     }
 
-    /// As [`put_tagged`](Fpdu::put_tagged), an untagged header.
+    /// Writes an untagged header as [`put_tagged`](Fpdu::put_tagged) writes a tagged one.
     #[inline]
     pub(in crate::qp) fn put_untagged(&mut self, payload: u32, start: u64, qn_msn: u64, mo: u32) {
         let ulpdu = u64::from(payload) + UNTAGGED_LEN as u64;
@@ -36,8 +37,8 @@ impl Fpdu {
         self.sum = None;
     }
 
-    /// The next `n` bytes of the head, to be filled in. The callers' sums stay below [`HEAD`]; what
-    /// would not fit is cut.
+    /// Returns the next `n` bytes of the head, for the caller to fill in. The callers' sums stay
+    /// below [`HEAD`]; this function cuts what would not fit.
     #[inline]
     pub(in crate::qp) fn room(&mut self, n: usize) -> &mut [u8] {
         let at = usize::from(self.head_len);
@@ -47,7 +48,7 @@ impl Fpdu {
         self.head.get_mut(at..end).unwrap_or_default()
     }
 
-    /// Takes inline data: to the head if it fits, else all becomes owned.
+    /// Copies inline data: to the head if it fits, else the FPDU owns all its bytes.
     #[inline]
     pub(in crate::qp) fn put_inline(&mut self, parts: [&[u8]; 2], buffers: &mut Buffers) {
         let [a, b] = parts;
@@ -62,15 +63,15 @@ impl Fpdu {
         room[a.len()..].copy_from_slice(b);
     }
 
-    /// Refers to its payload.
+    /// Makes the FPDU refer to its payload.
     #[inline]
     pub(in crate::qp) fn put_reference(&mut self, payload: MemRange) {
         self.payload = payload;
         self.form = Form::Sealed;
     }
 
-    /// Takes the payload as it is now, and completes it: what is sent, and sent again, is what its
-    /// CRC was computed of, whatever is written to `src` meanwhile.
+    /// Copies the payload as it is now, and completes the FPDU. So the sent and retransmitted bytes
+    /// are those of which the CRC was computed, even if `src` changes meanwhile.
     #[inline]
     pub(in crate::qp) fn put_snapshot<M: Memory>(
         &mut self,
@@ -95,8 +96,8 @@ impl Fpdu {
         self.len = count(end + n);
     }
 
-    /// Makes the first `len` bytes its own, with room for pad and CRC behind them; the head is
-    /// there already.
+    /// Makes the FPDU own its first `len` bytes, with room for pad and CRC after them. The head is
+    /// already written.
     #[inline]
     fn own(&mut self, len: usize, buffers: &mut Buffers) -> &mut [u8] {
         buffers.take(&mut self.owned, len + TAIL);
@@ -110,8 +111,8 @@ impl Fpdu {
         &mut self.owned
     }
 
-    /// Completes an FPDU whose headers and payload are there: pads. One that refers to memory and is
-    /// to have a CRC is open then; of any other the CRC is computed.
+    /// Completes an FPDU whose headers and payload are in place: pads it and computes its CRC, if
+    /// it has one. An FPDU that refers to memory and is to have a CRC becomes open instead.
     #[inline(always)]
     pub(in crate::qp) fn complete<M: Memory>(&mut self, mem: &M, crc: bool) {
         match self.form {
@@ -134,7 +135,7 @@ impl Fpdu {
         }
     }
 
-    /// Completes one that lies in the head altogether, `end` bytes of which are there.
+    /// Completes an FPDU that is all in the head, of which `end` bytes are in place.
     #[inline(always)]
     fn complete_short<M: Memory>(&mut self, mem: &M, crc: bool, end: usize) {
         let body = end + pad(end);
@@ -145,7 +146,7 @@ impl Fpdu {
         self.len = count(body + CRC_LEN);
     }
 
-    /// All of an FPDU of a message that is this one, behind its header: `len` bytes of payload, at most
+    /// Completes the only FPDU of a message after its header: `len` bytes of payload, at most
     /// [`INLINE_PAYLOAD`], which `fill` writes to their place.
     #[inline(always)]
     pub(in crate::qp) fn put_short<M: Memory>(
@@ -155,8 +156,8 @@ impl Fpdu {
         len: u32,
         fill: impl FnOnce(&mut [u8]),
     ) {
-        // How long it is stays in registers: read back, it would have been in the way of what is
-        // written to the head meanwhile.
+        // Keep the length in registers: reading it back from memory would have to wait for the
+        // writes to the head.
         let at = usize::from(self.head_len).min(BARE);
         let end = at + len.min(INLINE_PAYLOAD) as usize;
         fill(&mut self.head[at..end]);
@@ -164,12 +165,12 @@ impl Fpdu {
         self.last = true;
     }
 
-    /// An FPDU whose bytes are all here.
+    /// Makes an FPDU that owns all its bytes.
     pub(in crate::qp) fn owned(bytes: Vec<u8>) -> Fpdu {
         Fpdu { len: count(bytes.len()), owned: bytes, form: Form::Owned, ..Fpdu::default() }
     }
 
-    /// Says whether it ends its message.
+    /// Sets whether the FPDU ends its message.
     #[inline]
     pub(in crate::qp) fn set_last(&mut self, last: bool) {
         self.last = last;

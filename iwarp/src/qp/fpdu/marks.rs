@@ -1,4 +1,4 @@
-//! An FPDU in a stream with markers: they are made as it is read.
+//! An FPDU in a stream with markers, which are made whenever the FPDU is read.
 
 use super::{CRC_LEN, Form, Fpdu, NO_MARKERS, Piece, count, pad};
 use crate::Memory;
@@ -6,27 +6,27 @@ use crate::mpa::markers::{Grid, MARKER_LEN, marker};
 use heddle_base::Sum;
 
 impl Fpdu {
-    /// Whether there may be markers in it.
+    /// Returns true if there may be markers in the FPDU.
     #[inline]
     pub fn has_markers(&self) -> bool {
         self.marks != NO_MARKERS
     }
 
-    /// Where markers stand in it.
+    /// Returns the places of markers in the FPDU.
     #[inline]
     fn grid(&self) -> Grid {
         Grid::at(u64::from(self.marks) * 4)
     }
 
-    /// Bytes without markers.
+    /// Returns the number of bytes without markers.
     #[inline]
     pub(super) fn plain_len(&self) -> usize {
         let len = self.len as usize;
         if self.has_markers() { self.grid().unmarked(len) } else { len }
     }
 
-    /// Gives a complete FPDU without CRC its markers, `offset` bytes behind a place of one, and its CRC if
-    /// it is to have one; one that refers to memory is open then.
+    /// Gives a complete FPDU without CRC its markers, `offset` bytes after a place of one, and its
+    /// CRC if it is to have one. An FPDU that refers to memory and is to have a CRC becomes open.
     pub(in crate::qp) fn put_markers<M: Memory>(&mut self, mem: &M, offset: u64, crc: bool) {
         self.marks = (offset / 4 % 128) as u8;
         let plain = self.len as usize;
@@ -45,7 +45,7 @@ impl Fpdu {
         }
     }
 
-    /// See [`fill`](Fpdu::fill).
+    /// Writes an FPDU with markers to `dst`. See [`fill`](Fpdu::fill).
     pub(super) fn fill_marked<M: Memory>(&mut self, mem: &M, dst: &mut [u8]) -> Option<Sum> {
         let dst = dst.get_mut(..self.len as usize)?;
         if self.is_open() {
@@ -56,8 +56,8 @@ impl Fpdu {
         None
     }
 
-    /// Computes CRC and checksum of an open one, of what is written to `dst` if there is one: as
-    /// long as the FPDU.
+    /// Computes CRC and checksum of an open FPDU. If there is a `dst`, which is as long as the
+    /// FPDU, also writes the FPDU to it and computes both of the written bytes.
     pub(super) fn seal_marked<M: Memory>(&mut self, mem: &M, mut dst: Option<&mut [u8]>) {
         if !self.is_open() {
             return;
@@ -72,8 +72,8 @@ impl Fpdu {
         self.form = Form::Sealed;
     }
 
-    /// CRC and checksum of all before the CRC field, markers included; written to `dst` if there is
-    /// one, and then of what was written.
+    /// Returns CRC and checksum of all bytes before the CRC field, markers included. If there is a
+    /// `dst`, writes the bytes to it and digests the written ones.
     fn digest<M: Memory>(&self, mem: &M, mut dst: Option<&mut [u8]>) -> (u32, Sum) {
         let (mut crc, mut sum, mut at) = (0, Sum::ZERO, 0);
         self.for_each_piece(0, self.len - count(CRC_LEN), |piece| {
@@ -82,7 +82,7 @@ impl Fpdu {
                 Piece::Bytes(bytes) => {
                     let n = bytes.len();
                     let dst = dst.as_mut().map(|dst| &mut dst[at..at + n]);
-                    // Nearly all are markers, and of those the compiler knows the length.
+                    // Nearly all pieces of bytes are markers, whose length the compiler then knows.
                     (crc, of_piece) = match <&[u8; MARKER_LEN]>::try_from(bytes) {
                         Ok(marker) => digest_bytes(mem, crc, marker, dst),
                         Err(_) => digest_bytes(mem, crc, bytes, dst),
@@ -104,7 +104,7 @@ impl Fpdu {
         (crc, sum)
     }
 
-    /// See [`sum`](Fpdu::sum).
+    /// Returns the checksum of an FPDU with markers. See [`sum`](Fpdu::sum).
     pub(super) fn sum_marked<M: Memory>(&self, mem: &M) -> Sum {
         let (mut sum, mut at) = (Sum::ZERO, 0);
         self.for_each_piece(0, self.len, |piece| {
@@ -118,12 +118,13 @@ impl Fpdu {
         sum
     }
 
-    /// See [`for_each_piece`](Fpdu::for_each_piece).
+    /// Calls `f` with the pieces and the markers. See [`for_each_piece`](Fpdu::for_each_piece).
     pub(super) fn for_each_marked(&self, off: u32, len: u32, f: &mut impl FnMut(Piece<'_>)) {
         let (grid, header) = (self.grid(), self.grid().index(0));
         let (mut at, end) = (off as usize, off.saturating_add(len).min(self.len) as usize);
         while at < end {
-            // The marker here, even if a segment was cut inside of it, or the next one.
+            // Find the marker at this place, even if a segment was cut inside of it, or the next
+            // one.
             let next = grid.marker_from(at.saturating_sub(MARKER_LEN - 1));
             if next <= at {
                 let upto = end.min(next + MARKER_LEN);
@@ -138,7 +139,8 @@ impl Fpdu {
     }
 }
 
-/// CRC, `crc` being that of what is before, and checksum of `bytes`, which are copied to `dst` if there is one.
+/// Returns the CRC of `bytes`, continued from `crc`, and their checksum; copies `bytes` to `dst` if
+/// there is one.
 #[inline(always)]
 fn digest_bytes<M: Memory>(mem: &M, crc: u32, bytes: &[u8], dst: Option<&mut [u8]>) -> (u32, Sum) {
     if let Some(dst) = dst {

@@ -54,13 +54,13 @@ fn test_bytes_are_the_same_in_any_pieces_and_the_sum_is_theirs() {
     }
 }
 
-/// Sealed into a frame it is, from then on, what was put into the frame.
+/// After it is sealed into a frame, an FPDU keeps the frame's checksum and CRC.
 #[test]
 fn test_memory_may_change_after_an_fpdu_was_sealed_into_its_frame() {
     for payload in [33, 100, 101, 102, 103] {
         let mem = TestMemory::new(256, 7);
         let mut f = sample(&mem, payload, true);
-        // Cut before it changes: the CRC is that of what is sent.
+        // Change the memory after the FPDU was made: the CRC must be that of the bytes sent.
         mem.write(0, &[8; 128]);
         let n = f.len() as usize;
         let mut framed = vec![0; n];
@@ -70,7 +70,7 @@ fn test_memory_may_change_after_an_fpdu_was_sealed_into_its_frame() {
         assert_eq!(framed[n - 4..], crc32c::crc32c(&framed[..n - 4]).to_le_bytes());
         assert_eq!(framed[16..16 + payload as usize], vec![8; payload as usize]);
         assert_eq!(f.sum(&mem).folded() % 0xffff, Sum::of(&framed).folded() % 0xffff);
-        // Sent again: what is there now, with the CRC of the first time.
+        // A retransmission has the present payload, with the CRC of the first time.
         let mut again = vec![0; n];
         f.fill(&mem, &mut again);
         assert_eq!(again[16..16 + payload as usize], vec![9; payload as usize]);
@@ -78,8 +78,8 @@ fn test_memory_may_change_after_an_fpdu_was_sealed_into_its_frame() {
     }
 }
 
-/// With markers, an FPDU comes out as the tool makes it: in a frame, in any pieces, and again; and its
-/// payload stays where it is.
+/// With markers, an FPDU comes out as `markers::insert` makes it: in a frame, in any pieces, and
+/// again. Its payload stays where it is.
 #[test]
 fn test_markers_are_those_of_the_tool_in_any_pieces_and_again() {
     use crate::mpa::markers;
