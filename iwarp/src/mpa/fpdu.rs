@@ -1,13 +1,13 @@
-//! The FPDU: a ULPDU with its length before it, pad and CRC behind it (RFC 5044 section 4).
+//! The FPDU: a ULPDU with its length before it, pad and CRC after it (RFC 5044 section 4).
 //!
 //! ```text
-//! | ULPDU length (2, big-endian) | ULPDU | pad 0..3 | CRC (4, least significant octet first) |
+//! | ULPDU length (2, big-endian) | ULPDU | pad 0..3 | CRC (4, least significant byte first) |
 //! ```
 //!
-//! The length counts the ULPDU alone. The CRC covers everything before it and is always there; when
-//! neither side asked for CRCs it holds anything and must not be looked at. The CRC is plain CRC-32C.
-//! Its polynomial form in iSCSI, which MPA refers to, comes out as the least significant octet
-//! first.
+//! The length counts only the ULPDU. The CRC field is always present and covers everything before
+//! it; when neither side asked for CRCs, the field may hold anything and a receiver must ignore it.
+//! The CRC is plain CRC-32C. MPA refers to its polynomial form in iSCSI, which puts the least
+//! significant byte first.
 
 use crate::ddp;
 
@@ -15,9 +15,9 @@ use crate::ddp;
 pub const HEADER_LEN: usize = 2;
 /// Bytes of the CRC.
 pub const CRC_LEN: usize = 4;
-/// Least value of the MULPDU, however small the TCP segment (section 3).
+/// Smallest MULPDU, however small the TCP segment is (section 3).
 pub const MIN_MULPDU: u16 = 128;
-/// Greatest ULPDU that may be sent (section 3).
+/// Largest ULPDU that an end may send (section 3).
 pub const MAX_MULPDU: u16 = 64768;
 /// Bytes of the longest FPDU without markers that a length field can announce.
 pub const MAX_FPDU_LEN: usize = fpdu_len(u16::MAX);
@@ -25,22 +25,22 @@ pub const MAX_FPDU_LEN: usize = fpdu_len(u16::MAX);
 pub const MIN_FPDU_LEN: usize = 20;
 const _: () = assert!(fpdu_len(14) == MIN_FPDU_LEN && ddp::TAGGED_LEN == 14);
 
-/// Bytes of the pad behind a ULPDU.
+/// Returns the bytes of the pad after a ULPDU.
 #[inline]
 pub const fn pad_len(ulpdu_len: u16) -> usize {
     (HEADER_LEN + ulpdu_len as usize).wrapping_neg() & 3
 }
 
-/// Bytes of the FPDU of a ULPDU, markers not counted; a multiple of 4.
+/// Returns the bytes of the FPDU of a ULPDU, markers not counted; a multiple of 4.
 #[inline]
 pub const fn fpdu_len(ulpdu_len: u16) -> usize {
     HEADER_LEN + ulpdu_len as usize + pad_len(ulpdu_len) + CRC_LEN
 }
 
-/// The largest ULPDU whose FPDU fits a TCP segment of `emss` bytes (section 4.5), within
+/// Returns the largest ULPDU whose FPDU fits a TCP segment of `emss` bytes (section 4.5), within
 /// [`MIN_MULPDU`]..=[`MAX_MULPDU`].
 ///
-/// With markers the worst case is reckoned: as many as can fall into such a segment.
+/// With markers the result allows for the worst case: as many as can fall into such a segment.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "limited to MAX_MULPDU")]
 pub const fn mulpdu(emss: u32, markers: bool) -> u16 {
@@ -56,30 +56,31 @@ pub const fn mulpdu(emss: u32, markers: bool) -> u16 {
     }
 }
 
-/// CRC-32C of `bytes` continued from `crc`; start with 0.
+/// Returns the CRC-32C of `bytes`, continued from `crc`; start with 0.
 #[inline]
 pub fn crc(crc: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, bytes)
 }
 
-/// A CRC as it is on the wire.
+/// Returns a CRC as it is on the wire.
 #[inline]
 pub const fn crc_to_wire(crc: u32) -> [u8; CRC_LEN] {
     crc.to_le_bytes()
 }
 
-/// A CRC from the wire.
+/// Returns a CRC that was read from the wire.
 #[inline]
 pub const fn crc_from_wire(bytes: [u8; CRC_LEN]) -> u32 {
     u32::from_le_bytes(bytes)
 }
 
-/// The FPDU of `ulpdu`, appended to `out`. Copies; for tests, tools and the marker path.
+/// Appends the FPDU of `ulpdu` to `out`. This copies, so it is for tests, tools and the marker
+/// path.
 ///
 /// The CRC field is zero when `with_crc` is false.
 ///
 /// # Errors
-/// [`TooLong`] when the ULPDU exceeds [`MAX_MULPDU`]; nothing is appended.
+/// Fails with [`TooLong`] and appends nothing when the ULPDU exceeds [`MAX_MULPDU`].
 pub fn append(ulpdu: &[u8], with_crc: bool, out: &mut Vec<u8>) -> Result<(), TooLong> {
     let len = match u16::try_from(ulpdu.len()) {
         Ok(n) if n <= MAX_MULPDU => n,
@@ -95,11 +96,11 @@ pub fn append(ulpdu: &[u8], with_crc: bool, out: &mut Vec<u8>) -> Result<(), Too
     Ok(())
 }
 
-/// A ULPDU longer than MPA may carry.
+/// The error for a ULPDU longer than MPA may carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("ULPDU of {have} bytes exceeds {MAX_MULPDU}")]
 pub struct TooLong {
-    /// Its length.
+    /// Bytes of the ULPDU.
     pub have: usize,
 }
 

@@ -5,8 +5,8 @@
 //! private data with S: | A B IRD(14) | C D ORD(14) | the application's data |
 //! ```
 //!
-//! S and the words behind it exist from revision 2 on; in revision 1 the S bit is one of the
-//! reserved bits, which are zero when sent and not looked at when received.
+//! S and the words after it exist from revision 2 on. In revision 1 the S bit is one of the
+//! reserved bits, which a sender sets to zero and a receiver ignores.
 
 use core::fmt;
 
@@ -30,7 +30,7 @@ mod flag {
     pub(super) const ENHANCED: u8 = 0x10;
 }
 
-/// Which of the two frames.
+/// The two kinds of frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// From the initiator.
@@ -61,9 +61,9 @@ impl Kind {
 pub struct Revision(pub u8);
 
 impl Revision {
-    /// RFC 5044.
+    /// MPA of RFC 5044.
     pub const V1: Revision = Revision(1);
-    /// RFC 6581: negotiates read depths and the first message.
+    /// MPA of RFC 6581, which negotiates read depths and the first message.
     pub const V2: Revision = Revision(2);
 }
 
@@ -73,19 +73,20 @@ impl fmt::Display for Revision {
     }
 }
 
-/// How many RDMA Reads may be outstanding, as 14 bits on the wire.
+/// A number of RDMA Reads that may be outstanding, 14 bits on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(from = "u16"))]
 pub struct Depth(u16);
 
 impl Depth {
-    /// All ones: not negotiated here, the applications see to it (RFC 6581 section 9.1).
+    /// All ones: the ends do not negotiate the depth, and the applications agree on it (RFC 6581
+    /// section 9.1).
     pub const UNNEGOTIATED: Depth = Depth(0x3fff);
-    /// The largest number.
+    /// The largest depth that an end can negotiate.
     pub const MAX: Depth = Depth(0x3ffe);
 
-    /// The depth `n`; `None` above [`MAX`](Self::MAX).
+    /// Returns the depth `n`; `None` above [`MAX`](Self::MAX).
     pub const fn new(n: u16) -> Option<Depth> {
         if n <= Depth::MAX.0 { Some(Depth(n)) } else { None }
     }
@@ -94,7 +95,7 @@ impl Depth {
         Depth(word & 0x3fff)
     }
 
-    /// The number, unless it is [`UNNEGOTIATED`](Self::UNNEGOTIATED).
+    /// Returns the number, unless it is [`UNNEGOTIATED`](Self::UNNEGOTIATED).
     pub const fn get(self) -> Option<u16> {
         if self.0 == Depth::UNNEGOTIATED.0 { None } else { Some(self.0) }
     }
@@ -102,7 +103,7 @@ impl Depth {
 
 #[cfg(feature = "serde")]
 impl From<u16> for Depth {
-    /// Of a document: what does not belong to the number is left out.
+    /// Reads a depth from a document, and drops the bits that do not belong to the number.
     fn from(word: u16) -> Depth {
         Depth::from_bits(word)
     }
@@ -128,53 +129,54 @@ pub struct RtrSet(u8);
 
 #[cfg(feature = "serde")]
 impl From<u8> for RtrSet {
-    /// Of a document: bits of no message are left out.
+    /// Reads a set from a document, and drops the bits that stand for no message.
     fn from(bits: u8) -> RtrSet {
         RtrSet(bits & RtrSet::ALL.0)
     }
 }
 
 impl RtrSet {
-    /// No message.
+    /// The set without a message.
     pub const NONE: RtrSet = RtrSet(0);
-    /// Every message.
+    /// The set of every message.
     pub const ALL: RtrSet = RtrSet(7);
 
-    /// The set of one message.
+    /// Returns the set of one message.
     pub const fn of(rtr: Rtr) -> RtrSet {
         RtrSet(1 << rtr as u8)
     }
 
-    /// What is in either set.
+    /// Returns the messages that are in either set.
     #[must_use]
     pub const fn with(self, other: RtrSet) -> RtrSet {
         RtrSet(self.0 | other.0)
     }
 
-    /// What is in both sets.
+    /// Returns the messages that are in both sets.
     #[must_use]
     pub const fn and(self, other: RtrSet) -> RtrSet {
         RtrSet(self.0 & other.0)
     }
 
-    /// What is in this set but not in `other`.
+    /// Returns the messages that are in this set but not in `other`.
     #[must_use]
     pub const fn without(self, other: RtrSet) -> RtrSet {
         RtrSet(self.0 & !other.0)
     }
 
-    /// Whether `rtr` is in it.
+    /// Returns true if `rtr` is in the set.
     pub const fn has(self, rtr: Rtr) -> bool {
         self.0 & RtrSet::of(rtr).0 != 0
     }
 
-    /// Whether nothing is in it.
+    /// Returns true if the set has no message.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The messages in it, the one we like best first: a Write costs nothing at the receiver, a
-    /// Read a slot of its read queue, a Send a buffer of the application.
+    /// Returns the messages of the set in the order in which Heddle prefers them: a Write costs
+    /// nothing at the receiver, a Read a slot of its read queue, a Send a buffer of the
+    /// application.
     pub fn iter(self) -> impl Iterator<Item = Rtr> {
         [Rtr::Write, Rtr::Read, Rtr::Send].into_iter().filter(move |r| self.has(*r))
     }
@@ -186,17 +188,17 @@ impl fmt::Debug for RtrSet {
     }
 }
 
-/// The two words of RFC 6581.
+/// The two words of RFC 6581, which carry depths and flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Enhanced {
-    /// Reads the sender can serve at a time.
+    /// Reads that the sender can serve at a time.
     pub ird: Depth,
-    /// Reads the sender may have outstanding.
+    /// Reads that the sender may have outstanding.
     pub ord: Depth,
-    /// The peer-to-peer model (flag A): the initiator says with a first message that it is ready.
+    /// The peer-to-peer model (flag A): the initiator says by a first message that it is ready.
     pub peer_to_peer: bool,
-    /// The first messages the sender can make (Request) or take (Reply): flags B, C, D. Empty
-    /// unless `peer_to_peer`.
+    /// The first messages that the sender can send (Request) or accept (Reply): flags B, C, D.
+    /// Empty unless `peer_to_peer`.
     pub rtr: RtrSet,
 }
 
@@ -237,27 +239,27 @@ impl Enhanced {
 /// A Request or Reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// Which of the two.
+    /// The kind of the frame.
     pub kind: Kind,
     /// The sender needs markers in what it receives (M).
     pub markers: bool,
     /// The sender wants CRCs (C); they are used if either side does.
     pub crc: bool,
-    /// The responder refuses (R); false in a Request whatever the bit said.
+    /// The responder refuses (R); false in a Request, whatever its bit is.
     pub reject: bool,
-    /// Revision of the frame.
+    /// Revision of MPA that the frame names.
     pub revision: Revision,
     /// The words of RFC 6581, if the frame has them (S).
     pub enhanced: Option<Enhanced>,
-    /// What the application added.
+    /// The application's private data.
     pub private_data: &'a [u8],
 }
 
-/// Why bytes are not the frame that was expected.
+/// The reasons for which bytes are not the expected frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum FrameError {
-    /// The peer does not speak MPA.
+    /// The peer's bytes are not MPA.
     #[error("not an MPA frame: key differs at byte {at}")]
     Key {
         /// First byte that differs.
@@ -266,34 +268,34 @@ pub enum FrameError {
     /// Both sides started as initiator, or both as responder.
     #[error("the peer plays the same MPA role as we do")]
     SameRole,
-    /// A revision we do not speak, or did not offer.
+    /// A revision that Heddle does not have, or did not offer.
     #[error("MPA revision {got}, not 1..={max}")]
     Revision {
-        /// What the frame said.
+        /// The revision that the frame named.
         got: Revision,
-        /// The highest that would have done.
+        /// The highest revision acceptable here.
         max: Revision,
     },
     /// More private data than MPA allows.
     #[error("{len} bytes of MPA private data, more than 512")]
     PrivateDataTooLong {
-        /// What the frame announced.
+        /// The length that the frame announced.
         len: usize,
     },
-    /// The S bit is set but the words it announces are not all there.
+    /// The S bit is set, but the frame has no room for the words that the bit announces.
     #[error("enhanced MPA frame with {len} bytes of private data, less than 4")]
     EnhancedTooShort {
-        /// What the frame announced.
+        /// The length that the frame announced.
         len: usize,
     },
 }
 
 impl<'a> Frame<'a> {
-    /// Reads a frame of the kind expected, of revision 1..=`max`, from the start of `bytes`, and
-    /// says how long it is; `None` if more bytes are needed.
+    /// Reads a frame of the expected kind, of revision 1..=`max`, from the start of `bytes`, and
+    /// returns it with its length; `None` if more bytes are needed.
     ///
     /// # Errors
-    /// As soon as the bytes there are cannot become such a frame: a wrong key at its first wrong
+    /// Fails as soon as the bytes cannot become such a frame: for a wrong key at its first wrong
     /// byte.
     pub fn parse(
         kind: Kind,
@@ -301,7 +303,7 @@ impl<'a> Frame<'a> {
         bytes: &'a [u8],
     ) -> Result<Option<(Frame<'a>, usize)>, FrameError> {
         if let Some(at) = bytes.iter().zip(kind.key()).position(|(a, b)| a != b) {
-            // The keys differ in one byte; up to it, this is the other kind of frame.
+            // The two keys differ in one byte; up to that byte, the frame may be of the other kind.
             return Err(if bytes[at] == kind.other().key()[at] {
                 FrameError::SameRole
             } else {
@@ -341,7 +343,7 @@ impl<'a> Frame<'a> {
             kind,
             markers: flags & flag::MARKERS != 0,
             crc: flags & flag::CRC != 0,
-            // The bit means nothing in a Request and is not looked at there.
+            // The bit means nothing in a Request, so ignore it there.
             reject: kind == Kind::Reply && flags & flag::REJECT != 0,
             revision,
             enhanced,
@@ -350,10 +352,10 @@ impl<'a> Frame<'a> {
         Ok(Some((frame, HEADER_LEN + len)))
     }
 
-    /// The frame on the wire.
+    /// Returns the frame as on the wire.
     ///
     /// # Errors
-    /// [`PrivateDataError`] when the private data does not fit.
+    /// Fails with a [`PrivateDataError`] when the private data does not fit.
     pub fn emit(&self) -> Result<Vec<u8>, PrivateDataError> {
         let words = self.enhanced.map(|e| e.emit());
         let words = words.as_ref().map_or(&[][..], |w| w);
@@ -380,12 +382,12 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// More private data than a frame can carry.
+/// The error for more private data than a frame can carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{len} bytes of private data, at most {max} fit")]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PrivateDataError {
-    /// Bytes there are.
+    /// Bytes of the private data.
     pub len: usize,
     /// Bytes that fit.
     pub max: usize,

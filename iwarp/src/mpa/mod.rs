@@ -4,8 +4,8 @@
 //! * [`frame`]: the Request and Reply frames;
 //! * [`startup`]: the two sides of the exchange, ending in [`Negotiated`](startup::Negotiated);
 //! * [`fpdu`]: sizes, pad and CRC of an FPDU;
-//! * [`markers`]: markers put into FPDUs and taken out of them;
-//! * [`decode`]: a whole direction of a stream taken apart, for tests and tools.
+//! * [`markers`]: inserting markers into FPDUs and removing them;
+//! * [`decode`]: taking a whole direction of a stream apart, for tests and tools.
 
 pub mod decode;
 pub mod fpdu;

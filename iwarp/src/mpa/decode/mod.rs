@@ -1,8 +1,8 @@
-//! One direction of a stream in FPDU mode, taken apart: for captures, tests and tools.
+//! Takes apart a direction of a stream in FPDU mode: for captures, tests and tools.
 //!
-//! It copies and looks at everything; the data path does neither. It goes on behind an FPDU with a
-//! bad CRC, trusting its length, because a reader of a capture wants to see more than the first
-//! fault; a receiver must not.
+//! This code copies the bytes and looks at all of them; the data path does neither. The decoder
+//! goes on after an FPDU with a bad CRC and trusts its length, because a reader of a capture wants
+//! to see more than the first fault; a receiver must not do so.
 
 use super::fpdu::{self, CRC_LEN, HEADER_LEN};
 use super::markers::{self, MarkerError};
@@ -11,55 +11,55 @@ use crate::fault::Fault;
 use crate::rdmap::{Control, ControlError};
 use std::borrow::Cow;
 
-/// What the start-up settled about FPDUs in this direction.
+/// The framing that the start-up settled for this direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Framing {
     /// CRCs are in use.
     pub crc: bool,
-    /// There are markers.
+    /// The stream contains markers.
     pub markers: bool,
 }
 
-/// What the CRC of an FPDU says.
+/// The result of checking the CRC of an FPDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrcVerdict {
     /// CRCs are not in use: the field may hold anything.
     Unused,
-    /// As it should be.
+    /// The field holds the CRC of the bytes.
     Good,
-    /// Not as it should be.
+    /// The field holds another number.
     Bad {
-        /// What the bytes give.
+        /// The CRC computed of the bytes.
         computed: u32,
-        /// What the field holds.
+        /// The CRC that the field holds.
         received: u32,
     },
 }
 
-/// Why an FPDU cannot be passed on.
+/// The reasons for which a receiver cannot pass an FPDU on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FpduError {
-    /// The CRC is wrong, so nothing else in it means anything.
+    /// The CRC is wrong, so no other field of the FPDU can be trusted.
     #[error("FPDU with CRC {received:#010x}, not {computed:#010x}")]
     Crc {
-        /// What the bytes give.
+        /// The CRC computed of the bytes.
         computed: u32,
-        /// What the field holds.
+        /// The CRC that the field holds.
         received: u32,
     },
-    /// A marker in it is wrong.
+    /// A marker in the FPDU is wrong.
     #[error(transparent)]
     Marker(#[from] MarkerError),
-    /// Its DDP header is.
+    /// The DDP header is wrong.
     #[error(transparent)]
     Ddp(#[from] DdpError),
-    /// Its queue or its RDMAP control octet is.
+    /// The queue or the RDMAP control byte is wrong.
     #[error(transparent)]
     Rdmap(#[from] ControlError),
 }
 
 impl FpduError {
-    /// What a receiver would report.
+    /// Returns the fault that a receiver would report.
     pub fn fault(self) -> Fault {
         match self {
             FpduError::Crc { .. } => Fault::Crc,
@@ -73,26 +73,26 @@ impl FpduError {
 /// An FPDU of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decoded<'a> {
-    /// Where it starts in the FPDU stream: at its length, or the marker before it.
+    /// Where the FPDU starts in the FPDU stream: at its length, or at the marker before its length.
     pub offset: u64,
-    /// Bytes of the stream it took, markers included.
+    /// Bytes of the stream that the FPDU took, markers included.
     pub wire_len: usize,
     /// The DDP segment.
     pub ulpdu: Cow<'a, [u8]>,
     /// The pad, which is zero from a sender that keeps the rules.
     pub pad: [u8; 3],
-    /// What the CRC says.
+    /// The result of the CRC check.
     pub crc: CrcVerdict,
     /// The first marker that is wrong.
     pub marker: Result<(), MarkerError>,
 }
 
 impl Decoded<'_> {
-    /// Its headers, checked in the order a receiver has to: CRC, markers, DDP, RDMAP; by the very
-    /// functions by which the queue pair checks them.
+    /// Returns the headers, checked in the order that a receiver has to keep: CRC, markers, DDP,
+    /// RDMAP. The queue pair checks them by the very same functions.
     ///
     /// # Errors
-    /// The first check that fails.
+    /// Fails with the error of the first check that fails.
     pub fn headers(&self) -> Result<(DdpHeader, Control), FpduError> {
         if let CrcVerdict::Bad { computed, received } = self.crc {
             return Err(FpduError::Crc { computed, received });
@@ -102,20 +102,20 @@ impl Decoded<'_> {
         Ok((ddp, Control::check(&ddp)?))
     }
 
-    /// What follows the DDP header; empty if that cannot be read.
+    /// Returns the bytes after the DDP header; empty if the header cannot be read.
     pub fn payload(&self) -> &[u8] {
         DdpHeader::parse(&self.ulpdu).map_or(&[], |(_, n)| &self.ulpdu[n..])
     }
 }
 
 /// Iterates over the whole FPDUs at the start of `stream`, whose first byte is the first of FPDU
-/// mode; [`Fpdus::rest`] has what is left when it ends.
+/// mode; [`Fpdus::rest`] has the remaining bytes when the iteration ends.
 pub const fn decode(stream: &[u8], framing: Framing) -> Fpdus<'_> {
     decode_from(stream, 0, framing)
 }
 
-/// As [`decode`], of octets that begin with an FPDU `offset` octets into the FPDU stream: markers
-/// stand where the whole stream has them.
+/// Iterates as [`decode`] does, over bytes that begin with an FPDU `offset` bytes into the FPDU
+/// stream. The iterator expects markers where the whole stream has them.
 pub const fn decode_from(stream: &[u8], offset: u64, framing: Framing) -> Fpdus<'_> {
     Fpdus { rest: stream, offset, framing }
 }
@@ -129,12 +129,12 @@ pub struct Fpdus<'a> {
 }
 
 impl<'a> Fpdus<'a> {
-    /// Bytes not decoded: at the end of the iteration, an FPDU that is not all there.
+    /// Returns the bytes not decoded: at the end of the iteration, an FPDU that is incomplete.
     pub const fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
-    /// Where those bytes start in the FPDU stream.
+    /// Returns the position in the FPDU stream at which those bytes start.
     pub const fn offset(&self) -> u64 {
         self.offset
     }

@@ -124,7 +124,7 @@ fn test_each_fault_has_its_own_error_and_code() {
     bytes[515] ^= 8;
     let e = decode(&bytes, framing).next().unwrap().headers().unwrap_err();
     assert_eq!(e.fault().code(), TermCode::new(2, 0, 3));
-    // With CRCs the CRC is looked at first.
+    // With CRCs on, the decoder checks the CRC before the markers.
     let framing = Framing { crc: true, markers: true };
     let mut bytes = stream(&[write(&[1; 700])], framing);
     bytes[515] ^= 8;
@@ -168,7 +168,7 @@ proptest! {
     ) {
         let framing = Framing { crc: true, markers };
         let mut bytes = stream(&[send(1, &payload)], framing);
-        // Anything but the length, which would make it another FPDU.
+        // Flip any byte except the length, which would make it another FPDU.
         let header = if markers { 4 } else { 0 };
         let at = if at % bytes.len() == header || at % bytes.len() == header + 1 { bytes.len() - 1 } else { at % bytes.len() };
         bytes[at] ^= flip;

@@ -1,8 +1,8 @@
-//! Frames to the octet.
+//! Frames, checked to the byte.
 
 use super::*;
 
-/// Flags A to D and depths of a frame, as RFC 6581 has them behind the header of 20 octets.
+/// Returns flags A to D and depths of a frame, as RFC 6581 has them after the header of 20 bytes.
 fn words(enhanced: Enhanced) -> [u8; 4] {
     let frame = Frame {
         kind: Kind::Reply,
@@ -31,7 +31,7 @@ fn test_each_first_message_has_its_flag_and_none_without_the_model() {
     ] {
         let got = words(Enhanced { ird, ord, peer_to_peer: true, rtr });
         assert_eq!(got, [0x01 | flags[0], 0x02, 0x3f | flags[1], 0xfe]);
-        // Whatever somebody has put there: without A all are zero.
+        // Without A all flags are zero, whatever the set contains.
         let got = words(Enhanced { ird, ord, peer_to_peer: false, rtr });
         assert_eq!(got, [0x01, 0x02, 0x3f, 0xfe]);
     }

@@ -1,4 +1,4 @@
-//! Where markers stand, and what that makes of lengths and places.
+//! The places of markers, and the lengths and indices that follow from them.
 
 use super::{INTERVAL, MARKER_LEN};
 
@@ -12,29 +12,30 @@ const BETWEEN: usize = INTERVAL - MARKER_LEN;
 /// stream     | 0 ... ..|marker| first ...  ... |marker| first + 508 ...
 ///              place of a byte, markers left out
 /// ```
-/// An *index* counts all bytes from there on, a *place* those that are not of markers. Where a marker
-/// stands between two places it belongs to the second ([`index`](Grid::index) is behind it,
-/// [`marked`](Grid::marked) before it).
+/// An *index* counts all bytes from there on, a *place* only the bytes that are not of markers. A
+/// marker between two places belongs to the second: [`index`](Grid::index) is after the marker, and
+/// [`marked`](Grid::marked) before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Grid {
     first: usize,
 }
 
 impl Grid {
-    /// Seen from `offset` bytes into the FPDU stream, markers included; modulo 512 will do.
+    /// Makes the grid as seen from `offset` bytes into the FPDU stream, markers included. `offset`
+    /// modulo 512 gives the same grid.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "less than 512")]
     pub(crate) const fn at(offset: u64) -> Grid {
         Grid { first: (offset.wrapping_neg() % INTERVAL as u64) as usize }
     }
 
-    /// Index of the first marker.
+    /// Returns the index of the first marker.
     #[inline]
     pub(crate) const fn first(self) -> usize {
         self.first
     }
 
-    /// Index of the byte at `place`.
+    /// Returns the index of the byte at `place`.
     #[inline]
     pub(crate) const fn index(self, place: usize) -> usize {
         if place < self.first {
@@ -44,7 +45,8 @@ impl Grid {
         }
     }
 
-    /// Bytes that those before `place` take, the markers among and before them included.
+    /// Returns the number of bytes that the bytes before `place` take, the markers among and before
+    /// them included.
     #[inline]
     pub(crate) const fn marked(self, place: usize) -> usize {
         if place <= self.first {
@@ -54,7 +56,7 @@ impl Grid {
         }
     }
 
-    /// Bytes that are left of the first `len` when markers are left out.
+    /// Returns the number of bytes among the first `len` that are not of markers.
     #[inline]
     pub(crate) const fn unmarked(self, len: usize) -> usize {
         if len <= self.first {
@@ -67,7 +69,7 @@ impl Grid {
         }
     }
 
-    /// Bytes from `place` to the next marker behind it; never 0.
+    /// Returns the number of bytes from `place` to the next marker after it; never 0.
     #[inline]
     pub(crate) const fn run(self, place: usize) -> usize {
         if place < self.first {
@@ -77,7 +79,7 @@ impl Grid {
         }
     }
 
-    /// Index of the first marker that stands at `index` or behind it.
+    /// Returns the index of the first marker that begins at `index` or after it.
     #[inline]
     pub(crate) const fn marker_from(self, index: usize) -> usize {
         if index <= self.first {
@@ -87,7 +89,7 @@ impl Grid {
         }
     }
 
-    /// Whether a marker stands at `index`.
+    /// Returns true if a marker begins at `index`.
     #[inline]
     pub(crate) const fn is_marker(self, index: usize) -> bool {
         self.marker_from(index) == index
@@ -98,7 +100,7 @@ impl Grid {
 mod tests {
     use super::*;
 
-    /// For each of `n` indices, the first at or behind it that is `wanted`.
+    /// Returns, for each of `n` indices, the first index at or after it that is `wanted`.
     fn next(n: usize, wanted: impl Fn(usize) -> bool) -> Vec<usize> {
         let mut next = vec![usize::MAX; n];
         for i in (0..n).rev() {
@@ -107,7 +109,7 @@ mod tests {
         next
     }
 
-    /// Against a stream in which each byte of a marker is marked as such.
+    /// Compares the grid with a stream in which each byte of a marker is labelled as such.
     #[test]
     fn test_places_and_indices_are_those_of_a_stream_that_is_counted() {
         for offset in (0..1100).step_by(4) {
@@ -115,8 +117,8 @@ mod tests {
             let of_marker = |i: usize| (offset + i as u64) % 512 < 4;
             let starts = next(1700 + INTERVAL, |i| (offset + i as u64).is_multiple_of(512));
             let markers = next(1700 + INTERVAL, of_marker);
-            // Seen from within a marker there would be half of one; FPDUs are whole words, and so
-            // it does not come to that.
+            // From within a marker a grid would see half of a marker; FPDUs are whole words, so no
+            // grid begins there.
             let mut place = 0;
             for i in 0..1700 {
                 assert_eq!(grid.unmarked(i), place, "of {i} at {offset}");

@@ -3,8 +3,8 @@
 use super::{Grid, MARKER_LEN, pointer};
 use heddle_base::Chunks;
 
-/// Bytes of an FPDU stream, from the beginning of an FPDU on, as they are without the markers among
-/// them. Nothing is copied or taken out: each look is mapped to the places between markers, so no
+/// The bytes of an FPDU stream, from the beginning of an FPDU on, without the markers among them.
+/// This type copies and removes nothing: it maps each access to the places between markers, so no
 /// piece is longer than 508 bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Marked<C> {
@@ -13,26 +13,27 @@ pub(crate) struct Marked<C> {
 }
 
 impl<C: Chunks> Marked<C> {
-    /// `stream` begins `offset` bytes into the FPDU stream; modulo 512 will do.
+    /// Makes a view of `stream`, which begins `offset` bytes into the FPDU stream. `offset` modulo
+    /// 512 gives the same view.
     #[inline]
     pub(crate) fn new(stream: C, offset: u64) -> Marked<C> {
         Marked { stream, grid: Grid::at(offset) }
     }
 
-    /// The bytes with their markers.
+    /// Returns the bytes with their markers.
     #[inline]
     pub(crate) fn stream(&self) -> &C {
         &self.stream
     }
 
-    /// Where the markers are.
+    /// Returns the places of the markers.
     #[inline]
     pub(crate) fn grid(&self) -> Grid {
         self.grid
     }
 
-    /// Whether all markers of the FPDU at `at`, which has `len` bytes without them and is all there,
-    /// point to its length field.
+    /// Returns true if all markers of the FPDU at `at` point to its length field. The FPDU has
+    /// `len` bytes without markers, and all of them have come.
     pub(crate) fn markers_agree(&self, at: usize, len: usize) -> bool {
         let (header, end) = (self.grid.index(at), self.grid.marked(at + len));
         let mut index = self.grid.marker_from(self.grid.marked(at));
@@ -47,8 +48,8 @@ impl<C: Chunks> Marked<C> {
         true
     }
 
-    /// Where the first FPDU begins that a marker here tells of and that begins here too: at its
-    /// length field, or at the marker before that. The index counts markers.
+    /// Returns the beginning of the first FPDU to which a marker in these bytes points and which
+    /// begins in them too: its length field, or the marker before that. The index counts markers.
     pub(crate) fn first_start(&self) -> Option<usize> {
         let mut index = self.grid.first();
         while let Some(marker) = self.stream.read_at::<MARKER_LEN>(index) {
@@ -58,7 +59,7 @@ impl<C: Chunks> Marked<C> {
             };
             let start = header.and_then(|header| match header.checked_sub(MARKER_LEN) {
                 Some(before) if self.grid.is_marker(before) => Some(before),
-                // The marker before it is not here.
+                // The marker before the FPDU is not in these bytes.
                 None if self.grid.is_marker(header + super::INTERVAL - MARKER_LEN) => None,
                 // No FPDU begins inside of a marker.
                 _ if self.grid.is_marker(header) => None,

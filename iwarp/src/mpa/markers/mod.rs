@@ -1,5 +1,5 @@
-//! Markers (RFC 5044 sections 4.2 and 4.3): every 512 bytes of a direction's FPDU stream, counted
-//! from its first byte, stand four octets that say how far back the FPDU they are in begins.
+//! Markers (RFC 5044 sections 4.2 and 4.3). Every 512 bytes of a direction's FPDU stream, counted
+//! from its first byte, there are four bytes that say how far back the FPDU around them begins.
 //!
 //! ```text
 //! offset   0            4                     512          516
@@ -7,12 +7,13 @@
 //!            ^ between FPDUs: belongs to the next            ^ back to offset 4
 //! ```
 //!
-//! * A marker between two FPDUs holds 0 and belongs to the one behind it.
+//! * A marker between two FPDUs holds 0 and belongs to the FPDU after it.
 //! * The CRC covers the markers of its FPDU, a leading one included, and so must be computed over
 //!   the stream with its markers in place.
-//! * FPDUs are whole words, and so are 512 and the markers: none ever splits a header or a CRC.
+//! * FPDUs are whole words, and so are 512 and the markers: no marker ever splits a header or a
+//!   CRC.
 //!
-//! `Grid` is the arithmetic of places. The data path puts markers in as an FPDU goes into its frame
+//! `Grid` is the arithmetic of places. The data path inserts markers as an FPDU goes into its frame
 //! ([`Fpdu`](crate::Fpdu)) and reads around them (`Marked`); [`insert`] and [`remove`] copy, and
 //! are for tests and tools.
 
@@ -29,25 +30,26 @@ pub const INTERVAL: usize = 512;
 /// Bytes of a marker.
 pub const MARKER_LEN: usize = 4;
 
-/// Bytes to the next place of a marker: 0 when it is here.
+/// Returns the bytes to the next place of a marker: 0 when `offset` is one.
 #[inline]
 const fn to_marker(offset: u64) -> usize {
     Grid::at(offset).first()
 }
 
-/// Where the length field of the FPDU that takes up the stream at `offset` is: behind a leading
-/// marker.
+/// Returns the place of the length field of the FPDU that begins in the stream at `offset`: after a
+/// leading marker.
 const fn header_at(offset: u64) -> u64 {
     if to_marker(offset) == 0 { offset + MARKER_LEN as u64 } else { offset }
 }
 
-/// Bytes an FPDU of `len` bytes takes with its markers when it starts `offset` bytes into the FPDU
-/// stream (bytes already sent in FPDU mode, their markers included).
+/// Returns the bytes that an FPDU of `len` bytes takes with its markers when it starts `offset`
+/// bytes into the FPDU stream (bytes already sent in FPDU mode, their markers included).
 pub const fn marked_len(len: usize, offset: u64) -> usize {
     Grid::at(offset).marked(len)
 }
 
-/// The marker that stands `back` bytes behind the length field of its FPDU; 0 for one before it.
+/// Returns the marker that is `back` bytes after the length field of its FPDU; 0 for a marker
+/// before the length field.
 ///
 /// Saturating: an FPDU with markers is shorter than 2^16 as long as its ULPDU keeps to the MULPDU's
 /// upper limit.
@@ -56,17 +58,18 @@ pub(crate) fn marker(back: usize) -> [u8; MARKER_LEN] {
     [0, 0, high, low]
 }
 
-/// How far back a marker points. The first half is reserved; so are the two lowest bits of the
-/// second (erratum 1427).
+/// Returns how far back a marker points. The first half is reserved; so are the two lowest bits of
+/// the second (erratum 1427).
 pub(crate) const fn pointer(marker: [u8; MARKER_LEN]) -> u16 {
     u16::from_be_bytes([marker[2], marker[3]]) & !3
 }
 
-/// Appends the finished `fpdu` to `out` with its markers, as it stands `offset` bytes into the FPDU
+/// Appends the finished `fpdu` to `out` with its markers, as it is `offset` bytes into the FPDU
 /// stream, and computes its CRC anew if `with_crc`.
 ///
-/// `fpdu` is one whole FPDU without markers and `offset` the bytes sent in FPDU mode before it,
-/// markers included: both multiples of 4. Both are ours, so only debug builds check.
+/// `fpdu` is one whole FPDU without markers, and `offset` counts the bytes sent in FPDU mode before
+/// it, markers included: both are multiples of 4. Both come from this crate, so only debug builds
+/// check.
 pub fn insert(fpdu: &[u8], offset: u64, with_crc: bool, out: &mut Vec<u8>) {
     debug_assert!(fpdu.len().is_multiple_of(4) && offset.is_multiple_of(4));
     debug_assert!(fpdu.len() >= HEADER_LEN + CRC_LEN);
@@ -96,15 +99,16 @@ pub fn insert(fpdu: &[u8], offset: u64, with_crc: bool, out: &mut Vec<u8>) {
     }
 }
 
-/// A marker that points elsewhere than the FPDU it is in begins (RFC 5044 section 8, code 3).
+/// The error for a marker that points elsewhere than to the beginning of its FPDU (RFC 5044 section
+/// 8, code 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("marker at offset {at} points {got} bytes back, its FPDU begins {want} bytes back")]
 pub struct MarkerError {
     /// Offset of the marker in the FPDU stream.
     pub at: u64,
-    /// What it says, its two lowest bits taken as zero.
+    /// The distance that the marker holds, its two lowest bits taken as zero.
     pub got: u16,
-    /// What is true.
+    /// The distance to the beginning of the marker's FPDU.
     pub want: u64,
 }
 
@@ -113,16 +117,16 @@ pub struct MarkerError {
 pub struct Unmarked {
     /// Length, ULPDU, pad and CRC.
     pub fpdu: Vec<u8>,
-    /// CRC-32C of what the CRC field covers: markers included.
+    /// CRC-32C of the bytes that the CRC field covers, markers included.
     pub crc: u32,
-    /// Bytes of the stream it took, markers included.
+    /// Bytes of the stream that the FPDU took, markers included.
     pub consumed: usize,
-    /// The first marker that is wrong. Look at the CRC first: without a good one it means nothing.
+    /// The first wrong marker. Check the CRC first: without a good CRC this result means nothing.
     pub marker: Result<(), MarkerError>,
 }
 
-/// Takes the FPDU at the start of `stream`, which lies `offset` bytes into the FPDU stream, out of
-/// its markers; `None` if it is not all there.
+/// Removes the markers from the FPDU at the start of `stream`, which is `offset` bytes into the
+/// FPDU stream; `None` if the FPDU is incomplete.
 pub fn remove(stream: &[u8], offset: u64) -> Option<Unmarked> {
     let mut out = Unmarked { fpdu: Vec::new(), crc: 0, consumed: 0, marker: Ok(()) };
     let (mut at, mut rest) = (offset, stream);

@@ -31,7 +31,7 @@ fn test_first_fpdu_is_the_dump_of_figure_5() {
 
 #[test]
 fn test_second_fpdu_with_a_marker_inside_is_the_dump_of_figure_6() {
-    // The first FPDU takes 492 bytes with its marker, so this one starts at 0x1ec.
+    // The first FPDU takes 492 bytes with its marker, so the second starts at 0x1ec.
     let b = marked(&send(2), 0x1ec);
     assert_eq!(b.len(), 0x220 - 0x1ec);
     assert_eq!(b[..4], [0x00, 0x2a, 0x41, 0x43]);
@@ -67,7 +67,8 @@ fn test_marker_right_behind_the_pad_is_in_the_crc_of_this_fpdu() {
     assert_eq!(b.len(), 44 + 4 + 4);
     assert_eq!(b[44..48], [0, 0, 0, 44]);
     assert_eq!(fpdu::crc_to_wire(fpdu::crc(0, &b[..48])), b[48..]);
-    // One word earlier it falls right behind the CRC and belongs to the next FPDU.
+    // If the FPDU begins a word earlier, the marker falls just after the CRC and belongs to the
+    // next FPDU.
     let b = marked(&send(1), offset - 4);
     assert_eq!(b, plain(&send(1), true));
 }
@@ -103,8 +104,8 @@ fn test_wrong_marker_is_reported_with_its_place() {
     assert_eq!(u.marker, Err(e));
 }
 
-/// Markers stand at 100, 612 and 1124. Behind the first of them an FPDU may begin, at it none does,
-/// whatever the second says: then it is the third that tells where one does.
+/// Markers begin at 100, 612 and 1124. An FPDU may begin after the first of them, but none begins
+/// at it, whatever the second says: then the third marker shows where an FPDU begins.
 #[test]
 fn test_marker_that_points_into_another_tells_of_no_fpdu() {
     for (second, want) in [(508, 100), (512, 1084), (516, 96)] {
@@ -149,7 +150,7 @@ proptest! {
             prop_assert_eq!(stream.len() - before, marked_len(fpdu::fpdu_len(u16::try_from(u.len()).unwrap()), start + before as u64));
             cuts.push(stream.len());
         }
-        // There is a marker at every multiple of 512 and nowhere else.
+        // The stream has a marker at every multiple of 512 and nowhere else.
         let mut at = 0;
         for (i, u) in ulpdus.iter().enumerate() {
             prop_assert_eq!(at, cuts[i]);

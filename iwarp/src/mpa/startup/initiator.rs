@@ -2,31 +2,32 @@ use super::{ConfigError, CrcPolicy, Depths, Framing, Gathered, Negotiated, Role,
 use crate::mpa::frame::{Enhanced, Frame, Kind, Revision, Rtr, RtrSet};
 use crate::rdmap::TermCode;
 
-/// What an initiator asks for.
+/// The settings of an initiator.
 #[derive(Clone, Copy, Debug)]
 pub struct InitiatorConfig<'a> {
-    /// Revision to speak: 2 negotiates depths and the first message, 1 neither.
+    /// Revision of the Request: 2 negotiates depths and the first message, 1 neither.
     pub revision: Revision,
-    /// Whether to ask for CRCs.
+    /// Whether the initiator asks for CRCs.
     pub crc: CrcPolicy,
-    /// Whether to ask for markers in what the responder sends.
+    /// True to ask for markers in the responder's FPDUs.
     pub markers: bool,
-    /// Reads of the peer that can be served at a time. A responder that will have more outstanding
-    /// is refused.
+    /// Reads of the peer that this side can serve at a time. The initiator refuses a responder that
+    /// will have more outstanding.
     pub ird: u16,
-    /// Reads of ours to have outstanding; lowered to what the responder serves.
+    /// Reads that this side wants to have outstanding; lowered to the number that the responder
+    /// serves.
     pub ord: u16,
     /// Whether the two sides exchange `ird` and `ord`.
     pub depths: Depths,
-    /// First messages we can send; empty for the client-server model, where the initiator's
-    /// application sends first anyway.
+    /// First messages that this side can send; empty for the client-server model, where the
+    /// initiator's application sends first anyway.
     pub rtr: RtrSet,
-    /// For the responder's application: up to 512 bytes, 508 in revision 2.
+    /// Data for the responder's application: up to 512 bytes, 508 in revision 2.
     pub private_data: &'a [u8],
 }
 
 impl Default for InitiatorConfig<'_> {
-    /// Revision 2 with CRCs, client-server model, no Reads.
+    /// Returns revision 2 with CRCs, client-server model, no Reads.
     fn default() -> Self {
         InitiatorConfig {
             revision: Revision::V2,
@@ -41,37 +42,37 @@ impl Default for InitiatorConfig<'_> {
     }
 }
 
-/// What bytes from the responder led to.
+/// The result of bytes from the responder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InitiatorStep {
-    /// The Reply is not all there.
+    /// The Reply is not complete.
     NeedMore,
     /// The responder accepts: enter FPDU mode.
     Connected {
-        /// What was agreed.
+        /// The settings that both sides agreed on.
         negotiated: Negotiated,
         /// The responder application's data.
         private_data: Vec<u8>,
-        /// Bytes of this call's slice that were the Reply's: all of them.
+        /// Bytes of this call's slice that belong to the Reply: all of them.
         consumed: usize,
     },
-    /// The responder refuses. The TCP connection is left as it is; whoever wants may close it.
+    /// The responder refuses. The TCP connection stays open; the caller may close it.
     Rejected {
-        /// Revision of the Reply: 1 from a responder that knows no other, too.
+        /// Revision of the Reply: also 1 from a responder that knows no other.
         revision: Revision,
         /// The responder application's data.
         private_data: Vec<u8>,
-        /// The depths the responder named, if any.
+        /// The depths that the responder named, if any.
         peer: Option<Enhanced>,
-        /// Bytes of this call's slice that were the Reply's.
+        /// Bytes of this call's slice that belong to the Reply.
         consumed: usize,
     },
 }
 
 /// The side that sends the Request.
 ///
-/// Send [`request`](Self::request), then give every byte received to
-/// [`handle_bytes`](Self::handle_bytes) until it returns something else than
+/// The caller sends [`request`](Self::request), then passes every received byte to
+/// [`handle_bytes`](Self::handle_bytes) until it returns another step than
 /// [`NeedMore`](InitiatorStep::NeedMore).
 #[derive(Clone, Debug)]
 pub struct Initiator {
@@ -88,10 +89,10 @@ pub struct Initiator {
 }
 
 impl Initiator {
-    /// An initiator with its Request made.
+    /// Makes an initiator and its Request.
     ///
     /// # Errors
-    /// [`ConfigError`] when the Request cannot be said in the revision asked for.
+    /// Fails with a [`ConfigError`] when the revision cannot express the Request.
     pub fn new(config: &InitiatorConfig<'_>) -> Result<Initiator, ConfigError> {
         let (ird, ord) = (config.depths.say(config.ird)?, config.depths.say(config.ord)?);
         let enhanced = match config.revision {
@@ -127,15 +128,15 @@ impl Initiator {
         })
     }
 
-    /// The Request, to be sent before anything else.
+    /// Returns the Request, which the caller sends before all other bytes.
     pub fn request(&self) -> &[u8] {
         &self.request
     }
 
-    /// Takes bytes from the responder, each once.
+    /// Takes bytes from the responder; the caller passes each byte once.
     ///
     /// # Errors
-    /// [`StartupError`]; its [`action`](StartupError::action) says what to do then.
+    /// Fails with a [`StartupError`], whose [`action`](StartupError::action) is the next step.
     pub fn handle_bytes(&mut self, bytes: &[u8]) -> Result<InitiatorStep, StartupError> {
         if self.finished {
             return Err(StartupError::Finished);
@@ -152,7 +153,7 @@ impl Initiator {
         };
         let consumed = len.saturating_sub(before);
         if frame.reject {
-            // Whatever shape it has: the answer is no.
+            // The answer is no, whatever shape the Reply has.
             return Ok(InitiatorStep::Rejected {
                 revision: frame.revision,
                 private_data: frame.private_data.to_vec(),
@@ -190,9 +191,10 @@ impl Initiator {
         })
     }
 
-    /// RFC 6581 section 9: our ORD at most the responder's IRD, our IRD at least its ORD, and one
-    /// first message both can. The application has said how many Reads can be served, so an IRD
-    /// that is too small cannot be raised.
+    /// Settles depths and the first message (RFC 6581 section 9): this side's ORD is at most the
+    /// responder's IRD, this side's IRD is at least the responder's ORD, and both sides can use one
+    /// first message. The application has fixed the number of Reads that it serves, so this
+    /// function cannot raise an IRD that is too small.
     fn settle(
         &self,
         n: &mut Negotiated,
@@ -214,7 +216,7 @@ impl Initiator {
         if ours.peer_to_peer {
             let mut both = ours.rtr.and(theirs.rtr);
             if peer_ird == Some(0) {
-                // The responder could not serve the Read.
+                // The responder serves no Reads, so it could not serve this one.
                 both = both.without(RtrSet::of(Rtr::Read));
             }
             n.rtr = both.iter().next();
@@ -225,11 +227,12 @@ impl Initiator {
         Ok(())
     }
 
-    /// An FPDU with a Terminate of `code`, as the first and last thing to send in FPDU mode;
-    /// `None` before a Reply has told how FPDUs look on this connection.
+    /// Returns an FPDU with a Terminate of `code`, as the first and last thing to send in FPDU
+    /// mode; `None` before a Reply has settled the form of FPDUs on this connection.
     ///
-    /// For [`StartupAction::Terminate`](super::StartupAction::Terminate), and with
-    /// [`TermCode::MPA_LOCAL_CATASTROPHIC`] when we fail between the Reply and FPDU mode.
+    /// The caller sends it for [`StartupAction::Terminate`](super::StartupAction::Terminate), and
+    /// with [`TermCode::MPA_LOCAL_CATASTROPHIC`] when this side fails between the Reply and FPDU
+    /// mode.
     pub fn terminate(&self, code: TermCode) -> Option<Vec<u8>> {
         self.framing.map(|f| f.terminate(code))
     }

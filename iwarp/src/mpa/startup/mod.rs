@@ -6,18 +6,20 @@
 //!   Connected: FPDU mode             accepted: FPDU mode, but the first FPDU is the initiator's
 //! ```
 //!
-//! Each machine is given the bytes of its direction of the stream as they come, each byte once; it
-//! holds at most one frame. It knows no clock: how long to wait for a frame is the caller's rule.
+//! The caller passes each machine the bytes of its direction of the stream as they come, each byte
+//! once; a machine holds at most one frame. The machines know no clock: the caller decides how long
+//! to wait for a frame.
 //!
 //! **No byte may follow a frame** before the other side has answered: the initiator sends no FPDU
-//! before it has the Reply, and the responder none before it has the initiator's first FPDU. Bytes
-//! that do mean a private data length that does not fit the frame, and are refused. Behind a
-//! rejecting Reply the stream is the application's again, so there they are left to the caller.
+//! before it has the Reply, and the responder sends none before it has the initiator's first FPDU.
+//! If bytes do follow, the private data length does not fit the frame, and the machine refuses
+//! them. After a rejecting Reply the stream belongs to the application again, so the machine leaves
+//! the bytes after such a Reply to the caller.
 //!
 //! **Revision 2 request, revision 1 responder**: such a responder closes the connection, and so
-//! does ours when its `max_revision` is 1; some answer in revision 1. An exchange does not change
-//! its revision: the caller may connect again with revision 1 and do without the exchange of read
-//! depths and the first message (RFC 6581 section 10). A responder of either revision takes
+//! does ours when its `max_revision` is 1; some responders answer in revision 1. An exchange does
+//! not change its revision: the caller may connect again with revision 1, without the exchange of
+//! read depths and the first message (RFC 6581 section 10). A responder of either revision accepts
 //! revision 1 requests.
 
 mod error;
@@ -35,77 +37,81 @@ pub use error::{ConfigError, StartupAction, StartupError};
 pub use initiator::{Initiator, InitiatorConfig, InitiatorStep};
 pub use responder::{ReplyParams, Responder, ResponderConfig, ResponderStep};
 
-/// Whether we ask for CRCs. They are used if either side asks.
+/// Whether this side asks for CRCs. Both sides use them if either asks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum CrcPolicy {
-    /// Ask for them.
+    /// This side asks for CRCs.
     #[default]
     Required,
-    /// Do not ask; the peer may. For paths that protect data as well as a CRC does.
+    /// This side does not ask, but the peer may. Meant for paths that protect data as well as a CRC
+    /// does.
     Off,
 }
 
-/// Who sees to it that neither side has more RDMA Reads outstanding than the other serves.
+/// The party that makes sure that neither side has more RDMA Reads outstanding than the other
+/// serves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Depths {
-    /// Revision 2 does: each side says its IRD and ORD, and goes by what the other says.
+    /// Revision 2 does: each side states its IRD and ORD, and obeys the other side's.
     #[default]
     Exchanged,
-    /// The applications do. Revision 2 says so with all ones (RFC 6581 section 9.1), and both sides
-    /// leave their depths as they are.
+    /// The applications do. Revision 2 expresses this with all ones (RFC 6581 section 9.1), and
+    /// both sides leave their depths as they are.
     LeftToApplications,
 }
 
 impl Depths {
-    /// `n` as a Request has it.
+    /// Returns `n` as a Request states it.
     fn say(self, n: u16) -> Result<Depth, ConfigError> {
         let depth = depth(n)?;
         Ok(if self == Depths::Exchanged { depth } else { Depth::UNNEGOTIATED })
     }
 }
 
-/// What both sides go by in FPDU mode.
+/// The settings that both sides obey in FPDU mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Negotiated {
-    /// Our side.
+    /// The role of this side.
     pub role: Role,
     /// Revision of the exchange.
     pub revision: Revision,
-    /// CRCs are made and checked.
+    /// Both sides compute and check CRCs.
     pub crc: bool,
-    /// We put markers into what we send: the peer asked for them.
+    /// This side inserts markers into its FPDUs, because the peer asked for them.
     pub send_markers: bool,
-    /// The peer puts markers into what it sends: we asked for them.
+    /// The peer inserts markers into its FPDUs, because this side asked for them.
     pub recv_markers: bool,
-    /// Reads of the peer we serve at a time.
+    /// Reads of the peer that this side serves at a time.
     pub ird: u16,
-    /// Reads of ours that may be outstanding.
+    /// Reads of this side that may be outstanding.
     pub ord: u16,
-    /// What the peer said about its depths and the model; `None` without RFC 6581. For the
-    /// application, which is to see the peer's numbers beside ours.
+    /// The peer's statement of its depths and the model; `None` without RFC 6581. Meant for the
+    /// application, which is to see the peer's numbers beside its own.
     pub peer: Option<Enhanced>,
-    /// The message the initiator has to send before any other; `None` on the responder, and in the
-    /// client-server model.
+    /// The message that the initiator has to send before any other; `None` on the responder, and in
+    /// the client-server model.
     pub rtr: Option<Rtr>,
-    /// The first messages the responder said it takes; empty in the client-server model.
+    /// The first messages that the responder said it accepts; empty in the client-server model.
     pub rtr_offered: RtrSet,
 }
 
 impl Negotiated {
-    /// We may send nothing before the first FPDU of the peer has come and is good.
+    /// Returns true if this side may send nothing before the peer's first FPDU has come and is
+    /// good.
     pub const fn must_wait_for_first_fpdu(&self) -> bool {
         matches!(self.role, Role::Responder)
     }
 }
 
-/// Bytes of a frame, as they come.
+/// The bytes of a frame, as they come.
 #[derive(Clone, Debug, Default)]
 struct Gathered(Vec<u8>);
 
 impl Gathered {
-    /// Takes what of `bytes` can belong to the frame; returns how many bytes there were before.
+    /// Takes as many of `bytes` as can belong to the frame; returns the number of bytes taken
+    /// earlier.
     fn take(&mut self, bytes: &[u8]) -> usize {
         let before = self.0.len();
         let n = bytes.len().min(MAX_FRAME_LEN.saturating_sub(before));
@@ -114,7 +120,7 @@ impl Gathered {
     }
 }
 
-/// How FPDUs look on this connection, as far as we send them.
+/// The form of the FPDUs that this side sends on this connection.
 #[derive(Clone, Copy, Debug)]
 struct Framing {
     crc: bool,
@@ -122,7 +128,7 @@ struct Framing {
 }
 
 impl Framing {
-    /// The first and only FPDU of a direction: a Terminate that ends the start-up.
+    /// Returns the first and only FPDU of a direction: a Terminate that ends the start-up.
     fn terminate(self, code: TermCode) -> Vec<u8> {
         let mut out = Vec::new();
         let fits = fpdu::append(&Terminate::new(code).segment(), self.crc, &mut out).is_ok();

@@ -1,21 +1,21 @@
 use super::{ConfigError, CrcPolicy, Gathered, Negotiated, Role, StartupError, depth};
 use crate::mpa::frame::{Depth, Enhanced, Frame, Kind, Revision, Rtr, RtrSet};
 
-/// What a responder can do, before it knows who asks.
+/// The settings of a responder, before it knows the initiator.
 #[derive(Clone, Copy, Debug)]
 pub struct ResponderConfig {
-    /// Highest revision to speak; every lower one is spoken too.
+    /// Highest revision that the responder accepts; it also accepts every lower one.
     pub max_revision: Revision,
-    /// Whether to ask for CRCs.
+    /// Whether the responder asks for CRCs.
     pub crc: CrcPolicy,
-    /// Whether to ask for markers in what the initiator sends.
+    /// True to ask for markers in the initiator's FPDUs.
     pub markers: bool,
-    /// First messages we can take; at least one if revision 2 is spoken.
+    /// First messages that this side can accept; at least one if revision 2 is accepted.
     pub rtr: RtrSet,
 }
 
 impl Default for ResponderConfig {
-    /// Both revisions, with CRCs and without markers, every first message.
+    /// Returns both revisions, with CRCs and without markers, every first message.
     fn default() -> Self {
         ResponderConfig {
             max_revision: Revision::V2,
@@ -26,37 +26,38 @@ impl Default for ResponderConfig {
     }
 }
 
-/// What bytes from the initiator led to.
+/// The result of bytes from the initiator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResponderStep {
-    /// The Request is not all there.
+    /// The Request is not complete.
     NeedMore,
-    /// A good Request: [`accept`](Responder::accept) or [`reject`](Responder::reject) it.
+    /// A good Request, which the caller [accepts](Responder::accept) or
+    /// [rejects](Responder::reject).
     Request {
-        /// Its revision, which the Reply will have.
+        /// The revision of the Request, which the Reply will have too.
         revision: Revision,
         /// The initiator wants CRCs.
         crc: bool,
         /// The initiator needs markers in what it receives.
         markers: bool,
-        /// What it said of its depths and the model; `None` without RFC 6581.
+        /// The initiator's statement of its depths and the model; `None` without RFC 6581.
         peer: Option<Enhanced>,
         /// The initiator application's data.
         private_data: Vec<u8>,
-        /// Bytes of this call's slice that were the Request's: all of them.
+        /// Bytes of this call's slice that belong to the Request: all of them.
         consumed: usize,
     },
 }
 
-/// What the application accepts a Request with.
+/// The settings with which the application accepts a Request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReplyParams<'a> {
-    /// Reads of the peer to serve at a time, whatever the initiator wants. Only a 0 becomes a 1
-    /// where the one first message both can is a Read: see [`Responder::accept`].
+    /// Reads of the peer to serve at a time, whatever the initiator wants. Only a 0 becomes a 1, if
+    /// a Read is the only first message that both sides can use: see [`Responder::accept`].
     pub ird: u16,
-    /// Reads of ours to have outstanding; lowered to the initiator's IRD.
+    /// Reads that this side wants to have outstanding; lowered to the initiator's IRD.
     pub ord: u16,
-    /// For the initiator's application: up to 512 bytes, 508 if the Request was enhanced.
+    /// Data for the initiator's application: up to 512 bytes, 508 if the Request was enhanced.
     pub private_data: &'a [u8],
 }
 
@@ -77,9 +78,9 @@ enum State {
 
 /// The side that waits for the Request and sends the Reply.
 ///
-/// Give every byte received to [`handle_bytes`](Self::handle_bytes) until it returns a
-/// [`Request`](ResponderStep::Request); then answer it once, send the Reply, and after an accepting
-/// one enter FPDU mode, where the initiator has the first word.
+/// The caller passes every received byte to [`handle_bytes`](Self::handle_bytes) until it returns a
+/// [`Request`](ResponderStep::Request). The caller then answers the Request once, and sends the
+/// Reply. After an accepting Reply both sides enter FPDU mode, where the initiator sends first.
 #[derive(Clone, Debug)]
 pub struct Responder {
     config: ResponderConfig,
@@ -88,10 +89,10 @@ pub struct Responder {
 }
 
 impl Responder {
-    /// A responder that waits for a Request.
+    /// Makes a responder that waits for a Request.
     ///
     /// # Errors
-    /// [`ConfigError`] when the configuration does not fit the revision.
+    /// Fails with a [`ConfigError`] when the configuration does not fit the revision.
     pub fn new(config: &ResponderConfig) -> Result<Responder, ConfigError> {
         match config.max_revision {
             Revision::V2 if config.rtr.is_empty() => return Err(ConfigError::NoRtr),
@@ -101,10 +102,11 @@ impl Responder {
         Ok(Responder { config: *config, gathered: Gathered::default(), state: State::Waiting })
     }
 
-    /// Takes bytes from the initiator, each once.
+    /// Takes bytes from the initiator; the caller passes each byte once.
     ///
     /// # Errors
-    /// [`StartupError`], always with the action to close: there is nobody to answer to.
+    /// Fails with a [`StartupError`], whose action is always to close: there is no Request to
+    /// answer.
     pub fn handle_bytes(&mut self, bytes: &[u8]) -> Result<ResponderStep, StartupError> {
         match self.state {
             State::Waiting => {}
@@ -141,21 +143,21 @@ impl Responder {
         }
     }
 
-    /// The accepting Reply, and what holds from then on.
+    /// Returns the accepting Reply, and the settings for FPDU mode.
     ///
-    /// An application that serves no Reads is offered no Read as the first message, unless that is
-    /// all the initiator can send: then it serves one Read (RFC 6581 section 9.1 allows the IRD to
-    /// be raised for that).
+    /// For an application that serves no Reads, the Reply does not offer a Read as the first
+    /// message, unless the initiator can send nothing else: then the application serves one Read
+    /// (RFC 6581 section 9.1 allows the IRD to be raised for that).
     ///
     /// # Errors
-    /// [`ConfigError`] when there is no Request to answer or the Reply cannot be said; the Request
-    /// can still be answered in another way then.
+    /// Fails with a [`ConfigError`] when there is no Request to answer or a Reply cannot express
+    /// the settings; in the second case the caller can still answer in another way.
     pub fn accept(
         &mut self,
         params: &ReplyParams<'_>,
     ) -> Result<(Vec<u8>, Negotiated), ConfigError> {
         let request = self.request()?;
-        // Both are checked even where the revision has no field for them.
+        // Check both depths even where the revision has no field for them.
         depth(params.ird)?;
         depth(params.ord)?;
         let mut negotiated = Negotiated {
@@ -188,8 +190,9 @@ impl Responder {
         Ok((reply, negotiated))
     }
 
-    /// RFC 6581 section 9: our ORD at most the initiator's IRD, our IRD as the application has it,
-    /// and the first messages both can, or else those we can.
+    /// Settles depths and the first message (RFC 6581 section 9): this side's ORD is at most the
+    /// initiator's IRD, this side's IRD is the application's, and the first messages are those that
+    /// both sides can use, or else those that this side can accept.
     fn settle(&self, n: &mut Negotiated, peer: Enhanced) -> Result<Enhanced, ConfigError> {
         let read = RtrSet::of(Rtr::Read);
         let mut rtr = RtrSet::NONE;
@@ -200,7 +203,7 @@ impl Responder {
                 rtr = rtr.without(read);
             }
             if rtr.has(Rtr::Read) && peer.ord.get().is_some() {
-                // The Read that says "ready" is served like any other.
+                // The responder serves the Read that says "ready" like any other.
                 n.ird = n.ird.max(1);
             }
         }
@@ -219,14 +222,15 @@ impl Responder {
         Ok(Enhanced { ird, ord, peer_to_peer: peer.peer_to_peer, rtr })
     }
 
-    /// The refusing Reply. The TCP connection is left as it is.
+    /// Returns the refusing Reply. The TCP connection stays open.
     ///
     /// `ord` is the number of Reads that the application needs to have outstanding, if the reason
     /// is that the initiator serves fewer (RFC 6581 section 9.1). Depths that are not the reason go
     /// back as the initiator wants them; a Request of revision 1 has no field for any.
     ///
     /// # Errors
-    /// [`ConfigError`] when there is no Request to answer or the Reply cannot be said.
+    /// Fails with a [`ConfigError`] when there is no Request to answer or a Reply cannot express
+    /// the depth.
     pub fn reject(
         &mut self,
         private_data: &[u8],

@@ -1,4 +1,4 @@
-//! Any frame, any octets, any pair of configurations.
+//! Tests with any frame, any bytes, any pair of configurations.
 
 use super::*;
 
@@ -30,7 +30,7 @@ fn any_frame() -> impl Strategy<Value = (Frame<'static>, Vec<u8>)> {
         })
 }
 
-/// What every machine does with bytes, given in two pieces.
+/// Passes `bytes` to every machine, in two pieces.
 fn feed(bytes: &[u8], cut: usize) {
     let (a, b) = bytes.split_at(cut.min(bytes.len()));
     for config in [v1(), InitiatorConfig { rtr: RtrSet::ALL, ..v2() }] {

@@ -1,4 +1,4 @@
-//! What a start-up frame is on the wire, and which are refused.
+//! Tests of the bytes of start-up frames, and of the frames that an end refuses.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn test_request_of_revision_2_has_flags_and_depths_of_rfc_6581() {
     assert_eq!(i.request(), bytes_of(&format!("{key} 50 02 0004 0003 0005")), "A, B, C, D are 0");
 }
 
-/// Frames of a Linux siw built to ask for a first message.
+/// Compares frames of a Linux siw that was built to ask for a first message.
 #[test]
 fn test_peer_to_peer_frames_of_siw_are_ours() {
     let (w, r) = (RtrSet::of(Rtr::Write), RtrSet::of(Rtr::Read));
@@ -36,7 +36,7 @@ fn test_peer_to_peer_frames_of_siw_are_ours() {
             bytes_of(&format!("4d504120494420526571204672616d65 1002 0004 {request}"))
         );
         let reply = bytes_of(&format!("4d504120494420526570204672616d65 1002 0004 {reply}"));
-        // siw takes one first message, and prefers the Write.
+        // siw accepts one first message, and prefers the Write.
         let offered = if rtr.has(Rtr::Write) { w } else { r };
         let siw = ResponderConfig { crc: CrcPolicy::Off, rtr: offered, ..Default::default() };
         assert_eq!(asked_of(&siw, &config).accept(&accept(1, 1)).unwrap().0, reply);

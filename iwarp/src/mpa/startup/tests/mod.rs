@@ -1,4 +1,4 @@
-//! Both ends of a start-up: what the tests have in common, and the matrix of states and events.
+//! Tests of both ends of a start-up: the common helpers, and the matrix of states and events.
 
 use super::*;
 use crate::Msn;
@@ -29,7 +29,7 @@ fn responder() -> Responder {
     Responder::new(&ResponderConfig::default()).unwrap()
 }
 
-/// A responder that has seen the request of `config`.
+/// Returns a responder that has seen the request of `config`.
 fn asked(config: &InitiatorConfig<'_>) -> Responder {
     asked_of(&ResponderConfig::default(), config)
 }
@@ -62,7 +62,7 @@ fn reply(e: Option<Enhanced>) -> Frame<'static> {
     }
 }
 
-/// What an initiator makes of a reply.
+/// Returns the settings that an initiator derives from a reply.
 fn answer(config: &InitiatorConfig<'_>, frame: &Frame<'_>) -> Result<Negotiated, StartupError> {
     match initiator(config).handle_bytes(&frame.emit().unwrap())? {
         InitiatorStep::Connected { negotiated, .. } => Ok(negotiated),

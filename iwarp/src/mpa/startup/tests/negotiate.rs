@@ -1,4 +1,5 @@
-//! What the two ends agree on: revision, CRC, markers, read depths, the first message.
+//! Tests of the settings on which both ends agree: revision, CRC, markers, read depths, the first
+//! message.
 
 use super::*;
 
@@ -57,7 +58,7 @@ fn test_responder_answers_in_the_revision_of_the_request() {
     assert_eq!(bytes, bytes_of("4d504120 49442052 65702046 72616d65 40 01 0000"));
     assert_eq!((n.revision, n.ird, n.ord, n.peer), (Revision::V1, 4, 6, None));
 
-    // Initiator IRD 3, ORD 5: our ORD of 6 comes down to 3, our IRD of 4 stays.
+    // Initiator IRD 3, ORD 5: the responder lowers its ORD of 6 to 3, and keeps its IRD of 4.
     let (bytes, n) = asked(&v2()).accept(&accept(4, 6)).unwrap();
     assert_eq!(bytes, bytes_of("4d504120 49442052 65702046 72616d65 50 02 0004 0004 0003"));
     assert_eq!((n.ird, n.ord), (4, 3));
@@ -117,10 +118,10 @@ fn test_depths_left_to_the_applications_are_all_ones_and_stay() {
         panic!("connected")
     };
     assert_eq!((n.ird, n.ord), (3, 5));
-    // A responder that has numbers all the same changes nothing.
+    // A responder that nevertheless states numbers changes nothing.
     let n = answer(&config, &reply(Some(enhanced(1, 100, RtrSet::NONE)))).unwrap();
     assert_eq!((n.ird, n.ord), (3, 5));
-    // Beyond 14 bits there is nothing to say.
+    // No frame can express more than 14 bits.
     let deep = InitiatorConfig { ird: 0x4000, ..config };
     assert_eq!(Initiator::new(&deep).unwrap_err(), ConfigError::Depth { depth: 0x4000 });
 }
@@ -189,16 +190,16 @@ fn test_rtr_read_needs_a_slot_at_the_responder() {
     let e = answer(&config, &reply(Some(enhanced(0, 0, r)))).unwrap_err();
     assert!(matches!(e, StartupError::NoMatchingRtr { .. }));
 
-    // The responder makes room for it.
+    // The responder raises its IRD to 1 for the Read.
     let only_read = InitiatorConfig { rtr: r, ord: 0, ..v2() };
     let (bytes, n) = asked(&only_read).accept(&accept(0, 0)).unwrap();
     assert_eq!((n.rtr_offered, n.ird, bytes[21]), (r, 1, 1));
-    // But not where there is another way.
+    // The responder keeps its IRD of 0 if there is another first message.
     let (bytes, n) = asked(&config).accept(&accept(0, 0)).unwrap();
     assert_eq!((n.rtr_offered, n.ird, bytes[21]), (RtrSet::ALL.without(r), 0, 0));
     let (_, n) = asked(&config).accept(&accept(1, 0)).unwrap();
     assert_eq!((n.rtr_offered, n.ird), (RtrSet::ALL, 1));
-    // Depths that are not negotiated stay as they are.
+    // Depths that the ends do not negotiate stay as they are.
     let left = InitiatorConfig { depths: Depths::LeftToApplications, ..only_read };
     let (bytes, n) = asked(&left).accept(&accept(0, 0)).unwrap();
     assert_eq!((n.ird, &bytes[20..22]), (0, &[0xbf, 0xff][..]));

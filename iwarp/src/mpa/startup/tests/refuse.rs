@@ -1,4 +1,4 @@
-//! Rejects, and Terminates that end a start-up.
+//! Tests of rejects, and of Terminates that end a start-up.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn test_reject_carries_private_data_and_leaves_the_rest_to_the_caller() {
     }
 }
 
-/// A refusal says R, and C where one of the two wants CRCs.
+/// A refusal sets R, and sets C if one of the two ends wants CRCs.
 #[test]
 fn test_reject_says_whether_there_would_be_crcs() {
     use CrcPolicy::{Off, Required};
@@ -43,7 +43,7 @@ fn test_reject_names_the_ord_needed() {
         asked(&v2()).reject(b"", Some(0x3fff)).unwrap_err(),
         ConfigError::Depth { depth: 0x3fff }
     );
-    // No numbers where the initiator gave none.
+    // The reject states no numbers if the initiator stated none.
     let left = InitiatorConfig { depths: Depths::LeftToApplications, ..v2() };
     let bytes = asked(&left).reject(b"", Some(9)).unwrap();
     assert_eq!(bytes[20..24], [0x3f, 0xff, 0x3f, 0xff]);
