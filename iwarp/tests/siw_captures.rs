@@ -1,7 +1,7 @@
-//! Linux siw's own traffic through our parsers.
+//! Linux siw's own traffic, read by this crate's parsers.
 //!
-//! The captures and how they were made are described in `tests/data/siw/README.md`. The numbers
-//! expected here are tshark's, not ours.
+//! `tests/data/siw/README.md` describes the captures and how they were made. The numbers expected
+//! here are tshark's, not those of this crate.
 #![allow(clippy::unwrap_used, reason = "a test has to fail loudly")]
 
 mod support;
@@ -22,7 +22,7 @@ use support::{Connection, captures_dir, connections};
 struct Capture {
     file: &'static str,
     crc: bool,
-    /// FPDUs of Write, Read Request, Read Response, Send.
+    /// Numbers of FPDUs of Write, Read Request, Read Response, Send.
     fpdus: [usize; 4],
     /// rping's buffer size: bytes of one Read, and of one Write.
     size: usize,
@@ -37,7 +37,7 @@ const CAPTURES: [Capture; 6] = [
     Capture { file: "crc-large.pcap", crc: true, fpdus: [30, 2, 30, 8], size: 20000 },
 ];
 
-/// The one connection of a capture, its start-up frames, and where FPDU mode begins.
+/// The only connection of a capture, its start-up frames, and where FPDU mode begins.
 struct Run {
     connection: Connection,
     client_start: usize,
@@ -63,7 +63,7 @@ impl Run {
         &self.connection.from_server[..self.server_start]
     }
 
-    /// The FPDUs of both directions; fails if a byte is left over.
+    /// Returns the FPDUs of both directions; fails if a byte is left over.
     fn fpdus(&self, crc: bool) -> [Vec<Decoded<'_>>; 2] {
         let c = &self.connection;
         [&c.from_client[self.client_start..], &c.from_server[self.server_start..]].map(|stream| {
@@ -135,7 +135,7 @@ fn test_a_flipped_bit_anywhere_in_an_fpdu_fails_its_crc() {
     let run = Run::of(&CAPTURES[3]);
     let stream = &run.connection.from_client[run.client_start..];
     let first = decode(stream, Framing { crc: true, markers: false }).next().unwrap();
-    // The length is left alone: another length is another FPDU.
+    // Leave the length alone: another length makes another FPDU.
     for bit in 16..first.wire_len * 8 {
         let mut bytes = stream[..first.wire_len].to_vec();
         bytes[bit / 8] ^= 1 << (bit % 8);
@@ -144,7 +144,7 @@ fn test_a_flipped_bit_anywhere_in_an_fpdu_fails_its_crc() {
     }
 }
 
-/// What we would have sent for the same segments.
+/// Writes the same headers again, as this crate would send them.
 #[test]
 fn test_headers_written_again_are_the_bytes_of_siw() {
     for capture in &CAPTURES {
@@ -198,7 +198,7 @@ fn test_messages_are_numbered_whole_and_answered() {
     }
 }
 
-/// The tagged messages of one opcode: STag, first offset, bytes.
+/// Returns the tagged messages of one opcode: STag, first offset, bytes.
 fn tagged(side: &[Decoded<'_>], opcode: Opcode) -> Vec<(Stag, u64, Vec<u8>)> {
     let mut done: Vec<(Stag, u64, Vec<u8>)> = Vec::new();
     let mut open: Option<(Stag, u64, Vec<u8>)> = None;

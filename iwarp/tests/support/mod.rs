@@ -1,4 +1,4 @@
-//! Captures as the streams they carried.
+//! Reads captures and returns the streams in them.
 
 use pcap_file::pcap::PcapReader;
 use smoltcp::wire::{
@@ -9,18 +9,18 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// The captures the repository holds.
+/// Returns the folder of the captures in the repository.
 pub(crate) fn captures_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/siw")
 }
 
 type Endpoint = (IpAddress, u16);
 
-/// One TCP connection: the bytes of each direction, from the first behind the SYN on.
+/// A TCP connection: the bytes of each direction, from the first byte after the SYN on.
 pub(crate) struct Connection {
-    /// From the side that sent the SYN.
+    /// Bytes from the side that sent the SYN.
     pub(crate) from_client: Vec<u8>,
-    /// From the other.
+    /// Bytes from the other side.
     pub(crate) from_server: Vec<u8>,
 }
 
@@ -32,7 +32,7 @@ struct Half {
 }
 
 impl Half {
-    /// The stream; panics at a gap, and where two segments disagree about a byte.
+    /// Returns the stream; panics at a gap, and where two segments disagree about a byte.
     fn join(self, name: &str) -> Vec<u8> {
         let mut out: Vec<u8> = Vec::new();
         for (at, bytes) in self.segments {
@@ -45,8 +45,8 @@ impl Half {
     }
 }
 
-/// Reads a classic pcap of Ethernet frames and puts its TCP connections together, in the order of
-/// their SYNs. Checks every checksum: what is in the streams is what was sent.
+/// Reads a classic pcap of Ethernet frames and assembles its TCP connections, in the order of their
+/// SYNs. Checks every checksum, so the streams are exactly what was sent.
 pub(crate) fn connections(path: &Path) -> Vec<Connection> {
     let name = path.display().to_string();
     let file = File::open(path).unwrap_or_else(|e| panic!("{name}: {e}"));

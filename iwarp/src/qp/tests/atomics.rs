@@ -4,7 +4,7 @@ use super::pair::BASE;
 use super::*;
 use crate::rdmap::AtomicOp;
 
-/// Of the 64 bits at the responder, and of the sink at the requester.
+/// Offsets of the 64 bits at the responder, and of the sink at the requester.
 const AT: usize = 4096;
 const SINK: usize = 512;
 
@@ -12,7 +12,7 @@ fn atomic_rights() -> Access {
     rights().with(Access::REMOTE_ATOMIC)
 }
 
-/// A pair whose second side has a region for atomics over the same memory.
+/// Returns a pair whose second side has a region for atomics over the same memory.
 fn pair(c: PairConfig) -> (Pair, Stag) {
     let p = Pair::open(c);
     let b = &p.nodes[1];
@@ -66,7 +66,7 @@ fn test_atomic_changes_the_peers_memory_and_brings_what_was_there() {
             assert_eq!((done[0].wr_id, done[0].op, done[0].status, done[0].len), want);
             p.check_healthy();
         }
-        // The responder's application sees nothing of it.
+        // The responder's application receives no completion and no event.
         assert!(completions(&mut p.b().qp).is_empty() && events(&mut p.b().qp).is_empty());
         let c = p.nodes[1].qp.counters();
         assert_eq!((c.rx_atomic_requests, c.tx_atomic_responses), (3, 3));
@@ -94,15 +94,15 @@ fn test_atomics_on_the_wire() {
     p.send(0, 1, op(stag, AT, add(1)), sink);
     p.transmit(0, 9);
     let request = &p.nodes[0].sent[from..];
-    // ULPDU of 70 octets; DDP: last, version 1; RDMAP: version 1, Atomic Request; queue 1, MSN 1,
+    // ULPDU of 70 bytes; DDP: last, version 1; RDMAP: version 1, Atomic Request; queue 1, MSN 1,
     // offset 0; FetchAdd. RFC 7306 appendix A.1.
     assert_eq!(request[..20], [0, 70, 0x41, 0x4a, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0]);
     assert_eq!((request.len(), request[23]), (76, 0));
     p.deliver(1, usize::MAX);
     p.transmit(1, 9);
     let response = p.nodes[1].sent.clone();
-    // ULPDU of 30 octets; Atomic Response; queue 3, MSN 1, offset 0; the request's identifier; what
-    // was there, big-endian. Appendix A.2.
+    // ULPDU of 30 bytes; Atomic Response; queue 3, MSN 1, offset 0; the request's identifier; the
+    // old value, big-endian. Appendix A.2.
     let mut want = vec![0, 30, 0x41, 0x4b, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 1, 0, 0, 0, 0];
     want.extend(&request_id(&p.nodes[0].sent[from..]));
     want.extend([0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88]);
@@ -127,7 +127,7 @@ fn test_reads_and_atomics_are_answered_in_the_order_of_the_requests() {
     let done: Vec<_> = completions(&mut p.a().qp).iter().map(|c| (c.wr_id, c.op)).collect();
     use CqeOp::{FetchAdd, Read};
     assert_eq!(done, [(1, FetchAdd), (2, Read), (3, FetchAdd), (4, Read)]);
-    // Each sees what those before it did, and nothing of those behind.
+    // Each operation sees the results of those before it, and of none after it.
     let seen = [0, 1, 2, 3].map(|i| word(&p.nodes[0], SINK + 8 * i));
     assert_eq!(seen, [10, 11, 11, 12]);
 }
@@ -199,7 +199,7 @@ fn test_request_without_its_sink_is_refused_at_posting() {
     assert_eq!(check_send(&wr, &Limits { ord: 0, ..limits }), Err(PostError::NoReads));
     let wr = SendWr::fetch_add(1, &sink, stag, u64::MAX - 3, 1);
     assert_eq!(check_send(&wr, &limits), Err(PostError::ToWrap));
-    // Posted all the same, it completes so and is not sent.
+    // An application that posts it nevertheless gets this status, and the QP does not send it.
     let wr = SendWr::fetch_add(7, &short, stag, BASE, 1);
     p.nodes[0].qp.post_send(&wr).unwrap();
     p.run();
@@ -243,8 +243,9 @@ fn test_misaligned_atomic_changes_nothing_and_is_told_to_both_sides() {
     }
 }
 
-/// Figure 8 of RFC 7306: the answer is made behind what was sent before the request; what cannot be
-/// delivered keeps the request from being carried out.
+/// Figure 8 of RFC 7306: the responder makes the answer after everything that was sent before the
+/// request. If an earlier message cannot be delivered, the responder does not carry the request
+/// out.
 #[test]
 fn test_atomic_behind_a_message_that_is_not_delivered_is_not_carried_out() {
     for immediate in [false, true] {
@@ -278,7 +279,7 @@ fn test_requests_are_answered_and_completed_only_by_their_response() {
     let sink = [p.nodes[0].sge(SINK, 8)];
     p.send(0, 1, op(stag, AT, add(1)), sink);
     p.transmit(0, 9);
-    // Acknowledged, which says nothing of its answer.
+    // The peer's TCP acknowledges the request, which does not mean that an answer has come.
     let end = p.nodes[0].qp.tx_end();
     p.nodes[0].qp.handle_acked(end);
     assert!(completions(&mut p.a().qp).is_empty());

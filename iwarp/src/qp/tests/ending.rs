@@ -1,15 +1,15 @@
-//! The end of a stream: what is posted is flushed in order, each request once, and none before TCP
-//! has done with its octets.
+//! The end of a stream: the QP flushes posted requests in order, each once, and none before TCP has
+//! finished with its bytes.
 
 use super::pair::BASE;
 use super::*;
 use crate::fault::Fault;
 
-/// A Read, three Writes of 4000 octets, of which one and a third are in FPDUs.
+/// A Read and three Writes of 4000 bytes, of which one and a third are in FPDUs.
 struct Under {
     p: Pair,
     /// Ends of the Read Request, of the first segment and of the whole of the first Write, and of
-    /// what is made.
+    /// all FPDUs made.
     read: StreamPos,
     segment: StreamPos,
     write: StreamPos,
@@ -36,7 +36,7 @@ impl Under {
         &mut self.p.nodes[0].qp
     }
 
-    /// What has completed since the last look; flushed, all of it.
+    /// Returns the new completions, which must all be flushed.
     fn flushed(&mut self) -> Vec<u64> {
         let done = completions(self.qp());
         assert!(done.iter().all(|c| c.status == CqeStatus::Flushed), "{done:?}");
@@ -44,7 +44,7 @@ impl Under {
     }
 }
 
-/// A Terminate about a Write that nobody posted.
+/// A Terminate about a Write that the application did not post.
 const NAMES_NONE: [u8; 20] =
     [0x11, 1, 0xc0, 0, 0, 14, 0xc1, 0x40, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0];
 
@@ -55,11 +55,11 @@ fn test_ended_requests_are_flushed_as_they_are_acknowledged() {
         match ending {
             0 => u.qp().fail(Fault::Crc.into()),
             1 => u.qp().terminated_by_peer(&NAMES_NONE).unwrap(),
-            // With a Read outstanding it is an end.
+            // With a Read outstanding, the peer's close ends the stream.
             _ => u.qp().handle_peer_closed(false),
         }
         assert_eq!(u.flushed(), [1], "a Read Request refers to no memory");
-        // What is posted now waits too.
+        // A request posted now waits too.
         u.qp().post_send(&SendWr::send(5, &[])).unwrap();
         let (read, write, made) = (u.read, u.write, u.made);
         let before = |pos: StreamPos| StreamPos(pos.0 - 1);
@@ -105,7 +105,7 @@ fn test_ended_requests_wait_for_nothing_that_was_taken_back() {
     assert!(u.flushed().is_empty());
     u.qp().handle_acked(segment);
     assert_eq!(u.flushed(), [2, 3, 4]);
-    // All that was sent had been acknowledged.
+    // The peer had acknowledged everything that was sent.
     let mut u = Under::way();
     u.qp().handle_acked(segment);
     u.qp().fail(Fault::Crc.into());
@@ -123,7 +123,8 @@ fn test_withdrawing_from_a_running_queue_pair_does_nothing() {
     assert!(completions(u.qp()).is_empty());
 }
 
-/// However many are posted after the close, each completes once, says why, and takes none with it.
+/// Each request posted after the close, however many there are, completes once, says why, and
+/// completes no other request with it.
 #[test]
 fn test_closing_completes_each_late_request_once() {
     let mut p = Pair::open(PairConfig::default());
@@ -137,8 +138,8 @@ fn test_closing_completes_each_late_request_once() {
     assert!(!p.nodes[0].qp.has_transmit());
 }
 
-/// A receive buffer that broke the rules says so, whether a message came for it or not; those around
-/// it are flushed.
+/// A receive buffer that broke the rules reports the broken rule, even if no message came for it;
+/// the buffers around it are flushed.
 #[test]
 fn test_malformed_receive_says_why_also_when_no_message_came_for_it() {
     let mut p = Pair::open(PairConfig::default());

@@ -1,9 +1,9 @@
-//! What an FPDU says of itself to whoever sends it.
+//! The properties that an FPDU reports to its sender.
 
 use super::pair::{BASE, Node};
 use super::*;
 
-/// The FPDUs a node makes now, each as `poll_transmit_into` leaves it.
+/// Returns the FPDUs that a node makes now, each as `poll_transmit_into` leaves it.
 fn made(node: &mut Node) -> Vec<Fpdu> {
     let env = QpEnv { mem: &node.mem, mrs: &node.mrs, snapshots_full: false, posted: None };
     let mut buffers = Buffers::default();
@@ -14,14 +14,14 @@ fn made(node: &mut Node) -> Vec<Fpdu> {
     .collect()
 }
 
-/// Whether it ends its message; octets that are still to be read for the CRC, and of a snapshot;
-/// whether it is better filled into a frame.
+/// Returns whether the FPDU ends its message, the bytes that the CRC still has to read, the bytes
+/// of a snapshot, and whether it is better filled into a frame.
 fn told(f: &Fpdu) -> (bool, u32, u32, bool) {
     assert_eq!(f.is_open(), f.open_len() > 0);
     (f.ends_message(), f.open_len(), f.snapshot_len(), f.is_fillable())
 }
 
-/// Of 3000 octets, 1428 behind a tagged header of 14 fill a ULPDU of 1442.
+/// The first 1428 of 3000 bytes and a tagged header of 14 fill a ULPDU of 1442.
 #[test]
 fn test_each_form_of_fpdu_tells_what_it_is() {
     for (crc, markers) in [(true, false), (false, false), (true, true), (false, true)] {
@@ -41,20 +41,20 @@ fn test_each_form_of_fpdu_tells_what_it_is() {
             p.nodes[0].qp.post_send(wr).unwrap();
         }
         let open = |n| if crc { n } else { 0 };
-        // Without CRC, memory is sent from where it lies.
+        // Without CRC, the sender sends memory from where it lies.
         let write =
             [(false, open(1428), 0, crc), (false, open(1428), 0, crc), (true, open(144), 0, crc)];
         let whole = (true, 0, 0, true);
         let mut fpdus = made(p.a());
         let want = [&write[..], &[whole, whole], &write, &[whole]].concat();
         assert_eq!(fpdus.iter().map(told).collect::<Vec<_>>(), want, "{crc} {markers}");
-        // Sealed, it is sent from where its payload lies.
+        // A sealed FPDU is sent from where its payload lies.
         fpdus[0].seal(&p.nodes[0].mem);
         assert_eq!(told(&fpdus[0]), (false, 0, 0, false));
     }
 }
 
-/// Until it is acknowledged a Read Response keeps all its octets, unless they are few.
+/// Until the peer acknowledges it, a Read Response keeps all its bytes, unless they are few.
 #[test]
 fn test_read_response_tells_how_much_it_keeps() {
     let mut p = Pair::open(PairConfig::default());

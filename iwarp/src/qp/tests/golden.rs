@@ -1,5 +1,5 @@
-//! Octets that a queue pair sends, as literals: nothing here is computed with the crate's own codes,
-//! headers or framing, so a constant that is wrong on both sides of a pair shows.
+//! Bytes that a queue pair sends, as literals. No test here computes them with the crate's own
+//! codes, headers or framing, so a constant that is wrong on both sides of a pair shows.
 
 use super::pair::BASE;
 use super::*;
@@ -17,7 +17,7 @@ fn pair(crc: bool, markers: bool) -> Pair {
     Pair::new(c)
 }
 
-/// What side `i` sends now, FPDU by FPDU.
+/// Returns the bytes that side `i` sends now, FPDU by FPDU.
 fn sent(p: &mut Pair, i: usize) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     loop {
@@ -29,8 +29,8 @@ fn sent(p: &mut Pair, i: usize) -> Vec<Vec<u8>> {
     }
 }
 
-/// The first FPDU of a stream with markers, whole, and of the second what differs (RFC 5044
-/// section 4.4, figures 5 and 6).
+/// Compares the whole first FPDU of a stream with markers, and the differing parts of the second
+/// (RFC 5044 section 4.4, figures 5 and 6).
 #[test]
 fn test_rts_first_two_fpdus_with_markers_are_the_dumps_of_rfc_5044() {
     let mut p = pair(true, true);
@@ -40,7 +40,7 @@ fn test_rts_first_two_fpdus_with_markers_are_the_dumps_of_rfc_5044() {
     let want = "00000000 002a 4143 00000000 00000000 00000001 00000000";
     let want = [bytes_of(want), vec![0; 24], bytes_of("52239983")].concat();
     assert_eq!(sent(&mut p, 0), [want]);
-    // A first FPDU of 492 octets, marker and all: 4 + 2 + 18 + 464 + 4.
+    // A first FPDU of 492 bytes, with its marker: 4 + 2 + 18 + 464 + 4.
     let mut p = pair(true, true);
     p.a().write(0, &[0; 464]);
     let (first, second) = ([p.nodes[0].sge(0, 464)], [p.nodes[0].sge(0, 24)]);
@@ -48,12 +48,13 @@ fn test_rts_first_two_fpdus_with_markers_are_the_dumps_of_rfc_5044() {
     p.send(0, 2, SEND, second);
     let fpdus = sent(&mut p, 0);
     assert_eq!(fpdus[0].len(), 492);
-    // The marker stands where octet 512 of the stream is: 20 octets behind the length field.
+    // The marker is at byte 512 of the stream: 20 bytes after the length field.
     let head = bytes_of("002a 4143 00000000 00000000 00000002 00000000 00000014");
     assert_eq!(fpdus[1], [head, vec![0; 24], bytes_of("84925898")].concat());
 }
 
-/// Every kind of message in one segment, to the octet; the CRC is that of another implementation.
+/// Compares every kind of message in one segment, byte by byte; another implementation computed the
+/// CRC.
 #[test]
 fn test_rts_every_message_to_the_octet() {
     let mut p = pair(true, false);
@@ -111,7 +112,8 @@ fn test_rts_every_message_to_the_octet() {
     assert_eq!(sent(&mut p, 1), [framed(&bytes_of(&answer))]);
 }
 
-/// Length, ULPDU, pad of zeros to a whole word, CRC-32C with its least significant octet first.
+/// Returns length, ULPDU, pad of zeros to a whole word, CRC-32C with its least significant byte
+/// first.
 fn framed(ulpdu: &[u8]) -> Vec<u8> {
     let mut v = u16::try_from(ulpdu.len()).unwrap().to_be_bytes().to_vec();
     v.extend(ulpdu);
@@ -123,7 +125,7 @@ fn framed(ulpdu: &[u8]) -> Vec<u8> {
     v
 }
 
-/// Without CRCs the field is there all the same, behind a pad of zeros.
+/// Without CRCs the FPDU still has the field, after a pad of zeros.
 #[test]
 fn test_rts_without_crc_the_field_is_still_there() {
     for len in 0..5 {
@@ -141,7 +143,7 @@ fn test_rts_without_crc_the_field_is_still_there() {
     }
 }
 
-/// No ULPDU is larger than 64768 octets, whatever a segment would hold, nor than the MULPDU.
+/// No ULPDU is larger than 64768 bytes, whatever a segment would hold, nor than the MULPDU.
 #[test]
 fn test_rts_no_ulpdu_exceeds_its_limits() {
     for (mulpdu, most) in [(u16::MAX, 64_768), (64_769, 64_768), (64_768, 64_768), (1442, 1442)] {
@@ -158,8 +160,8 @@ fn test_rts_no_ulpdu_exceeds_its_limits() {
     }
 }
 
-/// Where CRC is off its field stays, and we leave it zero, whatever form the FPDU has: in its head,
-/// octets of its own, memory of the application, a snapshot for a Read.
+/// With CRC off the FPDU keeps the field, and the sender leaves it zero, whatever form the FPDU
+/// has: in its head, bytes of its own, memory of the application, a snapshot for a Read.
 #[test]
 fn test_rts_crc_field_is_zero_where_crc_is_off() {
     let mut p = pair(false, false);

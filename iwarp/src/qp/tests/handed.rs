@@ -1,5 +1,5 @@
-//! FPDUs that are handed over: what is the same as in a stream is tested with two RNICs (`rnic`); here is what
-//! differs, and what happens when handing begins and ends.
+//! FPDUs that are handed over. Tests with two RNICs (`rnic`) check the parts that are the same as
+//! in a stream; the tests here check the differences, and the beginning and end of handing over.
 
 use super::*;
 use crate::Bind;
@@ -55,7 +55,7 @@ impl Joined {
         self.qps[i].post_send(&wr).unwrap();
     }
 
-    /// Side `i` hands one FPDU over.
+    /// Makes side `i` hand one FPDU over.
     fn hand(&mut self, i: usize) -> Option<u32> {
         let env = QpEnv { mem: &self.mem, mrs: &self.mrs, snapshots_full: false, posted: None };
         let [a, b] = &mut self.qps;
@@ -63,7 +63,7 @@ impl Joined {
         from.hand_over(to, [&env; 2], self.mulpdu, (&mut self.buffers, &mut self.fpdu))
     }
 
-    /// Until neither has anything.
+    /// Hands FPDUs over until neither side has any.
     fn run(&mut self) {
         while (0..2).any(|i| self.hand(i).is_some()) {}
     }
@@ -109,7 +109,7 @@ fn test_streams_stand_still_and_each_request_completes_as_the_peer_has_it() {
     assert_eq!(j.qps[0].progress() - before[0].0 - before[1].0, 4);
 }
 
-/// The Read Response refers to the memory it is of, which the reader copies.
+/// The Read Response refers to the memory that it answers with, which the reader copies.
 #[test]
 fn test_read_is_answered_without_a_snapshot() {
     let mut j = Joined::new();
@@ -126,14 +126,14 @@ fn test_read_is_answered_without_a_snapshot() {
     assert_eq!((b.tx_snapshot_bytes, b.tx_bytes, j.mem.placed()), (0, 3000, 3000));
 }
 
-/// A reader may have a Read answered into the memory that is read.
+/// The sink of a Read may overlap the memory that the Read reads.
 #[test]
 fn test_read_over_its_own_source_has_what_was_there() {
     let mut j = Joined::new();
     j.mulpdu = 4000;
     let bytes = random_bytes(3000, 1);
     j.mem.write(HALF, &bytes);
-    // One region for both: the first half of a page and the same bytes, moved by some.
+    // Both share a region: the sink is the source's bytes, moved by 40.
     let sink = j.mrs.register(PDS[0], HALF as u64, 0, HALF as u64, rights()).unwrap();
     let sges = [Sge { stag: sink.stag, to: 40, len: 3000 }];
     j.send(0, 1, SendOp::Read { stag: j.stags[1], to: HALF as u64 }, &sges);
@@ -142,7 +142,7 @@ fn test_read_over_its_own_source_has_what_was_there() {
     assert_eq!(j.mem.read(HALF + 40, 3000), bytes);
 }
 
-/// A message that has begun is ended in the stream, in which the FPDUs before it never were.
+/// A message that began by handing over ends in the stream, which never had the FPDUs before.
 #[test]
 fn test_handing_ends_behind_any_fpdu_and_the_stream_goes_on() {
     for handed in 0..4 {
@@ -170,7 +170,8 @@ fn test_handing_ends_behind_any_fpdu_and_the_stream_goes_on() {
         assert_eq!(j.qps[1].handle_stream(&env, &stream[..]), stream.len());
         assert_eq!(j.mem.read(HALF, 2500), bytes);
         assert_eq!(j.statuses(1), [(7, CqeStatus::Success), (8, CqeStatus::Success)]);
-        // Of what the stream has, an acknowledgment tells; of the other the peer's queue pair has told.
+        // The bytes in the stream need an acknowledgment; the handed requests were already
+        // complete.
         let done = usize::from(handed >= 3) + usize::from(handed >= 4);
         assert_eq!(j.statuses(0).len(), done, "{handed}");
         let end = j.qps[0].tx_end();
@@ -179,7 +180,7 @@ fn test_handing_ends_behind_any_fpdu_and_the_stream_goes_on() {
     }
 }
 
-/// The Terminate is handed back before the request that it is about could complete.
+/// The peer hands its Terminate back before the refused request could complete.
 #[test]
 fn test_peer_that_refuses_is_heard_at_once() {
     let mut j = Joined::new();
@@ -207,7 +208,7 @@ fn test_peer_that_refuses_is_heard_at_once() {
     assert_eq!(j.positions(), before);
 }
 
-/// What fails at the requester itself is told to the peer in the same call.
+/// A request that fails at the requester itself sends its Terminate to the peer in the same call.
 #[test]
 fn test_requester_that_fails_tells_the_peer_at_once() {
     let mut j = Joined::new();
@@ -226,7 +227,7 @@ fn test_requester_that_fails_tells_the_peer_at_once() {
     assert_eq!(j.qps[1].counters().rx_terminates, 1);
 }
 
-/// A receive that has not been taken is asked for, as for a message of a stream.
+/// The QP asks for a receive that the owner has not taken, as it does for a message of a stream.
 #[test]
 fn test_message_without_a_receive_asks_for_those_that_are_not_taken() {
     #[derive(Debug)]
@@ -270,7 +271,8 @@ fn test_no_end_hands_over_that_has_a_crc_or_markers_or_has_begun_to_end() {
     assert!(!can(&|_| {}, &|qp| qp.handle_peer_closed(false)));
 }
 
-/// Requests that send nothing are carried out in their turn, and what was handed over before them is done.
+/// The QP carries out requests that send nothing in their turn, and everything handed over before
+/// them is done.
 #[test]
 fn test_local_requests_between_handed_messages_keep_the_order() {
     let mut j = Joined::new();

@@ -1,4 +1,4 @@
-//! Immediate Data (RFC 7306 section 6), alone and behind a Write.
+//! Immediate Data (RFC 7306 section 6), alone and after a Write.
 
 use super::pair::BASE;
 use super::*;
@@ -44,7 +44,7 @@ fn test_immediate_data_on_the_wire() {
         p.nodes[0].qp.post_send(&wr).unwrap();
         p.transmit(0, 9);
         let fpdu = &p.nodes[0].sent[from..];
-        // ULPDU of 26 octets; last, version 1; queue 0; offset 0; 8 octets. Appendix A.3.
+        // ULPDU of 26 bytes; last, version 1; queue 0; offset 0; 8 bytes. Appendix A.3.
         let want = [
             0, 26, 0x41, opcode, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, msn, 0, 0, 0, 0, 1, 2, 3, 4, 5,
             6, 7, 8,

@@ -1,4 +1,5 @@
-//! Requests about STags: fast registrations, windows of type 2, invalidations, in the order of the queue.
+//! Requests about STags, in the order of the queue: fast registrations, windows of type 2,
+//! invalidations.
 
 use super::pair::{BASE, GUARD, Node};
 use super::*;
@@ -30,8 +31,8 @@ fn bench() -> Bench {
 }
 
 impl Bench {
-    /// Posts that side 0 makes `stag` `len` octets of its memory, which begin `off` in, with tagged
-    /// offsets from 0.
+    /// Posts a request of side 0 that makes `stag` valid for `len` bytes of its memory, from `off`
+    /// on, with tagged offsets from 0.
     fn register(&mut self, wr_id: u64, stag: Stag, (off, len): (usize, usize), access: Access) {
         let sge = Sge { stag: self.mr, to: BASE + off as u64, len: len32(len) };
         let bind = Bind { stag, to: 0, access };
@@ -47,7 +48,7 @@ impl Bench {
         self.p.send(0, wr_id, SendOp::LocalInvalidate { stag }, []);
     }
 
-    /// Side 1 writes `len` octets of its own over tagged offset `to` of `stag`.
+    /// Makes side 1 write `len` bytes of its own to tagged offset `to` of `stag`.
     fn peer_writes(&mut self, stag: Stag, to: u64, len: usize) {
         let sge = [self.p.nodes[1].sge(0, len)];
         self.p.send(1, 99, SendOp::Write { stag, to }, sge);
@@ -58,7 +59,7 @@ impl Bench {
         all.into_iter().map(|c| (c.wr_id, c.op, c.status)).collect()
     }
 
-    /// The peer's last access was refused with `code`.
+    /// Checks that side 0 refused the peer's last access with `code`.
     fn assert_refused(&mut self, code: TermCode) {
         self.p.run();
         let by = Side::Local;
@@ -75,7 +76,7 @@ fn test_registration_comes_before_the_send_that_tells_of_it() {
     let mut b = bench();
     let stag = b.fast.with_key(0x5a);
     b.p.recv(1, 1, [b.p.nodes[1].sge(5000, 100)]);
-    // All in one go: nothing says that the registration is done before the Send is posted.
+    // All posted together: the Send is posted before any sign that the registration is done.
     b.register(1, stag, (1000, 300), Access::REMOTE_WRITE.with(Access::REMOTE_READ));
     b.p.nodes[0].qp.post_send(&SendWr::send_inline(2, &stag.0.to_be_bytes())).unwrap();
     b.p.b().expect(5000, &stag.0.to_be_bytes());
@@ -91,7 +92,7 @@ fn test_registration_comes_before_the_send_that_tells_of_it() {
     assert_eq!(b.done(1), [(99, CqeOp::Write, OK)]);
     b.p.check_healthy();
     assert_eq!(b.p.nodes[0].qp.counters().local_binds, 1);
-    // One octet beyond what was registered, although the region goes on.
+    // A byte beyond the registered memory, although the region goes on.
     b.peer_writes(told, 1, 300);
     b.assert_refused(TermCode::DDP_BOUNDS);
 }
@@ -137,17 +138,17 @@ fn test_what_is_sent_again_after_an_invalidation_is_what_was_posted() {
     let env = QpEnv { mem: &n.mem, mrs: &n.mrs, snapshots_full: false, posted: None };
     let fpdu = n.qp.poll_transmit(&env, 1442).unwrap();
     assert!(n.qp.poll_transmit(&env, 1442).is_none());
-    // The old STag is gone and the new one good, while TCP waits for the acknowledgment.
+    // The old STag is invalid and the new one valid, while TCP waits for the acknowledgment.
     let (pd, qpn) = (n.qp.pd(), n.qp.qpn());
     let check = |stag| n.mrs.check(pd, qpn, stag, 0, 400, Access::NONE).is_ok();
     assert!(!check(old) && check(new));
-    // The FPDU holds the region, by its slot: that is what its memory waits for.
+    // The FPDU holds the region, by its slot, and the owner of the memory waits for that.
     let range = fpdu.payload().unwrap();
     assert_eq!(range.mr(), n.mrs.index(*mr));
     let mut again = vec![0; fpdu.len() as usize];
     fpdu.copy_to(&n.mem, 0, &mut again);
     assert!(again.windows(400).any(|w| w == data), "it is not sent from where it was posted");
-    // Nothing completes before its turn: the registration's completion waits behind the Write.
+    // No request completes before its turn: the registration's completion waits for the Write's.
     let first: Vec<_> = completions(&mut n.qp).iter().map(|c| c.wr_id).collect();
     assert_eq!(first, [1]);
     n.qp.handle_acked(n.qp.tx_end());
@@ -194,7 +195,7 @@ fn test_peer_invalidates_and_the_stag_is_registered_anew() {
         b.p.run();
         let done = completions(&mut b.p.a().qp);
         assert_eq!(done.last().map(|c| c.invalidated), Some(Some(base.with_key(1))));
-        // One that is invalid already is not an error, and then it gets another key.
+        // An invalidation of an invalid STag is no error, and then the STag gets another key.
         b.invalidate(4, base.with_key(1));
         b.register(5, base.with_key(2), (500, 100), rights);
         b.p.run();
@@ -262,7 +263,8 @@ fn test_window_is_no_local_memory() {
     b.p.check_memory();
 }
 
-/// What cannot be done ends the stream, and says why; what is behind it is flushed and not done.
+/// A request that fails ends the stream, and says why; the QP flushes the requests after it and
+/// does not carry them out.
 #[test]
 fn test_request_that_fails_says_why_and_what_follows_is_not_carried_out() {
     type Case = (fn(&mut Bench), BindError);
@@ -282,7 +284,7 @@ fn test_request_that_fails_says_why_and_what_follows_is_not_carried_out() {
     for (i, (post, why)) in cases.into_iter().enumerate() {
         let mut b = bench();
         if why == BindError::Length {
-            // A region as long as that.
+            // A region that is longer than the STag's limit.
             let n = &b.p.nodes[0];
             let access = Access::LOCAL_WRITE.with(Access::BIND);
             let mr = n.mrs.register(n.qp.pd(), 0, BASE, 1 << 20, access).unwrap();
@@ -324,15 +326,15 @@ fn test_static_rules_of_requests_about_stags() {
     assert_eq!(check(wraps, Data::Sges(&sge)), Err(PostError::ToWrap));
     assert_eq!(check(invalidate, Data::Sges(&[])), Ok(()));
     assert_eq!(check(invalidate, Data::Sges(&sge)), Err(PostError::BindData));
-    // Posted all the same, by somebody else's library, it completes so.
+    // If another library posts it nevertheless, the request completes with this status.
     b.p.send(0, 1, SendOp::FastRegister(bind), []);
     b.p.run();
     let why = CqeStatus::LocalQpOperation(PostError::BindData);
     assert_eq!(b.done(0), [(1, CqeOp::FastRegister, why)]);
 }
 
-/// However many there are, one poll carries out a bounded number; all are done in the end, and a close
-/// waits for them.
+/// A poll carries out a bounded number of requests, however many there are; all are done in the
+/// end, and a close waits for them.
 #[test]
 fn test_many_requests_without_an_fpdu_take_turns() {
     let mut config = PairConfig::default();

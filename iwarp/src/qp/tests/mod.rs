@@ -1,4 +1,4 @@
-//! Tests of the QP: a pair of QPs joined by a byte pipe, and single QPs fed by hand.
+//! Tests of the QP: a pair of QPs joined by a byte pipe, and single QPs to which tests pass bytes.
 
 mod atomics;
 mod ending;
@@ -27,15 +27,15 @@ use crate::{Access, MrTable, Stag};
 use heddle_base::{Chunks, Random, Seed};
 use pair::{Pair, PairConfig};
 
-/// Bytes in the pieces somebody has cut them to.
+/// Bytes in the pieces that a test has cut them into.
 struct Pieces<'a> {
     bytes: &'a [u8],
-    /// Where each piece ends.
+    /// The end of each piece.
     ends: Vec<usize>,
 }
 
 impl<'a> Pieces<'a> {
-    /// Cuts `bytes` to pieces of up to `max` bytes.
+    /// Cuts `bytes` into pieces of up to `max` bytes.
     fn cut(bytes: &'a [u8], max: usize, rng: &mut Random) -> Pieces<'a> {
         let (mut end, mut ends) = (0, Vec::new());
         while end < bytes.len() {

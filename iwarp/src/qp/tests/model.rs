@@ -1,11 +1,11 @@
-//! Random mixes of operations against a model of what memory and completions must become.
+//! Random mixes of operations, compared with a model of the resulting memory and completions.
 
 use super::pair::{BASE, Node};
 use super::*;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
-/// One operation of a side; places and lengths are scaled to what there is.
+/// An operation of a side; the test scales places and lengths to the memory that it has.
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Send {
@@ -37,7 +37,7 @@ fn op() -> impl Strategy<Value = (usize, Op, bool, bool)> {
     (0usize..2, op, any::<bool>(), any::<bool>())
 }
 
-/// Hands out pieces of a region that do not overlap, so that order of placement does not matter.
+/// Hands out parts of a region that do not overlap, so that the order of placement does not matter.
 #[derive(Default)]
 struct Arena(usize);
 
@@ -49,7 +49,7 @@ impl Arena {
     }
 }
 
-/// `len` bytes at `at` in `n` uneven SGEs.
+/// Returns `len` bytes at `at` in `n` uneven SGEs.
 fn split(node: &Node, at: usize, len: usize, n: usize) -> Vec<Sge> {
     let mut sges = Vec::new();
     let (mut at, mut left) = (at, len);
@@ -69,7 +69,7 @@ struct Model {
     /// Expected completions: id, length, op.
     sq: [VecDeque<(u64, usize, CqeOp)>; 2],
     rq: [VecDeque<(u64, usize, bool)>; 2],
-    /// Requests posted.
+    /// Number of requests posted.
     used: [u32; 2],
 }
 
@@ -149,7 +149,7 @@ proptest! {
         (c.qp.crc, c.qp.send_markers, c.qp.recv_markers) = (crc, markers > 0, markers > 1);
         (c.qp.ird, c.qp.ord) = (reads, reads);
         let mut p = Pair::open(c);
-        // Opening has posted one.
+        // Opening the pair has posted one request.
         let mut m = Model { used: [1, 0], ..Model::default() };
         for (id, (side, op, signaled, fence)) in ops.iter().enumerate() {
             m.post(&mut p, *side, id as u64, *op, *signaled, *fence);

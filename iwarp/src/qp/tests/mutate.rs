@@ -1,13 +1,13 @@
-//! Damage on the way: with CRC every change is found before it touches memory; without, nothing
-//! is touched that the peer has no right to, and nothing panics.
+//! Damage on the way. With CRC the QP finds every change before it touches memory. Without CRC the
+//! QP touches no memory to which the peer has no right, and does not panic.
 
 use super::pair::{BASE, FILL, GUARD};
 use super::*;
 use crate::rdmap::TermCode;
 use proptest::prelude::*;
 
-/// A stream of Sends, Writes, a Read Request and a Read Response, as side 0 sends it to side 1,
-/// and the pair ready to take it.
+/// Returns a stream of Sends, Writes, a Read Request and a Read Response, as side 0 sends it to
+/// side 1, and the pair ready to take it.
 fn stream(crc: bool) -> (Pair, Vec<u8>) {
     let mut c = PairConfig { mulpdu: 300, size: 1 << 13, ..PairConfig::default() };
     c.qp.crc = crc;
@@ -17,7 +17,7 @@ fn stream(crc: bool) -> (Pair, Vec<u8>) {
     for i in 0..3 {
         p.recv(1, i, [p.nodes[1].sge(4096, 512)]);
     }
-    // One Read of side 1's, so that a Read Response is under way too.
+    // A Read of side 1, so that a Read Response is under way too.
     let sink = [p.nodes[1].sge(6000, 400)];
     p.send(1, 1, SendOp::Read { stag: a, to: BASE + 100 }, sink);
     p.transmit(1, 1);
@@ -33,7 +33,7 @@ fn stream(crc: bool) -> (Pair, Vec<u8>) {
     (p, bytes)
 }
 
-/// Starts of the FPDUs in `bytes`.
+/// Returns the starts of the FPDUs in `bytes`.
 fn starts(bytes: &[u8]) -> Vec<usize> {
     let mut at = 0;
     let mut v = Vec::new();
@@ -60,7 +60,7 @@ fn guards_are_whole(p: &Pair) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Up to three bits flipped within one FPDU: CRC-32C finds them all at these lengths.
+    /// Flips up to three bits within one FPDU: CRC-32C finds them all at these lengths.
     #[test]
     fn test_rts_damage_with_crc_is_found_and_leaves_no_trace(
         which in any::<prop::sample::Index>(),
@@ -71,7 +71,7 @@ proptest! {
         let n = which.index(starts.len());
         let start = starts[n];
         let end = starts.get(n + 1).copied().unwrap_or(bytes.len());
-        // What comes before it is good, and placed.
+        // The FPDUs before it are good, and the QP places them.
         prop_assert_eq!(feed(&mut p, &bytes[..start]), start);
         let memory = p.nodes[1].mem.snapshot();
         let mut bad = bytes[start..].to_vec();
@@ -85,7 +85,7 @@ proptest! {
         }
         feed(&mut p, &bad);
         prop_assert_eq!(p.nodes[1].mem.snapshot(), memory);
-        // Either it was found, or a length that grew makes it wait for more.
+        // Either the QP found the damage, or a length that grew makes the QP wait for more.
         let q = &mut p.nodes[1].qp;
         let code = TermCode::MPA_CRC;
         let ended = events(q).contains(&QpEvent::Terminated { by: Side::Local, code });
@@ -115,14 +115,14 @@ proptest! {
         let rest = bytes[taken..].to_vec();
         feed(&mut p, &rest);
         guards_are_whole(&p);
-        // And it can still be ended in an orderly way.
+        // The owner can still end the QP in an orderly way.
         p.transmit(1, 100);
         p.nodes[1].qp.abort();
         completions(&mut p.nodes[1].qp);
         prop_assert_eq!(p.nodes[1].qp.poll_completion(), None);
     }
 
-    /// Headers that are well formed but whose fields are anything.
+    /// Well-formed headers with arbitrary fields.
     #[test]
     fn test_rts_arbitrary_segments_without_crc_never_reach_foreign_memory(
         segments in proptest::collection::vec(
@@ -131,7 +131,7 @@ proptest! {
     ) {
         let (mut p, _) = stream(false);
         let other = {
-            // A neighbour inside the guards, of another protection domain.
+            // An adjacent region inside the guards, of another protection domain.
             let b = &p.nodes[1];
             b.mrs.register(Pd(99), 0, BASE, GUARD as u64, rights()).unwrap().stag
         };
@@ -157,7 +157,7 @@ proptest! {
         guards_are_whole(&p);
     }
 
-    /// Bytes that are nothing at all.
+    /// Random bytes.
     #[test]
     fn test_rts_garbage_never_panics(
         bytes in proptest::collection::vec(any::<u8>(), 0..2000), crc in any::<bool>(),

@@ -1,5 +1,4 @@
-//! What is told by the order of messages: on the wire that of posting, at the receiver that in which
-//! they came.
+//! The order of messages: on the wire the order of posting, at the receiver the order of arrival.
 
 use super::pair::BASE;
 use super::*;
@@ -9,7 +8,7 @@ use crate::rdmap::{Control, Opcode, ReadRequest};
 
 const SEND: SendOp = SendOp::Send { solicited: false, invalidate: None };
 
-/// Opcode, DDP header and payload of each segment.
+/// Returns opcode, DDP header and payload of each segment.
 fn segments(bytes: &[u8]) -> Vec<(Opcode, DdpHeader, Vec<u8>)> {
     let (mut at, mut out) = (0, Vec::new());
     while at < bytes.len() {
@@ -22,7 +21,7 @@ fn segments(bytes: &[u8]) -> Vec<(Opcode, DdpHeader, Vec<u8>)> {
     out
 }
 
-/// Kinds mixed and sizes that differ, so that any two that change places show.
+/// Mixes kinds and uses distinct sizes, so that any two messages that change places show.
 #[test]
 fn test_rts_messages_go_out_in_the_order_of_posting() {
     let mut p = Pair::open(PairConfig::default());
@@ -55,14 +54,14 @@ fn test_rts_messages_go_out_in_the_order_of_posting() {
         .map(|(op, _, b)| (op, if op == Opcode::READ_REQUEST { size(&b) } else { b.len() }))
         .collect();
     assert_eq!(got, want);
-    // So do the answers, in the order of the requests.
+    // The answers also go out in the order of the requests.
     let asked: Vec<_> = want.iter().filter(|w| w.0 == Opcode::READ_REQUEST).map(|w| w.1).collect();
     let answered: Vec<_> = segments(&p.nodes[1].sent).iter().map(|(_, _, b)| b.len()).collect();
     assert_eq!(answered, asked);
     assert!(asked.len() > 10);
 }
 
-/// Writes to one place: after each octet that arrives, what lies there is of the last that came.
+/// Writes to one place: after each byte that arrives, the place holds the data of the last arrival.
 #[test]
 fn test_rts_writes_to_one_place_land_in_the_order_of_posting() {
     for crc in [true, false] {
@@ -88,8 +87,8 @@ fn test_rts_writes_to_one_place_land_in_the_order_of_posting() {
     }
 }
 
-/// The completion of a receive tells that all Writes posted before its Send are there, however the
-/// octets arrive.
+/// The completion of a receive means that all Writes posted before its Send are in place, however
+/// the bytes arrive.
 #[test]
 fn test_rts_a_send_tells_that_the_writes_before_it_are_there() {
     for kind in 0..4 {
@@ -122,7 +121,7 @@ fn test_rts_a_send_tells_that_the_writes_before_it_are_there() {
     }
 }
 
-/// A message names one remote buffer; two of them take two messages, each with its own answer.
+/// A message names one remote buffer; two buffers take two messages, each with its own answer.
 #[test]
 fn test_rts_two_remote_buffers_take_two_messages() {
     let mut p = Pair::open(PairConfig::default());
@@ -160,7 +159,7 @@ fn test_rts_two_remote_buffers_take_two_messages() {
     assert_eq!(wrote, stags.map(|stag| (true, stag, 50, 400)));
 }
 
-/// One stream that uses up its Reads takes none from another.
+/// A stream that uses up its Reads takes none from another stream.
 #[test]
 fn test_rts_read_queues_of_two_streams_are_apart() {
     let mut c = PairConfig::default();

@@ -1,4 +1,4 @@
-//! Page lists: STags whose memory does not lie together, in each place where an STag can stand.
+//! Page lists: STags whose memory is not contiguous, in each place that an STag can have.
 
 use super::pair::{BASE, GUARD};
 use super::*;
@@ -6,13 +6,13 @@ use crate::mr::{self, Bind};
 use crate::rdmap::{AtomicOp, TermCode};
 
 const OK: CqeStatus = CqeStatus::Success;
-/// Octets of a page.
+/// Bytes of a page.
 const P: usize = 4096;
 const PAGE: u64 = 4096;
 const _: () = assert!(mr::PAGE == PAGE);
 
-/// A page list of one side: an STag with tagged offsets from 0, and where each octet of it lies in the
-/// region.
+/// A page list of one side: an STag with tagged offsets from 0, and the place of each of its bytes
+/// in the region.
 struct List {
     stag: Stag,
     at: Vec<usize>,
@@ -39,8 +39,8 @@ impl Bench {
         usize::try_from(self.rng.below(n as u64)).unwrap()
     }
 
-    /// Registers on side `i` the pages of those numbers, the first from `skip` on and the last without
-    /// its last `cut` octets.
+    /// Registers the given pages on side `i`, the first from `skip` on and the last without its
+    /// last `cut` bytes.
     fn list(&mut self, i: usize, pages: &[usize], skip: usize, cut: usize) -> List {
         let n = &mut self.p.nodes[i];
         let (pd, qpn) = (n.qp.pd(), n.qp.qpn());
@@ -69,7 +69,7 @@ impl Bench {
         completions(&mut self.p.nodes[i].qp).iter().map(|c| (c.wr_id, c.status)).collect()
     }
 
-    /// New octets `[off, off + len)` of a list of side `i`.
+    /// Writes new bytes to `[off, off + len)` of a list of side `i`, and returns them.
     fn fill(&mut self, i: usize, list: &List, (off, len): (usize, usize)) -> Vec<u8> {
         let data = random_bytes(len, self.rng.below(1 << 32));
         for (at, octet) in list.at[off..off + len].iter().zip(&data) {
@@ -85,7 +85,8 @@ impl Bench {
     }
 }
 
-/// Every operation with a list on either side, at any offset and of any length, in FPDUs of any length.
+/// Tests every operation with a list on either side, at any offset and of any length, in FPDUs of
+/// any length.
 #[test]
 fn test_page_lists_serve_every_operation_on_either_side() {
     for (seed, mulpdu) in (0..60).zip([256, 1442, 8930, 64_000].into_iter().cycle()) {
@@ -95,7 +96,7 @@ fn test_page_lists_serve_every_operation_on_either_side() {
         let mut b =
             Bench::new(PairConfig { seed, mulpdu, qp, piece: 70_000, ..PairConfig::default() });
         let (skip, cut) = (b.below(P), b.below(P));
-        // Pages that follow one another, and that do not, backwards too.
+        // Pages that are adjacent, and pages that are not, backwards too.
         let near = b.list(0, &[7, 8, 3, 12, 11], skip, cut);
         let far = b.list(1, &[14, 2, 3, 9, 5], cut, skip);
         for round in 0..8 {
@@ -117,7 +118,7 @@ fn test_page_lists_serve_every_operation_on_either_side() {
                 _ => {
                     let data = b.fill(0, &near, (a, len));
                     b.expect(1, &far, z, &data);
-                    // Two pieces of one list, as SGEs are.
+                    // Two pieces of one list, as SGEs.
                     let half = b.below(len + 1);
                     let sink = [far.sge(z, half), far.sge(z + half, len - half)];
                     b.p.recv(1, round, sink);
@@ -134,10 +135,10 @@ fn test_page_lists_serve_every_operation_on_either_side() {
 
 #[test]
 fn test_access_beyond_a_page_list_is_refused_though_its_page_goes_on() {
-    // The list has 2 pages less 40 octets.
+    // The list has 2 pages less 40 bytes.
     for (to, len) in [(2 * P - 60, 21), (0, 2 * P - 39), (2 * P - 40, 1)] {
         let mut b = Bench::new(PairConfig::default());
-        // The last page goes on for 40 octets, and the region for pages.
+        // The last page goes on for 40 bytes, and the region for pages.
         let far = b.list(1, &[9, 4], 0, 40);
         let source = [b.p.nodes[0].sge(0, len)];
         b.p.send(0, 1, SendOp::Write { stag: far.stag, to: to as u64 }, source);
@@ -148,13 +149,13 @@ fn test_access_beyond_a_page_list_is_refused_though_its_page_goes_on() {
     }
 }
 
-/// Aligned words never lie on two pages; others are refused wherever they lie.
+/// An aligned word never lies on two pages; the QP refuses others wherever they lie.
 #[test]
 fn test_atomic_operations_at_the_borders_of_pages() {
     let add = |stag, to| SendOp::Atomic { stag, to, op: AtomicOp::FetchAdd { add: 1, mask: 0 } };
     let mut b = Bench::new(PairConfig::default());
     let far = b.list(1, &[9, 4, 2], 0, 0);
-    // Where the answer goes need not be aligned: here it goes to two pages.
+    // The sink need not be aligned: here it lies on two pages.
     let near = b.list(0, &[6, 13], 0, 0);
     for (n, to) in [(1, PAGE - 8), (2, PAGE), (3, PAGE - 8)] {
         let word = usize::try_from(to).unwrap();

@@ -1,14 +1,14 @@
-//! Two QPs back to back: what one sends arrives at the other in pieces of any size.
+//! Two QPs back to back: the bytes that one sends arrive at the other in pieces of any size.
 
 use super::*;
 use crate::mpa::fpdu::{self, MAX_MULPDU, fpdu_len};
 use crate::mpa::markers::{self, marked_len};
 
-/// Where the region starts, as tagged offset. Not its address, so that mixing them up shows.
+/// The region's first tagged offset. Not its address, so that a test that confuses the two fails.
 pub(super) const BASE: u64 = 0x7000_0000_1000;
-/// Bytes before and after the region that nobody may touch.
+/// Bytes before and after the region that no access may change.
 pub(super) const GUARD: usize = 64;
-/// What memory holds at first.
+/// The initial value of each byte of memory.
 pub(super) const FILL: u8 = 0xaa;
 
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ pub(super) struct PairConfig {
     pub(super) size: usize,
     pub(super) mulpdu: u16,
     pub(super) qp: QpConfig,
-    /// Of either side, what comes before its messages.
+    /// The ready-to-receive message of either side.
     pub(super) rtr: [RtrConfig; 2],
     /// Longest piece in which bytes arrive.
     pub(super) piece: usize,
@@ -38,35 +38,35 @@ impl Default for PairConfig {
     }
 }
 
-/// One end: a QP, its memory, and the bytes that are on their way to it.
+/// An end: a QP, its memory, and the bytes that are on their way to it.
 pub(super) struct Node {
     pub(super) mem: TestMemory,
     pub(super) mrs: MrTable,
     pub(super) qp: QpContext,
     /// The region that covers all memory but the guards.
     pub(super) stag: Stag,
-    /// What its memory should hold.
+    /// The expected contents of its memory.
     pub(super) want: Vec<u8>,
     pub(super) inbox: Vec<u8>,
     /// Bytes of the inbox that have arrived.
     arrived: usize,
-    /// Everything it ever sent.
+    /// All bytes that it has sent.
     pub(super) sent: Vec<u8>,
 }
 
 impl Node {
-    /// Local memory `off` bytes into the region.
+    /// Returns local memory `off` bytes into the region.
     pub(super) fn sge(&self, off: usize, len: usize) -> Sge {
         Sge { stag: self.stag, len: len32(len), to: BASE + off as u64 }
     }
 
-    /// The application writes its memory.
+    /// Writes memory as the application would, and expects the bytes there.
     pub(super) fn write(&mut self, off: usize, bytes: &[u8]) {
         self.mem.write(GUARD + off, bytes);
         self.expect(off, bytes);
     }
 
-    /// The peer will.
+    /// Expects the bytes to be there, which the peer will write.
     pub(super) fn expect(&mut self, off: usize, bytes: &[u8]) {
         self.want[GUARD + off..GUARD + off + bytes.len()].copy_from_slice(bytes);
     }
@@ -83,7 +83,7 @@ impl Node {
         }
     }
 
-    /// Polls `poll_transmit` as an allowance permits; returns the bytes.
+    /// Polls `poll_transmit` for at most `most` FPDUs; returns the bytes.
     fn transmit(&mut self, mulpdu: u16, most: usize) -> Vec<u8> {
         let mut out = Vec::new();
         for _ in 0..most {
@@ -112,7 +112,7 @@ impl Node {
         out
     }
 
-    /// Lets `n` more bytes of the inbox arrive, cut to pieces; says how many were there to come.
+    /// Lets `n` more bytes of the inbox arrive, cut to pieces; returns how many of them were there.
     fn receive(&mut self, n: usize, piece: usize, rng: &mut Random) -> usize {
         let n = n.min(self.inbox.len() - self.arrived);
         self.arrived += n;
@@ -159,7 +159,7 @@ impl Pair {
         Pair { nodes: [node(0), node(1)], config, rng }
     }
 
-    /// As [`Pair::new`], the responder already free to send.
+    /// Makes a pair as [`Pair::new`] does, with the responder already free to send.
     pub(super) fn open(config: PairConfig) -> Pair {
         let mut p = Pair::new(config);
         p.send(0, 0, SendOp::Write { stag: Stag(1), to: 0 }, []);
@@ -188,7 +188,7 @@ impl Pair {
         self.nodes[i].qp.post_recv(&RecvWr::new(wr_id, sges.as_ref())).unwrap();
     }
 
-    /// Side `i` makes up to `most` FPDUs.
+    /// Makes side `i` send up to `most` FPDUs.
     pub(super) fn transmit(&mut self, i: usize, most: usize) -> usize {
         let offset = self.nodes[i].qp.tx_end().0 - u64::from(self.nodes[i].qp.tx_grid);
         let bytes = self.nodes[i].transmit(self.config.mulpdu, most);
@@ -201,7 +201,7 @@ impl Pair {
         bytes.len()
     }
 
-    /// Up to `n` bytes arrive at side `i` and are acknowledged.
+    /// Lets up to `n` bytes arrive at side `i` and acknowledges them.
     pub(super) fn deliver(&mut self, i: usize, n: usize) -> usize {
         let n = self.nodes[i].receive(n, self.config.piece, &mut self.rng);
         let waits = self.nodes[i].inbox.len() - self.nodes[i].arrived;
@@ -233,7 +233,7 @@ impl Pair {
         }
     }
 
-    /// Nothing went wrong on either side.
+    /// Checks that nothing went wrong on either side.
     pub(super) fn check_healthy(&self) {
         for n in &self.nodes {
             assert_eq!(n.qp.state(), QpState::Rts);
@@ -246,7 +246,7 @@ impl Pair {
     }
 }
 
-/// Takes the markers out of a stream, as a peer that asked for them does, and checks them and the
+/// Removes the markers from a stream, as a peer that asked for them does, and checks them and the
 /// CRCs that cover them.
 fn unmark(bytes: &[u8], offset: u64, crc: bool) -> Vec<u8> {
     let mut plain = Vec::new();

@@ -1,4 +1,4 @@
-//! Posting: the static rules, what a request that breaks them becomes, inline data, and the memory
+//! Posting: the static rules, the fate of a request that breaks them, inline data, and the memory
 //! that queues take.
 
 use super::pair::BASE;
@@ -15,7 +15,7 @@ fn statuses(qp: &mut QpContext) -> Vec<(u64, CqeStatus)> {
     completions(qp).iter().map(|c| (c.wr_id, c.status)).collect()
 }
 
-/// Every static rule, and beside each the request that just keeps it.
+/// Every static rule, each with a request that just keeps it.
 #[test]
 fn test_static_rules_and_their_twins() {
     let all = Limits::default();
@@ -80,8 +80,8 @@ fn test_constructors_say_what_they_are_named_after() {
     assert_eq!(inline, SendWr { data: Data::Inline(&[1]), ..plain });
 }
 
-/// Whatever an application writes into a ring: the request completes behind those before it, with a
-/// status that says what is wrong, and ends the stream; only a full queue is refused.
+/// A malformed request of any kind completes after those before it, with a status that says what is
+/// wrong, and ends the stream; posting fails only on a full queue.
 #[test]
 fn test_rts_malformed_request_completes_in_order_and_says_why() {
     let (many, two) = ([sge(1); MAX_SGES + 1], [sge(1); 2]);
@@ -116,7 +116,7 @@ fn test_rts_malformed_request_completes_in_order_and_says_why() {
         let code = TermCode::RDMAP_LOCAL_CATASTROPHIC;
         let remote = QpEvent::Terminated { by: Side::Remote, code };
         assert_eq!(events(&mut p.b().qp).last(), Some(&remote), "{why:?}");
-        // Afterwards too it says what is wrong with it.
+        // Posted after the end, the request still reports what is wrong with it.
         p.nodes[0].qp.post_send(&wr).unwrap();
         p.nodes[0].qp.post_send(&SendWr::send(7, &[])).unwrap();
         let done = statuses(&mut p.a().qp);
@@ -141,8 +141,8 @@ fn test_rts_malformed_receive_ends_the_stream_when_a_message_comes_for_it() {
     assert_eq!(p.nodes[1].qp.state(), QpState::Terminate);
 }
 
-/// A request refused because of the close, posted while a Read Response is being sent, does not
-/// end the stream.
+/// A request refused because of the close, posted while a Read Response is being sent, does not end
+/// the stream.
 #[test]
 fn test_closing_refused_request_waits_for_no_response() {
     let mut p = Pair::open(PairConfig::default());
@@ -161,7 +161,7 @@ fn test_closing_refused_request_waits_for_no_response() {
     assert_eq!(statuses(&mut p.b().qp), [(4, CqeStatus::Success)]);
 }
 
-/// Silence at the tail does not keep a place for ever.
+/// Silent requests at the tail do not keep their places for ever.
 #[test]
 fn test_rts_silent_successes_at_the_tail_are_retired() {
     let mut c = PairConfig::default();
@@ -177,7 +177,7 @@ fn test_rts_silent_successes_at_the_tail_are_retired() {
         p.run();
         assert!(completions(&mut p.a().qp).is_empty());
     }
-    // Nor behind a failure.
+    // Nor do silent requests after a failure.
     p.nodes[0].qp.abort();
     for i in 0..50 {
         p.nodes[0].qp.post_send(&SendWr::write(i, &[], STAG, 0).unsignaled()).unwrap();
@@ -205,7 +205,7 @@ fn test_rts_retired_stops_at_a_completion_that_was_not_polled() {
 
 #[test]
 fn test_rts_taking_all_completions_is_polling_each() {
-    // The last may be silent or not, and receive buffers complete among the requests.
+    // The last request may be silent or not, and receive buffers complete among the requests.
     for last in [true, false] {
         let run = |take: fn(&mut QpContext) -> Vec<Cqe>| {
             let mut p = Pair::open(PairConfig::default());
@@ -227,7 +227,7 @@ fn test_rts_taking_all_completions_is_polling_each() {
                 all.extend(c.iter().copied());
                 retired
             });
-            // Known while the completions are handed on, not only after.
+            // The free places are known during the callback, not only after it.
             assert_eq!(retired, Retired { sq: qp.sq_retired(), rq: qp.rq_retired() });
             all
         });
@@ -287,7 +287,7 @@ fn test_rts_all_sges_of_a_request_are_gathered_and_scattered() {
     }
 }
 
-/// What an idle queue pair costs, with all it points to.
+/// An idle queue pair, with everything it points to, takes little memory.
 #[test]
 fn test_fresh_queue_pair_is_small_however_deep() {
     let config = QpConfig {
@@ -307,7 +307,7 @@ fn test_fresh_queue_pair_is_small_however_deep() {
     assert!(size_of::<QpContext>() <= 496, "{} octets", size_of::<QpContext>());
 }
 
-/// After a burst a queue pair that is trimmed has memory for what is still posted, and goes on.
+/// A queue pair trimmed after a burst has memory for the posted requests, and goes on.
 #[test]
 fn test_trimmed_queue_pair_keeps_memory_for_what_is_posted() {
     let mut p = Pair::open(PairConfig::default());
@@ -341,7 +341,7 @@ fn test_trimmed_queue_pair_keeps_memory_for_what_is_posted() {
     }
 }
 
-/// Queues grow with what is posted and then keep their memory.
+/// Queues grow with the posted requests and then keep their memory.
 #[test]
 fn test_queues_grow_to_the_high_water_mark_and_no_further() {
     let mut p = Pair::open(PairConfig::default());
@@ -366,7 +366,8 @@ fn test_queues_grow_to_the_high_water_mark_and_no_further() {
     assert!(seen.iter().all(|s| *s == seen[0]), "{seen:?}");
 }
 
-/// The operands of Immediate Data and Atomic Operations take room among the inline octets, and leave it.
+/// The operands of Immediate Data and Atomic Operations take room among the inline bytes, and free
+/// it.
 #[test]
 fn test_operands_of_requests_that_are_done_take_no_room() {
     for kind in 0..4 {

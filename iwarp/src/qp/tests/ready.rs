@@ -1,12 +1,12 @@
-//! What a queue pair says of its next step: whether it would send, or carry out a request for which
-//! nothing is sent.
+//! A queue pair's answers about its next step: whether it would send, or carry out a request that
+//! sends nothing.
 
 use super::pair::{BASE, Node};
 use super::*;
 use crate::fault::Fault;
 use crate::rdmap::AtomicOp;
 
-/// Of no STag there is: what is asked here is only whether it would be tried.
+/// A request for an STag that does not exist: these tests only ask whether the QP would try it.
 const LOCAL: SendOp = SendOp::LocalInvalidate { stag: Stag(1) };
 const WRITE: SendOp = SendOp::Write { stag: Stag(1), to: 0 };
 
@@ -33,7 +33,7 @@ fn test_operations_for_which_nothing_is_sent_are_those_about_stags() {
     }
 }
 
-/// Each of the conditions is the only one that does not hold.
+/// In each case exactly one of the conditions does not hold.
 #[test]
 fn test_local_request_may_be_carried_out_in_its_turn_alone() {
     let local = |p: &Pair| p.nodes[0].qp.has_local();
@@ -41,14 +41,15 @@ fn test_local_request_may_be_carried_out_in_its_turn_alone() {
     assert!(!local(&p), "nothing is posted");
     p.send(0, 1, LOCAL, []);
     assert!(local(&p));
-    // Another is before it.
+    // Another request is before it.
     let mut p = open();
     p.send(0, 1, WRITE, []);
     p.send(0, 2, LOCAL, []);
     assert!(!local(&p));
     p.transmit(0, 1);
     assert!(local(&p));
-    // The stream has ended: it waits for the Write, of which TCP may have to send octets again.
+    // The stream has ended: the request waits for the Write, whose bytes TCP may have to
+    // retransmit.
     p.a().qp.fail(Fault::Crc.into());
     assert!(completions(&mut p.a().qp).is_empty());
     assert!(!local(&p));
@@ -74,7 +75,7 @@ fn test_local_request_may_be_carried_out_in_its_turn_alone() {
     assert!(!local(&p));
     p.transmit(0, 3);
     assert!(local(&p));
-    // A responder has seen nothing of its peer.
+    // A responder has received nothing from its peer.
     let mut p = Pair::new(PairConfig::default());
     p.send(1, 1, LOCAL, []);
     assert!(!p.nodes[1].qp.has_local());
@@ -82,7 +83,7 @@ fn test_local_request_may_be_carried_out_in_its_turn_alone() {
 
 #[test]
 fn test_nothing_is_promised_behind_the_end() {
-    // Ended by the peer, with a Write that waits for its acknowledgment and one behind it.
+    // Ended by the peer, with a Write that waits for its acknowledgment and another Write after it.
     let mut p = open();
     p.send(0, 1, WRITE, []);
     p.send(0, 2, WRITE, []);
@@ -92,7 +93,7 @@ fn test_nothing_is_promised_behind_the_end() {
     assert!(completions(&mut p.a().qp).is_empty());
     assert!(!p.nodes[0].qp.has_transmit());
     assert_eq!(p.transmit(0, 9), 0);
-    // Drained: TCP is being closed, and a Read comes too late.
+    // Drained: the owner closes TCP, and a Read comes too late.
     let mut p = open();
     p.a().qp.close();
     assert_eq!(events(&mut p.a().qp), [QpEvent::Drained]);
@@ -105,8 +106,7 @@ fn test_nothing_is_promised_behind_the_end() {
     assert_eq!(p.transmit(0, 9), 0);
 }
 
-/// A request for which nothing is sent fails: what is sent is the Terminate, in the same call, and
-/// nothing else.
+/// A request that sends nothing fails: the same call returns the Terminate, and nothing else.
 #[test]
 fn test_failed_local_request_gives_the_terminate_at_once() {
     let mut p = open();

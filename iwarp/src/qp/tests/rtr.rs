@@ -19,7 +19,7 @@ fn pair(rtr: Rtr, expected: RtrSet) -> Pair {
 /// Opcode, queue and MSN (of untagged ones), payload of an FPDU.
 type Sent = (Opcode, Option<(Qn, Msn)>, Vec<u8>);
 
-/// The FPDUs a side has sent.
+/// Returns the FPDUs that a side has sent.
 fn sent(p: &Pair, i: usize) -> Vec<Sent> {
     decode(&p.nodes[i].sent, Framing { crc: true, markers: false })
         .map(|d| {
@@ -41,7 +41,7 @@ fn test_rtr_is_the_first_fpdu_and_completes_nothing() {
         p.recv(0, 2, [p.nodes[0].sge(0, 100)]);
         let src = [p.nodes[0].sge(200, 10)];
         p.send(0, 3, SEND, src);
-        // The responder has something to say, but not yet.
+        // The responder has a message to send, but may not send it yet.
         let src = [p.nodes[1].sge(200, 20)];
         p.send(1, 4, SEND, src);
         assert_eq!(p.transmit(1, 9), 0, "{rtr:?}: nothing before it came");
@@ -75,15 +75,15 @@ fn test_rtr_is_the_first_fpdu_and_completes_nothing() {
                 assert!(answers.contains(&(Opcode::READ_RESPONSE, None, vec![])), "{answers:?}");
             }
         }
-        // The application's Send counts on where the indication left off.
+        // The application's Send continues the numbers of the indication.
         let msn = Msn(if rtr == Rtr::Send { 2 } else { 1 });
         assert_eq!((sent(&p, 0)[1].0, sent(&p, 0)[1].1), (Opcode::SEND, Some((Qn::SEND, msn))));
         p.check_healthy();
     }
 }
 
-/// The indication is lost, and Sends behind it come ahead of the gap. Its MSN takes no buffer, so the
-/// buffers of theirs are known when it has come, and not before.
+/// The indication is lost, and Sends after it come ahead of the gap. Its MSN takes no buffer, so
+/// the QP knows the buffers of these Sends only after the indication has come.
 #[test]
 fn test_send_ahead_of_a_lost_rtr_goes_into_the_buffer_it_completes() {
     for (rtr, expected) in [
@@ -92,7 +92,7 @@ fn test_send_ahead_of_a_lost_rtr_goes_into_the_buffer_it_completes() {
         (Rtr::Send, RtrSet::of(Rtr::Send)),
         (Rtr::Write, RtrSet::ALL),
         (Rtr::Send, RtrSet::ALL),
-        // The responder waits for another form, so that it takes this one for a message.
+        // The responder expects another form, so it takes this Send for a message.
         (Rtr::Send, RtrSet::of(Rtr::Write)),
     ] {
         let rtrs = [RtrConfig::Send(rtr), RtrConfig::Expect(expected)];
@@ -110,14 +110,14 @@ fn test_send_ahead_of_a_lost_rtr_goes_into_the_buffer_it_completes() {
         let gap = p.transmit(0, 1);
         let first = gap + p.transmit(0, 1);
         p.transmit(0, 1);
-        // Both Sends are there, and the indication is not.
+        // Both Sends have come, and the indication has not.
         let node = p.b();
         let env = QpEnv { mem: &node.mem, mrs: &node.mrs, snapshots_full: false, posted: None };
         let pos = |at: usize| StreamPos(at as u64);
         let early =
             [gap, first].map(|at| node.qp.place_early(&env, pos(at), &&node.inbox[at..], None));
         assert_eq!(early.each_ref().map(Option::is_some), [!expected.has(Rtr::Send); 2], "{rtr:?}");
-        // What was placed is delivered, and not placed again.
+        // The QP delivers the placed FPDUs, and does not place them again.
         let shown = Pieces::cut(&node.inbox[..gap], 99, &mut Random::new(&Seed::from_u64(1)));
         assert_eq!(node.qp.handle_stream(&env, &shown), gap);
         for (at, placed) in [gap, first].into_iter().zip(early) {
@@ -137,7 +137,8 @@ fn test_send_ahead_of_a_lost_rtr_goes_into_the_buffer_it_completes() {
     }
 }
 
-/// With no work posted at all the responder may send, and that is what it is for.
+/// The responder may send although the initiator has posted no work at all; the indication exists
+/// for this case.
 #[test]
 fn test_rtr_goes_without_any_work_of_the_initiators() {
     for rtr in ALL {
@@ -171,7 +172,7 @@ fn test_rtr_read_counts_as_outstanding_until_its_answer() {
     p.check_healthy();
 }
 
-/// With an IRD of 0 it is answered, and nothing else is.
+/// With an IRD of 0 the QP answers the indication, and no other Read.
 #[test]
 fn test_rtr_read_is_answered_where_no_read_is_served() {
     for more in [false, true] {
@@ -189,12 +190,12 @@ fn test_rtr_read_is_answered_where_no_read_is_served() {
         p.run();
         assert_eq!(p.nodes[1].qp.counters().rtr, 1);
         assert_eq!(p.nodes[1].qp.counters().err_no_buffer, u64::from(more));
-        // Where one more comes at once, the stream is over before the answer.
+        // If one more Read comes at once, the stream is over before the answer.
         assert_eq!(p.nodes[0].qp.counters().rx_read_responses, u64::from(!more));
     }
 }
 
-/// What is not the agreed indication is what it is.
+/// A first message other than the agreed indication is an ordinary message.
 #[test]
 fn test_first_message_that_is_not_expected_is_an_ordinary_one() {
     let not_send = RtrSet::ALL.without(RtrSet::of(Rtr::Send));
@@ -214,7 +215,7 @@ fn test_first_message_that_is_not_expected_is_an_ordinary_one() {
             assert_eq!(events(&mut p.b().qp), [event]);
         }
     }
-    // The second Send without octets is the application's.
+    // The second Send without bytes is the application's.
     let mut p = pair(Rtr::Send, RtrSet::ALL);
     p.recv(1, 1, []);
     p.recv(1, 2, []);
@@ -222,7 +223,7 @@ fn test_first_message_that_is_not_expected_is_an_ordinary_one() {
     p.run();
     assert_eq!(completions(&mut p.b().qp).len(), 1);
     p.check_healthy();
-    // In the client-server model the first is, too.
+    // In the client-server model the first such Send is the application's too.
     let mut p = Pair::new(PairConfig::default());
     p.recv(1, 1, []);
     p.send(0, 2, SEND, []);
@@ -241,7 +242,7 @@ fn test_rtr_is_not_sent_by_a_queue_pair_that_has_ended() {
     }
 }
 
-/// A responder that does not wait does not get ahead of it.
+/// A message of a responder that does not wait does not precede the indication.
 #[test]
 fn test_rtr_goes_first_whatever_comes_before_it_is_sent() {
     let mut p = pair(Rtr::Write, RtrSet::ALL);

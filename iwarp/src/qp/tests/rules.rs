@@ -1,11 +1,11 @@
-//! Rules that other tests pass by: what stands here fails when a single line is broken
+//! Rules that no other test checks: each test here fails when a single line is broken
 //! (`scripts/mutate`).
 
 use super::pair::{BASE, Node};
 use super::*;
 use crate::rdmap::AtomicOp;
 
-/// That a request has arrived is not yet its answer.
+/// The arrival of a request is not yet its answer.
 #[test]
 fn test_reads_and_atomics_are_not_complete_when_their_requests_are_acknowledged() {
     for kind in 0..3 {
@@ -19,7 +19,7 @@ fn test_reads_and_atomics_are_not_complete_when_their_requests_are_acknowledged(
         };
         let sink = [p.nodes[0].sge(512, len)];
         p.send(0, 1, op, sink);
-        // What is posted behind it waits for it, although it was acknowledged too.
+        // A request posted after it waits for it, although the peer has acknowledged that one too.
         p.send(0, 2, SendOp::Write { stag, to: BASE + 64 }, []);
         p.transmit(0, 9);
         let end = p.nodes[0].qp.tx_end();
@@ -29,11 +29,11 @@ fn test_reads_and_atomics_are_not_complete_when_their_requests_are_acknowledged(
     }
 }
 
-/// The length in the completion of a receive is that of the message, not of what came last.
+/// The completion of a receive has the length of the message, not of its last segment.
 #[test]
 fn test_length_of_a_send_of_several_segments_is_that_of_the_whole() {
     let mut p = Pair::open(PairConfig { mulpdu: 200, ..PairConfig::default() });
-    // 182 octets fit a segment: five of them and 90, then one less than fits, and one more.
+    // 182 bytes fit a segment: five of them and 90, then one less than fits, and one more.
     for len in [1000, 181, 183] {
         p.recv(1, 7, [p.nodes[1].sge(5000, 2000)]);
         let src = [p.nodes[0].sge(0, len)];
@@ -44,8 +44,8 @@ fn test_length_of_a_send_of_several_segments_is_that_of_the_whole() {
     }
 }
 
-/// FPDUs are made over what was there before, in their places in a queue and in buffers that are used
-/// again. What is left of a longer one is no pad.
+/// The QP makes FPDUs over older contents, in their places in a queue and in reused buffers. Bytes
+/// left over from a longer FPDU must not become the pad.
 #[test]
 fn test_pad_is_zero_where_longer_messages_lay_before() {
     for (crc, markers) in [(false, false), (true, false), (true, true)] {
@@ -55,7 +55,7 @@ fn test_pad_is_zero_where_longer_messages_lay_before() {
         let Node { qp, mem, mrs, .. } = p.a();
         let env = QpEnv { mem: &*mem, mrs, snapshots_full: false, posted: None };
         let (mut buffers, mut out) = (Buffers::default(), Fpdu::default());
-        // Up to 32 octets lie in the head, more in a buffer.
+        // Up to 32 bytes are in the head, more in a buffer.
         for (before, len) in (1..=32).map(|n| (32, n)).chain((33..=63).map(|n| (64, n))) {
             for (fill, len) in [(0xff, before), (0x11, len)] {
                 qp.post_send(&SendWr::send_inline(1, &vec![fill; len])).unwrap();
@@ -70,14 +70,14 @@ fn test_pad_is_zero_where_longer_messages_lay_before() {
                 let offset = qp.tx_end().0 - u64::from(qp.tx_grid) - u64::from(out.len());
                 bytes = crate::mpa::markers::remove(&bytes, offset).unwrap().fpdu;
             }
-            // Length (2), header (18), payload; then up to three octets before the CRC (4).
+            // Length (2), header (18), payload; then up to three bytes before the CRC (4).
             let pad = &bytes[20 + len..bytes.len() - 4];
             assert_eq!((pad, pad.len()), (&[0; 3][..pad.len()], (4 - len % 4) % 4), "{crc} {len}");
         }
     }
 }
 
-/// Whoever asks only when there is news misses none of it.
+/// An owner that polls only when there is news misses none of it.
 #[test]
 fn test_news_are_told_until_the_last_is_polled() {
     let mut p = Pair::new(PairConfig::default());
@@ -95,7 +95,7 @@ fn test_news_are_told_until_the_last_is_polled() {
     }
 }
 
-/// Each operation counts once, at the end that it is counted at.
+/// Each operation counts once, at the end that counts it.
 #[test]
 fn test_operations_are_counted_once() {
     let mut p = Pair::open(PairConfig::default());
@@ -107,7 +107,7 @@ fn test_operations_are_counted_once() {
     let (few, most, more) = (src(31), src(32), src(33));
     let (short, long, eight) = (sink(32), sink(33), sink(8));
     let posts = [
-        // Up to 32 octets are copied into the FPDU.
+        // The QP copies up to 32 bytes into the FPDU.
         SendWr::send(1, &few),
         SendWr::write(2, &most, stag, BASE),
         SendWr::write(3, &more, stag, BASE),
@@ -139,7 +139,7 @@ fn test_operations_are_counted_once() {
         });
         out
     };
-    // Of payload one end sends 31, 32, 33 and 33 octets, and gets 32 and 33 for its Reads.
+    // The requester sends 31, 32, 33 and 33 bytes of payload, and receives 32 and 33 for its Reads.
     let requester = [
         ("rx_fpdus", 3),
         ("rx_bytes", 65),
@@ -168,15 +168,16 @@ fn test_operations_are_counted_once() {
     assert_eq!(counted(1), responder);
 }
 
-/// Memory of FPDUs goes round: what has some keeps it, what has none gets what another gave back.
+/// Buffers of FPDUs are reused: a buffer with memory keeps it, one without gets memory that another
+/// FPDU gave back.
 #[test]
 fn test_buffers_are_used_again() {
     let mut buffers = Buffers::default();
-    // By its size, as the allocator may well give the same memory to the next.
+    // Told apart by its size, because the allocator may well return the same memory for the next.
     let (given, mut other, mut next) = (Vec::with_capacity(5000), vec![7; 10], Vec::new());
     let own = other.as_ptr();
     buffers.give(given);
-    // What has no memory is nothing to use again.
+    // A buffer without memory is not worth keeping.
     buffers.give(Vec::new());
     buffers.take(&mut other, 8);
     assert_eq!((other.as_ptr(), other.len()), (own, 10), "not shortened");
@@ -184,7 +185,7 @@ fn test_buffers_are_used_again() {
     assert_eq!((next.capacity(), next.len()), (5000, 100));
 }
 
-/// What is kept for later has a bound.
+/// The number of spare buffers has a limit.
 #[test]
 fn test_spare_buffers_are_no_more_than_1024() {
     let mut buffers = Buffers::default();
@@ -200,7 +201,7 @@ fn test_spare_buffers_are_no_more_than_1024() {
     assert_eq!(again, 1024);
 }
 
-/// An FPDU that had to own its octets leaves their memory to the next.
+/// An FPDU that owned its bytes leaves their memory to the next.
 #[test]
 fn test_memory_of_a_cleared_fpdu_is_that_of_the_next() {
     let mut p = Pair::open(PairConfig::default());
@@ -217,8 +218,8 @@ fn test_memory_of_a_cleared_fpdu_is_that_of_the_next() {
     assert_eq!(at[0], at[1]);
 }
 
-/// Where no more snapshots may be kept, a Read is answered later: all of it, or the rest. Each attempt
-/// is counted.
+/// While there is no room for more snapshots, the QP answers a Read later: all of it, or the rest.
+/// The QP counts each attempt.
 #[test]
 fn test_response_waits_for_room_for_its_snapshot() {
     let mut p = Pair::open(PairConfig::default());
@@ -226,7 +227,7 @@ fn test_response_waits_for_room_for_its_snapshot() {
     p.send(0, 1, SendOp::Read { stag, to: BASE }, sink);
     p.transmit(0, 9);
     p.deliver(1, usize::MAX);
-    // Of 1442 octets of ULPDU 14 are header.
+    // A ULPDU of 1442 bytes has 14 bytes of header.
     for (sent, stalls) in [(0, 1..4), (1428, 4..7)] {
         let Node { qp, mem, mrs, .. } = p.b();
         let full = QpEnv { mem: &*mem, mrs, snapshots_full: true, posted: None };

@@ -1,4 +1,5 @@
-//! Every kind of operation, at the sizes where segmentation changes, compared byte by byte.
+//! Tests of every kind of operation, at the sizes where segmentation changes, compared byte by
+//! byte.
 
 use super::pair::{BASE, GUARD};
 use super::*;
@@ -66,7 +67,7 @@ fn transfer(kind: Kind, size: usize, pieces: usize, config: PairConfig) {
         let op = if kind == Kind::Write {
             SendOp::Write { stag: b_stag, to }
         } else {
-            // A buffer with room to spare must not be touched beyond the message.
+            // The message must not change the buffer beyond its end.
             let buffer = sges(&p.nodes[1], INTO, size, pieces);
             p.recv(1, 6, buffer);
             SendOp::Send { solicited, invalidate }
@@ -145,7 +146,7 @@ fn test_rts_every_operation_with_markers() {
     for kind in KINDS {
         for crc in [false, true] {
             for size in sizes(1442) {
-                // Taken out by the tool, and read around by the queue pair.
+                // `unmark` removes the markers, or the queue pair reads around them.
                 for received in [false, true] {
                     let mut c = config(1442, crc, 11);
                     (c.qp.send_markers, c.qp.recv_markers) = (true, received);
@@ -194,7 +195,7 @@ fn test_rts_largest_mulpdu() {
         for size in [64_768 - 18, 64_768 - 14, 64_768] {
             let c = PairConfig { size: 1 << 17, ..config(u16::MAX, true, 9) };
             let mut c2 = c.clone();
-            // What is asked beyond the limit of MPA is cut to it.
+            // The QP limits a larger MULPDU to MPA's maximum.
             c2.mulpdu = u16::MAX;
             transfer(kind, size, 1, c2);
         }
@@ -237,7 +238,7 @@ fn test_rts_small_write_is_one_contiguous_piece() {
     assert_eq!((c.tx_inlined, c.tx_inlined_bytes, c.tx_bytes), (2, 40, 73));
 }
 
-/// Markers or not, the payload stays where it is until the FPDU goes into a frame.
+/// With or without markers, the payload stays where it is until the FPDU goes into a frame.
 #[test]
 fn test_rts_with_markers_payload_is_referred_to() {
     for markers in [false, true] {
@@ -269,7 +270,7 @@ fn test_rts_segments_end_where_sges_do() {
     assert_eq!(lens, [100, 1428, 72]);
 }
 
-/// The DDP segments in a stream of FPDUs.
+/// Returns the DDP segments in a stream of FPDUs.
 fn segments(bytes: &[u8]) -> Vec<Vec<u8>> {
     let mut at = 0;
     let mut out = Vec::new();
@@ -281,7 +282,7 @@ fn segments(bytes: &[u8]) -> Vec<Vec<u8>> {
     out
 }
 
-/// What each kind of message looks like on the wire, segment by segment.
+/// Compares each kind of message on the wire, segment by segment.
 #[test]
 fn test_rts_headers_of_every_segment() {
     let mulpdu = 300;

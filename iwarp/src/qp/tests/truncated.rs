@@ -1,5 +1,5 @@
-//! The peer closes its stream: where nothing is broken off that is an end in order, everywhere else
-//! it is a failure that says what is missing.
+//! The peer closes its stream. An end between messages is in order; at any other place it is a
+//! failure, and the event says what is missing.
 
 use super::pair::BASE;
 use super::*;
@@ -74,8 +74,8 @@ fn test_peer_closed_after_a_first_segment_without_bytes() {
     }
 }
 
-/// A responder may send nothing before the peer's first FPDU, which never comes: what is posted is
-/// flushed, at once or when the application closes.
+/// A responder may send nothing before the peer's first FPDU, which never comes: the QP flushes the
+/// posted requests, at once or when the application closes.
 #[test]
 fn test_peer_closed_before_its_first_fpdu_flushes_what_waits_for_it() {
     let expect = RtrConfig::Expect(crate::mpa::frame::RtrSet::ALL);
@@ -96,13 +96,13 @@ fn test_peer_closed_before_its_first_fpdu_flushes_what_waits_for_it() {
         assert_eq!(left.len(), 1 + usize::from(early), "{left:?}");
         check(&mut p, 1, Some(Cut::Start), "nothing can be sent");
     }
-    // With nothing posted our half is open, until the application closes it in order.
+    // With nothing posted this side's half stays open, until the application closes it in order.
     let mut p = Pair::new(PairConfig::default());
     p.nodes[1].qp.handle_peer_closed(false);
     check(&mut p, 1, None, "nothing is posted");
     p.nodes[1].qp.close();
     assert_eq!(events(&mut p.b().qp), [QpEvent::Drained]);
-    // Nor does an initiator wait for anything, whose first message says that it is ready.
+    // An initiator whose first message says that it is ready does not wait for anything either.
     let rtr = [RtrConfig::Send(crate::mpa::frame::Rtr::Write), RtrConfig::None];
     let mut p = Pair::new(PairConfig { rtr, ..PairConfig::default() });
     p.send(0, 2, SEND, []);
@@ -115,7 +115,7 @@ fn test_peer_closed_inside_an_fpdu() {
     let mut p = started();
     p.nodes[1].qp.handle_peer_closed(true);
     check(&mut p, 1, Some(Cut::Fpdu), "at the start of a message");
-    // And once more it is no news.
+    // A second close is no news.
     p.nodes[1].qp.handle_peer_closed(true);
     assert_eq!(events(&mut p.b().qp), []);
 }
@@ -129,7 +129,7 @@ fn test_peer_closed_with_a_read_outstanding() {
         p.send(0, 1, op, sink);
         p.transmit(0, 1);
         p.deliver(1, usize::MAX);
-        // One segment of the answer less than there are, or all.
+        // The peer sends all segments of the answer but one, or all.
         p.transmit(1, if answered { 4 } else { 3 });
         p.deliver(0, usize::MAX);
         assert_eq!(completions(&mut p.a().qp).len(), usize::from(answered));

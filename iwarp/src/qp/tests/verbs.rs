@@ -58,7 +58,7 @@ fn test_rts_write_behind_a_read_waits_for_it_to_complete_in_order() {
     write(&mut p, 2, 10);
     p.transmit(0, 9);
     p.deliver(1, usize::MAX);
-    // Write and request are acknowledged, the answer has not come.
+    // The peer has acknowledged Write and request; the answer has not come.
     assert!(completions(&mut p.a().qp).is_empty());
     p.transmit(1, 2);
     p.deliver(0, usize::MAX);
@@ -74,7 +74,8 @@ fn test_rts_fence_waits_for_reads_only() {
     let to = SendOp::Write { stag: p.nodes[1].stag, to: BASE };
     let src = [p.nodes[0].sge(0, 8)];
     let fenced = SendWr { op: to, ..SendWr::send(3, &src).fenced() };
-    // No read before it: not held, even though a Write is not acknowledged yet.
+    // Without a Read before it, the fence does not hold it, even though a Write is not acknowledged
+    // yet.
     write(&mut p, 1, 8);
     p.nodes[0].qp.post_send(&fenced).unwrap();
     assert!(p.transmit(0, 1) > 0 && p.transmit(0, 1) > 0);
@@ -103,7 +104,7 @@ fn test_rts_ord_limits_reads_under_way() {
     for i in 0..3 {
         read(&mut p, i, 100);
     }
-    // And holds what comes behind the third: requests start in order.
+    // The third request also holds those after it: requests start in order.
     write(&mut p, 3, 8);
     assert!(p.transmit(0, 1) > 0 && p.transmit(0, 1) > 0);
     assert_eq!(p.transmit(0, 1), 0);
@@ -132,7 +133,8 @@ fn test_rts_places_are_given_back_when_the_completion_is_polled() {
         p.nodes[0].qp.post_send(&loud).unwrap();
         assert_eq!(p.nodes[0].qp.post_send(&loud), Err(PostError::Full));
         p.run();
-        // All are done, but the last is given back only when its completion is polled.
+        // All requests are done, but the last place becomes free only when its completion is
+        // polled.
         assert_eq!(p.nodes[0].qp.sq_retired(), 1 + 5 * round + 4);
         let done = completions(&mut p.nodes[0].qp);
         assert_eq!(ids(&done), [9]);
@@ -204,7 +206,7 @@ fn test_rts_responses_and_sends_take_turns() {
     let ends: Vec<u8> = order.iter().filter(|(_, last)| *last).map(|(op, _)| *op).collect();
     assert_eq!(ends.len(), 6);
     assert!(ends.windows(2).all(|w| w[0] != w[1]), "{ends:x?}");
-    // And no message begins before the one under way has ended.
+    // No message begins before the one under way has ended.
     assert!(order.windows(2).all(|w| w[0].1 || w[0].0 == w[1].0));
     p.run();
     p.nodes.iter().for_each(|n| assert_eq!(n.qp.state(), QpState::Rts));
@@ -238,7 +240,7 @@ fn test_rts_responder_sends_nothing_before_the_first_fpdu() {
     p.check_healthy();
 }
 
-/// Both ends agree on what went wrong, through the bytes between them.
+/// Both ends agree on the fault, through the bytes between them.
 #[test]
 fn test_rts_terminate_reaches_the_peer_and_its_request() {
     let mut p = pair(4, 4);
@@ -269,7 +271,8 @@ fn test_closing_sends_the_rest_and_says_so_once() {
     write(&mut p, 2, 5000);
     p.nodes[0].qp.close();
     assert_eq!(p.nodes[0].qp.state(), QpState::Closing);
-    // What comes after the close is refused, but not ahead of what came before it.
+    // The QP refuses requests posted after the close, but not ahead of the requests before the
+    // close.
     p.nodes[0].qp.post_send(&SendWr::send(3, &[])).unwrap();
     p.nodes[0].qp.post_send(&SendWr::send(5, &[]).unsignaled()).unwrap();
     assert!(completions(&mut p.a().qp).is_empty());
@@ -312,7 +315,7 @@ fn test_rts_peer_closed_flushes_receives_and_leaves_sending() {
     p.run();
     assert_eq!(ids(&completions(&mut p.a().qp)), [3]);
     assert_eq!(p.nodes[0].qp.state(), QpState::Rts);
-    // A Read could never be answered.
+    // A Read could never be answered now.
     read(&mut p, 4, 100);
     p.transmit(0, 1);
     assert_eq!(completions(&mut p.a().qp)[0].status, CqeStatus::Flushed);
@@ -328,7 +331,7 @@ fn test_rts_abort_flushes_everything_in_order_and_keeps_what_is_done() {
     write(&mut p, 2, 100);
     write(&mut p, 3, 5000);
     p.transmit(0, 3);
-    // The Write is acknowledged, but the Read before it holds it back.
+    // The peer has acknowledged the Write, but the Read before it holds its completion back.
     p.deliver(1, usize::MAX);
     p.nodes[0].qp.abort();
     let done = statuses(&mut p.a().qp);
@@ -337,7 +340,7 @@ fn test_rts_abort_flushes_everything_in_order_and_keeps_what_is_done() {
     assert_eq!(done, want);
     assert_eq!(p.nodes[0].qp.counters().flushed, 4);
     assert_eq!(p.transmit(0, 1), 0);
-    // The queues can be posted to and flushed for ever.
+    // An application can post to the queues for ever, and the QP flushes each request.
     for i in 0..500 {
         write(&mut p, i, 8);
         p.recv(0, i, []);
@@ -348,7 +351,7 @@ fn test_rts_abort_flushes_everything_in_order_and_keeps_what_is_done() {
     assert_eq!(p.nodes[0].qp.state(), QpState::Error);
 }
 
-/// Completions never outgrow what was set aside for them.
+/// Completions never outgrow the room set aside for them.
 #[test]
 fn test_rts_completions_are_bounded_by_the_depths() {
     let mut c = PairConfig::default();

@@ -1,8 +1,8 @@
-//! Which request of the application's a Terminate of the peer is about.
+//! The request of the application that a Terminate of the peer is about.
 
 use super::*;
 
-/// A Terminate of a segment that begins with `header`, or that repeats none.
+/// Returns a Terminate about a segment that begins with `header`, or that repeats no header.
 fn about(header: Option<Vec<u8>>) -> Vec<u8> {
     let mut s = untagged(Opcode::TERMINATE, true, 2, 1, 0);
     match header {
@@ -12,11 +12,11 @@ fn about(header: Option<Vec<u8>>) -> Vec<u8> {
     s
 }
 
-/// The requests that do not end as if they had nothing to do with it.
+/// Returns the requests that the Terminate blames: those with another status than flushed.
 fn blamed(t: &mut Target, header: Option<Vec<u8>>) -> Vec<u64> {
     t.accepts(&write(t.all, TO, 0));
     t.feed(&about(header));
-    // The application's memory is free once TCP is gone.
+    // The application's memory is free once TCP has ended.
     t.qp.abort();
     let done = completions(&mut t.qp);
     let blamed = done.iter().filter(|c| c.status != CqeStatus::Flushed);
@@ -37,15 +37,15 @@ fn test_rts_terminate_blames_the_request_whose_header_it_repeats() {
         (write(700), vec![3]),
         (msn(Opcode::READ_REQUEST, 1, 2), vec![4]),
         (msn(Opcode::SEND, 0, 2), vec![5]),
-        // Nothing of ours, or not sent yet.
+        // These name no request of this side, or one that is not sent yet.
         (write(499), vec![]),
         (write(701), vec![]),
         (Some(tagged(Opcode::WRITE, true, Stag(8), 500)), vec![]),
         (msn(Opcode::SEND, 0, 3), vec![]),
         (msn(Opcode::TERMINATE, 2, 1), vec![]),
-        // A peer that does not give the MSN: the Read that is answered next.
+        // A peer that does not give the MSN means the Read that it answers next.
         (msn(Opcode::READ_REQUEST, 1, 200), vec![2]),
-        // The oldest that is not done.
+        // Without a header the Terminate means the oldest request that is not done.
         (None, vec![1]),
     ] {
         let mut t = Target::new();
@@ -66,7 +66,7 @@ fn test_rts_terminate_blames_the_request_whose_header_it_repeats() {
     }
 }
 
-/// What has not been started can have done nothing wrong; what has been started can.
+/// A request that was not started cannot be the cause; one that was started can.
 #[test]
 fn test_rts_terminate_without_header_blames_no_request_that_was_not_started() {
     let mut t = Target::new();

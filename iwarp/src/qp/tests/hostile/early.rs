@@ -1,4 +1,4 @@
-//! FPDUs ahead of a gap: which are found and placed, and what becomes of them.
+//! FPDUs ahead of a gap: which of them the QP finds and places, and what it does with them later.
 
 use super::*;
 use crate::PlacedFpdu;
@@ -7,7 +7,8 @@ use crate::mpa::markers;
 const CONFIG: fn() -> QpConfig =
     || QpConfig { ird: 2, ord: 2, recv_markers: true, ..QpConfig::default() };
 
-/// The peer's stream: FPDUs of `segments` with markers, and where each begins and the last ends.
+/// Returns the peer's stream, FPDUs of `segments` with markers, and where each begins and the last
+/// ends.
 fn stream(segments: &[Vec<u8>]) -> (Vec<u8>, Vec<usize>) {
     let (mut bytes, mut at) = (Vec::new(), vec![0]);
     for s in segments {
@@ -34,7 +35,7 @@ impl Target {
     }
 }
 
-/// Octets of memory of the application, from `at` on.
+/// Returns bytes of the application's memory, from `at` on.
 fn memory(t: &Target, at: usize, len: usize) -> Vec<u8> {
     t.mem.read(1000 + at, len)
 }
@@ -43,7 +44,7 @@ fn memory(t: &Target, at: usize, len: usize) -> Vec<u8> {
 fn test_rts_early_send_is_seen_in_memory_and_not_by_the_application_before_its_turn() {
     let mut t = Target::with(CONFIG());
     let (bytes, at) = stream(&[send(1, 0, true, 40), send(2, 0, false, 40), send(2, 40, true, 8)]);
-    // Both buffers are the same memory here: what lies 40 octets in is of the second alone.
+    // Both buffers are the same memory here: only the second message writes the bytes from 40 on.
     let last = t.place(&bytes[at[2]..], at[2]).unwrap();
     assert_eq!(last.len() as usize, at[3] - at[2]);
     assert_eq!(
@@ -62,7 +63,8 @@ fn test_rts_early_send_is_seen_in_memory_and_not_by_the_application_before_its_t
     assert_eq!(events(&mut t.qp), [QpEvent::FirstFpdu]);
 }
 
-/// What is not placed early leaves no trace, and is told of in its turn if it is wrong.
+/// A segment that the QP does not place early leaves no trace; if it is wrong, the QP reports that
+/// in its turn.
 #[test]
 fn test_rts_what_may_not_be_placed_early_leaves_no_trace() {
     let mut t = Target::with(CONFIG());
@@ -74,13 +76,13 @@ fn test_rts_what_may_not_be_placed_early_leaves_no_trace() {
     t.transmit();
     let all = t.all;
     let refused = [
-        // For the queue pair itself.
+        // Messages for the queue pair itself.
         read_request(1, all, TO, 8),
         cat(&untagged(Opcode::TERMINATE, true, 2, 1, 0), &[0; 4]),
         cat(&untagged(Opcode::IMMEDIATE, true, 0, 1, 0), &[0; 8]),
         cat(&untagged(Opcode::ATOMIC_REQUEST, true, 1, 1, 0), &[0; 52]),
         cat(&untagged(Opcode::ATOMIC_RESPONSE, true, 3, 1, 0), &[0; 12]),
-        // Checks of the buffer.
+        // Segments that fail a check of the buffer.
         write(Stag(1), TO, 8),
         write(read_only, TO, 8),
         write(all, TO + 993, 8),
@@ -90,26 +92,27 @@ fn test_rts_what_may_not_be_placed_early_leaves_no_trace() {
         send(1, 0, true, 65),
         send(2, 60, true, 5),
         send(2, u32::MAX, true, 5),
-        // Beside the sink of the Read, which has 200 octets.
+        // Responses that lie outside the sink of the Read, which has 200 bytes.
         response(all, TO + 193, true, 8),
         response(all, TO - 1, true, 8),
         response(read_only, TO, true, 8),
-        // Of memory that a Read could have for a sink, and of the sink of an Atomic Operation.
+        // Responses to memory that a Read could have as a sink, and to the sink of an Atomic
+        // Operation.
         response(local, TO, true, 8),
         response(all, TO + 400, true, 8),
         response(all, u64::MAX - 3, true, 8),
-        // Headers.
+        // Segments with bad headers.
         cat(&tagged(Opcode(12), true, all, TO), &[0; 8]),
         write(all, TO, 8)[..13].to_vec(),
         vec![],
     ];
     let before = t.mem.snapshot();
     for s in &refused {
-        // Behind another, so that there is a gap.
+        // Put another FPDU before it, so that there is a gap.
         let (bytes, at) = stream(&[write(all, TO, 100), s.clone()]);
         assert_eq!(t.place(&bytes[at[1]..], at[1]), None, "{s:02x?}");
     }
-    // Not all there, a wrong CRC, a wrong marker with a right CRC.
+    // An incomplete FPDU, one with a wrong CRC, one with a wrong marker and a right CRC.
     let (bytes, at) = stream(&[write(all, TO, 100), write(all, TO, 600)]);
     for n in at[1]..at[2] {
         assert_eq!(t.place(&bytes[at[1]..n], at[1]), None);
@@ -126,7 +129,7 @@ fn test_rts_what_may_not_be_placed_early_leaves_no_trace() {
     assert_eq!(t.place(&bad[at[1]..], at[1]), None);
     assert_eq!(t.mem.snapshot(), before);
     assert_eq!((t.qp.state(), t.qp.counters().rx_fpdus), (QpState::Rts, 0));
-    // And those just within.
+    // The QP places the segments just within these limits.
     for s in [
         write(all, TO + 992, 8),
         write(Stag(1), 0, 0),
@@ -141,8 +144,8 @@ fn test_rts_what_may_not_be_placed_early_leaves_no_trace() {
     }
 }
 
-/// RFC 5040 section 5.5: a Read Request that came ahead of a gap, one of no bytes too, is answered in its
-/// turn, with what a Write in the gap has brought.
+/// RFC 5040 section 5.5: the QP answers a Read Request that came ahead of a gap in its turn, also
+/// one of no bytes, and the answer contains the data of a Write in the gap.
 #[test]
 fn test_rts_read_request_ahead_of_a_gap_is_answered_in_its_turn() {
     for len in [0u8, 8] {
@@ -158,14 +161,14 @@ fn test_rts_read_request_ahead_of_a_gap_is_answered_in_its_turn() {
         assert_eq!(t.feed_raw(&bytes[at[1]..]), at[2] - at[1]);
         let sent = t.transmit();
         assert_eq!(sent.len(), 1);
-        // Behind the length and the header of a tagged segment.
+        // The payload follows the length and the header of a tagged segment.
         assert_eq!(sent[0][16..16 + usize::from(len)], written);
     }
 }
 
-/// RFC 5044 section 4.3: a marker and the header it points to may lie on either side of the place where
-/// sequence numbers wrap. Offsets in the stream have 64 bits and do not; FPDUs are found there as
-/// anywhere else.
+/// RFC 5044 section 4.3: a marker and the header it points to may lie on either side of the place
+/// where sequence numbers wrap. Offsets in the stream have 64 bits and do not wrap; the QP finds
+/// FPDUs there as anywhere else.
 #[test]
 fn test_rts_fpdus_are_found_where_32_bits_wrap() {
     let t = Target::with(CONFIG());
@@ -189,7 +192,8 @@ fn test_rts_fpdus_are_found_where_32_bits_wrap() {
     }
 }
 
-/// Of a message under way, what has come is not written again, and what is still to come may be.
+/// In a message under way, the QP does not write the bytes that have come again, and may write the
+/// bytes still to come.
 #[test]
 fn test_rts_early_send_is_behind_what_has_come_of_its_message() {
     let mut t = Target::with(CONFIG());
@@ -206,7 +210,8 @@ fn test_rts_early_send_is_behind_what_has_come_of_its_message() {
     assert_eq!(memory(&t, 48, 8), [0x5a; 8]);
 }
 
-/// A buffer that a message has had is the application's, although the queue pair may remember it.
+/// A buffer that a message has used belongs to the application, although the queue pair may
+/// remember it.
 #[test]
 fn test_rts_early_send_gets_no_buffer_that_was_used() {
     for used in 2..=17 {
@@ -239,17 +244,19 @@ fn test_rts_without_markers_or_crc_nothing_is_placed_early() {
     }
 }
 
-/// A marker tells of the FPDU it is in, or of the one behind it; what is in a payload tells of none.
+/// A marker points to the FPDU around it, or to the FPDU after it; bytes in a payload point to
+/// none.
 #[test]
 fn test_rts_fpdus_are_found_by_markers_alone() {
     let t = Target::with(CONFIG());
-    // The payload of the second is full of FPDUs that look good, with right CRCs.
+    // The payload of the second is full of forged FPDUs with right CRCs.
     let forged = framed(&write(t.all, TO, 24), true);
     let payload = forged.repeat(18);
     let evil = cat(&tagged(Opcode::WRITE, true, t.all, TO), &payload);
     let mixed = [write(t.all, TO, 300), evil, write(t.all, TO, 500), write(t.all, TO, 700)];
     check_found(&t, &mixed);
-    // 4 + 2 + 14 + 488 + 4 octets: the second begins with a marker, and behind the marker it does not.
+    // 4 + 2 + 14 + 488 + 4 bytes: the second begins with a marker, and does not begin after the
+    // marker.
     let whole = [write(t.all, TO, 488), write(t.all, TO, 900), write(t.all, TO, 500)];
     check_found(&t, &whole);
 }
@@ -270,12 +277,12 @@ fn check_found(t: &Target, segments: &[Vec<u8>]) {
     }
 }
 
-/// The peer lies: its marker points into a payload, where an FPDU stands that would be good.
+/// The peer lies: its marker points into a payload, to the forged beginning of an FPDU.
 #[test]
 fn test_rts_marker_that_points_into_another_fpdu_ends_the_stream_in_its_turn() {
     let mut t = Target::with(CONFIG());
     let all = t.all;
-    // From octet 472 on stands what looks like an FPDU of a Write, with the marker at 512 inside.
+    // From byte 472 on there is a forged FPDU of a Write, with the marker at 512 inside.
     let (mut bytes, _) = stream(&[write(all, TO, 800)]);
     let mut inner = Vec::new();
     markers::insert(&framed(&write(all, TO + 900, 60), true), 472, true, &mut inner);
@@ -286,7 +293,7 @@ fn test_rts_marker_that_points_into_another_fpdu_ends_the_stream_in_its_turn() {
     assert_eq!(t.find(&bytes[472..], 472), Some(0));
     let fpdu = t.place(&bytes[472..], 472).expect("nothing in it is wrong by itself");
     assert_eq!(memory(&t, 900, 60), [0x5a; 60], "the peer may write there");
-    // What came before it is the beginning of a longer FPDU.
+    // The bytes before it are the beginning of a longer FPDU.
     assert_eq!(t.feed_raw(&bytes[..472]), 0);
     t.deliver(472, &fpdu);
     let c = t.qp.counters();
@@ -296,7 +303,8 @@ fn test_rts_marker_that_points_into_another_fpdu_ends_the_stream_in_its_turn() {
     assert_eq!(memory(&t, 0, 100), [FILL; 100], "nothing of the longer one");
 }
 
-/// An STag that goes between the two steps: the octets are there, the message is an error in its turn.
+/// The STag becomes invalid between the two steps: the bytes are placed, and the message is an
+/// error in its turn.
 #[test]
 fn test_rts_stag_that_is_invalidated_before_its_early_write_is_delivered() {
     let mut t = Target::with(CONFIG());
@@ -313,11 +321,12 @@ fn test_rts_stag_that_is_invalidated_before_its_early_write_is_delivered() {
     t.deliver(at[1], &fpdu);
     let c = t.qp.counters();
     assert_eq!((c.err_stag, c.rx_fpdus, t.qp.state()), (1, 1, QpState::Terminate));
-    // Now that it is gone nothing more is placed through it.
+    // After the STag became invalid the QP places nothing more through it.
     assert_eq!(t.place(&bytes[at[1]..], at[1]), None);
 }
 
-/// A queue pair that ends between the two steps: flushed, and the octets are of no meaning.
+/// A queue pair that ends between the two steps flushes its receives, and the placed bytes have no
+/// meaning.
 #[test]
 fn test_rts_queue_pair_that_ends_before_its_early_send_is_delivered() {
     let mut t = Target::with(CONFIG());
@@ -336,7 +345,8 @@ fn test_rts_queue_pair_that_ends_before_its_early_send_is_delivered() {
     assert!(completions(&mut t.qp).is_empty());
 }
 
-/// Two messages of one number: the application gets what came in order, and the second is an error.
+/// Two messages of one number: the application receives the one that came in order, and the second
+/// is an error.
 #[test]
 fn test_rts_early_send_of_a_number_that_comes_twice_is_an_error_in_its_turn() {
     let mut t = Target::with(CONFIG());
@@ -346,11 +356,11 @@ fn test_rts_early_send_of_a_number_that_comes_twice_is_an_error_in_its_turn() {
     assert_eq!(completions(&mut t.qp)[0].len, 8);
     t.deliver(at[1], &fpdu);
     assert_eq!((t.qp.counters().err_msn, t.qp.state()), (1, QpState::Terminate));
-    // Once it is delivered the buffer is the application's.
+    // After delivery the buffer belongs to the application.
     assert_eq!(t.place(&bytes[at[1]..], at[1]), None);
 }
 
-/// Read Responses of two Reads, the second early: in order they complete.
+/// Responses to two Reads, of which the second comes early: the Reads complete in order.
 #[test]
 fn test_rts_early_response_of_a_later_read_waits_for_its_turn() {
     let mut t = Target::with(CONFIG());

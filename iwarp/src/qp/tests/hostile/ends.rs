@@ -15,7 +15,7 @@ fn test_rts_send_from_memory_that_is_not_ours() {
         t.qp.post_send(&SendWr { op, ..SendWr::send(3, &sges).unsignaled() }).unwrap();
         t.post(4, SendOp::Write { stag: Stag(9), to: 0 });
         let posted = t.posted();
-        // The Terminate is sent instead of the request.
+        // The QP sends the Terminate instead of the request.
         let sent = t.transmit();
         assert_eq!(sent.len(), 1);
         assert_eq!(sent[0][2..24][18..], [0, 0, 0, 0]);
@@ -28,7 +28,7 @@ fn test_rts_send_from_memory_that_is_not_ours() {
     }
 }
 
-/// Of several errors the Terminate tells the first.
+/// The Terminate reports the first of several errors.
 #[test]
 fn test_rts_two_errors_at_once_report_the_first() {
     let mut t = Target::new();
@@ -51,7 +51,7 @@ fn test_rts_terminate_from_the_peer_flushes_and_is_not_answered() {
     t.post(1, SendOp::Write { stag: Stag(9), to: 0 });
     t.post(2, SendOp::Send { solicited: false, invalidate: None });
     assert_eq!(t.transmit().len(), 2);
-    // It is about the Send: queue 0, MSN 1.
+    // The Terminate is about the Send: queue 0, MSN 1.
     let mut body = vec![0x12, 2, 0xc0, 0, 0, 218];
     body.extend(untagged(Opcode::SEND, true, 0, 1, 0));
     t.feed(&peers_terminate(&body));
@@ -61,7 +61,7 @@ fn test_rts_terminate_from_the_peer_flushes_and_is_not_answered() {
     let done: Vec<_> = completions(&mut t.qp).iter().map(|c| (c.wr_id, c.status)).collect();
     let flushed = CqeStatus::Flushed;
     let hit = CqeStatus::RemoteOperation(code);
-    // TCP may have to send what is in FPDUs again.
+    // TCP may have to retransmit the requests that are in FPDUs, so only the receives complete.
     assert_eq!(done, [(100, flushed), (101, flushed)]);
     t.qp.handle_acked(StreamPos(t.qp.tx_end().0 - 1));
     let done: Vec<_> = completions(&mut t.qp).iter().map(|c| (c.wr_id, c.status)).collect();
@@ -80,9 +80,9 @@ fn test_rts_terminate_names_the_write_or_the_read_it_is_about() {
         (tagged(Opcode::WRITE, true, Stag(9), 100), Some(1)),
         (tagged(Opcode::WRITE, true, Stag(9), 5000), Some(2)),
         (untagged(Opcode::READ_REQUEST, true, 1, 1, 0), Some(3)),
-        // As siw has it, with the size in place of the MSN: the oldest Read.
+        // As siw writes it, with the size in place of the MSN: it means the oldest Read.
         (untagged(Opcode::READ_REQUEST, true, 1, 200, 0), Some(3)),
-        // Of one that is over, and of no one in particular.
+        // A Terminate about a request that is over, and one about no particular request.
         (tagged(Opcode::WRITE, true, Stag(8), 0), None),
         (Vec::new(), Some(1)),
     ] {
@@ -116,7 +116,7 @@ fn test_rts_terminate_as_siw_writes_it() {
     assert_eq!(events(&mut t.qp)[0], QpEvent::Terminated { by: Side::Remote, code });
 }
 
-/// The reason stands if it is there.
+/// The error code stands if the Terminate contains it.
 #[test]
 fn test_rts_terminate_cut_short_or_too_long_still_ends_the_stream() {
     let remote = QpEvent::Terminated { by: Side::Remote, code: TermCode::new(1, 2, 2) };
@@ -142,8 +142,8 @@ fn test_rts_terminate_cut_short_or_too_long_still_ends_the_stream() {
     }
 }
 
-/// One that is not the first message of its queue, or not in one piece at its beginning, is an
-/// error, and is not answered either. Nobody's request is blamed by what it says.
+/// A Terminate that is not the first message of its queue, or not in one segment at offset 0, is an
+/// error itself, and the QP does not answer it either. The QP blames no request for its contents.
 #[test]
 fn test_rts_terminate_out_of_sequence_ends_the_stream_unanswered() {
     for (last, msn, mo, code, counter) in [
@@ -178,14 +178,14 @@ fn test_rts_terminate_out_of_sequence_ends_the_stream_unanswered() {
     }
 }
 
-/// What the peer repeats is there for the application.
+/// The application can read the headers that the peer repeats.
 #[test]
 fn test_rts_terminate_of_the_peer_is_told_with_its_headers() {
     let mut t = Target::new();
     t.post(1, SendOp::Read { stag: Stag(9), to: 0 });
     assert_eq!(t.transmit().len(), 1);
     assert_eq!(t.qp.received_terminate(), None);
-    // Base or bounds, after 150 of the 200 octets.
+    // Base or bounds violation, after 150 of the 200 bytes.
     let request = ReadRequest {
         sink_stag: t.all,
         sink_to: TO + 150,
@@ -248,8 +248,8 @@ fn test_terminating_abort_forgets_the_terminate() {
     assert!(t.transmit().is_empty());
 }
 
-/// Refused access is told from all else: of RDMAP any remote protection error, of DDP the errors of
-/// tagged buffers but for the version, which is among them.
+/// Refused access has a status of its own: any remote protection error of RDMAP, and in DDP the
+/// errors of tagged buffers except the version error, which belongs to the same type.
 #[test]
 fn test_terminate_is_of_access_or_of_something_else() {
     let access = [(0, 1, 0), (0, 1, 4), (0, 1, 0xff), (1, 1, 0), (1, 1, 1), (1, 1, 2), (1, 1, 3)];
@@ -264,8 +264,8 @@ fn test_terminate_is_of_access_or_of_something_else() {
     }
 }
 
-/// A Read that was answered before the end has succeeded, although the Write before it waits for its
-/// acknowledgment and what was made behind it is taken back.
+/// A Read that was answered before the end has succeeded, although the Write before it waits for
+/// its acknowledgment, and the owner withdraws the FPDUs made after the Read.
 #[test]
 fn test_withdrawing_leaves_a_read_that_was_answered() {
     let mut t = Target::new();

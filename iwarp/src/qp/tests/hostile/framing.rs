@@ -100,8 +100,8 @@ fn test_rts_ddp_version_other_than_one() {
 
 #[test]
 fn test_rts_rdmap_version() {
-    // 0 is the RDMA Consortium's. No stream that MPA revision 1 or 2 began may carry it beside the
-    // version 1 that we send.
+    // Version 0 is the RDMA Consortium's. No stream that MPA revision 1 or 2 began may carry it
+    // beside the version 1 that this end sends.
     for version in [0u8, 2, 3] {
         let mut t = Target::new();
         let mut s = write(t.all, TO, 8);
@@ -141,8 +141,8 @@ fn test_rts_unknown_queue() {
     }
 }
 
-/// What reads captures and what receives find the same fault in a header, so that what is known of
-/// the one holds for the other.
+/// The reader of captures and the receiving queue pair find the same fault in a header, so that
+/// knowledge about one holds for the other.
 #[test]
 fn test_reader_of_captures_and_queue_pair_find_the_same_header_faults() {
     let all = Target::new().all;
@@ -173,7 +173,7 @@ fn test_reader_of_captures_and_queue_pair_find_the_same_header_faults() {
                 assert_eq!(told, Some(e.fault().code()), "{e}: {s:02x?}");
                 seen.insert(e.fault());
             }
-            // What else may be wrong is not the header's own.
+            // Other faults are not in the header itself.
             Ok(_) => {
                 let c = t.qp.counters();
                 let found = c.err_short + c.err_ddp_version + c.err_rdmap_version + c.err_queue;
@@ -191,13 +191,13 @@ impl Target {
     }
 }
 
-/// All but the last four octets, as whoever computes it beforehand takes them.
+/// Returns the CRC of all but the last four bytes, as a caller computes it beforehand.
 fn digest(bytes: &[u8]) -> u32 {
     fpdu::crc(0, &bytes[..bytes.len() - 4])
 }
 
-/// A CRC that was computed beforehand is what the FPDU's field is compared with, and the bytes are
-/// not read for it: so a wrong one refuses an FPDU that is right.
+/// The QP compares the FPDU's field with a CRC that the caller computed beforehand, and does not
+/// read the bytes for it: so a wrong one makes the QP refuse a good FPDU.
 #[test]
 fn test_rts_fpdu_that_fills_the_stream_is_held_against_the_crc_that_is_known() {
     let mut t = Target::new();
@@ -209,7 +209,7 @@ fn test_rts_fpdu_that_fills_the_stream_is_held_against_the_crc_that_is_known() {
     let bytes = framed(&send(2, 0, true, 40), true);
     t.feed_digested(&bytes, Some(!digest(&bytes)));
     assert_eq!((t.qp.counters().err_crc, t.qp.counters().rx_fpdus), (1, 1));
-    // And of one that is damaged it is as wrong as the one that would be computed here.
+    // The caller's CRC of a damaged FPDU is as wrong as the one that the QP would compute.
     let mut t = Target::new();
     let mut bytes = framed(&send(1, 0, true, 40), true);
     bytes[30] ^= 1;
@@ -217,8 +217,8 @@ fn test_rts_fpdu_that_fills_the_stream_is_held_against_the_crc_that_is_known() {
     assert_eq!(t.qp.counters().err_crc, 1);
 }
 
-/// Of two FPDUs, part of one, or one with more behind it, it is the CRC of something else: none is
-/// held against it, and none is asked for.
+/// For two FPDUs, a part of one, or one with more after it, the caller's CRC covers something else:
+/// the QP does not compare it, and does not ask for it.
 #[test]
 fn test_rts_known_crc_of_anything_but_one_fpdu_is_not_looked_at() {
     let two = [framed(&send(1, 0, true, 40), true), framed(&send(2, 0, true, 40), true)];
@@ -232,7 +232,7 @@ fn test_rts_known_crc_of_anything_but_one_fpdu_is_not_looked_at() {
         let c = t.qp.counters();
         assert_eq!((c.rx_fpdus, c.err_crc, t.qp.wants_crc()), (whole, 0, false));
     }
-    // Without CRCs one that fills the stream asks for none either.
+    // Without CRCs the QP asks for none even if one FPDU fills the stream.
     let mut t = Target::with(QpConfig { crc: false, ..QpConfig::default() });
     let bytes = framed(&send(1, 0, true, 40), false);
     assert_eq!(t.feed_digested(&bytes, Some(0)), bytes.len());

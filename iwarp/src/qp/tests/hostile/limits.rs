@@ -1,8 +1,8 @@
-//! What a peer may have waiting here, however small each of it is.
+//! The number of requests that a peer may have waiting here, however small each is.
 
 use super::*;
 
-/// A Read of no octets refers to no memory, and takes a place all the same.
+/// A Read of no bytes refers to no memory, but still takes a place.
 #[test]
 fn test_rts_reads_of_no_octets_beyond_the_ird() {
     for sizes in [[0, 0, 0], [8, 0, 0], [0, 8, 0], [0, 0, 8]] {
@@ -13,7 +13,7 @@ fn test_rts_reads_of_no_octets_beyond_the_ird() {
         t.accepts(&asked.next().unwrap());
         t.refuses(&asked.next().unwrap(), 0x1202, 18, "err_no_buffer");
     }
-    // Once one is answered there is room for the next.
+    // After the QP has answered one request, there is room for the next.
     let mut t = Target::new();
     for msn in 1..=20 {
         t.accepts(&read_request(msn, Stag(1), 0, 0));

@@ -1,11 +1,11 @@
-//! Markers of the peer's that are as they should be, and others.
+//! Markers of the peer, right and wrong ones.
 
 use super::*;
 use crate::fault::Fault;
 use crate::mpa::markers;
 use proptest::prelude::*;
 
-/// Where the peer's first FPDU stands in its stream: markers are counted from there.
+/// Position of the peer's first FPDU in its stream: markers are counted from there.
 const START: u64 = (1 << 40) + 11;
 
 fn config(crc: bool) -> QpConfig {
@@ -17,7 +17,8 @@ fn target(crc: bool) -> Target {
     Target::with(config(crc))
 }
 
-/// FPDUs of `segments` from the start of the stream on, with their markers; where each begins.
+/// Returns the FPDUs of `segments` from the start of the stream on, with their markers, and where
+/// each begins.
 fn marked(segments: &[Vec<u8>], crc: bool) -> (Vec<u8>, Vec<usize>) {
     let (mut bytes, mut starts) = (Vec::new(), Vec::new());
     for s in segments {
@@ -28,14 +29,14 @@ fn marked(segments: &[Vec<u8>], crc: bool) -> (Vec<u8>, Vec<usize>) {
     (bytes, starts)
 }
 
-/// Computes the CRC of the FPDU that is the end of `bytes`, from `start` on, anew.
+/// Computes the CRC of the FPDU at the end of `bytes`, from `start` on, anew.
 fn seal(bytes: &mut [u8], start: usize) {
     let field = bytes.len() - 4;
     let crc = fpdu::crc(0, &bytes[start..field]);
     bytes[field..].copy_from_slice(&fpdu::crc_to_wire(crc));
 }
 
-/// Writes of payloads that are told apart, to places of their own.
+/// Returns Writes of distinct payloads, each to a place of its own.
 fn writes(all: Stag, sizes: &[usize]) -> (Vec<Vec<u8>>, Vec<u8>) {
     let (mut segments, mut want) = (Vec::new(), Vec::new());
     for (i, n) in sizes.iter().enumerate() {
@@ -47,8 +48,8 @@ fn writes(all: Stag, sizes: &[usize]) -> (Vec<Vec<u8>>, Vec<u8>) {
     (segments, want)
 }
 
-/// A marker inside of the header of an FPDU, before its CRC, between FPDUs, and several in one: with
-/// a first FPDU of every length.
+/// Markers inside the header of an FPDU, before its CRC, between FPDUs, and several in one FPDU,
+/// with a first FPDU of every length.
 #[test]
 fn test_rts_markers_anywhere_in_an_fpdu_are_left_out_of_what_is_placed() {
     for crc in [false, true] {
@@ -75,7 +76,7 @@ fn test_rts_incomplete_fpdu_with_markers_is_left_and_places_nothing() {
             assert_eq!(t.feed_raw(&bytes[..n]), 0);
             assert_eq!(t.mem.snapshot(), memory);
         }
-        // The marker behind it belongs to the next.
+        // The marker after it belongs to the next FPDU.
         let mut more = bytes.clone();
         more.extend([0; 3]);
         assert_eq!(t.feed_raw(&more), bytes.len());
@@ -83,12 +84,13 @@ fn test_rts_incomplete_fpdu_with_markers_is_left_and_places_nothing() {
     }
 }
 
-/// RFC 5044 section 8, code 3: the numbers of the Terminate, no trace in memory, and no FPDU after it.
+/// RFC 5044 section 8, code 3: the Terminate has this code, memory shows no trace, and the QP takes
+/// no FPDU after it.
 #[test]
 fn test_rts_marker_that_points_elsewhere_than_its_fpdu_begins() {
     for crc in [true, false] {
-        // The marker before the first FPDU, the second of one, the first of one that has none before
-        // it, and one between two.
+        // The marker before the first FPDU, the second marker of an FPDU, the first of an FPDU
+        // without a marker before it, and one between two FPDUs.
         for (sizes, marker, wrong) in [
             (&[900usize][..], 0usize, 4u16),
             (&[900], 512, 504),
@@ -119,15 +121,15 @@ fn test_rts_marker_that_points_elsewhere_than_its_fpdu_begins() {
             let local = QpEvent::Terminated { by: Side::Local, code };
             assert_eq!(events(&mut t.qp).last(), Some(&local));
             let sent = t.transmit();
-            // Behind length (2) and header (18): the code, and no header repeated.
+            // After length (2) and header (18): the code, and no repeated header.
             assert_eq!((sent.len(), &sent[0][20..24]), (1, &[0x20, 3, 0, 0][..]));
         }
     }
 }
 
-/// The CRC covers the markers among the octets, so with an FPDU of any length, and a marker at any
-/// place in it or right before its CRC, that of all octets but the last four is the one in it. A marker
-/// behind it is the next one's: then it is not.
+/// The CRC covers the markers among the bytes. So in an FPDU of any length, with a marker at any
+/// place in it or just before its CRC, the field holds the CRC of all bytes but the last four. A
+/// marker after the FPDU belongs to the next one, and then the field does not hold that CRC.
 #[test]
 fn test_rts_known_crc_of_an_fpdu_with_markers_counts_them() {
     for len in (0..900).step_by(4) {
@@ -146,7 +148,8 @@ fn test_rts_known_crc_of_an_fpdu_with_markers_counts_them() {
         let c = t.qp.counters();
         assert_eq!((c.rx_fpdus, c.err_crc, t.qp.wants_crc()), (2, 0, true));
     }
-    // With 488 octets of payload it ends where the next marker stands: of that none, a part, all.
+    // With 488 bytes of payload the FPDU ends where the next marker begins; the stream shows none,
+    // a part, or all of that marker.
     for more in [0, 2, 4] {
         let mut t = target(true);
         let (segments, _) = writes(t.all, &[488, 8]);
@@ -170,7 +173,7 @@ fn test_rts_wrong_crc_is_told_before_a_wrong_marker() {
     assert_eq!((c.err_crc, c.err_marker), (1, 0));
 }
 
-/// Erratum 1427: the reserved half and the two low bits of the pointer count for the CRC alone.
+/// Erratum 1427: only the CRC depends on the reserved half and the two low bits of the pointer.
 #[test]
 fn test_rts_reserved_bits_of_markers_count_for_the_crc_alone() {
     for (reserved, low) in [(0, 1), (0, 2), (0, 3), (1, 0), (0xffff, 3)] {
@@ -181,7 +184,7 @@ fn test_rts_reserved_bits_of_markers_count_for_the_crc_alone() {
             bytes[marker..marker + 2].copy_from_slice(&u16::to_be_bytes(reserved));
             bytes[marker + 3] |= low;
         }
-        // With the CRC of a marker without these bits it is wrong.
+        // The CRC of a marker without these bits is wrong here.
         let mut other = target(true);
         other.feed_raw(&bytes);
         assert_eq!(other.qp.counters().err_crc, 1);
@@ -192,7 +195,7 @@ fn test_rts_reserved_bits_of_markers_count_for_the_crc_alone() {
     }
 }
 
-/// A marker whose FPDU is longer than 16 bits can say.
+/// The FPDU is too long for its last markers to point back to its beginning in 16 bits.
 #[test]
 fn test_rts_fpdu_whose_last_markers_cannot_point_back() {
     let mut t = target(false);
@@ -208,8 +211,8 @@ fn test_rts_fpdu_whose_last_markers_cannot_point_back() {
 }
 
 proptest! {
-    /// What the queue pair and the tool find in a stream: the same FPDUs, taken from any pieces; or
-    /// the same fault, wherever a bit is flipped.
+    /// The queue pair and `markers::remove` find the same FPDUs in a stream, in pieces of any size,
+    /// or the same fault, wherever a bit is flipped.
     #[test]
     fn test_rts_markers_are_read_as_the_tool_reads_them(
         sizes in proptest::collection::vec(0usize..700, 1..5),
@@ -253,7 +256,7 @@ proptest! {
         match fault {
             Some(Fault::Crc) => prop_assert_eq!((c.rx_fpdus, c.err_crc), (want, 1)),
             Some(Fault::Marker) => prop_assert_eq!((c.rx_fpdus, c.err_marker), (want, 1)),
-            // A header that is changed without a CRC to tell may be wrong in other ways too.
+            // A header changed without a CRC to detect it may be wrong in other ways too.
             _ if flip.is_some() => prop_assert!(c.rx_fpdus <= want && c.err_crc + c.err_marker == 0),
             _ => prop_assert_eq!((c.rx_fpdus, t.qp.state()), (sizes.len() as u64, QpState::Rts)),
         }

@@ -1,6 +1,6 @@
-//! Everything a peer can do wrong, one test each: the Terminate to the byte, not one byte of
-//! memory changed, the counter, and all that was posted flushed. Boundaries have a twin that is
-//! still right.
+//! Everything that a peer can do wrong, one test each. Each test checks the bytes of the Terminate,
+//! that no byte of memory changed, the counter, and that the QP flushed every posted request. Each
+//! test of a limit has a twin that is just within the limit.
 
 mod culprits;
 mod early;
@@ -67,7 +67,7 @@ impl Target {
         self.qp.post_send(&SendWr { op, ..SendWr::send(wr_id, &sges) }).unwrap();
     }
 
-    /// With a Read of 200 bytes outstanding.
+    /// Returns a target with a Read of 200 bytes outstanding.
     fn with_read() -> Target {
         let mut t = Target::new();
         t.post(1, SendOp::Read { stag: Stag(77), to: 0 });
@@ -96,7 +96,7 @@ impl Target {
         assert_eq!(self.feed_raw(&bytes), bytes.len());
     }
 
-    /// `segment` is fine.
+    /// Checks that the QP accepts `segment`.
     fn accepts(&mut self, segment: &[u8]) {
         let before = self.qp.counters().rx_fpdus;
         self.feed(segment);
@@ -104,8 +104,9 @@ impl Target {
         assert_eq!(self.qp.counters().rx_fpdus, before + 1);
     }
 
-    /// `segment` ends the stream with a Terminate whose first two octets (layer and type, code) are
-    /// `code` and that repeats `copied` bytes of it, and with one count of `counter`.
+    /// Checks that `segment` ends the stream, with one count of `counter`, and with a Terminate
+    /// whose first two bytes (layer and type, code) are `code` and that repeats `copied` bytes of
+    /// the segment.
     fn refuses(&mut self, segment: &[u8], code: u16, copied: usize, counter: &str) {
         let bytes = framed(segment, self.crc);
         let mut body = Vec::new();
@@ -125,7 +126,8 @@ impl Target {
         self.refuses_raw_but(bytes, code, bits, copied, counter, &[]);
     }
 
-    /// `special` requests are not simply flushed.
+    /// Checks the same of raw bytes, and that the `special` requests complete with statuses of
+    /// their own.
     fn refuses_raw_but(
         &mut self,
         bytes: &[u8],
@@ -142,12 +144,12 @@ impl Target {
         assert_eq!(self.feed_raw(bytes), bytes.len());
         self.check_ended(code, bits, copied, counter, &posted, special);
         assert_eq!(self.mem.snapshot(), memory, "no byte of memory changed");
-        // Whatever comes now is dropped unseen, a good Write too.
+        // The QP drops everything that comes now unseen, also a good Write.
         let good = framed(&cat(&tagged(Opcode::WRITE, true, self.all, TO), b"abc"), self.crc);
         assert_eq!(self.feed_raw(&good), good.len());
         assert_eq!(self.mem.snapshot(), memory);
         assert_eq!(self.qp.counters().rx_dropped_bytes, good.len() as u64);
-        // Work posted now fails at once.
+        // Requests posted now fail at once.
         self.post(60, SendOp::Write { stag: Stag(9), to: 0 });
         assert_eq!(completions(&mut self.qp)[0].status, CqeStatus::Flushed);
         assert!(events(&mut self.qp).is_empty());

@@ -1,12 +1,12 @@
 //! The numbers of a Terminate, as literals: layer and error type, error code, header control bits
 //! (RFC 5040 section 4.8 figures 9 and 10, RFC 5041 section 7.2, RFC 5044 section 8).
 //!
-//! The other tests of this folder compare with the names in [`TermCode`]; these say what the names
-//! have to stand for.
+//! The other tests of this folder compare with the names in [`TermCode`]; these tests check the
+//! numbers that the names stand for.
 
 use super::*;
 
-/// The control field of the one FPDU that is sent, a Terminate.
+/// Returns the control field of the only FPDU sent, a Terminate.
 fn control_field(t: &mut Target) -> [u8; 4] {
     let sent = t.transmit();
     let [fpdu] = &sent[..] else { panic!("{} FPDUs", sent.len()) };
@@ -17,7 +17,7 @@ fn control_field(t: &mut Target) -> [u8; 4] {
     fpdu[20..24].try_into().unwrap()
 }
 
-/// What answers `segment`.
+/// Returns the control field of the Terminate that answers `segment`.
 fn answer(mut t: Target, segment: &[u8]) -> [u8; 4] {
     t.feed(segment);
     control_field(&mut t)
@@ -76,7 +76,7 @@ fn test_rts_numbers_of_errors_of_read_requests() {
         ("STag", read_request(1, Stag(0x55), TO, 8), [0x01, 0x00, 0xe0, 0]),
         ("bounds", read_request(1, all, TO, 1001), [0x01, 0x01, 0xe0, 0]),
         ("wrap", read_request(1, all, u64::MAX - 3, 8), [0x01, 0x04, 0xe0, 0]),
-        // On the DDP level, where no RDMAP header is repeated.
+        // A fault on the DDP level, for which the Terminate repeats no RDMAP header.
         ("MSN", read_request(3, all, TO, 8), [0x12, 0x03, 0xc0, 0]),
     ] {
         assert_eq!(answer(Target::new(), &segment), want, "{what}");
@@ -104,13 +104,13 @@ fn test_rts_numbers_of_errors_of_rdmap_and_below_ddp() {
     ] {
         assert_eq!(answer(Target::new(), &segment), want, "{what}");
     }
-    // No header of the segment is repeated for what is found below DDP.
+    // The Terminate repeats no header of the segment for a fault found below DDP.
     let mut t = Target::new();
     let mut bad = framed(&send(1, 0, true, 8), true);
     bad[10] ^= 1;
     t.feed_raw(&bad);
     assert_eq!(control_field(&mut t), [0x20, 0x02, 0, 0], "CRC");
-    // Nor for what goes wrong here.
+    // The Terminate repeats no header for a local error either.
     let mut t = Target::new();
     let sges = [Sge { stag: Stag(3), to: 0, len: 8 }];
     t.qp.post_send(&SendWr::send(3, &sges)).unwrap();

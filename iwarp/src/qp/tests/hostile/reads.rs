@@ -84,7 +84,7 @@ fn test_rts_read_request_beyond_the_ird() {
     }
     let s = read_request(3, t.all, TO, 8);
     t.refuses(&s, 0x1202, 18, "err_no_buffer");
-    // Answered Reads make room.
+    // The QP has room again after it has answered a Read.
     let mut t = Target::new();
     for msn in 1..=20 {
         let s = read_request(msn, t.all, TO, 8);
@@ -131,8 +131,8 @@ fn test_rts_read_request_of_another_shape() {
     t.refuses(&s, 0x1204, 18, "err_offset");
 }
 
-/// The region goes away after the request was accepted: nothing more is read, and the Terminate
-/// says how far it had got.
+/// The owner unregisters the region after the QP accepted the request: the QP reads nothing more,
+/// and the Terminate says how far the answer had got.
 #[test]
 fn test_rts_read_source_deregistered_while_answering() {
     for sent in [0u32, 1, 2] {
@@ -236,7 +236,7 @@ fn test_reading_sink_deregistered_meanwhile() {
     t.refuses_raw_but(&framed(&s, true), code, 0xc0, &copied, "err_stag", &special);
 }
 
-/// The sink is open to the response alone.
+/// Only the response may write to the sink.
 #[test]
 fn test_reading_write_to_a_sink_without_remote_write() {
     let mut t = Target::new();

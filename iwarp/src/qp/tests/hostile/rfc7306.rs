@@ -5,11 +5,11 @@ use crate::rdmap::{AtomicOp, AtomicRequest, AtomicResponse};
 
 const ADD: AtomicOp = AtomicOp::FetchAdd { add: 1, mask: 0 };
 
-/// RFC 5040 section 4.8: layer, type and code of a remote operation error.
+/// RFC 5040 section 4.8: layer, type and code of remote operation errors.
 const STREAM_CATASTROPHIC: u16 = 0x0207;
 const UNEXPECTED_OPCODE: u16 = 0x0206;
 
-/// Where the region of [`Target::all`] begins in memory is a multiple of 8; so are these.
+/// A multiple of 8: the region of [`Target::all`] begins at one in memory.
 const ALIGNED: u64 = TO;
 
 fn immediate(msn: u32, data: &[u8]) -> Vec<u8> {
@@ -26,14 +26,14 @@ fn response(msn: u32, id: u32) -> Vec<u8> {
     cat(&untagged(Opcode::ATOMIC_RESPONSE, true, 3, msn, 0), &r.emit())
 }
 
-/// A target with a region for atomics.
+/// Returns a target with a region for atomics.
 fn target() -> (Target, Stag) {
     let t = Target::new();
     let stag = t.region(rights().with(Access::REMOTE_ATOMIC));
     (t, stag)
 }
 
-/// With an atomic operation outstanding.
+/// Returns a target with an atomic operation outstanding.
 fn with_atomic() -> Target {
     let mut t = Target::new();
     let sink = [Sge { stag: t.all, to: TO, len: 8 }];
@@ -105,7 +105,7 @@ fn test_rts_atomic_request_is_accepted_at_multiples_of_eight_only() {
 
 #[test]
 fn test_rts_compare_and_swap_beside_a_multiple_of_eight_is_not_performed() {
-    // It would change whatever stands there.
+    // The swap would change any old value.
     let r = |stag, to| AtomicRequest { id: 1, stag, to, op: AtomicOp::swap(7) };
     for off in [1, 4, 7] {
         let (mut t, stag) = target();
@@ -121,7 +121,7 @@ fn test_rts_messages_of_another_rdmap_version() {
     for s in [immediate(1, &[1; 8]), request(1, stag, ALIGNED), response(1, 1)] {
         for version in [0x00, 0x80, 0xc0] {
             let mut s = s.clone();
-            // The control octet of RDMAP: version and opcode.
+            // The control byte of RDMAP: version and opcode.
             s[1] = version | s[1] & 0x3f;
             Target::new().refuses(&s, 0x0205, 18, "err_rdmap_version");
         }
@@ -181,7 +181,7 @@ fn test_rts_atomic_request_without_the_right_or_with_a_bad_stag() {
 
 #[test]
 fn test_rts_atomic_request_with_an_unknown_operation() {
-    // Of four bits, two codes are assigned: 0 and 2.
+    // Only two codes of four bits are assigned: 0 and 2.
     for op in [1].into_iter().chain(3..16) {
         let (mut t, stag) = target();
         let mut s = request(1, stag, ALIGNED);
@@ -203,7 +203,7 @@ fn test_rts_atomic_request_of_another_length() {
 #[test]
 fn test_rts_more_atomic_requests_than_agreed() {
     let (mut t, stag) = target();
-    // Two of them may be outstanding, Reads and atomics together.
+    // Two requests may be outstanding, Reads and atomics together.
     t.accepts(&request(1, stag, ALIGNED));
     t.accepts(&read_request(2, stag, TO, 8));
     t.refuses(&request(3, stag, ALIGNED), 0x1202, 18, "err_no_buffer");
@@ -212,7 +212,7 @@ fn test_rts_more_atomic_requests_than_agreed() {
 #[test]
 fn test_rts_atomic_response_nobody_asked_for() {
     Target::new().refuses(&response(1, 1), 0x1202, 18, "err_no_buffer");
-    // A Read is outstanding, but that is answered otherwise.
+    // A Read is outstanding, but a Read has another kind of answer.
     Target::with_read().refuses(&response(1, 1), 0x1202, 18, "err_no_buffer");
 }
 
@@ -234,7 +234,8 @@ fn test_rts_atomic_response_that_is_another() {
     with_atomic().refuses(&s[..s.len() - 1], STREAM_CATASTROPHIC, 18, "err_malformed");
 }
 
-/// RFC 7306 section 8.1, case 1: neither header is repeated, and the code is that of a local error.
+/// RFC 7306 section 8.1, case 1: the Terminate repeats no header, and has the code of a local
+/// error.
 #[test]
 fn test_own_atomics_and_immediate_data_from_memory_that_is_gone_are_told_without_headers() {
     let terminate =

@@ -32,7 +32,7 @@ fn test_rts_send_without_a_buffer() {
     t.accepts(&send(1, 0, true, 8));
     t.accepts(&send(2, 0, true, 8));
     t.refuses(&send(3, 0, true, 8), 0x1202, 18, "err_no_buffer");
-    // One without bytes needs one too.
+    // A Send without bytes needs a receive too.
     let mut t = Target::new();
     t.accepts(&send(1, 0, true, 0));
     t.accepts(&send(2, 0, true, 0));
@@ -71,7 +71,7 @@ fn test_rts_send_longer_than_its_buffer() {
     let mut t = Target::new();
     t.accepts(&send(1, 0, true, BUFFER as usize));
     assert_eq!(completions(&mut t.qp)[0].len, BUFFER);
-    // All of it, and the end of the message in a segment of its own.
+    // All bytes, and the end of the message in a segment of its own.
     let mut t = Target::new();
     t.accepts(&send(1, 0, false, BUFFER as usize));
     t.accepts(&send(1, BUFFER, true, 0));
@@ -100,7 +100,7 @@ fn test_rts_receive_buffer_without_the_right_to_write() {
     let bad = Sge { stag, to: TO, len: 8 };
     let sges = [good, bad];
     t.qp.post_recv(&RecvWr::new(7, &sges)).unwrap();
-    // The first SGE would do; the second is wrong, so neither is touched.
+    // The first SGE is good; the second is wrong, so the QP writes to neither.
     let bytes = framed(&send(3, 0, true, 9), true);
     let code = 0x0000;
     let special = [(7, CqeStatus::LocalProtection)];
@@ -154,7 +154,7 @@ fn test_rts_invalidate_of_a_region_that_is_gone() {
     let stag = t.mrs.register_for_qp(PD, QPN, 0, 0, 8, access).unwrap().stag;
     t.mrs.deregister(stag).unwrap();
     t.refuses(&send_inv(stag), 0x0109, 18, "err_invalidate");
-    // Once invalidated it is as good as gone.
+    // An invalidated STag is as invalid as an unregistered one.
     let mut t = Target::new();
     let stag = t.mrs.register_for_qp(PD, QPN, 0, 0, 8, access).unwrap().stag;
     t.accepts(&send_inv(stag));
@@ -186,13 +186,14 @@ fn test_rts_invalidate_before_the_last_segment() {
     assert!(t.mrs.check(PD, QPN, stag, 0, 8, Access::NONE).is_ok());
 }
 
-/// A responder that would take a Send as "ready to receive".
+/// Returns a responder that would take a Send as "ready to receive".
 fn expecting() -> Target {
     let rtr = RtrConfig::Expect(RtrSet::ALL);
     Target::with(QpConfig { role: Role::Responder, rtr, ..QpConfig::default() })
 }
 
-/// One Send without octets says that, and nothing that has octets, asks for an event, or goes on.
+/// A single Send without bytes says "ready"; a Send that has bytes, asks for an event, or goes on
+/// does not.
 #[test]
 fn test_first_send_that_says_more_than_ready_is_a_message_of_its_own() {
     let bare = |opcode| untagged(opcode, true, 0, 1, 0);
@@ -212,7 +213,7 @@ fn test_first_send_that_says_more_than_ready_is_a_message_of_its_own() {
         let got: Vec<_> = got.iter().map(|c| (c.wr_id, c.len, c.solicited)).collect();
         assert_eq!(got, [(100, len, solicited)]);
     }
-    // Nor is any other first message counted as one.
+    // The QP counts no other first message as "ready" either.
     let unfinished = tagged(Opcode::WRITE, false, expecting().all, TO);
     for s in [send(1, 0, true, 8), bare(Opcode::SEND_SE), send(1, 0, false, 0), unfinished] {
         let mut t = expecting();
@@ -224,7 +225,7 @@ fn test_first_send_that_says_more_than_ready_is_a_message_of_its_own() {
         t.accepts(&write(t.all, TO, len));
         assert_eq!(t.qp.counters().rtr, rtr);
     }
-    // Of another number, or that begins elsewhere, it is as wrong as any.
+    // With another number or offset, such a Send is as wrong as any other message.
     expecting().refuses(&untagged(Opcode::SEND, true, 0, 2, 0), 0x1203, 18, "err_msn");
     expecting().refuses(&untagged(Opcode::SEND, true, 0, 1, 4), 0x1204, 18, "err_offset");
 }

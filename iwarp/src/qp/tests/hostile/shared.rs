@@ -1,11 +1,11 @@
-//! Receive buffers that are shared: what a peer takes of them, and what it does not.
+//! Shared receive buffers: which of them a peer's messages take, and which not.
 
 use super::*;
 use arrayvec::ArrayVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// As many buffers of 64 octets as there are left, marked 200, 201, and so on; or none ever.
+/// As many buffers of 64 bytes as there are left, marked 200, 201, and so on; or a broken queue.
 #[derive(Debug)]
 struct Shelf {
     taken: Arc<AtomicU64>,
@@ -27,7 +27,7 @@ impl SharedReceives for Shelf {
     }
 }
 
-/// One that has used up its own two buffers, so that Send 3 is next.
+/// Returns a target that has used up its own two buffers, so that Send 3 is next.
 fn sharing(total: u64, broken: bool) -> (Target, Arc<AtomicU64>) {
     let mut t = Target::new();
     let (taken, sge) = (Arc::default(), Sge { stag: t.all, to: TO, len: BUFFER });
@@ -57,7 +57,7 @@ fn test_rts_each_message_takes_one_shared_buffer() {
     t.refuses(&send(6, 0, true, 8), 0x1202, 18, "err_no_buffer");
 }
 
-/// Others need the buffers too.
+/// The other queue pairs need the buffers too.
 #[test]
 fn test_rts_segment_that_begins_no_message_takes_no_shared_buffer() {
     for (s, code, counter) in [
@@ -71,7 +71,7 @@ fn test_rts_segment_that_begins_no_message_takes_no_shared_buffer() {
     }
 }
 
-/// A shared queue that makes no sense is our side's mistake, and the peer is told no more than that.
+/// A broken shared queue is a mistake of this side, and the Terminate says no more than that.
 #[test]
 fn test_rts_shared_queue_that_is_broken_ends_the_stream() {
     let (mut t, _) = sharing(3, true);

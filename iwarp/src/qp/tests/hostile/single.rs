@@ -3,7 +3,7 @@
 use super::*;
 use crate::rdmap::{AtomicOp, AtomicRequest, AtomicResponse};
 
-/// Without the L bit more would have to follow, of messages that have no more.
+/// Without the L bit more segments would have to follow, but these messages have only one.
 #[test]
 fn test_rts_messages_of_one_segment_without_the_last_bit() {
     let add = AtomicOp::FetchAdd { add: 1, mask: 0 };

@@ -1,9 +1,9 @@
-//! Local memory that is gone when the peer's answer comes.
+//! Local memory that is unregistered before the peer's answer comes.
 
 use super::*;
 use crate::rdmap::{AtomicOp, AtomicRequest, AtomicResponse};
 
-/// The application's mistake: its own request says so, and the peer is told no more than that.
+/// A mistake of the application: its own request says so, and the Terminate says no more than that.
 #[test]
 fn test_reading_atomic_response_whose_sink_is_gone() {
     let mut t = Target::new();
@@ -18,8 +18,9 @@ fn test_reading_atomic_response_whose_sink_is_gone() {
     t.refuses_raw_but(&framed(&bytes, true), 0x0000, 0, &[], "err_local", &special);
 }
 
-/// The other way round: what the peer asked to change is gone when its turn comes. The Terminate
-/// repeats the DDP header of the request, and how long its segment was (RFC 7306 section 8.1).
+/// The other direction: the memory that the peer asked to change is unregistered before the
+/// request's turn. The Terminate repeats the DDP header of the request, and the length of its
+/// segment (RFC 7306 section 8.1).
 #[test]
 fn test_atomic_request_whose_region_goes_before_its_turn() {
     let mut t = Target::new();
@@ -29,7 +30,7 @@ fn test_atomic_request_whose_region_goes_before_its_turn() {
     t.accepts(&cat(&header, &request.emit()));
     t.mrs.deregister(stag).unwrap();
     let mut ulpdu = untagged(Opcode::TERMINATE, true, 2, 1, 0);
-    // 18 octets of header and 52 of request.
+    // 18 bytes of header and 52 of request.
     ulpdu.extend([0x01, 0x00, 0xc0, 0, 0, 70]);
     ulpdu.extend(header);
     assert_eq!(t.transmit(), [framed(&ulpdu, true)]);

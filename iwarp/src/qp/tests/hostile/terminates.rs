@@ -1,17 +1,17 @@
-//! Octets in, octets out: what a hostile peer sends, and the Terminate that it gets for it. Both
-//! are written down as the RFCs' figures have them, and share nothing with the code under test but
-//! the CRC.
+//! Bytes in, bytes out: the bytes that a hostile peer sends, and the Terminate that answers them.
+//! Both are written as the RFCs' figures have them, and share only the CRC with the code under
+//! test.
 
 use super::*;
 use crate::fault::{Answer, Fault};
 use std::collections::BTreeSet;
 
-/// DDP and RDMAP control octets, STag, tagged offset (RFC 5041 figure 3).
+/// DDP and RDMAP control bytes, STag, tagged offset (RFC 5041 figure 3).
 fn t(ddp: u8, rdmap: u8, stag: Stag, to: u64, payload: &[u8]) -> Vec<u8> {
     [&[ddp, rdmap][..], &stag.0.to_be_bytes(), &to.to_be_bytes(), payload].concat()
 }
 
-/// DDP and RDMAP control octets, STag to invalidate, queue, MSN, offset (RFC 5041 figure 5).
+/// DDP and RDMAP control bytes, STag to invalidate, queue, MSN, offset (RFC 5041 figure 5).
 fn u(ddp: u8, rdmap: u8, inv: Stag, [qn, msn, mo]: [u32; 3], payload: &[u8]) -> Vec<u8> {
     let [inv, qn, msn, mo] = [inv.0, qn, msn, mo].map(u32::to_be_bytes);
     [&[ddp, rdmap][..], &inv, &qn, &msn, &mo, payload].concat()
@@ -26,7 +26,7 @@ fn r(size: u32, src: Stag, src_to: u64) -> Vec<u8> {
     u(0x41, 0x41, Stag(0), [1, 1, 0], &payload)
 }
 
-/// The FPDU of `ulpdu` (RFC 5044 figure 2).
+/// Returns the FPDU of `ulpdu` (RFC 5044 figure 2).
 fn f(ulpdu: &[u8]) -> Vec<u8> {
     let mut bytes = u16::try_from(ulpdu.len()).unwrap().to_be_bytes().to_vec();
     bytes.extend(ulpdu);
@@ -38,10 +38,10 @@ fn f(ulpdu: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What the peer sends, good segments before the last.
+/// The segments that the peer sends: good ones, then a bad one.
 type Sent = fn(&Target) -> Vec<Vec<u8>>;
-/// A name, what is sent, the control field of the Terminate, and how many octets of the last
-/// segment follow its length.
+/// A name, the segments, the control field of the Terminate, and the bytes of the last segment that
+/// follow its length in the Terminate.
 type Case = (&'static str, Sent, [u8; 4], usize);
 
 const NONE: Stag = Stag(0);
@@ -127,7 +127,7 @@ const CASES: &[Case] = &[
         [0x12, 6, 0xc0, 0],
         18,
     ),
-    // RFC 5040 figure 9, type 1. Only here goes a Read Request's own header along.
+    // RFC 5040 figure 9, type 1. Only these Terminates repeat a Read Request's own header.
     ("a Read of an STag of none", |_| vec![r(8, Stag(9), TO)], [0x01, 0, 0xe0, 0], 46),
     ("a Read past its region", |g| vec![r(8, g.all, END - 7)], [0x01, 1, 0xe0, 0], 46),
     (
@@ -139,7 +139,7 @@ const CASES: &[Case] = &[
     ("a Read of another PD", |g| vec![r(8, other_pd(g), TO)], [0x01, 3, 0xe0, 0], 46),
     ("a Read of another stream", |g| vec![r(8, other_stream(g), TO)], [0x01, 3, 0xe0, 0], 46),
     ("a Read that wraps", |g| vec![r(8, g.all, WRAP)], [0x01, 4, 0xe0, 0], 46),
-    // Section 5.3: whatever keeps an STag from being invalidated.
+    // Section 5.3: every reason that keeps an STag from being invalidated.
     ("invalidate none", |_| vec![u(0x41, 0x44, Stag(9), [0, 1, 0], X)], [0x01, 9, 0xc0, 0], 18),
     ("invalidate STag 0", |_| vec![u(0x41, 0x44, NONE, [0, 1, 0], X)], [0x01, 9, 0xc0, 0], 18),
     (
@@ -193,8 +193,8 @@ const CASES: &[Case] = &[
     ("half a Read Request", |g| vec![r(8, g.all, TO)[..32].to_vec()], [0x02, 7, 0xc0, 0], 18),
 ];
 
-/// The Terminate is one FPDU: untagged and last, DDP version 1; RDMAP version 1, opcode 7; queue 2,
-/// MSN 1, offset 0; control field; and the length and the headers of what it is about.
+/// Returns the Terminate as one FPDU: untagged and last, DDP version 1; RDMAP version 1, opcode 7;
+/// queue 2, MSN 1, offset 0; control field; and the length and the headers of the segment at fault.
 fn terminate(control: [u8; 4], segment: &[u8], copied: usize) -> Vec<u8> {
     let mut ulpdu = vec![0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0];
     ulpdu.extend(control);
@@ -234,7 +234,7 @@ fn test_damaged_fpdu_is_answered_without_headers() {
 
 #[test]
 fn test_own_mistakes_are_told_without_headers() {
-    // A receive buffer that is gone, and a Write from one.
+    // An unregistered receive buffer, and a Write from an unregistered one.
     let mut target = Target::new();
     target.mrs.deregister(target.all).unwrap();
     target.feed_raw(&f(&u(0x41, 0x43, NONE, [0, 1, 0], X)));
@@ -245,7 +245,7 @@ fn test_own_mistakes_are_told_without_headers() {
     assert_eq!(target.transmit(), [terminate([0, 0, 0, 0], &[], 0)]);
 }
 
-/// Answers to a Read of 200 octets that do not fit it.
+/// Wrong answers to a Read of 200 bytes.
 #[test]
 fn test_each_wrong_response_is_answered_with_the_octets_of_its_terminate() {
     let cases: &[Case] = &[
@@ -262,7 +262,7 @@ fn test_each_wrong_response_is_answered_with_the_octets_of_its_terminate() {
     }
 }
 
-/// The cases above leave out no code that a queue pair answers with today.
+/// The cases above include every code that a queue pair answers with today.
 #[test]
 fn test_every_code_a_queue_pair_answers_with_has_a_case() {
     let mut seen: BTreeSet<_> = CASES.iter().map(|(_, _, c, _)| (c[0], c[1])).collect();
@@ -275,14 +275,14 @@ fn test_every_code_a_queue_pair_answers_with_has_a_case() {
     assert_eq!(seen, table);
 }
 
-/// Markers are not asked for, and the start-up is over.
+/// Returns true if these cases can have the fault: they use no markers, and the start-up is over.
 fn is_a_streams(fault: Fault) -> bool {
     let startup = [Fault::StartupLocal, Fault::InsufficientIrd, Fault::NoMatchingRtr];
     fault != Fault::Marker && !startup.contains(&fault)
 }
 
-/// RFC 5044 section 7.1.2, rule 4: a responder validates an FPDU before it sends one. To MPA it is
-/// valid when its CRC is right.
+/// RFC 5044 section 7.1.2, rule 4: a responder validates an FPDU before it sends one. To MPA an
+/// FPDU is valid when its CRC is right.
 #[test]
 fn test_responder_does_not_answer_a_first_fpdu_that_is_damaged() {
     let responder = || QpConfig { role: Role::Responder, ..QpConfig::default() };
@@ -300,7 +300,7 @@ fn test_responder_does_not_answer_a_first_fpdu_that_is_damaged() {
     assert_eq!(done.iter().map(|c| c.wr_id).collect::<Vec<_>>(), [1, 100, 101]);
     assert!(done.iter().all(|c| c.status == CqeStatus::Flushed));
     assert_eq!((target.qp.counters().err_crc, target.qp.counters().tx_terminates), (1, 0));
-    // An initiator may, and a responder after one that was good.
+    // An initiator may answer, and so may a responder after a good FPDU.
     let mut target = Target::new();
     target.feed_raw(&bad);
     assert_eq!(target.transmit(), [terminate([0x20, 2, 0, 0], &[], 0)]);
@@ -309,7 +309,7 @@ fn test_responder_does_not_answer_a_first_fpdu_that_is_damaged() {
     assert_eq!(target.transmit(), [terminate([0x20, 2, 0, 0], &[], 0)]);
 }
 
-/// What DDP or RDMAP refuse in the first FPDU has passed MPA, so the peer is told.
+/// A first FPDU that DDP or RDMAP refuses has passed MPA, so the responder sends a Terminate.
 #[test]
 fn test_responder_answers_a_first_fpdu_that_is_sound_but_wrong() {
     let mut target = Target::with(QpConfig { role: Role::Responder, ..QpConfig::default() });
@@ -322,8 +322,8 @@ fn terminate_of(body: [u8; 4]) -> Vec<u8> {
     cat(&untagged(Opcode::TERMINATE, true, 2, 1, 0), &body)
 }
 
-/// There is room for the peer's Terminate whatever the application has posted, and it takes none of
-/// that: the receives are flushed, not filled.
+/// The peer's Terminate has room whatever the application has posted, and takes no receive: the QP
+/// flushes the receives and fills none.
 #[test]
 fn test_rts_terminate_has_a_buffer_of_its_own() {
     for (received, left) in [(0, vec![100, 101]), (2, vec![])] {
@@ -343,7 +343,7 @@ fn test_rts_terminate_has_a_buffer_of_its_own() {
     }
 }
 
-/// The buffer is taken by the first: a second changes and tells nothing.
+/// The first Terminate takes that room: a second one changes and reports nothing.
 #[test]
 fn test_rts_second_terminate_of_the_peer_is_dropped() {
     let mut t = Target::new();
@@ -357,7 +357,7 @@ fn test_rts_second_terminate_of_the_peer_is_dropped() {
     assert!(t.transmit().is_empty(), "and neither is answered");
 }
 
-/// Ours: one, and nothing behind it, whatever more goes wrong and is posted.
+/// This side sends one Terminate and nothing after it, whatever else goes wrong or is posted.
 #[test]
 fn test_rts_one_terminate_is_sent_and_nothing_behind_it() {
     let mut t = Target::new();
