@@ -1,4 +1,4 @@
-//! One TCP connection, from its MPA start-up to its transport messages.
+//! A TCP connection, from its MPA start-up to its transport messages.
 
 mod rdma;
 
@@ -16,41 +16,42 @@ use crate::item::{Item, Mpa, Rule, Tcp, Verdict, What};
 use crate::messages::Messages;
 use crate::stream::{Seen, Stream};
 
-/// Octets that may wait for the start-up to be over: no end sends so many before.
+/// Most bytes of a direction that wait for the end of the start-up: no end sends so many before.
 const EARLY_MAX: usize = 1 << 20;
 
-/// When something is found.
+/// The time and the frame in which the decoder finds an item.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Now {
     pub(crate) time: u64,
     pub(crate) frame: u64,
 }
 
-/// What a direction's octets are.
+/// The meaning of a direction's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Those of its start-up frame.
+    /// The bytes of the start-up frame.
     Startup,
-    /// FPDUs, the first of which begins at this place of the stream.
+    /// FPDUs, the first of which begins at this position of the stream.
     Fpdus(u64),
-    /// Nothing that can be read.
+    /// Bytes that the decoder cannot read.
     Dead,
 }
 
-/// A direction.
+/// A direction of the connection.
 #[derive(Debug)]
 struct Half {
     stream: Stream,
     phase: Phase,
-    /// Octets that are no whole frame or FPDU yet.
+    /// Bytes that are not a whole frame or FPDU yet.
     octets: Vec<u8>,
-    /// Behind a gap, before FPDUs are found again: octets that could not be read.
+    /// After a gap, until the decoder finds FPDUs again: the number of bytes that it could not
+    /// read.
     lost: Option<u64>,
     messages: Messages,
     fin: bool,
 }
 
-/// What one side has said in its start-up frame.
+/// The settings that a side has stated in its start-up frame.
 #[derive(Clone, Copy, Debug)]
 struct Said {
     markers: bool,
@@ -58,34 +59,34 @@ struct Said {
     private_data: Option<PrivateData>,
 }
 
-/// What the Sends are.
+/// The protocol whose messages the Sends carry.
 #[derive(Debug)]
 enum Upper {
-    /// There was none.
+    /// No Send has come.
     Unknown,
-    /// Of RPC-over-RDMA.
+    /// RPC-over-RDMA.
     Rpc(Box<Exchange>),
-    /// Of something else.
+    /// Another protocol.
     Other,
 }
 
-/// A connection.
+/// Everything that the decoder keeps of one TCP connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    /// Who began it, and the other.
+    /// The address of the initiator, and of the responder.
     ends: [SocketAddr; 2],
     halves: [Half; 2],
     said: [Option<Said>; 2],
     upper: Upper,
-    /// Of each end: Read Requests that have no response.
+    /// For each end: its Read Requests without a response.
     asked: [VecDeque<rdma::Asked>; 2],
-    /// Whether nothing is missing.
+    /// No frame is missing so far.
     certain: bool,
-    /// Whether it is taken for RPC-over-RDMA, whatever it looks like.
+    /// The decoder reads the Sends as RPC-over-RDMA, whatever they look like.
     forced: bool,
-    /// Whether it was reset.
+    /// A side has reset the connection.
     over: bool,
-    /// The last frame of it.
+    /// Number of the last frame of the connection.
     pub(crate) last: u64,
 }
 
@@ -102,14 +103,15 @@ impl Half {
     }
 }
 
-/// Items as they are found.
+/// The items found in a frame.
 pub(crate) struct Out<'a> {
     pub(crate) now: Now,
     pub(crate) items: &'a mut Vec<Item>,
 }
 
 impl Connection {
-    /// One whose initiator's first octet has the number `first`; the other's is `second`.
+    /// Makes a connection. The number of the initiator's first byte is `first`, of the responder's
+    /// `second`.
     pub(crate) fn new(
         ends: [SocketAddr; 2],
         first: SeqNumber,
@@ -129,27 +131,27 @@ impl Connection {
         }
     }
 
-    /// Whether it is one of MPA.
+    /// Returns true if the initiator's MPA frame has come.
     pub(crate) fn is_mpa(&self) -> bool {
         self.said[0].is_some()
     }
 
-    /// Whether nothing more can come of it.
+    /// Returns true if no further items can come of the connection.
     pub(crate) fn is_dead(&self) -> bool {
         self.over || self.halves.iter().all(|h| h.phase == Phase::Dead)
     }
 
-    /// The side that an address is of.
+    /// Returns the side that has the address.
     pub(crate) fn side(&self, from: SocketAddr) -> Side {
         usize::from(from != self.ends[0])
     }
 
-    /// Whether a SYN from `side` with this number is the one it began with.
+    /// Returns true if a SYN from `side` with this number is the SYN that began the connection.
     pub(crate) fn began_with(&self, side: Side, seq: SeqNumber) -> bool {
         self.halves[side].stream.first() == seq.advance(1)
     }
 
-    /// The responder's SYN: its numbers begin here.
+    /// Handles the responder's SYN, after which its numbers begin.
     pub(crate) fn answered(&mut self, seq: SeqNumber) {
         let half = &mut self.halves[1];
         if half.stream.pos() == 0 && half.octets.is_empty() {
@@ -167,14 +169,14 @@ impl Connection {
         self.put(side, What::Verdict(Verdict { rule, text: text.to_string() }), out);
     }
 
-    /// A segment that `side` has sent.
+    /// Handles a segment that `side` has sent.
     pub(crate) fn segment(&mut self, side: Side, segment: &Segment<'_>, out: &mut Out<'_>) {
         self.last = out.now.frame;
         let other = &mut self.halves[1 - side].stream;
         let acks = segment.flags.has(Flags::ACK);
         let after = if acks { other.acknowledged(segment.ack) } else { 0 };
         let seen = self.halves[side].stream.segment(segment.seq, after, segment.payload);
-        // Of connections that are of something else nothing is said.
+        // Make no items for connections of other protocols.
         if self.is_mpa() {
             let note = match seen {
                 Seen::InOrder => None,
@@ -193,7 +195,8 @@ impl Connection {
         self.advance(false, out);
         if segment.flags.has(Flags::RST) {
             self.put_if_mpa(side, Tcp::Reset, out);
-            // One that does not come behind what was sent resets nothing (RFC 5961 section 3).
+            // A RST resets the connection only if it follows the bytes sent so far (RFC 5961
+            // section 3).
             self.over |= self.halves[side].stream.is_next(segment.seq);
         }
         if segment.flags.has(Flags::FIN) && !std::mem::replace(&mut self.halves[side].fin, true) {
@@ -207,7 +210,7 @@ impl Connection {
         }
     }
 
-    /// There are no more frames.
+    /// Handles the end of the capture.
     pub(crate) fn finish(&mut self, out: &mut Out<'_>) {
         self.advance(true, out);
         for side in [0, 1] {
@@ -219,13 +222,13 @@ impl Connection {
         }
     }
 
-    /// Takes what has come in order, and goes over gaps that will not be filled.
+    /// Takes the bytes that have come in order, and skips gaps that will not be filled.
     fn advance(&mut self, finally: bool, out: &mut Out<'_>) {
         loop {
             let mut still = true;
             for side in [0, 1] {
                 let other = self.halves[1 - side].stream.pos();
-                // In the end too, what can be taken in its order is.
+                // Even at the end of the capture, take first what can be taken in its order.
                 if let Some(piece) = self.halves[side].stream.take(other, false) {
                     still = false;
                     self.take(side, piece, out);
@@ -237,7 +240,8 @@ impl Connection {
         }
     }
 
-    /// Goes over one gap, or takes what waits for nothing that could come.
+    /// Skips one gap, or takes a piece that waits for bytes of the other direction that will not
+    /// come.
     fn go_over(&mut self, finally: bool, out: &mut Out<'_>) -> bool {
         for side in [0, 1] {
             if let Some(gap) = self.halves[side].stream.skip(finally) {
@@ -264,13 +268,14 @@ impl Connection {
                 half.lost = Some(half.lost.unwrap_or(0) + unread + octets);
                 half.messages.interrupt();
             }
-            // Without it nothing behind it can be read.
+            // Without the start-up frame the decoder can read nothing after it.
             Phase::Startup | Phase::Dead => half.phase = Phase::Dead,
         }
         self.missing();
     }
 
-    /// Something was not read: what depends on all that came before is not judged any more.
+    /// Records that bytes were not read: the decoder stops judging what depends on all earlier
+    /// messages.
     fn missing(&mut self) {
         self.certain = false;
         if let Upper::Rpc(exchange) = &mut self.upper {
@@ -300,7 +305,7 @@ impl Connection {
         if half.phase == Phase::Startup {
             self.startup(side, out);
         }
-        // The last frame of the start-up sets both directions going.
+        // The last frame of the start-up enables both directions.
         for side in [side, 1 - side] {
             self.fpdus(side, out);
         }
@@ -314,10 +319,10 @@ impl Connection {
         }
     }
 
-    /// How FPDUs of `side` are framed, once both sides have spoken.
+    /// Returns the framing of FPDUs of `side`, once both sides have sent their start-up frames.
     fn framing(&self, side: Side) -> Option<Framing> {
         let (own, other) = (self.said[side]?, self.said[1 - side]?);
-        // Markers are there if the receiver needs them, CRCs if either side wants them.
+        // The stream has markers if the receiver needs them, and CRCs if either side wants them.
         Some(Framing { crc: own.crc || other.crc, markers: other.markers })
     }
 
@@ -368,7 +373,7 @@ impl Connection {
         let (header, control) = match fpdu.headers() {
             Ok(read) => read,
             Err(e) => {
-                // What is in it counts as missing.
+                // The contents of a bad FPDU count as missing.
                 self.halves[side].messages.interrupt();
                 self.missing();
                 return self.wrong(side, Rule::Fpdu, e, out);
@@ -385,8 +390,9 @@ impl Connection {
     }
 }
 
-/// Whether a segment behind a gap begins with an FPDU. Senders make segments of whole FPDUs where they
-/// can; without CRC only headers tell, so all that are in it must be good.
+/// Returns true if a segment after a gap begins with an FPDU. Senders make segments of whole FPDUs
+/// where they can; without CRC only headers prove an FPDU, so all headers in the segment must be
+/// good.
 fn begins_fpdu(piece: &[u8], offset: u64, framing: Framing) -> bool {
     let mut fpdus = decode_from(piece, offset, framing);
     let good = fpdus.by_ref().all(|d| d.headers().is_ok());

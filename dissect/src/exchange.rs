@@ -1,6 +1,6 @@
-//! The transport messages of a connection: what they say, and whether they keep the rules.
+//! The transport messages of a connection: their contents, and the rules that they break.
 //!
-//! Verdicts that need all that came before are given only while nothing is missing.
+//! A verdict that depends on all earlier messages is only given while none is missing.
 
 mod version1;
 mod version2;
@@ -19,40 +19,40 @@ use crate::memory::{Call, Calls, Found};
 use crate::messages::SEND_MAX;
 use crate::names;
 
-/// Above what any implementation takes, so that what one refuses is shown; below what would make a
-/// made-up message much work.
+/// Above the limits of any implementation, so that the decoder shows what an implementation
+/// refuses; low enough that a forged message costs little work.
 const LIMITS: Limits = Limits { read_chunks: 256, write_chunks: 256, segments: 4096 };
 
-/// One end of a connection: the initiator is 0.
+/// The index of a connection's end: the initiator is 0.
 pub(crate) type Side = usize;
 
-/// What one end has done.
+/// The record of one end's messages.
 #[derive(Debug)]
 struct End {
-    /// Its calls.
+    /// The calls of this end.
     calls: Calls,
-    /// Version 1: the account of its calls, which the other end keeps.
+    /// Version 1: the account of this end's calls, which the other end keeps.
     account: credit::v1::Responder,
-    /// Version 2: its messages.
+    /// Version 2: the account of this end's messages.
     watch: credit::v2::Watch,
     sequence: Sequence,
     private_data: Option<PrivateData>,
     properties: Properties,
 }
 
-/// A connection.
+/// The transport messages of both ends of a connection.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     ends: [End; 2],
-    /// What messages have been of.
+    /// The version of the messages so far.
     version: Option<u32>,
-    /// Whether the responder has sent one of it.
+    /// The responder has sent a message of that version.
     settled: bool,
-    /// Whether nothing is missing.
+    /// No message is missing so far.
     certain: bool,
 }
 
-/// What became of a Send.
+/// The result of decoding a Send.
 #[derive(Debug, Default)]
 pub(crate) struct Sent {
     pub(crate) transport: Transport,
@@ -65,13 +65,14 @@ impl Sent {
     }
 }
 
-/// Whether octets begin with a transport header of either version.
+/// Returns true if the bytes begin with a transport header of either version.
 pub(crate) fn is_transport(octets: &[u8]) -> bool {
     decode(octets, Versions::Open { v1: true, v2: true }, &LIMITS).is_ok()
 }
 
 impl Exchange {
-    /// Of a new connection, with what its ends have said of themselves while it was made.
+    /// Makes the record of a new connection, with the private data that its ends exchanged at the
+    /// start.
     pub(crate) fn new(private_data: [Option<PrivateData>; 2]) -> Exchange {
         let end = |private_data| End {
             calls: Calls::default(),
@@ -84,7 +85,7 @@ impl Exchange {
         Exchange { ends: private_data.map(end), version: None, settled: false, certain: true }
     }
 
-    /// Messages are missing.
+    /// Records that messages are missing.
     pub(crate) fn interrupt(&mut self) {
         self.certain = false;
         for end in &mut self.ends {
@@ -98,7 +99,8 @@ impl Exchange {
         if side == 0 { initiator } else { responder }
     }
 
-    /// `side` has made a Send of which `octets` are all there is, or, when it has more, the first.
+    /// Decodes a Send of `side`. `octets` are its bytes, or, if it has more, the first of them;
+    /// `total` is their number.
     pub(crate) fn send(
         &mut self,
         side: Side,
@@ -113,7 +115,8 @@ impl Exchange {
             sent.wrong(Rule::Limit, format!("more than {SEND_MAX} octets in a Send"));
             self.interrupt();
         }
-        // Which version a connection has is checked below: whatever is there is to be shown.
+        // `check_version` compares the versions later: the decoder shows a message of either
+        // version.
         match decode(octets, Versions::Open { v1: true, v2: true }, &LIMITS) {
             Ok(message) => self.understood(side, &message, &mut sent),
             Err(failure) => self.failed(side, &failure, &mut sent),
@@ -137,7 +140,7 @@ impl Exchange {
         }
     }
 
-    /// A message that cannot be read, as far as it can.
+    /// Describes a message that cannot be decoded, as far as it can be read.
     fn failed(&mut self, side: Side, failure: &Failure, sent: &mut Sent) {
         let t = &mut sent.transport;
         t.header = "unknown";
@@ -150,18 +153,20 @@ impl Exchange {
             }
         }
         sent.wrong(Rule::Header, failure);
-        // In version 2 a message counts whatever is in it; in version 1 it may have been a call.
+        // In version 2 every message counts, whatever its contents; in version 1 it may have been a
+        // call.
         match (sent.transport.version, failure.prefix) {
             (v2::VERSION, Some(prefix)) => self.count_v2(side, prefix.credit, sent),
             _ => self.certain = false,
         }
     }
 
-    /// An error may be of the version of what it answers, and chooses none.
+    /// Checks the version of a message. An error may have the version of the message that it
+    /// answers, and sets no version.
     fn check_version(&mut self, side: Side, version: u32, error: bool, sent: &mut Sent) {
         match self.version {
             _ if error => return,
-            // A client goes from version 2 to version 1 when its server does not know it.
+            // A client goes from version 2 to version 1 when its server does not know version 2.
             Some(v2::VERSION) if version == v1::VERSION && !self.settled => {}
             Some(is) if is != version => {
                 let text = format!("version {version} on a connection of version {is}");
@@ -173,8 +178,8 @@ impl Exchange {
         self.settled |= side == 1;
     }
 
-    /// A Send has at most as many octets as both ends have said. Properties may change while Sends are
-    /// under way: what holds by default is always taken.
+    /// Checks that a Send has at most as many bytes as both ends have agreed on. Properties may
+    /// change while Sends are under way, so the default size is always allowed.
     fn check_length(&mut self, side: Side, sent: &mut Sent) {
         let [a, b] = &self.ends;
         let (from, to) = if side == 0 { (a, b) } else { (b, a) };
@@ -195,7 +200,7 @@ impl Exchange {
         }
     }
 
-    /// A call has come, in whole or its first part.
+    /// Records that a call has come, in whole or its first part.
     fn called(&mut self, side: Side, xid: u32, call: Call, sent: &mut Sent) {
         let certain = self.certain;
         let calls = &mut self.end(side).calls;
@@ -208,7 +213,7 @@ impl Exchange {
         }
     }
 
-    /// What ends a call of the other end has come: a reply with its lists, or an error.
+    /// Handles a reply with its lists, or an error, either of which ends a call of the other end.
     fn ended(
         &mut self,
         side: Side,
@@ -242,7 +247,7 @@ impl Exchange {
         call
     }
 
-    /// `side` has written octets, which begin with `head`.
+    /// Handles that `side` has written bytes, which begin with `head`.
     pub(crate) fn wrote(
         &mut self,
         side: Side,
@@ -253,7 +258,7 @@ impl Exchange {
     ) -> (Option<ChunkOf>, Option<Rpc>) {
         let found = self.end(1 - side).calls.moved(true, place, octets);
         let of = self.judge(found, "written", place, verdicts);
-        // A whole reply in its chunk begins with its header.
+        // A whole reply in its chunk begins with an RPC header.
         let rpc = of.filter(|of| of.chunk == ChunkName::Reply && of.at == 0).and_then(|of| {
             let procedure = self.end(1 - side).calls.get(of.xid).and_then(|c| c.procedure);
             reply(head, procedure).ok()
@@ -261,7 +266,7 @@ impl Exchange {
         (of, rpc)
     }
 
-    /// `side` asks for octets.
+    /// Handles that `side` reads bytes.
     pub(crate) fn asked(
         &mut self,
         side: Side,
@@ -273,7 +278,7 @@ impl Exchange {
         self.judge(found, "read", place, verdicts)
     }
 
-    /// `side` has answered a Read of `of`: what is in it.
+    /// Handles that `side` has answered a Read of `of`; returns the RPC header in the answer.
     pub(crate) fn answered(&mut self, side: Side, of: ChunkOf, head: &[u8]) -> Option<Rpc> {
         if of.chunk != ChunkName::Call || of.at != 0 {
             return None;
@@ -312,7 +317,7 @@ fn memory(s: Segment) -> Memory {
     Memory { handle: s.handle.0, length: s.length, offset: s.offset }
 }
 
-/// The lists of a header, to be shown.
+/// Shows the lists of a header.
 fn show(t: &mut Transport, chunks: &v1::Chunks<'_>) {
     t.reads = chunks
         .reads
@@ -327,7 +332,7 @@ fn show_writes(t: &mut Transport, writes: &WriteList<'_>, reply: Option<&WriteCh
     t.reply = reply.map(|c| c.segments().map(memory).collect());
 }
 
-/// The header of a call.
+/// Decodes the header of a call.
 fn call(octets: &[u8]) -> Result<(Rpc, crate::item::Procedure), rpc::CallError> {
     let (call, _) = rpc::Call::decode(octets)?;
     let procedure = names::procedure(call.procedure);
@@ -335,7 +340,7 @@ fn call(octets: &[u8]) -> Result<(Rpc, crate::item::Procedure), rpc::CallError> 
     Ok((Rpc::Call { procedure, credential: call.cred.flavor().0, uid }, procedure))
 }
 
-/// That of a reply to a call of `procedure`.
+/// Decodes the header of a reply to a call of `procedure`.
 fn reply(
     octets: &[u8],
     procedure: Option<crate::item::Procedure>,

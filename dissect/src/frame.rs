@@ -9,11 +9,11 @@ use heddle_tcp::{Flags, SeqNumber};
 use smoltcp::wire::{IpProtocol, Ipv6Packet};
 
 const IPV6: EtherType = EtherType(0x86dd);
-/// Tags of VLANs (IEEE 802.1Q, and the outer one of 802.1ad), each of four octets.
+/// Tags of VLANs (IEEE 802.1Q, and the outer tag of 802.1ad), each of four bytes.
 const VLANS: [EtherType; 2] = [EtherType(0x8100), EtherType(0x88a8)];
 
-/// A TCP segment of a capture. Its checksum is not looked at: captures are full of segments whose
-/// checksum a NIC was to fill in.
+/// A TCP segment of a capture. The decoder does not check its checksum: captures are full of
+/// segments whose checksum a NIC was to fill in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment<'a> {
     pub(crate) from: SocketAddr,
@@ -24,14 +24,14 @@ pub(crate) struct Segment<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-/// The TCP segment of an Ethernet frame; `None` when it is of something else.
+/// Returns the TCP segment of an Ethernet frame; `None` when the frame carries another protocol.
 ///
 /// # Errors
-/// When it begins as one but is cut off, or its headers cannot be.
+/// Fails when the frame begins with TCP headers but is cut off, or when they are malformed.
 pub(crate) fn segment(frame: &[u8]) -> Result<Option<Segment<'_>>, Malformed> {
     let mut kind = EthernetHeader::parse(frame)?.ethertype;
     let mut packet = frame.get(ethernet::HEADER_LEN..).unwrap_or(&[]);
-    // As many tags as providers stack.
+    // Remove up to two tags: providers stack no more.
     for _ in 0..2 {
         if VLANS.contains(&kind) {
             let (tag, rest) = packet.split_first_chunk::<4>().ok_or(Malformed::Truncated)?;
@@ -48,7 +48,7 @@ pub(crate) fn segment(frame: &[u8]) -> Result<Option<Segment<'_>>, Malformed> {
 
 fn of_ipv4(packet: &[u8]) -> Result<Option<Segment<'_>>, Malformed> {
     let ip = Ipv4Header::parse(packet, packet.len())?;
-    // Nobody sends fragments of TCP; their parts could not be told from headers.
+    // No sender fragments TCP, and the decoder could not tell later fragments from headers.
     if ip.protocol != ipv4::PROTO_TCP || ip.fragment {
         return Ok(None);
     }
@@ -56,7 +56,7 @@ fn of_ipv4(packet: &[u8]) -> Result<Option<Segment<'_>>, Malformed> {
     of_tcp(ip.src.into(), ip.dst.into(), tcp).map(Some)
 }
 
-/// Extension headers are not stepped over: no TCP segment on a link of RDMA has any.
+/// Reads an IPv6 packet. Does not skip extension headers: no TCP segment on an RDMA link has any.
 fn of_ipv6(packet: &[u8]) -> Result<Option<Segment<'_>>, Malformed> {
     let ip = Ipv6Packet::new_checked(packet).map_err(|_| Malformed::Truncated)?;
     if ip.version() != 6 {

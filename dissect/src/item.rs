@@ -1,26 +1,26 @@
-//! What is found in a capture. Serialized, an [`Item`] is a flat document with a `kind`.
+//! The items found in a capture. Serialized, an [`Item`] is a flat document with a `kind`.
 
 use core::net::SocketAddr;
 
 use serde::Serialize;
 
-/// Something found in a capture.
+/// An event, message or broken rule that the decoder has found in a capture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Item {
-    /// Nanoseconds since 1970, of the frame.
+    /// Capture time of the frame, in nanoseconds since 1970.
     pub time: u64,
-    /// Number of the frame that brought the last octet of it, from 1.
+    /// Number of the frame that brought the item's last byte, from 1.
     pub frame: u64,
-    /// Who sent it.
+    /// Address of the sender.
     pub from: SocketAddr,
-    /// To whom.
+    /// Address of the receiver.
     pub to: SocketAddr,
-    /// The thing.
+    /// The event, message or verdict itself.
     #[serde(flatten)]
     pub what: What,
 }
 
-/// The kinds of things.
+/// The kinds of items.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum What {
@@ -28,11 +28,11 @@ pub enum What {
     Tcp(Tcp),
     /// A frame of the MPA start-up.
     Mpa(Mpa),
-    /// An RDMA message, but for a Send that is a transport message.
+    /// An RDMA message, except for a Send that is a transport message.
     Rdma(Rdma),
     /// A transport message of RPC-over-RDMA, in a Send.
     Rpcrdma(Box<Transport>),
-    /// A rule that is broken, or octets that are not what they should be.
+    /// A broken rule, or bytes that are not what they should be.
     Verdict(Verdict),
 }
 
@@ -40,91 +40,91 @@ pub enum What {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Tcp {
-    /// Octets that came before.
+    /// The segment repeats bytes that came before.
     Retransmission {
-        /// How many.
+        /// Number of repeated bytes.
         octets: u64,
     },
-    /// Octets in front of these are missing, and may still come.
+    /// Bytes before the segment are missing, and may still come.
     OutOfOrder {
-        /// How many.
+        /// Number of missing bytes.
         missing: u64,
     },
-    /// Octets are not in the capture.
+    /// Bytes of the stream are not in the capture.
     Gap {
-        /// How many.
+        /// Number of missing bytes.
         octets: u64,
     },
-    /// FPDUs were found again behind a gap.
+    /// The decoder has found FPDUs again after a gap.
     Resumed {
-        /// Octets that could not be read, the gap among them.
+        /// Number of bytes that it could not read, the gap included.
         octets: u64,
     },
-    /// The connection was reset.
+    /// The sender has reset the connection.
     Reset,
-    /// The sender ends.
+    /// The sender has closed its direction.
     Fin,
 }
 
 /// An MPA Request or Reply (RFC 5044 section 7.1.1, RFC 6581 section 9).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Mpa {
-    /// Whether it is the Reply.
+    /// True for the Reply, false for the Request.
     pub reply: bool,
-    /// Its revision.
+    /// Revision of MPA that the frame names.
     pub revision: u8,
-    /// Whether its sender needs markers.
+    /// The frame's sender needs markers.
     pub markers: bool,
-    /// Whether its sender wants CRCs.
+    /// The frame's sender wants CRCs.
     pub crc: bool,
-    /// Whether the connection is refused.
+    /// The responder refuses the connection.
     pub reject: bool,
-    /// IRD and ORD, if they are there and are numbers.
+    /// IRD, if the frame has one that is a number.
     pub ird: Option<u16>,
-    /// See `ird`.
+    /// ORD, if the frame has one that is a number.
     pub ord: Option<u16>,
     /// First messages of the peer-to-peer model; `None` for the client-server model.
     pub ready_to_receive: Option<Vec<&'static str>>,
-    /// Octets of private data behind the words of RFC 6581.
+    /// Bytes of private data after the words of RFC 6581.
     pub private_data: usize,
-    /// What they say of RPC-over-RDMA version 1 (RFC 8797).
+    /// The private data of RPC-over-RDMA version 1 (RFC 8797), if there are any.
     pub rpcrdma: Option<PrivateData>,
 }
 
-/// The message of RFC 8797.
+/// The fields of an RFC 8797 message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PrivateData {
-    /// Octets of the longest Send.
+    /// Size of the longest Send, in bytes.
     pub send_size: u32,
-    /// Octets of Receive buffers.
+    /// Size of Receive buffers, in bytes.
     pub receive_size: u32,
-    /// Whether replies may invalidate.
+    /// Replies may invalidate.
     pub invalidate: bool,
 }
 
 /// An RDMA message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Rdma {
-    /// Its opcode's name.
+    /// Name of the opcode.
     pub operation: &'static str,
-    /// Octets of payload; of a Read Request, those that are asked for.
+    /// Bytes of payload; for a Read Request, the bytes that it asks for.
     pub octets: u64,
-    /// The region the payload goes to.
+    /// The region that receives the payload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to_memory: Option<Place>,
-    /// The region that is read.
+    /// The region that the peer reads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from_memory: Option<Place>,
-    /// The STag that is invalidated.
+    /// The STag that the peer invalidates.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub invalidate: Option<u32>,
-    /// What a Terminate says.
+    /// The error that a Terminate reports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Whose chunk the payload is of.
+    /// The chunk that the payload belongs to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chunk: Option<ChunkOf>,
-    /// The header of the RPC message that the payload begins with.
+    /// The header of the RPC message with which the payload begins.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rpc: Option<Rpc>,
 }
@@ -132,37 +132,37 @@ pub struct Rdma {
 /// A place in tagged memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Place {
-    /// STag, or handle.
+    /// STag of the memory, which RPC-over-RDMA calls a handle.
     pub handle: u32,
-    /// Tagged offset.
+    /// Tagged offset, in bytes.
     pub offset: u64,
 }
 
-/// A part of a chunk that was offered in a call.
+/// A part of a chunk that a call has offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ChunkOf {
-    /// The call.
+    /// XID of the call.
     pub xid: u32,
-    /// The chunk.
+    /// The chunk of that call.
     pub chunk: ChunkName,
-    /// Offset in the chunk.
+    /// Byte offset in the chunk.
     pub at: u64,
 }
 
-/// Which chunk of a message.
+/// The name of a chunk within its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "list", rename_all = "kebab-case")]
 pub enum ChunkName {
-    /// That of a Read list with this position.
+    /// The chunk of a Read list with this position.
     Read {
-        /// Offset in the Payload stream.
+        /// Byte offset in the Payload stream.
         position: u32,
     },
     /// The call itself: version 1's chunk at position zero, version 2's Call chunk.
     Call,
-    /// One of a Write list.
+    /// A chunk of a Write list.
     Write {
-        /// From 0.
+        /// Index in the list, from 0.
         index: usize,
     },
     /// The Reply chunk.
@@ -172,15 +172,15 @@ pub enum ChunkName {
 /// A transport message of RPC-over-RDMA.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Transport {
-    /// Version of its header.
+    /// Version of the header.
     pub version: u32,
     /// Procedure (version 1) or header type (version 2).
     pub header: &'static str,
-    /// Transaction.
+    /// XID of the transaction.
     pub xid: u32,
-    /// The credit field.
+    /// The credit field of the header.
     pub credits: u32,
-    /// Octets of the Send.
+    /// Bytes of the Send.
     pub octets: usize,
     /// The STag that the Send invalidates.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -188,7 +188,7 @@ pub struct Transport {
     /// The handle that the reply may invalidate (version 2).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub may_invalidate: Option<u32>,
-    /// Octets of the RPC message that follow in further messages.
+    /// Bytes of the RPC message that further messages carry.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remaining: Option<u32>,
     /// The Call chunk (version 2).
@@ -203,7 +203,7 @@ pub struct Transport {
     /// The Reply chunk.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reply: Option<Vec<Memory>>,
-    /// What an error message says.
+    /// The error that an error message reports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     /// Transport properties.
@@ -214,32 +214,32 @@ pub struct Transport {
     pub rpc: Option<Rpc>,
 }
 
-/// A segment.
+/// A segment of registered memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    /// Of the region.
+    /// Handle of the region.
     pub handle: u32,
-    /// Octets.
+    /// Length in bytes.
     pub length: u32,
     /// Tagged offset.
     pub offset: u64,
 }
 
-/// A Read chunk.
+/// A Read chunk of a Read list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ReadChunk {
-    /// Offset in the Payload stream.
+    /// Byte offset in the Payload stream.
     pub position: u32,
-    /// Where it is.
+    /// The memory of the chunk.
     pub segments: Vec<Memory>,
 }
 
 /// A transport property of version 2.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Property {
-    /// Its name, or its number.
+    /// The name, or the number of an unknown property.
     pub name: String,
-    /// Its value; `None` for the default, and for one that is not a number.
+    /// The value; `None` for the default, and for a value that is not a number.
     pub value: Option<u32>,
 }
 
@@ -247,55 +247,55 @@ pub struct Property {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "message", rename_all = "kebab-case")]
 pub enum Rpc {
-    /// A call.
+    /// A request of a client to a server (RFC 5531 section 9).
     Call {
-        /// What is called.
+        /// The procedure that the client calls.
         #[serde(flatten)]
         procedure: Procedure,
         /// Flavor of the credential.
         credential: u32,
-        /// Its user, if it is of AUTH_SYS.
+        /// User id of the credential, if it is of AUTH_SYS.
         uid: Option<u32>,
     },
-    /// A reply.
+    /// The server's answer to a call (RFC 5531 section 9).
     Reply {
-        /// What was called, if the call is in the capture.
+        /// The procedure that was called, if the call is in the capture.
         #[serde(flatten)]
         procedure: Option<Procedure>,
-        /// What has come of it.
+        /// The status that the server reports.
         status: String,
-        /// The status the results of NFS version 3 or MOUNT begin with.
+        /// The status with which results of NFS version 3 or MOUNT begin.
         nfs_status: Option<u32>,
     },
 }
 
-/// What is called.
+/// An RPC procedure, and its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Procedure {
-    /// Program.
+    /// Number of the program.
     pub program: u32,
-    /// Its version.
+    /// Version of the program's protocol.
     pub program_version: u32,
-    /// Procedure of it.
+    /// Number of the procedure within that version.
     pub procedure: u32,
-    /// What both are called, if they are known.
+    /// Names of program and procedure, if the decoder knows them.
     pub name: Option<(&'static str, &'static str)>,
 }
 
-/// A rule that is broken.
+/// A broken rule, as the decoder reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Verdict {
-    /// Which one.
+    /// The kind of the rule.
     pub rule: Rule,
-    /// How.
+    /// The details of the fault, for people.
     pub text: String,
 }
 
-/// What verdicts are about.
+/// The kinds of rules that verdicts are about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rule {
-    /// A frame that is cut off, or is none.
+    /// A frame that is cut off or malformed.
     Frame,
     /// The MPA start-up.
     Startup,
@@ -303,26 +303,26 @@ pub enum Rule {
     Fpdu,
     /// Message sequence numbers and offsets.
     Order,
-    /// A Read Response that nobody asked for, or another than was.
+    /// A Read Response without a request, or another than the request asked for.
     Read,
-    /// A transport header that is not understood.
+    /// A transport header that the decoder cannot decode.
     Header,
-    /// Another version than that of the connection.
+    /// A version other than that of the connection.
     Version,
-    /// A Send longer than the other side takes.
+    /// A Send longer than the other side accepts.
     Inline,
     /// Flow control.
     Credits,
-    /// XIDs: of calls under way, of replies to nothing.
+    /// XIDs: of calls that are already under way, of replies without a call.
     Xid,
-    /// Memory that was not offered, or not for this.
+    /// Memory that the other end has not offered, or not for this use.
     Memory,
-    /// Chunks of a reply that are not those of its call.
+    /// Chunks of a reply that differ from those of its call.
     Chunks,
-    /// Messages of version 2 that do not follow each other.
+    /// Messages of version 2 that do not follow each other correctly.
     Sequence,
     /// The header of the RPC message.
     Rpc,
-    /// More than this reader keeps account of.
+    /// More calls than this decoder keeps account of.
     Limit,
 }

@@ -1,4 +1,4 @@
-//! Captures of iWARP connections taken apart, up to RPC-over-RDMA of both versions and the headers of
+//! Decodes captures of iWARP connections, up to RPC-over-RDMA of both versions and the headers of
 //! the RPC messages in it; without IO.
 //!
 //! ```text
@@ -6,17 +6,18 @@
 //!                                                                              and their chunks
 //! ```
 //!
-//! [`Decoder::frame`] takes the frames of a capture in their order and gives [`Item`]s in the order in
-//! which they became whole; [`line()`] shows one, and [`Item`] can be serialized. Formats are read by the
-//! crates that speak them, so what this reads is what Heddle reads. It judges as well: what breaks a
-//! rule is followed by a [`Verdict`]. A verdict is not given where frames that the capture does not have
-//! could clear whoever is blamed.
+//! [`Decoder::frame`] takes the frames of a capture in their order and returns [`Item`]s in the
+//! order in which they became complete; [`line()`] shows one, and [`Item`] can be serialized. The
+//! decoder reads formats by the crates that implement them, so it reads exactly what Heddle reads.
+//! The decoder also judges: a [`Verdict`] follows each message that breaks a rule. The decoder
+//! gives no verdict where frames that are not in the capture could clear the accused end.
 //!
-//! Captures are hostile. What is kept of a connection is bounded, and so is their number
-//! ([`CONNECTIONS_MAX`]); what is forgotten for that is said.
+//! Captures are hostile. The decoder bounds what it keeps of a connection, and the number of
+//! connections ([`CONNECTIONS_MAX`]); it reports what it forgets for that.
 //!
-//! What it does not do: put IP fragments together, look at checksums of IP and TCP (captures are full
-//! of those that a NIC was to fill in), or follow connections whose start-up is not in the capture.
+//! The decoder does not put IP fragments together, does not check checksums of IP and TCP (captures
+//! are full of those that a NIC was to fill in), and does not follow connections whose start-up is
+//! not in the capture.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test has to fail loudly"))]
 
@@ -46,60 +47,60 @@ use heddle_iwarp::mpa::frame::{Frame, HEADER_LEN, Kind, Revision};
 use heddle_tcp::{Flags, SeqNumber};
 use serde::Serialize;
 
-/// Connections that are followed at a time. For another one, one goes that is not of MPA, or else the
-/// one with no frame for longest.
+/// Most connections that the decoder follows at a time. To make room for another, it forgets a
+/// connection that is not of MPA, or else the connection whose last frame is oldest.
 pub const CONNECTIONS_MAX: usize = 128;
 
-/// The port of NFS over RDMA (RFC 8267 section 7): what goes there is RPC-over-RDMA, whatever it looks
-/// like.
+/// The port of NFS over RDMA (RFC 8267 section 7). The decoder reads its traffic as RPC-over-RDMA,
+/// whatever it looks like.
 pub const NFS_RDMA_PORT: u16 = 20049;
 
-/// What was seen of a capture.
+/// Totals over the frames of a capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Summary {
-    /// Frames.
+    /// Frames of the capture.
     pub frames: u64,
-    /// Those that were TCP segments of connections asked for.
+    /// Frames that were TCP segments of connections asked for.
     pub segments: u64,
-    /// Those of them of which the beginning is not in the capture, or that are not of MPA.
+    /// Segments of connections whose beginning is not in the capture, or that are not of MPA.
     pub not_followed: u64,
     /// MPA connections.
     pub connections: u64,
-    /// Connections that were forgotten for others.
+    /// Connections that the decoder forgot to make room for others.
     pub forgotten: u64,
-    /// Verdicts.
+    /// Verdicts among the items.
     pub verdicts: u64,
 }
 
-/// Reads a capture.
+/// Decodes the frames of one capture.
 #[derive(Debug, Default)]
 pub struct Decoder {
     port: Option<u16>,
-    /// By its two addresses, the lower one first.
+    /// Connections by their two addresses, the lower one first.
     connections: BTreeMap<[SocketAddr; 2], Connection>,
     now: Now,
     summary: Summary,
 }
 
 impl Decoder {
-    /// One that reads all MPA connections; or, of a `port`, all connections, which are taken for
-    /// RPC-over-RDMA.
+    /// Makes a decoder that reads all MPA connections. With a `port`, the decoder reads all
+    /// connections of that port, as RPC-over-RDMA.
     pub fn new(port: Option<u16>) -> Decoder {
         Decoder { port, ..Decoder::default() }
     }
 
-    /// What was seen until now.
+    /// Returns the totals over the frames so far.
     pub fn summary(&self) -> Summary {
         self.summary
     }
 
-    /// The next frame of the capture: Ethernet, from its destination address on, without FCS. `time`
-    /// is in nanoseconds since 1970. What it brings goes behind `items`.
+    /// Decodes the next frame of the capture: Ethernet, from its destination address on, without
+    /// FCS. `time` is in nanoseconds since 1970. Appends the items found to `items`.
     pub fn frame(&mut self, time: u64, octets: &[u8], items: &mut Vec<Item>) {
         self.now = Now { time, frame: self.now.frame + 1 };
         self.summary.frames += 1;
         let before = items.len();
-        // What is cut off is missed in its connection: it has a gap there.
+        // A frame that is cut off is missing in its connection, which then has a gap.
         if let Ok(Some(segment)) = frame::segment(octets)
             && self.is_asked_for(&segment)
         {
@@ -109,7 +110,7 @@ impl Decoder {
         self.count(items, before);
     }
 
-    /// There are no more frames: gives what was waiting for some.
+    /// Ends the capture: appends the items that waited for further frames.
     pub fn finish(&mut self, items: &mut Vec<Item>) {
         let before = items.len();
         let mut out = Out { now: self.now, items };
@@ -144,7 +145,7 @@ impl Decoder {
             match (syn, segment.flags.has(Flags::ACK)) {
                 (true, true) if side == 1 => return old.answered(segment.seq),
                 (true, false) if same && side == 0 => return,
-                // The addresses are used anew.
+                // A new connection uses the same addresses.
                 (true, false) => {
                     old.finish(&mut out);
                     self.connections.remove(&key);
@@ -197,15 +198,16 @@ fn key(segment: &Segment<'_>) -> [SocketAddr; 2] {
     if a < b { [a, b] } else { [b, a] }
 }
 
-/// The ends of a connection that begins with `segment`, its initiator first, and the numbers of their
-/// first octets: a SYN, or, where the capture begins later, an MPA Request.
+/// Returns the ends of a connection that begins with `segment`, its initiator first, and the
+/// numbers of their first bytes. The segment is a SYN, or, if the capture begins later, an MPA
+/// Request.
 fn beginning(segment: &Segment<'_>) -> Option<([SocketAddr; 2], SeqNumber, SeqNumber)> {
     let Segment { from, to, seq, ack, flags, payload } = *segment;
     if flags.has(Flags::SYN) {
         return Some(if flags.has(Flags::ACK) {
             ([to, from], ack, seq.advance(1))
         } else {
-            // The other's number comes with its SYN.
+            // The responder's number comes with its SYN.
             ([from, to], seq.advance(1), SeqNumber(0))
         });
     }

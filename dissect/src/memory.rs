@@ -1,4 +1,4 @@
-//! What one end of a connection has offered to the other: the chunks of its calls.
+//! The memory that one end of a connection has offered to the other: the chunks of its calls.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,13 +7,13 @@ use heddle_rpcrdma::{Handle, Segment, v1};
 
 use crate::item::{ChunkName, ChunkOf, Place, Procedure};
 
-/// Calls of one end that are kept account of at a time: more than any end grants.
+/// Most calls of one end that the decoder keeps account of at a time: more than any end grants.
 const CALLS_MAX: usize = 4096;
 
-/// Segments of them.
+/// Most segments of these calls.
 const SEGMENTS_MAX: usize = 1 << 14;
 
-/// Handles of ended calls that are remembered, to tell late from never.
+/// Most handles of ended calls that the decoder remembers, to tell late accesses from wrong ones.
 const ENDED_MAX: usize = 256;
 
 /// A chunk of a call.
@@ -21,23 +21,23 @@ const ENDED_MAX: usize = 256;
 pub(crate) struct Chunk {
     pub(crate) name: ChunkName,
     pub(crate) segments: Vec<Segment>,
-    /// Octets that the other end has written, or asked for.
+    /// Bytes that the other end has written, or asked for.
     pub(crate) moved: u64,
 }
 
-/// A call that has no reply.
+/// A call without a reply.
 #[derive(Debug, Default)]
 pub(crate) struct Call {
     pub(crate) procedure: Option<Procedure>,
     pub(crate) chunks: Vec<Chunk>,
-    /// What the reply may invalidate (version 2).
+    /// The handle that the reply may invalidate (version 2).
     pub(crate) invalidate: Option<Handle>,
-    /// Whether all its messages have come.
+    /// All messages of the call have come.
     pub(crate) whole: bool,
 }
 
 impl Call {
-    /// Takes the chunks of a Read list; the one at position zero holds the call.
+    /// Adds the chunks of a Read list; the chunk at position zero holds the call.
     pub(crate) fn offer_reads(&mut self, list: &ReadList<'_>) {
         for chunk in list.chunks() {
             let name = match chunk.position() {
@@ -48,7 +48,7 @@ impl Call {
         }
     }
 
-    /// Takes all lists of a header.
+    /// Adds the chunks of all lists of a header.
     pub(crate) fn offer(&mut self, chunks: &v1::Chunks<'_>) {
         self.offer_reads(&chunks.reads);
         for (index, chunk) in chunks.writes.chunks().enumerate() {
@@ -67,12 +67,13 @@ impl Call {
         self.chunks.iter().flat_map(|c| &c.segments)
     }
 
-    /// Whether `handle` is one of its chunks'.
+    /// Returns true if `handle` belongs to one of the call's chunks.
     pub(crate) fn has(&self, handle: u32) -> bool {
         self.segments().any(|s| s.handle.0 == handle)
     }
 
-    /// What is wrong with the lists that a reply returns. A reply that fails may return none.
+    /// Returns the faults of the lists that a reply returns. A reply that fails may return no
+    /// lists.
     pub(crate) fn returned(
         &self,
         writes: &WriteList<'_>,
@@ -102,7 +103,7 @@ impl Call {
     }
 }
 
-/// One chunk of a reply: its segments, and whether what it tells of was written.
+/// Checks one chunk of a reply: its segments, and whether the reported bytes were written.
 fn check(name: &str, is: &WriteChunk<'_>, was: &Chunk) -> Option<String> {
     let provided = WriteChunk::new(&was.segments).ok()?;
     match is.returned(&provided) {
@@ -114,26 +115,26 @@ fn check(name: &str, is: &WriteChunk<'_>, was: &Chunk) -> Option<String> {
     }
 }
 
-/// What a place is in.
+/// The memory in which a place lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// In a chunk.
+    /// The place is in a chunk.
     In(ChunkOf),
-    /// In memory that was offered for the other direction.
+    /// The place is in memory that was offered for the other direction.
     Misused(ChunkOf),
-    /// In a segment, but not all of it.
+    /// The place is in a segment, but does not fit it.
     Beyond(ChunkOf),
-    /// In memory of a call that has ended.
+    /// The place is in memory of a call that has ended.
     Ended,
-    /// In none.
+    /// The place is in no offered memory.
     Nowhere,
 }
 
-/// The calls of one end.
+/// The calls of an end.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     open: BTreeMap<u32, Call>,
-    /// In the order in which they came, ended ones among them.
+    /// XIDs in the order in which the calls came, ended ones among them.
     order: VecDeque<u32>,
     segments: usize,
     ended: VecDeque<u32>,
@@ -144,7 +145,7 @@ impl Calls {
         self.open.get_mut(&xid)
     }
 
-    /// Adds a call; whether others had to be forgotten for it.
+    /// Adds a call. Returns true if the decoder had to forget others for it.
     pub(crate) fn add(&mut self, xid: u32, call: Call) -> bool {
         self.segments += call.segments().count();
         if let Some(before) = self.open.insert(xid, call) {
@@ -157,14 +158,14 @@ impl Calls {
             let Some(oldest) = self.order.pop_front() else { break };
             forgot |= self.end(oldest).is_some();
         }
-        // Ended calls are left in `order` until there are as many as may be open.
+        // `order` keeps ended calls until there are as many as may be open.
         if self.order.len() > 2 * CALLS_MAX {
             self.order.retain(|x| self.open.contains_key(x));
         }
         forgot
     }
 
-    /// Gives a call, of which only the first messages had come, its chunks.
+    /// Replaces a call, of which only the first messages had come, by `call`, which has its chunks.
     pub(crate) fn complete(&mut self, xid: u32, mut call: Call) -> bool {
         if let Some(begun) = self.open.get(&xid) {
             call.procedure = call.procedure.or(begun.procedure);
@@ -172,7 +173,7 @@ impl Calls {
         self.add(xid, call)
     }
 
-    /// Ends a call.
+    /// Removes a call, and remembers its handles as ended.
     pub(crate) fn end(&mut self, xid: u32) -> Option<Call> {
         let call = self.open.remove(&xid)?;
         self.segments -= call.segments().count();
@@ -185,12 +186,12 @@ impl Calls {
         Some(call)
     }
 
-    /// Forgets all.
+    /// Forgets all calls.
     pub(crate) fn clear(&mut self) {
         *self = Calls::default();
     }
 
-    /// Finds what the other end writes (`write`) or asks for, and counts it.
+    /// Finds the memory that the other end writes (`write`) or reads, and counts the bytes.
     pub(crate) fn moved(&mut self, write: bool, place: Place, octets: u64) -> Found {
         let mut found = Found::Nowhere;
         for (&xid, call) in &mut self.open {

@@ -1,33 +1,33 @@
-//! DDP segments of one direction put together to RDMAP messages (RFC 5041 section 5, RFC 5040).
+//! Assembles DDP segments of one direction into RDMAP messages (RFC 5041 section 5, RFC 5040).
 
 use heddle_iwarp::ddp::{DdpHeader, Qn};
 use heddle_iwarp::rdmap::{Control, Opcode};
 
 use crate::item::{Place, Rule, Verdict};
 
-/// Octets of a message that are kept: as many as a transport message may have by what is common, and
-/// many more. Of tagged messages, which may be of any length, only [`HEAD_MAX`].
+/// Most bytes that the decoder keeps of a message: many more than transport messages usually have.
+/// A tagged message may be of any length, so the decoder keeps only [`HEAD_MAX`] bytes of it.
 pub(crate) const SEND_MAX: usize = 1 << 20;
 
-/// Octets kept of a tagged message: its RPC header, if it begins with one.
+/// Most bytes kept of a tagged message: its RPC header, if it begins with one.
 const HEAD_MAX: usize = 512;
 
 /// A whole message.
 #[derive(Debug)]
 pub(crate) struct Message {
     pub(crate) opcode: Opcode,
-    /// Where a tagged one begins.
+    /// The beginning of a tagged message.
     pub(crate) place: Option<Place>,
-    /// The 32 bits that DDP keeps for RDMAP: what a Send invalidates.
+    /// The 32 bits that DDP keeps for RDMAP: the STag that a Send invalidates.
     pub(crate) ulp32: u32,
-    /// All octets it has.
+    /// Number of bytes of the message.
     pub(crate) octets: u64,
-    /// The first of them.
+    /// The first of these bytes.
     pub(crate) head: Vec<u8>,
 }
 
 impl Message {
-    /// Whether all octets are there.
+    /// Returns true if `head` holds all bytes.
     pub(crate) fn is_whole(&self) -> bool {
         self.head.len() as u64 == self.octets
     }
@@ -40,17 +40,17 @@ impl Message {
     }
 }
 
-/// Queues that a stream has.
+/// Number of queues of a stream.
 const QUEUES: usize = Qn::LAST.0 as usize + 1;
 
 /// The messages of one direction.
 #[derive(Debug)]
 pub(crate) struct Messages {
-    /// Of each queue: the number of its next message, when it is known.
+    /// For each queue: the number of its next message, when it is known.
     msn: [Option<u32>; QUEUES],
-    /// Of each queue: a message that is not whole.
+    /// For each queue: a message that is not complete.
     untagged: [Option<Message>; QUEUES],
-    /// A Write, and a Read Response.
+    /// An incomplete Write, and an incomplete Read Response.
     tagged: [Option<Message>; 2],
 }
 
@@ -64,13 +64,13 @@ impl Messages {
         Messages { msn: [Some(1); QUEUES], untagged, tagged: [None, None] }
     }
 
-    /// Segments are missing: what had begun is forgotten, and numbers go on with the next there is.
+    /// Handles that segments are missing: forgets incomplete messages, and accepts any next number.
     pub(crate) fn interrupt(&mut self) {
         *self = Messages { msn: [None; QUEUES], ..Messages::new() };
     }
 
-    /// A segment whose headers were found good. Gives the message that it ends, and what is wrong
-    /// with its number or offset.
+    /// Takes a segment with good headers. Returns the message that it ends, and the fault in its
+    /// number or offset.
     pub(crate) fn segment(
         &mut self,
         header: &DdpHeader,
@@ -102,7 +102,7 @@ impl Messages {
                 } else {
                     None
                 };
-                // Of a message whose beginning is not in the capture nothing can be said.
+                // The decoder cannot judge a message whose beginning is not in the capture.
                 let whole = begun || mo == 0;
                 let new =
                     || Message { opcode, place: None, ulp32: rsvd_ulp32, octets: 0, head: vec![] };

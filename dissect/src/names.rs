@@ -32,12 +32,12 @@ const RPCBIND: [&str; 13] = [
 const PORTMAPPER: u32 = 100_000;
 const NFS: u32 = 100_003;
 const MOUNTD: u32 = 100_005;
-/// Access lists beside NFS version 3, as Solaris and Linux have them.
+/// Access lists next to NFS version 3, as Solaris and Linux have them.
 const ACL: u32 = 100_227;
-/// The first that servers of NFS version 4 call their clients by.
+/// The first program number by which servers of NFS version 4 call their clients.
 const NFS4_CALLBACK: u32 = 0x4000_0000;
 
-/// Of a program's version, its procedures.
+/// Returns the name of a program's version, and the names of its procedures.
 fn program(program: u32, version: u32) -> Option<(&'static str, &'static [&'static str])> {
     Some(match (program, version) {
         (PORTMAPPER, 2) => ("PORTMAP", &PORTMAP),
@@ -51,7 +51,7 @@ fn program(program: u32, version: u32) -> Option<(&'static str, &'static [&'stat
     })
 }
 
-/// A procedure, with what it is called.
+/// Returns a procedure with its names.
 pub(crate) fn procedure(p: rpc::Procedure) -> Procedure {
     let named = program(p.program, p.version);
     let name = named.and_then(|(program, procedures)| {
@@ -60,7 +60,7 @@ pub(crate) fn procedure(p: rpc::Procedure) -> Procedure {
     Procedure { program: p.program, program_version: p.version, procedure: p.procedure, name }
 }
 
-/// Whether results of a procedure begin with a status as NFS version 3 has them.
+/// Returns true if results of a procedure begin with a status, as those of NFS version 3 do.
 pub(crate) fn has_status(p: &Procedure) -> bool {
     match p.program {
         NFS => p.program_version >= 3 && p.procedure > 0,
@@ -69,7 +69,7 @@ pub(crate) fn has_status(p: &Procedure) -> bool {
     }
 }
 
-/// What has come of a call.
+/// Returns the name of a reply's status.
 pub(crate) fn status(body: &ReplyBody<'_>) -> String {
     match body {
         ReplyBody::Accepted { status, .. } => match *status {
@@ -87,7 +87,7 @@ pub(crate) fn status(body: &ReplyBody<'_>) -> String {
     }
 }
 
-/// A procedure of version 1.
+/// Returns the name of a procedure of version 1.
 pub(crate) fn procedure_v1(kind: u32) -> &'static str {
     use v1::procedure;
     match kind {
@@ -100,7 +100,7 @@ pub(crate) fn procedure_v1(kind: u32) -> &'static str {
     }
 }
 
-/// A header type of version 2.
+/// Returns the name of a header type of version 2.
 pub(crate) fn htype_v2(kind: u32) -> &'static str {
     match kind {
         htype::ERROR => "RDMA2_ERROR",
@@ -117,7 +117,7 @@ pub(crate) fn htype_v2(kind: u32) -> &'static str {
     }
 }
 
-/// An error of version 1.
+/// Returns an error of version 1 as text.
 pub(crate) fn refusal_v1(refusal: v1::Refusal) -> String {
     match refusal {
         v1::Refusal::Versions { low, high } => format!("ERR_VERS {low}..{high}"),
@@ -125,7 +125,7 @@ pub(crate) fn refusal_v1(refusal: v1::Refusal) -> String {
     }
 }
 
-/// An error of version 2.
+/// Returns an error of version 2 as text.
 pub(crate) fn refusal_v2(refusal: Refusal) -> String {
     match refusal {
         Refusal::Versions { low, high } => format!("RDMA2_ERR_VERS {low}..{high}"),
@@ -148,7 +148,7 @@ pub(crate) fn refusal_v2(refusal: Refusal) -> String {
     }
 }
 
-/// A property of version 2.
+/// Returns the name and value of a property of version 2.
 pub(crate) fn property(wire: Wire<'_>) -> Property {
     let name = match wire.id {
         id::SBSIZ => "send-size",
@@ -167,7 +167,7 @@ pub(crate) fn property(wire: Wire<'_>) -> Property {
             | Value::SegmentCount(n)
             | Value::Reverse(n),
         ) => n,
-        // What a host says of itself may be secret, and is not shown.
+        // A host's authentication data may be secret, so the decoder does not show them.
         Ok(Value::HostAuth(_) | Value::Unknown) | Err(_) => None,
     };
     Property { name: name.into(), value }

@@ -1,54 +1,56 @@
-//! One direction of a TCP connection: segments as they were captured, put in order.
+//! A direction of a TCP connection: captured segments, put in order.
 //!
 //! ```text
-//!             next          acked                 octets that came ahead
+//!             next          acked                 bytes that came ahead
 //!   ── taken ──┼─── missing ──┼── missing ── [held] ── missing ── [held]
 //! ```
 //!
-//! What is missing may still come, sent again. What the other side has acknowledged will not: the
-//! capture does not have it. As a capture may have frames of the two directions in a slightly other
-//! order than they were on the wire, that is not concluded from the first acknowledgment.
+//! The sender may still send missing bytes again. But bytes that the other side has acknowledged
+//! will not come: the capture does not have them. A capture may have frames of the two directions
+//! in a slightly different order than the wire had, so the first acknowledgment does not prove yet
+//! that the capture lacks the bytes.
 //!
-//! A segment acknowledges what its sender knew when it sent it. So its octets are not taken before those
-//! of the other direction are that it acknowledges: an answer is read behind what it answers, also when
-//! that was captured later, and never before what is missing there was found to be.
+//! A segment acknowledges what its sender knew when it sent the segment. So the decoder takes its
+//! bytes only after the bytes of the other direction that it acknowledges. An answer is then read
+//! after the message that it answers, even when that message was captured later, and never before
+//! the decoder has found which bytes of the other direction are missing.
 
 use std::collections::BTreeMap;
 
 use heddle_tcp::SeqNumber;
 
-/// Octets ahead of a gap that are held for one direction: more than any window in use.
+/// Most bytes ahead of a gap that are held for one direction: more than any window in use.
 const HELD_MAX: usize = 4 << 20;
 
-/// Segments ahead of a gap that are held for one direction.
+/// Most segments ahead of a gap that are held for one direction.
 const SEGMENTS_MAX: usize = 1 << 14;
 
-/// Frames of the connection after which an acknowledged gap is one.
+/// Frames of the connection after which an acknowledged gap counts as a gap in the capture.
 const PATIENCE: u32 = 16;
 
-/// What was seen of a segment.
+/// The place of a segment in its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
-    /// Nothing of note.
+    /// The segment is unremarkable.
     InOrder,
-    /// So many of its octets had come before.
+    /// This many of the segment's bytes had come before.
     Again(u64),
-    /// So many octets are missing before it, and none were before.
+    /// This many bytes are missing before the segment, which is the first after the gap.
     Ahead(u64),
-    /// It cannot be of this connection, or is too far ahead.
+    /// The segment cannot be of this connection, or is too far ahead.
     Far,
 }
 
-/// A direction.
+/// The stream of a direction.
 #[derive(Debug)]
 pub(crate) struct Stream {
     first: SeqNumber,
     next: SeqNumber,
-    /// Octets taken or skipped.
+    /// Bytes taken or skipped.
     pos: u64,
-    /// The most that was acknowledged, as `pos` counts.
+    /// The highest acknowledged position, counted as `pos` is.
     acked: u64,
-    /// Frames since then, while there is a gap.
+    /// Frames since that acknowledgment, while there is a gap.
     waited: u32,
     held: BTreeMap<u64, Held>,
     octets: usize,
@@ -57,23 +59,23 @@ pub(crate) struct Stream {
 #[derive(Debug, Default)]
 struct Held {
     octets: Vec<u8>,
-    /// Where the other direction has to be.
+    /// The position that the other direction has to reach first.
     after: u64,
 }
 
 impl Stream {
-    /// One whose first octet is `first`.
+    /// Makes a stream whose first byte has the number `first`.
     pub(crate) fn new(first: SeqNumber) -> Stream {
         let held = BTreeMap::new();
         Stream { first, next: first, pos: 0, acked: 0, waited: 0, held, octets: 0 }
     }
 
-    /// The number of its first octet.
+    /// Returns the number of the first byte.
     pub(crate) fn first(&self) -> SeqNumber {
         self.first
     }
 
-    /// A segment; its octets are taken when the other direction is at `after`.
+    /// Adds a segment, whose bytes can be taken when the other direction is at `after`.
     pub(crate) fn segment(&mut self, seq: SeqNumber, after: u64, payload: &[u8]) -> Seen {
         if payload.is_empty() {
             return Seen::InOrder;
@@ -105,7 +107,7 @@ impl Stream {
         }
     }
 
-    /// The end of what is there without a gap.
+    /// Returns the end of the bytes that have come without a gap.
     fn edge(&self) -> u64 {
         let mut edge = self.pos;
         for (&at, held) in &self.held {
@@ -117,7 +119,7 @@ impl Stream {
         edge
     }
 
-    /// Keeps octets; whether all of them were there.
+    /// Holds bytes. Returns true if all of them had been held before.
     fn hold(&mut self, at: u64, after: u64, octets: &[u8]) -> bool {
         let known = self.held.entry(at).or_default();
         if known.octets.len() >= octets.len() {
@@ -128,7 +130,8 @@ impl Stream {
         false
     }
 
-    /// The other side has acknowledged what comes before `ack`: where that is.
+    /// Records that the other side has acknowledged everything before `ack`, and returns that
+    /// position.
     pub(crate) fn acknowledged(&mut self, ack: SeqNumber) -> u64 {
         let ahead = u64::try_from(ack.distance(self.next)).unwrap_or(0);
         if ahead > HELD_MAX as u64 {
@@ -139,25 +142,26 @@ impl Stream {
         at
     }
 
-    /// A frame of the connection has passed, of whichever direction.
+    /// Counts a frame of the connection, of either direction.
     pub(crate) fn tick(&mut self) {
         let waits = self.acked > self.pos;
         self.waited = if waits { self.waited.saturating_add(1) } else { 0 };
     }
 
-    /// Whether `seq` is that of the first octet that has not come.
+    /// Returns true if `seq` is the number of the first byte that has not come.
     pub(crate) fn is_next(&self, seq: SeqNumber) -> bool {
         let there = self.edge() - self.pos;
         u64::try_from(seq.distance(self.next)) == Ok(there)
     }
 
-    /// Where in the stream [`Stream::take`] goes on.
+    /// Returns the position in the stream at which [`Stream::take`] goes on.
     pub(crate) fn pos(&self) -> u64 {
         self.pos
     }
 
-    /// The next octets, as they came in one segment, when the other direction is at `other`. Each waits
-    /// for the other only if frames were made up; then, and `finally`, neither waits for long.
+    /// Takes the next bytes, as they came in one segment, when the other direction is at `other`.
+    /// Two directions wait for each other only in forged frames; then a direction waits for
+    /// [`PATIENCE`] frames at most, and not at all when `finally` is true.
     pub(crate) fn take(&mut self, other: u64, finally: bool) -> Option<Vec<u8>> {
         let patient = !finally && self.waited <= PATIENCE;
         while let Some(first) = self.held.first_entry() {
@@ -176,8 +180,8 @@ impl Stream {
         None
     }
 
-    /// Octets that will not come, which are skipped: because they were acknowledged, or, when
-    /// `finally`, because there are no more frames.
+    /// Skips bytes that will not come, and returns their number: the other side has acknowledged
+    /// them, or, when `finally` is true, there are no more frames.
     pub(crate) fn skip(&mut self, finally: bool) -> Option<u64> {
         let full = self.octets > HELD_MAX / 2 || self.held.len() > SEGMENTS_MAX / 2;
         let gone = self.acked > self.pos && self.waited > PATIENCE;
@@ -196,7 +200,7 @@ impl Stream {
 
     fn forward(&mut self, octets: u64) {
         self.pos += octets;
-        // No step is longer than what is held, or acknowledged ahead.
+        // A step is no longer than the bytes held, or acknowledged ahead, so it fits 32 bits.
         self.next = self.next.advance(u32::try_from(octets).unwrap_or(0));
     }
 }
@@ -236,7 +240,7 @@ mod tests {
         assert_eq!(all(&mut s), b"ef");
         assert_eq!(s.segment(at(10), 0, b"kl"), Seen::Ahead(4));
         assert_eq!(s.segment(at(10), 0, b"kl"), Seen::Again(2));
-        // What fills a gap may overlap what is behind it.
+        // A segment that fills a gap may overlap the bytes after it.
         s.segment(at(6), 0, b"ghijkl");
         assert_eq!(all(&mut s), b"ghijkl");
         assert_eq!((s.pos(), s.octets), (12, 0));
@@ -286,7 +290,8 @@ mod tests {
         assert_eq!(s.take(99, false), None);
         assert_eq!(s.take(100, false), Some(b"ab".to_vec()));
         assert_eq!(s.take(99, false), None);
-        // Frames that could not be: it was acknowledged, and is not taken.
+        // Frames that no TCP sends: the other side acknowledged the bytes, and they are never
+        // taken.
         s.acknowledged(at(4));
         (0..=PATIENCE).for_each(|_| s.tick());
         assert_eq!(s.take(99, false), Some(b"cd".to_vec()));

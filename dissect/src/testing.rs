@@ -1,6 +1,6 @@
-//! Captures made up: two ends and the frames between them, for tests and seeds.
+//! Forged captures for tests and seeds: two ends and the frames between them.
 //!
-//! What cannot be made is a mistake of the test, which panics.
+//! A test that asks for a frame that cannot be made is wrong, and panics.
 #![allow(clippy::unwrap_used, reason = "for tests")]
 
 use core::net::{Ipv4Addr, SocketAddr};
@@ -17,34 +17,34 @@ use heddle_tcp::wire::{EtherType, EthernetHeader, Ipv4Header, MacAddr, ethernet,
 
 use crate::{Decoder, Item, NFS_RDMA_PORT, Summary};
 
-/// Octets of payload in an FPDU.
+/// Bytes of payload in an FPDU.
 const PART: usize = 1024;
 
-/// The client's port.
+/// The client's TCP port.
 pub const CLIENT_PORT: u16 = 40_000;
 
-/// A connection and its frames.
+/// A forged connection and its frames.
 #[derive(Clone, Debug)]
 pub struct Wire {
-    /// Frames in the order in which they were captured.
+    /// Frames in the order of their capture.
     pub frames: Vec<Vec<u8>>,
     port: u16,
     crc: bool,
     markers: bool,
     seq: [u32; 2],
-    /// Octets sent in FPDUs.
+    /// Bytes sent in FPDUs, for each side.
     sent: [u64; 2],
-    /// Of each side, for Sends and for Read Requests.
+    /// Next MSN, for each side: of Sends, and of Read Requests.
     msn: [[u32; 2]; 2],
 }
 
 impl Wire {
-    /// One to the port of NFS over RDMA, made without private data.
+    /// Makes a connection to the port of NFS over RDMA, without private data.
     pub fn new(crc: bool, markers: bool) -> Wire {
         Wire::to(NFS_RDMA_PORT, crc, markers, [&[], &[]])
     }
 
-    /// One to `port`, whose ends have said something in private data.
+    /// Makes a connection to `port`, whose ends send private data.
     pub fn to(port: u16, crc: bool, markers: bool, private_data: [&[u8]; 2]) -> Wire {
         let mut wire = Wire { crc, markers, ..Wire::without_mpa(port) };
         for (side, kind) in [(0, Kind::Request), (1, Kind::Reply)] {
@@ -64,7 +64,7 @@ impl Wire {
         wire
     }
 
-    /// One to `port` with nothing but TCP's handshake.
+    /// Makes a connection to `port` with only TCP's handshake.
     pub fn without_mpa(port: u16) -> Wire {
         let seq = [0xffff_ff00, 7];
         let (frames, sent, msn) = (Vec::new(), [0; 2], [[1; 2]; 2]);
@@ -74,7 +74,7 @@ impl Wire {
         wire
     }
 
-    /// A TCP segment; FIN is a flag as any.
+    /// Adds a TCP segment; FIN is a flag like any other.
     pub fn segment(&mut self, side: usize, flags: Flags, payload: &[u8]) {
         let ips = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
         let ports = [CLIENT_PORT, self.port];
@@ -101,7 +101,7 @@ impl Wire {
         frame.extend(self.seq[side].to_be_bytes());
         let ack = if flags.has(Flags::ACK) { self.seq[1 - side] } else { 0 };
         frame.extend(ack.to_be_bytes());
-        // Header of five words, a window, no checksum, as a NIC is to make it.
+        // Header of five words, a window, and no checksum, as a NIC is to fill it in.
         frame.extend([0x50, flags.0, 0xff, 0xff, 0, 0, 0, 0]);
         frame.extend(payload);
         self.frames.push(frame);
@@ -125,7 +125,7 @@ impl Wire {
         self.segment(side, Flags::ACK, &octets);
     }
 
-    /// A Send, with Invalidate if there is something to.
+    /// Adds a Send; with Invalidate if `invalidate` is some STag.
     pub fn send(&mut self, side: usize, invalidate: Option<u32>, payload: &[u8]) {
         let opcode = if invalidate.is_some() { Opcode::SEND_INV } else { Opcode::SEND };
         let invalidate = invalidate.unwrap_or(0);
@@ -158,12 +158,12 @@ impl Wire {
         }
     }
 
-    /// An RDMA Write.
+    /// Adds an RDMA Write.
     pub fn write(&mut self, side: usize, stag: u32, to: u64, payload: &[u8]) {
         self.tagged(side, Opcode::WRITE, stag, to, payload);
     }
 
-    /// A Read Request, into the memory of STag 0x7777.
+    /// Adds a Read Request, into the memory of STag 0x7777.
     pub fn read(&mut self, side: usize, stag: u32, to: u64, size: u32) {
         let request = ReadRequest {
             sink_stag: Stag(0x7777),
@@ -175,12 +175,12 @@ impl Wire {
         self.untagged(side, Opcode::READ_REQUEST, Qn::READ_REQUEST, 0, &request.emit());
     }
 
-    /// Its response.
+    /// Adds the response to that Read Request.
     pub fn respond(&mut self, side: usize, payload: &[u8]) {
         self.tagged(side, Opcode::READ_RESPONSE, 0x7777, 0, payload);
     }
 
-    /// A message of version 1.
+    /// Adds a message of version 1.
     pub fn v1(&mut self, side: usize, xid: u32, credit: u32, body: v1::Body<'_>, payload: &[u8]) {
         let header = v1::Header { xid: Xid(xid), credit, body };
         let mut octets = vec![0; header.encoded_len()];
@@ -189,7 +189,7 @@ impl Wire {
         self.send(side, None, &octets);
     }
 
-    /// A message of version 2, in a Send with Invalidate if there is something to.
+    /// Adds a message of version 2; in a Send with Invalidate if `invalidate` is some STag.
     pub fn v2(
         &mut self,
         side: usize,
@@ -205,18 +205,18 @@ impl Wire {
         self.send(side, invalidate, &octets);
     }
 
-    /// What is found in the frames, each a microsecond behind the one before.
+    /// Returns the items of the frames, which are a microsecond apart.
     pub fn decode(&self) -> (Vec<Item>, Summary) {
         decode(&self.frames)
     }
 
-    /// Addresses of the two ends.
+    /// Returns the addresses of the two ends.
     pub fn ends(&self) -> [SocketAddr; 2] {
         [([10, 0, 0, 1], CLIENT_PORT).into(), ([10, 0, 0, 2], self.port).into()]
     }
 }
 
-/// What is found in frames, each a microsecond behind the one before.
+/// Returns the items of `frames`, which are a microsecond apart.
 pub fn decode(frames: &[Vec<u8>]) -> (Vec<Item>, Summary) {
     let (mut decoder, mut items) = (Decoder::new(None), Vec::new());
     for (i, frame) in frames.iter().enumerate() {
@@ -226,7 +226,7 @@ pub fn decode(frames: &[Vec<u8>]) -> (Vec<Item>, Summary) {
     (items, decoder.summary())
 }
 
-/// A call of NFS version 3 without arguments.
+/// Returns a call of NFS version 3 without arguments.
 pub fn call(xid: u32, procedure: u32) -> Vec<u8> {
     let procedure = Procedure { program: 100_003, version: 3, procedure };
     let call = Call { xid: Xid(xid), procedure, cred: Auth::NONE, verf: Auth::NONE };
@@ -235,7 +235,7 @@ pub fn call(xid: u32, procedure: u32) -> Vec<u8> {
     octets
 }
 
-/// A reply whose results are the status that it begins with.
+/// Returns a reply whose results consist only of a status.
 pub fn reply(xid: u32, nfs_status: u32) -> Vec<u8> {
     let reply = Reply::accepted(Xid(xid), Status::Success);
     let mut octets = vec![0; reply.encoded_len()];

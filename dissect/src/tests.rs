@@ -1,5 +1,5 @@
-//! Whole connections, made by the encoders of the crates that this reads them with. What tshark and
-//! Linux say is in `tests/`.
+//! Tests of whole connections, made by the encoders of the crates whose decoders this crate uses.
+//! The tests in `tests/` compare with tshark and Linux.
 
 mod hostile;
 mod rules;
@@ -13,7 +13,7 @@ use heddle_rpcrdma::{Handle, ReadSegment, Segment};
 use crate::item::{Item, Rule, What};
 use crate::text::line;
 
-/// A segment of a thousand octets whose offset follows from its handle.
+/// Returns a segment of a thousand bytes whose offset follows from its handle.
 fn segment(handle: u32) -> Segment {
     Segment { handle: Handle(handle), length: 1000, offset: at(handle) }
 }
@@ -22,7 +22,7 @@ fn at(handle: u32) -> u64 {
     u64::from(handle) << 12
 }
 
-/// Chunks with one Read chunk, one Write chunk and a Reply chunk of these handles; 0 for none.
+/// Calls `f` with one Read chunk, one Write chunk and a Reply chunk of these handles; 0 for none.
 fn with_chunks<T>(handles: [u32; 3], position: u32, f: impl FnOnce(Chunks<'_>) -> T) -> T {
     let [read, write, reply] = handles;
     let reads = [ReadSegment { position, target: segment(read) }];
@@ -37,7 +37,7 @@ fn with_chunks<T>(handles: [u32; 3], position: u32, f: impl FnOnce(Chunks<'_>) -
     f(Chunks { reads, writes: WriteList::new(writes), reply })
 }
 
-/// A Write list with one chunk, of which so many octets are filled.
+/// Calls `f` with a Write list of one chunk, of which `octets` bytes are filled.
 fn returned<T>(handle: u32, octets: u32, f: impl FnOnce(WriteList<'_>) -> T) -> T {
     let segments = [segment(handle)];
     let chunks = [WriteChunk::new(&segments).unwrap().filled(octets)];
@@ -52,7 +52,8 @@ fn verdicts(items: &[Item]) -> Vec<Rule> {
     items.iter().filter_map(of).collect()
 }
 
-/// Lines without time, frame and the initiator's and responder's addresses but for an arrow.
+/// Returns the items' lines without time and frame, and with an arrow in place of the two
+/// addresses.
 fn lines(items: &[Item]) -> Vec<String> {
     let short = |i: &Item| {
         let line = line(i, 0);

@@ -4,13 +4,13 @@ use core::fmt::{self, Display, Formatter, Write};
 
 use crate::item::{ChunkName, ChunkOf, Item, Memory, Mpa, Place, Rdma, Rpc, Tcp, Transport, What};
 
-/// One line of an item, without an end of line. Times are shown from `start` on, in nanoseconds since
-/// 1970. Verdicts begin with `!!` behind the addresses.
+/// Returns one line for an item, without an end of line. Shows times relative to `start`, which is
+/// in nanoseconds since 1970. A verdict's text begins with `!!` after the addresses.
 pub fn line(item: &Item, start: u64) -> String {
     let since = item.time.saturating_sub(start);
     let (s, us) = (since / 1_000_000_000, since % 1_000_000_000 / 1000);
     let mut out = format!("{s:>4}.{us:06} #{:<5} {} > {}  ", item.frame, item.from, item.to);
-    // A string takes all there is.
+    // Ignore the result: writing to a string cannot fail.
     let _ = write!(out, "{}", item.what);
     out
 }

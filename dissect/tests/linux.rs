@@ -1,4 +1,4 @@
-//! Captures of Linux's own traffic: what tshark reads in them, and what we do.
+//! Captures of Linux's own traffic: compares what tshark and this crate read in them.
 #![allow(clippy::unwrap_used, reason = "a test has to fail loudly")]
 
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ fn decode(file: &Path) -> (Vec<Item>, Summary) {
     (items, decoder.summary())
 }
 
-/// The values of these fields in each frame that has the first protocol of the filter.
+/// Returns the values of these fields in each frame that has the first protocol of the filter.
 fn tshark(file: &Path, filter: &str, fields: &[&str]) -> Vec<Vec<String>> {
     let mut args = vec!["-o", "tcp.try_heuristic_first:TRUE", "-Y", filter, "-T", "fields"];
     args.extend(["-E", "separator=|", "-E", "occurrence=a"]);
@@ -37,7 +37,7 @@ fn tshark(file: &Path, filter: &str, fields: &[&str]) -> Vec<Vec<String>> {
     text.lines().map(|line| line.split('|').map(str::to_owned).collect()).collect()
 }
 
-/// Transport messages as tshark's fields: frame, XID, credits, type, and its segments.
+/// Returns transport messages as tshark's fields: frame, XID, credits, type, and their segments.
 fn transports(items: &[Item]) -> Vec<Vec<String>> {
     let mut all = Vec::new();
     for item in items {
@@ -88,7 +88,7 @@ fn test_transport_messages_of_linux_are_those_tshark_reads() {
     assert_eq!(transports(&items), theirs);
 }
 
-/// What goes by RDMA belongs to the chunks of calls, and each reply to a call of a name.
+/// All RDMA data belong to the chunks of calls, and each reply belongs to a call with a name.
 #[test]
 fn test_chunks_and_replies_of_linux_are_of_their_calls() {
     let (items, _) = decode(&data("nfs/linux-v1.pcap"));
@@ -127,7 +127,8 @@ fn test_chunks_and_replies_of_linux_are_of_their_calls() {
     }
 }
 
-/// Traffic of siw without RPC: as many segments of messages as tshark counts FPDUs that end one.
+/// Traffic of siw without RPC: this crate finds as many messages as tshark counts FPDUs that end
+/// one.
 #[test]
 fn test_messages_of_siw_are_as_many_as_tshark_counts() {
     for file in ["crc-small", "crc-page", "crc-large", "fixed-small", "fixed-page", "fixed-large"] {

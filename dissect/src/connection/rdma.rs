@@ -7,10 +7,10 @@ use crate::exchange::{Exchange, Side, is_transport};
 use crate::item::{ChunkOf, Place, Rdma, Rule, What};
 use crate::messages::Message;
 
-/// Read Requests without response that are remembered: as many as MPA can settle.
+/// Most Read Requests without a response that the decoder remembers: as many as MPA can settle.
 const ASKED_MAX: usize = 0x3fff;
 
-/// A Read Request that has no response.
+/// A Read Request without a response.
 #[derive(Debug)]
 pub(super) struct Asked {
     sink: Place,
@@ -42,7 +42,7 @@ impl Connection {
             self.recognize(message);
         }
         match &mut self.upper {
-            // One of no octets says that an initiator is ready to receive.
+            // A Send of no bytes says that an initiator is ready to receive.
             Upper::Rpc(exchange) if message.octets > 0 => {
                 let sent = exchange.send(side, &message.head, message.octets, invalidate);
                 self.put(side, What::Rpcrdma(Box::new(sent.transport)), out);
@@ -54,7 +54,7 @@ impl Connection {
         }
     }
 
-    /// The first Send tells what all are.
+    /// Recognizes the protocol of all Sends by the first one.
     fn recognize(&mut self, message: &Message) {
         if !matches!(self.upper, Upper::Unknown) {
             return;

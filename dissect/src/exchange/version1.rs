@@ -36,7 +36,7 @@ impl Exchange {
             Body::Error(refusal) => {
                 t.error = Some(names::refusal_v1(*refusal));
                 match refusal {
-                    // It may answer a message of version 2, call or not.
+                    // Such an error may answer a message of version 2, whether it is a call or not.
                     Refusal::Versions { .. } if self.version != Some(VERSION) => {
                         self.end(1 - side).calls.end(header.xid.0);
                     }
@@ -60,7 +60,7 @@ impl Exchange {
     ) {
         let mut new = Call { whole: true, ..Call::default() };
         new.offer(chunks);
-        // Of RDMA_NOMSG the header comes by a Read.
+        // The header of an RDMA_NOMSG call comes by a Read.
         if !payload.is_empty() {
             match call(payload) {
                 Ok((rpc, procedure)) => {
@@ -99,7 +99,7 @@ impl Exchange {
         }
     }
 
-    /// `side` has ended a call and grants so many.
+    /// Checks the credits that `side` grants with a message that ends a call.
     fn granted(&mut self, side: Side, credit: u32, sent: &mut Sent) {
         if credit == 0 {
             sent.wrong(Rule::Credits, Violation::ZeroGrant);
@@ -107,7 +107,7 @@ impl Exchange {
         let certain = self.certain;
         let account = &mut self.end(1 - side).account;
         account.set_grant(credit);
-        // No call asked for a number here: what the reply says is what is granted.
+        // No call asked for a number here: the reply itself says how many it grants.
         if let Err(e) = account.reply(0)
             && certain
         {

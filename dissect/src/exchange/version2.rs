@@ -42,7 +42,7 @@ impl Exchange {
             Step::Alone => match header.body {
                 Body::CallExternal { .. } => self.call_2(side, header, &[], true, sent),
                 Body::ReplyExternal { .. } => self.reply_2(side, header, &[], true, sent),
-                // It may be of a call, or of anything else.
+                // The error may answer a call, or any other message.
                 Body::Error(_) => drop(self.end(1 - side).calls.end(header.xid.0)),
                 _ => {}
             },
@@ -55,7 +55,7 @@ impl Exchange {
         }
     }
 
-    /// Every message counts.
+    /// Counts a message against the credits: in version 2 every message counts.
     pub(super) fn count_v2(&mut self, side: Side, credit: u32, sent: &mut Sent) {
         if !self.certain {
             return;
@@ -68,7 +68,7 @@ impl Exchange {
         }
     }
 
-    /// A call or a part of it; `payload` is that of the first.
+    /// Handles a call or a part of it; `payload` is that of the first part.
     fn call_2(
         &mut self,
         side: Side,
@@ -93,7 +93,7 @@ impl Exchange {
                 new.offer_reads(call);
                 new.offer(chunks);
             }
-            // A part in between adds nothing.
+            // A middle part adds nothing.
             _ if payload.is_empty() => return,
             _ => {}
         }
@@ -132,7 +132,7 @@ impl Exchange {
     }
 }
 
-/// What a header says, to be shown.
+/// Shows the contents of a header.
 fn describe(header: &Header<'_>, sent: &mut Sent) {
     let t = &mut sent.transport;
     match &header.body {

@@ -1,4 +1,4 @@
-//! Captures that are none.
+//! Tests with broken and forged captures.
 
 use heddle_tcp::Flags;
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! What breaks a rule has the verdict of that rule, and no other.
+//! Each broken rule has the verdict of that rule, and no other.
 
 use heddle_rpcrdma::Handle;
 use heddle_rpcrdma::v1::{self, Chunks};
@@ -9,8 +9,8 @@ use crate::testing::{Wire, call, reply};
 
 const MSG: v1::Body<'static> = v1::Body::Msg(Chunks::NONE);
 
-/// The verdicts of a connection that begins with a READ of handle 5 with XID 7, and a WRITE of handle
-/// 6 and a Reply chunk of handle 8 with XID 8, which was granted before.
+/// Returns the verdicts of a connection that begins with a READ of handle 5 with XID 7, and a WRITE
+/// of handle 6 and a Reply chunk of handle 8 with XID 8, for which the server has granted credits.
 fn of(f: impl FnOnce(&mut Wire)) -> Vec<Rule> {
     let mut w = Wire::new(true, false);
     w.v1(0, 1, 2, MSG, &call(1, 0));
@@ -79,7 +79,7 @@ fn test_credits_of_version_1() {
     assert_eq!(of(one_more), [Rule::Credits]);
     assert_eq!(of(|w| (w.v1(1, 8, 2, MSG, &reply(8, 5)), one_more(w)).1), []);
     assert_eq!(of(|w| w.v1(1, 8, 0, MSG, &reply(8, 5))), [Rule::Credits]);
-    // Calls of the other direction have an account of their own: one, at first.
+    // Calls of the other direction have an account of their own, with one credit at first.
     let back = |w: &mut Wire, xid| w.v1(1, xid, 2, MSG, &call(xid, 0));
     assert_eq!(of(|w| back(w, 7)), []);
     assert_eq!(of(|w| (back(w, 7), back(w, 8)).1), [Rule::Credits]);
@@ -101,7 +101,8 @@ fn test_headers_that_are_none_and_sends_that_are_too_long() {
     assert_eq!(other, [Rule::Version]);
 }
 
-/// As [`of`], of version 2: a call with XID 7 whose reply may invalidate handle 5.
+/// Returns the verdicts as [`of`] does, for version 2: a call with XID 7 whose reply may invalidate
+/// handle 5.
 fn of_2(f: impl FnOnce(&mut Wire)) -> Vec<Rule> {
     let mut w = Wire::new(true, false);
     with_chunks([6, 5, 0], 40, |chunks| {
@@ -136,7 +137,7 @@ fn test_invalidation_is_of_the_handle_that_was_offered_for_it() {
 #[test]
 fn test_credits_and_sequences_of_version_2() {
     let grant = |w: &mut Wire, side, credits| w.v2(side, None, (0, credits), v2::Body::Grant, &[]);
-    // One message beyond what was announced may always be a GRANT.
+    // A sender may always send one GRANT beyond the credits that were announced.
     assert_eq!(of_2(|w| grant(w, 0, 4)), []);
     assert_eq!(of_2(|w| (grant(w, 0, 4), grant(w, 0, 4)).1), [Rule::Credits]);
     assert_eq!(of_2(|w| (grant(w, 1, 9), grant(w, 0, 4), grant(w, 0, 4)).2), []);

@@ -6,7 +6,7 @@ use heddle_tcp::Flags;
 use super::*;
 use crate::testing::{Wire, call, decode, reply};
 
-/// So many calls, each with a Write and its reply: frames from the fourth on, three for each.
+/// Makes `n` calls, each with a Write and its reply: frames from the fourth on, three for each.
 fn calls(n: u32, crc: bool, markers: bool) -> Wire {
     let mut w = Wire::new(crc, markers);
     for xid in 1..=n {
@@ -29,7 +29,7 @@ fn test_order_does_not_matter_and_is_said() {
     let w = calls(3, true, false);
     let plain = lines(&w.decode().0);
     let mut frames = w.frames.clone();
-    // The Write comes behind its reply, and another one twice.
+    // The Write comes after its reply, and another Write comes twice.
     frames.swap(5, 6);
     let again = frames[8].clone();
     frames.insert(9, again);
@@ -55,7 +55,8 @@ fn test_gap_is_said_and_nobody_is_blamed_for_it() {
             assert_eq!(summary.verdicts, 0, "frame {lost}: {shown:#?}");
             let said = format!("TCP {gone} octets are not in the capture");
             assert_eq!(shown.iter().filter(|l| l.contains(&said)).count(), 1, "{shown:#?}");
-            // All but the one message are found; behind it, FPDUs are where segments begin.
+            // The decoder finds all messages but the lost one; after it, FPDUs begin where segments
+            // begin.
             let from = |f: &[u8]| f[26..30].to_vec();
             let behind = frames[lost..].iter().any(|f| from(f) == from(&w.frames[lost]));
             let found = shown.iter().filter(|l| l.contains("FPDUs found again")).count();
@@ -95,7 +96,7 @@ fn test_damage_is_found_by_the_crc() {
     assert_eq!(verdicts(&w.decode().0), [Rule::Fpdu]);
     let mut w = calls(2, false, true);
     let marker = 14 + 20 + 20;
-    // The first marker of a direction is in front of its first FPDU.
+    // The first marker of a direction precedes its first FPDU.
     w.frames[4][marker + 3] ^= 4;
     assert_eq!(verdicts(&w.decode().0), [Rule::Fpdu]);
 }
@@ -118,7 +119,7 @@ fn test_ends_and_addresses_used_anew() {
     let (items, summary) = w.decode();
     let shown = lines(&items);
     let first = lines(&calls(1, true, false).decode().0);
-    // The second connection has the same numbers as the first: it is one all the same.
+    // The second connection has the same numbers as the first, but is still another connection.
     assert_eq!(shown[first.len()..first.len() + 2], ["> TCP end", "< TCP reset"]);
     assert_eq!(summary.connections, 2, "{shown:#?}");
 }

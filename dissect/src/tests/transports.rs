@@ -1,4 +1,4 @@
-//! Exchanges that keep the rules: what is shown of them, and no verdict.
+//! Exchanges that keep the rules: the decoder shows them, and gives no verdict.
 
 use heddle_rpcrdma::chunk::{ReadList, WriteChunk, ZeroPosition};
 use heddle_rpcrdma::private_data::PrivateData;
@@ -41,7 +41,7 @@ fn test_read_by_version_1() {
     }
 }
 
-/// A call and a reply that are not in Sends: their headers are shown where they pass.
+/// A call and a reply that are not in Sends: the decoder shows their headers where they pass.
 #[test]
 fn test_long_call_and_long_reply_of_version_1() {
     let mut w = Wire::new(true, false);
@@ -116,7 +116,7 @@ fn test_version_2_in_parts_in_chunks_and_refused() {
     let (first, last) = (reply(3, 70), [0; 8]);
     w.v2(1, None, credits(3), v2::Body::ReplyMiddle { remaining: 8 }, &first);
     w.v2(1, None, credits(3), v2::Body::ReplyInline { writes: none.writes }, &last);
-    // A call in a chunk, which is refused.
+    // A call in a chunk, which the server refuses.
     let body = [ReadSegment { position: 0, target: segment(6) }];
     let list = ReadList::new(&body, ZeroPosition::Only).unwrap();
     let body = v2::Body::CallExternal { invalidate: Handle(0), call: list, chunks: none };
@@ -142,7 +142,7 @@ fn test_version_2_in_parts_in_chunks_and_refused() {
     );
 }
 
-/// A client that begins with version 2 at a server that knows version 1 only.
+/// A client that begins with version 2 at a server that knows only version 1.
 #[test]
 fn test_client_goes_back_to_version_1() {
     let mut w = Wire::new(true, false);
@@ -158,7 +158,7 @@ fn test_client_goes_back_to_version_1() {
     assert_eq!(lines(&items)[5], "< RDMA_MSG 0x00000001 credits 4  reply NFS3 NULL SUCCESS");
 }
 
-/// Of another port the first Send or the private data tell what it is.
+/// On another port the decoder recognizes the protocol by the first Send or the private data.
 #[test]
 fn test_transport_is_known_by_its_first_message_or_private_data() {
     let mut w = Wire::to(999, false, false, [&[], &[]]);

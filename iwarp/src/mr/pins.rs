@@ -38,7 +38,7 @@ impl Pins {
         }
     }
 
-    /// Counts one FPDU less that refers to `range`. Only the RNIC's thread may call this.
+    /// Counts one FPDU fewer that refers to `range`. Only the RNIC's thread may call this.
     #[inline]
     pub fn unpin(&self, range: MemRange) {
         if let Some(n) = self.0.get(range.mr() as usize) {
