@@ -1,5 +1,5 @@
-//! Fields at fixed offsets of arrays, most significant octet first. The offsets are constants of the
-//! formats: one beyond the array would be a defect that any test of the format sees.
+//! Fields at fixed offsets of arrays, most significant byte first. The offsets are constants of the
+//! formats, so every test of a format would find an offset beyond the array.
 
 pub(crate) fn be16(b: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([b[at], b[at + 1]])
@@ -17,7 +17,7 @@ pub(crate) fn be64(b: &[u8], at: usize) -> u64 {
     u64::from(be32(b, at)) << 32 | u64::from(be32(b, at + 4))
 }
 
-/// A field of octets.
+/// Returns the `N` bytes at `at`.
 pub(crate) fn array<const N: usize>(b: &[u8], at: usize) -> [u8; N] {
     let mut out = [0; N];
     out.copy_from_slice(&b[at..at + N]);
@@ -28,7 +28,7 @@ pub(crate) fn put(b: &mut [u8], at: usize, field: &[u8]) {
     b[at..at + field.len()].copy_from_slice(field);
 }
 
-/// The low 24 bits of `v`; the octet behind them stays.
+/// Writes the low 24 bits of `v` to three bytes; the byte after them stays.
 pub(crate) fn put24(b: &mut [u8], at: usize, v: u32) {
     put(b, at, &v.to_be_bytes()[1..]);
 }

@@ -1,11 +1,12 @@
 //! Messages of the communication management class (IBTA volume 1, chapter 12).
 //!
-//! A connection is made by REQ, REP and RTU, refused by REJ at any stage, and ended by DREQ and DREP;
-//! MRA says that an answer takes longer. SIDR REQ and REP find the queue pair of a datagram service.
-//! LAP and APR would move a connection to another path; of them only what a refusal needs is here.
+//! REQ, REP and RTU make a connection; either side refuses it by REJ at any stage; DREQ and DREP
+//! end it. MRA says that an answer takes longer. SIDR REQ and REP find the queue pair of a datagram
+//! service. LAP and APR would move a connection to another path; this module has only the parts of
+//! them that a refusal needs.
 //!
-//! Messages have private data of a fixed size, of which their length is no part: an application sees
-//! all octets, zeros at the end included.
+//! Messages have private data of a fixed size and no length field for it: an application receives
+//! all bytes, zeros at the end included.
 
 mod class_port_info;
 mod rep;
@@ -27,9 +28,9 @@ pub use req::{Path, Req, Transport};
 pub use short::{Answered, Apr, Drep, Dreq, Lap, Mra, Rej, RejReason, Rtu};
 pub use sidr::{SidrRep, SidrReq, SidrStatus};
 
-/// The management class.
+/// Number of the management class.
 pub const CLASS: u8 = 0x07;
-/// Its version.
+/// Version of the class that this module reads and writes.
 pub const CLASS_VERSION: u8 = 2;
 
 mod attribute {
@@ -47,12 +48,12 @@ mod attribute {
     pub(super) const APR: u16 = 0x1a;
 }
 
-/// What a management datagram of the class is about.
+/// The content of a management datagram of the class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// Asks for a connection.
     Req(Box<Req>),
-    /// "Your message has come, and the answer takes so much longer."
+    /// "Your message has come, and the answer takes this much longer."
     Mra(Box<Mra>),
     /// Refuses a connection.
     Rej(Box<Rej>),
@@ -66,32 +67,32 @@ pub enum Message {
     Drep(Box<Drep>),
     /// Asks for the queue pair of a datagram service.
     SidrReq(Box<SidrReq>),
-    /// Tells it.
+    /// Answers a SIDR REQ.
     SidrRep(Box<SidrRep>),
     /// Offers another path.
     Lap(Lap),
-    /// Takes it or not.
+    /// Accepts or refuses an offered path.
     Apr(Box<Apr>),
-    /// Asks what this communication manager is.
+    /// Asks for the properties of a communication manager.
     GetClassPortInfo,
-    /// Tells it.
+    /// Answers with the properties of a communication manager.
     ClassPortInfo(Box<ClassPortInfo>),
 }
 
 /// A management datagram of the class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mad {
-    /// Joins an answer to what it answers: that of a REQ is also that of all messages about its
-    /// connection until the RTU.
+    /// The transaction id, which an answer shares with the message that it answers. All messages
+    /// about a connection have the transaction id of its REQ until the RTU.
     pub tid: u64,
-    /// The attribute modifier, of no meaning in the class; some peers put extensions there.
+    /// The attribute modifier. The class gives it no meaning; some peers put extensions there.
     pub modifier: u32,
-    /// What it says.
+    /// The content of the datagram.
     pub message: Message,
 }
 
 impl Mad {
-    /// One without extensions.
+    /// Makes a datagram without extensions.
     pub const fn new(tid: u64, message: Message) -> Mad {
         Mad { tid, modifier: 0, message }
     }
@@ -99,8 +100,8 @@ impl Mad {
     /// Reads a datagram.
     ///
     /// # Errors
-    /// When it is not one of the class and of the version we know. The payload of a longer or shorter
-    /// packet is none. [`MadError::answer`] says what is answered.
+    /// Fails when the payload is not of this class and version, or is longer or shorter than a
+    /// management datagram. [`MadError::answer`] returns the answer to send.
     pub fn parse(payload: &[u8]) -> Result<Mad, MadError> {
         let (mad, header) = of_class(payload)?;
         let data = mad::data(mad);
@@ -119,7 +120,7 @@ impl Mad {
         Ok(Mad { tid: header.tid, modifier: header.modifier, message })
     }
 
-    /// The datagram.
+    /// Returns the datagram as on the wire.
     pub fn emit(&self) -> [u8; MAD_LEN] {
         let mut data = [0; DATA_LEN];
         let d = &mut data;
@@ -161,11 +162,11 @@ impl Mad {
     }
 }
 
-/// The receiver's name of the connection that a datagram of the class is about, `None` when it is about
-/// none that the receiver has named. It looks at the octets that say so and at no others.
+/// Returns the receiver's name of the connection that a datagram of the class is about, or `None`
+/// when the receiver has named no such connection. Reads only the bytes that contain the name.
 ///
 /// # Errors
-/// As [`Mad::parse`], but for method and attribute.
+/// Fails as [`Mad::parse`] does, except for the method and the attribute.
 pub fn named(payload: &[u8]) -> Result<Option<CommId>, MadError> {
     let (mad, header) = of_class(payload)?;
     let names = match header.attribute {
@@ -179,11 +180,11 @@ pub fn named(payload: &[u8]) -> Result<Option<CommId>, MadError> {
         | attribute::APR => header.method == method::SEND,
         _ => false,
     };
-    // All of them begin with the sender's name and the receiver's.
+    // All these messages begin with the sender's name and the receiver's.
     Ok(names.then(|| CommId(be32(mad, mad::HEADER_LEN + 4))))
 }
 
-/// A datagram of the class and of the version we know.
+/// Returns a datagram and its header, if it is of this class and version.
 fn of_class(payload: &[u8]) -> Result<(&[u8; MAD_LEN], MadHeader), MadError> {
     let Ok(mad) = <&[u8; MAD_LEN]>::try_from(payload) else {
         return Err(MadError::Length(payload.len()));

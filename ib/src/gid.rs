@@ -2,8 +2,8 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The address of a port, 128 bits. Over RoCEv2 it is an IP address: one of IPv6 as it is, one of
-/// IPv4 in its IPv6-mapped form (`::ffff:a.b.c.d`).
+/// The address of a port, 128 bits. Over RoCEv2 a GID is an IP address: an IPv6 address as it is,
+/// an IPv4 address in its IPv6-mapped form (`::ffff:a.b.c.d`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Gid(pub [u8; 16]);
 
@@ -23,7 +23,7 @@ impl From<Ipv4Addr> for Gid {
 }
 
 impl Gid {
-    /// The IP address it is; of IPv4 when it is a mapped one.
+    /// Returns the IP address; an IPv4 address when the GID is a mapped one.
     pub fn ip(self) -> IpAddr {
         let v6 = Ipv6Addr::from(self.0);
         v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4)

@@ -1,14 +1,14 @@
-//! The RDMA IP CM service (IBTA Annex A11): a socket's addresses, ports and protocol in the messages
-//! of connection management.
+//! The RDMA IP CM service (IBTA Annex A11): a socket's addresses, ports and protocol in the
+//! messages of connection management.
 //!
-//! The protocol and the port that is listened on are in the Service ID ([`Service`]). The addresses
-//! and the port that asks are in front of a REQ's private data ([`Header`]), which leaves an
-//! application [`CONSUMER_LEN`] octets of it. What is wrong with them is told by a REJ with reason 28
-//! and a code in its additional information ([`Ari`]).
+//! The Service ID contains the protocol and the port that the server listens on ([`Service`]). The
+//! addresses and the asking port precede a REQ's private data ([`Header`]), which leaves
+//! [`CONSUMER_LEN`] bytes of it to an application. A REJ with reason 28 reports a fault in them by
+//! a code in its additional information ([`Ari`]).
 //!
-//! Linux's `rdma_cm` speaks it: its private data header is this one with both versions in its octet
-//! `cma_version` and the IP version in the upper half of `ip_version`, and its port spaces are this
-//! range of Service IDs: `RDMA_PS_TCP` is protocol 6.
+//! Linux's `rdma_cm` uses this service. Its private data header is this one, with both versions in
+//! its byte `cma_version` and the IP version in the upper half of `ip_version`. Its port spaces are
+//! this range of Service IDs: `RDMA_PS_TCP` is protocol 6.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv6Addr};
@@ -17,12 +17,12 @@ use crate::bytes::{array, be16, be32, put};
 use crate::cm::{Rej, Req};
 use crate::types::ServiceId;
 
-/// Octets of private data that are left to the consumer in a REQ.
+/// Bytes of a REQ's private data that are left to the consumer.
 pub const CONSUMER_LEN: usize = Req::PRIVATE_LEN - Header::LEN;
 
-/// The major version that is spoken.
+/// The only major version that this module accepts.
 pub const MAJOR: u8 = 0;
-/// The highest minor version that is spoken; lower ones are too.
+/// The highest minor version that this module accepts; it also accepts lower ones.
 pub const MINOR: u8 = 0;
 
 /// Protocol number of TCP, which stands for reliable connections.
@@ -30,31 +30,31 @@ pub const PROTO_TCP: u8 = 6;
 /// Protocol number of UDP, which stands for datagrams.
 pub const PROTO_UDP: u8 = 17;
 
-/// What a Service ID of the service's range says (section A11.5): the range's five octets, a protocol
-/// number, and a port.
+/// The meaning of a Service ID of the service's range (section A11.5): the range's five bytes, a
+/// protocol number, and a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Service {
-    /// The IP protocol whose port it is.
+    /// Number of the IP protocol to which the port belongs.
     pub protocol: u8,
-    /// The port.
+    /// The port that the server listens on.
     pub port: u16,
 }
 
-/// The five octets that all Service IDs of the range begin with.
+/// The five bytes with which all Service IDs of the range begin.
 const PREFIX: u64 = 1;
 
 impl Service {
-    /// That of a TCP port.
+    /// Returns the service of a TCP port.
     pub const fn tcp(port: u16) -> Service {
         Service { protocol: PROTO_TCP, port }
     }
 
-    /// The Service ID.
+    /// Returns the Service ID.
     pub const fn id(self) -> ServiceId {
         ServiceId(PREFIX << 24 | (self.protocol as u64) << 16 | self.port as u64)
     }
 
-    /// What `id` says; `None` when it is not of the range.
+    /// Returns the meaning of `id`; `None` when `id` is not of the range.
     pub const fn of(id: ServiceId) -> Option<Service> {
         if id.0 >> 24 != PREFIX {
             return None;
@@ -64,51 +64,51 @@ impl Service {
     }
 }
 
-/// Which versions of IP addresses are taken.
+/// The versions of IP addresses that a server accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpVersions {
-    /// IPv4.
+    /// True to accept IPv4.
     pub v4: bool,
-    /// IPv6.
+    /// True to accept IPv6.
     pub v6: bool,
 }
 
 impl IpVersions {
-    /// IPv4 alone.
+    /// Only IPv4.
     pub const V4: IpVersions = IpVersions { v4: true, v6: false };
-    /// Both.
+    /// IPv4 and IPv6.
     pub const BOTH: IpVersions = IpVersions { v4: true, v6: true };
 }
 
-/// What a REQ's private data begin with (section A11.4).
+/// The fields with which a REQ's private data begin (section A11.4).
 ///
 /// ```text
 ///    0  major 4, minor 4 │ IP version 4, reserved 4 │ source port 16
 ///    4  source address 128
 ///   20  destination address 128
-///   36  consumer's private data, 56 octets
+///   36  consumer's private data, 56 bytes
 /// ```
 ///
-/// An IPv4 address is in the last four octets of its field, behind zeros.
+/// An IPv4 address is in the last four bytes of its field, after zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The address of the one who asks.
+    /// Address of the side that asks.
     pub src: IpAddr,
-    /// Its port.
+    /// Port of the side that asks.
     pub src_port: u16,
-    /// The address that it asks; of the version that `src` has.
+    /// Address that the side asks; of the same IP version as `src`.
     pub dst: IpAddr,
 }
 
 impl Header {
-    /// Octets of a header.
+    /// Bytes of a header.
     pub const LEN: usize = 36;
 
-    /// Reads the header that `private_data` begin with. The versions are looked at first, the major
-    /// one before the minor one; then the version of IP, then the source and the destination.
+    /// Reads the header with which `private_data` begin. Checks the major version, then the minor
+    /// one, then the version of IP, then the source and the destination.
     ///
     /// # Errors
-    /// What is wrong with it, for the REJ.
+    /// Fails with the first fault found, for the REJ.
     pub fn parse(
         private_data: &[u8; Req::PRIVATE_LEN],
         taken: IpVersions,
@@ -118,7 +118,7 @@ impl Header {
         if major != MAJOR {
             return Err(Fault::Major);
         }
-        // Lower ones are spoken. That there are none below 0 is no reason to write another comparison.
+        // Accept lower versions. Use `>` although there are none below 0 today.
         if minor > MINOR {
             return Err(Fault::Minor);
         }
@@ -132,10 +132,10 @@ impl Header {
         Ok(Header { src, src_port: be16(b, 2), dst })
     }
 
-    /// A REQ's private data with this header and the consumer's.
+    /// Returns a REQ's private data with this header and the consumer's data.
     ///
-    /// `None` when the addresses are of two versions, or the consumer's data are longer than
-    /// [`CONSUMER_LEN`].
+    /// Returns `None` when the addresses are of two IP versions, or the consumer's data are longer
+    /// than [`CONSUMER_LEN`].
     pub fn emit(&self, consumer: &[u8]) -> Option<[u8; Req::PRIVATE_LEN]> {
         let (version, src, dst) = match (self.src, self.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
@@ -158,7 +158,7 @@ impl Header {
     }
 }
 
-/// The consumer's part of a REQ's private data.
+/// Returns the consumer's part of a REQ's private data.
 pub fn consumer(private_data: &[u8; Req::PRIVATE_LEN]) -> [u8; CONSUMER_LEN] {
     array(private_data, Header::LEN)
 }
@@ -167,25 +167,25 @@ fn v4(octets: [u8; 16]) -> Option<IpAddr> {
     (octets[..12] == [0; 12]).then(|| IpAddr::V4(be32(&octets, 12).into()))
 }
 
-/// One of IPv4 in an IPv6 form is not of the version that the header names.
+/// An IPv4 address in an IPv6 form is not of the version that the header names.
 fn v6(octets: [u8; 16]) -> Option<IpAddr> {
     let addr = Ipv6Addr::from(octets);
     addr.to_ipv4_mapped().is_none().then_some(IpAddr::V6(addr))
 }
 
-/// What is wrong with a header.
+/// The faults of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// Another major version.
+    /// A major version other than [`MAJOR`].
     #[error("major version not supported")]
     Major,
-    /// A higher minor version.
+    /// A minor version higher than [`MINOR`].
     #[error("minor version not supported")]
     Minor,
-    /// Addresses of another version, or of none.
+    /// The IP version is not accepted, or is no IP version.
     #[error("IP version not supported")]
     IpVersion {
-        /// The versions that are taken.
+        /// The versions that the server accepts.
         taken: IpVersions,
     },
     /// The source is not an address of that version.
@@ -194,19 +194,19 @@ pub enum Fault {
     /// The destination is not an address of that version.
     #[error("destination address not of the IP version")]
     Destination,
-    /// The destination is not ours.
+    /// The destination is not an address of this host.
     #[error("destination address not ours")]
     UnknownAddress {
-        /// The address of ours that the REQ came to.
+        /// The address of this host that the REQ came to.
         ours: IpAddr,
     },
-    /// Something else, which is not told.
+    /// Another fault, which the REJ does not name.
     #[error("refused by the RDMA IP CM service")]
     Unspecified,
 }
 
 impl Fault {
-    /// The code for it.
+    /// Returns the code for the fault.
     pub const fn code(self) -> AriCode {
         match self {
             Fault::Unspecified => AriCode::UNSPECIFIED,
@@ -219,8 +219,9 @@ impl Fault {
         }
     }
 
-    /// The additional information of a REJ, with what would be taken in its place: a version, or an
-    /// address as it stands in its field. For an address that is malformed there is nothing to suggest.
+    /// Returns the additional information of a REJ, with a value that the server would accept
+    /// instead: a version, or an address as in its field. For a malformed address there is no
+    /// suggestion.
     pub fn ari(self) -> ([u8; Rej::ARI_LEN], u8) {
         match self {
             Fault::Major => service_ari(self.code(), &[MAJOR]),
@@ -239,22 +240,22 @@ impl Fault {
     }
 }
 
-/// What a REJ of the service says (section A11.7).
+/// The codes of a REJ of the service (section A11.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AriCode(pub u8);
 
 impl AriCode {
-    /// Not told.
+    /// The service does not name the fault.
     pub const UNSPECIFIED: AriCode = AriCode(0);
-    /// Major version.
+    /// The major version is not supported.
     pub const MAJOR: AriCode = AriCode(1);
-    /// Minor version.
+    /// The minor version is not supported.
     pub const MINOR: AriCode = AriCode(2);
-    /// IP version.
+    /// The IP version is not supported.
     pub const IP_VERSION: AriCode = AriCode(3);
-    /// Form of the source address.
+    /// The source address is malformed.
     pub const SOURCE: AriCode = AriCode(4);
-    /// Form of the destination address.
+    /// The destination address is malformed.
     pub const DESTINATION: AriCode = AriCode(5);
     /// The destination address is not the server's.
     pub const UNKNOWN_ADDRESS: AriCode = AriCode(6);
@@ -275,37 +276,37 @@ impl fmt::Display for AriCode {
     }
 }
 
-/// The layer that refuses.
+/// Codes of the layers that can refuse.
 const LAYER_SERVICE: u8 = 0;
 const LAYER_ULP: u8 = 1;
 
 /// The additional information of a REJ with reason 28.
 ///
 /// ```text
-///   0  layer 8 │ code 8 │ octets of the suggested value 8 │ reserved 8
-///   4  suggested value, 68 octets
+///   0  layer 8 │ code 8 │ bytes of the suggested value 8 │ reserved 8
+///   4  suggested value, 68 bytes
 /// ```
 ///
-/// That is layer 0. What is behind the octet of the layer the others say for themselves.
+/// This is the format of layer 0. The other layers define the bytes after the layer themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ari<'a> {
-    /// There is none, which is what Linux's `rdma_reject` sends: the consumer refuses.
+    /// The REJ has none, as Linux's `rdma_reject` sends it: the consumer refuses.
     Absent,
-    /// The service refuses.
+    /// The service refuses the connection.
     Service {
-        /// Why.
+        /// The reason for the refusal.
         code: AriCode,
-        /// What it would take, if it says so and all of it is there.
+        /// A value that the service would accept, if it names one and all bytes of it are there.
         suggested: Option<&'a [u8]>,
     },
-    /// The consumer refuses.
+    /// The consumer refuses the connection.
     Ulp(&'a [u8]),
-    /// A layer that the annex does not know.
+    /// A layer that the annex does not define refuses.
     Other(&'a [u8]),
 }
 
 impl<'a> Ari<'a> {
-    /// Reads the octets that count of a REJ's additional information ([`Rej::ari`]).
+    /// Reads the valid bytes of a REJ's additional information ([`Rej::ari`]).
     pub fn parse(ari: &'a [u8]) -> Ari<'a> {
         match ari {
             [] => Ari::Absent,
@@ -321,8 +322,8 @@ impl<'a> Ari<'a> {
     }
 }
 
-/// The additional information with which a consumer refuses, and its octets that count: the layer and
-/// no more. What the consumer says is in the REJ's private data, where Linux looks for it.
+/// Returns the additional information with which a consumer refuses, and its number of valid bytes:
+/// only the layer. The consumer's data are in the REJ's private data, where Linux looks for them.
 pub const fn ulp_ari() -> ([u8; Rej::ARI_LEN], u8) {
     let mut ari = [0; Rej::ARI_LEN];
     ari[0] = LAYER_ULP;
@@ -331,7 +332,7 @@ pub const fn ulp_ari() -> ([u8; Rej::ARI_LEN], u8) {
 
 fn service_ari(code: AriCode, suggested: &[u8]) -> ([u8; Rej::ARI_LEN], u8) {
     let mut ari = [0; Rej::ARI_LEN];
-    // 16 octets at most.
+    // A suggested value has at most 16 bytes, so its length fits.
     let len = u8::try_from(suggested.len()).unwrap_or(0);
     ari[..4].copy_from_slice(&[LAYER_SERVICE, code.0, len, 0]);
     put(&mut ari, 4, suggested);

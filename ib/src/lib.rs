@@ -1,14 +1,14 @@
-//! What InfiniBand's connection management says on the wire, over RoCEv2: codecs, and nothing else.
+//! Codecs for InfiniBand's connection management on the wire, over RoCEv2, and nothing else.
 //!
 //! * [`roce`]: UD packets in UDP over IPv4 and IPv6, with their invariant CRC;
-//! * [`mad`]: the common header of management datagrams, of 256 octets each;
+//! * [`mad`]: the common header of management datagrams, of 256 bytes each;
 //! * [`cm`]: the messages of the communication management class;
-//! * [`ip_cm`]: the RDMA IP CM service (InfiniBand Architecture Specification, Annex A11), which puts
-//!   the addresses and ports of sockets into them.
+//! * [`ip_cm`]: the RDMA IP CM service (InfiniBand Architecture Specification, Annex A11), which
+//!   puts the addresses and ports of sockets into those messages.
 //!
-//! Every decoder is total: any octets give a value or a named error. Fields are big-endian, as on the
-//! wire, but for the CRC. Reserved bits are sent as zero and not looked at. What a message means is
-//! the connection manager's matter (`heddle-cm`).
+//! Every decoder is total: any bytes give a value or a named error. Fields are big-endian, as on
+//! the wire, except for the CRC. Emitters write reserved bits as zero, and parsers ignore them. The
+//! connection manager (`heddle-cm`) decides what a message means.
 #![forbid(unsafe_code)]
 
 mod bytes;

@@ -1,4 +1,4 @@
-//! Management datagrams: the common header, and what is answered to one that is not understood.
+//! Management datagrams: the common header, and the answer to a datagram that is not understood.
 //!
 //! ```text
 //!    0  base version │ class │ class version │ R, method
@@ -6,39 +6,39 @@
 //!    8  transaction id 64
 //!   16  attribute 16 │ reserved 16
 //!   20  attribute modifier 32
-//!   24  data, 232 octets
+//!   24  data, 232 bytes
 //! ```
 
 use crate::bytes::{be16, be32, be64, put};
 
-/// Octets of a management datagram.
+/// Bytes of a management datagram.
 pub const MAD_LEN: usize = 256;
-/// Octets of its header.
+/// Bytes of the header.
 pub const HEADER_LEN: usize = 24;
-/// Octets of its data.
+/// Bytes of the data.
 pub const DATA_LEN: usize = MAD_LEN - HEADER_LEN;
 
-/// The data of a management datagram.
+/// The data of a management datagram, after its header.
 pub type Data = [u8; DATA_LEN];
 
-/// The version of the header.
+/// The version of the common header.
 pub const BASE_VERSION: u8 = 1;
 
-/// What is to be done with the attribute.
+/// The operation on the attribute.
 pub mod method {
-    /// Read it.
+    /// Reads the attribute.
     pub const GET: u8 = 0x01;
-    /// Write it.
+    /// Writes the attribute.
     pub const SET: u8 = 0x02;
-    /// A message that asks for nothing by itself.
+    /// Sends a message that asks for no answer by itself.
     pub const SEND: u8 = 0x03;
-    /// The answer to a Get or a Set. The top bit is that of all answers.
+    /// Answers a Get or a Set. All answers have the top bit set.
     pub const GET_RESP: u8 = 0x81;
 }
 
-/// What was wrong with a Get or a Set.
+/// The fault of a Get or a Set.
 pub mod status {
-    /// Nothing.
+    /// No fault.
     pub const OK: u16 = 0;
     /// Base or class version not supported.
     pub const BAD_VERSION: u16 = 1 << 2;
@@ -55,24 +55,24 @@ pub struct MadHeader {
     pub base_version: u8,
     /// Management class.
     pub class: u8,
-    /// Version of the class.
+    /// Version of the management class.
     pub class_version: u8,
-    /// One of [`method`], with the bit of answers.
+    /// A constant of [`method`].
     pub method: u8,
-    /// One of [`status`] in answers.
+    /// A constant of [`status`] in answers.
     pub status: u16,
-    /// What the class makes of it.
+    /// A field whose meaning depends on the class.
     pub class_specific: u16,
-    /// Joins an answer to what it answers.
+    /// The transaction id, which an answer shares with the message that it answers.
     pub tid: u64,
-    /// What it is about.
+    /// Number of the attribute.
     pub attribute: u16,
-    /// More of that.
+    /// Modifier of the attribute, whose meaning depends on the attribute.
     pub modifier: u32,
 }
 
 impl MadHeader {
-    /// Reads a header.
+    /// Reads a header, which may have any value.
     pub fn parse(mad: &[u8; MAD_LEN]) -> MadHeader {
         MadHeader {
             base_version: mad[0],
@@ -87,7 +87,7 @@ impl MadHeader {
         }
     }
 
-    /// The datagram with `data`.
+    /// Returns the datagram with this header and `data`.
     pub fn emit(&self, data: &Data) -> [u8; MAD_LEN] {
         let mut b = [0; MAD_LEN];
         b[0] = self.base_version;
@@ -104,37 +104,37 @@ impl MadHeader {
     }
 }
 
-/// The data behind the header.
+/// Returns the data after the header.
 pub(crate) fn data(mad: &[u8; MAD_LEN]) -> Data {
     crate::bytes::array(mad, HEADER_LEN)
 }
 
-/// Why a management datagram is not one of ours.
+/// The reasons for which a management datagram is not one that this crate reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MadError {
-    /// Not of [`MAD_LEN`] octets.
+    /// The payload does not have [`MAD_LEN`] bytes.
     #[error("management datagram of {0} octets")]
     Length(usize),
-    /// Another version of the header.
+    /// The header has another version.
     #[error("base version {0}")]
     BaseVersion(u8),
-    /// Another class.
+    /// The datagram is of another class.
     #[error("management class {0:#04x}")]
     Class(u8),
-    /// Another version of the class.
+    /// The class has another version.
     #[error("class version {0}")]
     ClassVersion(u8),
-    /// Not what the class knows.
+    /// The class does not have the method.
     #[error("method {0:#04x}")]
     Method(u8),
-    /// Not what the class knows, or not with this method.
+    /// The class does not have the attribute, or not with this method.
     #[error("attribute {0:#06x}")]
     Attribute(u16),
 }
 
 impl MadError {
-    /// The answer that says so, if there is to be one: a Get and a Set have answers, a message and an
-    /// answer have none, whatever is in them.
+    /// Returns the answer that reports the error, if there is to be one: a Get and a Set have
+    /// answers; a message and an answer have none, whatever they contain.
     pub fn answer(self, mad: &[u8]) -> Option<[u8; MAD_LEN]> {
         let mad: &[u8; MAD_LEN] = mad.try_into().ok()?;
         let header = MadHeader::parse(mad);

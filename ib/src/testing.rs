@@ -1,4 +1,4 @@
-//! What tests of other crates say as a peer of InfiniBand's connection manager.
+//! Messages of a peer of InfiniBand's connection manager, for tests of other crates.
 
 use core::net::IpAddr;
 
@@ -7,24 +7,25 @@ use crate::ip_cm::{Header, Service};
 use crate::roce::UdRepr;
 use crate::{CommId, Psn, Qpn, TimeCode};
 
-/// The port of a peer's application, as its REQs have it.
+/// The port of a peer's application in its REQs.
 pub const PORT: u16 = 5000;
 
-/// The UDP port that a peer's datagrams come from.
+/// The UDP source port of a peer's datagrams.
 const UDP_PORT: u16 = 0xc000;
 
-/// A peer, and whom it speaks to.
+/// A peer, and the side that it sends to.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
-    /// Its address.
+    /// Address of the peer.
     pub addr: IpAddr,
-    /// The address of the other side.
+    /// Address of the other side.
     pub to: IpAddr,
 }
 
 impl Peer {
-    /// A request for a connection called `name` to a service at TCP's port `service`, in order in all its parts.
-    /// `time` is how long an answer may take, and how long this peer takes for its own.
+    /// Makes a valid request for a connection called `name` to a service at TCP's port `service`.
+    /// `time` is the longest time that an answer may take, and that this peer takes for its own
+    /// answers.
     pub fn req(&self, service: u16, name: CommId, time: TimeCode) -> Req {
         let Peer { addr: src, to: dst } = *self;
         let header = Header { src, src_port: PORT, dst };
@@ -58,20 +59,21 @@ impl Peer {
         }
     }
 
-    /// The packet with a message of this peer.
+    /// Makes the packet with a message of this peer.
     pub fn packet(&self, tid: u64, message: Message) -> Vec<u8> {
         let mad = Mad::new(tid, message).emit();
         UdRepr::gsi(self.addr, self.to, UDP_PORT).emit(&mad).expect("addresses of one version")
     }
 }
 
-/// "Your REP has come", about the connection that one side calls `ours` and the other `theirs`.
+/// Makes an RTU ("Your REP has come") about the connection that the sender calls `ours` and the
+/// receiver `theirs`.
 pub fn rtu(ours: CommId, theirs: CommId) -> Message {
     let (local_comm_id, remote_comm_id) = (ours, theirs);
     Message::Rtu(Box::new(Rtu { local_comm_id, remote_comm_id, private_data: [0; 224] }))
 }
 
-/// The end of that connection. `remote_qpn` is the other side's queue pair.
+/// Makes a DREQ, which ends that connection. `remote_qpn` is the other side's queue pair.
 pub fn dreq(ours: CommId, theirs: CommId, remote_qpn: Qpn) -> Message {
     let (local_comm_id, remote_comm_id) = (ours, theirs);
     Message::Dreq(Box::new(Dreq {

@@ -6,15 +6,15 @@ use core::time::Duration;
 pub struct Qpn(u32);
 
 impl Qpn {
-    /// The queue pair that management datagrams of general services go to.
+    /// The queue pair that receives management datagrams of general services.
     pub const GSI: Qpn = Qpn(1);
 
-    /// The low 24 bits of `n`.
+    /// Makes a queue pair number of the low 24 bits of `n`.
     pub const fn new(n: u32) -> Qpn {
         Qpn(n & 0xff_ffff)
     }
 
-    /// The number.
+    /// Returns the number, 24 bits.
     pub const fn get(self) -> u32 {
         self.0
     }
@@ -25,12 +25,12 @@ impl Qpn {
 pub struct Psn(u32);
 
 impl Psn {
-    /// The low 24 bits of `n`.
+    /// Makes a sequence number of the low 24 bits of `n`.
     pub const fn new(n: u32) -> Psn {
         Psn(n & 0xff_ffff)
     }
 
-    /// The number.
+    /// Returns the number, 24 bits.
     pub const fn get(self) -> u32 {
         self.0
     }
@@ -40,8 +40,8 @@ impl Psn {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommId(pub u32);
 
-/// What is listened on: 64 bits, of which the RDMA IP CM service has a range
-/// ([`ip_cm::Service`](crate::ip_cm::Service)).
+/// The id of a service that a server listens on: 64 bits, of which the RDMA IP CM service has a
+/// range ([`ip_cm::Service`](crate::ip_cm::Service)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceId(pub u64);
 
@@ -51,31 +51,32 @@ impl fmt::Display for ServiceId {
     }
 }
 
-/// A time in the five bits that messages have for one: 4.096 µs times two to this power, from 4 µs to
-/// two and a half hours.
+/// A time in the five bits that messages have for a time: 4.096 µs times two to this power, from 4
+/// µs to two and a half hours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TimeCode(u8);
 
 impl TimeCode {
-    /// The longest.
+    /// The longest time.
     pub const MAX: TimeCode = TimeCode(31);
 
-    /// The low five bits of `code`.
+    /// Makes a time of the low five bits of `code`.
     pub const fn new(code: u8) -> TimeCode {
         TimeCode(code & 0x1f)
     }
 
-    /// The code.
+    /// Returns the code, 5 bits.
     pub const fn get(self) -> u8 {
         self.0
     }
 
-    /// The time it stands for.
+    /// Returns the time that the code stands for.
     pub const fn duration(self) -> Duration {
         Duration::from_nanos(4096 << self.0)
     }
 
-    /// The shortest that is no less than `time`, or the longest there is.
+    /// Returns the shortest code whose time is at least `time`, or [`MAX`](Self::MAX) if there is
+    /// none.
     pub fn at_least(time: Duration) -> TimeCode {
         (0..31).map(TimeCode).find(|c| c.duration() >= time).unwrap_or(TimeCode::MAX)
     }
@@ -88,7 +89,7 @@ mod tests {
     #[test]
     fn test_codes_of_time_are_powers_of_two() {
         assert_eq!(TimeCode::new(0).duration(), Duration::from_nanos(4096));
-        // What Linux sends: about 4.3 s.
+        // The code that Linux sends: about 4.3 s.
         assert_eq!(TimeCode::new(20).duration(), Duration::from_nanos(4_294_967_296));
         assert_eq!(TimeCode::MAX.duration().as_secs(), 8796);
         for code in (0..32).map(TimeCode::new) {

@@ -1,4 +1,4 @@
-//! Packets that others have sent: `tests/data/README.md` says which.
+//! Packets that other implementations have sent; `tests/data/README.md` lists them.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::fs;
@@ -24,8 +24,8 @@ fn packets(prefix: &str) -> Vec<(PathBuf, Vec<u8>)> {
     files.into_iter().map(read).collect()
 }
 
-/// What Linux sends is understood, and we would send the same octets: no bit that it uses is one we
-/// hold for reserved.
+/// This crate understands the messages of Linux, and would send the same bytes: Linux uses no bit
+/// that this crate treats as reserved.
 #[test]
 fn test_messages_of_linux_are_written_as_they_were_read() {
     for (file, packet) in packets("rxe-") {
@@ -40,7 +40,7 @@ fn test_messages_of_linux_are_written_as_they_were_read() {
     }
 }
 
-/// Those of adapters are no management datagrams, but have a CRC.
+/// The adapters' packets are no management datagrams, but have a CRC too.
 #[test]
 fn test_packets_of_others_have_the_crc_we_compute() {
     let all = packets("");

@@ -3,22 +3,22 @@ use crate::gid::Gid;
 use crate::mad::Data;
 use crate::types::{Qpn, TimeCode};
 
-/// Where requests, or traps, of the class are to go.
+/// The address to which a sender of requests, or of traps, of the class sends them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Contact {
-    /// The port; zeros for the one that was asked.
+    /// GID of the port; zeros for the port that answers.
     pub gid: Gid,
     /// Traffic class 8, service level 4, flow label 20.
     pub class_sl_flow: u32,
-    /// Local identifier.
+    /// Local identifier of the port; without meaning over RoCE.
     pub lid: u16,
-    /// The partition.
+    /// P_Key of the partition.
     pub p_key: u16,
-    /// Hop limit; of traps only.
+    /// Hop limit; only for traps.
     pub hop_limit: u8,
-    /// The queue pair.
+    /// Number of the queue pair.
     pub qpn: Qpn,
-    /// Its key.
+    /// Q_Key of the queue pair.
     pub q_key: u32,
 }
 
@@ -50,29 +50,29 @@ impl Contact {
     }
 }
 
-/// What the communication manager of a port can do.
+/// The capabilities of a port's communication manager.
 ///
 /// ```text
 ///    0  base version 8 │ class version 8 │ capability mask 16
 ///    4  capability mask 2, 27 bits │ response time 5
 ///    8  redirect: GID 128, TC 8, SL 4, FL 20, LID 16, P_Key 16, reserved 8, QP 24, Q_Key 32
-///   40  trap: the same, with the hop limit in place of the reserved octet
+///   40  trap: the same, with the hop limit in place of the reserved byte
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClassPortInfo {
     /// Version of the common header.
     pub base_version: u8,
-    /// Version of the class.
+    /// Version of the class that the communication manager supports.
     pub class_version: u8,
-    /// Of the constants here.
+    /// Capability bits, of which this type has constants.
     pub capability_mask: u16,
-    /// More of them, 27 bits.
+    /// Further capability bits, 27 of them.
     pub capability_mask2: u32,
-    /// How long an answer may take.
+    /// Longest time that an answer takes.
     pub response_time: TimeCode,
-    /// Where requests are to go.
+    /// The address for requests.
     pub redirect: Contact,
-    /// Where traps go.
+    /// The address for traps.
     pub trap: Contact,
 }
 
@@ -86,7 +86,7 @@ impl ClassPortInfo {
     /// Capability: service id resolution.
     pub const SIDR_CAPABLE: u16 = 1 << 13;
 
-    /// Reads the attribute; any octets are one.
+    /// Reads the attribute, which may have any value.
     pub fn parse(b: &Data) -> ClassPortInfo {
         let word = be32(b, 4);
         ClassPortInfo {

@@ -2,20 +2,20 @@ use crate::bytes::{array, be24, be32, be64, put, put24};
 use crate::mad::Data;
 use crate::types::{CommId, Psn, Qpn, TimeCode};
 
-/// What became of the alternate path of a REQ: its two bits.
+/// The answer to the alternate path of a REQ: two bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Failover(pub u8);
 
 impl Failover {
-    /// It is taken.
+    /// The answering side accepts the path.
     pub const ACCEPTED: Failover = Failover(0);
-    /// There is no failing over here.
+    /// The answering side does not support failover.
     pub const UNSUPPORTED: Failover = Failover(1);
-    /// Not this one.
+    /// The answering side rejects this path.
     pub const REJECTED: Failover = Failover(2);
 }
 
-/// REP: a connection is accepted. "Local" is the one who answers.
+/// REP: accepts a connection. "Local" is the side that answers.
 ///
 /// ```text
 ///    0  local communication id 32
@@ -27,49 +27,49 @@ impl Failover {
 ///   24  responder resources 8 │ initiator depth 8
 ///   26  target ACK delay 5, failover 2, flow control 1 │ RNR retry count 3, SRQ 1, reserved 4
 ///   28  local CA GUID 64
-///   36  private data, 196 octets
+///   36  private data, 196 bytes
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rep {
     /// The answering side's name of the connection.
     pub local_comm_id: CommId,
-    /// The asking side's.
+    /// The asking side's name of the connection.
     pub remote_comm_id: CommId,
     /// Q_Key of the queue pair, for reliable datagrams.
     pub local_q_key: u32,
-    /// The queue pair.
+    /// Number of the answering side's queue pair.
     pub local_qpn: Qpn,
-    /// Who made the answering CM, 24 bits.
+    /// Manufacturer of the answering CM, 24 bits.
     pub vendor_id: u32,
     /// End-to-end context, for reliable datagrams; 24 bits.
     pub local_eecn: u32,
     /// Number of the first packet that the answering side will send.
     pub starting_psn: Psn,
-    /// RDMA Reads and Atomics of the peer that the answering side takes at a time.
+    /// RDMA Reads and Atomics of the peer that the answering side serves at a time.
     pub responder_resources: u8,
     /// RDMA Reads and Atomics that the answering side has outstanding at a time.
     pub initiator_depth: u8,
-    /// How long its acknowledgments may take it.
+    /// Longest time that the answering side takes to acknowledge a packet.
     pub target_ack_delay: TimeCode,
-    /// What became of the alternate path.
+    /// The answer to the alternate path of the REQ.
     pub failover: Failover,
-    /// End-to-end flow control.
+    /// The answering side uses end-to-end flow control.
     pub flow_control: bool,
-    /// How often a receiver that is not ready is tried again, 3 bits; 7 for ever.
+    /// Number of retries when a receiver is not ready, 3 bits; 7 for ever.
     pub rnr_retry_count: u8,
     /// The queue pair has a shared receive queue.
     pub srq: bool,
-    /// The adapter that answers.
+    /// GUID of the adapter that answers.
     pub local_ca_guid: u64,
-    /// Private data.
+    /// The application's private data.
     pub private_data: [u8; Rep::PRIVATE_LEN],
 }
 
 impl Rep {
-    /// Octets of private data.
+    /// Bytes of private data.
     pub const PRIVATE_LEN: usize = 196;
 
-    /// Reads a message; any octets are one.
+    /// Reads a message, which may have any value.
     pub fn parse(b: &Data) -> Rep {
         Rep {
             local_comm_id: CommId(be32(b, 0)),
@@ -91,7 +91,7 @@ impl Rep {
         }
     }
 
-    /// Writes the message into data that are zero.
+    /// Writes the message into `b`, which must be zero before.
     pub(super) fn emit(&self, b: &mut Data) {
         let [_, high, middle, low] = self.vendor_id.to_be_bytes();
         put(b, 0, &self.local_comm_id.0.to_be_bytes());

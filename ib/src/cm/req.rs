@@ -3,7 +3,7 @@ use crate::gid::Gid;
 use crate::mad::Data;
 use crate::types::{CommId, Psn, Qpn, ServiceId, TimeCode};
 
-/// The transport that a REQ asks for: its two bits.
+/// The transport that a REQ asks for: two bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Transport(pub u8);
 
@@ -18,7 +18,7 @@ impl Transport {
     pub const EXTENDED: Transport = Transport(3);
 }
 
-/// A path from the one who asks to the one who answers.
+/// A path from the side that asks to the side that answers.
 ///
 /// ```text
 ///    0  local LID 16 │ remote LID 16
@@ -31,29 +31,29 @@ impl Transport {
 pub struct Path {
     /// Local identifier of the port that asks; without meaning over RoCE.
     pub local_lid: u16,
-    /// That of the port that is asked.
+    /// Local identifier of the port that answers; without meaning over RoCE.
     pub remote_lid: u16,
     /// Address of the port that asks.
     pub local_gid: Gid,
-    /// Address of the port that is asked.
+    /// Address of the port that answers.
     pub remote_gid: Gid,
     /// Flow label, 20 bits.
     pub flow_label: u32,
-    /// Code of the rate, 6 bits.
+    /// Code of the packet rate, 6 bits.
     pub packet_rate: u8,
-    /// Traffic class.
+    /// Traffic class, 8 bits.
     pub traffic_class: u8,
-    /// Hop limit.
+    /// Hop limit, 8 bits.
     pub hop_limit: u8,
     /// Service level, 4 bits.
     pub sl: u8,
     /// No router is on the way.
     pub subnet_local: bool,
-    /// How long an acknowledgment of a packet may take.
+    /// Longest time that the acknowledgment of a packet takes.
     pub ack_timeout: TimeCode,
 }
 
-/// Octets of a path.
+/// Bytes of a path.
 const PATH_LEN: usize = 44;
 
 impl Path {
@@ -89,7 +89,7 @@ impl Path {
     }
 }
 
-/// REQ: a request for a connection. "Local" is the one who asks.
+/// REQ: asks for a connection. "Local" is the side that asks.
 ///
 /// ```text
 ///    0  local communication id 32
@@ -103,25 +103,25 @@ impl Path {
 ///   40  remote EECN 24 │ remote CM response timeout 5, transport 2, flow control 1
 ///   44  starting PSN 24 │ local CM response timeout 5, retry count 3
 ///   48  P_Key 16 │ MTU 4, RDC exists 1, RNR retry count 3 │ max CM retries 4, SRQ 1, extended 3
-///   52  primary path, 44 octets
-///   96  alternate path, 44 octets
-///  140  private data, 92 octets
+///   52  primary path, 44 bytes
+///   96  alternate path, 44 bytes
+///  140  private data, 92 bytes
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Req {
     /// The asking side's name of the connection.
     pub local_comm_id: CommId,
-    /// Who made the asking CM, 24 bits.
+    /// Manufacturer of the asking CM, 24 bits.
     pub vendor_id: u32,
-    /// What is asked for.
+    /// The service that the asking side wants.
     pub service_id: ServiceId,
-    /// The adapter that asks. With the QPN it names the queue pair.
+    /// GUID of the adapter that asks. Together with the QPN it names the queue pair.
     pub local_ca_guid: u64,
     /// Q_Key of the queue pair, for reliable datagrams.
     pub local_q_key: u32,
-    /// The queue pair.
+    /// Number of the asking side's queue pair.
     pub local_qpn: Qpn,
-    /// RDMA Reads and Atomics of the peer that the asking side takes at a time.
+    /// RDMA Reads and Atomics of the peer that the asking side serves at a time.
     pub responder_resources: u8,
     /// End-to-end context, for reliable datagrams; 24 bits.
     pub local_eecn: u32,
@@ -129,45 +129,45 @@ pub struct Req {
     pub initiator_depth: u8,
     /// End-to-end context of the peer; 24 bits.
     pub remote_eecn: u32,
-    /// How long the asking side waits for an answer before it asks again, or for an MRA.
+    /// Time that the asking side waits for an answer or an MRA before it repeats the REQ.
     pub remote_cm_response_timeout: TimeCode,
-    /// What kind of connection.
+    /// Transport of the connection.
     pub transport: Transport,
-    /// End-to-end flow control.
+    /// The asking side uses end-to-end flow control.
     pub flow_control: bool,
     /// Number of the first packet that the asking side will send.
     pub starting_psn: Psn,
-    /// How long the asking side may take itself to answer.
+    /// Longest time that the asking side takes for an answer.
     pub local_cm_response_timeout: TimeCode,
-    /// How often packets are sent again, 3 bits.
+    /// Number of times that a sender repeats a packet, 3 bits.
     pub retry_count: u8,
-    /// The partition.
+    /// P_Key of the partition.
     pub p_key: u16,
-    /// Code of the path's MTU, 4 bits: 1 for 256 octets, to 5 for 4096.
+    /// Code of the path's MTU, 4 bits: 1 for 256 bytes, to 5 for 4096.
     pub path_mtu: u8,
-    /// A reliable datagram channel is there already.
+    /// A reliable datagram channel exists already.
     pub rdc_exists: bool,
-    /// How often a receiver that is not ready is tried again, 3 bits; 7 for ever.
+    /// Number of retries when a receiver is not ready, 3 bits; 7 for ever.
     pub rnr_retry_count: u8,
-    /// How often either side sends a message again, 4 bits.
+    /// Number of times that either side repeats a message, 4 bits.
     pub max_cm_retries: u8,
     /// The queue pair has a shared receive queue.
     pub srq: bool,
-    /// With [`Transport::EXTENDED`] which one, 3 bits.
+    /// The transport, 3 bits, if `transport` is [`Transport::EXTENDED`].
     pub extended_transport: u8,
-    /// The path.
+    /// The path that the connection uses first.
     pub primary: Path,
-    /// Another one to fail over to; all zeros without one.
+    /// The path to fail over to; all zeros for none.
     pub alternate: Path,
-    /// Private data.
+    /// The application's private data.
     pub private_data: [u8; Req::PRIVATE_LEN],
 }
 
 impl Req {
-    /// Octets of private data.
+    /// Bytes of private data.
     pub const PRIVATE_LEN: usize = 92;
 
-    /// Reads a message; any octets are one.
+    /// Reads a message, which may have any value.
     pub fn parse(b: &Data) -> Req {
         Req {
             local_comm_id: CommId(be32(b, 0)),
@@ -199,7 +199,7 @@ impl Req {
         }
     }
 
-    /// Writes the message into data that are zero.
+    /// Writes the message into `b`, which must be zero before.
     pub(super) fn emit(&self, b: &mut Data) {
         put(b, 0, &self.local_comm_id.0.to_be_bytes());
         put24(b, 5, self.vendor_id);

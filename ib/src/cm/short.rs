@@ -1,14 +1,14 @@
-//! The messages that are two communication ids and little else.
+//! The messages that consist of two communication ids and little else.
 //!
 //! ```text
 //!         0                 4                  8                              private data from
 //!   MRA   local comm id 32  remote comm id 32  answered 2, reserved 6 │ timeout 5, reserved 3  10
 //!   REJ   local             remote             answered 2, reserved 6 │ ARI length 7, res. 1
-//!                                              │ reason 16 │ ARI, 72 octets                     84
+//!                                              │ reason 16 │ ARI, 72 bytes                      84
 //!   RTU   local             remote                                                             8
 //!   DREQ  local             remote             remote QPN 24 │ reserved 8                      12
 //!   DREP  local             remote                                                             8
-//!   LAP   local             remote             (not looked at)
+//!   LAP   local             remote             (ignored)
 //!   APR   local             remote             ARI length 8 │ status 8 │ reserved 16 │ ARI 72  84
 //! ```
 
@@ -23,11 +23,11 @@ use crate::types::{CommId, Qpn, TimeCode};
 pub struct Answered(pub u8);
 
 impl Answered {
-    /// A REQ.
+    /// The message answers a REQ.
     pub const REQ: Answered = Answered(0);
-    /// A REP.
+    /// The message answers a REP.
     pub const REP: Answered = Answered(1);
-    /// In an MRA a LAP; in a REJ no message (a time has passed).
+    /// In an MRA a LAP; in a REJ no message (the REJ reports a timeout).
     pub const OTHER: Answered = Answered(2);
 }
 
@@ -36,21 +36,21 @@ impl Answered {
 pub struct Mra {
     /// The sender's name of the connection.
     pub local_comm_id: CommId,
-    /// The receiver's.
+    /// The receiver's name of the connection.
     pub remote_comm_id: CommId,
-    /// The message.
+    /// The message that the MRA answers.
     pub answered: Answered,
-    /// How much longer.
+    /// Additional time that the answer takes.
     pub service_timeout: TimeCode,
-    /// Private data.
+    /// The application's private data.
     pub private_data: [u8; Mra::PRIVATE_LEN],
 }
 
 impl Mra {
-    /// Octets of private data.
+    /// Bytes of private data.
     pub const PRIVATE_LEN: usize = 222;
 
-    /// Reads a message; any octets are one.
+    /// Reads a message, which may have any value.
     pub fn parse(b: &Data) -> Mra {
         Mra {
             local_comm_id: CommId(be32(b, 0)),
@@ -69,7 +69,7 @@ impl Mra {
     }
 }
 
-/// Why a connection is refused.
+/// The reason for which a side refuses a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RejReason(pub u16);
 
@@ -78,23 +78,23 @@ impl RejReason {
     pub const NO_QP: RejReason = RejReason(1);
     /// No resources are left.
     pub const NO_RESOURCES: RejReason = RejReason(3);
-    /// Nothing has come in time.
+    /// No answer has come in time.
     pub const TIMEOUT: RejReason = RejReason(4);
-    /// No such request is supported.
+    /// The peer does not support such a request.
     pub const UNSUPPORTED: RejReason = RejReason(5);
-    /// The communication id is none, or another connection's.
+    /// The communication id names no connection, or another one.
     pub const INVALID_COMM_ID: RejReason = RejReason(6);
-    /// Nobody answers for the Service ID.
+    /// No application serves the Service ID.
     pub const INVALID_SERVICE_ID: RejReason = RejReason(8);
     /// The transport is not supported.
     pub const INVALID_TRANSPORT: RejReason = RejReason(9);
-    /// The connection, or its queue pair, is one of before.
+    /// The connection, or its queue pair, is left over from an earlier one.
     pub const STALE_CONNECTION: RejReason = RejReason(10);
-    /// The primary path's GID is not ours.
+    /// The primary path's GID is not the receiver's.
     pub const INVALID_GID: RejReason = RejReason(12);
-    /// Another communication manager answers for the service; the ARI says which.
+    /// Another communication manager serves the Service ID; the ARI names it.
     pub const REDIRECTED: RejReason = RejReason(24);
-    /// More RDMA Reads would be outstanding than are taken.
+    /// More RDMA Reads would be outstanding than the side serves.
     pub const INSUFFICIENT_RESOURCES: RejReason = RejReason(27);
     /// The consumer, or a layer above the communication manager, refuses.
     pub const CONSUMER: RejReason = RejReason(28);
@@ -123,38 +123,38 @@ impl fmt::Display for RejReason {
     }
 }
 
-/// REJ: a connection is refused.
+/// REJ: refuses a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rej {
     /// The sender's name of the connection; 0 when it has none.
     pub local_comm_id: CommId,
-    /// The receiver's.
+    /// The receiver's name of the connection.
     pub remote_comm_id: CommId,
-    /// What is answered.
+    /// The message that the REJ answers.
     pub answered: Answered,
-    /// Why.
+    /// The reason for the refusal.
     pub reason: RejReason,
-    /// Octets of the additional reject information that count, 7 bits; a peer may say more than there
-    /// are.
+    /// Valid bytes of the additional reject information, 7 bits; a peer may state more than the
+    /// field has.
     pub ari_len: u8,
     /// Additional reject information.
     pub ari: [u8; Rej::ARI_LEN],
-    /// Private data.
+    /// The application's private data.
     pub private_data: [u8; Rej::PRIVATE_LEN],
 }
 
 impl Rej {
-    /// Octets of additional reject information there is room for.
+    /// Size of the field of additional reject information, in bytes.
     pub const ARI_LEN: usize = 72;
-    /// Octets of private data.
+    /// Bytes of private data.
     pub const PRIVATE_LEN: usize = 148;
 
-    /// The additional reject information that counts.
+    /// Returns the valid bytes of the additional reject information.
     pub fn ari(&self) -> &[u8] {
         &self.ari[..usize::from(self.ari_len).min(Rej::ARI_LEN)]
     }
 
-    /// Reads a message; any octets are one.
+    /// Reads a message, which may have any value.
     pub fn parse(b: &Data) -> Rej {
         Rej {
             local_comm_id: CommId(be32(b, 0)),
@@ -182,17 +182,17 @@ impl Rej {
 pub struct Rtu {
     /// The sender's name of the connection.
     pub local_comm_id: CommId,
-    /// The receiver's.
+    /// The receiver's name of the connection.
     pub remote_comm_id: CommId,
-    /// Private data.
+    /// The application's private data.
     pub private_data: [u8; Rtu::PRIVATE_LEN],
 }
 
 impl Rtu {
-    /// Octets of private data.
+    /// Bytes of private data.
     pub const PRIVATE_LEN: usize = 224;
 
-    /// Reads a message; any octets are one.
+    /// Reads a message, which may have any value.
     pub fn parse(b: &Data) -> Rtu {
         Rtu {
             local_comm_id: CommId(be32(b, 0)),
@@ -207,24 +207,24 @@ impl Rtu {
     }
 }
 
-/// DREQ: the connection is to end.
+/// DREQ: asks to end the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dreq {
     /// The sender's name of the connection.
     pub local_comm_id: CommId,
-    /// The receiver's.
+    /// The receiver's name of the connection.
     pub remote_comm_id: CommId,
-    /// The receiver's queue pair: who knows it is not a stranger.
+    /// The receiver's queue pair: a sender that knows its number is no stranger.
     pub remote_qpn: Qpn,
-    /// Private data.
+    /// The application's private data.
     pub private_data: [u8; Dreq::PRIVATE_LEN],
 }
 
 impl Dreq {
-    /// Octets of private data.
+    /// Bytes of private data.
     pub const PRIVATE_LEN: usize = 220;
 
-    /// Reads a message; any octets are one.
+    /// Reads a message, which may have any value.
     pub fn parse(b: &Data) -> Dreq {
         Dreq {
             local_comm_id: CommId(be32(b, 0)),
@@ -246,17 +246,17 @@ impl Dreq {
 pub struct Drep {
     /// The sender's name of the connection.
     pub local_comm_id: CommId,
-    /// The receiver's.
+    /// The receiver's name of the connection.
     pub remote_comm_id: CommId,
-    /// Private data.
+    /// The application's private data.
     pub private_data: [u8; Drep::PRIVATE_LEN],
 }
 
 impl Drep {
-    /// Octets of private data.
+    /// Bytes of private data.
     pub const PRIVATE_LEN: usize = 224;
 
-    /// Reads a message; any octets are one.
+    /// Reads a message, which may have any value.
     pub fn parse(b: &Data) -> Drep {
         Drep {
             local_comm_id: CommId(be32(b, 0)),
@@ -271,17 +271,17 @@ impl Drep {
     }
 }
 
-/// LAP: an alternate path is offered. Only whom it is about; the path is not looked at.
+/// LAP: offers an alternate path. Contains only the connection; the codec ignores the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lap {
     /// The sender's name of the connection.
     pub local_comm_id: CommId,
-    /// The receiver's.
+    /// The receiver's name of the connection.
     pub remote_comm_id: CommId,
 }
 
 impl Lap {
-    /// Reads a message; any octets are one.
+    /// Reads a message, which may have any value.
     pub fn parse(b: &Data) -> Lap {
         Lap { local_comm_id: CommId(be32(b, 0)), remote_comm_id: CommId(be32(b, 4)) }
     }
@@ -291,34 +291,34 @@ impl Lap {
     }
 }
 
-/// APR: what becomes of an offered path.
+/// APR: accepts or refuses an offered path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Apr {
     /// The sender's name of the connection.
     pub local_comm_id: CommId,
-    /// The receiver's.
+    /// The receiver's name of the connection.
     pub remote_comm_id: CommId,
-    /// One of the constants here, or another.
+    /// A constant of this type, or another value.
     pub status: u8,
-    /// Octets of additional information that count.
+    /// Valid bytes of the additional information.
     pub ari_len: u8,
     /// Additional information.
     pub ari: [u8; Apr::ARI_LEN],
-    /// Private data.
+    /// The application's private data.
     pub private_data: [u8; Apr::PRIVATE_LEN],
 }
 
 impl Apr {
-    /// Octets of additional information there is room for.
+    /// Size of the field of additional information, in bytes.
     pub const ARI_LEN: usize = 72;
-    /// Octets of private data.
+    /// Bytes of private data.
     pub const PRIVATE_LEN: usize = 148;
-    /// Status: no such connection.
+    /// Status: the receiver has no such connection.
     pub const INVALID_COMM_ID: u8 = 1;
-    /// Status: there are no alternate paths here.
+    /// Status: the receiver does not support alternate paths.
     pub const UNSUPPORTED: u8 = 2;
 
-    /// Reads a message; any octets are one.
+    /// Reads a message, which may have any value.
     pub fn parse(b: &Data) -> Apr {
         Apr {
             local_comm_id: CommId(be32(b, 0)),

@@ -2,31 +2,31 @@ use crate::bytes::{array, be16, be24, be32, be64, put, put24};
 use crate::mad::Data;
 use crate::types::{Qpn, ServiceId};
 
-/// SIDR REQ: which queue pair serves datagrams for a Service ID?
+/// SIDR REQ: asks for the queue pair that serves datagrams for a Service ID.
 ///
 /// ```text
 ///    0  request id 32
 ///    4  P_Key 16 │ reserved 16
 ///    8  service id 64
-///   16  private data, 216 octets
+///   16  private data, 216 bytes
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SidrReq {
     /// The asking side's name of the request.
     pub request_id: u32,
-    /// The partition.
+    /// P_Key of the partition.
     pub p_key: u16,
-    /// What is asked for.
+    /// The service that the asking side wants.
     pub service_id: ServiceId,
-    /// Private data.
+    /// The application's private data.
     pub private_data: [u8; SidrReq::PRIVATE_LEN],
 }
 
 impl SidrReq {
-    /// Octets of private data.
+    /// Bytes of private data.
     pub const PRIVATE_LEN: usize = 216;
 
-    /// Reads a message; any octets are one.
+    /// Reads a message, which may have any value.
     pub fn parse(b: &Data) -> SidrReq {
         SidrReq {
             request_id: be32(b, 0),
@@ -44,14 +44,14 @@ impl SidrReq {
     }
 }
 
-/// What a SIDR REP says.
+/// The result that a SIDR REP reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SidrStatus(pub u8);
 
 impl SidrStatus {
-    /// The queue pair is valid.
+    /// The REP names a queue pair.
     pub const VALID: SidrStatus = SidrStatus(0);
-    /// Nobody serves the Service ID.
+    /// No application serves the Service ID.
     pub const UNSUPPORTED: SidrStatus = SidrStatus(1);
     /// The service refuses.
     pub const REJECTED: SidrStatus = SidrStatus(2);
@@ -59,7 +59,7 @@ impl SidrStatus {
     pub const NO_QP: SidrStatus = SidrStatus(3);
 }
 
-/// SIDR REP.
+/// SIDR REP: answers a SIDR REQ.
 ///
 /// ```text
 ///    0  request id 32
@@ -67,38 +67,38 @@ impl SidrStatus {
 ///    8  QPN 24 │ vendor id, low 8
 ///   12  service id 64
 ///   20  Q_Key 32
-///   24  additional information, 72 octets
-///   96  private data, 136 octets
+///   24  additional information, 72 bytes
+///   96  private data, 136 bytes
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SidrRep {
     /// The asking side's name of the request.
     pub request_id: u32,
-    /// Whether there is such a queue pair.
+    /// The result of the request.
     pub status: SidrStatus,
-    /// Octets of additional information that count.
+    /// Valid bytes of the additional information.
     pub info_len: u8,
-    /// Who made the answering CM, 24 bits.
+    /// Manufacturer of the answering CM, 24 bits.
     pub vendor_id: u32,
-    /// The queue pair.
+    /// Number of the queue pair that serves the Service ID.
     pub qpn: Qpn,
-    /// What was asked for.
+    /// The service that the asking side wanted.
     pub service_id: ServiceId,
-    /// Its key.
+    /// Q_Key of that queue pair.
     pub q_key: u32,
     /// Additional information.
     pub info: [u8; SidrRep::INFO_LEN],
-    /// Private data.
+    /// The application's private data.
     pub private_data: [u8; SidrRep::PRIVATE_LEN],
 }
 
 impl SidrRep {
-    /// Octets of additional information there is room for.
+    /// Size of the field of additional information, in bytes.
     pub const INFO_LEN: usize = 72;
-    /// Octets of private data.
+    /// Bytes of private data.
     pub const PRIVATE_LEN: usize = 136;
 
-    /// The answer that there is no queue pair.
+    /// Makes an answer without a queue pair.
     pub const fn refusal(request: &SidrReq, status: SidrStatus) -> SidrRep {
         SidrRep {
             request_id: request.request_id,
@@ -113,7 +113,7 @@ impl SidrRep {
         }
     }
 
-    /// Reads a message; any octets are one.
+    /// Reads a message, which may have any value.
     pub fn parse(b: &Data) -> SidrRep {
         SidrRep {
             request_id: be32(b, 0),

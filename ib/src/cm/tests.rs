@@ -22,7 +22,7 @@ fn path(n: u8) -> Path {
     }
 }
 
-/// Every field has another value.
+/// Returns a REQ in which every field has another value.
 fn req() -> Req {
     Req {
         local_comm_id: CommId(0x0102_0304),
@@ -295,7 +295,7 @@ fn test_only_a_get_and_a_set_are_answered_when_they_are_not_understood() {
     assert_eq!(MadError::Class(3).answer(&mad), None, "other classes are others'");
 }
 
-/// The bits of each message's data that are reserved: from one octet to before another, and masks of single ones.
+/// The reserved bits of each message's data: ranges of whole bytes, and masks of single bytes.
 type Reserved = (&'static [(usize, usize)], &'static [(usize, u8)]);
 
 fn reserved(attribute: u8) -> Reserved {
@@ -325,7 +325,8 @@ fn reserved(attribute: u8) -> Reserved {
 }
 
 proptest! {
-    /// Every bit that is not reserved comes back where it was.
+    /// The emitter writes every bit that is not reserved to the place from which the parser read
+    /// it.
     #[test]
     fn test_any_message_is_written_as_it_was_read(
         attribute in 0x10u8..=0x1a,

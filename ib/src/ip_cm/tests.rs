@@ -95,7 +95,7 @@ fn test_every_octet_before_an_ipv4_address_is_zero() {
         let mut b = v4_header();
         b[at] = 1;
         assert_eq!(Header::parse(&b, IpVersions::V4), Err(Fault::Source), "octet {at}");
-        // The source is looked at first.
+        // The parser checks the source before the destination.
         b[at + 16] = 1;
         assert_eq!(Header::parse(&b, IpVersions::V4), Err(Fault::Source), "octet {at}");
         b[at] = 0;
@@ -113,7 +113,7 @@ fn test_an_ipv4_address_in_an_ipv6_form_is_refused() {
     assert_eq!(of(Header { dst: mapped, ..good }), Err(Fault::Destination));
 }
 
-/// Table 4 and table 5, octet by octet.
+/// Table 4 and table 5, byte by byte.
 #[test]
 fn test_ari_has_layer_code_length_and_suggested_value() {
     let taken = IpVersions::BOTH;

@@ -3,14 +3,14 @@
 use crate::bytes::{be16, be24, be32, put, put24};
 use crate::types::{Psn, Qpn};
 
-/// Octets of a base transport header.
+/// Bytes of a base transport header.
 pub const BTH_LEN: usize = 12;
-/// Octets of a datagram extended transport header.
+/// Bytes of a datagram extended transport header.
 pub const DETH_LEN: usize = 8;
-/// The opcode of a message of unreliable datagrams that is one packet, without immediate data.
+/// The opcode of an unreliable datagram that is one packet, without immediate data.
 pub const OPCODE_UD_SEND_ONLY: u8 = 0x64;
 
-/// A base transport header.
+/// The base transport header, with which every packet begins.
 ///
 /// ```text
 ///   0  opcode │ SE │ M │ pad 2 │ version 4 │ P_Key 16
@@ -19,32 +19,32 @@ pub const OPCODE_UD_SEND_ONLY: u8 = 0x64;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bth {
-    /// What packet it is.
+    /// Kind of the packet, with its transport.
     pub opcode: u8,
-    /// Solicited event.
+    /// The packet asks for a solicited event.
     pub solicited: bool,
     /// The state of path migration.
     pub migrated: bool,
-    /// Octets of padding behind the payload, 0 to 3.
+    /// Bytes of padding after the payload, 0 to 3.
     pub pad: u8,
     /// Version of the transport's headers: 0.
     pub version: u8,
-    /// The partition.
+    /// P_Key of the partition.
     pub p_key: u16,
-    /// The packet has met congestion. Congestion bits are the network's: no CRC covers them.
+    /// The packet has met congestion. The network sets the congestion bits, so no CRC covers them.
     pub fecn: bool,
     /// The other direction has met congestion.
     pub becn: bool,
-    /// The queue pair it is for.
+    /// The queue pair that receives the packet.
     pub dest_qp: Qpn,
-    /// An acknowledgment is asked for.
+    /// The sender asks for an acknowledgment.
     pub ack_request: bool,
-    /// Its number.
+    /// Sequence number of the packet.
     pub psn: Psn,
 }
 
 impl Bth {
-    /// Reads a header.
+    /// Reads a header, which may have any value.
     pub fn parse(b: &[u8; BTH_LEN]) -> Bth {
         Bth {
             opcode: b[0],
@@ -61,7 +61,7 @@ impl Bth {
         }
     }
 
-    /// The header on the wire.
+    /// Returns the header as on the wire.
     pub fn emit(&self) -> [u8; BTH_LEN] {
         let bit = |on: bool, at: u8| u8::from(on) << at;
         let mut b = [0; BTH_LEN];
@@ -77,7 +77,7 @@ impl Bth {
     }
 }
 
-/// A datagram extended transport header.
+/// The datagram extended transport header, which follows the base header.
 ///
 /// ```text
 ///   0  Q_Key 32
@@ -85,19 +85,19 @@ impl Bth {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deth {
-    /// The key of the queue pair it is for.
+    /// Q_Key of the queue pair that receives the packet.
     pub q_key: u32,
-    /// The queue pair it comes from.
+    /// The queue pair that sends the packet.
     pub src_qp: Qpn,
 }
 
 impl Deth {
-    /// Reads a header.
+    /// Reads a header, which may have any value.
     pub fn parse(b: &[u8; DETH_LEN]) -> Deth {
         Deth { q_key: be32(b, 0), src_qp: Qpn::new(be24(b, 5)) }
     }
 
-    /// The header on the wire.
+    /// Returns the header as on the wire.
     pub fn emit(&self) -> [u8; DETH_LEN] {
         let mut b = [0; DETH_LEN];
         put(&mut b, 0, &self.q_key.to_be_bytes());

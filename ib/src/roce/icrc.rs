@@ -1,29 +1,29 @@
-//! The invariant CRC: over what routers leave as it is.
+//! The invariant CRC, which covers the bytes that routers do not change.
 
 use crc32fast::Hasher;
 
 use super::header::BTH_LEN;
 
-/// Octets of the invariant CRC at the end of a packet.
+/// Bytes of the invariant CRC at the end of a packet.
 pub const ICRC_LEN: usize = 4;
 
-/// Octets of a UDP header.
+/// Bytes of a UDP header.
 pub(super) const UDP_LEN: usize = 8;
-/// Octets of an IPv4 header without options.
+/// Bytes of an IPv4 header without options.
 pub(super) const IPV4_LEN: usize = 20;
-/// Octets of an IPv6 header without extensions.
+/// Bytes of an IPv6 header without extensions.
 pub(super) const IPV6_LEN: usize = 40;
 
-/// The invariant CRC of a RoCEv2 packet, as it stands on the wire. `packet` is the IP packet up to
-/// where the CRC is put: its length fields count the CRC already.
+/// Returns the invariant CRC of a RoCEv2 packet, as on the wire. `packet` is the IP packet up to
+/// the place of the CRC; its length fields already count the CRC.
 ///
-/// It is the CRC-32 of Ethernet, its least significant octet first. What may change on the way counts
-/// as ones: of IPv4 type of service, time to live and header checksum; of IPv6 traffic class, flow
-/// label and hop limit; the UDP checksum; the octet of the BTH with the congestion bits. Eight octets
-/// of ones stand in front, where InfiniBand has its local route header.
+/// The CRC is the CRC-32 of Ethernet, least significant byte first. Fields that may change on the
+/// way count as ones: in IPv4 type of service, time to live and header checksum; in IPv6 traffic
+/// class, flow label and hop limit; the UDP checksum; the byte of the BTH with the congestion bits.
+/// Eight bytes of ones come first, where InfiniBand has its local route header.
 ///
-/// `None` when it is neither an IPv4 packet without options nor an IPv6 packet, or shorter than IP,
-/// UDP and base transport headers are.
+/// Returns `None` when the packet is neither an IPv4 packet without options nor an IPv6 packet, or
+/// is shorter than IP, UDP and base transport headers.
 pub fn icrc(packet: &[u8]) -> Option<[u8; ICRC_LEN]> {
     let ip_len = match packet.first()? {
         0x45 => IPV4_LEN,

@@ -5,7 +5,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::types::{Psn, Qpn};
 
-/// CRC-32 bit by bit, as the polynomial says, over what `icrc` is to cover, put together by hand.
+/// Returns the CRC-32, computed bit by bit from the polynomial, over bytes that the test assembles
+/// by hand.
 fn crc32(bytes: &[u8]) -> u32 {
     let mut crc = u32::MAX;
     for b in bytes {
@@ -23,7 +24,7 @@ fn hex(text: &str) -> Vec<u8> {
     digits.chunks(2).map(octet).collect()
 }
 
-/// A packet whose last four octets are its CRC.
+/// Checks a packet whose last four bytes are its CRC.
 fn assert_icrc(packet: &[u8]) {
     let (body, crc) = packet.split_last_chunk::<4>().unwrap();
     assert_eq!(icrc(body), Some(*crc));
@@ -131,7 +132,7 @@ fn gsi(text: [&str; 2]) -> Vec<u8> {
 const V4: [&str; 2] = ["10.0.0.2", "10.0.0.1"];
 const V6: [&str; 2] = ["fe80::2", "fe80::1"];
 
-/// With the CRC made anew.
+/// Returns the packet after `change`, with a new CRC.
 fn changed(mut packet: Vec<u8>, change: impl Fn(&mut Vec<u8>)) -> Vec<u8> {
     packet.truncate(packet.len() - 4);
     change(&mut packet);

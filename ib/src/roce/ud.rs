@@ -1,4 +1,4 @@
-//! A datagram of an unreliable datagram queue pair: one packet.
+//! A datagram of a queue pair for unreliable datagrams: one packet.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,78 +11,79 @@ use crate::bytes::{array, be16, put};
 use crate::types::{Psn, Qpn};
 
 const PROTO_UDP: u8 = 17;
-/// Time to live, and hop limit, of what we send.
+/// Time to live, or hop limit, of the packets that this crate makes.
 const HOPS: u8 = 64;
 
-/// Why a packet is not one that we take.
+/// The reasons for which this crate refuses a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PacketError {
-    /// It ends before its headers do, or before its own lengths say.
+    /// The packet ends before its headers do, or before its own lengths say.
     #[error("shorter than its headers say")]
     Short,
-    /// Neither IPv4 nor IPv6; with options or extension headers, which RoCEv2 has not; or a fragment.
+    /// The packet is neither IPv4 nor IPv6; has options or extension headers, which RoCEv2 does not
+    /// have; or is a fragment.
     #[error("an IP header that RoCEv2 does not have")]
     Ip,
-    /// Not UDP to [`UDP_PORT`].
+    /// The packet is not UDP to [`UDP_PORT`].
     #[error("not for RoCEv2's port")]
     Port,
     /// The lengths of IP and UDP do not agree, or do not leave room for whole words of payload.
     #[error("lengths that contradict each other")]
     Length,
-    /// A version of the transport's headers that is not 0.
+    /// The transport's headers have a version other than 0.
     #[error("transport header version {0}")]
     Version(u8),
-    /// Not a message of unreliable datagrams in one packet.
+    /// The packet is not an unreliable datagram in one packet.
     #[error("opcode {0:#04x}")]
     Opcode(u8),
     /// The invariant CRC is wrong.
     #[error("wrong invariant CRC")]
     Icrc,
-    /// Not for the queue pair of general services.
+    /// The packet is not for the queue pair of general services.
     #[error("queue pair {}", .0.get())]
     DestQp(Qpn),
-    /// Another partition.
+    /// The packet is of another partition.
     #[error("P_Key {0:#06x}")]
     PKey(u16),
-    /// Not the key of the queue pair.
+    /// The packet does not have the Q_Key of the queue pair.
     #[error("Q_Key {0:#010x}")]
     QKey(u32),
 }
 
-/// What a packet says besides its payload.
+/// The fields of a packet's headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdRepr {
-    /// Where it comes from.
+    /// Address of the sender.
     pub src: IpAddr,
-    /// Where it goes; of the version that `src` has.
+    /// Address of the receiver; of the same IP version as `src`.
     pub dst: IpAddr,
-    /// The UDP source port: anything, by which networks spread flows.
+    /// The UDP source port: any number, by which networks spread flows.
     pub src_port: u16,
-    /// The partition.
+    /// P_Key of the partition.
     pub p_key: u16,
-    /// The queue pair it is for.
+    /// The queue pair that receives the packet.
     pub dest_qp: Qpn,
-    /// The queue pair it comes from.
+    /// The queue pair that sends the packet.
     pub src_qp: Qpn,
-    /// The key of the queue pair it is for.
+    /// Q_Key of the queue pair that receives the packet.
     pub q_key: u32,
-    /// Its number. Nobody looks at that of a datagram.
+    /// Sequence number of the packet, which receivers of datagrams ignore.
     pub psn: Psn,
-    /// Whether it is to wake who waits for its like.
+    /// True if the packet is to wake an application that waits for solicited events.
     pub solicited: bool,
 }
 
 /// A packet of an unreliable datagram, its invariant CRC verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdPacket<'a> {
-    /// Its headers.
+    /// The fields of its headers.
     pub repr: UdRepr,
-    /// Its payload, without padding.
+    /// The payload, without padding.
     pub payload: &'a [u8],
 }
 
 impl UdRepr {
-    /// One between the general services of two ports, in the default partition.
+    /// Makes headers between the general services of two ports, in the default partition.
     pub const fn gsi(src: IpAddr, dst: IpAddr, src_port: u16) -> UdRepr {
         UdRepr {
             src,
@@ -97,11 +98,11 @@ impl UdRepr {
         }
     }
 
-    /// The IP packet with `payload`, CRC included. The UDP checksum is zero, as RoCEv2 has it: the CRC
-    /// covers more.
+    /// Returns the IP packet with `payload`, CRC included. The UDP checksum is zero, as RoCEv2 has
+    /// it: the CRC covers more.
     ///
-    /// `None` when the addresses are of two versions, or the payload is longer than 64 KiB less the
-    /// headers.
+    /// Returns `None` when the addresses are of two IP versions, or the payload is longer than 64
+    /// KiB less the headers.
     pub fn emit(&self, payload: &[u8]) -> Option<Vec<u8>> {
         let padded = payload.len().next_multiple_of(4);
         let udp_len = UDP_LEN + BTH_LEN + DETH_LEN + padded + ICRC_LEN;
@@ -137,7 +138,8 @@ impl UdRepr {
     }
 }
 
-/// Neither fragments nor identification: what cannot be fragmented needs none (RFC 6864 section 4.1).
+/// Sets no fragment bits and no identification: a packet that must not be fragmented needs none
+/// (RFC 6864 section 4.1).
 fn ipv4(src: Ipv4Addr, dst: Ipv4Addr, udp_len: usize) -> Option<Vec<u8>> {
     let total = u16::try_from(IPV4_LEN + udp_len).ok()?;
     let mut h = [0; IPV4_LEN];
@@ -170,12 +172,12 @@ fn ipv6(src: Ipv6Addr, dst: Ipv6Addr, udp_len: usize) -> Option<Vec<u8>> {
 }
 
 impl<'a> UdPacket<'a> {
-    /// Reads an IP packet; octets behind its end, of an Ethernet frame's padding, are not looked at.
-    /// The IPv4 header checksum is left to whoever passes the packet on; a UDP checksum is not needed,
-    /// as the CRC covers all that it does.
+    /// Reads an IP packet, and ignores bytes after its end, which are an Ethernet frame's padding.
+    /// The caller that receives the packet checks the IPv4 header checksum. No check of the UDP
+    /// checksum is needed, because the CRC covers all bytes that the checksum does.
     ///
     /// # Errors
-    /// When it is not a UD packet of RoCEv2 in one piece with a CRC that is right.
+    /// Fails when the packet is not a UD packet of RoCEv2 in one piece with a right CRC.
     pub fn parse(packet: &'a [u8]) -> Result<UdPacket<'a>, PacketError> {
         let (src, dst, ip_len, total) = ip(packet)?;
         let packet = packet.get(..total).ok_or(PacketError::Short)?;
@@ -230,8 +232,8 @@ impl<'a> UdPacket<'a> {
     /// Reads a packet for the queue pair of general services.
     ///
     /// # Errors
-    /// As [`parse`](Self::parse), and when it is for another queue pair, has not its key, or is of
-    /// another partition than the default one.
+    /// Fails as [`parse`](Self::parse) does, and when the packet is for another queue pair, lacks
+    /// its Q_Key, or is of another partition than the default one.
     pub fn parse_gsi(packet: &'a [u8]) -> Result<UdPacket<'a>, PacketError> {
         let p = UdPacket::parse(packet)?;
         if p.repr.dest_qp != Qpn::GSI {
@@ -247,12 +249,12 @@ impl<'a> UdPacket<'a> {
     }
 }
 
-/// Addresses, octets of the IP header, and octets of the whole packet.
+/// Returns the addresses, the bytes of the IP header, and the bytes of the whole packet.
 fn ip(p: &[u8]) -> Result<(IpAddr, IpAddr, usize, usize), PacketError> {
     match p.first().ok_or(PacketError::Short)? >> 4 {
         4 => {
             let h = p.first_chunk::<IPV4_LEN>().ok_or(PacketError::Short)?;
-            // More fragments, or an offset.
+            // The packet has options, or is a fragment: more fragments follow, or it has an offset.
             if h[0] != 0x45 || be16(h, 6) & 0x3fff != 0 {
                 return Err(PacketError::Ip);
             }
