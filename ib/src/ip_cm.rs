@@ -6,9 +6,9 @@
 //! [`CONSUMER_LEN`] bytes of it to an application. A REJ with reason 28 reports a fault in them by
 //! a code in its additional information ([`Ari`]).
 //!
-//! Linux's `rdma_cm` uses this service. Its private data header is this one, with both versions in
-//! its byte `cma_version` and the IP version in the upper half of `ip_version`. Its port spaces are
-//! this range of Service IDs: `RDMA_PS_TCP` is protocol 6.
+//! Linux's `rdma_cm` uses this service. The header of its private data is this one, with both
+//! versions in the byte `cma_version` and the IP version in the upper half of `ip_version`. The
+//! port spaces of `rdma_cm` are this range of Service IDs: `RDMA_PS_TCP` is protocol 6.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv6Addr};
@@ -287,7 +287,8 @@ const LAYER_ULP: u8 = 1;
 ///   4  suggested value, 68 bytes
 /// ```
 ///
-/// This is the format of layer 0. The other layers define the bytes after the layer themselves.
+/// The format above is that of layer 0. The other layers define the bytes after the layer
+/// themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ari<'a> {
     /// The REJ has none, as Linux's `rdma_reject` sends it: the consumer refuses.

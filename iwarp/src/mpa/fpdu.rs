@@ -74,8 +74,8 @@ pub const fn crc_from_wire(bytes: [u8; CRC_LEN]) -> u32 {
     u32::from_le_bytes(bytes)
 }
 
-/// Appends the FPDU of `ulpdu` to `out`. This copies, so it is for tests, tools and the marker
-/// path.
+/// Appends the FPDU of `ulpdu` to `out`. The function copies, so it is for tests, tools and the
+/// marker path.
 ///
 /// The CRC field is zero when `with_crc` is false.
 ///

@@ -197,6 +197,7 @@ impl MrTable {
     /// Makes a table of `slots` regions, rounded up to a power of two and at most [`MAX_SLOTS`].
     pub fn new(seed: &Seed, slots: usize) -> MrTable {
         let n = slots.clamp(1, MAX_SLOTS).next_power_of_two();
+        // The label is "STAG" in ASCII: the table's own stream of random numbers.
         let mut random = Random::new(&seed.derive(0x5354_4147));
         let secret = random.next_u32();
         let n32 = u32::try_from(n).unwrap_or(1 << 20);

@@ -43,6 +43,8 @@ impl Pins {
     pub fn unpin(&self, range: MemRange) {
         if let Some(n) = self.0.get(range.mr() as usize) {
             debug_assert!(n.load(Relaxed) > 0, "unpinned more often than pinned");
+            // Pairs with the Acquire load in `count`: the reads of the memory come before this
+            // store.
             n.store(n.load(Relaxed).wrapping_sub(1), Release);
         }
     }

@@ -105,8 +105,8 @@ const _: () = assert!(size_of::<Slot>() == 64);
 
 impl Slot {
     /// Returns the address of `len` bytes at `to`, if the slot holds a registered region (not an
-    /// STag that derives from one) that passes every check. This is the common case in one pass. On
-    /// `None` the caller finds the other cases and the faults by [`read`](Slot::read).
+    /// STag that derives from one) that passes every check. The function handles the common case in
+    /// one pass. On `None` the caller finds the other cases and the faults by [`read`](Slot::read).
     #[inline]
     pub(super) fn grant(
         &self,
@@ -163,6 +163,7 @@ impl Slot {
     /// Data beside the slot that the caller read in between, such as a page list, is unchanged too.
     #[inline]
     pub(super) fn is_still(&self, seq: u64) -> bool {
+        // Load the number after the caller's loads, as in `grant`.
         fence(Acquire);
         self.seq.load(Relaxed) == seq
     }
@@ -202,6 +203,7 @@ impl Slot {
         if self.seq.compare_exchange(seq, seq.wrapping_add(1), Acquire, Relaxed).is_err() {
             return Err(raced);
         }
+        // A reader that sees one of the following stores also sees the odd number.
         fence(Release);
         if let Err(e) = commit() {
             // `commit` failed before any field changed; restore the old sequence number.
@@ -213,7 +215,7 @@ impl Slot {
         Ok(())
     }
 
-    /// Loads the fields. They are of one state only if no thread writes meanwhile.
+    /// Loads the fields, which are of one state only if no thread writes meanwhile.
     #[inline]
     fn load(&self) -> Region {
         let (qpn, terms) = (self.qpn.load(Relaxed), self.terms.load(Relaxed));

@@ -51,8 +51,8 @@ enum Form {
 ///
 /// The payload stays where it is: `head | payload | tail`, where the tail is pad and CRC. A short
 /// FPDU is all in the head; a Read Response, long inline data or a Terminate is in a buffer of its
-/// own. None of these holds markers. They follow from the FPDU's place in the stream, and the FPDU
-/// inserts them, piece by piece, each time it is written to a frame.
+/// own. None of these holds markers, which follow from the FPDU's place in the stream. The FPDU
+/// inserts the markers, piece by piece, each time it is written to a frame.
 ///
 /// With CRC on, an FPDU that refers to memory is *open* until it is first sent: then the sender
 /// [fills it into the frame](Fpdu::fill), copied and digested in one pass, so that the frame's CRC
@@ -140,8 +140,8 @@ impl Fpdu {
     /// few bytes after it if `dst` is longer; `dst` has at least the FPDU's [length](Fpdu::len).
     /// Returns the checksum, or `None` if the caller still has to compute it of the written bytes.
     ///
-    /// This seals an open FPDU: it loads each byte of the payload once, and writes and digests the
-    /// loaded value.
+    /// A call seals an open FPDU: it loads each byte of the payload once, and writes and digests
+    /// the loaded value.
     #[inline]
     pub fn fill<M: Memory>(&mut self, mem: &M, dst: &mut [u8]) -> Option<Sum> {
         if self.has_markers() {
@@ -237,7 +237,7 @@ impl Fpdu {
     }
 
     /// Returns the Internet checksum of all bytes; for an open FPDU, as if the CRC field were zero.
-    /// This costs nothing when the sum was computed with the CRC of the payload; otherwise it reads
+    /// The call is free when the sum was computed with the CRC of the payload; otherwise it reads
     /// the payload.
     #[inline]
     pub fn sum<M: Memory>(&self, mem: &M) -> Sum {

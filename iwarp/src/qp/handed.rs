@@ -61,9 +61,9 @@ impl Stream for Handed<'_> {
     }
 }
 
-/// The same memory under another type. So the compiler makes separate code for FPDUs that are
-/// handed over, and the code for frames stays as it was: it has one caller, into which it is
-/// inlined whole.
+/// The same memory under another type. With this type the compiler makes separate code for FPDUs
+/// that are handed over, and the code for frames stays as it was: it has one caller, into which it
+/// is inlined whole.
 #[derive(Debug)]
 struct SameMemory<'a, M>(&'a M);
 

@@ -105,7 +105,7 @@ pub struct QpContext {
     hold: bool,
     /// The place of the peer's markers: the positions in its stream that are this modulo 512.
     rx_grid: u16,
-    /// The place of our markers, likewise.
+    /// The place of this end's markers, likewise.
     tx_grid: u16,
     /// True if a Read Response goes next when both a response and a request could start.
     responses_next: bool,
@@ -343,7 +343,7 @@ impl QpContext {
         self.pd
     }
 
-    /// Returns the position in our stream after the last byte of the FPDUs made so far.
+    /// Returns the position in this end's stream after the last byte of the FPDUs made so far.
     pub const fn tx_end(&self) -> StreamPos {
         self.tx_pos
     }

@@ -34,8 +34,8 @@ const _: () = assert!((MAX_DEPTH as usize) * (MAX_INLINE + 32) < 1 << 31);
 pub(super) enum Progress {
     /// Not all of the request is in FPDUs.
     Queued,
-    /// The request's last byte is the byte before `end`. It waits for the acknowledgment, a Read
-    /// for the response.
+    /// The request's last byte is the byte before `end`. The request waits for the acknowledgment,
+    /// a Read for the response.
     Sent,
     /// The request is done but not reported, because an earlier one is not done.
     Done,
@@ -103,7 +103,7 @@ impl WqeOp {
 pub(super) struct Wqe {
     pub(super) wr_id: u64,
     pub(super) op: WqeOp,
-    /// The position in our stream after the request's last byte, once sent.
+    /// The position in this end's stream after the request's last byte, once sent.
     pub(super) end: StreamPos,
     /// Bytes of the message.
     pub(super) len: u32,

@@ -45,7 +45,7 @@ pub(super) struct InboundRead {
     pub(super) sent: u32,
 }
 
-/// Both sets, each in order and bounded by what was negotiated. They allocate memory as they fill.
+/// Both sets, each in order, bounded by what was negotiated, and with memory only as it fills.
 #[derive(Debug)]
 pub(super) struct Reads {
     pub(super) outbound: VecDeque<Outbound>,

@@ -202,8 +202,8 @@ impl QpContext {
         if !self.reads.can_accept() && !self.is_rtr_read(r.size) {
             return Err(blame(Fault::NoBuffer));
         }
-        // The QP checks again when it makes each segment of the response. It must not check a Read
-        // of no bytes at all (RFC 5040 section 5.2.1).
+        // The QP checks again when it makes each segment of the response. RFC 5040 section 5.2.1
+        // forbids any check for a Read of no bytes.
         if r.size > 0 {
             env.mrs
                 .check(self.pd, self.qpn, r.src_stag, r.src_to, r.size, Access::REMOTE_READ)

@@ -88,7 +88,8 @@ pub enum SendOp {
     BindWindow(Bind),
     /// Makes a fast registration or window of type 2 invalid. The request sends nothing. The QP
     /// carries it out in its turn, and not before all earlier Reads and atomic operations are done.
-    /// It completes after all earlier requests, when TCP will retransmit no byte of theirs.
+    /// The request completes after all earlier requests, when TCP will retransmit no byte of
+    /// theirs.
     LocalInvalidate {
         /// The STag, with its present key.
         stag: Stag,
@@ -108,15 +109,16 @@ impl SendOp {
 /// The local data of a send work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data<'a> {
-    /// Pieces of registered memory, in order, possibly none; at most [`MAX_SGES`]. They belong to
-    /// the QP until the request has completed.
+    /// Pieces of registered memory, in order, possibly none; at most [`MAX_SGES`]. The memory
+    /// belongs to the QP until the request has completed.
     Sges(&'a [Sge]),
     /// The bytes themselves, at most [`MAX_INLINE`]; only for a Send or Write. Posting copies them,
     /// so the application may reuse their memory at once, and need not register it.
     Inline(&'a [u8]),
 }
 
-/// A request for the send queue. It borrows its payload description; posting copies what it needs.
+/// A request for the send queue, which borrows its payload description; posting copies what it
+/// needs.
 ///
 /// The constructors make a signaled request without fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,7 +181,7 @@ impl<'a> SendWr<'a> {
     }
 
     /// Makes a [`write`](SendWr::write) that is followed by Immediate Data: the peer's next receive
-    /// completes with `data` when the Write is in place. Both have one completion at this end.
+    /// completes with `data` when the Write is in place. The two have one completion at this end.
     ///
     /// Posting refuses the request for the same reasons as a Write: [`PostError::TooManySges`],
     /// [`PostError::TooLong`], [`PostError::ToWrap`].
@@ -213,7 +215,8 @@ impl<'a> SendWr<'a> {
         SendWr::new(wr_id, SendOp::Atomic { stag, to, op }, Data::Sges(sink))
     }
 
-    /// Makes an [`atomic`](SendWr::atomic) that adds `add`, modulo 2^64. Its errors are the same.
+    /// Makes an [`atomic`](SendWr::atomic) that adds `add`, modulo 2^64. The errors are those of
+    /// `atomic`.
     pub const fn fetch_add(
         wr_id: u64,
         sink: &'a [Sge],

@@ -68,8 +68,8 @@ pub(crate) const fn pointer(marker: [u8; MARKER_LEN]) -> u16 {
 /// stream, and computes its CRC anew if `with_crc`.
 ///
 /// `fpdu` is one whole FPDU without markers, and `offset` counts the bytes sent in FPDU mode before
-/// it, markers included: both are multiples of 4. Both come from this crate, so only debug builds
-/// check.
+/// it, markers included: both are multiples of 4. Callers in this crate pass such values, so only
+/// debug builds check.
 pub fn insert(fpdu: &[u8], offset: u64, with_crc: bool, out: &mut Vec<u8>) {
     debug_assert!(fpdu.len().is_multiple_of(4) && offset.is_multiple_of(4));
     debug_assert!(fpdu.len() >= HEADER_LEN + CRC_LEN);

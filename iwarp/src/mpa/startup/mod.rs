@@ -17,10 +17,10 @@
 //! the bytes after such a Reply to the caller.
 //!
 //! **Revision 2 request, revision 1 responder**: such a responder closes the connection, and so
-//! does ours when its `max_revision` is 1; some responders answer in revision 1. An exchange does
-//! not change its revision: the caller may connect again with revision 1, without the exchange of
-//! read depths and the first message (RFC 6581 section 10). A responder of either revision accepts
-//! revision 1 requests.
+//! does a [`Responder`] whose `max_revision` is 1; some responders answer in revision 1. An
+//! exchange does not change its revision: the caller may connect again with revision 1, without the
+//! exchange of read depths and the first message (RFC 6581 section 10). A responder of either
+//! revision accepts revision 1 requests.
 
 mod error;
 mod initiator;

@@ -79,7 +79,7 @@ fn test_memory_may_change_after_an_fpdu_was_sealed_into_its_frame() {
 }
 
 /// With markers, an FPDU comes out as `markers::insert` makes it: in a frame, in any pieces, and
-/// again. Its payload stays where it is.
+/// again. The payload stays where it is.
 #[test]
 fn test_markers_are_those_of_the_tool_in_any_pieces_and_again() {
     use crate::mpa::markers;

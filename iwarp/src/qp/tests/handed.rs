@@ -133,7 +133,7 @@ fn test_read_over_its_own_source_has_what_was_there() {
     j.mulpdu = 4000;
     let bytes = random_bytes(3000, 1);
     j.mem.write(HALF, &bytes);
-    // Both share a region: the sink is the source's bytes, moved by 40.
+    // Source and sink share a region: the sink is the source's bytes, moved by 40.
     let sink = j.mrs.register(PDS[0], HALF as u64, 0, HALF as u64, rights()).unwrap();
     let sges = [Sge { stag: sink.stag, to: 40, len: 3000 }];
     j.send(0, 1, SendOp::Read { stag: j.stags[1], to: HALF as u64 }, &sges);

@@ -82,8 +82,8 @@ fn test_rtr_is_the_first_fpdu_and_completes_nothing() {
     }
 }
 
-/// The indication is lost, and Sends after it come ahead of the gap. Its MSN takes no buffer, so
-/// the QP knows the buffers of these Sends only after the indication has come.
+/// The indication is lost, and Sends after it come ahead of the gap. The indication's MSN takes no
+/// buffer, so the QP knows the buffers of these Sends only after the indication has come.
 #[test]
 fn test_send_ahead_of_a_lost_rtr_goes_into_the_buffer_it_completes() {
     for (rtr, expected) in [

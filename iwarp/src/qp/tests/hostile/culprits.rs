@@ -37,7 +37,7 @@ fn test_rts_terminate_blames_the_request_whose_header_it_repeats() {
         (write(700), vec![3]),
         (msn(Opcode::READ_REQUEST, 1, 2), vec![4]),
         (msn(Opcode::SEND, 0, 2), vec![5]),
-        // These name no request of this side, or one that is not sent yet.
+        // The headers here name no request of this side, or one that is not sent yet.
         (write(499), vec![]),
         (write(701), vec![]),
         (Some(tagged(Opcode::WRITE, true, Stag(8), 500)), vec![]),

@@ -1,5 +1,5 @@
 //! Bytes in, bytes out: the bytes that a hostile peer sends, and the Terminate that answers them.
-//! Both are written as the RFCs' figures have them, and share only the CRC with the code under
+//! The tests write both as the RFCs' figures have them, and share only the CRC with the code under
 //! test.
 
 use super::*;
