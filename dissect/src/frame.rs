@@ -27,7 +27,7 @@ pub(crate) struct Segment<'a> {
 /// Returns the TCP segment of an Ethernet frame; `None` when the frame carries another protocol.
 ///
 /// # Errors
-/// Fails when the frame begins with TCP headers but is cut off, or when they are malformed.
+/// Fails when the frame is cut off, or when its headers are malformed.
 pub(crate) fn segment(frame: &[u8]) -> Result<Option<Segment<'_>>, Malformed> {
     let mut kind = EthernetHeader::parse(frame)?.ethertype;
     let mut packet = frame.get(ethernet::HEADER_LEN..).unwrap_or(&[]);

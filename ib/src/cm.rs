@@ -100,8 +100,9 @@ impl Mad {
     /// Reads a datagram.
     ///
     /// # Errors
-    /// Fails when the payload is not of this class and version, or is longer or shorter than a
-    /// management datagram. [`MadError::answer`] returns the answer to send.
+    /// Fails when the payload is not of this class and version, has an unknown method or attribute,
+    /// or is longer or shorter than a management datagram. [`MadError::answer`] returns the answer
+    /// to send.
     pub fn parse(payload: &[u8]) -> Result<Mad, MadError> {
         let (mad, header) = of_class(payload)?;
         let data = mad::data(mad);

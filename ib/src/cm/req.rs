@@ -14,7 +14,7 @@ impl Transport {
     pub const UC: Transport = Transport(1);
     /// Reliable datagram.
     pub const RD: Transport = Transport(2);
-    /// Another one, which the extended transport type names.
+    /// Another transport, which the extended transport type names.
     pub const EXTENDED: Transport = Transport(3);
 }
 

@@ -173,8 +173,8 @@ fn ipv6(src: Ipv6Addr, dst: Ipv6Addr, udp_len: usize) -> Option<Vec<u8>> {
 
 impl<'a> UdPacket<'a> {
     /// Reads an IP packet, and ignores bytes after its end, which are an Ethernet frame's padding.
-    /// The caller that receives the packet checks the IPv4 header checksum. No check of the UDP
-    /// checksum is needed, because the CRC covers all bytes that the checksum does.
+    /// The function leaves the IPv4 header checksum to its caller. No check of the UDP checksum is
+    /// needed, because the CRC covers all bytes that the checksum does.
     ///
     /// # Errors
     /// Fails when the packet is not a UD packet of RoCEv2 in one piece with a right CRC.
@@ -249,7 +249,7 @@ impl<'a> UdPacket<'a> {
     }
 }
 
-/// Returns the addresses, the bytes of the IP header, and the bytes of the whole packet.
+/// Returns the addresses, and the lengths of the IP header and of the whole packet, in bytes.
 fn ip(p: &[u8]) -> Result<(IpAddr, IpAddr, usize, usize), PacketError> {
     match p.first().ok_or(PacketError::Short)? >> 4 {
         4 => {

@@ -192,7 +192,7 @@ impl DdpHeader {
         }
     }
 
-    /// Returns the bytes of the header on the wire.
+    /// Returns the number of bytes of the header on the wire.
     #[expect(clippy::len_without_is_empty, reason = "never empty")]
     pub const fn len(&self) -> usize {
         match self {

@@ -25,13 +25,13 @@ pub const MAX_FPDU_LEN: usize = fpdu_len(u16::MAX);
 pub const MIN_FPDU_LEN: usize = 20;
 const _: () = assert!(fpdu_len(14) == MIN_FPDU_LEN && ddp::TAGGED_LEN == 14);
 
-/// Returns the bytes of the pad after a ULPDU.
+/// Returns the number of bytes of the pad after a ULPDU.
 #[inline]
 pub const fn pad_len(ulpdu_len: u16) -> usize {
     (HEADER_LEN + ulpdu_len as usize).wrapping_neg() & 3
 }
 
-/// Returns the bytes of the FPDU of a ULPDU, markers not counted; a multiple of 4.
+/// Returns the number of bytes of the FPDU of a ULPDU, markers not counted; a multiple of 4.
 #[inline]
 pub const fn fpdu_len(ulpdu_len: u16) -> usize {
     HEADER_LEN + ulpdu_len as usize + pad_len(ulpdu_len) + CRC_LEN
@@ -40,7 +40,8 @@ pub const fn fpdu_len(ulpdu_len: u16) -> usize {
 /// Returns the largest ULPDU whose FPDU fits a TCP segment of `emss` bytes (section 4.5), within
 /// [`MIN_MULPDU`]..=[`MAX_MULPDU`].
 ///
-/// With markers the result allows for the worst case: as many as can fall into such a segment.
+/// With markers the result allows for the worst case: as many markers as can fall into such a
+/// segment.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "limited to MAX_MULPDU")]
 pub const fn mulpdu(emss: u32, markers: bool) -> u16 {

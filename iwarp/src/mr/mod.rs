@@ -30,10 +30,11 @@
 //! # STags
 //! An STag has 24 bits of index and 8 of key. The low bits of the index name the slot, hidden by a
 //! secret. All other bits are random for each registration, and the table hands out slots in random
-//! order, so STags are sparse and hard to guess (RFC 5042 section 6.2.1; this is no substitute for
-//! rights). A slot never gets the same index twice in a row. 0 is never an STag. The local and the
-//! remote key of a region are the same. The table chooses the key of a region; the consumer chooses
-//! that of a fast registration or a window.
+//! order, so STags are sparse and hard to guess (RFC 5042 section 6.2.1; randomness is no
+//! substitute for rights). A slot never gets the same index twice in a row. 0 is never an STag. The
+//! local and the remote key of a region are the same. The table chooses the key of a region, and
+//! counts up the key of a window of type 1 with each binding. The consumer chooses the key of a
+//! fast registration or of a window of type 2.
 
 mod derive;
 mod pages;

@@ -46,8 +46,8 @@ impl QpContext {
         !self.events.is_empty()
     }
 
-    /// Takes the next completion, oldest first. This frees the place of its request, and those of
-    /// the silent successes around it: see [`sq_retired`](QpContext::sq_retired).
+    /// Takes the next completion, oldest first. The call frees the place of its request, and those
+    /// of the silent successes around it: see [`sq_retired`](QpContext::sq_retired).
     pub fn poll_completion(&mut self) -> Option<Cqe> {
         let (cqe, index) = self.cq.pop()?;
         match cqe.queue {

@@ -77,7 +77,7 @@ pub struct QpEnv<'a, M> {
     pub mrs: &'a MrTable,
     /// There is no room to keep the payload of a Read Response. Responses that would need it wait,
     /// and the owner [polls](super::QpContext::poll_transmit) again when it finds room. The owner
-    /// sets this only while acknowledgments for this QP are still to come, because otherwise
+    /// sets the flag only while acknowledgments for this QP are still to come, because otherwise
     /// nothing would ever make room.
     pub snapshots_full: bool,
     /// Receives that the application has posted and the owner has not taken yet, if there may be

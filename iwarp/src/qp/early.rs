@@ -37,7 +37,7 @@ pub struct PlacedFpdu {
 }
 
 impl PlacedFpdu {
-    /// Returns the bytes that the FPDU takes of TCP's stream, markers included.
+    /// Returns the number of bytes that the FPDU takes of TCP's stream, markers included.
     #[expect(clippy::len_without_is_empty, reason = "never empty")]
     pub const fn len(&self) -> u32 {
         self.len

@@ -118,7 +118,7 @@ impl Fpdu {
         self.form != Form::Sealed
     }
 
-    /// Returns the bytes of payload that the CRC still has to read.
+    /// Returns the number of bytes of payload that the CRC still has to read.
     #[inline]
     pub fn open_len(&self) -> u32 {
         if self.is_open() { self.payload.len() } else { 0 }
@@ -202,8 +202,8 @@ impl Fpdu {
         }
     }
 
-    /// Returns the bytes of a snapshot that this FPDU keeps until it is dropped; 0 when it keeps
-    /// none.
+    /// Returns the number of bytes of a snapshot that this FPDU keeps until it is dropped; 0 when
+    /// it keeps none.
     #[inline]
     pub fn snapshot_len(&self) -> u32 {
         if self.snapshot { self.len } else { 0 }
@@ -249,7 +249,7 @@ impl Fpdu {
         }
     }
 
-    /// Returns the bytes of head and payload.
+    /// Returns the number of bytes of head and payload.
     #[inline]
     fn unpadded(&self) -> usize {
         usize::from(self.head_len) + self.payload.len() as usize
@@ -339,7 +339,7 @@ impl Fpdu {
     }
 }
 
-/// Returns the bytes of pad after `unpadded` bytes of length field and ULPDU.
+/// Returns the number of bytes of pad after `unpadded` bytes of length field and ULPDU.
 #[inline]
 const fn pad(unpadded: usize) -> usize {
     unpadded.wrapping_neg() & 3

@@ -63,8 +63,9 @@ impl QpContext {
         self.complete_sends();
     }
 
-    /// Returns true if the next request sends nothing and may be carried out. This can hold even
-    /// after a call that carried out requests, because one call carries out a limited number.
+    /// Returns true if the next request sends nothing and may be carried out. The result can be
+    /// true even after a call that carried out requests, because one call carries out a limited
+    /// number.
     pub fn has_local(&self) -> bool {
         self.state.is_live()
             && !self.hold

@@ -8,7 +8,7 @@
 //! ```
 //! Indices count from the first request and wrap modulo 2^32. The place of a request is free again
 //! when the request and all before it are complete and the application has taken their completions.
-//! This also bounds the number of completions that wait.
+//! So the depth of a queue also bounds the number of completions that wait.
 //!
 //! A request is kept in parts, each in a ring of its own: an entry of fixed size, its SGEs, and its
 //! inline bytes. The operands of the few requests that have some (Immediate Data, atomic
@@ -61,7 +61,7 @@ pub(super) enum WqeOp {
 const _: () = assert!(size_of::<WqeOp>() == 16);
 
 impl WqeOp {
-    /// Returns the bytes of the operands.
+    /// Returns the number of bytes of the operands.
     #[inline]
     const fn operands(self) -> u32 {
         match self {
@@ -449,7 +449,7 @@ impl Sq {
         self.inline.trim();
     }
 
-    /// Returns the bytes of memory that the queue has allocated.
+    /// Returns the number of bytes of memory that the queue has allocated.
     #[cfg(test)]
     pub(super) fn heap(&self) -> usize {
         self.wqes.capacity() * size_of::<Wqe>()
@@ -563,7 +563,7 @@ impl Rq {
         self.sges.trim();
     }
 
-    /// Returns the bytes of memory that the queue has allocated.
+    /// Returns the number of bytes of memory that the queue has allocated.
     #[cfg(test)]
     pub(super) fn heap(&self) -> usize {
         self.rqes.capacity() * size_of::<Rqe>() + self.sges.capacity() * size_of::<Sge>()

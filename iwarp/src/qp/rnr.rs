@@ -62,8 +62,8 @@ impl QpContext {
         self.rnr.0 &= !WAITS;
     }
 
-    /// From now on a message that finds no receive ends the stream, as without
-    /// [`QpConfig::rnr_wait`]. This includes a message that waits now.
+    /// From now on a message that finds no receive ends the stream, also a message that waits now;
+    /// the queue pair then behaves as without [`QpConfig::rnr_wait`].
     pub const fn refuse_rnr(&mut self) {
         self.rnr.0 &= !MAY_WAIT;
     }

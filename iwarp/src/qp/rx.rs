@@ -96,9 +96,9 @@ impl QpContext {
         used
     }
 
-    /// Returns the bytes of TCP's stream that the FPDU at the front of `stream` takes, markers
-    /// among them included; `None` while its length has not come. `stream` is the same as for
-    /// [`handle_stream`](QpContext::handle_stream), after that call has taken all whole FPDUs.
+    /// Returns the number of bytes of TCP's stream that the FPDU at the front of `stream` takes,
+    /// markers among them included; `None` while its length has not come. `stream` is the same as
+    /// for [`handle_stream`](QpContext::handle_stream), after that call has taken all whole FPDUs.
     pub fn fpdu_extent<C: Chunks + ?Sized>(&self, stream: &C) -> Option<usize> {
         fn extent(stream: &impl Stream) -> Option<usize> {
             let length = stream.read_at(0)?;

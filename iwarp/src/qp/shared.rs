@@ -61,7 +61,8 @@ pub struct SharedBroken;
 
 impl QpContext {
     /// Makes the queue pair take its receive buffers from `shared` from now on. The caller calls
-    /// this before the first message. A queue pair that has receives of its own uses them up first.
+    /// this function before the first message. A queue pair that has receives of its own uses them
+    /// up first.
     pub fn share_receives(&mut self, shared: Box<dyn SharedReceives>) {
         self.rq.shared = Some(Box::new(shared));
     }

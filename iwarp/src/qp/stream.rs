@@ -25,13 +25,13 @@ pub(super) trait Stream: Chunks {
         true
     }
 
-    /// Returns the bytes of TCP's stream before `at`.
+    /// Returns the number of bytes of TCP's stream before `at`.
     #[inline]
     fn upto(&self, at: usize) -> usize {
         at
     }
 
-    /// Returns the bytes of TCP's stream in all.
+    /// Returns the number of bytes of TCP's stream in all.
     #[inline]
     fn end(&self) -> usize {
         self.len()

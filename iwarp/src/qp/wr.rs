@@ -412,7 +412,7 @@ pub fn check_recv(wr: &RecvWr<'_>, limits: &Limits) -> Result<(), PostError> {
     recv_len(wr, limits).map(|_| ())
 }
 
-/// Returns the bytes of a request's message, when the request keeps the rules.
+/// Returns the number of bytes of a request's message, when the request keeps the rules.
 #[inline(always)]
 pub(super) fn send_len(wr: &SendWr<'_>, limits: &Limits) -> Result<u32, PostError> {
     let len = match wr.data {
@@ -452,7 +452,7 @@ pub(super) fn send_len(wr: &SendWr<'_>, limits: &Limits) -> Result<u32, PostErro
     to.checked_add(u64::from(len)).map(|_| len).ok_or(PostError::ToWrap)
 }
 
-/// Returns the bytes that a buffer holds, when it keeps the rules.
+/// Returns the number of bytes that a buffer holds, when it keeps the rules.
 #[inline]
 pub(super) fn recv_len(wr: &RecvWr<'_>, limits: &Limits) -> Result<u32, PostError> {
     sges_len(wr.sges, limits)

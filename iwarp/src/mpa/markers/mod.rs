@@ -30,7 +30,7 @@ pub const INTERVAL: usize = 512;
 /// Bytes of a marker.
 pub const MARKER_LEN: usize = 4;
 
-/// Returns the bytes to the next place of a marker: 0 when `offset` is one.
+/// Returns the number of bytes to the next place of a marker: 0 when `offset` is one.
 #[inline]
 const fn to_marker(offset: u64) -> usize {
     Grid::at(offset).first()
@@ -42,8 +42,8 @@ const fn header_at(offset: u64) -> u64 {
     if to_marker(offset) == 0 { offset + MARKER_LEN as u64 } else { offset }
 }
 
-/// Returns the bytes that an FPDU of `len` bytes takes with its markers when it starts `offset`
-/// bytes into the FPDU stream (bytes already sent in FPDU mode, their markers included).
+/// Returns the number of bytes that an FPDU of `len` bytes takes with its markers when it starts
+/// `offset` bytes into the FPDU stream (bytes already sent in FPDU mode, their markers included).
 pub const fn marked_len(len: usize, offset: u64) -> usize {
     Grid::at(offset).marked(len)
 }
@@ -68,8 +68,8 @@ pub(crate) const fn pointer(marker: [u8; MARKER_LEN]) -> u16 {
 /// stream, and computes its CRC anew if `with_crc`.
 ///
 /// `fpdu` is one whole FPDU without markers, and `offset` counts the bytes sent in FPDU mode before
-/// it, markers included: both are multiples of 4. Callers in this crate pass such values, so only
-/// debug builds check.
+/// it, markers included: both are multiples of 4. The caller and not a peer chooses both values, so
+/// only debug builds check.
 pub fn insert(fpdu: &[u8], offset: u64, with_crc: bool, out: &mut Vec<u8>) {
     debug_assert!(fpdu.len().is_multiple_of(4) && offset.is_multiple_of(4));
     debug_assert!(fpdu.len() >= HEADER_LEN + CRC_LEN);
