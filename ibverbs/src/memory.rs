@@ -21,6 +21,7 @@
 //! | `uffd`, `segv` | the two guards |
 //! | `own`, `sys` | memory and system calls that meet no guard |
 //! | `fork` | a child's own copy of the pages |
+//! | `thread` | the control blocks of threads, which glibc has at the end of their stacks |
 //! | `files` | pages that the program shares with others, which stay as they are |
 //!
 
@@ -33,7 +34,7 @@ use heddle_verbs::Region;
 
 mod convert;
 mod files;
-mod fork;
+pub(crate) mod fork;
 mod maps;
 mod own;
 mod segv;
@@ -41,6 +42,7 @@ mod sys;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
 mod tests;
+mod thread;
 mod uffd;
 mod window;
 

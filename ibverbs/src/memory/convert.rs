@@ -10,6 +10,7 @@ use std::os::fd::RawFd;
 use super::own::Own;
 use super::segv;
 use super::sys::{self, Errno};
+use super::thread;
 use super::uffd::{self, Uffd};
 
 /// What there is to do.
@@ -40,10 +41,14 @@ pub(super) struct Job {
     shadow: usize,
     /// Private memory of the same length, for the way back; of `Merge`, what was in the pages.
     staging: usize,
+    /// Private memory of the same length that gets a copy of the pages on the way back, or 0.
+    snapshot: usize,
     /// `PROT_READ` and so on, of the pages before and after.
     protection: i32,
     guard: Guard,
     uffd: RawFd,
+    /// The guard has system calls wait that would write there.
+    guards_kernel: bool,
     /// The outcome: an error number, or 0.
     error: i32,
 }
@@ -80,6 +85,7 @@ pub(super) unsafe fn convert(own: *mut Own, uffd: Option<&Uffd>, job: Job) -> Re
                 populate(job.at, job.len);
             }
             job.uffd = uffd.fd();
+            job.guards_kernel = uffd.is_full;
             Guard::Uffd
         }
         None => Guard::Mprotect,
@@ -89,6 +95,7 @@ pub(super) unsafe fn convert(own: *mut Own, uffd: Option<&Uffd>, job: Job) -> Re
     // userfaultfd guards no private mapping of a file, and none that another one guards.
     if job.guard == Guard::Uffd && matches!(result, Err(e) if e == NO_GUARD) {
         job.guard = Guard::Mprotect;
+        job.guards_kernel = false;
         // SAFETY: by the caller.
         result = unsafe { perform(own, &job) };
     }
@@ -98,6 +105,9 @@ pub(super) unsafe fn convert(own: *mut Own, uffd: Option<&Uffd>, job: Job) -> Re
     }
     result
 }
+
+/// Bytes at the end of a job among which a thread's control block is looked for.
+const ENDS: usize = 64 << 10;
 
 /// Stands for "the guard was refused", which is no error number.
 const NO_GUARD: Errno = Errno(i32::MAX);
@@ -153,12 +163,30 @@ impl Job {
         Job { staging: snapshot, ..self }
     }
 
+    /// The same, with a copy of the bytes that the pages have when they become private, into memory of the
+    /// caller's.
+    pub(super) fn keeping(self, snapshot: usize) -> Job {
+        Job { snapshot, ..self }
+    }
+
     #[inline(always)]
     unsafe fn guarded(&self, own: *mut Own) -> Result<(), Errno> {
         // SAFETY: by the caller of `convert`.
         unsafe {
+            if matches!(self.kind, Kind::Share | Kind::Merge) {
+                // The guard may keep the kernel from the page, and joiners too: then they wait for its end.
+                self.wake_joiners(self.at);
+            }
             self.begin(own)?;
-            let result = self.copy().and_then(|()| self.replace());
+            let result = self.copy().and_then(|()| {
+                if self.snapshot != 0 {
+                    let from = core::ptr::with_exposed_provenance(self.staging);
+                    let to = core::ptr::with_exposed_provenance_mut(self.snapshot);
+                    // Under the guard: a thread that writes later changes the pages and not the snapshot.
+                    copy_words(from, to, self.len);
+                }
+                self.replace()
+            });
             self.end(own, result.is_ok());
             result
         }
@@ -240,13 +268,39 @@ impl Job {
         const PLAIN: i32 = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: takes the place of the pages, which are copied.
         unsafe {
+            if self.kind != Kind::GiveBack && !self.guards_kernel {
+                self.wake_joiners(self.at);
+            }
             sys::call(libc::SYS_mremap, args)?;
+            if self.kind == Kind::GiveBack {
+                self.wake_joiners(self.shadow);
+            }
             if self.protection != PLAIN {
                 // All of one new mapping, which has room for that.
                 let _ = self.protect(self.protection);
             }
         }
         Ok(())
+    }
+
+    /// Wakes threads that join a thread whose control block lies in the last of these pages, where a stack has it. A
+    /// joiner waits for the thread's number, and the kernel finds waiters by the page that they wait at: here the page
+    /// that has these bytes at `from`. Once awake they wait anew, at the other page: what wakes them for good may not
+    /// find those that begin to wait in the few microseconds from here to the change of the mapping.
+    #[inline(always)]
+    unsafe fn wake_joiners(&self, from: usize) {
+        let first = self.len.saturating_sub(ENDS);
+        for off in (first..self.len).step_by(thread::ALIGN) {
+            // SAFETY: both are mapped, as the caller of `convert` says.
+            unsafe {
+                if thread::is_control_block(from + off, self.at + off) {
+                    let every = sys::bits(i32::MAX);
+                    let word = from + off + thread::NUMBER;
+                    let args = [word, sys::bits(libc::FUTEX_WAKE), every, 0, 0, 0];
+                    let _ = sys::call(libc::SYS_futex, args);
+                }
+            }
+        }
     }
 
     #[inline(always)]
@@ -307,7 +361,7 @@ unsafe fn merge(from: usize, before: usize, to: usize, len: usize) {
 }
 
 /// Private memory for pages that are given back.
-fn stage(len: usize) -> Result<usize, Errno> {
+pub(super) fn stage(len: usize) -> Result<usize, Errno> {
     let rights = libc::PROT_READ | libc::PROT_WRITE;
     let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let args = [0, len, sys::bits(rights), sys::bits(how), usize::MAX, 0];

@@ -23,6 +23,7 @@ use crate::abi::{
     IBV_WC_WR_FLUSH_ERR, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_modify_cq_attr,
     ibv_wc,
 };
+use crate::memory::fork::wait_for_fork;
 
 /// A completion queue. Programs see an extended one as an `ibv_cq_ex`, whose first words are an `ibv_cq`'s.
 #[repr(C)]
@@ -341,6 +342,9 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut 
     if object.flushed.is_some() && taken < most {
         // SAFETY: room for as many as were not taken above.
         taken += unsafe { object.flushed.take(most - taken, at) };
+    }
+    if taken > 0 {
+        wait_for_fork();
     }
     // Devices of the kernel raise the event of an arm at once where completions are there that were not polled, and
     // programs count on it: perftest arms, takes 16 completions, and waits for an event beside those that are left.

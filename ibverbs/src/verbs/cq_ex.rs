@@ -16,6 +16,7 @@ use crate::abi::{
     IBV_WC_EX_WITH_SLID, IBV_WC_EX_WITH_SRC_QP, ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex,
     ibv_poll_cq_attr, ibv_wc,
 };
+use crate::memory::fork::wait_for_fork;
 
 /// The completion that a program reads at the moment, and when it was taken.
 #[derive(Debug, Default)]
@@ -110,6 +111,7 @@ unsafe fn take(cq: *mut ibv_cq_ex) -> c_int {
     let found = object.cq.poll().map(|cqe| cq::completion(&cqe));
     current.completion = found.or_else(|| object.flushed.pop());
     let Some(completion) = current.completion else { return ENOENT };
+    wait_for_fork();
     // SAFETY: asks whether functions are there; they do not change.
     let times = unsafe {
         ((*cq).read_completion_ts.is_some(), (*cq).read_completion_wallclock_ns.is_some())

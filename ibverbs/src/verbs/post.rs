@@ -21,6 +21,7 @@ use crate::abi::{
     IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_INV, ibv_qp,
     ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_wc,
 };
+use crate::memory::fork::wait_for_fork;
 
 /// Most pieces of one request.
 pub(super) const MAX_SGES: usize = 16;
@@ -320,6 +321,7 @@ pub(super) unsafe extern "C" fn post_send(
     // SAFETY: the C contract.
     let (object, first) = unsafe { (QpObject::of(qp), wr.as_ref()) };
     let Some(first) = first else { return 0 };
+    wait_for_fork();
     let posted = if !is_posting(object) {
         Err((wr, EINVAL))
     } else if first.next.is_null() {

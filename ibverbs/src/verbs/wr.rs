@@ -20,6 +20,7 @@ use crate::abi::{
     IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_INV,
     IBV_SEND_SOLICITED, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_cap, ibv_qp_ex, ibv_sge,
 };
+use crate::memory::fork::wait_for_fork;
 
 /// Operations that a queue pair can have.
 pub(super) const OPERATIONS: u64 = IBV_QP_EX_WITH_RDMA_WRITE
@@ -167,6 +168,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
         if !post::is_posting(object) {
             return EINVAL;
         }
+        wait_for_fork();
         post_batch(object, batch).err().unwrap_or(0)
     });
     // SAFETY: as above.

@@ -128,3 +128,188 @@ fn test_forks_and_registrations_at_once_end() {
         }
     });
 }
+
+/// The bytes of a page of the program.
+fn bytes(page: usize) -> Vec<u8> {
+    (page..page + PAGE).map(peek).collect()
+}
+
+/// glibc has the control block of a thread at the top of the thread's stack. A child resets the thread's number there,
+/// and its parent would have no such thread any more.
+#[test]
+fn test_fork_leaves_threads_alone_whose_control_blocks_lie_in_shared_pages() {
+    let (to_thread, from_test) = std::sync::mpsc::channel::<()>();
+    let (to_test, from_thread) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        // SAFETY: returns the address of this thread's control block.
+        to_test.send(usize::try_from(unsafe { libc::pthread_self() }).unwrap()).unwrap();
+        from_test.recv().unwrap();
+    });
+    let block = from_thread.recv().unwrap();
+    // The kernel writes there when the thread runs, and ends the process where the guard forbids it: so the thread has
+    // to sleep.
+    let page = block / PAGE * PAGE;
+    let before = settled(page);
+    let shared = share(page, PAGE, false).unwrap();
+    for _ in 0..5 {
+        assert_eq!(in_a_child(|| 0), 0);
+    }
+    drop(shared);
+    let same = bytes(page) == before;
+    to_thread.send(()).unwrap();
+    thread.join().unwrap();
+    assert!(same, "a child has changed a thread of its parent");
+}
+
+/// The bytes of a page once its thread sleeps.
+fn settled(page: usize) -> Vec<u8> {
+    let mut before = bytes(page);
+    loop {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let now = bytes(page);
+        if now == before {
+            return now;
+        }
+        before = now;
+    }
+}
+
+/// Writes what a control block begins with.
+fn forge_control_block(area: &Area) {
+    for word in [0, 2] {
+        // SAFETY: within the first page, which is this test's.
+        unsafe { area.byte(0).cast::<usize>().add(word).write_volatile(area.at) };
+    }
+}
+
+/// The kernel finds waiters by their page. So who waits for the number of a thread has to wait anew at the other page.
+#[test]
+fn test_joiner_waits_at_the_page_that_the_thread_has() {
+    let area = Area::new(1);
+    forge_control_block(&area);
+    let woken = AtomicU64::new(0);
+    let word = area.at + thread::NUMBER;
+    let wait = || loop {
+        // SAFETY: waits while the word is 0, which `at_last` changes.
+        let waited =
+            unsafe { sys::call(libc::SYS_futex, [word, sys::bits(libc::FUTEX_WAIT), 0, 0, 0, 0]) };
+        woken.fetch_add(1, Relaxed);
+        if waited == Err(sys::Errno(libc::EAGAIN)) {
+            break;
+        }
+    };
+    let until = |n| {
+        let end = Instant::now() + PATIENCE;
+        while woken.load(Relaxed) < n {
+            assert!(Instant::now() < end, "the joiner is not woken");
+            std::thread::yield_now();
+        }
+        // Until it waits again.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(wait);
+        until(0);
+        let shared = area.share(0, PAGE);
+        until(1);
+        drop(shared);
+        until(2);
+        area.set(thread::NUMBER, 1);
+        // SAFETY: wakes all who wait for the word.
+        let _ =
+            unsafe { sys::call(libc::SYS_futex, [word, sys::bits(libc::FUTEX_WAKE), 9, 0, 0, 0]) };
+    });
+}
+
+/// A child resets the arenas of all threads but its own.
+#[test]
+fn test_fork_leaves_arenas_of_malloc_alone_whose_heads_lie_in_shared_pages() {
+    const ARENA: usize = 64 << 20;
+    let (to_thread, from_test) = std::sync::mpsc::channel::<()>();
+    let (to_test, from_thread) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        // SAFETY: memory of the arena that glibc gives to a thread; freed below.
+        let some = unsafe { libc::malloc(1000) };
+        let head = some.expose_provenance() / ARENA * ARENA;
+        let shared = share(head, PAGE, false);
+        to_test.send((head, shared.is_ok())).unwrap();
+        from_test.recv().unwrap();
+        drop(shared);
+        // SAFETY: allocated above.
+        unsafe { libc::free(some) };
+    });
+    let (head, is_shared) = from_thread.recv().unwrap();
+    assert!(is_shared);
+    let before = settled(head);
+    for _ in 0..5 {
+        assert_eq!(in_a_child(|| 0), 0);
+    }
+    let same = bytes(head) == before;
+    to_thread.send(()).unwrap();
+    thread.join().unwrap();
+    assert!(same, "a child has changed the arena of its parent");
+}
+
+/// A child frees the locks of all streams.
+#[test]
+fn test_fork_leaves_locks_of_streams_alone_that_lie_in_shared_pages() {
+    unsafe extern "C" {
+        fn flockfile(stream: *mut libc::FILE);
+        fn ftrylockfile(stream: *mut libc::FILE) -> libc::c_int;
+        fn funlockfile(stream: *mut libc::FILE);
+    }
+    // SAFETY: a stream of this test alone. Its lock is right after it, in the same allocation.
+    unsafe {
+        let stream = libc::tmpfile();
+        assert!(!stream.is_null());
+        let shared = share(stream.expose_provenance(), 500, false).unwrap();
+        let at = stream.expose_provenance();
+        flockfile(stream);
+        assert_eq!(in_a_child(|| 0), 0);
+        let tried = move || {
+            let stream = ptr::with_exposed_provenance_mut(at);
+            ftrylockfile(stream)
+        };
+        let refused = std::thread::spawn(tried).join().unwrap();
+        funlockfile(stream);
+        assert_ne!(refused, 0, "a child has freed the lock of its parent");
+        drop(shared);
+        libc::fclose(stream);
+    }
+}
+
+/// Threads write to a page that is private while another forks, and the RNIC beside them.
+#[test]
+fn test_no_byte_is_lost_that_threads_or_the_rnic_write_while_a_thread_forks() {
+    const OWN: usize = 2000;
+    const PLACED: usize = 2001;
+    let area = Area::new(1);
+    forge_control_block(&area);
+    let shared = area.share(0, PAGE);
+    let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let (mut n, mut lost) = (0u8, 0);
+            while !stop.load(Relaxed) {
+                n = n.wrapping_add(1);
+                area.set(OWN, n);
+                rnic_writes(&shared, PLACED, n);
+                // As before it posts, and after it has polled.
+                fork::wait_for_fork();
+                lost += i32::from(area.get(OWN) != n) + i32::from(area.get(PLACED) != n);
+                lost += i32::from(rnic(&shared, OWN) != n);
+                rounds.fetch_add(1, Relaxed);
+            }
+            lost
+        });
+        for _ in 0..50 {
+            let before = rounds.load(Relaxed);
+            assert_eq!(in_a_child(|| i32::from(area.is_shared(0))), 0);
+            while rounds.load(Relaxed) == before {
+                std::thread::yield_now();
+            }
+        }
+        stop.store(true, Relaxed);
+        assert_eq!(writer.join().unwrap(), 0, "bytes are lost");
+    });
+}
