@@ -22,6 +22,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import unittest
 
@@ -510,6 +511,16 @@ class MemoryTest(Case):
         self.assertEqual(client.mr.read(5000, 6000), pattern(5000, 5))
         mr.close()
         self.assertEqual(os.pread(file, 5000, 100), pattern(5000, 5))
+
+    def test_file_that_shrinks_ends_the_device_of_its_program_alone(self):
+        client, server = self.pair()
+        shrinks = subprocess.run([sys.executable, __file__, "--peer", "shrink", "--host", OPTIONS.host, "--port",
+                                  str(OPTIONS.port)], timeout=DEADLINE, check=False)
+        self.assertEqual(shrinks.returncode, 0)
+        client.fill(b"others go on")
+        client.post(e.IBV_WR_RDMA_WRITE, client.sge(0, 12), to=server.at())
+        self.check(client.sent()[0], 1)
+        self.until(lambda: server.mr.read(12, 0) == b"others go on", "data")
 
     def test_region_over_shared_memory_without_a_file_is_refused(self):
         self.refuses(errno.EOPNOTSUPP, MR, self.pd, 100, LOCAL, address=self.shared(mmap.PAGESIZE))
@@ -1793,6 +1804,52 @@ class TrafficTest(Case):
         client.qp.modify(attr, e.IBV_QP_STATE)
         self.assertEqual(client.state(), e.IBV_QPS_RTS)
 
+    def test_forks_while_other_threads_register(self):
+        """Each thread has the memory of another page of the heap converted and given back all the time."""
+        client, server = self.pair()
+        stop, failed, rounds = threading.Event(), [], [0] * 3
+
+        def register(number):
+            length = 1 << 20 if number == 0 else 5000
+            where = mem_alloc.malloc(length)
+            try:
+                while not stop.is_set():
+                    mem_alloc.write(where, pattern(5000, number), 5000)
+                    mr = MR(self.pd, length, LOCAL, address=where)
+                    mem_alloc.write(where + 1, b"x", 1)
+                    mr.close()
+                    if mem_alloc.read(where + 2, 4998) != pattern(5000, number)[2:]:
+                        failed.append("the memory differs")
+                    rounds[number] += 1
+            except Exception as wrong:  # noqa: BLE001 - a thread's exception is the test's
+                failed.append(wrong)
+            mem_alloc.free(where)
+
+        threads = [threading.Thread(target=register, args=(n,)) for n in range(len(rounds))]
+        for thread in threads:
+            thread.start()
+        try:
+            for i in range(20):
+                before = list(rounds)
+                server.fill(pattern(SIZE, i))
+                child = os.fork()
+                if child == 0:
+                    # What the child writes the parent never sees, and the other way round.
+                    same = server.mr.read(SIZE, 0) == pattern(SIZE, i)
+                    server.mr.write(b"child", 5, 0)
+                    os._exit(0 if same else 1)
+                self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
+                self.assertEqual(server.mr.read(SIZE, 0), pattern(SIZE, i))
+                self.until(lambda b=before: failed or all(x > y for x, y in zip(rounds, b)), "registration")
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        self.assertEqual(failed, [])
+        client.post(e.IBV_WR_RDMA_READ, client.sge(0, 100), to=server.at())
+        self.check(client.sent()[0], 1, e.IBV_WC_RDMA_READ)
+        self.assertEqual(client.mr.read(100, 0), pattern(SIZE, 19)[:100])
+
     def test_forked_child_leaves_the_parent_alone(self):
         client, server = self.pair()
         server.recv()
@@ -2545,13 +2602,45 @@ def peer(mode):
     return 0 if wc.status == e.IBV_WC_WR_FLUSH_ERR else 1
 
 
+def shrink():
+    # Within a function, where unittest does not find it.
+    class Shrinking(Case):
+        """A program of its own, which loses its device: it registers a file, has a peer write it, and cuts the file."""
+
+        LENGTH = 64 * mmap.PAGESIZE
+
+        def runTest(self):
+            file = os.memfd_create("shrinks")
+            os.ftruncate(file, self.LENGTH)
+            memory = mmap.mmap(file, self.LENGTH)
+            where = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+            client, server = self.pair()
+            mr = MR(self.pd, self.LENGTH, REMOTE, address=where)
+            client.post(e.IBV_WR_RDMA_WRITE, client.sge(), to=(mr.rkey, where + self.LENGTH // 2))
+            self.check(client.sent()[0], 1)
+            os.ftruncate(file, 0)
+            # Each lands in a page that the file has lost.
+            client.post(e.IBV_WR_RDMA_WRITE, client.sge(), to=(mr.rkey, where + self.LENGTH // 2), wr_id=2)
+            event = None
+            while not event or event.event_type != e.IBV_EVENT_DEVICE_FATAL:
+                event = self.ctx.get_async_event()
+                event.ack()
+            # The objects of a device that has gone are closed by the end of the process.
+            print("device fatal", flush=True)
+            os._exit(0)
+
+    return 0 if Shrinking().run(unittest.TestResult()).wasSuccessful() else 1
+
+
 def main():
     parser = argparse.ArgumentParser(prog="pyverbs_suite.py")
     parser.add_argument("--host", default=OPTIONS.host)
     parser.add_argument("--port", type=int, default=OPTIONS.port)
-    parser.add_argument("--peer", choices=["echo", "reject"])
+    parser.add_argument("--peer", choices=["echo", "reject", "shrink"])
     mine, rest = parser.parse_known_args()
     OPTIONS.host, OPTIONS.port = mine.host, mine.port
+    if mine.peer == "shrink":
+        return shrink()
     if mine.peer:
         return peer(mine.peer)
     unittest.main(argv=[sys.argv[0], *rest])
