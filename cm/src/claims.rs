@@ -1,4 +1,4 @@
-//! Who has which queue pair.
+//! The connection that holds each queue pair.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,9 @@ use heddle_iwarp::Qpn;
 use crate::id::{AppId, CmId};
 use crate::request::RequestError;
 
-/// A queue pair is in one connection at a time, and in FPDU mode once until it is reset or
-/// destroyed. An entry lasts until then, so there are as many as queue pairs.
+/// A queue pair is in one connection at a time, and enters FPDU mode once until the application
+/// resets or destroys it. A claim lasts until then, so there are at most as many claims as queue
+/// pairs.
 #[derive(Debug, Default)]
 pub(crate) struct Claims(BTreeMap<Qpn, QpClaim>);
 
@@ -19,18 +20,19 @@ struct QpClaim {
     holder: CmId,
 }
 
-/// No connection is named so: of a name in use the next has always been free.
+/// The holder of a spent queue pair. No connection has this name: applications choose names below
+/// `CmId::PASSIVE`, and the manager counts up from there.
 const NOBODY: CmId = CmId(u64::MAX);
 
 impl Claims {
-    /// Octets of an entry.
+    /// Bytes of an entry.
     pub(crate) const ENTRY: usize = size_of::<Qpn>() + size_of::<QpClaim>();
 
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether the queue pair may be claimed.
+    /// Returns `Ok` if the queue pair may be claimed.
     pub(crate) fn check(&self, qpn: Qpn) -> Result<(), RequestError> {
         match self.0.get(&qpn) {
             None => Ok(()),
@@ -53,7 +55,8 @@ impl Claims {
         }
     }
 
-    /// The queue pair is destroyed; not while a connection has it.
+    /// Forgets the claim of a queue pair that the application destroys. Fails while a connection
+    /// has the queue pair.
     pub(crate) fn forget(&mut self, app: AppId, qpn: Qpn) -> Result<(), RequestError> {
         match self.0.get(&qpn) {
             Some(claim) if claim.app == app && claim.holder != NOBODY => {
@@ -67,7 +70,8 @@ impl Claims {
         }
     }
 
-    /// The application is gone, and with it the queue pairs that no connection has.
+    /// Forgets the claims of an application that has ended, except those of queue pairs that a
+    /// connection still has.
     pub(crate) fn forget_app(&mut self, app: AppId) {
         self.0.retain(|_, c| c.app != app || c.holder != NOBODY);
     }

@@ -1,12 +1,12 @@
-//! One connection: its states, what can happen to it, and the one function that says what follows.
+//! A connection: its states, its inputs, and the function that maps an input to its effects.
 //!
 //! ```text
 //!   active    Opening ─▶ Connecting ─ TCP up ─▶ AwaitReply ─ Reply ─▶ Entering
-//!                ▲ └─────────── the peer speaks otherwise ──┘
+//!                ▲ └─ the peer speaks another revision ─┘
 //!                └ ended before the worker has answered ─▶ Unopened
 //!   passive   AwaitRequest ─ Request ─▶ AwaitAnswer ─ accept ─▶ Entering
 //!                                           └ reject ─▶ Closing
-//!   both      Entering ─ the worker runs the queue pair ─▶ (AwaitFpdu ─▶) Running ─▶ Ending ─▶ gone
+//!   both      Entering ─ the queue pair runs ─▶ (AwaitFpdu ─▶) Running ─▶ Ending ─▶ gone
 //!                └ ended before the worker has answered ─▶ Undoing
 //!             any state before Running ─ failure, cancel, time-out ─▶ Closing ─▶ gone
 //!             any state ─ the worker has ended ─▶ gone
@@ -36,52 +36,56 @@ use crate::params::{AcceptTerms, QpSpec};
 use crate::request::RequestError;
 use crate::small::{Millis, SmallAddr, Stamp};
 
-/// A connection.
+/// A connection in its current state.
 #[derive(Debug)]
 pub(crate) struct Conn {
     pub(crate) link: ConnInfo,
     pub(crate) state: State,
-    /// The time in the manager's list of timers; [`NO_DEADLINE`] when it is not there.
+    /// The time of the connection's entry in the manager's list of timers; [`NO_DEADLINE`] when
+    /// there is no entry.
     pub(crate) deadline: Instant,
 }
 
-/// It waits for nothing.
+/// The deadline of a connection that waits for nothing.
 pub(crate) const NO_DEADLINE: Instant = Instant::from_nanos(u64::MAX);
 
-/// What stays the same through the states, and what several of them add to.
+/// Facts about a connection that stay the same through its states, and counts that several states
+/// add to.
 #[derive(Debug)]
 pub(crate) struct ConnInfo {
     pub(crate) id: CmId,
     pub(crate) app: AppId,
     pub(crate) worker: WorkerId,
-    /// The worker's name of it; absent in `Opening` and `Unopened`.
+    /// The worker's name of the connection; absent in `Opening` and `Unopened`.
     pub(crate) conn: Option<ConnId>,
-    /// Our end, as far as it is known: absent, or with port 0, until TCP has told it.
+    /// Our end, as far as it is known: absent, or with port 0, until TCP reports it.
     pub(crate) local: Option<SmallAddr>,
     pub(crate) remote: SmallAddr,
-    /// Start-up octets received.
+    /// Start-up bytes received.
     pub(crate) received: u32,
-    /// When the application asked for it, or TCP's handshake with the peer was over.
+    /// The time at which the application asked for the connection, or TCP's handshake with the peer
+    /// completed.
     pub(crate) since: Stamp,
-    /// Where it came in, when the peer made it.
+    /// The listener that the connection came to, if the peer made the connection.
     pub(crate) passive: Option<Passive>,
     pub(crate) close_timeout: Millis,
     pub(crate) close_limit: Millis,
 }
 
 impl ConnInfo {
-    /// Our end; the peer's until TCP has told ours, which is before anyone is told of it.
+    /// Returns our end. Before TCP reports our end, returns the peer's; no application hears of the
+    /// connection before TCP's report.
     pub(crate) fn local(&self) -> SocketAddr {
         self.local.as_ref().unwrap_or(&self.remote).get()
     }
 
-    /// The peer's end.
+    /// Returns the peer's address and port.
     pub(crate) fn remote(&self) -> SocketAddr {
         self.remote.get()
     }
 }
 
-/// What a passive connection keeps of its listener, which may end before it does.
+/// Data that a passive connection copies from its listener, because the listener may end first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Passive {
     pub(crate) listener: ListenerId,
@@ -90,52 +94,53 @@ pub(crate) struct Passive {
     pub(crate) rtr_timeout: Millis,
 }
 
-/// Where a connection is in its life, and what it has only there.
+/// The stage of a connection's life, and the data that it has only in that stage.
 #[derive(Debug)]
 pub(crate) enum State {
-    /// The worker has been told to connect and has not answered.
+    /// The worker has the order to connect and has not answered.
     Opening { ask: Box<dyn Ask>, qp: QpSpec },
-    /// TCP's handshake.
+    /// TCP's handshake is under way.
     Connecting { ask: Box<dyn Ask>, qp: QpSpec },
-    /// Our request is on its way.
+    /// Our request is on its way; the peer's Reply is awaited.
     AwaitReply { ask: Box<dyn Ask>, qp: QpSpec },
-    /// TCP is up; the peer has the word.
+    /// TCP is up; the peer's request is awaited.
     AwaitRequest { answer: Box<dyn Answer> },
-    /// The application has the word.
+    /// The application's answer is awaited.
     AwaitAnswer { answer: Box<dyn Answer> },
-    /// The worker has been told to enter FPDU mode and has not answered. `ends`: the peer has closed, or
-    /// the application that accepted it has, and the worker has been told to close as well.
+    /// The worker has the order to enter FPDU mode and has not answered. `ends`: the peer has
+    /// closed, or the application that accepted the connection has, and the worker has the order to
+    /// close as well.
     Entering { qpn: Qpn, agreement: Box<Agreement>, ends: bool },
-    /// The same, but the connection is not wanted any more, or is closed already.
+    /// As `Entering`, but the connection is not wanted any more, or is already closed.
     Undoing { qpn: Qpn, error: ConnectFailure, closed: bool },
     /// Accepted and running; the peer's first FPDU is awaited.
     AwaitFpdu { qpn: Qpn },
-    /// Running.
+    /// Established, and the queue pair runs.
     Running { qpn: Qpn },
-    /// It was established and is being closed; the worker has still to say that it is. With the peer's
-    /// Terminate, if there was one.
+    /// The connection was established and is being closed; the worker has not yet reported the
+    /// close. `terminate` is the peer's Terminate, if there was one.
     Ending { qpn: Qpn, why: Option<DisconnectReason>, terminate: Option<Box<Terminate>> },
-    /// Not established and not going to be; the worker has still to say that it is closed.
-    /// `in_order`: with a FIN, which the peer may leave without an answer.
+    /// The connection was not established and will not be; the worker has not yet reported the
+    /// close. `in_order`: the worker closes with a FIN, which the peer may leave unanswered.
     Closing { in_order: bool },
     /// Given up before the worker has answered the order to connect.
     Unopened,
-    /// Nothing is left of it.
+    /// Nothing is left of the connection.
     Gone,
 }
 
-/// The place a passive connection takes of those its listener and its worker have.
+/// The kind of place that a passive connection takes at its listener and its worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// None: it is being reset, or is gone.
+    /// None: the connection is being reset, or has ended.
     None,
-    /// The peer has the word.
+    /// The peer's request is awaited.
     Waiting,
-    /// The application has been told of it.
+    /// The application has the connection request.
     Asked,
-    /// It has been told its last word, and closes at its peer's pleasure.
+    /// The peer has our last message and decides how long the close takes.
     Leaving,
-    /// It is past the start-up.
+    /// The start-up is complete.
     Established,
 }
 
@@ -160,18 +165,19 @@ impl State {
     }
 }
 
-/// What can happen to a connection.
+/// The inputs of a connection.
 #[derive(Debug)]
 pub(crate) enum Input<'a> {
     /// The worker's answer to the order to connect.
     Opened(Result<ConnId, ConnectError>),
-    /// TCP is up.
+    /// TCP is up; the address is our end.
     Connected(SocketAddr),
     /// Bytes of the start-up.
     Bytes(&'a [u8]),
     /// The application accepts.
     Accept(&'a AcceptTerms),
-    /// The application rejects; the ORD it needs, if that is why.
+    /// The application rejects, with private data; the ORD that it needs, if the peer's depth is
+    /// the reason.
     Reject(&'a [u8], Option<u16>),
     /// The application closes, or gives up.
     Disconnect,
@@ -179,51 +185,51 @@ pub(crate) enum Input<'a> {
     Entered(Result<(), RnicError>),
     /// The worker could not send bytes of the start-up.
     OrderRefused(RnicError),
-    /// The queue pair has something to say.
+    /// The queue pair reports an event.
     Qp(QpEvent),
-    /// The Terminate that it has said of.
+    /// The Terminate that an earlier event of the queue pair announced.
     PeerTerminate(Box<Terminate>),
     /// The peer sends no more.
     PeerClosed,
-    /// TCP is over.
+    /// The TCP connection is over.
     Closed(CloseReason),
     /// The deadline has passed.
     Timeout,
-    /// Another one needs its place, or its listener has ended.
+    /// Another connection needs the place, or the listener has ended.
     Evict(Refusal),
-    /// The application is no more.
+    /// The application has ended.
     AppGone,
-    /// The worker is no more. `touched`: it may have had the queue pair.
+    /// The worker has ended. `touched`: the worker may have had the queue pair.
     WorkerLost { touched: bool },
 }
 
-/// What follows from an input, for the manager to carry out in this order.
+/// A consequence of an input. The manager carries the effects out in their order.
 #[derive(Debug)]
 pub(crate) enum Effect {
     Order(Order),
     Tell(Event),
-    /// The deadline is so far away from now on, or there is none.
+    /// Sets the deadline to that time from now, or removes the deadline.
     Deadline(Option<Duration>),
     /// The queue pair may be used for another connection.
     Free(Qpn),
-    /// The queue pair is of no more use.
+    /// The queue pair cannot be used again.
     Spend(Qpn),
-    /// The worker is to drop that connection, which may be closed already, and make another to the
-    /// same peer in its place.
+    /// The worker is to drop that connection, which may be closed already, and to make another to
+    /// the same peer in its place.
     Redial {
         old: ConnId,
         closed: bool,
     },
-    /// The peer has been refused, and no application is told.
+    /// The peer has been refused, and no application hears of it.
     Refused(Refusal),
 }
 
-/// Collects what follows.
+/// Collects the effects of an input.
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
     pub(crate) list: Vec<Effect>,
     pub(crate) counters: CmCounters,
-    /// Why the application's request, which the input was, is refused.
+    /// The reason why the manager refuses the application's request, if the input was one.
     pub(crate) denied: Option<RequestError>,
 }
 

@@ -1,5 +1,5 @@
 heddle_base::counters! {
-    /// What a connection manager counts.
+    /// Counters of a connection manager.
     pub struct CmCounters {
         /// MPA Requests received whole and valid.
         requests_received,
@@ -13,15 +13,15 @@ heddle_base::counters! {
         rejects_received,
         /// Connections established.
         established,
-        /// Connections that did not come about.
+        /// Connections that were not established.
         failed,
-        /// MPA start-ups that broke a rule.
+        /// MPA start-ups in which the peer broke a rule or the two sides could not agree.
         startup_errors,
         /// MPA start-ups that took too long.
         startup_timeouts,
         /// Accepted connections reset because no good FPDU came in time.
         first_fpdu_timeouts,
-        /// Connections made anew in MPA revision 1, which is all the peer speaks.
+        /// Connections made anew in MPA revision 1, the only one that the peer speaks.
         fallbacks,
         /// Orderly closes that took too long and became resets.
         close_timeouts,
@@ -35,21 +35,21 @@ heddle_base::counters! {
         peer_full,
         /// Connections reset because the application does not take its events.
         events_full,
-        /// Connections reset because nobody listens (any more) where they came in.
+        /// Connections reset because there is no listener (any more) at their local address.
         not_listening,
         /// Connections given up by the application before they were established.
         cancelled,
-        /// Connections that ended because their worker did.
+        /// Connections that ended because their worker ended.
         worker_lost,
-        /// Established connections whose peer closed its stream in the middle of something.
+        /// Established connections whose peer closed its stream too early.
         truncated,
-        /// Terminates sent: peers that broke a rule.
+        /// Terminates sent to peers that broke a rule.
         terminates_sent,
-        /// Terminates received.
+        /// Terminates received from peers.
         terminates_received,
-        /// Requests of applications that were refused at once.
+        /// Requests of applications that the manager refused at once.
         requests_refused,
-        /// Notices of refusals that were left out of the log.
+        /// Refusal notices that were left out of the log.
         notices_suppressed,
     }
 }

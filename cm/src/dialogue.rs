@@ -1,8 +1,8 @@
-//! The seam between the manager and the start-up dialogue that is spoken on a connection.
+//! The seam between the manager and the start-up dialogue that both ends of a connection speak.
 //!
-//! The manager knows nothing of frames: it passes bytes in and is told *more*, *request*,
-//! *connected*, *rejected* or *error*. MPA is one such dialogue. InfiniBand's is none: it
-//! has no stream of bytes, and states of its own (`crate::ib`).
+//! The manager knows nothing of frames: it passes bytes to the dialogue, which answers *more*,
+//! *request*, *connected*, *rejected* or *error*. MPA is such a dialogue. InfiniBand's start-up is
+//! not: it has no stream of bytes, and it has states of its own (`crate::ib`).
 
 mod mpa;
 
@@ -16,18 +16,18 @@ use crate::params::{AcceptTerms, ConnectTerms};
 
 pub use mpa::MpaOptions;
 
-/// Which dialogue is spoken, and with which options.
+/// The dialogue of a listener or a connection, with its options.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Protocol {
     /// MPA Request and Reply (RFC 5044 section 7.1, RFC 6581).
     Mpa(MpaOptions),
     /// REQ, REP and RTU of InfiniBand's communication management, with the RDMA IP CM service (IBTA
-    /// Annex A11). To connect only: a listener answers it beside MPA when
-    /// [`ListenParams::infiniband`](crate::ListenParams::infiniband) says so.
+    /// Annex A11). Only a connect selects this protocol: a listener answers InfiniBand beside MPA
+    /// when [`ListenParams::infiniband`](crate::ListenParams::infiniband) says so.
     ///
-    /// There is no transport behind it: such a connection carries no data, and nothing that is posted
-    /// on its queue pair is run.
+    /// No transport follows the start-up: such a connection carries no data, and the RNIC runs no
+    /// work request that is posted on its queue pair.
     InfiniBand,
 }
 
@@ -38,7 +38,7 @@ impl Default for Protocol {
 }
 
 impl Protocol {
-    /// `inside` tells of a connection of the RNIC with itself.
+    /// Starts the asking side. `inside` is true for a connection of the RNIC with itself.
     pub(crate) fn ask(
         &self,
         params: &ConnectTerms,
@@ -50,7 +50,7 @@ impl Protocol {
         }
     }
 
-    /// As [`ask`](Self::ask).
+    /// Starts the answering side. `inside` as for [`ask`](Self::ask).
     pub(crate) fn answer(&self, inside: bool) -> Result<Box<dyn Answer>, ParamsError> {
         match self {
             Protocol::Mpa(options) => mpa::answer(options, inside),
@@ -59,40 +59,40 @@ impl Protocol {
     }
 }
 
-/// What was asked for cannot be said in the dialogue.
+/// The dialogue cannot express what the application asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ParamsError {
-    /// MPA cannot say it.
+    /// MPA cannot express it.
     #[error("{0}")]
     Mpa(#[from] ConfigError),
-    /// Longer than InfiniBand's message has room for: 56 octets to connect, 196 to accept, 148 to
-    /// reject.
+    /// Private data longer than InfiniBand's message has room for: 56 bytes to connect, 196 to
+    /// accept, 148 to reject.
     #[error("private data too long")]
     PrivateData,
-    /// InfiniBand is not spoken there, or not in that way.
+    /// InfiniBand is not spoken at that address, or not in that way.
     #[error("InfiniBand is not spoken there")]
     NoInfiniBand,
 }
 
-/// The peer broke the dialogue's rules, or the two cannot agree.
+/// The peer broke the dialogue's rules, or the two ends cannot agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum DialogueError {
-    /// In MPA.
+    /// An error of an MPA start-up.
     #[error("{0}")]
     Mpa(#[from] StartupError),
 }
 
-/// What a dialogue ended with.
+/// The result of a dialogue that succeeded.
 #[derive(Clone, Debug)]
 pub(crate) struct Agreement {
     pub(crate) agreed: Agreed,
     pub(crate) role: Role,
-    /// The peer's, for our application.
+    /// The peer's private data, for our application.
     pub(crate) private_data: Vec<u8>,
-    /// To be sent if we fail before FPDU mode: a Terminate to a responder, and to an initiator,
-    /// which has no accepting answer yet, one that rejects.
+    /// Bytes to send if we fail before FPDU mode. A responder gets a Terminate. An initiator, which
+    /// has no accepting answer yet, gets a rejecting one.
     pub(crate) last_word: Option<Vec<u8>>,
 }
 
@@ -101,14 +101,15 @@ pub(crate) trait Ask: fmt::Debug + Send {
     /// The first bytes to send.
     fn request(&self) -> Vec<u8>;
 
-    /// Takes bytes of the peer, each once.
+    /// Takes bytes of the peer, each byte once.
     fn handle_bytes(&mut self, bytes: &[u8]) -> AskStep;
 
-    /// What to ask a peer that does not understand this, on another connection. Once.
+    /// Returns the dialogue for another connection to a peer that does not understand this one.
+    /// Succeeds once.
     fn fall_back(&mut self) -> Option<Box<dyn Ask>>;
 }
 
-/// What bytes of the answering side led to.
+/// The result of bytes from the answering side.
 #[derive(Clone, Debug)]
 pub(crate) enum AskStep {
     NeedMore,
@@ -117,11 +118,11 @@ pub(crate) enum AskStep {
         private_data: Vec<u8>,
         peer: Option<PeerDepths>,
     },
-    /// The peer speaks otherwise, and [`Ask::fall_back`] has something for it.
+    /// The peer speaks another revision, and [`Ask::fall_back`] has a dialogue for that.
     FallBack,
     Failed {
         error: DialogueError,
-        /// To be sent before the connection is closed.
+        /// Bytes to send before the connection is closed.
         last_word: Option<Vec<u8>>,
     },
 }
@@ -131,10 +132,10 @@ pub(crate) trait Answer: fmt::Debug + Send {
     /// Takes bytes of the peer, each once.
     fn handle_bytes(&mut self, bytes: &[u8]) -> AnswerStep;
 
-    /// The accepting answer. After an error the request still waits.
+    /// Returns the accepting answer. After an error the request still waits.
     fn accept(&mut self, params: &AcceptTerms) -> Result<(Vec<u8>, Agreement), ParamsError>;
 
-    /// The rejecting answer. After an error the request still waits.
+    /// Returns the rejecting answer. After an error the request still waits.
     fn reject(
         &mut self,
         private_data: &[u8],
@@ -142,7 +143,7 @@ pub(crate) trait Answer: fmt::Debug + Send {
     ) -> Result<Vec<u8>, ParamsError>;
 }
 
-/// What bytes of the asking side led to.
+/// The result of bytes from the asking side.
 #[derive(Clone, Debug)]
 pub(crate) enum AnswerStep {
     NeedMore,

@@ -14,73 +14,78 @@ use crate::dialogue::DialogueError;
 use crate::id::{CmId, ListenerId, WorkerId};
 use crate::request::RequestError;
 
-/// What a connection runs on.
+/// The protocols that a connection runs on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Transport {
     /// iWARP: RDMAP, DDP and MPA on TCP.
     #[default]
     Iwarp,
-    /// InfiniBand's communication management over RoCEv2, and nothing behind it.
+    /// InfiniBand's communication management over RoCEv2, without a transport below the connection.
     InfiniBand,
 }
 
 impl Transport {
-    /// Whether the queue pair runs. Over InfiniBand it does not: the connection is established and
-    /// ends in order, and what is posted stays where it is.
+    /// Returns true if the queue pair runs. Over InfiniBand the queue pair does not run: the
+    /// connection is established and ends in order, and posted work requests stay in their queues.
     pub const fn carries_data(self) -> bool {
         matches!(self, Transport::Iwarp)
     }
 }
 
-/// What both ends agreed on in the start-up.
+/// The parameters that both ends agreed on in the start-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Agreed {
-    /// What the connection runs on. Over InfiniBand only the depths mean something: no data follow.
+    /// The protocols below the connection. Over InfiniBand only the depths have a meaning, because
+    /// no data follow.
     pub transport: Transport,
     /// MPA revision: 1 or 2; 0 over InfiniBand.
     pub revision: u8,
-    /// Whether FPDUs carry a CRC that is checked.
+    /// Whether FPDUs carry a CRC, which the receiver checks.
     pub crc: bool,
     /// RDMA Reads the peer may have outstanding towards us.
     pub ird: u16,
     /// RDMA Reads we may have outstanding towards the peer.
     pub ord: u16,
-    /// What the peer said of its own, which may be more or less than we need.
+    /// Depths that the peer announced, which may be more or less than we need.
     pub peer: Option<PeerDepths>,
-    /// What the initiator sends first in the peer-to-peer model. No application sees anything of it.
+    /// The initiator's first message in the peer-to-peer model. No application sees anything of
+    /// this message.
     pub rtr: RtrConfig,
-    /// Whether we put markers into what we send: the peer asked for them.
+    /// Whether we put markers into the data that we send: the peer asked for them.
     pub send_markers: bool,
-    /// Whether the peer puts markers into what it sends: we asked for them.
+    /// Whether the peer puts markers into the data that it sends: we asked for them.
     pub recv_markers: bool,
 }
 
-/// What a peer says of its RDMA Reads (RFC 6581 section 9.1). MPA revision 1 has no field for it.
+/// Depths for RDMA Reads that a peer announces (RFC 6581 section 9.1). MPA revision 1 has no field
+/// for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct PeerDepths {
-    /// How many of ours it takes at a time; [`Depth::UNNEGOTIATED`] leaves that to the applications.
+    /// RDMA Reads of ours that the peer takes at a time; [`Depth::UNNEGOTIATED`] leaves that to the
+    /// applications.
     pub ird: Depth,
-    /// How many of its own it has outstanding, or wants to have; the same.
+    /// RDMA Reads that the peer has outstanding at a time, or wants to have;
+    /// [`Depth::UNNEGOTIATED`] as for `ird`.
     pub ord: Depth,
 }
 
-/// What was awaited in vain.
+/// The message or step that did not come in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Awaited {
     /// TCP's handshake.
     #[error("the TCP connection")]
     Tcp,
-    /// The peer's answer.
+    /// The peer's answer, over MPA.
     #[error("the MPA Reply")]
     Reply,
     /// The peer's answer, over InfiniBand.
     #[error("the peer's answer")]
     Answer,
-    /// The peer's word that it has our answer, which InfiniBand has.
+    /// The peer's confirmation that it has our answer; only InfiniBand has such a message.
     #[error("the RTU")]
     ReadyToUse,
     /// Our application's answer.
@@ -88,7 +93,7 @@ pub enum Awaited {
     Application,
 }
 
-/// Why a connection did not come about.
+/// The reason why a connection was not established.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ConnectFailure {
@@ -98,11 +103,11 @@ pub enum ConnectFailure {
     /// The TCP connection ended.
     #[error("TCP connection failed: {0}")]
     Tcp(CloseReason),
-    /// The peer breaks the rules of the start-up, or asks for what we do not do.
+    /// The peer breaks the rules of the start-up, or asks for a feature that we do not support.
     #[error("MPA start-up failed: {0}")]
     Startup(DialogueError),
-    /// InfiniBand's communication management, or the RDMA IP CM service, refuses; not the peer's
-    /// application.
+    /// InfiniBand's communication management, or the RDMA IP CM service, refuses; the peer's
+    /// application does not.
     #[error("{0}")]
     InfiniBand(IbRefusal),
     /// The peer, or our own application, did not answer in time.
@@ -111,34 +116,35 @@ pub enum ConnectFailure {
     /// The peer ended the connection before it was established.
     #[error("the peer closed the connection during the MPA start-up")]
     PeerClosed,
-    /// The application itself ended it before it was established.
+    /// The application itself gave the connection up before it was established.
     #[error("cancelled")]
     Cancelled,
-    /// The application had not answered, and the place was needed: the applications of its tenant held
-    /// more start-ups than those of any other.
+    /// The application had not answered, and another start-up needed the place: the applications of
+    /// its tenant held more start-ups than the applications of any other tenant.
     #[error("other start-ups needed the place")]
     Displaced,
-    /// Our address, or the way from it to the peer, was removed meanwhile (InfiniBand; over iWARP it is
-    /// [`CloseReason::Withdrawn`]).
+    /// Our address, or the route from it to the peer, was removed during the start-up (InfiniBand;
+    /// over iWARP the reason is [`CloseReason::Withdrawn`]).
     #[error("the local address or the route to the peer was removed")]
     Withdrawn,
     /// The worker could not carry out an order.
     #[error("the worker refused: {0}")]
     Worker(RnicError),
-    /// The worker has ended: the thread that ran the connection is gone, by a defect or because the
-    /// RNIC was stopped.
+    /// The worker has ended: the thread that ran the connection has stopped, by a defect or because
+    /// the RNIC was stopped.
     #[error("the worker has ended")]
     WorkerLost,
-    /// The control plane has ended, by a defect or because the RNIC was stopped: nobody connects.
+    /// The control plane has ended, by a defect or because the RNIC was stopped, so no connection
+    /// can be made.
     #[error("the control plane has ended")]
     ControlLost,
-    /// The manager refused the request at once. The shell tells of it where the application cannot be
-    /// told in the call.
+    /// The manager refused the request at once. The shell reports the refusal as this event where
+    /// the call itself cannot return it.
     #[error("{0}")]
     Request(RequestError),
 }
 
-/// Why a connection of InfiniBand did not come about.
+/// The reason why a connection of InfiniBand was not established.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum IbRefusal {
@@ -146,7 +152,7 @@ pub enum IbRefusal {
     Reason(u16),
     /// The peer's RDMA IP CM service refuses with this code (IBTA Annex A11, table 5).
     Service(u8),
-    /// Our REJ has this reason: we cannot take what the peer has answered.
+    /// Our REJ has this reason: we cannot accept the peer's answer.
     Ours(u16),
 }
 
@@ -162,49 +168,53 @@ impl fmt::Display for IbRefusal {
     }
 }
 
-/// What becomes of the queue pair of a connection that did not come about.
+/// The state of the queue pair after a connection was not established.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum QpFate {
-    /// None had been given.
+    /// The application had given no queue pair.
     NoQp,
-    /// It has not been touched and may be used for another connection.
+    /// The queue pair is untouched and may be used for another connection.
     Free(Qpn),
-    /// It has been in FPDU mode, if only for a moment: it cannot be used again.
+    /// The queue pair has been in FPDU mode, if only for a moment, and cannot be used again.
     Spent(Qpn),
 }
 
-/// Why an established connection ended.
+/// The reason why an established connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum DisconnectReason {
-    /// Either side asked for it, and both streams ended in order.
+    /// Either side asked for the end, and both streams ended in order.
     Orderly,
-    /// TCP ended it.
+    /// TCP ended the connection.
     Tcp(CloseReason),
-    /// The peer closed its stream in the middle of something.
+    /// The peer closed its stream too early: within an FPDU or a message, before the answer to an
+    /// RDMA Read, or before its first FPDU.
     Truncated(Cut),
-    /// The peer broke a rule. We sent a Terminate, unless no Terminate may answer that.
+    /// The peer broke a rule. We sent a Terminate, unless no Terminate may answer that breach.
     LocalTerminate(TermCode),
-    /// The peer sent a Terminate; [`Event::Disconnected`] has the headers it repeats.
+    /// The peer sent a Terminate; [`Event::Disconnected`] has the headers that the Terminate
+    /// repeats.
     RemoteTerminate(TermCode),
-    /// Our DREQ was not answered, as often as it was sent (InfiniBand).
+    /// The peer answered none of the DREQs that we sent (InfiniBand).
     Unanswered,
-    /// The peer, which made the connection, was asked whether it is there and did not answer (InfiniBand;
-    /// over iWARP it is [`CloseReason::TimedOut`]).
+    /// The peer, which made the connection, did not answer our keepalives (InfiniBand; over iWARP
+    /// the reason is [`CloseReason::TimedOut`]).
     PeerSilent,
-    /// The peer has given up what we held for established: its REJ has this reason (InfiniBand).
+    /// The peer has given up a connection that we held for established: its REJ has this reason
+    /// (InfiniBand).
     InfiniBand(u16),
-    /// Our address, or the way from it to the peer, was removed (InfiniBand; over iWARP it is
-    /// [`CloseReason::Withdrawn`]).
+    /// Our address, or the route from it to the peer, was removed (InfiniBand; over iWARP the
+    /// reason is [`CloseReason::Withdrawn`]).
     Withdrawn,
-    /// We reset it: the peer was accepted and then sent no good FPDU in time.
+    /// We reset the connection: its peer was accepted and then sent no good FPDU in time.
     NoFirstFpdu,
-    /// The worker has ended: the thread that ran the connection is gone, by a defect or because the
-    /// RNIC was stopped. After a defect the peer is reset, at once if the worker can still say so, at
-    /// its next segment otherwise; an RNIC that is stopped tells it nothing.
+    /// The worker has ended: the thread that ran the connection has stopped, by a defect or because
+    /// the RNIC was stopped. After a defect the RNIC resets the peer, at once if the worker can
+    /// still send, and otherwise at the peer's next segment. An RNIC that is stopped sends the peer
+    /// nothing.
     WorkerLost,
-    /// The control plane has ended by a defect, and the workers with it. The peer is reset.
+    /// The control plane has ended by a defect, and the workers with it. The RNIC resets the peer.
     ControlLost,
 }
 
@@ -229,17 +239,17 @@ impl fmt::Display for DisconnectReason {
     }
 }
 
-/// Why there is no listener.
+/// The reason why there is no listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ListenFailure {
-    /// A worker refused; the others do not listen either.
+    /// A worker refused; the other workers do not listen either.
     #[error("{0}")]
     Worker(ListenError),
     /// The application took the request back before all workers had answered.
     #[error("taken back")]
     Withdrawn,
-    /// The address is ours no more.
+    /// The listener's address is not one of ours any more.
     #[error("the address was removed")]
     AddressRemoved,
     /// No worker is left to listen.
@@ -250,7 +260,7 @@ pub enum ListenFailure {
     ControlLost,
 }
 
-/// Something an application has to know of.
+/// A message of the manager to an application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Event {
@@ -259,94 +269,96 @@ pub enum Event {
         /// The listener.
         id: ListenerId,
     },
-    /// Nobody listens, or nobody does any more.
+    /// The listener does not exist, or has ended.
     ListenFailed {
-        /// The listener that is not.
+        /// The listener that failed.
         id: ListenerId,
-        /// Why.
+        /// The reason why the application has no listener.
         error: ListenFailure,
     },
     /// A peer wants to connect to a listener. Answer with
     /// [`Request::Accept`](crate::Request::Accept) or [`Request::Reject`](crate::Request::Reject).
     ConnectRequest {
-        /// The connection.
+        /// Name of the new connection.
         id: CmId,
-        /// Where it came in.
+        /// The listener that the request came to.
         listener: ListenerId,
-        /// The worker that has it.
+        /// The worker that has the connection.
         worker: WorkerId,
-        /// What it would run on: InfiniBand only at a listener that takes it.
+        /// The protocol that the connection would run on: InfiniBand only at a listener that takes
+        /// it.
         transport: Transport,
         /// Our end.
         local: SocketAddr,
-        /// The peer.
+        /// The peer's end.
         remote: SocketAddr,
-        /// The peer's private data; of InfiniBand 56 octets, the zeros that fill them up included.
+        /// The peer's private data; over InfiniBand 56 bytes, including the zeros that fill them
+        /// up.
         private_data: Vec<u8>,
-        /// What the peer says of its RDMA Reads; `None` in MPA revision 1.
+        /// Depths that the peer announces for its RDMA Reads; `None` in MPA revision 1.
         peer: Option<PeerDepths>,
         /// The peer asks for the peer-to-peer model: it sends an FPDU of its own accord, so that we
         /// may send first.
         peer_to_peer: bool,
     },
-    /// The connection is up and its queue pair runs: the worker has said so.
+    /// The connection is up: the worker has reported that its queue pair runs.
     /// [`Event::Disconnected`] follows in the end.
     Established {
-        /// The connection.
+        /// Name of the connection.
         id: CmId,
         /// Its queue pair.
         qpn: Qpn,
-        /// The worker that has it.
+        /// The worker that has the connection.
         worker: WorkerId,
         /// The peer's private data; empty on the side that accepted.
         private_data: Vec<u8>,
-        /// What was agreed on.
+        /// The parameters that both ends agreed on.
         agreed: Agreed,
         /// Our end.
         local: SocketAddr,
-        /// The peer.
+        /// The peer's end.
         remote: SocketAddr,
     },
     /// The peer's application rejected the connection.
     Rejected {
-        /// The connection.
+        /// Name of the connection.
         id: CmId,
-        /// Its queue pair, which may be used for another connection.
+        /// The connection's queue pair, which may be used for another connection.
         qpn: Qpn,
         /// The peer's private data.
         private_data: Vec<u8>,
-        /// What the peer says of its RDMA Reads; its ORD may be what it needs. `None` in MPA
-        /// revision 1.
+        /// Depths that the peer announces for its RDMA Reads; its ORD may be the number that it
+        /// needs. `None` in MPA revision 1.
         peer: Option<PeerDepths>,
     },
-    /// The connection did not come about.
+    /// The connection was not established.
     ConnectError {
-        /// The connection.
+        /// Name of the connection.
         id: CmId,
-        /// Why.
+        /// The reason why no connection was established.
         error: ConnectFailure,
-        /// What becomes of its queue pair.
+        /// The state of the connection's queue pair.
         qp: QpFate,
     },
     /// An established connection is over, and the worker has flushed its queue pair.
     Disconnected {
-        /// The connection.
+        /// Name of the connection.
         id: CmId,
-        /// Its queue pair, which cannot be used again.
+        /// The connection's queue pair, which cannot be used again.
         qpn: Qpn,
-        /// Why.
+        /// The reason of the end.
         reason: DisconnectReason,
-        /// With [`DisconnectReason::RemoteTerminate`] what else the Terminate says (RFC 5040 section
-        /// 4.8): length and DDP header of the segment that the peer refused, and the RDMAP header of
-        /// a Read Request, by which an application can tell which of its requests it was. Each is
-        /// there only if the Terminate has all of it. They are what the peer claims: they are for
-        /// reports, not to be relied on.
+        /// With [`DisconnectReason::RemoteTerminate`], the headers that the Terminate repeats (RFC
+        /// 5040 section 4.8): length and DDP header of the segment that the peer refused, and the
+        /// RDMAP header of a Read Request. From them an application can find which of its requests
+        /// the peer refused. Each header is present only if the Terminate has all of it. The
+        /// headers are the peer's claims: report them, and do not rely on them.
         terminate: Option<Box<Terminate>>,
     },
 }
 
 impl Event {
-    /// The connection it is about; `None` when it is about a listener.
+    /// Returns the connection that the event is about; `None` for an event about a listener.
     pub fn cm_id(&self) -> Option<CmId> {
         match *self {
             Event::Listening { .. } | Event::ListenFailed { .. } => None,
@@ -359,13 +371,14 @@ impl Event {
     }
 }
 
-/// Why a peer was refused that no application has heard of, or is to hear of.
+/// The reason why a peer was refused without an event to the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// Nobody listens (any more) where it came in.
+    /// There is no listener (any more) at the address that the connection came to.
     #[error("nobody listens there")]
     NotListening,
-    /// The listener has all the start-ups it may have, and the application is to answer them.
+    /// The listener has all the start-ups it may have, and each of them waits for the application's
+    /// answer.
     #[error("the listener has no place left")]
     Backlog,
     /// The worker has all the start-ups it may have.
@@ -380,27 +393,27 @@ pub enum Refusal {
     /// The application does not take its events.
     #[error("the application does not take its events")]
     Events,
-    /// It kept us waiting for longest, and another needed the place.
+    /// The connection had kept us waiting longest, and another needed the place.
     #[error("made room for another")]
     Evicted,
-    /// Its request did not come in time.
+    /// The peer's request did not come in time.
     #[error("the MPA Request did not come in time")]
     TimedOut,
-    /// It broke the rules of the start-up.
+    /// The peer broke the rules of the start-up.
     #[error("MPA start-up failed: {0}")]
     Startup(DialogueError),
 }
 
-/// A refusal, for a log.
+/// A refused connection, for a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// Where it came in; absent when nobody listens there.
+    /// The listener that the connection came to; absent when there is none.
     pub listener: Option<ListenerId>,
     /// Our end.
     pub local: SocketAddr,
-    /// The peer.
+    /// The peer's end.
     pub peer: SocketAddr,
-    /// Why.
+    /// The cause of the refusal.
     pub reason: Refusal,
     /// Notices left out since the last one.
     pub suppressed: u64,

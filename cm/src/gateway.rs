@@ -1,23 +1,22 @@
-//! A gateway at connection level: a request that comes in one protocol is made in the other, and what
-//! becomes of it there is told here.
-//!
+//! A gateway at connection level: makes a request that comes in one protocol in the other, and
+//! reports the outcome to the asker.
 //! ```text
 //!   asker ── request ──▶ Gateway ── request ──▶ target
 //!         ◀── answer ───         ◀── answer ───
 //! ```
 //!
-//! [`Gateway`] is an application of a [`ConnectionManager`](crate::ConnectionManager) like any other,
-//! and as pure: events go in, and requests come out. It knows nothing of bytes or messages. Private
-//! data, read depths and refusals are carried over; an end on either side ends the other. No data are
-//! carried: over InfiniBand there are none.
+//! [`Gateway`] is an application of a [`ConnectionManager`](crate::ConnectionManager) like any
+//! other, and as pure: events go in, and requests come out. The gateway knows nothing of bytes or
+//! messages. It carries private data, read depths and refusals over; an end on either side ends the
+//! other. It carries no data, because over InfiniBand there are none.
 //!
 //! # Loops
 //!
-//! Neither protocol has room for a mark that a request has been forwarded. Three things take its
-//! place: a rule whose target is a listener of a rule is refused ([`GatewayError::Loop`]), however many
-//! rules lie between; a request that comes from the very host it would be sent to is refused; and each
-//! rule has so many connections at a time, so that a loop over other gateways comes to an end when the
-//! first of them is full, and unwinds.
+//! Neither protocol has room for a mark that a request has been forwarded. Three checks take its
+//! place. The gateway refuses a rule whose target is a listener of a rule ([`GatewayError::Loop`]),
+//! however many rules lie between. It refuses a request that comes from the host that the request
+//! would be sent to. Each rule has a limit of simultaneous connections, so that a loop over other
+//! gateways ends when the first of them is full, and unwinds.
 
 mod pair;
 #[cfg(test)]
@@ -36,62 +35,63 @@ use crate::request::Request;
 
 use pair::Pair;
 
-/// Where requests of a listener go.
+/// A rule: where the gateway sends the requests of a listener.
 #[derive(Clone, Debug)]
 pub struct GatewayRule {
-    /// The listener, which the shell has made or makes: with
-    /// [`ListenParams::infiniband`](crate::ListenParams::infiniband) if it is to take InfiniBand's
-    /// requests.
+    /// The listener, which the shell makes: with
+    /// [`ListenParams::infiniband`](crate::ListenParams::infiniband) if the listener is to take
+    /// InfiniBand's requests.
     pub listener: ListenerId,
-    /// Its address.
+    /// Address and port of the listener.
     pub addr: SocketAddr,
-    /// Which requests are forwarded; the others are rejected.
+    /// Protocol of the requests that the gateway forwards; it rejects the others.
     pub from: Transport,
-    /// Where they go.
+    /// Address and port that the requests are sent to.
     pub target: SocketAddr,
-    /// And how.
+    /// Protocol of the forwarded requests, with its options.
     pub protocol: Protocol,
-    /// How long that may take. The listener's own time for an answer should be longer.
+    /// Time for the connection to the target. The listener's own time for an answer should be
+    /// longer.
     pub timeout: Duration,
-    /// Connections at a time.
+    /// Largest number of simultaneous connections.
     pub most: usize,
 }
 
-/// Why there is no such rule.
+/// The reason why a rule is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GatewayError {
-    /// The listener has a rule.
+    /// The listener has a rule already.
     #[error("the listener forwards already")]
     Taken,
-    /// What it forwards would come back to it.
+    /// A request that the rule forwards would come back to its listener.
     #[error("what it forwards would come back to it")]
     Loop,
 }
 
-/// What a gateway wants done.
+/// An action that a gateway asks of its shell.
 #[derive(Clone, Debug)]
 pub enum GatewayAction {
-    /// A request to the manager, whose refusal [`Gateway::handle_refused`] takes.
+    /// A request to the manager. If the manager refuses it, call [`Gateway::handle_refused`].
     Request(Request),
-    /// [`ConnectionManager::refuse`](crate::ConnectionManager::refuse): the request `id` with this
-    /// reason of InfiniBand's REJ.
+    /// A call of [`ConnectionManager::refuse`](crate::ConnectionManager::refuse): refuse the
+    /// request `id` with this reason of InfiniBand's REJ.
     Refuse {
         /// The connection that asks.
         id: CmId,
-        /// The reason.
+        /// The reason of the REJ.
         reason: u16,
     },
-    /// The queue pair is of no more use to the gateway: it is to be reset or destroyed, and another to
-    /// be given in its place.
+    /// The gateway has no more use for the queue pair: reset or destroy it, and give another in its
+    /// place.
     Spent(QpSpec),
 }
 
 heddle_base::counters! {
-    /// What a gateway counts.
+    /// Numbers of requests and connections since the gateway was made.
     pub struct GatewayCounters {
         /// Requests forwarded.
         forwarded,
-        /// Connections that came about at both ends.
+        /// Connections established at both ends.
         established,
         /// Requests that the target's application rejected.
         rejected,
@@ -99,31 +99,33 @@ heddle_base::counters! {
         failed,
         /// Requests refused because they came from the host they would go to.
         refused_loop,
-        /// Requests refused because their rule has as many as it may, or no queue pair is left.
+        /// Requests refused because their rule has its largest number of connections, or no queue
+        /// pair is left.
         refused_full,
         /// Requests rejected because they came in a protocol that the rule does not forward.
         refused_protocol,
-        /// Private data that the other protocol has no room for: the connection was refused.
+        /// Private data for which the other protocol has no room: the connection was refused, or
+        /// the rejection sent without them.
         private_data_too_long,
         /// Askers that gave up before the target had answered.
         abandoned,
     }
 }
 
-/// Forwards connections.
+/// Forwards connections by its rules.
 #[derive(Debug)]
 pub struct Gateway {
-    /// Our addresses: what goes to one of them may come back.
+    /// Our addresses: a request sent to one of them may come back.
     ours: Vec<IpAddr>,
     rules: BTreeMap<ListenerId, GatewayRule>,
-    /// By the name of the connection that asks.
+    /// Pairs by the name of the connection that asks.
     pairs: BTreeMap<CmId, Pair>,
-    /// The connection that asks, by the name of the one that was made for it.
+    /// The connection that asks, by the name of the connection that was made for it.
     by_active: BTreeMap<CmId, CmId>,
-    /// Of each listener, those whose rule is gone included.
+    /// Number of connections of each listener, including listeners without a rule any more.
     load: BTreeMap<ListenerId, usize>,
     qps: Vec<QpSpec>,
-    /// Names of connections that we make, below [`CmId::PASSIVE`].
+    /// Next name of a connection that we make, below [`CmId::PASSIVE`].
     next: u64,
     actions: VecDeque<GatewayAction>,
     counters: GatewayCounters,
@@ -136,7 +138,8 @@ const UNSUPPORTED: u16 = 5;
 const INVALID_SERVICE_ID: u16 = 8;
 
 impl Gateway {
-    /// One without rules. `first` and what follows name the connections it makes.
+    /// Makes a gateway without rules. `first` and the numbers after it name the connections that
+    /// the gateway makes.
     pub fn new(ours: Vec<IpAddr>, first: CmId) -> Gateway {
         Gateway {
             ours,
@@ -151,29 +154,30 @@ impl Gateway {
         }
     }
 
-    /// Gives it a queue pair; each connection takes two.
+    /// Gives the gateway a queue pair; each connection takes two.
     pub fn give_qp(&mut self, qp: QpSpec) {
         self.qps.push(qp);
     }
 
-    /// Queue pairs that no connection has.
+    /// Returns the number of queue pairs that no connection has.
     pub fn free_qps(&self) -> usize {
         self.qps.len()
     }
 
-    /// Other addresses of ours. Rules stay, whatever comes of them: who changes addresses changes rules
-    /// that would become a loop before.
+    /// Replaces our addresses. Rules stay: before it changes addresses, the shell removes rules
+    /// that would become a loop.
     pub fn set_addresses(&mut self, ours: Vec<IpAddr>) {
         self.ours = ours;
     }
 
-    /// Whether what comes to `addr` may be sent to `target`, as far as rules can say.
+    /// Returns `Ok` if requests that come to `addr` may be sent to `target`, as far as the rules
+    /// show.
     ///
     /// # Errors
     /// [`GatewayError::Loop`].
     pub fn check(&self, addr: SocketAddr, target: SocketAddr) -> Result<(), GatewayError> {
-        // What reaches a rule's listener goes to its target. As many steps as there are rules, and the
-        // new one, are enough to come back.
+        // A request that reaches a rule's listener goes on to the rule's target. A loop has at most
+        // as many steps as there are rules, and one for the new rule.
         let mut at = target;
         for _ in 0..=self.rules.len() {
             if self.reaches(at, addr) {
@@ -188,7 +192,7 @@ impl Gateway {
     /// Adds a rule.
     ///
     /// # Errors
-    /// When the listener has one, or it would be part of a loop.
+    /// When the listener has a rule already, or the new rule would be part of a loop.
     pub fn add(&mut self, rule: GatewayRule) -> Result<(), GatewayError> {
         if self.rules.contains_key(&rule.listener) {
             return Err(GatewayError::Taken);
@@ -198,33 +202,34 @@ impl Gateway {
         Ok(())
     }
 
-    /// Takes a rule back. Its connections go on.
+    /// Removes a rule. The rule's connections go on.
     pub fn remove(&mut self, listener: ListenerId) {
         self.rules.remove(&listener);
     }
 
-    /// Whether a request to `to` comes to a listener at `addr`.
+    /// Returns true if a request to `to` comes to a listener at `addr`.
     fn reaches(&self, to: SocketAddr, addr: SocketAddr) -> bool {
         let any = addr.ip().is_unspecified() && self.ours.contains(&to.ip());
         to.port() == addr.port() && (to.ip() == addr.ip() || any)
     }
 
-    /// The next thing to do.
+    /// Returns the next action.
     pub fn poll_action(&mut self) -> Option<GatewayAction> {
         self.actions.pop_front()
     }
 
-    /// What it has counted.
+    /// Returns the counters.
     pub fn counters(&self) -> &GatewayCounters {
         &self.counters
     }
 
-    /// What belongs together: the connection that asks, and the one that was made for it.
+    /// Returns the pairs: the connection that asks, and the connection that was made for it.
     pub fn pairs(&self) -> impl Iterator<Item = (CmId, CmId)> {
         self.pairs.iter().map(|(asker, pair)| (*asker, pair.active))
     }
 
-    /// Ends all connections in order, and forgets all rules: what comes from here on is refused.
+    /// Ends all connections in order, and forgets all rules: from here on the gateway refuses every
+    /// request.
     pub fn end(&mut self) {
         self.rules.clear();
         for passive in self.pairs.keys().copied().collect::<Vec<_>>() {
@@ -232,17 +237,17 @@ impl Gateway {
         }
     }
 
-    /// Connections it stands between, or is about to.
+    /// Returns the number of pairs of connections, established or not.
     pub fn len(&self) -> usize {
         self.pairs.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no pairs.
     pub fn is_empty(&self) -> bool {
         self.pairs.is_empty()
     }
 
-    /// Takes an event of one of its listeners or connections.
+    /// Takes an event of one of the gateway's listeners or connections.
     pub fn handle_event(&mut self, event: Event) {
         match event {
             Event::ConnectRequest {
@@ -260,20 +265,21 @@ impl Gateway {
         }
     }
 
-    /// A request of [`GatewayAction::Request`] was refused, as if it had failed.
+    /// The manager refused a request of [`GatewayAction::Request`]: handles the refusal like a
+    /// failure.
     pub fn handle_refused(&mut self, request: &Request) {
         match request {
             Request::Connect { id, .. } => {
                 self.failed(*id, ConnectFailure::InfiniBand(IbRefusal::Ours(UNSUPPORTED)));
             }
-            // The asker's protocol has no room for what the target has said.
+            // The asker's protocol has no room for the target's private data.
             Request::Accept { id, .. } => self.unsayable(*id),
             Request::Reject { id, private_data, .. } if !private_data.is_empty() => {
                 self.counters.private_data_too_long += 1;
                 let (id, private_data) = (*id, Vec::new());
                 self.request(Request::Reject { id, private_data, needs_ord: None });
             }
-            // It is over already, and its end is told or has been.
+            // The connection is already over, and its end has been reported or will be.
             _ => {}
         }
     }
@@ -287,10 +293,11 @@ impl Gateway {
     }
 }
 
-/// What an asker over InfiniBand is told of a failure at the target.
+/// Returns the reason of the REJ that reports a failure at the target to an asker over InfiniBand.
 fn reason(error: ConnectFailure) -> u16 {
     match error {
-        // Nobody listens there, which is what the asker would hear of the target itself.
+        // There is no listener at the target. The asker would get this reason from the target
+        // itself.
         ConnectFailure::Tcp(heddle_rnic::CloseReason::Refused) => INVALID_SERVICE_ID,
         ConnectFailure::InfiniBand(IbRefusal::Reason(reason)) => reason,
         ConnectFailure::Tcp(_) | ConnectFailure::Open(_) | ConnectFailure::TimedOut(_) => TIMEOUT,

@@ -8,27 +8,29 @@
 //!             any state before Established ─ REJ, either way; time-out ─▶ TimeWait
 //! ```
 //!
-//! What an application sees is what it sees of MPA: a listener, a request, an answer, one end. What
-//! differs is below: there is no TCP connection, each message is a datagram of its own, and so
-//! everything may be lost, come twice, or be sent by anybody.
+//! An application sees over InfiniBand what it sees over MPA: a listener, a request, an answer, one
+//! end. The difference lies below: there is no TCP connection, and each message is a datagram of
+//! its own, so a message may be lost, come twice, or come from any host.
 //!
-//! - **There is no transport behind it.** A connection is established and ends in order, and its queue
-//!   pair is not run: [`Transport::carries_data`](crate::Transport::carries_data) says so, and
-//!   applications have to ask for it ([`ListenParams::infiniband`](crate::ListenParams::infiniband),
+//! - **No transport follows.** A connection is established and ends in order, and its queue pair
+//!   does not run: [`Transport::carries_data`](crate::Transport::carries_data) says so, and
+//!   applications have to ask for InfiniBand
+//!   ([`ListenParams::infiniband`](crate::ListenParams::infiniband),
 //!   [`Protocol::InfiniBand`](crate::Protocol::InfiniBand)).
-//! - **Answers come from the state.** A message that comes again is answered as the first time, and
-//!   changes nothing; after the end for as long as copies may be under way ([`IbConfig::time_wait`]).
-//! - **Names cannot be guessed.** Communication ids and transaction ids of ours are random. A message
-//!   counts when it names ours, comes from the peer's address, and has the peer's.
-//! - **What peers can cause is bounded**: connections in all; requests no application has answered, in
-//!   all, of a listener, and of a peer at a listener; one datagram out for one that comes in. Where there
-//!   is no place left, an accepted peer that does not answer makes room.
-//! - **A flood costs strangers, not connections.** Workers drop what is no message ([`filter`]), and have
-//!   for messages of connections budgets apart from those of strangers; answers to strangers have
-//!   no more than half of any queue.
-//! - **A peer that made a connection is asked whether it is there**, when it has been silent for
-//!   [`IbConfig::keepalive`]. One that we have asked for a connection cannot be: InfiniBand has no
-//!   message that it would answer.
+//! - **Answers come from the state.** The manager answers a repeated message as the first time, and
+//!   the repetition changes nothing; after the end this holds for as long as copies may be under
+//!   way ([`IbConfig::time_wait`]).
+//! - **Names cannot be guessed.** Our communication ids and transaction ids are random. A message
+//!   counts when it names our id, comes from the peer's address, and has the peer's id.
+//! - **Peers can cause bounded work only**: all connections; requests that no application has
+//!   answered, in all, for each listener, and for each peer at a listener; one datagram out for
+//!   each that comes in. When no place is left, an accepted peer that does not answer makes room.
+//! - **A flood costs strangers, not connections.** Workers drop datagrams that are no messages
+//!   ([`filter`]), and have separate budgets for messages of connections and messages of strangers;
+//!   answers to strangers take at most half of any queue.
+//! - **The manager probes a peer that made a connection** after the peer has been silent for
+//!   [`IbConfig::keepalive`]. A peer that we connected to cannot be probed: InfiniBand has no
+//!   message that such a peer would answer.
 
 mod admit;
 mod counters;
@@ -60,30 +62,31 @@ pub(crate) use message::{drep, names, rej};
 pub(crate) use state::{Effect, IbState, Input, Wait};
 pub(crate) use table::{Table, To};
 
-/// How the manager speaks InfiniBand.
+/// Settings of the manager's InfiniBand side.
 #[derive(Clone, Debug)]
 pub struct IbConfig {
-    /// What communication ids, transaction ids and the like are derived from.
+    /// Seed of our communication ids, transaction ids and the like.
     pub seed: Seed,
-    /// What our end is called besides its addresses: any number that is unique, such as a MAC address
-    /// stretched to 64 bits.
+    /// Name of our end besides its addresses: any unique number, such as a MAC address stretched to
+    /// 64 bits.
     pub ca_guid: u64,
-    /// The addresses that answer, each with the worker its datagrams come and go by.
+    /// Addresses that answer InfiniBand, each with the worker that receives and sends its
+    /// datagrams.
     pub ports: Vec<IbPort>,
-    /// Connections in all, those included that have ended and answer copies. Room for a newcomer is
-    /// made by the one of these that ended first.
+    /// Largest number of connections, including ended ones that answer copies. The ended connection
+    /// that ended first makes room for a newcomer.
     pub max_conns: usize,
-    /// Requests that wait for applications, in all.
+    /// Largest number of requests that wait for applications, over all listeners.
     pub max_startups: usize,
-    /// How long we wait for an answer before we ask again, and how long a peer is told to wait for
-    /// ours.
+    /// Time that we wait for an answer before we send again, and time that we ask a peer to wait
+    /// for our answer.
     pub response: TimeCode,
-    /// How often a message is sent again, whatever a peer asks for: 15 at most.
+    /// Number of retransmissions of a message, whatever a peer asks for: 15 at most.
     pub max_retries: u8,
-    /// How long a connection that has ended answers copies.
+    /// Time for which an ended connection answers copies.
     pub time_wait: Duration,
-    /// Silence after which the peer that made an established connection is asked whether it is there;
-    /// never when absent. See [`ConnectionManager::set_ib_keepalive`].
+    /// Silence after which the manager probes the peer that made an established connection; absent
+    /// for no probes. See [`ConnectionManager::set_ib_keepalive`].
     ///
     /// [`ConnectionManager::set_ib_keepalive`]: crate::ConnectionManager::set_ib_keepalive
     pub keepalive: Option<Duration>,
@@ -92,15 +95,15 @@ pub struct IbConfig {
 /// An address that speaks InfiniBand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IbPort {
-    /// The address.
+    /// The IP address.
     pub addr: IpAddr,
-    /// The worker that takes its datagrams, and sends them.
+    /// The worker that receives and sends the address's datagrams.
     pub worker: WorkerId,
 }
 
 impl IbConfig {
-    /// 4096 connections, 256 requests, 0.54 s for an answer and 10 more attempts, 5 s for copies, a
-    /// minute of silence.
+    /// Returns defaults: 4096 connections, 256 requests, 0.54 s for an answer and 10
+    /// retransmissions, 5 s for copies, a minute of silence.
     pub fn new(seed: Seed, ca_guid: u64, ports: Vec<IbPort>) -> IbConfig {
         IbConfig {
             seed,
@@ -115,7 +118,7 @@ impl IbConfig {
         }
     }
 
-    /// The worker of an address of ours.
+    /// Returns the worker of an address of ours.
     pub(crate) fn worker_of(&self, addr: IpAddr) -> Option<WorkerId> {
         self.ports.iter().find(|p| p.addr == addr).map(|p| p.worker)
     }
@@ -124,8 +127,8 @@ impl IbConfig {
         self.worker_of(addr).is_some()
     }
 
-    /// Where a peer is asked from: by `local`, or where that is not known, as with IPv6, of which
-    /// ports have no routes, by the first address of the peer's family.
+    /// Returns our end for a connect to `remote`: the port of `local`, or, if `local` is absent and
+    /// `remote` an IPv6 address, for which ports have no routes, the first IPv6 port.
     pub(crate) fn source(&self, local: Option<IpAddr>, remote: IpAddr) -> Option<IbPort> {
         let fits = |p: &&IbPort| match local {
             Some(local) => p.addr == local,
@@ -142,21 +145,21 @@ pub struct IbDatagram {
     pub local: SocketAddr,
     /// The peer's address and the port of RoCEv2.
     pub remote: SocketAddr,
-    /// What UDP carries. The invariant CRC at its end counts on an IP header without options, of
-    /// IPv4 with identification 0 and Don't Fragment, and on no UDP checksum or any.
+    /// The payload of UDP. The invariant CRC at its end presumes an IP header without options, with
+    /// IPv4 identification 0 and Don't Fragment, and any UDP checksum or none.
     pub payload: Vec<u8>,
-    /// Whether nothing proves yet that its receiver is there: the answer to a request that anybody can
-    /// send in the name of another.
+    /// Whether nothing proves yet that the receiver exists: the datagram answers a request that any
+    /// host can send in the name of another.
     pub to_stranger: bool,
 }
 
-/// The shortest time after which a message is sent again, whatever a peer says it takes.
+/// The shortest interval between retransmissions of a message, whatever a peer announces.
 pub(crate) const MIN_INTERVAL: Duration = Duration::from_millis(50);
-/// The longest.
+/// The longest interval between retransmissions.
 pub(crate) const MAX_INTERVAL: Duration = Duration::from_secs(10);
-/// How long a peer may put us off with MRAs.
+/// The longest time by which a peer may delay an answer with MRAs.
 pub(crate) const MAX_PUT_OFF: Duration = Duration::from_secs(120);
-/// How long a peer that has been accepted may say nothing at all.
+/// The longest time for which an accepted peer may stay silent.
 pub(crate) const MAX_HALF_OPEN: Duration = Duration::from_secs(30);
-/// Datagrams that wait to be polled; those to strangers may be half of them.
+/// Largest number of datagrams that wait to be polled; at most half of them go to strangers.
 pub(crate) const MAX_OUT: usize = 1024;

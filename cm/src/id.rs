@@ -1,9 +1,10 @@
 use core::fmt;
 
-/// Names a connection. Never used again while the manager lives.
+/// Names a connection. A name is never used again while the manager lives.
 ///
-/// The connections an application asks for are named by whoever hands the request in, with numbers
-/// below [`PASSIVE`](Self::PASSIVE); those that peers make are named by the manager, from there on.
+/// The caller that hands a request to connect in chooses its name, below
+/// [`PASSIVE`](Self::PASSIVE). The manager names the connections that peers make, from
+/// [`PASSIVE`](Self::PASSIVE) on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct CmId(pub u64);
@@ -12,7 +13,7 @@ impl CmId {
     /// The first name of a connection that a peer makes.
     pub const PASSIVE: CmId = CmId(1 << 63);
 
-    /// Whether a peer made the connection.
+    /// Returns true if a peer made the connection.
     pub const fn is_passive(self) -> bool {
         self.0 >= CmId::PASSIVE.0
     }
@@ -24,30 +25,30 @@ impl fmt::Display for CmId {
     }
 }
 
-/// Names a listener; chosen by whoever hands the request in, and never used again while the manager
-/// lives.
+/// Names a listener. The caller that hands the request in chooses the name, and never uses it again
+/// while the manager lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ListenerId(pub u64);
 
-/// A worker: its index, below the number of workers the manager was made with; see
+/// Index of a worker, below the number of workers that the manager was made with; see
 /// [`Ports`](crate::Ports).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct WorkerId(pub usize);
 
-/// Who owns listeners and connections: a process or a tenant. Never used again after
-/// [`Request::AppGone`](crate::Request::AppGone).
+/// Names the owner of listeners and connections, an application: a process or a tenant. The name is
+/// never used again after [`Request::AppGone`](crate::Request::AppGone).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AppId(pub u64);
 
-/// Who pays for what applications take of a common store: a user, say, of whom several applications
-/// run. An application that was never given one
+/// Names the account that pays for an application's share of a common store, such as a user with
+/// several applications. An application without an account
 /// ([`ConnectionManager::set_tenant`](crate::ConnectionManager::set_tenant)) is a tenant by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TenantId {
     /// An account that several applications may share.
     Account(u64),
-    /// One application.
+    /// An application without an account.
     App(AppId),
 }

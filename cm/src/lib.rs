@@ -1,16 +1,17 @@
 //! The connection manager as a pure state machine: start-up and life of every connection.
 //!
-//! Requests of applications and reports of workers go in with the time; orders to workers and
-//! events to applications come out. It works on ids alone: it holds no handle of a queue or a
-//! thread, calls nobody back, and ends queue pairs by saying so. What differs between a control
-//! plane with threads and a test in virtual time is the shell around it.
+//! Requests of applications and reports of workers go in, each with the current time; orders to
+//! workers and events to applications come out. The manager works on ids alone: it holds no handle
+//! of a queue or a thread, makes no callbacks, and ends a queue pair by putting out an order. A
+//! control plane with threads and a test in virtual time differ only in the shell around the
+//! manager.
 //!
-//! * [`ConnectionManager`]: the calling order, and what it promises;
-//! * [`Request`], [`Event`]: what applications and the manager say to each other;
-//! * [`Order`](heddle_rnic::Order), [`Report`](heddle_rnic::Report): what workers and the manager
-//!   do;
+//! * [`ConnectionManager`]: the calling order, and the manager's promises;
+//! * [`Request`], [`Event`]: messages between applications and the manager;
+//! * [`Order`](heddle_rnic::Order), [`Report`](heddle_rnic::Report): messages between workers and
+//!   the manager;
 //! * [`Protocol`]: the start-up dialogue, of which MPA is one;
-//! * [`IbConfig`]: InfiniBand's, which is another protocol below the same requests and events.
+//! * [`IbConfig`]: settings of InfiniBand, another protocol below the same requests and events.
 #![forbid(unsafe_code)]
 
 mod claims;

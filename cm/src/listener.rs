@@ -1,4 +1,4 @@
-//! Listeners: one each over several workers, and the places they give to peers.
+//! Listeners: each over several workers, with the places that it gives to peers.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -11,8 +11,8 @@ use crate::event::Refusal;
 use crate::id::{AppId, CmId, ListenerId, WorkerId};
 use crate::params::ListenParams;
 
-/// Passive connections that are not established, by what makes room. Ids grow with time, so the
-/// least is the one that came first.
+/// Passive connections that are not established, sorted by the kind of their place, which decides
+/// which connection makes room. Ids grow with time, so the least id came first.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
     waiting: Ids,
@@ -20,9 +20,9 @@ pub(crate) struct Places {
     asked: Ids,
 }
 
-/// Names in their order. As a rule one that comes is the greatest, and one that goes the least, so a
-/// queue that keeps its memory is cheaper than a tree. One in the middle moves the others of the shorter
-/// side: at most half of the backlog, or of a worker's start-ups.
+/// Names in ascending order. A new name is usually the greatest and a removed name the least, so a
+/// queue that keeps its memory is cheaper than a tree. A name in the middle moves the names of the
+/// shorter side: at most half of the backlog, or of a worker's start-ups.
 #[derive(Debug, Default)]
 struct Ids(VecDeque<CmId>);
 
@@ -57,7 +57,7 @@ impl Places {
         self.waiting.len() + self.leaving.len() + self.asked.len()
     }
 
-    /// A connection goes from one place to another.
+    /// Moves a connection from one place to another.
     pub(crate) fn change(&mut self, id: CmId, from: Place, to: Place) {
         match from {
             Place::Waiting => self.waiting.remove(id),
@@ -73,20 +73,21 @@ impl Places {
         }
     }
 
-    /// The one that has to make room for a newcomer. First those that have been told their last
-    /// word; then the one that has kept us waiting for its request for longest, for an honest peer
-    /// sends it at once. Those the application has been told of are left alone.
+    /// Returns the connection that has to make room for a newcomer. Connections that have our last
+    /// message go first; then the connection that has kept us waiting for its request longest,
+    /// because an honest peer sends its request at once. A connection that the application knows of
+    /// is left alone.
     pub(crate) fn to_evict(&self) -> Option<CmId> {
         self.leaving.first().or_else(|| self.waiting.first())
     }
 
-    /// The connection that makes room for another tenant: as [`to_evict`](Self::to_evict), and where
-    /// the application knows all of them, the one it has kept waiting for longest.
+    /// Returns the connection that makes room for another tenant: as [`to_evict`](Self::to_evict),
+    /// and if the application knows of all connections, the one that it has kept waiting longest.
     pub(crate) fn to_displace(&self) -> Option<CmId> {
         self.to_evict().or_else(|| self.asked.first())
     }
 
-    /// Those no application has been told of.
+    /// Returns the connections that no application knows of.
     pub(crate) fn waiting(&self) -> Vec<CmId> {
         self.waiting.0.iter().copied().collect()
     }
@@ -106,13 +107,13 @@ pub(crate) struct Listener {
     pub(crate) params: ListenParams,
     pub(crate) places: Places,
     peers: BTreeMap<IpAddr, Peer>,
-    /// Those it was ordered at.
+    /// The workers that were ordered to listen.
     workers: Vec<WorkerId>,
     /// Absent once all workers listen.
     pending: Option<Pending>,
 }
 
-/// What the workers have answered so far.
+/// The workers' answers so far.
 #[derive(Debug)]
 struct Pending {
     waiting: BTreeSet<WorkerId>,
@@ -120,12 +121,12 @@ struct Pending {
     refused: Option<ListenError>,
 }
 
-/// What follows from a worker's answer.
+/// The consequences of a worker's answer.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Answered {
     /// Workers that are to stop listening.
     pub(crate) withdraw: Vec<WorkerId>,
-    /// The outcome, once all have answered.
+    /// The outcome, once all workers have answered.
     pub(crate) outcome: Option<Result<(), ListenError>>,
 }
 
@@ -142,12 +143,13 @@ impl Listener {
         Listener { app, addr, params, places, peers, workers, pending }
     }
 
-    /// Whether it takes connections: every worker listens.
+    /// Returns true if the listener takes connections: every worker listens.
     pub(crate) fn is_listening(&self) -> bool {
         self.pending.is_none()
     }
 
-    /// A worker answers. When one refuses, the others are to stop, each as soon as it has answered.
+    /// Takes a worker's answer. When a worker refuses, the others are to stop, each as soon as it
+    /// has answered.
     pub(crate) fn answered(
         &mut self,
         worker: WorkerId,
@@ -169,7 +171,7 @@ impl Listener {
         out
     }
 
-    /// A worker that is not the last has ended: it is not waited for any more.
+    /// A worker has ended that is not the listener's last: stops waiting for its answer.
     pub(crate) fn worker_lost(&mut self, worker: WorkerId) -> Option<Result<(), ListenError>> {
         let p = self.pending.as_mut()?;
         p.listening.remove(&worker);
@@ -177,19 +179,19 @@ impl Listener {
         self.outcome()
     }
 
-    /// The workers it was ordered at, whether they are still there or not.
+    /// Returns the workers that were ordered to listen, including those that have ended.
     pub(crate) fn workers(&self) -> &[WorkerId] {
         &self.workers
     }
 
-    /// The outcome, when all have answered.
+    /// Returns the outcome, if all workers have answered.
     fn outcome(&mut self) -> Option<Result<(), ListenError>> {
         let p = self.pending.take_if(|p| p.waiting.is_empty())?;
         Some(p.refused.map_or(Ok(()), Err))
     }
 
-    /// The workers to tell when the application takes the listener back: those that listen, and
-    /// those that may when they come to it.
+    /// Returns the workers to notify when the application takes the listener back: those that
+    /// listen, and those that may have begun to listen when the order reaches them.
     pub(crate) fn listening_at(&self) -> Vec<WorkerId> {
         match &self.pending {
             None => self.workers.clone(),
@@ -197,7 +199,7 @@ impl Listener {
         }
     }
 
-    /// Whether the peer's limits let another connection of it in.
+    /// Returns `Ok` if the peer's limits let another connection of the peer in.
     pub(crate) fn admit(&self, peer: IpAddr) -> Result<(), Refusal> {
         let p = self.peers.get(&peer).copied().unwrap_or_default();
         if self.params.max_conns_per_peer.is_some_and(|most| p.startups + p.established >= most) {
@@ -209,7 +211,7 @@ impl Listener {
         Ok(())
     }
 
-    /// A connection of `peer` goes from one place to another.
+    /// Moves a connection of `peer` from one place to another.
     pub(crate) fn change(&mut self, id: CmId, peer: IpAddr, from: Place, to: Place) {
         self.places.change(id, from, to);
         let p = self.peers.entry(peer).or_default();
@@ -257,9 +259,9 @@ impl Listeners {
         self.by_id.get_mut(&id)
     }
 
-    /// Whether a listener may be added to those there are: by the rules of the workers' stacks,
-    /// which hold for all of them alike. Asked here, the answer comes at once, and not from N
-    /// workers some of which have begun to listen by then.
+    /// Returns `Ok` if a listener may be added, by the rules of the workers' stacks, which are the
+    /// same for all workers. Because the manager checks here, the answer comes at once, and not
+    /// from N workers of which some have begun to listen by then.
     pub(crate) fn check(&self, addr: SocketAddr) -> Result<(), ListenError> {
         let taken = self.by_addr.contains_key(&(addr.port(), bind(addr)));
         ListenError::check(addr.port(), self.by_id.len(), taken)
@@ -276,9 +278,10 @@ impl Listeners {
         Some(listener)
     }
 
-    /// The listener for a connection that came to `local`: one at that very address comes before
-    /// one at all of ours. Each worker has matched the SYN so already, but among names of its own,
-    /// and it may have accepted before all of them listen: who is told is decided here.
+    /// Returns the listener for a connection that came to `local`: a listener at that very address
+    /// takes precedence over a listener at all our addresses. Each worker has already matched the
+    /// SYN in the same way, but among its own names, and it may have accepted before all workers
+    /// listen. This function decides which application gets the connection.
     pub(crate) fn at(&self, local: SocketAddr) -> Option<ListenerId> {
         let listening = |addr| {
             let id = *self.by_addr.get(&(local.port(), addr))?;
@@ -288,7 +291,7 @@ impl Listeners {
     }
 }
 
-/// The address a worker binds to; absent for all of ours.
+/// Returns the address that a worker binds to; absent for all our addresses.
 pub(crate) fn bind(addr: SocketAddr) -> Option<IpAddr> {
     (!addr.ip().is_unspecified()).then(|| addr.ip())
 }
@@ -305,7 +308,7 @@ mod tests {
 
     #[test]
     fn test_names_are_each_there_once_in_order_whatever_order_they_come_and_go_in() {
-        // Numbers that come again, before and after they are taken out.
+        // The numbers repeat, both before and after the test removes them.
         let names = |by: u64| (0..500).map(move |n: u64| CmId((n * n + by * n) % 67));
         let (mut ids, mut model) = (Ids::default(), BTreeSet::new());
         for (n, (comes, goes)) in names(3).zip(names(11)).enumerate() {
@@ -339,7 +342,7 @@ mod tests {
         assert!(l.is_listening());
     }
 
-    /// Every order of three answers, one of them a refusal.
+    /// Every order of three answers, one of which is a refusal.
     #[test]
     fn test_a_refusal_withdraws_it_from_the_others_whoever_answers_first() {
         for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {

@@ -1,4 +1,5 @@
-//! The manager: what is known by which name, and what comes out of it.
+//! The manager: the tables from names to connections, listeners and applications, and the queues of
+//! its output.
 
 mod ib;
 mod lost;
@@ -36,46 +37,47 @@ pub use view::{ConnView, ListenerView};
 ///
 /// # Calling order
 ///
-/// [`handle_request`](Self::handle_request), [`handle_report`](Self::handle_report),
+/// Call [`handle_request`](Self::handle_request), [`handle_report`](Self::handle_report),
 /// [`handle_datagram`](Self::handle_datagram), [`handle_worker_lost`](Self::handle_worker_lost),
-/// [`set_addressing`](Self::set_addressing) and, when [`poll_timeout`](Self::poll_timeout)
-/// has passed, [`handle_timeout`](Self::handle_timeout), in any order, with times that do not
-/// decrease. After each, or after several:
-/// [`poll_order`](Self::poll_order), [`poll_event`](Self::poll_event) and
-/// [`poll_notice`](Self::poll_notice) until they are empty, with InfiniBand
-/// [`poll_datagram`](Self::poll_datagram) too; then `poll_timeout` is new.
+/// [`set_addressing`](Self::set_addressing) and, when [`poll_timeout`](Self::poll_timeout) has
+/// passed, [`handle_timeout`](Self::handle_timeout), in any order, with times that do not decrease.
+/// After each call, or after several, call [`poll_order`](Self::poll_order),
+/// [`poll_event`](Self::poll_event) and [`poll_notice`](Self::poll_notice) until they are empty,
+/// with InfiniBand [`poll_datagram`](Self::poll_datagram) too; then `poll_timeout` has a new time.
 ///
-/// The orders for one worker are to reach it in the order in which they are polled, and its reports
-/// are to come back in the order in which it makes them.
+/// The orders for one worker must reach it in the order in which they are polled, and its reports
+/// must come back in the order in which it makes them.
 ///
-/// # What it promises
+/// # Promises
 ///
-/// - A request that is refused has changed nothing. Every other `Listen`, `Connect` and `Accept`
-///   has one outcome, and every `Established` one `Disconnected`.
-/// - `Established` is told after the worker has said that the queue pair runs.
-/// - A queue pair is in one connection at a time. Before FPDU mode it becomes free again with the
-///   failure; after, it is spent until it is forgotten.
-/// - Every connection of a worker is released once, after the worker has said that it is closed.
-///   When the worker has ended itself each has its end at once, and no order is for that worker any
-///   more.
-/// - Every state that waits for a peer or an application has a deadline, except that of an
-///   established connection.
-/// - What it holds is bounded: by the connections workers have, by the queue pairs there are, and
-///   by [`CmConfig::max_events`] and a few more for each connection and each application.
+/// - A refused request has changed nothing. Every other `Listen`, `Connect` and `Accept` has one
+///   outcome, and every `Established` one `Disconnected`.
+/// - The manager reports `Established` after the worker has reported that the queue pair runs.
+/// - A queue pair is in one connection at a time. If the connection fails before FPDU mode, the
+///   queue pair becomes free again; after FPDU mode, the queue pair is spent until the application
+///   forgets it.
+/// - Every connection of a worker is released once, after the worker has reported its close. When
+///   the worker itself has ended, each of its connections ends at once, and the manager makes no
+///   more orders for that worker.
+/// - Every state that waits for a peer or an application has a deadline, except the established
+///   state.
+/// - The manager's memory is bounded: by the connections that workers have, by the number of queue
+///   pairs, and by [`CmConfig::max_events`] and a few more events for each connection and each
+///   application.
 ///
 /// An order or a report takes time that grows with the logarithm of the number of connections, and
-/// so does the choice of a start-up that makes room; a connect looks at each port and at each worker
-/// of one. `AppGone` walks over what the application has.
+/// so does the choice of a start-up that makes room; a connect looks at each port, and at each
+/// worker of one port. `AppGone` walks over everything that the application has.
 #[derive(Debug)]
 pub struct ConnectionManager {
     config: CmConfig,
     now: Instant,
-    /// Each in a box: places of the map are left empty.
+    /// Each connection is in a box, because the map leaves places empty.
     conns: BTreeMap<CmId, Box<Conn>>,
     by_worker: BTreeMap<(WorkerId, ConnId), CmId>,
     listeners: Listeners,
     apps: BTreeMap<AppId, App>,
-    /// Of applications that are there and were given one.
+    /// Tenants of the applications that exist and were given one.
     tenants: BTreeMap<AppId, TenantId>,
     claims: Claims,
     timers: BTreeSet<(Instant, CmId)>,
@@ -88,69 +90,69 @@ pub struct ConnectionManager {
     next_passive: u64,
     fx: Effects,
     startups: StartupTimes,
-    /// Absent when InfiniBand is not spoken.
+    /// Absent when InfiniBand is not enabled.
     ib: Option<Box<Table>>,
 }
 
-/// How long connections took from their beginning to FPDU mode.
+/// Histograms of the time from the beginning of a connection to FPDU mode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StartupTimes {
-    /// Those made by applications of this side, from the request on: TCP's handshake, another attempt
-    /// in MPA revision 1 and the time the peer took to accept are in it.
+    /// Connections made by applications of this side, from the request on: the time includes TCP's
+    /// handshake, another attempt in MPA revision 1, and the time that the peer took to accept.
     pub active: Histogram,
-    /// Those made by peers, from the end of TCP's handshake on: the time the application took to
-    /// accept is in it.
+    /// Connections made by peers, from the end of TCP's handshake on: the time includes the time
+    /// that the application took to accept.
     pub passive: Histogram,
 }
 
-/// Octets of the heap that an established connection takes in a manager: its record, and places in
-/// the maps, which are half empty at worst.
+/// Heap bytes that an established connection takes in a manager: its record, and places in the
+/// maps, which are half empty at worst.
 pub const CONN_OCTETS: usize = size_of::<Conn>()
     + 2 * size_of::<(CmId, Box<Conn>)>()
     + 2 * size_of::<((WorkerId, ConnId), CmId)>()
     + 2 * size_of::<CmId>()
     + 2 * Claims::ENTRY;
 
-/// What a worker has to do.
+/// The load of a worker.
 #[derive(Debug)]
 struct Work {
     /// Passive connections in their start-up.
     startups: Shares,
-    /// Connections in whatever state.
+    /// Connections in any state.
     conns: usize,
 }
 
-/// What an application has.
+/// An application's listeners, connections and events.
 #[derive(Debug, Default)]
 struct App {
     listeners: BTreeSet<ListenerId>,
     conns: BTreeSet<CmId>,
-    /// Events it has been told and has not taken.
+    /// Events that the manager has reported and the application has not taken.
     waiting: usize,
     gone: bool,
 }
 
-/// How much a manager holds at this moment.
+/// Numbers of the objects that a manager holds at this moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CmGauges {
-    /// Connections, in whatever state.
+    /// Connections in any state.
     pub conns: usize,
-    /// Of them, passive ones that are not established and have a place at their worker.
+    /// Passive connections among them that are not established and have a place at their worker.
     pub startups: usize,
-    /// Listeners, those included that a worker has not answered yet.
+    /// Listeners, including those that some worker has not answered yet.
     pub listeners: usize,
     /// Queue pairs in a connection, or spent.
     pub claims: usize,
-    /// Deadlines.
+    /// Deadlines of connections.
     pub timers: usize,
-    /// Applications that have anything, or events that wait.
+    /// Applications that have a listener, a connection, or events that wait.
     pub apps: usize,
-    /// Events not taken by their applications, polled or not.
+    /// Events not taken by their applications, whether the shell has polled them or not.
     pub events: usize,
 }
 
 impl ConnectionManager {
-    /// A manager that knows of nothing.
+    /// Makes a manager without listeners or connections.
     pub fn new(config: CmConfig) -> ConnectionManager {
         let (all, most) = (config.max_startups, config.max_startups_per_tenant);
         let work = |_| Work { startups: Shares::new(all, most), conns: 0 };
@@ -177,7 +179,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Gives orderly closes of established connections so long in all from now on
+    /// Sets the total time for an orderly close of an established connection from now on
     /// ([`CmConfig::close_limit`]). A close that has begun keeps its deadline.
     pub fn set_close_limit(&mut self, limit: Duration) {
         self.config.close_limit = limit;
@@ -186,40 +188,40 @@ impl ConnectionManager {
         }
     }
 
-    /// Has `app` share what it takes of common stores with all applications of `tenant`. It is to be
-    /// called before the application's first request, and holds until the application is gone.
+    /// Makes `app` share its part of common stores with all applications of `tenant`. Call this
+    /// before the application's first request; the assignment holds until the application ends.
     pub fn set_tenant(&mut self, app: AppId, tenant: TenantId) {
         self.tenants.insert(app, tenant);
     }
 
-    /// Who pays for what an application takes.
+    /// Returns the tenant that pays for an application's part of common stores.
     fn tenant(&self, app: AppId) -> TenantId {
         self.tenants.get(&app).copied().unwrap_or(TenantId::App(app))
     }
 
-    /// The next order, and the worker it is for.
+    /// Returns the next order, and the worker that it is for.
     pub fn poll_order(&mut self) -> Option<(WorkerId, Order)> {
         self.orders.pop_front()
     }
 
-    /// The next event, and the application it is for. It counts as waiting until
-    /// [`Request::EventsTaken`](crate::Request::EventsTaken).
+    /// Returns the next event, and the application that it is for. The event counts as waiting
+    /// until [`Request::EventsTaken`](crate::Request::EventsTaken).
     pub fn poll_event(&mut self) -> Option<(AppId, Event)> {
         self.events.pop_front()
     }
 
-    /// The next refusal for a log.
+    /// Returns the next refusal for a log.
     pub fn poll_notice(&mut self) -> Option<Notice> {
         self.notices.poll()
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) has to be called next.
+    /// Returns the time at which [`handle_timeout`](Self::handle_timeout) has to be called next.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let ib = self.ib.as_ref().and_then(|ib| ib.next_timer());
         self.timers.first().map(|(t, _)| *t).into_iter().chain(ib).min()
     }
 
-    /// Ends what took too long.
+    /// Handles all deadlines that have passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.now = now;
         while let Some(&(t, id)) = self.timers.first() {
@@ -235,17 +237,17 @@ impl ConnectionManager {
         self.ib_timeouts();
     }
 
-    /// What it has counted.
+    /// Returns the manager's counters.
     pub fn counters(&self) -> &CmCounters {
         &self.fx.counters
     }
 
-    /// How long the connections took that have been established.
+    /// Returns the start-up times of the connections that have been established.
     pub fn startup_times(&self) -> &StartupTimes {
         &self.startups
     }
 
-    /// What it holds.
+    /// Returns the numbers of the objects that the manager holds.
     pub fn gauges(&self) -> CmGauges {
         CmGauges {
             conns: self.conns.len() + self.ib.as_ref().map_or(0, |ib| ib.len()),
@@ -258,7 +260,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Lets `input` happen to a connection and carries out what follows.
+    /// Gives `input` to a connection and carries out its effects.
     fn drive(&mut self, id: CmId, input: Input<'_>) -> Option<RequestError> {
         let c = self.conns.get_mut(&id)?;
         let from = c.state.place();
@@ -274,7 +276,7 @@ impl ConnectionManager {
             side.record_time(took);
         }
         self.change_place(id, from, to);
-        // The list goes back, to be filled anew.
+        // The list goes back, so that the next input reuses its memory.
         let mut effects = core::mem::take(&mut self.fx.list);
         for effect in effects.drain(..) {
             self.carry_out(id, effect);
@@ -336,7 +338,7 @@ impl ConnectionManager {
             Refusal::Startups => counters.startups_full += 1,
             Refusal::PeerStartups | Refusal::PeerConns => counters.peer_full += 1,
             Refusal::Events => counters.events_full += 1,
-            // Counted where it happened.
+            // The code that raised the refusal has already counted it.
             Refusal::Evicted | Refusal::TimedOut | Refusal::Startup(_) => {}
         }
         let notice = Notice { listener, local, peer, reason, suppressed: 0 };
@@ -353,7 +355,7 @@ impl ConnectionManager {
         }
         if let Some(after) = after {
             let at = self.now + after;
-            // So far away that it never comes.
+            // The time is so far away that it never comes.
             if at == NO_DEADLINE {
                 return;
             }
@@ -378,7 +380,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Takes a new connection in.
+    /// Enters a new connection into the maps.
     fn insert(&mut self, link: ConnInfo, state: State) {
         let conn = Conn { link, state, deadline: NO_DEADLINE };
         let (id, worker, to) = (conn.link.id, conn.link.worker, conn.state.place());
@@ -393,7 +395,7 @@ impl ConnectionManager {
         self.change_place(id, Place::None, to);
     }
 
-    /// Forgets a connection, its timer included.
+    /// Forgets a connection and its timer.
     fn remove(&mut self, id: CmId) {
         self.set_deadline(id, None);
         let Some(link) = self.conns.remove(&id).map(|c| c.link) else { return };
@@ -413,7 +415,8 @@ impl ConnectionManager {
         self.apps.get(&app).is_some_and(|a| a.gone)
     }
 
-    /// Whether the application has left so many events untaken that there should be no more.
+    /// Returns true if the application has left so many events untaken that the manager should make
+    /// no more.
     fn is_overfull(&self, app: AppId) -> bool {
         self.apps.get(&app).is_some_and(|a| a.waiting >= self.config.max_events)
     }
@@ -424,7 +427,8 @@ impl ConnectionManager {
             |a: &App| a.listeners.is_empty() && a.conns.is_empty() && (a.gone || a.waiting == 0);
         if self.apps.get(&app).is_some_and(empty) {
             let gone = self.apps.remove(&app).is_some_and(|a| a.gone);
-            // After the last of its connections: each gives its place back to the tenant that took it.
+            // The tenant goes after the application's last connection: each connection gives its
+            // place back to the tenant that took it.
             if gone {
                 self.tenants.remove(&app);
             }

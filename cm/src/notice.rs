@@ -14,7 +14,7 @@ pub(crate) struct Notices {
     queue: VecDeque<Notice>,
     burst: u32,
     tokens: u32,
-    /// When the last token was gained.
+    /// The time at which the last token was gained.
     since: Instant,
     suppressed: u64,
 }
@@ -28,18 +28,19 @@ impl Notices {
         Notices { queue: VecDeque::new(), burst, tokens: burst, since, suppressed: 0 }
     }
 
-    /// Keeps a notice, or counts it when there were too many; false then.
+    /// Keeps a notice and returns true, or counts the notice and returns false if there were too
+    /// many.
     pub(crate) fn push(&mut self, now: Instant, notice: Notice) -> bool {
         let gained = now.since(self.since).as_secs();
         if gained > 0 {
             let whole = u32::try_from(gained).unwrap_or(u32::MAX);
             self.tokens = self.tokens.saturating_add(whole).min(self.burst);
-            // What is left of a second counts for the next token.
+            // The rest of a second counts for the next token.
             let rest = now.since(self.since).saturating_sub(REFILL.saturating_mul(whole));
             let rest = u64::try_from(rest.as_nanos()).unwrap_or(0);
             self.since = Instant::from_nanos(now.as_nanos().saturating_sub(rest));
         }
-        // The queue too is only as long as a burst, whether it is taken or not.
+        // The queue, too, is at most as long as a burst, whether the shell takes notices or not.
         let room = self.queue.len() < usize::try_from(self.burst).unwrap_or(usize::MAX);
         if self.tokens == 0 || !room {
             self.suppressed += 1;
@@ -77,7 +78,7 @@ mod tests {
         assert!(!n.push(t + Duration::from_millis(999), notice));
         assert!(n.push(t + Duration::from_millis(1000), notice));
         assert_eq!(told(&mut n), [998]);
-        // A rate just below one a second passes whole, one above does not.
+        // A rate just below one a second passes whole; a rate above does not.
         let mut at = t + Duration::from_secs(10);
         assert_eq!((0..3).filter(|_| n.push(at, notice)).count(), 3);
         told(&mut n);
@@ -88,7 +89,7 @@ mod tests {
             kept
         });
         assert_eq!(kept.count(), 50);
-        // Nobody takes them.
+        // The shell takes no notices.
         let late = at + Duration::from_secs(1000);
         assert_eq!((0..10).filter(|_| n.push(late, notice)).count(), 3);
         assert!(!n.push(late + Duration::from_secs(1000), notice));

@@ -6,22 +6,22 @@ use heddle_iwarp::{Pd, Qpn};
 use crate::dialogue::{MpaOptions, Protocol};
 use crate::ports::Ports;
 
-/// RDMA Reads outstanding at a time in either direction, unless something else is asked for.
+/// Default number of RDMA Reads outstanding at a time in either direction.
 pub const DEFAULT_READ_DEPTH: u16 = 16;
 
-/// What a manager is made with.
+/// Settings of a manager.
 #[derive(Clone, Debug)]
 pub struct CmConfig {
-    /// The ports with their workers, whose ids are the numbers below how many there are.
+    /// The ports with their workers; worker ids run from 0 over all ports.
     pub ports: Ports,
     /// TCP connections of one worker that may be passive and not established at a time, over all
-    /// listeners. Keep it below what the worker's TCP stack holds: start-ups alone then never fill
-    /// it.
+    /// listeners. Keep the number below the capacity of the worker's TCP stack, so that start-ups
+    /// alone never fill the stack.
     pub max_startups: usize,
-    /// Those of them that the listeners of one tenant may have.
+    /// Start-ups of one worker that the listeners of one tenant may hold.
     pub max_startups_per_tenant: usize,
-    /// Events an application may leave untaken before its listeners take no new connections and it
-    /// may ask for none.
+    /// Number of events that an application may leave untaken. Above it, the manager admits no new
+    /// connections to the application's listeners and refuses its connects.
     pub max_events: usize,
     /// How long the orderly close of a connection that was never established, or has ended by an
     /// error, may take before the connection is reset.
@@ -30,13 +30,14 @@ pub struct CmConfig {
     /// data moves. TCP resets it sooner when nothing moves
     /// ([`ConnConfig::close_stall`](heddle_tcp::ConnConfig::close_stall)).
     pub close_limit: Duration,
-    /// Notices of refused start-ups that may be given at once, and a second later one more.
+    /// Notices of refused start-ups that the manager may give in a burst; after the burst, one a
+    /// second.
     pub notice_burst: u32,
 }
 
 impl CmConfig {
-    /// 512 start-ups for each worker, 384 of them of one tenant, 4096 events for each application,
-    /// closes of 20 s, of ten minutes where data moves, 16 notices.
+    /// Returns defaults: 512 start-ups for each worker, 384 of them for one tenant, 4096 events for
+    /// each application, 20 s for a close, ten minutes for a close while data moves, 16 notices.
     pub const fn new(ports: Ports) -> CmConfig {
         CmConfig {
             ports,
@@ -50,54 +51,54 @@ impl CmConfig {
     }
 }
 
-/// What the manager has to know of a queue pair.
+/// The manager's knowledge of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpSpec {
-    /// Its number, among those of all applications.
+    /// The queue pair's number, unique among all applications.
     pub qpn: Qpn,
     /// Its protection domain.
     pub pd: Pd,
-    /// Send work requests it holds.
+    /// Capacity of the send queue, in work requests.
     pub sq_depth: u32,
-    /// Receive work requests it holds.
+    /// Capacity of the receive queue, in work requests.
     pub rq_depth: u32,
 }
 
-/// How a listener answers, and what it takes from its peers.
+/// A listener's dialogue and its limits for peers.
 #[derive(Clone, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ListenParams {
     /// The start-up dialogue to answer in.
     pub protocol: Protocol,
-    /// Whether InfiniBand's requests for this port are answered too. Such connections carry no data
-    /// ([`Transport::carries_data`](crate::Transport::carries_data)), so an application has to ask
-    /// for them. Their start-ups have places of their own, as many as there are for iWARP; limits of a
-    /// peer count each protocol by itself.
+    /// Whether the listener also answers InfiniBand's requests for its port. Such connections carry
+    /// no data ([`Transport::carries_data`](crate::Transport::carries_data)), so an application has
+    /// to ask for them. Their start-ups have places of their own, as many as iWARP's; the limits
+    /// for a peer count each protocol separately.
     pub infiniband: bool,
     /// Connections that may be in their start-up at a time, at all workers together. TCP takes as
-    /// many half-open ones at each worker.
+    /// many half-open connections at each worker.
     pub backlog: usize,
     /// How long a peer may take from TCP connection to a complete request.
     pub request_timeout: Duration,
     /// How long the application may take to accept or reject.
     pub accept_timeout: Duration,
-    /// How long the peer of an accepted connection may take to its first good FPDU (RFC 5044
-    /// section 7.1.2); for ever when absent.
+    /// Time from acceptance to the peer's first good FPDU (RFC 5044 section 7.1.2); unlimited when
+    /// absent.
     pub first_fpdu_timeout: Option<Duration>,
-    /// The same in the peer-to-peer model, where the initiator sends its first FPDU without being
-    /// told (RFC 6581 section 9.2).
+    /// The same time in the peer-to-peer model, where the initiator sends its first FPDU of its own
+    /// accord (RFC 6581 section 9.2).
     pub rtr_timeout: Duration,
     /// Connections of one peer address that may be in their start-up at a time, at all workers
-    /// together; as many as there are places when absent.
+    /// together; when absent, as many as the listener has places.
     pub max_startups_per_peer: Option<usize>,
-    /// Connections of one peer address there may be at a time, established or not, at all workers
+    /// Connections of one peer address that may exist at a time, established or not, at all workers
     /// together; any number when absent.
     pub max_conns_per_peer: Option<usize>,
 }
 
 impl Default for ListenParams {
-    /// MPA with CRC; 128 in their start-up, at most half of them of one peer; 5 s for the request,
-    /// 30 s for the application, 60 s for the first FPDU, 5 s in the peer-to-peer model.
+    /// MPA with CRC; 128 start-ups, at most half of them of one peer; 5 s for the request, 30 s for
+    /// the application, 60 s for the first FPDU, 5 s in the peer-to-peer model.
     fn default() -> Self {
         ListenParams {
             protocol: Protocol::default(),
@@ -114,35 +115,37 @@ impl Default for ListenParams {
 }
 
 impl ListenParams {
-    /// The same with these options of MPA.
+    /// Returns the same parameters with these options of MPA.
     #[must_use]
     pub fn mpa(self, options: MpaOptions) -> ListenParams {
         ListenParams { protocol: Protocol::Mpa(options), ..self }
     }
 }
 
-/// A connection to make.
+/// Parameters of a connection that an application makes.
 #[derive(Clone, Debug)]
 pub struct ConnectTerms {
-    /// The queue pair that is to run on it.
+    /// The queue pair that is to run on the connection.
     pub qp: QpSpec,
-    /// Our address, which says the port too; when absent, both are those of the way to the peer.
+    /// Our address, which also selects the port; when absent, the route to the peer selects both.
     pub local: Option<IpAddr>,
     /// The start-up dialogue to ask in.
     pub protocol: Protocol,
-    /// RDMA Reads we take from the peer at a time. A peer that will have more outstanding is turned
-    /// away.
+    /// RDMA Reads that we take from the peer at a time. A peer that wants more outstanding is
+    /// turned away.
     pub ird: u16,
-    /// RDMA Reads we want to have outstanding; lowered to what the peer takes.
+    /// RDMA Reads that we want to have outstanding; lowered to the number that the peer takes.
     pub ord: u16,
-    /// For the peer's application; with MPA at most 508 octets in revision 2, 512 in revision 1.
+    /// Private data for the peer's application; with MPA at most 508 bytes in revision 2, 512 in
+    /// revision 1.
     pub private_data: Vec<u8>,
-    /// How long the whole may take.
+    /// Time limit from the request to the established connection.
     pub timeout: Duration,
 }
 
 impl ConnectTerms {
-    /// MPA revision 2, with CRC, 16 Reads each way, no private data, 10 s, from any address of ours.
+    /// Returns defaults: MPA revision 2, with CRC, 16 Reads each way, no private data, 10 s, from
+    /// any address of ours.
     pub fn new(qp: QpSpec) -> ConnectTerms {
         ConnectTerms {
             qp,
@@ -156,22 +159,22 @@ impl ConnectTerms {
     }
 }
 
-/// How a connection request is accepted.
+/// Parameters for accepting a connection request.
 #[derive(Clone, Debug)]
 pub struct AcceptTerms {
-    /// The queue pair that is to run on it.
+    /// The queue pair that is to run on the connection.
     pub qp: QpSpec,
-    /// RDMA Reads we take from the peer at a time. Only a 0 becomes a 1 where a Read is all the
-    /// peer can begin with, in the peer-to-peer model.
+    /// RDMA Reads that we take from the peer at a time. In the peer-to-peer model a 0 becomes a 1
+    /// if the peer can begin only with a Read.
     pub ird: u16,
-    /// RDMA Reads we want to have outstanding; lowered to what the peer takes.
+    /// RDMA Reads that we want to have outstanding; lowered to the number that the peer takes.
     pub ord: u16,
-    /// For the peer's application.
+    /// Private data for the peer's application.
     pub private_data: Vec<u8>,
 }
 
 impl AcceptTerms {
-    /// 16 Reads each way, no private data.
+    /// Returns defaults: 16 Reads each way, no private data.
     pub fn new(qp: QpSpec) -> AcceptTerms {
         AcceptTerms {
             qp,

@@ -1,8 +1,8 @@
-//! The ports of an RNIC: which workers each has, and which addresses and routes.
+//! The ports of an RNIC: the workers, addresses and routes of each.
 //!
-//! A worker is one of a port's, so an address is reached by way of that port's workers alone, and a
-//! connection has to be made by one of them. Which port that is, the longest prefix says, as among
-//! the links and routes of one port.
+//! A worker belongs to one port, so only the workers of an address's port can reach that address,
+//! and one of them has to make the connection. The longest prefix selects the port, just as it
+//! selects among the links and routes of one port.
 
 use core::net::IpAddr;
 use core::ops::Range;
@@ -13,41 +13,44 @@ use crate::ib::IbPort;
 use crate::id::WorkerId;
 use crate::request::RequestError;
 
-/// Why there are no such ports.
+/// The reason why a set of ports is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PortsError {
     /// Two ports have the same address.
     #[error("{0} is given to two ports")]
     Twice(IpAddr),
-    /// Addresses for another number of ports than there is.
+    /// The caller gave addresses for another number of ports than the RNIC has.
     #[error("addresses of {given} ports: there are {ports}")]
     Count {
-        /// As many were given.
+        /// Number of ports for which addresses were given.
         given: usize,
-        /// As many ports there are.
+        /// Number of ports of the RNIC.
         ports: usize,
     },
 }
 
-/// The ports of an RNIC. Workers are numbered from port to port: those of the first come first.
+/// The ports of an RNIC. Workers are numbered from port to port, beginning with the first port's
+/// workers.
 ///
-/// An RNIC may have an inner port besides ([`with_inner`](Self::with_inner)), over which it connects to
-/// itself. Its number is the last, its workers come after all others, and its addresses are those of
-/// all ports.
+/// An RNIC may also have an inner port ([`with_inner`](Self::with_inner)), over which it connects
+/// to itself. The inner port has the last number, its workers come after all others, and its
+/// addresses are those of all ports.
 #[derive(Clone, Debug)]
 pub struct Ports {
     all: Vec<Port>,
-    /// The inner port is the last.
+    /// Own addresses of the inner port, if there is one; then the last entry of `all` is the inner
+    /// port.
     inner: Option<Own>,
 }
 
-/// What an inner port has beside the addresses of the other ports.
+/// Addresses that an inner port has beside the addresses of the other ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Own {
     /// All of 127.0.0.0/8.
     pub loopback: bool,
-    /// Others: of this host, say, which other hosts reach by the kernel.
+    /// Other addresses: for example addresses of this host that other hosts reach through the
+    /// kernel.
     pub addrs: Vec<IpAddr>,
 }
 
@@ -58,7 +61,7 @@ struct Port {
 }
 
 impl Ports {
-    /// For each port its number of workers, and its addresses and routes.
+    /// Makes ports from each port's number of workers, and its addresses and routes.
     ///
     /// # Errors
     /// An address of two ports.
@@ -73,13 +76,14 @@ impl Ports {
         Ok(Ports { all: ports.into_iter().map(port).collect(), inner: None })
     }
 
-    /// One port.
+    /// Makes a single port.
     pub fn one(workers: usize, net: Addressing) -> Ports {
         Ports { all: vec![Port { workers: 0..workers, net }], inner: None }
     }
 
-    /// The same with an inner port of so many workers, by which connections to addresses of the RNIC's
-    /// own are made: to those of the ports, and to those of `own`.
+    /// Returns the same ports with an inner port of that many workers. The inner port makes
+    /// connections to addresses of the RNIC itself: to addresses of the ports, and to addresses in
+    /// `own`.
     #[must_use]
     pub fn with_inner(mut self, workers: usize, own: Own) -> Ports {
         debug_assert!(self.inner.is_none());
@@ -89,41 +93,43 @@ impl Ports {
         self
     }
 
-    /// The ports that lead to other hosts.
+    /// Returns the ports that lead to other hosts.
     fn outer(&self) -> &[Port] {
         &self.all[..self.all.len() - usize::from(self.inner.is_some())]
     }
 
-    /// The number of the inner port.
+    /// Returns the number of the inner port.
     pub(crate) fn inner(&self) -> Option<usize> {
         self.inner.as_ref().map(|_| self.all.len() - 1)
     }
 
-    /// Workers there are, of all ports.
+    /// Returns the number of workers, over all ports.
     pub fn workers(&self) -> usize {
         self.all.last().map_or(0, |p| p.workers.end)
     }
 
-    /// The workers of a port.
+    /// Returns the workers of a port.
     pub(crate) fn workers_of(&self, port: usize) -> impl Iterator<Item = WorkerId> + use<> {
         self.all.get(port).map(|p| p.workers.clone()).unwrap_or_default().map(WorkerId)
     }
 
-    /// Whether a worker is of the inner port.
+    /// Returns true if the worker belongs to the inner port.
     pub(crate) fn is_inside(&self, worker: WorkerId) -> bool {
         self.inner().is_some_and(|inner| self.all[inner].workers.contains(&worker.0))
     }
 
-    /// The port that has the address. The inner port has those of all, and is named for its own alone.
+    /// Returns the port that has the address. The inner port has the addresses of all ports, and is
+    /// returned only for its own.
     pub(crate) fn with_addr(&self, addr: IpAddr) -> Option<usize> {
         self.all.iter().position(|p| p.net.is_ours(addr))
     }
 
-    /// The port a connection to `remote` is made over: the inner one for addresses of our own, whichever
-    /// of them `local` is; else the one that has `local`, if that is asked
-    /// for; or else, of those that have a worker left, the one whose way there has the longest
-    /// prefix, and of several the first. A way by which nobody can go counts for nothing, so that
-    /// a port takes over where another with the same link has no worker any more.
+    /// Returns the port over which a connection to `remote` is made. For an address of our own,
+    /// that is the inner port, whichever of our addresses `local` is. Otherwise it is the port that
+    /// has `local`, if the caller gives `local`. Otherwise it is, among the ports with a worker
+    /// left, the port whose route to `remote` has the longest prefix, and of several the first. A
+    /// port without a worker left does not count, so that another port with the same link takes
+    /// over.
     pub(crate) fn choose(
         &self,
         local: Option<IpAddr>,
@@ -142,7 +148,7 @@ impl Ports {
         self.choose_outer(local, remote, has_worker)
     }
 
-    /// The same for a host beyond the ports.
+    /// As [`choose`](Self::choose), for a host beyond the ports.
     fn choose_outer(
         &self,
         local: Option<IpAddr>,
@@ -167,7 +173,7 @@ impl Ports {
         way.map(|(port, _)| port).ok_or(RequestError::NoWorker)
     }
 
-    /// Every address, with the worker that UDP comes to there.
+    /// Returns every address, with the worker that receives UDP datagrams there.
     pub(crate) fn datagrams(&self) -> impl Iterator<Item = IbPort> {
         let of_port = |p: &Port| {
             let worker = WorkerId(p.workers.start);
@@ -177,17 +183,18 @@ impl Ports {
         self.outer().iter().filter(|p| !p.workers.is_empty()).flat_map(of_port)
     }
 
-    /// Our address on the way to a host beyond the ports: by the longest prefix, of several the first.
+    /// Returns our address on the route to a host beyond the ports: by the longest prefix, of
+    /// several the first.
     pub(crate) fn source(&self, remote: IpAddr) -> Option<IpAddr> {
         let port = self.choose_outer(None, remote, |_| true).ok()?;
         self.outer()[port].net.route(remote).map(|hop| hop.local.into())
     }
 
-    /// Gives each port that leads to other hosts these addresses and routes, and the inner port those
-    /// that follow; what each had before.
+    /// Gives each port that leads to other hosts these addresses and routes, and the inner port the
+    /// addresses that follow from them. Returns the addressing that each port had before.
     ///
     /// # Errors
-    /// Nothing is changed then.
+    /// No port has changed then.
     pub(crate) fn replace(
         &mut self,
         mut nets: Vec<Addressing>,
@@ -204,13 +211,13 @@ impl Ports {
         Ok(ports.map(|(p, net)| core::mem::replace(&mut p.net, net)).collect())
     }
 
-    /// The addresses and routes of a port.
+    /// Returns the addresses and routes of a port.
     pub fn net(&self, port: usize) -> Option<&Addressing> {
         self.all.get(port).map(|p| &p.net)
     }
 }
 
-/// The addresses of an inner port beside these ports.
+/// Returns the addresses of an inner port beside these ports.
 fn inside<'a>(nets: impl Iterator<Item = &'a Addressing>, own: &Own) -> Addressing {
     let mut all: Vec<IpAddr> = nets.flat_map(|n| n.addrs()).map(|c| c.addr()).collect();
     let more = own.addrs.iter().filter(|addr| !all.contains(addr)).copied().collect::<Vec<_>>();
@@ -232,7 +239,7 @@ pub(crate) mod tests {
     use super::*;
     use heddle_tcp::Route;
 
-    /// Addresses, and routes as `DEST via GATEWAY`.
+    /// Makes an addressing from addresses, and routes as `DEST via GATEWAY`.
     pub(crate) fn net(addrs: &[&str], routes: &[(&str, &str)]) -> Addressing {
         let route =
             |r: &(&str, &str)| Route { dest: r.0.parse().unwrap(), via: r.1.parse().unwrap() };
@@ -288,7 +295,7 @@ pub(crate) mod tests {
         let no = |e: ConnectError| Err(RequestError::Connect(e));
         for (local, remote, live, port) in [
             ("", "10.0.0.9", &[0, 2][..], Ok(0)),
-            // The other port is on the same link.
+            // Port 0 has no worker left; port 2 is on the same link.
             ("", "10.0.0.9", &[2], Ok(2)),
             ("", "10.1.9.9", &[0, 2], Ok(2)),
             ("", "192.0.2.1", &[0, 2], Ok(2)),
@@ -340,7 +347,7 @@ pub(crate) mod tests {
         assert_eq!(ports.datagrams().filter(|p| p.worker.0 >= 5).count(), 0);
     }
 
-    /// A private RNIC is an inner port and no other.
+    /// A private RNIC has an inner port and no other.
     #[test]
     fn test_rnic_without_a_port_has_what_is_inside_alone() {
         let ip = |s: &str| s.parse::<IpAddr>().unwrap();
@@ -352,7 +359,7 @@ pub(crate) mod tests {
         }
         assert_eq!(private.choose(Some(ip("127.0.0.1")), ip("192.0.2.7"), |_| true), Ok(0));
         let no = |e: ConnectError| Err(RequestError::Connect(e));
-        // Another host of the network of an own address is as far as any.
+        // Another host of an own address's network is as unreachable as any host.
         for beyond in ["10.0.0.1", "192.0.2.8"] {
             assert_eq!(private.choose(None, ip(beyond), |_| true), no(ConnectError::NoRoute));
         }

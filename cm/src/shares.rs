@@ -1,8 +1,8 @@
-//! The places that start-ups take of one worker, by the tenants whose listeners they came to.
+//! The places that start-ups take at one worker, by the tenants whose listeners they came to.
 //!
-//! A tenant may have up to [`most`](Shares::new) of them, and where all are taken, the tenant that
-//! holds most makes room for one that holds less. So a tenant that lets its places fill, for as long
-//! as it likes, keeps nobody else out.
+//! A tenant may have up to [`most`](Shares::new) of the places. When all places are taken, the
+//! tenant that holds most makes room for a tenant that holds less. So a tenant that lets its places
+//! fill, for as long as it likes, keeps no other tenant out.
 
 use std::collections::BTreeMap;
 
@@ -12,26 +12,26 @@ use crate::listener::Places;
 
 #[derive(Debug)]
 pub(crate) struct Shares {
-    /// Places there are.
+    /// Number of places.
     all: usize,
-    /// Places that one tenant may have.
+    /// Number of places that one tenant may have.
     most: usize,
     taken: usize,
-    /// Of those that have places, and of `last`.
+    /// Places of each tenant that has any, and of `last`.
     tenants: BTreeMap<TenantId, Places>,
-    /// Who gave its last place back most recently. Its record stays: where start-ups come one by one,
-    /// each would make it and its memory anew.
+    /// The tenant that gave its last place back most recently. The table keeps its record, because
+    /// where start-ups come one by one, each would allocate the record anew.
     last: Option<TenantId>,
 }
 
-/// What a newcomer finds.
+/// The outcome of a newcomer's search for a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
     /// A free place.
     Free,
-    /// A place, once this start-up has gone.
+    /// A place, after this start-up has ended.
     After(CmId),
-    /// None.
+    /// No place.
     Full,
 }
 
@@ -44,7 +44,7 @@ impl Shares {
         self.taken
     }
 
-    /// Where a start-up of `tenant` finds a place.
+    /// Returns where a start-up of `tenant` finds a place.
     pub(crate) fn room(&self, tenant: TenantId) -> Room {
         let own = self.tenants.get(&tenant);
         let has = own.map_or(0, Places::len);
@@ -52,8 +52,9 @@ impl Shares {
         if free && has < self.most {
             return Room::Free;
         }
-        // One of its own that no application knows of goes first, then one of whoever has more than it
-        // would have: neither could take the place back.
+        // Two start-ups may be evicted: one of the tenant that has most, if it would still have as
+        // many as this tenant, or one of this tenant's own that no application knows of. Neither
+        // tenant could take the place back at the other's cost.
         let mine = || own.and_then(Places::to_evict);
         let theirs = || {
             let (_, largest) = self.tenants.iter().max_by_key(|(_, places)| places.len())?;
@@ -64,7 +65,7 @@ impl Shares {
         theirs().or_else(mine).map_or(Room::Full, Room::After)
     }
 
-    /// A connection of `tenant` goes from one place to another.
+    /// Moves a connection of `tenant` from one place to another.
     pub(crate) fn change(&mut self, tenant: TenantId, id: CmId, from: Place, to: Place) {
         let places = self.tenants.entry(tenant).or_default();
         self.taken -= places.len();
@@ -113,7 +114,8 @@ mod tests {
             s.change(tenant, CmId(n), Place::Asked, Place::Established);
             assert_eq!((s.tenants.len(), s.len()), (2, 2));
         }
-        // The one that is kept takes places again, and is not forgotten with others then.
+        // The tenant whose record is kept takes places again, and other tenants' ends do not remove
+        // it then.
         fill(&mut s, TenantId::Account(19), 19..20, Place::Waiting);
         s.change(GREEDY, CmId(0), Place::Waiting, Place::None);
         s.change(GREEDY, CmId(1), Place::Waiting, Place::None);

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use heddle_base::Instant;
 
-/// An address and port; those of IPv6, which are rare, elsewhere.
+/// An address and port. An IPv6 address, which is rare, lies in a box elsewhere.
 #[derive(Clone, Debug)]
 pub(crate) enum SmallAddr {
     V4(SocketAddrV4),
@@ -46,18 +46,19 @@ impl Millis {
     }
 }
 
-/// A moment, in whole microseconds modulo 2^32: for what has happened since, within 71 minutes.
+/// A moment, in whole microseconds modulo 2^32: measures the time since the moment, up to 71
+/// minutes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp(u32);
 
 impl Stamp {
     pub(crate) const fn of(now: Instant) -> Stamp {
-        // What is above 2^32 is what it leaves out.
+        // The cast drops the bits from 2^32 up.
         #[expect(clippy::cast_possible_truncation, reason = "modulo 2^32")]
         Stamp((now.as_nanos() / 1000) as u32)
     }
 
-    /// The time from then to `now`, modulo 71 minutes.
+    /// Returns the time from this moment to `now`, modulo 71 minutes.
     pub(crate) const fn age(self, now: Instant) -> Duration {
         Duration::from_micros(Stamp::of(now).0.wrapping_sub(self.0) as u64)
     }

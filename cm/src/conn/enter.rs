@@ -1,4 +1,4 @@
-//! From the start-up into FPDU mode, and ways out that several states share.
+//! From the start-up into FPDU mode, and ends that several states share.
 
 use core::net::SocketAddr;
 
@@ -11,13 +11,13 @@ use crate::dialogue::{Agreement, Ask};
 use crate::event::{ConnectFailure, DisconnectReason, Event, QpFate};
 use crate::params::QpSpec;
 
-/// How a connection ends that is not established.
+/// The way in which a connection ends that is not established.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum End {
-    /// At once. Whoever breaks a rule, or says nothing, must not hold a place for as long as it likes
-    /// not to answer our FIN, nor leave us in TIME-WAIT.
+    /// At once. A peer that breaks a rule or stays silent must not hold a place for as long as it
+    /// leaves our FIN unanswered, nor leave us in TIME-WAIT.
     Reset,
-    /// With a FIN: what was sent last (a Reply, a Terminate) is to arrive.
+    /// With a FIN, so that our last bytes (a Reply, a Terminate) arrive.
     InOrder,
 }
 
@@ -40,7 +40,7 @@ impl ConnInfo {
         }
     }
 
-    /// The worker has said that it is closed: nothing is left. Its deadline goes with it.
+    /// The worker has reported the close: releases the connection and its deadline.
     pub(super) fn release(&self, fx: &mut Effects) -> State {
         if let Some(conn) = self.conn {
             fx.order(Order::Release { conn });
@@ -48,7 +48,7 @@ impl ConnInfo {
         State::Gone
     }
 
-    /// Closes what is not established, and has no queue pair at the worker.
+    /// Closes a connection that is not established and has no queue pair at the worker.
     pub(super) fn close(&self, end: End, fx: &mut Effects) -> State {
         match end {
             End::Reset => {
@@ -64,7 +64,7 @@ impl ConnInfo {
         }
     }
 
-    /// The application is told that the connection did not come about.
+    /// Reports to the application that the connection was not established.
     pub(super) fn tell_failure(&self, error: ConnectFailure, qp: QpFate, fx: &mut Effects) {
         fx.counters.failed += 1;
         match qp {
@@ -75,7 +75,7 @@ impl ConnInfo {
         fx.tell(Event::ConnectError { id: self.id, error, qp });
     }
 
-    /// Asks once more, on another connection.
+    /// Asks again, on another connection.
     pub(super) fn redial(
         &mut self,
         ask: Box<dyn Ask>,
@@ -87,7 +87,7 @@ impl ConnInfo {
         if let Some(old) = self.conn.take() {
             fx.list.push(Effect::Redial { old, closed });
         }
-        // From the same address; the port will be another.
+        // The same address is kept; the port will be another.
         if let Some(local) = &mut self.local {
             *local = SocketAddr::new(local.get().ip(), 0).into();
         }
@@ -95,7 +95,7 @@ impl ConnInfo {
         State::Opening { ask, qp }
     }
 
-    /// Ends a start-up the application knows of, and says why.
+    /// Ends a start-up that the application knows of, with a reason.
     pub(super) fn fail(
         &self,
         error: ConnectFailure,
@@ -108,7 +108,7 @@ impl ConnInfo {
         state
     }
 
-    /// The dialogue is over: the worker is to run the queue pair.
+    /// The dialogue is over: orders the worker to run the queue pair.
     pub(super) fn enter(
         &self,
         qp: &QpSpec,
@@ -139,7 +139,7 @@ impl ConnInfo {
         State::Entering { qpn: qp.qpn, agreement: Box::new(agreement), ends: false }
     }
 
-    /// The worker runs the queue pair.
+    /// The worker runs the queue pair: reports the connection as established.
     pub(super) fn established(
         &self,
         qpn: Qpn,
@@ -158,7 +158,7 @@ impl ConnInfo {
             remote: self.remote(),
         });
         if ends {
-            // The order to close is at the worker already.
+            // The worker already has the order to close.
             fx.deadline(Some(self.close_limit.get()));
             return State::Ending { qpn, why: None, terminate: None };
         }
@@ -175,7 +175,7 @@ impl ConnInfo {
         }
     }
 
-    /// An established connection is over.
+    /// An established connection is over: releases it.
     pub(super) fn disconnected(
         &self,
         qpn: Qpn,
@@ -193,7 +193,7 @@ impl ConnInfo {
         state
     }
 
-    /// The queue pair is spent, and the application is told of the end.
+    /// Spends the queue pair and reports the end to the application.
     pub(super) fn tell_end(
         &self,
         qpn: Qpn,
@@ -205,9 +205,9 @@ impl ConnInfo {
         fx.tell(Event::Disconnected { id: self.id, qpn, reason, terminate });
     }
 
-    /// An established connection is to be closed in order, within a time: longer where its data still
-    /// has to go, with TCP to see that it does, than after an error, when a peer may send what it
-    /// likes.
+    /// Closes an established connection in order, within a time limit. The limit is longer while
+    /// data still has to go, because TCP watches that the data moves; it is shorter after an error,
+    /// when a peer may send whatever it likes.
     pub(super) fn end(&self, qpn: Qpn, why: Option<DisconnectReason>, fx: &mut Effects) -> State {
         let within = if why.is_some() { self.close_timeout } else { self.close_limit };
         fx.deadline(Some(within.get()));

@@ -1,4 +1,4 @@
-//! What follows in the states before the worker is asked to run the queue pair.
+//! The transitions of the states before the worker has the order to run the queue pair.
 
 use heddle_rnic::CloseReason;
 
@@ -38,13 +38,14 @@ pub(super) fn opening(
             return State::Opening { ask, qp };
         }
     };
-    // The connection has no name yet: it is reset when the worker says which it is.
+    // The connection has no name yet. The manager resets it when the worker reports the name.
     fx.deadline(None);
     link.tell_failure(error, QpFate::Free(qp.qpn), fx);
     State::Unopened
 }
 
-/// What ends every start-up that has a TCP connection and is known to the application.
+/// Handles the inputs that end any start-up that has a TCP connection and is known to the
+/// application.
 fn startup_ends(
     awaited: Awaited,
     qp: QpFate,
@@ -100,7 +101,7 @@ pub(super) fn await_reply(
     fx: &mut Effects,
 ) -> State {
     let free = QpFate::Free(qp.qpn);
-    // A responder that does not know the revision closes without a word (RFC 6581 section 10).
+    // A responder that does not know the revision closes without an answer (RFC 6581 section 10).
     let silent_end = match input {
         Input::PeerClosed => Some(false),
         Input::Closed(CloseReason::Reset | CloseReason::Orderly) => Some(true),
@@ -148,7 +149,8 @@ pub(super) fn await_reply(
     }
 }
 
-/// The application has not heard of it and will not.
+/// In this state the application has not heard of the connection. If the start-up fails, the
+/// application never does.
 pub(super) fn await_request(
     mut answer: Box<dyn Answer>,
     link: &mut ConnInfo,
@@ -214,8 +216,9 @@ pub(super) fn await_answer(
         return end;
     }
     match input {
-        // A peer sends nothing behind its Request before it has the Reply, so the Request was longer
-        // than it said (RFC 5044 section 7.1.1), whether that came in one segment or not.
+        // A peer sends nothing after its Request until it has the Reply. So the Request was longer
+        // than its header said (RFC 5044 section 7.1.1), whether the surplus came in the same
+        // segment or not.
         Input::Bytes(bytes) => {
             if let AnswerStep::Failed(error) = answer.handle_bytes(bytes) {
                 fx.counters.startup_errors += 1;

@@ -1,7 +1,7 @@
-//! Every state with every input: `tests/matrix.txt` says what follows.
+//! Every state with every input: `tests/matrix.txt` lists the effects.
 //!
-//! After a change that is meant, write it anew and read the difference:
-//! `RENEW=1 cargo test -p heddle-cm matrix && git diff cm/src/conn/tests/matrix.txt`.
+//! After an intended change, write the matrix anew and read the difference: `RENEW=1 cargo test -p
+//! heddle-cm matrix && git diff cm/src/conn/tests/matrix.txt`.
 
 use std::fmt::Write as _;
 
@@ -34,7 +34,7 @@ impl RxFrame for NoFrame {}
 
 impl heddle_rnic::RnicFrame for NoFrame {}
 
-/// Names of connections, each another one.
+/// Returns names of connections, all different.
 pub(crate) fn conn_ids() -> impl Iterator<Item = ConnId> {
     let seed = heddle_base::Seed::from_u64(1);
     let stack = StackConfig::new([2; 6], "10.0.0.1/24".parse().unwrap(), seed.clone());
@@ -47,10 +47,10 @@ pub(crate) fn conn_ids() -> impl Iterator<Item = ConnId> {
     })
 }
 
-/// A dialogue that does what its bytes say.
+/// A dialogue that follows the commands in its bytes.
 #[derive(Debug)]
 struct Script {
-    /// May be asked for another dialogue.
+    /// Whether the dialogue has another to fall back to.
     falls_back: bool,
 }
 
@@ -177,7 +177,7 @@ fn name(state: &State) -> String {
     }
 }
 
-/// What follows from one input in one state, on a line.
+/// Returns the effects of one input in one state, on a line.
 fn outcome(passive: bool, state: State, input: Input<'_>, conn: ConnId) -> String {
     let was = name(&state);
     let unnamed = matches!(state, State::Opening { .. } | State::Unopened);

@@ -1,5 +1,5 @@
-//! The transition function, and what follows in the states from `Entering` on; `startup` has those
-//! before.
+//! The transition function, and the transitions of the states from `Entering` on; `startup` has
+//! those of the states before.
 
 use heddle_iwarp::rdmap::Terminate;
 use heddle_iwarp::{QpEvent, Qpn, Role, Side};
@@ -12,7 +12,7 @@ use crate::event::{ConnectFailure, DisconnectReason, QpFate};
 use crate::request::RequestError;
 
 impl State {
-    /// What `input` makes of the connection. What a state has no arm for changes nothing there:
+    /// Returns the state after `input`. An input without an arm in its state changes nothing:
     /// `conn/tests/matrix.txt` shows every state with every input.
     pub(crate) fn step(self, link: &mut ConnInfo, input: Input<'_>, fx: &mut Effects) -> State {
         if let Input::Bytes(bytes) = &input {
@@ -39,29 +39,30 @@ impl State {
     }
 }
 
-/// What an application asks of a connection that does not wait for its answer.
+/// Denies an answer of the application to a connection that does not wait for one.
 pub(super) fn not_asked(input: &Input<'_>, fx: &mut Effects) {
     if let Input::Accept(_) | Input::Reject(..) = input {
         fx.deny(RequestError::NotAsked);
     }
 }
 
-/// What an application asks of a connection that it does not know, or whose end it has been told.
+/// Denies a request about a connection that the application does not know, or whose end it has
+/// already received.
 pub(super) fn unknown(input: &Input<'_>, fx: &mut Effects) {
     if let Input::Accept(_) | Input::Reject(..) | Input::Disconnect = input {
         fx.deny(RequestError::NoConnection);
     }
 }
 
-/// There is no deadline here and none in `Undoing`: the worker owes an answer, as it does to every
-/// order to connect, and until it comes, or the worker is known to have ended, nobody can say whether
-/// the queue pair has been touched.
+/// `Entering` and `Undoing` have no deadline. The worker owes an answer, as it does to every order
+/// to connect. Until the answer comes, or the worker is known to have ended, the manager cannot
+/// tell whether the queue pair has been touched.
 fn entering(state: State, link: &mut ConnInfo, input: Input<'_>, fx: &mut Effects) -> State {
     let State::Entering { qpn, agreement, ends } = state else { return state };
     match input {
         Input::Entered(Ok(())) => link.established(qpn, *agreement, ends, fx),
         Input::Entered(Err(e)) => {
-            // The peer is told in the dialogue's own words (RFC 6581 section 9.3).
+            // The peer gets the dialogue's own message (RFC 6581 section 9.3).
             let end = match agreement.last_word {
                 Some(bytes) => {
                     link.send(bytes, fx);
@@ -82,8 +83,8 @@ fn entering(state: State, link: &mut ConnInfo, input: Input<'_>, fx: &mut Effect
             link.disconnect(fx);
             State::Entering { qpn, agreement, ends: true }
         }
-        // The peer has our Reply by now, or has it before long: to it the connection is established,
-        // and a reset would take from it what it has sent.
+        // The peer has our Reply by now, or will have it soon. The peer then holds the connection
+        // for established, and a reset would destroy the data that it has sent.
         Input::Disconnect if agreement.role == Role::Responder => {
             link.disconnect(fx);
             State::Entering { qpn, agreement, ends: true }
@@ -137,7 +138,8 @@ fn running(state: State, link: &mut ConnInfo, input: Input<'_>, fx: &mut Effects
             State::Ending { qpn, why: Some(DisconnectReason::NoFirstFpdu), terminate: None }
         }
         Input::Qp(QpEvent::Terminated { by, code }) => {
-            // The worker closes when a Terminate of ours is out; the peer may not care.
+            // The worker closes once our Terminate is out, but the peer may ignore the close, so
+            // the close has a deadline.
             let why = terminated(by, code, fx);
             link.end(qpn, Some(why), fx)
         }
@@ -145,11 +147,12 @@ fn running(state: State, link: &mut ConnInfo, input: Input<'_>, fx: &mut Effects
             link.end(qpn, Some(DisconnectReason::LocalTerminate(code)), fx)
         }
         Input::Qp(QpEvent::Truncated(cut)) => {
-            // The worker closes: there is nothing left to say.
+            // The worker closes: there is nothing left to send.
             fx.counters.truncated += 1;
             link.end(qpn, Some(DisconnectReason::Truncated(cut)), fx)
         }
-        // iWARP has no half-open streams: the peer's end is ours too (RFC 5040 section 6.2).
+        // iWARP has no half-open streams: the peer's end of stream is ours too (RFC 5040
+        // section 6.2).
         Input::Disconnect | Input::PeerClosed => {
             link.disconnect(fx);
             link.end(qpn, None, fx)
@@ -190,7 +193,7 @@ fn ending(
 ) -> State {
     let (mut why, mut terminate) = (why, terminate);
     match input {
-        // What came first is the reason, and the time for the close is not made longer.
+        // The first error is the reported reason, and the deadline of the close stays.
         Input::Qp(QpEvent::Terminated { by, code }) => {
             let terminated = terminated(by, code, fx);
             why.get_or_insert(terminated);
@@ -211,10 +214,10 @@ fn ending(
             fx.deadline(None);
             link.abort(fx);
         }
-        // That the stream has ended by it was said before.
+        // An earlier event has already reported that this Terminate ended the stream.
         Input::PeerTerminate(headers) => terminate = Some(headers),
         Input::Closed(reason) => {
-            // TCP sees to it that a close gets on, and resets one that does not.
+            // TCP watches that a close makes progress, and resets the connection if not.
             let stalled = matches!(reason, CloseReason::TimedOut | CloseReason::WindowShut);
             fx.counters.close_timeouts += u64::from(stalled);
             return link.disconnected(qpn, why, terminate, reason, fx);

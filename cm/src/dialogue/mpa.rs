@@ -11,7 +11,7 @@ use super::{Agreement, Answer, AnswerStep, Ask, AskStep, ParamsError};
 use crate::event::{Agreed, PeerDepths, Transport};
 use crate::params::{AcceptTerms, ConnectTerms};
 
-/// Options of MPA, of one listener or one connection.
+/// Options of MPA, for a listener or a connection.
 ///
 /// ```
 /// # use heddle_cm::MpaOptions;
@@ -21,26 +21,28 @@ use crate::params::{AcceptTerms, ConnectTerms};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct MpaOptions {
-    /// The revision to ask in; the highest to answer in.
+    /// The revision of our request; the highest revision of our answer.
     pub revision: Revision,
-    /// Connecting in revision 2: whether a peer that knows only revision 1 is asked again in that,
-    /// on another TCP connection (RFC 6581 section 10). Read depths are not exchanged then. Not in
-    /// the peer-to-peer model, which needs revision 2.
+    /// Connecting in revision 2: whether we ask a peer that knows only revision 1 again in revision
+    /// 1, on another TCP connection (RFC 6581 section 10). The two sides then exchange no read
+    /// depths. Without effect in the peer-to-peer model, which needs revision 2.
     pub fall_back: bool,
-    /// Whether CRCs are asked for; they are used when either side asks.
+    /// Whether we ask for CRCs; both sides use CRCs when either asks.
     pub crc: CrcPolicy,
-    /// The same on a connection of the RNIC with itself, by its inner port. Such a connection has no
-    /// wire that could damage anything, and without CRCs its payload goes from memory region to memory
-    /// region by one copy (ADR 20).
+    /// The same on a connection of the RNIC with itself, over its inner port. Such a connection has
+    /// no wire that could damage data, and without CRCs its payload goes from memory region to
+    /// memory region by one copy (ADR 20).
     pub crc_inside: CrcPolicy,
-    /// Whether markers are asked for in what the peer sends. What we send has them when the peer
-    /// asks.
+    /// Whether we ask for markers in the data that the peer sends. Our data carry markers when the
+    /// peer asks for them.
     pub markers: bool,
-    /// Ready-to-receive messages of RFC 6581 section 9.2. Connecting: those we can begin with, in
-    /// the peer-to-peer model; none for the client-server model. Listening: those a peer may begin
-    /// with if it asks for the peer-to-peer model; none for all of them, as there must be one.
+    /// Ready-to-receive messages of RFC 6581 section 9.2. Connecting: the messages we can begin
+    /// with, in the peer-to-peer model; none for the client-server model. Listening: the messages a
+    /// peer may begin with if it asks for the peer-to-peer model; an empty set allows all of them,
+    /// because a peer has to begin with some message.
     pub rtr: RtrSet,
-    /// Connecting: whether the two sides exchange how many RDMA Reads they can have outstanding.
+    /// Connecting: whether the two sides exchange the number of RDMA Reads that they can have
+    /// outstanding.
     pub depths: Depths,
 }
 
@@ -51,8 +53,8 @@ impl Default for MpaOptions {
 }
 
 impl MpaOptions {
-    /// Revision 2 and nothing else, with CRCs but inside the RNIC, without markers, client-server
-    /// model, read depths exchanged.
+    /// Returns defaults: revision 2 without falling back, CRCs except inside the RNIC, no markers,
+    /// client-server model, read depths exchanged.
     pub const fn new() -> MpaOptions {
         MpaOptions {
             revision: Revision::V2,
@@ -65,49 +67,49 @@ impl MpaOptions {
         }
     }
 
-    /// With another [revision](Self::revision).
+    /// Returns the options with another [revision](Self::revision).
     #[must_use]
     pub const fn revision(mut self, revision: Revision) -> MpaOptions {
         self.revision = revision;
         self
     }
 
-    /// [Falling back](Self::fall_back) to revision 1, or not.
+    /// Returns the options with [falling back](Self::fall_back) to revision 1 on or off.
     #[must_use]
     pub const fn fall_back(mut self, fall_back: bool) -> MpaOptions {
         self.fall_back = fall_back;
         self
     }
 
-    /// With another policy for [CRCs](Self::crc).
+    /// Returns the options with another policy for [CRCs](Self::crc).
     #[must_use]
     pub const fn crc(mut self, crc: CrcPolicy) -> MpaOptions {
         self.crc = crc;
         self
     }
 
-    /// With CRCs asked for [inside the RNIC](Self::crc_inside), or not.
+    /// Returns the options with another policy for CRCs [inside the RNIC](Self::crc_inside).
     #[must_use]
     pub const fn crc_inside(mut self, crc: CrcPolicy) -> MpaOptions {
         self.crc_inside = crc;
         self
     }
 
-    /// Asking for [markers](Self::markers), or not.
+    /// Returns the options with [markers](Self::markers) asked for, or not.
     #[must_use]
     pub const fn markers(mut self, markers: bool) -> MpaOptions {
         self.markers = markers;
         self
     }
 
-    /// In the peer-to-peer model, with these [first messages](Self::rtr).
+    /// Returns the options for the peer-to-peer model, with these [first messages](Self::rtr).
     #[must_use]
     pub const fn peer_to_peer(mut self, rtr: RtrSet) -> MpaOptions {
         self.rtr = rtr;
         self
     }
 
-    /// With read depths [exchanged](Self::depths) or left alone.
+    /// Returns the options with read depths [exchanged](Self::depths) or left alone.
     #[must_use]
     pub const fn depths(mut self, depths: Depths) -> MpaOptions {
         self.depths = depths;
@@ -115,7 +117,7 @@ impl MpaOptions {
     }
 }
 
-/// A request to a peer, or to a queue pair `inside` the same RNIC.
+/// Makes a request to a peer, or to a queue pair `inside` the same RNIC.
 pub(super) fn ask(
     o: &MpaOptions,
     p: &ConnectTerms,
@@ -137,7 +139,7 @@ pub(super) fn ask(
     Ok(Box::new(MpaAsk { initiator: Initiator::new(&config)?, plainer }))
 }
 
-/// An answer to a peer, or to a queue pair `inside` the same RNIC.
+/// Makes an answer to a peer, or to a queue pair `inside` the same RNIC.
 pub(super) fn answer(o: &MpaOptions, inside: bool) -> Result<Box<dyn Answer>, ParamsError> {
     let config = ResponderConfig {
         max_revision: o.revision,
@@ -151,7 +153,7 @@ pub(super) fn answer(o: &MpaOptions, inside: bool) -> Result<Box<dyn Answer>, Pa
 #[derive(Debug)]
 struct MpaAsk {
     initiator: Initiator,
-    /// What to ask a peer that knows only revision 1.
+    /// The request to a peer that knows only revision 1.
     plainer: Option<Initiator>,
 }
 
@@ -173,7 +175,7 @@ impl Ask for MpaAsk {
         match step {
             Ok(InitiatorStep::NeedMore) => AskStep::NeedMore,
             Ok(InitiatorStep::Connected { negotiated, private_data, .. }) => {
-                // Revision 1 knows no such Terminate (RFC 6581 section 8).
+                // Revision 1 has no such Terminate (RFC 6581 section 8).
                 let last_word = negotiated
                     .peer
                     .and_then(|_| self.initiator.terminate(TermCode::MPA_LOCAL_CATASTROPHIC));

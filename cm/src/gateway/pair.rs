@@ -1,4 +1,4 @@
-//! One connection on either side of a gateway, and what each event of them leads to.
+//! A pair of connections, one on either side of a gateway, and the gateway's reaction to each event.
 
 use core::net::SocketAddr;
 
@@ -11,40 +11,40 @@ use crate::id::{CmId, ListenerId};
 use crate::params::{AcceptTerms, ConnectTerms, DEFAULT_READ_DEPTH, QpSpec};
 use crate::request::Request;
 
-/// The connection that was made for one that asks.
+/// The connection that was made for a connection that asks.
 #[derive(Debug)]
 pub(super) struct Pair {
     listener: ListenerId,
-    /// What the asker speaks.
+    /// The asker's protocol.
     transport: Transport,
     pub(super) active: CmId,
     qps: [QpSpec; 2],
     stage: Stage,
-    /// Whether each side has come to its end: the asker's, the target's.
+    /// Whether each side has come to its end: the asker's at index 0, the target's at index 1.
     over: [bool; 2],
 }
 
-/// Which of its two connections.
+/// One of the two connections of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     Asker,
     Target,
 }
 
-/// How far it is.
+/// The progress of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// The target is asked.
     Asking,
-    /// It has accepted, and so is the asker accepted.
+    /// The target has accepted, and the gateway is accepting the asker.
     Accepting,
-    /// Both are established.
+    /// Both connections are established.
     Up,
-    /// One has ended, and the other is being ended.
+    /// One connection has ended, and the gateway is ending the other.
     Ending,
 }
 
-/// Depths of a peer that says nothing of them.
+/// Returns the depths of a peer, with defaults for those that it does not announce.
 fn depths(peer: Option<PeerDepths>) -> (u16, u16) {
     let told = |d: Option<u16>| d.unwrap_or(DEFAULT_READ_DEPTH);
     peer.map_or((DEFAULT_READ_DEPTH, DEFAULT_READ_DEPTH), |p| {
@@ -52,7 +52,7 @@ fn depths(peer: Option<PeerDepths>) -> (u16, u16) {
     })
 }
 
-/// What private data are part of.
+/// The kind of message that private data are part of.
 #[derive(Clone, Copy, Debug)]
 enum Said {
     Request,
@@ -61,8 +61,9 @@ enum Said {
 }
 
 impl Said {
-    /// Whether the message has room for them. MPA has for whatever comes from InfiniBand; what comes
-    /// from a revision of its own that has a little more, its manager refuses.
+    /// Returns true if the message has room for the private data. MPA has room for all private data
+    /// that come from InfiniBand. Private data from MPA may be too long for MPA's other revision;
+    /// then the manager refuses the gateway's request.
     fn fits(self, transport: Transport, private_data: &[u8]) -> bool {
         let most = match self {
             Said::Request => heddle_ib::ip_cm::CONSUMER_LEN,
@@ -110,8 +111,7 @@ impl Gateway {
         let (Some(ours), Some(theirs)) = (self.qps.pop(), self.qps.pop()) else { return };
         let active = CmId(self.next);
         self.next += 1;
-        // Towards the target we stand for the asker: what it takes we take, what it has outstanding
-        // we have.
+        // Towards the target we stand for the asker: we offer the asker's IRD and ORD as our own.
         let (ird, ord) = depths(peer);
         let (timeout, protocol) = (rule.timeout, rule.protocol);
         let params =
@@ -125,7 +125,7 @@ impl Gateway {
         self.request(connect);
     }
 
-    /// The connection that asks, and which side of it `id` is.
+    /// Returns the connection that asks, and the side of it that `id` is.
     fn side(&self, id: CmId) -> Option<(CmId, Side)> {
         match self.by_active.get(&id) {
             Some(passive) => Some((*passive, Side::Target)),
@@ -151,7 +151,7 @@ impl Gateway {
                 pair.stage = Stage::Up;
                 self.counters.established += 1;
             }
-            // It was being ended already, and will be.
+            // The pair is ending already, and its other side will report its end.
             _ => {}
         }
     }
@@ -162,17 +162,17 @@ impl Gateway {
         let Some(transport) = self.pairs.get(&passive).map(|p| p.transport) else { return };
         if self.over(passive, Side::Target) {
             self.counters.rejected += 1;
-            // That it is rejected can be said without the words.
+            // The rejection can go without the target's private data.
             let fits = Said::Rejection.fits(transport, &private_data);
             self.counters.private_data_too_long += u64::from(!fits);
             let private_data = if fits { private_data } else { Vec::new() };
             self.request(Request::Reject { id: passive, private_data, needs_ord: None });
-            // A rejection has no event.
+            // No event follows a rejection, so the asker's side is over now.
             self.over(passive, Side::Asker);
         }
     }
 
-    /// A connection did not come about.
+    /// A connection was not established.
     pub(super) fn failed(&mut self, id: CmId, error: ConnectFailure) {
         let Some((passive, side)) = self.side(id) else { return };
         let Some(pair) = self.pairs.get(&passive) else { return };
@@ -203,7 +203,8 @@ impl Gateway {
         }
     }
 
-    /// The asker could not be told what the target has said.
+    /// The gateway cannot pass the target's private data on to the asker: refuses the asker and
+    /// ends the target.
     pub(super) fn unsayable(&mut self, passive: CmId) {
         let Some(pair) = self.pairs.get(&passive) else { return };
         let id = pair.active;
@@ -214,7 +215,7 @@ impl Gateway {
         }
     }
 
-    /// Ends both sides, whatever has become of them so far.
+    /// Ends both sides, whatever their state.
     pub(super) fn give_up(&mut self, passive: CmId) {
         let Some(pair) = self.pairs.get_mut(&passive) else { return };
         let (active, over, was) = (pair.active, pair.over, pair.stage);
@@ -225,7 +226,7 @@ impl Gateway {
         if !over[Side::Target as usize] {
             self.request(Request::Disconnect { id: active });
         }
-        // A request that waits has no other end than an answer, and no event follows on it.
+        // A request that waits ends only by an answer, and no event follows the answer.
         if was == Stage::Asking {
             self.act(GatewayAction::Refuse { id: passive, reason: NO_RESOURCES });
             self.over(passive, Side::Asker);
@@ -234,8 +235,8 @@ impl Gateway {
         }
     }
 
-    /// One side is over. Whether the other is to be ended now: that is so once. When both are, the
-    /// pair is forgotten.
+    /// Marks one side as over. Returns true if the other side is to be ended now, which is so once.
+    /// When both sides are over, the pair is forgotten.
     fn over(&mut self, passive: CmId, side: Side) -> bool {
         let Some(pair) = self.pairs.get_mut(&passive) else { return false };
         pair.over[side as usize] = true;

@@ -1,4 +1,4 @@
-//! What a gateway asks for after each event of either side.
+//! The actions that a gateway asks for after each event of either side.
 
 use heddle_iwarp::mpa::frame::Depth;
 use heddle_iwarp::{Pd, Qpn, RtrConfig};
@@ -31,7 +31,7 @@ fn rule(listener: u64, at: &str, target: &str) -> GatewayRule {
     }
 }
 
-/// One that forwards from InfiniBand at 10.0.0.1 to iWARP at 10.0.0.9.
+/// Returns a gateway that forwards from InfiniBand at 10.0.0.1 to iWARP at 10.0.0.9.
 fn gateway() -> Gateway {
     let mut g = Gateway::new(vec![addr("10.0.0.1:0").ip()], TARGET);
     g.add(rule(1, "10.0.0.1:7", "10.0.0.9:8")).unwrap();
@@ -91,7 +91,7 @@ fn error(id: CmId, error: ConnectFailure) -> Event {
     Event::ConnectError { id, error, qp: QpFate::NoQp }
 }
 
-/// What it asks for, in few words.
+/// Returns the gateway's next actions, in few words.
 fn does(g: &mut Gateway) -> Vec<String> {
     let text = |action| match action {
         GatewayAction::Request(r) => match r {
@@ -122,7 +122,7 @@ fn does(g: &mut Gateway) -> Vec<String> {
     std::iter::from_fn(|| g.poll_action()).map(text).collect()
 }
 
-/// A gateway to which all but the last of `events` have happened, and what it does after that.
+/// Returns a gateway after all `events`, and its actions after the last of them.
 fn after(events: &[Event]) -> (Gateway, Vec<String>) {
     let mut g = gateway();
     let mut last = Vec::new();
@@ -189,11 +189,11 @@ fn test_asker_that_gives_up_ends_what_was_made_for_it() {
     g.handle_event(error(TARGET, ConnectFailure::Cancelled));
     assert_eq!(does(&mut g), ["spent", "spent"]);
     assert_eq!((g.is_empty(), g.counters().failed), (true, 0));
-    // It had just come about.
+    // The target had just accepted.
     let (mut g, _) = after(&[asked(), gone(), established(TARGET)]);
     g.handle_event(disconnected(TARGET));
     assert_eq!((does(&mut g), g.is_empty()), (vec!["spent".into(), "spent".into()], true));
-    // While it was being accepted.
+    // The gateway was accepting the asker.
     let (_, did) = after(&[asked(), established(TARGET), gone()]);
     assert_eq!(did, ["end target"]);
 }
@@ -206,7 +206,8 @@ fn test_target_that_ends_while_the_asker_is_accepted() {
     assert_eq!((does(&mut g), g.is_empty()), (vec!["spent".into(), "spent".into()], true));
 }
 
-/// The other protocol has no room for what was said: the asker is refused, and nothing is cut off.
+/// The other protocol has no room for the private data: the gateway refuses the asker, and cuts
+/// nothing off.
 #[test]
 fn test_private_data_that_do_not_fit_are_not_cut() {
     let long = |event: Event, n: usize| match event {
@@ -230,7 +231,7 @@ fn test_private_data_that_do_not_fit_are_not_cut() {
         }
         other => panic!("{other:?}"),
     };
-    // An answer, towards InfiniBand: 196 octets fit, and 197 do not.
+    // An answer towards InfiniBand: 196 bytes fit, and 197 do not.
     let (_, did) = after(&[asked(), long(established(TARGET), 196)]);
     assert!(did[0].starts_with("accept"), "{did:?}");
     let (mut g, did) = after(&[asked(), long(established(TARGET), 197)]);
@@ -238,7 +239,7 @@ fn test_private_data_that_do_not_fit_are_not_cut() {
     assert_eq!(g.counters().private_data_too_long, 1);
     g.handle_event(disconnected(TARGET));
     assert_eq!((does(&mut g), g.is_empty()), (vec!["spent".into(), "spent".into()], true));
-    // A rejection: it is one, without its words.
+    // A rejection is passed on in any case, without private data that do not fit.
     for (n, words, counted) in [(148, 148, 0), (149, 0, 1)] {
         let private_data = vec![b'x'; n];
         let no = Event::Rejected { id: TARGET, qpn: Qpn(1), private_data, peer: None };
@@ -246,7 +247,7 @@ fn test_private_data_that_do_not_fit_are_not_cut() {
         assert_eq!(does[0], format!("reject {}", "x".repeat(words)));
         assert_eq!(g.counters().private_data_too_long, counted);
     }
-    // A request, the other way. Nobody is asked.
+    // A request in the other direction: 56 bytes fit, and with 57 the target is not asked.
     for (n, does_first, counted, left) in [(56, "connect", 0, 1), (57, "refuse 5", 1, 0)] {
         let mut g = Gateway::new(vec![], TARGET);
         let over = Protocol::InfiniBand;
@@ -260,7 +261,7 @@ fn test_private_data_that_do_not_fit_are_not_cut() {
     }
 }
 
-/// The manager has found what the gateway does not know of.
+/// The manager refuses an answer for a reason that the gateway does not know.
 #[test]
 fn test_answer_that_is_refused_at_once_refuses_the_asker() {
     let (mut g, _) = after(&[asked(), established(TARGET)]);
@@ -273,14 +274,14 @@ fn test_answer_that_is_refused_at_once_refuses_the_asker() {
     assert_eq!(does(&mut g), ["reject "]);
 }
 
-/// However far each is.
+/// The gateway ends every pair, whatever its progress.
 #[test]
 fn test_the_end_of_the_gateway_ends_all_of_it_once() {
     for (events, words) in [
         (&[asked()][..], &["end target", "refuse 3"][..]),
         (&[asked(), established(TARGET)], &["end target", "end asker"]),
         (&[asked(), established(TARGET), established(ASKER)], &["end target", "end asker"]),
-        // It is being ended already.
+        // The gateway is ending the pair already.
         (&[asked(), established(TARGET), established(ASKER), disconnected(ASKER)], &[]),
     ] {
         let (mut g, _) = after(events);
@@ -323,13 +324,13 @@ fn test_requests_that_would_go_back_or_are_too_many_are_refused() {
     }
     let did = does(&mut g);
     assert_eq!((did.len(), did[2].as_str(), g.len()), (3, "refuse 3", 2));
-    // No queue pairs.
+    // No queue pairs are left.
     let mut g = Gateway::new(vec![], TARGET);
     g.add(rule(1, "10.0.0.1:7", "10.0.0.9:8")).unwrap();
     g.give_qp(qp(1));
     g.handle_event(asked());
     assert_eq!((does(&mut g), g.counters().refused_full), (vec!["refuse 3".to_string()], 1));
-    // A listener that forwards no more.
+    // The listener has no rule any more.
     g.remove(L);
     g.handle_event(asked());
     assert_eq!(does(&mut g), ["refuse 8"]);
@@ -341,13 +342,13 @@ fn test_rules_that_make_a_loop_are_refused() {
     let own = rule(1, "10.0.0.1:7", "10.0.0.1:7");
     assert_eq!(g.add(own), Err(GatewayError::Loop));
     assert_eq!(g.add(rule(1, "0.0.0.0:7", "10.0.0.1:7")), Err(GatewayError::Loop));
-    // Over two rules, and over three; whichever comes last is refused.
+    // A loop over two rules, and over three; the gateway refuses the rule that closes it.
     g.add(rule(1, "10.0.0.1:7", "10.0.0.1:8")).unwrap();
     assert_eq!(g.add(rule(1, "10.0.0.1:9", "10.0.0.9:9")), Err(GatewayError::Taken));
     assert_eq!(g.add(rule(2, "10.0.0.1:8", "10.0.0.1:7")), Err(GatewayError::Loop));
     g.add(rule(2, "0.0.0.0:8", "10.0.0.1:9")).unwrap();
     assert_eq!(g.add(rule(3, "10.0.0.1:9", "10.0.0.1:7")), Err(GatewayError::Loop));
     g.add(rule(3, "10.0.0.1:9", "10.0.0.9:7")).unwrap();
-    // A rule that leads into others without coming back is none.
+    // A rule that leads to other rules without coming back is no loop.
     g.add(rule(4, "10.0.0.1:10", "10.0.0.1:7")).unwrap();
 }

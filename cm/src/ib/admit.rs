@@ -1,4 +1,4 @@
-//! Whether a REQ is one for us, before anything is kept of it.
+//! The check of a REQ, before the manager keeps anything of it.
 
 use core::net::IpAddr;
 
@@ -8,25 +8,25 @@ use heddle_ib::ip_cm::{Fault, Header, IpVersions, PROTO_TCP, Service};
 
 use super::counters::IbCounters;
 
-/// Why a REQ is refused at once.
+/// The reason why a REQ is refused at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// Not a service of ours, or nobody listens.
+    /// The service is not one of ours, or no application listens there.
     NoService,
-    /// Not a reliable connection.
+    /// The REQ does not ask for a reliable connection.
     Transport,
     /// The primary path leads to another port than this one.
     Gid(IpAddr),
     /// The annex's header is wrong.
     Header(Fault),
-    /// Its name, or its queue pair, is another connection's.
+    /// The REQ has the name, or the queue pair, of another connection.
     Stale,
-    /// No room.
+    /// There is no place left for another connection.
     NoRoom,
 }
 
 impl Refused {
-    /// Counts it, and writes it into a REJ.
+    /// Counts the refusal, and writes its reason into a REJ.
     pub(crate) fn say(self, rej: &mut Rej, counters: &mut IbCounters) {
         let (counter, reason) = match self {
             Refused::NoService => (&mut counters.req_no_service, RejReason::INVALID_SERVICE_ID),
@@ -40,7 +40,7 @@ impl Refused {
         rej.reason = reason;
         match self {
             Refused::Header(fault) => (rej.ari, rej.ari_len) = fault.ari(),
-            // The GID by which this port is reached.
+            // The REJ carries the GID by which this port is reached.
             Refused::Gid(ours) => {
                 let Gid(gid) = ours.into();
                 rej.ari[..gid.len()].copy_from_slice(&gid);
@@ -51,7 +51,8 @@ impl Refused {
     }
 }
 
-/// The TCP port that a REQ asks for: reliable connections are those of the service's protocol 6.
+/// Returns the TCP port that a REQ asks for: for reliable connections the service id has protocol
+/// 6.
 pub(crate) fn port(req: &Req) -> Result<u16, Refused> {
     match Service::of(req.service_id) {
         Some(Service { protocol: PROTO_TCP, port }) => Ok(port),
@@ -59,13 +60,14 @@ pub(crate) fn port(req: &Req) -> Result<u16, Refused> {
     }
 }
 
-/// The rest, once a listener gives the service: the annex's header in its order, then the transport
-/// and the port that the primary path leads to. The provider of the service verifies the versions
-/// first (CA11-11), so a REQ of another version learns that, whatever else is wrong with it.
+/// Checks the rest of a REQ, once a listener provides the service: first the annex's header, in its
+/// order, then the transport and the port that the primary path leads to. The provider of the
+/// service verifies the versions first (CA11-11), so a REQ of another version gets that reason,
+/// even if it has other faults.
 ///
-/// The destination has to be the address that the packet came to: a port of RoCE has one address and
-/// no other. The source has to be the one that it came from, or anybody could appear to applications
-/// under any address; for that the annex has no code.
+/// The destination must be the address that the packet came to, because a port of RoCE has exactly
+/// one address. The source must be the address that the packet came from; otherwise any host could
+/// appear to applications under any address. The annex has no code for the latter.
 pub(crate) fn header(
     req: &Req,
     taken: IpVersions,

@@ -1,19 +1,20 @@
-//! What a worker drops of the datagrams that come to RoCEv2's port, and which it knows.
+//! The workers' filter on RoCEv2's port: drops datagrams that are no messages, and recognizes the
+//! messages of connections.
 //!
-//! The control plane gives each connection a communication id and writes it, with the peer's address, into
-//! a table that workers read. A message that names such an id and comes from that address can only come
-//! from the peer, or from a host between the two: the id is 32 random bits. So a worker knows the
-//! messages of connections from those of strangers, without a look at anything else of the control
-//! plane's.
+//! The control plane gives each connection a communication id and writes it, with the peer's
+//! address, into a table that workers read. A message that names such an id and comes from that
+//! address can only come from the peer, or from a host between the two, because the id is 32 random
+//! bits. So a worker can tell messages of connections from messages of strangers without reading
+//! any other data of the control plane.
 //!
 //! ```text
 //!   id ── low bits ──▶ bucket of 8 entries (a cache line): id 32 │ IPv4 address 32; 0 where free
 //! ```
 //!
-//! An entry is one word, so it is whole or not there. The control plane alone stores. An id goes into the
-//! bucket that its low bits say and nowhere else; [`CommIds::has_room`] has the control plane choose
-//! another id where that is full. There are twice as many entries as there can be connections, so
-//! some bucket has room.
+//! An entry is one word, so a worker sees a whole entry or none. Only the control plane stores. An
+//! id goes into the bucket that its low bits select and nowhere else; if that bucket is full
+//! ([`CommIds::has_room`]), the control plane chooses another id. There are twice as many entries
+//! as there can be connections, so some bucket has room.
 
 use core::net::{IpAddr, Ipv4Addr};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -32,33 +33,33 @@ const WAYS: usize = 8;
 #[repr(align(64))]
 struct Bucket([AtomicU64; WAYS]);
 
-/// The communication ids that are given out, each with its peer's address.
+/// The communication ids in use, each with its peer's address.
 #[derive(Debug)]
 pub(crate) struct CommIds(Box<[Bucket]>);
 
 impl CommIds {
-    /// Room for `conns` connections.
+    /// Makes a table with room for `conns` connections.
     pub(crate) fn new(conns: usize) -> CommIds {
         let buckets = (2 * conns).div_ceil(WAYS).next_power_of_two();
         CommIds((0..buckets).map(|_| Bucket::default()).collect())
     }
 
-    /// The bucket of an id, and its number.
+    /// Returns the bucket of an id, and its number.
     fn bucket(&self, id: CommId) -> (usize, &[AtomicU64; WAYS]) {
-        // The ids are random, and the buckets a power of two.
+        // The ids are random, and the number of buckets is a power of two.
         let n = usize::try_from(id.0).unwrap_or(0) & (self.0.len() - 1);
         (n, &self.0[n].0)
     }
 
     /// Returns true if an entry for `id` is free.
     pub(crate) fn has_room(&self, id: CommId) -> bool {
-        // Relaxed, here and below: a word says all there is to know, and orders no other memory. The
-        // worker sees an entry before the peer's answer, as the message that tells the peer the id
-        // goes to the worker through a ring after the entry was stored.
+        // Relaxed, here and below: the word is the whole message, and its load or store orders no
+        // other memory. A worker sees an entry before the peer's answer comes: the message that
+        // carries the id to the peer goes to the worker through a ring, after the entry was stored.
         self.bucket(id).1.iter().any(|e| e.load(Ordering::Relaxed) == 0)
     }
 
-    /// Gives `id` out to `peer`. Workers receive IPv4 alone: no entry is made for IPv6.
+    /// Enters `id` for `peer`. Workers receive IPv4 alone, so IPv6 gets no entry.
     pub(crate) fn insert(&self, id: CommId, peer: IpAddr) {
         let IpAddr::V4(peer) = peer else { return };
         if let Some(free) = self.bucket(id).1.iter().find(|e| e.load(Ordering::Relaxed) == 0) {
@@ -66,7 +67,7 @@ impl CommIds {
         }
     }
 
-    /// Takes `id` back.
+    /// Removes `id`.
     pub(crate) fn remove(&self, id: CommId, peer: IpAddr) {
         let IpAddr::V4(peer) = peer else { return };
         if let Some(n) = self.find(id, peer) {
@@ -74,7 +75,7 @@ impl CommIds {
         }
     }
 
-    /// The number of the entry for `id`, if it was given out to `peer`.
+    /// Returns the number of the entry for `id`, if it belongs to `peer`.
     fn find(&self, id: CommId, peer: Ipv4Addr) -> Option<usize> {
         let (n, bucket) = self.bucket(id);
         let way = bucket.iter().position(|e| e.load(Ordering::Relaxed) == entry(id, peer))?;
@@ -90,7 +91,7 @@ fn entry(id: CommId, peer: Ipv4Addr) -> u64 {
     u64::from(id.0) << 32 | u64::from(peer.to_bits())
 }
 
-/// The filter of RoCEv2's port.
+/// The filter of the workers on RoCEv2's port.
 #[derive(Debug)]
 pub(crate) struct Filter(pub(crate) Arc<CommIds>);
 
@@ -106,7 +107,8 @@ impl DatagramFilter for Filter {
         let name = match named(ud.payload) {
             Ok(name) => name,
             Err(MadError::Length(_) | MadError::Class(_)) => return Err(DatagramFault::Message),
-            // The control plane answers the sender of another version that it is not spoken.
+            // A message of another version goes to the control plane, which answers that it does
+            // not speak that version.
             Err(_) => None,
         };
         let (Some(id), IpAddr::V4(peer)) = (name, ud.repr.src) else {
@@ -141,7 +143,7 @@ mod tests {
         assert_eq!(ids.find(CommId(7), A4), None);
     }
 
-    /// An id of zero stands in messages of peers that have not heard of us.
+    /// Messages of peers that have not heard from us name the id zero.
     #[test]
     fn test_zero_is_nobodys_id() {
         let ids = CommIds::new(4);
@@ -149,7 +151,7 @@ mod tests {
         assert_eq!(ids.find(CommId(0), A4), None);
     }
 
-    /// As many connections as there may be find ids, however the random numbers fall.
+    /// As many connections as the table allows find ids, however the random numbers fall.
     #[test]
     fn test_every_connection_finds_a_bucket_with_room() {
         for conns in [0, 1, 5, 4096] {

@@ -6,25 +6,26 @@ use heddle_ib::cm::Message;
 use super::link::IbLink;
 use super::state::Effects;
 
-/// How often a peer is asked at least, however seldom it would send a REQ: one datagram that is lost
-/// ends no connection.
+/// Least number of probes, even if the connection has fewer retransmissions, so that one lost
+/// datagram ends no connection.
 const MIN_ATTEMPTS: u8 = 3;
 
-/// Whether the peer of an established connection that it made is there.
+/// Probes whether the peer of an established connection that it made still exists.
 ///
-/// InfiniBand has no message for this question. But who has sent an RTU answers our REP with another,
-/// for all it knows its RTU is lost; so the REP is kept, and sent again.
+/// InfiniBand has no message for this question. But a peer that has sent an RTU answers our REP
+/// with another RTU, because its own may have been lost. So the manager keeps the REP, and sends it
+/// again as a probe.
 #[derive(Debug)]
 pub(crate) struct Keepalive {
     rep: Message,
-    /// When it is sent again, or the peer given up; absent when silence is allowed.
+    /// The time of the next probe, or of giving the peer up; absent when silence is allowed.
     next: Option<Instant>,
-    /// How often it was sent since the peer's last word.
+    /// Number of probes since the peer's last message.
     asked: u8,
 }
 
 impl Keepalive {
-    /// The peer has just said something.
+    /// Starts the watch: the peer has just sent a message.
     pub(crate) fn new(rep: Message, idle: Option<Duration>, now: Instant) -> Keepalive {
         Keepalive { rep, next: idle.map(|idle| now + idle), asked: 0 }
     }
@@ -33,14 +34,15 @@ impl Keepalive {
         self.next
     }
 
-    /// The peer has said something. Whether that may be the answer to a question of ours.
+    /// The peer has sent a message. Returns true if the message may be the answer to a probe.
     pub(crate) fn heard(&mut self, idle: Option<Duration>, now: Instant) -> bool {
         let asked = core::mem::take(&mut self.asked) > 0;
         self.next = idle.map(|idle| now + idle);
         asked
     }
 
-    /// Its time has come: the peer is asked, or has not answered as often as it was (false).
+    /// The deadline has passed: sends a probe and returns true, or returns false if the peer has
+    /// not answered the last probe allowed.
     pub(crate) fn ask(&mut self, link: &IbLink, now: Instant, fx: &mut Effects) -> bool {
         if self.asked > link.retries.max(MIN_ATTEMPTS - 1) {
             return false;

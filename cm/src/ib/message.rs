@@ -11,9 +11,10 @@ use heddle_ib::{CommId, Psn, Qpn as IbQpn, TimeCode};
 
 use super::link::{Depths, IbLink};
 
-/// Code of a path MTU of 1024 octets, which any Ethernet carries with all headers.
+/// Code of a path MTU of 1024 bytes, which any Ethernet carries with all headers.
 const MTU_1024: u8 = 3;
-/// How often a packet, and a receiver that is not ready, would be tried again.
+/// The retry counts of the REQ and REP, for packets and for a receiver that is not ready. They have
+/// no effect, because no transport runs.
 const RETRIES: u8 = 7;
 
 impl IbLink {
@@ -21,13 +22,13 @@ impl IbLink {
         self.remote_comm.unwrap_or_default()
     }
 
-    /// The REQ; `None` when the private data are longer than 56 octets, or the addresses of two
-    /// versions.
+    /// Returns the REQ; `None` when the private data are longer than 56 bytes, or the two addresses
+    /// of different IP versions.
     pub(crate) fn req(&self, ours: Depths, response: TimeCode, private: &[u8]) -> Option<Message> {
         let (src, dst) = (self.local.ip(), self.remote.ip());
         let header = Header { src, src_port: self.local.port(), dst };
         let primary = Path {
-            // Without meaning over RoCE; all ones is what others put there.
+            // LIDs have no meaning over RoCE; other implementations put all ones there too.
             local_lid: u16::MAX,
             remote_lid: u16::MAX,
             local_gid: src.into(),
@@ -66,7 +67,7 @@ impl IbLink {
         })))
     }
 
-    /// The REP; `None` when the private data are longer than 196 octets.
+    /// Returns the REP; `None` when the private data are longer than 196 bytes.
     pub(crate) fn rep(&self, ours: Depths, private: &[u8]) -> Option<Message> {
         Some(Message::Rep(Box::new(Rep {
             local_comm_id: self.local_comm,
@@ -96,7 +97,7 @@ impl IbLink {
         }))
     }
 
-    /// The REQ has come, and its answer may take so much longer.
+    /// Returns an MRA: the REQ has come, and its answer may take `longer`.
     pub(crate) fn mra(&self, longer: Duration) -> Message {
         Message::Mra(Box::new(Mra {
             local_comm_id: self.local_comm,
@@ -107,8 +108,8 @@ impl IbLink {
         }))
     }
 
-    /// A REJ of the communication manager's own. Who gives up before it knows the peer's name of the
-    /// connection says which adapter it is instead.
+    /// Returns a REJ of the communication manager itself. A REJ for a time-out carries the GUID of our
+    /// adapter, because we may send it before we know the peer's name of the connection.
     pub(crate) fn rej(&self, answered: Answered, reason: RejReason) -> Message {
         let mut rej = rej(self.local_comm, self.peer_comm(), answered, reason);
         if reason == RejReason::TIMEOUT {
@@ -118,7 +119,7 @@ impl IbLink {
         Message::Rej(Box::new(rej))
     }
 
-    /// A REJ of the application's; `None` when the private data are longer than 148 octets.
+    /// Returns the application's REJ; `None` when the private data are longer than 148 bytes.
     pub(crate) fn consumer_rej(&self, private: &[u8]) -> Option<Message> {
         let mut rej = rej(self.local_comm, self.peer_comm(), Answered::REQ, RejReason::CONSUMER);
         (rej.ari, rej.ari_len) = ip_cm::ulp_ari();
@@ -135,7 +136,8 @@ impl IbLink {
         }))
     }
 
-    /// Also for a connection there is not (any more): who asks is to be through with it.
+    /// Returns a DREP. The manager sends a DREP for an unknown connection too, so that the peer can
+    /// finish its close.
     pub(crate) fn drep(&self) -> Message {
         drep(self.local_comm, self.peer_comm())
     }
@@ -167,8 +169,8 @@ fn padded<const N: usize>(private: &[u8]) -> Option<[u8; N]> {
     Some(out)
 }
 
-/// The names a message gives a connection: its sender's and its receiver's. `None` when it is not
-/// about a connection that both know.
+/// Returns the names that a message gives to its connection: its sender's and its receiver's.
+/// `None` for a message that does not belong to a connection that both ends know.
 pub(crate) fn names(message: &Message) -> Option<(CommId, CommId)> {
     Some(match message {
         Message::Mra(m) => (m.local_comm_id, m.remote_comm_id),
@@ -187,8 +189,8 @@ pub(crate) fn names(message: &Message) -> Option<(CommId, CommId)> {
     })
 }
 
-/// A queue pair's number that means something to no one: neither of the two for management, nor that
-/// of multicast.
+/// Makes a number for a queue pair that does not exist in any RNIC: neither of the two management
+/// queue pairs, nor the multicast number.
 pub(crate) fn qpn(random: u32) -> IbQpn {
     IbQpn::new(2 + random % 0xff_fff0)
 }

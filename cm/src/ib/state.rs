@@ -12,32 +12,33 @@ use crate::event::{Agreed, Event};
 use crate::params::AcceptTerms;
 use crate::request::RequestError;
 
-/// Where a connection is in its life.
+/// The stage of a connection's life.
 #[derive(Debug)]
 pub(crate) enum IbState {
-    /// A REQ is on its way.
+    /// Our REQ is on its way.
     ReqSent { wait: Wait, qpn: Qpn, ours: Depths },
-    /// The application has the word until `accept_by`. At `mra_at` the peer is told that it takes
-    /// time, if that was not told before.
+    /// The application's answer is awaited until `accept_by`. At `mra_at`, unless absent, the peer
+    /// gets an MRA that asks for more time.
     ReqRcvd { accept_by: Instant, mra_at: Option<Instant> },
-    /// A REP is on its way.
+    /// Our REP is on its way.
     RepSent { wait: Wait, qpn: Qpn, agreed: Agreed },
-    /// Both sides know of each other. Whether the peer is still there can be asked when it made the
-    /// connection.
+    /// Both sides know of the connection. `keepalive` is present if the peer made the connection,
+    /// because only such a peer can be probed.
     Established { qpn: Qpn, keepalive: Option<Box<Keepalive>> },
-    /// A DREQ is on its way.
+    /// Our DREQ is on its way.
     DreqSent { wait: Wait, qpn: Qpn },
-    /// It has ended, and copies of its messages are answered with `last` until `until`.
+    /// The connection has ended. Until `until` the manager answers copies of the peer's messages
+    /// with `last`.
     TimeWait { last: Option<Message>, until: Instant },
-    /// Nothing is left of it.
+    /// Nothing is left of the connection.
     Gone,
 }
 
-/// The place a passive connection takes of those its listener has.
+/// The kind of place that a passive connection takes at its listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     None,
-    /// The application has been told of it.
+    /// The application has the connection request.
     Asked,
     /// The application has accepted it.
     Taken,
@@ -54,7 +55,7 @@ impl IbState {
         }
     }
 
-    /// For people.
+    /// Returns the state's name for people.
     pub(crate) const fn name(&self) -> &'static str {
         match self {
             IbState::ReqSent { .. } => "req-sent",
@@ -67,23 +68,24 @@ impl IbState {
         }
     }
 
-    /// Whether its end has been told: it is no application's any more.
+    /// Returns true if the connection's end has been reported: the connection no longer belongs to
+    /// an application.
     pub(crate) const fn is_over(&self) -> bool {
         matches!(self, IbState::TimeWait { .. } | IbState::Gone)
     }
 
-    /// Whether our REP was sent twice at least and the peer has not said anything.
+    /// Returns true if our REP was sent at least twice without any message from the peer.
     pub(crate) const fn is_unanswered(&self) -> bool {
         matches!(self, IbState::RepSent { wait, .. } if wait.unanswered >= 2)
     }
 
-    /// Whether our REP was sent and the peer has not said anything since: nothing shows yet that the
-    /// peer is where the REQ said.
+    /// Returns true if our REP was sent without any message from the peer since: nothing proves yet
+    /// that the peer is at the address that the REQ named.
     pub(crate) const fn is_half_open(&self) -> bool {
         matches!(self, IbState::RepSent { wait, .. } if wait.unanswered >= 1)
     }
 
-    /// When something has to happen.
+    /// Returns the time of the next action.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match self {
             IbState::ReqSent { wait, .. }
@@ -99,27 +101,27 @@ impl IbState {
     }
 }
 
-/// A message whose answer is awaited.
+/// A message that awaits its answer.
 #[derive(Debug)]
 pub(crate) struct Wait {
     pub(crate) tid: u64,
     pub(crate) message: Message,
     interval: Duration,
-    /// When it is sent again.
+    /// The time of the next retransmission.
     next: Instant,
-    /// When it is not awaited any more.
+    /// The time at which we stop waiting for the answer.
     give_up: Instant,
-    /// As late as an MRA may make that.
+    /// The latest time to which MRAs may delay `give_up`.
     limit: Instant,
-    /// How often it is sent again.
+    /// Number of retransmissions left.
     left: u8,
-    /// How often it was sent since the peer last put us off.
+    /// Number of transmissions since the peer's last MRA.
     unanswered: u8,
 }
 
 impl Wait {
-    /// A message that is sent now, and again after each `interval`, `retries` times; all of it takes
-    /// no longer than `limit`.
+    /// Makes the record of a message that is sent now, and retransmitted `retries` times at
+    /// `interval`. The whole takes no longer than `limit`.
     pub(crate) fn new(
         now: Instant,
         tid: u64,
@@ -141,13 +143,14 @@ impl Wait {
         }
     }
 
-    /// It is not awaited any longer than `patience`, unless the peer puts us off.
+    /// Limits the wait to `patience`, unless the peer asks for more time.
     #[must_use]
     pub(crate) fn within(self, now: Instant, patience: Duration) -> Wait {
         Wait { give_up: self.give_up.min(now + patience), ..self }
     }
 
-    /// Its time has come: it is sent again, or given up (false).
+    /// The deadline has passed: retransmits the message and returns true, or returns false if the
+    /// time or the retransmissions are used up.
     pub(crate) fn again(&mut self, now: Instant, fx: &mut Effects) -> bool {
         if now >= self.give_up || self.left == 0 {
             return false;
@@ -169,10 +172,10 @@ impl Wait {
     }
 }
 
-/// What can happen to a connection.
+/// The inputs of a connection.
 #[derive(Debug)]
 pub(crate) enum Input<'a> {
-    /// A message about it, with its transaction id.
+    /// A message that names the connection, with its transaction id.
     Message(u64, &'a Message),
     /// The application accepts.
     Accept(&'a AcceptTerms),
@@ -184,17 +187,17 @@ pub(crate) enum Input<'a> {
     Disconnect,
     /// The deadline has passed.
     Timeout,
-    /// Its place is needed.
+    /// Another connection needs the place.
     MakeRoom,
-    /// The application is no more.
+    /// The application has ended.
     AppGone,
-    /// Our address, or the way from it to the peer, is no more.
+    /// Our address, or the route from it to the peer, was removed.
     Withdrawn,
-    /// The worker that has its datagrams is no more.
+    /// The worker that handles the connection's datagrams has ended.
     WorkerLost,
 }
 
-/// What follows from an input, in this order.
+/// A consequence of an input. The manager carries the effects out in their order.
 #[derive(Debug)]
 pub(crate) enum Effect {
     /// A message for the peer, with its transaction id.
@@ -202,17 +205,17 @@ pub(crate) enum Effect {
     Tell(Event),
     /// The queue pair may be used for another connection.
     Free(Qpn),
-    /// The queue pair is of no more use.
+    /// The queue pair cannot be used again.
     Spend(Qpn),
 }
 
-/// Collects what follows.
+/// Collects the effects of an input.
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
     pub(crate) list: Vec<Effect>,
     pub(crate) ib: IbCounters,
     pub(crate) cm: CmCounters,
-    /// Why the application's request, which the input was, is refused.
+    /// The reason why the manager refuses the application's request, if the input was one.
     pub(crate) denied: Option<RequestError>,
 }
 

@@ -1,4 +1,4 @@
-//! The transition function: what follows from an input in a state.
+//! The transition function: the state after an input, and the effects.
 
 mod ends;
 mod late;
@@ -19,7 +19,7 @@ use crate::params::AcceptTerms;
 use crate::request::RequestError;
 
 impl IbState {
-    /// What comes after `input`.
+    /// Returns the state after `input`.
     pub(crate) fn step(
         self,
         link: &mut IbLink,
@@ -62,7 +62,7 @@ fn req_sent(
 ) -> IbState {
     let again = |wait| IbState::ReqSent { wait, qpn, ours };
     match input {
-        // The answer to a REQ has its transaction id, which nobody else knows.
+        // The answer to a REQ carries the REQ's transaction id, which no other host knows.
         Input::Message(tid, _) if tid != link.tid => {
             fx.ib.rx_foreign += 1;
             again(wait)
@@ -127,7 +127,7 @@ fn take_rep(
     link.remote_guid = rep.local_ca_guid;
     let (responder_resources, initiator_depth) = (rep.responder_resources, rep.initiator_depth);
     link.peer = Depths { responder_resources, initiator_depth };
-    // It would have more Reads outstanding than we take.
+    // The peer would have more Reads outstanding than we take.
     if initiator_depth > ours.responder_resources {
         let why = IbRefusal::Ours(RejReason::INSUFFICIENT_RESOURCES.0);
         link.fail(ConnectFailure::InfiniBand(why), QpFate::Free(qpn), fx);
@@ -154,7 +154,7 @@ fn req_rcvd(
         asked(None)
     };
     match input {
-        // It asks again: it has to know that we have understood, and are not quick.
+        // The peer asks again: it has to learn that we have its REQ and need more time.
         Input::Message(_, Message::Req(_)) => {
             fx.ib.rx_duplicates += 1;
             put_off(link, fx)
@@ -221,15 +221,16 @@ fn accept(
     fx: &mut Effects,
 ) -> Result<IbState, ParamsError> {
     let ours = Depths::ours(terms.ird, terms.ord);
-    // We take of the peer's what it said it has, and have no more outstanding than it takes.
+    // We take the number of Reads that we announce, and have no more outstanding than the peer
+    // takes.
     let ours =
         Depths { initiator_depth: ours.initiator_depth.min(link.peer.responder_resources), ..ours };
     let rep = link.rep(ours, &terms.private_data).ok_or(ParamsError::PrivateData)?;
     fx.cm.accepts_sent += 1;
     fx.send(link.tid, rep.clone());
     let wait = Wait::new(now, link.tid, rep, link.interval, link.retries, MAX_PUT_OFF);
-    // However long the REQ says that its sender takes: only a MRA, which has to name us, shows that
-    // the REP came to somebody.
+    // The limit holds whatever response time the REQ announces. Only an MRA, which has to name our
+    // id, proves that the REP reached a host.
     let wait = wait.within(now, MAX_HALF_OPEN);
     Ok(IbState::RepSent { wait, qpn: terms.qp.qpn, agreed: link.agreed(ours) })
 }
@@ -264,8 +265,9 @@ fn rep_sent(
             link.fail(ConnectFailure::InfiniBand(why), free, fx);
             link.time_wait(None, now)
         }
-        // Its RTU is lost or late, and it is through with the connection: that it names our queue pair
-        // says that it has our REP. So it was up, if only there, and has ended in order.
+        // The peer's RTU is lost or late, and the peer already closes. Its DREQ names our queue
+        // pair, so it has our REP. So the connection was established at the peer, and has ended in
+        // order.
         Input::Message(tid, Message::Dreq(dreq)) if dreq.remote_qpn == link.local_qpn => {
             link.establish(qpn, agreed, Vec::new(), None, fx);
             fx.send(tid, link.drep());
@@ -287,7 +289,8 @@ fn rep_sent(
             fx.list.push(Effect::Free(qpn));
             link.consumer_refuses(now, fx)
         }
-        // In both ways it may understand: it holds the connection for established if our REP has come.
+        // We send both messages that the peer may understand: if our REP has come, the peer holds
+        // the connection for established.
         Input::Withdrawn => {
             fx.send(link.tid, link.rej(Answered::REQ, RejReason::INVALID_SERVICE_ID));
             fx.send(link.dreq_tid, link.dreq());
@@ -306,7 +309,7 @@ fn put_off(wait: &mut Wait, mra: &Mra, now: Instant, fx: &mut Effects) {
     wait.put_off(now, mra.service_timeout.duration());
 }
 
-/// What a REJ says; `None` when it is the peer's application that says it.
+/// Returns the reason of a REJ; `None` when the peer's application rejects.
 fn refusal(rej: &Rej) -> Option<IbRefusal> {
     if rej.reason != RejReason::CONSUMER {
         return Some(IbRefusal::Reason(rej.reason.0));

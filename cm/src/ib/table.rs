@@ -1,4 +1,4 @@
-//! What is known by which name, and what peers take of the room there is.
+//! The indexes of the connections by their names, and the accounts of the room that peers take.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -29,42 +29,42 @@ pub(crate) struct Table {
     random: Random,
     conns: BTreeMap<CmId, Box<IbConn>>,
     by_comm: BTreeMap<CommId, CmId>,
-    /// The names among these, for workers.
+    /// The ids of `by_comm`, in the form for workers.
     comm_ids: Arc<CommIds>,
-    /// By the peer's address and its name: a REQ has no other.
+    /// By the peer's address and its communication id, the only name in a REQ.
     by_peer: BTreeMap<(IpAddr, CommId), CmId>,
     /// By the peer's adapter and queue pair, at its address.
     by_qp: BTreeMap<(IpAddr, u64, IbQpn), CmId>,
     our_qpns: BTreeSet<IbQpn>,
     timers: BTreeSet<(Instant, CmId)>,
-    /// Those that have ended, by when they are forgotten.
+    /// Connections that have ended, by the time at which they are forgotten.
     over: BTreeSet<(Instant, CmId)>,
-    /// Accepted connections whose peers do not answer: all, those of a listener, and those of a peer at
-    /// a listener, each in the order in which they were begun.
+    /// Accepted connections whose peers do not answer, in order of their beginning: listed among
+    /// all, by listener, and by peer at a listener.
     unanswered: BTreeSet<(Option<ListenerId>, Option<IpAddr>, CmId)>,
-    /// Accepted connections of whose peers nothing has been heard since the REQ, in the order in which
-    /// they were begun.
+    /// Accepted connections whose peers have sent nothing since the REQ, in the order of their
+    /// beginning.
     half_open: BTreeSet<CmId>,
-    /// Requests no application has answered.
+    /// Requests that no application has answered.
     asked: Shares,
     usage: BTreeMap<(ListenerId, Option<IpAddr>), Usage>,
     out: VecDeque<(WorkerId, IbDatagram)>,
     pub(crate) fx: Effects,
 }
 
-/// Where a message goes.
+/// The way of a message to its receiver.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct To {
     pub(crate) worker: WorkerId,
-    /// Ours and the peer's.
+    /// Our address and the peer's.
     pub(crate) addresses: [IpAddr; 2],
     pub(crate) src_port: u16,
-    /// Whether nothing proves that the peer is there.
+    /// Whether nothing proves yet that the peer exists.
     pub(crate) is_stranger: bool,
 }
 
 impl To {
-    /// To the peer of a connection.
+    /// Returns the way to the peer of a connection.
     pub(crate) fn peer(link: &IbLink) -> To {
         To {
             worker: link.worker,
@@ -75,12 +75,12 @@ impl To {
     }
 }
 
-/// What a listener has, or a peer at a listener.
+/// Number of connections of a listener, or of a peer at a listener.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
     pub(crate) asked: usize,
     pub(crate) taken: usize,
-    /// Of those that are taken, those whose peers do not answer.
+    /// Connections among `taken` whose peers do not answer.
     pub(crate) unanswered: usize,
 }
 
@@ -109,7 +109,7 @@ impl Table {
         }
     }
 
-    /// The names of all connections, as workers see them.
+    /// Returns the names of all connections, in the form for workers.
     pub(crate) fn comm_ids(&self) -> &Arc<CommIds> {
         &self.comm_ids
     }
@@ -118,12 +118,13 @@ impl Table {
         &self.fx.ib
     }
 
-    /// Connections whose end has not been told.
+    /// Returns the number of connections whose end has not been reported.
     pub(crate) fn len(&self) -> usize {
         self.conns.len() - self.over.len()
     }
 
-    /// Those behind `after`, in the order of their names, whose end has not been told.
+    /// Returns the connections after `after`, in the order of their names, whose end has not been
+    /// reported.
     pub(crate) fn behind(&self, after: Bound<CmId>) -> impl Iterator<Item = &IbConn> {
         let conns = self.conns.range((after, Bound::Unbounded)).map(|(_, c)| c.as_ref());
         conns.filter(|c| !c.state.is_over())
@@ -141,7 +142,7 @@ impl Table {
         Some((self.conns.get_mut(&id)?, &mut self.fx))
     }
 
-    /// All but those that `stay`.
+    /// Returns all connections except those that `stay`.
     pub(crate) fn all_but(&self, stay: impl Fn(&IbLink) -> bool) -> Vec<CmId> {
         let go = self.conns.iter().filter(|(_, c)| !stay(&c.link));
         go.map(|(id, _)| *id).collect()
@@ -155,8 +156,8 @@ impl Table {
         self.by_peer.get(&(peer, name)).copied()
     }
 
-    /// The connection that has the peer's queue pair. One that has ended has it no more: its peer may
-    /// use the number again at once, and there is no transport whose late packets could meet it.
+    /// Returns the connection that has the peer's queue pair. An ended connection has it no more:
+    /// its peer may use the number again at once, because no transport delivers late packets.
     pub(crate) fn by_qp(&self, peer: IpAddr, guid: u64, qpn: IbQpn) -> Option<CmId> {
         self.by_qp.get(&(peer, guid, qpn)).copied()
     }
@@ -165,17 +166,17 @@ impl Table {
         self.usage.get(&(listener, peer)).copied().unwrap_or_default()
     }
 
-    /// Where a request to a listener of `tenant` finds a place.
+    /// Returns where a request to a listener of `tenant` finds a place.
     pub(crate) fn room(&self, tenant: TenantId) -> Room {
         self.asked.room(tenant)
     }
 
-    /// The accepted connection that has waited for its peer's first word for longest.
+    /// Returns the accepted connection that has waited longest for its peer's first message.
     pub(crate) fn half_open(&self) -> Option<CmId> {
         self.half_open.first().copied()
     }
 
-    /// A name, a queue pair and random numbers for a new connection.
+    /// Gives a new connection a name, a queue pair and random numbers.
     pub(crate) fn name(&mut self, link: &mut IbLink) {
         link.local_comm = loop {
             let name = CommId(self.random.next_u32());
@@ -192,7 +193,7 @@ impl Table {
         };
         link.local_psn = self.random.next_u32();
         link.dreq_tid = self.random.next_u64();
-        // The upper range, as RoCEv2 has it, spreads flows; the low bits are the connection's.
+        // RoCEv2 uses the upper range of ports to spread flows; the low bits are the connection's.
         let low = u16::try_from(link.local_comm.0 & 0x3fff).unwrap_or(0);
         link.src_port = 0xc000 | low;
         if link.listener.is_none() {
@@ -200,19 +201,19 @@ impl Table {
         }
     }
 
-    /// A port for the asking end of a connection. It is free as nobody listens there: it is the peer's
-    /// application that sees it, and no frame has it.
+    /// Picks a random port for the asking end of a connection. The port is only reported to the
+    /// peer's application; no frame carries it, so nothing reserves it.
     pub(crate) fn ephemeral(&mut self) -> u16 {
         u16::try_from(49152 + self.random.below(16384)).unwrap_or(49152)
     }
 
-    /// Whether there is room for one more, if whoever has ended makes it.
+    /// Returns true if there is room for another connection, or an ended connection can make room.
     pub(crate) fn has_room(&self) -> bool {
         self.conns.len() < self.config.max_conns || !self.over.is_empty()
     }
 
-    /// Of the connections whose peers do not answer, all or those of a listener, or of a peer at a
-    /// listener, the one that was begun first.
+    /// Returns the oldest connection whose peer does not answer, among all connections, those of a
+    /// listener, or those of a peer at a listener.
     pub(crate) fn unanswered(
         &self,
         listener: Option<ListenerId>,
@@ -222,7 +223,8 @@ impl Table {
         self.unanswered.range(its).next().map(|(.., id)| *id)
     }
 
-    /// A connection of a peer has, or has no more, an accepted connection's REP as its last word.
+    /// Enters or removes a connection from `half_open`: the peer has, or no longer has, sent
+    /// nothing since our REP.
     pub(crate) fn change_half_open(&mut self, link: &IbLink, is: bool) {
         if is {
             self.half_open.insert(link.id);
@@ -231,7 +233,7 @@ impl Table {
         }
     }
 
-    /// A peer does not answer, or does after all.
+    /// The peer has stopped answering, or answers again: updates the list and the counts.
     pub(crate) fn change_unanswered(&mut self, link: &IbLink, was: bool, is: bool) {
         let Some(listener) = link.listener.filter(|_| was != is) else { return };
         let peer = Some(link.remote.ip());
@@ -253,7 +255,8 @@ impl Table {
         }
     }
 
-    /// Whether there is room for one more; whoever has ended first makes it.
+    /// Makes room for another connection by removing the connections that ended first. Returns true
+    /// if there is room then.
     pub(crate) fn make_room(&mut self) -> bool {
         while self.conns.len() >= self.config.max_conns {
             let Some((_, id)) = self.over.first().copied() else { return false };
@@ -275,7 +278,7 @@ impl Table {
         self.renew_deadline(id);
     }
 
-    /// The peer's names are known.
+    /// Enters the peer's names once they are known.
     pub(crate) fn index_peer(&mut self, link: &IbLink) {
         if let Some(name) = link.remote_comm {
             self.by_peer.entry((link.remote.ip(), name)).or_insert(link.id);
@@ -284,8 +287,8 @@ impl Table {
         }
     }
 
-    /// A connection has ended: its peer's queue pair is free, and its name is not, as copies of its
-    /// messages still name it.
+    /// Frees the peer's queue pair when a connection has ended. Its name stays, because copies of
+    /// the peer's messages still name it.
     pub(crate) fn free_qp(&mut self, link: &IbLink) {
         let qp = (link.remote.ip(), link.remote_guid, link.remote_qpn);
         if self.by_qp.get(&qp) == Some(&link.id) {
@@ -293,7 +296,7 @@ impl Table {
         }
     }
 
-    /// The state has changed.
+    /// The state has changed: updates the deadline.
     pub(crate) fn renew_deadline(&mut self, id: CmId) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let (old, new) = (conn.deadline, conn.state.deadline());
@@ -311,7 +314,7 @@ impl Table {
         }
     }
 
-    /// Other patience with silent peers, those of connections that stand included.
+    /// Changes the allowed silence of peers, including peers of existing connections.
     pub(crate) fn set_keepalive(&mut self, now: Instant, idle: Option<Duration>) {
         self.config.keepalive = idle;
         let passive = self.conns.iter_mut().filter(|(_, c)| c.link.listener.is_some());
@@ -333,12 +336,12 @@ impl Table {
         self.timers.first().map(|(t, _)| *t)
     }
 
-    /// One whose time has come.
+    /// Returns a connection whose deadline has passed.
     pub(crate) fn due(&self, now: Instant) -> Option<CmId> {
         self.timers.first().filter(|(t, _)| *t <= now).map(|(_, id)| *id)
     }
 
-    /// A passive connection goes from one place to another.
+    /// Moves a passive connection from one place to another.
     pub(crate) fn change_place(&mut self, link: &IbLink, from: Place, to: Place) {
         let Some(listener) = link.listener else { return };
         for peer in [None, Some(link.remote.ip())] {
@@ -361,7 +364,7 @@ impl Table {
         self.asked.change(link.tenant, link.id, place(from), place(to));
     }
 
-    /// Forgets a connection, and every name of it.
+    /// Forgets a connection and all its names.
     pub(crate) fn remove(&mut self, id: CmId) -> Option<IbLink> {
         let conn = self.conns.remove(&id)?;
         let link = conn.link;
@@ -385,7 +388,7 @@ impl Table {
         Some(link)
     }
 
-    /// Sends a message, if the worker has taken the others.
+    /// Sends a message, unless the queue to the worker is full.
     pub(crate) fn send(&mut self, to: To, tid: u64, message: Message) {
         self.send_mad(to, &Mad::new(tid, message).emit());
     }
@@ -397,7 +400,8 @@ impl Table {
             self.fx.ib.tx_full += 1;
             return;
         }
-        // Both are of one version: `to` is where a packet came from, or was chosen so.
+        // Both addresses are of one IP version: `to` either is the source of a packet that came to
+        // `from`, or was chosen for it.
         let Some(packet) = UdRepr::gsi(from, to, src_port).emit(mad) else { return };
         let Some(payload) = packet.get(headers(from)..) else { return };
         self.fx.ib.tx_datagrams += 1;
@@ -411,13 +415,13 @@ impl Table {
         self.out.pop_front()
     }
 
-    /// What waits for a worker that is no more goes nowhere.
+    /// Drops the datagrams for a worker that has ended.
     pub(crate) fn forget_datagrams(&mut self, worker: WorkerId) {
         self.out.retain(|(w, _)| *w != worker);
     }
 }
 
-/// Octets of IP and UDP headers.
+/// Bytes of IP and UDP headers.
 const fn headers(addr: IpAddr) -> usize {
     if addr.is_ipv4() { 28 } else { 48 }
 }

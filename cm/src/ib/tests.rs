@@ -1,7 +1,7 @@
-//! Every state with every input: `tests/matrix.txt` says what follows.
+//! Every state with every input: `tests/matrix.txt` lists the effects.
 //!
-//! After a change that is meant, write it anew and read the difference:
-//! `RENEW=1 cargo test -p heddle-cm matrix && git diff cm/src/ib/tests/matrix.txt`.
+//! After an intended change, write the matrix anew and read the difference: `RENEW=1 cargo test -p
+//! heddle-cm matrix && git diff cm/src/ib/tests/matrix.txt`.
 
 use std::fmt::Write as _;
 
@@ -57,7 +57,7 @@ fn link(passive: bool, known: bool) -> IbLink {
     }
 }
 
-/// The peer's side of a link.
+/// Returns the peer's side of a link.
 fn peers() -> IbLink {
     IbLink {
         local_comm: PEERS,
@@ -72,12 +72,13 @@ fn peers() -> IbLink {
 const OUR_DEPTHS: Depths = Depths { responder_resources: 16, initiator_depth: 16 };
 
 fn wait(tid: u64, message: Message, left: u8) -> Wait {
-    // So that the next attempt is due now.
+    // With this time the next attempt is due at the time of the input.
     let sent = Instant::from_millis(99_500);
     Wait::new(sent, tid, message, ms(500), left, ms(8000))
 }
 
-/// A state by its number, whether it is passive, and whether the peer is known in it.
+/// Returns all states, each with its name and link; the link says whether the connection is passive
+/// and whether the peer's name is known.
 fn states() -> Vec<(&'static str, IbLink, IbState)> {
     let (active, passive) = (|| link(false, true), || link(true, true));
     let req = || link(false, false).req(OUR_DEPTHS, TimeCode::new(17), b"").unwrap();
@@ -91,7 +92,7 @@ fn states() -> Vec<(&'static str, IbLink, IbState)> {
     let replied = |left| IbState::RepSent { wait: wait(TID, rep(), left), qpn, agreed };
     let ending = |left| IbState::DreqSent { wait: wait(DREQ_TID, active().dreq(), left), qpn };
     let asked = |by, mra_at| IbState::ReqRcvd { accept_by: until(by), mra_at };
-    // Its last word was at `heard`, and it was asked so often since.
+    // The peer's last message came at `heard`, and the manager has probed `asked` times since.
     let up = |heard, asked: u32| {
         let (link, idle) = (passive(), Some(ms(60_000)));
         let mut k = Keepalive::new(rep(), idle, heard);
@@ -212,7 +213,7 @@ fn name(state: &IbState) -> String {
     name.split([' ', '{']).next().unwrap_or_default().into()
 }
 
-/// What follows from one input in one state, on a line.
+/// Returns the effects of one input in one state, on a line.
 fn outcome(mut link: IbLink, state: IbState, input: Input<'_>) -> String {
     let (was, due) = (name(&state), state.deadline());
     let mut fx = crate::ib::state::Effects::default();
@@ -299,7 +300,7 @@ fn test_matrix_of_every_state_with_every_input() {
     assert_eq!(known.lines().count(), table.lines().count(), "{path}");
 }
 
-/// Whatever happens, time goes on: what is due is not due again at once.
+/// Time always goes on: a state whose deadline has passed does not have the same deadline again.
 #[test]
 fn test_after_its_time_has_come_a_state_waits_or_is_over() {
     for (what, mut link, state) in states() {

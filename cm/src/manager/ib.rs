@@ -1,4 +1,4 @@
-//! InfiniBand: datagrams in and out, and what applications ask of its connections.
+//! InfiniBand: datagrams in and out, and applications' requests about its connections.
 
 mod req;
 
@@ -25,10 +25,10 @@ use crate::id::{AppId, CmId, WorkerId};
 use crate::params::{AcceptTerms, ConnectTerms};
 use crate::request::{Request, RequestError};
 
-/// Source port of answers that are about no connection.
+/// Source port of answers that belong to no connection.
 const PLAIN_PORT: u16 = 0xc000;
 
-/// How a datagram came: what is answered goes back the same way.
+/// The way by which a datagram came; the answer goes back the same way.
 #[derive(Clone, Copy, Debug)]
 struct Way {
     worker: WorkerId,
@@ -38,7 +38,7 @@ struct Way {
 }
 
 impl Way {
-    /// Back, to a sender of whom no more is known.
+    /// Returns the way back to a sender of which no more is known.
     const fn back(self) -> To {
         let addresses = [self.ours, self.peer];
         To { worker: self.worker, addresses, src_port: PLAIN_PORT, is_stranger: true }
@@ -46,31 +46,31 @@ impl Way {
 }
 
 impl ConnectionManager {
-    /// Speaks InfiniBand from now on, beside iWARP. A second call changes nothing.
+    /// Enables InfiniBand, beside iWARP. A second call changes nothing.
     pub fn enable_infiniband(&mut self, config: IbConfig) {
         self.ib.get_or_insert_with(|| Box::new(Table::new(config)));
     }
 
-    /// The filter that workers are to have on the UDP port of RoCEv2; `None` when InfiniBand is not
-    /// spoken. It knows at all times which messages are about connections there are.
+    /// Returns the filter for the workers' UDP port of RoCEv2; `None` when InfiniBand is not
+    /// enabled. The filter knows at all times which messages belong to existing connections.
     pub fn ib_filter(&self) -> Option<Arc<dyn DatagramFilter>> {
         let ib = self.ib.as_ref()?;
         Some(Arc::new(Filter(ib.comm_ids().clone())))
     }
 
-    /// What it has counted of InfiniBand; `None` when it does not speak it.
+    /// Returns the counters of InfiniBand; `None` when InfiniBand is not enabled.
     pub fn ib_counters(&self) -> Option<&IbCounters> {
         self.ib.as_deref().map(Table::counters)
     }
 
-    /// The next datagram to send, and the worker that is to send it to UDP. One that cannot be sent
-    /// may be dropped.
+    /// Returns the next datagram, and the worker that is to send it by UDP. The shell may drop a
+    /// datagram that cannot be sent.
     pub fn poll_datagram(&mut self) -> Option<(WorkerId, IbDatagram)> {
         self.ib.as_mut()?.poll_datagram()
     }
 
-    /// Takes a datagram that came to the UDP port of RoCEv2: the IP packet, from its header on. It is
-    /// answered with one datagram at most.
+    /// Takes a datagram that came to the UDP port of RoCEv2, as the IP packet from its header on.
+    /// The manager answers it with at most one datagram.
     pub fn handle_datagram(&mut self, now: Instant, worker: WorkerId, packet: &[u8]) {
         self.now = now;
         if !self.is_running(worker) {
@@ -141,10 +141,11 @@ impl ConnectionManager {
         ib.send(way.back(), way.tid, message);
     }
 
-    /// A message that names a connection of ours: its sender's name and then ours.
+    /// Handles a message that names a connection of ours: first its sender's name of the
+    /// connection, then ours.
     fn about_connection(&mut self, way: Way, (peer, our): (CommId, CommId), message: &Message) {
         let Some(ib) = &mut self.ib else { return };
-        // Who gives up before it has heard of us knows only its own name.
+        // A sender that gives up before it has heard from us knows only its own name.
         let unnamed = our == CommId(0) && matches!(message, Message::Rej(_));
         let found = if unnamed { ib.by_peer(way.peer, peer) } else { ib.by_comm(our) };
         let Some(id) = found else {
@@ -170,7 +171,7 @@ impl ConnectionManager {
         self.drive_ib(id, Input::Message(way.tid, message));
     }
 
-    /// Asks a peer.
+    /// Connects to a peer over InfiniBand.
     pub(super) fn connect_ib(
         &mut self,
         app: AppId,
@@ -201,7 +202,7 @@ impl ConnectionManager {
             src_port: PLAIN_PORT,
             local_comm: CommId(0),
             remote_comm: None,
-            // It is our application that asks.
+            // Our application chose the peer.
             is_stranger: false,
             tid: 0,
             dreq_tid: 0,
@@ -247,7 +248,7 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// A request about a connection of the application's own.
+    /// Handles a request about one of the application's own connections.
     pub(super) fn ask_ib(
         &mut self,
         app: AppId,
@@ -260,17 +261,17 @@ impl ConnectionManager {
         self.drive_ib(id, input).map_or(Ok(()), Err)
     }
 
-    /// Whether InfiniBand has a connection of that name.
+    /// Returns true if InfiniBand has a connection of that name.
     pub(super) fn is_ib(&self, id: CmId) -> bool {
         self.ib.as_ref().is_some_and(|ib| ib.get(id).is_some())
     }
 
-    /// Refuses a connection request in the name of InfiniBand, with `reason` as in a REJ, instead of the
-    /// application's: what a gateway has heard elsewhere. Over iWARP, which has no reasons, it is a
-    /// rejection without private data. No event follows.
+    /// Refuses a connection request with `reason`, the reason of a REJ, in the name of InfiniBand
+    /// instead of the application. A gateway passes a refusal on in this way. Over iWARP, which has
+    /// no reasons, the refusal is a rejection without private data. No event follows.
     ///
     /// # Errors
-    /// As of [`Request::Reject`](crate::Request::Reject).
+    /// As for [`Request::Reject`](crate::Request::Reject).
     pub fn refuse(
         &mut self,
         now: Instant,
@@ -288,13 +289,14 @@ impl ConnectionManager {
             .inspect_err(|_| self.fx.counters.requests_refused += 1)
     }
 
-    /// From here on asks peers that are silent for `idle` whether they are there, those of connections
-    /// that stand included, or none. Silence counts from now.
+    /// From now on probes peers that have been silent for `idle`, including peers of existing
+    /// connections; `None` ends the probes. Silence counts from now.
     ///
-    /// It is asked of who made a connection: our REP is sent again, which its end answers with an RTU.
-    /// Who does not answer, as often as it would ask itself and three times at least, is sent one DREQ,
-    /// and the connection ends with [`DisconnectReason::PeerSilent`](crate::DisconnectReason::PeerSilent).
-    /// Of who was asked for a connection it cannot be known: it is not given to answer anything.
+    /// The manager probes a peer that made its connection: it sends our REP again, which the peer
+    /// answers with an RTU. A peer that does not answer as many probes as it would send REQs
+    /// itself, and at least three, gets one DREQ, and the connection ends with
+    /// [`DisconnectReason::PeerSilent`](crate::DisconnectReason::PeerSilent). A peer that we
+    /// connected to cannot be probed, because no message makes it answer.
     pub fn set_ib_keepalive(&mut self, now: Instant, idle: Option<Duration>) {
         self.now = now;
         if let Some(ib) = &mut self.ib {
@@ -302,14 +304,14 @@ impl ConnectionManager {
         }
     }
 
-    /// Those whose time has come.
+    /// Handles the connections whose deadline has passed.
     pub(super) fn ib_timeouts(&mut self) {
         while let Some(id) = self.ib.as_ref().and_then(|ib| ib.due(self.now)) {
             self.drive_ib(id, Input::Timeout);
         }
     }
 
-    /// A worker has ended.
+    /// Ends the connections of a worker that has ended.
     pub(super) fn ib_worker_lost(&mut self, worker: WorkerId) {
         let Some(ib) = &mut self.ib else { return };
         ib.forget_datagrams(worker);
@@ -318,12 +320,13 @@ impl ConnectionManager {
         }
     }
 
-    /// Addresses and routes have changed: those that have lost theirs are over.
+    /// Ends the connections that have lost their address or route, after addresses and routes have
+    /// changed.
     pub(super) fn ib_readdressed(&mut self) {
         let Some(ib) = &self.ib else { return };
         let has_way = |link: &IbLink| {
             let remote = link.remote.ip();
-            // Of IPv6 there are no routes.
+            // For IPv6 there are no routes.
             let leads =
                 |port| self.config.ports.net(port).is_some_and(|n| n.route(remote).is_some());
             let port = self.config.ports.with_addr(link.local.ip());
@@ -335,7 +338,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Lets `input` happen to a connection and carries out what follows.
+    /// Gives `input` to a connection and carries out its effects.
     pub(super) fn drive_ib(&mut self, id: CmId, input: Input<'_>) -> Option<RequestError> {
         let now = self.now;
         let ib = self.ib.as_mut()?;
@@ -352,7 +355,8 @@ impl ConnectionManager {
         if !was_known {
             ib.index_peer(&link);
         }
-        // While the place it had is still counted.
+        // These changes come before the place that the connection had is given back: they need its
+        // record of usage.
         ib.change_unanswered(&link, was_unanswered, unanswered);
         ib.change_half_open(&link, half_open);
         if over {
@@ -394,7 +398,7 @@ impl ConnectionManager {
 }
 
 impl Table {
-    /// There are no other paths here.
+    /// Returns the answer to a LAP: there are no other paths here.
     fn no_path(&self, lap: &Lap) -> Message {
         let known = self.by_comm(lap.remote_comm_id).is_some();
         Message::Apr(Box::new(Apr {
@@ -408,7 +412,7 @@ impl Table {
     }
 }
 
-/// The time between two attempts, whatever a peer says it takes.
+/// Returns the time between two attempts, within our limits for it, whatever a peer announces.
 fn interval(code: TimeCode) -> Duration {
     code.duration().clamp(MIN_INTERVAL, MAX_INTERVAL)
 }

@@ -1,4 +1,4 @@
-//! What becomes of everything a worker had when it has ended.
+//! The end of a worker, and of everything it had.
 
 use std::collections::BTreeSet;
 
@@ -11,13 +11,13 @@ use crate::event::{Event, ListenFailure};
 use crate::id::WorkerId;
 
 impl ConnectionManager {
-    /// A worker has ended, by a defect or because it was stopped: every connection it had is over,
-    /// and so is every listener of which it was the last worker. It is to be called after all reports
-    /// of the worker; those that come later count for nothing.
+    /// A worker has ended, by a defect or because it was stopped. Ends every connection it had, and
+    /// every listener whose last worker it was. Call this after all reports of the worker; the
+    /// manager ignores later reports.
     ///
-    /// `untouched` are the connections of which it was ordered to enter FPDU mode and never took
-    /// the order: their queue pairs may be used again. It takes time that grows with the number of
-    /// all connections.
+    /// `untouched` names the connections for which the worker had, and never took, the order to
+    /// enter FPDU mode: their queue pairs may be used again. The call takes time that grows with
+    /// the number of all connections.
     pub fn handle_worker_lost(
         &mut self,
         now: Instant,
@@ -40,7 +40,8 @@ impl ConnectionManager {
             self.drive(id, Input::WorkerLost { touched });
         }
         self.ib_worker_lost(worker);
-        // Afterwards: those that wait for a listener's application are gone, and not evicted.
+        // The listeners come after the connections, so that connections that wait for a listener's
+        // application end with this reason and are not evicted.
         for id in self.listeners.ids() {
             let Some(l) = self.listeners.get(id) else { continue };
             let last = !l.workers().iter().any(|w| self.is_running(*w));
@@ -63,17 +64,17 @@ impl ConnectionManager {
         }
     }
 
-    /// Whether there is such a worker, and it has not ended.
+    /// Returns true if the worker exists and has not ended.
     pub(super) fn is_running(&self, worker: WorkerId) -> bool {
         worker.0 < self.workers.len() && !self.lost.contains(&worker)
     }
 
-    /// The workers of a port that have not ended.
+    /// Returns the workers of a port that have not ended.
     pub(super) fn workers_at(&self, port: usize) -> impl Iterator<Item = WorkerId> {
         self.config.ports.workers_of(port).filter(|w| self.is_running(*w))
     }
 
-    /// The workers that have not ended.
+    /// Returns the workers that have not ended.
     pub(super) fn running_workers(&self) -> impl Iterator<Item = WorkerId> {
         (0..self.workers.len()).map(WorkerId).filter(|w| !self.lost.contains(w))
     }

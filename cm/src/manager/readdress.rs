@@ -1,4 +1,4 @@
-//! Other addresses and routes while connections run.
+//! Changes of addresses and routes while connections run.
 
 use heddle_base::Instant;
 use heddle_rnic::Order;
@@ -10,27 +10,27 @@ use crate::listener::bind;
 use crate::ports::PortsError;
 
 impl ConnectionManager {
-    /// Has the workers of a port announce its addresses to the hosts of its links.
+    /// Orders the workers of a port to announce its addresses to the hosts of its links.
     pub fn announce(&mut self, port: usize) {
         let workers: Vec<_> = self.workers_at(port).collect();
         self.orders.extend(workers.into_iter().map(|worker| (worker, Order::Announce)));
     }
 
-    /// Gives the ports these addresses and routes, one entry for each port, instead of those they
-    /// have; what is the same goes on untouched.
+    /// Replaces the addresses and routes of the ports, with one entry for each port; unchanged
+    /// entries go on untouched.
     ///
-    /// Workers are ordered accordingly, before anything that is asked for afterwards. Listeners at an
-    /// address that its port has no more end with [`ListenFailure::AddressRemoved`]. Connections that
-    /// lose their address or their route are ended by the worker, which says so
-    /// ([`CloseReason::Withdrawn`](heddle_rnic::CloseReason::Withdrawn)); those of InfiniBand end here
-    /// and now ([`DisconnectReason::Withdrawn`](crate::DisconnectReason::Withdrawn),
-    /// [`ConnectFailure::Withdrawn`](crate::ConnectFailure::Withdrawn)). Their peers are told once, from
-    /// the address that goes: [`poll_datagram`](Self::poll_datagram) is to be called, and the workers
-    /// to be given what it has, before the orders are. An address that goes from one port to another
-    /// is removed from the one and new at the other.
+    /// The manager orders the workers accordingly, before any later request's orders. A listener at
+    /// an address that its port no longer has ends with [`ListenFailure::AddressRemoved`]. The
+    /// worker ends connections that lose their address or their route, and reports their end
+    /// ([`CloseReason::Withdrawn`](heddle_rnic::CloseReason::Withdrawn)); connections of InfiniBand
+    /// end within this call ([`DisconnectReason::Withdrawn`](crate::DisconnectReason::Withdrawn),
+    /// [`ConnectFailure::Withdrawn`](crate::ConnectFailure::Withdrawn)). Their peers get one
+    /// message, from the address that is removed: so call [`poll_datagram`](Self::poll_datagram),
+    /// and pass its datagrams to the workers, before the orders. An address that moves from one
+    /// port to another is removed from the first and new at the second.
     ///
     /// # Errors
-    /// Nothing has been changed then.
+    /// The call has changed nothing then.
     pub fn set_addressing(
         &mut self,
         now: Instant,
@@ -61,7 +61,7 @@ impl ConnectionManager {
             {
                 continue;
             }
-            // Its workers let go of it by the order above.
+            // The listener's workers drop the address by the order above.
             let app = l.app;
             self.tell(app, Event::ListenFailed { id, error: ListenFailure::AddressRemoved });
             self.forget_listener(id);

@@ -1,4 +1,4 @@
-//! What workers say.
+//! Reports of workers.
 
 use core::net::SocketAddr;
 
@@ -14,7 +14,7 @@ use crate::id::{AppId, CmId, ListenerId, WorkerId};
 use crate::shares::Room;
 use crate::small::Stamp;
 
-/// What a new passive connection is made with.
+/// The parts of a new passive connection.
 struct Admitted {
     listener: ListenerId,
     app: AppId,
@@ -22,8 +22,8 @@ struct Admitted {
 }
 
 impl ConnectionManager {
-    /// Takes a report of a worker. One about a connection that is not known (any more) changes
-    /// nothing.
+    /// Takes a report of a worker. A report about a connection that the manager does not know (any
+    /// more) changes nothing.
     pub fn handle_report(&mut self, now: Instant, worker: WorkerId, report: Report) {
         self.now = now;
         if !self.is_running(worker) {
@@ -41,7 +41,7 @@ impl ConnectionManager {
                 self.drive_conn(worker, conn, Input::OrderRefused(error));
             }
             Report::Event(event) => self.handle_event(worker, event),
-            // The shell gives them to `handle_datagram`.
+            // The shell passes datagrams to `handle_datagram`.
             Report::Datagram(_) => {}
         }
     }
@@ -75,7 +75,7 @@ impl ConnectionManager {
     }
 
     fn listening(&mut self, worker: WorkerId, id: ListenerId, result: Result<(), ListenError>) {
-        // One that was taken back has been withdrawn already.
+        // The application has taken this listener back, and the workers have the order to stop.
         let Some(l) = self.listeners.get_mut(id) else { return };
         let (app, addr) = (l.app, l.addr);
         let answered = l.answered(worker, result);
@@ -148,8 +148,8 @@ impl ConnectionManager {
         self.set_deadline(id, Some(request_timeout));
     }
 
-    /// Whether a new connection may have a place. A peer's own limits come first, so that nobody
-    /// else makes room for a peer that is over them.
+    /// Admits a new connection, or returns the reason for its refusal. The peer's own limits come
+    /// first, so that no other connection makes room for a peer that is over its limits.
     fn admit(
         &mut self,
         worker: WorkerId,
@@ -164,7 +164,7 @@ impl ConnectionManager {
             return Err(Refusal::Events);
         }
         l.admit(remote.ip())?;
-        // Nobody is evicted in vain: both victims are known before either goes.
+        // No connection is evicted in vain: both victims are known before either goes.
         let victim = if l.places.len() >= l.params.backlog {
             Some(l.places.to_evict().ok_or(Refusal::Backlog)?)
         } else {
@@ -180,7 +180,8 @@ impl ConnectionManager {
         if let Some(id) = victim {
             self.evict(id);
         }
-        // The first may have been the worker's too.
+        // The first victim may have held a place at the worker too, so the worker may have room
+        // now.
         if before != Room::Free
             && let Room::After(id) = room(self)
         {
@@ -194,7 +195,7 @@ impl ConnectionManager {
         self.drive(id, Input::Evict(Refusal::Evicted));
     }
 
-    /// Resets a connection that nobody has been told of.
+    /// Resets a connection that no application knows of.
     fn turn_away(&mut self, worker: WorkerId, conn: ConnId) {
         self.orders.push_back((worker, Order::Abort { conn }));
         self.orders.push_back((worker, Order::Release { conn }));

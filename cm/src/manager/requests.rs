@@ -1,4 +1,4 @@
-//! What applications ask for.
+//! Requests of applications.
 
 use core::net::SocketAddr;
 
@@ -21,8 +21,8 @@ impl ConnectionManager {
     /// Carries out a request of an application.
     ///
     /// # Errors
-    /// Everything that can be known at once. The request has changed nothing then and is answered
-    /// by no event.
+    /// Every error that can be known at once. The request has changed nothing then, and no event
+    /// follows.
     pub fn handle_request(
         &mut self,
         now: Instant,
@@ -75,8 +75,8 @@ impl ConnectionManager {
             return Err(RequestError::EventsNotTaken);
         }
         self.listeners.check(addr)?;
-        // Only the workers of the port that has the address are ever asked for it, by peers beyond that
-        // port and by ourselves.
+        // Only the workers of the port that has the address can receive connections to it, from
+        // peers beyond that port and from ourselves.
         let workers: Vec<_> = match bind(addr) {
             None => self.running_workers().collect(),
             Some(ip) => {
@@ -90,7 +90,7 @@ impl ConnectionManager {
         if workers.is_empty() {
             return Err(RequestError::NoWorker);
         }
-        // Made for each connection anew; here to see whether it can be.
+        // Every connection makes its own answer; this one only checks the options.
         params.protocol.answer(false)?;
         for &worker in &workers {
             let (bind, port, backlog) = (bind(addr), addr.port(), params.backlog);
@@ -104,7 +104,8 @@ impl ConnectionManager {
 
     fn unlisten(&mut self, app: AppId, id: ListenerId) -> Result<(), RequestError> {
         let l = self.listeners.get(id).filter(|l| l.app == app).ok_or(RequestError::NoListener)?;
-        // Now and not after the workers' answers: the next request may be to listen there.
+        // The workers stop now and not after their answers, because the application's next request
+        // may be to listen at the same address.
         let (workers, addr, listening) = (l.listening_at(), l.addr, l.is_listening());
         self.withdraw(&workers, addr);
         if !listening {
@@ -115,7 +116,7 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// Tells workers to stop listening.
+    /// Orders workers to stop listening.
     pub(super) fn withdraw(&mut self, workers: &[WorkerId], at: SocketAddr) {
         for &worker in workers {
             if self.is_running(worker) {
@@ -167,7 +168,7 @@ impl ConnectionManager {
             app,
             worker,
             conn: None,
-            // The port comes with the connection.
+            // The worker reports the port with the connection.
             local: local.map(|ip| SocketAddr::new(ip, 0).into()),
             remote: remote.into(),
             received: 0,
@@ -182,9 +183,10 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// The worker of a port that has the fewest connections, of several the first. Counted, and not
-    /// taken in turn: connections last, and peers spread theirs by chance, so this evens out what
-    /// they, and a worker's connections that ended together, have left uneven.
+    /// Returns the worker of a port that has the fewest connections, of several the first. Taking
+    /// workers in turn would not do: connections last, and peers spread theirs by chance. Counting
+    /// evens out the differences that peers, and connections of one worker that ended together,
+    /// have left.
     fn least_busy(&self, port: usize) -> Option<WorkerId> {
         self.workers_at(port).min_by_key(|w| self.workers.get(w.0).map(|w| w.conns))
     }
@@ -203,7 +205,7 @@ impl ConnectionManager {
         Ok(())
     }
 
-    /// A request about a connection of the application's own.
+    /// Handles a request about one of the application's own connections.
     fn ask(&mut self, app: AppId, id: CmId, input: Input<'_>) -> Result<(), RequestError> {
         self.owned(app, id)?;
         self.drive(id, input).map_or(Ok(()), Err)
@@ -234,7 +236,8 @@ impl ConnectionManager {
         let listeners: Vec<_> = a.listeners.iter().copied().collect();
         let conns: Vec<_> = a.conns.iter().copied().collect();
         for id in listeners {
-            // It is the application's own.
+            // The result is ignored: the listener is the application's own, so the request cannot
+            // fail.
             let _ = self.unlisten(app, id);
         }
         for id in conns {

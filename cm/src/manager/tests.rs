@@ -1,5 +1,5 @@
-//! What the manager does between connections: claims, owners, places, listeners. The worker is the
-//! test; `tests/` has real ones.
+//! The manager's rules across connections: claims, owners, places, listeners. The test plays the
+//! worker; `tests/` has real ones.
 
 mod claims;
 mod limits;
@@ -38,7 +38,7 @@ fn local() -> SocketAddr {
     "10.0.0.1:7174".parse().unwrap()
 }
 
-/// One port, on whose link everyone is.
+/// Returns a configuration of one port, whose link reaches every peer.
 fn config(workers: usize) -> CmConfig {
     CmConfig::new(Ports::one(workers, net(&["10.0.0.1/8"], &[])))
 }
@@ -51,7 +51,7 @@ fn request() -> Vec<u8> {
     frame(Kind::Request)
 }
 
-/// Of revision 1, without private data.
+/// Returns a frame of revision 1, without private data.
 fn frame(kind: Kind) -> Vec<u8> {
     Frame {
         kind,
@@ -66,12 +66,12 @@ fn frame(kind: Kind) -> Vec<u8> {
     .unwrap()
 }
 
-/// A manager, and the names a worker would give.
+/// A manager, and the names that a worker would give.
 struct Bench {
     cm: ConnectionManager,
     now: Instant,
     names: Box<dyn Iterator<Item = ConnId>>,
-    /// Local ends of the connections of peers, so that the test may listen in two places.
+    /// Local end of the connections that peers make, so that the test may listen in two places.
     at: SocketAddr,
     live: BTreeMap<ConnId, CmId>,
 }
@@ -107,7 +107,7 @@ impl Bench {
         std::iter::from_fn(|| self.cm.poll_event()).collect()
     }
 
-    /// A listener that every worker has agreed to.
+    /// Adds a listener that every worker has agreed to.
     fn listen(&mut self, params: ListenParams) {
         self.listen_as(APP, L, local(), params);
     }
@@ -122,14 +122,14 @@ impl Bench {
         self.orders();
     }
 
-    /// A peer's TCP connection.
+    /// Opens a peer's TCP connection.
     fn accepted(&mut self, remote: SocketAddr) -> ConnId {
         let conn = self.names.next().unwrap();
         self.event(RnicEvent::Accepted { conn, local: self.at, remote });
         conn
     }
 
-    /// A peer's connection with its request, and its name.
+    /// Opens a peer's connection and sends its request; returns both names.
     fn asked(&mut self, remote: SocketAddr) -> (ConnId, CmId) {
         let conn = self.accepted(remote);
         self.event(RnicEvent::StartupBytes { conn, bytes: request() });
@@ -144,7 +144,8 @@ impl Bench {
         self.ask(APP, Request::Connect { id: CmId(id), remote: peer(1), params })
     }
 
-    /// A connection of ours to which the peer has replied; the worker has the order to enter FPDU mode.
+    /// Makes a connection of ours to which the peer has replied; the worker has the order to enter
+    /// FPDU mode.
     fn entering(&mut self, id: u64, qpn: u32) -> ConnId {
         let protocol = Protocol::Mpa(MpaOptions::new().revision(Revision::V1));
         let params = ConnectTerms { protocol, ..ConnectTerms::new(qp(qpn)) };

@@ -1,4 +1,4 @@
-//! What there is, for people who look.
+//! Views of connections and listeners, for people.
 
 use core::net::SocketAddr;
 use core::ops::Bound;
@@ -13,22 +13,23 @@ use crate::id::{AppId, CmId, ListenerId, WorkerId};
 /// A connection at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnView {
-    /// Its name.
+    /// Name of the connection.
     pub id: CmId,
-    /// Whose it is.
+    /// The owner.
     pub app: AppId,
-    /// The worker that has it.
+    /// The worker that has the connection.
     pub worker: WorkerId,
-    /// The worker's name of it; absent until the worker has given it one, and over InfiniBand, of
-    /// whose connections no worker knows.
+    /// The worker's name of the connection. Absent until the worker has given it, and over
+    /// InfiniBand, of whose connections no worker knows.
     pub conn: Option<ConnId>,
-    /// Our end; the peer's until TCP has told ours.
+    /// Our end; the peer's until TCP reports ours.
     pub local: SocketAddr,
-    /// The peer's end.
+    /// The peer's address and port.
     pub remote: SocketAddr,
-    /// Where it came in, when the peer made it. The listener may be gone.
+    /// The listener that the connection came to, if the peer made the connection. The listener may
+    /// have ended.
     pub listener: Option<ListenerId>,
-    /// What it runs on.
+    /// The protocols below the connection.
     pub transport: Transport,
     /// The state's name, in lower case with hyphens.
     pub state: &'static str,
@@ -37,24 +38,24 @@ pub struct ConnView {
 /// A listener at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenerView {
-    /// Its name.
+    /// Name of the listener.
     pub id: ListenerId,
-    /// Whose it is.
+    /// The owner.
     pub app: AppId,
-    /// Where it listens.
+    /// Address and port of the listener.
     pub addr: SocketAddr,
     /// Whether all workers have answered.
     pub listening: bool,
-    /// Its connections that are in their start-up, or being refused.
+    /// The listener's connections that are in their start-up, or being refused.
     pub startups: usize,
-    /// Start-ups it takes at a time.
+    /// Largest number of simultaneous start-ups.
     pub backlog: usize,
 }
 
 impl ConnectionManager {
-    /// Connections of both transports in the order of their names, from the first behind `after` on. A
-    /// step takes time that grows with the logarithm of their number, so that a few at a time can be
-    /// had of many.
+    /// Returns the connections of both transports in the order of their names, from the first after
+    /// `after` on. A step takes time that grows with the logarithm of their number, so a caller can
+    /// read a large table a few connections at a time.
     pub fn conns(&self, after: Option<CmId>) -> impl Iterator<Item = ConnView> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let iwarp = self.conns.range((from, Bound::Unbounded)).map(|(_, c)| ConnView {
@@ -87,13 +88,13 @@ impl ConnectionManager {
         })
     }
 
-    /// The connection of this name.
+    /// Returns the connection of this name.
     pub fn conn(&self, id: CmId) -> Option<ConnView> {
         let before = id.0.checked_sub(1).map(CmId);
         self.conns(before).next().filter(|c| c.id == id)
     }
 
-    /// All listeners.
+    /// Returns all listeners.
     pub fn listeners(&self) -> impl Iterator<Item = ListenerView> {
         self.listeners.iter().map(|(id, l)| ListenerView {
             id,
@@ -107,7 +108,7 @@ impl ConnectionManager {
 }
 
 impl State {
-    /// For people.
+    /// Returns the state's name for people.
     const fn name(&self) -> &'static str {
         match self {
             State::Opening { .. } => "opening",

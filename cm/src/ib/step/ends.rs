@@ -1,4 +1,4 @@
-//! What several states do: beginnings that succeed, and ends.
+//! Steps that several states share: establishing, failing and ending a connection.
 
 use heddle_base::Instant;
 use heddle_ib::cm::{Answered, Message, RejReason};
@@ -38,7 +38,7 @@ impl IbLink {
         IbState::Established { qpn, keepalive }
     }
 
-    /// The application is told that the connection did not come about.
+    /// Reports to the application that the connection was not established.
     pub(super) fn fail(&self, error: ConnectFailure, qp: QpFate, fx: &mut Effects) {
         fx.cm.failed += 1;
         if let QpFate::Free(qpn) = qp {
@@ -47,7 +47,7 @@ impl IbLink {
         fx.tell(Event::ConnectError { id: self.id, error, qp });
     }
 
-    /// The application is told of the end.
+    /// Reports the end to the application.
     pub(super) fn disconnected(&self, qpn: Qpn, reason: DisconnectReason, fx: &mut Effects) {
         fx.list.push(Effect::Spend(qpn));
         fx.tell(Event::Disconnected { id: self.id, qpn, reason, terminate: None });
@@ -59,13 +59,13 @@ impl IbLink {
         IbState::Gone
     }
 
-    /// The address it has is ours no more, so that nothing more can be said or heard.
+    /// Our address was removed, so no message can be sent or received any more.
     pub(super) fn withdrawn(&self, qp: QpFate, fx: &mut Effects) -> IbState {
         self.fail(ConnectFailure::Withdrawn, qp, fx);
         IbState::Gone
     }
 
-    /// A REJ of ours, and what is left after it.
+    /// Sends our REJ and returns the state after it.
     pub(super) fn refuse(
         &self,
         answered: Answered,
@@ -76,7 +76,7 @@ impl IbLink {
         self.last_word(self.rej(answered, reason), now, fx)
     }
 
-    /// The application refuses, and says nothing.
+    /// The application refuses, without private data.
     pub(super) fn consumer_refuses(&self, now: Instant, fx: &mut Effects) -> IbState {
         let plain = || self.rej(Answered::REQ, RejReason::CONSUMER);
         self.last_word(self.consumer_rej(&[]).unwrap_or_else(plain), now, fx)

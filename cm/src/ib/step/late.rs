@@ -1,4 +1,4 @@
-//! From "established" on.
+//! The transitions of the states from `Established` on.
 
 use heddle_base::Instant;
 use heddle_ib::cm::{Answered, Message, RejReason};
@@ -17,20 +17,20 @@ pub(super) fn established(
     now: Instant,
     fx: &mut Effects,
 ) -> IbState {
-    // Whatever it says, it is there.
+    // Any message proves that the peer exists.
     let was_asked = match &mut keepalive {
         Some(k) if matches!(input, Input::Message(..)) => k.heard(link.keepalive, now),
         _ => false,
     };
     match input {
-        // Our RTU is lost, or the peer asks whether we are there.
+        // Our RTU is lost, or the peer probes whether we exist.
         Input::Message(tid, Message::Rep(rep))
             if tid == link.tid && link.listener.is_none() && rep.local_qpn == link.remote_qpn =>
         {
             fx.ib.rx_duplicates += 1;
             fx.send(tid, link.rtu());
         }
-        // It is there.
+        // The RTU answers our probe.
         Input::Message(_, Message::Rtu(_)) if was_asked => {}
         Input::Message(_, Message::Req(_) | Message::Rtu(_)) if link.listener.is_some() => {
             fx.ib.rx_duplicates += 1;
@@ -40,7 +40,7 @@ pub(super) fn established(
             link.disconnected(qpn, DisconnectReason::Orderly, fx);
             return link.time_wait(None, now);
         }
-        // None of our RTUs came, and it has given up.
+        // None of our RTUs came, and the peer has given up.
         Input::Message(tid, Message::Rej(rej)) if tid == link.tid => {
             link.disconnected(qpn, DisconnectReason::InfiniBand(rej.reason.0), fx);
             return link.time_wait(None, now);
@@ -52,7 +52,8 @@ pub(super) fn established(
             let wait = Wait::new(now, link.dreq_tid, dreq, interval, retries, MAX_PUT_OFF);
             return IbState::DreqSent { wait, qpn };
         }
-        // Once: nobody is there to send it again, or to hear the answer.
+        // The DREQ goes out once: the address is removed, so it cannot be sent again and its answer
+        // cannot be received.
         Input::Withdrawn => {
             fx.send(link.dreq_tid, link.dreq());
             link.disconnected(qpn, DisconnectReason::Withdrawn, fx);
@@ -79,8 +80,8 @@ pub(super) fn established(
     IbState::Established { qpn, keepalive }
 }
 
-/// The peer does not answer. If it is there after all, one DREQ tells it; whoever has not heard a
-/// question as often as it was asked would not hear that more often either.
+/// The peer has not answered any probe. If it exists after all, one DREQ reports the end. More than
+/// one would not help, because the peer missed as many probes.
 fn silent(qpn: Qpn, link: &IbLink, now: Instant, fx: &mut Effects) -> IbState {
     fx.ib.keepalive_timeouts += 1;
     fx.send(link.dreq_tid, link.dreq());
@@ -101,7 +102,7 @@ pub(super) fn dreq_sent(
             link.disconnected(qpn, DisconnectReason::Orderly, fx);
             link.time_wait(None, now)
         }
-        // Both at once.
+        // Both ends close at the same time.
         Input::Message(tid, Message::Dreq(dreq)) if dreq.remote_qpn == link.local_qpn => {
             fx.send(tid, link.drep());
             link.disconnected(qpn, DisconnectReason::Orderly, fx);
@@ -157,8 +158,8 @@ pub(super) fn time_wait(
             let stale = || link.rej(answered, RejReason::STALE_CONNECTION);
             fx.send(link.tid, last.clone().unwrap_or_else(stale));
         }
-        // It holds for established what we have refused after our REP: it is to know, in a way that
-        // one who is established understands.
+        // The peer holds a connection for established that we have refused after our REP. The DREQ
+        // is a message that an established peer understands.
         Input::Message(_, Message::Rtu(_)) if last.is_some() => {
             fx.ib.rx_duplicates += 1;
             fx.send(link.dreq_tid, link.dreq());

@@ -1,4 +1,4 @@
-//! A REQ: whose it is, whether there is room for it, and the connection that comes of it.
+//! A REQ: its owner, the check for room, and the connection that comes of it.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -14,7 +14,7 @@ use crate::id::{CmId, ListenerId};
 use crate::shares::Room;
 
 impl ConnectionManager {
-    /// A REQ.
+    /// Handles a REQ.
     pub(super) fn requested(&mut self, way: Way, req: &Req, message: &Message) {
         let Some(ib) = &mut self.ib else { return };
         if let Some(id) = ib.by_peer(way.peer, req.local_comm_id) {
@@ -43,7 +43,8 @@ impl ConnectionManager {
         self.reply(way, Message::Rej(Box::new(rej)));
     }
 
-    /// Who is to answer the REQ. A peer's own limits come first, as with iWARP.
+    /// Returns the listener that is to answer the REQ. The peer's own limits come first, as with
+    /// iWARP.
     fn admit_req(&mut self, way: Way, req: &Req) -> Result<(ListenerId, Header), Refused> {
         let ib = self.ib.as_ref().ok_or(Refused::NoService)?;
         let local = SocketAddr::new(way.ours, crate::ib::port(req)?);
@@ -71,7 +72,7 @@ impl ConnectionManager {
         Err(Refused::NoRoom)
     }
 
-    /// The limit that a REQ to `listener` of `peer` comes to first.
+    /// Returns the first limit that a REQ of `peer` to `listener` reaches.
     fn full(&self, listener: ListenerId, peer: IpAddr) -> Option<Refusal> {
         let (ib, l) = (self.ib.as_ref()?, self.listeners.get(listener)?);
         let (all, its) = (ib.usage(listener, None), ib.usage(listener, Some(peer)));
@@ -91,15 +92,15 @@ impl ConnectionManager {
         }
     }
 
-    /// Whoever asks under addresses of others is not there to answer our REP: the first of such
-    /// connections makes room, of the peer where it has all it may have, of all where there are no more.
-    /// False when none can.
+    /// A peer that asks under forged addresses does not answer our REP. Evicts the oldest
+    /// connection whose REP is unanswered: among the peer's own if the peer has reached its limit,
+    /// and among all connections if no place is left. Returns false if there is none.
     fn give_up_unanswered(&mut self, why: Refusal, listener: ListenerId, peer: IpAddr) -> bool {
         let Some(ib) = &self.ib else { return false };
         let first = match why {
             Refusal::PeerConns => ib.unanswered(Some(listener), Some(peer)),
-            // A flood is over sooner than the first REP is sent again: then whoever has had longest to
-            // answer goes, which is longer than a peer that is there takes.
+            // A flood ends sooner than the first REP is sent again. So the half-open connection
+            // goes that has had longest to answer: longer than a peer that exists takes.
             Refusal::Startups if !ib.has_room() => {
                 ib.unanswered(None, None).or_else(|| ib.half_open())
             }
@@ -109,8 +110,8 @@ impl ConnectionManager {
         first.is_some()
     }
 
-    /// Of peers that do not answer an accepted connection a listener has no more than of requests: its
-    /// application has given a queue pair for each.
+    /// Limits a listener's accepted connections without an answer to its backlog, the limit for its
+    /// requests, because the application has given a queue pair for each.
     fn bound_unanswered(&mut self, listener: ListenerId) {
         let (Some(ib), Some(l)) = (&self.ib, self.listeners.get(listener)) else { return };
         if ib.usage(listener, None).unanswered >= l.params.backlog {
@@ -119,7 +120,7 @@ impl ConnectionManager {
         }
     }
 
-    /// Where all places are taken, the tenant that holds most of them gives up one.
+    /// If all places are taken, evicts a connection of the tenant that holds most of them.
     fn displace(&mut self, listener: ListenerId) {
         let (Some(ib), Some(l)) = (&self.ib, self.listeners.get(listener)) else { return };
         if let Room::After(id) = ib.room(self.tenant(l.app)) {
@@ -135,7 +136,7 @@ impl ConnectionManager {
         }
     }
 
-    /// The application is asked.
+    /// Enters the request and asks the application.
     fn take_req(&mut self, way: Way, req: &Req, listener: ListenerId, header: Header) {
         let Some(l) = self.listeners.get(listener) else { return };
         let tenant = self.tenant(l.app);
@@ -169,16 +170,16 @@ impl ConnectionManager {
             remote_guid: req.local_ca_guid,
             peer,
             interval: interval(req.local_cm_response_timeout),
-            // No more than we would ourselves: a forged REQ is to cost its victim little.
+            // Our own limit applies too: a forged REQ is to cost its victim little.
             retries: req.max_cm_retries.min(ib.config.max_retries),
-            // As long as it may send this REQ again, or it would be taken for another after we have
-            // refused it.
+            // At least as long as the peer may send this REQ again. Otherwise we would take the
+            // copy for another REQ after we have refused the first.
             time_wait: ib.config.time_wait.max(req_lives(req)),
             keepalive: ib.config.keepalive,
         };
         ib.name(&mut link);
         let accept_by = self.now + l.params.accept_timeout;
-        // Half of the time it waits before it asks again.
+        // The MRA goes out after half of the time that the peer waits before it asks again.
         let mra_at = Some(self.now + req.remote_cm_response_timeout.duration() / 2);
         let state = IbState::ReqRcvd { accept_by, mra_at };
         let event = Event::ConnectRequest {
@@ -200,7 +201,8 @@ impl ConnectionManager {
     }
 }
 
-/// How long the peer sends a REQ again by what it says, but no longer than we wait for anyone.
+/// Returns how long the peer sends a REQ again by its own timing, but no longer than we let any
+/// peer delay us.
 fn req_lives(req: &Req) -> core::time::Duration {
     let each = interval(req.remote_cm_response_timeout);
     (each * (u32::from(req.max_cm_retries) + 2)).min(MAX_PUT_OFF)

@@ -1,4 +1,4 @@
-//! What is claimed, and by whom.
+//! The owners and the claims of connections and queue pairs.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn test_a_queue_pair_is_in_one_connection_and_the_healthy_one_goes_on() {
         b.events(),
         [(APP, Event::Disconnected { id, qpn: Qpn(7), reason, terminate: None })]
     );
-    // It had its time in FPDU mode.
+    // The queue pair has been in FPDU mode.
     assert_eq!(b.connect(1, 7), Err(RequestError::QpSpent(Qpn(7))));
     b.ask(APP, Request::ForgetQp { qpn: Qpn(7) }).unwrap();
     assert_eq!(b.connect(1, 7), Ok(()));
@@ -40,7 +40,7 @@ fn test_a_queue_pair_is_free_again_after_a_failure_before_fpdu_mode() {
         let qp = QpFate::Free(Qpn(7));
         assert_eq!(b.events(), [(APP, Event::ConnectError { id: CmId(id), error, qp })]);
     }
-    // The worker refuses it: never Established.
+    // The worker refuses to enter FPDU mode, so the connection is never established.
     let (conn, id) = b.asked(peer(1));
     b.accept(id, 7).unwrap();
     assert_eq!(b.events(), [], "not before the worker has answered");

@@ -1,4 +1,4 @@
-//! What peers can take, and for how long.
+//! The limits on places and time that peers can take.
 
 use super::*;
 
@@ -24,7 +24,7 @@ fn test_backlog_makes_room_first_from_those_that_leave_then_from_those_that_wait
     assert_eq!(order_of(&mut b), [old]);
     assert_eq!(b.notices(), [Refusal::Evicted], "one that was rejected has had its answer");
     assert_eq!((b.cm.counters().backlog_evicted, b.cm.gauges().startups), (2, 3));
-    // All are for the application to answer: a newcomer is refused.
+    // All start-ups wait for the application's answer: the manager refuses a newcomer.
     for conn in [new, newer] {
         b.event(RnicEvent::StartupBytes { conn, bytes: request() });
     }
@@ -51,7 +51,7 @@ fn test_start_ups_of_all_listeners_leave_room_at_the_worker() {
         b.event(RnicEvent::StartupBytes { conn, bytes: request() });
     }
     b.orders();
-    // Both applications have as many, and none takes one of the other's.
+    // Both applications have equal shares, and neither takes a place of the other.
     let fifth = b.accepted(peer(5));
     assert_eq!((b.is_known(fifth), b.cm.counters().startups_full), (false, 1));
     b.orders();
@@ -63,8 +63,9 @@ fn test_start_ups_of_all_listeners_leave_room_at_the_worker() {
     assert_eq!(known, [false, true, true, true, true]);
 }
 
-/// An application that answers nobody, with the longest patience there is, beside another: its peer
-/// comes in as often as it likes, and the other's finds a place each time.
+/// An application that answers no request, with the longest patience there is, beside another
+/// application: its peer comes in as often as it likes, and each request to the other application
+/// finds a place.
 #[test]
 fn test_application_that_answers_nobody_takes_no_place_of_another() {
     for accounts in [false, true] {
@@ -76,7 +77,7 @@ fn test_application_that_answers_nobody_takes_no_place_of_another() {
             accept_timeout: Duration::from_secs(1 << 40),
             ..ListenParams::default()
         };
-        // One application with six listeners, or six of one user with one each.
+        // Either one application has six listeners, or six applications of one user have one each.
         let apps: Vec<_> = (0..6).map(|n| AppId(10 + if accounts { n } else { 0 })).collect();
         for (n, app) in (0u16..).zip(&apps) {
             if accounts {
@@ -106,7 +107,8 @@ fn test_application_that_answers_nobody_takes_no_place_of_another() {
             b.event(RnicEvent::StartupBytes { conn, bytes: request() });
         }
         assert_eq!(b.events().len(), 2);
-        // All places are taken, and the other has less than its half: the oldest of the many goes.
+        // All places are taken, and the other application has less than its half: the greedy
+        // application's oldest request makes room.
         let third = b.accepted(peer(3));
         assert!(b.is_known(third), "{accounts}");
         assert_eq!(b.orders(), ["0 Abort"]);
@@ -122,7 +124,7 @@ fn test_application_that_answers_nobody_takes_no_place_of_another() {
         for conn in [first, second, third] {
             assert!(b.is_known(conn), "a flood takes nothing back");
         }
-        // Who leaves gives all back, to the last place.
+        // An application that ends gives all its places back, to the last.
         for app in &apps {
             b.ask(*app, Request::AppGone).unwrap();
         }
@@ -147,7 +149,7 @@ fn test_one_peer_cannot_take_all_places() {
     }
     assert_eq!((b.cm.gauges().startups, b.cm.counters().backlog_evicted), (3, 0));
     assert_eq!(b.cm.counters().peer_full, 997);
-    // Others are served, and it gets no more than its share of what is established.
+    // Other peers are served, and this peer gets no more than its share of established connections.
     let (_, id) = b.asked(peer(2));
     b.accept(id, 100).unwrap();
     b.pass(seconds(5));
@@ -170,10 +172,10 @@ fn test_events_that_nobody_takes_keep_peers_out_and_the_application_from_asking(
         b.closed(conn);
         b.events();
     }
-    // Two for each connection, and the one of the listener.
+    // Two events for each connection, and the one of the listener.
     assert_eq!((b.cm.gauges().events, b.cm.counters().events_full), (11, 45));
     assert_eq!(b.connect(1, 1), Err(RequestError::EventsNotTaken));
-    // Other applications do not notice.
+    // Other applications are not affected.
     let elsewhere = "10.0.0.1:80".parse().unwrap();
     b.listen_as(OTHER, ListenerId(2), elsewhere, ListenParams::default());
     b.at = elsewhere;
@@ -215,7 +217,7 @@ fn test_an_accepted_peer_has_a_time_for_its_first_fpdu() {
     }
 }
 
-/// What peers can do alone, without limit: the manager stays as small as its limits say.
+/// Everything that peers can do alone, without limit: the manager stays within its limits.
 #[test]
 fn test_floods_leave_the_manager_small() {
     let mut b = Bench::new(CmConfig { max_startups: 100, ..config(1) });

@@ -1,4 +1,4 @@
-//! One listener over several workers, and its end.
+//! A listener over several workers, and its end.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn test_a_listener_over_workers_is_withdrawn_when_one_refuses() {
         b.cm.handle_report(b.now, WorkerId(w), Report::Listening { token, result });
     };
     answer(&mut b, 0, 1, Ok(()));
-    // Not there for peers before all have answered.
+    // The listener does not exist for peers before all workers have answered.
     let early = b.accepted(peer(1));
     assert!(!b.is_known(early));
     assert_eq!(
@@ -27,7 +27,8 @@ fn test_a_listener_over_workers_is_withdrawn_when_one_refuses() {
     assert_eq!(b.orders(), ["2 Unlisten"]);
     let error = ListenFailure::Worker(ListenError::Full);
     assert_eq!(b.events(), [(APP, Event::ListenFailed { id: L, error })]);
-    // The place is free. Taken back while two have not answered: they stop when they come to it.
+    // The address is free again. The application takes the listener back while two workers have not
+    // answered: each stops when the order reaches it.
     b.ask(APP, listen(2)).unwrap();
     b.orders();
     answer(&mut b, 1, 2, Ok(()));
@@ -39,7 +40,7 @@ fn test_a_listener_over_workers_is_withdrawn_when_one_refuses() {
     assert_eq!(b.events(), [(APP, Event::ListenFailed { id: ListenerId(2), error })]);
     b.ask(APP, listen(3)).unwrap();
     b.orders();
-    // Late answers for the one before do not count for this one.
+    // Late answers for the listener before do not count for this one.
     answer(&mut b, 0, 2, Ok(()));
     answer(&mut b, 2, 2, Err(ListenError::Full));
     for w in 0..3 {

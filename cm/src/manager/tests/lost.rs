@@ -1,19 +1,19 @@
-//! A worker that has ended: everything it had has its end at once, and the others go on.
+//! A worker that has ended: everything it had ends at once, and the other workers go on.
 
 use super::*;
 
 const OTHER_WORKER: WorkerId = WorkerId(1);
-/// A peer of the other worker's port.
+/// A peer on the other worker's port.
 const ELSEWHERE: ([u8; 4], u16) = ([172, 16, 0, 9], 1000);
 
-/// Two ports with a worker each.
+/// Returns a manager of two ports with a worker each.
 fn two_ports() -> Bench {
     let ports = vec![(1, net(&["10.0.0.1/8"], &[])), (1, net(&["172.16.0.1/16"], &[]))];
     Bench::new(CmConfig::new(Ports::new(ports).unwrap()))
 }
 
 impl Bench {
-    /// A connection of ours for which the worker has a name.
+    /// Opens a connection of ours for which the worker has a name.
     fn opened(&mut self, id: u64, qpn: u32) -> ConnId {
         self.connect(id, qpn).unwrap();
         let conn = self.names.next().unwrap();
@@ -27,8 +27,8 @@ impl Bench {
     }
 }
 
-/// Who is told what: connection, and either why it did not come about and what becomes of its queue
-/// pair, or why it ended.
+/// Returns for each connection the reported reason: why the connection was not established and the
+/// state of its queue pair, or why it ended.
 fn told(events: Vec<(AppId, Event)>) -> BTreeMap<CmId, String> {
     let text = |event| match event {
         Event::ConnectError { error, qp, .. } => format!("{error}, {qp:?}"),
@@ -46,7 +46,7 @@ fn told(events: Vec<(AppId, Event)>) -> BTreeMap<CmId, String> {
 fn test_every_connection_of_a_lost_worker_has_its_end() {
     let mut b = two_ports();
     b.listen_as(APP, L, "0.0.0.0:7174".parse().unwrap(), ListenParams::default());
-    // One in each state.
+    // A connection in each state.
     b.connect(1, 1).unwrap();
     b.opened(2, 2);
     let awaits_reply = b.opened(3, 3);
@@ -66,12 +66,13 @@ fn test_every_connection_of_a_lost_worker_has_its_end() {
     let (truncated, ending) = b.established(10);
     let cut = heddle_iwarp::Cut::Message;
     b.event(RnicEvent::Qp { conn: truncated, event: QpEvent::Truncated(cut) });
-    // Given up, and told so: in both states that wait for the worker alone.
+    // Connections that the application has given up and whose end it knows, in both states that
+    // wait for the worker alone.
     let closing = b.opened(4, 11);
     b.ask(APP, Request::Disconnect { id: CmId(4) }).unwrap();
     b.connect(5, 12).unwrap();
     b.ask(APP, Request::Disconnect { id: CmId(5) }).unwrap();
-    // One of the other worker's.
+    // A connection of the other worker's.
     let params = ConnectTerms::new(qp(13));
     let elsewhere = Request::Connect { id: CmId(6), remote: ELSEWHERE.into(), params };
     b.ask(APP, elsewhere).unwrap();
@@ -94,19 +95,19 @@ fn test_every_connection_of_a_lost_worker_has_its_end() {
     ];
     assert_eq!(told(b.events()), BTreeMap::from(expected));
     assert_eq!(b.cm.counters().worker_lost, 11, "one that nobody knew of");
-    // Nobody is given orders for nothing, and nothing is left but the other worker's.
+    // The ended worker gets no orders, and only the other worker's connection is left.
     assert_eq!(b.orders(), ["1 Connect"]);
     let gauges = b.cm.gauges();
     assert_eq!((gauges.conns, gauges.startups, gauges.timers, gauges.listeners), (1, 0, 1, 1));
     assert!(![silent, closing, awaits_reply].iter().any(|c| b.is_known(*c)));
-    // What comes late counts for nothing, as does a second end.
+    // Late reports count for nothing, as does a second end.
     b.closed(closing);
     b.accepted(peer(6));
     b.report(Report::Connecting { token: 1, result: Ok(silent) });
     b.lose(W, &[]);
     assert_eq!((b.orders(), b.events()), (vec![], vec![]));
     assert_eq!(b.cm.gauges().conns, 1);
-    // Free is free, and the worker is not to be had any more.
+    // A free queue pair can be used again, but the ended worker cannot.
     assert_eq!(b.connect(7, 1), Err(RequestError::NoWorker));
     let params = ConnectTerms::new(qp(7));
     let request = Request::Connect { id: CmId(7), remote: ELSEWHERE.into(), params };
@@ -123,7 +124,8 @@ fn test_a_listener_lives_as_long_as_a_worker_does() {
     b.listen(ListenParams::default());
     b.lose(W, &[]);
     assert_eq!((b.events(), b.cm.gauges().listeners), (vec![], 1));
-    // A new one is for those that are left. One of them has answered when the other ends.
+    // A new listener is for the workers that are left. One of them has answered when the other
+    // ends.
     let second = SocketAddr::from(([10, 0, 0, 1], 99));
     let listen =
         |id, addr| Request::Listen { id: ListenerId(id), addr, params: ListenParams::default() };
@@ -133,10 +135,10 @@ fn test_a_listener_lives_as_long_as_a_worker_does() {
     assert_eq!(b.events(), []);
     b.lose(WorkerId(2), &[]);
     assert_eq!(b.events(), [(APP, Event::Listening { id: ListenerId(2) })]);
-    // One taken back is taken back from those that are left.
+    // The manager takes a listener back only from the workers that are left.
     b.ask(APP, Request::Unlisten { id: ListenerId(2) }).unwrap();
     assert_eq!(b.orders(), ["1 Unlisten"]);
-    // The last: also for one that is not up yet.
+    // The last worker ends: so does a listener that is not up yet.
     b.ask(APP, listen(3, second)).unwrap();
     b.lose(OTHER_WORKER, &[]);
     let error = ListenFailure::WorkerLost;

@@ -1,4 +1,4 @@
-//! Which workers are asked: those of the port that an address or a way is of.
+//! The choice of workers: those of the port that has the address or the route.
 
 use heddle_tcp::{Addressing, ConnectError};
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::dialogue::{MpaOptions, Protocol};
 use crate::ports::{Own, PortsError};
 
-/// Two ports: workers 0 and 1 have 10.0.0.1, and worker 2 has 172.16.0.1 and the way to the world.
+/// Two ports: workers 0 and 1 have 10.0.0.1, and worker 2 has 172.16.0.1 and the default route.
 fn nets() -> [Addressing; 2] {
     [net(&["10.0.0.1/8"], &[]), net(&["172.16.0.1/16"], &[("0.0.0.0/0", "172.16.0.254")])]
 }
@@ -17,7 +17,7 @@ fn bench() -> Bench {
 }
 
 impl Bench {
-    /// A connect to `remote`, from `local` if that is anything.
+    /// Connects to `remote`, from `local` unless that is empty.
     fn connect_to(&mut self, id: u64, local: &str, remote: &str) -> Result<(), RequestError> {
         let local = (!local.is_empty()).then(|| local.parse().unwrap());
         let protocol = Protocol::Mpa(MpaOptions::new().fall_back(true));
@@ -32,7 +32,7 @@ impl Bench {
         self.ask(APP, Request::Listen { id: ListenerId(id), addr, params })
     }
 
-    /// A peer's TCP connection at a worker.
+    /// Opens a peer's TCP connection at a worker.
     fn accepted_at(&mut self, worker: usize, local: SocketAddr, remote: SocketAddr) -> ConnId {
         let conn = self.names.next().unwrap();
         let event = Report::Event(RnicEvent::Accepted { conn, local, remote });
@@ -56,7 +56,7 @@ fn test_connects_go_to_the_port_that_leads_there_and_its_least_busy_worker() {
         b.connect_to(id, "", "10.0.0.9").unwrap();
     }
     assert_eq!(b.orders(), ["0 Connect", "1 Connect", "0 Connect", "1 Connect"]);
-    // Two of worker 1's end: it is its turn twice.
+    // Two connections of worker 1 end: it is chosen twice.
     for id in [2, 4] {
         let report = Report::Connecting { token: id, result: Err(ConnectError::PortInUse) };
         b.cm.handle_report(b.now, WorkerId(1), report);
@@ -65,7 +65,7 @@ fn test_connects_go_to_the_port_that_leads_there_and_its_least_busy_worker() {
         b.connect_to(id, "", "10.0.0.9").unwrap();
     }
     assert_eq!(b.orders(), ["1 Connect", "1 Connect", "0 Connect", "1 Connect"]);
-    // What peers have made counts too.
+    // Connections that peers have made count too.
     b.listen_at(1, "10.0.0.1:7").unwrap();
     for w in 0..2 {
         let report = Report::Listening { token: 1, result: Ok(()) };
@@ -79,7 +79,7 @@ fn test_connects_go_to_the_port_that_leads_there_and_its_least_busy_worker() {
         b.connect_to(id, "", "10.0.0.9").unwrap();
     }
     assert_eq!(b.orders(), ["1 Connect"; 3]);
-    // Elsewhere it is the other port.
+    // For other destinations the manager chooses the other port.
     b.connect_to(20, "", "172.16.3.3").unwrap();
     b.connect_to(21, "", "192.0.2.1").unwrap();
     assert_eq!(b.orders(), ["2 Connect", "2 Connect"]);
@@ -88,7 +88,7 @@ fn test_connects_go_to_the_port_that_leads_there_and_its_least_busy_worker() {
 #[test]
 fn test_the_address_to_connect_from_says_the_port() {
     let mut b = bench();
-    // The other port is on a link with the peer, and is not asked for.
+    // The other port is on a link with the peer, and is not chosen.
     b.connect_to(1, "172.16.0.1", "10.0.0.9").unwrap();
     let Some((WorkerId(2), Order::Connect { token: 1, local: Some(local), .. })) =
         b.cm.poll_order()
@@ -110,7 +110,7 @@ fn test_the_address_to_connect_from_says_the_port() {
     assert_eq!((b.orders(), b.cm.gauges()), (vec![], before));
 }
 
-/// A revision that the peer does not speak is asked for once more: from the same address.
+/// After the peer has refused a revision, the manager asks again from the same address.
 #[test]
 fn test_a_redial_is_from_the_same_address() {
     let mut b = bench();
@@ -139,7 +139,8 @@ fn test_listeners_are_at_the_workers_of_the_port_that_has_the_address() {
     assert_eq!(b.orders(), ["0 Listen", "1 Listen", "2 Listen"]);
     let nobodys = b.listen_at(4, "10.0.0.2:7");
     assert_eq!(nobodys, Err(RequestError::Listen(ListenError::NotOurs)));
-    // It is there when its own workers say so, and goes from there.
+    // The listener is up when the workers of its port have answered; the orders to stop go to the
+    // same workers.
     let answer = |b: &mut Bench, w, token| {
         let report = Report::Listening { token, result: Ok(()) };
         b.cm.handle_report(b.now, WorkerId(w), report);
@@ -177,7 +178,8 @@ fn test_another_worker_of_the_port_takes_over_and_its_listeners_end_with_the_las
         (b.events(), b.orders()),
         (vec![], vec!["1 Connect".into(), "1 Connect".into(), "1 Listen".into()])
     );
-    // The port has no one left. The other one has a way there too, if a longer one.
+    // The port has no worker left. The other port has a route to the peer too, with a shorter
+    // prefix.
     b.cm.handle_worker_lost(b.now, WorkerId(1), &BTreeSet::new());
     let failed =
         |id| (APP, Event::ListenFailed { id: ListenerId(id), error: ListenFailure::WorkerLost });
@@ -191,8 +193,8 @@ fn test_another_worker_of_the_port_takes_over_and_its_listeners_end_with_the_las
     assert_eq!(b.orders(), ["2 Listen"]);
 }
 
-/// A listener's places, and a peer's share of them, are of all workers together: spreading
-/// connections gives nobody more.
+/// A listener's places, and a peer's share of them, hold over all workers together: a peer gains
+/// nothing by spreading connections.
 #[test]
 fn test_limits_of_a_listener_do_not_grow_with_its_workers() {
     let mut b = Bench::new(config(4));
@@ -209,12 +211,13 @@ fn test_limits_of_a_listener_do_not_grow_with_its_workers() {
         b.is_known_at(w, conn)
     });
     assert_eq!((of_one.count(), b.cm.counters().peer_full), (3, 37));
-    // The others are for other peers, one after the other in the place of whoever waits longest.
+    // The other places are for other peers; each newcomer takes the place of the peer that waits
+    // longest.
     for n in 0..20 {
         b.accepted_at(usize::from(n % 4), local(), peer(n + 2));
     }
     assert_eq!((b.cm.gauges().startups, b.cm.counters().backlog_evicted), (8, 15));
-    // Established ones of one peer, each at another worker.
+    // Established connections of one peer, each at another worker.
     b.pass(seconds(100));
     b.orders();
     b.notices();
@@ -255,7 +258,7 @@ fn test_other_addresses_reach_the_workers_of_their_port_before_what_follows() {
     );
     b.set([more, world]).unwrap();
     assert_eq!(b.orders(), [""; 0], "nor has any the second time");
-    // A worker that has ended is told nothing.
+    // A worker that has ended gets no orders.
     b.cm.handle_worker_lost(b.now, W, &BTreeSet::new());
     let [_, world] = nets();
     b.set([a, world]).unwrap();
@@ -278,7 +281,7 @@ fn test_listeners_end_with_their_address_and_connections_as_the_worker_says() {
     let silent = b.accepted(peer(2));
     b.orders();
 
-    // The address goes to the other port.
+    // The address moves to the other port.
     let nets = [net(&["10.0.0.2/8"], &[]), net(&["10.0.0.1/8"], &[])];
     b.set(nets).unwrap();
     let failed = |id| {
@@ -288,7 +291,7 @@ fn test_listeners_end_with_their_address_and_connections_as_the_worker_says() {
     assert_eq!(b.events(), [failed(1), failed(4)]);
     assert_eq!(b.orders(), ["0 SetAddressing", "1 SetAddressing", "0 Abort"]);
     assert_eq!(b.cm.gauges().listeners, 2);
-    // The late answer of one that had not answered counts for nothing.
+    // The listener had not been answered; the worker's late answer counts for nothing.
     b.report(Report::Listening { token: 4, result: Ok(()) });
     let withdrawn = |conn| RnicEvent::Closed { conn, reason: CloseReason::Withdrawn };
     b.event(withdrawn(running));
@@ -297,13 +300,13 @@ fn test_listeners_end_with_their_address_and_connections_as_the_worker_says() {
     let end = Event::Disconnected { id, qpn: Qpn(7), reason, terminate: None };
     assert_eq!((b.events(), b.orders()), (vec![(APP, end)], vec!["0 Release".into(); 2]));
     assert_eq!(b.cm.gauges().conns, 0);
-    // It can be listened on at its new port.
+    // An application can listen at the address on its new port.
     b.listen_at(5, "10.0.0.1:7174").unwrap();
     assert_eq!(b.orders(), ["1 Listen"]);
 }
 
 /// A connection attempt that loses its address fails with that reason, and does not try another
-/// revision from an address that is gone.
+/// revision from an address that was removed.
 #[test]
 fn test_a_withdrawn_start_up_fails_and_does_not_fall_back() {
     let mut b = bench();

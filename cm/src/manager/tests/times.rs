@@ -1,4 +1,4 @@
-//! How long start-ups took, as the manager tells.
+//! The start-up times that the manager records.
 
 use heddle_base::Histogram;
 
@@ -10,7 +10,7 @@ fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// One start-up of that length.
+/// Returns a histogram of one start-up of that length.
 fn one(time: Duration) -> Histogram {
     let mut h = Histogram::ZERO;
     h.record_time(time);

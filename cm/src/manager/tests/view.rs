@@ -1,4 +1,4 @@
-//! What there is to be seen.
+//! The views of connections.
 
 use super::*;
 
@@ -28,7 +28,7 @@ fn test_connections_are_seen_in_the_order_of_their_names_and_from_anyone_on() {
     assert_eq!(all[2].conn, Some(silent));
     let ids = |after| b.cm.conns(Some(after)).map(|c| c.id).collect::<Vec<_>>();
     assert_eq!((ids(first), ids(third)), (vec![second, third], vec![]));
-    // One that is gone does not end the walk.
+    // A name whose connection has ended does not end the walk.
     assert_eq!(b.cm.conn(CmId(1)), None);
     assert_eq!(ids(CmId(1)).len(), 3);
 }
