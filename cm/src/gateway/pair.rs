@@ -1,4 +1,5 @@
-//! A pair of connections, one on either side of a gateway, and the gateway's reaction to each event.
+//! A pair of connections, one on either side of a gateway, and the gateway's reaction to each
+//! event.
 
 use core::net::SocketAddr;
 

@@ -108,8 +108,8 @@ impl IbLink {
         }))
     }
 
-    /// Returns a REJ of the communication manager itself. A REJ for a time-out carries the GUID of our
-    /// adapter, because we may send it before we know the peer's name of the connection.
+    /// Returns a REJ of the communication manager itself. A REJ for a time-out carries the GUID of
+    /// our adapter, because we may send it before we know the peer's name of the connection.
     pub(crate) fn rej(&self, answered: Answered, reason: RejReason) -> Message {
         let mut rej = rej(self.local_comm, self.peer_comm(), answered, reason);
         if reason == RejReason::TIMEOUT {

@@ -1,6 +1,6 @@
-//! Random requests and reports over several workers that keep their side of the contract and
-//! nothing else: whatever the order, each request has one outcome, each queue pair is free or
-//! spent, each connection is released once, and nothing is left. A failure repeats from the seed it
+//! Random requests and reports over several workers, which keep their side of the contract and do
+//! nothing else. In every order, each request has one outcome, each queue pair is free or spent,
+//! each connection is released once, and nothing is left. A failure repeats from the seed that it
 //! prints.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
@@ -25,14 +25,14 @@ enum Phase {
     Closed,
 }
 
-/// A worker: what it was told and has not done, what it has said and is still on its way.
+/// A worker: its orders that it has not carried out, and its reports that are on their way.
 #[derive(Default)]
 struct Worker {
     orders: VecDeque<Order>,
     reports: VecDeque<Report>,
     conns: BTreeMap<ConnId, Phase>,
     passive: BTreeSet<ConnId>,
-    /// Where it listens: an address of ours, or all.
+    /// The places where the worker listens: an address of ours, or all.
     listening: BTreeSet<(Option<IpAddr>, u16)>,
     net: Addressing,
     /// Our end of each connection.
@@ -40,7 +40,7 @@ struct Worker {
 }
 
 impl Worker {
-    /// A connection from or to one of its addresses; the one asked for, or any.
+    /// Opens a connection from or to one of the worker's addresses: the given one, or any.
     fn open(
         &mut self,
         r: &mut Random,
@@ -55,7 +55,7 @@ impl Worker {
         local
     }
 
-    /// What a stack does when its addresses are changed.
+    /// Changes the addresses, and ends connections as a stack does.
     fn readdress(&mut self, net: Addressing) {
         self.net = net;
         let net = &self.net;
@@ -95,7 +95,8 @@ impl Worker {
             }
             Order::Unlisten { addr, port } => drop(self.listening.remove(&(addr, port))),
             Order::Connect { token, local, remote } => {
-                // What was asked for before the addresses changed is carried out before.
+                // A worker carries orders out in sequence, so a connect from before a change of
+                // addresses comes before the change.
                 assert!(local.is_none_or(|a| self.net.is_ours(a)), "from its own addresses");
                 assert!(self.net.route(remote.ip()).is_some(), "where a way leads");
                 let result = if r.chance(0.1) {
@@ -143,7 +144,7 @@ impl Worker {
         }
     }
 
-    /// Something a peer does.
+    /// Makes a peer do something at random.
     fn peer(&mut self, r: &mut Random, names: &mut impl Iterator<Item = ConnId>) {
         if r.chance(0.2) && !self.listening.is_empty() && !self.net.addrs().is_empty() {
             let (addr, port) = *self.listening.iter().nth(below(r, self.listening.len())).unwrap();
@@ -187,12 +188,12 @@ impl Worker {
     }
 }
 
-/// What an application knows of a connection of its own.
+/// The application's knowledge of a connection of its own.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Known {
-    /// A peer asks; no queue pair is given.
+    /// A peer asks; the application has given no queue pair.
     Asked,
-    /// Connect or Accept has been asked for with this queue pair.
+    /// The application has asked for Connect or Accept with this queue pair.
     Wanted(Qpn),
     Established(Qpn),
 }
@@ -202,7 +203,7 @@ struct App {
     listeners: BTreeMap<ListenerId, bool>,
     conns: BTreeMap<CmId, Known>,
     spent: BTreeSet<Qpn>,
-    /// Events polled and not yet said to be taken.
+    /// Number of events that were polled and not yet reported as taken.
     taken: usize,
 }
 
@@ -270,18 +271,18 @@ struct Model<N> {
     apps: BTreeMap<AppId, App>,
     names: N,
     next: u64,
-    /// How the ports are addressed: an index of [`NETS`].
+    /// The addressing of the ports: an index of [`NETS`].
     net: usize,
-    /// Established, rejected, failed, disconnected; of these for their address; listeners that ended
-    /// with theirs.
+    /// Numbers of events: established, rejected, failed, disconnected; disconnected because the
+    /// address was removed; listeners that ended with their address.
     counts: [u64; 6],
 }
 
 /// Workers of each of the two ports.
 const WORKERS: [usize; 2] = [2, 1];
 
-/// Addresses of the two ports, of which the first can go from one to the other, and whether the
-/// second has a way to everywhere.
+/// Addresses of the two ports, and whether the second port has a default route. The address
+/// 10.0.0.1 can move from the first port to the second.
 const NETS: [([&[&str]; 2], bool); 4] = [
     ([&["10.0.0.1/8"], &["172.16.0.1/16"]], true),
     ([&["10.0.0.1/8", "10.0.0.2/8"], &["172.16.0.1/16"]], false),
@@ -300,16 +301,16 @@ fn nets(n: usize) -> Vec<Addressing> {
     vec![net(0), net(1)]
 }
 
-/// Some address that one of the ports may have.
+/// Returns an address that one of the ports may have.
 fn some_addr(r: &mut Random) -> IpAddr {
     ["10.0.0.1", "10.0.0.2", "172.16.0.1"][below(r, 3)].parse().unwrap()
 }
 
-/// Queue pairs an application tries; few, so that claims collide.
+/// Number of queue pairs that an application tries; few, so that claims collide.
 const QPS: u32 = 12;
 
 impl<N: Iterator<Item = ConnId>> Model<N> {
-    /// Some request of some application.
+    /// Makes a random request of a random application.
     fn ask(&mut self) {
         let r = &mut self.r;
         let n = below(r, self.apps.len());
@@ -357,7 +358,7 @@ impl<N: Iterator<Item = ConnId>> Model<N> {
         let known = |a: &App, id| a.conns.get(&id).copied();
         match (request, result) {
             (Request::Listen { id, .. }, Ok(())) => drop(a.listeners.insert(id, false)),
-            // One that waits for its workers is told that it failed.
+            // A listener that waits for its workers gets a failure event instead.
             (Request::Unlisten { id }, Ok(())) if a.listeners[&id] => {
                 a.listeners.remove(&id);
             }
@@ -384,7 +385,7 @@ impl<N: Iterator<Item = ConnId>> Model<N> {
         self.take_events();
     }
 
-    /// Takes what there is for applications, so that they know what the manager knows.
+    /// Passes all events to the applications, so that they know what the manager knows.
     fn take_events(&mut self) {
         while let Some((app, event)) = self.cm.poll_event() {
             let a = self.apps.get_mut(&app).expect("no event for one that is gone");
@@ -398,7 +399,8 @@ impl<N: Iterator<Item = ConnId>> Model<N> {
         assert!(held.timers <= held.conns, "{held:?}");
         while let Some((w, order)) = self.cm.poll_order() {
             if let Order::EnterFpduMode { mode, .. } = &order {
-                // No queue pair is given away while a worker has still to look at it.
+                // The manager gives no queue pair to a worker while another worker still has an
+                // order for it.
                 let same = |o: &Order| matches!(o, Order::EnterFpduMode { mode: m, .. } if m.qp.qpn == mode.qp.qpn);
                 assert!(!self.workers.iter().any(|w| w.orders.iter().any(same)));
             }
@@ -448,7 +450,7 @@ impl<N: Iterator<Item = ConnId>> Model<N> {
         self.take_events();
     }
 
-    /// Everything that waits is done.
+    /// Carries out all orders and reports that wait.
     fn settle(&mut self) {
         while self.workers.iter().any(|w| !w.orders.is_empty() || !w.reports.is_empty()) {
             for w in 0..self.workers.len() {
@@ -489,7 +491,7 @@ fn test_random_requests_and_reports_keep_every_promise() {
         for _ in 0..4000 {
             m.step();
         }
-        // Everyone lets go, and time passes.
+        // Every application ends what it has, and time passes.
         m.settle();
         for (app, a) in m.apps.iter().map(|(k, a)| (*k, a.listeners.clone())).collect::<Vec<_>>() {
             for id in a.keys() {
@@ -503,7 +505,7 @@ fn test_random_requests_and_reports_keep_every_promise() {
             m.pass(Duration::from_secs(100));
         }
         m.settle();
-        // Whatever its peer does, only what is established outlives the time-outs.
+        // Only an established connection outlives the time-outs, whatever its peer does.
         for w in &mut m.workers {
             assert!(w.conns.values().all(|p| *p == Phase::Fpdu), "seed {seed}: {:?}", w.conns);
             for conn in w.conns.keys().copied().collect::<Vec<_>>() {
@@ -523,7 +525,7 @@ fn test_random_requests_and_reports_keep_every_promise() {
             *sum += n;
         }
     }
-    // All of it happens, and often.
+    // Every kind of event has to happen, and often.
     let enough = counts.iter().zip([100, 100, 100, 100, 40, 100]).all(|(n, least)| *n > least);
     assert!(enough, "{counts:?}");
 }

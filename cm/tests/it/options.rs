@@ -1,5 +1,6 @@
-//! Options of the start-up on the wire and in the queue pair: revision and what is asked when the
-//! peer does not know it, CRC, markers, read depths, and the last word when we fail ourselves.
+//! Options of the start-up on the wire and in the queue pair: the revision and the second request
+//! to a peer that does not know it, CRC, markers, read depths, and our last message when we fail
+//! ourselves.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 use std::time::Duration;
@@ -28,13 +29,13 @@ fn depths(ird: u16, ord: u16) -> PeerDepths {
     PeerDepths { ird: depth(ird), ord: depth(ord) }
 }
 
-/// A frame of revision 1.
+/// Returns a frame of revision 1.
 fn plain(kind: Kind, reject: bool) -> Vec<u8> {
     let (markers, crc, revision, enhanced) = (false, true, Revision::V1, None);
     Frame { kind, markers, crc, reject, revision, enhanced, private_data: b"" }.emit().unwrap()
 }
 
-/// How a peer says that it knows only revision 1.
+/// The ways in which a peer shows that it knows only revision 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Refusal {
     Reset,
@@ -52,7 +53,7 @@ fn refuse(net: &mut Net, conn: ConnId, how: Refusal) {
             net.hosts[0].rnic.send_startup(conn, &plain(Kind::Reply, true)).unwrap();
         }
     }
-    // What it was told so far is of no more interest.
+    // The test does not look at earlier events.
     net.hosts[0].raw.clear();
 }
 
@@ -103,7 +104,8 @@ fn test_peer_that_refuses_revision_1_too_is_asked_no_more() {
     }
 }
 
-/// Not where it was not asked for, nor in the peer-to-peer model, nor when the answer is another.
+/// The manager does not ask again if falling back is off, nor in the peer-to-peer model, nor if the
+/// peer's answer has another meaning.
 #[test]
 fn test_nobody_is_asked_again_who_refuses_for_another_reason() {
     let on = MpaOptions::new().fall_back(true);
@@ -119,7 +121,7 @@ fn test_nobody_is_asked_again_who_refuses_for_another_reason() {
             assert_eq!(net.hosts[1].cm().counters().fallbacks, 0);
         }
     }
-    // It rejects in revision 2; it breaks off its Reply; it says nothing.
+    // The peer rejects in revision 2; it breaks off its Reply; it sends nothing.
     let rejection = crate::support::frame(Kind::Reply, true, b"");
     for (bytes, then_reset) in [(&rejection[..], false), (&rejection[..5], true), (&[], false)] {
         let mut net = Net::new(1, false, 0.0);
@@ -160,7 +162,7 @@ fn test_markers_and_crc_are_asked_for_as_configured_and_reach_the_queue_pair() {
         let (markers, crc) = ours;
         let policy = |on| if on { CrcPolicy::Required } else { CrcPolicy::Off };
         let options = MpaOptions::new().markers(markers).crc(policy(crc));
-        // We listen, and the peer wants neither or both.
+        // We listen, and the peer asks for neither or both.
         let mut net = Net::new(1, true, 0.0);
         net.listen(1, ListenParams { protocol: mpa(options), ..ListenParams::default() });
         let theirs = MpaOptions::new().markers(bits).crc(policy(bits));
@@ -213,8 +215,8 @@ fn test_listener_of_revision_1_turns_revision_2_away_and_answers_1() {
     assert_eq!(net.got(conn), plain(Kind::Reply, false));
 }
 
-/// The application's IRD is what is said and what is served; the peer's numbers reach it as they
-/// are.
+/// The Reply announces the application's IRD, and the queue pair serves that many Reads; the peer's
+/// numbers reach the application unchanged.
 #[test]
 fn test_depths_of_the_application_are_those_of_the_reply_and_of_the_queue_pair() {
     let unsaid = 0x3fff;
@@ -239,7 +241,7 @@ fn test_depths_of_the_application_are_those_of_the_reply_and_of_the_queue_pair()
         assert_eq!((a.ird, a.ord, a.peer), (agreed.0, agreed.1, told));
         net.pass(MS);
         assert_eq!(net.got(conn), words(Kind::Reply, reply.0, reply.1, RtrSet::NONE));
-        // So many Reads are taken at once, and not one more.
+        // The queue pair takes that many Reads at once, and not one more.
         let taken = usize::from(agreed.0);
         let read = |msn: u8| {
             let mut r = vec![0x41, 0x41, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, msn, 0, 0, 0, 0];
@@ -269,7 +271,7 @@ fn test_initiator_goes_by_the_responders_depths_and_tells_them() {
         let Event::Established { agreed: a, .. } = net.event() else { panic!() };
         assert_eq!((a.ird, a.ord), agreed);
         assert_eq!(a.peer, Some(depths(theirs.0, theirs.1)));
-        // No Read goes out where the peer takes none.
+        // No Read goes out to a peer that takes none.
         let ours = *net.hosts[1].open.first().unwrap();
         let read = SendWr {
             op: SendOp::Read { stag: heddle_iwarp::Stag(1), to: 0 },
@@ -280,7 +282,7 @@ fn test_initiator_goes_by_the_responders_depths_and_tells_them() {
         let opcode = net.got(conn)[request.len() + 3] & 0x0f;
         assert_eq!(opcode, if theirs.0 == 0 { 7 } else { 1 }, "a Terminate, or a Read Request");
     }
-    // Left to the applications, nobody says a number.
+    // If the depths are left to the applications, neither side announces a number.
     let mut net = Net::new(1, false, 0.0);
     net.hosts[0].rnic.listen(None, 99, 8).unwrap();
     let left = MpaOptions::new().depths(Depths::LeftToApplications);
@@ -307,7 +309,7 @@ fn test_rejection_names_the_reads_that_are_needed_and_both_applications_know() {
     }
 }
 
-/// RFC 6581 section 9.3: an initiator that fails here says so in a Terminate, where the peer has
+/// RFC 6581 section 9.3: an initiator that fails locally sends a Terminate, because the peer has
 /// entered FPDU mode; a responder whose Reply has not gone yet rejects.
 #[test]
 fn test_local_failure_before_fpdu_mode_is_told_to_the_peer() {
@@ -352,7 +354,7 @@ fn test_local_failure_before_fpdu_mode_is_told_to_the_peer() {
     }
 }
 
-/// The peer's queue pair takes that Terminate for what it is.
+/// The peer's queue pair recognizes that Terminate.
 #[test]
 fn test_terminate_of_a_failed_initiator_ends_the_responders_queue_pair() {
     let mut net = Net::new(1, true, 0.0);
@@ -367,7 +369,8 @@ fn test_terminate_of_a_failed_initiator_ends_the_responders_queue_pair() {
     assert!(reason.to_string().contains("MPA: local catastrophic error"), "{reason}");
 }
 
-/// What the peer breaks off is no orderly end, and nobody waits for a time-out to say so.
+/// A stream that the peer breaks off is no orderly end, and the application hears of it without a
+/// time-out.
 #[test]
 fn test_stream_that_breaks_off_is_told_as_what_it_is() {
     let send = |len: usize, last: bool| {

@@ -1,5 +1,6 @@
-//! The peer-to-peer model of RFC 6581: what is asked for and offered, the first message in each of
-//! its forms, in both roles, and what follows when there is none.
+//! The peer-to-peer model of RFC 6581: the messages that each side asks for and offers, the first
+//! message in each of its forms, in both roles, and the outcome when the first message does not
+//! come.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 use std::time::Duration;
@@ -24,13 +25,14 @@ fn terms(rtr: RtrSet) -> ConnectTerms {
     ConnectTerms { protocol: with_rtr(rtr), ..ConnectTerms::new(qp(7)) }
 }
 
-/// A set by bits: Write, Read, Send.
+/// Makes a set from its bits: Write, Read, Send.
 fn set(bits: u8) -> RtrSet {
     let member = |(n, rtr): (usize, Rtr)| (bits >> n & 1 == 1).then_some(RtrSet::of(rtr));
     FORMS.into_iter().enumerate().filter_map(member).fold(RtrSet::NONE, RtrSet::with)
 }
 
-/// What each form is on the wire, with a CRC: up to the octets that name no memory.
+/// Returns true if the FPDU is that first message on the wire, with a CRC. The bytes that name
+/// memory are not compared.
 fn is_rtr(rtr: Rtr, fpdu: &[u8]) -> bool {
     let len = usize::from(u16::from_be_bytes([fpdu[0], fpdu[1]]));
     match rtr {
@@ -41,7 +43,7 @@ fn is_rtr(rtr: Rtr, fpdu: &[u8]) -> bool {
             (len, &fpdu[2..4]) == (18, &[0x41, 0x43])
                 && fpdu[8..20] == [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0]
         }
-        // Read Request: untagged, last, opcode 1, queue 1, MSN 1, offset 0, of no octets.
+        // Read Request: untagged, last, opcode 1, queue 1, MSN 1, offset 0, of length zero.
         Rtr::Read => {
             (len, &fpdu[2..4]) == (46, &[0x41, 0x41])
                 && fpdu[8..20] == [0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0]
@@ -57,7 +59,7 @@ fn test_initiator_sends_the_negotiated_message_before_all_others() {
             let mut net = Net::new(1, false, 0.0);
             net.hosts[0].rnic.listen(None, 99, 8).unwrap();
             let (conn, request) = net.asked(CmId(1), terms(set(ours)));
-            // Flag A, and B, C, D as they are asked for; 16 Reads each way.
+            // Flag A, and flags B, C, D for the messages asked for; 16 Reads each way.
             let [write, read, send] = [0, 1, 2].map(|n| ours >> n & 1);
             assert_eq!(request[20..24], [0x80 | send << 6, 16, write << 7 | read << 6, 16]);
             net.send(conn, &words(Kind::Reply, 16, 16, set(theirs)));
@@ -76,7 +78,8 @@ fn test_initiator_sends_the_negotiated_message_before_all_others() {
             let rtr = both.iter().next().unwrap();
             assert_eq!(agreed.rtr, RtrConfig::Send(rtr));
             net.pass(MS);
-            // Without anything posted, and before what is.
+            // The first message goes out even if nothing is posted, and before anything that is
+            // posted.
             let first = net.got(conn)[request.len()..].to_vec();
             assert!(is_rtr(rtr, &first), "{rtr:?}: {first:02x?}");
             let ours = *net.hosts[1].open.first().unwrap();
@@ -92,7 +95,7 @@ fn test_initiator_sends_the_negotiated_message_before_all_others() {
     }
 }
 
-/// Host 0 asks by hand, host 1 answers; it has a message to send and one receive.
+/// Host 0 asks by hand, and host 1 answers; host 1 has a message to send and one receive.
 fn answered(net: &mut Net, ird: u16, asked: RtrSet) -> (ConnId, Vec<u8>, ConnId) {
     let conn = net.tcp();
     net.send(conn, &words(Kind::Request, 16, 16, asked));
@@ -111,7 +114,8 @@ fn answered(net: &mut Net, ird: u16, asked: RtrSet) -> (ConnId, Vec<u8>, ConnId)
 #[test]
 fn test_responder_offers_what_its_listener_takes_and_waits_for_it() {
     for (asked, takes) in (1..8).flat_map(|a| (0..8).map(move |t| (a, t))) {
-        // An empty set of a listener is all of them; with none in common it offers its own.
+        // A listener's empty set stands for all messages; if the sets have no message in common,
+        // the listener offers its own.
         let listened = takes;
         let takes = if takes == 0 { 7 } else { takes };
         let want = if asked & takes == 0 { takes } else { asked & takes };
@@ -127,7 +131,7 @@ fn test_responder_offers_what_its_listener_takes_and_waits_for_it() {
             [0x80 | send << 6, 16, write << 7 | read << 6, 16],
             "{asked} {takes}"
         );
-        // It has something to say, and says nothing.
+        // The responder has a message to send, and must not send it yet.
         net.pass(Duration::from_secs(1));
         assert_eq!(net.got(conn), reply);
         for rtr in set(want).iter().take(1) {
@@ -149,15 +153,17 @@ fn test_every_form_is_taken_and_takes_no_receive() {
             let mut net = Net::new(1, false, 0.0);
             net.listen(1, ListenParams::default());
             let (conn, reply, ours) = answered(&mut net, ird, RtrSet::of(rtr));
-            // With an IRD of 0 a Read that says "ready" is served all the same, and the peer told.
+            // With an IRD of 0 the responder still serves a Read that means "ready", and announces
+            // that in the Reply.
             assert_eq!(reply[21], if ird == 0 { u8::from(rtr == Rtr::Read) } else { ird as u8 });
             net.send(conn, &rtr_fpdu(rtr));
             net.pass(MS);
             let sent = net.got(conn)[reply.len()..].to_vec();
             let answer = usize::from(rtr == Rtr::Read) * 20;
-            // Sent in turn with the message: an empty Read Response is 20 octets.
+            // The queue pair sends the answer in turn with the message: an empty Read Response is
+            // 20 bytes.
             assert_eq!(sent.len(), answer + 2 + 18 + 18 + 2 + 4, "{rtr:?}: {sent:02x?}");
-            // The receive is still there for the application's first message.
+            // The receive is still free for the application's first message.
             let msn = if rtr == Rtr::Send { 2 } else { 1 };
             net.send(conn, &fpdu(&[0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, msn, 0, 0, 0, 0]));
             let qp = net.hosts[1].rnic.qp(ours).unwrap();
@@ -195,7 +201,8 @@ fn test_responder_speaks_first_between_two_managers() {
     }
 }
 
-/// The initiator's Terminate in place of its first message, to the application that accepted.
+/// The initiator sends a Terminate in place of its first message, and the application that accepted
+/// hears of it.
 #[test]
 fn test_responder_hears_that_there_is_nothing_in_common() {
     let mut net = Net::new(1, true, 0.0);
@@ -212,7 +219,8 @@ fn test_responder_hears_that_there_is_nothing_in_common() {
     assert!(matches!(net.hosts[0].events[..], [Event::ConnectError { .. }]));
 }
 
-/// Under the number RFC 6581 gave MPA's errors, and the one of its draft.
+/// The Terminate counts under the error type that RFC 6581 gave to MPA, and under the type of its
+/// draft.
 #[test]
 fn test_terminate_in_place_of_the_first_message_is_taken_under_both_error_types() {
     for etype in [0, 3] {

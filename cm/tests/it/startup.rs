@@ -1,5 +1,6 @@
-//! MPA start-ups with peers that break the rules, stop half-way or go away (RFC 5044 section 7.1.2,
-//! RFC 6581): what the application is told, what goes on the wire, what is counted and logged.
+//! MPA start-ups with peers that break the rules, stop half-way or disappear (RFC 5044
+//! section 7.1.2, RFC 6581): the application's events, the bytes on the wire, the counters and the
+//! log.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 use std::time::Duration;
@@ -14,19 +15,19 @@ use heddle_tcp::ConnId;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// `bytes` with the byte at `at` changed to `to`.
+/// Returns `bytes` with the byte at `at` changed to `to`.
 fn with(mut bytes: Vec<u8>, at: usize, to: u8) -> Vec<u8> {
     bytes[at] = to;
     bytes
 }
 
-/// A frame that announces `len` bytes of private data.
+/// Returns a frame that announces `len` bytes of private data.
 fn announcing(mut bytes: Vec<u8>, len: u16) -> Vec<u8> {
     bytes[18..20].copy_from_slice(&len.to_be_bytes());
     bytes
 }
 
-/// A Request of revision 1.
+/// Returns a Request of revision 1.
 fn request(private_data: &[u8]) -> Vec<u8> {
     plain(Kind::Request, private_data)
 }
@@ -36,7 +37,7 @@ fn plain(kind: Kind, private_data: &[u8]) -> Vec<u8> {
     Frame { kind, markers, crc, reject, revision, enhanced: None, private_data }.emit().unwrap()
 }
 
-/// What a peer does behind its bytes.
+/// The peer's action after its bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Then {
     Nothing,
@@ -113,7 +114,7 @@ fn test_initiators_that_break_the_rules_are_reset_and_nobody_but_the_log_hears_o
         }
         let waited = net.now.since(start);
         if counted == late {
-            // Counted from the TCP connection on, which is a moment earlier.
+            // The time counts from the TCP connection on, which is a moment earlier.
             let limit = Duration::from_secs(5);
             assert!(waited <= limit && waited > limit - 10 * MS, "{what}: {waited:?}");
         } else {
@@ -130,7 +131,7 @@ fn test_initiators_that_break_the_rules_are_reset_and_nobody_but_the_log_hears_o
             | ("failed", []) => {}
             (_, reasons) => panic!("{what}: {reasons:?}"),
         }
-        // More than a second, so that the next is told of as well.
+        // More than a second passes, so that the log takes the next notice too.
         net.pass(Duration::from_secs(2));
         net.hosts[0].rnic.release(conn);
         assert!(net.hosts[1].open.is_empty(), "{what}: released");
@@ -163,7 +164,7 @@ fn test_request_that_was_told_of_and_then_fails_is_told_of_again() {
         assert!(error.to_string().contains(why), "{what}: {error}");
         let after = ["failed", counted].map(|name| counter(&mut net, name));
         assert_eq!(after, before.map(|n| n + 1), "{what}");
-        // An answer that comes too late is refused, and claims nothing.
+        // The manager refuses an answer that comes too late, and claims nothing for it.
         let now = net.now;
         let late = Request::Accept { id, params: AcceptTerms::new(qp(1)) };
         let refused = net.hosts[1].cm().handle_request(now, APP, late);
@@ -175,7 +176,7 @@ fn test_request_that_was_told_of_and_then_fails_is_told_of_again() {
     }
 }
 
-/// A connection of ours to the peer that is driven by hand, as far as our Request.
+/// Makes a connection of ours to the peer that is driven by hand, up to our Request.
 fn connect(net: &mut Net, id: CmId, qpn: u32) -> (ConnId, usize) {
     let remote = ([10, 0, 0, 1], 99).into();
     let params = ConnectTerms::new(qp(qpn));
@@ -217,7 +218,7 @@ fn test_responders_that_break_the_rules_fail_the_connect_and_leave_the_queue_pai
     for (n, (what, bytes, then, why, counted)) in cases.into_iter().enumerate() {
         let before = ["failed", counted].map(|name| counter(&mut net, name));
         let start = net.now;
-        // The same queue pair each time: it is free again after each failure.
+        // The same queue pair serves each case: each failure frees it.
         let id = CmId(n as u64);
         let (conn, _) = connect(&mut net, id, 7);
         net.send(conn, &bytes);
@@ -247,7 +248,7 @@ fn test_responders_that_break_the_rules_fail_the_connect_and_leave_the_queue_pai
     }
 }
 
-/// RFC 6581 section 9: a responder that wants more Reads served than we can is told so.
+/// RFC 6581 section 9: a responder that wants more Reads served than we can gets a Terminate.
 #[test]
 fn test_responder_that_wants_too_many_reads_gets_a_terminate() {
     let mut net = Net::new(1, false, 0.0);
@@ -263,7 +264,7 @@ fn test_responder_that_wants_too_many_reads_gets_a_terminate() {
     let fpdu = &got[request..];
     assert_eq!((fpdu[3] & 0x0f, &fpdu[20..22]), (7, &[0x20, 0x06][..]), "{fpdu:02x?}");
     assert_eq!(counter(&mut net, "terminates_sent"), 1);
-    // It does not close, so it is reset in the end.
+    // The peer does not close, so we reset it in the end.
     let start = net.now;
     let is_reset =
         |e: &RnicEvent| matches!(e, RnicEvent::Closed { reason: CloseReason::Reset, .. });
@@ -291,7 +292,7 @@ fn test_request_in_segments_of_one_byte_is_a_request() {
     assert_eq!(net.got(conn), plain(Kind::Reply, &[3; 512]));
 }
 
-/// The peer may have the Reply before we know of it ourselves, and has sent already by then.
+/// The peer may have the Reply before we know of its arrival, and may have sent data by then.
 #[test]
 fn test_a_connection_that_its_application_accepts_and_leaves_at_once_ends_in_order() {
     let mut net = Net::new(1, false, 0.0);
@@ -312,7 +313,8 @@ fn test_a_connection_that_its_application_accepts_and_leaves_at_once_ends_in_ord
     assert!(net.hosts[1].open.is_empty(), "released");
 }
 
-/// A refusal of the application's own leaves the request waiting, and the peer hears nothing of it.
+/// A refusal of the application's own request leaves the peer's request waiting, and the peer hears
+/// nothing of the refusal.
 #[test]
 fn test_private_data_that_does_not_fit_is_refused_and_the_request_can_still_be_answered() {
     let mut net = Net::new(1, false, 0.0);

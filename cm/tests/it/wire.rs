@@ -1,5 +1,5 @@
 //! Two managers over two RNICs, on a wire that loses frames: random applications, and a peer that
-//! says what it likes. A failure repeats from the seed it prints.
+//! sends arbitrary bytes. A failure repeats from the seed that it prints.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 use std::collections::BTreeMap;
@@ -20,12 +20,12 @@ enum Known {
     Established(Qpn),
 }
 
-/// What the application on one host knows.
+/// The knowledge of the application on one host.
 #[derive(Default)]
 struct App {
     conns: BTreeMap<CmId, Known>,
     next: u64,
-    /// Established, rejected, failed, disconnected.
+    /// Numbers of events: established, rejected, failed, disconnected.
     counts: [u64; 4],
     spent: usize,
 }
@@ -69,7 +69,7 @@ impl App {
                         }
                     }
                     1 => drop(net.try_ask(host, Request::Disconnect { id })),
-                    // Nothing: the time-out ends it.
+                    // The application does nothing: the time-out ends the connection.
                     2 => {}
                     _ => {
                         let qpn = self.qpn();
@@ -119,7 +119,8 @@ fn hear_all(net: &mut Net, apps: &mut [App; 2], r: &mut Random) {
     }
 }
 
-/// A start-up by hand, of host 0's RNIC behind its manager's back, with bytes that are mostly wrong.
+/// Makes a start-up by hand on host 0's RNIC, unknown to its manager, with bytes that are mostly
+/// wrong.
 fn hostile(net: &mut Net, r: &mut Random) {
     let now = net.now;
     let Ok(conn) = net.hosts[0].rnic.connect(now, US.into()) else { return };
@@ -166,12 +167,12 @@ fn test_two_managers_on_a_wire_that_loses_frames() {
             net.hosts[0].rnic.abort(conn);
             net.hosts[0].rnic.release(conn);
         }
-        // Nobody sends an FPDU: those that were accepted end by their time-out.
+        // Neither side sends an FPDU: accepted connections end by their time-out.
         for _ in 0..4 {
             net.pass(Duration::from_secs(50));
             hear_all(&mut net, &mut apps, &mut r);
         }
-        // Where the reset was lost, the other side knows of nothing until it sends something.
+        // If the reset was lost, the other side does not know of the end until it sends something.
         for (host, app) in apps.iter().enumerate() {
             for (id, known) in &app.conns {
                 assert!(loss > 0.0 && matches!(known, Known::Established(_)), "seed {seed}");
@@ -198,7 +199,7 @@ fn test_two_managers_on_a_wire_that_loses_frames() {
     assert!(counts.iter().all(|n| *n > 50) && startup_errors > 20 && failed > 50, "{counts:?}");
 }
 
-/// The first FPDU of the initiator, or its absence.
+/// The initiator sends its first FPDU, or does not.
 #[test]
 fn test_accepted_connection_lives_on_after_its_first_fpdu_and_ends_without() {
     for speaks in [true, false] {
@@ -233,13 +234,13 @@ fn test_accepted_connection_lives_on_after_its_first_fpdu_and_ends_without() {
     }
 }
 
-/// The peer is cut off without a word while we wait for what it owes, whatever that is: our
+/// The peer is cut off while we wait for its answer, its acknowledgment or its FIN: our
 /// `Disconnect` ends the connection within the time for a close, without keepalive.
 #[test]
 fn test_disconnect_ends_within_its_time_when_the_peer_is_cut_off() {
     const READ: SendWr<'_> = SendWr::read(1, &[], Stag(0), 0);
     const SEND: SendWr<'_> = SendWr::send(1, &[]);
-    // What is posted, and whether the peer has acknowledged it before it is cut off.
+    // The posted work request, and whether the peer has acknowledged it before the cut.
     for (case, wr, acknowledged) in [
         ("the answer of a Read", Some(READ), true),
         ("the acknowledgment of a Read", Some(READ), false),
@@ -254,7 +255,7 @@ fn test_disconnect_ends_within_its_time_when_the_peer_is_cut_off() {
         let Event::ConnectRequest { id, .. } = net.event() else { panic!("a request") };
         net.ask(1, Request::Accept { id, params: AcceptTerms::new(qp(2)) });
         assert!(matches!(net.event(), Event::Established { .. }));
-        // The peer's TCP acknowledges; nobody is above it that answers.
+        // The peer's TCP acknowledges; no application above it answers.
         net.send(peer, &rtr_fpdu(Rtr::Write));
         let conn = *net.hosts[1].open.first().unwrap();
         let now = net.now;

@@ -1,4 +1,4 @@
-//! What both ends see of a connection, from beginning to end.
+//! The events of a connection at both ends, from beginning to end.
 
 use heddle_cm::*;
 use heddle_ib::CommId;
@@ -43,10 +43,11 @@ fn test_addresses_private_data_and_depths_go_both_ways() {
     assert_eq!((listener, worker, transport), (ListenerId(1), W, Transport::InfiniBand));
     assert_eq!((local, remote.ip()), (server(), addr(1)));
     assert_eq!((private_data.len(), &private_data[..16]), (56, &b"from the client\0"[..]));
-    // What the client takes is its IRD, what it has outstanding its ORD.
+    // The IRD is the number of Reads that the client takes; the ORD is the number that it has
+    // outstanding.
     assert_eq!(peer, depths(11, 22));
 
-    // More than the client takes is lowered to that.
+    // A depth above the number that the client takes is lowered to that number.
     let params = AcceptTerms {
         ird: 22,
         ord: 33,
@@ -80,7 +81,7 @@ fn test_client_lowers_what_it_has_outstanding_to_what_the_server_takes() {
     assert_eq!(agreed.ord, 5);
 }
 
-/// What is on the wire is the annex's: the Service ID and the private data of the REQ.
+/// The REQ on the wire has the annex's Service ID and private data.
 #[test]
 fn test_req_has_service_id_and_header_of_the_annex() {
     let mut net = Net::new(3);
@@ -115,7 +116,7 @@ fn test_connection_ends_in_order_whoever_ends_it() {
             };
             assert_eq!((id, reason, terminate), (ids[node], DisconnectReason::Orderly, None));
             assert_eq!(qpn, [Qpn(107), Qpn(7)][node]);
-            // It is spent, as after iWARP, until it is forgotten.
+            // The queue pair is spent, as after iWARP, until the application forgets it.
             let gone = net.ask(node, Request::Disconnect { id });
             assert_eq!(gone, Err(RequestError::NoConnection));
             assert_eq!(net.nodes[node].cm.gauges().claims, 1);
@@ -141,7 +142,8 @@ fn test_both_end_it_at_once() {
     net.assert_nothing_left();
 }
 
-/// An application that takes longer than the peer waits: the peer is told so, and waits.
+/// An application takes longer than the peer waits: the manager asks the peer for more time, and
+/// the peer waits.
 #[test]
 fn test_slow_application_puts_the_peer_off() {
     let mut net = Net::new(6);
@@ -155,7 +157,7 @@ fn test_slow_application_puts_the_peer_off() {
     assert!(matches!(net.event(1), Event::Established { .. }));
 }
 
-/// The peer's own limit holds, however long it is put off.
+/// The time limit of the connect holds, however long the server delays its answer.
 #[test]
 fn test_who_asks_waits_no_longer_than_it_said() {
     let mut net = Net::new(7);
@@ -165,7 +167,7 @@ fn test_who_asks_waits_no_longer_than_it_said() {
     let Event::ConnectError { error, qp, .. } = net.event(1) else { panic!() };
     assert_eq!(error, ConnectFailure::TimedOut(Awaited::Answer));
     assert_eq!((qp, net.now.since(begin)), (QpFate::Free(Qpn(7)), ms(8_000)));
-    // And says so: the application does not wait for nothing.
+    // The client sends a REJ, so the server's application does not wait in vain.
     let Event::ConnectError { id: told, error, .. } = net.event(0) else { panic!() };
     assert_eq!((told, error), (id, ConnectFailure::InfiniBand(IbRefusal::Reason(4))));
     net.assert_nothing_left();
@@ -185,7 +187,7 @@ fn test_application_that_does_not_answer_loses_the_request() {
     net.assert_nothing_left();
 }
 
-/// One message of each kind is lost: whoever waits for its answer sends it again.
+/// A message of each kind is lost: the end that waits for its answer sends it again.
 #[test]
 fn test_each_message_may_be_lost_twice() {
     for (kind, from) in [("Req", 1), ("Rep", 0), ("Rtu", 1), ("Dreq", 0), ("Drep", 1)] {
@@ -211,7 +213,7 @@ fn test_each_message_may_be_lost_twice() {
     }
 }
 
-/// All messages of a kind are lost: both sides come to an end by themselves.
+/// All messages of a kind are lost: both ends give up by themselves.
 #[test]
 fn test_silence_ends_everything() {
     let lost = |kind: &'static str, from: usize| {
@@ -233,7 +235,8 @@ fn test_silence_ends_everything() {
     let Event::ConnectError { error, qp, .. } = net.event(0) else { panic!() };
     assert_eq!(error, ConnectFailure::TimedOut(Awaited::ReadyToUse));
     assert_eq!(qp, QpFate::Free(Qpn(8)));
-    // The other end is told, though it was established.
+    // The other end's application hears of the failure, though the connection was established
+    // there.
     let Event::Disconnected { reason, .. } = net.event(1) else { panic!() };
     assert_eq!(reason, DisconnectReason::InfiniBand(4));
     net.assert_nothing_left();
@@ -249,7 +252,7 @@ fn test_silence_ends_everything() {
 
 #[test]
 fn test_giving_up_is_told_to_the_peer_at_every_stage() {
-    // Before the answer.
+    // The client gives up before the server's answer.
     let mut net = Net::new(11);
     net.connect(7, |_| {});
     let server = net.request();
@@ -259,7 +262,7 @@ fn test_giving_up_is_told_to_the_peer_at_every_stage() {
     let Event::ConnectError { id, .. } = net.event(0) else { panic!() };
     assert_eq!(id, server);
     net.assert_nothing_left();
-    // Instead of one.
+    // The server gives up instead of answering.
     let mut net = Net::new(12);
     net.connect(7, |_| {});
     let server = net.request();
@@ -267,8 +270,8 @@ fn test_giving_up_is_told_to_the_peer_at_every_stage() {
     assert!(matches!(net.event(0), Event::ConnectError { .. }));
     assert!(matches!(net.event(1), Event::Rejected { .. }));
     net.assert_nothing_left();
-    // After it, while the RTU is on its way: who is established is told in the way it understands,
-    // though the REJ may be lost.
+    // The server gives up after its answer, while the RTU is on its way: an established client gets
+    // a message that it understands, though the REJ may be lost.
     for lost in [false, true] {
         let mut net = Net::new(13);
         net.drop = Box::new(move |n, m| lost && n == 0 && matches!(m, Message::Rej(_)));
@@ -334,8 +337,9 @@ fn test_worker_that_is_lost_ends_its_connections() {
     }
 }
 
-/// The RTU is lost, and the client ends what it holds for established. As with iWARP, and with Linux,
-/// which reports "disconnected": it was up, if only for a moment, and was not refused.
+/// The RTU is lost, and the client ends the connection that it holds for established. As with
+/// iWARP, and with Linux, which reports "disconnected", the connection was up, if only for a
+/// moment, and was not refused.
 #[test]
 fn test_an_end_before_the_rtu_is_the_end_of_a_connection_that_was_up() {
     let mut net = Net::new(16);
@@ -356,7 +360,7 @@ fn test_an_end_before_the_rtu_is_the_end_of_a_connection_that_was_up() {
     net.assert_nothing_left();
 }
 
-/// Another address in place of the one that a node has, or another way.
+/// Gives a node other addresses and routes in place of its own.
 fn readdress(net: &mut Net, node: usize, addrs: &[&str], routes: &[(&str, &str)]) {
     let addrs = addrs.iter().map(|a| a.parse().unwrap()).collect();
     let route =
@@ -366,7 +370,8 @@ fn readdress(net: &mut Net, node: usize, addrs: &[&str], routes: &[(&str, &str)]
     net.collect();
 }
 
-/// At whatever stage: our side is told why, and the peer is told, as far as one datagram can.
+/// At every stage our application hears the reason, and the peer hears of the end as far as one
+/// datagram can tell it.
 #[test]
 fn test_an_address_that_goes_ends_what_was_at_it_and_tells_both_ends() {
     let ours = |node: usize, e: Event| match e {
@@ -376,8 +381,8 @@ fn test_an_address_that_goes_ends_what_was_at_it_and_tells_both_ends() {
         Event::Disconnected { reason: DisconnectReason::Withdrawn, .. } => format!("{node} over"),
         other => panic!("node {node}: {other:?}"),
     };
-    // It has asked; it was asked; it has accepted, and its REP is lost; it is established; it has
-    // closed, and its DREQ is lost.
+    // The stages: the client has asked; the server was asked; the server has accepted, and its REP
+    // is lost; the connection is established; the client has closed, and its DREQ is lost.
     for (stage, node, what) in [
         ("asked", 1, "1 Free(7)"),
         ("asked", 0, "0 NoQp"),
@@ -408,7 +413,8 @@ fn test_an_address_that_goes_ends_what_was_at_it_and_tells_both_ends() {
         assert_eq!(events.len(), 1, "{stage}: {events:?}");
         assert_eq!(ours(node, events.remove(0)), what, "{stage}");
         assert_eq!(net.nodes[node].cm.gauges().conns, 0, "{stage}");
-        // The other side, at once; where the message is lost there is nobody to send it again.
+        // The other end hears of the end at once. If the message is lost, no node can send it
+        // again.
         if stage == "closed" {
             continue;
         }
@@ -420,7 +426,8 @@ fn test_an_address_that_goes_ends_what_was_at_it_and_tells_both_ends() {
     }
 }
 
-/// One that stays is not touched, nor is one whose peer can be reached in another way.
+/// A connection whose address stays is not touched, nor is a connection whose peer can be reached
+/// by another route.
 #[test]
 fn test_a_route_that_goes_ends_what_needed_it_and_nothing_else() {
     let mut net = Net::new(18);
@@ -472,7 +479,7 @@ fn test_a_queue_pair_is_in_one_connection() {
     assert_eq!(net.ask(1, again(CmId(8))), Ok(()), "it is free again");
 }
 
-/// What somebody else would need to speak in a connection's name is random.
+/// The ids and numbers that a stranger would need to speak in a connection's name are random.
 #[test]
 fn test_names_are_random() {
     let mut net = Net::new(17);
@@ -494,7 +501,8 @@ fn test_names_are_random() {
     assert_ne!(first_req(&other).0, reqs[0].0);
 }
 
-/// A listener that does not ask for InfiniBand is not asked by it; nor is one that is asked in it only.
+/// A listener that does not ask for InfiniBand gets no requests over it, and a listener that asks
+/// only in InfiniBand's protocol is refused.
 #[test]
 fn test_nobody_is_handed_a_connection_it_has_not_asked_for() {
     assert!(!ListenParams::default().infiniband);
@@ -554,7 +562,7 @@ fn test_private_data_have_their_limits() {
     assert_eq!(net.ask(0, reject(1)), Err(RequestError::NotAsked));
 }
 
-/// IPv6 addresses, where a port has them.
+/// A port with IPv6 addresses.
 #[test]
 fn test_req_of_ipv6_names_whole_addresses() {
     let ours: std::net::IpAddr = "fe80::2".parse().unwrap();

@@ -1,5 +1,6 @@
-//! A gateway between a client and a server, each of which sees what it would see of the other. Both
-//! sides are InfiniBand's here: it is the same to the gateway, which knows events alone.
+//! A gateway between a client and a server; each of the two sees the gateway as it would see the
+//! other. Both sides speak InfiniBand here, which makes no difference to a gateway, because it
+//! handles only events.
 
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ fn net(target: std::net::SocketAddr) -> (Net, Gateway) {
     (net, gateway)
 }
 
-/// The shell of the gateway.
+/// Carries out the gateway's actions, as its shell would.
 fn serve(net: &mut Net, gateway: &mut Gateway) {
     while let Some(event) = net.nodes[VIA].events.pop_front() {
         gateway.handle_event(event);

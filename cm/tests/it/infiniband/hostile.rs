@@ -1,4 +1,4 @@
-//! Peers that keep no rule: each drop has its name, and what is held is bounded.
+//! Peers that keep no rule: each drop has its counter, and the manager's memory is bounded.
 
 use std::net::IpAddr;
 
@@ -45,7 +45,7 @@ fn test_what_is_no_message_is_dropped_and_counted() {
         assert_eq!(after.rx_datagrams - before.rx_datagrams, 1, "{n}");
         assert_eq!((net.log.len(), net.nodes[0].cm.gauges().conns), (0, 0), "{n}");
     }
-    // By a worker that is not the address's.
+    // The datagram came by another worker than the address's own.
     let mut cm = ConnectionManager::new(manager_config(2, 0));
     cm.enable_infiniband(config(0, 1));
     cm.handle_datagram(net.now, WorkerId(1), &good);
@@ -79,7 +79,8 @@ fn test_a_get_that_is_not_understood_is_answered_and_a_message_is_not() {
     assert_eq!(net.counters(0).rx_bad_mad, 3);
 }
 
-/// Messages about connections there are not: those that wait for an answer get one.
+/// Messages about connections that do not exist: a message whose sender waits for an answer gets
+/// one.
 #[test]
 fn test_strangers_are_answered_if_they_wait() {
     let ids = (CommId(5), CommId(6));
@@ -120,7 +121,7 @@ fn message_of(packet: &[u8]) -> Message {
     message(packet).1
 }
 
-/// The alternate path of a connection that there is.
+/// The peer asks for an alternate path of an existing connection.
 #[test]
 fn test_another_path_is_not_taken() {
     let mut net = Net::new(2);
@@ -136,8 +137,8 @@ fn test_another_path_is_not_taken() {
     assert_eq!(net.counters(0).lap_requests, 1);
 }
 
-/// Everything that was said is said again, in any order, by both: while the connection is there and
-/// when it is not any more. Nobody is told anything.
+/// Both ends repeat every message in any order, while the connection exists and after its end. No
+/// application hears of it.
 #[test]
 fn test_replays_change_nothing() {
     for seed in 0..200 {
@@ -168,7 +169,7 @@ fn test_replays_change_nothing() {
     }
 }
 
-/// Who knows the names and is not the peer, or is the peer and does not know them.
+/// Messages of a stranger that knows the names, and of the peer with wrong names.
 #[test]
 fn test_a_message_counts_only_from_the_peer_and_in_its_name() {
     let mut net = Net::new(3);
@@ -200,7 +201,7 @@ fn test_a_message_counts_only_from_the_peer_and_in_its_name() {
     assert!(matches!(net.nodes[0].events.pop_front(), Some(Event::Disconnected { .. })));
 }
 
-/// An answer to a REQ counts with its transaction id, which nobody else has seen.
+/// An answer to a REQ counts only with the REQ's transaction id, which no other host has seen.
 #[test]
 fn test_who_has_not_seen_the_req_cannot_answer_it() {
     let mut net = Net::new(4);
@@ -220,7 +221,7 @@ fn test_who_has_not_seen_the_req_cannot_answer_it() {
     assert!(matches!(net.nodes[1].events.pop_front(), Some(Event::Established { .. })));
 }
 
-/// A REQ of another peer: each with its own address, names and queue pair.
+/// Returns a REQ of another peer: each has its own address, names and queue pair.
 fn other_req(n: u32, good: &Req) -> (IpAddr, Message) {
     let from = [10, 1, (n >> 8) as u8, n as u8];
     let mut req = good.clone();
@@ -238,13 +239,13 @@ fn test_a_flood_of_requests_is_bounded_and_passes() {
         let (from, message) = other_req(n, &good);
         net.deliver(0, &forged(from, tid, message));
     }
-    // The listener's backlog is the least of the limits here.
+    // The listener's backlog is the smallest of the limits here.
     let gauges = net.nodes[0].cm.gauges();
     assert_eq!((gauges.conns, net.nodes[0].events.len()), (128, 128));
     assert_eq!(net.counters(0).req_no_room, 10_000 - 128);
     assert_eq!(net.nodes[0].cm.counters().backlog_full, 10_000 - 128);
     assert_eq!(net.counters(0).tx_datagrams, 10_000 - 128, "one REJ for each refused");
-    // The application answers none of them; their time passes, and everybody is welcome again.
+    // The application answers no request; their time passes, and every peer is admitted again.
     net.run(ms(60_000));
     assert_eq!(net.nodes[0].cm.gauges().conns, 0);
     net.nodes[0].events.clear();
@@ -252,8 +253,8 @@ fn test_a_flood_of_requests_is_bounded_and_passes() {
     net.establish(7);
 }
 
-/// Twenty thousand a second under addresses of others, each with the longest timers there are, and an
-/// application that accepts at once: its own peers come in all the same.
+/// Twenty thousand REQs a second under forged addresses, each with the longest timers there are,
+/// and an application that accepts at once: its own peers come in all the same.
 #[test]
 fn test_flood_under_many_addresses_keeps_nobody_out() {
     let (_, tid, mut good) = req();
@@ -274,7 +275,7 @@ fn test_flood_under_many_addresses_keeps_nobody_out() {
             }
         }
     };
-    // What is answered to the forged ones goes nowhere.
+    // Answers to the forged addresses are lost.
     net.drop = Box::new(|from, message| {
         let forged = |name: CommId| (1000..21_000).contains(&name.0);
         from == 0
@@ -292,7 +293,7 @@ fn test_flood_under_many_addresses_keeps_nobody_out() {
         accept_all(&mut net, &mut up);
         if n % 2000 == 1000 {
             net.connect(u64::from(n), |_| {});
-            // A round trip of two milliseconds.
+            // A round trip takes two milliseconds.
             for _ in 0..8 {
                 net.run(ms(1));
                 accept_all(&mut net, &mut up);
@@ -339,7 +340,7 @@ fn test_all_listeners_together_have_a_limit() {
     );
 }
 
-/// Connections that have ended answer copies, and make room when it is needed.
+/// Ended connections answer copies, and make room when another connection needs it.
 #[test]
 fn test_what_has_ended_makes_room() {
     let mut net = Net::with(5, |_, c| c.max_conns = 4);
@@ -351,7 +352,7 @@ fn test_what_has_ended_makes_room() {
         assert!(net.nodes[0].cm.gauges().conns <= 4);
     }
     assert!(net.counters(0).time_wait_evicted >= 15);
-    // What has not ended does not.
+    // Connections that have not ended make no room.
     let mut net = Net::with(6, |_, c| c.max_conns = 2);
     for id in 1..=2 {
         net.establish(id);
@@ -368,7 +369,8 @@ fn test_what_has_ended_makes_room() {
     assert_eq!(rej(&net).reason, RejReason::NO_RESOURCES);
 }
 
-/// A peer that says it waits no time, or for ever, is neither stormed nor waited for.
+/// A peer announces a timer of zero, or an endless one: the manager neither floods the peer nor
+/// waits for ever.
 #[test]
 fn test_times_of_a_peer_have_bounds() {
     for (code, least, most) in [(0, 50, 5_000), (31, 10_000, 30_000)] {
@@ -388,7 +390,7 @@ fn test_times_of_a_peer_have_bounds() {
     }
 }
 
-/// A peer that puts us off again and again.
+/// A peer asks for more time again and again.
 #[test]
 fn test_nobody_is_put_off_for_ever() {
     let (mut net, tid, req) = req();
@@ -418,7 +420,7 @@ fn test_nobody_is_put_off_for_ever() {
     assert_eq!(net.nodes[0].cm.gauges().conns, 0);
 }
 
-/// Nobody takes the answers.
+/// The shell does not poll the answers.
 #[test]
 fn test_answers_that_nobody_takes_are_dropped() {
     let (mut net, tid, good) = req();
@@ -430,7 +432,7 @@ fn test_answers_that_nobody_takes_are_dropped() {
     while net.nodes[0].cm.poll_datagram().is_some() {
         sent += 1;
     }
-    // The other half of the queue is for peers that have proven to be there.
+    // The other half of the queue is for peers that have proven that they exist.
     assert_eq!((sent, net.counters(0).tx_datagrams), (512, 512));
     assert_eq!(net.counters(0).tx_full, 5000 - 128 - 512);
 }

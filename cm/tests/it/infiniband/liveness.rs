@@ -1,4 +1,4 @@
-//! Peers that vanish without a word, and those that were never there.
+//! Peers that vanish without a message, and peers that never existed.
 
 use heddle_cm::*;
 use heddle_ib::CommId;
@@ -13,7 +13,8 @@ fn reps(net: &Net) -> usize {
     net.said(0).iter().filter(|m| *m == "Rep").count()
 }
 
-/// A peer that is there answers, and nobody is told anything, however long it lasts.
+/// A peer that exists answers the probes, and no application gets an event, however long the
+/// connection lasts.
 #[test]
 fn test_a_peer_that_is_there_keeps_its_connection() {
     let mut net = Net::new(1);
@@ -37,18 +38,18 @@ fn test_a_peer_that_is_gone_is_given_up_and_told_once() {
     net.drop = Box::new(|from, _| from == 1);
     let Event::Disconnected { id: over, reason, .. } = net.event(0) else { panic!() };
     assert_eq!((over, reason), (id, DisconnectReason::PeerSilent));
-    // Ten more attempts, half a second apart, and the one after which there is no other.
+    // Ten more attempts, half a second apart, and the wait after the last of them.
     let took = net.now.since(begin);
     assert!(took >= ms(IDLE + 11 * 500) && took < ms(IDLE + 11 * 600), "{took:?}");
     assert_eq!((net.counters(0).keepalives, net.counters(0).keepalive_timeouts), (11, 1));
     assert_eq!(net.said(0).iter().filter(|m| *m == "Dreq").count(), 1);
-    // It was there, and only not heard.
+    // The peer existed, and only its messages were lost.
     let Event::Disconnected { reason, .. } = net.event(1) else { panic!() };
     assert_eq!(reason, DisconnectReason::Orderly);
     net.assert_nothing_left();
 }
 
-/// Who asks once only may lose two answers all the same.
+/// A node with no retransmissions of its own may lose two answers all the same.
 #[test]
 fn test_lost_answers_end_nothing() {
     let mut net = Net::with(3, |n, c| c.max_retries = if n == 1 { 0 } else { 10 });
@@ -69,7 +70,7 @@ fn test_lost_answers_end_nothing() {
     assert_eq!(net.counters(0).keepalives, 2 + 3 + 3);
 }
 
-/// One that has forgotten the connection says so, and that is the end.
+/// A peer that has forgotten the connection sends a REJ, which ends the connection.
 #[test]
 fn test_a_peer_that_knows_nothing_of_it_ends_it() {
     let mut net = Net::new(4);
@@ -79,7 +80,7 @@ fn test_a_peer_that_knows_nothing_of_it_ends_it() {
     net.nodes[1].cm = cm;
     let begin = net.now;
     let Event::Disconnected { reason, .. } = net.event(0) else { panic!() };
-    // Invalid communication id.
+    // Reason 6 is an invalid communication id.
     assert_eq!(reason, DisconnectReason::InfiniBand(6));
     assert!(net.now.since(begin) < ms(IDLE + 500));
     assert_eq!(net.counters(0).keepalive_timeouts, 0);
@@ -92,14 +93,14 @@ fn test_silence_may_be_allowed_and_forbidden_again() {
     net.drop = Box::new(|from, _| from == 1);
     net.run(ms(10 * IDLE));
     assert_eq!((net.counters(0).keepalives, net.nodes[0].cm.gauges().timers), (0, 0));
-    // Of a connection that stands: silence counts from now.
+    // The change applies to an existing connection: silence counts from now.
     let now = net.now;
     net.nodes[0].cm.set_ib_keepalive(now, Some(ms(2000)));
     net.run(ms(1990));
     assert_eq!(net.counters(0).keepalives, 0);
     net.run(ms(20));
     assert_eq!(net.counters(0).keepalives, 1);
-    // In the middle of the question.
+    // The change comes in the middle of a probe.
     let now = net.now;
     net.nodes[0].cm.set_ib_keepalive(now, None);
     net.run(ms(10 * IDLE));
@@ -109,7 +110,7 @@ fn test_silence_may_be_allowed_and_forbidden_again() {
     assert_eq!(reason, DisconnectReason::PeerSilent);
 }
 
-/// A REQ under an address and names of its own, of a peer that never answers, accepted.
+/// Accepts a REQ of a peer that never answers, under an address and names of its own.
 fn half_open(net: &mut Net, n: u32, from: [u8; 4], tid: u64, good: &Req) -> CmId {
     let mut req = good.clone();
     req.local_comm_id = CommId(1000 + n);
@@ -128,7 +129,7 @@ fn given_up(event: Event) -> CmId {
     id
 }
 
-/// All places there are.
+/// Peers that never answer take all places.
 #[test]
 fn test_a_flood_of_peers_that_never_answer_locks_nobody_out() {
     let (_, tid, good) = req();
@@ -142,7 +143,8 @@ fn test_a_flood_of_peers_that_never_answer_locks_nobody_out() {
         (req.local_comm_id, req.local_qpn) = (CommId(n), heddle_ib::Qpn::new(n));
         net.deliver(0, &forged(addr(1), tid, Message::Req(req)));
     };
-    // The first that was begun, not the one that is established: before the second REP, and after it.
+    // The oldest half-open connection makes room, and not the established one: before the second
+    // REP, and after it.
     for (n, wait) in [(0, 0), (1, 10_500)] {
         net.run(ms(wait));
         late(&mut net, 50 + n);
@@ -155,7 +157,7 @@ fn test_a_flood_of_peers_that_never_answer_locks_nobody_out() {
     assert_eq!(net.counters(0).req_no_room, 0);
 }
 
-/// Those of one address, which others may use.
+/// Forged REQs take the places of one address, which its owner gets back.
 #[test]
 fn test_a_peer_gets_its_places_back_from_those_that_never_answer() {
     let (_, tid, good) = req();
@@ -177,7 +179,8 @@ fn test_a_peer_gets_its_places_back_from_those_that_never_answer() {
     assert!(net.nodes[0].cm.conns(None).any(|c| c.id == other));
 }
 
-/// An application gives a queue pair for each: those that do not answer have as many as may ask.
+/// An application gives a queue pair for each accepted connection, so the limit for peers that do
+/// not answer is the limit for requests.
 #[test]
 fn test_a_listener_has_a_bound_for_those_that_never_answer() {
     let (_, tid, good) = req();
@@ -189,7 +192,7 @@ fn test_a_listener_has_a_bound_for_those_that_never_answer() {
         (0..3).map(|n| half_open(&mut net, n, [10, 1, 0, n as u8], tid, &good)).collect();
     net.run(ms(10_500));
     half_open_evicts(&mut net, tid, &good, 10, ids[0]);
-    // That one has been asked once.
+    // This peer has been sent only one REP.
     let ask = |net: &mut Net, n| half_open(net, n, [10, 1, 0, n as u8], tid, &good);
     ask(&mut net, 11);
     assert_eq!(net.nodes[0].cm.conns(None).count(), 4);

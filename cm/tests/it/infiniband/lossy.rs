@@ -1,5 +1,5 @@
-//! Thousands of exchanges over a bad wire: each connection has one outcome at each end, the two fit,
-//! and nothing is left.
+//! Thousands of exchanges over a bad wire: each connection has one outcome at each end, the two
+//! outcomes fit, and nothing is left.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ struct Told {
     over: bool,
 }
 
-/// The application of one end: what it was told of each connection.
+/// Records an event in the application's list of what it knows of each connection.
 fn note(told: &mut BTreeMap<CmId, Told>, event: &Event, seed: u64) {
     let id = event.cm_id().unwrap();
     let t = told.entry(id).or_default();
@@ -72,10 +72,12 @@ fn exchange(seed: u64) {
                         net.ask(0, Request::Reject { id, private_data, needs_ord: None }).unwrap();
                         told[0].get_mut(&id).unwrap().over = true;
                     }
-                    // The application forgets it, or ends what it has.
+                    // The application ends some of its connections. It leaves the remaining events
+                    // alone, requests among them.
                     Event::Established { .. } if r.chance(0.3) => {
                         let done = net.ask(node, Request::Disconnect { id });
-                        // Its end may have come with it, and be the next thing that is told.
+                        // The connection's end may have come at the same time, and be the
+                        // application's next event.
                         let ended = |e: &Event| e.cm_id() == Some(id);
                         let told = net.nodes[node].events.iter().any(ended);
                         assert!(done.is_ok() || told, "seed {seed}: {done:?}");
@@ -88,14 +90,15 @@ fn exchange(seed: u64) {
             break;
         }
     }
-    // Whoever is still established is so at both ends: without a transport nobody notices that the
-    // other has gone, so both end it now, and each is told.
+    // A connection that is still established is established at both ends. Without a transport
+    // neither end notices when the other has ended, so both ends end it now, and both applications
+    // hear of the end.
     let open = |told: &BTreeMap<CmId, Told>| -> Vec<CmId> {
         told.iter().filter(|(_, t)| t.established && !t.over).map(|(id, _)| *id).collect()
     };
     let (server, client) = (open(&told[0]), open(&told[1]));
     if net.weather.loss < 0.5 {
-        // So many attempts do not all fail.
+        // With this little loss, some of the attempts always succeed.
         assert_eq!(server.len(), client.len(), "seed {seed}");
     }
     for (node, ids) in [server, client].into_iter().enumerate() {
@@ -115,7 +118,8 @@ fn exchange(seed: u64) {
         assert_eq!((gauges.conns, gauges.timers), (0, 0), "seed {seed}");
     }
     assert_eq!(told[1].len() as u64, count, "each connect has its outcome");
-    // A client that is established has a server that accepted, though that may not have heard of it.
+    // For each client that is established there is a server that has accepted, though the server
+    // may not have heard of the success.
     let established = |n: usize| told[n].values().filter(|t| t.established).count();
     let asked = told[0].values().filter(|t| t.asked).count();
     assert!(established(0) <= established(1), "seed {seed}: the client comes first");

@@ -1,4 +1,4 @@
-//! Who is refused, and what the REJ says.
+//! Refused REQs, and the contents of the REJs.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use heddle_iwarp::Qpn;
 
 use crate::infiniband::world::*;
 
-/// The REQ of a client, and the server it is for.
+/// Returns the REQ of a client, and the network of the server that it is for.
 pub(crate) fn req() -> (Net, u64, Box<Req>) {
     let mut net = Net::new(1);
     net.connect(7, |p| p.private_data = b"hello".to_vec());
@@ -18,7 +18,7 @@ pub(crate) fn req() -> (Net, u64, Box<Req>) {
     (Net::new(1), tid, req)
 }
 
-/// What a server answers at once, if it is a REJ.
+/// Returns the REJ that a server sends at once.
 pub(crate) fn rej(net: &Net) -> Box<Rej> {
     match &net.log[..] {
         [(0, packet)] => match message(packet).1 {
@@ -29,7 +29,7 @@ pub(crate) fn rej(net: &Net) -> Box<Rej> {
     }
 }
 
-/// What becomes of a REQ that is changed.
+/// Returns the REJ for a REQ that `change` has altered.
 fn refused(change: impl FnOnce(&mut Req)) -> (Box<Rej>, IbCounters) {
     let (mut net, tid, mut req) = req();
     change(&mut req);
@@ -50,8 +50,8 @@ fn test_unchanged_the_request_is_taken() {
     net.request();
 }
 
-/// Reason 8, whether the Service ID is none of the range, of another protocol, or of a port where
-/// nobody listens; the private data do not matter then.
+/// Reason 8, if the Service ID is outside the range, names another protocol, or names a port
+/// without a listener; the private data do not matter then.
 #[test]
 fn test_service_that_nobody_gives_is_refused_with_reason_8() {
     let spoiled = |req: &mut Req| req.private_data = [0xff; 92];
@@ -100,14 +100,14 @@ fn test_path_to_another_port_is_refused_with_reason_12() {
     assert_eq!(rej.reason, RejReason::INVALID_TRANSPORT, "the transport comes first");
 }
 
-/// Reason 28 with the octets of table 4 and the codes of table 5.
+/// Reason 28 with the bytes of table 4 and the codes of table 5.
 #[test]
 fn test_each_fault_of_the_private_data_has_its_code() {
     type Change = fn(&mut [u8; 92]);
     let table: [(Change, &[u8]); 10] = [
         (|p| p[0] = 0x10, &[0, 1, 1, 0, 0]),
         (|p| p[0] = 0x01, &[0, 2, 1, 0, 0]),
-        // The version before all else, and the major one first.
+        // The version comes before everything else, and the major version first.
         (|p| p[..36].fill(0xff), &[0, 1, 1, 0, 0]),
         (|p| (p[0], p[1]) = (0x0f, 0xf0), &[0, 2, 1, 0, 0]),
         (|p| p[1] = 0x50, &[0, 3, 1, 0, 4]),
@@ -115,7 +115,7 @@ fn test_each_fault_of_the_private_data_has_its_code() {
         (|p| p[4] = 1, &[0, 4, 0, 0]),
         (|p| p[20] = 1, &[0, 5, 0, 0]),
         (|p| p[35] = 9, &[0, 6, 4, 0, 10, 0, 0, 1]),
-        // A source that is not where the packet comes from: no code of the annex says that.
+        // The source is not the address that the packet comes from: the annex has no code for that.
         (|p| p[19] = 9, &[0, 0, 0, 0]),
     ];
     for (change, ari) in table {
@@ -125,7 +125,7 @@ fn test_each_fault_of_the_private_data_has_its_code() {
     }
 }
 
-/// CA11-11: a REQ of another version learns that, whatever else is wrong with it.
+/// CA11-11: a REQ of another version gets that reason, even if it has other faults.
 #[test]
 fn test_version_is_judged_before_the_transport() {
     for (octet, ari) in [(0x10, &[0, 1, 1, 0, 0]), (0x01, &[0, 2, 1, 0, 0])] {
@@ -138,7 +138,7 @@ fn test_version_is_judged_before_the_transport() {
     }
 }
 
-/// CA11-11 for a REQ that has the name, or the queue pair, of a connection that stands.
+/// CA11-11 for a REQ that has the name, or the queue pair, of an existing connection.
 #[test]
 fn test_version_is_judged_before_stale_names() {
     let (mut net, tid, req) = req();
@@ -166,7 +166,7 @@ fn test_reserved_bits_of_the_private_data_are_not_looked_at() {
     net.request();
 }
 
-/// What the client's application hears of each REJ.
+/// The event of the client's application for each REJ.
 #[test]
 fn test_client_tells_the_service_and_the_application_apart() {
     let ari = |octets: &[u8]| {
@@ -178,7 +178,8 @@ fn test_client_tells_the_service_and_the_application_apart() {
     let reason = |reason| Some(ConnectFailure::InfiniBand(IbRefusal::Reason(reason)));
     let consumer = RejReason::CONSUMER;
     let mut table = vec![
-        // As Linux's rdma_reject has it; then as the annex does; then a layer nobody knows.
+        // A rejection as Linux's rdma_reject sends it; then as the annex defines it; then with an
+        // unknown layer.
         (consumer, ari(&[]), None),
         (consumer, ari(&[1]), None),
         (consumer, ari(&[1, 2, 3]), None),
@@ -220,7 +221,7 @@ fn test_client_tells_the_service_and_the_application_apart() {
     }
 }
 
-/// The application's own refusal: layer 1, and what it says where Linux looks for it.
+/// The application's own refusal: layer 1, and the private data where Linux looks for them.
 #[test]
 fn test_application_rejects_with_its_private_data() {
     let mut net = Net::new(3);
@@ -251,7 +252,7 @@ fn rej_of(net: &Net) -> Box<Rej> {
     }
 }
 
-/// A REJ that is lost is sent again for a copy of the REQ, and the application is not asked again.
+/// A lost REJ is sent again in answer to a copy of the REQ, and the application is not asked again.
 #[test]
 fn test_rejection_is_repeated_from_the_state() {
     let mut net = Net::new(4);
@@ -268,7 +269,7 @@ fn test_rejection_is_repeated_from_the_state() {
     net.assert_nothing_left();
 }
 
-/// A server that would have more Reads outstanding than the client takes.
+/// The server would have more Reads outstanding than the client takes.
 #[test]
 fn test_more_reads_than_are_taken_are_refused() {
     let mut net = Net::new(5);
@@ -291,8 +292,8 @@ fn test_more_reads_than_are_taken_are_refused() {
     net.assert_nothing_left();
 }
 
-/// Another request in the name of a connection, or of its queue pair: refused as stale, and the
-/// connection stays.
+/// Another request in the name of a connection, or of its queue pair: the manager refuses it as
+/// stale, and the connection stays.
 #[test]
 fn test_stale_names_are_refused_with_reason_10() {
     let (mut net, tid, req) = req();
@@ -309,7 +310,7 @@ fn test_stale_names_are_refused_with_reason_10() {
     }
     assert_eq!(net.counters(0).req_stale, 3);
     assert_eq!(net.nodes[0].cm.gauges().conns, 1);
-    // The same names from another address are another's.
+    // The same names from another address belong to another peer.
     let from: IpAddr = [10, 0, 0, 77].into();
     let mut other = req.clone();
     other.private_data[19] = 77;
@@ -317,12 +318,12 @@ fn test_stale_names_are_refused_with_reason_10() {
     assert_ne!(net.request(), id);
 }
 
-/// A client that ends and starts again at once gets the queue pair number that its kernel has just
-/// freed. Copies of the old REQ are still answered as copies.
+/// A client that ends a connection and starts again at once gets the queue pair number that its
+/// kernel has just freed. The server still answers copies of the old REQ as copies.
 #[test]
 fn test_queue_pair_may_be_connected_again_as_soon_as_its_connection_has_ended() {
     let (mut net, tid, mut req) = req();
-    // As Linux asks: 4.3 s, 15 times.
+    // Linux asks with these values: 4.3 s, 15 times.
     req.remote_cm_response_timeout = heddle_ib::TimeCode::new(20);
     req.max_cm_retries = 15;
     net.deliver(0, &forged(addr(1), tid, Message::Req(req.clone())));
@@ -336,12 +337,12 @@ fn test_queue_pair_may_be_connected_again_as_soon_as_its_connection_has_ended() 
     let second = net.request();
     assert_ne!(second, id);
     assert_eq!(net.counters(0).req_stale, 0);
-    // A copy of the first is answered as the first was, and makes no third.
+    // A copy of the first REQ gets the same answer as the first, and makes no third connection.
     net.log.clear();
     net.deliver(0, &forged(addr(1), tid, Message::Req(req)));
     assert_eq!(rej(&net), first);
     assert!(net.nodes[0].events.is_empty());
-    // While the second lives its queue pair is nobody else's.
+    // While the second connection lives, no other may use its queue pair.
     net.log.clear();
     again.local_comm_id = CommId(again.local_comm_id.0 ^ 2);
     net.deliver(0, &forged(addr(1), tid + 2, Message::Req(again)));

@@ -29,22 +29,22 @@ pub(crate) fn server() -> SocketAddr {
     SocketAddr::new(addr(0), PORT)
 }
 
-/// One end: a manager and its application.
+/// A node of the network: a manager and its application.
 pub(crate) struct Node {
     pub(crate) cm: ConnectionManager,
     pub(crate) events: VecDeque<Event>,
 }
 
-/// What happens to a packet on its way.
+/// The faults of the wire.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Weather {
     pub(crate) loss: f64,
     pub(crate) duplicates: f64,
-    /// Latency in milliseconds, at most; the least is one.
+    /// Greatest latency in milliseconds; the least is one.
     pub(crate) latency: u64,
 }
 
-/// Whether a packet is taken off the wire: from whom, what.
+/// Returns true if a packet is lost on the wire, by its sender and its message.
 type Filter = Box<dyn FnMut(usize, &Message) -> bool>;
 
 pub(crate) struct Net {
@@ -55,11 +55,11 @@ pub(crate) struct Net {
     wire: BTreeMap<(Instant, u64), (usize, Vec<u8>)>,
     sent: u64,
     pub(crate) drop: Filter,
-    /// Every packet sent: by whom, and its octets.
+    /// Every packet sent: its sender, and its bytes.
     pub(crate) log: Vec<(usize, Vec<u8>)>,
 }
 
-/// One port, on whose link both ends are.
+/// Returns a configuration of one port, whose link reaches all nodes.
 pub(crate) fn manager_config(workers: usize, n: usize) -> CmConfig {
     let link = Cidr::new(addr(n), 24).unwrap();
     CmConfig::new(Ports::one(workers, Addressing::new(vec![link], Vec::new()).unwrap()))
@@ -75,7 +75,7 @@ impl Net {
         Net::with(seed, |_, _| {})
     }
 
-    /// A server at node 0 that listens, a client at node 1, and node 2.
+    /// Makes a network: a server at node 0 that listens, a client at node 1, and node 2.
     pub(crate) fn with(seed: u64, change: impl Fn(usize, &mut IbConfig)) -> Net {
         let node = |n| {
             let mut cm = ConnectionManager::new(manager_config(1, n));
@@ -106,7 +106,7 @@ impl Net {
         let id = ListenerId(1);
         let listen = Request::Listen { id, addr, params };
         self.nodes[node].cm.handle_request(self.now, APP, listen).unwrap();
-        // The worker's part.
+        // The test answers the order as the worker would.
         let node = &mut self.nodes[node];
         while let Some((worker, order)) = node.cm.poll_order() {
             if let heddle_rnic::Order::Listen { token, .. } = order {
@@ -139,7 +139,7 @@ impl Net {
         self.ask(0, Request::Accept { id, params: AcceptTerms::new(qp(n)) }).unwrap();
     }
 
-    /// What the managers have said goes onto the wire and to the applications.
+    /// Puts the managers' datagrams onto the wire, and passes their events to the applications.
     pub(crate) fn collect(&mut self) {
         for n in 0..self.nodes.len() {
             while let Some((worker, datagram)) = self.nodes[n].cm.poll_datagram() {
@@ -152,7 +152,7 @@ impl Net {
                 if (self.drop)(n, &mad.message) || self.random.chance(self.weather.loss) {
                     continue;
                 }
-                // Node by address.
+                // The last byte of the destination address gives the node.
                 let to = usize::from(packet[19] - 1);
                 let copies = 1 + u64::from(self.random.chance(self.weather.duplicates));
                 for _ in 0..copies {
@@ -171,13 +171,13 @@ impl Net {
         }
     }
 
-    /// A packet arrives.
+    /// Delivers a packet to a node.
     pub(crate) fn deliver(&mut self, node: usize, packet: &[u8]) {
         self.nodes[node].cm.handle_datagram(self.now, W, packet);
         self.collect();
     }
 
-    /// The next thing happens; false when nothing will, or not until `until`.
+    /// Carries out the next arrival or time-out; returns false if there is none up to `until`.
     pub(crate) fn step(&mut self, until: Instant) -> bool {
         let wire = self.wire.first_key_value().map(|((t, _), _)| *t);
         let timers = self.nodes.iter().filter_map(|n| n.cm.poll_timeout());
@@ -205,7 +205,7 @@ impl Net {
         self.now = self.now.max(until);
     }
 
-    /// The next event of a node, which comes within ten minutes.
+    /// Returns the next event of a node; the event has to come within ten minutes.
     pub(crate) fn event(&mut self, node: usize) -> Event {
         let until = self.now + ms(600_000);
         loop {
@@ -223,7 +223,7 @@ impl Net {
         }
     }
 
-    /// A connection that is up at both ends: the server's name of it.
+    /// Establishes a connection at both ends; returns the server's name of the connection.
     pub(crate) fn establish(&mut self, id: u64) -> CmId {
         self.connect(id, |_| {});
         let server = self.request();
@@ -233,7 +233,8 @@ impl Net {
         server
     }
 
-    /// After the last copies are answered nothing is left, and nobody is told anything more.
+    /// Asserts that nothing is left after the last copies are answered, and that no application
+    /// gets another event.
     pub(crate) fn assert_nothing_left(&mut self) {
         self.run(ms(600_000));
         for (n, node) in self.nodes.iter_mut().enumerate() {
@@ -249,7 +250,7 @@ impl Net {
         *self.nodes[node].cm.ib_counters().unwrap()
     }
 
-    /// The messages a node has sent, by the first letters of what `Debug` says of them.
+    /// Returns the kinds of the messages that a node has sent, from their `Debug` text.
     pub(crate) fn said(&self, node: usize) -> Vec<String> {
         let name = |m: Message| format!("{m:?}").split('(').next().unwrap().to_owned();
         let its = self.log.iter().filter(|(n, _)| *n == node);
@@ -257,7 +258,8 @@ impl Net {
     }
 }
 
-/// The IP packet with a datagram, as a port would make it: its own time to live and type of service.
+/// Returns the IP packet of a datagram, as a port would make it: with the port's own time to live
+/// and type of service.
 pub(crate) fn packet(datagram: &IbDatagram) -> Vec<u8> {
     let (IpAddr::V4(from), IpAddr::V4(to)) = (datagram.local.ip(), datagram.remote.ip()) else {
         panic!("IPv4")
@@ -275,13 +277,13 @@ pub(crate) fn packet(datagram: &IbDatagram) -> Vec<u8> {
     p
 }
 
-/// Transaction id and message of a packet.
+/// Returns transaction id and message of a packet.
 pub(crate) fn message(packet: &[u8]) -> (u64, Message) {
     let mad = Mad::parse(UdPacket::parse_gsi(packet).unwrap().payload).unwrap();
     (mad.tid, mad.message)
 }
 
-/// A packet with a message, from anybody.
+/// Returns a packet with a message from any address.
 pub(crate) fn forged(from: IpAddr, tid: u64, message: Message) -> Vec<u8> {
     UdRepr::gsi(from, addr(0), 0xc000).emit(&Mad::new(tid, message).emit()).unwrap()
 }

@@ -32,7 +32,7 @@ impl RxFrame for Frame {}
 
 impl RnicFrame for Frame {}
 
-/// An RNIC at 10.0.0.`n`.
+/// Returns an RNIC at 10.0.0.`n`.
 pub fn rnic(n: u8, seed: u64) -> (Rnic<Frame>, Arc<MrTable>) {
     let seed = Seed::from_u64(seed.wrapping_mul(256).wrapping_add(u64::from(n)));
     let addr = Cidr::new([10, 0, 0, n].into(), 24).unwrap();
@@ -41,7 +41,7 @@ pub fn rnic(n: u8, seed: u64) -> (Rnic<Frame>, Arc<MrTable>) {
     (Rnic::new(RnicConfig::new(stack, 4096, 8 << 20), mrs.clone()), mrs)
 }
 
-/// Names of connections, each another one.
+/// Returns names of connections, all different.
 pub fn conn_ids() -> impl Iterator<Item = ConnId> {
     let (mut rnic, _) = rnic(1, 0);
     std::iter::repeat_with(move || {
@@ -55,7 +55,7 @@ pub fn qp(qpn: u32) -> QpSpec {
     QpSpec { qpn: Qpn(qpn), pd: Pd(1), sq_depth: 8, rq_depth: 8 }
 }
 
-/// A frame of MPA revision 2 that offers 16 Reads each way.
+/// Returns a frame of MPA revision 2 that offers 16 Reads each way.
 pub fn frame(kind: Kind, reject: bool, private_data: &[u8]) -> Vec<u8> {
     enhanced(kind, reject, 16, 16, private_data)
 }
@@ -75,7 +75,7 @@ pub fn enhanced(kind: Kind, reject: bool, ird: u16, ord: u16, private_data: &[u8
     .unwrap()
 }
 
-/// A frame with the words of RFC 6581: both depths of 14 bits, whatever they mean.
+/// Returns a frame with the words of RFC 6581: both depths as raw 14-bit values.
 pub fn words(kind: Kind, ird: u16, ord: u16, rtr: RtrSet) -> Vec<u8> {
     let depth = |n| Depth::new(n).unwrap_or(Depth::UNNEGOTIATED);
     let enhanced =
@@ -93,14 +93,15 @@ pub fn words(kind: Kind, ird: u16, ord: u16, rtr: RtrSet) -> Vec<u8> {
     .unwrap()
 }
 
-/// An FPDU with a CRC: its DDP and RDMAP octets, and what is behind them.
+/// Returns an FPDU with a CRC; `ulpdu` has its DDP and RDMAP headers and the payload.
 pub fn fpdu(ulpdu: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     heddle_iwarp::mpa::fpdu::append(ulpdu, true, &mut out).unwrap();
     out
 }
 
-/// The first message of each kind, as another stack would make it: headers of RFC 5041 by hand.
+/// Returns the first message of each kind, as another stack would make it: with headers of RFC 5041
+/// written by hand.
 pub fn rtr_fpdu(rtr: Rtr) -> Vec<u8> {
     match rtr {
         Rtr::Write => fpdu(&[0xc1, 0x40, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0]),
@@ -117,7 +118,7 @@ pub fn below(r: &mut Random, n: usize) -> usize {
     r.below(n as u64) as usize
 }
 
-/// Some bytes changed, taken out or put in, or none.
+/// Changes, removes or inserts a few bytes, or none.
 pub fn spoil(r: &mut Random, bytes: &mut Vec<u8>) {
     for _ in 0..below(r, 4) {
         if bytes.is_empty() {

@@ -22,7 +22,7 @@ pub const PORT: u16 = 7174;
 pub const US: ([u8; 4], u16) = ([10, 0, 0, 2], PORT);
 const W: WorkerId = WorkerId(0);
 
-/// The port of host `n` as its manager knows it.
+/// Returns the port of host `n` as its manager knows it.
 fn one_port(n: u8) -> Ports {
     let addr = Cidr::new([10, 0, 0, n].into(), 24).unwrap();
     Ports::one(1, Addressing::new(vec![addr], vec![]).unwrap())
@@ -69,11 +69,11 @@ pub struct Host {
     pub cm: Option<ConnectionManager>,
     pub events: Vec<Event>,
     pub notices: Vec<Notice>,
-    /// What a host without a manager was told.
+    /// Events of a host without a manager.
     pub raw: Vec<RnicEvent>,
-    /// Connections the manager was told of and has not released.
+    /// Connections that the manager has heard of and not released.
     pub open: BTreeSet<ConnId>,
-    /// Its worker enters FPDU mode for nobody.
+    /// Whether the host's worker refuses every order to enter FPDU mode.
     pub refuses_fpdu_mode: bool,
     /// Connections of a host with a manager that the test drives by hand.
     pub by_hand: BTreeSet<ConnId>,
@@ -84,7 +84,7 @@ impl Host {
         self.cm.as_mut().unwrap()
     }
 
-    /// Orders to the RNIC and reports back, until there are none.
+    /// Passes orders to the RNIC and reports back, until there are none.
     fn settle(&mut self, now: Instant) {
         if self.rnic.is_due(now) {
             self.rnic.handle_timeouts(now);
@@ -211,7 +211,7 @@ impl Net {
         self.hosts[host].cm().handle_request(now, APP, request).unwrap();
     }
 
-    /// Asks for something that what has happened since may have made impossible.
+    /// Makes a request that earlier events may have made impossible; returns true if it succeeds.
     pub fn try_ask(&mut self, host: usize, request: Request) -> bool {
         let now = self.now;
         let result = self.hosts[host].cm().handle_request(now, APP, request);
@@ -227,7 +227,7 @@ impl Net {
         assert_eq!(self.hosts[host].events.pop(), Some(Event::Listening { id }));
     }
 
-    /// What happens without time.
+    /// Carries out everything that takes no time.
     pub fn settle(&mut self) {
         loop {
             let before = self.sent;
@@ -258,7 +258,8 @@ impl Net {
         }
     }
 
-    /// Goes on to the next thing that happens, but not beyond `until`. False when that is it.
+    /// Goes on to the next frame or time-out, but not beyond `until`. Returns false if there is
+    /// none.
     pub fn step(&mut self, until: Instant) -> bool {
         self.settle();
         let timers = self.hosts.iter().flat_map(|h| {
@@ -286,7 +287,7 @@ impl Net {
         while self.step(until) {}
     }
 
-    /// Steps until `f` finds what it looks for.
+    /// Steps until `f` returns a value.
     pub fn until<T>(&mut self, what: &str, mut f: impl FnMut(&mut Net) -> Option<T>) -> T {
         let end = self.now + Duration::from_secs(200);
         loop {
@@ -297,7 +298,7 @@ impl Net {
         }
     }
 
-    /// The next event of the manager on host 1.
+    /// Returns the next event of the manager on host 1.
     pub fn event(&mut self) -> Event {
         self.until("event", |n| {
             let events = &mut n.hosts[1].events;
@@ -305,7 +306,7 @@ impl Net {
         })
     }
 
-    /// A TCP connection of the peer that is driven by hand to our listener.
+    /// Opens a TCP connection of the peer that is driven by hand to our listener.
     pub fn tcp(&mut self) -> ConnId {
         let now = self.now;
         let conn = self.hosts[0].rnic.connect(now, US.into()).unwrap();
@@ -318,8 +319,8 @@ impl Net {
         conn
     }
 
-    /// A connection of ours to the peer that is driven by hand and listens at port 99, as far as
-    /// our Request; that Request.
+    /// Opens a connection of ours to the peer that is driven by hand and listens at port 99;
+    /// returns its name at the peer and our Request.
     pub fn asked(&mut self, id: CmId, params: ConnectTerms) -> (ConnId, Vec<u8>) {
         let remote = ([10, 0, 0, 1], 99).into();
         self.hosts[0].raw.clear();
@@ -327,7 +328,7 @@ impl Net {
         self.next_asked()
     }
 
-    /// The next of our connections to that peer, as far as our Request.
+    /// Returns the next of our connections to that peer, with our Request.
     pub fn next_asked(&mut self) -> (ConnId, Vec<u8>) {
         let conn = self.until("connection", |n| {
             n.hosts[0].raw.iter().find_map(|e| match e {
@@ -348,7 +349,7 @@ impl Net {
         self.pass(Duration::from_millis(1));
     }
 
-    /// What the peer has got on a connection.
+    /// Returns the bytes that the peer has received on a connection.
     pub fn got(&self, conn: ConnId) -> Vec<u8> {
         let bytes = self.hosts[0].raw.iter().filter_map(|e| match e {
             RnicEvent::StartupBytes { conn: c, bytes } if *c == conn => Some(&bytes[..]),
@@ -357,7 +358,7 @@ impl Net {
         bytes.collect::<Vec<_>>().concat()
     }
 
-    /// The first sign for the peer that we have ended a connection.
+    /// Returns the peer's first event that shows that we have ended a connection.
     pub fn end_of(&self, conn: ConnId) -> Option<RnicEvent> {
         let end = self.hosts[0].raw.iter().find(|e| {
             matches!(e, RnicEvent::PeerClosed { conn: c } | RnicEvent::Closed { conn: c, .. }
