@@ -1,9 +1,9 @@
-//! Questions about an RNIC while it runs, for whoever watches over it.
+//! Questions about an RNIC while it runs, for a program that watches over it.
 //!
-//! A question goes to the control thread, which answers it itself or asks its workers: they look at a
-//! few connections per turn and are never waited for. Whoever asks is not made to wait either: the
-//! answer is a call, made on the control thread, which must not block there. No answer comes when the
-//! RNIC ends or a worker does not run; the call is dropped then.
+//! A question goes to the control thread, which answers it itself or asks its workers. Workers look
+//! at a few connections per turn, and the control thread never waits for them. The caller does not
+//! wait either: the answer is a call, made on the control thread, which must not block there. If
+//! the RNIC ends or a worker does not run, no answer comes, and the call is dropped.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,11 +17,11 @@ use crate::CtlCounters;
 use crate::config::Patience;
 use crate::control_plane::{Requests, ThreadRequest};
 
-/// Where an answer goes: called at most once, on the control thread.
+/// The receiver of an answer: called at most once, on the control thread.
 pub struct Reply<T>(Box<dyn FnOnce(T) + Send>);
 
 impl<T> Reply<T> {
-    /// An answer that `f` hears.
+    /// Makes a reply that passes the answer to `f`.
     pub fn new(f: impl FnOnce(T) + Send + 'static) -> Reply<T> {
         Reply(Box::new(f))
     }
@@ -37,151 +37,153 @@ impl<T> fmt::Debug for Reply<T> {
     }
 }
 
-/// A question.
+/// A question to a running RNIC.
 #[derive(Debug)]
 pub enum Question {
-    /// Everything a worker has counted.
+    /// Asks for all counters of a worker.
     Snapshot {
-        /// Which.
+        /// The worker's number.
         worker: WorkerId,
-        /// Who hears it; nobody when there is no such worker.
+        /// Receives the answer; dropped when there is no such worker.
         reply: Reply<Box<WorkerSnapshot>>,
     },
-    /// The next connections, [`INSPECT_MAX`](heddle_dataplane::INSPECT_MAX) at most.
+    /// Asks for the next connections, at most [`INSPECT_MAX`](heddle_dataplane::INSPECT_MAX).
     Conns {
-        /// Those whose names lie behind this one.
+        /// The answer begins after this name; at the first connection when absent.
         after: Option<CmId>,
-        /// Who hears it.
+        /// Receives the page of connections.
         reply: Reply<ConnPage>,
     },
-    /// What the control plane has counted, and what it holds.
+    /// Asks for the counters and the gauges of the control plane.
     Control {
-        /// Who hears it.
+        /// Receives the state of the control plane.
         reply: Reply<ControlState>,
     },
-    /// Use other addresses and routes, one entry for each port, from here on; see
-    /// [`set_addressing`](heddle_cm::ConnectionManager::set_addressing) for what becomes of listeners and
-    /// connections.
+    /// Replaces the addresses and routes, one entry for each port; see
+    /// [`set_addressing`](heddle_cm::ConnectionManager::set_addressing) for the effect on listeners
+    /// and connections.
     SetAddressing {
-        /// Of each port.
+        /// Addresses and routes of each port.
         nets: Vec<Addressing>,
-        /// Whether that was done; nothing has changed otherwise.
+        /// Receives `Ok` when the change is made; after an error nothing has changed.
         reply: Reply<Result<(), PortsError>>,
     },
-    /// Announce the addresses of a port to the hosts of its links; see
-    /// [`Stack::announce`](heddle_tcp::Stack::announce). For ports that have started, or whose link has
-    /// come up; there is no answer.
+    /// Announces the addresses of a port to the hosts of its links; see
+    /// [`Stack::announce`](heddle_tcp::Stack::announce). Meant for ports that have started, or
+    /// whose link has come up. There is no answer.
     Announce {
-        /// Its number.
+        /// The port's number.
         port: usize,
     },
-    /// Refuse a connection request with a reason of InfiniBand's REJ; see
-    /// [`refuse`](heddle_cm::ConnectionManager::refuse). Of one that is over nobody hears.
+    /// Refuses a connection request with a reason of InfiniBand's REJ; see
+    /// [`refuse`](heddle_cm::ConnectionManager::refuse). Has no effect on a connection that is
+    /// over.
     Refuse {
-        /// Whose it is.
+        /// The application that has the request.
         app: AppId,
-        /// Which.
+        /// The connection that asks.
         id: CmId,
-        /// The reason.
+        /// The reason of the REJ.
         reason: u16,
     },
-    /// Probe silent peers so from here on; see [`Stack::set_keepalive`](heddle_tcp::Stack::set_keepalive)
-    /// for what becomes of connections that stand.
+    /// Sets the keepalive probes to silent peers from here on; see
+    /// [`Stack::set_keepalive`](heddle_tcp::Stack::set_keepalive) for the effect on existing
+    /// connections.
     SetKeepalive {
-        /// How; never when absent.
+        /// Timing of the probes; absent for no probes.
         keepalive: Option<Keepalive>,
-        /// Who hears that workers have been told.
+        /// Called when the workers have the order.
         reply: Reply<()>,
     },
-    /// Bear with peers for so long from here on, those of connections that stand included; see
+    /// Sets the patience with peers from here on, also for existing connections; see
     /// [`Rnic::set_patience`](heddle_rnic::Rnic::set_patience) and
     /// [`set_close_limit`](heddle_cm::ConnectionManager::set_close_limit).
     SetPatience {
-        /// How long.
+        /// The new time limits.
         patience: Patience,
-        /// Who hears that workers have been told.
+        /// Called when the workers have the order.
         reply: Reply<()>,
     },
-    /// Ask silent peers of InfiniBand so from here on; see
+    /// Sets the probes to silent peers of InfiniBand from here on; see
     /// [`set_ib_keepalive`](heddle_cm::ConnectionManager::set_ib_keepalive).
     SetIbKeepalive {
-        /// After how much silence; never when absent.
+        /// Silence before a probe; absent for no probes.
         keepalive: Option<Duration>,
-        /// Who hears that it is so.
+        /// Called when the change is made.
         reply: Reply<()>,
     },
-    /// End a connection, whoever has it.
+    /// Ends a connection of any application.
     Kill {
-        /// Which.
+        /// Name of the connection.
         id: CmId,
-        /// How.
+        /// The way to end the connection.
         how: Kill,
-        /// Whether there was one.
+        /// Receives true if the connection existed.
         reply: Reply<bool>,
     },
 }
 
-/// How a connection is ended on behalf of whoever watches.
+/// The way in which a connection ends at the request of a watching program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kill {
-    /// As its application would end it: what is posted is sent, then FIN.
+    /// As its application would end it: posted work requests are sent, then a FIN.
     InOrder,
-    /// With a reset. Its application hears of it as of any other. InfiniBand's connection management
-    /// has none: such a connection is ended in order.
+    /// With a reset. The application hears of the end as of any other. InfiniBand's connection
+    /// management has no reset, so such a connection ends in order.
     Reset,
 }
 
-/// Some connections.
+/// A page of the list of connections.
 #[derive(Clone, Debug, Default)]
 pub struct ConnPage {
-    /// In the order of their names.
+    /// Connections in the order of their names.
     pub conns: Vec<ConnStatus>,
-    /// Where to go on, when there may be more.
+    /// The value of `after` for the next page; absent on the last page.
     pub next: Option<CmId>,
 }
 
-/// A connection as control plane and worker have it, each at its moment.
+/// A connection as the control plane and its worker see it, each at its own moment.
 #[derive(Clone, Debug)]
 pub struct ConnStatus {
-    /// What the connection manager knows.
+    /// The connection manager's view.
     pub view: ConnView,
-    /// What was agreed, once it is established.
+    /// The parameters agreed in the start-up, once the connection is established.
     pub agreed: Option<Agreed>,
-    /// Its queue pair, once it has one.
+    /// The connection's queue pair, once it has one.
     pub qp: Option<QpStatus>,
-    /// What the worker knows; absent when the worker does not have it yet, or any more.
+    /// The worker's view; absent when the worker does not have the connection yet, or no longer.
     pub facts: Option<ConnFacts>,
 }
 
 /// A queue pair as its application made it.
 #[derive(Clone, Copy, Debug)]
 pub struct QpStatus {
-    /// Its number.
+    /// Queue pair number.
     pub qpn: Qpn,
-    /// Its protection domain.
+    /// Protection domain of the queue pair.
     pub pd: Pd,
-    /// Its state, as its application sees it.
+    /// The state that its application sees.
     pub state: QpState,
-    /// Depth of its send queue.
+    /// Depth of its send queue, in work requests.
     pub sq_depth: u32,
-    /// Depth of its receive queue.
+    /// Depth of its receive queue, in work requests.
     pub rq_depth: u32,
-    /// Whether its receives are of a shared receive queue.
+    /// Whether its receives come from a shared receive queue.
     pub shared: bool,
 }
 
 /// The control plane at one moment.
 #[derive(Clone, Debug)]
 pub struct ControlState {
-    /// What it has counted.
+    /// Counters of the control plane.
     pub counters: CtlCounters,
-    /// What it holds.
+    /// Number of objects that the control plane holds.
     pub gauges: CmGauges,
-    /// Those who listen.
+    /// Listeners of all applications.
     pub listeners: Vec<ListenerView>,
 }
 
-/// The way to ask; clones ask the same RNIC.
+/// The handle for questions; clones ask the same RNIC.
 #[derive(Clone, Debug)]
 pub struct Asker(Requests);
 
@@ -190,10 +192,10 @@ impl Asker {
         Asker(requests)
     }
 
-    /// Asks. It does not wait.
+    /// Sends a question, without waiting.
     ///
     /// # Errors
-    /// [`DeviceError::Overloaded`], [`DeviceError::Gone`]: nobody hears an answer then.
+    /// [`DeviceError::Overloaded`], [`DeviceError::Gone`]: no answer comes then.
     pub fn ask(&self, question: Question) -> Result<(), DeviceError> {
         self.0.send(ThreadRequest::Ask(question))
     }

@@ -1,4 +1,4 @@
-//! Putting an RNIC together: workers for the queues of its ports, and what they share.
+//! Assembly of an RNIC: workers for the queues of its ports, and the objects that they share.
 
 use heddle_base::{Random, Seed};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +24,7 @@ use crate::control_plane::{Control, Requests, WorkerLink};
 use crate::endpoint::{Endpoint, WorkerPlace};
 use crate::port::{Probe, addresses};
 
-/// A port that is open, with the frames it sends and receives, and its workers to be.
+/// An open port with its pool of frames, before it has workers.
 #[derive(Debug)]
 pub struct OpenPort {
     port: Port,
@@ -32,13 +32,14 @@ pub struct OpenPort {
     setup: PortSetup,
 }
 
-/// How long a client's SYN waits for a server. perftest's servers close their listener after a first connection
-/// and listen anew for the next, which takes them tens of milliseconds on a busy machine, and `ib_write_bw`'s
-/// 1.2 s against a client on another host. qperf's server binds a port, tells its client and listens last, when the
-/// client, at the same RNIC, may have asked already.
+/// The time for which a client's SYN waits for a server. perftest's servers close their listener
+/// after a first connection and listen anew for the next. Listening anew takes tens of milliseconds
+/// on a busy machine, and `ib_write_bw` takes 1.2 s against a client on another host. qperf's
+/// server binds a port, reports the port to its client and listens last; a client at the same RNIC
+/// may have connected by then.
 const RELISTEN: Duration = Duration::from_secs(2);
 
-/// Frames that a ring between two ports takes each way, for each pair of queues.
+/// Capacity of a ring between two ports in each direction, in frames, for each pair of queues.
 const RING_FRAMES: u32 = 1024;
 
 impl OpenPort {
@@ -54,7 +55,8 @@ impl OpenPort {
             Port::open(eal, source, &config)
         };
         let port = match open(setup.queue_pairs.unwrap_or(setup.workers)) {
-            // It has fewer, and nobody asked for so many: its workers share those.
+            // The device has fewer queues, and the caller did not ask for a number: the workers
+            // share the device's queues.
             Err(PortError::Limit { what: "a number of queues", max, .. })
                 if setup.queue_pairs.is_none() && max > 0 =>
             {
@@ -69,9 +71,9 @@ impl OpenPort {
         Ok(OpenPort { port, pool, setup: setup.clone() })
     }
 
-    /// Two ports joined by rings, frames of which never leave this process. With as many workers at
-    /// both sides each has a pair of queues, and its frames go to its counterpart; otherwise all share
-    /// one.
+    /// Opens two ports joined by rings, whose frames never leave this process. With equal numbers
+    /// of workers on both sides, each worker has a pair of queues, and its frames go to its
+    /// counterpart; otherwise all workers share one pair.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -89,9 +91,9 @@ impl OpenPort {
         Ok((OpenPort::from_parts(pa, pools.0, a), OpenPort::from_parts(pb, pools.1, b)))
     }
 
-    /// The inner port of an RNIC.
+    /// Opens the inner port of an RNIC.
     fn inner(eal: &Eal, inner: &InnerSetup) -> Result<OpenPort, OpenError> {
-        /// Sets the inner ports of one process apart.
+        /// The next number for the name of an inner port, so that names in one process differ.
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let setup = inner.port()?;
         let pool = frames(eal, &setup, None)?;
@@ -101,19 +103,19 @@ impl OpenPort {
         Ok(OpenPort::from_parts(port, pool, &setup))
     }
 
-    /// A port that is open already, at the MTU of `setup` and with queues that nobody has taken;
-    /// `pool` is where the frames it sends come from.
+    /// Takes a port that is open already, at the MTU of `setup` and with queues that are not taken;
+    /// frames for sending come from `pool`.
     pub fn from_parts(port: Port, pool: Mempool, setup: &PortSetup) -> OpenPort {
         OpenPort { port, pool, setup: setup.clone() }
     }
 
-    /// The port.
+    /// Returns the port.
     pub fn port(&self) -> &Port {
         &self.port
     }
 }
 
-/// Frames of a port, at its processor socket.
+/// Makes the pool of frames for a port, at the port's processor socket.
 fn pool(eal: &Eal, setup: &PortSetup, socket: Option<u32>) -> Result<Mempool, OpenError> {
     setup.check()?;
     frames(eal, setup, socket)
@@ -141,7 +143,7 @@ fn port_config(setup: &PortSetup, pool: Mempool, queues: usize) -> PortConfig {
     }
 }
 
-/// What the parts' seeds are derived by.
+/// Labels from which the seeds of the RNIC's parts are derived.
 const LABEL_STAGS: u64 = 1;
 const LABEL_STACK: u64 = 2;
 const LABEL_FAULT: u64 = 3;
@@ -149,7 +151,7 @@ const LABEL_TO: u64 = 4;
 const LABEL_SPREAD: u64 = 5;
 const LABEL_IB: u64 = 6;
 
-/// What the workers of an RNIC share.
+/// Objects that the workers of an RNIC share.
 struct Shared<'a> {
     setup: &'a RnicSetup,
     mrs: Arc<MrTable>,
@@ -161,7 +163,7 @@ struct Shared<'a> {
 }
 
 impl Endpoint {
-    /// An RNIC over these ports, whose workers it numbers from 0, port by port.
+    /// Makes an RNIC over these ports, and numbers their workers from 0, port by port.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -194,7 +196,8 @@ impl Endpoint {
         let home = home(&homes.collect::<Vec<_>>());
         for (number, mut port) in ports.into_iter().enumerate() {
             let net = addressed.net(number).cloned().unwrap_or_default();
-            // UDP comes to the first worker of a port that leads to other hosts.
+            // The first worker of a port that leads to other hosts receives the port's UDP
+            // datagrams.
             let first = WorkerId(workers.len());
             let addrs = net.addrs().iter().filter(|_| !net.is_inside());
             ib_ports.extend(addrs.map(|c| IbPort { addr: c.addr(), worker: first }));
@@ -213,7 +216,8 @@ impl Endpoint {
         let seed = setup.seed.derive(LABEL_TO);
         let way = Box::new(requests.clone());
         let hub = Hub::with_wakers(registry.clone(), way, wakers, &seed);
-        // Applications see the inner port where there is no other: it has no addresses of its own.
+        // Applications see the inner port only when there is no other port, because it has no
+        // addresses of its own.
         let shown = open.iter().filter(|port| open.len() == 1 || !port.is_looped());
         for (number, port) in shown.enumerate() {
             let net = addressed.net(number).map(addresses).unwrap_or_default();
@@ -225,7 +229,7 @@ impl Endpoint {
             pages: setup.pages,
             ..DeviceConfig::default()
         };
-        // Memory lies where the thread is that touches it first.
+        // The kernel places memory at the processor socket of the thread that touches it first.
         let device = Topology::read().run_at(home, || hub.open(&config))?;
         let asked = (requests_out, sleeper);
         let board = hub.board().clone();
@@ -239,13 +243,13 @@ impl Endpoint {
     }
 }
 
-/// The EUI-64 of a station address, as other RoCE ports are called: the bit that says who gave the
-/// address turned over, and `ff:fe` in the middle.
+/// Returns the EUI-64 of a station address, by which other RoCE ports are named too: with the
+/// universal/local bit inverted, and `ff:fe` in the middle.
 fn ca_guid([a, b, c, d, e, f]: [u8; 6]) -> u64 {
     u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
 }
 
-/// Ports that go together, as the connection manager has them.
+/// Checks that the ports go together, and returns them in the connection manager's form.
 fn check(ports: &[OpenPort], inner: Option<&InnerSetup>) -> Result<Ports, OpenError> {
     if ports.is_empty() && inner.is_none() {
         return Err(OpenError::NoPort);
@@ -265,11 +269,11 @@ fn check(ports: &[OpenPort], inner: Option<&InnerSetup>) -> Result<Ports, OpenEr
     }
 }
 
-/// Entries of the table by which workers share the flows of a port themselves: many for each, so
-/// that their shares differ little.
+/// Entries of the table by which workers themselves share the flows of a port: many for each
+/// worker, so that the shares differ little.
 const TABLE: usize = 4096;
 
-/// How the frames of a port with so many pairs of queues come to its workers.
+/// Returns the way in which the frames of a port with `queues` pairs of queues come to its workers.
 fn sharing(port: &OpenPort, queues: usize, seed: &Seed) -> Result<Sharing, OpenError> {
     let workers = port.setup.workers;
     match queues {
@@ -282,7 +286,7 @@ fn sharing(port: &OpenPort, queues: usize, seed: &Seed) -> Result<Sharing, OpenE
     match port.port.spread() {
         QueueSpread::Joined if queues == workers => return Ok(Sharing::Pairs),
         QueueSpread::Rss { key, table } if queues == workers => {
-            // One whose table is of another size than ours can have is as good as not known.
+            // A table of a size that ours cannot have is useless, so the workers share by software.
             if let Ok(rss) = Rss::new(key, table, count) {
                 return Ok(Sharing::ByPort(Arc::new(rss)));
             }
@@ -293,22 +297,24 @@ fn sharing(port: &OpenPort, queues: usize, seed: &Seed) -> Result<Sharing, OpenE
     Ok(Sharing::BySoftware(Arc::new(rss)))
 }
 
-/// The stack of an inner port: it has both ends of each connection, and no address of a peer, all of which
-/// are ours, is to leave room for others. Applications share by their accounts.
+/// Returns the configuration for the stack of an inner port. The stack has both ends of each
+/// connection. It limits no peer address, because all of them are ours; the limits of accounts keep
+/// applications apart.
 fn inside(stack: StackConfig) -> StackConfig {
     let all = PeerLimit::Unlimited;
     let max_conns = stack.max_conns.saturating_mul(2);
     StackConfig { max_conns, peer_conns: all, peer_half_open: all, ..stack }
 }
 
-/// A key to spread flows by. A peer that knew it could aim all it sends at one worker.
+/// Returns a secret key for spreading flows. A peer that knew the key could aim all its flows at
+/// one worker.
 fn secret(seed: &Seed) -> [u8; 52] {
     let mut random = Random::new(seed);
     std::array::from_fn(|_| random.next_u64().to_le_bytes()[0])
 }
 
 impl Shared<'_> {
-    /// The next worker of a port, and the control plane's ends of its rings.
+    /// Makes the next worker of a port, and the control plane's ends of its rings.
     fn worker(
         &self,
         index: usize,
@@ -359,25 +365,25 @@ impl Shared<'_> {
         (worker, WorkerLink::new(commands, reports))
     }
 
-    /// Each worker has faults of its own.
+    /// Returns the fault injector of a worker, whose seed is its own.
     fn fault(&self, index: usize, pool: Mempool, setup: &PortSetup) -> Option<FaultInjector> {
         let seed = || self.setup.seed.derive(LABEL_FAULT | (index as u64) << 32);
         (!setup.fault.is_none()).then(|| FaultInjector::new(setup.fault, &seed(), pool))
     }
 }
 
-/// Who refers to registered memory on behalf of a worker: FPDUs that are not acknowledged, and
-/// frames that point into it.
+/// A worker's references to registered memory: by FPDUs that are not acknowledged, and by frames
+/// that point into it.
 #[derive(Debug)]
 struct WorkerReferences {
-    /// Gone with the worker, whose FPDUs they count.
+    /// Counts of references by FPDUs; the counts disappear with the worker.
     pins: Weak<Pins>,
     external: ExternalMemory,
 }
 
 impl References for WorkerReferences {
     fn is_referred(&self, mr: u32) -> bool {
-        // FPDUs first: while there is one, frames may yet be made of it.
+        // FPDUs come first: while an FPDU exists, the worker may still make frames of it.
         self.pins.upgrade().is_some_and(|pins| pins.count(mr) > 0) || self.external.is_referred(mr)
     }
 }
@@ -389,13 +395,13 @@ mod tests {
 
     use super::*;
 
-    /// What Linux calls the port with that address.
+    /// The expected value is Linux's name for the port with that address.
     #[test]
     fn test_a_port_is_named_by_its_station_address() {
         assert_eq!(ca_guid([0x52, 0x54, 0, 0x58, 0, 2]), 0x5054_00ff_fe58_0002);
     }
 
-    /// A worker that has panicked in the middle of something never counts its FPDUs down.
+    /// A worker that has panicked never counts its FPDUs down.
     #[test]
     fn test_fpdus_of_a_worker_that_is_gone_refer_to_nothing() {
         let mrs = MrTable::new(&Seed::from_u64(1), 4);

@@ -1,4 +1,4 @@
-//! How an RNIC is set up: what is the RNIC's, and what is each port's.
+//! The settings of an RNIC, and of each of its ports.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -10,70 +10,72 @@ use heddle_rnic::RnicConfig;
 use heddle_tcp::{AddrError, Addressing, Cidr, ConnConfig, PeerLimit, Route, SpreadError};
 use heddle_verbs::{DeviceConfig, DeviceError, PageSize};
 
-/// Workers an RNIC may have.
+/// Largest number of workers of an RNIC.
 pub const MAX_WORKERS: usize = 64;
 
-/// Workers that an inner port may have: queues of a port made of rings.
+/// Largest number of workers of an inner port, whose queues are rings.
 pub const MAX_INNER: usize = 16;
 
-/// What all workers and ports of an RNIC share.
+/// Settings that all workers and ports of an RNIC share.
 #[derive(Clone, Debug)]
 pub struct RnicSetup {
-    /// Connections of one worker at a time.
+    /// Largest number of simultaneous connections of a worker.
     pub max_conns: usize,
-    /// Memory regions at a time.
+    /// Largest number of simultaneous memory regions.
     pub max_mrs: usize,
-    /// Octets of memory the RNIC's own device can register without bringing its own.
+    /// Bytes of memory that the RNIC's own device can register without bringing its own.
     pub memory: usize,
-    /// Pages of that memory. It lies at the processor socket where most workers' ports are.
+    /// Page size of that memory. The memory lies at the processor socket of most workers' ports.
     pub pages: PageSize,
-    /// Octets of the RNIC's own device for queues. A completion queue takes room for each worker.
+    /// Bytes of the RNIC's own device for queues. A completion queue takes room for each worker.
     pub queues: usize,
-    /// Regions of memory at a time: one for each device, and those that applications bring.
+    /// Largest number of simultaneous areas of memory: one for each device, and those that
+    /// applications bring.
     pub max_regions: usize,
-    /// From where everything a peer must not guess is derived, the same for all workers.
+    /// Secret from which all numbers are derived that a peer must not guess, the same for all
+    /// workers.
     pub seed: Seed,
-    /// Time; the cycle counter when absent.
+    /// The source of time; the cycle counter when absent.
     pub clock: Option<Clock>,
-    /// Frames taken from a queue at a time, 1..=[`BURST`](heddle_dataplane::BURST).
+    /// Largest number of frames taken from a queue at a time,
+    /// 1..=[`BURST`](heddle_dataplane::BURST).
     pub rx_burst: usize,
-    /// TCP's numbers; the MSS is set from the MTU.
+    /// Settings of TCP; the MSS follows from the MTU.
     pub tcp: ConnConfig,
-    /// Connections that one peer address may have opened to a worker at a time.
+    /// Connections that one peer address may have open at a worker at a time.
     pub peer_conns: PeerLimit,
-    /// How long the orderly close of an established connection may take in all; see
+    /// Total time for the orderly close of an established connection; see
     /// [`CmConfig::close_limit`](heddle_cm::CmConfig::close_limit).
     pub close_limit: Duration,
-    /// Octets that FPDUs of a worker's connections may take which have begun and are not whole; see
+    /// Bytes that unfinished FPDUs of a worker's connections may take; see
     /// [`RnicConfig::max_unfinished_bytes`](heddle_rnic::RnicConfig::max_unfinished_bytes).
     pub fpdu_memory: usize,
-    /// How long a peer may leave an FPDU unfinished; see
+    /// Time for which a peer may leave an FPDU unfinished; see
     /// [`RnicConfig::fpdu_stall`](heddle_rnic::RnicConfig::fpdu_stall).
     pub fpdu_stall: Duration,
-    /// How long a message of a peer's waits for a receive before it ends the stream; see
+    /// Time for which a peer's message waits for a receive before it ends the stream; see
     /// [`RnicConfig::rnr_wait`](heddle_rnic::RnicConfig::rnr_wait).
     pub rnr_wait: Duration,
-    /// Whether InfiniBand's connection management is spoken on RoCEv2's UDP port, 4791, of all
-    /// addresses: the RDMA IP CM service. Applications ask for its connections one by one, and they
-    /// carry no data; see [`Transport`](heddle_cm::Transport).
+    /// Whether all addresses answer InfiniBand's connection management, the RDMA IP CM service, on
+    /// RoCEv2's UDP port, 4791. Applications ask for its connections one by one, and the
+    /// connections carry no data; see [`Transport`](heddle_cm::Transport).
     pub infiniband: bool,
-    /// Silence after which the peer of an InfiniBand connection that it made is asked whether it is there,
-    /// a minute unless told otherwise; never when absent. See
-    /// [`IbConfig::keepalive`](heddle_cm::IbConfig::keepalive).
+    /// Silence after which the RNIC probes the peer that made an InfiniBand connection, a minute by
+    /// default; absent for no probes. See [`IbConfig::keepalive`](heddle_cm::IbConfig::keepalive).
     pub ib_keepalive: Option<Duration>,
-    /// The inner port, by which the RNIC connects to itself; without one, connections to its own addresses
-    /// are refused. An RNIC that has one needs no other port.
+    /// The inner port, by which the RNIC connects to itself. Without an inner port, the RNIC
+    /// refuses connections to its own addresses. An RNIC with an inner port needs no other port.
     pub inner: Option<InnerSetup>,
 }
 
 impl RnicSetup {
-    /// 1,024 connections for each worker, 64 MiB of registered memory, and a seed that nobody can
-    /// guess.
+    /// Returns defaults: 1,024 connections for each worker, 64 MiB of registered memory, and a seed
+    /// that no peer can guess.
     pub fn new() -> RnicSetup {
         RnicSetup::with_seed(crate::random_seed())
     }
 
-    /// The same with a seed of the caller's; see [`EndpointConfig::with_seed`].
+    /// Returns the same defaults with the caller's seed; see [`EndpointConfig::with_seed`].
     pub fn with_seed(seed: Seed) -> RnicSetup {
         RnicSetup {
             max_conns: 1024,
@@ -104,34 +106,35 @@ impl Default for RnicSetup {
     }
 }
 
-/// The inner port of an RNIC: it has the addresses of all ports, and whatever its workers send comes back
-/// to the worker that sends it. See ADR 19.
+/// Settings of an RNIC's inner port. The port has the addresses of all ports, and every frame that
+/// a worker sends there comes back to the same worker. See ADR 19.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InnerSetup {
-    /// Workers, at least 1. Both ends of a connection are at one of them.
+    /// Number of workers, at least 1. Both ends of a connection are at one of them.
     pub workers: usize,
     /// Largest IP packet, in bytes: 576..=65,000.
     pub mtu: u16,
-    /// Frames in its pool, for each worker.
+    /// Frames in the port's pool, for each worker.
     pub frames: u32,
     /// Addresses that the RNIC has besides those of its ports.
     pub own: Own,
 }
 
 impl Default for InnerSetup {
-    /// One worker, an MTU of 32 KiB, 1,024 frames, and addresses of ports alone.
+    /// Returns defaults: one worker, an MTU of 32 KiB, 1,024 frames, and only the addresses of
+    /// ports.
     fn default() -> InnerSetup {
         InnerSetup { workers: 1, mtu: 32 << 10, frames: 1024, own: Own::default() }
     }
 }
 
 impl InnerSetup {
-    /// The usual one, with all of 127.0.0.0/8.
+    /// Returns the defaults, with all of 127.0.0.0/8.
     pub fn loopback() -> InnerSetup {
         InnerSetup { own: Own { loopback: true, ..Own::default() }, ..InnerSetup::default() }
     }
 
-    /// What is the same for all ports.
+    /// Returns the settings that all kinds of ports have.
     pub(crate) fn port(&self) -> Result<PortSetup, OpenError> {
         let InnerSetup { workers, mtu, frames, own: _ } = *self;
         if !(576..=65_000).contains(&mtu) {
@@ -144,31 +147,32 @@ impl InnerSetup {
     }
 }
 
-/// One port of an RNIC: its addresses, and the workers that share it.
+/// Settings of a port: its addresses, and the workers that share it.
 #[derive(Clone, Debug)]
 pub struct PortSetup {
     /// Our addresses at this port with their prefixes.
     pub addrs: Vec<Cidr>,
-    /// Where peers outside the prefixes are reached; the longest prefix counts.
+    /// Routes to peers outside the prefixes; the longest prefix wins.
     pub routes: Vec<Route>,
-    /// Largest IP packet, in octets: 576..=9000.
+    /// Largest IP packet, in bytes: 576..=9000.
     pub mtu: u16,
-    /// Workers that share the port, at least 1.
+    /// Number of workers that share the port, at least 1.
     pub workers: usize,
-    /// Pairs of queues, at most one for each worker. As many as there are workers when absent, or as
-    /// the device has if those are fewer.
+    /// Number of pairs of queues, at most one for each worker. When absent, as many as there are
+    /// workers, or all pairs of the device if those are fewer.
     pub queue_pairs: Option<usize>,
     /// Frames in the port's pool, for each worker.
     pub frames: u32,
-    /// Let queues interrupt, for threads that sleep ([`IdlePolicy`](heddle_dataplane::IdlePolicy)). A
-    /// device that cannot is opened without.
+    /// Whether queues interrupt, for threads that sleep
+    /// ([`IdlePolicy`](heddle_dataplane::IdlePolicy)). A device without interrupts is opened
+    /// without them.
     pub rx_interrupt: bool,
-    /// Faults to make on sent frames.
+    /// Faults to inject into sent frames.
     pub fault: FaultConfig,
 }
 
 impl PortSetup {
-    /// No routes, MTU 1500, one worker, no faults.
+    /// Returns defaults: no routes, MTU 1500, one worker, no faults.
     pub fn new(addrs: Vec<Cidr>) -> PortSetup {
         PortSetup {
             addrs,
@@ -182,10 +186,10 @@ impl PortSetup {
         }
     }
 
-    /// Whether a port can be set up like this, as far as that can be known without a device.
+    /// Checks the settings as far as is possible without a device.
     ///
     /// # Errors
-    /// [`OpenError`], as opening would have it.
+    /// The [`OpenError`] that opening would return.
     pub fn check(&self) -> Result<(), OpenError> {
         self.addressing()?;
         if !(576..=9000).contains(&self.mtu) {
@@ -202,7 +206,7 @@ impl PortSetup {
         }
     }
 
-    /// Addresses and routes.
+    /// Returns the addresses and routes.
     pub(crate) fn addressing(&self) -> Result<Addressing, OpenError> {
         if self.addrs.is_empty() {
             return Err(OpenError::NoAddress);
@@ -211,10 +215,10 @@ impl PortSetup {
     }
 }
 
-/// How long an RNIC bears with peers that keep its connections from getting on.
+/// Time limits for peers that hold their connections up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// What TCP bears.
+    /// Time limits of TCP.
     pub tcp: heddle_tcp::Patience,
     /// See [`RnicSetup::close_limit`].
     pub close_limit: Duration,
@@ -229,7 +233,7 @@ impl Default for Patience {
 }
 
 impl RnicSetup {
-    /// How long it bears with peers.
+    /// Returns the time limits for peers.
     pub const fn patience(&self) -> Patience {
         Patience {
             tcp: self.tcp.patience(),
@@ -238,7 +242,7 @@ impl RnicSetup {
         }
     }
 
-    /// The same with another patience.
+    /// Returns the settings with other time limits for peers.
     #[must_use]
     pub fn with_patience(self, p: Patience) -> RnicSetup {
         let Patience { tcp, close_limit, fpdu_stall } = p;
@@ -246,78 +250,79 @@ impl RnicSetup {
     }
 }
 
-/// How an RNIC of one port is set up: [`RnicSetup`] and [`PortSetup`] in one.
+/// Settings of an RNIC with one port: [`RnicSetup`] and [`PortSetup`] in one.
 #[derive(Clone, Debug)]
 pub struct EndpointConfig {
     /// Our addresses with their prefixes.
     pub addrs: Vec<Cidr>,
-    /// Where peers outside the prefixes are reached.
+    /// The router to peers outside the prefixes.
     pub gateway: Option<IpAddr>,
-    /// Largest IP packet, in octets: 576..=9000.
+    /// Largest IP packet, in bytes: 576..=9000.
     pub mtu: u16,
-    /// Workers that share the port.
+    /// Number of workers that share the port.
     pub workers: usize,
-    /// Pairs of queues of the port; see [`PortSetup::queue_pairs`].
+    /// Number of pairs of queues of the port; see [`PortSetup::queue_pairs`].
     pub queue_pairs: Option<usize>,
-    /// Connections of one worker at a time.
+    /// Largest number of simultaneous connections of a worker.
     pub max_conns: usize,
-    /// Memory regions at a time.
+    /// Largest number of simultaneous memory regions.
     pub max_mrs: usize,
-    /// Octets of memory the RNIC's own device can register without bringing its own.
+    /// Bytes of memory that the RNIC's own device can register without bringing its own.
     pub memory: usize,
-    /// Pages of that memory.
+    /// Page size of that memory.
     pub pages: PageSize,
-    /// Octets of the RNIC's own device for queues.
+    /// Bytes of the RNIC's own device for queues.
     pub queues: usize,
-    /// Regions of memory at a time: one for each device, and those that applications bring.
+    /// Largest number of simultaneous areas of memory: one for each device, and those that
+    /// applications bring.
     pub max_regions: usize,
     /// Frames in the port's pool, for each worker.
     pub frames: u32,
-    /// From where everything a peer must not guess is derived.
+    /// Secret from which all numbers are derived that a peer must not guess.
     pub seed: Seed,
-    /// Faults to make on sent frames.
+    /// Faults to inject into sent frames.
     pub fault: FaultConfig,
-    /// Time; the cycle counter when absent.
+    /// The source of time; the cycle counter when absent.
     pub clock: Option<Clock>,
-    /// Frames taken from a queue at a time, 1..=[`BURST`](heddle_dataplane::BURST).
+    /// Largest number of frames taken from a queue at a time,
+    /// 1..=[`BURST`](heddle_dataplane::BURST).
     pub rx_burst: usize,
-    /// TCP's numbers; the MSS is set from the MTU.
+    /// Settings of TCP; the MSS follows from the MTU.
     pub tcp: ConnConfig,
-    /// Connections that one peer address may have opened to a worker at a time.
+    /// Connections that one peer address may have open at a worker at a time.
     pub peer_conns: PeerLimit,
-    /// How long the orderly close of an established connection may take in all; see
+    /// Total time for the orderly close of an established connection; see
     /// [`CmConfig::close_limit`](heddle_cm::CmConfig::close_limit).
     pub close_limit: Duration,
-    /// Octets that FPDUs of a worker's connections may take which have begun and are not whole; see
+    /// Bytes that unfinished FPDUs of a worker's connections may take; see
     /// [`RnicConfig::max_unfinished_bytes`](heddle_rnic::RnicConfig::max_unfinished_bytes).
     pub fpdu_memory: usize,
-    /// How long a peer may leave an FPDU unfinished; see
+    /// Time for which a peer may leave an FPDU unfinished; see
     /// [`RnicConfig::fpdu_stall`](heddle_rnic::RnicConfig::fpdu_stall).
     pub fpdu_stall: Duration,
-    /// How long a message of a peer's waits for a receive before it ends the stream; see
+    /// Time for which a peer's message waits for a receive before it ends the stream; see
     /// [`RnicConfig::rnr_wait`](heddle_rnic::RnicConfig::rnr_wait).
     pub rnr_wait: Duration,
-    /// Whether InfiniBand's connection management is spoken on RoCEv2's UDP port, 4791, of all
-    /// addresses: the RDMA IP CM service. Applications ask for its connections one by one, and they
-    /// carry no data; see [`Transport`](heddle_cm::Transport).
+    /// Whether all addresses answer InfiniBand's connection management, the RDMA IP CM service, on
+    /// RoCEv2's UDP port, 4791. Applications ask for its connections one by one, and the
+    /// connections carry no data; see [`Transport`](heddle_cm::Transport).
     pub infiniband: bool,
-    /// Silence after which the peer of an InfiniBand connection that it made is asked whether it is there,
-    /// a minute unless told otherwise; never when absent. See
-    /// [`IbConfig::keepalive`](heddle_cm::IbConfig::keepalive).
+    /// Silence after which the RNIC probes the peer that made an InfiniBand connection, a minute by
+    /// default; absent for no probes. See [`IbConfig::keepalive`](heddle_cm::IbConfig::keepalive).
     pub ib_keepalive: Option<Duration>,
     /// The inner port; see [`RnicSetup::inner`].
     pub inner: Option<InnerSetup>,
 }
 
 impl EndpointConfig {
-    /// One worker, MTU 1500, 1,024 connections, 64 MiB of registered memory, no faults, and a seed
-    /// that nobody can guess.
+    /// Returns defaults: one worker, MTU 1500, 1,024 connections, 64 MiB of registered memory, no
+    /// faults, and a seed that no peer can guess.
     pub fn new(addrs: Vec<Cidr>) -> EndpointConfig {
         EndpointConfig::with_seed(addrs, crate::random_seed())
     }
 
-    /// The same with a seed of the caller's: runs can be repeated, and peers that know it can forge
-    /// what they like. For tests and simulations.
+    /// Returns the same defaults with the caller's seed, for tests and simulations: runs can be
+    /// repeated, and a peer that knows the seed can forge anything.
     pub fn with_seed(addrs: Vec<Cidr>, seed: Seed) -> EndpointConfig {
         EndpointConfig::of(RnicSetup::with_seed(seed), PortSetup::new(addrs))
     }
@@ -352,7 +357,7 @@ impl EndpointConfig {
         }
     }
 
-    /// What of it is the RNIC's.
+    /// Returns the settings of the RNIC.
     pub fn rnic(&self) -> RnicSetup {
         RnicSetup {
             max_conns: self.max_conns,
@@ -376,7 +381,7 @@ impl EndpointConfig {
         }
     }
 
-    /// What of it is the port's.
+    /// Returns the settings of the port.
     pub fn port(&self) -> PortSetup {
         PortSetup {
             addrs: self.addrs.clone(),
@@ -390,22 +395,22 @@ impl EndpointConfig {
         }
     }
 
-    /// Whether an RNIC can be set up like this, as far as that can be known without a device.
+    /// Checks the settings as far as is possible without a device.
     ///
     /// # Errors
-    /// [`OpenError`], as opening would have it.
+    /// The [`OpenError`] that opening would return.
     pub fn check(&self) -> Result<(), OpenError> {
         self.port().check()
     }
 }
 
-/// Why there is no RNIC.
+/// The reason why an RNIC could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The port failed.
     #[error(transparent)]
     Port(#[from] PortError),
-    /// No pool for frames.
+    /// The pool for frames could not be made.
     #[error(transparent)]
     Mempool(#[from] MempoolError),
     /// The MTU is out of range.
@@ -414,60 +419,60 @@ pub enum OpenError {
     /// The MTU of the inner port is out of range.
     #[error("an MTU of {0} is not between 576 and 65000, as that of an inner port is")]
     InnerMtu(u16),
-    /// Too few workers of the inner port or too many.
+    /// The inner port has too few workers or too many.
     #[error("{0} workers of an inner port are not between 1 and {MAX_INNER}")]
     InnerWorkers(usize),
-    /// Nothing to be reached at.
+    /// A port has no address at which peers could reach it.
     #[error("an RNIC needs at least one IP address at each port")]
     NoAddress,
-    /// No port.
+    /// The RNIC has no port.
     #[error("an RNIC needs at least one port")]
     NoPort,
-    /// Too few workers or too many.
+    /// The RNIC has too few workers or too many.
     #[error("{0} workers are not between 1 and {MAX_WORKERS}")]
     Workers(usize),
-    /// Queues that nobody would look at, or none.
+    /// There are more pairs of queues than workers to poll them, or none.
     #[error(
         "a port with {workers} workers has between 1 and {workers} pairs of queues, not {queues}"
     )]
     QueuePairs {
-        /// Pairs of queues asked for, or that the port has.
+        /// Number of pairs of queues that was asked for, or that the port has.
         queues: usize,
-        /// Workers that share it.
+        /// Number of workers that share the port.
         workers: usize,
     },
-    /// The ports do not go together.
+    /// The ports contradict each other, such as by an address that two of them have.
     #[error(transparent)]
     Ports(#[from] PortsError),
-    /// The port's queues are somebody else's.
+    /// The port's queues have another owner already.
     #[error("the queues of the port are taken already")]
     NoQueues,
-    /// The addresses or the gateway are of no use.
+    /// The addresses or the gateway cannot be used.
     #[error(transparent)]
     Addr(#[from] AddrError),
-    /// The port's flows cannot be shared so.
+    /// The port's flows cannot be spread in this way.
     #[error(transparent)]
     Spread(#[from] SpreadError),
     /// The control plane could not start.
     #[error("cannot start the control thread: {0}")]
     Thread(std::io::Error),
-    /// There is nothing to wake threads by that sleep.
+    /// The system has no means to wake threads that sleep.
     #[error("cannot make what wakes workers: {0}")]
     Wakers(std::io::Error),
-    /// There are fewer workers than processors for them, or no processor.
+    /// There are fewer workers than processors, or no processor.
     #[error(
         "{workers} workers cannot be spread over {lcores} processors: one needs a worker at least"
     )]
     Lcores {
-        /// Processors that were named.
+        /// Number of processors that were named.
         lcores: usize,
-        /// Workers of the RNIC.
+        /// Number of workers of the RNIC.
         workers: usize,
     },
     /// A worker's thread could not start.
     #[error(transparent)]
     Lcore(#[from] LcoreError),
-    /// The device could not be opened: no memory, as a rule.
+    /// The device could not be opened, usually for want of memory.
     #[error(transparent)]
     Device(#[from] DeviceError),
 }

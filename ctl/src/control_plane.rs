@@ -1,8 +1,9 @@
 //! The control plane: the connection manager between applications and workers.
 //!
-//! [`heddle_cm`] decides; this shell carries: requests of applications in, orders to the workers'
-//! rings, reports back, events to the queues of applications. It holds the handles that belong to
-//! the manager's numbers, and logs what no application hears of.
+//! [`heddle_cm`] decides, and this shell carries its decisions out: it takes requests of
+//! applications in, puts orders into the workers' rings, takes reports back, and puts events into
+//! the queues of applications. It holds the handles that belong to the manager's numbers, and logs
+//! the refusals that no application hears of.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -47,28 +48,29 @@ pub(crate) struct Control {
     sleeper: Sleeper,
     links: Vec<WorkerLink>,
     registry: Arc<Registry>,
-    /// Where applications hear of the RNIC and of their objects.
+    /// Reports the state of the RNIC and of its objects to applications.
     board: Arc<Board>,
-    /// When it looks at the links of the ports.
+    /// The time at which the control plane next looks at the links of the ports.
     links_at: Instant,
-    /// Where each application counts the events it has taken.
+    /// Counts of the events that each application has taken.
     apps: HashMap<AppId, Taken>,
     listeners: HashMap<ListenerId, (AppId, EventQueue)>,
     conns: HashMap<CmId, Conn>,
-    /// Queue pairs that are in a connection, or about to be.
+    /// Queue pairs that are in a connection, or are about to be.
     qps: HashMap<Qpn, Qp>,
-    /// Those of them that end at the request of their application, which this is.
+    /// Queue pairs among `qps` that end at the request of this application.
     failing: HashMap<Qpn, AppId>,
-    /// When it last had its turn.
+    /// Time of the control plane's last turn.
     now: Instant,
-    /// Everybody has been told of its end.
+    /// Every waiting application has been told of the control plane's end.
     over: bool,
     counters: ControlCounters,
-    /// Lists of connections that workers were asked about.
+    /// Lists of connections that workers have been asked about.
     pages: Pages,
 }
 
-/// How often the control plane looks at the links of the ports, for applications that hear of them.
+/// Interval at which the control plane looks at the links of the ports, for applications that want
+/// to hear of them.
 const LINKS_EVERY: Duration = Duration::from_millis(500);
 
 /// The handles of one connection.
@@ -77,9 +79,9 @@ struct Conn {
     app: AppId,
     events: EventQueue,
     qp: Option<Qpn>,
-    /// The application has been told that it is up.
+    /// The application knows that the connection is up.
     established: bool,
-    /// What was agreed then.
+    /// The parameters agreed in the start-up.
     agreed: Option<Agreed>,
 }
 
@@ -93,7 +95,7 @@ impl Control {
     ) -> Control {
         let (max_conns, close_limit) = (setup.max_conns, setup.close_limit);
         let config = CmConfig { close_limit, ..CmConfig::new(ports) };
-        // Start-ups leave room for established connections and those that are closing.
+        // Start-ups leave room for established connections and for connections that are closing.
         let max_startups = config.max_startups.min((max_conns / 2).max(1));
         Control {
             cm: ConnectionManager::new(CmConfig {
@@ -119,15 +121,15 @@ impl Control {
         }
     }
 
-    /// Whether something has come for [`poll`](Control::poll) to do: cheap enough to be asked after
+    /// Returns true if there is work for [`poll`](Control::poll). The check is cheap enough for
     /// every turn of a worker. Deadlines, events that applications have taken and memory to hand
-    /// back do not show here; none of them is in a hurry.
+    /// back do not count here, because none of them is urgent.
     #[inline]
     pub(crate) fn is_called(&self) -> bool {
         !self.requests.is_empty() || self.links.iter().any(|l| l.has_news() || l.is_behind())
     }
 
-    /// Does what there is to do; true when there was something. Never blocks.
+    /// Does the work that waits; returns true if there was any. Never blocks.
     pub(crate) fn poll(&mut self, now: Instant) -> bool {
         self.now = now;
         let mut busy = false;
@@ -137,9 +139,10 @@ impl Control {
                 let _ = self.cm.handle_request(now, app, heddle_cm::Request::EventsTaken { count });
             }
         }
-        // Applications wait while a worker is behind. Reports are taken all the same, or worker and
-        // control plane would wait for each other; the orders they lead to are few for each
-        // connection, and the worker has only so many connections until it takes them.
+        // Requests of applications wait while a worker is behind. Reports are taken in any case;
+        // otherwise worker and control plane would wait for each other. Reports lead to few orders
+        // for each connection, and the worker has a bounded number of connections until it takes
+        // the orders.
         while !self.is_behind()
             && let Some(request) = self.requests.take()
         {
@@ -163,7 +166,7 @@ impl Control {
         busy
     }
 
-    /// What it has counted.
+    /// Returns the counters.
     pub(crate) fn counters(&self) -> CtlCounters {
         let ib = self.cm.ib_counters().copied().unwrap_or_default();
         CtlCounters {
@@ -197,7 +200,7 @@ impl Control {
         }
     }
 
-    /// A worker has ended, and has ended all its queue pairs before. Heard once.
+    /// A worker has ended, after it ended all its queue pairs. Called once for each worker.
     fn worker_lost(&mut self, now: Instant, w: usize, panicked: bool) {
         if panicked {
             self.counters.worker_panics += 1;
@@ -210,7 +213,7 @@ impl Control {
         self.cm.handle_worker_lost(now, WorkerId(w), &untouched);
     }
 
-    /// Carries out what the manager has decided.
+    /// Carries out the manager's decisions.
     fn settle(&mut self) {
         while let Some((worker, order)) = self.cm.poll_order() {
             self.order(worker, order);
@@ -231,7 +234,8 @@ impl Control {
         let command = match order {
             Order::EnterFpduMode { conn, mode } => {
                 let Some(qp) = self.qps.get(&mode.qp.qpn) else {
-                    // The worker's answer is owed, and there is nothing to give it.
+                    // The manager waits for the worker's answer, and the order cannot be sent
+                    // without a queue pair.
                     self.counters.stale += 1;
                     let result = Err(RnicError::NoQueuePair);
                     let report = Report::Entered { conn, result };
@@ -283,7 +287,8 @@ impl Control {
         }
     }
 
-    /// A connection is over; its queue pair may have another one, if no worker has had it.
+    /// Forgets a connection that is over. Its queue pair becomes usable again if no worker has had
+    /// it (`free`).
     fn gone(&mut self, id: CmId, free: bool) -> Option<EventQueue> {
         let c = self.conns.remove(&id)?;
         if let Some(qpn) = c.qp {
@@ -308,30 +313,30 @@ impl Control {
         }
     }
 
-    /// Whether a worker has orders to take that do not fit into its ring.
+    /// Returns true if a worker has orders that do not fit into its ring.
     fn is_behind(&self) -> bool {
         self.links.iter().any(WorkerLink::is_behind)
     }
 
-    /// Sleeps until something arrives, `limit` has passed or a deadline has.
+    /// Sleeps until a request or a report arrives, `limit` has passed, or a deadline has.
     fn wait(&self, now: Instant, limit: Duration) {
         let behind = self.is_behind();
-        // Memory comes back as workers go on, and they tell nobody.
+        // Memory comes back as workers proceed, and workers send no notice of that.
         let drains = self.registry.draining() > 0 && self.links.iter().any(WorkerLink::is_up);
         if drains {
-            // It waits for a turn of each, also of those that sleep.
+            // The memory waits for a turn of each worker, so workers that sleep need a turn too.
             self.links.iter().for_each(WorkerLink::wake);
         }
         let limit = if behind || drains { Duration::from_millis(1) } else { limit };
         let until = self.cm.poll_timeout().map_or(limit, |t| t.since(now).min(limit));
-        // Woken or timed out: either way the caller looks at everything.
+        // The reason for waking does not matter, because the caller looks at everything.
         self.sleeper.sleep(until, || {
             !behind && !self.requests.is_empty() || self.links.iter().any(WorkerLink::has_news)
         });
     }
 }
 
-/// Refusals that no application hears of.
+/// Logs a refusal that no application hears of.
 fn log(n: &Notice) {
     let Notice { peer, local, reason, suppressed, .. } = n;
     match suppressed {

@@ -1,4 +1,4 @@
-//! What the control plane counts.
+//! Counters of the control plane.
 
 use heddle_cm::{CmCounters, CmGauges, IbCounters, StartupTimes};
 
@@ -11,23 +11,23 @@ heddle_base::counters! {
         worker_panics,
         /// Datagrams of InfiniBand not sent because a worker was behind.
         datagrams_dropped,
-        /// Events and reports about things that were gone already.
+        /// Events and reports about objects that had already ended.
         stale,
     }
 }
 
-/// Everything a control plane counts and measures, and how much it holds.
+/// All counters, times and gauges of a control plane.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CtlCounters {
-    /// The connection manager's.
+    /// Counters of the connection manager.
     pub cm: CmCounters,
-    /// The same of InfiniBand; zeros where it is not spoken.
+    /// Counters of the connection manager's InfiniBand side; zero where InfiniBand is not enabled.
     pub ib: IbCounters,
-    /// The shell's around it.
+    /// Counters of the shell around the connection manager.
     pub control: ControlCounters,
-    /// How long connections took to be established.
+    /// Times that connections took to be established.
     pub startups: StartupTimes,
-    /// What there is at this moment.
+    /// Numbers of existing objects at this moment.
     pub gauges: CmGauges,
 }
 

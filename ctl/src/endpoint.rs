@@ -1,4 +1,4 @@
-//! Workers and their control plane in one, driven by one thread.
+//! Workers and their control plane in one object, driven by one thread.
 
 use std::sync::Arc;
 
@@ -27,12 +27,12 @@ pub struct Detached {
 }
 
 impl Detached {
-    /// Its number among the RNIC's workers.
+    /// Returns its number among the RNIC's workers.
     pub fn number(&self) -> usize {
         self.number
     }
 
-    /// Does what there is to do; true when there was something.
+    /// Does the work that waits; returns true if there was any.
     #[inline]
     pub fn poll(&mut self) -> bool {
         self.place.worker.poll()
@@ -45,16 +45,17 @@ pub struct Endpoint {
     pub(crate) workers: Vec<WorkerPlace>,
     pub(crate) control: Control,
     pub(crate) requests: Requests,
-    /// At least one.
+    /// At least one port.
     pub(crate) ports: Vec<Port>,
     pub(crate) clock: Clock,
     polls: u32,
     pub(crate) hub: Arc<Hub>,
-    /// Last: its memory goes after the ports that may read it.
+    /// The last field: fields drop in order, so the device's memory outlives the ports that may
+    /// read it.
     pub(crate) device: Device,
 }
 
-/// The control plane has its turn when it is called, and every so many polls besides.
+/// Number of polls after which the control plane has its turn even without a call.
 const CONTROL_EVERY: u32 = 32;
 
 impl Endpoint {
@@ -69,7 +70,8 @@ impl Endpoint {
         Endpoint { workers, control, requests, ports, clock, polls: 0, hub, device }
     }
 
-    /// An RNIC of one port, on a DPDK device. [`assemble`](Endpoint::assemble) makes one of several.
+    /// Opens an RNIC of one port, on a DPDK device. [`assemble`](Endpoint::assemble) makes an RNIC
+    /// of several ports.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -82,8 +84,9 @@ impl Endpoint {
         Endpoint::assemble(eal, vec![port], &config.rnic())
     }
 
-    /// Two RNICs whose ports are joined by rings: frames pass as mbufs, without a copy. With as many
-    /// workers on both sides each is joined to its counterpart; see [`OpenPort::ring_pair`].
+    /// Opens two RNICs whose ports are joined by rings: frames pass as mbufs, without a copy. With
+    /// equal numbers of workers on both sides each worker is joined to its counterpart; see
+    /// [`OpenPort::ring_pair`].
     ///
     /// # Errors
     /// [`OpenError`].
@@ -98,8 +101,8 @@ impl Endpoint {
         Ok((a, Endpoint::assemble(eal, vec![pb], &b.rnic())?))
     }
 
-    /// An RNIC on a port that is open already, at the MTU of `config` and with queues that nobody
-    /// has taken; `pool` is where the frames it sends come from.
+    /// Makes an RNIC on a port that is open already, at the MTU of `config` and with queues that
+    /// are not taken; frames for sending come from `pool`.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -113,48 +116,48 @@ impl Endpoint {
         Endpoint::assemble(eal, vec![port], &config.rnic())
     }
 
-    /// What applications of their own are opened with.
+    /// Returns the hub, with which applications open devices of their own.
     pub fn hub(&self) -> &Arc<Hub> {
         &self.hub
     }
 
-    /// The application's handle.
+    /// Returns the device of the RNIC's own application.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// The first port.
+    /// Returns the first port.
     pub fn port(&self) -> &Port {
         &self.ports[0]
     }
 
-    /// All ports.
+    /// Returns all ports.
     pub fn ports(&self) -> &[Port] {
         &self.ports
     }
 
-    /// The port of each worker.
+    /// Returns the port of each worker.
     pub fn worker_ports(&self) -> impl Iterator<Item = &Port> {
         self.workers.iter().filter_map(|w| self.ports.get(w.port))
     }
 
-    /// How many workers it has.
+    /// Returns the number of workers.
     pub fn workers(&self) -> usize {
         self.workers.len()
     }
 
-    /// The time the RNIC goes by.
+    /// Returns the time of the RNIC's clock.
     pub fn now(&self) -> Instant {
         self.clock.now()
     }
 
-    /// The way to ask about it, answered when it is polled.
+    /// Returns a handle for questions, which are answered when the endpoint is polled.
     pub fn asker(&self) -> Asker {
         Asker::new(self.requests.clone())
     }
 
-    /// Does what there is to do, worker by worker; true when there was something. The thread that
-    /// calls it is the RNIC's only one.
+    /// Does the work that waits, worker by worker; returns true if there was any. The calling
+    /// thread is the RNIC's only one.
     #[inline]
     pub fn poll(&mut self) -> bool {
         let mut busy = false;
@@ -168,20 +171,20 @@ impl Endpoint {
         busy
     }
 
-    /// Takes all workers but the first away, for threads of the caller's own to poll. Whoever polls the
-    /// endpoint polls the first, and the control plane of all.
+    /// Takes all workers but the first out of the endpoint, for the caller's own threads to poll.
+    /// The thread that polls the endpoint polls the first worker, and the control plane of all.
     pub fn detach(&mut self) -> Vec<Detached> {
         let others = self.workers.drain(1..).enumerate();
         others.map(|(n, place)| Detached { number: n + 1, place }).collect()
     }
 
-    /// Takes back those that [`detach`](Endpoint::detach) gave.
+    /// Takes back the workers that [`detach`](Endpoint::detach) gave out.
     pub fn attach(&mut self, mut workers: Vec<Detached>) {
         workers.sort_by_key(|w| w.number);
         self.workers.extend(workers.into_iter().map(|w| w.place));
     }
 
-    /// Everything counted so far, by workers that are not detached.
+    /// Returns all counters so far, of workers that are not detached.
     pub fn snapshot(&self) -> Snapshot {
         let status = |w: &WorkerPlace| WorkerStatus {
             port: w.port,
@@ -193,7 +196,7 @@ impl Endpoint {
     }
 }
 
-/// What each port has counted.
+/// Returns the counters of each port.
 pub(crate) fn port_status(ports: &[Port]) -> Vec<PortStatus> {
     let status = |p: &Port| PortStatus { name: p.name().to_owned(), stats: p.stats() };
     ports.iter().map(status).collect()

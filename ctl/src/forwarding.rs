@@ -1,9 +1,9 @@
-//! The shell of [`Gateway`]: an application of an RNIC that forwards connections between InfiniBand's
-//! connection management and iWARP.
+//! The shell of [`Gateway`]: an application of an RNIC that forwards connections between
+//! InfiniBand's connection management and iWARP.
 //!
-//! It has a device of its own, a queue of events for all its listeners and connections, and a pool of
-//! queue pairs of which it makes as many as it needs. It is stepped by whoever has it, on any thread
-//! but a worker's; nothing here waits.
+//! The shell has a device of its own, a queue of events for all its listeners and connections, and
+//! a pool of queue pairs, of which it makes as many as it needs. Its owner steps it, on any thread
+//! but a worker's; no call here waits.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -19,41 +19,42 @@ use heddle_verbs::{
 
 use crate::ask::{Asker, Question};
 
-/// Connections that one RNIC forwards at a time, of all rules together, unless told otherwise.
+/// Default number of connections that one RNIC forwards at a time, over all rules.
 pub const MAX_FORWARDED: usize = 1024;
 
-/// Events taken in one step.
+/// Largest number of events taken in one step.
 const TURN: usize = 64;
 
-/// Longer than the target may take: the asker is to hear what has become of it.
+/// Time that a listener allows beyond the target's time, so that the asker gets the outcome.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// What is forwarded, and where to.
+/// A rule: the connections to forward, and their target.
 #[derive(Clone, Debug)]
 pub struct ForwardRule {
-    /// Where to listen.
+    /// Address and port to listen at.
     pub addr: SocketAddr,
-    /// How; whether InfiniBand's requests come, and how long an answer may take, is set by the rule.
+    /// Settings of the listener. The rule itself sets whether InfiniBand's requests come, and how
+    /// long an answer may take.
     pub params: ListenParams,
-    /// Whose requests are forwarded.
+    /// Protocol of the requests that are forwarded.
     pub from: Transport,
-    /// Where they go.
+    /// Address and port that the requests are sent to.
     pub target: SocketAddr,
-    /// And how.
+    /// Protocol of the forwarded requests, with its options.
     pub protocol: Protocol,
-    /// How long that may take.
+    /// Time limit for the connection to the target.
     pub timeout: Duration,
-    /// Connections at a time.
+    /// Largest number of simultaneous connections.
     pub most: usize,
 }
 
-/// Why nothing is forwarded.
+/// The reason why a rule cannot be added.
 #[derive(Debug, thiserror::Error)]
 pub enum ForwardError {
-    /// By the rules there are.
+    /// The rule contradicts the existing rules.
     #[error(transparent)]
     Rule(#[from] GatewayError),
-    /// By the device.
+    /// The device refused.
     #[error(transparent)]
     Device(#[from] DeviceError),
 }
@@ -68,17 +69,17 @@ pub struct Forwarding {
     gateway: Gateway,
     most_qps: usize,
     qps: HashMap<Qpn, Qp>,
-    /// What the RNIC calls the connections that were made, by what the machine calls them; and back.
+    /// The RNIC's names of the connections that were made, by the gateway's names; and the reverse.
     named: HashMap<CmId, CmId>,
     known: HashMap<CmId, CmId>,
     listeners: BTreeMap<ListenerId, Result<bool, ListenFailure>>,
-    /// Something of [`pairs`](Self::pairs) or of the counters may have changed.
+    /// Something in [`pairs`](Self::pairs) or in the counters may have changed.
     news: bool,
 }
 
 impl Forwarding {
-    /// One without rules, which forwards `most` connections at a time at most. `ours` are the addresses
-    /// of the RNIC; `waker` is woken when there is something to do.
+    /// Makes a shell without rules, which forwards at most `most` connections at a time. `ours` are
+    /// the addresses of the RNIC; the shell wakes `waker` when there is work for it.
     ///
     /// # Errors
     /// [`DeviceError`].
@@ -95,7 +96,8 @@ impl Forwarding {
             max_mrs: 0,
             ..DeviceLimits::default()
         };
-        // Nothing is posted or completed, so that queues are as small as they can be.
+        // The queue pairs get no work requests and no completions, so queues are as small as they
+        // can be.
         let queues = (most_qps * QP_OCTETS) + (64 << 10);
         let config = DeviceConfig { memory: 0, queues, limits, ..DeviceConfig::default() };
         let device = hub.open(&config)?;
@@ -115,13 +117,13 @@ impl Forwarding {
         })
     }
 
-    /// The device whose connections are those that are forwarded.
+    /// Returns the device that has the forwarded connections.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Listens, and forwards what comes there. [`is_listening`](Self::is_listening) tells what becomes
-    /// of it.
+    /// Listens for the rule's requests, and forwards them. [`is_listening`](Self::is_listening)
+    /// reports the outcome.
     ///
     /// # Errors
     /// [`ForwardError`].
@@ -130,7 +132,7 @@ impl Forwarding {
         let params = ListenParams {
             infiniband: rule.from == Transport::InfiniBand,
             accept_timeout: rule.timeout + ANSWER,
-            // Nothing need ever be sent on what is forwarded.
+            // A forwarded connection may stay without an FPDU for ever.
             first_fpdu_timeout: None,
             ..rule.params.clone()
         };
@@ -141,30 +143,29 @@ impl Forwarding {
         Ok(listener)
     }
 
-    /// Whether the listener listens: false until the RNIC does.
+    /// Returns true if the listener listens; false until the RNIC does.
     ///
     /// # Errors
-    /// Why it does not, or does no more.
+    /// The reason why the listener does not listen, or does so no longer.
     pub fn is_listening(&self, listener: ListenerId) -> Result<bool, ListenFailure> {
         self.listeners.get(&listener).copied().unwrap_or(Err(ListenFailure::Withdrawn))
     }
 
-    /// Listens there no more. Connections that were asked for go on, those included that are not
-    /// established yet.
+    /// Ends a listener. Its connections go on, including those that are not established yet.
     pub fn remove(&mut self, listener: ListenerId) {
         if self.listeners.remove(&listener).is_some() {
             self.gateway.remove(listener);
-            // Without a control plane nobody listens.
+            // Without a control plane there is no listener left to end.
             let _ = self.device.unlisten(listener);
         }
     }
 
-    /// The RNIC has other addresses.
+    /// Takes the RNIC's new addresses.
     pub fn set_addresses(&mut self, ours: Vec<IpAddr>) {
         self.gateway.set_addresses(ours);
     }
 
-    /// Takes no more, and ends all there is in order.
+    /// Takes no more requests, and ends all connections in order.
     pub fn end(&mut self) {
         for listener in self.listeners.keys().copied().collect::<Vec<_>>() {
             self.remove(listener);
@@ -173,47 +174,47 @@ impl Forwarding {
         self.act();
     }
 
-    /// Does what there is to do; true when there was something. Never blocks.
+    /// Does the work that waits; returns true if there was any. Never blocks.
     pub fn step(&mut self) -> bool {
         for n in 0..TURN {
             let Some(event) = self.events.poll() else { return n > 0 };
             self.news = true;
             self.handle_event(event);
             self.act();
-            // A name lives no longer than what it is of.
+            // A name lives no longer than its connection.
             debug_assert!(self.named.len() <= self.gateway.len());
             debug_assert_eq!(self.named.len(), self.known.len());
         }
         true
     }
 
-    /// Whether a step would find something.
+    /// Returns true if a step would find work.
     pub fn has_work(&self) -> bool {
         !self.events.is_empty()
     }
 
-    /// Whether anything may have changed since this was asked last.
+    /// Returns true if anything may have changed since the last call.
     pub fn take_news(&mut self) -> bool {
         core::mem::replace(&mut self.news, false)
     }
 
-    /// Connections that are forwarded, or are about to be.
+    /// Returns the number of pairs of connections, established or not.
     pub fn len(&self) -> usize {
         self.gateway.len()
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no pairs.
     pub fn is_empty(&self) -> bool {
         self.gateway.is_empty()
     }
 
-    /// What belongs together: the connection that asks, and the one that was made for it.
+    /// Returns the pairs: the connection that asks, and the connection that was made for it.
     pub fn pairs(&self) -> impl Iterator<Item = (CmId, CmId)> {
         let pairs = self.gateway.pairs();
         pairs.filter_map(|(asker, made)| Some((asker, *self.named.get(&made)?)))
     }
 
-    /// What it has counted.
+    /// Returns the counters.
     pub fn counters(&self) -> &GatewayCounters {
         self.gateway.counters()
     }
@@ -243,13 +244,13 @@ impl Forwarding {
     }
 
     fn listens(&mut self, id: ListenerId, outcome: Result<bool, ListenFailure>) {
-        // One that was taken back is of no interest.
+        // A listener that was removed is ignored.
         if let Some(state) = self.listeners.get_mut(&id) {
             *state = outcome;
         }
     }
 
-    /// Carries out what the machine wants done.
+    /// Carries out the gateway's actions.
     fn act(&mut self) {
         while let Some(action) = self.gateway.poll_action() {
             match action {
@@ -260,7 +261,7 @@ impl Forwarding {
                 }
                 GatewayAction::Refuse { id, reason } => {
                     let app = self.device.app();
-                    // Who cannot be told will ask again, or give up.
+                    // If the refusal cannot be sent, the asker asks again or gives up.
                     let _ = self.asker.ask(Question::Refuse { app, id, reason });
                 }
                 GatewayAction::Spent(spec) => self.renew(spec),
@@ -287,7 +288,8 @@ impl Forwarding {
             Request::Reject { id, private_data, .. } => {
                 self.device.reject(*id, private_data.clone())
             }
-            // The one that asks has its own name; of one that was made and is over there is none.
+            // The asking connection has its own name in the RNIC. A connection that we made has a
+            // name here until it is over.
             Request::Disconnect { id } if id.is_passive() => self.device.disconnect(*id),
             Request::Disconnect { id } => match self.named.get(id) {
                 Some(name) => self.device.disconnect(*name),
@@ -301,7 +303,8 @@ impl Forwarding {
         self.qps.get(&qpn).cloned().ok_or(DeviceError::ForeignQp(qpn))
     }
 
-    /// A connection takes two; what there is no room for is refused by the machine.
+    /// Makes the two queue pairs that a connection takes. If they cannot be made, the gateway
+    /// refuses the request.
     fn make_qps(&mut self) {
         while self.gateway.free_qps() < 2 && self.qps.len() < self.most_qps {
             let init = QpInit::new(self.cq.clone()).depths(1, 1);
@@ -312,18 +315,18 @@ impl Forwarding {
         }
     }
 
-    /// A queue pair has had its connection, or none came of it.
+    /// Renews a queue pair that has had its connection, or whose connection was not established.
     fn renew(&mut self, spec: QpSpec) {
         let Some(qp) = self.qps.get(&spec.qpn) else { return };
         match self.device.reset_qp(qp) {
             Ok(()) => self.gateway.give_qp(spec),
-            // Another is made when one is needed.
+            // A new queue pair is made at the next need.
             Err(_) => drop(self.qps.remove(&spec.qpn)),
         }
     }
 }
 
-/// Octets that a queue pair of the smallest depth takes of the device's area, and some more.
+/// Bytes that a queue pair of the smallest depth takes of the device's area, with some reserve.
 const QP_OCTETS: usize = 2048;
 
 fn spec(qp: &Qp) -> QpSpec {
@@ -331,7 +334,7 @@ fn spec(qp: &Qp) -> QpSpec {
     QpSpec { qpn: qp.qpn(), pd: qp.pd(), sq_depth: init.sq_depth, rq_depth: init.rq_depth }
 }
 
-/// The same event of another connection.
+/// Gives an event another connection name.
 fn rename(event: &mut Event, name: CmId) {
     match event {
         Event::ConnectRequest { id, .. }

@@ -1,4 +1,4 @@
-//! What a thread does that polls workers, one or several in turn, for as long as they last.
+//! The loop of a thread that polls one or several workers in turn.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -7,54 +7,57 @@ use std::time::{Duration, Instant};
 use heddle_dataplane::{Clock, IdlePolicy, RestShown, Rester, Stop, Worker};
 use heddle_verbs::wakeup::WorkerSleeper;
 
-/// Where the workers of a node run, and what their threads do when there is nothing to do.
+/// Processors for the workers of a node, and their threads' behaviour when there is no work.
 #[derive(Clone, Debug)]
 pub struct Lcores {
-    /// Processors, one for each thread. One that is named twice has two threads, which take turns as
-    /// the scheduler has it.
+    /// Processors, one for each thread. A processor that is named twice has two threads, which take
+    /// turns by the scheduler.
     pub cores: Vec<usize>,
-    /// What a thread does between turns that find nothing. [`IdlePolicy::Interrupt`] wants ports that
-    /// were opened for it ([`PortSetup::rx_interrupt`](crate::PortSetup::rx_interrupt)).
+    /// Behaviour of a thread between turns that find nothing. [`IdlePolicy::Interrupt`] needs ports
+    /// that were opened for it ([`PortSetup::rx_interrupt`](crate::PortSetup::rx_interrupt)).
     pub idle: IdlePolicy,
-    /// Whether threads share their processors with the RNIC's own programs, which poll: they are not bound
-    /// then, and have short turns ([`LcoreWorker::spawn_among_programs`](heddle_dataplane::LcoreWorker)).
+    /// Whether threads share their processors with the RNIC's own programs, which poll. The threads
+    /// are not bound then, and have short turns
+    /// ([`LcoreWorker::spawn_among_programs`](heddle_dataplane::LcoreWorker)).
     pub among_programs: bool,
 }
 
 impl Lcores {
-    /// These processors, whose threads spin.
+    /// Returns these processors, with threads that spin.
     pub fn new(cores: impl Into<Vec<usize>>) -> Lcores {
         Lcores { cores: cores.into(), idle: IdlePolicy::Spin, among_programs: false }
     }
 }
 
-/// How late a worker that has ended may answer a peer: a processor is not kept busy for it.
+/// Interval at which a worker that has ended answers peers; the interval keeps it from occupying a
+/// processor.
 const CLOSED_NAP: Duration = Duration::from_millis(1);
 
 /// A worker on its thread.
 #[derive(Debug)]
 pub(crate) struct Hand {
-    /// Its number.
+    /// Number of the worker within the RNIC.
     pub(crate) number: usize,
     pub(crate) worker: Worker,
-    /// Set when it has ended by a defect, its own or the control plane's.
+    /// Set when the worker has ended by a defect, its own or the control plane's.
     pub(crate) ended: Stop,
 }
 
 /// The workers of one thread.
 ///
-/// A worker that panics is ended and leaves the others alone: it gets a little time now and then, to
-/// tell peers that their connections are gone. If others live on its queues it has its turns as before,
-/// to pass their frames on.
+/// A worker that panics is ended, and the others go on. The ended worker gets a little time now and
+/// then, to reset peers' connections. If other workers depend on its queues, it has its turns as
+/// before, to pass their frames on.
 pub(crate) struct Crew<F> {
     live: Vec<Hand>,
     closed: Vec<Hand>,
-    /// One of those that have ended has what workers of other threads, or of this, live on.
+    /// A worker that has ended serves workers of this or of other threads, which depend on its
+    /// queues.
     serving: bool,
-    /// What a worker does over and over.
+    /// The turn of a worker, called over and over.
     turn: F,
     rester: Rester,
-    /// Set when there is no control plane any more.
+    /// Set when the control plane has ended.
     orphaned: Stop,
 }
 
@@ -66,19 +69,20 @@ impl<F: FnMut(usize, &mut Worker) -> bool> Crew<F> {
         (idle, clock): (IdlePolicy, Clock),
         sleeper: Option<WorkerSleeper>,
     ) -> Crew<F> {
-        // A queue that a worker's own frames come back to is empty when the worker has nothing to do.
+        // The queues that wake the thread. A looped queue is left out: the worker's own frames come
+        // back to it, so it is empty when the worker has nothing to do.
         let queues = live.iter().filter_map(|h| h.worker.rx_queue());
         let queues: Vec<_> = queues.filter(|q| !q.is_looped()).collect();
         let rester = Rester::new(idle, clock, &queues, sleeper);
         Crew { live, closed: Vec::new(), serving: false, turn, rester, orphaned }
     }
 
-    /// What others see of the thread's rest.
+    /// Returns the thread's times of rest, in the form for other threads.
     pub(crate) fn rest(&self) -> Arc<RestShown> {
         self.rester.shown()
     }
 
-    /// Returns when it is told to stop; the workers end with it.
+    /// Polls until `stop` is set; the workers end with the call.
     pub(crate) fn run(mut self, stop: &Stop) {
         while !stop.is_set() {
             if self.orphaned.is_set() {
@@ -97,7 +101,7 @@ impl<F: FnMut(usize, &mut Worker) -> bool> Crew<F> {
         }
     }
 
-    /// Polls until it is told to stop, or nobody is left to give orders.
+    /// Polls until `stop` is set or the control plane has ended.
     ///
     /// # Errors
     /// The place of a worker that has panicked.
@@ -122,18 +126,19 @@ impl<F: FnMut(usize, &mut Worker) -> bool> Crew<F> {
         run.map_err(|_| at)
     }
 
-    /// Gives up a worker that has ended by a defect, its own or the control plane's.
+    /// Ends a worker after a defect, its own or the control plane's.
     fn close(&mut self, mut hand: Hand, panicked: bool) {
-        // First: whoever hears of the end finds that it does not run.
+        // The flag comes first: an application that hears of the end finds that the worker does not
+        // run.
         hand.ended.set();
         hand.worker.end(panicked);
-        // Not when all have ended with the control plane: nobody is left to be served.
+        // When all workers have ended with the control plane, there is no worker left to serve.
         self.serving |= panicked && hand.worker.serves_others();
         self.closed.push(hand);
     }
 
-    /// Peers are to hear that their connections are gone, for as long as the RNIC is there. One that
-    /// cannot even do that is dropped.
+    /// Lets ended workers reset peers' connections, for as long as the RNIC exists. A worker that
+    /// panics even here is dropped.
     fn poll_closed(&mut self) -> bool {
         let mut busy = false;
         self.closed.retain_mut(|hand| {
@@ -145,15 +150,15 @@ impl<F: FnMut(usize, &mut Worker) -> bool> Crew<F> {
     }
 }
 
-/// Frames that the queues of these workers have brought.
+/// Returns the number of frames that the queues of these workers have received.
 #[cold]
 fn frames(live: &[Hand]) -> u64 {
     let queues = live.iter().filter_map(|h| h.worker.rx_queue());
     queues.map(|q| q.counters().rx_frames).fold(0, u64::wrapping_add)
 }
 
-/// When there is something to do though nothing arrives, or what arrives wakes nobody: those that have
-/// ended are looked at now and then, those that others live on all the time.
+/// Returns the time of the next work that no arriving frame announces. An ended worker has its turn
+/// now and then, or all the time if other workers depend on its queues.
 #[cold]
 fn next(live: &[Hand], closed: &[Hand], serving: bool) -> Option<heddle_base::Instant> {
     let look = if serving { Duration::ZERO } else { CLOSED_NAP };

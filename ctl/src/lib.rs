@@ -6,20 +6,21 @@
 //!     ├── Worker...  one for each pair of a port's queues, or sharing one:
 //!     │              TCP connections, queue pairs                            (dataplane)
 //!     ├── Control    connection manager, requests, events                    (here, over cm)
-//!     └── Device     what applications hold: regions, queue pairs, events    (verbs)
+//!     └── Device     an application's regions, queue pairs, events           (verbs)
 //! ```
 //!
-//! [`EndpointConfig`] sets up an RNIC of one port; for several, [`OpenPort`]s are opened and given to
-//! [`Endpoint::assemble`]. There are two ways to run:
+//! [`EndpointConfig`] has the settings of an RNIC with one port. For several ports, a caller opens
+//! [`OpenPort`]s and gives them to [`Endpoint::assemble`]. There are two ways to run:
 //!
-//! - an [`Endpoint`] is all of it on one thread, driven by whoever calls [`Endpoint::poll`];
+//! - an [`Endpoint`] is the whole RNIC on one thread, driven by calls of [`Endpoint::poll`];
 //! - a [`Node`] has its workers on pinned lcores and the control plane on a thread of its own,
 //!   which sleeps when there is nothing to do.
 //!
-//! [`Forwarding`] is an application beside the others, which has connections forwarded between
+//! [`Forwarding`] is an application beside the others, which forwards connections between
 //! InfiniBand's connection management and iWARP.
 //!
 //! Work requests and completions do not pass through here: they go through the rings of the device
+//! straight to and from the workers.
 //! straight to and from the workers.
 
 mod ask;

@@ -25,20 +25,22 @@ use crate::snapshot::{LcoreStatus, Snapshot, WorkerStatus};
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests;
 
-/// An RNIC whose workers run on pinned lcores and whose control plane has a thread that sleeps
-/// when there is nothing to do. Dropping it stops all; applications are told that their
+/// An RNIC whose workers run on pinned lcores and whose control plane has a thread that sleeps when
+/// there is nothing to do. Dropping the node stops all threads; applications hear that their
 /// connections and listeners have ended.
 ///
-/// Should a worker panic, applications are told the same of its connections at once, and those of the
-/// other workers go on. Without a worker, or without the control plane, nothing on this RNIC works any
-/// more: [`is_running`](Node::is_running) says so. Peers are reset; until the node is dropped its
-/// addresses stay reachable, and what peers send to connections that were is answered with RST.
+/// If a worker panics, applications hear the same of its connections at once, and the connections
+/// of the other workers go on. Without a worker, or without the control plane, nothing on this RNIC
+/// works any more, and [`is_running`](Node::is_running) returns false. Peers are reset; until the
+/// node is dropped its addresses stay reachable, and it answers segments of former connections with
+/// RST.
 #[derive(Debug)]
 pub struct Node {
-    // In this order: threads that sleep are told, and the control plane tells of workers that have ended.
+    // These fields drop in their order: `ending` stops the threads, also those that sleep, and the
+    // control plane then reports the workers' ends.
     ending: Ending,
     lcores: Vec<LcoreWorker<()>>,
-    /// How the threads rest, by their processors.
+    /// The rest of each thread, by its processor.
     rests: Vec<(usize, Arc<RestShown>)>,
     control: ControlThread,
     requests: Requests,
@@ -48,7 +50,7 @@ pub struct Node {
     ports: Vec<Port>,
 }
 
-/// Tells the lcores to end, also those that sleep, when it is dropped.
+/// Stops the lcores when dropped, also those that sleep.
 #[derive(Debug)]
 struct Ending {
     lcores: Vec<Stop>,
@@ -64,31 +66,31 @@ impl Drop for Ending {
     }
 }
 
-/// Where a worker is, and how.
+/// A worker's port and processor, and whether it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerPlace {
-    /// Its port, by number.
+    /// Number of its port.
     pub port: usize,
-    /// The processor it runs on.
+    /// The processor that the worker runs on.
     pub lcore: usize,
-    /// The processor socket that is at, where the system says.
+    /// The processor's socket, if the system reports it.
     pub socket: Option<u32>,
-    /// Where its port is, if that is elsewhere: every frame crosses.
+    /// The socket of the worker's port, if it is another: then every frame crosses between sockets.
     pub wanted: Option<u32>,
-    /// Whether it runs.
+    /// Whether the worker runs.
     pub running: bool,
 }
 
-/// Where a worker is.
+/// A worker's port and processor.
 #[derive(Debug)]
 struct Place {
     port: usize,
     at: CpuPlace,
-    /// It has, by a defect.
+    /// Set when the worker has ended by a defect.
     ended: Stop,
 }
 
-/// What wakes a thread that may sleep.
+/// Returns the waker of a thread that may sleep.
 fn sleeper(
     idle: IdlePolicy,
     wakers: Option<&Arc<WorkerWakers>>,
@@ -101,27 +103,27 @@ fn sleeper(
     }
 }
 
-/// Asks a worker for all it has counted.
+/// Asks a worker for all its counters.
 fn ask(requests: &Requests, worker: usize) -> Option<Receiver<Box<WorkerSnapshot>>> {
     let (reply, answer) = crossbeam_channel::bounded(1);
     requests.send(ThreadRequest::Snapshot { worker: WorkerId(worker), reply }).ok()?;
     Some(answer)
 }
 
-/// Asks the control plane.
+/// Asks the control plane for its counters.
 fn ask_control(requests: &Requests) -> Option<Receiver<Box<CtlCounters>>> {
     let (reply, answer) = crossbeam_channel::bounded(1);
     requests.send(ThreadRequest::Counters { reply }).ok()?;
     Some(answer)
 }
 
-/// How long the workers may take to answer a question.
+/// Time that the workers have to answer a question.
 const ANSWER: Duration = Duration::from_secs(5);
 
 impl Node {
-    /// Moves `endpoint` to the processors `lcores`, one thread for each, which spin there from now
-    /// on. Worker `i` is polled by thread `i` modulo their number, so that the workers of each port
-    /// are spread as evenly as they can be.
+    /// Moves `endpoint` to the processors `lcores`, with one thread each, which spin there from now
+    /// on. Thread `i` modulo their number polls worker `i`, so that the workers of each port are
+    /// spread as evenly as possible.
     ///
     /// # Errors
     /// [`OpenError::Lcores`] when there are more processors than workers, or none;
@@ -130,7 +132,7 @@ impl Node {
         Node::start_with(eal, endpoint, &Lcores::new(lcores))
     }
 
-    /// As [`start`](Node::start), with all that can be said of the threads.
+    /// As [`start`](Node::start), with all settings of the threads.
     ///
     /// # Errors
     /// As [`start`](Node::start).
@@ -138,7 +140,8 @@ impl Node {
         Node::run(eal, endpoint, lcores, |_, worker| worker.poll())
     }
 
-    /// The same with `turn` for what a worker, of which it is given the number, does over and over.
+    /// As [`start_with`](Node::start_with), with `turn` as the work that each worker repeats;
+    /// `turn` gets the worker's number.
     fn run(
         eal: &Eal,
         endpoint: Endpoint,
@@ -162,7 +165,8 @@ impl Node {
             places.push(Place { port: w.port, at, ended: ended.clone() });
             crews[thread].push(Hand { number, worker: w.worker, ended });
         }
-        // All of them before anybody runs: from then on it is known who may sleep.
+        // All sleepers exist before any thread runs: from then on every thread knows which workers
+        // may sleep.
         let wakers = hub.wakers().cloned();
         let sleepers = crews.iter().map(|crew| sleeper(*idle, wakers.as_ref(), crew));
         let sleepers: Vec<_> = sleepers.collect::<Result<_, _>>()?;
@@ -200,9 +204,9 @@ impl Node {
         })
     }
 
-    /// Two RNICs whose ports are joined by rings, as [`Endpoint::ring_pair`] makes them, each with
-    /// all its workers on one of the first two processors this process may use. With one alone both
-    /// share it, and take turns as the scheduler has it.
+    /// Starts two RNICs whose ports are joined by rings, as [`Endpoint::ring_pair`] makes them,
+    /// each with all its workers on one of the first two processors that this process may use. If
+    /// there is only one processor, both RNICs share it, and take turns by the scheduler.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -219,32 +223,32 @@ impl Node {
         Ok((Node::start(eal, a, &[first])?, Node::start(eal, b, &[second])?))
     }
 
-    /// What applications of their own are opened with.
+    /// Returns the hub, with which applications open devices of their own.
     pub fn hub(&self) -> &Arc<Hub> {
         &self.hub
     }
 
-    /// The application's handle.
+    /// Returns the device of the RNIC's own application.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// The first port.
+    /// Returns the first port.
     pub fn port(&self) -> &Port {
         &self.ports[0]
     }
 
-    /// The way to ask about it while it runs, from any thread.
+    /// Returns a handle for questions while the RNIC runs, for any thread.
     pub fn asker(&self) -> Asker {
         Asker::new(self.requests.clone())
     }
 
-    /// All ports.
+    /// Returns all ports.
     pub fn ports(&self) -> &[Port] {
         &self.ports
     }
 
-    /// Where its workers are, and whether they run.
+    /// Returns the places of the workers, and whether they run.
     pub fn places(&self) -> impl Iterator<Item = WorkerPlace> {
         let place = |p: &Place| WorkerPlace {
             port: p.port,
@@ -256,18 +260,18 @@ impl Node {
         self.workers.iter().map(place)
     }
 
-    /// The threads that poll workers, and how they rested.
+    /// Returns the threads that poll workers, with their times of rest.
     pub fn lcores(&self) -> impl Iterator<Item = LcoreStatus> {
         self.rests.iter().map(|(lcore, rest)| LcoreStatus { lcore: *lcore, rest: rest.counters() })
     }
 
-    /// How many workers it has, those included that have ended.
+    /// Returns the number of workers, including those that have ended.
     pub fn workers(&self) -> usize {
         self.workers.len()
     }
 
-    /// Everything counted so far. It waits for the workers, up to a second; those that do not answer,
-    /// or have ended, are missing.
+    /// Returns all counters so far. Waits up to five seconds for the workers; workers that do not
+    /// answer, or have ended, are missing.
     pub fn snapshot(&self) -> Snapshot {
         let asked = ask_control(&self.requests);
         let workers = self.ask_workers();
@@ -275,7 +279,7 @@ impl Node {
         Snapshot::of(workers, port_status(&self.ports), self.lcores().collect(), *ctl)
     }
 
-    /// All at once, so that they answer side by side.
+    /// Asks all workers before it waits, so that they answer side by side.
     fn ask_workers(&self) -> Vec<WorkerStatus> {
         let asked: Vec<_> = (0..self.workers.len()).map(|w| ask(&self.requests, w)).collect();
         let until = Instant::now() + ANSWER;
@@ -286,7 +290,7 @@ impl Node {
         self.workers.iter().zip(asked).map(status).collect()
     }
 
-    /// Ends all threads; everything they have counted.
+    /// Ends all threads, and returns all their counters.
     pub fn stop(self) -> Snapshot {
         let workers = self.ask_workers();
         let rests: Vec<_> = self.lcores().collect();
@@ -296,15 +300,16 @@ impl Node {
         Snapshot::of(workers, port_status(&ports), rests, control.stop())
     }
 
-    /// Whether there is a worker and a control plane that run; they end early only by a defect.
+    /// Returns true if the control plane and at least one worker run; they end early only by a
+    /// defect.
     pub fn is_running(&self) -> bool {
         self.running_workers() > 0
     }
 
-    /// Workers that run. When one has ended the others go on.
+    /// Returns the number of workers that run. When a worker has ended the others go on.
     pub fn running_workers(&self) -> usize {
         if self.lcores.iter().any(LcoreWorker::is_finished) {
-            // A thread that ends before it is told to takes its workers with it.
+            // A thread that ends before its stop takes its workers with it.
             return 0;
         }
         self.workers.iter().filter(|p| !p.ended.is_set()).count()

@@ -1,9 +1,9 @@
-//! The ports of an RNIC, as applications are told of them.
+//! The ports of an RNIC, in the form for applications.
 
 use heddle_tcp::Addressing;
 use heddle_verbs::{PortAddr, PortCounters, PortLink, PortProbe};
 
-/// Asks a port of the data plane. One that is closed is down.
+/// Reads the state of a data-plane port for applications. A closed port counts as down.
 #[derive(Debug)]
 pub(crate) struct Probe(pub(crate) heddle_dataplane::PortProbe);
 
@@ -27,7 +27,7 @@ impl PortProbe for Probe {
     }
 }
 
-/// The addresses of a port, without its routes.
+/// Returns the addresses of a port, without its routes.
 pub(crate) fn addresses(net: &Addressing) -> Vec<PortAddr> {
     net.addrs().iter().map(|c| PortAddr { addr: c.addr(), prefix: c.prefix() }).collect()
 }

@@ -5,12 +5,12 @@ use std::io::Read;
 
 use heddle_base::Seed;
 
-/// A seed that nobody can guess: what a peer must not know (STags, initial sequence numbers, ports,
-/// tagged offsets) is derived from it.
+/// Returns a seed that no peer can guess. From it the RNIC derives all values that a peer must not
+/// know (STags, initial sequence numbers, ports, tagged offsets).
 ///
 /// # Panics
 ///
-/// When the operating system has no randomness to give: nothing safe could be done without.
+/// When the operating system has no randomness to give: an RNIC without it would not be safe.
 pub fn random_seed() -> Seed {
     let mut bytes = [0; 32];
     let read = File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut bytes));

@@ -1,23 +1,23 @@
-//! Everything an RNIC has counted.
+//! All counters of an RNIC.
 
 use heddle_dataplane::{PortStats, RestCounters, WorkerSnapshot};
 
 use crate::counters::CtlCounters;
 
-/// Everything an RNIC has counted.
+/// All counters of an RNIC, read at about the same time.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// All workers together, those that have ended not counted.
+    /// The sum over all workers that have not ended.
     pub worker: WorkerSnapshot,
-    /// The control plane.
+    /// Counters of the control plane.
     pub ctl: CtlCounters,
-    /// All ports together.
+    /// The sum over all ports.
     pub port: PortStats,
     /// Each worker, by its number.
     pub workers: Vec<WorkerStatus>,
     /// Each port, by its number.
     pub ports: Vec<PortStatus>,
-    /// Each thread that polls workers; none when the RNIC runs inline.
+    /// Each thread that polls workers; empty when the RNIC runs inline.
     pub lcores: Vec<LcoreStatus>,
 }
 
@@ -26,32 +26,32 @@ pub struct Snapshot {
 pub struct LcoreStatus {
     /// The processor it is bound to.
     pub lcore: usize,
-    /// How it rested.
+    /// Its times of rest.
     pub rest: RestCounters,
 }
 
-/// One worker.
+/// The counters of a worker.
 #[derive(Clone, Debug)]
 pub struct WorkerStatus {
-    /// Number of the port whose frames it handles.
+    /// Number of the port whose frames the worker handles.
     pub port: usize,
-    /// The processor that its thread is bound to; none when the RNIC runs inline.
+    /// The processor that the worker's thread is bound to; absent when the RNIC runs inline.
     pub lcore: Option<usize>,
-    /// What it has counted; none when it has ended, or did not answer in time.
+    /// Absent when the worker has ended, or did not answer in time.
     pub counters: Option<Box<WorkerSnapshot>>,
 }
 
-/// One port.
+/// The counters of a port.
 #[derive(Clone, Debug)]
 pub struct PortStatus {
-    /// Its name.
+    /// DPDK's name of the port.
     pub name: String,
-    /// What it has counted.
+    /// Frames, bytes and errors of the port.
     pub stats: PortStats,
 }
 
 impl Snapshot {
-    /// Adds it up.
+    /// Adds the workers' and ports' counters up.
     pub(crate) fn of(
         workers: Vec<WorkerStatus>,
         ports: Vec<PortStatus>,

@@ -1,10 +1,10 @@
-//! What the tests within this crate share.
+//! Helpers that tests within this crate share.
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use heddle_dataplane::{Eal, EalConfig, Hugepages};
 
-/// DPDK, started once in this process; one test at a time.
+/// Returns DPDK, started once in this process, and the right to use it: one test runs at a time.
 pub(crate) fn eal() -> (Eal, MutexGuard<'static, ()>) {
     static EAL: OnceLock<Eal> = OnceLock::new();
     static TURN: Mutex<()> = Mutex::new(());

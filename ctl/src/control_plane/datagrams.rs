@@ -11,8 +11,8 @@ use heddle_tcp::TxDatagram;
 use super::Control;
 
 impl Control {
-    /// Speaks the RDMA IP CM service from now on, at the addresses of `config`: its workers take
-    /// RoCEv2's UDP port.
+    /// Enables the RDMA IP CM service at the addresses of `config`: their workers take RoCEv2's UDP
+    /// port.
     pub(crate) fn enable_infiniband(&mut self, config: IbConfig) {
         let workers: Vec<_> = config.ports.iter().map(|p| p.worker).collect();
         self.cm.enable_infiniband(config);
@@ -25,8 +25,8 @@ impl Control {
         }
     }
 
-    /// Hands workers what is to be sent. A worker that is behind is given none: the way to it is for
-    /// orders, which nobody repeats.
+    /// Passes datagrams to the workers that send them. A worker that is behind gets none: its ring
+    /// is for orders, which are never repeated, while a lost datagram is.
     pub(super) fn send_datagrams(&mut self) {
         while let Some((WorkerId(worker), d)) = self.cm.poll_datagram() {
             match self.links.get_mut(worker) {

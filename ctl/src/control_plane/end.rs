@@ -1,10 +1,11 @@
-//! The end of a control plane, by a panic as well: whoever waits for an event hears that there will be
-//! none.
+//! The end of a control plane, also by a panic: an application that waits for an event hears that
+//! none will come.
 //!
-//! Each listener and each connection gets its last event from here, and so does each request that
-//! was queued and not looked at; later ones are refused. After a panic the connection manager is not
-//! asked any more: what is told follows from the handles alone. Workers without a control plane can
-//! neither begin nor end a connection, so they end first, which completes what is posted.
+//! Each listener and each connection gets its last event from this module, and so does each request
+//! that was queued and not looked at; later requests are refused. After a panic the control plane
+//! does not use the connection manager any more: the last events follow from the handles alone.
+//! Workers without a control plane can neither begin nor end a connection, so they end first, which
+//! completes the posted work requests.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -16,11 +17,12 @@ use heddle_verbs::{EventQueue, Qp, Taken};
 
 use super::{Conn, Control, ThreadRequest};
 
-/// How long the workers may take to end. One that takes longer does not run.
+/// Time that the workers have to end. A worker that takes longer does not run.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Control {
-    /// After a panic: waits until the workers, which have been told to, have ended, and tells everybody.
+    /// Ends the control plane after a panic: waits until the workers, which already have the order
+    /// to end, have ended, and sends the last events.
     pub(crate) fn end_after_panic(&mut self) {
         let until = Instant::now() + PATIENCE;
         while !self.workers_have_ended() && Instant::now() < until {
@@ -29,7 +31,8 @@ impl Control {
         self.end();
     }
 
-    /// Takes what workers report, so that none waits for room, and looks for their ends.
+    /// Takes the workers' reports, so that no worker waits for room. Returns true if all workers
+    /// have ended.
     fn workers_have_ended(&mut self) -> bool {
         self.links.iter_mut().fold(true, |all, link| {
             let end = loop {
@@ -42,7 +45,7 @@ impl Control {
         })
     }
 
-    /// Tells everybody who waits that the control plane has ended.
+    /// Reports to every waiting application that the control plane has ended.
     fn end(&mut self) {
         self.over = true;
         self.requests.close();
@@ -60,7 +63,7 @@ impl Control {
         }
     }
 
-    /// A request that nobody carries out any more.
+    /// Answers a request that will not be carried out.
     fn refuse(&mut self, request: &heddle_cm::Request, qp: Option<Qp>, events: Option<EventQueue>) {
         match *request {
             heddle_cm::Request::Listen { id, .. } => {
@@ -78,14 +81,14 @@ impl Control {
                     tell_no_connection(id, fate, &events);
                 }
             }
-            // Nobody waits for an answer.
+            // No application waits for an answer to the other requests.
             _ => {}
         }
     }
 
     fn end_conn(&mut self, id: CmId, c: &Conn) {
         let qp = c.qp.and_then(|qpn| self.qps.remove(&qpn));
-        // One that a worker has had is dead now.
+        // A queue pair that a worker has had is dead now.
         let fate = match &qp {
             None => QpFate::NoQp,
             Some(qp) if c.established || qp.is_dead() => {
@@ -119,17 +122,18 @@ fn tell_no_connection(id: CmId, qp: QpFate, events: &EventQueue) {
 }
 
 impl Drop for Control {
-    /// An RNIC that is stopped ends its workers first: applications are told of those, and what is left
-    /// is told of the control plane's end.
+    /// An RNIC that is stopped ends its workers first. So this reports the workers' ends first, and
+    /// then the control plane's end to everything that is left.
     fn drop(&mut self) {
         if self.over {
             return;
         }
         if !std::thread::panicking() {
-            // A panic here is no reason to leave anybody waiting.
+            // A panic here must not leave any application waiting.
             let _ = catch_unwind(AssertUnwindSafe(|| {
                 self.poll(self.now);
-                // Requests that waited behind a worker, which is known to be gone now.
+                // The second turn takes the requests that waited for a worker, because that worker
+                // is known to have ended now.
                 self.poll(self.now);
             }));
         }

@@ -1,4 +1,4 @@
-//! Requests, on their way to a control plane that may end meanwhile.
+//! The queue of requests to a control plane that may end at any time.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,9 +8,9 @@ use heddle_verbs::DeviceError;
 
 use super::ThreadRequest;
 
-/// Where requests go in, until the control plane has ended. The lock makes the end sharp: a request
-/// is either refused or found by [`Inbox::close`], and none is lost between the two. It is held for
-/// as long as it takes to queue one.
+/// The entry for requests, until the control plane has ended. The lock makes the end sharp: a
+/// request is either refused or found by [`Inbox::close`], and none is lost between the two. A
+/// sender holds the lock only while it queues a request.
 #[derive(Clone, Debug)]
 pub(super) struct Gate {
     sender: Arc<Mutex<Option<Sender<ThreadRequest>>>>,
@@ -21,7 +21,8 @@ impl Gate {
     pub(super) fn send(&self, request: ThreadRequest) -> Result<(), DeviceError> {
         let sender = self.lock();
         let sender = sender.as_ref().ok_or(DeviceError::Gone)?;
-        // Before: whoever takes it finds it counted.
+        // The count comes before the request, so that `take` never subtracts a request that is not
+        // counted.
         self.waiting.fetch_add(1, Ordering::Release);
         sender.try_send(request).map_err(|e| {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -37,7 +38,7 @@ impl Gate {
     }
 }
 
-/// Where they come out.
+/// The exit of the queue of requests.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     queue: Receiver<ThreadRequest>,
@@ -45,7 +46,7 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
-    /// The two ends of a queue of so many.
+    /// Makes the two ends of a queue of `len` requests.
     pub(super) fn new(len: usize) -> (Gate, Inbox) {
         let (sender, queue) = crossbeam_channel::bounded(len);
         let waiting = Arc::default();
@@ -53,8 +54,8 @@ impl Inbox {
         (gate.clone(), Inbox { queue, gate })
     }
 
-    /// Whether nothing waits; one that is just being queued may count already. It is asked after
-    /// every turn of a worker: one load, and no call.
+    /// Returns true if no request waits; a request that is just being queued may count already.
+    /// Every turn of a worker asks this: one load, and no call.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.gate.waiting.load(Ordering::Acquire) == 0
@@ -66,7 +67,7 @@ impl Inbox {
         Some(request)
     }
 
-    /// Takes no more. Those that were taken and not carried out can still be had.
+    /// Accepts no more requests. Requests that were queued can still be taken.
     pub(super) fn close(&self) {
         drop(self.gate.lock().take());
     }

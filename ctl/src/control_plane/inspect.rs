@@ -1,4 +1,4 @@
-//! Questions of whoever watches over the RNIC.
+//! Questions of a program that watches the RNIC.
 
 use std::collections::HashMap;
 
@@ -12,8 +12,8 @@ use super::Control;
 use crate::ask::{ConnPage, ConnStatus, ControlState, Kill, QpStatus, Question, Reply};
 use crate::config::Patience;
 
-/// Lists of connections that wait for workers. Each has a number that the links to those workers
-/// have too.
+/// Lists of connections that wait for workers. Each list has a number, which the links to those
+/// workers hold too.
 #[derive(Debug, Default)]
 pub(super) struct Pages {
     waiting: HashMap<u64, Waiting>,
@@ -23,7 +23,7 @@ pub(super) struct Pages {
 #[derive(Debug)]
 struct Waiting {
     page: ConnPage,
-    /// Workers that have not answered.
+    /// Number of workers that have not answered.
     workers: usize,
     reply: Reply<ConnPage>,
 }
@@ -48,7 +48,8 @@ impl Control {
                 if done.is_ok() {
                     self.board.set_addresses(addrs.into_iter());
                 }
-                // From addresses that go, so that workers are to have them while they have these.
+                // The workers get the datagrams first, because the datagrams leave from addresses
+                // that the orders remove.
                 self.send_datagrams();
                 self.settle();
                 reply.answer(done);
@@ -58,7 +59,7 @@ impl Control {
                 self.settle();
             }
             Question::Refuse { app, id, reason } => {
-                // Of one that is over nothing is to be said.
+                // A connection that is over needs no refusal.
                 if self.cm.refuse(now, app, id, reason).is_ok() {
                     self.forget_asker(id);
                 }
@@ -89,19 +90,20 @@ impl Control {
         }
     }
 
-    /// A worker that has ended gives the reset by itself.
+    /// Ends a connection; returns true if it existed. A worker that has ended resets its
+    /// connections by itself.
     pub(super) fn kill(&mut self, now: Instant, id: CmId, how: Kill) -> bool {
         let Some(view) = self.cm.conn(id) else { return false };
         match (how, view.conn) {
             (Kill::Reset, Some(conn)) => {
-                // Beside the manager: to it this is a connection that ends by itself, as by a reset
-                // of the peer, which it expects in every state.
+                // The order bypasses the manager. To the manager the connection ends by itself, as
+                // by a reset of the peer, which the manager expects in every state.
                 if let Some(link) = self.links.get_mut(view.worker.0) {
                     link.order(Command::Order(Order::Abort { conn }));
                 }
                 true
             }
-            // One that is not open yet is given up, which resets it.
+            // A connection that is not open yet is given up, which resets it.
             _ => self.cm.handle_request(now, view.app, Request::Disconnect { id }).is_ok(),
         }
     }
@@ -142,7 +144,8 @@ impl Control {
         self.pages.waiting.insert(number, Waiting { page, workers, reply });
     }
 
-    /// What a worker knows of the connections it was asked about; nothing when it has ended.
+    /// Enters a worker's facts about the connections of a list. `facts` is empty when the worker
+    /// has ended.
     pub(super) fn inspected(&mut self, worker: usize, number: u64, facts: Vec<ConnFacts>) {
         let Some(w) = self.pages.waiting.get_mut(&number) else { return };
         let mut facts: HashMap<ConnId, ConnFacts> =

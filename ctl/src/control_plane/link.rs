@@ -1,4 +1,4 @@
-//! A worker, as the control plane has it.
+//! The control plane's link to a worker.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -9,15 +9,16 @@ use heddle_tcp::ConnId;
 
 use crate::ask::Reply;
 
-/// The control plane's ends of the rings to one worker, and what is under way to it.
+/// The control plane's ends of the rings to one worker, and its orders and questions that are under
+/// way.
 #[derive(Debug)]
 pub(crate) struct WorkerLink {
     /// Absent once the worker is known to have ended.
     rings: Option<(CommandSender, ReportReceiver)>,
-    /// Orders the worker's ring had no room for: a few for each connection, see
+    /// Orders that the worker's ring had no room for: a few for each connection, see
     /// [`Control::poll`](super::Control::poll).
     backlog: VecDeque<Command>,
-    /// Who waits for a snapshot, in the order in which they were asked for.
+    /// Receivers of snapshots, in the order in which the snapshots were ordered.
     snapshots: VecDeque<Reply<Box<WorkerSnapshot>>>,
     /// Numbers of the lists of connections that wait for an answer, in the order of the questions.
     inspections: VecDeque<u64>,
@@ -30,38 +31,37 @@ impl WorkerLink {
         WorkerLink { rings, backlog, snapshots, inspections: VecDeque::new() }
     }
 
-    /// Whether the worker has not ended, as far as is known.
+    /// Returns true if the worker has not ended, as far as the control plane knows.
     pub(super) fn is_up(&self) -> bool {
         self.rings.is_some()
     }
 
-    /// Whether there is a report, or the worker's end to be heard of.
+    /// Returns true if there is a report, or a notice of the worker's end.
     #[inline]
     pub(super) fn has_news(&self) -> bool {
         self.rings.as_ref().is_some_and(|(_, reports)| reports.has_news())
     }
 
-    /// Whether there are orders that do not fit into its ring.
+    /// Returns true if there are orders that do not fit into its ring.
     #[inline]
     pub(super) fn is_behind(&self) -> bool {
         !self.backlog.is_empty()
     }
 
-    /// How many.
+    /// Returns the number of those orders.
     #[cfg(test)]
     pub(super) fn backlog_len(&self) -> usize {
         self.backlog.len()
     }
 
-    /// An order, to be sent by [`send`](WorkerLink::send); dropped when there is nobody to carry it
-    /// out.
+    /// Queues an order for [`send`](WorkerLink::send); drops it if the worker has ended.
     pub(super) fn order(&mut self, command: Command) {
         if self.is_up() {
             self.backlog.push_back(command);
         }
     }
 
-    /// Sends what has room; false when there is more.
+    /// Sends the orders for which the ring has room; returns false if more are left.
     pub(super) fn send(&mut self) -> bool {
         let Some((commands, _)) = &mut self.rings else { return true };
         while let Some(command) = self.backlog.pop_front() {
@@ -73,19 +73,19 @@ impl WorkerLink {
         true
     }
 
-    /// Has the worker take its turn should it sleep.
+    /// Wakes the worker if it sleeps.
     pub(super) fn wake(&self) {
         if let Some((commands, _)) = &self.rings {
             commands.wake();
         }
     }
 
-    /// The next report.
+    /// Returns the next report.
     pub(super) fn recv(&mut self) -> Result<WorkerReport, NoReport> {
         self.rings.as_mut().map_or(Err(NoReport::Yet), |(_, reports)| reports.recv())
     }
 
-    /// Orders a snapshot; without a worker `reply` is dropped, which ends the wait for it.
+    /// Orders a snapshot. If the worker has ended, `reply` is dropped, which ends the wait for it.
     pub(super) fn ask_snapshot(&mut self, reply: Reply<Box<WorkerSnapshot>>) {
         if self.is_up() {
             self.snapshots.push_back(reply);
@@ -93,14 +93,14 @@ impl WorkerLink {
         }
     }
 
-    /// Answers the one that has waited for longest.
+    /// Answers the oldest order of a snapshot.
     pub(super) fn answer(&mut self, snapshot: Box<WorkerSnapshot>) {
         if let Some(reply) = self.snapshots.pop_front() {
             reply.answer(snapshot);
         }
     }
 
-    /// Orders what there is to be known of `conns`, for the list of that number; false without a
+    /// Orders the worker's facts about `conns`, for the list `number`; returns false if there is no
     /// worker to answer.
     pub(super) fn ask_about(&mut self, number: u64, conns: Box<[ConnId]>) -> bool {
         if self.is_up() {
@@ -110,13 +110,13 @@ impl WorkerLink {
         self.is_up()
     }
 
-    /// The list that the oldest of those answers is for.
+    /// Returns the number of the list that the worker's answer is for: the oldest that waits.
     pub(super) fn answered(&mut self) -> Option<u64> {
         self.inspections.pop_front()
     }
 
-    /// The worker has ended: nothing goes there any more, and nobody waits. The connections whose
-    /// queue pairs it has never had, although it was ordered to run them.
+    /// The worker has ended: drops the rings and everything that waits for the worker. Returns the
+    /// connections whose queue pairs the worker has never had, although it was ordered to run them.
     pub(super) fn lose(&mut self) -> BTreeSet<ConnId> {
         let reclaimed = self
             .rings

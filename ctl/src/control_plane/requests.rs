@@ -1,4 +1,4 @@
-//! Requests of applications: the queue they come by, and what is done with each.
+//! Requests of applications: their queue, and the handling of each.
 
 use crossbeam_channel::Sender;
 use heddle_base::Instant;
@@ -15,26 +15,26 @@ use super::{Conn, Control};
 use crate::ask::{Kill, Question, Reply};
 use crate::counters::CtlCounters;
 
-/// Requests of applications that may wait.
+/// Largest number of requests of applications that may wait.
 pub(crate) const REQUESTS: usize = 4096;
 
-/// What a control plane is asked for.
+/// A request to a control plane.
 #[derive(Debug)]
 pub(crate) enum ThreadRequest {
-    /// By an application.
+    /// From an application.
     Device(ControlRequest),
-    /// Everything a worker has counted. Without an answer there is none to come.
+    /// Asks for all counters of a worker. If no answer can come, `reply` is dropped.
     Snapshot { worker: WorkerId, reply: Sender<Box<WorkerSnapshot>> },
-    /// By whoever watches.
+    /// From a program that watches the RNIC.
     Ask(Question),
-    /// Everything the control plane has counted.
+    /// Asks for all counters of the control plane.
     Counters { reply: Sender<Box<CtlCounters>> },
-    /// By a test: to panic.
+    /// From a test: makes the control plane panic.
     #[cfg(test)]
     Panic,
 }
 
-/// The way to a control plane, of applications and of whoever has the RNIC.
+/// The way to a control plane, for applications and for the owner of the RNIC.
 #[derive(Clone, Debug)]
 pub(crate) struct Requests {
     gate: Gate,
@@ -42,14 +42,15 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
-    /// The two ends of a queue of [`REQUESTS`], and what the control plane sleeps on meanwhile.
+    /// Makes the two ends of a queue of [`REQUESTS`], and the object that the control plane sleeps
+    /// on.
     pub(crate) fn new() -> (Requests, Inbox, Sleeper) {
         let (gate, inbox) = Inbox::new(REQUESTS);
         let sleeper = Sleeper::new();
         (Requests { gate, waker: sleeper.waker() }, inbox, sleeper)
     }
 
-    /// Wakes the control plane.
+    /// Returns the waker of the control plane.
     pub(crate) fn waker(&self) -> &Waker {
         &self.waker
     }
@@ -67,14 +68,14 @@ impl ControlPlane for Requests {
     }
 }
 
-/// What a request was about, for the case that it is refused.
+/// The object of a request, for the case that the request is refused.
 enum Subject {
     None,
     Listener(ListenerId),
     Unlisten(ListenerId),
     Reject(CmId),
     Connect(CmId),
-    /// With the queue it is to be told through, if the connection is not there to have it.
+    /// With the caller's event queue, if the connection does not exist to hold that queue.
     Accept(CmId, Option<Qpn>, Option<EventQueue>),
 }
 
@@ -102,12 +103,12 @@ impl Control {
             ThreadRequest::Panic => panic!("on purpose"),
             ThreadRequest::Snapshot { worker, reply } => {
                 if let Some(link) = self.links.get_mut(worker.0) {
-                    // Whoever asked may have stopped waiting.
+                    // The asking thread may have stopped waiting.
                     link.ask_snapshot(Reply::new(move |s| drop(reply.try_send(s))));
                 }
             }
             ThreadRequest::Counters { reply } => {
-                // Whoever asked may have stopped waiting.
+                // The asking thread may have stopped waiting.
                 let _ = reply.try_send(Box::new(self.counters()));
             }
         }
@@ -121,7 +122,7 @@ impl Control {
         qp: Option<Qp>,
         events: Option<EventQueue>,
     ) {
-        // The handles come first: what follows may be an event about them.
+        // The handles come first, because the manager may send an event about them at once.
         let subject = match &request {
             heddle_cm::Request::Listen { id, .. } => {
                 if let Some(events) = &events {
@@ -154,7 +155,7 @@ impl Control {
             heddle_cm::Request::AppGone => {
                 self.apps.remove(&app);
                 self.failing.retain(|_, of| *of != app);
-                // It is told nothing any more.
+                // The application gets no more events.
                 self.listeners.retain(|_, (a, _)| *a != app);
                 let qps = &mut self.qps;
                 self.conns.retain(|_, c| {
@@ -177,14 +178,15 @@ impl Control {
         }
     }
 
-    /// A queue pair is to end: with its connection if it has one.
+    /// Ends a queue pair, with its connection if it has one.
     fn fail_qp(&mut self, now: Instant, app: AppId, qp: Qp) {
         let qpn = qp.qpn();
         let of_qp = |(_, c): &(&CmId, &Conn)| c.app == app && c.qp == Some(qpn);
         let conn = self.qps.get(&qpn).and_then(|_| self.conns.iter().find(of_qp));
         match conn.map(|(id, _)| *id) {
             Some(id) => {
-                // One that does not come about leaves the queue pair as it is: see `let_go`.
+                // A connection that is not established leaves the queue pair untouched, so `let_go`
+                // flushes it.
                 self.failing.insert(qpn, app);
                 if !self.kill(now, id, Kill::Reset) {
                     self.failing.remove(&qpn);
@@ -195,12 +197,13 @@ impl Control {
         }
     }
 
-    /// Has a worker flush a queue pair that has no connection.
+    /// Orders a worker to flush a queue pair that has no connection.
     pub(super) fn flush(&mut self, app: AppId, qp: &Qp) {
         if !qp.begin_flush() {
             return;
         }
-        // Without a worker it is dropped, and has ended then.
+        // If no worker is left, the command and its queue pair are dropped, which also ends the
+        // queue pair.
         let command = Command::FlushQp { app, qp: Box::new(WorkerQp::to_flush(qp)) };
         if let Some(link) = self.links.iter_mut().find(|link| link.is_up()) {
             link.order(command);
@@ -210,11 +213,12 @@ impl Control {
         }
     }
 
-    /// The manager has carried out a request; what no event follows on is forgotten here.
+    /// The manager has carried out a request: forgets an object for which no event follows.
     fn carried_out(&mut self, subject: Subject) {
         match subject {
             Subject::Unlisten(id) => {
-                // That it was not up yet, and requests that came before, are still to be told of.
+                // First the application gets the remaining events: that the listener was not up
+                // yet, and earlier connection requests.
                 self.settle();
                 self.listeners.remove(&id);
             }
@@ -223,7 +227,7 @@ impl Control {
         }
     }
 
-    /// It was rejected, and no event follows.
+    /// Forgets a connection that was rejected, because no event follows.
     pub(super) fn forget_asker(&mut self, id: CmId) {
         self.conns.remove(&id);
     }
@@ -261,8 +265,9 @@ impl Control {
                 (id, Some(c.events), c.qp)
             }
             Subject::Accept(id, qp, given) => {
-                // An answer to a connection that is gone, runs or is another's changes nothing. That
-                // it is gone was told where requests come; who waits elsewhere is told there.
+                // An answer to a connection that is over, runs or belongs to another application
+                // changes nothing. The queue of connection requests already has the end of the
+                // connection; an application that waits on another queue gets the event there.
                 let c = self.conns.get(&id);
                 let mine = c.is_some_and(|c| c.app == app && c.qp == qp);
                 let c = if mine { self.conns.remove(&id) } else { None };
@@ -281,12 +286,13 @@ impl Control {
                 RequestError::Connect(e) => ConnectFailure::Open(e),
                 other => ConnectFailure::Request(other),
             };
-            // Not the manager's event: it does not count it.
+            // The event is not the manager's, so it does not count as taken there.
             events.push(Event::ConnectError { id, error, qp }, &Taken::default());
         }
     }
 
-    /// The application has answered as well as it could: the peer need not wait.
+    /// Rejects a connection whose answer was refused: the application can do no better, and the
+    /// peer need not wait.
     fn reject(&mut self, now: Instant, app: AppId, id: CmId) {
         let reject = heddle_cm::Request::Reject { id, private_data: Vec::new(), needs_ord: None };
         if self.cm.handle_request(now, app, reject).is_ok() {

@@ -14,8 +14,8 @@ use heddle_tcp::StackConfig;
 use heddle_verbs::memory::RegionTable;
 use heddle_verbs::{DeviceConfig, Hub, ListenParams};
 
-/// The worker takes no orders: they fill its ring, then the requests theirs, and nothing grows
-/// behind the two.
+/// The worker takes no orders: the orders fill its ring, then the requests fill theirs, and no
+/// queue grows beyond the two.
 #[test]
 fn test_requests_wait_while_the_worker_is_behind() {
     let (eal, _turn) = crate::testing::eal();
@@ -54,10 +54,10 @@ fn test_requests_wait_while_the_worker_is_behind() {
     let setup = RnicSetup { max_conns: 16, ..RnicSetup::with_seed(seed) };
     let shared = (registry, hub.board().clone());
     let mut control = Control::new((requests_out, sleeper), vec![link], shared, ports, &setup);
-    // The worker is told of the application.
+    // The control plane introduces the application to the worker.
     control.poll(hand.now());
 
-    // Each is two orders: the second takes the first back.
+    // Each listener makes two orders, because the second takes the listener back.
     let events = EventQueue::new(None);
     let mut asked = Vec::new();
     let listen = || {
@@ -72,11 +72,12 @@ fn test_requests_wait_while_the_worker_is_behind() {
         control.poll(hand.now());
         assert!(control.links[0].backlog_len() <= 1);
     }
-    // What the worker's ring holds beside the first, one that did not fit, and the ring of
-    // requests.
+    // The worker's ring holds all orders but the first; to them come an order that did not fit, and
+    // the ring of requests.
     assert_eq!(2 * asked.len(), 4095 + 1 + REQUESTS);
     assert!(control.counters().control.command_backlog > 0);
-    // As the worker carries them out the others follow; each is answered in turn, none lost.
+    // As the worker carries the orders out, the others follow; each listener is answered in turn,
+    // and none is lost.
     let mut answered = Vec::new();
     while answered.len() < asked.len() {
         while let Some(event) = events.poll() {
@@ -88,7 +89,7 @@ fn test_requests_wait_while_the_worker_is_behind() {
         control.poll(hand.now());
     }
     assert!(answered == asked, "in the order in which they were asked");
-    // One more comes after all of them, and is not taken back by one that is late.
+    // The last listener comes after all of them, and no late order takes it back.
     let last = listen().unwrap();
     for _ in 0..10 {
         control.poll(hand.now());

@@ -1,4 +1,4 @@
-//! The thread a control plane may have.
+//! The thread of a control plane.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -12,19 +12,19 @@ use heddle_verbs::wakeup::WorkerWakers;
 use super::Control;
 use crate::counters::CtlCounters;
 
-/// The thread of a control plane; stops and ends when dropped.
+/// The thread of a control plane; dropping the handle stops and ends the thread.
 #[derive(Debug)]
 pub(crate) struct ControlThread {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<CtlCounters>>,
 }
 
-/// Longest sleep of the control thread: how late it may be to end.
+/// Longest sleep of the control thread, and thus the longest delay of its end.
 const NAP: Duration = Duration::from_millis(100);
 
 impl ControlThread {
-    /// Should it panic, it sets `orphaned`, which ends the workers, and wakes those that sleep; then it
-    /// tells everybody.
+    /// Starts the thread. If the control plane panics, the thread sets `orphaned`, which ends the
+    /// workers, wakes those that sleep, and then sends all last events.
     pub(crate) fn spawn(
         mut control: Control,
         clock: Clock,
@@ -53,7 +53,7 @@ impl ControlThread {
         Ok(ControlThread { stop, thread: Some(thread) })
     }
 
-    /// Ends the thread; what it has counted.
+    /// Ends the thread, and returns the counters of the control plane.
     pub(crate) fn stop(mut self) -> CtlCounters {
         self.end().unwrap_or_default()
     }

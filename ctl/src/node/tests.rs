@@ -1,4 +1,5 @@
-//! What applications hear when a worker panics, or its RNIC is stopped, while they wait.
+//! The events and errors that waiting applications get when a worker panics, or when their RNIC is
+//! stopped.
 
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -24,15 +25,15 @@ mod ports;
 mod sleeping;
 mod workers;
 
-/// Far longer than anything takes here, far shorter than what is waited for would.
+/// Far longer than anything takes here, and far shorter than a wait in vain.
 const PROMPT: Duration = Duration::from_secs(10);
 
-/// What a worker is to do instead of its work.
+/// Orders of a test to a worker, in place of its work.
 #[derive(Clone, Default)]
 struct Orders {
-    /// To panic.
+    /// The worker panics.
     panic: Arc<AtomicBool>,
-    /// To do nothing.
+    /// The worker does nothing.
     pause: Arc<AtomicBool>,
 }
 
@@ -45,14 +46,14 @@ impl Orders {
         }
         let busy = worker.poll();
         if !busy {
-            // On a machine with few processors others are to get on as well.
+            // On a machine with few processors the other threads need time too.
             thread::yield_now();
         }
         busy
     }
 }
 
-/// Two RNICs, each with a thread that spins: one test at a time.
+/// Two RNICs, each with a thread that spins; one test runs at a time.
 struct Pair {
     orders: [Orders; 2],
     node: Node,
@@ -63,7 +64,7 @@ struct Pair {
 fn pair(name: &str) -> Pair {
     let (eal, turn) = crate::testing::eal();
     let addr = |n: u8| vec![format!("10.0.0.{n}/24").parse().unwrap()];
-    // Pools stay: there are few frames in each.
+    // Pools outlive a test, so each has few frames.
     let (memory, frames) = (1 << 20, 2047);
     let config = |n| EndpointConfig { memory, frames, ..EndpointConfig::new(addr(n)) };
     let (a, b) = (config(1), config(2));
@@ -79,12 +80,13 @@ fn pair(name: &str) -> Pair {
 }
 
 impl Pair {
-    /// A listener of the node's, and a connection of the peer to it, as the node has it.
+    /// Opens a connection of the peer to a listener of the node. Returns the listener, and the
+    /// connection at the node and at the peer.
     fn connect(&self) -> (Listener, Connection, Connection) {
         self.connect_at("10.0.0.1:7174")
     }
 
-    /// The same at another address of the node.
+    /// As [`connect`](Self::connect), at another address of the node.
     fn connect_at(&self, addr: &str) -> (Listener, Connection, Connection) {
         let listener = self.node.device().bind(addr).unwrap();
         let connecting = self.peer.device().dial(addr).unwrap();
@@ -93,8 +95,8 @@ impl Pair {
     }
 }
 
-/// The worker's answer, or `None` once the control plane has dropped the question: a test that waits
-/// in vain fails by its time, and does not take silence for a refusal.
+/// Returns the worker's answer, or `None` once the control plane has dropped the question. A test
+/// that waits in vain fails by its time limit, and does not take silence for a refusal.
 fn answer_of(requests: &Requests) -> Option<Box<WorkerSnapshot>> {
     match ask(requests, 0)?.recv_timeout(3 * PROMPT) {
         Ok(answer) => Some(answer),
@@ -103,7 +105,7 @@ fn answer_of(requests: &Requests) -> Option<Box<WorkerSnapshot>> {
     }
 }
 
-/// Why a connection ends, before long.
+/// Returns the reason for a connection's end, which has to come before long.
 fn end_of(conn: &mut Connection) -> DisconnectReason {
     let until = Instant::now() + PROMPT;
     loop {
@@ -115,7 +117,7 @@ fn end_of(conn: &mut Connection) -> DisconnectReason {
     }
 }
 
-/// Nanoseconds that control threads of this process have run.
+/// Returns the nanoseconds that control threads of this process have run.
 fn control_time() -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let time = |task: &Path| {
@@ -126,7 +128,7 @@ fn control_time() -> u64 {
     tasks.filter_map(|t| time(&t.unwrap().path())).sum()
 }
 
-/// Whether a descriptor has been woken, or is before long.
+/// Returns true if a descriptor has been woken, or is woken before long.
 fn is_woken(fd: BorrowedFd<'_>) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let most = Timespec { tv_sec: PROMPT.as_secs().cast_signed(), tv_nsec: 0 };
@@ -140,12 +142,13 @@ fn test_threads_that_wait_hear_that_the_worker_has_panicked() {
     let memory = here.alloc_mr(4096, Access::LOCAL_WRITE).unwrap();
     let sges = [memory.sge(0, 64)];
     here.post_recv(&RecvWr { wr_id: 1, sges: &sges }).unwrap();
-    // Sent, as a rule, and not acknowledged: TCP refers to the memory when the worker goes.
+    // This write is usually sent, and not acknowledged: TCP refers to its memory when the worker
+    // ends.
     p.orders[1].pause.store(true, Ordering::Relaxed);
     let write = |wr_id| SendWr::write(wr_id, &sges, memory.stag(), memory.to());
     here.post_send(&write(2)).unwrap();
     thread::sleep(Duration::from_millis(100));
-    // Not taken.
+    // The worker does not take this write any more.
     p.orders[0].pause.store(true, Ordering::Relaxed);
     here.post_send(&write(3)).unwrap();
 
@@ -160,7 +163,7 @@ fn test_threads_that_wait_hear_that_the_worker_has_panicked() {
         });
         let requests = p.node.requests.clone();
         let asks = s.spawn(move || answer_of(&requests));
-        // All three sleep by now, as a rule.
+        // All three threads usually sleep by now.
         thread::sleep(Duration::from_millis(100));
         let start = Instant::now();
         p.orders[0].panic.store(true, Ordering::Relaxed);
@@ -179,7 +182,7 @@ fn test_threads_that_wait_hear_that_the_worker_has_panicked() {
     assert_eq!(here.end(), Some(DisconnectReason::WorkerLost));
     let post = here.post_recv(&RecvWr { wr_id: 4, sges: &sges });
     assert_eq!(post, Err(PostError::Ended));
-    // It stays so, for those who ask again and those who ask anew.
+    // The error stays, for a second call and for new objects.
     for _ in 0..2 {
         let error = listener.request(Duration::ZERO).unwrap_err();
         assert!(matches!(error, ConnectionError::Listen(ListenFailure::WorkerLost)), "{error}");
@@ -189,7 +192,7 @@ fn test_threads_that_wait_hear_that_the_worker_has_panicked() {
     let error = p.node.device().dial("10.0.0.2:7174").unwrap().wait().unwrap_err();
     assert!(matches!(error, ConnectionError::Connect(_)), "{error}");
     assert!(!p.node.is_running() && p.node.snapshot().workers[0].counters.is_none());
-    // Memory comes back when the frames that are still on the wire are gone.
+    // Memory comes back when the frames that are still on the wire have arrived.
     p.orders[1].pause.store(false, Ordering::Relaxed);
     drop(memory);
     let end = Instant::now() + PROMPT;
@@ -199,7 +202,8 @@ fn test_threads_that_wait_hear_that_the_worker_has_panicked() {
     }
     assert_eq!(registry.draining(), 0);
 
-    // The control thread sleeps. Ten naps of a second take it far less than a hundredth of that.
+    // The control thread sleeps. Its ten naps in a second take far less than a tenth of that
+    // second.
     let before = control_time();
     thread::sleep(Duration::from_secs(1));
     let busy = control_time() - before;
@@ -222,7 +226,7 @@ fn test_threads_that_wait_hear_that_the_rnic_is_stopped() {
     assert!(matches!(error, ConnectionError::Listen(ListenFailure::WorkerLost)), "{error}");
 }
 
-/// What a pool has lent comes back at once, all of it, over and over.
+/// All memory that a pool has lent comes back at once, over and over.
 #[test]
 fn test_all_of_a_pool_can_be_taken_again_as_soon_as_it_is_dropped() {
     let p = pair("lost2");

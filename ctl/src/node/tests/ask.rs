@@ -1,4 +1,4 @@
-//! What can be asked of a node while it runs.
+//! Questions to a node while it runs.
 
 use std::sync::mpsc::{Receiver, channel};
 
@@ -8,7 +8,7 @@ use heddle_dataplane::INSPECT_MAX;
 use super::*;
 use crate::{Asker, ConnPage, ConnStatus, Kill, Question, Reply};
 
-/// An answer, and where it comes.
+/// Returns a reply, and the receiver of its answer.
 fn reply<T: Send + 'static>() -> (Reply<T>, Receiver<T>) {
     let (to, from) = channel();
     (Reply::new(move |answer| drop(to.send(answer))), from)
@@ -44,7 +44,7 @@ fn test_a_connection_is_seen_with_what_each_layer_knows() {
     here.post_recv(&RecvWr::new(1, &[])).unwrap();
     there.post_send(&SendWr::send(2, &[memory.sge(0, 0)])).unwrap();
     assert!(here.wait(PROMPT).unwrap().status.is_success());
-    // The control plane hears of the first FPDU behind the application.
+    // The control plane hears of the first FPDU after the application does.
     let until = Instant::now() + PROMPT;
     let conns = loop {
         let conns = all(&p.node.asker());
@@ -74,7 +74,7 @@ fn test_a_connection_is_seen_with_what_each_layer_knows() {
     assert_eq!(snapshot.recv_timeout(PROMPT).unwrap().qps.rx_sends, 1);
 }
 
-/// More than one answer of a worker holds, and none is told twice.
+/// There are more connections than one answer of a worker holds, and none is listed twice.
 #[test]
 fn test_many_connections_come_in_pieces() {
     let p = pair("ask1");
@@ -104,15 +104,15 @@ fn test_a_connection_that_is_killed_ends_on_both_sides_as_was_asked() {
         let id = all(&asker)[0].view.id;
         assert!(kill(&asker, id, how));
         assert_eq!(end_of(&mut there), there_hears, "{how:?}");
-        // Its application hears of it as of any other end.
+        // The application hears of the end as of any other.
         end_of(&mut here);
         assert!(!kill(&asker, id, how), "it is gone");
         assert!(!kill(&asker, CmId(u64::MAX), how));
     }
 }
 
-/// A worker that never answers keeps nobody's answer for ever: it comes, without what the worker
-/// knows, when the worker ends.
+/// A worker that never answers does not hold an answer back for ever: when the worker ends, the
+/// answer comes without the worker's facts.
 #[test]
 fn test_an_answer_does_not_depend_on_a_worker_that_has_ended() {
     let p = pair("ask4");
@@ -127,7 +127,7 @@ fn test_an_answer_does_not_depend_on_a_worker_that_has_ended() {
     assert!(page.conns.iter().all(|c| c.facts.is_none()));
 }
 
-/// Workers name their connections each for itself, so that the same name is several workers'.
+/// Each worker names its own connections, so the same name may occur at several workers.
 #[test]
 fn test_connections_of_several_workers_are_each_seen_with_their_own() {
     let w = workers::workers("ask5", 2, 1);
@@ -139,7 +139,7 @@ fn test_connections_of_several_workers_are_each_seen_with_their_own() {
         of_worker[worker] += 1;
         conns.push((here, there, worker));
     }
-    // Each has sent another number of octets.
+    // Each connection has sent another number of bytes.
     for (n, (here, there, _)) in conns.iter().enumerate() {
         (0..=n).for_each(|_| workers::talk(here, there, 1));
     }

@@ -1,4 +1,4 @@
-//! What applications and peers hear when the control plane panics.
+//! The events and errors that applications and peers get when the control plane panics.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
@@ -9,7 +9,7 @@ use heddle_verbs::{
 
 use super::*;
 
-/// One thread for each thing there is to wait for.
+/// There is one thread for each kind of wait.
 #[test]
 fn test_threads_that_wait_hear_that_the_control_plane_has_panicked() {
     let p = pair("orphan0");
@@ -19,11 +19,11 @@ fn test_threads_that_wait_hear_that_the_control_plane_has_panicked() {
     let sges = [memory.sge(0, 64)];
     here.post_recv(&RecvWr { wr_id: 1, sges: &sges }).unwrap();
     let device = p.node.device();
-    // Nobody has that address.
+    // No host has that address.
     let dialled = device.dial("10.0.0.99:1").unwrap();
     let _dialling = p.peer.device().dial("10.0.0.1:7174").unwrap();
     let incoming = listener.request(PROMPT).unwrap();
-    // What the worker is asked for from here on it neither does nor refuses.
+    // From here on the worker neither carries requests out nor refuses them.
     p.orders[0].pause.store(true, Ordering::Relaxed);
 
     let start = OnceLock::new();
@@ -60,7 +60,7 @@ fn test_threads_that_wait_hear_that_the_control_plane_has_panicked() {
             }),
             s.spawn(|| assert!(answer_of(requests).is_none())),
         ];
-        // All of them sleep by now, as a rule, and their requests have been looked at.
+        // All threads usually sleep by now, and the control plane has looked at their requests.
         thread::sleep(Duration::from_millis(200));
         start.set(Instant::now()).unwrap();
         requests.send(ThreadRequest::Panic).unwrap();
@@ -78,11 +78,11 @@ fn test_threads_that_wait_hear_that_the_control_plane_has_panicked() {
     let error = device.dial("10.0.0.2:1").unwrap_err();
     assert!(matches!(error, ConnectionError::Device(DeviceError::Gone)), "{error}");
     assert!(!p.node.is_running() && p.node.snapshot().workers[0].counters.is_none());
-    // The peer too.
+    // The peer hears of the end too.
     assert_eq!(end_of(&mut there), DisconnectReason::Tcp(CloseReason::Reset));
 }
 
-/// Queued behind the one that ends the control plane.
+/// The requests are queued after the request that ends the control plane.
 #[test]
 fn test_requests_that_nobody_looks_at_any_more_are_answered() {
     let (eal, _turn) = crate::testing::eal();
@@ -109,7 +109,7 @@ fn test_requests_that_nobody_looks_at_any_more_are_answered() {
     let listens = CmEvent::ListenFailed { id, error };
     let (error, fate) = (ConnectFailure::ControlLost, QpFate::Free(qp.qpn()));
     assert_eq!(told, [listens, CmEvent::ConnectError { id: conn, error, qp: fate }]);
-    // The queue pair is as it was: it is not that which stands in the way.
+    // The queue pair is free again, so it is not the reason for the refusal.
     let error = device.connect(remote, ConnectParams::new(qp), &events).unwrap_err();
     assert_eq!(error, DeviceError::Gone);
     drop(control);

@@ -6,10 +6,10 @@ use heddle_verbs::ConnectFailure;
 use super::*;
 use crate::{OpenPort, PortSetup, RnicSetup};
 
-/// Workers of each port.
+/// Number of workers of each port.
 const EACH: usize = 2;
 
-/// The RNIC and, behind each of its ports, another one.
+/// The RNIC, and a peer RNIC at each of its ports.
 struct TwoPorts {
     orders: Vec<Orders>,
     node: Node,
@@ -17,7 +17,7 @@ struct TwoPorts {
     _turn: MutexGuard<'static, ()>,
 }
 
-/// Side `n`'s address behind port `port`.
+/// Returns side `n`'s address at port `port`.
 fn at(port: usize, n: usize) -> String {
     format!("10.0.{port}.{n}:7174")
 }
@@ -55,7 +55,7 @@ fn two_ports(name: &str) -> TwoPorts {
 }
 
 impl TwoPorts {
-    /// The workers of a port panic.
+    /// Makes the workers of a port panic.
     fn kill(&self, port: usize) {
         let running = self.node.running_workers();
         for orders in &self.orders[port * EACH..(port + 1) * EACH] {
@@ -68,7 +68,7 @@ impl TwoPorts {
         }
     }
 
-    /// A connection that a peer has made to us, and has used.
+    /// Makes a connection from a peer to us, and uses it.
     fn come(&self, port: usize, listener: &Listener) -> (Connection, Connection) {
         let connecting = self.peers[port].device().dial(at(port, 1)).unwrap();
         let (here, there) = (listener.accept().unwrap(), connecting.wait().unwrap());
@@ -76,7 +76,7 @@ impl TwoPorts {
         (here, there)
     }
 
-    /// One that we have made to a peer, and have used.
+    /// Makes a connection from us to a peer, and uses it.
     fn go(&self, port: usize, listener: &Listener) -> (Connection, Connection) {
         let connecting = self.node.device().dial(at(port, 2)).unwrap();
         let there = listener.accept().unwrap();
@@ -113,12 +113,13 @@ fn test_a_port_without_workers_leaves_the_other_alone() {
             talk(here, there);
             talk(there, here);
         }
-        // Who listens at both ports still does at one; at the dead one alone nobody does any more.
+        // A listener at both ports still listens at the live port; a listener at the dead port
+        // alone has ended.
         rig.come(live, &any);
         let error = local.accept().unwrap_err();
         assert!(matches!(error, ConnectionError::Listen(ListenFailure::WorkerLost)), "{error}");
         rig.go(live, &theirs[live]);
-        // Nobody is left who could go there.
+        // No worker is left that could reach this peer.
         let error = rig.node.device().dial(at(dead, 2)).unwrap().wait().unwrap_err();
         let none = ConnectFailure::Request(RequestError::NoWorker);
         assert!(matches!(&error, ConnectionError::Connect(e) if *e == none), "{error}");

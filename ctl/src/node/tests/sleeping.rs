@@ -1,4 +1,5 @@
-//! Workers that sleep are woken by those who have something for them, and not by the end of a nap.
+//! Workers that sleep are woken by the threads that have work for them, and not by the end of a
+//! nap.
 
 use std::os::unix::net::UnixStream;
 
@@ -7,11 +8,11 @@ use heddle_verbs::remote::{OpenParams, Policy, serve};
 
 use super::*;
 
-/// The nap that a lost wake-up waits for, and what it must not come near.
+/// The nap that a lost wake-up would last, and the limit for a good one.
 const NAP: Duration = Duration::from_secs(3);
 const SOON: Duration = Duration::from_secs(1);
 
-/// How long there is nothing to do before a worker sleeps: what peers answer comes before that.
+/// Idle time before a worker sleeps: longer than peers take to answer.
 const AFTER: Duration = Duration::from_millis(20);
 
 struct Sleepers {
@@ -20,7 +21,8 @@ struct Sleepers {
     _turn: MutexGuard<'static, ()>,
 }
 
-/// A node of so many workers, on as many lcores, whose naps are of `nap`, and a peer of one that spins.
+/// Starts a node of `workers` workers, on as many lcores, whose naps last `nap`, and a peer with
+/// one worker that spins.
 fn sleepers(name: &str, workers: usize, nap: Duration) -> Sleepers {
     let (eal, turn) = crate::testing::eal();
     let addr = |n: u8| vec![format!("10.0.0.{n}/24").parse().unwrap()];
@@ -41,19 +43,19 @@ fn sleepers(name: &str, workers: usize, nap: Duration) -> Sleepers {
     Sleepers { node, peer, _turn: turn }
 }
 
-/// Until workers sleep that have nothing to do.
+/// Waits until workers without work sleep.
 fn rest() {
     thread::sleep(3 * AFTER);
 }
 
-/// How long `f` takes.
+/// Returns the result of `f`, and the time that it takes.
 fn time<T>(f: impl FnOnce() -> T) -> (T, Duration) {
     let start = Instant::now();
     let result = f();
     (result, start.elapsed())
 }
 
-/// Posts on a connection of `device` reach the peer before the nap is over.
+/// Asserts that posts on a connection of `device` reach the peer before the nap is over.
 fn posts_are_carried_out(s: &Sleepers, device: &Device) {
     let listener = s.peer.device().bind("10.0.0.2:7174").unwrap();
     rest();
@@ -82,7 +84,7 @@ fn test_a_doorbell_wakes_the_worker() {
     posts_are_carried_out(&s, s.node.device());
 }
 
-/// As an application in another process has it: through a socket, and with descriptors of its own.
+/// The device is in the form for another process: over a socket, with its own descriptors.
 #[test]
 fn test_a_doorbell_of_another_process_wakes_the_worker() {
     let s = sleepers("sleep1", 1, NAP);
@@ -116,7 +118,7 @@ fn test_who_asks_and_who_stops_a_node_does_not_wait_for_a_nap() {
     drop(peer);
 }
 
-/// Memory is given back when each worker has had a turn.
+/// Memory comes back when each worker has had a turn.
 #[test]
 fn test_memory_comes_back_while_workers_sleep() {
     let s = sleepers("sleep3", 1, NAP);
@@ -133,8 +135,8 @@ fn test_memory_comes_back_while_workers_sleep() {
     assert!(took < SOON, "{took:?}");
 }
 
-/// One of two workers has the queue and looks at it each millisecond; the other sleeps until it is
-/// handed a frame, or an order.
+/// The first of two workers has the queue and looks at it each millisecond; the other sleeps until
+/// a frame, or an order, is handed to it.
 #[test]
 fn test_frames_that_are_handed_on_wake_the_worker_they_are_for() {
     let s = sleepers("sleep4", 2, Duration::from_millis(1));
@@ -148,7 +150,8 @@ fn test_frames_that_are_handed_on_wake_the_worker_they_are_for() {
         (listener.accept().unwrap(), connecting.wait().unwrap())
     };
     let mut conns = vec![connect()];
-    // Ports decide whose a connection is: one of the next few is the sleeper's, whose frames are handed on.
+    // The ports of a connection decide which worker has it: one of the next few belongs to the
+    // sleeper, whose frames are handed on.
     let arp = steered(&s);
     while conns.len() < 8 || steered(&s) == arp {
         assert!(conns.len() < 64, "all are the other worker's");
@@ -163,7 +166,7 @@ fn test_frames_that_are_handed_on_wake_the_worker_they_are_for() {
             here.wait(PROMPT)
         });
         assert!(done.unwrap().status.is_success());
-        // Far less than the nap of who polls no queue.
+        // The limit is far below the nap of a worker that polls no queue.
         assert!(took < heddle_dataplane::idle::FULL / 4, "{took:?}");
         assert!(there.wait(PROMPT).unwrap().status.is_success());
     }

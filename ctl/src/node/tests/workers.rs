@@ -1,8 +1,8 @@
-//! One worker of several panics, and the others go on.
+//! A worker of several panics, and the others go on.
 
 use super::*;
 
-/// A node with two workers, and its peer, each worker of which can be told what to do.
+/// A node with two workers, each of which obeys a test, and the node's peer.
 pub(super) struct Workers {
     orders: Vec<Orders>,
     pub(super) node: Node,
@@ -10,8 +10,8 @@ pub(super) struct Workers {
     _turn: MutexGuard<'static, ()>,
 }
 
-/// `peers` workers on the other side: two are joined queue by queue, one shares its queue with both.
-/// `lcores`: threads of the node.
+/// Starts a node with `lcores` threads. With two `peers` workers on the other side, the workers are
+/// joined queue by queue; with one, the node's two workers share a queue.
 pub(super) fn workers(name: &str, peers: usize, lcores: usize) -> Workers {
     let (eal, turn) = crate::testing::eal();
     let addr = |n: u8| vec![format!("10.0.0.{n}/24").parse().unwrap()];
@@ -41,14 +41,15 @@ pub(super) fn workers(name: &str, peers: usize, lcores: usize) -> Workers {
 }
 
 impl Workers {
-    /// Connections accepted and opened by each worker of the node.
+    /// Returns the number of connections that each worker of the node has accepted and opened.
     fn conns(&self) -> Vec<u64> {
         let of =
             |w: &WorkerStatus| w.counters.as_ref().map_or(0, |c| c.stack.accepted + c.stack.opened);
         self.node.snapshot().workers.iter().map(of).collect()
     }
 
-    /// A connection of the node to the peer, and the worker that has it.
+    /// Opens a connection of the node to the peer. Returns it at both ends, and the worker that has
+    /// it.
     pub(super) fn dial(&self, listener: &Listener) -> (Connection, Connection, usize) {
         let before = self.conns();
         let connecting = self.node.device().dial("10.0.0.2:7174").unwrap();
@@ -60,7 +61,7 @@ impl Workers {
     }
 }
 
-/// Writes from one end to the other, and looks.
+/// Writes from one end to the other, and compares the data.
 pub(super) fn talk(from: &Connection, to: &Connection, mark: u8) {
     let target = to.alloc_mr(64, Access::REMOTE_WRITE).unwrap();
     to.post_recv(&RecvWr::new(1, &[])).unwrap();
@@ -73,7 +74,7 @@ pub(super) fn talk(from: &Connection, to: &Connection, mark: u8) {
     assert_eq!((target.load(0), target.load(15)), (mark, mark));
 }
 
-/// Kills worker `victim` while connections of both are in use.
+/// Makes worker `victim` panic while connections of both workers are in use.
 fn kill(name: &str, peers: usize, lcores: usize, victim: usize) {
     let w = workers(name, peers, lcores);
     let listener = w.peer.device().bind("10.0.0.2:7174").unwrap();
@@ -103,7 +104,7 @@ fn kill(name: &str, peers: usize, lcores: usize, victim: usize) {
     assert_eq!(s.ctl.control.worker_panics, 1);
     assert_eq!(s.worker.tcp, s.workers[1 - victim].counters.as_ref().unwrap().tcp);
 
-    // The other too, and nothing is left.
+    // The other worker panics too, and none is left.
     w.orders[1 - victim].panic.store(true, Ordering::Relaxed);
     let (mut here, mut there) = (here, there);
     assert_eq!(end_of(&mut here), DisconnectReason::WorkerLost);
@@ -119,14 +120,14 @@ fn test_a_worker_on_a_queue_of_its_own_dies_alone() {
     kill("alone0", 2, 2, 0);
 }
 
-/// One thread polls both.
+/// A single thread polls both workers.
 #[test]
 fn test_a_worker_that_shares_its_thread_dies_alone() {
     kill("alone1", 2, 1, 0);
     kill("alone2", 2, 1, 1);
 }
 
-/// The other's frames come and go through the one that is lost.
+/// The surviving worker's frames come and go through the worker that is lost.
 #[test]
 fn test_a_worker_that_others_live_on_goes_on_handing_frames_to_them() {
     kill("alone3", 1, 2, 0);
@@ -154,8 +155,8 @@ fn test_processors_that_do_not_go_with_the_workers_are_refused() {
     }
 }
 
-/// One after the other, so that the workers of a port are at several threads. A processor that is named
-/// twice has two threads.
+/// Workers are dealt out in turn, so that the workers of a port are at several threads. A processor
+/// that is named twice has two threads.
 #[test]
 fn test_workers_are_dealt_out_to_the_threads() {
     let (eal, _turn) = crate::testing::eal();
