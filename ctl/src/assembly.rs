@@ -32,11 +32,12 @@ pub struct OpenPort {
     setup: PortSetup,
 }
 
-/// The time for which a client's SYN waits for a server. perftest's servers close their listener
-/// after a first connection and listen anew for the next. Listening anew takes tens of milliseconds
-/// on a busy machine, and `ib_write_bw` takes 1.2 s against a client on another host. qperf's
-/// server binds a port, reports the port to its client and listens last; a client at the same RNIC
-/// may have connected by then.
+/// Time after a listener's end during which the stack drops SYNs to its address, so that a client
+/// tries again and finds the next listener. perftest's servers close their listener after a first
+/// connection and listen anew for the next. Listening anew takes tens of milliseconds on a busy
+/// machine, and `ib_write_bw` takes 1.2 s against a client on another host. qperf's server binds a
+/// port, reports the port to its client and listens last; a client at the same RNIC may have
+/// connected by then.
 const RELISTEN: Duration = Duration::from_secs(2);
 
 /// Capacity of a ring between two ports in each direction, in frames, for each pair of queues.

@@ -1,13 +1,13 @@
 //! No allocation per operation when the RNICs have threads of their own: neither on the workers,
 //! nor on the application's thread that posts and polls.
 //!
-//! When threads run is the scheduler's to say, and how much is under way at a time follows from it:
-//! while one worker is off its processor the other's queues fill, and a segment may be sent twice
-//! that was not lost. So nobody can say after how many operations each queue has held the most it
-//! will hold and every rare counter has its place. What can be said is that it comes to that: after
-//! some stretches of operations there are [`STRETCHES`] in a row in which nobody made a call.
+//! The scheduler decides when threads run, and thereby how much is under way at a time: while one
+//! worker is off its processor the other's queues fill, and a segment that was not lost may be sent
+//! twice. So no fixed number of operations suffices for each queue to reach its greatest length,
+//! and for every rare counter to have its place. But that state comes at some time: after some
+//! stretches of operations there are [`STRETCHES`] in a row in which no worker made a call.
 //!
-//! One test only, so that no other test's threads run meanwhile.
+//! The program has a single test, so that no other test's threads run at the same time.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 #[path = "allocations/counting/mod.rs"]
@@ -24,19 +24,19 @@ use heddle_verbs::MpaOptions;
 
 const WARM_UP: u64 = 2000;
 const COUNTED: u64 = 1000;
-/// Stretches in a row without a call of a worker: it is steady.
+/// Number of stretches in a row without a call of a worker, after which the state is steady.
 const STRETCHES: usize = 3;
-/// Stretches after which it has to be.
+/// Number of stretches within which the state has to become steady.
 const MOST: u64 = 40;
 
-/// Processors this process may use.
+/// Returns the processors that this process may use.
 fn processors() -> Vec<usize> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let list = status.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:")).unwrap();
     list.trim().parse::<CoreList>().unwrap().cores().to_vec()
 }
 
-/// Whether the last stretches were without any call.
+/// Returns true if the last stretches were without any call.
 fn is_steady(stretches: &[[Calls; 2]]) -> bool {
     stretches.len() >= STRETCHES
         && stretches.iter().rev().take(STRETCHES).all(|s| *s == [Calls::NONE; 2])
@@ -55,7 +55,7 @@ fn test_no_operation_allocates_on_any_thread() {
         let mut traffic = Traffic::new(&conns, kind, &SIZES);
         traffic.run(WARM_UP, std::thread::yield_now);
         let start = Instant::now();
-        // What each worker did in each stretch, and each control plane in all.
+        // The calls of each worker in each stretch, and of each control plane in all.
         let mut workers: Vec<[Calls; 2]> = Vec::new();
         let mut control = [0; 2];
         while !is_steady(&workers) && (workers.len() as u64) < MOST {
@@ -79,8 +79,8 @@ fn test_no_operation_allocates_on_any_thread() {
         if !is_steady(&workers) {
             wrong.push(format!("{kind:?}, {COUNTED} operations each: {workers:?}"));
         }
-        // The control planes have no part in operations. They wake ten times a second, and make a
-        // list of what to wait for each time.
+        // The control planes have no part in operations. They wake ten times a second, and each
+        // time make a list of the events to wait for.
         let naps = start.elapsed().as_millis() as u64 / 100 + 4;
         if control.iter().any(|n| *n > naps) {
             wrong.push(format!("{kind:?}: control planes, {control:?} allocations in {naps} naps"));

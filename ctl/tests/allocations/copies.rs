@@ -1,15 +1,16 @@
 //! Copies of payload: none or one on send, one on receive, each counted where it happens.
 //!
-//! Three counts that do not know each other have to agree with what was asked for:
-//! - the queue pairs': payload octets put into FPDUs, of those copied, and payload octets received;
-//! - the frame builder's: octets copied into frames, octets referred to;
-//! - the registered memory's: octets copied in and out, by whomever.
+//! Three counts are independent of each other, and have to agree with the requested operations:
+//! - the queue pairs': payload bytes put into FPDUs, the copied bytes among them, and payload bytes
+//!   received;
+//! - the frame builder's: bytes copied into frames, and bytes referred to;
+//! - the registered memory's: bytes copied in and out, by any party.
 //!
-//! With CRC on, all payload that is sent for the first time is copied, once, in the pass that
-//! computes its CRC. Without it, short payloads are copied by design, because a reference costs
-//! more than the copy: it would take two more buffers; and so is what answers a Read, because
-//! others may write it before it has arrived. They are told apart here by their length and kind,
-//! not by what the code says of them.
+//! With CRC on, all payload that is sent for the first time is copied once, in the pass that
+//! computes its CRC. Without CRC, short payloads are copied by design, because a reference needs
+//! two more buffers and so costs more than the copy. The payload of a Read Response is copied too,
+//! because other parties may write the memory before the response has arrived. The tests tell these
+//! cases apart by length and kind, not by the code's own account of them.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 use std::time::Duration;
@@ -18,20 +19,21 @@ use crate::counting::traffic::{Kind, SIZES, TAGGED, Traffic, UNTAGGED};
 use crate::counting::{Net, Setup};
 use heddle_dataplane::{FaultConfig, WorkerSnapshot};
 
-/// No reference is made to a payload shorter than this.
+/// The least length of a payload that a frame refers to.
 const SHORT: u64 = 256;
 
-/// Operations of each kind and size.
+/// Number of operations of each kind and size.
 const OPS: u64 = 200;
 
-/// Payload of the largest segment.
+/// Returns the payload length of the largest segment.
 fn largest(kind: Kind) -> usize {
     if matches!(kind, Kind::Send | Kind::SendSolicited) { UNTAGGED } else { TAGGED }
 }
 
-/// Octets that are copied, and that are referred to, of a message of `size` octets: those of short
-/// segments, and of the others. With CRC on all are copied, and so is all that answers a Read,
-/// which is kept as it was when it was cut.
+/// Returns the bytes of a message of `size` bytes that are copied, and the bytes that are referred
+/// to. Short segments are copied, and the others referred to. With CRC on all bytes are copied. All
+/// bytes of a Read Response are copied too, so that the response stays as it was when it was cut
+/// into segments.
 fn segments(kind: Kind, size: u64, crc: bool) -> (u64, u64) {
     if crc || kind == Kind::Read {
         return (size, 0);
@@ -40,24 +42,24 @@ fn segments(kind: Kind, size: u64, crc: bool) -> (u64, u64) {
     if last < SHORT { (last, size - last) } else { (0, size) }
 }
 
-/// What one side did between two snapshots.
+/// Differences of one side's counts between two snapshots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Copies {
-    /// Payload octets put into FPDUs.
+    /// Payload bytes put into FPDUs.
     sent: u64,
-    /// Payload octets that left by reference.
+    /// Payload bytes sent by reference.
     referenced: u64,
-    /// Payload octets copied on their way out: into FPDUs and into frames.
+    /// Payload bytes copied on their way out: into FPDUs and into frames.
     copied_out: u64,
-    /// Octets copied out of registered memory.
+    /// Bytes copied out of registered memory.
     gathered: u64,
-    /// Frames made one piece for the port, by copying.
+    /// Frames copied into one piece for the port.
     linearized: u64,
-    /// Payload octets received.
+    /// Payload bytes received.
     received: u64,
-    /// Octets copied into registered memory.
+    /// Bytes copied into registered memory.
     placed: u64,
-    /// Octets copied because they had to wait.
+    /// Bytes copied because they had to wait.
     held: u64,
 }
 
@@ -96,7 +98,8 @@ fn both(net: &Net) -> [Copies; 2] {
     [&net.a, &net.b].map(|e| copies(&e.snapshot().worker))
 }
 
-/// What the side that sends the payload and the side that receives it did for [`OPS`] operations.
+/// Runs [`OPS`] operations, and returns the counts of the side that sends the payload and of the
+/// side that receives it.
 fn run(net: &mut Net, kind: Kind, size: usize) -> (Copies, Copies) {
     let [client, server] = net.connected(|net, conns| {
         let before = both(net);
@@ -108,7 +111,7 @@ fn run(net: &mut Net, kind: Kind, size: usize) -> (Copies, Copies) {
     if kind == Kind::Read { (server, client) } else { (client, server) }
 }
 
-/// Every kind whose payload goes one way.
+/// All kinds whose payload goes one way.
 const ONE_WAY: [Kind; 4] = [Kind::Send, Kind::SendSolicited, Kind::Write, Kind::Read];
 
 fn assert_copies(crc: bool) {
@@ -146,9 +149,9 @@ fn test_payload_is_not_copied_on_send_and_copied_once_on_receive_without_crc() {
     assert_copies(false);
 }
 
-/// Loss costs retransmissions, which refer to the memory, and a second copy of segments too short
-/// to keep their buffers for; but what is copied out is copied once, with its CRC or for a Read
-/// Response, and what is placed is placed once.
+/// Loss costs retransmissions, which refer to the memory, and a second copy of segments that are
+/// too short for the sender to keep their buffers. But a byte that is copied out, with its CRC or
+/// for a Read Response, is copied once, and a byte that is placed is placed once.
 #[test]
 fn test_loss_and_reordering_add_no_copy_of_full_segments() {
     let fault = FaultConfig {
@@ -167,7 +170,7 @@ fn test_loss_and_reordering_add_no_copy_of_full_segments() {
             assert_eq!((from.sent, to.received, to.placed), (all, all, all), "{kind:?} {size}");
             let copied = [from.copied_out, from.gathered, from.linearized, to.held];
             assert_eq!(copied, [all, all, 0, 0], "{kind:?} {size}: {from:?} {to:?}");
-            // The kept copy of a Read Response is what is sent again.
+            // A retransmission sends the kept copy of a Read Response.
             assert!(kind != Kind::Read || from.referenced == 0, "{size}: {from:?}");
             again += from.referenced;
         }

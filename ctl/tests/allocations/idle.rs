@@ -1,8 +1,8 @@
-//! What an idle connection takes of the heap, counted: opened by the thousand, put to work, and
-//! left alone for a while.
+//! The heap bytes of an idle connection, counted: a test opens a thousand connections, puts them to
+//! work, and leaves them alone for a while.
 //!
-//! Two RNICs in virtual time, TCP and queue pairs included. What the layers above them add has a
-//! size that is known when they are compiled, and is added up in `dataplane`.
+//! The test runs two RNICs in virtual time, including TCP and queue pairs. The layers above them
+//! add data whose size the compiler knows; `dataplane` adds those sizes up.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 #![allow(clippy::cast_possible_wrap, reason = "tests")]
 
@@ -18,23 +18,24 @@ use heddle_tcp::{Cidr, ConnId, StackConfig};
 
 const CONNS: usize = 1000;
 
-/// Octets of a large message.
+/// Bytes of a large message.
 const LARGE: usize = 100_000;
 
-/// Receive buffers that stay posted on the passive side, and what each may take: its entry and its
-/// SGE, in rings that are powers of two.
+/// Receive buffers that stay posted on the passive side, and the bytes that each may take: its
+/// entry and its SGE, in rings whose size is a power of two.
 const POSTED: usize = 8;
 const REQUEST: usize = 64;
 
-/// What a connection without posted requests may take in the RNIC, the allocator's overhead, its
-/// share of all tables and of pools, and what was counted in losses included.
+/// Bytes that a connection without posted requests may take in the RNIC. They include the
+/// allocator's overhead, the connection's share of all tables and pools, and the records of past
+/// losses.
 const LIMIT: usize = 2048;
 
 fn sge(mr: &MrAttr, at: usize, len: usize) -> Sge {
     Sge { stag: mr.stag, to: at as u64 + TO_BASE, len: len as u32 }
 }
 
-/// Steps until an event of `host` makes `f` say something.
+/// Steps until `f` returns a value for an event of `host`.
 fn event<T>(p: &mut Pair, host: usize, f: impl Fn(&Event) -> Option<T>) -> T {
     for _ in 0..10_000 {
         let events = &mut p.hosts[host].events;
@@ -55,7 +56,7 @@ fn enter(p: &mut Pair, host: usize, conn: ConnId, reply: &[u8], role: Role) {
     h.rnic.start(&h.mem, conn);
 }
 
-/// A connection with a start-up of 20 octets each way.
+/// Makes a connection with a start-up of 20 bytes each way.
 fn connect(p: &mut Pair) -> [ConnId; 2] {
     let a = p.hosts[0].rnic.connect(p.now, ([10, 0, 0, 2], PORT).into()).unwrap();
     let started = |e: &Event| matches!(e, Event::StartupBytes { .. }).then_some(());
@@ -77,7 +78,7 @@ fn post(p: &mut Pair, conn: ConnId, op: SendOp, sges: &[Sge]) {
     p.hosts[0].rnic.post_send(conn, &wr).unwrap();
 }
 
-/// Work of every kind on all connections at once; returns when all is done.
+/// Runs work of every kind on all connections at once; returns when all is done.
 fn work(p: &mut Pair, conns: &[[ConnId; 2]], mrs: &[MrAttr; 2]) {
     const SENDS: usize = 20;
     let before = [0, 1].map(|i| p.hosts[i].completions.len());
@@ -98,13 +99,13 @@ fn work(p: &mut Pair, conns: &[[ConnId; 2]], mrs: &[MrAttr; 2]) {
     p.run(Duration::from_secs(600), |p| [0, 1].map(|i| p.hosts[i].completions.len()) == want);
     for h in &mut p.hosts {
         assert!(h.completions.iter().all(|(_, c)| c.status.is_success()));
-        // The test's own.
+        // These lists are the test's own, and must not count.
         h.completions = Vec::new();
         h.events = Vec::new();
     }
 }
 
-/// Nobody asks for anything for ten seconds.
+/// Lets ten seconds pass without any request.
 fn rest(p: &mut Pair) {
     let (end, mut steps) = (p.now + Duration::from_secs(10), 0);
     while p.now < end && p.step() {
@@ -114,7 +115,7 @@ fn rest(p: &mut Pair) {
     assert!(steps < 10_000, "{steps} steps of idle RNICs");
 }
 
-/// What the tables of an RNIC take for each connection it may have.
+/// Returns the bytes that an RNIC's tables take for each connection that it may have.
 fn tables() -> usize {
     let of = |conns: usize| {
         let seed = Seed::from_u64(1);
@@ -133,7 +134,7 @@ fn tables() -> usize {
     (of(4096) - of(2048)).div_ceil(2048)
 }
 
-/// Heap that each connection has on each side, tables included.
+/// Returns the heap bytes of each connection on each side, including tables.
 fn idle_octets(link: LinkConfig) -> (usize, usize) {
     let mut p = Pair::new(7, link, LARGE);
     let mrs = [0, 1].map(|i| {
@@ -142,7 +143,7 @@ fn idle_octets(link: LinkConfig) -> (usize, usize) {
     });
     p.hosts[1].rnic.listen(None, PORT, 64).unwrap();
     let mut conns = Vec::with_capacity(CONNS);
-    // With the first the hosts learn each other's addresses.
+    // With the first connection the hosts learn each other's hardware addresses.
     connect(&mut p);
     rest(&mut p);
     let before = alloc::octets();
@@ -167,7 +168,7 @@ fn idle_octets(link: LinkConfig) -> (usize, usize) {
         rest(&mut p);
         after.push(per_conn());
     }
-    // The queues stay trimmed, and nothing is left behind by each burst.
+    // The queues stay trimmed, and a burst leaves no memory behind.
     assert!(after[1] <= after[0] + 16, "{fresh} octets fresh, {busy} busy, {after:?} idle");
     (busy, after[1] + tables())
 }

@@ -1,6 +1,7 @@
 //! Two RNICs with markers both ways and CRC, over a wire that loses, doubles and reorders frames:
-//! Writes, Sends, Reads and atomics, every octet compared, and from the counters that there were
-//! markers and that FPDUs ahead of a gap were placed by them (RFC 5044 sections 4.3 and 5.2).
+//! Writes, Sends, Reads and atomics. The test compares every byte. Counters show that there were
+//! markers, and that FPDUs ahead of a gap were placed by means of them (RFC 5044 sections 4.3 and
+//! 5.2).
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 use std::time::Duration;
@@ -9,14 +10,14 @@ use crate::counting::{Conn, DEPTH, LARGEST, Net, Setup};
 use heddle_dataplane::{FaultConfig, WorkerSnapshot};
 use heddle_verbs::{CqeOp, Data, RecvWr, SendOp, SendWr};
 
-/// Operations under way at a time.
+/// Number of operations under way at a time.
 const BATCH: usize = 32;
-/// The slot of the region that has the counter; none of the batch's.
+/// The slot of the region that has the counter, apart from the slots of a batch.
 const COUNTER: usize = (DEPTH + BATCH) * LARGEST;
-/// Turns a batch may take.
+/// Number of turns that a batch may take.
 const PATIENCE: u32 = 10_000_000;
 
-/// Bad in both directions.
+/// Returns faults that make the wire bad in both directions.
 fn bad_wire() -> FaultConfig {
     FaultConfig {
         drop: 0.02,
@@ -27,7 +28,7 @@ fn bad_wire() -> FaultConfig {
     }
 }
 
-/// What message `n` carries.
+/// Returns the payload of message `n`.
 fn pattern(n: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i.wrapping_mul(7) ^ i >> 8 ^ n.wrapping_mul(31)) as u8).collect()
 }
@@ -42,7 +43,8 @@ enum Kind {
 
 const KINDS: [Kind; 4] = [Kind::Write, Kind::Send, Kind::Read, Kind::FetchAdd];
 
-/// One batch of operations on slots of their own, and a look at every octet that they were to move.
+/// Runs a batch of operations on slots of their own, and compares every byte that they were to
+/// move.
 fn batch(net: &mut Net, conn: &Conn, round: usize, sizes: &[usize]) {
     let (client, server) = (&conn.client, &conn.server);
     let ops: Vec<_> = (0..BATCH)
@@ -106,7 +108,7 @@ fn batch(net: &mut Net, conn: &Conn, round: usize, sizes: &[usize]) {
             Kind::Write => assert_is(&server.mr, far, n, len, "a Write"),
             Kind::Read => assert_is(&client.mr, near, n, len, "a Read"),
             Kind::Send => {}
-            // Each found what those before it had left.
+            // Each FetchAdd found the sum of the FetchAdds before it.
             Kind::FetchAdd => {
                 let mut found = [0; 8];
                 client.mr.read(near, &mut found);
@@ -122,7 +124,7 @@ fn assert_is(mr: &heddle_verbs::Mr, at: usize, n: usize, len: usize, what: &str)
     assert!(bytes == pattern(n, len), "{what}, message {n} of {len} octets");
 }
 
-/// What both sides have counted after `rounds` of operations of these sizes.
+/// Returns the counters of both sides after `rounds` of operations of these sizes.
 fn run(setup: Setup, rounds: usize, sizes: &[usize]) -> [WorkerSnapshot; 2] {
     let mut net = Net::new(setup);
     net.connected(|net, conns| {
@@ -139,15 +141,15 @@ fn run(setup: Setup, rounds: usize, sizes: &[usize]) -> [WorkerSnapshot; 2] {
     })
 }
 
-/// Octets that `octets` of FPDUs take in the stream: a marker of 4 before each 512th, the first
-/// included.
+/// Returns the bytes in the stream for `octets` bytes of FPDUs: a marker of 4 bytes comes before
+/// each 512th byte, beginning with the first.
 fn with_markers(octets: u64) -> u64 {
-    // 508 of the FPDUs' go with each marker.
+    // 508 bytes of FPDUs go with each marker.
     octets + 4 * octets.div_ceil(508)
 }
 
-/// Messages of one FPDU each are the same with and without markers, so that the octets of the
-/// markers can be counted; of long ones, what lies ahead of a gap is placed by them.
+/// Messages of one FPDU each are the same with and without markers, so the test can count the bytes
+/// of the markers. With long messages, FPDUs ahead of a gap are placed by means of the markers.
 #[test]
 fn test_markers_both_ways_over_a_bad_wire() {
     let single = [4, 1300, 64, 1001, 512, 0, 733, 1300];
@@ -158,7 +160,7 @@ fn test_markers_both_ways_over_a_bad_wire() {
         assert_eq!(p.qps.tx_fpdus, m.qps.tx_fpdus, "side {side}: one FPDU each");
         assert_eq!(m.rnic.tx_fpdu_bytes, with_markers(p.rnic.tx_fpdu_bytes), "side {side}");
         assert_eq!(p.rnic.rx_placed_ahead, 0, "side {side}: nothing can be found without");
-        // The other side has taken them all, beside the start-up.
+        // The other side has received all of these bytes, and those of the start-up.
         let [here, there] = [marked[1 - side].rnic.rx_payload_bytes, m.rnic.tx_fpdu_bytes];
         assert!((there..there + 1200).contains(&here), "side {side}: {there} sent, {here} taken");
     }

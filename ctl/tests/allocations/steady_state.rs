@@ -1,8 +1,8 @@
 //! No allocation per operation: once a connection has run for a while, Sends, Writes and Reads of
 //! any size allocate nothing, neither in the RNICs nor in the application's calls.
 //!
-//! Everything runs on the test's own thread here, so its count is all there is. What DPDK takes
-//! from its own pools is not counted; that is what the pools are for.
+//! Everything runs on the test's own thread, so the count of that thread is complete. Memory that
+//! DPDK takes from its own pools is not counted, because the pools exist for that purpose.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 use std::time::Duration;
@@ -13,8 +13,8 @@ use crate::counting::{DEPTH, Net, Setup};
 use heddle_dataplane::FaultConfig;
 use heddle_rnic::RnicCounters;
 
-/// Operations of each connection before the count begins, and while it goes on. How much is under
-/// way at most shows late: Read Responses keep a buffer for each segment that is not acknowledged.
+/// Operations of each connection before the count begins, and during the count. The greatest number
+/// under way shows late: Read Responses keep a buffer for each segment that is not acknowledged.
 const WARM_UP: u64 = 16_000;
 const COUNTED: u64 = 4000;
 
@@ -30,7 +30,7 @@ fn test_the_counter_counts() {
     let at_the_end = alloc::mine().since(before);
     assert_eq!(with_one, Calls { allocated: 1, freed: 0 });
     assert_eq!(at_the_end, Calls { allocated: 3, freed: 2 });
-    // Another thread's are its own.
+    // The calls of another thread count only for that thread.
     let before = alloc::mine();
     let theirs = std::thread::scope(|s| {
         let theirs = s.spawn(|| {
@@ -44,8 +44,8 @@ fn test_the_counter_counts() {
     assert!(alloc::mine().since(before).allocated > 0, "starting a thread allocates");
 }
 
-/// Allocator calls during each of some numbers of operations, one after another on connections of
-/// their own.
+/// Counts the allocator calls during each of some numbers of operations, one after another on
+/// connections of their own.
 fn count<const N: usize>(net: &mut Net, kind: Kind, sizes: &[usize], ops: [u64; N]) -> [Calls; N] {
     net.connected(|net, conns| {
         let mut traffic = Traffic::new(conns, kind, sizes);
@@ -63,14 +63,14 @@ fn counters(net: &Net, f: fn(&RnicCounters) -> u64) -> u64 {
     f(&net.a.snapshot().worker.rnic) + f(&net.b.snapshot().worker.rnic)
 }
 
-/// Stretches of traffic after the warm-up until there are some in a row without calls. Buffers of
-/// Read Responses are taken when more of them are under way at a time than ever before, which may
-/// be late.
+/// Number of stretches of traffic after the warm-up within which a row of stretches without calls
+/// has to come. A connection takes more buffers for Read Responses when more responses are under
+/// way than ever before, which may be late.
 const PATIENCE: usize = 40;
 const IN_A_ROW: usize = 4;
 
-/// Allocator calls during `COUNTED` operations and then twice as many, from where
-/// [`IN_A_ROW`] stretches of `COUNTED` have made none.
+/// Counts the allocator calls during `COUNTED` operations and then twice as many, after
+/// [`IN_A_ROW`] stretches of `COUNTED` operations have made no call.
 fn count_settled(net: &mut Net, kind: Kind, sizes: &[usize], warm_up: u64) -> [Calls; 2] {
     net.connected(|net, conns| {
         let mut traffic = Traffic::new(conns, kind, sizes);
@@ -92,7 +92,7 @@ fn count_settled(net: &mut Net, kind: Kind, sizes: &[usize], warm_up: u64) -> [C
     })
 }
 
-/// Counts every row and tells of all that are wrong.
+/// Counts every row, and reports all rows that are wrong.
 fn assert_none(setup: &Setup, warm_up: u64, rows: &[(Kind, &[usize])]) {
     let mut net = Net::new(setup.clone());
     let mut wrong = Vec::new();
@@ -105,8 +105,8 @@ fn assert_none(setup: &Setup, warm_up: u64, rows: &[(Kind, &[usize])]) {
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
-/// Every kind with every size in turn, and with sizes that make the pipeline deep in different
-/// ways: most messages, most segments, messages that fill a segment exactly.
+/// Returns every kind with every size in turn, and with sizes that make the pipeline deep in
+/// different ways: most messages, most segments, messages that fill a segment exactly.
 fn rows() -> Vec<(Kind, &'static [usize])> {
     const EACH: [&[usize]; 4] = [&SIZES, &[0], &[1, 33], &[65_536]];
     KINDS.iter().flat_map(|&kind| EACH.map(|sizes| (kind, sizes))).collect()
@@ -117,10 +117,11 @@ fn test_no_operation_allocates() {
     assert_none(&Setup::default(), WARM_UP, &rows());
 }
 
-/// Queues grow with what is posted, by doubling; buffers of Read Responses one by one, as many as
-/// are under way. So the first operations allocate, a number of times that the depth of the queues
-/// bounds and not the number of operations, and the next ones do not. (The first of all is not
-/// counted: with it the RNICs learn each other's hardware addresses.)
+/// Queues grow with the number of posted requests, by doubling. Buffers of Read Responses grow one
+/// by one, with the number under way. So the first operations allocate, a number of times that
+/// depends on the depth of the queues and not on the number of operations, and later operations do
+/// not. The very first operation is not counted, because with it the RNICs learn each other's
+/// hardware addresses.
 #[test]
 fn test_first_operations_of_one_segment_allocate_only_until_the_queues_have_grown() {
     let mut net = Net::new(Setup::default());
@@ -149,8 +150,8 @@ fn test_no_operation_allocates_on_many_connections() {
     assert_none(&setup, WARM_UP, &[(Kind::Mixed, &SIZES), (Kind::Read, &[4096])]);
 }
 
-/// Loss makes queues longer, and how long they will ever be shows late: they may still grow, by
-/// doubling, after the warm-up. What they may not do is go to the allocator and back.
+/// Loss makes queues longer, and their greatest length shows late, so they may still grow, by
+/// doubling, after the warm-up. They must not go to the allocator and back.
 #[test]
 fn test_loss_and_reordering_allocate_only_until_the_queues_have_grown() {
     let fault = FaultConfig {
@@ -170,7 +171,7 @@ fn test_loss_and_reordering_allocate_only_until_the_queues_have_grown() {
             let [_, calls @ ..] =
                 count(&mut net, kind, sizes, [WARM_UP, COUNTED, COUNTED, COUNTED]);
             let after = seen.map(|f| counters(&net, f));
-            // The row would show nothing if nothing had been lost and held.
+            // A row without any loss and held segment would prove nothing.
             let seen = after.iter().zip(before).all(|(after, before)| *after > before);
             assert!(seen, "{kind:?} of {sizes:?}: {before:?} {after:?}");
             if !alloc::is_steady(&calls) {

@@ -32,7 +32,7 @@ fn test_connect_write_and_disconnect_with_calls_that_wait() {
     target.read(0, &mut seen);
     assert_eq!(&seen, b"hello");
     drop(target);
-    // The memory is handed back although nobody asks.
+    // The memory comes back although the application does not ask for it.
     let end = std::time::Instant::now() + Duration::from_secs(5);
     while b.device().hub().unwrap().registry().draining() > 0 && std::time::Instant::now() < end {
         std::thread::sleep(Duration::from_millis(1));
@@ -41,7 +41,7 @@ fn test_connect_write_and_disconnect_with_calls_that_wait() {
     let reason = client.disconnect().unwrap();
     assert_eq!(reason.to_string(), "closed in order");
 
-    // One that writes where it may not is told so, and which of its Writes it was.
+    // A peer that writes outside its rights hears of it, and which of its Writes it was.
     let connecting = a.device().dial("10.0.0.2:7174").unwrap();
     let _server = listener.accept().unwrap();
     let mut client = connecting.wait().unwrap();

@@ -1,5 +1,5 @@
-//! Connections that do not come about, listeners and their bounds: what the application is told,
-//! what the peer sees, what is counted.
+//! Connections that are not established, listeners and their limits: the application's events, the
+//! peer's view, the counters.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 use std::net::SocketAddr;
@@ -19,8 +19,8 @@ fn of_revision(revision: Revision) -> Protocol {
     Protocol::Mpa(MpaOptions { revision, ..MpaOptions::default() })
 }
 
-/// The failure of a connect whose queue pair is `end`'s: it is free again, and its receive is still
-/// posted.
+/// Returns the failure of a connect with `end`'s queue pair. The queue pair has to be free again,
+/// and its receive still posted.
 fn connect_error(net: &mut Net, events: &EventQueue, id: CmId, end: &End) -> ConnectFailure {
     let CmEvent::ConnectError { id: failed, error, qp } = net.event(events) else {
         panic!("failure")
@@ -38,7 +38,7 @@ fn new_end(net: &Net) -> End {
     end
 }
 
-/// A connection with the peer, which is known from then on.
+/// Makes a connection with the peer, whose hardware address is known from then on.
 fn introduce(net: &mut Net, events: &EventQueue) -> Honest {
     Honest::new(net, PORT, events)
 }
@@ -50,7 +50,7 @@ fn test_connects_that_come_to_nothing() {
     let events = EventQueue::new(None);
     let secs = Duration::from_secs;
 
-    // Nobody answers ARP.
+    // No host answers ARP.
     net.peer.deaf = true;
     let (end, start) = (new_end(&net), net.now());
     let id = end.connect(&net.us, 99, &events);
@@ -61,14 +61,14 @@ fn test_connects_that_come_to_nothing() {
     assert_eq!((net.ctl().cm.failed, net.worker().stack.neighbor_failed), (1, 1));
     net.peer.deaf = false;
 
-    // Nobody listens.
+    // There is no listener.
     let end = new_end(&net);
     let id = end.connect(&net.us, 98, &events);
     let error = connect_error(&mut net, &events, id, &end);
     assert!(error.to_string().contains("refused"), "{error}");
     assert_eq!(net.ctl().cm.failed, 2);
 
-    // The peer is known and says nothing.
+    // The peer is known and does not answer.
     let queue = listen(&mut net, PORT, |_| {});
     let mut honest = introduce(&mut net, &queue);
     net.peer.deaf = true;
@@ -81,7 +81,7 @@ fn test_connects_that_come_to_nothing() {
     assert_eq!((net.ctl().cm.failed, net.ctl().cm.startup_timeouts), (3, 1));
     net.peer.deaf = false;
 
-    // Addresses no peer has.
+    // These addresses belong to no peer.
     let end = new_end(&net);
     for (to, why) in [
         ("10.0.0.255:1", "not the address of a peer"),
@@ -96,7 +96,7 @@ fn test_connects_that_come_to_nothing() {
         let error = connect_error(&mut net, &events, id, &end);
         assert!(error.to_string().contains(why), "{to}: {error}");
     }
-    // Where there is no way, or none for that family, the request itself is refused.
+    // Without a route, or with an address of the other family, the request itself is refused.
     let cm = net.ctl().cm;
     assert_eq!((cm.failed, cm.requests_refused), (6, 2));
     honest.exchange(&mut net);
@@ -116,13 +116,13 @@ fn test_connect_can_be_cancelled_at_any_time() {
         assert_eq!(error, ConnectFailure::Cancelled);
         cancelled += 1;
         assert_eq!((net.ctl().cm.cancelled, net.ctl().cm.failed), (cancelled, cancelled));
-        // Once is enough.
+        // A second request changes nothing.
         net.us.device().disconnect(id).unwrap();
         net.settle();
         assert_eq!(net.ctl().cm.cancelled, cancelled);
     };
-    // Before the worker has heard of it; while ARP is asked; while the SYN is answered; and while
-    // the MPA Reply is awaited.
+    // The four moments: before the worker has heard of the connection; during ARP; while the SYN
+    // waits for its answer; while the MPA Reply is awaited.
     let end = new_end(&net);
     let id = end.connect(&net.us, 99, &events);
     cancel(&mut net, id, &end);
@@ -148,7 +148,7 @@ fn test_connect_can_be_cancelled_at_any_time() {
     });
     cancel(&mut net, id, &end);
     assert!(net.peer.says(conn, ConnEvent::Reset));
-    // A request of a peer can be left as well.
+    // The application can disconnect a peer's request as well.
     let conn = net.tcp(PORT);
     net.peer.send(conn, &request(b""));
     let CmEvent::ConnectRequest { id, .. } = net.event(&queue) else { panic!("a request") };
@@ -189,13 +189,13 @@ fn test_listen_tells_what_is_wrong_and_listeners_are_found_by_address() {
     ] {
         fails(&mut net, addr, why);
     }
-    // All addresses is another place than one of them, and may be listened on once too.
+    // The wildcard address is another place than a single address, and takes one listener too.
     let any = listen(&mut net, "0.0.0.0:80");
     fails(&mut net, "0.0.0.0:80", ListenError::InUse);
-    // Taken down and put up again in one go.
+    // The application ends a listener and makes it again at once.
     device.unlisten(first).unwrap();
     let again = listen(&mut net, "10.0.0.1:80");
-    // Taken down before it is up: it is said that it is not.
+    // The application ends a listener before it is up, and hears that it is not.
     let never = ask("10.0.0.1:81");
     device.unlisten(never).unwrap();
     let error = ListenFailure::Withdrawn;
@@ -209,7 +209,8 @@ fn test_listen_tells_what_is_wrong_and_listeners_are_found_by_address() {
         device.unlisten(gone).unwrap();
         net.settle();
     }
-    // A client whose server has just ended waits a second for it to come back.
+    // For two seconds after a listener's end the RNIC drops SYNs to it, so that a client tries
+    // again.
     let ask = |net: &mut Net| net.peer.stack.connect(net.now(), us(80), None).unwrap();
     let asked = net.now();
     let conn = ask(&mut net);
@@ -221,7 +222,7 @@ fn test_listen_tells_what_is_wrong_and_listeners_are_found_by_address() {
     let conn = ask(&mut net);
     net.until("a refusal", |n| n.peer.says(conn, ConnEvent::Refused).then_some(()));
     assert!(net.now() - asked >= Duration::from_millis(1900), "each SYN came once more");
-    // As many as there can be, and not one more.
+    // The RNIC takes as many listeners as it has places for, and not one more.
     for port in 1000..2024 {
         listen(&mut net, &format!("10.0.0.1:{port}"));
     }
@@ -254,7 +255,7 @@ fn test_backlog_bounds_connections_in_their_start_up() {
         net.peer.stack.close(conn);
         net.settle();
     }
-    // Those that connect and say nothing make room, the oldest first.
+    // Peers that connect and send nothing make room, the oldest first.
     let silent = [net.tcp(PORT), net.tcp(PORT), net.tcp(PORT)];
     net.settle();
     let reset = |net: &Net, c: &ConnId| net.peer.says(*c, ConnEvent::Reset);
@@ -365,7 +366,7 @@ fn test_private_data_goes_both_ways_with_accept_and_reject() {
                         CmEvent::Rejected { id, qpn, private_data: back, peer }
                     );
                 }
-                // What is posted waits for another connection, if there can be one.
+                // Posted requests wait for another connection, if the queue pair can have one.
                 let done = ea.completions();
                 if accept {
                     assert!(matches!(done[..], [c] if c.status == CqeStatus::Flushed));
@@ -394,7 +395,7 @@ fn test_reject_is_a_reply_and_a_fin() {
     let (frame, _) = Frame::parse(Kind::Reply, Revision::V1, net.peer.got(conn)).unwrap().unwrap();
     assert!(frame.reject && frame.private_data == b"no");
     assert!(net.peer.says(conn, ConnEvent::PeerClosed));
-    // And the other way: the peer rejects and leaves the connection to us.
+    // Now the peer rejects, and leaves the close to us.
     net.peer.stack.listen(None, 99, 8).unwrap();
     let end = new_end(&net);
     let id = end.connect_with(&net.us, 99, &events, |p| p.protocol = of_revision(Revision::V1));
@@ -410,7 +411,7 @@ fn test_reject_is_a_reply_and_a_fin() {
     assert_eq!((net.ctl().cm.rejects_sent, net.ctl().cm.rejects_received), (1, 1));
 }
 
-/// More requests than the ring between applications and control plane holds.
+/// These are more requests than the ring between applications and control plane holds.
 #[test]
 fn test_requests_beyond_what_the_ring_holds_are_refused_and_none_is_lost() {
     let (eal, _turn) = eal();
@@ -428,7 +429,7 @@ fn test_requests_beyond_what_the_ring_holds_are_refused_and_none_is_lost() {
         }
     };
     assert_eq!(refused, DeviceError::Overloaded);
-    // The device has told the control plane of itself with the first.
+    // The first request also introduces the device to the control plane, which takes one place.
     assert_eq!(asked.len(), 4095);
     let end = End::new(&net.us);
     let connect = ConnectParams::new(end.qp.clone());
@@ -445,7 +446,8 @@ fn test_requests_beyond_what_the_ring_holds_are_refused_and_none_is_lost() {
     assert!(error.to_string().contains("refused"), "{error}");
 }
 
-/// The end of the connection was told where its request came; who waits elsewhere hears of it there.
+/// The queue of the request already has the end of the connection; an application that waits on
+/// another queue gets the failure there.
 #[test]
 fn test_accepting_a_connection_that_has_ended_is_told_to_whoever_waits_for_it() {
     let (eal, _turn) = eal();
@@ -458,7 +460,7 @@ fn test_accepting_a_connection_that_has_ended_is_told_to_whoever_waits_for_it() 
     let CmEvent::ConnectError { id: gone, .. } = net.event(&requests) else { panic!("its end") };
     assert_eq!(gone, id);
     let end = new_end(&net);
-    // The queue pair is as good as before.
+    // The queue pair stays free after each failure.
     for _ in 0..2 {
         let params = AcceptParams::new(end.qp.clone());
         net.us.device().accept_on(id, params, &events).unwrap();

@@ -1,10 +1,10 @@
-//! A completion queue that several queue pairs share, both their queues, while its size changes.
+//! A completion queue that both queues of several queue pairs share, while its size changes.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 use crate::common::*;
 use heddle_verbs::{Access, CmEvent, CqOverflow, Cqe, DeviceError, EventQueue, Queue};
 
-/// Two connections whose four queues complete in one completion queue of `depth`.
+/// Makes two connections whose four queues complete in one completion queue of `depth`.
 fn two(net: &mut Net, depth: u32, events: &EventQueue) -> [Honest; 2] {
     let device = net.us.device().clone();
     let all = Access::LOCAL_WRITE.with(Access::REMOTE_READ).with(Access::REMOTE_WRITE);
@@ -18,7 +18,7 @@ fn two(net: &mut Net, depth: u32, events: &EventQueue) -> [Honest; 2] {
     })
 }
 
-/// One message each way on both: four completions.
+/// Sends one message each way on both connections: four completions.
 fn round(net: &mut Net, both: &[Honest; 2], n: u32) {
     for h in both {
         h.end.post_recv(u64::from(n), 0, 64);
@@ -51,7 +51,7 @@ fn test_queues_of_several_queue_pairs_share_one_that_is_resized() {
     let mut seen: Vec<Cqe> = Vec::new();
     for n in 1..=20 {
         let depth = [64, 8, 4, 16][n as usize % 4];
-        // What is there before is read where it is.
+        // The program reads earlier completions from their old place.
         match device.resize_cq(&cq, depth) {
             Ok(()) => assert_eq!(cq.depth(), depth),
             Err(e) => assert!(matches!(e, DeviceError::CqTooSmall { held: 4.., .. }), "{n}: {e}"),
@@ -79,7 +79,7 @@ fn test_size_below_what_is_there_is_refused_and_one_above_is_used() {
     let refused = device.resize_cq(&cq, 2).err();
     assert_eq!(refused, Some(DeviceError::CqTooSmall { held: 4, depth: 2 }));
     device.resize_cq(&cq, 8).unwrap();
-    // Another before the first is done would leave completions in three places.
+    // A second resize during the first would leave completions in three places.
     assert_eq!(device.resize_cq(&cq, 16).err(), Some(DeviceError::CqResizing));
     net.settle();
     round(&mut net, &both, 2);

@@ -6,8 +6,8 @@ use std::time::Duration;
 use heddle_ctl::{EndpointConfig, Node};
 use heddle_verbs::{Access, CqeStatus, DeviceConfig, DeviceLimits, SendWr};
 
-/// A program that lives long: each connection has a protection domain of its own, of which there can be
-/// few at a time.
+/// A program lives long: each connection has a protection domain of its own, and the device has few
+/// at a time.
 #[test]
 fn test_connections_one_after_the_other_give_their_domains_back() {
     let (eal, _turn) = crate::common::eal();
@@ -25,7 +25,7 @@ fn test_connections_one_after_the_other_give_their_domains_back() {
         let connecting = a.dial("10.0.0.2:7174").unwrap_or_else(|e| panic!("{n}: {e}"));
         let server = listener.accept().unwrap_or_else(|e| panic!("{n}: {e}"));
         let client = connecting.wait().unwrap();
-        // With the domain of another one this would not be reached.
+        // With the domain of another connection the peer would not reach this region.
         let target = server.alloc_mr(64, Access::REMOTE_WRITE).unwrap();
         let source = client.alloc_mr(64, Access::NONE).unwrap();
         let sges = [source.sge(0, 8)];

@@ -1,5 +1,5 @@
-//! Floods of datagrams on RoCEv2's port, through port, worker and control plane: a connection that stands
-//! goes on, and a newcomer gets in.
+//! Floods of datagrams on RoCEv2's port, through port, worker and control plane: an existing
+//! connection goes on, and a newcomer is accepted.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 use std::collections::BTreeMap;
@@ -19,9 +19,9 @@ use heddle_ib::{CommId, Qpn, TimeCode};
 use heddle_tcp::Cidr;
 use heddle_verbs::{AcceptParams, CmEvent, DisconnectReason, EventQueue, ListenParams, QpInit};
 
-/// Frames of a flood in a millisecond: twice what strangers may send.
+/// Frames of a flood in a millisecond: twice the budget of strangers.
 const FLOOD: u32 = 20;
-/// Silence after which the RNIC asks a peer; it asks four times, 67 ms apart.
+/// Silence after which the RNIC probes a peer; it sends four probes, 67 ms apart.
 const KEEPALIVE: Duration = Duration::from_millis(150);
 const OLD: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const NEW: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 3);
@@ -31,17 +31,17 @@ const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 /// An honest peer, made by hand.
 #[derive(Debug, Default)]
 struct Host {
-    /// The RNIC's name of the connection, once a REP has told it.
+    /// The RNIC's communication id of the connection, once a REP has brought it.
     theirs: Option<CommId>,
     qpn: Qpn,
-    /// REPs that came, each of which was answered.
+    /// Number of REPs that came; the host answers each.
     reps: u32,
-    /// The RNIC's application has taken a connection of it.
+    /// The RNIC's application has accepted a connection of the host.
     taken: bool,
     ended: bool,
 }
 
-/// The RNIC, and a wire with everybody else at its end.
+/// The RNIC, and a wire with all other hosts at its end.
 struct Wire {
     us: Endpoint,
     events: EventQueue,
@@ -52,7 +52,7 @@ struct Wire {
     _far: Port,
     mac: [u8; 6],
     hosts: BTreeMap<Ipv4Addr, Host>,
-    /// What the RNIC's application has heard of the end of connections.
+    /// Reasons for the ends of connections that the RNIC's application has heard.
     ends: Vec<DisconnectReason>,
 }
 
@@ -92,7 +92,7 @@ impl Wire {
         self.frame(0x0800, &packet(from, message));
     }
 
-    /// Lets everything happen that happens now.
+    /// Does all work that waits now, without passing time.
     fn settle(&mut self) {
         let mut quiet = 0;
         while quiet < 2 {
@@ -108,7 +108,7 @@ impl Wire {
         }
     }
 
-    /// The RNIC's application takes one connection of each honest host and no others.
+    /// Lets the RNIC's application accept one connection of each honest host and no others.
     fn heard(&mut self, event: CmEvent) {
         let device = self.us.device();
         match event {
@@ -130,7 +130,7 @@ impl Wire {
         }
     }
 
-    /// Takes what the RNIC has sent; hosts answer ARP and REPs, as Linux does.
+    /// Takes the frames that the RNIC has sent; hosts answer ARP and REPs, as Linux does.
     fn take(&mut self) -> bool {
         let mut frames: ArrayVec<Mbuf, 32> = ArrayVec::new();
         let busy = self.rx.burst(&mut frames) > 0;
@@ -165,7 +165,7 @@ impl Wire {
         busy
     }
 
-    /// A millisecond at a time, each with what `flood` sends before anything else comes.
+    /// Passes time, a millisecond at a time. In each, the frames of `flood` come first.
     fn run(&mut self, time: Duration, mut flood: impl FnMut(&mut Wire, u32)) {
         let mut n = 0;
         for _ in 0..time.as_millis() {
@@ -178,7 +178,8 @@ impl Wire {
         }
     }
 
-    /// A host comes. As any, it asks for the RNIC's station address before it sends anything.
+    /// A host arrives. Like any host, it asks for the RNIC's hardware address before it sends
+    /// anything else.
     fn arrive(&mut self, host: Ipv4Addr) {
         self.hosts.insert(host, Host::default());
         let head = [0, 1, 8, 0, 6, 4, 0, 1];
@@ -192,7 +193,8 @@ impl Wire {
         self.say(host, req(host, comm(host)));
     }
 
-    /// A flood before and all the while that a connection is kept alive, and one that comes.
+    /// Runs a flood, before and during the life of an old connection and the arrival of a new one,
+    /// and asserts that it harms neither.
     fn assert_harmless(
         &mut self,
         newcomer: bool,
@@ -208,7 +210,7 @@ impl Wire {
         assert_eq!(self.us.snapshot().ctl.ib.keepalive_timeouts, 0);
         if newcomer {
             self.arrive(NEW);
-            // It asks again, as often as Linux does.
+            // The host asks again, as often as Linux does.
             for _ in 0..4 {
                 self.run(Duration::from_millis(100), |w, n| {
                     flood(w, n);
@@ -219,7 +221,7 @@ impl Wire {
             }
             assert!(self.hosts[&NEW].theirs.is_some(), "a newcomer gets in");
         }
-        // The end is heard in the midst of it too.
+        // The end of the connection is also heard in the midst of the flood.
         let Host { theirs, qpn, .. } = self.hosts[&OLD];
         let mut said = false;
         self.run(Duration::from_millis(100), |w, n| {
@@ -253,7 +255,7 @@ fn req(from: Ipv4Addr, name: CommId) -> Message {
     Message::Req(Box::new(Req { max_cm_retries: 3, ..req }))
 }
 
-/// Of ten thousand addresses.
+/// Returns one of ten thousand addresses.
 fn forged(n: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(Ipv4Addr::new(10, 1, 0, 0).to_bits() + n % 10_000)
 }
@@ -284,7 +286,7 @@ fn test_flood_of_requests_from_one_address_keeps_neither_old_nor_new_peers_out()
     assert!(s.ctl.ib.rx_datagrams > 2_500, "its own share is served");
 }
 
-/// In the name of the peer itself: what is a stranger's stays a stranger's.
+/// A flood in the name of the peer itself: a stranger's messages still count as a stranger's.
 #[test]
 fn test_flood_of_requests_in_the_name_of_the_peer_ends_no_connection() {
     let (eal, _turn) = eal();
@@ -300,7 +302,7 @@ fn test_flood_of_requests_from_ten_thousand_addresses_ends_no_connection() {
     assert!(s.worker.stack.udp_limited > 10_000, "{:?}", s.worker.stack);
     assert_eq!(s.worker.stack.udp_conn_limited, 0);
     assert!(s.worker.stack.tx_datagrams_full > 1_000, "answers to nobody make room");
-    // When it is over a newcomer gets in.
+    // After the flood a newcomer is accepted.
     w.hand.advance(Duration::from_secs(1));
     w.join(NEW);
     w.run(Duration::from_millis(100), |_, _| {});
@@ -308,7 +310,7 @@ fn test_flood_of_requests_from_ten_thousand_addresses_ends_no_connection() {
     assert!(w.hosts[&NEW].theirs.is_some(), "{:?} {:?} {:?}", s.worker.stack, s.ctl.ib, s.ctl.cm);
 }
 
-/// A peer that abuses its own connection has what is its own, and costs another nothing.
+/// A peer that abuses its own connection uses up its own budget, and costs another peer nothing.
 #[test]
 fn test_flood_about_one_connection_leaves_the_others_alone() {
     let (eal, _turn) = eal();

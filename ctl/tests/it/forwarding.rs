@@ -1,5 +1,6 @@
-//! A gateway with two ports, an asker on one and a target on the other: connections are forwarded
-//! between InfiniBand's connection management and iWARP, both ways, through workers and control planes.
+//! A gateway with two ports, an asker on one and a target on the other. The gateway forwards
+//! connections between InfiniBand's connection management and iWARP, in both directions, through
+//! workers and control planes.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -22,15 +23,15 @@ const VIA: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 1, 0, 
 const TARGET: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 2);
 const FROM_IB: Transport = Transport::InfiniBand;
 const FROM_IWARP: Transport = Transport::Iwarp;
-/// Both ways.
+/// Both directions of forwarding.
 const WAYS: [Transport; 2] = [FROM_IB, FROM_IWARP];
 
 fn speaks(ip: Ipv4Addr, clock: &Clock) -> EndpointConfig {
-    // Pools are never given back.
+    // Each test opens new pools, which are never freed, so they are small.
     EndpointConfig { infiniband: true, frames: 255, ..config(ip, clock) }
 }
 
-/// Who makes or takes connections.
+/// An RNIC and its application, which makes or accepts connections.
 struct Peer {
     rnic: Endpoint,
     events: EventQueue,
@@ -84,7 +85,8 @@ struct World {
 }
 
 impl World {
-    /// With room for `most` connections, and one rule: what comes over `from` goes on over the other.
+    /// Makes a world with room for `most` connections, and one rule: connections that come over
+    /// `from` go on over the other transport.
     fn new(eal: &Eal, from: Transport, most: usize) -> (World, ListenerId) {
         let (clock, hand) = Clock::manual();
         let configs = [ASKER, VIA[0], VIA[1], TARGET].map(|ip| speaks(ip, &clock));
@@ -117,7 +119,7 @@ impl World {
         }
     }
 
-    /// Within two minutes of virtual time.
+    /// Polls until `found` returns a value, within two minutes of virtual time.
     fn until<T>(&mut self, what: &str, mut found: impl FnMut(&mut World) -> Option<T>) -> T {
         for _ in 0..12_000 {
             self.poll();
@@ -155,7 +157,7 @@ impl World {
         }
     }
 
-    /// The names that asker and target have of one that is up.
+    /// Establishes a connection; returns the asker's and the target's name of it.
     fn establish(&mut self, from: Transport) -> [CmId; 2] {
         let asker = self.asker.ask(from, b"");
         let target = self.request();
@@ -163,7 +165,7 @@ impl World {
         for side in [Side::Asker, Side::Target] {
             assert!(matches!(self.event(side), CmEvent::Established { .. }));
         }
-        // The asker's RTU, or its first word, may still be under way.
+        // The asker's RTU, or its first message, may still be under way.
         self.until("both", |w| (w.forwarding.counters().established > 0).then_some(()));
         [asker, target]
     }
@@ -175,7 +177,7 @@ impl World {
         }
     }
 
-    /// Nothing is left of what was forwarded, neither here nor in the RNIC.
+    /// Asserts that nothing is left of the forwarded connections, neither here nor in the RNIC.
     fn assert_over(&mut self) {
         self.until("the end", |w| w.forwarding.is_empty().then_some(()));
         self.pass(Duration::from_secs(1));
@@ -210,8 +212,8 @@ fn rule(from: Transport) -> ForwardRule {
     }
 }
 
-/// How an asker is told that its connection did not come about: InfiniBand has a reason, iWARP a
-/// rejection without words.
+/// Returns true if the event is the refusal that an asker gets: InfiniBand carries a reason, iWARP
+/// a rejection without private data.
 fn refused(event: &CmEvent, from: Transport, reason: u16) -> bool {
     match event {
         CmEvent::ConnectError { error, .. } => {
@@ -226,7 +228,7 @@ fn refused(event: &CmEvent, from: Transport, reason: u16) -> bool {
 fn test_each_side_sees_the_other_through_it_again_and_again() {
     let (eal, _turn) = eal();
     for from in WAYS {
-        // Queue pairs for one connection, which have to be good for all of them.
+        // The queue pairs suffice for one connection, and have to serve all connections in turn.
         let (mut w, _) = World::new(&eal, from, 1);
         for n in 1..=3 {
             let asker = w.asker.ask(from, b"question");
@@ -263,7 +265,7 @@ fn test_each_side_sees_the_other_through_it_again_and_again() {
     }
 }
 
-/// Both of a pair are seen, and which belong together.
+/// Both connections of a pair are listed, together with the pair itself.
 #[test]
 fn test_what_belongs_together_is_known_by_the_names_of_the_rnic() {
     let (eal, _turn) = eal();
@@ -278,7 +280,7 @@ fn test_what_belongs_together_is_known_by_the_names_of_the_rnic() {
     assert!(page.conns.iter().all(|c| c.view.app == w.forwarding.device().app()));
     let pair = (page.conns[1].view.id, page.conns[0].view.id);
     assert_eq!(w.forwarding.pairs().collect::<Vec<_>>(), [pair]);
-    // Either end of a pair that is ended from outside ends the other.
+    // A watching program ends one end of a pair, and the other end follows.
     let (id, how) = (pair.1, heddle_ctl::Kill::Reset);
     w.via
         .asker()
@@ -289,7 +291,7 @@ fn test_what_belongs_together_is_known_by_the_names_of_the_rnic() {
     w.assert_over();
 }
 
-/// An iWARP listener resets a peer that sends nothing; of one that is forwarded nothing need come.
+/// An iWARP listener resets a peer that sends nothing, but a forwarded connection may stay silent.
 #[test]
 fn test_a_quiet_connection_stays() {
     let (eal, _turn) = eal();
@@ -311,7 +313,7 @@ fn test_rejection_and_absence_of_the_target_are_told_to_the_asker() {
         let CmEvent::Rejected { private_data, .. } = w.event(Side::Asker) else { panic!() };
         assert!(private_data.starts_with(b"not today"), "{private_data:?}");
         w.assert_over();
-        // Nobody listens there.
+        // The target has no listener at this port.
         w.forwarding.remove(listener);
         let target = SocketAddr::from((TARGET, PORT + 1));
         w.forwarding.add(&ForwardRule { target, ..rule(from) }).unwrap();
@@ -325,7 +327,7 @@ fn test_rejection_and_absence_of_the_target_are_told_to_the_asker() {
     }
 }
 
-/// An application that does not answer: the rule's time passes, both ends are told.
+/// The target's application does not answer: the rule's time passes, and both ends hear of it.
 #[test]
 fn test_silent_target_is_given_up() {
     let (eal, _turn) = eal();
@@ -356,7 +358,7 @@ fn test_asker_that_gives_up_is_forgotten_by_the_target() {
         assert!(matches!(w.event(Side::Target), CmEvent::ConnectError { .. }));
         w.assert_over();
         assert_eq!(w.forwarding.counters().abandoned, 1);
-        // At the very moment at which the target accepts.
+        // The asker gives up at the very moment at which the target accepts.
         let asker = w.asker.ask(from, b"");
         let _ = id;
         let id = w.request();
@@ -386,7 +388,7 @@ fn test_private_data_that_do_not_fit_are_refused_and_not_cut() {
     assert!(matches!(w.event(Side::Target), CmEvent::Established { .. }));
     w.disconnected(Side::Target);
     w.assert_over();
-    // A rejection is one without its words too.
+    // A rejection stays a rejection without its private data.
     w.asker.ask(FROM_IB, b"");
     let id = w.request();
     w.target.rnic.device().reject(id, vec![1; 149]).unwrap();
@@ -396,7 +398,8 @@ fn test_private_data_that_do_not_fit_are_refused_and_not_cut() {
     w.assert_over();
 }
 
-/// What was asked for before goes on, whether it is established or not.
+/// Earlier requests go on after the rule is removed, whether their connections are established or
+/// not.
 #[test]
 fn test_a_rule_that_goes_takes_no_more_and_leaves_what_there_is() {
     let (eal, _turn) = eal();
@@ -421,14 +424,14 @@ fn test_a_rule_that_goes_takes_no_more_and_leaves_what_there_is() {
         w.disconnected(Side::Asker);
         w.disconnected(Side::Target);
         assert!(w.forwarding.is_listening(listener).is_err());
-        // Another one for the same address takes over.
+        // Another rule for the same address takes over.
         let again = w.forwarding.add(&rule(from)).unwrap();
         w.until("it listens", |w| w.forwarding.is_listening(again).unwrap().then_some(()));
         w.establish(from);
     }
 }
 
-/// The address of one leg goes: that one is ended by the RNIC, and the other by the gateway.
+/// The address of one leg is removed: the RNIC ends that leg, and the gateway the other.
 #[test]
 fn test_an_address_that_goes_ends_both_legs() {
     let (eal, _turn) = eal();
@@ -440,7 +443,7 @@ fn test_an_address_that_goes_ends_both_legs() {
             w.disconnected(Side::Asker);
             w.disconnected(Side::Target);
             w.assert_over();
-            // While the target is being asked.
+            // The address is removed while the target is being asked.
             let (mut w, _) = World::new(&eal, from, 4);
             w.asker.ask(from, b"");
             w.request();
@@ -470,7 +473,7 @@ fn test_requests_beyond_the_limit_of_the_rule_or_of_the_pool_are_refused() {
             let told: Vec<_> = (0..6).map(|_| w.event(Side::Asker)).collect();
             assert!(told.iter().all(|e| refused(e, from, 3)), "{told:?}");
             assert_eq!((w.forwarding.len(), w.forwarding.counters().refused_full), (2, 6));
-            // Those that have a place are not touched, and make room when they are over.
+            // Connections that have a place are not touched, and make room when they are over.
             for _ in 0..2 {
                 let id = w.request();
                 w.target.rnic.device().reject(id, Vec::new()).unwrap();
@@ -495,7 +498,7 @@ fn test_rules_that_make_a_loop_are_refused_before_anybody_listens() {
     assert_eq!(w.via.snapshot().ctl.gauges.listeners, listeners + 1);
 }
 
-/// The end of the gateway: both ends of everything are told, in order.
+/// The end of the gateway: both ends of every connection hear of it, in order.
 #[test]
 fn test_the_end_ends_everything_in_order() {
     let (eal, _turn) = eal();
@@ -517,7 +520,8 @@ fn test_the_end_ends_everything_in_order() {
     }
 }
 
-/// Two gateways, each of which sends to the other: what rules of one cannot show comes to an end.
+/// Two gateways, each of which sends to the other: a loop that no single gateway's rules can show
+/// comes to an end.
 struct Facing {
     ends: [Endpoint; 2],
     forwarding: Vec<Forwarding>,
@@ -526,8 +530,9 @@ struct Facing {
 }
 
 impl Facing {
-    /// `A` has a network of its own for askers; each of both has two addresses on their common one, and
-    /// sends to the other's address `to`. Askers come over InfiniBand.
+    /// Makes the two gateways. `A` has a network of its own for askers. Both have two addresses on
+    /// their common network, and each sends to the other's address in `to`. Askers come over
+    /// InfiniBand.
     fn new(eal: &Eal, to: [Ipv4Addr; 2]) -> Facing {
         let (clock, hand) = Clock::manual();
         let pair = |a: u8| [Ipv4Addr::new(10, 1, 0, a), Ipv4Addr::new(10, 1, 0, a + 10)];
@@ -579,7 +584,7 @@ impl Facing {
 fn test_two_that_forward_to_each_other_come_to_an_end_and_unwind() {
     let (eal, _turn) = eal();
     let (a, b) = (Ipv4Addr::new(10, 1, 0, 1), Ipv4Addr::new(10, 1, 0, 2));
-    // It is sent back to where it came from, which is seen at once.
+    // The request goes back to the host that it came from, which the gateway sees at once.
     let mut w = Facing::new(&eal, [b, a]);
     w.asker.ask(FROM_IB, b"round");
     w.pass(Duration::from_secs(1));
@@ -590,7 +595,8 @@ fn test_two_that_forward_to_each_other_come_to_an_end_and_unwind() {
         (w.forwarding[0].counters().forwarded, w.forwarding[1].counters().forwarded),
         (1, 0)
     );
-    // By other addresses of the same two hosts, which cannot be seen: it ends when a rule is full.
+    // The request goes back by another address of the same host, which the gateway cannot see: the
+    // loop ends when a rule is full.
     let [a, b] = [11, 12].map(|n| Ipv4Addr::new(10, 1, 0, n));
     let mut w = Facing::new(&eal, [b, a]);
     w.asker.ask(FROM_IB, b"round");

@@ -1,5 +1,6 @@
-//! What an application may do wrong, or too early: memory given back while the peer can still ask
-//! for it, queue pairs used twice, queues that are full, things of somebody else's.
+//! Acts of an application that are wrong, or too early: it gives memory back while the peer can
+//! still ask for it, uses queue pairs twice, fills queues, and names objects of another
+//! application.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 use std::time::{Duration, Instant};
@@ -21,14 +22,14 @@ fn read_request(msn: u32, mr: &Mr, size: u32) -> Vec<u8> {
     fpdu(untagged(Opcode::READ_REQUEST, Qn::READ_REQUEST, msn, 0), &r.emit())
 }
 
-/// A Send of another kind: with an event, with an STag to invalidate.
+/// Returns a Send of another kind: with an event, or with an STag to invalidate.
 fn send_of_kind(opcode: Opcode, stag: Stag, msn: u32) -> Vec<u8> {
     let (last, rsvd_ulp) = (true, Control::new(opcode).to_byte());
     let (rsvd_ulp32, qn, msn, mo) = (stag.0, Qn::SEND, Msn(msn), 0);
     fpdu(DdpHeader::Untagged { last, rsvd_ulp, rsvd_ulp32, qn, msn, mo }, b"x")
 }
 
-/// Everything there is to be had, for another protection domain, with other bytes.
+/// Takes all free memory for another protection domain, and fills it with other bytes.
 fn take_all(net: &Net) -> Vec<Mr> {
     let device = net.us.device();
     let pd = device.alloc_pd().unwrap();
@@ -45,8 +46,8 @@ fn overlaps(all: &[Mr], off: usize, len: usize) -> bool {
     all.iter().any(|m| m.info().off < off + len && off < m.info().off + m.len())
 }
 
-/// The peer acknowledges nothing while the application gives the memory back, and somebody else
-/// takes it. What is sent again is what was there when it was sent first.
+/// The peer acknowledges nothing while the application gives the memory back and another
+/// application tries to take it. A retransmission carries the bytes of the first transmission.
 #[test]
 fn test_memory_is_nobodys_else_while_it_may_be_sent_again() {
     const LEN: usize = 1000;
@@ -62,7 +63,7 @@ fn test_memory_is_nobodys_else_while_it_may_be_sent_again() {
         let mut net = Net::with(&eal, |c| (c.memory, c.max_mrs) = (64 << 10, 1024));
         let events = listen(&mut net, PORT, |_| {});
         let mut honest = Honest::new(&mut net, PORT, &events);
-        // Whoever accepts sends after the first FPDU of the peer.
+        // The accepting side sends only after the peer's first FPDU.
         honest.exchange(&mut net);
         let Honest { conn, end, startup, .. } = honest;
         let access = Access::REMOTE_READ.with(Access::REMOTE_INVALIDATE);
@@ -72,7 +73,7 @@ fn test_memory_is_nobodys_else_while_it_may_be_sent_again() {
         let (off, stag) = (mr.info().off, mr.stag());
         end.post_recv(1, 0, 64);
         net.settle();
-        // It is sent, and nobody hears.
+        // From here on the peer hears nothing of what we send.
         net.peer.deaf = true;
         if read {
             net.peer.send(conn, &read_request(1, &mr, LEN as u32));
@@ -90,7 +91,7 @@ fn test_memory_is_nobodys_else_while_it_may_be_sent_again() {
         drop(mr);
         net.settle();
         let taken = take_all(&net);
-        // A Read Response has bytes of its own; a Send needs the region's until the ACK.
+        // A Read Response has a copy of the bytes; a Send needs the region until its ACK.
         assert_eq!(overlaps(&taken, off, LEN), read, "{what}");
         let draining = net.us.hub().registry().draining();
         assert_eq!(draining, usize::from(!read), "{what}");
@@ -109,7 +110,7 @@ fn test_memory_is_nobodys_else_while_it_may_be_sent_again() {
             assert!(got[1].1 == secret, "{what}: other bytes were sent");
             net.pass(50 * MS);
         }
-        // Now it is free.
+        // Now the memory is free.
         net.settle();
         drop(taken);
         net.settle();
@@ -127,7 +128,7 @@ fn test_queue_pair_has_one_connection_and_another_try_does_no_harm() {
     let device = net.us.device().clone();
     let mut honest = Honest::new(&mut net, PORT, &events);
     let in_use = honest.end.qp.clone();
-    // The queue pair of a connection, for another one.
+    // The application uses the queue pair of a connection for another connection.
     let queue = EventQueue::new(None);
     let again = device.connect((PEER, 99).into(), ConnectParams::new(in_use.clone()), &queue);
     assert_eq!(again, Err(DeviceError::QpInUse));
@@ -136,7 +137,7 @@ fn test_queue_pair_has_one_connection_and_another_try_does_no_harm() {
     let CmEvent::ConnectRequest { id, .. } = net.event(&events) else { panic!("a request") };
     assert_eq!(device.accept(id, AcceptParams::new(in_use.clone())), Err(DeviceError::QpInUse));
     honest.exchange(&mut net);
-    // Another queue pair, for a connection that has one.
+    // The application gives another queue pair to a connection that has one.
     let other = End::new(&net.us);
     device.accept(honest.id, AcceptParams::new(other.qp.clone())).unwrap();
     device.reject(honest.id, b"no".to_vec()).unwrap();
@@ -151,7 +152,7 @@ fn test_queue_pair_has_one_connection_and_another_try_does_no_harm() {
             if i == id && qpn == other.qp.qpn()),
         "{established:?}"
     );
-    // One that fails to connect can try again.
+    // A queue pair whose connect failed can try again.
     let end = End::new(&net.us);
     end.post_recv(1, 0, 100);
     let id = end.connect(&net.us, 98, &queue);
@@ -166,7 +167,7 @@ fn test_queue_pair_has_one_connection_and_another_try_does_no_harm() {
     assert!(matches!(second.end.completions()[..], [c] if c.wr_id == 1 && c.status.is_success()));
     second.had(1);
     second.exchange(&mut net);
-    // And none has a second life.
+    // A queue pair has no second connection after an established one.
     net.peer.stack.abort(second.conn);
     assert!(matches!(net.event(&events), CmEvent::Disconnected { .. }));
     let params = ConnectParams::new(second.end.qp.clone());
@@ -180,7 +181,7 @@ fn test_full_queue_of_unsignaled_requests_gets_on_by_posting() {
     let mut net = Net::new(&eal);
     let events = listen(&mut net, PORT, |_| {});
     let mut honest = Honest::new(&mut net, PORT, &events);
-    // Whoever accepts sends after the first FPDU of the peer.
+    // The accepting side sends only after the peer's first FPDU.
     honest.exchange(&mut net);
     let end = &honest.end;
     let depth = u64::from(end.qp.init().sq_depth);
@@ -193,11 +194,12 @@ fn test_full_queue_of_unsignaled_requests_gets_on_by_posting() {
         }
         assert_eq!(post(posted), Err(PostError::Full), "round {round}");
         net.settle();
-        // They are sent, and acknowledged; nobody has been told.
+        // The Sends are sent and acknowledged, and no completion reports that.
         net.pass(100 * MS);
         assert_eq!(end.completions(), [], "round {round}");
         assert_eq!(fpdus(&net.peer.got(honest.conn)[honest.startup..]).len() as u64, posted + 1);
-        // Without a completion the queue finds out by asking.
+        // Without completions the queue pair learns of the free places only when a post finds it
+        // full.
         assert_eq!(post(posted), Err(PostError::Full), "round {round}");
         net.settle();
     }
@@ -217,7 +219,7 @@ fn test_applications_of_one_rnic_cannot_use_what_is_not_theirs() {
         DeviceConfig { memory: 1 << 20, queues: 1 << 20, shared: false, ..DeviceConfig::default() };
     let other = net.us.hub().open(&config).unwrap();
     let ours = net.us.device().clone();
-    // Protection domains.
+    // Protection domains of another application.
     let pd = honest.end.pd;
     let cq = other.create_cq(16, None).unwrap();
     let error = DeviceError::ForeignPd(pd);
@@ -226,7 +228,7 @@ fn test_applications_of_one_rnic_cannot_use_what_is_not_theirs() {
     let region = honest.end.mr.region().clone();
     let registered = other.register_mr(pd, &region, (0, 64), 0, Access::REMOTE_READ);
     assert_eq!(registered.err(), Some(error));
-    // Requests and listeners.
+    // Requests and listeners of another application.
     let conn = net.tcp(PORT);
     net.peer.send(conn, &request(b"hello"));
     let CmEvent::ConnectRequest { id, listener, .. } = net.event(&events) else { panic!() };
@@ -245,7 +247,7 @@ fn test_applications_of_one_rnic_cannot_use_what_is_not_theirs() {
         "{established:?}"
     );
     honest.exchange(&mut net);
-    // STags, in requests of their own.
+    // STags of another application, in work requests of its own.
     let theirs_events = listen_on(&mut net, &other, 81, |_| {});
     for op in 0..3 {
         let theirs = End::on(&other, 64);
@@ -273,7 +275,7 @@ fn test_applications_of_one_rnic_cannot_use_what_is_not_theirs() {
         net.peer.stack.abort(bad.conn);
         let ended = net.event(&theirs_events);
         assert!(matches!(ended, CmEvent::Disconnected { .. }), "{ended:?}");
-        // Nothing of it was sent, and nothing written.
+        // No byte of the request was sent, and no byte written.
         let sent = fpdus(&net.peer.got(bad.conn)[bad.startup..]);
         assert!(
             sent[1..].iter().all(|f| matches!(f.0, DdpHeader::Untagged { qn: Qn::TERMINATE, .. }))

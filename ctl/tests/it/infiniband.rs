@@ -34,7 +34,7 @@ impl Pair {
         device.create_qp(device.alloc_pd().unwrap(), QpInit::new(cq).depths(4, 4)).unwrap()
     }
 
-    /// The next event, within a minute of virtual time.
+    /// Returns the next event, within a minute of virtual time.
     fn event(&mut self, events: &EventQueue) -> CmEvent {
         for _ in 0..60_000 {
             for _ in 0..40 {
@@ -112,7 +112,7 @@ fn test_a_connection_from_request_to_its_end() {
             "{ended:?}"
         );
     }
-    // No worker has had its queue pair, which may have another connection all the same.
+    // No worker has had the queue pair, so it may have another connection.
     p.ends[1].device().reset_qp(&qp).unwrap();
     assert_eq!(qp.qp_state(), QpState::Init);
     let s = p.ends[1].snapshot();
@@ -120,7 +120,7 @@ fn test_a_connection_from_request_to_its_end() {
     assert_eq!((s.worker.stack.tx_datagrams, s.ctl.ib.tx_datagrams), (2, 2), "REP, DREP");
 }
 
-/// A listener that has not asked for InfiniBand is none for it.
+/// A listener that has not asked for InfiniBand does not exist for InfiniBand's requests.
 #[test]
 fn test_nobody_is_handed_a_connection_by_surprise() {
     let (eal, _turn) = eal();
@@ -135,7 +135,7 @@ fn test_nobody_is_handed_a_connection_by_surprise() {
     assert!(theirs.poll().is_none());
 }
 
-/// RoCEv2's port is nobody's: nothing comes back, and nothing reaches the control plane.
+/// RoCEv2's port is not open: no answer comes back, and no datagram reaches the control plane.
 #[test]
 fn test_an_rnic_that_does_not_speak_it_is_silent() {
     let (eal, _turn) = eal();

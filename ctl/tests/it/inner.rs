@@ -1,5 +1,5 @@
-//! An RNIC that connects to itself by its inner port: between applications, at any worker, with a port
-//! to other hosts beside it and without one.
+//! An RNIC that connects to itself by its inner port: between applications, at any worker, with a
+//! port to other hosts beside it and without such a port.
 
 use std::net::SocketAddr;
 use std::sync::MutexGuard;
@@ -54,7 +54,7 @@ struct Own {
 }
 
 impl Own {
-    /// Without a port.
+    /// Makes an RNIC without a port to other hosts.
     fn private(workers: usize) -> Own {
         Own::with(InnerSetup { workers, ..InnerSetup::loopback() }, |_| Vec::new())
     }
@@ -68,10 +68,10 @@ impl Own {
         Own { rnic, apps, hand, _turn: turn }
     }
 
-    /// Lets the RNIC do what there is to do now.
+    /// Lets the RNIC do all work that waits now.
     fn settle(&mut self) {
         let mut quiet = 0;
-        // The control plane has a turn in every 32.
+        // The control plane has a turn in every 32 polls.
         while quiet < 66 {
             quiet = if self.rnic.poll() { 0 } else { quiet + 1 };
         }
@@ -116,8 +116,8 @@ impl Own {
         self.apps[app].connect(at(to), params, events).unwrap()
     }
 
-    /// A connection of application `from` to a listener of application `to`: ends, names and events,
-    /// the active side's first.
+    /// Connects application `from` to a listener of application `to`; returns the ends, names and
+    /// events, the active side's first.
     fn pair(&mut self, fromto: (usize, usize), addr: &str, listener: &EventQueue) -> [Side; 2] {
         self.pair_by(MpaOptions::new(), fromto, addr, listener)
     }
@@ -149,7 +149,7 @@ impl Own {
         })
     }
 
-    /// Each operation once in each direction, with every byte compared.
+    /// Makes each operation once in each direction, and compares every byte.
     fn exchange(&mut self, sides: &[Side; 2], mark: u8) {
         const LEN: usize = 3000;
         for (mark, [a, b]) in [(mark, [0, 1]), (!mark, [1, 0])] {
@@ -182,7 +182,7 @@ impl Own {
     }
 }
 
-/// One end of a connection.
+/// An end of a connection.
 struct Side {
     end: End,
     events: EventQueue,
@@ -206,7 +206,8 @@ fn test_two_applications_of_an_rnic_without_a_port_connect_at_every_worker() {
     drop(conns);
 }
 
-/// Without CRCs FPDUs are handed over; whoever asks for CRCs inside has them, over frames.
+/// Without CRCs the RNIC hands FPDUs over directly. If either side asks for CRCs inside, both have
+/// CRCs, over frames.
 #[test]
 fn test_crcs_are_left_out_inside_unless_either_side_asks_for_them_there() {
     let usual = MpaOptions::new();
@@ -251,27 +252,27 @@ fn test_application_connects_to_itself_and_from_an_address_of_its_own_choice() {
 fn test_refusals_and_ends_are_told_at_both_ends_as_over_a_wire() {
     let mut own = Own::private(2);
     let listener = own.listen(1, "127.0.0.1:7174", ListenParams::default());
-    // Taken.
+    // The address is taken.
     let events = EventQueue::new(None);
     let id = own.apps[0].listen(at("127.0.0.1:7174"), ListenParams::default(), &events).unwrap();
     let error = ListenFailure::Worker(ListenError::InUse);
     assert_eq!(own.event(&events), CmEvent::ListenFailed { id, error });
-    // Nobody listens.
+    // There is no listener.
     let (end, events) = (End::on(&own.apps[0], 64), EventQueue::new(None));
     own.connect(0, "127.0.0.1:7175", &end, &events);
     let CmEvent::ConnectError { error, .. } = own.event(&events) else { panic!() };
     assert_eq!(error, ConnectFailure::Tcp(CloseReason::Refused));
-    // Not an address of the RNIC's.
+    // The address is not one of the RNIC's.
     own.connect(0, "10.0.0.1:7174", &end, &events);
     let CmEvent::ConnectError { error, .. } = own.event(&events) else { panic!() };
     assert_eq!(error, NO_ROUTE);
-    // Rejected, with a word.
+    // The connection is rejected, with private data.
     own.connect(0, "127.0.0.1:7174", &end, &events);
     let CmEvent::ConnectRequest { id, .. } = own.event(&listener) else { panic!() };
     own.apps[1].reject(id, b"not now".to_vec()).unwrap();
     let CmEvent::Rejected { private_data, .. } = own.event(&events) else { panic!() };
     assert_eq!(private_data, b"not now");
-    // Ended in order.
+    // The connection ends in order.
     let [a, b] = own.pair((0, 1), "127.0.0.1:7174", &listener);
     b.end.post_recv(1, 0, 64);
     own.apps[0].disconnect(a.id).unwrap();
@@ -281,7 +282,7 @@ fn test_refusals_and_ends_are_told_at_both_ends_as_over_a_wire() {
     }
     let [flushed] = b.end.completions()[..] else { panic!("the receive") };
     assert_eq!(flushed.status, CqeStatus::Flushed);
-    // The other application is gone: a reset.
+    // The other application ends: a reset.
     let [a, _b] = own.pair((0, 1), "127.0.0.1:7174", &listener);
     own.apps[1].close().unwrap();
     let CmEvent::Disconnected { reason, .. } = own.event(&a.events) else { panic!() };
@@ -293,7 +294,7 @@ fn test_error_of_one_end_is_told_by_a_terminate_to_the_other() {
     let mut own = Own::private(1);
     let listener = own.listen(1, "127.0.0.1:7174", ListenParams::default());
     let [a, b] = own.pair((0, 1), "127.0.0.1:7174", &listener);
-    // A region that is not there.
+    // The peer's region does not exist.
     let (stag, sges) = (b.end.mr.stag(), [a.end.mr.sge(0, 8)]);
     let wrong = heddle_iwarp::Stag(stag.0 ^ 0x1000);
     a.end.qp.post_send(&SendWr::write(1, &sges, wrong, 0)).unwrap();
@@ -319,7 +320,8 @@ fn test_unanswered_request_ends_after_its_time_at_both_ends() {
     let CmEvent::ConnectError { .. } = own.event(&listener) else { panic!("its peer is gone") };
 }
 
-/// Both connect to each other at once, many times over, and every connection is its own.
+/// Both applications connect to each other at once, many times over, and every connection has its
+/// own pair of ends.
 #[test]
 fn test_connects_of_both_applications_to_each_other_at_once_all_come_about() {
     const EACH: usize = 8;
@@ -347,7 +349,7 @@ fn test_connects_of_both_applications_to_each_other_at_once_all_come_about() {
     }
 }
 
-/// An RNIC with a port, joined to another one that is not there.
+/// Makes an RNIC with a port whose other end has no RNIC.
 fn ported(inner: InnerSetup, addrs: &[&str]) -> Own {
     let port = |addrs: &[&str]| {
         let cidrs: Vec<Cidr> = addrs.iter().map(|a| a.parse().unwrap()).collect();
@@ -372,7 +374,7 @@ fn test_rnic_with_a_port_connects_to_its_own_addresses_without_a_frame_at_the_po
     let workers: Vec<_> = snapshot.workers.iter().map(|w| w.counters.as_ref().unwrap()).collect();
     assert_eq!((workers[0].stack.opened, workers[1].stack.opened), (0, 3));
     assert_eq!(snapshot.ports[0].stats.tx_frames, 0);
-    // 127.0.0.0/8 is not the RNIC's.
+    // 127.0.0.0/8 does not belong to this RNIC.
     let (end, events) = (End::on(&own.apps[0], 64), EventQueue::new(None));
     own.connect(0, "127.0.0.1:7175", &end, &events);
     let CmEvent::ConnectError { error, .. } = own.event(&events) else { panic!() };
@@ -443,8 +445,8 @@ fn test_rnic_with_neither_a_port_nor_an_inner_one_is_refused_and_so_is_an_odd_in
     }
 }
 
-/// A thread that polls nothing but an inner port is woken by all there may be for it to do: it sleeps
-/// until then, and does not nap.
+/// A thread that polls only an inner port sleeps until there is work for it, and every kind of work
+/// wakes it. It does not nap.
 #[test]
 fn test_thread_of_an_rnic_without_a_port_sleeps_until_somebody_rings() {
     let (eal, _turn) = eal();
@@ -463,7 +465,7 @@ fn test_thread_of_an_rnic_without_a_port_sleeps_until_somebody_rings() {
     for round in 0..3 {
         let before = sleeps();
         std::thread::sleep(Duration::from_millis(400));
-        // Naps would be 800 and more; a machine that is busy makes for fewer.
+        // Naps would make 800 sleeps and more; a busy machine makes fewer.
         assert!(sleeps() - before < 50, "{} sleeps in round {round}", sleeps() - before);
         server.post_recv(&RecvWr::new(1, &[])).unwrap();
         client.post_send(&SendWr::send_inline(2, &[])).unwrap();

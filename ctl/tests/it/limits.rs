@@ -1,5 +1,5 @@
-//! What `Device::limits` says an application can have, it can have, and one more is refused by
-//! name.
+//! An application can have all that `Device::limits` promises, and the refusal of anything more
+//! names the limit.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 use crate::common::*;
@@ -14,7 +14,7 @@ fn open(net: &Net, limits: DeviceLimits) -> Device {
     net.us.hub().open(&config).unwrap()
 }
 
-/// A few of each.
+/// Small limits for each kind of object.
 const FEW: DeviceLimits = DeviceLimits {
     max_qps: 2,
     max_qp_wrs: 20,
@@ -49,7 +49,7 @@ fn test_a_device_says_what_it_has() {
         *device.limits(),
         DeviceLimits { max_mrs: 8, max_mrs_per_pd: 8, max_mws: 8, max_mws_per_pd: 8, ..FEW }
     );
-    // More than there is cannot be had by asking.
+    // Asking for more than an RNIC has does not raise the limits.
     let all = DeviceLimits { max_qps: u32::MAX, max_cqes: u32::MAX, ..FEW };
     let got = *open(&net, all).limits();
     let most = DeviceLimits::MOST;
@@ -126,7 +126,7 @@ fn test_regions_are_as_many_and_as_large_as_the_limits() {
     assert!(beyond(10_001, 10_000)(&refused(result)));
     assert!(beyond(10_001, 10_000)(&refused(device.reserve(10_001))));
     let _two = [alloc(10_000).unwrap(), alloc(1).unwrap()];
-    // It has all there are; another application finds the table full.
+    // The application has all its regions; another application finds the table full.
     assert_eq!(refused(alloc(1)), DeviceError::Register(RegisterError::Quota { most: 2 }));
     let other = open(&net, FEW);
     let full = DeviceError::Register(RegisterError::Mr(MrError::Full));
@@ -155,7 +155,7 @@ fn test_reads_of_a_connection_are_capped_by_the_device() {
     };
     assert!(beyond(6, 5)(&refused(connect(6, 6))));
     assert!(beyond(7, 6)(&refused(connect(5, 7))));
-    // Neither the queue pair nor the request was touched.
+    // The refusals touched neither the queue pair nor the request.
     accept(5, 6).unwrap();
     assert!(matches!(net.event(&events), CmEvent::Established { .. }));
 }

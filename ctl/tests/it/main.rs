@@ -1,6 +1,6 @@
 //! The integration tests of the crate: RNICs and their control planes over rings.
 //!
-//! One binary holds them all, because each binary costs seconds to link.
+//! A single binary holds them all, because each binary costs seconds to link.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 mod applications;

@@ -12,7 +12,7 @@ use heddle_verbs::{
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Two RNICs, and one at a time: the names of rings are the process's.
+/// Starts two RNICs; one test runs at a time, because the names of rings are common to the process.
 fn nodes(name: &str) -> (Node, Node, MutexGuard<'static, ()>) {
     let (eal, turn) = crate::common::eal();
     let addr = |n: u8| vec![format!("10.0.0.{n}/24").parse().unwrap()];
@@ -28,7 +28,7 @@ fn connect(a: &Node, b: &Node) -> (Connection, Connection) {
     let connecting = a.device().dial("10.0.0.2:7174").unwrap();
     let server = listener.accept().unwrap();
     let client = connecting.wait().unwrap();
-    // Whoever was connected to sends nothing, and tries nothing, before the first FPDU has come.
+    // The accepting side sends and tries nothing before the first FPDU has come.
     let nothing = SendWr::write_inline(0, &[], Stag(1), 0).unsignaled();
     client.post_send(&nothing).unwrap();
     (client, server)
@@ -64,7 +64,7 @@ fn test_server_lends_its_memory_one_request_at_a_time() {
     for round in 0..3_u8 {
         client.post_recv(&RecvWr::new(1, &[inbox.sge(0, 4)])).unwrap();
         server.post_recv(&RecvWr::new(2, &[])).unwrap();
-        // The registration and the Send that tells of it with one doorbell.
+        // The registration and the Send that announces it go out with one doorbell.
         let (stag, at) = (fast.stag(round), usize::from(round) * 2048);
         let pieces = [memory.sge(at, 1000), memory.sge(at + 1000, 1048)];
         let register = SendWr::fast_register(3, stag, &pieces, 0x1000, rights);
@@ -76,7 +76,7 @@ fn test_server_lends_its_memory_one_request_at_a_time() {
         inbox.read(0, &mut told);
         let told = Stag(u32::from_be_bytes(told));
         assert_eq!(told, stag);
-        // The client fills it and gives it back with the same Send.
+        // The client fills the region and gives it back with the same Send.
         source.write(0, &[round + 1; 2048]);
         let sges = [source.sge(0, 2048)];
         let write = SendWr::write(5, &sges, told, 0x1000).unsignaled();
@@ -90,7 +90,8 @@ fn test_server_lends_its_memory_one_request_at_a_time() {
         memory.read(at, &mut seen);
         assert!(seen.iter().all(|b| *b == round + 1));
     }
-    // While one is registered the region is not to be had; by its owner's request it is again.
+    // While a registration holds the region, its owner cannot unregister the region; after a local
+    // invalidate the owner can.
     let stag = fast.stag(9);
     server.post_send(&SendWr::fast_register(7, stag, &[memory.sge(0, 64)], 0, rights)).unwrap();
     ok(&server, 7, CqeOp::FastRegister);
@@ -99,20 +100,21 @@ fn test_server_lends_its_memory_one_request_at_a_time() {
     server.post_send(&SendWr::local_invalidate(8, stag)).unwrap();
     ok(&server, 8, CqeOp::LocalInvalidate);
     bound.mr.deregister().unwrap();
-    // What it was registered for is gone: another registration says so, and ends the connection.
+    // The memory of this registration does not exist: the registration fails, and ends the
+    // connection.
     let gone = [Sge { stag: Stag(0x1234_5678), to: 0, len: 8 }];
     server.post_send(&SendWr::fast_register(9, fast.stag(1), &gone, 0, rights)).unwrap();
     let failed = done(&server);
     assert!(matches!(failed.status, CqeStatus::LocalBind(BindError::Memory(_))), "{failed:?}");
 }
 
-/// A page list as the one target and source of a peer, and as a local buffer: in memory of a device,
-/// through frames of a device.
+/// A page list as the single target and source of a peer, and as a local buffer: in memory of a
+/// device, through frames of a device.
 #[test]
 fn test_page_list_is_one_stag_for_pages_in_any_order() {
     const PAGE: usize = 4096;
     const LEN: usize = 4 * PAGE - 300;
-    // Where each stretch begins, and how long it is.
+    // The beginning and the length of each stretch.
     const LIST: [(usize, usize); 4] =
         [(9 * PAGE + 100, PAGE - 100), (2 * PAGE, PAGE), (3 * PAGE, PAGE), (0, PAGE - 200)];
     let (a, b, _turn) = nodes("pages");
@@ -143,7 +145,7 @@ fn test_page_list_is_one_stag_for_pages_in_any_order() {
         done += len;
     }
     assert!(all.iter().all(|o| *o == 0), "written beside its pages");
-    // As the source of a Send, and as the buffer of a receive.
+    // The page list as the source of a Send, and as the buffer of a receive.
     client.post_recv(&RecvWr::new(4, &[own.sge(LEN, LEN)])).unwrap();
     let local = Sge { stag, to: 50, len: u32::try_from(LEN - 50).unwrap() };
     server.post_send(&SendWr::send(5, &[local])).unwrap();
@@ -160,7 +162,7 @@ fn test_page_list_is_one_stag_for_pages_in_any_order() {
     memory.read(LIST[1].0, &mut seen);
     let first = LIST[0].1 - 50;
     assert!(seen == reversed[first..first + LIST[1].1]);
-    // Pages that do not follow one another are no window.
+    // Pages that do not follow one another cannot become a window.
     let window = b.device().alloc_window_for(server.qp()).unwrap();
     let bind = SendWr::bind_window(8, window.stag(1), &pieces, 0, Access::REMOTE_READ);
     server.post_send(&bind).unwrap();
@@ -205,14 +207,14 @@ fn test_windows_show_what_they_are_bound_to_and_end_with_their_queue_pair() {
     memory.read(0, &mut seen);
     assert_eq!(seen, [8, 8, 8, 8, 8, 8, 8, 8, 7]);
     let memory = memory.deregister().unwrap_err().mr;
-    // A key that is not bound: the peer is refused, and nothing is written.
+    // The key is not bound: the RNIC refuses the peer's Write, and no byte is written.
     client.post_send(&SendWr::write(4, &[source.sge(0, 8)], own.stag(2), 40)).unwrap();
     let end = Instant::now() + PATIENCE;
     while !server.qp().is_dead() {
         assert!(Instant::now() < end, "the server's queue pair goes on");
         std::thread::sleep(Duration::from_millis(1));
     }
-    // Its window is gone with it, and nothing keeps the region.
+    // The queue pair's end also ends its window, so nothing keeps the region.
     memory.deregister().unwrap();
 }
 
@@ -256,7 +258,7 @@ fn test_applications_and_protection_domains_have_limits() {
             Err(e) => assert!(e == refused(3) && Instant::now() < end, "{e}"),
         }
     };
-    // Another application is not concerned.
+    // Another application is not affected.
     let other = a.device();
     for _ in 0..4 {
         std::mem::forget(other.alloc_mr(other.alloc_pd().unwrap(), 64, Access::NONE).unwrap());

@@ -1,6 +1,6 @@
-//! Start-ups and FPDUs spoilt at random, cut into segments at random: nothing panics, nothing is
-//! written where the peer has no right, nothing is left behind, and a connection that keeps to the
-//! rules goes on. A failure repeats from the seed it prints.
+//! Start-ups and FPDUs, damaged at random and cut into segments at random. Nothing panics, no byte
+//! is written where the peer has no right, nothing is left behind, and a connection that keeps to
+//! the rules goes on. A failure repeats from the seed that it prints.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 use crate::common::*;
@@ -14,7 +14,7 @@ fn below(r: &mut Random, n: usize) -> usize {
     r.below(n as u64) as usize
 }
 
-/// Some bytes changed, some taken out, some put in, or none.
+/// Changes, removes or inserts a few bytes, or none.
 fn spoil(r: &mut Random, bytes: &mut Vec<u8>) {
     for _ in 0..below(r, 4) {
         if bytes.is_empty() {
@@ -50,8 +50,8 @@ fn put(net: &mut Net, r: &mut Random, conn: ConnId, bytes: &[u8]) {
     net.settle();
 }
 
-/// The peer forgets a connection. We have fewer places than the tests make connections, so one that
-/// we do not forget shows.
+/// Makes the peer forget a connection. We have fewer places than the tests make connections, so a
+/// connection that we do not forget shows.
 fn clean_up(net: &mut Net, conn: ConnId) {
     net.peer.stack.abort(conn);
     net.peer.stack.release(conn);
@@ -59,7 +59,7 @@ fn clean_up(net: &mut Net, conn: ConnId) {
     net.settle();
 }
 
-/// Accepts or rejects whoever asks.
+/// Accepts or rejects every request.
 fn answer(net: &Net, events: &EventQueue, accept: impl Fn() -> Option<AcceptParams>) {
     while let Some(e) = events.poll() {
         if let CmEvent::ConnectRequest { id, .. } = e {
@@ -96,7 +96,7 @@ fn test_spoilt_requests() {
             honest.exchange(&mut net);
         }
     }
-    // Whoever said too little has run into its time-out by now.
+    // A peer that sent too little has run into its time-out by now.
     net.pass(6000 * MS);
     answer(&net, &events, || None);
     net.pass(25_000 * MS);
@@ -154,7 +154,7 @@ fn test_spoilt_fpdus() {
                     ulpdu.extend(read.emit());
                 }
             }
-            // With a CRC that is right what is spoilt gets through to DDP and RDMAP.
+            // With a right CRC the damage gets through to DDP and RDMAP.
             if r.chance(0.5) {
                 spoil(&mut r, &mut ulpdu);
             }

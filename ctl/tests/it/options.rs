@@ -1,6 +1,6 @@
 //! Options of the start-up with everything around the connection manager, over `net_ring`: the
-//! peer-to-peer model of RFC 6581 in both roles, read depths, and a peer that knows only
-//! revision 1. Which combination leads to what is the connection manager's own tests' business.
+//! peer-to-peer model of RFC 6581 in both roles, read depths, and a peer that knows only revision
+//! 1. The connection manager's own tests cover the outcome of each combination.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 use std::time::Duration;
@@ -51,7 +51,7 @@ fn first_message(rtr: Rtr) -> Vec<u8> {
     }
 }
 
-/// Opcodes of the FPDUs that came.
+/// Returns the opcodes of the FPDUs that came.
 fn opcodes(stream: &[u8]) -> Vec<u8> {
     let opcode = |(header, _): &(DdpHeader, Vec<u8>)| match header {
         DdpHeader::Tagged { rsvd_ulp, .. } | DdpHeader::Untagged { rsvd_ulp, .. } => rsvd_ulp & 0xf,
@@ -59,7 +59,7 @@ fn opcodes(stream: &[u8]) -> Vec<u8> {
     fpdus(stream).iter().map(opcode).collect()
 }
 
-/// The peer asks for `rtr`; our end accepts with `ird`.
+/// Accepts, with `ird`, a peer that asks for `rtr`.
 fn accepted(
     net: &mut Net,
     events: &EventQueue,
@@ -108,7 +108,7 @@ fn test_responder_speaks_once_the_first_message_has_come_and_no_application_sees
         assert_eq!(sent, want, "{rtr:?}");
         net.pass(50 * MS);
         assert!(matches!(end.completions()[..], [c] if c.wr_id == 2 && c.status.is_success()));
-        // The receive waits for what the application sends.
+        // The receive waits for the application's Send.
         let msn = if rtr == Rtr::Send { 2 } else { 1 };
         net.peer.send(conn, &fpdu(send_header(msn), b"now"));
         net.settle();

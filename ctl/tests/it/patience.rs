@@ -1,5 +1,5 @@
-//! Limits on peers that keep connections from getting on: each setting is seen by what it does on the
-//! wire, just before its time and just after.
+//! Limits on peers that hold connections up: a test shows each setting by its effect on the wire,
+//! just before its time and just after.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 use std::time::Duration;
@@ -12,7 +12,7 @@ use heddle_verbs::{CmEvent, DisconnectReason, EventQueue};
 
 const LIMIT: Duration = Duration::from_secs(8);
 
-/// A connection over which a message has gone each way, of an RNIC with this configuration.
+/// Makes a connection over which a message has gone each way, of an RNIC with this configuration.
 fn running(
     eal: &heddle_dataplane::Eal,
     change: impl FnOnce(&mut EndpointConfig),
@@ -24,7 +24,7 @@ fn running(
     (net, events, honest)
 }
 
-/// The connection ends for this reason between `least` and `most` from now.
+/// Asserts that the connection ends for this reason between `least` and `most` from now.
 fn ends(net: &mut Net, events: &EventQueue, (least, most): (Duration, Duration), why: CloseReason) {
     net.pass(least);
     assert_eq!(events.poll(), None, "not before {least:?}");
@@ -39,7 +39,7 @@ fn ends(net: &mut Net, events: &EventQueue, (least, most): (Duration, Duration),
     assert_eq!(net.ctl().gauges.conns, 0);
 }
 
-/// The peer takes what its window has room for, and opens it no more.
+/// Fills the peer's window, which the peer then keeps shut.
 fn fill_window(net: &mut Net, honest: &Honest) {
     net.peer.stack.get_mut(honest.conn).unwrap().0.set_recv_window(0);
     let mut sent = 0;
@@ -64,7 +64,8 @@ fn test_user_timeout_ends_a_connection_whose_peer_acknowledges_nothing() {
     let (mut net, events, honest) = running(&eal, |c| c.tcp.user_timeout = LIMIT);
     net.peer.deaf = true;
     honest.end.post_send(1, 0, 100);
-    // It ends when a timer expires after the limit, and the time between two has doubled up to then.
+    // The connection ends when a timer expires after the limit; the time between two timers has
+    // doubled up to then.
     ends(&mut net, &events, (LIMIT * 7 / 8, LIMIT * 2), CloseReason::TimedOut);
 }
 
@@ -87,7 +88,7 @@ fn test_close_stall_ends_a_close_in_which_nothing_moves() {
     ends(&mut net, &events, near(LIMIT), CloseReason::TimedOut);
 }
 
-/// The peer does not close its half, in which a message comes each second.
+/// The peer does not close its half of the connection, in which a message comes each second.
 #[test]
 fn test_close_limit_ends_a_close_in_which_something_moves() {
     let (eal, _turn) = eal();
@@ -121,7 +122,7 @@ fn test_peer_conns_is_how_many_connections_one_address_gets() {
     }
 }
 
-/// The first bytes of the longest FPDU.
+/// Returns the first bytes of the longest FPDU.
 fn begun() -> Vec<u8> {
     let mut bytes = vec![0; 1000];
     bytes[..2].copy_from_slice(&64_768_u16.to_be_bytes());
@@ -138,7 +139,7 @@ fn test_fpdu_stall_ends_a_connection_whose_peer_leaves_an_fpdu_unfinished() {
     assert_eq!(net.worker().rnic.unfinished_timeouts, 1);
 }
 
-/// One address gets half: eight of the longest FPDUs of a MiB.
+/// A single address gets half of the memory: eight of the longest FPDUs of a MiB.
 #[test]
 fn test_fpdu_memory_is_how_many_fpdus_peers_may_have_begun() {
     let (eal, _turn) = eal();
@@ -159,7 +160,7 @@ fn test_fpdu_memory_is_how_many_fpdus_peers_may_have_begun() {
     }
 }
 
-/// What an operator changes holds for the connections there are.
+/// An operator's change also holds for existing connections.
 #[test]
 fn test_patience_that_changes_holds_for_connections_that_stand() {
     let (eal, _turn) = eal();

@@ -11,11 +11,11 @@ use heddle_verbs::{
 
 const MESSAGES: usize = 500;
 
-/// One end, with queues of a single place each. It sends a message for each that comes.
+/// An end with queues of a single place each. It sends a message for each that comes.
 struct End {
     qp: Qp,
     cq: Cq,
-    /// Messages that it may send without one that came.
+    /// Number of messages that the end may send before any message has come.
     ahead: usize,
     sent: usize,
     completed: usize,
@@ -33,7 +33,7 @@ impl End {
         self.completed == MESSAGES && self.received == MESSAGES
     }
 
-    /// Posts whatever the completions it has seen leave a place for.
+    /// Posts as many requests as the completions seen so far have left places for.
     fn step(&mut self) {
         if self.sent == self.completed && self.sent < MESSAGES.min(self.received + self.ahead) {
             let op = SendOp::Send { solicited: false, invalidate: None };
@@ -58,8 +58,9 @@ fn narrow(device: &Device) -> Ends {
     Ends::with(device, device.alloc_pd().unwrap(), 8, |init| init.depths(1, 1)).unwrap()
 }
 
-/// Whoever sees a completion may post to the place of its request: the worker that writes the one gives
-/// the other back before. The moment between the two is short, so it takes many messages to hit it.
+/// A program that sees a completion may post to the place of its request, because the worker frees
+/// the place before it writes the completion. The moment between the two is short, so it takes many
+/// messages to hit it.
 #[test]
 fn test_the_place_of_a_request_is_free_when_its_completion_is_seen() {
     let (eal, _turn) = crate::common::eal();

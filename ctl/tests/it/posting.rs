@@ -3,11 +3,12 @@
 use crate::common::*;
 use heddle_verbs::{CmEvent, QpInit};
 
-/// More than three turns take.
+/// More receives than a worker takes in three turns.
 const RECEIVES: u32 = 250;
 const LEN: usize = 8;
 
-/// The peer learns of them by another way than this connection, and its messages come with the next turn.
+/// The peer learns of the receives by another way than this connection, and its messages come with
+/// the next turn.
 #[test]
 fn test_peer_uses_receives_that_the_worker_has_not_taken() {
     let (eal, _turn) = eal();
@@ -31,7 +32,7 @@ fn test_peer_uses_receives_that_the_worker_has_not_taken() {
     let mut got = vec![0; RECEIVES as usize * LEN];
     honest.end.mr.read(0, &mut got);
     assert!(got.chunks(LEN).zip(1..=RECEIVES).all(|(got, msn)| got == [msn as u8; LEN]));
-    // One that was never posted is still none.
+    // A receive that was never posted still does not exist.
     net.peer.send(honest.conn, &message(RECEIVES + 1));
     let ended = net.event(&events);
     assert!(matches!(ended, CmEvent::Disconnected { .. }), "{ended:?}");

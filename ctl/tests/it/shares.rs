@@ -1,5 +1,5 @@
-//! What an application can take of an RNIC: what its device was opened with, and no more; others
-//! have theirs all the same.
+//! The resources that an application can take of an RNIC: those that its device was opened with,
+//! and no more; other applications still have theirs.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 use crate::common::*;
@@ -26,7 +26,7 @@ fn test_an_application_gets_what_it_was_opened_with_and_others_theirs() {
             assert!(matches!(refused, Some(DeviceError::Limit { .. })), "{depth}: {refused:?}");
         }
     }
-    // Completion queues, until there is no room for another; an entry has at least 32 octets.
+    // Completion queues, until there is no room for another; an entry has at least 32 bytes.
     let depth = 1000;
     let mut cqs = Vec::new();
     let error = loop {
@@ -38,11 +38,11 @@ fn test_an_application_gets_what_it_was_opened_with_and_others_theirs() {
     };
     assert!(matches!(error, DeviceError::Area(_)), "{error}");
     assert!(cqs.len() > 3, "{}", cqs.len());
-    // Nor for a queue pair.
+    // There is no room for a queue pair either.
     let init = QpInit::new(cqs[0].clone()).depths(10_000, 10_000);
     let refused = greedy.create_qp(pd, init).err();
     assert!(matches!(refused, Some(DeviceError::Area(_))), "{refused:?}");
-    // Memory.
+    // Memory, until none is left.
     let mut mrs = Vec::new();
     let error = loop {
         match greedy.alloc_mr(pd, 100_000, Access::REMOTE_WRITE) {
@@ -53,7 +53,7 @@ fn test_an_application_gets_what_it_was_opened_with_and_others_theirs() {
     };
     assert!(matches!(error, DeviceError::Register(RegisterError::NoMemory { .. })), "{error}");
     assert!(mrs.len() > 3, "{}", mrs.len());
-    // All of it is of its own share.
+    // All of this came out of the application's own share.
     let theirs: Vec<_> = (0..cqs.len()).map(|_| other.create_cq(depth, None).unwrap()).collect();
     let all: Vec<_> = (0..mrs.len())
         .map(|_| other.alloc_mr(other.alloc_pd().unwrap(), 100_000, Access::REMOTE_WRITE).unwrap())
@@ -93,7 +93,7 @@ fn test_a_queue_pair_of_another_application_is_not_connected() {
     let params = ConnectParams::new(end.qp.clone());
     let refused = other.connect((PEER, PORT).into(), params, &events).err();
     assert_eq!(refused, Some(DeviceError::ForeignQp(end.qp.qpn())));
-    // It is as it was.
+    // The refusal has left the queue pair as it was.
     let events = listen(&mut net, PORT, |_| {});
     Honest::with(&mut net, PORT, &events, end).exchange(&mut net);
 }

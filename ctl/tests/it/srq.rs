@@ -1,5 +1,5 @@
-//! Queue pairs that share a receive queue: who gets a buffer, who is told, and who ends when there
-//! is none.
+//! Queue pairs that share a receive queue: the order of the buffers, the events, and the ends for
+//! want of a buffer.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 use crate::common::*;
@@ -10,7 +10,7 @@ use heddle_verbs::{
     EventQueue, Mr, Pd, PostError, QpInit, RecvWr, Srq,
 };
 
-/// A shared receive queue, and what its queue pairs have in common.
+/// A shared receive queue, and the objects that its queue pairs share.
 struct Share {
     device: Device,
     pd: Pd,
@@ -37,7 +37,7 @@ impl Share {
         End { pd: self.pd, cq: self.cq.clone(), qp, mr: region_on(&self.device, self.pd, all) }
     }
 
-    /// Posts a buffer of its own place for each mark.
+    /// Posts a buffer for each mark, each at a place of its own.
     fn post(&self, marks: impl IntoIterator<Item = u64>) {
         for wr_id in marks {
             let sges = [self.mr.sge(wr_id as usize * SLOT, SLOT)];
@@ -61,7 +61,7 @@ impl Share {
     }
 }
 
-/// The first segment of a message, and no last one.
+/// Returns the header of a first segment that is not the last.
 fn first_segment(msn: u32) -> DdpHeader {
     match send_header(msn) {
         DdpHeader::Untagged { rsvd_ulp, rsvd_ulp32, qn, msn, mo, .. } => {
@@ -85,7 +85,7 @@ fn test_buffers_go_to_messages_in_the_order_of_arrival() {
     let qpns = both.each_ref().map(|h| h.end.qp.qpn().0);
     let mut msn = [0; 2];
     for lap in 0..6u64 {
-        // Posted before and after the connections were made, and after messages have come.
+        // The receives come before and after the connections, and after messages.
         share.post(lap * 10..lap * 10 + 7);
         for (n, who) in [0, 1, 1, 0, 0, 1, 0].into_iter().enumerate() {
             msn[who] += 1;
@@ -103,8 +103,8 @@ fn test_buffers_go_to_messages_in_the_order_of_arrival() {
     }
 }
 
-/// RFC 5041 section 8.3.2, RFC 5042 section 6.4.3: one that stops in the middle of messages holds
-/// one buffer, however it goes on, and gives it up with its end.
+/// RFC 5041 section 8.3.2, RFC 5042 section 6.4.3: a peer that stops in the middle of messages
+/// holds one buffer, however it goes on, and gives the buffer up with its end.
 #[test]
 fn test_peer_that_completes_no_message_holds_one_buffer() {
     let (eal, _turn) = eal();
@@ -122,7 +122,7 @@ fn test_peer_that_completes_no_message_holds_one_buffer() {
         net.settle();
         assert_eq!(marks(&share.completions()), [(u64::from(n), good.end.qp.qpn().0)]);
     }
-    // The first segment of another message, while one is open, is no message.
+    // The first segment of another message, while a message is open, is no message.
     net.peer.send(bad.conn, &fpdu(first_segment(2), &[1; 8]));
     net.settle();
     let done = share.completions();
@@ -158,7 +158,7 @@ fn test_message_without_a_buffer_ends_its_own_stream() {
     assert_eq!(marks(&share.completions()), [(0, good.end.qp.qpn().0)]);
 }
 
-/// A segment that is wrong in itself costs the others no buffer.
+/// A segment that is wrong in itself costs the other queue pairs no buffer.
 #[test]
 fn test_segments_out_of_sequence_take_no_buffer() {
     let (eal, _turn) = eal();
@@ -175,7 +175,7 @@ fn test_segments_out_of_sequence_take_no_buffer() {
     }
 }
 
-/// Immediate Data takes a buffer of it as well (RFC 7306 section 6.3).
+/// Immediate Data takes a buffer of the shared queue as well (RFC 7306 section 6.3).
 #[test]
 fn test_immediate_data_takes_a_buffer() {
     let (eal, _turn) = eal();
@@ -208,7 +208,7 @@ fn test_limit_is_told_when_messages_have_used_up_the_buffers() {
     }
 }
 
-/// An application that writes nonsense into the ring ends its own queue pairs.
+/// An application that writes nonsense into the ring ends only its own queue pairs.
 #[test]
 fn test_nonsense_in_the_ring_hurts_only_its_writer() {
     let (eal, _turn) = eal();
@@ -245,7 +245,7 @@ fn test_what_a_shared_queue_is_made_and_used_with_is_checked() {
     let full = DeviceError::TooMany { what: "shared receive queues", most: 1 };
     assert_eq!(create(share.pd, 1, 1), Some(full));
     assert_eq!(create(Pd(0), 1, 1), Some(DeviceError::ForeignPd(Pd(0))));
-    // Another protection domain, another application.
+    // Another protection domain, and another application.
     let init = || QpInit::new(share.cq.clone()).shared(&share.srq);
     let refused = device.create_qp(device.alloc_pd().unwrap(), init()).err();
     assert_eq!(refused, Some(DeviceError::ForeignSrq));
@@ -255,11 +255,11 @@ fn test_what_a_shared_queue_is_made_and_used_with_is_checked() {
         other.create_qp(other.alloc_pd().unwrap(), foreign).err(),
         Some(DeviceError::ForeignSrq)
     );
-    // A queue pair has one receive queue.
+    // A queue pair with a shared receive queue has no receive queue of its own.
     let qp = device.create_qp(share.pd, init()).unwrap();
     let refused = qp.post_recv(&RecvWr { wr_id: 1, sges: &[] });
     assert_eq!(refused, Err(PostError::SharedReceives));
-    // In use, and not any more.
+    // The shared receive queue is in use, and then no longer.
     let (srq, error) = share.srq.clone().destroy().unwrap_err();
     assert_eq!(error, DeviceError::SrqInUse { users: 1 });
     drop(qp);

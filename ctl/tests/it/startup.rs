@@ -1,7 +1,7 @@
 //! MPA start-ups that fail (RFC 5044 section 7.1.2, RFC 6581), with everything around the
-//! connection manager: the queue pair is free again and has kept its receives, memory is not
-//! touched, and a connection that keeps to the rules goes on beside each. What is wrong with which
-//! byte is the connection manager's own tests' business.
+//! connection manager. The queue pair is free again and has kept its receives, memory is not
+//! touched, and a connection that keeps to the rules goes on beside each. The connection manager's
+//! own tests cover the fault of each byte.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 use std::time::Duration;
@@ -13,7 +13,7 @@ use heddle_iwarp::rdmap::TermCode;
 use heddle_tcp::{ConnEvent, ConnId};
 use heddle_verbs::{AcceptParams, CmEvent, ConnectFailure, EventQueue, QpFate};
 
-/// `bytes` with the byte at `at` changed to `to`.
+/// Returns `bytes` with the byte at `at` changed to `to`.
 fn with(mut bytes: Vec<u8>, at: usize, to: u8) -> Vec<u8> {
     bytes[at] = to;
     bytes
@@ -34,7 +34,7 @@ fn enhanced(kind: Kind, ird: u16, ord: u16) -> Vec<u8> {
     .unwrap()
 }
 
-/// What a peer does behind its bytes.
+/// The peer's action after its bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Then {
     Nothing,
@@ -53,7 +53,7 @@ fn act(net: &mut Net, conn: ConnId, then: Then) {
     net.settle();
 }
 
-/// A counter of the control plane by its name.
+/// Returns a counter of the control plane by its name.
 fn counter(c: &CtlCounters, name: &str) -> u64 {
     let mut found = None;
     c.for_each(|n, _, v| {
@@ -85,7 +85,7 @@ fn test_initiators_that_break_the_rules_are_reset_and_nobody_hears_of_them() {
         act(&mut net, conn, then);
         let start = net.now();
         let end = net.until("the end", |n| match then {
-            // Our FIN is all that can be seen, or nothing.
+            // The peer sees our FIN, or nothing at all.
             Close => n.peer.end_of(conn),
             Reset => Some(ConnEvent::Reset),
             Nothing => n.peer.end_of(conn),
@@ -123,7 +123,7 @@ fn test_answer_that_comes_too_late_leaves_the_queue_pair_for_another_connection(
         ("FIN", b"", Close, "closed the connection during", "failed"),
         ("an application that says nothing", b"", Nothing, "application", "startup_timeouts"),
     ];
-    // The same queue pair each time.
+    // The same queue pair serves each case.
     let end = End::new(&net.us);
     end.post_recv(7, 0, 256);
     for (what, more, then, why, counted) in cases {
@@ -146,7 +146,7 @@ fn test_answer_that_comes_too_late_leaves_the_queue_pair_for_another_connection(
         if then == Nothing {
             net.until("the reset", |n| n.peer.says(conn, ConnEvent::Reset).then_some(()));
         }
-        // The end has been told; there is nothing more to tell.
+        // The application already has the end; these requests cause no further event.
         net.us.device().accept(id, AcceptParams::new(end.qp.clone())).unwrap();
         net.us.device().reject(id, vec![1]).unwrap();
         net.settle();
@@ -186,7 +186,7 @@ fn test_responders_that_break_the_rules_fail_the_connect_and_leave_the_queue_pai
         ("FIN in the frame", good()[..cut].to_vec(), Close, "closed the connection", "failed"),
     ];
     let queue = EventQueue::new(None);
-    // The same queue pair each time, with a receive of its whole memory.
+    // The same queue pair serves each case, with a receive of its whole memory.
     let end = End::new(&net.us);
     end.post_recv(5, 0, REGION);
     let ask = |net: &mut Net| {
@@ -227,7 +227,7 @@ fn test_responders_that_break_the_rules_fail_the_connect_and_leave_the_queue_pai
         end.assert_untouched(what);
         honest.exchange(&mut net);
     }
-    // And then one that keeps to them.
+    // Then a peer keeps to the rules.
     let (_, conn, _) = ask(&mut net);
     net.peer.send(conn, &good());
     assert!(matches!(net.event(&queue), CmEvent::Established { .. }));
@@ -237,7 +237,7 @@ fn test_responders_that_break_the_rules_fail_the_connect_and_leave_the_queue_pai
     honest.exchange(&mut net);
 }
 
-/// RFC 6581 section 9: a responder that wants more Reads served than we can is told so.
+/// RFC 6581 section 9: a responder that wants more Reads served than we can gets a Terminate.
 #[test]
 fn test_responder_that_wants_too_many_reads_gets_a_terminate() {
     let (eal, _turn) = eal();
@@ -259,7 +259,7 @@ fn test_responder_that_wants_too_many_reads_gets_a_terminate() {
     let (before, terminate) = terminate_in(&net.peer.got(conn)[request..]).unwrap();
     assert_eq!((before, terminate.code), (0, TermCode::MPA_INSUFFICIENT_IRD));
     assert_eq!((net.ctl().cm.startup_errors, net.ctl().cm.terminates_sent), (1, 1));
-    // It does not close, so it is reset in the end.
+    // The peer does not close, so we reset it in the end.
     net.until("a reset", |n| n.peer.says(conn, ConnEvent::Reset).then_some(()));
     assert_eq!(net.ctl().cm.close_timeouts, 1);
 }
@@ -295,7 +295,7 @@ fn test_private_data_that_does_not_fit_rejects_the_peer_and_tells_the_applicatio
         assert_eq!(events.poll(), None);
     }
     assert_eq!(net.ctl().cm.rejects_sent, 2);
-    // Where we connect, it is known before the peer hears of it.
+    // When we connect, the refusal comes before the peer hears anything.
     net.peer.stack.listen(None, 99, 8).unwrap();
     end.connect_with(&net.us, 99, &events, |p| p.private_data = vec![0; 509]);
     let CmEvent::ConnectError { error, qp, .. } = net.event(&events) else { panic!("an error") };

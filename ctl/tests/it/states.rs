@@ -4,7 +4,7 @@
 use crate::common::*;
 use heddle_verbs::{CmEvent, CqeStatus, DeviceError, EventQueue, QpState};
 
-/// The peer resets the connection.
+/// Makes the peer reset the connection.
 fn lose(net: &mut Net, h: &Honest, events: &EventQueue) {
     net.peer.stack.abort(h.conn);
     let ended = net.event(events);
@@ -26,7 +26,8 @@ fn test_queue_pair_goes_through_its_states_and_is_used_again() {
         for _ in 0..=life {
             h.exchange(&mut net);
         }
-        // What is posted when it ends completes, and is not there in the next life.
+        // Requests that are posted when the connection ends complete, and do not appear in the next
+        // life.
         h.end.post_recv(7, 0, 64);
         net.settle();
         if life % 2 == 0 {
@@ -64,7 +65,7 @@ fn test_reset_forgets_what_was_posted_before_a_connection() {
         end.post_recv(100 + wr_id, 0, 8);
     }
     device.reset_qp(&end.qp).unwrap();
-    // All of the queue is free, and the first message goes to what is posted from here on.
+    // The whole queue is free, and the first message goes to the first receive posted from here on.
     for wr_id in 0..15 {
         end.post_recv(wr_id, 0, 256);
     }
@@ -101,7 +102,7 @@ fn test_error_found_here_is_told_as_terminate_until_the_end() {
     let device = net.us.device().clone();
     let events = listen(&mut net, PORT, |_| {});
     let h = Honest::new(&mut net, PORT, &events);
-    // There is no buffer for it.
+    // There is no buffer for this message.
     net.peer.send(h.conn, &fpdu(send_header(1), &[5; 100]));
     net.settle();
     assert_eq!(h.end.qp.qp_state(), QpState::Terminate);

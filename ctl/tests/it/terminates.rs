@@ -1,5 +1,6 @@
-//! What an application hears of the Terminate with which a peer ends its connection: the headers that
-//! it repeats, as far as it has them (RFC 5040 section 4.8), and nothing that it only announces.
+//! The application's view of the Terminate with which a peer ends its connection: the headers that
+//! the Terminate repeats, as far as it has them (RFC 5040 section 4.8), and no header that it only
+//! announces.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::*;
@@ -20,8 +21,8 @@ fn emitted(header: DdpHeader) -> Vec<u8> {
     bytes
 }
 
-/// What the application is told when its peer sends a Terminate with `body`: the reason, and what
-/// comes with it.
+/// Returns the application's event when its peer sends a Terminate with `body`: the reason, and the
+/// headers that come with it.
 fn told(
     net: &mut Net,
     events: &EventQueue,
@@ -44,7 +45,7 @@ fn body(terminate: &Terminate) -> Vec<u8> {
     bytes[..len].to_vec()
 }
 
-/// About the second Read Request of a connection.
+/// Returns a Terminate about the second Read Request of a connection.
 fn about_a_read() -> Terminate {
     let r = ReadRequest { sink_stag: Stag(7), sink_to: 8, size: 9, src_stag: Stag(10), src_to: 11 };
     let header = emitted(untagged(Opcode::READ_REQUEST, Qn::READ_REQUEST, 2, 0));
@@ -56,7 +57,7 @@ fn about_a_read() -> Terminate {
     }
 }
 
-/// About a Write.
+/// Returns a Terminate about a Write.
 fn about_a_write() -> Terminate {
     let rsvd_ulp = Control::new(Opcode::WRITE).to_byte();
     let header = emitted(DdpHeader::Tagged { last: true, rsvd_ulp, stag: Stag(0x1234), to: 99 });
@@ -77,14 +78,14 @@ fn test_the_application_is_told_what_its_peer_has_refused() {
         assert_eq!(reason, DisconnectReason::RemoteTerminate(sent.code));
         assert_eq!(terminate.as_deref(), Some(&sent));
     }
-    // An end without a Terminate has none.
+    // An end without a Terminate reports no Terminate.
     let quiet = Honest::new(&mut net, PORT, &events);
     net.peer.stack.close(quiet.conn);
     let CmEvent::Disconnected { reason, terminate, .. } = net.event(&events) else { panic!() };
     assert_eq!((reason, terminate), (DisconnectReason::Orderly, None));
 }
 
-/// Cut off at every octet, what is told is what was whole before.
+/// The Terminate is cut off at every byte: the application gets the headers that are whole.
 #[test]
 fn test_headers_that_a_terminate_only_announces_are_not_told() {
     let (eal, _turn) = eal();
@@ -105,7 +106,8 @@ fn test_headers_that_a_terminate_only_announces_are_not_told() {
             assert_eq!(terminate.as_deref(), Some(&expected), "{len}");
         }
     }
-    // Too short for a code: it is no Terminate, and nothing of it is told.
+    // The message is too short for a code: it is no Terminate, and the application gets nothing of
+    // it.
     for len in 0..4 {
         let (reason, terminate) = told(&mut net, &events, &body(&about_a_read())[..len]);
         assert_eq!(
@@ -115,7 +117,7 @@ fn test_headers_that_a_terminate_only_announces_are_not_told() {
     }
 }
 
-/// Bits and lengths that are not true.
+/// Terminates with false bits and lengths.
 #[test]
 fn test_a_terminate_that_lies_is_told_as_what_it_is() {
     let (eal, _turn) = eal();
@@ -123,16 +125,17 @@ fn test_a_terminate_that_lies_is_told_as_what_it_is() {
     let events = listen(&mut net, PORT, |_| {});
     let plain = Terminate::new(TermCode::DDP_BOUNDS);
     let [a, b, ..] = body(&plain)[..] else { panic!() };
-    // Every header is announced, and octets of no meaning follow: of a tagged header there are
-    // fourteen, and thirteen are none.
+    // Every header is announced, and bytes without a meaning follow: a tagged header has fourteen
+    // of them, and thirteen are no header.
     let (_, all) = told(&mut net, &events, &[&[a, b, 0xe0, 0, 0, 0][..], &[0xff; 13]].concat());
     assert_eq!(*all.unwrap(), Terminate { segment_len: Some(0), ..plain });
     let (_, all) = told(&mut net, &events, &[&[a, b, 0xe0, 0, 0, 0][..], &[0xff; 14]].concat());
     let header = copied(&[0xff; 14]);
     assert_eq!(*all.unwrap(), Terminate { segment_len: Some(0), ddp: Some(header), ..plain });
-    // The header is of a version that there is not: it is told as it came, and cannot be read.
+    // The header's version does not exist: the application gets the header as it came, and cannot
+    // parse it.
     assert!(header.header().is_err());
-    // A segment that is longer than any, and far more octets than a Terminate has.
+    // The segment is longer than any, and the Terminate has far more bytes than usual.
     let long = [&[a, b, 0x80, 0, 0xff, 0xff][..], &[0x55; 1000]].concat();
     let (_, told) = told(&mut net, &events, &long);
     assert_eq!(*told.unwrap(), Terminate { segment_len: Some(u16::MAX), ..plain });

@@ -1,4 +1,4 @@
-//! What the other process does.
+//! The work of the other process.
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -21,10 +21,10 @@ pub(crate) enum Work {
     UntilKilled,
 }
 
-/// What it is handed.
+/// The parent's handover to the child.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Spec {
-    /// Area, memory, what it is woken by.
+    /// Descriptors of the area, of the memory, and of the waker.
     pub(crate) fds: [RawFd; 3],
     pub(crate) area: usize,
     pub(crate) memory: usize,
@@ -89,7 +89,7 @@ pub(crate) struct App {
     mr: Mr,
     sleeper: Sleeper,
     remote: (Stag, u64),
-    /// What the peer's region holds.
+    /// The expected content of the peer's region.
     shadow: Vec<u8>,
     random: Random,
     /// Sends posted so far: their echoes come in this order.
@@ -98,7 +98,8 @@ pub(crate) struct App {
 
 pub(crate) fn run(spec: &str) {
     let spec = Spec::parse(spec);
-    // SAFETY: descriptors that the parent has left open for us, each taken once.
+    // SAFETY: the parent has left these descriptors open for this process, and this code takes each
+    // of them once.
     let [area, memory, event] = spec.fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
     let area = Area::attach(area, spec.area).unwrap();
     let memory = Arc::new(Region::from_fd(memory, spec.memory).unwrap());
@@ -128,7 +129,8 @@ fn mark(signaled: bool, wr: SendWr<'_>) -> SendWr<'_> {
 }
 
 impl App {
-    /// With a region of twice the peer's size, and the STag and tagged offset of that.
+    /// Makes an application with a region of twice the peer's size, and the STag and tagged offset
+    /// of the peer's region.
     pub(crate) fn new((cq, qp, mr): (Cq, Qp, Mr), sleeper: Sleeper, remote: (Stag, u64)) -> App {
         App {
             cq,
@@ -142,7 +144,7 @@ impl App {
         }
     }
 
-    /// All of the peer's region once more.
+    /// Reads all of the peer's region once more.
     pub(crate) fn read_all(&mut self) {
         for slot in 0..SLOTS {
             self.read_back(slot);
@@ -153,12 +155,12 @@ impl App {
         usize::try_from(self.random.below(n as u64)).unwrap()
     }
 
-    /// One operation in each slot, in batches with one doorbell; every byte of it is compared.
+    /// Makes one operation in each slot, in batches with one doorbell, and compares every byte.
     pub(crate) fn round(&mut self) -> u64 {
         let sink = SLOTS * SLOT;
         let (mut reads, mut recvs, mut posted) = (Vec::new(), 0, 0);
         for slot in 0..SLOTS {
-            // Mostly short, now and then all of the slot.
+            // Mostly short, now and then the whole slot.
             let len = if self.random.below(50) == 0 { SLOT } else { 1 + self.below(200) };
             let data: Vec<u8> = (0..len.div_ceil(8))
                 .flat_map(|_| self.random.next_u64().to_ne_bytes())
@@ -166,14 +168,14 @@ impl App {
                 .collect();
             let (from, to) = (slot * SLOT, self.remote.1 + (slot * SLOT) as u64);
             let id = slot as u64;
-            // The last one of a round is the one that is waited for.
+            // The application waits for the last operation of a round.
             let signaled = slot + 1 == SLOTS;
             match self.random.below(8) {
                 0 => {
                     let sges = [self.mr.sge(sink + from, SLOT)];
                     self.qp.post_recv(&RecvWr { wr_id: 1000 + id, sges: &sges }).unwrap();
                     self.mr.write(from, &data);
-                    // In up to three pieces.
+                    // The source is in up to three pieces.
                     let (i, j) = (len / 3, len / 2);
                     let sges = [
                         self.mr.sge(from, i),
@@ -219,7 +221,7 @@ impl App {
                 last = true;
             }
         }
-        // A Read sees what was there before this round: its slot is written by no other operation.
+        // A Read sees the data from before this round, because no other operation writes its slot.
         for (slot, len) in reads {
             let want = self.shadow[slot * SLOT..slot * SLOT + len].to_vec();
             self.compare("a Read", sink + slot * SLOT, &want, len);
@@ -250,7 +252,7 @@ impl App {
         assert!(got == want, "{what} at {at} is not what it should be");
     }
 
-    /// The next completion, asleep until it comes.
+    /// Returns the next completion, and sleeps until it comes.
     fn next(&self) -> heddle_verbs::Cqe {
         loop {
             if let Some(c) = self.cq.poll() {

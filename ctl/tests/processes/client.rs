@@ -1,4 +1,4 @@
-//! What a process does that opens its device through the control socket.
+//! The work of a process that opens its device through the control socket.
 
 use std::io::Read;
 use std::net::SocketAddr;
@@ -14,12 +14,12 @@ use heddle_verbs::{
 use crate::child::App;
 use crate::world::{PEER, SLOT, SLOTS};
 
-/// The environment variable with the socket's path makes this program a client.
+/// The environment variable with the socket's path, which makes this program a client.
 pub(crate) const SOCKET: &str = "HEDDLE_TEST_SOCKET";
-/// And this one says of which kind.
+/// The environment variable with the kind of client.
 pub(crate) const KIND: &str = "HEDDLE_TEST_KIND";
 
-/// Where a client listens.
+/// The address at which a client listens.
 pub(crate) const OURS: ([u8; 4], u16) = ([10, 0, 0, 1], 7200);
 
 const DEPTH: u32 = 256;
@@ -35,7 +35,8 @@ pub(crate) fn run(path: &str) {
     }
 }
 
-/// Traffic until standard input ends, every octet compared; then the peer's whole region.
+/// Makes traffic until standard input ends, and compares every byte; then compares the peer's whole
+/// region.
 fn work(device: &Device) {
     let (mut app, _keep) = connected(device);
     let (told, over) = std::sync::mpsc::channel();
@@ -49,7 +50,8 @@ fn work(device: &Device) {
     app.read_all();
 }
 
-/// An application whose queue pair is connected to the peer, and what it needs to stay so.
+/// Makes an application whose queue pair is connected to the peer, and returns it with the event
+/// queue that the connection needs.
 fn connected(device: &Device) -> (App, EventQueue) {
     let pd = device.alloc_pd().unwrap();
     let sleeper = Sleeper::with_fd().unwrap();
@@ -78,7 +80,7 @@ fn connected(device: &Device) -> (App, EventQueue) {
 
 const WAIT: Duration = Duration::from_secs(30);
 
-/// Everything that there is, once, as a program in the RNIC's process would have it.
+/// Uses every verb once, as a program in the RNIC's process would.
 fn every_verb(device: &Device) {
     assert_eq!(device.limits().max_ird, 128);
     listens(device);
@@ -93,7 +95,7 @@ fn every_verb(device: &Device) {
         let c = connection.wait(WAIT).unwrap();
         assert!(c.status.is_success() && c.op == what, "{c:?}");
     };
-    // From memory of the device, from memory that was set aside, and from memory of its own.
+    // Sources: memory of the device, memory that was set aside, and the application's own memory.
     let own = Arc::new(Region::shared(SLOT).unwrap());
     let both = Access::LOCAL_WRITE.with(Access::BIND);
     let mrs = [
@@ -114,7 +116,7 @@ fn every_verb(device: &Device) {
         assert!(back == bytes, "region {n}");
     }
     assert_eq!(own.load(1), Ok(9), "it is the application's own memory");
-    // An echo of a Send.
+    // The peer echoes a Send.
     let [mr, ..] = &mrs;
     connection.post_recv(&RecvWr { wr_id: 3, sges: &[mr.sge(100, 100)] }).unwrap();
     mr.write(0, b"hello");
@@ -123,7 +125,7 @@ fn every_verb(device: &Device) {
     assert!(ops.contains(&CqeOp::Send) && ops.contains(&CqeOp::Recv), "{ops:?}");
     mr.read(100, &mut back[..5]);
     assert_eq!(&back[..5], b"hello");
-    // Windows, and fast registrations for the one queue pair.
+    // Windows, and fast registrations for this queue pair.
     let mut window = device.alloc_window(pd).unwrap();
     let shown = window.bind(mr, (0, 64), 0, Access::REMOTE_WRITE).unwrap();
     assert_ne!(shown, Stag(0));
@@ -144,7 +146,7 @@ fn every_verb(device: &Device) {
     assert_eq!(connection.cq().depth(), 1024);
     assert!(device.mr_usage().regions >= 3);
     assert_eq!(connection.end(), None);
-    // What it cannot have.
+    // Requests that the server refuses.
     let pipe = device.create_cq(8, Some(Sleeper::new().waker())).err();
     assert_eq!(pipe, Some(DeviceError::WakerWithoutFd));
     assert!(device.alloc_mr(pd, 1 << 30, Access::NONE).is_err());
@@ -154,7 +156,7 @@ fn every_verb(device: &Device) {
     assert_eq!(qp.qp_state(), QpState::Error);
     device.reset_qp(&qp).unwrap();
     assert_eq!(qp.qp_state(), QpState::Init);
-    // The same queue pair again, to somebody who is not there.
+    // The same queue pair connects again, to a peer that does not exist.
     let events = EventQueue::new(None);
     let nobody = SocketAddr::from((PEER.0, 9));
     device.connect(nobody, ConnectParams::new(qp.clone()), &events).unwrap();
@@ -167,9 +169,9 @@ fn every_verb(device: &Device) {
     };
     assert_eq!(error.to_string(), "TCP connection failed: refused by the peer");
     assert_eq!(qp.qp_state(), QpState::Init, "it is free again");
-    // As any program, with a shared receive queue, which the traffic of another test does without.
+    // A program with a shared receive queue, which the traffic of another test does not use.
     let cq = device.create_cq(8, None).unwrap();
-    // That of the connection was given back with it.
+    // The protection domain of the connection was given back with it.
     assert_eq!(device.create_srq(pd, 8, 1, None).unwrap_err(), DeviceError::ForeignPd(pd));
     let pd = device.alloc_pd().unwrap();
     let srq = device.create_srq(pd, 8, 1, None).unwrap();
@@ -182,7 +184,7 @@ fn every_verb(device: &Device) {
     app.read_all();
 }
 
-/// The peer connects to us: once it is rejected, once accepted and answered.
+/// The peer connects to us: the first connection is rejected, the second accepted and answered.
 fn listens(device: &Device) {
     let listener = device.bind(SocketAddr::from(OURS)).unwrap();
     let second = device.bind(SocketAddr::from(OURS)).unwrap_err();
@@ -195,7 +197,8 @@ fn listens(device: &Device) {
     let ends = Ends::new(device, device.alloc_pd().unwrap()).unwrap();
     let mr = device.alloc_mr(ends.qp.pd(), 64, Access::LOCAL_WRITE).unwrap();
     mr.write(0, b"welcome");
-    // Before it is accepted: the peer sends at once, and a Send that finds no receive is the end.
+    // The receive is posted before the accept: the peer sends at once, and a Send that finds no
+    // receive ends the connection.
     ends.qp.post_recv(&RecvWr { wr_id: 1, sges: &[mr.sge(32, 32)] }).unwrap();
     let mut connection = second.accept_with(AcceptParams::new(ends.qp.clone()), ends).unwrap();
     let c = connection.wait(WAIT).unwrap();

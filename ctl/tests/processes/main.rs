@@ -4,9 +4,10 @@
 //! The parent runs two RNICs joined by rings, both on its own thread. It makes devices for its
 //! children, connects their queue pairs, and hands them the descriptors of their memory and queues;
 //! from then on a child posts and polls without the parent. A third party, an application of the
-//! parent on the same RNIC, must not notice anything of what happens to the others.
+//! parent on the same RNIC, must not notice anything that happens to the others.
 //!
-//! Other children open their devices themselves, through a socket that a thread of the parent serves.
+//! Other children open their devices themselves, through a socket that a thread of the parent
+//! serves.
 //!
 //! There is no test harness: a child is this program again.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
@@ -44,7 +45,8 @@ fn main() {
     if let Ok(path) = std::env::var(client::SOCKET) {
         return client::run(&path);
     }
-    // What a harness prints, for those who look for tests by name; none of these is ignored.
+    // These lines are the ones that a harness prints, for tools that list tests by name; none of
+    // these tests is ignored.
     if std::env::args().any(|a| a == "--list") {
         let ignored = std::env::args().any(|a| a == "--ignored");
         let names = TESTS.iter().filter(|_| !ignored);
@@ -56,7 +58,7 @@ fn main() {
     println!("\nrunning {} tests", chosen.len());
     let mut world = World::new();
     for (name, test) in &chosen {
-        // What a test compares with at its end is not to be what the one before it has left.
+        // A test compares numbers at its end, so nothing of the previous test may be left.
         world.until("nothing is left of the test before", |w| w.numbers() == Numbers::default());
         let start = Instant::now();
         test(&mut world);
@@ -69,7 +71,7 @@ fn main() {
     );
 }
 
-/// Every byte is right, both ways, and the process sleeps between its rounds.
+/// Every byte is right, in both directions, and the process sleeps between its rounds.
 fn million(world: &mut World) {
     let before = world.numbers();
     let tenant = Tenant::new(world);
@@ -93,7 +95,8 @@ fn million(world: &mut World) {
     world.until("everything comes back", |w| w.numbers() == before);
 }
 
-/// Killed at any moment; nobody else loses anything, and all it had can be had again.
+/// The child is killed at any moment; no other application loses anything, and all its resources
+/// can be had again.
 fn killed(world: &mut World) {
     const TIMES: u64 = 100;
     let mut random = Random::new(&Seed::from_u64(7));
@@ -103,7 +106,7 @@ fn killed(world: &mut World) {
     for _ in 0..TIMES {
         let tenant = Tenant::new(world);
         let mut child = tenant.spawn(child::Work::UntilKilled);
-        // It has begun when something of it has arrived at the peer.
+        // The child has begun when its first data have arrived at the peer.
         world.until("the child posts", |w| tenant.has_sent(w));
         let until = Instant::now() + Duration::from_micros(random.below(10_000));
         while Instant::now() < until {
@@ -121,7 +124,7 @@ fn killed(world: &mut World) {
     world.until("everything comes back", |w| w.numbers() == before);
 }
 
-/// Every word an application can write, with any value, at any time.
+/// The child writes every word that an application can write, with any value, at any time.
 fn nonsense(world: &mut World) {
     const TIMES: u64 = 300;
     let mut random = Random::new(&Seed::from_u64(11));

@@ -23,7 +23,7 @@ use crate::world::{Neighbor, World};
 struct Server {
     path: PathBuf,
     over: Arc<AtomicBool>,
-    /// Clients that are served.
+    /// Number of clients that are being served.
     open: Arc<AtomicUsize>,
     accepting: Option<JoinHandle<()>>,
 }
@@ -44,7 +44,7 @@ impl Server {
                 let (hub, policy, count) = (hub.clone(), policy.clone(), count.clone());
                 count.fetch_add(1, Ordering::Relaxed);
                 std::thread::spawn(move || {
-                    // What clients do wrong is theirs.
+                    // A client's faults end only its own session, so the result does not matter.
                     let _ = serve(&hub, policy, &socket.unwrap());
                     count.fetch_sub(1, Ordering::Relaxed);
                 });
@@ -70,7 +70,7 @@ impl Drop for Server {
     }
 }
 
-/// Waits for a client that is to end well.
+/// Waits for a client that has to end with success.
 fn finish(world: &mut World, mut client: Child) {
     drop(client.stdin.take());
     let end = Instant::now() + Duration::from_secs(120);
@@ -90,7 +90,7 @@ pub(crate) fn every_verb(world: &mut World) {
     let before = world.numbers();
     let server = Server::new(world, &Policy::default());
     let client = server.spawn("verbs");
-    // The peer's side of its listener.
+    // The peer's side of the client's listener.
     let device = world.b.device().clone();
     let pd = device.alloc_pd().unwrap();
     let cq = device.create_cq(8, None).unwrap();
@@ -108,7 +108,7 @@ pub(crate) fn every_verb(world: &mut World) {
                 seen.is_some()
             });
             match seen.unwrap() {
-                // It does not listen yet.
+                // The client does not listen yet.
                 CmEvent::ConnectError { .. } => {}
                 other => break (qp, other),
             }
@@ -141,7 +141,8 @@ pub(crate) fn every_verb(world: &mut World) {
     world.until("the server has let go", |_| server.open.load(Ordering::Relaxed) == 0);
 }
 
-/// At any moment: before it has a device, in the middle of a request, with traffic.
+/// The client is killed at any moment: before it has a device, in the middle of a request, with
+/// traffic.
 pub(crate) fn killed(world: &mut World) {
     const TIMES: usize = 60;
     let server = Server::new(world, &Policy::default());
@@ -155,7 +156,7 @@ pub(crate) fn killed(world: &mut World) {
         let mut client = server.spawn("work");
         let mut until = Instant::now() + Duration::from_micros(random.below(60_000));
         if round % 2 == 0 {
-            // With traffic for certain.
+            // Traffic is certain to have begun.
             world.until("the client posts", |w| w.received() != sent && w.received() > 0);
             until = Instant::now() + Duration::from_micros(random.below(5_000));
         }
@@ -185,11 +186,11 @@ pub(crate) fn killed(world: &mut World) {
     neighbor.end(world);
 }
 
-/// Seconds of the next test, if 20 are too few.
+/// The environment variable with the seconds of the next test, if 20 are too few.
 const SECONDS: &str = "HEDDLE_SOAK_SECONDS";
 
-/// Five of ten are killed in turn and started anew; the others compare every octet, and so does one in
-/// the RNIC's process.
+/// Five of ten clients are killed in turn and started anew. The others compare every byte, and so
+/// does an application in the RNIC's process.
 pub(crate) fn ten(world: &mut World) {
     let seconds = std::env::var(SECONDS).ok().and_then(|s| s.parse().ok()).unwrap_or(20);
     let before = world.numbers();
@@ -223,7 +224,8 @@ pub(crate) fn ten(world: &mut World) {
     world.until("everything comes back", |w| w.numbers() == before);
 }
 
-/// Lines, descriptors and memory as no client would have them, beside one that minds its own business.
+/// Sends lines, descriptors and memory that no real client would send, beside a client that does
+/// its own work.
 pub(crate) fn hostile(world: &mut World) {
     let before = world.numbers();
     let policy = Policy { memory: 8 << 20, ..Policy::default() };
@@ -289,7 +291,8 @@ fn answer(socket: &UnixStream, inbox: &mut Inbox) -> String {
     }
 }
 
-/// A hundred thousand destroys of what there is not, as fast as they go, and then one answer.
+/// Sends a hundred thousand destroys of objects that do not exist, as fast as possible, and then
+/// reads one answer.
 fn floods(path: &PathBuf) {
     use std::io::Write;
     let (mut socket, mut inbox) = open(path);
@@ -307,30 +310,31 @@ fn floods(path: &PathBuf) {
     println!("100,000 refused requests took {:.2} s", start.elapsed().as_secs_f64());
 }
 
-/// Lines that are none, memory that is none, and descriptors that no request asks for.
+/// Sends lines that are not requests, memory that cannot be used, and descriptors that no request
+/// asks for.
 fn lines(path: &PathBuf) {
     use std::io::{Read, Write};
-    // Half a line, and gone.
+    // Half a line, and then the end.
     let (mut socket, _) = open(path);
     socket.write_all(b"{\"v\":1,\"id\":2,\"op\":\"cr").unwrap();
     drop(socket);
-    // A line without end.
+    // A line without an end.
     let (mut socket, _) = open(path);
     let long = vec![b'['; 1 << 20];
     let _ = socket.write_all(&long);
     let mut rest = Vec::new();
-    // Closed with what it has not read: that is a reset, or an end.
+    // The server closed with unread bytes: the client sees a reset, or an end.
     let _ = socket.read_to_end(&mut rest);
     // Nesting as deep as a line is long.
     let (socket, mut inbox) = open(path);
     let deep = "[".repeat(60_000);
     assert!(ask(&socket, &mut inbox, &deep).contains("malformed"));
-    // Memory that could go.
+    // Memory that its owner could shrink.
     let file = std::fs::File::open("/proc/self/exe").unwrap();
     let line = b"{\"v\":1,\"id\":4,\"op\":\"add-region\",\"args\":{\"len\":4096}}\n";
     send(&socket, line, &[file.as_fd()]).unwrap();
     assert!(answer(&socket, &mut inbox).contains("F_SEAL_SHRINK"));
-    // A descriptor that no request asks for: refused, and the end.
+    // A descriptor that no request asks for: the server refuses the request and ends the session.
     let (pipe, _end) = std::io::pipe().unwrap();
     let line = b"{\"v\":1,\"id\":3,\"op\":\"create-cq\",\"args\":{\"depth\":8,\"waker\":1}}\n";
     send(&socket, line, &[pipe.as_fd()]).unwrap();
@@ -338,7 +342,7 @@ fn lines(path: &PathBuf) {
     let _ = (&socket).read_to_end(&mut rest);
 }
 
-/// Memory that somebody tries to take pages from while it is sent from and written to.
+/// A process tries to take pages from memory while the RNIC sends from it and writes to it.
 fn holes(path: &PathBuf) {
     let params = OpenParams {
         memory: 1 << 20,

@@ -21,7 +21,7 @@ pub(crate) struct Tenant {
     sent_before: u64,
 }
 
-/// Requests each way.
+/// Number of requests in each direction.
 const DEPTH: u32 = 256;
 
 impl Tenant {
@@ -46,7 +46,7 @@ impl Tenant {
         Tenant { device, conn, cq, qp, mr, sleeper, sent_before }
     }
 
-    /// Starts the process and hands it what it needs.
+    /// Starts the process and hands over the descriptors that it needs.
     pub(crate) fn spawn(&self, work: Work) -> Child {
         let (area, memory) = (self.device.area(), self.device.memory().unwrap());
         let fds = [area.fd(), memory.fd(), self.sleeper.fd()].map(|f| inheritable(f.unwrap()));
@@ -66,26 +66,26 @@ impl Tenant {
         Command::new(exe).env(SPEC, spec.to_text()).spawn().unwrap()
     }
 
-    /// Whether something of the child has arrived at the peer.
+    /// Returns true if data of the child have arrived at the peer.
     pub(crate) fn has_sent(&self, world: &World) -> bool {
         world.received() > self.sent_before
     }
 
-    /// Takes everything back, as whoever hands out descriptors does when a process is gone.
+    /// Takes everything back, as an owner of descriptors does when a process has ended.
     pub(crate) fn end(self, _world: &mut World) {
         self.device.close().unwrap();
     }
 
-    /// Writes nonsense where the application may write, and rings.
+    /// Writes nonsense where the application may write, and rings the doorbell.
     pub(crate) fn scribble(&self, random: &mut Random, round: u64) {
         let area = self.device.area();
         let (off, words) = if round.is_multiple_of(2) { self.qp.share() } else { self.cq.share() };
         let Some(block) = area.at(off, words) else { panic!("a block of the area") };
         let words = block.words();
         match round % 5 {
-            // Everything at once.
+            // Every word at once.
             0 => words.iter().for_each(|w| w.store(random.next_u64(), Ordering::Relaxed)),
-            // Small numbers, which are more likely to mean something.
+            // Small numbers, which are more likely to have a meaning.
             1 => {
                 for w in words {
                     w.store(random.below(70_000), Ordering::Relaxed);
@@ -114,7 +114,7 @@ impl Tenant {
                 words[8]
                     .store(words[8].load(Ordering::Relaxed) + random.below(300), Ordering::SeqCst);
             }
-            // Tails and heads alone.
+            // Only tails and heads.
             _ => {
                 for at in [8, 16, 24, 32] {
                     if let Some(w) = words.get(at) {
@@ -132,10 +132,10 @@ impl Tenant {
     }
 }
 
-/// A copy of a descriptor that a child inherits.
+/// Returns a copy of a descriptor that a child inherits.
 fn inheritable(fd: BorrowedFd<'_>) -> OwnedFd {
     let copy = fd.try_clone_to_owned().unwrap();
-    // SAFETY: changes a flag of a descriptor that we own.
+    // SAFETY: the call changes a flag of a descriptor that we own.
     let rc = unsafe { libc::fcntl(copy.as_raw_fd(), libc::F_SETFD, 0) };
     assert_eq!(rc, 0);
     copy

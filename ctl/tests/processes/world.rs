@@ -1,4 +1,4 @@
-//! Two RNICs on one thread, a peer that answers, and an application that minds its own business.
+//! Two RNICs on one thread, a peer that answers, and an application that does its own work.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -10,12 +10,12 @@ use heddle_verbs::{
     ListenParams, Mr, Qp, QpInit, RecvWr, SendWr, Stag,
 };
 
-/// Slots of a region, and octets of each.
+/// Number of slots of a region, and bytes of each slot.
 pub(crate) const SLOTS: usize = 64;
 pub(crate) const SLOT: usize = 4096;
 
-/// What children fill their memory with before they write anything else; the neighbor never sends
-/// it.
+/// The byte with which children fill their memory before they write anything else; the neighbor
+/// never sends this byte.
 pub(crate) const MARK: u8 = 0xd5;
 
 pub(crate) const PEER: ([u8; 4], u16) = ([10, 0, 0, 2], 7174);
@@ -41,7 +41,7 @@ struct Served {
     received: u64,
 }
 
-/// What a peer of ours has to know of it.
+/// The peer's region, as a connecting application has to know it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Remote {
     pub(crate) stag: Stag,
@@ -55,7 +55,7 @@ pub(crate) struct Conn {
     pub(crate) remote: Remote,
 }
 
-/// What is taken on the RNIC under test: STags, regions that wait, connections, places of the
+/// Numbers of objects on the RNIC under test: STags, regions that wait, connections, places of the
 /// connection manager.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Numbers {
@@ -93,7 +93,7 @@ impl World {
         }
     }
 
-    /// Applications the worker has found to be broken.
+    /// Returns the number of applications that the worker has found to be broken.
     pub(crate) fn broken(&self) -> u64 {
         let w = self.a.snapshot().worker.worker;
         w.wr_broken + w.wr_overruns + w.cq_overflows
@@ -180,14 +180,16 @@ impl World {
         Conn { id, events, remote: Remote { stag, to } }
     }
 
-    /// What the peer has received on the latest connection of a child.
+    /// Returns the number of messages that the peer has received on the latest connection of a
+    /// child.
     pub(crate) fn received(&self) -> u64 {
         self.served.iter().rev().find(|s| !s.from_neighbor).map_or(0, |s| s.received)
     }
 }
 
 impl Served {
-    /// Echoes what came; whether something came from the neighbor that is not its own.
+    /// Echoes the messages that came; returns true if the neighbor's connection brought a message
+    /// that is not its own.
     fn poll(&mut self) -> bool {
         let mut foreign = false;
         while let Some(c) = self.cq.poll() {
@@ -203,7 +205,7 @@ impl Served {
                     foreign |= bytes.contains(&MARK);
                 }
                 let sges = [self.buffers.sge(slot * SLOT, c.len as usize)];
-                // Of a connection that is over there is nobody to answer.
+                // The connection may be over; then no peer waits for an echo.
                 let _ = self.qp.post_send(&SendWr::send(c.wr_id, &sges));
             } else {
                 let sges = [self.buffers.sge(slot * SLOT, SLOT)];
@@ -215,7 +217,7 @@ impl Served {
     }
 }
 
-/// An application of this process on the RNIC under test: Sends, and compares what comes back.
+/// An application of this process on the RNIC under test: it sends, and compares the echoes.
 pub(crate) struct Neighbor {
     conn: Conn,
     cq: Cq,
@@ -235,10 +237,10 @@ impl Neighbor {
         Neighbor { conn, cq, qp, mr, rounds: 0 }
     }
 
-    /// One message there and back, every byte compared.
+    /// Sends one message there and back, and compares every byte.
     pub(crate) fn exchange(&mut self, world: &mut World) {
         self.rounds += 1;
-        // Below 128: never the mark of the others.
+        // The bytes are below 128, so they never equal the mark of the others.
         let byte = |i: usize, n: u64| (i as u64 * 31 + n * 7) as u8 & 0x7f;
         let data: Vec<u8> = (0..SLOT).map(|i| byte(i, self.rounds)).collect();
         self.mr.write(0, &data);

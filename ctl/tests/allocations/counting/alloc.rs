@@ -1,7 +1,8 @@
 //! An allocator that counts, thread by thread.
 //!
 //! Each thread counts into a slot of its own, which it takes at its first allocation and keeps. So
-//! a test can say which thread allocated, and the test runner's own threads disturb nothing.
+//! a test can say which thread allocated, and the test runner's own threads do not disturb the
+//! counts.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -13,10 +14,10 @@ pub struct Counting;
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Threads that can be told apart; later ones share the last slot.
+/// Number of threads with a slot of their own; later threads share the last slot.
 const THREADS: usize = 256;
 
-/// What one thread did since it began.
+/// Counts of one thread since it began.
 struct Slot {
     tid: AtomicI32,
     allocated: AtomicU64,
@@ -36,7 +37,8 @@ static SLOTS: [Slot; THREADS] = [const {
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    // Constant and without a destructor: using it allocates nothing, at any time of a thread.
+    // The value is constant and has no destructor, so a use allocates nothing at any time of a
+    // thread's life.
     static MINE: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
@@ -45,13 +47,14 @@ fn slot() -> &'static Slot {
     if at == usize::MAX {
         at = TAKEN.fetch_add(1, Ordering::Relaxed).min(THREADS - 1);
         MINE.set(at);
-        // SAFETY: asks the kernel for a number; no memory is touched.
+        // SAFETY: `gettid` only asks the kernel for a number, and touches no memory.
         SLOTS[at].tid.store(unsafe { libc::gettid() }, Ordering::Relaxed);
     }
     &SLOTS[at]
 }
 
-/// What a piece of memory takes of the heap: glibc's allocator puts a word in front and rounds up.
+/// Returns the heap bytes of a piece of memory: glibc's allocator puts a word in front and rounds
+/// up.
 fn chunk(size: usize) -> i64 {
     i64::try_from((size + 8).next_multiple_of(16).max(32)).unwrap_or(i64::MAX)
 }
@@ -87,29 +90,29 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Calls of one thread.
+/// Allocator calls of one thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Calls {
-    /// alloc, alloc_zeroed and realloc.
+    /// Calls of alloc, alloc_zeroed and realloc.
     pub allocated: u64,
-    /// dealloc.
+    /// Calls of dealloc.
     pub freed: u64,
 }
 
 impl Calls {
-    /// None at all.
+    /// No calls at all.
     pub const NONE: Calls = Calls { allocated: 0, freed: 0 };
 
-    /// Those since `earlier`.
+    /// Returns the calls since `earlier`.
     pub fn since(self, earlier: Calls) -> Calls {
         Calls { allocated: self.allocated - earlier.allocated, freed: self.freed - earlier.freed }
     }
 }
 
-/// Whether stretches of traffic, one after another, are those of a steady state that was not quite
-/// reached when they began: queues may still have grown, by doubling, to the most there has been in
-/// them, and have given back what they had before; that is a handful of times in all, and at least
-/// one stretch made no calls at all.
+/// Returns true if successive stretches of traffic belong to a steady state that was almost reached
+/// when they began. Queues may still have grown, by doubling, to their greatest length, and have
+/// given back their old memory. Such growth happens a handful of times in all, and at least one
+/// stretch made no calls.
 pub fn is_steady(stretches: &[Calls]) -> bool {
     const GROWTHS: u64 = 4;
     stretches.contains(&Calls::NONE)
@@ -124,27 +127,27 @@ fn calls(slot: &Slot) -> Calls {
     }
 }
 
-/// Calls of this thread so far.
+/// Returns the calls of this thread so far.
 pub fn mine() -> Calls {
     calls(slot())
 }
 
-/// Octets of the heap that this thread has taken and not given back, the allocator's own share
-/// included; negative when it gave back what others took.
+/// Returns the heap bytes that this thread has taken and not given back, including the allocator's
+/// own share. The number is negative when the thread gave back memory that others took.
 pub fn octets() -> i64 {
     slot().octets.load(Ordering::Relaxed)
 }
 
-/// Calls of every thread so far. Makes no calls itself.
+/// Calls of every thread so far. Taking and comparing these counts makes no allocator calls.
 pub struct All([Calls; THREADS]);
 
-/// See [`All`].
+/// Returns the calls of every thread so far; see [`All`].
 pub fn all() -> All {
     All(std::array::from_fn(|i| calls(&SLOTS[i])))
 }
 
 impl All {
-    /// Name and calls since `earlier` of each thread that still runs.
+    /// Returns the name of each thread that still runs, and its calls since `earlier`.
     pub fn since(&self, earlier: &All) -> Vec<(String, Calls)> {
         let taken = TAKEN.load(Ordering::Relaxed).min(THREADS);
         (0..taken)

@@ -1,5 +1,5 @@
-//! Two RNICs joined by rings and traffic over them that allocates nothing of its own, so that what
-//! is counted is the RNICs'.
+//! Two RNICs joined by rings, and traffic over them that makes no allocations of its own, so that
+//! all counted calls are the RNICs'.
 #![allow(unreachable_pub, dead_code, reason = "each test that has this module uses a part")]
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
@@ -21,13 +21,13 @@ use heddle_verbs::{
     MpaOptions, Mr, Protocol, Qp, QpInit,
 };
 
-/// Work requests of each queue.
+/// Number of work requests of each queue.
 pub const DEPTH: usize = 64;
 
-/// Largest message.
+/// Length of the largest message, in bytes.
 pub const LARGEST: usize = 64 << 10;
 
-/// DPDK, started once in this process, and the right to use the processors.
+/// Returns DPDK, started once in this process, and the right to use the processors.
 pub fn eal() -> (Eal, MutexGuard<'static, ()>) {
     static EAL: OnceLock<Eal> = OnceLock::new();
     static TURN: Mutex<()> = Mutex::new(());
@@ -40,16 +40,16 @@ fn server_addr() -> SocketAddr {
     SocketAddr::from((Ipv4Addr::new(10, 0, 0, 2), 7471))
 }
 
-/// How the two are set up.
+/// Settings of the two RNICs and of their connections.
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub conns: usize,
     pub crc: bool,
-    /// Markers, both ways.
+    /// Markers in both directions.
     pub markers: bool,
     pub fault: FaultConfig,
     pub seed: u64,
-    /// Time that the test moves, so that a run is the same each time.
+    /// A clock that the test moves, so that each run is the same.
     pub clock: Option<Clock>,
 }
 
@@ -61,13 +61,14 @@ impl Default for Setup {
 }
 
 impl Setup {
-    /// Above the time an ACK may be held back. Short where the test moves the clock; a thread may
-    /// be off its processor for longer.
+    /// Returns a least retransmission time-out above the time for which an ACK may be held back.
+    /// The time-out is short where the test moves the clock; otherwise it is longer, because a
+    /// thread may be off its processor.
     fn rto_min(&self) -> Duration {
         Duration::from_millis(if self.clock.is_some() { 20 } else { 200 })
     }
 
-    /// What both ends ask for in the start-up.
+    /// Returns the options that both ends ask for in the start-up.
     fn options(&self) -> MpaOptions {
         let crc = if self.crc { CrcPolicy::Required } else { CrcPolicy::Off };
         MpaOptions::new().crc(crc).markers(self.markers)
@@ -85,7 +86,7 @@ impl Setup {
             clock: self.clock.clone(),
             tcp: ConnConfig {
                 rto_min: self.rto_min(),
-                // Each row of a table has connections of its own.
+                // Each row of a table has connections of its own, so old ones must not linger.
                 time_wait: Duration::from_millis(10),
                 ..ConnConfig::default()
             },
@@ -98,8 +99,8 @@ impl Setup {
     }
 }
 
-/// One end of a connection: a queue pair, its completions, and a region with a part for each
-/// message under way.
+/// An end of a connection: a queue pair, its completions, and a region with a part for each message
+/// under way.
 pub struct End {
     pub qp: Qp,
     pub cq: Cq,
@@ -107,7 +108,7 @@ pub struct End {
 }
 
 impl End {
-    /// One part to send from, one to be written to or read from, one for receive buffers.
+    /// A part to send from, a part for the peer to write or read, and a part for receive buffers.
     pub const MEMORY: usize = 3 * DEPTH * LARGEST;
 
     fn new(device: &Device) -> End {
@@ -181,7 +182,7 @@ pub fn connect(
     conns
 }
 
-/// Two RNICs on the test's own thread, in a time of their own: a run is the same each time.
+/// Two RNICs on the test's own thread, in virtual time: each run is the same.
 pub struct Net {
     pub a: Endpoint,
     pub b: Endpoint,
@@ -206,7 +207,7 @@ impl Net {
         self.hand.advance(Duration::from_micros(5));
     }
 
-    /// Does something with connections made for it.
+    /// Makes connections, and calls `f` with them.
     pub fn connected<R>(&mut self, f: impl FnOnce(&mut Net, &[Conn]) -> R) -> R {
         let (client, server) = (self.a.device().clone(), self.b.device().clone());
         let (n, options) = (self.setup.conns, self.setup.options());
@@ -216,7 +217,7 @@ impl Net {
             client.disconnect(conn.id).unwrap();
         }
         drop(conns);
-        // Until the memory has come back.
+        // Polls until the memory has come back.
         for _ in 0..10_000 {
             self.poll();
         }

@@ -4,18 +4,18 @@ use heddle_verbs::{CqeOp, Data, RecvWr, SendOp, SendWr};
 
 use super::{Conn, DEPTH, LARGEST};
 
-/// What is asked of the peer.
+/// The operation that the client asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Send,
     SendSolicited,
     Write,
     Read,
-    /// All of them in turn.
+    /// All kinds in turn.
     Mixed,
 }
 
-/// All kinds.
+/// All kinds of operations.
 pub const KINDS: [Kind; 5] =
     [Kind::Send, Kind::SendSolicited, Kind::Write, Kind::Read, Kind::Mixed];
 
@@ -23,7 +23,7 @@ pub const KINDS: [Kind; 5] =
 pub const TAGGED: usize = 1428;
 pub const UNTAGGED: usize = 1424;
 
-/// Nothing, one octet, odd ones, around each limit there is, and many segments.
+/// No byte, one byte, odd numbers, sizes around each limit, and many segments.
 pub const SIZES: [usize; 24] = [
     0,
     1,
@@ -51,12 +51,13 @@ pub const SIZES: [usize; 24] = [
     LARGEST,
 ];
 
-/// Traffic from client to server over some connections. Makes no allocation after it is made.
+/// Traffic from client to server over some connections. Makes no allocation after its construction.
 pub struct Traffic<'a> {
     conns: &'a [Conn],
     kind: Kind,
     sizes: &'a [usize],
-    /// Operations posted and completed, Sends that arrived, receive buffers posted; by connection.
+    /// The progress of each connection: operations posted and completed, Sends that arrived,
+    /// receive buffers posted.
     state: Vec<State>,
 }
 
@@ -76,12 +77,12 @@ impl<'a> Traffic<'a> {
         t
     }
 
-    /// Operations completed, over all connections.
+    /// Returns the number of operations completed, over all connections.
     pub fn completed(&self) -> u64 {
         self.state.iter().map(|s| s.completed).sum()
     }
 
-    /// Goes on until each connection has completed `ops` in all; `poll` drives the RNICs.
+    /// Runs until each connection has completed `ops` operations in all; `poll` drives the RNICs.
     pub fn run(&mut self, ops: u64, mut poll: impl FnMut()) {
         let start = std::time::Instant::now();
         let mut turns = 0u64;
@@ -90,7 +91,8 @@ impl<'a> Traffic<'a> {
             poll();
             self.reap();
             self.post_buffers();
-            // What is sent has arrived when it completes, but the server may not have looked yet.
+            // A completed Send has arrived at the server's RNIC, but the server may not have polled
+            // its completion.
             if self.state.iter().all(|s| s.completed == ops && s.arrived == s.sends) {
                 return;
             }
@@ -146,7 +148,7 @@ impl<'a> Traffic<'a> {
                     kind => kind,
                 };
                 let sends = matches!(kind, Kind::Send | Kind::SendSolicited);
-                // A Send needs a buffer that is there before it.
+                // A Send needs a receive buffer that was posted before.
                 if sends && s.sends - s.arrived >= DEPTH as u64 / 2 {
                     break;
                 }

@@ -1,4 +1,4 @@
-//! Where applications listen: ports that are chosen, and all addresses at once.
+//! The addresses at which applications listen: chosen ports, and all addresses at once.
 
 use heddle_verbs::{
     CmEvent, DYNAMIC_PORTS, DeviceError, EventQueue, ListenFailure, ListenParams, ReserveError,
@@ -6,7 +6,7 @@ use heddle_verbs::{
 
 use super::*;
 
-/// What becomes of a listener.
+/// Returns the outcome of a listener.
 fn outcome(events: &EventQueue) -> Result<(), ListenFailure> {
     until("an outcome", || match events.poll()? {
         CmEvent::Listening { .. } => Some(Ok(())),
@@ -22,7 +22,7 @@ fn test_bind_returns_the_port_that_was_chosen_and_keeps_it() {
         let other = nodes.us.hub().open(&DeviceConfig { memory: 0, ..Default::default() }).unwrap();
         let bound = device.reserve_addr(addr(US, 0)).unwrap();
         assert!(bound.addr().ip() == US && DYNAMIC_PORTS.contains(&bound.addr().port()));
-        // Nobody else gets it, whether somebody listens there yet or not.
+        // No other device gets the port, whether its owner already listens there or not.
         let in_use = |device: &Device| match device.reserve_addr(bound.addr()) {
             Err(DeviceError::Address(at, ReserveError::InUse)) => at == bound.addr(),
             other => panic!("{other:?}"),
@@ -35,27 +35,27 @@ fn test_bind_returns_the_port_that_was_chosen_and_keeps_it() {
         let id = device.listen_at(&bound, ListenParams::default(), &events).unwrap();
         assert_eq!(outcome(&events), Ok(()));
         assert!(in_use(&other));
-        // The port is kept when the listener ends.
+        // The device keeps the port when the listener ends.
         device.unlisten(id).unwrap();
         listen();
         assert!(matches!(outcome(&events), Err(ListenFailure::Worker(_))));
         let at = bound.addr();
         drop(bound);
         let free = until("the port is free", || other.reserve_addr(at).ok());
-        // A reservation of another device is none.
+        // A reservation of another device does not count.
         let refused = device.listen_at(&free, ListenParams::default(), &events);
         assert!(matches!(refused, Err(DeviceError::Address(_, ReserveError::InUse))));
     });
 }
 
-/// What nobody listens at can be reserved, whoever refused the listener.
+/// An address without a listener can be reserved, whichever part refused the listener.
 #[test]
 fn test_refused_listener_leaves_its_address_free() {
     both(|nodes, kind| {
         let device = nodes.device(kind);
         let other = nodes.us.hub().open(&DeviceConfig { memory: 0, ..Default::default() }).unwrap();
         let events = EventQueue::new(None);
-        // More than an RNIC has.
+        // These are more listeners than an RNIC has.
         let ids: Vec<_> = (10_000..11_100)
             .map(|port| {
                 let id = device.listen(addr(US, port), ListenParams::default(), &events);
@@ -117,7 +117,8 @@ fn test_wildcard_listener_takes_connections_at_all_addresses_and_at_later_ones()
     });
 }
 
-/// A listener of one address has what comes there, beside one at all of them with the same port.
+/// A listener at one address gets the connections to that address, beside a listener at all
+/// addresses with the same port.
 #[test]
 fn test_listener_of_one_address_comes_before_the_wildcard() {
     both(|nodes, kind| {

@@ -6,8 +6,8 @@ use heddle_verbs::{
 
 use super::*;
 
-/// Receives on two queue pairs, whose completion queues have one channel: the program polls eagerly, so
-/// most completions are polled before their event is fetched.
+/// Receives on two queue pairs whose completion queues share a channel. The program polls eagerly,
+/// so it polls most completions before it fetches their event.
 #[test]
 fn test_each_arm_has_one_event_although_completions_are_polled_meanwhile() {
     both(|nodes, kind| {
@@ -42,7 +42,7 @@ fn test_each_arm_has_one_event_although_completions_are_polled_meanwhile() {
                 until("a receive", || cq.poll());
                 assert!(theirs.wait(PATIENCE).unwrap().status.is_success());
             }
-            // Both have fired; the program looks at its descriptor only now.
+            // Both completion queues have fired; the program looks at its descriptor only now.
             for _ in 0..2 {
                 let tag =
                     channel.get_event(Some(PATIENCE)).unwrap().expect("an event for each arm");
@@ -54,7 +54,7 @@ fn test_each_arm_has_one_event_although_completions_are_polled_meanwhile() {
     });
 }
 
-/// The server goes while a program waits: it hears of that.
+/// The server ends while a program waits, and the program hears of the end.
 #[test]
 fn test_program_that_waits_for_an_event_hears_of_the_end_of_the_server() {
     let mut nodes = Nodes::new();

@@ -1,4 +1,4 @@
-//! Ports, and what happens to a device and its objects.
+//! Ports, and events of a device and its objects.
 
 use heddle_verbs::{Access, DeviceEvent, DeviceEvents, PortAddr, QpInit, RecvWr, SendWr};
 
@@ -20,7 +20,8 @@ fn test_application_sees_addresses_and_ports_and_hears_when_they_change() {
         assert_eq!((port.mac, port.mtu), (nodes.us.port().mac(), nodes.us.port().mtu()));
         assert_eq!(port.link.up, nodes.us.port().link().up);
         let (ours, _theirs) = nodes.connect(&device, ends(&device, |init| init), 7001);
-        // As much as the port counts: rings of DPDK may count nothing.
+        // The device shows the port's own counters. They may stay zero, because DPDK's rings may
+        // count nothing.
         until("the port's counters", || {
             let (seen, port) = (device.ports().unwrap()[0].counters, nodes.us.port().stats());
             (seen.rx_frames == port.rx_frames && seen.tx_bytes == port.tx_bytes).then_some(())
@@ -30,7 +31,7 @@ fn test_application_sees_addresses_and_ports_and_hears_when_they_change() {
         readdress(nodes, &[(US, 24), (other, 16)]);
         assert_eq!(next(&events), DeviceEvent::AddressesChanged(0));
         assert_eq!(device.addresses().unwrap(), [at(US, 24), at(other, 16)]);
-        // What stays as it is is no event.
+        // Addresses that stay the same cause no event.
         readdress(nodes, &[(US, 24), (other, 16)]);
         readdress(nodes, &[(US, 24)]);
         assert_eq!(next(&events), DeviceEvent::AddressesChanged(0));
@@ -55,7 +56,7 @@ fn test_application_hears_of_established_and_failed_queue_pairs() {
         assert_eq!(next(&events), DeviceEvent::LastWqeReached(qpn));
         assert_eq!(next(&events), DeviceEvent::QpFatal(qpn));
         drop((ours, theirs));
-        // One that ends in order is no failure.
+        // A queue pair that ends in order has not failed.
         let plain = ends(&device, |init| init);
         let (ours, theirs) = nodes.connect(&device, plain, 7002);
         let qpn = ours.qp().qpn();
@@ -149,7 +150,7 @@ fn test_application_hears_of_the_end_of_the_rnic() {
         let Nodes { us, them, serving, _turn } = nodes;
         match kind {
             Kind::Local => drop(us),
-            // A server of its own process ends its session with the client's end.
+            // A server in a process of its own ends its session with the client's end.
             Kind::Remote => {
                 drop(us);
                 drop(device);

@@ -1,5 +1,5 @@
-//! What applications have of an RNIC that runs, in its process and through a socket: each test runs both
-//! ways.
+//! The services of a running RNIC for applications, in its process and over a socket: each test
+//! runs both ways.
 
 mod addresses;
 mod channels;
@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const US: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const THEM: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
-/// Where an application is.
+/// The place of an application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// In the RNIC's process.
@@ -60,7 +60,7 @@ impl Nodes {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let (eal, turn) = eal();
         let config = |ip: Ipv4Addr| {
-            // A thread may be off its processor for longer than what is usual.
+            // A thread may be off its processor for longer than the usual time-out.
             let tcp = ConnConfig { rto_min: Duration::from_millis(200), ..ConnConfig::default() };
             let mut config = EndpointConfig {
                 memory: 1 << 20,
@@ -81,7 +81,7 @@ impl Nodes {
         Nodes { us, them, serving: Vec::new(), _turn: turn }
     }
 
-    /// A device of our RNIC.
+    /// Opens a device of our RNIC.
     fn device(&mut self, kind: Kind) -> Device {
         self.device_with(kind, DeviceLimits::default())
     }
@@ -96,7 +96,7 @@ impl Nodes {
                 let (ours, theirs) = UnixStream::pair().unwrap();
                 let (hub, policy) = (self.us.hub().clone(), Policy { limits, ..Policy::default() });
                 self.serving.push(std::thread::spawn(move || {
-                    // The client's end is the end.
+                    // The session ends with the client's end, so its result does not matter.
                     let _ = serve(&hub, policy, &theirs);
                 }));
                 let params = OpenParams { memory: 1 << 20, ..OpenParams::default() };
@@ -105,14 +105,14 @@ impl Nodes {
         }
     }
 
-    /// Waits until served devices are given back, which their handles must be.
+    /// Waits until served devices are given back; the test must have dropped their handles.
     fn served(&mut self) {
         for serving in self.serving.drain(..) {
             serving.join().unwrap();
         }
     }
 
-    /// A connection from `ends` to a listener of the other RNIC.
+    /// Makes a connection from `ends` to a listener of the other RNIC.
     fn connect(&self, device: &Device, ends: Ends, port: u16) -> (Connection, Connection) {
         let listener = self.them.device().bind((THEM, port)).unwrap();
         Nodes::connect_to(device, ends, &listener, addr(THEM, port))
@@ -124,7 +124,7 @@ impl Nodes {
         listener: &Listener,
         at: SocketAddr,
     ) -> (Connection, Connection) {
-        // Either side may speak first.
+        // With the peer-to-peer model, either side may send first.
         let options = MpaOptions::new().peer_to_peer(RtrSet::ALL);
         let params = ConnectParams {
             protocol: Protocol::Mpa(options),
@@ -136,7 +136,7 @@ impl Nodes {
     }
 }
 
-/// Ends of a queue pair that is made as `configure` wants.
+/// Makes ends with a queue pair that `configure` adjusts.
 fn ends(device: &Device, configure: impl FnOnce(QpInit) -> QpInit) -> Ends {
     Ends::with(device, device.alloc_pd().unwrap(), 64, |init| configure(init.depths(16, 16)))
         .unwrap()

@@ -8,7 +8,7 @@ use heddle_verbs::{
 
 use super::*;
 
-/// Waits for as many completions.
+/// Waits for `count` completions.
 fn completions(cq: &Cq, count: usize) -> Vec<Cqe> {
     let mut all = Vec::new();
     until("completions", || {
@@ -43,11 +43,11 @@ fn test_queue_pair_without_a_connection_is_flushed_on_request_and_used_again() {
             for wr_id in 0..3 {
                 receive(&qp, &mr, wr_id).unwrap();
             }
-            // A silent request completes too: it has not succeeded.
+            // An unsignaled request completes too, because it has not succeeded.
             qp.post_send(&SendWr::send(3, &[mr.sge(0, 8)]).unsignaled()).unwrap();
             assert_eq!(qp.qp_state(), QpState::Init);
             device.fail_qp(&qp).unwrap();
-            // No connection takes it from here on.
+            // No connection takes the queue pair from here on.
             let params = ConnectParams::new(qp.clone());
             let connected = device.connect(addr(THEM, 1), params, &EventQueue::new(None));
             assert!(matches!(connected, Err(DeviceError::QpInUse | DeviceError::QpDead)));
@@ -58,7 +58,7 @@ fn test_queue_pair_without_a_connection_is_flushed_on_request_and_used_again() {
             device.reset_qp(&qp).unwrap();
             assert_eq!(qp.qp_state(), QpState::Init, "{kind:?} {round}");
         }
-        // It connects as ever.
+        // The queue pair connects as any other.
         let (ours, theirs) = nodes.connect(&device, made, 7020);
         let qpn = qp.qpn();
         let wait = events.wait(Some(PATIENCE)).unwrap();
@@ -94,7 +94,7 @@ fn test_connected_queue_pair_that_fails_on_request_is_flushed_and_its_peer_is_re
     });
 }
 
-/// Nobody answers: the connection is given up, and then the queue pair is flushed.
+/// The peer does not answer: the RNIC gives the connection up, and then flushes the queue pair.
 #[test]
 fn test_queue_pair_that_is_connecting_fails_on_request() {
     both(|nodes, kind| {
@@ -131,7 +131,8 @@ fn test_queue_pair_with_a_shared_receive_queue_has_its_last_event_when_it_fails(
     });
 }
 
-/// As many completions as libfabric's rxm asks for, in the queues that a device has by default.
+/// libfabric's rxm asks for this many completions; the queues of a default device have room for
+/// them.
 #[test]
 fn test_completion_queue_of_the_largest_depth_is_granted_and_a_deeper_one_is_not() {
     both(|nodes, kind| {

@@ -18,7 +18,7 @@ fn test_region_is_registered_anew_with_other_rights_domain_and_range() {
         let stag = old.stag();
         let rights = Access::LOCAL_WRITE.with(Access::REMOTE_WRITE);
         let init = MrInit { access: rights, to: Some(64), qp: None };
-        // Refused, it stays as it is.
+        // A refused registration leaves the region as it was.
         let NotReregistered { mr: old, .. } =
             device.rereg_mr(old, pd, (8000, 4096), &init).unwrap_err();
         assert_eq!((old.stag(), old.len()), (stag, 4096));
@@ -31,7 +31,7 @@ fn test_region_is_registered_anew_with_other_rights_domain_and_range() {
         write(new.stag(), 64).unwrap();
         assert!(theirs.wait(PATIENCE).unwrap().status.is_success(), "{kind:?}");
         until("the bytes", || (new.load(7) == b's').then_some(()));
-        // The old name is nobody's: the peer's next Write ends the connection.
+        // The old STag names no region: the peer's next Write ends the connection.
         write(stag, 0).unwrap();
         let mut theirs = theirs;
         until("an end", || theirs.end());

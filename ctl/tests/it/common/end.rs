@@ -26,7 +26,7 @@ impl End {
         End::on(us.device(), 64)
     }
 
-    /// One of any device, with a completion queue of this depth.
+    /// Makes an end of any device, with a completion queue of this depth.
     pub fn on(device: &Device, depth: u32) -> End {
         let all = Access::LOCAL_WRITE.with(Access::REMOTE_READ).with(Access::REMOTE_WRITE);
         let pd = device.alloc_pd().unwrap();
@@ -65,13 +65,13 @@ impl End {
         us.device().connect((PEER, port).into(), params, events).unwrap()
     }
 
-    /// Nothing was written outside of `written`.
+    /// Asserts that no byte outside of `written` has changed.
     pub fn assert_untouched(&self, what: &str) {
         assert_untouched(&self.mr, what);
     }
 }
 
-/// A region filled with `FILL`.
+/// Makes a region filled with `FILL`.
 pub fn region(us: &Endpoint, pd: Pd, access: Access) -> Mr {
     region_on(us.device(), pd, access)
 }
@@ -94,7 +94,7 @@ pub fn listen(net: &mut Net, port: u16, change: impl FnOnce(&mut ListenParams)) 
     listen_on(net, &device, port, change)
 }
 
-/// The same on any device.
+/// As [`listen`], on any device.
 pub fn listen_on(
     net: &mut Net,
     device: &Device,
@@ -114,10 +114,10 @@ pub struct Honest {
     pub conn: ConnId,
     pub id: CmId,
     pub end: End,
-    /// Bytes of the start-up in what the peer got.
+    /// Number of start-up bytes that the peer received.
     pub startup: usize,
     rounds: u32,
-    /// Messages that came beside those of the rounds.
+    /// Number of messages that came beside those of the rounds.
     received: u32,
 }
 
@@ -128,13 +128,13 @@ impl Honest {
         Honest::with(net, port, events, end)
     }
 
-    /// The same with this queue pair on our side.
+    /// As [`new`](Self::new), with this queue pair on our side.
     pub fn with(net: &mut Net, port: u16, events: &EventQueue, end: End) -> Honest {
         let device = net.us.device().clone();
         Honest::on(net, &device, port, events, end)
     }
 
-    /// The same with a queue pair and a listener of this device.
+    /// As [`with`](Self::with), with a queue pair and a listener of this device.
     pub fn on(net: &mut Net, device: &Device, port: u16, events: &EventQueue, end: End) -> Honest {
         let conn = net.tcp(port);
         net.peer.send(conn, &request(b"hello"));
@@ -150,12 +150,12 @@ impl Honest {
         Honest { conn, id, end, startup, rounds: 0, received: 0 }
     }
 
-    /// The peer has sent so many messages without [`exchange`](Honest::exchange).
+    /// Notes that the peer has sent `messages` messages outside of [`exchange`](Honest::exchange).
     pub fn had(&mut self, messages: u32) {
         self.received += messages;
     }
 
-    /// One Send each way, with every byte compared.
+    /// Makes one Send each way, and compares every byte.
     pub fn exchange(&mut self, net: &mut Net) {
         self.rounds += 1;
         let n = self.rounds;
@@ -170,7 +170,7 @@ impl Honest {
         assert!(got == data);
         self.end.post_send(2, 0, data.len());
         net.settle();
-        // The acknowledgment may be a delayed one.
+        // The acknowledgment may be delayed.
         net.pass(50 * MS);
         let [cqe] = self.end.completions()[..] else { panic!("a send, round {n}") };
         assert!(cqe.status.is_success(), "{cqe:?}");

@@ -1,5 +1,5 @@
-//! An RNIC in virtual time with a peer whose iWARP is made by hand: TCP is `heddle-tcp`'s, every
-//! byte above it the test's.
+//! An RNIC in virtual time with a peer whose iWARP is made by hand: TCP is `heddle-tcp`, and the
+//! test makes every byte above it.
 #![allow(unreachable_pub, dead_code, reason = "each test file that has this module uses a part")]
 #![allow(unused_imports, reason = "as above")]
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
@@ -31,7 +31,7 @@ pub const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 pub const PORT: u16 = 7174;
 pub const MS: Duration = Duration::from_millis(1);
 
-/// DPDK, started once in this process; one test at a time.
+/// Returns DPDK, started once in this process, and the right to use it: one test runs at a time.
 pub fn eal() -> (Eal, MutexGuard<'static, ()>) {
     static EAL: OnceLock<Eal> = OnceLock::new();
     static TURN: Mutex<()> = Mutex::new(());
@@ -40,7 +40,7 @@ pub fn eal() -> (Eal, MutexGuard<'static, ()>) {
     (*EAL.get_or_init(|| Eal::init(&config).expect("DPDK starts")), turn)
 }
 
-/// A name for a pair of rings.
+/// Returns a new name for a pair of rings.
 pub fn name() -> String {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     format!("ctl{}", NUMBER.fetch_add(1, Ordering::Relaxed))
@@ -92,13 +92,13 @@ impl Net {
         self.hand.now()
     }
 
-    /// Lets both ends do what there is to do now; time stands still.
+    /// Lets both ends do all work that waits now; time stands still.
     pub fn settle(&mut self) {
         let now = self.now();
         let mut quiet = 0;
         while quiet < 2 {
             let mut busy = self.peer.poll(now);
-            // The control plane of an idle endpoint has its turn now and then only.
+            // The control plane of an idle endpoint has a turn only in every 32 polls.
             for _ in 0..33 {
                 busy |= self.us.poll();
             }
@@ -116,7 +116,7 @@ impl Net {
         }
     }
 
-    /// Lets time pass until `found` finds something, for at most five minutes.
+    /// Lets time pass until `found` returns a value, for at most five minutes.
     pub fn until<T>(&mut self, what: &str, mut found: impl FnMut(&mut Net) -> Option<T>) -> T {
         let end = self.now() + Duration::from_secs(300);
         loop {
@@ -133,7 +133,7 @@ impl Net {
         self.until("an event", |_| events.poll())
     }
 
-    /// A TCP connection of the peer to our `port`.
+    /// Opens a TCP connection of the peer to our `port`.
     pub fn tcp(&mut self, port: u16) -> ConnId {
         let now = self.now();
         let conn = self.peer.stack.connect(now, us(port), None).unwrap();

@@ -15,7 +15,7 @@ use super::PEER;
 pub struct Peer {
     pub stack: Stack<ByteQueue>,
     pub events: Vec<(ConnId, StackEvent)>,
-    /// Frames that come are not looked at.
+    /// Whether the peer ignores the frames that come.
     pub deaf: bool,
     got: HashMap<ConnId, Vec<u8>>,
     rx: RxQueue,
@@ -105,7 +105,7 @@ impl Peer {
         self.stack.notify_send(conn);
     }
 
-    /// Every byte that came on a connection.
+    /// Returns every byte that came on a connection.
     pub fn got(&self, conn: ConnId) -> &[u8] {
         self.got.get(&conn).map_or(&[], |v| v)
     }
@@ -114,14 +114,14 @@ impl Peer {
         self.events.contains(&(conn, StackEvent::Conn(event)))
     }
 
-    /// How a connection ended for it, when it did.
+    /// Returns the peer's event of a connection's end, if the connection has ended.
     pub fn end_of(&self, conn: ConnId) -> Option<ConnEvent> {
         [ConnEvent::Reset, ConnEvent::PeerClosed, ConnEvent::Refused, ConnEvent::TimedOut]
             .into_iter()
             .find(|e| self.says(conn, *e))
     }
 
-    /// The connections that came to it.
+    /// Returns the connections that came to the peer.
     pub fn accepted(&self) -> Vec<ConnId> {
         let accepted = |e: &&(ConnId, StackEvent)| matches!(e.1, StackEvent::Accepted { .. });
         self.events.iter().filter(accepted).map(|e| e.0).collect()

@@ -6,12 +6,12 @@ use heddle_iwarp::mpa::fpdu;
 use heddle_iwarp::mpa::frame::{Frame, Kind, Revision};
 use heddle_iwarp::rdmap::{Control, Opcode, Terminate};
 
-/// An MPA Request of revision 1 with CRC.
+/// Returns an MPA Request of revision 1 with CRC.
 pub fn request(private_data: &[u8]) -> Vec<u8> {
     frame(Kind::Request, false, private_data)
 }
 
-/// An MPA Reply of revision 1 with CRC.
+/// Returns an MPA Reply of revision 1 with CRC.
 pub fn reply(reject: bool, private_data: &[u8]) -> Vec<u8> {
     frame(Kind::Reply, reject, private_data)
 }
@@ -30,7 +30,7 @@ fn frame(kind: Kind, reject: bool, private_data: &[u8]) -> Vec<u8> {
     .unwrap()
 }
 
-/// An FPDU with its CRC.
+/// Returns an FPDU with its CRC.
 pub fn fpdu(header: DdpHeader, payload: &[u8]) -> Vec<u8> {
     let mut ulpdu = vec![0; header.len()];
     header.emit(&mut ulpdu);
@@ -40,7 +40,7 @@ pub fn fpdu(header: DdpHeader, payload: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The header of a Send of one segment.
+/// Returns the header of a Send of one segment.
 pub fn send_header(msn: u32) -> DdpHeader {
     untagged(Opcode::SEND, Qn::SEND, msn, 0)
 }
@@ -50,7 +50,7 @@ pub fn untagged(opcode: Opcode, qn: Qn, msn: u32, mo: u32) -> DdpHeader {
     DdpHeader::Untagged { last: true, rsvd_ulp, rsvd_ulp32: 0, qn, msn: Msn(msn), mo }
 }
 
-/// The FPDUs in `stream`, whose CRCs must be right: header and payload of each.
+/// Returns the FPDUs in `stream`, whose CRCs must be right: header and payload of each.
 pub fn fpdus(mut stream: &[u8]) -> Vec<(DdpHeader, Vec<u8>)> {
     let mut all = Vec::new();
     while stream.len() >= 2 {
@@ -69,7 +69,7 @@ pub fn fpdus(mut stream: &[u8]) -> Vec<(DdpHeader, Vec<u8>)> {
     all
 }
 
-/// The Terminate that ends a stream of FPDUs, and how many came before it.
+/// Returns the Terminate that ends a stream of FPDUs, and the number of FPDUs before it.
 pub fn terminate_in(stream: &[u8]) -> Option<(usize, Terminate)> {
     let all = fpdus(stream);
     let (DdpHeader::Untagged { qn: Qn::TERMINATE, .. }, body) = all.last()? else { return None };

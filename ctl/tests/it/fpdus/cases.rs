@@ -1,4 +1,4 @@
-//! FPDUs that break a rule each, and what answers them.
+//! FPDUs that break a rule each, and the answers to them.
 
 use heddle_iwarp::ddp::Qn;
 use heddle_iwarp::rdmap::{Opcode, TermCode};
@@ -7,7 +7,7 @@ use heddle_verbs::Stag;
 use crate::common::*;
 use crate::fpdus::make::*;
 
-/// What is sent, the code of the Terminate that answers it, and the counter that counts it.
+/// The FPDU's bytes, the code of the Terminate that answers it, and the counter that counts it.
 pub(crate) type Case = (&'static str, fn(&Regions) -> Vec<u8>, TermCode, &'static str);
 
 pub(crate) const CASES: &[Case] = &[

@@ -1,4 +1,4 @@
-//! What a peer that breaks the rules is given and sends: regions, and FPDUs of its own making.
+//! Regions for a peer that breaks the rules, and the FPDUs that it makes.
 
 use heddle_iwarp::Msn;
 use heddle_iwarp::ddp::{DdpHeader, Qn};
@@ -7,14 +7,15 @@ use heddle_verbs::{Access, Mr, Stag};
 
 use crate::common::*;
 
-/// Memory a peer may or may not reach.
+/// Memory that a peer may or may not reach.
 pub(crate) struct Regions {
-    /// Of the connection's own protection domain: everything, reading only, writing only, nothing.
+    /// Regions of the connection's own protection domain: with all rights, for reading only, for
+    /// writing only, without rights.
     pub(crate) all: Mr,
     pub(crate) read: Mr,
     pub(crate) write: Mr,
     pub(crate) none: Mr,
-    /// Of another one.
+    /// A region of another protection domain.
     pub(crate) other: Mr,
 }
 
@@ -56,7 +57,7 @@ pub(crate) fn send(msn: u32, len: usize) -> Vec<u8> {
     fpdu(send_header(msn), &vec![0x55; len])
 }
 
-/// A Send with Invalidate.
+/// Returns a Send with Invalidate.
 pub(crate) fn invalidate(stag: Stag) -> Vec<u8> {
     let rsvd_ulp = Control::new(Opcode::SEND_INV).to_byte();
     let h = DdpHeader::Untagged {
@@ -70,7 +71,7 @@ pub(crate) fn invalidate(stag: Stag) -> Vec<u8> {
     fpdu(h, b"x")
 }
 
-/// The FPDU of the ULPDU of `bytes` with the byte at `at` of it changed, and its CRC right again.
+/// Returns the FPDU `bytes` with the byte at `at` of its ULPDU changed, and with a right CRC.
 pub(crate) fn changed(bytes: &[u8], at: usize, to: u8) -> Vec<u8> {
     let ulpdu = usize::from(u16::from_be_bytes([bytes[0], bytes[1]]));
     let mut ulpdu = bytes[2..2 + ulpdu].to_vec();

@@ -1,4 +1,4 @@
-//! Established connections whose peer breaks the rules of MPA, DDP and RDMAP: each ends with the
+//! Established connections whose peer breaks the rules of MPA, DDP and RDMAP. Each ends with the
 //! right Terminate on the wire, an event, a counter and flushed work requests; no byte of memory
 //! changes, and a connection beside it goes on.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
@@ -30,21 +30,21 @@ fn counter(c: &QpCounters, name: &str) -> u64 {
     found.unwrap_or_else(|| panic!("a counter {name}"))
 }
 
-/// The end of a connection as the application hears of it.
+/// Returns the reason of a connection's end, from the application's event.
 fn disconnected(net: &mut Net, events: &EventQueue, bad: &Honest, what: &str) -> DisconnectReason {
     let CmEvent::Disconnected { id, qpn, reason, .. } = net.event(events) else { panic!("{what}") };
     assert_eq!((id, qpn), (bad.id, bad.end.qp.qpn()), "{what}");
     reason
 }
 
-/// Two receives that are posted complete once each: by a message, or flushed.
+/// Asserts that the two posted receives complete once each: by a message, or flushed.
 fn assert_all_completed(end: &End, what: &str) {
     let done = end.completions();
     let mut ids: Vec<_> = done.iter().map(|c| c.wr_id).collect();
     ids.sort_unstable();
     assert_eq!(ids, [10, 11], "{what}: {done:?}");
     assert!(done.iter().any(|c| !c.status.is_success()) || what.contains("no buffer"), "{done:?}");
-    // Nothing can be posted any more.
+    // The application can post nothing any more.
     assert!(end.qp.is_dead(), "{what}");
     let sges = [end.mr.sge(0, 1)];
     let recv = end.qp.post_recv(&RecvWr { wr_id: 12, sges: &sges });
@@ -71,8 +71,8 @@ fn test_fpdus_that_break_the_rules_end_their_connection_and_no_other() {
     for &(what, make, code, counted) in CASES {
         let (bad, regions) = bad_peer(&mut net, &events);
         let before = (net.worker().qps, net.ctl());
-        // A responder may answer once it has seen a valid FPDU: a Write of nothing. A Write that
-        // would be good follows: nothing behind the fault is looked at.
+        // A responder may answer once it has seen a valid FPDU: here a Write of no bytes. A valid
+        // Write follows the fault, and must have no effect.
         let (first, behind) =
             (write(Stag(0), 0, 0), write(regions.all.stag(), regions.all.to(), 100));
         net.peer.send(bad.conn, &[first, make(&regions), behind].concat());
@@ -97,8 +97,8 @@ fn test_fpdus_that_break_the_rules_end_their_connection_and_no_other() {
     assert_eq!(net.ctl().cm.close_timeouts, 0);
 }
 
-/// FPDUs that fill their segments have their CRC computed along with TCP's checksum, once some have
-/// come: damage is found wherever it is, and what came before it is in place.
+/// After some FPDUs that fill their segments, the RNIC computes the CRC of such FPDUs along with
+/// TCP's checksum. The CRC finds damage at any place, and FPDUs from before the damage are placed.
 #[test]
 fn test_damage_in_a_segment_that_is_one_fpdu() {
     let (eal, _turn) = eal();
@@ -170,7 +170,7 @@ fn test_terminates_of_the_peer_end_the_connection_whatever_they_say() {
     }
 }
 
-/// The peer is told by a Terminate and a FIN; what it does then must not matter.
+/// The peer gets a Terminate and a FIN; its behaviour after that must not matter.
 #[test]
 fn test_peer_that_does_not_close_after_a_terminate_is_reset() {
     let (eal, _turn) = eal();
@@ -181,7 +181,7 @@ fn test_peer_that_does_not_close_after_a_terminate_is_reset() {
     let start = net.now();
     net.peer.send(bad.conn, &send(9, 1));
     net.settle();
-    // It goes on sending; nobody looks at it.
+    // The peer goes on sending, and the RNIC ignores the bytes.
     for _ in 0..50 {
         net.peer.send(bad.conn, &[0x77; 1000]);
         net.pass(100 * MS);
@@ -224,7 +224,7 @@ fn test_peer_that_goes_away_inside_an_fpdu() {
     }
 }
 
-/// More is posted than the worker takes in a turn, and the peer resets.
+/// The application has posted more than the worker takes in a turn when the peer resets.
 #[test]
 fn test_everything_posted_has_completed_when_the_end_is_told() {
     let (eal, _turn) = eal();

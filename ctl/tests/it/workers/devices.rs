@@ -1,5 +1,5 @@
-//! Workers on DPDK's virtual devices: one queue for two workers, and two queues that frames come to by a
-//! rule of the kernel's.
+//! Workers on DPDK's virtual devices: one queue for two workers, and two queues among which a rule
+//! of the kernel distributes frames.
 //!
 //! Devices of the kernel need root; their tests are ignored, by name.
 
@@ -13,7 +13,7 @@ use heddle_tcp::Cidr;
 use super::rig::*;
 use super::shared;
 
-/// An RNIC on a device, with the address of side `n`.
+/// Opens an RNIC on a device, with the address of side `n`.
 fn open(eal: &Eal, n: u8, vdev: &str, (workers, queues): (usize, usize)) -> Endpoint {
     let addrs = vec![Cidr::new(addr(n).ip(), 24).unwrap()];
     let setup =
@@ -24,7 +24,7 @@ fn open(eal: &Eal, n: u8, vdev: &str, (workers, queues): (usize, usize)) -> Endp
     Endpoint::assemble(eal, vec![port], &rnic).unwrap()
 }
 
-/// 64 connections, and everything that is shared; `steered`: frames were handed on.
+/// Runs 64 connections and everything that is shared; `steered`: whether workers handed frames on.
 fn run(rig: &mut Rig, steered: [bool; 2]) {
     shared::use_everything(rig);
     for (side, steered) in steered.into_iter().enumerate() {
@@ -72,7 +72,7 @@ fn up_and_quiet(interface: &str) {
     ip(&format!("link set {interface} up"));
 }
 
-/// Removed at the end.
+/// A veth pair, removed on drop.
 struct Veth;
 
 impl Drop for Veth {
@@ -81,7 +81,7 @@ impl Drop for Veth {
     }
 }
 
-/// What one queue of a packet socket gets the kernel decides by a hash of its own.
+/// The kernel decides by a hash of its own which queue of a packet socket gets a frame.
 #[test]
 #[ignore = "needs root: makes a veth pair"]
 fn test_two_workers_on_two_queues_of_af_packet() {

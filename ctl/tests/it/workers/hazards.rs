@@ -1,4 +1,4 @@
-//! What two workers could do to each other through what they share.
+//! Dangers of the objects that two workers share.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -12,10 +12,10 @@ use super::rig::*;
 
 const BOTH: Shape = Shape { workers: [2, 2], threads: false };
 const THREADS: Shape = Shape { workers: [2, 2], threads: true };
-/// Each connection of one side is another worker's, for they take turns.
+/// Each connection of one side is at another worker, because workers take turns.
 const CONNS: usize = 2;
 
-/// Two connections from the first side, of different workers at either.
+/// Makes two connections from the first side, at different workers of either side.
 fn connected(rig: &mut Rig, apps: &[App; 2]) -> ([Vec<Qp>; 2], EventQueue) {
     let qps = [0, 1].map(|n: usize| apps[n].qps(CONNS));
     let listener = rig.listen(1);
@@ -26,7 +26,7 @@ fn connected(rig: &mut Rig, apps: &[App; 2]) -> ([Vec<Qp>; 2], EventQueue) {
     (qps, listener)
 }
 
-/// Neither worker knows what the other still refers to: the memory comes back when both are done.
+/// Neither worker knows the other's references: the memory comes back when both are done.
 #[test]
 fn test_memory_stays_while_another_worker_may_send_it_again() {
     const LEN: usize = 4096;
@@ -42,7 +42,8 @@ fn test_memory_stays_while_another_worker_may_send_it_again() {
             let sges = [apps[1].mr.sge(n * LEN, LEN)];
             apps[1].srq.post_recv(&RecvWr { wr_id: n as u64, sges: &sges }).unwrap();
         }
-        // One worker's is sent and acknowledged; the other's is sent, and nobody hears.
+        // A message of one worker is sent and acknowledged. The other's is sent, and its peer does
+        // not answer.
         let sges = [mr.sge(0, LEN)];
         qps[0][1 - patient].post_send(&SendWr::send(1, &sges)).unwrap();
         let done = rig.until("a completion", |_| apps[0].cq.poll());
@@ -53,7 +54,7 @@ fn test_memory_stays_while_another_worker_may_send_it_again() {
         drop(mr);
         let resent = |rig: &Rig| rig.sides[0].snapshot().worker.rnic.tx_retransmits;
         let before = resent(&rig);
-        // Long enough for it to be sent again, and the other worker has many turns.
+        // This takes long enough for a retransmission, and the other worker has many turns.
         while resent(&rig) == before {
             rig.poll_alone(0);
         }
@@ -82,11 +83,11 @@ fn test_memory_stays_while_another_worker_may_send_it_again() {
     }
 }
 
-/// Two workers write completions into a queue that changes its place over and over.
+/// Two workers write completions into a queue that moves over and over.
 #[test]
 fn test_no_completion_is_lost_while_a_queue_of_two_workers_is_resized() {
     const SENDS: u64 = 3_000;
-    // A machine that has other things to do gets so long to send what it can.
+    // A busy machine gets this much time to send as many messages as it can.
     const LONG: Duration = Duration::from_secs(20);
     let mut rig = Rig::new(THREADS);
     let apps = [0, 1].map(|n| App::new(rig.sides[n].device()));
@@ -108,7 +109,8 @@ fn test_no_completion_is_lost_while_a_queue_of_two_workers_is_resized() {
             buffers += 1;
         }
         for n in 0..CONNS {
-            // No more than there are buffers for, whoever is faster.
+            // A connection sends no more than there are buffers for, whichever connection is
+            // faster.
             let room = buffers.saturating_sub(posted.iter().sum());
             if room > 0 && posted[n] < sends[n] && posted[n] - done[n] < 16 {
                 let sges = [here.mr.sge(n * SLOT, SLOT)];
@@ -121,7 +123,8 @@ fn test_no_completion_is_lost_while_a_queue_of_two_workers_is_resized() {
             let depth = [64, 8192, 128, 1024][resized % 4];
             match here.device.resize_cq(&here.cq, depth) {
                 Ok(()) => resized += 1,
-                // The workers have not heard of the one before, or what is there does not fit.
+                // The workers have not taken the previous resize, or the held completions do not
+                // fit.
                 Err(DeviceError::CqResizing | DeviceError::CqTooSmall { .. }) => {}
                 Err(e) => panic!("{e}"),
             }
@@ -147,7 +150,8 @@ fn test_no_completion_is_lost_while_a_queue_of_two_workers_is_resized() {
     assert!(here.cq.check().is_ok() && there.cq.check().is_ok());
 }
 
-/// An application goes that has connections of both workers; those of another go on.
+/// An application with connections of both workers ends; the connections of another application go
+/// on.
 #[test]
 fn test_everything_of_an_application_ends_at_both_workers() {
     for shape in [BOTH, THREADS] {
@@ -182,14 +186,14 @@ fn test_everything_of_an_application_ends_at_both_workers() {
         all.sort();
         assert_eq!(ended, all);
         rig.until("the queue pairs' end", |_| gone.iter().all(Qp::is_dead).then_some(()));
-        // The other application's, of both workers.
+        // These are the other application's connections, at both workers.
         for n in 0..CONNS {
             ping(&mut rig, &apps, &qps, n);
         }
     }
 }
 
-/// One Send, and what it brings.
+/// Makes one Send, and checks its arrival.
 fn ping(rig: &mut Rig, apps: &[App; 2], qps: &[Vec<Qp>; 2], n: usize) {
     let mark = [n as u8 + 1; SLOT];
     apps[0].mr.write(n * SLOT, &mark);
@@ -206,14 +210,14 @@ fn ping(rig: &mut Rig, apps: &[App; 2], qps: &[Vec<Qp>; 2], n: usize) {
     assert_eq!(got, mark);
 }
 
-/// Ends a connection whose listener is the second side's, and makes its queue pairs fit for another.
+/// Ends a connection whose listener is the second side's, and resets its queue pairs for another.
 fn end(rig: &mut Rig, apps: &[App; 2], qps: &[Vec<Qp>; 2], id: CmId, listener: &EventQueue) {
     apps[0].device.disconnect(id).unwrap();
     rig.until("the end", |_| {
         matches!(listener.poll()?, CmEvent::Disconnected { .. }).then_some(())
     });
     for side in 0..2 {
-        // Until it is over on this side too.
+        // The queue pair can be reset once the connection is over on this side too.
         rig.until("a queue pair that is fit", |_| {
             match apps[side].device.reset_qp(&qps[side][0]) {
                 Ok(()) => Some(()),
@@ -225,7 +229,7 @@ fn end(rig: &mut Rig, apps: &[App; 2], qps: &[Vec<Qp>; 2], id: CmId, listener: &
     }
 }
 
-/// A queue pair that has been one worker's is another's, and then the first's again.
+/// A queue pair runs at one worker, then at another, and then at the first again.
 #[test]
 fn test_a_queue_pair_that_is_reset_runs_at_another_worker() {
     for shape in [BOTH, THREADS] {
@@ -242,7 +246,8 @@ fn test_a_queue_pair_that_is_reset_runs_at_another_worker() {
             had.push((0..2).find(|w| after[*w] > before[*w]).unwrap());
             ping(&mut rig, &apps, &qps, 0);
             end(&mut rig, &apps, &qps, ids[0][0], &listener);
-            // The worker with the fewest connections gets the next: the first, unless it has one.
+            // The worker with the fewest connections gets the next: the first worker, unless it has
+            // one.
             match filler.take() {
                 None => filler = Some(rig.connect(0, &listener, &fillers[0], &fillers[1])[0][0]),
                 Some(id) => end(&mut rig, &apps, &fillers, id, &listener),
@@ -252,8 +257,8 @@ fn test_a_queue_pair_that_is_reset_runs_at_another_worker() {
     }
 }
 
-/// Two workers take from one queue until nothing is left: each buffer once, and only the one that
-/// finds none ends.
+/// Two workers take buffers from one queue until none is left: each buffer goes out once, and only
+/// the connection that finds none ends.
 #[test]
 fn test_two_workers_drain_a_shared_receive_queue() {
     const EACH: usize = SLOTS / 2;
@@ -286,7 +291,7 @@ fn test_two_workers_drain_a_shared_receive_queue() {
         assert!(taken.iter().all(|n| *n == 1), "each once");
         assert!(there.srq.is_empty());
     }
-    // One more finds nothing.
+    // Another message finds no buffer.
     let sges = [here.mr.sge(0, SLOT)];
     qps[0][0].post_send(&SendWr::send(0, &sges)).unwrap();
     let event = rig.until("an end", |_| listener.poll());

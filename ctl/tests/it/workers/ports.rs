@@ -1,4 +1,5 @@
-//! RNICs of two ports, each on a network of its own: what both ports share, and what is one's alone.
+//! RNICs of two ports, each on a network of its own: objects that both ports share, and objects of
+//! one port alone.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::mpsc::channel;
@@ -18,11 +19,11 @@ use super::rig::*;
 use super::shared::{self, CONNS};
 
 const PORT: u16 = 7174;
-/// Workers of each side's two ports: the first ports are joined queue by queue, and the second share
-/// one queue.
+/// Workers of each side's two ports: the first ports are joined queue by queue, and the second
+/// ports share one queue.
 const WORKERS: [[usize; 2]; 2] = [[2, 2], [2, 1]];
 
-/// Side `n`'s address on network `net`; port 0 is on network 0 and port 1 on network 1.
+/// Returns side `n`'s address on network `net`; port 0 is on network 0 and port 1 on network 1.
 fn ip(net: u8, n: usize) -> IpAddr {
     Ipv4Addr::new(10, 0, net, n as u8 + 1).into()
 }
@@ -31,10 +32,11 @@ fn at(net: u8, n: usize) -> SocketAddr {
     (ip(net, n), PORT).into()
 }
 
-/// An address of side 1 that side 0 finds behind its second port.
+/// An address of side 1 that side 0 reaches by its second port.
 const FAR: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 
-/// Addresses and routes of port `port` of side `n`; `more` are networks it is on besides.
+/// Returns addresses and routes of port `port` of side `n`; `more` are further networks of the
+/// port.
 fn net(port: u8, n: usize, more: &[u8]) -> (Vec<Cidr>, Vec<Route>) {
     let on = |net| Cidr::new(ip(net, n), 24).unwrap();
     let mut addrs = vec![on(port)];
@@ -48,7 +50,7 @@ fn net(port: u8, n: usize, more: &[u8]) -> (Vec<Cidr>, Vec<Route>) {
     (addrs, routes)
 }
 
-/// Both RNICs; `more`: networks that the second ports are on besides.
+/// Makes both RNICs; `more` are further networks of the second ports.
 fn rig(name: &str, threads: bool, more: &[u8]) -> Rig {
     let (eal, turn) = eal();
     let setup = |port: u8, n: usize| {
@@ -77,19 +79,19 @@ fn rig(name: &str, threads: bool, more: &[u8]) -> Rig {
     if threads { Rig::threads(&eal, a, b, turn) } else { Rig::inline(a, b, turn) }
 }
 
-/// What the workers of each port of a side have, of what they have each.
+/// Adds up the numbers of each worker for each port of a side.
 fn by_port(side: usize, each: &[u64]) -> [u64; 2] {
     let (first, second) = each.split_at(WORKERS[side][0]);
     [first.iter().sum(), second.iter().sum()]
 }
 
-/// Frames that each port of a side has sent.
+/// Returns the number of frames that each port of a side has sent.
 fn sent(rig: &Rig, side: usize) -> [u64; 2] {
     let ports = rig.sides[side].snapshot().ports;
     [0, 1].map(|p: usize| ports[p].stats.tx_frames)
 }
 
-/// One Send from side 0, and what it brings.
+/// Makes one Send from side 0, and checks its arrival.
 fn ping(rig: &mut Rig, apps: &[App; 2], from: &Qp, mark: u8) {
     apps[0].mr.write(0, &[mark; SLOT]);
     let sges = [apps[1].mr.sge(SLOT, SLOT)];
@@ -104,12 +106,13 @@ fn ping(rig: &mut Rig, apps: &[App; 2], from: &Qp, mark: u8) {
     assert_eq!(got, [mark; SLOT]);
 }
 
-/// 64 connections over two ports and all their workers, with one of everything else on each side.
+/// Runs 64 connections over two ports and all their workers, with one of everything else on each
+/// side.
 fn use_both(threads: bool) {
     let mut rig = rig(if threads { "portsa" } else { "portsb" }, threads, &[]);
     let apps = [0, 1].map(|n| App::new(rig.sides[n].device()));
     let qps = [0, 1].map(|n: usize| apps[n].qps(CONNS));
-    // One listener for all addresses of a side.
+    // Each side has one listener for all its addresses.
     let any = (Ipv4Addr::UNSPECIFIED, PORT).into();
     let listeners = [0, 1].map(|n| rig.listen_at(n, any));
     let quarter = CONNS / 4;
@@ -124,7 +127,7 @@ fn use_both(threads: bool) {
         let spread = rig.spread(side);
         let half = CONNS as u64 / 2;
         assert_eq!(by_port(side, &spread), [half; 2], "{spread:?}");
-        // Among the workers of a port it is chance, or who has fewest.
+        // Among the workers of a port, chance decides, or the least number of connections.
         for (port, of_port) in [&spread[..2], &spread[2..]].into_iter().enumerate() {
             let workers = WORKERS[side][port] as u64;
             assert_eq!(of_port.len() as u64, workers);
@@ -153,7 +156,7 @@ fn test_64_connections_over_two_ports_with_threads() {
     use_both(true);
 }
 
-/// By which port something goes the address says, and by which it comes.
+/// The destination address selects the port of outgoing connections and of incoming ones.
 #[test]
 fn test_a_connection_is_of_the_port_that_leads_to_its_peer() {
     let mut rig = rig("portsc", false, &[]);
@@ -161,7 +164,7 @@ fn test_a_connection_is_of_the_port_that_leads_to_its_peer() {
     let listener = rig.listen_at(1, (Ipv4Addr::UNSPECIFIED, PORT).into());
     let device = apps[0].device.clone();
     let mut qps: [Vec<Qp>; 2] = Default::default();
-    // The last by a route, and not by the link.
+    // The last address is reached by a route, and not by the link.
     for (n, (remote, port)) in [(ip(0, 1), 0), (ip(1, 1), 1), (FAR, 1)].into_iter().enumerate() {
         let (mine, theirs) = (apps[0].qps(1), apps[1].qps(1));
         let before = [0, 1].map(|side| (by_port(side, &rig.spread(side)), sent(&rig, side)));
@@ -179,7 +182,7 @@ fn test_a_connection_is_of_the_port_that_leads_to_its_peer() {
         qps[0].extend(mine);
         qps[1].extend(theirs);
     }
-    // What one asks to be from says the port too, and there is no way from the other.
+    // The requested source address selects the port too, and this port has no route there.
     let qp = apps[0].qps(1).remove(0);
     let events = EventQueue::new(None);
     let params = ConnectParams::new(qp).from(ip(0, 0));
@@ -194,7 +197,7 @@ fn test_a_connection_is_of_the_port_that_leads_to_its_peer() {
     }
 }
 
-/// Gives the ports of a side other networks, and waits until that is done.
+/// Gives the ports of a side other networks, and waits until the change is made.
 fn readdress(rig: &Rig, side: usize, more: [&[u8]; 2]) {
     let nets = [0, 1].map(|port: u8| {
         let (addrs, routes) = net(port, side, more[usize::from(port)]);
@@ -207,7 +210,7 @@ fn readdress(rig: &Rig, side: usize, more: [&[u8]; 2]) {
     assert_eq!(done.recv_timeout(PATIENCE).unwrap(), Ok(()));
 }
 
-/// How a connection ends.
+/// Returns the reason of a connection's end.
 fn end_of(rig: &mut Rig, events: &EventQueue, id: CmId) -> DisconnectReason {
     rig.until("an end", |_| match events.poll()? {
         CmEvent::Disconnected { id: ended, reason, .. } => {
@@ -218,7 +221,7 @@ fn end_of(rig: &mut Rig, events: &EventQueue, id: CmId) -> DisconnectReason {
     })
 }
 
-/// A network moves from the second ports to the first, while connections of both run.
+/// A network moves from the second ports to the first, while connections on both run.
 #[test]
 fn test_addresses_move_from_one_port_to_another_while_connections_run() {
     const MOVED: u8 = 7;
@@ -236,21 +239,23 @@ fn test_addresses_move_from_one_port_to_another_while_connections_run() {
     }
     assert_eq!(by_port(1, &rig.spread(1)), [1, 2]);
 
-    // The side that listens first: its peer's connection has lost its end by then.
+    // The listening side changes first: when the other side changes, its connection's far end has
+    // already ended.
     readdress(&rig, 1, [&[MOVED], &[]]);
     let withdrawn = DisconnectReason::Tcp(CloseReason::Withdrawn);
     assert_eq!(end_of(&mut rig, &any, ids[2][1]), withdrawn);
     readdress(&rig, 0, [&[MOVED], &[]]);
     rig.until("the other end", |_| mine[2].is_dead().then_some(()));
-    // Who listened at the address where it was hears that it is gone.
+    // The listener at the moved address hears that the address was removed.
     let gone = rig.until("the listener's end", |_| there.poll());
     let removed = ListenFailure::AddressRemoved;
     assert!(matches!(gone, CmEvent::ListenFailed { error, .. } if error == removed), "{gone:?}");
-    // The others know nothing of it.
+    // The other connections are not affected.
     for n in 0..2 {
         ping(&mut rig, &apps, &mine[n], n as u8 + 20);
     }
-    // Where it is now it is reached by the first ports, and the listener for all is there already.
+    // At its new place the address is reached by the first ports, and the listener for all
+    // addresses already covers it.
     mine.extend(apps[0].qps(1));
     theirs.extend(apps[1].qps(1));
     let before = by_port(1, &rig.spread(1));

@@ -58,17 +58,17 @@ impl Rnic {
     }
 }
 
-/// How many workers either side has, and whether they have threads.
+/// The number of workers of each side, and whether workers have threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub workers: [usize; 2],
     pub threads: bool,
 }
 
-/// The two RNICs. The first has address 1, the second 2.
+/// The two RNICs. The first has address 1, the second address 2.
 pub struct Rig {
     pub sides: [Rnic; 2],
-    /// Without threads time is the test's.
+    /// Without threads, the test moves the clock.
     hand: Option<ManualClock>,
     start: Instant,
     _turn: MutexGuard<'static, ()>,
@@ -86,7 +86,7 @@ impl Rig {
         let config = |n: u8| {
             let addrs = vec![Cidr::new(addr(n).ip(), 24).unwrap()];
             let tcp = ConnConfig {
-                // A thread may be off its processor for longer than what is usual.
+                // A thread may be off its processor for longer than the usual time-out.
                 rto_min: Duration::from_millis(if shape.threads { 200 } else { 20 }),
                 time_wait: Duration::from_millis(10),
                 ..ConnConfig::default()
@@ -94,7 +94,7 @@ impl Rig {
             let mut config = EndpointConfig {
                 workers: shape.workers[usize::from(n) - 1],
                 memory: 8 << 20,
-                // Pools stay as long as the process.
+                // Pools stay as long as the process, so they are small.
                 frames: 2047,
                 max_conns: 256,
                 queues: 64 << 20,
@@ -112,10 +112,10 @@ impl Rig {
         Rig { hand: Some(hand), ..Rig::inline(a, b, turn) }
     }
 
-    /// Two RNICs, each worker of which has a thread.
+    /// Starts two RNICs, each worker of which has a thread.
     pub fn threads(eal: &Eal, a: Endpoint, b: Endpoint, turn: MutexGuard<'static, ()>) -> Rig {
         let cpus = allowed_cpus();
-        // On a machine with few processors they share them.
+        // On a machine with few processors the workers share them.
         let node = |e: Endpoint, first: usize| {
             let lcores: Vec<_> = (0..e.workers()).map(|w| cpus[(first + w) % cpus.len()]).collect();
             Rnic::Threads(Node::start(eal, e, &lcores).unwrap())
@@ -124,13 +124,13 @@ impl Rig {
         Rig { sides: [node(a, 0), node(b, first)], hand: None, start: Instant::now(), _turn: turn }
     }
 
-    /// Two RNICs without threads, in the time of the world.
+    /// Makes two RNICs without threads, in real time.
     pub fn inline(a: Endpoint, b: Endpoint, turn: MutexGuard<'static, ()>) -> Rig {
         let sides = [a, b].map(|e| Rnic::Inline(Box::new(e)));
         Rig { sides, hand: None, start: Instant::now(), _turn: turn }
     }
 
-    /// The first port of each side.
+    /// Returns the first port of each side.
     pub fn ports(&self) -> [&Port; 2] {
         self.sides.each_ref().map(|s| match s {
             Rnic::Inline(e) => e.port(),
@@ -150,14 +150,14 @@ impl Rig {
         }
     }
 
-    /// Polls one side alone, without threads; time passes.
+    /// Polls one side alone, without threads, while time passes.
     pub fn poll_alone(&mut self, side: usize) {
         let busy = self.sides[side].poll();
         let hand = self.hand.as_ref().expect("it has threads");
         hand.advance(Duration::from_micros(if busy { 1 } else { 50 }));
     }
 
-    /// Polls until something has happened.
+    /// Polls until `found` returns a value.
     pub fn until<T>(&mut self, what: &str, mut found: impl FnMut(&mut Rig) -> Option<T>) -> T {
         self.start = Instant::now();
         loop {
@@ -174,7 +174,7 @@ impl Rig {
         self.listen_at(n, addr(u8::try_from(n + 1).unwrap()))
     }
 
-    /// The same at any address.
+    /// As [`listen`](Self::listen), at any address.
     pub fn listen_at(&mut self, n: usize, at: SocketAddr) -> EventQueue {
         let events = EventQueue::new(None);
         let params = ListenParams { max_startups_per_peer: None, ..ListenParams::default() };
@@ -184,8 +184,8 @@ impl Rig {
         events
     }
 
-    /// Connects side `from`, whose queue pairs these are, with those of the other side, all at once;
-    /// the ids as either side has them, client and server, in pairs.
+    /// Connects these queue pairs of side `from` with queue pairs of the other side, all at once.
+    /// Returns the ids of each connection as client and server have them.
     pub fn connect(
         &mut self,
         from: usize,
@@ -197,7 +197,7 @@ impl Rig {
         self.connect_of(&device, 1 - from, listener, clients, servers)
     }
 
-    /// The same for any device, of the side that is not `to`.
+    /// As [`connect`](Self::connect), for any device of the side that is not `to`.
     pub fn connect_of(
         &mut self,
         device: &Device,
@@ -210,7 +210,7 @@ impl Rig {
         self.connect_at(device, (to, remote), listener, clients, servers)
     }
 
-    /// The same to any address of side `to`.
+    /// As [`connect_of`](Self::connect_of), to any address of side `to`.
     pub fn connect_at(
         &mut self,
         device: &Device,
@@ -224,7 +224,7 @@ impl Rig {
             .iter()
             .enumerate()
             .map(|(n, qp)| {
-                // Says which of them it is.
+                // The private data carry the index of the queue pair.
                 let private_data = u32::try_from(n).unwrap().to_be_bytes().to_vec();
                 let params = ConnectParams { private_data, ..ConnectParams::new(qp.clone()) };
                 device.connect(remote, params, &events).unwrap()
@@ -247,7 +247,7 @@ impl Rig {
         ids.into_iter().zip(theirs).map(|(a, b)| [a, b.unwrap()]).collect()
     }
 
-    /// Connections that each worker of side `n` has opened and accepted.
+    /// Returns the number of connections that each worker of side `n` has opened and accepted.
     pub fn spread(&self, n: usize) -> Vec<u64> {
         let of = |w: &heddle_ctl::WorkerStatus| {
             let c = w.counters.as_ref().expect("it answers");
@@ -257,7 +257,7 @@ impl Rig {
     }
 }
 
-/// What the connections of an application share.
+/// The objects that the connections of an application share.
 pub struct App {
     pub device: Device,
     pub pd: Pd,
@@ -266,9 +266,10 @@ pub struct App {
     pub mr: Mr,
 }
 
-/// Octets of a message.
+/// Bytes of a message.
 pub const SLOT: usize = 256;
-/// Messages that the memory has room for, in each of its two halves: to send from, to receive into.
+/// Messages that the memory has room for, in each of its two halves: to send from, and to receive
+/// into.
 pub const SLOTS: usize = 1024;
 
 impl App {
@@ -284,15 +285,16 @@ impl App {
         }
     }
 
-    /// Queue pairs that share all there is to share.
+    /// Makes queue pairs that share everything that queue pairs can share.
     pub fn qps(&self, n: usize) -> Vec<Qp> {
         let init = || QpInit::new(self.cq.clone()).depths(32, 32).shared(&self.srq);
         (0..n).map(|_| self.device.create_qp(self.pd, init()).unwrap()).collect()
     }
 }
 
-/// Whether a number of connections out of `all`, each at one of `workers` by even chance, is within
-/// what chance does in all but one of a billion runs: six standard deviations of the binomial.
+/// Returns true if a number of connections out of `all`, each at one of `workers` by even chance,
+/// lies within six standard deviations of the binomial distribution. Chance stays within that in
+/// all but one of a billion runs.
 pub fn is_fair(all: u64, workers: u64, got: u64) -> bool {
     let (n, p) = (all as f64, 1.0 / workers as f64);
     (got as f64 - n * p).abs() <= 6.0 * (n * p * (1.0 - p)).sqrt()

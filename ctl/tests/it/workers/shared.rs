@@ -1,5 +1,5 @@
-//! What is used from several workers at once: 64 connections, one listener, and one of everything
-//! else on each side.
+//! Use of shared objects from several workers at once: 64 connections, one listener, and one of
+//! everything else on each side.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,14 +7,14 @@ use heddle_verbs::{Cqe, CqeOp, Qp, Qpn, RecvWr, SendWr};
 
 use super::rig::*;
 
-/// Connections.
+/// Number of connections.
 pub const CONNS: usize = 64;
-/// FetchAdds of each.
+/// Number of FetchAdds of each connection.
 const ADDS: u64 = 50;
-/// Sends of each, in either direction.
+/// Number of Sends of each connection, in either direction.
 const SENDS: usize = 4;
 
-/// The octets of message `round` of connection `conn`.
+/// Returns the bytes of message `round` of connection `conn`.
 fn message(side: usize, conn: usize, round: usize) -> [u8; SLOT] {
     let mut bytes = [0; SLOT];
     for (n, b) in bytes.iter_mut().enumerate() {
@@ -25,7 +25,7 @@ fn message(side: usize, conn: usize, round: usize) -> [u8; SLOT] {
     bytes
 }
 
-/// Completions of one application until there are `n`.
+/// Takes completions of one application until there are `n`.
 fn completions(rig: &mut Rig, app: &App, n: usize) -> Vec<Cqe> {
     let mut all = Vec::new();
     rig.until("completions", |_| {
@@ -37,8 +37,8 @@ fn completions(rig: &mut Rig, app: &App, n: usize) -> Vec<Cqe> {
     all
 }
 
-/// Every connection sends into the shared receive queue of the other side, both ways, and each
-/// message is found where its completion says.
+/// Makes every connection send into the shared receive queue of the other side, in both directions,
+/// and finds each message where its completion says.
 fn exchange(rig: &mut Rig, apps: &[App; 2], qps: &[Vec<Qp>; 2], rounds: std::ops::Range<usize>) {
     for side in 0..2 {
         let wrs = 0..CONNS * rounds.len();
@@ -68,7 +68,8 @@ fn exchange(rig: &mut Rig, apps: &[App; 2], qps: &[Vec<Qp>; 2], rounds: std::ops
             assert!(buffers.insert(cqe.wr_id), "a buffer is used once");
             let mut got = [0; SLOT];
             apps[side].mr.read((SLOTS + cqe.wr_id as usize) * SLOT, &mut got);
-            // Of the connection that the completion names, in the order in which it was sent.
+            // The message belongs to the connection that the completion names, in the order of the
+            // Sends.
             assert_eq!(got, message(1 - side, conn, next[conn]), "side {side}, {conn}");
             next[conn] += 1;
         }
@@ -76,7 +77,7 @@ fn exchange(rig: &mut Rig, apps: &[App; 2], qps: &[Vec<Qp>; 2], rounds: std::ops
     }
 }
 
-/// Every connection adds 1 to one and the same word, many times: each value comes back once.
+/// Makes every connection add 1 to the same word, many times: each value comes back once.
 fn count_together(rig: &mut Rig, apps: &[App; 2], qps: &[Vec<Qp>; 2], side: usize) {
     let (here, there) = (&apps[side], &apps[1 - side]);
     there.mr.write(0, &[0; 8]);
@@ -87,7 +88,7 @@ fn count_together(rig: &mut Rig, apps: &[App; 2], qps: &[Vec<Qp>; 2], side: usiz
             .post_send(&SendWr::fetch_add(conn as u64, &place, there.mr.stag(), there.mr.to(), 1))
             .unwrap();
     };
-    // One at a time of each connection, so that what it brought back can be read.
+    // Each connection has one request outstanding, so that its result can be read.
     for (conn, posted) in posted.iter_mut().enumerate() {
         wr(conn);
         *posted += 1;
@@ -115,12 +116,12 @@ fn run(shape: Shape) {
     use_everything(&mut Rig::new(shape));
 }
 
-/// 64 connections, half of them opened by either side.
+/// Makes 64 connections, half of them opened by either side, and uses everything that they share.
 pub fn use_everything(rig: &mut Rig) {
     let apps = [0, 1].map(|n| App::new(rig.sides[n].device()));
     let qps = [0, 1].map(|n: usize| apps[n].qps(CONNS));
     let (first, second) = (0..CONNS / 2, CONNS / 2..CONNS);
-    // One listener on each side hears of all, whichever worker has them.
+    // A listener on each side hears of all connections, whichever worker has them.
     let listeners = [rig.listen(0), rig.listen(1)];
     let there = rig.connect(0, &listeners[1], &qps[0][first.clone()], &qps[1][first]);
     let here = rig.connect(1, &listeners[0], &qps[1][second.clone()], &qps[0][second]);
@@ -134,12 +135,12 @@ pub fn use_everything(rig: &mut Rig) {
     use_connections(rig, &apps, &qps);
 }
 
-/// 64 connections that are up do all there is to do, and end nothing.
+/// Makes 64 existing connections do every kind of operation, and ends none.
 pub fn use_connections(rig: &mut Rig, apps: &[App; 2], qps: &[Vec<Qp>; 2]) {
     exchange(rig, apps, qps, 0..SENDS);
     count_together(rig, apps, qps, 0);
     count_together(rig, apps, qps, 1);
-    // They are as they were.
+    // The connections work as before.
     exchange(rig, apps, qps, SENDS..2 * SENDS);
     for side in 0..2 {
         let s = rig.sides[side].snapshot();
@@ -164,7 +165,7 @@ fn test_64_connections_over_two_workers_that_share_a_queue() {
     run(Shape { workers: [2, 3], threads: false });
 }
 
-/// One queue against two workers.
+/// The side with one worker has one queue, against two workers.
 #[test]
 fn test_64_connections_of_one_worker_with_two() {
     run(Shape { workers: [1, 2], threads: false });
