@@ -1,29 +1,30 @@
-//! Who may do what on the control socket, by the user and group of the process that connected.
+//! Rights on the control socket, by the user and group of the process that connected.
 
 use crate::config::{Control, Principal};
 
-/// The process at the other end, as the system tells it (SO_PEERCRED).
+/// The process at the other end, as the system reports it (SO_PEERCRED).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its user.
+    /// User id of the process.
     pub uid: u32,
-    /// Its group.
+    /// Group id of the process.
     pub gid: u32,
 }
 
-/// What it may do.
+/// The rights of a process on the control socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access {
-    /// Ask how things are.
+    /// May read the appliance's state.
     pub look: bool,
-    /// Change them.
+    /// May change the appliance.
     pub change: bool,
-    /// See what gives access to memory: root and the appliance's own user.
+    /// May read values that give access to memory: root and the appliance's own user.
     pub secrets: bool,
 }
 
 impl Access {
-    /// What `peer` may do on a socket set up as `control` says, of a process of user `own`.
+    /// Returns the rights of `peer` on a socket with the settings `control`, of a process of user
+    /// `own`.
     pub fn of(peer: Peer, control: &Control, own: u32) -> Access {
         let covered = |list: &[Principal]| list.iter().any(|p| p.covers(peer.uid, peer.gid));
         let secrets = peer.uid == 0 || peer.uid == own;

@@ -1,9 +1,9 @@
-//! From one configuration to another while the appliance runs.
+//! Changes from one configuration to another while the appliance runs.
 //!
-//! [`changes`] says what is to be done, or everything that cannot be done: then nothing is. What can
-//! be done is done in order, forwards: a change that fails (an application listens at that address by
-//! now) is told and left out, the others are made, and what was made is what the next difference is
-//! taken from. Nothing is undone: that could fail as well.
+//! [`changes`] lists the changes to make, or all keys that cannot change: then no change is made.
+//! The changes are made in order. A change that fails (an application listens at that address by
+//! now) is reported and left out, and the others are made; the next difference starts from the
+//! changes that were made. No change is undone, because undoing could fail as well.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -17,51 +17,51 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::config::{ClientRule, Config, Control, Forward, Limits, LogFormat, Port};
 use crate::service::ServiceSpec;
 
-/// One thing to do.
+/// A single change.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// Log from this level on.
+    /// Log lines from this level on.
     LogLevel(LevelFilter),
-    /// Log in this form.
+    /// Write log lines in this format.
     LogFormat(LogFormat),
-    /// Answer Prometheus there, and there only; nowhere when absent.
+    /// Answer Prometheus at this address only; at none when absent.
     Metrics(Option<SocketAddr>),
-    /// Other permissions of the control socket, which stays where it is.
+    /// Set other permissions of the control socket, which stays at its path.
     Access(Control),
-    /// Probe silent peers so, those of connections that stand included.
+    /// Set these keepalive probes for silent peers, also of existing connections.
     Keepalive(Option<Keepalive>),
-    /// Bear so long with peers that keep connections from getting on, those that stand included.
+    /// Set these time limits for peers that hold connections up, also for existing connections.
     Patience(Patience),
-    /// Ask silent peers of InfiniBand so, those of connections that stand included.
+    /// Set this silence before a probe to a peer of InfiniBand, also for existing connections.
     IbKeepalive(Option<Duration>),
-    /// Start-up options, and what one address gets, of services that are started from here on.
+    /// Set start-up options, and one address's share, for services that start from here on.
     Terms(MpaOptions, Limits),
-    /// Take no more connections there.
+    /// Take no more connections at this address.
     ListenDel(SocketAddr),
-    /// Other addresses and routes, those of each port. Listeners at an address that goes have gone
+    /// Set other addresses and routes, for each port. Listeners at a removed address have ended
     /// before; connections at it end.
     Addresses(Vec<Net>),
-    /// Other options of an export that goes on, those connected included.
+    /// Set other options of an export that goes on, also for connected clients.
     ExportSet(ServiceSpec),
     /// Start a service.
     ListenAdd(ServiceSpec),
-    /// Forward what comes there.
+    /// Forward connections.
     ForwardAdd(Forward),
-    /// What applications that open a device from here on may have.
+    /// Set the policies of applications of other processes.
     Clients(Vec<ClientRule>),
-    /// Other time to end in.
+    /// Set another time for the end of the appliance.
     Deadline(Duration),
 }
 
 /// Addresses and routes of a port.
 pub type Net = (Vec<Cidr>, Vec<Route>);
 
-/// Those of each port.
+/// Returns the addresses and routes of each port.
 fn nets(config: &Config) -> Vec<Net> {
     config.ports.iter().map(|p| (p.addresses.clone(), p.routes.clone())).collect()
 }
 
-/// The number of the port that has the address; none has the unspecified one.
+/// Returns the number of the port that has the address; no port has the unspecified address.
 fn port_of(config: &Config, addr: SocketAddr) -> Option<usize> {
     config.ports.iter().position(|p| p.addresses.iter().any(|c| c.addr() == addr.ip()))
 }
@@ -99,9 +99,9 @@ impl fmt::Display for Change {
 /// A key that cannot change while the appliance runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fixed {
-    /// Which.
+    /// Name of the key.
     pub key: &'static str,
-    /// Why.
+    /// The reason why the key is fixed.
     pub why: &'static str,
 }
 
@@ -111,10 +111,11 @@ impl fmt::Display for Fixed {
     }
 }
 
-/// What leads from `old`, which runs, to `new`, in the order in which it is to be done.
+/// Returns the changes that lead from `old`, which runs, to `new`, in the order in which to make
+/// them.
 ///
 /// # Errors
-/// All that cannot be done.
+/// All keys that cannot change.
 pub fn changes(old: &Config, new: &Config) -> Result<Vec<Change>, Vec<Fixed>> {
     let fixed = fixed(old, new);
     if !fixed.is_empty() {
@@ -144,12 +145,12 @@ pub fn changes(old: &Config, new: &Config) -> Result<Vec<Change>, Vec<Fixed>> {
     if old.ib_keepalive != new.ib_keepalive {
         changes.push(Change::IbKeepalive(new.ib_keepalive));
     }
-    // What a listener answers with is given to it when it is made.
+    // A listener gets the options for its answers when it is made.
     let terms = old.mpa != new.mpa || old.limits != new.limits;
     if terms {
         changes.push(Change::Terms(new.mpa, new.limits));
     }
-    // One at an address that goes to another port ends with it there, and is made anew behind it.
+    // A listener whose address moves to another port ends there, and is made anew at the new port.
     let stays = |s: &ServiceSpec| port_of(old, s.addr) == port_of(new, s.addr);
     let set =
         |new: &&ServiceSpec| !terms && stays(new) && old.listen.iter().any(|s| s.becomes(new));
@@ -159,8 +160,9 @@ pub fn changes(old: &Config, new: &Config) -> Result<Vec<Change>, Vec<Fixed>> {
         is_set || !terms && others.contains(s) && stays(s)
     };
     changes.extend(set.iter().map(|s| Change::ExportSet((*s).clone())));
-    // What can listen beside all that is there does so before anything ends: a mistake in it costs
-    // nobody else. The rest takes the place of something, and has to wait for its end.
+    // A service that can listen beside all existing ones starts before anything ends, so that a
+    // mistake in it costs no other service. The other services take the place of something, and
+    // have to wait for its end.
     let (early, late): (Vec<&ServiceSpec>, _) =
         new.listen.iter().filter(|s| !same(s, &old.listen)).partition(|s| is_apart(old, s));
     changes.extend(early.into_iter().map(|s| Change::ListenAdd(s.clone())));
@@ -184,8 +186,8 @@ pub fn changes(old: &Config, new: &Config) -> Result<Vec<Change>, Vec<Fixed>> {
     Ok(changes)
 }
 
-/// Whether a service can start beside all that runs by `old`: its address is there, nobody listens at
-/// it, and it needs nothing of the host that another may have.
+/// Returns true if a service can start beside all that runs by `old`: its address exists and is
+/// free, and it needs nothing of the host that another service may have.
 fn is_apart(old: &Config, s: &ServiceSpec) -> bool {
     let there = s.addr.ip().is_unspecified() || port_of(old, s.addr).is_some();
     let free = old.service_at(s.addr).is_none() && old.forward_at(s.addr).is_none();
@@ -198,7 +200,7 @@ fn fixed(old: &Config, new: &Config) -> Vec<Fixed> {
     const MEMORY: &str = "memory is taken when it starts";
     const THREADS: &str = "connections cannot move to another thread";
     let path = |c: &Config| c.control.as_ref().map(|c| c.path.clone());
-    // One by one, in their order: what is a port's stays with it.
+    // The ports are compared one by one in their order, because a port's settings stay with it.
     let port = |differs: fn(&Port, &Port) -> bool| {
         old.ports.iter().zip(&new.ports).any(|(old, new)| differs(old, new))
     };
@@ -233,7 +235,7 @@ fn fixed(old: &Config, new: &Config) -> Vec<Fixed> {
     changed.map(|(_, key, why)| Fixed { key, why }).collect()
 }
 
-/// What is in force once `change` has been made.
+/// Enters `change` into the configuration in force.
 pub fn apply(config: &mut Config, change: &Change) {
     match change {
         Change::LogLevel(level) => config.log.level = *level,

@@ -39,7 +39,7 @@ fn test_listeners_come_before_others_go_unless_they_take_their_place() {
     );
 }
 
-/// What is done with an export changes for those who have it; what it is, and where, does not.
+/// The options of an export change for connected clients; its kind and its place do not.
 #[test]
 fn test_options_of_an_export_change_while_it_goes_on() {
     let export = |service: &str| config(&listen(&[("1", "sink"), ("2", service), ("3", "rping")]));
@@ -55,7 +55,7 @@ fn test_options_of_an_export_change_while_it_goes_on() {
         let want = ["no service on 10.0.0.1:2".into(), format!("{other} on 10.0.0.1:2")];
         assert_eq!(named(&old, &export(other)), want);
     }
-    // Made anew for another reason, it comes with its options.
+    // The export is made anew for another reason, with its new options.
     let text = listen(&[("2", "nfs:/srv/a,ro")]) + "[mpa]\ncrc = false\n";
     let old = config(&listen(&[("2", "nfs:/srv/a")]));
     let want = ["no service on 10.0.0.1:2", "nfs:/srv/a,ro on 10.0.0.1:2"];
@@ -90,11 +90,11 @@ fn test_what_is_forwarded_is_changed_as_services_are() {
     );
     let mut now = old.clone();
     changes(&old, &new).unwrap().iter().for_each(|c| apply(&mut now, c));
-    // Those that came first stand first; the file has its own order.
+    // The configuration in force lists older entries first; the file has its own order.
     let mut new = new;
     [&mut now, &mut new].into_iter().for_each(|c| c.listen.sort_by_key(|s| s.addr));
     assert_eq!(now, new);
-    // It answers with the start-up options, and with the share of each peer.
+    // A forwarder answers with the start-up options, and with the share of each peer.
     let other = config(&format!("{ib}[mpa]\ncrc = false\n{}", forward("1", "10.0.0.8:1")));
     let old = config(&format!("{ib}{}", forward("1", "10.0.0.8:1")));
     let want = ["no service on 10.0.0.1:1", "forward to 10.0.0.8:1 over iwarp on 10.0.0.1:1"];
@@ -119,7 +119,8 @@ fn test_what_listeners_answer_with_makes_them_anew() {
     }
 }
 
-/// A listener at an address that goes, goes before it; one at an address that comes, comes after it.
+/// A listener at a removed address ends before the address goes; a listener at a new address starts
+/// after the address comes.
 #[test]
 fn test_addresses_change_between_listeners_that_go_and_those_that_come() {
     let file = |addr: &str, more: &str| {
@@ -141,7 +142,8 @@ fn test_addresses_change_between_listeners_that_go_and_those_that_come() {
     assert_eq!(named(&old, &routed), ["addresses and routes"]);
 }
 
-/// The control plane ends a listener whose address its port has no more, whoever has it then.
+/// The control plane ends a listener whose address its port no longer has, even if another port has
+/// the address then.
 #[test]
 fn test_a_listener_follows_its_address_to_another_port() {
     let services = ["10.0.1.1", "10.0.2.1", "0.0.0.0"]
@@ -161,7 +163,7 @@ fn test_a_listener_follows_its_address_to_another_port() {
     );
 }
 
-/// What each change puts into force leads to what was asked for.
+/// The changes, applied one after another, lead to the configuration that was asked for.
 #[test]
 fn test_changes_lead_from_any_configuration_to_any_other() {
     let all = [
@@ -182,7 +184,7 @@ fn test_changes_lead_from_any_configuration_to_any_other() {
             for change in changes(old, new).unwrap() {
                 apply(&mut now, &change);
             }
-            // In whatever order they are listed.
+            // The order of the entries does not matter.
             let sorted = |c: &Config| {
                 let mut c = c.clone();
                 c.listen.sort_by_key(|s| s.addr);
@@ -226,7 +228,7 @@ fn test_all_that_cannot_change_is_named_and_nothing_else_is_done() {
     );
 }
 
-/// A key of the configuration that is neither compared nor carried out would be ignored in silence.
+/// A key of the configuration that is neither compared nor carried out would be ignored silently.
 #[test]
 fn test_no_change_goes_unnoticed() {
     let old = config(&listen(&[("1", "sink")]));

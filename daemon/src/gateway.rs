@@ -1,6 +1,7 @@
-//! What is forwarded between InfiniBand's connection management and iWARP, on a thread of its own.
+//! Forwarding between InfiniBand's connection management and iWARP, on a thread of its own.
 //!
-//! It sleeps while nothing happens, and shows what there is where those who ask can look at it.
+//! The thread sleeps while nothing happens, and keeps a copy of its state for other threads to
+//! read.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -17,7 +18,7 @@ use heddle_verbs::{DeviceError, Sleeper, Waker};
 use crate::config::Forward;
 use crate::services::{Done, Stage};
 
-/// How long it sleeps at most.
+/// Longest sleep of the thread.
 const NAP: Duration = Duration::from_secs(1);
 
 enum Order {
@@ -30,15 +31,15 @@ enum Order {
         addr: SocketAddr,
         done: Done,
     },
-    /// These are the addresses of the ports.
+    /// The ports have these addresses from now on.
     Addresses(Vec<IpAddr>),
-    /// Forward nothing more, and end what there is.
+    /// Forward nothing more, and end all connections.
     End,
-    /// Nobody is there any more.
+    /// The owner has dropped the thread's handle.
     Quit,
 }
 
-/// The thread; it ends when dropped.
+/// The handle of the thread, which ends when the handle is dropped.
 pub(crate) struct GatewayThread {
     app: AppId,
     orders: Sender<Order>,
@@ -47,14 +48,14 @@ pub(crate) struct GatewayThread {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What there is to be seen.
+/// A copy of the gateway's state.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shown {
-    /// Listeners, and where they are in their life.
+    /// Forwarders, with the stage of each listener.
     pub(crate) rules: Vec<(Forward, Stage)>,
-    /// The other connection of each that is forwarded.
+    /// The other connection of each forwarded connection.
     pub(crate) pairs: BTreeMap<CmId, CmId>,
-    /// What was counted.
+    /// Counters of the gateway.
     pub(crate) counters: GatewayCounters,
 }
 
@@ -62,11 +63,11 @@ struct Running {
     forward: Forward,
     listener: ListenerId,
     stage: Stage,
-    /// Who waits for it to listen.
+    /// The caller that waits until the forwarder listens.
     done: Option<Done>,
 }
 
-/// Addresses of all ports.
+/// Returns the addresses of all ports.
 pub(crate) fn addresses<'a>(
     ports: impl IntoIterator<Item = &'a [heddle_tcp::Cidr]>,
 ) -> Vec<IpAddr> {
@@ -91,42 +92,42 @@ impl GatewayThread {
         Ok(GatewayThread { app, orders, waker, shown, thread: Some(thread) })
     }
 
-    /// Whose connections those are that are forwarded.
+    /// Returns the application that has the forwarded connections.
     pub(crate) fn app(&self) -> AppId {
         self.app
     }
 
-    /// Forwards what comes there. `done` hears when it listens.
+    /// Forwards connections. `done` is called when the forwarder listens.
     pub(crate) fn add(&self, forward: Forward, rule: ForwardRule, done: Done) {
         self.order(Order::Start { forward, rule: Box::new(rule), done });
     }
 
-    /// Takes no more at `addr`. What is forwarded from there goes on.
+    /// Takes no more connections at `addr`. Forwarded connections from there go on.
     pub(crate) fn stop(&self, addr: SocketAddr, done: Done) {
         self.order(Order::Stop { addr, done });
     }
 
-    /// The ports have other addresses.
+    /// Sets the new addresses of the ports.
     pub(crate) fn set_addresses(&self, ours: Vec<IpAddr>) {
         self.order(Order::Addresses(ours));
     }
 
-    /// Ends all there is, in order. It does not wait for that.
+    /// Ends all connections in order, without waiting for that.
     pub(crate) fn end(&self) {
         self.order(Order::End);
     }
 
-    /// What there is.
+    /// Returns a copy of the gateway's state.
     pub(crate) fn shown(&self) -> Shown {
         lock(&self.shown).clone()
     }
 
-    /// Whether the thread runs; it ends early only by a defect.
+    /// Returns true if the thread runs; it ends early only by a defect.
     pub(crate) fn is_running(&self) -> bool {
         self.thread.as_ref().is_some_and(|t| !t.is_finished())
     }
 
-    /// One that a thread which is gone does not take drops whoever waits for it.
+    /// Sends an order. If the thread has ended, the order is dropped with its caller's answer.
     fn order(&self, order: Order) {
         let _ = self.orders.send(order);
         self.waker.wake();
@@ -200,7 +201,8 @@ fn start(
     }
 }
 
-/// One that listens no more by itself is none any more, and that is what was asked for.
+/// Stops a forwarder. A listener that has already stopped by itself has left the list, which is the
+/// state that the caller asked for.
 fn stop(f: &mut Forwarding, all: &mut Vec<Running>, addr: SocketAddr) {
     let Some(found) = all.iter().position(|r| r.forward.addr == addr) else { return };
     let r = all.remove(found);
@@ -211,7 +213,8 @@ fn stop(f: &mut Forwarding, all: &mut Vec<Running>, addr: SocketAddr) {
 }
 
 impl Running {
-    /// Tells whoever waits; false when it does not listen, or does no more.
+    /// Answers the caller that waits; returns false if the forwarder does not listen, or no longer
+    /// does.
     fn settle(&mut self, f: &Forwarding) -> bool {
         match f.is_listening(self.listener) {
             Ok(false) => return true,

@@ -1,8 +1,8 @@
-//! The kernel's interfaces that virtual devices work on, and PCI devices.
+//! Interfaces of the kernel that virtual devices work on, and PCI devices.
 //!
-//! Their drivers say nothing when an interface or a device goes: no frame comes any more, and that is all.
-//! A port that has lost it is lost for good; an RNIC that has lost all its ports is of no use. The kernel
-//! takes a device from vfio when the process has ended, and waits until then.
+//! Their drivers report nothing when an interface or a device disappears: frames just stop. A port
+//! that has lost its device is lost for good, and an RNIC that has lost all its ports is of no use.
+//! The kernel takes a device away from vfio when the process has ended, and waits until then.
 
 use std::fs;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use heddle_dataplane::PortSource;
 
-/// How often they are looked for.
+/// Interval between checks of the interfaces and devices.
 const EVERY: Duration = Duration::from_millis(500);
 
-/// By what names drivers take them.
+/// Keys of a device's arguments that name an interface.
 const KEYS: [&str; 4] = ["iface", "rx_iface", "rx_iface_in", "tx_iface"];
 
-/// A thread that looks after them.
+/// A thread that watches interfaces and devices.
 #[derive(Debug)]
 pub struct Interfaces {
     gone: Arc<OnceLock<String>>,
@@ -27,7 +27,8 @@ pub struct Interfaces {
 }
 
 impl Interfaces {
-    /// Looks after those that the virtual devices of an RNIC's ports name and that are there now.
+    /// Watches the devices of an RNIC's ports, and those interfaces that virtual devices name and
+    /// that exist now.
     pub fn watch<'a>(sources: impl IntoIterator<Item = &'a PortSource>) -> Interfaces {
         let gone = Arc::new(OnceLock::new());
         let mut ports: Vec<Needs> = sources
@@ -47,7 +48,7 @@ impl Interfaces {
                 let unplugged = |name: &str| PortSource::Device(name.to_owned()).is_gone();
                 while let Some(what) = take_lost(&mut ports, &listed(), unplugged) {
                     if ports.is_empty() {
-                        // Said once.
+                        // The error is reported once.
                         let _ = seen.set(what);
                         return;
                     }
@@ -59,10 +60,10 @@ impl Interfaces {
         Interfaces { gone, stop: Some(stop), thread }
     }
 
-    /// Whether a port is left that works. Costs a load.
+    /// Returns `Ok` if a working port is left. The check costs one load.
     ///
     /// # Errors
-    /// The interface or device that was gone last.
+    /// The interface or device that disappeared last.
     #[inline]
     pub fn check(&self) -> Result<(), String> {
         match self.gone.get() {
@@ -81,10 +82,10 @@ impl Drop for Interfaces {
     }
 }
 
-/// What a port cannot be without.
+/// The thing that a port needs to work.
 #[derive(Debug, PartialEq, Eq)]
 enum Needs {
-    /// Interfaces of the kernel; none where a device works without.
+    /// Interfaces of the kernel; empty if the device works without.
     Interfaces(Vec<String>),
     /// A device on a bus.
     Device(String),
@@ -96,8 +97,8 @@ impl Needs {
     }
 }
 
-/// Takes away a port one of whose interfaces is not `listed` any more, or whose device is `unplugged`;
-/// which it was.
+/// Removes a port if one of its interfaces is no longer `listed`, or its device is `unplugged`;
+/// returns the interface or device.
 fn take_lost(
     ports: &mut Vec<Needs>,
     listed: &[String],
@@ -115,7 +116,7 @@ fn take_lost(
     Some(what)
 }
 
-/// The interfaces of a device's arguments, those of them that are there.
+/// Returns the existing interfaces among a device's arguments.
 fn named(vdev: &str) -> Vec<String> {
     let listed = listed();
     let named = vdev.split(',').filter_map(|a| a.split_once('='));
@@ -123,7 +124,7 @@ fn named(vdev: &str) -> Vec<String> {
     names.filter(|name| listed.contains(name)).collect()
 }
 
-/// The names of all interfaces of this network namespace.
+/// Returns the names of all interfaces of this network namespace.
 fn listed() -> Vec<String> {
     let text = fs::read_to_string("/proc/self/net/dev").unwrap_or_default();
     let names = text.lines().skip(2).filter_map(|l| l.split_once(':'));
@@ -165,7 +166,7 @@ mod tests {
         assert_eq!(ports, [device("0000:01:00.0")]);
     }
 
-    /// The machine has no such device, which is how one looks that was unplugged.
+    /// The machine has no such device, just as after unplugging.
     #[test]
     fn test_a_device_that_is_gone_is_noticed() {
         let source = PortSource::Device("0000:fe:1f.7".into());

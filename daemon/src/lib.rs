@@ -1,16 +1,17 @@
-//! The appliance: an RNIC with services that is configured by a file or by flags, and asked and changed
-//! while it runs.
+//! The appliance: an RNIC with services, configured by a file or by flags, that answers questions
+//! and takes changes while it runs.
 //!
 //! ```text
-//!   front ──▶ appliance ──▶ services      a thread; perf's services, and exports with threads of their own
+//!   front ──▶ appliance ──▶ services      a thread; perf's services, and exports with own threads
 //!     │           │ ├─────▶ gateway       a thread; ctl's forwarding
 //!     │           │ ├─────▶ rnic          ctl: control thread and workers
 //!     │           │ └─────▶ change ──▶ config
 //!     └─ socket, client ──▶ access
 //! ```
 //!
-//! * [`config`]: what it is to be, with the services of [`service`]; [`change`]: from one configuration to another, both pure;
-//! * [`run`]: its life; [`rnic`]: from a configuration to an RNIC;
+//! * [`config`]: the settings, with the services of [`service`]; [`change`]: from one configuration
+//!   to another, both pure;
+//! * [`run`]: the appliance's life; [`rnic`]: from a configuration to an RNIC;
 //! * the control socket's documents are in [`heddle_socket::admin`].
 #![forbid(unsafe_code)]
 

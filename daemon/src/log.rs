@@ -1,4 +1,4 @@
-//! What goes to stderr: how, and from what level on, both of which can change.
+//! The log on stderr: its format and its level, both of which can change.
 
 use std::io::{IsTerminal, stderr};
 
@@ -9,10 +9,10 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
 
 use crate::config::{Log, LogFormat};
 
-/// What lines are let through.
+/// The filter of log lines.
 type Filter = reload::Layer<EnvFilter, Registry>;
 
-/// What they look like.
+/// The formatter of log lines.
 type Lines = Box<dyn Layer<Layered<Filter, Registry>> + Send + Sync>;
 
 /// The log of this process.
@@ -27,7 +27,8 @@ impl core::fmt::Debug for Logging {
     }
 }
 
-/// `RUST_LOG` says it in detail; `level` is for what it does not name.
+/// Makes the filter. `RUST_LOG` sets it in detail; `level` is for everything that `RUST_LOG` does
+/// not name.
 fn filter(level: LevelFilter) -> EnvFilter {
     EnvFilter::builder().with_default_directive(level.into()).from_env_lossy()
 }
@@ -41,7 +42,7 @@ fn lines(format: LogFormat) -> Lines {
 }
 
 impl Logging {
-    /// From here on log lines go to stderr. Where there is a log already, that one serves.
+    /// Sends log lines to stderr from here on. If the process has a log already, that log stays.
     pub fn start(log: Log) -> Logging {
         let (filter, filter_handle) = reload::Layer::new(filter(log.level));
         let (lines, lines_handle) = reload::Layer::new(lines(log.format));
@@ -49,18 +50,18 @@ impl Logging {
         Logging { filter: filter_handle, lines: lines_handle }
     }
 
-    /// Another level from here on.
+    /// Sets another level from here on.
     ///
     /// # Errors
-    /// When there is another log.
+    /// When the process has another log.
     pub fn set_level(&self, level: LevelFilter) -> Result<(), String> {
         self.filter.reload(filter(level)).map_err(|e| e.to_string())
     }
 
-    /// Lines of another form from here on.
+    /// Sets another format from here on.
     ///
     /// # Errors
-    /// When there is another log.
+    /// When the process has another log.
     pub fn set_format(&self, format: LogFormat) -> Result<(), String> {
         self.lines.reload(lines(format)).map_err(|e| e.to_string())
     }

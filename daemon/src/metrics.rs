@@ -1,5 +1,6 @@
-//! What Prometheus is told of the appliance. Workers are asked side by side, with one deadline for
-//! all: of one that does not answer the last that it has answered is shown, and that it is silent.
+//! Metrics of the appliance for Prometheus. The workers are asked side by side, with one deadline
+//! for all. For a worker that does not answer, the metrics show its last answer, and that the
+//! worker is silent.
 
 use core::time::Duration;
 
@@ -14,7 +15,8 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::appliance::{Appliance, History};
 
-/// How long workers may take; less than whoever asks waits, who is to hear which of them are silent.
+/// Time that workers have to answer: less than the asking client waits, so that the client hears
+/// which workers are silent.
 const PATIENCE: Duration = Duration::from_millis(700);
 
 impl Source for Appliance {
@@ -75,14 +77,14 @@ impl Source for Appliance {
                 broken: c.broken.get(),
                 evicted: c.evicted.get(),
             },
-            // The server of metrics counts.
+            // The server of metrics fills these counters in.
             http: HttpCounters::default(),
         })
     }
 }
 
 impl Appliance {
-    /// What a worker has answered, or else what it last did.
+    /// Returns a worker's answer, or else its previous answer.
     fn last_known(
         &self,
         worker: usize,
@@ -98,13 +100,13 @@ impl Appliance {
         Box::new(known[worker])
     }
 
-    /// Asks, and leaves it to the caller how long to wait.
+    /// Sends a question, and leaves the time limit to the caller.
     pub(crate) fn put<T: Send + 'static>(
         &self,
         question: impl FnOnce(Reply<T>) -> Question,
     ) -> oneshot::Receiver<T> {
         let (to, from) = oneshot::channel();
-        // Who cannot be asked drops the other end, and that is the answer.
+        // If the question cannot be sent, the other end is dropped, and the caller sees that.
         let _ = self.asker.ask(question(Reply::new(move |answer| drop(to.send(answer)))));
         from
     }

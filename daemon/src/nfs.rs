@@ -19,10 +19,10 @@ use heddle_verbs::{Device, ListenFailure, ListenParams, Waker};
 
 use crate::service::{Nfs, NfsExport, NfsLimits};
 
-/// How long the server sleeps at most: who is connected is not seen later than that.
+/// Longest sleep of the server, and thus the longest delay of the list of connected clients.
 const NAP: Duration = Duration::from_millis(250);
 
-/// What may not be there to be had: open directories, and a socket that is bound.
+/// Resources that may not be available: open directories, and a bound socket.
 #[derive(Debug)]
 pub(crate) struct Opened {
     shares: Vec<Arc<Share>>,
@@ -31,18 +31,18 @@ pub(crate) struct Opened {
 }
 
 impl Opened {
-    /// Opens the directories. The disk may take its time.
+    /// Opens the directories. This may wait for a disk.
     ///
     /// # Errors
-    /// Why not, in one line.
+    /// The reason, in one line.
     pub(crate) fn new(nfs: &Nfs) -> Result<Opened, String> {
         Opened::with(nfs, |export| open(&export.directory, export, nfs.limits))
     }
 
-    /// The same of directories that `open` reaches by other names.
+    /// As [`new`](Self::new), with directories that `open` reaches by other names.
     ///
     /// # Errors
-    /// Why not, in one line.
+    /// The reason, in one line.
     pub(crate) fn with(
         nfs: &Nfs,
         open: impl Fn(&NfsExport) -> Result<Arc<Share>, String>,
@@ -54,7 +54,7 @@ impl Opened {
     /// Binds the socket of the host, if there is to be one.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why the socket cannot be bound.
     pub(crate) fn bind(&mut self, nfs: &Nfs) -> std::io::Result<()> {
         if self.tcp.is_none() {
             self.tcp = nfs.tcp.map(TcpListener::bind).transpose()?;
@@ -63,10 +63,10 @@ impl Opened {
     }
 }
 
-/// Opens the directory of an export by a name that may be another than its own.
+/// Opens the directory of an export by a name that may differ from the export's.
 ///
 /// # Errors
-/// Why not, in one line.
+/// The reason, in one line.
 pub(crate) fn open(
     directory: &Path,
     export: &NfsExport,
@@ -89,40 +89,41 @@ fn directory(share: &Share) -> &Path {
     Path::new(OsStr::from_bytes(share.path()))
 }
 
-/// What an export may have.
+/// Resources that an export may have.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Quota {
-    /// Octets of registered memory.
+    /// Bytes of registered memory.
     pub(crate) memory: usize,
-    /// One address gets one in so many of its connections.
+    /// Divisor of the connections that gives one address's share.
     pub(crate) peer_share: usize,
 }
 
 enum Order {
     Stop,
     End,
-    /// The owner is done with it, and hears when connections and listeners are gone.
+    /// The owner is done with the export; the sender drops when connections and listeners have
+    /// ended.
     Leave(Sender<()>),
 }
 
-/// What is seen of an export.
+/// The state of an export, as its owner sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct State {
     listening: Result<bool, ListenFailure>,
     conns: usize,
-    /// It takes no more.
+    /// The export takes no more connections.
     stopped: bool,
 }
 
-/// What is counted of an export, by whoever asks.
+/// The counters of an export, for any thread.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    /// What carries calls out, and counts them, over both transports.
+    /// The service carries calls out, and counts them, over both transports.
     service: Arc<Service>,
     seen: Mutex<Seen>,
 }
 
-/// What only the export's thread knows, as it was after its last step.
+/// Data of the export's thread, as they were after its last step.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     rpc: ServerCounters,
@@ -130,17 +131,17 @@ struct Seen {
 }
 
 impl Watch {
-    /// What its service has counted.
+    /// Returns the service's counters.
     pub(crate) fn counts(&self) -> Counts {
         self.service.counts()
     }
 
-    /// Connections it has.
+    /// Returns the numbers of connections.
     pub(crate) fn connections(&self) -> ExportConnections {
         lock(&self.seen).conns
     }
 
-    /// What was counted of one of its directories.
+    /// Returns the counters of one of the directories.
     pub(crate) fn counts_of(&self, of: &Path) -> Option<Counts> {
         self.service
             .shares()
@@ -149,13 +150,13 @@ impl Watch {
             .map(|share| share.counts())
     }
 
-    /// All that is counted of the listener itself.
+    /// Returns all counters of the listener itself.
     pub(crate) fn sample(&self, listener: SocketAddr) -> NfsSample {
         let Seen { rpc, conns } = *lock(&self.seen);
         NfsSample { listener: listener.to_string(), connections: conns, rpc }
     }
 
-    /// All that is counted of each of its directories.
+    /// Returns all counters of each directory.
     pub(crate) fn exports(&self, listener: SocketAddr) -> Vec<ExportSample> {
         let sample = |share: &Arc<Share>| ExportSample {
             listener: listener.to_string(),
@@ -168,21 +169,22 @@ impl Watch {
     }
 }
 
-/// An export that runs. It ends when it is dropped, whatever connections it has.
+/// An export that runs. It ends when dropped, whatever connections it has.
 pub(crate) struct Export {
     watch: Arc<Watch>,
     state: Arc<Mutex<State>>,
-    /// Dropped after `watch`, so that the thread knows when it is the last that has the service.
+    /// This sender drops after `watch`, so the thread knows when its own handle of the service is
+    /// the last.
     orders: Sender<Order>,
     waker: Waker,
     thread: JoinHandle<()>,
 }
 
 impl Export {
-    /// Begins to listen. `waker` is woken when what is seen of it has changed.
+    /// Begins to listen. Wakes `waker` when the visible state has changed.
     ///
     /// # Errors
-    /// Why not, in one line.
+    /// The reason, in one line.
     pub(crate) fn start(
         device: &Device,
         addr: SocketAddr,
@@ -220,26 +222,29 @@ impl Export {
         Ok(Export { watch, state, orders, waker: own, thread })
     }
 
-    /// Takes no more connections, of the RNIC or of the host; those of the RNIC go on, and those of the
-    /// host end.
+    /// Takes no more connections, of the RNIC or of the host. Connections of the RNIC go on, and
+    /// those of the host end.
     pub(crate) fn stop_listening(&self) {
         self.order(Order::Stop);
     }
 
-    /// The same, and ends those there are, each when its calls under way are replied to.
+    /// Takes no more connections, and ends each connection when its calls under way have their
+    /// replies.
     pub(crate) fn end(&self) {
         self.order(Order::End);
     }
 
-    /// Has calls from here on find these directories with these options: directories that stay keep their handles,
-    /// those that come are in `opened`, and handles of those that go are stale. No connection notices.
+    /// Replaces the directories and options for calls from here on. Directories that stay keep
+    /// their handles, new directories are in `opened`, and handles of removed directories are
+    /// stale. No connection notices.
     ///
     /// # Errors
-    /// Why not, in one line.
+    /// The reason, in one line.
     pub(crate) fn set(&self, nfs: &Nfs, opened: Option<Opened>) -> Result<(), String> {
         let service = &self.watch.service;
         let opened = opened.map(|opened| opened.shares).unwrap_or_default();
-        // Those that run come first: an opened one is there for all, to see whether its access can be had.
+        // Running directories come first in this list. `opened` has all directories, because
+        // opening checks that their access rights can be set up.
         let known = [service.shares(), opened].concat();
         let mut shares = Vec::new();
         for export in &nfs.exports {
@@ -253,32 +258,32 @@ impl Export {
         service.set_shares(shares).map_err(|e| e.to_string())
     }
 
-    /// Connections of the RNIC.
+    /// Returns the number of connections of the RNIC.
     pub(crate) fn conns(&self) -> usize {
         lock(&self.state).conns
     }
 
-    /// Whether its thread has heard that it is to take no more connections: before, it may be about to accept
-    /// one, and has its socket.
+    /// Returns true if the thread has taken the order to accept no more connections. Before that,
+    /// the thread may still accept a connection, and still has its socket.
     pub(crate) fn has_stopped(&self) -> bool {
         lock(&self.state).stopped || self.thread.is_finished()
     }
 
-    /// Whether clients can connect: not before the RNIC lets them.
+    /// Returns true if clients can connect; false until the RNIC listens.
     ///
     /// # Errors
-    /// They never can, or cannot any more.
+    /// The reason why clients never can, or no longer can.
     pub(crate) fn is_listening(&self) -> Result<bool, ListenFailure> {
         lock(&self.state).listening
     }
 
-    /// What is counted of it.
+    /// Returns the counters.
     pub(crate) const fn watch(&self) -> &Arc<Watch> {
         &self.watch
     }
 
     fn order(&self, order: Order) {
-        // A thread that has ended has nothing to be told.
+        // A thread that has ended needs no order.
         let _ = self.orders.send(order);
         self.waker.wake();
     }
@@ -288,7 +293,8 @@ impl Drop for Export {
     fn drop(&mut self) {
         let (gone, heard) = crossbeam_channel::bounded(1);
         self.order(Order::Leave(gone));
-        // A thread that has panicked has dropped its end. One that waits for its disk is not waited for.
+        // A thread that has panicked has dropped its end. This wait does not include the thread's
+        // wait for a disk.
         let _ = heard.recv();
     }
 }
@@ -297,7 +303,7 @@ fn lock<T>(seen: &Mutex<T>) -> MutexGuard<'_, T> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the thread has.
+/// The data of the thread.
 struct Running {
     server: Server,
     threads: Threads,
@@ -331,12 +337,12 @@ impl Running {
         }
     }
 
-    /// Ends connections and listeners. The service goes after its owner's handle: closing descriptors may take
-    /// a disk its time, and the owner is a thread that other services share.
+    /// Ends connections and listeners. The service goes after the owner's handle: closing
+    /// descriptors may wait for a disk, and the owner is a thread that other services share.
     fn leave(self, gone: &Sender<()>, orders: &Receiver<Order>) {
         let Running { server, threads, tcp, watch, .. } = self;
         drop((server, threads, tcp));
-        // An owner that does not wait has gone.
+        // The send fails if the owner does not wait any more.
         let _ = gone.send(());
         while orders.recv().is_ok() {}
         drop(watch);
@@ -348,7 +354,7 @@ impl Running {
         self.stopped = true;
     }
 
-    /// Has others see what there is; whether it is something else than before.
+    /// Shows the present state to other threads; returns true if it has changed.
     fn show(&self) -> bool {
         let listening = match self.server.listening() {
             Err(ServerError::Listen(why)) => Err(why),

@@ -1,8 +1,8 @@
-//! Where the private RNIC of a user is found, and that there is one.
+//! The place of a user's private RNIC, and the check whether there is one.
 //!
-//! Three files lie together: the socket, a lock, and a log. The RNIC holds the lock for as long as it
-//! lives, so the system releases it however the process ends; who finds the lock free and a socket there
-//! knows that the socket is a leftover.
+//! Three files lie together: the socket, a lock, and a log. The RNIC holds the lock for as long as
+//! it lives, so the system releases the lock however the process ends. A process that finds the
+//! lock free and a socket beside it knows that the socket is a leftover.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::ErrorKind;
@@ -13,34 +13,35 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 
-/// Where everything about a private RNIC is.
+/// The directory and names of a private RNIC's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Its control socket.
+    /// Path of the control socket.
     pub socket: PathBuf,
 }
 
-/// What a control socket may be called at most: `sun_path` with its NUL.
+/// Longest path of a control socket, in bytes: `sun_path` without its NUL.
 const LONGEST: usize = 107;
 
 impl Place {
-    /// The place of the RNIC whose socket is at `socket`.
+    /// Returns the place of the RNIC whose socket is at `socket`.
     pub fn at(socket: impl Into<PathBuf>) -> Place {
         Place { socket: socket.into() }
     }
 
-    /// The place of this user's own: `heddle` in `XDG_RUNTIME_DIR`, as `runtime` has it, or else
-    /// `/tmp/heddle-UID`. The directory is made if need be.
+    /// Returns the place of this user's RNIC: `heddle` in `XDG_RUNTIME_DIR`, given as `runtime`, or
+    /// else `/tmp/heddle-UID`. Makes the directory if necessary.
     ///
     /// # Errors
-    /// Why the directory cannot be used, in one line: others could have put something there.
+    /// The reason why the directory cannot be used, in one line, for example because other users
+    /// could have put files there.
     pub fn of_user(runtime: Option<&Path>) -> Result<Place, String> {
         let uid = rustix::process::geteuid().as_raw();
         Place::of(runtime, Path::new("/tmp"), uid)
     }
 
     fn of(runtime: Option<&Path>, tmp: &Path, uid: u32) -> Result<Place, String> {
-        // A directory of another user's is what `sudo` and `su` leave in the environment.
+        // After `sudo` and `su` the environment names the directory of another user.
         let usable = |dir: &&Path| {
             dir.is_absolute() && fs::metadata(dir).is_ok_and(|m| m.is_dir() && m.uid() == uid)
         };
@@ -52,21 +53,21 @@ impl Place {
         Ok(Place::at(dir.join("private.sock")))
     }
 
-    /// Its log.
+    /// Returns the path of the log.
     pub fn log(&self) -> PathBuf {
         self.socket.with_extension("log")
     }
 
-    /// The file whose lock the RNIC holds.
+    /// Returns the path of the file whose lock the RNIC holds.
     fn lock_file(&self) -> PathBuf {
         self.socket.with_extension("lock")
     }
 
-    /// Takes the lock, for an RNIC that is about to start. Whoever only looks holds it for a moment, so
-    /// it is tried for a while.
+    /// Takes the lock, for an RNIC that is about to start. Tries for a while, because a process
+    /// that only looks also holds the lock, for a moment.
     ///
     /// # Errors
-    /// In one line: that there is an RNIC already, or why there can be no lock.
+    /// In one line: that there is an RNIC already, or why the lock cannot be taken.
     pub fn lock(&self) -> Result<Lock, String> {
         const PATIENCE: Duration = Duration::from_secs(1);
         let until = Instant::now() + PATIENCE;
@@ -93,7 +94,7 @@ impl Place {
     /// Returns true if an RNIC holds the lock, or is about to.
     ///
     /// # Errors
-    /// Why that cannot be seen.
+    /// The reason why the lock cannot be checked.
     pub fn is_taken(&self) -> Result<bool, String> {
         let file = self.open().map_err(|e| self.fail(&e))?;
         match flock(&file, FlockOperation::NonBlockingLockShared) {
@@ -121,7 +122,7 @@ pub struct Lock {
     _file: File,
 }
 
-/// Makes a directory for this user alone, or looks that it is one.
+/// Makes a directory for this user alone, or checks that an existing one is.
 fn make(dir: &Path, uid: u32) -> Result<(), String> {
     let fail = |what: &dyn core::fmt::Display| format!("the directory {}: {what}", dir.display());
     match DirBuilder::new().mode(0o700).create(dir) {
@@ -129,7 +130,8 @@ fn make(dir: &Path, uid: u32) -> Result<(), String> {
         Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
         Err(e) => return Err(fail(&e)),
     }
-    // Also where it was just made: it is looked at as it is now. A link would lead anywhere.
+    // The check also covers a directory that was just made, because it may have been replaced. A
+    // link would lead anywhere.
     let m = fs::symlink_metadata(dir).map_err(|e| fail(&e))?;
     if !m.is_dir() {
         return Err(fail(&"it is no directory"));
@@ -164,7 +166,7 @@ mod tests {
         assert_eq!(place.socket, runtime.join("heddle/private.sock"));
         assert_eq!(place.log(), runtime.join("heddle/private.log"));
         assert_eq!(fs::metadata(runtime.join("heddle")).unwrap().mode() & 0o777, 0o700);
-        // Again, now that it is there.
+        // The second call finds the directory.
         assert_eq!(Place::of(Some(&runtime), &tmp, uid()).unwrap(), place);
         let own = tmp.join(format!("heddle-{}/private.sock", uid()));
         for unusable in [None, Some(Path::new("run")), Some(Path::new("/nowhere"))] {
@@ -204,7 +206,7 @@ mod tests {
         assert!(e.contains("already"), "{e}");
         drop(lock);
         assert_eq!(place.is_taken(), Ok(false));
-        // Somebody looks just now.
+        // Another process is looking at this moment.
         let looker = place.open().unwrap();
         flock(&looker, FlockOperation::LockShared).unwrap();
         let waiting = place.clone();

@@ -1,4 +1,4 @@
-//! From a configuration to an RNIC: the one place that knows what it is made of.
+//! From a configuration to an RNIC: the only module that knows the RNIC's parts.
 
 use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,13 +13,13 @@ use heddle_tcp::{ConnConfig, PeerLimit};
 
 use crate::config::{Config, Port};
 
-/// Why there is no RNIC.
+/// The reason why there is no RNIC.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// What was asked for makes no sense.
+    /// The request makes no sense.
     #[error("{0}")]
     Usage(String),
-    /// It did not come about.
+    /// The start failed.
     #[error("{0}")]
     Failed(String),
 }
@@ -30,7 +30,7 @@ impl StartError {
     }
 }
 
-/// What a start is at, for those who wait for it.
+/// The present step of a start, for threads that wait for it.
 #[derive(Clone, Debug)]
 pub struct Progress(Arc<Mutex<Step>>);
 
@@ -38,7 +38,7 @@ pub struct Progress(Arc<Mutex<Step>>);
 struct Step {
     since: Instant,
     what: String,
-    /// It may be a device that does not go by the addresses it is given.
+    /// The device may be one that does not use the addresses it is given.
     by_bus: bool,
 }
 
@@ -50,8 +50,8 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// The device of a port is being set up; `by_bus` when it is on one and goes by the process's
-    /// addresses.
+    /// Sets the step: the device of a port is being set up. `by_bus` is true for a device on a bus
+    /// that uses the process's addresses.
     pub(crate) fn opening(&self, port: &str, device: &str, by_bus: bool) {
         self.at(format!("setting up {port}, the device {device}"), by_bus);
     }
@@ -60,12 +60,12 @@ impl Progress {
         *self.step() = Step { since: Instant::now(), what, by_bus };
     }
 
-    /// Since when it is at its present step.
+    /// Returns the beginning of the present step.
     pub(crate) fn since(&self) -> Instant {
         self.step().since
     }
 
-    /// That the step has not come to its end in so long, and what may be behind it.
+    /// Returns the message that the step has not ended in so long, with a possible reason.
     pub(crate) fn stuck(&self, after: Duration) -> String {
         let step = self.step();
         let hint = if step.by_bus {
@@ -82,26 +82,26 @@ impl Progress {
     }
 }
 
-/// File descriptors that DPDK opens as it starts, and some for its devices.
+/// Number of file descriptors that DPDK opens as it starts, with some for its devices.
 const DESCRIPTORS: usize = 12;
 
-/// Starts DPDK with memory for pools: of each, the MTU of its frames and their number. `memory` in MiB
-/// is instead of what they need.
+/// Starts DPDK with memory for pools; `pools` has the MTU and the number of frames of each.
+/// `memory`, in MiB, replaces the sum of their needs.
 ///
 /// # Errors
-/// [`StartError`]; an address of a PCI device that is none is [`StartError::Usage`].
+/// [`StartError`]; a malformed address of a PCI device is [`StartError::Usage`].
 pub fn start_eal(
     pools: impl IntoIterator<Item = (u16, u64)>,
     eal: EalConfig,
     memory: Option<u32>,
 ) -> Result<Eal, StartError> {
-    // DPDK would say so on its own, in a line beside ours.
+    // Without this check DPDK would report the lack by itself, in a line beside ours.
     let spare: Result<Vec<_>, _> = (0..DESCRIPTORS).map(|_| File::open("/dev/null")).collect();
     spare.map_err(|e| {
         let what = format!("DPDK needs {DESCRIPTORS} file descriptors (ulimit -n): {e}");
         StartError::Failed(what)
     })?;
-    // Headers of buffer and pool, headroom, VLAN tags: 512 octets cover them.
+    // Headers of buffer and pool, headroom, VLAN tags: 512 bytes cover them.
     let frame = |mtu: u16| u64::from(mtu.max(2048)) + 512;
     let needed: u64 = pools.into_iter().map(|(mtu, frames)| frames * frame(mtu)).sum();
     let needed = 64 + u32::try_from(needed >> 20).unwrap_or(u32::MAX);
@@ -113,7 +113,7 @@ pub fn start_eal(
     })
 }
 
-/// Starts DPDK and makes the RNIC, which nobody runs yet.
+/// Starts DPDK and makes the RNIC, which no thread runs yet.
 ///
 /// # Errors
 /// [`StartError`].
@@ -149,7 +149,7 @@ pub fn open(config: &Config, progress: &Progress) -> Result<(Eal, Endpoint), Sta
             rx_interrupt: matches!(config.workers.idle, IdlePolicy::Interrupt(_)),
             ..PortSetup::new(p.addresses.clone())
         };
-        // With one port nobody asks which.
+        // With one port the message need not name it.
         let which = if config.ports.len() > 1 { format!("{}: ", p.name) } else { String::new() };
         OpenPort::open(&eal, &p.source, &setup)
             .map_err(|e| StartError::Failed(format!("{which}{e}")))
@@ -160,7 +160,7 @@ pub fn open(config: &Config, progress: &Progress) -> Result<(Eal, Endpoint), Sta
     Ok((eal, endpoint))
 }
 
-/// What all workers and ports of the RNIC share.
+/// Returns the settings that all workers and ports of the RNIC share.
 fn setup(config: &Config) -> RnicSetup {
     let limits = &config.limits;
     let setup = RnicSetup::new();
@@ -208,7 +208,7 @@ pub fn start(config: &Config, progress: &Progress) -> Result<Node, StartError> {
     Ok(node)
 }
 
-/// The processor of the one thread there is where none was named.
+/// Returns the processor of the only thread, if none was named.
 fn first_core(
     topology: &Topology,
     free: &[usize],
@@ -219,7 +219,7 @@ fn first_core(
     topology.first(free, &sockets).ok_or_else(none)
 }
 
-/// What there is to warn of.
+/// Returns a warning about a worker's place, if one is due.
 fn elsewhere(place: &WorkerPlace) -> Option<String> {
     let (cpu, port) = (place.lcore, place.wanted?);
     let place = Place { cpu, socket: place.socket, wanted: Some(port) };
@@ -233,7 +233,7 @@ mod tests {
     use crate::config::Accounts;
     use heddle_ctl::Patience;
 
-    /// `ctl/tests/it/patience.rs` sees on the wire what the workers make of these.
+    /// `ctl/tests/it/patience.rs` tests the workers' use of these settings on the wire.
     #[test]
     fn test_limits_on_peers_get_from_the_file_to_the_workers() {
         let text = "[[port]]\nvdev = \"net_null0\"\naddresses = [\"10.0.0.1/24\"]\n\

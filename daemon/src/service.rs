@@ -1,4 +1,4 @@
-//! What an appliance serves: the services of [`heddle_perf`], and directories by NFS.
+//! Services of an appliance: those of [`heddle_perf`], and directories by NFS.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -10,57 +10,59 @@ use heddle_perf::service as perf;
 
 use crate::nfs::Opened;
 
-/// What a service answers.
+/// The kind of a service: a service of `heddle-perf`, or NFS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServiceKind {
-    /// One that needs nothing of the host.
+    /// A service that needs nothing of the host.
     Perf(perf::ServiceKind),
-    /// A directory.
+    /// Directories by NFS.
     Nfs(Nfs),
 }
 
-/// Directories that are served by NFS version 3 over RDMA: `nfs:DIRECTORY[,OPTION]…[,DIRECTORY[,OPTION]…]…`. Each
-/// option that begins with a slash is a further directory, and the options behind it are its own ([`NfsExport`]).
-/// `tcp=ADDR:PORT`, `rpcbind` and numbers ([`NfsLimits`]) are the listener's, wherever they stand.
+/// Directories that are served by NFS version 3 over RDMA:
+/// `nfs:DIRECTORY[,OPTION]…[,DIRECTORY[,OPTION]…]…`. Each option that begins with a slash is a
+/// further directory, and the options after it belong to that directory ([`NfsExport`]).
+/// `tcp=ADDR:PORT`, `rpcbind` and numbers ([`NfsLimits`]) belong to the listener, wherever they
+/// stand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nfs {
-    /// The directories, one at least and none twice.
+    /// The directories: at least one, and none twice.
     pub exports: Vec<NfsExport>,
-    /// Where the host's TCP answers MOUNT, and NFS too; nowhere when absent.
+    /// Address at which the host's TCP serves MOUNT and NFS too; none when absent.
     pub tcp: Option<SocketAddr>,
-    /// Whether the host's rpcbind is told of it.
+    /// Whether the host's rpcbind lists the service.
     pub rpcbind: bool,
-    /// How much it may take.
+    /// Limits of the listener.
     pub limits: NfsLimits,
 }
 
-/// A directory with its options: `[,ro][,async]`, and who may call and as whom ([`Access`]):
-/// `[,client=ADDRESS[/PREFIX]]…[,all_squash|root_squash|no_root_squash][,anonuid=N][,anongid=N]`. Clients mount it
-/// by its path, the only one also as `/`.
+/// A directory with its options: `[,ro][,async]`, and the options of access ([`Access`]):
+/// `[,client=ADDRESS[/PREFIX]]…[,all_squash|root_squash|no_root_squash][,anonuid=N][,anongid=N]`.
+/// Clients mount the directory by its path; a single directory also as `/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NfsExport {
-    /// Its absolute path, without a comma.
+    /// Absolute path of the directory, without a comma.
     pub directory: PathBuf,
-    /// Whether nothing can be changed through it.
+    /// Whether clients can change nothing through the export.
     pub read_only: bool,
     /// Whether changes of directories and attributes are on the disk before the reply.
     pub sync: bool,
-    /// Who may call, and as whom calls are carried out.
+    /// The clients that may call, and the users as which calls are carried out.
     pub access: Access,
 }
 
-/// How much a listener may take: `workers=N`, `flushers=N`, `credits=N`, `descriptors=N`, `memory=MIB`.
+/// Limits of a listener: `workers=N`, `flushers=N`, `credits=N`, `descriptors=N`, `memory=MIB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NfsLimits {
-    /// Threads that carry calls out.
+    /// Number of threads that carry calls out.
     pub workers: u32,
-    /// Threads that put changes of an export on the disk.
+    /// Number of threads that put changes of an export on the disk.
     pub flushers: u32,
-    /// Calls of a connection that are served at a time.
+    /// Number of calls of a connection that are served at a time.
     pub credits: u32,
-    /// Objects of an export of which descriptors are kept open.
+    /// Number of objects of an export whose descriptors are kept open.
     pub descriptors: u32,
-    /// MiB of registered memory, where it is not for Heddle to choose.
+    /// MiB of registered memory; when absent, Heddle chooses.
     pub memory: Option<u32>,
 }
 
@@ -71,7 +73,7 @@ impl Default for NfsLimits {
 }
 
 impl NfsLimits {
-    /// Takes an option; whether it is one, with a number that may be.
+    /// Takes an option; returns true if it is one of these, with a valid number.
     fn set(&mut self, option: &str) -> bool {
         let Some((name, number)) = option.split_once('=') else { return false };
         let Ok(number) = number.parse::<u32>() else { return false };
@@ -80,7 +82,7 @@ impl NfsLimits {
             "flushers" => (&mut self.flushers, 1..=256),
             "credits" => (&mut self.credits, 1..=1024),
             "descriptors" => (&mut self.descriptors, 16..=1 << 20),
-            // With less a READ of the longest may find no room beside calls.
+            // With less memory, a READ of the greatest length may find no room beside calls.
             "memory" => (self.memory.insert(number), 6..=4096),
             _ => return false,
         };
@@ -89,7 +91,7 @@ impl NfsLimits {
     }
 }
 
-/// Those that are not what they are without being said.
+/// Writes the limits that differ from the defaults.
 impl fmt::Display for NfsLimits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let usual = NfsLimits::default();
@@ -107,45 +109,45 @@ impl fmt::Display for NfsLimits {
     }
 }
 
-/// A service and where it listens: `ADDR:PORT=SERVICE`.
+/// A service and its address: `ADDR:PORT=SERVICE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceSpec {
-    /// Where.
+    /// Address and port of the listener.
     pub addr: SocketAddr,
-    /// What.
+    /// The service to run.
     pub kind: ServiceKind,
-    /// Whether InfiniBand's requests are answered there too. Their connections carry no data, so it is
-    /// for services that [need none](ServiceKind::needs_data).
+    /// Whether the listener also answers InfiniBand's requests. Such connections carry no data, so
+    /// this is only for services that [need none](ServiceKind::needs_data).
     pub infiniband: bool,
 }
 
-/// What services are called, for messages and help.
+/// Returns the names of the services, for messages and help.
 pub fn services() -> String {
     format!("{}, nfs:DIRECTORY", perf::SERVICES)
 }
 
-/// Not a [`ServiceSpec`].
+/// The text is not a [`ServiceSpec`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServiceError {
-    /// No address, or nothing of those that have their words from `heddle-perf`.
+    /// An error in the address or the text that `heddle-perf` describes.
     #[error(transparent)]
     Perf(#[from] perf::ServiceError),
-    /// Not a service.
+    /// The service is not known.
     #[error("unknown service '{0}' (known: {list})", list = services())]
     Unknown(String),
-    /// No directory that is the same wherever the process is.
+    /// The directory is not an absolute path, so it would depend on the process's place.
     #[error("'{0}': nfs needs the absolute path of a directory, as nfs:/srv/data")]
     Directory(String),
-    /// Exports that are given apart from the listener's options.
+    /// The exports are in tables of their own, and the text has more than the listener's options.
     #[error(
         "'{0}': with [[listen.export]] the service is nfs, with tcp=ADDR:PORT, rpcbind, workers=, flushers=, \
              credits=, descriptors= and memory="
     )]
     Apart(String),
-    /// A path cannot be the name of two exports.
+    /// Two exports have the same path.
     #[error("'{0}' is given twice")]
     Twice(String),
-    /// Something behind the directory.
+    /// An option after the directory is not valid.
     #[error(
         "'{0}': nfs takes ro, async, tcp=ADDR:PORT, rpcbind; workers=, flushers=, credits=, descriptors= or \
              memory= with a number that may be; client=ADDRESS[/PREFIX], all_squash, root_squash, \
@@ -166,8 +168,8 @@ impl FromStr for ServiceSpec {
 }
 
 impl ServiceSpec {
-    /// Returns true if it is a listener of NFS that becomes `other` while it runs: the same places and limits, and
-    /// one of its directories at least stays.
+    /// Returns true if a listener of NFS can become `other` while it runs: both have the same
+    /// places and limits, and at least one of the directories stays.
     pub(crate) fn becomes(&self, other: &ServiceSpec) -> bool {
         let (ServiceKind::Nfs(old), ServiceKind::Nfs(new)) = (&self.kind, &other.kind) else {
             return false;
@@ -177,10 +179,10 @@ impl ServiceSpec {
         old != new && then == *new && self.addr == other.addr && old.exports.iter().any(stays)
     }
 
-    /// An address and port that can be listened on.
+    /// Parses an address and port to listen at.
     ///
     /// # Errors
-    /// That it is none, or of a family that is not served.
+    /// When the text is not an address, or its family is not served.
     pub fn address(s: &str) -> Result<SocketAddr, ServiceError> {
         Ok(perf::ServiceSpec::address(s)?)
     }
@@ -204,7 +206,7 @@ impl FromStr for ServiceKind {
 }
 
 impl Nfs {
-    /// From the directories and options behind `nfs:`.
+    /// Parses the directories and options after `nfs:`.
     fn of(s: &str) -> Result<Nfs, ServiceError> {
         if !s.starts_with('/') {
             let directory = s.split(',').next().unwrap_or(s);
@@ -215,10 +217,10 @@ impl Nfs {
         Ok(nfs)
     }
 
-    /// From `nfs` and the options of the listener, where the exports are given apart.
+    /// Parses `nfs` and the options of the listener, when the exports are in tables of their own.
     ///
     /// # Errors
-    /// Something that is none of the listener's.
+    /// An option that is not one of the listener's.
     pub(crate) fn of_listener(s: &str, exports: Vec<NfsExport>) -> Result<Nfs, ServiceError> {
         let options = s.strip_prefix("nfs").filter(|o| o.is_empty() || o.starts_with(','));
         let options = options.ok_or_else(|| ServiceError::Apart(s.into()))?;
@@ -264,7 +266,7 @@ impl Nfs {
         Ok(())
     }
 
-    /// The export of a directory.
+    /// Returns the export of a directory.
     pub(crate) fn export(&self, directory: &Path) -> Option<&NfsExport> {
         self.exports.iter().find(|export| export.directory == directory)
     }
@@ -289,7 +291,8 @@ impl NfsExport {
 }
 
 impl ServiceKind {
-    /// Whether it is of no use where connections carry no data, as over InfiniBand.
+    /// Returns true if the service is of no use over connections that carry no data, as over
+    /// InfiniBand.
     pub const fn needs_data(&self) -> bool {
         match self {
             ServiceKind::Perf(kind) => kind.needs_data(),
@@ -297,7 +300,7 @@ impl ServiceKind {
         }
     }
 
-    /// The directories that it serves.
+    /// Returns the directories of an NFS service.
     pub const fn nfs(&self) -> Option<&Nfs> {
         match self {
             ServiceKind::Perf(_) => None,
@@ -315,10 +318,10 @@ impl fmt::Display for ServiceKind {
     }
 }
 
-/// Looks whether all directories that are to be served can be.
+/// Checks that all directories can be served.
 ///
 /// # Errors
-/// The first that cannot, in one line.
+/// The first directory that cannot, in one line.
 pub fn look_at_directories(services: &[ServiceSpec]) -> Result<(), String> {
     let each = services.iter().filter_map(|s| Some((s, s.kind.nfs()?)));
     for (spec, nfs) in each {
@@ -327,7 +330,8 @@ pub fn look_at_directories(services: &[ServiceSpec]) -> Result<(), String> {
     Ok(())
 }
 
-/// As it is asked for. The options of the listener stand with those of the first directory.
+/// Writes the form that [`ServiceSpec`] parses. The options of the listener stand with those of the
+/// first directory.
 impl fmt::Display for Nfs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("nfs:")?;
@@ -345,7 +349,7 @@ impl fmt::Display for Nfs {
     }
 }
 
-/// The directory and its options.
+/// Writes the directory and its options.
 impl fmt::Display for NfsExport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.put_flags(f)?;
@@ -379,10 +383,10 @@ impl NfsExport {
     }
 }
 
-/// Takes an option of who may call and as whom. Returns true if it is one.
+/// Takes an option of access. Returns true if it is one.
 fn set_access(access: &mut Access, option: &str) -> bool {
     let id = |to: &mut u32, s: &str| {
-        // The last number is that of no user.
+        // The last number belongs to no user.
         let id = s.parse().ok().filter(|&id| id != u32::MAX);
         id.inspect(|&id| *to = id).is_some()
     };

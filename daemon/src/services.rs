@@ -1,7 +1,7 @@
-//! The services, on a thread of their own; NFS exports have one each.
+//! The services, on a thread of their own; each NFS export has its own thread.
 //!
-//! They are stepped while they have work and sleep otherwise; whoever asks for something is answered by
-//! a call on this thread, and waits for nothing.
+//! The thread steps the services while they have work, and sleeps otherwise. It answers a request
+//! by a call, so the asking thread does not wait.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -20,23 +20,23 @@ use registrar::Registrar;
 mod exports;
 mod registrar;
 
-/// How long the services sleep at most: what they do by the clock is not later than that.
+/// Longest sleep of the services, and thus the longest delay of their timed work.
 const NAP: Duration = Duration::from_millis(50);
 
-/// Who hears whether it was done, or why not.
+/// The receiver of an order's result, or of the reason for its failure.
 pub(crate) type Done = Box<dyn FnOnce(Result<(), String>) + Send>;
 
-/// What those who wait are to hear.
+/// Results to pass to their receivers.
 type Answers = Vec<(Done, Result<(), String>)>;
 
-/// What a service is started with.
+/// The terms for starting a service.
 pub(crate) struct Terms {
     pub(crate) params: ListenParams,
-    /// Of those that [`heddle_perf`] has.
+    /// Limits of the services of [`heddle_perf`].
     pub(crate) limits: Limits,
-    /// Of an NFS export.
+    /// Quota of an NFS export.
     pub(crate) quota: Quota,
-    /// What an NFS export is made of.
+    /// Resources of an NFS export, if they have been taken already.
     pub(crate) opened: Option<Opened>,
 }
 
@@ -48,21 +48,22 @@ enum Order {
     Quit,
 }
 
-/// Where a service is in its life.
+/// The stage of a service's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// The RNIC has not answered yet.
     Starting,
-    /// It takes connections.
+    /// The service takes connections.
     Listening,
-    /// The RNIC has taken its listener from it; connections it has go on. It stays until it is stopped.
+    /// The RNIC has ended the service's listener; its connections go on. The service stays until it
+    /// is stopped.
     Failed(ListenFailure),
-    /// It takes no more; those it has go on.
+    /// The service takes no more connections; its connections go on.
     Ending,
 }
 
 impl Stage {
-    /// What comes after it when its listener is like this.
+    /// Returns the stage that follows when the listener is in this state.
     fn after(self, listening: Result<bool, ListenFailure>) -> Stage {
         match (self, listening) {
             (Stage::Starting, Ok(true)) => Stage::Listening,
@@ -71,7 +72,7 @@ impl Stage {
         }
     }
 
-    /// For people, with the reason where there is one.
+    /// Returns a text for people, with the reason if there is one.
     pub(crate) fn describe(self) -> String {
         match self {
             Stage::Failed(why) => format!("{}: {why}", self.name()),
@@ -89,7 +90,8 @@ impl Stage {
     }
 }
 
-/// The thread; it ends, and so do all services, when dropped, whatever they have.
+/// The handle of the thread. When the handle is dropped, the thread ends, and so do all services,
+/// whatever connections they have.
 pub(crate) struct ServiceThread {
     orders: Sender<Order>,
     waker: Waker,
@@ -97,7 +99,7 @@ pub(crate) struct ServiceThread {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What is seen of the services.
+/// A copy of the services' state.
 #[derive(Debug, Default)]
 struct Shown {
     list: Vec<(ServiceSpec, Stage)>,
@@ -136,7 +138,7 @@ impl Service {
     fn step(&mut self) -> bool {
         match self {
             Service::Perf(services) => services.step(),
-            // It steps itself.
+            // An export has a thread that steps it.
             Service::Nfs(_) => false,
         }
     }
@@ -169,7 +171,7 @@ impl Service {
         }
     }
 
-    /// Whether it takes no more connections, once that was asked for.
+    /// Returns true if the service takes no more connections, after the order to stop.
     fn has_stopped(&self) -> bool {
         match self {
             Service::Perf(_) => true,
@@ -189,7 +191,8 @@ struct Running {
     spec: ServiceSpec,
     service: Service,
     stage: Stage,
-    /// Who waits for it to listen; of one that ends, to take no more connections.
+    /// The caller that waits until the service listens, or until a stopping service takes no more
+    /// connections.
     done: Option<Done>,
 }
 
@@ -205,44 +208,45 @@ impl ServiceThread {
         Ok(ServiceThread { orders, waker, shown, thread: Some(thread) })
     }
 
-    /// Starts a service. `done` hears when it listens.
+    /// Starts a service. `done` is called when the service listens.
     pub(crate) fn add(&self, spec: ServiceSpec, terms: Terms, done: Done) {
         self.order(Order::Start { spec, terms: Box::new(terms), done });
     }
 
-    /// Has a listener of NFS become another, for those connected too ([`ServiceSpec::becomes`]). `opened` has the
-    /// directories that come.
+    /// Turns a listener of NFS into another, also for connected clients ([`ServiceSpec::becomes`]).
+    /// `opened` has the new directories.
     pub(crate) fn set(&self, spec: ServiceSpec, opened: Option<Opened>, done: Done) {
         self.order(Order::Set { spec, opened, done });
     }
 
-    /// Stops the one at `addr` from taking connections. It is gone when those it has are.
+    /// Stops the service at `addr` from taking connections. The service ends with its last
+    /// connection.
     pub(crate) fn stop(&self, addr: SocketAddr, done: Done) {
         self.order(Order::Stop { addr, done });
     }
 
-    /// Where they are.
+    /// Returns the services with their stages.
     pub(crate) fn list(&self) -> Vec<(ServiceSpec, Stage)> {
         lock(&self.shown).list.clone()
     }
 
-    /// The exports there are, those that end included.
+    /// Returns all exports, including those that are ending.
     pub(crate) fn exports(&self) -> Exports {
         lock(&self.shown).exports.clone()
     }
 
-    /// Whether the thread runs; it ends early only by a defect.
+    /// Returns true if the thread runs; it ends early only by a defect.
     pub(crate) fn is_running(&self) -> bool {
         self.thread.as_ref().is_some_and(|t| !t.is_finished())
     }
 
-    /// Ends all services: they take no more connections, and close those they have in order. They go on
-    /// until these have ended.
+    /// Ends all services: they take no more connections, and close their connections in order. They
+    /// go on until these have ended.
     pub(crate) fn end(&self) {
         self.order(Order::End);
     }
 
-    /// One that a thread which is gone does not take drops whoever waits for it.
+    /// Sends an order. If the thread has ended, the order is dropped with its caller's answer.
     fn order(&self, order: Order) {
         let _ = self.orders.send(order);
         self.waker.wake();
@@ -281,7 +285,7 @@ fn run(device: &Device, orders: &Receiver<Order>, sleeper: &Sleeper, shown: &Mut
                     for r in &mut all {
                         r.service.end();
                         if r.stage != Stage::Ending {
-                            // Who waits for it to listen waits in vain.
+                            // A caller that waits for the service to listen waits in vain.
                             (r.stage, r.done) = (Stage::Ending, None);
                         }
                     }
@@ -295,19 +299,21 @@ fn run(device: &Device, orders: &Receiver<Order>, sleeper: &Sleeper, shown: &Mut
         let listening = all.iter().filter(|r| r.stage == Stage::Listening);
         registrar.list(listening.filter_map(|r| Some((r.spec.addr, r.spec.kind.nfs()?))));
         show(&all, all.len() != before, &mut lock(shown));
-        // Only now: who hears that it was done and then asks for the list finds it there.
+        // The answers come after the new list, so that a caller that gets its answer and then asks
+        // for the list finds the change there.
         for (done, answer) in answers.drain(..) {
             done(answer);
         }
         if !busy {
-            // Each is asked, so that each is armed.
+            // The loop asks every service and does not stop at the first, because asking also arms
+            // the service.
             let has_work = || all.iter().fold(false, |work, r| work | r.service.has_work());
             sleeper.sleep(NAP, || has_work() || !orders.is_empty());
         }
     }
 }
 
-/// Has others see what there is, when it is something else than before.
+/// Publishes the services' state if it has changed.
 fn show(all: &[Running], fewer: bool, shown: &mut Shown) {
     let now = all.iter().map(|r| (&r.spec, r.stage));
     if fewer || !now.clone().eq(shown.list.iter().map(|(spec, stage)| (spec, *stage))) {
@@ -332,7 +338,8 @@ fn start(
     }
     match Service::start(device, &spec, terms, waker) {
         Ok(service) => {
-            // An export that this one takes the place of: its clients come again, to what is there now.
+            // This service takes the place of an export, whose clients come back to the new
+            // service.
             let replaced = |r: &&mut Running| r.spec.addr == spec.addr && r.spec.kind != spec.kind;
             for r in all.iter_mut().filter(replaced) {
                 if let Service::Nfs(export) = &r.service {
@@ -369,7 +376,7 @@ fn stop(all: &mut [Running], addr: SocketAddr, done: Done, answers: &mut Answers
 }
 
 impl Running {
-    /// Has an answer for whoever waits; false when it is over.
+    /// Answers the caller that waits; returns false if the service is over.
     fn settle(&mut self, answers: &mut Answers) -> bool {
         let before = self.stage;
         self.stage = before.after(self.service.is_listening());
@@ -381,7 +388,7 @@ impl Running {
             (Stage::Ending, done) => self.done = done,
             (Stage::Starting, done) => self.done = done,
             (Stage::Listening, Some(done)) => answers.push((done, Ok(()))),
-            // It never listened, so there is none.
+            // The service never listened, so it goes.
             (Stage::Failed(why), Some(done)) => {
                 answers.push((done, Err(why.to_string())));
                 return false;

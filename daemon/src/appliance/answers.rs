@@ -1,4 +1,4 @@
-//! Requests that look.
+//! Requests that read the appliance's state.
 
 use std::collections::BTreeMap;
 
@@ -18,10 +18,10 @@ use crate::access::Access;
 use crate::config;
 use crate::services::Stage;
 
-/// The service of connections that are forwarded.
+/// Name of the service that has the forwarded connections.
 const FORWARD: &str = "forward";
 
-/// Connections in an answer where no number was asked for.
+/// Default number of connections in an answer.
 const CONNS: usize = 256;
 
 impl Appliance {
@@ -51,7 +51,7 @@ impl Appliance {
             nfs: of(l.addr).and_then(|(s, _)| exports.of(s)),
             exports: of(l.addr).map(|(s, _)| exports.directories(s)).unwrap_or_default(),
         });
-        // They listen no more, so the control plane does not know them.
+        // These services listen no more, so the control plane does not know them.
         let ending = services.iter();
         let ending = ending.filter(|(_, s)| matches!(s, Stage::Ending | Stage::Failed(_)));
         let ending = ending.map(|(s, stage)| Listener {
@@ -93,12 +93,12 @@ impl Appliance {
         })
     }
 
-    /// Whether the connections of an application are those that are forwarded.
+    /// Returns true if the application is the gateway, which has the forwarded connections.
     fn is_gateway(&self, app: AppId) -> bool {
         self.gateway().is_some_and(|g| g.app() == app)
     }
 
-    /// What an application calls itself, with its number, which nobody chooses.
+    /// Returns the name that an application chose, with its number, which the appliance chose.
     fn application(&self, app: AppId) -> String {
         if self.is_gateway(app) {
             return FORWARD.into();
@@ -108,7 +108,7 @@ impl Appliance {
         format!("{name}#{}", app.0)
     }
 
-    /// Who has something of the RNIC.
+    /// Returns the name of the owner of an object of the RNIC.
     fn owner(&self, app: AppId) -> String {
         if app == self.node.device().app() { "services".into() } else { self.application(app) }
     }
@@ -126,13 +126,14 @@ impl Appliance {
         }
     }
 
-    /// Piece by piece, as the control plane gives them.
+    /// Returns the next connections, page by page from the control plane.
     pub(crate) async fn conns(&self, args: &ConnsArgs) -> Result<Conns, Fault> {
         let at_ns = self.at_ns();
         let limit = args.limit.unwrap_or(CONNS).clamp(1, MAX_CONNS);
         let (mut conns, mut after) = (Vec::new(), args.after.map(CmId));
         let pairs = self.forwarded().pairs;
-        // So that a filter which lets nothing through does not look at all there are in one answer.
+        // The limit keeps a filter that lets nothing through from reading all connections in one
+        // answer.
         for _ in 0..MAX_CONNS {
             let turn = self.asking.lock().await;
             let page = self.ask(|reply| Question::Conns { after, reply }).await;
@@ -307,7 +308,7 @@ struct Sum {
 }
 
 impl Sum {
-    /// Every snapshot has the same counters in the same order.
+    /// Adds a snapshot. Every snapshot has the same counters in the same order.
     fn add(&mut self, worker: usize, snapshot: &WorkerSnapshot) {
         let first = self.workers.is_empty();
         self.workers.push(worker);
@@ -325,7 +326,7 @@ impl Sum {
     }
 
     fn push(&mut self, part: &str, name: &str, help: &str, value: u64) {
-        // Doc comments over several lines begin each with a space.
+        // A doc comment of several lines has a space at the beginning of each.
         let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
         let (part, name) = (part.into(), name.into());
         self.counters.push(Counter { part, name, help, value, workers: Vec::new() });
@@ -397,7 +398,7 @@ const fn hindrance_name(hindrance: heddle_tcp::Hindrance) -> &'static str {
     }
 }
 
-/// As RFC 9293 writes them.
+/// Returns the name of a TCP state as RFC 9293 writes it.
 const fn state_name(state: heddle_tcp::State) -> &'static str {
     use heddle_tcp::State;
     match state {

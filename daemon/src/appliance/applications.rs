@@ -1,32 +1,33 @@
-//! Applications of other processes, as they are seen: each by itself, and added up for metrics.
+//! Records of the applications of other processes: one for each, and sums for metrics.
 //!
-//! A name is what a client calls itself, and every name is a series that Prometheus keeps. So there are
-//! [`NAMES`] of each user and [`MOST`] in all, and what comes after them is added up as `(other)`.
+//! A client chooses its own name, and Prometheus keeps a series for every name. So a user has at
+//! most [`NAMES`] names, and all users together [`MOST`]; the applications beyond that are added up
+//! as `(other)`.
 
 use std::collections::BTreeMap;
 
 use heddle_metrics::ApplicationSample;
 use heddle_socket::admin::Application;
 
-/// Names of one user that are told apart.
+/// Largest number of distinct names of one user.
 const NAMES: usize = 16;
 
-/// Users and names that are told apart.
+/// Largest number of distinct pairs of user and name.
 const MOST: usize = 256;
 
 const OTHER: &str = "(other)";
 
-/// A user, or some others, and what its applications call themselves.
+/// A user, or `(other)` for further users, and the name of its applications.
 type Label = (String, String);
 
-/// Requests: all, refused, and those refused for a quota.
+/// Numbers of requests: all, refused, and those refused for a quota.
 type Requests = [u64; 3];
 
-/// Those that there are, and what those were that are gone.
+/// The applications that run, and the sums of those that have ended.
 #[derive(Debug, Default)]
 pub(crate) struct Applications {
     live: BTreeMap<u64, Application>,
-    /// All labels there are, with what applications have asked for that are gone.
+    /// All labels so far, with the requests of applications that have ended.
     gone: BTreeMap<Label, Requests>,
 }
 
@@ -41,14 +42,14 @@ fn add(to: &mut Requests, more: Requests) {
 }
 
 impl Applications {
-    /// What there is to be seen of one.
+    /// Records the present state of an application.
     pub(crate) fn show(&mut self, seen: Application) {
         let label = self.label(&seen);
         self.gone.entry(label).or_default();
         self.live.insert(seen.application, seen);
     }
 
-    /// It is there no more.
+    /// Moves an application that has ended to the sums.
     pub(crate) fn gone(&mut self, number: u64) {
         if let Some(seen) = self.live.remove(&number) {
             let label = self.label(&seen);
@@ -64,14 +65,15 @@ impl Applications {
         self.live.values()
     }
 
-    /// The label of one: the same at all times, as none is ever taken back.
+    /// Returns the label of an application. No label is ever removed, so an application with a
+    /// label of its own name keeps that label.
     fn label(&self, of: &Application) -> Label {
         let own = (of.uid.to_string(), of.name.clone());
         if self.gone.contains_key(&own) {
             return own;
         }
         let other = |user: &str| (user.to_owned(), OTHER.to_owned());
-        // The places of the others are not counted, but those that there are not yet.
+        // All labels count here, including those for the further names of a user.
         if self.gone.len() >= MOST {
             return other(OTHER);
         }
@@ -79,7 +81,7 @@ impl Applications {
         if names >= NAMES { other(&own.0) } else { own }
     }
 
-    /// Added up by user and name.
+    /// Returns the sums by user and name.
     pub(crate) fn sample(&self) -> Vec<ApplicationSample> {
         let mut all: BTreeMap<Label, ApplicationSample> = BTreeMap::new();
         for ((user, name), [requests, refused, over_quota]) in &self.gone {
@@ -155,7 +157,7 @@ mod tests {
         assert_eq!(a.sample().len(), NAMES + 1);
         let other = a.sample().into_iter().find(|s| s.name == OTHER);
         assert_eq!(other.map(|s| (s.user, s.devices)), Some(("7".into(), 1000 - NAMES)));
-        // One that makes up names leaves others theirs.
+        // A user with made-up names takes no names of other users.
         a.show(application(1000, 8, "y"));
         assert!(a.sample().iter().any(|s| (s.user.as_str(), s.name.as_str()) == ("8", "y")));
         for n in 2000..9000 {

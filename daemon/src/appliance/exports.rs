@@ -1,5 +1,5 @@
-//! What NFS exports need of the host: taken before they are started, so that what is not there to be had
-//! is known before anything changes.
+//! Resources of the host for NFS exports. A change takes them before it starts the exports, so that
+//! a resource that is not available shows before anything changes.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -19,15 +19,17 @@ use crate::nfs::{self, Opened};
 use crate::service::{Nfs, NfsExport, NfsLimits, ServiceKind, ServiceSpec};
 use crate::services::Exports;
 
-/// How long whoever gives up a socket of the host may take: it ends the connections there first.
+/// Time that the owner of a host socket has to give it up; the owner first ends the connections
+/// there.
 const GIVEN_UP: Duration = Duration::from_secs(1);
-/// How often it is tried.
+/// Interval between attempts to bind the socket.
 const STEP: Duration = Duration::from_millis(20);
 
-/// Opens the directories. A disk may be asleep, or the server of a file system not there.
+/// Opens the directories. Waits a limited time, because a disk may be asleep, or the server of a
+/// file system unreachable.
 ///
 /// # Errors
-/// Why not, in one line.
+/// The reason, in one line.
 pub(super) async fn open(nfs: &Nfs) -> Result<Opened, String> {
     let nfs = nfs.clone();
     let opened = tokio::task::spawn_blocking(move || Opened::new(&nfs));
@@ -35,11 +37,12 @@ pub(super) async fn open(nfs: &Nfs) -> Result<Opened, String> {
     opened.map_err(|_| "opening the directory has failed")?
 }
 
-/// Opens the directories for who may have exported what lies below `roots`. Each is reached from a descriptor
-/// of the root: whatever becomes of names and links meanwhile, nothing outside is opened.
+/// Opens the directories for a client that may have directories below `roots` exported. Each
+/// directory is reached from a descriptor of its root: whatever happens to names and links in the
+/// meantime, no directory outside is opened.
 ///
 /// # Errors
-/// Why not, in one line.
+/// The reason, in one line.
 pub(super) async fn below(roots: Vec<PathBuf>, nfs: &Nfs) -> Result<Opened, String> {
     let nfs = nfs.clone();
     let opened = tokio::task::spawn_blocking(move || open_below(&roots, &nfs));
@@ -66,7 +69,7 @@ fn share_below(
     let rest = if rest.as_os_str().is_empty() { Path::new(".") } else { rest };
     let within = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     let opened = match openat2(&root, rest, flags, Mode::empty(), within) {
-        // A link, or `..`, that leads out of it.
+        // A link, or `..`, leads out of the root.
         Err(Errno::XDEV) => return Err(not()),
         opened => opened.map_err(failed)?,
     };
@@ -74,10 +77,10 @@ fn share_below(
     nfs::open(Path::new(&path), export, limits)
 }
 
-/// What an export needs, with the socket of the host bound.
+/// Returns the resources of an export, with the host socket bound.
 ///
 /// # Errors
-/// Why not, in one line.
+/// The reason, in one line.
 pub(super) async fn ready(nfs: &Nfs, opened: Option<Opened>) -> Result<Opened, String> {
     let mut opened = match opened {
         Some(opened) => opened,
@@ -99,16 +102,16 @@ fn of_host(nfs: &Nfs, e: &std::io::Error) -> String {
 }
 
 impl Appliance {
-    /// Those that run.
+    /// Returns the exports that run.
     pub(crate) fn exports(&self) -> Exports {
         self.services.borrow().exports()
     }
 
-    /// What the export that a change starts needs; the socket only where no other export has to give
-    /// it up first.
+    /// Takes the resources of the export that a change starts. Binds the socket only if no other
+    /// export has to give it up first.
     ///
     /// # Errors
-    /// What cannot be had, in one line.
+    /// The resource that is not available, in one line.
     pub(super) async fn prepare_export(
         &self,
         spec: &ServiceSpec,
@@ -148,7 +151,7 @@ mod tests {
         std::os::unix::fs::symlink("a/b", root.join("in")).unwrap();
         std::fs::write(root.join("file"), "").unwrap();
         let try_open = |roots: &[PathBuf], path: &Path| {
-            // The first directory is good, and the other one is looked at all the same.
+            // The first directory is good, and the other one must be checked all the same.
             let both = format!("nfs:{},{}", root.display(), path.display());
             let alone = format!("nfs:{}", path.display());
             let text = if path == root { alone } else { both };

@@ -1,4 +1,5 @@
-//! Where Prometheus asks, which can change: who answers there, and how another place comes first.
+//! The address that Prometheus asks, which can change: the server there, and the move to another
+//! address.
 
 use core::convert::Infallible;
 use core::net::SocketAddr;
@@ -11,7 +12,7 @@ use tokio::task::{JoinHandle, spawn_local};
 
 use super::Appliance;
 
-/// Who answers, if anybody does.
+/// The server, if there is one.
 #[derive(Debug, Default)]
 pub(crate) struct Exposer(RefCell<Option<Server>>);
 
@@ -22,30 +23,31 @@ struct Server {
 }
 
 impl Exposer {
-    /// Answers at `listener`, and nowhere else any more: who is being answered elsewhere is cut off.
+    /// Answers at `listener`, and nowhere else any more: cuts off the answers that are under way at
+    /// the old address.
     pub(crate) async fn serve(&self, listener: TcpListener, app: Rc<Appliance>) {
         self.stop().await;
-        // Without an address it cannot be told from any other.
+        // Without an address the server could not be told from any other.
         let Ok(addr) = listener.local_addr() else { return };
         let task = spawn_local(heddle_metrics::serve(listener, app));
         *self.0.borrow_mut() = Some(Server { addr, task });
     }
 
-    /// Answers nowhere; where it did.
+    /// Stops answering; returns the address of the server that was stopped.
     pub(crate) async fn stop(&self) -> Option<SocketAddr> {
         let Server { addr, task } = self.0.take()?;
         task.abort();
-        // Then nobody listens there.
+        // After this wait the address is free.
         let _ = task.await;
         Some(addr)
     }
 
-    /// Listens at `addr`, while it is answered where it was until now. An address that has that one's
-    /// port (all addresses instead of one, or the other way round) can be had only when that one is given
-    /// up first: it is had again where this fails.
+    /// Binds `addr` while the old server still answers. If both addresses have the same port (all
+    /// addresses instead of one, or the reverse), `addr` is available only after the old server has
+    /// stopped; if that fails, the old server is started again.
     ///
     /// # Errors
-    /// Why not, in one line; nothing has changed.
+    /// The reason, in one line; nothing has changed.
     pub(crate) async fn bind(
         &self,
         addr: SocketAddr,

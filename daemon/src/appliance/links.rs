@@ -1,38 +1,38 @@
-//! What became of the links of ports.
+//! The history of the ports' links.
 
 use std::cell::RefCell;
 
 use heddle_dataplane::Link;
 
-/// The link of a port, and how it came to be so.
+/// The link of a port, and its changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct History {
-    /// What it is.
+    /// The link's present state.
     pub(crate) link: Link,
-    /// Times it came up or went down since the start.
+    /// Number of times that the link came up or went down since the start.
     pub(crate) changes: u64,
-    /// When it did so last, in nanoseconds since the start; never when absent.
+    /// Time of the last such change, in nanoseconds since the start; absent when there was none.
     pub(crate) changed_ns: Option<u64>,
 }
 
-/// Those of all ports.
+/// The histories of all ports.
 #[derive(Debug, Default)]
 pub(crate) struct Links(RefCell<Vec<History>>);
 
 impl Links {
-    /// As they are at the start.
+    /// Starts with the present state of the links.
     pub(crate) fn new(links: impl Iterator<Item = Link>) -> Links {
         let history = |link| History { link, changes: 0, changed_ns: None };
         Links(RefCell::new(links.map(history).collect()))
     }
 
-    /// That of a port by its number.
+    /// Returns the history of a port by its number.
     pub(crate) fn of(&self, port: usize) -> Option<History> {
         self.0.borrow().get(port).copied()
     }
 
-    /// The link of `port`, which is called `name`, has become this. Another speed is told, and no change.
-    /// Returns true if it has come up.
+    /// Records the state of the link of `port`, whose name is `name`. A new speed is logged and
+    /// does not count as a change. Returns true if the link has come up.
     pub(super) fn changed(&self, port: usize, link: Link, at_ns: u64, name: &str) -> bool {
         let mut all = self.0.borrow_mut();
         let Some(history) = all.get_mut(port) else { return false };

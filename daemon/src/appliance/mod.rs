@@ -1,7 +1,8 @@
-//! What runs, and what is done to it.
+//! The running appliance, and the requests that it serves.
 //!
-//! All of this is called on the front thread, which nothing here makes wait: workers and services are
-//! asked by messages, and their answers awaited for as long as [`ANSWER`] while others are served.
+//! All of this runs on the front thread, and no code here makes that thread wait. It sends messages
+//! to workers and services, and awaits their answers for up to [`ANSWER`] while it serves other
+//! clients.
 
 mod answers;
 mod applications;
@@ -42,52 +43,52 @@ use links::Links;
 use tenants::Tenants;
 pub(crate) use tenants::{Tenant, Word, addresses};
 
-/// How long a worker may take to answer, on a machine that has other work too.
+/// Time that a worker has to answer, on a machine that has other work too.
 pub(crate) const ANSWER: Duration = Duration::from_secs(5);
 
-/// How long a service may take to start or stop.
+/// Time that a service has to start or stop.
 const SERVICE: Duration = Duration::from_secs(5);
 
-/// Octets of registered memory that an NFS export has: a quarter of all, within these. With fewer, few of
-/// the longest calls could be under way; more would not make it faster.
+/// Bytes of registered memory for an NFS export: a quarter of all, within these limits. With less,
+/// few of the longest calls could be under way; more would not make the export faster.
 const EXPORT_MIN: usize = 8 << 20;
 const EXPORT_MAX: usize = 64 << 20;
 
-/// The appliance.
+/// The running appliance.
 pub(crate) struct Appliance {
     pub(crate) node: Node,
     pub(crate) asker: Asker,
     services: RefCell<ServiceThread>,
-    /// Where InfiniBand is spoken.
+    /// Absent where InfiniBand is not enabled.
     gateway: Option<GatewayThread>,
-    /// What is in force.
+    /// The configuration in force.
     pub(crate) config: RefCell<Config>,
-    /// Where it is read from, if it is.
+    /// The file of the configuration, if there is one.
     file: Option<PathBuf>,
     logging: Logging,
     pub(crate) exposer: Exposer,
     pub(crate) links: Links,
-    /// What each worker last answered to whoever exposes it.
+    /// Each worker's last answer to a request for metrics.
     pub(crate) known: RefCell<Vec<WorkerSnapshot>>,
-    /// For tasks of its own.
+    /// A handle for the appliance's own tasks.
     me: Weak<Appliance>,
     started: Instant,
     last_reload: RefCell<Option<LastReload>>,
-    /// One change at a time.
+    /// Lets one change run at a time.
     changing: Mutex<()>,
-    /// One question to the workers at a time, whoever asks and however often.
+    /// Lets one question to the workers run at a time, however many clients ask.
     asking: Mutex<()>,
     pub(crate) counters: SocketCounters,
-    /// Those that have a device, by their numbers.
+    /// The applications that have a device, by their numbers.
     pub(crate) applications: RefCell<Applications>,
-    /// The same as they are judged.
+    /// The sessions of the same applications, with their policies.
     tenants: Tenants,
     ending: Cell<bool>,
-    /// How often memory of an application has failed, for sessions to look at theirs.
+    /// Number of failures of applications' memory, which makes sessions check their own.
     pub(crate) lost: watch::Sender<usize>,
 }
 
-/// What the control socket counts.
+/// Counters of the control socket.
 #[derive(Debug, Default)]
 pub(crate) struct SocketCounters {
     pub(crate) clients: Cell<usize>,
@@ -99,7 +100,7 @@ pub(crate) struct SocketCounters {
     pub(crate) evicted: Cell<u64>,
 }
 
-/// One more.
+/// Adds one to a counter.
 pub(crate) fn count(counter: &Cell<u64>) {
     counter.set(counter.get().wrapping_add(1));
 }
@@ -142,12 +143,13 @@ impl Appliance {
         }))
     }
 
-    /// Nanoseconds since the start.
+    /// Returns the nanoseconds since the start.
     pub(crate) fn at_ns(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Whether all that moves data or serves runs; what does not, otherwise. It is a defect.
+    /// Returns `Ok` if everything that moves data or serves runs, and the missing part otherwise. A
+    /// missing part is a defect.
     pub(crate) fn check(&self) -> Result<(), String> {
         if !self.node.is_running() {
             return Err("all workers have ended by themselves, which is a defect".into());
@@ -161,8 +163,9 @@ impl Appliance {
         Ok(())
     }
 
-    /// Asks ports about their links, and logs what has changed; those on a bus with `all` alone. A link that
-    /// has come up may be another one: hosts there hear of our addresses.
+    /// Asks ports about their links, and logs the changes; asks ports on a bus only with `all`. A
+    /// link that has come up may lead to another network, so the port announces our addresses
+    /// there.
     pub(crate) fn look_at_links(&self, all: bool) {
         let at_ns = self.at_ns();
         let config = self.config.borrow();
@@ -178,19 +181,21 @@ impl Appliance {
         }
     }
 
-    /// Announces the addresses of all ports whose link is up; of the others later.
+    /// Announces the addresses of all ports whose link is up. The other ports announce theirs when
+    /// their link comes up.
     pub(crate) fn announce_all(&self) {
         let ports = 0..self.node.ports().len();
         let up = |n: &usize| self.links.of(*n).is_some_and(|h| h.link.up);
         ports.filter(up).for_each(|n| self.announce(n));
     }
 
-    /// An RNIC that has ended announces nothing, and that is reported elsewhere.
+    /// Announces the addresses of a port. An RNIC that has ended announces nothing;
+    /// [`check`](Self::check) reports that end.
     fn announce(&self, port: usize) {
         let _ = self.asker.ask(Question::Announce { port });
     }
 
-    /// Asks the RNIC; nothing when it does not answer in time.
+    /// Asks the RNIC; returns `None` when the RNIC does not answer in time.
     async fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce(Reply<T>) -> Question,
@@ -201,7 +206,7 @@ impl Appliance {
         tokio::time::timeout(ANSWER, from).await.ok()?.ok()
     }
 
-    /// Asks the services.
+    /// Sends an order to the services, and awaits the answer.
     async fn serve(&self, order: impl FnOnce(&ServiceThread, Done)) -> Result<(), String> {
         let (to, from) = oneshot::channel();
         order(&self.services.borrow(), Box::new(move |done| drop(to.send(done))));
@@ -210,17 +215,17 @@ impl Appliance {
         answer.unwrap_or_else(|_| Err("the services have ended".into()))
     }
 
-    /// The gateway, if InfiniBand is spoken.
+    /// Returns the gateway, if InfiniBand is enabled.
     pub(crate) fn gateway(&self) -> Option<&GatewayThread> {
         self.gateway.as_ref()
     }
 
-    /// What it shows; nothing without one.
+    /// Returns the gateway's state; empty without a gateway.
     pub(crate) fn forwarded(&self) -> Shown {
         self.gateway.as_ref().map(GatewayThread::shown).unwrap_or_default()
     }
 
-    /// Asks the gateway.
+    /// Sends an order to the gateway, and awaits the answer.
     async fn ask_gateway(&self, order: impl FnOnce(&GatewayThread, Done)) -> Result<(), String> {
         let gateway = self.gateway.as_ref().ok_or(crate::config::forward::NOT_SPOKEN)?;
         let (to, from) = oneshot::channel();
@@ -230,7 +235,7 @@ impl Appliance {
         answer.unwrap_or_else(|_| Err("the gateway has ended".into()))
     }
 
-    /// Forwards what comes there from now on.
+    /// Forwards connections from now on.
     pub(crate) fn start_forwarding(
         &self,
         forward: Forward,
@@ -239,7 +244,7 @@ impl Appliance {
         self.ask_gateway(move |gateway, done| gateway.add(forward, rule, done))
     }
 
-    /// Takes no more there.
+    /// Stops the service or the forwarding at `addr`; its connections go on.
     pub(crate) async fn stop_listening(&self, addr: SocketAddr) -> Result<(), String> {
         if self.config.borrow().forward_at(addr).is_some() {
             return self.ask_gateway(|gateway, done| gateway.stop(addr, done)).await;
@@ -247,10 +252,11 @@ impl Appliance {
         self.serve(|services, done| services.stop(addr, done)).await
     }
 
-    /// Starts a service; `opened` is what an NFS export needs, where that is there already.
+    /// Starts a service; `opened` has the resources of an NFS export, if they have been taken
+    /// already.
     ///
     /// # Errors
-    /// Why not, in one line.
+    /// The reason, in one line.
     pub(crate) async fn start_service(
         &self,
         spec: ServiceSpec,
@@ -264,7 +270,7 @@ impl Appliance {
         self.serve(move |services, done| services.add(spec, terms, done)).await
     }
 
-    /// What services are started with now.
+    /// Returns the terms for services that start now.
     fn terms(&self, opened: Option<Opened>) -> Terms {
         let config = self.config.borrow();
         let registered = u64::from(config.memory.registered) << 20;
@@ -280,7 +286,7 @@ impl Appliance {
         Terms { params: ListenParams::default().mpa(config.mpa), limits, quota, opened }
     }
 
-    /// From here on nothing is changed.
+    /// Refuses all changes from here on.
     pub(crate) fn set_ending(&self) {
         self.ending.set(true);
     }
@@ -289,7 +295,7 @@ impl Appliance {
         self.ending.get()
     }
 
-    /// Ends all connections there are.
+    /// Ends all connections.
     pub(crate) async fn end_all(&self, how: Kill) {
         let mut after = None;
         while let Some(page) = self.ask(|reply| Question::Conns { after, reply }).await {
@@ -304,15 +310,16 @@ impl Appliance {
         }
     }
 
-    /// Ends the RNIC; everything it has counted.
+    /// Ends the RNIC, and returns all its counters.
     pub(crate) fn stop(self) -> Snapshot {
         drop(self.services);
         drop(self.gateway);
         self.node.stop()
     }
 
-    /// Ends all services: each connection in order, for which what it reads and writes stays registered.
-    /// What is forwarded is told by the gateway, which goes on until nothing is left.
+    /// Ends all services. Each connection ends in order, and the memory that it reads and writes
+    /// stays registered until then. The gateway ends the forwarded connections, and goes on until
+    /// none is left.
     pub(crate) fn end_services(&self) {
         if let Some(gateway) = &self.gateway {
             gateway.end();
@@ -320,7 +327,8 @@ impl Appliance {
         self.services.borrow().end();
     }
 
-    /// Who does not answer in time: the control plane, or a worker whose thread has not ended.
+    /// Returns the name of a part that does not answer in time: the control plane, or a worker
+    /// whose thread has not ended.
     pub(crate) async fn silent(&self) -> Option<String> {
         let running: Vec<_> = self.node.places().map(|place| place.running).collect();
         let asked: Vec<_> = (0..running.len())
@@ -339,7 +347,7 @@ impl Appliance {
         None
     }
 
-    /// Connections there are; nothing when nobody answers.
+    /// Returns the number of connections; `None` when the control plane does not answer.
     pub(crate) async fn connections(&self) -> Option<usize> {
         Some(self.ask(|reply| Question::Control { reply }).await?.gauges.conns)
     }

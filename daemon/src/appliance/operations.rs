@@ -1,4 +1,4 @@
-//! Requests that change something.
+//! Requests that change the appliance.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -21,12 +21,12 @@ use crate::gateway;
 use crate::nfs::Opened;
 use crate::service::{ServiceError, ServiceKind, ServiceSpec};
 
-/// What changes need that is there already.
+/// Resources for changes, taken before the changes are made.
 #[derive(Debug, Default)]
 struct Prepared {
-    /// Where Prometheus is to ask.
+    /// The socket for Prometheus.
     metrics: Option<TcpListener>,
-    /// What NFS exports need, by where they will listen.
+    /// Resources of NFS exports, by the addresses where they will listen.
     exports: BTreeMap<SocketAddr, Opened>,
 }
 
@@ -35,8 +35,8 @@ fn invalid(what: impl ToString) -> Fault {
 }
 
 impl Appliance {
-    /// Starts a service, or forwards connections. Who has not all rights may export what the file lets
-    /// be exported.
+    /// Starts a service, or forwards connections. A client without all rights may have only the
+    /// directories exported that the configuration allows.
     pub(crate) async fn listen_add(&self, args: &ListenAdd, access: Access) -> Result<(), Fault> {
         let addr = ServiceSpec::address(&args.address).map_err(invalid)?;
         let _turn = self.changing.lock().await;
@@ -64,8 +64,9 @@ impl Appliance {
         made
     }
 
-    /// What [`listen_add`](Self::listen_add) asks for, held against what is in force as a file is
-    /// against itself.
+    /// Returns the change that [`listen_add`](Self::listen_add) asks for, after checking it against
+    /// the configuration in force, in the same way as the entries of a file are checked against
+    /// each other.
     fn to_listen(&self, addr: SocketAddr, args: &ListenAdd) -> Result<Change, String> {
         let config = self.config.borrow();
         let Some(f) = &args.forward else {
@@ -126,10 +127,10 @@ impl Appliance {
         self.make(&Change::LogLevel(level), &mut Prepared::default()).await.map_err(invalid)
     }
 
-    /// Reads the configuration anew and carries out the difference.
+    /// Reads the configuration again and makes the changes.
     ///
     /// # Errors
-    /// When it is not one, or has what cannot change: nothing has changed then.
+    /// When the file is not valid, or would change a fixed key: nothing has changed then.
     pub(crate) async fn reload(&self) -> Result<Reloaded, Fault> {
         let _turn = self.changing.lock().await;
         let result = self.read_and_change().await;
@@ -157,7 +158,8 @@ impl Appliance {
         })?;
         let mut prepared = self.prepare(&changes).await.map_err(invalid)?;
         let old = self.config.borrow().clone();
-        // Between the end of a listener and the start of another no application comes in.
+        // From here on no application can take an address between the end of one listener and the
+        // start of another.
         let all = [addresses(&old), addresses(&new)].concat();
         self.reserve_now(all).await;
         let mut done = Reloaded::default();
@@ -175,9 +177,9 @@ impl Appliance {
         Ok(done)
     }
 
-    /// Where a service that was to take the place of another does not start, the other is started
-    /// again, if it may still listen there: an address without a service helps nobody. False when there
-    /// was none, or it does not start either.
+    /// Starts the old service again if the service in its place does not start, and if the old
+    /// service may still listen there: an address without a service helps no client. Returns false
+    /// if there was no old service, or if it does not start either.
     async fn restore(&self, old: &Config, failed: &Change) -> bool {
         let addr = match failed {
             Change::ListenAdd(spec) => spec.addr,
@@ -195,10 +197,10 @@ impl Appliance {
         self.make(&before, &mut Prepared::default()).await.is_ok()
     }
 
-    /// Takes what may not be there to be had, before anything is changed.
+    /// Takes the resources that may not be available, before any change is made.
     ///
     /// # Errors
-    /// What cannot be had, in one line; nothing has changed.
+    /// The resource that is not available, in one line; nothing has changed.
     async fn prepare(&self, changes: &[Change]) -> Result<Prepared, String> {
         let mut prepared = Prepared::default();
         for change in changes {
@@ -212,7 +214,8 @@ impl Appliance {
                 }
                 Change::ExportSet(spec) => {
                     let Some(nfs) = spec.kind.nfs() else { continue };
-                    // All of them, also to see whether their access can be had.
+                    // This opens all directories, also to check that their access rights can be set
+                    // up.
                     let opened = exports::open(nfs).await;
                     let opened = opened.map_err(|e| format!("{} on {}: {e}", spec.kind, spec.addr));
                     prepared.exports.insert(spec.addr, opened?);
@@ -223,12 +226,12 @@ impl Appliance {
         Ok(prepared)
     }
 
-    /// As a task of its own holds it.
+    /// Returns the appliance, for a task of its own to hold.
     fn me(&self) -> Result<Rc<Appliance>, String> {
         self.me.upgrade().ok_or_else(|| "it is about to end".into())
     }
 
-    /// Makes one change; it is in force then.
+    /// Makes one change, and enters it into the configuration in force.
     async fn make(&self, change: &Change, prepared: &mut Prepared) -> Result<(), String> {
         match change {
             Change::LogLevel(level) => self.logging.set_level(*level)?,
@@ -264,7 +267,7 @@ impl Appliance {
                 self.serve(|services, done| services.set(spec, opened, done)).await?;
             }
             Change::ForwardAdd(forward) => self.start_forwarding(*forward).await?,
-            // They are looked at when they are needed.
+            // The code that needs these values reads them from the configuration.
             Change::Terms(..) | Change::Clients(_) | Change::Deadline(_) => {}
         }
         change::apply(&mut self.config.borrow_mut(), change);
@@ -299,7 +302,8 @@ impl Appliance {
     }
 }
 
-/// A file may be on a disk that is asleep, or be a pipe that nobody writes to.
+/// Reads a configuration within a time limit, because a file may be on a disk that is asleep, or be
+/// a pipe without a writer.
 async fn read(path: PathBuf) -> Result<Config, Fault> {
     let read = tokio::task::spawn_blocking(move || Config::read(&path));
     let read = tokio::time::timeout(super::SERVICE, read).await;

@@ -1,18 +1,19 @@
-//! What ports take from the kernel of the host, around a change of addresses.
+//! Addresses that ports take from the host's kernel, around a change of addresses.
 //!
-//! A port takes what comes for an address before anybody answers for it, and until nobody does any more:
-//! so nothing that is ours reaches the host, whose kernel would answer with a reset.
+//! A port takes the frames for an address before the RNIC answers for the address, and until the
+//! RNIC no longer does. So no frame of ours reaches the host, whose kernel would answer with a
+//! reset.
 
 use core::net::IpAddr;
 
 use heddle_dataplane::Port;
 
-/// What takes frames for some addresses.
+/// A port that takes the frames for some addresses.
 pub(super) trait Takes {
-    /// Takes those for these addresses from here on.
+    /// Takes the frames for these addresses from here on.
     ///
     /// # Errors
-    /// Why not, in one line.
+    /// The reason, in one line.
     fn take(&self, addrs: &[IpAddr]) -> Result<(), String>;
 }
 
@@ -22,10 +23,11 @@ impl Takes for Port {
     }
 }
 
-/// Has `change` made, which leads from the addresses `before`, of each port, to those `after`.
+/// Makes `change`, which leads from the addresses `before` of each port to the addresses `after`.
 ///
 /// # Errors
-/// That of `change`, or of a port that cannot take what is for an address: nothing has changed then.
+/// The error of `change`, or of a port that cannot take the frames for an address: nothing has
+/// changed then.
 pub(super) async fn around<P: Takes>(
     ports: &[P],
     before: &[Vec<IpAddr>],
@@ -44,7 +46,7 @@ pub(super) async fn around<P: Takes>(
     let left = if done.is_ok() { after } else { before };
     for (port, addrs) in ports.iter().zip(left) {
         if let Err(e) = port.take(addrs) {
-            // Frames that are nobody's any more are dropped until it succeeds.
+            // Frames for the removed addresses are dropped until a later call succeeds.
             tracing::warn!("what is for an address that is ours no more still comes: {e}");
         }
     }
@@ -58,7 +60,7 @@ mod tests {
 
     use super::*;
 
-    /// Writes down what it is told, and refuses more addresses than it has room for.
+    /// Records the addresses that it gets, and refuses more than it has room for.
     struct Some<'a> {
         name: &'static str,
         most: usize,

@@ -1,7 +1,7 @@
-//! Applications of other processes: what each may have and do, and how it is ended.
+//! Applications of other processes: their policies, and their end.
 //!
-//! What a client may have is its rule's, and all clients of one user that a rule covers share it: they
-//! have one account. When the configuration changes, every session hears of its new policy, or ends
+//! A rule of the configuration sets a client's policy. All clients of one user that a rule covers
+//! share one account. When the configuration changes, every session gets its new policy, or ends
 //! when no rule covers it any more.
 
 use core::cell::{Cell, RefCell};
@@ -22,28 +22,29 @@ use super::Appliance;
 use crate::access::{Access, Peer};
 use crate::config::Config;
 
-/// The rule that covers a client, and its user.
+/// The rule that covers a client, and the client's user.
 type Key = (String, u32);
 
-/// Descriptors that the process has for itself, whatever its limit: half of them, if it has few.
+/// Descriptors that the process keeps for itself, whatever its limit: half of them, if it has few.
 const OWN: u64 = 512;
 
-/// How long sessions may take to do what they are told: one whose client does not read ends in less.
+/// Time that sessions have to carry an order out. A session whose client does not read ends in
+/// less.
 const OBEYED: Duration = Duration::from_secs(6);
 
-/// How often it is looked whether they have.
+/// Interval at which the appliance checks whether they have.
 const STEP: Duration = Duration::from_millis(5);
 
-/// What a session is to do.
+/// An order to a session.
 #[derive(Clone, Debug)]
 pub(crate) enum Word {
-    /// To judge by another policy from here on.
+    /// Apply another policy from here on.
     Policy(Box<Policy>),
-    /// To end, for this reason.
+    /// End, for this reason.
     End(&'static str),
 }
 
-/// A session, as others reach it.
+/// A session, as other code reaches it.
 #[derive(Debug)]
 pub(crate) struct Tenant {
     peer: Peer,
@@ -54,25 +55,26 @@ pub(crate) struct Tenant {
 }
 
 impl Tenant {
-    /// What it is to do, if there is something.
+    /// Takes the order that waits, if there is one.
     pub(crate) fn next_word(&self) -> Option<Word> {
         self.word.take()
     }
 
-    /// The same, when there is something.
+    /// Awaits an order.
     pub(crate) async fn word(&self) -> Word {
         loop {
             if let Some(word) = self.next_word() {
                 return word;
             }
-            // What is told in between is noticed: one permit is kept.
+            // An order that comes between the check and this wait is noticed, because `Notify`
+            // keeps one permit.
             self.told.notified().await;
         }
     }
 
     fn tell(&self, word: Word) {
         let mut last = self.word.borrow_mut();
-        // An end is an end, whatever comes after it.
+        // A later order does not replace the order to end.
         if !matches!(*last, Some(Word::End(_))) {
             *last = Some(word);
         }
@@ -81,13 +83,13 @@ impl Tenant {
     }
 }
 
-/// The sessions there are, and the accounts they share.
+/// All sessions, and the accounts that they share.
 #[derive(Debug)]
 pub(crate) struct Tenants {
     sessions: RefCell<Vec<Rc<Tenant>>>,
     accounts: RefCell<BTreeMap<Key, Arc<Account>>>,
     descriptors: Arc<Descriptors>,
-    /// Where services listen, or are about to: there no application may.
+    /// Addresses where services listen, or are about to; no application may listen there.
     reserved: RefCell<Vec<SocketAddr>>,
 }
 
@@ -103,7 +105,8 @@ impl Tenants {
 
     fn account(&self, key: Key, policy: &Policy) -> Arc<Account> {
         let mut accounts = self.accounts.borrow_mut();
-        // Those of users that have nothing any more, and whose rules may be others by now.
+        // Accounts of users that have nothing any more go, because the rules for those users may
+        // have changed.
         accounts.retain(|k, account| *k == key || !account.is_idle());
         let account = accounts
             .entry(key)
@@ -113,29 +116,30 @@ impl Tenants {
     }
 }
 
-/// Where the services and forwarders of a configuration listen.
+/// Returns the addresses where the services and forwarders of a configuration listen.
 pub(crate) fn addresses(config: &Config) -> Vec<SocketAddr> {
     let services = config.listen.iter().map(|s| s.addr);
     services.chain(config.forward.iter().map(|f| f.addr)).collect()
 }
 
-/// Descriptors that applications together may have the process hold, of those that it may have: services,
-/// ports and files need descriptors too.
+/// Returns the number of descriptors that applications together may have the process hold. The rest
+/// of the process's limit is for services, ports and files.
 fn descriptors() -> u64 {
     let all = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
     all.saturating_sub(OWN).max(all / 2)
 }
 
 impl Appliance {
-    /// What a client may do on the control socket.
+    /// Returns a client's rights on the control socket.
     pub(crate) fn access(&self, peer: Peer) -> Access {
         let config = self.config.borrow();
         let own = rustix::process::geteuid().as_raw();
         config.control.as_ref().map(|c| Access::of(peer, c, own)).unwrap_or_default()
     }
 
-    /// What a client may have of the RNIC itself, and by which rule: by the first that covers it; as usual
-    /// for those who may do all; nothing for others.
+    /// Returns a client's policy for the RNIC itself, and the rule that sets it: the first rule
+    /// that covers the client, the usual policy for clients with all rights, and nothing for other
+    /// clients.
     fn rule(&self, peer: Peer) -> Option<(Policy, Key)> {
         let config = self.config.borrow();
         let rule = config.clients.iter().find(|r| r.who.covers(peer.uid, peer.gid));
@@ -148,12 +152,12 @@ impl Appliance {
         Some((Policy { reserved, ..policy }, (name, peer.uid)))
     }
 
-    /// Whether a client may have a device.
+    /// Returns true if a client may have a device.
     pub(crate) fn may_have_device(&self, peer: Peer) -> bool {
         self.rule(peer).is_some()
     }
 
-    /// A new session of a client: how others reach it, its policy and its account.
+    /// Makes a session of a client: its handle for other code, its policy and its account.
     pub(crate) fn admit(&self, peer: Peer) -> Option<(Rc<Tenant>, Policy, Arc<Account>)> {
         let (policy, key) = self.rule(peer)?;
         let account = self.tenants.account(key, &policy);
@@ -167,18 +171,19 @@ impl Appliance {
         Some((tenant, policy, account))
     }
 
-    /// A session is over.
+    /// Removes a session that is over.
     pub(crate) fn dismiss(&self, tenant: &Rc<Tenant>) {
         self.tenants.sessions.borrow_mut().retain(|t| !Rc::ptr_eq(t, tenant));
     }
 
-    /// Keeps these addresses from applications from here on. One that listens there ends to.
+    /// Keeps these addresses from applications from here on. An application that listens at one of
+    /// them loses its listener.
     pub(crate) fn reserve(&self, addresses: Vec<SocketAddr>) {
         *self.tenants.reserved.borrow_mut() = addresses;
         self.enforce();
     }
 
-    /// The same, and waits until every session that is not stuck has done so.
+    /// Reserves the addresses, and waits until every session that is not stuck has given them up.
     pub(crate) async fn reserve_now(&self, addresses: Vec<SocketAddr>) {
         self.reserve(addresses);
         let until = Instant::now() + OBEYED;
@@ -188,7 +193,7 @@ impl Appliance {
         }
     }
 
-    /// Has every session keep to the configuration that is in force.
+    /// Makes every session keep to the configuration in force.
     pub(crate) fn enforce(&self) {
         for tenant in self.tenants.sessions.borrow().iter() {
             match self.rule(tenant.peer) {
@@ -201,7 +206,7 @@ impl Appliance {
         }
     }
 
-    /// Ends an application: it loses its device and all that it has.
+    /// Ends an application, which loses its device and everything it has.
     pub(crate) fn application_kill(&self, application: u64) -> Result<(), Fault> {
         let sessions = self.tenants.sessions.borrow();
         let found = sessions.iter().find(|t| t.application.get() == Some(application));

@@ -1,4 +1,4 @@
-//! From what is written to what is meant: defaults, ranges, and what does not go together.
+//! From a file's text to its meaning: defaults, ranges, and contradictions.
 
 mod listen;
 
@@ -27,17 +27,17 @@ use super::{
 
 use listen::Listeners;
 
-/// What devices may be told to go by.
+/// The kinds of addresses that devices may be made to use.
 pub(super) const IOVA: [(&str, Option<IovaMode>); 3] =
     [("auto", None), ("va", Some(IovaMode::Va)), ("pa", Some(IovaMode::Pa))];
 
-/// How long a message may wait for a receive at most.
+/// Longest time for which a message may wait for a receive.
 const LONGEST_RNR_WAIT: Duration = Duration::from_secs(60);
 
-/// How long a peer may keep a connection from getting on.
+/// Time for which a peer may hold a connection up.
 const SPAN: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
 
-/// Collects what is wrong, so that all of it can be said at once.
+/// Collects all problems, so that one answer reports all of them.
 struct Checker<'a> {
     text: &'a str,
     accounts: &'a Accounts,
@@ -90,7 +90,7 @@ impl Checker<'_> {
         self.problems.push(Problem::at(self.text, at.span(), what));
     }
 
-    /// A number within its range, or the default.
+    /// Returns a number within its range, or the default.
     fn number<N: TryFrom<i64>>(
         &mut self,
         key: &Key<i64>,
@@ -108,7 +108,7 @@ impl Checker<'_> {
         default
     }
 
-    /// What `parse` makes of a word; nothing when it refuses it.
+    /// Returns the value that `parse` makes of a word; `None` when `parse` refuses the word.
     fn word<T, E: Display>(
         &mut self,
         given: &Spanned<String>,
@@ -160,7 +160,7 @@ impl Checker<'_> {
         self.word(given, |s| s.parse().map_err(|_| form(s)))
     }
 
-    /// A path of nothing is no socket.
+    /// Checks the control socket. An empty path means no socket.
     fn control(&mut self, f: &file::Control) -> Option<Control> {
         let mut control = Control::at(heddle_socket::DEFAULT_PATH);
         let accounts = self.accounts;
@@ -189,7 +189,7 @@ impl Checker<'_> {
             None => Some(control),
             Some(path) if path.get_ref().is_empty() => None,
             Some(path) => {
-                // Of sun_path, with its end.
+                // The limit is the length of `sun_path` without its NUL.
                 if path.get_ref().len() > 107 {
                     self.wrong(path, "the path of a socket has 107 octets at most");
                 }
@@ -232,7 +232,7 @@ impl Checker<'_> {
         ports
     }
 
-    /// Everything about it is said; nothing comes of it when its device is not known.
+    /// Checks a port and reports every problem in it; returns `None` when its device is not known.
     fn port(&mut self, number: usize, at: &Spanned<()>, f: file::Port) -> Option<Port> {
         let source = match (&f.vdev, &f.pci) {
             (Some(_), Some(pci)) => {
@@ -266,7 +266,7 @@ impl Checker<'_> {
         for a in given {
             let Some(cidr) = self.word(a, value::cidr) else { continue };
             addresses.push(cidr);
-            // With those before it: this one is the first that does not fit.
+            // The check includes the addresses before it, so a failure belongs to this address.
             if let Err(e) = Addressing::new(addresses.clone(), Vec::new()) {
                 self.wrong(a, e);
                 addresses.pop();
@@ -275,7 +275,7 @@ impl Checker<'_> {
         addresses
     }
 
-    /// A gateway is the route to everywhere.
+    /// Collects the routes; a gateway is the default route.
     fn routes(&mut self, f: &file::Port, addresses: &[Cidr]) -> Vec<Route> {
         let mut routes = Vec::new();
         if let Some(g) = &f.gateway
@@ -297,7 +297,7 @@ impl Checker<'_> {
         routes
     }
 
-    /// One more, if it fits with those before it.
+    /// Adds a route if it fits with those before it.
     fn route<T>(&mut self, at: &Spanned<T>, r: Route, addresses: &[Cidr], all: &mut Vec<Route>) {
         all.push(r);
         if let Err(e) = Addressing::new(addresses.to_vec(), all.clone()) {
@@ -314,7 +314,8 @@ impl Checker<'_> {
                 Some(n) if lcores.contains(&n) => {
                     self.wrong(given, format!("processor {n} is given twice"));
                 }
-                // Without ports there is nobody to count, and that is said already.
+                // Without ports there are no workers to count, and that problem has been reported
+                // already.
                 Some(_) if workers > 0 && lcores.len() == workers => {
                     self.wrong(given, format!("there are {workers} workers for the processors"));
                 }
@@ -365,7 +366,8 @@ impl Checker<'_> {
         }
     }
 
-    /// None of these may be without end: a peer could hold what it has for as long.
+    /// Checks the time limits for peers. None of them may be infinite, because a peer could hold
+    /// resources for as long.
     fn patience(&mut self, f: &file::Tcp, mpa: &file::Mpa) -> Patience {
         let Patience { tcp, close_limit, fpdu_stall } = Patience::default();
         Patience {
@@ -379,7 +381,8 @@ impl Checker<'_> {
         }
     }
 
-    /// It holds what a peer has sent for as long, so it has an end.
+    /// Checks the time that a message may wait for a receive. The peer's data are held for as long,
+    /// so the time has a limit.
     fn rnr_wait(&mut self, key: &Key<String>, default: Duration) -> Duration {
         let time = self.time(key, default);
         match key {
@@ -391,7 +394,7 @@ impl Checker<'_> {
         }
     }
 
-    /// A time between a second and a day.
+    /// Returns a time between a second and a day.
     fn span(&mut self, key: &Key<String>, default: Duration) -> Duration {
         let time = self.time(key, default);
         match key {
@@ -422,7 +425,7 @@ impl Checker<'_> {
         options.markers(self.is(&f.markers, false))
     }
 
-    /// In MiB what a policy has in octets.
+    /// Checks the rules for clients. The file gives MiB, and a policy has bytes.
     fn clients(&mut self, all: &[Spanned<file::Client>], limits: &Limits) -> Vec<ClientRule> {
         let usual = super::usual_policy(limits);
         let mut rules = Vec::new();
@@ -469,7 +472,8 @@ impl Checker<'_> {
                 listeners: self.number(&f.listeners, 0..=most, usual.listeners),
                 backlog: self.number(&f.backlog, 1..=4096, usual.backlog),
                 limits,
-                // Nowhere unless it is said: an address is one that others know.
+                // Without a list the application may listen nowhere, because other hosts know our
+                // addresses.
                 listen: self.where_to(Some(f.listen.as_deref().unwrap_or_default())),
                 connect: self.where_to(f.connect.as_deref()),
                 reserved: Vec::new(),
@@ -479,14 +483,15 @@ impl Checker<'_> {
         rules
     }
 
-    /// Anywhere, when nothing is said; nowhere, when that is an empty list.
+    /// Returns the addresses of a list: any address when there is no list, and none when the list
+    /// is empty.
     fn where_to(&mut self, given: Option<&[Spanned<String>]>) -> Vec<Addresses> {
         let Some(given) = given else { return Addresses::any() };
         given.iter().filter_map(|g| self.word(g, value::addresses)).flatten().collect()
     }
 }
 
-/// Levels by name, from the least that is said to the most.
+/// Log levels by name, from the fewest lines to the most.
 pub(crate) const LEVELS: [(&str, LevelFilter); 6] = [
     ("off", LevelFilter::OFF),
     ("error", LevelFilter::ERROR),

@@ -1,5 +1,5 @@
 //! The file as it is written: every key, and nothing else. Defaults and meaning are in
-//! [`check`](super::check); `docs/guide/appliance.md` says of each key what it is for, and a test
+//! [`check`](super::check); `docs/guide/appliance.md` explains the purpose of each key, and a test
 //! compares the two.
 
 use serde::Deserialize;

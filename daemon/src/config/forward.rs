@@ -1,4 +1,4 @@
-//! What is forwarded: its words, and whether it makes sense beside the rest.
+//! Forwarders: their form in a file, and their check against the rest of the configuration.
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
@@ -14,34 +14,34 @@ use heddle_verbs::{ListenParams, Protocol, Transport};
 use super::{Config, Port};
 use crate::service::{ServiceKind, ServiceSpec};
 
-/// A listener that forwards: what comes over one protocol goes on over the other.
+/// A listener that forwards: connections that come over one protocol go on over the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forward {
-    /// Where it listens.
+    /// Address and port of the listener.
     pub addr: SocketAddr,
-    /// Where what comes there goes.
+    /// Address and port that requests are sent to.
     pub to: SocketAddr,
-    /// And over what.
+    /// Protocol towards the target.
     pub over: Transport,
-    /// Connections at a time.
+    /// Largest number of simultaneous connections.
     pub connections: usize,
-    /// How long the target may take to answer.
+    /// Time that the target has to answer.
     pub timeout: Duration,
 }
 
-/// Connections at a time, when nothing is said.
+/// Default number of simultaneous connections.
 pub(crate) const CONNECTIONS: usize = 64;
-/// How long a target may take, when nothing is said: less than Linux waits for an answer.
+/// Default time for a target to answer: less than Linux waits for an answer.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
-/// How long it may be given.
+/// Range of the time for a target to answer.
 pub(crate) const TIMEOUTS: RangeInclusive<Duration> =
     Duration::from_millis(100)..=Duration::from_secs(60);
 pub(crate) const TIMEOUTS_TEXT: &str = "a target has between 100ms and 60s to answer";
 
-/// Why InfiniBand is asked for in vain.
+/// The reason why InfiniBand is not available.
 pub(crate) const NOT_SPOKEN: &str = "needs cm = true in [infiniband]";
 
-/// Why a service is not given over InfiniBand.
+/// Returns the reason why a service cannot be offered over InfiniBand.
 pub(crate) fn no_data(kind: &ServiceKind) -> String {
     format!(
         "{kind} moves data, and over InfiniBand's connection management none are carried: of the \
@@ -49,10 +49,10 @@ pub(crate) fn no_data(kind: &ServiceKind) -> String {
     )
 }
 
-/// Where to.
+/// Parses the target.
 ///
 /// # Errors
-/// What is expected.
+/// The expected form.
 pub(crate) fn target(s: &str) -> Result<SocketAddr, String> {
     let to = ServiceSpec::address(s).map_err(|e| e.to_string())?;
     if to.ip().is_unspecified() || to.ip().is_multicast() {
@@ -61,10 +61,10 @@ pub(crate) fn target(s: &str) -> Result<SocketAddr, String> {
     Ok(to)
 }
 
-/// Over what.
+/// Parses the protocol towards the target.
 ///
 /// # Errors
-/// What is expected.
+/// The expected names.
 pub(crate) fn over(s: &str) -> Result<Transport, String> {
     match s {
         "iwarp" => Ok(Transport::Iwarp),
@@ -74,19 +74,20 @@ pub(crate) fn over(s: &str) -> Result<Transport, String> {
 }
 
 impl Forward {
-    /// The same, as the RNIC is to have it. One address gets its share of the connections, as of a
-    /// service; nobody waits for first messages where none need be sent.
+    /// Returns the rule for the RNIC. Each address gets its share of the connections, as with a
+    /// service. There is no time limit for first messages, because a forwarded connection may stay
+    /// silent.
     pub(crate) fn rule(&self, config: &Config) -> ForwardRule {
         let share = (self.connections / config.limits.peer_share.max(1)).max(1);
         let params = ListenParams {
-            // All listeners share the room there is for InfiniBand's requests.
+            // All listeners share the room for InfiniBand's requests.
             backlog: self.connections.min(ListenParams::default().backlog),
             max_startups_per_peer: Some(share),
             max_conns_per_peer: Some(share),
             ..ListenParams::default().mpa(config.mpa)
         };
         let protocol = match self.over {
-            // We begin with nothing, and need not be told that the peer may.
+            // The gateway sends nothing first, so it does not ask for the peer-to-peer model.
             Transport::Iwarp => Protocol::Mpa(config.mpa.peer_to_peer(RtrSet::NONE)),
             Transport::InfiniBand => Protocol::InfiniBand,
         };
@@ -101,7 +102,8 @@ impl Forward {
         }
     }
 
-    /// What is forwarded: the other protocol than that of the target.
+    /// Returns the protocol of the requests that are forwarded: the one that the target does not
+    /// speak.
     pub fn from(&self) -> Transport {
         match self.over {
             Transport::Iwarp => Transport::InfiniBand,
@@ -110,7 +112,7 @@ impl Forward {
     }
 }
 
-/// The protocol's name.
+/// Returns the protocol's name.
 pub(crate) const fn name(transport: Transport) -> &'static str {
     match transport {
         Transport::Iwarp => "iwarp",
@@ -124,10 +126,10 @@ impl fmt::Display for Forward {
     }
 }
 
-/// Whether a listener may forward so, beside `others` and with these ports.
+/// Returns `Ok` if a listener may forward in this way, beside `others` and with these ports.
 ///
 /// # Errors
-/// Why not, in the words of the configuration.
+/// The reason, in the words of the configuration.
 pub(crate) fn check(new: &Forward, ports: &[Port], others: &[Forward]) -> Result<(), String> {
     let ours: Vec<IpAddr> =
         ports.iter().flat_map(|p| &p.addresses).map(heddle_tcp::Cidr::addr).collect();
@@ -142,7 +144,7 @@ pub(crate) fn check(new: &Forward, ports: &[Port], others: &[Forward]) -> Result
             timeout: f.timeout,
             most: f.connections,
         };
-        // They were checked before.
+        // These rules have been checked already.
         let _ = gateway.add(rule);
     }
     gateway.check(new.addr, new.to).map_err(|_| round(new, others, &ours))?;
@@ -155,7 +157,7 @@ pub(crate) fn check(new: &Forward, ports: &[Port], others: &[Forward]) -> Result
     Ok(())
 }
 
-/// The way of a request that comes back.
+/// Returns the way of a request that comes back.
 fn round(new: &Forward, others: &[Forward], ours: &[IpAddr]) -> String {
     let reaches = |to: SocketAddr, at: SocketAddr| {
         let any = at.ip().is_unspecified() && ours.contains(&to.ip());

@@ -1,4 +1,4 @@
-//! What an appliance is to be: from a file, or from the flags of the command line.
+//! The settings of an appliance: from a file, or from the flags of the command line.
 //!
 //! ```text
 //!   text ── serde ──▶ file::File ── check ──▶ Config ◀── flags
@@ -7,8 +7,8 @@
 //!             └────────▶ Problems ◀──────┘   each with its line and column
 //! ```
 //!
-//! A [`Config`] is checked and has its defaults: whoever has one need not ask again. The text of a
-//! file comes in as a value; [`Config::read`] alone opens one.
+//! A [`Config`] is checked and has its defaults, so code that has a `Config` need not check again.
+//! The text of a file comes in as a value; only [`Config::read`] opens a file.
 
 mod check;
 mod file;
@@ -35,32 +35,34 @@ pub use private::Private;
 pub use problem::{ConfigError, Problem};
 pub use value::{Accounts, Principal, cidr};
 
-/// Regions of memory of an appliance, and of a private RNIC, whose programs bring many small ones.
+/// Largest number of memory areas of an appliance, and of a private RNIC, whose programs bring many
+/// small ones.
 const REGIONS: usize = 4096;
 const PRIVATE_REGIONS: u32 = 16 << 10;
 
-/// The inner port of an appliance: frames as large as those of its other ports may be.
+/// Returns the settings of an appliance's inner port: its frames are as large as frames of the
+/// other ports may be.
 pub fn inner() -> InnerSetup {
     InnerSetup { mtu: 9000, ..InnerSetup::default() }
 }
 
-/// MiB of registered memory that may be asked for.
+/// Largest amount of registered memory, in MiB.
 pub const MAX_MEMORY: u32 = 64 << 10;
 
-/// An appliance, as it is to be.
+/// All settings of an appliance.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// DPDK.
+    /// Settings of DPDK.
     pub dpdk: Dpdk,
-    /// What is logged, and how.
+    /// Level and format of the log.
     pub log: Log,
     /// The control socket; none when absent.
     pub control: Option<Control>,
-    /// Where Prometheus asks, over HTTP of the kernel's TCP; nowhere when absent.
+    /// The address that Prometheus asks, by HTTP over the kernel's TCP; none when absent.
     pub metrics: Option<SocketAddr>,
-    /// Where it is reached; one at least, unless it is private.
+    /// The ports: at least one, unless the RNIC is private.
     pub ports: Vec<Port>,
-    /// By which it connects to itself.
+    /// The inner port, over which the RNIC connects to itself.
     pub inner: InnerSetup,
     /// Absent for an appliance.
     pub private: Option<Private>,
@@ -68,80 +70,81 @@ pub struct Config {
     pub workers: Workers,
     /// Memory of the services.
     pub memory: Memory,
-    /// How much there may be of each thing.
+    /// Largest numbers of connections and other objects.
     pub limits: Limits,
-    /// How listeners answer.
+    /// Start-up options of listeners.
     pub mpa: MpaOptions,
-    /// How silent peers of new connections are asked whether they are there; never when absent.
+    /// Keepalive probes to silent peers of new connections; absent for no probes.
     pub keepalive: Option<Keepalive>,
-    /// How long peers may keep connections from getting on.
+    /// Time limits for peers that hold connections up.
     pub patience: Patience,
-    /// Whether InfiniBand's connection management is spoken.
+    /// Whether InfiniBand's connection management is enabled.
     pub infiniband: bool,
-    /// Silence after which the peer of an InfiniBand connection that it made is asked whether it is
-    /// there; never when absent.
+    /// Silence after which the RNIC probes the peer that made an InfiniBand connection; absent for
+    /// no probes.
     pub ib_keepalive: Option<Duration>,
     /// Services, each at an address of its own.
     pub listen: Vec<ServiceSpec>,
-    /// What is forwarded, from addresses of their own too.
+    /// Forwarders, at addresses of their own too.
     pub forward: Vec<Forward>,
-    /// What applications of other processes may have: the first rule that covers one is its own.
+    /// Policies for applications of other processes; the first rule that covers an application
+    /// applies.
     pub clients: Vec<ClientRule>,
-    /// How long connections have to end in order when the appliance is told to.
+    /// Time that connections have to end in order when the appliance ends.
     pub shutdown: Duration,
 }
 
-/// How DPDK is started.
+/// Settings of DPDK.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dpdk {
-    /// MiB for packet buffers and its own structures; what the ports need when absent.
+    /// MiB for packet buffers and DPDK's own structures; when absent, as much as the ports need.
     pub memory: Option<u32>,
-    /// Pages.
+    /// Use of huge pages.
     pub hugepages: Hugepages,
-    /// What devices go by; what they are known to need when absent.
+    /// The kind of addresses that devices use; when absent, the kind that they are known to need.
     pub iova: Option<IovaMode>,
 }
 
-/// What is logged, and how.
+/// Settings of the log.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Log {
-    /// From what level on.
+    /// The least severe level that is logged.
     pub level: LevelFilter,
-    /// How.
+    /// Form of the lines.
     pub format: LogFormat,
 }
 
-/// How a line of the log looks.
+/// Form of a line of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people.
     Text,
-    /// One JSON object.
+    /// A JSON object.
     Json,
 }
 
-/// The control socket.
+/// Settings of the control socket.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Control {
-    /// Where.
+    /// Path of the socket's file.
     pub path: PathBuf,
     /// Permissions of the file.
     pub mode: u32,
-    /// The group it belongs to; that of the process when absent.
+    /// The group that owns the file; the group of the process when absent.
     pub group: Option<u32>,
-    /// Who may look, beside those who may change.
+    /// Principals that may read the appliance's state, beside those that may change it.
     pub read: Vec<Principal>,
-    /// Who may change, beside root and the user of the process.
+    /// Principals that may change the appliance, beside root and the user of the process.
     pub change: Vec<Principal>,
-    /// Below which directories who may change may have others exported; root and the user of the
-    /// process may have any.
+    /// Directories below which clients that may change the appliance may have directories exported;
+    /// root and the user of the process may export any.
     pub exports: Vec<PathBuf>,
-    /// Connections at a time.
+    /// Largest number of simultaneous clients.
     pub clients: usize,
 }
 
 impl Control {
-    /// The socket at `path` for root and the user of the process.
+    /// Returns the settings of the socket at `path` for root and the user of the process.
     pub fn at(path: impl Into<PathBuf>) -> Control {
         Control {
             path: path.into(),
@@ -155,22 +158,22 @@ impl Control {
     }
 }
 
-/// A port.
+/// Settings of a port.
 #[derive(Clone, Debug)]
 pub struct Port {
-    /// Its name in answers and logs.
+    /// Name of the port in answers and logs.
     pub name: String,
-    /// Its device.
+    /// The port's device.
     pub source: PortSource,
-    /// Octets of an IP packet.
+    /// Largest IP packet, in bytes.
     pub mtu: u16,
-    /// Workers that share it.
+    /// Number of workers that share the port.
     pub workers: usize,
-    /// Pairs of queues; as many as there are workers, or as the device has, when absent.
+    /// Number of pairs of queues; when absent, as many as there are workers, or as the device has.
     pub queues: Option<usize>,
-    /// Our addresses there, with their prefixes.
+    /// Our addresses at the port, with their prefixes.
     pub addresses: Vec<Cidr>,
-    /// Where peers outside the prefixes are reached.
+    /// Routes to peers outside the prefixes.
     pub routes: Vec<Route>,
 }
 
@@ -185,7 +188,7 @@ impl PartialEq for Port {
 }
 
 impl Port {
-    /// Whether both name the same device: a device is what it is called.
+    /// Returns true if both name the same device; the name decides.
     pub fn is_same_device(&self, other: &Port) -> bool {
         format!("{:?}", self.source) == format!("{:?}", other.source)
     }
@@ -194,50 +197,50 @@ impl Port {
 /// The threads that move data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workers {
-    /// Their processors; the first that the process may use when empty.
+    /// Processors of the threads; when empty, the first that the process may use.
     pub lcores: Vec<usize>,
-    /// What they do when there is nothing to do.
+    /// Behaviour of the threads when there is no work.
     pub idle: IdlePolicy,
 }
 
 /// Memory of the services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// MiB that can be registered.
+    /// Memory that can be registered, in MiB.
     pub registered: u32,
-    /// Pages of that.
+    /// Page size of that memory.
     pub pages: PageSize,
-    /// MiB for queues.
+    /// Memory for queues, in MiB.
     pub queues: u32,
 }
 
-/// What some applications of other processes may have.
+/// The policy of some applications of other processes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClientRule {
-    /// Whose they are.
+    /// The users and groups that the rule covers.
     pub who: Principal,
-    /// What those of one user may have together, and each of them do.
+    /// The policy that applications of one user share, with the rights of each.
     pub policy: Policy,
 }
 
-/// How much there may be of each thing.
+/// Largest numbers of connections and other objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Connections of each worker.
     pub connections: usize,
-    /// STags.
+    /// Number of STags.
     pub registrations: usize,
     /// Frames in the pool of each worker.
     pub frames: u32,
-    /// One address gets one in so many of a service's connections.
+    /// Divisor of a service's connections that gives one address's share.
     pub peer_share: usize,
-    /// Connections that one address may open to a worker; as many as are free beside when absent.
+    /// Connections that one address may open to a worker; when absent, as many as are free.
     pub peer_connections: Option<usize>,
-    /// MiB of each worker for FPDUs that have begun and are not whole.
+    /// Memory of each worker for unfinished FPDUs, in MiB.
     pub fpdu_memory: u32,
-    /// How long a message of a peer's waits for a receive; not at all when zero.
+    /// Time for which a peer's message waits for a receive; zero for no wait.
     pub rnr_wait: Duration,
-    /// How long a client of rping or perf may take to its first message; for ever when absent.
+    /// Time that a client of rping or perf has for its first message; unlimited when absent.
     pub first_message: Option<Duration>,
 }
 
@@ -260,7 +263,7 @@ impl Config {
     /// Reads a file.
     ///
     /// # Errors
-    /// [`ConfigError`], with everything that is wrong.
+    /// [`ConfigError`], with all problems of the file.
     pub fn read(path: &Path) -> Result<Config, ConfigError> {
         let accounts = Accounts::of_system();
         let text = std::fs::read_to_string(path)
@@ -269,17 +272,17 @@ impl Config {
             .map_err(|problems| ConfigError::Wrong { path: path.into(), problems })
     }
 
-    /// The same from the text of one, with the users and groups that its names are of.
+    /// Reads the text of a file; `accounts` has the users and groups that it names.
     ///
     /// # Errors
-    /// What is wrong: one problem when it is no such file at all, else all there are, in the order
-    /// of the text.
+    /// The problems: only one if the text is not in the format of such a file, and otherwise all,
+    /// in the order of the text.
     pub fn parse(text: &str, accounts: &Accounts) -> Result<Config, Vec<Problem>> {
         let file = toml::from_str(text).map_err(|e| vec![Problem::of_toml(text, &e)])?;
         check::check(text, accounts, file)
     }
 
-    /// What root and the user of the process may have without a rule.
+    /// Returns the policy of root and of the user of the process, when no rule covers them.
     pub fn usual_policy(&self) -> Policy {
         match self.private {
             Some(_) => private::policy(&self.limits),
@@ -287,29 +290,29 @@ impl Config {
         }
     }
 
-    /// Workers of all ports, without those of the inner one.
+    /// Returns the number of workers of all ports, without those of the inner port.
     pub fn worker_count(&self) -> usize {
         self.ports.iter().map(|p| p.workers).sum()
     }
 
-    /// Regions of memory that all applications together may bring.
+    /// Returns the number of memory areas that all applications together may bring.
     pub(crate) fn regions(&self) -> usize {
         if self.private.is_some() { PRIVATE_REGIONS as usize } else { REGIONS }
     }
 
-    /// The listener at `addr` that forwards.
+    /// Returns the forwarder that listens at `addr`.
     pub fn forward_at(&self, addr: SocketAddr) -> Option<&Forward> {
         self.forward.iter().find(|f| f.addr == addr)
     }
 
-    /// The service that listens at `addr`.
+    /// Returns the service that listens at `addr`.
     pub fn service_at(&self, addr: SocketAddr) -> Option<&ServiceSpec> {
         self.listen.iter().find(|s| s.addr == addr)
     }
 }
 
-/// What the applications of one user get unless the file says otherwise: of what the RNIC has for all,
-/// half, so that no user has all.
+/// Returns the default policy of one user's applications: half of the RNIC's resources, so that no
+/// user has all.
 fn usual_policy(limits: &Limits) -> Policy {
     let half = |n: usize| u32::try_from(n.div_ceil(2)).unwrap_or(u32::MAX);
     let usual = Policy::default();
@@ -327,18 +330,18 @@ fn usual_policy(limits: &Limits) -> Policy {
     }
 }
 
-/// A level of the log by its name.
+/// Returns a level of the log by its name.
 ///
 /// # Errors
-/// That it is none.
+/// When no level has that name.
 pub fn level(name: &str) -> Result<LevelFilter, String> {
     let found = check::LEVELS.iter().find(|(n, _)| *n == name).map(|(_, level)| *level);
     let names = || check::LEVELS.map(|(n, _)| n).join(", ");
     found.ok_or_else(|| format!("'{name}' is none of {}", names()))
 }
 
-/// Keepalives after so much silence: three, a third of it apart. RFC 1122 section 4.2.3.6 leaves these
-/// numbers to whoever asks for keepalives.
+/// Returns the keepalive settings for a silence of `idle`: three probes, a third of that time
+/// apart. RFC 1122 section 4.2.3.6 leaves these numbers to the application.
 pub fn keepalive(idle: Duration) -> Option<Keepalive> {
     (!idle.is_zero()).then(|| Keepalive { idle, interval: idle / 3, count: 3 })
 }

@@ -1,4 +1,4 @@
-//! The RNIC of one user, for programs on this host: no device, no privileges, no file.
+//! The RNIC of one user, for programs on this host: it has no device, no privileges, and no file.
 
 use core::time::Duration;
 use std::path::PathBuf;
@@ -10,27 +10,30 @@ use heddle_verbs::{DeviceLimits, MpaOptions, PageSize};
 
 use super::{Config, Control, Dpdk, Limits, Log, Memory, Workers, keepalive};
 
-/// What is different about an RNIC that programs start for themselves.
+/// Settings of an RNIC that programs start for themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Private {
-    /// How long it stays without a client, from its start on and after the last one has gone.
+    /// Time for which the RNIC lives without a client, after its start and after its last client
+    /// has gone.
     pub grace: Duration,
 }
 
-/// Sessions and connections of clients that one user may have: there is one user, who has all there is.
+/// Sessions and connections of clients that one user may have. There is a single user, who has
+/// everything.
 const SESSIONS: u32 = 2048;
 
-/// Connections of the worker, of which both ends count.
+/// Connections of the worker, at which both ends count.
 const CONNECTIONS: usize = 4096;
 
 /// STags of all programs together.
 const REGISTRATIONS: usize = 1 << 16;
 
-/// How late a program may post a receive: many were written for InfiniBand, which tries again.
+/// Time that a program has to post a late receive. Many programs were written for InfiniBand, where
+/// the sender tries again.
 const RNR_WAIT: Duration = Duration::from_secs(5);
 
 impl Config {
-    /// A private RNIC that is reached at `socket`.
+    /// Returns the configuration of a private RNIC with the control socket `socket`.
     pub fn private(socket: impl Into<PathBuf>, private: Private, log: Log) -> Config {
         let control =
             Control { mode: 0o600, clients: 2 * SESSIONS as usize, ..Control::at(socket.into()) };
@@ -43,7 +46,8 @@ impl Config {
             inner: InnerSetup::loopback(),
             private: Some(private),
             workers: Workers { lcores: Vec::new(), idle: IdlePolicy::Backoff(naps()) },
-            // Programs bring their own; this is for services, of which there are none.
+            // Programs bring their own memory. These amounts are for services, of which there are
+            // none.
             memory: Memory { registered: 1, pages: PageSize::Auto, queues: 1 },
             limits: Limits {
                 connections: CONNECTIONS,
@@ -64,13 +68,14 @@ impl Config {
     }
 }
 
-/// When the worker sleeps: soon, since the program that is to see what it has done may need its processor to poll, and
-/// whoever posts wakes it. After 20 µs a round trip between two programs on two processors takes twice as long.
+/// Returns the times for the worker's sleep. The worker sleeps soon, because the program that
+/// awaits its work may need the processor for polling, and a program that posts wakes the worker.
+/// After 20 µs a round trip between two programs on two processors takes twice as long.
 fn naps() -> Naps {
     Naps { after: Duration::from_micros(5), ..Naps::default() }
 }
 
-/// What the programs of the one user may have: all there is. The host bounds their memory.
+/// Returns the policy of the single user's programs: all resources. The host bounds their memory.
 pub(super) fn policy(limits: &Limits) -> Policy {
     let stags = u32::try_from(limits.registrations).unwrap_or(u32::MAX);
     Policy {

@@ -1,41 +1,41 @@
-//! What is wrong with a file, and where.
+//! Problems of a file, and their places.
 
 use core::fmt;
 use core::ops::Range;
 use std::path::PathBuf;
 
-/// Why there is no configuration.
+/// The reason why there is no configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConfigError {
     /// The file cannot be read.
     Read {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
         /// The system's reason.
         why: String,
     },
-    /// It says what cannot be.
+    /// The file has values that are not valid.
     Wrong {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// What, in the order of the file.
+        /// The problems, in the order of the file.
         problems: Vec<Problem>,
     },
 }
 
-/// One thing that is wrong.
+/// A single problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Its line, from 1 on.
+    /// Line of the problem, from 1 on.
     pub line: usize,
-    /// Its column in characters, from 1 on.
+    /// Column of the problem in characters, from 1 on.
     pub column: usize,
-    /// What, and what was expected: one line.
+    /// The problem and the expected value, in one line.
     pub text: String,
 }
 
 impl Problem {
-    /// At octets `span` of `text`.
+    /// Makes a problem for the bytes `span` of `text`.
     pub(crate) fn at(text: &str, span: Range<usize>, what: impl fmt::Display) -> Problem {
         let before = text.get(..span.start).unwrap_or(text);
         let line_start = before.rfind('\n').map_or(0, |at| at + 1);
@@ -46,7 +46,7 @@ impl Problem {
         }
     }
 
-    /// What the reader of the format, or of its types, says.
+    /// Makes a problem of an error in the format, or in a type.
     pub(crate) fn of_toml(text: &str, error: &toml::de::Error) -> Problem {
         Problem::at(text, error.span().unwrap_or(0..0), error.message())
     }
@@ -59,7 +59,7 @@ impl fmt::Display for Problem {
 }
 
 impl fmt::Display for ConfigError {
-    /// A line for each problem, as compilers write them.
+    /// Writes a line for each problem, as compilers do.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ConfigError::Read { path, why } => write!(f, "cannot read {}: {why}", path.display()),

@@ -4,7 +4,7 @@ use heddle_dataplane::{IovaMode, Naps};
 use heddle_iwarp::mpa::frame::{Revision, Rtr, RtrSet};
 use heddle_iwarp::mpa::startup::CrcPolicy;
 
-/// The least there can be.
+/// The shortest valid file.
 const LEAST: &str = "[[port]]\nvdev = \"net_null0\"\naddresses = [\"10.0.0.1/24\"]\n";
 
 fn accounts() -> Accounts {
@@ -15,7 +15,7 @@ fn parse(text: &str) -> Config {
     Config::parse(text, &accounts()).unwrap_or_else(|p| panic!("{p:?}"))
 }
 
-/// Line, column and text of each thing that is wrong.
+/// Returns line, column and text of each problem.
 fn wrong(text: &str) -> Vec<(usize, usize, String)> {
     let problems = Config::parse(text, &accounts()).expect_err(text);
     problems.into_iter().map(|p| (p.line, p.column, p.text)).collect()
@@ -218,7 +218,7 @@ fn test_regions_of_clients_have_the_address_space_that_they_may_take() {
     let (grace, log) =
         (Duration::from_secs(1), Log { level: LevelFilter::OFF, format: LogFormat::Text });
     let private = Config::private("/tmp/x", Private { grace }, log).usual_policy();
-    // Three windows for each program.
+    // Each program has three windows.
     assert!(private.mapped >= 3 * u64::from(private.sessions) * window, "{private:?}");
 }
 
@@ -243,7 +243,7 @@ fn test_limits_on_peers_are_between_a_second_and_a_day() {
     assert_eq!(wrong(&limit("-1")).len(), 1);
 }
 
-/// All of it at once, each where it stands.
+/// The check reports all problems at once, each with its place.
 #[test]
 fn test_everything_that_is_wrong_is_said_with_its_place() {
     let text = r#"[log]
@@ -313,7 +313,7 @@ fn test_what_is_forwarded_or_taken_over_infiniband_makes_sense() {
         |to: &str, over: &str| format!("forward = {{ to = \"{to}\", over = \"{over}\" }}");
     let good = forward("10.0.0.9:1", "iwarp");
     let cmtime = "service = \"cmtime\"\ninfiniband = true";
-    // One thing that is wrong, in the last of the lines; where, and what.
+    // A single problem in the last of the lines: the text, the place, and the message.
     for (text, line, column, expected) in [
         (at(1, &good), 6, 11, "needs cm = true in [infiniband]"),
         (at(1, cmtime), 7, 14, "needs cm = true in [infiniband]"),
@@ -364,13 +364,13 @@ fn test_a_loop_over_several_listeners_is_shown_with_its_way() {
     let e = forward::check(&new, &ports, &others).unwrap_err();
     let way = "10.0.0.1:3 to 10.0.0.1:1 to 10.0.0.1:2 to 10.0.0.1:3";
     assert_eq!(e, format!("a loop: what comes to {way}"));
-    // One that only leads there is refused for another reason.
+    // A rule that only leads to the loop is refused for another reason.
     let e = forward::check(&rule("10.0.0.1:4", "10.0.0.1:1"), &ports, &others).unwrap_err();
     assert!(e.contains("address of a port"), "{e}");
     assert_eq!(forward::check(&rule("10.0.0.1:4", "10.0.0.9:1"), &ports, &others), Ok(()));
 }
 
-/// Directories are looked at by whoever starts: a file is a text.
+/// The check does not look at directories, because a file is only text here; the start does.
 #[test]
 fn test_exports_are_listened_on_with_their_options() {
     let listen = |port: u16, service: &str| {
@@ -487,7 +487,7 @@ fn test_unknown_keys_and_wrong_types_are_refused_where_they_stand() {
         assert_eq!((*l, *c), (line, column), "{text}: {what}");
         assert!(what.contains(expected) && !what.contains('\n'), "{text}: {what}");
     }
-    // Not even a file.
+    // This text is not in the format of a file at all.
     assert_eq!(wrong("\u{0}").len(), 1);
     assert!(wrong("").iter().any(|(.., text)| text.contains("no [[port]]")));
 }
@@ -504,7 +504,7 @@ fn test_a_file_that_is_not_there_is_named() {
     assert_eq!(e.lines().count(), 2, "and no port: {e}");
 }
 
-/// A file of this repository.
+/// Reads a file of this repository.
 fn document(path: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     std::fs::read_to_string(root.join(path)).unwrap()
@@ -515,12 +515,12 @@ fn test_the_example_can_be_used_as_it_is_and_with_every_key() {
     let accounts = Accounts::parse("", "root:x:0:\n");
     let text = document("docs/heddle.toml");
     let plain = Config::parse(&text, &accounts).unwrap_or_else(|p| panic!("{p:?}"));
-    // What is taken when a key is left out is written as a comment without a space.
+    // The default of a key is written as a comment without a space.
     let is_key =
         |l: &str| l.starts_with('#') && l[1..].starts_with(|c: char| c.is_ascii_lowercase());
     let full: Vec<_> = text.lines().map(|l| if is_key(l) { &l[1..] } else { l }).collect();
     let full = Config::parse(&full.join("\n"), &accounts).unwrap_or_else(|p| panic!("{p:?}"));
-    // Where it says what is taken, that is what is taken.
+    // The values in these comments have to be the real defaults.
     assert_eq!((full.log, full.memory, full.limits), (plain.log, plain.memory, plain.limits));
     assert_eq!((full.workers.idle, full.keepalive), (plain.workers.idle, plain.keepalive));
     assert_eq!((full.shutdown, full.listen), (plain.shutdown, plain.listen));
@@ -528,11 +528,11 @@ fn test_the_example_can_be_used_as_it_is_and_with_every_key() {
     assert_eq!(full.control.unwrap(), Control { group: Some(0), ..usual.clone() });
     let (full, plain) = (&full.clients[0].policy, &plain.clients[0].policy);
     let want = Policy { connect: full.connect.clone(), ..plain.clone() };
-    // Of windows there are as many as the RNIC has STags for.
+    // The RNIC has as many windows as STags.
     assert_eq!(full, &want);
 }
 
-/// The keys of a table, as the reader of the file tells them.
+/// Returns the keys of a table, as the reader of the file lists them.
 fn keys(head: &str, tail: &str) -> Vec<String> {
     let text = format!("{head}no_such_key = 1\n{tail}");
     let problems = Config::parse(&text, &accounts()).unwrap_err();
@@ -567,13 +567,13 @@ fn test_every_key_is_in_the_guide_and_in_the_example_and_no_other_is() {
 
     let example = document("docs/heddle.toml");
     for key in &all {
-        // It has one or the other.
+        // A port has either this key or the other.
         if key == "port.pci" {
             continue;
         }
         let name = key.rsplit('.').next().unwrap();
         let has = example.lines().any(|l| {
-            // What would need more of the host than there is stands indented in a comment.
+            // Entries that need more of the host than it has stand indented in a comment.
             let l = l.trim_start_matches('#').trim_start();
             l == format!("[{key}]")
                 || l == format!("[[{key}]]")

@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use heddle_tcp::Cidr;
 use heddle_verbs::remote::Addresses;
 
-/// An address with its prefix length.
+/// Parses an address with its prefix length.
 ///
 /// # Errors
-/// What is expected.
+/// The expected form.
 pub fn cidr(s: &str) -> Result<Cidr, String> {
     let form = "expected ADDRESS/PREFIX, as 10.0.0.1/24 or fd00::1/64";
     let (addr, prefix) = s.split_once('/').ok_or(form)?;
@@ -23,18 +23,18 @@ pub fn cidr(s: &str) -> Result<Cidr, String> {
     Cidr::new(addr, prefix).ok_or_else(|| form.into())
 }
 
-/// An address.
+/// Parses an address.
 ///
 /// # Errors
-/// That it is none.
+/// When `s` is not an address.
 pub(super) fn ip(s: &str) -> Result<IpAddr, String> {
     s.parse().map_err(|_| format!("'{s}' is no IP address"))
 }
 
-/// `ADDRESS[/PREFIX]:PORT[-PORT]`, or `any`.
+/// Parses `ADDRESS[/PREFIX]:PORT[-PORT]`, or `any`.
 ///
 /// # Errors
-/// What is expected.
+/// The expected form.
 pub(super) fn addresses(s: &str) -> Result<Vec<Addresses>, String> {
     if s == "any" {
         return Ok(Addresses::any());
@@ -55,24 +55,24 @@ pub(super) fn addresses(s: &str) -> Result<Vec<Addresses>, String> {
     Ok(vec![Addresses { addr, prefix, ports }])
 }
 
-/// Who may do something.
+/// A set of users.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Principal {
-    /// A user.
+    /// Processes of the user with this id.
     User(u32),
     /// Processes whose group is this one, and users that are members of it.
     Group {
-        /// Its number.
+        /// Group id.
         gid: u32,
-        /// Its members, as they were when the file was read.
+        /// Members of the group when the file was read.
         members: BTreeSet<u32>,
     },
-    /// Everybody.
+    /// All users.
     Any,
 }
 
 impl Principal {
-    /// Whether it covers a process of this user and group.
+    /// Returns true if the principal covers a process of this user and group.
     pub fn covers(&self, uid: u32, gid: u32) -> bool {
         match self {
             Principal::User(u) => *u == uid,
@@ -92,8 +92,8 @@ impl fmt::Display for Principal {
     }
 }
 
-/// Users and groups of a system, by the files that list them. Others, as of a directory service, have
-/// to be named by their numbers.
+/// Users and groups of a system, from the files that list them. Other accounts, such as those of a
+/// directory service, have to be named by their numbers.
 #[derive(Clone, Debug, Default)]
 pub struct Accounts {
     users: BTreeMap<String, u32>,
@@ -101,13 +101,14 @@ pub struct Accounts {
 }
 
 impl Accounts {
-    /// Those of `/etc/passwd` and `/etc/group`; none of a file that cannot be read.
+    /// Reads the users and groups of `/etc/passwd` and `/etc/group`; a file that cannot be read
+    /// counts as empty.
     pub fn of_system() -> Accounts {
         let text = |path| std::fs::read_to_string(path).unwrap_or_default();
         Accounts::parse(&text("/etc/passwd"), &text("/etc/group"))
     }
 
-    /// Those of files of this form (passwd(5), group(5)). Lines that are none are left out.
+    /// Parses files of this form (passwd(5), group(5)). Lines of another form are left out.
     pub fn parse(passwd: &str, group: &str) -> Accounts {
         let users = passwd.lines().filter_map(|l| {
             let mut fields = l.split(':');
@@ -123,10 +124,10 @@ impl Accounts {
         Accounts { users: users.collect(), groups: groups.collect() }
     }
 
-    /// `user:NAME`, `group:NAME` or `any`; numbers are names as well.
+    /// Parses `user:NAME`, `group:NAME` or `any`; a number is a name as well.
     ///
     /// # Errors
-    /// What is expected, or that there is nobody of that name.
+    /// The expected form, or that there is no account of that name.
     pub(super) fn principal(&self, s: &str) -> Result<Principal, String> {
         match s.split_once(':') {
             None if s == "any" => Ok(Principal::Any),
@@ -149,10 +150,10 @@ impl Accounts {
         Ok(Principal::Group { gid, members: members.collect() })
     }
 
-    /// The number of a group.
+    /// Returns the number of a group.
     ///
     /// # Errors
-    /// That there is none of that name.
+    /// When there is no group of that name.
     pub(super) fn gid(&self, name: &str) -> Result<u32, String> {
         match self.groups.get(name) {
             Some((gid, _)) => Ok(*gid),

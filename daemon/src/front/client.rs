@@ -1,8 +1,9 @@
 //! Clients of the control socket.
 //!
-//! A client asks one thing at a time: the next line is looked at when the answer to the one before has
-//! been taken. So what is kept for it is one request and one answer; who does not take an answer within
-//! [`SLOW`] is dropped, and who says nothing for [`IDLE`].
+//! A client asks one thing at a time: the appliance looks at a client's next line when the client
+//! has taken the previous answer. So the appliance keeps one request and one answer for each
+//! client. A client that does not take an answer within [`SLOW`], or sends nothing for [`IDLE`], is
+//! dropped.
 
 use core::time::Duration;
 use std::io::ErrorKind;
@@ -25,30 +26,30 @@ use super::session;
 use crate::access::{Access, Peer};
 use crate::appliance::{Appliance, count};
 
-/// How long a client may take to an octet of its answer.
+/// Time that a client has to take a byte of its answer.
 pub(super) const SLOW: Duration = Duration::from_secs(5);
 
-/// How long a client may say nothing.
+/// Time for which a client may stay silent.
 const IDLE: Duration = Duration::from_secs(120);
 
-/// Between attempts when there are no descriptors for more clients.
+/// Pause between attempts when there are no descriptors for more clients.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Why a client was dropped.
+/// The reason why a client was dropped.
 pub(super) enum End {
-    /// It has gone.
+    /// The client has closed its socket.
     Gone,
-    /// It said nothing.
+    /// The client was silent for too long.
     Idle,
-    /// It takes no answer.
+    /// The client does not take its answer.
     Slow,
-    /// It had a device, and may not any more.
+    /// The client had a device, and may not have one any more.
     Evicted(&'static str),
-    /// What it sends makes no line, or its socket failed.
+    /// The client's bytes make no line, or its socket failed.
     Broken(std::io::Error),
 }
 
-/// Takes clients, for ever.
+/// Accepts clients, for ever.
 pub(super) async fn accept(listener: UnixListener, app: Rc<Appliance>, seats: Seats) {
     loop {
         if guest::too_many_closing() {
@@ -85,7 +86,7 @@ fn admit(guest: Guest, app: &Rc<Appliance>, seats: &Seats) {
     spawn_local(serve(guest, Rc::clone(app), (peer, cred.pid()), seat, seats.clone()));
 }
 
-/// Says why, if that can be said at once.
+/// Sends the reason, if that is possible at once.
 fn turn_away(stream: &UnixStream, kind: FaultKind, why: &str) {
     let line = to_line(&Answer::fault(0, Fault::new(kind, why)));
     let _ = send(stream.as_fd(), &line, &[]);
@@ -115,7 +116,8 @@ async fn serve(
             tracing::warn!(uid = peer.uid, "a control client: {e}");
         }
     }
-    // Whoever has something closed that takes its time has no place for more meanwhile.
+    // A client keeps its place until everything it sent is closed, which may take time, so that it
+    // cannot open more in the meantime.
     guest.close().await;
     drop(seat);
     counters.clients.set(seats.taken());
@@ -145,10 +147,10 @@ async fn talk(guest: &Guest, app: &Appliance, (peer, pid): (Peer, Option<i32>)) 
             if let Err(end) = write(stream, &to_line(&answer)).await {
                 return end;
             }
-            // One that asks all the time is not the only one.
+            // A client that asks all the time must not keep other clients waiting.
             yield_now().await;
         }
-        // No request but the first of a device brings a descriptor.
+        // Only the first request of a device brings descriptors.
         if let Err(e) = inbox.check_fds() {
             return End::Broken(e.into_io());
         }
@@ -156,7 +158,7 @@ async fn talk(guest: &Guest, app: &Appliance, (peer, pid): (Peer, Option<i32>)) 
             Err(_) => return End::Idle,
             Ok(Ok(Next::Read(Received::Octets(_)))) => {}
             Ok(Ok(Next::Read(Received::End))) => return End::Gone,
-            // For a device.
+            // The descriptors are for a device.
             Ok(Ok(Next::Descriptors)) => match guest.take(&mut inbox).await {
                 Ok(Received::Octets(_)) => {}
                 Ok(Received::End) => return End::Gone,
@@ -168,13 +170,14 @@ async fn talk(guest: &Guest, app: &Appliance, (peer, pid): (Peer, Option<i32>)) 
     }
 }
 
-/// How long a client may say nothing. That of a private RNIC may do so for ever: it keeps the RNIC for a
-/// program that has not opened a device yet, or is between two.
+/// Returns the time for which a client may stay silent. A client of a private RNIC may stay silent
+/// for ever: it keeps the RNIC alive for a program that has not opened a device yet, or is between
+/// two devices.
 fn patience(app: &Appliance) -> Duration {
     if app.config.borrow().private.is_some() { Duration::MAX } else { IDLE }
 }
 
-/// What a line begins a session with; anything else it says is the session's to read.
+/// The part of a line that decides whether it begins a session; the session reads the rest.
 #[derive(Deserialize)]
 struct Op<'a> {
     #[serde(borrow)]

@@ -1,9 +1,10 @@
 //! The socket of a client, and the descriptors that come through it.
 //!
-//! The last close of a descriptor takes as long as whoever made it likes, and the queue of a socket may
-//! hold descriptors that nobody has received. So the front thread receives and closes none of them: it
-//! looks what comes ([`Guest::read`]), and has a lane of [`closer`] receive and close what is not plain
-//! bytes, and the client's own socket unless its queue is empty for good.
+//! The last close of a descriptor may take as long as its maker likes, and the queue of a socket
+//! may hold descriptors that no process has received. So the front thread neither receives nor
+//! closes descriptors. It looks at the kind of the next data ([`Guest::read`]), and has a lane of
+//! [`closer`] receive and close anything that is not plain bytes. A lane also closes the client's
+//! own socket, unless its queue is empty for good.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -17,20 +18,20 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::oneshot;
 
-/// Sockets that lanes have been given and have not closed.
+/// Number of sockets that lanes have to close and have not closed.
 static CLOSING: AtomicUsize = AtomicUsize::new(0);
 
-/// Sockets to be closed beyond which no client is admitted: a descriptor each.
+/// Number of sockets to be closed, at a descriptor each, above which no client is admitted.
 const MOST_CLOSING: usize = 512;
 
-/// A client's socket. A lane closes it, however this is dropped.
+/// A client's socket. However the guest is dropped, a lane closes the socket.
 #[derive(Debug)]
 pub(super) struct Guest {
     stream: Option<UnixStream>,
     uid: u32,
 }
 
-/// What comes next.
+/// The kind of the next data.
 #[derive(Debug)]
 pub(super) enum Next {
     /// Plain bytes, which are in the inbox, or the end.
@@ -40,7 +41,7 @@ pub(super) enum Next {
 }
 
 impl Guest {
-    /// The socket of a client that has just connected.
+    /// Takes the socket of a client that has just connected.
     pub(super) fn new(stream: UnixStream) -> io::Result<Guest> {
         let uid = stream.peer_cred().map_or(u32::MAX, |cred| cred.uid());
         let guest = Guest { stream: Some(stream), uid };
@@ -48,27 +49,27 @@ impl Guest {
         Ok(guest)
     }
 
-    /// The socket.
+    /// Returns the socket.
     #[expect(clippy::expect_used, reason = "there until it is dropped")]
     pub(super) fn stream(&self) -> &UnixStream {
         self.stream.as_ref().expect("a guest has its socket")
     }
 
-    /// What the client says goes here; its descriptors are closed by its lane.
+    /// Returns an inbox for the client's data; the client's lane closes the descriptors.
     pub(super) fn inbox(&self) -> Inbox {
         let lane = closer::lane_of(self.uid);
         Inbox::closing_by(MAX_REQUEST, Arc::new(move |fd| closer::release(lane, fd)))
     }
 
-    /// Reads plain bytes once; safe to be given up meanwhile.
+    /// Reads plain bytes once. Cancelling the future loses no data.
     pub(super) async fn read(&self, inbox: &mut Inbox) -> io::Result<Next> {
         let look = || wire::receive_bytes(self.stream().as_fd(), inbox);
         let found = self.stream().async_io(Interest::READABLE, look).await?;
         Ok(found.map_or(Next::Descriptors, Next::Read))
     }
 
-    /// Has the lane read once, with descriptors. To be awaited to its end: what was read is in the inbox
-    /// then.
+    /// Has the lane read once, with descriptors. Await the future to its end: only then is the data
+    /// in the inbox.
     pub(super) async fn take(&self, inbox: &mut Inbox) -> io::Result<Received> {
         let socket = self.stream().as_fd().try_clone_to_owned()?;
         let (to, from) = oneshot::channel::<io::Result<Taken>>();
@@ -81,17 +82,18 @@ impl Guest {
         inbox.add(taken?)
     }
 
-    /// Closes the socket; returns when that, and all that the client has queued in it, is closed.
+    /// Closes the socket. Returns when the socket, and everything that the client has queued in it,
+    /// is closed.
     pub(super) async fn close(mut self) {
         let (to, from) = oneshot::channel::<()>();
         self.hand_over(move || drop(to));
-        // The lane says nothing: that it drops its end is the word.
+        // The lane sends no message: dropping its end is the signal.
         let _ = from.await;
     }
 
     fn hand_over(&mut self, done: impl FnOnce() + Send + 'static) {
         let Some(stream) = self.stream.take() else { return };
-        // Without a runtime there is none to take it from; then the process ends.
+        // Without a runtime the socket cannot be taken from it; then the process is ending anyway.
         let Ok(stream) = stream.into_std() else { return };
         // A client whose place is free again may come back at once, without waiting for the lane.
         if wire::end(&stream) {
@@ -113,7 +115,7 @@ impl Drop for Guest {
     }
 }
 
-/// Whether so many sockets wait to be closed that no more should be admitted.
+/// Returns true if so many sockets wait to be closed that no more should be admitted.
 pub(super) fn too_many_closing() -> bool {
     CLOSING.load(Ordering::Relaxed) >= MOST_CLOSING
 }

@@ -1,7 +1,7 @@
 //! The front thread: signals, the control socket, and the life of the appliance from start to end.
 //!
-//! It is one thread with a runtime of its own for what waits: workers, control plane and services have
-//! theirs and never wait for it.
+//! The front is one thread with a runtime for everything that waits. Workers, control plane and
+//! services have their own threads and never wait for the front.
 //!
 //! ```text
 //!   start    log, control socket bound, DPDK, RNIC, services ── all listen ─▶ READY
@@ -40,29 +40,30 @@ use crate::rnic::StartError;
 use seats::Seats;
 pub(crate) use socket::permit;
 
-/// How often it is looked whether everything runs.
+/// Interval between checks that everything runs.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// The same for a private RNIC, which costs nothing while its programs sleep.
+/// The interval for a private RNIC, which costs nothing while its programs sleep.
 const PRIVATE_LOOK: Duration = Duration::from_secs(2);
 
-/// How often ports are asked about their links: a system call or three for an interface of the kernel.
+/// Interval between questions to ports about their links: for an interface of the kernel a question
+/// takes one to three system calls.
 const LINKS: Duration = Duration::from_millis(100);
 
-/// How many times as seldom NICs are asked: it takes registers, or a question to their firmware.
+/// Factor by which questions to NICs are rarer: they read registers, or ask the firmware.
 const ASKED: u32 = 10;
 
-/// How often it is looked whether connections have ended.
+/// Interval between checks whether connections have ended.
 const STEP: Duration = Duration::from_millis(5);
 
-/// How long resets may take to be sent.
+/// Time for resets to be sent.
 const FAREWELL: Duration = Duration::from_millis(200);
 
-/// Runs an appliance until it is told to end, by SIGINT or SIGTERM; what it has counted. `say` is for
-/// what is told once, on the way up.
+/// Runs an appliance until SIGINT or SIGTERM ends it, and returns all its counters. `say` gets the
+/// messages of the start.
 ///
 /// # Errors
-/// [`StartError`]: also when something that should go on has ended.
+/// [`StartError`], also when a part that should go on has ended.
 pub fn run(
     config: Config,
     file: Option<PathBuf>,
@@ -72,13 +73,14 @@ pub fn run(
     let logging = Logging::start(config.log);
     let hurry = Arc::new(AtomicBool::new(false));
     for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
-        // A front thread that hangs does not keep the second from ending the process.
+        // A second signal ends the process even if the front thread hangs.
         let signal = kind.as_raw_value();
         signal_hook::flag::register_conditional_shutdown(signal, 1, hurry.clone())
             .map_err(StartError::failed)?;
         signal_hook::flag::register(signal, hurry.clone()).map_err(StartError::failed)?;
     }
-    // A WRITE beyond the host's limit of a file's length fails; by default the signal ends the process.
+    // A WRITE beyond the host's limit of a file's length then fails; by default the signal would
+    // end the process.
     signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default())
         .map_err(StartError::failed)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -89,7 +91,7 @@ pub fn run(
     };
     let socket = config.control.as_ref().map(socket::Socket::bind).transpose();
     let socket = socket.map_err(StartError::Failed)?;
-    // Bound while nothing else is there to be undone.
+    // The socket is bound now, when a failure leaves nothing else to undo.
     let metrics = match config.metrics {
         None => None,
         Some(addr) => {
@@ -110,19 +112,19 @@ pub fn run(
     // A thread that reads a file may never come back.
     runtime.shutdown_background();
     drop(socket);
-    // Also where something has failed: services that outlived the workers would each report their end,
-    // beside the one reason that there is.
+    // The services end here even after a failure: services that outlived the workers would each
+    // report their end, beside the one real reason.
     let counted = Rc::into_inner(app).map(Appliance::stop).unwrap_or_default();
     ended.map_err(StartError::Failed)?;
     Ok(counted)
 }
 
-/// Descriptors that have to be free for an appliance to start: for signals, the runtime, sockets, threads
-/// and the EAL of DPDK. Each client takes some more.
+/// Number of descriptors that have to be free for an appliance to start: for signals, the runtime,
+/// sockets, threads and the EAL of DPDK. Each client takes some more.
 const DESCRIPTORS: u64 = 64;
 
-/// Takes as many descriptors as the system lets this process have, and looks whether they are enough:
-/// libraries below panic when they find none.
+/// Raises the limit of descriptors as far as the system allows, and checks that enough are free,
+/// because libraries below panic when they find none.
 fn check_descriptors() -> Result<(), String> {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
@@ -151,7 +153,7 @@ fn check_descriptors() -> Result<(), String> {
     Ok(())
 }
 
-/// What it is told from outside.
+/// The signals that the process handles.
 struct Signals {
     term: Signal,
     int: Signal,
@@ -167,7 +169,7 @@ impl Signals {
         })
     }
 
-    /// To end.
+    /// Awaits a signal to end.
     async fn end(&mut self) {
         tokio::select! {
             _ = self.term.recv() => {}
@@ -262,7 +264,8 @@ async fn run_on(
                 let lost = heddle_verbs::memory::lost();
                 app.lost.send_if_modified(|seen| core::mem::replace(seen, lost) != lost);
                 interfaces.check()?;
-                // systemd hears of it only when the control plane and every worker have answered.
+                // systemd gets a sign of life only when the control plane and every worker have
+                // answered.
                 if watchdog.is_some() {
                     match app.silent().await {
                         None => notify::alive(),
@@ -274,8 +277,8 @@ async fn run_on(
     }
 }
 
-/// Runs for as long as it has clients, and then for the grace it has. Nothing here needs a look more often
-/// than that: it has no link, no interface and no watchdog.
+/// Runs for as long as there are clients, and then for the grace period. Nothing here needs more
+/// frequent checks, because a private RNIC has no link, no interface and no watchdog.
 async fn run_private(
     app: &Rc<Appliance>,
     signals: &mut Signals,
@@ -301,10 +304,10 @@ async fn run_private(
     }
 }
 
-/// In order as long as the deadline lets it, then not.
+/// Ends connections in order until the deadline, and then resets the rest.
 async fn end(app: &Appliance) {
     app.end_services();
-    // Those of other processes have theirs ended for them, and hear of it.
+    // Connections of other processes are ended for them, and their applications hear of it.
     app.end_all(Kill::InOrder).await;
     let deadline = app.config.borrow().shutdown;
     let left = wait_for_none(app, deadline).await;
@@ -315,12 +318,12 @@ async fn end(app: &Appliance) {
     }
 }
 
-/// Connections that are left when `within` is over.
+/// Waits until no connection is left; returns the number left after `within`.
 async fn wait_for_none(app: &Appliance, within: Duration) -> usize {
     let until = Instant::now() + within;
     loop {
         match app.connections().await {
-            // Who is not told any more has nothing left to wait for.
+            // Without an answer there is nothing to wait for.
             None | Some(0) => return 0,
             Some(left) if Instant::now() >= until => return left,
             Some(_) => sleep(STEP).await,

@@ -1,4 +1,5 @@
-//! What systemd is told (sd_notify(3)), where it has started us; elsewhere nobody is.
+//! Reports to systemd (sd_notify(3)), if it has started this process; otherwise these functions do
+//! nothing.
 
 use core::time::Duration;
 
@@ -13,33 +14,33 @@ fn tell(state: &[NotifyState<'_>]) {
     }
 }
 
-/// All services listen.
+/// Reports that all services listen.
 pub(super) fn ready() {
     tell(&[NotifyState::Ready]);
 }
 
-/// The end has begun.
+/// Reports that the end has begun.
 pub(super) fn stopping() {
     tell(&[NotifyState::Stopping]);
 }
 
-/// It still runs.
+/// Reports that the appliance still runs.
 pub(super) fn alive() {
     tell(&[NotifyState::Watchdog]);
 }
 
-/// How often it wants to hear that.
+/// Returns the interval at which systemd wants that report.
 pub(super) fn watchdog() -> Option<Duration> {
     sd_notify::watchdog_enabled()
 }
 
-/// Reloads, and says so before and after (`Type=notify-reload`).
+/// Reloads, with a report before and after (`Type=notify-reload`).
 pub(super) async fn reload(app: &Appliance) {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
         Err(_) => tell(&[NotifyState::Reloading]),
     }
-    // What went wrong is logged, and part of the status.
+    // An error is logged, and is part of the status.
     let status = match app.reload().await {
         Ok(r) if r.failed.is_empty() => "running".to_owned(),
         Ok(r) => format!("reload: {}", r.failed.join("; ")),

@@ -4,7 +4,7 @@ use core::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// How many each user has.
+/// Number of places of each user.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seats(Rc<RefCell<HashMap<u32, usize>>>);
 
@@ -16,8 +16,8 @@ pub(super) struct Seat {
 }
 
 impl Seats {
-    /// A place for a client of user `uid`, of `most` there are: nobody gets more than half, so that
-    /// somebody else can look what is going on.
+    /// Takes a place for a client of user `uid`, of `most` places in all. No user gets more than
+    /// half, so that another user can still look at the appliance.
     pub(super) fn take(&self, uid: u32, most: usize) -> Option<Seat> {
         let mut taken = self.0.borrow_mut();
         let (all, own) = (taken.values().sum::<usize>(), taken.get(&uid).copied().unwrap_or(0));
@@ -28,7 +28,7 @@ impl Seats {
         Some(Seat { seats: self.clone(), uid })
     }
 
-    /// How many are taken.
+    /// Returns the number of places taken.
     pub(super) fn taken(&self) -> usize {
         self.0.borrow().values().sum()
     }

@@ -1,9 +1,9 @@
 //! Clients that have opened a device: applications of other processes.
 //!
-//! What they may have is in their policy; what they do is [`Session`]'s to judge. Here lines and
-//! descriptors go in and out. A client that does not read what it is told is dropped like any other, and
-//! nothing more of it is looked at meanwhile; when it has gone, all it had is given back, a part at a
-//! time.
+//! A policy limits their resources, and [`Session`] judges their requests. This module moves lines
+//! and descriptors in and out. A client that does not read its answers is dropped like any other,
+//! and its further requests wait until then. When a client has gone, the appliance takes everything
+//! back that it had, a part at a time.
 
 use core::time::Duration;
 use std::io::ErrorKind;
@@ -28,13 +28,13 @@ use super::guest::{Guest, Next};
 use crate::access::Peer;
 use crate::appliance::{Appliance, Tenant, Word};
 
-/// Requests of one client that are carried out before others have their turn.
+/// Number of requests of one client that are carried out before other clients have their turn.
 const TURN: usize = 16;
 
-/// Between two parts of what is given back.
+/// Pause between two parts of the return.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Serves an application until it goes. `first` is its request for a device.
+/// Serves an application until it ends. `first` is its request for a device.
 pub(super) async fn serve(
     guest: &Guest,
     app: &Appliance,
@@ -58,7 +58,8 @@ pub(super) async fn serve(
     let sides = (&sleeper, &mut session, &mut inbox);
     let end = exchange(guest, app, (peer, pid), sides, &tenant).await;
     app.dismiss(&tenant);
-    // Also when it has closed its device before, and has no number any more.
+    // The record goes even if the application has closed its device before, and has no number any
+    // more.
     if let Some(number) = tenant.application.get() {
         app.applications.borrow_mut().gone(number);
     }
@@ -79,7 +80,8 @@ async fn exchange(
     tenant: &Tenant,
 ) -> Result<core::convert::Infallible, End> {
     let stream = guest.stream();
-    // Readable when the client's process has ended, whoever has its socket then.
+    // The descriptor is readable when the client's process has ended, even if another process has
+    // its socket then.
     let process = match process_of(stream) {
         Ok(process) => process.map(watch).transpose().map_err(End::Broken)?,
         Err(e) if e.kind() == ErrorKind::NotFound => return Err(End::Gone),
@@ -88,12 +90,13 @@ async fn exchange(
     let mut lost = app.lost.subscribe();
     let woken = sleeper.fd().map(|fd| fd.try_clone_to_owned()).transpose().map_err(End::Broken)?;
     let Some(woken) = woken else { return Err(End::Gone) };
-    // A waker is a pair of stream sockets, which the runtime can wait for as such.
+    // A waker is a pair of stream sockets, for which the runtime can wait directly.
     let woken = std::os::unix::net::UnixStream::from(woken);
     woken.set_nonblocking(true).map_err(End::Broken)?;
     let woken = UnixStream::from_std(woken).map_err(End::Broken)?;
     loop {
-        // Here too: a client that asks without end is told as well.
+        // The check is also here, because a client that asks without end never gets to the wait
+        // below.
         if let Some(word) = tenant.next_word() {
             heed(session, word)?;
         }
@@ -111,7 +114,7 @@ async fn exchange(
         }
         if session.has_work() {
             session.work();
-            // What has come of it is to be sent before anything is waited for.
+            // The results must be sent before the task waits.
             flush(stream, session).await?;
         }
         show(app, (peer, pid), session, tenant);
@@ -135,7 +138,7 @@ async fn exchange(
             }
             ready = woken.readable() => {
                 ready.map_err(End::Broken)?;
-                // What comes after it is cleared wakes anew.
+                // A notice that comes after the clearing wakes the task again.
                 let _ = woken.try_io(Interest::READABLE, || {
                     sleeper.clear();
                     Err::<(), _>(ErrorKind::WouldBlock.into())
@@ -162,7 +165,7 @@ fn watch(process: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::new(process)
 }
 
-/// Returns when the process has ended; never where it cannot be watched.
+/// Returns when the process has ended; never returns if the process cannot be watched.
 async fn ended(process: Option<&AsyncFd<OwnedFd>>) {
     match process {
         Some(process) => drop(process.readable().await),
@@ -178,7 +181,7 @@ fn heed(session: &mut Session, word: Word) -> Result<(), End> {
     Ok(())
 }
 
-/// What there is to be seen of it.
+/// Records the session's present state.
 fn show(app: &Appliance, (peer, pid): (Peer, Option<i32>), session: &mut Session, tenant: &Tenant) {
     let Some(number) = session.app() else { return };
     tenant.application.set(Some(number.0));

@@ -8,27 +8,27 @@ use std::path::{Path, PathBuf};
 
 use crate::config::Control;
 
-/// A socket that is listened on; its file is removed when it is dropped.
+/// A socket that listens; its file is removed when the socket is dropped.
 #[derive(Debug)]
 pub(crate) struct Socket {
     listener: UnixListener,
     path: PathBuf,
-    /// Device and inode of the file: another one of the same name is not ours to remove.
+    /// Device and inode of the file: a different file of the same name is not ours to remove.
     file: Option<(u64, u64)>,
 }
 
 impl Socket {
-    /// Listens. A file that a process left behind which is gone is replaced.
+    /// Listens. Replaces a file that a process left behind at its end.
     ///
     /// # Errors
-    /// Why not, in one line.
+    /// The reason, in one line.
     pub(super) fn bind(control: &Control) -> Result<Socket, String> {
         let path = control.path.clone();
         let fail =
             |what: &dyn std::fmt::Display| format!("the control socket {}: {what}", path.display());
         remove_stale(&path).map_err(|e| fail(&e))?;
-        // Until its permissions are set nobody else may write to it: those who ask are checked by
-        // their credentials in any case.
+        // Only this user can write to the file until its permissions are set. Clients are checked
+        // by their credentials in any case.
         let listener = UnixListener::bind(&path).map_err(|e| fail(&e))?;
         let socket = Socket { listener, file: identity(&path), path: path.clone() };
         permit(control)?;
@@ -36,7 +36,7 @@ impl Socket {
         Ok(socket)
     }
 
-    /// For the runtime of the calling thread.
+    /// Returns the listener for the runtime of the calling thread.
     pub(super) fn listener(&self) -> std::io::Result<tokio::net::UnixListener> {
         tokio::net::UnixListener::from_std(self.listener.try_clone()?)
     }
@@ -50,7 +50,7 @@ impl Drop for Socket {
     }
 }
 
-/// Gives the file the permissions and the group it is to have.
+/// Sets the permissions and the group of the file.
 pub(crate) fn permit(control: &Control) -> Result<(), String> {
     let path = &control.path;
     let fail = |e: std::io::Error| format!("the control socket {}: {e}", path.display());
@@ -64,7 +64,7 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     fs::symlink_metadata(path).ok().map(|m| (m.dev(), m.ino()))
 }
 
-/// Removes a socket that nobody listens on.
+/// Removes a socket at which no process listens.
 fn remove_stale(path: &Path) -> Result<(), String> {
     match fs::symlink_metadata(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
@@ -97,10 +97,10 @@ mod tests {
         assert!(text.contains("somebody listens there already"), "{text}");
         drop(first);
         assert!(!path.exists());
-        // As a process leaves it that was killed.
+        // A process that was killed leaves its file in this state.
         drop(UnixListener::bind(&path).unwrap());
         let second = Socket::bind(&control).unwrap();
-        // It has been replaced meanwhile: that one is somebody else's.
+        // Another process has replaced the file, which is then not ours.
         fs::remove_file(&path).unwrap();
         let _theirs = UnixListener::bind(&path).unwrap();
         drop(second);

@@ -1,9 +1,9 @@
 //! The start of the RNIC, which may not come back.
 //!
-//! A driver waits for its device for as long as that takes: one that goes by other addresses than those it
-//! is given never answers (virtio beside its IOMMU). Nothing ends such a wait but the end of the process.
-//! DPDK is therefore started on a thread of its own, which the front thread gives up when it is told to
-//! end, or when the start stands still.
+//! A driver waits for its device as long as the device takes. A device that uses other addresses
+//! than those it is given never answers (virtio beside its IOMMU), and only the end of the process
+//! ends such a wait. So DPDK is started on a thread of its own, which the front thread gives up
+//! when a signal comes, or when the start stands still.
 
 use core::future::Future;
 use core::time::Duration;
@@ -16,13 +16,13 @@ use super::Signals;
 use crate::config::Config;
 use crate::rnic::{self, Progress, StartError};
 
-/// How long one step of the start may take. A NIC that loads firmware takes seconds.
+/// Time that one step of the start may take. A NIC that loads firmware takes seconds.
 const STUCK: Duration = Duration::from_secs(60);
 
-/// How often the steps are looked at.
+/// Interval at which the front thread looks at the step.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Starts the RNIC; nothing when a signal says to end meanwhile.
+/// Starts the RNIC; returns `None` when a signal to end comes during the start.
 ///
 /// # Errors
 /// [`StartError`], also when the start stands still.
@@ -33,7 +33,7 @@ pub(super) async fn start(
     let (progress, config) = (Progress::default(), config.clone());
     let (to, from) = oneshot::channel();
     let told = progress.clone();
-    // Nobody waits for the thread: it may stand in a driver for ever.
+    // No code joins this thread, because it may stand in a driver for ever.
     std::thread::Builder::new()
         .name("heddle-start".into())
         .spawn(move || drop(to.send(rnic::start(&config, &told))))
@@ -44,7 +44,7 @@ pub(super) async fn start(
     }
 }
 
-/// What comes of the start.
+/// Awaits the result of the start.
 async fn ready<T>(
     from: impl Future<Output = Result<Result<T, StartError>, oneshot::error::RecvError>>,
     progress: &Progress,

@@ -1,4 +1,4 @@
-//! What is counted of the exports there are.
+//! Counters of the exports.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use heddle_socket::admin::{Export, ExportedDirectory};
 use crate::nfs::Watch;
 use crate::service::{NfsExport, ServiceSpec};
 
-/// The exports there are, also those that end.
+/// All exports, including those that are ending.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Exports(pub(super) Vec<(ServiceSpec, Arc<Watch>)>);
 
 impl Exports {
-    /// What their services have counted, added up; nothing where there is no export.
+    /// Returns the sum of their services' counters; `None` without an export.
     pub(crate) fn counts(&self) -> Option<Counts> {
         self.0.iter().map(|(_, watch)| watch.counts()).reduce(|mut sum, counts| {
             sum.add(&counts);
@@ -23,8 +23,8 @@ impl Exports {
         })
     }
 
-    /// In short, those with this listener and service together: one that ends may have what one in its
-    /// place has.
+    /// Returns a summary of all exports with this listener and service: an ending export may have
+    /// the same name as the export in its place.
     pub(crate) fn of(&self, spec: &ServiceSpec) -> Option<Export> {
         let all = self.0.iter().filter(|(of, _)| of == spec);
         let all = all.map(|(_, watch)| (watch.connections(), watch.counts()));
@@ -38,7 +38,7 @@ impl Exports {
         Some(Export { rdma1, rdma2, silent, tcp, calls, failed, read_bytes, written_bytes })
     }
 
-    /// Each directory of this listener and service.
+    /// Returns each directory of this listener and service.
     pub(crate) fn directories(&self, spec: &ServiceSpec) -> Vec<ExportedDirectory> {
         let exports = spec.kind.nfs().map(|nfs| &nfs.exports[..]).unwrap_or_default();
         let row = |export: &NfsExport| {
@@ -53,7 +53,7 @@ impl Exports {
         exports.iter().map(row).collect()
     }
 
-    /// For Prometheus: the listeners, those of one address together.
+    /// Returns the samples of listeners for Prometheus, one for each address.
     pub(crate) fn listeners(&self) -> Vec<NfsSample> {
         let mut all: BTreeMap<_, NfsSample> = BTreeMap::new();
         for (spec, watch) in &self.0 {
@@ -69,7 +69,7 @@ impl Exports {
         all.into_values().collect()
     }
 
-    /// For Prometheus: those of one listener and directory together.
+    /// Returns the samples of directories for Prometheus, one for each listener and directory.
     pub(crate) fn samples(&self) -> Vec<ExportSample> {
         let mut all: BTreeMap<_, ExportSample> = BTreeMap::new();
         for sample in self.0.iter().flat_map(|(spec, watch)| watch.exports(spec.addr)) {

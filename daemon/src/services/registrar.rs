@@ -1,7 +1,9 @@
-//! What the host's rpcbind is told of exports, on a thread of its own: nobody waits for it.
+//! The host's rpcbind and its list of exports, on a thread of its own, for which no other thread
+//! waits.
 //!
-//! An entry is set when its export listens and taken away when it no longer does. What cannot be told now
-//! is told later: the list is told again now and then, which an rpcbind that was started anew needs too.
+//! The thread sets an entry when its export listens, and removes the entry when the export no
+//! longer does. If rpcbind cannot be reached, the thread tries later: it repeats the whole list now
+//! and then, which a restarted rpcbind needs too.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -16,17 +18,18 @@ use heddle_rpc::rpcbind::{Entry, universal_address};
 
 use crate::service::Nfs;
 
-/// How long rpcbind may take to answer.
+/// Time that rpcbind has to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often the whole list is told again.
+/// Interval between repetitions of the whole list.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// See the module. Dropped, it takes away what it has set.
+/// The handle of the thread; see the module. When the handle is dropped, the thread removes the
+/// entries that it has set.
 #[derive(Debug)]
 pub(super) struct Registrar {
     socket: PathBuf,
     again: Duration,
-    /// What was told last.
+    /// The last list that was sent.
     list: Vec<Entry>,
     thread: Option<(Sender<Vec<Entry>>, JoinHandle<()>)>,
 }
@@ -42,7 +45,7 @@ impl Registrar {
         Registrar { socket: socket.into(), again, list: Vec::new(), thread: None }
     }
 
-    /// What there is to be told of from here on, of the exports that listen.
+    /// Sends the entries of the exports that listen.
     pub(super) fn list<'a>(&mut self, exports: impl Iterator<Item = (SocketAddr, &'a Nfs)>) {
         let wanted = exports.filter(|(_, nfs)| nfs.rpcbind);
         let list: Vec<_> = wanted.flat_map(|(addr, nfs)| entries(addr, nfs)).collect();
@@ -55,11 +58,11 @@ impl Registrar {
             let builder = thread::Builder::new().name("heddle-rpcbind".into());
             match builder.spawn(move || Running::new(socket).run(&from, again)) {
                 Ok(thread) => self.thread = Some((to, thread)),
-                // It is tried again when the list changes.
+                // The next change of the list tries again.
                 Err(e) => return tracing::warn!("rpcbind is not told of NFS exports: {e}"),
             }
         }
-        // One that is gone is a defect that has been told of.
+        // A thread that has ended is a defect, and has been reported already.
         let _ = self.thread.as_ref().map(|(to, _)| to.send(list.clone()));
         self.list = list;
     }
@@ -74,7 +77,8 @@ impl Drop for Registrar {
     }
 }
 
-/// What is told of an export: both programs over RDMA, and over the host's TCP where there is that.
+/// Returns the entries of an export: both programs over RDMA, and over the host's TCP if the export
+/// has that.
 fn entries(addr: SocketAddr, nfs: &Nfs) -> Vec<Entry> {
     let programs = [(procedure::PROGRAM, procedure::VERSION), (mount::PROGRAM, mount::VERSION)];
     let rdma = programs.iter().map(|(program, version)| Entry::rdma(*program, *version, addr));
@@ -91,21 +95,21 @@ fn by_tcp(program: u32, version: u32, at: SocketAddr) -> Entry {
     Entry { program, version, netid, address, owner: String::new() }
 }
 
-/// For people.
+/// Returns a description of an entry for people.
 fn named(e: &Entry) -> String {
     format!("program {} version {} over {} at {}", e.program, e.version, e.netid, e.address)
 }
 
-/// What the thread has.
+/// The data of the thread.
 struct Running {
     socket: PathBuf,
-    /// To be listed.
+    /// Entries that rpcbind should list.
     list: Vec<Entry>,
-    /// Of them, those that it is known to list.
+    /// Entries of `list` that rpcbind is known to list.
     set: Vec<Entry>,
-    /// Of them, those of which it has another place: said once.
+    /// Entries of `list` for which rpcbind has another place; each is logged once.
     elsewhere: Vec<Entry>,
-    /// Whether it could not be told, which was said.
+    /// Whether rpcbind could not be reached, and that has been logged.
     silent: bool,
 }
 
@@ -127,7 +131,7 @@ impl Running {
         self.tell();
     }
 
-    /// Has rpcbind know the list, and nothing of ours besides.
+    /// Makes rpcbind list these entries, and no other of ours.
     fn tell(&mut self) {
         if self.list.is_empty() && self.set.is_empty() {
             return;
@@ -144,10 +148,10 @@ impl Running {
 
     fn try_to_tell(&mut self) -> io::Result<()> {
         let mut rpcbind = Rpcbind::connect(&self.socket, PATIENCE)?;
-        // First, so that one that moves finds its place free.
+        // Old entries go first, so that an entry that moves finds its place free.
         let gone = self.set.iter().filter(|entry| !self.list.contains(entry));
         for entry in gone.cloned().collect::<Vec<_>>() {
-            // That it is not there is as good.
+            // An entry that is missing already is as good as removed.
             rpcbind.unset(&entry)?;
             self.set.retain(|set| *set != entry);
         }

@@ -22,7 +22,7 @@ fn test_who_hears_that_it_was_done_finds_it_in_the_list() {
     let mut told = |order: &dyn Fn(Done)| {
         let (hears, heard) = crossbeam_channel::bounded(1);
         let all = Arc::clone(&services.shown);
-        // On the thread that answers, which therefore does nothing else meanwhile.
+        // The check runs on the thread that answers, which therefore does nothing else at the time.
         order(Box::new(move |answer| {
             let shown = lock(&all).list.iter().map(|(_, stage)| *stage).collect::<Vec<_>>();
             let _ = hears.send((answer, shown));
@@ -35,7 +35,7 @@ fn test_who_hears_that_it_was_done_finds_it_in_the_list() {
             }
         }
     };
-    // Twice: who hears that one was stopped finds its places free.
+    // Each service starts twice: a caller that hears of the stop finds the places free.
     for spec in ["10.0.0.1:9=sink", "10.0.0.1:9=sink", &nfs, &nfs] {
         let spec: ServiceSpec = spec.parse().expect("a service");
         let start = |done| {
@@ -53,7 +53,7 @@ fn test_who_hears_that_it_was_done_finds_it_in_the_list() {
             services.add(spec.clone(), terms, done);
         };
         assert_eq!(told(&start), (Ok(()), vec![Stage::Listening]));
-        // It has no connections that it would have to wait for.
+        // The service has no connections that it would have to wait for.
         assert_eq!(told(&|done| services.stop(spec.addr, done)), (Ok(()), vec![]));
     }
 }
@@ -67,7 +67,7 @@ fn test_a_listener_that_fails_while_it_runs_is_seen_to_have_failed() {
     assert_eq!(Stage::Starting.after(Err(gone)), failed);
     assert_eq!(Stage::Listening.after(Ok(true)), Stage::Listening);
     assert_eq!(Stage::Listening.after(Err(gone)), failed);
-    // For good, and what ends is nobody's failure.
+    // A failed service stays failed, and the end of a stopping service is no failure.
     assert_eq!(failed.after(Err(ListenFailure::Withdrawn)), failed);
     assert_eq!(Stage::Ending.after(Err(gone)), Stage::Ending);
     assert_eq!(failed.describe(), "failed: the address was removed");

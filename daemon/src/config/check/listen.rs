@@ -1,4 +1,4 @@
-//! Who listens: services, and what is forwarded.
+//! Listeners: services, and forwarders.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::config::forward::{self, Forward};
 use crate::config::{Port, file};
 use crate::service::{Nfs, NfsExport, ServiceKind, ServiceSpec};
 
-/// All of them.
+/// All listeners of a file.
 pub(super) struct Listeners {
     pub(super) services: Vec<ServiceSpec>,
     pub(super) forward: Vec<Forward>,
@@ -46,11 +46,11 @@ impl Checker<'_> {
             if let (Some(first), None) = (l.export.first(), &l.service) {
                 self.wrong(first, "exports need the service nfs");
             }
-            // What else is wrong with it is said, whether its own address is good or not.
+            // The other problems of an entry are reported, whether its address is good or not.
             let goes = l.forward.as_ref().and_then(|f| self.forward(f, infiniband));
             let Some(addr) = addr else { continue };
             let ours = |p: &Port| p.addresses.iter().any(|c| c.addr() == addr.ip());
-            // Without ports that is said already.
+            // Without ports, that problem has been reported already.
             if !addr.ip().is_unspecified() && !ports.is_empty() && !ports.iter().any(ours) {
                 self.wrong(address, format!("no port has the address {}", addr.ip()));
             }
@@ -86,7 +86,7 @@ impl Checker<'_> {
         listeners
     }
 
-    /// What is served: all in one text, or exports that tables give apart.
+    /// Returns the service: given in one text, or with exports in tables of their own.
     fn service(
         &mut self,
         given: &Spanned<String>,
@@ -120,7 +120,7 @@ impl Checker<'_> {
             ("none", Squash::None),
         ];
         let clients = e.client.as_ref().map(|list| &list.get_ref()[..]).unwrap_or_default();
-        // The last number is that of no user.
+        // The last number belongs to no user.
         let ids = 0..=i64::from(u32::MAX - 1);
         let access = Access {
             clients: clients.iter().filter_map(|c| self.word(c, str::parse)).collect(),
@@ -132,7 +132,7 @@ impl Checker<'_> {
         Some(NfsExport { read_only, sync, access, ..NfsExport::new(path.get_ref()) })
     }
 
-    /// Whether a service answers InfiniBand's requests too.
+    /// Returns true if the service also answers InfiniBand's requests.
     fn infiniband(&mut self, l: &file::Listen, kind: Option<&ServiceKind>, spoken: bool) -> bool {
         let Some(given) = l.infiniband.as_ref().filter(|g| *g.get_ref()) else { return false };
         if l.forward.is_some() {
@@ -145,7 +145,7 @@ impl Checker<'_> {
         true
     }
 
-    /// Where a listener forwards to; its own address is not known here.
+    /// Returns the target of a forwarder; its own address is not known here.
     fn forward(&mut self, given: &Spanned<file::Forward>, spoken: bool) -> Option<Forward> {
         let f = given.get_ref();
         if !spoken {

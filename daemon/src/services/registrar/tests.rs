@@ -7,12 +7,12 @@ use heddle_rpc::Body;
 
 use super::*;
 
-/// An rpcbind that keeps a list, as far as its local socket is asked.
+/// An rpcbind that keeps a list, as far as clients use its local socket.
 #[derive(Clone, Default)]
 struct Peer(Arc<Mutex<Vec<Entry>>>);
 
 impl Peer {
-    /// Begins to answer at a socket; nobody hears of its end.
+    /// Begins to answer at a socket, until the test ends.
     fn answer(&self, socket: &Path) {
         let _ = std::fs::remove_file(socket);
         let (listener, peer) = (UnixListener::bind(socket).expect("a socket"), self.clone());
@@ -27,7 +27,7 @@ impl Peer {
         });
     }
 
-    /// Ten words of a call without credential are in front of its arguments.
+    /// Carries out a call, whose arguments come after ten words of a call without credential.
     fn carry_out(&self, call: &[u8]) -> Vec<u8> {
         let arguments = Body::of(call[40..].to_vec()).expect("arguments");
         let entry = Entry::decode(&mut arguments.reader()).expect("an entry");
@@ -53,7 +53,7 @@ impl Peer {
         reply
     }
 
-    /// It comes to list these, in whatever order, each as `program netid address`.
+    /// Asserts that the list becomes these entries, in any order, each as `program netid address`.
     fn lists(&self, wanted: &[&str]) {
         let until = Instant::now() + Duration::from_secs(30);
         let mut wanted = wanted.to_vec();
@@ -114,13 +114,13 @@ fn test_what_another_has_listed_stays_and_what_rpcbind_forgets_is_told_again() {
     let (dir, peer) = (tempfile::tempdir().expect("a directory"), Peer::default());
     let socket = dir.path().join("rpcbind.sock");
     let mut registrar = Registrar::of(&socket, Duration::from_millis(5));
-    // Nobody is there yet.
+    // There is no rpcbind yet.
     list(&mut registrar, &["10.0.0.1:20049=nfs:/a,rpcbind"]);
     let other = Entry::rdma(100_005, 3, "10.0.0.9:1".parse().expect("an address"));
     peer.0.lock().expect("nobody panics").push(other.clone());
     peer.answer(&socket);
     peer.lists(&["100005 rdma 10.0.0.9.0.1", BOTH[0]]);
-    // Started anew, it knows nothing.
+    // The restarted rpcbind knows no entry.
     peer.0.lock().expect("nobody panics").clear();
     peer.lists(&BOTH[..2]);
     *peer.0.lock().expect("nobody panics") = vec![other];
