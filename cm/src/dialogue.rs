@@ -98,7 +98,7 @@ pub(crate) struct Agreement {
 
 /// The side that asks.
 pub(crate) trait Ask: fmt::Debug + Send {
-    /// The first bytes to send.
+    /// Returns the first bytes to send.
     fn request(&self) -> Vec<u8>;
 
     /// Takes bytes of the peer, each byte once.

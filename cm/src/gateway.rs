@@ -7,16 +7,16 @@
 //!
 //! [`Gateway`] is an application of a [`ConnectionManager`](crate::ConnectionManager) like any
 //! other, and as pure: events go in, and requests come out. The gateway knows nothing of bytes or
-//! messages. It carries private data, read depths and refusals over; an end on either side ends the
-//! other. It carries no data, because over InfiniBand there are none.
+//! messages. The gateway carries private data, read depths and refusals over, and an end on either
+//! side ends the other. Data are not carried, because over InfiniBand there are none.
 //!
 //! # Loops
 //!
 //! Neither protocol has room for a mark that a request has been forwarded. Three checks take its
 //! place. The gateway refuses a rule whose target is a listener of a rule ([`GatewayError::Loop`]),
-//! however many rules lie between. It refuses a request that comes from the host that the request
-//! would be sent to. Each rule has a limit of simultaneous connections, so that a loop over other
-//! gateways ends when the first of them is full, and unwinds.
+//! however many rules lie between. The gateway refuses a request that comes from the host that the
+//! request would be sent to. Each rule has a limit of simultaneous connections, so that a loop over
+//! other gateways ends when the first of them is full, and unwinds.
 
 mod pair;
 #[cfg(test)]
@@ -265,8 +265,7 @@ impl Gateway {
         }
     }
 
-    /// The manager refused a request of [`GatewayAction::Request`]: handles the refusal like a
-    /// failure.
+    /// Handles the manager's refusal of a request of [`GatewayAction::Request`] like a failure.
     pub fn handle_refused(&mut self, request: &Request) {
         match request {
             Request::Connect { id, .. } => {

@@ -73,8 +73,8 @@ pub struct IbConfig {
     /// Addresses that answer InfiniBand, each with the worker that receives and sends its
     /// datagrams.
     pub ports: Vec<IbPort>,
-    /// Largest number of connections, including ended ones that answer copies. The ended connection
-    /// that ended first makes room for a newcomer.
+    /// Largest number of connections, including ended connections that answer copies. The
+    /// connection that ended first makes room for a newcomer.
     pub max_conns: usize,
     /// Largest number of requests that wait for applications, over all listeners.
     pub max_startups: usize,

@@ -82,7 +82,8 @@ impl Places {
     }
 
     /// Returns the connection that makes room for another tenant: as [`to_evict`](Self::to_evict),
-    /// and if the application knows of all connections, the one that it has kept waiting longest.
+    /// and if the application knows of all connections, the connection that the application has
+    /// kept waiting longest.
     pub(crate) fn to_displace(&self) -> Option<CmId> {
         self.to_evict().or_else(|| self.asked.first())
     }
@@ -171,7 +172,8 @@ impl Listener {
         out
     }
 
-    /// A worker has ended that is not the listener's last: stops waiting for its answer.
+    /// Stops waiting for the answer of a worker that has ended, and that is not the listener's
+    /// last.
     pub(crate) fn worker_lost(&mut self, worker: WorkerId) -> Option<Result<(), ListenError>> {
         let p = self.pending.as_mut()?;
         p.listening.remove(&worker);

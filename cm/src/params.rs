@@ -97,8 +97,8 @@ pub struct ListenParams {
 }
 
 impl Default for ListenParams {
-    /// MPA with CRC; 128 start-ups, at most half of them of one peer; 5 s for the request, 30 s for
-    /// the application, 60 s for the first FPDU, 5 s in the peer-to-peer model.
+    /// Returns defaults: MPA with CRC; 128 start-ups, at most half of them of one peer; 5 s for the
+    /// request, 30 s for the application, 60 s for the first FPDU, 5 s in the peer-to-peer model.
     fn default() -> Self {
         ListenParams {
             protocol: Protocol::default(),

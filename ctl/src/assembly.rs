@@ -299,8 +299,8 @@ fn sharing(port: &OpenPort, queues: usize, seed: &Seed) -> Result<Sharing, OpenE
 }
 
 /// Returns the configuration for the stack of an inner port. The stack has both ends of each
-/// connection. It limits no peer address, because all of them are ours; the limits of accounts keep
-/// applications apart.
+/// connection. The stack limits no peer address, because all peer addresses are ours; the limits of
+/// accounts keep applications apart.
 fn inside(stack: StackConfig) -> StackConfig {
     let all = PeerLimit::Unlimited;
     let max_conns = stack.max_conns.saturating_mul(2);

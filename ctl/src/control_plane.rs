@@ -2,8 +2,8 @@
 //!
 //! [`heddle_cm`] decides, and this shell carries its decisions out: it takes requests of
 //! applications in, puts orders into the workers' rings, takes reports back, and puts events into
-//! the queues of applications. It holds the handles that belong to the manager's numbers, and logs
-//! the refusals that no application hears of.
+//! the queues of applications. The shell holds the handles that belong to the manager's numbers,
+//! and logs the refusals that no application hears of.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ pub(crate) struct Control {
     failing: HashMap<Qpn, AppId>,
     /// Time of the control plane's last turn.
     now: Instant,
-    /// Every waiting application has been told of the control plane's end.
+    /// Every waiting application has got the report of the control plane's end.
     over: bool,
     counters: ControlCounters,
     /// Lists of connections that workers have been asked about.
@@ -200,7 +200,8 @@ impl Control {
         }
     }
 
-    /// A worker has ended, after it ended all its queue pairs. Called once for each worker.
+    /// Handles the end of a worker, which has ended all its queue pairs before. Called once for
+    /// each worker.
     fn worker_lost(&mut self, now: Instant, w: usize, panicked: bool) {
         if panicked {
             self.counters.worker_panics += 1;

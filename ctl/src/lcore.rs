@@ -137,8 +137,8 @@ impl<F: FnMut(usize, &mut Worker) -> bool> Crew<F> {
         self.closed.push(hand);
     }
 
-    /// Lets ended workers reset peers' connections, for as long as the RNIC exists. A worker that
-    /// panics even here is dropped.
+    /// Lets ended workers reset peers' connections, for as long as the RNIC exists. Returns true if
+    /// a worker had work. A worker that panics even here is dropped.
     fn poll_closed(&mut self) -> bool {
         let mut busy = false;
         self.closed.retain_mut(|hand| {

@@ -40,7 +40,7 @@ pub struct Node {
     // control plane then reports the workers' ends.
     ending: Ending,
     lcores: Vec<LcoreWorker<()>>,
-    /// The rest of each thread, by its processor.
+    /// Times of rest of each thread, by its processor.
     rests: Vec<(usize, Arc<RestShown>)>,
     control: ControlThread,
     requests: Requests,

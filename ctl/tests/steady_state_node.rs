@@ -79,8 +79,8 @@ fn test_no_operation_allocates_on_any_thread() {
         if !is_steady(&workers) {
             wrong.push(format!("{kind:?}, {COUNTED} operations each: {workers:?}"));
         }
-        // The control planes have no part in operations. They wake ten times a second, and each
-        // time make a list of the events to wait for.
+        // The control planes have no part in operations. A control plane wakes ten times a second,
+        // and each time makes a list of the events to wait for.
         let naps = start.elapsed().as_millis() as u64 / 100 + 4;
         if control.iter().any(|n| *n > naps) {
             wrong.push(format!("{kind:?}: control planes, {control:?} allocations in {naps} naps"));

@@ -75,6 +75,8 @@ pub(crate) fn addresses<'a>(
 }
 
 impl GatewayThread {
+    /// Starts the thread.
+    ///
     /// # Errors
     /// When there is no memory, or no thread.
     pub(crate) fn start(node: &Node, ours: Vec<IpAddr>) -> std::io::Result<GatewayThread> {

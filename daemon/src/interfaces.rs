@@ -1,8 +1,8 @@
 //! Interfaces of the kernel that virtual devices work on, and PCI devices.
 //!
-//! Their drivers report nothing when an interface or a device disappears: frames just stop. A port
-//! that has lost its device is lost for good, and an RNIC that has lost all its ports is of no use.
-//! The kernel takes a device away from vfio when the process has ended, and waits until then.
+//! A driver reports nothing when its interface or device disappears: frames just stop. A port that
+//! has lost its device is lost for good, and an RNIC that has lost all its ports is of no use. The
+//! kernel takes a device away from vfio when the process has ended, and waits until then.
 
 use std::fs;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};

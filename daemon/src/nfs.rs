@@ -169,7 +169,7 @@ impl Watch {
     }
 }
 
-/// An export that runs. It ends when dropped, whatever connections it has.
+/// An export that runs. The export ends when dropped, whatever connections it has.
 pub(crate) struct Export {
     watch: Arc<Watch>,
     state: Arc<Mutex<State>>,

@@ -1,7 +1,7 @@
 //! The services, on a thread of their own; each NFS export has its own thread.
 //!
-//! The thread steps the services while they have work, and sleeps otherwise. It answers a request
-//! by a call, so the asking thread does not wait.
+//! The thread steps the services while they have work, and sleeps otherwise. The thread answers a
+//! request by a call, so the asking thread does not wait.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -240,8 +240,8 @@ impl ServiceThread {
         self.thread.as_ref().is_some_and(|t| !t.is_finished())
     }
 
-    /// Ends all services: they take no more connections, and close their connections in order. They
-    /// go on until these have ended.
+    /// Ends all services: they take no more connections, and close their connections in order. The
+    /// services go on until all connections have ended.
     pub(crate) fn end(&self) {
         self.order(Order::End);
     }

@@ -40,7 +40,7 @@ impl ConnInfo {
         }
     }
 
-    /// The worker has reported the close: releases the connection and its deadline.
+    /// Releases the connection and its deadline, after the worker has reported the close.
     pub(super) fn release(&self, fx: &mut Effects) -> State {
         if let Some(conn) = self.conn {
             fx.order(Order::Release { conn });
@@ -108,7 +108,7 @@ impl ConnInfo {
         state
     }
 
-    /// The dialogue is over: orders the worker to run the queue pair.
+    /// Orders the worker to run the queue pair, after the dialogue has succeeded.
     pub(super) fn enter(
         &self,
         qp: &QpSpec,
@@ -139,7 +139,7 @@ impl ConnInfo {
         State::Entering { qpn: qp.qpn, agreement: Box::new(agreement), ends: false }
     }
 
-    /// The worker runs the queue pair: reports the connection as established.
+    /// Reports the connection as established, once the worker runs the queue pair.
     pub(super) fn established(
         &self,
         qpn: Qpn,
@@ -175,7 +175,7 @@ impl ConnInfo {
         }
     }
 
-    /// An established connection is over: releases it.
+    /// Releases an established connection that is over, and reports its end.
     pub(super) fn disconnected(
         &self,
         qpn: Qpn,

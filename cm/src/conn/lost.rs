@@ -4,9 +4,9 @@ use super::{ConnInfo, Effects, State};
 use crate::event::{ConnectFailure, DisconnectReason, QpFate};
 
 impl State {
-    /// The worker has ended, and with it TCP and the worker's side of the queue pair: from here on
-    /// the manager sends the worker no order, and the worker answers none. `touched`: the worker
-    /// had taken the order to enter FPDU mode, if there was such an order.
+    /// Ends the connection of a worker that has ended, and with it TCP and the worker's side of the
+    /// queue pair: from here on the manager sends the worker no order, and the worker answers none.
+    /// `touched`: the worker had taken the order to enter FPDU mode, if there was such an order.
     pub(super) fn worker_lost(self, touched: bool, link: &ConnInfo, fx: &mut Effects) -> State {
         let fate = |qpn| if touched { QpFate::Spent(qpn) } else { QpFate::Free(qpn) };
         let lost = ConnectFailure::WorkerLost;

@@ -149,8 +149,8 @@ pub(super) fn await_reply(
     }
 }
 
-/// In this state the application has not heard of the connection. If the start-up fails, the
-/// application never does.
+/// Handles an input while the peer's request is awaited. The application has not heard of the
+/// connection; if the start-up fails, it never does.
 pub(super) fn await_request(
     mut answer: Box<dyn Answer>,
     link: &mut ConnInfo,

@@ -54,9 +54,9 @@ pub(super) fn unknown(input: &Input<'_>, fx: &mut Effects) {
     }
 }
 
-/// `Entering` and `Undoing` have no deadline. The worker owes an answer, as it does to every order
-/// to connect. Until the answer comes, or the worker is known to have ended, the manager cannot
-/// tell whether the queue pair has been touched.
+/// Handles an input in `Entering`, which has no deadline, like `Undoing`. The worker owes an
+/// answer, as it does to every order to connect. Until the answer comes, or the worker is known to
+/// have ended, the manager cannot tell whether the queue pair has been touched.
 fn entering(state: State, link: &mut ConnInfo, input: Input<'_>, fx: &mut Effects) -> State {
     let State::Entering { qpn, agreement, ends } = state else { return state };
     match input {

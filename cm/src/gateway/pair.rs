@@ -157,7 +157,7 @@ impl Gateway {
         }
     }
 
-    /// The target's application rejects.
+    /// Passes a rejection by the target's application on to the asker.
     pub(super) fn rejected(&mut self, id: CmId, private_data: Vec<u8>) {
         let Some((passive, Side::Target)) = self.side(id) else { return };
         let Some(transport) = self.pairs.get(&passive).map(|p| p.transport) else { return };
@@ -173,7 +173,7 @@ impl Gateway {
         }
     }
 
-    /// A connection was not established.
+    /// Ends the other side of a connection that was not established.
     pub(super) fn failed(&mut self, id: CmId, error: ConnectFailure) {
         let Some((passive, side)) = self.side(id) else { return };
         let Some(pair) = self.pairs.get(&passive) else { return };
@@ -194,7 +194,7 @@ impl Gateway {
         }
     }
 
-    /// An established connection has ended.
+    /// Ends the other side of an established connection that has ended.
     pub(super) fn ended(&mut self, id: CmId) {
         let Some((passive, side)) = self.side(id) else { return };
         let Some(pair) = self.pairs.get(&passive) else { return };
@@ -204,8 +204,8 @@ impl Gateway {
         }
     }
 
-    /// The gateway cannot pass the target's private data on to the asker: refuses the asker and
-    /// ends the target.
+    /// Refuses the asker and ends the target, because the gateway cannot pass the target's private
+    /// data on to the asker.
     pub(super) fn unsayable(&mut self, passive: CmId) {
         let Some(pair) = self.pairs.get(&passive) else { return };
         let id = pair.active;

@@ -34,15 +34,15 @@ impl Keepalive {
         self.next
     }
 
-    /// The peer has sent a message. Returns true if the message may be the answer to a probe.
+    /// Notes a message of the peer. Returns true if the message may be the answer to a probe.
     pub(crate) fn heard(&mut self, idle: Option<Duration>, now: Instant) -> bool {
         let asked = core::mem::take(&mut self.asked) > 0;
         self.next = idle.map(|idle| now + idle);
         asked
     }
 
-    /// The deadline has passed: sends a probe and returns true, or returns false if the peer has
-    /// not answered the last probe allowed.
+    /// Sends a probe at the deadline and returns true, or returns false if the peer has not
+    /// answered the last probe allowed.
     pub(crate) fn ask(&mut self, link: &IbLink, now: Instant, fx: &mut Effects) -> bool {
         if self.asked > link.retries.max(MIN_ATTEMPTS - 1) {
             return false;

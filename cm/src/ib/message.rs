@@ -13,8 +13,8 @@ use super::link::{Depths, IbLink};
 
 /// Code of a path MTU of 1024 bytes, which any Ethernet carries with all headers.
 const MTU_1024: u8 = 3;
-/// The retry counts of the REQ and REP, for packets and for a receiver that is not ready. They have
-/// no effect, because no transport runs.
+/// The retry counts of the REQ and REP, for packets and for a receiver that is not ready. The
+/// counts have no effect, because no transport runs.
 const RETRIES: u8 = 7;
 
 impl IbLink {

@@ -149,8 +149,8 @@ impl Wait {
         Wait { give_up: self.give_up.min(now + patience), ..self }
     }
 
-    /// The deadline has passed: retransmits the message and returns true, or returns false if the
-    /// time or the retransmissions are used up.
+    /// Retransmits the message at the deadline and returns true, or returns false if the time or
+    /// the retransmissions are used up.
     pub(crate) fn again(&mut self, now: Instant, fx: &mut Effects) -> bool {
         if now >= self.give_up || self.left == 0 {
             return false;
@@ -163,7 +163,7 @@ impl Wait {
         true
     }
 
-    /// The peer has the message and needs `more` time.
+    /// Extends the wait for a peer that has the message and needs `more` time.
     pub(crate) fn put_off(&mut self, now: Instant, more: Duration) {
         let next = now + more + self.interval;
         self.next = next.max(self.next);

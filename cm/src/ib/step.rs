@@ -113,7 +113,7 @@ fn req_sent(
     }
 }
 
-/// The peer accepts.
+/// Takes the peer's accepting answer.
 fn take_rep(
     rep: &Rep,
     qpn: Qpn,
@@ -213,7 +213,7 @@ fn req_rcvd(
     }
 }
 
-/// Our application accepts.
+/// Sends the REP of our application, which accepts.
 fn accept(
     link: &mut IbLink,
     terms: &AcceptTerms,
@@ -265,9 +265,9 @@ fn rep_sent(
             link.fail(ConnectFailure::InfiniBand(why), free, fx);
             link.time_wait(None, now)
         }
-        // The peer's RTU is lost or late, and the peer already closes. Its DREQ names our queue
-        // pair, so it has our REP. So the connection was established at the peer, and has ended in
-        // order.
+        // The peer's RTU is lost or late, and the peer already closes. The DREQ names our queue
+        // pair, so the peer has our REP. So the connection was established at the peer, and has
+        // ended in order.
         Input::Message(tid, Message::Dreq(dreq)) if dreq.remote_qpn == link.local_qpn => {
             link.establish(qpn, agreed, Vec::new(), None, fx);
             fx.send(tid, link.drep());

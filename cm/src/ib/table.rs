@@ -233,7 +233,7 @@ impl Table {
         }
     }
 
-    /// The peer has stopped answering, or answers again: updates the list and the counts.
+    /// Updates the list and the counts when the peer has stopped answering, or answers again.
     pub(crate) fn change_unanswered(&mut self, link: &IbLink, was: bool, is: bool) {
         let Some(listener) = link.listener.filter(|_| was != is) else { return };
         let peer = Some(link.remote.ip());
@@ -287,8 +287,8 @@ impl Table {
         }
     }
 
-    /// Frees the peer's queue pair when a connection has ended. Its name stays, because copies of
-    /// the peer's messages still name it.
+    /// Frees the peer's queue pair when a connection has ended. The connection's name stays,
+    /// because copies of the peer's messages still carry that name.
     pub(crate) fn free_qp(&mut self, link: &IbLink) {
         let qp = (link.remote.ip(), link.remote_guid, link.remote_qpn);
         if self.by_qp.get(&qp) == Some(&link.id) {
@@ -296,7 +296,7 @@ impl Table {
         }
     }
 
-    /// The state has changed: updates the deadline.
+    /// Updates the deadline after a change of the state.
     pub(crate) fn renew_deadline(&mut self, id: CmId) {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let (old, new) = (conn.deadline, conn.state.deadline());
@@ -421,7 +421,7 @@ impl Table {
     }
 }
 
-/// Bytes of IP and UDP headers.
+/// Returns the bytes of IP and UDP headers.
 const fn headers(addr: IpAddr) -> usize {
     if addr.is_ipv4() { 28 } else { 48 }
 }

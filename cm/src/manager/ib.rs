@@ -289,7 +289,7 @@ impl ConnectionManager {
             .inspect_err(|_| self.fx.counters.requests_refused += 1)
     }
 
-    /// From now on probes peers that have been silent for `idle`, including peers of existing
+    /// Probes peers, from now on, that have been silent for `idle`, including peers of existing
     /// connections; `None` ends the probes. Silence counts from now.
     ///
     /// The manager probes a peer that made its connection: it sends our REP again, which the peer

@@ -11,9 +11,9 @@ use crate::event::{Event, ListenFailure};
 use crate::id::WorkerId;
 
 impl ConnectionManager {
-    /// A worker has ended, by a defect or because it was stopped. Ends every connection it had, and
-    /// every listener whose last worker it was. Call this after all reports of the worker; the
-    /// manager ignores later reports.
+    /// Handles the end of a worker, by a defect or because it was stopped: ends every connection
+    /// that the worker had, and every listener whose last worker it was. Call this after all
+    /// reports of the worker; the manager ignores later reports.
     ///
     /// `untouched` names the connections for which the worker had, and never took, the order to
     /// enter FPDU mode: their queue pairs may be used again. The call takes time that grows with

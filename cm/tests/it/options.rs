@@ -310,7 +310,7 @@ fn test_rejection_names_the_reads_that_are_needed_and_both_applications_know() {
 }
 
 /// RFC 6581 section 9.3: an initiator that fails locally sends a Terminate, because the peer has
-/// entered FPDU mode; a responder whose Reply has not gone yet rejects.
+/// entered FPDU mode; a responder whose Reply has not been sent yet rejects.
 #[test]
 fn test_local_failure_before_fpdu_mode_is_told_to_the_peer() {
     for revision in [Revision::V1, Revision::V2] {

@@ -95,7 +95,7 @@ fn test_initiator_sends_the_negotiated_message_before_all_others() {
     }
 }
 
-/// Host 0 asks by hand, and host 1 answers; host 1 has a message to send and one receive.
+/// Has host 0 ask by hand, and host 1 answer; host 1 has a message to send and one receive.
 fn answered(net: &mut Net, ird: u16, asked: RtrSet) -> (ConnId, Vec<u8>, ConnId) {
     let conn = net.tcp();
     net.send(conn, &words(Kind::Request, 16, 16, asked));

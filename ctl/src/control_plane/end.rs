@@ -122,8 +122,8 @@ fn tell_no_connection(id: CmId, qp: QpFate, events: &EventQueue) {
 }
 
 impl Drop for Control {
-    /// An RNIC that is stopped ends its workers first. So this reports the workers' ends first, and
-    /// then the control plane's end to everything that is left.
+    /// Reports the ends to applications. An RNIC that is stopped ends its workers first, so their
+    /// ends come first, and then the control plane's end for everything that is left.
     fn drop(&mut self) {
         if self.over {
             return;

@@ -115,8 +115,9 @@ impl WorkerLink {
         self.inspections.pop_front()
     }
 
-    /// The worker has ended: drops the rings and everything that waits for the worker. Returns the
-    /// connections whose queue pairs the worker has never had, although it was ordered to run them.
+    /// Drops the rings of a worker that has ended, and everything that waits for the worker.
+    /// Returns the connections whose queue pairs the worker has never had, although it was ordered
+    /// to run them.
     pub(super) fn lose(&mut self) -> BTreeSet<ConnId> {
         let reclaimed = self
             .rings

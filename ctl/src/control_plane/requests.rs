@@ -213,7 +213,7 @@ impl Control {
         }
     }
 
-    /// The manager has carried out a request: forgets an object for which no event follows.
+    /// Forgets an object for which no event follows, after the manager has carried out the request.
     fn carried_out(&mut self, subject: Subject) {
         match subject {
             Subject::Unlisten(id) => {
@@ -238,7 +238,7 @@ impl Control {
         qpn
     }
 
-    /// The manager refused a request at once, and nothing has changed.
+    /// Reports a request that the manager refused at once, and that has changed nothing.
     fn refused(&mut self, now: Instant, app: AppId, subject: Subject, error: RequestError) {
         tracing::debug!(app = app.0, "a request is refused: {error}");
         let (id, events, qp) = match subject {

@@ -26,7 +26,7 @@ const LARGE: usize = 100_000;
 const POSTED: usize = 8;
 const REQUEST: usize = 64;
 
-/// Bytes that a connection without posted requests may take in the RNIC. They include the
+/// Bytes that a connection without posted requests may take in the RNIC. The limit includes the
 /// allocator's overhead, the connection's share of all tables and pools, and the records of past
 /// losses.
 const LIMIT: usize = 2048;

@@ -151,7 +151,7 @@ fn test_no_operation_allocates_on_many_connections() {
 }
 
 /// Loss makes queues longer, and their greatest length shows late, so they may still grow, by
-/// doubling, after the warm-up. They must not go to the allocator and back.
+/// doubling, after the warm-up. The queues' memory must not go to the allocator and back.
 #[test]
 fn test_loss_and_reordering_allocate_only_until_the_queues_have_grown() {
     let fault = FaultConfig {

@@ -130,7 +130,8 @@ impl Wire {
         }
     }
 
-    /// Takes the frames that the RNIC has sent; hosts answer ARP and REPs, as Linux does.
+    /// Takes the frames that the RNIC has sent; hosts answer ARP and REPs, as Linux does. Returns
+    /// true if there were frames.
     fn take(&mut self) -> bool {
         let mut frames: ArrayVec<Mbuf, 32> = ArrayVec::new();
         let busy = self.rx.burst(&mut frames) > 0;
@@ -178,7 +179,7 @@ impl Wire {
         }
     }
 
-    /// A host arrives. Like any host, it asks for the RNIC's hardware address before it sends
+    /// Adds a host, which like any host asks for the RNIC's hardware address before it sends
     /// anything else.
     fn arrive(&mut self, host: Ipv4Addr) {
         self.hosts.insert(host, Host::default());

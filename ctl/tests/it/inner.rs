@@ -446,7 +446,7 @@ fn test_rnic_with_neither_a_port_nor_an_inner_one_is_refused_and_so_is_an_odd_in
 }
 
 /// A thread that polls only an inner port sleeps until there is work for it, and every kind of work
-/// wakes it. It does not nap.
+/// wakes it. The thread does not nap.
 #[test]
 fn test_thread_of_an_rnic_without_a_port_sleeps_until_somebody_rings() {
     let (eal, _turn) = eal();

@@ -11,7 +11,7 @@ use heddle_verbs::{
 
 const MESSAGES: usize = 500;
 
-/// An end with queues of a single place each. It sends a message for each that comes.
+/// An end with queues of a single place each. The end sends a message for each message that comes.
 struct End {
     qp: Qp,
     cq: Cq,

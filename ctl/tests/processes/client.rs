@@ -184,7 +184,7 @@ fn every_verb(device: &Device) {
     app.read_all();
 }
 
-/// The peer connects to us: the first connection is rejected, the second accepted and answered.
+/// Listens for the peer, rejects its first connection, and accepts and answers the second.
 fn listens(device: &Device) {
     let listener = device.bind(SocketAddr::from(OURS)).unwrap();
     let second = device.bind(SocketAddr::from(OURS)).unwrap_err();

@@ -1,10 +1,10 @@
-//! Applications in processes of their own: one that works, one that is killed, one that writes
+//! Applications in processes of their own: the first works, the second is killed, the third writes
 //! nonsense into its rings.
 //!
-//! The parent runs two RNICs joined by rings, both on its own thread. It makes devices for its
-//! children, connects their queue pairs, and hands them the descriptors of their memory and queues;
-//! from then on a child posts and polls without the parent. A third party, an application of the
-//! parent on the same RNIC, must not notice anything that happens to the others.
+//! The parent runs two RNICs joined by rings, both on its own thread. The parent makes devices for
+//! its children, connects their queue pairs, and hands them the descriptors of their memory and
+//! queues; from then on a child posts and polls without the parent. A third party, an application
+//! of the parent on the same RNIC, must not notice anything that happens to the others.
 //!
 //! Other children open their devices themselves, through a socket that a thread of the parent
 //! serves.

@@ -27,7 +27,7 @@ impl Exposer {
     /// the old address.
     pub(crate) async fn serve(&self, listener: TcpListener, app: Rc<Appliance>) {
         self.stop().await;
-        // Without an address the server could not be told from any other.
+        // Without an address the server could not be distinguished from any other.
         let Ok(addr) = listener.local_addr() else { return };
         let task = spawn_local(heddle_metrics::serve(listener, app));
         *self.0.borrow_mut() = Some(Server { addr, task });

@@ -1,8 +1,8 @@
 //! The running appliance, and the requests that it serves.
 //!
-//! All of this runs on the front thread, and no code here makes that thread wait. It sends messages
-//! to workers and services, and awaits their answers for up to [`ANSWER`] while it serves other
-//! clients.
+//! All of this runs on the front thread, and no code here makes that thread wait. The appliance
+//! sends messages to workers and services, and awaits their answers for up to [`ANSWER`] while it
+//! serves other clients.
 
 mod answers;
 mod applications;
@@ -106,6 +106,8 @@ pub(crate) fn count(counter: &Cell<u64>) {
 }
 
 impl Appliance {
+    /// Makes the appliance around a running node, and starts its threads.
+    ///
     /// # Errors
     /// When a thread does not start.
     pub(crate) fn new(

@@ -178,8 +178,8 @@ impl Appliance {
     }
 
     /// Starts the old service again if the service in its place does not start, and if the old
-    /// service may still listen there: an address without a service helps no client. Returns false
-    /// if there was no old service, or if it does not start either.
+    /// service may still listen there: an address without a service helps no client. Returns true
+    /// if the old service runs again, and false if there was none, or if it does not start either.
     async fn restore(&self, old: &Config, failed: &Change) -> bool {
         let addr = match failed {
             Change::ListenAdd(spec) => spec.addr,

@@ -2,9 +2,9 @@
 //!
 //! The last close of a descriptor may take as long as its maker likes, and the queue of a socket
 //! may hold descriptors that no process has received. So the front thread neither receives nor
-//! closes descriptors. It looks at the kind of the next data ([`Guest::read`]), and has a lane of
-//! [`closer`] receive and close anything that is not plain bytes. A lane also closes the client's
-//! own socket, unless its queue is empty for good.
+//! closes descriptors. The front thread looks at the kind of the next data ([`Guest::read`]), and
+//! has a lane of [`closer`] receive and close anything that is not plain bytes. A lane also closes
+//! the client's own socket, unless its queue is empty for good.
 
 use std::io;
 use std::os::fd::AsFd;

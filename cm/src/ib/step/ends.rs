@@ -59,7 +59,8 @@ impl IbLink {
         IbState::Gone
     }
 
-    /// Our address was removed, so no message can be sent or received any more.
+    /// Fails a connection whose local address was removed, so that no message can be sent or
+    /// received any more.
     pub(super) fn withdrawn(&self, qp: QpFate, fx: &mut Effects) -> IbState {
         self.fail(ConnectFailure::Withdrawn, qp, fx);
         IbState::Gone
@@ -76,7 +77,7 @@ impl IbLink {
         self.last_word(self.rej(answered, reason), now, fx)
     }
 
-    /// The application refuses, without private data.
+    /// Sends the application's refusal, without private data.
     pub(super) fn consumer_refuses(&self, now: Instant, fx: &mut Effects) -> IbState {
         let plain = || self.rej(Answered::REQ, RejReason::CONSUMER);
         self.last_word(self.consumer_rej(&[]).unwrap_or_else(plain), now, fx)

@@ -80,8 +80,8 @@ pub(super) fn established(
     IbState::Established { qpn, keepalive }
 }
 
-/// The peer has not answered any probe. If it exists after all, one DREQ reports the end. More than
-/// one would not help, because the peer missed as many probes.
+/// Ends the connection of a peer that has not answered any probe. If the peer exists after all, one
+/// DREQ reports the end. More than one would not help, because the peer missed as many probes.
 fn silent(qpn: Qpn, link: &IbLink, now: Instant, fx: &mut Effects) -> IbState {
     fx.ib.keepalive_timeouts += 1;
     fx.send(link.dreq_tid, link.dreq());

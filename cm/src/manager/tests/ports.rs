@@ -6,7 +6,8 @@ use super::*;
 use crate::dialogue::{MpaOptions, Protocol};
 use crate::ports::{Own, PortsError};
 
-/// Two ports: workers 0 and 1 have 10.0.0.1, and worker 2 has 172.16.0.1 and the default route.
+/// Returns the addressing of two ports: workers 0 and 1 have 10.0.0.1, and worker 2 has 172.16.0.1
+/// and the default route.
 fn nets() -> [Addressing; 2] {
     [net(&["10.0.0.1/8"], &[]), net(&["172.16.0.1/16"], &[("0.0.0.0/0", "172.16.0.254")])]
 }

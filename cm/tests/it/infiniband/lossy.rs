@@ -72,8 +72,8 @@ fn exchange(seed: u64) {
                         net.ask(0, Request::Reject { id, private_data, needs_ord: None }).unwrap();
                         told[0].get_mut(&id).unwrap().over = true;
                     }
-                    // The application ends some of its connections. It leaves the remaining events
-                    // alone, requests among them.
+                    // The application ends some of its connections. The application leaves the
+                    // remaining events alone, requests among them.
                     Event::Established { .. } if r.chance(0.3) => {
                         let done = net.ask(node, Request::Disconnect { id });
                         // The connection's end may have come at the same time, and be the

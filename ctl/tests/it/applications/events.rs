@@ -20,8 +20,8 @@ fn test_application_sees_addresses_and_ports_and_hears_when_they_change() {
         assert_eq!((port.mac, port.mtu), (nodes.us.port().mac(), nodes.us.port().mtu()));
         assert_eq!(port.link.up, nodes.us.port().link().up);
         let (ours, _theirs) = nodes.connect(&device, ends(&device, |init| init), 7001);
-        // The device shows the port's own counters. They may stay zero, because DPDK's rings may
-        // count nothing.
+        // The device shows the port's own counters. These counters may stay zero, because DPDK's
+        // rings may count nothing.
         until("the port's counters", || {
             let (seen, port) = (device.ports().unwrap()[0].counters, nodes.us.port().stats());
             (seen.rx_frames == port.rx_frames && seen.tx_bytes == port.tx_bytes).then_some(())
