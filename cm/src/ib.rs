@@ -22,9 +22,10 @@
 //!   way ([`IbConfig::time_wait`]).
 //! - **Names cannot be guessed.** Our communication ids and transaction ids are random. A message
 //!   counts when it names our id, comes from the peer's address, and has the peer's id.
-//! - **Peers can cause bounded work only**: all connections; requests that no application has
-//!   answered, in all, for each listener, and for each peer at a listener; one datagram out for
-//!   each that comes in. When no place is left, an accepted peer that does not answer makes room.
+//! - **Everything that peers can cause has a limit**: connections in all; requests that no
+//!   application has answered, in all, for each listener, and for each peer at a listener; one
+//!   datagram out for each that comes in. When no place is left, an accepted peer that does not
+//!   answer makes room.
 //! - **A flood costs strangers, not connections.** Workers drop datagrams that are no messages
 //!   ([`filter`]), and have separate budgets for messages of connections and messages of strangers;
 //!   answers to strangers take at most half of any queue.

@@ -287,7 +287,8 @@ fn sharing(port: &OpenPort, queues: usize, seed: &Seed) -> Result<Sharing, OpenE
     match port.port.spread() {
         QueueSpread::Joined if queues == workers => return Ok(Sharing::Pairs),
         QueueSpread::Rss { key, table } if queues == workers => {
-            // A table of a size that ours cannot have is useless, so the workers share by software.
+            // If our table cannot have the size of the port's, the port's spread counts as unknown,
+            // and the workers share by software.
             if let Ok(rss) = Rss::new(key, table, count) {
                 return Ok(Sharing::ByPort(Arc::new(rss)));
             }

@@ -62,7 +62,7 @@ pub(crate) struct Control {
     failing: HashMap<Qpn, AppId>,
     /// Time of the control plane's last turn.
     now: Instant,
-    /// Every waiting application has got the report of the control plane's end.
+    /// Set when every waiting application has the report of the control plane's end.
     over: bool,
     counters: ControlCounters,
     /// Lists of connections that workers have been asked about.

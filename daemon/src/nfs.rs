@@ -101,7 +101,7 @@ pub(crate) struct Quota {
 enum Order {
     Stop,
     End,
-    /// The owner is done with the export; the sender drops when connections and listeners have
+    /// The owner is done with the export; the thread sends `()` when connections and listeners have
     /// ended.
     Leave(Sender<()>),
 }

@@ -286,7 +286,7 @@ impl Control {
                 RequestError::Connect(e) => ConnectFailure::Open(e),
                 other => ConnectFailure::Request(other),
             };
-            // The event is not the manager's, so it does not count as taken there.
+            // The manager did not make this event, so it must not count the event as taken.
             events.push(Event::ConnectError { id, error, qp }, &Taken::default());
         }
     }

@@ -32,7 +32,7 @@ const OWN: u64 = 512;
 /// less.
 const OBEYED: Duration = Duration::from_secs(6);
 
-/// Interval at which the appliance checks whether they have.
+/// Interval at which the appliance checks whether sessions have carried an order out.
 const STEP: Duration = Duration::from_millis(5);
 
 /// An order to a session.

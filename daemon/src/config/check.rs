@@ -34,7 +34,7 @@ pub(super) const IOVA: [(&str, Option<IovaMode>); 3] =
 /// Longest time for which a message may wait for a receive.
 const LONGEST_RNR_WAIT: Duration = Duration::from_secs(60);
 
-/// Time for which a peer may hold a connection up.
+/// Range of the time for which a peer may hold a connection up.
 const SPAN: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
 
 /// Collects all problems, so that one answer reports all of them.

@@ -24,7 +24,8 @@ static CLOSING: AtomicUsize = AtomicUsize::new(0);
 /// Number of sockets to be closed, at a descriptor each, above which no client is admitted.
 const MOST_CLOSING: usize = 512;
 
-/// A client's socket. However the guest is dropped, a lane closes the socket.
+/// A client's socket. However the guest is dropped, a lane closes the socket, unless the socket's
+/// queue is empty for good.
 #[derive(Debug)]
 pub(super) struct Guest {
     stream: Option<UnixStream>,

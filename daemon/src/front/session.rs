@@ -1,9 +1,9 @@
 //! Clients that have opened a device: applications of other processes.
 //!
-//! A policy limits their resources, and [`Session`] judges their requests. This module moves lines
-//! and descriptors in and out. A client that does not read its answers is dropped like any other,
-//! and its further requests wait until then. When a client has gone, the appliance takes everything
-//! back that it had, a part at a time.
+//! A policy limits an application's resources, and [`Session`] judges its requests. This module
+//! moves lines and descriptors in and out. A client that does not read its answers is dropped like
+//! any other, and the session looks at none of its further requests until the answer is read. When
+//! a client has gone, the appliance takes everything back that it had, a part at a time.
 
 use core::time::Duration;
 use std::io::ErrorKind;
