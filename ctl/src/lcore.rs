@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use heddle_dataplane::{Clock, IdlePolicy, RestShown, Rester, Stop, Worker};
 use heddle_verbs::wakeup::WorkerSleeper;
 
-/// Processors for the workers of a node, and their threads' behaviour when there is no work.
+/// Processors for the workers of a node, and their threads' behavior when there is no work.
 #[derive(Clone, Debug)]
 pub struct Lcores {
     /// Processors, one for each thread. A processor that is named twice has two threads, which take
     /// turns by the scheduler.
     pub cores: Vec<usize>,
-    /// Behaviour of a thread between turns that find nothing. [`IdlePolicy::Interrupt`] needs ports
+    /// Behavior of a thread between turns that find nothing. [`IdlePolicy::Interrupt`] needs ports
     /// that were opened for it ([`PortSetup::rx_interrupt`](crate::PortSetup::rx_interrupt)).
     pub idle: IdlePolicy,
     /// Whether threads share their processors with the RNIC's own programs, which poll. The threads

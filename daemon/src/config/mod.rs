@@ -199,7 +199,7 @@ impl Port {
 pub struct Workers {
     /// Processors of the threads; when empty, the first that the process may use.
     pub lcores: Vec<usize>,
-    /// Behaviour of the threads when there is no work.
+    /// Behavior of the threads when there is no work.
     pub idle: IdlePolicy,
 }
 

@@ -170,7 +170,7 @@ fn test_terminates_of_the_peer_end_the_connection_whatever_they_say() {
     }
 }
 
-/// The peer gets a Terminate and a FIN; its behaviour after that must not matter.
+/// The peer gets a Terminate and a FIN; its behavior after that must not matter.
 #[test]
 fn test_peer_that_does_not_close_after_a_terminate_is_reset() {
     let (eal, _turn) = eal();
