@@ -1,30 +1,32 @@
 //! Bytes that lie in several pieces.
 
-/// A run of bytes that need not be contiguous: a received frame whose mbuf has several segments,
-/// or the bytes of a stream held in several frames.
+/// A run of bytes that need not be contiguous: a received frame whose mbuf has several segments, or
+/// the bytes of a stream held in several frames.
 ///
-/// Readers walk it with [`Chunks::chunk_at`]; the common case, everything in one piece, is a plain
-/// `[u8]`.
+/// Readers walk the pieces with [`Chunks::chunk_at`]; the common case, all bytes in one piece, is a
+/// plain `[u8]`.
 pub trait Chunks {
-    /// Bytes in all.
+    /// Returns the number of bytes in all pieces together.
     fn len(&self) -> usize;
 
-    /// Whether there are no bytes.
+    /// Returns true if there are no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The longest contiguous piece that starts `off` bytes in: never empty while
-    /// `off < self.len()`, empty at and beyond the end.
+    /// Returns the longest contiguous piece that starts `off` bytes in. The piece is never empty
+    /// while `off < self.len()`, and empty at and beyond the end.
     fn chunk_at(&self, off: usize) -> &[u8];
 
-    /// The `len` bytes at `off`; `None` when they are not all there, or not in one piece.
+    /// Returns the `len` bytes at `off`, or `None` when some of these bytes are missing or they do
+    /// not lie in one piece.
     #[inline]
     fn piece_at(&self, off: usize, len: usize) -> Option<&[u8]> {
         self.chunk_at(off).get(..len)
     }
 
-    /// Copies bytes from `off` on into `dst`; returns how many there were (at most `dst.len()`).
+    /// Copies bytes from `off` on into `dst`. Returns the number of bytes copied, at most
+    /// `dst.len()`.
     fn copy_at(&self, off: usize, dst: &mut [u8]) -> usize {
         let mut done = 0;
         while done < dst.len() {
@@ -39,8 +41,10 @@ pub trait Chunks {
         done
     }
 
-    /// The `N` bytes at `off`; `None` when they are not all there. Headers are read with it: as a
-    /// rule they lie in one piece, and then nothing is copied but the array.
+    /// Returns the `N` bytes at `off`, or `None` when some of them are missing.
+    ///
+    /// Parsers read headers with this function: a header usually lies in one piece, and then the
+    /// function copies nothing but the array.
     #[inline]
     fn read_at<const N: usize>(&self, off: usize) -> Option<[u8; N]> {
         match self.chunk_at(off).first_chunk() {
@@ -112,7 +116,7 @@ impl<C: Chunks + ?Sized> Chunks for &mut C {
     }
 }
 
-/// The bytes of another [`Chunks`] without its first `skip` and limited to `len`.
+/// The bytes of another [`Chunks`] without its first `skip` bytes and limited to `len` bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Skip<C> {
     inner: C,
@@ -121,7 +125,7 @@ pub struct Skip<C> {
 }
 
 impl<C: Chunks> Skip<C> {
-    /// Bytes `[skip, skip + len)` of `inner`, cut to what `inner` has.
+    /// Returns bytes `[skip, skip + len)` of `inner`, cut at the end of `inner`.
     pub fn new(inner: C, skip: usize, len: usize) -> Skip<C> {
         let len = len.min(inner.len().saturating_sub(skip));
         Skip { inner, skip, len }

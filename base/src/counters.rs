@@ -27,7 +27,7 @@ macro_rules! counters {
         $vis struct $name { $($(#[doc = $help])+ pub $field: u64,)+ }
 
         impl $name {
-            /// Nothing counted.
+            /// All counters are 0.
             pub const ZERO: $name = $name { $($field: 0,)+ };
 
             /// Calls `f` with name, help text and value of every counter.
@@ -35,7 +35,7 @@ macro_rules! counters {
                 $(f(stringify!($field), concat!($($help),+), self.$field);)+
             }
 
-            /// Adds every counter of `other` to this one's.
+            /// Adds every counter of `other` to the counter of the same name in `self`.
             pub fn add(&mut self, other: &Self) {
                 $(self.$field = self.$field.wrapping_add(other.$field);)+
             }

@@ -2,18 +2,19 @@
 
 use core::time::Duration;
 
-/// Values up to this many nanoseconds share the first bucket: 256.
+/// Values up to 2 to this power, 256 ns, share the first bucket.
 const FIRST_BITS: u32 = 8;
-/// Values beyond this many nanoseconds share the last one: some 34 s.
+/// Values beyond 2 to this power, some 34 s, share the last bucket.
 const LAST_BITS: u32 = 35;
-/// Buckets for each power of two between them.
+/// Buckets for each power of two between the first and the last bucket.
 const PER_OCTAVE: u32 = 2;
 
-/// How often times of which length occurred.
+/// Counts how often times of each length occurred.
 ///
-/// Buckets grow with the values: two for each power of two, from 256 ns to 34 s, so that a value is
-/// known to within a third. It has a fixed size of half a KiB, counts in a few instructions without
-/// a branch, and never wraps: a count or sum that has reached its end stays there.
+/// Buckets grow with the values: two for each power of two, from 256 ns to 34 s, so that a reader
+/// knows a value to within a third. A histogram has a fixed size of half a KiB, counts in a few
+/// instructions without a branch, and never wraps: a count or sum that has reached its maximum
+/// stays there.
 ///
 /// ```
 /// use heddle_base::Histogram;
@@ -32,10 +33,10 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Buckets, the one for all that is too long included.
+    /// Number of buckets, including the last, which takes all longer times.
     pub const BUCKETS: usize = ((LAST_BITS - FIRST_BITS) * PER_OCTAVE + 2) as usize;
 
-    /// Nothing counted.
+    /// A histogram that has counted no time.
     pub const ZERO: Histogram = Histogram { counts: [0; Histogram::BUCKETS], sum: 0 };
 
     /// Counts a time of `ns` nanoseconds.
@@ -44,19 +45,19 @@ impl Histogram {
         self.record_many(ns, 1);
     }
 
-    /// Counts a time of `ns` nanoseconds `times` times: a sample that stands for others.
+    /// Counts a time of `ns` nanoseconds `times` times, for a sample that stands for others.
     #[inline]
     pub fn record_many(&mut self, ns: u64, times: u64) {
-        // A bucket's bound belongs to it, as Prometheus has it: so one less is looked at. Whatever is
-        // below the first bucket's bound becomes that bound.
+        // As in Prometheus, a bucket includes its upper bound, so the index is computed from `ns -
+        // 1`. Times below the first bucket's bound count as that bound.
         let below = (1 << FIRST_BITS) - 1;
         let v = ns.saturating_sub(1).max(below);
         let log = v.ilog2();
         let half = (v >> (log - 1)) & 1;
-        // The first bucket is the upper half of the octave below FIRST_BITS: 0.
+        // The first bucket is the upper half of the octave below FIRST_BITS, and has index 0.
         let index =
             u64::from(log) * u64::from(PER_OCTAVE) + half - u64::from(FIRST_BITS * PER_OCTAVE - 1);
-        // At most 2 * 63 + 1: it fits whatever `usize` has.
+        // The index is at most 2 * 63 + 1, so any `usize` holds it.
         #[expect(clippy::cast_possible_truncation, reason = "at most 127")]
         let index = (index as usize).min(Histogram::BUCKETS - 1);
         let count = &mut self.counts[index];
@@ -64,12 +65,12 @@ impl Histogram {
         self.sum = self.sum.saturating_add(ns.saturating_mul(times));
     }
 
-    /// Counts a time; one beyond 584 years is that long.
+    /// Counts a time; a time beyond 584 years counts as 584 years.
     pub fn record_time(&mut self, time: Duration) {
         self.record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// Adds what `other` has counted.
+    /// Adds the counts and the sum of `other`.
     pub fn add(&mut self, other: &Histogram) {
         for (mine, its) in self.counts.iter_mut().zip(&other.counts) {
             *mine = mine.saturating_add(*its);
@@ -77,24 +78,26 @@ impl Histogram {
         self.sum = self.sum.saturating_add(other.sum);
     }
 
-    /// How many times were counted.
+    /// Returns the number of times counted.
     pub fn count(&self) -> u64 {
         self.counts.iter().fold(0, |sum, n| sum.saturating_add(*n))
     }
 
-    /// All of them together, in nanoseconds.
+    /// Returns the sum of all times, in nanoseconds.
     pub const fn sum(&self) -> u64 {
         self.sum
     }
 
-    /// Each bucket: its bound in nanoseconds, which belongs to it, and how many times lie above the
-    /// bound before and not above this one. The last bucket has no bound.
+    /// Returns each bucket: its inclusive upper bound in nanoseconds, and the number of times that
+    /// lie above the previous bucket's bound and not above this bound. The last bucket has no
+    /// bound.
     pub fn buckets(&self) -> impl Iterator<Item = (Option<u64>, u64)> + '_ {
         self.counts.iter().enumerate().map(|(n, count)| (bound(n), *count))
     }
 
-    /// What a share `q` (0 to 1) of all times does not exceed, as the bound in nanoseconds of the
-    /// bucket in which it lies. 0 where nothing was counted; [`u64::MAX`] beyond the last bound.
+    /// Returns the upper bound, in nanoseconds, of the bucket that contains the quantile `q` (0 to
+    /// 1): a share `q` of all times does not exceed this bound. Returns 0 where no time was
+    /// counted, and [`u64::MAX`] beyond the last bound.
     pub fn quantile(&self, q: f64) -> u64 {
         let count = self.count();
         if count == 0 {
@@ -124,7 +127,8 @@ impl Default for Histogram {
     }
 }
 
-/// The largest value of bucket `n`: 256, 384, 512, 768 and so on.
+/// Returns the largest value of bucket `n` (256, 384, 512, 768 and so on); the last bucket has
+/// none.
 fn bound(n: usize) -> Option<u64> {
     if n + 1 >= Histogram::BUCKETS {
         return None;
@@ -138,7 +142,7 @@ fn bound(n: usize) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// The bucket that one value falls into.
+    /// Returns the bucket that a value falls into.
     fn bucket(ns: u64) -> usize {
         let mut h = Histogram::ZERO;
         h.record(ns);

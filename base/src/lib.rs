@@ -1,7 +1,7 @@
-//! Small types the core crates share.
+//! Small types that the core crates share.
 //!
-//! Everything here is pure: no clock is read ([`Instant`] comes in as a value), randomness comes
-//! from a [`Seed`], and nothing allocates on the data path.
+//! All code here is pure: no function reads a clock ([`Instant`] comes in as a value), randomness
+//! comes from a [`Seed`], and the data path never allocates.
 #![forbid(unsafe_code)]
 
 mod chunks;

@@ -4,24 +4,25 @@ use rand_chacha::ChaCha12Rng;
 use rand_core::{Rng, SeedableRng};
 
 /// 32 bytes from which a component derives every value that a peer must not guess (ISNs, STags,
-/// ports). A run with the same seed and inputs makes the same outputs.
+/// ports). A run with the same seed and inputs produces the same outputs.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Seed([u8; 32]);
 
 impl Seed {
-    /// A seed of 32 bytes, from the operating system's generator in production.
+    /// Returns a seed of 32 bytes, which in production come from the operating system's generator.
     pub const fn new(bytes: [u8; 32]) -> Seed {
         Seed(bytes)
     }
 
-    /// A seed for tests and reproducible runs.
+    /// Returns a seed for tests and reproducible runs.
     pub fn from_u64(n: u64) -> Seed {
         let mut b = [0; 32];
         ChaCha12Rng::seed_from_u64(n).fill_bytes(&mut b);
         Seed(b)
     }
 
-    /// The seed of a part: independent of that of every other label.
+    /// Returns the seed of the part that `label` names; the seeds of different labels are
+    /// independent.
     #[must_use]
     pub fn derive(&self, label: u64) -> Seed {
         let mut r = ChaCha12Rng::from_seed(self.0);
@@ -38,32 +39,32 @@ impl core::fmt::Debug for Seed {
     }
 }
 
-/// A generator a peer cannot predict from its outputs (ChaCha12).
+/// A generator whose next output a peer cannot predict from earlier outputs (ChaCha12).
 #[derive(Clone, Debug)]
 pub struct Random(ChaCha12Rng);
 
 impl Random {
-    /// A generator that starts from `seed`.
+    /// Returns a generator that starts from `seed`.
     pub fn new(seed: &Seed) -> Random {
         Random(ChaCha12Rng::from_seed(seed.0))
     }
 
-    /// 32 random bits.
+    /// Returns 32 random bits.
     pub fn next_u32(&mut self) -> u32 {
         self.0.next_u32()
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0.next_u64()
     }
 
-    /// True with probability `p` (in 0..=1).
+    /// Returns true with probability `p` (in 0..=1).
     pub fn chance(&mut self, p: f64) -> bool {
         p > 0.0 && ((self.0.next_u32() as f64) < p * 4_294_967_296.0)
     }
 
-    /// A number in `0..n`, near enough to uniform for `n` far below 2^64; 0 when `n` is 0.
+    /// Returns a number in `0..n`, near enough to uniform for `n` far below 2^64; 0 when `n` is 0.
     pub fn below(&mut self, n: u64) -> u64 {
         u64::try_from((u128::from(self.0.next_u64()) * u128::from(n)) >> 64).unwrap_or(0)
     }

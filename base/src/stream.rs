@@ -1,19 +1,19 @@
-//! Position in one direction of a byte stream.
+//! Positions in one direction of a byte stream.
 
 use core::ops::{Add, AddAssign, Sub};
 
 /// Bytes since the start of one direction of a TCP connection: the first byte after the SYN is 0.
 ///
-/// It does not wrap (2^64 bytes take 1,400 years at 3 Gb/s), so order and difference are plain
-/// arithmetic; `tcp` maps it to and from 32-bit sequence numbers.
+/// A position does not wrap (2^64 bytes take 1,400 years at 3 Gb/s), so order and difference are
+/// plain arithmetic; `tcp` maps positions to and from 32-bit sequence numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamPos(pub u64);
 
 impl StreamPos {
-    /// The first byte of the stream.
+    /// The position of the first byte of the stream.
     pub const START: StreamPos = StreamPos(0);
 
-    /// Bytes from `earlier` to `self`; 0 when `earlier` lies after `self`.
+    /// Returns the bytes from `earlier` to `self`; 0 when `earlier` lies after `self`.
     pub const fn since(self, earlier: StreamPos) -> u64 {
         self.0.saturating_sub(earlier.0)
     }

@@ -1,9 +1,10 @@
-//! The Internet checksum (RFC 1071), as a value that adds up.
+//! The Internet checksum (RFC 1071), as a value that can be added up piece by piece.
 
 /// A one's complement sum of 16-bit big-endian words, not yet complemented.
 ///
-/// Sums of adjacent ranges add up when the first has an even length; [`Sum::add_at`] serves an odd
-/// start by swapping bytes. The field on the wire is [`Sum::complement`].
+/// Callers may add the sums of adjacent ranges when the first range has an even length;
+/// [`Sum::add_at`] handles an odd start by swapping bytes. The field on the wire is
+/// [`Sum::complement`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum(u16);
 
@@ -11,30 +12,30 @@ impl Sum {
     /// Longest run of bytes that [`Sum::of`] sums word by word, without vectors.
     pub const SHORT: usize = 64;
 
-    /// The sum of nothing.
+    /// The sum of no bytes.
     pub const ZERO: Sum = Sum(0);
 
-    /// A sum that was computed elsewhere (folded to 16 bits, big-endian words).
+    /// Wraps a sum that was computed elsewhere (folded to 16 bits, big-endian words).
     pub const fn from_folded(v: u16) -> Sum {
         Sum(v)
     }
 
-    /// The sum of numbers that were added up as they are: of 16-bit words, and of wider fields,
-    /// whose words add up to the same.
+    /// Returns the sum of numbers that the caller has added up as plain integers: 16-bit words, and
+    /// wider fields, because the words of a wider field add up to the same sum.
     #[must_use]
     #[inline]
     pub fn of_numbers(total: u64) -> Sum {
         Sum(fold(total))
     }
 
-    /// The folded sum, big-endian words.
+    /// Returns the folded sum, of big-endian words.
     pub const fn folded(self) -> u16 {
         self.0
     }
 
-    /// Sum of `bytes`; an odd last byte is padded with a zero byte on its right.
+    /// Returns the sum of `bytes`; an odd last byte is padded with a zero byte on its right.
     ///
-    /// Native-endian words are summed and swapped once at the end: the one's complement sum is
+    /// The function sums native-endian words and swaps once at the end: the one's complement sum is
     /// indifferent to byte order (RFC 1071 section 2(B)).
     #[must_use]
     #[inline]
@@ -42,7 +43,8 @@ impl Sum {
         if bytes.len() <= Sum::SHORT { Sum::of_short(bytes) } else { Sum::of_long(bytes) }
     }
 
-    /// Sum of bytes that are a whole number of words of 64 bits; an inlined run of additions.
+    /// Returns the sum of bytes that are a whole number of 64-bit words, by an inlined run of
+    /// additions.
     #[must_use]
     #[inline]
     pub fn of_words<const N: usize>(bytes: &[u8; N]) -> Sum {
@@ -56,8 +58,9 @@ impl Sum {
         Sum(u16::from_be(fold(acc)))
     }
 
-    /// Sum of a header or another short run of bytes (of any length, but slower than [`Sum::of`]
-    /// from [`Sum::SHORT`] on): setting up lanes would cost more than they gain.
+    /// Returns the sum of a header or another short run of bytes. Any length is allowed, but from
+    /// [`Sum::SHORT`] bytes on [`Sum::of`] is faster. For a short run, setting up lanes would cost
+    /// more than they gain.
     #[inline]
     #[must_use]
     pub fn of_short(bytes: &[u8]) -> Sum {
@@ -69,7 +72,7 @@ impl Sum {
             ]));
             acc = sum + u64::from(carry);
         }
-        // What is left of it has room for a few words more.
+        // The accumulator, folded to 33 bits, has room for the few words that remain.
         acc = (acc & 0xffff_ffff) + (acc >> 32);
         let mut rest = words.remainder();
         if let [a, b, c, d, more @ ..] = rest {
@@ -85,8 +88,8 @@ impl Sum {
         Sum(u16::from_be(fold(acc)))
     }
 
-    /// Four lanes of 32-bit words in 64-bit accumulators let the compiler vectorise; 2^32
-    /// additions would be needed to overflow one.
+    /// Sums in four lanes of 32-bit words in 64-bit accumulators, which lets the compiler
+    /// vectorise. An accumulator overflows only after 2^32 additions.
     #[inline(never)]
     fn of_long(bytes: &[u8]) -> Sum {
         let mut lanes = [0u64; 4];
@@ -112,51 +115,54 @@ impl Sum {
         Sum(u16::from_be(fold(acc)))
     }
 
-    /// This sum plus that of the bytes that follow.
+    /// Returns this sum plus that of the bytes that follow.
     #[must_use]
     #[inline]
     pub fn plus(self, other: Sum) -> Sum {
         let (sum, carry) = self.0.overflowing_add(other.0);
-        // With a carry the sum is at most 0xfffe.
+        // After a carry the sum is at most 0xfffe, so this addition cannot overflow.
         Sum(sum + u16::from(carry))
     }
 
-    /// This sum plus `other`, whose first byte lies `off` bytes after this one's first byte.
+    /// Returns this sum plus `other`, whose first byte lies `off` bytes after the first byte of
+    /// `self`.
     #[must_use]
     #[inline]
     pub fn add_at(self, off: usize, other: Sum) -> Sum {
         self.plus(if off.is_multiple_of(2) { other } else { Sum(other.0.swap_bytes()) })
     }
 
-    /// This sum plus one 16-bit word.
+    /// Returns this sum plus one 16-bit word.
     #[must_use]
     #[inline]
     pub fn add_u16(self, word: u16) -> Sum {
         self.plus(Sum(word))
     }
 
-    /// This sum plus one 32-bit word.
+    /// Returns this sum plus one 32-bit word.
     #[must_use]
     #[inline]
     pub fn add_u32(self, word: u32) -> Sum {
         Sum(fold(u64::from(self.0) + u64::from(word)))
     }
 
-    /// The checksum field: the one's complement of the sum.
+    /// Returns the checksum field: the one's complement of the sum.
     pub const fn complement(self) -> u16 {
         !self.0
     }
 
-    /// Whether data that includes its checksum field adds up to all ones.
+    /// Returns true if data that includes its checksum field adds up to all ones, so that the
+    /// checksum is right.
     pub const fn is_valid(self) -> bool {
         self.0 == 0xffff
     }
 }
 
-/// Folds with end-around carry, without a branch.
+/// Folds a sum to 16 bits with end-around carry, without a branch.
 #[inline]
 fn fold(v: u64) -> u16 {
-    // Each half plus the other, its carry added in; a sum with a carry has room for it.
+    // Each step adds one half to the other and then adds the carry; a sum with a carry has room for
+    // that carry.
     let (sum, carry) = low32(v).overflowing_add(low32(v >> 32));
     let v = sum + u32::from(carry);
     let (sum, carry) = low16(v).overflowing_add(low16(v >> 16));

@@ -1,9 +1,10 @@
-//! Atomics, fences and locks of the code that several threads or processes run without waiting for each
-//! other. In the tests of the feature `loom` a model checker replaces them, and runs every order in
-//! which the threads of a small program can take their steps and see each other's stores.
+//! Atomics, fences and locks for code that several threads or processes run without waiting for
+//! each other. In the tests of the feature `loom`, a model checker replaces these types and runs
+//! every order in which the threads of a small program can take their steps and see each other's
+//! stores.
 //!
-//! The feature is for these tests alone: a program built with it panics at its first atomic. See
-//! CONTRIBUTING.md, "Model checking".
+//! The feature is for these tests alone: a program built with this feature panics at its first
+//! atomic. See CONTRIBUTING.md, "Model checking".
 
 pub use imp::{Arc, Mutex, MutexGuard, TryLockError, atomic, yield_now};
 
@@ -22,10 +23,11 @@ mod imp {
     pub use std::sync::TryLockError;
 }
 
-/// Marks a place that needs the one order of all `SeqCst` operations.
+/// Marks a place that needs the single total order of all `SeqCst` operations.
 ///
-/// It is nothing in a program, where the operations around it are `SeqCst` and suffice. The model
-/// checker takes `SeqCst` loads and stores for weaker ones, and only fences for what they are.
+/// In a program this function does nothing: the surrounding operations are `SeqCst` and suffice.
+/// The model checker treats `SeqCst` loads and stores as weaker operations and gives only fences
+/// their full strength, so under the feature `loom` the function is a fence.
 #[inline(always)]
 pub fn seq_cst_operations() {
     #[cfg(feature = "loom")]

@@ -3,10 +3,10 @@
 use core::ops::{Add, Sub};
 use core::time::Duration;
 
-/// A point on a monotonic clock, in nanoseconds since an origin the caller chooses.
+/// A point on a monotonic clock, in nanoseconds since an origin that the caller chooses.
 ///
 /// The core crates never read a clock: a worker reads the cycle counter once per poll and passes
-/// the result down, a simulation passes virtual time.
+/// the result down; a simulation passes virtual time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(u64);
 
@@ -14,27 +14,27 @@ impl Instant {
     /// The origin of the clock.
     pub const ZERO: Instant = Instant(0);
 
-    /// The instant `ns` nanoseconds after the origin.
+    /// Returns the instant `ns` nanoseconds after the origin.
     pub const fn from_nanos(ns: u64) -> Instant {
         Instant(ns)
     }
 
-    /// The instant `ms` milliseconds after the origin.
+    /// Returns the instant `ms` milliseconds after the origin.
     pub const fn from_millis(ms: u64) -> Instant {
         Instant(ms.saturating_mul(1_000_000))
     }
 
-    /// Nanoseconds since the origin.
+    /// Returns the nanoseconds since the origin.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Whole milliseconds since the origin.
+    /// Returns the whole milliseconds since the origin.
     pub const fn as_millis(self) -> u64 {
         self.0 / 1_000_000
     }
 
-    /// Time from `earlier` to `self`; zero when `earlier` is later.
+    /// Returns the time from `earlier` to `self`; zero when `earlier` is later.
     pub const fn since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
