@@ -1,4 +1,4 @@
-//! What an appliance is asked by those who look after it.
+//! Requests with which administrators observe and change an appliance.
 //!
 //! | `op` | `args` | answer | may |
 //! |---|---|---|---|
@@ -14,10 +14,11 @@
 //! | `reload` | | [`Reloaded`] | change |
 //! | `log-level` | [`LogLevel`] | null | change |
 //!
-//! Queue pairs are shown with their connections. Times of the appliance are nanoseconds since it was
-//! started (`at_ns`): the difference of two answers is what a rate is made of. Counters begin at 0 with
-//! the appliance, or with the connection, and wrap at 2^64. Addresses are written `ADDRESS:PORT`.
-//! Fields may be added to answers; those who ask leave what they do not know.
+//! A queue pair is shown with its connection. Times of the appliance are nanoseconds since its
+//! start (`at_ns`): a client computes a rate from the difference of two answers. Counters begin at
+//! 0 with the appliance, or with the connection, and wrap at 2^64. Addresses are written
+//! `ADDRESS:PORT`. Later versions may add fields to answers; a client ignores fields that it does
+//! not know.
 
 use std::collections::BTreeMap;
 
@@ -25,31 +26,32 @@ use serde::{Deserialize, Serialize};
 
 use crate::bounds::{Bound, Bounded, Rule, bound};
 
-/// A request.
+/// A request of an administrator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", content = "args", rename_all = "kebab-case")]
 pub enum Request {
-    /// How it fares, in short.
+    /// Report the state of the appliance, in short.
     Status,
-    /// Connections and their queue pairs.
+    /// List connections and their queue pairs.
     Conns(Option<ConnsArgs>),
-    /// Registered memory.
+    /// List registered memory.
     Mrs(Option<MrsArgs>),
-    /// Ports.
+    /// Report the state and the counters of each port.
     Ports,
-    /// All counters.
+    /// Report all counters.
     Stats,
     /// Start a service.
     ListenAdd(ListenAdd),
-    /// Stop one from taking connections; those it has go on.
+    /// Stop a service from taking connections; its existing connections go on.
     ListenDel(ListenDel),
     /// End a connection.
     ConnKill(ConnKill),
-    /// End an application of another process: it loses its device and all it has.
+    /// End an application of another process: the application loses its device and all objects of
+    /// the device.
     ApplicationKill(ApplicationKill),
-    /// Read the configuration anew and carry out what has changed.
+    /// Read the configuration again and carry out its changes.
     Reload,
-    /// Log from another level on, until the configuration is read anew.
+    /// Log at another level until the configuration is read again.
     LogLevel(LogLevel),
 }
 
@@ -67,7 +69,7 @@ impl Bounded for Request {
 }
 
 impl Request {
-    /// Whether it changes something.
+    /// Returns true if the request changes the appliance.
     pub const fn changes(&self) -> bool {
         match self {
             Request::Status
@@ -85,42 +87,43 @@ impl Request {
     }
 }
 
-/// Most connections in one answer; more are had by asking again from the last on.
+/// Most connections in one answer; a client gets more by asking again with the last number as
+/// [`after`](ConnsArgs::after).
 pub const MAX_CONNS: usize = 4096;
 
 /// Most regions in one answer.
 pub const MAX_MRS: usize = 16_384;
 
-/// Which connections.
+/// Selects connections; a connection has to match every field that is present.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ConnsArgs {
-    /// Those whose numbers are higher than this.
+    /// Connections whose numbers are higher than this number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<u64>,
-    /// So many at most, and never more than [`MAX_CONNS`].
+    /// At most this many connections, and never more than [`MAX_CONNS`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
-    /// Those whose peer has this address.
+    /// Connections whose peer has this address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remote: Option<std::net::IpAddr>,
-    /// Those at this port of ours.
+    /// Connections at this port of ours.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u16>,
-    /// Those of this worker.
+    /// Connections of this worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker: Option<usize>,
-    /// Those in this state.
+    /// Connections in this state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
 }
 
-/// Which regions.
+/// Options of a list of regions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MrsArgs {
-    /// Show STags, with which a peer could be given access: to root and the appliance's own user
-    /// only.
+    /// Show STags. A reader could give peers access with an STag, so the server shows STags to root
+    /// and to the appliance's own user only.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub stags: bool,
 }
@@ -129,31 +132,32 @@ pub struct MrsArgs {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListenAdd {
-    /// Where, `ADDRESS:PORT`.
+    /// Where the service listens, `ADDRESS:PORT`.
     pub address: String,
-    /// What, with its options, as in the configuration. Empty where it forwards.
+    /// The service with its options, as in the configuration. Empty where the listener forwards.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub service: String,
-    /// Answer InfiniBand's requests too, whose connections carry no data.
+    /// Answer requests over InfiniBand too; connections of InfiniBand carry no data.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub infiniband: bool,
-    /// Forward what comes there, instead of a service.
+    /// Forward connections that arrive at `address`, instead of serving them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forward: Option<Forward>,
 }
 
-/// Where connections are forwarded to.
+/// The target of a listener that forwards its connections.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Forward {
-    /// `ADDRESS:PORT`.
+    /// Address of the target, `ADDRESS:PORT`.
     pub to: String,
-    /// `iwarp` or `infiniband`; what comes over the other is forwarded.
+    /// `iwarp` or `infiniband`: the transport towards the target. Connections that arrive over the
+    /// other transport are forwarded.
     pub over: String,
-    /// Connections at a time; as in the configuration when absent.
+    /// Most connections at a time; when absent, the configuration's number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connections: Option<usize>,
-    /// Milliseconds that the target has to answer; as in the configuration when absent.
+    /// Milliseconds within which the target has to answer; when absent, the configuration's number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
 }
@@ -162,7 +166,7 @@ pub struct Forward {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListenDel {
-    /// Where it listens, `ADDRESS:PORT`.
+    /// Where the service listens, `ADDRESS:PORT`.
     pub address: String,
 }
 
@@ -170,9 +174,10 @@ pub struct ListenDel {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConnKill {
-    /// Its number.
+    /// Number of the connection, as in [`Conn::conn`].
     pub conn: u64,
-    /// What is posted is sent first, then FIN; otherwise it is reset.
+    /// If true, the appliance first sends all posted requests and then FIN; otherwise it resets the
+    /// connection.
     #[serde(default)]
     pub in_order: bool,
 }
@@ -181,11 +186,11 @@ pub struct ConnKill {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ApplicationKill {
-    /// Its number.
+    /// Number of the application, as in [`Application::application`].
     pub application: u64,
 }
 
-/// Another level.
+/// The level to log at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogLevel {
@@ -193,75 +198,77 @@ pub struct LogLevel {
     pub level: String,
 }
 
-/// How the appliance fares.
+/// The state of the appliance, in short.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// Of the program.
+    /// Version of the program.
     pub version: String,
-    /// Its process.
+    /// Process ID of the appliance.
     pub pid: u32,
-    /// When it answered, since its start.
+    /// Time of the answer, since the appliance's start.
     pub at_ns: u64,
-    /// The file it is configured by, if it is.
+    /// Path of the configuration file, if the appliance has one.
     pub config: Option<String>,
-    /// The last time that was read anew.
+    /// The last time that the appliance read the file again.
     pub last_reload: Option<LastReload>,
-    /// Ports by name.
+    /// Names of the ports, in the order of the configuration.
     pub ports: Vec<String>,
-    /// Workers.
+    /// All workers, in the order of their numbers.
     pub workers: Vec<WorkerStatus>,
-    /// Connections, in whatever state.
+    /// Connections in any state.
     pub conns: usize,
-    /// Of them, those of peers that are not established.
+    /// Connections of peers that are not established yet; `conns` includes them.
     pub startups: usize,
-    /// Applications that have something, the services together being one.
+    /// Applications that hold an object of the RNIC; all services together count as one.
     pub applications: usize,
-    /// STags there are.
+    /// STags in use.
     pub registrations: usize,
-    /// STags there can be.
+    /// Most STags that can be in use at a time.
     pub registrations_max: usize,
-    /// Regions that are deregistered and still referred to.
+    /// Regions that are unregistered and to whose memory a worker still refers.
     pub draining: usize,
-    /// Octets of a page of the memory that services register, as far as it was mapped in such.
+    /// Bytes of a page of the memory that services register, as far as this memory is mapped in
+    /// pages of that size.
     #[serde(default)]
     pub page: u64,
-    /// Those who listen.
+    /// Listeners, including failed and ending ones.
     pub listeners: Vec<Listener>,
     /// Applications of other processes that have a device.
     #[serde(default)]
     pub clients: Vec<Application>,
-    /// The control socket.
+    /// Counters of the control socket.
     pub control: ControlStatus,
 }
 
 /// An application of another process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Application {
-    /// Its number, never given again.
+    /// Number of the application; the appliance never gives a number again.
     pub application: u64,
-    /// What it calls itself.
+    /// Name that the application calls itself by.
     pub name: String,
-    /// Its user.
+    /// User ID of the application's process.
     pub uid: u32,
-    /// Its process, as the system had it when it connected.
+    /// Process ID of the application, as the system reported when the application connected.
     pub pid: Option<i32>,
-    /// Connections it makes or has accepted.
+    /// Connections that the application is making or has accepted.
     pub connections: usize,
-    /// Listeners it has.
+    /// Listeners of the application.
     pub listeners: usize,
-    /// Requests that were read.
+    /// Requests that the appliance has read.
     pub requests: u64,
-    /// Requests that were refused.
+    /// Requests that the appliance has refused.
     pub refused: u64,
-    /// Requests that were beyond a quota.
+    /// Requests that the appliance has refused because they exceeded a quota.
     pub over_quota: u64,
-    /// Octets of memory: of its device, and that it has brought.
+    /// Bytes of memory: that of the application's device and that which the application has
+    /// brought.
     #[serde(default)]
     pub memory: u64,
-    /// Queue pairs.
+    /// Queue pairs that the application has now.
     #[serde(default)]
     pub queue_pairs: usize,
-    /// STags.
+    /// STags that the application has now.
     #[serde(default)]
     pub registrations: u32,
 }
@@ -269,274 +276,281 @@ pub struct Application {
 /// The last reading of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LastReload {
-    /// When, since the start.
+    /// Time of the reading, since the start.
     pub at_ns: u64,
-    /// What went wrong, if something did.
+    /// The error, if the reading failed.
     pub error: Option<String>,
 }
 
 /// A worker.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WorkerStatus {
-    /// Its number.
+    /// Number of the worker, from 0.
     pub worker: usize,
-    /// Its port.
+    /// Name of the port that the worker serves.
     pub port: String,
-    /// The processor it runs on.
+    /// The processor that the worker runs on.
     pub lcore: Option<usize>,
-    /// The processor socket (NUMA node) that is at, where the system says.
+    /// The processor socket (NUMA node) of the worker, where the system reports one.
     #[serde(default)]
     pub socket: Option<u32>,
-    /// The one that its port is at, when that is another: every frame crosses.
+    /// The processor socket of the port, when it differs from the worker's: every frame then
+    /// crosses between the sockets.
     #[serde(default)]
     pub port_socket: Option<u32>,
-    /// Whether it runs.
+    /// True if the worker runs.
     pub running: bool,
 }
 
-/// Somebody who listens.
+/// A listener, its service and its state.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Listener {
-    /// Where.
+    /// Where the listener listens, `ADDRESS:PORT`.
     pub address: String,
-    /// What is served there, or where it forwards to; an application's number where it is neither.
+    /// The service of the listener, or the target that the listener forwards to; for any other
+    /// listener the number of its application.
     pub service: String,
-    /// `starting`, `listening`, `ending`: it takes no more, and those it has go on; or `failed: ` and why:
-    /// its listener is gone, and it is to be taken away, or made anew.
+    /// `starting`, `listening`, `ending` or `failed: ` and the reason. An ending listener takes no
+    /// new connections, and its existing connections go on. A failed listener no longer exists in
+    /// the control plane; an administrator has to remove it or start it again.
     pub state: String,
     /// Connections that are not established yet.
     pub startups: usize,
-    /// So many there may be.
+    /// Most connections that may be not yet established at a time.
     pub backlog: usize,
-    /// Calls and connections of a listener that serves NFS, of all its exports together.
+    /// Calls and connections of a listener that serves NFS, summed over all its exports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nfs: Option<Export>,
-    /// Its exports, where it serves NFS.
+    /// The listener's exports, where it serves NFS.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exports: Vec<ExportedDirectory>,
 }
 
-/// A directory that a listener serves by NFS, and what was counted of it since it began.
+/// A directory that a listener serves by NFS, with its counters since the listener began.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ExportedDirectory {
     /// The directory with its options, as in the service.
     pub export: String,
-    /// Calls that were carried out.
+    /// Calls that the server has carried out.
     pub calls: u64,
-    /// Those of them with a status that is not OK.
+    /// Calls that the server has carried out with a status other than OK.
     pub failed: u64,
-    /// Octets read.
+    /// Bytes that clients have read.
     pub read_bytes: u64,
-    /// Octets written.
+    /// Bytes that clients have written.
     pub written_bytes: u64,
 }
 
-/// A listener of NFS: connections by how they speak, and what was counted since it began.
+/// An NFS listener: its connections by protocol, and its counters since it began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Export {
     /// Connections in RPC-over-RDMA version 1.
     pub rdma1: usize,
-    /// In version 2.
+    /// Connections in RPC-over-RDMA version 2.
     pub rdma2: usize,
-    /// By RDMA, on which nothing has been said yet.
+    /// Connections over RDMA whose client has not sent anything yet.
     pub silent: usize,
-    /// By TCP of the host.
+    /// Connections over TCP of the host.
     pub tcp: usize,
-    /// Calls that were carried out.
+    /// Calls that the server has carried out.
     pub calls: u64,
-    /// Those of them with a status that is not OK.
+    /// Calls that the server has carried out with a status other than OK.
     pub failed: u64,
-    /// Octets read.
+    /// Bytes that clients have read.
     pub read_bytes: u64,
-    /// Octets written.
+    /// Bytes that clients have written.
     pub written_bytes: u64,
 }
 
-/// The control socket's own.
+/// Clients and counters of the control socket.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ControlStatus {
-    /// Connections to it, this one included.
+    /// Connections to the control socket, including the one that asks.
     pub clients: usize,
-    /// Requests carried out.
+    /// Requests that the appliance has carried out.
     pub requests: u64,
-    /// Requests refused, for whatever reason.
+    /// Requests that the appliance has refused, for any reason.
     pub refused: u64,
-    /// Connections turned away because there were too many.
+    /// Connections that the appliance has turned away because there were too many.
     pub turned_away: u64,
-    /// Connections dropped because they did not take their answers.
+    /// Connections that the appliance has dropped because the client did not read its answers.
     pub slow: u64,
-    /// Connections dropped because of what they sent.
+    /// Connections that the appliance has dropped because of invalid data from the client.
     pub broken: u64,
-    /// Applications that were killed, or that no rule covered any more.
+    /// Applications that an administrator has killed, or that no rule of the configuration allows
+    /// any more.
     #[serde(default)]
     pub evicted: u64,
 }
 
-/// Connections.
+/// A list of connections.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Conns {
-    /// When they were asked for, since the start.
+    /// Time of the request, since the start.
     pub at_ns: u64,
-    /// In the order of their numbers.
+    /// Connections in the order of their numbers.
     pub conns: Vec<Conn>,
-    /// Where to go on, when there may be more.
+    /// Value for [`ConnsArgs::after`] to go on with, when there may be more connections.
     pub next: Option<u64>,
 }
 
-/// A connection.
+/// A connection with its queue pair and its counters.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Conn {
-    /// Its number, never given again. Those of 2^63 and more were made by peers.
+    /// Number of the connection, never given again. Connections that peers made have numbers from
+    /// 2^63 on.
     pub conn: u64,
-    /// Our end.
+    /// Address of our end.
     pub local: String,
-    /// The peer's.
+    /// Address of the peer's end.
     pub remote: String,
-    /// Where it is in its life.
+    /// State of the connection.
     pub state: String,
-    /// The worker that has it.
+    /// Number of the worker that runs the connection.
     pub worker: usize,
     /// `iwarp` or `infiniband`.
     #[serde(default)]
     pub transport: String,
     /// The service, `forward`, or the number of the application.
     pub service: String,
-    /// Of one that is forwarded, the number of the connection at the other side.
+    /// For a forwarded connection, the number of the connection at the other side.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pair: Option<u64>,
-    /// What was agreed, once it is established.
+    /// The agreed parameters, once the connection is established.
     pub agreed: Option<Agreed>,
-    /// Its queue pair, once there is one.
+    /// The queue pair, once the connection has one.
     pub qp: Option<Qp>,
-    /// TCP, while the worker has it.
+    /// State of TCP, while the worker has the connection.
     pub tcp: Option<Tcp>,
-    /// Every counter of TCP and the queue pair that is not 0.
+    /// Every counter of TCP and of the queue pair that is not 0.
     #[serde(default)]
     pub counters: BTreeMap<String, u64>,
 }
 
-/// What the start-up has agreed on.
+/// Parameters that both ends agreed on during start-up.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Agreed {
     /// Revision of MPA.
     pub revision: u8,
-    /// Whether FPDUs have a CRC.
+    /// True if FPDUs carry a CRC.
     pub crc: bool,
-    /// Reads the peer may have outstanding.
+    /// Reads that the peer may have outstanding.
     pub ird: u16,
-    /// Reads we may have outstanding.
+    /// Reads that we may have outstanding.
     pub ord: u16,
-    /// We put markers in.
+    /// True if we send markers.
     pub send_markers: bool,
-    /// The peer puts markers in.
+    /// True if the peer sends markers.
     pub recv_markers: bool,
 }
 
 /// A queue pair.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Qp {
-    /// Its number.
+    /// Queue pair number.
     pub qpn: u32,
-    /// Its protection domain.
+    /// Number of the protection domain.
     pub pd: u32,
-    /// Its state.
+    /// State of the queue pair.
     pub state: String,
     /// Depth of the send queue.
     pub sq_depth: u32,
     /// Depth of the receive queue.
     pub rq_depth: u32,
-    /// Its receives are of a shared receive queue.
+    /// True if the queue pair takes its receives from a shared receive queue.
     pub shared: bool,
-    /// Requests of the send queue the worker has taken and not completed.
+    /// Requests of the send queue that the worker has taken and not completed.
     pub sq_outstanding: u32,
-    /// Requests of the receive queue the worker has taken and not completed.
+    /// Requests of the receive queue that the worker has taken and not completed.
     pub rq_outstanding: u32,
-    /// Octets of payload put into FPDUs.
+    /// Bytes of payload that the worker has put into FPDUs.
     pub tx_bytes: u64,
-    /// Octets of payload placed.
+    /// Bytes of payload that the worker has placed.
     pub rx_bytes: u64,
-    /// FPDUs made.
+    /// FPDUs that the worker has made.
     pub tx_fpdus: u64,
-    /// FPDUs received and found good.
+    /// FPDUs that the worker has received and found valid.
     pub rx_fpdus: u64,
 }
 
 /// A TCP connection.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tcp {
-    /// The state of RFC 9293.
+    /// Connection state of RFC 9293.
     pub state: String,
-    /// Octets of payload in a full segment.
+    /// Bytes of payload in a full segment.
     pub emss: u32,
     /// Smoothed round-trip time; absent before the first measurement.
     pub srtt_ns: Option<u64>,
-    /// Its variation.
+    /// Variation of the round-trip time.
     pub rttvar_ns: u64,
     /// Retransmission timeout.
     pub rto_ns: u64,
-    /// Congestion window in octets.
+    /// Congestion window in bytes.
     pub cwnd: u32,
-    /// Slow start threshold in octets.
+    /// Slow start threshold in bytes.
     pub ssthresh: u32,
-    /// Octets believed to be in the network.
+    /// Bytes believed to be in the network.
     pub in_flight: u64,
-    /// The peer's window in octets.
+    /// The peer's window in bytes.
     pub snd_wnd: u32,
-    /// Octets the peer has acknowledged.
+    /// Bytes that the peer has acknowledged.
     pub acked: u64,
-    /// Octets received in order.
+    /// Bytes received in order.
     pub received: u64,
-    /// What keeps the connection from getting on: `peer silent` or `window shut`. It ends if that lasts.
+    /// Why the connection makes no progress: `peer silent` or `window shut`. A connection whose
+    /// hindrance lasts ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hindrance: Option<String>,
-    /// Segments sent again.
+    /// Segments retransmitted.
     pub retransmits: u64,
     /// Expiries of the retransmission timer.
     pub timeouts: u64,
 }
 
-/// Registered memory.
+/// A list of registered memory.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Mrs {
     /// Regions, windows and fast registrations whose STag is valid.
     pub mrs: Vec<Mr>,
-    /// There are more than an answer takes.
+    /// True if there are more entries than fit into an answer.
     pub cut: bool,
 }
 
-/// A region.
+/// A region, a window or a fast registration.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Mr {
-    /// Its slot in the table of STags. An STag is a capability, and this is none.
+    /// Slot in the table of STags. An STag is a capability, and a slot number is not.
     pub index: u32,
-    /// The STag, where it was asked for by somebody who may.
+    /// The STag, where a client that may see STags has asked for them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stag: Option<u32>,
-    /// Its protection domain.
+    /// Number of the protection domain.
     pub pd: u32,
-    /// Whose that is: `services`, or the name of an application with its number; nobody's once it is gone.
+    /// Owner of the protection domain: `services`, or the name of an application with its number.
+    /// Absent when the owner no longer exists.
     #[serde(default)]
     pub owner: Option<String>,
-    /// The only queue pair that may use it, if it is bound to one.
+    /// The only queue pair that may use the memory, where it is bound to one.
     pub qpn: Option<u32>,
-    /// Octets.
+    /// Length in bytes.
     pub len: u64,
-    /// Rights.
+    /// Names of the access rights.
     pub access: Vec<String>,
 }
 
-/// Ports.
+/// All ports, with their counters.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ports {
-    /// When they were asked, since the start.
+    /// Time of the request, since the start.
     pub at_ns: u64,
-    /// In the order of the configuration.
+    /// Ports in the order of the configuration.
     pub ports: Vec<Port>,
 }
 
-/// A port.
+/// A port and its device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Port {
     /// Its name in the configuration.
@@ -547,70 +561,70 @@ pub struct Port {
     pub driver: String,
     /// Its Ethernet address.
     pub mac: String,
-    /// Octets of an IP packet.
+    /// Bytes of the largest IP packet.
     pub mtu: u16,
-    /// Whether the link is up.
+    /// True if the link is up.
     pub up: bool,
-    /// Mb/s, where the device knows.
+    /// Speed of the link in Mb/s, where the device knows.
     pub mbps: Option<u32>,
-    /// Times the link came up or went down since the start.
+    /// Number of times that the link came up or went down since the start.
     #[serde(default)]
     pub link_changes: u64,
-    /// When it did so last, since the start; never when absent.
+    /// Time of the last such change, since the start; absent when the link has not changed.
     #[serde(default)]
     pub link_changed_ns: Option<u64>,
     /// Our addresses, with their prefixes.
     pub addresses: Vec<String>,
     /// Routes, `NETWORK/PREFIX via GATEWAY`.
     pub routes: Vec<String>,
-    /// Workers that share it.
+    /// Number of workers that share the port.
     pub workers: usize,
-    /// What the device does by itself: `rx-ip-checksum`, `rx-tcp-checksum`, `tx-ip-checksum`,
+    /// Offloads of the device: `rx-ip-checksum`, `rx-tcp-checksum`, `tx-ip-checksum`,
     /// `tx-tcp-checksum`, `multi-segs`, `rx-hash`.
     #[serde(default)]
     pub offloads: Vec<String>,
-    /// Why its queues do not interrupt though they were to.
+    /// Why the port's queues do not interrupt although the configuration asks for interrupts.
     #[serde(default)]
     pub no_interrupts: Option<String>,
-    /// What the device has counted.
+    /// Counters of the device, by name.
     pub counters: BTreeMap<String, u64>,
 }
 
-/// All counters.
+/// All counters of the appliance.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Stats {
-    /// When they were asked for, since the start.
+    /// Time of the request, since the start.
     pub at_ns: u64,
     /// Numbers of the workers that have answered.
     pub workers: Vec<usize>,
-    /// Those that have not, within their time.
+    /// Numbers of the workers that have not answered in time.
     pub silent: Vec<usize>,
-    /// The counters.
+    /// The counters, each summed over all workers.
     pub counters: Vec<Counter>,
 }
 
-/// A counter.
+/// A counter with its help text.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counter {
-    /// Of what part.
+    /// Part of the appliance that counts.
     pub part: String,
-    /// Its name there.
+    /// Name of the counter within its part.
     pub name: String,
-    /// What it counts.
+    /// Help text: the event that the counter counts.
     pub help: String,
-    /// Its value, of all workers together.
+    /// Value of the counter, summed over all workers.
     pub value: u64,
-    /// That of each worker that has answered; none where it is none of theirs.
+    /// Value at each worker that has answered; empty where no worker counts this.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub workers: Vec<u64>,
 }
 
-/// What came of a new configuration.
+/// Result of reading the configuration again.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reloaded {
-    /// What was changed, in order.
+    /// Changes that were carried out, in order.
     pub applied: Vec<String>,
-    /// What could not be, and why; the next reload tries it again.
+    /// Changes that failed, and why; the next reload tries them again.
     pub failed: Vec<String>,
 }
 
@@ -697,7 +711,7 @@ mod tests {
             let line = format!("{{\"v\":1,\"id\":1,\"op\":\"{op}\",\"args\":{{\"limits\":1}}}}");
             assert!(read_call::<Request>(line.as_bytes()).is_err(), "{line}");
         }
-        // As those ask who know of services alone.
+        // A client that knows of services alone sends no other fields.
         let add = b"{\"v\":1,\"id\":1,\"op\":\"listen-add\",\"args\":{\"address\":\"a\",\"service\":\"s\"}}";
         let add: (u64, Request) = read_call(add).unwrap();
         let (address, service) = ("a".into(), "s".into());

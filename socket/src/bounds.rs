@@ -1,9 +1,10 @@
-//! Bounds of the numbers in requests, all in one table for each set of requests.
+//! Bounds of the numbers in requests, in one table for each set of requests.
 //!
-//! A number of a request is a name that is looked up, or it says how much or how long something is to
-//! be. The latter is bounded here, before the request is read into its type: a time that a client asks
-//! for is cut to what the server grants, a size that the server cannot have is refused. A test walks
-//! every request and fails for a number that has no line in the table ([`unbounded`]).
+//! A number in a request either is a name that the server looks up, or says how much or how long
+//! something is to be. This module bounds numbers of the second kind before a request is read into
+//! its type: the server cuts a time to the longest that it grants, and refuses a size that it
+//! cannot provide. A test walks every request and fails for a number that has no line in the table
+//! ([`unbounded`]).
 
 use core::time::Duration;
 
@@ -11,48 +12,48 @@ use serde_json::{Value, json};
 
 use crate::document::{Fault, FaultKind};
 
-/// What holds for one number.
+/// The rule that a number has to meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// It names something, or says where: it is looked up, or compared.
+    /// The number names an object or a position: the server looks it up, or compares it.
     Name,
-    /// A byte of somebody's data.
+    /// The number is a byte of the client's data.
     Byte,
-    /// What is beyond these is cut to them.
+    /// The server cuts the number to this range.
     Clamp(u64, u64),
-    /// What is beyond these is refused.
+    /// The server refuses a number outside this range.
     Within(u64, u64),
-    /// A time, as serde writes a [`Duration`]; a longer one is cut.
+    /// A time, as serde writes a [`Duration`]; the server cuts a longer time to this one.
     AtMost(Duration),
 }
 
-/// The line of a number: the request, where the number is in its arguments, and what holds for it. The
-/// parts of `at` are divided by dots; `[]` stands for each element of an array.
+/// A line of the table: the request, the path of the number in its arguments, and the rule for the
+/// number. Dots divide the parts of `at`; `[]` stands for each element of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// `op` of the request; any where it is empty.
+    /// `op` of the request; empty for every request.
     pub op: &'static str,
-    /// Where.
+    /// Path of the number in `args`.
     pub at: &'static str,
-    /// What holds.
+    /// The rule for the number.
     pub rule: Rule,
 }
 
 /// Requests whose numbers have bounds.
 pub trait Bounded {
-    /// The table.
+    /// The table, with a line for each number.
     const BOUNDS: &'static [Bound];
 }
 
-/// A line.
+/// Returns a line of the table.
 pub const fn bound(op: &'static str, at: &'static str, rule: Rule) -> Bound {
     Bound { op, at, rule }
 }
 
-/// Cuts the numbers of a request to what `bounds` say.
+/// Cuts the numbers of a request to their bounds.
 ///
 /// # Errors
-/// That one of them is beyond what can be cut.
+/// [`FaultKind::Invalid`] if a number is out of range and its rule does not allow a cut.
 pub fn apply(bounds: &[Bound], call: &mut Value) -> Result<(), Fault> {
     let Some(op) = call.get("op").and_then(Value::as_str).map(str::to_owned) else { return Ok(()) };
     let Some(args) = call.get_mut("args") else { return Ok(()) };
@@ -67,7 +68,7 @@ pub fn apply(bounds: &[Bound], call: &mut Value) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The numbers of a request that have no line in `bounds`, by where they are.
+/// Returns the paths of the numbers of a request that have no line in `bounds`.
 pub fn unbounded(bounds: &[Bound], call: &Value) -> Vec<String> {
     let op = call.get("op").and_then(Value::as_str).unwrap_or_default();
     let mut found = Vec::new();
@@ -93,7 +94,8 @@ fn cut(rule: Rule, value: &mut Value) -> Result<(), (u64, u64, u64)> {
         (Rule::AtMost(most), None) => {
             let secs = value.get("secs").and_then(Value::as_u64);
             let nanos = value.get("nanos").and_then(Value::as_u64).unwrap_or(0);
-            // Not built as a `Duration` before it is known to fit one.
+            // A `Duration` is built only from `most`: building one from a client's numbers could
+            // overflow.
             if secs.is_some_and(|s| {
                 s > most.as_secs() || s == most.as_secs() && nanos > most.subsec_nanos().into()
             }) {
@@ -105,7 +107,7 @@ fn cut(rule: Rule, value: &mut Value) -> Result<(), (u64, u64, u64)> {
     Ok(())
 }
 
-/// Every number, and every time as one of them.
+/// Calls `each` with the path of every number; a time counts as one number.
 fn walk(value: &Value, at: String, each: &mut impl FnMut(&str)) {
     let below = |part: &str| if at.is_empty() { part.to_owned() } else { format!("{at}.{part}") };
     match value {
@@ -117,7 +119,7 @@ fn walk(value: &Value, at: String, each: &mut impl FnMut(&str)) {
     }
 }
 
-/// Operations that requests of type `R` know, as serde lists them.
+/// Returns the operations that requests of type `R` know, as serde lists them.
 pub fn operations<R: serde::de::DeserializeOwned>() -> Vec<String> {
     let error = serde_json::from_value::<R>(json!({ "op": "" })).err();
     let text = error.map(|e| e.to_string()).unwrap_or_default();

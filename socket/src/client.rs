@@ -1,4 +1,4 @@
-//! The asking side, for programs that wait for each answer.
+//! The client's side, for programs that wait for each answer.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,32 +12,32 @@ use serde::de::DeserializeOwned;
 use crate::document::{Answer, Call, Fault, VERSION, to_line};
 use crate::wire::{ForeignFd, Inbox, MAX_ANSWER, Received, receive, send};
 
-/// Why there is no answer.
+/// Why a request has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens there, or not for us.
+    /// No server listens there, or the server does not let us connect.
     #[error("cannot connect to {path}: {why}")]
     Connect {
-        /// Where.
+        /// Path of the socket.
         path: String,
         /// The system's reason.
         why: io::Error,
     },
-    /// The connection broke, or an answer did not come in time.
+    /// The connection broke, or an answer did not arrive in time.
     #[error("the control socket: {0}")]
     Io(#[from] io::Error),
     /// The server has ended the connection.
     #[error("the server has closed the control socket")]
     Closed,
-    /// What came is no answer to what was asked.
+    /// The server sent an answer that does not belong to the request.
     #[error("the server answers what was not asked: {0}")]
     Confused(String),
-    /// The server refuses.
+    /// The server refuses the request.
     #[error(transparent)]
     Fault(#[from] Fault),
 }
 
-/// How long an answer may take.
+/// Longest time that an answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A connection to a server.
@@ -60,17 +60,17 @@ impl Client {
         Client::new(socket).map_err(fail)
     }
 
-    /// On a connection that there is.
+    /// Returns a client on an existing connection.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn new(socket: UnixStream) -> io::Result<Client> {
         socket.set_read_timeout(Some(PATIENCE))?;
         socket.set_write_timeout(Some(PATIENCE))?;
         Ok(Client { socket, inbox: Inbox::new(MAX_ANSWER), next: 1 })
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for the answer.
     ///
     /// # Errors
     /// [`ClientError`]; after any but [`ClientError::Fault`] the connection is of no use.
@@ -81,7 +81,7 @@ impl Client {
         self.call_with(request, &[]).map(|(answer, _)| answer)
     }
 
-    /// The same with descriptors, there and back.
+    /// Does the same as [`call`](Client::call), with descriptors in both directions.
     ///
     /// # Errors
     /// As [`call`](Client::call).
@@ -105,7 +105,7 @@ impl Client {
         let Some(fds) = self.inbox.take_fds(n) else {
             return Err(ClientError::Confused(format!("{n} descriptors that did not come")));
         };
-        // A client trusts its server, and closes what it sends.
+        // A client trusts its server, so it may close the server's descriptors itself.
         let fds = fds.into_iter().filter_map(ForeignFd::into_fd).collect();
         Ok((answer.into_result()?, fds))
     }
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(asked[1], "{\"v\":1,\"id\":2,\"op\":\"status\"}");
     }
 
-    /// It has closed before we could ask.
+    /// The server has closed the connection before the client could ask.
     #[test]
     fn test_a_server_that_turns_us_away_is_heard() {
         let (ours, theirs) = UnixStream::pair().unwrap();

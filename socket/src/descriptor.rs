@@ -1,22 +1,23 @@
 //! Where a library keeps its own descriptors, in a program that does not know of them.
 //!
-//! A program expects low numbers for the descriptors that it asks for: `select` takes none beyond 1,023, netcat none
-//! beyond 16, and some close or replace a range of low numbers. So a library that comes into a program unasked
-//! moves its own ones up.
+//! A program expects low numbers for the descriptors that it asks for: `select` takes none beyond
+//! 1,023, netcat none beyond 16, and some programs close or replace a range of low numbers. So a
+//! library that a program did not ask for moves its own descriptors to higher numbers.
 
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// 0 while nothing is moved.
+/// The lowest number that [`aside`] gives; 0 while [`aside`] moves nothing.
 static LOWEST: AtomicI32 = AtomicI32::new(0);
 
-/// From here on [`aside`] gives descriptors of this process numbers from `lowest` on.
+/// From now on, [`aside`] gives descriptors of this process numbers from `lowest` on.
 pub fn keep_from(lowest: RawFd) {
     LOWEST.store(lowest.max(0), Ordering::Relaxed);
 }
 
-/// The same open file under a higher number, if the process keeps its own descriptors there and has one left. Call it
-/// before anything refers to the number. What is returned is closed by `exec`.
+/// Returns the same open file under a higher number, if the process keeps its own descriptors there
+/// and has a number left. Call this function before anything refers to the number. `exec` closes
+/// the returned descriptor.
 pub fn aside(fd: OwnedFd) -> OwnedFd {
     match LOWEST.load(Ordering::Relaxed) {
         0 => fd,
@@ -46,7 +47,7 @@ mod tests {
         File::from(fd).read_to_string(&mut text).unwrap();
         assert!(!text.is_empty(), "it is the same file");
 
-        // Beyond what the process may have.
+        // This number is beyond those that the process may have.
         keep_from(i32::MAX);
         assert!(aside(open()).as_raw_fd() < 300);
         keep_from(0);

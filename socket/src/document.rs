@@ -1,4 +1,4 @@
-//! Requests, answers and events, as far as they are the same for everybody.
+//! Requests, answers and events, as far as they are the same for all kinds of client.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -6,27 +6,28 @@ use serde_json::Value;
 
 use crate::bounds::{self, Bounded};
 
-/// The only version there is. A server refuses others ([`FaultKind::Version`]) and names its own.
+/// The only protocol version. A server refuses others ([`FaultKind::Version`]) and names its own.
 pub const VERSION: u32 = 1;
 
-/// What every request begins with, whatever it asks for.
+/// The fields that every request begins with.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 pub struct Head {
-    /// The version it is written in.
+    /// The version that the request is written in.
     pub v: u32,
-    /// The asker's number for it.
+    /// The client's number for the request.
     pub id: u64,
 }
 
-/// A request as it is written. `R` is an enumeration with `#[serde(tag = "op", content = "args")]`;
-/// its arguments are structures with `#[serde(deny_unknown_fields)]`, so that a misspelt one is refused.
+/// A request as the client writes it. `R` is an enumeration with `#[serde(tag = "op", content =
+/// "args")]`; its arguments are structures with `#[serde(deny_unknown_fields)]`, so that the server
+/// refuses a misspelt argument.
 #[derive(Clone, Debug, Serialize)]
 pub struct Call<'a, R> {
-    /// [`VERSION`].
+    /// Always [`VERSION`].
     pub v: u32,
-    /// The asker's number for it.
+    /// The client's number for the request.
     pub id: u64,
-    /// What is asked for.
+    /// The operation and its arguments.
     #[serde(flatten)]
     pub request: &'a R,
 }
@@ -36,15 +37,15 @@ pub struct Call<'a, R> {
 pub struct Answer {
     /// [`VERSION`].
     pub v: u32,
-    /// The number of the request; 0 where it had none that could be read.
+    /// The number of the request; 0 if the server could not read a number.
     pub id: u64,
-    /// File descriptors that come with it.
+    /// Number of file descriptors that come with the answer.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub fds: u32,
-    /// What was asked for.
+    /// The result of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ok: Option<Value>,
-    /// Why it was not done.
+    /// Why the server did not carry out the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Fault>,
 }
@@ -54,56 +55,57 @@ fn is_zero(n: &u32) -> bool {
     *n == 0
 }
 
-/// Something told without having been asked for.
+/// A document that the server sends without a request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Event<E> {
-    /// [`VERSION`].
+    /// Always [`VERSION`].
     pub v: u32,
-    /// What has happened.
+    /// The event itself.
     pub event: E,
 }
 
-/// Why a request was not carried out. Nothing has changed then.
+/// Why the server did not carry out a request. The request has changed nothing then.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{text}")]
 pub struct Fault {
-    /// For programs.
+    /// The reason, for programs.
     pub kind: FaultKind,
-    /// For people: one line.
+    /// The reason, for people: one line.
     pub text: String,
 }
 
-/// Kinds of fault.
+/// Reasons of a [`Fault`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FaultKind {
     /// The line is no request.
     Malformed,
-    /// It is written in another version.
+    /// The request is written in another version.
     Version,
-    /// The asker may not.
+    /// The client may not make this request.
     Denied,
-    /// There is nothing of that name or number.
+    /// No object has that name or number.
     NotFound,
     /// A value is out of range or makes no sense.
     Invalid,
-    /// It cannot be done at this moment; the same request may succeed later.
+    /// The server cannot carry out the request now; the same request may succeed later.
     Busy,
-    /// A quota of the asker is used up.
+    /// A quota of the client is used up.
     Quota,
-    /// The server cannot: a defect, or it is about to end.
+    /// The server is unable to carry out the request: it has a defect, or is about to end.
     Failed,
 }
 
 impl Fault {
-    /// A fault of this kind; line breaks become spaces.
+    /// Returns a fault of this kind; line breaks in `text` become spaces.
     pub fn new(kind: FaultKind, text: impl Into<String>) -> Fault {
         Fault { kind, text: text.into().replace(['\n', '\r'], " ") }
     }
 }
 
 impl Answer {
-    /// The answer to request `id`. What cannot be written as JSON is a defect, and said.
+    /// Returns the answer to request `id`. A value that cannot be written as JSON is a defect of
+    /// the server, and the answer says so.
     pub fn ok(id: u64, ok: &impl Serialize) -> Answer {
         match serde_json::to_value(ok) {
             Ok(ok) => Answer { v: VERSION, id, ok: Some(ok), ..Answer::default() },
@@ -111,12 +113,13 @@ impl Answer {
         }
     }
 
-    /// The refusal of request `id`.
+    /// Returns the refusal of request `id`.
     pub fn fault(id: u64, fault: Fault) -> Answer {
         Answer { v: VERSION, id, error: Some(fault), ..Answer::default() }
     }
 
-    /// What was answered. An answer that says neither is one that only says that it was done.
+    /// Returns the result. An answer with neither `ok` nor `error` only confirms that the server
+    /// carried out the request.
     ///
     /// # Errors
     /// The server's fault, or [`FaultKind::Malformed`] when the answer is not of type `T`.
@@ -129,18 +132,19 @@ impl Answer {
     }
 }
 
-/// A document as the line it travels as, its end included.
+/// Returns a document as the line that travels, including its line end.
 pub fn to_line(document: &impl Serialize) -> Vec<u8> {
-    // A map whose keys are no strings cannot be written, and no document has one.
+    // Writing fails only for a map whose keys are not strings, and no document has such a map.
     let mut line = serde_json::to_vec(document).unwrap_or_default();
     line.push(b'\n');
     line
 }
 
-/// Reads what every request begins with, then the request, its numbers cut to its bounds.
+/// Reads the fields that every request begins with, then the request with its numbers cut to their
+/// bounds.
 ///
 /// # Errors
-/// The refusal to send.
+/// The refusal, which the caller sends.
 pub fn read_call<R: DeserializeOwned + Bounded>(line: &[u8]) -> Result<(u64, R), Box<Answer>> {
     let malformed = |id, e: serde_json::Error| {
         Box::new(Answer::fault(id, Fault::new(FaultKind::Malformed, e.to_string())))
@@ -183,7 +187,7 @@ mod tests {
         let line =
             to_line(&Call { v: VERSION, id: 7, request: &Ask::ConnKill(ConnKill { conn: 9 }) });
         assert_eq!(line, b"{\"v\":1,\"id\":7,\"op\":\"conn-kill\",\"args\":{\"conn\":9}}\n");
-        // The envelope's own fields are none of the request's.
+        // The fields of the envelope do not count as unknown fields of the request.
         let (id, ask): (u64, Ask) = read_call(b"{\"v\":1,\"id\":3,\"op\":\"status\"}").unwrap();
         assert_eq!((id, ask), (3, Ask::Status));
         assert_eq!(read_call::<Ask>(&line).unwrap(), (7, Ask::ConnKill(ConnKill { conn: 9 })));

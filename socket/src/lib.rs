@@ -1,4 +1,4 @@
-//! The control socket: what is said on it, and how it travels.
+//! The control socket: its documents, and how they travel.
 //!
 //! `heddle serve` listens on a Unix stream socket. Each request and each answer is one JSON document
 //! on a line of its own, so `socat - UNIX-CONNECT:/run/heddle.sock` is enough to talk to it:
@@ -10,18 +10,19 @@
 //! < {"v":1,"id":2,"error":{"kind":"not-found","text":"there is no connection 9"}}
 //! ```
 //!
-//! `v` is [`VERSION`], `id` any number of the asker's, repeated in the answer. An answer may bring file
-//! descriptors; it says how many (`fds`), and they come with its first octet. What is told without
-//! having been asked for is an event: `{"v":1,"event":{…}}`.
+//! `v` is [`VERSION`], `id` is any number that the client chooses, and the answer repeats it. An
+//! answer may bring file descriptors; `fds` says how many, and they come with the first byte of the
+//! answer. A document that the server sends without a request is an event: `{"v":1,"event":{…}}`.
 //!
-//! * [`bounds`]: what the numbers of requests are cut to;
-//! * [`document`]: requests, answers, events and faults, as they are for everybody;
+//! * [`bounds`]: the bounds of the numbers in requests;
+//! * [`document`]: requests, answers, events and faults, as far as all kinds of client share them;
 //! * [`wire`]: lines and descriptors through a socket, for either side, with or without waiting;
-//! * [`admin`]: what those ask who look after an appliance;
-//! * [`client`]: the asking side, for programs that wait for each answer;
+//! * [`admin`]: the requests of an appliance's administrators;
+//! * [`client`]: the client's side, for programs that wait for each answer;
 //! * [`descriptor`]: where a library keeps descriptors in a program that does not know of them.
 //!
-//! There is no DPDK here, and nothing of the RNIC: programs that only ask need no more than this.
+//! This crate contains nothing of DPDK and nothing of the RNIC: programs that only ask need no
+//! other crate.
 #![forbid(unsafe_code)]
 
 pub mod admin;
@@ -36,5 +37,5 @@ pub use client::{Client, ClientError};
 pub use document::{Answer, Call, Event, Fault, FaultKind, Head, VERSION};
 pub use wire::{Inbox, Line, WireError};
 
-/// Where the socket is unless configured otherwise.
+/// Path of the socket unless the configuration says otherwise.
 pub const DEFAULT_PATH: &str = "/run/heddle.sock";

@@ -1,16 +1,18 @@
 //! Lines and descriptors through a Unix stream socket.
 //!
-//! [`send`] and [`receive`] are one system call each and wait as the socket does. [`Inbox`] puts lines
-//! together and keeps the descriptors that came with them in order, within limits: what a peer may
-//! make us hold is one line and a few descriptors.
+//! [`send`] and [`receive`] are one system call each and wait as the socket does. [`Inbox`]
+//! assembles lines and keeps the descriptors that came with them in order, within limits: a peer
+//! may make us hold one line and a few descriptors.
 //!
 //! # Descriptors of a peer that is not trusted
 //!
-//! The last close of a descriptor takes as long as whoever made it likes: a TCP socket lingers, and one
-//! may lie in the queue of another. Even to receive can close, because the kernel drops what does not fit.
-//! A thread that serves several peers therefore calls [`receive_bytes`], which leaves descriptors in the
-//! socket's queue, calls [`take`] on a thread that may wait, and has its [`Inbox`] close them there
-//! ([`Inbox::closing_by`]). Nor does it close the peer's socket itself: the queue may hold more.
+//! The last close of a descriptor takes as long as the peer that made it likes: a TCP socket
+//! lingers, and such a socket may lie in the queue of another. Even receiving can close a
+//! descriptor, because the kernel drops descriptors that do not fit. A thread that serves several
+//! peers therefore calls [`receive_bytes`], which leaves descriptors in the socket's queue, calls
+//! [`take`] on a thread that may wait, and has its [`Inbox`] close descriptors on that thread
+//! ([`Inbox::closing_by`]). Nor does such a thread close the peer's socket itself: the queue may
+//! hold more descriptors.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -29,44 +31,45 @@ use crate::descriptor;
 /// Most descriptors that come with one document.
 pub const MAX_FDS: usize = 8;
 
-/// Octets of the longest request a server reads.
+/// Bytes of the longest request that a server reads.
 pub const MAX_REQUEST: usize = 64 << 10;
 
-/// Octets of the longest answer a client reads: a list of all connections is long.
+/// Bytes of the longest answer that a client reads: a list of all connections is long.
 pub const MAX_ANSWER: usize = 256 << 20;
 
-/// Octets asked of the socket at a time.
+/// Most bytes that one read takes from the socket.
 const CHUNK: usize = 16 << 10;
 
 /// Why nothing more can be read from a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// A line without an end.
+    /// A line exceeds the limit without an end.
     #[error("a line is longer than {0} octets")]
     TooLong(usize),
-    /// More descriptors than belong to what was said.
+    /// More descriptors came than belong to one document.
     #[error("more than {MAX_FDS} descriptors came with one document")]
     TooManyFds,
-    /// Descriptors that the system could not hand over: this process has too many.
+    /// The system could not hand over descriptors: this process has too many open.
     #[error("descriptors were lost on the way; this process may have too many open")]
     LostFds,
-    /// Descriptors that no request asked for, or that came before the end of its line.
+    /// Descriptors came that no request asked for, or that came before the end of their request's
+    /// line.
     #[error("descriptors came that belong to no request")]
     StrayFds,
 }
 
 impl WireError {
-    /// As an error of the socket: [`InvalidData`](io::ErrorKind::InvalidData).
+    /// Returns this error as an error of the socket: [`InvalidData`](io::ErrorKind::InvalidData).
     pub fn into_io(self) -> io::Error {
         io::Error::new(io::ErrorKind::InvalidData, self)
     }
 }
 
-/// Sends octets of `bytes` from the start, and with the first of them descriptors; how many octets
-/// went.
+/// Sends bytes from the start of `bytes`, and descriptors with the first byte. Returns how many
+/// bytes the socket took.
 ///
 /// # Errors
-/// The system's: [`WouldBlock`](io::ErrorKind::WouldBlock) when a socket that does not wait has no
+/// The system's error: [`WouldBlock`](io::ErrorKind::WouldBlock) when a non-blocking socket has no
 /// room. More than [`MAX_FDS`] descriptors are [`InvalidInput`](io::ErrorKind::InvalidInput).
 pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
@@ -77,7 +80,8 @@ pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Resu
         return Err(io::Error::new(io::ErrorKind::InvalidInput, WireError::TooManyFds));
     }
     loop {
-        // A peer that is gone is an error to look at, not a signal that ends the process.
+        // NOSIGNAL: a peer that has closed causes an error to handle, not a signal that ends the
+        // process.
         match sendmsg(&socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL) {
             Err(rustix::io::Errno::INTR) => {}
             result => return Ok(result?),
@@ -85,10 +89,10 @@ pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Resu
     }
 }
 
-/// What [`receive`] has brought.
+/// The result of [`receive`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// So many octets.
+    /// This many bytes arrived.
     Octets(usize),
     /// The peer has closed its side.
     End,
@@ -97,21 +101,22 @@ pub enum Received {
 /// Reads once from `socket` into `inbox`.
 ///
 /// # Errors
-/// The system's: [`WouldBlock`](io::ErrorKind::WouldBlock) when there is nothing. A [`WireError`] is
-/// [`InvalidData`](io::ErrorKind::InvalidData): close the socket.
+/// The system's error: [`WouldBlock`](io::ErrorKind::WouldBlock) when nothing has arrived. A
+/// [`WireError`] is [`InvalidData`](io::ErrorKind::InvalidData): close the socket.
 pub fn receive(socket: impl AsFd, inbox: &mut Inbox) -> io::Result<Received> {
     inbox.add(take(socket)?)
 }
 
-/// As [`receive`], but reads nothing that brings descriptors: `None` when some come next. The socket is
-/// one that does not wait, and has been given to [`guard`].
+/// Does the same as [`receive`], but reads nothing that brings descriptors: returns `None` when the
+/// next bytes bring some. The socket has to be non-blocking, and the caller has to have called
+/// [`guard`] with it.
 ///
 /// # Errors
 /// As [`receive`].
 pub fn receive_bytes(socket: impl AsFd, inbox: &mut Inbox) -> io::Result<Option<Received>> {
     let mut bytes = [0; CHUNK];
-    // Without a buffer for descriptors a look says that some come (CTRUNC), and closes none: the queue
-    // keeps them.
+    // Without a buffer for descriptors a peek reports that some come (CTRUNC), and closes none:
+    // they stay in the queue.
     let seen = loop {
         let mut into = [IoSliceMut::new(&mut bytes)];
         let mut none = RecvAncillaryBuffer::default();
@@ -126,7 +131,7 @@ pub fn receive_bytes(socket: impl AsFd, inbox: &mut Inbox) -> io::Result<Option<
     if seen.bytes == 0 {
         return Ok(Some(Received::End));
     }
-    // No more than was looked at: descriptors may have come behind it.
+    // Read no more than the peek has seen: descriptors may have arrived after these bytes.
     let (got, _) = loop {
         match recv(&socket, &mut bytes[..seen.bytes], RecvFlags::empty()) {
             Err(rustix::io::Errno::INTR) => {}
@@ -137,20 +142,20 @@ pub fn receive_bytes(socket: impl AsFd, inbox: &mut Inbox) -> io::Result<Option<
     Ok(Some(Received::Octets(got)))
 }
 
-/// Makes a socket fit for [`receive_bytes`]: without this, to read past a byte that was sent out of band
-/// drops it, and the descriptors that came with it.
+/// Prepares a socket for [`receive_bytes`]. Without this, a read past a byte that was sent out of
+/// band drops this byte and the descriptors that came with it.
 ///
 /// # Errors
-/// The system's.
+/// The system's error.
 pub fn guard(socket: impl AsFd) -> io::Result<()> {
     Ok(rustix::net::sockopt::set_socket_oobinline(socket, true)?)
 }
 
-/// Ends both directions of a socket that has been given to [`guard`], and returns whether nothing is left
-/// in its queue: then it closes at once. The peer can queue nothing from here on, and still reads what it
-/// was sent.
+/// Ends both directions of a socket that has been given to [`guard`]. Returns true if nothing is
+/// left in the socket's queue, so that the socket closes at once. From here on the peer can queue
+/// nothing, and can still read what we sent.
 pub fn end(socket: impl AsFd) -> bool {
-    // A peer that is gone has ended it already.
+    // Ignore the error: a peer that has closed its socket has ended the connection already.
     let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
     let (mut byte, mut none) = ([0; 1], RecvAncillaryBuffer::default());
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
@@ -158,7 +163,7 @@ pub fn end(socket: impl AsFd) -> bool {
     seen.is_ok_and(|m| m.bytes == 0 && !m.flags.contains(rustix::net::ReturnFlags::CTRUNC))
 }
 
-/// What one read has brought. Dropped, it closes its descriptors at once.
+/// Bytes and descriptors of one read. A dropped `Taken` closes its descriptors at once.
 #[derive(Debug)]
 pub struct Taken {
     bytes: Vec<u8>,
@@ -169,7 +174,7 @@ pub struct Taken {
 /// Reads once from `socket`, for [`Inbox::add`].
 ///
 /// # Errors
-/// The system's: [`WouldBlock`](io::ErrorKind::WouldBlock) when there is nothing.
+/// The system's error: [`WouldBlock`](io::ErrorKind::WouldBlock) when nothing has arrived.
 pub fn take(socket: impl AsFd) -> io::Result<Taken> {
     let mut bytes = [0; CHUNK];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
@@ -191,22 +196,22 @@ pub fn take(socket: impl AsFd) -> io::Result<Taken> {
     Ok(Taken { bytes: bytes[..message.bytes].to_vec(), fds, lost })
 }
 
-/// Closes a descriptor where its close may wait.
+/// A function that closes a descriptor on a thread that may wait.
 pub type Close = Arc<dyn Fn(OwnedFd) + Send + Sync>;
 
-/// A descriptor that a peer has sent. It is closed where its [`Inbox`] closes descriptors.
+/// A descriptor that a peer has sent. Its [`Inbox`] decides where it is closed.
 pub struct ForeignFd {
     fd: Option<OwnedFd>,
     close: Option<Close>,
 }
 
 impl ForeignFd {
-    /// The descriptor, for who trusts the peer: to close it may wait.
+    /// Returns the descriptor to a caller that trusts the peer: closing it may wait.
     pub fn into_fd(mut self) -> Option<OwnedFd> {
         self.fd.take()
     }
 
-    /// The descriptor.
+    /// Returns the descriptor without giving it away.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.fd.as_ref().map(AsFd::as_fd)
     }
@@ -226,13 +231,13 @@ impl Drop for ForeignFd {
     }
 }
 
-/// A line without its end.
+/// A line without its line end.
 pub type Line = Vec<u8>;
 
-/// What has come from a peer and was not taken.
+/// Lines and descriptors that have come from a peer and were not taken yet.
 pub struct Inbox {
     bytes: VecDeque<u8>,
-    /// Bytes from the front in which there is no end of a line.
+    /// Bytes from the front that contain no line end.
     scanned: usize,
     fds: VecDeque<ForeignFd>,
     most: usize,
@@ -246,17 +251,17 @@ impl fmt::Debug for Inbox {
 }
 
 impl Inbox {
-    /// An empty one that takes lines of up to `most` octets, ends not counted.
+    /// Returns an empty inbox that takes lines of up to `most` bytes, line ends not counted.
     pub fn new(most: usize) -> Inbox {
         Inbox { bytes: VecDeque::new(), scanned: 0, fds: VecDeque::new(), most, close: None }
     }
 
-    /// The same, whose descriptors `close` closes.
+    /// Returns an inbox as [`new`](Inbox::new) does, whose descriptors `close` closes.
     pub fn closing_by(most: usize, close: Close) -> Inbox {
         Inbox { close: Some(close), ..Inbox::new(most) }
     }
 
-    /// Adds what [`take`] has read.
+    /// Adds the bytes and descriptors that [`take`] has read.
     ///
     /// # Errors
     /// A [`WireError`], as [`InvalidData`](io::ErrorKind::InvalidData).
@@ -269,8 +274,8 @@ impl Inbox {
         Ok(if bytes.is_empty() { Received::End } else { Received::Octets(bytes.len()) })
     }
 
-    /// Looks whether descriptors are left once all lines were taken: a descriptor comes with the whole
-    /// line of its request, which takes it.
+    /// Checks that no descriptors are left once the caller has taken all lines: a descriptor comes
+    /// with the whole line of its request, and the request takes the descriptor.
     ///
     /// # Errors
     /// [`WireError::StrayFds`].
@@ -278,10 +283,10 @@ impl Inbox {
         if self.fds.is_empty() { Ok(()) } else { Err(WireError::StrayFds) }
     }
 
-    /// Adds what has come.
+    /// Adds bytes that have arrived.
     ///
     /// # Errors
-    /// [`WireError`]: a line is too long, or descriptors pile up. Nothing more can be made of it.
+    /// [`WireError`]: a line is too long, or descriptors pile up. The inbox is of no use after that.
     pub fn push(&mut self, bytes: &[u8]) -> Result<(), WireError> {
         self.bytes.extend(bytes);
         if self.fds.len() > MAX_FDS {
@@ -293,7 +298,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// The next line, if it is whole; lines of nothing are skipped.
+    /// Returns the next line, if it is whole; skips empty lines.
     pub fn pop(&mut self) -> Option<Line> {
         loop {
             let end = self.end_of_line()?;
@@ -309,7 +314,7 @@ impl Inbox {
         }
     }
 
-    /// The next `n` descriptors; nothing when there are not as many.
+    /// Returns the next `n` descriptors, or `None` when there are fewer.
     pub fn take_fds(&mut self, n: usize) -> Option<Vec<ForeignFd>> {
         (n <= self.fds.len()).then(|| self.fds.drain(..n).collect())
     }
@@ -375,7 +380,8 @@ mod tests {
         }
     }
 
-    /// What a peer sends beside what it says is closed, and so is the connection.
+    /// The receiver closes descriptors that a peer sends beside its documents, and closes the
+    /// connection.
     #[test]
     fn test_descriptors_do_not_pile_up() {
         let (a, b) = UnixStream::pair().unwrap();
@@ -389,7 +395,7 @@ mod tests {
         let error = receive(&b, &mut inbox).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
         drop((inbox, theirs));
-        // Nobody holds the other end any more.
+        // The read returns 0 because no process holds the other end any more.
         assert_eq!((&ours).read(&mut [0]).unwrap(), 0);
     }
 
@@ -405,7 +411,8 @@ mod tests {
         send(&a, b"plain\n", &[]).unwrap();
         send(&a, b"with\n", &[sent.as_fd()]).unwrap();
         drop(sent);
-        // The kernel may hand both over at once, so nothing is taken before the descriptor has gone.
+        // The kernel may hand over both lines at once, so the test reads only after it has sent the
+        // descriptor.
         let mut seen = read(&mut inbox).unwrap();
         if seen == Some(Received::Octets(6)) {
             seen = read(&mut inbox).unwrap();
@@ -450,7 +457,8 @@ mod tests {
         assert!(end(&b), "its peer is gone");
     }
 
-    /// A byte out of band is read past by default, which closes what came with it.
+    /// By default a read skips a byte sent out of band, which closes the descriptors that came with
+    /// the byte.
     #[test]
     fn test_descriptors_that_come_out_of_band_are_seen() {
         let (a, b) = UnixStream::pair().unwrap();
@@ -462,7 +470,7 @@ mod tests {
         let fds = [sent.as_fd()];
         assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
         match sendmsg(&a, &[IoSlice::new(b"x")], &mut ancillary, SendFlags::OOB) {
-            // Before Linux 5.15.
+            // Linux before 5.15 does not support this.
             Err(rustix::io::Errno::OPNOTSUPP) => return,
             sent => assert_eq!(sent.unwrap(), 1),
         }
