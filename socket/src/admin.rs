@@ -190,7 +190,7 @@ pub struct ApplicationKill {
     pub application: u64,
 }
 
-/// The level to log at.
+/// The level to log at, by its name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogLevel {
@@ -282,7 +282,7 @@ pub struct LastReload {
     pub error: Option<String>,
 }
 
-/// A worker.
+/// A worker, its port and its place.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WorkerStatus {
     /// Number of the worker, from 0.
@@ -553,13 +553,13 @@ pub struct Ports {
 /// A port and its device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Port {
-    /// Its name in the configuration.
+    /// Name of the port in the configuration.
     pub name: String,
-    /// Its device in DPDK.
+    /// Name of the port's device in DPDK.
     pub device: String,
-    /// Its driver.
+    /// Name of the driver of the device.
     pub driver: String,
-    /// Its Ethernet address.
+    /// Ethernet address of the port.
     pub mac: String,
     /// Bytes of the largest IP packet.
     pub mtu: u16,

@@ -35,7 +35,7 @@ pub struct Call<'a, R> {
 /// An answer: `ok` or `error`, never both.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Answer {
-    /// [`VERSION`].
+    /// Always [`VERSION`].
     pub v: u32,
     /// The number of the request; 0 if the server could not read a number.
     pub id: u64,

@@ -1,7 +1,8 @@
 //! The control socket: its documents, and how they travel.
 //!
-//! `heddle serve` listens on a Unix stream socket. Each request and each answer is one JSON document
-//! on a line of its own, so `socat - UNIX-CONNECT:/run/heddle.sock` is enough to talk to it:
+//! `heddle serve` listens on a Unix stream socket. Each request and each answer is one JSON
+//! document on a line of its own, so `socat - UNIX-CONNECT:/run/heddle.sock` is enough to talk to
+//! the server:
 //!
 //! ```text
 //! > {"v":1,"id":1,"op":"status"}

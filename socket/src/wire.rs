@@ -283,10 +283,8 @@ impl Inbox {
         if self.fds.is_empty() { Ok(()) } else { Err(WireError::StrayFds) }
     }
 
-    /// Adds bytes that have arrived.
-    ///
-    /// # Errors
-    /// [`WireError`]: a line is too long, or descriptors pile up. The inbox is of no use after that.
+    /// [`WireError`]: a line is too long, or descriptors pile up. The inbox is of no use after
+    /// that.
     pub fn push(&mut self, bytes: &[u8]) -> Result<(), WireError> {
         self.bytes.extend(bytes);
         if self.fds.len() > MAX_FDS {
