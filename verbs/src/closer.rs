@@ -1,19 +1,20 @@
-//! Threads that let go of kernel objects whose release takes as long as a client likes.
+//! Threads that release kernel objects whose release takes as long as a client likes.
 //!
 //! The last `close` of a TCP socket with SO_LINGER waits for the peer, and a client can hide such a
-//! socket in the queue of another one; the last reference to a file in memory frees all its pages. A
-//! worker, and a thread that serves several clients, therefore closes and unmaps nothing that a client
-//! made or sized: it hands the owner of it to a lane here.
+//! socket in the queue of another socket; dropping the last reference to a file in memory frees all
+//! its pages. A worker, and a thread that serves several clients, therefore never closes or unmaps
+//! an object that a client made or sized: it hands the owner of the object to a lane here.
 //!
-//! Each lane is one thread, which starts with its first job. [`MEMORY`] frees memory; the others belong
-//! to clients, by user ([`lane_of`]), so that one user's releases delay no other's for long.
+//! Each lane is one thread, which starts with its first job. [`MEMORY`] frees memory; the others
+//! belong to clients, by user ([`lane_of`]), so that one user's releases never delay another's for
+//! long.
 //!
-//! **No release lasts.** A lane has a timer that signals its thread every [`NUDGE`] while a job runs. A
-//! socket that lingers stops waiting when a signal is pending, so a job of a hundred lingering sockets
-//! takes a hundred nudges, whatever their owner asked for.
+//! **No release lasts.** A lane has a timer that signals its thread every [`NUDGE`] while a job
+//! runs. A lingering socket stops waiting when a signal is pending, so a job of a hundred lingering
+//! sockets takes a hundred nudges, no matter what linger time their owner set.
 //!
-//! **Handing over never waits.** [`release`] pushes to a lock-free stack and wakes the thread by a futex,
-//! so a worker may call it.
+//! **Handing over never waits.** [`release`] pushes to a lock-free stack and wakes the thread by a
+//! futex, so a worker may call it.
 
 use std::io;
 use std::sync::OnceLock;
@@ -32,15 +33,15 @@ pub const MEMORY: usize = 0;
 /// Lanes of clients.
 const CLIENTS: usize = 8;
 
-/// How long one release may wait.
+/// Longest time that one release may wait.
 pub const NUDGE: Duration = Duration::from_millis(1);
 
-/// How long a lane sleeps when nobody wakes it.
+/// Time that a lane sleeps when no job wakes it.
 const NAP: Duration = Duration::from_secs(60);
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// One thread and what it has to do.
+/// A thread and the jobs that it runs.
 struct Lane {
     jobs: Stack<Job>,
     waker: Waker,
@@ -48,7 +49,7 @@ struct Lane {
 
 static LANES: [OnceLock<Option<Lane>>; CLIENTS + 1] = [const { OnceLock::new() }; CLIENTS + 1];
 
-/// The lane for what clients of a user have sent.
+/// Returns the lane for objects that clients of user `uid` have sent.
 pub fn lane_of(uid: u32) -> usize {
     1 + usize::try_from(uid).unwrap_or(0) % CLIENTS
 }
@@ -58,9 +59,9 @@ pub fn release(lane: usize, what: impl Send + 'static) {
     run(lane, move || drop(what));
 }
 
-/// Calls `job` on the thread of `lane`. Without threads left in the system the caller runs it.
+/// Calls `job` on the thread of `lane`. If the system has no thread left, the caller runs the job.
 pub fn run(lane: usize, job: impl FnOnce() + Send + 'static) {
-    // The model checker has threads of its own.
+    // The model checker has threads of its own, so run the job here.
     if cfg!(feature = "loom") {
         return job();
     }
@@ -74,7 +75,7 @@ pub fn run(lane: usize, job: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Starts the lane that frees memory, so that no worker is the first to need it.
+/// Starts the lane that frees memory, so that no worker has to start it.
 pub fn prepare() {
     run(MEMORY, || {});
 }
@@ -84,7 +85,7 @@ impl Lane {
         let sleeper = Sleeper::new();
         let waker = sleeper.waker();
         let work = move || {
-            // The lane is in its place once `get_or_init` returns.
+            // The lane is in `LANES` only after `get_or_init` has returned, so wait for that.
             let lane = loop {
                 match LANES[number % LANES.len()].get() {
                     Some(Some(lane)) => break lane,
@@ -105,7 +106,8 @@ impl Lane {
                 if let Some(timer) = timer {
                     timer.set(NUDGE);
                 }
-                // A destructor that panics is a defect, and no reason to close nothing any more.
+                // A destructor that panics is a defect, but the lane has to go on with the other
+                // jobs.
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
                 if let Some(timer) = timer {
                     timer.set(Duration::ZERO);
@@ -116,7 +118,7 @@ impl Lane {
     }
 }
 
-/// A timer that sends its thread a signal over and over, which ends waits and does nothing else.
+/// A timer that sends its thread a signal at intervals; the signal only ends waits.
 mod nudge {
     use std::io;
     use std::mem::MaybeUninit;
@@ -130,7 +132,8 @@ mod nudge {
     extern "C" fn nothing(_signal: libc::c_int) {}
 
     fn signal() -> libc::c_int {
-        // The C library has the first two; nothing here or in DPDK uses one so far up.
+        // The C library uses the first two real-time signals; nothing here or in DPDK uses one this
+        // high.
         libc::SIGRTMIN() + 7
     }
 
@@ -147,9 +150,9 @@ mod nudge {
             event.sigev_notify = libc::SIGEV_THREAD_ID;
             event.sigev_signo = signal();
             let mut timer = ptr::null_mut();
-            // SAFETY: the handler touches nothing, so it is safe at any moment; without SA_RESTART it
-            // ends waits. The timer is for the calling thread, by its id, which takes this signal alone; all
-            // structures are live.
+            // SAFETY: the handler touches nothing, so it is safe at any moment; without SA_RESTART
+            // the signal ends waits. The timer signals the calling thread, by its id, which alone
+            // takes this signal; all structures are live.
             let made = unsafe {
                 let mut ours: libc::sigset_t = MaybeUninit::zeroed().assume_init();
                 libc::sigemptyset(&raw mut ours);
@@ -163,21 +166,22 @@ mod nudge {
             if made { Ok(Timer(timer)) } else { Err(io::Error::last_os_error()) }
         }
 
-        /// Signals every `period` from now on; never when it is zero.
+        /// Signals every `period` from now on; stops signalling when `period` is zero.
         pub(super) fn set(&self, period: Duration) {
             let every = libc::timespec {
                 tv_sec: period.as_secs().try_into().unwrap_or(0),
                 tv_nsec: period.subsec_nanos().into(),
             };
             let spec = libc::itimerspec { it_interval: every, it_value: every };
-            // SAFETY: a timer of ours and a live structure; the old setting is not asked for.
+            // SAFETY: a timer of ours and a live structure; a null pointer says that we do not want
+            // the old setting.
             unsafe { libc::timer_settime(self.0, 0, &raw const spec, ptr::null_mut()) };
         }
     }
 
     impl Drop for Timer {
         fn drop(&mut self) {
-            // SAFETY: a timer of ours, which nobody uses after this.
+            // SAFETY: a timer of ours, which no code uses after this.
             unsafe { libc::timer_delete(self.0) };
         }
     }
@@ -193,7 +197,7 @@ mod tests {
 
     use super::*;
 
-    /// A socket with unsent data whose last close waits for a minute, and its silent peer.
+    /// Returns a socket with unsent data whose last close waits for a minute, and its silent peer.
     fn lingering() -> (OwnedFd, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

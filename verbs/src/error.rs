@@ -1,4 +1,4 @@
-//! What can go wrong between an application and its device.
+//! Errors between an application and its device.
 
 use core::net::SocketAddr;
 
@@ -10,18 +10,18 @@ use crate::memory::{RegionError, RegisterError};
 use crate::ring::AreaError;
 use crate::state::QpState;
 
-/// A batch of work requests of which only the first few could be posted.
+/// A batch of work requests of which only the first few were posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("request {posted} of a batch: {error}")]
 pub struct BatchError {
-    /// How many are posted: the index of the one that is not.
+    /// Number of requests posted, which is the index of the first request that failed.
     pub posted: usize,
-    /// Why it is not.
+    /// Why that request failed.
     pub error: PostError,
 }
 
 impl BatchError {
-    /// What is wrong with the request at index `posted`.
+    /// Returns a function that wraps the error of the request at index `posted`.
     pub(crate) fn at(posted: usize) -> impl FnOnce(PostError) -> BatchError {
         move |error| BatchError { posted, error }
     }
@@ -33,94 +33,95 @@ pub enum DeviceError {
     /// A number is out of the range of [`DeviceLimits`](crate::DeviceLimits).
     #[error("{what} of {value} is not between {least} and {most}")]
     Limit {
-        /// Of what.
+        /// Name of the number.
         what: &'static str,
-        /// What was asked for.
+        /// The number that the application asked for.
         value: u64,
-        /// The smallest that can be had.
+        /// The smallest number allowed.
         least: u64,
-        /// The largest that can be had.
+        /// The largest number allowed.
         most: u64,
     },
-    /// The protection domain is not one of this application.
+    /// The protection domain does not belong to this application.
     #[error("protection domain {0} is not this application's")]
     ForeignPd(Pd),
-    /// The completion queue is not one of this application.
+    /// The completion queue does not belong to this application.
     #[error("the completion queue is not this application's")]
     ForeignCq,
     /// The completion queue holds more completions than the new size.
     #[error("{held} completions wait, and {depth} would have room")]
     CqTooSmall {
-        /// Completions that wait, of the worker that has most.
+        /// Completions that wait at the worker that has most of them.
         held: u64,
-        /// The size that was asked for.
+        /// The size that the application asked for.
         depth: u32,
     },
-    /// The completion queue is being resized: its workers have not all heard of it, or what they
-    /// wrote before has not been polled.
+    /// An earlier resize of the completion queue is not complete: some of its workers have not
+    /// moved yet, or the application has not polled the completions that they wrote before.
     #[error("the completion queue is being resized")]
     CqResizing,
-    /// The shared receive queue is not one of this application, or of another protection domain.
+    /// The shared receive queue does not belong to this application, or belongs to another
+    /// protection domain.
     #[error("the shared receive queue is not of this application and protection domain")]
     ForeignSrq,
-    /// Queue pairs have the shared receive queue.
+    /// Queue pairs use the shared receive queue.
     #[error("{users} queue pairs have the shared receive queue")]
     SrqInUse {
-        /// How many.
+        /// Number of these queue pairs.
         users: u32,
     },
-    /// The queue pair is not one of this application.
+    /// The queue pair does not belong to this application.
     #[error("queue pair {0} is not this application's")]
     ForeignQp(Qpn),
-    /// The application has as many as it can have.
+    /// The application has reached its limit.
     #[error("no more than {most} {what}")]
     TooMany {
-        /// Of what.
+        /// Name of the objects.
         what: &'static str,
-        /// How many.
+        /// The limit.
         most: u32,
     },
     /// Windows or fast registrations of the region are valid.
     #[error("{count} windows or fast registrations of the region are valid")]
     MrBound {
-        /// How many.
+        /// Number of these windows and fast registrations.
         count: u32,
     },
-    /// The region is of the device's own memory, which has one registration at a time.
+    /// The region is part of the device's own memory, which has one registration at a time.
     #[error("the region is of the device's own memory")]
     MrOfDevice,
     /// The queue pair is in a connection, or about to be.
     #[error("the queue pair is in use")]
     QpInUse,
-    /// The queue pair is in a state that does not allow it.
+    /// The state of the queue pair does not allow the operation.
     #[error("a queue pair in state {0:?} does not allow it")]
     QpState(QpState),
-    /// The queue pair has had its connection: reset it, or make a new one.
+    /// The queue pair has already had its connection: reset it, or make a new queue pair.
     #[error("the queue pair has had its connection")]
     QpDead,
-    /// No room for the queue.
+    /// The device's area has no room for the queue.
     #[error(transparent)]
     Area(#[from] AreaError),
-    /// No memory for a region.
+    /// There is no memory for a region.
     #[error(transparent)]
     Region(#[from] RegionError),
-    /// The memory was not registered.
+    /// The registration of memory failed.
     #[error(transparent)]
     Register(#[from] RegisterError),
-    /// The RNIC is another process's, which cannot wake the sleeper of this waker: only one of
-    /// [`Sleeper::with_fd`](crate::Sleeper::with_fd) can be.
+    /// The RNIC belongs to another process, which can wake only a sleeper made by
+    /// [`Sleeper::with_fd`](crate::Sleeper::with_fd); this waker's sleeper is not.
     #[error("the RNIC is in another process, which can wake only a sleeper of Sleeper::with_fd")]
     WakerWithoutFd,
-    /// The address cannot be reserved.
+    /// The reservation of the address failed.
     #[error("cannot have {0}: {1}")]
     Address(SocketAddr, ReserveError),
-    /// The process that has the RNIC refuses: for a quota, mostly.
+    /// The process that has the RNIC refuses the request, mostly because of a quota.
     #[error(transparent)]
     Refused(#[from] Fault),
-    /// The process that has the RNIC cannot be reached, or makes no sense.
+    /// The process that has the RNIC cannot be reached, or answers nonsense.
     #[error("{0}")]
     Socket(String),
-    /// The control plane has as many requests as it can keep: try again.
+    /// The control plane holds as many requests as it can: try again.
     #[error("the control plane is overloaded")]
     Overloaded,
     /// The control plane has ended.

@@ -8,11 +8,12 @@ use heddle_cm::Event;
 
 use crate::waker::Waker;
 
-/// Events of the listeners and connections made with it; clones are handles of the same queue.
+/// A queue for the events of the listeners and connections made with it; clones are handles of the
+/// same queue.
 ///
-/// It does not drop events. Listeners reset new connections while thousands of events of their
-/// application have not been taken, so that peers cannot make it long; what an application asks for
-/// itself adds an outcome and an end for each connection.
+/// The queue does not drop events. Peers cannot make it long: listeners reset new connections while
+/// their application has thousands of events to take. Each connection that the application itself
+/// asks for adds two events, an outcome and an end.
 #[derive(Clone, Debug)]
 pub struct EventQueue(Arc<Shared>);
 
@@ -23,24 +24,24 @@ struct Shared {
     waker: Option<Waker>,
 }
 
-/// Counts the events an application has taken, for the connection manager.
+/// Counts the events that an application has taken, for the connection manager.
 #[derive(Clone, Debug, Default)]
 pub struct Taken(Arc<AtomicU64>);
 
 impl Taken {
-    /// Events taken since it was asked last.
+    /// Returns the number of events taken since the last call.
     pub fn swap(&self) -> u64 {
         if self.0.load(Ordering::Relaxed) == 0 { 0 } else { self.0.swap(0, Ordering::Relaxed) }
     }
 
-    /// One more was taken.
+    /// Counts one more event as taken.
     pub(crate) fn add_one(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// What nobody can take any more counts as taken: its application has given up the handles of this
-/// queue, and goes on.
+/// Counts the remaining events as taken, because no handle can take them any more: the application
+/// has dropped all handles of this queue, and goes on.
 impl Drop for Shared {
     fn drop(&mut self) {
         let queue = self.queue.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -49,19 +50,20 @@ impl Drop for Shared {
 }
 
 impl EventQueue {
-    /// An empty queue; `waker` is woken when an event arrives.
+    /// Returns an empty queue; an event that arrives wakes `waker`.
     pub fn new(waker: Option<Waker>) -> EventQueue {
         EventQueue(Arc::new(Shared { queue: Mutex::default(), len: AtomicUsize::new(0), waker }))
     }
 
-    /// The oldest event.
+    /// Takes the oldest event.
     pub fn poll(&self) -> Option<Event> {
         let (event, taken) = self.pass_on()?;
         taken.add_one();
         Some(event)
     }
 
-    /// The oldest event, for somebody else who is to take it: where to count that.
+    /// Takes the oldest event for another taker, with the counter at which that taker counts the
+    /// event.
     pub(crate) fn pass_on(&self) -> Option<(Event, Taken)> {
         if self.is_empty() {
             return None;
@@ -72,12 +74,12 @@ impl EventQueue {
         front
     }
 
-    /// Whether there is nothing to poll at this moment.
+    /// Returns true if there is nothing to poll at this moment.
     pub fn is_empty(&self) -> bool {
         self.0.len.load(Ordering::Acquire) == 0
     }
 
-    /// Puts an event in; `taken` is told when it is taken out.
+    /// Adds an event; the queue counts the event at `taken` when a caller takes it.
     pub fn push(&self, event: Event, taken: &Taken) {
         {
             let mut queue = self.queue();

@@ -1,5 +1,5 @@
-//! What an application holds of an RNIC: devices, memory regions, queue pairs, completion queues and
-//! connection events.
+//! Objects that an application holds of an RNIC: devices, memory regions, queue pairs, completion
+//! queues and connection events.
 //!
 //! ```text
 //!   Device ── alloc_pd ──▶ Pd
@@ -9,14 +9,14 @@
 //!     │ listen, connect ────────▶ EventQueue ◀── connection events, from the control plane
 //! ```
 //!
-//! There is no DPDK here. Work requests and completions go through rings in shared memory
-//! ([`ring`]) straight to and from the workers, which may be threads of this process or of another
-//! one; what happens once per connection goes to the control plane through
-//! [`ControlPlane`](device::ControlPlane), or through a socket to a process that has one
-//! ([`remote`]).
+//! This crate contains nothing of DPDK. Work requests and completions go through rings in shared
+//! memory ([`ring`]) straight to and from the workers, which may be threads of this process or of
+//! another process. Requests that occur once per connection go to the control plane through
+//! [`ControlPlane`](device::ControlPlane), or through a socket to a process that has a control
+//! plane ([`remote`]).
 //!
-//! `unsafe` is in `memory::{raw, guard, region, region_memory, crc}`, `ring::area`, `closer`, `waker`,
-//! `wakeup::page` and `remote::process`; each block says why it is sound.
+//! `unsafe` is in `memory::{raw, guard, region, region_memory, crc}`, `ring::area`, `closer`,
+//! `waker`, `wakeup::page` and `remote::process`; each block says why it is sound.
 
 pub mod account;
 pub mod closer;

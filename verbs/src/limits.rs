@@ -1,4 +1,4 @@
-//! What a device has at most.
+//! Limits of a device.
 
 use heddle_iwarp::qp::{MAX_INLINE, MAX_MESSAGE, MAX_SGES};
 
@@ -7,13 +7,14 @@ use crate::error::DeviceError;
 use crate::memory::MrLimits;
 use crate::ring::BELLS;
 
-/// What one application can have of an RNIC: its numbers are those of `ibv_query_device`. A request
-/// beyond one of them is refused as [`DeviceError::Limit`] or [`DeviceError::TooMany`], which name it.
+/// Limits of one application at an RNIC: these are the numbers of `ibv_query_device`. The device
+/// refuses a request beyond a limit as [`DeviceError::Limit`] or [`DeviceError::TooMany`], which
+/// name the limit.
 ///
-/// They are given to [`Hub::open`](crate::Hub::open) in
-/// [`DeviceConfig::limits`](crate::DeviceConfig), where they are cut to what the RNIC has
-/// ([`DeviceLimits::MOST`]). Queues also need room in the device's area and regions need memory, so an
-/// application can meet an end before its limits.
+/// The caller of [`Hub::open`](crate::Hub::open) gives the limits in
+/// [`DeviceConfig::limits`](crate::DeviceConfig), and the hub cuts them to the limits of the RNIC
+/// ([`DeviceLimits::MOST`]). Queues also need room in the device's area, and regions need memory,
+/// so an application can run out of these before it reaches its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceLimits {
     /// Queue pairs at a time.
@@ -22,60 +23,61 @@ pub struct DeviceLimits {
     pub max_qp_wrs: u32,
     /// SGEs of a work request of a queue pair.
     pub max_sges: u16,
-    /// SGEs of an RDMA Read: its sink is named by one STag (RFC 5040 section 4.4). A property, and nobody's to
-    /// choose.
+    /// SGEs of an RDMA Read: one STag names the sink of a Read (RFC 5040 section 4.4). This number
+    /// is a property of the RNIC, which no caller can choose.
     pub max_sge_rd: u16,
-    /// Inline octets of a send request.
+    /// Inline bytes of a send request.
     pub max_inline: u16,
     /// Completion queues at a time.
     pub max_cqs: u32,
-    /// Completions of one of them, for each worker.
+    /// Completions of one completion queue, for each worker.
     pub max_cqes: u32,
     /// Shared receive queues at a time.
     pub max_srqs: u32,
-    /// Receives of one.
+    /// Receives of one shared receive queue.
     pub max_srq_wrs: u32,
-    /// Memory regions and fast registrations at a time; those that are deregistered count until
-    /// their memory is back. All applications share the places of the RNIC's table, which may be
-    /// fewer together.
+    /// Memory regions and fast registrations at a time. An unregistered region counts until its
+    /// memory is free again. All applications share the slots of the RNIC's table, so fewer slots
+    /// than this may be available to an application.
     pub max_mrs: u32,
-    /// Those of one protection domain.
+    /// Memory regions and fast registrations of one protection domain at a time.
     pub max_mrs_per_pd: u32,
     /// Memory windows of both types at a time, in the same table.
     pub max_mws: u32,
-    /// Those of one protection domain.
+    /// Memory windows of one protection domain at a time.
     pub max_mws_per_pd: u32,
-    /// Octets of one.
+    /// Bytes of one memory region.
     pub max_mr_size: u64,
     /// Protection domains.
     pub max_pds: u32,
-    /// Reads and atomic operations that one queue pair serves at a time (IRD). Each is kept until it
-    /// is answered, so this bounds what a peer can have kept; queue pairs share nothing of it.
+    /// Reads and atomic operations that one queue pair serves at a time (IRD). The queue pair keeps
+    /// each until it has answered, so this limit bounds how many a peer can make us keep; queue
+    /// pairs share none of these.
     pub max_ird: u16,
     /// Reads and atomic operations that one queue pair may have outstanding (ORD).
     pub max_ord: u16,
-    /// Octets of one message.
+    /// Bytes of one message.
     pub max_message: u32,
-    /// Sizes of page a region can be made of, a bit for each: memory is addressed to the octet, so
-    /// every power of two from 4 KiB on is one.
+    /// Page sizes that a region can be made of, one bit for each size. Addresses of registered
+    /// memory are exact to the byte, so every power of two from 4 KiB on is possible.
     pub page_sizes: u64,
-    /// What atomic operations are atomic with.
+    /// The accesses against which atomic operations are atomic.
     pub atomics: Atomics,
 }
 
-/// With what an atomic operation of a peer is atomic (RFC 7306 section 5).
+/// The accesses against which an atomic operation of a peer is atomic (RFC 7306 section 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Atomics {
-    /// There are none.
+    /// The RNIC has no atomic operations.
     None,
-    /// With those of all queue pairs of the RNIC.
+    /// Atomic operations of all queue pairs of the RNIC.
     Rnic,
-    /// With those of the processors as well: they are carried out by a processor's atomic instruction
-    /// on an aligned word.
+    /// Atomic operations of the processors as well: the RNIC carries out an operation by a
+    /// processor's atomic instruction on an aligned word.
     Global,
 }
 
-/// `value` as the narrower number that it fits.
+/// Returns `value` as a narrower number, which has to hold it.
 const fn narrow(value: usize) -> u16 {
     assert!(value <= u16::MAX as usize);
     #[expect(clippy::cast_possible_truncation, reason = "asserted")]
@@ -83,12 +85,12 @@ const fn narrow(value: usize) -> u16 {
     narrow
 }
 
-/// A queue pair has a doorbell of its own.
+/// Each queue pair has a doorbell of its own, so the doorbells limit the queue pairs.
 #[expect(clippy::cast_possible_truncation, reason = "a few thousand")]
 const MAX_QPS: u32 = BELLS as u32;
 
 impl DeviceLimits {
-    /// What an RNIC can give to any application.
+    /// The most that an RNIC can give to any application.
     pub const MOST: DeviceLimits = DeviceLimits {
         max_qps: MAX_QPS,
         max_qp_wrs: MAX_DEPTH,
@@ -105,7 +107,8 @@ impl DeviceLimits {
         max_mws_per_pd: u32::MAX,
         max_mr_size: 1 << 47,
         max_pds: 1 << 20,
-        // 14 bits of the start-up frame (RFC 6581 section 9), of which all ones says "no number".
+        // The start-up frame has 14 bits for this number (RFC 6581 section 9); all ones mean "no
+        // number".
         max_ird: 0x3ffe,
         max_ord: 0x3ffe,
         max_message: MAX_MESSAGE,
@@ -113,17 +116,17 @@ impl DeviceLimits {
         atomics: Atomics::Global,
     };
 
-    /// STags of the application.
+    /// Returns how many STags the application may have.
     pub(crate) const fn mrs(&self) -> MrLimits {
         MrLimits { regions: self.max_mrs, windows: self.max_mws }
     }
 
-    /// STags of one of its protection domains.
+    /// Returns how many STags one protection domain of the application may have.
     pub(crate) const fn mrs_per_pd(&self) -> MrLimits {
         MrLimits { regions: self.max_mrs_per_pd, windows: self.max_mws_per_pd }
     }
 
-    /// What is within both.
+    /// Returns the smaller of both limits, field by field.
     pub(crate) fn within(&self, most: &DeviceLimits) -> DeviceLimits {
         let (a, b) = (self, most);
         DeviceLimits {
@@ -143,7 +146,7 @@ impl DeviceLimits {
             max_pds: a.max_pds.min(b.max_pds),
             max_ird: a.max_ird.min(b.max_ird),
             max_ord: a.max_ord.min(b.max_ord),
-            // Properties, and nobody's to choose.
+            // No caller can choose these: they are properties of the RNIC.
             max_sge_rd: b.max_sge_rd,
             max_message: b.max_message,
             page_sizes: b.page_sizes,
@@ -153,8 +156,8 @@ impl DeviceLimits {
 }
 
 impl Default for DeviceLimits {
-    /// 128 Reads each way, 4,096 protection domains, 4,096 completion queues; for the rest as much as
-    /// there is.
+    /// Returns 128 Reads each way, 4,096 protection domains and 4,096 completion queues; all other
+    /// limits are those of the RNIC.
     fn default() -> Self {
         DeviceLimits {
             max_ird: 128,
@@ -166,7 +169,7 @@ impl Default for DeviceLimits {
     }
 }
 
-/// Whether `value` is one of those that can be had.
+/// Checks that `value` lies between `least` and `most`.
 pub(crate) fn within(
     what: &'static str,
     value: u32,
@@ -185,7 +188,7 @@ pub(crate) fn within(
     }
 }
 
-/// How many of something an application has, and a place among them.
+/// Counts the objects of an application, and hands out places up to a limit.
 pub(crate) mod count {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
@@ -193,16 +196,16 @@ pub(crate) mod count {
     use crate::account::Reserved;
     use crate::error::DeviceError;
 
-    /// Counts what there is at a time.
+    /// Number of objects of one kind that exist now.
     #[derive(Clone, Debug, Default)]
     pub(crate) struct Count(Arc<AtomicU32>);
 
-    /// One of them, and what is reserved for it; the place is free again when dropped.
+    /// The place of one object, and the memory reserved for the object; dropping this frees both.
     #[derive(Debug)]
     pub(crate) struct Place(Count, Vec<Reserved>);
 
     impl Place {
-        /// The same, for which that much is taken of an account.
+        /// Returns this place with `by`, the amounts that were taken from accounts for it.
         pub(crate) fn paid(mut self, by: Vec<Reserved>) -> Place {
             self.1 = by;
             self
@@ -210,7 +213,7 @@ pub(crate) mod count {
     }
 
     impl Count {
-        /// One more, if there are fewer than `most`.
+        /// Takes one more place if fewer than `most` are taken.
         pub(crate) fn take(&self, what: &'static str, most: u32) -> Result<Place, DeviceError> {
             let more = |n: u32| n.checked_add(1).filter(|n| *n <= most);
             let taken = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
@@ -219,7 +222,7 @@ pub(crate) mod count {
                 .map_err(|_| DeviceError::TooMany { what, most })
         }
 
-        /// How many there are.
+        /// Returns the number of places taken now.
         pub(crate) fn now(&self) -> u32 {
             self.0.load(Ordering::Acquire)
         }

@@ -1,9 +1,10 @@
-//! The lock-free code of this crate under a model checker: small programs of two or three threads, of which
-//! every order of steps is run, and every store that a load may see.
+//! The lock-free code of this crate under a model checker: small programs of two or three threads.
+//! The checker runs them in every order of steps, with every store that a load may see.
 //!
-//! `cargo test -p heddle-verbs --features loom --lib model`. Preemptions are bounded (`PREEMPTIONS`):
-//! a thread is taken off its processor that often where it would not wait anyway. System calls are made
-//! as they are; a program looks at what they did when its threads have ended.
+//! `cargo test -p heddle-verbs --features loom --lib model`. The checker bounds preemptions
+//! (`PREEMPTIONS`): the number of times that it takes a thread off its processor where the thread
+//! would not wait anyway. A program makes real system calls, and checks their effects after its
+//! threads have ended.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod completions;
@@ -17,7 +18,7 @@ use loom::model::Builder;
 
 use crate::waker::Sleeper;
 
-/// How often a thread is preempted in one run of a program.
+/// Most preemptions of a thread in one run of a program.
 const PREEMPTIONS: usize = 3;
 
 /// Runs a program in every order.

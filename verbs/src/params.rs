@@ -1,4 +1,4 @@
-//! How connections are made and accepted.
+//! Parameters with which an application makes and accepts connections.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -12,25 +12,27 @@ pub use heddle_cm::ListenParams;
 /// A connection to make.
 #[derive(Clone, Debug)]
 pub struct ConnectParams {
-    /// The queue pair that is to run on it.
+    /// The queue pair that is to run on the connection.
     pub qp: Qp,
-    /// Our address, which says the port too; when absent, both are those of the way to the peer.
+    /// Our address, which also selects the port. When absent, the route to the peer selects both.
     pub local: Option<IpAddr>,
     /// The start-up dialogue and its options: MPA revision, CRC, markers, the peer-to-peer model.
     pub protocol: Protocol,
-    /// RDMA Reads we take from the peer at a time. A peer that will have more outstanding is turned
-    /// away (RFC 6581 section 9.1).
+    /// RDMA Reads that we take from the peer at a time. The start-up rejects a peer that insists on
+    /// more outstanding Reads (RFC 6581 section 9.1).
     pub ird: u16,
-    /// RDMA Reads we want to have outstanding; lowered to what the peer takes.
+    /// RDMA Reads that we want to have outstanding; the start-up lowers this to the number that the
+    /// peer takes.
     pub ord: u16,
-    /// For the peer's application; at most 508 octets with MPA revision 2, 512 with revision 1.
+    /// Data for the peer's application; at most 508 bytes with MPA revision 2, 512 with revision 1.
     pub private_data: Vec<u8>,
-    /// How long the whole may take.
+    /// Time limit for the whole start-up.
     pub timeout: Duration,
 }
 
 impl ConnectParams {
-    /// MPA revision 2, with CRC, 16 Reads each way, no private data, 10 s, from any address of ours.
+    /// Returns parameters with MPA revision 2, CRC, 16 Reads each way, no private data, a time
+    /// limit of 10 s, and any address of ours.
     pub fn new(qp: Qp) -> ConnectParams {
         ConnectParams {
             qp,
@@ -43,19 +45,19 @@ impl ConnectParams {
         }
     }
 
-    /// The same with these options of MPA.
+    /// Returns these parameters with the given options of MPA.
     #[must_use]
     pub fn mpa(self, options: MpaOptions) -> ConnectParams {
         ConnectParams { protocol: Protocol::Mpa(options), ..self }
     }
 
-    /// The same from this address of ours (as `rdma_bind_addr` chooses it).
+    /// Returns these parameters with the given address of ours (as `rdma_bind_addr` chooses it).
     #[must_use]
     pub fn from(self, local: IpAddr) -> ConnectParams {
         ConnectParams { local: Some(local), ..self }
     }
 
-    /// The same with this IRD and ORD.
+    /// Returns these parameters with the given IRD and ORD.
     #[must_use]
     pub fn reads(self, ird: u16, ord: u16) -> ConnectParams {
         ConnectParams { ird, ord, ..self }
@@ -68,22 +70,24 @@ impl ConnectParams {
     }
 }
 
-/// How a connection request is accepted.
+/// Parameters with which an application accepts a connection request.
 #[derive(Clone, Debug)]
 pub struct AcceptParams {
-    /// The queue pair that is to run on it.
+    /// The queue pair that is to run on the connection.
     pub qp: Qp,
-    /// RDMA Reads we take from the peer at a time. Only a 0 becomes a 1 where a Read is all the peer
-    /// can begin with, in the peer-to-peer model.
+    /// RDMA Reads that we take from the peer at a time. The start-up uses this number as it is,
+    /// except that a 0 becomes a 1 where the peer can begin only with a Read, in the peer-to-peer
+    /// model.
     pub ird: u16,
-    /// RDMA Reads we want to have outstanding; lowered to what the peer takes.
+    /// RDMA Reads that we want to have outstanding; the start-up lowers this to the number that the
+    /// peer takes.
     pub ord: u16,
-    /// For the peer's application.
+    /// Data for the peer's application.
     pub private_data: Vec<u8>,
 }
 
 impl AcceptParams {
-    /// 16 Reads each way, no private data.
+    /// Returns parameters with 16 Reads each way and no private data.
     pub fn new(qp: Qp) -> AcceptParams {
         AcceptParams {
             qp,
@@ -93,7 +97,7 @@ impl AcceptParams {
         }
     }
 
-    /// The same with this IRD and ORD.
+    /// Returns these parameters with the given IRD and ORD.
     #[must_use]
     pub fn reads(self, ird: u16, ord: u16) -> AcceptParams {
         AcceptParams { ird, ord, ..self }

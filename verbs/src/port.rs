@@ -4,26 +4,26 @@ use core::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-/// An address of a port, and how many leading bits the hosts of its link share.
+/// An address of a port, and the number of leading bits that the hosts of its link share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PortAddr {
-    /// The address.
+    /// Our address at the port.
     pub addr: IpAddr,
-    /// Bits, 0 to 32.
+    /// Length of the prefix in bits, 0 to 32.
     pub prefix: u8,
 }
 
-/// The link of a port.
+/// State and speed of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortLink {
-    /// Whether it is up.
+    /// True if the link is up.
     pub up: bool,
-    /// Mb/s; `None` where the device does not know, as virtual devices do not.
+    /// Speed in Mb/s; `None` where the device does not know, as virtual devices do not.
     pub mbps: Option<u32>,
 }
 
-/// What a port has counted since it was opened. Frames are those of all applications; a device that does not
-/// count leaves zeros.
+/// Counters of a port since it was opened. They count the frames of all applications; a device that
+/// does not count leaves zeros.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortCounters {
     /// Frames received.
@@ -32,36 +32,37 @@ pub struct PortCounters {
     pub rx_bytes: u64,
     /// Frames dropped for want of room or of buffers.
     pub rx_dropped: u64,
-    /// Frames received that were wrong.
+    /// Frames received with an error.
     pub rx_errors: u64,
     /// Frames sent.
     pub tx_frames: u64,
     /// Bytes sent.
     pub tx_bytes: u64,
-    /// Frames that could not be sent.
+    /// Frames that the device failed to send.
     pub tx_errors: u64,
 }
 
 /// A port of an RNIC.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortInfo {
-    /// Its Ethernet address.
+    /// Ethernet address of the port.
     pub mac: [u8; 6],
     /// Largest IP packet, in bytes.
     pub mtu: u16,
-    /// Its link.
+    /// State and speed of the port's link.
     pub link: PortLink,
-    /// Its addresses, in the order in which they are configured.
+    /// Addresses of the port, in the order of the configuration.
     pub addresses: Vec<PortAddr>,
-    /// What it has counted.
+    /// Counters of the port.
     pub counters: PortCounters,
 }
 
-/// The way to ask a port while it runs, from any thread.
+/// Queries a port while it runs, from any thread.
 pub trait PortProbe: Send + Sync + std::fmt::Debug {
-    /// Its link, without waiting for it. It may take a NIC a few reads of registers.
+    /// Returns the link as it is now, without waiting for a change. A NIC may take a few register
+    /// reads for this.
     fn link(&self) -> PortLink;
 
-    /// What it has counted.
+    /// Returns the port's counters.
     fn counters(&self) -> PortCounters;
 }

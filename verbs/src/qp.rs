@@ -2,17 +2,19 @@
 //!
 //! # A post, step by step
 //!
-//! The request is checked against the static rules, written into free blocks and published by the
-//! tail; then the doorbell of the worker that runs the queue pair is rung. A request counts as
-//! outstanding until the worker has retired it, which is when its completion is there, or would be if
-//! it were signaled; beyond the depth posting is refused.
+//! A post checks the request against the static rules, writes it into free blocks and publishes it
+//! by the tail; then it rings the doorbell of the worker that runs the queue pair. A request counts
+//! as outstanding until the worker has retired it. The worker retires a request when the
+//! application can poll its completion, or could if the request were signaled. When the outstanding
+//! requests reach the depth, the queue pair refuses posts.
 //!
 //! # The end
 //!
-//! When a connection ends its worker marks the queue pair, takes what is posted once more, writes
-//! down how many requests it took in all, and marks it dead. A post that finds the mark waits for that
-//! number, and knows whether its request was among them: it completes as flushed, or the post is
-//! refused. So nothing posted is ever silently lost.
+//! When a connection ends, its worker marks the queue pair, takes the posted requests once more,
+//! writes down how many requests it took in all, and marks the queue pair dead. A post that finds
+//! the mark waits for that number, and so knows whether the worker took its request: such a request
+//! completes as flushed, and the queue pair refuses any other. So no posted request is ever
+//! silently lost.
 
 use heddle_base::sync::atomic::{AtomicU64, Ordering, fence};
 use heddle_base::sync::{Mutex, MutexGuard, yield_now};
@@ -41,10 +43,11 @@ pub use batch::{Recvs, Sends};
 pub(crate) use claim::Claim;
 pub use init::QpInit;
 
-/// The application's handle of a queue pair; clones are handles of the same one. Any thread may post.
+/// The application's handle of a queue pair; clones are handles of the same one. Any thread may
+/// post.
 ///
-/// Work requests may be posted from the moment it exists. Receives posted before the connection is
-/// established are there when its first message arrives.
+/// An application may post work requests as soon as the queue pair exists. Receives posted before
+/// the connection is established are available to its first message.
 #[derive(Clone, Debug)]
 pub struct Qp(Arc<Inner>);
 
@@ -62,12 +65,12 @@ struct Inner {
     claim: Arc<Claim>,
     init: QpInit,
     tied: Arc<Tied>,
-    /// Gives back its number and its bell when the last handle is gone.
+    /// Frees the queue pair's number and bell when the last handle is dropped.
     _owner: Option<Owner>,
 }
 
 impl Inner {
-    /// Checks a request and publishes it; `words` are those of the queue pair's block.
+    /// Checks a request and publishes it; `words` are the words of the queue pair's block.
     #[inline(always)]
     fn put_send(
         &self,
@@ -81,7 +84,7 @@ impl Inner {
         sq.post(header_of(words), SQ, ring, entry, &wr.data)
     }
 
-    /// A request of the longer kind, which has passed the rules.
+    /// Publishes a request of the longer kind, which the caller has checked.
     #[inline(never)]
     fn put_with_operands(
         &self,
@@ -107,7 +110,7 @@ impl Inner {
     }
 }
 
-/// What is told when the last handle of a queue pair is gone.
+/// A function to call when the last handle of a queue pair is dropped.
 pub(crate) struct Owner(Option<Box<dyn FnOnce() + Send + Sync>>);
 
 impl Owner {
@@ -141,8 +144,8 @@ impl Rings {
     fn new(init: &QpInit) -> Rings {
         let data = usize::from(init.max_send_sge) * 2;
         let data = data.max(usize::from(init.max_inline).div_ceil(8));
-        // An Atomic Operation and immediate data take the longest head, and a queue holds its depth of whatever
-        // is posted.
+        // An Atomic Operation and immediate data have the longest head, and a queue has to hold its
+        // depth of any kind of request.
         let longest = layout::blocks(opcode::WRITE_IMMEDIATE, data) as u64;
         let sq = longest * u64::from(init.sq_depth);
         let rq = layout::blocks(opcode::RECV, usize::from(init.max_recv_sge) * 2) as u64;
@@ -165,10 +168,10 @@ impl Rings {
     }
 }
 
-/// The first line of the send queue.
+/// Index of the first line of the send queue.
 const ENTRIES: u64 = (at::ENTRIES / LINE) as u64;
 
-/// Words of so many blocks.
+/// Returns the number of words of so many blocks.
 fn words_of(blocks: u64) -> usize {
     usize::try_from(blocks).unwrap_or(usize::MAX / 4 / BLOCK).saturating_mul(BLOCK)
 }
@@ -176,14 +179,14 @@ fn words_of(blocks: u64) -> usize {
 /// The words of a queue pair before its entries.
 type Header = [AtomicU64; at::ENTRIES];
 
-/// Those of this queue pair, whose block is no shorter.
+/// Returns the header of this queue pair, whose block is at least that long.
 #[inline]
 pub(crate) fn header(block: &Block) -> &Header {
     header_of(block.words())
 }
 
-/// The same, for who has looked up the words. A post does that once: behind each of its fences the
-/// compiler would have them looked up again.
+/// Does the same for a caller that has already looked up the words. A post looks them up once:
+/// after each of its fences the compiler would look them up again.
 #[inline]
 fn header_of(words: &[AtomicU64]) -> &Header {
     &words.as_chunks().0[0]
@@ -196,16 +199,16 @@ struct Producer {
     tail: u64,
     /// Requests published.
     posted: u64,
-    /// Blocks free again and requests retired, as they were last seen.
+    /// Blocks freed and requests retired by the worker, as this side last saw them.
     head: u64,
     retired: u64,
     depth: u64,
     blocks: u64,
-    /// What the next request says of the last one, if there was one.
+    /// The length of the last entry as the next entry records it, 0 when there is no last entry.
     before: u64,
 }
 
-/// Which words of a queue pair are a queue's.
+/// The words of a queue pair that belong to one of its queues.
 #[derive(Clone, Copy, Debug)]
 struct QueueWords {
     tail: usize,
@@ -245,14 +248,15 @@ impl Producer {
         }
     }
 
-    /// Whether a request of `n` blocks has room, as far as is known.
+    /// Returns true if a request of `n` blocks has room, as far as this side knows.
     #[inline]
     fn fits(&self, n: u64) -> bool {
         self.posted.wrapping_sub(self.retired) < self.depth
             && self.tail.wrapping_sub(self.head).wrapping_add(n) <= self.blocks
     }
 
-    /// Whether it has, after a look at what the worker has given back.
+    /// Returns true if a request of `n` blocks has room, after a look at the blocks and requests
+    /// that the worker has given back.
     #[cold]
     fn has_room(&mut self, header: &Header, at: QueueWords, n: u64) -> bool {
         self.retired = header[at.retired].load(Ordering::Acquire);
@@ -322,12 +326,14 @@ impl Qp {
         let limits = |sges: u16| Limits {
             sges: usize::from(sges).min(MAX_SGES),
             inline: usize::from(init.max_inline).min(MAX_INLINE),
-            // Not known before the connection is; a Read without ORD completes with its reason.
+            // ORD is not known before the connection is; without an ORD a Read completes with an
+            // error that says so.
             ..Limits::default()
         };
         let shared = init.srq.is_some() || header(&block)[at::SHARED].load(Ordering::Relaxed) != 0;
         let sq = Producer::new(block.words(), SQ, init.sq_depth, rings.sq);
-        // Nothing is posted to a receive queue that is shared: it is no deeper than that.
+        // No request may be posted to the receive queue when receives are shared, so its depth is
+        // 0.
         let rq_depth = if shared { 0 } else { init.rq_depth };
         let rq = Producer::new(block.words(), RQ, rq_depth, rings.rq);
         Qp(Arc::new(Inner {
@@ -347,14 +353,14 @@ impl Qp {
         }))
     }
 
-    /// Where it lies in its area: offset and words, for another process.
+    /// Returns the queue pair's place in its area, as offset and words, for another process.
     pub fn share(&self) -> (usize, usize) {
         (self.0.block.offset(), self.0.block.words().len())
     }
 
-    /// The queue pair at `(offset, words)` of an area that another process has made, with the
-    /// application's doorbells and the completion queues it was made with. There is one producer at a
-    /// time: whoever made it must not post to it meanwhile.
+    /// Returns the queue pair at `(offset, words)` of an area that another process has made, with
+    /// the application's doorbells and the completion queues of the queue pair. A queue pair has
+    /// one producer at a time: the process that made the queue pair must not post to it meanwhile.
     pub fn attach(
         area: &Arc<Area>,
         (off, words): (usize, usize),
@@ -383,13 +389,13 @@ impl Qp {
         }
         let ids = (Qpn(low(get(at::QPN)?)), Pd(low(get(at::PD)?)));
         let bell = low(get(at::BELL)?);
-        // Of no use to a process that only posts and polls.
+        // A process that only posts and polls needs no application number.
         let app = AppId(u64::MAX);
         Some(Qp::over(block, app, ids, (bells, bell), rings, init, None))
     }
 
-    /// The queue pair of a device whose RNIC is another process's, which has made it with `init`;
-    /// `None` when it is not such.
+    /// Returns the queue pair of a device whose RNIC belongs to another process, which has made the
+    /// queue pair with `init`. Returns `None` when the block does not fit `init`.
     pub(crate) fn remote(
         area: &Arc<Area>,
         app: AppId,
@@ -405,54 +411,56 @@ impl Qp {
         fits.then(|| Qp::over(block, app, ids, bells, rings, init, Some(owner)))
     }
 
-    /// What holds it no longer than others do.
+    /// Returns a handle that does not keep the queue pair alive.
     pub(crate) fn downgrade(&self) -> WeakQp {
         WeakQp(Arc::downgrade(&self.0))
     }
 
-    /// For what follows its connection; gone with it.
+    /// Returns the claim to a follower of the connection. The follower loses the claim when the
+    /// queue pair is destroyed.
     pub(crate) fn weak_claim(&self) -> Weak<Claim> {
         Arc::downgrade(&self.0.claim)
     }
 
-    /// Its number, as completions carry it.
+    /// Returns the number of the queue pair, as completions carry it.
     pub fn qpn(&self) -> Qpn {
         self.0.claim.qpn()
     }
 
-    /// The protection domain whose regions it reaches.
+    /// Returns the protection domain whose regions the queue pair reaches.
     pub fn pd(&self) -> Pd {
         self.0.pd
     }
 
-    /// The application whose it is.
+    /// Returns the application that owns the queue pair.
     pub fn app(&self) -> AppId {
         self.0.app
     }
 
-    /// Depths, limits and completion queues it was made with.
+    /// Returns the depths, limits and completion queues that the queue pair was made with.
     pub fn init(&self) -> &QpInit {
         &self.0.init
     }
 
-    /// Where it is in its life.
+    /// Returns the current state of the queue pair.
     pub fn qp_state(&self) -> QpState {
         let phase = header(&self.0.block)[at::PHASE].load(Ordering::Acquire);
         QpState::of(self.state(), phase, self.is_claimed())
     }
 
-    /// Whether its connection is over. It cannot have another one until it is
-    /// [reset](crate::Device::reset_qp).
+    /// Returns true if the queue pair's connection is over. The queue pair cannot have another
+    /// connection until it is [reset](crate::Device::reset_qp).
     pub fn is_dead(&self) -> bool {
         self.state() & 0xff >= state::ENDING
     }
 
-    /// Whether its connection is over and no worker has it any more: all its completions are there.
+    /// Returns true if the queue pair's connection is over and no worker has the queue pair any
+    /// more: all its completions are in the completion queues.
     pub fn has_ended(&self) -> bool {
         self.state() & 0xff == state::DEAD
     }
 
-    /// Whether a worker has it, which may be about to end it.
+    /// Returns true if a worker has the queue pair; the worker may be about to end it.
     pub fn is_with_worker(&self) -> bool {
         matches!(self.state() & 0xff, state::RUNNING | state::ENDING)
     }
@@ -460,7 +468,7 @@ impl Qp {
     /// Posts a work request to the send queue.
     ///
     /// # Errors
-    /// [`PostError`]; nothing was posted then.
+    /// [`PostError`]; the request was not posted then.
     pub fn post_send(&self, wr: &SendWr<'_>) -> Result<(), PostError> {
         let q = &*self.0;
         let words = q.block.words();
@@ -471,10 +479,10 @@ impl Qp {
         self.tell(words, &sq, SQ, before, result).map_err(|e| e.error)
     }
 
-    /// Posts several with one doorbell.
+    /// Posts several send requests with one doorbell.
     ///
     /// # Errors
-    /// [`BatchError`]: those before the one that could not be posted are posted.
+    /// [`BatchError`]: the requests before the failed one are posted.
     pub fn post_sends(&self, wrs: &[SendWr<'_>]) -> Result<(), BatchError> {
         let mut sends = self.sends();
         let mut wrs = wrs.iter().enumerate();
@@ -485,7 +493,7 @@ impl Qp {
     /// Posts a receive buffer.
     ///
     /// # Errors
-    /// [`PostError`]; nothing was posted then.
+    /// [`PostError`]; the buffer was not posted then.
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         let q = &*self.0;
         let words = q.block.words();
@@ -496,10 +504,10 @@ impl Qp {
         self.tell(words, &rq, RQ, before, result).map_err(|e| e.error)
     }
 
-    /// Posts several with one doorbell.
+    /// Posts several receive buffers with one doorbell.
     ///
     /// # Errors
-    /// [`BatchError`]: those before the one that could not be posted are posted.
+    /// [`BatchError`]: the buffers before the failed one are posted.
     pub fn post_recvs(&self, wrs: &[RecvWr<'_>]) -> Result<(), BatchError> {
         let mut recvs = self.recvs();
         let mut wrs = wrs.iter().enumerate();
@@ -507,9 +515,9 @@ impl Qp {
         recvs.finish().and(result)
     }
 
-    /// Rings once for all that was posted since `before` requests were, which ended with `result`. A
-    /// queue that is full is rung as well: the worker then tells what it has retired without a
-    /// completion.
+    /// Rings once for all requests that were posted after the first `before`; `result` is the
+    /// result of the last post. A full queue is rung as well: the worker then publishes how many
+    /// requests it has retired without a completion.
     #[inline]
     fn tell(
         &self,
@@ -527,8 +535,8 @@ impl Qp {
         result
     }
 
-    /// Tells the worker, or finds out that there is none any more; `before` requests were posted
-    /// earlier.
+    /// Rings the worker, or finds out that no worker has the queue pair any more; `before` requests
+    /// were posted earlier.
     #[inline]
     fn ring_or_end(
         &self,
@@ -542,7 +550,8 @@ impl Qp {
         fence(Ordering::SeqCst);
         let seen = header_of(words)[at::STATE].load(Ordering::Acquire);
         match seen & 0xff {
-            // Should it end from here on, it takes what is there after marking itself.
+            // A worker that ends the queue pair after this load marks it first and then takes our
+            // posts.
             state::RUNNING => {
                 q.bells.ring(usize::try_from(seen >> 8).unwrap_or(usize::MAX), q.bell);
                 Ok(())
@@ -559,12 +568,13 @@ impl Qp {
         at: QueueWords,
         before: u64,
     ) -> Result<(), BatchError> {
-        // The worker goes from here to the next state without waiting for anybody.
+        // The worker goes from ENDING to DEAD without waiting for any thread, so this loop is
+        // short.
         while self.state() & 0xff == state::ENDING {
             yield_now();
         }
         let taken = header(&self.0.block)[at.last].load(Ordering::Acquire);
-        // What it took completes as flushed.
+        // The requests that the worker took complete as flushed.
         let lost = queue.posted.wrapping_sub(taken);
         if lost == 0 || lost > queue.posted.wrapping_sub(before) {
             return if lost == 0 && queue.posted != before {
@@ -583,28 +593,30 @@ impl Qp {
         header(&self.0.block)[at::STATE].load(Ordering::SeqCst)
     }
 
-    /// Whether it lies in this area, which each application has one of.
+    /// Returns true if the queue pair lies in this area; each application has one area.
     pub(crate) fn is_in(&self, area: &Arc<Area>) -> bool {
         Arc::ptr_eq(self.0.block.area(), area)
     }
 
-    /// Takes it for a connection; false when it is in one.
+    /// Claims the queue pair for a connection. Returns false when a connection has it already.
     pub(crate) fn claim(&self) -> bool {
         self.0.claim.take()
     }
 
-    /// The connection did not come about, and no worker has had the queue pair. It stays taken if its
-    /// application has asked for its end.
+    /// Gives the claim back: the connection did not come about, and no worker has had the queue
+    /// pair. The queue pair stays claimed if its application has asked for its end.
     pub fn unclaim(&self) {
         self.0.claim.give_back();
     }
 
-    /// Its application asks for its end: no connection takes it from here on.
+    /// Notes that the application asks for the queue pair's end: no connection takes it from here
+    /// on.
     pub(crate) fn set_failing(&self) {
         self.0.claim.set_failing();
     }
 
-    /// The end was refused, and nothing has changed. `claimed`: it was in a connection before.
+    /// Undoes [`set_failing`](Qp::set_failing): the end was refused, and nothing has changed.
+    /// `claimed`: a connection had the queue pair before.
     pub(crate) fn unset_failing(&self, claimed: bool) {
         self.0.claim.unset_failing(claimed);
     }
@@ -613,19 +625,19 @@ impl Qp {
         self.0.claim.is_taken()
     }
 
-    /// Returns true if no worker has had it and none has been ordered to flush it before: the caller
-    /// orders that.
+    /// Returns true if no worker has had the queue pair and no caller has ordered a worker to flush
+    /// it before: the caller then orders the flush.
     pub fn begin_flush(&self) -> bool {
         self.state() == state::IDLE && self.0.claim.begin_flush()
     }
 
-    /// Its connection is over, and nothing refers to it any more.
+    /// Notes that the connection is over and nothing refers to the queue pair any more.
     pub fn set_over(&self) {
         self.0.claim.set_over();
     }
 
-    /// Empties it, as if it had just been made: `forget` is called when that is allowed, and may
-    /// refuse. Nobody posts meanwhile.
+    /// Empties the queue pair, as if it had just been made. The function calls `forget` once the
+    /// reset is allowed, and `forget` may refuse. No thread posts meanwhile.
     pub(crate) fn reset(
         &self,
         forget: impl FnOnce() -> Result<(), DeviceError>,
@@ -633,9 +645,10 @@ impl Qp {
         let q = &*self.0;
         let (mut sq, mut rq) = (lock(&q.sq), lock(&q.rq));
         let state = self.qp_state();
-        // A connection that never came about has left it as it was.
+        // A connection that never came about has left the state word unchanged.
         let over = q.claim.is_over() || self.is_flushed();
-        // No worker has had one whose connection carried no data: nothing says of it that it has ended.
+        // A queue pair whose connection carried no data never had a worker, so no state word says
+        // that it has ended.
         let ended = over && matches!(state, QpState::Error | QpState::Connecting);
         if !ended && (!state.can_reset() || state == QpState::Error) {
             return Err(DeviceError::QpState(state));
@@ -651,23 +664,25 @@ impl Qp {
         for queue in [&mut sq, &mut rq] {
             (queue.tail, queue.posted, queue.head, queue.retired, queue.before) = (0, 0, 0, 0, 0);
         }
-        // Before its next connection: its worker may have left word of the end of the last one.
+        // Clear this before the next connection: the worker may have noted the end of the last
+        // connection here.
         q.tied.restart();
         q.claim.clear();
         Ok(())
     }
 
-    /// Returns true if it has ended as its application asked, and no worker has it any more.
+    /// Returns true if the queue pair has ended at its application's request and no worker has it
+    /// any more.
     fn is_flushed(&self) -> bool {
         self.0.claim.is_failing() && self.state() & 0xff == state::DEAD
     }
 
-    /// STags that end with it.
+    /// Returns the STags that end with the queue pair.
     pub(crate) fn tied(&self) -> &Arc<Tied> {
         &self.0.tied
     }
 
-    /// Block and rings, for the worker.
+    /// Returns block, rings and bell, for the worker.
     pub(crate) fn rings(&self) -> (Arc<Block>, Rings, u32) {
         (self.0.block.clone(), self.0.rings, self.0.bell)
     }
@@ -678,7 +693,9 @@ impl Qp {
 pub(crate) struct WeakQp(Weak<Inner>);
 
 impl WeakQp {
-    /// The caller may be the last to hold the queue pair, and destroys it then: it must have no lock that this takes.
+    /// Returns a handle, if the queue pair still exists. The caller may come to hold the last
+    /// handle, and then destroys the queue pair by dropping it: the caller must hold no lock that
+    /// this takes.
     pub(crate) fn upgrade(&self) -> Option<Qp> {
         self.0.upgrade().map(Qp)
     }
@@ -687,8 +704,8 @@ impl WeakQp {
         self.0.strong_count() == 0
     }
 
-    /// No worker runs it any more, and none has said so: see [`Qp::lose`]. The caller may destroy it, as with
-    /// [`upgrade`](WeakQp::upgrade).
+    /// Ends a queue pair that no worker runs any more although none has said so: see [`Qp::lose`].
+    /// The caller may destroy the queue pair, as with [`upgrade`](WeakQp::upgrade).
     pub(crate) fn lose(&self) {
         if let Some(q) = self.upgrade() {
             q.lose();

@@ -1,44 +1,48 @@
-//! States of a queue pair, and what an application may do to them.
+//! States of a queue pair, and the operations that an application may call in them.
 //!
 //! ```text
-//!             create_qp                connect, accept         in FPDU mode
-//!                 │        ┌──────┐ ─────────────────────▶ ┌────────────┐ ────────▶ ┌─────┐
-//!                 └──────▶ │ Init │ ◀───────────────────── │ Connecting │           │ Rts │
-//!                          └──────┘   no connection        └────────────┘           └─────┘
-//!                             ▲                                    disconnect │  │ error
-//!                       reset │                              ┌─────────┐ ◀────┘  └──▶ ┌───────────┐
-//!                          ┌───────┐ ◀────────────────────── │ Closing │ ────────────▶│ Terminate │
-//!                          │ Error │ ◀──────────────────────────────────────────────  └───────────┘
-//!                          └───────┘
+//!         create_qp              connect, accept       in FPDU mode
+//!             │      ┌──────┐ ───────────────────▶ ┌────────────┐ ──────▶ ┌─────┐
+//!             └────▶ │ Init │ ◀─────────────────── │ Connecting │         │ Rts │
+//!                    └──────┘    no connection     └────────────┘         └─────┘
+//!                       ▲                                   disconnect │   │ error
+//!                 reset │                          ┌─────────┐ ◀───────┘   └──▶ ┌───────────┐
+//!                    ┌───────┐ ◀────────────────── │ Closing │ ───────────────▶ │ Terminate │
+//!                    │ Error │ ◀─────────────────────────────────────────────── └───────────┘
+//!                    └───────┘
 //! ```
 //!
-//! The names are those of the iWARP verbs where they have one. `Init` is what other verbs reach by two
-//! steps, reset and init: requests may be posted, and are carried out once it is connected. There is no
-//! SQD: iWARP has no path to migrate and no attribute of a queue pair that a drained send queue would
-//! let change; to stop sending, stop posting. [`Device::fail_qp`](crate::Device::fail_qp) leads from every
-//! state to `Error`, with a connection or without one.
+//! State names follow the iWARP verbs where these define one. Other verbs reach `Init` by two
+//! steps, reset and init: an application may post requests, and the worker carries them out once
+//! the queue pair is connected. There is no SQD: iWARP has no path to migrate, and no attribute of
+//! a queue pair that a drained send queue would let an application change. To stop sending, an
+//! application stops posting. [`Device::fail_qp`](crate::Device::fail_qp) leads from every state to
+//! `Error`, with or without a connection.
 
 use crate::ring::layout::{phase, state};
 
-/// Where a queue pair is in its life.
+/// The state of a queue pair, from creation to the end of its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QpState {
-    /// Not connected. Requests may be posted.
+    /// The queue pair is not connected. The application may post requests.
     Init,
-    /// In the start-up of a connection.
+    /// The queue pair is in the start-up of a connection.
     Connecting,
-    /// Ready to send: its connection runs.
+    /// Ready to send: the connection is established.
     Rts,
-    /// The application has closed the connection; what was posted before is still sent.
+    /// The application has closed the connection; the worker still sends the requests posted
+    /// before.
     Closing,
-    /// An error was found on this side; the peer is being told.
+    /// This side has found an error and is sending a Terminate to the peer.
     Terminate,
-    /// The connection is over. All that was posted completes, as flushed if not otherwise.
+    /// The connection is over. All requests posted complete, with the status flushed if they have
+    /// no other.
     Error,
 }
 
 impl QpState {
-    /// What the words of a queue pair say; `claimed` when it is in a connection or about to be.
+    /// Returns the state that the words of a queue pair encode; `claimed` is true while the queue
+    /// pair is in a connection or about to be.
     pub(crate) fn of(state_word: u64, phase_word: u64, claimed: bool) -> QpState {
         match (state_word & 0xff, phase_word) {
             (state::IDLE, _) if claimed => QpState::Connecting,
@@ -50,7 +54,7 @@ impl QpState {
         }
     }
 
-    /// Whether [`Device::reset_qp`](crate::Device::reset_qp) is allowed.
+    /// Returns true if [`Device::reset_qp`](crate::Device::reset_qp) is allowed.
     pub(crate) const fn can_reset(self) -> bool {
         match self {
             QpState::Init | QpState::Error => true,

@@ -1,10 +1,12 @@
 //! Threads that a library starts in a program.
 
-/// Starts a thread that takes no signals: handlers of the program run in threads of its own, and a signal that it has
-/// blocked in all of these must not find one of ours. Signals of a thread's own faults stay: the thread may write to
-/// memory that `libibverbs` guards by `mprotect` for a moment, and the kernel kills a process that blocks SIGSEGV then.
+/// Starts a thread that takes no signals. A program handles signals in its own threads, and a
+/// signal that the program has blocked in all of these must not reach a thread of ours. Signals of
+/// a thread's own faults stay unblocked: the thread may write to memory that `libibverbs` protects
+/// by `mprotect` for a moment, and the kernel kills a process that blocks SIGSEGV in such a case.
 pub fn without_signals<T>(start: impl FnOnce() -> T) -> T {
-    // SAFETY: signal sets of this frame that the calls fill in; the mask is put back.
+    // SAFETY: the signal sets live in this frame and the calls fill them in; the function restores
+    // the mask.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         let mut before: libc::sigset_t = std::mem::zeroed();
@@ -27,13 +29,13 @@ mod tests {
     #[test]
     fn test_thread_of_ours_takes_its_own_faults_and_no_other_signal() {
         let blocked = || {
-            // SAFETY: asks for the mask of this thread, which is filled in.
+            // SAFETY: the call only reads this thread's mask, and fills in a live set.
             let set = unsafe {
                 let mut set: libc::sigset_t = std::mem::zeroed();
                 libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &raw mut set);
                 set
             };
-            // SAFETY: a set that the system has filled in.
+            // SAFETY: the system has filled in this set.
             move |signal: i32| unsafe { libc::sigismember(&raw const set, signal) } == 1
         };
         let theirs = without_signals(|| std::thread::spawn(blocked)).join().unwrap();

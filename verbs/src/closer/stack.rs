@@ -1,13 +1,14 @@
 //! A stack to which any thread pushes without waiting for another.
 //!
-//! A producer swings the head to its node by compare-and-swap; the consumer takes all nodes by one swap.
-//! Nodes are never popped one by one, so a node that is freed and allocated anew does no harm (ABA).
+//! A producer swings the head to its node by compare-and-swap; the consumer takes all nodes by one
+//! swap. No thread pops single nodes, so a node that is freed and allocated anew does no harm
+//! (ABA).
 
 use std::marker::PhantomData;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// What was pushed, oldest first once it is taken.
+/// The stack; the consumer gets the values oldest first.
 #[derive(Debug)]
 pub(crate) struct Stack<T> {
     head: AtomicPtr<Node<T>>,
@@ -20,10 +21,10 @@ struct Node<T> {
     next: *mut Node<T>,
 }
 
-// SAFETY: the stack owns its values and gives each to one thread, so it may be shared where values may
-// be sent.
+// SAFETY: the stack owns its values and gives each to one thread, so threads may share the stack
+// where they may send the values.
 unsafe impl<T: Send> Send for Stack<T> {}
-// SAFETY: as above; there is no reference to a value while it is inside.
+// SAFETY: as above; no thread has a reference to a value while the value is inside.
 unsafe impl<T: Send> Sync for Stack<T> {}
 
 impl<T> Stack<T> {
@@ -31,14 +32,14 @@ impl<T> Stack<T> {
         Stack { head: AtomicPtr::new(ptr::null_mut()), _owns: PhantomData }
     }
 
-    /// Adds a value. It allocates a node and waits for nobody.
+    /// Adds a value. The function allocates a node and waits for no thread.
     pub(crate) fn push(&self, value: T) {
         let node = Box::into_raw(Box::new(Node { value, next: ptr::null_mut() }));
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
-            // SAFETY: the node is ours until the exchange below has published it.
+            // SAFETY: the node is ours until the exchange below publishes it.
             unsafe { (*node).next = head };
-            // Release: who takes the node sees what is in it.
+            // Release: a thread that takes the node sees the node's contents.
             match self.head.compare_exchange_weak(head, node, Ordering::Release, Ordering::Relaxed)
             {
                 Ok(_) => return,
@@ -51,14 +52,14 @@ impl<T> Stack<T> {
         self.head.load(Ordering::Relaxed).is_null()
     }
 
-    /// All that was pushed so far, the oldest first.
+    /// Takes all values pushed so far, the oldest first.
     pub(crate) fn take_all(&self) -> Vec<T> {
         // Acquire: pairs with the exchange in `push`.
         let mut node = self.head.swap(ptr::null_mut(), Ordering::Acquire);
         let mut all = Vec::new();
         while !node.is_null() {
-            // SAFETY: made by `Box::into_raw`; the swap above took it, and all nodes behind it, out of
-            // everybody else's reach.
+            // SAFETY: `Box::into_raw` made the node; the swap above took it, and all nodes after
+            // it, out of every other thread's reach.
             let Node { value, next } = *unsafe { Box::from_raw(node) };
             all.push(value);
             node = next;
@@ -81,7 +82,7 @@ mod tests {
 
     #[test]
     fn test_each_value_is_taken_once_and_in_the_order_of_its_producer() {
-        // An interpreter is a thousand times slower.
+        // Miri, which interprets, is a thousand times slower.
         const EACH: usize = if cfg!(miri) { 30 } else { 10_000 };
         let stack = Stack::new();
         let mut taken: Vec<Vec<usize>> = vec![Vec::new(); 4];

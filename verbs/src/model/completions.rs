@@ -51,8 +51,8 @@ fn test_consumer_reads_whole_completions_in_order_while_the_worker_writes() {
     });
 }
 
-/// The ring is full, and the worker has an old head: a third completion takes a place that was given
-/// back, or says that there is none.
+/// The ring is full, and the worker has an old head: a third completion takes a slot that the
+/// consumer has given back, or fails because there is none.
 #[test]
 fn test_worker_never_overwrites_a_completion_that_was_not_read() {
     check(|| {
@@ -87,7 +87,7 @@ fn test_two_consumers_take_each_completion_once() {
     });
 }
 
-/// Arm, look once more, sleep: whoever found nothing is woken.
+/// A consumer arms, looks once more and sleeps: a consumer that found nothing is woken.
 #[test]
 fn test_consumer_that_armed_finds_the_completion_or_is_woken() {
     for (arm, solicited) in [(Arm::Next, false), (Arm::Solicited, true)] {
@@ -108,8 +108,8 @@ fn test_consumer_that_armed_finds_the_completion_or_is_woken() {
     }
 }
 
-/// The application makes the queue larger while its worker writes: neither waits for the other, and
-/// nothing is lost, read twice or read out of order.
+/// The application enlarges the queue while its worker writes: neither waits for the other, and no
+/// completion is lost, read twice or read out of order.
 #[test]
 fn test_resized_queue_keeps_all_completions_in_order() {
     check(|| {

@@ -14,7 +14,7 @@ fn bells() -> Bells {
     Bells::new(&area, 1).unwrap()
 }
 
-/// The worker's turn: what it sees of each queue pair that has rung.
+/// One turn of the worker: records the value of each queue pair that has rung.
 fn turn(bells: &Bells, posted: &[AtomicU64; 2], heard: &mut [u64; 2]) {
     for bell in bells.take(0) {
         let i = usize::from(bell != 0);
@@ -28,8 +28,8 @@ fn ring(bells: &Bells, posted: &AtomicU64, bell: u32, n: u64) {
     bells.ring(0, bell);
 }
 
-/// Two queue pairs, each rung by a thread: after the last ring the worker finds the bell and sees what
-/// was stored before it. The second bell is in the word of the first, or in another.
+/// Two queue pairs, each rung by a thread: after the last ring the worker finds the bell and sees
+/// every store before that ring. The second bell is in the word of the first, or in another word.
 #[test]
 fn test_worker_sees_what_was_stored_before_the_last_ring() {
     [1, 64].into_iter().for_each(sees_both);
@@ -59,7 +59,7 @@ fn sees_both(second: u32) {
     });
 }
 
-/// A bell that still rings is left alone by the second ring: the first has to be enough.
+/// The second ring leaves a bell alone that still rings, so the first ring has to be enough.
 #[test]
 fn test_second_ring_of_a_bell_that_still_rings_is_heard() {
     check(|| {
@@ -82,8 +82,8 @@ fn test_second_ring_of_a_bell_that_still_rings_is_heard() {
     });
 }
 
-/// The worker says that it sleeps, looks once more, and sleeps: the application's ring is found by that
-/// look, or wakes it.
+/// The worker says that it sleeps, looks once more, and sleeps: either this look finds the
+/// application's ring, or the ring wakes the worker.
 #[test]
 fn test_ring_ends_the_sleep_of_a_worker_that_did_not_find_it() {
     check(|| {

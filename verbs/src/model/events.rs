@@ -19,7 +19,7 @@ fn queue(channel: &CompletionChannel) -> Cq {
     cq
 }
 
-/// Events there are. The descriptor is readable for as many.
+/// Counts and takes the available events. The descriptor is readable for exactly this many.
 fn events(channel: &CompletionChannel) -> usize {
     let mut count = 0;
     while channel.is_readable() {
@@ -30,8 +30,8 @@ fn events(channel: &CompletionChannel) -> usize {
     count
 }
 
-/// The consumer arms, polls and arms again, whatever it finds: each arm that was followed by a completion
-/// has its event, and an arm that was not has none.
+/// The consumer arms, polls and arms again, no matter how many completions it finds: each arm
+/// before a completion yields an event, and an arm without a completion yields none.
 #[test]
 fn test_every_arm_before_a_completion_yields_one_event_whenever_it_is_polled() {
     check(|| {
@@ -55,7 +55,7 @@ fn test_every_arm_before_a_completion_yields_one_event_whenever_it_is_polled() {
         let seen = events(&channel);
         assert!(left == 0 || seen >= 1, "a completion after the last arm, and no event");
         assert!(seen <= 2);
-        // Whether the queue still stands armed shows at the next completion; then nothing is armed.
+        // The next completion shows whether the queue is still armed; after that nothing is armed.
         producer.push(&cqe(3, false)).unwrap();
         producer.notify();
         let last = events(&channel);
@@ -66,7 +66,7 @@ fn test_every_arm_before_a_completion_yields_one_event_whenever_it_is_polled() {
     });
 }
 
-/// One thread fetches events while another arms: none is fetched twice, none is lost.
+/// A thread fetches events while another arms: no event is fetched twice and none is lost.
 #[test]
 fn test_event_is_fetched_once_while_the_queue_is_armed_again() {
     check(|| {
@@ -91,7 +91,7 @@ fn test_event_is_fetched_once_while_the_queue_is_armed_again() {
     });
 }
 
-/// An arm for solicited completions is widened while one arrives.
+/// The consumer widens an arm for solicited completions while a completion arrives.
 #[test]
 fn test_arm_that_is_widened_meanwhile_yields_its_event() {
     check(|| {

@@ -1,4 +1,4 @@
-//! Grace periods: memory is given out again when no worker can refer to it.
+//! Grace periods: the pool gives memory out again only when no worker can refer to it.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use loom::thread;
 use super::check;
 use crate::memory::Readers;
 
-/// An entry of a table, and the memory that it leads to. The model checker fails a run in which the memory
-/// is read and written without one being ordered before the other.
+/// A table entry, and the memory that the entry leads to. The model checker fails a run that reads
+/// and writes the memory without an order between the two.
 struct Table {
     entry: AtomicU64,
     memory: UnsafeCell<u64>,

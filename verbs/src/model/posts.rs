@@ -10,7 +10,7 @@ use crate::qp::{Owner, Qp, QpInit};
 use crate::ring::{Area, Bells, Entry};
 use crate::worker::WorkerQp;
 
-/// A queue pair with its bells; a worker runs it.
+/// Returns a queue pair with its bells, and the worker's end.
 fn pair() -> (Qp, Bells, WorkerQp) {
     let area = Area::new(1 << 16).unwrap();
     let bells = Bells::new(&area, 1).unwrap();
@@ -27,7 +27,7 @@ fn send(qp: &Qp, wr_id: u64) -> bool {
     qp.post_send(&SendWr { wr_id, op, data: Data::Sges(&[]), signaled: true, fence: false }).is_ok()
 }
 
-/// What a worker does when the bell has rung, in its order.
+/// Does what a worker does after a ring, in the worker's order.
 fn take(worker: &mut WorkerQp, into: &mut Vec<(CqeOp, u64)>) {
     let mut entry = Entry::default();
     while worker.has_send().unwrap() {
@@ -40,8 +40,8 @@ fn take(worker: &mut WorkerQp, into: &mut Vec<(CqeOp, u64)>) {
     }
 }
 
-/// The worker takes a Send after the receive that was posted before it, and what was posted last is
-/// taken or still rings.
+/// The worker takes a Send after the receive that was posted before the Send, and either takes the
+/// last post or finds its bell still ringing.
 #[test]
 fn test_worker_takes_posts_in_order_and_misses_none() {
     check(|| {
@@ -66,7 +66,8 @@ fn test_worker_takes_posts_in_order_and_misses_none() {
     });
 }
 
-/// The connection ends while the application posts: a post is refused, or completes as flushed.
+/// The connection ends while the application posts: the queue pair refuses a post, or the post
+/// completes as flushed.
 #[test]
 fn test_post_at_the_end_is_flushed_or_refused() {
     check(|| {

@@ -18,7 +18,7 @@ fn queue(depth: u32, waker: Option<Waker>) -> Srq {
     Srq::new(&area, 7, Pd(1), (depth, 1), waker, (place, Arc::default())).unwrap()
 }
 
-/// A buffer whose piece belongs to its mark.
+/// Posts a buffer whose address follows from its mark, so that a torn read is visible.
 fn post(srq: &Srq, wr_id: u64) -> bool {
     let sge = Sge { stag: Stag(1), to: wr_id << 8, len: 1 };
     srq.post_recv(&RecvWr { wr_id, sges: &[sge] }).is_ok()
@@ -38,7 +38,7 @@ fn test_two_workers_take_each_buffer_once_while_its_place_is_used_again() {
         let pool = srq.pool();
         assert!(post(&srq, 1));
         let workers = [pool.clone(), pool.clone()].map(|p| thread::spawn(move || take(&p)));
-        // The place is free when one of them has taken the first.
+        // The second post finds room once one of the workers has taken the first buffer.
         let again = post(&srq, 2);
         let mut seen: Vec<u64> = workers.into_iter().filter_map(|w| w.join().unwrap()).collect();
         seen.extend(std::iter::from_fn(|| take(&pool)));

@@ -1,4 +1,4 @@
-//! Requests that are posted one by one, with one doorbell for all of them.
+//! Requests that the application posts one by one, with one doorbell for all of them.
 
 use heddle_base::sync::MutexGuard;
 
@@ -19,7 +19,7 @@ impl Sends<'_> {
     /// Adds a request.
     ///
     /// # Errors
-    /// [`PostError`]; this one was not posted then, and those before it were.
+    /// [`PostError`]; this request was not posted then, and the requests before it were.
     #[inline(never)]
     pub fn post(&mut self, wr: &SendWr<'_>) -> Result<(), PostError> {
         let q = &*self.0.qp.0;
@@ -27,10 +27,11 @@ impl Sends<'_> {
         self.0.noted(result)
     }
 
-    /// Tells the worker of all of them.
+    /// Rings the worker for all requests added.
     ///
     /// # Errors
-    /// [`PostError::Ended`], with how many the worker has taken before the end of the connection.
+    /// [`PostError::Ended`], with the number of requests that the worker took before the end of the
+    /// connection.
     pub fn finish(mut self) -> Result<(), BatchError> {
         self.0.tell()
     }
@@ -48,7 +49,7 @@ impl Recvs<'_> {
         self.0.noted(result)
     }
 
-    /// Tells the worker of all of them.
+    /// Rings the worker for all receives added.
     ///
     /// # Errors
     /// As [`Sends::finish`].
@@ -62,9 +63,9 @@ struct Batch<'q> {
     qp: &'q Qp,
     queue: MutexGuard<'q, Producer>,
     at: QueueWords,
-    /// Requests posted before the first of these.
+    /// Requests that the application posted before the first request of the batch.
     before: u64,
-    /// The queue had no room for one of them.
+    /// The queue had no room for a request of the batch.
     full: bool,
     told: bool,
 }
@@ -80,7 +81,7 @@ impl<'q> Batch<'q> {
         result
     }
 
-    /// A queue that is full is rung as well, as [`Qp::post_send`] does.
+    /// Rings the worker; a full queue is rung as well, as [`Qp::post_send`] does.
     fn tell(&mut self) -> Result<(), BatchError> {
         self.told = true;
         if self.queue.posted == self.before && !self.full {
@@ -91,24 +92,26 @@ impl<'q> Batch<'q> {
 }
 
 impl Drop for Batch<'_> {
-    /// Rings for an owner that did not finish, so that the worker sees what it posted.
+    /// Rings for an owner that did not finish, so that the worker sees the posted requests.
     fn drop(&mut self) {
         if !self.told {
-            // Whoever wants to know finishes.
+            // Ignore the result: an owner that wants it calls `finish`.
             let _ = self.tell();
         }
     }
 }
 
 impl Qp {
-    /// Posts requests one by one, with one doorbell when all are there; the send queue is locked until then.
+    /// Posts requests one by one, with one doorbell at the end; the send queue is locked until
+    /// then.
     ///
-    /// The worker may begin with the first before the last is posted: it takes what is there when it looks.
+    /// The worker may begin with the first request before the last is posted: it takes the requests
+    /// that it finds when it looks.
     pub fn sends(&self) -> Sends<'_> {
         Sends(Batch::new(self, lock(&self.0.sq), SQ))
     }
 
-    /// The same for receives.
+    /// Posts receives one by one, as [`sends`](Qp::sends) does for send requests.
     pub fn recvs(&self) -> Recvs<'_> {
         Recvs(Batch::new(self, lock(&self.0.rq), RQ))
     }
@@ -158,7 +161,7 @@ mod tests {
         assert!(rings(&b.qp).is_empty());
     }
 
-    /// The worker then tells what it has retired without a completion.
+    /// The ring makes the worker publish how many requests it has retired without a completion.
     #[test]
     fn test_batch_that_finds_no_room_is_rung() {
         let b = Bench::new(2);

@@ -4,18 +4,20 @@ use heddle_base::sync::atomic::{AtomicBool, Ordering};
 
 use heddle_iwarp::Qpn;
 
-/// Part of a queue pair. A thread that follows its connection holds this part and not the queue pair: it could be the
-/// last to hold that, if only for a moment, and would destroy it with whatever locks it has.
+/// The part of a queue pair that says whether a connection has it. A thread that follows the
+/// connection holds this part and not the queue pair: the thread could briefly hold the last handle
+/// of the queue pair, and would then destroy the queue pair while holding its own locks.
 #[derive(Debug)]
 pub(crate) struct Claim {
     qpn: Qpn,
-    /// In a connection, or about to be.
+    /// The queue pair is in a connection, or about to be.
     claimed: AtomicBool,
-    /// Its connection is over and its application has been told, or is about to be.
+    /// The connection is over, and the application has got the event, or is about to get it.
     over: AtomicBool,
-    /// Its application has asked for its end: it has no other connection until it is reset.
+    /// The application has asked for the queue pair's end: the queue pair has no other connection
+    /// until it is reset.
     failing: AtomicBool,
-    /// A worker has been ordered to flush it without a connection.
+    /// A worker has been ordered to flush the queue pair without a connection.
     flushing: AtomicBool,
 }
 
@@ -29,7 +31,7 @@ impl Claim {
         self.qpn
     }
 
-    /// Takes it for a connection. Returns true if none had it before.
+    /// Claims the queue pair for a connection. Returns true if no connection had it before.
     pub(super) fn take(&self) -> bool {
         !self.claimed.swap(true, Ordering::AcqRel)
     }
@@ -59,7 +61,7 @@ impl Claim {
         self.claimed.store(true, Ordering::Release);
     }
 
-    /// `claimed`: it was in a connection before.
+    /// Undoes `set_failing`. `claimed`: a connection had the queue pair before.
     pub(super) fn unset_failing(&self, claimed: bool) {
         self.failing.store(false, Ordering::Release);
         self.restore(claimed);
@@ -74,12 +76,12 @@ impl Claim {
         !self.flushing.swap(true, Ordering::AcqRel)
     }
 
-    /// It is as it was before it was [taken](Claim::take).
+    /// Restores the claim to its value before [`take`](Claim::take).
     pub(super) fn restore(&self, claimed: bool) {
         self.claimed.store(claimed, Ordering::Release);
     }
 
-    /// It is as that of a queue pair that has just been made.
+    /// Resets the claim to that of a queue pair that has just been made.
     pub(super) fn clear(&self) {
         for flag in [&self.over, &self.failing, &self.flushing, &self.claimed] {
             flag.store(false, Ordering::Release);

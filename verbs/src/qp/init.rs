@@ -1,33 +1,35 @@
-//! What a queue pair is made with.
+//! Parameters of a new queue pair.
 
 #[cfg(doc)]
 use heddle_iwarp::qp::{MAX_INLINE, MAX_SGES};
 
 use crate::cq::Cq;
 use crate::srq::Srq;
-/// What a queue pair is made with.
+/// Parameters with which an application makes a queue pair.
 #[derive(Clone, Debug)]
 pub struct QpInit {
-    /// Where completions of the send queue go.
+    /// The completion queue for completions of the send queue.
     pub send_cq: Cq,
-    /// Where completions of the receive queue go.
+    /// The completion queue for completions of the receive queue.
     pub recv_cq: Cq,
-    /// Work requests the send queue holds.
+    /// Work requests that the send queue holds.
     pub sq_depth: u32,
-    /// Work requests the receive queue holds.
+    /// Work requests that the receive queue holds.
     pub rq_depth: u32,
-    /// Where it takes its receive buffers from, with others; it has no receive queue of its own then.
+    /// The shared queue from which the queue pair takes its receive buffers; such a queue pair has
+    /// no receive queue of its own.
     pub srq: Option<Srq>,
     /// Most SGEs of a send request, at most [`MAX_SGES`].
     pub max_send_sge: u16,
     /// Most SGEs of a receive request, at most [`MAX_SGES`].
     pub max_recv_sge: u16,
-    /// Most inline octets of a send request, at most [`MAX_INLINE`].
+    /// Most inline bytes of a send request, at most [`MAX_INLINE`].
     pub max_inline: u16,
 }
 
 impl QpInit {
-    /// One completion queue for both, 128 requests each way, 4 SGEs, 64 inline octets.
+    /// Returns parameters with one completion queue for both queues, 128 requests each way, 4 SGEs
+    /// and 64 inline bytes.
     pub fn new(cq: Cq) -> QpInit {
         QpInit {
             send_cq: cq.clone(),
@@ -41,14 +43,14 @@ impl QpInit {
         }
     }
 
-    /// The same with receive buffers of this queue.
+    /// Returns these parameters with receive buffers from the queue `srq`.
     #[must_use]
     pub fn shared(mut self, srq: &Srq) -> QpInit {
         self.srq = Some(srq.clone());
         self
     }
 
-    /// The same with these depths.
+    /// Returns these parameters with the given depths.
     #[must_use]
     pub fn depths(mut self, sq: u32, rq: u32) -> QpInit {
         (self.sq_depth, self.rq_depth) = (sq, rq);

@@ -1,11 +1,13 @@
-//! The end of a queue pair whose RNIC, another process, is gone.
+//! The end of a queue pair whose RNIC, another process, no longer exists.
 //!
-//! No worker completes its requests any more, so the application's end does: whatever was posted and has not been
-//! retired completes as flushed, in order, behind the completions that the worker has written. Each entry says how
-//! long the one before it is, so they are found from the last one backwards; none of them is overwritten before it is
-//! retired. Completions that the worker had written and not shown when it died are found as well
-//! ([`CqProducer::stage`](crate::cq::CqProducer::stage)): each request completes once, whenever that was. Receives of
-//! a shared queue, which are no queue pair's, stay without completions.
+//! No worker completes the queue pair's requests any more, so the application's end does: every
+//! request that was posted and not retired completes as flushed, in order, after the completions
+//! that the worker has written. Each entry records the length of the entry before it, so the
+//! application's end finds the entries from the last backwards; no entry is overwritten before it
+//! is retired. The application's end also finds completions that the worker had written and not
+//! shown when it died ([`CqProducer::stage`](crate::cq::CqProducer::stage)), so each request
+//! completes once, no matter when the worker died. Receives of a shared queue belong to no queue
+//! pair, and stay without completions.
 
 use heddle_base::sync::atomic::{AtomicU64, Ordering};
 use heddle_base::sync::{MutexGuard, TryLockError, yield_now};
@@ -18,11 +20,12 @@ use crate::ring::layout::opcode;
 use crate::ring::{BlockRing, look_back, low32};
 
 impl Qp {
-    /// No worker runs it any more: what is posted completes as flushed, and posts from here on are refused.
+    /// Ends the queue pair, which no worker runs any more: all posted requests complete as flushed,
+    /// and the queue pair refuses posts from here on.
     pub(super) fn lose(&self) {
         let q = &*self.0;
         let words = header(&q.block);
-        // A worker that has ended it has also completed everything.
+        // A worker that has ended the queue pair has also completed all its requests.
         let mut ended = self.state() & 0xff == state::DEAD;
         let mut sq = self.lock_without_worker(&q.sq, &mut ended);
         let mut rq = self.lock_without_worker(&q.rq, &mut ended);
@@ -36,8 +39,9 @@ impl Qp {
         self.set_over();
     }
 
-    /// Locks a queue. A thread that has the lock may wait for a worker that has died while it ended the queue pair:
-    /// it is told that its request was taken, which completes with the others.
+    /// Locks a queue. The thread that holds the lock may be waiting for a worker that died while it
+    /// ended the queue pair. This function then marks all posted requests as taken, so that the
+    /// thread stops waiting; its request completes with the others.
     fn lock_without_worker<'q>(
         &self,
         queue: &'q heddle_base::sync::Mutex<Producer>,

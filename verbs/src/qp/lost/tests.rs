@@ -1,4 +1,4 @@
-//! A worker that stops at some point, as one whose process is killed does.
+//! A worker that stops at some point, as the worker of a killed process does.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,12 +25,12 @@ pub(in crate::qp) struct Bench {
 }
 
 impl Bench {
-    /// A queue pair that a worker runs, with queues of this depth.
+    /// Returns a queue pair that a worker runs, with queues of this depth.
     pub(in crate::qp) fn new(depth: u32) -> Bench {
         Bench::with_recv_cq(depth, |_, cq| cq.clone()).0
     }
 
-    /// The same, with the completion queue that `recv_cq` makes for its receives.
+    /// Does the same, with the completion queue that `recv_cq` makes for the receives.
     fn with_recv_cq(depth: u32, recv_cq: impl FnOnce(&Arc<Area>, &Cq) -> Cq) -> (Bench, Cq) {
         let area: Arc<Area> = Area::new(1 << 18).unwrap();
         let bells = Bells::new(&area, 1).unwrap();
@@ -79,8 +79,8 @@ fn flushed(wr_id: u64, op: CqeOp) -> (u64, CqeOp, CqeStatus) {
     (wr_id, op, CqeStatus::Flushed)
 }
 
-/// Requests of one to several blocks, several times around the ring; the worker stops with some retired, some taken
-/// and some not.
+/// Requests of one to several blocks, several times around the ring; when the worker stops, it has
+/// retired some, taken some and not taken the rest.
 #[test]
 fn test_what_a_lost_worker_has_not_retired_completes_as_flushed() {
     for lap in 0..40u64 {
@@ -139,16 +139,16 @@ fn test_what_a_worker_has_written_comes_before_what_it_has_lost() {
     let wanted =
         [(1, CqeOp::Send, CqeStatus::Success), flushed(2, CqeOp::Send), flushed(3, CqeOp::Send)];
     assert_eq!(b.polled(), wanted);
-    // The second loss finds the queue pair ended, and completes nothing again.
+    // The second loss finds the queue pair ended, and completes no request again.
     b.qp.downgrade().lose();
     assert!(b.polled().is_empty());
 }
 
-/// A worker takes so many steps to complete requests of both queues, and may be killed between any two.
+/// Steps of a worker that completes requests of both queues; it may be killed between any two.
 const STEPS: usize = 6;
 
-/// Completes two of three sends (one of them without a completion) and one of two receives, up to a step; then the
-/// worker is gone.
+/// Completes two of three sends (one of them without a completion) and one of two receives, up to a
+/// step; then drops the worker.
 fn complete_up_to(step: usize, b: &mut Bench, recv_cq: &Cq) {
     for wr_id in 1..=3 {
         b.send(wr_id, SEND, 0).unwrap();
@@ -186,8 +186,9 @@ fn complete_up_to(step: usize, b: &mut Bench, recv_cq: &Cq) {
     }
 }
 
-/// The RNIC is killed at each point between the first completion it writes and the last that it shows: each request
-/// has one completion at most, and all that could succeed or be flushed have one.
+/// The RNIC is killed at each point between the first completion that it writes and the last that
+/// it shows: each request has at most one completion, and every request that could succeed or be
+/// flushed has one.
 #[test]
 fn test_each_request_completes_once_wherever_its_rnic_is_killed() {
     for step in 0..=STEPS {
@@ -220,7 +221,8 @@ fn test_each_request_completes_once_wherever_its_rnic_is_killed() {
     }
 }
 
-/// Other queue pairs have completions in the same queue, and an older worker wrote no word of what it stages.
+/// Other queue pairs have completions in the same queue, and an older worker wrote no word about
+/// the completions that it stages.
 #[test]
 fn test_staged_completions_of_another_queue_pair_are_not_this_ones() {
     let mut b = Bench::new(4);
@@ -264,6 +266,7 @@ fn test_post_that_waits_for_a_lost_worker_completes_as_flushed() {
     b.qp.downgrade().lose();
     assert_eq!(post.join().unwrap(), Ok(()));
     assert_eq!(b.polled(), [flushed(4, CqeOp::Send)]);
-    // The worker of this test was never told of its end.
+    // No order to end ever reached the worker of this test, so keep its destructor from ending the
+    // queue pair.
     std::mem::forget(b.worker);
 }
