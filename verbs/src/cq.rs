@@ -1,7 +1,7 @@
 //! Completion queues, both ends.
 //!
-//! A completion queue has one ring for each worker, so that each ring has one producer, whichever
-//! workers its queue pairs run on. The application takes from them in turn.
+//! A completion queue has one ring for each worker, so each ring has one producer, no matter on
+//! which workers the queue pairs run. The application takes from the rings in turn.
 
 mod aside;
 mod channel;
@@ -29,12 +29,12 @@ use crate::ring::layout::{CQE, armed, cq as at};
 use crate::ring::{Area, AreaError, Block};
 use crate::waker::{Sleeper, Waker};
 
-/// What a completion queue is armed for.
+/// The completions that an armed completion queue waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arm {
     /// The next completion.
     Next,
-    /// The next that is solicited, or has failed.
+    /// The next completion that is solicited, or has failed.
     Solicited,
 }
 
@@ -47,8 +47,8 @@ impl Arm {
     }
 }
 
-/// Completions were lost: the application did not take them in time. The queue pairs that had them
-/// have ended.
+/// Completions were lost, because the application did not take them in time. The queue pairs that
+/// these completions belong to have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the completion queue overflowed: completions were lost")]
 pub struct CqOverflow;
@@ -56,7 +56,7 @@ pub struct CqOverflow;
 /// Why [`Cq::wait`] returned without a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WaitError {
-    /// None came in time.
+    /// No completion came in time.
     #[error("no completion in time")]
     TimedOut,
     /// Completions were lost.
@@ -64,66 +64,68 @@ pub enum WaitError {
     Overflow(#[from] CqOverflow),
 }
 
-/// The application's end of a completion queue; clones are handles of the same one. Any thread may
-/// poll it.
+/// The application's end of a completion queue; clones are handles of the same queue. Any thread
+/// may poll it.
 #[derive(Clone, Debug)]
 pub struct Cq(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// Indices and what is armed; the completions lie in blocks of their own.
+    /// The indices, and the word that says what is armed; the completions lie in blocks of their
+    /// own.
     block: Arc<Block>,
     /// Distinguishes the completion queues of one application.
     number: u32,
     waker: Option<Waker>,
-    /// That completions were lost has been made an event.
+    /// True once an event has reported that completions were lost.
     failed: AtomicBool,
-    /// Where its events come, if anywhere. Set before anybody has the queue.
+    /// The channel for the queue's events, if it has one. Set before the application has the queue.
     channel: OnceLock<channel::Membership>,
     ends: Box<[End]>,
     consumer: Mutex<Consumer>,
-    /// The thread that resizes the queue has it: there is one resize at a time.
+    /// Locked while a thread resizes the queue: there is one resize at a time.
     resizing: Mutex<()>,
-    /// Whoever made it is another process.
+    /// True if another process made the queue.
     attached: bool,
-    /// Among those of its application.
+    /// The queue's place among those of its application.
     _place: Option<Place>,
-    /// Whoever made it for this process is told of its end.
+    /// Reports the end of the queue to its maker, which made it for this process.
     _owner: Option<Owner>,
 }
 
-/// The application's side of one ring. Whoever has the lock writes it; who only wants to know whether
-/// there is something needs no lock to read it.
+/// The application's side of one ring. Only a thread that holds the consumer's lock writes these
+/// fields; a thread that only checks for completions reads them without the lock.
 #[derive(Debug)]
 struct End {
     head: AtomicU64,
-    /// The tail as it was last seen, or where the ring goes on elsewhere. While completions are set aside, that of the
-    /// first ring is one before the head, which says that there are some.
+    /// The worker's tail as last seen, or the index from which on the ring goes on in other room.
+    /// While completions are set aside, the tail of the first ring is one less than its head, which
+    /// makes the queue look non-empty.
     tail: AtomicU64,
-    /// First of its words.
+    /// Index of the first word of the ring's indices.
     start: usize,
 }
 
-/// Who may take.
+/// State of the thread that takes completions.
 #[derive(Debug)]
 struct Consumer {
     /// The ring to look at first.
     next: usize,
-    /// Where the completions of each ring are read.
+    /// The room from which this end reads the completions of each ring.
     rings: Box<[Entries]>,
-    /// Where workers write them, or will.
+    /// The room where workers write completions, or will.
     newest: Entries,
-    /// Completions that are older than all in the rings.
+    /// Completions that are older than all completions in the rings.
     aside: VecDeque<Cqe>,
 }
 
-/// Where the completions of a queue lie: as many for each worker.
+/// The room in which the completions of a queue lie: as many for each worker.
 #[derive(Clone, Debug)]
 struct Entries {
     block: Arc<Block>,
     /// Completions of one ring, a power of two.
     size: u64,
-    /// Counts how often the queue was resized.
+    /// Number of times that the queue has been resized.
     generation: u64,
 }
 
@@ -140,7 +142,7 @@ impl Entries {
         Ok(Entries { block, size, generation })
     }
 
-    /// Those that the words of a queue tell of.
+    /// Returns the room that the words of a queue describe.
     fn attach(queue: &Block, rings: usize) -> Option<Entries> {
         let get = |i: usize| queue.words().get(i).map(|w| w.load(Ordering::Acquire));
         let (size, generation) = (get(at::SIZE)?, get(at::GENERATION)?);
@@ -149,7 +151,7 @@ impl Entries {
         size.is_power_of_two().then(|| Entries { block: Arc::new(block), size, generation })
     }
 
-    /// Tells whoever attaches.
+    /// Writes the room into the words of the queue, for processes that attach to it.
     fn write(&self, queue: &Block) {
         let words = queue.words();
         words[at::PLACE].store(self.block.offset() as u64, Ordering::Relaxed);
@@ -157,7 +159,7 @@ impl Entries {
         words[at::GENERATION].store(self.generation, Ordering::Release);
     }
 
-    /// The completion of this ring with this running index.
+    /// Returns the completion of this ring with this running index.
     #[inline]
     fn slot(&self, ring: usize, index: u64) -> Option<&cqe::Slot> {
         let first = ring.wrapping_mul(low_usize(self.size));
@@ -166,7 +168,7 @@ impl Entries {
     }
 }
 
-/// Where a ring tells how many requests of this queue the completions that are staged retire.
+/// Returns the word of a ring that says how many requests of `queue` the staged completions retire.
 #[inline]
 const fn retired_word(queue: Queue) -> usize {
     match queue {
@@ -175,14 +177,15 @@ const fn retired_word(queue: Queue) -> usize {
     }
 }
 
-/// First word of a ring's indices.
+/// Returns the first word of a ring's indices.
 #[inline]
 fn start_of(ring: usize) -> usize {
     at::FIRST.wrapping_add(ring.wrapping_mul(at::RING))
 }
 
 impl Cq {
-    /// A queue for `depth` completions (rounded up to a power of two) of each of `workers` workers.
+    /// Returns a queue for `depth` completions (rounded up to a power of two) of each of `workers`
+    /// workers.
     pub(crate) fn new(
         area: &Arc<Area>,
         number: u32,
@@ -200,7 +203,7 @@ impl Cq {
         Ok(Cq::over(block, (number, workers), entries, waker, (Some(place), None)))
     }
 
-    /// Continues with `workers` rings where they are.
+    /// Returns a queue over an existing block, whose `workers` rings continue at their indices.
     fn over(
         block: Block,
         (number, workers): (u32, usize),
@@ -234,18 +237,19 @@ impl Cq {
         }))
     }
 
-    /// Where it lies in its area: offset and words, for another process.
+    /// Returns the queue's place in its area, as offset and words, for another process.
     pub fn share(&self) -> (usize, usize) {
         (self.0.block.offset(), self.0.block.words().len())
     }
 
-    /// The queue at `(offset, words)` of an area that another process has made. There is one consumer
-    /// at a time: whoever made it must not poll it meanwhile. `None` also while it is being resized.
+    /// Returns the queue at `(offset, words)` of an area that another process has made. A queue has
+    /// one consumer at a time: the process that made the queue must not poll it meanwhile. Returns
+    /// `None` also while the queue is being resized.
     pub fn attach(area: &Arc<Area>, at: (usize, usize)) -> Option<Cq> {
         Cq::attach_with(area, at, None, None)
     }
 
-    /// The same, of a device whose RNIC is another process's.
+    /// Does the same for a device whose RNIC belongs to another process.
     pub(crate) fn remote(
         area: &Arc<Area>,
         at: (usize, usize),
@@ -273,17 +277,19 @@ impl Cq {
         moved.then(|| Cq::over(block, (number, workers), entries, waker, (None, owner)))
     }
 
-    /// Distinguishes the completion queues and shared receive queues of one application, of all times.
+    /// Returns a number that distinguishes the queue from all completion queues and shared receive
+    /// queues that its application ever had.
     pub fn number(&self) -> u32 {
         self.0.number
     }
 
-    /// Returns true if completions were lost, once.
+    /// Returns true if completions were lost, and only once.
     pub(crate) fn has_just_failed(&self) -> bool {
         self.check().is_err() && !self.0.failed.swap(true, Ordering::AcqRel)
     }
 
-    /// Its events come to a channel, under this tag. Nobody has it yet.
+    /// Makes the queue a member of a channel, which gets its events under this tag. The application
+    /// does not have the queue yet.
     pub(crate) fn join(&self, place: Joining, tag: u64) {
         let membership = place.join(&self.0.block, tag);
         // The server may have ended before the queue was a member.
@@ -293,20 +299,21 @@ impl Cq {
         let _ = self.0.channel.set(membership);
     }
 
-    /// What holds it no longer than others do.
+    /// Returns a handle that does not keep the queue alive.
     pub(crate) fn downgrade(&self) -> WeakCq {
         WeakCq(Arc::downgrade(&self.0))
     }
 
-    /// Whether it lies in this area, which each application has one of.
+    /// Returns true if the queue lies in this area; each application has one area.
     pub(crate) fn is_in(&self, area: &Arc<Area>) -> bool {
         Arc::ptr_eq(self.0.block.area(), area)
     }
 
-    /// The oldest completion.
+    /// Takes the oldest completion.
     #[inline]
     pub fn poll(&self) -> Option<Cqe> {
-        // Whoever waits for a completion asks in vain most of the time.
+        // A caller that waits for a completion polls an empty queue most of the time, so look
+        // without the lock first.
         if self.is_empty() { None } else { self.poll_one() }
     }
 
@@ -321,7 +328,8 @@ impl Cq {
         cqe::decode(raw).or_else(|| self.poll_next())
     }
 
-    /// A completion was taken that this build does not know: a worker of this build writes none.
+    /// Takes the next completion after one that this build does not know; a worker of this build
+    /// writes no such completion.
     #[cold]
     fn poll_next(&self) -> Option<Cqe> {
         let mut next = None;
@@ -329,19 +337,20 @@ impl Cq {
         next
     }
 
-    /// Calls `f` with up to `max` completions, the oldest of each queue pair first; how many.
+    /// Calls `f` with up to `max` completions, the oldest of each queue pair first. Returns how
+    /// many there were.
     #[inline]
     pub fn poll_batch(&self, max: usize, f: impl FnMut(Cqe)) -> usize {
         if self.is_empty() { 0 } else { self.0.take(&mut self.consumer(), max, f) }
     }
 
-    /// Whether there is nothing to poll at this moment.
+    /// Returns true if there is nothing to poll at this moment.
     #[inline]
     pub fn is_empty(&self) -> bool {
         let words = self.0.block.words();
         self.0.ends.iter().all(|end| {
-            // Acquire: the head first. It is never beyond the tail, so a tail that is where the head
-            // was is where the head is.
+            // Acquire orders this load before that of the tail. The head never passes the tail, so
+            // a tail that equals the head loaded here also equals the head at that later moment.
             let head = end.head.load(Ordering::Acquire);
             head == end.tail.load(Ordering::Relaxed)
                 && words
@@ -350,28 +359,30 @@ impl Cq {
         })
     }
 
-    /// Asks for one wake-up, and for one event of a [`CompletionChannel`]. Completions that came before are
-    /// not told of: arm, poll until there is nothing, then sleep.
+    /// Requests one wake-up, and one event of a [`CompletionChannel`]. Earlier completions cause
+    /// neither: arm, poll until the queue is empty, then sleep.
     pub fn arm(&self, arm: Arm) {
         if let Some(channel) = self.0.channel.get() {
             return channel.arm(arm);
         }
         self.0.block.words()[at::ARMED].store(arm.word(), Ordering::SeqCst);
-        // Pairs with the fence in `CqProducer::notify`: either the worker sees that it is armed, or a
-        // poll after this sees the completion.
+        // Pairs with the fence in `CqProducer::notify`: either the worker sees that the queue is
+        // armed, or a poll after this sees the completion.
         fence(Ordering::SeqCst);
     }
 
-    /// Yields the event that a queue of a [`CompletionChannel`] is armed for, as a completion would: for a
-    /// program that has completions of its own beside those of the RNIC. Without an arm there is no event.
+    /// Yields the event that a queue of a [`CompletionChannel`] is armed for, as a completion
+    /// would: for a program that has completions of its own beside those of the RNIC. Without an
+    /// arm there is no event.
     pub fn notify(&self) {
         if let Some(channel) = self.0.channel.get() {
             channel.fire();
         }
     }
 
-    /// As [`notify`](Cq::notify), if completions are there, of a queue that is armed for any. For a program that
-    /// arms before it polls, and then leaves some: it would sleep beside them.
+    /// Does the same as [`notify`](Cq::notify), if the queue is armed for any completion and has
+    /// some. For a program that arms before it polls and then leaves some completions: without this
+    /// call it would sleep although they wait.
     pub fn notify_of_rest(&self) {
         if let Some(channel) = self.0.channel.get()
             && !self.is_empty()
@@ -380,7 +391,7 @@ impl Cq {
         }
     }
 
-    /// Whether completions were lost. It stays so.
+    /// Checks whether completions were lost. Once some were lost, the error stays.
     ///
     /// # Errors
     /// [`CqOverflow`].
@@ -391,7 +402,7 @@ impl Cq {
         }
     }
 
-    /// The next completion; `sleeper` is the one whose waker the queue was made with.
+    /// Waits for the next completion; the queue must have been made with the waker of `sleeper`.
     ///
     /// # Errors
     /// [`WaitError`].
@@ -413,7 +424,8 @@ impl Cq {
         }
     }
 
-    /// Completions it holds for each worker, or will when its workers have heard of a new size.
+    /// Returns the number of completions that the queue holds for each worker, or will hold when
+    /// its workers have moved to a new size.
     pub fn depth(&self) -> u32 {
         let size = match self.0.block.words().get(at::SIZE) {
             Some(size) if self.0.attached => size.load(Ordering::Relaxed),
@@ -422,8 +434,9 @@ impl Cq {
         u32::try_from(size).unwrap_or(u32::MAX)
     }
 
-    /// Has the RNIC, which is another process, resize it by `ask`. The program goes first where its workers write by now:
-    /// what the queue's words say of its room is about the newest alone.
+    /// Calls `ask`, by which the RNIC, which is another process, resizes the queue. Before that,
+    /// this end follows the workers to the room where they write now: the queue's words describe
+    /// only the newest room.
     pub(crate) fn resize_elsewhere<T>(
         &self,
         ask: impl FnOnce() -> Result<T, DeviceError>,
@@ -435,12 +448,12 @@ impl Cq {
         ask()
     }
 
-    /// Takes room for `depth` completions of each worker and has the workers told by `tell`, which
-    /// must not wait.
+    /// Takes room for `depth` completions of each worker, and calls `tell`, which passes the new
+    /// room to the workers and must not wait.
     ///
-    /// Each worker goes on in the new room from its next completion on, and writes down which that
-    /// is; what it wrote before is read where it lies. So nothing is copied and nothing is lost, and
-    /// neither side waits for the other.
+    /// Each worker goes on in the new room from its next completion on, and writes down the index
+    /// of this completion; the consumer reads earlier completions where they lie. So no completion
+    /// is copied or lost, and neither side waits for the other.
     pub(crate) fn resize(
         &self,
         depth: u32,
@@ -450,7 +463,8 @@ impl Cq {
         if q.attached {
             return Err(DeviceError::ForeignCq);
         }
-        // Held until it is decided: nobody gets a link to room that is not used in the end.
+        // Hold the lock until the resize has succeeded or failed, so that no thread gets a link to
+        // room that is not used in the end.
         let mut consumer = self.consumer();
         let now = consumer.newest.generation;
         if !(0..q.ends.len()).all(|r| has_moved(&q.block, r, now)) {
@@ -461,7 +475,8 @@ impl Cq {
         if held > entries.size {
             return Err(DeviceError::CqTooSmall { held, depth });
         }
-        // A consumer that was elsewhere meanwhile has read what lay in the old room.
+        // All workers have moved and their old room is read out, perhaps by a consumer in another
+        // process. Let the rings here follow.
         let settled = consumer.newest.clone();
         consumer.rings.fill(settled.clone());
         entries.write(&q.block);
@@ -471,7 +486,7 @@ impl Cq {
         Ok(())
     }
 
-    /// What a worker needs to write to it.
+    /// Returns the link with which a worker writes to the queue.
     pub(crate) fn link(&self) -> CqLink {
         self.0.link(&self.consumer().newest)
     }
@@ -491,8 +506,8 @@ impl WeakCq {
         self.0.strong_count() == 0
     }
 
-    /// Nobody writes completions any more: the queue says that some were lost, and whoever sleeps on it
-    /// is woken.
+    /// Notes that no worker writes completions any more: the queue reports that some were lost, and
+    /// wakes a program that sleeps on it.
     pub(crate) fn lose(&self) {
         let Some(q) = self.0.upgrade() else { return };
         if let Some(w) = q.block.words().get(at::OVERFLOWED) {
@@ -506,14 +521,14 @@ impl WeakCq {
     }
 }
 
-/// A ring is indexed modulo its length, which is far below 2^32.
+/// Converts an index: a ring is indexed modulo its length, which is far below 2^32.
 #[expect(clippy::cast_possible_truncation)]
 const fn low_usize(index: u64) -> usize {
     index as usize
 }
 
-/// Whether a ring's worker writes to the room of this generation, and the application has read all
-/// that lies elsewhere.
+/// Returns true if a ring's worker writes to the room of this generation, and the application has
+/// read all completions that lie elsewhere.
 fn has_moved(block: &Block, ring: usize, generation: u64) -> bool {
     let get = |i: usize| {
         let word = block.words().get(start_of(ring).wrapping_add(i));
@@ -522,7 +537,7 @@ fn has_moved(block: &Block, ring: usize, generation: u64) -> bool {
     get(at::MOVED) == generation && !is_before(get(at::HEAD), get(at::MOVED_AT))
 }
 
-/// Whether a running index is before another.
+/// Returns true if a running index is before another.
 #[inline]
 const fn is_before(a: u64, b: u64) -> bool {
     a.wrapping_sub(b) > u64::MAX / 2
@@ -533,13 +548,13 @@ impl Inner {
         CqLink::new(self.number, self.block.clone(), entries.clone(), self.waker.clone())
     }
 
-    /// The oldest completion of the ring whose turn it is, or of the next that has one.
+    /// Takes the oldest completion of the ring whose turn it is, or of the next ring that has one.
     #[inline]
     fn take_one(&self, consumer: &mut Consumer) -> Option<RawCqe> {
         self.take_next(consumer).or_else(|| self.take_other(consumer))
     }
 
-    /// The oldest completion of the ring whose turn it is.
+    /// Takes the oldest completion of the ring whose turn it is.
     #[inline(always)]
     fn take_next(&self, consumer: &mut Consumer) -> Option<RawCqe> {
         let (ring, end) = self.turn(consumer)?;
@@ -552,13 +567,13 @@ impl Inner {
         Some(raw)
     }
 
-    /// The ring whose turn it was has none.
+    /// Takes a completion of another ring; the ring whose turn it was has none.
     #[inline(never)]
     fn take_other(&self, consumer: &mut Consumer) -> Option<RawCqe> {
         (1..self.ends.len()).find_map(|_| self.take_next(consumer))
     }
 
-    /// Up to `max` completions of all rings; how many there were.
+    /// Takes up to `max` completions of all rings. Returns how many there were.
     #[inline]
     fn take(&self, consumer: &mut Consumer, max: usize, mut f: impl FnMut(Cqe)) -> usize {
         let mut done = 0;
@@ -590,7 +605,7 @@ impl Inner {
         done
     }
 
-    /// The ring whose turn it is.
+    /// Returns the ring whose turn it is, and moves the turn on.
     #[inline]
     fn turn(&self, consumer: &mut Consumer) -> Option<(usize, &End)> {
         if let [only] = &*self.ends {
@@ -601,7 +616,8 @@ impl Inner {
         Some((ring, self.ends.get(ring)?))
     }
 
-    /// Head and tail of a ring, with a look at the worker's when there was nothing.
+    /// Returns head and tail of a ring. If this end has read all completions that it has seen, it
+    /// looks at the worker's tail.
     #[inline]
     fn look(&self, consumer: &mut Consumer, ring: usize, end: &End) -> (u64, u64) {
         let (head, seen) = (end.head.load(Ordering::Relaxed), end.tail.load(Ordering::Relaxed));
@@ -611,8 +627,8 @@ impl Inner {
         let words = self.block.words().get(end.start..).unwrap_or_default();
         // Acquire: the entries were stored before the tail.
         let mut tail = words.get(at::TAIL).map_or(head, |w| w.load(Ordering::Acquire));
-        // Before it as well: that what is there from some index on lies elsewhere. Acquire, for a
-        // worker that has nothing to write yet.
+        // The worker stores MOVED before TAIL, so loading TAIL also makes a resize visible. This
+        // load is Acquire too, because a resize can precede any new entry.
         let moved = words.get(at::MOVED).map_or(0, |w| w.load(Ordering::Acquire));
         if consumer.rings.get(ring).is_some_and(|e| e.generation != moved) {
             tail = self.follow(consumer, ring, (head, tail), moved);
@@ -621,8 +637,8 @@ impl Inner {
         (head, tail)
     }
 
-    /// The worker writes elsewhere: goes there when all that lies here is read. The tail, or where
-    /// what lies here ends.
+    /// Follows a worker that writes elsewhere, once all completions in the old room are read.
+    /// Returns the tail, or the index at which the old room's completions end.
     #[cold]
     fn follow(
         &self,
@@ -634,10 +650,12 @@ impl Inner {
         let word = self.block.words().get(start_of(ring) + at::MOVED_AT);
         let limit = word.map_or(tail, |w| w.load(Ordering::Relaxed));
         if head != limit {
-            // Never beyond what was written.
+            // Never read beyond the completions that the worker has written.
             return if is_before(limit, tail) { limit } else { tail };
         }
-        // Whoever made it knows better than what an application may have written there.
+        // Only a process that attached reads the new room from the queue's words. The process that
+        // made the queue knows the room itself, and must not trust words that an application may
+        // have overwritten.
         if self.attached
             && consumer.newest.generation != moved
             && let Some(entries) = Entries::attach(&self.block, self.ends.len())
@@ -660,7 +678,7 @@ impl Consumer {
 }
 
 impl End {
-    /// Completions that wait.
+    /// Returns the number of completions that wait.
     fn held(&self, block: &Block) -> u64 {
         let get = |i: usize| {
             let word = block.words().get(self.start.wrapping_add(i));
@@ -670,7 +688,7 @@ impl End {
         get(at::TAIL).wrapping_sub(head)
     }
 
-    /// Gives the worker the entries before `head` back. With the lock.
+    /// Gives the entries before `head` back to the worker. The caller holds the consumer's lock.
     #[inline]
     fn give(&self, block: &Block, head: u64) {
         // Release: the entries have been read.

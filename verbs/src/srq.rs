@@ -4,23 +4,26 @@
 //!   application ── post ──▶ [ SRQ ] ──▶ whichever queue pair gets the next message, of any worker
 //! ```
 //!
-//! Queue pairs that have one take a buffer when the first segment of a message is there for it, so
-//! buffers go to messages in the order of their arrival, and a queue pair has one buffer at most that
-//! is not complete: a peer that stops in the middle of a message holds that one and no other. It
-//! completes in the receive completion queue of the queue pair that took it, under its number; when the
-//! connection ends in the middle it completes as flushed. Buffers that nobody has taken stay.
+//! Queue pairs that share such a queue take a buffer when the first segment of a message needs one.
+//! So buffers go to messages in the order of their arrival, and a queue pair has at most one buffer
+//! that is not complete: a peer that stops in the middle of a message holds that buffer and no
+//! other. A buffer completes in the receive completion queue of the queue pair that took it, under
+//! the number of that queue pair; when the connection ends in the middle of the message, the buffer
+//! completes as flushed. Buffers that no queue pair has taken stay.
 //!
 //! # Several workers
 //!
 //! The ring has one producer (the application, under a lock) and as many consumers as there are
-//! workers. The head is the workers' own, in memory that the application does not have. A worker copies
-//! the entry at the head out, checks it, and then moves the head by compare-and-swap: if that succeeds
-//! nobody else has the entry, and the copy was made before its place was free again. One that is
-//! interrupted anywhere holds nobody up. Places are of one size, so the head counts requests.
+//! workers. The head belongs to the workers, in memory that the application cannot reach. A worker
+//! copies the entry at the head, checks the copy, and then moves the head by compare-and-swap. If
+//! that succeeds, no other worker has the entry, and the copy was made before the entry's slot was
+//! free again. A worker that is interrupted at any point delays no other. All slots have the same
+//! size, so the head counts requests.
 //!
 //! # A ring that makes no sense
 //!
-//! It ends the queue pairs that come for a buffer, which are all of the same application.
+//! Such a ring ends the queue pairs that come for a buffer, which all belong to the same
+//! application.
 
 use heddle_base::sync::atomic::{AtomicU64, Ordering, fence};
 use heddle_base::sync::{Mutex, MutexGuard};
@@ -38,8 +41,8 @@ use crate::ring::layout::{self, LINE, opcode, srq as at};
 use crate::ring::{Area, AreaError, Block, BlockRing, Broken, encode_recv, read_recv, store};
 use crate::waker::Waker;
 
-/// The application's handle of a shared receive queue; clones are handles of the same one. Any thread
-/// may post.
+/// The application's handle of a shared receive queue; clones are handles of the same queue. Any
+/// thread may post.
 #[derive(Clone, Debug)]
 pub struct Srq(Arc<Inner>);
 
@@ -53,21 +56,21 @@ struct Inner {
     tail: Mutex<u64>,
     pool: Arc<SrqPool>,
     users: Count,
-    /// Whoever made it is another process.
+    /// True if another process made the queue.
     attached: bool,
-    /// Its place, and its protection domain.
+    /// The queue's place among those of its application, and its protection domain.
     _held: Option<(Place, Arc<Quota>)>,
-    /// Whoever made it for this process is told of its end.
+    /// Reports the end of the queue to its maker, which made it for this process.
     _owner: Option<Owner>,
 }
 
-/// The limit events of a queue. A thread that looks for them holds this part alone, so it is never the last to hold the
-/// queue.
+/// The limit events of a queue. A thread that looks for events holds this part alone, so it never
+/// holds the last handle of the queue.
 #[derive(Debug)]
 pub(crate) struct LimitEvents {
     number: u32,
     pool: Arc<SrqPool>,
-    /// How many were taken.
+    /// Number of events taken.
     told: AtomicU64,
 }
 
@@ -77,13 +80,13 @@ impl LimitEvents {
         self.number
     }
 
-    /// Returns true if there were any.
+    /// Takes all events. Returns true if there were any.
     fn take(&self) -> bool {
         let events = self.count();
         self.told.swap(events, Ordering::AcqRel) != events
     }
 
-    /// The same, of each event once: true as often as there were.
+    /// Takes a single event. Returns true if there was one.
     pub(crate) fn take_one(&self) -> bool {
         let events = self.count();
         let one_more = |told: u64| (told != events).then(|| told.wrapping_add(1));
@@ -95,17 +98,17 @@ impl LimitEvents {
     }
 }
 
-/// The workers' end, which all of them share.
+/// The workers' end of the queue, which all workers share.
 #[derive(Debug)]
 pub struct SrqPool {
     block: Arc<Block>,
     places: Places,
-    /// Requests taken.
+    /// Requests that workers have taken.
     head: AtomicU64,
     waker: Option<Waker>,
 }
 
-/// How many places the ring has, and how many blocks each; powers of two.
+/// The number of slots in the ring, and the blocks of each slot; powers of two.
 #[derive(Clone, Copy, Debug)]
 struct Places {
     count: u64,
@@ -186,13 +189,14 @@ impl Srq {
         }))
     }
 
-    /// Where it lies in its area: offset and words, for another process.
+    /// Returns the queue's place in its area, as offset and words, for another process.
     pub fn share(&self) -> (usize, usize) {
         (self.0.pool.block.offset(), self.0.pool.block.words().len())
     }
 
-    /// The queue at `(offset, words)` of an area that another process has made, to post to. There is
-    /// one producer at a time: whoever made it must not post to it meanwhile.
+    /// Returns the queue at `(offset, words)` of an area that another process has made, to post to.
+    /// A queue has one producer at a time: the process that made the queue must not post to it
+    /// meanwhile.
     pub fn attach(area: &Arc<Area>, (off, words): (usize, usize)) -> Option<Srq> {
         let block = area.at(off, words)?;
         if words < at::ENTRIES {
@@ -205,7 +209,8 @@ impl Srq {
         fits.then(|| Srq::over(block, (Pd(pd), depth, max_sge), None, None, None))
     }
 
-    /// The same, of a device whose RNIC is another process's: as good as one that was made here.
+    /// Does the same for a device whose RNIC belongs to another process. The handle does not count
+    /// as attached: it serves as if the queue were made here.
     pub(crate) fn remote(
         area: &Arc<Area>,
         (off, words): (usize, usize),
@@ -218,7 +223,8 @@ impl Srq {
         fits.then(|| Srq::over(block, (pd, depth, max_sge), waker, None, Some(owner)))
     }
 
-    /// Distinguishes the completion queues and shared receive queues of one application, of all times.
+    /// Returns a number that distinguishes the queue from all completion queues and shared receive
+    /// queues that its application ever had.
     pub fn number(&self) -> u32 {
         self.0.limit.number()
     }
@@ -227,24 +233,24 @@ impl Srq {
         Arc::downgrade(&self.0.limit)
     }
 
-    /// The protection domain of its queue pairs and buffers.
+    /// Returns the protection domain of the queue's queue pairs and buffers.
     pub fn pd(&self) -> Pd {
         self.0.pd
     }
 
-    /// Receives it holds.
+    /// Returns the number of receives that the queue holds.
     pub fn depth(&self) -> u32 {
         u32::try_from(self.0.depth).unwrap_or(u32::MAX)
     }
 
-    /// Receives that no queue pair has taken.
+    /// Returns the number of receives that no queue pair has taken.
     pub fn len(&self) -> u64 {
         let words = header(&self.0.pool.block);
         let head = words[at::HEAD].load(Ordering::Acquire);
         self.tail().wrapping_sub(head)
     }
 
-    /// Whether the next message would find no buffer.
+    /// Returns true if the next message would find no buffer.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -252,15 +258,15 @@ impl Srq {
     /// Posts a receive buffer.
     ///
     /// # Errors
-    /// [`PostError`]; nothing was posted then.
+    /// [`PostError`]; the buffer was not posted then.
     pub fn post_recv(&self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         self.put(&mut self.tail(), wr)
     }
 
-    /// Posts several.
+    /// Posts several receive buffers.
     ///
     /// # Errors
-    /// [`BatchError`]: those before the one that could not be posted are posted.
+    /// [`BatchError`]: the buffers before the failed one are posted.
     pub fn post_recvs(&self, wrs: &[RecvWr<'_>]) -> Result<(), BatchError> {
         let mut tail = self.tail();
         let mut wrs = wrs.iter().enumerate();
@@ -272,7 +278,7 @@ impl Srq {
         let limits = Limits { sges: usize::from(q.max_sge).min(MAX_SGES), ..Limits::default() };
         check_recv(wr, &limits)?;
         let (block, places) = (&q.pool.block, q.pool.places);
-        // Acquire: workers have read the places before they gave them back.
+        // Acquire: workers have read the slots before they gave them back.
         let head = header(block)[at::HEAD].load(Ordering::Acquire);
         if tail.wrapping_sub(head) >= q.depth {
             return Err(PostError::Full);
@@ -285,26 +291,27 @@ impl Srq {
         Ok(())
     }
 
-    /// Asks for one event when fewer than `limit` receives are left, at once if it is so already; 0
-    /// asks for none. The waker that the queue was made with is woken.
+    /// Requests one event when fewer than `limit` receives are left, at once if so few are left
+    /// already; 0 cancels the request. The event wakes the waker that the queue was made with.
     pub fn arm_limit(&self, limit: u32) {
         let pool = &self.0.pool;
         let words = header(&pool.block);
         words[at::LIMIT].store(limit.into(), Ordering::SeqCst);
-        // Pairs with the one in `SrqPool::take`: either the worker sees the limit, or we its head.
+        // Pairs with the fence in `SrqPool::take`: either the worker sees the limit, or we see its
+        // head.
         fence(Ordering::SeqCst);
         pool.check_limit(words[at::HEAD].load(Ordering::SeqCst));
     }
 
-    /// Whether the limit it was armed for was reached since this was asked last.
+    /// Returns true if the limit that the queue was armed for was reached since the last call.
     pub fn take_limit_event(&self) -> bool {
         self.0.limit.take()
     }
 
-    /// Gives it up.
+    /// Destroys the queue.
     ///
     /// # Errors
-    /// [`DeviceError::SrqInUse`] and the handle, while queue pairs have it.
+    /// [`DeviceError::SrqInUse`] and the handle, while queue pairs use the queue.
     pub fn destroy(self) -> Result<(), (Srq, DeviceError)> {
         match self.0.users.now() {
             0 => Ok(()),
@@ -312,12 +319,13 @@ impl Srq {
         }
     }
 
-    /// Whether it was made here, in this area, for this protection domain.
+    /// Returns true if the queue was made by this process, in this area and for this protection
+    /// domain.
     pub(crate) fn is_for(&self, area: &Arc<Area>, pd: Pd) -> bool {
         Arc::ptr_eq(self.0.pool.block.area(), area) && self.0.pd == pd && !self.0.attached
     }
 
-    /// One more queue pair has it.
+    /// Adds a queue pair that uses the queue.
     pub(crate) fn join(&self) -> Result<Place, DeviceError> {
         self.0.users.take("queue pairs of a shared receive queue", u32::MAX)
     }
@@ -332,7 +340,7 @@ impl Srq {
 }
 
 impl SrqPool {
-    /// Takes the oldest receive: its mark, and its pieces into `sges`.
+    /// Takes the oldest receive: returns its mark, and puts its pieces into `sges`.
     ///
     /// # Errors
     /// [`Broken`]: the ring makes no sense.
@@ -352,7 +360,8 @@ impl SrqPool {
                 let first = head.wrapping_mul(self.places.blocks);
                 read_recv(self.places.ring(&self.block), first, self.places.blocks, sges)
             };
-            // What was read is an entry, or an error, only while it is the oldest.
+            // The copy, or the error, counts only if the entry is still the oldest: otherwise
+            // another worker has the entry, and the application may have overwritten the slot.
             let next = head.wrapping_add(1);
             let moved = match found {
                 Ok(_) => self
@@ -365,7 +374,9 @@ impl SrqPool {
                 continue;
             }
             let wr_id = found?;
-            // Another may have taken and told more; it took this place's copy to come so far.
+            // fetch_max: another worker may have taken later entries and stored a higher head
+            // already. This entry is safe all the same: its copy was complete before `self.head`
+            // moved on.
             words[at::HEAD].fetch_max(next, Ordering::SeqCst);
             fence(Ordering::SeqCst);
             self.check_limit(next);
@@ -373,7 +384,7 @@ impl SrqPool {
         }
     }
 
-    /// Raises the event if it is armed and fewer are left when `head` were taken.
+    /// Raises the event if the limit is armed and fewer receives are left after `head` were taken.
     #[inline]
     fn check_limit(&self, head: u64) {
         let limit = header(&self.block)[at::LIMIT].load(Ordering::SeqCst);
@@ -397,7 +408,7 @@ impl SrqPool {
     }
 }
 
-/// What a queue pair of a worker has of a shared receive queue.
+/// The link of a worker's queue pair to a shared receive queue.
 #[derive(Debug)]
 pub(crate) struct Taker(pub(crate) Arc<SrqPool>);
 

@@ -1,6 +1,7 @@
 //! The worker's ends of an application's queues.
 //!
-//! What is read here was written by somebody else, perhaps somebody hostile: see [`ring`](crate::ring).
+//! All data that this module reads come from another process, which may be hostile: see
+//! [`ring`](crate::ring).
 
 use heddle_base::sync::atomic::{Ordering, fence};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use crate::ring::{Block, Broken, Entry, EntryReader, OnSend, low32};
 use crate::srq::Taker;
 use crate::window::Tied;
 
-/// A queue pair as the worker that runs it has it.
+/// A queue pair, as the worker that runs it holds it.
 #[derive(Debug)]
 pub struct WorkerQp {
     qpn: Qpn,
@@ -24,26 +25,26 @@ pub struct WorkerQp {
     bell: u32,
     sq: QueueCursor,
     rq: QueueCursor,
-    /// STags that end with it.
+    /// STags that end with the queue pair.
     tied: Arc<Tied>,
-    /// Its application believes that a worker looks after it.
+    /// The application believes that a worker serves the queue pair.
     running: bool,
-    /// Until the worker has asked for them.
+    /// Present until the worker has taken the links.
     links: Option<Box<Links>>,
 }
 
-/// What the worker asks for once.
+/// Queues that a queue pair is joined to; the worker takes this once.
 #[derive(Debug)]
 pub struct Links {
-    /// Where completions of the send queue go.
+    /// The completion queue for completions of the send queue.
     pub send_cq: CqLink,
-    /// Where completions of the receive queue go.
+    /// The completion queue for completions of the receive queue.
     pub recv_cq: CqLink,
-    /// Where receive buffers come from, if not from the queue pair's own queue.
+    /// The shared queue of receive buffers, if the queue pair has no receive queue of its own.
     pub srq: Option<Box<dyn SharedReceives>>,
 }
 
-/// What was taken of one queue.
+/// The worker's position in one queue.
 #[derive(Debug)]
 struct QueueCursor {
     reader: EntryReader,
@@ -59,12 +60,13 @@ impl QueueCursor {
         QueueCursor { reader: EntryReader::new(blocks), retired: 0, outstanding: 0, depth }
     }
 
-    /// Requests taken since the beginning.
+    /// Returns the number of requests taken since the beginning.
     fn requests(&self) -> u64 {
         self.retired + u64::from(self.outstanding)
     }
 
-    /// Counts a request that is being taken; more than the queue is deep cannot be outstanding.
+    /// Counts a request that is being taken; no more requests than the queue's depth can be
+    /// outstanding.
     #[inline]
     fn count(&mut self) -> Result<(), Broken> {
         if self.outstanding >= self.depth {
@@ -86,8 +88,8 @@ impl QueueCursor {
 }
 
 impl WorkerQp {
-    /// The worker's end of `qp`. There is one at a time: a queue pair has one connection until it is
-    /// reset.
+    /// Returns the worker's end of `qp`. There is one at a time: a queue pair has one connection
+    /// until it is reset.
     pub fn new(qp: &Qp) -> WorkerQp {
         let (block, rings, bell) = qp.rings();
         let init = qp.init();
@@ -98,7 +100,8 @@ impl WorkerQp {
             rings,
             bell,
             sq: QueueCursor::new(rings.sq, init.sq_depth),
-            // Of no blocks when it is shared: whatever is published there makes no sense.
+            // With a shared receive queue this ring has no blocks, so any entry published here is
+            // invalid.
             rq: QueueCursor::new(if init.srq.is_some() { 0 } else { rings.rq }, init.rq_depth),
             tied: qp.tied().clone(),
             running: false,
@@ -110,40 +113,43 @@ impl WorkerQp {
         }
     }
 
-    /// The same, of a queue pair that has no connection and is to be flushed. Dropped before it
-    /// [ends](WorkerQp::end), it ends without completions.
+    /// Returns the worker's end of a queue pair that has no connection and is to be flushed. If the
+    /// end is dropped before [`end`](WorkerQp::end) is called, the queue pair ends without
+    /// completions.
     pub fn to_flush(qp: &Qp) -> WorkerQp {
         let mut qp = WorkerQp::new(qp);
         qp.running = true;
         qp
     }
 
-    /// Its number.
+    /// Returns the number of the queue pair.
     pub fn qpn(&self) -> Qpn {
         self.qpn
     }
 
-    /// Its protection domain.
+    /// Returns the protection domain of the queue pair.
     pub fn pd(&self) -> Pd {
         self.pd
     }
 
-    /// The doorbell it rings with.
+    /// Returns the number of the doorbell that the queue pair rings with.
     pub fn bell(&self) -> u32 {
         self.bell
     }
 
-    /// Requests of the send and of the receive queue that were taken and are not retired.
+    /// Returns the numbers of requests of the send and of the receive queue that were taken and are
+    /// not retired.
     pub fn outstanding(&self) -> (u32, u32) {
         (self.sq.outstanding, self.rq.outstanding)
     }
 
-    /// What it is joined to; once.
+    /// Returns the queues that the queue pair is joined to; only the first call returns them.
     pub fn take_links(&mut self) -> Option<Box<Links>> {
         self.links.take()
     }
 
-    /// From here on posts ring at `worker`. What was posted before has not rung: take it.
+    /// Marks the queue pair as running: from here on posts ring at `worker`. Earlier posts have not
+    /// rung, so the worker has to look for them.
     pub fn attach(&mut self, worker: usize) {
         self.running = true;
         self.mark(state::RUNNING | (worker as u64) << 8);
@@ -151,12 +157,12 @@ impl WorkerQp {
 
     /// Returns true if the send queue holds a request.
     ///
-    /// An application posts the receives for the answers to a Send before the Send. So finding new
-    /// send requests includes a look at the end of the receive queue, and
-    /// [`owes_recvs`](WorkerQp::owes_recvs) says until when they have to wait.
+    /// An application posts the receives for the answers to a Send before the Send. So when this
+    /// function finds new send requests, it also looks at the end of the receive queue, and
+    /// [`owes_recvs`](WorkerQp::owes_recvs) says how long the send requests have to wait.
     ///
     /// # Errors
-    /// [`Broken`]: the queue cannot be understood any more. The queue pair has to end.
+    /// [`Broken`]: the worker cannot interpret the queue any more. The queue pair has to end.
     #[inline]
     pub fn has_send(&mut self) -> Result<bool, Broken> {
         if self.sq.reader.has_seen() {
@@ -166,29 +172,29 @@ impl WorkerQp {
         if !self.sq.reader.has_next(|| &words[at::SQ_TAIL])? {
             return Ok(false);
         }
-        // After the load of the send queue's tail, which acquires: receives whose tail was stored
-        // before that of the sends are in this one.
+        // This comes after the load of the send queue's tail, which acquires: the tail loaded here
+        // includes receives whose tail was stored before that of the sends.
         self.rq.reader.note(&words[at::RQ_TAIL])?;
         Ok(true)
     }
 
-    /// Returns true if receives that were posted before the send requests
-    /// [`has_send`](WorkerQp::has_send) found are not taken yet. The peer may answer a Send with as
-    /// many messages as there are receives before it, so those go first.
+    /// Returns true if the worker has not yet taken all receives that were posted before the send
+    /// requests [`has_send`](WorkerQp::has_send) found. The peer may answer a Send with as many
+    /// messages as there are receives before it, so the worker takes those receives first.
     #[inline]
     pub fn owes_recvs(&self) -> bool {
         self.sq.reader.has_seen() && self.rq.reader.owes()
     }
 
-    /// Returns true unless both queues end where they have been taken to.
+    /// Returns true unless the worker has taken all requests of both queues.
     pub fn has_posts(&self) -> bool {
         let words = header(&self.block);
         self.rq.reader.is_behind(&words[at::RQ_TAIL])
             || self.sq.reader.is_behind(&words[at::SQ_TAIL])
     }
 
-    /// Takes the next of the requests [`has_send`](WorkerQp::has_send) has found in the send queue,
-    /// if there is one, and hands it to `f`.
+    /// Takes the next of the requests that [`has_send`](WorkerQp::has_send) has found in the send
+    /// queue, if there is one, and hands it to `f`.
     ///
     /// # Errors
     /// As [`has_send`](WorkerQp::has_send).
@@ -224,14 +230,14 @@ impl WorkerQp {
         self.rq.reader.recv(ring, entry, f).map(Some)
     }
 
-    /// Gives the blocks that were taken back to the application. After a run of takes.
+    /// Gives the blocks taken so far back to the application. Call this after a run of takes.
     #[inline]
     pub fn give_blocks(&self) {
         self.set(at::SQ_HEAD, self.sq.reader.head());
         self.set(at::RQ_HEAD, self.rq.reader.head());
     }
 
-    /// Tells the application how its connection fares.
+    /// Shows the application the state of its connection.
     pub fn tell_state(&self, state: heddle_iwarp::QpState) {
         self.set(
             at::PHASE,
@@ -244,12 +250,12 @@ impl WorkerQp {
         );
     }
 
-    /// The numbers that retire every request that was taken.
+    /// Returns the numbers that retire every request taken so far.
     pub fn taken(&self) -> Retired {
         Retired { sq: low32(self.sq.requests()), rq: low32(self.rq.requests()) }
     }
 
-    /// Tells how many requests of each queue are retired: running numbers modulo 2^32, as the
+    /// Publishes how many requests of each queue are retired: running numbers modulo 2^32, as the
     /// protocol's queue pair has them.
     #[inline]
     pub fn retire(&mut self, sq: u32, rq: u32) {
@@ -261,17 +267,20 @@ impl WorkerQp {
         }
     }
 
-    /// The connection is over. Calls `send` and `recv` with the mark of each request that is posted and
-    /// was not taken, in order: they complete as flushed. Nothing is taken after this. Windows and
-    /// fast registrations that are for this queue pair alone end here. Once these completions are written, call
+    /// Ends the queue pair, because its connection is over. Calls `send` and `recv` with the mark
+    /// of each request that was posted and not taken, in order: these requests complete as flushed.
+    /// The worker takes no request after this. Windows and fast registrations that are for this
+    /// queue pair alone end here. Once the completions are written, call
     /// [`close`](WorkerQp::close): posts wait for that.
     pub fn end(&mut self, mut send: impl FnMut(u64, CqeOp), mut recv: impl FnMut(u64)) {
-        // Whatever happens from here on, nobody is left to wait for the last mark: see `drop`.
+        // From here on `drop` sets the last mark if a panic unwinds the worker, so no post waits
+        // for that mark for ever.
         self.running = true;
         self.mark(state::ENDING);
         self.tied.end();
         let mut entry = Entry::default();
-        // What a malicious application posts faster than this takes it is refused by the depths.
+        // The depths bound the loops below, even if a malicious application posts faster than they
+        // take.
         let what = |wr: &SendWr<'_>| {
             let op = match wr.op {
                 SendOp::Send { .. } => CqeOp::Send,
@@ -295,7 +304,8 @@ impl WorkerQp {
         }
     }
 
-    /// Writes down what was taken and takes no more. Whoever sees that finds all completions.
+    /// Writes down how many requests were taken; the worker takes no more. A thread that sees the
+    /// mark DEAD finds all completions.
     pub fn close(&mut self) {
         self.give_blocks();
         self.set(at::SQ_FINAL, self.sq.requests());
@@ -308,7 +318,7 @@ impl WorkerQp {
 
     fn mark(&self, state: u64) {
         header(&self.block)[at::STATE].store(state, Ordering::SeqCst);
-        // Pairs with the fence of a post; see there.
+        // Pairs with the fence in `Qp::ring_or_end`.
         fence(Ordering::SeqCst);
     }
 
@@ -319,8 +329,8 @@ impl WorkerQp {
 }
 
 impl Drop for WorkerQp {
-    /// A worker that is unwound in the middle of something leaves a queue pair that has ended all the
-    /// same: a post that finds it ending would wait for ever.
+    /// Ends a queue pair whose worker is unwound before it has closed the queue pair: otherwise a
+    /// post that finds the queue pair ending would wait for ever.
     fn drop(&mut self) {
         if self.running {
             self.tied.end();

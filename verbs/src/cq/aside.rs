@@ -1,8 +1,9 @@
 //! Completions that the application's end holds itself, before those that workers write.
 //!
-//! A queue pair may end in two ways of which no worker tells the queue: its application destroys it, and wants none of
-//! its completions any more; or its RNIC, another process, is gone, and nobody completes what is posted. In both cases
-//! the completions in the rings are set aside, and what is to come out or in is taken out or put in there.
+//! A queue pair may end in two ways that no worker reports to the queue: its application destroys
+//! the queue pair, and wants none of its completions any more; or its RNIC, another process, no
+//! longer exists, and no worker completes the posted requests. In both cases the application's end
+//! sets the completions in the rings aside, and removes or adds completions there.
 
 use std::sync::atomic::Ordering;
 
@@ -13,7 +14,7 @@ use crate::ring::layout::cq as at;
 use crate::ring::{cqe, low32};
 
 impl Cq {
-    /// Drops the completions of a queue pair that has ended: none comes out from here on.
+    /// Drops the completions of a queue pair that has ended: no poll returns them from here on.
     pub fn forget(&self, qpn: Qpn) {
         let mut consumer = self.consumer();
         self.0.set_aside(&mut consumer);
@@ -21,9 +22,10 @@ impl Cq {
         self.0.tell_aside(&consumer);
     }
 
-    /// Adds completions of one queue of a queue pair that no worker writes any more, behind those that are there.
-    /// Its worker may have staged some: they come before these if `retired`, the requests that the worker has retired
-    /// (modulo 2^32), covers them. Their requests are complete then, and are none of `all`.
+    /// Adds completions of one queue of a queue pair that no worker writes any more, after those
+    /// already there. The queue pair's worker may have staged completions: they come before the
+    /// added ones if `retired`, the number of requests that the worker has retired (modulo 2^32),
+    /// covers them. Their requests are complete then, and `all` contains none of these requests.
     pub(crate) fn complete(
         &self,
         (qpn, queue): (Qpn, Queue),
@@ -31,7 +33,8 @@ impl Cq {
         all: impl Iterator<Item = Cqe>,
     ) {
         let mut consumer = self.consumer();
-        // The first takes what lies in room that the worker has left, and the second what lies where it writes.
+        // A ring may have completions in room that its worker has left, which the first pass takes,
+        // and in the room where its worker writes, which the second pass takes.
         for _ in 0..2 {
             self.0.set_aside(&mut consumer);
         }
@@ -44,7 +47,8 @@ impl Cq {
         self.0.tell_aside(&consumer);
     }
 
-    /// Goes with each ring to where its worker writes. Returns true if all of them write to the newest room.
+    /// Follows each ring to the room where its worker writes. Returns true if all workers write to
+    /// the newest room.
     pub(super) fn follow_all(&self) -> bool {
         let words = self.0.block.words();
         let newest = words.get(at::GENERATION).map(|w| w.load(Ordering::Acquire));
@@ -54,7 +58,8 @@ impl Cq {
         if has_followed(&consumer) {
             return true;
         }
-        // The first takes what lies in the old room, and the second finds it empty.
+        // The first pass takes the completions in the old room, and the second finds the old room
+        // empty.
         for _ in 0..2 {
             self.0.set_aside(&mut consumer);
         }
@@ -64,7 +69,7 @@ impl Cq {
 }
 
 impl Inner {
-    /// Takes what is in the rings.
+    /// Moves the completions in the rings to those set aside.
     fn set_aside(&self, consumer: &mut Consumer) {
         let mut aside = std::mem::take(&mut consumer.aside);
         self.tell_aside(consumer);
@@ -72,8 +77,9 @@ impl Inner {
         consumer.aside = aside;
     }
 
-    /// Takes those of the completions that a ring's worker has staged and not published which `is_wanted`, told
-    /// how many requests of the completion's queue are retired with it.
+    /// Takes completions that a ring's worker has staged and not published, as far as `is_wanted`
+    /// returns true for them. `is_wanted` also gets the number of requests of the completion's
+    /// queue that are retired with the completion.
     fn take_staged(
         &self,
         consumer: &mut Consumer,
@@ -104,8 +110,8 @@ impl Inner {
         oldest
     }
 
-    /// Tells threads that poll, and look without the lock, whether completions are set aside. None of them looks at the
-    /// rings meanwhile: this end has emptied all of them.
+    /// Shows threads that poll, and look without the lock, whether completions are set aside. None
+    /// of these threads looks at the rings meanwhile: this end has emptied all rings.
     fn tell_aside(&self, consumer: &Consumer) {
         let Some(first) = self.ends.first() else { return };
         let head = first.head.load(Ordering::Relaxed);

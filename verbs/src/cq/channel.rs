@@ -1,9 +1,9 @@
 //! Completion events: one descriptor for several completion queues, one event for each arm.
 //!
-//! A worker disarms a queue with one compare-and-swap before it wakes the channel, so a queue that this
-//! side has armed and that stands disarmed has fired. The channel therefore needs no queue of events in
-//! shared memory: it counts wake-ups in its descriptor, and finds whose they are by its own record of arms
-//! and that word.
+//! A worker disarms a queue with one compare-and-swap before it wakes the channel, so a queue that
+//! this side has armed and that is now disarmed has fired. The channel therefore needs no queue of
+//! events in shared memory: it counts wake-ups in its descriptor, and finds their queues by its own
+//! record of arms and by the word ARMED.
 //!
 //! ```text
 //!   Cq::arm ── record: armed ──▶ word ARMED ◀── worker: disarm, then one wake-up
@@ -11,9 +11,10 @@
 //!   event ◀── armed, and the word says NO ◀── take one wake-up ◀── descriptor
 //! ```
 //!
-//! Events and wake-ups are equal in number, so the descriptor is readable exactly while an event can be had.
-//! The wake-ups of a queue that is destroyed with events in it are taken out. A worker that stands between
-//! its compare-and-swap and its wake-up at that moment makes the descriptor readable once without an event.
+//! There are as many wake-ups as events, so the descriptor is readable exactly while there is an
+//! event to fetch. When a queue is destroyed with events in it, the channel takes out their
+//! wake-ups. A worker that is between its compare-and-swap and its wake-up at that moment makes the
+//! descriptor readable once without an event.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -28,12 +29,12 @@ use crate::ring::Block;
 use crate::ring::layout::{armed, cq as at};
 use crate::waker::{Gathering, Source, Waker};
 
-/// Queues that share a waker: each has one wake-up in the server's socket at most but for
-/// [`PILED`], and a socket keeps some hundreds.
+/// Most queues that share a waker. Apart from up to [`PILED`] unfetched events, a queue has at most
+/// one wake-up in the server's socket, and a socket keeps some hundreds.
 const LOT: usize = 16;
 
-/// Events of one queue that were not fetched, beyond which arms move their wake-ups to the bell, which
-/// counts without bound.
+/// Number of unfetched events of one queue beyond which an arm moves the queue's wake-ups to the
+/// bell, which counts without bound.
 const PILED: u64 = 4;
 
 /// Why a channel has no event.
@@ -42,7 +43,8 @@ pub enum ChannelError {
     /// A signal was handled while the thread waited.
     #[error("interrupted by a signal")]
     Interrupted,
-    /// The RNICs of all its completion queues are gone, and every event was fetched.
+    /// The RNICs of all completion queues of the channel no longer exist, and every event was
+    /// fetched.
     #[error("the RNIC is gone")]
     Gone,
     /// The system refuses to wait.
@@ -59,17 +61,21 @@ impl From<io::Error> for ChannelError {
     }
 }
 
-/// One descriptor for the events of several completion queues; clones are handles of the same channel.
+/// A descriptor for the events of several completion queues; clones are handles of the same
+/// channel.
 ///
 /// [`Device::create_cq_on`](crate::Device::create_cq_on) makes a queue whose events come here. Each
-/// [`Cq::arm`](crate::Cq::arm) yields one event, which names the queue by its tag, as soon as a completion
-/// arrives that the queue was armed for: also when the program has polled that completion meanwhile, and
-/// when it arms again before it has fetched the event. Arming a queue whose arm has not fired adds no event
-/// (arming for [`Arm::Next`] widens an arm for [`Arm::Solicited`], and never the other way round).
+/// [`Cq::arm`](crate::Cq::arm) yields one event, which names the queue by its tag, as soon as a
+/// completion arrives that the queue was armed for. This also holds when the program has polled
+/// that completion meanwhile, and when it arms again before it has fetched the event. Arming a
+/// queue whose arm has not fired adds no event (arming for [`Arm::Next`] widens an arm for
+/// [`Arm::Solicited`], and never the other way round).
 ///
-/// The descriptor is readable while there is an event. Whether it blocks is a flag of the program's, which
-/// the channel neither reads nor changes: [`try_event`](CompletionChannel::try_event) never waits and
-/// [`get_event`](CompletionChannel::get_event) does. Several threads may wait; each event goes to one of them.
+/// The descriptor is readable while there is an event. The program chooses whether the descriptor
+/// blocks; the channel neither reads nor changes this flag:
+/// [`try_event`](CompletionChannel::try_event) never waits and
+/// [`get_event`](CompletionChannel::get_event) does. Several threads may wait; each event goes to
+/// one of them.
 #[derive(Clone, Debug)]
 pub struct CompletionChannel(Arc<Inner>);
 
@@ -85,7 +91,7 @@ struct Members {
     /// The member to look at first.
     next: usize,
     lots: Vec<Lot>,
-    /// Every RNIC is gone: the descriptor stays readable.
+    /// Every RNIC has ended: the descriptor stays readable.
     gone: bool,
 }
 
@@ -97,7 +103,7 @@ struct Lot {
     queues: usize,
 }
 
-/// One queue's record.
+/// The channel's record of one queue.
 #[derive(Debug)]
 pub(super) struct Member {
     tag: u64,
@@ -110,13 +116,13 @@ pub(super) struct Member {
 struct Record {
     /// An arm has yielded no event yet.
     armed: bool,
-    /// Arms that have fired before the queue was armed again.
+    /// Arms that fired before the queue was armed again.
     fired: u64,
-    /// Its RNIC is gone.
+    /// The queue's RNIC no longer exists.
     lost: bool,
 }
 
-/// What a completion queue has of its channel; it leaves the channel when this is dropped.
+/// A completion queue's link to its channel; when this is dropped, the queue leaves the channel.
 #[derive(Debug)]
 pub(super) struct Membership {
     channel: CompletionChannel,
@@ -128,32 +134,32 @@ pub(crate) struct Joining {
     channel: CompletionChannel,
     lot: u64,
     waker: Waker,
-    /// The place is a member's.
+    /// The place has become that of a member.
     joined: bool,
 }
 
 impl CompletionChannel {
-    /// A channel without queues.
+    /// Returns a channel without queues.
     ///
     /// # Errors
-    /// When the system gives no descriptors.
+    /// The system's error if it gives no descriptors.
     pub fn new() -> io::Result<CompletionChannel> {
         let wakeups = Arc::new(Gathering::counting()?);
         Ok(CompletionChannel(Arc::new(Inner { wakeups, members: Mutex::default() })))
     }
 
-    /// The descriptor, for `poll`, `epoll` and the like: readable while there is an event, and for ever
-    /// after the RNICs of all queues are gone.
+    /// Returns the descriptor, for `poll`, `epoll` and the like. The descriptor is readable while
+    /// there is an event, and for ever once the RNICs of all queues no longer exist.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.wakeups.fd()
     }
 
-    /// Completion queues whose events come here.
+    /// Returns the number of completion queues whose events come here.
     pub fn queues(&self) -> usize {
         self.members().list.len()
     }
 
-    /// The tag of a queue that has fired, if there is one. It does not wait.
+    /// Returns the tag of a queue that has fired, if there is one, without waiting.
     ///
     /// # Errors
     /// [`ChannelError`].
@@ -161,8 +167,8 @@ impl CompletionChannel {
         self.get_event(Some(Duration::ZERO))
     }
 
-    /// The tag of a queue that has fired; waits for it for `timeout`, or without bound. `None` when none
-    /// came in time.
+    /// Returns the tag of a queue that has fired; waits for one for `timeout`, or without bound.
+    /// Returns `None` when no event came in time.
     ///
     /// # Errors
     /// [`ChannelError`].
@@ -180,12 +186,13 @@ impl CompletionChannel {
         }
     }
 
-    /// Wake-ups are taken with the lock alone, so that none is in nobody's hands while they are counted.
+    /// Takes a wake-up and returns the tag of its event. Threads take wake-ups only while they hold
+    /// the lock, so that another thread never counts wake-ups while one is missing.
     fn take_event(&self) -> Result<Option<u64>, ChannelError> {
         let mut members = self.members();
         while let Some(source) = self.0.wakeups.take_one()? {
             if members.gone {
-                // For whoever waits or polls after this.
+                // Put a wake-up back for threads that wait or poll after this.
                 self.0.wakeups.ring_times(1);
             }
             match members.find(source) {
@@ -203,7 +210,7 @@ impl CompletionChannel {
         self.0.wakeups.is_readable()
     }
 
-    /// A waker for one more queue.
+    /// Returns a place with a waker for one more queue.
     pub(crate) fn begin(&self) -> Joining {
         let mut members = self.members();
         let lot = match members.lots.iter_mut().find(|lot| lot.queues < LOT) {
@@ -221,7 +228,7 @@ impl CompletionChannel {
         Joining { channel: self.clone(), lot, waker, joined: false }
     }
 
-    /// One queue of a lot is gone.
+    /// Notes that a queue of a lot has left.
     fn leave_lot(&self, members: &mut Members, number: u64) {
         let Some(i) = members.lots.iter().position(|lot| lot.number == number) else { return };
         members.lots[i].queues -= 1;
@@ -230,9 +237,10 @@ impl CompletionChannel {
         }
         members.lots.swap_remove(i);
         self.0.wakeups.forget(number);
-        // Events take wake-ups from wherever they are, so the socket may have held one for an event of another
-        // queue. Wake-ups are made anew for the events there are. A worker that has disarmed its queue and has
-        // not woken the channel yet makes it readable once without an event, and no event is without a wake-up.
+        // An event takes a wake-up from any source, so the socket may have held the wake-up for an
+        // event of another queue. Discard all wake-ups, and make new ones for the existing events.
+        // A worker that has disarmed its queue and not yet woken the channel makes the descriptor
+        // readable once without an event, but no event is without a wake-up.
         while let Ok(Some(_)) = self.0.wakeups.take_one() {}
         let events = members.list.iter().map(|member| member.events()).sum::<u64>();
         self.0.wakeups.ring_times(events.max(u64::from(members.gone)));
@@ -248,7 +256,7 @@ impl Joining {
         self.waker.clone()
     }
 
-    /// The queue is made, and nobody has it yet.
+    /// Makes the queue a member. The queue exists by now, and the application does not have it yet.
     pub(super) fn join(mut self, block: &Arc<Block>, tag: u64) -> Membership {
         let member = Arc::new(Member {
             tag,
@@ -275,8 +283,8 @@ impl Drop for Joining {
 }
 
 impl Members {
-    /// The next member with an event, which counts as fetched: one of those that are woken from there,
-    /// if any of them has one.
+    /// Returns the tag of the next member with an event, and counts the event as fetched. Members
+    /// that `source` wakes come first, if any of them has an event.
     fn find(&mut self, source: Source) -> Option<u64> {
         let woken = |member: &Member| match source {
             Source::Bell => true,
@@ -306,13 +314,14 @@ impl Member {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the queue was armed and is not any more. With the record.
+    /// Returns true if the queue was armed and is not armed any more. The caller holds the record's
+    /// lock.
     fn has_fired(&self, record: &Record) -> bool {
-        // Acquire: whoever is told of the event finds its completion.
+        // Acquire: a thread that gets the event finds its completion.
         record.armed && self.block.words()[at::ARMED].load(Ordering::Acquire) == armed::NO
     }
 
-    /// Events that nobody has fetched.
+    /// Returns the number of events not fetched yet.
     fn events(&self) -> u64 {
         let record = self.record();
         record.fired + u64::from(self.has_fired(&record))
@@ -342,7 +351,7 @@ impl Membership {
         }
         record.armed = true;
         if record.lost {
-            // No worker will look at it.
+            // No worker will look at the word, so fire at once.
             self.member.block.words()[at::ARMED].store(armed::NO, Ordering::SeqCst);
             self.channel.0.wakeups.ring();
         }
@@ -355,7 +364,8 @@ impl Membership {
 
     /// See [`Cq::notify`](crate::Cq::notify).
     pub(super) fn fire(&self) {
-        // As `CqProducer::notify` does; a worker that does so at the same time yields the only event.
+        // Does as `CqProducer::notify`. If a worker disarms the queue at the same time, only one of
+        // the two swaps finds the arm and yields the event.
         if self.member.block.words()[at::ARMED].swap(armed::NO, Ordering::AcqRel) != armed::NO {
             self.channel.0.wakeups.ring();
         }
@@ -372,7 +382,7 @@ impl Membership {
         }
     }
 
-    /// Moves the wake-ups of its socket to the bell. A socket that is full loses wake-ups.
+    /// Moves the wake-ups of the queue's socket to the bell, because a full socket loses wake-ups.
     #[cold]
     fn unpile(&self) {
         let _members = self.channel.members();
@@ -380,7 +390,8 @@ impl Membership {
         wakeups.ring_times(wakeups.take_all_of(self.member.lot));
     }
 
-    /// The RNIC is gone: what is armed fires, since nothing else will tell the program.
+    /// Notes that the RNIC no longer exists: an armed queue fires, since no worker will wake the
+    /// program any more.
     pub(super) fn lose(&self) {
         let mut members = self.channel.members();
         let is_armed = {
@@ -390,8 +401,8 @@ impl Membership {
             record.armed
         };
         members.gone = members.list.iter().all(|member| member.record().lost);
-        // One too many where the arm had fired before the worker ended: whether the worker came to wake
-        // the channel is not known.
+        // This wakes once too often where the arm had fired before the worker ended: this side does
+        // not know whether the worker came to wake the channel.
         if is_armed || members.gone {
             self.channel.0.wakeups.ring();
         }
@@ -404,13 +415,13 @@ impl Drop for Membership {
         members.list.retain(|member| !Arc::ptr_eq(member, &self.member));
         let (events, lost) = {
             let record = self.member.record();
-            // Swapped: no wake-up follows from here on.
+            // The swap disarms the queue, so no wake-up follows from here on.
             let before = self.member.block.words()[at::ARMED].swap(armed::NO, Ordering::AcqRel);
             let fired = record.armed && before == armed::NO;
             (record.fired + u64::from(fired), record.lost)
         };
         if !lost {
-            // One that is on its way finds no event.
+            // A wake-up that is still on its way will find no event.
             for _ in 0..events {
                 let _ = self.channel.0.wakeups.take_one();
             }

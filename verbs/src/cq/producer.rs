@@ -10,7 +10,7 @@ use crate::ring::layout::{LINE, armed, cq as at};
 use crate::ring::{Block, cqe};
 use crate::waker::Waker;
 
-/// A completion queue, as a worker finds it.
+/// A completion queue, as a worker gets it.
 #[derive(Clone, Debug)]
 pub struct CqLink {
     number: u32,
@@ -29,20 +29,20 @@ impl CqLink {
         CqLink { number, block, entries, waker }
     }
 
-    /// Its number among those of its application.
+    /// Returns the queue's number among those of its application.
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// The producing end of `worker`, of which there must be one at a time.
+    /// Returns the producing end of `worker`; there must be only one at a time.
     pub fn producer(&self, worker: usize) -> CqProducer {
         let start = start_of(worker);
         let word = |i: usize| {
             let w = self.block.words().get(start + i);
             w.map_or(0, |w| w.load(Ordering::Relaxed))
         };
-        // The worker wrote these itself, if it had the queue before. Should the application have
-        // changed them, the application reads nonsense.
+        // The worker wrote these words itself, if it had the queue before. If the application has
+        // changed them, only the application reads nonsense.
         let mut producer = CqProducer {
             tail: word(at::TAIL),
             head: word(at::HEAD),
@@ -64,34 +64,36 @@ impl CqLink {
 #[derive(Debug)]
 pub struct CqProducer {
     tail: u64,
-    /// The head as it was last seen.
+    /// The head as this end last saw it.
     head: u64,
-    /// Its first completion where it writes now: those before lie elsewhere and take no room here.
+    /// Index of the worker's first completion in its present room: earlier completions lie
+    /// elsewhere and take no room here.
     floor: u64,
-    /// First word of its indices.
+    /// First word of the worker's indices.
     start: usize,
     ring: usize,
-    /// Something was written since the last [`notify`](CqProducer::notify), and of that something
-    /// solicited.
+    /// True if the worker has written something since the last [`notify`](CqProducer::notify);
+    /// `solicited` says whether any of that is solicited.
     news: bool,
     solicited: bool,
     link: CqLink,
 }
 
 impl CqProducer {
-    /// Writes a completion. It is there for the application at once; call
-    /// [`notify`](CqProducer::notify) once for all of a turn.
+    /// Writes a completion and shows it to the application at once; call
+    /// [`notify`](CqProducer::notify) once for all completions of a turn.
     ///
     /// # Errors
-    /// [`CqOverflow`]: there is no room, and from now on the queue says so.
+    /// [`CqOverflow`]: there is no room, and from now on the queue reports an overflow.
     pub fn push(&mut self, c: &Cqe) -> Result<(), CqOverflow> {
         self.put(c).inspect(|()| self.publish())
     }
 
-    /// Writes completions of one queue of a queue pair where the application does not see them yet; how many had
-    /// no room. The caller then tells that `retired` requests of that queue are retired (a running number modulo
-    /// 2^32), and [publishes](CqProducer::publish): should its process be killed at any point in between, the application
-    /// finds for each request either its completion or that it is not retired, and never both.
+    /// Writes completions of one queue of a queue pair where the application does not see them yet.
+    /// Returns how many had no room. The caller then retires requests of that queue up to `retired`
+    /// (a running number modulo 2^32), and [publishes](CqProducer::publish). If the caller's
+    /// process is killed at any point in between, the application finds for each request either its
+    /// completion or that the request is not retired, and never both.
     #[inline]
     pub fn stage<'c>(
         &mut self,
@@ -106,7 +108,7 @@ impl CqProducer {
         let words = self.link.block.words().get(self.start..).unwrap_or_default();
         if let Some(line) = words.first_chunk::<LINE>() {
             line[retired_word(queue)].store(retired.into(), Ordering::Relaxed);
-            // Release: the completions, and what they retire, first.
+            // Release: the completions, and the number that they retire, were stored before.
             line[at::STAGED].store(self.tail, Ordering::Release);
         }
         self.news = true;
@@ -127,7 +129,7 @@ impl CqProducer {
         Ok(())
     }
 
-    /// Shows the application what was written.
+    /// Shows the application the completions written so far.
     #[inline]
     pub fn publish(&mut self) {
         if let Some(tail) = self.link.block.words().get(self.start + at::TAIL) {
@@ -137,7 +139,7 @@ impl CqProducer {
         self.news = true;
     }
 
-    /// Goes on in the room that `link` has, if that is newer.
+    /// Goes on in the room of `link`, if that room is newer.
     pub fn renew(&mut self, link: &CqLink) {
         if link.entries.generation > self.link.entries.generation {
             self.link = link.clone();
@@ -145,7 +147,7 @@ impl CqProducer {
         }
     }
 
-    /// Writes down where the completions from here on lie.
+    /// Writes down from which index on completions lie in the new room.
     fn move_in(&mut self) {
         (self.floor, self.head) = (self.tail, self.tail);
         let words = self.link.block.words();
@@ -153,23 +155,24 @@ impl CqProducer {
             (words.get(self.start + at::MOVED_AT), words.get(self.start + at::MOVED))
         {
             at.store(self.tail, Ordering::Relaxed);
-            // Release: the index first.
+            // Release: the index was stored before.
             moved.store(self.link.entries.generation, Ordering::Release);
         }
     }
 
-    /// Whether something was written, or lost, since the last [`notify`](CqProducer::notify).
+    /// Returns true if the worker has written or lost a completion since the last
+    /// [`notify`](CqProducer::notify).
     #[inline]
     pub fn has_news(&self) -> bool {
         self.news
     }
 
-    /// Looks at what the application has taken.
+    /// Looks at how many completions the application has taken.
     #[cold]
     fn make_room(&mut self) -> Result<(), CqOverflow> {
         let words = self.link.block.words();
-        // Acquire: the application has read the entry before it gave it back. A head that is not
-        // between tail and one ring before it is no head, and there is no room either.
+        // Acquire: the application has read the entry before it gave it back. A head that does not
+        // lie between the tail and one ring before the tail is invalid, and leaves no room either.
         let head = words[self.start + at::HEAD].load(Ordering::Acquire);
         self.head = if is_before(head, self.floor) { self.floor } else { head };
         if self.tail.wrapping_sub(self.head) < self.link.entries.size {
@@ -181,15 +184,15 @@ impl CqProducer {
         Err(CqOverflow)
     }
 
-    /// Completions that are due here will not come, for want of a worker that knows them: the queue
-    /// says so for good.
+    /// Notes that due completions will not come, because no worker knows the requests any more: the
+    /// queue reports the loss for good.
     #[cold]
     pub fn lose(&mut self) {
         self.link.block.words()[at::OVERFLOWED].store(1, Ordering::Release);
         (self.solicited, self.news) = (true, true);
     }
 
-    /// Wakes the application if the queue is armed for what was written.
+    /// Wakes the application if the queue is armed for a completion that was written.
     #[inline]
     pub fn notify(&mut self) {
         if !core::mem::take(&mut self.news) {
@@ -197,10 +200,13 @@ impl CqProducer {
         }
         let solicited = core::mem::take(&mut self.solicited);
         let word = &self.link.block.words()[at::ARMED];
+        // Pairs with the fence in `Cq::arm`: either this side sees the arm, or a poll after that
+        // fence sees the completion.
         fence(Ordering::SeqCst);
         let wanted = |w: u64| w == armed::NEXT || w == armed::SOLICITED && solicited;
         let mut seen = word.load(Ordering::Relaxed);
-        // Twice: an application may widen its arm meanwhile, and an arm that has fired stays fired.
+        // Try twice: the application may widen its arm between the load and the exchange. An arm
+        // that has fired instead stays fired.
         for _ in 0..2 {
             if !wanted(seen) {
                 return;

@@ -60,7 +60,7 @@ fn test_completions_of_an_unknown_operation_are_passed_over() {
     assert_eq!((cq.poll(), cq.is_empty()), (None, true));
 }
 
-/// Two threads poll what two workers write, and look without the lock first.
+/// Two threads poll the completions that two workers write, and look without the lock first.
 #[test]
 fn test_each_completion_is_taken_once_whoever_polls() {
     const EACH: u64 = if cfg!(miri) { 50 } else { 20_000 };
@@ -71,8 +71,8 @@ fn test_each_completion_is_taken_once_whoever_polls() {
             let (cq, mut p) = (&cq, cq.link().producer(worker));
             s.spawn(move || {
                 for i in 0..EACH {
-                    // The ring is never full: nothing is lost.
-                    // What was given back, which is what the producer goes by.
+                    // Wait while the ring is full, so that nothing is lost. HEAD counts the entries
+                    // given back, and the producer goes by this word.
                     let head = &cq.0.block.words()[cq.0.ends[worker].start + at::HEAD];
                     while i - head.load(Ordering::Acquire) >= 8 {
                         std::thread::yield_now();
@@ -179,7 +179,7 @@ fn test_impossible_heads_are_no_room() {
     }
 }
 
-/// Asks for a new size; the workers have yet to hear of it.
+/// Requests a new size; the workers do not know of it yet.
 fn resize(cq: &Cq, depth: u32) -> Result<CqLink, DeviceError> {
     let mut told = None;
     cq.resize(depth, |link| {
@@ -190,15 +190,16 @@ fn resize(cq: &Cq, depth: u32) -> Result<CqLink, DeviceError> {
 }
 
 proptest::proptest! {
-    /// Completions come once and in order, and none is lost while there is room by the smaller of the
-    /// sizes, whenever either side hears of a new one.
+    /// Completions come once and in order, and none is lost while there is room by the smaller of
+    /// the sizes, no matter when either side learns of a new size.
     #[test]
     fn test_resized_queue_loses_nothing(steps in proptest::collection::vec(0u8..12, 1..400)) {
         let cq = cq(8, 2, None);
         let mut ends = [cq.link().producer(0), cq.link().producer(1)];
         let (mut written, mut read) = ([0u64; 2], [0u64; 2]);
         let mut news: [Option<CqLink>; 2] = [None, None];
-        // What the smaller room holds, while it is not known which one a worker writes to.
+        // `least` is what the smaller room holds; it counts while a worker may still write to
+        // either room.
         let (mut size, mut least) = (8, 8);
         for step in steps {
             match step {
@@ -285,7 +286,7 @@ fn test_refused_request_leaves_the_size() {
     assert_eq!(cq.poll_batch(9, |_| ()), 2);
 }
 
-/// A worker that has the queue for the first time, or again, after it was resized.
+/// A worker gets the queue for the first time, or again, after it was resized.
 #[test]
 fn test_worker_that_comes_later_writes_to_the_new_room() {
     let cq = cq(2, 1, None);
@@ -303,7 +304,7 @@ fn test_worker_that_comes_later_writes_to_the_new_room() {
     assert_eq!(seen, [1, 2, 3, 4, 5]);
 }
 
-/// The old room comes back: sizes can be changed for ever.
+/// The area gets the old room back, so an application can change sizes for ever.
 #[test]
 fn test_old_room_comes_back() {
     let cq = cq(64, 1, None);
@@ -336,14 +337,15 @@ fn test_another_process_follows_to_the_new_room() {
     assert_eq!(far.resize(4, |_| Ok(())), Err(DeviceError::ForeignCq));
 }
 
-/// A worker writes and an application polls while a third changes the size.
+/// A worker writes and an application polls while a third thread changes the size.
 #[test]
 fn test_resized_between_threads() {
     const ALL: u64 = if cfg!(miri) { 100 } else { 50_000 };
     let cq = cq(16, 1, None);
     let (links, news) = std::sync::mpsc::channel::<CqLink>();
     let [taken, sizes] = [0; 2].map(AtomicU64::new);
-    // Of the completions, once all are written: no fewer than ALL, and until it was resized meanwhile.
+    // Number of completions, stored once all are written: at least ALL, and as many as it takes
+    // until a resize has happened meanwhile.
     let end = AtomicU64::new(u64::MAX);
     std::thread::scope(|s| {
         let (cq, taken, sizes, end) = (&cq, &taken, &sizes, &end);
@@ -356,7 +358,7 @@ fn test_resized_between_threads() {
                 if let Ok(link) = news.try_recv() {
                     p.renew(&link);
                 }
-                // Within the smallest size there is.
+                // Stay within the smallest size that the queue has.
                 while i - taken.load(Ordering::Acquire) >= 8 {
                     std::thread::yield_now();
                 }
@@ -387,7 +389,7 @@ fn test_resized_between_threads() {
     assert!(cq.check().is_ok());
 }
 
-/// Polled in part, and between others.
+/// The forgotten queue pair's completions are partly polled, and lie between those of others.
 #[test]
 fn test_completions_of_a_queue_pair_that_is_forgotten_do_not_come_out() {
     let cq = cq(8, 2, None);
@@ -400,7 +402,7 @@ fn test_completions_of_a_queue_pair_that_is_forgotten_do_not_come_out() {
     assert_eq!(cq.poll().map(|c| c.wr_id), Some(1));
     cq.forget(Qpn(2));
     assert!(!cq.is_empty());
-    // The worker writes one more, which comes behind those that were there.
+    // The worker writes one more, which comes after the completions already there.
     a.push(&of(4, 7)).unwrap();
     let mut seen: Vec<u64> = Vec::new();
     assert_eq!(cq.poll_batch(2, |c| seen.push(c.wr_id)), 2);
@@ -414,8 +416,9 @@ fn test_completions_of_a_queue_pair_that_is_forgotten_do_not_come_out() {
     assert_eq!(cq.poll_batch(99, |_| ()), 8);
 }
 
-/// The program has polled all that lay in the first room and has not looked since its worker went over to the second:
-/// it must not take the third, of which the words tell by then, for the one that the worker writes to.
+/// The program has polled all completions in the first room and has not looked since its worker
+/// moved to the second. The queue's words describe the third room by then, and the program must not
+/// take that for the room where the worker writes.
 #[test]
 fn test_queue_is_resized_again_only_when_its_program_has_followed() {
     let area = Area::new(1 << 16).unwrap();

@@ -14,7 +14,7 @@ fn bells() -> Bells {
     Bells::new(&area, 1).unwrap()
 }
 
-/// One turn of the worker: records the value of each queue pair that has rung.
+/// Runs a turn of the worker, which records the value of each queue pair that has rung.
 fn turn(bells: &Bells, posted: &[AtomicU64; 2], heard: &mut [u64; 2]) {
     for bell in bells.take(0) {
         let i = usize::from(bell != 0);

@@ -18,18 +18,19 @@ mod words;
 #[path = "area/modelled.rs"]
 mod words;
 
-/// Why there is no area, or no room in it.
+/// Why there is no area, or no room in an area.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AreaError {
-    /// It could not be mapped.
+    /// The system could not map the area.
     #[error(transparent)]
     Region(#[from] RegionError),
-    /// All of it is taken.
+    /// The area has no free stretch that is long enough.
     #[error("no room for {0} octets of queues")]
     Full(usize),
 }
 
-/// A mapping that holds rings. Several processes may map it; the one that made it gives out blocks.
+/// A mapping that holds rings. Several processes may map an area; the process that made it gives
+/// out blocks.
 pub struct Area {
     region: Region,
     free: Mutex<Stretches>,
@@ -42,14 +43,14 @@ impl fmt::Debug for Area {
     }
 }
 
-/// Words of an area that belong together: a queue pair, a completion queue or doorbells. Given back
-/// to the area when dropped, by the process that took it.
+/// Words of an area that belong together: a queue pair, a completion queue or doorbells. The
+/// process that took a block from the area gives it back by dropping it.
 pub struct Block {
     words: Words,
     area: Arc<Area>,
-    /// Octets from the start of the area.
+    /// Bytes from the start of the area.
     off: usize,
-    /// Whether this process took it from the area's free memory.
+    /// True if this process took the block from the area's free memory.
     owned: bool,
 }
 
@@ -64,11 +65,11 @@ impl fmt::Debug for Block {
 
 const WORD: usize = size_of::<u64>();
 
-/// A line: words that share a cache line, of which one side writes.
+/// A line: words that share a cache line, which one side writes.
 pub type Line = [AtomicU64; LINE];
 
 impl Area {
-    /// A new area of `len` zeroed octets, which can be handed to another process.
+    /// Returns a new area of `len` zeroed bytes, which the caller can pass to another process.
     ///
     /// # Errors
     /// [`AreaError::Region`].
@@ -78,13 +79,14 @@ impl Area {
         Ok(Arc::new(Area { region, free, words: words::Source::default() }))
     }
 
-    /// An area over a region in which this process gives out blocks. It need not be clear.
+    /// Returns an area over a region in which this process gives out blocks. The region need not be
+    /// clear.
     pub(crate) fn over(region: Region) -> Arc<Area> {
         let free = Mutex::new(Stretches::new(region.len()));
         Arc::new(Area { region, free, words: words::Source::default() })
     }
 
-    /// An area that another process has made.
+    /// Returns an area that another process has made.
     ///
     /// # Errors
     /// [`AreaError::Region`].
@@ -94,23 +96,23 @@ impl Area {
         Ok(Arc::new(Area { region, free, words: words::Source::default() }))
     }
 
-    /// An area over a region of this process in which another one gives out blocks.
+    /// Returns an area over a region of this process in which another process gives out blocks.
     pub(crate) fn lent(region: Region) -> Arc<Area> {
         let free = Mutex::new(Stretches::new(0));
         Arc::new(Area { region, free, words: words::Source::default() })
     }
 
-    /// Whether its memory has failed.
+    /// Returns true if the area's memory has failed.
     pub(crate) fn is_lost(&self) -> bool {
         self.region.is_lost()
     }
 
-    /// Its file, for another process.
+    /// Returns the area's file, for another process.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.region.fd()
     }
 
-    /// Octets.
+    /// Returns the length in bytes.
     #[allow(clippy::len_without_is_empty, reason = "an area is never empty")]
     pub fn len(&self) -> usize {
         self.region.len()
@@ -124,8 +126,9 @@ impl Area {
         self.take_clearing(words, words)
     }
 
-    /// The same with zeros in the first `clear` words alone, for what is not read before it is written:
-    /// the entries of a deep queue are megabytes. What is there is what the same application wrote.
+    /// Does the same, but zeroes only the first `clear` words. This is for blocks whose other words
+    /// are written before they are read: the entries of a deep queue are megabytes. The other words
+    /// keep data that the same application wrote earlier.
     ///
     /// # Errors
     /// [`AreaError::Full`].
@@ -141,8 +144,8 @@ impl Area {
         Ok(Block { words, area: self.clone(), off, owned: true })
     }
 
-    /// The block of `words` words at `off` that another process took; `None` unless it lies inside,
-    /// at the start of a line.
+    /// Returns the block of `words` words at `off` that another process took, or `None` unless the
+    /// block lies inside, at the start of a line.
     pub fn at(self: &Arc<Area>, off: usize, words: usize) -> Option<Block> {
         if words == 0 || !off.is_multiple_of(64) {
             return None;
@@ -157,24 +160,24 @@ impl Area {
 }
 
 impl Block {
-    /// Its words.
+    /// Returns the block's words.
     #[inline]
     pub fn words(&self) -> &[AtomicU64] {
         self.words.get()
     }
 
-    /// Its whole lines. It starts at the start of one.
+    /// Returns the block's whole lines. A block starts at the start of a line.
     #[inline]
     pub fn lines(&self) -> &[Line] {
         self.words().as_chunks().0
     }
 
-    /// Where it lies.
+    /// Returns the area that the block lies in.
     pub(crate) fn area(&self) -> &Arc<Area> {
         &self.area
     }
 
-    /// Octets from the start of the area, for whoever attaches.
+    /// Returns the bytes from the start of the area, for a process that attaches.
     pub fn offset(&self) -> usize {
         self.off
     }
@@ -186,7 +189,8 @@ impl Drop for Block {
             return;
         }
         let (off, len) = (self.off, self.words.get().len() * WORD);
-        // A worker does not wait for a thread that has the lock and may not run.
+        // A worker may run this and must not wait: the thread that holds the lock may be off its
+        // processor.
         match self.area.free.try_lock() {
             Ok(mut free) => free.give(off, len),
             Err(TryLockError::Poisoned(free)) => free.into_inner().give(off, len),

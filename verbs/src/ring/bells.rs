@@ -1,8 +1,9 @@
-//! Doorbells: which queue pairs of an application have something new.
+//! Doorbells: which queue pairs of an application have new requests.
 //!
-//! One bit for each queue pair, and one summary bit for each word of them. Ringing and taking are
-//! single atomic operations, so nobody can stop half way with a place taken; ringing twice is ringing
-//! once; and an application that rings what it does not have costs the worker a look, once a turn.
+//! Each queue pair has one bit, and each word of bits has one summary bit. Ringing and taking are
+//! single atomic operations, so no thread can stop half way with a place taken. Ringing twice is
+//! the same as ringing once. An application that rings a bell without a queue pair costs the worker
+//! a look, once a turn.
 
 use heddle_base::sync::atomic::{AtomicU64, Ordering};
 use heddle_base::sync::seq_cst_operations;
@@ -15,8 +16,8 @@ use crate::wakeup::WorkerWakers;
 /// Queue pairs of one application that can ring at one worker.
 pub const BELLS: usize = 4096;
 
-/// Lines of a worker's bells: the summary on one of its own, of which it is the first word, then the
-/// bits.
+/// Lines of a worker's bells: first a line of its own for the summary, which is its first word,
+/// then the bits.
 const SUMMARY: usize = 0;
 const LINES: usize = 1 + BELLS / 64 / LINE;
 const PER_WORKER: usize = LINES * LINE;
@@ -31,7 +32,7 @@ pub struct Bells {
 }
 
 impl Bells {
-    /// Doorbells at `workers` workers.
+    /// Returns doorbells at `workers` workers.
     ///
     /// # Errors
     /// [`AreaError`].
@@ -40,46 +41,46 @@ impl Bells {
         Ok(Bells { block, workers, wakers: None })
     }
 
-    /// Those at `off` of an area that another process has made.
+    /// Returns the doorbells at `off` of an area that another process has made.
     pub fn attach(area: &Arc<Area>, off: usize, workers: usize) -> Option<Bells> {
         let block = Arc::new(area.at(off, workers.checked_mul(PER_WORKER)?)?);
         Some(Bells { block, workers, wakers: None })
     }
 
-    /// The same, which wake the worker they are rung at should it sleep.
+    /// Returns these doorbells; a ring now also wakes its worker if the worker sleeps.
     #[must_use]
     pub fn waking(mut self, wakers: Option<Arc<WorkerWakers>>) -> Bells {
         self.wakers = wakers;
         self
     }
 
-    /// Where they lie in the area.
+    /// Returns the place of the doorbells in their area.
     pub fn offset(&self) -> usize {
         self.block.offset()
     }
 
-    /// Octets that the bells of so many workers take.
+    /// Returns the bytes that the bells of so many workers take.
     pub const fn octets(workers: usize) -> usize {
         workers * PER_WORKER * size_of::<u64>()
     }
 
-    /// Workers that can be rung.
+    /// Returns the number of workers that can be rung.
     pub fn workers(&self) -> usize {
         self.workers
     }
 
-    /// A worker's bells.
+    /// Returns a worker's bells.
     #[inline]
     fn of(&self, worker: usize) -> Option<&[Line; LINES]> {
         self.block.lines().get(worker.checked_mul(LINES)?..)?.first_chunk()
     }
 
-    /// Rings `bell` at `worker`. What was stored before a `SeqCst` fence before this is seen by the
-    /// worker when it looks.
+    /// Rings `bell` at `worker`. If the caller executes a `SeqCst` fence before this call, the
+    /// worker, when it looks, sees every store before that fence.
     ///
-    /// A bell that is still ringing is left alone, which is what makes one post after the other cheap
-    /// while the worker is busy. It is enough: the worker's swap is yet to come in the one order of
-    /// all that is `SeqCst` here, and its load of the tail comes after that.
+    /// A bell that is still ringing is left alone, which makes several posts in a row cheap while
+    /// the worker is busy. This is safe: in the single order of all `SeqCst` operations, the
+    /// worker's swap of the bell is yet to come, and the worker loads the tail after that swap.
     #[inline]
     pub fn ring(&self, worker: usize, bell: u32) {
         let bell = bell as usize % BELLS;
@@ -95,22 +96,23 @@ impl Bells {
             of_bell.fetch_or(bit, Ordering::SeqCst);
         }
         seq_cst_operations();
-        // The worker takes the summary first: where the bit stands, it has yet to look at the word.
+        // The worker takes the summary before the words: while the summary's bit is set, the worker
+        // has yet to look at the word.
         if summary.load(Ordering::SeqCst) & 1 << word == 0 {
             summary.fetch_or(1 << word, Ordering::SeqCst);
-            // Where the bit stood, whoever set it does this.
+            // If the bit was set already, the thread that set it wakes the worker.
             if let Some(wakers) = &self.wakers {
                 wakers.wake_after_rmw(worker);
             }
         }
     }
 
-    /// The bells that were rung at `worker`, each once.
+    /// Takes the bells that were rung at `worker`, each once.
     #[inline]
     pub fn take(&self, worker: usize) -> BellsTaken<'_> {
         let Some(lines) = self.of(worker) else { return BellsTaken::default() };
         let summary = &lines[0][SUMMARY];
-        // Mostly there is nothing, and a plain load says so.
+        // Usually no bell rings, and a plain load shows that.
         if summary.load(Ordering::Relaxed) == 0 {
             return BellsTaken::default();
         }
@@ -171,7 +173,7 @@ mod tests {
         assert_eq!(bells.take(7).count(), 0);
     }
 
-    /// Every ring is heard although two threads ring and one takes.
+    /// The worker hears every ring although two threads ring at the same time.
     #[test]
     fn test_no_ring_is_lost_between_threads() {
         const ROUNDS: u64 = if cfg!(miri) { 100 } else { 20_000 };

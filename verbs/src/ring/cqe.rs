@@ -1,7 +1,7 @@
 //! Completions as they lie in a ring.
 //!
-//! Numbers are written out here, once, and never given a second meaning: worker and application may
-//! be of different builds.
+//! This module writes each number out once, and no number ever gets a second meaning: worker and
+//! application may be of different builds.
 
 use heddle_base::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,7 +11,7 @@ use heddle_iwarp::{BindError, Cqe, CqeOp, CqeStatus, MrFault, PostError, Qpn, Qu
 use super::layout::CQE;
 use super::wqe::low32;
 
-/// A completion in the words that cross; see [`layout`](super::layout).
+/// A completion in the words that both sides exchange; see [`layout`](super::layout).
 pub type RawCqe = [u64; CQE];
 
 const SOLICITED: u64 = 1;
@@ -27,7 +27,7 @@ const REMOTE_ACCESS: u64 = 5;
 const REMOTE_OPERATION: u64 = 6;
 const LOCAL_BIND: u64 = 7;
 
-/// What [`LOCAL_BIND`] tells of, by its number.
+/// The errors of [`LOCAL_BIND`], by their number.
 const BIND_ERRORS: [BindError; 10] = [
     BindError::Stag,
     BindError::Valid,
@@ -41,7 +41,7 @@ const BIND_ERRORS: [BindError; 10] = [
     BindError::Memory(MrFault::Bounds),
 ];
 
-/// What [`LOCAL_QP_OPERATION`] tells of, by its number.
+/// The errors of [`LOCAL_QP_OPERATION`], by their number.
 const POST_ERRORS: [PostError; 13] = [
     PostError::Full,
     PostError::TooManySges,
@@ -81,7 +81,7 @@ const fn op_number(op: CqeOp) -> u64 {
     }
 }
 
-/// The words of a completion.
+/// Returns the words of a completion.
 #[inline]
 pub fn encode(cqe: &Cqe) -> RawCqe {
     let (status, detail) = match cqe.status {
@@ -99,7 +99,7 @@ pub fn encode(cqe: &Cqe) -> RawCqe {
     ]
 }
 
-/// Number and detail of a status.
+/// Returns number and detail of a status.
 #[cold]
 fn encode_failure(status: CqeStatus) -> (u64, u64) {
     match status {
@@ -114,7 +114,8 @@ fn encode_failure(status: CqeStatus) -> (u64, u64) {
     }
 }
 
-/// The completion in the words; `None` when they hold a number that this build does not know.
+/// Returns the completion in the words, or `None` when they hold a number that this build does not
+/// know.
 #[inline]
 pub fn decode([wr_id, word, data, immediate]: RawCqe) -> Option<Cqe> {
     let [op, status, flags, _, qpn @ ..] = word.to_le_bytes();
@@ -166,13 +167,14 @@ fn decode_failure(number: u64, detail: u32) -> Option<CqeStatus> {
     })
 }
 
-/// Whether it may wake somebody who waits for solicited completions: those, and every failure.
+/// Returns true if the completion may wake a program that waits for solicited completions: the
+/// completion is solicited or has failed.
 #[inline]
 pub(crate) fn is_solicited(cqe: &Cqe) -> bool {
     cqe.solicited || !cqe.status.is_success()
 }
 
-/// Where a completion lies.
+/// The words where a completion lies.
 pub(crate) type Slot = [AtomicU64; CQE];
 
 /// Stores a completion.
@@ -183,7 +185,7 @@ pub(crate) fn store(slot: &Slot, raw: RawCqe) {
     }
 }
 
-/// Loads one.
+/// Loads a completion.
 #[inline]
 pub(crate) fn load(slot: &Slot) -> RawCqe {
     slot.each_ref().map(|w| w.load(Ordering::Relaxed))

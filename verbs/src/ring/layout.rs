@@ -1,9 +1,9 @@
-//! Where everything lies in shared memory, in words of 64 bits.
+//! Layout of the objects in shared memory, in words of 64 bits.
 //!
-//! A line is 8 words, 64 octets; what one side writes shares no line with what the other writes.
+//! A line is 8 words, 64 bytes. Words of the two sides never share a line.
 //!
 //! ```text
-//! queue pair   line 0  constants, for whoever attaches (written before it is handed out)
+//! queue pair   line 0  constants, for a process that attaches (written before it is handed out)
 //!              line 1  send queue: tail (blocks), posted (requests)           application writes
 //!              line 2  receive queue: the same                                application writes
 //!              line 3  heads (blocks) and retired (requests) of both          worker writes
@@ -12,9 +12,9 @@
 //!
 //! shared       line 0  constants
 //! receive      line 1  tail (requests)                                        application writes
-//! queue        line 2  limit to be told of                                    both, atomically
+//! queue        line 2  limit that raises an event                             both, atomically
 //!              line 3  head (requests), limit events                          workers, atomically
-//!              line 4… places of as many blocks each, for an entry             application writes
+//!              line 4… slots for an entry, with as many blocks each           application writes
 //!
 //! completion   line 0  constants, and where its completions lie               application writes
 //! queue        line 1  armed                                                  both, atomically
@@ -22,19 +22,21 @@
 //!              then for each worker: a line with the tail, how often it has moved, from which
 //!              completion on, and what is staged (worker); a line with the head (application)
 //!
-//! its          a block of its own, for each worker as many; another one when the queue is resized
-//! completions                                                                 worker writes
+//! its          a block of its own, with as many for each worker; a resize
+//! completions  gives the queue another block                                  worker writes
 //!
-//! entry of a   word 0  opcode:8 flags:8 sges:8 blocks:8 inline octets:16 blocks of the entry before:8 zero:8
-//! send queue   word 1  wr_id
+//! entry of a   word 0  opcode:8 flags:8 sges:8 blocks:8 inline bytes:16
+//! send queue           blocks of the entry before:8 zero:8
+//!              word 1  wr_id
 //!              word 2  remote STag:32 STag to invalidate:32
 //!              word 3  remote tagged offset
-//!              in operations on STags: word 2  STag:32 rights:8 zero:24; word 3  its first tagged offset
-//!              then, in operations that have them: word 4 immediate data, or what to add or compare
-//!              with; word 5 what to swap in; words 6 and 7 masks of the two (a carry out of a bit of
-//!              the mask of what is added is dropped)
-//!              then SGEs of two words (tagged offset; STag:32 length:32), or inline octets, the last
-//!              word filled up with zeros; what its blocks hold after these is not looked at
+//!              in operations on STags: word 2  STag:32 rights:8 zero:24
+//!                                      word 3  its first tagged offset
+//!              then, in operations that have them: word 4 immediate data, or the operand to add or
+//!              to compare with; word 5 the operand to swap in; words 6 and 7 masks of the two (a
+//!              carry out of a bit of the mask of the addend is dropped)
+//!              then SGEs of two words (tagged offset; STag:32 length:32), or inline bytes, the
+//!              last word filled up with zeros; the worker ignores the rest of the entry's blocks
 //!
 //! entry of a   word 0  as above (opcode 0)
 //! recv. queue  word 1  wr_id
@@ -42,7 +44,7 @@
 //!
 //! completion   word 0  wr_id
 //!              word 1  opcode:8 status:8 flags:8 zero:8 queue pair:32
-//!              word 2  octets:32, invalidated STag or Terminate code:32
+//!              word 2  bytes:32, invalidated STag or Terminate code:32
 //!              word 3  immediate data
 //! ```
 
@@ -59,14 +61,14 @@ pub mod qp {
 
     pub const QPN: usize = 0;
     pub const PD: usize = 1;
-    /// Requests: send queue in the lower half, receive queue in the upper.
+    /// Depths in requests: send queue in the lower half, receive queue in the upper.
     pub const DEPTHS: usize = 2;
-    /// Blocks: the same way.
+    /// Sizes in blocks, in the same halves.
     pub const BLOCKS: usize = 3;
-    /// Most SGEs of a send (lower 16 bits) and a receive request, most inline octets (bits 32..48).
+    /// Most SGEs of a send (lower 16 bits) and a receive request, most inline bytes (bits 32..48).
     pub const LIMITS: usize = 4;
     pub const BELL: usize = 5;
-    /// Whether its receives are a shared queue's, and its own receive queue has no use.
+    /// 1 if the queue pair takes its receives from a shared queue and does not use its own; else 0.
     pub const SHARED: usize = 6;
 
     pub const SQ_TAIL: usize = LINE;
@@ -82,7 +84,7 @@ pub mod qp {
     pub const STATE: usize = 4 * LINE;
     pub const SQ_FINAL: usize = 4 * LINE + 1;
     pub const RQ_FINAL: usize = 4 * LINE + 2;
-    /// How its connection fares, while a worker runs it.
+    /// Phase of the connection while a worker runs the queue pair.
     pub const PHASE: usize = 4 * LINE + 3;
 
     pub const ENTRIES: usize = 5 * LINE;
@@ -91,23 +93,23 @@ pub mod qp {
 /// States of a queue pair, as [`qp::STATE`] shows them: the state in the lower 8 bits, and for
 /// [`state::RUNNING`] the worker above them.
 pub mod state {
-    /// No worker runs it yet.
+    /// No worker runs the queue pair yet.
     pub const IDLE: u64 = 0;
-    /// A worker takes what is posted.
+    /// A worker takes the posted requests.
     pub const RUNNING: u64 = 1;
-    /// The worker is taking the last requests; it does not stay like this.
+    /// The worker is taking the last requests; this state is brief.
     pub const ENDING: u64 = 2;
-    /// It takes no more: requests beyond `SQ_FINAL` and `RQ_FINAL` were never seen.
+    /// The worker takes no more: it has not seen requests beyond `SQ_FINAL` and `RQ_FINAL`.
     pub const DEAD: u64 = 3;
 }
 
 /// Phases of a queue pair that a worker runs ([`qp::PHASE`]).
 pub mod phase {
-    /// Requests are carried out.
+    /// The worker carries out requests.
     pub const RTS: u64 = 0;
-    /// Closed by the application: what was posted before is.
+    /// The application has closed the connection: the worker carries out earlier posts.
     pub const CLOSING: u64 = 1;
-    /// An error was found here, and the peer is told.
+    /// This side has found an error and is sending a Terminate.
     pub const TERMINATE: u64 = 2;
     /// The stream is over.
     pub const ERROR: u64 = 3;
@@ -139,50 +141,52 @@ pub mod cq {
     /// Completions of one ring, a power of two.
     pub const SIZE: usize = 2;
 
-    /// Octets from the start of the area to its completions.
+    /// Bytes from the start of the area to the queue's completions.
     pub const PLACE: usize = 3;
-    /// Times it was given another place.
+    /// Number of times that the completions got another place.
     pub const GENERATION: usize = 4;
 
     pub const ARMED: usize = LINE;
     pub const OVERFLOWED: usize = 2 * LINE;
-    /// Where the indices begin.
+    /// First word of the indices.
     pub const FIRST: usize = 3 * LINE;
 
-    /// Of a worker's indices.
+    /// The words from here to `HEAD` are offsets into a worker's indices.
     pub const TAIL: usize = 0;
-    /// The generation of the place it writes to, and its first completion there.
+    /// The generation of the place that the worker writes to; `MOVED_AT` is the index of its first
+    /// completion there.
     pub const MOVED: usize = 1;
     pub const MOVED_AT: usize = 2;
-    /// The tail as it will be once the application may see the completions that are staged. They are one queue
-    /// pair's, and are retired in between: so many requests of its send queue, and of its receive queue, are
-    /// retired then (modulo 2^32). An application whose RNIC is killed there knows by these which requests are complete.
+    /// The tail as it will be once the application may see the staged completions, which belong to
+    /// one queue pair. Before that, the worker retires their requests: `SQ_RETIRED` and
+    /// `RQ_RETIRED` say up to which request of its send and receive queue (modulo 2^32). With these
+    /// words, an application whose RNIC is killed in between knows which requests are complete.
     pub const STAGED: usize = 3;
     pub const SQ_RETIRED: usize = 4;
     pub const RQ_RETIRED: usize = 5;
     pub const HEAD: usize = LINE;
-    /// Words of a worker's indices.
+    /// Number of words of a worker's indices.
     pub const RING: usize = 2 * LINE;
 }
 
-/// What a completion queue is armed for ([`cq::ARMED`]).
+/// Completions that a completion queue is armed for ([`cq::ARMED`]).
 pub mod armed {
-    /// Nothing.
+    /// No completion.
     pub const NO: u64 = 0;
-    /// The next completion that is solicited, or has failed.
+    /// The next completion that is solicited or has failed.
     pub const SOLICITED: u64 = 1;
     /// The next completion.
     pub const NEXT: u64 = 2;
 }
 
-/// Opcodes of send queue entries. Numbers are never given a second meaning.
+/// Opcodes of send queue entries. No number ever gets a second meaning.
 pub mod opcode {
     pub const RECV: u64 = 0;
     pub const SEND: u64 = 1;
     pub const SEND_INVALIDATE: u64 = 2;
     pub const WRITE: u64 = 3;
     pub const READ: u64 = 4;
-    /// RFC 7306: Immediate Data, Write followed by it, and the atomic operations.
+    /// RFC 7306: Immediate Data, a Write followed by Immediate Data, and the atomic operations.
     pub const IMMEDIATE: u64 = 5;
     pub const WRITE_IMMEDIATE: u64 = 6;
     pub const FETCH_ADD: u64 = 7;
@@ -195,17 +199,17 @@ pub mod opcode {
 
 /// Flags of send queue entries.
 pub mod flag {
-    /// Its success makes a completion.
+    /// A request that succeeds makes a completion.
     pub const SIGNALED: u64 = 1;
-    /// Not to start before earlier Reads are done.
+    /// The request starts only after earlier Reads are done.
     pub const FENCE: u64 = 2;
-    /// The peer is asked to raise an event.
+    /// The request asks the peer to raise an event.
     pub const SOLICITED: u64 = 4;
-    /// The data stands in the entry.
+    /// The entry contains the data.
     pub const INLINE: u64 = 8;
 }
 
-/// Words of a send queue entry before its SGEs or inline octets.
+/// Returns the words of an entry before its SGEs or inline bytes.
 pub const fn head_words(op: u64) -> usize {
     match op {
         opcode::RECV => 2,
@@ -215,17 +219,17 @@ pub const fn head_words(op: u64) -> usize {
     }
 }
 
-/// Blocks of an entry with so many words of SGEs or inline octets.
+/// Returns the blocks of an entry with so many words of SGEs or inline bytes.
 pub const fn blocks(op: u64, data_words: usize) -> usize {
     (head_words(op) + data_words).div_ceil(BLOCK)
 }
 
 const _: () = {
     assert!(LINE * size_of::<u64>() == 64 && BLOCK == LINE && LINE.is_multiple_of(CQE));
-    // A Write of up to 32 inline octets, or of two pieces, is one line.
+    // A Write of up to 32 inline bytes, or of two pieces, is one line.
     assert!(blocks(opcode::WRITE, 4) == 1 && blocks(opcode::WRITE, 5) == 2);
     assert!(blocks(opcode::RECV, 6) == 1);
-    // The longest: 512 inline octets behind the head of an operation with masks.
+    // The longest entry: 512 inline bytes after the head of an operation with masks.
     assert!(blocks(opcode::WRITE_IMMEDIATE, 64) == 9);
     assert!(qp::ENTRIES.is_multiple_of(LINE) && cq::FIRST.is_multiple_of(LINE));
 };

@@ -5,21 +5,22 @@
 //!               ◀─ poll ─── [CQ: one ring per worker] ◀── worker ── wake-up, when armed ──▶
 //! ```
 //!
-//! Every ring has one producer and one consumer. What crosses is 64-bit words in the byte order of
-//! the machine, each loaded and stored whole (`Relaxed`), published by an index (`Release` /
-//! `Acquire`): no pointer, no Rust enum, nothing that is read as it lies. Sizes and offsets stand in
-//! [`layout`] and are asserted there.
+//! Every ring has one producer and one consumer. The two sides exchange 64-bit words in the byte
+//! order of the machine. Each side loads and stores a word whole (`Relaxed`) and publishes entries
+//! by an index (`Release` / `Acquire`): the rings contain no pointer, no Rust enum, and no data
+//! that a side uses before it has copied it. [`layout`] defines sizes and offsets, and asserts
+//! them.
 //!
-//! **What the worker believes.** Nothing. It keeps its own copy of every index that is its to move,
-//! and of sizes; an index it reads of the other side only says how much more there is, and a distance
-//! that no honest producer makes ends the queue pair ([`Broken`]). An entry is copied out before it is
-//! looked at, so that it cannot change between check and use, and is checked in full: opcode, counts
-//! and lengths here; STags, bounds and rights by the STag table, against the protection domain of
-//! that very queue pair. So an application that breaks its rings, by mistake or on purpose, ends its
-//! own queue pairs and nothing else.
+//! **The worker believes nothing.** It keeps its own copies of sizes and of every index that it
+//! moves. An index that it reads from the other side only says how much more there is, and a
+//! distance that no honest producer makes ends the queue pair ([`Broken`]). The worker copies an
+//! entry before it looks at the entry, so that no word can change between check and use, and checks
+//! the copy in full: opcode, counts and lengths here; STags, bounds and rights by the STag table,
+//! against the protection domain of that very queue pair. So an application that breaks its rings,
+//! by mistake or on purpose, ends its own queue pairs and nothing else.
 //!
-//! **Who waits for whom.** Nobody. A producer that is descheduled or killed between two stores has not
-//! moved its index, and the worker has seen nothing. A consumer that does not take completions
+//! **No side waits for the other.** A producer that is descheduled or killed between two stores has
+//! not moved its index, and the worker has seen nothing. A consumer that does not take completions
 //! overflows its own completion queue.
 
 mod area;

@@ -1,7 +1,7 @@
 //! Entries of send and receive queues: encoding by the application, decoding by the worker.
 //!
-//! The decoder is the border between two processes: it copies an entry out word by word, and
-//! everything it hands on comes from the copy.
+//! The decoder is the border between two processes: it copies an entry word by word, and passes on
+//! only values from the copy.
 
 use heddle_base::sync::atomic::{AtomicU64, Ordering};
 
@@ -27,20 +27,20 @@ pub const MAX_BLOCKS: usize = blocks(opcode::WRITE_IMMEDIATE, MAX_INLINE / 8);
 /// Words of the longest entry.
 const MAX_WORDS: usize = MAX_BLOCKS * BLOCK;
 
-/// An entry that no application linked with this library writes. Its queue cannot be understood from
-/// here on.
+/// An entry that no application linked with this library writes. The worker cannot interpret the
+/// queue from here on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Broken {
-    /// The tail is further from the head than the queue is long, or behind it.
+    /// The tail lies before the head, or further after the head than the queue is long.
     #[error("the tail is not inside the queue")]
     Tail,
-    /// The entry says it has no block, more than an entry can have, or more than were published.
+    /// The entry claims no block, more blocks than an entry can have, or more than were published.
     #[error("the length of the entry is impossible")]
     Blocks,
-    /// The operation does not exist, or not in this queue.
+    /// No such operation exists, or none in this queue.
     #[error("unknown opcode {0}")]
     Opcode(u8),
-    /// Its SGEs or inline octets are more than it has room for.
+    /// The entry has more SGEs or inline bytes than room for them.
     #[error("more data than the entry has room for")]
     Data,
     /// More requests were posted than the queue is deep.
@@ -52,14 +52,14 @@ pub enum Broken {
 #[derive(Clone, Copy)]
 pub(crate) struct BlockRing<'a> {
     lines: &'a [Line],
-    /// The first of them that is a block of the ring, and the number of blocks less one.
+    /// Index of the ring's first line; `mask` is the number of blocks less one.
     first: usize,
     mask: usize,
 }
 
 impl<'a> BlockRing<'a> {
-    /// The ring of `blocks` blocks, a power of two, that starts at line `first`. What does not lie in
-    /// the lines is no block.
+    /// Returns the ring of `blocks` blocks, a power of two, that starts at line `first`. An index
+    /// that leads outside `lines` leads to no block.
     #[inline]
     pub(crate) fn new(lines: &'a [Line], first: u64, blocks: u64) -> BlockRing<'a> {
         debug_assert!(blocks.is_power_of_two());
@@ -67,7 +67,7 @@ impl<'a> BlockRing<'a> {
         BlockRing { lines, first, mask }
     }
 
-    /// A block, by its running index.
+    /// Returns a block, by its running index.
     #[inline]
     fn block(self, index: u64) -> Option<&'a Line> {
         self.lines.get(self.first.wrapping_add(low_usize(index) & self.mask))
@@ -81,7 +81,7 @@ impl<'a> BlockRing<'a> {
     }
 }
 
-/// A ring is indexed modulo its length, which is far below 2^32.
+/// Converts an index: a ring is indexed modulo its length, which is far below 2^32.
 #[expect(clippy::cast_possible_truncation)]
 const fn low_usize(index: u64) -> usize {
     index as usize
@@ -104,7 +104,8 @@ const fn pair(low: u32, high: u32) -> u64 {
     low as u64 | (high as u64) << 32
 }
 
-/// Words before the SGEs or inline octets of an operation with operands (RFC 7306), and of the others.
+/// Words before the SGEs or inline bytes: of an operation with operands (RFC 7306), of other send
+/// requests, and of receive requests.
 const LONG_HEAD: usize = head_words(opcode::WRITE_IMMEDIATE);
 const SEND_HEAD: usize = head_words(opcode::WRITE);
 const RECV_HEAD: usize = head_words(opcode::RECV);
@@ -119,8 +120,8 @@ const _: () = {
     assert!(LONG_HEAD == BLOCK && head_words(opcode::COMPARE_SWAP) == LONG_HEAD);
 };
 
-/// Reads the receive request at block `at`, which has `available` blocks, from a ring whose head others
-/// may move meanwhile: its mark, and its pieces into `sges`.
+/// Reads the receive request at block `at`, which has `available` blocks, from a ring whose head
+/// other workers may move meanwhile. Returns the request's mark, and puts its pieces into `sges`.
 pub(crate) fn read_recv(
     ring: BlockRing<'_>,
     at: u64,
@@ -150,8 +151,9 @@ pub(crate) fn read_recv(
     Ok(wr_id)
 }
 
-/// The marks and operations of the last `count` requests in a ring, in the order of their posts. They end before block
-/// `tail`, and `before` is what the next request would say of the last of them.
+/// Returns the marks and operations of the last `count` requests in a ring, in the order of their
+/// posts. The requests end before block `tail`; `before` holds the length of the last of them, as
+/// the next request would record it.
 pub(crate) fn look_back(
     ring: BlockRing<'_>,
     (tail, before): (u64, u64),
@@ -171,11 +173,10 @@ pub(crate) fn look_back(
     found.into_iter().rev()
 }
 
-/// What a request taken from a send queue is handed to. A closure will do; but what is called for every
-/// request is a type of its own, which can ask to be compiled into each of the places it is called
-/// from.
+/// Takes a request that was taken from a send queue. A closure implements this. Code that runs for
+/// every request is a type of its own, which can ask the compiler to inline it at each call.
 pub trait OnSend<R> {
-    /// The request was taken.
+    /// Handles a request that was taken.
     fn take(self, wr: &SendWr<'_>) -> R;
 }
 
@@ -186,11 +187,11 @@ impl<R, F: FnOnce(&SendWr<'_>) -> R> OnSend<R> for F {
     }
 }
 
-/// The worker's end of a send or receive queue: its own head, and how much it has seen published.
+/// The worker's end of a send or receive queue: its own head, and the tail that it has seen.
 #[derive(Debug, Default)]
 pub(crate) struct EntryReader {
     head: u64,
-    /// The tail as it was last seen.
+    /// The tail as the worker last saw it.
     tail: u64,
     blocks: u32,
     /// The tail at the last [`note`](EntryReader::note), modulo 2^32.
@@ -198,20 +199,21 @@ pub(crate) struct EntryReader {
 }
 
 impl EntryReader {
-    /// Of a queue of so many blocks.
+    /// Returns the reader of a queue of so many blocks.
     pub(crate) fn new(blocks: u64) -> EntryReader {
-        // A queue that claims more has none: nothing in it makes sense.
+        // A queue that claims more blocks than fit has none, so all its entries are invalid.
         let blocks = u32::try_from(blocks).unwrap_or(0);
         EntryReader { head: 0, tail: 0, blocks, noted: 0 }
     }
 
-    /// Blocks taken so far.
+    /// Returns the number of blocks taken so far.
     #[inline]
     pub(crate) fn head(&self) -> u64 {
         self.head
     }
 
-    /// Returns true if an entry is published; looks at the tail only when nothing is known of.
+    /// Returns true if an entry is published; looks at the tail only when the reader knows of no
+    /// entry.
     #[inline]
     pub(crate) fn has_next<'t>(
         &mut self,
@@ -223,23 +225,23 @@ impl EntryReader {
         Ok(self.has_seen())
     }
 
-    /// Returns true if an entry was published when the tail was last looked at.
+    /// Returns true if an entry was published when the reader last looked at the tail.
     #[inline]
     pub(crate) fn has_seen(&self) -> bool {
         self.head != self.tail
     }
 
-    /// Returns true unless the queue ends where it has been taken to.
+    /// Returns true unless the reader has taken all entries of the queue.
     pub(crate) fn is_behind(&self, tail: &AtomicU64) -> bool {
-        // In one order with doorbells, as in `look`.
+        // SeqCst: this load is in one order with doorbells, as in `look`.
         tail.load(Ordering::SeqCst) != self.head
     }
 
     /// Looks where the queue ends now.
     #[inline]
     fn look(&mut self, tail: &AtomicU64) -> Result<(), Broken> {
-        // Acquire: the entries were stored before the tail. And in one order with what is done
-        // to doorbells: see `Bells::ring`.
+        // Acquire: the entries were stored before the tail. SeqCst: this load is also in one order
+        // with the operations on doorbells, see `Bells::ring`.
         let seen = tail.load(Ordering::SeqCst);
         if seen.wrapping_sub(self.head) > self.blocks.into() {
             return Err(Broken::Tail);
@@ -248,7 +250,7 @@ impl EntryReader {
         Ok(())
     }
 
-    /// Looks where the queue ends now, and notes it.
+    /// Looks where the queue ends now, and notes this tail.
     #[inline]
     pub(crate) fn note(&mut self, tail: &AtomicU64) -> Result<(), Broken> {
         self.look(tail)?;
@@ -257,18 +259,19 @@ impl EntryReader {
     }
 
     /// Returns true if an entry that was published at the last [`note`](EntryReader::note) is not
-    /// taken. Meaningful for the next 2^31 blocks.
+    /// taken yet. The answer is valid for the next 2^31 blocks.
     #[inline]
     pub(crate) fn owes(&self) -> bool {
-        // The end was at most the whole queue ahead of the head, which only moves forward.
+        // The noted tail was at most the whole queue ahead of the head, and the head only moves
+        // forward.
         self.noted.wrapping_sub(low32(self.head)).wrapping_sub(1) < self.blocks
     }
 
     /// Takes the next entry of a send queue and calls `f` with it;
-    /// [`has_next`](EntryReader::has_next) said there is one.
+    /// [`has_next`](EntryReader::has_next) has said that there is one.
     ///
-    /// What most queues hold is handed over where it is known what it is, each operation for itself:
-    /// compiled into that place, `f` does not have to find out again.
+    /// Each of the common operations calls `f` at a place of its own: `f`, inlined there, knows the
+    /// operation without looking again.
     #[inline(always)]
     pub(crate) fn send<R>(
         &mut self,
@@ -276,8 +279,8 @@ impl EntryReader {
         entry: &mut Entry,
         f: impl OnSend<R>,
     ) -> Result<R, Broken> {
-        // Put together again only where it is handed on: an array that is lies in memory from the
-        // beginning.
+        // Keep the words apart, and assemble the array only where a callee takes it: an array that
+        // is passed on would lie in memory from the beginning.
         let [first, wr_id, stags, to, d0, d1, d2, d3] = ring.load(self.head)?;
         let c = Counts(first);
         let op = c.op();
@@ -302,7 +305,7 @@ impl EntryReader {
         })
     }
 
-    /// Takes an entry that few queues hold, of which `block` is the private copy of the first block.
+    /// Takes an entry of a less common operation; `block` is the private copy of its first block.
     #[inline(never)]
     fn rarer_send<'e>(
         &mut self,
@@ -370,8 +373,8 @@ impl EntryReader {
         Ok(f(&RecvWr { wr_id, sges: entry.sges.get(..c.sges()).ok_or(Broken::Data)? }))
     }
 
-    /// Copies an entry of a send queue that may have several blocks, `head` words of which come before
-    /// its data, and reads the data.
+    /// Copies an entry of a send queue that may have several blocks, and reads its data; `head`
+    /// words come before the data.
     #[inline(never)]
     fn copy_with_data(
         &mut self,
@@ -389,7 +392,7 @@ impl EntryReader {
         }
     }
 
-    /// The same of a receive queue.
+    /// Copies an entry of a receive queue in the same way, and reads its SGEs.
     #[inline(never)]
     fn copy_with_sges(
         &mut self,
@@ -401,7 +404,7 @@ impl EntryReader {
         entry.read_sges(Counts(first[0]).sges(), RECV_HEAD, words)
     }
 
-    /// Copies an entry of several blocks and steps beyond it; its words.
+    /// Copies an entry of several blocks and steps beyond it. Returns the number of words.
     fn copy(
         &mut self,
         ring: BlockRing<'_>,

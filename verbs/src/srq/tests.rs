@@ -52,7 +52,8 @@ fn test_more_pieces_than_it_was_made_for_are_refused() {
     assert_eq!(q.len(), 2);
 }
 
-/// The event comes once, when fewer are left than it was armed for, also when it is so already.
+/// The event comes once, when fewer receives are left than the limit, also if so few are left
+/// already.
 #[test]
 fn test_limit_is_told_once_when_it_is_armed() {
     let q = srq(&area(), 8, 1);
@@ -143,7 +144,7 @@ fn test_rings_that_make_no_sense_are_told_and_nothing_is_taken() {
     }
     entry.store(1 << 24, Ordering::Relaxed);
     assert_eq!(pool.take(&mut sges), Ok(Some(0)));
-    // What it is told of the head is the application's own loss.
+    // The workers do not read the head in shared memory, so a false one harms only the application.
     words[at::HEAD].store(u64::MAX, Ordering::Relaxed);
     assert_eq!(pool.take(&mut sges), Ok(None));
 }
@@ -172,8 +173,8 @@ fn test_another_process_posts_to_it() {
     assert!(far.is_empty() && !far.is_for(&theirs, Pd(1)), "it makes no queue pairs there");
 }
 
-/// Posts, takes and limits in any order, against a list. Many turns of the ring, which is full at times
-/// and empty at others.
+/// Posts, takes and limits in any order, against a list. The ring turns many times, and is full at
+/// times and empty at others.
 #[test]
 fn test_random_programs_match_a_list() {
     let (mut told, mut full, mut empty) = (0, 0, 0);
@@ -218,7 +219,8 @@ fn test_random_programs_match_a_list() {
                     assert_eq!(found, list.pop_front(), "seed {seed}");
                 }
             }
-            // It is asked when one is taken or the limit is set; a post never makes it so.
+            // The workers check the limit when they take, and the application when it sets the
+            // limit; a post never raises the event.
             if (list.len() as u64) < limit {
                 (limit, event) = (0, true);
             }

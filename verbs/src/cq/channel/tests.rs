@@ -1,4 +1,4 @@
-//! One event for each arm, and one wake-up for each event.
+//! Each arm yields one event, and each event has one wake-up.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ fn cqe(solicited: bool) -> Cqe {
     }
 }
 
-/// A queue of this process in a channel, and its worker.
+/// Returns a queue of this process in a channel, and its worker's end.
 fn local(channel: &CompletionChannel, tag: u64) -> (Cq, CqProducer) {
     let place = channel.begin();
     let waker = place.waker();
@@ -36,8 +36,8 @@ fn local(channel: &CompletionChannel, tag: u64) -> (Cq, CqProducer) {
     (cq, producer)
 }
 
-/// A queue whose worker wakes the channel through a socket, as one of another process does: one for all
-/// queues of a waker.
+/// Returns a queue whose worker wakes the channel through a socket, as the worker of another
+/// process does: all queues of a waker share one socket.
 fn remote(channel: &CompletionChannel, tag: u64) -> Remote {
     static SOCKETS: Mutex<BTreeMap<u64, WeakWaker>> = Mutex::new(BTreeMap::new());
     let place = channel.begin();
@@ -75,8 +75,8 @@ fn is_readable(channel: &CompletionChannel) -> bool {
     channel.is_readable()
 }
 
-/// All events there are; the descriptor has to be readable exactly until then. A server that closes its pair,
-/// which it does on a thread of its own, may make it readable once more.
+/// Takes all events; the descriptor has to be readable exactly until then. A server closes its pair
+/// on a thread of its own, which may make the descriptor readable once more.
 fn events(channel: &CompletionChannel) -> Vec<u64> {
     let mut all = Vec::new();
     let mut ends = 0;
@@ -119,7 +119,7 @@ fn test_arm_before_the_event_is_fetched_yields_another_event() {
                 (cq, producer, Some(theirs))
             }
         };
-        // Far more than a socket keeps.
+        // Far more events than a socket keeps.
         for _ in 0..2_000 {
             cq.arm(Arm::Next);
             cq.arm(Arm::Next);
@@ -208,7 +208,7 @@ fn test_queue_takes_its_events_along_when_it_is_destroyed() {
     assert_eq!(events(&channel), [0; 0], "a queue that is destroyed is not armed");
 }
 
-/// Its lot goes with the last of its queues, and so does the socket.
+/// The lot ends with the last of its queues, and so does the socket.
 #[test]
 fn test_events_of_other_queues_outlive_the_socket_their_wake_up_was_in() {
     let channel = CompletionChannel::new().unwrap();

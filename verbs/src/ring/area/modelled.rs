@@ -1,5 +1,5 @@
-//! The words of a block in the tests of the feature `loom`: atomics of the model checker, which cannot lie
-//! in a mapping.
+//! The words of a block in the tests of the feature `loom`: atomics of the model checker, which
+//! cannot lie in a mapping.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use heddle_base::sync::atomic::AtomicU64;
 
 use crate::memory::Region;
 
-/// The blocks that were taken, by their offset: whoever attaches finds the same words.
+/// The blocks taken so far, by their offset: a process that attaches finds the same words.
 #[derive(Default)]
 pub(super) struct Source(Mutex<HashMap<usize, Arc<[AtomicU64]>>>);
 
@@ -20,14 +20,14 @@ impl fmt::Debug for Source {
 }
 
 impl Source {
-    /// New words, all zero, at byte `off`.
+    /// Returns new words, all zero, at byte `off`.
     pub(super) fn take(&self, _region: &Region, off: usize, words: usize) -> Option<Words> {
         let new: Arc<[AtomicU64]> = (0..words).map(|_| AtomicU64::new(0)).collect();
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(off, new.clone());
         Some(Words(new))
     }
 
-    /// The block that was taken at byte `off`, if it has that many words.
+    /// Returns the block that was taken at byte `off`, if it has that many words.
     pub(super) fn find(&self, _region: &Region, off: usize, words: usize) -> Option<Words> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.get(&off).filter(|w| w.len() >= words).cloned().map(Words)

@@ -1,4 +1,4 @@
-//! Requests on their way into a ring.
+//! Encodes requests for a ring.
 
 use heddle_base::sync::atomic::Ordering;
 
@@ -8,16 +8,16 @@ use heddle_iwarp::{Bind, Data, RecvWr, SendOp, SendWr, Stag};
 use super::{BlockRing, LONG_HEAD, RECV_HEAD, SEND_HEAD, pair};
 use crate::ring::layout::{BLOCK, blocks, flag, opcode};
 
-/// A request that has passed the static rules, as it will lie in its ring, but for its data: the `N`
-/// words before them.
+/// A request that has passed the static rules, as it will lie in its ring, without its data: the
+/// `N` words before the data.
 #[derive(Clone, Copy)]
 pub(crate) struct Encoded<const N: usize> {
     head: [u64; N],
-    /// Blocks it takes.
+    /// Blocks that the request takes.
     pub(crate) blocks: u64,
 }
 
-/// The head of a send request; `None` when it has operands:
+/// Returns the head of a send request, or `None` when the request has operands: see
 /// [`encode_with_operands`].
 #[inline]
 pub(crate) fn encode_send(wr: &SendWr<'_>) -> Option<Encoded<SEND_HEAD>> {
@@ -46,7 +46,8 @@ pub(crate) fn encode_send(wr: &SendWr<'_>) -> Option<Encoded<SEND_HEAD>> {
     Some(Encoded { head: [first, wr.wr_id, stags, to], blocks })
 }
 
-/// What the first word of a request says of its data, and the words they take.
+/// Returns the data counts that the first word of a request carries, and the number of words that
+/// the data take.
 #[inline]
 fn counts(data: &Data<'_>) -> (u64, usize) {
     match data {
@@ -55,7 +56,7 @@ fn counts(data: &Data<'_>) -> (u64, usize) {
     }
 }
 
-/// The head of a send request, with room for operands.
+/// Returns the head of a send request, with room for operands.
 pub(crate) fn encode_with_operands(wr: &SendWr<'_>) -> Encoded<LONG_HEAD> {
     let mut flags = (flag::SIGNALED * u64::from(wr.signaled)) | (flag::FENCE * u64::from(wr.fence));
     let mut ask = |solicited| flags |= flag::SOLICITED * u64::from(solicited);
@@ -93,7 +94,7 @@ pub(crate) fn encode_with_operands(wr: &SendWr<'_>) -> Encoded<LONG_HEAD> {
     Encoded { head: [first, wr.wr_id, u64::from(stag.0), to, a, b, c, d], blocks }
 }
 
-/// The head of a receive request.
+/// Returns the head of a receive request.
 #[inline]
 pub(crate) fn encode_recv(wr: &RecvWr<'_>) -> Encoded<RECV_HEAD> {
     let blocks = blocks(opcode::RECV, 2 * wr.sges.len()) as u64;
@@ -101,14 +102,16 @@ pub(crate) fn encode_recv(wr: &RecvWr<'_>) -> Encoded<RECV_HEAD> {
     Encoded { head: [first, wr.wr_id], blocks }
 }
 
-/// Returns the bits by which the first word of a request tells that the request before it has so many blocks.
+/// Returns the bits by which the first word of a request says that the request before it has so
+/// many blocks.
 #[inline]
 pub(crate) const fn behind(blocks: u64) -> u64 {
     blocks << 48
 }
 
-/// Writes a request at block `at`, with what `before` says of the one before it ([`behind`]); it is published by
-/// whoever moves the tail. Words that it does not need keep what they held.
+/// Writes a request at block `at`, with the bits `before` that say how long the request before it
+/// is ([`behind`]). The caller publishes the request by moving the tail. Words that the request
+/// does not need keep their contents.
 #[inline]
 pub(crate) fn store<const N: usize>(
     ring: BlockRing<'_>,
@@ -143,7 +146,7 @@ pub(crate) fn store<const N: usize>(
     }
 }
 
-/// Writes the data of an entry of several blocks, `head` words into it.
+/// Writes the data of an entry of several blocks, `head` words into the entry.
 #[inline(never)]
 fn store_data(ring: BlockRing<'_>, at: u64, head: usize, data: &Data<'_>) {
     let put = |(i, word): (usize, u64)| {
@@ -166,7 +169,7 @@ fn store_data(ring: BlockRing<'_>, at: u64, head: usize, data: &Data<'_>) {
     }
 }
 
-/// The last octets of inline data, fewer than a word, filled up with zeros.
+/// Returns the last bytes of inline data, fewer than a word, filled up with zeros.
 #[inline(never)]
 fn last_word(octets: &[u8]) -> u64 {
     let mut word = [0; 8];
@@ -176,7 +179,7 @@ fn last_word(octets: &[u8]) -> u64 {
     u64::from_ne_bytes(word)
 }
 
-/// Word 2 of an operation on STags.
+/// Returns word 2 of an operation on STags.
 fn stag_with_rights(b: &Bind) -> u64 {
     pair(b.stag.0, b.access.bits().into())
 }

@@ -1,4 +1,4 @@
-//! The private copy of an entry, and what is read out of it.
+//! The private copy of an entry, and the values read from the copy.
 
 use heddle_iwarp::qp::{MAX_INLINE, MAX_SGES};
 use heddle_iwarp::{Access, Bind, Data, Sge, Stag};
@@ -6,15 +6,15 @@ use heddle_iwarp::{Access, Bind, Data, Sge, Stag};
 use super::{BlockRing, Broken, MAX_BLOCKS, MAX_WORDS, high32, low_usize, low8, low32};
 use crate::ring::layout::{BLOCK, flag};
 
-/// What an operation on STags asks for; rights that do not exist are dropped.
+/// Returns the operands of an operation on STags; drops rights that do not exist.
 pub(super) const fn bind(stags: u64, to: u64) -> Bind {
     Bind { stag: Stag(low32(stags)), to, access: Access::from_bits(low8(stags >> 32)) }
 }
 
-/// Room for the private copy of one entry, and for what was read out of it.
+/// Room for the private copy of one entry, and for the values read from it.
 #[derive(Debug)]
 pub struct Entry {
-    /// Of an entry of several blocks.
+    /// Words of an entry of several blocks.
     pub(super) words: [u64; MAX_WORDS],
     pub(super) sges: [Sge; MAX_SGES],
     pub(super) inline: [u8; MAX_INLINE],
@@ -47,7 +47,7 @@ impl Counts {
         self.0 >> 24 & 0xff
     }
 
-    /// Blocks of the entry before it; 0 of the first.
+    /// Returns the blocks of the entry before this entry; 0 for the first entry.
     pub(super) fn blocks_before(self) -> u64 {
         self.0 >> 48 & 0xff
     }
@@ -64,8 +64,8 @@ impl Counts {
 }
 
 impl Entry {
-    /// Copies the entry at block `head`, of which `first` is the private copy, out of a ring in which
-    /// `available` blocks are published; its words.
+    /// Copies the entry at block `head`, of which `first` is the private copy of the first block,
+    /// out of a ring in which `available` blocks are published. Returns the number of words.
     pub(super) fn copy(
         &mut self,
         ring: BlockRing<'_>,
@@ -85,8 +85,8 @@ impl Entry {
         Ok(low_usize(n) * BLOCK)
     }
 
-    /// Reads `count` SGEs of an entry of several blocks, of so many words in all, `head` of which come
-    /// before the data.
+    /// Reads `count` SGEs of an entry of several blocks, which has `words` words in all, `head` of
+    /// them before the data.
     #[inline(never)]
     pub(super) fn read_sges(
         &mut self,
@@ -104,7 +104,7 @@ impl Entry {
         Ok(())
     }
 
-    /// Reads `len` inline octets of such an entry.
+    /// Reads `len` inline bytes of an entry of several blocks.
     #[inline(never)]
     pub(super) fn read_inline(
         &mut self,
@@ -122,7 +122,7 @@ impl Entry {
         Ok(())
     }
 
-    /// Reads the data of an entry of one block, of which `data` is what comes after its head.
+    /// Reads the data of an entry of one block; `data` are the words after its head.
     #[inline]
     pub(super) fn data_of<const N: usize>(
         &mut self,
@@ -136,8 +136,8 @@ impl Entry {
         }
     }
 
-    /// Reads the SGEs of an entry of one block, of which `data` is what comes after its head. What
-    /// there is room for is copied, whatever the count: that is less work than to look.
+    /// Reads the SGEs of an entry of one block; `data` are the words after its head. The function
+    /// copies all SGEs that have room, regardless of the count: that is less work than checking.
     #[inline]
     pub(super) fn sges_of<const N: usize>(
         &mut self,
@@ -154,7 +154,7 @@ impl Entry {
         Ok(())
     }
 
-    /// What was read, as the counts have it.
+    /// Returns the data read, as far as the counts say.
     #[inline(always)]
     pub(super) fn data(&self, c: Counts) -> Result<Data<'_>, Broken> {
         if c.has(flag::INLINE) {
@@ -163,7 +163,7 @@ impl Entry {
         self.sges.get(..c.sges()).map(Data::Sges).ok_or(Broken::Data)
     }
 
-    /// Reads the inline octets of such an entry.
+    /// Reads the inline bytes of an entry of one block.
     #[inline]
     fn inline_of<const N: usize>(&mut self, len: usize, data: &[u64; N]) -> Result<(), Broken> {
         if len > N * 8 {

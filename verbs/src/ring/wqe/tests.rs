@@ -33,7 +33,7 @@ fn put_recv(ring: BlockRing<'_>, at: u64, wr: &RecvWr<'_>) -> u64 {
     e.blocks
 }
 
-/// Golden words: the layout is a promise to other processes.
+/// Golden words: other processes rely on the layout.
 #[test]
 fn test_send_entries_are_laid_out_as_documented() {
     let r = lines(2);
@@ -172,8 +172,8 @@ proptest! {
         }
     }
 
-    /// Any words and any tail: an error, or a request within every limit; never a panic, never a
-    /// step beyond what was published.
+    /// Any words and any tail: the reader returns an error, or a request within every limit. The
+    /// reader never panics, and never steps beyond the published entries.
     #[test]
     fn test_garbage_is_read_or_refused(
         fill in proptest::collection::vec(any::<[u64; BLOCK]>(), 16), tail in any::<u64>(), near in 0u64..20
@@ -197,7 +197,7 @@ proptest! {
     }
 }
 
-/// The counts of an entry of one block are believed up to the room there is behind its head.
+/// The reader accepts the counts of an entry of one block up to the room after its head.
 #[test]
 fn test_counts_beyond_the_block_are_told() {
     let r = lines(1);
