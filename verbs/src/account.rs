@@ -1,9 +1,10 @@
-//! What the applications of one principal have together.
+//! Resources that the applications of one principal use together.
 //!
-//! A user may open many devices; a quota of each would be no quota at all. So whoever serves them
-//! ([`remote`](crate::remote)) gives all sessions of a principal one [`Account`], and everything that
-//! a session makes is reserved there first: what was found free is taken in the same step, and comes
-//! back when the object is gone, not when it was given up.
+//! A user may open many devices, so a quota for each device would limit nothing. The server of the
+//! devices ([`remote`](crate::remote)) therefore gives all sessions of a principal one [`Account`].
+//! A session reserves every object there before it makes the object: checking and taking are one
+//! step. The account gets the amount back when the object no longer exists, not when the
+//! application gives it up.
 
 use core::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::remote::Policy;
 
-/// What an account counts.
+/// The kinds of resource that an account counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Applications: sessions with a device.
@@ -24,26 +25,26 @@ pub enum Kind {
     Queues,
     /// Regions of memory that applications have brought.
     Regions,
-    /// Connections.
+    /// Connections of all the applications.
     Connections,
-    /// Listeners.
+    /// Listeners of all the applications.
     Listeners,
-    /// Queue pairs.
+    /// Queue pairs of all the applications.
     QueuePairs,
-    /// Completion queues.
+    /// Completion queues of all the applications.
     CompletionQueues,
-    /// Shared receive queues.
+    /// Shared receive queues of all the applications.
     SharedReceiveQueues,
     /// Protection domains.
     Domains,
     /// STags: regions, fast registrations and windows.
     Registrations,
-    /// File descriptors that the RNIC's process holds for them.
+    /// File descriptors that the RNIC's process holds for the applications.
     Descriptors,
 }
 
 impl Kind {
-    /// Every one.
+    /// Every kind.
     pub const ALL: [Kind; 13] = [
         Kind::Sessions,
         Kind::Memory,
@@ -60,7 +61,7 @@ impl Kind {
         Kind::Descriptors,
     ];
 
-    /// For people.
+    /// Returns the name of the kind, for people.
     pub const fn name(self) -> &'static str {
         match self {
             Kind::Sessions => "applications of one user",
@@ -79,7 +80,7 @@ impl Kind {
         }
     }
 
-    /// How many of it a policy grants.
+    /// Returns the amount that a policy grants.
     pub fn granted(self, policy: &Policy) -> u64 {
         let limits = &policy.limits;
         match self {
@@ -100,12 +101,12 @@ impl Kind {
     }
 }
 
-/// There would be more than are granted.
+/// A request exceeds the granted amount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Over {
-    /// Of what.
+    /// The kind of resource.
     pub kind: Kind,
-    /// How many are granted.
+    /// The granted amount.
     pub most: u64,
 }
 
@@ -115,7 +116,7 @@ impl fmt::Display for Over {
     }
 }
 
-/// Descriptors that all principals together may have the RNIC's process hold.
+/// Descriptors that the RNIC's process holds for all principals together.
 #[derive(Debug)]
 pub struct Descriptors {
     most: u64,
@@ -123,20 +124,20 @@ pub struct Descriptors {
 }
 
 impl Descriptors {
-    /// So many.
+    /// Returns a limit of `most` descriptors.
     pub fn new(most: u64) -> Arc<Descriptors> {
         Arc::new(Descriptors { most, used: AtomicU64::new(0) })
     }
 }
 
-/// What the applications of one principal have together, and may have.
+/// Resources that the applications of one principal have taken together, and the amounts granted.
 #[derive(Debug)]
 pub struct Account {
     number: u64,
     most: [AtomicU64; Kind::ALL.len()],
     used: [AtomicU64; Kind::ALL.len()],
     descriptors: Arc<Descriptors>,
-    /// What is on its way back, and still counts.
+    /// Amounts whose objects are on their way out; they still count.
     lingering: Mutex<Vec<Lingering>>,
 }
 
@@ -151,7 +152,7 @@ impl fmt::Debug for Lingering {
     }
 }
 
-/// A part of an account; free again when dropped.
+/// A reserved amount of an account; dropping this gives the amount back.
 #[derive(Debug)]
 pub struct Reserved {
     account: Arc<Account>,
@@ -160,7 +161,8 @@ pub struct Reserved {
 }
 
 impl Account {
-    /// An account that nothing was taken of, with a number that no other of this process has.
+    /// Returns an account with nothing taken, and with a number that no other account of this
+    /// process has.
     pub fn new(policy: &Policy, descriptors: Arc<Descriptors>) -> Arc<Account> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Arc::new(Account {
@@ -172,36 +174,36 @@ impl Account {
         })
     }
 
-    /// Its number.
+    /// Returns the account's number, unique in this process.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Grants as much as `policy` says from here on. What is taken stays taken.
+    /// Grants the amounts of `policy` from here on. Amounts already taken stay taken.
     pub fn grant(&self, policy: &Policy) {
         for (kind, most) in Kind::ALL.into_iter().zip(&self.most) {
             most.store(kind.granted(policy), Ordering::Relaxed);
         }
     }
 
-    /// How many of it are taken.
+    /// Returns the amount taken.
     pub fn used(&self, kind: Kind) -> u64 {
         self.sweep();
         self.used[kind as usize].load(Ordering::Relaxed)
     }
 
-    /// Whether nothing is taken.
+    /// Returns true if nothing is taken.
     pub fn is_idle(&self) -> bool {
         self.sweep();
         self.used.iter().all(|used| used.load(Ordering::Relaxed) == 0)
     }
 
-    /// How many of it are granted.
+    /// Returns the amount granted.
     pub fn granted(&self, kind: Kind) -> u64 {
         self.most[kind as usize].load(Ordering::Relaxed)
     }
 
-    /// Takes `n` of it, or nothing.
+    /// Takes `n`, or nothing.
     ///
     /// # Errors
     /// [`Over`].
@@ -223,7 +225,7 @@ impl Account {
         Ok(Reserved { account: Arc::clone(self), kind, n })
     }
 
-    /// Keeps a part reserved until `is_gone` says that what it was for is gone.
+    /// Keeps an amount reserved until `is_gone` returns true for the object that needed it.
     pub fn linger(
         self: &Arc<Account>,
         held: Reserved,
@@ -236,7 +238,8 @@ impl Account {
     }
 
     fn sweep(&self) {
-        // Outside of the lock: the last reference to the account may be in one of them.
+        // Drop the entries after the lock is released: an entry may hold the last reference to the
+        // account.
         let gone: Vec<_> = self.lingering().extract_if(.., |l| (l.is_gone)()).collect();
         drop(gone);
     }
@@ -262,7 +265,7 @@ impl Reserved {
         Ok(())
     }
 
-    /// Gives `n` of it back, or all.
+    /// Gives `n` of the reserved amount back, or all if it is less.
     pub(crate) fn give(&mut self, n: u64) {
         let n = n.min(self.n);
         self.n -= n;
@@ -286,7 +289,8 @@ mod tests {
 
     use super::*;
 
-    /// Of each kind, in the order of `ALL`, so that no kind counts in the place of another.
+    /// Goes through the kinds in the order of `ALL`, so that no kind counts in the place of
+    /// another.
     #[test]
     fn test_every_kind_is_granted_counted_and_given_back_by_itself() {
         let all = Descriptors::new(1 << 20);

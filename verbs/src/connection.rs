@@ -1,9 +1,9 @@
 //! Connections for programs that have a thread to wait with: listen, connect, accept, and wait for
 //! completions, each in one call.
 //!
-//! Everything here is made of what [`Device`] gives, and every call that waits has a twin there that
-//! does not. They need an RNIC that runs on threads of its own: nobody polls an inline one while its
-//! thread waits.
+//! This module is built on the calls of [`Device`] alone, and every call here that waits has a
+//! counterpart there that does not wait. These calls need an RNIC that runs on threads of its own:
+//! no thread polls an inline RNIC while the program's thread waits.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -31,41 +31,41 @@ pub use listener::{Incoming, Listener};
 /// Why there is no connection, or no listener.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectionError {
-    /// The device refused.
+    /// The device refused the request.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// Nobody can listen there, or nobody does any more.
+    /// The listener could not start, or has ended.
     #[error("cannot listen: {0}")]
     Listen(ListenFailure),
     /// The connection did not come about.
     #[error("cannot connect: {0}")]
     Connect(ConnectFailure),
-    /// The peer's application rejected it.
+    /// The peer's application rejected the connection.
     #[error("rejected by the peer")]
     Rejected {
-        /// What it says.
+        /// The peer's private data.
         private_data: Vec<u8>,
-        /// What it says of its RDMA Reads; its ORD may be what it needs.
+        /// The peer's numbers of RDMA Reads; the ORD may be the number that the peer needs.
         peer: Option<PeerDepths>,
     },
-    /// The connection ended while its first event was awaited.
+    /// The connection ended while the caller waited for its first event.
     #[error("{0}")]
     Disconnected(DisconnectReason),
-    /// Nothing came in time.
+    /// No event came in time.
     #[error("nothing came in time")]
     TimedOut,
-    /// No descriptor to sleep on.
+    /// The system gives no descriptor to sleep on.
     #[error("no descriptor: {0}")]
     Sleeper(#[from] std::io::Error),
     /// The text names no address.
     #[error("no such address")]
     Address,
-    /// The RNIC is polled by the thread that would wait here.
+    /// The thread that would wait here is the thread that polls the RNIC.
     #[error("an inline RNIC cannot be waited for: poll it, and use the device's own calls")]
     Inline,
 }
 
-/// How long a listener, and an accepted connection, may take to come about.
+/// Time that a listener, and an accepted connection, may take to come about.
 const SETUP: Duration = Duration::from_secs(30);
 
 fn first(addr: impl ToSocketAddrs) -> Result<SocketAddr, ConnectionError> {
@@ -73,7 +73,7 @@ fn first(addr: impl ToSocketAddrs) -> Result<SocketAddr, ConnectionError> {
     addrs.next().ok_or(ConnectionError::Address)
 }
 
-/// Waits for an event that `wanted` makes something of.
+/// Waits for an event for which `wanted` returns a result.
 fn wait_event<T>(
     events: &EventQueue,
     sleeper: &Sleeper,
@@ -97,7 +97,8 @@ fn wait_event<T>(
 
 impl Device {
     /// Listens at `addr` and waits until peers can connect. With port 0 the RNIC chooses a port
-    /// ([`Listener::addr`]); an unspecified address is all of its addresses, later ones included.
+    /// ([`Listener::addr`]); an unspecified address stands for all addresses of the RNIC, including
+    /// later ones.
     ///
     /// # Errors
     /// [`ConnectionError`].
@@ -135,12 +136,13 @@ impl Device {
         Ok(listener)
     }
 
-    /// Begins to connect to `addr`, with a protection domain, a completion queue and a queue pair of
-    /// the connection's own. The protection domain is given back with the connection: who goes on with
-    /// the queue pair, or with others beside it, takes [`dial_with`](Device::dial_with).
+    /// Begins to connect to `addr`, with a protection domain, a completion queue and a queue pair
+    /// of the connection's own. The protection domain ends with the connection: a caller that goes
+    /// on using the queue pair, or uses other queue pairs beside it, calls
+    /// [`dial_with`](Device::dial_with) instead.
     ///
     /// # Errors
-    /// [`ConnectionError`]; what fails later is told by [`Connecting::wait`].
+    /// [`ConnectionError`]; [`Connecting::wait`] reports later failures.
     pub fn dial(&self, addr: impl ToSocketAddrs) -> Result<Connecting, ConnectionError> {
         let ends = Ends::of_own(self)?;
         let params = ConnectParams::new(ends.qp.clone());
@@ -166,30 +168,31 @@ impl Device {
     }
 }
 
-/// What a connection is made with: a queue pair, where its completions go, and a way to wait for
-/// them.
+/// The objects that a connection is made with: a queue pair, its completion queue, and a way to
+/// wait for completions.
 #[derive(Debug)]
 pub struct Ends {
     /// The queue pair.
     pub qp: Qp,
-    /// Where its completions go.
+    /// The completion queue of both queues.
     pub cq: Cq,
     events: EventQueue,
     completions: Sleeper,
     sleeper: Sleeper,
-    /// Theirs alone, and given back with them.
+    /// The protection domain that only these objects use; it ends with them.
     _pd: Option<OwnedPd>,
 }
 
 impl Ends {
-    /// As [`new`](Ends::new), in a protection domain of their own.
+    /// Does the same as [`new`](Ends::new), in a new protection domain.
     pub(crate) fn of_own(device: &Device) -> Result<Ends, ConnectionError> {
         let pd = device.own_pd()?;
         let ends = Ends::new(device, pd.id())?;
         Ok(Ends { _pd: Some(pd), ..ends })
     }
 
-    /// A queue pair of 128 requests each way, with a completion queue that holds them all.
+    /// Returns a queue pair of 128 requests each way, with a completion queue that holds all of
+    /// them.
     ///
     /// # Errors
     /// [`ConnectionError`].
@@ -197,8 +200,8 @@ impl Ends {
         Ends::with(device, pd, 256, |init| init)
     }
 
-    /// A queue pair as `configure` wants it, with a completion queue of `depth`, which has to hold all
-    /// its requests.
+    /// Returns a queue pair as `configure` sets it up, with a completion queue of `depth`, which
+    /// has to hold completions of all the queue pair's requests.
     ///
     /// # Errors
     /// [`ConnectionError`].
@@ -208,8 +211,8 @@ impl Ends {
         depth: u32,
         configure: impl FnOnce(QpInit) -> QpInit,
     ) -> Result<Ends, ConnectionError> {
-        // The descriptor of a device of this process can be handed to another one; a server cannot wake
-        // such a sleeper.
+        // A program can hand the descriptor of a local device's sleeper to another process, so use
+        // a pair there. A server cannot wake such a sleeper.
         let local = device.is_local();
         let completions = if local { Sleeper::pair()? } else { Sleeper::with_fd()? };
         let sleeper = Sleeper::with_fd()?;
@@ -220,7 +223,7 @@ impl Ends {
     }
 }
 
-/// A connection that is on its way.
+/// A connection that is being established.
 #[derive(Debug)]
 pub struct Connecting {
     device: Device,
@@ -230,13 +233,13 @@ pub struct Connecting {
 }
 
 impl Connecting {
-    /// Waits until it is established, or is known not to be.
+    /// Waits until the connection is established or has failed.
     ///
     /// # Errors
     /// [`ConnectionError`].
     pub fn wait(self) -> Result<Connection, ConnectionError> {
         let Connecting { device, id, ends, timeout } = self;
-        // The manager has the time-out; a little more lets its answer come.
+        // The connection manager applies the time-out; wait a little longer for its answer.
         let timeout = timeout.saturating_add(Duration::from_secs(5));
         let (agreed, remote, private_data) =
             wait_event(&ends.events, &ends.sleeper, timeout, |event| match event {
@@ -257,7 +260,7 @@ impl Connecting {
     }
 }
 
-/// An established connection, with its queue pair and completion queue; disconnected when dropped.
+/// An established connection, with its queue pair and completion queue; dropping it disconnects.
 #[derive(Debug)]
 pub struct Connection {
     device: Device,
@@ -271,27 +274,28 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Its queue pair.
+    /// Returns the connection's queue pair.
     pub fn qp(&self) -> &Qp {
         &self.ends.qp
     }
 
-    /// Where its completions go.
+    /// Returns the completion queue of the queue pair.
     pub fn cq(&self) -> &Cq {
         &self.ends.cq
     }
 
-    /// What both ends agreed on.
+    /// Returns the parameters that both ends agreed on.
     pub fn agreed(&self) -> Agreed {
         self.agreed
     }
 
-    /// The peer.
+    /// Returns the peer's address.
     pub fn remote(&self) -> SocketAddr {
         self.remote
     }
 
-    /// What the peer's application said when it accepted; empty on the side that did.
+    /// Returns the private data with which the peer's application accepted; empty on the accepting
+    /// side.
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
     }
@@ -304,7 +308,7 @@ impl Connection {
         self.device.alloc_mr(self.ends.qp.pd(), len, access)
     }
 
-    /// Posts to the send queue.
+    /// Posts a request to the send queue.
     ///
     /// # Errors
     /// [`PostError`].
@@ -328,8 +332,8 @@ impl Connection {
         self.ends.cq.wait(&self.ends.completions, timeout)
     }
 
-    /// Readable when a completion has come since the queue was armed ([`Cq::arm`]). After it was:
-    /// [`clear`](Connection::clear), poll, and arm again.
+    /// Returns a descriptor that is readable when a completion has come since the queue was armed
+    /// ([`Cq::arm`]). After that: [`clear`](Connection::clear), poll, and arm again.
     pub fn completion_fd(&self) -> Option<BorrowedFd<'_>> {
         self.ends.completions.fd()
     }
@@ -339,12 +343,12 @@ impl Connection {
         self.ends.completions.clear();
     }
 
-    /// Readable when the connection has ended.
+    /// Returns a descriptor that is readable when the connection has ended.
     pub fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         self.ends.sleeper.fd()
     }
 
-    /// Why it ended, if it has.
+    /// Returns why the connection ended, if it has.
     pub fn end(&mut self) -> Option<DisconnectReason> {
         if self.ended.is_none() {
             let _ = self.wait_end(Duration::ZERO);
@@ -352,13 +356,14 @@ impl Connection {
         self.ended
     }
 
-    /// The peer's Terminate, once [`end`](Connection::end) has said that one ended the connection: with
-    /// the headers it repeats (RFC 5040 section 4.8), which tell what the peer refused.
+    /// Returns the peer's Terminate, once [`end`](Connection::end) has reported that a Terminate
+    /// ended the connection. It contains the headers that the peer copies (RFC 5040 section 4.8),
+    /// which show what the peer refused.
     pub fn terminate(&self) -> Option<&Terminate> {
         self.terminate.as_deref()
     }
 
-    /// Ends it in order, what is posted first, and waits until it is over.
+    /// Ends the connection in order, after all posted requests, and waits until it is over.
     ///
     /// # Errors
     /// [`ConnectionError`].

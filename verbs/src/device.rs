@@ -1,12 +1,12 @@
 //! An RNIC as one application sees it.
 //!
-//! A [`Hub`] is the RNIC for all of them: STags, regions, numbers, and the way to the control
+//! A [`Hub`] is the RNIC for all applications: STags, regions, numbers, and the way to the control
 //! plane. Each application has a [`Device`] of its own, with memory, queues and doorbells that it
 //! shares with the workers and with no other application.
 //!
-//! What a device cannot do by itself it asks of whoever has the RNIC (`backend`): the hub in the same
-//! process (`local`), or another process through a socket ([`remote`](crate::remote)). Posts and
-//! completions ask nobody.
+//! For operations that a device cannot do itself, it asks the RNIC's side (`backend`): the hub in
+//! the same process (`local`), or another process through a socket ([`remote`](crate::remote)).
+//! Posts and completions need no such request.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -48,79 +48,80 @@ pub use registration::{MrInit, NotReregistered, Reservation};
 /// Largest depth of a send, receive or shared receive queue.
 pub const MAX_DEPTH: u32 = 1 << 16;
 
-/// Largest depth of a completion queue. One of this depth takes 8 MiB of the area for each worker.
+/// Largest depth of a completion queue. A queue of this depth takes 8 MiB of the area for each
+/// worker.
 pub const MAX_CQ_DEPTH: u32 = 1 << 18;
 
-/// What a device asks of the control plane.
+/// Requests of a device to the control plane.
 #[derive(Debug)]
 pub enum ControlRequest {
-    /// There is a new application: its doorbells are to be heard.
+    /// There is a new application: workers have to listen to its doorbells.
     Open {
-        /// Its number.
+        /// Number of the application.
         app: AppId,
-        /// Who pays for what it takes of common stores.
+        /// The principal that pays for the application's use of common stores.
         tenant: TenantId,
-        /// Its doorbells.
+        /// Doorbells of the application.
         bells: Bells,
-        /// Where it counts the events it has taken.
+        /// Counter of the events that the application has taken.
         taken: Taken,
     },
-    /// A completion queue has other room: workers are to write there.
+    /// A completion queue has other room: workers have to write there.
     ResizeCq {
-        /// Whose it is.
+        /// Owner of the completion queue.
         app: AppId,
-        /// What they write to.
+        /// The room that workers write to.
         link: CqLink,
     },
-    /// A queue pair is to end, whatever it does.
+    /// A queue pair has to end, whatever its state.
     FailQp {
-        /// Whose it is.
+        /// Owner of the queue pair.
         app: AppId,
-        /// Which.
+        /// The queue pair to end.
         qp: Qp,
     },
     /// A request to the connection manager.
     Cm {
-        /// Who asks.
+        /// The application that asks.
         app: AppId,
-        /// For what.
+        /// The request itself.
         request: heddle_cm::Request,
-        /// The queue pair it is about, in Connect and Accept.
+        /// The queue pair that the request is about, in Connect and Accept.
         qp: Option<Qp>,
-        /// Where its events go, in Listen and Connect.
+        /// The queue for the events, in Listen and Connect.
         events: Option<EventQueue>,
     },
 }
 
 /// The way to the control plane.
 pub trait ControlPlane: Send + Sync + std::fmt::Debug {
-    /// Hands a request over. It does not wait for an answer.
+    /// Hands a request over, without waiting for an answer.
     ///
     /// # Errors
     /// [`DeviceError::Overloaded`], [`DeviceError::Gone`].
     fn request(&self, request: ControlRequest) -> Result<(), DeviceError>;
 }
 
-/// What an application gets of its own.
+/// Resources that an application gets of its own.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceConfig {
-    /// Octets of memory it can register without bringing its own; none at 0.
+    /// Bytes of memory that the application can register without bringing its own; 0 for none.
     pub memory: usize,
-    /// Octets for its queues.
+    /// Bytes for the application's queues.
     pub queues: usize,
-    /// Whether another process can be given the memory (then it is not on hugepages).
+    /// True if another process can be given the memory (the memory is not on hugepages then).
     pub shared: bool,
-    /// Pages of the memory, where it is for this process alone. It lies at the processor socket of the
-    /// thread that opens the device.
+    /// Page size of the memory, where it is for this process alone. The memory lies at the
+    /// processor socket of the thread that opens the device.
     pub pages: PageSize,
-    /// How many of each thing it can have.
+    /// Most objects of each kind that the application can have.
     pub limits: DeviceLimits,
-    /// Whether a registration waits a little for memory that is on its way back.
+    /// True if a registration waits a little for memory that is about to become free.
     pub patient: bool,
 }
 
 impl Default for DeviceConfig {
-    /// 64 MiB of memory, 16 MiB of queues, for this process; the usual limits.
+    /// Returns 64 MiB of memory and 16 MiB of queues for this process, with the usual limits.
     fn default() -> Self {
         DeviceConfig {
             memory: 64 << 20,
@@ -133,10 +134,11 @@ impl Default for DeviceConfig {
     }
 }
 
-/// An RNIC as one application sees it; clones are handles of the same one. Any thread may use it.
+/// An RNIC as one application sees it; clones are handles of the same device. Any thread may use
+/// it.
 ///
-/// A connection goes on without handles, until either side ends it; [`close`](Device::close) ends
-/// all there is.
+/// A connection goes on without handles of the device, until either side ends the connection;
+/// [`close`](Device::close) ends everything that the device has.
 #[derive(Clone, Debug)]
 pub struct Device(Arc<App>);
 
@@ -147,12 +149,12 @@ struct App {
     bells: Bells,
     memory: Option<Arc<Region>>,
     limits: DeviceLimits,
-    /// Once the application has asked for it.
+    /// Set once the application has asked for events.
     events: OnceLock<DeviceEvents>,
     backend: Arc<dyn Backend>,
 }
 
-/// What a device is made of, whoever has the RNIC.
+/// The parts of a device, regardless of where the RNIC is.
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) id: AppId,
@@ -170,12 +172,12 @@ impl Device {
         Device(Arc::new(App { id, area, bells, memory, limits, events, backend }))
     }
 
-    /// What can be had of it; see there for what each number bounds.
+    /// Returns the limits of the device; [`DeviceLimits`] says what each number bounds.
     pub fn limits(&self) -> &DeviceLimits {
         &self.0.limits
     }
 
-    /// The ports of the RNIC as they are: addresses, link, MTU, counters.
+    /// Returns the RNIC's ports as they are now: addresses, link, MTU, counters.
     ///
     /// # Errors
     /// [`DeviceError::Gone`], [`DeviceError::Socket`].
@@ -183,7 +185,7 @@ impl Device {
         self.0.backend.ports()
     }
 
-    /// The addresses of all ports.
+    /// Returns the addresses of all ports.
     ///
     /// # Errors
     /// As [`ports`](Device::ports).
@@ -191,15 +193,16 @@ impl Device {
         Ok(self.ports()?.into_iter().flat_map(|port| port.addresses).collect())
     }
 
-    /// Whether files that others may shrink can be registered ([`Region::of_file`]): the RNIC is of this process, or one
-    /// that serves its own user alone.
+    /// Returns true if the application can register files that others may shrink
+    /// ([`Region::of_file`]): the RNIC belongs to this process, or to a process that serves its own
+    /// user alone.
     pub fn takes_files(&self) -> bool {
         self.0.backend.takes_files()
     }
 
-    /// What happens to the device and its objects, from the first call on; later calls give the same queue.
-    /// Limit events of shared receive queues come there too, of those that are made after the first call
-    /// and without a waker.
+    /// Returns the queue of events about the device and its objects, which collects from the first
+    /// call on; later calls return the same queue. The queue also gets the limit events of shared
+    /// receive queues that are made after the first call and without a waker.
     ///
     /// # Errors
     /// [`DeviceError::Socket`] when the system gives no descriptors; [`DeviceError::Gone`].
@@ -213,9 +216,9 @@ impl Device {
         Ok(events.clone())
     }
 
-    /// A new protection domain: queue pairs reach only regions of their own. It stays until
-    /// [`dealloc_pd`](Device::dealloc_pd) or the end of the device; [`own_pd`](Device::own_pd) gives one that
-    /// ends with its handle.
+    /// Returns a new protection domain: queue pairs reach only regions of their own domain. The
+    /// domain stays until [`dealloc_pd`](Device::dealloc_pd) or the end of the device;
+    /// [`own_pd`](Device::own_pd) returns a domain that ends with its handle.
     ///
     /// # Errors
     /// [`DeviceError::TooMany`] beyond [`DeviceLimits::max_pds`]; [`DeviceError::Gone`].
@@ -223,7 +226,7 @@ impl Device {
         self.0.backend.create_pd()
     }
 
-    /// A new protection domain that is given back when its handle is dropped.
+    /// Returns a new protection domain that ends when its handle is dropped.
     ///
     /// # Errors
     /// [`DeviceError::TooMany`].
@@ -231,30 +234,32 @@ impl Device {
         Ok(OwnedPd::new(self.clone(), self.alloc_pd()?))
     }
 
-    /// Gives a protection domain back. Nothing can be made in it from here on; what is in it stays as
-    /// it is, and the domain counts against [`DeviceLimits::max_pds`] until all of that is gone,
-    /// regions whose memory is on its way back included. Its number is not given to another until all
-    /// other numbers were.
+    /// Frees a protection domain. From here on no object can be made in it; existing objects stay
+    /// as they are, and the domain counts against [`DeviceLimits::max_pds`] until none exists,
+    /// including regions whose memory is not yet free. The domain's number is used again only after
+    /// all other numbers were.
     ///
     /// # Errors
-    /// [`DeviceError::ForeignPd`], also when it was given back before; [`DeviceError::Gone`].
+    /// [`DeviceError::ForeignPd`], also when the domain was freed before; [`DeviceError::Gone`].
     pub fn dealloc_pd(&self, pd: Pd) -> Result<(), DeviceError> {
         self.check_pd(pd)?;
         self.0.backend.dealloc_pd(pd)
     }
 
-    /// A completion queue; `waker` is woken when it is armed and a completion arrives.
+    /// Returns a new completion queue; a completion that arrives while the queue is armed wakes
+    /// `waker`.
     ///
     /// # Errors
     /// [`DeviceError::Limit`], [`DeviceError::TooMany`], [`DeviceError::Area`];
-    /// [`DeviceError::WakerWithoutFd`] for a futex, where the RNIC is another process's.
+    /// [`DeviceError::WakerWithoutFd`] for a futex, where the RNIC belongs to another process.
     pub fn create_cq(&self, depth: u32, waker: Option<Waker>) -> Result<Cq, DeviceError> {
         let a = &*self.0;
         within("a depth", depth, 1, a.limits.max_cqes)?;
         a.backend.create_cq(depth, waker)
     }
 
-    /// A completion queue whose events come to `channel`, one for each arm, under `tag`.
+    /// Returns a new completion queue whose events come to `channel`, one for each arm, under
+    /// `tag`.
     ///
     /// # Errors
     /// As [`create_cq`](Device::create_cq).
@@ -271,15 +276,14 @@ impl Device {
     }
 
     /// Gives a completion queue room for `depth` completions (rounded up to a power of two), more
-    /// or fewer than it has, while it is in use. No completion is lost or comes out of order.
-    /// Workers go over to the new room at their next turn; until then the old one is what they
-    /// have.
+    /// or fewer than before, while it is in use. No completion is lost or comes out of order.
+    /// Workers move to the new room at their next turn; until then they use the old room.
     ///
     /// # Errors
-    /// [`DeviceError::CqTooSmall`] when more are in it, [`DeviceError::CqResizing`] until workers
-    /// have gone over and what they wrote before is polled; [`DeviceError::Limit`],
-    /// [`DeviceError::Area`], [`DeviceError::ForeignCq`], [`DeviceError::Overloaded`],
-    /// [`DeviceError::Gone`]. Nothing has changed then.
+    /// [`DeviceError::CqTooSmall`] when more completions are in the queue;
+    /// [`DeviceError::CqResizing`] until workers have moved and their earlier completions are
+    /// polled; [`DeviceError::Limit`], [`DeviceError::Area`], [`DeviceError::ForeignCq`],
+    /// [`DeviceError::Overloaded`], [`DeviceError::Gone`]. Nothing has changed then.
     pub fn resize_cq(&self, cq: &Cq, depth: u32) -> Result<(), DeviceError> {
         let a = &*self.0;
         within("a depth", depth, 1, a.limits.max_cqes)?;
@@ -287,12 +291,13 @@ impl Device {
         a.backend.resize_cq(cq, depth)
     }
 
-    /// A shared receive queue of `depth` receives with up to `max_sge` pieces each, for queue pairs
-    /// of this protection domain; `waker` is woken when the limit it is armed for is reached.
+    /// Returns a new shared receive queue of `depth` receives with up to `max_sge` pieces each, for
+    /// queue pairs of this protection domain. When the queue reaches the limit that it is armed
+    /// for, it wakes `waker`.
     ///
     /// # Errors
     /// [`DeviceError::Limit`], [`DeviceError::TooMany`], [`DeviceError::Area`],
-    /// [`DeviceError::ForeignPd`]; [`DeviceError::WakerWithoutFd`] as of a completion queue.
+    /// [`DeviceError::ForeignPd`]; [`DeviceError::WakerWithoutFd`] as for a completion queue.
     pub fn create_srq(
         &self,
         pd: Pd,
@@ -313,7 +318,8 @@ impl Device {
         Ok(srq)
     }
 
-    /// A queue pair that is not connected yet. Receives may be posted at once.
+    /// Returns a new queue pair, which is not connected yet. The application may post receives at
+    /// once.
     ///
     /// # Errors
     /// [`DeviceError`].
@@ -334,34 +340,35 @@ impl Device {
         app.backend.clone().create_qp(pd, init)
     }
 
-    /// Makes a queue pair whose connection is over fit for another one, with the number and all
-    /// else it has. Its queues are empty afterwards: what was posted before it was connected is
-    /// forgotten without a completion. Completions of its connection stay in their queues; poll
-    /// them first, so that they are not taken for later ones. A handle in another process is to be
-    /// attached anew.
+    /// Prepares a queue pair whose connection is over for another connection; the queue pair keeps
+    /// its number and all its other properties. Its queues are empty afterwards: requests posted
+    /// before it was connected are forgotten without a completion. Completions of the old
+    /// connection stay in their queues; poll them first, so that they are not taken for later ones.
+    /// A handle in another process has to be attached again.
     ///
     /// # Errors
-    /// [`DeviceError::QpState`] while it is in a connection, which it is until
+    /// [`DeviceError::QpState`] while the queue pair is in a connection, which it is until
     /// [`Event::Disconnected`](heddle_cm::Event::Disconnected); [`DeviceError::QpInUse`] in a race
-    /// with one; [`DeviceError::ForeignQp`], [`DeviceError::Overloaded`], [`DeviceError::Gone`].
-    /// Nothing has changed then.
+    /// with a new connection; [`DeviceError::ForeignQp`], [`DeviceError::Overloaded`],
+    /// [`DeviceError::Gone`]. Nothing has changed then.
     pub fn reset_qp(&self, qp: &Qp) -> Result<(), DeviceError> {
         self.check_qp(qp)?;
         qp.reset(|| self.0.backend.forget_qp(qp))
     }
 
-    /// Ends a queue pair (`ibv_modify_qp` to the error state): all that is posted to it completes as flushed,
-    /// and posts are refused once its [state](Qp::qp_state) is [`QpState::Error`](crate::QpState::Error). It
-    /// does not wait for either.
+    /// Ends a queue pair (`ibv_modify_qp` to the error state): all requests posted to it complete
+    /// as flushed, and it refuses posts once its [state](Qp::qp_state) is
+    /// [`QpState::Error`](crate::QpState::Error). The call does not wait for either.
     ///
-    /// A connection that it has is reset, and [`Event::Disconnected`](heddle_cm::Event::Disconnected) follows;
-    /// one that is on its way is given up, and [`Event::ConnectError`](heddle_cm::Event::ConnectError) follows.
-    /// A queue pair that never had one is flushed as well. [`reset_qp`](Device::reset_qp) makes it usable
-    /// again. On one that has ended it changes nothing.
+    /// An established connection is reset, and
+    /// [`Event::Disconnected`](heddle_cm::Event::Disconnected) follows; a connection in start-up is
+    /// given up, and [`Event::ConnectError`](heddle_cm::Event::ConnectError) follows. A queue pair
+    /// that never had a connection is flushed as well. [`reset_qp`](Device::reset_qp) makes the
+    /// queue pair usable again. For a queue pair that has ended, the call changes nothing.
     ///
     /// # Errors
-    /// [`DeviceError::ForeignQp`], [`DeviceError::Overloaded`], [`DeviceError::Gone`]. Nothing has changed
-    /// then.
+    /// [`DeviceError::ForeignQp`], [`DeviceError::Overloaded`], [`DeviceError::Gone`]. Nothing has
+    /// changed then.
     pub fn fail_qp(&self, qp: &Qp) -> Result<(), DeviceError> {
         self.check_qp(qp)?;
         if qp.is_dead() {
@@ -372,38 +379,39 @@ impl Device {
         self.0.backend.fail_qp(qp).inspect_err(|_| qp.unset_failing(claimed))
     }
 
-    /// The application's number.
+    /// Returns the number of the application.
     pub fn app(&self) -> AppId {
         self.0.id
     }
 
-    /// The RNIC it is a device of, where that runs in this process. An RNIC of another process
-    /// ([`Device::open`]) has its hub there, so a device of it returns `None`.
+    /// Returns the RNIC of the device, where it runs in this process. An RNIC of another process
+    /// ([`Device::open`]) has its hub there, so a device of such an RNIC returns `None`.
     pub fn hub(&self) -> Option<&Arc<Hub>> {
         self.0.backend.hub()
     }
 
-    /// Whether the thread that polls the RNIC is the one that would wait for it.
+    /// Returns true if the thread that polls the RNIC is the thread that would wait for it.
     pub(crate) fn is_inline(&self) -> bool {
         self.hub().is_some_and(|hub| hub.is_inline())
     }
 
-    /// Whether the RNIC is in this process.
+    /// Returns true if the RNIC is in this process.
     pub(crate) fn is_local(&self) -> bool {
         self.hub().is_some()
     }
 
-    /// The shared memory its queues and doorbells lie in, for another process.
+    /// Returns the shared memory that the device's queues and doorbells lie in, for another
+    /// process.
     pub fn area(&self) -> &Arc<Area> {
         &self.0.area
     }
 
-    /// Its doorbells.
+    /// Returns the device's doorbells.
     pub fn bells(&self) -> &Bells {
         &self.0.bells
     }
 
-    /// The memory that [`alloc_mr`](Device::alloc_mr) takes from.
+    /// Returns the memory that [`alloc_mr`](Device::alloc_mr) takes from.
     pub fn memory(&self) -> Option<&Arc<Region>> {
         self.0.memory.as_ref()
     }
@@ -412,8 +420,9 @@ impl Device {
         if self.0.backend.has_pd(pd) { Ok(()) } else { Err(DeviceError::ForeignPd(pd)) }
     }
 
-    /// A completion queue of another application would show what is not its own, and be filled by
-    /// those it does not trust.
+    /// Checks that the completion queue belongs to this device. A queue of another application
+    /// would show completions to an application that they do not belong to, and applications that
+    /// its owner does not trust would fill it.
     fn check_cq(&self, cq: &Cq) -> Result<(), DeviceError> {
         if cq.is_in(&self.0.area) { Ok(()) } else { Err(DeviceError::ForeignCq) }
     }
@@ -427,7 +436,7 @@ impl Device {
     }
 }
 
-/// A protection domain that is nobody's: numbers start at 1.
+/// A protection domain that belongs to no application: numbers start at 1.
 const NO_PD: Pd = Pd(0);
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -7,11 +7,11 @@ use heddle_iwarp::{Sge, Stag};
 
 use crate::memory::Region;
 
-/// A registered memory region; deregistered when dropped. Its memory is used again when nobody
-/// refers to it any more: see [`memory`](crate::memory).
+/// A registered memory region; dropping it unregisters it. Its memory is used again when nothing
+/// refers to the memory any more: see [`memory`](crate::memory).
 ///
-/// The peer may write it at any time as its rights allow, so its bytes are copied in and out and
-/// never borrowed.
+/// The peer may write the memory at any time as its rights allow, so callers copy bytes in and out
+/// and never borrow them.
 #[derive(Debug)]
 pub struct Mr {
     region: Arc<Region>,
@@ -24,42 +24,44 @@ pub struct Mr {
     owner: Option<Box<dyn MrOwner>>,
 }
 
-/// Who has registered a region: dropping it deregisters it.
+/// The owner of a registration: dropping it unregisters the region.
 pub(crate) trait MrOwner: Send + Sync + std::fmt::Debug {
-    /// Deregisters it unless something that derives from it is valid: how many do.
+    /// Unregisters the region unless windows or fast registrations of it are valid; the error is
+    /// their number.
     fn deregister(&self) -> Result<(), u32>;
 }
 
-/// What another process needs to use a region that was registered for it, beside the mapping.
+/// Data that another process needs, beside the mapping, to use a region that was registered for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MrInfo {
-    /// Its STag.
+    /// STag of the region.
     pub stag: Stag,
-    /// Tagged offset of its first byte.
+    /// Tagged offset of the region's first byte.
     pub to: u64,
-    /// Offset in the mapping.
+    /// Offset of the region in the mapping, in bytes.
     pub off: usize,
-    /// Bytes.
+    /// Length in bytes.
     pub len: usize,
 }
 
 impl Mr {
-    /// A region that lies in the mapping.
+    /// Returns a region, which has to lie in the mapping.
     pub(crate) fn new(region: Arc<Region>, info: MrInfo, owner: Box<dyn MrOwner>) -> Mr {
         let MrInfo { stag, to, off, len } = info;
         Mr { region, off, len, stag, to, owner: Some(owner) }
     }
 
-    /// A region that somebody else has registered, over a mapping of its memory; `None` when it does
-    /// not lie in the mapping. Dropping it deregisters nothing.
+    /// Returns a region that another process has registered, over a mapping of its memory, or
+    /// `None` when the region does not lie in the mapping. Dropping this handle unregisters
+    /// nothing.
     pub fn attach(region: &Arc<Region>, info: MrInfo) -> Option<Mr> {
         region.ptr(info.off, info.len)?;
         let MrInfo { stag, to, off, len } = info;
         Some(Mr { region: region.clone(), off, len, stag, to, owner: None })
     }
 
-    /// Deregisters it unless a window or fast registration of it is valid. Dropping it instead ends
-    /// those with it.
+    /// Unregisters the region unless a window or fast registration of it is valid. Dropping the
+    /// region instead ends its windows and fast registrations too.
     ///
     /// # Errors
     /// [`Bound`], with the region.
@@ -70,32 +72,32 @@ impl Mr {
         }
     }
 
-    /// What another process needs beside the mapping.
+    /// Returns the data that another process needs beside the mapping.
     pub fn info(&self) -> MrInfo {
         MrInfo { stag: self.stag, to: self.to, off: self.off, len: self.len }
     }
 
-    /// The mapping it lies in.
+    /// Returns the mapping that the region lies in.
     pub fn region(&self) -> &Arc<Region> {
         &self.region
     }
 
-    /// Its STag, local and remote.
+    /// Returns the region's STag, which serves local and remote accesses.
     pub fn stag(&self) -> Stag {
         self.stag
     }
 
-    /// The tagged offset of its first byte.
+    /// Returns the tagged offset of the region's first byte.
     pub fn to(&self) -> u64 {
         self.to
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// Returns true if the region has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -104,7 +106,7 @@ impl Mr {
     ///
     /// # Panics
     ///
-    /// When they do not fit: the caller made the region and knows its length.
+    /// When `bytes` do not fit: the caller made the region and knows its length.
     pub fn write(&self, off: usize, bytes: &[u8]) {
         self.inside(off, bytes.len());
         let inside = self.region.place(self.off + off, bytes);
@@ -115,18 +117,18 @@ impl Mr {
     ///
     /// # Panics
     ///
-    /// When the region has not that many.
+    /// When the region has fewer bytes.
     pub fn read(&self, off: usize, out: &mut [u8]) {
         self.inside(off, out.len());
         let inside = self.region.gather(self.off + off, out);
         debug_assert!(inside.is_ok());
     }
 
-    /// Has the system read up to `len` bytes of `file`, from its offset `at` on, to `off`, without a copy
-    /// in between. How many it were; none at the end of the file.
+    /// Has the system read up to `len` bytes of `file`, from the file's offset `at` on, to `off`,
+    /// without a copy in between. Returns the number of bytes read; 0 at the end of the file.
     ///
     /// # Errors
-    /// Those of `pread(2)`; `InvalidInput` when the region has not that many bytes.
+    /// The errors of `pread(2)`; `InvalidInput` when the region has fewer bytes.
     pub fn write_from_file(
         &self,
         off: usize,
@@ -137,11 +139,11 @@ impl Mr {
         self.region.place_file(self.of_region(off, len)?, len, file, at)
     }
 
-    /// Has the system write up to `len` bytes from `off` on to `file`, at its offset `at`, without a copy
-    /// in between. How many it were.
+    /// Has the system write up to `len` bytes from `off` on to `file`, at the file's offset `at`,
+    /// without a copy in between. Returns the number of bytes written.
     ///
     /// # Errors
-    /// Those of `pwrite(2)`; `InvalidInput` when the region has not that many bytes.
+    /// The errors of `pwrite(2)`; `InvalidInput` when the region has fewer bytes.
     pub fn read_to_file(
         &self,
         off: usize,
@@ -157,7 +159,7 @@ impl Mr {
         inside.then_some(self.off + off).ok_or_else(|| std::io::ErrorKind::InvalidInput.into())
     }
 
-    /// One byte, read anew at each call: for waiting until the peer has written it.
+    /// Returns one byte, read anew at each call: for waiting until the peer has written this byte.
     ///
     /// # Panics
     ///
@@ -172,15 +174,15 @@ impl Mr {
     ///
     /// # Panics
     ///
-    /// When the region has not that many.
+    /// When the region has fewer bytes.
     pub fn zero(&self, off: usize, len: usize) {
         self.inside(off, len);
         let inside = self.region.zero(self.off + off, len);
         debug_assert!(inside.is_ok());
     }
 
-    /// A scatter/gather element of `len` bytes at `off`. One that does not lie inside is refused when
-    /// it is used.
+    /// Returns a scatter/gather element of `len` bytes at `off`. The RNIC refuses an element that
+    /// does not lie inside the region when a request uses it.
     ///
     /// # Panics
     /// When `len` is 4 GiB or more: the length of an element has 32 bits.
@@ -200,12 +202,12 @@ impl Mr {
     }
 }
 
-/// A region that was not deregistered, since something that derives from it is valid.
+/// A region that stays registered, because windows or fast registrations of it are valid.
 #[derive(Debug)]
 pub struct Bound {
-    /// The region, as it was.
+    /// The region, unchanged.
     pub mr: Box<Mr>,
-    /// Windows and fast registrations of it that are valid.
+    /// Number of valid windows and fast registrations of the region.
     pub count: u32,
 }
 

@@ -1,6 +1,7 @@
 //! Waking a thread that sleeps until a ring has something for it.
 //!
-//! A [`Sleeper`] belongs to the thread that sleeps; its [`Waker`]s go to whoever fills rings.
+//! A [`Sleeper`] belongs to the thread that sleeps; its [`Waker`]s go to the threads that fill
+//! rings.
 //!
 //! | Made by | Sleeps on | Woken by |
 //! |---|---|---|
@@ -8,13 +9,15 @@
 //! | [`Sleeper::with_fd`] | an `epoll` descriptor | this process, and the servers of its devices |
 //! | [`Sleeper::pair`] | one end of a pair of sockets | this process, which may hand that end on |
 //!
-//! **Why a pair of sockets and no eventfd between processes.** Whether a write to an eventfd waits is a
-//! flag of the open file, which both processes share: an application could clear it, fill the counter
-//! and have the worker that wakes it sleep for ever. Whether a send waits is said with each call.
+//! **Why a pair of sockets and no eventfd between processes.** A flag of the open file says whether
+//! a write to an eventfd waits, and both processes share that file: an application could clear the
+//! flag, fill the counter and so make the worker that wakes it sleep for ever. On a socket, each
+//! send says whether it waits.
 //!
-//! **Why the waking process makes the pair.** An application that made it could queue descriptors in the
-//! worker's end, of which the last close takes as long as the application likes. The worker's end is made
-//! here and shut for receiving before the other end leaves the process, so nothing is ever queued in it.
+//! **Why the waking process makes the pair.** An application that made the pair could queue
+//! descriptors in the worker's end, and the last close of these descriptors takes as long as the
+//! application likes. This process makes the worker's end and shuts it for receiving before the
+//! other end leaves the process, so no peer can ever queue anything in it.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -30,11 +33,11 @@ mod gathering;
 
 pub(crate) use gathering::{Gathering, Source};
 
-/// Wakes the thread that owns the matching [`Sleeper`]; clones wake the same one.
+/// Wakes the thread that owns the matching [`Sleeper`]; clones wake the same thread.
 #[derive(Clone, Debug)]
 pub struct Waker(Arc<Shared>);
 
-/// What holds a waker no longer than others do.
+/// A handle that does not keep its waker alive.
 #[derive(Clone, Debug)]
 pub(crate) struct WeakWaker(Weak<Shared>);
 
@@ -52,16 +55,16 @@ impl WeakWaker {
 enum Shared {
     /// 1 while the thread sleeps or is about to.
     Futex(AtomicU32),
-    /// Two sockets that are joined: one byte for each wake-up.
+    /// Two connected sockets: one byte for each wake-up.
     Sockets { wake: Option<WakeEnd>, sleep: Option<OwnedFd> },
     /// An `epoll` descriptor over a bell of this process and sockets of servers.
     Gathering { set: Arc<Gathering>, number: u64 },
 }
 
-/// Tells the sleepers of a process apart.
+/// The next number; numbers distinguish the sleepers of a process.
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
 
-/// The end that is sent to. Nothing can be received from it.
+/// The end that wake-ups are sent to. Nothing can be received from this end.
 #[derive(Debug)]
 struct WakeEnd {
     fd: Option<OwnedFd>,
@@ -71,42 +74,43 @@ struct WakeEnd {
 
 impl Drop for WakeEnd {
     fn drop(&mut self) {
-        // A worker may be the last to hold it, and kernels before Linux 6.10 collect garbage of all
-        // Unix sockets in the thread that closes one.
+        // A worker may drop the last reference, and kernels before Linux 6.10 collect garbage of
+        // all Unix sockets in the thread that closes such a socket.
         if let Some(fd) = self.fd.take().filter(|_| self.far) {
             closer::release(closer::MEMORY, fd);
         }
     }
 }
 
-/// A pair of sockets: the waking end, shut for receiving, and the sleeping one.
+/// Returns a pair of sockets: the waking end, shut for receiving, and the sleeping end.
 fn pair(far: bool) -> io::Result<(WakeEnd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (wake, sleep) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // Before anybody else has the other end: from here on a send there fails.
+    // Shut this end before another process has the other end: from here on a send there fails.
     shutdown(&wake, Shutdown::Read)?;
     Ok((WakeEnd { fd: Some(wake), far }, sleep))
 }
 
 impl Waker {
-    /// A waker with a number of its own.
+    /// Returns a waker with a number of its own.
     pub(crate) fn of(set: &Arc<Gathering>) -> Waker {
         let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
         Waker(Arc::new(Shared::Gathering { set: set.clone(), number }))
     }
 
-    /// A waker of a thread in another process, and the descriptor on which that thread sleeps
-    /// ([`Sleeper::from_fd`]). Wakes never wait, whatever that process does to its end.
+    /// Returns a waker of a thread in another process, and the descriptor on which that thread
+    /// sleeps ([`Sleeper::from_fd`]). Wakes never wait, no matter what that process does to its
+    /// end.
     ///
     /// # Errors
-    /// When the system gives no descriptors.
+    /// The system's error if it gives no descriptors.
     pub fn for_process() -> io::Result<(Waker, OwnedFd)> {
         let (wake, sleep) = pair(true)?;
         Ok((Waker(Arc::new(Shared::Sockets { wake: Some(wake), sleep: None })), sleep))
     }
 
-    /// The number by which servers know the sleeper it wakes; `None` for one that no other process can
-    /// wake.
+    /// Returns the number by which servers know this waker's sleeper, or `None` if no other process
+    /// can wake that sleeper.
     pub(crate) fn number(&self) -> Option<u64> {
         match &*self.0 {
             Shared::Gathering { number, .. } => Some(*number),
@@ -114,10 +118,11 @@ impl Waker {
         }
     }
 
-    /// Has its sleeper sleep on `fd` too, which a server wakes.
+    /// Adds `fd`, which a server wakes, to the descriptors that the waker's sleeper sleeps on.
     ///
     /// # Errors
-    /// The system's; [`InvalidInput`](io::ErrorKind::InvalidInput) when it has no [number](Self::number).
+    /// The system's error; [`InvalidInput`](io::ErrorKind::InvalidInput) when the waker has no
+    /// [number](Self::number).
     pub(crate) fn listen_to(&self, fd: OwnedFd) -> io::Result<()> {
         match &*self.0 {
             Shared::Gathering { set, number } => set.add(fd, *number),
@@ -129,9 +134,9 @@ impl Waker {
         WeakWaker(Arc::downgrade(&self.0))
     }
 
-    /// Wakes the thread if it sleeps. Call it after the ring was written. For a futex this is one
-    /// fence and one load when nobody sleeps; for a descriptor a system call each time, which does not
-    /// wait.
+    /// Wakes the thread if it sleeps. Call this after the ring was written. For a futex this costs
+    /// a fence and a load when the thread is awake; for a descriptor it costs a system call each
+    /// time, which does not wait.
     pub fn wake(&self) {
         match &*self.0 {
             Shared::Futex(asleep) => {
@@ -145,8 +150,8 @@ impl Waker {
             Shared::Sockets { wake: Some(WakeEnd { fd: Some(fd), .. }), .. } => {
                 const HOW: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
                 let one = [1u8];
-                // SAFETY: sends one byte of a live array to a descriptor that we own. It does not
-                // wait: where there is no room the thread has long been woken.
+                // SAFETY: sends one byte of a live array to a descriptor that we own. The call does
+                // not wait: when the socket has no room, the thread was woken long ago.
                 unsafe { libc::send(fd.as_raw_fd(), one.as_ptr().cast(), one.len(), HOW) };
             }
             Shared::Sockets { .. } => {}
@@ -155,7 +160,7 @@ impl Waker {
     }
 }
 
-/// The sleeping end; owned by one thread at a time.
+/// The sleeping end; one thread at a time owns a sleeper.
 #[derive(Debug)]
 pub struct Sleeper(Waker);
 
@@ -166,43 +171,44 @@ impl Default for Sleeper {
 }
 
 impl Sleeper {
-    /// A sleeper that is awake, for wakers in this process.
+    /// Returns a sleeper that is awake, for wakers in this process.
     pub fn new() -> Sleeper {
         Sleeper(Waker(Arc::new(Shared::Futex(AtomicU32::new(0)))))
     }
 
-    /// A sleeper whose descriptor becomes readable when it is woken, also by the server of a device that
-    /// was opened through a socket ([`Device::open`](crate::Device::open)).
+    /// Returns a sleeper whose descriptor becomes readable when the sleeper is woken, also by the
+    /// server of a device that was opened through a socket ([`Device::open`](crate::Device::open)).
     ///
     /// # Errors
-    /// When the system gives no descriptors.
+    /// The system's error if it gives no descriptors.
     pub fn with_fd() -> io::Result<Sleeper> {
         Ok(Sleeper(Waker::of(&Arc::new(Gathering::new()?))))
     }
 
-    /// A sleeper on one end of a pair of sockets. Its wakers are of this process; its descriptor can be
-    /// handed to another one, which sleeps on it by [`from_fd`](Sleeper::from_fd).
+    /// Returns a sleeper on one end of a pair of sockets. Its wakers belong to this process; the
+    /// caller can hand its descriptor to another process, which sleeps on it by
+    /// [`from_fd`](Sleeper::from_fd).
     ///
     /// # Errors
-    /// When the system gives no descriptors.
+    /// The system's error if it gives no descriptors.
     pub fn pair() -> io::Result<Sleeper> {
         let (wake, sleep) = pair(false)?;
         Ok(Sleeper(Waker(Arc::new(Shared::Sockets { wake: Some(wake), sleep: Some(sleep) }))))
     }
 
-    /// A sleeper on the descriptor that another process wakes: that of a [`Sleeper::pair`], or of
-    /// [`Waker::for_process`]. Its own [`waker`](Sleeper::waker) wakes nobody.
+    /// Returns a sleeper on a descriptor that another process wakes: that of a [`Sleeper::pair`],
+    /// or of [`Waker::for_process`]. The sleeper's own [`waker`](Sleeper::waker) wakes no thread.
     pub fn from_fd(fd: OwnedFd) -> Sleeper {
         Sleeper(Waker(Arc::new(Shared::Sockets { wake: None, sleep: Some(fd) })))
     }
 
-    /// The end to give to whoever writes the rings.
+    /// Returns the waker, for the thread that writes the rings.
     pub fn waker(&self) -> Waker {
         self.0.clone()
     }
 
-    /// The descriptor, for `epoll` and the like; `None` for a futex. After it was readable, call
-    /// [`clear`](Sleeper::clear), then look at the rings.
+    /// Returns the descriptor, for `epoll` and the like, or `None` for a futex. After the
+    /// descriptor was readable, call [`clear`](Sleeper::clear), then look at the rings.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &*self.0.0 {
             Shared::Sockets { sleep, .. } => sleep.as_ref().map(AsFd::as_fd),
@@ -211,7 +217,7 @@ impl Sleeper {
         }
     }
 
-    /// Forgets wake-ups so far.
+    /// Forgets all wake-ups so far.
     pub fn clear(&self) {
         match &*self.0.0 {
             Shared::Sockets { sleep: Some(fd), .. } => {
@@ -222,12 +228,14 @@ impl Sleeper {
         }
     }
 
-    /// Sleeps until woken or for `timeout`, unless `has_work` says there is something already. It is
-    /// asked after the wakers can see that this thread sleeps: there a completion queue is armed.
+    /// Sleeps until woken or for `timeout`, unless `has_work` returns true. This function calls
+    /// `has_work` after the wakers can see that the thread sleeps: `has_work` is the place to arm a
+    /// completion queue.
     pub fn sleep(&self, timeout: Duration, has_work: impl FnOnce() -> bool) {
         match &*self.0.0 {
             Shared::Futex(asleep) => {
                 asleep.store(1, Ordering::Relaxed);
+                // Pairs with the fence in `wake`.
                 fence(Ordering::SeqCst);
                 if !has_work() {
                     futex(asleep, libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG, 1, Some(timeout));
@@ -243,15 +251,15 @@ impl Sleeper {
             Shared::Gathering { set, .. } => {
                 set.wait(if has_work() { Duration::ZERO } else { timeout });
             }
-            // A sleeper always has one.
+            // A sleeper always has a descriptor here.
             Shared::Sockets { sleep: None, .. } => {}
         }
     }
 }
 
-/// Takes the bytes of wake-ups so far; false when none can come any more.
+/// Takes the bytes of all wake-ups so far. Returns false when no more can come.
 fn drain(fd: RawFd) -> bool {
-    // More than a socket keeps of single bytes, so once is mostly enough.
+    // A socket keeps fewer single bytes than this, so one call is usually enough.
     let mut bytes = [0u8; 512];
     loop {
         // SAFETY: receives at most as many bytes as the live array has, and does not wait.
@@ -267,7 +275,7 @@ fn drain(fd: RawFd) -> bool {
 
 fn wait_readable(fd: RawFd, timeout: Duration) {
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // Rounded up: a wait of less than a millisecond must not become a spin.
+    // Round up: a wait of less than a millisecond must not become a spin.
     let millis = timeout.as_nanos().div_ceil(1_000_000);
     // SAFETY: one live entry. A signal ends the wait early, as a spurious wake-up would.
     unsafe { libc::poll(&raw mut poll, 1, i32::try_from(millis).unwrap_or(i32::MAX)) };
@@ -279,8 +287,8 @@ fn futex(word: &AtomicU32, op: i32, value: u32, timeout: Option<Duration>) {
         tv_nsec: t.subsec_nanos().into(),
     });
     let spec = spec.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: the word is a live, aligned u32 and the time-out a live struct or null. All that can go
-    // wrong (a changed word, a signal, the time-out) ends the wait, and the caller looks again.
+    // SAFETY: the word is a live, aligned u32 and the time-out a live struct or null. Every failure
+    // (a changed word, a signal, the time-out) ends the wait, and the caller looks again.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, value, spec) };
 }
 
@@ -353,7 +361,8 @@ mod tests {
         assert!(Sleeper::new().fd().is_none());
     }
 
-    /// The other process has one end. Whatever it does to that, no wake-up waits.
+    /// The other process has one end. No matter what that process does to its end, no wake-up
+    /// waits.
     #[test]
     fn test_waker_of_another_process_does_not_wait_for_it() {
         let (waker, theirs) = Waker::for_process().unwrap();
@@ -373,7 +382,7 @@ mod tests {
         waker.wake();
     }
 
-    /// What is queued in the waking end would be closed by the worker that closes that.
+    /// A worker that closes the waking end would also close any descriptors queued in it.
     #[test]
     fn test_other_process_can_queue_nothing_in_the_waking_end() {
         let (waker, theirs) = Waker::for_process().unwrap();

@@ -1,4 +1,5 @@
-//! STags that are given parts of registered memory over and over: fast registrations and windows.
+//! STags that applications bind to parts of registered memory over and over: fast registrations and
+//! windows.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,12 +22,13 @@ pub(crate) enum WindowFor<'a> {
     AnyQp,
 }
 
-/// An STag without memory of its own, given back when dropped.
+/// An STag without memory of its own; dropping this frees the STag.
 pub(crate) trait HeldStag: Send + Sync + std::fmt::Debug {
-    /// As it is now.
+    /// Returns the STag with its present key.
     fn stag(&self) -> Stag;
 
-    /// Shows `len` octets at `to` of the region with this STag, the first of which peers call `as_to`.
+    /// Shows `len` bytes at `to` of the region with the given STag; peers address the first byte as
+    /// `as_to`.
     fn bind(
         &mut self,
         memory: (Stag, u64, u32),
@@ -34,11 +36,12 @@ pub(crate) trait HeldStag: Send + Sync + std::fmt::Debug {
         access: Access,
     ) -> Result<Stag, BindError>;
 
-    /// It names nothing any more.
+    /// Makes the STag name no memory any more.
     fn revoke(&mut self);
 }
 
-/// One of the RNIC of this process. Its memory is a region's, so there is none to wait for.
+/// An STag of an RNIC in this process. The memory behind such an STag belongs to a region, so
+/// freeing the STag waits for no memory.
 #[derive(Debug)]
 pub(crate) struct Held {
     registry: Arc<Registry>,
@@ -111,9 +114,10 @@ impl HeldStag for Held {
     }
 }
 
-/// An STag for fast registrations: [`SendWr::fast_register`](crate::SendWr::fast_register) makes it
-/// valid in its turn on a send queue, [`SendWr::local_invalidate`](crate::SendWr::local_invalidate) or
-/// the peer's Send with Invalidate ends that. Given back when dropped.
+/// An STag for fast registrations: [`SendWr::fast_register`](crate::SendWr::fast_register) makes
+/// the STag valid in its turn on a send queue;
+/// [`SendWr::local_invalidate`](crate::SendWr::local_invalidate) or the peer's Send with Invalidate
+/// makes it invalid again. Dropping this frees the STag.
 #[derive(Debug)]
 pub struct FastMr {
     held: Box<dyn HeldStag>,
@@ -125,23 +129,22 @@ impl FastMr {
         FastMr { held, len }
     }
 
-    /// Its STag with `key`. Another key for each registration keeps a peer from using a later one by
-    /// an STag it was told earlier.
+    /// Returns the STag with `key`. Another key for each registration keeps a peer from using a
+    /// later registration by an STag that it learned earlier.
     pub fn stag(&self, key: u8) -> Stag {
         self.held.stag().with_key(key)
     }
 
-    /// Most octets it can name, in whole pages of 4096.
+    /// Returns the most bytes that the STag can name, in whole pages of 4096.
     #[allow(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> u64 {
         self.len
     }
 }
 
-/// A memory window of type 2. [`SendWr::bind_window`](crate::SendWr::bind_window) binds it on the queue
-/// pair that it was made for, or on any of its protection domain; it is invalidated as a [`FastMr`] is.
-/// A window for one queue pair ends with the connection, any other at the latest when the queue pair that
-/// bound it is reset or destroyed. Given back when dropped.
+/// A memory window of type 2: [`SendWr::bind_window`](crate::SendWr::bind_window) binds the window
+/// on the queue pair it was made for, and a window is invalidated as a [`FastMr`] is. The binding
+/// ends with the queue pair's connection. Dropping this frees the window.
 #[derive(Debug)]
 pub struct QpWindow(Box<dyn HeldStag>);
 
@@ -150,14 +153,14 @@ impl QpWindow {
         QpWindow(held)
     }
 
-    /// Its STag with `key`.
+    /// Returns the STag with `key`.
     pub fn stag(&self, key: u8) -> Stag {
         self.0.stag().with_key(key)
     }
 }
 
-/// A memory window of type 1: peers of all queue pairs of its protection domain may use it. Given back
-/// when dropped.
+/// A memory window of type 1: peers of all queue pairs of its protection domain may use the window.
+/// Dropping this frees the window.
 #[derive(Debug)]
 pub struct Window(Box<dyn HeldStag>);
 
@@ -166,12 +169,13 @@ impl Window {
         Window(held)
     }
 
-    /// Shows `len` octets at `off` of a region that has [`Access::BIND`], the first of which peers call
-    /// `to`. At once, and in no order with what is posted; what it showed before is not reachable by it
-    /// any more. The STag for peers, with another key each time.
+    /// Shows `len` bytes at `off` of a region that has [`Access::BIND`]; peers address the first
+    /// byte as `to`. The binding takes effect at once, in no order with posted requests, and peers
+    /// cannot reach the earlier memory by this window any more. Returns the STag for peers, with
+    /// another key each time.
     ///
     /// # Errors
-    /// [`BindError`]; it shows what it showed then.
+    /// [`BindError`]; the window then shows what it showed before.
     pub fn bind(
         &mut self,
         mr: &Mr,
@@ -183,7 +187,7 @@ impl Window {
         self.0.bind(memory, to, access)
     }
 
-    /// Shows nothing any more.
+    /// Makes the window show no memory any more.
     pub fn unbind(&mut self) {
         self.0.revoke();
     }
@@ -208,14 +212,15 @@ impl AnyQpWindows {
     }
 }
 
-/// STags that are for one queue pair alone. When it ends, so do they.
+/// STags that belong to one queue pair alone, and end with it.
 ///
-/// The worker ends them and waits for no lock: it leaves word, and revokes them itself unless the
-/// application's thread has the list at that moment, which then finds the word when it lets go of the list.
+/// The worker ends these STags and waits for no lock: it sets `ended`, and revokes the STags itself
+/// unless a thread of the application holds the list at that moment. In that case this thread finds
+/// `ended` set after it has released the list.
 #[derive(Debug, Default)]
 pub(crate) struct Tied {
     list: Mutex<Vec<(Arc<Registry>, Stag)>>,
-    /// The queue pair has ended, and somebody has to revoke what is in the list.
+    /// The queue pair has ended, and a thread has to revoke the STags in the list.
     ended: AtomicBool,
 }
 
@@ -226,30 +231,31 @@ impl Tied {
     }
 
     fn remove(&self, stag: Stag) {
-        // Those that stay are revoked first where the queue pair has ended.
+        // If the queue pair has ended, `settle` then revokes the STags that stay.
         self.list().retain(|(_, s)| *s != stag);
         self.settle();
     }
 
-    /// The queue pair has ended: they name nothing any more. Called by the worker.
+    /// Ends the STags with the queue pair: they name no memory any more. The worker calls this.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::SeqCst);
         self.settle();
     }
 
-    /// The queue pair begins anew: what is left to be revoked is revoked before anything is bound again.
+    /// Prepares for a new start of the queue pair: revokes the STags still due before any is bound
+    /// again.
     pub(crate) fn restart(&self) {
         let list = self.list();
         self.revoke(&list);
     }
 
-    /// Revokes what is in the list if there is word to, and nobody has it who will.
+    /// Revokes the STags in the list if that is due and no thread that will do so holds the list.
     fn settle(&self) {
         while self.ended.load(Ordering::SeqCst) {
             let list = match self.list.try_lock() {
                 Ok(list) => list,
                 Err(TryLockError::Poisoned(list)) => list.into_inner(),
-                // Its holder looks for word after it has let go.
+                // The thread that holds the list checks `ended` after it has released the list.
                 Err(TryLockError::WouldBlock) => return,
             };
             self.revoke(&list);
@@ -258,7 +264,8 @@ impl Tied {
 
     fn revoke(&self, list: &[(Arc<Registry>, Stag)]) {
         if self.ended.swap(false, Ordering::SeqCst) {
-            // With the list held: the owner of one that it drops meanwhile waits.
+            // Revoke with the list locked: an owner that drops its STag meanwhile waits for the
+            // lock.
             for (registry, stag) in list {
                 let known = registry.mrs().revoke(*stag);
                 debug_assert!(known.is_ok(), "given back and not taken out");
@@ -281,7 +288,7 @@ mod tests {
     use super::*;
     use crate::memory::RegionTable;
 
-    /// The thread of the application has the list, and does not get on: the worker does.
+    /// A thread of the application holds the list and makes no progress: the worker does.
     #[test]
     fn test_worker_ends_tied_stags_without_waiting_for_their_list() {
         let mrs = Arc::new(MrTable::new(&Seed::from_u64(1), 8));
@@ -301,7 +308,7 @@ mod tests {
         std::thread::spawn(move || worker.end()).join().unwrap();
         assert!(reach(), "the list is in use");
         drop(held);
-        // Whatever its owner does next.
+        // The holder then calls any function that takes the list.
         tied.remove(Stag(0));
         assert!(!reach());
     }

@@ -1,4 +1,4 @@
-//! The side that is connected to: a listener, and peers that want a connection.
+//! The passive side: a listener, and peers that want to connect.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -12,20 +12,20 @@ use crate::event::{EventQueue, Taken};
 use crate::params::AcceptParams;
 use crate::waker::Sleeper;
 
-/// A listener; peers cannot connect any more when it is dropped.
+/// A listener; dropping it stops peers from connecting.
 #[derive(Debug)]
 pub struct Listener {
     pub(super) device: Device,
     pub(super) id: ListenerId,
     pub(super) addr: SocketAddr,
-    /// Where the port was chosen.
+    /// The reservation of the address, where the RNIC chose the port.
     pub(super) _bound: Option<BoundAddr>,
     pub(super) events: EventQueue,
     pub(super) sleeper: Sleeper,
 }
 
 impl Listener {
-    /// Where it listens.
+    /// Returns the address at which the listener listens.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
@@ -41,10 +41,10 @@ impl Listener {
     /// Waits for a peer that wants to connect.
     ///
     /// # Errors
-    /// [`ConnectionError::TimedOut`]; [`ConnectionError::Listen`], from then on, when nobody
-    /// listens any more because the worker has ended.
+    /// [`ConnectionError::TimedOut`]; [`ConnectionError::Listen`], from then on, when the listener
+    /// has ended because its worker has.
     pub fn request(&self, timeout: Duration) -> Result<Incoming, ConnectionError> {
-        // Far enough away to be for ever, and an instant all the same.
+        // A year is practically for ever, and short enough to add to an `Instant`.
         let timeout = timeout.min(Duration::from_secs(86_400 * 365));
         wait_event(&self.events, &self.sleeper, timeout, |event| match event {
             Event::ConnectRequest { id, remote, private_data, peer, peer_to_peer, .. } => {
@@ -60,7 +60,7 @@ impl Listener {
                 }))
             }
             Event::ListenFailed { error, .. } => {
-                // It stays: for later calls, and for other threads that wait here.
+                // Put the event back: for later calls, and for other threads that wait here.
                 self.events.push(event, &Taken::default());
                 Some(Err(ConnectionError::Listen(error)))
             }
@@ -68,8 +68,8 @@ impl Listener {
         })
     }
 
-    /// Readable when a peer may want to connect: then [`request`](Listener::request) with no time
-    /// to wait, until it times out.
+    /// Returns a descriptor that is readable when a peer may want to connect: then call
+    /// [`request`](Listener::request) with a timeout of zero until it times out.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.sleeper.fd()
     }
@@ -77,23 +77,23 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Without a control plane nobody listens.
+        // Ignore the error: without a control plane the listener has ended already.
         let _ = self.device.unlisten(self.id);
     }
 }
 
-/// A peer that wants to connect; rejected when it is dropped without an answer.
+/// A peer that wants to connect; dropping this without an answer rejects the peer.
 #[derive(Debug)]
 pub struct Incoming {
     device: Device,
     id: CmId,
-    /// Who.
+    /// Address of the peer.
     pub remote: SocketAddr,
-    /// What its application says.
+    /// Private data of the peer's application.
     pub private_data: Vec<u8>,
-    /// What it says of its RDMA Reads; `None` in MPA revision 1.
+    /// The peer's numbers of RDMA Reads; `None` in MPA revision 1.
     pub peer: Option<PeerDepths>,
-    /// It asks for the peer-to-peer model: we may send first.
+    /// True if the peer asks for the peer-to-peer model, so that we may send first.
     pub peer_to_peer: bool,
     answered: bool,
 }
@@ -123,7 +123,7 @@ impl Incoming {
         Connecting { device: self.device.clone(), id: self.id, ends, timeout: SETUP }.wait()
     }
 
-    /// Rejects, with at most 508 octets for the peer's application.
+    /// Rejects the peer, with at most 508 bytes for its application.
     ///
     /// # Errors
     /// [`ConnectionError`].

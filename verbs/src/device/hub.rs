@@ -18,28 +18,28 @@ use crate::memory::{Region, RegisterError, Registry};
 use crate::ring::{Area, Bells};
 use crate::wakeup::WorkerWakers;
 
-/// One RNIC, for all applications.
+/// An RNIC, for all applications.
 #[derive(Debug)]
 pub struct Hub {
     pub(super) registry: Arc<Registry>,
     pub(super) control: Box<dyn ControlPlane>,
     pub(super) board: Arc<Board>,
     pub(super) workers: usize,
-    /// Wakes those that sleep.
+    /// Wakes workers that sleep.
     pub(super) wakers: Option<Arc<WorkerWakers>>,
-    /// Nobody polls the workers while an application waits.
+    /// No thread polls the workers while an application waits.
     pub(super) inline: AtomicBool,
     pub(super) random: Mutex<Random>,
     pub(super) qpns: Mutex<Numbers>,
     pub(super) next_pd: AtomicU32,
-    /// Whose each protection domain is, of applications that are there.
+    /// The application that owns each protection domain, of existing applications.
     pub(super) owners: Mutex<HashMap<Pd, AppId>>,
     pub(super) next_app: AtomicU64,
     pub(super) next_id: AtomicU64,
 }
 
 impl Hub {
-    /// An RNIC with `workers` workers; `seed` is where tagged offsets are drawn from.
+    /// Returns an RNIC with `workers` workers, which draws tagged offsets from `seed`.
     pub fn new(
         registry: Arc<Registry>,
         control: Box<dyn ControlPlane>,
@@ -49,7 +49,7 @@ impl Hub {
         Hub::waking(registry, control, (workers, None), seed)
     }
 
-    /// The same whose workers may sleep, and are woken by `wakers`.
+    /// Returns an RNIC whose workers may sleep, and which wakes them by `wakers`.
     pub fn with_wakers(
         registry: Arc<Registry>,
         control: Box<dyn ControlPlane>,
@@ -81,18 +81,18 @@ impl Hub {
         })
     }
 
-    /// From here on workers and control plane have threads of their own.
+    /// Notes that workers and control plane have threads of their own from here on.
     pub fn set_threaded(&self) {
         self.inline.store(false, Ordering::Relaxed);
     }
 
-    /// Whether the thread that polls the RNIC is the one that would wait for it.
+    /// Returns true if the thread that polls the RNIC is the thread that would wait for it.
     pub fn is_inline(&self) -> bool {
         self.inline.load(Ordering::Relaxed)
     }
 
-    /// A number for a protection domain, which is `app`'s from here on. One that was given back is not
-    /// given again before all others were: what is late, and names it, finds nothing.
+    /// Returns a number for a protection domain of `app`. A freed number is used again only after
+    /// all other numbers were: a late request that names an old domain finds nothing.
     pub(super) fn name_pd(&self, app: AppId) -> Pd {
         let mut owners = lock(&self.owners);
         loop {
@@ -104,23 +104,23 @@ impl Hub {
         }
     }
 
-    /// Whose a protection domain is; nobody's once it was given back, or the application is gone, and
-    /// nothing is in it any more.
+    /// Returns the application that owns a protection domain; `None` once the domain was freed or
+    /// the application has ended, and no object is in the domain any more.
     pub fn owner(&self, pd: Pd) -> Option<AppId> {
         lock(&self.owners).get(&pd).copied()
     }
 
-    /// What applications are told of the RNIC, for whoever runs its control plane.
+    /// Returns the board on which the RNIC's control plane publishes facts for applications.
     pub fn board(&self) -> &Arc<Board> {
         &self.board
     }
 
-    /// The memory of the RNIC.
+    /// Returns the registry of the RNIC's memory.
     pub fn registry(&self) -> &Arc<Registry> {
         &self.registry
     }
 
-    /// A device for one more application.
+    /// Opens a device for one more application.
     ///
     /// # Errors
     /// [`DeviceError`], when there is no memory or the control plane is gone.
@@ -134,17 +134,17 @@ impl Hub {
         Ok(self.open_on(area, region, config, None)?.0)
     }
 
-    /// Wakes the workers that sleep; none where they cannot.
+    /// Returns the wakers of the workers, or `None` where workers cannot sleep.
     pub fn wakers(&self) -> Option<&Arc<WorkerWakers>> {
         self.wakers.as_ref()
     }
 
-    /// Octets of an area for an application that asked for so many for its queues.
+    /// Returns the bytes of an area for an application that asked for so many for its queues.
     pub(crate) fn area_octets(&self, queues: usize) -> usize {
         queues.max(Bells::octets(self.workers) + 4096)
     }
 
-    /// A device on memory that there is already, and what is behind it.
+    /// Opens a device on existing memory. Returns the device and its backend.
     pub(crate) fn open_on(
         self: &Arc<Hub>,
         area: Arc<Area>,
@@ -156,7 +156,7 @@ impl Hub {
         let pool = match region {
             None => None,
             Some(region) => {
-                // Tagged offsets start anywhere in the lower half of the address space, at a page.
+                // Tagged offsets start at a random page in the lower half of the address space.
                 let to = lock(&self.random).next_u64() >> 1 & !0xfff;
                 let pool = self.registry.pool(Arc::new(region), to);
                 Some(pool.ok_or(RegisterError::TooManyRegions)?)
@@ -184,7 +184,7 @@ impl Hub {
     }
 }
 
-/// Numbers that are taken, of 1..2^24, and where to look for the next.
+/// Numbers in use, of 1..2^24, and the last number given.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
     pub(super) taken: HashSet<u32>,
@@ -222,7 +222,8 @@ pub(super) mod testing {
         }
     }
 
-    /// With room for one pool and 8 STags, and the memory as its only worker has it.
+    /// Returns an RNIC with room for one pool and 8 STags, and the memory as its only worker sees
+    /// it.
     pub(in crate::device) fn hub() -> (Arc<Hub>, RegionMemory) {
         let regions = Arc::new(RegionTable::new(1, None));
         let mrs = Arc::new(MrTable::new(&Seed::from_u64(1), 8));
@@ -242,7 +243,7 @@ mod tests {
         let device = hub.open(&config).unwrap();
         let (first, second) = (device.alloc_pd().unwrap(), device.alloc_pd().unwrap());
         assert_eq!((first, second), (Pd(1), Pd(2)));
-        // The first is given back, and a region holds it.
+        // The first domain is freed while a region is in it.
         let mr = device.alloc_mr(first, 64, heddle_iwarp::Access::NONE).unwrap();
         device.dealloc_pd(first).unwrap();
         device.dealloc_pd(second).unwrap();

@@ -1,12 +1,12 @@
-//! Protection domains that are given back.
+//! Protection domains that end with their handle.
 
 use heddle_iwarp::Pd;
 
 use super::Device;
 
-/// A protection domain, given back when this is dropped, as by
-/// [`dealloc_pd`](Device::dealloc_pd): what is in it may outlive it, so whoever makes nothing more in it
-/// need not keep it.
+/// A protection domain that ends when this is dropped, as by [`dealloc_pd`](Device::dealloc_pd).
+/// Objects in the domain may outlive the handle, so a caller that makes no more objects in it need
+/// not keep the handle.
 #[derive(Debug)]
 pub struct OwnedPd {
     device: Device,
@@ -18,7 +18,7 @@ impl OwnedPd {
         OwnedPd { device, pd }
     }
 
-    /// Its number, to make something in it.
+    /// Returns the domain's number, with which the caller makes objects in it.
     pub fn id(&self) -> Pd {
         self.pd
     }
@@ -26,7 +26,8 @@ impl OwnedPd {
 
 impl Drop for OwnedPd {
     fn drop(&mut self) {
-        // An RNIC that is gone has it back; and no one else gives back what is this one's.
+        // Ignore the error: it means the RNIC is gone, and the domain with it. `OwnedPd` is the
+        // sole owner.
         let _ = self.device.dealloc_pd(self.pd);
     }
 }

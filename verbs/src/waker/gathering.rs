@@ -1,7 +1,7 @@
-//! One descriptor to sleep on for wake-ups of this process and of servers.
+//! A descriptor to sleep on for wake-ups of this process and of servers.
 //!
-//! A sleeper forgets all wake-ups at once. A [channel](crate::CompletionChannel) takes them one by one, so
-//! its bell is a semaphore, and of a server's socket it takes a byte at a time.
+//! A sleeper forgets all wake-ups at once. A [channel](crate::CompletionChannel) takes them singly,
+//! so its bell is a semaphore, and it reads the socket of a server byte by byte.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -17,13 +17,13 @@ use heddle_socket::descriptor::aside;
 
 use super::drain;
 
-/// Wake-ups taken note of at a time. Any that are left end the next wait.
+/// Most wake-ups that one wait notes. Any that are left end the next wait.
 const EVENTS: usize = 32;
 
-/// The bell's place among what is waited for; the sockets' are from 1 on.
+/// The bell's place among the descriptors waited for; the sockets' places start at 1.
 const BELL: u64 = 0;
 
-/// Where a wake-up came from.
+/// The source of a wake-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Source {
     /// This process.
@@ -39,7 +39,8 @@ struct Far {
     number: u64,
 }
 
-/// An `epoll` descriptor over an eventfd, which no other process has, and sockets that servers made.
+/// An `epoll` descriptor over an eventfd, which no other process has, and sockets that servers
+/// made.
 #[derive(Debug)]
 pub(crate) struct Gathering {
     epoll: OwnedFd,
@@ -49,13 +50,14 @@ pub(crate) struct Gathering {
 }
 
 impl Gathering {
-    /// One whose wake-ups are forgotten together.
+    /// Returns a gathering whose owner forgets all wake-ups together.
     pub(super) fn new() -> io::Result<Gathering> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         Gathering::over(aside(epoll), EventfdFlags::empty())
     }
 
-    /// One whose wake-ups are [taken](Gathering::take_one) one by one, by a program that knows its descriptor.
+    /// Returns a gathering whose owner [takes](Gathering::take_one) wake-ups singly; the owner is a
+    /// program that knows the descriptor.
     pub(crate) fn counting() -> io::Result<Gathering> {
         Gathering::over(epoll::create(epoll::CreateFlags::CLOEXEC)?, EventfdFlags::SEMAPHORE)
     }
@@ -70,7 +72,8 @@ impl Gathering {
         self.epoll.as_fd()
     }
 
-    /// Waits for `fd` too, until the process at its other end closes that; the server knows it as `number`.
+    /// Waits for `fd` too, until the process at its other end closes that end; the server knows the
+    /// sleeper as `number`.
     pub(super) fn add(&self, fd: OwnedFd, number: u64) -> io::Result<()> {
         let mut far = self.far();
         let at = far.iter().position(Option::is_none).unwrap_or(far.len());
@@ -83,7 +86,7 @@ impl Gathering {
         Ok(())
     }
 
-    /// Waits no longer for the sockets with this number; the wake-ups that were left in them.
+    /// Stops waiting for the sockets with this number. Returns the number of wake-ups left in them.
     pub(crate) fn forget(&self, number: u64) -> u64 {
         let mut left = 0;
         for slot in self.far().iter_mut() {
@@ -95,7 +98,7 @@ impl Gathering {
         left
     }
 
-    /// Takes the wake-ups in the sockets with this number, and counts them.
+    /// Takes the wake-ups in the sockets with this number. Returns how many there were.
     pub(crate) fn take_all_of(&self, number: u64) -> u64 {
         let far = self.far();
         let fds = far.iter().flatten().filter(|far| far.number == number);
@@ -106,9 +109,10 @@ impl Gathering {
         self.ring_times(1);
     }
 
-    /// Wakes as often.
+    /// Wakes the thread `count` times.
     pub(crate) fn ring_times(&self, count: u64) {
-        // A full counter has woken the thread long before, and 0 is no ring.
+        // Ignore the error: a full counter has woken the thread long ago, and a count of 0 is no
+        // ring.
         let _ = rustix::io::write(&self.bell, &count.to_ne_bytes());
     }
 
@@ -117,7 +121,7 @@ impl Gathering {
     /// # Errors
     /// [`Interrupted`](io::ErrorKind::Interrupted) by a signal.
     pub(crate) fn wait_readable(&self, timeout: Option<Duration>) -> io::Result<()> {
-        // A time that the system cannot count is for ever.
+        // A time that the system cannot count is as good as for ever.
         let timeout = timeout.and_then(|t| Timespec::try_from(t).ok());
         let fd = self.epoll.as_fd();
         poll(&mut [PollFd::new(&fd, PollFlags::IN)], timeout.as_ref())?;
@@ -130,10 +134,11 @@ impl Gathering {
         poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&Timespec::default())) != Ok(0)
     }
 
-    /// Takes one wake-up of a [counting](Gathering::counting) one, if there is any. One thread at a time.
+    /// Takes one wake-up of a [counting](Gathering::counting) gathering, if there is any. Only one
+    /// thread may call this at a time.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub(crate) fn take_one(&self) -> io::Result<Option<Source>> {
         loop {
             let mut events = [MaybeUninit::uninit(); EVENTS];
@@ -177,10 +182,10 @@ impl Gathering {
         }
     }
 
-    /// Waits for a wake-up, for `timeout` at most, and forgets those so far.
+    /// Waits for a wake-up, for `timeout` at most, and forgets all wake-ups so far.
     pub(super) fn wait(&self, timeout: Duration) {
         let most = Duration::from_secs(1 << 20);
-        // The system refuses times that it cannot count; such a long wait may end early.
+        // The system refuses times that it cannot count; so long a wait may end early.
         let Ok(timeout) = Timespec::try_from(timeout.min(most)) else { return };
         let mut events = [MaybeUninit::uninit(); EVENTS];
         // A signal ends the wait early, as a spurious wake-up would.
@@ -195,11 +200,11 @@ impl Gathering {
         }
     }
 
-    /// Takes the wake-ups of one server; one that is gone is not waited for any more.
+    /// Takes the wake-ups of one server, and stops waiting for a server that has ended.
     fn take(&self, place: u64) {
         let mut far = self.far();
         let slot = usize::try_from(place).ok().and_then(|at| far.get_mut(at));
-        // A server that is gone would end every wait from here on; the close takes it out.
+        // A server that has ended would end every wait from here on, so take its socket out.
         if let Some(slot) = slot
             && slot.as_ref().is_some_and(|far| !drain(far.fd.as_raw_fd()))
             && let Some(far) = slot.take()
@@ -213,12 +218,12 @@ impl Gathering {
     }
 }
 
-/// What one receive of a byte has brought.
+/// The result of receiving one byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Received {
     Byte,
     Nothing,
-    /// The process at the other end is gone.
+    /// The process at the other end has closed it.
     End,
 }
 

@@ -3,28 +3,28 @@
 //! ```text
 //!   application, control plane,                        thread that polls workers
 //!   other worker
-//!     store what there is to do                          store "asleep"
+//!     store the work                                     store "asleep"
 //!     full barrier                                       full barrier
-//!     load "asleep" ── set? ── write to an eventfd ─▶    look once more; nothing: wait
+//!     load "asleep" ── set? ── write to an eventfd ─▶    look once more; no work: wait
 //! ```
 //!
-//! Each stores before it loads what the other stores, with a full barrier between, so one of the two
-//! sees the other: either the thread finds what there is to do when it looks once more, or it is found
-//! asleep and woken. The eventfd remembers, so a wake-up that comes between that look and the wait ends
-//! the wait at once. While the worker is awake, and one that has work is, a wake-up is one load of a
-//! line that nobody writes.
+//! Each side stores before it loads the other side's word, with a full barrier between, so at least
+//! one side sees the other's store: either the thread finds the work when it looks once more, or
+//! the other side finds the thread asleep and wakes it. The eventfd remembers, so a wake-up that
+//! comes between that look and the wait ends the wait at once. While the worker is awake, and a
+//! worker that has work is, a wake-up costs one load of a line that no thread writes.
 //!
-//! **Which barrier.** Ringing a bell is an atomic operation anyway, and on x86 that is one. Orders are
-//! few. Whoever hands frames on pays a fence for each burst, and only where threads may sleep at all.
-//! (`membarrier` would take it from there, for an interrupt of every processor of the process each time
-//! that a thread goes to sleep.)
+//! **Which barrier.** Ringing a bell is an atomic operation anyway, and on x86 such an operation is
+//! a full barrier. Orders are few. A worker that hands frames on pays a fence for each burst, and
+//! only where threads may sleep at all. (`membarrier` would remove this fence, at the price of an
+//! interrupt of every processor of the process each time that a thread goes to sleep.)
 //!
-//! **Who is trusted.** An application in another process maps the words for reading and cannot write
-//! them. Its eventfds are its own, so it cannot fill another's, nor take what another wrote; the thread
-//! only has them in an `epoll`, edge-triggered, and never reads them, so no flag of theirs can make it
-//! wait. What is left is to wake a worker that has nothing to do, which costs it a turn each time: the
-//! same as ringing bells all the time, and bounded in the same way, by what a thread that never sleeps
-//! costs.
+//! **Trust.** An application in another process maps the words for reading and cannot write them.
+//! Its eventfds are its own, so it cannot fill another application's eventfd, nor take another's
+//! wake-ups; the thread only has the eventfds in an `epoll`, edge-triggered, and never reads them,
+//! so no flag of theirs can make the thread wait. All that remains for a hostile application is to
+//! wake a worker that has nothing to do, which costs the worker a turn each time. This is the same
+//! as ringing bells all the time, and has the same bound: the cost of a thread that never sleeps.
 
 use heddle_base::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::fmt;
@@ -45,34 +45,35 @@ mod tests;
 use page::Page;
 pub use sleeper::WorkerSleeper;
 
-/// Eventfds that an application of another process is given at most. Threads beyond that share them, and
+/// Most eventfds that an application of another process gets. Threads beyond that share them, and
 /// are woken together.
 pub const MAX_LENT: usize = 4;
 
-/// Wakes the workers of an RNIC, those that sleep.
+/// Wakes the workers of an RNIC that sleep.
 pub struct WorkerWakers {
     page: Page,
-    /// By worker.
+    /// The way to wake each worker, by its number.
     ways: Box<[Way]>,
     /// Some thread may sleep.
     used: AtomicBool,
-    /// Threads that may.
+    /// Threads that may sleep.
     beds: Mutex<Vec<Bed>>,
 }
 
-/// How a worker is woken.
+/// The way to wake a worker.
 #[derive(Debug, Default)]
 struct Way {
-    /// An eventfd; none of a worker whose thread does not sleep.
+    /// An eventfd; absent for a worker whose thread does not sleep.
     fd: OnceLock<Arc<OwnedFd>>,
-    /// The nap during which it was written last, by anybody of this process: once for each is enough.
+    /// The nap during which a thread of this process last wrote the eventfd: one write for each nap
+    /// is enough.
     told: AtomicU64,
 }
 
 /// A thread that sleeps.
 #[derive(Debug)]
 struct Bed {
-    /// What it waits for: eventfds, edge-triggered.
+    /// The descriptor on which the thread waits for its eventfds, edge-triggered.
     epoll: Arc<OwnedFd>,
     workers: Box<[usize]>,
 }
@@ -83,10 +84,11 @@ impl fmt::Debug for WorkerWakers {
     }
 }
 
-/// What an atomic read-modify-write operation is followed by where a full barrier is wanted.
+/// Acts as a full barrier after an atomic read-modify-write operation.
 #[inline(always)]
 fn fence_after_rmw() {
-    // Its `lock` prefix is one already; a fence after it would cost as much again.
+    // The `lock` prefix of the operation is a full barrier already; a fence after it would cost as
+    // much again.
     if cfg!(target_arch = "x86_64") && !cfg!(feature = "loom") {
         compiler_fence(Ordering::SeqCst);
     } else {
@@ -103,10 +105,11 @@ fn ways(workers: usize) -> Box<[Way]> {
 }
 
 impl WorkerWakers {
-    /// For so many workers, none of which sleeps yet ([`sleeper`](WorkerWakers::sleeper)).
+    /// Returns wakers for so many workers, none of which sleeps yet
+    /// ([`sleeper`](WorkerWakers::sleeper)).
     ///
     /// # Errors
-    /// The system's, without memory that can be sealed.
+    /// The system's error, when it has no memory that can be sealed.
     pub fn new(workers: usize) -> io::Result<Arc<WorkerWakers>> {
         Ok(Arc::new(WorkerWakers {
             page: Page::new(workers)?,
@@ -116,11 +119,11 @@ impl WorkerWakers {
         }))
     }
 
-    /// Those of another process, as [`Lent`] describes them: the words, eventfds, and for each worker
-    /// the number of its eventfd.
+    /// Returns the wakers of another process, as [`Lent`] describes them: the words, eventfds, and
+    /// for each worker the number of its eventfd.
     ///
     /// # Errors
-    /// They do not fit together.
+    /// `InvalidInput` if the words, eventfds and numbers do not fit together.
     pub(crate) fn attach(
         page: OwnedFd,
         fds: Vec<OwnedFd>,
@@ -141,13 +144,13 @@ impl WorkerWakers {
         Ok(Arc::new(wakers))
     }
 
-    /// How many workers there are.
+    /// Returns the number of workers.
     pub fn workers(&self) -> usize {
         self.ways.len()
     }
 
-    /// The sleeping end of a thread that polls `workers`, none of which has been named before. From here
-    /// on, whoever has something for them looks whether they sleep.
+    /// Returns the sleeping end of a thread that polls `workers`, none of which a caller has named
+    /// before. From here on, every thread that has work for these workers looks whether they sleep.
     ///
     /// # Errors
     /// The system has no descriptors left; there is no such worker, or its thread is known.
@@ -163,17 +166,18 @@ impl WorkerWakers {
         Ok(WorkerSleeper::new(self.clone(), epoll, workers.into()))
     }
 
-    /// Wakes a worker if it sleeps. What was stored before is seen when it looks.
+    /// Wakes a worker if it sleeps. The worker sees all earlier stores of the caller when it looks.
     #[inline]
     pub fn wake(&self, worker: usize) {
-        // Nobody sleeps who has not said so before the first thread was started.
+        // No worker sleeps before a first sleeper was made, and that sets `used`.
         if self.used.load(Ordering::Relaxed) {
             fence(Ordering::SeqCst);
             self.wake_sleeping(worker);
         }
     }
 
-    /// The same after an atomic read-modify-write operation of this thread, sequentially consistent.
+    /// Does the same as [`wake`](Self::wake), after a sequentially consistent atomic
+    /// read-modify-write operation of this thread.
     #[inline]
     pub(crate) fn wake_after_rmw(&self, worker: usize) {
         fence_after_rmw();
@@ -196,19 +200,21 @@ impl WorkerWakers {
             return;
         }
         let Some(fd) = way.fd.get() else { return };
-        // It fails when the counter is full, which it never is: nobody reads it, and an application that
-        // fills its own wakes nobody.
+        // Ignore the error: the write fails only when the counter is full. Our own counter never
+        // is, although no thread reads it; an application that fills its own counter just wakes no
+        // worker.
         let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
-        // Afterwards: who finds this finds the thread woken.
+        // Store this after the write: a thread that finds this value also finds the sleeper woken.
         way.told.store(nap, Ordering::Relaxed);
     }
 
-    /// Wakes all that sleep.
+    /// Wakes all workers that sleep.
     pub fn wake_all(&self) {
         (0..self.ways.len()).for_each(|w| self.wake(w));
     }
 
-    /// What an application of another process wakes workers with; none where no thread sleeps.
+    /// Returns the eventfds with which an application of another process wakes workers, or `None`
+    /// where no thread sleeps.
     ///
     /// # Errors
     /// The system has no descriptors left.
@@ -233,7 +239,7 @@ impl WorkerWakers {
         Ok(Some(lent))
     }
 
-    /// The words, for another process.
+    /// Returns the descriptor of the words, for another process.
     pub(crate) fn page_fd(&self) -> BorrowedFd<'_> {
         self.page.fd()
     }
@@ -247,7 +253,8 @@ fn new_eventfd() -> io::Result<OwnedFd> {
     Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
 }
 
-/// Edge-triggered: each write is an event of its own, and nothing has to be read.
+/// Adds `fd` to `epoll`, edge-triggered: each write is an event of its own, and no thread has to
+/// read.
 fn watch(epoll: &OwnedFd, fd: &OwnedFd) -> io::Result<()> {
     let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
     Ok(epoll::add(epoll, fd, epoll::EventData::new_u64(0), flags)?)
@@ -259,12 +266,12 @@ fn wake_fd(epoll: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// What was given to an application of another process. It wakes nobody any more when this is dropped,
-/// whoever still has copies of the descriptors.
+/// Eventfds given to an application of another process. After this is dropped they wake no worker
+/// any more, even if copies of the descriptors remain.
 #[derive(Debug)]
 pub(crate) struct Lent {
     fds: Vec<LentFd>,
-    /// By worker, the number of the eventfd that wakes it, if it may sleep.
+    /// For each worker, the number of the eventfd that wakes it, if the worker may sleep.
     by_worker: Vec<Option<usize>>,
 }
 
@@ -292,7 +299,7 @@ impl Drop for LentFd {
     }
 }
 
-/// Wakes one worker: for whoever hands it orders or frames.
+/// Wakes one worker: for a thread that hands orders or frames to this worker.
 #[derive(Clone, Debug)]
 pub struct WorkerWaker {
     all: Arc<WorkerWakers>,
@@ -300,7 +307,7 @@ pub struct WorkerWaker {
 }
 
 impl WorkerWaker {
-    /// The one that wakes `worker`.
+    /// Returns the waker of `worker`.
     pub fn new(all: &Arc<WorkerWakers>, worker: usize) -> WorkerWaker {
         WorkerWaker { all: all.clone(), worker }
     }

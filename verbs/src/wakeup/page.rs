@@ -11,28 +11,28 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_
 /// A line of the mapping.
 type Mapped = [std::sync::atomic::AtomicU64; LINE];
 
-/// A line for each worker, of which the first word is used: an odd number while it sleeps, or is about
-/// to, another one each time.
+/// A line for each worker. Its first word is odd while the worker sleeps, or is about to, with
+/// another odd number each time.
 #[derive(Debug)]
 pub(super) struct Page {
     base: NonNull<Mapped>,
     workers: usize,
     octets: usize,
     fd: OwnedFd,
-    /// It was made here.
+    /// This process made the page.
     ours: bool,
-    /// In the place of the mapping, whose words the model checker cannot follow.
+    /// Used instead of the mapping, whose words the model checker cannot follow.
     #[cfg(feature = "loom")]
     modelled: Box<[AtomicU64]>,
 }
 
-// SAFETY: the address is that of a mapping that lives as long as this does; it is reached as shared
-// references to atomics and in no other way.
+// SAFETY: the address is that of a mapping that lives as long as the page; all code reaches the
+// mapping as shared references to atomics and in no other way.
 unsafe impl Send for Page {}
 // SAFETY: as above.
 unsafe impl Sync for Page {}
 
-/// Most workers that there are words for.
+/// Most workers that a page has words for.
 const MOST: usize = 1 << 16;
 
 fn octets(workers: usize) -> io::Result<usize> {
@@ -43,8 +43,9 @@ fn octets(workers: usize) -> io::Result<usize> {
 }
 
 impl Page {
-    /// Everybody awake. Whoever is given the descriptor can map it for reading only, whatever it opens
-    /// it as: the seal is the file's, and what is mapped here was mapped before.
+    /// Returns a page on which every worker is awake. A process that gets the descriptor can map it
+    /// for reading only, however it opens the file: the seal belongs to the file, and this mapping
+    /// was made before the seal.
     pub(super) fn new(workers: usize) -> io::Result<Page> {
         let octets = octets(workers)?;
         let fd = memfd_create(c"heddle-wake", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
@@ -64,7 +65,7 @@ impl Page {
         Ok(page)
     }
 
-    /// That of another process.
+    /// Returns the page of another process.
     pub(super) fn attach(fd: OwnedFd, workers: usize) -> io::Result<Page> {
         let octets = octets(workers)?;
         let has = u64::try_from(rustix::fs::fstat(&fd)?.st_size).unwrap_or(0);
@@ -102,19 +103,20 @@ impl Page {
             return None;
         }
         // SAFETY: inside the mapping, which has a line for each worker and lives as long as `self`.
-        // Here and elsewhere it is reached by atomic operations of 8 octets alone.
+        // Code in this and other processes reaches the mapping by atomic operations of 8 bytes
+        // alone.
         let line: &Mapped = unsafe { self.base.add(worker).as_ref() };
         Some(&line[0])
     }
 
-    /// What a worker's word says; 0 for one that there is none of. `Relaxed`: of all loads it is the one
-    /// that memory mapped for reading is good for.
+    /// Returns a worker's word; 0 for a worker without a word. `Relaxed`: memory mapped for reading
+    /// only allows no other kind of load.
     #[inline]
     pub(super) fn load(&self, worker: usize) -> u64 {
         self.word(worker).map_or(0, |w| w.load(Ordering::Relaxed))
     }
 
-    /// Says something else. Only who made the page can.
+    /// Stores a worker's word. Only the process that made the page can.
     pub(super) fn store(&self, worker: usize, value: u64) {
         if self.ours
             && let Some(w) = self.word(worker)
@@ -153,7 +155,7 @@ mod tests {
         page.store(2, 7);
         theirs.store(2, 9);
         assert_eq!([0, 1, 2, 3].map(|w| theirs.load(w)), [0, 0, 7, 0]);
-        // Whatever they open the file as.
+        // No process can map the file for writing, however it opens the file.
         assert!(map(&lent(), 4096, libc::PROT_READ | libc::PROT_WRITE).is_err());
         let path = format!("/proc/self/fd/{}", page.fd().as_raw_fd());
         if let Ok(again) = std::fs::OpenOptions::new().read(true).write(true).open(path) {
@@ -161,7 +163,7 @@ mod tests {
             assert!(again.write_at(&[1; 8], 0).is_err() && again.set_len(0).is_err());
             assert!(map(&again.into(), 4096, libc::PROT_READ | libc::PROT_WRITE).is_err());
         }
-        // SAFETY: changes the rights of a mapping of ours, or does not.
+        // SAFETY: changes the rights of a mapping of ours, or fails.
         let rc = unsafe {
             libc::mprotect(theirs.base.as_ptr().cast(), 4096, libc::PROT_READ | libc::PROT_WRITE)
         };

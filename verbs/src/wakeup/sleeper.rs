@@ -10,11 +10,11 @@ use rustix::event::{Timespec, epoll};
 
 use super::WorkerWakers;
 
-/// Wake-ups taken note of at a time. Any that are left end the next wait.
+/// Most wake-ups that one look notes. Any that are left end the next wait.
 const EVENTS: usize = 32;
 
-/// A thread that polls workers and may sleep. It calls [`arm`](WorkerSleeper::arm), looks at all its
-/// workers once more, waits until [`fd`](WorkerSleeper::fd) is readable, and calls
+/// A thread that polls workers and may sleep. The thread calls [`arm`](WorkerSleeper::arm), looks
+/// at all its workers once more, waits until [`fd`](WorkerSleeper::fd) is readable, and calls
 /// [`disarm`](WorkerSleeper::disarm).
 pub struct WorkerSleeper {
     wakers: Arc<WorkerWakers>,
@@ -39,17 +39,18 @@ impl WorkerSleeper {
         WorkerSleeper { wakers, epoll, workers, nap: 0 }
     }
 
-    /// Says that the workers are about to sleep. What anybody has for them from here on wakes them; what
-    /// came before is found by the look that has to follow.
+    /// Says that the workers are about to sleep. Work that any thread stores for them from here on
+    /// wakes them; the caller finds earlier work by looking once more after this call.
     pub fn arm(&mut self) {
         if self.nap & 1 == 0 {
             self.set();
         }
-        // Pairs with the barrier between storing something for a worker and looking whether it sleeps.
+        // Pairs with the barrier between storing work for a worker and loading whether the worker
+        // sleeps.
         fence(Ordering::SeqCst);
     }
 
-    /// Says that they are awake, and forgets wake-ups so far.
+    /// Says that the workers are awake, and forgets all wake-ups so far.
     pub fn disarm(&mut self) {
         if self.nap & 1 != 0 {
             self.set();
@@ -63,12 +64,13 @@ impl WorkerSleeper {
         }
     }
 
-    /// Readable when somebody has something for one of the workers; after that, [`clear`](Self::clear).
+    /// Returns the descriptor, which is readable when one of the workers has work; after that, call
+    /// [`clear`](Self::clear).
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
 
-    /// Forgets wake-ups so far; whether there was one. It does not wait.
+    /// Forgets all wake-ups so far, without waiting. Returns true if there was one.
     pub fn clear(&mut self) -> bool {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut events = [MaybeUninit::uninit(); EVENTS];
@@ -78,7 +80,7 @@ impl WorkerSleeper {
 
 impl Drop for WorkerSleeper {
     fn drop(&mut self) {
-        // Whoever has something for them need not try.
+        // Threads with work for these workers need not try to wake them any more.
         self.disarm();
     }
 }

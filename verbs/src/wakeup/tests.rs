@@ -6,7 +6,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::*;
 use crate::ring::{Area, Bells};
 
-/// Whether a wake-up is there, or comes in time.
+/// Returns true if a wake-up is there, or comes in time.
 fn is_woken(sleeper: &WorkerSleeper, time: Duration) -> bool {
     let fd = sleeper.fd();
     let time = Timespec::try_from(time).unwrap();
@@ -17,12 +17,13 @@ fn is_woken_now(sleeper: &WorkerSleeper) -> bool {
     is_woken(sleeper, Duration::ZERO)
 }
 
-/// Rounds of a test at most, and for how long at most: as many as there is time for.
+/// Most rounds of a test, and the longest time for them: a test runs as many as time allows.
 const ROUNDS: u64 = 1_000_000;
 const TIME: Duration = Duration::from_secs(2);
 
-/// Two threads, over and over. One says that it is about to sleep and looks, by `find`; the other has
-/// something for it and says so, by `tell`. Both begin at the same time. Afterwards the thing was found, or there is a wake-up; no clock decides.
+/// Two threads meet over and over. The first says that it is about to sleep and looks for work,
+/// by `find`; the second has work for it and says so, by `tell`. Both begin at the same time.
+/// Afterwards either `find` has found the work, or there is a wake-up; no clock decides.
 fn meet(sleeper: &mut WorkerSleeper, tell: impl Fn() + Sync, mut find: impl FnMut() -> bool) {
     let (go, told) = (AtomicU64::new(0), AtomicU64::new(0));
     let (mut n, mut delay) = (0, 0u64);
@@ -58,13 +59,14 @@ fn meet(sleeper: &mut WorkerSleeper, tell: impl Fn() + Sync, mut find: impl FnMu
             until(&told, n);
             let took = start.elapsed();
             if !at_once && !sleeper.clear() {
-                // So that the other one ends as well.
+                // Let the other thread end as well.
                 told.store(u64::MAX, Ordering::Relaxed);
                 go.store(u64::MAX, Ordering::Release);
                 panic!("round {n}: slept over");
             }
-            // The two are to meet in the same few nanoseconds: where both outcomes are as likely. A
-            // round in which one of them had no processor says nothing of that.
+            // The two threads have to meet within the same few nanoseconds, where both outcomes are
+            // equally likely. A round in which one of them had no processor says nothing about
+            // that.
             if took < Duration::from_micros(5) {
                 delay = if at_once { delay.saturating_sub(5) } else { delay + 5 };
             }
@@ -80,8 +82,8 @@ fn meet(sleeper: &mut WorkerSleeper, tell: impl Fn() + Sync, mut find: impl FnMu
     assert!(n > 100, "{n} rounds");
 }
 
-/// The same with a thread that sleeps. A lost wake-up is one that is missing although `tell` has
-/// returned and the thing was not found before.
+/// Does the same with a thread that sleeps. A wake-up is lost if it is missing although `tell` has
+/// returned and `find` did not find the work before.
 fn sleep(sleeper: &mut WorkerSleeper, tell: impl Fn() + Sync, mut find: impl FnMut() -> bool) {
     const ROUNDS: u64 = 5_000;
     let (told, found) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -107,7 +109,7 @@ fn sleep(sleeper: &mut WorkerSleeper, tell: impl Fn() + Sync, mut find: impl FnM
             sleeps += 1;
             while !is_woken(sleeper, Duration::from_millis(10)) {
                 if told.load(Ordering::Acquire) > n && !is_woken_now(sleeper) {
-                    // So that the other one ends as well.
+                    // Let the other thread end as well.
                     found.store(u64::MAX, Ordering::Release);
                     panic!("round {n}: a wake-up was lost");
                 }
@@ -159,12 +161,12 @@ fn test_who_is_awake_is_not_woken_and_who_sleeps_is_once() {
     a.arm();
     wakers.wake(2);
     assert!(is_woken_now(&a) && !is_woken_now(&b));
-    // One for the whole nap.
+    // A nap needs only one wake-up.
     assert!(a.clear() && !is_woken_now(&a));
     wakers.wake(2);
     wakers.wake(2);
     assert!(!a.clear());
-    // Its other worker.
+    // A wake-up of the thread's other worker.
     wakers.wake(0);
     assert!(a.clear());
     a.disarm();
@@ -174,7 +176,7 @@ fn test_who_is_awake_is_not_woken_and_who_sleeps_is_once() {
     b.arm();
     drop(b);
     wakers.wake(1);
-    // One that nobody has.
+    // A worker that no thread polls.
     wakers.wake(3);
 }
 
@@ -185,7 +187,7 @@ fn test_a_thread_is_known_once() {
     assert!(wakers.sleeper(&[0]).is_err() && wakers.sleeper(&[2]).is_err());
 }
 
-/// As another process has them.
+/// Attaches to the wakers as another process does.
 fn attach(wakers: &Arc<WorkerWakers>, lent: &Lent) -> Arc<WorkerWakers> {
     let page = wakers.page_fd().try_clone_to_owned().unwrap();
     let fds = lent.fds().map(|fd| fd.try_clone_to_owned().unwrap()).collect();
@@ -216,7 +218,7 @@ fn test_what_is_lent_wakes_until_it_is_taken_back() {
     assert!(sleeper.clear());
 }
 
-/// Whatever it does with the descriptors it was given.
+/// The application does anything to the descriptors that it was given.
 #[test]
 fn test_hostile_application_makes_nobody_wait_and_steals_no_wake_up() {
     let wakers = WorkerWakers::new(1).unwrap();
@@ -239,7 +241,8 @@ fn test_hostile_application_makes_nobody_wait_and_steals_no_wake_up() {
         sleeper.disarm();
         assert!(!sleeper.clear());
     }
-    // It takes what it wrote back, and writes again: one wake-up, and nothing to wait for.
+    // The application takes back what it wrote, and writes again: this causes one wake-up, and no
+    // wait.
     let mut octets = [0; 8];
     rustix::io::read(hostile, &mut octets).unwrap();
     rustix::io::write(hostile, &1u64.to_ne_bytes()).unwrap();
@@ -247,7 +250,7 @@ fn test_hostile_application_makes_nobody_wait_and_steals_no_wake_up() {
     assert!(start.elapsed() < Duration::from_secs(5));
 }
 
-/// An application has so many descriptors, however many threads there are.
+/// An application gets at most this many descriptors, no matter how many threads there are.
 #[test]
 fn test_threads_beyond_the_descriptors_share_them() {
     let wakers = WorkerWakers::new(MAX_LENT + 2).unwrap();
