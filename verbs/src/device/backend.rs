@@ -1,7 +1,7 @@
-//! What a device needs of whoever has the RNIC.
+//! The operations that a device needs from the RNIC's side.
 //!
-//! [`Device`](super::Device) has checked what can be known without asking: numbers against the limits,
-//! and that what is named is the application's own.
+//! [`Device`](super::Device) has checked everything that it can know itself: numbers against the
+//! limits, and that each object named belongs to the application.
 
 use core::fmt::Debug;
 use core::net::SocketAddr;
@@ -23,17 +23,17 @@ use crate::srq::Srq;
 use crate::waker::Waker;
 use crate::window::{HeldStag, WindowFor};
 
-/// See the [module](self). Handles that it makes tell it when they are dropped.
+/// See the [module](self). Handles that a backend makes notify the backend when they are dropped.
 pub(crate) trait Backend: Send + Sync + Debug {
-    /// The RNIC, if it is this process's.
+    /// Returns the RNIC, if it belongs to this process.
     fn hub(&self) -> Option<&Arc<Hub>>;
 
     fn ports(&self) -> Result<Vec<PortInfo>, DeviceError>;
 
-    /// `events` is to hear of what happens. Asked again, it may.
+    /// Makes `events` collect events. Repeated calls are allowed.
     fn watch(&self, events: &DeviceEvents) -> Result<(), DeviceError>;
 
-    /// Whether it takes regions that others may shrink.
+    /// Returns true if the RNIC takes regions that others may shrink.
     fn takes_files(&self) -> bool;
 
     fn has_pd(&self, pd: Pd) -> bool;
@@ -55,15 +55,15 @@ pub(crate) trait Backend: Send + Sync + Debug {
 
     fn create_qp(self: Arc<Self>, pd: Pd, init: QpInit) -> Result<Qp, DeviceError>;
 
-    /// A queue pair is about to be as new: nothing refers to its last connection.
+    /// Makes a queue pair as good as new: nothing refers to its last connection afterwards.
     fn forget_qp(&self, qp: &Qp) -> Result<(), DeviceError>;
 
-    /// A queue pair that is marked as failing is to end.
+    /// Ends a queue pair that is marked as failing.
     fn fail_qp(&self, qp: &Qp) -> Result<(), DeviceError>;
 
     fn alloc_mr(&self, pd: Pd, len: usize, init: &MrInit<'_>) -> Result<Mr, DeviceError>;
 
-    /// Calls `meanwhile` once it has asked, if it gets that far.
+    /// Registers a region. Calls `meanwhile` once after asking the RNIC, if the call gets that far.
     fn register_mr(
         &self,
         pd: Pd,
@@ -75,7 +75,7 @@ pub(crate) trait Backend: Send + Sync + Debug {
 
     fn reserve(self: Arc<Self>, len: usize) -> Result<Box<dyn Reserved>, DeviceError>;
 
-    /// An STag for fast registrations of up to `len` octets.
+    /// Returns an STag for fast registrations of up to `len` bytes.
     fn alloc_fast(
         &self,
         pd: Pd,
@@ -85,16 +85,16 @@ pub(crate) trait Backend: Send + Sync + Debug {
 
     fn alloc_window(&self, pd: Pd, of: WindowFor<'_>) -> Result<Box<dyn HeldStag>, DeviceError>;
 
-    /// STags of the application, or of one of its protection domains.
+    /// Returns the STags of the application, or of one of its protection domains.
     fn mr_usage(&self, pd: Option<Pd>) -> Option<MrUsage>;
 
-    /// Reserves an address; whoever drops the owner gives it back.
+    /// Reserves an address; dropping the owner frees it.
     fn reserve_addr(
         self: Arc<Self>,
         addr: SocketAddr,
     ) -> Result<(SocketAddr, u64, Owner), DeviceError>;
 
-    /// `reserved` is the number of the reservation of `addr`.
+    /// Listens at `addr`; `reserved` is the number of the reservation of `addr`.
     fn listen(
         &self,
         addr: SocketAddr,
@@ -105,7 +105,7 @@ pub(crate) trait Backend: Send + Sync + Debug {
 
     fn unlisten(&self, id: ListenerId) -> Result<(), DeviceError>;
 
-    /// Connects a queue pair that was taken for it.
+    /// Connects a queue pair that was claimed for this connection.
     fn connect(
         &self,
         remote: SocketAddr,
@@ -114,8 +114,8 @@ pub(crate) trait Backend: Send + Sync + Debug {
         events: &EventQueue,
     ) -> Result<CmId, DeviceError>;
 
-    /// The same for one that accepts; further events come through those of the listener unless others
-    /// are named.
+    /// Accepts a connection with a claimed queue pair; further events go to the listener's queue
+    /// unless the caller names another queue.
     fn accept(
         &self,
         id: CmId,
@@ -133,15 +133,15 @@ pub(crate) trait Backend: Send + Sync + Debug {
 
     fn disconnect(&self, id: CmId) -> Result<(), DeviceError>;
 
-    /// Ends all there is.
+    /// Ends everything that the application has.
     fn close(&self) -> Result<(), DeviceError>;
 }
 
-/// Memory that was set aside; free again when dropped.
+/// Memory that was set aside; dropping this frees the memory.
 pub(crate) trait Reserved: Send + Debug {
-    /// Clears up to `most` octets more; true when all are clear.
+    /// Clears up to `most` more bytes. Returns true when all are clear.
     fn clear(&mut self, most: usize) -> bool;
 
-    /// Registers it; what is not clear yet is cleared first.
+    /// Registers the memory, after clearing any part that is not clear yet.
     fn register(self: Box<Self>, pd: Pd, access: Access) -> Result<Mr, DeviceError>;
 }

@@ -1,4 +1,5 @@
-//! What the RNIC's process tells its applications of: ports, and what becomes of each device's objects.
+//! Facts that the RNIC's process reports to its applications: ports, and the events of each
+//! device's objects.
 
 use core::net::IpAddr;
 use std::collections::HashMap;
@@ -13,12 +14,12 @@ use super::names::{Holder, Names};
 use crate::port::{PortAddr, PortInfo, PortLink, PortProbe};
 use crate::qp::Qp;
 
-/// One RNIC's; whoever runs its control plane writes it.
+/// The board of one RNIC, which its control plane writes.
 #[derive(Debug, Default)]
 pub struct Board {
     ports: Mutex<Vec<Port>>,
     devices: Mutex<Devices>,
-    /// What is reserved, and where applications listen.
+    /// Reserved addresses, and addresses at which applications listen.
     pub(super) names: Names,
 }
 
@@ -27,7 +28,7 @@ struct Port {
     mac: [u8; 6],
     mtu: u16,
     addresses: Vec<PortAddr>,
-    /// As it was when it was looked at last.
+    /// The link as last looked at.
     link: PortLink,
     probe: Arc<dyn PortProbe>,
 }
@@ -35,12 +36,12 @@ struct Port {
 #[derive(Debug, Default)]
 struct Devices {
     by_app: HashMap<AppId, WeakEvents>,
-    /// The RNIC has ended.
+    /// Set once the RNIC has ended.
     over: bool,
 }
 
 impl Board {
-    /// One more port, the next in number.
+    /// Adds a port with the next number.
     pub fn add_port(
         &self,
         (mac, mtu): ([u8; 6], u16),
@@ -51,7 +52,7 @@ impl Board {
         lock(&self.ports).push(Port { mac, mtu, addresses, link, probe });
     }
 
-    /// The ports as they are. Asks each of them for its link and counters.
+    /// Returns the ports as they are now. Asks each port for its link and counters.
     pub fn ports(&self) -> Vec<PortInfo> {
         let info = |p: &Port| PortInfo {
             mac: p.mac,
@@ -63,8 +64,8 @@ impl Board {
         lock(&self.ports).iter().map(info).collect()
     }
 
-    /// Returns true if a port has the address, or if none are known. A port that has an address of
-    /// 127.0.0.0/8 has all of them.
+    /// Returns true if a port has the address, or if no ports are known. A port that has an address
+    /// of 127.0.0.0/8 has all of them.
     pub(crate) fn may_have(&self, addr: IpAddr) -> bool {
         let ports = lock(&self.ports);
         let mut addresses = ports.iter().flat_map(|port| &port.addresses);
@@ -72,7 +73,7 @@ impl Board {
         ports.is_empty() || addresses.any(|of_port| is(of_port.addr))
     }
 
-    /// The addresses of each port from here on. Devices hear of the ports where others are.
+    /// Sets the addresses of each port. Devices get an event for each port whose addresses differ.
     pub fn set_addresses(&self, all: impl Iterator<Item = Vec<PortAddr>>) {
         let mut changed = Vec::new();
         for ((number, port), addresses) in lock(&self.ports).iter_mut().enumerate().zip(all) {
@@ -84,7 +85,7 @@ impl Board {
         self.tell_all(&changed);
     }
 
-    /// Looks at the links, if any device hears of them. For the control plane, now and then.
+    /// Looks at the links, if any device watches them. The control plane calls this now and then.
     pub fn look_at_links(&self) {
         if lock(&self.devices).by_app.is_empty() {
             return;
@@ -101,7 +102,8 @@ impl Board {
         self.tell_all(&changed);
     }
 
-    /// An application is told of a listener, or of a connection, which has this queue pair.
+    /// Notes an event of a listener, or of a connection, which has this queue pair; the event goes
+    /// to `app`.
     pub fn note(&self, app: AppId, event: &Event, qp: Option<&Qp>) {
         if let Event::ListenFailed { id, .. } = event {
             self.names.give_up(Holder::Listener(*id));
@@ -111,22 +113,23 @@ impl Board {
         }
     }
 
-    /// Something has happened to an object of an application.
+    /// Adds an event about an object of an application.
     pub fn tell(&self, app: AppId, event: DeviceEvent) {
         if let Some(events) = self.events_of(app) {
             events.push(event);
         }
     }
 
-    /// The RNIC has ended.
+    /// Reports that the RNIC has ended.
     pub fn end(&self) {
         lock(&self.devices).over = true;
         self.tell_all(&[DeviceEvent::DeviceFatal]);
     }
 
-    /// The device of `app` hears of what happens from here on.
+    /// Adds the device of `app` to the devices that get events.
     pub(crate) fn subscribe(&self, app: AppId, events: &DeviceEvents) {
-        // Where no other device hears of them, what became of the links before is nobody's event.
+        // If no other device watches, earlier changes of the links are events for no device: take
+        // the links as they are. Otherwise report these changes to the others first.
         let is_first = lock(&self.devices).by_app.is_empty();
         match is_first {
             true => lock(&self.ports).iter_mut().for_each(|port| port.link = port.probe.link()),
@@ -178,7 +181,7 @@ mod tests {
     use crate::device::hub::testing;
     use crate::port::PortCounters;
 
-    /// A port whose link is a switch of the test's.
+    /// A port whose link the test switches.
     #[derive(Debug, Default)]
     struct Switch(AtomicBool);
 
@@ -211,7 +214,7 @@ mod tests {
         look();
         assert_eq!(ours.poll(), None, "it was up before");
         set(0, true);
-        // Whoever begins to watch does not take the event from others.
+        // A program that begins to watch does not take the event from others.
         let theirs = second.events().unwrap();
         look();
         set(0, false);

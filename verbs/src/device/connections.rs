@@ -11,7 +11,7 @@ use crate::limits::within;
 use crate::params::{AcceptParams, ConnectParams, ListenParams};
 use crate::qp::{Owner, Qp};
 
-/// An address and port that a device has reserved; given back when it is dropped.
+/// An address and port that a device has reserved; dropping this frees them.
 #[derive(Debug)]
 pub struct BoundAddr {
     app: AppId,
@@ -21,28 +21,28 @@ pub struct BoundAddr {
 }
 
 impl BoundAddr {
-    /// The address, with the port that was asked for or chosen.
+    /// Returns the address, with the port that the caller asked for or the RNIC chose.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 }
 
 impl Device {
-    /// Reserves an address and port for a listener: from here on nobody else gets it. With port 0 the RNIC
-    /// chooses one of [`DYNAMIC_PORTS`](super::DYNAMIC_PORTS) that nobody has at any address;
-    /// [`BoundAddr::addr`] says which. An unspecified address stands for all addresses of the RNIC, those
-    /// included that it gets later; it and a single address may have the same port, and the listener at the
-    /// single one then has the connections that come there.
+    /// Reserves an address and port for a listener: from here on no other program gets them. With
+    /// port 0 the RNIC chooses one of [`DYNAMIC_PORTS`](super::DYNAMIC_PORTS) that no program has
+    /// at any address; [`BoundAddr::addr`] returns the port. An unspecified address stands for all
+    /// addresses of the RNIC, including later ones. Such an address and a single address may have
+    /// the same port; the listener at the single address then gets the connections to that address.
     ///
     /// # Errors
-    /// [`DeviceError::Address`]: somebody has it, it is no address of the RNIC, or no port is free;
-    /// [`DeviceError::Refused`], [`DeviceError::Gone`].
+    /// [`DeviceError::Address`]: another program has the address, it is no address of the RNIC, or
+    /// no port is free; [`DeviceError::Refused`], [`DeviceError::Gone`].
     pub fn reserve_addr(&self, addr: SocketAddr) -> Result<BoundAddr, DeviceError> {
         let (addr, number, owner) = self.0.backend.clone().reserve_addr(addr)?;
         Ok(BoundAddr { app: self.app(), addr, number, _owner: owner })
     }
 
-    /// As [`listen`](Device::listen), at an address that was reserved, which stays so afterwards.
+    /// As [`listen`](Device::listen), at a reserved address, which stays reserved afterwards.
     ///
     /// # Errors
     /// As [`listen`](Device::listen); [`DeviceError::Address`] for a reservation of another device.
@@ -60,7 +60,7 @@ impl Device {
 
     /// Listens for connections; [`Event::Listening`](heddle_cm::Event::Listening) or
     /// [`Event::ListenFailed`](heddle_cm::Event::ListenFailed) comes through `events`, and then the
-    /// requests. Port 0 is refused: [`reserve_addr`](Device::reserve_addr) chooses one.
+    /// requests. Port 0 is refused: use [`reserve_addr`](Device::reserve_addr) to choose a port.
     ///
     /// # Errors
     /// [`DeviceError::Overloaded`], [`DeviceError::Gone`].
@@ -98,8 +98,9 @@ impl Device {
         self.0.backend.connect(remote, &qp, params, events).inspect_err(|_| qp.unclaim())
     }
 
-    /// Accepts a connection request. Where the peer has gone since,
-    /// [`Event::ConnectError`](heddle_cm::Event::ConnectError) was told for it and nothing happens.
+    /// Accepts a connection request. If the peer has given up since,
+    /// [`Event::ConnectError`](heddle_cm::Event::ConnectError) has reported that, and this call
+    /// does nothing.
     ///
     /// # Errors
     /// As [`connect`](Device::connect).
@@ -108,7 +109,7 @@ impl Device {
     }
 
     /// As [`accept`](Device::accept); further events of the connection come through `events` and
-    /// not through those of the listener. That the peer has gone since is told there too.
+    /// not through those of the listener, including the event that the peer has given up since.
     ///
     /// # Errors
     /// As [`connect`](Device::connect).
@@ -133,7 +134,7 @@ impl Device {
         self.0.backend.accept(id, &qp, params, events).inspect_err(|_| qp.unclaim())
     }
 
-    /// Rejects a connection request, with at most 508 octets for the peer's application.
+    /// Rejects a connection request, with at most 508 bytes for the peer's application.
     ///
     /// # Errors
     /// [`DeviceError::Overloaded`], [`DeviceError::Gone`].
@@ -141,8 +142,9 @@ impl Device {
         self.0.backend.reject(id, private_data, None)
     }
 
-    /// As [`reject`](Device::reject), and names the RDMA Reads that we need to have outstanding:
-    /// the peer takes fewer (RFC 6581 section 9.1). In MPA revision 1 it is a plain rejection.
+    /// As [`reject`](Device::reject), and names the RDMA Reads that we need to have outstanding,
+    /// because the peer takes fewer (RFC 6581 section 9.1). In MPA revision 1 this is a plain
+    /// rejection.
     ///
     /// # Errors
     /// As [`reject`](Device::reject).
@@ -156,9 +158,9 @@ impl Device {
     }
 
     /// Ends a connection in order; [`Event::Disconnected`](heddle_cm::Event::Disconnected) follows.
-    /// One that is not established yet is given up at once, and
-    /// [`Event::ConnectError`](heddle_cm::Event::ConnectError) follows. One that was accepted counts as
-    /// established: to the peer it is before we know of it.
+    /// The RNIC gives up a connection that is not established yet at once, and
+    /// [`Event::ConnectError`](heddle_cm::Event::ConnectError) follows. An accepted connection
+    /// counts as established: the peer may consider it established before we know.
     ///
     /// # Errors
     /// [`DeviceError::Overloaded`], [`DeviceError::Gone`].
@@ -166,9 +168,9 @@ impl Device {
         self.0.backend.disconnect(id)
     }
 
-    /// Ends everything the application has, whoever still holds handles: listeners end, connections
-    /// are reset. For an application that is gone and cannot do so itself. Its memory comes back
-    /// with the handles of its regions.
+    /// Ends everything that the application has, even if handles remain: listeners end, connections
+    /// are reset. This is for an application that has ended and cannot do so itself. Its memory
+    /// becomes free when the handles of its regions are dropped.
     ///
     /// # Errors
     /// [`DeviceError::Overloaded`], [`DeviceError::Gone`].
@@ -176,14 +178,15 @@ impl Device {
         self.0.backend.close()
     }
 
-    /// What is kept of a peer's Reads, and of our own, is bounded by the device whatever is agreed.
+    /// Checks IRD and ORD: the device bounds how many Reads we keep for a peer and for ourselves,
+    /// no matter what both ends agree on.
     fn check_depths(&self, ird: u16, ord: u16) -> Result<(), DeviceError> {
         let most = &self.0.limits;
         within("an IRD", ird.into(), 0, most.max_ird.into())?;
         within("an ORD", ord.into(), 0, most.max_ord.into())
     }
 
-    /// The queue pair for a connection that is to be, which nothing else has from here on.
+    /// Claims the queue pair for a new connection; nothing else can use it from here on.
     fn claim(&self, qp: &Qp) -> Result<(), DeviceError> {
         self.check_qp(qp)?;
         if qp.is_dead() {

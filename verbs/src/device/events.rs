@@ -1,7 +1,8 @@
-//! What happens to a device and its objects and is no completion: one queue for each device.
+//! Events of a device and its objects that are not completions: one queue for each device.
 //!
-//! Each event rings once, and is fetched with the ring, so the descriptor is readable exactly while there
-//! is an event. Shared receive queues are looked at when they ring: their workers wake the same descriptor.
+//! Each event rings once, and a reader takes the ring with the event, so the descriptor is readable
+//! exactly while there is an event. The queue checks shared receive queues when they ring: their
+//! workers wake the same descriptor.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,20 +18,20 @@ use crate::qp::Qp;
 use crate::srq::{LimitEvents, Srq};
 use crate::waker::{Gathering, Waker};
 
-/// Something that happened to a device.
+/// An event of a device or of an object of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceEvent {
-    /// The connection of the queue pair ended otherwise than in order; why, its
-    /// [`Disconnected`](heddle_cm::Event::Disconnected) says.
+    /// The connection of the queue pair did not end in order; its
+    /// [`Disconnected`](heddle_cm::Event::Disconnected) event gives the reason.
     QpFatal(Qpn),
-    /// The connection of a queue pair with a shared receive queue is over: it takes no more receives, and
-    /// those that it took have completed.
+    /// The connection of a queue pair with a shared receive queue is over: the queue pair takes no
+    /// more receives, and the receives that it took have completed.
     LastWqeReached(Qpn),
     /// The connection of the queue pair is established.
     CommunicationEstablished(Qpn),
-    /// The shared receive queue with this [number](crate::Srq::number) has fewer receives than the limit that
-    /// it was armed for.
+    /// The shared receive queue with this [number](crate::Srq::number) has fewer receives than the
+    /// limit that the program armed.
     SrqLimitReached(u32),
     /// The completion queue with this [number](crate::Cq::number) has lost completions.
     CqError(u32),
@@ -40,21 +41,22 @@ pub enum DeviceEvent {
     PortDown(usize),
     /// The addresses of the port with this index have changed.
     AddressesChanged(usize),
-    /// The RNIC is gone. No event follows.
+    /// The RNIC has ended. No event follows.
     DeviceFatal,
 }
 
 /// The events of one device; clones are handles of the same queue.
 ///
-/// Events are collected from [`Device::events`](crate::Device::events) on. Equal ones that were not fetched
-/// are one, so a program that fetches none has a bounded queue; those about a queue pair go with it.
+/// The queue collects events from the first call of [`Device::events`](crate::Device::events) on.
+/// It keeps equal events that were not fetched only once, so a program that fetches none has a
+/// bounded queue. Events about a queue pair disappear when the queue pair is destroyed.
 #[derive(Clone, Debug)]
 pub struct DeviceEvents(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     wakeups: Arc<Gathering>,
-    /// Of shared receive queues.
+    /// Shared receive queues ring with this waker.
     srq_waker: Waker,
     queue: Mutex<Queue>,
 }
@@ -63,16 +65,16 @@ struct Shared {
 struct Queue {
     events: VecDeque<DeviceEvent>,
     srqs: Vec<Weak<LimitEvents>>,
-    /// Who passes events on, and is woken for that.
+    /// A reader that passes events on, and is woken for each event.
     reader: Option<Waker>,
     /// No event follows.
     is_over: bool,
 }
 
-/// Events that are kept. Objects of a device are fewer; numbers of those that are gone may remain.
+/// Most events kept. A device has fewer objects, but events about destroyed objects may remain.
 const MOST: usize = 1 << 16;
 
-/// What holds a queue no longer than its device does.
+/// A handle that keeps the queue no longer than its device does.
 #[derive(Debug)]
 pub(crate) struct WeakEvents(Weak<Shared>);
 
@@ -89,12 +91,12 @@ impl DeviceEvents {
         Ok(DeviceEvents(Arc::new(Shared { wakeups, srq_waker, queue: Mutex::default() })))
     }
 
-    /// The descriptor, for `poll`, `epoll` and the like: readable while there is an event.
+    /// Returns the descriptor, for `poll`, `epoll` and the like: readable while there is an event.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.wakeups.fd()
     }
 
-    /// The oldest event, if there is one. It does not wait.
+    /// Takes the oldest event, if there is one, without waiting.
     pub fn poll(&self) -> Option<DeviceEvent> {
         let mut queue = self.queue();
         while let Ok(Some(_)) = self.0.wakeups.take_one() {
@@ -105,10 +107,11 @@ impl DeviceEvents {
         None
     }
 
-    /// The next event; waits for it for `timeout`, or without bound. `None` when none came in time.
+    /// Takes the next event; waits for one for `timeout`, or without bound. Returns `None` when
+    /// none came in time.
     ///
     /// # Errors
-    /// [`Interrupted`](io::ErrorKind::Interrupted) by a signal, and what else the system says.
+    /// [`Interrupted`](io::ErrorKind::Interrupted) by a signal, and other errors of the system.
     pub fn wait(&self, timeout: Option<Duration>) -> io::Result<Option<DeviceEvent>> {
         let end = timeout.and_then(|t| Instant::now().checked_add(t));
         loop {
@@ -127,17 +130,17 @@ impl DeviceEvents {
         WeakEvents(Arc::downgrade(&self.0))
     }
 
-    /// Wakes `reader` too, with each event.
+    /// Makes each event wake `reader` too.
     pub(crate) fn set_reader(&self, reader: Waker) {
         self.queue().reader = Some(reader);
     }
 
-    /// By which a shared receive queue rings here.
+    /// Returns the waker with which a shared receive queue rings here.
     pub(crate) fn srq_waker(&self) -> Waker {
         self.0.srq_waker.clone()
     }
 
-    /// Its limit events come here.
+    /// Adds the limit events of a shared receive queue to this queue.
     pub(crate) fn watch_srq(&self, srq: &Srq) {
         let mut queue = self.queue();
         queue.srqs.retain(|limit| limit.strong_count() > 0);
@@ -157,7 +160,7 @@ impl DeviceEvents {
         }
     }
 
-    /// A queue pair is destroyed, and its events with it.
+    /// Drops the events of a queue pair, which is being destroyed.
     pub(crate) fn forget_qp(&self, qpn: Qpn) {
         let mut queue = self.queue();
         let before = queue.events.len();
@@ -167,7 +170,7 @@ impl DeviceEvents {
         }
     }
 
-    /// What a connection's event means for its queue pair.
+    /// Adds the events that a connection's event implies for its queue pair.
     pub(crate) fn note(&self, event: &Event, qp: Option<&Qp>) {
         match event {
             Event::Established { qpn, .. } => {
@@ -210,7 +213,7 @@ impl Queue {
 }
 
 impl DeviceEvent {
-    /// The queue pair it is about.
+    /// Returns the queue pair that the event is about.
     fn qpn(&self) -> Option<Qpn> {
         match *self {
             DeviceEvent::QpFatal(qpn)

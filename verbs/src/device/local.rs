@@ -1,4 +1,5 @@
-//! The device of an application in the RNIC's process, or of one that is served there.
+//! The device of an application in the RNIC's process, or of an application that this process
+//! serves.
 
 use core::net::SocketAddr;
 use std::collections::HashMap;
@@ -28,7 +29,7 @@ mod registration;
 
 pub(crate) use registration::Aside;
 
-/// What one application has of an RNIC.
+/// Objects and limits of one application of an RNIC.
 #[derive(Debug)]
 pub(crate) struct Local {
     id: AppId,
@@ -38,32 +39,32 @@ pub(crate) struct Local {
     pool: Option<Arc<Pool>>,
     /// Doorbells in use, a bit each.
     slots: Mutex<Vec<u64>>,
-    /// With the STags each has.
+    /// Protection domains, with the STags of each.
     pds: Mutex<HashMap<Pd, Arc<Quota>>>,
-    /// Those included that are given up, and have something in them yet.
+    /// Counts protection domains, including freed domains that still contain objects.
     domains: Count,
     quota: Arc<Quota>,
     limits: DeviceLimits,
-    /// That of all applications of the same principal, where they have one.
+    /// The account of all applications of the same principal, where they have one.
     account: Option<Arc<Account>>,
     qps: Count,
     cqs: Count,
     srqs: Count,
     any_qp_windows: Arc<AnyQpWindows>,
-    /// Numbers of completion queues and shared receive queues.
+    /// The next number of a completion queue or shared receive queue.
     next_cq: AtomicU32,
-    /// Registrations wait a little for memory that is on its way back.
+    /// Registrations wait a little for memory that is about to become free.
     patient: bool,
-    /// The control plane knows that it is gone.
+    /// The control plane knows that the application has ended.
     closed: AtomicBool,
 }
 
-/// A protection domain. What is in it holds it, beside the application: its number has an owner until
-/// all of that is gone.
+/// A protection domain. The application holds it, and so do the objects in it: its number has an
+/// owner until none of them exists.
 #[derive(Debug)]
 pub(crate) struct Domain {
     pd: Pd,
-    /// Weak: memory on its way back is the hub's, and counts in its domain.
+    /// Weak, because the hub owns draining memory, and such memory counts in its domain.
     hub: Weak<Hub>,
     _place: Place,
 }
@@ -78,7 +79,7 @@ impl Drop for Domain {
 
 impl Drop for Local {
     fn drop(&mut self) {
-        // Without a control plane there is nothing left to end.
+        // Ignore the error: without a control plane there is nothing left to end.
         let _ = self.end();
     }
 }
@@ -113,7 +114,7 @@ impl Local {
         }
     }
 
-    /// Tells the control plane, once, that the application is gone.
+    /// Reports the end of the application to the control plane, once.
     fn end(&self) -> Result<(), DeviceError> {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
@@ -124,7 +125,7 @@ impl Local {
             .inspect_err(|_| self.closed.store(false, Ordering::Release))
     }
 
-    /// Reserves an address, of which `may` says whether it is allowed.
+    /// Reserves an address for which `may` returns true.
     pub(crate) fn reserve_allowed(
         self: Arc<Self>,
         addr: SocketAddr,
@@ -140,7 +141,7 @@ impl Local {
         Ok((chosen, number, owner))
     }
 
-    /// One more of each kind, of the account.
+    /// Takes one of each kind from the account.
     fn pay(&self, kinds: &[Kind]) -> Result<Vec<Reserved>, DeviceError> {
         let Some(account) = &self.account else { return Ok(Vec::new()) };
         let taken: Result<_, _> = kinds.iter().map(|kind| account.take(*kind, 1)).collect();
@@ -150,7 +151,7 @@ impl Local {
         })
     }
 
-    /// What holds a protection domain.
+    /// Returns the quota that keeps a protection domain alive.
     fn domain(&self, pd: Pd) -> Result<Arc<Quota>, DeviceError> {
         lock(&self.pds).get(&pd).cloned().ok_or(DeviceError::ForeignPd(pd))
     }
@@ -168,9 +169,9 @@ impl Local {
         self.hub.control.request(ControlRequest::Cm { app: self.id, request, qp, events })
     }
 
-    /// The last handle of a queue pair is gone.
+    /// Frees a queue pair whose last handle was dropped.
     fn forget(&self, qpn: Qpn, bell: u32, place: Place) {
-        // Of an application that is gone nothing is known any more.
+        // The control plane and the board know nothing any more of an application that has ended.
         if !self.closed.load(Ordering::Acquire) {
             let _ = self.request(Request::ForgetQp { qpn }, None, None);
             self.hub.board.forget_qp(self.id, qpn);
@@ -184,7 +185,7 @@ impl Local {
     }
 }
 
-/// A free doorbell, now taken.
+/// Takes a free doorbell.
 fn take_slot(slots: &mut Vec<u64>) -> Option<u32> {
     let at = slots.iter().position(|w| *w != u64::MAX).unwrap_or(slots.len());
     if at >= BELLS / 64 {

@@ -1,7 +1,8 @@
-//! Addresses and ports that are taken before anybody listens there.
+//! Addresses and ports that are taken before a listener starts there.
 //!
-//! Listeners are the connection manager's. Here is what a program has to know at once: which port it has got
-//! where it asked for any, and that nobody else gets it before it listens.
+//! The connection manager owns listeners. This module answers what a program has to know at once:
+//! the port that it gets if it asks for any, and that no other program gets this port before it
+//! listens.
 
 use core::net::{IpAddr, SocketAddr};
 use core::ops::RangeInclusive;
@@ -14,14 +15,14 @@ use serde::{Deserialize, Serialize};
 
 use super::lock;
 
-/// From where a port is chosen for who asks for port 0: the dynamic ports (RFC 6335 section 6). The first that
-/// is tried is random.
+/// The ports from which the RNIC chooses when a program asks for port 0: the dynamic ports (RFC
+/// 6335 section 6). The RNIC tries a random port first.
 pub const DYNAMIC_PORTS: RangeInclusive<u16> = 49_152..=65_535;
 
 /// Why an address cannot be reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum ReserveError {
-    /// The address and port are reserved, or a listener's.
+    /// The address and port are reserved, or belong to a listener.
     #[error("the address is in use")]
     InUse,
     /// No port of the RNIC has the address.
@@ -32,16 +33,16 @@ pub enum ReserveError {
     NoPort,
 }
 
-/// Who has a name.
+/// The holder of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
-    /// Reserved under this number.
+    /// A reservation with this number.
     Reserved(u64),
     /// A listener without a reservation.
     Listener(ListenerId),
 }
 
-/// An address of ours, absent for all of them, on a port.
+/// An address of ours on a port; absent for all addresses.
 type At = Option<IpAddr>;
 
 #[derive(Debug, Default)]
@@ -54,8 +55,7 @@ struct Table {
 }
 
 impl Names {
-    /// Reserves `addr`, with a port of its own choice where that has none, for which `may` says whether it is
-    /// allowed.
+    /// Reserves `addr`. If it has no port, chooses one for which `may` returns true.
     ///
     /// # Errors
     /// [`ReserveError::InUse`], [`ReserveError::NoPort`].
@@ -79,8 +79,8 @@ impl Names {
         Ok((chosen, number))
     }
 
-    /// Somebody is to listen at `addr`, by this reservation or without one. Returns false if the address is
-    /// reserved by another.
+    /// Notes that a listener starts at `addr`, by this reservation or without one. Returns false if
+    /// the address is reserved by another holder.
     pub(crate) fn listen(
         &self,
         app: AppId,
@@ -97,17 +97,17 @@ impl Names {
                 table.by_port.entry(addr.port()).or_default().push(entry);
                 true
             }
-            // A reservation that is none.
+            // The caller names a reservation that does not exist.
             (_, Some(_)) => false,
         }
     }
 
-    /// Nobody has it any more.
+    /// Frees the address of a holder.
     pub(crate) fn give_up(&self, holder: Holder) {
         self.retain(|(_, _, held)| *held != holder);
     }
 
-    /// All that an application had.
+    /// Frees all addresses of an application.
     pub(crate) fn give_up_all_of(&self, app: AppId) {
         self.retain(|(_, of, _)| *of != app);
     }
@@ -126,7 +126,8 @@ impl Table {
         all.iter().find(|(other, ..)| *other == at).map(|(.., holder)| *holder)
     }
 
-    /// A port that nobody has at any address: what is chosen for a program surprises no other.
+    /// Chooses a port that no program has at any address, so that the choice surprises no other
+    /// program.
     fn choose(
         &self,
         addr: SocketAddr,
@@ -163,7 +164,7 @@ mod tests {
         let (one, number) = reserve("10.0.0.1:7000").unwrap();
         assert_eq!(one, addr("10.0.0.1:7000"));
         assert_eq!(reserve("10.0.0.1:7000"), Err(ReserveError::InUse));
-        // A listener at all addresses and one at a single one stand beside each other, as they do elsewhere.
+        // A listener at all addresses and one at a single address may coexist, as in other systems.
         let (_, all) = reserve("0.0.0.0:7000").unwrap();
         assert_eq!(reserve("[::]:7000"), Err(ReserveError::InUse));
         let (two, id) = (AppId(2), ListenerId(5));

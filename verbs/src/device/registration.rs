@@ -1,4 +1,5 @@
-//! Regions, fast registrations and windows: what an application gives peers and itself names for.
+//! Regions, fast registrations and windows: the objects by which an application names memory, for
+//! peers and for itself.
 
 use std::sync::Arc;
 
@@ -11,15 +12,16 @@ use crate::mr::{Bound, Mr};
 use crate::qp::Qp;
 use crate::window::{FastMr, QpWindow, Window, WindowFor};
 
-/// How a region is registered.
+/// Parameters with which an application registers a region.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MrInit<'a> {
-    /// Its rights.
+    /// Rights of the region.
     pub access: Access,
-    /// What peers call its first octet: 0, an address, any number. Otherwise a random one for the
-    /// device's memory, and its address for memory that the application brings.
+    /// Tagged offset of the region's first byte: 0, an address, any number. When absent, the
+    /// device's memory gets a random offset, and memory that the application brings gets its
+    /// address.
     pub to: Option<u64>,
-    /// The only queue pair whose stream may use it.
+    /// The only queue pair whose stream may use the region.
     pub qp: Option<&'a Qp>,
 }
 
@@ -33,7 +35,7 @@ impl Device {
     }
 
     /// As [`alloc_mr`](Device::alloc_mr), for one queue pair alone: no other stream can use the
-    /// STag, and its peer may be given [`Access::REMOTE_INVALIDATE`].
+    /// STag, and the application may give the peer [`Access::REMOTE_INVALIDATE`].
     ///
     /// # Errors
     /// As [`alloc_mr`](Device::alloc_mr).
@@ -41,7 +43,7 @@ impl Device {
         self.alloc_mr_with(qp.pd(), len, &MrInit { access, qp: Some(qp), to: None })
     }
 
-    /// As [`alloc_mr`](Device::alloc_mr), with all that can be said of a region.
+    /// As [`alloc_mr`](Device::alloc_mr), with all parameters of a region.
     ///
     /// # Errors
     /// As [`alloc_mr`](Device::alloc_mr); [`DeviceError::ForeignPd`] also where the queue pair is
@@ -60,8 +62,8 @@ impl Device {
         }
     }
 
-    /// An STag for fast registrations of up to `len` octets, for all queue pairs of `pd`. The table
-    /// has none valid until a send queue registers one.
+    /// Returns an STag for fast registrations of up to `len` bytes, for all queue pairs of `pd`.
+    /// The STag is not valid until a send queue registers memory with it.
     ///
     /// # Errors
     /// [`DeviceError::Register`], [`DeviceError::ForeignPd`].
@@ -70,7 +72,7 @@ impl Device {
     }
 
     /// As [`alloc_fast_mr`](Device::alloc_fast_mr), for one queue pair alone: registrations may
-    /// have [`Access::REMOTE_INVALIDATE`]. They end with its connection.
+    /// have [`Access::REMOTE_INVALIDATE`]. They end with the queue pair's connection.
     ///
     /// # Errors
     /// As [`alloc_fast_mr`](Device::alloc_fast_mr).
@@ -83,7 +85,7 @@ impl Device {
         Ok(FastMr::new(self.0.backend.alloc_fast(pd, qp, len)?, len))
     }
 
-    /// A window of type 1, which shows nothing yet.
+    /// Returns a window of type 1, which shows no memory yet.
     ///
     /// # Errors
     /// [`DeviceError::Register`], [`DeviceError::ForeignPd`].
@@ -92,7 +94,7 @@ impl Device {
         Ok(Window::new(self.0.backend.alloc_window(pd, WindowFor::Domain)?))
     }
 
-    /// A window of type 2 for `qp`, which shows nothing yet.
+    /// Returns a window of type 2 for `qp`, which shows no memory yet.
     ///
     /// # Errors
     /// As [`alloc_window`](Device::alloc_window).
@@ -111,18 +113,19 @@ impl Device {
         Ok(QpWindow::new(self.0.backend.alloc_window(pd, WindowFor::AnyQp)?))
     }
 
-    /// STags the application has, and may have; none when whoever has the RNIC is gone.
+    /// Returns the STags that the application has and may have; none when the RNIC's process is
+    /// gone.
     pub fn mr_usage(&self) -> MrUsage {
         self.0.backend.mr_usage(None).unwrap_or_default()
     }
 
-    /// The same for one of its protection domains.
+    /// Returns the STags of one of the application's protection domains.
     pub fn pd_mr_usage(&self, pd: Pd) -> Option<MrUsage> {
         self.0.backend.mr_usage(Some(pd))
     }
 
-    /// Sets `len` octets of the device's memory aside. They are cleared piece by piece and then
-    /// registered, by a program that has something else to do in between.
+    /// Sets `len` bytes of the device's memory aside. The program clears them piece by piece and
+    /// then registers them, and can do other work in between.
     ///
     /// # Errors
     /// [`DeviceError::Register`].
@@ -131,7 +134,7 @@ impl Device {
         Ok(Reservation(self.0.backend.clone().reserve(len)?))
     }
 
-    /// Registers what was set aside; what is not clear yet is cleared first.
+    /// Registers memory that was set aside, after clearing any part that is not clear yet.
     ///
     /// # Errors
     /// As [`alloc_mr`](Device::alloc_mr); the memory is free again then.
@@ -153,12 +156,12 @@ impl Device {
         Err(DeviceError::Limit { what: "a region's size", value, least: 0, most })
     }
 
-    /// Registers bytes `[off, off + len)` of memory the application brings. Peers name its first
-    /// byte by the tagged offset `to`; the usual choice is its address.
+    /// Registers bytes `[off, off + len)` of memory that the application brings. Peers name the
+    /// first byte by the tagged offset `to`; the usual choice is the byte's address.
     ///
     /// # Errors
-    /// [`DeviceError::Register`], [`DeviceError::ForeignPd`]. Where the RNIC is another process's, it
-    /// has to be memory that can be shared ([`Region::shared`], [`Region::from_fd`]):
+    /// [`DeviceError::Register`], [`DeviceError::ForeignPd`]. Where the RNIC belongs to another
+    /// process, the memory has to be shareable ([`Region::shared`], [`Region::from_fd`]):
     /// [`DeviceError::Region`].
     pub fn register_mr(
         &self,
@@ -172,7 +175,7 @@ impl Device {
         self.register_mr_with(pd, region, (off, len), &init)
     }
 
-    /// As [`register_mr`](Device::register_mr), with all that can be said of a region.
+    /// As [`register_mr`](Device::register_mr), with all parameters of a region.
     ///
     /// # Errors
     /// As [`register_mr`](Device::register_mr); [`DeviceError::ForeignPd`] also where the queue
@@ -187,9 +190,9 @@ impl Device {
         self.register_mr_while(pd, region, range, init, &mut || {})
     }
 
-    /// As [`register_mr_with`](Device::register_mr_with), and calls `meanwhile` once while an RNIC in another process
-    /// answers: for what takes its time and has to be done before the region is used. It is not called where the RNIC
-    /// was not asked.
+    /// As [`register_mr_with`](Device::register_mr_with), and calls `meanwhile` once while an RNIC
+    /// in another process answers: for slow work that has to be done before the region is used. If
+    /// this function does not ask the RNIC, it does not call `meanwhile`.
     ///
     /// # Errors
     /// As [`register_mr_with`](Device::register_mr_with).
@@ -208,15 +211,15 @@ impl Device {
 }
 
 impl Device {
-    /// Registers memory that the application has brought anew, and deregisters it as it was
-    /// (`ibv_rereg_mr`): in another protection domain, with other rights, or another range of the same
-    /// [`Region`]. The new region has another STag; the old one names nothing from here on, and there is a
-    /// moment in which both are valid.
+    /// Registers memory that the application has brought again, and unregisters the old region
+    /// (`ibv_rereg_mr`): in another protection domain, with other rights, or another range of the
+    /// same [`Region`]. The new region has another STag. The old STag names no memory from here on,
+    /// and for a moment both are valid.
     ///
     /// # Errors
-    /// [`NotReregistered`], with the region as it was: as [`register_mr`](Device::register_mr);
-    /// [`DeviceError::MrBound`] while something that derives from it is valid, [`DeviceError::MrOfDevice`] of
-    /// memory that [`alloc_mr`](Device::alloc_mr) gave.
+    /// [`NotReregistered`], with the region unchanged: as [`register_mr`](Device::register_mr);
+    /// [`DeviceError::MrBound`] while windows or fast registrations of the region are valid,
+    /// [`DeviceError::MrOfDevice`] for memory that [`alloc_mr`](Device::alloc_mr) gave.
     pub fn rereg_mr(
         &self,
         mr: Mr,
@@ -241,22 +244,22 @@ impl Device {
     }
 }
 
-/// A region that is registered as it was.
+/// A region that stays registered as before.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct NotReregistered {
-    /// The region.
+    /// The region, unchanged.
     pub mr: Box<Mr>,
-    /// Why.
+    /// Why the new registration failed.
     pub error: DeviceError,
 }
 
-/// Memory of a device that is nobody's region yet; free again when dropped.
+/// Memory of a device that belongs to no region yet; dropping this frees the memory.
 #[derive(Debug)]
 pub struct Reservation(Box<dyn Reserved>);
 
 impl Reservation {
-    /// Clears up to `most` octets more; true when all are clear.
+    /// Clears up to `most` more bytes. Returns true when all are clear.
     pub fn clear(&mut self, most: usize) -> bool {
         self.0.clear(most)
     }

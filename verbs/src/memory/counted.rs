@@ -1,4 +1,4 @@
-//! Ranges that are counted: how many of those that were added and not removed cover each place.
+//! Counts, for each place, how many ranges cover it that were added and not removed.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -20,15 +20,15 @@ impl Counted {
         fresh
     }
 
-    /// Counts every place of `range` once less, and returns the parts that nothing covers any more. The
-    /// caller has added the same range.
+    /// Counts every place of `range` once less, and returns the parts that nothing covers any more.
+    /// The caller has added the same range.
     pub fn remove(&mut self, range: &Range<usize>) -> Vec<Range<usize>> {
         let gone = self.change(range, |n| (n.saturating_sub(1), n == 1));
         self.covered -= gone.iter().map(ExactSizeIterator::len).sum::<usize>();
         gone
     }
 
-    /// The parts of `range` that nothing covers.
+    /// Returns the parts of `range` that nothing covers.
     pub fn gaps(&self, range: &Range<usize>) -> Vec<Range<usize>> {
         let mut gaps = Vec::new();
         let mut at = range.start;
@@ -43,12 +43,12 @@ impl Counted {
         gaps
     }
 
-    /// How many ranges cover `place`.
+    /// Returns the number of ranges that cover `place`.
     pub fn count(&self, place: usize) -> u32 {
         self.from.range(..=place).next_back().map_or(0, |(_, n)| *n)
     }
 
-    /// How many places are covered.
+    /// Returns the number of places covered.
     pub fn covered(&self) -> usize {
         self.covered
     }
@@ -58,7 +58,7 @@ impl Counted {
         self.covered == 0
     }
 
-    /// The parts that are covered, in order.
+    /// Returns the covered parts, in order.
     pub fn parts(&self) -> Vec<Range<usize>> {
         let ends = self.from.keys().skip(1);
         let covered = self.from.iter().zip(ends).filter(|((_, n), _)| **n > 0);
@@ -67,7 +67,8 @@ impl Counted {
         parts
     }
 
-    /// Replaces the count of each place; returns the parts for which `to` says so.
+    /// Replaces the count of each place; returns the parts for which the flag that `to` returns is
+    /// true.
     fn change(
         &mut self,
         range: &Range<usize>,
@@ -95,7 +96,7 @@ impl Counted {
         parts
     }
 
-    /// Removes the keys in and at the end of `range` that change nothing.
+    /// Removes the keys in and at the end of `range` that change no count.
     fn join(&mut self, range: &Range<usize>) {
         let mut before = self.from.range(..range.start).next_back().map_or(0, |(_, n)| *n);
         let keys: Vec<(usize, u32)> =
@@ -109,7 +110,7 @@ impl Counted {
     }
 }
 
-/// Adds `part`, joined to the last one if the two meet.
+/// Adds `part`, joined to the last part if the two meet.
 fn push(parts: &mut Vec<Range<usize>>, part: Range<usize>) {
     match parts.last_mut() {
         Some(last) if last.end == part.start => last.end = part.end,
@@ -139,7 +140,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against one counter for each place.
+        /// Compares with a model that has a counter for each place.
         #[test]
         fn test_counts_are_those_of_a_counter_for_each_place(
             steps in prop::collection::vec((0usize..64, 0usize..20, any::<bool>()), 1..60)

@@ -1,20 +1,25 @@
 //! Files in memory that two processes map.
 //!
-//! **Order.** A client makes the file, maps it and sends it. The RNIC's process maps it too, seals it, and
-//! only then touches a byte:
+//! **Order.** A client makes the file, maps it and sends it. The RNIC's process maps it too, seals
+//! it, and only then touches a byte:
 //!
 //! | Seal | Without it |
 //! |---|---|
-//! | `F_SEAL_SHRINK` | the file ends under the mapping, and a worker that touches a byte beyond is killed |
+//! | `F_SEAL_SHRINK` | the file ends under the mapping; touching a byte beyond kills a worker |
 //! | `F_SEAL_GROW` | the file has more memory than its owner's quota counts |
-//! | `F_SEAL_FUTURE_WRITE` | a hole is punched into it (`fallocate`, `MADV_REMOVE`): a worker that touches it waits for whoever punches, refills it at its own expense, and is killed where there is no page |
+//! | `F_SEAL_FUTURE_WRITE` | a client punches a hole into it (`fallocate`, `MADV_REMOVE`) |
 //! | `F_SEAL_SEAL` | |
 //!
-//! Mappings that are there when the third seal comes stay writable, in the client too, and in its children.
-//! No process can make another writable one, so a file can be brought to one device in its life.
+//! A worker that touches a hole waits for the thread that is punching it, refills the hole at its
+//! own expense, and is killed where there is no page.
 //!
-//! A file that a program shares with others cannot be sealed: they go on using it. The RNIC of one user alone maps those
-//! of its own programs as they are ([`Region::of_file`](super::Region::of_file)).
+//! Mappings made before the third seal stay writable, in the client and in its children too. No
+//! process can make another writable mapping after that seal, so a client can bring a file to only
+//! one device in the file's life.
+//!
+//! The RNIC's process cannot seal a file that a program shares with others, because they go on
+//! using the file. An RNIC that serves only one user maps such files of its own programs as they
+//! are ([`Region::of_file`](super::Region::of_file)).
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
@@ -28,11 +33,11 @@ use rustix::io::Errno;
 use super::pages::{GIB, MIB2, PAGE};
 use super::region::RegionError;
 
-/// File systems of memory, by what `fstatfs` says.
+/// File systems of memory, by their numbers in `fstatfs`.
 const TMPFS: u64 = 0x0102_1994;
 const HUGETLBFS: u64 = 0x9584_58f6;
 
-/// A file of `bytes` bytes on pages of `page` that can neither shrink nor grow.
+/// Returns a file of `bytes` bytes on pages of `page` bytes that can neither shrink nor grow.
 pub(super) fn create(bytes: usize, page: usize) -> std::io::Result<OwnedFd> {
     let pages = match page {
         MIB2 => MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB,
@@ -46,7 +51,7 @@ pub(super) fn create(bytes: usize, page: usize) -> std::io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Looks whether `len` bytes of a file of a process that is trusted can be mapped.
+/// Checks that `len` bytes of a file can be mapped, of a process that is trusted.
 pub(super) fn check(fd: BorrowedFd<'_>, len: usize) -> Result<(), RegionError> {
     if !seals(fd)?.contains(SealFlags::SHRINK) {
         return Err(RegionError::NotSealed);
@@ -58,8 +63,8 @@ pub(super) fn check(fd: BorrowedFd<'_>, len: usize) -> Result<(), RegionError> {
     if has < len as u64 { Err(RegionError::FileTooShort { has, wanted: len }) } else { Ok(()) }
 }
 
-/// Looks whether the file of a client, of exactly `len` bytes in whole pages, can be mapped: bytes of a
-/// page of it.
+/// Checks that a client's file, of exactly `len` bytes in whole pages, can be mapped. Returns the
+/// bytes of a page of the file.
 pub(super) fn check_client(fd: BorrowedFd<'_>, len: usize) -> Result<usize, RegionError> {
     let seals = seals(fd)?;
     if seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
@@ -70,7 +75,8 @@ pub(super) fn check_client(fd: BorrowedFd<'_>, len: usize) -> Result<usize, Regi
     Ok(page)
 }
 
-/// Looks whether `len` bytes of a file that anybody may shrink can be mapped: bytes of a page of it.
+/// Checks that `len` bytes of a file that any process may shrink can be mapped. Returns the bytes
+/// of a page of the file.
 pub(super) fn check_unsealed(fd: BorrowedFd<'_>, len: usize) -> Result<usize, RegionError> {
     let page = page_size(fd, len)?;
     let has = size(fd, len)?;
@@ -89,30 +95,32 @@ fn page_size(fd: BorrowedFd<'_>, len: usize) -> Result<usize, RegionError> {
     }
 }
 
-/// Seals the file of a client, which is mapped here by now: from here on it keeps its size and all its
-/// pages, whatever descriptors and mappings of it there are.
+/// Seals a client's file, which is mapped here by now: from here on the file keeps its size and all
+/// its pages, regardless of all descriptors and mappings of it.
 pub(super) fn seal(fd: BorrowedFd<'_>, len: usize, page: usize) -> Result<(), RegionError> {
     let size = SealFlags::SHRINK | SealFlags::GROW;
     let all = size | SealFlags::FUTURE_WRITE | SealFlags::SEAL;
     match fcntl_add_seals(fd, all) {
         Ok(()) => {}
-        // Linux 5.1 has the third.
+        // Linux has the third seal since version 5.1.
         Err(Errno::INVAL) => return Err(RegionError::NoSuchSeal),
         Err(Errno::PERM) => return Err(RegionError::AlreadySealed),
         Err(e) => return Err(no_memory(len, e)),
     }
-    // It may have had another size until now, and pages beyond its end.
+    // The file may have had another size until now, and pages beyond its end.
     check_size(fd, len, page)
 }
 
-/// Another open file description of the file behind `fd`, to read alone. A client shares the one behind
-/// `fd` itself, and with it the lock of the file position, which it can hold for as long as it likes.
+/// Opens the file behind `fd` again, for reading only. The client shares the open file description
+/// of `fd` itself, and with it the lock of the file position, which the client can hold for as long
+/// as it likes.
 pub(super) fn reopen(fd: BorrowedFd<'_>) -> Result<OwnedFd, RegionError> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(|e| no_memory(0, e))
 }
 
-/// The first byte at or after `at` that the file has no page for; its size when it has all.
+/// Returns the first byte at or after `at` that the file has no page for; the file's size when it
+/// has all pages.
 pub(super) fn hole(fd: BorrowedFd<'_>, at: usize) -> Result<u64, RegionError> {
     seek(fd, SeekFrom::Hole(at as u64)).map_err(|e| no_memory(0, e))
 }
@@ -133,8 +141,8 @@ fn check_size(fd: BorrowedFd<'_>, len: usize, page: usize) -> Result<(), RegionE
 }
 
 fn seals(fd: BorrowedFd<'_>) -> Result<SealFlags, RegionError> {
-    // The first question: only files in memory have seals, and any other one may wait for whoever serves
-    // the file.
+    // Ask this first: only files in memory have seals, and a call on any other file may wait for
+    // the server of that file.
     fcntl_get_seals(fd).map_err(|_| RegionError::NotSealed)
 }
 

@@ -1,23 +1,24 @@
-//! The last line against SIGBUS in memory of a client.
+//! The last line of defence against SIGBUS in memory of a client.
 //!
-//! A sealed file keeps its pages, so no client can have a worker killed. What is left is memory that fails:
-//! the kernel takes the page away and sends SIGBUS to whoever touches it. A handler then puts memory of this
-//! process in place of the whole region, so the worker goes on with zeros, and marks the region as lost: its
-//! session ends, and no other one. A SIGBUS elsewhere is none of its business.
+//! A sealed file keeps its pages, so no client can get a worker killed. Memory can still fail: the
+//! kernel then takes the page away and sends SIGBUS to the thread that touches it. A handler
+//! replaces the whole region by memory of this process, so the worker goes on with zeros, and marks
+//! the region as lost: its session ends, and no other session does. The handler leaves a SIGBUS at
+//! any other address alone.
 
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Regions that can be watched at a time.
+/// Most regions that can be watched at a time.
 const MOST: usize = 1024;
 
 #[derive(Debug)]
 struct Entry {
     taken: AtomicBool,
     base: AtomicUsize,
-    /// 0: nothing is watched here.
+    /// Length of the watched mapping; 0 in an entry that watches none.
     bytes: AtomicUsize,
     lost: AtomicBool,
 }
@@ -31,23 +32,25 @@ static ENTRIES: [Entry; MOST] = [const {
     }
 }; MOST];
 
-/// How often a region was lost.
+/// Number of times that a region was lost.
 static LOST: AtomicUsize = AtomicUsize::new(0);
 
-/// What was in place before this.
+/// The handler that was in place before this one.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// A mapping that is watched until this is dropped.
 #[derive(Debug)]
 pub(super) struct Watch(usize);
 
-/// How often memory of a client was lost, of whichever: when it has changed, sessions look at theirs.
+/// Returns how often memory of any client was lost: when this number has changed, sessions check
+/// their own memory.
 pub fn lost() -> usize {
     LOST.load(Ordering::Relaxed)
 }
 
 impl Watch {
-    /// Watches `bytes` bytes at `base`, whole pages; `None` when as many regions are watched as can be.
+    /// Watches `bytes` bytes at `base`, whole pages. Returns `None` when no more regions can be
+    /// watched.
     pub(super) fn new(base: *const u8, bytes: usize) -> Option<Watch> {
         install();
         let free = |e: &Entry| !e.taken.swap(true, Ordering::Acquire);
@@ -55,12 +58,13 @@ impl Watch {
         let entry = &ENTRIES[at];
         entry.lost.store(false, Ordering::Relaxed);
         entry.base.store(base.addr(), Ordering::Relaxed);
-        // The handler looks at this first.
+        // Store this last: the handler looks at it first.
         entry.bytes.store(bytes, Ordering::Release);
         Some(Watch(at))
     }
 
-    /// Whether a page of it has gone, and all of it is zeros of this process's own.
+    /// Returns true if a page of the mapping has failed, so that all of it is now zeros of this
+    /// process.
     pub(super) fn is_lost(&self) -> bool {
         ENTRIES[self.0].lost.load(Ordering::Relaxed)
     }
@@ -85,7 +89,8 @@ fn install() {
         let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = handle;
         action.sa_sigaction = handler as libc::sighandler_t;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        // SAFETY: live structures; the handler makes system calls and loads and stores atomics alone.
+        // SAFETY: live structures; the handler only makes system calls and loads and stores
+        // atomics.
         unsafe { libc::sigaction(libc::SIGBUS, &raw const action, &raw mut before) };
         before
     });
@@ -100,11 +105,12 @@ extern "C" fn handle(_signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut l
         if bytes == 0 || at < base || at - base >= bytes {
             continue;
         }
-        // No reserve: a sparse region may be larger than the machine's memory.
+        // NORESERVE: a sparse region may be larger than the machine's memory.
         let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
         let rights = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: takes the place of a mapping of ours, which is there as long as it is watched and is
-        // reached through raw pointers and atomics alone; its bytes may change at any time.
+        // SAFETY: replaces a mapping of ours, which exists as long as it is watched. All code
+        // reaches the mapping through raw pointers and atomics alone, and its bytes may change at
+        // any time.
         let new = unsafe {
             libc::mmap(ptr::with_exposed_provenance_mut(base), bytes, rights, how, -1, 0)
         };
@@ -114,9 +120,10 @@ extern "C" fn handle(_signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut l
             return;
         }
     }
-    // Not ours: what was there before has it when the instruction faults once more.
+    // The address is not ours: restore the earlier handler, which gets the signal when the
+    // instruction faults again.
     if let Some(before) = BEFORE.get() {
-        // SAFETY: a structure that the system has filled in.
+        // SAFETY: the system has filled in this structure.
         unsafe { libc::sigaction(libc::SIGBUS, before, ptr::null_mut()) };
     }
 }

@@ -1,4 +1,4 @@
-//! Registered memory: where it is mapped, how its bytes are moved, and when it may be handed back.
+//! Registered memory: where it is mapped, how its bytes are moved, and when it may be used again.
 //!
 //! ```text
 //!   Region ── a mapping, with an id in ──▶ RegionTable (read by workers without a lock)
@@ -7,27 +7,28 @@
 //!   Registry ── STags, References, Readers   RegionMemory: the protocol's Memory, one per worker
 //! ```
 //!
-//! | File | What is in it |
+//! | File | Contents |
 //! |---|---|
-//! | `region` | one mapping: made, sealed, unmapped; `access` moves its bytes, `mapping` asks the system |
-//! | `region/sparse` | a region of which only what is registered has pages, and who pays for those |
+//! | `region` | one mapping; `access` moves its bytes, `mapping` makes and unmaps it |
+//! | `file` | files in memory: made, checked, sealed |
+//! | `region/sparse` | a region with pages only where memory is registered; who pays for them |
 //! | `counted` | how many ranges cover each place |
 //! | `region_table` | all mappings of an RNIC by id, for lookups without a lock |
 //! | `region_memory` | a worker's way through that table to the bytes |
-//! | `registry` | what is registered: an STag for a stretch of a region, and its return |
+//! | `registry` | registrations: an STag for a stretch of a region, and its return |
 //! | `pool`, `stretches` | a region that is handed out in stretches, and which are free |
 //! | `quota` | how many STags an application may have |
-//! | `readers` | which workers may still look at what was taken out |
+//! | `readers` | which workers may still look at entries that were taken out |
 //!
-//! **Who may touch the bytes.** The application, the peer (through RDMA), the workers and the NIC,
-//! at any time. So there is never a Rust reference to them: access is by [`raw`], the one file that
-//! moves bytes between registered memory and ordinary slices.
+//! **Access to the bytes.** The application, the peer (through RDMA), the workers and the NIC may
+//! touch the bytes at any time. So no code ever makes a Rust reference to them: all access is by
+//! [`raw`], the one file that moves bytes between registered memory and ordinary slices.
 //!
-//! **When memory is handed back.** A stretch of a region that was registered is given out again
-//! when, in this order, its STag is gone from the table; every worker has passed a point at which
-//! it looks at no region ([`Readers`]); and nobody refers to it any more ([`References`]): no FPDU
-//! in a send queue, no frame in a ring or a driver. It does not matter which of the three comes
-//! last.
+//! **When memory is used again.** The registry gives a stretch of a region out again when three
+//! conditions hold, checked in this order: the stretch's STag has left the table; every worker has
+//! passed a point at which it looks at no region ([`Readers`]); and nothing refers to the stretch
+//! any more ([`References`]), no FPDU in a send queue and no frame in a ring or a driver. Any of the
+//! three may be the last to come true.
 
 mod counted;
 mod crc;

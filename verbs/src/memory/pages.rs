@@ -1,10 +1,10 @@
-//! Which pages a mapping of our own is made of.
+//! Which pages a mapping of our own consists of.
 
 /// Pages of a [`Region`](super::Region) that the library maps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PageSize {
-    /// The largest hugepages that are free and of which not much would be left over; without any,
-    /// ordinary pages, which the kernel is asked to make larger by itself.
+    /// The largest hugepages that are free and of which little would be left over; if there are
+    /// none, ordinary pages, which the library asks the kernel to enlarge.
     #[default]
     Auto,
     /// Ordinary pages of 4 KiB.
@@ -20,9 +20,10 @@ pub(super) const MIB2: usize = 2 << 20;
 pub(super) const GIB: usize = 1 << 30;
 
 impl PageSize {
-    /// Sizes of hugepages to try for `len` octets, the best first.
+    /// Returns the sizes of hugepages to try for `len` bytes, the best first.
     pub(super) fn hugepages(self, len: usize) -> &'static [usize] {
-        // At most an eighth more than is asked for, of the large ones, and half of one of the others.
+        // Waste at most an eighth of `len` with 1 GiB pages, and at most half a page with 2 MiB
+        // pages.
         let spare = len.next_multiple_of(GIB) - len;
         match self {
             PageSize::Auto if spare <= len / 8 => &[GIB, MIB2],
@@ -33,7 +34,7 @@ impl PageSize {
         }
     }
 
-    /// Whether ordinary pages will do.
+    /// Returns true if ordinary pages are allowed.
     pub(super) fn may_be_small(self) -> bool {
         matches!(self, PageSize::Auto | PageSize::Small)
     }

@@ -7,14 +7,14 @@ use super::region_table::RegionId;
 use super::registry::{Registry, lock};
 use super::stretches::Stretches;
 
-/// Memory of which stretches are handed out: what an application may register without bringing its
-/// own.
+/// Memory of which stretches are handed out: an application may register it without bringing memory
+/// of its own.
 #[derive(Debug)]
 pub(crate) struct Pool {
     pub(super) region: Arc<Region>,
     pub(super) id: RegionId,
-    /// Tagged offset of its first byte. Not its address: peers need not learn where a process keeps
-    /// its memory.
+    /// Tagged offset of the pool's first byte. This is not its address: peers need not learn where
+    /// a process keeps its memory.
     pub(super) to: u64,
     pub(super) stretches: Mutex<Stretches>,
     pub(super) registry: Arc<Registry>,
@@ -32,23 +32,23 @@ impl Drop for Pool {
     }
 }
 
-/// A part of a pool that is nobody's region yet; free again when dropped.
+/// A part of a pool that belongs to no region yet; dropping this frees the part.
 #[derive(Debug)]
 pub(crate) struct Stretch {
     pub(super) pool: Arc<Pool>,
     pub(super) at: usize,
     pub(super) len: usize,
-    /// Octets that are zero.
+    /// Bytes that are zero.
     pub(super) cleared: usize,
     pub(super) registered: bool,
 }
 
 impl Stretch {
-    /// Clears up to `most` octets more; true when all are clear. What was there before is nobody's
-    /// business.
+    /// Clears up to `most` more bytes, so that the next owner cannot read the data of the last.
+    /// Returns true when all are clear.
     pub(crate) fn clear(&mut self, most: usize) -> bool {
         let n = most.min(self.len - self.cleared);
-        // Taken from the pool's own map: it lies inside.
+        // The stretch came from the pool's own map, so it lies inside.
         let zeroed = self.pool.region.zero(self.at + self.cleared, n);
         debug_assert!(zeroed.is_ok());
         self.cleared += n;
@@ -57,12 +57,13 @@ impl Stretch {
 }
 
 impl Stretch {
-    /// Leaves in it what is there: whoever gets it has had all of it, and clears it.
+    /// Marks the stretch cleared without zeroing. The application owns all of this memory and
+    /// clears it itself.
     pub(crate) fn leave(&mut self) {
         self.cleared = self.len;
     }
 
-    /// Offset and octets.
+    /// Returns offset and length in bytes.
     pub(crate) fn range(&self) -> (usize, usize) {
         (self.at, self.len)
     }

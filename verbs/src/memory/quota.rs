@@ -1,7 +1,7 @@
 //! How many STags an application, and each of its protection domains, may have.
 //!
-//! The table of STags is one for all applications; without limits one could leave the others none
-//! (RFC 5042 section 6.4.1). Whoever opens a device sets them.
+//! All applications share one table of STags; without limits an application could leave the others
+//! none (RFC 5042 section 6.4.1). The code that opens a device sets the limits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -10,64 +10,64 @@ use super::registry::RegisterError;
 use crate::account::{Account, Kind, Reserved};
 use crate::device::Domain;
 
-/// Most STags there may be of each sort.
+/// Most STags of each sort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MrLimits {
-    /// Regions and fast registrations; those that are deregistered count until their memory is
-    /// back.
+    /// Regions and fast registrations; an unregistered region counts until its memory is free.
     pub regions: u32,
     /// Windows of both types.
     pub windows: u32,
 }
 
 impl Default for MrLimits {
-    /// None but those of the RNIC.
+    /// Returns limits that leave only those of the RNIC.
     fn default() -> MrLimits {
         MrLimits { regions: u32::MAX, windows: u32::MAX }
     }
 }
 
-/// What is in use of [`MrLimits`].
+/// STags in use, of those that [`MrLimits`] allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MrUsage {
-    /// Regions and fast registrations.
+    /// Regions and fast registrations in use.
     pub regions: u32,
-    /// Windows.
+    /// Windows in use.
     pub windows: u32,
-    /// Attempts that were refused for these limits; a call that waits for a place that is on its
-    /// way back makes several.
+    /// Attempts refused because of these limits; a call that waits for a place that is about to
+    /// become free makes several.
     pub refused: u64,
-    /// The limits.
+    /// The limits that apply.
     pub limits: MrLimits,
 }
 
-/// What a ticket is for.
+/// The sort of STag that a ticket is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sort {
     Region,
     Window,
 }
 
-/// One account.
+/// The STags of an application or of a protection domain.
 #[derive(Debug, Default)]
 pub(crate) struct Quota {
     limits: MrLimits,
     regions: AtomicU32,
     windows: AtomicU32,
     refused: AtomicU64,
-    /// That of all applications of the same principal, where they have one.
+    /// The account of all applications of the same principal, where they have one.
     account: Option<Arc<Account>>,
-    /// What goes with the account, once nothing counts in it any more.
+    /// The protection domain, dropped with the quota once no STag counts in it any more.
     _domain: Option<Domain>,
 }
 
 impl Quota {
-    /// One whose STags count in `account` too, where there is one.
+    /// Returns a quota whose STags also count in `account`, where there is one.
     pub(crate) fn within(limits: MrLimits, account: Option<Arc<Account>>) -> Arc<Quota> {
         Arc::new(Quota { limits, account, ..Quota::default() })
     }
 
-    /// That of a protection domain, which lasts as long as anything is in it.
+    /// Returns the quota of a protection domain, which lasts as long as any object is in the
+    /// domain.
     pub(crate) fn of_domain(limits: MrLimits, domain: Domain) -> Arc<Quota> {
         Arc::new(Quota { limits, _domain: Some(domain), ..Quota::default() })
     }
@@ -88,7 +88,7 @@ impl Quota {
         }
     }
 
-    /// One more, if there may be.
+    /// Takes one more STag, if the limits allow it.
     pub(crate) fn take(self: &Arc<Quota>, sort: Sort) -> Result<Ticket, RegisterError> {
         let (count, most) = self.of(sort);
         let one_more = |n| (n < most).then(|| n + 1);
@@ -109,7 +109,7 @@ impl Quota {
     }
 }
 
-/// One STag in an account, until it is dropped.
+/// Counts an STag in a quota until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Ticket(Arc<Quota>, Sort, Option<Reserved>);
 

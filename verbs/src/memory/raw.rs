@@ -1,26 +1,26 @@
 //! Copies and digests of registered memory, through raw pointers.
 //!
-//! The one file that moves bytes between registered memory and ordinary slices, and between regions. The peer, the
-//! application and the NIC may write registered memory at any time, so nothing here forms a
-//! `&[u8]` on it. What is copied is loaded once, and its digest is of what was stored at the
-//! destination, which is ours alone: a racing write yields a mixture of old and new bytes, and a
-//! digest that belongs to that mixture. Where nothing is copied, CRC and checksum may be of two
-//! different mixtures; they are then of bytes that somebody else reads anew in any case. Nothing of
-//! this can lead to an access out of bounds.
+//! This is the one file that moves bytes between registered memory and ordinary slices, and between
+//! regions. The peer, the application and the NIC may write registered memory at any time, so no
+//! code here forms a `&[u8]` on it. A copy loads each byte once, and its digest is that of the
+//! bytes stored at the destination, which is ours alone: a racing write yields a mixture of old and
+//! new bytes, and a digest that belongs to that mixture. Without a copy, CRC and checksum may
+//! belong to two different mixtures; in that case another reader reads the bytes anew anyway. None
+//! of this can lead to an access out of bounds.
 //!
 //! CRC-32C is the Castagnoli CRC with the usual reflection and inversion; `crc` arguments and
 //! results are finished values, so that `crc32c_append(crc32c_append(0, a), b)` is the CRC of `a`
 //! followed by `b`, as in the `crc32c` crate.
 //!
 //! # Which loop, and why
-//! Own loops, because no crate computes CRC and checksum, or either and a copy, in one pass, nor
-//! reads through raw pointers. Chosen once per process: AVX-512 with VPCLMULQDQ folding, else AVX2
-//! with SSE4.2's `crc32` in three lanes, else the latter alone, else the `crc32c` crate by blocks.
-//! On a Sapphire Rapids Xeon at about 3 GHz, GB/s with buffers in the cache
-//! (`cargo run --release -p heddle-verbs --example digest`).
-//! The example measures the loops that its processor chooses; the rows of AVX2 and SSE4.2 are of
-//! builds in which those were the ones to choose, and not all rows are of one run. The machine was
-//! shared: take the order of the rows, not their digits.
+//! This module has its own loops, because no crate computes CRC and checksum, or either and a copy,
+//! in one pass, nor reads through raw pointers. The module chooses a loop once per process: AVX-512
+//! with VPCLMULQDQ folding, else AVX2 with SSE4.2's `crc32` in three lanes, else the latter alone,
+//! else the `crc32c` crate by blocks. The table shows GB/s on a Sapphire Rapids Xeon at about 3 GHz
+//! with buffers in the cache (`cargo run --release -p heddle-verbs --example digest`). The example
+//! measures the loops that its processor chooses; the rows of AVX2 and SSE4.2 come from builds that
+//! choose these loops, and not all rows come from one run. The machine was shared: trust the order
+//! of the rows, not their digits.
 //!
 //! | bytes                               |   64 |  512 | 1442 | 8938 | 65536 |
 //! |-------------------------------------|-----:|-----:|-----:|-----:|------:|
@@ -49,11 +49,13 @@ use heddle_iwarp::rdmap::AtomicOp;
 
 use super::crc;
 
-/// Copies `src` to `dst`. The last byte is stored once, and behind all others.
+/// Copies `src` to `dst`. The last byte is stored once, after all others.
 ///
-/// A program that polls it takes the whole RDMA Write to be there, as `ib_write_lat` does, and may write
-/// its answer to the same memory at once, as `riostream` does. A `memcpy` may store any byte twice and in
-/// any order: one whose registers have 64 bytes stores a copy of just 64 twice, the answer in between.
+/// A program that polls the last byte takes its change to mean that the whole RDMA Write has
+/// arrived, as `ib_write_lat` does, and may write its answer to the same memory at once, as
+/// `riostream` does. A `memcpy` may store any byte twice and in any order: a `memcpy` with
+/// registers of 64 bytes stores a copy of exactly 64 bytes twice, and the answer may fall in
+/// between.
 ///
 /// # Safety
 /// `dst` is valid for writes of `src.len()` bytes, and does not overlap `src`.
@@ -72,16 +74,16 @@ pub unsafe fn place(dst: *mut u8, src: &[u8]) {
     }
 }
 
-/// Copies from `src` into `dst`; 8 to 16 bytes without a call, in two words, which may overlap. Of bytes
-/// in both the second load counts.
+/// Copies from `src` into `dst`. Copies 8 to 16 bytes without a call, as two words, which may
+/// overlap; bytes in both words come from the second load.
 ///
 /// # Safety
 /// `src` is valid for reads of `dst.len()` bytes, and does not overlap `dst`.
 #[inline]
 pub unsafe fn gather(src: *const u8, dst: &mut [u8]) {
     let (len, dst) = (dst.len(), dst.as_mut_ptr());
-    // SAFETY: both ranges are valid and apart, by the caller and because `dst` is a reference; the first
-    // and the last word lie inside.
+    // SAFETY: both ranges are valid and apart, by the caller and because `dst` is a reference; the
+    // first and the last word lie inside.
     unsafe {
         if (WORD..=2 * WORD).contains(&len) {
             let first = src.cast::<u64>().read_unaligned();
@@ -94,8 +96,8 @@ pub unsafe fn gather(src: *const u8, dst: &mut [u8]) {
     }
 }
 
-/// Copies `len` bytes from `src` to `dst`, which may overlap: `dst` then holds what `src` held. The last
-/// byte is stored as [`place`] does.
+/// Copies `len` bytes from `src` to `dst`, which may overlap: `dst` then holds the old contents of
+/// `src`. Stores the last byte as [`place`] does.
 ///
 /// # Safety
 /// `src` is valid for reads and `dst` for writes of `len` bytes.
@@ -106,7 +108,8 @@ pub unsafe fn transfer(dst: *mut u8, src: *const u8, len: usize) {
         return unsafe { store_word(dst, src) };
     }
     if let Some(rest) = len.checked_sub(1) {
-        // SAFETY: by the caller; the last byte lies inside, and is loaded before the first is stored.
+        // SAFETY: by the caller; the last byte lies inside, and is loaded before the first is
+        // stored.
         unsafe {
             let last = src.add(rest).read();
             std::ptr::copy(src, dst, rest);
@@ -127,7 +130,7 @@ unsafe fn store_word(dst: *mut u8, src: *const u8) {
     unsafe { dst.cast::<u64>().write_unaligned(src.cast::<u64>().read_unaligned()) }
 }
 
-/// One byte, loaded each time this is called: the compiler may not reuse an earlier one.
+/// Returns one byte, loaded anew at each call: the compiler may not reuse an earlier load.
 ///
 /// # Safety
 /// `src` is valid for a read of one byte.
@@ -147,8 +150,8 @@ pub unsafe fn zero(dst: *mut u8, len: usize) {
     unsafe { std::ptr::write_bytes(dst, 0, len) }
 }
 
-/// Carries out `op` on the 64 bits at `at`, in one step for all who use atomic instructions on
-/// them, in this process or another; what was there before.
+/// Carries out `op` on the 64 bits at `at`, and returns their old value. The operation is atomic
+/// against all atomic instructions on these bits, in this process or another.
 ///
 /// # Safety
 /// `at` is valid for reads and writes of 8 bytes, and a multiple of 8.
@@ -163,33 +166,35 @@ pub unsafe fn atomic(at: *mut u8, op: AtomicOp) -> u64 {
     cell.fetch_update(Ordering::SeqCst, Ordering::SeqCst, update).unwrap_or_else(|v| v)
 }
 
-/// CRC-32C, continued from `crc`, and Internet checksum of `len` bytes, in one pass.
+/// Returns the CRC-32C, continued from `crc`, and the Internet checksum of `len` bytes, in one
+/// pass.
 ///
 /// # Safety
 /// `src` is valid for reads of `len` bytes.
 #[inline]
 pub unsafe fn digest(src: *const u8, len: usize, crc: u32) -> (u32, Sum) {
-    // SAFETY: passed on.
+    // SAFETY: the caller ensures the kernel's conditions.
     unsafe { (crc::kernels().digest)(src, len, crc) }
 }
 
-/// The Internet checksum of `len` bytes.
+/// Returns the Internet checksum of `len` bytes.
 ///
 /// # Safety
 /// `src` is valid for reads of `len` bytes.
 #[inline]
 pub unsafe fn sum_at(src: *const u8, len: usize) -> Sum {
-    // SAFETY: passed on.
+    // SAFETY: the caller ensures the kernel's conditions.
     unsafe { (crc::kernels().sum)(src, len) }
 }
 
-/// As [`gather`], with the Internet checksum of the bytes copied.
+/// As [`gather`], and returns the Internet checksum of the bytes copied.
 ///
 /// # Safety
 /// As [`gather`].
 #[inline]
 pub unsafe fn gather_sum(src: *const u8, dst: &mut [u8]) -> Sum {
-    // SAFETY: passed on; `dst` is a reference, valid for its length and nobody else's.
+    // SAFETY: the caller ensures the conditions for `src`; `dst` is a reference, valid for its
+    // length, and no other code uses it.
     unsafe { (crc::kernels().copy_sum)(src, dst.as_mut_ptr(), dst.len()) }
 }
 
@@ -199,7 +204,8 @@ pub unsafe fn gather_sum(src: *const u8, dst: &mut [u8]) -> Sum {
 /// As [`gather`].
 #[inline]
 pub unsafe fn gather_digest(src: *const u8, dst: &mut [u8], crc: u32) -> (u32, Sum) {
-    // SAFETY: passed on; `dst` is a reference, valid for its length and nobody else's.
+    // SAFETY: the caller ensures the conditions for `src`; `dst` is a reference, valid for its
+    // length, and no other code uses it.
     unsafe { (crc::kernels().copy_digest)(src, dst.as_mut_ptr(), dst.len(), crc) }
 }
 
@@ -210,7 +216,7 @@ pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
     unsafe { (crc::kernels().crc)(bytes.as_ptr(), bytes.len(), crc) }
 }
 
-/// The Internet checksum of `bytes`.
+/// Returns the Internet checksum of `bytes`.
 #[inline]
 pub fn sum(bytes: &[u8]) -> Sum {
     if bytes.len() <= Sum::SHORT {
@@ -220,7 +226,7 @@ pub fn sum(bytes: &[u8]) -> Sum {
     unsafe { (crc::kernels().sum)(bytes.as_ptr(), bytes.len()) }
 }
 
-/// Name of the code chosen for this processor, for reports.
+/// Returns the name of the code chosen for this processor, for reports.
 pub fn implementation() -> &'static str {
     crc::kernels().name
 }

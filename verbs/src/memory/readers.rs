@@ -1,9 +1,10 @@
-//! Quiescence: when every worker has stopped looking at what was taken away.
+//! Quiescence: when every worker has stopped looking at entries that were taken away.
 //!
-//! A worker that reads a table without a lock may still hold what it found when an entry is
-//! cleared. It says so itself: once in every turn, at a point where it holds nothing, it counts its
-//! [`Reader`] up. Whoever has cleared an entry takes a [`Grace`] and waits until every reader has
-//! counted on. This costs a worker one store per turn, and no message.
+//! A worker that reads a table without a lock may still hold an entry's contents when the entry is
+//! cleared. The worker itself reports when it does not: once in every turn, at a point where it
+//! holds nothing, it counts its [`Reader`] up. A thread that has cleared an entry takes a [`Grace`]
+//! and waits until every reader has counted on. This costs a worker one store per turn, and no
+//! message.
 
 use heddle_base::sync::Mutex;
 use heddle_base::sync::atomic::{AtomicU64, Ordering, fence};
@@ -17,19 +18,19 @@ pub struct Readers(Mutex<Vec<Arc<Turns>>>);
 #[repr(align(64))]
 struct Turns(AtomicU64);
 
-/// In the place of a count: the reader is gone.
+/// Stands for a count: the reader has been dropped.
 const GONE: u64 = u64::MAX;
 
-/// One worker's count of turns; it reads nothing any more once this is dropped.
+/// A worker's count of turns; after this is dropped, the worker reads no more.
 #[derive(Debug)]
 pub struct Reader(Arc<Turns>);
 
-/// The turns the readers had made when something was taken away.
+/// The turns that the readers had made when an entry was taken away.
 #[derive(Debug)]
 pub struct Grace(Vec<(Arc<Turns>, u64)>);
 
 impl Readers {
-    /// A new reader. It must exist before it looks at anything.
+    /// Returns a new reader, which must exist before its worker looks at any entry.
     pub fn reader(&self) -> Reader {
         let turns = Arc::new(Turns::default());
         let mut readers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -38,10 +39,11 @@ impl Readers {
         Reader(turns)
     }
 
-    /// To be taken after an entry has been cleared.
+    /// Begins a grace period. Call this after an entry has been cleared.
     pub fn grace(&self) -> Grace {
-        // The store that cleared the entry comes before the loads below: a reader whose count we
-        // see unchanged may have missed it, one that counts on afterwards cannot.
+        // This fence orders the store that cleared the entry before the loads below. A reader whose
+        // count we see unchanged may have missed that store; a reader that counts on afterwards
+        // cannot miss it.
         fence(Ordering::SeqCst);
         let readers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let turns = |r: &Arc<Turns>| r.0.load(Ordering::Acquire);
@@ -51,12 +53,13 @@ impl Readers {
 }
 
 impl Reader {
-    /// Nothing that was read before is used after this. Once per turn.
+    /// Counts one turn: the worker uses nothing after this that it read before. Call this once per
+    /// turn.
     #[inline]
     pub fn quiescent(&self) {
-        // One writer: no atomic addition is needed. Release: what was read before stays before. The
-        // fence orders the next turn's reads behind it, so that a grace period that sees this count
-        // is seen by them.
+        // Only this thread writes the count, so it needs no atomic addition. Release: earlier reads
+        // stay before the store. The fence orders the next turn's reads after the store, so that if
+        // a grace period sees this count, those reads see the entry cleared.
         self.0.0.store(self.0.0.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
         fence(Ordering::SeqCst);
     }
@@ -64,14 +67,14 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        // Release, as in `quiescent`: what was read before stays before. The end of an `Arc` would not
-        // do, because finding it gone does not acquire.
+        // Release, as in `quiescent`: earlier reads stay before the store. The end of an `Arc`
+        // would not do, because a thread that finds the `Arc` gone does not acquire.
         self.0.0.store(GONE, Ordering::Release);
     }
 }
 
 impl Grace {
-    /// Whether every reader has passed a quiescent point since.
+    /// Returns true if every reader has passed a quiescent point since the grace period began.
     pub fn is_over(&mut self) -> bool {
         self.0.retain(|(reader, then)| reader.0.load(Ordering::Acquire) == *then);
         self.0.is_empty()
@@ -93,7 +96,7 @@ mod tests {
         assert!(!grace.is_over());
         drop(b);
         assert!(grace.is_over());
-        // A reader that came later cannot have seen what was taken away.
+        // A reader that came later cannot have seen the entry that was taken away.
         let _late = readers.reader();
         assert!(grace.is_over());
         assert!(!readers.grace().is_over());

@@ -1,15 +1,16 @@
 //! A mapping whose bytes may be registered.
 //!
-//! Regions come from three places: memory the library maps for itself ([`Region::anonymous`], on
-//! hugepages when some are free); memory that can be handed to another process as a file descriptor
-//! ([`Region::shared`], [`Region::from_fd`]); and memory an application has already
-//! ([`Region::from_raw`]). All pages of the first two are touched at once, so that the data path
-//! takes no page fault.
+//! Regions come from three places: memory that the library maps for itself ([`Region::anonymous`],
+//! on hugepages when some are free); memory that can be handed to another process as a file
+//! descriptor ([`Region::shared`], [`Region::from_fd`]); and memory that an application already has
+//! ([`Region::from_raw`]). The library touches all pages of the first two at once, so that the data
+//! path takes no page fault.
 //!
-//! **A file that another process holds may shrink** under the mapping, and a worker that touches a
-//! byte beyond its end is killed. So a shared region is sealed against shrinking, and one that
-//! comes from outside is refused without that seal. A file of a client may lose no page either: it is
-//! sealed against that before a byte of it is touched ([`Region::of_client`]), and its pages are locked.
+//! **A file that another process holds may shrink** under the mapping, and the kernel kills a
+//! worker that touches a byte beyond the file's end. So a shared region is sealed against
+//! shrinking, and the library refuses a region from outside without that seal. A client's file must
+//! not lose a page either: the RNIC's process seals it against that before it touches a byte
+//! ([`Region::of_client`]), and locks its pages.
 
 use std::any::Any;
 use std::ops::Range;
@@ -33,47 +34,48 @@ pub use error::RegionError;
 use sparse::Sparse;
 pub(crate) use sparse::{Hold, HoldError, Holding};
 
-/// Bytes that the kernel maps for one read of any of them, as far as their pages are there, from a multiple of them on.
-/// In a shared mapping of a file in memory they can be written at once, after a quarter of the time that a write to each
-/// page takes.
+/// Size of the aligned block that the kernel maps on one read of any byte in it, as far as the
+/// block's pages exist. In a shared mapping of a file in memory, the program can write to the whole
+/// block at once after that; this takes a quarter of the time that a write to each page takes.
 const AROUND: usize = 64 << 10;
 
-/// A mapping; see [`memory`](crate::memory). Unmapped, or given back to its owner, when dropped.
+/// A mapping; see [`memory`](crate::memory). Dropping it unmaps the memory, or gives it back to its
+/// owner.
 #[derive(Debug)]
 pub struct Region {
     base: NonNull<u8>,
     len: usize,
     page: usize,
     backing: Backing,
-    /// Of a region that has pages only where something is registered.
+    /// Present in a region that has pages only where memory is registered.
     sparse: Option<Sparse>,
 }
 
 #[derive(Debug)]
 enum Backing {
-    /// Our mapping of so many bytes, and the file behind it. One that is a client's, by its making or
-    /// its size, is unmapped by another thread: see [`closer`].
+    /// Our mapping of `bytes` bytes, and the file behind it. Another thread unmaps a mapping that a
+    /// client has made or sized: see [`closer`].
     Mapped { bytes: usize, fd: Option<OwnedFd>, client: Option<Client> },
-    /// Somebody else's memory, which stays valid while this lives.
+    /// Memory of another owner, which stays valid while `_owner` lives.
     Borrowed { _owner: Box<dyn Any + Send + Sync> },
 }
 
-/// What there is beside a mapping of a client's file.
+/// The state beside a mapping of a client's file.
 #[derive(Debug)]
 struct Client {
-    /// None where too many regions are watched.
+    /// `None` where too many regions are watched.
     watch: Option<Watch>,
 }
 
 // SAFETY: a region is an address range; every access to its bytes goes through raw pointers, with
-// no reference to them and no promise about their content, from any thread.
+// no reference to the bytes and no promise about their content, from any thread.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// `len` zeroed bytes for this process alone; on hugepages when enough of them are free, else
-    /// transparent ones are asked for.
+    /// Returns `len` zeroed bytes for this process alone; on hugepages when enough of them are
+    /// free, else the library asks for transparent hugepages.
     ///
     /// # Errors
     /// [`RegionError::Size`], [`RegionError::NoMemory`].
@@ -81,12 +83,12 @@ impl Region {
         Region::anonymous_on(len, PageSize::Auto)
     }
 
-    /// As [`anonymous`](Region::anonymous), on pages of a size. The memory is touched, and so it
-    /// lies at the processor socket of the thread that calls this.
+    /// As [`anonymous`](Region::anonymous), on pages of a given size. The function touches the
+    /// memory, so the memory lies at the processor socket of the calling thread.
     ///
     /// # Errors
-    /// [`RegionError::Size`], [`RegionError::NoMemory`]; the latter also when hugepages are asked for
-    /// and too few are free.
+    /// [`RegionError::Size`], [`RegionError::NoMemory`]; the latter also when the caller asks for
+    /// hugepages and too few are free.
     pub fn anonymous_on(len: usize, pages: PageSize) -> Result<Region, RegionError> {
         check_size(len)?;
         let no_memory = |e: std::io::Error| RegionError::NoMemory { len, why: e.to_string() };
@@ -100,8 +102,8 @@ impl Region {
         })
     }
 
-    /// `len` zeroed bytes that another process can map by [`fd`](Region::fd). The file is sealed:
-    /// it can neither shrink nor grow.
+    /// Returns `len` zeroed bytes that another process can map by [`fd`](Region::fd). The file is
+    /// sealed: it can neither shrink nor grow.
     ///
     /// # Errors
     /// [`RegionError::Size`], [`RegionError::NoMemory`].
@@ -109,20 +111,20 @@ impl Region {
         Region::shared_on(len, PageSize::Small)
     }
 
-    /// As [`shared`](Region::shared), on pages of a size.
+    /// As [`shared`](Region::shared), on pages of a given size.
     ///
     /// # Errors
     /// As [`anonymous_on`](Region::anonymous_on).
     pub fn shared_on(len: usize, pages: PageSize) -> Result<Region, RegionError> {
         check_size(len)?;
         if cfg!(miri) {
-            // Miri has no files in memory: under it no other process can map a region.
+            // Miri has no files in memory: under Miri no other process can map a region.
             return Region::anonymous_on(len, pages);
         }
         let no_memory = |e: std::io::Error| RegionError::NoMemory { len, why: e.to_string() };
         for &page in pages.hugepages(len) {
             let bytes = len.next_multiple_of(page);
-            // The mapping reserves them all, or fails.
+            // The mapping reserves all hugepages, or fails.
             let fd = file::create(bytes, page);
             if let Ok(fd) = fd
                 && let Ok(base) = mmap(bytes, libc::MAP_SHARED | libc::MAP_POPULATE, fd.as_raw_fd())
@@ -149,7 +151,7 @@ impl Region {
         Ok(region)
     }
 
-    /// The first `len` bytes of a file in memory that somebody else has made.
+    /// Returns the first `len` bytes of a file in memory that another process has made.
     ///
     /// # Errors
     /// [`RegionError::NotSealed`], [`RegionError::NotMemory`], [`RegionError::FileTooShort`],
@@ -165,11 +167,12 @@ impl Region {
         Ok(Region { base, len, page: PAGE, backing, sparse: None })
     }
 
-    /// Memory that a client has made and mapped: all of its file, which is sealed here so that it keeps
-    /// its pages. Nothing of it is touched; [`populate`](Region::populate) follows. The descriptor stays
-    /// with its owner, who closes it where that may wait. This waits as long as the client holds its file
-    /// (it may be filling it), so it is for a thread that may wait; so is the end of the mapping
-    /// ([`closer`]).
+    /// Maps memory that a client has made and mapped: all of the client's file, which this function
+    /// seals so that the file keeps its pages. The function touches no page;
+    /// [`populate`](Region::populate) follows. The descriptor stays with its owner, who closes it
+    /// on a thread that may wait. This function waits as long as the client holds its file (the
+    /// client may be filling it), so call it on a thread that may wait; the mapping has to end on
+    /// such a thread too ([`closer`]).
     ///
     /// # Errors
     /// [`RegionError`].
@@ -186,12 +189,12 @@ impl Region {
         Ok(region)
     }
 
-    /// Touches `[off, off + len)`, so that nobody takes a page fault there later; of a client's file the
-    /// pages are locked as well, where the process may lock as many. For whoever maps much and has
-    /// something else to do in between.
+    /// Touches `[off, off + len)`, so that no thread takes a page fault there later; in a client's
+    /// file, also locks the pages, where the process may lock as many. A caller that maps much
+    /// memory and has other work to do in between calls this for one part after the other.
     ///
     /// # Errors
-    /// [`RegionError::OutOfRange`]; [`RegionError::NoMemory`] when the system has no page for it.
+    /// [`RegionError::OutOfRange`]; [`RegionError::NoMemory`] when the system has no page.
     pub fn populate(&self, off: usize, len: usize) -> Result<(), RegionError> {
         let page = self.page.max(PAGE);
         let end = off.saturating_add(len).div_ceil(page).saturating_mul(page);
@@ -200,7 +203,7 @@ impl Region {
         let (bytes, client) = (*bytes, client.is_some());
         let (first, end) = (off / page * page, end.min(bytes));
         let populated = match self.sparse {
-            // Its pages are there, and only have to be mapped.
+            // The pages of a sparse region exist already, and only have to be mapped.
             Some(_) => {
                 let start = first.next_multiple_of(AROUND).min(end);
                 let stop = (end / AROUND * AROUND).max(start);
@@ -210,14 +213,14 @@ impl Region {
             }
             None => self.touch(first..end, libc::MADV_POPULATE_WRITE),
         };
-        // Swapped out, a page of a client's would keep a worker waiting for the disk. This fails beyond
-        // RLIMIT_MEMLOCK, and then the pages are only there.
+        // A worker that touches a client's swapped-out page would wait for the disk, so lock the
+        // pages. The call fails beyond RLIMIT_MEMLOCK; then the pages are present but not locked.
         if client && page == PAGE && self.sparse.is_none() {
-            // SAFETY: whole pages of our mapping, which keep what is in them.
+            // SAFETY: whole pages of our mapping, which keep their contents.
             unsafe { libc::mlock(self.base.as_ptr().add(first).cast(), end - first) };
         }
         match populated {
-            // Before Linux 5.14 pages come with their lock, or with their first use.
+            // EINVAL: before Linux 5.14, pages appear when they are locked, or on first use.
             Err(e) if e.raw_os_error() != Some(libc::EINVAL) => {
                 Err(RegionError::NoMemory { len, why: e.to_string() })
             }
@@ -225,9 +228,9 @@ impl Region {
         }
     }
 
-    /// Has the kernel touch whole pages of our mapping.
+    /// Makes the kernel touch whole pages of our mapping.
     fn touch(&self, pages: Range<usize>, how: libc::c_int) -> std::io::Result<()> {
-        // SAFETY: pages of our mapping, by the caller, which keep what is in them.
+        // SAFETY: pages of our mapping, by the caller, which keep their contents.
         let touched = pages.is_empty()
             || unsafe {
                 let at = self.base.as_ptr().add(pages.start);
@@ -236,15 +239,15 @@ impl Region {
         if touched { Ok(()) } else { Err(std::io::Error::last_os_error()) }
     }
 
-    /// Memory an application has already, of any alignment. `owner` is what keeps it: it is dropped
-    /// when nothing refers to the region any more, which may be long after the last handle of the
-    /// application is gone.
+    /// Returns a region over memory that an application already has, of any alignment. `owner`
+    /// keeps the memory: it is dropped when nothing refers to the region any more, which may be
+    /// long after the application has dropped its last handle.
     ///
     /// # Safety
     /// `base` is valid for reads and writes of `len` bytes, from any thread, until `owner` is
     /// dropped; and until then no Rust reference to those bytes is used, since they may change at
     /// any time. A `Box` of those bytes counts as a reference to them, also as a part of `owner`:
-    /// it is used whenever it is moved. A `Vec` is not.
+    /// every move uses it. A `Vec` does not.
     ///
     /// # Errors
     /// [`RegionError::Size`].
@@ -263,7 +266,8 @@ impl Region {
         })
     }
 
-    /// Whether memory of a client has failed here: it reads as zeros, and its session has to end.
+    /// Returns true if a client's memory has failed here: the region reads as zeros, and its
+    /// session has to end.
     pub(crate) fn is_lost(&self) -> bool {
         match &self.backing {
             Backing::Mapped { client: Some(client), .. } => {
@@ -273,21 +277,21 @@ impl Region {
         }
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     #[inline]
     #[allow(clippy::len_without_is_empty, reason = "a region is never empty")]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Address of the first byte.
+    /// Returns the address of the first byte.
     #[inline]
     pub fn base(&self) -> NonNull<u8> {
         self.base
     }
 
-    /// Bytes of the mapping, whole pages; `None` when it is not ours, and then it may begin and end
-    /// anywhere.
+    /// Returns the bytes of the mapping, in whole pages; `None` when the memory is not mapped by
+    /// us, and may begin and end anywhere.
     pub fn mapped_len(&self) -> Option<usize> {
         match self.backing {
             Backing::Mapped { bytes, .. } => Some(bytes),
@@ -295,12 +299,12 @@ impl Region {
         }
     }
 
-    /// Octets of a page of it, as far as asked for explicitly.
+    /// Returns the bytes of a page of the region, as far as the maker asked for a size explicitly.
     pub fn page_size(&self) -> usize {
         self.page
     }
 
-    /// The file behind a shared region.
+    /// Returns the file behind a shared region.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.backing {
             Backing::Mapped { fd, .. } => fd.as_ref().map(AsFd::as_fd),
@@ -313,7 +317,7 @@ impl Drop for Region {
     fn drop(&mut self) {
         match &mut self.backing {
             Backing::Mapped { bytes, client: Some(client), .. } => {
-                // Watched until it is unmapped by somebody.
+                // Watch the region until the lane unmaps it.
                 let watch = client.watch.take();
                 let mapping = Mapping { base: self.base, bytes: *bytes };
                 closer::run(closer::MEMORY, move || {

@@ -1,5 +1,5 @@
-//! Registered memory as a worker reaches it: addresses of the protocol looked up in the table of
-//! regions, and bytes moved there.
+//! Registered memory as a worker reaches it: looks up addresses of the protocol in the table of
+//! regions, and moves bytes there.
 
 use std::cell::Cell;
 use std::ptr;
@@ -15,16 +15,16 @@ use super::readers::Reader;
 use super::region_table::{RegionId, RegionTable};
 
 heddle_base::counters! {
-    /// Copies between frames and registered memory. Whatever the protocols count of their own, no
-    /// byte gets into or out of registered memory on a worker without being counted here, except by
-    /// a frame that refers to it.
+    /// Copies between frames and registered memory. These counters are independent of those of the
+    /// protocols: they count every byte that gets into or out of registered memory on a worker,
+    /// except by a frame that refers to the memory.
     pub struct MemoryCounters {
         /// Bytes copied into registered memory.
         mem_placed_bytes,
         /// Bytes copied out of registered memory.
         mem_gathered_bytes,
-        /// Bytes copied from registered memory to registered memory, once each: between two queue pairs of
-        /// one worker.
+        /// Bytes copied from registered memory to registered memory, once each: between two queue
+        /// pairs of one worker.
         mem_copied_bytes,
     }
 }
@@ -41,27 +41,28 @@ pub struct RegionMemory {
 }
 
 impl RegionMemory {
-    /// The memory of `regions`, for one worker.
+    /// Returns the memory of `regions`, for one worker.
     pub fn new(regions: Arc<RegionTable>) -> RegionMemory {
         let reader = regions.readers.reader();
         let zero = || Cell::new(0);
         RegionMemory { regions, reader, placed: zero(), gathered: zero(), copied: zero() }
     }
 
-    /// The worker holds no address of a region at this point. Once per turn: memory is handed back
-    /// only after it.
+    /// Notes that the worker holds no address of a region at this point. The worker calls this once
+    /// per turn: memory is used again only after this call.
     #[inline]
     pub fn quiescent(&self) {
         self.reader.quiescent();
     }
 
-    /// The regions.
+    /// Returns the table of regions.
     pub fn regions(&self) -> &Arc<RegionTable> {
         &self.regions
     }
 
-    /// Address of a range, valid until the next [`quiescent`](RegionMemory::quiescent) and as long
-    /// as somebody keeps the region; `None` when it does not lie in a region.
+    /// Returns the address of a range, or `None` when the range does not lie in a region. The
+    /// address is valid until the next [`quiescent`](RegionMemory::quiescent), and as long as
+    /// another owner keeps the region.
     #[inline]
     pub fn ptr(&self, range: MemRange) -> Option<*mut u8> {
         let (id, off) = RegionId::split(range.addr());
@@ -74,7 +75,7 @@ impl RegionMemory {
         Some(slot.base.load(Ordering::Relaxed).wrapping_add(off))
     }
 
-    /// As [`ptr`](RegionMemory::ptr), for a device that is to read it where it lies; `None` also
+    /// As [`ptr`](RegionMemory::ptr), for a device that reads the range where it lies; `None` also
     /// where devices cannot.
     #[inline]
     pub fn dma_ptr(&self, range: MemRange) -> Option<*mut u8> {
@@ -84,7 +85,7 @@ impl RegionMemory {
         slot.dma.load(Ordering::Relaxed).then_some(p)
     }
 
-    /// What was copied through this handle.
+    /// Returns the bytes copied through this handle.
     pub fn counters(&self) -> MemoryCounters {
         MemoryCounters {
             mem_placed_bytes: self.placed.get(),
@@ -98,8 +99,8 @@ impl RegionMemory {
         self.gathered.set(self.gathered.get() + n as u64);
     }
 
-    /// The address again, or null: an STag names only what lies in a region, and its region stays
-    /// until no worker can know the STag, so there is nothing to miss.
+    /// Returns the address again, or null. An STag names only memory in a region, and the region
+    /// stays until no worker can know the STag, so null never occurs.
     #[inline]
     fn known(&self, range: MemRange) -> *mut u8 {
         let p = self.ptr(range);
@@ -108,10 +109,10 @@ impl RegionMemory {
     }
 }
 
-// In each of these, `known` gives null or an address that is valid for the range: the slot held
-// base and length of a region when it was read, and regions that are taken out stay mapped until
-// this reader has passed its next quiescent point, which it does not pass in here (`&self` of one
-// thread).
+// SAFETY argument of the functions below: `known` gives null or an address that is valid for the
+// range. The slot held base and length of a region when `known` read them, and regions that are
+// taken out stay mapped until this reader has passed its next quiescent point. The reader passes
+// none in here (`&self` of one thread).
 impl Memory for RegionMemory {
     #[inline]
     fn place(&self, dst: MemRange, src: &[u8]) {
@@ -141,7 +142,7 @@ impl Memory for RegionMemory {
         self.copied.set(self.copied.get() + n as u64);
         let (to, from) = (self.known(dst), self.known(src));
         if !to.is_null() && !from.is_null() {
-            // SAFETY: as in `place`, of both ranges; n is at most the length of either.
+            // SAFETY: as in `place`, for both ranges; n is at most the length of either.
             unsafe { raw::transfer(to, from, n) };
         }
     }
@@ -194,14 +195,14 @@ impl Memory for RegionMemory {
         if !self.takes_atomics(at) {
             return None;
         }
-        // SAFETY: as in `place`, for the 8 bytes of the range; not null and aligned, as was just
-        // seen.
+        // SAFETY: as in `place`, for the 8 bytes of the range; `takes_atomics` has just checked
+        // that the address is aligned and not null.
         Some(unsafe { raw::atomic(self.known(at), op) })
     }
 
     fn takes_atomics(&self, at: MemRange) -> bool {
         let p = self.known(at);
-        // What has to be aligned is the address, whatever the tagged offset is.
+        // The address has to be aligned, whatever the tagged offset is.
         at.len() == 8 && !p.is_null() && p.cast::<u64>().is_aligned()
     }
 
@@ -220,7 +221,7 @@ mod tests {
 
     use crate::memory::Region;
 
-    /// A region of 4096 zeros in a table of its own, as a worker sees it, and its address.
+    /// Returns a region of 4096 zeros in a table of its own, as a worker sees it, and its address.
     fn alone() -> (RegionMemory, Arc<Region>, u64) {
         let regions = Arc::new(RegionTable::new(1, None));
         let region = Arc::new(Region::anonymous(4096).unwrap());
@@ -314,7 +315,7 @@ mod tests {
 
     #[test]
     fn test_atomics_of_workers_and_of_local_processors_lose_no_update() {
-        // Far longer than a thread takes to start, or has the processor at a time.
+        // Far longer than a thread takes to start, or than it has the processor at a time.
         const EACH: u64 = if cfg!(miri) { 50 } else { 500_000 };
         let start = std::sync::Barrier::new(4);
         let (mem, region, addr) = alone();
@@ -334,7 +335,7 @@ mod tests {
             }
             let start = &start;
             s.spawn(move || {
-                // A compare-and-swap that counts only where it hit.
+                // A compare-and-swap that counts only when it succeeds.
                 let mut hits = 0;
                 let mut seen = 0;
                 let other = RegionMemory::new(regions);

@@ -6,53 +6,54 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::readers::{Grace, Readers};
 use super::region::Region;
 
-/// Names a region within its RNIC. An address of the protocol's [`MemRange`](heddle_iwarp::MemRange)
-/// has it in its upper 16 bits, and the offset in the region in the lower 48.
+/// Names a region within its RNIC. An address of the protocol's
+/// [`MemRange`](heddle_iwarp::MemRange) has the id in its upper 16 bits, and the offset in the
+/// region in the lower 48.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RegionId(u16);
 
 const OFFSET_BITS: u32 = 48;
 
 impl RegionId {
-    /// The address of a byte of the region.
+    /// Returns the address of a byte of the region.
     pub fn addr(self, off: usize) -> u64 {
         u64::from(self.0) << OFFSET_BITS | off as u64
     }
 
-    /// Region and offset of an address.
+    /// Returns region and offset of an address.
     #[inline]
     pub fn split(addr: u64) -> (RegionId, usize) {
         let off = usize::try_from(addr & ((1 << OFFSET_BITS) - 1)).unwrap_or(usize::MAX);
         (RegionId(u16::try_from(addr >> OFFSET_BITS).unwrap_or(u16::MAX)), off)
     }
 
-    /// Its index, below what the table was made for.
+    /// Returns the id's index, which is less than the capacity of the table.
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
 }
 
-/// What a worker reads of a region: where it lies. An empty slot has length 0.
+/// The place of a region, as workers read it. An empty slot has length 0.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
     pub(super) base: AtomicPtr<u8>,
     pub(super) len: AtomicUsize,
-    /// The devices can read it where it lies.
+    /// The devices can read the region where it lies.
     pub(super) dma: AtomicBool,
 }
 
-/// Who has to know of regions before workers use them: what makes them reachable for devices.
+/// Gets to know of regions before workers use them, and makes the regions reachable for devices.
 pub trait RegionHook: Send + Sync + std::fmt::Debug {
-    /// A region is about to be known to the workers. Whether devices can read it where it lies;
-    /// otherwise its bytes are copied into frames.
+    /// Takes note of a region that workers are about to know. Returns true if devices can read the
+    /// region where it lies; otherwise workers copy its bytes into frames.
     fn added(&self, region: &Arc<Region>) -> bool;
 
-    /// No worker and no registration refers to the region any more.
+    /// Takes note that no worker and no registration refers to the region any more.
     fn removed(&self, region: &Arc<Region>);
 }
 
-/// A table of regions. Workers look addresses up in it without a lock; a region that is taken out
-/// stays mapped until every one of them has passed a quiescent point.
+/// A table of regions. Workers look addresses up without a lock; a region that is taken out stays
+/// mapped until every worker has passed a quiescent point.
 #[derive(Debug)]
 pub struct RegionTable {
     pub(super) slots: Box<[Slot]>,
@@ -64,12 +65,14 @@ pub struct RegionTable {
 #[derive(Debug, Default)]
 struct Owners {
     regions: Vec<Option<Arc<Region>>>,
-    /// Taken out, and perhaps still being looked at. Their ids are not given again meanwhile.
+    /// Regions that were taken out and that a worker may still look at. Their ids stay in use
+    /// meanwhile.
     leaving: Vec<(usize, Grace)>,
 }
 
 impl RegionTable {
-    /// An empty table for up to `capacity` regions (1..=65,536); `hook` is told of each.
+    /// Returns an empty table for up to `capacity` regions (1..=65,536); it calls `hook` for each
+    /// region.
     pub fn new(capacity: usize, hook: Option<Box<dyn RegionHook>>) -> RegionTable {
         let n = capacity.clamp(1, 1 << 16);
         let owners = Owners { regions: vec![None; n], leaving: Vec::new() };
@@ -81,7 +84,7 @@ impl RegionTable {
         }
     }
 
-    /// Makes a region known to the workers; `None` when the table is full.
+    /// Makes a region known to the workers. Returns `None` when the table is full.
     pub fn insert(&self, region: &Arc<Region>) -> Option<RegionId> {
         let mut owners = self.owners();
         self.reap_in(&mut owners);
@@ -90,7 +93,7 @@ impl RegionTable {
             .find(|&i| owners.regions[i].is_none() && !taken(i) && i <= usize::from(u16::MAX))?;
         owners.regions[at] = Some(region.clone());
         let slot = &self.slots[at];
-        // A reader sees the length last, and looks at it first.
+        // Store the length last: a reader loads it first.
         slot.base.store(region.base().as_ptr(), Ordering::Relaxed);
         let dma = self.hook.as_ref().is_some_and(|h| h.added(region));
         slot.dma.store(dma, Ordering::Relaxed);
@@ -98,7 +101,7 @@ impl RegionTable {
         Some(RegionId(u16::try_from(at).unwrap_or(u16::MAX)))
     }
 
-    /// Takes a region out. It is let go when no worker looks at it any more.
+    /// Takes a region out. The table drops the region when no worker looks at it any more.
     pub fn remove(&self, id: RegionId) {
         let mut owners = self.owners();
         let at = id.index();
@@ -111,7 +114,7 @@ impl RegionTable {
         self.reap_in(&mut owners);
     }
 
-    /// Lets go of removed regions that no worker looks at any more; how many still wait.
+    /// Drops removed regions that no worker looks at any more. Returns how many still wait.
     pub fn reap(&self) -> usize {
         let mut owners = self.owners();
         self.reap_in(&mut owners);
@@ -132,7 +135,7 @@ impl RegionTable {
         });
     }
 
-    /// The region with this id.
+    /// Returns the region with this id.
     pub fn get(&self, id: RegionId) -> Option<Arc<Region>> {
         let owners = self.owners();
         if owners.leaving.iter().any(|(at, _)| *at == id.index()) {
@@ -141,12 +144,12 @@ impl RegionTable {
         owners.regions.get(id.index())?.clone()
     }
 
-    /// Regions there can be.
+    /// Returns the most regions that the table can have.
     pub fn capacity(&self) -> usize {
         self.slots.len()
     }
 
-    /// Those that look at the table without a lock.
+    /// Returns the readers that look at the table without a lock.
     pub fn readers(&self) -> &Readers {
         &self.readers
     }
@@ -187,7 +190,7 @@ mod tests {
         assert!(regions.insert(&region).is_none(), "the table has one place");
         regions.remove(id);
         assert!(regions.get(id).is_none());
-        // Neither the region nor its place is free while the worker may hold an address.
+        // Neither the region nor its slot is free while the worker may hold an address.
         assert_eq!((Arc::strong_count(&region), regions.reap()), (2, 1));
         assert!(regions.insert(&region).is_none());
         worker.quiescent();

@@ -1,5 +1,5 @@
-//! Registration: STags for stretches of regions, and memory that comes back when nobody refers to
-//! it.
+//! Registration: STags for stretches of regions, and memory that is used again when nothing refers
+//! to it any more.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -14,20 +14,21 @@ use super::region::{Hold, Region};
 use super::region_table::{RegionId, RegionTable};
 use super::stretches::Stretches;
 
-/// Who may still refer to the memory of a region whose STag is gone.
+/// Says whether a worker may still refer to the memory of a region whose STag is gone.
 ///
-/// One per worker. It is asked only after the worker has passed a quiescent point since the STag
-/// went, so it can make no new reference; the answer may only change from yes to no.
+/// Each worker has one. The registry asks only after the worker has passed a quiescent point since
+/// the STag went, so the worker can make no new reference; the answer may only change from yes to
+/// no.
 pub trait References: Send + Sync + std::fmt::Debug {
-    /// Whether anything (an FPDU in a send queue, a frame in a ring or a driver) still refers to
-    /// memory of the region in slot `mr` of the STag table.
+    /// Returns true if anything (an FPDU in a send queue, a frame in a ring or a driver) still
+    /// refers to memory of the region in slot `mr` of the STag table.
     fn is_referred(&self, mr: u32) -> bool;
 }
 
-/// Regions that wait which are looked through with each that comes.
+/// Most waiting regions for which giving back a region also reclaims at once.
 const FEW: usize = 64;
 
-/// Why memory was not registered.
+/// Why a registration of memory failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
     /// The pool of the application has no stretch that long.
@@ -35,9 +36,9 @@ pub enum RegisterError {
     NoMemory {
         /// Bytes asked for.
         wanted: usize,
-        /// The longest free stretch.
+        /// The longest free stretch, in bytes.
         free: usize,
-        /// Bytes of the pool.
+        /// Size of the pool in bytes.
         size: usize,
     },
     /// The range does not lie in the region.
@@ -49,7 +50,7 @@ pub enum RegisterError {
     /// The application, or its protection domain, has as many STags of this sort as it may have.
     #[error("no more than {most} of this sort are allowed")]
     Quota {
-        /// Its limit.
+        /// Limit of the application or of the protection domain.
         most: u32,
     },
     /// The STag table refused.
@@ -64,35 +65,35 @@ pub struct Registry {
     regions: Arc<RegionTable>,
     references: Mutex<Vec<Arc<dyn References>>>,
     draining: Mutex<Vec<Draining>>,
-    /// Regions of applications that are in the table, by their address: the id, and how many registrations
-    /// have it. One place in the table is enough for all registrations of a region.
+    /// Regions of applications that are in the table, by their address: the id, and the number of
+    /// registrations of the region. All registrations of a region share one slot of the table.
     own: Mutex<HashMap<usize, (RegionId, usize)>>,
 }
 
-/// What was registered, and what has to be given back with it.
+/// A registration, with everything that has to be freed with it.
 #[derive(Debug)]
 pub(crate) struct Registered {
     pub(crate) stag: Stag,
     pub(crate) to: u64,
     pub(crate) len: usize,
     pub(crate) region: Arc<Region>,
-    /// Of its first byte, in the region.
+    /// Offset of the first byte in the region.
     pub(crate) off: usize,
-    /// Of its application and its protection domain.
+    /// Tickets of the application and of the protection domain.
     tickets: Option<[Ticket; 2]>,
-    /// Of a sparse region: keeps its pages until nobody refers to them.
+    /// In a sparse region: keeps the pages until nothing refers to them.
     hold: Option<Hold>,
     backing: Backing,
 }
 
 impl Registered {
-    /// The same, with what keeps its pages there.
+    /// Returns this registration with `hold`, which keeps its pages.
     pub(crate) fn held(mut self, hold: Option<Hold>) -> Registered {
         self.hold = hold;
         self
     }
 
-    /// The same, in the accounts of its application and its protection domain.
+    /// Returns this registration with the tickets of its application and its protection domain.
     pub(crate) fn counted(mut self, tickets: [Ticket; 2]) -> Registered {
         self.tickets = Some(tickets);
         self
@@ -103,7 +104,7 @@ impl Registered {
 enum Backing {
     /// A stretch of a pool.
     Stretch { pool: Arc<Pool>, at: usize, len: usize },
-    /// A region of the application, which leaves the table with its registration.
+    /// A region of the application, which leaves the table with its last registration.
     Own(Arc<Region>),
 }
 
@@ -116,19 +117,19 @@ struct Draining {
     _hold: Option<Hold>,
 }
 
-/// What a region is registered with.
+/// The terms of a registration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) pd: Pd,
-    /// The only queue pair that may use it, if it is bound to one.
+    /// The only queue pair that may use the memory, if it is bound to one.
     pub(crate) qpn: Option<Qpn>,
     pub(crate) access: Access,
-    /// Tagged offset of its first byte, unless it is the usual one.
+    /// Tagged offset of the first byte, unless it is the usual one.
     pub(crate) to: Option<u64>,
 }
 
 impl Registry {
-    /// A registry over a table of STags and one of regions.
+    /// Returns a registry over a table of STags and a table of regions.
     pub fn new(mrs: Arc<MrTable>, regions: Arc<RegionTable>) -> Registry {
         Registry {
             mrs,
@@ -139,23 +140,23 @@ impl Registry {
         }
     }
 
-    /// The STags.
+    /// Returns the table of STags.
     pub fn mrs(&self) -> &Arc<MrTable> {
         &self.mrs
     }
 
-    /// The regions.
+    /// Returns the table of regions.
     pub fn regions(&self) -> &Arc<RegionTable> {
         &self.regions
     }
 
-    /// Makes a worker be asked before memory is handed back.
+    /// Adds a worker that the registry asks before memory is used again.
     pub fn add_references(&self, references: Arc<dyn References>) {
         lock(&self.references).push(references);
     }
 
-    /// A pool over `region`, whose tagged offsets begin at `to`; `None` when the table of regions
-    /// is full.
+    /// Returns a pool over `region`, whose tagged offsets begin at `to`, or `None` when the table
+    /// of regions is full.
     pub(crate) fn pool(self: &Arc<Registry>, region: Arc<Region>, to: u64) -> Option<Arc<Pool>> {
         let id = self.regions.insert(&region)?;
         let stretches = Mutex::new(Stretches::new(region.len()));
@@ -187,7 +188,7 @@ impl Registry {
         Ok(Stretch { pool: pool.clone(), at, len, cleared: 0, registered: false })
     }
 
-    /// Registers what was set aside; what is not clear yet is cleared first.
+    /// Registers memory that was set aside, after clearing any part that is not clear yet.
     pub(crate) fn register(
         &self,
         mut stretch: Stretch,
@@ -235,7 +236,8 @@ impl Registry {
         }
     }
 
-    /// The id of a region that one registration more has; `None` when the table is full.
+    /// Counts one more registration of a region. Returns the region's id, or `None` when the table
+    /// is full.
     fn enter(&self, region: &Arc<Region>) -> Option<RegionId> {
         let mut own = lock(&self.own);
         match own.entry(Arc::as_ptr(region).addr()) {
@@ -252,7 +254,7 @@ impl Registry {
         }
     }
 
-    /// One registration fewer has the region; the last one takes it out of the table.
+    /// Counts one registration less of a region; the last takes the region out of the table.
     fn leave(&self, region: &Arc<Region>) {
         let mut own = lock(&self.own);
         if let Entry::Occupied(mut there) = own.entry(Arc::as_ptr(region).addr()) {
@@ -274,10 +276,10 @@ impl Registry {
         .map(|mr| mr.stag)
     }
 
-    /// Takes a registration back. The STag is useless from here on; its place in the table and the
-    /// memory follow when nobody refers to them any more.
+    /// Takes a registration back. The STag is useless from here on; its slot in the table and the
+    /// memory become free when nothing refers to them any more.
     pub(crate) fn give(&self, r: Registered) {
-        // A Send with Invalidate may have come first.
+        // Ignore the error: a Send with Invalidate may have come first.
         let _ = self.mrs.retire(r.stag);
         let grace = self.regions.readers().grace();
         let Registered { stag, backing, tickets, hold, .. } = r;
@@ -287,14 +289,14 @@ impl Registry {
             draining.push(waits);
             draining.len()
         };
-        // An application that goes gives back thousands, each of which would look through all those
-        // before it: the next registration does, or the control plane.
+        // An application that ends gives back thousands of regions, and each would look through all
+        // earlier ones. Leave that to the next registration, or to the control plane.
         if waiting <= FEW {
             self.reclaim();
         }
     }
 
-    /// Hands back the memory that nobody refers to any more; how many regions still wait.
+    /// Frees the memory that nothing refers to any more. Returns how many regions still wait.
     pub fn reclaim(&self) -> usize {
         let mut draining = lock(&self.draining);
         if !draining.is_empty() {
@@ -317,7 +319,7 @@ impl Registry {
         draining.len()
     }
 
-    /// Regions whose STag is gone and whose memory is still referred to.
+    /// Returns the number of regions whose STag is gone and whose memory is not free yet.
     pub fn draining(&self) -> usize {
         lock(&self.draining).len()
     }
@@ -366,7 +368,7 @@ mod tests {
             let stag = mr.stag;
             busy.0.store(true, Ordering::Relaxed);
             if last == 0 {
-                // Everybody has let go before the STag does.
+                // All references end before the STag does.
                 busy.0.store(false, Ordering::Relaxed);
                 worker.quiescent();
             }

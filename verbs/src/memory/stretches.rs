@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// Hands out aligned stretches of `[0, size)`, first fit, and merges what comes back.
+/// Hands out aligned stretches of `[0, size)`, first fit, and merges stretches that come back.
 #[derive(Debug)]
 pub(crate) struct Stretches {
     size: usize,
@@ -21,7 +21,7 @@ impl Stretches {
         Stretches { size, free: BTreeMap::from([(0, size)]) }
     }
 
-    /// Takes `len` bytes; their offset.
+    /// Takes `len` bytes. Returns their offset.
     pub(crate) fn take(&mut self, len: usize) -> Option<usize> {
         let len = round_up(len.max(1), ALIGN)?;
         let align = if len >= PAGE { PAGE } else { ALIGN };

@@ -1,4 +1,4 @@
-//! What a device asks for, carried out here.
+//! Carries out the operations of a device in this process.
 
 use core::net::SocketAddr;
 
@@ -47,7 +47,7 @@ impl Backend for Local {
     }
 
     fn dealloc_pd(&self, pd: Pd) -> Result<(), DeviceError> {
-        // Outside of the lock: the last one that has it gives its place back.
+        // Drop the domain after the lock is released: the last holder frees the domain's place.
         let given_up = lock(&self.pds).remove(&pd);
         given_up.map(drop).ok_or(DeviceError::ForeignPd(pd))
     }
@@ -158,7 +158,7 @@ impl Backend for Local {
     ) -> Result<ListenerId, DeviceError> {
         let id = ListenerId(self.next_id());
         if !self.hub.board.names.listen(self.id, addr, id, reserved) {
-            // As where another listens: the control plane answers that by an event.
+            // Answer with an event, as the control plane does where another program listens.
             let error = ListenFailure::Worker(ListenError::InUse);
             events.push(Event::ListenFailed { id, error }, &Taken::default());
             return Ok(id);

@@ -13,12 +13,12 @@ use crate::memory::{
 use crate::mr::{Mr, MrInfo, MrOwner};
 use crate::window::{Held, Tie, WindowFor};
 
-/// How long an allocation waits for memory that is on its way back. Workers must have had a turn by then,
-/// also where the kernel runs other programs for a while.
+/// Longest wait of an allocation for memory that is about to become free. Workers must have had a
+/// turn by then, also where the kernel runs other programs for a while.
 const RECLAIM_WAIT: Duration = Duration::from_secs(1);
 
 impl Local {
-    /// Registers `len` octets of the device's memory; with what was in them unless they are cleared.
+    /// Registers `len` bytes of the device's memory; unless cleared, they keep their old contents.
     pub(crate) fn take_mr(
         &self,
         pd: Pd,
@@ -36,8 +36,8 @@ impl Local {
         })
     }
 
-    /// Registers a part of a region that the application brings, with what holds its pages if it is
-    /// another process's and sparse.
+    /// Registers a part of a region that the application brings. `hold` keeps the pages of a sparse
+    /// region of another process.
     pub(crate) fn bring_mr(
         &self,
         pd: Pd,
@@ -59,7 +59,7 @@ impl Local {
         })
     }
 
-    /// Registers what `take` takes, within the limits.
+    /// Registers the memory that `take` takes, within the limits.
     fn register(
         &self,
         pd: Pd,
@@ -79,7 +79,7 @@ impl Local {
         Mr::new(region, info, Box::new(Given { registry, registered: Some(r) }))
     }
 
-    /// One more STag for the application and for the protection domain.
+    /// Takes one more STag for the application and for the protection domain.
     fn tickets(&self, pd: Pd, sort: Sort) -> Result<[Ticket; 2], RegisterError> {
         let domain = lock(&self.pds).get(&pd).cloned();
         let domain = domain.as_ref().unwrap_or(&self.quota);
@@ -121,7 +121,7 @@ impl Local {
         Ok(Aside { app: self, stretch })
     }
 
-    /// Registers what was set aside, with what is in it unless it is clear.
+    /// Registers memory that was set aside, after clearing it unless it is marked as clear.
     pub(crate) fn register_stretch(
         &self,
         pd: Pd,
@@ -138,7 +138,7 @@ impl Local {
         self.pool.as_ref().ok_or(none.into())
     }
 
-    /// Tries again for a while when memory or a place in a table is on its way back. The thread
+    /// Tries again for a while when memory or a slot in a table is about to become free. The thread
     /// that runs an RNIC inline cannot wait for itself.
     fn patiently<T>(
         &self,
@@ -147,8 +147,8 @@ impl Local {
         let hub = &self.hub;
         let end = Instant::now() + RECLAIM_WAIT;
         loop {
-            // The control plane reclaims at the same time: what was on its way back before the failure and
-            // no longer is after it is there to be taken.
+            // Count before the attempt, because the control plane reclaims at the same time: memory
+            // that was draining before a failure and is not draining after it can be taken now.
             let before = hub.registry.draining();
             let result = take();
             let hopeless = matches!(
@@ -176,7 +176,7 @@ fn terms(pd: Pd, init: &MrInit<'_>) -> Terms {
     Terms { pd, qpn: init.qp.map(Qp::qpn), access: init.access, to: init.to }
 }
 
-/// A registration; taken back when dropped.
+/// A registration; dropping this undoes it.
 #[derive(Debug)]
 struct Given {
     registry: Arc<Registry>,
@@ -224,8 +224,8 @@ mod tests {
     use crate::device::DeviceConfig;
     use crate::device::hub::testing;
 
-    /// A registration fails, and the last memory that was on its way comes back before anybody has looked
-    /// whether there was some.
+    /// A registration fails, and the last draining memory becomes free before the registration
+    /// looks whether any is draining.
     fn comes_back_behind_a_failure(patient: bool) {
         let (hub, worker) = testing::hub();
         let config = DeviceConfig { patient, ..DeviceConfig::default() };
@@ -254,7 +254,7 @@ mod tests {
         comes_back_behind_a_failure(true);
     }
 
-    /// A session of the control thread may not wait, and need not.
+    /// A session of the control thread must not wait, and need not.
     #[test]
     fn test_memory_that_comes_back_behind_a_failure_is_taken_by_who_may_not_wait() {
         comes_back_behind_a_failure(false);

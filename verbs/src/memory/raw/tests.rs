@@ -1,4 +1,5 @@
-//! A child copies, one instruction at a time, and the test looks at the memory after each.
+//! A child copies, one instruction at a time, and the test looks at the memory after each
+//! instruction.
 //!
 //! Miri has no processes.
 #![cfg(not(miri))]
@@ -13,7 +14,7 @@ const BEFORE: u8 = 0xaa;
 const LAST: u8 = 0x55;
 /// The test writes this where it has seen [`LAST`].
 const ANSWER: u8 = 0x77;
-/// Bytes before the copy and behind it.
+/// Bytes before the copy and after it.
 const AROUND: usize = 64;
 
 /// Memory of this process and its children.
@@ -35,7 +36,7 @@ impl Shared {
     }
 
     fn bytes(&self) -> &[AtomicU8] {
-        // SAFETY: mapped until drop, and others write bytes of it as atomics may be written.
+        // SAFETY: mapped until drop, and other processes write its bytes as atomics may be written.
         unsafe { std::slice::from_raw_parts(self.base.cast(), self.len) }
     }
 }
@@ -47,10 +48,12 @@ impl Drop for Shared {
     }
 }
 
-/// Has a child run `copy` step by step, and calls `look` after each instruction; how many there were.
+/// Makes a child run `copy` step by step, and calls `look` after each instruction. Returns the
+/// number of instructions.
 fn step_through(copy: impl Fn(), mut look: impl FnMut()) -> usize {
     let nothing = std::ptr::null_mut::<libc::c_void>();
-    // SAFETY: the child makes system calls and copies, nothing that a thread left behind may have locked.
+    // SAFETY: the child only makes system calls and copies, and needs no lock that a thread of the
+    // parent may have held.
     let child = unsafe { libc::fork() };
     assert_ne!(child, -1);
     if child == 0 {
@@ -76,15 +79,16 @@ fn step_through(copy: impl Fn(), mut look: impl FnMut()) -> usize {
         assert!(libc::WIFSTOPPED(status), "{status:#x}");
         look();
         steps += 1;
-        // SAFETY: the child is stopped, and goes on by one instruction, without the signal that stopped it.
+        // SAFETY: the child is stopped, and goes on by one instruction, without the signal that
+        // stopped it.
         assert_eq!(unsafe { libc::ptrace(libc::PTRACE_SINGLESTEP, child, nothing, nothing) }, 0);
     }
 }
 
-/// Looks at each step of `copy`, which is given a destination in shared memory and `len` bytes.
+/// Looks at each step of `copy`, which gets a destination in shared memory and `len` bytes.
 fn watch(len: usize, copy: fn(*mut u8, &[u8])) {
     let shared = Shared::new(len + 2 * AROUND);
-    // The ends of the copies lie at all distances from those of cache lines.
+    // The ends of the copies lie at all distances from the ends of cache lines.
     let at = len * 7 % AROUND;
     let (before, rest) = shared.bytes().split_at(at);
     let (dst, behind) = rest.split_at(len);

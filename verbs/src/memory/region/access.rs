@@ -1,4 +1,4 @@
-//! How the bytes of a region are reached: by its offset, through raw pointers alone.
+//! Access to the bytes of a region: by offset, through raw pointers alone.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -8,7 +8,7 @@ use super::{Region, RegionError};
 use crate::memory::raw;
 
 impl Region {
-    /// Address of `[off, off + len)`; `None` when it does not lie inside.
+    /// Returns the address of `[off, off + len)`, or `None` when this range does not lie inside.
     #[inline]
     pub fn ptr(&self, off: usize, len: usize) -> Option<*mut u8> {
         let end = off.checked_add(len)?;
@@ -19,7 +19,7 @@ impl Region {
     /// Copies `src` to `off`.
     ///
     /// # Errors
-    /// [`RegionError::OutOfRange`]; nothing is written then.
+    /// [`RegionError::OutOfRange`]; the call writes nothing then.
     pub fn place(&self, off: usize, src: &[u8]) -> Result<(), RegionError> {
         let dst = self.checked(off, src.len())?;
         // SAFETY: `dst` is valid for `src.len()` bytes while self lives, and `src`, a reference,
@@ -39,12 +39,14 @@ impl Region {
         Ok(())
     }
 
-    /// Has the system read up to `count` bytes of `file`, from its offset `at` on, to `off`: fewer at
-    /// the end of the file, or when a signal comes. Nothing lies in between: a file's data gets where a
-    /// peer reads it, or from where it was written, without a copy of ours.
+    /// Has the system read up to `count` bytes of `file`, from the file's offset `at` on, to `off`:
+    /// fewer at the end of the file, or when a signal comes. No buffer lies in between: file data
+    /// gets to the place where a peer reads them, or from the place where a peer wrote them,
+    /// without a copy of ours.
     ///
     /// # Errors
-    /// Those of `pread(2)`; `InvalidInput` when the range does not lie inside, and nothing is read.
+    /// The errors of `pread(2)`; `InvalidInput` when the range does not lie inside, and the call
+    /// reads nothing then.
     pub fn place_file(
         &self,
         off: usize,
@@ -54,15 +56,17 @@ impl Region {
     ) -> std::io::Result<usize> {
         let dst = self.checked(off, count).map_err(invalid)?;
         let at = libc::off_t::try_from(at).map_err(invalid)?;
-        // SAFETY: `dst` is valid for writes of `count` bytes while self lives, and nothing refers to them.
+        // SAFETY: `dst` is valid for writes of `count` bytes while self lives, and no reference to
+        // them exists.
         let read = unsafe { libc::pread(file.as_raw_fd(), dst.cast(), count, at) };
         usize::try_from(read).map_err(|_| std::io::Error::last_os_error())
     }
 
-    /// Has the system write up to `count` bytes from `off` on to `file`, at its offset `at`.
+    /// Has the system write up to `count` bytes from `off` on to `file`, at the file's offset `at`.
     ///
     /// # Errors
-    /// Those of `pwrite(2)`; `InvalidInput` when the range does not lie inside, and nothing is written.
+    /// The errors of `pwrite(2)`; `InvalidInput` when the range does not lie inside, and the call
+    /// writes nothing then.
     pub fn gather_file(
         &self,
         off: usize,
@@ -77,7 +81,8 @@ impl Region {
         usize::try_from(written).map_err(|_| std::io::Error::last_os_error())
     }
 
-    /// One byte, loaded anew at each call: for waiting until somebody has written it.
+    /// Returns one byte, loaded anew at each call: for waiting until another thread or the peer has
+    /// written it.
     ///
     /// # Errors
     /// [`RegionError::OutOfRange`].
@@ -99,7 +104,8 @@ impl Region {
         Ok(())
     }
 
-    /// CRC-32C (continued from `crc`) and Internet checksum of `[off, off + len)` in one pass.
+    /// Returns the CRC-32C (continued from `crc`) and the Internet checksum of `[off, off + len)`,
+    /// in one pass.
     ///
     /// # Errors
     /// [`RegionError::OutOfRange`].

@@ -1,19 +1,21 @@
 //! Regions that are larger than the memory behind them.
 //!
-//! A sparse region stands for a stretch of address space: its file is as long as that, and has pages only
-//! where its owner has written. So the RNIC's process maps the file without touching it. The pages of a
-//! registration are populated, locked and paid for while a [`Hold`] of it lives; no worker reaches any
-//! other, since an STag names only what is registered.
+//! A sparse region stands for a stretch of address space: its file is as long as that stretch, and
+//! has pages only where its owner has written. So the RNIC's process maps the file without touching
+//! it. While a [`Hold`] of a registration lives, the registration's pages are populated, locked and
+//! paid for. No worker reaches any other page, since an STag names only registered memory.
 //!
-//! **Who does it.** A lane of [`closer`] populates and releases, piece by piece, so neither the thread that
-//! serves clients nor a worker waits for a page. The RNIC of one user alone populates a few pages itself, which
-//! saves two wake-ups. A release unmaps what it counts down, where that is locked, under the lock of the holds: a
-//! later hold of the same pages, on whatever thread, finds them released and populates them, or finds them held.
+//! **Which thread does the work.** A lane of [`closer`] populates and releases, piece by piece, so
+//! neither the thread that serves clients nor a worker waits for a page. An RNIC that serves only
+//! one user populates a few pages itself, which saves two wake-ups. A release unmaps the pages
+//! whose count falls to zero, where they are locked, under the lock of the holds: a later hold of
+//! the same pages, on any thread, either finds them released and populates them, or finds them
+//! held.
 //!
-//! **Who pays.** Each page counts once in its owner's account, however many registrations have it. The owner
-//! must have filled the page before, or else a client could register hole after hole, and the RNIC's
-//! process would fill the file beyond any quota: no page leaves a sealed file. The RNIC's own user owns the files
-//! that are not sealed, and with them the memory.
+//! **Payment.** Each page counts once in its owner's account, no matter how many registrations
+//! include it. The owner must have filled the page before. Otherwise a client could register hole
+//! after hole, and the RNIC's process would fill the file beyond any quota: no page leaves a sealed
+//! file. Files that are not sealed belong to the RNIC's own user, and so does their memory.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -28,39 +30,39 @@ use crate::memory::counted::Counted;
 use crate::memory::guard::Watch;
 use crate::memory::pages::{MIB2, PAGE};
 
-/// Bytes that are populated at a time: a millisecond or so.
+/// Bytes that one step populates: a millisecond or so.
 const PIECE: usize = 4 << 20;
 
-/// `MADV_DONTNEED` for locked pages too, of Linux 5.18.
+/// `MADV_DONTNEED` that also works on locked pages, since Linux 5.18.
 const DONTNEED_LOCKED: libc::c_int = 24;
 
-/// What a sparse region has beside its mapping.
+/// The state that a sparse region has beside its mapping.
 #[derive(Debug, Default)]
 pub(super) struct Sparse {
-    /// The sealed file of a client: where it has pages.
+    /// The sealed file of a client, which shows where there are pages.
     file: Option<OwnedFd>,
-    /// The file is one that others may shrink.
+    /// Others may shrink the file.
     is_unsealed: bool,
-    /// The kernel locks its pages as soon as they are mapped. A release leaves pages mapped that are not locked: that
-    /// costs the system nothing, and the next hold is quick.
+    /// The kernel locks the region's pages as soon as they are mapped. A release leaves pages
+    /// mapped that are not locked: this costs the system nothing, and makes the next hold quick.
     is_locked: bool,
     holds: Mutex<Holds>,
 }
 
 #[derive(Debug, Default)]
 struct Holds {
-    /// Bytes, whole pages.
+    /// Held bytes, in whole pages.
     pages: Counted,
-    /// What they take of the account.
+    /// The amount taken from the account for these pages.
     paid: Option<Reserved>,
 }
 
 /// Why pages are not held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum HoldError {
-    /// The account has not that much left.
+    /// The account has too little left.
     Over(Over),
-    /// The system, or the file.
+    /// The system or the file is the reason.
     Region(RegionError),
 }
 
@@ -71,10 +73,11 @@ impl From<RegionError> for HoldError {
 }
 
 impl Region {
-    /// A region of `len` bytes without a page: memory comes with the first touch of each page, and stays
-    /// until the region goes. The file behind it is sealed as that of [`shared`](Region::shared), and may
-    /// be longer than the machine has memory. Another process that registers a part of the region needs the
-    /// pages of that part to be there, so touch them first.
+    /// Returns a region of `len` bytes without a page: the first touch of each page brings memory,
+    /// which stays until the region ends. The file behind the region is sealed as that of
+    /// [`shared`](Region::shared), and may be longer than the machine has memory. Another process
+    /// that registers a part of the region needs the pages of that part to exist, so touch them
+    /// first.
     ///
     /// # Errors
     /// [`RegionError::Size`], [`RegionError::NoMemory`].
@@ -88,14 +91,15 @@ impl Region {
         Ok(Region { base, len, page: PAGE, backing, sparse: Some(Sparse::default()) })
     }
 
-    /// The first `len` bytes of a file in memory, of ordinary or huge pages, that a program shares with others. It is
-    /// sparse: who registers a part of it has to touch that part first. It is not sealed, so only an RNIC that serves
-    /// its own user alone takes it ([`Device::takes_files`](crate::Device::takes_files)). Who makes the file shorter
-    /// than what is registered of it ends the program's session with the RNIC.
+    /// Maps the first `len` bytes of a file in memory, of ordinary or huge pages, that a program
+    /// shares with others. The region is sparse: a program has to touch a part before it registers
+    /// the part. The file is not sealed, so only an RNIC that serves its own user alone takes the
+    /// region ([`Device::takes_files`](crate::Device::takes_files)). A process that makes the file
+    /// shorter than a registered part ends the program's session with the RNIC.
     ///
     /// # Errors
-    /// [`RegionError::NotMemory`], [`RegionError::FileTooShort`], [`RegionError::Size`]; [`RegionError::NoMemory`], also
-    /// for a descriptor that is not open for writing.
+    /// [`RegionError::NotMemory`], [`RegionError::FileTooShort`], [`RegionError::Size`];
+    /// [`RegionError::NoMemory`], also for a descriptor that is not open for writing.
     pub fn of_file(fd: OwnedFd, len: usize) -> Result<Region, RegionError> {
         check_size(len)?;
         let page = file::check_unsealed(fd.as_fd(), len)?;
@@ -107,10 +111,11 @@ impl Region {
         Ok(Region { base, len, page, backing, sparse: Some(sparse) })
     }
 
-    /// [`of_file`](Region::of_file) in the process of the RNIC. It waits as [`of_client`](Region::of_client) does.
+    /// Does the same as [`of_file`](Region::of_file) in the process of the RNIC. This function
+    /// waits as [`of_client`](Region::of_client) does.
     ///
     /// # Errors
-    /// [`RegionError`]; [`RegionError::NoMemory`] also where as many regions are watched as can be.
+    /// [`RegionError`]; [`RegionError::NoMemory`] also when no more regions can be watched.
     pub(crate) fn file_of_client(fd: BorrowedFd<'_>, len: usize) -> Result<Region, RegionError> {
         check_size(len)?;
         let page = file::check_unsealed(fd, len)?;
@@ -125,8 +130,8 @@ impl Region {
         if is_watched { Ok(region) } else { Err(no_memory("too many are watched".into())) }
     }
 
-    /// As [`of_client`](Region::of_client), for a sparse region of ordinary pages. No page is touched
-    /// until a [`Hold`] has it.
+    /// As [`of_client`](Region::of_client), for a sparse region of ordinary pages. No code touches
+    /// a page until a [`Hold`] includes it.
     ///
     /// # Errors
     /// [`RegionError`].
@@ -143,10 +148,11 @@ impl Region {
         let sparse = Sparse { file: Some(file::reopen(fd)?), ..Sparse::default() };
         let mut region = Region { base, len, page: PAGE, backing, sparse: Some(sparse) };
         file::seal(fd, len, PAGE)?;
-        // One lock for the whole mapping, which each page meets when it is populated. A lock for each
-        // registration would split the mapping, and a client could use up the mappings that the kernel
-        // allows this process. Beyond RLIMIT_MEMLOCK this fails, and the pages are only there.
-        // SAFETY: whole pages of our mapping, which keep what is in them.
+        // A single lock covers the whole mapping, and applies to each page when it is populated. A
+        // lock for each registration would split the mapping, and a client could use up the
+        // mappings that the kernel allows this process. Beyond RLIMIT_MEMLOCK this fails; then the
+        // pages are present but not locked.
+        // SAFETY: whole pages of our mapping, which keep their contents.
         let locked = unsafe { libc::mlock2(base.as_ptr().cast(), bytes, libc::MLOCK_ONFAULT) };
         if let Some(sparse) = &mut region.sparse {
             sparse.is_locked = locked == 0;
@@ -159,23 +165,24 @@ impl Region {
         self.sparse.is_some()
     }
 
-    /// Returns true if others may shrink the file behind it.
+    /// Returns true if others may shrink the file behind the region.
     pub fn is_unsealed(&self) -> bool {
         self.sparse.as_ref().is_some_and(|s| s.is_unsealed)
     }
 
-    /// Bytes that holds have, each counted once; of a region that is not sparse, all.
+    /// Returns the bytes that holds include, each counted once; in a region that is not sparse, all
+    /// bytes.
     pub(crate) fn held(&self) -> usize {
         self.sparse.as_ref().map_or(self.len, |s| s.holds().pages.covered())
     }
 
-    /// Whether pages that nothing holds are locked no more, and so not mapped.
+    /// Returns true if the kernel locks held pages, so that pages without a hold are not mapped.
     #[cfg(test)]
     pub(crate) fn is_locked(&self) -> bool {
         self.sparse.as_ref().is_some_and(|s| s.is_locked)
     }
 
-    /// Whether its pages are there only while they are held.
+    /// Returns true if the region's pages exist only while they are held.
     pub(crate) fn needs_hold(&self) -> bool {
         let is_clients = matches!(&self.backing, Backing::Mapped { client: Some(_), .. });
         self.is_sparse() && is_clients
@@ -188,12 +195,12 @@ impl Sparse {
     }
 }
 
-/// Pages of a client's sparse region. They stay populated and paid for until this is dropped, which any
-/// thread may do.
+/// Pages of a client's sparse region. They stay populated and paid for until this is dropped, on
+/// any thread.
 #[derive(Debug)]
 pub(crate) struct Hold {
     region: Arc<Region>,
-    /// Bytes, whole pages.
+    /// Held bytes, in whole pages.
     pages: Range<usize>,
     lane: usize,
 }
@@ -202,13 +209,14 @@ pub(crate) struct Hold {
 #[derive(Debug)]
 pub(crate) struct Holding {
     hold: Hold,
-    /// Nothing else holds these; the last one comes first.
+    /// Parts to populate, which no other hold includes; the last one comes first.
     todo: Vec<Range<usize>>,
 }
 
 impl Holding {
-    /// Counts and pays for the pages of `[off, off + len)`. The registrations of a client are populated one
-    /// after the other: what another hold has is taken for populated. Thread `lane` releases them.
+    /// Counts and pays for the pages of `[off, off + len)`. The registrations of a client are
+    /// populated one after the other: pages of another hold count as populated. Thread `lane`
+    /// releases the pages.
     ///
     /// # Errors
     /// [`HoldError`]; nothing is held then.
@@ -237,7 +245,7 @@ impl Holding {
         Ok(Holding { hold: Hold { region, pages, lane }, todo })
     }
 
-    /// Populates one piece; true when all pages are there.
+    /// Populates one piece. Returns true when all pages exist.
     ///
     /// # Errors
     /// [`HoldError::Region`]: a page that the client has not filled, or no memory.
@@ -260,14 +268,14 @@ impl Holding {
         Ok(self.todo.is_empty())
     }
 
-    /// Gives up at once what it counts, so that no later hold takes a page for populated that this one has not
-    /// populated.
+    /// Releases the pages at once, so that no later hold takes a page for populated that this one
+    /// has not populated.
     pub(crate) fn abandon(mut self) {
         let pages = core::mem::take(&mut self.hold.pages);
         release(&self.hold.region, &pages);
     }
 
-    /// What holds the pages, once [`step`](Holding::step) has said that they are there.
+    /// Returns the hold, once [`step`](Holding::step) has said that all pages exist.
     pub(crate) fn finish(self) -> Hold {
         self.hold
     }
@@ -297,14 +305,15 @@ fn release_piece(region: &Region, pages: &Range<usize>) {
     let mut holds = sparse.holds();
     let gone = holds.pages.remove(pages);
     for part in gone.iter().filter(|_| sparse.is_locked) {
-        // SAFETY: whole pages of our mapping of a file, which keeps what is in them; the mapping finds them
-        // again at the next touch. Nothing refers to what no registration holds.
+        // SAFETY: whole pages of our mapping of a file, which keeps their contents; the next touch
+        // maps the pages again. Nothing refers to pages that no registration holds.
         let dropped = unsafe {
             let at = region.base.as_ptr().add(part.start).cast();
             libc::madvise(at, part.len(), DONTNEED_LOCKED) == 0
                 || libc::madvise(at, part.len(), libc::MADV_DONTNEED) == 0
         };
-        // Before Linux 5.18 locked pages stay mapped until the region goes. They are the client's own.
+        // Ignore a failure: before Linux 5.18, locked pages stay mapped until the region ends. They
+        // belong to the client.
         let _ = dropped;
     }
     let bytes: usize = gone.iter().map(ExactSizeIterator::len).sum();
@@ -313,8 +322,9 @@ fn release_piece(region: &Region, pages: &Range<usize>) {
     }
 }
 
-/// Maps a file far from where the kernel puts what the program maps next, which comes to lie close to what it has then.
-/// Next to the last mapping, a region of many gigabytes would part the ones before it from those behind it.
+/// Maps a file far from the place where the kernel puts the program's next mapping, which is close
+/// to the program's other mappings. Next to the last mapping, a region of many gigabytes would
+/// separate the earlier mappings from the later ones.
 fn map_aside(fd: BorrowedFd<'_>, bytes: usize) -> std::io::Result<NonNull<u8>> {
     static NEXT: AtomicUsize = AtomicUsize::new(0x2000_0000_0000);
     let hint = NEXT.fetch_add(bytes.next_multiple_of(MIB2).saturating_add(MIB2), Ordering::Relaxed);

@@ -25,7 +25,7 @@ fn test_files_are_read_to_where_they_are_wanted_and_written_from_there() {
     let r = Region::anonymous(100).unwrap();
     r.place(10, b"0123456789").unwrap();
     assert_eq!(r.gather_file(12, 5, file.as_fd(), 4090).unwrap(), 5);
-    // To the end of the file, and not beyond what was asked for.
+    // A read stops at the end of the file, and never exceeds the count.
     assert_eq!(r.place_file(90, 10, file.as_fd(), 4088).unwrap(), 8);
     assert_eq!(r.place_file(50, 2, file.as_fd(), 4091).unwrap(), 2);
     assert_eq!(r.place_file(50, 50, file.as_fd(), 4096).unwrap(), 0);
@@ -45,7 +45,7 @@ fn test_files_are_read_to_where_they_are_wanted_and_written_from_there() {
     assert!(r.place_file(0, 1, closed.as_fd(), 0).is_err(), "a directory was read");
 }
 
-/// Whatever the machine has: what is asked for is what one gets, or an error that says so.
+/// On any machine: a caller gets the pages that it asks for, or an error that says so.
 #[test]
 fn test_pages_are_those_that_were_asked_for() {
     let small = Region::anonymous_on(5 << 20, PageSize::Small).unwrap();
@@ -87,7 +87,7 @@ fn test_file_that_may_shrink_or_is_short_is_refused() {
     assert_eq!(Region::anonymous(0).err(), Some(RegionError::Size(0)));
 }
 
-/// The kernel may find no hugepage when a worker touches a hole that somebody has punched.
+/// The kernel may find no hugepage when a worker touches a hole that another process has punched.
 #[test]
 fn test_file_of_hugepages_is_refused_though_it_is_sealed() {
     const HOW: libc::c_uint = libc::MFD_ALLOW_SEALING | libc::MFD_HUGETLB;
@@ -107,7 +107,7 @@ fn test_file_of_hugepages_is_refused_though_it_is_sealed() {
 
 #[test]
 fn test_borrowed_memory_keeps_its_owner() {
-    // Not a box: moving one would end what pointers to its bytes may do.
+    // Not a box: moving a box would invalidate pointers to its bytes.
     let mut owner = vec![7u8; 100];
     let base = NonNull::new(owner.as_mut_ptr()).unwrap();
     let (mark, gone) = (std::sync::Arc::new(()), std::sync::Arc::new(()));

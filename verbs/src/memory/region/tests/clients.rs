@@ -16,7 +16,7 @@ fn test_clients_region_is_touched_by_populate_alone_and_locked() {
     let r = Region::of_client(fd.as_fd(), 5 * PAGE + 1).unwrap();
     let resident = |page: usize| {
         let mut found = 0u8;
-        // SAFETY: asks for one page of the mapping, into one live byte.
+        // SAFETY: asks about one page of the mapping, into one live byte.
         let rc = unsafe {
             let at = r.base().as_ptr().add(page * PAGE);
             libc::mincore(at.cast(), 1, &raw mut found)
@@ -36,7 +36,7 @@ fn test_clients_region_is_touched_by_populate_alone_and_locked() {
     assert!(!locked.contains(" 0 kB"), "{locked}");
 }
 
-/// By whatever descriptor or mapping, made before or after the seal.
+/// The client tries every descriptor and mapping, made before or after the seal.
 #[test]
 fn test_clients_region_loses_no_page_to_anybody() {
     let len = 16 * PAGE;
@@ -74,7 +74,7 @@ fn test_clients_region_loses_no_page_to_anybody() {
     let mut here = [0; 4];
     ours.gather(0, &mut here).unwrap();
     assert_eq!(&here, b"here");
-    // Both still write what the other reads.
+    // Both processes still write bytes that the other reads.
     theirs.place(1, b"!").unwrap();
     assert_eq!(ours.load(1), Ok(b'!'));
     let again = Region::of_client(fd, len).err();
@@ -92,7 +92,8 @@ fn test_clients_file_has_the_size_that_it_is_said_to_have() {
     assert_eq!(of(4 * PAGE + 1), Some(RegionError::FileTooShort { has, wanted: 5 * PAGE }));
     assert_eq!(of(0), Some(RegionError::Size(0)));
     assert_eq!(of(3 * PAGE + 1), None);
-    // Pages beyond the end: not of its length, and of its owner's memory all the same.
+    // Pages beyond the end do not belong to the file's length, but they use its owner's memory all
+    // the same.
     let flags = rustix::fs::MemfdFlags::ALLOW_SEALING;
     let fd = rustix::fs::memfd_create("t", flags).unwrap();
     rustix::fs::ftruncate(&fd, PAGE as u64).unwrap();
@@ -105,7 +106,7 @@ fn test_clients_file_has_the_size_that_it_is_said_to_have() {
     assert_eq!(Region::of_client(pipe.as_fd(), PAGE).err(), Some(RegionError::NotSealed));
 }
 
-/// Where the machine has some: they keep what they are made of, too.
+/// Where the machine has hugepages: such files keep their pages too.
 #[test]
 fn test_clients_region_may_lie_on_hugepages() {
     let Ok(theirs) = Region::shared_on(3 << 20, PageSize::Huge2M) else { return };
@@ -121,7 +122,7 @@ fn test_clients_region_may_lie_on_hugepages() {
     assert_eq!(punched, Err(rustix::io::Errno::PERM));
 }
 
-/// What a page that fails looks like: the file ends under the mapping, which a seal forbids.
+/// Simulates a page that fails: the file ends under the mapping, which a seal forbids.
 #[test]
 fn test_memory_that_fails_is_zeros_and_its_region_lost() {
     let flags = rustix::fs::MemfdFlags::ALLOW_SEALING;
@@ -151,7 +152,7 @@ fn test_clients_region_is_unmapped_by_another_thread() {
     let mapped = || std::fs::read_to_string("/proc/self/maps").unwrap().contains(&at);
     assert!(mapped());
     let (done, is_done) = std::sync::mpsc::channel();
-    // The lane stands, so that nobody else can have done it.
+    // The lane is blocked, so no other thread can have unmapped the region.
     closer::run(closer::MEMORY, move || is_done.recv().unwrap());
     drop(ours);
     assert!(mapped());
