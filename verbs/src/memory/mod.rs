@@ -27,8 +27,8 @@
 //! **When memory is used again.** The registry gives a stretch of a region out again when three
 //! conditions hold, checked in this order: the stretch's STag has left the table; every worker has
 //! passed a point at which it looks at no region ([`Readers`]); and nothing refers to the stretch
-//! any more ([`References`]), no FPDU in a send queue and no frame in a ring or a driver. Any of the
-//! three may be the last to come true.
+//! any more ([`References`]), no FPDU in a send queue and no frame in a ring or a driver. Any of
+//! the three may be the last to come true.
 
 mod counted;
 mod crc;

@@ -1,4 +1,4 @@
-//! The asking side: a device whose RNIC is another process's.
+//! The client's side: a device whose RNIC belongs to another process.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
@@ -34,21 +34,22 @@ mod tests;
 use handles::{RemoteMr, RemoteStag, SharedRegion};
 use link::Link;
 
-/// What a device is opened with.
+/// Parameters of a new device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenParams {
-    /// Octets of memory it can register without bringing its own; none at 0.
+    /// Bytes of memory that the device can register without bringing its own; 0 for none.
     pub memory: usize,
-    /// Octets for its queues.
+    /// Bytes for the device's queues.
     pub queues: usize,
-    /// Pages of both.
+    /// Page size of both.
     pub pages: PageSize,
-    /// What the server shows people of whose it is.
+    /// Name of the device's owner, which the server shows to people.
     pub name: String,
 }
 
 impl Default for OpenParams {
-    /// 64 MiB of memory, 16 MiB of queues, on ordinary pages, the name of the program.
+    /// Returns 64 MiB of memory and 16 MiB of queues, on ordinary pages, with the name of the
+    /// program.
     fn default() -> OpenParams {
         let program = std::env::args_os().next().map(std::path::PathBuf::from);
         let name = program.as_deref().and_then(Path::file_name);
@@ -61,26 +62,28 @@ impl Default for OpenParams {
     }
 }
 
-/// How long a registration is tried again while memory is on its way back.
+/// Time for which a registration tries again while memory is about to become free.
 const RECLAIM_WAIT: Duration = Duration::from_secs(1);
 
 /// Bytes for queues below which no server has room for its doorbells.
 const LEAST_QUEUES: usize = 64 << 10;
 
-/// Octets that are cleared at a time, at least.
+/// Least number of bytes that one step clears.
 const SOME: usize = 1 << 20;
 
 impl Device {
-    /// A device of the RNIC that `heddle serve` runs, which answers on the control socket at `path`
-    /// (`/run/heddle.sock` as a rule). It is a device as any other: what it makes is in memory that
-    /// this process shares with the workers of that one.
+    /// Opens a device of the RNIC that `heddle serve` runs, which answers on the control socket at
+    /// `path` (usually `/run/heddle.sock`). The device is like any other: its objects are in memory
+    /// that this process shares with the workers of the other process.
     ///
-    /// A thread of the device's own waits for what the server says. When the server is gone, every
-    /// listener and connection has its last event, completion queues say that completions were lost,
-    /// posts are refused, and what is asked for fails with [`DeviceError::Gone`].
+    /// The device has a thread of its own that waits for messages of the server. When the server
+    /// has ended, every listener and connection gets its last event, completion queues report that
+    /// completions were lost, queue pairs refuse posts, and requests fail with
+    /// [`DeviceError::Gone`].
     ///
     /// # Errors
-    /// [`DeviceError::Socket`] when nobody is there, [`DeviceError::Refused`] when it will not be.
+    /// [`DeviceError::Socket`] when no server is there, [`DeviceError::Refused`] when the server
+    /// refuses.
     pub fn open(path: impl AsRef<Path>) -> Result<Device, DeviceError> {
         Device::open_with(path, &OpenParams::default())
     }
@@ -97,7 +100,7 @@ impl Device {
         Device::open_on(aside(socket.into()).into(), params)
     }
 
-    /// The same on a connection there is.
+    /// Does the same on an existing connection.
     ///
     /// # Errors
     /// As [`open`](Device::open).
@@ -114,7 +117,7 @@ impl Device {
 }
 
 fn open(link: &Arc<Link>, params: &OpenParams) -> Result<Device, DeviceError> {
-    // Mapped here before the server seals them.
+    // Map the files here before the server seals them.
     let area = Region::shared_on(params.queues.max(LEAST_QUEUES), params.pages)?;
     let memory = match params.memory {
         0 => None,
@@ -156,7 +159,7 @@ fn open(link: &Arc<Link>, params: &OpenParams) -> Result<Device, DeviceError> {
     Ok(Device::new(Parts { id, area, bells, memory, limits, backend }))
 }
 
-/// What a device has of a server.
+/// The client's state of a device at a server.
 #[derive(Debug)]
 struct Remote {
     link: Arc<Link>,
@@ -165,13 +168,14 @@ struct Remote {
     bells: Bells,
     memory: Option<Arc<Region>>,
     pds: Mutex<HashSet<Pd>>,
-    /// Regions of the application's own that the server has mapped, by where they are in this process. A
-    /// file can be brought once, so the server keeps it for as long as there is the region.
+    /// Regions of the application's own that the server has mapped, by their address in this
+    /// process. A client can bring a file only once, so the server keeps it for as long as the
+    /// region exists.
     regions: Mutex<HashMap<usize, MappedRegion>>,
     takes_files: bool,
 }
 
-/// A region of the application's own, and what the server has mapped of it.
+/// A region of the application's own, and the server's mapping of it.
 type MappedRegion = (Weak<Region>, Arc<SharedRegion>);
 
 impl Drop for Remote {
@@ -180,13 +184,13 @@ impl Drop for Remote {
     }
 }
 
-/// The server has answered with something that cannot be.
+/// Turns `None` into an error: the server has given an impossible answer.
 fn confused<T>(found: Option<T>) -> Result<T, DeviceError> {
     found.ok_or_else(|| DeviceError::Socket("the server answers nonsense".to_owned()))
 }
 
 impl Remote {
-    /// Something that tells the server of its own end.
+    /// Returns an owner that sends `told` to the server when it is dropped.
     fn owner(&self, told: Request) -> Owner {
         let link = Arc::downgrade(&self.link);
         Owner::new(move || {
@@ -196,7 +200,7 @@ impl Remote {
         })
     }
 
-    /// Asks again for a while when memory is on its way back.
+    /// Asks again for a while when memory is about to become free.
     fn patiently<T>(
         &self,
         mut ask: impl FnMut() -> Result<T, DeviceError>,
@@ -227,17 +231,18 @@ impl Remote {
         Ok(Mr::new(region.clone(), info, owner))
     }
 
-    /// The memory that registrations are made of.
+    /// Returns the memory from which the device registers.
     fn memory(&self, wanted: usize) -> Result<&Arc<Region>, DeviceError> {
         let none = RegisterError::NoMemory { wanted, free: 0, size: 0 };
         self.memory.as_ref().ok_or(none.into())
     }
 
-    /// A region of the application's own, which the server maps once however often it is registered.
+    /// Returns a region of the application's own, which the server maps once, no matter how often
+    /// it is registered.
     fn shared(&self, region: &Arc<Region>) -> Result<Arc<SharedRegion>, DeviceError> {
         let mut regions = lock(&self.regions);
         let at = Arc::as_ptr(region).addr();
-        // First: the address of one that is gone may be another's.
+        // Do this first: another region may have the address of a dropped one by now.
         regions.retain(|_, (region, _)| region.strong_count() > 0);
         if let Some((_, there)) = regions.get(&at) {
             return Ok(there.clone());

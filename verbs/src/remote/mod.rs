@@ -8,33 +8,33 @@
 //!   Qp, Cq, Srq, Mr  ═══ area and memory, mapped by both ══╪═▶ workers
 //! ```
 //!
-//! [`Device::open`](crate::Device::open) is the application's side: what it gives is a device as any
-//! other. [`Session`] is the other side, without a socket and without a thread: lines in, lines out. Only
-//! what is done once for each object goes through the socket; posts, completions and doorbells are
-//! those of [`ring`](crate::ring), and a wake-up is one system call.
+//! [`Device::open`](crate::Device::open) is the application's side: it returns a device like any
+//! other. [`Session`] is the other side, without a socket and without a thread: lines in, lines
+//! out. Only operations that happen once for each object go through the socket; posts, completions
+//! and doorbells are those of [`ring`](crate::ring), and a wake-up is one system call.
 //!
-//! | File | What is in it |
+//! | File | Contents |
 //! |---|---|
 //! | `protocol` | the documents |
 //! | `policy` | what an application may have and do |
 //! | `session` | the serving side |
 //! | `process` | the process at the other end |
 //! | `serve` | a thread that serves one connection |
-//! | `client` | the asking side, behind [`Device`](crate::Device) |
+//! | `client` | the client's side, behind [`Device`](crate::Device) |
 //!
-//! # What is believed
+//! # Trust
 //!
-//! The server believes nothing: every name is looked up in the session's own tables, every number is
-//! checked against the policy, descriptors are looked at, and the rings are those of processes that do
-//! not trust each other. The client believes that whoever it has given its memory to has mapped it; what
-//! makes no sense in an answer or event is an error, or the end of the device.
+//! The server believes nothing: it looks every name up in the session's own tables, checks every
+//! number against the policy, inspects descriptors, and uses rings that are made for processes that
+//! do not trust each other. The client believes that the process to which it has given its memory
+//! has mapped that memory; nonsense in an answer or event is an error, or ends the device.
 //!
-//! # Whose octets
+//! # Old data in memory
 //!
-//! A device's memory is a file of its own, so what is in it was never another application's. The server
-//! registers it as it is, and the client clears it before anybody knows its STag: gigabytes are cleared
-//! by who wants them. Memory that comes back from a region and is registered anew holds what the same
-//! application had there.
+//! A device's memory is a file of its own, so the file never held data of another application. The
+//! server registers the file as it is, and the client clears its memory before any other process
+//! knows the STag: the process that wants gigabytes clears them. Memory that comes back from a
+//! region and is registered again holds data that the same application had there.
 
 mod client;
 mod policy;

@@ -1,51 +1,53 @@
-//! What an application of another process may have and do.
+//! Limits and permissions of applications in other processes.
 
 use core::net::{IpAddr, SocketAddr};
 use core::ops::RangeInclusive;
 
 use crate::limits::DeviceLimits;
 
-/// What the applications of one principal may have together, and each of them do; whoever accepts
-/// their connections fills it in.
+/// Resources that the applications of one principal may have together, and permissions of each of
+/// them. The code that accepts their connections fills this in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// Applications at a time: connections that have opened a device.
     pub sessions: u32,
-    /// File descriptors that the RNIC's process may hold for them: of their sockets, shared memory and
-    /// wakers.
+    /// File descriptors that the RNIC's process may hold for the applications: sockets, shared
+    /// memory and wakers.
     pub descriptors: u32,
-    /// Octets of memory: what devices have, and what applications bring, together.
+    /// Bytes of memory: of devices, and brought by applications, together.
     pub memory: u64,
-    /// Bytes of address space that their sparse regions may be mapped to. Only what is registered of those
-    /// takes memory, and counts as such.
+    /// Bytes of address space to which the applications' sparse regions may be mapped. Only
+    /// registered parts of these regions take memory, and count as memory.
     pub mapped: u64,
-    /// Octets for queues.
+    /// Bytes for queues.
     pub queues: u64,
-    /// Regions of their own that they may have registered at a time. Each takes a place in the RNIC's table
-    /// of regions, which all applications share.
+    /// Regions of their own that applications may have registered at a time. Each takes a slot in
+    /// the RNIC's table of regions, which all applications share.
     pub regions: u32,
-    /// Connections at a time: those they make or have accepted.
+    /// Connections at a time that the applications are making or have accepted.
     pub connections: u32,
     /// Listeners at a time.
     pub listeners: u32,
-    /// Requests of peers that may wait at one listener; more are cut to it.
+    /// Requests of peers that may wait at one listener; a larger backlog is cut to this number.
     pub backlog: u32,
-    /// How many each may have of everything else, and all together of queue pairs, queues, protection
-    /// domains and STags.
+    /// Most other objects of each application, and of all applications together for queue pairs,
+    /// queues, protection domains and STags.
     pub limits: DeviceLimits,
-    /// Where it may listen: at one of these. An unspecified address is only in a rule of all of them.
+    /// Addresses at which an application may listen. Only a rule for all addresses contains an
+    /// unspecified address.
     pub listen: Vec<Addresses>,
-    /// Where it may connect to: to one of these.
+    /// Addresses to which an application may connect.
     pub connect: Vec<Addresses>,
-    /// Where whoever has the RNIC listens, or is to: there no application may, whatever
-    /// [`listen`](Policy::listen) has. An unspecified address is all addresses of that port.
+    /// Addresses at which the RNIC's own process listens, or will listen. No application may listen
+    /// there, whatever [`listen`](Policy::listen) contains. An unspecified address stands for all
+    /// addresses of that port.
     pub reserved: Vec<SocketAddr>,
 }
 
 impl Default for Policy {
-    /// 32 applications, and 512 MiB for the queues of as many that ask for no other size; 1,024 descriptors, 256 MiB of
-    /// memory, 4 TiB of address space, 256 regions of their own, 1,024 connections, 64 listeners, a backlog of 512; any
-    /// address, any port.
+    /// Returns 32 applications, and 512 MiB for the queues of as many that request the default
+    /// size; 1,024 descriptors, 256 MiB of memory, 4 TiB of address space, 256 regions of their
+    /// own, 1,024 connections, 64 listeners, a backlog of 512; any address, any port.
     fn default() -> Policy {
         Policy {
             sessions: 32,
@@ -65,18 +67,19 @@ impl Default for Policy {
     }
 }
 
-/// Regions of their own that applications may have, if nothing else is said.
+/// Default number of regions of their own that applications may have.
 const REGIONS: u32 = 256;
 
 impl Policy {
-    /// Bytes of [`mapped`](Policy::mapped) with which that many regions can be sparse ones of libibverbs, which are 16 GiB
-    /// each: at most all addresses that the RNIC's process has.
+    /// Returns the bytes of [`mapped`](Policy::mapped) with which that many regions can be sparse
+    /// regions of libibverbs, which are 16 GiB each: at most all addresses that the RNIC's process
+    /// has.
     pub fn mapped_for(regions: u32) -> u64 {
         (u64::from(regions) << 34).min(1 << 47)
     }
 
-    /// Whether an application may listen at `at`. A listener at all addresses takes what comes where no
-    /// other listens, so a reserved port is reserved for it at every address.
+    /// Returns true if an application may listen at `at`. A listener at all addresses takes
+    /// connections where no other listens, so a reserved port is reserved for it at every address.
     pub fn may_listen(&self, at: SocketAddr) -> bool {
         let all = |a: &SocketAddr| a.ip().is_unspecified();
         let meets =
@@ -84,7 +87,7 @@ impl Policy {
         self.listen.iter().any(|rule| rule.contain(at)) && !self.reserved.iter().any(meets)
     }
 
-    /// Whether an application may connect to `to`.
+    /// Returns true if an application may connect to `to`.
     pub fn may_connect(&self, to: SocketAddr) -> bool {
         self.connect.iter().any(|rule| rule.contain(to))
     }
@@ -93,22 +96,23 @@ impl Policy {
 /// Addresses that begin alike, and ports there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addresses {
-    /// One of them.
+    /// An address in the range.
     pub addr: IpAddr,
-    /// Bits they have in common; all of them when there are more than an address has.
+    /// Leading bits that the addresses have in common; a number above the length of an address
+    /// means all.
     pub prefix: u8,
-    /// Ports.
+    /// Ports of the range.
     pub ports: RangeInclusive<u16>,
 }
 
 impl Addresses {
-    /// All there are, of both families.
+    /// Returns all addresses, of both families.
     pub fn any() -> Vec<Addresses> {
         let unspecified = [IpAddr::from([0; 4]), IpAddr::from([0; 16])];
         unspecified.map(|addr| Addresses { addr, prefix: 0, ports: 0..=u16::MAX }).into()
     }
 
-    /// Whether `at` is one of them.
+    /// Returns true if `at` is in the range.
     pub fn contain(&self, at: SocketAddr) -> bool {
         let same = match (self.addr, at.ip()) {
             (IpAddr::V4(a), IpAddr::V4(b)) => {
@@ -155,7 +159,8 @@ mod tests {
     fn test_usual_policy_has_room_for_all_its_applications() {
         let (policy, open) = (Policy::default(), OpenParams::default());
         assert!(policy.queues >= u64::from(policy.sessions) * open.queues as u64);
-        // A program of libibverbs has a region for each part of its address space with memory of its own in it.
+        // A program of libibverbs has a region for each part of its address space that contains
+        // memory of its own.
         assert!(policy.regions >= 8 * policy.sessions);
         assert!(policy.mapped >= 16 * (1 << 30) * u64::from(policy.regions));
     }

@@ -1,8 +1,9 @@
 //! The process at the other end of a socket.
 //!
-//! The end of the socket does not tell of the process's end: a client can send its own end of the control
-//! socket through it, or hide it in the queue of another socket, and exit. Then nobody closes that end, and
-//! what the client had would stay for ever. So a server watches the process as well.
+//! The end of the socket does not show the end of the process: a client can send its own end of the
+//! control socket through that socket, or hide it in the queue of another socket, and exit. Then no
+//! process closes that end, and the client's objects would stay for ever. So a server watches the
+//! process as well.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -10,36 +11,38 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{PidfdFlags, pidfd_open};
 
-/// What is readable when the process that connected `socket` has ended; `None` where it cannot be named: the
-/// process is in a PID namespace that this one does not see.
+/// Returns a descriptor that is readable when the process that connected `socket` has ended, or
+/// `None` where this process cannot name it, because it is in a PID namespace that this process
+/// does not see.
 ///
 /// # Errors
-/// The system's; [`NotFound`](io::ErrorKind::NotFound) when the process has ended already.
+/// The system's error; [`NotFound`](io::ErrorKind::NotFound) when the process has ended already.
 pub fn process_of(socket: impl AsFd) -> io::Result<Option<OwnedFd>> {
     let socket = socket.as_fd();
     match peer_pidfd(socket.as_raw_fd()) {
         Ok(fd) => return Ok(Some(fd)),
         // Before Linux 6.5.
         Err(e) if e.raw_os_error() == Some(libc::ENOPROTOOPT) => {}
-        // It has ended, and nobody may open it any more (Linux before 6.16).
+        // The process has ended, and Linux before 6.16 cannot open it any more.
         Err(e) if matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ESRCH)) => {
             return Err(io::Error::new(io::ErrorKind::NotFound, "the process has ended"));
         }
         Err(e) if e.raw_os_error() == Some(libc::ENODATA) => return Ok(None),
         Err(e) => return Err(e),
     }
-    // By its number, which may be another process's by now. That one's end would then end the session, or
-    // the socket's end does as it did before: nothing is given to anybody by mistake.
+    // Open the process by its number, which another process may have by now. In that case the end
+    // of that process would end the session too early, or the end of the socket ends the session as
+    // before: no process gets anything by mistake.
     match pidfd_open(socket_peercred(socket)?.pid, PidfdFlags::empty()) {
         Ok(fd) => Ok(Some(fd)),
-        // Before Linux 5.3, or forbidden: the socket's end has to do.
+        // Before Linux 5.3, or forbidden: the end of the socket has to suffice.
         Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => Ok(None),
         Err(e) => Err(e.into()),
     }
 }
 
 fn peer_pidfd(socket: RawFd) -> io::Result<OwnedFd> {
-    /// Not in the `libc` crate yet.
+    /// The `libc` crate does not have this constant yet.
     const SO_PEERPIDFD: libc::c_int = 77;
     let (mut fd, mut len): (RawFd, _) = (-1, 4);
     // SAFETY: writes at most `len` bytes, a descriptor, into a live integer of that size.
@@ -50,7 +53,7 @@ fn peer_pidfd(socket: RawFd) -> io::Result<OwnedFd> {
     if got != 0 || fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a descriptor just made, which nobody else owns.
+    // SAFETY: a descriptor just made, which no other code owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -69,7 +72,7 @@ mod tests {
         poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&time)).unwrap() == 1
     }
 
-    /// Where the child connects.
+    /// The address to which the child connects.
     const CHILD: &str = "HEDDLE_TEST_CONNECTS";
 
     #[test]
@@ -84,7 +87,8 @@ mod tests {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let this = process_of(&ours).unwrap().unwrap();
         assert!(!is_over(&this, 0), "this process runs");
-        // A child connects, and this process has its end when it exits.
+        // A child connects, and this process has the child's end of the socket when the child
+        // exits.
         let path = std::env::temp_dir().join(format!("heddle-process-{}", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path).unwrap();

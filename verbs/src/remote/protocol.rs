@@ -1,11 +1,12 @@
-//! What is said on the control socket once a connection has become an application's device.
+//! The documents on the control socket once a connection has become an application's device.
 //!
-//! One JSON document on a line, as everything on that socket ([`heddle_socket`]): requests with `op` and
-//! `args` below, answers, and events that nobody asked for. Numbers are those of JSON; octets of private
-//! data are arrays of numbers, durations `{"secs":n,"nanos":n}`, addresses text. Requests are carried out
-//! in the order in which they come, and answered in that order but for those that map memory
-//! (`device-open`, `add-region`), which take longer. A request with the number 0 is answered by nothing;
-//! what is wrong with it is only counted.
+//! Each document is one JSON document on a line, like everything on that socket
+//! ([`heddle_socket`]): requests with the `op` and `args` below, answers, and events that the
+//! server sends without a request. Numbers are those of JSON; bytes of private data are arrays of
+//! numbers, durations are `{"secs":n,"nanos":n}`, addresses are text. The server carries out
+//! requests in the order in which they come, and answers them in that order, except those that map
+//! memory (`device-open`, `add-region`), which take longer. The server sends no answer to a request
+//! with the number 0, and only counts its errors.
 //!
 //! ```text
 //! > {"v":1,"id":1,"op":"device-open","args":{"memory":67108864,"queues":16777216,"name":"rping"}}
@@ -22,38 +23,41 @@
 //!
 //! # Descriptors
 //!
-//! `device-open` brings the area (the file of [`Area`](crate::ring::Area): queues and doorbells, laid out as
-//! [`ring::layout`](crate::ring::layout) has it) and, if there is any, the memory that registrations are made
-//! of. `add-region` brings more of that. Each is a file in memory that the client has made and mapped
-//! ([`Region::shared`](crate::Region::shared)), of the size it says in whole pages, and not sealed against
-//! writing. The server maps and seals it before it touches it: from then on it keeps its size and its pages,
-//! and nobody can make another writable mapping of it. So it can be brought once.
+//! `device-open` brings the area (the file of [`Area`](crate::ring::Area): queues and doorbells, in
+//! the layout of [`ring::layout`](crate::ring::layout)) and, if the device has any, the memory from
+//! which the client registers. `add-region` brings more of that. Each is a file in memory that the
+//! client has made and mapped ([`Region::shared`](crate::Region::shared)), of the size stated in
+//! whole pages, and not sealed against writing. The server maps and seals the file before it
+//! touches a byte: from then on the file keeps its size and its pages, and no process can make
+//! another writable mapping of it. So a client can bring a file only once.
 //!
-//! A sparse region is a file that has pages only where its owner has written, and may be larger than memory.
-//! `register-mr` of a part of it is answered when the server has populated that part. A part in which the
-//! client has left a hole is refused, and each page counts as memory once while a registration has it.
+//! A sparse region is a file that has pages only where its owner has written, and may be larger
+//! than memory. The server answers `register-mr` of a part of a sparse region after it has
+//! populated that part. The server refuses a part in which the client has left a hole, and counts
+//! each page as memory once while a registration includes it.
 //!
-//! A request with `waker` gives the client's number for one of its
-//! threads. The answer to the first request with a number brings the descriptor on which that thread
-//! sleeps ([`Waker::for_process`](crate::Waker::for_process)): the server makes it, because nothing that a
-//! client made is written to, polled or closed by a worker. The number is free again when every queue
-//! with it is destroyed.
+//! A request with `waker` gives the client's number for one of its threads. The answer to the first
+//! request with a number brings the descriptor on which that thread sleeps
+//! ([`Waker::for_process`](crate::Waker::for_process)). The server makes this descriptor, because
+//! no worker may write to, poll or close an object that a client made. The number is free again
+//! when every queue with that number is destroyed.
 //!
-//! A request takes its descriptors whether it is carried out or refused. They come with its whole line, and
-//! one that belongs to no request ends the connection.
+//! A request takes its descriptors whether the server carries it out or refuses it. They come with
+//! the whole line of the request, and a descriptor that belongs to no request ends the connection.
 //!
 //! # Names
 //!
-//! Completion queues and shared receive queues are named by where they lie in the area, queue pairs and
-//! protection domains by their numbers, listeners and connections by those that answers and events
-//! give them, all else by numbers of the answers. Every name is looked up among what this session was
-//! given: those of others mean nothing.
+//! Completion queues and shared receive queues are named by their place in the area, queue pairs
+//! and protection domains by their numbers, listeners and connections by the names in answers and
+//! events, and all other objects by numbers from the answers. The server looks every name up among
+//! the objects of this session: names of other sessions mean nothing.
 //!
 //! # Events
 //!
-//! [`heddle_cm::Event`] as serde writes it. Their receiver says with `taken` how many its application
-//! has taken; while thousands are not, its listeners refuse peers. After `watch`, what happens to the device
-//! and its objects ([`DeviceEvent`]) comes too, and is not counted:
+//! Events are [`heddle_cm::Event`] as serde writes them. The client reports with `taken` how many
+//! events its application has taken; while the application has thousands to take, its listeners
+//! refuse peers. After `watch`, events of the device and its objects ([`DeviceEvent`]) come too,
+//! and do not count:
 //!
 //! ```text
 //! < {"v":1,"device":{"qp-fatal":7}}
@@ -68,92 +72,92 @@ use crate::device::DeviceEvent;
 /// The first request of a connection that becomes a device.
 pub const OPEN: &str = "device-open";
 
-/// A request. Sizes are octets, depths requests or completions.
+/// A request. Sizes are in bytes, depths in requests or completions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "op", content = "args", rename_all = "kebab-case")]
 pub enum Request {
-    /// The first: what the device is to have. [`Opened`].
+    /// The first request: opens the device. [`Opened`].
     DeviceOpen(Open),
-    /// [`NewPd`].
+    /// Creates a protection domain. [`NewPd`].
     CreatePd,
-    /// Gives a protection domain back: nothing can be made in it any more.
+    /// Frees a protection domain: no object can be made in it any more.
     DeallocPd(PdName),
-    /// [`Block`], and perhaps a descriptor to sleep on.
+    /// Creates a completion queue. [`Block`], and perhaps a descriptor to sleep on.
     CreateCq(CreateCq),
-    /// [`Resized`].
+    /// Resizes a completion queue. [`Resized`].
     ResizeCq(ResizeCq),
-    /// [`Block`], and perhaps a descriptor to sleep on.
+    /// Creates a shared receive queue. [`Block`], and perhaps a descriptor to sleep on.
     CreateSrq(CreateSrq),
-    /// [`NewQp`].
+    /// Creates a queue pair. [`NewQp`].
     CreateQp(CreateQp),
-    /// Makes a queue pair as new. Nothing is answered but that it is.
+    /// Resets a queue pair. The answer only confirms that.
     ResetQp(QpName),
-    /// Each of these gives a handle up.
+    /// Destroys the client's handle of an object, like the next two requests.
     DestroyCq(Block),
     /// See [`Request::DestroyCq`].
     DestroySrq(Block),
     /// See [`Request::DestroyCq`].
     DestroyQp(QpName),
-    /// Registers memory of the device, with what is in it. [`NewMr`].
+    /// Registers memory of the device, with its contents. [`NewMr`].
     AllocMr(AllocMr),
     /// Sets memory aside. [`SetAside`].
     Reserve(Len),
-    /// Registers what was set aside. [`NewMr`].
+    /// Registers memory that was set aside. [`NewMr`].
     RegisterReserved(RegisterReserved),
-    /// Gives what was set aside back.
+    /// Frees memory that was set aside.
     DestroyReserved(Id),
-    /// Memory of the application's own, which comes with it. [`Id`].
+    /// Brings memory of the application's own; the descriptor comes with the request. [`Id`].
     AddRegion(AddRegion),
-    /// Registers a part of that. [`NewMr`].
+    /// Registers a part of memory of the application's own. [`NewMr`].
     RegisterMr(RegisterMr),
-    /// Forgets it when nothing of it is registered any more.
+    /// Forgets memory of the application's own when no part of it is registered any more.
     DestroyRegion(Id),
-    /// Deregisters a region unless something that derives from it is valid. [`Deregistered`].
+    /// Unregisters a region unless a window or fast registration of it is valid. [`Deregistered`].
     DeregisterMr(Id),
-    /// Deregisters it whatever derives from it.
+    /// Unregisters a region in any case, with its windows and fast registrations.
     DestroyMr(Id),
-    /// An STag for fast registrations. [`NewStag`].
+    /// Allocates an STag for fast registrations. [`NewStag`].
     AllocFast(AllocFast),
-    /// A window of type 1, or of type 2 for a queue pair. [`NewStag`].
+    /// Allocates a window of type 1, or of type 2 for a queue pair. [`NewStag`].
     AllocWindow(AllocWindow),
     /// Binds a window of type 1. [`WindowBound`].
     BindWindow(BindWindow),
-    /// It shows nothing any more.
+    /// Makes a window of type 1 show no memory any more.
     UnbindWindow(Id),
-    /// Gives an STag of the last two back.
+    /// Frees an STag for fast registrations or windows.
     DestroyStag(Id),
-    /// How many STags there are. [`crate::MrUsage`] as [`Usage`].
+    /// Asks how many STags there are. [`crate::MrUsage`] as [`Usage`].
     Usage(OfPd),
-    /// [`Listening`].
+    /// Listens for connections. [`Listening`].
     Listen(Listen),
-    /// Stops listening.
+    /// Stops a listener.
     Unlisten(Listening),
-    /// [`Connecting`].
+    /// Makes a connection. [`Connecting`].
     Connect(Connect),
     /// Accepts a connection request.
     Accept(Accept),
-    /// Rejects one.
+    /// Rejects a connection request.
     Reject(Reject),
     /// Ends a connection.
     Disconnect(Connecting),
-    /// The application has taken events.
+    /// Reports that the application has taken events.
     Taken(Count),
-    /// Ends everything. Requests after it are refused.
+    /// Ends everything. The server refuses later requests.
     Close,
     /// Reserves an address for a listener. [`ReservedAddr`].
     ReserveAddr(ReserveAddr),
-    /// Gives it back.
+    /// Frees a reserved address.
     DestroyReservedAddr(Id),
-    /// Ends a queue pair, whatever it does.
+    /// Ends a queue pair, whatever its state.
     FailQp(QpName),
-    /// The ports. [`Ports`].
+    /// Asks for the RNIC's ports. [`Ports`].
     Ports,
-    /// What happens to the device and its objects is told from here on.
+    /// Asks for events of the device and its objects from here on.
     Watch,
 }
 
 impl Request {
-    /// Descriptors that come with it.
+    /// Returns the number of descriptors that come with the request.
     pub fn descriptors(&self) -> usize {
         match self {
             Request::DeviceOpen(open) => 1 + usize::from(open.memory > 0),
@@ -163,15 +167,15 @@ impl Request {
     }
 }
 
-/// What the server says of its own accord.
+/// A connection event that the server sends without a request.
 pub type Told = heddle_socket::Event<Event>;
 
-/// The same of the device and its objects.
+/// An event of the device or of its objects that the server sends without a request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ToldOfDevice {
-    /// [`heddle_socket::document::VERSION`].
+    /// Always [`heddle_socket::document::VERSION`].
     pub v: u32,
-    /// What happened.
+    /// The event itself.
     pub device: DeviceEvent,
 }
 
@@ -207,7 +211,7 @@ pub use queues::{
     Block, CreateCq, CreateQp, CreateSrq, NewPd, NewQp, PdName, QpName, ResizeCq, Resized,
 };
 
-/// Every right, by its bit in a document.
+/// Every right; its index here is its bit in a document.
 const RIGHTS: [Access; 6] = [
     Access::LOCAL_WRITE,
     Access::REMOTE_WRITE,
@@ -217,16 +221,16 @@ const RIGHTS: [Access; 6] = [
     Access::BIND,
 ];
 
-/// Rights as a document has them: bit 0 is to be placed into by Sends and Read Responses, then remote
-/// write, remote read, remote invalidation, remote atomic operations, and windows. `None` with other
-/// bits.
+/// Returns the rights of a document. Bit 0 allows Sends and Read Responses to be placed, then come
+/// remote write, remote read, remote invalidation, remote atomic operations, and windows. Returns
+/// `None` if other bits are set.
 pub fn access(bits: u8) -> Option<Access> {
     let all = Access::NONE;
     let rights = RIGHTS.iter().enumerate().filter(|(i, _)| bits >> i & 1 == 1);
     (bits >> RIGHTS.len() == 0).then(|| rights.fold(all, |sum, (_, right)| sum.with(*right)))
 }
 
-/// The same the other way.
+/// Returns the bits of rights, as in a document.
 pub fn bits(access: Access) -> u8 {
     let held = RIGHTS.iter().enumerate().filter(|(_, right)| access.has(**right));
     held.fold(0, |sum, (i, _)| sum | 1 << i)

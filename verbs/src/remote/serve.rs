@@ -16,13 +16,14 @@ use crate::account::{Account, Descriptors};
 use crate::device::Hub;
 use crate::waker::Sleeper;
 
-/// How long a client may take to read what is sent to it.
+/// Longest time that a client may take to read what the server sends.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Serves one application until it goes; then all it had is given back.
+/// Serves one application until it ends, and then frees all its objects.
 ///
 /// # Errors
-/// The system's, or of a client that breaks the rules of the socket or does not read.
+/// The system's error, or an error of a client that breaks the rules of the socket or does not
+/// read.
 pub fn serve(hub: &Arc<Hub>, policy: Policy, socket: &UnixStream) -> io::Result<()> {
     let sleeper = Sleeper::pair()?;
     let descriptors = Descriptors::new(policy.descriptors.into());
@@ -40,7 +41,7 @@ pub fn serve(hub: &Arc<Hub>, policy: Policy, socket: &UnixStream) -> io::Result<
 fn exchange(session: &mut Session, socket: &UnixStream, sleeper: &Sleeper) -> io::Result<()> {
     let mut inbox = Inbox::new(MAX_REQUEST);
     let Some(woken) = sleeper.fd() else { return Ok(()) };
-    // Readable when the client's process has ended, whoever has its socket then.
+    // Readable when the client's process has ended, even if another process has its socket by then.
     let process = process_of(socket)?;
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     loop {
@@ -64,7 +65,7 @@ fn exchange(session: &mut Session, socket: &UnixStream, sleeper: &Sleeper) -> io
         let said = |n: usize| fds.get(n).is_some_and(|fd: &PollFd<'_>| !fd.revents().is_empty());
         let (from_client, from_hub, ended) = (said(0), said(1), said(2));
         if from_hub {
-            // Before the events are looked at.
+            // Clear the sleeper before the session looks at the events.
             sleeper.clear();
         }
         if from_client && receive(socket.as_fd(), &mut inbox)? == Received::End {
@@ -76,7 +77,7 @@ fn exchange(session: &mut Session, socket: &UnixStream, sleeper: &Sleeper) -> io
     }
 }
 
-/// Sends all there is. Waits for the client, which has a thread that reads.
+/// Sends all pending lines. Waits for the client, which has a thread that reads.
 fn flush(session: &mut Session, socket: &UnixStream) -> io::Result<()> {
     while let Some(out) = session.poll_transmit() {
         let mut bytes = &out.bytes[..];

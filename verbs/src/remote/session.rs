@@ -1,19 +1,23 @@
 //! The serving side of one application: lines in, lines out.
 //!
-//! Whoever has the socket calls [`handle`](Session::handle) with each line and sends what
-//! [`poll_transmit`](Session::poll_transmit) gives; while [`has_work`](Session::has_work),
-//! [`work`](Session::work) is called as well; at the end [`close`](Session::close), until it is done.
-//! None of them waits, and each does a bounded amount of work:
+//! The owner of the socket calls [`handle`](Session::handle) with each line and sends the lines
+//! that [`poll_transmit`](Session::poll_transmit) returns; while [`has_work`](Session::has_work)
+//! returns true, it also calls [`work`](Session::work); at the end it calls
+//! [`close`](Session::close) until this returns true. None of these calls waits, and each does a
+//! bounded amount of work:
 //!
-//! - memory is mapped, sealed and populated by another thread ([`closer`]; small registrations by this one, where
-//!   all clients are [one user's](Session::of_own_user)), and never cleared (see [`remote`](super));
-//! - a registration for which memory is on its way back is refused as busy, and the client tries again;
-//! - objects of an application that is gone are dropped a few at a time, by `close`.
+//! - another thread maps, seals and populates memory ([`closer`]; this thread itself populates
+//!   small registrations where all clients are [one user's](Session::of_own_user)), and no thread
+//!   clears memory (see [`remote`](super));
+//! - the session refuses a registration as busy if memory for it is about to become free, and the
+//!   client tries again;
+//! - `close` drops the objects of an application that has ended, a few at a time.
 //!
-//! A request leads to one answer at most, so it is the caller who bounds what waits to be sent: while
-//! much does, it reads no more lines and asks for no more. Events then wait where those of applications
-//! in this process do, and are bounded as those are: while thousands were not taken by the application,
-//! listeners refuse peers, and further connections are refused.
+//! A request leads to at most one answer, so the caller bounds the lines that wait to be sent:
+//! while many wait, the caller reads no more lines and requests no more. Events then wait where
+//! those of applications in this process do, with the same bound: while the application has
+//! thousands of events to take, listeners refuse peers, and the session refuses further
+//! connections.
 
 use core::net::SocketAddr;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -56,97 +60,101 @@ use objects::Objects;
 use opening::Job;
 
 counters! {
-    /// What a session has seen.
+    /// Counts the requests and events of a session.
     pub struct SessionCounters {
-        /// Requests that were read, whatever became of them.
+        /// Requests that the session has read, with any result.
         requests,
-        /// Those that were refused.
+        /// Requests that the session has refused.
         refused,
-        /// Those of them that were beyond a quota.
+        /// Requests that the session has refused because they exceeded a quota.
         over_quota,
-        /// Events that were passed on.
+        /// Events that the session has passed on.
         events,
     }
 }
 
-/// What an application of another process has.
+/// Resources that an application of another process has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SessionUsage {
-    /// Octets of memory: of its device, and that it has brought.
+    /// Bytes of memory: that of the device and that which the application has brought.
     pub memory: u64,
-    /// Queue pairs.
+    /// Queue pairs that the application has now.
     pub queue_pairs: usize,
-    /// STags: regions, of those given back until their memory is, and windows.
+    /// STags: windows, and regions, including unregistered regions until their memory is free.
     pub registrations: u32,
 }
 
-/// Octets to send, and descriptors to go with the first of them.
+/// Bytes to send, and descriptors that go with the first byte.
 #[derive(Debug)]
 pub struct Outgoing {
-    /// One line.
+    /// A whole line.
     pub bytes: Vec<u8>,
-    /// At most [`MAX_FDS`](heddle_socket::wire::MAX_FDS).
+    /// Descriptors, at most [`MAX_FDS`](heddle_socket::wire::MAX_FDS).
     pub fds: Vec<OwnedFd>,
 }
 
-/// Events that were passed on and not taken, beyond which the application can ask for none.
+/// Number of events passed on and not taken beyond which the application cannot request new
+/// connections.
 const MAX_UNTAKEN: usize = 1 << 14;
 
-/// Objects dropped at a time when the application is gone.
+/// Objects dropped at a time when the application has ended.
 const DROPPED: usize = 64;
 
-/// One application of another process.
+/// An application of another process.
 ///
-/// Whoever has the socket calls [`handle`](Session::handle) with each line and sends what
-/// [`poll_transmit`](Session::poll_transmit) gives, while there is room; while
-/// [`has_work`](Session::has_work), [`work`](Session::work) is called as well; at the end
-/// [`close`](Session::close), until it is done. None of them waits. Dropped without being closed, it gives
-/// everything back at once, and tells the control plane only if that has room.
+/// The owner of the socket calls [`handle`](Session::handle) with each line and sends the lines
+/// that [`poll_transmit`](Session::poll_transmit) returns, while there is room; while
+/// [`has_work`](Session::has_work) returns true, it also calls [`work`](Session::work); at the end
+/// it calls [`close`](Session::close) until this returns true. None of these calls waits. A session
+/// that is dropped without being closed frees everything at once, and reports its end to the
+/// control plane only if that has room.
 #[derive(Debug)]
 pub struct Session {
     hub: Arc<Hub>,
     policy: Policy,
-    /// That of all sessions of the same principal.
+    /// The account of all sessions of the same principal.
     account: Arc<Account>,
-    /// What the device itself takes of it; the memory, which comes first, as long as it is mapped.
+    /// Amounts that the device itself takes of the account. The first, for the memory, stays taken
+    /// as long as the memory is mapped.
     held: Vec<Reserved>,
     memory: Weak<Region>,
-    /// What was asked for, for people.
+    /// The name that the application gave, for people.
     name: String,
     state: State,
-    /// Where the control plane tells of listeners and connections.
+    /// The queue to which the control plane sends events of listeners and connections.
     events: EventQueue,
-    /// Where it tells of the device and its objects, once the application wants to know.
+    /// The queue for events of the device and its objects, once the application has requested them.
     device_events: Option<DeviceEvents>,
-    /// Of whoever has the socket.
+    /// Wakes the owner of the socket.
     waker: Waker,
-    /// Of [`closer`].
+    /// Lane of [`closer`] for the session's work.
     lane: usize,
     /// All clients of the RNIC are programs of its own user.
     is_own_users: bool,
-    /// Where each event that was passed on is to be counted when it is taken, the oldest first.
+    /// For each event passed on, the counter at which it counts when it is taken; the oldest comes
+    /// first.
     untaken: VecDeque<Taken>,
     out: VecDeque<Outgoing>,
     jobs: VecDeque<Job>,
     objects: Objects,
     listeners: HashMap<u64, Listener>,
-    /// Addresses that are reserved.
+    /// Reserved addresses.
     bound: HashMap<u64, Bound>,
     /// Peers that wait for the application's answer.
     asked: HashSet<u64>,
-    /// Connections it makes or has accepted.
+    /// Connections that the application is making or has accepted.
     conns: HashMap<u64, Reserved>,
     counters: SessionCounters,
 }
 
 #[derive(Debug)]
 enum State {
-    /// The first request is awaited.
+    /// The session waits for the first request.
     New,
-    /// It is being carried out.
+    /// The session is carrying out the first request.
     Opening,
     Open(Open),
-    /// The application has ended it, or is gone.
+    /// The application has ended the device, or has ended itself.
     Closing(Option<Open>),
 }
 
@@ -154,15 +162,15 @@ enum State {
 struct Open {
     device: Device,
     local: Arc<Local>,
-    /// What it wakes workers with, for as long as it has a device.
+    /// Eventfds with which the application wakes workers, for as long as it has a device.
     _lent: Option<Arc<Lent>>,
 }
 
-/// What a request has led to.
+/// The result of a request.
 enum Outcome {
-    /// An answer, with descriptors.
+    /// The answer, with its descriptors.
     Done(serde_json::Value, Vec<OwnedFd>),
-    /// A job will answer.
+    /// A job will send the answer.
     Later,
 }
 
@@ -177,8 +185,8 @@ fn with_fds(answer: &impl Serialize, fds: Vec<OwnedFd>) -> Result<Outcome, Fault
 }
 
 impl Session {
-    /// A session on `hub`, whose application may do what `policy` says and have what is left of
-    /// `account`; `waker` is woken when there may be an event to send.
+    /// Returns a session on `hub`, whose application may do what `policy` allows and take the rest
+    /// of `account`; the session wakes `waker` when there may be an event to send.
     pub fn new(hub: &Arc<Hub>, policy: Policy, account: Arc<Account>, waker: Waker) -> Session {
         Session {
             hub: hub.clone(),
@@ -205,12 +213,14 @@ impl Session {
         }
     }
 
-    /// Takes a request; `inbox` is where the line came from, for a descriptor that came with it.
+    /// Handles a request. `inbox` is the inbox that the line came from; descriptors of the request
+    /// are there.
     pub fn handle(&mut self, line: &[u8], inbox: &mut Inbox) {
         self.counters.requests += 1;
         let (id, outcome) = match read_call::<Request>(line) {
             Ok((id, request)) => {
-                // Also where the request is refused: the next one is not to find what came with this.
+                // Take the descriptors even if the request is refused: the next request must not
+                // find them.
                 let fds = inbox.take_fds(request.descriptors());
                 let fds = fds.ok_or_else(|| invalid("its descriptors did not come with it"));
                 (id, fds.and_then(|fds| self.carry_out(id, request, fds)))
@@ -234,7 +244,8 @@ impl Session {
     }
 
     fn send(&mut self, id: u64, answer: Answer, fds: Vec<OwnedFd>) {
-        // Nobody waits for what has no number; what could not be read as a request is said.
+        // No client waits for an answer without a number, but tell the client about a line that is
+        // no request.
         if id != 0 || answer.error.as_ref().is_some_and(|e| e.kind == FaultKind::Malformed) {
             let fds_count = u32::try_from(fds.len()).unwrap_or(0);
             let bytes = to_line(&Answer { fds: fds_count, ..answer });
@@ -242,7 +253,7 @@ impl Session {
         }
     }
 
-    /// The next line to send: answers first, then events.
+    /// Returns the next line to send: answers first, then events.
     pub fn poll_transmit(&mut self) -> Option<Outgoing> {
         if let Some(answer) = self.out.pop_front() {
             return Some(answer);
@@ -259,38 +270,39 @@ impl Session {
         Some(Outgoing { bytes, fds: Vec::new() })
     }
 
-    /// Whether [`work`](Session::work) has something to do.
+    /// Returns true if there is work for [`work`](Session::work).
     pub fn has_work(&self) -> bool {
         self.jobs.front().is_some_and(Job::is_ready)
     }
 
-    /// Whether another thread is preparing memory. It wakes this session when there is
-    /// [work](Session::has_work).
+    /// Returns true if another thread is preparing memory; the thread wakes this session when
+    /// there is [work](Session::has_work).
     pub fn is_preparing(&self) -> bool {
         self.jobs.front().is_some_and(|job| !job.is_ready())
     }
 
-    /// Has the threads of this [lane](closer::lane_of) do what may take long.
+    /// Returns this session, with slow operations on the threads of this [lane](closer::lane_of).
     #[must_use]
     pub fn on_lane(self, lane: usize) -> Session {
         Session { lane, ..self }
     }
 
-    /// For an RNIC that serves programs of its own user alone, who may end it in any case. It takes files that are not
-    /// [sealed](crate::Region::of_file); and [`handle`](Session::handle) and [`work`](Session::work) populate small
-    /// registrations themselves, for as long as the client holds its file: that saves two wake-ups.
+    /// Returns this session for an RNIC that serves programs of its own user alone, who may end it
+    /// anyway. Such a session takes files that are not [sealed](crate::Region::of_file). Its
+    /// [`handle`](Session::handle) and [`work`](Session::work) populate small registrations
+    /// themselves, for as long as the client holds its file: this saves two wake-ups.
     #[must_use]
     pub fn of_own_user(self) -> Session {
         Session { is_own_users: true, ..self }
     }
 
-    /// Goes on where memory has been prepared.
+    /// Goes on with requests whose memory is prepared.
     pub fn work(&mut self) {
         self.step();
     }
 
-    /// Ends all the application has, a part of it with each call; true when all is done. The control
-    /// plane has heard of it as soon as it could.
+    /// Ends everything that the application has, a part with each call. Returns true when all is
+    /// done. The control plane learns of the end as soon as it has room for the request.
     pub fn close(&mut self) -> bool {
         self.jobs.clear();
         self.end_device();
@@ -317,8 +329,8 @@ impl Session {
         true
     }
 
-    /// What the application may do from here on. Listeners at addresses where it may listen no more end,
-    /// and it hears of that; all else that it has stays.
+    /// Changes the permissions of the application. Listeners at addresses where it may no longer
+    /// listen end, and the application gets an event for each; all its other objects stay.
     pub fn set_policy(&mut self, policy: Policy) {
         self.policy = policy;
         let State::Open(Open { device, .. }) = &self.state else { return };
@@ -327,7 +339,8 @@ impl Session {
         let ended: Vec<_> =
             self.listeners.iter().filter(|(_, l)| !may(&l.addr)).map(|(id, _)| *id).collect();
         for id in ended {
-            // One that the control plane has no room for now ends with the next policy, or never was.
+            // If the control plane has no room now, the listener ends with the next policy.
+            // Otherwise an error means that the listener does not exist.
             if device.unlisten(ListenerId(id)).is_ok() {
                 self.forget_listener(id);
                 let error = ListenFailure::Withdrawn;
@@ -337,7 +350,7 @@ impl Session {
         }
     }
 
-    /// The application is to have nothing from here on.
+    /// Ends the device: the application gets no more objects from here on.
     fn end_device(&mut self) {
         self.device_events = None;
         self.state = match std::mem::replace(&mut self.state, State::Closing(None)) {
@@ -347,7 +360,7 @@ impl Session {
         };
     }
 
-    /// Whether memory of it has failed: the session has to end.
+    /// Returns true if memory of the application has failed: the session has to end.
     pub fn has_lost_memory(&self) -> bool {
         let State::Open(o) = &self.state else { return false };
         o.device.area().is_lost()
@@ -355,12 +368,12 @@ impl Session {
             || self.objects.has_lost_memory()
     }
 
-    /// What the application calls itself.
+    /// Returns the name that the application calls itself by.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its number, once it has a device.
+    /// Returns the application's number, once it has a device.
     pub fn app(&self) -> Option<AppId> {
         match &self.state {
             State::Open(o) => Some(o.device.app()),
@@ -368,12 +381,12 @@ impl Session {
         }
     }
 
-    /// What it has seen.
+    /// Returns the session's counters.
     pub fn counters(&self) -> SessionCounters {
         self.counters
     }
 
-    /// What it has.
+    /// Returns the resources that the application has.
     pub fn usage(&mut self) -> SessionUsage {
         let (own, mrs) = match &self.state {
             State::Open(o) => (o.device.memory().map_or(0, |m| m.len()), o.device.mr_usage()),
@@ -386,7 +399,7 @@ impl Session {
         }
     }
 
-    /// Connections it has, and listeners.
+    /// Returns the numbers of connections and of listeners.
     pub fn connections(&self) -> (usize, usize) {
         (self.conns.len(), self.listeners.len())
     }
@@ -430,7 +443,7 @@ impl Session {
             Request::Watch => {
                 let held = match &self.device_events {
                     Some(_) => None,
-                    // Of this process: an `epoll` and an event descriptor.
+                    // Two descriptors of this process: an `epoll` and an eventfd.
                     None => Some(self.account.take(Kind::Descriptors, 2).map_err(over)?),
                 };
                 let events = open.device.events().map_err(|e| self.fault(e))?;
@@ -453,7 +466,7 @@ impl Session {
         }
     }
 
-    /// An error of the device, as the client is told.
+    /// Returns the fault that the client gets for an error of the device.
     fn fault(&self, error: DeviceError) -> Fault {
         use DeviceError as E;
         let kind = match &error {
@@ -479,7 +492,7 @@ impl Session {
     }
 }
 
-/// Why a request about an object is refused.
+/// Why the session refuses a request about an object.
 enum Refused {
     Fault(Fault),
     Device(DeviceError),

@@ -1,4 +1,4 @@
-//! What a device asks for, asked of the server.
+//! Sends the operations of a device to the server.
 
 use core::net::SocketAddr;
 use std::sync::Arc;
@@ -28,13 +28,13 @@ use crate::srq::Srq;
 use crate::waker::Waker;
 use crate::window::{HeldStag, WindowFor};
 
-/// Whether there is no such connection. It has ended while the request was on its way, which is no
-/// mistake of the application's: its last event tells.
+/// Returns true if the server has no such connection. The connection has ended while the request
+/// was on its way, which is no mistake of the application; its last event reports the end.
 fn is_over<T>(answered: &Result<T, DeviceError>) -> bool {
     matches!(answered, Err(DeviceError::Refused(fault)) if fault.kind == FaultKind::NotFound)
 }
 
-/// By which the server knows a waker.
+/// Returns the number by which the server knows a waker.
 fn number_of(waker: Option<&Waker>) -> Result<Option<u64>, DeviceError> {
     waker.map(|w| w.number().ok_or(DeviceError::WakerWithoutFd)).transpose()
 }
@@ -125,7 +125,7 @@ impl Backend for Remote {
         });
         let new: NewQp = self.link.call(&request)?;
         let remote = self.clone();
-        // The device is there as long as a queue pair of it is.
+        // Every queue pair of the device keeps the device alive.
         let owner = Owner::new(move || {
             drop(user);
             remote.link.routes().forget_qp(Qpn(new.qp));
@@ -157,7 +157,7 @@ impl Backend for Remote {
         });
         let new: NewMr = self.patiently(|| self.link.call(&request))?;
         let mr = self.mr(memory, len, &new, None)?;
-        // Nobody knows its STag yet.
+        // No other process knows the STag yet.
         mr.zero(0, len);
         Ok(mr)
     }
@@ -305,7 +305,7 @@ impl Backend for Remote {
         let answered = self.link.call_with::<()>(&request, &[], Some(then));
         if is_over(&answered) {
             qp.unclaim();
-            // It was told where requests come; who waits elsewhere is told there.
+            // The listener's queue has got this event; report it in the caller's own queue too.
             if let Some(events) = events {
                 let error = ConnectFailure::Request(RequestError::NoConnection);
                 let qp = QpFate::Free(qp.qpn());

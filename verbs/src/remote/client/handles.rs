@@ -1,4 +1,4 @@
-//! What an application holds of things that are the server's.
+//! Handles of an application for objects of the server.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -15,7 +15,7 @@ use crate::remote::protocol::{
 };
 use crate::window::HeldStag;
 
-/// Tells the server, if it is still there.
+/// Sends a request without an answer, if the server still exists.
 fn tell(link: &Weak<Link>, request: &Request) {
     if let Some(link) = link.upgrade() {
         link.tell(request);
@@ -50,9 +50,9 @@ impl Drop for SharedRegion {
 pub(super) struct RemoteMr {
     link: Weak<Link>,
     id: u64,
-    /// It has been taken back.
+    /// The registration has ended.
     over: AtomicBool,
-    /// The memory it is of, if the application brought that: given back after it.
+    /// The memory of the registration, if the application brought it; freed after the registration.
     _own: Option<Arc<SharedRegion>>,
 }
 
@@ -71,7 +71,7 @@ impl MrOwner for RemoteMr {
                 Ok(())
             }
             Ok(Deregistered { bound }) => Err(bound),
-            // Without a server nothing is registered.
+            // Without a server no memory is registered.
             Err(_) => Ok(()),
         }
     }
@@ -127,7 +127,7 @@ impl HeldStag for RemoteStag {
 
     fn revoke(&mut self) {
         if let Some(link) = self.link.upgrade() {
-            // It is over when this returns, with or without a server.
+            // Ignore the error: the binding is over when this returns, with or without a server.
             let _ = link.call::<()>(&Request::UnbindWindow(Id { id: self.id }));
         }
     }
@@ -146,13 +146,13 @@ pub(super) struct RemoteStretch {
     id: u64,
     off: usize,
     len: usize,
-    /// Octets that are zero.
+    /// Bytes that are zero.
     cleared: usize,
     registered: bool,
 }
 
 impl RemoteStretch {
-    /// It lies in the device's memory.
+    /// Returns a handle of a stretch of the device's memory.
     pub(super) fn new(remote: Arc<Remote>, id: u64, (off, len): (usize, usize)) -> RemoteStretch {
         RemoteStretch { remote, id, off, len, cleared: 0, registered: false }
     }
@@ -176,7 +176,8 @@ impl Reserved for RemoteStretch {
             pd: pd.0,
             access: bits(access),
         });
-        // Registered or not, the server has it no longer set aside.
+        // Whether the registration succeeds or fails, the server has the memory no longer set
+        // aside.
         self.registered = true;
         let new: NewMr = self.remote.link.call(&request)?;
         let memory = self.remote.memory(self.len)?;

@@ -1,8 +1,9 @@
 //! The socket: requests out, answers and events in.
 //!
-//! Any thread asks, one at a time writes, and one thread of the link's own reads. It waits for nobody, since the server
-//! reads nothing more until this thread has read what it was sent: answers are handed to whoever asked, events put into
-//! queues, and what it tells the server it leaves for later when somebody else is writing or there is no room.
+//! Any thread may send requests, a single thread writes at a time, and a thread of the link's own
+//! reads. The reading thread waits for no other, since the server reads nothing more until this
+//! thread has read what the server sent: it hands answers to the callers, puts events into queues,
+//! and postpones its own messages to the server when another thread is writing or there is no room.
 
 use std::collections::HashMap;
 use std::io;
@@ -33,27 +34,29 @@ use crate::remote::protocol::{Count, Request};
 use crate::threads::without_signals;
 use crate::waker::Waker;
 
-/// How long a server may take to answer, and to read. One that takes longer is as good as gone.
+/// Longest time that a server may take to answer, and to read. A server that takes longer counts as
+/// ended.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long a caller gives way to other threads, rather than sleep, until its answer is there.
+/// Time for which a caller yields to other threads, rather than sleep, until its answer arrives.
 const SOON: Duration = Duration::from_micros(200);
 
-/// How long the workers of a server that has ended a session may take to end its queue pairs: of one whose process is
-/// known to live, and of another.
+/// Time that the workers of a server that has ended a session may take to end its queue pairs: for
+/// a server whose process is known to live, and for any other.
 const WORKERS_END: Duration = Duration::from_secs(3);
 const UNSEEN_WORKERS_END: Duration = Duration::from_millis(300);
 
-/// How soon a server hears that events were taken.
+/// Delay after which the server learns that events were taken.
 const TELL_TAKEN: Duration = Duration::from_millis(20);
 
-/// One connection to a server.
+/// A connection to a server.
 #[derive(Debug)]
 pub(super) struct Link {
     socket: UnixStream,
-    /// The system makes it readable when the server's process ends. `None` where it cannot name that process.
+    /// The system makes this descriptor readable when the server's process ends. `None` where the
+    /// system cannot name that process.
     server: Option<OwnedFd>,
-    /// Whoever has it writes whole lines.
+    /// The thread that holds this lock writes whole lines.
     writer: Mutex<()>,
     next: AtomicU64,
     calls: Mutex<Calls>,
@@ -66,7 +69,7 @@ struct Calls {
     gone: bool,
 }
 
-/// What is done with an answer before events that come after it.
+/// A function to call with an answer before later events are handled.
 pub(super) type Then = Box<dyn FnOnce(&Value, &mut Routes) + Send>;
 
 struct Waiting {
@@ -94,10 +97,10 @@ struct Said {
     device: Option<DeviceEvent>,
 }
 
-/// `f` with an answer of its type.
+/// Returns a function that calls `f` with an answer of its type.
 pub(super) fn then<A: DeserializeOwned>(f: impl FnOnce(&A, &mut Routes) + Send + 'static) -> Then {
     Box::new(move |value, routes| {
-        // An answer of another type is an error to whoever asked.
+        // Ignore an answer of another type here: the caller gets an error for it.
         if let Ok(answer) = A::deserialize(value) {
             f(&answer, routes);
         }
@@ -105,10 +108,10 @@ pub(super) fn then<A: DeserializeOwned>(f: impl FnOnce(&A, &mut Routes) + Send +
 }
 
 impl Link {
-    /// Starts to read.
+    /// Starts the thread that reads.
     pub(super) fn start(socket: UnixStream) -> io::Result<Arc<Link>> {
         socket.set_write_timeout(Some(PATIENCE))?;
-        // Without it the end of the socket has to do.
+        // If this fails, the end of the socket has to suffice.
         let server = process_of(&socket).unwrap_or_default().map(aside);
         let link = Arc::new(Link {
             socket,
@@ -130,7 +133,7 @@ impl Link {
 
     /// Ends the connection; the reading thread ends everything else.
     pub(super) fn shut(&self) {
-        // It may have ended already.
+        // Ignore the error: the connection may have ended already.
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
     }
 
@@ -150,12 +153,12 @@ impl Link {
         }
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for the answer.
     pub(super) fn call<A: DeserializeOwned>(&self, request: &Request) -> Result<A, DeviceError> {
         self.call_with(request, &[], None).map(|(answer, _)| answer)
     }
 
-    /// Asks, calls `meanwhile`, and then waits for the answer.
+    /// Sends a request, calls `meanwhile`, and then waits for the answer.
     pub(super) fn call_while<A: DeserializeOwned>(
         &self,
         request: &Request,
@@ -164,7 +167,8 @@ impl Link {
         self.ask(request, &[], None, meanwhile).map(|(answer, _)| answer)
     }
 
-    /// The same for a request with the number of `waker`, whose sleeper sleeps on what the answer brings.
+    /// Does the same for a request with the number of `waker`; its sleeper then also sleeps on the
+    /// descriptor that the answer brings.
     pub(super) fn call_waking<A: DeserializeOwned>(
         &self,
         request: &Request,
@@ -179,7 +183,7 @@ impl Link {
         Ok(answer)
     }
 
-    /// The same, with descriptors there and back; `then` has its turn before later events.
+    /// Does the same, with descriptors in both directions; `then` runs before later events.
     pub(super) fn call_with<A: DeserializeOwned>(
         &self,
         request: &Request,
@@ -223,23 +227,24 @@ impl Link {
             Some(Err(fault)) if fault.kind == FaultKind::Failed => Err(DeviceError::Gone),
             Some(Err(fault)) => Err(DeviceError::Refused(fault)),
             None => {
-                // Nobody knows whether it was done.
+                // This side cannot know whether the server has carried the request out.
                 self.shut();
                 Err(DeviceError::Gone)
             }
         }
     }
 
-    /// Says something that is not answered.
+    /// Sends a request that has no answer.
     pub(super) fn tell(&self, request: &Request) {
         let _mine = lock(&self.writer);
-        // Without a server there is nothing to be told. One that does not read is none.
+        // A server that has ended needs no request, and a server that does not read counts as
+        // ended.
         if self.write(&to_line(&Call { v: VERSION, id: 0, request }), &[]).is_err() {
             self.shut();
         }
     }
 
-    /// With the lock.
+    /// Writes a line. The caller holds the writer's lock.
     fn write(&self, mut bytes: &[u8], mut fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         while !bytes.is_empty() {
             let sent = send(self.socket.as_fd(), bytes, fds)?;
@@ -248,10 +253,10 @@ impl Link {
         Ok(())
     }
 
-    /// Reads until there is nothing more to come, or what comes makes no sense.
+    /// Reads until no more can come, or until the server sends nonsense.
     fn read(&self) {
         let mut inbox = Inbox::new(MAX_ANSWER);
-        // Events that were handed out and of which the server has not heard that they were taken.
+        // Events that were handed out, and that the server does not yet know to be taken.
         let mut untold = 0u64;
         let mut until = None;
         loop {
@@ -276,13 +281,14 @@ impl Link {
                     (None, Some(event)) => self.routes().tell_device(event),
                     (None, None) => {
                         let Some(fds) = inbox.take_fds(said.fds as usize) else { return };
-                        // This process trusts its server, and closes what it sends.
+                        // This process trusts its server, so it may close the server's descriptors
+                        // itself.
                         let fds = fds.into_iter().filter_map(ForeignFd::into_fd).collect();
                         self.answer(said, fds);
                     }
                 }
             }
-            // A caller may be about to write.
+            // Do not wait for the lock: a caller may be about to write.
             if untold > 0 {
                 self.tell_taken(&mut untold);
             }
@@ -290,7 +296,7 @@ impl Link {
     }
 
     fn answer(&self, said: Said, fds: Vec<OwnedFd>) {
-        // What nobody asked for, or waits for no more.
+        // Drop an answer to no request, or to a caller that no longer waits.
         let Some(waiting) = lock(&self.calls).waiting.remove(&said.id) else { return };
         let result = match said.error {
             Some(fault) => Err(fault),
@@ -305,7 +311,8 @@ impl Link {
     }
 
     fn tell_taken(&self, untold: &mut u64) {
-        // Whoever writes may wait for the server, which may wait for us.
+        // Do not wait: a thread that is writing may wait for the server, which may wait for this
+        // thread.
         let _mine = match self.writer.try_lock() {
             Ok(mine) => mine,
             Err(TryLockError::Poisoned(mine)) => mine.into_inner(),
@@ -325,7 +332,7 @@ impl Link {
         }
     }
 
-    /// The server is gone, or is as good as that.
+    /// Ends the link: the server has ended, or counts as ended.
     fn end(&self) {
         self.shut();
         let waiting = {
@@ -339,12 +346,13 @@ impl Link {
         qps.iter().for_each(WeakQp::lose);
         cqs.iter().for_each(WeakCq::lose);
         self.routes().end();
-        // Whoever waits for an answer finds that there is nobody to give it.
+        // Threads that wait for an answer now find that none will come.
         drop(waiting);
     }
 }
 
-/// An answer, if it comes within [`PATIENCE`]. Most come soon, and a thread that sleeps then wakes late.
+/// Returns an answer, if it comes within [`PATIENCE`]. Most answers come soon, and a thread that
+/// sleeps wakes late.
 fn wait_for<T>(answered: &Receiver<T>) -> Option<T> {
     let start = Instant::now();
     loop {
@@ -362,9 +370,10 @@ fn is_with_worker(qp: &WeakQp) -> bool {
     qp.upgrade().is_some_and(|qp| qp.is_with_worker())
 }
 
-/// A server that has only ended this session is about to end its queue pairs, and completes what is posted itself: waits
-/// until no queue pair is running, so that nothing is completed here as well. A worker may be off its processor for
-/// long. The socket of a process that is killed ends before the process does.
+/// Waits until no queue pair is running. A server that has only ended this session is about to end
+/// its queue pairs, and completes the posted requests itself, so this side must not complete them
+/// as well. A worker may be off its processor for long. The socket of a killed process ends before
+/// the process does.
 fn let_workers_end(server: Option<&OwnedFd>, has_running: impl Fn() -> bool) {
     let start = Instant::now();
     while has_running() {
@@ -376,12 +385,12 @@ fn let_workers_end(server: Option<&OwnedFd>, has_running: impl Fn() -> bool) {
     }
 }
 
-/// Whether a process has not ended.
+/// Returns true if a process has not ended.
 fn lives(process: &OwnedFd) -> bool {
     !is_ready(process, PollFlags::IN)
 }
 
-/// Whether the system says now that a descriptor is readable or writable, or that it has failed.
+/// Returns true if a descriptor is readable or writable now, or has failed.
 fn is_ready(fd: &impl AsFd, wanted: PollFlags) -> bool {
     let mut fds = [PollFd::new(fd, wanted)];
     !matches!(poll(&mut fds, Some(&Timespec::default())), Ok(0))

@@ -1,4 +1,4 @@
-//! Where events go.
+//! The destinations of events.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Weak;
@@ -12,26 +12,26 @@ use crate::device::{DeviceEvent, DeviceEvents, WeakEvents};
 use crate::event::{EventQueue, Taken};
 use crate::qp::{Claim, WeakQp};
 
-/// Listeners that were given up and may still have an event on its way.
+/// Stopped listeners that this side still remembers, because an event may be on its way to them.
 const ENDED: usize = 64;
 
-/// Listeners, connections, and what has to hear of the server's end.
+/// Listeners, connections, and the objects that have to be told of the server's end.
 ///
-/// Destroying a queue pair takes the lock that they lie behind. So nothing here holds a queue pair, not even for a
-/// moment: its program might drop all other handles meanwhile.
+/// Destroying a queue pair takes the lock that protects these tables. So no function here holds a
+/// queue pair, not even for a moment: its program might drop all other handles meanwhile.
 #[derive(Debug, Default)]
 pub(super) struct Routes {
     listeners: HashMap<u64, EventQueue>,
-    /// Those of them that the application has given up, the oldest first.
+    /// Listeners that the application has stopped, the oldest first.
     ended: VecDeque<u64>,
     conns: HashMap<u64, Conn>,
     qps: Vec<WeakQp>,
     cqs: Vec<WeakCq>,
-    /// Where it is told what happens to the device.
+    /// The queue for events of the device.
     device: Option<WeakEvents>,
-    /// Where the application's taking of events is counted.
+    /// Counts the events that the application has taken.
     pub(super) taken: Taken,
-    /// Nobody tells anything any more.
+    /// The server has ended: no event follows.
     pub(super) gone: bool,
 }
 
@@ -47,7 +47,7 @@ impl Routes {
         self.listeners.insert(id, events);
     }
 
-    /// What came before may still be told.
+    /// Stops a listener; events sent before may still arrive.
     pub(super) fn unlisten(&mut self, id: u64) {
         self.ended.push_back(id);
         if self.ended.len() > ENDED
@@ -68,12 +68,13 @@ impl Routes {
         }
     }
 
-    /// No event follows.
+    /// Forgets a connection, which gets no more events.
     pub(super) fn forget(&mut self, id: u64) {
         self.conns.remove(&id);
     }
 
-    /// Returns false if the server is gone: the caller says that the queue pair is lost.
+    /// Adds a queue pair. Returns false if the server has ended: the caller then marks the queue
+    /// pair as lost.
     #[must_use]
     pub(super) fn watch_qp(&mut self, qp: WeakQp) -> bool {
         if !self.gone {
@@ -85,7 +86,8 @@ impl Routes {
         !self.gone
     }
 
-    /// Returns false if the server is gone: the caller says that the queue is lost.
+    /// Adds a completion queue. Returns false if the server has ended: the caller then marks the
+    /// queue as lost.
     #[must_use]
     pub(super) fn watch_cq(&mut self, cq: WeakCq) -> bool {
         if !self.gone {
@@ -116,7 +118,7 @@ impl Routes {
         }
     }
 
-    /// Hands an event to whoever it is for.
+    /// Hands an event to the queue that it is for.
     pub(super) fn tell(&mut self, event: Event) {
         let events = match &event {
             Event::Listening { id } => self.listeners.get(&id.0).cloned(),
@@ -141,12 +143,12 @@ impl Routes {
         };
         match events {
             Some(events) => events.push(event, &self.taken),
-            // Nobody waits for it.
+            // No queue waits for this event.
             None => self.taken.add_one(),
         }
     }
 
-    /// A connection is over; its queue pair may have another one, if no worker has had it.
+    /// Ends a connection; its queue pair may have another connection, if no worker has had it.
     fn over(&mut self, CmId(id): CmId, free: bool) -> Option<EventQueue> {
         let c = self.conns.remove(&id)?;
         match c.qp.and_then(|qp| qp.upgrade()) {
@@ -157,18 +159,19 @@ impl Routes {
         Some(c.events)
     }
 
-    /// The queue pairs that there are.
+    /// Returns all queue pairs.
     pub(super) fn qps(&self) -> Vec<WeakQp> {
         self.qps.clone()
     }
 
-    /// The server is gone: what is made from here on is lost. Returns what is lost now.
+    /// Notes that the server has ended: later objects are lost at once. Returns the objects that
+    /// are lost now.
     pub(super) fn lose(&mut self) -> (Vec<WeakQp>, Vec<WeakCq>) {
         self.gone = true;
         (std::mem::take(&mut self.qps), std::mem::take(&mut self.cqs))
     }
 
-    /// Everything ends, and everybody hears of it.
+    /// Ends everything, with an event to every owner.
     pub(super) fn end(&mut self) {
         for (id, c) in std::mem::take(&mut self.conns) {
             let qpn = c.qp.and_then(|qp| qp.upgrade()).map(|claim| claim.qpn());

@@ -1,4 +1,4 @@
-//! Servers that make no sense.
+//! Servers that send nonsense.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
@@ -14,8 +14,8 @@ use crate::waker::Sleeper;
 const SMALL: OpenParams =
     OpenParams { memory: 4096, queues: AREA, pages: PageSize::Small, name: String::new() };
 
-/// What can be had of a server that answers `opened` and these descriptors to the first request, then
-/// each of `lines` to one more.
+/// Opens a device at a server that answers `opened` with these descriptors to the first request,
+/// then each of `lines` to one more.
 fn server(
     opened: &str,
     fds: Vec<OwnedFd>,
@@ -34,7 +34,7 @@ fn server(
             let Some(Ok(_)) = requests.next() else { return };
             let _ = (&theirs).write_all(line.as_bytes());
         }
-        // Until the client has gone.
+        // Read until the client has closed the socket.
         requests.for_each(drop);
     });
     (Device::open_on(ours, &SMALL), thread)
@@ -42,7 +42,7 @@ fn server(
 
 const AREA: usize = 64 << 10;
 
-/// Any file that is sealed.
+/// Returns any files that are sealed.
 fn files(count: usize) -> Vec<OwnedFd> {
     let of = |_| Region::shared(4096).unwrap().fd().unwrap().try_clone_to_owned().unwrap();
     (0..count).map(of).collect()
@@ -92,7 +92,7 @@ fn test_answers_that_make_no_device_are_errors() {
         assert!(device.is_err(), "{n}: {answer}");
         thread.join().unwrap();
     }
-    // A file that says who sleeps, and could go.
+    // A file in place of the words that say which workers sleep, which could lose its pages.
     let file = std::fs::File::open("/proc/self/exe").unwrap();
     let answer = opened(1, 0, 1).replace("limits", "wakers\":[null],\"limits");
     let (device, thread) = server(&answer, vec![file.into()], &[]);
@@ -112,7 +112,7 @@ fn test_later_answers_that_make_no_sense_are_errors() {
             "{\"v\":1,\"id\":4,\"ok\":{\"off\":8192,\"words\":8}}\n",
             // A region that begins where the memory ends.
             "{\"v\":1,\"id\":5,\"ok\":{\"id\":1,\"stag\":256,\"to\":0,\"off\":4096}}\n",
-            // What nobody asked for, events of what there is not, and then nonsense.
+            // An answer to no request, events of an unknown listener, and then nonsense.
             "{\"v\":1,\"id\":99,\"ok\":1}\n{\"event\":{\"Listening\":{\"id\":7}}}\nnonsense\n",
         ],
     );

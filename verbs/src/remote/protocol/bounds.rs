@@ -1,7 +1,9 @@
-//! What the numbers of an application's requests are cut to, or refused beyond.
+//! The bounds of the numbers in an application's requests: the server cuts a number to its bounds,
+//! or refuses the request.
 //!
-//! How much of each thing an application may have in all is its account's to say; here is what a single
-//! request may say. A time that an application chooses is one that a place of the RNIC is held for.
+//! An application's account limits how much of each resource it may have in all; this table limits
+//! a single request. A time that an application chooses is a time for which it occupies a place in
+//! the RNIC.
 
 use core::time::Duration;
 
@@ -11,17 +13,18 @@ use super::Request;
 use crate::device::{MAX_CQ_DEPTH, MAX_DEPTH};
 use crate::limits::DeviceLimits;
 
-/// How long a peer may be waited for that has connected and asked for nothing.
+/// Longest time that the server waits for a peer that has connected and requested nothing.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long an application may let a peer wait for its answer.
+/// Longest time that an application may let a peer wait for its answer.
 pub const ACCEPT_TIMEOUT: Duration = Duration::from_secs(300);
-/// How long a peer may take to its first FPDU.
+/// Longest time that a peer may take to its first FPDU.
 pub const FIRST_FPDU_TIMEOUT: Duration = Duration::from_secs(3600);
-/// How long a connection may take to come about.
+/// Longest time that a connection may take to come about.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Bytes that one request may be about, and entries of a queue: cut to the first that cannot be had. What
-/// carries the request out refuses that, and has taken the descriptor that came with it.
+/// Bytes of one request, and entries of a queue: the server cuts a number to the first impossible
+/// one. The code that carries the request out then refuses it, and has taken the descriptor that
+/// came with it.
 const SIZE: Rule = Rule::Clamp(0, DeviceLimits::MOST.max_mr_size + 1);
 const DEPTH: Rule = Rule::Clamp(0, MAX_DEPTH as u64 + 1);
 const CQ_DEPTH: Rule = Rule::Clamp(0, MAX_CQ_DEPTH as u64 + 1);
@@ -34,7 +37,7 @@ impl Bounded for Request {
     const BOUNDS: &'static [Bound] = &[
         bound("device-open", "memory", SIZE),
         bound("device-open", "queues", SIZE),
-        // What a request names is looked up in the session's tables, whatever the number is.
+        // The session looks names up in its tables, so any number is allowed.
         bound("", "pd", Rule::Name),
         bound("", "qp", Rule::Name),
         bound("", "cq", Rule::Name),
@@ -64,7 +67,7 @@ impl Bounded for Request {
         bound("", "max_inline", PIECES),
         bound("", "len", SIZE),
         bound("", "access", RIGHTS),
-        // Tagged offsets: all of them are offsets.
+        // Tagged offsets may be any number.
         bound("", "to", Rule::Name),
         bound("", "at", Rule::Name),
         bound("register-mr", "off", SIZE),
@@ -75,7 +78,7 @@ impl Bounded for Request {
         bound("listen", "params.rtr_timeout", Rule::AtMost(REQUEST_TIMEOUT)),
         bound("listen", "params.max_startups_per_peer", SHARE),
         bound("listen", "params.max_conns_per_peer", SHARE),
-        // Sets of options, which are read as such.
+        // Sets of options, which their types check.
         bound("listen", "params.protocol.Mpa.revision", Rule::Name),
         bound("listen", "params.protocol.Mpa.rtr", Rule::Name),
         bound("connect", "protocol.Mpa.revision", Rule::Name),
@@ -99,7 +102,7 @@ mod tests {
 
     use super::*;
 
-    /// One request of each sort, with every argument that it can have.
+    /// Returns one request of each sort, with every argument that it can have.
     fn samples() -> Vec<Value> {
         let ms = |n| Some(Duration::from_millis(n));
         let params = ListenParams {
@@ -190,7 +193,8 @@ mod tests {
         }
     }
 
-    /// Each time, as long as a document can say, and each number that is cut.
+    /// Sets each time to the longest that a document can express, and each number that is cut to
+    /// the largest.
     #[test]
     fn test_longest_times_and_largest_counts_are_cut_to_their_bounds() {
         let most = json!({ "secs": u64::MAX, "nanos": 999_999_999 });

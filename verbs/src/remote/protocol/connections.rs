@@ -9,92 +9,92 @@ use serde::{Deserialize, Serialize};
 use crate::device::ReserveError;
 
 documents! {
-    /// A listener to be.
+    /// A listener to start.
     Listen {
-        /// Where.
+        /// The address at which to listen.
         addr: SocketAddr,
-        /// How.
+        /// Parameters of the listener.
         params: ListenParams,
-        /// The reservation of that address.
+        /// The reservation of the address.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         bound: Option<u64>,
     }
 
-    /// An address to reserve, or with port 0 to choose a port for.
+    /// An address to reserve; with port 0 the server chooses a port.
     ReserveAddr {
-        /// It.
+        /// The address, or an address with port 0.
         addr: SocketAddr,
     }
 
-    /// What became of it.
+    /// The result of a reservation.
     ReservedAddr {
-        /// The name of the reservation; 0 when there is none.
+        /// Name of the reservation; 0 when there is none.
         id: u64,
-        /// The address, with the port that was chosen.
+        /// The address, with the port that the server has chosen.
         addr: SocketAddr,
-        /// Why there is none.
+        /// Why there is no reservation.
         refused: Option<ReserveError>,
     }
 
-    /// A listener.
+    /// The name of a listener.
     Listening {
-        /// Its name.
+        /// Name of the listener in this session.
         listener: u64,
     }
 
     /// A connection to make.
     Connect {
-        /// The peer.
+        /// Address of the peer.
         remote: SocketAddr,
-        /// The address of ours to connect from; absent: the one on the way.
+        /// The address of ours to connect from; when absent, the route selects it.
         local: Option<IpAddr>,
-        /// The queue pair's number.
+        /// Number of the queue pair.
         qp: u32,
         /// The start-up dialogue.
         protocol: Protocol,
-        /// Reads we take.
+        /// Reads that we take from the peer.
         ird: u16,
-        /// Reads we want.
+        /// Reads that we want to have outstanding.
         ord: u16,
-        /// For the peer's application.
+        /// Private data for the peer's application.
         private_data: Vec<u8>,
-        /// How long it may take.
+        /// Time limit for the start-up.
         timeout: Duration,
     }
 
-    /// A connection.
+    /// The name of a connection.
     Connecting {
-        /// Its name.
+        /// Name of the connection in this session.
         conn: u64,
     }
 
-    /// An answer to a connection request.
+    /// Accepts a connection request.
     Accept {
-        /// The connection's name.
+        /// Name of the connection.
         conn: u64,
-        /// The queue pair's number.
+        /// Number of the queue pair.
         qp: u32,
-        /// Reads we take.
+        /// Reads that we take from the peer.
         ird: u16,
-        /// Reads we want.
+        /// Reads that we want to have outstanding.
         ord: u16,
-        /// For the peer's application.
+        /// Private data for the peer's application.
         private_data: Vec<u8>,
     }
 
-    /// The other answer.
+    /// Rejects a connection request.
     Reject {
-        /// The connection's name.
+        /// Name of the connection.
         conn: u64,
-        /// For the peer's application.
+        /// Private data for the peer's application.
         private_data: Vec<u8>,
-        /// Reads we need to have outstanding.
+        /// Reads that we need to have outstanding.
         needs_ord: Option<u16>,
     }
 
     /// A number of events.
     Count {
-        /// How many.
+        /// Number of events.
         count: u32,
     }
 }

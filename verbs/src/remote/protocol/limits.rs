@@ -34,7 +34,7 @@ impl From<&DeviceLimits> for Limits {
 }
 
 impl From<&Limits> for DeviceLimits {
-    /// No more than an RNIC of this build can have, whatever the document says.
+    /// Returns limits that no RNIC of this build exceeds, whatever the document says.
     fn from(l: &Limits) -> DeviceLimits {
         let said = DeviceLimits {
             max_qps: l.qps,

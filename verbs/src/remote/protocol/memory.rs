@@ -6,111 +6,112 @@ use serde::{Deserialize, Serialize};
 documents! {
     /// A region of the device's memory.
     AllocMr {
-        /// Its protection domain.
+        /// Number of the protection domain.
         pd: u32,
-        /// Octets.
+        /// Length in bytes.
         len: usize,
-        /// Its rights, as [`access`](super::access) reads them.
+        /// Access rights, as [`access`](super::access) reads them.
         access: u8,
-        /// The tagged offset of its first octet.
+        /// The tagged offset of the region's first byte.
         to: Option<u64>,
-        /// The only queue pair that may use it.
+        /// The only queue pair that may use the region.
         qp: Option<u32>,
     }
 
-    /// A number of octets.
+    /// A number of bytes.
     Len {
-        /// Octets.
+        /// Length in bytes.
         len: usize,
     }
 
     /// Memory of the application's own.
     AddRegion {
-        /// Bytes.
+        /// Length in bytes.
         len: usize,
-        /// It has pages only where it is registered, and only those count.
+        /// The memory has pages only where it is registered, and only these count.
         #[serde(default)]
         sparse: bool,
-        /// The same of a file that others use, and that is not sealed: for an RNIC that takes such files.
+        /// The same for a file that others use and that is not sealed: for an RNIC that takes such
+        /// files.
         #[serde(default, skip_serializing_if = "core::ops::Not::not")]
         unsealed: bool,
     }
 
-    /// Something the session has a number for.
+    /// The number of an object in the session.
     Id {
-        /// The number.
+        /// Number of the object.
         id: u64,
     }
 
     /// Memory that was set aside.
     SetAside {
-        /// Its name.
+        /// Name of the memory that was set aside.
         id: u64,
-        /// Octets from the memory's start.
+        /// Bytes from the start of the device's memory.
         off: usize,
     }
 
-    /// Which is registered.
+    /// Registers memory that was set aside.
     RegisterReserved {
-        /// Its name.
+        /// Name of the memory that was set aside.
         id: u64,
-        /// The protection domain.
+        /// Number of the protection domain.
         pd: u32,
-        /// Its rights.
+        /// Access rights, as [`access`](super::access) reads them.
         access: u8,
     }
 
     /// A region of the application's own memory.
     RegisterMr {
-        /// Its protection domain.
+        /// Number of the protection domain.
         pd: u32,
-        /// The memory's name.
+        /// Name of the memory.
         region: u64,
-        /// First octet.
+        /// First byte of the region in the memory.
         off: usize,
-        /// Octets.
+        /// Length in bytes.
         len: usize,
-        /// Its rights.
+        /// Access rights, as [`access`](super::access) reads them.
         access: u8,
-        /// The tagged offset of its first octet.
+        /// The tagged offset of the region's first byte.
         to: u64,
-        /// The only queue pair that may use it.
+        /// The only queue pair that may use the region.
         qp: Option<u32>,
     }
 
-    /// A region that is registered.
+    /// A registered region.
     NewMr {
-        /// Its name.
+        /// Name of the region.
         id: u64,
-        /// Its STag.
+        /// STag of the region.
         stag: u32,
-        /// The tagged offset of its first octet.
+        /// The tagged offset of the region's first byte.
         to: u64,
-        /// Octets from the start of the memory.
+        /// Bytes from the start of the memory.
         off: usize,
     }
 
-    /// What became of a region.
+    /// The result of unregistering a region.
     Deregistered {
-        /// Windows and fast registrations that keep it; it is gone at 0.
+        /// Windows and fast registrations that keep the region; 0 if the region is unregistered.
         bound: u32,
     }
 
     /// An STag for fast registrations.
     AllocFast {
-        /// Its protection domain.
+        /// Number of the protection domain.
         pd: u32,
-        /// The only queue pair that may use it.
+        /// The only queue pair that may use the STag.
         qp: Option<u32>,
-        /// Most octets.
+        /// Most bytes of a registration.
         len: u64,
     }
 
     /// An STag for a window.
     AllocWindow {
-        /// Its protection domain.
+        /// Number of the protection domain.
         pd: u32,
-        /// The only queue pair that may bind it: it is of type 2.
+        /// The queue pair of a window of type 2.
         qp: Option<u32>,
         /// Any queue pair of the domain may bind it: it is of type 2, and `qp` is none.
         any_qp: bool,
@@ -118,53 +119,53 @@ documents! {
 
     /// An STag without memory of its own.
     NewStag {
-        /// Its name.
+        /// Name of the STag.
         id: u64,
-        /// As it is now.
+        /// The STag with its present key.
         stag: u32,
     }
 
-    /// What a window is to show.
+    /// The memory that a window has to show.
     BindWindow {
-        /// The window's name.
+        /// Name of the window.
         id: u64,
-        /// The region's STag.
+        /// STag of the region.
         mr: u32,
-        /// The tagged offset there.
+        /// The tagged offset in the region.
         at: u64,
-        /// Octets.
+        /// Length in bytes.
         len: u32,
-        /// What peers call the first.
+        /// The tagged offset by which peers address the first byte.
         to: u64,
-        /// Their rights.
+        /// Access rights of peers.
         access: u8,
     }
 
-    /// Whether it does.
+    /// The result of binding a window.
     WindowBound {
-        /// Its STag now.
+        /// The window's STag with its present key.
         stag: u32,
-        /// Why it shows what it showed.
+        /// Why the window still shows its earlier memory.
         refused: Option<BindError>,
     }
 
     /// A protection domain, or all.
     OfPd {
-        /// Its number.
+        /// Number of the protection domain.
         pd: Option<u32>,
     }
 
-    /// [`MrUsage`](crate::MrUsage).
+    /// The numbers of [`MrUsage`](crate::MrUsage).
     Usage {
-        /// Regions and fast registrations there are.
+        /// Regions and fast registrations in use.
         regions: u32,
-        /// Windows there are.
+        /// Windows in use.
         windows: u32,
         /// Attempts that were refused.
         refused: u64,
-        /// Most of each.
+        /// Most regions and fast registrations.
         most_regions: u32,
-        /// The same.
+        /// Limit on windows.
         most_windows: u32,
     }
 }

@@ -1,44 +1,46 @@
-//! What a device is opened with, and what it has then.
+//! The parameters of a new device, and the parts of an opened device.
 
 use serde::{Deserialize, Serialize};
 
 documents! {
-    /// What a device is opened with. The files of its queues and of its memory, if it has any, come with it.
+    /// Parameters of a new device. The files of its queues and of its memory, if it has any, come
+    /// with the request.
     Open {
-        /// Bytes of memory to register from; none at 0.
+        /// Bytes of memory to register from; 0 for none.
         memory: u64,
         /// Bytes for queues.
         queues: u64,
-        /// Who asks, for people.
+        /// Name of the program, for people.
         name: String,
     }
 
-    /// A device.
+    /// An opened device.
     Opened {
-        /// The application's number.
+        /// Number of the application.
         app: u64,
-        /// Workers there are.
+        /// Number of workers.
         workers: usize,
-        /// Where in the queues' memory the doorbells lie.
+        /// Offset of the doorbells in the queues' memory.
         bells: usize,
-        /// Where workers may sleep, for each of them which descriptor wakes it. First comes the file that
-        /// says who sleeps ([`wakeup`](crate::wakeup)) and then these, counted from 0.
+        /// Where workers may sleep: for each worker, the number of the descriptor that wakes it.
+        /// The answer first brings the file that says which workers sleep
+        /// ([`wakeup`](crate::wakeup)) and then these descriptors, counted from 0.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         wakers: Vec<Option<usize>>,
-        /// What can be had.
+        /// Limits of the device.
         limits: Limits,
-        /// Files that are not sealed can be brought.
+        /// True if the client can bring files that are not sealed.
         #[serde(default, skip_serializing_if = "core::ops::Not::not")]
         takes_files: bool,
     }
 
     /// The ports of the RNIC.
     Ports {
-        /// Each of them, by its number.
+        /// Each port, by its number.
         ports: Vec<crate::PortInfo>,
     }
 
-    /// [`DeviceLimits`](crate::DeviceLimits).
+    /// The numbers of [`DeviceLimits`](crate::DeviceLimits).
     Limits {
         /// Queue pairs.
         qps: u32,
@@ -46,25 +48,25 @@ documents! {
         qp_wrs: u32,
         /// Pieces of a request.
         sges: u16,
-        /// Octets of a request that stand in it.
+        /// Inline bytes of a request.
         inline: u16,
         /// Completion queues.
         cqs: u32,
-        /// Completions of one.
+        /// Completions of one completion queue.
         cqes: u32,
         /// Shared receive queues.
         srqs: u32,
-        /// Receives of one.
+        /// Receives of one shared receive queue.
         srq_wrs: u32,
         /// Regions and fast registrations.
         mrs: u32,
-        /// Those of one protection domain.
+        /// Regions and fast registrations of one protection domain.
         mrs_per_pd: u32,
         /// Windows.
         mws: u32,
-        /// Those of one protection domain.
+        /// Windows of one protection domain.
         mws_per_pd: u32,
-        /// Octets of a region.
+        /// Bytes of a region.
         mr_size: u64,
         /// Protection domains.
         pds: u32,
@@ -72,11 +74,12 @@ documents! {
         ird: u16,
         /// Reads outstanding at a time.
         ord: u16,
-        /// Octets of a message.
+        /// Bytes of a message.
         message: u32,
-        /// A bit for each size of page.
+        /// Possible page sizes, a bit for each.
         page_sizes: u64,
-        /// 0: there are no atomic operations; 1: with others of the RNIC; 2: with processors too.
+        /// 0: the RNIC has no atomic operations; 1: they are atomic with others of the RNIC; 2:
+        /// with processors too.
         atomics: u8,
     }
 }

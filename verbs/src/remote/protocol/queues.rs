@@ -3,31 +3,31 @@
 use serde::{Deserialize, Serialize};
 
 documents! {
-    /// A protection domain.
+    /// A new protection domain.
     NewPd {
-        /// Its number.
+        /// Number of the protection domain.
         pd: u32,
     }
 
-    /// A protection domain that there is.
+    /// An existing protection domain.
     PdName {
-        /// Its number.
+        /// Number of the protection domain.
         pd: u32,
     }
 
-    /// A completion queue.
+    /// A completion queue to create.
     CreateCq {
-        /// Completions it is to hold.
+        /// Completions that the queue has to hold.
         depth: u32,
-        /// The client's number for the thread that it wakes when it is armed.
+        /// The client's number for the thread that the queue wakes when it is armed.
         waker: Option<u64>,
     }
 
     /// A queue in the area.
     Block {
-        /// Octets from the area's start.
+        /// Bytes from the start of the area.
         off: usize,
-        /// Words of 64 bits.
+        /// Length in words of 64 bits.
         words: usize,
     }
 
@@ -35,67 +35,68 @@ documents! {
     ResizeCq {
         /// The queue's place.
         cq: usize,
-        /// Completions it is to hold.
+        /// Completions that the queue has to hold.
         depth: u32,
     }
 
-    /// What became of it.
+    /// The result of a resize.
     Resized {
-        /// It has more completions than would find room: so many. Done at 0.
+        /// Completions in the queue, if they are more than would find room; 0 if the resize is
+        /// done.
         held: u64,
-        /// It is being resized already.
+        /// True if an earlier resize is not complete.
         resizing: bool,
     }
 
-    /// A shared receive queue.
+    /// A shared receive queue to create.
     CreateSrq {
-        /// Its protection domain.
+        /// Number of the protection domain.
         pd: u32,
-        /// Receives it is to hold.
+        /// Receives that the queue has to hold.
         depth: u32,
-        /// Pieces of one.
+        /// Pieces of one receive.
         max_sge: u16,
-        /// The client's number for the thread that it wakes when its limit is reached.
+        /// The client's number for the thread that the queue wakes when it reaches its limit.
         waker: Option<u64>,
     }
 
-    /// A queue pair.
+    /// A queue pair to create.
     CreateQp {
-        /// Its protection domain.
+        /// Number of the protection domain.
         pd: u32,
-        /// Places of its completion queues.
+        /// Place of the completion queue for sends.
         send_cq: usize,
-        /// The same.
+        /// Place of the completion queue for receives.
         recv_cq: usize,
-        /// Place of its shared receive queue.
+        /// Place of the shared receive queue, if the queue pair uses one.
         srq: Option<usize>,
-        /// Requests.
+        /// Depth of the send queue, in requests.
         sq_depth: u32,
-        /// Requests.
+        /// Depth of the receive queue, in requests.
         rq_depth: u32,
-        /// Pieces of a request.
+        /// Most pieces of a send request.
         max_send_sge: u16,
-        /// The same.
+        /// Most pieces of a receive request.
         max_recv_sge: u16,
-        /// Octets.
+        /// Most inline bytes of a send request.
         max_inline: u16,
     }
 
-    /// A queue pair there is.
+    /// An existing queue pair.
     QpName {
-        /// Its number.
+        /// Number of the queue pair.
         qp: u32,
     }
 
     /// A new queue pair.
     NewQp {
-        /// Its number.
+        /// Number of the queue pair.
         qp: u32,
-        /// Its doorbell.
+        /// Number of the queue pair's doorbell.
         bell: u32,
-        /// Octets from the area's start.
+        /// Bytes from the start of the area.
         off: usize,
-        /// Words of 64 bits.
+        /// Length in words of 64 bits.
         words: usize,
     }
 }

@@ -18,7 +18,7 @@ use crate::remote::protocol::{Connecting, Listening, ReservedAddr};
 pub(super) struct Listener {
     pub(super) addr: SocketAddr,
     held: Reserved,
-    /// By which reservation it listens.
+    /// Name of the reservation by which the listener listens.
     bound: Option<u64>,
 }
 
@@ -27,9 +27,9 @@ pub(super) struct Listener {
 pub(super) struct Bound {
     addr: SocketAddr,
     number: u64,
-    /// What it takes of the account, unless a listener there does.
+    /// The amount taken from the account, unless a listener at the address holds it.
     held: Option<Reserved>,
-    /// Gives it back.
+    /// Frees the address when dropped.
     _owner: Owner,
 }
 
@@ -149,7 +149,7 @@ impl Session {
         }
     }
 
-    /// What an event changes in what there is.
+    /// Updates the session's tables after an event.
     pub(super) fn note(&mut self, event: &Event) {
         match event {
             Event::ListenFailed { id, .. } => {
@@ -168,7 +168,7 @@ impl Session {
         }
     }
 
-    /// The number of a reservation, which has to be of this address.
+    /// Returns the number of a reservation, which has to be of this address.
     fn bound_number(&self, name: u64, addr: SocketAddr) -> Result<u64, Fault> {
         let bound = self.bound.get(&name).filter(|bound| bound.addr == addr);
         let number = bound.map(|bound| bound.number);
@@ -181,7 +181,7 @@ impl Session {
         }
     }
 
-    /// What a listener took of the account is its reservation's, as long as there is one.
+    /// Gives the amount of a listener back to its reservation, if that still exists.
     fn give_back(&mut self, listener: Listener) {
         if let Some(bound) = listener.bound.and_then(|name| self.bound.get_mut(&name))
             && bound.held.is_none()

@@ -1,7 +1,8 @@
 //! Pages of a client's sparse region, on their way to be populated.
 //!
-//! As [`preparing`](super::preparing): a lane of [`closer`] does it, piece by piece. Where a session
-//! [may wait itself](super::Session::of_own_user), it does the small ones.
+//! As in [`preparing`](super::preparing), a lane of [`closer`] populates them, piece by piece. A
+//! session that [may wait itself](super::Session::of_own_user) populates small registrations
+//! itself.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,7 +18,7 @@ pub(super) struct Populating {
 }
 
 impl Populating {
-    /// Holds `[off, off + len)` of `region` on `account` at once; `lane` will release it.
+    /// Holds `[off, off + len)` of `region` on `account` at once; `lane` will release the pages.
     pub(super) fn at_once(
         region: Arc<Region>,
         range: (usize, usize),
@@ -39,7 +40,8 @@ impl Populating {
         Populating { done: Arc::new(Mutex::new(Some(held))) }
     }
 
-    /// Has `lane` hold `[off, off + len)` of `region` on `account`, and wakes `waker` when it does, or cannot.
+    /// Makes `lane` hold `[off, off + len)` of `region` on `account`, and wakes `waker` when the
+    /// lane holds the pages or has failed.
     pub(super) fn start(
         region: Arc<Region>,
         range: (usize, usize),
@@ -60,13 +62,13 @@ impl Populating {
         lock(&self.done).is_some()
     }
 
-    /// The hold; nothing while it is not done.
+    /// Returns the hold; `None` while the lane is not done.
     pub(super) fn take(self) -> Option<Result<Hold, HoldError>> {
         lock(&self.done).take()
     }
 }
 
-/// What the lane has.
+/// A job of the lane.
 struct Work {
     holding: Holding,
     lane: usize,
@@ -76,7 +78,7 @@ struct Work {
 
 impl Work {
     fn go_on(mut self) {
-        // Its session may be gone.
+        // The session may have ended.
         if Arc::strong_count(&self.told) == 1 {
             return;
         }

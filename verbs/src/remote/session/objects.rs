@@ -21,10 +21,10 @@ use crate::remote::protocol::{
 use crate::waker::WeakWaker;
 use crate::window::{HeldStag, WindowFor};
 
-/// Stretches that may be set aside at a time.
+/// Most stretches that may be set aside at a time.
 const MAX_RESERVED: usize = 1024;
 
-/// All a session has made, by the names its client has for it.
+/// All objects of a session, by the names that its client has for them.
 #[derive(Debug, Default)]
 pub(super) struct Objects {
     cqs: HashMap<usize, Cq>,
@@ -34,10 +34,10 @@ pub(super) struct Objects {
     stags: HashMap<u64, Box<dyn HeldStag>>,
     reserved: HashMap<u64, Aside>,
     regions: HashMap<u64, Arc<Region>>,
-    /// By the client's numbers, what wakes its threads. The queues hold it.
+    /// The wakers of the client's threads, by the client's numbers. The queues hold the wakers.
     wakers: HashMap<u64, WeakWaker>,
-    /// Memory of the application's own that may still be mapped here, with the octets of each, and what
-    /// it takes of the account.
+    /// Memory of the application's own that may still be mapped here, with the bytes of each region
+    /// and the amounts taken from the account.
     brought: Vec<(Weak<Region>, usize, Vec<Reserved>)>,
     next: u64,
 }
@@ -55,8 +55,8 @@ impl Objects {
         name
     }
 
-    /// Octets of its own memory that are mapped here, of a sparse region those that are registered; of regions that are given back until nobody
-    /// refers to them.
+    /// Returns the bytes of the application's own memory that are mapped here. A sparse region
+    /// counts its registered bytes; a region that was given back counts until nothing refers to it.
     pub(super) fn brought(&mut self) -> usize {
         self.forget_gone();
         let held = |(region, len, _): &(Weak<Region>, usize, Vec<Reserved>)| {
@@ -65,12 +65,12 @@ impl Objects {
         self.brought.iter().map(held).sum()
     }
 
-    /// Gives back what memory has taken that nobody refers to any more.
+    /// Frees the amounts of memory that nothing refers to any more.
     pub(super) fn forget_gone(&mut self) {
         self.brought.retain(|(region, ..)| region.strong_count() > 0);
     }
 
-    /// The application is gone: what its memory takes of the account is free when the memory is.
+    /// Keeps the amounts of an application that has ended until its memory is free.
     pub(super) fn linger(&mut self, account: &Arc<Account>) {
         for (region, _, held) in self.brought.drain(..) {
             for part in held {
@@ -80,12 +80,12 @@ impl Objects {
         }
     }
 
-    /// Whether memory that the application has brought has failed.
+    /// Returns true if memory that the application has brought has failed.
     pub(super) fn has_lost_memory(&self) -> bool {
         self.regions.values().any(|region| region.is_lost())
     }
 
-    /// The region of that name, if it is sparse.
+    /// Returns the region of that name, if it is sparse.
     pub(super) fn sparse(&self, name: u64) -> Option<Arc<Region>> {
         self.regions.get(&name).filter(|region| region.is_sparse()).cloned()
     }
@@ -107,12 +107,13 @@ impl Objects {
         Ok(self.enter_mr(mr))
     }
 
-    /// Queue pairs there are.
+    /// Returns the number of queue pairs.
     pub(super) fn queue_pairs(&self) -> usize {
         self.qps.len()
     }
 
-    /// Drops up to `most` objects; true when none are left. What queue pairs need goes after them.
+    /// Drops up to `most` objects. Returns true when none are left. Objects that queue pairs need
+    /// go after the queue pairs.
     pub(super) fn drop_some(&mut self, most: usize) -> bool {
         let mut left = most;
         drain(&mut self.qps, &mut left);
@@ -125,7 +126,7 @@ impl Objects {
         left > 0
     }
 
-    /// Objects there are.
+    /// Returns the number of objects.
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
         let queues = self.cqs.len() + self.srqs.len() + self.qps.len();
@@ -136,7 +137,7 @@ impl Objects {
         self.qps.get(&name).ok_or_else(|| DeviceError::ForeignQp(Qpn(name)).into())
     }
 
-    /// A queue pair for a connection that is to be.
+    /// Returns a queue pair for a new connection.
     pub(super) fn qp_for_connection(&self, name: u32) -> Result<Qp, heddle_socket::Fault> {
         self.qps.get(&name).cloned().ok_or_else(|| unknown("queue pair", name))
     }
@@ -268,7 +269,7 @@ impl Objects {
                 Ok(done(&SetAside { id, off })?)
             }
             Request::RegisterReserved(a) => {
-                // Registered or not: it is set aside no longer.
+                // Whether the registration succeeds or fails, the memory is set aside no longer.
                 let aside = self.reserved.remove(&a.id).ok_or_else(|| unknown("memory", a.id))?;
                 let access = rights(a.access)?;
                 device.check_pd(Pd(a.pd))?;
@@ -350,8 +351,8 @@ impl Objects {
         }
     }
 
-    /// What wakes the thread to which the client gives this number; with the descriptor on which it
-    /// sleeps when it is new.
+    /// Returns the waker of the thread to which the client gives this number; if the waker is new,
+    /// also returns the descriptor on which the thread sleeps.
     fn waker(
         &mut self,
         account: &Arc<Account>,
@@ -364,7 +365,7 @@ impl Objects {
         let held = account.take(Kind::Descriptors, 1).map_err(over)?;
         let made = Waker::for_process();
         let (waker, fd) = made.map_err(|e| DeviceError::Socket(e.to_string()))?;
-        // As many as there are queues at most.
+        // There are at most as many wakers as queues.
         self.wakers.retain(|_, waker| !waker.is_gone());
         self.wakers.insert(number, waker.downgrade());
         let weak = waker.downgrade();

@@ -1,4 +1,4 @@
-//! What maps memory, and so takes longer than a request may.
+//! Requests that map memory, and so take longer than a request may.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -17,26 +17,29 @@ use crate::remote::protocol::{self, Id, NewMr, Opened};
 use crate::ring::Area;
 use crate::wakeup::{Lent, MAX_LENT};
 
-// Who sleeps, and what wakes them.
+// An answer also carries the descriptor of the words that say which workers sleep.
 const _: () = assert!(MAX_LENT < MAX_FDS);
 
 /// Descriptors that this process holds for a device: the socket, a pair of wakers with a copy, the
-/// client's process, the area and the memory until they are mapped, and what workers are woken with.
+/// client's process, the area and the memory until they are mapped, and the eventfds that wake
+/// workers.
 const SESSION: u64 = 7 + MAX_LENT as u64;
 
-/// Letters of a name that are kept.
+/// Letters of a name that the session keeps.
 const MAX_NAME: usize = 64;
 
-/// Bytes of a registration that a session of the RNIC's own user populates itself: a third of a millisecond or so.
+/// Bytes of a registration that a session of the RNIC's own user populates itself: a third of a
+/// millisecond or so.
 const POPULATED: usize = 2 << 20;
 
-/// Jobs of a session that wait at a time. A client that registers with one call at a time has one.
+/// Most jobs of a session that wait at a time. A client that registers with one call at a time has
+/// one.
 const MAX_JOBS: usize = 256;
 
-/// Memory that is being prepared, until it is and the request is answered.
+/// A request whose memory is being prepared; the answer follows after that.
 #[derive(Debug)]
 pub(super) struct Job {
-    /// The request's number.
+    /// Number of the request.
     id: u64,
     work: Work,
 }
@@ -47,13 +50,13 @@ enum Work {
     Open(Preparing),
     /// Memory of the application's own.
     Add(Preparing),
-    /// A part of a sparse region. It is populated when all jobs before it are done: what another
-    /// registration holds may only then be taken for populated.
+    /// A part of a sparse region. The session populates it when all earlier jobs are done: only
+    /// then do pages that another registration holds count as populated.
     Register { args: protocol::RegisterMr, region: Arc<Region>, populating: Option<Populating> },
 }
 
 impl Job {
-    /// Whether there is something for the session to do.
+    /// Returns true if the session has something to do for this job.
     pub(super) fn is_ready(&self) -> bool {
         match &self.work {
             Work::Open(memory) | Work::Add(memory) => memory.is_done(),
@@ -75,7 +78,7 @@ impl Session {
             return Err(invalid("the device is open already, or was"));
         }
         let take = |kind, n| self.account.take(kind, n).map_err(over);
-        // What the RNIC itself needs there is had by everybody.
+        // Every application gets the room in the area that the RNIC itself needs.
         let least = self.hub.area_octets(0);
         let queues = if args.queues > least as u64 { args.queues } else { 0 };
         let held = vec![
@@ -115,11 +118,11 @@ impl Session {
             (true, false) => FileKind::Sparse,
             (false, false) => FileKind::Whole,
         };
-        // What is on its way back counts until it is.
+        // Amounts of memory that is on its way back count until the memory is free.
         self.objects.forget_gone();
         let take = |kind, n| self.account.take(kind, n).map_err(over);
-        // The file is closed once it is mapped, and its place is counted as long as the region's: a sparse
-        // region keeps another descriptor of it.
+        // The session closes the file once it is mapped, but counts its descriptor as long as the
+        // region exists: a sparse region keeps another descriptor of the file.
         let held = vec![
             take(Kind::Regions, 1)?,
             take(if kind == FileKind::Whole { Kind::Memory } else { Kind::Mapped }, len as u64)?,
@@ -135,7 +138,7 @@ impl Session {
         Preparing::start(files, held, self.lane, self.waker.clone())
     }
 
-    /// Registers a part of a sparse region once its pages are there.
+    /// Registers a part of a sparse region once its pages exist.
     pub(super) fn register_sparse(
         &mut self,
         id: u64,
@@ -154,7 +157,7 @@ impl Session {
         Ok(Outcome::Later)
     }
 
-    /// Starts the first job, if it is one that waits for its turn.
+    /// Starts the first job, if it waits for its turn.
     fn start_next(&mut self) {
         let Some(Job { work: Work::Register { args, region, populating }, .. }) =
             self.jobs.front_mut()
@@ -172,7 +175,7 @@ impl Session {
         }
     }
 
-    /// Goes on with the first job, if that is done, and starts the next.
+    /// Goes on with the first job, if its preparation is done, and starts the next.
     pub(super) fn step(&mut self) {
         if self.has_work() {
             match self.jobs.pop_front() {
@@ -268,7 +271,8 @@ impl Session {
         Ok((Open { device, local, _lent: lent.map(Arc::new) }, answer, fds))
     }
 
-    /// What the application wakes workers with; the descriptors go to the end of `fds`.
+    /// Returns the eventfds with which the application wakes workers; adds the descriptors at the
+    /// end of `fds`.
     fn lend(&self, fds: &mut Vec<OwnedFd>) -> std::io::Result<Option<Lent>> {
         let Some(wakers) = self.hub.wakers() else { return Ok(None) };
         let Some(lent) = wakers.lend()? else { return Ok(None) };

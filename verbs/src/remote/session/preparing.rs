@@ -1,8 +1,8 @@
-//! Memory of a client, on its way to be the RNIC's too.
+//! Memory of a client, on its way to be memory of the RNIC too.
 //!
-//! A client can hold its file for as long as it likes until that is sealed (it fills it, or punches holes
-//! into it), and pages come as fast as the system has them. So all of it is done by a lane of [`closer`],
-//! piece by piece between what else the lane has to do.
+//! A client can hold its file for as long as it likes until the file is sealed (it fills the file,
+//! or punches holes into it), and pages come as fast as the system has them. So a lane of
+//! [`closer`] does all of this, piece by piece between its other jobs.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,29 +13,29 @@ use crate::closer;
 use crate::memory::{Region, RegionError};
 use crate::waker::Waker;
 
-/// Bytes that are populated at a time: a millisecond or so.
+/// Bytes that one step populates: a millisecond or so.
 const PIECE: usize = 4 << 20;
 
-/// The regions, in order, and what they take of the account.
+/// The regions, in order, and the amounts taken from the account for them.
 type Prepared = Result<(Vec<Region>, Vec<Reserved>), RegionError>;
 
 /// A file of a client.
 #[derive(Debug)]
 pub(super) struct File {
     pub(super) fd: ForeignFd,
-    /// Bytes.
+    /// Length of the file in bytes.
     pub(super) len: usize,
     pub(super) kind: FileKind,
 }
 
-/// How a file is mapped.
+/// The way to map a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FileKind {
-    /// Sealed and populated.
+    /// Sealed and populated at once.
     Whole,
-    /// Sealed; only what is registered of it will be populated.
+    /// Sealed; only registered parts will be populated.
     Sparse,
-    /// The same, as it is.
+    /// Mapped without a seal; only registered parts will be populated.
     Unsealed,
 }
 
@@ -46,8 +46,9 @@ pub(super) struct Preparing {
 }
 
 impl Preparing {
-    /// Has `lane` prepare files, and wakes `waker` when all are, or one cannot be.
-    /// What is `held` for them counts until the lane has let go of them, also when the session is gone.
+    /// Makes `lane` prepare files, and wakes `waker` when all are prepared or one of them has
+    /// failed. The amounts in `held` count until the lane has dropped the files, also when the
+    /// session has ended.
     pub(super) fn start(
         files: Vec<File>,
         held: Vec<Reserved>,
@@ -67,20 +68,20 @@ impl Preparing {
         lock(&self.done).is_some()
     }
 
-    /// What has come of it; nothing while it is not done.
+    /// Returns the result; no regions while the lane is not done.
     pub(super) fn take(self) -> Prepared {
         lock(&self.done).take().unwrap_or_else(|| Ok(Default::default()))
     }
 }
 
-/// What the lane has.
+/// A job of the lane.
 struct Work {
-    /// Files that are not mapped, the last one first.
+    /// Files that are not mapped yet, the last one first.
     files: Vec<File>,
     regions: Vec<Region>,
     /// Dropped after the regions.
     held: Vec<Reserved>,
-    /// Bytes of the last region.
+    /// Populated bytes of the last region.
     populated: usize,
     lane: usize,
     told: Arc<Mutex<Option<Prepared>>>,
@@ -89,7 +90,7 @@ struct Work {
 
 impl Work {
     fn go_on(mut self) {
-        // Its session may be gone.
+        // The session may have ended.
         if Arc::strong_count(&self.told) == 1 {
             return;
         }
@@ -102,7 +103,7 @@ impl Work {
         self.waker.wake();
     }
 
-    /// One piece; true when all is done.
+    /// Carries out one piece of work. Returns true when all is done.
     fn step(&mut self) -> Result<bool, RegionError> {
         match self.regions.last() {
             Some(region) if !region.is_sparse() && self.populated < region.len() => {

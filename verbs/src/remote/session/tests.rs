@@ -26,13 +26,13 @@ mod quotas;
 mod raw;
 mod sparse;
 
-/// A control plane that listens and connects to nobody.
+/// A control plane that starts no listener and makes no connection.
 #[derive(Debug, Default)]
 struct Plane {
     full: std::sync::atomic::AtomicBool,
-    /// It makes no connection and says nothing of it.
+    /// The plane makes no connection and sends no event about that.
     silent: std::sync::atomic::AtomicBool,
-    /// Of the listeners it was asked for.
+    /// Backlogs of the listeners that were requested.
     backlogs: Mutex<Vec<usize>>,
     gone: Mutex<Vec<AppId>>,
     events: Mutex<HashMap<AppId, Taken>>,
@@ -83,14 +83,14 @@ struct Server {
     hub: Arc<Hub>,
     plane: Arc<Plane>,
     thread: JoinHandle<()>,
-    /// The server's end.
+    /// The server's end of the socket.
     socket: UnixStream,
 }
 
 const SMALL: OpenParams =
     OpenParams { memory: 1 << 20, queues: 1 << 20, pages: PageSize::Small, name: String::new() };
 
-/// A device whose server is a thread of this process.
+/// Returns a device whose server is a thread of this process.
 fn served(policy: Policy) -> (Result<Device, DeviceError>, Server) {
     let (hub, plane) = hub();
     let (ours, theirs) = UnixStream::pair().unwrap();
@@ -138,7 +138,7 @@ fn test_everything_a_device_makes_can_be_made_and_comes_back() {
     window.unbind();
     assert!(reach(shown).is_err());
     mr.deregister().unwrap();
-    // The same memory, and clear: peers do not see what was there.
+    // The device gets the same memory again, and it is clear: peers do not see the old data.
     until("memory comes back", || server.hub.registry().reclaim() == 0);
     let mr = device.alloc_mr(pd, 5000, Access::NONE).unwrap();
     let mut bytes = [1; 16];
@@ -214,7 +214,7 @@ fn test_memory_of_the_applications_own_is_mapped_once_and_what_cannot_be_shared_
     assert!(long.is_err(), "the length of an element has 32 bits");
     assert_eq!(region.load(9999), Ok(b'x'));
     assert!(device.register_mr(pd, &region, (1, 10_000), 7, Access::NONE).is_err());
-    // The device calls the closure once, and not where it has asked nothing.
+    // The device calls the closure once, and does not call it where it has not asked the server.
     let mut done = 0;
     let mut register = |range, to| {
         let init = MrInit { to, ..MrInit::default() };
@@ -237,7 +237,7 @@ fn test_memory_of_the_applications_own_is_mapped_once_and_what_cannot_be_shared_
     server.thread.join().unwrap();
 }
 
-/// A server that is killed: nobody is left waiting.
+/// The server is killed: no thread waits for ever.
 #[test]
 fn test_everything_ends_with_the_server() {
     let (device, server) = served(Policy::default());
@@ -291,7 +291,7 @@ fn test_everything_ends_with_the_server() {
     server.thread.join().unwrap();
 }
 
-/// A peer may go at any time; the application has done nothing wrong.
+/// A peer may end a connection at any time; the application has done nothing wrong.
 #[test]
 fn test_what_is_said_about_a_connection_that_has_ended_is_no_error() {
     let (device, server) = served(Policy::default());

@@ -1,4 +1,4 @@
-//! Clients that ask for what they may not, or for nothing that makes sense.
+//! Clients that request forbidden things, or nonsense.
 
 use super::raw::{Raw, ask_for_qp, qp};
 use super::*;
@@ -21,7 +21,7 @@ fn test_names_of_others_and_nonsense_are_refused_and_nothing_changes() {
         bad.bring_files(4096, 4096);
         assert_eq!(bad.refused("device-open", &args), FaultKind::Quota);
     }
-    // Too little for the doorbells; files of other sizes than was said; no files.
+    // Too little for the doorbells; files of sizes other than stated; no files.
     for (queues, files) in [(64, 64), (65536, 4096), (65536, 131_072)] {
         let args = format!(r#"{{"memory":4096,"queues":{queues},"name":""}}"#);
         bad.bring_files(files, 4096);
@@ -80,14 +80,14 @@ fn test_names_of_others_and_nonsense_are_refused_and_nothing_changes() {
         let answer: Answer = serde_json::from_slice(&out.bytes).unwrap();
         assert!(answer.error.is_some());
     }
-    // Rights of which there are none, and of regions that several queue pairs share.
+    // Rights that do not exist, and a right that no region of several queue pairs may have.
     let (own, _) = bad.ask("create-pd", "null");
     let own = own.ok.unwrap()["pd"].as_u64().unwrap();
     for access in [64, 255, 8] {
         let args = format!(r#"{{"pd":{own},"len":64,"access":{access},"to":0,"qp":null}}"#);
         assert_eq!(bad.refused("alloc-mr", &args), Invalid, "{access}");
     }
-    // The names are its own, and the protection domain another's.
+    // The names belong to this session, and the protection domain to another.
     let (aside, _) = bad.ask("reserve", r#"{"len":64}"#);
     let aside = aside.ok.unwrap()["id"].as_u64().unwrap();
     let args = format!(r#"{{"id":{aside},"pd":{pd},"access":0}}"#);
@@ -102,9 +102,9 @@ fn test_names_of_others_and_nonsense_are_refused_and_nothing_changes() {
         assert_eq!(bad.refused(op, &args(other)), NotFound, "{op}: its queue pair has another");
         assert_eq!(bad.ask(op, &args(own)).0.error, None);
     }
-    // A queue pair of its own does not make another's request its own to answer.
+    // A queue pair of its own does not entitle the session to answer the other's request.
     assert_eq!(bad.refused("accept", &accept(made, 1 << 63)), NotFound);
-    // The other notices nothing, and can give back what it has once.
+    // The other session notices nothing, and can free each of its objects once.
     assert_eq!(honest.ask("destroy-mr", &format!(r#"{{"id":{mr}}}"#)).0.error, None);
     assert_eq!(honest.refused("destroy-mr", &format!(r#"{{"id":{mr}}}"#)), NotFound);
     assert_eq!(honest.ask("destroy-qp", &format!(r#"{{"qp":{number}}}"#)).0.error, None);
@@ -140,18 +140,18 @@ fn test_descriptors_of_other_kinds_are_refused() {
     let region = Region::shared(4096).unwrap();
     let fd = region.fd().unwrap();
     for len in ["4097", "0", "18446744073709551615"] {
-        // Nothing of it is sealed, so it can be brought again.
+        // The server has sealed nothing of the file, so the client can bring it again.
         raw.bring(&fd);
         let refused = raw.refused("add-region", &format!(r#"{{"len":{len}}}"#));
         assert!(matches!(refused, FaultKind::Invalid | FaultKind::Quota), "{len}");
     }
-    // Each request took its own, also where it was refused.
+    // Each request took its own descriptor, also where it was refused.
     assert_eq!(raw.inbox.check_fds(), Ok(()));
     raw.bring(&fd);
     assert_eq!(raw.ask("add-region", r#"{"len":4096}"#).0.error, None);
     raw.bring(&fd);
     assert_eq!(raw.refused("add-region", r#"{"len":4096}"#), FaultKind::Invalid, "brought twice");
-    // What no request takes ends the connection.
+    // A descriptor that no request takes ends the connection.
     raw.bring(&pipe);
     assert_eq!(raw.ask("create-cq", r#"{"depth":8,"waker":1}"#).0.error, None);
     assert_eq!(raw.inbox.check_fds(), Err(heddle_socket::WireError::StrayFds));
@@ -188,11 +188,11 @@ fn test_queues_of_one_thread_share_a_waker_that_the_server_has_made() {
     let (second, none, count) = create(7);
     assert_eq!((none.len(), count), (0, 0));
     assert_eq!(create(u64::MAX).1.len(), 1, "another thread");
-    // Nothing can be hidden in the server's end.
+    // The client can hide no descriptor in the server's end.
     let end = UnixStream::from(fds.pop().unwrap());
     let hidden = std::fs::File::open("/dev/null").unwrap();
     assert!(send(&end, b"x", &[hidden.as_fd()]).is_err());
-    // When its queues are gone, so is the waker, and the number can be had again.
+    // When its queues are destroyed, so is the waker, and the number is free again.
     for off in [first, second] {
         assert_eq!(raw.ask("destroy-cq", &format!(r#"{{"off":{off},"words":1}}"#)).0.error, None);
     }
@@ -203,8 +203,9 @@ fn test_queues_of_one_thread_share_a_waker_that_the_server_has_made() {
     while !raw.session.close() {}
 }
 
-/// RFC 5040 section 8.1.2: the right to memory is its descriptor, sent on the session that registers it.
-/// The name that the memory has on another session registers nothing, and neither do bytes beyond it.
+/// RFC 5040 section 8.1.2: the right to memory is its descriptor, sent on the session that
+/// registers it. The name that the memory has on another session registers nothing, and neither do
+/// bytes beyond it.
 #[test]
 fn test_memory_is_registered_by_the_session_that_brought_it() {
     let (hub, _plane) = hub();
@@ -226,7 +227,7 @@ fn test_memory_is_registered_by_the_session_that_brought_it() {
         assert_eq!(refused, FaultKind::NotFound, "{region}");
     }
     assert!(hub.registry().mrs().is_empty());
-    // The session that brought it may register all of it, and no more.
+    // The session that brought the memory may register all of it, and no more.
     for (off, len) in [(0, 8193), (8192, 1), (u64::MAX, 1), (1, u64::MAX)] {
         let refused = honest.refused("register-mr", &register(theirs, id, off, len));
         assert_eq!(refused, FaultKind::Invalid, "{off} {len}");
@@ -240,7 +241,7 @@ fn test_memory_is_registered_by_the_session_that_brought_it() {
     while !honest.session.close() {}
 }
 
-/// The control plane has no room for a while, and hears of the end all the same.
+/// The control plane has no room for a while, and learns of the end all the same.
 #[test]
 fn test_the_end_of_a_session_is_told_when_there_is_room() {
     let (hub, plane) = hub();
@@ -254,7 +255,7 @@ fn test_the_end_of_a_session_is_told_when_there_is_room() {
     assert_eq!(plane.gone.lock().unwrap().len(), 1, "told twice");
 }
 
-/// What is not taken is not asked for any more, and what is taken can be.
+/// Events that the client does not take stop new requests; taking them allows requests again.
 #[test]
 fn test_events_that_are_not_taken_are_bounded() {
     let (hub, plane) = hub();
@@ -279,7 +280,7 @@ fn test_events_that_are_not_taken_are_bounded() {
     while !raw.session.close() {}
 }
 
-/// A reservation counts as a listener, is its session's alone, and comes back with it.
+/// A reservation counts as a listener, belongs to its session alone, and ends with it.
 #[test]
 fn test_reservations_are_bounded_private_and_given_back() {
     let (hub, _plane) = hub();
@@ -301,11 +302,12 @@ fn test_reservations_are_bounded_private_and_given_back() {
         let params = serde_json::to_value(ListenParams::default()).unwrap();
         serde_json::json!({ "addr": addr, "params": params, "bound": id }).to_string()
     };
-    // Neither by its name nor for another address.
+    // The other session cannot use the reservation by its name, nor can its owner use it for
+    // another address.
     assert_eq!(two.refused("listen", &listen(id, &addr)), FaultKind::NotFound);
     let other = if port == 60_000 { "10.0.0.1:60001" } else { "10.0.0.1:60000" };
     assert_eq!(one.refused("listen", &listen(id, other)), FaultKind::NotFound);
-    // Reservation and listener are one of three, whatever is given up first.
+    // Reservation and listener count as one of three, no matter which is freed first.
     let (answer, _) = one.ask("listen", &listen(id, &addr));
     let listener = answer.ok.unwrap()["listener"].as_u64().unwrap();
     for _ in 0..2 {
@@ -326,7 +328,7 @@ fn at_ports(ports: core::ops::RangeInclusive<u16>) -> Vec<Addresses> {
     vec![Addresses { addr: "0.0.0.0".parse().unwrap(), prefix: 0, ports }]
 }
 
-/// However often a session asks, it has one queue and pays for it once.
+/// A session has one queue and pays for it once, no matter how often it asks.
 #[test]
 fn test_watching_twice_takes_descriptors_once_and_events_reach_the_client_in_documents() {
     let (hub, _plane) = hub();

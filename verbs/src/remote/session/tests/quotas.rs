@@ -1,4 +1,4 @@
-//! How much a client gets, and that it gets no more.
+//! Limits: how much a client gets, and that it gets no more.
 
 use super::raw::{Raw, ask_for_qp};
 use heddle_iwarp::Pd;
@@ -58,7 +58,7 @@ fn test_quotas_say_what_and_how_many() {
         seen.extend(std::iter::from_fn(|| events.poll()));
         seen.len() == 3
     });
-    // It can be connected again: nothing has come of the first attempt.
+    // The queue pair can be connected again: the first attempt has changed nothing.
     connect("10.0.0.1:9").unwrap();
     drop((device, qp, cq));
     drop(_mr);
@@ -70,7 +70,7 @@ fn test_a_protection_domain_counts_until_nothing_is_in_it() {
     let limits = crate::DeviceLimits { max_pds: 1, ..crate::DeviceLimits::default() };
     let (device, server) = served(Policy { limits, ..Policy::default() });
     let device = device.unwrap();
-    // What it makes, if it does, is given back.
+    // If this makes a domain, the domain is freed at once.
     let full = |device: &Device| matches!(device.own_pd(), Err(DeviceError::Refused(_)));
     let cq = device.create_cq(8, None).unwrap();
     type Make = fn(&Device, &Cq, Pd) -> Box<dyn std::any::Any>;
@@ -83,7 +83,7 @@ fn test_a_protection_domain_counts_until_nothing_is_in_it() {
     ];
     let mut before = Pd(0);
     for (what, make) in makers {
-        // What the round before has left may be on its way back.
+        // Objects of the round before may be on their way back.
         let mut made = None;
         until("a free place", || {
             made = device.own_pd().ok();
@@ -96,7 +96,7 @@ fn test_a_protection_domain_counts_until_nothing_is_in_it() {
         let held = make(&device, &cq, pd.id());
         let id = pd.id();
         drop(pd);
-        // Its owner has let go, and what is in it holds it.
+        // The domain's owner has dropped it, and its objects hold it.
         assert_eq!(device.alloc_mr(id, 64, Access::NONE).unwrap_err(), DeviceError::ForeignPd(id));
         assert_eq!(device.dealloc_pd(id), Err(DeviceError::ForeignPd(id)));
         assert_eq!(full(&device), what != "nothing", "{what}");
@@ -109,7 +109,7 @@ fn test_a_protection_domain_counts_until_nothing_is_in_it() {
     server.thread.join().unwrap();
 }
 
-/// Limits of one of each.
+/// Limits of one object of each kind.
 struct DeviceLimitsOf;
 
 impl DeviceLimitsOf {
@@ -128,7 +128,7 @@ fn number(answer: Answer, key: &str) -> u64 {
     answer.ok.unwrap_or_else(|| panic!("{:?}", answer.error))[key].as_u64().unwrap()
 }
 
-/// Connections count from the request on, and until their end has been told.
+/// Connections count from the request on, until the event of their end has been sent.
 #[test]
 fn test_connections_count_until_they_have_ended() {
     let (hub, plane) = hub();
@@ -204,13 +204,13 @@ fn test_a_listener_has_the_backlog_it_may_and_counts_until_it_fails() {
     while !raw.session.close() {}
 }
 
-/// What is being mapped counts as if it were, and so does what is set aside.
+/// Memory that is being mapped counts as if it were mapped, and so does memory that is set aside.
 #[test]
 fn test_memory_counts_while_it_is_being_mapped_or_set_aside() {
     let (hub, _plane) = hub();
     let policy = Policy { memory: (1 << 20) + 8192, regions: 3, ..Policy::default() };
     let mut raw = Raw::opened_with(&hub, policy);
-    // Two at once, none of which is done.
+    // Two files that are prepared at the same time, neither of which is done.
     for (id, len, fine) in [(100, 4096, true), (101, 8192, false), (102, 4096, true)] {
         let region = Region::shared(len).unwrap();
         raw.bring(&region.fd().unwrap());
@@ -246,8 +246,8 @@ fn test_memory_counts_while_it_is_being_mapped_or_set_aside() {
     while !raw.session.close() {}
 }
 
-/// A user who opens a device as often as it may has no more than one who opens one; what a session gives
-/// back another of the same user may have, and another user has its own.
+/// A user that opens many devices gets no more than a user that opens one. Another session of the
+/// same user may take what a session gives back, and another user has limits of its own.
 #[test]
 fn test_all_sessions_of_one_user_have_together_what_one_may_have() {
     let (hub, _plane) = hub();
@@ -284,7 +284,7 @@ fn test_all_sessions_of_one_user_have_together_what_one_may_have() {
         all.iter_mut().map(|raw| number(raw.ask("create-pd", "null").0, "pd")).collect();
     assert_eq!(all[0].refused("create-pd", "null"), FaultKind::Quota);
     let params = serde_json::to_string(&ListenParams::default()).unwrap();
-    // Of each kind: who asks, in turn, how many get it, and what they ask for.
+    // For each kind: the operation, the number of sessions that succeed in turn, and its arguments.
     type Ask<'a> = (&'a str, usize, Box<dyn Fn(usize) -> String + 'a>);
     let table: [Ask<'_>; 6] = [
         ("create-cq", 3, Box::new(|_| r#"{"depth":8,"waker":null}"#.into())),
@@ -319,14 +319,14 @@ fn test_all_sessions_of_one_user_have_together_what_one_may_have() {
         let (_, _, args) = table.iter().find(|t| t.0 == op).unwrap();
         assert_eq!(all[2].refused(op, &args(2)), FaultKind::Quota, "{op}");
     }
-    // Another user has all of it.
+    // Another user has the full limits.
     let mut other = Raw::opened_with(&hub, policy.clone());
     for (op, ..) in table.iter().filter(|t| t.0 == "create-cq") {
         for _ in 0..3 {
             assert_eq!(other.ask(op, r#"{"depth":8,"waker":null}"#).0.error, None);
         }
     }
-    // One goes, and the others have its part.
+    // A session ends, and the others get its share.
     let mut first = all.remove(0);
     while !first.session.close() {}
     drop(first);
@@ -342,7 +342,7 @@ fn test_all_sessions_of_one_user_have_together_what_one_may_have() {
     while !other.session.close() {}
 }
 
-/// A rule that changes holds for the sessions there are.
+/// A changed rule applies to existing sessions.
 #[test]
 fn test_listeners_end_where_a_new_policy_has_no_place_for_them() {
     let (hub, _plane) = hub();
@@ -365,7 +365,7 @@ fn test_listeners_end_where_a_new_policy_has_no_place_for_them() {
     while !raw.session.close() {}
 }
 
-/// What a client that is gone has had is given back a part at a time, and all of it in the end.
+/// The session frees the objects of a client that has ended a part at a time, and all in the end.
 #[test]
 fn test_everything_is_given_back_in_parts() {
     let (hub, _plane) = hub();
@@ -379,12 +379,12 @@ fn test_everything_is_given_back_in_parts() {
         calls += 1;
     }
     assert!(calls > 400 / 100, "{calls} calls");
-    // The session is there yet, and nothing is left in it.
+    // The session still exists, and no object is left in it.
     assert!(raw.session.objects.drop_some(usize::MAX));
     assert_eq!(raw.session.objects.count(), 0);
 }
 
-/// What it calls itself is shown to people, in one line.
+/// The name that an application calls itself by is shown to people, in one line.
 #[test]
 fn test_a_name_is_short_and_has_nothing_but_letters() {
     let (hub, _plane) = hub();
@@ -397,7 +397,7 @@ fn test_a_name_is_short_and_has_nothing_but_letters() {
     while !raw.session.close() {}
 }
 
-/// A request without a number is told, not asked: nobody would know what an answer answers.
+/// The server does not answer a request without a number: the client could not match the answer.
 #[test]
 fn test_what_is_told_is_not_answered() {
     let (hub, _plane) = hub();

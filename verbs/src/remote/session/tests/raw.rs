@@ -6,7 +6,7 @@ pub(super) fn account(policy: &Policy) -> Arc<Account> {
     Account::new(policy, crate::account::Descriptors::new(policy.descriptors.into()))
 }
 
-/// A client that says what it likes.
+/// A client that sends anything it likes.
 pub(super) struct Raw {
     pub(super) session: Session,
     pub(super) inbox: Inbox,
@@ -19,7 +19,7 @@ impl Raw {
         Raw::sharing(hub, policy, account)
     }
 
-    /// One of several of a principal.
+    /// Returns one of several clients of a principal.
     pub(super) fn sharing(hub: &Arc<Hub>, policy: Policy, account: Arc<Account>) -> Raw {
         let session = Session::new(hub, policy, account, Sleeper::new().waker());
         Raw { session, inbox: Inbox::new(1 << 16), next: 0 }
@@ -38,16 +38,16 @@ impl Raw {
         raw
     }
 
-    /// Queues and memory for a device.
+    /// Brings the files of queues and memory for a device.
     pub(super) fn bring_files(&mut self, queues: usize, memory: usize) {
         for len in [queues, memory] {
             self.bring(&Region::shared(len).unwrap().fd().unwrap());
         }
     }
 
-    /// Does what other threads have prepared.
+    /// Carries out the work that other threads have prepared.
     pub(super) fn work(&mut self) {
-        // In this order: a job that is done in between has work.
+        // Check in this order: a job that finishes in between has work.
         while self.session.is_preparing() || self.session.has_work() {
             self.session.work();
             std::thread::yield_now();
@@ -68,7 +68,7 @@ impl Raw {
         answer.error.unwrap_or_else(|| panic!("{op} {args} was carried out")).kind
     }
 
-    /// As if it had come with the next request.
+    /// Adds a descriptor as if it had come with the next request.
     pub(super) fn bring(&mut self, fd: &impl AsFd) {
         let (a, b) = UnixStream::pair().unwrap();
         send(&a, b"\n", &[fd.as_fd()]).unwrap();
@@ -76,13 +76,13 @@ impl Raw {
     }
 }
 
-/// Arguments for a queue pair.
+/// Returns arguments for a queue pair.
 pub(super) fn qp(pd: u64, cq: u64) -> String {
     format!(r#"{{"pd":{pd},"send_cq":{cq},"recv_cq":{cq},"srq":null,"sq_depth":4,"rq_depth":4,"#)
         + r#""max_send_sge":1,"max_recv_sge":1,"max_inline":0}"#
 }
 
-/// A completion queue, and a queue pair with it.
+/// Creates a completion queue, and a queue pair with it.
 pub(super) fn ask_for_qp(raw: &mut Raw, pd: u64) -> (u64, u64) {
     let (cq, _) = raw.ask("create-cq", r#"{"depth":8,"waker":null}"#);
     let cq = cq.ok.unwrap()["off"].as_u64().unwrap();

@@ -1,4 +1,5 @@
-//! Sparse regions: what of them is populated, paid for and reached, whatever the client does.
+//! Sparse regions: which of their pages are populated, paid for and reached, whatever the client
+//! does.
 
 use heddle_iwarp::{MemRange, Memory, Pd, Qpn, Stag};
 
@@ -9,19 +10,19 @@ use crate::memory::RegionMemory;
 
 const PAGE: usize = 4096;
 
-/// Room for 64 pages beside the device's own memory.
+/// Allows 64 pages beside the device's own memory.
 fn policy() -> Policy {
     Policy { memory: (1 << 20) + 64 * PAGE as u64, ..Policy::default() }
 }
 
-/// Fills pages, as their owner does before they are registered.
+/// Fills pages, as their owner does before it registers them.
 fn fill(region: &Region, pages: core::ops::Range<usize>, with: u8) {
     for page in pages {
         region.place(page * PAGE, &[with; PAGE]).unwrap();
     }
 }
 
-/// Whether the page at an address is mapped, so that a touch takes no fault.
+/// Returns true if the page at an address is mapped, so that a touch takes no fault.
 fn is_mapped(at: *mut u8) -> bool {
     use std::os::unix::fs::FileExt;
     let map = std::fs::File::open("/proc/self/pagemap").unwrap();
@@ -30,7 +31,7 @@ fn is_mapped(at: *mut u8) -> bool {
     u64::from_ne_bytes(entry) >> 63 == 1
 }
 
-/// A worker's view of what is registered.
+/// A worker's view of the registered memory.
 struct Worker(RegionMemory, Arc<Hub>);
 
 impl Worker {
@@ -43,7 +44,7 @@ impl Worker {
         self.1.registry().mrs().check(pd, Qpn(1), stag, to, len, all).ok()
     }
 
-    /// Waits until what was given back is released.
+    /// Waits until everything given back is released.
     fn settle(&self, done: impl Fn() -> bool) {
         until("everything is released", || {
             self.0.quiescent();
@@ -75,7 +76,7 @@ fn test_worker_and_application_share_registered_parts_of_a_sparse_region() {
     let (device, server) = served(policy());
     let device = device.unwrap();
     let pd = device.alloc_pd().unwrap();
-    // More than there is memory.
+    // More than the machine has memory.
     let region = Arc::new(Region::sparse(1 << 36).unwrap());
     let far = (1 << 35) / PAGE;
     fill(&region, far..far + 4, 7);
@@ -98,7 +99,7 @@ fn test_worker_and_application_share_registered_parts_of_a_sparse_region() {
     let end = worker.range(pd, mrs[1].stag(), last as u64, 1).unwrap();
     worker.0.place(end, b"x");
     assert_eq!(region.load(last), Ok(b'x'));
-    // The others stay as they were when one goes.
+    // The other registrations stay as they were when this one ends.
     drop(mrs.remove(0));
     until("it is deregistered", || {
         device.mr_usage().regions <= 3 && server.hub.registry().draining() > 0
@@ -112,7 +113,8 @@ fn test_worker_and_application_share_registered_parts_of_a_sparse_region() {
     server.thread.join().unwrap();
 }
 
-/// The account counts each page once, and a page that nothing has any more is not mapped any more.
+/// The account counts each page once, and a page that no registration includes any more is not
+/// mapped any more.
 #[test]
 fn test_pages_of_a_sparse_region_count_while_a_registration_has_them() {
     let (hub, _plane) = hub();
@@ -134,7 +136,7 @@ fn test_pages_of_a_sparse_region_count_while_a_registration_has_them() {
     assert_eq!((pages(), raw.session.usage().memory), (4, (1 << 20) + 4 * PAGE as u64));
     let three = register(&mut raw, (pd, name), 40 * PAGE, 60 * PAGE);
     assert_eq!(pages(), 64);
-    // Full, but for what is there.
+    // The account is full, but pages that are already held cost nothing.
     let refused = register(&mut raw, (pd, name), 30 * PAGE, 1).error.unwrap();
     assert_eq!(refused.kind, FaultKind::Quota);
     let again = register(&mut raw, (pd, name), 0, 4 * PAGE);
@@ -153,7 +155,7 @@ fn test_pages_of_a_sparse_region_count_while_a_registration_has_them() {
         let mr = id(answer, "id");
         assert_eq!(raw.ask("destroy-mr", &format!(r#"{{"id":{mr}}}"#)).0.error, None);
     };
-    // Where pages may be locked, those that are given back are not mapped any more.
+    // Where pages may be locked, released pages are not mapped any more.
     let other = Region::sparse(1 << 36).unwrap();
     let locks = Region::sparse_of_client(other.fd().unwrap(), 1 << 36).unwrap().is_locked();
     destroy(three);
@@ -164,7 +166,7 @@ fn test_pages_of_a_sparse_region_count_while_a_registration_has_them() {
     destroy(again);
     worker.settle(|| pages() == 2);
     assert!(is_mapped(first) != locks && is_mapped(second));
-    // What is in the file stays there.
+    // The contents of the file stay.
     destroy(two);
     worker.settle(|| pages() == 0);
     assert_eq!(region.load(2 * PAGE), Ok(1));
@@ -200,7 +202,7 @@ fn test_registration_of_a_hole_or_beyond_the_end_is_refused_and_touches_nothing(
         let kinds = [FaultKind::Invalid, FaultKind::Quota];
         assert!(kinds.contains(&refused.kind), "{off} {n}: {refused:?}");
     }
-    // Each at once after the one before it, which is not released yet.
+    // Each round starts right after the one before it, whose pages are not released yet.
     for round in 0..200 {
         for id in [1, 2, 3] {
             let line = format!(
@@ -241,7 +243,7 @@ fn test_address_space_of_sparse_regions_has_a_limit_of_its_own() {
         let args = format!(r#"{{"len":{len},"sparse":true}}"#);
         assert_eq!(raw.refused("add-region", &args), FaultKind::Quota, "{len}");
     }
-    // Other sizes than the file's, and files with pages that do not become less.
+    // Sizes other than the file's, and files whose pages cannot become fewer.
     let large = Region::shared(8 * PAGE).unwrap();
     for (fd, len) in [(&region, 1 << 20), (&large, 4 * PAGE), (&large, 9 * PAGE)] {
         raw.bring(&fd.fd().unwrap());
@@ -263,8 +265,8 @@ fn test_address_space_of_sparse_regions_has_a_limit_of_its_own() {
     while !raw.session.close() {}
 }
 
-/// Requests at once, regions that go before their registrations are made, and a session that ends
-/// meanwhile: everything comes back.
+/// Requests at once, regions that end before their registrations are made, and a session that ends
+/// meanwhile: the account gets everything back.
 #[test]
 fn test_registrations_that_wait_are_answered_in_order_and_end_with_their_session() {
     let (hub, _plane) = hub();
@@ -300,11 +302,11 @@ fn test_registrations_that_wait_are_answered_in_order_and_end_with_their_session
             Some(fault) => kinds.push(fault.kind),
         }
     }
-    // 64 STags; 256 requests may wait.
+    // 64 STags are allowed, and 256 requests may wait.
     assert_eq!(fine.iter().filter(|n| **n < 2000).count(), 64);
     assert!(fine.iter().filter(|n| **n < 2000).is_sorted(), "{fine:?}");
     assert!(kinds.contains(&FaultKind::Busy) && kinds.contains(&FaultKind::Quota), "{kinds:?}");
-    // Again, and the session goes at once.
+    // The same again, but the session ends at once.
     let region = Region::sparse(1 << 30).unwrap();
     fill(&region, 0..8, 1);
     let name = add(&mut raw, &region);
@@ -321,7 +323,8 @@ fn test_registrations_that_wait_are_answered_in_order_and_end_with_their_session
     worker.settle(|| account.is_idle() && hub.registry().mrs().is_empty());
 }
 
-/// Also right after a large one that fails on the lane, and while the lane releases what was deregistered.
+/// The session does so also right after a large registration that fails on the lane, and while the
+/// lane releases unregistered pages.
 #[test]
 fn test_session_that_may_wait_answers_small_registrations_itself() {
     let (hub, _plane) = hub();
@@ -349,7 +352,7 @@ fn test_session_that_may_wait_answers_small_registrations_itself() {
         let out = raw.session.poll_transmit().unwrap();
         (at_once, serde_json::from_slice::<Answer>(&out.bytes).unwrap())
     };
-    // The lane is busy until it hears from here.
+    // The lane is busy until this test lets it go on.
     let (go_on, held) = std::sync::mpsc::channel::<()>();
     crate::closer::run(crate::closer::MEMORY, move || {
         let _ = held.recv();
@@ -423,7 +426,7 @@ fn test_file_that_others_may_shrink_is_for_an_rnic_of_its_own_user_alone() {
             continue;
         }
         assert_eq!(bring(&mut raw, len + 1).error.unwrap().kind, FaultKind::Invalid);
-        // As often as one likes: nothing is sealed.
+        // The client may bring the file any number of times: the server seals nothing.
         let name = [(); 2].map(|()| id(bring(&mut raw, len), "id"))[1];
         fill(&region, 3..5, 7);
         let pd = id(raw.ask("create-pd", "null").0, "pd");
