@@ -1,9 +1,11 @@
-//! Throughput of CRC-32C, checksum and copy loops, against the crates one would take otherwise.
+//! Throughput of CRC-32C, checksum and copy loops, against the crates that a program could use
+//! instead.
 //!
 //! `cargo run --release -p heddle-verbs --example digest`
 //!
-//! GB/s (10^9 bytes), the median of 15 rounds; every candidate takes its turn in each round, so
-//! that a slow phase of the machine meets all alike. Buffers are warm in the cache.
+//! Results are in GB/s (10^9 bytes), the median of 15 rounds. Every candidate takes its turn in
+//! each round, so that a slow phase of the machine affects all alike. Buffers are warm in the
+//! cache.
 
 #![allow(clippy::print_stdout, reason = "a report for a terminal")]
 #![allow(clippy::cast_possible_truncation, reason = "arbitrary bytes")]

@@ -1,7 +1,7 @@
-//! The loops behind [`crate::memory::raw`]: one generic body per instruction set, chosen at run
+//! The loops that [`crate::memory::raw`] uses: one generic body per instruction set, chosen at run
 //! time.
 //!
-//! A source that others write meanwhile is read as [`crate::memory::raw`] tells.
+//! [`crate::memory::raw`] says how the loops read a source that others write meanwhile.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -17,29 +17,29 @@ use std::sync::OnceLock;
 
 use heddle_base::Sum;
 
-/// The Internet checksum.
+/// Returns the Internet checksum.
 ///
 /// # Safety
 /// `src` is valid for reads of `len` bytes.
 type SumKernel = unsafe fn(src: *const u8, len: usize) -> Sum;
 
-/// CRC-32C, continued from `crc`.
+/// Returns the CRC-32C, continued from `crc`.
 ///
 /// # Safety
 /// As [`SumKernel`].
 type CrcKernel = unsafe fn(src: *const u8, len: usize, crc: u32) -> u32;
 
-/// Both of them.
+/// Returns CRC-32C and Internet checksum.
 ///
 /// # Safety
 /// As [`SumKernel`].
 type DigestKernel = unsafe fn(src: *const u8, len: usize, crc: u32) -> (u32, Sum);
 
-/// Copies, and gives the checksum of what was copied.
+/// Copies, and returns the checksum of the bytes copied.
 ///
 /// # Safety
-/// `src` is valid for reads of `len` bytes, `dst` for writes and reads; they do not overlap, and
-/// nobody else writes to `dst` meanwhile: what was stored there may be read back for the digest.
+/// `src` is valid for reads of `len` bytes, `dst` for writes and reads; they do not overlap, and no
+/// other code writes to `dst` meanwhile: the kernel may read the stored bytes back for the digest.
 type CopySumKernel = unsafe fn(src: *const u8, dst: *mut u8, len: usize) -> Sum;
 
 /// As [`CopySumKernel`], with the CRC as well.
@@ -59,13 +59,13 @@ pub(crate) struct Kernels {
 
 static CHOSEN: OnceLock<&'static Kernels> = OnceLock::new();
 
-/// The fastest kernels this processor has.
+/// Returns the fastest kernels of this processor.
 #[inline]
 pub(crate) fn kernels() -> &'static Kernels {
     CHOSEN.get_or_init(|| available().last().copied().unwrap_or(&portable::KERNELS))
 }
 
-/// All kernels this processor has, slowest first.
+/// Returns all kernels of this processor, slowest first.
 pub(crate) fn available() -> Vec<&'static Kernels> {
     #[allow(unused_mut, reason = "other architectures have one")]
     let mut all = vec![&portable::KERNELS];
@@ -84,7 +84,7 @@ pub(crate) fn available() -> Vec<&'static Kernels> {
     all
 }
 
-/// What the compiler makes of a loop.
+/// Returns the checksum by the loop that the compiler makes of plain code.
 ///
 /// # Safety
 /// As [`SumKernel`].
@@ -93,8 +93,8 @@ unsafe fn plain_sum(src: *const u8, len: usize) -> Sum {
     Sum::of(unsafe { std::slice::from_raw_parts(src, len) })
 }
 
-/// The sum of native-endian words in less than 32 bytes, what is left behind the vectors; copied
-/// when COPY.
+/// Returns the sum of native-endian words in less than 32 bytes, the rest after the vectors; copies
+/// the bytes when COPY.
 ///
 /// # Safety
 /// `src` is valid for reads of `len` bytes, and `dst` for writes when COPY.
@@ -102,7 +102,7 @@ unsafe fn plain_sum(src: *const u8, len: usize) -> Sum {
 unsafe fn short_sum<const COPY: bool>(mut src: *const u8, mut dst: *mut u8, len: usize) -> u64 {
     debug_assert!(len < 32);
     let mut sum = 0;
-    // SAFETY: as many bytes are taken as the bits of `len` say.
+    // SAFETY: takes as many bytes as the bits of `len` say.
     unsafe {
         if len & 16 != 0 {
             sum = piece::<COPY, u64>(&mut src, &mut dst);
@@ -111,7 +111,7 @@ unsafe fn short_sum<const COPY: bool>(mut src: *const u8, mut dst: *mut u8, len:
         if len & 8 != 0 {
             sum = add_carry(sum, piece::<COPY, u64>(&mut src, &mut dst));
         }
-        // Each piece starts at an even offset, which is all the sum asks.
+        // Each piece starts at an even offset, which is all that the sum needs.
         if len & 4 != 0 {
             sum = add_carry(sum, u64::from(piece::<COPY, u32>(&mut src, &mut dst)));
         }
@@ -136,7 +136,7 @@ unsafe fn piece<const COPY: bool, T: Copy>(src: &mut *const u8, dst: &mut *mut u
         let v = src.cast::<T>().read_unaligned();
         *src = src.add(size_of::<T>());
         if COPY {
-            // What is copied and what is digested is of one load.
+            // The fence keeps copy and digest on a single load.
             compiler_fence(SeqCst);
             dst.cast::<T>().write_unaligned(v);
             *dst = dst.add(size_of::<T>());
@@ -145,32 +145,32 @@ unsafe fn piece<const COPY: bool, T: Copy>(src: &mut *const u8, dst: &mut *mut u
     }
 }
 
-/// Folds a sum of native-endian words, with end-around carry, to what [`Sum`] holds.
+/// Folds a sum of native-endian words, with end-around carry, to a [`Sum`].
 #[inline]
 fn fold(v: u64) -> Sum {
     Sum::from_folded(u16::from_be(Sum::of_numbers(v).folded()))
 }
 
-/// The low half: a CRC in the 64-bit register the instruction uses.
+/// Returns the low half: a CRC in the 64-bit register that the instruction uses.
 #[inline]
 #[allow(clippy::cast_possible_truncation, reason = "the instruction clears the high half")]
 fn low32(v: u64) -> u32 {
     v as u32
 }
 
-/// One's complement addition.
+/// Adds in one's complement.
 #[inline]
 fn add_carry(a: u64, b: u64) -> u64 {
     let (s, carry) = a.overflowing_add(b);
     s + u64::from(carry)
 }
 
-/// x^n modulo the Castagnoli polynomial, bit-reflected.
+/// Returns x^n modulo the Castagnoli polynomial, bit-reflected.
 const fn x_pow(n: u32) -> u32 {
     times_x_pow(0x8000_0000, n)
 }
 
-/// `v` times x^n modulo the same.
+/// Returns `v` times x^n modulo the same polynomial.
 const fn times_x_pow(mut v: u32, n: u32) -> u32 {
     let mut i = 0;
     while i < n {

@@ -1,10 +1,10 @@
 //! AVX2 beside SSE4.2: vectors to copy and to sum, the `crc32` instruction in three lanes.
 //!
-//! `crc32` takes eight octets at a time, and a vector would have to be taken apart for it. It reads
-//! memory instead: when copying the destination, where the vector has just been stored and which is
-//! still in the store buffer or the first-level cache. The lanes are joined as in [`sse42`], and
-//! may be of any length: most packets then are one turn of the loop and less than a vector or two
-//! more.
+//! `crc32` takes eight bytes at a time, so the kernel would have to take each vector apart for it.
+//! Instead, `crc32` reads memory: when copying, the destination, where the kernel has just stored
+//! the vector and which is still in the store buffer or the first-level cache. The kernel joins the
+//! lanes as [`sse42`] does, and lanes may have any length: most packets then take one turn of the
+//! loop, and less than a vector or two more.
 
 use core::arch::x86_64::{
     __m256i, _mm_add_epi64, _mm_crc32_u64, _mm_cvtsi128_si64, _mm_extract_epi64, _mm256_add_epi64,
@@ -25,7 +25,7 @@ pub(super) fn is_available() -> bool {
     is_x86_feature_detected!("avx2") && sse42::is_available()
 }
 
-/// Octets of a vector, and its bits.
+/// Bytes of a vector, and its bits.
 const V: usize = 32;
 const V_BITS: u32 = 256;
 const _: () = assert!(V_BITS as usize == 8 * V);
@@ -36,7 +36,7 @@ const MAX_LANE: usize = 64;
 /// Below this, joining lanes costs more than they gain.
 const MIN_LANES: usize = 3 * 2 * V;
 
-/// Move a CRC over that many vectors; see [`sse42`]. The first is not used.
+/// Factors that move a CRC over that many vectors; see [`sse42`]. The first is not used.
 static SHIFTS: [u32; 2 * MAX_LANE + 1] = {
     let mut shifts = [0; 2 * MAX_LANE + 1];
     shifts[1] = x_pow(V_BITS - 33);
@@ -74,7 +74,7 @@ unsafe fn copy_digest(src: *const u8, dst: *mut u8, len: usize, crc: u32) -> (u3
     (!crc, fold(sum))
 }
 
-/// Continues a raw (inverted) CRC; the sum of native-endian words.
+/// Continues a raw (inverted) CRC; also returns the sum of native-endian words.
 ///
 /// # Safety
 /// The processor has AVX2, SSE4.2 and PCLMULQDQ; `src` is valid for reads of `len` bytes, and
@@ -98,7 +98,8 @@ pub(super) unsafe fn update<const COPY: bool, const SUM: bool>(
     }
 }
 
-/// Apart from what is short, which needs few registers.
+/// Digests in three lanes. This is apart from the code for short buffers, which needs few
+/// registers.
 ///
 /// # Safety
 /// As [`update`].
@@ -111,7 +112,7 @@ unsafe fn lanes<const COPY: bool, const SUM: bool>(
     mut crc: u64,
 ) -> (u32, u64) {
     let mut sums = Words::zero();
-    // SAFETY: lanes are taken only while `len`, what is left at `src` and `dst`, covers them.
+    // SAFETY: takes lanes only while `len`, the bytes left at `src` and `dst`, covers them.
     unsafe {
         while len >= MIN_LANES {
             let vectors = (len / (3 * V)).min(MAX_LANE);
@@ -125,7 +126,7 @@ unsafe fn lanes<const COPY: bool, const SUM: bool>(
     }
 }
 
-/// Vector by vector, then word by word.
+/// Digests vector by vector, then word by word.
 ///
 /// # Safety
 /// As [`update`].
@@ -138,7 +139,7 @@ unsafe fn rest<const COPY: bool, const SUM: bool>(
     mut crc: u64,
     mut sums: Words,
 ) -> (u32, u64) {
-    // SAFETY: vectors are taken only while `len`, what is left at `src` and `dst`, covers them.
+    // SAFETY: takes vectors only while `len`, the bytes left at `src` and `dst`, covers them.
     unsafe {
         while len >= V {
             let at = take::<COPY, SUM>(src, 0, dst, &mut sums);
@@ -153,7 +154,7 @@ unsafe fn rest<const COPY: bool, const SUM: bool>(
     }
 }
 
-/// Three lanes of so many vectors, at most [`MAX_LANE`].
+/// Digests three lanes of so many vectors, at most [`MAX_LANE`].
 ///
 /// # Safety
 /// As [`update`], for three times as many vectors.
@@ -187,8 +188,8 @@ unsafe fn three<const COPY: bool, const SUM: bool>(
     _mm_crc32_u64(0, moved) ^ c
 }
 
-/// Takes the vector at `src + off`: copies it to `dst` when COPY, adds it to `sums` when SUM; where
-/// its CRC is to be read.
+/// Takes the vector at `src + off`: copies it to `dst` when COPY, adds it to `sums` when SUM.
+/// Returns the address from which to compute its CRC.
 ///
 /// # Safety
 /// As [`update`], for [`V`] bytes at `src + off` and at `dst`.
@@ -218,8 +219,8 @@ unsafe fn take<const COPY: bool, const SUM: bool>(
     }
 }
 
-/// A vector that is not loaded again. Of an ordinary load the compiler may take parts from the same
-/// place a second time, and by then another thread may have written there.
+/// Returns a vector that is loaded only once. After an ordinary load, the compiler may load parts
+/// from the same place a second time, and another thread may have written there by then.
 ///
 /// # Safety
 /// `src + off` is valid for reads of [`V`] bytes.
@@ -238,8 +239,8 @@ unsafe fn load_once(src: *const u8, off: usize) -> __m256i {
     v
 }
 
-/// Between copying and [`crc_of`]: lest the compiler, which knows what was just stored, takes words
-/// out of vectors instead of loading them. Only speed rests on it.
+/// Separates copying from [`crc_of`]. Otherwise the compiler, which knows the stored value, takes
+/// words out of vectors instead of loading them. Only speed depends on this.
 #[inline(always)]
 fn settle<const COPY: bool>() {
     if COPY {
@@ -247,7 +248,7 @@ fn settle<const COPY: bool>() {
     }
 }
 
-/// The CRC continued over a vector's octets at `at`.
+/// Returns the CRC continued over a vector's bytes at `at`.
 ///
 /// # Safety
 /// `at` is valid for reads of [`V`] bytes.
@@ -283,7 +284,7 @@ unsafe fn copy_sum(src: *const u8, dst: *mut u8, len: usize) -> Sum {
 #[inline]
 unsafe fn sum_of<const COPY: bool>(mut src: *const u8, mut dst: *mut u8, mut len: usize) -> Sum {
     let mut sums = [Words::zero(); 2];
-    // SAFETY: vectors are taken only while `len`, what is left at `src` and `dst`, covers them.
+    // SAFETY: takes vectors only while `len`, the bytes left at `src` and `dst`, covers them.
     let rest = unsafe {
         while len >= 4 * V {
             for i in 0..4 {

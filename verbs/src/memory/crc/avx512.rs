@@ -1,9 +1,9 @@
 //! AVX-512 with VPCLMULQDQ: folding, four vectors of 64 bytes at a time.
 //!
 //! A 128-bit lane holds 16 bytes, its low half the earlier ones: lane = lo * x^64 + hi. Moving it
-//! over D bits gives lo * x^(D+64) + hi * x^D; both factors are taken modulo the polynomial. The
-//! 64 x 64-bit product of reflected values reads one power too high, hence the -1. What is left at
-//! the end, 16 bytes congruent to everything folded, goes through `crc32` as data does.
+//! over D bits gives lo * x^(D+64) + hi * x^D; both factors are taken modulo the polynomial. The 64
+//! x 64-bit product of reflected values reads one power too high, hence the -1. The last 16 bytes,
+//! which are congruent to everything folded, go through `crc32` as data does.
 
 use core::arch::x86_64::{
     __m128i, __m512i, _mm_clmulepi64_si128, _mm_crc32_u64, _mm_cvtsi128_si64, _mm_extract_epi64,
@@ -31,7 +31,7 @@ pub(super) fn is_available() -> bool {
         && avx2::is_available()
 }
 
-/// Factors that move a lane over `bits`: for its high half, and for its low half.
+/// Returns the factors that move a lane over `bits`: for its high half, and for its low half.
 const fn factors(bits: u32) -> (i64, i64) {
     let high = (x_pow(bits - 1) as u64) << 32;
     let low = (x_pow(bits + 63) as u64) << 32;
@@ -64,7 +64,7 @@ unsafe fn copy_digest(src: *const u8, dst: *mut u8, len: usize, crc: u32) -> (u3
     (!crc, fold(sum))
 }
 
-/// [`update`], or what is faster when there is less than that takes.
+/// Calls [`update`], or a faster kernel when the buffer is shorter than `update` takes.
 ///
 /// # Safety
 /// As [`update`], for any length.
@@ -111,8 +111,8 @@ unsafe fn copy_sum(src: *const u8, dst: *mut u8, len: usize) -> Sum {
 #[inline]
 unsafe fn sum_of<const COPY: bool>(mut src: *const u8, mut dst: *mut u8, mut len: usize) -> Sum {
     let mut sums = [Words::default(); 2];
-    // SAFETY: each vector is taken only while `len`, what is left at `src` and `dst`, covers it;
-    // the mask of the last one lets through only the bytes that are left.
+    // SAFETY: takes each vector only while `len`, the bytes left at `src` and `dst`, covers it; the
+    // mask of the last vector lets only the remaining bytes through.
     unsafe {
         while len >= 128 {
             take::<COPY, true>(src, dst, 0, &mut sums[0]);
@@ -149,8 +149,8 @@ unsafe fn update<const COPY: bool, const SUM: bool>(
     crc: u32,
 ) -> (u32, u64) {
     let mut sums = [Words::default(); 2];
-    // SAFETY: each vector is taken only while `len`, what is left at `src` and `dst`, covers it;
-    // the first four are covered by the caller's 256 bytes.
+    // SAFETY: takes each vector only while `len`, the bytes left at `src` and `dst`, covers it; the
+    // caller's 256 bytes cover the first four.
     unsafe {
         let mut v = [_mm512_setzero_si512(); 4];
         for (i, v) in v.iter_mut().enumerate() {
@@ -218,9 +218,9 @@ unsafe fn take<const COPY: bool, const SUM: bool>(
     v
 }
 
-/// Sums of 32-bit words in 64-bit lanes: that of whole lanes, wrapping, and that of their upper
-/// halves. The lower halves' is the difference, which spares to take them out of each lane. 2^32
-/// additions, 256 GiB, would be needed to overflow.
+/// Sums of 32-bit words in 64-bit lanes: the sum of whole lanes, wrapping, and the sum of their
+/// upper halves. The sum of the lower halves is the difference, so `add` need not extract them from
+/// each lane. An overflow would take 2^32 additions, 256 GiB.
 #[derive(Clone, Copy)]
 struct Words {
     whole: __m512i,
@@ -230,7 +230,7 @@ struct Words {
 impl Default for Words {
     #[inline(always)]
     fn default() -> Words {
-        // SAFETY: all zeroes are a vector.
+        // SAFETY: all zeros are a valid vector.
         unsafe { core::mem::zeroed() }
     }
 }

@@ -1,5 +1,5 @@
-//! For processors without the instructions we know: the `crc32c` crate and plain sums, by small
-//! blocks that stay in the first-level cache between the passes.
+//! Kernels for processors without instructions that we know: the `crc32c` crate and plain sums, by
+//! small blocks that stay in the first-level cache between the passes.
 
 use core::sync::atomic::Ordering::SeqCst;
 use core::sync::atomic::compiler_fence;
@@ -39,7 +39,7 @@ unsafe fn copy_digest(src: *const u8, dst: *mut u8, len: usize, crc: u32) -> (u3
     unsafe { run::<true, true, true>(src, dst, len, crc) }
 }
 
-/// Each block is copied into our own memory, and on from there when COPY.
+/// Copies each block into our own memory, and on from there when COPY.
 ///
 /// # Safety
 /// `src` is valid for reads of `len` bytes, and `dst` for writes when COPY.
@@ -55,10 +55,10 @@ unsafe fn run<const COPY: bool, const CRC: bool, const SUM: bool>(
     while off < len {
         let n = (len - off).min(block.len());
         // SAFETY: off + n <= len, for which `src` (and `dst`, when COPY) is valid; `block` is our
-        // own, so the bytes digested are those that are copied even when `src` changes.
+        // own, so the digest is that of the copied bytes even when `src` changes.
         unsafe {
             std::ptr::copy_nonoverlapping(src.add(off), block.as_mut_ptr(), n);
-            // Or the compiler makes of the next copy one that reads `src` again.
+            // Without the fence, the compiler could make the next copy read `src` again.
             compiler_fence(SeqCst);
             if COPY {
                 std::ptr::copy_nonoverlapping(block.as_ptr(), dst.add(off), n);

@@ -1,9 +1,9 @@
 //! SSE4.2 `crc32` in three interleaved lanes, joined by carry-less multiplication.
 //!
-//! The instruction takes three cycles and one can start each cycle: three lanes keep it busy. A
-//! lane's CRC is moved over the bytes behind it by multiplying with x^(8 * bytes); the product of
-//! two reflected 32-bit polynomials read as 64 bits is one power too high, and reducing it with
-//! `crc32` adds 32 more, so the constant is x^(8 * bytes - 33).
+//! The instruction takes three cycles, and the processor can start one each cycle: three lanes keep
+//! it busy. A multiplication by x^(8 * bytes) moves a lane's CRC over the bytes after it. The
+//! product of two reflected 32-bit polynomials, read as 64 bits, is one power too high, and
+//! reducing it with `crc32` adds 32 more, so the constant is x^(8 * bytes - 33).
 
 use core::arch::x86_64::{
     _mm_clmulepi64_si128, _mm_crc32_u8, _mm_crc32_u16, _mm_crc32_u32, _mm_crc32_u64,
@@ -30,7 +30,7 @@ pub(super) fn is_available() -> bool {
     is_x86_feature_detected!("sse4.2") && is_x86_feature_detected!("pclmulqdq")
 }
 
-/// Bytes per lane: long for large buffers, short for what is left of them.
+/// Bytes per lane: long for large buffers, short for the rest of a buffer.
 const LONG: u32 = 1024;
 const SHORT: u32 = 128;
 /// Bytes of three lanes.
@@ -67,7 +67,7 @@ unsafe fn copy_digest(src: *const u8, dst: *mut u8, len: usize, crc: u32) -> (u3
     (!crc, fold(sum))
 }
 
-/// Continues a raw (inverted) CRC; the sum of native-endian words.
+/// Continues a raw (inverted) CRC; also returns the sum of native-endian words.
 ///
 /// # Safety
 /// The processor has SSE4.2 and PCLMULQDQ; `src` is valid for reads of `len` bytes, and `dst` for
@@ -80,7 +80,7 @@ pub(super) unsafe fn update<const COPY: bool, const SUM: bool>(
     crc: u32,
 ) -> (u32, u64) {
     let (mut crc, mut sum) = (u64::from(crc), 0);
-    // SAFETY: every block is taken only while `len`, what is left at `src` and `dst`, covers it.
+    // SAFETY: takes a block only while `len`, the bytes left at `src` and `dst`, covers it.
     unsafe {
         while len >= LONG3 {
             let k = const { (shift(2 * LONG), shift(LONG)) };
@@ -108,7 +108,8 @@ pub(super) unsafe fn update<const COPY: bool, const SUM: bool>(
     }
 }
 
-/// The same of less than 32 bytes, the sum continued as well: for what is left behind the blocks.
+/// Does the same for less than 32 bytes, and continues the sum as well: for the rest after the
+/// blocks.
 ///
 /// # Safety
 /// As [`update`].
@@ -122,7 +123,7 @@ pub(super) unsafe fn short<const COPY: bool, const SUM: bool>(
     mut sum: u64,
 ) -> (u32, u64) {
     debug_assert!(len < 32);
-    // SAFETY: as many bytes are taken as the bits of `len` say.
+    // SAFETY: takes as many bytes as the bits of `len` say.
     unsafe {
         if len & 16 != 0 {
             for _ in 0..2 {
@@ -144,7 +145,7 @@ pub(super) unsafe fn short<const COPY: bool, const SUM: bool>(
         if len & 7 == 0 {
             return (c, sum);
         }
-        // Each piece starts at an even offset, which is all the sum asks.
+        // Each piece starts at an even offset, which is all that the sum needs.
         if len & 4 != 0 {
             let w = piece::<COPY, u32>(&mut src, &mut dst);
             c = _mm_crc32_u32(c, w);
@@ -223,7 +224,7 @@ unsafe fn three<const COPY: bool, const SUM: bool, const L: u32>(
     (_mm_crc32_u64(0, moved) ^ c, add_carry(s, add_carry(t, u)))
 }
 
-/// The carry-less product, still to be reduced.
+/// Returns the carry-less product, which the caller still has to reduce.
 #[target_feature(enable = "sse4.2,pclmulqdq")]
 #[inline]
 pub(super) fn multiply(crc: u64, k: u32) -> u64 {

@@ -3,11 +3,11 @@
 use super::*;
 use proptest::prelude::*;
 
-/// Octets beside the destination that must not change.
+/// Bytes beside the destination that must not change.
 const GUARD: usize = 64;
 
-/// Runs a processor's kernels over `src`, into a destination `to` octets behind a multiple of 64;
-/// checks CRC, sum, copy, and that nothing beside the destination is written.
+/// Runs a processor's kernels over `src`, into a destination `to` bytes after a multiple of 64;
+/// checks CRC, sum, copy, and that no kernel writes beside the destination.
 fn check_to(k: &Kernels, src: &[u8], start: u32, to: usize) {
     let (p, len) = (src.as_ptr(), src.len());
     let (crc, sum) = (crc32c::crc32c_append(start, src), Sum::of(src));
@@ -20,7 +20,7 @@ fn check_to(k: &Kernels, src: &[u8], start: u32, to: usize) {
         let beside = room[..at].iter().chain(&room[at + len..]);
         assert!(beside.into_iter().all(|&b| b == 0xa5), "{} {what} {len}: beside it", k.name);
     };
-    // SAFETY: `src` is a slice of that length, and what `copied` gives has it too.
+    // SAFETY: `src` is a slice of that length, and the destination that `copied` gives is as long.
     unsafe {
         assert_eq!((k.sum)(p, len), sum, "{} sum {len}", k.name);
         assert_eq!((k.crc)(p, len, start), crc, "{} crc {len}", k.name);
@@ -73,7 +73,8 @@ fn test_every_pair_of_alignments() {
     }
 }
 
-/// What another thread writes meanwhile may be copied or not; the digest is of what was copied.
+/// Another thread writes the source meanwhile. A copy may include these writes or not; the digest
+/// is that of the bytes copied.
 #[test]
 fn test_a_copy_and_its_digest_agree_while_the_source_is_written() {
     use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
@@ -93,14 +94,14 @@ fn test_a_copy_and_its_digest_agree_while_the_source_is_written() {
                 src.iter().for_each(|b| b.store(turn, Relaxed));
             }
         });
-        // A difference ends the writer too.
+        // A failed comparison ends the writer too.
         let _end = End(&done);
         let (mut dst, mut mixtures) = (vec![0; src.len()], 0);
         let began = std::time::Instant::now();
-        // Until copies have met writes; a machine that has one processor may take long.
+        // Go on until copies have met writes; a machine with one processor may take long.
         while mixtures < 100 && began.elapsed().as_secs() < 10 {
             for k in available() {
-                // SAFETY: both are of that length; writes of the source are what is tested.
+                // SAFETY: both have that length; the test is about concurrent writes to the source.
                 let got =
                     unsafe { (k.copy_digest)(src.as_ptr().cast(), dst.as_mut_ptr(), dst.len(), 3) };
                 assert_eq!(got, (crc32c::crc32c_append(3, &dst), Sum::of(&dst)), "{}", k.name);

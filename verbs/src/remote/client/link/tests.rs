@@ -26,12 +26,12 @@ fn test_workers_of_a_server_that_has_died_are_not_waited_for() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(!lives(&server));
-    // They run for ever.
+    // These workers run for ever.
     let_workers_end(Some(&server), || true);
     let_workers_end(None, || true);
 }
 
-/// The server here never reads, so the socket to it is full; it goes on sending.
+/// The server here never reads, so the socket to it is full; the server goes on sending.
 #[test]
 fn test_events_of_a_server_that_does_not_read_arrive_all_the_same() {
     let (mut theirs, ours) = UnixStream::pair().unwrap();
@@ -45,7 +45,8 @@ fn test_events_of_a_server_that_does_not_read_arrive_all_the_same() {
 
     let event = Event::Listening { id: ListenerId(1) };
     let line = serde_json::json!({ "v": VERSION, "event": &event }).to_string();
-    // Each is taken, so there is something to tell the server before the next one.
+    // The test takes each event, so the link has something to tell the server before the next
+    // event.
     for _ in 0..5 {
         writeln!(theirs, "{line}").unwrap();
         let start = Instant::now();

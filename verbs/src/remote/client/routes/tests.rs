@@ -12,11 +12,11 @@ use crate::limits::count::Count;
 use crate::qp::{Owner, Qp, QpInit};
 use crate::ring::{Area, Bells};
 
-/// Rounds; without the rule of [`Routes`] a round in some hundred stops for good.
+/// Rounds; without the rule of [`Routes`], a round in some hundred stops for good.
 const ROUNDS: usize = 20_000;
 
-/// One thread hands out the end of a connection while another drops the last handle of its queue pair, which locks the
-/// routes as that of a [`Remote`](super::super::Remote) does.
+/// A thread hands out the end of a connection while another drops the last handle of its queue
+/// pair, which locks the routes as the queue pair of a [`Remote`](super::super::Remote) does.
 #[test]
 fn test_queue_pair_is_dropped_while_its_connection_ends() {
     let routes: Arc<Mutex<Routes>> = Arc::default();
@@ -60,7 +60,7 @@ fn test_queue_pair_is_dropped_while_its_connection_ends() {
                 while turn.load(Ordering::Acquire) <= n {
                     std::hint::spin_loop();
                 }
-                // At another moment of the telling each time.
+                // Drop the queue pair at another moment of the hand-out each time.
                 for _ in 0..n % 64 {
                     std::hint::spin_loop();
                 }
