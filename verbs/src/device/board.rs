@@ -102,8 +102,7 @@ impl Board {
         self.tell_all(&changed);
     }
 
-    /// Notes an event of a listener, or of a connection, which has this queue pair; the event goes
-    /// to `app`.
+    /// Notes that `app` gets an event of a listener, or of a connection that has this queue pair.
     pub fn note(&self, app: AppId, event: &Event, qp: Option<&Qp>) {
         if let Event::ListenFailed { id, .. } = event {
             self.names.give_up(Holder::Listener(*id));

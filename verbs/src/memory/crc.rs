@@ -89,7 +89,8 @@ pub(crate) fn available() -> Vec<&'static Kernels> {
 /// # Safety
 /// As [`SumKernel`].
 unsafe fn plain_sum(src: *const u8, len: usize) -> Sum {
-    // SAFETY: by the caller. Bytes of a received frame; see the module about external segments.
+    // SAFETY: valid for reads, by the caller. The slice also needs bytes that do not change
+    // meanwhile: those of a received frame do not, those of registered memory may.
     Sum::of(unsafe { std::slice::from_raw_parts(src, len) })
 }
 

@@ -49,7 +49,7 @@ fn test_every_length_to_4096_at_every_alignment() {
     let data = noise(4096 + 64);
     for k in available() {
         for len in 0..=4096 {
-            // Alignments take turns; all 64 are met for lengths of each kind.
+            // Alignments take turns; together, lengths of each kind meet all 64.
             for at in [len % 64, (len * 7 + 3) % 64] {
                 check(k, &data[at..at + len], 0);
             }

@@ -288,7 +288,8 @@ impl Link {
                     }
                 }
             }
-            // Do not wait for the lock: a caller may be about to write.
+            // This may send nothing, because a caller may hold the writer's lock. The next turn tries
+            // again.
             if untold > 0 {
                 self.tell_taken(&mut untold);
             }

@@ -15,7 +15,7 @@ use crate::qp::{Claim, WeakQp};
 /// Stopped listeners that this side still remembers, because an event may be on its way to them.
 const ENDED: usize = 64;
 
-/// Listeners, connections, and the objects that have to be told of the server's end.
+/// Listeners, connections, and the objects that have to learn of the server's end.
 ///
 /// Destroying a queue pair takes the lock that protects these tables. So no function here holds a
 /// queue pair, not even for a moment: its program might drop all other handles meanwhile.

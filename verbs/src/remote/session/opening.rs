@@ -78,7 +78,7 @@ impl Session {
             return Err(invalid("the device is open already, or was"));
         }
         let take = |kind, n| self.account.take(kind, n).map_err(over);
-        // Every application gets the room in the area that the RNIC itself needs.
+        // The account does not pay for the room in the area that the RNIC itself needs.
         let least = self.hub.area_octets(0);
         let queues = if args.queues > least as u64 { args.queues } else { 0 };
         let held = vec![

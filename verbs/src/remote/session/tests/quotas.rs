@@ -284,7 +284,8 @@ fn test_all_sessions_of_one_user_have_together_what_one_may_have() {
         all.iter_mut().map(|raw| number(raw.ask("create-pd", "null").0, "pd")).collect();
     assert_eq!(all[0].refused("create-pd", "null"), FaultKind::Quota);
     let params = serde_json::to_string(&ListenParams::default()).unwrap();
-    // For each kind: the operation, the number of sessions that succeed in turn, and its arguments.
+    // For each kind: the operation, the number of requests that succeed, of sessions in turn, and
+    // the arguments.
     type Ask<'a> = (&'a str, usize, Box<dyn Fn(usize) -> String + 'a>);
     let table: [Ask<'_>; 6] = [
         ("create-cq", 3, Box::new(|_| r#"{"depth":8,"waker":null}"#.into())),
