@@ -283,6 +283,9 @@ impl Inbox {
         if self.fds.is_empty() { Ok(()) } else { Err(WireError::StrayFds) }
     }
 
+    /// Adds bytes that have arrived.
+    ///
+    /// # Errors
     /// [`WireError`]: a line is too long, or descriptors pile up. The inbox is of no use after
     /// that.
     pub fn push(&mut self, bytes: &[u8]) -> Result<(), WireError> {
