@@ -151,8 +151,8 @@ mod nudge {
             event.sigev_signo = signal();
             let mut timer = ptr::null_mut();
             // SAFETY: the handler touches nothing, so it is safe at any moment; without SA_RESTART
-            // the signal ends waits. The timer signals the calling thread, by its id, which alone
-            // takes this signal; all structures are live.
+            // the signal ends waits. The timer signals the calling thread, by its id, and that
+            // thread takes no signal but this; all structures are live.
             let made = unsafe {
                 let mut ours: libc::sigset_t = MaybeUninit::zeroed().assume_init();
                 libc::sigemptyset(&raw mut ours);

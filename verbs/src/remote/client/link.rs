@@ -288,8 +288,8 @@ impl Link {
                     }
                 }
             }
-            // This may send nothing, because a caller may hold the writer's lock. The next turn tries
-            // again.
+            // This may send nothing, because a caller may hold the writer's lock. The next turn
+            // tries again.
             if untold > 0 {
                 self.tell_taken(&mut untold);
             }
