@@ -1,4 +1,4 @@
-//! Finds DPDK before anything is compiled, and tells the program which version it was built for.
+//! Finds DPDK before the compiler runs, and passes the version of DPDK on to the program.
 
 use std::process::exit;
 

@@ -49,33 +49,33 @@ enum Command {
     /// Run a program for libibverbs on an RNIC of this host: Debian's own, without a kernel module
     #[command(disable_version_flag = true)]
     Run(run::Args),
-    /// Send messages to and fro, wire-compatible with the rping of rdma-core
+    /// Exchange messages with a peer, wire-compatible with the rping of rdma-core
     #[command(disable_version_flag = true)]
     Rping(rping::Args),
-    /// Make and answer connections, and show what the connection manager says of them
+    /// Make and answer connections, and show the events that the connection manager reports
     Cm(cm::Args),
     /// Answer the frames of a capture file, in virtual time
     Pcap(pcap::Args),
     /// List, read and copy files of an NFS server, by NFS version 3 over RDMA
     #[command(subcommand)]
     Nfs(nfs::Command),
-    /// Show what is in a capture file, up to RPC-over-RDMA, and what breaks a rule
+    /// Show the contents of a capture file, up to RPC-over-RDMA, and each breach of a rule
     Dump(dump::Args),
     /// Move a file by Send, RDMA Write and RDMA Read and compare its SHA-256
     Demo(demo::Args),
-    /// How an appliance fares that runs (heddle serve), in short
+    /// Show the state of a running appliance (heddle serve), in short
     Status(admin::Plain),
-    /// Its connections, with what was agreed and how TCP fares
+    /// Show its connections, with the agreed options and the state of TCP
     Conns(admin::ConnsCommand),
-    /// Its queue pairs that are in a connection
+    /// Show its connected queue pairs
     Qps(admin::ConnsCommand),
-    /// Its registered memory
+    /// Show its registered memory
     Mrs(admin::MrsCommand),
-    /// Its ports: link, addresses, what the device has counted
+    /// Show its ports: link, addresses, device counters
     Ports(admin::Plain),
-    /// Everything it has counted
+    /// Show all its counters
     Stats(admin::StatsCommand),
-    /// Its rates, live: of workers, ports and connections
+    /// Show its rates, live: of workers, ports and connections
     Top(admin::top::Args),
     /// Start and stop its services
     #[command(subcommand)]
@@ -86,22 +86,23 @@ enum Command {
     /// End applications of other processes
     #[command(subcommand)]
     Application(admin::ApplicationCommand),
-    /// Make it read its configuration anew
+    /// Make it read its configuration again
     Reload(admin::Plain),
-    /// Make it log from another level on
+    /// Change the level of its log
     LogLevel(admin::LogCommand),
     /// Make man pages and completions for shells
     Generate(generate::Args),
 }
 
-/// Why a command did not do what was asked for.
+/// The reason why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// It was asked for wrongly.
+    /// The command line is wrong.
     Usage(String),
-    /// The same, in a line for each thing that is wrong, each of which says where.
+    /// The command line or a file is wrong in several places: one line for each fault, with its
+    /// place.
     Lines(String),
-    /// It failed.
+    /// The command was right, but its execution failed.
     Failed(String),
 }
 
@@ -123,7 +124,7 @@ impl Failure {
 }
 
 impl<E: Error> From<E> for Failure {
-    /// What happened, and each cause that it does not name already.
+    /// Joins the error's text and each cause that the text so far does not contain.
     fn from(e: E) -> Failure {
         let mut text = e.to_string();
         let mut cause = e.source();
@@ -138,7 +139,7 @@ impl<E: Error> From<E> for Failure {
     }
 }
 
-/// Runs what the process was started for.
+/// Runs the command that the process was started for.
 pub(crate) fn run() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -190,7 +191,8 @@ pub(crate) fn run() -> ExitCode {
 fn refuse(e: &clap::Error) -> ExitCode {
     match e.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // With colours if the terminal has them; a closed pipe is not our error.
+            // Clap colours the text if the terminal can show colours. A closed pipe is not our
+            // error.
             let _ = e.print();
             ExitCode::SUCCESS
         }
@@ -199,7 +201,7 @@ fn refuse(e: &clap::Error) -> ExitCode {
             ExitCode::from(2)
         }
         _ => {
-            // Its first line says what; usage and hints are for `--help`.
+            // Only clap's first paragraph says what is wrong; `--help` shows usage and hints.
             let text = e.to_string();
             let line = text.lines().take_while(|l| !l.trim().is_empty()).collect::<Vec<_>>();
             let line = line.iter().map(|l| l.trim()).collect::<Vec<_>>().join(" ");
@@ -210,14 +212,14 @@ fn refuse(e: &clap::Error) -> ExitCode {
     }
 }
 
-/// One line on stderr.
+/// Prints one line on stderr.
 fn complain(what: &str) {
     let line = what.replace('\n', " ");
-    // There is nobody left to tell.
+    // The process has no other place to report that stderr is closed, so ignore the error.
     let _ = writeln!(io::stderr(), "heddle: {line}");
 }
 
-/// Text for people, on stdout. A reader that has gone away is not an error.
+/// Prints text for people on stdout. A reader that has closed the pipe is not an error.
 pub(crate) fn say(text: &str) {
     let mut out = io::stdout().lock();
     let _ = out.write_all(text.as_bytes());

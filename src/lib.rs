@@ -1,8 +1,9 @@
 //! Heddle is a software RNIC: iWARP (RDMAP, DDP and MPA over TCP) run entirely in user space on
 //! DPDK.
 //!
-//! This crate is the library's front. Two RNICs on two threads, joined by rings, and one writes into
-//! the other's memory; it needs no NIC, no hugepages and no privileges:
+//! This crate is the library's front. In the example, two RNICs on two threads are joined by rings,
+//! and one writes into the other's memory; the example needs no NIC, no hugepages and no
+//! privileges:
 //!
 //! ```
 //! use heddle::{Access, Eal, EalConfig, EndpointConfig, Node, RecvWr, SendWr};
@@ -41,14 +42,16 @@
 //!          ▼ frames: a NIC, a virtual device of DPDK, or rings to another Port
 //! ```
 //!
-//! - [`Port`]: where frames come from and go to.
+//! - [`Port`]: the source and sink of frames.
 //! - [`Endpoint`]: an RNIC. It runs on the thread that calls [`Endpoint::poll`].
 //! - [`Node`]: an [`Endpoint`] with two threads: its worker spins on a processor of its own, its
-//!   control plane sleeps while there is nothing to do. [`Node::ring_pair`] joins two;
-//!   [`Endpoint::open`] makes an RNIC on a device ([`PortSource`]), and [`Node::start`] a node of it.
-//! - [`Device`]: what one application holds of an RNIC. Double lines are memory that it shares with
-//!   the worker; [`Hub::open`] makes one for each application, also of another process. It has calls
-//!   that wait (`bind`, `dial`: see [`Connection`]) and calls that do not (`listen`, `connect`).
+//!   control plane sleeps while there is nothing to do. [`Node::ring_pair`] joins two nodes;
+//!   [`Endpoint::open`] makes an RNIC on a device ([`PortSource`]), and [`Node::start`] a node of
+//!   it.
+//! - [`Device`]: an application's handle of an RNIC. Double lines are memory that the device shares
+//!   with the worker; [`Hub::open`] makes a device for each application, including applications of
+//!   other processes. A device has calls that wait (`bind`, `dial`: see [`Connection`]) and calls
+//!   that do not (`listen`, `connect`).
 //!
 //! [`Eal`] starts DPDK, once per process.
 //!
@@ -56,10 +59,10 @@
 //!
 //! [`SendWr`] has a constructor for each operation. RFC 5040: Send, also with a solicited event or
 //! with an STag of the peer's to invalidate; RDMA Write; RDMA Read. RFC 7306: FetchAdd, CmpSwap and
-//! Swap, with masks, on 64 bits of the peer's memory; 8 octets of Immediate Data, alone or behind a
-//! Write. On this side alone: a fast registration, the bind of a window, the invalidation of either
-//! ([`FastMr`], [`QpWindow`]). Receive buffers are a queue pair's own, or of an [`Srq`] that several
-//! share.
+//! Swap, with masks, on 64 bits of the peer's memory; 8 bytes of Immediate Data, alone or after a
+//! Write. Local operations: a fast registration, the bind of a window, the invalidation of either
+//! ([`FastMr`], [`QpWindow`]). Receive buffers belong to a queue pair, or to an [`Srq`] that
+//! several queue pairs share.
 //!
 //! The guide, page by page, is in `docs/guide/`; programs to start from are in `examples/`. The
 //! crate's binary, `heddle`, is made of the same.
@@ -116,5 +119,5 @@ pub use heddle_perf as perf;
 pub use heddle_rpc as rpc;
 pub use heddle_socket as socket;
 
-/// The version of DPDK this was built for.
+/// The version of DPDK that this crate was built for.
 pub const DPDK_VERSION: &str = env!("HEDDLE_DPDK_VERSION");

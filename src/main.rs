@@ -1,7 +1,7 @@
 //! The `heddle` program.
 //!
-//! Exit status: 0 when what was asked for is done, 1 when it failed (what and why in one line on
-//! stderr), 2 when it was asked for wrongly.
+//! Exit status: 0 when the command succeeded, 1 when it failed (the object and the reason in one
+//! line on stderr), 2 when its usage was wrong.
 
 mod cli;
 

@@ -32,10 +32,12 @@ pub(crate) struct Args {
     /// RPC-over-RDMA, each time beside the operation of these that carries them
     #[arg(long, default_value = "write")]
     op: rpc::What,
-    /// What to measure: bw (throughput), lat (latency, one message to and fro), rate (operations per second)
+    /// The figure to measure: bw (throughput), lat (latency, one message in each direction), rate
+    /// (operations per second)
     #[arg(long, default_value = "bw")]
     mode: Mode,
-    /// Octets of a message [default: 64K; 8 in modes lat and rate, 512 with rpc, and 8 are all that send-imm, fetch-add and cmp-swap have]
+    /// Bytes of a message [default: 64K; 8 in modes lat and rate, 512 with rpc, and 8 are all that
+    /// send-imm, fetch-add and cmp-swap have]
     #[arg(long, value_name = "N")]
     size: Option<Size>,
     /// Several sizes in turn, the powers of two in a range (1..1M)
@@ -44,7 +46,8 @@ pub(crate) struct Args {
     /// Connections
     #[arg(long, value_name = "N", default_value_t = 1)]
     qps: u32,
-    /// Operations outstanding per connection [default: as many as make 1M, or 256K with --inline, 4 to 128; 1 in mode lat]
+    /// Operations outstanding per connection [default: as many as make 1M, or 256K with --inline, 4
+    /// to 128; 1 in mode lat]
     #[arg(long, value_name = "N")]
     depth: Option<u32>,
     /// Operations per connection
@@ -53,19 +56,19 @@ pub(crate) struct Args {
     /// Time per size (10s, 500ms)
     #[arg(long, value_name = "T", default_value = "2s")]
     duration: Span,
-    /// What carries the frames
+    /// The wire between client and server
     #[arg(long, value_enum, default_value_t = WireArg::Ring, conflicts_with = "connect")]
     wire: WireArg,
-    /// Processors, one for each worker: the first half for the client, the others for the server; with
-    /// --connect all for the client, with --socket one, of the program. Connections are spread over the
-    /// workers of a side, the first of which shares its processor with the program. One named twice has
-    /// two threads that take turns [default: the first two; the last one]
+    /// Processors, one for each worker: the first half for the client, the others for the server;
+    /// with --connect all for the client, with --socket one, of the program. Connections are spread
+    /// over the workers of a side, the first of which shares its processor with the program. A
+    /// processor named twice has two threads that take turns [default: the first two; the last one]
     #[arg(long, value_name = "LIST", conflicts_with = "inline")]
     lcores: Option<CoreList>,
-    /// One thread does everything
+    /// Run everything on one thread
     #[arg(long)]
     inline: bool,
-    /// Octets of an IP packet
+    /// Bytes of an IP packet
     #[arg(long, value_name = "N", default_value_t = 1500, value_parser = mtu)]
     mtu: u16,
     #[command(flatten)]
@@ -73,16 +76,16 @@ pub(crate) struct Args {
     /// Share of frames to lose (0.01 or 1%)
     #[arg(long, value_name = "P", default_value = "0")]
     loss: Probability,
-    /// Share of frames to deliver behind later ones
+    /// Share of frames to deliver after later ones
     #[arg(long, value_name = "P", default_value = "0")]
     reorder: Probability,
     /// Share of frames to deliver twice
     #[arg(long, value_name = "P", default_value = "0")]
     dup: Probability,
-    /// From which lost frames and messages' octets follow
+    /// The seed of the lost frames and of the messages' bytes
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Compare every octet of every message (slow)
+    /// Compare every byte of every message (slow)
     #[arg(long)]
     verify: bool,
     /// Write the figures to FILE
@@ -103,13 +106,15 @@ pub(crate) struct Args {
 enum WireArg {
     /// Two ports of this process, joined by rings
     Ring,
-    /// None: client and server are two applications of one RNIC, whose worker is on the client's processor.
-    /// Without a CRC and markers what one sends, the other has by one copy
+    /// No wire: client and server are two applications of one RNIC, whose worker is on the client's
+    /// processor. Without a CRC and markers, the worker moves data from one to the other by one
+    /// copy
     Loop,
 }
 
 impl Args {
-    /// What is to be measured of `op`, with messages of `small` octets in modes lat and rate.
+    /// Builds the specification of a run of `op`, with messages of `small` bytes in modes lat and
+    /// rate.
     fn spec(&self, op: Op, small: Size) -> Result<BenchSpec, Failure> {
         let usual = match self.mode {
             Mode::Lat | Mode::Rate => small,
@@ -139,7 +144,7 @@ impl Args {
         })
     }
 
-    /// Refuses what needs a device.
+    /// Refuses options that need a device.
     fn check_ring(&self) -> Result<(), Failure> {
         let net = &self.rnic.net;
         let device = net.vdev.is_some() || net.pci.is_some() || self.rnic.socket.is_some();
@@ -151,7 +156,7 @@ impl Args {
         Ok(())
     }
 
-    /// Refuses what needs the ring.
+    /// Refuses options that need the ring.
     fn check_device(&self, spec: &BenchSpec) -> Result<(), Failure> {
         if !spec.faults.is_none() {
             return Err(Failure::usage(
@@ -161,7 +166,8 @@ impl Args {
         self.rnic.check()
     }
 
-    /// Where client and server run; nowhere: on one thread, bound to none.
+    /// Returns the processors of client and server. An empty list means one thread, bound to no
+    /// processor.
     fn cores(&self) -> Result<Vec<usize>, Failure> {
         match &self.lcores {
             _ if self.inline => Ok(Vec::new()),
@@ -175,8 +181,9 @@ impl Args {
         }
     }
 
-    /// Where a client of a server somewhere else runs: on the last processor, as a server of this
-    /// machine takes the first. Nowhere: on one thread, bound to none.
+    /// Returns the processors of a client whose server runs elsewhere. The default is the last
+    /// processor, because a server on this machine takes the first. An empty list means one thread,
+    /// bound to no processor.
     fn remote_cores(&self) -> Result<Vec<usize>, Failure> {
         let cores = match self.lcores.as_ref().map(CoreList::cores) {
             None if self.inline => Vec::new(),
@@ -246,7 +253,7 @@ fn embedded(args: &Args, spec: &BenchSpec) -> Result<Vec<BenchReport>, Failure> 
     Ok(reports)
 }
 
-/// Starts DPDK with memory for so many pools of packet buffers.
+/// Starts DPDK with memory for `pools` pools of packet buffers.
 fn start(args: &Args, mtu: u16, pools: usize) -> Result<Eal, Failure> {
     args.log.start();
     let shape = EndpointConfig { mtu, ..EndpointConfig::with_seed(Vec::new(), Seed::from_u64(0)) };
@@ -258,7 +265,7 @@ fn connect(args: &Args, spec: &BenchSpec, server: SocketAddr) -> Result<Vec<Benc
     let cores = args.remote_cores()?;
     args.log.start();
     let workers = cores.len().max(1);
-    // Completion queues have room for each worker.
+    // Each worker needs its own room for completion queues.
     let queues = queues_for(spec) + (workers - 1) * (16 << 20);
     let rnic = args.rnic.open_with(spec.mtu, memory_for(spec), queues, workers)?;
     if let Some(&core) = cores.first() {

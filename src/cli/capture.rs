@@ -1,12 +1,13 @@
-//! Capture files, looked through before a device reads them.
+//! Checks capture files before a DPDK device reads them.
 //!
-//! The device takes a file that is cut off for one that ends there, and any octets for Ethernet.
+//! The device would take a truncated file for a shorter one, and frames of any link type for
+//! Ethernet.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
 
-/// Why a file cannot be used.
+/// The reason why a file is unusable.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CaptureError {
     #[error("{0}")]
@@ -23,16 +24,16 @@ pub(super) enum CaptureError {
     Length { record: u64, len: u32 },
 }
 
-/// Octets of the file's header, and of a record's.
+/// Bytes of the file's header, and of a record's.
 const FILE_HEADER: usize = 24;
 const RECORD_HEADER: usize = 16;
 
-/// Longest record, as libpcap has it.
+/// Longest record that libpcap accepts.
 const MAX_RECORD: u32 = 262_144;
 
 const ETHERNET: u32 = 1;
 
-/// Whether a device can read `path` to its end.
+/// Checks that a device can read `path` to its end.
 pub(super) fn check(path: &Path) -> Result<(), CaptureError> {
     check_octets(BufReader::new(File::open(path)?))
 }
@@ -45,7 +46,7 @@ fn check_octets(mut file: impl Read) -> Result<(), CaptureError> {
     if magic == [0x0a, 0x0d, 0x0d, 0x0a] && n >= 4 {
         return Err(CaptureError::Pcapng);
     }
-    // Microseconds or nanoseconds, in either byte order.
+    // The magic number tells microseconds from nanoseconds, and the byte order.
     let word: fn([u8; 4]) -> u32 = match u32::from_le_bytes(magic) {
         0xa1b2_c3d4 | 0xa1b2_3c4d => u32::from_le_bytes,
         0xd4c3_b2a1 | 0x4d3c_b2a1 => u32::from_be_bytes,
@@ -54,7 +55,7 @@ fn check_octets(mut file: impl Read) -> Result<(), CaptureError> {
     if n < FILE_HEADER {
         return Err(cut("its header"));
     }
-    // The upper bits say whether frames have their FCS.
+    // The upper bits only say whether frames include their FCS, so mask them out.
     let link = word([head[20], head[21], head[22], head[23]]) & 0x03ff_ffff;
     if link != ETHERNET {
         return Err(CaptureError::LinkType(link));
@@ -78,7 +79,7 @@ fn check_octets(mut file: impl Read) -> Result<(), CaptureError> {
     Ok(())
 }
 
-/// Reads until `buf` is full or nothing comes; how much there was.
+/// Reads until `buf` is full or the file ends. Returns the number of bytes read.
 fn fill(file: &mut impl Read, buf: &mut [u8]) -> io::Result<usize> {
     let mut n = 0;
     while n < buf.len() {
@@ -121,7 +122,7 @@ mod tests {
         let whole = file(false, 1, &[(60, 60), (4, 4)]);
         for n in 0..whole.len() {
             let done = check_octets(&whole[..n]);
-            // After the header, and between records, it may end.
+            // The file may end after its header and between records, and nowhere else.
             assert_eq!(done.is_ok(), [24, 24 + 76].contains(&n), "{n} octets: {done:?}");
         }
     }

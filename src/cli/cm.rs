@@ -20,8 +20,8 @@ mod spec;
 
 use spec::{Ask, Listen};
 
-/// Makes and answers connections, and shows what the connection manager says of them, an event a line.
-/// Nothing is sent on them.
+/// Makes and answers connections, and shows the events that the connection manager reports, one per
+/// line. Sends no data on them.
 #[derive(Debug, clap::Args)]
 #[command(long_about = LONG)]
 pub(crate) struct Args {
@@ -30,7 +30,7 @@ pub(crate) struct Args {
     /// Where to listen, and the answer (10.0.0.1:7174=accept); may be given several times
     #[arg(long = "listen", value_name = "ADDR:PORT=ANSWER", long_help = spec::LISTEN_HELP)]
     listen: Vec<Listen>,
-    /// Whom to connect to, one after the other; may be given several times
+    /// The peers to connect to, one after the other; may be given several times
     #[arg(long = "connect", value_name = "ADDR:PORT[,OPTION]...", required_unless_present = "listen",
           long_help = spec::CONNECT_HELP)]
     connect: Vec<Ask>,
@@ -38,11 +38,11 @@ pub(crate) struct Args {
     /// Such connections carry no data
     #[arg(long)]
     infiniband: bool,
-    /// Octets of an IP packet
+    /// Bytes of an IP packet
     #[arg(long, value_name = "N", default_value_t = 1500, value_parser = mtu)]
     mtu: u16,
-    /// Silence of a peer after which it is asked whether it is still there [0s: never]. Over InfiniBand,
-    /// of one that made the connection
+    /// Silence of a peer after which the RNIC probes whether it is alive [0s: never]. Over
+    /// InfiniBand only the peer that made the connection is probed
     #[arg(long, value_name = "T", default_value = "60s")]
     keepalive: Span,
     #[command(flatten)]
@@ -54,10 +54,10 @@ const LONG: &str = "Makes and answers connections, and shows what the connection
     Ends when all that was to be connected to is over, or, with --listen, when told to. \
     Private data are shown as LENGTH:HEX, without the zeros at their end.";
 
-/// Memory for queues: those of its connections.
+/// Bytes for the queues of its connections.
 const QUEUES: usize = 4 << 20;
 
-/// How long the last packets of a closed connection may still go to and fro.
+/// Time for the last packets of a closed connection to be exchanged.
 const LINGER: Duration = Duration::from_millis(200);
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     result
 }
 
-/// What is to be done later.
+/// An action that a connection has scheduled for later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Due {
     Answer(usize),
@@ -100,18 +100,18 @@ struct Session<'a> {
     events: EventQueue,
     /// The listeners' names, in the order of the command line.
     listeners: Vec<heddle::ListenerId>,
-    /// Those that were asked for, not answered yet.
+    /// Listeners that were requested and not answered yet.
     starting: usize,
-    /// By when.
+    /// Scheduled actions, by their time.
     due: BTreeMap<(Instant, CmId), Due>,
-    /// When to end the connections that are made.
+    /// For each connection that is being made, the time from its establishment to its end.
     ends: BTreeMap<CmId, Option<Duration>>,
-    /// Queue pairs, for as long as their connections are.
+    /// Queue pairs, for as long as their connections exist.
     qps: BTreeMap<CmId, Qp>,
-    /// The connection we are making, or have made.
+    /// The outgoing connection that is being made, or established.
     current: Option<CmId>,
     next: usize,
-    /// Connections of ours that did not come about.
+    /// Outgoing connections that failed.
     failed: BTreeSet<CmId>,
 }
 
@@ -173,7 +173,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// False when there is nothing more to be done.
+    /// Returns false when there is no further connection to make.
     fn connect_next(&mut self) -> Result<bool, Failure> {
         let Some(ask) = self.args.connect.get(self.next) else {
             return Ok(!self.args.listen.is_empty());
@@ -255,10 +255,10 @@ impl<'a> Session<'a> {
     }
 }
 
-/// An event, on a line.
+/// Formats an event as one line.
 fn line(event: &CmEvent) -> String {
     let mut s = String::new();
-    // A string takes everything.
+    // Writing to a string cannot fail.
     let _ = match event {
         CmEvent::Listening { .. } => write!(s, "Listening"),
         CmEvent::ListenFailed { error, .. } => write!(s, "ListenFailed error={error}"),

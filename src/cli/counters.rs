@@ -1,9 +1,9 @@
-//! What an RNIC has counted, for people.
+//! Formats an RNIC's counters for people.
 
 use heddle::perf::report::align;
 use heddle::{PortStats, Snapshot, WorkerSnapshot};
 
-/// Everything that is not zero.
+/// Lists every counter of the RNIC that is not zero.
 pub(crate) fn of_rnic(s: &Snapshot) -> String {
     let mut rows = Vec::new();
     s.ctl.for_each(|name, _, value| rows.push(("ctl", name, value)));
@@ -31,7 +31,7 @@ pub(crate) fn of_rnic(s: &Snapshot) -> String {
     show(rows)
 }
 
-/// What the worker counted and is not zero.
+/// Lists every counter of the worker that is not zero.
 pub(crate) fn of_worker(s: &WorkerSnapshot) -> String {
     show(worker_rows(s))
 }
@@ -39,7 +39,7 @@ pub(crate) fn of_worker(s: &WorkerSnapshot) -> String {
 fn worker_rows(s: &WorkerSnapshot) -> Vec<(&'static str, &'static str, u64)> {
     let mut rows = Vec::new();
     s.for_each(|group, name, _, value| rows.push((group, name, value)));
-    // How often it looked in vain says nothing.
+    // The number of polls, busy or idle, says nothing about a run.
     rows.retain(|r| r.1 != "polls" && r.1 != "busy_polls");
     rows
 }

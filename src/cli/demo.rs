@@ -21,7 +21,7 @@ pub(crate) struct Args {
     /// The file to move, at most 256 MiB [default: this program]
     #[arg(long, value_name = "PATH")]
     file: Option<PathBuf>,
-    /// Move it over and over for at least this time in each way (10s, 500ms)
+    /// Repeat the move in each direction for at least this time (10s, 500ms)
     #[arg(long, value_name = "T", default_value = "1s")]
     duration: Span,
     #[command(flatten)]
@@ -123,7 +123,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
     let file = fs::File::open(path).map_err(failed)?;
     file.take(MAX_FILE + 1).read_to_end(&mut bytes).map_err(failed)?;
-    // A file that grows can give more than was announced.
+    // A file that grows can yield more bytes than its metadata announced.
     if bytes.is_empty() || bytes.len() as u64 > MAX_FILE {
         return Err(Failure::failed(format!(
             "{name} is empty, or larger than {} MiB",

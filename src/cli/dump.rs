@@ -11,20 +11,20 @@ use heddle_dissect::{Decoder, Item, Summary, line};
 use super::Failure;
 use file::Capture;
 
-/// Show what is in a capture of iWARP connections: TCP where it is of note, the MPA start-up, RDMA
+/// Show the contents of a capture of iWARP connections: notable TCP events, the MPA start-up, RDMA
 /// messages, and the transport messages of RPC-over-RDMA, versions 1 and 2, with the RPC calls and
-/// replies in them. What breaks a rule has a line of its own, which begins with `!!`.
+/// replies in them. Each breach of a rule has a line of its own, which begins with `!!`.
 ///
-/// Lines are in the order in which things became whole: time since the first frame, number of the frame,
-/// who sent it to whom, and what it is. A connection is followed from its start-up on, which has to be
-/// in the capture.
+/// Lines are in the order in which items were complete: time since the first frame, number of the
+/// frame, sender and receiver, and the item. The program follows a connection from its start-up on,
+/// which has to be in the capture.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Capture file, pcap or pcapng, of Ethernet frames; - for standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Only connections of this TCP port, which are taken for RPC-over-RDMA whatever they look like (as
-    /// those of port 20049 are)
+    /// Only connections of this TCP port, whose messages the program decodes as RPC-over-RDMA
+    /// whatever they look like (as on port 20049)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
     /// A JSON document for each line, and one with the counts at the end
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
                 decoder.frame(time, &frame, &mut items);
             }
             Ok(None) => break Ok(()),
-            // What came before is worth showing.
+            // Show the frames before the damage, too.
             Err(e) => break Err(unreadable(e)),
         }
         if is_gone(show.items(&mut items))? {
@@ -68,7 +68,7 @@ fn open(path: &Path) -> io::Result<Box<dyn Read>> {
     Ok(Box::new(File::open(path)?))
 }
 
-/// Whether the reader of what is shown has gone away, which is not an error.
+/// Returns true if the reader of the output has closed it, which is not an error.
 fn is_gone(shown: io::Result<()>) -> Result<bool, Failure> {
     match shown {
         Ok(()) => Ok(false),
@@ -80,7 +80,7 @@ fn is_gone(shown: io::Result<()>) -> Result<bool, Failure> {
 struct Show<W> {
     out: W,
     json: bool,
-    /// Time of the first frame.
+    /// Time of the first frame, in nanoseconds since 1970.
     start: Option<u64>,
 }
 
@@ -97,7 +97,7 @@ impl<W: Write> Show<W> {
                 writeln!(self.out, "{}", line(&item, self.start.unwrap_or(item.time)))?;
             }
         }
-        // A capture may come from a program that is still capturing.
+        // A capture may come from a program that is still capturing, so show each frame at once.
         self.out.flush()
     }
 

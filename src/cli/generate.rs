@@ -1,5 +1,6 @@
-//! `heddle generate`: what a package ships beside the program, made from the same definitions that
-//! the program reads its options by, so that neither can say what the other does not.
+//! `heddle generate`: makes the files that a package ships beside the program. It reads the same
+//! definitions that the program parses its options by, so files and program cannot contradict each
+//! other.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,17 +21,18 @@ pub(crate) struct Args {
 enum What {
     /// Write a man page for every command (section 1)
     Man {
-        /// Where to; it must be there
+        /// The target directory, which must exist
         dir: PathBuf,
     },
     /// Show the completions for a shell
     Completions {
-        /// Whose
+        /// The shell to write completions for
         shell: Shell,
     },
 }
 
-/// What every page says at its end: clap knows options, and not how a program ends.
+/// The section that ends every page: clap knows the options, but not the exit status of the
+/// program.
 const EXIT_STATUS: &str = ".SH \"EXIT STATUS\"
 .TP
 .B 0
@@ -43,16 +45,17 @@ It failed; one line on standard error says why.
 It was asked for wrongly.
 ";
 
-/// Makes what `args` ask for out of `program`, the whole command line.
+/// Makes the files that `args` ask for from `program`, the whole command line.
 pub(crate) fn run(args: &Args, mut program: Command) -> Result<(), Failure> {
     match &args.what {
         What::Man { dir } => {
-            // Makes the names below: `heddle-bench` of the page, `heddle bench` of what one types.
+            // Makes the names below: `heddle-bench` for the page, `heddle bench` for the user to
+            // type.
             program.build();
             pages(&program, None, dir)
         }
         What::Completions { shell } => {
-            // To a buffer first: the generator does not take an error of the writer for an answer.
+            // Write to a buffer first, because the generator panics when its writer fails.
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut program, "heddle", &mut script);
             say(&String::from_utf8_lossy(&script));
@@ -61,8 +64,8 @@ pub(crate) fn run(args: &Args, mut program: Command) -> Result<(), Failure> {
     }
 }
 
-/// The page of `command` and those of the commands below it. A page has the words one types for its
-/// name, with `-` between them, as git's and others' have.
+/// Writes the page of `command` and the pages of the commands below it. The name of a page is the
+/// words that the user types, joined by `-`, as in git's pages.
 fn pages(command: &Command, above: Option<&str>, dir: &Path) -> Result<(), Failure> {
     let name = name(command);
     let path = dir.join(format!("{name}.1"));
@@ -84,8 +87,9 @@ fn listed(command: &Command) -> impl Iterator<Item = &Command> {
 
 fn page(command: &Command, above: Option<&str>) -> Result<Vec<u8>, Failure> {
     let man = Man::new(command.clone().subcommand_value_name("command"));
-    // The title is ours: an empty date, for which the generator has no argument, would let the
-    // version slip into its place. There is no date, so that two builds give the same octets.
+    // Write the title line here: the generator has no argument for an empty date, and an empty date
+    // there would let the version slip into its place. The page has no date, so that two builds
+    // give the same bytes.
     let title = escaped(name(command)).to_uppercase();
     let version = env!("CARGO_PKG_VERSION");
     let mut page = format!(".TH {title} 1 \"\" \"heddle {version}\" \"Heddle\"\n").into_bytes();
@@ -107,7 +111,7 @@ fn page(command: &Command, above: Option<&str>) -> Result<Vec<u8>, Failure> {
     Ok(page)
 }
 
-/// A hyphen in roff is a minus only where it says so.
+/// Escapes hyphens, because roff prints a minus only for an escaped one.
 fn escaped(name: &str) -> String {
     name.replace('-', "\\-")
 }

@@ -1,31 +1,31 @@
-//! What goes to stderr.
+//! The log on stderr.
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-/// How much is said.
+/// The amount of log output.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct LogArgs {
-    /// Say nothing but errors
+    /// Show only errors
     #[arg(short, long, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
-    /// Say more; twice: even more (the environment variable RUST_LOG says it in detail)
+    /// Show more; twice: even more (the environment variable RUST_LOG selects it in detail)
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
 }
 
 impl LogArgs {
-    /// From here on log lines go to stderr.
+    /// Starts the log: log lines go to stderr from here on.
     pub(crate) fn start(self) {
         start(self.level());
     }
 
-    /// What is asked for, or the usual.
+    /// Returns the level that the options select, or the default.
     pub(crate) fn level(self) -> LevelFilter {
         self.level_or(LevelFilter::WARN)
     }
 
-    /// What is asked for, or `other`.
+    /// Returns the level that the options select, or `other`.
     pub(crate) fn level_or(self, other: LevelFilter) -> LevelFilter {
         match (self.quiet, self.verbose) {
             (true, _) => LevelFilter::ERROR,
@@ -37,10 +37,10 @@ impl LogArgs {
     }
 }
 
-/// From here on log lines of `level` and above, or as RUST_LOG says, go to stderr.
+/// Starts the log: lines of `level` and above, or as RUST_LOG selects, go to stderr from here on.
 pub(crate) fn start(level: LevelFilter) {
     let filter = EnvFilter::builder().with_default_directive(level.into()).from_env_lossy();
-    // Fails when there is a subscriber already: then that one serves.
+    // This fails when the process already has a subscriber, which then stays in use.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

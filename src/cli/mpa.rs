@@ -1,4 +1,4 @@
-//! Options of the MPA start-up, which several commands have.
+//! Options of the MPA start-up, which several commands share.
 
 use std::str::FromStr;
 
@@ -7,27 +7,28 @@ use heddle::{CrcPolicy, MpaOptions, Revision, Rtr, RtrSet};
 
 use super::Failure;
 
-/// How connections are asked for, and answered.
+/// The options of connection requests, and of their answers.
 #[derive(Debug, clap::Args)]
 pub(crate) struct MpaArgs {
-    /// CRC-32C of each FPDU, as MPA has it: asked for, or left to the peers [default: on; off inside an RNIC,
-    /// where there is no wire]
+    /// CRC-32C of each FPDU, as MPA has it: requested, or left to the peers [default: on; off
+    /// inside an RNIC, where there is no wire]
     #[arg(long, value_enum)]
     crc: Option<Switch>,
-    /// MPA revision to ask for (auto: 2, then 1 if the peer knows no other); a server answers in none
-    /// higher
+    /// MPA revision to request (auto: 2, then 1 if the peer knows no other); a server answers with
+    /// no higher revision
     #[arg(long, value_enum, value_name = "1|2|auto", default_value_t = RevisionArg::Two, hide_possible_values = true)]
     mpa: RevisionArg,
-    /// Peer-to-peer model of RFC 6581: the messages a client can begin with, or a server takes: some of
-    /// send,write,read, or none (the client-server model) [default: none; of a server all]
+    /// Peer-to-peer model of RFC 6581: the messages that a client can begin with, or that a server
+    /// takes: some of send,write,read, or none (the client-server model) [default: none; a server
+    /// takes all]
     #[arg(long, value_name = "LIST")]
     rtr: Option<RtrArg>,
-    /// Ask for markers in what the peer sends
+    /// Request markers in the data that the peer sends
     #[arg(long)]
     markers: bool,
 }
 
-/// Yes or no.
+/// On or off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Switch {
     On,
@@ -69,7 +70,7 @@ impl FromStr for RtrArg {
 }
 
 impl MpaArgs {
-    /// For whoever connects.
+    /// Returns the options of a connecting peer.
     pub(crate) fn client(&self) -> Result<MpaOptions, Failure> {
         let options = self.options();
         if options.revision == Revision::V1 && !options.rtr.is_empty() {
@@ -83,7 +84,7 @@ impl MpaArgs {
         Ok(options)
     }
 
-    /// For whoever listens.
+    /// Returns the options of a listener.
     pub(crate) fn server(&self) -> Result<MpaOptions, Failure> {
         let options = self.options();
         if options.rtr.is_empty() && self.rtr.is_some() && options.revision > Revision::V1 {

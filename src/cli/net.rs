@@ -1,4 +1,4 @@
-//! The RNIC a command works on.
+//! The RNIC that a command works on.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,7 @@ use heddle::{
 
 use super::Failure;
 
-/// Device and addresses.
+/// The RNIC's device and addresses.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct NetArgs {
     /// DPDK virtual device, in DPDK's syntax (net_af_packet0,iface=eth1)
@@ -20,26 +20,26 @@ pub(crate) struct NetArgs {
     /// PCI device bound to a DPDK driver (0000:3b:00.0)
     #[arg(long, value_name = "ADDR", conflicts_with = "vdev")]
     pub(crate) pci: Option<String>,
-    /// What a PCI device goes by
+    /// The addresses that a PCI device uses for its DMA
     #[arg(long, value_enum, default_value_t = Iova::Auto)]
     pub(crate) iova: Iova,
     /// Our address with its prefix (10.0.0.1/24); may be given several times
     #[arg(long = "ip", value_name = "CIDR", value_parser = cidr)]
     pub(crate) ips: Vec<Cidr>,
-    /// Next hop for addresses on no link of ours
+    /// Next hop for addresses on no local link
     #[arg(long, value_name = "IP")]
     pub(crate) gateway: Option<IpAddr>,
 }
 
-/// [`IovaMode`].
+/// The command line's form of [`IovaMode`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Iova {
-    /// What it is known to need
+    /// The mode that the device is known to need
     #[default]
     Auto,
-    /// Addresses of the process, which takes an IOMMU
+    /// Virtual addresses of the process, which takes an IOMMU
     Va,
-    /// Physical addresses: also of a virtio device that does not go through the IOMMU it is behind
+    /// Physical addresses: also for a virtio device behind an IOMMU that it bypasses
     Pa,
 }
 
@@ -53,7 +53,7 @@ impl Iova {
     }
 }
 
-/// Octets of an IP packet.
+/// Parses the MTU: bytes of an IP packet.
 pub(crate) fn mtu(s: &str) -> Result<u16, String> {
     let (min, max) = (spec::MTU.start(), spec::MTU.end());
     let wrong = || format!("MTU {s} is not between {min} and {max}");
@@ -61,7 +61,7 @@ pub(crate) fn mtu(s: &str) -> Result<u16, String> {
 }
 
 impl NetArgs {
-    /// The device, once it is known that there is one and an address.
+    /// Returns the device, after checking that the options name a device and an address.
     pub(crate) fn source(&self) -> Result<PortSource, Failure> {
         if self.ips.is_empty() {
             return Err(Failure::usage("--ip is missing: an RNIC needs an address"));
@@ -76,7 +76,7 @@ impl NetArgs {
         }
     }
 
-    /// Starts DPDK and opens the device, set up as `change` makes it.
+    /// Starts DPDK and opens the device with the configuration that `change` returns.
     pub(crate) fn open_with(
         &self,
         change: impl FnOnce(EndpointConfig) -> EndpointConfig,
@@ -91,7 +91,7 @@ impl NetArgs {
     }
 }
 
-/// Starts DPDK with memory for the frames of `workers` workers set up as `config` says.
+/// Starts DPDK with memory for the frames of `workers` workers with the configuration `config`.
 pub(crate) fn start_eal(
     config: &EndpointConfig,
     workers: u32,

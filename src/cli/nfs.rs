@@ -25,36 +25,36 @@ use super::rnic::RnicArgs;
 use super::signals::Stop;
 use super::{Failure, say};
 
-/// What is to be done with the files of an NFS server. TARGET is ADDR[:PORT]:/PATH.
+/// Work with the files of an NFS server. TARGET is ADDR[:PORT]:/PATH.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
     /// List a directory
     Ls {
-        /// With kind, permissions, links, owner, group, octets and time (UTC)
+        /// With kind, permissions, links, owner, group, bytes and time (UTC)
         #[arg(short = 'l')]
         long: bool,
-        /// What to list
+        /// The directory, or a file
         target: Remote,
         #[command(flatten)]
         common: Common,
     },
     /// Write a file to standard output
     Cat {
-        /// The file
+        /// The file to write
         target: Remote,
         #[command(flatten)]
         common: Common,
     },
-    /// Show attributes; of a symbolic link those of its own
+    /// Show attributes; for a symbolic link, the link's own
     Stat {
-        /// Of what
+        /// The file, directory or link
         target: Remote,
         #[command(flatten)]
         common: Common,
     },
     /// Copy a file from a server or to one
     Cp {
-        /// Also directories with all that is in them; symbolic links and devices are left out
+        /// Copy directories with their contents as well; symbolic links and devices are left out
         #[arg(short = 'r')]
         recursive: bool,
         /// Read each file on both sides again and compare their SHA-256
@@ -62,31 +62,32 @@ pub(crate) enum Command {
         verify: bool,
         /// Local, or ADDR[:PORT]:/PATH
         from: Place,
-        /// The other of both; a directory that is there gets the copy into it
+        /// The other side; an existing directory receives the copy inside it
         to: Place,
         #[command(flatten)]
         common: Common,
     },
 }
 
-/// What all of them have.
+/// The options that all NFS commands share.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Common {
-    /// Ask this service for the handle of an export, by TCP of the host, instead of the server by RDMA
+    /// Ask this MOUNT service for the handle of an export, over the host's TCP, instead of the
+    /// server over RDMA
     #[arg(long, value_name = "HOST:PORT")]
     mount: Option<String>,
     /// Version of RPC-over-RDMA (auto: 2, or 1 if the server knows no other)
     #[arg(long, value_enum, value_name = "1|2|auto", default_value_t = RpcVersion::Auto, hide_possible_values = true)]
     rpc_version: RpcVersion,
-    /// READs or WRITEs under way at once
+    /// READs or WRITEs outstanding at once
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u8).range(1..=64))]
     depth: u8,
-    /// How long a call may take, with all attempts to connect again
+    /// The longest time that a call may take, including all reconnection attempts
     #[arg(long, value_name = "T", default_value = "60s")]
     timeout: Span,
     #[command(flatten)]
     mpa: MpaArgs,
-    /// Octets of an IP packet
+    /// Bytes of an IP packet
     #[arg(long, value_name = "N", default_value_t = 1500, value_parser = mtu)]
     mtu: u16,
     #[command(flatten)]
@@ -120,13 +121,14 @@ impl Common {
     }
 }
 
-/// For queues, and Receives of one connection.
+/// Bytes for the queues, and for the Receives, of one connection.
 const QUEUES: usize = 4 << 20;
 
-/// Registered memory besides that of calls: for what a connection sends and receives inline.
+/// Registered memory, in bytes, for the data that a connection sends and receives inline. The
+/// calls' memory comes on top.
 const INLINE: usize = 4 << 20;
 
-/// How long the last packets of a closed connection may still go to and fro.
+/// Time for the last packets of a closed connection to be exchanged.
 const LINGER: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(command: &Command) -> Result<(), Failure> {
@@ -184,11 +186,11 @@ fn carry_out(command: &Command, session: &mut Session<'_>) -> Result<(), Failure
             match (from, to) {
                 (Place::Remote(_), Place::Local(to)) => copier.download(to)?,
                 (Place::Local(from), _) => copier.upload(from)?,
-                // `run` has refused it.
+                // `run` has already refused a copy from server to server.
                 (Place::Remote(_), Place::Remote(_)) => {}
             }
             let summary = copier.summary();
-            // Its bar goes.
+            // Dropping the copier removes its bar.
             drop(copier);
             if !common.log.quiet {
                 say(&summary);

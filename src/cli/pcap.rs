@@ -17,14 +17,15 @@ use super::mpa::MpaArgs;
 use super::net::{Iova, cidr, mtu, start_eal};
 use super::{Failure, capture, counters, say};
 
-/// Frames of one capture file come in, one per 10 us of virtual time, what is answered goes into
-/// another. All randomness follows from --seed, so that the same input gives the same output.
+/// The RNIC receives the frames of one capture file, one per 10 us of virtual time, and writes its
+/// answers into another. All randomness follows from --seed, so that the same input gives the same
+/// output.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Capture file with the frames to receive
     #[arg(long, value_name = "FILE")]
     rx: PathBuf,
-    /// Capture file for the frames that are sent
+    /// Capture file for the sent frames
     #[arg(long, value_name = "FILE")]
     tx: PathBuf,
     /// Our address with its prefix; may be given several times
@@ -33,12 +34,12 @@ pub(crate) struct Args {
     /// A service and where it listens (10.0.0.1:7174=rping); may be given several times
     #[arg(long = "listen", value_name = "ADDR:PORT=SERVICE")]
     listen: Vec<ServiceSpec>,
-    /// Octets of an IP packet
+    /// Bytes of an IP packet
     #[arg(long, value_name = "N", default_value_t = 1500, value_parser = mtu)]
     mtu: u16,
     #[command(flatten)]
     mpa: MpaArgs,
-    /// From which everything random follows
+    /// The seed of everything random
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     #[command(flatten)]
@@ -48,15 +49,15 @@ pub(crate) struct Args {
 /// Virtual time of one poll.
 const TICK: Duration = Duration::from_micros(10);
 
-/// Virtual time without a frame after which the run is over: delayed acknowledgements and first
-/// retransmissions have gone out by then.
+/// Virtual time without a frame after which the run ends: the RNIC has sent delayed
+/// acknowledgements and first retransmissions by then.
 const QUIET: Duration = Duration::from_secs(3);
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     check_addrs(&args.ips, None).map_err(Failure::usage)?;
     let params = ListenParams::default().mpa(args.mpa.server()?);
     for path in [&args.rx, &args.tx] {
-        // DPDK takes a comma for the start of the next argument.
+        // DPDK takes a comma as the start of its next argument.
         if path.as_os_str().to_str().is_none_or(|p| p.contains(',')) {
             return Err(Failure::usage(format!(
                 "{}: a file name with a comma, or not in UTF-8",
@@ -105,13 +106,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether both names are of one file, however they are spelt or linked.
+/// Returns true if both names are of one file, however they are spelt or linked.
 fn is_same_file(a: &Path, b: &Path) -> bool {
     let identity = |p: &Path| fs::metadata(p).ok().map(|m| (m.dev(), m.ino()));
     identity(a).is_some_and(|a| identity(b) == Some(a))
 }
 
-/// The device stamps frames by the time of day: gives each the virtual time it was sent at instead.
+/// Replaces each frame's timestamp, which the device takes from the time of day, with the virtual
+/// time at which the RNIC sent the frame.
 fn stamp(path: &Path, sent: &[Instant]) -> io::Result<()> {
     const NANOSECONDS: u32 = 0xa1b2_3c4d;
     let file = File::options().read(true).write(true).open(path)?;
@@ -120,7 +122,7 @@ fn stamp(path: &Path, sent: &[Instant]) -> io::Result<()> {
         let mut b = [0; 4];
         file.read_exact_at(&mut b, at).map(|()| u32::from_ne_bytes(b))
     };
-    // Without a frame there may not even be a file header.
+    // Without a frame the device may not even write a file header.
     if sent.is_empty() && len == 0 {
         return Ok(());
     }

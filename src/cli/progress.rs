@@ -1,4 +1,4 @@
-//! A line on stderr that says how far a run is.
+//! A line on stderr that shows the progress of a run.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -7,19 +7,19 @@ use std::time::{Duration, Instant};
 
 use heddle::perf::progress::Progress;
 
-/// The line; it goes away when dropped.
+/// The line; dropping it removes it from the screen.
 pub(crate) struct Line {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// On a terminal the line is written over again and again.
+/// Interval on a terminal, where each line overwrites the last.
 const TERMINAL: Duration = Duration::from_millis(500);
-/// Elsewhere there is a new line now and then.
+/// Interval elsewhere, where each line is a new one.
 const FILE: Duration = Duration::from_secs(10);
 
 impl Line {
-    /// Shows `what` and the operations `progress` counts, unless `quiet`.
+    /// Shows `what` and the operations that `progress` counts, unless `quiet`.
     pub(crate) fn start(what: String, progress: Progress, quiet: bool) -> Line {
         if quiet {
             return Line { stop: None, thread: None };
@@ -33,7 +33,7 @@ impl Line {
             while stopped.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
                 let seconds = start.elapsed().as_secs();
                 let text = format!("{what}: {} operations in {seconds} s", progress.ops());
-                // Nobody to tell.
+                // Ignore errors: the process has no other place to report them.
                 let _ = if terminal {
                     write!(stderr(), "\r\x1b[K{text}")
                 } else {
@@ -45,7 +45,7 @@ impl Line {
                 let _ = write!(stderr(), "\r\x1b[K");
             }
         };
-        // Without the thread there is no line, and that is all.
+        // If the thread cannot start, the run only lacks its progress line.
         let thread = std::thread::Builder::new().name("heddle-progress".into()).spawn(show).ok();
         Line { stop: Some(stop), thread }
     }

@@ -1,4 +1,4 @@
-//! The RNIC of a command: one of its own, or that of a running `heddle serve`.
+//! The RNIC of a command: its own, or the RNIC of a running `heddle serve`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,26 +9,26 @@ use heddle::{Clock, Device, Eal, Endpoint, EndpointConfig};
 use super::Failure;
 use super::net::NetArgs;
 
-/// A device of its own with addresses, or somebody else's.
+/// The options that select an own device with addresses, or the RNIC of another process.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct RnicArgs {
     #[command(flatten)]
     pub(crate) net: NetArgs,
-    /// Use the RNIC of a running `heddle serve` through its control socket, instead of one of our own
+    /// Use the RNIC of a running `heddle serve` through its control socket, instead of an own RNIC
     #[arg(long, value_name = "PATH", conflicts_with_all = ["vdev", "pci", "ips", "gateway", "mtu"])]
     pub(crate) socket: Option<PathBuf>,
 }
 
 /// An RNIC to work on.
 pub(crate) enum Rnic {
-    /// On the thread that polls it.
+    /// An RNIC of this process, on the thread that polls it.
     Own { eal: Eal, endpoint: Box<Endpoint> },
-    /// Of another process.
+    /// An RNIC of another process.
     Served(Device),
 }
 
 impl RnicArgs {
-    /// Whether there is enough to open one.
+    /// Checks that the options suffice to open an RNIC.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         match &self.socket {
             Some(_) => Ok(()),
@@ -36,12 +36,12 @@ impl RnicArgs {
         }
     }
 
-    /// Opens it, with so many octets of memory to register and for queues.
+    /// Opens the RNIC with `memory` bytes to register and `queues` bytes for queues.
     pub(crate) fn open(&self, mtu: u16, memory: usize, queues: usize) -> Result<Rnic, Failure> {
         self.open_with(mtu, memory, queues, 1)
     }
 
-    /// The same with so many workers, where it is one of our own.
+    /// Does the same with `workers` workers, if the RNIC is this process's own.
     pub(crate) fn open_with(
         &self,
         mtu: u16,
@@ -71,7 +71,7 @@ impl Rnic {
         }
     }
 
-    /// The best clock there is.
+    /// Returns the best available clock.
     pub(crate) fn clock(&self) -> Clock {
         match self {
             Rnic::Own { eal, .. } => Clock::new(eal),
@@ -79,8 +79,8 @@ impl Rnic {
         }
     }
 
-    /// Lets the last packets of what was closed go to and fro, for so long. An RNIC that others run goes on
-    /// by itself.
+    /// Lets the RNIC exchange the last packets of closed connections for `time`. An RNIC of another
+    /// process needs no help.
     pub(crate) fn linger(&mut self, time: Duration) {
         if let Rnic::Own { endpoint, .. } = self {
             let until = endpoint.now() + time;
@@ -90,7 +90,8 @@ impl Rnic {
         }
     }
 
-    /// Lets it get on: the thread that has an RNIC runs it, another lets others have the processor.
+    /// Lets the RNIC make progress: polls an own RNIC, or yields the processor if another process
+    /// runs the RNIC.
     pub(crate) fn poll(&mut self) {
         match self {
             Rnic::Own { endpoint, .. } => {

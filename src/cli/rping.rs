@@ -16,7 +16,7 @@ use super::rnic::{Rnic, RnicArgs};
 use super::signals::Stop;
 use super::{Failure, log, say};
 
-/// The options are those of rdma-core's rping, and those that say what its RNIC is.
+/// The options are the options of rdma-core's rping, and options that select the RNIC.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Be the client
@@ -25,26 +25,26 @@ pub(crate) struct Args {
     /// Be the server
     #[arg(short = 's')]
     server: bool,
-    /// Address: the server's [default with -s: the first of --ip]
+    /// The server's address [default with -s: the first of --ip]
     #[arg(short = 'a', value_name = "ADDR", required_unless_present = "server")]
     addr: Option<IpAddr>,
-    /// Port
+    /// TCP port to connect to, or to listen on
     #[arg(short = 'p', value_name = "PORT", default_value_t = DEFAULT_PORT, value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
-    /// Messages; 0 is without end (the client says when it is enough)
+    /// Messages; 0 for no limit (the client decides when to stop)
     #[arg(short = 'C', value_name = "COUNT", default_value_t = 0)]
     count: u64,
-    /// Octets of a message
+    /// Bytes of a message
     #[arg(short = 'S', value_name = "SIZE", default_value_t = DEFAULT_SIZE,
           value_parser = clap::value_parser!(u32).range(i64::from(MIN_SIZE)..=i64::from(MAX_SIZE)))]
     size: u32,
-    /// Compare what comes back with what went out
+    /// Compare the returned data with the sent data
     #[arg(short = 'V')]
     validate: bool,
     /// Show the messages
     #[arg(short = 'v')]
     show: bool,
-    /// Say what happens
+    /// Report each step
     #[arg(short = 'd')]
     debug: bool,
     /// With -s: serve one client after the other
@@ -52,7 +52,7 @@ pub(crate) struct Args {
     persistent: bool,
     #[command(flatten)]
     mpa: MpaArgs,
-    /// Octets of an IP packet
+    /// Bytes of an IP packet
     #[arg(long, value_name = "N", default_value_t = 1500, value_parser = mtu)]
     mtu: u16,
     #[command(flatten)]
@@ -62,14 +62,14 @@ pub(crate) struct Args {
 /// Bytes of registered memory for a server: four regions for each of its clients.
 const MEMORY: usize = 64 << 20;
 
-/// Bytes of registered memory for a client, beside its messages: what an appliance grants counts for all
-/// programs of a user together.
+/// Bytes of registered memory for a client, besides its messages: an appliance charges the grants
+/// of all programs of a user to one limit.
 const CLIENT_MEMORY: usize = 1 << 20;
 
-/// For queues: those of a server's connections take 2 KiB each.
+/// Bytes for queues: the queues of each of a server's connections take 2 KiB.
 const QUEUES: usize = 4 << 20;
 
-/// How long the last packets of a closed connection may still go to and fro.
+/// Time for the last packets of a closed connection to be exchanged.
 const LINGER: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
@@ -144,7 +144,7 @@ fn serve(
     while !stop.is_set() && (args.persistent || server.closed() == 0) {
         rnic.poll();
         if server.step() {
-            // An appliance that has ended this application, or is gone, tells the listener.
+            // The listener fails if the appliance has ended this application or is itself gone.
             server.is_listening()?;
             for line in server.take_lines() {
                 say(&format!("server ping data: {line}\n"));

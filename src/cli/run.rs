@@ -1,4 +1,4 @@
-//! `heddle run`: a program for libibverbs on an RNIC of this host.
+//! `heddle run`: runs a program for libibverbs on an RNIC of this host.
 //!
 //! ```text
 //!   heddle run ── joins ──▶ RNIC of a running appliance (--socket), or the user's private one,
@@ -26,20 +26,20 @@ use heddle::socket::Client;
 use super::Failure;
 use program::Program;
 
-/// The variable by which our library finds the RNIC.
+/// The environment variable by which our library finds the RNIC.
 const SOCKET: &str = "HEDDLE_SOCKET";
 
-/// The process becomes the program: signals and exit status are the program's.
+/// The process becomes the program, so signals and exit status are the program's.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Control socket of a running appliance (heddle serve)
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// The user's private RNIC, which is started if there is none: no device, no privileges, addresses
-    /// 127.0.0.0/8 [default]
+    /// Use the user's private RNIC, and start it if there is none: no device, no privileges,
+    /// addresses 127.0.0.0/8 [default]
     #[arg(long, conflicts_with = "socket")]
     private: bool,
-    /// Say what works here and what does not, and why; run nothing
+    /// Check and explain what works here and what does not; run nothing
     #[arg(long)]
     check: bool,
     /// The program and its arguments
@@ -81,13 +81,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     Err(Failure::failed(format!("{} does not start: {e}", found.path().display())))
 }
 
-/// The place of the user's private RNIC.
+/// Returns the place of the user's private RNIC.
 fn place() -> Result<Place, Failure> {
     let runtime = env::var_os("XDG_RUNTIME_DIR");
     Place::of_user(runtime.as_deref().map(Path::new)).map_err(Failure::failed)
 }
 
-/// The program may work elsewhere.
+/// Makes a path absolute, because the program may change its working directory.
 fn absolute(path: &Path) -> io::Result<PathBuf> {
     std::path::absolute(path)
 }

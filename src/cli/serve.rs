@@ -23,13 +23,14 @@ use super::net::{NetArgs, mtu};
 use super::signals::Stop;
 use super::{Failure, counters, say};
 
-/// Runs until told to end by SIGINT or SIGTERM, then shows what was counted.
+/// Runs until SIGINT or SIGTERM, then shows its counters.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Everything else from a file (docs/guide/appliance.md); read anew on SIGHUP and `heddle reload`
+    /// Read all other settings from a file (docs/guide/appliance.md); read again on SIGHUP and
+    /// `heddle reload`
     #[arg(long, value_name = "FILE", conflicts_with_all = FLAGS)]
     config: Option<PathBuf>,
-    /// Only see whether the file can be used
+    /// Only check that the file is usable
     #[arg(long, requires = "config")]
     check_config: bool,
     #[command(flatten)]
@@ -37,52 +38,54 @@ pub(crate) struct Args {
     /// A service and where it listens (10.0.0.1:7174=rping); may be given several times
     #[arg(long = "listen", value_name = "ADDR:PORT=SERVICE", required_unless_present_any = ["config", "private"], long_help = listen_help())]
     listen: Vec<ServiceSpec>,
-    /// Octets of an IP packet
+    /// Bytes of an IP packet
     #[arg(long, value_name = "N", default_value_t = 1500, value_parser = mtu)]
     mtu: u16,
     #[command(flatten)]
     mpa: MpaArgs,
-    /// Silence of a peer after which it is asked whether it is still there; three questions a third of
-    /// that apart, then its connection ends [0s: never]
+    /// Silence of a peer after which the RNIC probes whether it is alive; after three probes, a
+    /// third of that time apart, its connection ends [0s: never]
     #[arg(long, value_name = "T", default_value = "60s")]
     keepalive: Span,
     /// MiB of registered memory
     #[arg(long, value_name = "N", default_value_t = 256)]
     memory: u32,
-    /// Processors, one for each worker: flows are spread over the workers by the port if it can, or by
-    /// themselves. One named twice has two threads that take turns [default: one worker, on the first]
+    /// Processors, one for each worker: the port spreads the flows over the workers if it can, and
+    /// otherwise the workers do. A processor named twice has two threads that take turns [default:
+    /// one worker, on the first]
     #[arg(long, value_name = "LIST", alias = "lcore", conflicts_with = "inline")]
     lcores: Option<CoreList>,
-    /// What a worker does when there is nothing to do
+    /// The behaviour of a worker without work
     #[arg(long, value_enum, default_value_t = Idle::Spin)]
     idle: Idle,
-    /// The user's own RNIC, for programs on this host: no device, no privileges, addresses 127.0.0.0/8 and
-    /// those of the host. It ends when the last program has gone (heddle run)
+    /// Serve as the user's own RNIC, for programs on this host: no device, no privileges, addresses
+    /// 127.0.0.0/8 and those of the host. It ends when the last program has gone (heddle run)
     #[arg(long, conflicts_with_all = PUBLIC)]
     private: bool,
-    /// How long a private RNIC stays without a program
+    /// The time that a private RNIC stays without a program
     #[arg(long, value_name = "T", default_value = "10s", requires = "private")]
     grace: Span,
-    /// Start it apart from this process, with a log beside its socket
+    /// Start the RNIC apart from this process, with a log beside its socket
     #[arg(long, requires = "private", hide = true)]
     detach: bool,
-    /// Log to this file once it has its lock
+    /// Log to this file once the RNIC has its lock
     #[arg(long, value_name = "FILE", requires = "private", hide = true)]
     log_to: Option<PathBuf>,
-    /// One thread does everything
+    /// Run everything on one thread
     #[arg(long)]
     inline: bool,
-    /// Where to be asked while it runs [default: nowhere]
+    /// The control socket on which to answer while running [default: none]
     #[arg(long, value_name = "PATH", conflicts_with = "inline")]
     socket: Option<PathBuf>,
-    /// Where Prometheus may ask (127.0.0.1:9184), in the kernel's network [default: nowhere]
+    /// The address for Prometheus to scrape (127.0.0.1:9184), in the kernel's network [default:
+    /// none]
     #[arg(long, value_name = "ADDR:PORT", conflicts_with = "inline")]
     metrics: Option<std::net::SocketAddr>,
     #[command(flatten)]
     log: LogArgs,
 }
 
-/// What a file says in their place.
+/// Options that the configuration file replaces.
 const FLAGS: [&str; 18] = [
     "metrics",
     "vdev",
@@ -104,16 +107,16 @@ const FLAGS: [&str; 18] = [
     "socket",
 ];
 
-/// What a private RNIC has no use for.
+/// Options that do not apply to a private RNIC.
 const PUBLIC: [&str; 17] = [
     "config", "metrics", "vdev", "pci", "iova", "ips", "gateway", "listen", "mtu", "crc", "mpa",
     "rtr", "markers", "memory", "lcores", "idle", "inline",
 ];
 
-/// [`IdlePolicy`], with the usual naps.
+/// The command line's form of [`IdlePolicy`], with the usual naps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Idle {
-    /// Look again at once, and take all of a processor
+    /// Poll again at once, and take all of a processor
     Spin,
     /// Sleep for growing times
     Backoff,
@@ -141,10 +144,10 @@ fn listen_help() -> String {
     )
 }
 
-/// MiB for queues: a service with all the connections it takes needs some 12.
+/// MiB for queues: a service with all its connections needs about 12.
 const QUEUES: u32 = 64;
 
-/// How long connections have to end in order, where no file says it.
+/// Time for connections to end in order, where no file sets it.
 const FAREWELL: Duration = Duration::from_millis(300);
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
@@ -173,7 +176,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A file that is wrong is asked for wrongly.
+/// Converts the error of a wrong file to a usage error.
 fn of_config(e: &ConfigError) -> Failure {
     match e {
         ConfigError::Read { .. } => Failure::failed(e),
@@ -181,7 +184,7 @@ fn of_config(e: &ConfigError) -> Failure {
     }
 }
 
-/// The same value a file makes.
+/// Builds from the options the same value that a file gives.
 fn of_flags(args: &Args) -> Result<Config, Failure> {
     let source = args.net.source()?;
     let mpa = args.mpa.server()?;
@@ -206,7 +209,7 @@ fn of_flags(args: &Args) -> Result<Config, Failure> {
             name: "port0".into(),
             source,
             mtu: args.mtu,
-            // All on one thread need no more than one.
+            // A single thread for everything needs only one worker.
             workers: args.lcores.as_ref().map_or(1, |l| l.cores().len()),
             queues: None,
             addresses: args.net.ips.clone(),
@@ -232,7 +235,7 @@ fn of_flags(args: &Args) -> Result<Config, Failure> {
     })
 }
 
-/// Starts what was asked for. Benchmarks of one peer get half of the memory at most.
+/// Starts the configured services. The benchmarks of one peer get half of the memory at most.
 fn services(config: &Config, device: &Device) -> Result<Services, Failure> {
     let params = ListenParams::default().mpa(config.mpa);
     let peer_memory = u64::from(config.memory.registered) << 19;
@@ -250,12 +253,13 @@ fn services(config: &Config, device: &Device) -> Result<Services, Failure> {
     Ok(Services::start_with(device, &specs, &params, &limits, None)?)
 }
 
-/// One thread for everything: nobody can be asked or told anything meanwhile.
+/// Runs everything on one thread, which therefore answers no control requests meanwhile.
 fn inline(config: &Config) -> Result<(), Failure> {
     let progress = Progress::default();
     let (_eal, mut endpoint): (_, Endpoint) =
         rnic::open(config, &progress).map_err(Failure::of_start)?;
-    // Not before: a driver may wait for its device for ever, and a signal ends the process then.
+    // Install the handlers only now: a driver may wait for its device for ever, and until here a
+    // signal still ends the process.
     let stop = Stop::on_signals()?;
     let mut services = services(config, endpoint.device())?;
     let interfaces = Interfaces::watch(config.ports.iter().map(|p| &p.source));

@@ -1,4 +1,4 @@
-//! Being told to end.
+//! Reacts to the signals that end the process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::Failure;
 
-/// Set by SIGINT and SIGTERM. The second of them ends the process at once.
+/// A flag that SIGINT and SIGTERM set. The second such signal ends the process at once.
 #[derive(Clone, Debug)]
 pub(crate) struct Stop(Arc<AtomicBool>);
 

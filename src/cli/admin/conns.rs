@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::super::Failure;
 
-/// All connections that pass, however many answers that takes.
+/// Fetches all connections that match, in as many answers as the appliance needs for them.
 pub(super) fn all(client: &mut Client, args: ConnsArgs) -> Result<Conns, Failure> {
     let most = args.limit.unwrap_or(usize::MAX);
     let mut all = Conns::default();
@@ -65,9 +65,9 @@ pub(super) fn table(conns: &[Conn]) -> String {
         let tcp = c.tcp.clone().unwrap_or_default();
         vec![
             c.conn.to_string(),
-            // Both of a forwarded pair name the other.
+            // Each connection of a forwarded pair names the other.
             c.pair.map_or_else(|| c.service.clone(), |pair| format!("{} {pair}", c.service)),
-            // A hindrance stands beside the state that it keeps the connection in.
+            // Show the hindrance beside the state, because it keeps the connection in that state.
             match &tcp.hindrance {
                 Some(hindrance) => format!("{}, {hindrance}", c.state),
                 None => c.state.clone(),
@@ -91,9 +91,9 @@ pub(super) fn table(conns: &[Conn]) -> String {
     align(&head, rows, 5)
 }
 
-/// Revision, CRC, Reads each way, markers: `2 crc 16/16`.
+/// Formats revision, CRC, Reads in each direction and markers: `2 crc 16/16`.
 fn agreed(a: &heddle::socket::admin::Agreed) -> String {
-    // InfiniBand's connection management has no revision of MPA.
+    // InfiniBand's connection management has no MPA revision.
     if a.revision == 0 {
         return format!("ib {}/{}", a.ird, a.ord);
     }
@@ -126,7 +126,7 @@ pub(super) fn qp_table(qps: &[OfConn]) -> String {
     align(&head, rows, 4)
 }
 
-/// Nanoseconds as microseconds.
+/// Converts nanoseconds to microseconds.
 fn micros(ns: u64) -> String {
     format!("{}.{}", ns / 1000, ns % 1000 / 100)
 }

@@ -1,6 +1,7 @@
-//! Commands that ask an appliance which runs, over its control socket.
+//! Commands that ask a running appliance, over its control socket.
 //!
-//! Each has `--json`, which prints what was answered as one document, and tables for people otherwise.
+//! With `--json` each command prints the answer as one document, and otherwise as tables for
+//! people.
 
 mod conns;
 mod show;
@@ -21,13 +22,13 @@ use serde::de::DeserializeOwned;
 
 use super::{Failure, say};
 
-/// Where to ask, and how to show what is answered.
+/// The control socket to ask, and the format of the answer.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Where {
     /// Control socket of the appliance
     #[arg(long, value_name = "PATH", default_value = DEFAULT_PATH)]
     socket: PathBuf,
-    /// One JSON document instead of a table
+    /// Print one JSON document instead of a table
     #[arg(long)]
     json: bool,
 }
@@ -37,7 +38,7 @@ impl Where {
         Ok(Client::connect(&self.socket)?)
     }
 
-    /// Asks once, and shows the answer.
+    /// Sends one request and shows the answer.
     fn show<A: DeserializeOwned + Serialize>(
         &self,
         request: &Request,
@@ -61,29 +62,29 @@ impl Where {
     }
 }
 
-/// Nothing but where to ask.
+/// The arguments of a command that takes only a socket and a format.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Plain {
     #[command(flatten)]
     at: Where,
 }
 
-/// Which connections.
+/// The connections to show.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ConnsCommand {
-    /// Those whose peer has this address
+    /// Connections whose peer has this address
     #[arg(long, value_name = "IP")]
     remote: Option<IpAddr>,
-    /// Those at this port of ours
+    /// Connections at this local port
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
-    /// Those of this worker
+    /// Connections of this worker
     #[arg(long, value_name = "N")]
     worker: Option<usize>,
-    /// Those in this state
+    /// Connections in this state
     #[arg(long, value_name = "STATE")]
     state: Option<String>,
-    /// So many at most [default: all]
+    /// Show at most N connections [default: all]
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
     #[command(flatten)]
@@ -103,7 +104,7 @@ impl ConnsCommand {
     }
 }
 
-/// Registered memory.
+/// The arguments of `heddle mrs`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct MrsCommand {
     /// Show STags as well, with which a peer could be given access (root only)
@@ -113,48 +114,48 @@ pub(crate) struct MrsCommand {
     at: Where,
 }
 
-/// All counters.
+/// The arguments of `heddle stats`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StatsCommand {
-    /// Those that are 0 as well
+    /// Show counters that are 0 as well
     #[arg(long)]
     all: bool,
-    /// What each counts
+    /// Explain each counter
     #[arg(long)]
     help_texts: bool,
     #[command(flatten)]
     at: Where,
 }
 
-/// A listener.
+/// The commands for listeners.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ListenCommand {
     /// Start a service, or forward connections
     Add {
-        /// Where and what, as 10.0.0.1:7174=rping; where alone, with --forward
+        /// Address and service, as 10.0.0.1:7174=rping; the address alone, with --forward
         #[arg(value_name = "ADDR:PORT[=SERVICE]")]
         listen: String,
         /// Answer InfiniBand's requests too, whose connections carry no data: cmtime only
         #[arg(long, conflicts_with = "forward")]
         infiniband: bool,
-        /// Forward what comes over the other protocol than --over
+        /// Forward connections that arrive over the other protocol than --over
         #[arg(long, value_name = "ADDR:PORT", requires = "over")]
         forward: Option<String>,
-        /// Over what it goes on: iwarp or infiniband
+        /// The protocol of the outgoing connection: iwarp or infiniband
         #[arg(long, value_name = "PROTOCOL", requires = "forward")]
         over: Option<String>,
         /// Connections forwarded at a time [default: 64]
         #[arg(long, value_name = "N", requires = "forward")]
         connections: Option<usize>,
-        /// How long the target may take [default: 5s]
+        /// The longest time that the target may take [default: 5s]
         #[arg(long, value_name = "T", requires = "forward")]
         timeout: Option<Span>,
         #[command(flatten)]
         at: Where,
     },
-    /// Take no more connections there; those there are go on
+    /// Stop accepting connections there; existing connections continue
     Del {
-        /// Where
+        /// The listener's address
         #[arg(value_name = "ADDR:PORT")]
         address: String,
         #[command(flatten)]
@@ -162,10 +163,10 @@ pub(crate) enum ListenCommand {
     },
 }
 
-/// A connection.
+/// The commands for connections.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConnCommand {
-    /// End it, whoever has it
+    /// End the connection, whichever application has it
     Kill {
         /// Its number, as `heddle conns` shows it
         #[arg(value_name = "NUMBER")]
@@ -178,10 +179,10 @@ pub(crate) enum ConnCommand {
     },
 }
 
-/// An application of another process.
+/// The commands for applications of other processes.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ApplicationCommand {
-    /// End it: it loses its device, and all it has is given back
+    /// End the application: it loses its device and everything that it allocated
     Kill {
         /// Its number, as `heddle status` shows it
         #[arg(value_name = "NUMBER")]
@@ -191,7 +192,7 @@ pub(crate) enum ApplicationCommand {
     },
 }
 
-/// Another level of the log.
+/// The arguments of `heddle log-level`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LogCommand {
     /// off, error, warn, info, debug or trace
@@ -267,7 +268,8 @@ pub(crate) fn application(command: &ApplicationCommand) -> Result<(), Failure> {
     at.show(&Request::ApplicationKill(args), |(): &()| String::new())
 }
 
-/// What could not be carried out makes it fail, although the rest was.
+/// Fails if the appliance could not carry out a part of the file, even when it carried out the
+/// rest.
 pub(crate) fn reload(args: &Plain) -> Result<(), Failure> {
     let done: Reloaded = args.at.connect()?.call(&Request::Reload)?;
     args.at.print(&done, show::reloaded)?;

@@ -1,4 +1,4 @@
-//! Answers as tables.
+//! Formats the appliance's answers as tables.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use heddle::socket::admin::{ExportedDirectory, Listener, Mrs, Ports, Reloaded, S
 pub(super) fn status(s: &Status) -> String {
     let mut text = String::new();
     let up = s.at_ns / 1_000_000_000;
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = writeln!(
         text,
         "heddle {}, process {}, up {}:{:02}:{:02}",
@@ -95,7 +95,8 @@ pub(super) fn status(s: &Status) -> String {
     text
 }
 
-/// A row for each directory of a listener of NFS: calls and octets are its own, connections the listener's.
+/// Makes a row for each directory of an NFS listener: each directory counts its own calls and
+/// bytes, while the connections are the whole listener's.
 fn exports(listener: &Listener) -> Vec<Vec<String>> {
     let Some(nfs) = &listener.nfs else { return Vec::new() };
     let conns = [nfs.rdma1, nfs.rdma2, nfs.silent, nfs.tcp].map(|n| n.to_string());

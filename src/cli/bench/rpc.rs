@@ -22,7 +22,7 @@ use super::super::progress::Line;
 use super::super::rnic::Rnic;
 use super::super::{Failure, say};
 
-/// What `--op` names.
+/// The value of `--op`: a raw operation, or calls of RPC-over-RDMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     Raw(Op),
@@ -38,7 +38,7 @@ impl FromStr for What {
     }
 }
 
-/// What it can be.
+/// All values of `--op`.
 const KNOWN: &[&str] =
     &["write", "read", "send", "write-imm", "send-imm", "fetch-add", "cmp-swap", "rpc"];
 
@@ -48,14 +48,16 @@ pub(crate) struct RpcArgs {
     /// Versions of RPC-over-RDMA, one after the other [default: 1,2]
     #[arg(long, value_enum, value_name = "VERSION", value_delimiter = ',')]
     rpc_version: Vec<Version>,
-    /// Data comes from the server by its RDMA Writes (read), goes to it by its RDMA Reads (write), or one
-    /// after the other (both) [default: both in mode bw; otherwise to and fro, within messages]
+    /// Data comes from the server by its RDMA Writes (read), goes to it by its RDMA Reads (write),
+    /// or one after the other (both) [default: both in mode bw; otherwise in both directions within
+    /// messages]
     #[arg(long, value_enum, value_name = "DIRECTION")]
     dir: Option<Dir>,
     /// Rounds, each of the raw operation and of the calls [default: 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     rounds: Option<u16>,
-    /// The perf service for the raw operation, beside the rpc service of --connect [default: no such operation]
+    /// The perf service for the raw operation, beside the rpc service of --connect [default: no raw
+    /// operation]
     #[arg(long, value_name = "ADDR:PORT", requires = "connect")]
     raw: Option<SocketAddr>,
 }
@@ -87,11 +89,11 @@ enum Dir {
     Both,
 }
 
-/// Octets of a short call, where nothing else is said.
+/// Default bytes of a short call.
 const SMALL: Size = Size(512);
 
 impl RpcArgs {
-    /// Refuses what goes with `--op rpc` alone.
+    /// Refuses options that only `--op rpc` takes.
     pub(super) fn check_unused(&self) -> Result<(), Failure> {
         let RpcArgs { rpc_version, dir, rounds, raw } = self;
         let unused = rpc_version.is_empty() && dir.is_none() && rounds.is_none() && raw.is_none();
@@ -116,12 +118,12 @@ impl RpcArgs {
     }
 }
 
-/// Where rounds are run.
+/// The place where rounds run: this process or remote servers.
 trait Bed {
-    /// The raw operation, if there is a server of it.
+    /// Runs the raw operation, if there is a server for it.
     fn raw(&mut self, spec: &BenchSpec, run: Run) -> Result<Option<BenchReport>, Failure>;
     fn rpc(&mut self, what: RpcRun) -> Result<LoadOutcome, Failure>;
-    /// How far calls are.
+    /// Returns the progress of the calls.
     fn progress(&self) -> Progress;
     fn wire(&self) -> (Wire, &[usize]);
 }
@@ -145,7 +147,8 @@ pub(super) fn run(args: &super::Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// All rounds of one size and procedure: in each the raw operation, and then each version.
+/// Runs all rounds of one size and procedure. Each round runs the raw operation, and then each
+/// version.
 fn measure(
     args: &super::Args,
     spec: &BenchSpec,
@@ -214,11 +217,11 @@ impl Bed for Ring {
     }
 }
 
-/// The client of servers somewhere else.
+/// The client of remote servers.
 struct Far {
     client: Client,
     server: SocketAddr,
-    /// Whether there is a server of the raw operations.
+    /// True if there is a server of the raw operations.
     raw: bool,
     cores: Vec<usize>,
 }

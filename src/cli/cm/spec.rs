@@ -1,4 +1,4 @@
-//! What to listen for and whom to connect to, as words of the command line.
+//! Parses the listeners and connections of the command line.
 
 use std::net::SocketAddr;
 use std::str::FromStr;
@@ -15,7 +15,7 @@ pub(super) const CONNECT_HELP: &str = "Whom to connect to, with ,private=TEXT ,i
     ,timeout=T (10s) ,end=T (ended so long after it is established; without it the peer does). One \
     after the other; may be given several times";
 
-/// A listener.
+/// A listener and its answer, as parsed from `--listen`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Listen {
     pub(super) addr: SocketAddr,
@@ -23,14 +23,14 @@ pub(super) struct Listen {
     pub(super) options: Options,
 }
 
-/// A connection to make.
+/// A connection to make, as parsed from `--connect`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Ask {
     pub(super) addr: SocketAddr,
     pub(super) options: Options,
 }
 
-/// What both have.
+/// The options that both have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Options {
     pub(super) private: String,

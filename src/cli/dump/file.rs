@@ -1,4 +1,4 @@
-//! Frames of capture files, pcap and pcapng.
+//! Reads the frames of capture files, pcap and pcapng.
 
 use std::borrow::Cow;
 use std::io::{self, Cursor, ErrorKind, Read};
@@ -10,7 +10,7 @@ use pcap_file::pcapng::blocks::interface_description::{
 use pcap_file::pcapng::{Block, PcapNgReader};
 use pcap_file::{DataLink, PcapError, TsResolution};
 
-/// Why a file cannot be read, or not further.
+/// The reason why a file cannot be read, or not further.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     #[error("{0}")]
@@ -29,7 +29,7 @@ pub(super) enum Error {
     Interfaces,
 }
 
-/// Interfaces in a file: their descriptions are kept.
+/// Most interfaces in a file. The reader keeps the description of each, so this limits its memory.
 const INTERFACES_MAX: usize = 1024;
 
 /// A frame, and its time in nanoseconds since 1970.
@@ -49,7 +49,7 @@ pub(super) struct Capture {
 }
 
 impl Capture {
-    /// Looks at what kind of file `octets` are.
+    /// Detects the format from the first bytes of the file.
     pub(super) fn new(mut octets: Box<dyn Read>) -> Result<Capture, Error> {
         let mut magic = Vec::new();
         octets.by_ref().take(4).read_to_end(&mut magic)?;
@@ -62,14 +62,14 @@ impl Capture {
                 Error::Malformed { .. } => Error::Format,
                 other => other,
             })?;
-            // The upper bits say whether frames have their FCS.
+            // The upper bits of the link type say whether frames include their FCS.
             ethernet(reader.header().datalink)?;
             Format::Pcap(reader)
         };
         Ok(Capture { format, frames: 0 })
     }
 
-    /// The next frame.
+    /// Returns the next frame, or `None` at the end of the file.
     pub(super) fn next(&mut self) -> Result<Option<Frame<'_>>, Error> {
         let frames = self.frames;
         self.frames += 1;
@@ -79,7 +79,7 @@ impl Capture {
                     TsResolution::MicroSecond => 1000,
                     TsResolution::NanoSecond => 1,
                 };
-                // Raw: a frame that was longer than what is kept of it is a frame nevertheless.
+                // Read raw records: a frame that the capture truncated is a frame nevertheless.
                 let Some(packet) = reader.next_raw_packet() else { return Ok(None) };
                 let packet = packet.map_err(|e| at(frames, e))?;
                 let time =
@@ -99,7 +99,8 @@ fn next_of_pcapng(
         let Some(block) = reader.next_block() else { return Ok(None) };
         let (interface, units, data) = match block.map_err(|e| at(frames, e))? {
             Block::EnhancedPacket(p) => {
-                // The reader takes any unit for nanoseconds.
+                // The library takes every timestamp for nanoseconds, so this number is in the
+                // interface's units.
                 let units = u64::try_from(p.timestamp.as_nanos()).unwrap_or(u64::MAX);
                 (p.interface_id as usize, units, p.data.into_owned())
             }
@@ -108,7 +109,7 @@ fn next_of_pcapng(
                 data.truncate(p.original_len as usize);
                 (0, 0, data)
             }
-            // Of other blocks nothing is needed.
+            // Other blocks hold nothing that the dump needs.
             _ => {
                 if reader.interfaces().len() > INTERFACES_MAX {
                     return Err(Error::Interfaces);
@@ -122,8 +123,8 @@ fn next_of_pcapng(
     }
 }
 
-/// A time in the units of an interface: microseconds, unless it says which negative power of ten, or
-/// with the highest bit of two.
+/// Converts a time in the units of an interface to nanoseconds. The units are microseconds unless
+/// the interface's resolution says a negative power of ten, or of two when its highest bit is set.
 fn nanoseconds(units: u64, interface: &InterfaceDescriptionBlock<'_>) -> u64 {
     let resolution = interface.options.iter().find_map(|o| match o {
         InterfaceDescriptionOption::IfTsResol(r) => Some(*r),
@@ -131,7 +132,7 @@ fn nanoseconds(units: u64, interface: &InterfaceDescriptionBlock<'_>) -> u64 {
     });
     let resolution = resolution.unwrap_or(6);
     let base: u128 = if resolution & 0x80 == 0 { 10 } else { 2 };
-    // Finer units than there are numbers for are no time at all.
+    // A unit too fine for a 128-bit divisor leaves no usable time.
     let Some(second) = base.checked_pow(u32::from(resolution & 0x7f)) else { return 0 };
     u64::try_from(u128::from(units) * 1_000_000_000 / second).unwrap_or(u64::MAX)
 }

@@ -1,36 +1,38 @@
-//! How far a copy is, on a terminal.
+//! The progress bar of a copy, on a terminal.
 
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// How often it is drawn while nothing comes.
+/// Time between redraws while no data arrives.
 const TICK: Duration = Duration::from_millis(250);
 
-/// Octets done of those known so far, their rate and how long the rest takes; files; and the one under way.
+/// Bytes done of the bytes known so far, their rate and the remaining time; files; and the file
+/// under way.
 const TEMPLATE: &str = "{bar:24} {bytes}/{total_bytes} {bytes_per_sec} {eta}, {prefix} {wide_msg}";
 
-/// A bar of all files of a copy. It goes away when it is dropped.
+/// A progress bar for all files of a copy. Dropping the bar removes it from the screen.
 ///
-/// What there is to be copied is known directory by directory: it grows.
+/// The total grows, because the copier discovers the files directory by directory.
 #[derive(Debug)]
 pub(super) struct Bar {
     bar: ProgressBar,
-    /// Files that are copied, and those known so far.
+    /// Files copied, and files known so far.
     files: (u64, u64),
-    /// Octets before those of the file under way.
+    /// Bytes of the files before the file under way.
     before: u64,
 }
 
 impl Bar {
-    /// On standard error, if that is a terminal; nowhere if `quiet`.
+    /// Makes a bar on standard error if that is a terminal, and an invisible bar otherwise or if
+    /// `quiet`.
     pub(super) fn new(quiet: bool) -> Bar {
         Bar::on(if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() })
     }
 
     fn on(target: ProgressDrawTarget) -> Bar {
         let bar = ProgressBar::with_draw_target(Some(0), target);
-        // A constant, which a test looks at.
+        // The template is a constant, and a test checks it.
         if let Ok(style) = ProgressStyle::with_template(TEMPLATE) {
             bar.set_style(style);
         }
@@ -40,25 +42,26 @@ impl Bar {
         Bar { bar, files: (0, 0), before: 0 }
     }
 
-    /// There is one more file to be copied; `octets` go to and fro for it.
+    /// Adds one file to the total; copying the file moves `octets` bytes.
     pub(super) fn add(&mut self, octets: u64) {
         self.files.1 += 1;
         self.bar.inc_length(octets);
         self.count();
     }
 
-    /// Begins with what is called so.
+    /// Begins the file called `name`.
     pub(super) fn begin(&mut self, name: String) {
         self.before = self.bar.position();
         self.bar.set_message(name);
     }
 
-    /// So many octets of what was begun are done: fewer than before when it begins anew.
+    /// Sets the bytes done of the current file. The number falls when the copier starts the file
+    /// again.
     pub(super) fn at(&self, octets: u64) {
         self.bar.set_position(self.before.saturating_add(octets));
     }
 
-    /// A file is done.
+    /// Marks the current file as done.
     pub(super) fn end(&mut self) {
         self.files.0 += 1;
         self.count();
@@ -87,12 +90,13 @@ mod tests {
 
     use super::*;
 
-    /// A terminal that keeps what is on its line, and all that ever was.
+    /// A fake terminal that keeps the current line, and every line drawn so far.
     #[derive(Clone, Debug, Default)]
     struct Terminal(Arc<Mutex<(String, Vec<String>)>>);
 
     impl Terminal {
-        /// The line, once it has this in it: it is drawn now and then.
+        /// Waits for a redraw whose line contains `part`, and returns the line. The bar redraws
+        /// only now and then.
         fn until(&self, part: &str) -> String {
             let end = Instant::now() + Duration::from_secs(60);
             loop {
@@ -157,7 +161,7 @@ mod tests {
         bar.end();
         bar.begin("two".into());
         bar.at(3 << 20);
-        // The server was started again.
+        // The server restarted, so the copier starts the file again.
         bar.at(1 << 20);
         let line = terminal.until("2.00 MiB/4.00 MiB");
         for part in ["iB/s", "1/2 files", "two"] {
@@ -174,7 +178,7 @@ mod tests {
         assert!(Bar::new(true).bar.is_hidden());
     }
 
-    /// A server may say any size.
+    /// A server may claim any size.
     #[test]
     fn test_sizes_that_lie_are_shown_as_well() {
         let terminal = Terminal::default();

@@ -1,4 +1,4 @@
-//! Copies between here and a server.
+//! Copies files between this host and a server.
 
 use std::ffi::OsStr;
 use std::fmt::Display;
@@ -16,7 +16,7 @@ use super::bar::Bar;
 use super::session::Session;
 use crate::cli::Failure;
 
-/// Copies what is named, and counts.
+/// Copies the named file or directory, and counts files and bytes.
 pub(super) struct Copier<'s, 'a> {
     session: &'s mut Session<'a>,
     recursive: bool,
@@ -27,7 +27,7 @@ pub(super) struct Copier<'s, 'a> {
     left_out: u64,
 }
 
-/// An object of the server to be copied, with where to.
+/// An object of the server to copy, with its destination.
 struct Task {
     from: Found,
     to: PathBuf,
@@ -48,7 +48,7 @@ impl<'s, 'a> Copier<'s, 'a> {
         Copier { session, recursive, verify, bar, files: 0, octets: 0, left_out: 0 }
     }
 
-    /// What was copied, in a line.
+    /// Returns the result of the copy as one line.
     pub(super) fn summary(&self) -> String {
         let same = if self.verify { ", the same on both sides by SHA-256" } else { "" };
         let left_out = match self.left_out {
@@ -63,7 +63,7 @@ impl<'s, 'a> Copier<'s, 'a> {
         if self.recursive { Ok(()) } else { Err(refused()) }
     }
 
-    /// From the server to `to`, or into it if it is a directory.
+    /// Copies from the server to `to`, or into `to` if that is a directory.
     pub(super) fn download(&mut self, to: &Path) -> Result<(), Failure> {
         let from = self.session.find(true)?;
         let mut to = to.to_owned();
@@ -87,15 +87,15 @@ impl<'s, 'a> Copier<'s, 'a> {
     }
 
     fn download_tree(&mut self, task: Task) -> Result<(), Failure> {
-        // Names cannot hold a slash, links are not made, and those that are here are not followed: nothing
-        // comes to lie elsewhere. The directory that was named may be a link.
+        // No file can end up outside `top`: names cannot hold a slash, the copier creates no links,
+        // and it follows no existing links. Only the directory that the user named may be a link.
         let top = task.to.clone();
         let mut tasks = vec![task];
         while let Some(Task { from, to }) = tasks.pop() {
             if to != top {
                 refuse_link(&to)?;
             }
-            // What is in it has to get there.
+            // Add the owner's permissions, because the copier must write into the directory.
             let mode = from.attributes.mode & 0o777 | 0o700;
             match DirBuilder::new().mode(mode).create(&to) {
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists && to.is_dir() => {}
@@ -144,14 +144,14 @@ impl<'s, 'a> Copier<'s, 'a> {
             file.write_all(piece)
         });
         let octets = read.map_err(at(to))?;
-        // It closes what may fail only then.
+        // Flush before comparing: a write error may only appear here.
         file.flush().map_err(at(to))?;
         self.compare(from.handle, to)?;
         self.count(octets);
         Ok(())
     }
 
-    /// From `from` to the server: into what is named if that is a directory.
+    /// Copies `from` to the server, or into the named path if that is a directory.
     pub(super) fn upload(&mut self, from: &Path) -> Result<(), Failure> {
         let kind = fs::metadata(from).map_err(at(from))?.file_type();
         let (dir, name) = self.target(from)?;
@@ -166,7 +166,8 @@ impl<'s, 'a> Copier<'s, 'a> {
         }
     }
 
-    /// The directory of the server where a copy of `from` is to be, and its name there.
+    /// Returns the server's directory that is to hold the copy of `from`, and the copy's name
+    /// there.
     fn target(&mut self, from: &Path) -> Result<(Handle, Vec<u8>), Failure> {
         let path = self.session.path.clone();
         match self.session.find(true) {
@@ -210,7 +211,7 @@ impl<'s, 'a> Copier<'s, 'a> {
         Ok(())
     }
 
-    /// Makes a directory like `like`, unless it is there.
+    /// Makes a directory with the permissions of `like`, unless the directory exists.
     fn directory(&mut self, dir: Handle, name: &[u8], like: &Path) -> Result<Handle, ClientError> {
         let mode = fs::metadata(like).map_err(ClientError::Local)?.permissions().mode() & 0o777;
         match self.session.nfs.mkdir(dir, name, mode) {
@@ -241,7 +242,8 @@ impl<'s, 'a> Copier<'s, 'a> {
         Ok(())
     }
 
-    /// There is a file of so many octets to be copied, and read again if they are compared.
+    /// Adds a file of `octets` bytes to the bar, twice the bytes if the files are compared
+    /// afterwards.
     fn expect(&mut self, octets: u64) {
         self.bar.add(octets.saturating_mul(1 + u64::from(self.verify)));
     }
@@ -252,7 +254,7 @@ impl<'s, 'a> Copier<'s, 'a> {
         self.bar.end();
     }
 
-    /// Compares what the server has now with what is here, if that is asked for.
+    /// Compares the server's copy with the local file, if the user asked for that.
     fn compare(&mut self, there: Handle, here: &Path) -> Result<(), Failure> {
         if !self.verify {
             return Ok(());
@@ -284,7 +286,8 @@ impl<'s, 'a> Copier<'s, 'a> {
     }
 }
 
-/// The server has chosen the name: what is here by it must not lead elsewhere.
+/// Refuses a local path that is a link: the server has chosen the name, and the name must not lead
+/// elsewhere.
 fn refuse_link(path: &Path) -> Result<(), Failure> {
     match fs::symlink_metadata(path) {
         Ok(about) if about.file_type().is_symlink() => {
@@ -294,7 +297,7 @@ fn refuse_link(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// The last name of a path.
+/// Returns the last name of a path.
 fn last(path: &[u8]) -> Option<&[u8]> {
     path.rsplit(|&octet| octet == b'/').find(|name| !name.is_empty() && *name != b".")
 }

@@ -1,4 +1,4 @@
-//! What a command line names: a path here, or one of a server.
+//! The paths that a command line names: local paths, and paths of a server.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -6,14 +6,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Where NFS over RDMA is, unless somebody says otherwise (RFC 8267 section 9).
+/// The default port of NFS over RDMA (RFC 8267 section 9).
 const PORT: u16 = 20049;
 
 /// A path of a server: `ADDR[:PORT]:/PATH`, with an IPv6 address and a port as `[ADDR]:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Remote {
     pub(super) server: SocketAddr,
-    /// From the root of the server's names: it begins with `/`.
+    /// Absolute path in the server's namespace: begins with `/`.
     pub(super) path: String,
 }
 
@@ -22,7 +22,7 @@ impl FromStr for Remote {
 
     fn from_str(s: &str) -> Result<Remote, String> {
         let wrong = || format!("'{s}' is not ADDR[:PORT]:/PATH");
-        // Addresses have no slash.
+        // Addresses contain no slash, so the first `:/` ends the address.
         let (server, _) = s.split_once(":/").ok_or_else(wrong)?;
         let path = s.get(server.len() + 1..).ok_or_else(wrong)?.to_owned();
         let bare = server.trim_start_matches('[').trim_end_matches(']');
@@ -38,7 +38,7 @@ impl fmt::Display for Remote {
     }
 }
 
-/// Either end of a copy.
+/// An end of a copy: its source or its destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Remote(Remote),
@@ -48,7 +48,7 @@ pub(crate) enum Place {
 impl FromStr for Place {
     type Err = Infallible;
 
-    /// What begins with an address is a server's; anything else is local.
+    /// Parses a path: a server's if it begins with an address, local otherwise.
     fn from_str(s: &str) -> Result<Place, Infallible> {
         Ok(s.parse().map_or_else(|_| Place::Local(s.into()), Place::Remote))
     }

@@ -1,4 +1,4 @@
-//! A server, and the export that a path is in.
+//! A session with a server, and the export that holds a path.
 
 use std::fs;
 use std::time::Duration;
@@ -15,28 +15,28 @@ use super::{Common, Failure};
 use crate::cli::rnic::Rnic;
 use crate::cli::signals::Stop;
 
-/// How long a MOUNT service by TCP may be silent.
+/// The longest silence of a MOUNT service over TCP.
 const MOUNT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What is done while nothing comes of the server.
+/// The work to do while the server sends nothing.
 type Rest<'a> = Box<dyn FnMut(&rpc::Client) + 'a>;
 
-/// A client of a server, in the export that a path is in.
+/// A client of a server, in the export that holds a path.
 pub(super) struct Session<'a> {
     pub(super) nfs: Client<RdmaTransport<Rest<'a>>>,
     /// The root of the export.
     pub(super) root: Found,
-    /// The path from there.
+    /// The path from that root.
     pub(super) path: Vec<u8>,
 }
 
-/// The name of this machine, which AUTH_SYS and MOUNT tell.
+/// Returns the name of this machine, for AUTH_SYS and MOUNT.
 fn machine() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     name.trim().chars().take(60).collect()
 }
 
-/// What the client is made with.
+/// Returns the configuration of the client.
 pub(super) fn config(common: &Common, mpa: MpaOptions) -> rpc::ClientConfig {
     let mut config = rdma::config(common.pipeline(), &machine());
     config.transport.speaks = common.rpc_version.speaks();
@@ -46,7 +46,7 @@ pub(super) fn config(common: &Common, mpa: MpaOptions) -> rpc::ClientConfig {
 }
 
 impl<'a> Session<'a> {
-    /// Connects and mounts.
+    /// Connects to the server and mounts the export.
     pub(super) fn open(
         common: &Common,
         remote: &Remote,
@@ -80,13 +80,13 @@ impl<'a> Session<'a> {
         Ok(Session { nfs, root, path })
     }
 
-    /// What is at the path.
+    /// Looks up the path.
     pub(super) fn find(&mut self, follow: bool) -> Result<Found, ClientError> {
         self.nfs.walk(&self.root, &self.path, follow)
     }
 }
 
-/// The handle of the export that `path` is in, and the rest of the path.
+/// Returns the handle of the export that holds `path`, and the rest of the path.
 fn mounted<T: Transport>(
     client: &mut Client<T>,
     path: &[u8],

@@ -1,4 +1,4 @@
-//! What a server's objects are, for people.
+//! Formats a server's objects for people.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use super::place::Remote;
 use super::session::Session;
 use crate::cli::{Failure, say};
 
-/// Lists a directory by name, or shows what is none.
+/// Lists a directory by name, or shows a single object that is no directory.
 pub(super) fn list(session: &mut Session<'_>, found: &Found, long: bool) -> Result<(), Failure> {
     let mut entries: Vec<(Vec<u8>, Option<Fattr>)> = Vec::new();
     if found.attributes.kind == FileType::Directory {
@@ -23,7 +23,7 @@ pub(super) fn list(session: &mut Session<'_>, found: &Found, long: bool) -> Resu
     let mut text = String::new();
     for (name, attributes) in entries {
         if long {
-            // A server may leave out what it would have to look for.
+            // A server may omit attributes that are expensive for it.
             let attributes = match attributes {
                 Some(attributes) => attributes,
                 None => session.nfs.lookup(found.handle, &name)?.attributes,
@@ -43,11 +43,11 @@ fn line(a: &Fattr) -> String {
     format!("{mode} {:>3} {:>5} {:>5} {:>12} {time}", a.nlink, a.uid, a.gid, a.size)
 }
 
-/// All attributes, in lines.
+/// Formats all attributes, one per line.
 pub(super) fn stat(of: &Remote, a: &Fattr, link: Option<&[u8]>) -> String {
     let mut text = format!("{of}\n");
     let mut put = |name: &str, value: &dyn std::fmt::Display| {
-        // To a string.
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "  {name:<7} {value}");
     };
     put("kind", &kind(a.kind));
@@ -80,7 +80,7 @@ const fn kind(kind: FileType) -> &'static str {
     }
 }
 
-/// As ls(1) has it.
+/// Formats kind and permissions as ls(1) does.
 fn mode(a: &Fattr) -> String {
     let mut text = String::from(match a.kind {
         FileType::Regular => '-',
@@ -105,16 +105,16 @@ fn mode(a: &Fattr) -> String {
     text
 }
 
-/// A time of UTC, in the Gregorian calendar.
+/// Formats a UTC time in the Gregorian calendar.
 fn date(time: Time) -> String {
     let (days, second) = (time.seconds / 86_400, time.seconds % 86_400);
-    // Years begin in March here, so that the day that some have more is the last of theirs; and they are
-    // counted from the year 0, which is 719468 days before 1970.
+    // Years begin in March here, so that the leap day is a year's last day. The count starts at the
+    // year 0, which began 719468 days before 1970.
     let days = u64::from(days) + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
     let day = day - (365 * year + year / 4 - year / 100);
-    // Five months from March on have 153 days.
+    // Every five months from March on have 153 days together.
     let march = (5 * day + 2) / 153;
     let day = day - (153 * march + 2) / 5 + 1;
     let month = if march < 10 { march + 3 } else { march - 9 };

@@ -1,4 +1,4 @@
-//! `heddle run --check`: what works here and what does not, and why.
+//! `heddle run --check`: checks and explains what works here and what does not.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -9,17 +9,17 @@ use super::program::Program;
 use super::{Args, Failure, library, place, probe};
 use crate::cli::say;
 
-/// The connection manager's library, which is the system's own.
+/// The connection manager's library, which comes from the system.
 const RDMACM: &str = "librdmacm.so.1";
 
-/// How much something matters.
+/// The importance of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
-    /// It works.
+    /// The feature works.
     Good,
-    /// Something else takes its place, or some programs need it.
+    /// The feature is missing, but another takes its place or only some programs need it.
     Less,
-    /// Nothing runs without it.
+    /// No program runs without the feature.
     Missing,
 }
 
@@ -34,10 +34,10 @@ fn line(what: &'static str, verdict: Verdict, text: impl Into<String>) -> Line {
     Line { what, verdict, text: text.into() }
 }
 
-/// Says it, line by line.
+/// Prints the findings, line by line.
 ///
 /// # Errors
-/// Something is missing.
+/// Returns an error if something necessary is missing.
 pub(super) fn run(args: &Args) -> Result<(), Failure> {
     let lines = [library(), rdmacm(), rnic(args), memory(), fallback(), sealed(), lockable()];
     let lines = lines.into_iter().chain(args.program.first().map(|name| program(name)));
@@ -82,7 +82,7 @@ fn rdmacm() -> Line {
     }
 }
 
-/// Where the loader looks as a rule: its variable, and the directories of common systems.
+/// Searches the loader's usual places: its variable, and the directories of common systems.
 fn find_library(name: &str) -> Option<PathBuf> {
     let listed = env::var_os(library::SEARCH).unwrap_or_default();
     let triple = format!("{}-linux-gnu", env::consts::ARCH);
@@ -94,7 +94,7 @@ fn find_library(name: &str) -> Option<PathBuf> {
     dirs.map(|dir| dir.join(name)).find(|path| path.is_file())
 }
 
-/// The version of rdma-core in the name of the file: `librdmacm.so.1.3.44.0` is of 44.0.
+/// Returns the rdma-core version in the file's name: `librdmacm.so.1.3.44.0` is from version 44.0.
 fn version(path: &Path) -> Option<String> {
     let real = path.canonicalize().ok()?;
     let name = real.file_name()?.to_str()?;

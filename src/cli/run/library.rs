@@ -1,23 +1,24 @@
-//! Where our `libibverbs.so.1` is, and how the loader comes to it before the system's own.
+//! Finds our `libibverbs.so.1`, and has the loader prefer it to the system's own.
 
 use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Its name, as programs have it.
+/// The name under which programs load the library.
 pub(super) const NAME: &str = "libibverbs.so.1";
 
-/// The loader's list of directories.
+/// The variable with the loader's list of directories.
 pub(super) const SEARCH: &str = "LD_LIBRARY_PATH";
 
-/// The variable that names its directory.
+/// The variable that names our library's directory.
 const DIRECTORY: &str = "HEDDLE_LIBDIR";
 
-/// The directory that has it: the one that the environment names, or else the first of those of a package,
-/// of an installation below another prefix, and of a build.
+/// Returns the directory that holds the library: the directory that the environment names, or else
+/// the first match among the directories of a package, of an installation below another prefix, and
+/// of a build.
 ///
 /// # Errors
-/// All places that were looked at.
+/// Returns a list of all directories searched if none holds the library.
 pub(super) fn find() -> Result<PathBuf, String> {
     let named = env::var_os(DIRECTORY).filter(|d| !d.is_empty()).map(PathBuf::from);
     let program = env::current_exe().ok();
@@ -49,10 +50,10 @@ fn choose(candidates: &[PathBuf]) -> Result<PathBuf, String> {
     ))
 }
 
-/// The loader's list with our directory first.
+/// Returns the loader's list with our directory first.
 ///
 /// # Errors
-/// The loader would take the name of the directory for two.
+/// Returns an error if the loader would split the directory's name into two.
 pub(super) fn search_path(dir: &Path, before: Option<OsString>) -> Result<OsString, String> {
     let before = before.filter(|list| !list.is_empty());
     let rest = before.iter().flat_map(env::split_paths).filter(|other| other != dir);
@@ -60,7 +61,7 @@ pub(super) fn search_path(dir: &Path, before: Option<OsString>) -> Result<OsStri
     env::join_paths(all).map_err(|e| format!("{SEARCH}: {e}"))
 }
 
-/// The same list without our directory, for the RNIC itself: DPDK's drivers are linked to the system's
+/// Returns the list without our directory, for the RNIC itself: DPDK's drivers link to the system's
 /// library.
 pub(super) fn without_ours(list: &OsString) -> Option<OsString> {
     let others = env::split_paths(list).filter(|dir| find().as_ref() != Ok(dir));
@@ -86,7 +87,7 @@ mod tests {
         };
         assert_eq!(find(None, "bin"), Ok(at("lib/heddle")));
         assert_eq!(find(None, "target/debug"), Ok(at("target/debug")));
-        // What is named counts, and nothing else.
+        // A directory that the environment names excludes all others.
         let e = find(Some("other"), "bin").unwrap_err();
         assert!(
             e.contains("other") && e.contains("HEDDLE_LIBDIR") && !e.contains("lib/heddle"),

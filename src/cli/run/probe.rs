@@ -1,40 +1,42 @@
-//! What the system lets a process do that programs for libibverbs need.
+//! Probes system features that programs for libibverbs need.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
-/// Whether faults of this process's own can be handled in it: what makes memory of a program shared while
-/// other threads write.
+/// Checks that a process can handle its own page faults. The library needs this to share memory of
+/// a program while the program's other threads write.
 ///
 /// # Errors
-/// Why not: the kernel has none, or a filter of system calls (seccomp) forbids it.
+/// Returns the system's error: the kernel has no userfaultfd, or a filter of system calls (seccomp)
+/// forbids it.
 pub(super) fn userfaultfd() -> io::Result<()> {
-    /// `UFFD_USER_MODE_ONLY`, since Linux 5.11: no privilege is needed for it.
+    /// `UFFD_USER_MODE_ONLY`, since Linux 5.11: needs no privilege.
     const USER_MODE_ONLY: libc::c_long = 1;
     let flags = libc::c_long::from(libc::O_CLOEXEC) | USER_MODE_ONLY;
-    // SAFETY: the call takes flags alone and makes a descriptor, or fails.
+    // SAFETY: the call takes only flags, and either makes a descriptor or fails.
     let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
     let fd = i32::try_from(fd).map_err(io::Error::other)?;
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a descriptor that was just made, which nothing else owns.
+    // SAFETY: the call above just made the descriptor, and nothing else owns it.
     drop(unsafe { OwnedFd::from_raw_fd(fd) });
     Ok(())
 }
 
-/// Whether a page can be protected against writing and given back: the way where there is no userfaultfd.
+/// Checks that a process can write-protect a page and undo that: the library's way without
+/// userfaultfd.
 ///
 /// # Errors
-/// What the system says.
+/// Returns the system's error.
 pub(super) fn mprotect() -> io::Result<()> {
     const PAGE: usize = 4096;
     let both = libc::PROT_READ | libc::PROT_WRITE;
     let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a mapping of its own at an address of the kernel's choice, of which the protection changes and
-    // which is unmapped with the same length; nothing is read or written there.
+    // SAFETY: the block makes its own mapping at an address that the kernel chooses, changes the
+    // mapping's protection, and unmaps it with the same length; nothing reads or writes the memory.
     unsafe {
         let page = libc::mmap(std::ptr::null_mut(), PAGE, both, anonymous, -1, 0);
         if page == libc::MAP_FAILED {
@@ -48,10 +50,11 @@ pub(super) fn mprotect() -> io::Result<()> {
     }
 }
 
-/// Whether memory can be shared in files that nobody can shrink or punch holes into any more.
+/// Checks that memory can be shared in files that no process can shrink or punch holes into any
+/// more.
 ///
 /// # Errors
-/// What the system says: `F_SEAL_FUTURE_WRITE` is of Linux 5.1.
+/// Returns the system's error: `F_SEAL_FUTURE_WRITE` exists since Linux 5.1.
 pub(super) fn sealed_memory() -> io::Result<()> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = memfd_create("heddle-check", flags)?;
@@ -59,7 +62,7 @@ pub(super) fn sealed_memory() -> io::Result<()> {
     Ok(fcntl_add_seals(&file, seals)?)
 }
 
-/// Bytes that this process may lock in memory; no limit when absent.
+/// Returns the bytes that this process may lock in memory, or `None` for no limit.
 pub(super) fn lockable() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Memlock).current
 }

@@ -1,4 +1,4 @@
-//! The program to run: whether our library can come into it at all.
+//! Finds the program to run, and checks that our library can be loaded into it at all.
 
 use std::env;
 use std::ffi::OsStr;
@@ -8,30 +8,31 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// A file that can be executed.
+/// An executable file.
 #[derive(Debug)]
 pub(super) struct Program(PathBuf);
 
-/// How a program is made.
+/// The way in which a program was linked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A loader brings its libraries.
+    /// A loader loads the program's libraries.
     Dynamic,
-    /// It has all it needs, and no loader.
+    /// The program contains all it needs, and names no loader.
     Static,
-    /// It has libraries but no loader: static and position-independent, or the loader itself.
+    /// The program has a dynamic section but no loader: a static position-independent program, or
+    /// the loader itself.
     Alone,
-    /// It is for another word size than ours.
+    /// The program is for another word size or byte order than ours.
     OtherClass,
-    /// A script, or something that the kernel knows.
+    /// A script, or another format that the kernel knows.
     Other,
 }
 
 impl Program {
-    /// The program of that name, looked for as a shell does.
+    /// Searches for the program called `name` as a shell does.
     ///
     /// # Errors
-    /// That there is none, in one line.
+    /// Returns one line of text if there is no such program.
     pub(super) fn find(name: &OsStr) -> Result<Program, String> {
         let search = env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
         Program::find_in(name, &search)
@@ -56,14 +57,14 @@ impl Program {
         &self.0
     }
 
-    /// Whether our library can take the place of the system's.
+    /// Checks that our library can take the place of the system's.
     ///
     /// # Errors
-    /// Why not, in one line.
+    /// Returns the reason why not, in one line.
     pub(super) fn check(&self) -> Result<(), String> {
         let shown = self.0.display();
         let meta = self.0.metadata().map_err(|e| format!("{shown}: {e}"))?;
-        // For whoever is the owner already nothing changes.
+        // A set-ID program changes nothing for a user who already is its owner.
         let others = meta.mode() & 0o4000 != 0 && meta.uid() != rustix::process::geteuid().as_raw()
             || meta.mode() & 0o2000 != 0 && meta.gid() != rustix::process::getegid().as_raw();
         if others {
@@ -86,7 +87,7 @@ impl Program {
     }
 }
 
-/// Enough of a file for its headers; less where it cannot be read.
+/// Reads enough of a file for its headers; less, or nothing, if the file is unreadable.
 fn head(path: &Path) -> Vec<u8> {
     let mut head = Vec::new();
     if let Ok(file) = File::open(path) {
@@ -95,8 +96,8 @@ fn head(path: &Path) -> Vec<u8> {
     head
 }
 
-/// What a file is that begins so: by the ELF header and its program headers, of which a loader is named in
-/// one (`PT_INTERP`).
+/// Classifies a file by its first bytes: by its ELF header and its program headers, one of which
+/// (`PT_INTERP`) names a loader.
 fn kind(head: &[u8]) -> Kind {
     const PT_DYNAMIC: u32 = 2;
     const PT_INTERP: u32 = 3;
@@ -116,7 +117,7 @@ fn kind(head: &[u8]) -> Kind {
     for n in 0..count {
         let at = n.checked_mul(size).and_then(|n| n.checked_add(offset));
         let Some(kind) = at.and_then(|at| head.get(at..)?.first_chunk::<4>()) else {
-            // Not within what was read: nothing is said of it.
+            // The header lies outside the bytes that were read, so the kind is unknown.
             return Kind::Other;
         };
         match u32::from_le_bytes(*kind) {
@@ -127,13 +128,14 @@ fn kind(head: &[u8]) -> Kind {
     }
     match (interpreted, dynamic) {
         (true, _) => Kind::Dynamic,
-        // A position-independent static program, or a loader that was asked to run another program.
+        // A position-independent static program, or a loader to be run with another program as its
+        // argument.
         (false, true) => Kind::Alone,
         (false, false) => Kind::Static,
     }
 }
 
-/// Whether it is called as the loaders of glibc and musl are.
+/// Returns true if the file's name is that of a loader of glibc or musl.
 fn is_loader(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"ld-"))
 }
@@ -145,7 +147,7 @@ mod tests {
 
     use super::*;
 
-    /// An ELF file with program headers of these types.
+    /// Builds an ELF file with program headers of these types.
     fn elf(class: u8, types: &[u32]) -> Vec<u8> {
         let mut f = vec![0; 64];
         f[..6].copy_from_slice(&[0x7f, b'E', b'L', b'F', class, 1]);

@@ -1,8 +1,9 @@
-//! Joining the user's private RNIC, and starting one where there is none.
+//! Joins the user's private RNIC, and starts one if there is none.
 //!
-//! Two that start one at once get one: the RNICs settle it among themselves by their lock, and whoever
-//! started the one that gives way joins the other. So nobody here has a lock, and a process that is killed
-//! at any moment leaves nothing that the next one would have to wait for.
+//! Two processes that start an RNIC at once end up with one RNIC: the two RNICs settle by their
+//! lock which of them gives way, and the process that started the other joins the remaining RNIC.
+//! So no process here holds a lock, and a process that is killed at any moment leaves nothing that
+//! a later process would have to wait for.
 
 use std::io::{self, Read};
 use std::os::fd::{AsFd, IntoRawFd};
@@ -20,27 +21,28 @@ use heddle::socket::admin::{Request, Status};
 
 use super::library;
 
-/// How long an RNIC may take to come up.
+/// The longest time for an RNIC to come up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often it is looked whether it has.
+/// Time between two looks at an RNIC that is coming up.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// How often one is started that ends again at once: one may have been about to end, or have been killed.
+/// Number of attempts to start an RNIC that ends again at once: a running RNIC may have been about
+/// to end, or a process may have killed the new RNIC.
 const STARTS: u32 = 3;
 
-/// How long it may take to answer.
+/// The longest time for an RNIC to answer.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// The number from which on the inherited descriptor is, if there may be so many: programs expect theirs to
-/// begin after the standard ones.
+/// The lowest number for the inherited descriptor, if the limit allows it: programs expect their
+/// own descriptors to begin right after the standard ones.
 const HELD: i32 = 200;
 
-/// Joins the RNIC at `place`, and starts it if need be. The connection stays open in this process and in
-/// the program that it becomes, so that the RNIC goes on.
+/// Joins the RNIC at `place`, and starts it if need be. The connection stays open in this process
+/// and in the program that this process becomes, so that the RNIC keeps running.
 ///
 /// # Errors
-/// Why there is none, in one line.
+/// Returns the reason why there is no RNIC, in one line.
 pub(super) fn join(place: &Place) -> Result<(), String> {
     let until = Instant::now() + PATIENCE;
     let mut starts = 0;
@@ -58,7 +60,7 @@ pub(super) fn join(place: &Place) -> Result<(), String> {
         }
         match starting.as_mut().map(Starting::look) {
             Some(Look::Busy) => sleep(LOOK),
-            // It has its lock, or another one has.
+            // Either the new RNIC holds the lock, or another RNIC does.
             Some(Look::Over(_)) if place.is_taken()? => sleep(LOOK),
             Some(Look::Over(why)) if starts >= STARTS => return Err(reason(place, &why)),
             Some(Look::Over(_)) | None => {
@@ -69,7 +71,8 @@ pub(super) fn join(place: &Place) -> Result<(), String> {
     }
 }
 
-/// A connection to an RNIC that has answered, and so counts this process among its clients.
+/// Connects to an RNIC and waits for its answer, after which the RNIC counts this process among its
+/// clients.
 fn try_join(socket: &Path) -> Option<UnixStream> {
     let stream = UnixStream::connect(socket).ok()?;
     stream.set_read_timeout(Some(ANSWER)).ok()?;
@@ -79,18 +82,19 @@ fn try_join(socket: &Path) -> Option<UnixStream> {
     Some(stream)
 }
 
-/// Has the program inherit the connection.
+/// Makes the program inherit the connection.
 fn hold(stream: UnixStream) -> io::Result<()> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let lowest = if limit.is_none_or(|most| most > 2 * HELD as u64) { HELD } else { 3 };
     let held = rustix::io::fcntl_dupfd_cloexec(stream.as_fd(), lowest)?;
     rustix::io::fcntl_setfd(&held, rustix::io::FdFlags::empty())?;
-    // It is the program's from here on.
+    // Give up ownership: the descriptor belongs to the program from here on.
     let _ = held.into_raw_fd();
     Ok(())
 }
 
-/// Why an RNIC ended before it answered: what it said on its way up, or the end of its log.
+/// Returns the reason why an RNIC ended before it answered: the last line that it printed while
+/// starting, or the last line of its log.
 fn reason(place: &Place, said: &str) -> String {
     let line = |text: &str| {
         let last = text.lines().rev().find(|l| !l.trim().is_empty())?;
@@ -102,19 +106,20 @@ fn reason(place: &Place, said: &str) -> String {
     format!("the private RNIC does not start: {why}")
 }
 
-/// An RNIC that is being started.
+/// An RNIC that is starting.
 struct Starting {
-    /// The process that starts it and ends at once, so that it is nobody's child.
+    /// The process that starts the RNIC and ends at once, so that the RNIC is not a child of the
+    /// program.
     parent: Child,
-    /// Its standard error until it has its log.
+    /// The RNIC's standard error, until the RNIC switches to its log.
     said: Option<ChildStderr>,
     text: String,
 }
 
 enum Look {
-    /// It is on its way up.
+    /// The RNIC is starting.
     Busy,
-    /// It has its log, or has ended; what it said before.
+    /// The RNIC has switched to its log, or has ended. The text is its output before that.
     Over(String),
 }
 
@@ -123,7 +128,7 @@ impl Starting {
         let fail = |e: io::Error| format!("the private RNIC does not start: {e}");
         let mut command = Command::new(env::current_exe().map_err(fail)?);
         command.args(["serve", "--private", "--detach", "--socket"]).arg(&place.socket);
-        // What is loaded into the program is not to be loaded into the RNIC.
+        // Libraries that the user preloads into the program must not be loaded into the RNIC.
         command.env_remove("LD_PRELOAD");
         if let Some(list) = env::var_os(library::SEARCH) {
             match library::without_ours(&list) {
@@ -141,7 +146,7 @@ impl Starting {
     }
 
     fn look(&mut self) -> Look {
-        // Nothing is left of it in the process table when this one becomes the program.
+        // Reap the parent, so that no zombie is left when this process becomes the program.
         let started = !matches!(self.parent.try_wait(), Ok(None));
         let mut bytes = [0; 1024];
         if let Some(said) = &mut self.said {
@@ -162,7 +167,8 @@ impl Starting {
 
 impl Drop for Starting {
     fn drop(&mut self) {
-        // It ends by itself, at once; the program is to have no child that it does not know of.
+        // Reap the parent, which ends by itself at once: the program must not inherit a child that
+        // it does not know.
         let _ = self.parent.wait();
     }
 }

@@ -26,7 +26,7 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     if args.detach {
         return detach(args, &place);
     }
-    // Before anything of another RNIC is touched, be it a leftover.
+    // Take the lock before touching anything of another RNIC, even a leftover.
     let _lock = place.lock().map_err(Failure::failed)?;
     if let Some(log) = &args.log_to {
         redirect(log).map_err(|e| Failure::failed(format!("the log {}: {e}", log.display())))?;
@@ -43,33 +43,35 @@ pub(super) fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Starts it in a session of its own, whose terminal and signals are nobody's, and ends: so it is no child of
-/// the program that `heddle run` becomes.
+/// Starts the RNIC in a session of its own, without a controlling terminal or its signals, and
+/// ends. So the RNIC is no child of the program that `heddle run` becomes.
 fn detach(args: &Args, place: &Place) -> Result<(), Failure> {
-    // Refused to the leader of a process group, which this is when a person starts it.
+    // The kernel refuses this to the leader of a process group, which this process is when a person
+    // starts it.
     let _ = rustix::process::setsid();
     let mut command = Command::new(env::current_exe()?);
     command.args(["serve", "--private", "--socket"]).arg(&place.socket);
     command.arg("--log-to").arg(place.log());
     command.arg("--grace").arg(format!("{}ms", args.grace.0.as_millis()));
     keep_to_standard_files();
-    // Standard error is the starter's until it has its log: what goes wrong before is said there.
+    // Standard error stays the starter's until the RNIC has its log, so the starter sees earlier
+    // errors.
     command.stdin(Stdio::null()).stdout(Stdio::null()).current_dir("/").spawn()?;
     Ok(())
 }
 
-/// Has the RNIC inherit no descriptor that is open here by accident, as those of a shell's pipes: whoever
-/// reads there would wait for the RNIC's end.
+/// Keeps the RNIC from inheriting descriptors that are open here by accident, such as a shell's
+/// pipes: a process that reads from such a pipe would wait until the RNIC ends.
 fn keep_to_standard_files() {
     const FIRST: libc::c_uint = 3;
-    // SAFETY: the call marks descriptors, which stay open and whose owners stay; where the kernel does not
-    // know it, since before Linux 5.11, nothing happens.
+    // SAFETY: the call only marks descriptors close-on-exec; they stay open and keep their owners.
+    // A kernel before Linux 5.11 does not know the flag and does nothing.
     unsafe {
         libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC);
     }
 }
 
-/// Has standard error and output go to a file of this run.
+/// Redirects standard error and output to a file of this run.
 fn redirect(log: &Path) -> std::io::Result<()> {
     let nofollow = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
     let mut options = OpenOptions::new();
@@ -80,32 +82,33 @@ fn redirect(log: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The addresses of this host's interfaces: programs find each other by the host's name, too. There are none where the
-/// system does not say.
+/// Returns the addresses of this host's interfaces, because programs also find each other by the
+/// host's name. The list is empty if the system does not give them.
 fn host_addresses() -> Vec<IpAddr> {
     let mut list = std::ptr::null_mut();
-    // SAFETY: fills in the head of a list, which is ours until it is given back.
+    // SAFETY: the call fills in the head of a list, which is ours until we free it below.
     if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
         return Vec::new();
     }
     let mut addrs = Vec::new();
     let mut next = list;
-    // SAFETY: entries of the list, which is live.
+    // SAFETY: `next` is null or an entry of the list, which lives until we free it below.
     while let Some(entry) = unsafe { next.as_ref() } {
         next = entry.ifa_next;
-        // SAFETY: null, or an address that is as long as its family says.
+        // SAFETY: the pointer is null, or points to an address that is as long as its family says.
         let family = unsafe { entry.ifa_addr.as_ref() }.map(|addr| i32::from(addr.sa_family));
         if family != Some(libc::AF_INET) || entry.ifa_flags & libc::IFF_UP.cast_unsigned() == 0 {
             continue;
         }
-        // SAFETY: the family says that it is one of IPv4, whatever its alignment.
+        // SAFETY: the family says that this is an IPv4 address; `read_unaligned` needs no
+        // alignment.
         let addr = unsafe { entry.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned() };
         let ip = Ipv4Addr::from(u32::from_be(addr.sin_addr.s_addr));
         if !ip.is_loopback() && !ip.is_unspecified() && !addrs.contains(&IpAddr::V4(ip)) {
             addrs.push(IpAddr::V4(ip));
         }
     }
-    // SAFETY: as it was taken.
+    // SAFETY: `list` comes from `getifaddrs`, and no entry of it is used after this call.
     unsafe { libc::freeifaddrs(list) };
     addrs
 }

@@ -19,20 +19,20 @@ use super::Where;
 use model::{Order, Sample};
 use view::{HEADS, View, conn_cells, export_cells, port_cells, worker_cells};
 
-/// What moves, live: rates of workers, ports and connections.
+/// Show activity, live: rates of workers, ports and connections.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Time between two looks
+    /// Time between two samples
     #[arg(long, value_name = "T", default_value = "1s")]
     every: Span,
-    /// Two looks, and what happened between them; the same without a terminal
+    /// Take two samples and show what happened between them; the default without a terminal
     #[arg(long)]
     once: bool,
     #[command(flatten)]
     at: Where,
 }
 
-/// The longest and the shortest time between two looks.
+/// The shortest and the longest time between two samples.
 const EVERY: std::ops::RangeInclusive<Duration> =
     Duration::from_millis(100)..=Duration::from_secs(3600);
 
@@ -105,7 +105,7 @@ fn print(old: &Sample, new: &Sample, as_json: bool) {
     say(&format!("{workers}\n{ports}\n{exports}{conns}"));
 }
 
-/// Until `q` is pressed. An appliance that restarts is found again.
+/// Draws until the user presses `q`. An appliance that restarts is found again.
 fn live(
     terminal: &mut DefaultTerminal,
     args: &Args,
@@ -151,7 +151,8 @@ fn live(
         match looked {
             Ok(s) => {
                 view.trouble = None;
-                // After a restart counters begin anew: no rates of the two.
+                // A restarted appliance counts from 0 again, so its new sample has no rate over the
+                // old one.
                 old = if s.stats.at_ns < new.stats.at_ns { s.clone() } else { new };
                 new = s;
             }

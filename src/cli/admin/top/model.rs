@@ -1,26 +1,26 @@
-//! Two samples and what happened between them.
+//! Two samples, and the rates between them.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use heddle::socket::admin::{Conn, Conns, Export, Listener, Ports, Stats, Status};
 
-/// What was answered at about one moment.
+/// The answers that the appliance gave at about one moment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sample {
     pub(super) stats: Stats,
     pub(super) ports: Ports,
     pub(super) conns: Conns,
-    /// For its exports.
+    /// Has the exports of its NFS listeners.
     pub(super) status: Status,
 }
 
-/// What the table of connections is ordered by.
+/// The key that orders the table of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// Octets each way, most first.
+    /// Bytes in both directions, highest rate first.
     Rate,
-    /// Segments sent again, most first.
+    /// Retransmitted segments, most first.
     Retransmits,
     /// Round-trip time, longest first.
     Rtt,
@@ -48,11 +48,11 @@ impl Order {
     }
 }
 
-/// A worker over the time between two samples.
+/// A worker's activity between two samples.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct WorkerRow {
     pub(super) worker: usize,
-    /// Share of its turns that found something to do, 0 to 1.
+    /// Share of its polls that found work, 0 to 1.
     pub(super) busy: f64,
     pub(super) tx_bits: f64,
     pub(super) rx_bits: f64,
@@ -61,7 +61,7 @@ pub(super) struct WorkerRow {
     pub(super) retransmits: f64,
 }
 
-/// A port over the same.
+/// A port's activity between two samples.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct PortRow {
     pub(super) name: String,
@@ -70,11 +70,11 @@ pub(super) struct PortRow {
     pub(super) rx_bits: f64,
     pub(super) tx_frames: f64,
     pub(super) rx_frames: f64,
-    /// Frames lost, of whatever cause.
+    /// Frames lost, from any cause, per second.
     pub(super) lost: f64,
 }
 
-/// A connection over the same.
+/// A connection's activity between two samples.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct ConnRow {
     pub(super) conn: Conn,
@@ -83,25 +83,26 @@ pub(super) struct ConnRow {
     pub(super) retransmits: f64,
 }
 
-/// An NFS export over the same.
+/// An NFS export's activity between two samples.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct ExportRow {
     pub(super) listener: Listener,
-    /// By RDMA and by TCP.
+    /// Connections over RDMA and over TCP.
     pub(super) conns: [usize; 2],
     pub(super) calls: f64,
     pub(super) failed: f64,
-    /// Octets.
+    /// Bytes that clients read, per second.
     pub(super) read: f64,
     pub(super) written: f64,
 }
 
-/// Per second, of a counter that went from `old` to `new` in `ns`; 0 when no time has passed.
+/// Returns the rate per second of a counter that rose from `old` to `new` in `ns` nanoseconds; 0
+/// when no time has passed.
 fn rate(old: u64, new: u64, ns: u64) -> f64 {
     if ns == 0 {
         return 0.0;
     }
-    // Counters wrap; what is counted in a second is far from that.
+    // Counters wrap, but no counter moves so far within one sample that the difference is wrong.
     #[expect(clippy::cast_precision_loss, reason = "for people to read")]
     let (count, seconds) = (new.wrapping_sub(old) as f64, ns as f64 / 1e9);
     count / seconds
@@ -122,7 +123,7 @@ pub(super) fn workers(old: &Stats, new: &Stats) -> Vec<WorkerRow> {
         let per_second = |part: &str, name: &str| {
             let key = (part.to_owned(), name.to_owned());
             let value = |m: &HashMap<_, u64>| m.get(&key).copied();
-            // One that has not answered before has no rate yet.
+            // A worker that did not answer before has no rate yet.
             value(&old).zip(value(&new)).map_or(0.0, |(old, new)| rate(old, new, ns))
         };
         let polls = per_second("worker", "polls");
@@ -178,7 +179,7 @@ pub(super) fn conns(old: &Conns, new: &Conns, order: Order) -> Vec<ConnRow> {
         }
     };
     let mut rows: Vec<ConnRow> = new.conns.iter().map(row).collect();
-    // They come in the order of their numbers, which these keep among equals.
+    // The rows arrive ordered by number, and these stable sorts keep that order among equals.
     match order {
         Order::Number => {}
         Order::Rate => {
@@ -198,7 +199,7 @@ pub(super) fn exports(old: &Status, new: &Status) -> Vec<ExportRow> {
         let now = l.nfs?;
         let same = |o: &&Listener| (&o.address, &o.service) == (&l.address, &l.service);
         let before = old.listeners.iter().find(same).and_then(|o| o.nfs);
-        // Of one that has begun anew since, or has come since, there is no rate yet.
+        // An export that restarted or appeared between the samples has no rate yet.
         let before = before.filter(|before| before.calls <= now.calls);
         let per_second = |of: fn(&Export) -> u64| {
             before.as_ref().map_or(0.0, |before| rate(of(before), of(&now), ns))
@@ -215,7 +216,7 @@ pub(super) fn exports(old: &Status, new: &Status) -> Vec<ExportRow> {
     new.listeners.iter().filter_map(row).collect()
 }
 
-/// A number with a prefix of its unit: `12.3G`.
+/// Formats a number with a prefix for its unit: `12.3G`.
 pub(super) fn short(value: f64) -> String {
     const UNITS: [(f64, &str); 4] = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
     let unit = UNITS.into_iter().find(|(size, _)| value >= *size);
@@ -253,10 +254,10 @@ mod tests {
         let rows = workers(&old, &new);
         assert_eq!((rows[0].tx_bits, rows[1].tx_bits), (80.0, 24.0));
         assert_eq!((rows[0].busy, rows[0].rx_bits), (0.25, 0.0));
-        // A worker that did not answer before has no rate yet, and does not take another's.
+        // A worker that did not answer before has no rate yet, and does not take another worker's.
         let rows = workers(&stats(0, &[1], &[5]), &new);
         assert_eq!((rows[0].tx_bits, rows[1].tx_bits), (0.0, 4.0));
-        // No time, no rate.
+        // Without elapsed time there is no rate.
         assert_eq!(workers(&old, &old)[0].tx_bits, 0.0);
     }
 
@@ -319,7 +320,7 @@ mod tests {
         assert_eq!(order(Order::Rate), [2, 1, 3]);
         assert_eq!(order(Order::Retransmits), [3, 2, 1]);
         assert_eq!(order(Order::Rtt), [3, 1, 2]);
-        // New ones have no rate yet.
+        // Connections that are new since the last sample have no rate yet.
         let rows = conns(&Conns::default(), &new, Order::Rate);
         assert!(rows.iter().all(|r| r.tx_bits == 0.0));
     }

@@ -1,4 +1,4 @@
-//! What is drawn.
+//! The screen of `heddle top`.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -13,13 +13,13 @@ use super::model::{
 /// Everything on the screen.
 pub(super) struct View {
     pub(super) order: Order,
-    /// Connections left out at the top.
+    /// Connections scrolled past at the top.
     pub(super) skip: usize,
-    /// What went wrong with the last sample.
+    /// The error of the last sample, if it failed.
     pub(super) trouble: Option<String>,
 }
 
-/// Columns of the tables, and the least their widths can be.
+/// Columns of the tables, and their minimum widths.
 const WORKER: [&str; 7] =
     ["worker", "busy", "tx bit/s", "rx bit/s", "tx FPDU/s", "rx FPDU/s", "retx/s"];
 const PORT: [&str; 7] = ["port", "link", "tx bit/s", "rx bit/s", "tx frm/s", "rx frm/s", "lost/s"];
@@ -53,7 +53,7 @@ pub(super) fn port_cells(p: &PortRow) -> [String; 7] {
 pub(super) fn export_cells(e: &ExportRow) -> [String; 7] {
     let [rdma, tcp] = e.conns;
     [
-        // The heading says what it is.
+        // The table's heading already says that the rows are NFS exports.
         e.listener.service.trim_start_matches("nfs:").to_owned(),
         e.listener.address.clone(),
         format!("{rdma}+{tcp}"),
@@ -78,7 +78,7 @@ pub(super) fn conn_cells(c: &ConnRow) -> [String; 7] {
     ]
 }
 
-/// Heads of the tables, for whoever prints them.
+/// Headings of the tables, for code that prints the tables as text.
 pub(super) const HEADS: [[&str; 7]; 4] = [WORKER, PORT, EXPORT, CONN];
 
 impl View {
@@ -87,9 +87,9 @@ impl View {
         let conns = conns(&old.conns, &new.conns, self.order);
         let exports = exports(&old.status, &new.status);
         let rows = |n: usize| u16::try_from(n + 2).unwrap_or(u16::MAX);
-        // Connections get what is left, and a third of the screen at least.
+        // Connections get the remaining rows, and at least a third of the screen.
         let few = frame.area().height / 3;
-        // Where nothing is exported, nothing is said of it.
+        // Without exports, the screen has no export table.
         let exported = if exports.is_empty() { 0 } else { rows(exports.len()).min(few) };
         let [title, worker, port, export, conn] = Layout::vertical([
             Constraint::Length(1),
@@ -212,7 +212,7 @@ mod tests {
         assert!(all.contains("no answer"), "{all}");
     }
 
-    /// Nothing is drawn outside, however little there is.
+    /// The view draws nothing outside the terminal, however small the terminal is.
     #[test]
     fn test_no_terminal_is_too_small() {
         for (w, h) in [(1, 1), (10, 3), (80, 5), (3, 24)] {

@@ -5,7 +5,7 @@ const FRAMES: [(u64, &[u8]); 2] =
 
 fn pcap(link: u32) -> Vec<u8> {
     let words = |words: &[u32]| words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<_>>();
-    // A snap length that cuts the second frame off.
+    // The snap length truncates the second frame.
     let mut out = words(&[0xa1b2_c3d4, 0x0004_0002, 0, 0, 6, link]);
     for (time, data) in FRAMES {
         let (s, us) = (time / 1_000_000_000, time % 1_000_000_000 / 1000);
@@ -16,7 +16,7 @@ fn pcap(link: u32) -> Vec<u8> {
     out
 }
 
-/// With times in the units that `resolution` says, or without saying.
+/// Builds a pcapng file with times in the units of `resolution`, or without that option.
 fn pcapng(resolution: Option<u8>, unit: u64) -> Vec<u8> {
     let word = |w: u32| w.to_le_bytes();
     let block = |kind: u32, body: &[u8]| {
@@ -36,7 +36,7 @@ fn pcapng(resolution: Option<u8>, unit: u64) -> Vec<u8> {
         let len = word(u32::try_from(data.len()).unwrap());
         let mut body = [&word(0), &high, &low, &len, &len, data].concat();
         body.resize(body.len().next_multiple_of(4), 0);
-        // A block of another kind in between.
+        // A block of another kind stands between the frames.
         out.extend(block(0xbad, b"1234"));
         out.extend(block(6, &body));
     }
@@ -99,7 +99,7 @@ fn test_other_files_are_refused() {
     other[28 + 8] = 113;
     assert!(error(&other).contains("link type 113"));
     let mut none = pcapng(None, 1000);
-    // The first frame's interface.
+    // Changes the interface number of the first frame.
     none[64 + 8] = 7;
     assert!(error(&none).contains("frame 1 is of an interface"));
 }
