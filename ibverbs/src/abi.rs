@@ -1,8 +1,9 @@
 //! Layouts and numbers of the C ABI of libibverbs, as facts of that ABI.
 //!
-//! Names are those of `<infiniband/verbs.h>`, so that a reader finds them there. A test compiles a C program
-//! against the distribution's headers and compares every size, offset and number with the ones here. The ABI is
-//! only ever extended, so these layouts hold for every libibverbs since rdma-core 15 and up to the newest.
+//! The names are those of `<infiniband/verbs.h>`, so that a reader finds them there. A test
+//! compiles a C program against the distribution's headers and compares every size, offset and
+//! number with this module's. The ABI only ever grows, so these layouts hold for every libibverbs
+//! from rdma-core 15 up to the newest.
 //!
 //! | Module | Holds |
 //! |---|---|

@@ -1,19 +1,19 @@
-//! `libibverbs.so.1` over [`heddle_verbs`], so that programs written for libibverbs and librdmacm run
-//! unmodified and without a kernel module.
+//! `libibverbs.so.1` over [`heddle_verbs`], so that programs written for libibverbs and librdmacm
+//! run unmodified and without a kernel module.
 //!
 //! ```text
 //!   program ──▶ librdmacm.so.1 (the distribution's) ──▶ /dev/infiniband/rdma_cm ──▶ ucma ─┐
 //!      │               │                                                                  │
 //!      └───────────────┴──▶ libibverbs.so.1: verbs ──▶ memory (shared in place) ──────────┤
 //!                                                                                         ▼
-//!                                                          rnic: one `heddle_verbs::Device` of the process
+//!                                              rnic: the process's only `heddle_verbs::Device`
 //! ```
 //!
 //! | Module | Holds |
 //! |---|---|
 //! | `abi` | layouts and numbers of the C ABI, asserted against the distribution's headers |
-//! | `verbs` | the exported functions and the objects behind them |
-//! | `memory` | memory that the program has already, made shared in place |
+//! | `verbs` | the exported functions and their objects |
+//! | `memory` | memory that the program already has, made shared in place |
 //! | `ucma` | the commands that librdmacm writes to its device |
 //! | `rnic` | the device that the process has opened, and its queue pairs by number |
 

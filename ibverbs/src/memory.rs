@@ -1,29 +1,29 @@
-//! Memory that the program has already, made shared with the RNIC in place.
+//! Memory that the program already has, made shared with the RNIC in place.
 //!
-//! A program registers memory from `malloc`, its stack, its variables. The RNIC is another process, so the
-//! pages of that memory have to become pages of a file that both map:
+//! A program registers memory from `malloc`, its stack, its variables. The RNIC is another process,
+//! so the pages of that memory have to become pages of a file that both processes map:
 //!
 //! ```text
-//!   guard     writers of the pages sleep: userfaultfd write-protects them, or mprotect and a handler
+//!   guard     make writers of the pages sleep: by userfaultfd, or by mprotect and a handler
 //!   copy      the pages to the window's file
 //!   replace   the mapping by one of the file, in one system call
-//!   wake      who waited writes the shared page
+//!   wake      the waiting writers, which then write the shared pages
 //! ```
 //!
-//! The pages are given back, by the same steps the other way, when nothing registered has them any more:
-//! `free` and `madvise` then find memory that behaves as they expect. ADR 17 has the reasons.
+//! When the last registration of a page ends, the module gives the page back by the same steps in
+//! the other direction: `free` and `madvise` then find memory that behaves as they expect. ADR 17
+//! has the reasons.
 //!
 //! | Module | Holds |
 //! |---|---|
 //! | `window` | stretches of address space, each with one sparse file |
-//! | `maps` | what is mapped where, as the kernel has it |
-//! | `convert` | one conversion, in which nothing may wait for the guard |
+//! | `maps` | the process's mappings, as the kernel reports them |
+//! | `convert` | a conversion, during which no step may wait for the guard |
 //! | `uffd`, `segv` | the two guards |
 //! | `own`, `sys` | memory and system calls that meet no guard |
 //! | `fork` | a child's own copy of the pages |
 //! | `thread` | the control blocks of threads, which glibc has at the end of their stacks |
 //! | `files` | pages that the program shares with others, which stay as they are |
-//!
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -54,62 +54,67 @@ use uffd::Uffd;
 use window::{Owner, Window};
 
 const PAGE: usize = 4096;
-/// A huge page of the machine.
+/// Bytes of one of the machine's huge pages.
 const HUGE: usize = 2 << 20;
 
-/// Bytes that are guarded at a time. Writers wait for less than a millisecond.
+/// Bytes that one guard covers at a time. At this size, writers wait for less than a millisecond.
 const PIECE: usize = HUGE;
 
-/// Bytes that the file has at most before they are converted: until then the program has them as well.
+/// Most bytes that the file gets before the conversion: until the conversion both the file and the
+/// program have them.
 const AHEAD: usize = 16 << 20;
 
-/// How long [`still`] waits.
+/// The longest wait of [`still`].
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long a thread sleeps before it looks again whether the lock is free.
+/// Time that a thread sleeps between two attempts to take the lock.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// How often a conversion lets the threads in [`still`] go first, of which none may ever end.
+/// Number of times that a conversion lets the threads in [`still`] go first. The number is limited,
+/// because threads may enter `still` without end.
 const TURNS: usize = 200;
 
-/// The variable that chooses the guard: `userfaultfd` (where it is allowed) or `mprotect`.
+/// The variable that chooses the guard: `userfaultfd` (where the system allows it) or `mprotect`.
 pub const GUARD: &str = "HEDDLE_GUARD";
 
-/// The variable that asks for messages on standard error: anything but `off`.
+/// The variable that turns on messages on standard error: any value but `off`.
 pub const LOG: &str = "HEDDLE_LOG";
 
-/// Pages that are shared with the RNIC for as long as this lives.
+/// Pages that are shared with the RNIC for as long as this value lives.
 #[derive(Debug)]
 pub struct Shared {
     region: Arc<Region>,
     offset: usize,
-    /// Addresses; of memory that others share nothing is given back.
+    /// Addresses of the pages. If the program shares the memory with others, dropping this value
+    /// gives nothing back.
     pages: Range<usize>,
     is_writable: bool,
-    /// Forks before it was made. A child has its own copy of the pages, which are not shared.
+    /// The state's count of forks when this value was made. A child of a later fork has its own
+    /// copy of the pages, which are not shared.
     forks: usize,
 }
 
 impl Shared {
-    /// The region that has the bytes: a sparse one, in which only shared pages may be registered.
+    /// Returns the region that holds the bytes: a sparse region, in which only shared pages may be
+    /// registered.
     pub fn region(&self) -> &Arc<Region> {
         &self.region
     }
 
-    /// Where the first byte is in that region.
+    /// Returns the offset of the first byte in that region.
     pub fn offset(&self) -> usize {
         self.offset
     }
 
-    /// Whether the program may write all of it. The RNIC could in any case, so whoever registers memory
-    /// for peers to write has to ask.
+    /// Returns true if the program may write all of the memory. The RNIC could write it in any
+    /// case, so a caller that registers memory for peers to write has to check this first.
     pub fn is_writable(&self) -> bool {
         self.is_writable
     }
 }
 
 impl Drop for Shared {
-    /// Gives the pages back that nothing else shares.
+    /// Gives back the pages that no other `Shared` covers.
     fn drop(&mut self) {
         let mut state = lock();
         if state.forks == self.forks {
@@ -118,8 +123,9 @@ impl Drop for Shared {
     }
 }
 
-/// Memory that is about to be [shared](share): its window's file has pages for it, so the RNIC can register these while
-/// the memory is converted. No other thread converts any as long as this lives.
+/// Memory that is about to be [shared](share): its window's file already has the pages, so the RNIC
+/// can register them while this process converts the memory. No other thread converts any pages
+/// while this value lives, because the value holds the lock.
 #[derive(Debug)]
 pub(crate) struct Plan(Planned);
 
@@ -138,21 +144,21 @@ enum Planned {
 }
 
 impl Plan {
-    /// As [`Shared::region`].
+    /// Returns the planned [`Shared::region`].
     pub(crate) fn region(&self) -> &Arc<Region> {
         match &self.0 {
             Planned::Convert { region, .. } | Planned::Shared(Shared { region, .. }) => region,
         }
     }
 
-    /// As [`Shared::offset`].
+    /// Returns the planned [`Shared::offset`].
     pub(crate) fn offset(&self) -> usize {
         match &self.0 {
             Planned::Convert { offset, .. } | Planned::Shared(Shared { offset, .. }) => *offset,
         }
     }
 
-    /// As [`Shared::is_writable`].
+    /// Returns the planned [`Shared::is_writable`].
     pub(crate) fn is_writable(&self) -> bool {
         match &self.0 {
             Planned::Convert { is_writable, .. } | Planned::Shared(Shared { is_writable, .. }) => {
@@ -161,10 +167,10 @@ impl Plan {
         }
     }
 
-    /// Shares the memory.
+    /// Shares the memory as planned.
     ///
     /// # Errors
-    /// As [`share`].
+    /// Returns the errors of [`share`].
     pub(crate) fn carry_out(self) -> Result<Shared, i32> {
         match self.0 {
             Planned::Shared(shared) => Ok(shared),
@@ -182,21 +188,22 @@ impl Plan {
     }
 }
 
-/// Shares the pages that have `[addr, addr + len)` with the RNIC. Other threads may read and write them
-/// meanwhile. Where the kernel may not be made to wait (without privileges), a system call of another thread
-/// that writes there in that moment can fail with EFAULT.
+/// Shares the pages that hold `[addr, addr + len)` with the RNIC. Other threads may read and write
+/// them meanwhile. Without the privilege to make the kernel wait, a system call of another thread
+/// that writes there at that moment can fail with EFAULT.
 ///
 /// # Errors
-/// An error number: EINVAL for no bytes, EFAULT where nothing is mapped or may be read, EOPNOTSUPP for code, and for
-/// memory that other processes may map unless the RNIC `takes_files` and can be given its file; ENOMEM.
+/// Returns an error number: EINVAL for no bytes; EFAULT for memory that is unmapped or unreadable;
+/// EOPNOTSUPP for code, and for memory that other processes may map, unless the RNIC `takes_files`
+/// and can be given the memory's file; ENOMEM.
 pub fn share(addr: usize, len: usize, takes_files: bool) -> Result<Shared, i32> {
     plan(addr, len, takes_files)?.carry_out()
 }
 
-/// Plans what [`share`] does.
+/// Plans what [`share`] is to do.
 ///
 /// # Errors
-/// As [`share`], as far as it can be seen before.
+/// Returns the errors of [`share`] that show before the conversion.
 pub(crate) fn plan(addr: usize, len: usize, takes_files: bool) -> Result<Plan, i32> {
     let pages =
         window::pages(addr, len).ok_or(if len == 0 { libc::EINVAL } else { libc::EFAULT })?;
@@ -211,8 +218,9 @@ pub(crate) fn plan(addr: usize, len: usize, takes_files: bool) -> Result<Plan, i
             let has_pages = all <= AHEAD && parts.iter().all(populate);
             let plan =
                 Planned::Convert { state, window, parts, pages, region, offset, is_writable };
-            // What is large is not to be there twice. Else the kernel cannot populate, or has no memory: the conversion
-            // says which.
+            // Convert large memory at once, so that file and program do not both hold it. Convert
+            // here also if populating failed: either the kernel cannot populate or it has no
+            // memory, and the conversion's result tells which.
             if has_pages {
                 Ok(Plan(plan))
             } else {
@@ -238,10 +246,12 @@ pub(crate) fn plan(addr: usize, len: usize, takes_files: bool) -> Result<Plan, i
     }
 }
 
-/// Runs `f` while no pages are being converted. `None` when a conversion or a fork did not end within
-/// [`PATIENCE`]: a thread that forks has the lock, and may wait for one that our caller has.
+/// Runs `f` while no thread converts pages. Returns `None` if a conversion or a fork does not end
+/// within [`PATIENCE`]: a forking thread holds the lock, and may itself wait for a lock that our
+/// caller holds.
 pub(crate) fn still<T>(f: impl FnOnce() -> T) -> Option<T> {
-    // Conversions let this thread go first, or one that converts all the time would keep the lock.
+    // While this counts, conversions let this thread go first. Otherwise a thread that converts all
+    // the time would keep the lock.
     let _waiting = Waiting::new();
     let until = Instant::now() + PATIENCE;
     loop {
@@ -258,21 +268,22 @@ pub(crate) fn still<T>(f: impl FnOnce() -> T) -> Option<T> {
     }
 }
 
-/// Uses new files for what is shared from here on: for a process that opens another device, since a file can
-/// be brought to one device in its life. What the old device has keeps its pages until it is deregistered,
-/// and until then cannot be registered with the new one (EBUSY).
+/// Uses new files for all memory shared from here on. A process that opens another device needs
+/// this, because a file belongs to one device for all its life. Memory registered with the old
+/// device keeps its pages until the program unregisters it, and until then cannot be registered
+/// with the new device (EBUSY).
 pub fn renew() {
     let mut state = lock();
     state.windows.retain(|w| !w.shared.is_empty());
     state.windows.iter_mut().for_each(|w| w.is_old = true);
 }
 
-/// Why memory is not shared.
+/// The reason why memory cannot be shared.
 #[derive(Debug)]
 struct Refusal {
     errno: i32,
     why: String,
-    /// Other processes may map it.
+    /// True if other processes may map the memory.
     is_shared: bool,
 }
 
@@ -282,13 +293,13 @@ impl Refusal {
     }
 }
 
-/// All windows, and how pages are guarded. The lock is taken by threads that share and give back, and by
-/// `fork`; no handler takes it.
+/// All windows, and the guard for pages. Threads that share and give back take the lock, and so
+/// does `fork`; no signal handler takes it.
 #[derive(Debug, Default)]
 struct State {
     windows: Vec<Window>,
     files: files::Known,
-    /// Opened at first use, and again in a child.
+    /// Opened at first use, and again in a child of a fork.
     uffd: Option<Result<Uffd, Errno>>,
     /// Forks of this process and its ancestors since the library was loaded.
     forks: usize,
@@ -309,10 +320,10 @@ fn lock() -> MutexGuard<'static, State> {
     state().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Threads that want the lock in [`still`].
+/// Number of threads that want the lock in [`still`].
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 
-/// One of [`WAITING`].
+/// Counts one thread in [`WAITING`] while it lives.
 struct Waiting;
 
 impl Waiting {
@@ -328,23 +339,25 @@ impl Drop for Waiting {
     }
 }
 
-/// Tells whoever asked for it by `HEDDLE_LOG`.
+/// Prints a line on standard error if `HEDDLE_LOG` asks for it.
 pub(crate) fn log(text: &str) {
     if std::env::var_os(LOG).is_some_and(|level| level != "off") {
         eprintln!("heddle: {text}");
     }
 }
 
-/// Bytes of stack to have below a shared page.
+/// Bytes of stack that should lie below a shared page.
 const BELOW: usize = 64 << 10;
 
-/// Grows a stack that begins at `start`. Only the kernel's own mapping of it grows, and a shared page at its
-/// lower end would take its place. Another mapping stays as it is.
+/// Grows a stack whose mapping begins at `start`. The kernel grows only its own mapping of the
+/// stack, and a shared page at the lower end would take that mapping's place. Any other mapping
+/// stays unchanged.
 fn grow(start: usize) {
     let mut byte = 0u8;
     let local = [start.saturating_sub(BELOW), 1];
     let remote = [(&raw mut byte).addr(), 1];
-    // SAFETY: has the kernel read a byte, if there is one, into a live one.
+    // SAFETY: the kernel reads one byte, if there is one, into the live `byte`, and returns an
+    // error otherwise.
     let _ = unsafe {
         let me = sys::call(libc::SYS_getpid, [0; 6]).unwrap_or(0);
         let args = [me, (&raw const local).addr(), 1, (&raw const remote).addr(), 1, 0];
@@ -352,7 +365,7 @@ fn grow(start: usize) {
     };
 }
 
-/// A part of a mapping to convert: whole pages of it.
+/// A part of a mapping to convert: whole pages.
 #[derive(Debug)]
 struct Part {
     pages: Range<usize>,
@@ -360,18 +373,20 @@ struct Part {
 }
 
 impl State {
-    /// Plans how to share pages: in which window, which parts, and whether the program may write all of them.
+    /// Plans the sharing of pages. Returns the window, the parts to convert, and whether the
+    /// program may write all of the pages.
     fn plan(&mut self, pages: &Range<usize>) -> Result<(usize, Vec<Part>, bool), Refusal> {
         let known = self.windows.len();
         let at = self.window_of(pages)?;
         let (parts, is_writable) = self.windows[at].parts(pages).inspect_err(|_| {
-            // A window that was made for these pages alone.
+            // Drop a window that `window_of` made only for these pages.
             self.windows.truncate(known);
         })?;
         Ok((at, parts, is_writable))
     }
 
-    /// Shares pages by a plan; the pages with the rest of huge ones. When it fails everything is as it was.
+    /// Shares pages as planned. Returns the shared pages, including the rest of their huge pages. A
+    /// failed call leaves everything as it was.
     fn carry_out(
         &mut self,
         at: usize,
@@ -383,7 +398,8 @@ impl State {
         let mut done: Vec<Range<usize>> = Vec::new();
         for part in parts {
             if let Err(e) = self.convert(own, at, part, Kind::Share, &mut done) {
-                // What nothing shares goes back: the rest of a huge page, too.
+                // Return each converted page that no registration shares, including the rest of a
+                // huge page.
                 let shared = &self.windows[at].shared;
                 let gaps: Vec<_> = done.iter().flat_map(|piece| shared.gaps(piece)).collect();
                 for pages in gaps {
@@ -400,7 +416,7 @@ impl State {
         Ok(pages)
     }
 
-    /// The window that is to have `pages`.
+    /// Returns the index of the window that is to hold `pages`, and makes a window if none can.
     fn window_of(&mut self, pages: &Range<usize>) -> Result<usize, Refusal> {
         let has_some = |w: &Window| w.shared.gaps(pages) != [pages.clone()];
         let some: Vec<usize> =
@@ -449,7 +465,7 @@ impl State {
         }
     }
 
-    /// Converts a part, piece by piece; those that are converted go to `done`.
+    /// Converts a part, piece by piece, and adds each converted piece to `done`.
     fn convert(
         &mut self,
         own: *mut Own,
@@ -468,9 +484,10 @@ impl State {
                 self.windows[at].fill(&piece);
             }
             let uffd = self.uffd.as_ref().and_then(|u| u.as_ref().ok());
-            // SAFETY: the kernel says that these are private pages, or those of the window's file, and the
-            // lock keeps every other conversion away. Of a program that unmaps memory while it registers
-            // or deregisters it, as of one that uses memory after freeing it, nothing can be promised.
+            // SAFETY: the kernel reports these pages as private, or as pages of the window's file,
+            // and the lock excludes every other conversion. A program that unmaps memory while it
+            // registers or unregisters that memory uses freed memory, for which no guarantee is
+            // possible.
             unsafe { convert::convert(own, uffd, job) }?;
             done.push(piece);
             rest.start = end;
@@ -478,7 +495,7 @@ impl State {
         Ok(())
     }
 
-    /// One registration fewer has these pages. Those that none has any more become private.
+    /// Ends one registration of these pages. Pages without any other registration become private.
     fn give_back(&mut self, pages: &Range<usize>, region: &Arc<Region>) {
         let Some(at) = self.windows.iter().position(|w| Arc::ptr_eq(&w.region, region)) else {
             return;
@@ -491,7 +508,7 @@ impl State {
         }
     }
 
-    /// Makes pages private, as far as they are those of the window still.
+    /// Makes pages private, except pages that no longer belong to the window.
     fn return_pages(&mut self, at: usize, pages: &Range<usize>) {
         let Some(own) = own::there() else { return };
         let Ok(mut maps) = Maps::open() else { return };
@@ -512,8 +529,8 @@ impl State {
             let part = Part { pages: here, protection: mapping.protection };
             let mut done = Vec::new();
             if let Err(e) = self.convert(own, at, &part, Kind::GiveBack, &mut done) {
-                // Without memory for the copy the rest stays shared, for good: a child of fork copies it, and
-                // the program notices nothing but that `madvise` frees nothing there.
+                // Without memory for the copy, the rest stays shared for good: a child of fork
+                // copies it, and the program notices only that `madvise` frees nothing there.
                 let left = done.last().map_or(part.pages.start, |piece| piece.end);
                 self.windows[at].shared.add(&(left..part.pages.end));
                 log(&format!("the pages at {:#x} stay shared: {e}", part.pages.start));
@@ -523,7 +540,8 @@ impl State {
 }
 
 impl Window {
-    /// What of `pages` has to be converted to share all of them, and whether the program may write all.
+    /// Returns the parts of `pages` that still need conversion to share all of them, and whether
+    /// the program may write all of `pages`.
     fn parts(&self, pages: &Range<usize>) -> Result<(Vec<Part>, bool), Refusal> {
         let refuse = |errno, at: usize, why: &str| {
             Err(Refusal::new(errno, format!("the memory at {at:#x} {why}")))
@@ -570,7 +588,8 @@ impl Window {
         Ok((parts, is_writable))
     }
 
-    /// Whole pages of the mapping that have `here`: a huge page is replaced as a whole.
+    /// Returns the whole pages of the mapping that hold `here`: a conversion replaces a huge page
+    /// as a whole.
     fn part(&self, here: Range<usize>, mapping: &Mapping) -> Result<Part, Refusal> {
         let page = mapping.page.max(PAGE);
         let pages = here.start / page * page..here.end.next_multiple_of(page);
@@ -581,7 +600,7 @@ impl Window {
         Ok(Part { pages, protection: mapping.protection })
     }
 
-    /// Notes pages that were not there when they were to be given back.
+    /// Records pages that were not in place when the module wanted to give them back.
     fn stray(&mut self, pages: &Range<usize>) {
         for new in self.astray.gaps(pages) {
             self.astray.add(&new);

@@ -1,7 +1,7 @@
 //! The RNIC of the process: one [`Device`], opened at first use, and its queue pairs by number.
 //!
-//! librdmacm knows a queue pair by its number alone, so `verbs` enters each queue pair here and `ucma` finds
-//! it again.
+//! librdmacm knows a queue pair only by its number, so `verbs` enters each queue pair here and
+//! `ucma` finds it again.
 
 use std::collections::HashMap;
 use std::env;
@@ -19,34 +19,36 @@ use rustix::process::{Resource, getrlimit};
 
 pub(crate) mod fork;
 
-/// The node GUID of the device: locally administered, and the same in each process, so that programs of one host
-/// agree on it.
+/// The node GUID of the device: locally administered, and the same in each process, so that
+/// programs of one host agree on it.
 pub const GUID: u64 = 0x0200_00ff_fe48_4401;
 
-/// The variable that names the control socket of the RNIC.
+/// The environment variable that names the control socket of the RNIC.
 pub const SOCKET: &str = "HEDDLE_SOCKET";
 
-/// The control socket that is taken when [`SOCKET`] is not set.
+/// The default control socket, for a process without [`SOCKET`].
 pub const DEFAULT_SOCKET: &str = "/run/heddle.sock";
 
-/// The control socket of this process's RNIC.
+/// Returns the control socket of this process's RNIC.
 pub fn socket() -> PathBuf {
     env::var_os(SOCKET).map_or_else(|| DEFAULT_SOCKET.into(), PathBuf::from)
 }
 
-/// The device of this process, leaked: handles of it last as long as the process.
+/// The device of this process, leaked, so that references to it stay valid as long as the process
+/// lives.
 static DEVICE: AtomicPtr<Device> = AtomicPtr::new(null_mut());
 static OPENING: Mutex<()> = Mutex::new(());
 
-/// The device of this process. The first successful call opens it, and it stays open.
+/// Returns the device of this process. The first successful call opens the device, which then stays
+/// open.
 ///
-/// A child that the process forks has no part in the session of its parent: its first call opens a device of
-/// its own.
+/// A child that the process forks has no part in the session of its parent: the child's first call
+/// opens a device of its own.
 ///
 /// # Errors
-/// The errors of [`Device::open_with`]. A later call tries again.
+/// Returns the errors of [`Device::open_with`]. A later call tries again.
 pub fn device() -> Result<&'static Device, DeviceError> {
-    // SAFETY: null, or a leaked box.
+    // SAFETY: the pointer is null or a leaked box.
     if let Some(device) = unsafe { DEVICE.load(Ordering::Acquire).as_ref() } {
         return Ok(device);
     }
@@ -56,13 +58,14 @@ pub fn device() -> Result<&'static Device, DeviceError> {
     if let Some(device) = unsafe { DEVICE.load(Ordering::Acquire).as_ref() } {
         return Ok(device);
     }
-    // A program registers memory that it has.
+    // Programs register their own memory here, so ask the RNIC for none.
     let params = OpenParams { memory: 0, ..OpenParams::default() };
     Ok(set(Device::open_with(socket(), &params)?))
 }
 
-/// Has `device`, of an RNIC that this process runs itself, be the process's: what the program calls reaches it without
-/// a socket. False, and nothing has changed, where the process has opened one.
+/// Makes `device`, of an RNIC that this process runs itself, the device of the process: the
+/// program's calls then reach it without a socket. Returns false, without any change, if the
+/// process has already opened a device.
 pub fn adopt(device: Device) -> bool {
     let _guard = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
     let none = DEVICE.load(Ordering::Acquire).is_null();
@@ -78,16 +81,16 @@ fn set(device: Device) -> &'static Device {
     device
 }
 
-/// Has what this library opens for itself keep out of the numbers that programs expect to get: half of those they may
-/// have, which is more than any program counts on.
+/// Keeps the library's own descriptors out of the numbers that programs expect to get. The library
+/// takes only numbers from half of the program's limit on; no program counts on getting so many.
 pub fn keep_descriptors_high() {
     const MOST: RawFd = 512;
     let may = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     descriptor::keep_from(RawFd::try_from(may / 2).unwrap_or(MOST).min(MOST));
 }
 
-/// The IPv4 addresses of a device, with the leading bits that the hosts of each link share, in the order of the
-/// configuration. Empty when the RNIC is gone.
+/// Returns the IPv4 addresses of a device in the order of its configuration, each with the length
+/// of its link's prefix in bits. Returns an empty list if the RNIC is gone.
 pub fn addresses(device: &Device) -> Vec<(Ipv4Addr, u8)> {
     let all = device.addresses().unwrap_or_default();
     let v4 = all.into_iter().filter_map(|at| match at.addr {
@@ -112,7 +115,7 @@ pub fn remove_qp(qpn: Qpn) {
     queue_pairs().remove(&qpn);
 }
 
-/// The queue pair of that number, if the program has one.
+/// Returns the queue pair with this number, if the program has one.
 pub fn find_qp(qpn: Qpn) -> Option<Qp> {
     queue_pairs().get(&qpn).cloned()
 }

@@ -1,8 +1,9 @@
-//! `/dev/infiniband/rdma_cm`, answered inside the process.
+//! Answers `/dev/infiniband/rdma_cm` inside the process.
 //!
-//! librdmacm knows the kernel's connection manager by one character device: it opens the device for each
-//! event channel, writes commands, and polls the descriptor for events. This module gives the distribution's
-//! librdmacm another descriptor, takes its commands, and carries them out with the process's RNIC.
+//! librdmacm reaches the kernel's connection manager through one character device: it opens the
+//! device for each event channel, writes commands, and polls the descriptor for events. This module
+//! gives the distribution's librdmacm another descriptor, takes its commands, and carries them out
+//! with the process's RNIC.
 //!
 //! | Module | Holds |
 //! |---|---|
@@ -15,8 +16,8 @@
 //! | `service` | the state of this process, its lock and its thread |
 //! | `hook`, `elf` | librdmacm's calls, led here |
 //!
-//! **What an iWARP device gives.** Connections of the TCP port space; no datagrams, no multicast, no
-//! `AF_IB`. Both sides of a connection get `ESTABLISHED`, its end is `DISCONNECTED`, and neither
+//! **Features of an iWARP device.** Connections of the TCP port space; no datagrams, no multicast,
+//! no `AF_IB`. Both sides of a connection get `ESTABLISHED`, its end is `DISCONNECTED`, and neither
 //! `CONNECT_RESPONSE` nor `TIMEWAIT_EXIT` exists.
 
 pub mod address;

@@ -1,5 +1,5 @@
-//! The stack of the main thread, which grows, in a program of its own: the test harness has its tests on
-//! other threads.
+//! Tests the stack of the main thread, which grows. The test is a program of its own, because the
+//! test harness runs its tests on other threads.
 
 use heddle_ibverbs::memory::share;
 
@@ -18,12 +18,12 @@ fn lowest() -> usize {
 
 fn main() {
     let bytes = [5u8; 4096];
-    // Before a shared page splits what has the name.
+    // Look this up first: a shared page splits the mapping that has the name.
     let lowest = lowest();
     let shared = share(bytes.as_ptr().expose_provenance(), bytes.len(), false);
     let shared = shared.expect("a part of the stack is shared");
     assert_eq!(shared.region().load(shared.offset() + 9), Ok(5));
-    // The stack grows down from the lowest page, also where that one is shared.
+    // The stack still grows down from its lowest page, even if that page is shared.
     let lowest = share(lowest, 1, false).expect("the lowest page of the stack is shared");
     assert_eq!(deep(1000), 1001, "4 MB of stack");
     drop((shared, lowest));

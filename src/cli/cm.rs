@@ -34,8 +34,8 @@ pub(crate) struct Args {
     #[arg(long = "connect", value_name = "ADDR:PORT[,OPTION]...", required_unless_present = "listen",
           long_help = spec::CONNECT_HELP)]
     connect: Vec<Ask>,
-    /// Speak the RDMA IP CM service of InfiniBand over RoCEv2: answer it beside MPA, and connect by it.
-    /// Such connections carry no data
+    /// Speak the RDMA IP CM service of InfiniBand over RoCEv2: answer it beside MPA, and connect by
+    /// it. Such connections carry no data
     #[arg(long)]
     infiniband: bool,
     /// Bytes of an IP packet

@@ -1,4 +1,5 @@
-//! Address handles and paths: iWARP has none, but `librdmacm` converts what its kernel part would say of them.
+//! Address handles and paths: iWARP has neither, but `librdmacm` converts these structures when its
+//! kernel part returns them.
 
 use super::ibv_gid;
 
@@ -24,7 +25,7 @@ pub struct ibv_ah_attr {
     pub port_num: u8,
 }
 
-/// An attribute of an address handle in the numbers of the kernel's interface.
+/// Attributes of an address handle in the numbers of the kernel's interface.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ib_uverbs_ah_attr {
@@ -105,7 +106,7 @@ pub struct ib_user_path_rec {
     pub preference: u8,
 }
 
-/// The same as programs see it (`<infiniband/sa.h>`).
+/// A path of InfiniBand as programs see it (`<infiniband/sa.h>`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ibv_sa_path_rec {

@@ -8,13 +8,13 @@ use super::{
     ibv_query_device_ex_input, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_srq_init_attr_ex, ibv_wc,
 };
 
-/// A place for a function that no program calls, or that this device has none of.
+/// A slot for a function that no program calls, or that this device does not have.
 pub type Absent = *const c_void;
 
 #[repr(C)]
 #[derive(Debug)]
 pub struct ibv_context_ops {
-    /// `query_device` to `dereg_mr`, which the header no longer calls here.
+    /// `query_device` to `dereg_mr`, which the header no longer calls through this table.
     pub _compat_first: [Absent; 7],
     pub alloc_mw: Option<unsafe extern "C" fn(*mut ibv_pd, c_int) -> *mut ibv_mw>,
     pub bind_mw: Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_mw, *mut ibv_mw_bind) -> c_int>,
@@ -45,7 +45,7 @@ pub struct ibv_context {
     pub async_fd: c_int,
     pub num_comp_vectors: c_int,
     pub mutex: libc::pthread_mutex_t,
-    /// All ones: a [`verbs_context`] is around it.
+    /// All ones: the mark of a context inside a [`verbs_context`].
     pub abi_compat: usize,
 }
 
@@ -57,7 +57,8 @@ pub struct ibv_values_ex {
     pub raw_clock: libc::timespec,
 }
 
-/// Grows at its front: a program looks at [`sz`](verbs_context::sz) before it reads a word.
+/// The structure grows at its front: a program checks [`sz`](verbs_context::sz) before it reads a
+/// word.
 #[repr(C)]
 pub struct verbs_context {
     pub query_port:
@@ -91,7 +92,7 @@ pub struct verbs_context {
             usize,
         ) -> c_int,
     >,
-    /// `destroy_flow` to `create_flow`, with a word between and one after.
+    /// `destroy_flow` to `create_flow`, with one word between them and one after them.
     pub flows: [Absent; 4],
     pub open_qp: Absent,
     pub create_qp_ex:

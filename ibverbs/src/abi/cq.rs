@@ -33,7 +33,7 @@ pub const IBV_WC_WR_FLUSH_ERR: c_int = 5;
 pub const IBV_WC_MW_BIND_ERR: c_int = 6;
 pub const IBV_WC_REM_ACCESS_ERR: c_int = 10;
 pub const IBV_WC_REM_OP_ERR: c_int = 11;
-/// The last status that there is.
+/// The highest status value.
 pub const IBV_WC_TM_RNDV_INCOMPLETE: c_int = 23;
 
 pub const IBV_WC_SEND: c_int = 0;
@@ -57,7 +57,7 @@ pub struct ibv_wc {
     pub opcode: c_int,
     pub vendor_err: u32,
     pub byte_len: u32,
-    /// Immediate data in network byte order, or the rkey that was invalidated.
+    /// Immediate data in network byte order, or the rkey that the peer invalidated.
     pub imm_data: u32,
     pub qp_num: u32,
     pub src_qp: u32,
@@ -118,7 +118,7 @@ pub struct ibv_wc_tm_info {
     pub r#priv: u32,
 }
 
-/// Begins as an [`ibv_cq`], which programs take it for.
+/// Begins with the fields of an [`ibv_cq`], so programs can use a pointer to it as one.
 #[repr(C)]
 pub struct ibv_cq_ex {
     pub base: ibv_cq,

@@ -8,7 +8,7 @@ pub const IBV_TRANSPORT_IWARP: c_int = 1;
 #[repr(C)]
 #[derive(Debug)]
 pub struct ibv_device {
-    /// Two words that were functions once.
+    /// Two words that held functions in older versions.
     pub _ops: [*mut c_void; 2],
     pub node_type: c_int,
     pub transport_type: c_int,
@@ -31,7 +31,7 @@ pub const IBV_ATOMIC_GLOB: c_int = 2;
 #[derive(Clone, Copy, Debug)]
 pub struct ibv_device_attr {
     pub fw_ver: [c_char; 64],
-    /// Big-endian, as `sys_image_guid`.
+    /// The node's GUID, big-endian like `sys_image_guid`.
     pub node_guid: u64,
     pub sys_image_guid: u64,
     pub max_mr_size: u64,
@@ -145,7 +145,7 @@ pub struct ibv_device_attr_ex {
     pub comp_mask: u32,
     pub odp_caps: ibv_odp_caps,
     pub completion_timestamp_mask: u64,
-    /// Of the clock of completion timestamps, in kHz.
+    /// Frequency of the clock of completion timestamps, in kHz.
     pub hca_core_clock: u64,
     pub device_cap_flags_ex: u64,
     pub tso_caps: ibv_tso_caps,
@@ -196,8 +196,8 @@ pub struct ibv_port_attr {
     pub active_speed: u8,
     pub phys_state: u8,
     pub link_layer: u8,
-    /// The exported `ibv_query_port` knows the structure up to here: programs older than this field have no
-    /// room for it.
+    /// The exported `ibv_query_port` writes only the fields before this one: programs older than
+    /// this field have no room for it.
     pub flags: u8,
     pub port_cap_flags2: u16,
 }

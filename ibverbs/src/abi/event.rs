@@ -20,7 +20,7 @@ pub const IBV_EVENT_WQ_FATAL: c_int = 19;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ibv_async_event {
-    /// A queue, a queue pair, or the number of a port in its first bytes.
+    /// A pointer to the queue or queue pair; for events of a port, its number in the first bytes.
     pub element: *mut c_void,
     pub event_type: c_int,
 }

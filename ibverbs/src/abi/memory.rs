@@ -38,9 +38,9 @@ pub struct ibv_mr {
 pub const IBV_REREG_MR_CHANGE_TRANSLATION: c_int = 1;
 pub const IBV_REREG_MR_CHANGE_PD: c_int = 1 << 1;
 pub const IBV_REREG_MR_CHANGE_ACCESS: c_int = 1 << 2;
-/// The region is as it was.
+/// The call failed before any change: the region is still valid as it was.
 pub const IBV_REREG_MR_ERR_INPUT: c_int = -1;
-/// The region is not to be used any more.
+/// The call failed midway: the program must not use the region any more.
 pub const IBV_REREG_MR_ERR_CMD: c_int = -4;
 
 pub const IBV_MW_TYPE_1: c_int = 1;

@@ -1,8 +1,9 @@
-//! One conversion: guard the pages, copy them, map the copy over them, wake who waited.
+//! A conversion: guard the pages, copy them, map the copy over them, wake the waiting writers.
 //!
-//! [`run`] is the guarded stretch. It runs on a stack of this module's own ([`Own`]) with all signals
-//! blocked, allocates nothing, and touches no memory of the program but the pages that it copies. So it never
-//! waits for its own guard, whatever lies in those pages: the caller's stack, the heap, a lock.
+//! [`run`] is the guarded stretch. It runs on a stack of this module's own ([`Own`]) with all
+//! signals blocked, allocates nothing, and touches no memory of the program but the pages that it
+//! copies. So it never waits for its own guard, whatever lies in those pages: the caller's stack,
+//! the heap, a lock.
 
 use std::ops::Range;
 use std::os::fd::RawFd;
@@ -13,7 +14,7 @@ use super::sys::{self, Errno};
 use super::thread;
 use super::uffd::{self, Uffd};
 
-/// What there is to do.
+/// The kind of conversion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(super) enum Kind {
@@ -22,28 +23,29 @@ pub(super) enum Kind {
     Share,
     /// The pages become private again.
     GiveBack,
-    /// As `GiveBack`, in a child that no other thread is in: without a guard.
+    /// Like `GiveBack`, but without a guard: in a child that has no other thread.
     Inherit,
-    /// As `Share`, of pages that were shared a moment ago: only bytes that have changed go to the file, so
-    /// that others which the RNIC has placed there stay.
+    /// Like `Share`, for pages that were shared a moment ago: only bytes that have changed go to
+    /// the file, so that other bytes which the RNIC has placed there survive.
     Merge,
 }
 
-/// Pages to convert.
+/// Pages to convert, and the way to do so.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct Job {
     kind: Kind,
-    /// Whole pages of the program.
+    /// Address of the program's pages, whole ones.
     at: usize,
     len: usize,
-    /// The same pages of the file, where the window has its whole file mapped.
+    /// Address of the same pages of the file, in the window's mapping of its whole file.
     shadow: usize,
-    /// Private memory of the same length, for the way back; of `Merge`, what was in the pages.
+    /// Address of private memory of the same length, for the pages given back; for `Merge`, of the
+    /// pages' earlier contents.
     staging: usize,
     /// Private memory of the same length that gets a copy of the pages on the way back, or 0.
     snapshot: usize,
-    /// `PROT_READ` and so on, of the pages before and after.
+    /// `PROT_READ` and so on, of the pages both before and after the conversion.
     protection: i32,
     guard: Guard,
     uffd: RawFd,
@@ -56,21 +58,22 @@ pub(super) struct Job {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 enum Guard {
-    /// Nothing can write there.
+    /// No other thread can write the pages.
     #[default]
     None,
     Uffd,
     Mprotect,
 }
 
-/// Converts pages. The caller has the lock of the module. When it fails the pages are as they were.
+/// Converts pages. The caller has the lock of the module. A failed call leaves the pages as they
+/// were.
 ///
 /// # Errors
-/// The system's; EFAULT when the pages are not all mapped.
+/// Returns the system's error; EFAULT if the pages are not all mapped.
 ///
 /// # Safety
-/// The pages are the program's own, private memory or those of a window's file, as `job` has it; the file has
-/// its place at `shadow`.
+/// The pages are the program's own: private memory or pages of a window's file, as `job` says;
+/// `shadow` is the place of the pages in the mapping of the file.
 pub(super) unsafe fn convert(own: *mut Own, uffd: Option<&Uffd>, job: Job) -> Result<(), Errno> {
     let mut job = job;
     let is_back = matches!(job.kind, Kind::GiveBack | Kind::Inherit);
@@ -90,17 +93,18 @@ pub(super) unsafe fn convert(own: *mut Own, uffd: Option<&Uffd>, job: Job) -> Re
         }
         None => Guard::Mprotect,
     };
-    // SAFETY: by the caller.
+    // SAFETY: the caller keeps this function's conditions, which are those of `perform`.
     let mut result = unsafe { perform(own, &job) };
-    // userfaultfd guards no private mapping of a file, and none that another one guards.
+    // userfaultfd guards neither a private mapping of a file nor a mapping that another userfaultfd
+    // guards, so fall back to mprotect.
     if job.guard == Guard::Uffd && matches!(result, Err(e) if e == NO_GUARD) {
         job.guard = Guard::Mprotect;
         job.guards_kernel = false;
-        // SAFETY: by the caller.
+        // SAFETY: as above; only the guard has changed.
         result = unsafe { perform(own, &job) };
     }
     if result.is_err() && is_back {
-        // SAFETY: the staging pages, which were not mapped elsewhere.
+        // SAFETY: these are the staging pages, which the failed conversion has not moved elsewhere.
         unsafe { libc::munmap(core::ptr::with_exposed_provenance_mut(job.staging), job.len) };
     }
     result
@@ -109,14 +113,15 @@ pub(super) unsafe fn convert(own: *mut Own, uffd: Option<&Uffd>, job: Job) -> Re
 /// Bytes at the end of a job among which a thread's control block is looked for.
 const ENDS: usize = 64 << 10;
 
-/// Stands for "the guard was refused", which is no error number.
+/// A value that is no error number, for "the kernel refused the guard".
 const NO_GUARD: Errno = Errno(i32::MAX);
 
 unsafe fn perform(own: *mut Own, job: &Job) -> Result<(), Errno> {
     if job.guard == Guard::Mprotect {
         segv::install(own);
     }
-    // SAFETY: the caller has the lock, and with it the job and the stack; `run` needs a few hundred bytes.
+    // SAFETY: the caller has the lock, and with it the job and the stack; `run` needs only a few
+    // hundred bytes of stack.
     unsafe {
         (&raw mut (*own).job).write(*job);
         sys::call_on_stack(Own::top(own), run, own.cast());
@@ -127,21 +132,21 @@ unsafe fn perform(own: *mut Own, job: &Job) -> Result<(), Errno> {
     }
 }
 
-/// The guarded stretch.
+/// Performs the guarded stretch of a conversion.
 ///
 /// # Safety
-/// `own` is the module's memory with a job that [`convert`] has made.
+/// `own` is the module's memory with a job that [`convert`] has made, and the caller has the lock.
 unsafe extern "C" fn run(own: *mut u8) {
     let own = own.cast::<Own>();
-    // SAFETY: the caller has the lock, so that nothing else has the job.
+    // SAFETY: the caller has the lock, so no other thread uses the job.
     let job = unsafe { &mut (*own).job };
     let all = u64::MAX;
     let mut before = 0u64;
     let set =
         [sys::bits(libc::SIG_SETMASK), (&raw const all).addr(), (&raw mut before).addr(), 8, 0, 0];
     let reset = [sys::bits(libc::SIG_SETMASK), (&raw const before).addr(), 0, 8, 0, 0];
-    // SAFETY: masks of 64 signals. A handler of the program on this thread could write guarded memory, and
-    // wait for ever.
+    // SAFETY: both masks are live and have 64 signals. Signals must be blocked: a handler of the
+    // program on this thread could write guarded memory, and wait for ever.
     unsafe {
         let _ = sys::call(libc::SYS_rt_sigprocmask, set);
         job.error = match job.guarded(own) {
@@ -153,12 +158,13 @@ unsafe extern "C" fn run(own: *mut u8) {
 }
 
 impl Job {
-    /// Of whole pages with this protection; the window's file has its place for them at `shadow`.
+    /// Makes a job for whole pages with this protection; `shadow` is their place in the window's
+    /// mapping of its file.
     pub(super) fn new(kind: Kind, pages: &Range<usize>, shadow: usize, protection: i32) -> Job {
         Job { kind, at: pages.start, len: pages.len(), shadow, protection, ..Job::default() }
     }
 
-    /// The same, of pages that had these bytes when they were shared.
+    /// Makes the job of a merge, with the contents that the pages had when they were last shared.
     pub(super) fn merging(self, snapshot: usize) -> Job {
         Job { staging: snapshot, ..self }
     }
@@ -171,7 +177,7 @@ impl Job {
 
     #[inline(always)]
     unsafe fn guarded(&self, own: *mut Own) -> Result<(), Errno> {
-        // SAFETY: by the caller of `convert`.
+        // SAFETY: the caller of `convert` keeps the conditions.
         unsafe {
             if matches!(self.kind, Kind::Share | Kind::Merge) {
                 // The guard may keep the kernel from the page, and joiners too: then they wait for its end.
@@ -194,7 +200,7 @@ impl Job {
 
     #[inline(always)]
     unsafe fn begin(&self, own: *mut Own) -> Result<(), Errno> {
-        // SAFETY: by the caller of `convert`.
+        // SAFETY: the caller of `convert` keeps the conditions.
         unsafe {
             match self.guard {
                 Guard::None => Ok(()),
@@ -212,17 +218,18 @@ impl Job {
         }
     }
 
-    /// By the kernel: a page that another thread unmaps meanwhile is an error here, and no signal.
+    /// Lets the kernel copy: if another thread unmaps a page meanwhile, the call returns an error
+    /// instead of raising a signal.
     #[inline(always)]
     unsafe fn copy(&self) -> Result<(), Errno> {
         let (from, to) = match self.kind {
             Kind::Share => (self.at, self.shadow),
-            // Where the pages are may not be readable. The file is.
+            // The program's pages may be unreadable. The file's pages are readable.
             Kind::GiveBack => (self.shadow, self.staging),
-            // A child has no mapping but this one.
+            // The child's job has no shadow, so the child copies the pages where they are mapped.
             Kind::Inherit => (self.at, self.staging),
             Kind::Merge => {
-                // SAFETY: pages that are mapped, as the caller of `convert` says.
+                // SAFETY: the caller of `convert` says that these pages are mapped.
                 unsafe { merge(self.at, self.staging, self.shadow, self.len) };
                 return Ok(());
             }
@@ -231,7 +238,7 @@ impl Job {
         while done < self.len {
             let local = [from + done, self.len - done];
             let remote = [to + done, self.len - done];
-            // SAFETY: both ranges are mapped, or the call fails.
+            // SAFETY: the kernel checks both ranges, and the call fails if one is not mapped.
             let copied = unsafe {
                 let me = sys::call(libc::SYS_getpid, [0; 6])?;
                 let args = [me, (&raw const local).addr(), 1, (&raw const remote).addr(), 1, 0];
@@ -240,13 +247,14 @@ impl Job {
             match copied {
                 Ok(0) => return Err(Errno(libc::EFAULT)),
                 Ok(n) => done += n,
-                // Refused by a filter.
+                // A filter of system calls refuses the call.
                 Err(Errno(libc::EPERM | libc::ENOSYS)) => {
                     let (from, to) = (
                         core::ptr::with_exposed_provenance::<u8>(from + done),
                         core::ptr::with_exposed_provenance_mut::<u8>(to + done),
                     );
-                    // SAFETY: as above, and the destination is this module's own.
+                    // SAFETY: the source is mapped, as the caller of `convert` says, and the
+                    // destination is this module's own.
                     unsafe { copy_words(from, to, self.len - done) };
                     return Ok(());
                 }
@@ -260,13 +268,15 @@ impl Job {
     unsafe fn replace(&self) -> Result<(), Errno> {
         const HOW: usize = sys::bits(libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED);
         let args = match self.kind {
-            // An old size of 0 maps the same pages of a shared mapping once more. So the second mapping is
-            // writable even where a seal forbids to map the file anew.
+            // An old size of 0 makes mremap map the same pages of a shared mapping once more. So
+            // the second mapping is writable even though a seal forbids new writable mappings of
+            // the file.
             Kind::Share | Kind::Merge => [self.shadow, 0, self.len, HOW, self.at, 0],
             Kind::GiveBack | Kind::Inherit => [self.staging, self.len, self.len, HOW, self.at, 0],
         };
         const PLAIN: i32 = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: takes the place of the pages, which are copied.
+        // SAFETY: the new mapping takes the place of the program's pages, whose contents are
+        // already copied.
         unsafe {
             if self.kind != Kind::GiveBack && !self.guards_kernel {
                 self.wake_joiners(self.at);
@@ -276,7 +286,8 @@ impl Job {
                 self.wake_joiners(self.shadow);
             }
             if self.protection != PLAIN {
-                // All of one new mapping, which has room for that.
+                // This cannot fail for lack of memory: the range is all of one new mapping, so the
+                // kernel splits none.
                 let _ = self.protect(self.protection);
             }
         }
@@ -305,7 +316,7 @@ impl Job {
 
     #[inline(always)]
     unsafe fn end(&self, own: *mut Own, replaced: bool) {
-        // SAFETY: by the caller of `convert`.
+        // SAFETY: the caller of `convert` keeps the conditions.
         unsafe {
             match self.guard {
                 Guard::None => {}
@@ -323,19 +334,20 @@ impl Job {
     #[inline(always)]
     unsafe fn protect(&self, rights: i32) -> Result<(), Errno> {
         let args = [self.at, self.len, sys::bits(rights), 0, 0, 0];
-        // SAFETY: whole pages; more rights than before only where the program had them.
+        // SAFETY: these are whole pages, and they get more rights than before only where the
+        // program had these rights.
         unsafe { sys::call(libc::SYS_mprotect, args) }.map(drop)
     }
 }
 
-/// Copies bytes without a call of the C library, whose `memcpy` may be the program's.
+/// Copies bytes without a call of the C library, whose `memcpy` may be replaced by the program's.
 ///
 /// # Safety
-/// Both ranges are mapped, and whole words.
+/// Both ranges are mapped, aligned to words, and whole words long.
 #[inline(always)]
 unsafe fn copy_words(from: *const u8, to: *mut u8, len: usize) {
     for off in (0..len).step_by(size_of::<u64>()) {
-        // SAFETY: by the caller; pages are aligned.
+        // SAFETY: the caller says that both ranges are mapped; pages are aligned to words.
         unsafe {
             let word = from.add(off).cast::<u64>().read_volatile();
             to.add(off).cast::<u64>().write_volatile(word);
@@ -343,14 +355,14 @@ unsafe fn copy_words(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Stores the bytes at `from` that differ from those at `before` to `to`.
+/// Stores to `to` the bytes at `from` that differ from the bytes at `before`.
 ///
 /// # Safety
 /// All three ranges are mapped.
 #[inline(always)]
 unsafe fn merge(from: usize, before: usize, to: usize, len: usize) {
     for off in 0..len {
-        // SAFETY: by the caller.
+        // SAFETY: the caller says that all three ranges are mapped.
         unsafe {
             let now = core::ptr::with_exposed_provenance::<u8>(from + off).read_volatile();
             if now != core::ptr::with_exposed_provenance::<u8>(before + off).read_volatile() {
@@ -362,26 +374,29 @@ unsafe fn merge(from: usize, before: usize, to: usize, len: usize) {
 
 /// Private memory for pages that are given back.
 pub(super) fn stage(len: usize) -> Result<usize, Errno> {
+/// Maps private memory for pages to be given back, and returns its address.
+fn stage(len: usize) -> Result<usize, Errno> {
     let rights = libc::PROT_READ | libc::PROT_WRITE;
     let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let args = [0, len, sys::bits(rights), sys::bits(how), usize::MAX, 0];
-    // SAFETY: a new mapping at an address of the kernel's choice.
+    // SAFETY: the call makes a new mapping at an address that the kernel chooses.
     let at = unsafe { sys::call(libc::SYS_mmap, args) }?;
-    // What was mapped by its address is reached by its address.
+    // Later code reaches this mapping by its bare address, so its provenance must be exposed.
     let _ = core::ptr::with_exposed_provenance::<u8>(at);
     Ok(at)
 }
 
-/// Has a page at each place, if only the one of zeros: what is not there cannot be guarded before Linux 6.4.
+/// Puts a page at each address, if only the zero page: kernels before Linux 6.4 cannot guard absent
+/// pages.
 pub(super) fn populate(at: usize, len: usize) {
-    // SAFETY: reads pages of the program, as the copy does.
+    // SAFETY: the call only reads pages of the program, as the copy does.
     let populated = unsafe {
         sys::call(libc::SYS_madvise, [at, len, sys::bits(libc::MADV_POPULATE_READ), 0, 0, 0])
     };
     if matches!(populated, Err(Errno(libc::EINVAL))) {
-        // Before Linux 5.14.
+        // Kernels before Linux 5.14 have no MADV_POPULATE_READ, so read each page.
         for page in (at..at + len).step_by(super::PAGE) {
-            // SAFETY: a byte of a page that is mapped.
+            // SAFETY: the byte is in a mapped page.
             unsafe { core::ptr::with_exposed_provenance::<u8>(page).read_volatile() };
         }
     }

@@ -1,8 +1,10 @@
-//! Memory that a program shares with others: pages of a file in memory, which the RNIC maps as well.
+//! Memory that a program shares with others: pages of a file in memory, which the RNIC maps as
+//! well.
 //!
-//! Such pages cannot be replaced, since others go on using them. The RNIC gets the file itself, by a descriptor that the
-//! program has open for reading and writing, or by the name that it was mapped under. Nothing is converted, and nothing
-//! is given back: a child of `fork` shares the pages as before.
+//! The module cannot replace such pages, because other processes go on using them. The RNIC gets
+//! the file itself instead: by a descriptor that the program has open for reading and writing, or
+//! by the name under which the program mapped the file. The module converts nothing and gives
+//! nothing back: a child of `fork` shares the pages as before.
 
 use std::fs::{File, OpenOptions};
 use std::ops::Range;
@@ -17,22 +19,23 @@ use libc::{EFAULT, EOPNOTSUPP};
 use super::maps::{self, Maps};
 use super::{Refusal, convert};
 
-/// Files that are registered, by device and inode, with their bytes.
+/// Registered files, by device and inode, with their length in bytes.
 pub(super) type Known = Vec<((u64, u64), usize, Weak<Region>)>;
 
 /// A part of a file.
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) region: Arc<Region>,
-    /// Where the first page is in the file.
+    /// Offset of the first page in the file.
     pub(super) offset: usize,
     pub(super) is_writable: bool,
 }
 
-/// The part of a file that whole pages of the program show.
+/// Finds the part of a file that the given whole pages of the program map.
 ///
 /// # Errors
-/// EOPNOTSUPP where they show no file in memory that the RNIC can be given; EFAULT where they may not be read.
+/// Returns EOPNOTSUPP if the pages map no file in memory that the RNIC can be given; EFAULT if the
+/// program may not read them.
 pub(super) fn share(known: &mut Known, pages: &Range<usize>) -> Result<Part, Refusal> {
     let unsupported =
         |why: &str| Refusal::new(EOPNOTSUPP, format!("the memory at {:#x} {why}", pages.start));
@@ -47,7 +50,8 @@ pub(super) fn share(known: &mut Known, pages: &Range<usize>) -> Result<Part, Ref
             return Err(Refusal::new(EFAULT, format!("the memory at {at:#x} may not be read")));
         }
         is_writable &= mapping.protection & libc::PROT_WRITE != 0;
-        // Where the file begins, in addresses.
+        // The address at which the file would begin. Neighbouring mappings that agree on it map one
+        // stretch of one file.
         let start = (mapping.range.start as u64).wrapping_sub(mapping.offset);
         let here = (mapping.is_shared, mapping.file, start);
         if !mapping.is_shared || shown.is_some_and(|before| before != here) {
@@ -65,12 +69,12 @@ pub(super) fn share(known: &mut Known, pages: &Range<usize>) -> Result<Part, Ref
         region(known, file, pages.start, offset.saturating_add(pages.len())).map_err(|why| {
             unsupported(&format!("is shared with other processes (MAP_SHARED), and {why}"))
         })?;
-    // The RNIC maps what is there.
+    // Populate the pages, because the RNIC maps only existing ones.
     convert::populate(pages.start, pages.len());
     Ok(Part { region, offset, is_writable })
 }
 
-/// The region of a file up to byte `end` at least, or as far as it goes.
+/// Returns the region of a file, up to byte `end` at least, or to the end of the file.
 fn region(
     known: &mut Known,
     id: (u64, u64),
@@ -91,20 +95,21 @@ fn region(
     Ok(region)
 }
 
-/// A copy of a descriptor of the file that the program has.
+/// Copies one of the program's descriptors of the file.
 fn open_descriptor(id: (u64, u64)) -> Option<OwnedFd> {
     let all = std::fs::read_dir("/proc/self/fd").ok()?;
     let numbers: Vec<RawFd> =
         all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
     numbers.into_iter().find_map(|number| {
-        // SAFETY: the number may be another file's by now, or none's; then it is not the one that is looked for.
+        // SAFETY: by now the number may belong to another file, or to none; `is_file` below then
+        // rejects the copy.
         let fd = unsafe { BorrowedFd::borrow_raw(number) };
         let copy = fd.try_clone_to_owned().ok()?;
         is_file(&copy, id).then(|| aside(copy))
     })
 }
 
-/// The file under the name by which it was mapped.
+/// Opens the file by the name under which the program mapped it.
 fn by_name(id: (u64, u64), address: usize) -> Option<OwnedFd> {
     let name = maps::name_at(address)?;
     let mut options = OpenOptions::new();
@@ -116,7 +121,7 @@ fn by_name(id: (u64, u64), address: usize) -> Option<OwnedFd> {
     is_file(&fd, id).then(|| aside(fd))
 }
 
-/// Whether a descriptor is one of the file, for reading and writing.
+/// Returns true if the descriptor is open on the file, for reading and writing.
 fn is_file(fd: &OwnedFd, id: (u64, u64)) -> bool {
     let how = rustix::fs::fcntl_getfl(fd.as_fd());
     let both = how.is_ok_and(|how| how & rustix::fs::OFlags::ACCMODE == rustix::fs::OFlags::RDWR);

@@ -1,4 +1,4 @@
-//! The mappings of this process, as the kernel has them.
+//! The mappings of this process, as the kernel reports them.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -10,23 +10,24 @@ use std::path::PathBuf;
 
 use super::sys::{self, Errno};
 
-/// One mapping.
+/// A line of the kernel's list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mapping {
-    /// Addresses, whole pages.
+    /// Addresses of the mapping, in whole pages.
     pub(super) range: Range<usize>,
     /// `PROT_READ` and so on.
     pub(super) protection: i32,
     pub(super) is_shared: bool,
-    /// Of the first byte, in the file.
+    /// Offset in the file of the first byte.
     pub(super) offset: u64,
     /// The file: device and inode; both 0 without one.
     pub(super) file: (u64, u64),
-    /// Bytes of a page; more than the machine's for hugepages. Unknown on kernels before 6.11, and then 0.
+    /// Bytes of a page: more than the machine's base page for hugepages. Kernels before 6.11 do not
+    /// report it, and the field is 0.
     pub(super) page: usize,
 }
 
-/// The kernel's `procmap_query`, of Linux 6.11.
+/// The kernel's `procmap_query`, since Linux 6.11.
 #[repr(C)]
 #[derive(Default)]
 struct Query {
@@ -50,30 +51,31 @@ struct Query {
 const PROCMAP_QUERY: usize = 0xc068_6611;
 const _: () = assert!(size_of::<Query>() == 0x68);
 
-/// The mapping of an address or else the next one.
+/// Flag: find the mapping of an address, or else the next mapping.
 const COVERING_OR_NEXT: u64 = 0x10;
 
-/// All mappings, to be asked for by address.
+/// All mappings, for look-ups by address.
 #[derive(Debug)]
 pub(super) struct Maps {
     file: File,
-    /// Of an older kernel: read once.
+    /// On an older kernel, the mappings as read once.
     all: Option<Vec<Mapping>>,
 }
 
 impl Maps {
-    /// Opens the list. It is not kept open, because a program may close descriptors that it does not know.
+    /// Opens the list. The library opens it anew for each use, because a program may close
+    /// descriptors that it does not know.
     ///
     /// # Errors
-    /// Those of `open(2)`: the process has no `/proc`.
+    /// Returns the errors of `open(2)`: the process has no `/proc`.
     pub(super) fn open() -> io::Result<Maps> {
         Ok(Maps { file: File::open("/proc/self/maps")?, all: None })
     }
 
-    /// The mapping that has `addr`, or the next one after it.
+    /// Returns the mapping that holds `addr`, or the next one after it.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Returns the system's errors.
     pub(super) fn at_or_after(&mut self, addr: usize) -> io::Result<Option<Mapping>> {
         if self.all.is_none() {
             let mut query = Query {
@@ -84,7 +86,7 @@ impl Maps {
             };
             let args =
                 [sys::fd(self.file.as_raw_fd()), PROCMAP_QUERY, (&raw mut query).addr(), 0, 0, 0];
-            // SAFETY: the kernel fills in a live structure of the size that it says.
+            // SAFETY: the kernel fills in `query`, which is live and states its own size.
             match unsafe { sys::call(libc::SYS_ioctl, args) } {
                 Ok(_) => return Ok(Some(query.into())),
                 Err(Errno(libc::ENOENT)) => return Ok(None),
@@ -96,10 +98,10 @@ impl Maps {
         Ok(all.into_iter().find(|m| m.range.end > addr).cloned())
     }
 
-    /// All mappings of a file.
+    /// Returns all mappings of a file.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Returns the system's errors.
     pub(super) fn of_file(file: (u64, u64)) -> io::Result<Vec<Mapping>> {
         let all = read(&File::open("/proc/self/maps")?)?;
         Ok(all.into_iter().filter(|m| m.file == file).collect())
@@ -111,7 +113,7 @@ impl From<Query> for Mapping {
         let address = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
         Mapping {
             range: address(q.start)..address(q.end),
-            // The kernel's bits 0 to 2 are those of PROT_READ, PROT_WRITE, PROT_EXEC.
+            // The kernel's bits 0 to 2 equal PROT_READ, PROT_WRITE and PROT_EXEC.
             protection: i32::try_from(q.vma_flags & 7).unwrap_or(0),
             is_shared: q.vma_flags & 8 != 0,
             offset: q.offset,
@@ -121,7 +123,7 @@ impl From<Query> for Mapping {
     }
 }
 
-/// The name of the file that an address shows, if it has one.
+/// Returns the name of the file that is mapped at an address, if it has one.
 pub(super) fn name_at(address: usize) -> Option<PathBuf> {
     let mut text = Vec::new();
     io::Read::read_to_end(&mut File::open("/proc/self/maps").ok()?, &mut text).ok()?;
@@ -132,7 +134,8 @@ pub(super) fn name_at(address: usize) -> Option<PathBuf> {
         let hex = |text: &str| usize::from_str_radix(text, 16).unwrap_or(0);
         ends.is_some_and(|(start, end)| (hex(start)..hex(end)).contains(&address))
     })?;
-    // The kernel writes five words before the name, and " (deleted)" behind that of a deleted file.
+    // The kernel writes five words before the name, and " (deleted)" after the name of a deleted
+    // file.
     let at = line.iter().position(|b| *b == b'/')?;
     let name = &line[at..];
     (!name.ends_with(b" (deleted)")).then(|| OsString::from_vec(name.to_vec()).into())
@@ -144,7 +147,7 @@ fn read(mut file: &File) -> io::Result<Vec<Mapping>> {
     Ok(text.lines().filter_map(parse).collect())
 }
 
-/// A line such as `7f00-7f10 rw-p 00001000 fe:01 123 /name`.
+/// Parses a line such as `7f00-7f10 rw-p 00001000 fe:01 123 /name`.
 fn parse(line: &str) -> Option<Mapping> {
     let mut words = line.split_whitespace();
     let hex = |text: &str| u64::from_str_radix(text, 16).ok();

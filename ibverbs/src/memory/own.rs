@@ -1,7 +1,8 @@
 //! Memory of this module's own, which the program never registers: no guard can ever cover it.
 //!
-//! While pages are guarded, the thread that guards them and those that wait for the end use this memory
-//! alone. Their stacks, the heap and the library's own variables may lie in the guarded pages.
+//! While pages are guarded, the guarding thread and the threads that wait for the end of the guard
+//! use only this memory. Their stacks, the heap and the library's own variables may lie in the
+//! guarded pages.
 
 use std::ptr;
 use std::sync::OnceLock;
@@ -12,48 +13,51 @@ use super::convert::Job;
 /// Bytes of the stack on which pages are converted.
 const STACK: usize = 64 << 10;
 
-/// Ranges that were guarded last. A thread that is late with its signal finds its address here.
+/// Words of the table of recently guarded ranges, two for each range. A thread whose signal comes
+/// late finds its address in one of these ranges.
 pub(super) const RECENT: usize = 64;
 
-/// What the memory holds.
+/// The contents of the memory.
 #[repr(C, align(4096))]
 #[derive(Debug)]
 pub(super) struct Own {
-    /// Grows down from its end.
+    /// The stack for conversions; grows down from its end.
     stack: [u8; STACK],
-    /// What is being converted. Belongs to the thread that has the lock of the module.
+    /// The current conversion. Belongs to the thread that has the lock of the module.
     pub(super) job: Job,
     pub(super) words: Words,
 }
 
-/// What the handler for SIGSEGV looks at.
+/// The words that the handler for SIGSEGV uses.
 #[derive(Debug, Default)]
 pub(super) struct Words {
-    /// Odd while a range is guarded. Threads that wrote there sleep on it.
+    /// Odd while a range is guarded. Threads that wrote to the range sleep on this word.
     pub(super) turn: AtomicU32,
     pub(super) start: AtomicUsize,
     pub(super) end: AtomicUsize,
-    /// Start and end of each, by turn.
+    /// Start and end of each recent range, indexed by turn.
     pub(super) recent: [[AtomicUsize; 2]; RECENT_LEN],
-    /// Who tried an access of a recent range again, where, and how often.
+    /// The last access to a recent range that a thread tried again: the thread, the address, and
+    /// the number of attempts.
     pub(super) tried: [AtomicUsize; 3],
     /// The program's own handler for SIGSEGV, and its flags.
     pub(super) handler: AtomicUsize,
     pub(super) flags: AtomicI32,
 }
 
-/// As [`RECENT`]; arrays of this length have a default value.
+/// Number of ranges in the table; only arrays up to this length have a default value.
 const RECENT_LEN: usize = 32;
 const _: () = assert!(RECENT == 2 * RECENT_LEN);
 
 static OWN: OnceLock<usize> = OnceLock::new();
 
-/// The memory, mapped at the first call; `None` where the system has none.
+/// Returns the memory, which the first call maps; `None` if the system has none.
 pub(super) fn own() -> Option<*mut Own> {
     if let Some(own) = there() {
         return Some(own);
     }
-    // SAFETY: a new mapping at an address of the kernel's choice. Zeros are a value of `Own`.
+    // SAFETY: the call makes a new mapping at an address that the kernel chooses. Zeros are a valid
+    // `Own`.
     let mapped = unsafe {
         libc::mmap(
             ptr::null_mut(),
@@ -70,13 +74,13 @@ pub(super) fn own() -> Option<*mut Own> {
     Some(ptr::with_exposed_provenance_mut(*OWN.get_or_init(|| mapped.expose_provenance())))
 }
 
-/// The memory, if it has been mapped.
+/// Returns the memory, if it is already mapped.
 pub(super) fn there() -> Option<*mut Own> {
     OWN.get().map(|at| ptr::with_exposed_provenance_mut(*at))
 }
 
 impl Own {
-    /// The end of the stack.
+    /// Returns the end of the stack.
     pub(super) fn top(own: *mut Own) -> *mut u8 {
         own.cast::<u8>().wrapping_add(STACK)
     }

@@ -1,7 +1,8 @@
-//! Threads that write guarded pages where the guard is `mprotect`: they get SIGSEGV and wait here.
+//! The wait of threads that write pages guarded by `mprotect`: such a thread gets SIGSEGV and waits
+//! here.
 //!
-//! The handler uses [`Words`] and system calls alone. A fault elsewhere goes to the handler that the program
-//! had installed.
+//! The handler uses only [`Words`] and system calls. It passes any other fault to the handler that
+//! the program had installed.
 
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -10,12 +11,14 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use super::own::{Own, Words, there};
 use super::sys;
 
-/// How often a thread tries an access again that lies in a range which is not guarded any more.
+/// Number of times that a thread may repeat an access to a range that is no longer guarded.
 const TRIES: usize = 3;
 
-/// Makes the handler the process's, unless it is. The caller has the lock of the module.
+/// Installs the handler in the process, unless it is installed. The caller has the lock of the
+/// module.
 pub(super) fn install(own: *mut Own) {
-    // SAFETY: structures of integers and pointers, for which all zeros are values. `own` is mapped for good.
+    // SAFETY: the structures consist of integers and pointers, for which all zeros are valid. `own`
+    // stays mapped for good.
     let (mut action, mut before, words) = unsafe {
         let action: libc::sigaction = MaybeUninit::zeroed().assume_init();
         let before: libc::sigaction = MaybeUninit::zeroed().assume_init();
@@ -23,10 +26,10 @@ pub(super) fn install(own: *mut Own) {
     };
     let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = handle;
     action.sa_sigaction = handler as libc::sighandler_t;
-    // On the alternate stack of a thread that has one: its own stack may be guarded.
+    // Run on the thread's alternate stack if it has one, because its own stack may be guarded.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART;
-    // SAFETY: live structures. The handler makes system calls and uses atomics alone, so it is safe at any
-    // moment, until it calls what the program itself has installed.
+    // SAFETY: the structures are live. The handler makes only system calls and uses only atomics,
+    // so it is safe at any moment, until it calls a handler that the program itself has installed.
     unsafe {
         libc::sigaction(libc::SIGSEGV, ptr::null(), &raw mut before);
         if before.sa_sigaction == action.sa_sigaction {
@@ -39,7 +42,7 @@ pub(super) fn install(own: *mut Own) {
 }
 
 impl Words {
-    /// Writers of the range wait from here on.
+    /// Makes writers of the range wait from here on.
     pub(super) fn begin(&self, start: usize, end: usize) {
         self.start.store(start, Relaxed);
         self.end.store(end, Relaxed);
@@ -52,11 +55,11 @@ impl Words {
         self.turn.store(turn.wrapping_add(1), SeqCst);
     }
 
-    /// The range is as it was, or another: writers try again.
+    /// Ends the guard: writers repeat their access, now of the old mapping or of its replacement.
     pub(super) fn end(&self) {
         let turn = self.turn.load(Relaxed);
         self.turn.store(turn.wrapping_add(1), SeqCst);
-        // SAFETY: a word of memory that is mapped for good.
+        // SAFETY: the word lies in memory that is mapped for good.
         unsafe { sys::futex_wake(self.turn.as_ptr()) };
     }
 
@@ -75,8 +78,9 @@ impl Words {
         }
     }
 
-    /// A thread can fault while a range is guarded and get its signal afterwards. A defect of the program
-    /// faults at the same place again and again.
+    /// Returns true if the access at `at` deserves another attempt: the thread may have faulted
+    /// while the range was guarded and got its signal only afterwards. A defect of the program, in
+    /// contrast, faults at the same place again and again.
     fn may_try_again(&self, at: usize) -> bool {
         let recent = self
             .recent
@@ -85,7 +89,7 @@ impl Words {
         if !recent {
             return false;
         }
-        // SAFETY: a system call without arguments.
+        // SAFETY: the system call has no arguments.
         let thread = unsafe { sys::call(libc::SYS_gettid, [0; 6]) }.unwrap_or(0);
         let [who, place, count] = &self.tried;
         if who.swap(thread, Relaxed) == thread && place.swap(at, Relaxed) == at {
@@ -99,11 +103,11 @@ impl Words {
 
 extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let Some(own) = there() else { return };
-    // SAFETY: mapped for good; nothing has a unique reference to the words.
+    // SAFETY: the memory is mapped for good; no code has a unique reference to the words.
     let words = unsafe { &(*own).words };
     // SAFETY: the kernel gives a live structure to a handler with SA_SIGINFO.
     let (at, code) = unsafe { ((*info).si_addr().addr(), (*info).si_code) };
-    // Positive codes are faults of the thread itself; others were sent.
+    // Positive codes are faults of the thread itself; a process has sent the others.
     if code > 0 && words.wait(at) {
         return;
     }
@@ -112,8 +116,8 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
         return;
     }
     if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
-        // SAFETY: the default action, which the same fault meets when this returns. A signal that was sent
-        // is sent once more.
+        // SAFETY: the calls restore the default action, which the same fault meets when this
+        // handler returns, and raise a signal that was sent once more.
         unsafe {
             libc::signal(libc::SIGSEGV, libc::SIG_DFL);
             if code <= 0 {
@@ -122,7 +126,8 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
         }
         return;
     }
-    // SAFETY: what the program has installed as a handler with these flags.
+    // SAFETY: the program has installed `handler` with these flags, so it has the type that they
+    // say.
     unsafe {
         if words.flags.load(Relaxed) & libc::SA_SIGINFO != 0 {
             let f: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =

@@ -1,7 +1,8 @@
 //! System calls that touch no memory but their arguments.
 //!
-//! The C library's wrappers store `errno`, which lies in memory of the program. While pages are guarded a
-//! store to one of them waits for the end of the guard, so the thread that guards them must make none.
+//! The C library's wrappers store `errno`, which lies in memory of the program. While pages are
+//! guarded, a store to one of them waits for the end of the guard, so the guarding thread must not
+//! make such a store.
 
 use core::ffi::c_long;
 use core::fmt;
@@ -16,12 +17,12 @@ impl fmt::Display for Errno {
     }
 }
 
-/// Flags and protections as an argument.
+/// Converts flags or protections to an argument.
 pub(super) const fn bits(flags: i32) -> usize {
     flags.cast_unsigned() as usize
 }
 
-/// A descriptor as an argument.
+/// Converts a descriptor to an argument.
 pub(super) const fn fd(fd: std::os::fd::RawFd) -> usize {
     fd.cast_unsigned() as usize
 }
@@ -29,7 +30,7 @@ pub(super) const fn fd(fd: std::os::fd::RawFd) -> usize {
 /// Makes a system call.
 ///
 /// # Safety
-/// That of the system call `number` with these arguments.
+/// The arguments satisfy the conditions of the system call `number`.
 #[inline(always)]
 pub(super) unsafe fn call(number: c_long, args: [usize; 6]) -> Result<usize, Errno> {
     let [a, b, c, d, e, f] = args;
@@ -39,8 +40,8 @@ pub(super) unsafe fn call(number: c_long, args: [usize; 6]) -> Result<usize, Err
         reason = "a word of the machine, and it has 64 bits"
     )]
     let number = number as isize;
-    // SAFETY: the kernel's calling convention, which changes the named registers alone; what the call does
-    // to memory is the caller's to know.
+    // SAFETY: the assembly follows the kernel's calling convention, which changes only the named
+    // registers; the caller answers for what the call does to memory.
     #[cfg(target_arch = "x86_64")]
     unsafe {
         core::arch::asm!(
@@ -71,14 +72,16 @@ pub(super) unsafe fn call(number: c_long, args: [usize; 6]) -> Result<usize, Err
 /// Calls `f(argument)` on another stack, from `top` down.
 ///
 /// # Safety
-/// `top` is the end of writable memory that nothing else uses meanwhile, aligned to 16 bytes, and `f` needs
-/// no more of it than there is. `f` is sound with that argument and does not unwind.
+/// `top` is the end of writable memory that no other code uses meanwhile, aligned to 16 bytes, and
+/// `f` needs no more stack than that memory has. `f` is sound with that argument and does not
+/// unwind.
 pub(super) unsafe fn call_on_stack(
     top: *mut u8,
     f: unsafe extern "C" fn(*mut u8),
     argument: *mut u8,
 ) {
-    // SAFETY: the old stack pointer waits in a register that `f` preserves, by the C calling convention.
+    // SAFETY: the old stack pointer waits in a register that `f` preserves, by the C calling
+    // convention.
     #[cfg(target_arch = "x86_64")]
     unsafe {
         core::arch::asm!(
@@ -110,22 +113,22 @@ pub(super) unsafe fn call_on_stack(
     }
 }
 
-/// Sleeps while `word` is `value`; wakes for no reason too.
+/// Sleeps while `word` is `value`; may also wake for no reason.
 ///
 /// # Safety
 /// `word` stays mapped.
 pub(super) unsafe fn futex_wait(word: *const u32, value: u32) {
     let how = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: a futex word, by the caller; without a timeout.
+    // SAFETY: the caller says that the futex word stays mapped; the call has no timeout.
     let _ = unsafe { call(libc::SYS_futex, [word.addr(), bits(how), value as usize, 0, 0, 0]) };
 }
 
-/// Wakes all that sleep on `word`.
+/// Wakes all threads that sleep on `word`.
 ///
 /// # Safety
 /// `word` stays mapped.
 pub(super) unsafe fn futex_wake(word: *const u32) {
     let how = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: a futex word, by the caller.
+    // SAFETY: the caller says that the futex word stays mapped.
     let _ = unsafe { call(libc::SYS_futex, [word.addr(), bits(how), bits(i32::MAX), 0, 0, 0]) };
 }

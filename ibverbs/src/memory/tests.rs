@@ -1,4 +1,5 @@
-//! Each test runs with the guard that the machine allows. [`again`] runs all of them with the others.
+//! Each test runs with the guard that the machine allows. [`again`] runs all of them with the other
+//! guards.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -11,7 +12,7 @@ mod kinds;
 mod races;
 mod signals;
 
-/// Memory of this test alone, as a program maps it.
+/// Memory that only this test uses, mapped as a program maps it.
 #[derive(Debug)]
 struct Area {
     at: usize,
@@ -26,20 +27,21 @@ impl Area {
         Area::with(pages * PAGE, PLAIN, PRIVATE, -1).unwrap()
     }
 
-    /// Where the kernel maps nothing by itself, so that a hole in it stays one.
+    /// Maps at a place where the kernel maps nothing by itself, so that a hole in the area stays
+    /// one.
     fn apart(pages: usize) -> Area {
         static NEXT: AtomicU64 = AtomicU64::new(0x2000_0000_0000);
         let at = usize::try_from(NEXT.fetch_add(1 << 30, Relaxed)).unwrap();
         let area = Area { at, len: pages * PAGE };
         let how = PRIVATE | libc::MAP_FIXED_NOREPLACE;
-        // SAFETY: changes mappings of this test alone.
+        // SAFETY: the call changes only mappings of this test.
         let mapped = unsafe { libc::mmap(area.byte(0), area.len, PLAIN, how, -1, 0) };
         assert_eq!(mapped, area.byte(0));
         area
     }
 
     fn with(len: usize, rights: i32, how: i32, fd: i32) -> Option<Area> {
-        // SAFETY: changes mappings of this test alone.
+        // SAFETY: the call changes only mappings of this test.
         let at = unsafe { libc::mmap(ptr::null_mut(), len, rights, how, fd, 0) };
         (at != libc::MAP_FAILED).then(|| Area { at: at.expose_provenance(), len })
     }
@@ -59,7 +61,7 @@ impl Area {
         poke(self.at + off, value);
     }
 
-    /// A different byte at the start of each page.
+    /// Writes a different byte to the start of each page.
     fn fill(&self) {
         for (n, off) in (0..self.len).step_by(PAGE).enumerate() {
             self.set(off, u8::try_from(n % 251).unwrap() + 1);
@@ -80,30 +82,30 @@ impl Area {
     }
 
     fn unmap(&self, off: usize, len: usize) {
-        // SAFETY: changes mappings of this test alone.
+        // SAFETY: the call changes only mappings of this test.
         assert_eq!(unsafe { libc::munmap(self.byte(off), len) }, 0);
     }
 }
 
 impl Drop for Area {
     fn drop(&mut self) {
-        // SAFETY: changes mappings of this test alone.
+        // SAFETY: the call changes only mappings of this test.
         unsafe { libc::munmap(ptr::with_exposed_provenance_mut(self.at), self.len) };
     }
 }
 
-/// A byte of memory of a test, as it is now.
+/// Reads a byte of a test's memory.
 fn peek(at: usize) -> u8 {
-    // SAFETY: tests ask for what they have mapped.
+    // SAFETY: tests pass only addresses that they have mapped.
     unsafe { ptr::with_exposed_provenance::<u8>(at).read_volatile() }
 }
 
 fn poke(at: usize, value: u8) {
-    // SAFETY: as above. Nothing refers to the bytes.
+    // SAFETY: as above. No reference to the bytes exists.
     unsafe { ptr::with_exposed_provenance_mut::<u8>(at).write_volatile(value) }
 }
 
-/// The RNIC's view of the byte at `off` of shared memory.
+/// Reads the byte at `off` of shared memory as the RNIC sees it.
 fn rnic(shared: &Shared, off: usize) -> u8 {
     shared.region().load(shared.offset() + off).unwrap()
 }
@@ -119,7 +121,7 @@ fn test_program_and_rnic_write_the_same_bytes_until_the_memory_is_given_back() {
     let shared = area.share(PAGE + 100, 10);
     assert!(shared.is_writable());
     assert_eq!([0, PAGE, 2 * PAGE].map(|off| area.is_shared(off)), [false, true, false]);
-    // Bytes of the page that are not registered come with it.
+    // Bytes of the page that are not registered are shared along with it.
     assert_eq!(area.get(PAGE), 2);
     area.set(PAGE + 100, 77);
     assert_eq!(rnic(&shared, 0), 77);
@@ -130,7 +132,7 @@ fn test_program_and_rnic_write_the_same_bytes_until_the_memory_is_given_back() {
     drop(shared);
     assert!(!area.is_shared(PAGE));
     assert_eq!([PAGE, PAGE + 100, PAGE + 109].map(|off| area.get(off)), [2, 77, 78]);
-    // Late, and lost.
+    // The RNIC writes after the pages were given back, so this byte is lost.
     region.place(offset, b"x").unwrap();
     assert_eq!(area.get(PAGE + 100), 77);
 }
@@ -141,12 +143,12 @@ fn test_memory_is_freed_by_madvise_after_it_is_given_back() {
     area.fill();
     drop(area.share(0, 4 * PAGE));
     assert_eq!(area.get(PAGE), 2);
-    // SAFETY: changes mappings of this test alone.
+    // SAFETY: the call changes only mappings of this test.
     unsafe { libc::madvise(area.byte(0), 4 * PAGE, libc::MADV_DONTNEED) };
     assert_eq!([0, PAGE, 3 * PAGE].map(|off| area.get(off)), [0; 3]);
 }
 
-/// In any order, against a count for each page.
+/// Registrations begin and end in any order; the test compares with a count for each page.
 #[test]
 fn test_registrations_that_overlap_and_adjoin_share_each_page_until_the_last_one_goes() {
     const PAGES: usize = 48;
@@ -214,7 +216,7 @@ fn test_memory_that_is_not_there_or_has_no_bytes_is_refused_and_nothing_changes(
     assert_eq!([0, PAGE, 3 * PAGE].map(|off| area.get(off)), [1, 2, 4]);
 }
 
-/// A program that frees memory before it deregisters it, and has something else there by then.
+/// A program frees memory before it unregisters it, and has other memory there by then.
 #[test]
 fn test_what_was_mapped_over_registered_memory_stays_as_it_is() {
     let area = Area::apart(8);
@@ -222,23 +224,23 @@ fn test_what_was_mapped_over_registered_memory_stays_as_it_is() {
     let shared = area.share(0, 8 * PAGE);
     area.unmap(PAGE, PAGE);
     area.unmap(3 * PAGE, PAGE);
-    // SAFETY: changes mappings of this test alone.
+    // SAFETY: the call changes only mappings of this test.
     let fixed = unsafe {
         let at = area.byte(3 * PAGE);
         libc::mmap(at, PAGE, PLAIN, PRIVATE | libc::MAP_FIXED, -1, 0)
     };
     assert_ne!(fixed, libc::MAP_FAILED);
     area.set(3 * PAGE, 99);
-    // The RNIC has the old pages until it is told.
+    // The RNIC keeps the old pages until the program unregisters them.
     assert_eq!((rnic(&shared, PAGE), rnic(&shared, 3 * PAGE)), (2, 4));
-    // SAFETY: changes mappings of this test alone.
+    // SAFETY: the call changes only mappings of this test.
     assert_eq!(unsafe { libc::mprotect(area.byte(5 * PAGE), PAGE, libc::PROT_READ) }, 0);
     drop(shared);
     assert_eq!(area.mapping(PAGE), None, "mapped again");
     assert_eq!((area.get(3 * PAGE), area.get(4 * PAGE), area.get(5 * PAGE)), (99, 5, 6));
     assert_eq!(area.mapping(5 * PAGE).unwrap().protection, libc::PROT_READ);
     assert!(![0, 2 * PAGE, 3 * PAGE, 5 * PAGE, 7 * PAGE].iter().any(|o| area.is_shared(*o)));
-    // And it can be registered again.
+    // The program can register the memory again.
     let again = area.share(3 * PAGE, PAGE);
     assert_eq!(rnic(&again, 0), 99);
 }
@@ -249,7 +251,7 @@ fn test_memory_that_moves_while_it_is_registered_is_not_mixed_up_with_what_comes
     let elsewhere = Area::apart(2);
     area.fill();
     let shared = area.share(0, 2 * PAGE);
-    // SAFETY: changes mappings of this test alone.
+    // SAFETY: the call changes only mappings of this test.
     let moved = unsafe {
         let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         libc::mremap(area.byte(0), PAGE, PAGE, how, elsewhere.byte(0))
@@ -257,7 +259,7 @@ fn test_memory_that_moves_while_it_is_registered_is_not_mixed_up_with_what_comes
     assert_ne!(moved, libc::MAP_FAILED);
     drop(shared);
     let fixed =
-        // SAFETY: changes mappings of this test alone.
+        // SAFETY: the call changes only mappings of this test.
         unsafe { libc::mmap(area.byte(0), PAGE, PLAIN, PRIVATE | libc::MAP_FIXED, -1, 0) };
     assert_ne!(fixed, libc::MAP_FAILED);
     assert_eq!(

@@ -1,7 +1,8 @@
-//! Stretches of address space, each with one file: the offset in the file is the address less the base.
+//! Stretches of address space, each with one file: the offset in the file is the address minus the
+//! base.
 //!
-//! So registrations that overlap or adjoin, made in any order, lie in one region, and pages that are
-//! converted later meet their neighbours in the file.
+//! So registrations that overlap or adjoin lie in one region, in whatever order the program makes
+//! them, and pages that are converted later meet their neighbours in the file.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,52 +13,54 @@ use heddle_verbs::memory::Counted;
 use super::maps::Mapping;
 use super::{HUGE, PAGE};
 
-/// Bytes of a window, if the address space has room for them. The stretches that a program allocates from
-/// (its heap, its mappings, the stack of its main thread) are smaller as a rule, and so each is one window.
+/// Bytes of a window, if the address space has room for them. The stretches that a program
+/// allocates from (its heap, its mappings, the stack of its main thread) are usually smaller, so
+/// one window covers each.
 const SIZE: usize = 16 << 30;
 
-/// Bytes of a file beyond which it goes when nothing of it is shared: its pages cannot be freed one by one,
-/// since it is sealed against holes.
+/// Largest file, in bytes, to keep when none of its pages is shared. A larger file must go as a
+/// whole: it is sealed against holes, so its pages cannot be freed one by one.
 const KEEP: usize = 64 << 20;
 
-/// The first address that a program can have.
+/// The first address that a program's memory can have.
 const LOWEST: usize = HUGE;
-/// The end of the addresses of programs, with 47 bits.
+/// The end of the programs' address space, with 47 bits.
 const HIGHEST: usize = 1 << 47;
 
-/// One window.
+/// A stretch of address space with its file.
 #[derive(Debug)]
 pub(super) struct Window {
-    /// Addresses, a multiple of [`HUGE`] at both ends.
+    /// Addresses of the window; both ends are multiples of [`HUGE`].
     pub(super) range: Range<usize>,
     /// The whole file, mapped elsewhere: the shadow of the pages.
     pub(super) region: Arc<Region>,
-    /// Its file, by device and inode.
+    /// The window's file, by device and inode.
     file: (u64, u64),
-    /// Which pages are shared, by address, and how often.
+    /// The shared pages, by address, with the number of registrations of each.
     pub(super) shared: Counted,
-    /// Pages that the file has, or may have: none of them is ever freed.
+    /// Pages that the file has, or may have: the window never frees one.
     filled: Counted,
-    /// Pages that the program had moved or unmapped when they were to be given back. Another mapping of the
-    /// file may show them elsewhere.
+    /// Pages that the program had moved or unmapped by the time the module wanted to give them
+    /// back. Another mapping of the file may show them elsewhere.
     pub(super) astray: Counted,
-    /// Its file belongs to a device that the process uses no more.
+    /// True if the file belongs to a device that the process no longer uses.
     pub(super) is_old: bool,
 }
 
-/// Whose pages a mapping has.
+/// The owner of a mapping's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// The program's: private, so they can be replaced.
+    /// The program: the pages are private, so the module can replace them.
     Private,
-    /// This window's file has them already.
+    /// This window: its file already has the pages.
     Window,
-    /// Others may map them as well.
+    /// The program and others: other processes may map the pages as well.
     Shared,
 }
 
 impl Window {
-    /// A window around `pages`, between those there are. `None` without memory for it.
+    /// Makes a window around `pages`, between the existing windows. Returns `None` if there is no
+    /// memory for it.
     pub(super) fn around(pages: &Range<usize>, others: &[Window]) -> Option<Window> {
         let mut size = SIZE;
         loop {
@@ -65,7 +68,8 @@ impl Window {
             let range = place(pages, size, others.map(|w| w.range.clone()));
             match Window::new(range.clone()) {
                 Some(window) => return Some(window),
-                // The address space of the process has a limit (RLIMIT_AS).
+                // The process may have a limit on its address space (RLIMIT_AS), so try a smaller
+                // window.
                 None if size > HUGE => size /= 4,
                 None => return None,
             }
@@ -76,7 +80,8 @@ impl Window {
         let region = Arc::new(Region::sparse(range.len()).ok()?);
         let fd = region.fd()?;
         let mut stat = core::mem::MaybeUninit::<libc::stat>::uninit();
-        // SAFETY: asks for what a live descriptor is, into a structure that is filled in on success.
+        // SAFETY: the call asks about a live descriptor, and fills in the structure when it
+        // succeeds.
         let stat = unsafe {
             if libc::fstat(std::os::fd::AsRawFd::as_raw_fd(&fd), stat.as_mut_ptr()) != 0 {
                 return None;
@@ -98,17 +103,17 @@ impl Window {
         self.range.start <= pages.start && pages.end <= self.range.end
     }
 
-    /// Where an address is in the file.
+    /// Returns the offset of an address in the file.
     pub(super) fn offset(&self, address: usize) -> usize {
         address - self.range.start
     }
 
-    /// Where the page of an address is in the shadow.
+    /// Returns the address of the same page in the shadow.
     pub(super) fn shadow(&self, address: usize) -> usize {
         self.region.base().as_ptr().expose_provenance() + self.offset(address)
     }
 
-    /// Whose the pages of a mapping are.
+    /// Returns the owner of a mapping's pages.
     pub(super) fn owner(&self, mapping: &Mapping) -> Owner {
         if !mapping.is_shared {
             return Owner::Private;
@@ -118,7 +123,8 @@ impl Window {
         if here && mapping.file == self.file { Owner::Window } else { Owner::Shared }
     }
 
-    /// Whether some other mapping than the shadow and the pages themselves shows some of `pages`.
+    /// Returns true if a mapping other than the shadow and the pages themselves shows some of
+    /// `pages`.
     pub(super) fn is_elsewhere(&self, pages: &Range<usize>) -> bool {
         let shadow = self.region.base().as_ptr().addr();
         let Ok(mappings) = super::maps::Maps::of_file(self.file) else { return true };
@@ -130,42 +136,43 @@ impl Window {
         })
     }
 
-    /// Gives the file these pages, huge ones where it can; false if the kernel does not. It may not have all of them
-    /// then.
+    /// Gives the file these pages, huge ones where possible. Returns false if the kernel refuses;
+    /// the file may then lack some of them.
     pub(super) fn populate(&self, pages: &Range<usize>) -> bool {
         self.advise(pages);
         self.filled.gaps(pages).into_iter().all(|gap| {
             let at = core::ptr::with_exposed_provenance_mut(self.shadow(gap.start));
-            // SAFETY: whole pages of a mapping of ours, which keep what is in them.
+            // SAFETY: these are whole pages of our own mapping, and the call keeps their contents.
             unsafe { libc::madvise(at, gap.len(), libc::MADV_POPULATE_WRITE) == 0 }
         })
     }
 
-    /// The file has these pages from here on.
+    /// Records that the file has these pages from here on.
     pub(super) fn fill(&mut self, pages: &Range<usize>) {
         for new in self.filled.gaps(pages) {
             self.filled.add(&new);
         }
     }
 
-    /// Whether nobody needs it, and it is old or takes much memory.
+    /// Returns true if no page of the window is shared, and the window is old or its file is large.
     pub(super) fn is_waste(&self) -> bool {
         self.shared.is_empty() && (self.is_old || self.filled.covered() > KEEP)
     }
 
-    /// Asks for huge pages in the file where the pages of the program could be huge.
+    /// Asks for huge pages in the file wherever the program's own pages could be huge.
     fn advise(&self, pages: &Range<usize>) {
         let start = pages.start.next_multiple_of(HUGE);
         let end = pages.end / HUGE * HUGE;
         if start < end {
             let at = core::ptr::with_exposed_provenance_mut(self.shadow(start));
-            // SAFETY: a hint for a mapping of ours.
+            // SAFETY: the call is a hint about our own mapping.
             unsafe { libc::madvise(at, end - start, libc::MADV_HUGEPAGE) };
         }
     }
 }
 
-/// Where a window of about `size` bytes around `pages` goes. It overlaps `others` only where `pages` do.
+/// Returns the place of a window of about `size` bytes around `pages`. The window overlaps `others`
+/// only where `pages` do.
 fn place(
     pages: &Range<usize>,
     size: usize,
@@ -187,7 +194,8 @@ fn place(
     start..end
 }
 
-/// The pages that hold `[address, address + len)`; `None` when there are none, or no such addresses.
+/// Returns the pages that hold `[address, address + len)`; `None` if `len` is 0 or the addresses do
+/// not exist.
 pub(super) fn pages(address: usize, len: usize) -> Option<Range<usize>> {
     let end = address.checked_add(len)?.checked_next_multiple_of(PAGE)?;
     let start = address / PAGE * PAGE;
@@ -210,7 +218,7 @@ mod tests {
         assert_eq!(at(100 * G, 1, &[90 * G..95 * G, 101 * G..102 * G]), 95 * G..101 * G);
         assert_eq!(at(PAGE, 1, &[]), 0..8 * G);
         assert_eq!(at(HIGHEST - PAGE, PAGE, &[]).end, HIGHEST);
-        // Pages that a neighbour has in part: no more than these.
+        // A neighbour has a part of these pages, so the window covers only the pages themselves.
         assert_eq!(at(100 * G, G, &[90 * G..100 * G + HUGE]), 100 * G..101 * G);
     }
 

@@ -1,4 +1,4 @@
-//! `fork`: the child forgets the device of its parent.
+//! Handles `fork`: the child forgets the device of its parent.
 
 use std::cell::RefCell;
 use std::ptr::null_mut;
@@ -8,15 +8,16 @@ use std::sync::{MutexGuard, Once, PoisonError};
 use super::{DEVICE, OPENING};
 
 thread_local! {
-    /// Held while this thread forks, so that the child does not find the lock with a thread that it lacks.
+    /// The lock, held while this thread forks. Otherwise the child could inherit the lock as held
+    /// by a thread that the child does not have.
     static HELD: RefCell<Option<MutexGuard<'static, ()>>> = const { RefCell::new(None) };
 }
 
-/// Sees to forks from here on.
+/// Handles forks from here on.
 pub(crate) fn watch() {
     static ONCE: Once = Once::new();
-    // SAFETY: three functions that live as long as the process. Where there is no memory for them a child
-    // shares its parent's session, which the RNIC then ends.
+    // SAFETY: the three functions live as long as the process. If registering them fails for lack
+    // of memory, a child shares its parent's session, and the RNIC then ends that session.
     ONCE.call_once(|| unsafe {
         libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child));
     });

@@ -1,7 +1,7 @@
-//! Socket addresses as the commands carry them, and what the RNIC makes of them.
+//! Socket addresses as the commands carry them, and their translation to addresses of the RNIC.
 //!
-//! The RNIC has IPv4 alone. A program that was written for IPv6 sockets is served where its address means
-//! an IPv4 one: the wildcard, the loopback address and IPv4-mapped addresses.
+//! The RNIC has only IPv4. A program written for IPv6 sockets still works where its address means
+//! an IPv4 address: the wildcard, the loopback address and IPv4-mapped addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -17,17 +17,17 @@ pub mod family {
     pub const IB: u16 = 27;
 }
 
-/// Bytes of `struct sockaddr_in6`, where the older commands put either family.
+/// Bytes of `struct sockaddr_in6`; the older commands use a field of this size for either family.
 pub const IN6_LEN: usize = 28;
 /// Bytes of `struct sockaddr_storage`.
 pub const STORAGE_LEN: usize = 128;
 const IN_LEN: usize = 16;
 const IB_LEN: usize = 48;
 
-/// An address that a command brings.
+/// An address that a command carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// The family is 0: the program gives none.
+    /// No address: the family is 0.
     None,
     /// IPv4 or IPv6.
     Ip(SocketAddr),
@@ -43,7 +43,7 @@ impl Address {
     /// Reads an address from a field of [`IN6_LEN`] or [`STORAGE_LEN`] bytes.
     ///
     /// # Errors
-    /// [`Errno::INVAL`] for a family that is not known, or that does not fit the field.
+    /// Returns [`Errno::INVAL`] for a family that is unknown or does not fit the field.
     pub fn read(field: &[u8]) -> Result<Address, Errno> {
         let port = u16::from_be_bytes(array(field, 2));
         match u16::from_ne_bytes(array(field, 0)) {
@@ -63,7 +63,8 @@ impl Address {
     /// Reads an address whose size the command states beside it.
     ///
     /// # Errors
-    /// [`Errno::INVAL`] as [`read`](Self::read), and for a size that is not the family's.
+    /// Returns [`Errno::INVAL`] as [`read`](Self::read) does, and for a size that is not the
+    /// family's.
     pub fn read_sized(field: &[u8], size: u16) -> Result<Address, Errno> {
         let address = Address::read(field)?;
         if usize::from(size) == address.len() { Ok(address) } else { Err(Errno::INVAL) }
@@ -99,7 +100,7 @@ pub fn write(field: &mut [u8], addr: SocketAddr) -> u16 {
     }
 }
 
-/// The GID by which an iWARP program knows an address: the IPv4-mapped one.
+/// Returns the GID by which an iWARP program knows an address: its IPv4-mapped form.
 pub fn gid(ip: IpAddr) -> [u8; 16] {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
@@ -107,7 +108,7 @@ pub fn gid(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// The address that the RNIC has for one of a program; `None` for one that only IPv6 has.
+/// Returns the RNIC's form of a program's address; `None` for an address that exists only in IPv6.
 pub fn on_wire(ip: IpAddr) -> Option<Ipv4Addr> {
     match ip {
         IpAddr::V4(ip) => Some(ip),
@@ -117,7 +118,7 @@ pub fn on_wire(ip: IpAddr) -> Option<Ipv4Addr> {
     }
 }
 
-/// An address of the RNIC in the family of `like`.
+/// Returns an address of the RNIC in the family of `like`.
 pub fn in_family(ip: Ipv4Addr, like: SocketAddr) -> IpAddr {
     match like {
         SocketAddr::V4(_) => ip.into(),

@@ -1,8 +1,8 @@
-//! Commands, read from the bytes that a program writes.
+//! Reads commands from the bytes that a program writes.
 //!
-//! Every command is a header (number, bytes of the command, bytes of room for the answer) and a structure.
-//! Most structures name the place in the program's memory where the answer goes. Integers are in the byte
-//! order of the host, ports and addresses in network order.
+//! Every command is a header (number, bytes of the command, bytes of room for the answer) and a
+//! structure. Most structures name the address in the program's memory for the answer. Integers are
+//! in the byte order of the host, ports and addresses in network order.
 
 use super::address::{Address, IN6_LEN, STORAGE_LEN};
 use super::errno::Errno;
@@ -15,29 +15,30 @@ pub const HEADER_LEN: usize = 8;
 pub const MAX_LEN: usize = HEADER_LEN + 296;
 /// Bytes of a private data field.
 pub const PRIVATE_DATA: usize = 256;
-/// Bytes of the longest option that has a meaning.
+/// Bytes of the longest option that this module uses.
 const MAX_OPTION: usize = 4;
-/// The kernel copies no option that is longer.
+/// The longest option, in bytes, that the kernel copies.
 const OPTION_LIMIT: u32 = 1 << 22;
 
 /// The channel that a program names by a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor(pub i32);
 
-/// What a program says of a connection: the fields of `struct rdma_ucm_conn_param` that iWARP has.
+/// The program's parameters of a connection: the fields of `struct rdma_ucm_conn_param` that iWARP
+/// has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConnParam {
-    /// The queue pair.
+    /// Number of the queue pair.
     pub qp_num: u32,
-    /// For the peer's program: at most 255 bytes.
+    /// Bytes for the peer's program: at most 255.
     pub private_data: Vec<u8>,
-    /// RDMA Reads of the peer that this side takes at a time.
+    /// RDMA Reads of the peer that this side serves at a time.
     pub responder_resources: u8,
     /// RDMA Reads that this side wants to have outstanding.
     pub initiator_depth: u8,
 }
 
-/// A command with all fields that have a meaning here.
+/// A command, with all fields that matter here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are those of the command of that name")]
 pub enum Command {
@@ -64,7 +65,7 @@ pub enum Command {
     MigrateId { id: u32, from: Descriptor },
 }
 
-/// The value of an option.
+/// The bytes that a program sets an option to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionValue {
     len: u32,
@@ -72,7 +73,7 @@ pub struct OptionValue {
 }
 
 impl OptionValue {
-    /// The value of that many bytes, of which no option has more than four.
+    /// Stores the value; no option of this module has more than four bytes.
     pub fn new(value: &[u8]) -> OptionValue {
         let mut bytes = [0; MAX_OPTION];
         let most = value.len().min(MAX_OPTION);
@@ -80,25 +81,25 @@ impl OptionValue {
         OptionValue { len: u32::try_from(value.len()).unwrap_or(u32::MAX), bytes }
     }
 
-    /// The one byte.
+    /// Returns the value of a one-byte option.
     pub(super) fn byte(&self) -> Result<u8, Errno> {
         if self.len == 1 { Ok(self.bytes[0]) } else { Err(Errno::INVAL) }
     }
 
-    /// The `int`.
+    /// Returns the value of an `int` option.
     pub(super) fn int(&self) -> Result<i32, Errno> {
         if self.len == 4 { Ok(i32::from_ne_bytes(self.bytes)) } else { Err(Errno::INVAL) }
     }
 }
 
-/// A command as written: what to do, and where the answer goes.
+/// A command as the program wrote it: the command itself, and the place for the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// The command.
+    /// The decoded command.
     pub command: Command,
     /// The address in the program's memory for the answer; 0 for a command without one.
     pub response: u64,
-    /// Bytes of room there.
+    /// Bytes of room at that address.
     pub room: usize,
 }
 
@@ -106,7 +107,8 @@ pub struct Written {
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
-    /// The bytes from `at` on; zeros beyond the end, which `decode` has made sure nobody asks for.
+    /// Returns the bytes from `at` on, with zeros after the end of the structure. `decode` has
+    /// checked that no caller reads past the end.
     fn array<const N: usize>(&self, at: usize) -> [u8; N] {
         std::array::from_fn(|i| self.0.get(at + i).copied().unwrap_or(0))
     }
@@ -131,7 +133,7 @@ impl Fields<'_> {
         &self.0[at.min(self.0.len())..(at + len).min(self.0.len())]
     }
 
-    /// The parameters at `at`; `None` when the program marks them as not valid.
+    /// Returns the parameters at `at`; `None` if the program marks them as invalid.
     fn conn_param(&self, at: usize) -> Option<ConnParam> {
         let len = self.byte(at + 264);
         (self.byte(at + 271) != 0).then(|| ConnParam {
@@ -143,8 +145,8 @@ impl Fields<'_> {
     }
 }
 
-/// Bytes that a structure has at least. `CONNECT` and `ACCEPT` grew a field (ECE) that old programs do not
-/// write.
+/// Returns the fewest bytes that a structure can have. `CONNECT` and `ACCEPT` grew a field (ECE)
+/// that old programs do not write.
 fn least(number: u32) -> usize {
     match number {
         number::CREATE_ID | number::SET_OPTION => 24,
@@ -163,14 +165,16 @@ fn least(number: u32) -> usize {
     }
 }
 
-/// Reads one command. `read` copies a few bytes of the program's memory, where an option lies.
+/// Reads one command. `read` copies a few bytes of the program's memory, for the value of an
+/// option.
 ///
-/// The checks are those of the kernel that need no id, with its error numbers. One is stricter: the kernel
-/// reads a structure beyond the bytes that were written.
+/// The checks and error numbers are those of the kernel, as far as they need no id. This function
+/// is stricter in one case: the kernel reads a structure past the end of the written bytes.
 ///
 /// # Errors
-/// [`Errno::INVAL`] for a header or a field that makes no sense, [`Errno::FAULT`] for a structure that was not
-/// written whole, [`Errno::NOSPC`] for an answer without room, [`Errno::NOSYS`] for a number without a command.
+/// Returns [`Errno::INVAL`] for a senseless header or field, [`Errno::FAULT`] for an incomplete
+/// structure, [`Errno::NOSPC`] for an answer without room, [`Errno::NOSYS`] for a number without a
+/// command.
 pub fn decode(
     bytes: &[u8],
     read: &mut dyn FnMut(u64, usize) -> Result<Vec<u8>, Errno>,
@@ -298,7 +302,7 @@ fn structure(
     Ok((command, f.long(0)))
 }
 
-/// An address that may not be missing.
+/// Refuses a missing address.
 fn given(addr: Address) -> Result<Address, Errno> {
     if addr == Address::None { Err(Errno::INVAL) } else { Ok(addr) }
 }
@@ -312,7 +316,7 @@ fn set_option(
         return Err(Errno::INVAL);
     }
     let taken = if level == option::LEVEL_ID { len.min(4) } else { 0 };
-    // A value of no bytes lies nowhere: its address may be anything.
+    // A value of no bytes needs no memory, so its address may be anything.
     let bytes = if taken == 0 { Vec::new() } else { read(at, taken as usize)? };
     let mut value = OptionValue::new(&bytes);
     value.len = len;

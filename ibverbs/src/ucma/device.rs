@@ -1,4 +1,5 @@
-//! The RNIC behind the state machine: requests to its connection manager, and what that reports.
+//! The RNIC as the state machine uses it: requests to its connection manager, and the events that
+//! the RNIC reports.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -19,15 +20,15 @@ use super::reply::Identity;
 use super::state::{Dial, Happening, Reserved};
 use crate::rnic;
 
-/// The number of a device that the kernel does not know: librdmacm then goes by the GUID.
+/// The index of a device that the kernel does not know: librdmacm then uses the GUID.
 const NO_INDEX: u32 = u32::MAX;
 
-/// The process's RNIC, as connections need it.
+/// The process's RNIC, with what connections need.
 #[derive(Debug)]
 pub(super) struct Rnic {
-    /// Where all connections and listeners report.
+    /// The queue to which all connections and listeners report.
     pub(super) events: EventQueue,
-    /// The RNIC has gone.
+    /// True if the RNIC is gone.
     pub(super) gone: bool,
 }
 
@@ -44,14 +45,14 @@ impl Rnic {
         Some(Identity { guid: rnic::GUID.to_be_bytes(), index: NO_INDEX })
     }
 
-    /// The addresses of the RNIC, with the bits of their networks.
+    /// Returns the addresses of the RNIC, with the prefix lengths of their networks.
     fn addresses(&self) -> Vec<(Ipv4Addr, u8)> {
         self.device().map(rnic::addresses).unwrap_or_default()
     }
 
     pub(super) fn has_address(&self, ip: Ipv4Addr) -> bool {
         self.addresses().iter().any(|&(ours, bits)| {
-            // The whole network is this host's.
+            // The whole loopback network belongs to this host.
             ours == ip || ours.is_loopback() && in_network(ip, ours, bits)
         })
     }
@@ -63,7 +64,8 @@ impl Rnic {
         }
         let near = all.iter().filter(|&&(ours, bits)| in_network(dst, ours, bits));
         let near = near.max_by_key(|(_, bits)| *bits);
-        // Elsewhere a route leads: the RNIC knows whether it does, and says so to a connection.
+        // Any other address takes a route. The RNIC knows whether a route exists, and fails the
+        // connection if not.
         let other = all.iter().find(|(ours, _)| !ours.is_loopback());
         near.or(other).map(|&(ours, _)| ours).ok_or(Errno::NETUNREACH)
     }
@@ -96,7 +98,7 @@ impl Rnic {
     }
 
     pub(super) fn unlisten(&self, id: ListenerId) {
-        // An error means that the RNIC has gone, and the listener with it.
+        // An error means that the RNIC is gone, and the listener with it.
         let _ = self.device().map(|device| device.unlisten(id));
     }
 
@@ -123,7 +125,7 @@ impl Rnic {
     }
 
     pub(super) fn reject(&self, id: CmId, private_data: Vec<u8>) {
-        // An error means that the RNIC has gone, or the peer.
+        // An error means that the RNIC or the peer is gone.
         let _ = self.device().map(|device| device.reject(id, private_data));
     }
 
@@ -132,7 +134,7 @@ impl Rnic {
         let _ = self.device().map(|device| device.disconnect(id));
     }
 
-    /// What an event means to the program's ids.
+    /// Translates an event of the RNIC to what it means for the program's ids.
     pub(super) fn translate(&self, event: CmEvent) -> Option<Happening> {
         Some(match event {
             CmEvent::Listening { id } => Happening::Listening { id },
@@ -165,9 +167,10 @@ impl Rnic {
         })
     }
 
-    /// What a peer asks for. Its ORD is what this side has to take (responder resources), its IRD how many
-    /// Reads this side may have outstanding (initiator depth). MPA revision 1 does not say, so the program
-    /// may have what the device has.
+    /// Returns the peer's wishes. Its ORD is the number of Reads that this side has to serve
+    /// (responder resources), its IRD the number of Reads that this side may have outstanding
+    /// (initiator depth). MPA revision 1 does not carry them, so the program may then use the
+    /// device's limits.
     fn asked(&self, private_data: Vec<u8>, peer: Option<PeerDepths>) -> ConnParam {
         let limits = self.device().ok().map(Device::limits);
         let most = (limits.map_or(0, |l| l.max_ird), limits.map_or(0, |l| l.max_ord));
@@ -182,7 +185,7 @@ impl Rnic {
     }
 }
 
-/// Returns true if the event says that the RNIC itself has gone.
+/// Returns true if the event says that the RNIC itself is gone.
 pub(super) fn tells_of_the_end(event: &CmEvent) -> bool {
     matches!(
         event,
@@ -206,12 +209,12 @@ fn granted(private_data: Vec<u8>, agreed: Agreed) -> ConnParam {
     }
 }
 
-/// A depth as the one byte that the ABI has for it.
+/// Converts a depth to the one byte that the ABI has for it.
 fn byte(depth: u16) -> u8 {
     u8::try_from(depth).unwrap_or(u8::MAX)
 }
 
-/// The IRD and ORD that a program asks for, within what the device has.
+/// Returns the IRD and ORD that a program asks for, capped at the device's limits.
 fn depths(device: &Device, param: &ConnParam) -> (u16, u16) {
     let limits = device.limits();
     let ird = u16::from(param.responder_resources).min(limits.max_ird);
@@ -251,8 +254,9 @@ fn listen_errno(error: &ListenFailure) -> Errno {
     }
 }
 
-/// The event and the error number of a connection that did not come about, as iWARP devices of the kernel
-/// have them: a refusal is `REJECTED`, silence `UNREACHABLE`, all else `CONNECT_ERROR`.
+/// Returns the event and the error number of a failed connection, as the kernel's iWARP devices
+/// report them: a refusal is `REJECTED`, silence is `UNREACHABLE`, every other failure is
+/// `CONNECT_ERROR`.
 fn failure(error: &ConnectFailure) -> (EventKind, Errno) {
     use EventKind::{ConnectError, Rejected, Unreachable};
     use heddle_cm::RequestError;

@@ -1,8 +1,8 @@
-//! Tables of imported functions of the objects of this process.
+//! Changes the tables of imported functions of this process's objects.
 //!
-//! The dynamic linker fills in a table for each object, of which an entry is the address that the object's
-//! calls go to. An object that was linked with `-z relro -z now` has its table write-protected once it is
-//! filled in; here the protection is lifted for the moment of a change.
+//! The dynamic linker fills in a table for each object; an entry is the address that the object's
+//! calls go to. In an object that was linked with `-z relro -z now` the linker write-protects the
+//! table after filling it in; this module lifts the protection for the moment of a change.
 
 #![expect(
     clippy::cast_possible_truncation,
@@ -63,7 +63,7 @@ struct Symbol {
     size: u64,
 }
 
-/// The new address of an imported function; `None` leaves it.
+/// Chooses the new address of an imported function; `None` leaves the old one.
 type Choose = fn(&[u8]) -> Option<usize>;
 
 struct Search<'a> {
@@ -71,16 +71,18 @@ struct Search<'a> {
     choose: Choose,
 }
 
-/// In each object that imports a function of the name `mark`, leads imported functions to where `choose` says.
+/// Changes the imports of each object that imports a function named `mark`: redirects imported
+/// functions to the addresses that `choose` returns.
 pub(super) fn redirect(mark: &[u8], choose: Choose) {
     let mut search = Search { mark, choose };
-    // SAFETY: `each` gets the pointer to `search`, which lives until the call returns. The dynamic linker
-    // holds its lock meanwhile, so no object is unloaded.
+    // SAFETY: `each` gets the pointer to `search`, which lives until the call returns. The dynamic
+    // linker holds its lock meanwhile, so no object is unloaded.
     unsafe { libc::dl_iterate_phdr(Some(each), (&raw mut search).cast()) };
 }
 
 unsafe extern "C" fn each(info: *mut dl_phdr_info, _len: usize, search: *mut c_void) -> c_int {
-    // SAFETY: the dynamic linker's description of an object that is mapped, and our own `Search`.
+    // SAFETY: the pointers are the dynamic linker's description of a mapped object, and our own
+    // `Search`.
     unsafe {
         let search = &*search.cast::<Search<'_>>();
         if let Some(object) = Object::of(&*info) {
@@ -100,12 +102,12 @@ struct Object<'a> {
 
 impl Object<'_> {
     /// # Safety
-    /// `info` describes an object that is mapped.
+    /// `info` describes a mapped object.
     unsafe fn of(info: &dl_phdr_info) -> Option<Object<'_>> {
         if info.dlpi_phdr.is_null() {
             return None;
         }
-        // SAFETY: the program headers of a mapped object.
+        // SAFETY: these are the program headers of a mapped object.
         let headers = unsafe { slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
         let dynamic = headers.iter().find(|h| h.p_type == libc::PT_DYNAMIC)?;
         let base = info.dlpi_addr as usize;
@@ -113,7 +115,7 @@ impl Object<'_> {
         let (mut symbols, mut strings) = (0, 0);
         let (mut places, mut lens) = ([0; 2], [0; 2]);
         loop {
-            // SAFETY: entries of a mapped dynamic section, which ends with one of tag 0.
+            // SAFETY: the entries belong to a mapped dynamic section, whose last entry has tag 0.
             let Dynamic { tag, value } = unsafe { entry.read() };
             match tag {
                 tag::NULL => break,
@@ -125,10 +127,11 @@ impl Object<'_> {
                 tag::PLT_LEN => lens[1] = value,
                 _ => {}
             }
-            // SAFETY: the last entry has tag 0, and this is not it.
+            // SAFETY: the last entry has tag 0, so this is not the last.
             entry = unsafe { entry.add(1) };
         }
-        // The dynamic linker adds the base to these values, but not where it cannot write them (the vDSO).
+        // The dynamic linker adds the base to these values, except where it cannot write them (in
+        // the vDSO).
         if symbols < base || strings < base || symbols == 0 || strings == 0 {
             return None;
         }
@@ -140,18 +143,19 @@ impl Object<'_> {
         Some(Object { info, symbols, strings, tables: [table(0), table(1)] })
     }
 
-    /// Imported functions: the name of each, and the place of its address.
+    /// Returns the imported functions: the name of each, and the place of its address.
     fn imports(&self) -> impl Iterator<Item = (&[u8], usize)> {
         self.tables.iter().flat_map(move |&(table, len)| {
             let table = if len == 0 { std::ptr::NonNull::dangling().as_ptr() } else { table };
-            // SAFETY: a table of a mapped object, of the length that the object says.
+            // SAFETY: the table belongs to a mapped object, and has the length that the object
+            // states.
             let entries = unsafe { slice::from_raw_parts(table, len) };
             entries.iter().filter_map(move |entry| {
                 let (symbol, kind) = ((entry.info >> 32) as usize, entry.info as u32);
                 if !matches!(kind, kind::GLOB_DAT | kind::JUMP_SLOT) {
                     return None;
                 }
-                // SAFETY: a symbol of the object, and the string that is its name.
+                // SAFETY: the symbol belongs to the object, and its name is a string of the object.
                 let name = unsafe {
                     let symbol = &*self.symbols.add(symbol);
                     CStr::from_ptr(self.strings.add(symbol.name as usize))
@@ -174,21 +178,21 @@ impl Object<'_> {
         }
     }
 
-    /// Changes the entry at `place`, whatever protects its page.
+    /// Changes the entry at `place`, even if its page is write-protected.
     fn change(&self, place: usize, to: usize) -> Result<(), Errno> {
         let entry = at::<AtomicUsize>(place);
-        // SAFETY: an aligned entry of a mapped table. Other threads call through it meanwhile, and find the
-        // old address or the new one.
+        // SAFETY: the entry is aligned and in a mapped table. Other threads may call through it
+        // meanwhile, and find either the old address or the new one.
         let entry = unsafe { &*entry };
         if entry.load(Ordering::Relaxed) == to {
             return Ok(());
         }
-        // SAFETY: asks for the size of a page.
+        // SAFETY: the call only asks for the size of a page.
         let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
         let start = place & !(page - 1);
         let protect = |how| {
             let start = std::ptr::with_exposed_provenance_mut(start);
-            // SAFETY: the page of the entry, which stays readable throughout.
+            // SAFETY: this is the page of the entry, and it stays readable throughout.
             let done = unsafe { libc::mprotect(start, page, how) };
             if done == 0 { Ok(()) } else { Err(Errno::last()) }
         };
@@ -199,7 +203,7 @@ impl Object<'_> {
 
     /// Returns true if the linker write-protects the page of `place` after relocation.
     fn is_protected(&self, place: usize) -> bool {
-        // SAFETY: the program headers of a mapped object.
+        // SAFETY: these are the program headers of a mapped object.
         let headers =
             unsafe { slice::from_raw_parts(self.info.dlpi_phdr, self.info.dlpi_phnum.into()) };
         headers.iter().filter(|h| h.p_type == libc::PT_GNU_RELRO).any(|h| {
@@ -208,11 +212,11 @@ impl Object<'_> {
         })
     }
 
-    /// Says once why programs will find no connection manager.
+    /// Reports once why programs will find no connection manager.
     fn complain(&self, name: &[u8], errno: Errno) {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {
-            // SAFETY: the name of a mapped object, which is empty for the program itself.
+            // SAFETY: the name belongs to a mapped object; it is empty for the program itself.
             let object = unsafe { CStr::from_ptr(self.info.dlpi_name) }.to_string_lossy();
             let object = if object.is_empty() { "the program".into() } else { object };
             let name = String::from_utf8_lossy(name);
@@ -224,7 +228,7 @@ impl Object<'_> {
     }
 }
 
-/// The pointer to an address that the dynamic linker states.
+/// Makes a pointer from an address that the dynamic linker states.
 fn at<T>(address: usize) -> *const T {
     std::ptr::with_exposed_provenance(address)
 }

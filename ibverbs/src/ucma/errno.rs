@@ -8,27 +8,27 @@ use std::io;
 pub struct Errno(pub i32);
 
 impl Errno {
-    /// The descriptor is in non-blocking mode and nothing is there, or the RNIC is busy.
+    /// The descriptor is in non-blocking mode and has no event, or the RNIC is busy.
     pub const AGAIN: Errno = Errno(libc::EAGAIN);
-    /// An address of the program that cannot be read or written.
+    /// The program's address is not readable or writable.
     pub const FAULT: Errno = Errno(libc::EFAULT);
-    /// A field that makes no sense, or an id in a state that does not allow the command.
+    /// A field makes no sense, or the state of the id does not allow the command.
     pub const INVAL: Errno = Errno(libc::EINVAL);
-    /// No such id.
+    /// The id does not exist.
     pub const NOENT: Errno = Errno(libc::ENOENT);
-    /// No RNIC, or not its address.
+    /// There is no RNIC, or the address is not its own.
     pub const NODEV: Errno = Errno(libc::ENODEV);
-    /// No room for the answer.
+    /// The program's room is too small for the answer.
     pub const NOSPC: Errno = Errno(libc::ENOSPC);
-    /// No such command or option.
+    /// The command or option does not exist.
     pub const NOSYS: Errno = Errno(libc::ENOSYS);
-    /// No memory, or as many objects as there may be.
+    /// Memory is out, or the limit on objects is reached.
     pub const NOMEM: Errno = Errno(libc::ENOMEM);
     /// Another id has this address and port.
     pub const ADDRINUSE: Errno = Errno(libc::EADDRINUSE);
-    /// The address is not the RNIC's, or its port is taken for all addresses.
+    /// The address is not the RNIC's, or another socket has its port on all addresses.
     pub const ADDRNOTAVAIL: Errno = Errno(libc::EADDRNOTAVAIL);
-    /// No such address family here.
+    /// The address family is not supported.
     pub const AFNOSUPPORT: Errno = Errno(libc::EAFNOSUPPORT);
     /// The peer refused the TCP connection.
     pub const CONNREFUSED: Errno = Errno(libc::ECONNREFUSED);
@@ -36,16 +36,16 @@ impl Errno {
     pub const CONNRESET: Errno = Errno(libc::ECONNRESET);
     /// This side gave the connection up.
     pub const CONNABORTED: Errno = Errno(libc::ECONNABORTED);
-    /// Nothing came in time.
+    /// No answer arrived in time.
     pub const TIMEDOUT: Errno = Errno(libc::ETIMEDOUT);
     /// The next hop does not answer.
     pub const HOSTUNREACH: Errno = Errno(libc::EHOSTUNREACH);
-    /// No route leads there.
+    /// No route leads to the address.
     pub const NETUNREACH: Errno = Errno(libc::ENETUNREACH);
     /// The peer breaks the rules of the start-up.
     pub const PROTO: Errno = Errno(libc::EPROTO);
 
-    /// The error of the last system call.
+    /// Returns the error of the last system call.
     pub fn last() -> Errno {
         Errno(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
     }

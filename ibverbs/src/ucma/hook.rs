@@ -1,10 +1,10 @@
-//! The calls of librdmacm that reach its device, led here.
+//! Replaces the calls by which librdmacm reaches its device.
 //!
-//! An object that has librdmacm's code imports `ibv_copy_path_rec_from_kern`, which nothing else has a use
-//! for, and it calls `ibv_get_device_list` before it opens its device. At that call [`install`] looks through
-//! all objects of the process for that import and changes their tables of imported functions: `open`,
-//! `fstat`, `write` and `close` of these objects, and of no other, lead here. The decision is in
-//! `docs/adr/0018-rdma-cm-inside-the-process.md`.
+//! An object with librdmacm's code imports `ibv_copy_path_rec_from_kern`, which no other code uses,
+//! and it calls `ibv_get_device_list` before it opens its device. At that call [`install`] searches
+//! all objects of the process for that import and changes their tables of imported functions:
+//! `open`, `fstat`, `write` and `close` of these objects, and of no other, then call the functions
+//! here. The decision is in `docs/adr/0018-rdma-cm-inside-the-process.md`.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fs;
@@ -17,10 +17,11 @@ use super::service::{self, Begun};
 
 /// The device that librdmacm opens.
 const DEVICE: &[u8] = b"/dev/infiniband/rdma_cm";
-/// What only librdmacm imports.
+/// The import by which to recognize librdmacm: no other code uses it.
 const MARK: &[u8] = b"ibv_copy_path_rec_from_kern";
 
-/// Leads the calls of every librdmacm in the process here. Each call looks again, for what was loaded since.
+/// Redirects the calls of every librdmacm in the process to this module. Each call searches again,
+/// for objects that were loaded since.
 pub fn install() {
     elf::redirect(MARK, |name| {
         let to: *const () = match name {
@@ -39,25 +40,26 @@ pub fn install() {
 }
 
 unsafe extern "C-unwind" {
-    /// As `libc::read`, which a thread that is cancelled unwinds through.
+    /// Calls `libc::read`. A cancelled thread may unwind through this call.
     #[link_name = "read"]
     fn read_or_unwind(fd: c_int, to: *mut c_void, len: usize) -> isize;
 }
 
-/// A descriptor of the program for the time of a call.
+/// Borrows a descriptor of the program for the time of a call.
 pub(super) fn borrow<'a>(fd: c_int) -> Option<BorrowedFd<'a>> {
-    // SAFETY: it is not -1, and it is used for system calls alone, which check whether it is open. The
-    // program answers for a descriptor that it closes in another thread meanwhile, as with the kernel.
+    // SAFETY: the number is not -1, and only system calls use it, which check that it is open. If
+    // the program closes the descriptor in another thread meanwhile, the program answers for that,
+    // as with the kernel.
     (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
 fn fail(errno: Errno) -> c_int {
-    // SAFETY: the thread's own variable.
+    // SAFETY: the C library returns a pointer to the thread's own variable.
     unsafe { *libc::__errno_location() = errno.0 };
     -1
 }
 
-/// Runs `f`, which has no business to panic; if it does, the call fails and the program goes on.
+/// Runs `f`, which should not panic; if it does, the call fails and the program goes on.
 fn guarded<T>(f: impl FnOnce() -> T, failed: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|_| failed())
 }
@@ -65,7 +67,7 @@ fn guarded<T>(f: impl FnOnce() -> T, failed: impl FnOnce() -> T) -> T {
 /// # Safety
 /// `path` is null or a string.
 unsafe fn is_device(path: *const c_char) -> bool {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller says that it is null or a string.
     !path.is_null() && unsafe { CStr::from_ptr(path) }.to_bytes() == DEVICE
 }
 
@@ -78,9 +80,10 @@ fn open_channel(flags: c_int) -> c_int {
 }
 
 /// # Safety
-/// As of `open`. The mode is garbage where the caller gives none; it is passed on as such and then not used.
+/// The conditions of `open`. The mode is garbage if the program gives none; this function passes it
+/// on, and the C library then does not use it.
 unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
-    // SAFETY: the caller's arguments, as they are.
+    // SAFETY: the function passes on the caller's arguments unchanged.
     if unsafe { is_device(path) } {
         open_channel(flags)
     } else {
@@ -90,16 +93,16 @@ unsafe extern "C" fn open(path: *const c_char, flags: c_int, mode: c_uint) -> c_
 }
 
 /// # Safety
-/// As of `open`, of which this is the checked form without a mode.
+/// The conditions of `open`; this is the checked form of `open` without a mode.
 unsafe extern "C" fn open_2(path: *const c_char, flags: c_int) -> c_int {
-    // SAFETY: the caller's arguments, as they are.
+    // SAFETY: the function passes on the caller's arguments unchanged.
     unsafe { open(path, flags, 0) }
 }
 
 /// # Safety
-/// As of `openat`.
+/// The conditions of `openat`.
 unsafe extern "C" fn openat(dir: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
-    // SAFETY: the caller's arguments, as they are.
+    // SAFETY: the function passes on the caller's arguments unchanged.
     if unsafe { is_device(path) } {
         open_channel(flags)
     } else {
@@ -109,20 +112,20 @@ unsafe extern "C" fn openat(dir: c_int, path: *const c_char, flags: c_int, mode:
 }
 
 /// # Safety
-/// As of `openat`, of which this is the checked form without a mode.
+/// The conditions of `openat`; this is the checked form of `openat` without a mode.
 unsafe extern "C" fn openat_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int {
-    // SAFETY: the caller's arguments, as they are.
+    // SAFETY: the function passes on the caller's arguments unchanged.
     unsafe { openat(dir, path, flags, 0) }
 }
 
 /// # Safety
-/// As of `fstat`.
+/// The conditions of `fstat`.
 unsafe extern "C" fn fstat(fd: c_int, stat: *mut libc::stat) -> c_int {
-    // SAFETY: the caller's arguments, as they are.
+    // SAFETY: the function passes on the caller's arguments unchanged.
     let answer = unsafe { libc::fstat(fd, stat) };
     let ours = || borrow(fd).is_some_and(service::is_channel);
     if answer == 0 && guarded(ours, || false) {
-        // SAFETY: fstat has filled it in.
+        // SAFETY: fstat has filled in the structure.
         let stat = unsafe { &mut *stat };
         stat.st_mode = libc::S_IFCHR | 0o666;
         stat.st_rdev = device_number();
@@ -131,14 +134,15 @@ unsafe extern "C" fn fstat(fd: c_int, stat: *mut libc::stat) -> c_int {
 }
 
 /// # Safety
-/// As of `__fxstat`, which older versions of libc have in place of `fstat`.
+/// The conditions of `__fxstat`, which older versions of libc have instead of `fstat`.
 unsafe extern "C" fn fxstat(_version: c_int, fd: c_int, stat: *mut libc::stat) -> c_int {
-    // SAFETY: the caller's arguments, as they are; there is one version of the structure.
+    // SAFETY: the function passes on the caller's arguments unchanged; the structure has only one
+    // version.
     unsafe { fstat(fd, stat) }
 }
 
-/// The number of the kernel's own device, where there is one: librdmacm may have asked the kernel for it, and
-/// compares. Elsewhere nothing knows a number.
+/// Returns the number of the kernel's own device, if there is one: librdmacm may have asked the
+/// kernel for it, and compares. Without such a device no program knows a number.
 fn device_number() -> libc::dev_t {
     let text = fs::read_to_string("/sys/class/misc/rdma_cm/dev").unwrap_or_default();
     let numbers = text.trim().split_once(':').map(|(a, b)| (a.parse(), b.parse()));
@@ -149,19 +153,20 @@ fn device_number() -> libc::dev_t {
 }
 
 /// # Safety
-/// As of `write`. A thread may be cancelled while it waits for an event: no value of this frame is dropped
-/// then.
+/// The conditions of `write`. The program may cancel a thread that waits here for an event: this
+/// frame then holds no value that needs dropping.
 unsafe extern "C-unwind" fn write(fd: c_int, bytes: *const c_void, len: usize) -> isize {
     match begin(fd, bytes.expose_provenance() as u64, len) {
-        // SAFETY: the caller's arguments, as they are.
+        // SAFETY: the function passes on the caller's arguments unchanged.
         Begun::Foreign => unsafe { libc::write(fd, bytes, len) },
         Begun::Done(done) => answer(done, len),
         Begun::Wait { response, room } => loop {
             let mut byte = [0u8];
-            // SAFETY: one byte of this frame.
+            // SAFETY: the byte lives in this frame.
             let got = unsafe { read_or_unwind(fd, byte.as_mut_ptr().cast(), 1) };
             if got <= 0 {
-                // Nothing ever closes the writing end but the last close of this one.
+                // The writing end closes only after the last close of this one, so end of file
+                // cannot happen here.
                 return if got < 0 { -1 } else { fail(Errno(libc::EIO)) as isize };
             }
             if let Some(done) = take(fd, response, room) {
@@ -189,10 +194,10 @@ fn answer(done: Result<(), Errno>, len: usize) -> isize {
 }
 
 /// # Safety
-/// As of `close`.
+/// The conditions of `close`.
 unsafe extern "C" fn close(fd: c_int) -> c_int {
     let key = guarded(|| borrow(fd).and_then(service::closing), || None);
-    // SAFETY: the caller's descriptor.
+    // SAFETY: the descriptor is the caller's to close.
     let answer = unsafe { libc::close(fd) };
     if let Some(key) = key {
         guarded(|| service::closed(key), || ());

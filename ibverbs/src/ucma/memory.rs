@@ -1,10 +1,12 @@
-//! The program's memory, at addresses that the program states in a command.
+//! Copies to and from the program's memory, at addresses that the program states in a command.
 //!
-//! The kernel answers a bad address with `EFAULT`. A library that read one would crash the program, so bytes
-//! are copied by system calls that check addresses; where a sandbox forbids these, the address is trusted.
+//! The kernel answers a bad address with `EFAULT`. A library that read from a bad address would
+//! crash the program, so this module copies bytes by system calls that check addresses; if a
+//! sandbox forbids these calls, it trusts the address.
 //!
-//! Another thread may be sharing the page with the RNIC at this moment. These calls find it guarded then, or write
-//! into the page that is about to be replaced; so they are made while no conversion is under way.
+//! Another thread may be sharing the page with the RNIC at this moment. The system calls would then
+//! find the page guarded, or write into a page that is about to be replaced; so this module makes
+//! them only while no conversion is under way.
 
 use super::errno::Errno;
 use crate::memory;
@@ -12,7 +14,7 @@ use crate::memory;
 /// Copies `len` bytes from an address of this process.
 ///
 /// # Errors
-/// [`Errno::FAULT`].
+/// Returns [`Errno::FAULT`] for a bad address.
 pub(super) fn read(at: u64, len: usize) -> Result<Vec<u8>, Errno> {
     let mut bytes = vec![0; len];
     copy(at, bytes.as_mut_ptr(), len, Way::In)?;
@@ -22,7 +24,7 @@ pub(super) fn read(at: u64, len: usize) -> Result<Vec<u8>, Errno> {
 /// Copies bytes to an address of this process.
 ///
 /// # Errors
-/// [`Errno::FAULT`].
+/// Returns [`Errno::FAULT`] for a bad address.
 pub(super) fn write(at: u64, bytes: &[u8]) -> Result<(), Errno> {
     copy(at, bytes.as_ptr().cast_mut(), bytes.len(), Way::Out)
 }
@@ -46,8 +48,9 @@ fn try_copy(at: u64, ours: *mut u8, len: usize, way: Way) -> Result<(), Errno> {
     let theirs = std::ptr::with_exposed_provenance_mut::<u8>(at);
     let local = libc::iovec { iov_base: ours.cast(), iov_len: len };
     let remote = libc::iovec { iov_base: theirs.cast(), iov_len: len };
-    // SAFETY: one entry on each side. `local` is live for `len` bytes, and read only on the way out; the
-    // kernel checks `remote`, as it checks an address that a system call is given.
+    // SAFETY: each side has one entry. `local` is live for `len` bytes, and the call only reads it
+    // on the way out; the kernel checks `remote`, as it checks the address arguments of system
+    // calls.
     let copied = unsafe {
         let pid = libc::getpid();
         match way {
@@ -59,8 +62,9 @@ fn try_copy(at: u64, ours: *mut u8, len: usize, way: Way) -> Result<(), Errno> {
         Ok(n) if n == len => Ok(()),
         Ok(_) => Err(Errno::FAULT),
         Err(_) if matches!(Errno::last().0, libc::ENOSYS | libc::EPERM) && at != 0 => {
-            // SAFETY: the address is the program's own word for where the bytes lie (`write` of libc would
-            // trust it as much, and the structure is one that librdmacm has made). `ours` is live.
+            // SAFETY: the program itself has stated the address of the bytes (`write` of libc would
+            // trust it as much, and librdmacm has made the structure). `ours` is live for `len`
+            // bytes.
             unsafe {
                 match way {
                     Way::In => std::ptr::copy(theirs.cast_const(), ours, len),
@@ -80,7 +84,7 @@ mod tests {
     #[test]
     fn test_bytes_reach_a_page_that_another_thread_shares_meanwhile() {
         use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-        // SAFETY: nothing else in this test's process reads the environment yet.
+        // SAFETY: no other code in this test's process reads the environment yet.
         unsafe { std::env::set_var(memory::GUARD, "mprotect") };
         let page = vec![0u64; 2 * 4096 / 8];
         let start = page.as_ptr().expose_provenance().next_multiple_of(4096);
@@ -95,7 +99,7 @@ mod tests {
             let at = start as u64 + 512;
             let mut wrong = None;
             for n in 0..2000u64 {
-                // The other thread begins a conversion meanwhile.
+                // Give the other thread time to begin a conversion.
                 std::thread::sleep(std::time::Duration::from_micros(20));
                 let written = write(at, &n.to_ne_bytes());
                 let there = read(at, 8);

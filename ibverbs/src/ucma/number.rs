@@ -1,10 +1,11 @@
-//! Numbers of the ABI, version 4: commands, events, options (`<rdma/rdma_user_cm.h>`, `<rdma/rdma_cma.h>`).
+//! Numbers of the ABI, version 4: commands, events, options (`<rdma/rdma_user_cm.h>`,
+//! `<rdma/rdma_cma.h>`).
 
 /// Commands that a program writes.
 pub mod command {
     /// Makes an id.
     pub const CREATE_ID: u32 = 0;
-    /// Destroys an id.
+    /// Destroys an id and reports the number of its events that the program has taken.
     pub const DESTROY_ID: u32 = 1;
     /// Binds to an IPv4 or IPv6 address.
     pub const BIND_IP: u32 = 2;
@@ -14,25 +15,25 @@ pub mod command {
     pub const RESOLVE_ROUTE: u32 = 4;
     /// Asks for addresses, device and route.
     pub const QUERY_ROUTE: u32 = 5;
-    /// Connects.
+    /// Starts a connection to the resolved address.
     pub const CONNECT: u32 = 6;
-    /// Listens.
+    /// Starts to listen on the bound address.
     pub const LISTEN: u32 = 7;
-    /// Accepts.
+    /// Accepts a connect request.
     pub const ACCEPT: u32 = 8;
-    /// Rejects.
+    /// Rejects a connect request.
     pub const REJECT: u32 = 9;
-    /// Disconnects.
+    /// Ends a connection.
     pub const DISCONNECT: u32 = 10;
     /// Asks how to modify a queue pair.
     pub const INIT_QP_ATTR: u32 = 11;
-    /// Takes an event.
+    /// Takes an event from the channel.
     pub const GET_EVENT: u32 = 12;
-    /// A number without a command.
+    /// A number that has no command.
     pub const GET_OPTION: u32 = 13;
-    /// Sets an option.
+    /// Sets an option of an id.
     pub const SET_OPTION: u32 = 14;
-    /// Tells of an event of the queue pair.
+    /// Reports an event of the queue pair.
     pub const NOTIFY: u32 = 15;
     /// Joins a multicast group by an IP address.
     pub const JOIN_IP_MCAST: u32 = 16;
@@ -48,7 +49,7 @@ pub mod command {
     pub const RESOLVE_ADDR: u32 = 21;
     /// Joins a multicast group.
     pub const JOIN_MCAST: u32 = 22;
-    /// The first number beyond.
+    /// The number after the last command.
     pub const COUNT: u32 = 23;
 }
 
@@ -56,9 +57,9 @@ pub mod command {
 pub mod port_space {
     /// Datagrams over IPoIB.
     pub const IPOIB: u16 = 0x0002;
-    /// Connections, as TCP has them.
+    /// Connections, like TCP's.
     pub const TCP: u16 = 0x0106;
-    /// Datagrams, as UDP has them.
+    /// Datagrams, like UDP's.
     pub const UDP: u16 = 0x0111;
     /// InfiniBand's own, where the program names the type of queue pair.
     pub const IB: u16 = 0x013f;
@@ -74,7 +75,7 @@ pub mod qp_type {
     pub const XRC_INI: u8 = 9;
 }
 
-/// Options.
+/// Levels and names of options.
 pub mod option {
     /// Options of the id.
     pub const LEVEL_ID: u32 = 0;
@@ -82,9 +83,9 @@ pub mod option {
     pub const LEVEL_IB: u32 = 1;
     /// Type of service: one byte.
     pub const TOS: u32 = 0;
-    /// Whether others may bind to the same address: an `int`.
+    /// True if other ids may bind to the same address: an `int`.
     pub const REUSEADDR: u32 = 1;
-    /// Whether an IPv6 wildcard is IPv6's alone: an `int`.
+    /// True if an IPv6 wildcard excludes IPv4: an `int`.
     pub const AFONLY: u32 = 2;
     /// Acknowledgment time-out: one byte.
     pub const ACK_TIMEOUT: u32 = 3;
@@ -98,29 +99,29 @@ pub mod query {
     pub const ADDR: u32 = 0;
     /// Path records.
     pub const PATH: u32 = 1;
-    /// GIDs.
+    /// GIDs of both ends.
     pub const GID: u32 = 2;
 }
 
-/// Events.
+/// Kinds of events; librdmacm uses the same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum EventKind {
-    /// The peer's address has a device of ours that leads there.
+    /// A device of ours reaches the peer's address.
     AddrResolved = 0,
-    /// It has none.
+    /// No device of ours reaches the peer's address.
     AddrError = 1,
     /// The route is known.
     RouteResolved = 2,
     /// A peer wants to connect.
     ConnectRequest = 4,
-    /// The connection did not come about.
+    /// The connection failed.
     ConnectError = 6,
     /// The peer does not answer.
     Unreachable = 7,
     /// The peer rejects or refuses.
     Rejected = 8,
-    /// The connection runs.
+    /// The connection is established.
     Established = 9,
     /// The connection is over.
     Disconnected = 10,

@@ -1,14 +1,15 @@
-//! The descriptor that stands for an event channel.
+//! The descriptor of an event channel.
 //!
-//! The program gets the reading end of a pipe, in which one byte lies for each event that waits:
+//! The program gets the reading end of a pipe, which holds one byte for each waiting event:
 //!
-//! - The kernel does all that a descriptor has to do. `poll` and `epoll` report the end readable while events
-//!   wait, edge by edge; a read of one byte waits for an event, or not where the program has set
-//!   `O_NONBLOCK`, and ends with a signal as the system call of the real device does. Each byte lets one
-//!   waiting thread go on.
-//! - Duplicates, inheritance and descriptors sent through sockets refer to the same pipe, which its inode
-//!   names. When the last of them is closed the writing end reports an error, and nothing else does.
-//! - A program that writes to the descriptor without going through the hook gets `EBADF`.
+//! - The kernel implements everything that a program may do with a descriptor. `poll` and `epoll`
+//!   report the end readable while events wait, edge by edge; a read of one byte waits for an
+//!   event, or returns at once if the program has set `O_NONBLOCK`, and a signal interrupts it like
+//!   the real device's system call. Each byte lets one waiting thread go on.
+//! - Duplicates, inherited descriptors and descriptors sent through sockets refer to the same pipe,
+//!   which its inode identifies. The writing end reports an error when the last of them is closed,
+//!   and only then.
+//! - A program that bypasses the hook and writes to the descriptor gets `EBADF`.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -20,14 +21,14 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::errno::Errno;
 
-/// Names a pipe among all that this process ever has.
+/// Identifies a pipe among all pipes that this process ever has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     dev: u64,
     ino: u64,
 }
 
-/// The pipe of a descriptor; `None` for another file, or none.
+/// Returns the key of a descriptor's pipe; `None` for another file, or for a closed number.
 pub(super) fn key_of(fd: BorrowedFd<'_>) -> Option<Key> {
     let stat = fstat(fd).ok()?;
     let is_pipe = FileType::from_raw_mode(stat.st_mode) == FileType::Fifo;
@@ -39,15 +40,16 @@ pub(super) fn key_of(fd: BorrowedFd<'_>) -> Option<Key> {
 pub(super) struct Pipe {
     write: OwnedFd,
     key: Key,
-    /// Bytes in the pipe, and those that threads have read for an event that they have not taken yet.
+    /// Bytes in the pipe, plus bytes that threads have read for an event that they have not taken
+    /// yet.
     bytes: usize,
 }
 
 impl Pipe {
-    /// A new pipe with its reading end, which has the flags that the program opens the device with.
+    /// Makes a pipe. The reading end has the flags with which the program opens the device.
     ///
     /// # Errors
-    /// When the system gives no descriptors.
+    /// Returns an error if the system has no descriptors left.
     pub(super) fn new(nonblocking: bool, cloexec: bool) -> Result<(Pipe, OwnedFd), Errno> {
         let (given, write) = pipe_with(PipeFlags::CLOEXEC).map_err(errno)?;
         let write = aside(write);
@@ -64,17 +66,18 @@ impl Pipe {
         self.key
     }
 
-    /// The writing end, to wait for the error that says that nobody reads any more.
+    /// Returns the writing end, on which to wait for the error that reports the last close of the
+    /// reading end.
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.write.as_fd()
     }
 
-    /// A thread has read a byte.
+    /// Records that a thread has read a byte.
     pub(super) fn byte_read(&mut self) {
         self.bytes = self.bytes.saturating_sub(1);
     }
 
-    /// Leaves a byte for each of `events`.
+    /// Adds or removes bytes until the pipe holds one for each of `events`.
     pub(super) fn set(&mut self, events: usize) {
         if self.bytes > events {
             self.take_back(self.bytes - events);
@@ -92,17 +95,19 @@ impl Pipe {
             && fds[0].revents().intersects(PollFlags::ERR | PollFlags::NVAL)
     }
 
-    /// Puts in a byte. A full pipe is readable as it is, so the byte can follow when others were read.
+    /// Writes one byte. A full pipe is readable anyway, so the byte can follow after threads have
+    /// read others.
     fn put(&self) -> bool {
-        // A program that closes descriptors by their numbers may have closed this one, and opened a file at
-        // its number.
+        // A program that closes descriptors by number may have closed this one, and opened another
+        // file with its number.
         key_of(self.write.as_fd()) == Some(self.key) && write_quietly(self.write.as_fd())
     }
 
-    /// Reads bytes of events that the program will never take, as many as other threads have left.
+    /// Reads up to `most` bytes of events that the program will never take; other threads may have
+    /// left fewer.
     fn take_back(&mut self, most: usize) {
-        // The reading end is the program's and may wait; an end of our own does not, and is open for this
-        // moment alone.
+        // The reading end belongs to the program and may wait. Open another end, which does not
+        // wait, only for this read.
         let path = format!("/proc/self/fd/{}", self.write.as_raw_fd());
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let Ok(end) = open(path, flags, Mode::empty()) else { return };
@@ -126,11 +131,12 @@ fn set_nonblocking(fd: BorrowedFd<'_>, on: bool) -> Result<(), Errno> {
     fcntl_setfl(fd, flags).map_err(errno)
 }
 
-/// Writes a byte, and keeps the program from the signal that it would get if nobody reads any more.
+/// Writes a byte, and protects the program from the signal that the write raises if no reading end
+/// is open.
 fn write_quietly(fd: BorrowedFd<'_>) -> bool {
-    // SAFETY: signal sets of this frame that the calls fill in, and a byte of it that is written. SIGPIPE is
-    // raised for the calling thread, which takes it back before its mask is what it was. A SIGPIPE that was
-    // blocked and pending before stays.
+    // SAFETY: the calls fill in signal sets of this frame, and write a live byte. The kernel raises
+    // SIGPIPE for the calling thread, which takes the signal back before it restores its mask. A
+    // SIGPIPE that was blocked and pending before stays pending.
     unsafe {
         let mut pipe: libc::sigset_t = std::mem::zeroed();
         let mut before: libc::sigset_t = std::mem::zeroed();
@@ -183,7 +189,7 @@ mod tests {
         let (mut pipe, given) = Pipe::new(true, true).unwrap();
         pipe.set(2);
         assert_eq!(read(&given, &mut [0; 1]), Ok(1));
-        // Both events go while that thread has not yet looked for one.
+        // Both events are removed while that thread has not yet asked for one.
         pipe.set(0);
         assert!(!readable(&given));
         pipe.byte_read();
@@ -215,7 +221,8 @@ mod tests {
         assert!(!pipe.is_closed());
         drop(copy);
         assert!(pipe.is_closed());
-        // SAFETY: the default action of the signal would end this test.
+        // SAFETY: the call restores the default action, which would end this test if the signal
+        // came.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
         pipe.set(1);
         assert_eq!(pipe.bytes, 0);

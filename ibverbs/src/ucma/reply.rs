@@ -1,4 +1,4 @@
-//! Answers, written as the structures that a program reads.
+//! Encodes answers as the structures that a program reads.
 
 use std::net::SocketAddr;
 
@@ -6,68 +6,69 @@ use super::address::{self, gid};
 use super::command::{ConnParam, PRIVATE_DATA};
 use super::number::{EventKind, command as number, query};
 
-/// The device of an id, as librdmacm finds it among those of libibverbs.
+/// The device of an id, as librdmacm finds it among libibverbs's devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The node GUID, in network order.
     pub guid: [u8; 8],
-    /// The number that `ibv_get_device_index` gives.
+    /// The number that `ibv_get_device_index` returns.
     pub index: u32,
 }
 
 /// Both ends of an id, and its device if it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ends {
-    /// Our end.
+    /// This side's address.
     pub src: Option<SocketAddr>,
-    /// The peer's.
+    /// The peer's address.
     pub dst: Option<SocketAddr>,
-    /// The device.
+    /// The device of the id, if it has one.
     pub device: Option<Identity>,
 }
 
-/// An event.
+/// An event, as `GET_EVENT` returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// The program's own name of the id that the event is about; of a connect request, of the listener.
+    /// The program's own name of the id that the event is about; for a connect request, of the
+    /// listener.
     pub uid: u64,
-    /// The id; of a connect request, the new one.
+    /// The id of the event; for a connect request, the new id.
     pub id: u32,
-    /// What happened.
+    /// The kind of event.
     pub kind: EventKind,
     /// 0, or a negative error number.
     pub status: i32,
-    /// What the peer says.
+    /// The parameters that the peer has sent.
     pub param: ConnParam,
 }
 
-/// An answer.
+/// An answer to a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// The command has no answer.
     None,
     /// The number of a new id.
     Id(u32),
-    /// How many events of the id the program has taken.
+    /// Number of events of the id that the program has taken.
     Taken(u32),
-    /// To `QUERY_ROUTE`.
+    /// The answer to `QUERY_ROUTE`.
     Route(Ends),
-    /// To `QUERY` for addresses.
+    /// The answer to `QUERY` for addresses.
     Addr(Ends),
-    /// To `QUERY` for path records, of which iWARP has none.
+    /// The answer to `QUERY` for path records, of which iWARP has none.
     Path,
-    /// To `QUERY` for GIDs.
+    /// The answer to `QUERY` for GIDs.
     Gid(Ends),
-    /// To `INIT_QP_ATTR`: the state, the mask, the access rights.
+    /// The answer to `INIT_QP_ATTR`.
     QpAttr {
-        /// The state asked for.
+        /// The state that the program asked for.
         state: u32,
-        /// Which attributes are to be set.
+        /// Mask of the attributes to set.
         mask: u32,
-        /// `IBV_ACCESS_*`.
+        /// Access rights, `IBV_ACCESS_*`.
         access: u32,
     },
-    /// To `GET_EVENT`.
+    /// The answer to `GET_EVENT`.
     Event(Event),
 }
 
@@ -78,10 +79,11 @@ const ADDR_LEAST: usize = 272;
 const PATH_LEN: usize = 8;
 const QP_ATTR_LEN: usize = 144;
 const EVENT_LEN: usize = 336;
-/// Without the fields that came later.
+/// Bytes of an event without the fields that later versions added.
 const EVENT_LEAST: usize = 324;
 
-/// Bytes of room that an answer needs at least. Answers that grew are cut to the room that old programs give.
+/// Returns the fewest bytes of room that an answer needs. The service truncates answers that grew
+/// to the room that old programs give.
 pub(super) fn least(number: u32) -> usize {
     match number {
         number::CREATE_ID
@@ -97,7 +99,7 @@ pub(super) fn least(number: u32) -> usize {
     }
 }
 
-/// As [`least`], for a question of `QUERY`.
+/// Returns the same as [`least`] for an option of `QUERY`.
 pub(super) fn least_of_query(option: u32) -> usize {
     match option {
         query::PATH => PATH_LEN,
@@ -105,7 +107,7 @@ pub(super) fn least_of_query(option: u32) -> usize {
     }
 }
 
-/// A zeroed structure that fields are put into.
+/// A zeroed structure to put fields into.
 struct Structure(Vec<u8>);
 
 impl Structure {
@@ -128,7 +130,7 @@ impl Structure {
 }
 
 impl Reply {
-    /// The bytes of the answer.
+    /// Returns the bytes of the answer.
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Reply::None => Vec::new(),
@@ -158,7 +160,8 @@ fn route(ends: &Ends) -> Vec<u8> {
     s.addr(164, ends.dst);
     if let Some(device) = ends.device {
         s.put(0, device.guid).put(196, [PORT]).word(200, device.index);
-        // iWARP has no path records: the GIDs stand in the first one, and the number of paths is 0.
+        // iWARP has no path records: the GIDs stand in the place of the first one, and the number
+        // of paths is 0.
         for (at, end) in [(8, ends.dst), (24, ends.src)] {
             if let Some(addr) = end {
                 s.put(at, gid(addr.ip()));
@@ -182,11 +185,12 @@ fn device(s: &mut Structure, ends: &Ends) {
     }
 }
 
-/// Both ends as `struct sockaddr_ib`: family, partition, flow label, GID, service id, a mask and a
-/// scope, which stay 0.
+/// Encodes both ends as `struct sockaddr_ib`: family, partition, flow label, GID, service id, and a
+/// mask and a scope, which stay 0.
 fn gids(ends: &Ends) -> Vec<u8> {
     const LEN: u16 = 48;
-    /// The port space in the upper half of a service id; the port is in its lowest two bytes.
+    /// The service id for port 0: the port space in the upper half; the port belongs in the lowest
+    /// two bytes.
     const SERVICE: u64 = (super::number::port_space::TCP as u64) << 16;
     let mut s = Structure::new(ADDR_LEN);
     for (at, size, end) in [(16, 12, ends.src), (144, 14, ends.dst)] {
@@ -207,7 +211,8 @@ impl Event {
         s.put(0, self.uid.to_ne_bytes()).word(8, self.id).word(12, self.kind as u32);
         s.word(16, self.status.cast_unsigned());
         let (p, at) = (&self.param, 20);
-        // One byte says how long the private data is, so 255 bytes are all that a program can see.
+        // A single byte holds the length of the private data, so a program can see at most 255
+        // bytes.
         let len = p.private_data.len().min(PRIVATE_DATA - 1);
         s.0[at + 8..at + 8 + len].copy_from_slice(&p.private_data[..len]);
         #[expect(clippy::cast_possible_truncation, reason = "at most 255")]

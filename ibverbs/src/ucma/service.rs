@@ -1,7 +1,9 @@
-//! The one connection manager of a process: state, descriptors, and the thread that takes the RNIC's reports.
+//! The only connection manager of a process: state, descriptors, and the thread that receives the
+//! RNIC's reports.
 //!
-//! All threads of the program share one lock, which is held for a command and for a report, never while a
-//! thread waits for an event. The thread `rdma_cm` waits for reports, and for the last close of a channel.
+//! All threads of the program share one lock. A thread holds it for a command or a report, and
+//! never while it waits for an event. The thread `rdma_cm` waits for reports, and for the last
+//! close of a channel.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -26,10 +28,10 @@ use super::state::{ChannelId, Dial, Happening, Outcome, Outside, Reserved, State
 
 mod fork;
 
-/// Channels that are open: most programs have none, and their writes are not to wait for a lock.
+/// Number of open channels. Most programs have none, and their writes must not wait for a lock.
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 static SERVICE: Mutex<Option<Service>> = Mutex::new(None);
-/// A report may have answered a command that waits.
+/// Signals that a report may have answered a waiting command.
 static REPORTED: Condvar = Condvar::new();
 
 #[derive(Debug)]
@@ -38,30 +40,31 @@ struct Service {
     channels: HashMap<ChannelId, Pipe>,
     by_key: HashMap<Key, ChannelId>,
     rnic: Rnic,
-    /// Where the thread waits.
+    /// The descriptor on which the thread waits.
     epoll: OwnedFd,
-    /// The process was forked since the thread was started, and has none.
+    /// True if the process was forked since the thread started, so that this process has no such
+    /// thread.
     forked: bool,
 }
 
-/// How a write to a channel goes on.
+/// The next step of a write to a channel.
 #[derive(Debug)]
 pub(super) enum Begun {
-    /// The descriptor is not one of ours.
+    /// The descriptor is not a channel's.
     Foreign,
-    /// The command is carried out, or refused.
+    /// The service has carried out or refused the command.
     Done(Result<(), Errno>),
     /// The program wants an event: read a byte from the descriptor, then call [`take_event`].
     Wait {
-        /// The address for the event.
+        /// The address in the program's memory for the event.
         response: u64,
-        /// Bytes of room there.
+        /// Bytes of room at that address.
         room: usize,
     },
 }
 
 fn lock() -> MutexGuard<'static, Option<Service>> {
-    // A thread that panicked has left no id half made: each step ends with maps that agree, or the id is
+    // A thread that panicked has left no id half made: after each step the maps agree, or the id is
     // reported as unknown.
     let mut guard = SERVICE.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(service) = guard.as_mut().filter(|service| service.forked) {
@@ -73,7 +76,7 @@ fn lock() -> MutexGuard<'static, Option<Service>> {
 /// Opens a channel and returns the descriptor for the program.
 ///
 /// # Errors
-/// When the system gives no descriptors or no thread.
+/// Returns an error if the system has no descriptors or no thread left.
 pub(super) fn open(nonblocking: bool, cloexec: bool) -> Result<OwnedFd, Errno> {
     let mut guard = lock();
     let service = match &mut *guard {
@@ -83,7 +86,7 @@ pub(super) fn open(nonblocking: bool, cloexec: bool) -> Result<OwnedFd, Errno> {
     let (pipe, given) = Pipe::new(nonblocking, cloexec)?;
     let channel = service.state.open();
     let data = epoll::EventData::new_u64(channel.0);
-    // Errors are reported without being asked for, and nothing else is of interest.
+    // epoll always reports errors, and this service needs no other event of the pipe.
     let added = epoll::add(&service.epoll, pipe.fd(), data, epoll::EventFlags::empty());
     if let Err(e) = added {
         service.close(channel);
@@ -95,7 +98,7 @@ pub(super) fn open(nonblocking: bool, cloexec: bool) -> Result<OwnedFd, Errno> {
     Ok(given)
 }
 
-/// Returns true if the descriptor is one of a channel.
+/// Returns true if the descriptor belongs to a channel.
 pub(super) fn is_channel(fd: BorrowedFd<'_>) -> bool {
     find(fd).is_some()
 }
@@ -108,7 +111,7 @@ fn find(fd: BorrowedFd<'_>) -> Option<Key> {
     lock().as_ref()?.by_key.contains_key(&key).then_some(key)
 }
 
-/// Begins what the program has written: `len` bytes at `at`.
+/// Begins a command that the program has written: `len` bytes at `at`.
 pub(super) fn write(fd: BorrowedFd<'_>, at: u64, len: usize) -> Begun {
     let Some(key) = find(fd) else { return Begun::Foreign };
     let written = memory::read(at, len.min(command::MAX_LEN))
@@ -129,7 +132,8 @@ fn carry_out(key: Key, written: &Written) -> Result<(), Errno> {
         let channel = *service.by_key.get(&key).ok_or(Errno::INVAL)?;
         match service.handle(channel, written.command.clone())? {
             Outcome::Done(reply) => break reply,
-            // Where no RNIC is asked the answer is there already, and no report will come.
+            // Check before the first wait: if no RNIC was asked, the answer exists already, and no
+            // report will come.
             Outcome::Listening(id) => loop {
                 let service = guard.as_mut().ok_or(Errno::INVAL)?;
                 if let Some(answer) = service.state.listened(id) {
@@ -152,7 +156,8 @@ fn carry_out(key: Key, written: &Written) -> Result<(), Errno> {
     })
 }
 
-/// Gives the program the event of which it has read the byte; `None` when the event has gone meanwhile.
+/// Gives the program the event whose byte the thread has read; `None` if the event was removed
+/// meanwhile.
 pub(super) fn take_event(
     fd: BorrowedFd<'_>,
     response: u64,
@@ -184,7 +189,8 @@ pub(super) fn take_event(
     taken
 }
 
-/// The program has closed a descriptor: channels that it leaves without one are closed before it goes on.
+/// Handles the close of a descriptor by the program: closes the channel, if that was its last
+/// descriptor, before the program goes on.
 pub(super) fn closed(key: Key) {
     let mut guard = lock();
     let Some(service) = guard.as_mut() else { return };
@@ -194,7 +200,7 @@ pub(super) fn closed(key: Key) {
     }
 }
 
-/// The channel of a descriptor that the program is about to close.
+/// Returns the key of the channel whose descriptor the program is about to close.
 pub(super) fn closing(fd: BorrowedFd<'_>) -> Option<Key> {
     find(fd)
 }
@@ -213,7 +219,7 @@ impl Service {
         })
     }
 
-    /// Starts the thread, and returns what goes through it.
+    /// Starts the thread, and returns the two handles that connect it to the service.
     fn start_thread() -> Result<(Rnic, OwnedFd), Errno> {
         let sleeper = Sleeper::with_fd().map_err(|_| Errno(libc::EMFILE))?;
         let events = EventQueue::new(Some(sleeper.waker()));
@@ -234,21 +240,26 @@ impl Service {
         Ok((Rnic { events, gone: false }, epoll))
     }
 
-    /// Gives the child of a fork a thread of its own, and takes from its ids what is the parent's.
+    /// Gives the child of a fork a thread of its own, and removes from its ids everything that
+    /// belongs to the parent.
     fn revive(&mut self) {
-        // Without descriptors or threads the next call tries again, and nothing is reported until then.
+        // If descriptors or threads run out, the next call tries again, and the child gets no
+        // reports until then.
         let Ok((rnic, epoll)) = Service::start_thread() else { return };
-        // What the parent waits on is left as it is: closing a copy changes nothing there.
+        // Leave the parent's epoll set untouched: closing the child's copy of the descriptor
+        // changes nothing there.
         (self.rnic, self.epoll, self.forked) = (rnic, epoll, false);
         self.state.forget_device();
         for (channel, pipe) in &self.channels {
             let data = epoll::EventData::new_u64(channel.0);
-            // An error means that the child has closed our end; its close is then not noticed.
+            // An error means that the child has closed our end; the service then does not notice
+            // the channel's close.
             let _ = epoll::add(&self.epoll, pipe.fd(), data, epoll::EventFlags::empty());
         }
     }
 
-    /// Runs `f` with the state and all that is outside, and tells the descriptors what has changed.
+    /// Runs `f` with the state and its surroundings, and then updates the descriptors of all
+    /// changed channels.
     fn with<T>(&mut self, f: impl FnOnce(&mut State, &mut dyn Outside) -> T) -> T {
         let mut outside = Around { rnic: &self.rnic, by_key: &self.by_key };
         let done = f(&mut self.state, &mut outside);
@@ -272,7 +283,8 @@ impl Service {
         if let Some(pipe) = self.channels.remove(&channel) {
             self.by_key.remove(&pipe.key());
             OPEN.fetch_sub(1, Ordering::Relaxed);
-            // An error means that the program has closed our end, which is then not waited for any more.
+            // An error means that the program has closed our end, so the thread no longer waits for
+            // it.
             let _ = epoll::delete(&self.epoll, pipe.fd());
         }
         self.with(|state, outside| state.close(channel, outside));
@@ -284,7 +296,7 @@ impl Service {
         }
     }
 
-    /// Lets a channel's descriptor say how many events wait.
+    /// Makes a channel's descriptor reflect the number of waiting events.
     fn settle(&mut self, channel: ChannelId) {
         if let Some(pipe) = self.channels.get_mut(&channel) {
             pipe.set(self.state.waiting(channel));
@@ -292,7 +304,7 @@ impl Service {
     }
 }
 
-/// What the state machine sees of the process.
+/// The process as the state machine sees it.
 struct Around<'a> {
     rnic: &'a Rnic,
     by_key: &'a HashMap<Key, ChannelId>,
@@ -357,10 +369,11 @@ impl Outside for Around<'_> {
     }
 }
 
-/// Marks the queue of reports among what the thread waits for; no channel has this number.
+/// The tag of the queue of reports in the thread's epoll set; no channel has this number.
 const REPORTS: epoll::EventData = epoll::EventData::new_u64(0);
 
-/// The thread: carries the RNIC's reports to the ids, and closes channels that nobody has open any more.
+/// Runs the thread: carries the RNIC's reports to the ids, and closes channels without an open
+/// descriptor.
 fn run(epoll: &OwnedFd, sleeper: &Sleeper, queue: &EventQueue) {
     thread_local! {
         static EVENTS: RefCell<Vec<epoll::Event>> = RefCell::new(Vec::with_capacity(16));
@@ -371,13 +384,14 @@ fn run(epoll: &OwnedFd, sleeper: &Sleeper, queue: &EventQueue) {
             let spare = rustix::buffer::spare_capacity(events);
             match epoll::wait(epoll.as_fd(), spare, None) {
                 Ok(_) => events.drain(..).map(|e| e.data.u64()).collect(),
-                // A debugger that attaches ends the wait.
+                // A debugger that attaches interrupts the wait.
                 Err(rustix::io::Errno::INTR) => Vec::new(),
                 Err(_) => vec![u64::MAX],
             }
         });
         if found == [u64::MAX] {
-            // The program has closed a descriptor that it did not open. Nothing more can be reported.
+            // The program has closed a descriptor that it did not open, so the thread can report
+            // nothing more.
             return;
         }
         for channel in found {

@@ -1,22 +1,28 @@
-//! The connection manager that a program talks to: channels, ids, their states and their events.
+//! The connection manager as a program sees it: channels, ids, their states and their events.
 //!
-//! Nothing here blocks, makes a system call or touches the program's memory. [`State::handle`] carries out one
-//! command of one channel, [`State::handle_event`] takes what the RNIC reports, and [`Outside`] stands for the
-//! RNIC and the process.
+//! This module never blocks, makes no system call and does not touch the program's memory.
+//! [`State::handle`] carries out one command of one channel, [`State::handle_event`] takes a report
+//! of the RNIC, and [`Outside`] stands for the RNIC and the process.
 //!
 //! ```text
-//!            BIND          RESOLVE_ADDR        RESOLVE_ROUTE        CONNECT              ESTABLISHED
-//!   Idle ─────────▶ Bound ─────────▶ AddrResolved ─────▶ RouteResolved ─────▶ Connecting ──────────▶ Established
-//!     │               │                                                            │                     │
-//!     └───────────────┴── LISTEN ──▶ Starting ──▶ Listening                        │ REJECTED, ...       │ DISCONNECTED
-//!                                                     │ connect request            ▼                     ▼
-//!                                                     └──▶ Requested ── REJECT ──▶ Over ◀────────────────┘
-//!                                                              └── ACCEPT ──▶ Connecting
+//!   Idle ── BIND ──▶ Bound ── RESOLVE_ADDR ──▶ AddrResolved ── RESOLVE_ROUTE ──▶ RouteResolved
+//!     │                │                                                           │ CONNECT
+//!     └────────────────┴── LISTEN ──▶ Starting ──▶ Listening                       ▼
+//!                                                      │ connect request  ┌─▶ Connecting ──┐
+//!                                                      ▼                  │        │       │
+//!                                                  Requested ── ACCEPT ───┘        │ ESTABLISHED
+//!                                                      │                           │       ▼
+//!                                                    REJECT          REJECTED, ... │  Established
+//!                                                      ▼                           │       │
+//!                                                    Over ◀────────────────────────┘       │
+//!                                                      ▲                                   │
+//!                                                      └─────────── DISCONNECTED ──────────┘
 //! ```
 //!
-//! An id is bound to the device from the moment its address is known to be the RNIC's; commands that need a
-//! device are refused before. Events of an id lie in the queue of its channel until the program takes them,
-//! and go with the id when the program destroys it. Nothing is ever reported about an id that is gone.
+//! An id is bound to the device from the moment its address is known to be the RNIC's; until then
+//! the state machine refuses commands that need a device. An id's events stay in the queue of its
+//! channel until the program takes them, and are removed with the id when the program destroys it.
+//! The state machine never reports an event of a destroyed id.
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -38,31 +44,31 @@ mod settings;
 #[cfg(test)]
 mod tests;
 
-/// One open file of the device.
+/// Identifies one open file of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChannelId(pub u64);
 
-/// A connection to ask the RNIC for.
+/// A connection for the RNIC to make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dial {
-    /// Our address, and the port that the program was told.
+    /// This side's address, with the port that the program was told.
     pub local: SocketAddrV4,
-    /// The peer.
+    /// The peer's address.
     pub remote: SocketAddrV4,
-    /// What the program says of it.
+    /// The program's parameters of the connection.
     pub param: ConnParam,
 }
 
-/// An address and port that the RNIC keeps for an id, given back when it is dropped.
+/// An address and port that the RNIC reserves for an id. Dropping the value gives them back.
 pub struct Reserved(Box<dyn Any + Send>);
 
 impl Reserved {
-    /// Whatever the RNIC has for it.
+    /// Wraps the value that the RNIC uses for a reservation.
     pub fn new(held: impl Any + Send) -> Reserved {
         Reserved(Box::new(held))
     }
 
-    /// What [`new`](Self::new) was given.
+    /// Returns the value that [`new`](Self::new) wrapped, if it has type `T`.
     pub fn held<T: Any>(&self) -> Option<&T> {
         self.0.downcast_ref()
     }
@@ -74,33 +80,35 @@ impl fmt::Debug for Reserved {
     }
 }
 
-/// What the state machine needs of the RNIC and of the process.
+/// The services that the state machine needs of the RNIC and of the process.
 pub trait Outside {
-    /// The device, if there is one.
+    /// Returns the identity of the device, if there is one.
     fn identity(&mut self) -> Option<Identity>;
 
     /// Returns true if the address is the RNIC's.
     fn has_address(&mut self, ip: Ipv4Addr) -> bool;
 
-    /// The address from which the RNIC reaches `dst`.
+    /// Returns the address from which the RNIC reaches `dst`.
     ///
     /// # Errors
-    /// Why it does not.
+    /// Returns the reason why the RNIC does not reach `dst`.
     fn source_for(&mut self, dst: Ipv4Addr) -> Result<Ipv4Addr, Errno>;
 
-    /// A random number, for ports.
+    /// Returns a random number, for the choice of ports.
     fn random(&mut self) -> u16;
 
-    /// Has the RNIC keep an address and port for a listener; with port 0 it chooses a free one.
+    /// Has the RNIC reserve an address and port for a listener; for port 0 the RNIC chooses a free
+    /// one. Returns the reservation and the port.
     ///
     /// # Errors
-    /// [`Errno::NODEV`] when there is no RNIC to ask; otherwise why nobody may listen there.
+    /// Returns [`Errno::NODEV`] if there is no RNIC to ask; otherwise the reason why the address
+    /// cannot be reserved.
     fn reserve(&mut self, addr: SocketAddrV4) -> Result<(Reserved, u16), Errno>;
 
-    /// Listens; [`Happening::Listening`] or [`Happening::ListenFailed`] follows.
+    /// Starts to listen; [`Happening::Listening`] or [`Happening::ListenFailed`] follows.
     ///
     /// # Errors
-    /// The RNIC refuses at once.
+    /// Returns an error if the RNIC refuses at once.
     fn listen(
         &mut self,
         addr: SocketAddrV4,
@@ -108,41 +116,42 @@ pub trait Outside {
         backlog: u32,
     ) -> Result<ListenerId, Errno>;
 
-    /// Stops listening.
+    /// Stops a listener.
     fn unlisten(&mut self, id: ListenerId);
 
-    /// Connects; the outcome follows.
+    /// Starts to connect; a report of the outcome follows.
     ///
     /// # Errors
-    /// The RNIC refuses at once, or the program has no such queue pair.
+    /// Returns an error if the RNIC refuses at once, or if the program has no such queue pair.
     fn connect(&mut self, dial: Dial) -> Result<CmId, Errno>;
 
     /// Accepts a connect request.
     ///
     /// # Errors
-    /// As [`connect`](Self::connect).
+    /// Returns the errors of [`connect`](Self::connect).
     fn accept(&mut self, id: CmId, param: ConnParam) -> Result<(), Errno>;
 
     /// Rejects a connect request.
     fn reject(&mut self, id: CmId, private_data: Vec<u8>);
 
-    /// Ends a connection, or gives up one that is not established.
+    /// Ends a connection, or an attempt that is not established yet.
     fn disconnect(&mut self, id: CmId);
 
-    /// The channel of a descriptor of the program.
+    /// Returns the channel of a descriptor of the program.
     ///
     /// # Errors
-    /// [`Errno::NOENT`] when nothing is open there, [`Errno::INVAL`] when another file is.
+    /// Returns [`Errno::NOENT`] if the number is not open, [`Errno::INVAL`] if it is another
+    /// file's.
     fn channel_of(&mut self, fd: Descriptor) -> Result<ChannelId, Errno>;
 }
 
-/// What the RNIC reports.
+/// A report of the RNIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "ids, ends and parameters of the connection that it is about")]
 pub enum Happening {
-    /// The listener listens, there.
+    /// The listener now listens.
     Listening { id: ListenerId },
-    /// The listener does not listen, or no longer.
+    /// The listener could not listen, or has stopped listening.
     ListenFailed { id: ListenerId, errno: Errno },
     /// A peer wants to connect.
     Request {
@@ -152,38 +161,38 @@ pub enum Happening {
         remote: SocketAddrV4,
         param: ConnParam,
     },
-    /// The connection runs.
+    /// The connection is established.
     Established { conn: CmId, local: SocketAddrV4, param: ConnParam },
-    /// The connection did not come about: `kind` says how.
+    /// The connection failed; `kind` says how.
     Failed { conn: CmId, kind: EventKind, errno: Errno, param: ConnParam },
-    /// The connection is over.
+    /// The connection has ended.
     Disconnected { conn: CmId },
-    /// The RNIC is gone, and all its listeners and connections.
+    /// The RNIC is gone, and with it all its listeners and connections.
     DeviceGone,
 }
 
-/// How a command went.
+/// The outcome of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is carried out.
+    /// The command is complete.
     Done(Reply),
-    /// The RNIC has been asked to listen: ask [`State::listened`] after the next event.
+    /// The RNIC was asked to listen for this id: ask [`State::listened`] after the next event.
     Listening(u32),
     /// Another thread's `LISTEN` of the same id is under way: try again after the next event.
     Busy,
 }
 
-/// Where an id is in its life.
+/// The stage of an id's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Idle,
     Bound,
     AddrResolved,
     RouteResolved,
-    /// A `LISTEN` waits for the RNIC.
+    /// A `LISTEN` waits for the RNIC's answer.
     Starting,
     Listening,
-    /// A connect request that the program has not answered.
+    /// A connect request that the program has not answered yet.
     Requested,
     /// A connect request that the peer took back before the program answered.
     Withdrawn,
@@ -195,27 +204,27 @@ enum Phase {
 #[derive(Debug)]
 struct Id {
     channel: ChannelId,
-    /// The program's own name, 0 for a connect request that is not accepted.
+    /// The program's own name for the id; 0 for a connect request that is not accepted.
     uid: u64,
     qp_type: u8,
     phase: Phase,
     src: Option<SocketAddr>,
     dst: Option<SocketAddr>,
     device: Option<Identity>,
-    /// The port is entered in [`State::ports`].
+    /// The id's port, if it is entered in [`State::ports`].
     port: Option<u16>,
-    /// What the RNIC keeps for it.
+    /// The RNIC's reservation for the id.
     reserved: Option<Reserved>,
     reuse: bool,
-    /// An IPv6 wildcard is IPv6's alone; `None` until the program or the first bind says.
+    /// True if an IPv6 wildcard excludes IPv4; `None` until the program or the first bind decides.
     af_only: Option<bool>,
     conn: Option<CmId>,
     listener: Option<ListenerId>,
-    /// How the RNIC answered a `LISTEN` that another thread waits for.
+    /// The RNIC's answer to a `LISTEN` that another thread waits for.
     listened: Option<Result<(), Errno>>,
-    /// Connect requests that may still wait for the program to take them.
+    /// Number of further connect requests that may wait for the program to take them.
     backlog: u32,
-    /// Events that the program has taken.
+    /// Number of events that the program has taken.
     taken: u32,
 }
 
@@ -246,7 +255,7 @@ impl Id {
     }
 }
 
-/// An event that waits, and the id whose it is: of a connect request the listener.
+/// A waiting event, and the id that it belongs to: for a connect request the listener.
 #[derive(Debug)]
 struct Waiting {
     owner: u32,
@@ -269,7 +278,7 @@ pub struct State {
     ids: BTreeMap<u32, Id>,
     by_conn: HashMap<CmId, u32>,
     by_listener: HashMap<ListenerId, u32>,
-    /// Ids that are bound to each port.
+    /// The ids that are bound to each port.
     ports: HashMap<u16, Vec<u32>>,
     /// Channels whose queue has changed.
     changed: Vec<ChannelId>,
@@ -284,7 +293,7 @@ impl State {
         id
     }
 
-    /// Closes a channel: its ids go with it.
+    /// Closes a channel and destroys its ids.
     pub fn close(&mut self, channel: ChannelId, outside: &mut dyn Outside) {
         let ids = self.ids.iter().filter(|(_, id)| id.channel == channel).map(|(&n, _)| n);
         for n in ids.collect::<Vec<_>>() {
@@ -293,10 +302,10 @@ impl State {
         self.channels.remove(&channel);
     }
 
-    /// Carries out a command that was written to `channel`.
+    /// Carries out a command that the program wrote to `channel`.
     ///
     /// # Errors
-    /// The error number that the kernel gives.
+    /// Returns the error number that the kernel would return.
     pub fn handle(
         &mut self,
         channel: ChannelId,
@@ -337,7 +346,7 @@ impl State {
             }
             Command::JoinMcast { id } => {
                 self.with_device(channel, id)?;
-                // Groups are for datagrams, of which iWARP has none.
+                // Multicast groups are for datagrams, which iWARP does not have.
                 return Err(Errno::INVAL);
             }
             Command::LeaveMcast => return Err(Errno::NOENT),
@@ -354,24 +363,24 @@ impl State {
         Ok(Outcome::Done(Reply::None))
     }
 
-    /// Takes back a command whose answer did not reach the program.
+    /// Undoes a command whose answer did not reach the program.
     pub fn undo(&mut self, reply: &Reply, outside: &mut dyn Outside) {
         if let Reply::Id(n) = *reply {
             self.destroy(n, outside);
         }
     }
 
-    /// Events that wait in a channel.
+    /// Returns the number of waiting events of a channel.
     pub fn waiting(&self, channel: ChannelId) -> usize {
         self.channels.get(&channel).map_or(0, |c| c.waiting.len())
     }
 
-    /// Channels whose queues may have changed since this was last asked.
+    /// Returns the channels whose queues may have changed since the last call.
     pub fn take_changed(&mut self) -> Vec<ChannelId> {
         std::mem::take(&mut self.changed)
     }
 
-    /// Ids that exist.
+    /// Returns the number of existing ids.
     pub fn ids(&self) -> usize {
         self.ids.len()
     }
@@ -381,7 +390,7 @@ impl State {
         if id.channel == channel { Ok(id) } else { Err(Errno::INVAL) }
     }
 
-    /// An id that is bound to the device.
+    /// Returns an id that is bound to the device.
     fn with_device(&mut self, channel: ChannelId, n: u32) -> Result<&mut Id, Errno> {
         let id = self.id(channel, n)?;
         if id.device.is_some() { Ok(id) } else { Err(Errno::INVAL) }
@@ -403,7 +412,7 @@ impl State {
         self.enter(Id::new(channel, uid, qp_type)).map(Reply::Id)
     }
 
-    /// Gives an id the lowest free number.
+    /// Stores an id under the lowest free number, and returns the number.
     fn enter(&mut self, id: Id) -> Result<u32, Errno> {
         if self.ids.len() >= MAX_IDS {
             return Err(Errno::NOMEM);
@@ -415,7 +424,8 @@ impl State {
         Ok(n)
     }
 
-    /// Destroys an id with all that it has, and returns how many of its events the program has taken.
+    /// Destroys an id with all that it has, and returns the number of its events that the program
+    /// has taken.
     fn destroy(&mut self, n: u32, outside: &mut dyn Outside) -> u32 {
         let Some(id) = self.ids.remove(&n) else { return 0 };
         if let Some(listener) = id.listener {
@@ -435,7 +445,8 @@ impl State {
             channel.waiting.drain(..).partition(|w| w.owner == n);
         channel.waiting = kept;
         self.changed.push(id.channel);
-        // The program will never hear of the requests that waited at this listener.
+        // The program will never take the requests that waited at this listener, so destroy their
+        // ids.
         for w in gone {
             if w.event.kind == EventKind::ConnectRequest {
                 self.destroy(w.event.id, outside);
@@ -444,7 +455,8 @@ impl State {
         id.taken
     }
 
-    /// Moves an id, with the events that wait, to `to` from the channel of the descriptor `from`.
+    /// Moves an id, with its waiting events, to channel `to` from the channel of the descriptor
+    /// `from`.
     fn migrate(
         &mut self,
         to: ChannelId,
@@ -465,7 +477,7 @@ impl State {
             let (moved, kept): (VecDeque<_>, VecDeque<_>) =
                 old.waiting.drain(..).partition(|w| w.owner == n);
             old.waiting = kept;
-            // A connect request moves with its listener.
+            // A connect request moves along with its listener.
             let requests = moved.iter().filter(|w| w.event.kind == EventKind::ConnectRequest);
             for new in requests.map(|w| w.event.id).collect::<Vec<_>>() {
                 if let Some(id) = self.ids.get_mut(&new) {
@@ -478,14 +490,15 @@ impl State {
         Ok(Outcome::Done(Reply::Taken(taken)))
     }
 
-    /// The oldest event of a channel, which stays until [`delivered`](Self::delivered).
+    /// Returns the oldest event of a channel, which stays in the queue until
+    /// [`delivered`](Self::delivered).
     fn event(&mut self, channel: ChannelId) -> Result<Reply, Errno> {
         let channel = self.channels.get(&channel).ok_or(Errno::INVAL)?;
         let first = channel.waiting.front().ok_or(Errno::AGAIN)?;
         Ok(Reply::Event(first.event.clone()))
     }
 
-    /// The program has the oldest event of a channel.
+    /// Removes the oldest event of a channel, after the program has received it.
     pub fn delivered(&mut self, channel: ChannelId) {
         let Some(queue) = self.channels.get_mut(&channel) else { return };
         let Some(Waiting { owner, event }) = queue.waiting.pop_front() else { return };
@@ -514,7 +527,7 @@ impl State {
     }
 }
 
-/// The id that a command is about.
+/// Returns the id that a command is about.
 fn named(command: &Command) -> Option<u32> {
     match *command {
         Command::DestroyId { id }

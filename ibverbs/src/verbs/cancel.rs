@@ -1,9 +1,10 @@
-//! Threads that the program cancels.
+//! Handles threads that the program cancels.
 //!
-//! `pthread_cancel` ends a thread at a call that may wait, by unwinding its stack. Programs cancel threads that wait
-//! for events, which the C library lets them do, so these waits are [`read`] and [`poll`], called by frames that
-//! neither catch what unwinds nor drop anything. Everywhere else a call may hold a lock or have half a request written:
-//! [`Off`] puts the end of the thread off.
+//! `pthread_cancel` ends a thread at a call that may wait, by unwinding its stack. Programs cancel
+//! threads that wait for events, which the C library permits. So these waits are [`read`] and
+//! [`poll`], and the frames that call them neither catch the unwinding nor hold a value to drop. In
+//! all other places a call may hold a lock or have written half a request, so [`Off`] delays the
+//! end of the thread.
 
 use std::ffi::{c_int, c_void};
 use std::marker::PhantomData;
@@ -15,23 +16,23 @@ unsafe extern "C" {
 }
 
 unsafe extern "C-unwind" {
-    /// As `libc::read`, which a thread that is cancelled unwinds through.
+    /// Calls `libc::read`. A cancelled thread may unwind through this call.
     pub(super) fn read(fd: c_int, to: *mut c_void, len: usize) -> isize;
-    /// As `libc::poll`, likewise.
+    /// Calls `libc::poll`. A cancelled thread may unwind through this call.
     pub(super) fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int;
 }
 
-/// The thread is not cancelled while it has one.
+/// While this value lives, the program cannot cancel the thread.
 pub(super) struct Off {
     before: c_int,
-    /// It is about the thread that made it.
+    /// Keeps the value on the thread that made it.
     _thread: PhantomData<*mut ()>,
 }
 
 impl Off {
     pub(super) fn new() -> Off {
         let mut before = 0;
-        // SAFETY: changes a flag of the thread and fills a live number.
+        // SAFETY: the call changes a flag of this thread and writes a live number.
         unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
         Off { before, _thread: PhantomData }
     }
@@ -39,7 +40,7 @@ impl Off {
 
 impl Drop for Off {
     fn drop(&mut self) {
-        // SAFETY: gives the thread back the flag that it had.
+        // SAFETY: the call restores the flag that this thread had.
         unsafe { pthread_setcancelstate(self.before, std::ptr::null_mut()) };
     }
 }

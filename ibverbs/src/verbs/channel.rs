@@ -1,8 +1,10 @@
 //! Completion channels.
 //!
-//! A program may destroy a channel for whose events another thread of it waits, or cancel that thread: `rping` does
-//! the first when its connection fails. In the C library such a thread waits on, in `read` of a descriptor that is
-//! closed. Here it does too; and since it looks for the channel anew when it wakes, it touches none that has gone.
+//! A program may destroy a channel while another of its threads waits for the channel's events, or
+//! cancel that thread: `rping` destroys the channel when its connection fails. With the C library
+//! such a thread goes on waiting, in `read` of a closed descriptor. With this library it goes on
+//! waiting too; and because it looks the channel up again when it wakes, it never touches a
+//! destroyed channel.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};
@@ -21,15 +23,17 @@ use crate::abi::{ibv_comp_channel, ibv_context, ibv_cq};
 #[repr(C)]
 pub(crate) struct ChannelObject {
     base: ibv_comp_channel,
-    /// No other channel ever has it.
+    /// A number that no other channel ever has.
     number: u64,
     pub(super) channel: CompletionChannel,
-    /// The queues by the tags of their events. A tag is never given again: the RNIC's handle of a queue, and an event
-    /// of it, may live on for a moment after the program has destroyed the queue.
+    /// The queues by the tags of their events. The library never reuses a tag: the RNIC's handle of
+    /// a queue, and an event of the queue, may outlive the program's destruction of the queue for a
+    /// moment.
     queues: Mutex<HashMap<u64, Queue>>,
 }
 
-// SAFETY: the pointer to the context is the program's, and only handed on; any thread may use a channel.
+// SAFETY: the pointer to the context is the program's, and the library only passes it on; any
+// thread may use a channel.
 unsafe impl Send for ChannelObject {}
 // SAFETY: as above.
 unsafe impl Sync for ChannelObject {}
@@ -43,23 +47,24 @@ fn live<T>(f: impl FnOnce(&mut HashMap<usize, Arc<ChannelObject>>) -> T) -> T {
     f(guard.get_or_insert_default())
 }
 
-/// A live completion queue: it is taken out before it is freed.
+/// A live completion queue: the program's call removes it from the table before freeing it.
 struct Queue(*mut ibv_cq);
 
-// SAFETY: only followed with the lock of the table, in which it is live; any thread may use a queue.
+// SAFETY: the library follows the pointer only while it holds the lock of the table, in which the
+// queue is live; any thread may use a queue.
 unsafe impl Send for Queue {}
 
 impl ChannelObject {
-    /// The object that a program's pointer is about.
+    /// Returns the object of a program's pointer.
     ///
     /// # Safety
     /// The C contract: `channel` is live for as long as `'a`.
     pub(super) unsafe fn of<'a>(channel: *mut ibv_comp_channel) -> &'a ChannelObject {
-        // SAFETY: the first field of a `ChannelObject`.
+        // SAFETY: the structure is the first field of a `ChannelObject`.
         unsafe { &*channel.cast::<ChannelObject>() }
     }
 
-    /// A tag for the events of a queue, or the number of a channel.
+    /// Returns a new tag for the events of a queue, or number for a channel.
     pub(super) fn tag() -> u64 {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         NEXT.fetch_add(1, Ordering::Relaxed)
@@ -76,27 +81,28 @@ impl ChannelObject {
         self.say(queues.len());
     }
 
-    /// Takes a queue out: none of its events is fetched from here on.
+    /// Removes a queue: the program gets none of its events from here on.
     pub(super) fn leave(&self, tag: u64) {
         let mut queues = self.queues();
         queues.remove(&tag);
         self.say(queues.len());
     }
 
-    /// Says in the structure how many queues it has.
+    /// Writes the number of the channel's queues into the structure.
     fn say(&self, count: usize) {
         let word = (&raw const self.base.refcnt).cast_mut();
-        // SAFETY: a live, aligned word that is only written here; programs have no use for it.
+        // SAFETY: the word is live and aligned, and only this function writes it; programs do not
+        // use it.
         let word = unsafe { AtomicI32::from_ptr(word) };
         word.store(c_int::try_from(count).unwrap_or(c_int::MAX), Ordering::Relaxed);
     }
 
-    /// The queue of the next event.
+    /// Takes the next event. Returns its queue and the queue's context.
     fn next(&self) -> Result<Option<(*mut ibv_cq, *mut c_void)>, ChannelError> {
         let queues = self.queues();
         while let Some(tag) = self.channel.try_event()? {
             if let Some(&Queue(found)) = queues.get(&tag) {
-                // SAFETY: live while it is in the table, whose lock is held.
+                // SAFETY: the queue is live while it is in the table, whose lock this thread holds.
                 let cq = unsafe { CqObject::of(found) };
                 cq.event_fetched();
                 return Ok(Some((found, cq.context())));
@@ -106,7 +112,7 @@ impl ChannelObject {
     }
 }
 
-/// A new completion channel.
+/// Makes a completion channel.
 ///
 /// # Safety
 /// The C contract: `context` is open.
@@ -126,11 +132,12 @@ pub unsafe extern "C" fn ibv_create_comp_channel(
     })
 }
 
-/// Destroys a completion channel that no queue has; `EINVAL` for one that was destroyed.
+/// Destroys a completion channel that has no queue left. Returns `EINVAL` for a channel that was
+/// already destroyed.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     number(|| {
-        // Dropped behind the lock.
+        // Drop the channel after the lock is released.
         let _channel = live(|all| {
             let found = all.get(&channel.addr()).ok_or(EINVAL)?;
             if !found.queues().is_empty() {
@@ -142,23 +149,23 @@ pub extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_
     })
 }
 
-/// Whether the program has made the descriptor one that does not wait.
+/// Returns true if the program has set the descriptor to non-blocking mode.
 fn is_nonblocking(fd: c_int) -> bool {
-    // SAFETY: asks for flags of a descriptor.
+    // SAFETY: the call only asks for the flags of a descriptor.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
     flags >= 0 && flags & libc::O_NONBLOCK != 0
 }
 
-/// What [`look`] found. A cancelled thread has nothing of it to drop.
+/// The result of [`look`]. A cancelled thread has nothing of it to drop.
 enum Look {
     Found(*mut ibv_cq, *mut c_void),
     Failed(c_int),
-    /// There is none: the descriptor to wait for, and which channel's it is.
+    /// No event: the descriptor to wait for, and the number of its channel.
     Wait(c_int, u64),
 }
 
-/// Looks for an event of the channel at an address. `is` says which it was when the thread began to wait, if it
-/// has: another one may have got its place since.
+/// Looks for an event of the channel at an address. `is` is the channel's number when the thread
+/// began to wait, if it has: another channel may have taken the address since.
 fn look(channel: usize, is: Option<u64>) -> Look {
     let found = live(|all| all.get(&channel).cloned());
     let Some(object) = found.filter(|object| is.is_none_or(|is| is == object.number)) else {
@@ -174,9 +181,10 @@ fn look(channel: usize, is: Option<u64>) -> Look {
     }
 }
 
-/// The next event of a channel; waits for it unless the program has set `O_NONBLOCK`.
+/// Takes the next event of a channel; waits for one unless the program has set `O_NONBLOCK`.
 ///
-/// A thread may be cancelled while it waits: no value of this frame is dropped then.
+/// The program may cancel a thread while it waits: this frame then holds no value that needs
+/// dropping.
 ///
 /// # Safety
 /// The C contract: `cq` and `cq_context` can be written.
@@ -190,7 +198,7 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
     loop {
         match guarded(Look::Failed(EIO), || look(at, is)) {
             Look::Found(found, context) => {
-                // SAFETY: the C contract.
+                // SAFETY: the caller keeps the C contract.
                 unsafe {
                     cq.write(found);
                     cq_context.write(context);
@@ -204,7 +212,7 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
             Look::Wait(fd, number) => {
                 is = Some(number);
                 let mut wait = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-                // SAFETY: one live entry.
+                // SAFETY: `wait` is one live entry.
                 if unsafe { cancel::poll(&raw mut wait, 1, -1) } < 0 {
                     return -1;
                 }
@@ -213,14 +221,14 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
     }
 }
 
-/// Acknowledges events, without which their queue cannot be destroyed.
+/// Acknowledges `count` events. A queue with unacknowledged events cannot be destroyed.
 ///
 /// # Safety
-/// The C contract.
+/// The caller keeps the C contract.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, count: c_uint) {
     guarded((), || {
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         unsafe { CqObject::of(cq) }.acknowledge(count);
     });
 }

@@ -25,22 +25,23 @@ use crate::abi::{
 };
 use crate::memory::fork::wait_for_fork;
 
-/// A completion queue. Programs see an extended one as an `ibv_cq_ex`, whose first words are an `ibv_cq`'s.
+/// A completion queue. Programs see an extended queue as an `ibv_cq_ex`, whose first words are an
+/// `ibv_cq`'s.
 #[repr(C)]
 pub(crate) struct CqObject {
     pub(super) base: ibv_cq_ex,
     pub(super) cq: Cq,
-    /// Of its events in its channel.
+    /// The tag of the queue's events in its channel.
     tag: u64,
-    /// Completions of requests that were posted after the end of their connection.
+    /// Completions of requests that the program posted after the end of their connection.
     pub(super) flushed: Flushed,
-    /// Where an extended queue's program is.
+    /// The program's position in an extended queue.
     pub(super) current: Mutex<Current>,
     users: AtomicU32,
     events: Events,
 }
 
-/// Events that were fetched and acknowledged: of the channel, and asynchronous ones.
+/// Counts of fetched and acknowledged events, both from the channel and asynchronous.
 #[derive(Default)]
 pub(super) struct Events {
     counts: Mutex<Counts>,
@@ -58,18 +59,18 @@ impl Events {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One more was handed to the program.
+    /// Counts an event that the program has fetched.
     pub(super) fn fetched(&self) {
         self.counts().fetched += 1;
     }
 
-    /// The program has handled so many.
+    /// Counts `count` events that the program has handled.
     pub(super) fn acknowledge(&self, count: u64) {
         self.counts().acknowledged += count;
         self.changed.notify_all();
     }
 
-    /// Waits until all that was fetched is acknowledged.
+    /// Waits until the program has acknowledged every fetched event.
     pub(super) fn settle(&self) {
         let mut counts = self.counts();
         while counts.acknowledged < counts.fetched {
@@ -79,23 +80,23 @@ impl Events {
 }
 
 impl CqObject {
-    /// The object that a program's pointer is about.
+    /// Returns the object of a program's pointer.
     ///
     /// # Safety
     /// The C contract: `cq` is live for as long as `'a`.
     #[inline]
     pub(super) unsafe fn of<'a>(cq: *mut ibv_cq) -> &'a CqObject {
-        // SAFETY: the first words of a `CqObject`.
+        // SAFETY: the structure's words are the first words of a `CqObject`.
         unsafe { &*cq.cast::<CqObject>() }
     }
 
-    /// One more queue pair has it.
+    /// Counts a queue pair that uses this queue.
     pub(super) fn user(&self) -> User {
         // SAFETY: `ibv_destroy_cq` refuses while there are users.
         unsafe { User::new(&raw const self.users) }
     }
 
-    /// Drops the completions of a queue pair that has ended, as NICs do when it is destroyed.
+    /// Drops the completions of a queue pair that has ended, as NICs do when a program destroys it.
     pub(super) fn forget(&self, qpn: Qpn) {
         self.cq.forget(qpn);
         self.flushed.forget(qpn.0);
@@ -113,16 +114,16 @@ impl CqObject {
         self.events.acknowledge(count.into());
     }
 
-    /// The events of this queue, for asynchronous ones.
+    /// Returns the counts of this queue's events, for asynchronous events.
     pub(super) fn events(&self) -> &Events {
         &self.events
     }
 }
 
-/// How long a resize waits for the one before it.
+/// The longest time that a resize waits for the resize before it.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A queue for `depth` completions, which programs see as `base` says.
+/// Makes a queue for `depth` completions, which programs see as the structure `base`.
 ///
 /// # Safety
 /// The C contract: `context` is open, `channel` is null or live.
@@ -133,7 +134,7 @@ pub(super) unsafe fn create(
     vector: u32,
     mut base: ibv_cq_ex,
 ) -> Result<*mut CqObject, i32> {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     let owner = unsafe { Context::of(context) };
     let device = &owner.device;
     if vector != 0 || depth == 0 || depth > device.limits().max_cqes {
@@ -144,7 +145,7 @@ pub(super) unsafe fn create(
     base.base.cq_context = cq_context;
     base.base.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
     base.base.cond = libc::PTHREAD_COND_INITIALIZER;
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     let on = (!channel.is_null()).then(|| unsafe { ChannelObject::of(channel) });
     let tag = ChannelObject::tag();
     let made = match on {
@@ -162,7 +163,7 @@ pub(super) unsafe fn create(
         users: AtomicU32::new(0),
         events: Events::default(),
     }));
-    // SAFETY: just made.
+    // SAFETY: the box was just made and is live.
     let number = unsafe { &*object }.cq.number();
     owner.events.enter(Key::Cq(number), object.cast());
     if let Some(on) = on {
@@ -171,7 +172,7 @@ pub(super) unsafe fn create(
     Ok(object)
 }
 
-/// A new completion queue.
+/// Makes a completion queue.
 ///
 /// # Safety
 /// The C contract: `context` is open, `channel` is null or live.
@@ -186,9 +187,10 @@ pub unsafe extern "C" fn ibv_create_cq(
     object(|| {
         let depth = u32::try_from(cqe).map_err(|_| EINVAL)?;
         let vector = u32::try_from(comp_vector).map_err(|_| EINVAL)?;
-        // SAFETY: pointers, integers and options of functions, which all may be zero.
+        // SAFETY: the structure consists of pointers, integers and optional functions, for which
+        // all zeros are valid.
         let base: ibv_cq_ex = unsafe { std::mem::zeroed() };
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         let made = unsafe { create(context, depth, (cq_context, channel), vector, base) }?;
         Ok(made.cast())
     })
@@ -197,19 +199,19 @@ pub unsafe extern "C" fn ibv_create_cq(
 /// Gives a queue room for more or fewer completions.
 ///
 /// # Safety
-/// The C contract.
+/// The caller keeps the C contract.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     number(|| {
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         let object = unsafe { CqObject::of(cq) };
-        // SAFETY: the C contract: the context is open.
+        // SAFETY: by the C contract, the context is open.
         let device = &unsafe { Context::of(object.base.base.context) }.device;
         let depth = u32::try_from(cqe).ok().filter(|n| *n > 0).ok_or(EINVAL)?;
         let until = Instant::now() + PATIENCE;
         loop {
             match device.resize_cq(&object.cq, depth) {
-                // The worker goes over to the room of the last resize with its next turn.
+                // The worker switches to the room of the last resize at its next turn.
                 Err(DeviceError::CqResizing) if Instant::now() < until => {
                     std::thread::sleep(Duration::from_micros(100));
                 }
@@ -217,62 +219,65 @@ pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
                 done => break done.map_err(|e| errno::of(&e))?,
             }
         }
-        // SAFETY: a word of the structure that the program may only read, and changes by this call alone.
+        // SAFETY: the program may only read this word of the structure, and only this call changes
+        // it.
         unsafe { (*cq).cqe = c_int::try_from(depth.next_power_of_two()).unwrap_or(c_int::MAX) };
         Ok(())
     })
 }
 
-/// Destroys a queue that no queue pair has, once all its events are acknowledged.
+/// Destroys a queue that no queue pair uses, after the program has acknowledged all its events.
 ///
 /// # Safety
-/// The C contract.
+/// The caller keeps the C contract.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     number(|| {
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         let object = unsafe { CqObject::of(cq) };
         if object.users.load(Ordering::Acquire) != 0 {
             return Err(EBUSY);
         }
         let base = &object.base.base;
-        // SAFETY: the C contract: the context is open.
+        // SAFETY: by the C contract, the context is open.
         let events = &unsafe { Context::of(base.context) }.events;
         events.leave(Key::Cq(object.cq.number()), cq.cast());
         if !base.channel.is_null() {
             // SAFETY: a channel outlives its queues.
             unsafe { ChannelObject::of(base.channel) }.leave(object.tag);
         }
-        // No event is fetched from here on; those that were are in the hands of the program.
+        // The program can fetch no event from here on; wait until it acknowledges the events that
+        // it has fetched.
         object.events.settle();
-        // SAFETY: the box that `create` made.
+        // SAFETY: this is the box that `create` made, and this is its last use.
         drop(unsafe { Box::from_raw(cq.cast::<CqObject>()) });
         Ok(())
     })
 }
 
 /// # Safety
-/// The C contract.
+/// The caller keeps the C contract.
 pub(super) unsafe extern "C" fn modify_cq(
     _cq: *mut ibv_cq,
     _attr: *mut ibv_modify_cq_attr,
 ) -> c_int {
-    // There is nothing to moderate: a worker wakes a program once for each time that it armed.
+    // There is nothing to moderate: a worker wakes a program only once for each time that the
+    // program arms the queue.
     EOPNOTSUPP
 }
 
 /// # Safety
-/// The C contract.
+/// The caller keeps the C contract.
 pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited: c_int) -> c_int {
     let arm = if solicited == 0 { Arm::Next } else { Arm::Solicited };
     number(|| {
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         unsafe { CqObject::of(cq) }.cq.arm(arm);
         Ok(())
     })
 }
 
-/// The status of a completion.
+/// Returns the libibverbs status of a completion.
 #[inline]
 pub(super) fn status_of(status: CqeStatus) -> c_int {
     match status {
@@ -287,7 +292,8 @@ pub(super) fn status_of(status: CqeStatus) -> c_int {
     }
 }
 
-/// A completion as programs read it. `slid`, `sl` and the like are 0: iWARP has none of them.
+/// Converts a completion to the program's form. `slid`, `sl` and the like are 0, because iWARP has
+/// none of them.
 #[inline]
 pub(super) fn completion(cqe: &Cqe) -> ibv_wc {
     let opcode = match cqe.op {
@@ -302,7 +308,7 @@ pub(super) fn completion(cqe: &Cqe) -> ibv_wc {
         CqeOp::LocalInvalidate => IBV_WC_LOCAL_INV,
     };
     let (imm_data, wc_flags) = match (cqe.immediate, cqe.invalidated) {
-        // The low half, as the peer's library has put it there.
+        // The low half, where the peer's library has put the immediate data.
         #[expect(clippy::cast_possible_truncation, reason = "the low half is meant")]
         (Some(data), _) => ((data as u32).to_be(), IBV_WC_WITH_IMM),
         (None, Some(stag)) => (stag.0, IBV_WC_WITH_INV),
@@ -328,29 +334,30 @@ pub(super) fn completion(cqe: &Cqe) -> ibv_wc {
 /// # Safety
 /// The C contract: `wc` has room for `count` completions.
 pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     let object = unsafe { CqObject::of(cq) };
     let Ok(most) = usize::try_from(count) else { return -EINVAL };
     let mut at = wc;
     let mut taken = object.cq.poll_batch(most, |cqe| {
-        // SAFETY: called at most `count` times, and there is room for as many.
+        // SAFETY: the queue calls this at most `count` times, and there is room for as many.
         unsafe {
             at.write(completion(&cqe));
             at = at.add(1);
         }
     });
     if object.flushed.is_some() && taken < most {
-        // SAFETY: room for as many as were not taken above.
+        // SAFETY: there is room for the completions that were not taken above.
         taken += unsafe { object.flushed.take(most - taken, at) };
     }
     if taken > 0 {
         wait_for_fork();
     }
-    // Devices of the kernel raise the event of an arm at once where completions are there that were not polled, and
-    // programs count on it: perftest arms, takes 16 completions, and waits for an event beside those that are left.
+    // When a program arms a queue that still has completions, the kernel's devices raise the event
+    // at once, and programs count on that: perftest arms, takes 16 completions, and waits for an
+    // event although more are left.
     if taken == most && !object.base.base.channel.is_null() {
         object.cq.notify_of_rest();
     }
-    // No more than `count`.
+    // The number is not above `count`, so it fits.
     c_int::try_from(taken).unwrap_or(c_int::MAX)
 }

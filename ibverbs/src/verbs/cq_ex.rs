@@ -1,4 +1,4 @@
-//! Extended completion queues: one completion at a time, read field by field.
+//! Extended completion queues: the program reads one completion at a time, field by field.
 
 use std::ffi::{c_int, c_uint};
 use std::mem::zeroed;
@@ -18,7 +18,7 @@ use crate::abi::{
 };
 use crate::memory::fork::wait_for_fork;
 
-/// The completion that a program reads at the moment, and when it was taken.
+/// The completion that a program is reading, and the time when it was taken.
 #[derive(Debug, Default)]
 pub(crate) struct Current {
     completion: Option<ibv_wc>,
@@ -26,7 +26,7 @@ pub(crate) struct Current {
     taken: [u64; 2],
 }
 
-/// Fields that every program may read: each of them has a value, even if iWARP knows only 0.
+/// Fields that every program may read: each has a value, even if iWARP knows only 0.
 const FIELDS: u64 = IBV_WC_EX_WITH_BYTE_LEN
     | IBV_WC_EX_WITH_IMM
     | IBV_WC_EX_WITH_QP_NUM
@@ -45,15 +45,16 @@ pub(super) unsafe extern "C" fn create_cq_ex(
     init: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
     object(|| {
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         let init = unsafe { &*init };
         if init.wc_flags & !(FIELDS | TIMES) != 0
             || init.comp_mask & !IBV_CQ_INIT_ATTR_MASK_FLAGS != 0
         {
             return Err(EOPNOTSUPP);
         }
-        // A queue has no overrun that could be ignored: its queue pairs end with it. And there is one way to take
-        // completions, for one thread as for several.
+        // Accept both flags: a queue has no overrun that could be ignored, because its queue pairs
+        // end when it overruns; and completions are taken in the same way for one thread and for
+        // several.
         let flags = if init.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS == 0 { 0 } else { init.flags };
         if flags & !(IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN) != 0 {
             return Err(EINVAL);
@@ -61,11 +62,12 @@ pub(super) unsafe extern "C" fn create_cq_ex(
         if flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0 {
             return Err(EOPNOTSUPP);
         }
-        // SAFETY: pointers, integers and options of functions, which all may be zero.
+        // SAFETY: the structure consists of pointers, integers and optional functions, for which
+        // all zeros are valid.
         let mut base: ibv_cq_ex = unsafe { zeroed() };
         operations(&mut base, init.wc_flags);
         let given = (init.cq_context, init.channel);
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         let made = unsafe { cq::create(context, init.cqe, given, init.comp_vector, base) }?;
         Ok(made.cast())
     })
@@ -91,28 +93,28 @@ fn operations(base: &mut ibv_cq_ex, fields: u64) {
         has(IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK).then_some(read_wallclock as _);
 }
 
-/// The queue, and what its program reads.
+/// Returns the queue, and the completion that its program is reading.
 ///
 /// # Safety
 /// The C contract: `cq` is live for as long as `'a`.
 unsafe fn current<'a>(cq: *mut ibv_cq_ex) -> (&'a CqObject, MutexGuard<'a, Current>) {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     let object = unsafe { CqObject::of(cq.cast()) };
     (object, object.current.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Takes the oldest completion for the program to read; `ENOENT` when there is none.
+/// Takes the oldest completion for the program to read; `ENOENT` if there is none.
 ///
 /// # Safety
-/// The C contract: one thread at a time reads completions of an extended queue.
+/// The C contract: only one thread at a time reads completions of an extended queue.
 unsafe fn take(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     let (object, mut current) = unsafe { current(cq) };
     let found = object.cq.poll().map(|cqe| cq::completion(&cqe));
     current.completion = found.or_else(|| object.flushed.pop());
     let Some(completion) = current.completion else { return ENOENT };
     wait_for_fork();
-    // SAFETY: asks whether functions are there; they do not change.
+    // SAFETY: the block only tests whether the functions exist, which never changes.
     let times = unsafe {
         ((*cq).read_completion_ts.is_some(), (*cq).read_completion_wallclock_ns.is_some())
     };
@@ -122,7 +124,7 @@ unsafe fn take(cq: *mut ibv_cq_ex) -> c_int {
     if times.1 {
         current.taken[1] = nanoseconds(libc::CLOCK_REALTIME);
     }
-    // SAFETY: words of the structure that the program reads between its polls.
+    // SAFETY: the program reads these words of the structure only between its polls.
     unsafe {
         (*cq).wr_id = completion.wr_id;
         (*cq).status = completion.status;
@@ -137,64 +139,64 @@ fn nanoseconds(which: libc::clockid_t) -> u64 {
 }
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
-    // SAFETY: null or readable, by the C contract.
+    // SAFETY: by the C contract, the pointer is null or readable.
     if unsafe { attr.as_ref() }.is_some_and(|attr| attr.comp_mask != 0) {
         return EINVAL;
     }
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     unsafe { take(cq) }
 }
 
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     unsafe { take(cq) }
 }
 
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     let (object, mut current) = unsafe { current(cq) };
     current.completion = None;
-    // As `ibv_poll_cq` does.
+    // `ibv_poll_cq` does the same.
     object.cq.notify_of_rest();
 }
 
-/// A field of the completion that is read; 0 between polls.
+/// Returns a field of the completion that the program is reading; 0 between polls.
 ///
 /// # Safety
-/// The C contract.
+/// The caller keeps the C contract.
 unsafe fn field<T: Default>(cq: *mut ibv_cq_ex, of: impl FnOnce(&ibv_wc) -> T) -> T {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     unsafe { current(cq) }.1.completion.as_ref().map(of).unwrap_or_default()
 }
 
 unsafe extern "C" fn read_opcode(cq: *mut ibv_cq_ex) -> c_int {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     unsafe { field(cq, |c| c.opcode) }
 }
 
 unsafe extern "C" fn read_vendor_err(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     unsafe { field(cq, |c| c.vendor_err) }
 }
 
 unsafe extern "C" fn read_byte_len(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     unsafe { field(cq, |c| c.byte_len) }
 }
 
-/// Also the rkey that was invalidated: the header reads both by this function.
+/// Returns the immediate data, or the invalidated rkey: the header reads both by this function.
 unsafe extern "C" fn read_imm_data(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     unsafe { field(cq, |c| c.imm_data) }
 }
 
 unsafe extern "C" fn read_qp_num(cq: *mut ibv_cq_ex) -> u32 {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     unsafe { field(cq, |c| c.qp_num) }
 }
 
 unsafe extern "C" fn read_wc_flags(cq: *mut ibv_cq_ex) -> c_uint {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     unsafe { field(cq, |c| c.wc_flags) }
 }
 
@@ -207,11 +209,11 @@ unsafe extern "C" fn read_zero_byte(_cq: *mut ibv_cq_ex) -> u8 {
 }
 
 unsafe extern "C" fn read_ts(cq: *mut ibv_cq_ex) -> u64 {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     unsafe { current(cq) }.1.taken[0]
 }
 
 unsafe extern "C" fn read_wallclock(cq: *mut ibv_cq_ex) -> u64 {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     unsafe { current(cq) }.1.taken[1]
 }

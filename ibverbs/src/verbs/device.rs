@@ -12,13 +12,14 @@ use super::{cq, cq_ex, errno, events, mw, number, object, post, qp, query, srq};
 use crate::abi::{IBV_NODE_RNIC, IBV_TRANSPORT_IWARP, ibv_context, ibv_device, verbs_context};
 use crate::{rnic, ucma};
 
-/// The name of the one device.
+/// The name of the only device.
 pub const NAME: &str = "heddle0";
 
-/// The device, which lives as long as the process: programs keep pointers to it beyond the list.
+/// The device. It lives as long as the process, because programs keep pointers to it longer than
+/// the list.
 struct TheDevice(ibv_device);
 
-// SAFETY: nothing writes it after it was made, and its pointers are null.
+// SAFETY: no thread writes the structure after it was made, and its pointers are null.
 unsafe impl Send for TheDevice {}
 // SAFETY: as above.
 unsafe impl Sync for TheDevice {}
@@ -26,14 +27,15 @@ unsafe impl Sync for TheDevice {}
 fn the_device() -> *mut ibv_device {
     static DEVICE: OnceLock<TheDevice> = OnceLock::new();
     let device = DEVICE.get_or_init(|| {
-        // SAFETY: pointers, integers and arrays of them, which all may be zero.
+        // SAFETY: the structure consists of pointers, integers and arrays of them, for which all
+        // zeros are valid.
         let mut device: ibv_device = unsafe { zeroed() };
         device.node_type = IBV_NODE_RNIC;
         device.transport_type = IBV_TRANSPORT_IWARP;
         put(&mut device.name, NAME);
         put(&mut device.dev_name, "uverbs0");
-        // Neither path exists. Programs that join a file's name to them find that it does not, as for a device
-        // whose driver has no such file.
+        // Neither path exists. A program that joins a file's name to one of them finds no file, as
+        // for a device whose driver lacks that file.
         put(&mut device.dev_path, "/sys/class/infiniband_verbs/heddle-uverbs0");
         put(&mut device.ibdev_path, "/sys/class/infiniband/heddle0");
         TheDevice(device)
@@ -41,7 +43,7 @@ fn the_device() -> *mut ibv_device {
     (&raw const device.0).cast_mut()
 }
 
-/// Writes text and the byte that ends it, as much as fits.
+/// Writes text and a zero byte, truncated to the room in `to`.
 pub(super) fn put(to: &mut [c_char], text: &str) {
     let room = to.len().saturating_sub(1);
     for (to, from) in to.iter_mut().zip(text.bytes().take(room)) {
@@ -49,7 +51,7 @@ pub(super) fn put(to: &mut [c_char], text: &str) {
     }
 }
 
-/// The devices of this process: one, whether or not its RNIC can be reached at this moment.
+/// Returns the devices of this process: always one, even while its RNIC cannot be reached.
 ///
 /// # Safety
 /// `num` is null or can be written.
@@ -58,52 +60,52 @@ pub unsafe extern "C" fn ibv_get_device_list(num: *mut c_int) -> *mut *mut ibv_d
     object(|| {
         rnic::keep_descriptors_high();
         ucma::install();
-        // The entry behind the last is null.
+        // The entry after the last is null.
         let list = Box::new([the_device(), null_mut()]);
         if !num.is_null() {
-            // SAFETY: the caller says that it can be written.
+            // SAFETY: the caller says that the number can be written.
             unsafe { num.write(1) };
         }
         Ok(Box::into_raw(list).cast())
     })
 }
 
-/// Frees a list; the device stays.
+/// Frees a list; the device itself stays.
 ///
 /// # Safety
 /// The C contract: `list` came from [`ibv_get_device_list`] and is freed once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
     if !list.is_null() {
-        // SAFETY: the box of two entries that `ibv_get_device_list` made.
+        // SAFETY: this is the box of two entries that `ibv_get_device_list` made.
         drop(unsafe { Box::from_raw(list.cast::<[*mut ibv_device; 2]>()) });
     }
 }
 
-/// The device's name.
+/// Returns the name of a device as a C string that lives as long as the process.
 ///
 /// # Safety
 /// The C contract: `device` came from the list.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
-    // SAFETY: a live device.
+    // SAFETY: by the C contract, the device is live.
     unsafe { (&raw const (*device).name).cast() }
 }
 
-/// The device's index, as the kernel would number it.
+/// Returns the kernel's index of the device.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_get_device_index(_device: *mut ibv_device) -> c_int {
-    // The kernel has no such device, so it has no number for it.
+    // The kernel has no such device, and so no index for it.
     -1
 }
 
-/// The device's GUID in network byte order.
+/// Returns the device's GUID in network byte order.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_get_device_guid(_device: *mut ibv_device) -> u64 {
     query::guid().to_be()
 }
 
-/// A context. Programs see `verbs.context`.
+/// A context. Programs see its field `verbs.context`.
 #[repr(C)]
 pub(crate) struct Context {
     verbs: verbs_context,
@@ -112,12 +114,13 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// The context that a program's pointer is about.
+    /// Returns the context of a program's pointer.
     ///
     /// # Safety
-    /// The C contract: `context` came from [`ibv_open_device`] and is not closed for as long as `'a`.
+    /// The C contract: `context` came from [`ibv_open_device`] and stays open for as long as `'a`.
     pub(super) unsafe fn of<'a>(context: *mut ibv_context) -> &'a Context {
-        // SAFETY: it is the last field of the `verbs_context` that a `Context` begins with.
+        // SAFETY: the pointer is the last field of the `verbs_context` that a `Context` begins
+        // with.
         unsafe { &*context.byte_sub(offset_of!(verbs_context, context)).cast::<Context>() }
     }
 }
@@ -142,7 +145,7 @@ fn operations(context: &mut verbs_context) {
     ops.post_recv = Some(post::post_recv);
 }
 
-/// A context of the device, which is opened when the first one is.
+/// Makes a context of the device. The first context opens the device.
 ///
 /// # Safety
 /// The C contract: `device` came from the list.
@@ -154,7 +157,8 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_co
         }
         let opened = rnic::device().map_err(|error| errno::opening(&error))?.clone();
         let events = events::Events::new(&opened)?;
-        // SAFETY: pointers, integers and options of functions, which all may be zero.
+        // SAFETY: the structure consists of pointers, integers and optional functions, for which
+        // all zeros are valid.
         let mut verbs: verbs_context = unsafe { zeroed() };
         operations(&mut verbs);
         verbs.sz = size_of::<verbs_context>();
@@ -163,25 +167,26 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_co
         verbs.context.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
         verbs.context.num_comp_vectors = 1;
         verbs.context.async_fd = events.fd();
-        // No file of the kernel stands behind it. Programs only pass it on, and every call on it fails.
+        // The context has no file of the kernel. Programs only pass this number on, and every
+        // system call on it fails.
         verbs.context.cmd_fd = -1;
         let context = Box::into_raw(Box::new(Context { verbs, device: opened, events }));
-        // SAFETY: just made.
+        // SAFETY: the context was just made and is live.
         Ok(unsafe { &raw mut (*context).verbs.context })
     })
 }
 
-/// Closes a context.
+/// Closes a context and frees it.
 ///
 /// # Safety
-/// The C contract: `context` is open, and so is nothing that was made in it.
+/// The C contract: `context` is open, and every object made in it is destroyed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     number(|| {
         if context.is_null() {
             return Err(EINVAL);
         }
-        // SAFETY: the box that `ibv_open_device` made.
+        // SAFETY: this is the box that `ibv_open_device` made.
         drop(unsafe {
             let whole = context.byte_sub(offset_of!(verbs_context, context));
             Box::from_raw(whole.cast::<Context>())

@@ -1,4 +1,4 @@
-//! Which errno an error of the device is.
+//! Converts errors of the device to errno values.
 
 use heddle_verbs::{BindError, DeviceError, RegisterError};
 use libc::{EACCES, EAGAIN, EBUSY, EINVAL, EIO, ENOMEM};
@@ -9,7 +9,7 @@ pub(super) fn set(errno: i32) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// The errno of an error of the device.
+/// Returns the errno of an error of the device.
 pub(super) fn of(error: &DeviceError) -> i32 {
     match error {
         DeviceError::Limit { .. }
@@ -51,7 +51,7 @@ fn of_fault(fault: &heddle_socket::Fault) -> i32 {
     }
 }
 
-/// The errno of a window that could not be bound.
+/// Returns the errno of a failed bind of a window.
 pub(super) fn of_bind(error: BindError) -> i32 {
     match error {
         BindError::Rights => EACCES,
@@ -63,7 +63,7 @@ pub(super) fn of_bind(error: BindError) -> i32 {
     }
 }
 
-/// Tells the user what to do about a device that the library could not open.
+/// Returns advice to the user about a device that the library could not open.
 fn advice(error: &DeviceError) -> String {
     use heddle_socket::FaultKind as Kind;
     let DeviceError::Refused(fault) = error else {
@@ -83,15 +83,15 @@ fn advice(error: &DeviceError) -> String {
     advice.to_owned()
 }
 
-/// The errno of a device that could not be opened, which is said on standard error once: a program prints no more
-/// than that it found no device.
+/// Returns the errno of a device that could not be opened, and prints the reason on standard error
+/// once: the program itself only prints that it found no device.
 pub(super) fn opening(error: &DeviceError) -> i32 {
     use std::io::Write;
     use std::sync::Once;
     static SAID: Once = Once::new();
     SAID.call_once(|| {
         let socket = crate::rnic::socket();
-        // A program without standard error has no use for it.
+        // Ignore errors: a program without standard error cannot show the reason.
         let _ = writeln!(
             std::io::stderr(),
             "libibverbs (heddle): cannot open the RNIC at {}: {error}. {}",

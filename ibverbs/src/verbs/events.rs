@@ -1,8 +1,9 @@
 //! Asynchronous events.
 //!
-//! The device has one queue of events for the whole process, and programs read those of each context. So a thread of
-//! this library takes them and hands each to the context that has its object; events of the port go to all. The
-//! thread sleeps unless there is one, and handles no signal of the program's.
+//! The device has one queue of events for the whole process, and programs read the events of each
+//! context separately. So a thread of this library takes the events and passes each to the context
+//! that has its object; events of the port go to all contexts. The thread sleeps while there is no
+//! event, and handles none of the program's signals.
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::{c_int, c_void};
@@ -24,10 +25,11 @@ use crate::abi::{
     IBV_EVENT_SRQ_ERR, IBV_EVENT_SRQ_LIMIT_REACHED, ibv_async_event, ibv_context,
 };
 
-/// Events of one context.
+/// The events of one context.
 pub(crate) struct Events(Arc<Queue>);
 
-/// A queue of events. Its descriptor counts them, so that reading it waits, or not, as the program has set it.
+/// A queue of events. Its descriptor counts the events, so a read of it waits, or fails at once if
+/// the program has made it non-blocking.
 struct Queue {
     count: OwnedFd,
     events: Mutex<VecDeque<Event>>,
@@ -36,30 +38,30 @@ struct Queue {
 #[derive(Clone, Copy)]
 struct Event(ibv_async_event);
 
-// SAFETY: a pointer to an object that any thread may use, or a number.
+// SAFETY: the pointer leads to an object that any thread may use, or is a number.
 unsafe impl Send for Event {}
 
-/// An object by the number under which the device reports it.
+/// Identifies an object by the number under which the device reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Key {
-    /// A queue pair's number.
+    /// A queue pair, by its number.
     Qp(u32),
-    /// A completion queue's.
+    /// A completion queue, by its number.
     Cq(u32),
-    /// A shared receive queue's.
+    /// A shared receive queue, by its number.
     Srq(u32),
 }
 
-/// Where the events of an object go.
+/// The destination of an object's events.
 struct Target {
     queue: Weak<Queue>,
     element: *mut c_void,
 }
 
-// SAFETY: the pointer is only handed on.
+// SAFETY: the library only passes the pointer on.
 unsafe impl Send for Target {}
 
-/// Objects of all contexts, and the contexts.
+/// The objects of all contexts, and the contexts.
 #[derive(Default)]
 struct Registry {
     objects: HashMap<Key, Target>,
@@ -75,19 +77,19 @@ fn registry<T>(f: impl FnOnce(&mut Registry) -> T) -> T {
 }
 
 impl Events {
-    /// The events of a new context.
+    /// Makes the events of a new context.
     ///
     /// # Errors
-    /// An errno when the system has no descriptor or no thread for it.
+    /// Returns an errno if the system has no descriptor or no thread for it.
     pub(super) fn new(device: &Device) -> Result<Events, i32> {
         let device = device.events().map_err(|e| errno::of(&e))?;
         start(device)?;
-        // SAFETY: makes a descriptor.
+        // SAFETY: the call only makes a descriptor.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) };
         if fd < 0 {
             return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(EIO));
         }
-        // SAFETY: just made, and nobody else's.
+        // SAFETY: the call above just made the descriptor, and nothing else owns it.
         let count = unsafe { OwnedFd::from_raw_fd(fd) };
         let queue = Arc::new(Queue { count, events: Mutex::default() });
         registry(|r| {
@@ -101,15 +103,15 @@ impl Events {
         self.0.count.as_raw_fd()
     }
 
-    /// Enters an object, whose events come here from now on.
+    /// Enters an object, whose events come to this context from now on.
     pub(super) fn enter(&self, key: Key, element: *mut c_void) {
         let queue = Arc::downgrade(&self.0);
         registry(|r| r.objects.insert(key, Target { queue, element }));
     }
 
-    /// Takes an object out that is destroyed, and forgets its events.
+    /// Removes an object that the program destroys, and drops its events.
     pub(super) fn leave(&self, key: Key, element: *mut c_void) {
-        // With the registry locked nobody is about to add one.
+        // While the registry is locked, no thread can add another event of the object.
         registry(|r| {
             r.objects.remove(&key);
             self.0.events().retain(|Event(e)| is_of_port(e.event_type) || e.element != element);
@@ -125,12 +127,14 @@ impl Queue {
     fn push(&self, event_type: c_int, element: *mut c_void) {
         self.events().push_back(Event(ibv_async_event { element, event_type }));
         let one = 1u64.to_ne_bytes();
-        // SAFETY: writes a live array. Only a full counter makes this wait, and so many events do not fit into memory.
+        // SAFETY: the call writes a live array. It would wait only for a full counter, and so many
+        // events do not fit into memory.
         unsafe { libc::write(self.count.as_raw_fd(), one.as_ptr().cast(), one.len()) };
     }
 }
 
-/// Starts the thread that hands events on, once. It lasts as long as the device, which is as long as the process.
+/// Starts the thread that distributes events, once. The thread lives as long as the device, which
+/// lives as long as the process.
 fn start(events: DeviceEvents) -> Result<(), i32> {
     static STARTED: Once = Once::new();
     let mut started = Ok(());
@@ -178,11 +182,12 @@ impl Registry {
         }
     }
 
-    /// Hands an event to the context of its object, if the program still has that.
+    /// Passes an event to the context of its object, if the program still has the object.
     fn to(&self, key: Key, kind: c_int) {
         let Some(target) = self.objects.get(&key) else { return };
         if kind == IBV_EVENT_SRQ_LIMIT_REACHED {
-            // SAFETY: an object is in the registry while it is live, and the registry is locked.
+            // SAFETY: an object is in the registry while it is live, and this thread holds the
+            // registry's lock.
             unsafe { SrqObject::of(target.element.cast()) }.limit_reached();
         }
         if let Some(queue) = target.queue.upgrade() {
@@ -190,7 +195,7 @@ impl Registry {
         }
     }
 
-    /// Hands an event of the port to each context.
+    /// Passes an event of the port to each context.
     fn to_all(&self, kind: c_int) {
         // The number of the port lies in the first bytes of the pointer.
         let port = std::ptr::without_provenance_mut(super::query::PORT.into());
@@ -198,7 +203,7 @@ impl Registry {
     }
 }
 
-/// Whether an event is about the device or its port, and not about an object.
+/// Returns true if the event is about the device or its port, and not about an object.
 fn is_of_port(kind: c_int) -> bool {
     matches!(
         kind,
@@ -206,13 +211,14 @@ fn is_of_port(kind: c_int) -> bool {
     )
 }
 
-/// The count of the object's events.
+/// Returns the counts of the object's events.
 ///
 /// # Safety
 /// The event's object is live.
 unsafe fn events_of<'a>(event: &ibv_async_event) -> Option<&'a cq::Events> {
     let element = event.element;
-    // SAFETY: the kind of the event is the kind of its object, which the caller says is live.
+    // SAFETY: the kind of the event determines the kind of its object, and the caller says that the
+    // object is live.
     unsafe {
         match event.event_type {
             kind if is_of_port(kind) => None,
@@ -225,12 +231,13 @@ unsafe fn events_of<'a>(event: &ibv_async_event) -> Option<&'a cq::Events> {
     }
 }
 
-/// The next event of a context; waits for it unless the program has set `O_NONBLOCK`.
+/// Takes the next event of a context; waits for one unless the program has set `O_NONBLOCK`.
 ///
-/// A thread may be cancelled while it waits: no value of this frame is dropped then.
+/// The program may cancel a thread while it waits: this frame then holds no value that needs
+/// dropping.
 ///
 /// # Safety
-/// The C contract: `context` is open until an event is there, `event` can be written.
+/// The C contract: `context` stays open until an event arrives, and `event` can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn ibv_get_async_event(
     context: *mut ibv_context,
@@ -238,45 +245,49 @@ pub unsafe extern "C-unwind" fn ibv_get_async_event(
 ) -> c_int {
     loop {
         let mut count = [0u8; 8];
-        // SAFETY: the C contract, and a live array. `errno` says why it fails.
+        // SAFETY: the C contract says that `context` is open, and `count` is a live array. `errno`
+        // tells why the call fails.
         let got =
             unsafe { cancel::read((*context).async_fd, count.as_mut_ptr().cast(), count.len()) };
         if got != 8 {
             return -1;
         }
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         if guarded(false, || unsafe { take(context, event) }) {
             return 0;
         }
     }
 }
 
-/// Takes the next event of a context, unless it was forgotten, which leaves it counted.
+/// Takes the next event of a context. Returns false if the event was dropped with its object, which
+/// leaves its count in the descriptor.
 ///
 /// # Safety
 /// The C contract: `context` is open, `event` can be written.
 unsafe fn take(context: *mut ibv_context, event: *mut ibv_async_event) -> bool {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     let queue = &unsafe { Context::of(context) }.events.0;
     let mut events = queue.events();
     let Some(Event(found)) = events.pop_front() else { return false };
-    // SAFETY: an object takes its events out of the queue, with its lock, before it is freed.
+    // SAFETY: an object removes its events from the queue, with the queue's lock, before it is
+    // freed.
     if let Some(counts) = unsafe { events_of(&found) } {
         counts.fetched();
     }
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     unsafe { event.write(found) };
     true
 }
 
-/// Acknowledges an event, without which its object cannot be destroyed.
+/// Acknowledges an event. An object with unacknowledged events cannot be destroyed.
 ///
 /// # Safety
-/// The C contract: `event` was fetched, and is acknowledged once.
+/// The C contract: the program has fetched `event`, and acknowledges it once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
     guarded((), || {
-        // SAFETY: the C contract: its object is live, since its end waits for this.
+        // SAFETY: by the C contract the object is live, because its destruction waits for this
+        // acknowledgement.
         if let Some(counts) = unsafe { events_of(&*event) } {
             counts.acknowledge(1);
         }

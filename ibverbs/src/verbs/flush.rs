@@ -1,9 +1,10 @@
-//! Completions of requests that are posted after the end of their connection.
+//! Completes requests that the program posts after the end of their connection.
 //!
-//! The RNIC refuses such a request, and libibverbs promises that a request posted in the error state completes as
-//! flushed: programs post one and wait for it to know that all before it have completed. So the library completes
-//! it. Its completion is taken after those that the RNIC has written, which are all there by then: the RNIC
-//! completes what it took before it refuses anything.
+//! The RNIC refuses such a request, but libibverbs promises that a request posted in the error
+//! state completes as flushed: programs post one and wait for its completion, to know that all
+//! earlier requests have completed. So the library completes the request itself. Programs receive
+//! such a completion after those of the RNIC, which are all in the queue by then: the RNIC
+//! completes everything that it accepted before it refuses anything.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,15 +12,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::abi::ibv_wc;
 
-/// Such completions of one completion queue, in the order of their posts.
+/// The library's own completions of one completion queue, in the order of their posts.
 #[derive(Default)]
 pub(crate) struct Flushed {
     queue: Mutex<VecDeque<ibv_wc>>,
-    /// How many there are, to be read without the lock.
+    /// Number of waiting completions, to be read without the lock.
     len: AtomicUsize,
 }
 
-/// Most that wait in one queue: beyond them posts are refused, as when the queue of requests is full.
+/// Most completions that wait in one queue. Beyond this number the library refuses posts, as it
+/// does when the queue of requests is full.
 const MOST: usize = 1 << 16;
 
 impl Flushed {
@@ -27,13 +29,13 @@ impl Flushed {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether there is one.
+    /// Returns true if a completion waits.
     #[inline]
     pub(super) fn is_some(&self) -> bool {
         self.len.load(Ordering::Acquire) != 0
     }
 
-    /// Adds one; false when too many wait.
+    /// Adds a completion. Returns false if too many wait.
     pub(super) fn push(&self, completion: ibv_wc) -> bool {
         let mut queue = self.queue();
         if queue.len() >= MOST {
@@ -44,23 +46,23 @@ impl Flushed {
         true
     }
 
-    /// Takes up to `most`; how many.
+    /// Takes up to `most` completions and returns their number.
     ///
     /// # Safety
-    /// `to` has room for `most`.
+    /// `to` has room for `most` completions.
     #[cold]
     pub(super) unsafe fn take(&self, most: usize, to: *mut ibv_wc) -> usize {
         let mut queue = self.queue();
         let count = most.min(queue.len());
         for (i, completion) in queue.drain(..count).enumerate() {
-            // SAFETY: no more than the caller has room for.
+            // SAFETY: the loop writes no more completions than the caller has room for.
             unsafe { to.add(i).write(completion) };
         }
         self.len.store(queue.len(), Ordering::Release);
         count
     }
 
-    /// Takes the oldest.
+    /// Takes the oldest completion.
     pub(super) fn pop(&self) -> Option<ibv_wc> {
         if !self.is_some() {
             return None;
@@ -71,7 +73,7 @@ impl Flushed {
         first
     }
 
-    /// Forgets those of a queue pair that is destroyed.
+    /// Drops the completions of a queue pair that the program destroys.
     pub(super) fn forget(&self, qp_num: u32) {
         if self.is_some() {
             let mut queue = self.queue();

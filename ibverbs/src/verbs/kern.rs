@@ -1,5 +1,5 @@
-//! What the distribution's `librdmacm` asks of this library: attributes of the kernel's interface in the form of
-//! programs, and files that a driver would have.
+//! Functions that the distribution's `librdmacm` needs of this library: conversions between the
+//! kernel's and the programs' forms of attributes, and files that a driver would have.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::mem::zeroed;
@@ -30,7 +30,7 @@ fn ah_attr(from: &ib_uverbs_ah_attr) -> ibv_ah_attr {
     }
 }
 
-/// Attributes of an address handle, in the form of programs.
+/// Converts attributes of an address handle to the programs' form.
 ///
 /// # Safety
 /// `to` can be written and `from` read.
@@ -39,16 +39,16 @@ pub unsafe extern "C" fn ibv_copy_ah_attr_from_kern(
     to: *mut ibv_ah_attr,
     from: *const ib_uverbs_ah_attr,
 ) {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller says that `to` can be written and `from` read.
     unsafe { to.write(ah_attr(&*from)) };
 }
 
-/// A number of the kernel's interface where the program's has a sign.
+/// Converts a number of the kernel's interface to the program's, which has a sign.
 fn signed(n: u32) -> c_int {
     n.cast_signed()
 }
 
-/// Attributes of a queue pair, in the form of programs.
+/// Converts attributes of a queue pair to the programs' form.
 ///
 /// # Safety
 /// `to` can be written and `from` read.
@@ -57,9 +57,9 @@ pub unsafe extern "C" fn ibv_copy_qp_attr_from_kern(
     to: *mut ibv_qp_attr,
     from: *const ib_uverbs_qp_attr,
 ) {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller says that `from` can be read.
     let from = unsafe { &*from };
-    // SAFETY: integers.
+    // SAFETY: the structure consists of integers, for which all zeros are valid.
     let mut attr: ibv_qp_attr = unsafe { zeroed() };
     attr.qp_state = signed(from.qp_state);
     attr.cur_qp_state = signed(from.cur_qp_state);
@@ -92,11 +92,11 @@ pub unsafe extern "C" fn ibv_copy_qp_attr_from_kern(
     attr.rnr_retry = from.rnr_retry;
     attr.alt_port_num = from.alt_port_num;
     attr.alt_timeout = from.alt_timeout;
-    // SAFETY: as the caller says.
+    // SAFETY: the caller says that `to` can be written.
     unsafe { to.write(attr) };
 }
 
-/// A path, in the form of programs.
+/// Converts a path to the programs' form.
 ///
 /// # Safety
 /// `to` can be written and `from` read.
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn ibv_copy_path_rec_from_kern(
     to: *mut ibv_sa_path_rec,
     from: *const ib_user_path_rec,
 ) {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller says that `from` can be read.
     let from = unsafe { &*from };
     let path = ibv_sa_path_rec {
         dgid: ibv_gid { raw: from.dgid },
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn ibv_copy_path_rec_from_kern(
         pkey: from.pkey,
         sl: from.sl,
         mtu_selector: from.mtu_selector,
-        // A code below 256 in both forms.
+        // The code is below 256 in both forms, so one byte holds it.
         mtu: from.mtu.to_le_bytes()[0],
         rate_selector: from.rate_selector,
         rate: from.rate,
@@ -129,11 +129,11 @@ pub unsafe extern "C" fn ibv_copy_path_rec_from_kern(
         packet_life_time: from.packet_life_time,
         preference: from.preference,
     };
-    // SAFETY: as the caller says.
+    // SAFETY: the caller says that `to` can be written.
     unsafe { to.write(path) };
 }
 
-/// A path, in the form of the kernel's interface.
+/// Converts a path to the kernel's form.
 ///
 /// # Safety
 /// `to` can be written and `from` read.
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn ibv_copy_path_rec_to_kern(
     to: *mut ib_user_path_rec,
     from: *const ibv_sa_path_rec,
 ) {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller says that `from` can be read.
     let from = unsafe { &*from };
     let path = ib_user_path_rec {
         dgid: from.dgid.raw,
@@ -165,17 +165,17 @@ pub unsafe extern "C" fn ibv_copy_path_rec_to_kern(
         packet_life_time: from.packet_life_time,
         preference: from.preference,
     };
-    // SAFETY: as the caller says.
+    // SAFETY: the caller says that `to` can be written.
     unsafe { to.write(path) };
 }
 
-/// Where the kernel shows its devices.
+/// Returns the directory in which the kernel shows its devices.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     c"/sys".as_ptr()
 }
 
-/// The text of a file of the device's driver: of those there is the name of the board alone.
+/// Reads a file of the device's driver. The only such file is the board's name.
 ///
 /// # Safety
 /// The names are null or end with a zero byte; `to` has room for `size` bytes.
@@ -187,13 +187,13 @@ pub unsafe extern "C" fn ibv_read_sysfs_file(
     size: usize,
 ) -> c_int {
     const BOARD: &CStr = c"Heddle";
-    // SAFETY: as the caller says.
+    // SAFETY: the caller says that the name is null or ends with a zero byte.
     let is_board = !file.is_null() && unsafe { CStr::from_ptr(file) } == c"board_id";
     if !is_board || size < BOARD.count_bytes() + 1 {
         errno::set(ENOENT);
         return -1;
     }
-    // SAFETY: there is room, as was looked for.
+    // SAFETY: `to` has enough room, as checked above.
     unsafe { std::ptr::copy_nonoverlapping(BOARD.as_ptr(), to, BOARD.count_bytes() + 1) };
     c_int::try_from(BOARD.count_bytes()).unwrap_or(c_int::MAX)
 }

@@ -17,19 +17,20 @@ use crate::abi::{
 };
 use crate::memory::{self, Plan, Shared};
 
-/// A memory region. `users` are the windows of type 1 that are bound to it.
+/// A memory region. `users` counts the windows of type 1 that are bound to it.
 #[repr(C)]
 pub(crate) struct MrObject {
     base: ibv_mr,
     pub(super) users: AtomicU32,
-    /// `None` for a moment alone, within a call that replaces it.
+    /// `None` only for a moment, within a call that replaces the registration.
     registered: Option<Registered>,
     access: c_uint,
-    /// What peers call the first byte.
+    /// The address by which peers name the first byte.
     iova: u64,
 }
 
-/// A registration, and the memory that it keeps shared. In this order: the RNIC forgets the memory first.
+/// A registration, and the memory that it keeps shared. The fields drop in this order, so that the
+/// RNIC forgets the memory first.
 struct Registered {
     mr: Mr,
     _memory: Shared,
@@ -37,12 +38,12 @@ struct Registered {
 }
 
 impl MrObject {
-    /// The object that a program's pointer is about.
+    /// Returns the object of a program's pointer.
     ///
     /// # Safety
     /// The C contract: `mr` is live for as long as `'a`.
     pub(super) unsafe fn of<'a>(mr: *mut ibv_mr) -> &'a MrObject {
-        // SAFETY: the first field of an `MrObject`.
+        // SAFETY: the structure is the first field of an `MrObject`.
         unsafe { &*mr.cast::<MrObject>() }
     }
 
@@ -51,11 +52,11 @@ impl MrObject {
     }
 }
 
-/// The rights of access flags.
+/// Returns the rights that access flags stand for.
 ///
 /// # Errors
-/// `EINVAL` for flags that are not known, and for rights of a peer to change what this side may not;
-/// `EOPNOTSUPP` for memory that is registered before it is there.
+/// Returns `EINVAL` for unknown flags, and for flags that let a peer change memory which this side
+/// may not change; `EOPNOTSUPP` for on-demand memory, which is registered before its pages exist.
 pub(super) fn rights(flags: c_uint) -> Result<Access, i32> {
     const KNOWN: c_uint = IBV_ACCESS_LOCAL_WRITE
         | IBV_ACCESS_REMOTE_WRITE
@@ -75,7 +76,8 @@ pub(super) fn rights(flags: c_uint) -> Result<Access, i32> {
     Ok(access(flags))
 }
 
-/// The rights of flags without a look at whether they go together: windows have no local rights.
+/// Converts flags to rights without checking that they go together, because windows have no local
+/// rights.
 pub(super) fn access(flags: c_uint) -> Access {
     [
         (IBV_ACCESS_LOCAL_WRITE, Access::LOCAL_WRITE),
@@ -101,18 +103,20 @@ fn register(
     }
     let device = &pd.context().device;
     let plan = memory::plan(addr, len, device.takes_files())?;
-    // The RNIC could write what the program may only read.
+    // The RNIC could write memory that the program may only read, so refuse such a registration.
     if access.has(Access::LOCAL_WRITE) && !plan.is_writable() {
         return Err(EFAULT);
     }
     let (region, range) = (plan.region().clone(), (plan.offset(), len));
     let (mut plan, mut memory) = (Some(plan), None);
-    // We convert the memory while the RNIC registers it: no peer knows the STag yet.
+    // This thread converts the memory while the RNIC registers it; that is safe because no peer
+    // knows the STag yet.
     let init = MrInit { access, to: Some(iova), qp: None };
     let mr = device.register_mr_while(pd.pd, &region, range, &init, &mut || {
         memory = plan.take().map(Plan::carry_out);
     });
-    // With it goes the lock, if the RNIC was not asked.
+    // If the RNIC was not asked, the plan still holds the conversion lock, so release it before
+    // logging.
     drop(plan);
     let mr = mr.map_err(|e| {
         memory::log(&format!("cannot register {len} bytes at {addr:#x}: {e}"));
@@ -130,12 +134,12 @@ fn reg_mr(
     flags: c_uint,
 ) -> *mut ibv_mr {
     object(|| {
-        // SAFETY: the C contract of each of the callers.
+        // SAFETY: each caller has `pd` by the C contract.
         let domain = unsafe { PdObject::of(pd) };
         let iova = if flags & IBV_ACCESS_ZERO_BASED == 0 { iova } else { 0 };
         let registered = register(domain, (addr.addr(), length), iova, flags)?;
         let stag = registered.mr.stag().0;
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         let context = unsafe { (*pd).context };
         let base = ibv_mr { context, pd, addr, length, handle: stag, lkey: stag, rkey: stag };
         let (users, registered) = (AtomicU32::new(0), Some(registered));
@@ -147,7 +151,8 @@ fn reg_mr(
 /// Registers memory of the program, which peers name by its address.
 ///
 /// # Safety
-/// The C contract: `pd` is live, and the memory stays mapped until the region is deregistered.
+/// The C contract: `pd` is live, and the memory stays mapped until the program unregisters the
+/// region.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_reg_mr(
     pd: *mut ibv_pd,
@@ -158,10 +163,10 @@ pub unsafe extern "C" fn ibv_reg_mr(
     reg_mr(pd, addr, length, addr.addr() as u64, access.cast_unsigned())
 }
 
-/// The same; peers name the first byte `iova`.
+/// Registers memory like [`ibv_reg_mr`], but peers name its first byte `iova`.
 ///
 /// # Safety
-/// As [`ibv_reg_mr`].
+/// The conditions of [`ibv_reg_mr`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_reg_mr_iova(
     pd: *mut ibv_pd,
@@ -173,10 +178,10 @@ pub unsafe extern "C" fn ibv_reg_mr_iova(
     reg_mr(pd, addr, length, iova, access.cast_unsigned())
 }
 
-/// The same, with flags that a device may ignore.
+/// Registers memory like [`ibv_reg_mr_iova`], with flags that a device may ignore.
 ///
 /// # Safety
-/// As [`ibv_reg_mr`].
+/// The conditions of [`ibv_reg_mr`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_reg_mr_iova2(
     pd: *mut ibv_pd,
@@ -188,7 +193,8 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     reg_mr(pd, addr, length, iova, access)
 }
 
-/// Memory of another device cannot be registered: the RNIC is software, and reaches the memory of processes alone.
+/// Fails: the RNIC is software and reaches only the memory of processes, not the memory of another
+/// device.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_reg_dmabuf_mr(
     _pd: *mut ibv_pd,
@@ -199,16 +205,16 @@ pub extern "C" fn ibv_reg_dmabuf_mr(
     _access: c_int,
 ) -> *mut ibv_mr {
     object(|| {
-        // SAFETY: asks for a flag of a descriptor, whatever that is.
+        // SAFETY: the call only asks for a flag of a descriptor, whichever file that is.
         let open = unsafe { libc::fcntl(fd, libc::F_GETFD) } >= 0;
         Err(if open { EOPNOTSUPP } else { libc::EBADF })
     })
 }
 
-/// Changes a region. Its keys are others afterwards, which the program reads in the structure.
+/// Changes a region. The region then has new keys, which the program reads in the structure.
 ///
 /// # Safety
-/// The C contract: `mr` is live, and so is `pd` where it is to be changed.
+/// The C contract: `mr` is live, and so is `pd` if the region is to move to it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut ibv_mr,
@@ -233,7 +239,7 @@ pub unsafe extern "C" fn ibv_rereg_mr(
         {
             return refused(EINVAL);
         }
-        // SAFETY: the C contract; no other thread uses a region that one changes.
+        // SAFETY: by the C contract, no other thread uses a region while a thread changes it.
         let region = unsafe { &mut *mr.cast::<MrObject>() };
         if region.users.load(Ordering::Acquire) != 0 {
             return refused(EBUSY);
@@ -249,8 +255,8 @@ pub unsafe extern "C" fn ibv_rereg_mr(
         } else {
             region.access
         };
-        // The new registration comes first, so that the region is as it was where that fails.
-        // SAFETY: the C contract.
+        // Make the new registration first, so that a failure leaves the region as it was. SAFETY:
+        // the caller keeps the C contract.
         let domain = unsafe { PdObject::of(pd) };
         let new = match register(domain, (addr.addr(), length), iova, access) {
             Ok(new) => new,
@@ -278,14 +284,14 @@ fn end(registered: Option<Registered>) -> Result<(), (i32, Option<Registered>)> 
     }
 }
 
-/// Deregisters a region. The memory is the program's own again when the call returns.
+/// Unregisters a region. When the call returns, the memory is the program's own again.
 ///
 /// # Safety
-/// The C contract.
+/// The caller keeps the C contract.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     number(|| {
-        // SAFETY: the C contract: this is the last use.
+        // SAFETY: by the C contract, this is the last use of the region.
         let region = unsafe { &mut *mr.cast::<MrObject>() };
         if region.users.load(Ordering::Acquire) != 0 {
             return Err(EBUSY);
@@ -294,7 +300,7 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
             region.registered = old;
             error
         })?;
-        // SAFETY: the box that `reg_mr` made.
+        // SAFETY: this is the box that `reg_mr` made.
         drop(unsafe { Box::from_raw(mr.cast::<MrObject>()) });
         Ok(())
     })

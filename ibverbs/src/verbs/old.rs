@@ -1,9 +1,11 @@
-//! The interface of 2005, `IBVERBS_1.0`, whose structures nobody has built programs for since 2007.
+//! The interface of 2005, `IBVERBS_1.0`, for whose structures no program has been built since 2007.
 //!
-//! Its names are there, so that a program of that age is loaded and told that it cannot be served: its list of
-//! devices is null with `ENOSYS`, and without a device there is nothing to call the others with.
+//! The names exist so that the loader accepts a program of that age, and the program learns that it
+//! cannot be served: its list of devices is null with `ENOSYS`, and without a device the program
+//! cannot call the other functions.
 //!
-//! Rust has no names with versions, so an assembler says them; the version script gives all others theirs.
+//! Rust has no symbol versions, so assembly directives define these; the version script gives all
+//! other names theirs.
 
 use std::ffi::{c_int, c_void};
 

@@ -1,7 +1,7 @@
-//! Work requests in lists: `ibv_post_send` and `ibv_post_recv`.
+//! Posts lists of work requests: `ibv_post_send` and `ibv_post_recv`.
 //!
-//! Nothing here allocates, and nothing waits but for the lock of the queue, which no thread holds while it waits for
-//! anything itself.
+//! This module allocates nothing, and waits only for the lock of the queue. No thread waits for
+//! anything else while it holds that lock.
 #![expect(clippy::cast_possible_truncation, reason = "addresses of a 64-bit program have 64 bits")]
 
 use std::ffi::c_int;
@@ -23,7 +23,7 @@ use crate::abi::{
 };
 use crate::memory::fork::wait_for_fork;
 
-/// Most pieces of one request.
+/// Most pieces (scatter/gather elements) of one request.
 pub(super) const MAX_SGES: usize = 16;
 
 /// Most inline bytes of one request.
@@ -38,13 +38,13 @@ impl SgeRoom {
         SgeRoom([const { MaybeUninit::uninit() }; MAX_SGES])
     }
 
-    /// Takes the pieces of a program's list.
+    /// Converts the pieces of a program's list.
     ///
     /// # Errors
-    /// `EINVAL` when they are more than any request can have.
+    /// Returns `EINVAL` if the list has more pieces than a request can have.
     ///
     /// # Safety
-    /// `list` can be read for `count` pieces.
+    /// `list` is readable for `count` pieces.
     #[inline]
     pub(super) unsafe fn fill(
         &mut self,
@@ -53,16 +53,16 @@ impl SgeRoom {
     ) -> Result<&[Sge], i32> {
         let take = |from: &ibv_sge| Sge { stag: Stag(from.lkey), len: from.length, to: from.addr };
         if count == 1 {
-            // Most requests: without what a loop needs.
-            // SAFETY: the list has one.
+            // Most requests have one piece: handle it without the cost of a loop. SAFETY: the list
+            // has one piece.
             return Ok(std::slice::from_ref(self.0[0].write(take(unsafe { &*list }))));
         }
         let count = usize::try_from(count).ok().filter(|n| *n <= MAX_SGES).ok_or(EINVAL)?;
         for (i, to) in self.0.iter_mut().enumerate().take(count) {
-            // SAFETY: within the list.
+            // SAFETY: the index is within the list.
             to.write(take(unsafe { &*list.add(i) }));
         }
-        // SAFETY: the first `count` were written just now.
+        // SAFETY: the loop above has written the first `count` pieces.
         Ok(unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast::<Sge>(), count) })
     }
 }
@@ -76,36 +76,36 @@ impl InlineRoom {
         InlineRoom([const { MaybeUninit::uninit() }; MAX_INLINE])
     }
 
-    /// Copies the pieces of a program's list one behind the other.
+    /// Copies the bytes of a program's list, one piece after the other.
     ///
     /// # Errors
-    /// `EINVAL` when they are longer than any request can have.
+    /// Returns `EINVAL` if the pieces are longer than the inline data of any request.
     ///
     /// # Safety
-    /// `list` can be read for `count` pieces, and so can each of them.
+    /// `list` is readable for `count` pieces, and so is the memory of each.
     #[inline]
     unsafe fn fill(&mut self, list: *const ibv_sge, count: c_int) -> Result<&[u8], i32> {
         let count = usize::try_from(count).map_err(|_| EINVAL)?;
         let mut len = 0;
         for i in 0..count {
-            // SAFETY: within the list.
+            // SAFETY: the index is within the list.
             let piece = unsafe { &*list.add(i) };
             let from = std::ptr::with_exposed_provenance::<u8>(piece.addr as usize);
-            // SAFETY: the program says that the piece can be read.
+            // SAFETY: the program says that the piece is readable.
             unsafe { self.append(&mut len, from, piece.length as usize) }?;
         }
-        // SAFETY: the first `len` bytes were written just now.
+        // SAFETY: the loop above has written the first `len` bytes.
         Ok(unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast::<u8>(), len) })
     }
 
     /// # Safety
-    /// `from` can be read for `count` bytes.
+    /// `from` is readable for `count` bytes.
     #[inline]
     unsafe fn append(&mut self, len: &mut usize, from: *const u8, count: usize) -> Result<(), i32> {
         if count > MAX_INLINE - *len {
             return Err(EINVAL);
         }
-        // SAFETY: readable, as the caller says; room was looked for above.
+        // SAFETY: the caller says that `from` is readable, and the check above found room.
         unsafe {
             let to = self.0.as_mut_ptr().add(*len).cast::<u8>();
             std::ptr::copy_nonoverlapping(from, to, count);
@@ -115,20 +115,20 @@ impl InlineRoom {
     }
 }
 
-/// The errno of a request that was refused.
+/// Returns the errno of a refused request.
 #[inline]
 pub(super) fn errno_of(error: PostError) -> c_int {
     if error == PostError::Full { ENOMEM } else { EINVAL }
 }
 
-/// What a request of an unusual kind does.
+/// Returns the operation of a request of an unusual kind.
 ///
 /// # Safety
-/// The C contract: the union of the request holds what its opcode says.
+/// The C contract: the union of the request holds the member for its opcode.
 #[inline]
 unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, i32> {
     let solicited = wr.send_flags & IBV_SEND_SOLICITED != 0;
-    // SAFETY: every member of the union is integers, so any bytes are one.
+    // SAFETY: every member of the union consists of integers, so any bytes are valid.
     let (rdma, atomic) = unsafe { (wr.wr.rdma, wr.wr.atomic) };
     let (stag, to) = (Stag(rdma.rkey), rdma.remote_addr);
     Ok(match wr.opcode {
@@ -148,7 +148,7 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, i32> {
             SendOp::Atomic { stag: Stag(atomic.rkey), to, op }
         }
         IBV_WR_LOCAL_INV => SendOp::LocalInvalidate { stag: Stag(wr.imm_data) },
-        // A Send has no room for immediate data: RFC 7306 has it as a message of its own.
+        // A Send has no room for immediate data: RFC 7306 sends it as a message of its own.
         _ => return Err(EOPNOTSUPP),
     })
 }
@@ -156,10 +156,10 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, i32> {
 /// Posts one request.
 ///
 /// # Safety
-/// The C contract: the request's lists can be read.
+/// The C contract: the request's lists are readable.
 #[inline]
 unsafe fn post_one(object: &QpObject, wr: &ibv_send_wr) -> Result<(), i32> {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     unsafe {
         match wr.opcode {
             IBV_WR_BIND_MW => mw::post_bind(object, wr),
@@ -168,22 +168,22 @@ unsafe fn post_one(object: &QpObject, wr: &ibv_send_wr) -> Result<(), i32> {
     }
 }
 
-/// Hands a request in the RNIC's form to `put`.
+/// Converts a request to the RNIC's form and passes it to `put`.
 ///
 /// # Safety
-/// As [`post_one`].
+/// The conditions of [`post_one`].
 #[inline(always)]
 unsafe fn make(
     object: &QpObject,
     wr: &ibv_send_wr,
     put: impl FnOnce(&SendWr<'_>) -> Result<(), i32>,
 ) -> Result<(), i32> {
-    // SAFETY: every member of the union is integers, so any bytes are one.
+    // SAFETY: every member of the union consists of integers, so any bytes are valid.
     let rdma = unsafe { wr.wr.rdma };
     let (stag, to) = (Stag(rdma.rkey), rdma.remote_addr);
     let solicited = wr.send_flags & IBV_SEND_SOLICITED != 0;
-    // Each of the usual ones by itself: the compiler then knows the form of the request.
-    // SAFETY: the C contract.
+    // Handle each usual kind by itself, so that the compiler knows the form of the request. SAFETY:
+    // the caller keeps the C contract.
     unsafe {
         match wr.opcode {
             IBV_WR_RDMA_WRITE => make_as(object, wr, SendOp::Write { stag, to }, put),
@@ -195,21 +195,21 @@ unsafe fn make(
 }
 
 /// # Safety
-/// As [`post_one`].
+/// The conditions of [`post_one`].
 #[inline(never)]
 unsafe fn make_other(
     object: &QpObject,
     wr: &ibv_send_wr,
     put: impl FnOnce(&SendWr<'_>) -> Result<(), i32>,
 ) -> Result<(), i32> {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     unsafe { make_as(object, wr, operation(wr)?, put) }
 }
 
-/// A request that does `op`.
+/// Builds a request that performs `op`, and passes it to `put`.
 ///
 /// # Safety
-/// As [`post_one`].
+/// The conditions of [`post_one`].
 #[inline(always)]
 unsafe fn make_as(
     object: &QpObject,
@@ -220,17 +220,17 @@ unsafe fn make_as(
     let (mut sges, mut inline);
     let data = if wr.send_flags & IBV_SEND_INLINE == 0 {
         sges = SgeRoom::new();
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         Data::Sges(unsafe { sges.fill(wr.sg_list, wr.num_sge) }?)
     } else {
         inline = InlineRoom::new();
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         Data::Inline(unsafe { inline.fill(wr.sg_list, wr.num_sge) }?)
     };
     put(&request(object, wr.wr_id, wr.send_flags, op, data))
 }
 
-/// A request with these flags.
+/// Builds a request with these flags.
 #[inline]
 pub(super) fn request<'a>(
     object: &QpObject,
@@ -258,7 +258,7 @@ pub(super) fn post(object: &QpObject, wr: &SendWr<'_>) -> Result<(), i32> {
     }
 }
 
-/// The opcode of a request's completion.
+/// Returns the opcode of a request's completion.
 fn opcode_of(op: &SendOp) -> c_int {
     match op {
         SendOp::Send { .. } | SendOp::Immediate { .. } => IBV_WC_SEND,
@@ -271,7 +271,7 @@ fn opcode_of(op: &SendOp) -> c_int {
     }
 }
 
-/// A completion that the library makes itself.
+/// Builds a completion that the library itself writes.
 pub(super) fn completion(qp: &Qp, wr_id: u64, opcode: c_int, status: c_int) -> ibv_wc {
     ibv_wc {
         wr_id,
@@ -290,7 +290,7 @@ pub(super) fn completion(qp: &Qp, wr_id: u64, opcode: c_int, status: c_int) -> i
     }
 }
 
-/// Completes a request that the RNIC refuses since the connection is over.
+/// Completes as flushed a request that the RNIC refuses because the connection is over.
 #[cold]
 pub(super) fn flush(object: &QpObject, queue: Queue, wr_id: u64, opcode: c_int) -> Result<(), i32> {
     let cq = match queue {
@@ -304,8 +304,9 @@ pub(super) fn flush(object: &QpObject, queue: Queue, wr_id: u64, opcode: c_int) 
     Ok(())
 }
 
-/// Whether requests may be posted. In RESET they may not: its queues are emptied without a completion. A connection takes
-/// a queue pair out of it, also one whose program has asked for no other state.
+/// Returns true if the program may post requests. In RESET it may not: the RNIC empties that
+/// state's queues without completions. A connection takes a queue pair out of RESET, even if its
+/// program has asked for no other state.
 #[inline]
 pub(super) fn is_posting(object: &QpObject) -> bool {
     object.asked.load(Ordering::Relaxed) != IBV_QPS_RESET || state::current(object) != IBV_QPS_RESET
@@ -318,51 +319,51 @@ pub(super) unsafe extern "C" fn post_send(
     wr: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     let (object, first) = unsafe { (QpObject::of(qp), wr.as_ref()) };
     let Some(first) = first else { return 0 };
     wait_for_fork();
     let posted = if !is_posting(object) {
         Err((wr, EINVAL))
     } else if first.next.is_null() {
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         unsafe { post_one(object, first) }.map_err(|error| (wr, error))
     } else {
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         unsafe { post_list(object, wr) }
     };
     let Err((which, error)) = posted else { return 0 };
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     unsafe { bad.write(which) };
     error
 }
 
-/// Posts a list with one doorbell for each run of requests without a bind, which is posted in a way of its own. The
-/// first that could not be posted, and why.
+/// Posts a list with one doorbell for each run of requests between binds, because binds are posted
+/// in another way. Returns the first request that could not be posted, and the reason.
 ///
 /// # Safety
-/// The C contract: each request of the list can be read.
+/// The C contract: each request of the list is readable.
 #[inline(never)]
 unsafe fn post_list(
     object: &QpObject,
     mut wr: *mut ibv_send_wr,
 ) -> Result<(), (*mut ibv_send_wr, i32)> {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     while let Some(first) = unsafe { wr.as_ref() } {
         if first.opcode == IBV_WR_BIND_MW {
-            // SAFETY: the C contract.
+            // SAFETY: the caller keeps the C contract.
             unsafe { mw::post_bind(object, first) }.map_err(|error| (wr, error))?;
             wr = first.next;
             continue;
         }
         let (mut next, mut failed) = (wr, None);
         let mut sends = object.qp.sends();
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         while let Some(request) = unsafe { next.as_ref() }
             && request.opcode != IBV_WR_BIND_MW
         {
             let put = |wr: &SendWr<'_>| sends.post(wr).map_err(errno_of);
-            // SAFETY: the C contract.
+            // SAFETY: the caller keeps the C contract.
             if let Err(error) = unsafe { make(object, request, put) } {
                 failed = Some((next, error));
                 break;
@@ -370,9 +371,9 @@ unsafe fn post_list(
             next = request.next;
         }
         if let Err(ended) = sends.finish() {
-            // SAFETY: as many requests were posted at least.
+            // SAFETY: at least as many requests were posted, so the list has them.
             let lost = unsafe { nth(wr, ended.posted, |wr| wr.next) };
-            // SAFETY: the C contract.
+            // SAFETY: the caller keeps the C contract.
             return unsafe { post_each(object, lost) };
         }
         if let Some(failed) = failed {
@@ -383,30 +384,30 @@ unsafe fn post_list(
     Ok(())
 }
 
-/// Posts requests of which the RNIC takes none any more: each completes as flushed.
+/// Posts requests after the RNIC has stopped accepting any: each completes as flushed.
 ///
 /// # Safety
-/// The C contract: each request of the list can be read.
+/// The C contract: each request of the list is readable.
 #[cold]
 unsafe fn post_each(
     object: &QpObject,
     mut wr: *mut ibv_send_wr,
 ) -> Result<(), (*mut ibv_send_wr, i32)> {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     while let Some(request) = unsafe { wr.as_ref() } {
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         unsafe { post_one(object, request) }.map_err(|error| (wr, error))?;
         wr = request.next;
     }
     Ok(())
 }
 
-/// The entry of a list that has `n` before it.
+/// Returns the entry of a list that has `n` entries before it.
 ///
 /// # Safety
-/// The list has as many, which can be read.
+/// The list has these `n` entries, and they are readable.
 unsafe fn nth<T>(first: *mut T, n: usize, next: impl Fn(&T) -> *mut T) -> *mut T {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller says that the entries are readable.
     (0..n).fold(first, |at, _| next(unsafe { &*at }))
 }
 
@@ -417,28 +418,28 @@ pub(super) unsafe extern "C" fn post_recv(
     wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     let (object, first) = unsafe { (QpObject::of(qp), wr.as_ref()) };
     let Some(first) = first else { return 0 };
     let posted = if !is_posting(object) {
         Err((wr, EINVAL))
     } else if first.next.is_null() {
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         unsafe { receive(object, first) }.map_err(|error| (wr, error))
     } else {
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         unsafe { receive_list(object, wr) }
     };
     let Err((which, error)) = posted else { return 0 };
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     unsafe { bad.write(which) };
     error
 }
 
-/// As [`post_list`], of receives.
+/// Posts a list of receives as [`post_list`] does requests.
 ///
 /// # Safety
-/// The C contract: each request of the list can be read.
+/// The C contract: each request of the list is readable.
 #[inline(never)]
 unsafe fn receive_list(
     object: &QpObject,
@@ -446,10 +447,10 @@ unsafe fn receive_list(
 ) -> Result<(), (*mut ibv_recv_wr, i32)> {
     let (mut next, mut failed) = (first, None);
     let mut recvs = object.qp.recvs();
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     while let Some(wr) = unsafe { next.as_ref() } {
         let put = |wr: &RecvWr<'_>| recvs.post(wr).map_err(errno_of);
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         if let Err(error) = unsafe { make_receive(wr, put) } {
             failed = Some((next, error));
             break;
@@ -457,11 +458,11 @@ unsafe fn receive_list(
         next = wr.next;
     }
     if let Err(ended) = recvs.finish() {
-        // SAFETY: as many receives were posted at least.
+        // SAFETY: at least as many receives were posted, so the list has them.
         let mut lost = unsafe { nth(first, ended.posted, |wr| wr.next) };
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         while let Some(wr) = unsafe { lost.as_ref() } {
-            // SAFETY: the C contract.
+            // SAFETY: the caller keeps the C contract.
             unsafe { receive(object, wr) }.map_err(|error| (lost, error))?;
             lost = wr.next;
         }
@@ -471,7 +472,7 @@ unsafe fn receive_list(
 }
 
 /// # Safety
-/// The C contract: the request's list of pieces can be read.
+/// The C contract: the request's list of pieces is readable.
 #[inline]
 unsafe fn receive(object: &QpObject, wr: &ibv_recv_wr) -> Result<(), i32> {
     let put = |made: &RecvWr<'_>| match object.qp.post_recv(made) {
@@ -479,21 +480,21 @@ unsafe fn receive(object: &QpObject, wr: &ibv_recv_wr) -> Result<(), i32> {
         Err(PostError::Ended) => flush(object, Queue::Rq, wr.wr_id, IBV_WC_RECV),
         Err(error) => Err(errno_of(error)),
     };
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     unsafe { make_receive(wr, put) }
 }
 
-/// Hands a receive in the RNIC's form to `put`.
+/// Converts a receive to the RNIC's form and passes it to `put`.
 ///
 /// # Safety
-/// As [`receive`].
+/// The conditions of [`receive`].
 #[inline(always)]
 unsafe fn make_receive(
     wr: &ibv_recv_wr,
     put: impl FnOnce(&RecvWr<'_>) -> Result<(), i32>,
 ) -> Result<(), i32> {
     let mut room = SgeRoom::new();
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     let sges = unsafe { room.fill(wr.sg_list, wr.num_sge) }?;
     put(&RecvWr::new(wr.wr_id, sges))
 }

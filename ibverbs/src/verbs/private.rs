@@ -1,8 +1,9 @@
 //! Names that the distribution's library keeps for its own drivers.
 //!
-//! perftest and DPDK load libraries of other devices (`libmlx5`, `libefa`) that bind these names when they are loaded.
-//! None of those devices is here, so nothing calls them but the constructors that announce a driver, which no one
-//! has a use for. Each fails with `ENOSYS`.
+//! perftest and DPDK load libraries of other devices (`libmlx5`, `libefa`), and the loader binds
+//! these names then. This library drives none of those devices, so only the constructors that
+//! announce a driver call these functions, and this library ignores such an announcement. Each
+//! function fails with `ENOSYS`.
 
 use std::ffi::{c_int, c_void};
 
@@ -105,7 +106,7 @@ absent! {
         verbs_open_device;
 }
 
-/// A flag that drivers set. Nobody reads it.
+/// A flag that drivers set and that this library never reads.
 #[doc(hidden)]
 #[unsafe(no_mangle)]
 pub(super) static mut verbs_allow_disassociate_destroy: bool = false;

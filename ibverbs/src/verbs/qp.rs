@@ -23,47 +23,50 @@ use crate::abi::{
 };
 use crate::rnic;
 
-/// A queue pair. Programs see an extended one as an `ibv_qp_ex`, whose first words are an `ibv_qp`'s.
+/// A queue pair. Programs see an extended one as an `ibv_qp_ex`, whose first words are an
+/// `ibv_qp`'s.
 #[repr(C)]
 pub(crate) struct QpObject {
     pub(super) base: ibv_qp_ex,
     pub(super) qp: Qp,
     pub(super) sig_all: bool,
-    /// The state that the program asked for last.
+    /// The state that the program requested last.
     pub(super) asked: AtomicI32,
     pub(super) cap: ibv_qp_cap,
-    /// Requests between `ibv_wr_start` and `ibv_wr_complete`; `None` for one that is not extended.
+    /// Requests between `ibv_wr_start` and `ibv_wr_complete`; `None` if the queue pair is not
+    /// extended.
     pub(super) batch: Option<UnsafeCell<Batch>>,
     events: Events,
-    /// Its protection domain, completion queues and shared receive queue.
+    /// The queue pair's uses of its protection domain, completion queues and shared receive queue.
     _uses: [Option<User>; 4],
 }
 
 impl QpObject {
-    /// The object that a program's pointer is about.
+    /// Returns the object of a program's pointer.
     ///
     /// # Safety
     /// The C contract: `qp` is live for as long as `'a`.
     #[inline]
     pub(super) unsafe fn of<'a>(qp: *mut ibv_qp) -> &'a QpObject {
-        // SAFETY: the first words of a `QpObject`.
+        // SAFETY: the structure's words are the first words of a `QpObject`.
         unsafe { &*qp.cast::<QpObject>() }
     }
 
-    /// Where completions of its send queue go.
+    /// Returns the queue for completions of its send queue.
     pub(super) fn send_cq(&self) -> &CqObject {
-        // SAFETY: its queues outlive a queue pair: they refuse to be destroyed before.
+        // SAFETY: the completion queues outlive the queue pair, because they refuse to be destroyed
+        // before it.
         unsafe { CqObject::of(self.base.qp_base.send_cq) }
     }
 
-    /// Where completions of its receive queue go.
+    /// Returns the queue for completions of its receive queue.
     pub(super) fn recv_cq(&self) -> &CqObject {
         // SAFETY: as above.
         unsafe { CqObject::of(self.base.qp_base.recv_cq) }
     }
 
     pub(super) fn context(&self) -> &Context {
-        // SAFETY: a context outlives what is made in it, by the C contract.
+        // SAFETY: by the C contract, a context outlives the objects made in it.
         unsafe { Context::of(self.base.qp_base.context) }
     }
 
@@ -72,12 +75,13 @@ impl QpObject {
     }
 }
 
-/// Bytes that every send queue takes inline, whatever its program asks for. Devices of the kernel give more than is
-/// asked for, and programs have come to count on it: `rdma_xclient` asks for nothing and posts 16. A ring has room for
-/// these beside the longest head.
+/// Inline bytes that every send queue accepts, even if its program asks for fewer. The kernel's
+/// devices give more than programs ask for, and programs have come to count on that: `rdma_xclient`
+/// asks for none and posts 16. A ring has room for this many beside the longest head.
 const INLINE: u32 = 64;
 
-/// What the RNIC is to make, and what the program is told of it: at least what it asked for.
+/// Returns the capacities for the RNIC to make and for the program to see: at least those that the
+/// program asked for.
 fn capacities(asked: &ibv_qp_cap, shared: bool) -> Result<ibv_qp_cap, i32> {
     let fits = |n: u32| u16::try_from(n).is_ok();
     if ![asked.max_send_sge, asked.max_recv_sge, asked.max_inline_data].into_iter().all(fits) {
@@ -109,7 +113,7 @@ unsafe fn create(
     if init.send_cq.is_null() || init.recv_cq.is_null() {
         return Err(EINVAL);
     }
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     let (domain, send_cq, recv_cq, srq) = unsafe {
         let srq = (!init.srq.is_null()).then(|| SrqObject::of(init.srq));
         (PdObject::of(pd), CqObject::of(init.send_cq), CqObject::of(init.recv_cq), srq)
@@ -130,10 +134,11 @@ unsafe fn create(
         },
     );
     let qp = made.map_err(|e| errno::of(&e))?;
-    // SAFETY: pointers, integers and options of functions, which all may be zero.
+    // SAFETY: the structure consists of pointers, integers and optional functions, for which all
+    // zeros are valid.
     let mut base: ibv_qp_ex = unsafe { zeroed() };
     let seen = &mut base.qp_base;
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     seen.context = unsafe { (*pd).context };
     (seen.qp_context, seen.pd, seen.srq) = (init.qp_context, pd, init.srq);
     (seen.send_cq, seen.recv_cq) = (init.send_cq, init.recv_cq);
@@ -164,7 +169,7 @@ unsafe fn create(
     Ok(object.cast())
 }
 
-/// A new queue pair, which is in the state RESET.
+/// Makes a queue pair, which starts in the state RESET.
 ///
 /// # Safety
 /// The C contract: `pd` is live, `init` can be read and written, its queues are live.
@@ -173,7 +178,7 @@ pub unsafe extern "C" fn ibv_create_qp(
     pd: *mut ibv_pd,
     init: *mut ibv_qp_init_attr,
 ) -> *mut ibv_qp {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     object(|| unsafe { create(pd, &mut *init, false) })
 }
 
@@ -186,7 +191,7 @@ pub(super) unsafe extern "C" fn create_qp_ex(
     const KNOWN: u32 =
         IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     object(|| {
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         let all = unsafe { &*init };
         let has = |bit: u32| all.comp_mask & bit != 0;
         let extended = has(IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
@@ -205,23 +210,25 @@ pub(super) unsafe extern "C" fn create_qp_ex(
     })
 }
 
-/// The extended queue pair that one is; null when it was made without operations of its own.
+/// Returns the extended form of a queue pair; null if the queue pair was made without operations of
+/// its own.
 ///
 /// # Safety
-/// The C contract.
+/// The caller keeps the C contract.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     if unsafe { QpObject::of(qp) }.batch.is_some() { qp.cast() } else { std::ptr::null_mut() }
 }
 
-/// How long the orderly end of a connection may take while its queue pair is destroyed, before it is cut off, and
-/// how long the RNIC may take for that.
+/// The longest time for the orderly end of a connection while its queue pair is destroyed, after
+/// which the RNIC cuts it off, and the longest time for the RNIC to do that.
 const ORDERLY: Duration = Duration::from_millis(300);
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Has the RNIC let a queue pair go that the program destroys: nothing may reach memory that the program frees from
-/// here on, and no completion may follow, whose `wr_id` programs take for a pointer.
+/// Makes the RNIC release a queue pair that the program destroys. Afterwards the RNIC writes
+/// nothing to memory that the program may free, and no completion of the queue pair follows, whose
+/// `wr_id` programs use as a pointer.
 fn end(object: &QpObject) {
     let device = &object.context().device;
     let ended = |limit: Duration| {
@@ -234,7 +241,8 @@ fn end(object: &QpObject) {
         }
         true
     };
-    // A queue pair that no worker has, and that the program has not sent to ERR, has nothing to complete.
+    // If no worker has the queue pair, and the program has not moved it to ERR, it has nothing left
+    // to complete.
     let asked = object.asked.load(Ordering::Acquire);
     let is_connected = matches!(object.qp.qp_state(), QpState::Rts | QpState::Connecting);
     let may_follow = is_connected || asked == IBV_QPS_ERR || object.qp.is_with_worker();
@@ -244,30 +252,31 @@ fn end(object: &QpObject) {
     if asked == IBV_QPS_SQD && ended(ORDERLY) {
         return;
     }
-    // An RNIC that is gone has ended it already.
+    // An error means that the RNIC is gone, which has already ended the queue pair.
     if device.fail_qp(&object.qp).is_ok() {
         ended(PATIENCE);
     }
 }
 
-/// Destroys a queue pair once its events are acknowledged. Completions of it that nobody has polled are lost, and none
-/// follows.
+/// Destroys a queue pair after the program has acknowledged its events. Its completions that the
+/// program has not polled are lost, and none follows.
 ///
 /// # Safety
-/// The C contract.
+/// The caller keeps the C contract.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     number(|| {
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         let object = unsafe { QpObject::of(qp) };
         rnic::remove_qp(object.qp.qpn());
-        // Its connection ends with it, and at once unless the program has asked for an orderly end before.
+        // The connection ends with the queue pair, and at once unless the program has asked for an
+        // orderly end before.
         end(object);
         object.context().events.leave(Key::Qp(object.qp.qpn().0), qp.cast());
         object.events.settle();
         object.send_cq().forget(object.qp.qpn());
         object.recv_cq().forget(object.qp.qpn());
-        // SAFETY: the box that `create` made.
+        // SAFETY: this is the box that `create` made.
         drop(unsafe { Box::from_raw(qp.cast::<QpObject>()) });
         Ok(())
     })

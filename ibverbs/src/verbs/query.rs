@@ -1,4 +1,4 @@
-//! What can be asked of a device and its port.
+//! Queries about a device and its port.
 
 use std::ffi::{c_int, c_uint};
 use std::mem::zeroed;
@@ -23,24 +23,24 @@ mod port;
 
 pub(super) use port::guid;
 
-/// The only port.
+/// The number of the only port.
 pub(super) const PORT: u8 = 1;
 
-/// An OUI that no vendor has: it is locally administered.
+/// An OUI that no vendor has, because it is locally administered.
 const VENDOR: u32 = 0x02_4844;
 
-/// Bytes of a port's attributes that the exported function writes: programs older than `port_cap_flags2` have
-/// no more room.
+/// Bytes of a port's attributes that the exported function writes: programs older than
+/// `port_cap_flags2` have no room for more.
 const OLD_PORT_ATTR: usize = 48;
 
-/// `value`, or the largest number that the ABI can say.
+/// Converts `value`, capped at the largest number that the ABI can hold.
 fn int(value: impl Into<u64>) -> c_int {
     c_int::try_from(value.into()).unwrap_or(c_int::MAX)
 }
 
 fn attributes(context: &Context) -> ibv_device_attr {
     let most = context.device.limits();
-    // SAFETY: integers and arrays of them.
+    // SAFETY: the structure consists of integers and arrays of them, for which all zeros are valid.
     let mut attr: ibv_device_attr = unsafe { zeroed() };
     put(&mut attr.fw_ver, env!("CARGO_PKG_VERSION"));
     attr.node_guid = guid().to_be();
@@ -58,7 +58,7 @@ fn attributes(context: &Context) -> ibv_device_attr {
     attr.max_cqe = int(most.max_cqes);
     attr.max_mr = int(most.max_mrs);
     attr.max_pd = int(most.max_pds);
-    // A byte of `rdma_conn_param` bounds what a program can ask for.
+    // `rdma_conn_param` has one byte for these, so a program cannot ask for more.
     attr.max_qp_rd_atom = int(most.max_ird.min(255));
     attr.max_qp_init_rd_atom = int(most.max_ord.min(255));
     attr.max_res_rd_atom = int(u64::from(most.max_ird) * u64::from(most.max_qps));
@@ -76,7 +76,7 @@ fn attributes(context: &Context) -> ibv_device_attr {
     attr
 }
 
-/// What the device has at most.
+/// Reports the limits of the device.
 ///
 /// # Safety
 /// The C contract: `context` is open and `attr` can be written.
@@ -86,19 +86,20 @@ pub unsafe extern "C" fn ibv_query_device(
     attr: *mut ibv_device_attr,
 ) -> c_int {
     number(|| {
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         unsafe { attr.write(attributes(Context::of(context))) };
         Ok(())
     })
 }
 
-/// Writes as much of `value` as a caller with `size` bytes has room for, and zeros behind it.
+/// Writes as much of `value` as fits into the caller's `size` bytes, and zeros after it.
 ///
 /// # Safety
 /// `to` has room for `size` bytes.
 unsafe fn write_prefix<T>(value: &T, to: *mut T, size: usize) {
     let from = std::ptr::from_ref(value);
-    // SAFETY: the caller has room for `size` bytes, and no more of the value is read than there is.
+    // SAFETY: the caller has room for `size` bytes, and the copy reads no more of the value than
+    // exists.
     unsafe {
         std::ptr::write_bytes(to.cast::<u8>(), 0, size);
         std::ptr::copy_nonoverlapping(from.cast::<u8>(), to.cast(), size.min(size_of::<T>()));
@@ -114,28 +115,30 @@ pub(super) unsafe extern "C" fn query_device_ex(
     size: usize,
 ) -> c_int {
     number(|| {
-        // SAFETY: null or readable by the C contract.
+        // SAFETY: by the C contract, the pointer is null or readable.
         if unsafe { input.as_ref() }.is_some_and(|input| input.comp_mask != 0)
             || size < size_of::<ibv_device_attr>()
         {
             return Err(EINVAL);
         }
-        // SAFETY: integers and arrays of them.
+        // SAFETY: the structure consists of integers and arrays of them, for which all zeros are
+        // valid.
         let mut all: ibv_device_attr_ex = unsafe { zeroed() };
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         all.orig_attr = attributes(unsafe { Context::of(context) });
         all.device_cap_flags_ex = all.orig_attr.device_cap_flags.into();
-        // The monotonic clock in nanoseconds: all bits count, 1,000,000 ticks a millisecond.
+        // The clock is the monotonic one in nanoseconds: all bits count, and a millisecond has
+        // 1,000,000 ticks, so 1,000,000 kHz.
         all.completion_timestamp_mask = u64::MAX;
         all.hca_core_clock = 1_000_000;
         all.phys_port_cnt_ex = PORT.into();
-        // SAFETY: the caller says how much room there is.
+        // SAFETY: the caller says how much room `attr` has.
         unsafe { write_prefix(&all, attr, size) };
         Ok(())
     })
 }
 
-/// The code of an MTU: the largest that is not above it.
+/// Returns the code of the largest MTU that is not above `bytes`.
 fn mtu_code(bytes: u16) -> c_int {
     match bytes {
         4096.. => IBV_MTU_4096,
@@ -158,10 +161,10 @@ pub(super) unsafe extern "C" fn query_port(
         if number_of_port != PORT {
             return Err(EINVAL);
         }
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         let context = unsafe { Context::of(context) };
         let port = port::of(&context.device)?;
-        // SAFETY: integers.
+        // SAFETY: the structure consists of integers, for which all zeros are valid.
         let mut all: ibv_port_attr = unsafe { zeroed() };
         all.state = if port.up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN };
         all.max_mtu = IBV_MTU_4096;
@@ -170,20 +173,21 @@ pub(super) unsafe extern "C" fn query_port(
         all.port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
         all.max_msg_sz = context.device.limits().max_message;
         all.pkey_tbl_len = 1;
-        // One virtual lane; four lanes of 10 Gbit/s stand for a speed that nobody has measured.
+        // The port has one virtual lane. Its speed is unknown: four lanes of 10 Gbit/s stand in for
+        // it.
         all.max_vl_num = 1;
         all.active_width = 2;
         all.active_speed = 4;
-        // LinkUp, or Disabled.
+        // The ABI's numbers for LinkUp and Disabled.
         all.phys_state = if port.up { 5 } else { 3 };
         all.link_layer = IBV_LINK_LAYER_ETHERNET;
-        // SAFETY: the caller says how much room there is.
+        // SAFETY: the caller says how much room `attr` has.
         unsafe { write_prefix(&all, attr, size) };
         Ok(())
     })
 }
 
-/// The port's attributes, for programs that are older than the last of them.
+/// Reports the port's attributes, for programs older than the structure's last field.
 ///
 /// # Safety
 /// The C contract: `context` is open and `attr` can be written.
@@ -193,16 +197,17 @@ pub unsafe extern "C" fn ibv_query_port(
     port: u8,
     attr: *mut ibv_port_attr,
 ) -> c_int {
-    // SAFETY: passed on; such programs have room for these bytes.
+    // SAFETY: the function passes its arguments on; programs that call it have room for this many
+    // bytes.
     unsafe { query_port(context, port, attr, OLD_PORT_ATTR) }
 }
 
-/// The IPv4-mapped GID of an address.
+/// Returns the IPv4-mapped GID of an address.
 fn gid_of(address: Ipv4Addr) -> ibv_gid {
     ibv_gid { raw: address.to_ipv6_mapped().octets() }
 }
 
-/// The GID of this index.
+/// Returns the GID with this index.
 fn gid(context: &Context, port: u32, index: u64) -> Result<ibv_gid, i32> {
     let index = usize::try_from(index).map_err(|_| EINVAL)?;
     if port != u32::from(PORT) {
@@ -212,7 +217,7 @@ fn gid(context: &Context, port: u32, index: u64) -> Result<ibv_gid, i32> {
     addresses.get(index).copied().map(gid_of).ok_or(ENODATA)
 }
 
-/// A GID of the port: one for each of the RNIC's addresses.
+/// Reports a GID of the port: the port has one for each of the RNIC's addresses.
 ///
 /// # Safety
 /// The C contract: `context` is open and `out` can be written.
@@ -224,12 +229,12 @@ pub unsafe extern "C" fn ibv_query_gid(
     out: *mut ibv_gid,
 ) -> c_int {
     guarded(-1, || {
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         let context = unsafe { Context::of(context) };
         let index = u64::try_from(index).map_err(|_| EINVAL);
         match index.and_then(|index| gid(context, port.into(), index)) {
             Ok(gid) => {
-                // SAFETY: the C contract.
+                // SAFETY: the caller keeps the C contract.
                 unsafe { out.write(gid) };
                 0
             }
@@ -241,8 +246,8 @@ pub unsafe extern "C" fn ibv_query_gid(
     })
 }
 
-/// The kernel's index of the interface that has this address: an RNIC without a port of its own has addresses of its
-/// host. 0 where none has it.
+/// Returns the kernel's index of the interface that has this address, or 0 if no interface has it:
+/// an RNIC without a port of its own uses addresses of its host.
 fn interface_of(address: Ipv4Addr) -> u32 {
     let mut list: *mut libc::ifaddrs = null_mut();
     // SAFETY: the system writes a list, or fails and writes none.
@@ -254,12 +259,12 @@ fn interface_of(address: Ipv4Addr) -> u32 {
     // SAFETY: each entry is valid, and leads to the next, until the list is freed below.
     while let Some(entry) = unsafe { next.as_ref() } {
         next = entry.ifa_next;
-        // SAFETY: null, or an address.
+        // SAFETY: the pointer is null or leads to an address.
         let family = unsafe { entry.ifa_addr.as_ref() }.map(|to| c_int::from(to.sa_family));
         if family != Some(libc::AF_INET) {
             continue;
         }
-        // SAFETY: of this family an address is such a structure.
+        // SAFETY: an address of this family is such a structure.
         let found = unsafe { &*entry.ifa_addr.cast::<libc::sockaddr_in>() };
         if u32::from_be(found.sin_addr.s_addr) == address.to_bits() {
             // SAFETY: the entry's name is a string.
@@ -267,12 +272,12 @@ fn interface_of(address: Ipv4Addr) -> u32 {
             break;
         }
     }
-    // SAFETY: the list is the system's, and nothing refers to it any more.
+    // SAFETY: the list comes from the system, and no reference to it is left.
     unsafe { libc::freeifaddrs(list) };
     index
 }
 
-/// The entry of a GID table.
+/// Builds an entry of a GID table.
 fn entry(gid: ibv_gid, index: u32) -> ibv_gid_entry {
     let [.., a, b, c, d] = gid.raw;
     ibv_gid_entry {
@@ -284,7 +289,7 @@ fn entry(gid: ibv_gid, index: u32) -> ibv_gid_entry {
     }
 }
 
-/// An entry of the table of GIDs.
+/// Reports an entry of the GID table.
 ///
 /// # Safety
 /// The C contract: `context` is open and `out` has room for `size` bytes.
@@ -301,15 +306,15 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(
         if flags != 0 {
             return Err(EOPNOTSUPP);
         }
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         let gid = gid(unsafe { Context::of(context) }, port, index.into())?;
-        // SAFETY: the caller says how much room there is.
+        // SAFETY: the caller says how much room `out` has.
         unsafe { write_prefix(&entry(gid, index), out, size) };
         Ok(())
     })
 }
 
-/// All entries of the table of GIDs; how many.
+/// Reports all entries of the GID table and returns their number.
 ///
 /// # Safety
 /// The C contract: `context` is open and `out` has room for `max` entries of `size` bytes.
@@ -326,7 +331,7 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
         if flags != 0 {
             return negative(EOPNOTSUPP);
         }
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         let context = unsafe { Context::of(context) };
         let addresses = match port::of(&context.device) {
             Ok(port) => port.addresses,
@@ -344,7 +349,7 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
     })
 }
 
-/// The type of a GID, for other libraries of the distribution's package.
+/// Reports the type of a GID, for other libraries of the distribution's package.
 ///
 /// # Safety
 /// The C contract: `out` can be written.
@@ -359,7 +364,7 @@ pub unsafe extern "C" fn ibv_query_gid_type(
         errno::set(EINVAL);
         return -1;
     }
-    // SAFETY: the C contract. The type of InfiniBand is 0, and iWARP has no other.
+    // SAFETY: the caller keeps the C contract. The type of InfiniBand is 0, and iWARP has no other.
     unsafe { out.write(0) };
     0
 }
@@ -367,7 +372,7 @@ pub unsafe extern "C" fn ibv_query_gid_type(
 /// The only partition key, which iWARP does not use.
 const PKEY: u16 = 0xffff;
 
-/// A partition key.
+/// Reports a partition key.
 ///
 /// # Safety
 /// The C contract: `pkey` can be written.
@@ -382,12 +387,12 @@ pub unsafe extern "C" fn ibv_query_pkey(
         errno::set(EINVAL);
         return -1;
     }
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     unsafe { pkey.write(PKEY.to_be()) };
     0
 }
 
-/// The index of a partition key in network byte order.
+/// Returns the index of a partition key, which is in network byte order.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_get_pkey_index(_context: *mut ibv_context, port: u8, pkey: u16) -> c_int {
     if port == PORT && pkey == PKEY.to_be() {
@@ -397,10 +402,11 @@ pub extern "C" fn ibv_get_pkey_index(_context: *mut ibv_context, port: u8, pkey:
     -1
 }
 
-/// The monotonic clock in nanoseconds: what completion timestamps and `query_rt_values` count in.
+/// Reads a clock. The monotonic clock in nanoseconds is the unit of completion timestamps and of
+/// `query_rt_values`.
 pub(super) fn clock(which: libc::clockid_t) -> libc::timespec {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes a live struct; both clocks exist on every Linux.
+    // SAFETY: the call writes a live structure; both clocks exist on every Linux.
     unsafe { libc::clock_gettime(which, &raw mut now) };
     now
 }
@@ -411,13 +417,13 @@ pub(super) unsafe extern "C" fn query_rt_values(
     _context: *mut ibv_context,
     values: *mut ibv_values_ex,
 ) -> c_int {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     let values = unsafe { &mut *values };
     if values.comp_mask & !IBV_VALUES_MASK_RAW_CLOCK != 0 {
         return EINVAL;
     }
     if values.comp_mask & IBV_VALUES_MASK_RAW_CLOCK != 0 {
-        // As hardware says it: its clock's ticks in the nanoseconds' field.
+        // Report the time as hardware does: the ticks of its clock in the field for nanoseconds.
         let now = clock(libc::CLOCK_MONOTONIC);
         let ticks = now.tv_sec.wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec);
         values.raw_clock = libc::timespec { tv_sec: 0, tv_nsec: ticks };

@@ -1,8 +1,9 @@
-//! Rates of InfiniBand's static rate control, between their code, multiples of 2.5 Gbit/s and Mbit/s.
+//! Converts rates of InfiniBand's static rate control between their codes, multiples of 2.5 Gbit/s,
+//! and Mbit/s.
 
 use std::ffi::c_int;
 
-/// Code, multiple of 2.5 Gbit/s (-1 where the rate is none), Mbit/s.
+/// Code, multiple of 2.5 Gbit/s (-1 if the rate is not a multiple), Mbit/s.
 const RATES: [(c_int, c_int, c_int); 23] = [
     (2, 1, 2_500),
     (5, 2, 5_000),
@@ -37,25 +38,26 @@ fn find(
     RATES.iter().find(|rate| key(rate)).map_or(none, value)
 }
 
-/// The multiple of 2.5 Gbit/s; -1 for a code that has none.
+/// Returns the multiple of 2.5 Gbit/s of a code; -1 for a code that has none.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_rate_to_mult(rate: c_int) -> c_int {
     find(|r| r.0 == rate, |r| r.1, -1)
 }
 
-/// The code of a multiple of 2.5 Gbit/s; 0, the code of "as fast as it goes", where there is none.
+/// Returns the code of a multiple of 2.5 Gbit/s; 0, the code of "as fast as it goes", if there is
+/// none.
 #[unsafe(no_mangle)]
 pub extern "C" fn mult_to_ibv_rate(mult: c_int) -> c_int {
     find(|r| mult > 0 && r.1 == mult, |r| r.0, 0)
 }
 
-/// Mbit/s; -1 for a code that has none.
+/// Returns the Mbit/s of a code; -1 for a code that has none.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_rate_to_mbps(rate: c_int) -> c_int {
     find(|r| r.0 == rate, |r| r.2, -1)
 }
 
-/// The code of so many Mbit/s; 0, the code of "as fast as it goes", where there is none.
+/// Returns the code of a rate in Mbit/s; 0, the code of "as fast as it goes", if there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn mbps_to_ibv_rate(mbps: c_int) -> c_int {
     find(|r| r.2 == mbps, |r| r.0, 0)

@@ -18,13 +18,13 @@ use crate::abi::{
     ibv_srq_init_attr_ex,
 };
 
-/// A shared receive queue.
+/// A shared receive queue and the counts of its users and events.
 #[repr(C)]
 pub(crate) struct SrqObject {
     base: ibv_srq,
     pub(super) srq: Srq,
     max_sge: u32,
-    /// What it is armed for; 0 for nothing, also after the event.
+    /// The limit that the program has armed; 0 if none is armed, as after the event.
     limit: AtomicU32,
     users: AtomicU32,
     events: Events,
@@ -32,23 +32,23 @@ pub(crate) struct SrqObject {
 }
 
 impl SrqObject {
-    /// The object that a program's pointer is about.
+    /// Returns the object of a program's pointer.
     ///
     /// # Safety
     /// The C contract: `srq` is live for as long as `'a`.
     #[inline]
     pub(super) unsafe fn of<'a>(srq: *mut ibv_srq) -> &'a SrqObject {
-        // SAFETY: the first field of an `SrqObject`.
+        // SAFETY: the structure is the first field of an `SrqObject`.
         unsafe { &*srq.cast::<SrqObject>() }
     }
 
-    /// One more queue pair takes from it.
+    /// Counts one more queue pair that takes receives from the queue.
     pub(super) fn user(&self) -> User {
-        // SAFETY: `ibv_destroy_srq` refuses while there are users.
+        // SAFETY: `ibv_destroy_srq` refuses while the queue has users.
         unsafe { User::new(&raw const self.users) }
     }
 
-    /// Its limit event has come: it is armed for nothing any more.
+    /// Disarms the limit after its event.
     pub(super) fn limit_reached(&self) {
         self.limit.store(0, Ordering::Release);
     }
@@ -63,7 +63,7 @@ fn create(
     srq_context: *mut std::ffi::c_void,
     attr: &mut ibv_srq_attr,
 ) -> Result<*mut ibv_srq, i32> {
-    // SAFETY: the C contract of each of the callers.
+    // SAFETY: each caller has `pd` by the C contract.
     let domain = unsafe { PdObject::of(pd) };
     let context = domain.context();
     let max_sge = u16::try_from(attr.max_sge.max(1)).map_err(|_| EINVAL)?;
@@ -72,7 +72,7 @@ fn create(
     (attr.max_wr, attr.max_sge) = (srq.depth(), max_sge.into());
     let number = srq.number();
     let base = ibv_srq {
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         context: unsafe { (*pd).context },
         srq_context,
         pd,
@@ -95,7 +95,7 @@ fn create(
     Ok(object.cast())
 }
 
-/// A new shared receive queue.
+/// Makes a shared receive queue.
 ///
 /// # Safety
 /// The C contract: `pd` is live, `init` can be read and written.
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn ibv_create_srq(
     init: *mut ibv_srq_init_attr,
 ) -> *mut ibv_srq {
     object(|| {
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         let init = unsafe { &mut *init };
         create(pd, init.srq_context, &mut init.attr)
     })
@@ -118,7 +118,7 @@ pub(super) unsafe extern "C" fn create_srq_ex(
     init: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
     object(|| {
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         let init = unsafe { &mut *init };
         let has = |bit: u32| init.comp_mask & bit != 0;
         let is_basic = !has(IBV_SRQ_INIT_ATTR_TYPE) || init.srq_type == IBV_SRQT_BASIC;
@@ -132,7 +132,7 @@ pub(super) unsafe extern "C" fn create_srq_ex(
     })
 }
 
-/// Arms a queue for its limit event. Its size stays.
+/// Arms a queue for its limit event. The size of the queue stays.
 ///
 /// # Safety
 /// The C contract: `attr` can be read.
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn ibv_modify_srq(
     mask: c_int,
 ) -> c_int {
     number(|| {
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         let (object, attr) = unsafe { (SrqObject::of(srq), &*attr) };
         if mask & !(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT) != 0 {
             return Err(EINVAL);
@@ -162,43 +162,43 @@ pub unsafe extern "C" fn ibv_modify_srq(
     })
 }
 
-/// The size of a queue, and what it is armed for.
+/// Reports the size of a queue, and its armed limit.
 ///
 /// # Safety
 /// The C contract: `attr` can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
     number(|| {
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         let object = unsafe { SrqObject::of(srq) };
         let now = ibv_srq_attr {
             max_wr: object.srq.depth(),
             max_sge: object.max_sge,
             srq_limit: object.limit.load(Ordering::Acquire),
         };
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         unsafe { attr.write(now) };
         Ok(())
     })
 }
 
-/// Destroys a queue that no queue pair takes from.
+/// Destroys a queue that no queue pair uses.
 ///
 /// # Safety
-/// The C contract.
+/// The caller keeps the C contract.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     number(|| {
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         let object = unsafe { SrqObject::of(srq) };
         if object.users.load(Ordering::Acquire) != 0 {
             return Err(EBUSY);
         }
-        // SAFETY: the C contract: the context is open.
+        // SAFETY: by the C contract, the context is open.
         let events = &unsafe { Context::of(object.base.context) }.events;
         events.leave(Key::Srq(object.srq.number()), srq.cast());
         object.events.settle();
-        // SAFETY: the box that `create` made.
+        // SAFETY: this is the box that `create` made.
         drop(unsafe { Box::from_raw(srq.cast::<SrqObject>()) });
         Ok(())
     })
@@ -207,7 +207,7 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
 /// # Safety
 /// The C contract: `out` can be written.
 pub(super) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, out: *mut u32) -> c_int {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     unsafe { out.write(SrqObject::of(srq).srq.number()) };
     0
 }
@@ -219,12 +219,12 @@ pub(super) unsafe extern "C" fn post_srq_recv(
     mut wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     let object = unsafe { SrqObject::of(srq) };
-    // SAFETY: the C contract: each request of the list can be read.
+    // SAFETY: by the C contract, each request of the list is readable.
     while let Some(request) = unsafe { wr.as_ref() } {
         let mut room = SgeRoom::new();
-        // SAFETY: the C contract: the request's list of pieces can be read.
+        // SAFETY: by the C contract, the request's list of pieces is readable.
         let posted = match unsafe { room.fill(request.sg_list, request.num_sge) } {
             Ok(sges) => {
                 object.srq.post_recv(&RecvWr::new(request.wr_id, sges)).map_err(post::errno_of)
@@ -232,7 +232,7 @@ pub(super) unsafe extern "C" fn post_srq_recv(
             Err(error) => Err(error),
         };
         if let Err(error) = posted {
-            // SAFETY: the C contract.
+            // SAFETY: the caller keeps the C contract.
             unsafe { bad.write(wr) };
             return error;
         }

@@ -1,8 +1,8 @@
 //! States of a queue pair: `ibv_modify_qp` and `ibv_query_qp`.
 //!
-//! A connection moves a queue pair of iWARP from INIT to RTS, and its end moves it on to ERR. Programs ask for INIT
-//! before, for RESET and ERR whenever they like, and for SQD to end sending; a request for the state that the
-//! connection has brought about is granted.
+//! In iWARP, a connection moves a queue pair from INIT to RTS, and the connection's end moves it on
+//! to ERR. Programs request INIT before connecting, RESET and ERR whenever they like, and SQD to
+//! end sending; the library grants a request for the state that the connection has brought about.
 
 use std::ffi::c_int;
 use std::mem::zeroed;
@@ -20,7 +20,7 @@ use crate::abi::{
     ibv_qp_attr, ibv_qp_init_attr,
 };
 
-/// The state that a program sees.
+/// Returns the state that a program sees.
 pub(super) fn current(object: &QpObject) -> c_int {
     let asked = object.asked.load(Ordering::Acquire);
     match object.qp.qp_state() {
@@ -35,13 +35,13 @@ pub(super) fn current(object: &QpObject) -> c_int {
     }
 }
 
-/// Whether a program may ask for `next` in `now`.
+/// Returns true if a program may request the state `next` in the state `now`.
 fn is_allowed(now: c_int, next: c_int) -> bool {
     match next {
         IBV_QPS_RESET | IBV_QPS_ERR => true,
         IBV_QPS_INIT => matches!(now, IBV_QPS_RESET | IBV_QPS_INIT),
-        // The connection brings about RTS, and there is nothing to be done for RTR: librdmacm asks for it before
-        // it accepts.
+        // The connection itself brings about RTS, and RTR needs no work: librdmacm requests RTR
+        // before it accepts.
         IBV_QPS_RTR => matches!(now, IBV_QPS_INIT | IBV_QPS_RTS),
         IBV_QPS_RTS => matches!(now, IBV_QPS_RTS | IBV_QPS_SQD),
         IBV_QPS_SQD => matches!(now, IBV_QPS_RTS | IBV_QPS_SQD | IBV_QPS_SQE | IBV_QPS_ERR),
@@ -49,7 +49,7 @@ fn is_allowed(now: c_int, next: c_int) -> bool {
     }
 }
 
-/// Asks for a state, and sets attributes that iWARP has no use for.
+/// Requests a state, and accepts attributes that iWARP does not use.
 ///
 /// # Safety
 /// The C contract: `attr` can be read.
@@ -59,15 +59,15 @@ pub unsafe extern "C" fn ibv_modify_qp(
     attr: *mut ibv_qp_attr,
     mask: c_int,
 ) -> c_int {
-    /// The highest attribute of the interface that is no extension.
+    /// The mask of all attributes of the interface that are no extensions.
     const STANDARD: c_int = (IBV_QP_DEST_QPN << 1) - 1;
     number(|| {
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         let (object, attr) = unsafe { (QpObject::of(qp), &*attr) };
         if mask & !(STANDARD | IBV_QP_RATE_LIMIT) != 0 {
             return Err(EINVAL);
         }
-        // Queues keep their sizes, and there is one rate.
+        // Queues cannot change their size, and there is only one rate.
         if mask & (IBV_QP_CAP | IBV_QP_RATE_LIMIT) != 0 {
             return Err(EOPNOTSUPP);
         }
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn ibv_modify_qp(
             return Err(EINVAL);
         }
         transition(object, attr.qp_state)?;
-        // SAFETY: a word of the structure that the program only reads.
+        // SAFETY: the program only reads this word of the structure.
         unsafe { (*qp).state = current(object) };
         Ok(())
     })
@@ -100,7 +100,7 @@ fn transition(object: &QpObject, next: c_int) -> Result<(), i32> {
             object.context().device.fail_qp(&object.qp).map_err(|e| errno::of(&e))?;
             object.asked.store(IBV_QPS_ERR, Ordering::Release);
         }
-        // From ERR the state stays: the connection is over already.
+        // In ERR the connection is over already, so the state stays ERR.
         IBV_QPS_SQD if object.asked.load(Ordering::Acquire) == IBV_QPS_ERR => {}
         IBV_QPS_INIT | IBV_QPS_SQD => object.asked.store(next, Ordering::Release),
         IBV_QPS_RTS => object.asked.store(IBV_QPS_INIT, Ordering::Release),
@@ -109,7 +109,8 @@ fn transition(object: &QpObject, next: c_int) -> Result<(), i32> {
     Ok(())
 }
 
-/// Empties a queue pair. Where it is in a connection that is ended first, which takes a few turns of its worker.
+/// Empties a queue pair. If it has a connection, ends that first, which takes a few turns of its
+/// worker.
 fn reset(object: &QpObject) -> Result<(), i32> {
     let device = &object.context().device;
     let mut until = None;
@@ -130,10 +131,11 @@ fn reset(object: &QpObject) -> Result<(), i32> {
     }
 }
 
-/// How long a connection may take to end when its queue pair is reset: longer than any does on a busy machine.
+/// The longest time for a connection to end when its queue pair is reset: longer than any needs on
+/// a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The state of a queue pair, and what it was made with.
+/// Reports the state of a queue pair, and the attributes that it was made with.
 ///
 /// # Safety
 /// The C contract: `attr` and `init` can be written.
@@ -145,10 +147,10 @@ pub unsafe extern "C" fn ibv_query_qp(
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
     number(|| {
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         let object = unsafe { QpObject::of(qp) };
         let state = current(object);
-        // SAFETY: integers.
+        // SAFETY: the structure consists of integers, for which all zeros are valid.
         let mut now: ibv_qp_attr = unsafe { zeroed() };
         (now.qp_state, now.cur_qp_state) = (state, state);
         now.cap = object.cap;
@@ -163,7 +165,7 @@ pub unsafe extern "C" fn ibv_query_qp(
             qp_type: base.qp_type,
             sq_sig_all: object.sig_all.into(),
         };
-        // SAFETY: the C contract; the state is a word that the program only reads.
+        // SAFETY: the caller keeps the C contract; the program only reads the state's word.
         unsafe {
             attr.write(now);
             init.write(made);

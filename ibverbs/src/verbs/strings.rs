@@ -1,14 +1,14 @@
-//! Numbers as text.
+//! Names for the numbers of the ABI.
 
 use std::ffi::{CStr, c_char, c_int};
 
-/// The text of a number, from a table that begins at 0.
+/// Returns the text of a number, from a table that begins at 0.
 fn of(table: &[&'static CStr], number: c_int, unknown: &'static CStr) -> *const c_char {
     let at = usize::try_from(number).ok();
     at.and_then(|at| table.get(at)).copied().unwrap_or(unknown).as_ptr()
 }
 
-/// The status of a completion.
+/// Returns a description of a completion's status.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_wc_status_str(status: c_int) -> *const c_char {
     const TEXT: &[&CStr] = &[
@@ -40,7 +40,7 @@ pub extern "C" fn ibv_wc_status_str(status: c_int) -> *const c_char {
     of(TEXT, status, c"unknown")
 }
 
-/// The kind of a device.
+/// Returns a description of a device's kind.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_node_type_str(node_type: c_int) -> *const c_char {
     const TEXT: &[&CStr] = &[
@@ -56,7 +56,7 @@ pub extern "C" fn ibv_node_type_str(node_type: c_int) -> *const c_char {
     of(TEXT, node_type, c"unknown")
 }
 
-/// The state of a port.
+/// Returns a description of a port's state.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_port_state_str(state: c_int) -> *const c_char {
     const TEXT: &[&CStr] =
@@ -64,7 +64,7 @@ pub extern "C" fn ibv_port_state_str(state: c_int) -> *const c_char {
     of(TEXT, state, c"unknown")
 }
 
-/// The kind of an asynchronous event.
+/// Returns a description of an asynchronous event's kind.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_event_type_str(event: c_int) -> *const c_char {
     const TEXT: &[&CStr] = &[

@@ -1,8 +1,9 @@
-//! Work requests one by one: `ibv_wr_start`, `ibv_wr_send` and the like, `ibv_wr_complete`.
+//! Posts work requests one by one: `ibv_wr_start`, `ibv_wr_send` and the like, `ibv_wr_complete`.
 //!
-//! What a program describes between start and complete is kept in room that is taken when the queue pair is made, and
-//! posted at complete: until then `ibv_wr_abort` takes it back. A lock is held from start to complete, as the
-//! interface demands of every device: one thread at a time describes requests.
+//! The library stores the requests that a program describes between start and complete in room that
+//! it allocates with the queue pair, and posts them at complete; until then `ibv_wr_abort` takes
+//! them back. The thread holds a lock from start to complete, as the interface demands of every
+//! device: only one thread at a time describes requests.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -22,7 +23,7 @@ use crate::abi::{
 };
 use crate::memory::fork::wait_for_fork;
 
-/// Operations that a queue pair can have.
+/// Operations that a queue pair can offer.
 pub(super) const OPERATIONS: u64 = IBV_QP_EX_WITH_RDMA_WRITE
     | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
     | IBV_QP_EX_WITH_SEND
@@ -33,17 +34,17 @@ pub(super) const OPERATIONS: u64 = IBV_QP_EX_WITH_RDMA_WRITE
     | IBV_QP_EX_WITH_BIND_MW
     | IBV_QP_EX_WITH_SEND_WITH_INV;
 
-/// Requests that are described and not posted yet.
+/// Requests that the program has described but not posted yet.
 pub(crate) struct Batch {
     lock: UnsafeCell<libc::pthread_mutex_t>,
     requests: Vec<Described>,
     sges: Vec<Sge>,
     inline: Vec<u8>,
-    /// Why the batch cannot be posted; the first reason stays.
+    /// The errno of the first request that makes the batch invalid; 0 if none does.
     failed: c_int,
 }
 
-/// One request. Its pieces, or its inline bytes, are a range of the batch's.
+/// A described request. Its pieces, or its inline bytes, are a range of the batch's.
 struct Described {
     wr_id: u64,
     flags: u32,
@@ -87,14 +88,14 @@ impl Batch {
     }
 }
 
-/// The batch of a queue pair, which the calling thread has locked by `ibv_wr_start`.
+/// Returns the batch of a queue pair, which the calling thread has locked by `ibv_wr_start`.
 ///
 /// # Safety
 /// The C contract: the thread is between start and complete, and `'a` ends before complete.
 unsafe fn batch<'a>(qp: *mut ibv_qp_ex) -> Option<&'a mut Batch> {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     let object = unsafe { QpObject::of(qp.cast()) };
-    // SAFETY: the thread has the lock.
+    // SAFETY: the thread has the lock of the batch.
     object.batch.as_ref().map(|batch| unsafe { &mut *batch.get() })
 }
 
@@ -115,7 +116,8 @@ pub(super) fn operations(base: &mut ibv_qp_ex) {
     base.wr_set_sge_list = Some(wr_set_sge_list);
     base.wr_set_inline_data = Some(wr_set_inline_data);
     base.wr_set_inline_data_list = Some(wr_set_inline_data_list);
-    // A program that did not ask for these calls none of them; one that does all the same is told at complete.
+    // A program that did not request these operations should not call them; if it does, `complete`
+    // fails.
     base.wr_send_imm = Some(wr_send_imm);
     base.wr_send_tso = Some(wr_send_tso);
     base.wr_set_ud_addr = Some(wr_set_ud_addr);
@@ -124,11 +126,11 @@ pub(super) fn operations(base: &mut ibv_qp_ex) {
 }
 
 /// # Safety
-/// The C contract.
+/// The caller keeps the C contract.
 unsafe fn lock_of(qp: *mut ibv_qp_ex) -> Option<*mut libc::pthread_mutex_t> {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     let object = unsafe { QpObject::of(qp.cast()) };
-    // SAFETY: no reference to the batch is made, only a pointer to its lock.
+    // SAFETY: the block makes no reference to the batch, only a pointer to its lock.
     object
         .batch
         .as_ref()
@@ -136,7 +138,7 @@ unsafe fn lock_of(qp: *mut ibv_qp_ex) -> Option<*mut libc::pthread_mutex_t> {
 }
 
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
-    // SAFETY: the C contract; a mutex that lives as long as the queue pair.
+    // SAFETY: the caller keeps the C contract; the mutex lives as long as the queue pair.
     unsafe {
         if let Some(lock) = lock_of(qp) {
             libc::pthread_mutex_lock(lock);
@@ -148,7 +150,7 @@ unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
 }
 
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
-    // SAFETY: the C contract: this thread has the lock.
+    // SAFETY: by the C contract, this thread has the lock.
     unsafe {
         if let Some(lock) = lock_of(qp) {
             libc::pthread_mutex_unlock(lock);
@@ -158,9 +160,9 @@ unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
 
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     let posted = caught(libc::EIO, || {
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         let object = unsafe { QpObject::of(qp.cast()) };
-        // SAFETY: this thread has the lock.
+        // SAFETY: this thread has the lock of the batch.
         let Some(batch) = (unsafe { batch(qp) }) else { return EINVAL };
         if batch.failed != 0 {
             return batch.failed;
@@ -176,7 +178,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     posted
 }
 
-/// Posts what was described, with one doorbell for each run of requests without a bind.
+/// Posts the described requests, with one doorbell for each run of requests between binds.
 fn post_batch(object: &QpObject, batch: &Batch) -> Result<(), i32> {
     let mut left = batch.requests.as_slice();
     while let Some((first, others)) = left.split_first() {
@@ -191,7 +193,7 @@ fn post_batch(object: &QpObject, batch: &Batch) -> Result<(), i32> {
         let mut put = |wr: &SendWr<'_>| sends.post(wr).map_err(post::errno_of);
         let failed = run.iter().try_for_each(|r| make(object, batch, r, &mut put));
         if let Err(ended) = sends.finish() {
-            // The library completes those that the RNIC has not taken, as flushed.
+            // The library completes as flushed the requests that the RNIC has not accepted.
             let lost = left.get(ended.posted..).unwrap_or_default();
             return lost.iter().try_for_each(|r| post_described(object, batch, r));
         }
@@ -205,7 +207,7 @@ fn post_described(object: &QpObject, batch: &Batch, described: &Described) -> Re
     make(object, batch, described, |wr| post::post(object, wr))
 }
 
-/// Hands a request in the RNIC's form to `put`; a bind is posted.
+/// Converts a request to the RNIC's form and passes it to `put`; posts a bind directly.
 fn make(
     object: &QpObject,
     batch: &Batch,
@@ -219,22 +221,22 @@ fn make(
     };
     match what {
         What::Op(op) => put(&post::request(object, *wr_id, *flags, *op, data)),
-        // SAFETY: the C contract: the window and its region are live until complete.
+        // SAFETY: by the C contract, the window and its region are live until complete.
         What::Bind(mw, rkey, info) => unsafe {
             mw::bind_by_request(object, (*wr_id, *flags), *mw, *rkey, info)
         },
     }
 }
 
-/// Begins a request.
+/// Begins a request with the `wr_id` and flags that the program has set.
 ///
 /// # Safety
-/// The C contract.
+/// The caller keeps the C contract.
 unsafe fn begin(qp: *mut ibv_qp_ex, what: impl FnOnce(bool) -> What) {
     caught((), || {
-        // SAFETY: the C contract: the program sets these words before each request.
+        // SAFETY: by the C contract, the program sets these words before each request.
         let (wr_id, flags) = unsafe { ((*qp).wr_id, (*qp).wr_flags) };
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         let Some(batch) = (unsafe { batch(qp) }) else { return };
         if batch.requests.len() == batch.requests.capacity() {
             return batch.fail(ENOMEM);
@@ -244,42 +246,42 @@ unsafe fn begin(qp: *mut ibv_qp_ex, what: impl FnOnce(bool) -> What) {
     });
 }
 
-/// A request that there is none of.
+/// Refuses a request that this device does not support.
 ///
 /// # Safety
-/// The C contract.
+/// The caller keeps the C contract.
 unsafe fn refuse(qp: *mut ibv_qp_ex) {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     if let Some(batch) = unsafe { batch(qp) } {
         batch.fail(EOPNOTSUPP);
     }
 }
 
 unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, rkey: u32, to: u64) {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     unsafe { begin(qp, |_| What::Op(SendOp::Write { stag: Stag(rkey), to })) };
 }
 
 unsafe extern "C" fn wr_rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, to: u64, imm: u32) {
     let (stag, data) = (Stag(rkey), u32::from_be(imm).into());
     let op = |solicited| What::Op(SendOp::WriteImmediate { stag, to, data, solicited });
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     unsafe { begin(qp, op) };
 }
 
 unsafe extern "C" fn wr_rdma_read(qp: *mut ibv_qp_ex, rkey: u32, to: u64) {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     unsafe { begin(qp, |_| What::Op(SendOp::Read { stag: Stag(rkey), to })) };
 }
 
 unsafe extern "C" fn wr_send(qp: *mut ibv_qp_ex) {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     unsafe { begin(qp, |solicited| What::Op(SendOp::Send { solicited, invalidate: None })) };
 }
 
 unsafe extern "C" fn wr_send_inv(qp: *mut ibv_qp_ex, rkey: u32) {
     let invalidate = Some(Stag(rkey));
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     unsafe { begin(qp, |solicited| What::Op(SendOp::Send { solicited, invalidate })) };
 }
 
@@ -291,18 +293,18 @@ unsafe extern "C" fn wr_atomic_cmp_swp(
     swap: u64,
 ) {
     let op = AtomicOp::CmpSwap { compare, compare_mask: u64::MAX, swap, swap_mask: u64::MAX };
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     unsafe { begin(qp, |_| What::Op(SendOp::Atomic { stag: Stag(rkey), to, op })) };
 }
 
 unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, to: u64, add: u64) {
     let op = AtomicOp::FetchAdd { add, mask: 0 };
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     unsafe { begin(qp, |_| What::Op(SendOp::Atomic { stag: Stag(rkey), to, op })) };
 }
 
 unsafe extern "C" fn wr_local_inv(qp: *mut ibv_qp_ex, rkey: u32) {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     unsafe { begin(qp, |_| What::Op(SendOp::LocalInvalidate { stag: Stag(rkey) })) };
 }
 
@@ -312,51 +314,51 @@ unsafe extern "C" fn wr_bind_mw(
     rkey: u32,
     info: *const ibv_mw_bind_info,
 ) {
-    // SAFETY: the C contract: `info` can be read.
+    // SAFETY: by the C contract, `info` is readable.
     unsafe { begin(qp, |_| What::Bind(mw, rkey, *info)) };
 }
 
 unsafe extern "C" fn wr_send_imm(qp: *mut ibv_qp_ex, _imm: u32) {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     unsafe { refuse(qp) };
 }
 
 unsafe extern "C" fn wr_send_tso(qp: *mut ibv_qp_ex, _header: *mut c_void, _len: u16, _mss: u16) {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     unsafe { refuse(qp) };
 }
 
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, _ah: *mut c_void, _qpn: u32, _key: u32) {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     unsafe { refuse(qp) };
 }
 
 unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, _srqn: u32) {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     unsafe { refuse(qp) };
 }
 
 unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, _rkey: u32, _to: u64, _p: *const c_void) {
-    // SAFETY: the C contract.
+    // SAFETY: the caller keeps the C contract.
     unsafe { refuse(qp) };
 }
 
 unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     let piece = ibv_sge { addr, length, lkey };
-    // SAFETY: one live piece.
+    // SAFETY: `piece` is one live piece.
     unsafe { wr_set_sge_list(qp, 1, &raw const piece) };
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
     caught((), || {
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         let Some(batch) = (unsafe { batch(qp) }) else { return };
         let first = batch.sges.len();
         if count > MAX_SGES || count > batch.sges.capacity() - first {
             return batch.fail(EINVAL);
         }
         for i in 0..count {
-            // SAFETY: the C contract: the list can be read.
+            // SAFETY: by the C contract, the list is readable.
             let from = unsafe { &*list.add(i) };
             batch.sges.push(Sge { stag: Stag(from.lkey), len: from.length, to: from.addr });
         }
@@ -370,7 +372,7 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *co
 
 unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
     let piece = ibv_data_buf { addr, length };
-    // SAFETY: one live piece.
+    // SAFETY: `piece` is one live piece.
     unsafe { wr_set_inline_data_list(qp, 1, &raw const piece) };
 }
 
@@ -380,18 +382,19 @@ unsafe extern "C" fn wr_set_inline_data_list(
     list: *const ibv_data_buf,
 ) {
     caught((), || {
-        // SAFETY: the C contract.
+        // SAFETY: the caller keeps the C contract.
         let Some(batch) = (unsafe { batch(qp) }) else { return };
         let first = batch.inline.len();
         for i in 0..count {
-            // SAFETY: the C contract: the list can be read.
+            // SAFETY: by the C contract, the list is readable.
             let from = unsafe { &*list.add(i) };
             let len = batch.inline.len();
             let left = (MAX_INLINE - (len - first)).min(batch.inline.capacity() - len);
             if from.length > left {
                 return batch.fail(EINVAL);
             }
-            // SAFETY: the C contract: each piece can be read. There is room, so nothing is allocated.
+            // SAFETY: by the C contract, each piece is readable. The batch has room, so the call
+            // allocates nothing.
             batch.inline.extend_from_slice(unsafe {
                 std::slice::from_raw_parts(from.addr.cast::<u8>(), from.length)
             });

@@ -1,11 +1,11 @@
-//! The tests of this module once more, in programs of their own with another guard.
+//! Runs the tests of this module again, in processes of their own with another guard.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use super::*;
 
-/// Says that this process is one of those, and which guard it must have.
+/// Marks a process as such a rerun, and names the guard that it must have.
 const EXPECTED: &str = "HEDDLE_TEST_GUARD";
 
 fn run(mut command: Command) {
@@ -52,18 +52,18 @@ fn test_all_with_mprotect() {
     }
 }
 
-/// As in a container: a filter refuses `userfaultfd`.
+/// A filter of system calls refuses `userfaultfd`, as in a container.
 #[test]
 fn test_all_without_userfaultfd() {
     if !is_again() {
         let mut command = all_tests("mprotect");
-        // SAFETY: system calls between fork and exec.
+        // SAFETY: the closure makes only system calls between fork and exec.
         unsafe { command.pre_exec(|| filter(0)) };
         run(command);
     }
 }
 
-/// As of a user without privileges: `userfaultfd` does not stop the kernel.
+/// `userfaultfd` does not make the kernel wait, as for a user without privileges.
 #[test]
 fn test_all_with_userfaultfd_of_a_user() {
     if !is_again() {
@@ -74,7 +74,8 @@ fn test_all_with_userfaultfd_of_a_user() {
     }
 }
 
-/// Has `userfaultfd` fail with EPERM, with flag `unless` set in its flags not; and no device for it.
+/// Makes `userfaultfd` fail with EPERM unless its flags contain `unless`, and makes its device
+/// unusable.
 fn filter(unless: u32) -> std::io::Result<()> {
     let op = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter {
         code: u16::try_from(code).unwrap_or(0),
@@ -88,7 +89,7 @@ fn filter(unless: u32) -> std::io::Result<()> {
     let mut program = [
         op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
         op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 2, number),
-        // Its flags.
+        // Loads the flags of the call.
         op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 16),
         op(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 3, 4, unless),
         op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 2, ioctl),
@@ -102,7 +103,7 @@ fn filter(unless: u32) -> std::io::Result<()> {
         len: u16::try_from(program.len()).unwrap_or(0),
         filter: program.as_mut_ptr(),
     };
-    // SAFETY: a live program.
+    // SAFETY: `list` is a live program.
     let rc = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
         libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const list)

@@ -1,10 +1,11 @@
-//! Children.
+//! Children of `fork`, and their parents.
 
 use super::*;
 
-/// What `child` returns, as a child of fork; it may use nothing that another thread may have locked.
+/// Runs `child` in a child of fork and returns its result; `child` must use nothing that another
+/// thread may have locked.
 fn in_a_child(child: impl FnOnce() -> i32) -> i32 {
-    // SAFETY: the child makes system calls, and ends without destructors.
+    // SAFETY: the child makes only system calls, and ends without destructors.
     unsafe {
         let pid = libc::fork();
         if pid == 0 {
@@ -39,7 +40,7 @@ fn test_child_has_its_own_copy_and_parent_and_rnic_go_on_sharing() {
     assert_eq!(rnic(&shared, 0), 61);
 }
 
-/// The child neither gives back what its parent has nor keeps it from sharing its own.
+/// The child gives back nothing of its parent's, and can still share its own memory.
 #[test]
 fn test_child_drops_what_its_parent_shares_and_shares_its_own() {
     let area = Area::new(4);
@@ -61,7 +62,7 @@ fn test_child_drops_what_its_parent_shares_and_shares_its_own() {
     assert_eq!((area.get(0), rnic(&shared, 0), area.is_shared(0)), (1, 1, true));
 }
 
-/// `fork` returns twice on this stack, which both go on using.
+/// `fork` returns twice on this stack, and both processes go on using it.
 #[test]
 fn test_thread_forks_while_its_stack_is_shared() {
     let mut bytes = [1u8; 200];
@@ -81,7 +82,7 @@ fn test_thread_forks_while_its_stack_is_shared() {
     std::hint::black_box(&mut bytes);
 }
 
-/// A part that is too large to copy.
+/// The part is too large to copy.
 #[test]
 fn test_child_has_a_view_of_its_own_of_very_large_memory() {
     let area = Area::new((65 << 20) / PAGE);
@@ -112,7 +113,7 @@ fn test_program_that_is_started_has_nothing_of_it() {
     assert!(!String::from_utf8_lossy(&output.stdout).contains("heddle"), "it has a window");
 }
 
-/// Threads that fork while others register.
+/// Threads fork while other threads register.
 #[test]
 fn test_forks_and_registrations_at_once_end() {
     let area = Area::new(8);

@@ -1,11 +1,12 @@
-//! Each kind of memory that a program has.
+//! Each kind of memory that a program can have.
 
 use std::io::Write;
 use std::os::fd::AsRawFd;
 
 use super::*;
 
-/// Shares `len` bytes at an address, sees them both ways, and gives them back.
+/// Shares `len` bytes at an address, checks that both sides see each other's writes, and gives the
+/// bytes back.
 fn goes_both_ways(at: usize, len: usize) {
     let before = peek(at + len - 1);
     let shared = share(at, len, false).unwrap();
@@ -23,16 +24,16 @@ fn goes_both_ways(at: usize, len: usize) {
     poke(at + len - 1, before);
 }
 
-/// Without a first value, and with one: pages of zeros and pages of the program's file.
+/// Variables without and with an initial value: pages of zeros and pages of the program's file.
 #[test]
 fn test_variables_of_the_program_are_shared() {
     struct Variable(std::cell::UnsafeCell<[u8; 3 * PAGE]>);
-    // SAFETY: one test uses it, by raw pointers.
+    // SAFETY: only one test uses it, by raw pointers.
     unsafe impl Sync for Variable {}
     static BSS: Variable = Variable(std::cell::UnsafeCell::new([0; 3 * PAGE]));
     static DATA: Variable = Variable(std::cell::UnsafeCell::new([9; 3 * PAGE]));
     for variable in [&BSS, &DATA] {
-        // Its pages and their neighbours' bytes.
+        // First all of its pages, then a page between other bytes of it.
         goes_both_ways(variable.0.get().expose_provenance(), 3 * PAGE);
         goes_both_ways(variable.0.get().expose_provenance() + PAGE, PAGE);
     }
@@ -44,8 +45,8 @@ fn test_memory_of_malloc_is_shared_whatever_its_size() {
         let memory = vec![1u8; len];
         goes_both_ways(memory.as_ptr().expose_provenance(), len);
     }
-    // From the end of the heap, which grows and shrinks after it.
-    // SAFETY: changes mappings of this test alone.
+    // Take memory from the end of the heap, which grows and shrinks afterwards. SAFETY: the call
+    // changes only mappings of this test.
     let heap = unsafe { libc::sbrk(1 << 16) };
     assert_ne!(heap.addr(), usize::MAX);
     goes_both_ways(heap.expose_provenance() + 100, 10_000);
@@ -76,7 +77,7 @@ fn test_private_view_of_a_file_is_shared_and_the_file_stays_as_it_is() {
     let mut bytes = [0; 16];
     std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 0).unwrap();
     assert_eq!(bytes, [4; 16]);
-    // Of a file that others may map as well, the pages are not the program's to replace.
+    // If other processes may map the file as well, the program must not replace its pages.
     let common = Area::with(PAGE, PLAIN, libc::MAP_SHARED, file.as_raw_fd()).unwrap();
     assert_eq!(share(common.at, 1, false).err(), Some(libc::EOPNOTSUPP));
     let anonymous = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
@@ -90,7 +91,7 @@ fn test_memory_that_may_only_be_read_is_shared_for_reading_and_other_rights_stay
     area.fill();
     let rights = |off: usize| area.mapping(off).unwrap().protection;
     let protect = |off: usize, rights: i32| {
-        // SAFETY: changes mappings of this test alone.
+        // SAFETY: the call changes only mappings of this test.
         assert_eq!(unsafe { libc::mprotect(area.byte(off), PAGE, rights) }, 0);
     };
     protect(PAGE, libc::PROT_READ);
@@ -121,7 +122,7 @@ fn test_pages_that_were_never_touched_are_shared() {
 #[test]
 fn test_transparent_huge_pages_are_shared_in_part_and_whole() {
     let area = Area::new(5 * HUGE / PAGE);
-    // SAFETY: changes mappings of this test alone.
+    // SAFETY: the call changes only mappings of this test.
     unsafe { libc::madvise(area.byte(0), area.len, libc::MADV_HUGEPAGE) };
     area.fill();
     let whole = area.share(0, area.len);
@@ -137,7 +138,7 @@ fn test_transparent_huge_pages_are_shared_in_part_and_whole() {
     }
 }
 
-/// Where the machine has some: each is replaced as a whole, and comes back on small pages.
+/// Runs if the machine has hugepages: each is replaced as a whole, and comes back as small pages.
 #[test]
 fn test_huge_pages_are_shared_as_a_whole() {
     let how = PRIVATE | libc::MAP_HUGETLB | 21 << libc::MAP_HUGE_SHIFT;
@@ -155,12 +156,12 @@ fn test_huge_pages_are_shared_as_a_whole() {
     );
 }
 
-/// A window that has much of the file, and nothing shared, goes.
+/// A window goes if its file is large and no page of it is shared.
 #[test]
 fn test_file_of_a_window_goes_when_nothing_of_it_is_shared() {
     let area = Area::new((80 << 20) / PAGE);
     let region = Arc::downgrade(area.share(0, area.len).region());
-    // Other tests may have something in the same window.
+    // Other tests may have shared pages in the same window, so wait for them.
     let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
     while region.strong_count() > 0 && lock().windows.iter().any(|w| w.shared.is_empty()) {
         drop(Area::new(1).share(0, 1));
@@ -169,7 +170,7 @@ fn test_file_of_a_window_goes_when_nothing_of_it_is_shared() {
     }
 }
 
-/// A file in memory that a program has mapped and others use.
+/// A file in memory that the program has mapped and that others use.
 struct Common {
     area: Area,
     file: std::fs::File,
@@ -177,10 +178,10 @@ struct Common {
 
 impl Common {
     fn new(pages: usize) -> Common {
-        // SAFETY: makes a descriptor.
+        // SAFETY: the call only makes a descriptor.
         let fd = unsafe { libc::memfd_create(c"common".as_ptr(), libc::MFD_CLOEXEC) };
         assert!(fd >= 0);
-        // SAFETY: just made.
+        // SAFETY: the call above just made the descriptor.
         let file = unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) };
         Common::of(file, pages)
     }
@@ -202,20 +203,20 @@ fn test_file_that_others_use_is_registered_as_it_is() {
     let shared = share(at, len, true).unwrap();
     assert!(shared.is_writable() && shared.region().is_unsealed());
     assert_eq!(shared.offset(), 2 * PAGE + 7);
-    // All three see the same pages.
+    // The program, the file and the RNIC see the same pages.
     shared.region().place(shared.offset(), b"rnic").unwrap();
     assert_eq!(common.area.get(2 * PAGE + 7), b'r');
     common.area.set(2 * PAGE + 8, b'!');
     let mut found = [0; 4];
     common.file.read_exact_at(&mut found, 2 * PAGE as u64 + 7).unwrap();
     assert_eq!(&found, b"r!ic");
-    // Another part is one of the same region, and nothing is given back.
+    // Another part belongs to the same region, and dropping it gives nothing back.
     let more = share(common.area.at, PAGE, true).unwrap();
     assert!(Arc::ptr_eq(more.region(), shared.region()));
     drop((shared, more));
     assert_eq!(common.area.get(2 * PAGE + 7), b'r');
     assert!(common.area.is_shared(2 * PAGE));
-    // A file that has grown meanwhile.
+    // The file has grown since its registration.
     common.file.set_len(16 * PAGE as u64).unwrap();
     let longer = Area::with(
         16 * PAGE,
@@ -241,13 +242,13 @@ fn test_file_is_found_by_its_name_and_refused_without_one() {
     let shared = share(area.at + PAGE, PAGE, true).unwrap();
     assert_eq!(shared.region().load(shared.offset()), Ok(9));
     drop(shared);
-    // Another file has that name now; then none has.
+    // First another file has that name, then no file has it.
     std::fs::write(dir.path().join("other"), [0; 2 * PAGE]).unwrap();
     std::fs::rename(dir.path().join("other"), &path).unwrap();
     assert_eq!(share(area.at, PAGE, true).err(), Some(libc::EOPNOTSUPP));
     std::fs::remove_file(&path).unwrap();
     assert_eq!(share(area.at, PAGE, true).err(), Some(libc::EOPNOTSUPP));
-    // Without a name from the start, and in no file system of memory.
+    // The first mapping never had a name, and the second file is on no file system in memory.
     let nameless = Area::with(PAGE, PLAIN, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1).unwrap();
     assert_eq!(share(nameless.at, PAGE, true).err(), Some(libc::EOPNOTSUPP));
     let on_disk = Common::of(tempfile::tempfile_in("/var/tmp").unwrap(), 1);
@@ -258,7 +259,7 @@ fn test_file_is_found_by_its_name_and_refused_without_one() {
 fn test_parts_of_different_kinds_are_not_registered_together() {
     let common = Common::new(4);
     let area = Area::apart(4);
-    // SAFETY: changes mappings of this test alone.
+    // SAFETY: the call changes only mappings of this test.
     let middle = unsafe {
         let how = libc::MAP_SHARED | libc::MAP_FIXED;
         let fd = std::os::fd::AsRawFd::as_raw_fd(&common.file);

@@ -1,8 +1,8 @@
-//! Threads of the program, and the kernel for them, that write meanwhile.
+//! Threads of the program, and the kernel on their behalf, write while memory is converted.
 
 use super::*;
 
-/// Three threads write each page and compare what they find with what they wrote last.
+/// Three threads write each page and compare its contents with their own last write.
 #[test]
 fn test_threads_lose_no_write_while_memory_goes_to_and_fro() {
     const PAGES: usize = 64;
@@ -10,7 +10,7 @@ fn test_threads_lose_no_write_while_memory_goes_to_and_fro() {
     let (stop, lost, writes) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let word = |page: usize, writer: usize| {
         let at = area.at + page * PAGE + 8 * writer;
-        // SAFETY: an aligned word of the area, of which all accesses are atomic.
+        // SAFETY: this is an aligned word of the area, and all accesses to it are atomic.
         unsafe { AtomicU64::from_ptr(ptr::with_exposed_provenance_mut(at)) }
     };
     std::thread::scope(|s| {
@@ -32,7 +32,7 @@ fn test_threads_lose_no_write_while_memory_goes_to_and_fro() {
                 }
             });
         }
-        // Until the writers have surely met many conversions.
+        // Go on until the writers have surely met many conversions.
         let mut rounds = 0;
         while rounds < 300 || writes.load(Relaxed) < 200_000 {
             let first = area.share(rounds % 7 * PAGE, 20 * PAGE);
@@ -46,8 +46,8 @@ fn test_threads_lose_no_write_while_memory_goes_to_and_fro() {
     assert_eq!(lost.load(Relaxed), 0, "of {} writes", writes.load(Relaxed));
 }
 
-/// A thread whose reads from a file go to a page in that moment. Where the guard stops the kernel too,
-/// none of them fails.
+/// A thread reads from a file into a page at that moment. If the guard makes the kernel wait too,
+/// no read fails.
 #[test]
 fn test_kernel_that_writes_meanwhile_waits_or_fails_and_never_writes_elsewhere() {
     let area = Area::new(4);
@@ -59,7 +59,7 @@ fn test_kernel_that_writes_meanwhile_waits_or_fails_and_never_writes_elsewhere()
                 for page in 0..4 {
                     area.set(page * PAGE, 1);
                     let fd = std::os::fd::AsRawFd::as_raw_fd(&zeros);
-                    // SAFETY: changes mappings of this test alone.
+                    // SAFETY: the call changes only mappings of this test.
                     let read = unsafe { libc::read(fd, area.byte(page * PAGE), 64) };
                     match read {
                         64 => assert_eq!(area.get(page * PAGE), 0, "what was read is lost"),
@@ -85,7 +85,7 @@ fn test_kernel_that_writes_meanwhile_waits_or_fails_and_never_writes_elsewhere()
     });
 }
 
-/// Threads that register and deregister at once, each in its own memory and all in one.
+/// Threads register and unregister at once, each its own memory and all of them common memory.
 #[test]
 fn test_threads_register_at_once() {
     let common = Area::new(16);
@@ -108,7 +108,8 @@ fn test_threads_register_at_once() {
     assert!(!(0..16).any(|page| common.is_shared(page * PAGE)));
 }
 
-/// The heap, the stack and the lock itself may be in the pages: nothing of them is touched meanwhile.
+/// The heap, the stack and the lock itself may lie in the pages: the conversion touches none of
+/// them.
 #[test]
 fn test_thread_registers_its_own_stack_and_the_heap_that_it_uses() {
     let mut on_stack = [1u8; 3 * PAGE];
@@ -120,7 +121,7 @@ fn test_thread_registers_its_own_stack_and_the_heap_that_it_uses() {
         assert_eq!((rnic(&stack, 5), rnic(&small, 1999)), (1, 2));
         rnic_writes(&stack, 5, 7);
         assert_eq!(peek(at + 5), 7);
-        // Neighbours in the heap are used as ever.
+        // Other blocks of the same heap pages still work.
         drop((0..50).map(|n| vec![n; 100]).collect::<Vec<Vec<u8>>>());
         rnic_writes(&stack, 5, 1);
         drop((stack, small));

@@ -4,9 +4,10 @@ use std::mem::MaybeUninit;
 
 use super::*;
 
-/// How a child of fork ends that does this with `mprotect` as its guard.
+/// Runs `child` in a child of fork with `mprotect` as its guard, and returns the child's exit
+/// status.
 fn ends(child: impl FnOnce()) -> i32 {
-    // SAFETY: the child makes system calls, and ends without destructors.
+    // SAFETY: the child makes only system calls, and ends without destructors.
     unsafe {
         let pid = libc::fork();
         if pid == 0 {
@@ -21,17 +22,19 @@ fn ends(child: impl FnOnce()) -> i32 {
 }
 
 extern "C" fn leave(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel's structure; ends the process. The address says that all arguments came through.
+    // SAFETY: the kernel passes a live structure, and the call ends the process. The address proves
+    // that all arguments arrived.
     unsafe { libc::_exit(if (*info).si_addr().addr() == 16 { 42 } else { 43 }) }
 }
 
 extern "C" fn leave_plainly(signal: libc::c_int) {
-    // SAFETY: ends the process.
+    // SAFETY: the call ends the process.
     unsafe { libc::_exit(if signal == libc::SIGSEGV { 44 } else { 45 }) }
 }
 
 fn handle_by(handler: usize, flags: libc::c_int) {
-    // SAFETY: a structure of integers and pointers, and a handler that is safe at any moment.
+    // SAFETY: the structure consists of integers and pointers, and the handler is safe at any
+    // moment.
     unsafe {
         let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
         action.sa_sigaction = handler;
@@ -45,7 +48,8 @@ fn test_faults_of_the_program_reach_its_own_handler_or_kill_it() {
     let area = Area::new(2);
     area.fill();
     let exited = |status| (libc::WIFEXITED(status), libc::WEXITSTATUS(status));
-    // Installed before the module's, and after it: then at the next guard.
+    // The program installs its handler before the module's, or after it; in the second case the
+    // module takes over at the next guard.
     for late in [false, true] {
         let status = ends(|| {
             if late {
@@ -67,7 +71,7 @@ fn test_faults_of_the_program_reach_its_own_handler_or_kill_it() {
         let status = ends(|| {
             handle_by(handler, 0);
             drop(area.share(0, PAGE));
-            // In a range that was guarded a moment ago, too.
+            // The fault also lies in a range that was guarded a moment ago.
             write_where_it_is_forbidden(&area);
         });
         assert!(libc::WIFSIGNALED(status), "{status:#x}");
@@ -76,19 +80,19 @@ fn test_faults_of_the_program_reach_its_own_handler_or_kill_it() {
 }
 
 fn write_where_it_is_forbidden(area: &Area) {
-    // SAFETY: changes mappings of this test alone.
+    // SAFETY: the call changes only mappings of this test.
     unsafe { libc::mprotect(area.byte(0), PAGE, libc::PROT_READ) };
     area.set(0, 1);
 }
 
-/// A signal that another process sends is no fault.
+/// A signal that another process sends is not a fault.
 #[test]
 fn test_signal_that_is_sent_reaches_the_handler_of_the_program() {
     let area = Area::new(1);
     let status = ends(|| {
         handle_by(leave_plainly as *const () as usize, 0);
         drop(area.share(0, PAGE));
-        // SAFETY: sends a signal to this process.
+        // SAFETY: the call sends a signal to this process.
         unsafe { libc::raise(libc::SIGSEGV) };
     });
     assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 44, "{status:#x}");

@@ -1,4 +1,4 @@
-//! The calls as librdmacm makes them, in a process without an RNIC.
+//! Makes the calls as librdmacm makes them, in a process without an RNIC.
 
 use std::time::{Duration, Instant};
 use std::{ptr, thread};
@@ -6,18 +6,19 @@ use std::{ptr, thread};
 use super::super::number::{EventKind, command as number};
 use super::*;
 
-/// A channel, as librdmacm opens one.
+/// An event channel, opened as librdmacm opens it.
 struct Channel(c_int);
 
 impl Channel {
     fn open(flags: c_int) -> Channel {
-        // SAFETY: a string that lives as long as the program.
+        // SAFETY: the string lives as long as the program.
         let fd = unsafe { open(c"/dev/infiniband/rdma_cm".as_ptr(), libc::O_RDWR | flags, 0o666) };
         assert!(fd >= 0, "{:?}", Errno::last());
         Channel(fd)
     }
 
-    /// Writes a command of words at byte offsets; the answer comes to `response`.
+    /// Writes a command with words at the given byte offsets; the service writes its answer to
+    /// `response`.
     fn write(&self, number: u32, len: u16, fields: &[(usize, u32)]) -> Result<(), Errno> {
         let mut bytes = number.to_ne_bytes().to_vec();
         bytes.extend(len.to_ne_bytes());
@@ -26,7 +27,7 @@ impl Channel {
         for &(at, value) in fields {
             bytes[8 + at..12 + at].copy_from_slice(&value.to_ne_bytes());
         }
-        // SAFETY: live bytes; addresses in them are checked.
+        // SAFETY: the bytes are live; the hook checks addresses in them.
         match unsafe { write(self.0, bytes.as_ptr().cast(), bytes.len()) } {
             n if n == bytes.len().cast_signed() => Ok(()),
             -1 => Err(Errno::last()),
@@ -34,7 +35,7 @@ impl Channel {
         }
     }
 
-    /// As `write`, of a command that has the address of its answer at `at`.
+    /// Writes a command that has the address of its answer at `at`, and returns the answer.
     fn ask<const N: usize>(
         &self,
         number: u32,
@@ -48,7 +49,8 @@ impl Channel {
         #[expect(clippy::cast_possible_truncation, reason = "two halves of an address")]
         all.extend([(at, address as u32), (at + 4, (address >> 32) as u32)]);
         self.write(number, len, &all)?;
-        // SAFETY: the answer of this frame, which the call has written behind the compiler's back.
+        // SAFETY: `answer` lives in this frame. The read is volatile because the call has written
+        // to it without the compiler's knowledge.
         Ok(unsafe { ptr::from_ref(&answer).read_volatile() })
     }
 
@@ -63,14 +65,14 @@ impl Channel {
         self.write(number::BIND_IP, 40, &[(8, family), (36, id)])
     }
 
-    /// Asks for an address, which without an RNIC ends in an event.
+    /// Asks for an address. Without an RNIC this ends in an event.
     fn resolve(&self, id: u32) {
         let family = u32::from_ne_bytes([2, 0, 0, 9]);
         let host = u32::from_ne_bytes([10, 0, 0, 2]);
         self.write(number::RESOLVE_IP, 64, &[(28, family), (32, host), (56, id)]).unwrap();
     }
 
-    /// Id, kind and status of the next event.
+    /// Takes the next event and returns its id, kind and status.
     fn event(&self) -> Result<(u32, u32, i32), Errno> {
         let event = self.ask::<336>(number::GET_EVENT, 8, 0, &[])?;
         let word = |at: usize| u32::from_ne_bytes(std::array::from_fn(|i| event[at + i]));
@@ -79,7 +81,7 @@ impl Channel {
 
     fn readable(&self) -> bool {
         let mut fd = libc::pollfd { fd: self.0, events: libc::POLLIN | libc::POLLOUT, revents: 0 };
-        // SAFETY: one live entry, no wait.
+        // SAFETY: `fd` is one live entry, and the call does not wait.
         unsafe { libc::poll(&raw mut fd, 1, 0) };
         assert_eq!(fd.revents & !libc::POLLIN, 0, "the device is never writable");
         fd.revents != 0
@@ -88,14 +90,14 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // SAFETY: our own descriptor.
+        // SAFETY: the channel owns the descriptor.
         unsafe { close(self.0) };
     }
 }
 
 const FAILED: (u32, i32) = (EventKind::AddrError as u32, -libc::ENODEV);
 
-/// Ports of a test's own.
+/// Ports that only these tests use.
 fn port(n: u16) -> u16 {
     7000 + n
 }
@@ -103,14 +105,14 @@ fn port(n: u16) -> u16 {
 #[test]
 fn test_descriptor_looks_like_the_device() {
     let channel = Channel::open(libc::O_CLOEXEC);
-    // SAFETY: a structure of this frame.
+    // SAFETY: the structure lives in this frame.
     let stat = unsafe {
         let mut stat: libc::stat = std::mem::zeroed();
         assert_eq!(fstat(channel.0, &raw mut stat), 0);
         stat
     };
     assert_eq!(stat.st_mode & libc::S_IFMT, libc::S_IFCHR);
-    // SAFETY: another file, and none.
+    // SAFETY: the calls get another file, a descriptor that is none, and live structures.
     unsafe {
         let mut stat: libc::stat = std::mem::zeroed();
         assert_eq!(fxstat(1, libc::STDIN_FILENO, &raw mut stat), 0);
@@ -120,7 +122,7 @@ fn test_descriptor_looks_like_the_device() {
         let null = openat(libc::AT_FDCWD, c"/dev/null".as_ptr(), libc::O_WRONLY, 0);
         assert_eq!(write(null, c"x".as_ptr().cast(), 1), 1, "other files are written to");
         assert_eq!(close(null), 0);
-        // Past the hook nothing can be written.
+        // Only the hook accepts writes: the descriptor itself is the reading end of a pipe.
         assert_eq!(libc::write(channel.0, c"x".as_ptr().cast(), 1), -1);
         assert_eq!(Errno::last(), Errno(libc::EBADF));
     }
@@ -171,7 +173,7 @@ fn test_answer_that_does_not_reach_the_program_takes_the_command_back() {
     assert_eq!(channel.write(number::GET_EVENT, 8, &[(0, 8)]), Err(Errno::FAULT));
     assert!(channel.readable(), "the event waits as before");
     assert_eq!(channel.event(), Ok((id, FAILED.0, FAILED.1)));
-    // SAFETY: an address that cannot be read.
+    // SAFETY: the test passes an unreadable address on purpose, and the hook checks it.
     let got = unsafe { write(channel.0, ptr::without_provenance(8), 16) };
     assert_eq!((got, Errno::last()), (-1, Errno::FAULT));
 }
@@ -192,13 +194,13 @@ fn test_channel_lives_as_long_as_a_descriptor_of_it() {
     let (a, b) = (Channel::open(0), Channel::open(0));
     let (first, second) = (a.create(), b.create());
     a.bind(first, port(2)).unwrap();
-    // SAFETY: descriptors of our own. The copy is closed behind the hook's back.
+    // SAFETY: the test owns the descriptors. It closes the copy below without the hook.
     let copy = Channel(unsafe { libc::dup(a.0) });
     drop(a);
     assert_eq!(b.bind(second, port(2)), Err(Errno::ADDRINUSE));
     copy.resolve(first);
     assert_eq!(copy.event().unwrap().0, first);
-    // SAFETY: as above; `copy` is forgotten.
+    // SAFETY: as above; `copy` is forgotten, so the descriptor is closed only once.
     unsafe { libc::close(copy.0) };
     std::mem::forget(copy);
     let until = Instant::now() + Duration::from_secs(60);
@@ -227,7 +229,7 @@ fn test_id_moves_to_the_channel_that_asks_for_it() {
 fn test_child_of_a_fork_uses_the_channel_that_its_parent_leaves_alone() {
     let channel = Channel::open(0);
     let id = channel.create();
-    // SAFETY: the child runs this function's code alone, and ends without unwinding.
+    // SAFETY: the child runs only the code of this function, and ends without unwinding.
     match unsafe { libc::fork() } {
         0 => {
             let done = catch_unwind(AssertUnwindSafe(|| {
@@ -237,12 +239,12 @@ fn test_child_of_a_fork_uses_the_channel_that_its_parent_leaves_alone() {
                 new.resolve(new.create());
                 assert!(new.event().is_ok());
             }));
-            // SAFETY: ends the child.
+            // SAFETY: the call ends the child.
             unsafe { libc::_exit(i32::from(done.is_err())) };
         }
         child => {
             let mut status = 0;
-            // SAFETY: waits for the child above.
+            // SAFETY: the call waits for the child above, and `status` is live.
             assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
             assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0);
             channel.resolve(id);

@@ -1,4 +1,4 @@
-//! `fork`: the child has copies of the ids, and no thread.
+//! Handles `fork`: the child has copies of the ids, and no thread.
 
 use std::cell::RefCell;
 use std::sync::{MutexGuard, Once, PoisonError};
@@ -7,18 +7,19 @@ use super::{SERVICE, Service};
 use crate::rnic;
 
 thread_local! {
-    /// Held while this thread forks, so that the child finds the state whole and the lock free.
+    /// The lock, held while this thread forks, so that the child finds the state whole and the lock
+    /// free.
     static HELD: RefCell<Option<MutexGuard<'static, Option<Service>>>> = const { RefCell::new(None) };
 }
 
-/// Sees to forks from here on.
+/// Handles forks from here on.
 pub(super) fn watch() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // Handlers run latest first before a fork: this lock is taken before that of the device, as in
-        // a command.
+        // Before a fork the handlers run in reverse order, so this lock is taken before the
+        // device's lock, in the same order as in a command.
         rnic::fork::watch();
-        // SAFETY: three functions that live as long as the process.
+        // SAFETY: the three functions live as long as the process.
         unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
     });
 }

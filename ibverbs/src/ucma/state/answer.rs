@@ -1,4 +1,4 @@
-//! Questions: `QUERY_ROUTE`, `QUERY`, `INIT_QP_ATTR`.
+//! Answers queries: `QUERY_ROUTE`, `QUERY`, `INIT_QP_ATTR`.
 
 use super::super::command::Command;
 use super::{ChannelId, Errno, Phase, Reply, State};
@@ -11,7 +11,7 @@ mod qp_state {
     pub(super) const ERR: u32 = 6;
 }
 
-/// Attributes that are to be set.
+/// Bits of the attributes to set.
 mod mask {
     pub(super) const STATE: u32 = 1;
     pub(super) const ACCESS: u32 = 1 << 3;
@@ -41,7 +41,7 @@ impl State {
             return Err(Errno::INVAL);
         }
         let id = self.with_device(channel, n)?;
-        // Before there is a connection every state is one that the program may ask for.
+        // Before the id has a connection, the program may ask for any state.
         let connected = matches!(
             id.phase,
             Phase::Requested | Phase::Connecting | Phase::Established | Phase::Over

@@ -1,18 +1,18 @@
-//! Addresses and ports: `BIND`, `RESOLVE_ADDR`, `RESOLVE_ROUTE`, `LISTEN`.
+//! Handles addresses and ports: `BIND`, `RESOLVE_ADDR`, `RESOLVE_ROUTE`, `LISTEN`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use super::super::address::{Address, in_family, on_wire};
 use super::{ChannelId, ConnParam, Errno, EventKind, Id, Outside, Phase, Reserved, State};
 
-/// Ports that an id gets when its program does not choose: those that Linux gives.
+/// Ports for ids whose program does not choose: the range that Linux uses.
 const EPHEMERAL: std::ops::Range<u16> = 32768..61000;
-/// Ports that the RNIC is asked for at most.
+/// Most ports to try with the RNIC.
 const TRIES: usize = 16;
-/// Connect requests that wait for the program to take them, unless it asks for fewer.
+/// Most connect requests that wait for the program to take them, unless it asks for fewer.
 const MAX_BACKLOG: u32 = 1024;
 
-/// An address without a port, as the wildcard of its family.
+/// Returns the wildcard of the family of `like`, as the address of an id without one.
 fn wildcard(like: SocketAddr) -> SocketAddr {
     match like {
         SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
@@ -28,7 +28,7 @@ fn ip_of(addr: Address) -> Result<Option<SocketAddr>, Errno> {
     }
 }
 
-/// The end that the RNIC has for an address that was bound.
+/// Returns the RNIC's form of a bound address.
 pub(super) fn wire_end(addr: SocketAddr) -> Option<SocketAddrV4> {
     Some(SocketAddrV4::new(on_wire(addr.ip())?, addr.port()))
 }
@@ -44,9 +44,9 @@ impl State {
         self.bind_reserving(n, addr, outside)
     }
 
-    /// Binds an id that may come to listen: no other program gets its port from here on, and the RNIC is known before
-    /// the program tells anybody the port. `qperf` tells its client before it listens, which then takes no longer than
-    /// a kernel takes for it.
+    /// Binds an id that may later listen: no other program gets its port from here on, and the
+    /// process has opened the RNIC before the program tells its peer the port. `qperf` tells its
+    /// client before it listens, and the listen then takes no longer than with a kernel.
     fn bind_reserving(
         &mut self,
         n: u32,
@@ -54,7 +54,8 @@ impl State {
         outside: &mut dyn Outside,
     ) -> Result<(), Errno> {
         let mut result = Err(Errno::ADDRINUSE);
-        // The RNIC may choose a port that an id of this program has, of which it does not know.
+        // The RNIC may choose a port that another id of this program has, because the RNIC does not
+        // know about that id.
         for _ in 0..if addr.port() == 0 { TRIES } else { 1 } {
             let reserved = self.reserve(n, addr, outside)?;
             let port = reserved.as_ref().map_or(addr.port(), |(_, port)| *port);
@@ -70,8 +71,8 @@ impl State {
         result
     }
 
-    /// Has the RNIC keep the address, unless the id cannot be bound there anyway, or shares it with another of this
-    /// program.
+    /// Has the RNIC reserve the address, unless the id cannot be bound there anyway, or shares the
+    /// address with another id of this program.
     fn reserve(
         &self,
         n: u32,
@@ -93,7 +94,7 @@ impl State {
         }
         match outside.reserve(wire) {
             Ok(reserved) => Ok(Some(reserved)),
-            // A wildcard can be bound without an RNIC.
+            // A program can bind to a wildcard without an RNIC.
             Err(Errno::NODEV) => Ok(None),
             Err(e) => Err(e),
         }
@@ -133,7 +134,7 @@ impl State {
         Ok(())
     }
 
-    /// A port at which no id is bound.
+    /// Returns a port to which no id is bound.
     fn free_port(
         &self,
         n: u32,
@@ -238,7 +239,7 @@ impl State {
         }
         let id = self.ids.get(&n).ok_or(Errno::NOENT)?;
         let addr = id.src.filter(|_| id.phase == Phase::Bound).ok_or(Errno::INVAL)?;
-        // Ids that share an address may not both listen there.
+        // Ids may share an address, but only one of them may listen on it.
         self.check_port(n, addr, (false, id.af_only.unwrap_or(addr.is_ipv4())))?;
         outside.identity().ok_or(Errno::NODEV)?;
         if id.is_out_of_reach(addr) {
@@ -257,7 +258,8 @@ impl State {
         Ok(())
     }
 
-    /// How the RNIC has answered a `LISTEN`; `None` as long as it has not. Ask once.
+    /// Returns the RNIC's answer to a `LISTEN`; `None` while there is none. The first call that
+    /// returns the answer removes it.
     pub fn listened(&mut self, n: u32) -> Option<Result<(), Errno>> {
         let Some(id) = self.ids.get_mut(&n) else { return Some(Err(Errno::NOENT)) };
         let answer = id.listened.take()?;
@@ -267,8 +269,9 @@ impl State {
 }
 
 impl Id {
-    /// Whether nobody can reach it there: a device without IPv6 addresses has none for an IPv6 wildcard that is IPv6's
-    /// alone. Programs listen at one beside an IPv4 wildcard.
+    /// Returns true if no peer can reach the id at `addr`: the device has no IPv6 addresses, so an
+    /// IPv6 wildcard that excludes IPv4 matches none. Programs listen on such a wildcard beside an
+    /// IPv4 wildcard.
     fn is_out_of_reach(&self, addr: SocketAddr) -> bool {
         addr.is_ipv6() && addr.ip().is_unspecified() && self.af_only == Some(true)
     }
@@ -278,7 +281,7 @@ impl Id {
     }
 }
 
-/// Both ends on the wire, and the device between them.
+/// Returns both ends on the wire, and the device between them.
 fn resolve(
     bound: Option<Ipv4Addr>,
     dst: IpAddr,
@@ -287,7 +290,7 @@ fn resolve(
     let device = outside.identity().ok_or(Errno::NODEV)?;
     let mut target = on_wire(dst).ok_or(Errno::NETUNREACH)?;
     if target.is_unspecified() {
-        // The wildcard means this host: the id's own address, or the loopback address.
+        // The wildcard means this host: use the id's own address, or the loopback address.
         target = bound.unwrap_or(Ipv4Addr::LOCALHOST);
     }
     let source = outside.source_for(target)?;

@@ -1,4 +1,4 @@
-//! Connections: `CONNECT`, `ACCEPT`, `REJECT`, `DISCONNECT`.
+//! Handles connections: `CONNECT`, `ACCEPT`, `REJECT`, `DISCONNECT`.
 
 use super::super::number::reject;
 use super::bind::wire_end;
@@ -48,7 +48,7 @@ impl State {
         match accepted {
             Ok(()) => (id.uid, id.phase) = (uid, Phase::Connecting),
             Err(_) => {
-                // As the kernel does: a request that cannot be accepted is rejected.
+                // Like the kernel, reject a request that cannot be accepted.
                 (id.conn, id.phase) = (None, Phase::Over);
                 self.by_conn.remove(&conn);
                 outside.reject(conn, Vec::new());
@@ -92,7 +92,8 @@ impl State {
         let id = self.with_device(channel, n)?;
         match (id.phase, id.conn) {
             (Phase::Connecting | Phase::Established, Some(conn)) => outside.disconnect(conn),
-            // A second disconnect, or one of a request that was not accepted, does nothing.
+            // A second disconnect does nothing, nor does the disconnect of a request that was not
+            // accepted.
             (Phase::Over | Phase::Requested | Phase::Withdrawn, _) => {}
             _ => return Err(Errno::INVAL),
         }

@@ -1,4 +1,4 @@
-//! Reports of the RNIC.
+//! Handles reports of the RNIC.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use super::{
 };
 
 impl State {
-    /// Takes a report of the RNIC.
+    /// Handles one report of the RNIC.
     pub fn handle_event(&mut self, happening: Happening, outside: &mut dyn Outside) {
         match happening {
             Happening::Listening { id } => self.answer_listen(id, Ok(())),
@@ -46,7 +46,8 @@ impl State {
         let Some(n) = self.by_listener.get(&listener).copied() else { return };
         let Some(id) = self.ids.get_mut(&n) else { return };
         if answer.is_err() {
-            // A listener that ends later ends in silence, as a kernel's does whose address is removed.
+            // A listener that ends later ends silently, like a kernel's listener whose address is
+            // removed.
             id.listener = None;
             self.by_listener.remove(&listener);
         }
@@ -55,7 +56,7 @@ impl State {
         }
     }
 
-    /// Enters a connect request; `None` when the program cannot have it.
+    /// Makes an id for a connect request; `None` if the program cannot receive the request.
     fn requested(
         &mut self,
         conn: CmId,
@@ -86,13 +87,13 @@ impl State {
         Some(())
     }
 
-    /// Ends a connection, or what was to be one.
+    /// Ends a connection, or an attempt to make one.
     fn ended(&mut self, conn: CmId, kind: EventKind, status: i32, param: ConnParam) {
         let Some(n) = self.by_conn.remove(&conn) else { return };
         let Some(id) = self.ids.get_mut(&n) else { return };
         id.conn = None;
         if id.phase == Phase::Requested {
-            // The program knows no name of it yet, so it hears of the end when it answers.
+            // The program has no name for this id yet, so it learns of the end when it answers.
             id.phase = Phase::Withdrawn;
             return;
         }
@@ -100,7 +101,8 @@ impl State {
         self.report(n, kind, status, param);
     }
 
-    /// Takes from all ids what the RNIC has of them, in silence: the child of a fork has none of it.
+    /// Removes silently from all ids everything that they have of the RNIC: the child of a fork has
+    /// no part in it.
     pub fn forget_device(&mut self) {
         self.by_conn.clear();
         self.by_listener.clear();

@@ -1,4 +1,4 @@
-//! Options: `SET_OPTION`.
+//! Handles options: `SET_OPTION`.
 
 use super::super::command::OptionValue;
 use super::super::number::{option, qp_type};
@@ -15,7 +15,8 @@ impl State {
     ) -> Result<(), Errno> {
         let id = self.id(channel, n)?;
         match (level, name) {
-            // No field of a frame carries it: the RNIC's class of service is its configuration's.
+            // No field of a frame carries this value: the RNIC takes its class of service from its
+            // configuration.
             (option::LEVEL_ID, option::TOS) => value.byte().map(drop),
             (option::LEVEL_ID, option::REUSEADDR) => {
                 let reuse = value.int()? != 0;
@@ -33,7 +34,8 @@ impl State {
                 id.af_only = Some(only);
                 Ok(())
             }
-            // InfiniBand's: the kernel takes it of every reliable id, and so do we.
+            // An option of InfiniBand. The kernel accepts it for every reliable id, and so does
+            // this module.
             (option::LEVEL_ID, option::ACK_TIMEOUT) => {
                 value.byte()?;
                 let reliable = matches!(id.qp_type, qp_type::RC | qp_type::XRC_INI);

@@ -13,7 +13,7 @@ pub(super) const DEVICE: Identity = Identity { guid: *b"\x02heddle0", index: 7 }
 pub(super) const OURS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 pub(super) const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
-/// What the state machine has asked for.
+/// A call that the state machine has made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
     Listen(SocketAddrV4, u32),
@@ -24,7 +24,7 @@ pub(super) enum Asked {
     Disconnect(CmId),
 }
 
-/// An RNIC of one address, which reaches its own network.
+/// A fake RNIC with one address, which reaches its own network.
 #[derive(Debug, Default)]
 pub(super) struct Fake {
     pub(super) asked: Vec<Asked>,
@@ -33,13 +33,13 @@ pub(super) struct Fake {
     pub(super) channels: Vec<ChannelId>,
     next: u64,
     random: u16,
-    /// The ports that it chooses, in turn; without, it keeps no address.
+    /// The ports that it chooses, in turn; `None` means that it reserves no address.
     pub(super) reserves: Option<VecDeque<u16>>,
-    /// Ports of other programs.
+    /// Ports that other programs have.
     pub(super) taken: Vec<u16>,
-    /// Addresses that it keeps.
+    /// Number of addresses that it has reserved.
     pub(super) kept: Arc<AtomicUsize>,
-    /// The last listener was at one of these.
+    /// True if the last listener used a reserved address.
     pub(super) listened_at_kept: bool,
 }
 
@@ -136,7 +136,7 @@ impl Outside for Fake {
     }
 }
 
-/// A process with one channel.
+/// A fake process with one channel.
 #[derive(Debug)]
 pub(super) struct Process {
     pub(super) state: State,
@@ -195,7 +195,7 @@ impl Process {
         self.run(Command::ResolveAddr { id, src: Address::None, dst })
     }
 
-    /// Has `id` listen; the RNIC answers.
+    /// Makes `id` listen, and has the RNIC answer.
     pub(super) fn listen(&mut self, id: u32, backlog: i32) -> Result<ListenerId, Errno> {
         assert_eq!(self.try_do(Command::Listen { id, backlog })?, Outcome::Listening(id));
         assert_eq!(self.state.listened(id), None);
@@ -208,7 +208,7 @@ impl Process {
         self.state.handle_event(happening, &mut self.rnic);
     }
 
-    /// The next event, which the program takes.
+    /// Takes the next event, if there is one.
     pub(super) fn event(&mut self) -> Option<Event> {
         match self.try_do(Command::GetEvent) {
             Ok(Outcome::Done(Reply::Event(event))) => {
@@ -231,7 +231,7 @@ impl Process {
         }
     }
 
-    /// An id that connects, and its connection.
+    /// Makes an id that connects, and returns it with its connection.
     pub(super) fn connecting(&mut self) -> (u32, CmId) {
         let id = self.create(100);
         self.resolve(id, "10.0.0.2:7174").unwrap();
@@ -242,7 +242,7 @@ impl Process {
         (id, CmId(self.rnic.next))
     }
 
-    /// A connect request of connection 1,000, which the program takes.
+    /// Reports a connect request of connection 1,000, and takes the event.
     pub(super) fn request(&mut self, listener: ListenerId) -> u32 {
         self.happen(request(listener, 1000));
         self.event().unwrap().id

@@ -1,4 +1,4 @@
-//! The port as the RNIC has it.
+//! The RNIC's ports as one port.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -7,16 +7,16 @@ use libc::EIO;
 
 use crate::verbs::errno;
 
-/// The device's GUID in host byte order.
+/// Returns the device's GUID in host byte order.
 pub(in crate::verbs) fn guid() -> u64 {
     crate::rnic::GUID
 }
 
 /// The ports of an RNIC, which programs see as one: an address of each leads to the same device.
 pub(super) struct Port {
-    /// Whether the link of any is up.
+    /// True if the link of any port is up.
     pub(super) up: bool,
-    /// Bytes of the largest IP packet that all of them carry.
+    /// Bytes of the largest IP packet that all ports carry.
     pub(super) mtu: u16,
     /// The RNIC's addresses, in the order of its configuration.
     pub(super) addresses: Vec<Ipv4Addr>,
@@ -38,10 +38,10 @@ impl Port {
     }
 }
 
-/// The port at this moment.
+/// Asks for the current state of the port.
 ///
 /// # Errors
-/// `EIO` when the RNIC is gone.
+/// Returns `EIO` if the RNIC is gone.
 pub(super) fn of(device: &Device) -> Result<Port, i32> {
     let ports = device.ports().map_err(|e| match errno::of(&e) {
         libc::EINVAL => EIO,

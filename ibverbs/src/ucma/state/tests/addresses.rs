@@ -63,7 +63,7 @@ fn test_port_zero_becomes_a_free_port_that_is_told() {
     assert_eq!(ports, [60999, 32771], "the search goes on at the lowest port");
 }
 
-/// From the bind on, and not only where it comes to listen.
+/// The RNIC reserves the address when the program binds, and not only when it listens.
 #[test]
 fn test_bound_address_is_kept_by_the_rnic_for_the_listener() {
     let mut p = Process::new();
@@ -80,7 +80,7 @@ fn test_bound_address_is_kept_by_the_rnic_for_the_listener() {
     assert!(p.rnic.listened_at_kept);
     p.destroy(id);
     assert_eq!(kept.load(Relaxed), 0);
-    // What only connects has a port of the program's.
+    // An id that only connects takes a port of the program's own, without the RNIC.
     p.resolve(other, "10.0.0.2:7").unwrap();
     assert_eq!(kept.load(Relaxed), 0);
 }
@@ -99,7 +99,7 @@ fn test_port_zero_becomes_one_that_neither_the_rnic_nor_the_program_has() {
     assert_eq!(p.rnic.kept.load(Relaxed), 1, "the other is given back");
     let none = p.create(3);
     assert_eq!(p.bind(none, "0.0.0.0:0"), Err(Errno::ADDRNOTAVAIL));
-    // Without an RNIC a wildcard can be bound.
+    // Without an RNIC a program can bind to a wildcard.
     p.rnic.reserves = None;
     p.bind(none, "0.0.0.0:0").unwrap();
 }
@@ -136,7 +136,8 @@ fn only(id: u32) -> Command {
     }
 }
 
-/// As tgtd does. The RNIC has one wildcard for both families, and nothing for the second.
+/// tgtd does this. The RNIC has one wildcard for both families, so nothing is left to do for the
+/// second.
 #[test]
 fn test_program_listens_at_the_wildcards_of_both_families() {
     for order in [["0.0.0.0:80", "[::]:80"], ["[::]:80", "0.0.0.0:80"]] {

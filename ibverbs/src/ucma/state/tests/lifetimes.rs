@@ -103,7 +103,7 @@ fn test_closed_channel_takes_its_ids_along() {
 }
 
 impl Process {
-    /// As `connecting`, where other events wait.
+    /// Works like `connecting`, while other events wait.
     fn connecting_beside(&mut self) -> (u32, CmId) {
         let id = self.create(100);
         self.resolve(id, "10.0.0.2:7174").unwrap();
