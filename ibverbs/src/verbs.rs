@@ -21,7 +21,7 @@
 //! | `cancel` | threads that the program cancels in this library |
 //! | `kern` | functions that the distribution's `librdmacm` needs |
 //! | `fork`, `strings`, `rates` | `ibv_fork_init`; numbers as text, rates as numbers |
-//! | `absent`, `private`, `old` | names without an implementation in iWARP, this library or this decade |
+//! | `absent`, `private`, `old` | names that iWARP, this library or this decade does not support |
 
 mod absent;
 mod cancel;

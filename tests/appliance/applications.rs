@@ -1,4 +1,4 @@
-//! Applications of other processes on an appliance.
+//! Applications in other processes than the appliance's.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::built;
 use crate::lab::{Appliance, PATIENCE, Running, heddle, listen};
 
-/// `heddle rping` as a server on the appliance's RNIC.
+/// Starts `heddle rping` as a server on the appliance's RNIC.
 fn serve(a: &Appliance, port: &str) -> Running {
     let mut c = heddle();
     c.args(["rping", "-s", "-P", "-a", "10.77.0.1", "-p", port, "--socket"]).arg(a.socket());
@@ -39,7 +39,7 @@ fn test_an_application_has_a_device_and_what_it_had_is_back_when_it_dies() {
     let listeners = a.ask(&["status"])["listeners"].clone();
     let names: Vec<_> = listeners.as_array().unwrap().iter().map(|l| &l["service"]).collect();
     assert!(names.iter().any(|n| n.as_str().unwrap().contains('#')), "{names:?}");
-    // Killed: not a word from it.
+    // Kills the server, which therefore says nothing before it ends.
     drop(server);
     let took = wait_for("it is gone", || {
         let status = a.ask(&["status"]);
@@ -47,7 +47,7 @@ fn test_an_application_has_a_device_and_what_it_had_is_back_when_it_dies() {
             && status["listeners"].as_array().unwrap().len() == 1
             && status["registrations"].as_u64() == Some(before)
     });
-    // Asking alone takes a part of that.
+    // Each status request alone takes a part of that time.
     assert!(took < Duration::from_secs(5), "{took:?}");
     a.assert_moves();
 }
@@ -61,7 +61,7 @@ fn test_what_an_application_has_is_shown_as_its_own() {
     let _peer = a.rping(7200);
     wait_for("it has registered", || client()["registrations"].as_u64() > Some(0));
     wait_for("it has a connection", || client()["connections"] == 1);
-    // The server registers memory for the connection that it has just accepted.
+    // The server still has to register memory for the connection that it has just accepted.
     let mut seen = client();
     let owner = format!("{}#{}", seen["name"].as_str().unwrap(), seen["application"]);
     wait_for("each of its registrations is listed as its own", || {
@@ -88,10 +88,10 @@ fn test_what_an_application_has_is_shown_as_its_own() {
     drop(server);
 }
 
-/// The example, each side on the RNIC of another appliance.
+/// Runs the example with each side on the RNIC of another appliance.
 #[test]
 fn test_a_program_of_rpc_is_called_between_two_appliances() {
-    // Before there are workers that spin.
+    // Build before any worker spins and takes the processor.
     built::examples();
     let a = Appliance::start("");
     let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Clients that hand over descriptors of which the last close takes as long as they like.
+//! Clients that pass descriptors whose last close takes as long as the clients like.
 
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,7 +18,8 @@ use crate::lab::{Appliance, PATIENCE, listen};
 /// A user that no rule names.
 const STRANGER: u32 = 54_321;
 
-/// The appliance stands still, so that what is sent to it is its alone before it looks.
+/// An appliance whose process is stopped. So its kernel queues hold the only copy of what a client
+/// sends, before the appliance looks.
 pub struct Stopped<'a>(&'a Appliance);
 
 impl Stopped<'_> {
@@ -42,10 +43,10 @@ impl Drop for Stopped<'_> {
     }
 }
 
-/// A line, and descriptors that nobody else has.
+/// A line, and descriptors that no other process has.
 type Line<'a> = (&'a str, Vec<OwnedFd>);
 
-/// Sends lines, which the appliance finds all at once.
+/// Sends lines that the appliance finds all at once.
 fn tell(a: &Appliance, client: &UnixStream, lines: Vec<Line<'_>>) {
     let _stopped = Stopped::new(a);
     for (line, fds) in lines {
@@ -58,7 +59,7 @@ fn connect_as(uid: u32, a: &Appliance) -> UnixStream {
     as_user(uid, || UnixStream::connect(a.socket()).unwrap())
 }
 
-/// A client that has a device.
+/// Connects a client and opens a device for it.
 fn with_device(a: &Appliance) -> UnixStream {
     let client = connect_as(0, a);
     tell(a, &client, vec![(OPEN, areas())]);
@@ -79,7 +80,7 @@ fn answers(mut client: &UnixStream, count: usize) -> Vec<String> {
     String::from_utf8(text).unwrap().lines().map(str::to_owned).collect()
 }
 
-/// Whether the appliance closes this connection, whatever it says before that.
+/// Returns true if the appliance closes this connection, whatever it answers before that.
 fn has_ended(mut client: &UnixStream) -> bool {
     client.set_read_timeout(Some(PATIENCE)).unwrap();
     match client.read_to_end(&mut Vec::new()) {
@@ -88,13 +89,14 @@ fn has_ended(mut client: &UnixStream) -> bool {
     }
 }
 
-/// The longest that `status` took while `attack` went on.
+/// Returns the longest time that `status` took during `attack`.
 fn longest(a: &Appliance, attack: impl FnOnce() + Send) -> Duration {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let honest = scope.spawn(|| {
             let mut longest = Duration::ZERO;
-            // Once more after the attack: what it left behind is closed then.
+            // Ask some more after the attack: the appliance may close leftover descriptors only
+            // then.
             for _ in 0..20 {
                 while !done.load(Ordering::Acquire) {
                     longest = longest.max(status(&a.socket()));
@@ -103,7 +105,7 @@ fn longest(a: &Appliance, attack: impl FnOnce() + Send) -> Duration {
             }
             longest
         });
-        // The scope waits for the thread, also when the attack panics.
+        // The scope waits for the thread, so end the thread even when the attack panics.
         struct Done<'a>(&'a AtomicBool);
         impl Drop for Done<'_> {
             fn drop(&mut self) {
@@ -117,7 +119,7 @@ fn longest(a: &Appliance, attack: impl FnOnce() + Send) -> Duration {
     })
 }
 
-/// Asks for the status without starting a program for it.
+/// Measures one status request, without starting a program for it.
 fn status(socket: &Path) -> Duration {
     let start = Instant::now();
     let client = UnixStream::connect(socket).unwrap();
@@ -130,13 +132,13 @@ fn status(socket: &Path) -> Duration {
 const OPEN: &str =
     r#"{"v":1,"id":1,"op":"device-open","args":{"memory":65536,"queues":65536,"name":"bad"}}"#;
 
-/// The memory that [`OPEN`] brings: for queues, and to be registered.
+/// Returns the memory that [`OPEN`] announces: one area for queues, one to register.
 fn areas() -> Vec<OwnedFd> {
     let area = |_| Region::shared(65_536).unwrap().fd().unwrap().try_clone_to_owned().unwrap();
     (0..2).map(area).collect()
 }
 
-/// Far below what a descriptor lingers, far above what a loaded machine takes.
+/// Far less than a descriptor lingers, far more than a status request takes on a loaded machine.
 const PROMPT: Duration = Duration::from_secs(30);
 
 #[test]
@@ -146,11 +148,11 @@ fn test_descriptors_that_linger_hold_up_neither_front_thread_nor_workers() {
     a.assert_moves();
     let (sockets, peers): (Vec<_>, Vec<_>) = (0..14).map(|_| lingering()).unzip();
     let mut fds = sockets.into_iter();
-    // Goes first: without a peer, what is left of them does not linger here.
+    // Declared last, so dropped before the sockets: sockets without a peer do not linger here.
     let _peers = peers;
     let mut next = || fds.next().unwrap();
     let longest = longest(&a, || {
-        // A user who is refused: nobody reads what it has sent before it is looked at.
+        // The appliance refuses this user, and must not read or keep what the user sent before.
         for fd in [next(), next(), hiding(next())] {
             let stopped = Stopped::new(&a);
             let client = connect_as(STRANGER, &a);
@@ -158,11 +160,12 @@ fn test_descriptors_that_linger_hold_up_neither_front_thread_nor_workers() {
             drop((fd, stopped));
             assert!(has_ended(&client));
         }
-        // A user who may ask, but not bring descriptors.
+        // This user may send requests, but not pass descriptors.
         let client = connect_as(0, &a);
         tell(&a, &client, vec![(r#"{"v":1,"id":1,"op":"status"}"#, vec![next()])]);
         assert!(has_ended(&client), "a descriptor that no request takes ends the connection");
-        // One who has a device: for a request that takes a descriptor, and for one that does not.
+        // This client has a device, and passes a descriptor once with a request that takes one and
+        // once with a request that does not.
         let cq = r#"{"v":1,"id":2,"op":"create-cq","args":{"depth":8,"waker":1}}"#;
         let region = r#"{"v":1,"id":2,"op":"add-region","args":{"len":4096}}"#;
         for line in [cq, region] {
@@ -171,19 +174,19 @@ fn test_descriptors_that_linger_hold_up_neither_front_thread_nor_workers() {
                 tell(&a, &client, vec![(line, vec![fd])]);
                 assert_eq!(answers(&client, 1).len(), 1);
             }
-            // One who is gone before it is read.
+            // This client is gone before the appliance reads its lines.
             let client = with_device(&a);
             let lines = vec![("nonsense", vec![next()]), (line, vec![next()])];
             tell(&a, &client, lines);
         }
-        // One who brings it with its request for a device.
+        // This client passes the descriptor with its request for a device.
         let client = connect_as(0, &a);
         tell(&a, &client, vec![(OPEN, areas().into_iter().chain([next()]).collect())]);
         assert!(has_ended(&client));
     });
     assert!(longest < PROMPT, "status took {longest:?}");
     a.assert_moves();
-    // All of it is closed, and the places of those clients are free.
+    // The appliance has closed all descriptors, and the places of those clients are free.
     let until = Instant::now() + PATIENCE;
     while a.ask(&["status"])["control"]["clients"] != 1 {
         assert!(Instant::now() < until, "{}", a.ask(&["status"])["control"]);
@@ -191,10 +194,10 @@ fn test_descriptors_that_linger_hold_up_neither_front_thread_nor_workers() {
     }
 }
 
-/// Which socket, and whether the end is hidden, for the process of [`ghost`].
+/// Tells the process of [`ghost`] which socket to use, and whether to hide the end.
 const GHOST: &str = "HEDDLE_TEST_GHOST";
 
-/// Opens a device, sends its own end of the socket after it is told to, and exits.
+/// Opens a device, sends its own end of the socket when told to, and exits.
 fn ghost(how: &str) {
     let (hidden, path) = how.split_once(' ').unwrap();
     let socket = UnixStream::connect(path).unwrap();
@@ -206,8 +209,8 @@ fn ghost(how: &str) {
     leave_own_end_behind(&socket, hidden == "hidden");
 }
 
-/// A client that sends its own end of the control socket through it and exits, openly or in the queue of
-/// another socket.
+/// A client sends its own end of the control socket through the socket itself, openly or in the
+/// queue of another socket, and exits.
 #[test]
 fn test_client_that_leaves_its_own_end_behind_is_gone_when_it_exits() {
     if let Ok(how) = std::env::var(GHOST) {

@@ -1,4 +1,4 @@
-//! How it ends.
+//! The end of an appliance.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +11,7 @@ use crate::net::SERVER;
 /// An MPA Request of revision 1 with CRC and no private data (RFC 5044 section 7.1.1).
 const REQUEST: [u8; 20] = *b"MPA ID Req Frame\x40\x01\0\0";
 
-/// A connection of the kernel that is established in MPA.
+/// Makes a connection from the kernel and establishes it in MPA.
 fn connect(a: &Appliance, port: u16) -> TcpStream {
     let addr = SocketAddr::new(SERVER.into(), port);
     let mut tcp = a.lab.peers.run(|| TcpStream::connect_timeout(&addr, PATIENCE)).unwrap();
@@ -24,7 +24,7 @@ fn connect(a: &Appliance, port: u16) -> TcpStream {
     tcp
 }
 
-/// Reads what the service still had to say, and the FIN behind it.
+/// Reads the rest of what the service sends, and the FIN after it.
 fn read_to_fin(tcp: &mut TcpStream) {
     let mut rest = Vec::new();
     tcp.read_to_end(&mut rest).expect("a FIN, and no reset");
@@ -53,7 +53,7 @@ fn test_one_that_does_not_answer_is_reset_when_the_deadline_has_passed() {
     let told = Instant::now();
     a.signal(libc::SIGINT);
     read_to_fin(&mut tcp);
-    // Meanwhile it can be asked, and not changed.
+    // Until it ends, the appliance still answers queries but accepts no changes.
     let (_, text) = a.refusal(&["listen", "add", "10.77.0.1:2=sink"]);
     assert!(text.contains("about to end"), "{text}");
     let status = a.wait(PATIENCE).expect("it ends");
@@ -62,7 +62,7 @@ fn test_one_that_does_not_answer_is_reset_when_the_deadline_has_passed() {
     assert!(took >= Duration::from_secs(2), "it was given its time: {took:?}");
     let reset =
         |e: &std::io::Error| matches!(e.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe);
-    // Sending finds out, at once: the RST was there before the process went.
+    // The next send fails at once: the RST arrived before the process ended.
     let until = Instant::now() + Duration::from_secs(1);
     while !tcp.write_all(&[0]).is_err_and(|e| reset(&e)) {
         assert!(Instant::now() < until, "it was not reset");

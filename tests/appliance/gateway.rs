@@ -22,7 +22,7 @@ fn forward(port: u16, to: u16, over: &str) -> String {
     )
 }
 
-/// `heddle cm` at the peers' side, and the lines it has said.
+/// A `heddle cm` on the peers' side, and the lines that it has printed.
 struct Cm {
     running: Running,
     lines: Arc<Mutex<String>>,
@@ -50,7 +50,7 @@ impl Cm {
         Cm { running: Running(child), lines }
     }
 
-    /// A target that answers so at port 7174.
+    /// Starts a target that gives `answer` at port 7174.
     fn target(a: &Appliance, infiniband: bool, answer: &str) -> Cm {
         let at = format!("{TARGET}:7174={answer}");
         let mut cm = Cm::start(a, TARGET, infiniband, &["--listen", &at]);
@@ -63,7 +63,7 @@ impl Cm {
         Cm::start(a, ASKER, infiniband, &["--connect", &at])
     }
 
-    /// The first line that contains `what`, once there is one.
+    /// Waits for the first line that contains `what`, and returns it.
     fn says(&mut self, what: &str) -> String {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -77,7 +77,7 @@ impl Cm {
     }
 }
 
-/// Both of the only forwarded pair: the asker's and the target's.
+/// Returns both connections of the only forwarded pair: the asker's and the target's.
 fn pair(a: &Appliance) -> [Value; 2] {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -134,7 +134,7 @@ fn test_connections_are_forwarded_both_ways_and_both_of_a_pair_are_seen() {
             assert!(Instant::now() < until, "{}", a.ask(&["conns"]));
             thread::sleep(Duration::from_millis(50));
         }
-        // For people.
+        // The table for people shows the pair as well.
         let mut asker = Cm::asker(&a, ib, 7180, ",end=20s");
         let [one, other] = pair(&a);
         let text = String::from_utf8(a.command(&["conns"]).stdout).unwrap();
@@ -144,7 +144,8 @@ fn test_connections_are_forwarded_both_ways_and_both_of_a_pair_are_seen() {
     }
 }
 
-/// A request is half made while its rule goes; another target takes over under one that is up.
+/// The test removes a rule while a request under it is half made; another rule replaces the target
+/// of an established connection.
 #[test]
 fn test_rules_change_under_connections() {
     let a = Appliance::start(&format!("{IB}{}", forward(7180, 7174, "iwarp")));
@@ -160,16 +161,16 @@ fn test_rules_change_under_connections() {
     assert_eq!((&done["applied"], &done["failed"]), (&applied, &serde_json::json!([])));
     asker.says("Established");
     pair(&a);
-    // Nobody is at its target, and at the old address there is nobody to ask.
+    // No peer listens at the new target, and no listener is left at the old address.
     for port in [7180, 7181] {
         let mut nobody =
             Cm::start(&a, "10.77.0.7", true, &["--connect", &format!("10.77.0.1:{port}")]);
         assert!(nobody.says("ConnectError").contains("invalid service ID"), "{port}");
     }
-    // Without a file, and what cannot be.
+    // The command can add forwards without a file, and refuses impossible ones.
     a.ask(&["listen", "add", "10.77.0.1:7182", "--forward", "10.77.0.9:7174", "--over", "iwarp"]);
     a.ask(&["listen", "add", "10.77.0.1:7183=cmtime", "--infiniband"]);
-    // A service that needs no data.
+    // This service needs no data.
     let mut idle = Cm::start(&a, "10.77.0.7", true, &["--connect", "10.77.0.1:7183,end=100ms"]);
     idle.says("Established transport=InfiniBand");
     idle.says("Disconnected reason=closed in order");
@@ -191,7 +192,7 @@ fn test_rules_change_under_connections() {
     assert!(asker.running.wait().success());
 }
 
-/// The address at which a pair's InfiniBand side is goes: both sides hear of it.
+/// The appliance loses the address of a pair's InfiniBand side, and reports that to both sides.
 #[test]
 fn test_an_address_that_goes_ends_both_sides() {
     let with = |a: &Appliance, addr: &str, more: &str| {
@@ -210,13 +211,14 @@ fn test_an_address_that_goes_ends_both_sides() {
     pair(&a);
     with(&a, "10.77.0.1/16", IB);
     a.ask(&["reload"]);
-    // The DREQ came from the address while it was there.
+    // The appliance sent the DREQ before it gave the address up.
     asker.says("Disconnected reason=closed in order");
     target.says("Disconnected");
     assert_eq!(counter(&a, "forwarded"), 1);
 }
 
-/// Told to end, it ends both sides in order and does not wait for copies that may come.
+/// An appliance that is asked to end closes both sides in order and does not wait for late
+/// duplicates.
 #[test]
 fn test_the_end_is_told_to_both_sides() {
     let mut a = Appliance::start(&format!("{IB}{}", forward(7180, 7174, "iwarp")));

@@ -1,4 +1,4 @@
-//! Those who may not, and those who behave badly.
+//! Clients without permission, and clients that misbehave.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::lab::{Appliance, PATIENCE, heddle, listen};
 
-/// As nobody, with no groups.
+/// Runs `heddle` as the user nobody, without groups.
 fn as_nobody(a: &Appliance, args: &[&str]) -> Output {
     let heddle = heddle();
     let mut c = std::process::Command::new("setpriv");
@@ -27,7 +27,7 @@ fn test_what_others_may_is_what_the_file_says() {
         assert!(text.contains("you may"), "{args:?}: {text}");
     };
     denied(&["status"]);
-    // Behind the table of the socket, which comes last.
+    // Append the key to the last table, which is that of the socket.
     let path = a.socket();
     let text = crate::lab::file(path.parent().unwrap(), &listen(1, "sink"));
     a.write_as_it_is(&format!("{text}read = [\"user:65534\"]\n"));
@@ -41,7 +41,7 @@ fn test_what_others_may_is_what_the_file_says() {
     ] {
         denied(args);
     }
-    // What is shown gives no access.
+    // The list must not show anything that gives access.
     let out = as_nobody(&a, &["mrs", "--stags", "--json"]);
     assert!(out.status.success() && !String::from_utf8_lossy(&out.stdout).contains("stag"));
 }
@@ -62,10 +62,10 @@ fn test_hostile_documents_change_nothing_for_a_connection() {
         s
     };
 
-    // Half a line, and never the rest.
+    // This client sends half a line and never the rest.
     let mut half = connect();
     half.write_all(b"{\"v\":1,").unwrap();
-    // What is no request is answered, each on its own.
+    // The appliance answers each line that is not a request by itself.
     let mut wrong = connect();
     let lines: [&[u8]; 5] =
         [b"{}", b"\xff\xfe", b"{\"v\":9,\"id\":1,\"op\":\"status\"}", b"[]", b"{\"v\":1,\"id\":2}"];
@@ -81,13 +81,14 @@ fn test_hostile_documents_change_nothing_for_a_connection() {
         let answer: serde_json::Value = serde_json::from_slice(&answer).unwrap();
         assert!(answer["error"]["text"].is_string(), "{answer}");
     }
-    // A megabyte without an end: dropped.
+    // This client sends a megabyte without a line's end, so the appliance drops it.
     let mut long = connect();
     let _ = long.write_all(&vec![b' '; 1 << 20]);
     assert!(matches!(long.read(&mut [0]), Ok(0) | Err(_)));
     a.assert_moves();
 
-    // A thousand connections: most are turned away, with a reason, and somebody else is served.
+    // The appliance turns most of a thousand connections away, with a reason, and still serves
+    // another client.
     let many: Vec<_> = (0..1000).filter_map(|_| UnixStream::connect(a.socket()).ok()).collect();
     let out = as_nobody(&a, &["status"]);
     assert!(String::from_utf8_lossy(&out.stderr).contains("you may not"), "it answers");
@@ -100,7 +101,7 @@ fn test_hostile_documents_change_nothing_for_a_connection() {
     assert!(status(&a, "turned_away") > 0 && status(&a, "broken") > 0);
     a.assert_moves();
 
-    // Asks ten thousand times and never reads.
+    // This client asks ten thousand times and never reads an answer.
     let mut deaf = connect();
     deaf.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
     for n in 0..10_000 {

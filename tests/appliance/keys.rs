@@ -1,5 +1,5 @@
-//! Keys of the file whose effect only a peer, or the system, sees: each test fails when the appliance reads its key
-//! and leaves it at that.
+//! Keys of the file whose effect is visible only to a peer or to the system. Each test fails if the
+//! appliance reads its key but does not act on it.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -14,8 +14,8 @@ use heddle_nfs::wire::Status;
 use crate::lab::{Appliance, PATIENCE, listen};
 use crate::nfs::{by_rdma, export, status};
 
-/// Connects from the peers' kernel and asks for a connection of MPA revision 1. Returns the socket, and whether the
-/// service has accepted.
+/// Connects from the peers' kernel and requests a connection of MPA revision 1. Returns the socket,
+/// and true if the service has accepted.
 fn ask(a: &Appliance, port: u16) -> (TcpStream, bool) {
     let at = format!("10.77.0.1:{port}").parse().unwrap();
     let exchange = || {
@@ -37,7 +37,7 @@ fn test_first_message_is_how_long_a_client_may_be_silent() {
     let (mut tcp, accepted) = ask(&a, 7174);
     assert!(accepted);
     let mut rest = Vec::new();
-    // The service ends it: in order, or by a reset.
+    // The service ends the connection, in order or by a reset.
     let ended = tcp.read_to_end(&mut rest);
     let log = a.log();
     assert!(log.contains("nothing came within 2 s"), "{ended:?}: {log}");
@@ -46,7 +46,7 @@ fn test_first_message_is_how_long_a_client_may_be_silent() {
 #[test]
 fn test_peer_share_is_what_one_address_gets_of_each_service() {
     let dir = tempfile::tempdir().unwrap();
-    // Of the 256 connections of rping, and the 64 of NFS.
+    // Without the key, rping would accept 256 connections and NFS 64.
     let a = Appliance::start(&format!(
         "[limits]\npeer-share = 64\nfirst-message = \"0s\"\n{}{}",
         listen(7174, "rping"),
@@ -59,7 +59,7 @@ fn test_peer_share_is_what_one_address_gets_of_each_service() {
     }
 }
 
-/// A connection that stands is held to the limit of the new file.
+/// The appliance holds an existing connection to the limit of the new file.
 #[test]
 fn test_limits_on_peers_that_change_hold_for_the_connections_there_are() {
     let file = |stall: &str| {
@@ -69,7 +69,7 @@ fn test_limits_on_peers_that_change_hold_for_the_connections_there_are() {
     let a = Appliance::start(&file("86400s"));
     let (mut tcp, accepted) = ask(&a, 7174);
     assert!(accepted);
-    // The first bytes of the longest FPDU.
+    // Send only the first bytes of the longest FPDU.
     tcp.write_all(&64_768_u16.to_be_bytes()).unwrap();
     tcp.write_all(&[0; 998]).unwrap();
     let unfinished = || {
@@ -87,14 +87,14 @@ fn test_limits_on_peers_that_change_hold_for_the_connections_there_are() {
     assert_eq!(unfinished(), 1);
 }
 
-/// Threads of the process with this name.
+/// Counts the threads of the process with this name.
 fn threads(pid: i32, name: &str) -> usize {
     let all = fs::read_dir(format!("/proc/{pid}/task")).unwrap().map_while(Result::ok);
     let names = all.filter_map(|t| fs::read_to_string(t.path().join("comm")).ok());
     names.filter(|n| n.trim_end() == name).count()
 }
 
-/// Descriptors of the process that lead to something below `dir`.
+/// Counts the descriptors of the process that are open on files below `dir`.
 fn open_below(pid: i32, dir: &Path) -> usize {
     let all = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().map_while(Result::ok);
     let to = all.filter_map(|fd| fs::read_link(fd.path()).ok());
@@ -125,7 +125,7 @@ fn test_exports_take_the_threads_descriptors_and_memory_that_are_given() {
         let file = client.lookup(root, n.to_string().as_bytes()).unwrap().handle;
         client.read(file, 1, |_| Ok(())).unwrap();
     }
-    // A call that was just answered may still hold its own.
+    // A call that was just answered may still hold a descriptor of its own.
     let until = Instant::now() + PATIENCE;
     while open_below(a.pid(), &path) != 17 {
         let n = open_below(a.pid(), &path);
@@ -137,7 +137,7 @@ fn test_exports_take_the_threads_descriptors_and_memory_that_are_given() {
     assert_eq!(threads(a.pid(), "nfs-flush"), 1);
 }
 
-/// The client says that it is root.
+/// The client claims to be root.
 #[test]
 fn test_exports_act_for_the_users_and_serve_the_clients_that_are_given() {
     let [dir, sockets] = [(); 2].map(|()| tempfile::tempdir().unwrap());
@@ -156,7 +156,7 @@ fn test_exports_act_for_the_users_and_serve_the_clients_that_are_given() {
         fs::set_permissions(path(n), fs::Permissions::from_mode(0o777)).unwrap();
         service += &format!("{}{},{options}", if n > 0 { "," } else { "" }, path(n).display());
     }
-    // Users other than root are to reach them.
+    // Users other than root must be able to reach the files.
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let a = Appliance::start(&listen(20_049, &service));
     let socket = sockets.path().join("peer");
@@ -170,7 +170,7 @@ fn test_exports_act_for_the_users_and_serve_the_clients_that_are_given() {
             if options == "ro" {
                 assert_eq!(status(made), Status::ROFS);
             } else {
-                // RPC refuses the client, before NFS looks at its call.
+                // RPC refuses the client before NFS sees the call.
                 let refused = made.map_err(|e| e.to_string());
                 assert!(
                     refused.as_ref().is_err_and(|e| e.contains("authentication failed")),

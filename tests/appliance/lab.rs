@@ -1,4 +1,4 @@
-//! An appliance, and those who ask it.
+//! An appliance, and the clients and peers that use it.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;
@@ -11,13 +11,13 @@ use serde_json::Value;
 
 use crate::net::{Lab, PEER_IFACE, SERVER, SERVER_IFACE};
 
-/// How long anything may take on a busy machine.
+/// The longest time that any step may take on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The address of our own peers.
 pub const PEER: &str = "10.77.0.9";
 
-/// A running appliance, its file and its socket. It ends when dropped.
+/// A running appliance, its file and its socket. Dropping the value ends the process.
 pub struct Appliance {
     pub lab: Lab,
     dir: tempfile::TempDir,
@@ -25,7 +25,7 @@ pub struct Appliance {
     log: Option<thread::JoinHandle<String>>,
 }
 
-/// A file: one port, and `more`.
+/// Returns the text of a file with one port, followed by `more`.
 pub fn file(dir: &std::path::Path, more: &str) -> String {
     let socket = dir.join("sock");
     format!(
@@ -40,26 +40,28 @@ pub fn listen(port: u16, service: &str) -> String {
 }
 
 pub fn heddle() -> Command {
-    // Another program than the one just built, to see what it does.
+    // `HEDDLE` selects another program than the one just built, so that a person can see what the
+    // tests do with it.
     let built = || env!("CARGO_BIN_EXE_heddle").into();
     Command::new(std::env::var_os("HEDDLE").unwrap_or_else(built))
 }
 
 impl Appliance {
-    /// With `more` in its file; what is behind the port and the socket there.
+    /// Starts an appliance with `more` in its file, on new wires.
     pub fn start(more: &str) -> Appliance {
         Appliance::start_in(Lab::new(1500), more)
     }
 
-    /// The same on wires that are there.
+    /// Starts an appliance with `more` in its file, on the wires of `lab`.
     pub fn start_in(lab: Lab, more: &str) -> Appliance {
         Appliance::start_as(lab, more, |_| {})
     }
 
-    /// The same with a command that `change` has changed.
+    /// Starts an appliance like [`start_in`](Self::start_in), by a command that `change` has
+    /// changed.
     pub fn start_as(lab: Lab, more: &str, change: impl FnOnce(&mut Command)) -> Appliance {
         let dir = tempfile::tempdir().unwrap();
-        // Others are to reach the socket in it.
+        // Other users must be able to reach the socket in the directory.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(dir.path(), open).unwrap();
         std::fs::write(dir.path().join("heddle.toml"), file(dir.path(), more)).unwrap();
@@ -90,13 +92,13 @@ impl Appliance {
         self.dir.path().join("sock")
     }
 
-    /// Another file in place of the one it was started with.
+    /// Replaces the file's part after the port by `more`.
     pub fn write(&self, more: &str) {
         let text = file(self.dir.path(), more);
         std::fs::write(self.dir.path().join("heddle.toml"), text).unwrap();
     }
 
-    /// The same, as it is.
+    /// Replaces the whole file by `text`.
     pub fn write_as_it_is(&self, text: &str) {
         std::fs::write(self.dir.path().join("heddle.toml"), text).unwrap();
     }
@@ -115,19 +117,19 @@ impl Appliance {
         Ok(serde_json::from_slice(&out.stdout).expect("one JSON document"))
     }
 
-    /// What it answers, which has to be an answer.
+    /// Runs a command that must succeed, and returns its answer.
     pub fn ask(&self, args: &[&str]) -> Value {
         self.try_ask(args).unwrap_or_else(|e| panic!("{args:?}: {e}"))
     }
 
-    /// Why it refuses, with the program's exit status.
+    /// Runs a command that must fail. Returns the program's exit status and its message.
     pub fn refusal(&self, args: &[&str]) -> (i32, String) {
         let out = self.command(args);
         assert!(!out.status.success(), "{args:?} was done");
         (out.status.code().unwrap(), String::from_utf8_lossy(&out.stderr).into_owned())
     }
 
-    /// Connections of this service, once there are `n`.
+    /// Waits until the service has `n` connections, and returns them.
     pub fn conns(&self, service: &str, n: usize) -> Vec<Value> {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -143,7 +145,7 @@ impl Appliance {
         }
     }
 
-    /// There is one of this service, past its start-up.
+    /// Waits until the service has one connection past its start-up.
     pub fn conns_of(&self, service: &str) {
         let until = Instant::now() + PATIENCE;
         let up = |c: &Value| c["service"] == service && !c["agreed"].is_null();
@@ -153,7 +155,7 @@ impl Appliance {
         }
     }
 
-    /// A client of `rping` on the peers' side that goes on for ever.
+    /// Starts a client of `rping` on the peers' side that runs without end.
     pub fn rping(&self, port: u16) -> Running {
         let mut c = heddle();
         let vdev = format!("net_af_packet0,iface={PEER_IFACE}");
@@ -164,7 +166,7 @@ impl Appliance {
         Running(self.lab.peers.run(|| c.spawn()).unwrap())
     }
 
-    /// An RNIC on the peers' side in a process of its own, to be asked for devices at `socket`.
+    /// Starts an RNIC on the peers' side in a process of its own, which offers devices at `socket`.
     pub fn peer(&self, socket: &Path) -> Running {
         let mut c = heddle();
         let vdev = format!("net_af_packet0,iface={PEER_IFACE}");
@@ -181,7 +183,7 @@ impl Appliance {
         peer
     }
 
-    /// A peer that connects and says nothing more.
+    /// Starts a peer that connects and then sends nothing.
     pub fn idle_peer(&self, port: u16) -> Running {
         let mut c = heddle();
         let vdev = format!("net_af_packet0,iface={PEER_IFACE}");
@@ -191,12 +193,12 @@ impl Appliance {
         Running(self.lab.peers.run(|| c.spawn()).unwrap())
     }
 
-    /// Octets that have come over the only connection of `rping`.
+    /// Returns the bytes received on the only connection of `rping`.
     pub fn received(&self) -> u64 {
         self.conns("rping", 1)[0]["tcp"]["received"].as_u64().expect("the worker has it")
     }
 
-    /// That connection moves on.
+    /// Waits until that connection receives more bytes.
     pub fn assert_moves(&self) {
         let before = self.received();
         let until = Instant::now() + PATIENCE;
@@ -207,7 +209,8 @@ impl Appliance {
     }
 
     pub fn signal(&self, signal: i32) {
-        // SAFETY: it is our child and was not waited for, so the number is still its own.
+        // SAFETY: the process is our child and we have not waited for it, so the number still
+        // belongs to it.
         let sent = unsafe { libc::kill(self.pid(), signal) };
         assert_eq!(sent, 0);
     }
@@ -216,12 +219,12 @@ impl Appliance {
         self.child.id().try_into().unwrap()
     }
 
-    /// How it ends, if it does within `within`.
+    /// Waits up to `within` for the process to end, and returns its exit status.
     pub fn wait(&mut self, within: Duration) -> Option<ExitStatus> {
         wait(&mut self.child, within)
     }
 
-    /// What it has logged, once it has ended.
+    /// Returns the log of an appliance that has ended.
     pub fn log(&mut self) -> String {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -249,7 +252,7 @@ impl Drop for Appliance {
     }
 }
 
-/// A program that runs; it is killed when dropped.
+/// A running program. Dropping the value kills it.
 pub struct Running(pub Child);
 
 impl Running {

@@ -13,7 +13,7 @@ fn ip(args: &str) {
     assert!(out.status.success(), "ip {args}: {}", String::from_utf8_lossy(&out.stderr));
 }
 
-/// What is said of a port once its link is so.
+/// Waits until the link of a port is up or down as given, and returns the port's answer.
 fn once(a: &Appliance, number: usize, up: bool) -> Value {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -26,7 +26,7 @@ fn once(a: &Appliance, number: usize, up: bool) -> Value {
     }
 }
 
-/// What is answered over HTTP.
+/// Returns the whole answer to an HTTP request.
 pub fn get(a: &Appliance, path: &str) -> String {
     use std::io::{Read, Write};
     a.lab.server.run(|| ip("link set lo up"));
@@ -38,8 +38,8 @@ pub fn get(a: &Appliance, path: &str) -> String {
     text
 }
 
-/// Of an interface of the kernel, whose driver in DPDK takes every link for up; and of one that
-/// interrupts.
+/// The test has two kinds of links: an interface of the kernel, whose DPDK driver reports every
+/// link as up, and a link that interrupts.
 #[test]
 fn test_links_that_go_down_are_seen_logged_and_counted() {
     let tap = "[[port]]\nname = \"tap\"\nvdev = \"net_tap0,iface=heddlelinks\"\n\
@@ -52,12 +52,12 @@ fn test_links_that_go_down_are_seen_logged_and_counted() {
         assert_eq!((&p["link_changes"], &p["link_changed_ns"]), (&0.into(), &Value::Null));
     }
     assert!(get(&a, "/healthz").ends_with("\r\n\r\nok\n"));
-    // The other end of the wire.
+    // Take down the other end of the wire.
     a.lab.peers.run(|| ip(&format!("link set {PEER_IFACE} down")));
     let p = once(&a, veth, false);
     assert_eq!(p["link_changes"], 1);
     assert!(p["link_changed_ns"].as_u64().is_some(), "{p}");
-    // A sample serves for a quarter of a second.
+    // The appliance reuses a sample for a quarter of a second, so wait longer.
     std::thread::sleep(Duration::from_millis(300));
     let health = get(&a, "/healthz");
     assert!(health.starts_with("HTTP/1.1 200 "), "{health}");

@@ -1,5 +1,5 @@
-//! `heddle serve --config`, asked and changed while it serves, on a wire between two network namespaces.
-//! That needs root; without it the tests fail and say so.
+//! `heddle serve --config`, queried and changed while it serves, on a wire between two network
+//! namespaces. The tests need root; without root they fail and say so.
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub, reason = "parts of a test")]
 
 #[path = "../hostile/net.rs"]

@@ -1,4 +1,4 @@
-//! Which pages the memory is made of that services register.
+//! The kind of pages that back the memory which services register.
 
 use std::fs;
 use std::process::Stdio;
@@ -11,7 +11,7 @@ fn pool() -> u64 {
     fs::read_to_string(POOL).unwrap().trim().parse().unwrap()
 }
 
-/// Hugepages of 2 MiB that there are for this test, and given back after it.
+/// A pool of 2 MiB hugepages for this test. Dropping the value gives them back.
 struct Hugepages(u64);
 
 impl Hugepages {
@@ -29,7 +29,7 @@ impl Drop for Hugepages {
     }
 }
 
-/// KiB of mappings of a process that are made of pages of so many KiB.
+/// Returns the KiB of a process's mappings that consist of pages of `page` KiB.
 fn mapped(pid: i32, page: u64) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
     let mut size = 0;
@@ -47,7 +47,7 @@ fn mapped(pid: i32, page: u64) -> u64 {
     sum
 }
 
-/// DPDK has none of them.
+/// Returns a file in which DPDK uses no hugepages.
 fn file(pages: &str) -> String {
     format!("[dpdk]\nhugepages = \"never\"\n[memory]\nregistered = 16\npages = \"{pages}\"\n")
 }
@@ -65,7 +65,7 @@ fn test_memory_is_made_of_the_pages_that_are_asked_for() {
         assert!(text.contains(&kib), "{text}");
     }
     drop(pages);
-    // There is nothing better, and that is shown.
+    // Without hugepages, `auto` falls back to ordinary pages, and the status shows that.
     if pool() == 0 {
         assert_eq!(Appliance::start(&file("auto")).ask(&["status"])["page"], 4096);
     }

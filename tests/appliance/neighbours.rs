@@ -1,9 +1,11 @@
-//! A hostile application of one user beside an honest one of another: what it costs the honest one.
+//! A hostile application of one user beside an honest application of another user, and the cost to
+//! the honest one.
 //!
-//! On a machine with two processors every program delays every other, and so does the host of a virtual
-//! machine: a pause that the honest application sees proves nothing. What a hostile one must not be able to
-//! do is to make a worker *wait*. A worker that spins gives its processor up only when the scheduler takes it
-//! away; the system counts the times when it goes to sleep itself, be it in a call, for a lock or for a page.
+//! On a machine with two processors every program delays every other, and so does the host of a
+//! virtual machine: a pause that the honest application sees proves nothing. But a hostile
+//! application must not be able to make a worker *wait*. A spinning worker gives up its processor
+//! only when the scheduler takes it away; the system counts how often a worker goes to sleep by
+//! itself, in a call, for a lock or for a page.
 
 use std::process::Stdio;
 use std::thread;
@@ -23,10 +25,10 @@ use crate::tenants::{ANYBODY, USER, as_program};
 /// The hostile user.
 const STRANGER: u32 = 54_321;
 
-/// How long each attack goes on.
+/// The duration of each attack.
 const ATTACK: Duration = Duration::from_millis(1500);
 
-/// How often the workers of an appliance have gone to sleep.
+/// Returns how often the workers of an appliance have gone to sleep.
 fn sleeps(a: &Appliance) -> u64 {
     let tasks = std::fs::read_dir(format!("/proc/{}/task", a.pid())).unwrap();
     let mut workers = 0;
@@ -45,7 +47,7 @@ fn sleeps(a: &Appliance) -> u64 {
     sum
 }
 
-/// An RNIC on the peers' side, with services for both applications.
+/// Starts an RNIC on the peers' side, with services for both applications.
 fn peer(a: &Appliance) -> Running {
     let mut c = heddle();
     let vdev = format!("net_af_packet0,iface={PEER_IFACE}");
@@ -55,13 +57,13 @@ fn peer(a: &Appliance) -> Running {
     Running(a.lab.peers.run(|| c.spawn()).unwrap())
 }
 
-/// The honest application.
+/// Starts the honest application.
 fn honest(a: &Appliance) -> Running {
     let args = ["rping", "-c", "-V", "-S", "1000", "-a", PEER, "-p", "7174"];
     Running(as_program(a, &args).spawn().unwrap())
 }
 
-/// Bytes that have come for it.
+/// Returns the bytes that the honest application has received.
 fn received(a: &Appliance) -> Option<u64> {
     let conns = a.ask(&["conns"]);
     let conns = conns["conns"].as_array().unwrap();
@@ -69,7 +71,7 @@ fn received(a: &Appliance) -> Option<u64> {
     conns.iter().find(of)?["tcp"]["received"].as_u64()
 }
 
-/// What the hostile user attacks.
+/// Returns the things that the hostile user attacks.
 fn target(a: &Appliance) -> Target {
     let at = |ip: &str, port| format!("{ip}:{port}").parse().unwrap();
     let server = SERVER.to_string();
@@ -93,13 +95,13 @@ fn test_hostile_application_makes_no_worker_wait_and_leaves_an_honest_one_its_sh
     while received(&a).is_none_or(|n| n == 0) {
         assert!(Instant::now() < until, "it does not begin");
         if program.0.try_wait().unwrap().is_some() {
-            // The peer was not there yet.
+            // The program ended because its peer was not up yet, so start it again.
             program = honest(&a);
         }
         thread::sleep(Duration::from_millis(20));
     }
 
-    // A worker that stands still is seen.
+    // Check that the count sees a worker that stands still.
     let before = sleeps(&a);
     drop(Stopped::new(&a));
     assert!(sleeps(&a) > before);
@@ -112,11 +114,12 @@ fn test_hostile_application_makes_no_worker_wait_and_leaves_an_honest_one_its_sh
         let rate = f64::from(u32::try_from(moved).unwrap()) / start.elapsed().as_secs_f64();
         (sleeps(&a) - slept, rate)
     };
-    // Of one that only takes a processor.
+    // The baseline: an attack that only takes a processor.
     let (_, usual) = measure(&|course| while course.goes_on() {});
     for Attack { name: what, run } in ATTACKS {
-        // The kernel has a worker that allocates sleep while another thread changes the mappings of the process. That
-        // is rare; an attack that makes workers wait does it each time.
+        // The kernel puts a worker that allocates to sleep while another thread changes the
+        // mappings of the process. This is rare, while an attack that makes workers wait does it in
+        // each round. So one calm round of three is enough.
         let mut rounds = (0..3).map(|_| measure(&|course| run(&target, course).unwrap()));
         let calm = rounds.find(|(slept, rate)| {
             println!(
@@ -126,14 +129,14 @@ fn test_hostile_application_makes_no_worker_wait_and_leaves_an_honest_one_its_sh
             *slept == 0
         });
         let (_, rate) = calm.unwrap_or_else(|| panic!("{what}: a worker has waited"));
-        // What other programs of the machine take is not the attack's: far below that is a stall.
+        // Other programs of the machine also lower the rate, but only a stall lowers it so far.
         assert!(rate > usual / 50.0, "{what}: {rate} bytes a second, {usual} usually");
         assert!(
             program.0.try_wait().unwrap().is_none(),
             "{what}: the honest application has ended"
         );
     }
-    // It has taken nothing that it does not give back.
+    // The attack has taken nothing for good: all other clients go away.
     let until = Instant::now() + PATIENCE;
     let others = || {
         let clients = a.ask(&["status"])["clients"].as_array().unwrap().clone();

@@ -24,7 +24,7 @@ fn service(dir: &Path, options: &str) -> String {
     format!("nfs:{}{options}", dir.display())
 }
 
-/// Listeners with their services.
+/// Returns the listeners with their services.
 fn listeners(a: &Appliance) -> Vec<(String, String)> {
     let status = a.ask(&["status"]);
     let all = status["listeners"].as_array().unwrap().iter();
@@ -38,7 +38,7 @@ fn up(a: &Appliance) {
     assert!(a.lab.server.run(up).unwrap().success());
 }
 
-/// A file of the export, as the host's TCP gives it.
+/// Reads a file of the export over the host's TCP.
 fn read(a: &Appliance, dir: &Path, name: &str) -> Option<Vec<u8>> {
     let (dir, name) = (dir.to_str().unwrap().to_owned(), name.to_owned());
     a.lab.server.run(move || {
@@ -75,7 +75,7 @@ fn test_an_export_comes_changes_and_goes_while_it_runs() {
         all.find(|c| c["part"] == "nfs" && c["name"] == "read_bytes").map(|c| c["value"].clone())
     };
     assert_eq!(calls(&a), Some(json!(8)));
-    // Another one in its place takes over both of its addresses.
+    // Another export in its place takes over both of its addresses.
     let ro = format!(",ro,tcp={HOST}");
     a.write(&export(dir.path(), &ro));
     assert_eq!(a.ask(&["reload"])["failed"], json!([]));
@@ -103,7 +103,7 @@ pub fn status(outcome: Result<impl Sized, ClientError>) -> Status {
     }
 }
 
-/// What is said of the only export.
+/// Returns the status of the only export.
 fn exported(a: &Appliance) -> Value {
     let status = a.ask(&["status"]);
     let mut all = status["listeners"].as_array().unwrap().iter().map(|l| l["nfs"].clone());
@@ -153,7 +153,7 @@ fn test_options_hold_for_those_connected_and_another_directory_has_them_come_aga
     }
     a.write(&(export(other.path(), "") + metrics));
     assert_eq!(a.ask(&["reload"])["failed"], json!([]));
-    // What it had is not there any more, and nothing of it was done in the old place.
+    // The old handles are stale, and the calls with them changed nothing in the old directory.
     assert_eq!(status(client.create(root, b"four", 0o644)), Status::STALE);
     let root = client.mount("/").unwrap().handle;
     assert_eq!(status(client.create(root, b"four", 0o644)), Status::OK);
@@ -188,7 +188,7 @@ fn test_exports_of_a_listener_come_change_and_go_beside_each_other() {
     assert_eq!(reload(",async", &beside("")), first, "the connection stays");
     let mut second = client.mount(other.path().to_str().unwrap()).unwrap().handle;
     assert_eq!(status(client.create(second, b"two", 0o644)), Status::OK);
-    // One is changed, and the other is as it was.
+    // The reload changes one directory and leaves the other as it was.
     assert_eq!(reload(",async", &beside(",ro")), first);
     assert_eq!(status(client.create(second, b"three", 0o644)), Status::ROFS);
     assert_eq!(status(client.create(root, b"three", 0o644)), Status::OK);
@@ -208,11 +208,11 @@ fn test_exports_of_a_listener_come_change_and_go_beside_each_other() {
         let line = format!("heddle_nfs_failed_total{{{of}}} {failed}");
         assert!(text.lines().any(|l| l == line), "no {line} in {text}");
     }
-    // A directory that is not there leaves all as it is.
+    // A missing directory makes the reload leave everything as it is.
     a.write(&file("", &format!("{},/nowhere", beside(""))));
     assert!(a.refusal(&["reload"]).1.contains("/nowhere"));
     assert_eq!(rows(&a), both);
-    // It goes, and comes again: its handles are stale and then hold again.
+    // The directory goes and comes back: its handles are stale, and then valid again.
     assert_eq!(reload(",async", ""), first);
     assert_eq!(status(client.getattr(second)), Status::STALE);
     assert_eq!(status(client.getattr(root)), Status::OK);
@@ -224,7 +224,8 @@ fn test_exports_of_a_listener_come_change_and_go_beside_each_other() {
     assert_eq!((names(kept.path()), names(other.path())), (2, 3));
 }
 
-/// The host's limit of a file's length is for the client to hear of: its signal would end the appliance.
+/// The host's limit on a file's length must reach the client as an error: the signal of the limit
+/// would end the appliance.
 #[test]
 fn test_a_write_beyond_the_limit_of_the_host_fails_and_nothing_else() {
     const LIMIT: u64 = 1 << 20;
@@ -256,7 +257,7 @@ fn test_what_is_not_there_leaves_everything_as_it_is() {
     assert_eq!(status, 1);
     assert!(text.contains("missing") && text.contains("No such file"), "{text}");
     assert_eq!(listeners(&a), before);
-    // Somebody else has the socket.
+    // Another process has the socket.
     let taken = a.lab.server.run(|| std::net::TcpListener::bind(HOST).unwrap());
     a.write(&(export(dir.path(), &format!(",tcp={HOST}")) + &listen(7175, "sink")));
     let (_, text) = a.refusal(&["reload"]);

@@ -1,4 +1,4 @@
-//! Every operation, on an appliance that serves.
+//! Every control operation, on an appliance that serves.
 
 use serde_json::Value;
 
@@ -53,14 +53,14 @@ fn test_everything_that_can_be_asked_is_answered() {
     };
     let bytes = of("qp", "rx_bytes");
     assert!(bytes["value"].as_u64().unwrap() > 0 && !bytes["help"].as_str().unwrap().is_empty());
-    // The worker of the port has them all; that of the inner port has none.
+    // The worker of the port has counted all of them, the worker of the inner port none.
     assert_eq!(bytes["workers"], Value::from(vec![bytes["value"].clone(), 0.into()]));
 
     let top = a.ask(&["top", "--every", "300ms"]);
     assert!(top["conns"][0]["rx_bits"].as_f64().unwrap() > 0.0, "{top}");
     assert!(top["ports"][0]["tx_frames"].as_f64().unwrap() > 0.0, "{top}");
 
-    // For people: the same things, in tables.
+    // The tables for people show the same things.
     for (args, words) in [
         (&["status"][..], &["10.77.0.1:7174", "rping", "running"][..]),
         (&["conns"], &[PEER, "ESTABLISHED"][..1]),
@@ -114,7 +114,7 @@ fn test_services_come_and_go_and_their_connections_stay() {
     rping.assert_runs();
     let conn = a.ask(&["conns"])["conns"][0]["conn"].as_u64().unwrap().to_string();
     a.ask(&["conn", "kill", &conn]);
-    // With its last connection it is gone.
+    // The listener is gone after its last connection has ended.
     let until = std::time::Instant::now() + crate::lab::PATIENCE;
     while a.ask(&["status"])["listeners"] != Value::Array(vec![]) {
         assert!(std::time::Instant::now() < until);

@@ -1,4 +1,4 @@
-//! Two ports on two wires, one of which breaks.
+//! Two ports on two wires, of which one fails.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ fn ip(namespace: &Namespace, line: &str) {
     assert!(out.status.success(), "ip {line}: {}", String::from_utf8_lossy(&out.stderr));
 }
 
-/// Both wires, and the appliance on them.
+/// Starts an appliance on both wires.
 fn start() -> Appliance {
     let lab = Lab::new(1500);
     ip(
@@ -30,7 +30,7 @@ fn start() -> Appliance {
     for (namespace, dev) in [(&lab.server, OURS), (&lab.peers, THEIRS)] {
         ip(namespace, &format!("link set {dev} up"));
     }
-    // In front of the first port's, as all that is added.
+    // The text goes before the first port's table, like everything that is added.
     let second = format!(
         "[[port]]\nname = \"second\"\nvdev = \"net_af_packet1,iface={OURS}\"\n\
          addresses = [\"{SERVER}/16\"]\n[[listen]]\naddress = \"{SERVER}:7174\"\nservice = \"rping\"\n"
@@ -38,7 +38,7 @@ fn start() -> Appliance {
     Appliance::start_in(lab, &(listen(7174, "rping") + &second))
 }
 
-/// A client of the second port that goes on for ever.
+/// Starts a client of the second port that runs without end.
 fn rping(a: &Appliance) -> Running {
     let mut c = heddle();
     let (vdev, ip) = (format!("net_af_packet0,iface={THEIRS}"), format!("{PEER}/16"));
@@ -47,7 +47,7 @@ fn rping(a: &Appliance) -> Running {
     Running(a.lab.peers.run(|| c.spawn()).unwrap())
 }
 
-/// Octets that have come to each address.
+/// Returns the bytes received on each address.
 fn received(a: &Appliance) -> Option<[u64; 2]> {
     let conns = a.ask(&["conns"])["conns"].as_array().unwrap().clone();
     let of = |local: &str| {
@@ -57,7 +57,7 @@ fn received(a: &Appliance) -> Option<[u64; 2]> {
     Some([of("10.77.0.1:7174")?, of(&format!("{SERVER}:7174"))?])
 }
 
-/// A connection of each port, once they are up.
+/// Starts a client on each port, and waits until both have a connection.
 fn both(a: &Appliance) -> (Running, Running) {
     let (mut first, mut second) = (a.rping(7174), rping(a));
     let until = Instant::now() + PATIENCE;
@@ -70,7 +70,7 @@ fn both(a: &Appliance) -> (Running, Running) {
     (first, second)
 }
 
-/// Waits until the connection of one port moves on.
+/// Waits until the connection of one port receives more bytes.
 fn moves(a: &Appliance, port: usize) {
     let before = received(a).expect("both connections")[port];
     let until = Instant::now() + PATIENCE;
@@ -80,7 +80,7 @@ fn moves(a: &Appliance, port: usize) {
     }
 }
 
-/// The driver does not tell of the link, so nothing but traffic shows it.
+/// The driver does not report the link, so only traffic shows the failure.
 #[test]
 fn test_a_port_whose_link_is_down_leaves_the_other_alone_and_comes_back() {
     let a = start();
@@ -91,7 +91,8 @@ fn test_a_port_whose_link_is_down_leaves_the_other_alone_and_comes_back() {
         }
         let dev = if std::ptr::eq(down, &a.lab.server) { OURS } else { THEIRS };
         ip(down, &format!("link set {dev} down"));
-        // What was on its way is there by now, and no more comes; at the other port it does.
+        // All packets in flight have arrived by now, and this port receives no more, while the
+        // other port does.
         std::thread::sleep(Duration::from_millis(100));
         let still = received(&a).expect("both")[1];
         for _ in 0..3 {
@@ -99,20 +100,20 @@ fn test_a_port_whose_link_is_down_leaves_the_other_alone_and_comes_back() {
         }
         assert_eq!(received(&a).expect("both")[1], still);
         ip(down, &format!("link set {dev} up"));
-        // What was lost meanwhile is sent again.
+        // The peers retransmit what was lost meanwhile.
         moves(&a, 1);
     }
     first.assert_runs();
     second.assert_runs();
 }
 
-/// One that was the only one left ends the appliance.
+/// If the only port were deleted, the appliance would end.
 #[test]
 fn test_a_port_whose_interface_is_deleted_leaves_the_other_alone() {
     let mut a = start();
     let (mut first, _second) = both(&a);
     ip(&a.lab.server, &format!("link del {OURS}"));
-    // It is looked for twice a second.
+    // The appliance checks for the interface twice a second.
     assert!(a.wait(Duration::from_secs(2)).is_none(), "it has ended: {}", a.log());
     for _ in 0..3 {
         moves(&a, 0);

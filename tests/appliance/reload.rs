@@ -1,4 +1,4 @@
-//! Another file while connections run.
+//! The appliance reads another file while connections run.
 
 use crate::lab::{Appliance, listen};
 
@@ -18,7 +18,7 @@ fn test_listeners_are_exchanged_under_a_connection_that_runs_through() {
     let done = a.ask(&["reload"]);
     assert_eq!(done["applied"], serde_json::json!(["sink on 10.77.0.1:7175"]));
     assert_eq!(listeners(&a), ["10.77.0.1:7174", "10.77.0.1:7175"]);
-    // By signal, which nobody answers.
+    // A signal gets no answer, so wait for its effect.
     a.write(&listen(7176, "perf"));
     a.signal(libc::SIGHUP);
     let until = std::time::Instant::now() + crate::lab::PATIENCE;
@@ -26,7 +26,7 @@ fn test_listeners_are_exchanged_under_a_connection_that_runs_through() {
         assert!(std::time::Instant::now() < until, "{:?}", listeners(&a));
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    // Its listener is gone, and it goes on.
+    // The appliance has removed the listener, and the connection goes on.
     let before = a.ask(&["conns"])["conns"][0]["tcp"]["received"].as_u64().unwrap();
     std::thread::sleep(std::time::Duration::from_millis(300));
     rping.assert_runs();
@@ -39,7 +39,7 @@ fn test_what_cannot_be_is_refused_as_a_whole_with_the_reason() {
     let a = Appliance::start(&listen(7174, "rping"));
     let mut rping = a.rping(7174);
     a.assert_moves();
-    // One thing that could change, and two that cannot.
+    // The file changes one thing that could change, and two that cannot.
     a.write(&format!("[memory]\nregistered = 7\n[dpdk]\nmemory = 99\n{}", listen(7175, "sink")));
     let (status, text) = a.refusal(&["reload"]);
     assert_eq!(status, 1, "{text}");
@@ -72,7 +72,7 @@ fn test_an_address_comes_and_goes_under_a_connection_at_another() {
     let applied = serde_json::json!(["addresses and routes", "rping on 10.77.0.77:7174"]);
     assert_eq!((&done["applied"], &done["failed"]), (&applied, &serde_json::json!([])));
     assert_eq!(listeners(&a).len(), 2);
-    // The kernel of the peers finds it.
+    // The peers' kernel resolves the new address.
     let addr = "10.77.0.77:7174".parse().unwrap();
     let connect =
         || a.lab.peers.run(|| std::net::TcpStream::connect_timeout(&addr, crate::lab::PATIENCE));
@@ -88,7 +88,7 @@ fn test_an_address_comes_and_goes_under_a_connection_at_another() {
     a.assert_moves();
 }
 
-/// Somebody answers at the address.
+/// Returns true if a program answers at the address.
 fn answers(addr: &str) -> bool {
     let Ok(mut s) = std::net::TcpStream::connect(addr) else { return false };
     s.set_read_timeout(Some(crate::lab::PATIENCE)).unwrap();
@@ -98,11 +98,12 @@ fn answers(addr: &str) -> bool {
     text.starts_with("HTTP/1.1 200 ") || panic!("{text}")
 }
 
-/// The other is there before the first goes; one that cannot be had leaves everything as it is.
+/// The new listener must exist before the old one goes; an unavailable address leaves everything as
+/// it is.
 #[test]
 fn test_metrics_move_to_another_address() {
     let a = Appliance::start("[metrics]\nlisten = \"127.0.0.1:9184\"\n");
-    // The appliance's own network: nobody else is there.
+    // The appliance has a network of its own, so no other program has these ports.
     let up = || std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status();
     assert!(a.lab.server.run(up).unwrap().success());
     let answers = |addr: &'static str| a.lab.server.run(move || answers(addr));
@@ -112,11 +113,12 @@ fn test_metrics_move_to_another_address() {
     let done = a.ask(&["reload"]);
     assert_eq!(done["applied"], serde_json::json!(["metrics on 127.0.0.1:9185"]));
     assert!(answers("127.0.0.1:9185") && !answers("127.0.0.1:9184"));
-    // All addresses instead of one, at the same port.
+    // The listener moves from one address to all addresses, at the same port.
     listen_at("0.0.0.0:9185");
     assert_eq!(a.ask(&["reload"])["failed"], serde_json::json!([]));
     assert!(answers("127.0.0.2:9185"));
-    // Somebody has it: nothing changes, also nothing else that the file has.
+    // Another process has the port: the reload changes nothing, not even the other things in the
+    // file.
     let taken = a.lab.server.run(|| std::net::TcpListener::bind("127.0.0.1:9186").unwrap());
     a.write(&format!("[metrics]\nlisten = \"127.0.0.1:9186\"\n{}", listen(7175, "sink")));
     let (_, text) = a.refusal(&["reload"]);
@@ -124,7 +126,7 @@ fn test_metrics_move_to_another_address() {
     assert_eq!(listeners(&a), [""; 0]);
     assert!(answers("127.0.0.2:9185"));
     drop(taken);
-    // An address that is none of ours, at the port that we have.
+    // The address is not this host's, while the port is the current one.
     listen_at("192.0.2.1:9185");
     let (_, text) = a.refusal(&["reload"]);
     assert!(text.contains("metrics on 192.0.2.1:9185"), "{text}");
@@ -150,7 +152,7 @@ fn test_the_log_changes_its_form() {
     assert_eq!(after["level"], "INFO");
 }
 
-/// A connection on which nothing was ever sent, made before anybody asked for keepalives.
+/// The client made this connection before any keepalive was configured, and sent nothing on it.
 #[test]
 fn test_a_connection_that_stands_gets_keepalives() {
     let more = "[limits]\nfirst-message = \"0s\"\n".to_owned() + &listen(7174, "rping");
@@ -177,7 +179,8 @@ fn test_a_connection_that_stands_gets_keepalives() {
     wait("it is asked again and again", &|| keepalives() > 4);
     peer.assert_runs();
     a.conns_of("rping");
-    // SAFETY: it is our child and was not waited for, so the number is still its own.
+    // SAFETY: the process is our child and we have not waited for it, so the number still belongs
+    // to it.
     let stopped = unsafe { libc::kill(peer.0.id().try_into().unwrap(), libc::SIGSTOP) };
     assert_eq!(stopped, 0);
     let none = || a.ask(&["conns"])["conns"].as_array().unwrap().is_empty();

@@ -1,4 +1,4 @@
-//! Applications of different users beside each other: what one does, and what becomes of the others.
+//! Applications of different users beside each other: the effects of one user's acts on the others.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -22,7 +22,7 @@ fn until(what: &str, mut is: impl FnMut() -> bool) {
     }
 }
 
-/// A program of ours as [`USER`], with no groups.
+/// Prepares to run our program as [`USER`], without groups.
 pub fn as_program(a: &Appliance, args: &[&str]) -> Command {
     let heddle = heddle();
     let mut c = Command::new("setpriv");
@@ -65,7 +65,8 @@ fn test_application_that_is_killed_or_has_no_rule_any_more_loses_all_it_has() {
     let out = as_program(&a, &["application", "kill", "1"]).output().unwrap();
     assert!(String::from_utf8_lossy(&out.stderr).contains("you may not"), "{out:?}");
 
-    // The rule goes, and with it who was covered by it; others notice nothing.
+    // The rule goes, and with it the application that it covered; other applications notice
+    // nothing.
     let mut evicted = serve(&a, "7201");
     until("it listens", || has_listener(&a));
     a.write(&listen(7174, "rping"));
@@ -82,7 +83,7 @@ fn test_no_application_sits_where_the_file_has_a_service() {
     let a = Appliance::start(&(ANYBODY.to_owned() + &listen(7174, "rping")));
     let _rping = a.rping(7174);
     assert!(!serve(&a, "7174").wait().success(), "a service is there");
-    // It was there first, and the file counts.
+    // The application was there first, and the file still wins.
     let mut squatter = serve(&a, "7300");
     until("it listens", || has_listener(&a));
     let (_, text) = a.refusal(&["listen", "add", "10.77.0.1:7174=sink"]);
@@ -96,15 +97,15 @@ fn test_no_application_sits_where_the_file_has_a_service() {
     let all: Vec<_> = listeners.as_array().unwrap().iter().map(at).collect();
     assert!(all.contains(&("10.77.0.1:7300".into(), "sink".into())), "{all:?}");
     let _ = squatter.0.kill();
-    // A rule without `listen` lets an application listen nowhere.
+    // A rule without `listen` does not let an application listen anywhere.
     a.write(&("[[client]]\nwho = \"any\"\n".to_owned() + &listen(7174, "rping")));
     a.ask(&["reload"]);
     assert!(!serve(&a, "7301").wait().success());
     a.assert_moves();
 }
 
-/// Requests of peers that an application never answers, with a patience of thirty thousand years: it
-/// holds what one tenant gets, and the services' peers come in.
+/// An application never answers the requests of its peers, and asks for a patience of thirty
+/// thousand years: it holds only one tenant's share, and the peers of the services still come in.
 #[test]
 fn test_application_that_answers_nobody_keeps_nobody_from_the_services() {
     let limits = "[limits]\nconnections = 64\n".to_owned();
@@ -134,7 +135,7 @@ fn test_application_that_answers_nobody_keeps_nobody_from_the_services() {
     };
     let held: Vec<TcpStream> = a.lab.peers.run(peers);
     let startups = |a: &Appliance| a.ask(&["status"])["startups"].as_u64().unwrap();
-    // Of 32 places of the worker, three quarters.
+    // The worker has 32 places, and one tenant may hold three quarters of them.
     until("it holds what it can", || startups(&a) == 24);
     let _rping = a.rping(7174);
     a.assert_moves();
@@ -173,7 +174,7 @@ fn test_who_may_change_exports_what_the_file_lets_be_exported() {
     refused(add(20_049, &root.join("data/../..")));
     let out = add(20_049, &root.join("data"));
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    // Root may have any exported.
+    // Root may export any directory.
     a.ask(&["listen", "add", "10.77.0.1:20050=nfs:/etc,ro"]);
     assert_eq!(a.ask(&["status"])["listeners"].as_array().unwrap().len(), 2);
 }

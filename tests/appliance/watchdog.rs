@@ -1,4 +1,4 @@
-//! systemd's watchdog: the appliance tells it that all its threads answer.
+//! systemd's watchdog: the appliance reports to it while all its threads answer.
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use crate::lab::{Appliance, PATIENCE};
 use crate::net::Lab;
 
-/// A thread of another process that is kept from running.
+/// A thread of another process, stopped for as long as this value lives.
 struct StoppedThread(libc::pid_t);
 
 impl StoppedThread {
     fn new(thread: libc::pid_t) -> StoppedThread {
         let none = std::ptr::null_mut::<libc::c_void>();
-        // SAFETY: asks the kernel to stop a thread of a child of ours, and waits until it has.
+        // SAFETY: the calls make the kernel stop a thread of our child, and wait until it has.
         unsafe {
             assert_eq!(libc::ptrace(libc::PTRACE_SEIZE, thread, none, none), 0);
             assert_eq!(libc::ptrace(libc::PTRACE_INTERRUPT, thread, none, none), 0);
@@ -27,12 +27,12 @@ impl StoppedThread {
 impl Drop for StoppedThread {
     fn drop(&mut self) {
         let none = std::ptr::null_mut::<libc::c_void>();
-        // SAFETY: lets it run again; where that fails it has ended.
+        // SAFETY: the call lets the thread run again; if the call fails, the thread has ended.
         unsafe { libc::ptrace(libc::PTRACE_DETACH, self.0, none, none) };
     }
 }
 
-/// The thread of a process whose name begins so.
+/// Returns the thread of a process whose name begins with `name`.
 fn thread_of(process: i32, name: &str) -> libc::pid_t {
     let tasks =
         fs::read_dir(format!("/proc/{process}/task")).unwrap().map(|task| task.unwrap().path());
@@ -45,7 +45,7 @@ fn thread_of(process: i32, name: &str) -> libc::pid_t {
     numbers[0]
 }
 
-/// Waits for a word to the watchdog; false if none comes in time.
+/// Waits for a message to the watchdog. Returns false if none arrives in time.
 fn hears(socket: &UnixDatagram, within: Duration) -> bool {
     let until = Instant::now() + within;
     let mut word = [0; 256];
@@ -72,9 +72,9 @@ fn test_systemd_hears_of_an_appliance_only_while_its_worker_and_control_plane_an
     assert!(hears(&systemd, PATIENCE), "it is well");
     for name in ["heddle-w", "heddle-ctl"] {
         let stopped = StoppedThread::new(thread_of(a.pid(), name));
-        // What was answered before the stop may be told still.
+        // Answers from before the stop may still lead to messages.
         while hears(&systemd, Duration::from_secs(2)) {}
-        // Longer than an answer may take.
+        // Wait longer than an answer may take.
         assert!(!hears(&systemd, Duration::from_secs(8)), "{name} does not answer");
         drop(stopped);
         assert!(hears(&systemd, PATIENCE), "{name} answers again");

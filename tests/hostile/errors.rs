@@ -1,9 +1,9 @@
 //! Each error code of RFC 5040 section 4.8, RFC 5041 section 8.2, RFC 5044 section 8 and RFC 7306
-//! section 8: a peer that breaks the one rule gets these octets and no others, its stream ends, one
-//! counter tells of it, and nothing of the memory has changed. Beside it another peer is served as
+//! section 8. A peer that breaks one rule receives exactly these bytes, its stream ends, one
+//! counter records the error, and the memory is unchanged. Another peer beside it is served as
 //! before.
 //!
-//! All octets are here as the RFCs' figures have them; the code under test is not asked.
+//! All bytes stand here as in the RFCs' figures; the tests do not ask the code under test for them.
 
 mod cases;
 
@@ -23,7 +23,8 @@ use crate::target::{Ended, MARKED, PLAIN, Stags, TO, Target};
 use crate::traffic::{Company, Traffic};
 use cases::{CASES, Case, X};
 
-/// The error counters of queue pairs that differ, and Terminates sent and received.
+/// Returns the error counters of queue pairs that have changed, and the Terminates sent and
+/// received.
 fn counted(before: &Snapshot, after: &Snapshot) -> Vec<(&'static str, u64)> {
     let list = |s: &Snapshot| {
         let mut all = Vec::new();
@@ -38,7 +39,7 @@ fn counted(before: &Snapshot, after: &Snapshot) -> Vec<(&'static str, u64)> {
     pairs.filter(|(b, a)| a.1 != b.1).map(|(b, a)| (a.0, a.1 - b.1)).collect()
 }
 
-/// Past the start-up, with what the Reply says.
+/// Connects and completes the start-up. Returns the STags from the Reply.
 fn connect(lab: &Lab, port: u16, plan: u8) -> (Client, Stags) {
     let mut client = Client::connect(lab, LINUX[0], port).expect("a connection");
     let reply = client.start(&mpa::request(&[plan])).expect("a Reply");
@@ -46,7 +47,8 @@ fn connect(lab: &Lab, port: u16, plan: u8) -> (Client, Stags) {
     (client, Stags::parse(&reply.private_data))
 }
 
-/// What `bytes`, sent by the peer of a connection behind its first FPDU, are answered with.
+/// Sends `bytes` after the connection's first FPDU, and checks the answer, the counters and the
+/// end.
 fn assert_answered(
     target: &Target,
     mut client: Client,
@@ -71,7 +73,7 @@ fn assert_answered(
 fn refused(target: &Target, lab: &Lab, case: &Case) {
     let (what, plan, sent, control, copied, counter) = *case;
     let (mut client, stags) = connect(lab, PLAIN, plan);
-    // RFC 5044 section 7.1.2: a responder sends when an FPDU has come.
+    // RFC 5044 section 7.1.2: a responder sends only after it has received an FPDU.
     client.say(&plain(&[nothing()])).expect("it is sent");
     if plan & (READ | ATOMIC) != 0 {
         let asked = client.recv(PATIENCE).expect("a request");
@@ -89,7 +91,7 @@ fn code(control: [u8; 4]) -> TermCode {
     TermCode::new(control[0] >> 4, control[0] & 0x0f, control[1])
 }
 
-/// RFC 5044 section 8, codes 2 and 3: what is wrong about the framing is told without headers.
+/// RFC 5044 section 8, codes 2 and 3: a Terminate for a framing error contains no headers.
 fn broken_frames(target: &Target, lab: &Lab) {
     let (mut client, _) = connect(lab, PLAIN, NOTHING);
     client.say(&plain(&[nothing()])).expect("it is sent");
@@ -100,7 +102,8 @@ fn broken_frames(target: &Target, lab: &Lab) {
     let ended = assert_answered(target, client, "a CRC", &bytes, &answer, &counters);
     assert_eq!(ended.reason, Ok(DisconnectReason::LocalTerminate(TermCode::new(2, 0, 2))));
 
-    // The second marker points four octets beside the beginning of its FPDU; the CRC covers it.
+    // The second marker points four bytes past the beginning of its FPDU; the CRC covers the
+    // marker.
     let (mut client, stags) = connect(lab, MARKED, NOTHING);
     let mut stream = Stream::new(true);
     stream.push(&nothing());
@@ -118,7 +121,8 @@ fn broken_frames(target: &Target, lab: &Lab) {
     assert_eq!(ended.reason, Ok(DisconnectReason::LocalTerminate(TermCode::new(2, 0, 3))));
 }
 
-/// RFC 5044 section 8, code 1: nobody is left to be told. Code 4: TCP is closed at once.
+/// RFC 5044 section 8. Code 1: no peer is left to receive a Terminate. Code 4: the target closes
+/// TCP at once.
 fn broken_off(target: &Target, lab: &Lab) {
     let before = target.snapshot();
     let (mut client, _) = connect(lab, PLAIN, NOTHING);
@@ -141,8 +145,8 @@ fn broken_off(target: &Target, lab: &Lab) {
     assert_eq!(after.ctl.cm.startup_errors - before.ctl.cm.startup_errors, 3);
 }
 
-/// RFC 6581 section 8, codes 6 and 7, and code 4 of RFC 5044 for an initiator: a responder that
-/// answers our Request with what we cannot take.
+/// RFC 6581 section 8, codes 6 and 7, and code 4 of RFC 5044 for an initiator: a responder answers
+/// our Request with a Reply that we cannot accept.
 fn broken_replies(target: &Target, lab: &Lab) {
     const REPLY: &[u8] = b"MPA ID Rep Frame";
     let listener = lab.peers.run(|| TcpListener::bind((LINUX[0], 0)).expect("a port"));
@@ -152,7 +156,8 @@ fn broken_replies(target: &Target, lab: &Lab) {
     let cq = d.create_cq(16, None).expect("a completion queue");
     let rtr = MpaOptions::new().peer_to_peer(RtrSet::of(Rtr::Read));
     for (what, options, rest, answer, terminates) in [
-        // CRC, revision 2 with IRD 16 and ORD 129, which is more Reads than we serve.
+        // The Reply has CRC, revision 2, IRD 16 and ORD 129: the peer wants more Reads than we
+        // serve.
         (
             "ORD",
             MpaOptions::new(),
@@ -160,7 +165,7 @@ fn broken_replies(target: &Target, lab: &Lab) {
             mpa::terminate([0x20, 0x06, 0x00, 0], &[], 0),
             1,
         ),
-        // We have asked for the peer-to-peer model, and are answered for the other.
+        // We requested the peer-to-peer model, and the Reply is for the client-server model.
         (
             "RTR",
             rtr,
@@ -168,7 +173,7 @@ fn broken_replies(target: &Target, lab: &Lab) {
             mpa::terminate([0x20, 0x07, 0x00, 0], &[], 0),
             1,
         ),
-        // 513 octets of private data.
+        // The Reply announces 513 bytes of private data.
         ("length", MpaOptions::new(), &[0x40, 1, 2, 1], vec![], 0),
     ] {
         let before = target.snapshot();
@@ -202,7 +207,7 @@ fn broken_replies(target: &Target, lab: &Lab) {
     }
 }
 
-/// Every code there is, ours to say or not: layer and type, code.
+/// Every code, whether our side can send it or not: layer and type, then codes.
 const CODES: &[(u8, &[u8])] = &[
     // RFC 5040 figure 9.
     (0x00, &[0x00]),
@@ -216,7 +221,8 @@ const CODES: &[(u8, &[u8])] = &[
     (0x20, &[0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07]),
 ];
 
-/// The peer's own Terminate: the application is told the code, and it is not answered.
+/// The peer sends a Terminate: the target reports its code to the application, and does not answer
+/// it.
 fn told(target: &Target, lab: &Lab, layer_type: u8, error: u8) {
     let (mut client, _) = connect(lab, PLAIN, NOTHING);
     client.say(&plain(&[nothing()])).expect("it is sent");
@@ -227,7 +233,8 @@ fn told(target: &Target, lab: &Lab, layer_type: u8, error: u8) {
     assert_eq!(ended.reason, Ok(want), "{what}");
 }
 
-/// What an honest peer does on a connection of its own: a Write, and a Read of it.
+/// Does what an honest peer does on a connection of its own: a Write, and a Read of the written
+/// data.
 pub fn honest_session(target: &Target, lab: &Lab, port: u16) {
     let (mut client, stags) = connect(lab, port, NOTHING);
     let mut stream = Stream::new(port == MARKED);
@@ -271,15 +278,15 @@ fn test_every_broken_rule_gets_the_octets_of_its_terminate_and_harms_nobody() {
     target.assert_all_is_back();
 }
 
-/// The cases leave out no code that a peer can bring about in a stream.
+/// The cases cover every code that a peer can provoke in a stream.
 #[test]
 fn test_every_code_that_a_stream_can_die_of_has_a_case() {
     let mut missing = Vec::new();
     for (layer_type, errors) in CODES.iter().filter(|(layer_type, _)| *layer_type != 0x20) {
         for error in *errors {
-            // Not specified, and global: there is always a better one. Not listed by DDP: its own
-            // mistakes are RDMAP's here. And once under each type: RFC 5040 section 5.3 takes the
-            // first.
+            // "Unspecified" and global codes never occur, because a more specific code exists. DDP
+            // does not list its own local mistakes, so RDMAP reports them here. A code that exists
+            // under both types occurs under one: RFC 5040 section 5.3 takes the first.
             let never = error == &0xff || matches!((layer_type, error), (0x02, 8 | 9) | (0x10, 0));
             let has = CASES.iter().any(|c| (c.3[0], c.3[1]) == (*layer_type, *error));
             if has == never {

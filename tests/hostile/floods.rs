@@ -1,4 +1,4 @@
-//! Many frames of little content: who has something to say is still heard.
+//! Floods of many small frames: the server still hears the other peers.
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,8 +10,8 @@ use crate::net::{Lab, Packets, SERVER};
 use crate::server::{RPING, Server};
 use crate::tcp::{Conn, Host, Offer, address};
 
-/// SYNs of hosts that are not there, each with another address of the link, must not keep hosts
-/// that are there from being resolved.
+/// SYNs from absent hosts, each with another address of the link, must not keep the server from
+/// resolving present hosts.
 #[test]
 fn test_forged_syns_of_one_link_do_not_shut_out_new_hosts() {
     const RATE: u32 = 5000;
@@ -62,7 +62,7 @@ fn test_forged_syns_of_one_link_do_not_shut_out_new_hosts() {
     server.assert_alive();
 }
 
-/// Echo replies have no more than their share of what the server sends of its own.
+/// Echo replies take no more than their share of the frames that the server sends on its own.
 #[test]
 fn test_echo_flood_does_not_starve_arp() {
     let lab = Lab::new(1500);
@@ -77,7 +77,7 @@ fn test_echo_flood_does_not_starve_arp() {
     for _ in 0..50 {
         host.poll(Duration::ZERO);
         let before = host.arp_replies;
-        // As many as the device's ring takes, so that none is lost before the server sees it.
+        // Send as many as the device's ring holds, so that the server sees every one.
         for _ in 0..400 {
             host.send(&echo);
         }

@@ -1,59 +1,59 @@
-//! Ethernet frames, written and read by hand: ARP, IPv4 with ICMP echo or TCP.
+//! Writes and reads Ethernet frames by hand: ARP, IPv4 with ICMP echo or TCP.
 
 use std::net::Ipv4Addr;
 
-/// A MAC address.
+/// A MAC address, in the order of the wire.
 pub type Mac = [u8; 6];
 
-/// TCP's flags.
+/// TCP's flag FIN.
 pub const FIN: u8 = 0x01;
-/// As above.
+/// TCP's flag SYN.
 pub const SYN: u8 = 0x02;
-/// As above.
+/// TCP's flag RST.
 pub const RST: u8 = 0x04;
-/// As above.
+/// TCP's flag PSH.
 pub const PSH: u8 = 0x08;
-/// As above.
+/// TCP's flag ACK.
 pub const ACK: u8 = 0x10;
 
 const BROADCAST: Mac = [0xff; 6];
 
-/// Who sends to whom.
+/// The sender and the receiver of a frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Path {
-    /// Our MAC and address.
+    /// MAC and address of our side.
     pub from: (Mac, Ipv4Addr),
-    /// Theirs.
+    /// MAC and address of the other side.
     pub to: (Mac, Ipv4Addr),
 }
 
 /// A TCP segment.
 #[derive(Clone, Debug, Default)]
 pub struct Segment {
-    /// Source port.
+    /// Source port, in host byte order.
     pub source: u16,
-    /// Destination port.
+    /// Destination port, in host byte order.
     pub dest: u16,
     /// Sequence number.
     pub seq: u32,
-    /// Acknowledgment number.
+    /// Acknowledgment number; has a meaning with the flag ACK.
     pub ack: u32,
-    /// Flags.
+    /// TCP's flags, such as [`SYN`].
     pub flags: u8,
-    /// The window, as it stands in the header.
+    /// The window, unscaled as in the header.
     pub window: u16,
-    /// Options, padded to whole words when written.
+    /// Options; the writer pads them to whole words.
     pub options: Vec<u8>,
-    /// Payload.
+    /// The bytes after the header.
     pub payload: Vec<u8>,
 }
 
-/// What came in.
+/// A received packet.
 #[derive(Debug)]
 pub enum Packet {
-    /// Who has `wanted`? Tell `sender`.
+    /// `sender` asks for the MAC of `wanted`.
     ArpRequest { sender: (Mac, Ipv4Addr), wanted: Ipv4Addr },
-    /// `sender` says where it is.
+    /// `sender` announces its MAC to `to`.
     ArpReply { sender: (Mac, Ipv4Addr), to: Ipv4Addr },
     /// The answer to an echo request.
     EchoReply,
@@ -77,12 +77,12 @@ fn arp(to: Mac, operation: u8, from: (Mac, Ipv4Addr), about: (Mac, Ipv4Addr)) ->
     f
 }
 
-/// Asks for the MAC of `wanted`.
+/// Builds a broadcast ARP request for the MAC of `wanted`.
 pub fn arp_request(from: (Mac, Ipv4Addr), wanted: Ipv4Addr) -> Vec<u8> {
     arp(BROADCAST, 1, from, ([0; 6], wanted))
 }
 
-/// Answers `to`.
+/// Builds an ARP reply to `to`.
 pub fn arp_reply(from: (Mac, Ipv4Addr), to: (Mac, Ipv4Addr)) -> Vec<u8> {
     arp(to.0, 2, from, to)
 }
@@ -101,7 +101,7 @@ fn ipv4(path: &Path, ttl: u8, protocol: u8, body: &[u8]) -> Vec<u8> {
     f
 }
 
-/// An ICMP echo request.
+/// Builds an ICMP echo request.
 pub fn echo(path: &Path, number: u16, body: &[u8]) -> Vec<u8> {
     let mut b = vec![8, 0, 0, 0, 0x12, 0x34];
     b.extend(number.to_be_bytes());
@@ -112,12 +112,12 @@ pub fn echo(path: &Path, number: u16, body: &[u8]) -> Vec<u8> {
 }
 
 impl Segment {
-    /// As a frame.
+    /// Builds a frame of the segment.
     pub fn frame(&self, path: &Path) -> Vec<u8> {
         self.frame_with_ttl(path, 64)
     }
 
-    /// As a frame that may go through so many routers.
+    /// Builds a frame that may pass through `ttl` routers.
     pub fn frame_with_ttl(&self, path: &Path, ttl: u8) -> Vec<u8> {
         let options = self.options.len().next_multiple_of(4);
         let words = u8::try_from((20 + options) / 4).expect("at most 40 octets of options");
@@ -139,10 +139,10 @@ impl Segment {
 }
 
 impl Packet {
-    /// Reads a frame; `None` for what no test is about.
+    /// Reads a frame. Returns `None` for a packet that no test needs.
     ///
     /// # Panics
-    /// When a checksum is wrong: the program never sends such a thing.
+    /// Panics if a checksum is wrong: the program never sends such a frame.
     pub fn parse(f: &[u8]) -> Option<Packet> {
         match f.get(12..14)? {
             [0x08, 0x06] => Packet::parse_arp(f.get(14..42)?),
@@ -199,7 +199,7 @@ impl Segment {
         })
     }
 
-    /// The body of the option `kind`.
+    /// Returns the body of the option `kind`.
     pub fn option(&self, kind: u8) -> Option<&[u8]> {
         let mut rest = &self.options[..];
         loop {
@@ -232,7 +232,7 @@ fn pseudo_header(from: Ipv4Addr, to: Ipv4Addr, len: usize) -> [u8; 12] {
     p
 }
 
-/// Of pieces that follow each other, all but the last of even length.
+/// Computes the checksum of consecutive pieces, which all have even length except the last.
 fn checksum(pieces: &[&[u8]]) -> u16 {
     let mut sum = 0u32;
     for p in pieces {

@@ -1,5 +1,5 @@
-//! Peers that do nothing wrong: that they are served shows that the others are refused for what
-//! they do, and not because a tool of ours is broken.
+//! Peers that do nothing wrong. The server serves them, which shows that it refuses the others for
+//! their acts, and not because a tool of ours is broken.
 
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ fn test_honest_frames_by_hand_are_served_by_rping() {
     server.assert_alive();
 }
 
-/// A CRC is used when either side asks for it; `--crc off` leaves it to the peers.
+/// A connection uses a CRC if either side requests it; `--crc off` leaves the choice to the peers.
 #[test]
 fn test_server_asks_for_a_crc_or_leaves_it_to_the_peers() {
     for (crc, asked) in [("on", true), ("off", false)] {
@@ -70,7 +70,7 @@ fn test_server_asks_for_a_crc_or_leaves_it_to_the_peers() {
     }
 }
 
-/// A server whose interface is deleted says so and ends: nothing will ever come any more.
+/// A server whose interface is deleted can receive nothing any more, so it reports that and ends.
 #[test]
 fn test_server_whose_interface_is_deleted_says_so_and_ends() {
     for placement in [&["--inline"][..], &[]] {

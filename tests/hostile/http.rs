@@ -1,7 +1,7 @@
-//! `/metrics` of a server whose clients take all its places, say too much, or say nothing.
+//! `/metrics` of a server whose clients take all its places, send too much, or send nothing.
 //!
-//! The limits are those of `heddle_metrics::Limits`: 64 connections, 2 s for a request's header, 10 s
-//! in all, and 2 s for a client that others wait for.
+//! The limits are those of `heddle_metrics::Limits`: 64 connections, 2 s for a request's header, 10
+//! s in all, and 2 s for a client while others wait for its place.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,7 +15,7 @@ use crate::server::Server;
 const PLACES: usize = 64;
 const HEADER: Duration = Duration::from_secs(2);
 const SHARE: Duration = Duration::from_secs(2);
-/// What a busy machine may add.
+/// The time that a busy machine may add.
 const SLACK: Duration = Duration::from_secs(5);
 const METRICS: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9184);
@@ -27,7 +27,7 @@ fn connect(lab: &Lab) -> TcpStream {
     stream
 }
 
-/// All that comes until the end, which may be a reset.
+/// Reads everything up to the connection's end, which may be a reset.
 fn rest(stream: &mut TcpStream) -> String {
     let mut all = Vec::new();
     let end = stream.read_to_end(&mut all);
@@ -36,7 +36,7 @@ fn rest(stream: &mut TcpStream) -> String {
     String::from_utf8_lossy(&all).into_owned()
 }
 
-/// The metrics, and how long they took.
+/// Returns the metrics, and the time that the request took.
 fn scrape(lab: &Lab) -> (String, Duration) {
     let start = Instant::now();
     let mut stream = connect(lab);
@@ -52,7 +52,8 @@ fn value(text: &str, name: &str) -> u64 {
     line.rsplit_once(' ').expect("a value").1.parse().expect("a number")
 }
 
-/// A server with metrics and an honest rping, which goes as fast beside `abuse` as without.
+/// Runs a server with metrics beside an honest rping, which must be as fast during `abuse` as
+/// without it.
 fn beside(abuse: impl Fn(&Lab) + Sync) {
     let lab = Lab::new(1500);
     lab.loopback();
@@ -71,7 +72,8 @@ fn beside(abuse: impl Fn(&Lab) + Sync) {
             }
             all
         });
-        // Other programs come and go: the abuse is compared with the slower of the times around it.
+        // The load of other programs varies, so compare the abuse with the slower of the
+        // measurements around it.
         let after = rping.measure(4 * TURN);
         [if after.len() < before.len() { after } else { before }, with]
     });
@@ -80,7 +82,7 @@ fn beside(abuse: impl Fn(&Lab) + Sync) {
     assert!(took < SLACK, "afterwards it is as before: {took:?}");
 }
 
-/// Peers that hold every place, each in its way, and come again: a scrape gets in all the same.
+/// Peers hold every place, each in another way, and reconnect: a scrape still gets in.
 #[test]
 fn test_slow_clients_on_all_places_keep_a_scrape_out_no_longer_than_their_share() {
     beside(|lab| {
@@ -122,17 +124,17 @@ fn test_requests_that_are_too_long_or_too_many_or_none_are_cut_off() {
             })
         };
         let before = counts(&text);
-        // A header of more octets than are taken.
+        // Send a header longer than the server accepts.
         let mut long = connect(lab);
         let name = "x".repeat(64 << 10);
         let _ = write!(long, "GET /metrics HTTP/1.1\r\nHost: x\r\nX: {name}\r\n\r\n");
         let answer = rest(&mut long);
         assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer:.200}");
-        // Requests behind each other: the first has the only answer.
+        // Send many requests at once: only the first gets an answer.
         let mut many = connect(lab);
         many.write_all(&GET.repeat(50)).expect("it is sent");
         assert_eq!(rest(&mut many).matches("HTTP/1.1 200 OK").count(), 1);
-        // No request at all, and half of one.
+        // Send no request at all, and then half of a request.
         for said in [&b""[..], b"GET /met"] {
             let start = Instant::now();
             let mut silent = connect(lab);
@@ -142,7 +144,7 @@ fn test_requests_that_are_too_long_or_too_many_or_none_are_cut_off() {
         }
         let after = counts(&scrape(lab).0);
         let more: [u64; 3] = std::array::from_fn(|n| after[n] - before[n]);
-        // The scrape itself, and the first of many.
+        // The requests are the scrape itself and the first of the many.
         assert_eq!(more, [2, 1, 2], "{names:?}");
     });
 }

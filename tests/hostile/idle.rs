@@ -1,4 +1,4 @@
-//! Peers that take a place and do nothing with it: others get one all the same.
+//! Peers that take a place and do nothing with it: the server still gives other peers a place.
 
 use std::time::Duration;
 
@@ -9,12 +9,13 @@ use crate::net::{LINUX, Lab};
 use crate::server::{PERF, RPING, SINK, Server};
 use crate::tcp::{Conn, Host, Offer, address};
 
-/// How long a place may be kept for one who says nothing, and does not close when told to.
+/// The longest time that the server may keep a place for a peer that sends nothing, and does not
+/// close when the server does.
 const RELEASED: Duration = Duration::from_secs(40);
-/// How long one from elsewhere may wait meanwhile.
+/// The longest time that a peer with another address may have to wait meanwhile.
 const ELSEWHERE: Duration = Duration::from_secs(10);
 
-/// As many idle clients of a service as it lets in, each past its start-up.
+/// Connects as many idle clients of a service as the server lets in, each past its start-up.
 fn idle_clients(lab: &Lab, port: u16, count: usize, request: &[u8]) -> Vec<Client> {
     let clients = (0..count).filter_map(|_| {
         let mut c = Client::connect(lab, LINUX[0], port).ok()?;
@@ -26,7 +27,7 @@ fn idle_clients(lab: &Lab, port: u16, count: usize, request: &[u8]) -> Vec<Clien
     clients
 }
 
-/// A new client of the sink that writes into its region.
+/// Connects a new client of the sink and writes into its region. Returns true if that succeeds.
 fn write_to_sink(lab: &Lab, from: usize) -> bool {
     let served = || {
         let mut c = Client::connect(lab, LINUX[from], SINK)?;
@@ -58,14 +59,14 @@ fn test_idle_clients_leave_room_for_others() {
     let rpings = idle_clients(&lab, RPING, 300, &mpa::request(b""));
     wait_for("the sink for one from elsewhere", ELSEWHERE, || write_to_sink(&lab, 1));
     time_to_be_served(&lab, LINUX[1], ELSEWHERE);
-    // The address that has its share gets another when the idle ones have had their time.
+    // An address that has used up its share gets another place when the idle peers' time is up.
     time_to_be_served(&lab, LINUX[0], RELEASED);
     wait_for("the sink for one from there", RELEASED, || write_to_sink(&lab, 0));
     drop((sinks, rpings));
     server.assert_alive();
 }
 
-/// The greeting of a benchmark of Writes: 16 operations of `size` octets.
+/// Returns the greeting of a benchmark of Writes: 16 operations of `size` bytes.
 pub fn perf_hello(size: u32) -> Vec<u8> {
     let mut b = b"HPRF\x02\x00\x00\x00".to_vec();
     b.extend(size.to_be_bytes());
@@ -74,14 +75,14 @@ pub fn perf_hello(size: u32) -> Vec<u8> {
     b
 }
 
-/// Memory is for those who use it: greetings that ask for all of it do not get it.
+/// The server keeps memory for peers that use it: greetings that ask for all of it do not get it.
 #[test]
 fn test_greedy_perf_clients_leave_memory_for_others() {
     let lab = Lab::new(1500);
     let mut server = Server::start(&lab, &[]);
     let mut idle = Vec::new();
     for size in [8 << 20, 1 << 20, 128 << 10, 16 << 10] {
-        // As many as are let in: what counts is what they keep from others.
+        // Connect as many as the server lets in: the test only measures what they keep from others.
         for _ in 0..16 {
             let mut c = Client::connect(&lab, LINUX[0], PERF).expect("a connection");
             if c.start(&mpa::request(&perf_hello(size))).expect("an answer").rejected {
@@ -100,33 +101,32 @@ fn test_greedy_perf_clients_leave_memory_for_others() {
     server.assert_alive();
 }
 
-/// RFC 5044 7.1.2: no peer may take all the time it likes for its Request.
+/// RFC 5044 7.1.2: no peer may take unlimited time for its Request.
 #[test]
 fn test_single_octets_of_a_request_do_not_keep_places() {
     let lab = Lab::new(1500);
     let mut server = Server::start(&lab, &[]);
     let mut idle = Vec::new();
     for _ in 0..1024 {
-        // The last of them may find no room.
+        // The last of them may find no place.
         let Ok(mut c) = Client::connect(&lab, LINUX[0], RPING) else { break };
         let _ = c.say(b"M");
         idle.push(c);
     }
-    // One address has a share of the places, and no more.
+    // An address has a share of the places, and no more.
     assert!(idle.len() > 16, "{}", idle.len());
     time_to_be_served(&lab, LINUX[1], RELEASED);
     drop(idle);
     server.assert_alive();
 }
 
-/// A peer that goes without a word after it has been served is found out, and its place is free
-/// again.
+/// A peer vanishes silently after it was served: the server detects that and frees its place.
 #[test]
 fn test_vanished_peer_is_probed_and_dropped() {
     let lab = Lab::new(1500);
     let mut server = Server::start(&lab, &["--keepalive", "2s"]);
     let mut host = Host::new(&lab, [address(1)]);
-    // One that answers is kept.
+    // The server keeps a peer that answers.
     let mut there = Conn::connect(&mut host, address(1), 4000, SINK, Offer::default());
     let mut gone = Conn::connect(&mut host, address(1), 4001, SINK, Offer::default());
     for c in [&mut there, &mut gone] {

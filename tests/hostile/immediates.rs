@@ -1,5 +1,5 @@
-//! Immediate Data (RFC 7306) for the perf service that is not what the benchmark has announced: it
-//! is counted, or ends that connection, and nobody else hears of it.
+//! Immediate Data (RFC 7306) that differs from what the benchmark has announced to the perf
+//! service: the service counts it, or ends that connection, and no other peer notices.
 
 use crate::linux::{Client, PATIENCE, Rping};
 use crate::mpa;
@@ -14,32 +14,32 @@ const WRITE_IMM: u8 = 3;
 const SEND_IMM: u8 = 4;
 const BW: u8 = 0;
 const LAT: u8 = 1;
-/// As many as a credit tells of at a time, twice.
+/// Twice the number of messages that one credit reports.
 const DEPTH: u32 = 4;
 
-/// A greeting for messages of 8 octets, all of which are to be compared.
+/// Builds a greeting for messages of 8 bytes, all of which the service is to compare.
 fn hello(op: u8, mode: u8) -> Vec<u8> {
     let mut b = vec![b'H', b'P', b'R', b'F', 2, op, mode, 1, 0, 0, 0, 8];
     b.extend(if mode == LAT { 1 } else { DEPTH }.to_be_bytes());
     b.extend([0; 8]);
-    // STag 2 and 8 octets from 0 on, where the answers of a ping-pong go.
+    // STag 2 and 8 bytes from offset 0 on, for the answers of a ping-pong.
     b.extend([0, 0, 0, 2, 0, 0, 0, 0]);
     b.extend([0; 8]);
     b.extend([0, 0, 0, 0, 0, 0, 0, 8]);
     b
 }
 
-/// What goes to the queue of Sends.
+/// A message for the queue of Sends.
 #[derive(Clone, Copy, Debug)]
 enum Message {
     Immediate(u64),
-    /// A Send of so many octets.
+    /// A Send of this many bytes.
     Send(usize),
 }
 
 use Message::{Immediate, Send};
 
-/// A client of the service that has greeted.
+/// A client of the service that has sent its greeting.
 struct Peer {
     client: Client,
     msn: u32,
@@ -53,7 +53,7 @@ impl Peer {
         Peer { client, msn: 0 }
     }
 
-    /// One that has asked for its memory and has it.
+    /// Greets, asks for the client's memory, and waits until the service grants it.
     fn served(lab: &Lab, op: u8, mode: u8) -> Peer {
         let mut peer = Peer::greet(lab, op, mode);
         peer.say(&[Send(0)]);
@@ -75,7 +75,7 @@ impl Peer {
         self.client.say(&plain(&ulpdus)).expect("it is sent");
     }
 
-    /// The next credit: messages taken, and wrong ones among them.
+    /// Receives the next credit: the number of messages taken, and of wrong messages among them.
     fn credit(&mut self) -> (u64, u64) {
         let m = self.client.recv(PATIENCE).expect("a credit");
         let n = |b: &[u8]| b.iter().fold(0, |v, x| v << 8 | u64::from(*x));
@@ -83,7 +83,7 @@ impl Peer {
         (n(&m.payload[..8]), n(&m.payload[8..]))
     }
 
-    /// The code of the Terminate that comes now, and a FIN.
+    /// Receives a Terminate and a FIN, and returns the code.
     fn terminate(&mut self) -> [u8; 2] {
         let m = self.client.recv(PATIENCE).expect("a Terminate");
         assert_eq!(m.opcode, 7, "{m:?}");
@@ -92,12 +92,12 @@ impl Peer {
     }
 }
 
-/// A server and an honest client of it.
+/// Runs `f` with a server, beside an honest client.
 fn beside_rping(f: impl Fn(&Lab, &Server)) {
     let lab = Lab::new(1500);
     let mut server = Server::start(&lab, &[]);
     let mut rping = Rping::connect(&lab, LINUX[1], 1000).expect("a connection");
-    // Whatever such a client had is there for the next.
+    // Each round frees everything that such a client had, so the next round finds it again.
     for _ in 0..5 {
         f(&lab, &server);
         rping.ping().expect("the honest client is served");
@@ -112,9 +112,9 @@ fn test_wrong_immediate_data_is_counted_message_by_message() {
             ([Immediate(0), Immediate(1), Immediate(2), Immediate(3)], [0, 0]),
             ([Immediate(0), Immediate(0), Immediate(2), Immediate(u64::MAX)], [1, 2]),
             ([Immediate(1), Immediate(0), Immediate(2), Immediate(3)], [2, 2]),
-            // In the order of the machine.
+            // The second value is in little-endian order instead of network order.
             ([Immediate(0), Immediate(1 << 56), Immediate(2), Immediate(3)], [1, 1]),
-            // A Send without content takes a receive as Immediate Data does.
+            // A Send without content consumes a receive as Immediate Data does.
             ([Immediate(0), Send(0), Immediate(2), Immediate(3)], [1, 1]),
         ];
         for (messages, wrong) in cases {
@@ -124,7 +124,7 @@ fn test_wrong_immediate_data_is_counted_message_by_message() {
                 assert_eq!(peer.credit(), (n as u64, wrong[half]), "{messages:?}");
             }
         }
-        // Immediate Data among Sends, and behind Writes that never came.
+        // Send Immediate Data among Sends, and after Writes that never came.
         for op in [SEND, WRITE_IMM] {
             let mut peer = Peer::served(lab, op, BW);
             peer.say(&[Immediate(0), Immediate(1)]);
@@ -136,15 +136,16 @@ fn test_wrong_immediate_data_is_counted_message_by_message() {
 #[test]
 fn test_message_without_a_buffer_that_was_announced_is_terminated() {
     beside_rping(|lab, _| {
-        // A benchmark of Writes takes no messages: RFC 5041 section 8.2, invalid MSN, no buffer.
+        // A benchmark of Writes accepts no messages: RFC 5041 section 8.2, invalid MSN, no buffer.
         let mut peer = Peer::served(lab, WRITE, BW);
         peer.say(&[Immediate(0)]);
         assert_eq!(peer.terminate(), [0x12, 0x02]);
-        // Immediate Data needs no memory, so a Send of anything is too long for its receive.
+        // Immediate Data needs no memory, so a Send with any content is too long for its receive.
         let mut peer = Peer::served(lab, SEND_IMM, BW);
         peer.say(&[Send(8)]);
         assert_eq!(peer.terminate(), [0x12, 0x05]);
-        // One more than there are receives, none of which has been posted again.
+        // Send one message more than there are receives, none of which the service has posted
+        // again.
         let mut peer = Peer::greet(lab, SEND_IMM, BW);
         peer.say(&[Send(0), Immediate(0)]);
         assert_eq!(peer.terminate(), [0x12, 0x02]);
@@ -154,18 +155,18 @@ fn test_message_without_a_buffer_that_was_announced_is_terminated() {
 #[test]
 fn test_message_of_another_operation_ends_the_connection() {
     beside_rping(|lab, server| {
-        // Where a Send was to ask for memory.
+        // The service expected a Send that asks for memory.
         let mut peer = Peer::greet(lab, SEND_IMM, BW);
         peer.say(&[Immediate(0)]);
         assert_eq!(peer.client.rest(), (vec![], None), "no grant");
-        // In a ping-pong whose answer would be of the other kind.
+        // In a ping-pong, the answer would be of the other kind.
         let mut immediates = Peer::served(lab, SEND_IMM, LAT);
         immediates.say(&[Send(0)]);
         assert_eq!(immediates.client.rest(), (vec![], None), "no answer");
         let mut sends = Peer::served(lab, SEND, LAT);
         sends.say(&[Immediate(0)]);
         assert_eq!(sends.client.rest(), (vec![], None), "no answer");
-        // A right one is answered with what it brought.
+        // The service answers a correct message with the value that it carried.
         let mut peer = Peer::served(lab, SEND_IMM, LAT);
         peer.say(&[Immediate(77)]);
         let m = peer.client.recv(PATIENCE).expect("an answer");

@@ -1,4 +1,4 @@
-//! A peer on a TCP socket of the kernel: it keeps to TCP whatever it says above it.
+//! A peer on a TCP socket of the kernel: it obeys TCP, whatever it sends above it.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -10,24 +10,24 @@ use crate::mpa::{self, Message, Reply};
 use crate::net::Lab;
 use crate::server::{RPING, service};
 
-/// How long a server may take for anything a test does not measure.
+/// The longest time for any step of a server that a test does not measure.
 pub const PATIENCE: Duration = Duration::from_secs(15);
 
-/// A connection.
+/// A connection of the kernel to the server.
 pub struct Client {
     pub stream: TcpStream,
-    /// Our end.
+    /// The address and port of our end.
     pub local: SocketAddr,
     received: Vec<u8>,
 }
 
 impl Client {
-    /// A TCP connection from the address `from`, and nothing said on it.
+    /// Makes a TCP connection from the address `from`, without sending anything on it.
     pub fn connect(lab: &Lab, from: Ipv4Addr, port: u16) -> io::Result<Client> {
         Client::connect_with(lab, from, port, |_| Ok(()))
     }
 
-    /// One whose socket `prepare` has been at.
+    /// Makes a TCP connection whose socket `prepare` has changed before.
     pub fn connect_with(
         lab: &Lab,
         from: Ipv4Addr,
@@ -48,7 +48,7 @@ impl Client {
         Ok(Client { stream, local, received: Vec::new() })
     }
 
-    /// One that the server has made, to a listening socket of the peers' kernel.
+    /// Wraps a connection that the server has made, to a listening socket of the peers' kernel.
     pub fn accepted(stream: TcpStream) -> io::Result<Client> {
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(PATIENCE))?;
@@ -56,12 +56,12 @@ impl Client {
         Ok(Client { stream, local, received: Vec::new() })
     }
 
-    /// Sends.
+    /// Sends bytes on the stream.
     pub fn say(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes)
     }
 
-    /// Takes what has come until `take` finds something in it.
+    /// Receives until `take` finds something in the received bytes.
     fn wait<T>(
         &mut self,
         within: Duration,
@@ -85,28 +85,29 @@ impl Client {
         }
     }
 
-    /// The MPA start-up.
+    /// Runs the MPA start-up with this Request, and returns the Reply.
     pub fn start(&mut self, request: &[u8]) -> io::Result<Reply> {
         self.say(request)?;
         self.reply(PATIENCE)
     }
 
-    /// The answer to a Request that was sent already.
+    /// Receives the Reply to a Request that was sent already.
     pub fn reply(&mut self, within: Duration) -> io::Result<Reply> {
         self.wait(within, mpa::take_reply)
     }
 
-    /// The next FPDU.
+    /// Receives the next FPDU.
     pub fn recv(&mut self, within: Duration) -> io::Result<Message> {
         self.wait(within, mpa::take_fpdu)
     }
 
-    /// The next `n` octets.
+    /// Receives the next `n` bytes.
     pub fn take(&mut self, n: usize) -> io::Result<Vec<u8>> {
         self.wait(PATIENCE, |bytes| (bytes.len() >= n).then(|| bytes.drain(..n).collect()))
     }
 
-    /// All that comes until the server ends the connection, and how it does: `None` for a FIN.
+    /// Receives everything until the server ends the connection. Also returns the error of that
+    /// end: `None` for a FIN.
     pub fn rest(&mut self) -> (Vec<u8>, Option<ErrorKind>) {
         let mut all = Vec::new();
         let ended = self.wait(PATIENCE, |bytes| {
@@ -122,8 +123,8 @@ impl Client {
         Socket::from(self.stream).set_linger(Some(Duration::ZERO))
     }
 
-    /// Whether the server ends the connection, in whatever way, within this time. What it says
-    /// before does not matter.
+    /// Returns true if the server ends the connection, in whatever way, within this time. Bytes
+    /// received before that do not matter.
     pub fn is_ended(&mut self, within: Duration) -> bool {
         match self.wait(within, |bytes| {
             bytes.clear();
@@ -146,7 +147,7 @@ const SOURCE: u32 = 0x1000_0001;
 const SINK: u32 = 0x2000_0002;
 
 impl Rping {
-    /// Connects, with messages of `size` octets.
+    /// Connects, for messages of `size` bytes.
     pub fn connect(lab: &Lab, from: Ipv4Addr, size: usize) -> io::Result<Rping> {
         let mut client = Client::connect(lab, from, RPING)?;
         if client.start(&mpa::request(b""))?.rejected {
@@ -156,7 +157,7 @@ impl Rping {
         Ok(Rping { client, msn: 0, text })
     }
 
-    /// One message there and back, compared, and the time it took.
+    /// Sends one message, receives it back and compares it. Returns the time that this took.
     pub fn ping(&mut self) -> io::Result<Duration> {
         let start = Instant::now();
         let wrong = |what: &str, m: &Message| io::Error::other(format!("{what}: {m:?}"));
@@ -193,13 +194,13 @@ impl Rping {
         self.client.say(&mpa::send(self.msn, &mpa::rping_info(0, stag, len)))
     }
 
-    /// Pings one after the other for this time; each one's duration, in order of length.
+    /// Pings repeatedly for this time. Returns the durations, sorted.
     pub fn measure(&mut self, time: Duration) -> Vec<Duration> {
         measure(time, || self.ping())
     }
 }
 
-/// Pings one after the other for this time; each one's duration, in order of length.
+/// Calls `ping` repeatedly for this time. Returns the durations, sorted.
 pub fn measure(time: Duration, mut ping: impl FnMut() -> io::Result<Duration>) -> Vec<Duration> {
     let start = Instant::now();
     let mut all = Vec::new();
@@ -210,10 +211,11 @@ pub fn measure(time: Duration, mut ping: impl FnMut() -> io::Result<Duration>) -
     all
 }
 
-/// How long it takes a new client from `from` to be served: it tries again when it is refused.
+/// Returns the time until a new client from `from` is served: the client tries again when the
+/// server refuses it.
 ///
 /// # Panics
-/// When it is not served within `limit`.
+/// Panics if the server does not serve the client within `limit`.
 pub fn time_to_be_served(lab: &Lab, from: Ipv4Addr, limit: Duration) -> Duration {
     let start = Instant::now();
     loop {

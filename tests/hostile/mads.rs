@@ -1,7 +1,8 @@
-//! InfiniBand's connection management from peers that break its rules: requests whose private data are
-//! none, messages about connections that there are not, or of others, and floods of octets.
+//! InfiniBand's connection management from peers that break its rules: requests with invalid
+//! private data, messages about absent connections or about connections of others, and floods of
+//! bytes.
 //!
-//! A connection of InfiniBand and an honest stream of iWARP go on beside them.
+//! A connection of InfiniBand and an honest stream of iWARP continue beside them.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -18,12 +19,13 @@ use crate::target::{PATIENCE, PLAIN, Target};
 use crate::tcp::{Host, address};
 use crate::traffic::{Company, Traffic};
 
-/// Where in a REQ's private data the annex's header has its version and its destination.
+/// Offsets in a REQ's private data of the version and the destination in the annex's header.
 const VERSION_AT: usize = 0;
 const DST_AT: usize = 20;
 
-/// Waiting this long after each datagram of a connection keeps within what the target takes of one: eight a second,
-/// once the first 32 are spent, which a test that needs many rounds to judge the company's speed reaches.
+/// The pause after each datagram of a connection that keeps within the target's budget for one
+/// connection: eight datagrams a second after the first 32. A test that needs many rounds to judge
+/// the company's speed uses up those 32.
 const OWN_BUDGET: Duration = Duration::from_millis(130);
 
 fn peer(from: Ipv4Addr) -> Peer {
@@ -47,12 +49,12 @@ fn say(host: &Host, from: Ipv4Addr, tid: u64, message: Message) {
     put(host, from, &packet(from, tid, message));
 }
 
-/// The messages that came to `to` until `take` finds its own among them.
+/// Receives messages for `to` until `take` accepts one.
 fn wait<T>(host: &mut Host, to: Ipv4Addr, take: impl FnMut(Message) -> Option<T>) -> T {
     wait_and(host, to, take, |_| ())
 }
 
-/// Says `message` until `take` finds its answer: a busy machine loses datagrams.
+/// Repeats `message` until `take` finds its answer, because a busy machine loses datagrams.
 fn ask<T>(
     host: &mut Host,
     from: Ipv4Addr,
@@ -64,7 +66,7 @@ fn ask<T>(
     wait_and(host, from, take, |host| put(host, from, &packet))
 }
 
-/// Calls `again` each time that a second has passed without what `take` looks for.
+/// Receives like `wait`, and calls `again` after each second without a message that `take` accepts.
 fn wait_and<T>(
     host: &mut Host,
     to: Ipv4Addr,
@@ -116,7 +118,7 @@ impl Conn {
         while !target.is_established(SocketAddr::from((from, PORT))) {
             let waited = start.elapsed();
             assert!(waited < PATIENCE, "the RTU is not heard");
-            // A busy machine loses frames. Peers say their RTU again when they hear the REP again.
+            // A busy machine loses frames. Peers repeat their RTU when they receive the REP again.
             if waited > next {
                 next += Duration::from_secs(1);
                 say(host, from, 7, conn.rtu());
@@ -135,7 +137,7 @@ impl Conn {
         dreq(self.name, self.rep.local_comm_id, Qpn::new(qpn))
     }
 
-    /// It is there to the last, and ends in order.
+    /// Checks that the connection still exists, and ends it in order.
     fn assert_ends_in_order(self, host: &mut Host, target: &Target) {
         let asked = (8, self.dreq(self.rep.local_qpn.get()));
         ask(host, self.from, asked, |m| matches!(m, Message::Drep(_)).then_some(()));
@@ -144,7 +146,8 @@ impl Conn {
     }
 }
 
-/// Each abuse many times beside both streams; then everything has come back.
+/// Runs an abuse many times beside both streams, and then checks that the target has released
+/// everything.
 fn beside(owned: impl Fn(&mut Host, &Target, &Conn, u32)) {
     let lab = Lab::new(1500);
     let target = Target::start(&lab);
@@ -157,7 +160,7 @@ fn beside(owned: impl Fn(&mut Host, &Target, &Conn, u32)) {
     });
     assert_eq!(target.live(), 2, "the connection, and the stream of iWARP");
     conn.assert_ends_in_order(&mut host, &target);
-    // A newcomer is welcome.
+    // The target still accepts a new connection.
     let next = Conn::new(&mut host, &target, address(2), 1 << 20);
     next.assert_ends_in_order(&mut host, &target);
     traffic.finish();
@@ -165,7 +168,7 @@ fn beside(owned: impl Fn(&mut Host, &Target, &Conn, u32)) {
     target.assert_all_is_back();
 }
 
-/// Annex A11: reason 28 with the code of what is wrong with the header.
+/// Annex A11: reason 28 with the code of the fault in the header.
 #[test]
 fn test_req_whose_private_data_are_no_header_is_refused() {
     beside(|host, target, _, n| {
@@ -197,7 +200,7 @@ fn test_rep_to_a_request_that_was_never_made_is_rejected() {
         say(host, address(2), 9, rep(CommId(0x7000_0000 | n)));
         let rej = rej(host, address(2));
         assert_eq!((rej.reason, rej.answered), (RejReason::INVALID_COMM_ID, Answered::REP));
-        // Nor does it become one by the name of a connection of another.
+        // The message also does not create a connection from the name of another peer's connection.
         say(host, address(2), 9, rep(conn.rep.local_comm_id));
         host.sync();
         let after = target.snapshot().ctl.ib;
@@ -228,7 +231,8 @@ fn test_dreq_with_a_forged_queue_pair_or_from_another_host_ends_nothing() {
 fn test_req_that_is_repeated_with_other_contents_is_stale() {
     beside(|host, target, conn, n| {
         let before = target.snapshot().ctl.ib;
-        // The name of the connection with another queue pair; the queue pair with another name.
+        // First the connection's name with another queue pair, then the queue pair with another
+        // name.
         let mut other = req(conn.from, conn.name.0);
         other.local_qpn = Qpn::new(500 + n);
         say(host, conn.from, 7, Message::Req(Box::new(other)));
@@ -237,7 +241,8 @@ fn test_req_that_is_repeated_with_other_contents_is_stale() {
         other.local_qpn = Qpn::new(conn.name.0);
         say(host, conn.from, 7, Message::Req(Box::new(other)));
         assert_eq!(rej(host, conn.from).reason, RejReason::STALE_CONNECTION);
-        // With other private data it is a copy by all its names, and answered as one.
+        // A REQ with other private data is a duplicate by all its names, and gets a duplicate's
+        // answer.
         let mut other = req(conn.from, conn.name.0);
         other.private_data[40] = 0xee;
         say(host, conn.from, 7, Message::Req(Box::new(other)));
@@ -248,14 +253,14 @@ fn test_req_that_is_repeated_with_other_contents_is_stale() {
     });
 }
 
-/// Datagrams that are no messages, three times as many in all as strangers may send at once.
+/// Sends datagrams that are no messages, three times as many in all as strangers may send at once.
 #[test]
 fn test_flood_of_damaged_datagrams_exhausts_no_budget() {
     beside(|host, target, conn, n| {
         let before = target.snapshot().worker.stack;
         let good = packet(address(2), 9, Message::Req(Box::new(req(address(2), 1 << 21))));
-        // From the last word of the base header on, which is all covered by the CRC. The device has
-        // room for so many at a time.
+        // Flip bits from the last word of the base header on, where the CRC covers everything. The
+        // device has room for this many frames at a time.
         for k in 0..1024_u32 {
             let mut bad = good.clone();
             let at = 36 + usize::try_from((k * 7 + n) % 272).expect("small");
@@ -265,7 +270,7 @@ fn test_flood_of_damaged_datagrams_exhausts_no_budget() {
                 host.sync();
             }
         }
-        // The last word is the connection's.
+        // The connection still gets the last word: the target accepts its message.
         let ib = target.snapshot().ctl.ib.rx_duplicates;
         say(host, conn.from, 7, conn.rtu());
         host.sync();

@@ -1,13 +1,14 @@
-//! Hostile peers against the program itself: `heddle serve` on a virtual device, and on the other
-//! end of the wire peers that do what they should not, or what few do.
+//! Hostile peers against the program itself: `heddle serve` on a virtual device, and at the other
+//! end of the wire peers that do forbidden or rare things.
 //!
-//! Some sit on TCP sockets of the kernel and speak MPA by hand ([`linux`]); others make every frame
-//! themselves ([`tcp`]). Where a test has to look at memory and counters, an RNIC of this process
-//! is in the place of the program ([`target`]). Each test has a wire, two network namespaces and a
-//! server of its own ([`net`], [`server`]). That needs root; without it the tests fail and say so.
+//! Some peers sit on TCP sockets of the kernel and speak MPA by hand ([`linux`]); others make every
+//! frame themselves ([`tcp`]). If a test has to inspect memory and counters, an RNIC of this
+//! process takes the place of the program ([`target`]). Each test has its own wire, two network
+//! namespaces and a server ([`net`], [`server`]). The tests need root; without root they fail and
+//! say so.
 //!
-//! Times are those of a busy machine: what is asked for is that somebody is served at all, or
-//! served about as well as before, never that it takes so many microseconds.
+//! Time limits are for a busy machine: a test requires that the server serves a peer at all, or
+//! about as well as before, and never within a number of microseconds.
 #![allow(missing_docs, reason = "parts of a test")]
 #![allow(unreachable_pub, reason = "each module takes what it needs from the others")]
 

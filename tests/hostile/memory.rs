@@ -1,4 +1,5 @@
-//! Peers that make the server keep what they send: bytes ahead of a gap, in the dearest form.
+//! Peers that make the server store what they send: bytes ahead of a gap, in the most expensive
+//! form.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -10,10 +11,10 @@ use crate::net::{LINUX, Lab};
 use crate::server::{SINK, Server};
 use crate::tcp::{Conn, Host, Offer, address};
 
-/// Memory the server may grow by: as much as all the frames of its pool take.
+/// Bytes by which the server's memory may grow: as much as all the frames of its pool take.
 const GROWTH: u64 = 48 << 20;
 
-/// Touches the frames of the server's pool, so that they do not count as grown later.
+/// Touches the frames of the server's pool, so that they do not count as growth later.
 fn touch_the_pool(host: &mut Host) {
     for n in 0..40_000 {
         host.ask();
@@ -23,10 +24,10 @@ fn touch_the_pool(host: &mut Host) {
     }
 }
 
-/// Frames sent at a time: those that the device has room for.
+/// Frames sent at a time: as many as the device has room for.
 const BATCH: u32 = 256;
 
-/// A connection to the sink, past its start-up or not.
+/// Makes a connection to the sink, past its start-up or before it.
 fn connection(host: &mut Host, port: u16, established: bool) -> Conn {
     let mut c = Conn::connect(host, address(1), port, SINK, Offer::default());
     if established {
@@ -36,8 +37,7 @@ fn connection(host: &mut Host, port: u16, established: bool) -> Conn {
     c
 }
 
-/// Sends one octet at a time, each just ahead of the one before it, down to `low` ahead of the
-/// stream.
+/// Sends single bytes, each just before the one sent last, down to `low` bytes ahead of the stream.
 fn descend(host: &mut Host, c: &Conn, low: u32, count: u32) {
     for n in (low..low + count).rev() {
         c.send_ahead(host, n, &[0]);
@@ -82,7 +82,7 @@ fn test_single_octets_before_the_start_up_take_no_memory() {
     server.assert_alive();
 }
 
-/// Work for a segment is bounded too: whoever has much held makes nobody else wait.
+/// The work for a segment is bounded too: a peer with many held segments makes no other peer wait.
 #[test]
 fn test_single_octets_between_held_ones_do_not_slow_another_connection() {
     let lab = Lab::new(1500);
@@ -91,7 +91,7 @@ fn test_single_octets_between_held_ones_do_not_slow_another_connection() {
     let mut rping = Rping::connect(&lab, LINUX[0], 1000).expect("a connection");
     rping.ping().expect("an honest client is served");
     let c = connection(&mut host, 4000, true);
-    // Two ranges, with room between them for 16,000 octets more.
+    // Two ranges of held bytes, with room between them for 16,000 more.
     descend(&mut host, &c, 76_000, 60_000);
     descend(&mut host, &c, 1, 60_000);
     let mut next = 75_999;
@@ -124,16 +124,18 @@ fn test_single_octets_between_held_ones_do_not_slow_another_connection() {
     server.assert_alive();
 }
 
-/// Turns of an honest client with what may make it wait, and without: one after the other, as the
-/// scheduler gives the server and its peers now more of the processors and now less.
+/// Number of turns of an honest client, alternately without the thing that may make it wait and
+/// with it. They alternate because the scheduler gives the server and its peers now more and now
+/// less of the processors.
 pub const TURNS: usize = 12;
-/// How long each is.
+/// The duration of each turn.
 pub const TURN: Duration = Duration::from_millis(400);
 
-/// Measures pings without and with what may make them wait: not many less in a second, and none very long.
+/// Measures pings without and with the thing that may make them wait. The second kind must not be
+/// much rarer, and none may be very long.
 ///
-/// It measures up to three times. Whatever else runs on the machine may take the processors for the turns of one kind,
-/// not each time; what makes pings slower does so each time.
+/// The function measures up to three times. Other programs on the machine may take the processors
+/// during the turns of one kind, but not each time; the thing under test slows pings each time.
 pub fn assert_not_slower(mut measure: impl FnMut() -> [Vec<Duration>; 2]) {
     let slower: Result<Vec<String>, ()> = (0..3)
         .map(|_| {
@@ -146,12 +148,12 @@ pub fn assert_not_slower(mut measure: impl FnMut() -> [Vec<Duration>; 2]) {
     }
 }
 
-/// Pings one after the other, as long as each took.
+/// Compares the durations of consecutive pings of the two kinds.
 ///
-/// On a processor that others use too, a ping takes as long as the server has to wait for its turn
-/// there, tens of milliseconds, which has nothing to do with what it is sent. So how many there are
-/// in a second, and the longest, is compared with those without: how many in the second best of the turns, since
-/// what makes each ping slower does so in the best of them too, and others on the machine do not.
+/// On a shared processor a ping takes as long as the server waits for its turn there, tens of
+/// milliseconds, which has nothing to do with the thing under test. So this compares the pings per
+/// second, and the longest ping, with those without that thing. The rate is that of the second best
+/// turn: the thing under test slows the best turns too, while other programs on the machine do not.
 fn compare(mut without: Vec<Duration>, mut with: Vec<Duration>) -> Result<(), String> {
     let rates = [&without, &with].map(|pings| second_best_rate(pings));
     for pings in [&mut without, &mut with] {
@@ -169,7 +171,7 @@ fn compare(mut without: Vec<Duration>, mut with: Vec<Duration>) -> Result<(), St
     if rates[1] > rates[0] / 3.0 && longest(&with) < long { Ok(()) } else { Err(what) }
 }
 
-/// Pings a second, in the second best of turns of [`TURN`].
+/// Returns the pings per second in the second best of the turns of [`TURN`].
 fn second_best_rate(pings: &[Duration]) -> f64 {
     let (mut rates, mut count, mut took) = (Vec::new(), 0.0, Duration::ZERO);
     for ping in pings {
@@ -205,7 +207,7 @@ fn test_pings_that_are_slower_each_time_are_not() {
     assert_not_slower(|| [vec![FAST; 2400], vec![SLOW; 480]]);
 }
 
-/// The frames that may be held are shared fairly: peers that leave gaps do not take them from one
+/// The server shares its frame buffers fairly: peers that leave gaps do not take them from a peer
 /// that has lost a segment.
 #[test]
 fn test_peers_with_gaps_leave_room_for_another_ones() {
@@ -215,7 +217,8 @@ fn test_peers_with_gaps_leave_room_for_another_ones() {
     let greedy: Vec<_> = (0..24).map(|n| connection(&mut host, 4000 + n, true)).collect();
     let honest = |host: &mut Host, port| {
         let mut c = connection(host, port, true);
-        // A Write over the first octets of the region comes again and again: whole FPDUs of 1,400.
+        // The peer writes the first bytes of the region again and again, in whole FPDUs of 1,400
+        // bytes.
         let segment = mpa::send(1, &[0; 1370]);
         assert_eq!(segment.len(), 1396);
         for n in 1..73 {
@@ -225,7 +228,8 @@ fn test_peers_with_gaps_leave_room_for_another_ones() {
             }
         }
         c.idle(host, Duration::from_millis(100));
-        // Some 50 of 64 buffers are used; what is behind the gap is there as soon as it closes.
+        // This uses some 50 of 64 buffers; the server accepts everything after the gap as soon as
+        // the gap closes.
         let base = c.snd_nxt;
         c.put(host, &c.segment(crate::frames::ACK, base, &segment));
         c.wait(host, Duration::from_secs(2), |c| {

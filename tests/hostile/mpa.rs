@@ -1,31 +1,32 @@
-//! MPA, DDP and RDMAP by hand: the frames of the start-up, FPDUs with their CRC, and their reading.
+//! Builds and reads MPA, DDP and RDMAP by hand: the frames of the start-up, and FPDUs with their
+//! CRC.
 
-/// Whether a CRC is asked for; every FPDU here carries one.
+/// The flag that requests a CRC; every FPDU here carries one.
 const FLAG_CRC: u8 = 0x40;
 const FLAG_REJECT: u8 = 0x20;
-/// RFC 6581: IRD and ORD lead the private data.
+/// RFC 6581: IRD and ORD precede the private data.
 const FLAG_ENHANCED: u8 = 0x10;
 
-/// RDMAP opcodes.
+/// RDMAP opcode of an RDMA Write.
 pub const WRITE: u8 = 0;
-/// As above.
+/// RDMAP opcode of a Read Request.
 pub const READ_REQUEST: u8 = 1;
-/// As above.
+/// RDMAP opcode of a Read Response.
 pub const READ_RESPONSE: u8 = 2;
 
 const SEND_SOLICITED: u8 = 5;
 
-/// An MPA Request of revision 1, with CRC.
+/// Builds an MPA Request of revision 1, with CRC.
 pub fn request(private_data: &[u8]) -> Vec<u8> {
     start(FLAG_CRC, 1, private_data)
 }
 
-/// The same of a peer that would do without.
+/// Builds an MPA Request of revision 1 that does not ask for a CRC.
 pub fn request_without_crc() -> Vec<u8> {
     start(0, 1, b"")
 }
 
-/// An MPA Request of revision 2, with CRC.
+/// Builds an MPA Request of revision 2, with CRC.
 pub fn enhanced_request(ird: u16, ord: u16, private_data: &[u8]) -> Vec<u8> {
     let data = [&ird.to_be_bytes()[..], &ord.to_be_bytes(), private_data].concat();
     start(FLAG_CRC | FLAG_ENHANCED, 2, &data)
@@ -36,18 +37,18 @@ fn start(flags: u8, revision: u8, private_data: &[u8]) -> Vec<u8> {
     [b"MPA ID Req Frame", &[flags, revision][..], &len.to_be_bytes(), private_data].concat()
 }
 
-/// An MPA Reply.
+/// The content of an MPA Reply.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// It wants a CRC.
+    /// The responder wants a CRC.
     pub crc: bool,
-    /// The peer does not want to.
+    /// The responder rejects the connection.
     pub rejected: bool,
-    /// With IRD and ORD before it when revision 2 has them.
+    /// The private data; in revision 2, IRD and ORD come first.
     pub private_data: Vec<u8>,
 }
 
-/// Takes a Reply off the front of `bytes`, once it is whole.
+/// Removes a Reply from the front of `bytes`, once it is whole.
 pub fn take_reply(bytes: &mut Vec<u8>) -> Option<Reply> {
     let len = 20 + usize::from(u16::from_be_bytes([*bytes.get(18)?, *bytes.get(19)?]));
     if bytes.len() < len {
@@ -63,20 +64,20 @@ pub fn take_reply(bytes: &mut Vec<u8>) -> Option<Reply> {
     })
 }
 
-/// What an FPDU carries.
+/// The content of an FPDU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
     /// RDMAP opcode.
     pub opcode: u8,
-    /// Whether it is the last of its message.
+    /// True if the segment is the last of its message.
     pub last: bool,
-    /// Where it goes: STag and tagged offset, when it is tagged.
+    /// STag and tagged offset of the destination, if the segment is tagged.
     pub tagged: Option<(u32, u64)>,
-    /// What is carried.
+    /// The bytes after the headers.
     pub payload: Vec<u8>,
 }
 
-/// The FPDU of a ULPDU.
+/// Wraps a ULPDU in an FPDU.
 pub fn fpdu(ulpdu: &[u8]) -> Vec<u8> {
     let mut f = u16::try_from(ulpdu.len()).expect("a ULPDU's length").to_be_bytes().to_vec();
     f.extend(ulpdu);
@@ -95,24 +96,24 @@ fn untagged(opcode: u8, queue: u32, msn: u32, payload: &[u8]) -> Vec<u8> {
     fpdu(&[&[0x41, 0x40 | opcode][..], &[0; 4], &queue, &msn, &[0; 4], payload].concat())
 }
 
-/// A Send with Solicited Event in one FPDU.
+/// Builds a Send with Solicited Event in one FPDU.
 pub fn send(msn: u32, payload: &[u8]) -> Vec<u8> {
     untagged(SEND_SOLICITED, 0, msn, payload)
 }
 
-/// One segment of an RDMA Write.
+/// Builds one segment of an RDMA Write.
 pub fn write(last: bool, stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
     tagged(WRITE, last, stag, to, payload)
 }
 
-/// A Read Request: `len` octets from there to here.
+/// Builds a Read Request for `len` bytes from `there` to `here`.
 pub fn read_request(msn: u32, here: (u32, u64), len: u32, there: (u32, u64)) -> Vec<u8> {
     let ends = |(stag, to): (u32, u64)| [&stag.to_be_bytes()[..], &to.to_be_bytes()].concat();
     let body = [ends(here), len.to_be_bytes().to_vec(), ends(there)].concat();
     untagged(READ_REQUEST, 1, msn, &body)
 }
 
-/// A Read Response in segments of at most `most` octets.
+/// Builds a Read Response in segments of at most `most` bytes.
 pub fn read_response(stag: u32, to: u64, payload: &[u8], most: usize) -> Vec<u8> {
     let mut out = Vec::new();
     let mut at = 0;
@@ -125,8 +126,8 @@ pub fn read_response(stag: u32, to: u64, payload: &[u8], most: usize) -> Vec<u8>
     out
 }
 
-/// A Terminate: untagged and last, DDP version 1; RDMAP version 1, opcode 7; queue 2, MSN 1, offset
-/// 0; control field; length and headers of what it is about.
+/// Builds a Terminate: untagged and last, DDP version 1; RDMAP version 1, opcode 7; queue 2, MSN 1,
+/// offset 0; control field; length and headers of the segment that it reports.
 pub fn terminate(control: [u8; 4], segment: &[u8], copied: usize) -> Vec<u8> {
     let mut ulpdu = vec![0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0];
     ulpdu.extend(control);
@@ -137,7 +138,8 @@ pub fn terminate(control: [u8; 4], segment: &[u8], copied: usize) -> Vec<u8> {
     fpdu(&ulpdu)
 }
 
-/// Where a Read Response has to go, and what is to be read: `(sink, len, source)`.
+/// Parses a Read Request into the destination of the response and the data to read: `(sink, len,
+/// source)`.
 pub fn parse_read_request(b: &[u8]) -> ((u32, u64), usize, (u32, u64)) {
     let number = |r: std::ops::Range<usize>| b[r].iter().fold(0u64, |v, &x| v << 8 | u64::from(x));
     let stag = |at: usize| u32::try_from(number(at..at + 4)).expect("four octets");
@@ -145,10 +147,10 @@ pub fn parse_read_request(b: &[u8]) -> ((u32, u64), usize, (u32, u64)) {
     ((stag(0), number(4..12)), len, (stag(16), number(20..28)))
 }
 
-/// Takes an FPDU off the front of `bytes`, once it is whole.
+/// Removes an FPDU from the front of `bytes`, once it is whole.
 ///
 /// # Panics
-/// When its CRC is wrong.
+/// Panics if the CRC of the FPDU is wrong.
 pub fn take_fpdu(bytes: &mut Vec<u8>) -> Option<Message> {
     let len = usize::from(u16::from_be_bytes([*bytes.first()?, *bytes.get(1)?]));
     let padded = (2 + len).next_multiple_of(4);
@@ -168,7 +170,7 @@ pub fn take_fpdu(bytes: &mut Vec<u8>) -> Option<Message> {
     Some(Message { opcode, last, tagged: Some((stag, to)), payload: u[14..].to_vec() })
 }
 
-/// What rping calls a region: tagged offset, STag, length.
+/// Encodes rping's description of a region: tagged offset, STag, length.
 pub fn rping_info(to: u64, stag: u32, len: u32) -> [u8; 16] {
     let mut b = [0; 16];
     b[..8].copy_from_slice(&to.to_be_bytes());
@@ -177,7 +179,7 @@ pub fn rping_info(to: u64, stag: u32, len: u32) -> [u8; 16] {
     b
 }
 
-/// The region a sink grants: STag and tagged offset.
+/// Returns the region that a sink grants: STag and tagged offset.
 pub fn sink_region(reply: &Reply) -> (u32, u64) {
     let b = reply.private_data.strip_prefix(b"HSNK").expect("a sink's private data");
     let number = |r: &[u8]| r.iter().fold(0u64, |v, &x| v << 8 | u64::from(x));

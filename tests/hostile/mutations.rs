@@ -1,13 +1,13 @@
-//! Sessions that were valid until something in them was changed, each on a TCP connection of its
-//! own, and beside them one that is left as it is.
+//! Sessions that were valid until the test changed something in them, each on its own TCP
+//! connection, beside an unchanged stream.
 //!
-//! A session is made of a seed: start-up, FPDUs of every opcode (RFC 5040, RFC 7306), with markers
-//! or without. Changed are ULPDUs, mostly, under a CRC that is right again; or the octets of the
-//! stream; and how TCP cuts it. Whether what is changed is still valid nobody knows: what counts is
-//! that nobody else's memory, stream or place is touched.
+//! A session follows from a seed: start-up, FPDUs of every opcode (RFC 5040, RFC 7306), with or
+//! without markers. The test changes mostly ULPDUs, under a CRC that it recomputes; or the bytes of
+//! the stream; or the way in which TCP cuts the stream. A changed session may still be valid. The
+//! tests only require that no other peer's memory, stream or place is affected.
 //!
-//! The sessions as they were before the change take turns with them: they must end in order, and
-//! the stream beside is measured against them.
+//! Unchanged sessions alternate with them: these must end in order, and the stream beside them sets
+//! the measure for the stream beside the changed ones.
 
 use std::net::Shutdown;
 use std::ops::Range;
@@ -25,9 +25,9 @@ use crate::segments::{Stream, a, a_response, nothing, r, t, u};
 use crate::target::{MARKED, PLACES, PLAIN, READ_LEN, RECV, Stags, TO, Target, WINDOW, plan};
 use crate::traffic::{Company, Traffic};
 
-/// Sessions at a time.
+/// Number of sessions at a time.
 const PEERS: usize = 4;
-/// Changed ones in a turn, and unchanged ones in the next.
+/// Number of changed sessions in one turn, and of unchanged ones in the next.
 const TURN: u64 = 100;
 const UNCHANGED: u64 = 25;
 
@@ -39,14 +39,15 @@ fn octets(r: &mut Random, n: usize) -> Vec<u8> {
     (0..n).map(|_| r.next_u64().to_le_bytes()[0]).collect()
 }
 
-/// One that is sent: the length its header says, when that is not its own.
+/// A ULPDU to send, and the length that its header states if that is not its own.
 #[derive(Clone, Debug)]
 struct Ulpdu {
     bytes: Vec<u8>,
     said: Option<u16>,
 }
 
-/// What a valid peer sends behind its first FPDU. `id` names the atomic operation it answers.
+/// Returns the ULPDUs that a valid peer sends after its first FPDU. `id` names the atomic operation
+/// that they answer.
 fn valid(r: &mut Random, stags: &Stags, plan: u8, id: u32) -> Vec<Ulpdu> {
     let mut all: Vec<Vec<u8>> = Vec::new();
     let (mut sends, mut reads) = (0, 0);
@@ -81,7 +82,7 @@ fn valid(r: &mut Random, stags: &Stags, plan: u8, id: u32) -> Vec<Ulpdu> {
             _ => {}
         }
     }
-    // The answers, in the order of the requests.
+    // The answers come in the order of the requests.
     if plan & plan::READ != 0 {
         let cut = 1 + below(r, READ_LEN - 1);
         let data = octets(r, READ_LEN);
@@ -94,14 +95,14 @@ fn valid(r: &mut Random, stags: &Stags, plan: u8, id: u32) -> Vec<Ulpdu> {
     all.into_iter().map(|bytes| Ulpdu { bytes, said: None }).collect()
 }
 
-/// Changes one thing of the ULPDUs.
+/// Changes one thing in the ULPDUs.
 fn change(r: &mut Random, all: &mut Vec<Ulpdu>, stags: &Stags) {
     if all.is_empty() {
         return;
     }
     let (i, j) = (below(r, all.len()), below(r, all.len()));
     let len = all[i].bytes.len();
-    // Headers, mostly.
+    // Change headers in most cases.
     let reach = if r.chance(0.7) { len.min(46) } else { len };
     match below(r, 11) {
         0 | 1 if reach > 0 => {
@@ -124,7 +125,8 @@ fn change(r: &mut Random, all: &mut Vec<Ulpdu>, stags: &Stags) {
             let said = [len + 1, len.wrapping_sub(1), len + 4, 0, 0xffff, below(r, 0x1_0000)];
             all[i].said = Some(u16::try_from(said[below(r, 6)] & 0xffff).unwrap_or(0));
         }
-        // The fields that say where: of a tagged segment, a Read Request, an Atomic Request.
+        // Change the fields that address memory: of a tagged segment, a Read Request, an Atomic
+        // Request.
         7 | 8 if len >= 14 => {
             let (stag, to) = match all[i].bytes[1] & 0x0f {
                 1 if len >= 46 => (34, 38),
@@ -157,7 +159,7 @@ fn part(r: &mut Random, len: usize) -> Range<usize> {
     a.min(b)..a.max(b)
 }
 
-/// Changes octets of a stream, under whatever CRC they have.
+/// Changes bytes of a stream, without regard to their CRC.
 fn spoil(r: &mut Random, bytes: &mut Vec<u8>) {
     if bytes.is_empty() {
         return;
@@ -175,7 +177,7 @@ fn spoil(r: &mut Random, bytes: &mut Vec<u8>) {
     }
 }
 
-/// Sends it in pieces. Who is not listened to any more may go on or not.
+/// Sends the bytes in pieces. A peer that the target no longer listens to may stop or go on.
 fn send_in_pieces(r: &mut Random, client: &mut Client, bytes: &[u8]) {
     let most = [usize::MAX, 1400, 200, 24][below(r, 4)];
     let mut rest = bytes;
@@ -190,7 +192,7 @@ fn send_in_pieces(r: &mut Random, client: &mut Client, bytes: &[u8]) {
     let _ = client.say(rest);
 }
 
-/// Says which session it was when one fails.
+/// Prints which session it was when a session fails.
 struct Named(u64);
 
 impl Drop for Named {
@@ -201,7 +203,7 @@ impl Drop for Named {
     }
 }
 
-/// The session of a seed, changed or not.
+/// Runs the session of a seed, changed or not.
 fn session(lab: &Lab, target: &Target, seed: u64, changed: bool) {
     let _name = Named(seed);
     let mut random = Random::new(&Seed::from_u64(seed));
@@ -217,7 +219,7 @@ fn session(lab: &Lab, target: &Target, seed: u64, changed: bool) {
     let port = if markers { MARKED } else { PLAIN };
     let mut client = Client::connect(lab, LINUX[0], port).expect("a TCP connection");
     send_in_pieces(r, &mut client, &request);
-    // The last octet may be missing.
+    // The last byte may be missing, so do not wait long then.
     let patience = if startup { Duration::from_millis(50) } else { PATIENCE };
     let reply = client.reply(patience);
     let said = reply.as_ref().ok().and_then(|r| r.private_data.last_chunk::<28>());
@@ -229,7 +231,7 @@ fn session(lab: &Lab, target: &Target, seed: u64, changed: bool) {
         return;
     };
 
-    // What comes first, so that the application's requests go out and can be answered.
+    // Send a first FPDU, so that the application's requests go out and the peer can answer them.
     let mut stream = Stream::new(markers);
     let first = if r.chance(0.5) { nothing() } else { t(0xc1, 0x40, stags.all, TO, &[1; 9]) };
     stream.push(&first);
@@ -247,7 +249,7 @@ fn session(lab: &Lab, target: &Target, seed: u64, changed: bool) {
     let mut all = valid(r, &stags, plan, id);
     let raw = changed && r.chance(0.25);
     if changed && r.chance(0.2) {
-        // What would end a valid session: a Terminate, or a Send that invalidates.
+        // Add a message that would end a valid session: a Terminate, or a Send that invalidates.
         let bytes = if r.chance(0.5) {
             u(0x41, 0x47, 0, [2, 1, 0], &[0x12, 0x02, 0, 0])
         } else {
@@ -263,7 +265,7 @@ fn session(lab: &Lab, target: &Target, seed: u64, changed: bool) {
         stream.push_saying(&ulpdu.bytes, ulpdu.said.unwrap_or(own));
     }
     if changed && r.chance(0.1) && stream.marked.len() > 1 {
-        // A marker that is wrong, under a CRC that is right.
+        // Make a marker wrong, under a correct CRC.
         let marker = stream.marked[below(r, stream.marked.len())];
         let at = marker + below(r, 4);
         stream.bytes[at] ^= 1 << below(r, 8);
@@ -288,7 +290,7 @@ fn session(lab: &Lab, target: &Target, seed: u64, changed: bool) {
     }
 }
 
-/// Sessions of these seeds, some at a time.
+/// Runs the sessions of these seeds, several at a time.
 fn sessions(lab: &Lab, target: &Target, seeds: Range<u64>, changed: bool) {
     let next = AtomicU64::new(seeds.start);
     thread::scope(|s| {
@@ -306,9 +308,10 @@ fn sessions(lab: &Lab, target: &Target, seeds: Range<u64>, changed: bool) {
     });
 }
 
-/// How many connections each address of the peers gets at a time: one after the other until the next
-/// is refused, then those of the next address beside them. An address may have as many as are free
-/// beside, so each takes half of what the addresses before it left.
+/// Returns how many connections each address of the peers gets at a time. The first address
+/// connects until the target refuses the next connection, then the next address connects beside it,
+/// and so on. An address may have as many places as are left free, so each takes half of what the
+/// addresses before it left.
 fn places(lab: &Lab, target: &Target) -> Vec<usize> {
     let mut all = Vec::new();
     let mut taken = Vec::new();
@@ -340,7 +343,8 @@ fn run(count: u64) {
     };
     let lab = Lab::new(1500);
     let target = Target::start(&lab);
-    // The addresses take every place between them, so the count notices a single place that is held.
+    // Together the addresses take every place, so the count shows even a single place that is still
+    // held.
     let shares = [24, 12, 6, 3, 2, 1];
     assert_eq!(shares.iter().sum::<usize>(), PLACES);
     assert_eq!(places(&lab, &target), shares, "places for connections, by address");
@@ -360,7 +364,7 @@ fn run(count: u64) {
     eprintln!("{counters:?}");
     traffic.finish();
     target.assert_all_is_back();
-    // TIME-WAIT is 10 ms.
+    // TIME-WAIT lasts 10 ms here, so wait longer.
     thread::sleep(Duration::from_millis(100));
     assert_eq!(places(&lab, &target), shares, "places for connections, by address");
     target.assert_guards();
@@ -371,7 +375,7 @@ fn test_changed_sessions_touch_nobody_elses_memory_stream_or_place() {
     run(1000);
 }
 
-/// For `scripts/test --full`.
+/// The long run, for `scripts/test --full`.
 #[test]
 #[ignore = "ten times as many: 20 s"]
 fn test_ten_thousand_changed_sessions() {

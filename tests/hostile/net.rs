@@ -7,8 +7,8 @@
 //!   10.77.0.1/16                                       +-- AF_PACKET: any other 10.77.x.y
 //! ```
 //!
-//! The namespaces have no names. They live as long as this process holds their files, so that
-//! nothing is left behind however a test ends.
+//! The namespaces have no names. They live as long as this process holds their files, so nothing is
+//! left over however a test ends.
 
 use std::fs::File;
 use std::io;
@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-/// The server.
+/// The address of the server.
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 /// The addresses of the peers' kernel. Tests of one or two hosts take the first two.
 pub const LINUX: [Ipv4Addr; 6] = [
@@ -35,7 +35,7 @@ pub const LINUX: [Ipv4Addr; 6] = [
 ];
 /// The interface of the server, in its namespace.
 pub const SERVER_IFACE: &str = "srv";
-/// The interface of the peers, in theirs.
+/// The interface of the peers, in their namespace.
 pub const PEER_IFACE: &str = "peer";
 
 /// A network namespace without a name.
@@ -44,7 +44,8 @@ pub struct Namespace(File);
 impl Namespace {
     fn new() -> io::Result<Namespace> {
         let make = || {
-            // SAFETY: it takes flags only, and changes this thread, which ends right after.
+            // SAFETY: the call takes only flags, and changes only this thread, which ends right
+            // after it.
             if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
                 return Err(io::Error::last_os_error());
             }
@@ -57,7 +58,7 @@ impl Namespace {
     /// there.
     pub fn run<T: Send>(&self, f: impl FnOnce() -> T + Send) -> T {
         let inside = || {
-            // SAFETY: the file is open, and is a network namespace by how it was made.
+            // SAFETY: the file is open, and `new` made it as that of a network namespace.
             let entered = unsafe { libc::setns(self.0.as_raw_fd(), libc::CLONE_NEWNET) };
             assert_eq!(entered, 0, "setns: {}", io::Error::last_os_error());
             f()
@@ -66,7 +67,7 @@ impl Namespace {
         done.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// Runs a program to its end, which must be good.
+    /// Runs a program to its end, which must be a success.
     fn command(&self, line: &str) {
         let mut words = line.split_whitespace();
         let mut c = Command::new(words.next().expect("a program"));
@@ -76,7 +77,7 @@ impl Namespace {
         assert!(out.status.success(), "{line}: {}", String::from_utf8_lossy(&out.stderr));
     }
 
-    /// A path by which other programs find it.
+    /// Returns a path under which other programs find the namespace.
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
     }
@@ -84,20 +85,21 @@ impl Namespace {
 
 /// Both namespaces with the wire between them, and the right to use the processors.
 pub struct Lab {
-    /// Where the server runs.
+    /// The namespace of the server.
     pub server: Namespace,
-    /// Where the peers are.
+    /// The namespace of the peers.
     pub peers: Namespace,
-    /// Octets of an IP packet.
+    /// Bytes of an IP packet.
     pub mtu: u16,
     _turn: MutexGuard<'static, ()>,
 }
 
 impl Lab {
-    /// A wire whose packets have up to `mtu` octets.
+    /// Makes a wire whose packets have up to `mtu` bytes.
     ///
     /// # Panics
-    /// When this process may not make one: such tests fail by name rather than pass unseen.
+    /// Panics if this process may not make a wire: such tests must fail by name rather than pass
+    /// unseen.
     pub fn new(mtu: u16) -> Lab {
         static TURN: Mutex<()> = Mutex::new(());
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -111,7 +113,7 @@ impl Lab {
         let lab = Lab { server: namespace(), peers: namespace(), mtu, _turn: turn };
         for ns in [&lab.server, &lab.peers] {
             let quiet = "/proc/sys/net/ipv6/conf/default/disable_ipv6";
-            // A kernel without IPv6 has none to be silenced.
+            // A kernel without IPv6 has no such file, and nothing to silence.
             let _ = ns.run(|| std::fs::write(quiet, "1"));
         }
         let there = lab.peers.path();
@@ -119,7 +121,8 @@ impl Lab {
             "ip link add {SERVER_IFACE} mtu {mtu} type veth peer name {PEER_IFACE} mtu {mtu} netns {there}"
         ));
         for (ns, dev) in [(&lab.server, SERVER_IFACE), (&lab.peers, PEER_IFACE)] {
-            // What one end sends is what the other must find: whole frames with their checksums.
+            // Turn off offloads, so that the other end receives exactly the frames that were sent,
+            // with their checksums.
             ns.command(&format!(
                 "ethtool -K {dev} tx off tso off gso off gro off rxvlan off txvlan off"
             ));
@@ -131,22 +134,23 @@ impl Lab {
         lab
     }
 
-    /// Gives the server its loopback interface, by which its own host asks it.
+    /// Gives the server its loopback interface, by which its own host queries it.
     pub fn loopback(&self) {
         self.server.command("ip link set lo up");
     }
 
-    /// Takes the wire away.
+    /// Deletes the wire.
     pub fn delete(&self) {
         self.server.command(&format!("ip link del {SERVER_IFACE}"));
     }
 }
 
-/// Whole Ethernet frames of the peers' interface.
+/// A socket for whole Ethernet frames of the peers' interface.
 pub struct Packets(Socket);
 
 impl Packets {
-    /// Sees what arrives at the peers' interface; what is sent here is not shown.
+    /// Opens a socket that sees frames arriving at the peers' interface, but not frames sent from
+    /// it.
     pub fn open(lab: &Lab) -> Packets {
         lab.peers.run(|| {
             let all = u16::try_from(libc::ETH_P_ALL).expect("a protocol").to_be();
@@ -154,7 +158,7 @@ impl Packets {
                 Socket::new(Domain::PACKET, Type::RAW, Some(Protocol::from(i32::from(all))))
                     .expect("a packet socket (needs root: CAP_NET_RAW)");
             let name = std::ffi::CString::new(PEER_IFACE).expect("no zero in it");
-            // SAFETY: the name ends in a zero.
+            // SAFETY: the name ends in a zero byte.
             let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
             let fill = |addr: *mut SockAddrStorage, len: *mut libc::socklen_t| {
                 let ll = addr.cast::<libc::sockaddr_ll>();
@@ -168,7 +172,7 @@ impl Packets {
                 }
                 Ok(())
             };
-            // SAFETY: the family is set and the length is that of its address.
+            // SAFETY: `fill` sets the family, and the length is that of such an address.
             let ((), addr) = unsafe { SockAddr::try_init(fill) }.expect("it does not fail");
             socket.bind(&addr).expect("the interface is there");
             for (level, option, value) in [
@@ -182,7 +186,7 @@ impl Packets {
         })
     }
 
-    /// Sends a frame. A full queue is waited for.
+    /// Sends a frame, and waits while the queue is full.
     pub fn send(&self, frame: &[u8]) {
         let start = Instant::now();
         while let Err(e) = self.0.send(frame) {
@@ -193,15 +197,15 @@ impl Packets {
         }
     }
 
-    /// The next frame, if one comes within `wait`.
+    /// Receives the next frame, if one comes within `wait`.
     pub fn recv<'b>(&self, buf: &'b mut [u8], wait: Duration) -> Option<&'b [u8]> {
         let ms = i32::try_from(wait.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
         let mut poll = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one pollfd of ours, and the descriptor in it is open.
+        // SAFETY: there is one live pollfd, and its descriptor is open.
         if unsafe { libc::poll(&raw mut poll, 1, ms) } <= 0 {
             return None;
         }
-        // SAFETY: the buffer is ours and as long as said.
+        // SAFETY: the buffer is ours, and the length is its own.
         let n = unsafe {
             libc::recv(self.0.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len(), libc::MSG_DONTWAIT)
         };
@@ -216,7 +220,7 @@ fn length_of<T>() -> libc::socklen_t {
 }
 
 fn set_option(socket: &Socket, level: i32, option: i32, value: i32) {
-    // SAFETY: the value is an int and its length that of one.
+    // SAFETY: the value is a live int, and the length is that of an int.
     let set = unsafe {
         let len = length_of::<i32>();
         libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), len)
@@ -224,10 +228,10 @@ fn set_option(socket: &Socket, level: i32, option: i32, value: i32) {
     assert_eq!(set, 0, "option {option}: {}", io::Error::last_os_error());
 }
 
-/// Octets a kernel TCP has sent and not seen acknowledged, or not sent yet.
+/// Returns the bytes that a kernel socket has not sent yet, or has sent without an acknowledgement.
 pub fn unacknowledged(socket: &impl AsRawFd) -> i32 {
     let mut octets = 0;
-    // SAFETY: the descriptor is open and the request writes one int.
+    // SAFETY: the descriptor is open, and the request writes one int.
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut octets) };
     assert_eq!(done, 0, "TIOCOUTQ: {}", io::Error::last_os_error());
     octets

@@ -1,5 +1,6 @@
-//! Clients of NFS over RDMA that break the rules of RPC-over-RDMA, of RPC or of NFS, or leave data where it is: each
-//! harms itself alone. An honest client of the same exports has its results right, and waits no longer.
+//! Clients of NFS over RDMA that break the rules of RPC-over-RDMA, of RPC or of NFS, or do not
+//! fetch their data: each harms only itself. An honest client of the same exports gets correct
+//! results, and waits no longer.
 
 mod peers;
 
@@ -23,7 +24,8 @@ use crate::mpa::{self, Message};
 use crate::net::LINUX;
 use peers::{Exports, MIB, Peer, bytes_of};
 
-/// Where the data of a WRITE of a file begins: behind the header of the call, the handle, and five words.
+/// Offset of the data of a WRITE of a file: after the header of the call, the handle, and five
+/// words.
 const ITEM: u32 = 40 + 40 + 20;
 
 fn write_of(file: Handle, length: usize, data: &[u8]) -> Vec<u8> {
@@ -34,7 +36,7 @@ fn write_of(file: Handle, length: usize, data: &[u8]) -> Vec<u8> {
     words
 }
 
-/// Messages that are no calls, or have headers that break a rule.
+/// Returns messages that are no calls, or whose headers break a rule.
 fn bad_messages(version: u32) -> Vec<(&'static str, Vec<u32>)> {
     let head = |kind: u32, rest: &[u32]| [&[900, version, 500, kind][..], rest].concat();
     let reply = [900, 1, 0, 0, 0, 0];
@@ -67,7 +69,7 @@ fn test_headers_that_break_a_rule_harm_their_own_connection_at_most() {
     for version in [v1::VERSION, v2::VERSION] {
         let mut peer = e.peer(LINUX[0], version).expect("a connection");
         assert!(peer.is_served());
-        // A server that answered errors by errors would go on for ever.
+        // A server that answered errors with errors would go on for ever.
         let write = write_of(honest.file, 100, &[]);
         for (what, message) in bad_messages(version) {
             if peer.send(&bytes_of(&message)).is_err() || !peer.is_served() {
@@ -105,10 +107,11 @@ fn test_more_calls_than_credits_and_repeated_xids_harm_nobody_else() {
         let mut flood = e.peer(LINUX[0], version).expect("a connection");
         let getattr = OfHandle { object: honest.file }.octets();
         let sent = (0..1000).try_for_each(|_| flood.call(&[0, 0, 0], procedure::GETATTR, &getattr));
-        // It is over, or is about to be: none that broke flow control goes on.
+        // The connection is over, or soon will be: the server ends each peer that breaks flow
+        // control.
         assert!(sent.is_err() || flood.client.is_ended(PATIENCE), "version {version}");
         honest.ping().expect("the honest client is served");
-        // One XID for two calls, of which the second is another one.
+        // The second call has the XID of the first, and other contents.
         let mut peer = e.peer(LINUX[0], version).expect("a connection");
         let (dir, how) = (honest.root, How::Guarded(Sattr::default()));
         let at = |name: &'static [u8]| DirEntryName { dir, name: Opaque(name) };
@@ -137,7 +140,8 @@ fn test_credits_of_the_listener_are_what_replies_grant() {
     let mut e = Exports::with(",credits=5");
     let path = e.base.path().join("export").display().to_string();
     let path = Opaque::<4095>(path.as_bytes()).octets();
-    // Version 2 counts from the beginning of the connection: the server has taken one message.
+    // Version 2 counts credits from the beginning of the connection: the server has received one
+    // message.
     for (version, credits) in [(v1::VERSION, 5), (v2::VERSION, 6_u32)] {
         let mut peer = e.peer(LINUX[0], version).expect("a connection");
         peer.call(&[0, 0, 0], mount::MNT, &path).expect("it is sent");
@@ -147,7 +151,7 @@ fn test_credits_of_the_listener_are_what_replies_grant() {
     e.assert_untouched();
 }
 
-/// Handles and names that are made up, in every procedure.
+/// The test uses invented handles and names in every procedure.
 #[test]
 fn test_handles_and_names_that_are_made_up_reach_nothing() {
     let mut e = Exports::new();
@@ -156,13 +160,14 @@ fn test_handles_and_names_that_are_made_up_reach_nothing() {
     let own = honest.root;
     let root = own.as_slice().to_vec();
     let mut handles = vec![vec![], vec![0; 28], vec![0xff; 64], root[..27].to_vec()];
-    // Each bit of the magic, of the export's number, and of the object's.
+    // Flip bits of the magic, of the export's number, and of the object's number.
     handles.extend((0..root.len() * 8).step_by(5).map(|bit| {
         let mut flipped = root.clone();
         flipped[bit / 8] ^= 1 << (bit % 8);
         flipped
     }));
-    // The handle of a file beside the export, by its numbers in the form of the export's own.
+    // Forge the handle of a file outside the export, from the file's numbers in the form of the
+    // export's handles.
     for file in ["outside/secret", "other/file", "outside"] {
         use std::os::unix::fs::MetadataExt;
         let about = fs::metadata(e.base.path().join(file)).expect("it is there");
@@ -208,12 +213,12 @@ fn test_handles_and_names_that_are_made_up_reach_nothing() {
             assert_ne!(said, Some(0), "{p:?} of {object:?}");
         }
     }
-    // The other export is for nobody here.
+    // The second export allows no client here.
     let other = e.base.path().join("other");
     let path = other.display().to_string();
     let denied = peer.ask(mount::MNT, &Opaque::<4095>(path.as_bytes()).octets());
     assert_eq!(denied.expect("an answer"), None);
-    // Names that lead elsewhere, or are no names.
+    // These names lead elsewhere, or are invalid.
     let long = vec![b'x'; 4096];
     let names: [&[u8]; 9] = [
         b"",
@@ -247,7 +252,7 @@ fn test_handles_and_names_that_are_made_up_reach_nothing() {
     }
     // `..` of the export's directory is the directory itself.
     assert_eq!(peer.lookup(own, b"..").expect("it is there"), own);
-    // A link is made, and leads the client where the client likes, not the server.
+    // The server makes the link, but never follows it; the client may follow it on its own side.
     let at = DirEntryName { dir: own, name: Opaque(b"link") };
     let link = Symlink { at, attributes, path: Opaque(b"../outside/secret") }.octets();
     assert_eq!(status(peer.ask(procedure::SYMLINK, &link).expect("an answer")), Some(0));
@@ -260,7 +265,7 @@ fn test_handles_and_names_that_are_made_up_reach_nothing() {
     ] {
         assert_ne!(status(peer.ask(p, &arguments).expect("an answer")), Some(0), "{p:?}");
     }
-    // Lengths that lie, cookies and counts of all sizes, and arguments that end early.
+    // Send false lengths, cookies and counts of all sizes, and arguments that end early.
     let of = OfHandle { object: own }.octets();
     let lies = [
         [of.clone(), bytes_of(&[u32::MAX])].concat(),
@@ -286,20 +291,20 @@ fn test_handles_and_names_that_are_made_up_reach_nothing() {
     e.assert_untouched();
 }
 
-/// What becomes of the data of a WRITE that the server reads.
+/// The fate of the data of a WRITE that the server reads.
 #[derive(Clone, Copy)]
 enum Data {
-    /// It never comes.
+    /// The data never comes.
     Never,
-    /// Half of it comes, and then a Terminate, as where an STag was invalidated meanwhile.
+    /// Half of the data comes, and then a Terminate, as if the STag had been invalidated meanwhile.
     InvalidatedMidway,
-    /// It comes to an STag that the server did not name.
+    /// The data comes to an STag that the server did not name.
     Elsewhere,
-    /// More of it comes than was asked for.
+    /// More data comes than the server asked for.
     TooMuch,
 }
 
-/// Calls with the data of several WRITEs, of which the server has the first Read Request.
+/// Sends calls with the data of several WRITEs. Returns the first Read Request of the server.
 fn writes(peer: &mut Peer, file: Handle, count: usize) -> io::Result<Message> {
     let room = u32::try_from(MIB).expect("a length");
     for _ in 0..count {
@@ -307,7 +312,8 @@ fn writes(peer: &mut Peer, file: Handle, count: usize) -> io::Result<Message> {
         peer.call(&lists(&[chunk], &[], &[0]), procedure::WRITE, &write_of(file, MIB, &[]))?;
     }
     loop {
-        // The address may have its share of the memory by now, and then nothing is asked for.
+        // The address may have used up its share of the memory by now, and then the server asks for
+        // no data.
         let m = peer.client.recv(Duration::from_millis(100))?;
         if m.opcode == mpa::READ_REQUEST {
             return Ok(m);
@@ -322,7 +328,8 @@ fn stall(peer: &mut Peer, file: Handle, data: Data) -> io::Result<()> {
         Data::Never => Ok(()),
         Data::InvalidatedMidway => {
             let half = mpa::read_response(stag, to, &vec![1; len / 2], 1400);
-            // The last segment of a half would be the end of all.
+            // Leave out the last segment of the half, because it would mark the end of the whole
+            // response.
             let cut = half.len() - half.len() % 1400;
             peer.client.say(&half[..cut])?;
             peer.client.say(&mpa::terminate([0x01, 0x00, 0, 0], &[], 0))
@@ -332,7 +339,7 @@ fn stall(peer: &mut Peer, file: Handle, data: Data) -> io::Result<()> {
     }
 }
 
-/// READs of much data that nobody takes off the wire.
+/// Sends READs of much data, which the peer does not receive.
 fn reads_not_taken(peer: &mut Peer, big: Handle) -> io::Result<()> {
     let room = u32::try_from(MIB).expect("a length");
     let read = Read { file: big, offset: 0, count: room }.octets();
@@ -353,7 +360,7 @@ fn test_data_that_never_moves_makes_nobody_else_wait() {
         let mut held = Vec::new();
         for (nth, data) in kinds.into_iter().enumerate() {
             let version = if nth % 2 == 0 { v1::VERSION } else { v2::VERSION };
-            // Whatever is refused, or ends: it is tried.
+            // Attempts may be refused or ended; each peer just tries.
             if let Ok(mut peer) = e_ref.peer(LINUX[2 + nth], version) {
                 let is_stalled = stall(&mut peer, big, data).is_ok();
                 stalled[nth].fetch_add(usize::from(is_stalled), Ordering::Relaxed);
@@ -373,7 +380,8 @@ fn test_data_that_never_moves_makes_nobody_else_wait() {
                 let mut held = Vec::new();
                 while !stop.load(Ordering::Relaxed) {
                     if attack.load(Ordering::Relaxed) {
-                        // The peers of the round before hold their places until this round has its own.
+                        // The peers of the last round keep their places until this round has its
+                        // own.
                         let before = std::mem::replace(&mut held, round());
                         thread::sleep(Duration::from_millis(50));
                         drop(before);
@@ -384,7 +392,8 @@ fn test_data_that_never_moves_makes_nobody_else_wait() {
                 }
             });
             let mut pings = [Vec::new(), Vec::new()];
-            // On a busy machine a kind of attack may need more turns until it has come to its stall.
+            // On a busy machine, a kind of attack may need more turns until it stalls the server
+            // once.
             let all_stalled = || stalled.iter().all(|times| times.load(Ordering::Relaxed) > 0);
             for turn in 0..10 * TURNS {
                 if turn >= TURNS && turn % 2 == 0 && all_stalled() {
@@ -399,7 +408,7 @@ fn test_data_that_never_moves_makes_nobody_else_wait() {
     });
     let stalled = stalled.map(AtomicUsize::into_inner);
     assert!(stalled.iter().all(|&times| times > 0), "the server has asked for data: {stalled:?}");
-    // The server has got back the memory that the attackers had.
+    // The server has recovered the memory that the attackers had.
     honest.read_big(12);
     assert!(fs::read(e.base.path().join("export/big")).expect("it is there").len() >= MIB);
     e.assert_untouched();

@@ -1,7 +1,8 @@
-//! RFC 6581's peer-to-peer model, abused: the initiator is to say "ready" with one message without
-//! payload, and says it twice, in another form, with a payload, after data, or never.
+//! Abuses of RFC 6581's peer-to-peer model. The initiator should send one "ready" message without
+//! payload; here it sends two, or another form, or one with a payload, or one after data, or none.
 //!
-//! All octets are here as the RFC's figure 2 has them; the code under test is not asked.
+//! All bytes stand here as in the RFC's figure 2; the tests do not ask the code under test for
+//! them.
 
 use std::time::{Duration, Instant};
 
@@ -15,25 +16,26 @@ use crate::segments::{nothing, plain, r, t, u};
 use crate::target::{PLAIN, Stags, TO, Target};
 use crate::traffic::{Company, Traffic};
 
-/// Flags of the two words: A in the first, for the model; then the forms of the indication.
+/// Flags of the two words: A in the first word, for the model, and the forms of the indication.
 const MODEL: u16 = 0x8000;
 const SEND: u16 = 0x4000;
 const WRITE: u16 = 0x8000;
 const READ: u16 = 0x4000;
-/// How long an acceptor waits for the indication.
+/// The longest time that an acceptor waits for the indication.
 const RTR_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A Send of `payload`.
+/// Builds a Send of `payload`.
 fn send(msn: u32, payload: &[u8]) -> Vec<u8> {
     u(0x41, 0x43, 0, [0, msn, 0], payload)
 }
 
-/// A Read of no octets.
+/// Builds a Read of no bytes.
 fn empty_read(msn: u32) -> Vec<u8> {
     r(msn, 0, 1, 0)
 }
 
-/// Past the start-up, where the Request offers the forms of these two words and the Reply takes one.
+/// Connects and completes the start-up: the Request offers the forms in these two words, and the
+/// Reply takes one of them.
 fn connect(lab: &Lab, first: u16, second: u16) -> (Client, Stags) {
     let mut client = Client::connect(lab, LINUX[0], PLAIN).expect("a connection");
     let request = mpa::enhanced_request(2 | MODEL | first, 2 | second, &[0]);
@@ -48,20 +50,21 @@ fn connect(lab: &Lab, first: u16, second: u16) -> (Client, Stags) {
     (client, Stags::parse(stags))
 }
 
-/// Indications, buffers that were missing and STags that were unknown, as queue pairs count them.
+/// Returns the counts of queue pairs: indications, missing buffers and unknown STags.
 fn counted(target: &Target) -> [u64; 3] {
     let qps = target.snapshot().worker.qps;
     [qps.rtr, qps.err_no_buffer, qps.err_stag]
 }
 
-/// The connection is as good as any: behind the answers to `reads` empty Reads a Write, and a Read of it.
+/// Checks that the connection works normally: after the answers to `reads` empty Reads, a Write,
+/// and a Read of the written bytes.
 fn assert_serves(client: &mut Client, stags: &Stags, reads: u32) {
     let mut answer = || {
         let m = client.recv(PATIENCE).expect("a Read Response");
         assert_eq!(m.opcode, 2);
         m.payload
     };
-    // Two are served at a time.
+    // The target serves two Reads at a time.
     assert!((0..reads).all(|_| answer().is_empty()));
     let write = t(0xc1, 0x40, stags.all, TO, b"as before");
     client.say(&plain(&[write, r(reads + 1, 9, stags.all, TO)])).expect("it is sent");
@@ -69,14 +72,15 @@ fn assert_serves(client: &mut Client, stags: &Stags, reads: u32) {
     assert_eq!((m.opcode, &m.payload[..]), (2, &b"as before"[..]));
 }
 
-/// A case of what ends a connection: as in the loop below.
+/// A message sequence that ends the connection, with the same fields as below.
 type Fatal = (&'static str, u16, u16, Said, [u8; 2], [u64; 3]);
 
 type Said = fn(&Stags) -> Vec<Vec<u8>>;
 
 #[test]
 fn test_indication_that_is_not_the_agreed_one_is_an_ordinary_message() {
-    // What was offered, what is said, Reads among it, and how many indications are counted.
+    // Name, the two offered words, the messages, the number of Reads among them, and the number of
+    // counted indications.
     let harmless: &[(&str, u16, u16, Said, u32, u64)] = &[
         ("twice, by Writes", 0, WRITE, |_| vec![nothing(), nothing()], 0, 1),
         ("twice, by Reads", 0, READ, |_| vec![empty_read(1), empty_read(2)], 2, 1),
@@ -88,7 +92,8 @@ fn test_indication_that_is_not_the_agreed_one_is_an_ordinary_message() {
         ("a Write with payload", 0, WRITE, |s| vec![t(0xc1, 0x40, s.all, TO, b"data")], 0, 0),
         ("data before", SEND, 0, |_| vec![send(1, b"data"), send(2, &[])], 0, 0),
     ];
-    // The last of these has no buffer, or no memory: Terminate, and its counter.
+    // The last message of each has no buffer, or no memory: the target sends a Terminate and counts
+    // the error.
     let fatal: &[Fatal] = &[
         (
             "four Sends, of which one is the indication",
@@ -152,7 +157,8 @@ fn test_indication_that_is_not_the_agreed_one_is_an_ordinary_message() {
     target.assert_all_is_back();
 }
 
-/// The place of a peer that never says it is ready comes back, whatever else it does not say.
+/// A peer never sends its indication: the target frees its place, whatever else the peer does not
+/// send.
 #[test]
 fn test_peer_that_never_says_ready_loses_its_place_in_time() {
     let lab = Lab::new(1500);
@@ -161,12 +167,12 @@ fn test_peer_that_never_says_ready_loses_its_place_in_time() {
     let before = target.snapshot().ctl.cm.first_fpdu_timeouts;
     let start = Instant::now();
     let mut silent: Vec<Client> = (0..4).map(|_| connect(&lab, 0, WRITE).0).collect();
-    // Half of an indication is none.
+    // A part of an indication does not count as one.
     for (n, client) in silent.iter_mut().enumerate() {
         let half = plain(&[nothing()]);
         client.say(&half[..n * half.len() / 4]).expect("it is sent");
     }
-    // Others come and go all the while, and the stream goes on.
+    // Other peers come and go meanwhile, and the stream goes on.
     for _ in 0..20 {
         honest_session(&target, &lab, PLAIN);
         traffic.go_on();
@@ -185,7 +191,7 @@ fn test_peer_that_never_says_ready_loses_its_place_in_time() {
     target.assert_all_is_back();
 }
 
-/// An initiator that does not wait for the Reply.
+/// The initiator does not wait for the Reply.
 #[test]
 fn test_indication_before_the_reply_ends_the_startup() {
     let lab = Lab::new(1500);

@@ -1,19 +1,21 @@
-//! DDP segments and FPDUs by the figures of the RFCs, every octet of them the caller's.
+//! DDP segments and FPDUs as in the RFCs' figures; the caller chooses every byte.
 
 use crate::mpa;
 
-/// A tagged segment: DDP and RDMAP control octets, STag, tagged offset (RFC 5041 figure 3).
+/// Builds a tagged segment: control bytes of DDP and RDMAP, STag, tagged offset (RFC 5041 figure
+/// 3).
 pub fn t(ddp: u8, rdmap: u8, stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
     [&[ddp, rdmap][..], &stag.to_be_bytes(), &to.to_be_bytes(), payload].concat()
 }
 
-/// An untagged one: control octets, STag to invalidate, queue, MSN, offset (RFC 5041 figure 5).
+/// Builds an untagged segment: control bytes, STag to invalidate, queue, MSN, offset (RFC 5041
+/// figure 5).
 pub fn u(ddp: u8, rdmap: u8, inv: u32, [qn, msn, mo]: [u32; 3], payload: &[u8]) -> Vec<u8> {
     let [inv, qn, msn, mo] = [inv, qn, msn, mo].map(u32::to_be_bytes);
     [&[ddp, rdmap][..], &inv, &qn, &msn, &mo, payload].concat()
 }
 
-/// A Read Request (RFC 5040 figure 6): `size` octets to STag 6, offset 99.
+/// Builds a Read Request (RFC 5040 figure 6): `size` bytes to STag 6, offset 99.
 pub fn r(msn: u32, size: u32, source: u32, to: u64) -> Vec<u8> {
     let mut payload = [0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0, 99].to_vec();
     payload.extend(size.to_be_bytes());
@@ -22,7 +24,8 @@ pub fn r(msn: u32, size: u32, source: u32, to: u64) -> Vec<u8> {
     u(0x41, 0x41, 0, [1, msn, 0], &payload)
 }
 
-/// An Atomic Request (RFC 7306 figure 4) of id 5: operation, data, no mask; nothing to compare.
+/// Builds an Atomic Request (RFC 7306 figure 4) with id 5: operation, data, no mask, no compare
+/// value.
 pub fn a(msn: u32, op: u8, stag: u32, to: u64, data: u64) -> Vec<u8> {
     let mut payload = vec![0, 0, 0, op, 0, 0, 0, 5];
     payload.extend(stag.to_be_bytes());
@@ -33,46 +36,47 @@ pub fn a(msn: u32, op: u8, stag: u32, to: u64, data: u64) -> Vec<u8> {
     u(0x41, 0x4a, 0, [1, msn, 0], &payload)
 }
 
-/// An Atomic Response (RFC 7306 figure 5).
+/// Builds an Atomic Response (RFC 7306 figure 5).
 pub fn a_response(msn: u32, id: u32, original: u64) -> Vec<u8> {
     let payload = [&id.to_be_bytes()[..], &original.to_be_bytes()].concat();
     u(0x41, 0x4b, 0, [3, msn, 0], &payload)
 }
 
-/// A Write of nothing to STag 0: the shortest message there is. No buffer is looked for.
+/// Builds a Write of no bytes to STag 0, the shortest message. The receiver looks for no buffer.
 pub fn nothing() -> Vec<u8> {
     t(0xc1, 0x40, 0, 0, &[])
 }
 
-/// The stream of these ULPDUs, without markers.
+/// Builds the stream of these ULPDUs, without markers.
 pub fn plain<S: AsRef<[u8]>>(ulpdus: &[S]) -> Vec<u8> {
     ulpdus.iter().flat_map(|s| mpa::fpdu(s.as_ref())).collect()
 }
 
-/// How far markers are apart, from the first octet of the first FPDU on.
+/// Distance between markers in bytes, from the first byte of the first FPDU on.
 const SPACING: usize = 512;
 
-/// A stream of FPDUs that grows at its end.
+/// A stream of FPDUs, built from its beginning on.
 #[derive(Clone, Debug, Default)]
 pub struct Stream {
-    /// Its octets.
+    /// The bytes of the stream so far.
     pub bytes: Vec<u8>,
-    /// Whether there are markers in it (RFC 5044 section 4.3).
+    /// True if the stream has markers (RFC 5044 section 4.3).
     pub markers: bool,
-    /// Where each marker stands.
+    /// The offset of each marker.
     pub marked: Vec<usize>,
-    /// Where each FPDU begins, with the marker before it, if one is due there.
+    /// The beginning of each FPDU, including the marker before it if one is due there.
     begun: Vec<usize>,
 }
 
 impl Stream {
-    /// One with nothing in it.
+    /// Makes an empty stream.
     pub fn new(markers: bool) -> Stream {
         Stream { markers, ..Stream::default() }
     }
 
-    /// The FPDU of `ulpdu` with the length `len` in its header and a CRC that is right for all the
-    /// rest: markers before and inside of it are covered (RFC 5044 section 4.4).
+    /// Appends the FPDU of `ulpdu` with the length `len` in its header and a CRC that is correct
+    /// for all the rest: the CRC covers the markers before and inside the FPDU (RFC 5044 section
+    /// 4.4).
     pub fn push_saying(&mut self, ulpdu: &[u8], len: u16) {
         let begin = self.bytes.len();
         self.begun.push(begin);
@@ -90,12 +94,13 @@ impl Stream {
         self.bytes.extend(crc.to_le_bytes());
     }
 
-    /// The FPDU of `ulpdu`.
+    /// Appends the FPDU of `ulpdu`.
     pub fn push(&mut self, ulpdu: &[u8]) {
         self.push_saying(ulpdu, u16::try_from(ulpdu.len()).expect("a ULPDU's length"));
     }
 
-    /// Puts a marker where one is due. The FPDU began at `start`, if anything of it is there yet.
+    /// Inserts a marker if one is due. The FPDU began at `start`, if a part of it is already in the
+    /// stream.
     fn mark(&mut self, start: Option<usize>) {
         let at = self.bytes.len();
         if self.markers && at.is_multiple_of(SPACING) {
@@ -106,7 +111,7 @@ impl Stream {
         }
     }
 
-    /// Computes the CRC anew of the FPDU that covers the octet `at`.
+    /// Computes anew the CRC of the FPDU that covers the byte `at`.
     pub fn seal_around(&mut self, at: usize) {
         let Some(&begin) = self.begun.iter().rev().find(|b| **b <= at) else { return };
         let next = self.begun.iter().copied().find(|b| *b > at);

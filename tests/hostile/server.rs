@@ -10,38 +10,40 @@ use std::time::{Duration, Instant};
 
 use crate::net::{Lab, SERVER, SERVER_IFACE};
 
-/// Where the services listen.
+/// The port of the rping service.
 pub const RPING: u16 = 7174;
-/// As above.
+/// The port of the perf service.
 pub const PERF: u16 = 7175;
-/// As above.
+/// The port of the sink.
 pub const SINK: u16 = 7176;
 
-/// A running server; it ends when dropped.
+/// A running server. Dropping the value ends it.
 pub struct Server {
     child: Child,
     log: Arc<Mutex<String>>,
     reader: Option<JoinHandle<()>>,
 }
 
-/// A service's address.
+/// Returns a service's address.
 pub fn service(port: u16) -> SocketAddr {
     SocketAddr::V4(SocketAddrV4::new(SERVER, port))
 }
 
 impl Server {
-    /// All three services, with the program's defaults and `more` on its command line.
+    /// Starts all three services, with the program's defaults and `more` on its command line.
     pub fn start(lab: &Lab, more: &[&str]) -> Server {
-        // One thread: what one peer makes it do, all others wait for.
+        // Run on one thread, so that the work which a peer causes delays all the others.
         Server::start_placed(lab, &[&["--inline"], more].concat())
     }
 
-    /// The same with threads of its own, unless `more` says otherwise.
+    /// Starts the server like [`start`](Self::start), but with threads of its own unless `more`
+    /// says otherwise.
     pub fn start_placed(lab: &Lab, more: &[&str]) -> Server {
-        // Another program than the one just built, to see what it does.
+        // `HEDDLE` selects another program than the one just built, so that a person can see what
+        // the tests do with it.
         let built = || env!("CARGO_BIN_EXE_heddle").into();
         let mut c = Command::new(std::env::var_os("HEDDLE").unwrap_or_else(built));
-        // Packet sockets are what most people have; their driver takes no jumbo frames.
+        // Most people use packet sockets; but their driver takes no jumbo frames.
         let vdev = if lab.mtu <= 1500 {
             format!("net_af_packet0,iface={SERVER_IFACE}")
         } else {
@@ -71,17 +73,18 @@ impl Server {
             let line = said.next().and_then(Result::ok).unwrap_or_default();
             assert!(line.contains(" listening on "), "the server says {line:?}; {}", server.log());
         }
-        // The counters it shows at the end are taken off its hands, so that it can end.
+        // Read the counters that the server prints at its end, because it could not end while the
+        // pipe is full.
         thread::spawn(move || said.by_ref().map_while(Result::ok).for_each(drop));
         server
     }
 
-    /// What it has said on stderr.
+    /// Returns the server's output on stderr so far.
     pub fn log(&self) -> String {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits for a line on stderr with all of `words`; false when it does not come.
+    /// Waits for a line on stderr with all of `words`. Returns false if none comes in time.
     pub fn says(&self, words: &[&str], within: Duration) -> bool {
         let start = Instant::now();
         loop {
@@ -95,7 +98,7 @@ impl Server {
         }
     }
 
-    /// Octets of memory it has resident.
+    /// Returns the bytes of the server's resident memory.
     pub fn resident(&self) -> u64 {
         let status =
             fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
@@ -104,7 +107,7 @@ impl Server {
         kib << 10
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the server.
     pub fn wait(&mut self, within: Duration) -> Option<ExitStatus> {
         let start = Instant::now();
         loop {
@@ -116,7 +119,7 @@ impl Server {
         }
     }
 
-    /// It must not have died of what was done to it.
+    /// Checks that the server has survived the attack.
     pub fn assert_alive(&mut self) {
         let ended = self.child.try_wait().expect("it is our child");
         assert!(ended.is_none(), "the server has ended: {ended:?}\n{}", self.log());
@@ -127,7 +130,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // SAFETY: it is our child and was not waited for, so the number is still its own.
+        // SAFETY: the process is our child and we have not waited for it, so the number still
+        // belongs to it.
         unsafe {
             libc::kill(libc::pid_t::try_from(self.child.id()).unwrap_or(i32::MAX), libc::SIGTERM)
         };

@@ -1,4 +1,5 @@
-//! What the services do for peers that ask for the impossible, leave in the middle, or ask in vain.
+//! The services' behaviour towards peers that ask for the impossible, leave in the middle, or ask
+//! in vain.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -13,11 +14,11 @@ use crate::net::{LINUX, Lab};
 use crate::server::{PERF, RPING, SINK, Server};
 use crate::tcp::{Conn, Host, Offer, address};
 
-/// Long enough for whatever is to be done at once.
+/// Long enough for anything that the server does at once.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
-/// A region that goes past the end of all offsets cannot be read: the client hears of it, and does
-/// not wait for a Read that never comes.
+/// A peer describes a region that goes past the end of all offsets, which cannot be read: the
+/// server ends the connection, and the client does not wait for a Read that never comes.
 #[test]
 fn test_region_whose_offset_wraps_ends_the_connection_at_once() {
     let lab = Lab::new(1500);
@@ -30,7 +31,8 @@ fn test_region_whose_offset_wraps_ends_the_connection_at_once() {
     server.assert_alive();
 }
 
-/// A client that takes no Reads cannot be served by rping: it is told so when it connects.
+/// rping cannot serve a client that accepts no Reads: the server rejects such a client when it
+/// connects.
 #[test]
 fn test_client_that_takes_no_reads_is_rejected() {
     let lab = Lab::new(1500);
@@ -39,7 +41,7 @@ fn test_client_that_takes_no_reads_is_rejected() {
     let reply = c.start(&mpa::enhanced_request(0, 16, b"")).expect("a Reply");
     assert!(reply.rejected, "accepted, to wait for ever");
     assert!(server.says(&[&c.local.to_string()], AT_ONCE), "the log does not say who and why");
-    // With Reads it is served.
+    // The server does serve a client that accepts Reads.
     let mut c = Client::connect(&lab, LINUX[0], RPING).expect("a connection");
     assert!(!c.start(&mpa::enhanced_request(1, 16, b"")).expect("a Reply").rejected);
     server.assert_alive();
@@ -55,7 +57,7 @@ fn test_stream_cut_inside_an_fpdu_leaves_a_line_in_the_log() {
     c.say(&mpa::send(1, &[0; 400])[..100]).expect("it is sent");
     c.stream.shutdown(std::net::Shutdown::Write).expect("a FIN");
     assert!(server.says(&[&c.local.to_string()], AT_ONCE), "cut inside an FPDU:\n{}", server.log());
-    // An orderly end is nothing to warn of.
+    // An orderly end deserves no warning.
     let mut orderly = Client::connect(&lab, LINUX[0], SINK).expect("a connection");
     assert!(!orderly.start(&mpa::request(b"")).expect("a Reply").rejected);
     orderly.say(&mpa::send(1, &[0; 400])).expect("it is sent");
@@ -69,7 +71,8 @@ fn test_stream_cut_inside_an_fpdu_leaves_a_line_in_the_log() {
     server.assert_alive();
 }
 
-/// A start-up that is refused leaves a line with the peer and the reason, and a flood of them few.
+/// Each refused start-up leaves a line with the peer and the reason; a flood of them leaves only
+/// few lines.
 #[test]
 fn test_refused_requests_are_logged_and_not_more_than_a_few() {
     let lab = Lab::new(1500);
@@ -89,20 +92,22 @@ fn test_refused_requests_are_logged_and_not_more_than_a_few() {
     server.assert_alive();
 }
 
-/// Others are pinged as before while greetings that ask for much memory come and go.
+/// Another client's pings are as fast as before while greetings that ask for much memory come and
+/// go.
 #[test]
 fn test_perf_greetings_that_are_reset_make_nobody_wait() {
     assert_nobody_waits(PERF, &mpa::request(&perf_hello(12 << 20)), 50);
 }
 
-/// The same with thousands of requests for the sink, each from a connection that is gone by then.
+/// Does the same with thousands of requests for the sink, each from a connection that is already
+/// gone.
 #[test]
 fn test_sink_requests_that_are_reset_make_nobody_wait() {
     assert_nobody_waits(SINK, &mpa::request(b""), 4000);
 }
 
-/// The control: as many connections that are reset without a Request. They take turns, so that both
-/// have the same neighbours on the processors.
+/// Compares with as many connections that are reset without a Request. The two kinds alternate, so
+/// that both share the processors with the same programs.
 fn assert_nobody_waits(port: u16, request: &[u8], rate: u32) {
     let lab = Lab::new(1500);
     let mut server = Server::start(&lab, &[]);
@@ -123,7 +128,7 @@ fn assert_nobody_waits(port: u16, request: &[u8], rate: u32) {
     server.assert_alive();
 }
 
-/// Connects, sends a Request while it `asks`, and a RST, so many times a second.
+/// Connects, sends a Request if it `asks`, and then a RST, `rate` times a second.
 fn flood_of_requests(
     lab: &Lab,
     to: u16,

@@ -1,5 +1,5 @@
-//! An RNIC of this process at the server's end of the wire, so that a test can look at its memory
-//! and its counters, with an application that gives each connection the same few regions.
+//! An RNIC of this process at the server's end of the wire, so that a test can inspect its memory
+//! and its counters. Its application gives each connection the same few regions.
 //!
 //! ```text
 //!   slot of a connection, 64 KiB of one arena; everything between is guard
@@ -8,8 +8,8 @@
 //!         └ write, read, atomics         └ write      └ 2 of 64  └ 200 and 8
 //! ```
 //!
-//! The STags go to the peer as private data ([`Stags`]), together with those of regions that it has
-//! no business with. What the application posts is asked for in the peer's private data ([`plan`]).
+//! The peer receives the STags as private data ([`Stags`]), together with STags of regions that it
+//! must not use. The peer's private data tell the application what to post ([`plan`]).
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -29,37 +29,38 @@ use heddle::{
 use crate::net::{Lab, SERVER, SERVER_IFACE};
 use crate::server::service;
 
-/// Where it listens.
+/// The port where the target listens.
 pub const PLAIN: u16 = 7474;
-/// Where it asks for markers.
+/// The port where the target also asks for markers.
 pub const MARKED: u16 = 7475;
-/// Connections it has room for, TCP's included.
+/// Number of connections that the target has room for, including TCP's.
 pub const PLACES: usize = 48;
-/// What a peer may have of it is given back within this time.
+/// The longest time until the target has everything back that a peer had of it.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What the application is to post, as bits of the first octet of the Request's private data.
+/// The operations that the application is to post, as bits of the first byte of the Request's
+/// private data.
 pub mod plan {
-    /// Nothing but receives.
+    /// Post nothing but receives.
     pub const NOTHING: u8 = 0;
-    /// A Read of 200 octets.
+    /// Post a Read of 200 bytes.
     pub const READ: u8 = 1;
-    /// A fetch-and-add.
+    /// Post a fetch-and-add.
     pub const ATOMIC: u8 = 2;
-    /// The receives, whose region is deregistered then.
+    /// Post the receives, and then unregister their region.
     pub const RECEIVES_GONE: u8 = 4;
-    /// A Send of 32 octets.
+    /// Post a Send of 32 bytes.
     pub const SEND: u8 = 8;
 }
 
-/// The tagged offset of the first octet of every region.
+/// The tagged offset of the first byte of every region.
 pub const TO: u64 = 0x10_0000;
-/// Octets of the window.
+/// Bytes of the window that peers may use.
 pub const WINDOW: usize = 16 << 10;
 const SMALL: usize = 4096;
-/// Octets of a receive buffer.
+/// Bytes of a receive buffer.
 pub const RECV: usize = 64;
-/// Octets of the Read.
+/// Bytes of the Read.
 pub const READ_LEN: usize = 200;
 
 const SLOT: usize = 64 << 10;
@@ -70,7 +71,7 @@ const RECV_AT: usize = 40_960;
 const SINK_AT: usize = 45_056;
 const ATOMIC_SINK: usize = 256;
 const SINKS: usize = ATOMIC_SINK + 8;
-/// What a peer, or what the application posts, may change of a slot.
+/// The parts of a slot that a peer, or an operation of the application, may change.
 const OPEN: [(usize, usize); 5] = [
     (WINDOW_AT, WINDOW),
     (WRITE_ONLY_AT, SMALL),
@@ -79,25 +80,25 @@ const OPEN: [(usize, usize); 5] = [
     (SINK_AT + ATOMIC_SINK, 8),
 ];
 const FILL: u8 = 0xee;
-/// Frames a worker keeps at hand when it has sent anything.
+/// Frames that a worker keeps at hand after it has sent anything.
 const SPARE_FRAMES: u32 = 32;
 
-/// The STags a peer is told of.
+/// The STags that a peer receives.
 #[derive(Clone, Copy, Debug)]
 pub struct Stags {
-    /// The window: Write, Read, atomics.
+    /// The STag of the window: Write, Read, atomics.
     pub all: u32,
-    /// May be read only.
+    /// A region that peers may only read.
     pub read_only: u32,
-    /// May be written only.
+    /// A region that peers may only write.
     pub write_only: u32,
-    /// Of another protection domain.
+    /// A region of another protection domain.
     pub other_pd: u32,
-    /// Of another stream of the same protection domain.
+    /// A region of another stream of the same protection domain.
     pub other_stream: u32,
-    /// Deregistered.
+    /// An unregistered region.
     pub gone: u32,
-    /// Where the answers of the peer go.
+    /// The region for the peer's answers.
     pub sink: u32,
 }
 
@@ -110,10 +111,10 @@ impl Stags {
             .collect()
     }
 
-    /// Those of a Reply's private data.
+    /// Parses the STags from a Reply's private data.
     ///
     /// # Panics
-    /// When they are not all there.
+    /// Panics if they are not all present.
     pub fn parse(b: &[u8]) -> Stags {
         assert_eq!(b.len(), 28, "{b:02x?}");
         let n = |i: usize| u32::from_be_bytes([b[4 * i], b[4 * i + 1], b[4 * i + 2], b[4 * i + 3]]);
@@ -129,22 +130,22 @@ impl Stags {
     }
 }
 
-/// How a connection ended that the application had been asked for.
+/// The end of a connection that a peer had requested from the application.
 #[derive(Clone, Debug)]
 pub struct Ended {
-    /// Why.
+    /// The reason for the end.
     pub reason: Result<DisconnectReason, ConnectFailure>,
-    /// Whether anything of its slot that may change did.
+    /// True if any changeable part of its slot has changed.
     pub touched: bool,
 }
 
 #[derive(Default)]
 struct Shared {
     ended: Mutex<HashMap<SocketAddr, Ended>>,
-    /// What was found changed that may not change.
+    /// Changes found in places that must not change.
     violations: Mutex<Vec<String>>,
     live: Mutex<usize>,
-    /// Peers whose connection is established.
+    /// Addresses of peers whose connection is established.
     established: Mutex<HashSet<SocketAddr>>,
 }
 
@@ -152,16 +153,16 @@ fn lock<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The RNIC; it ends when dropped.
+/// The RNIC. Dropping the value ends it.
 pub struct Target {
-    /// For what a test does itself.
+    /// The device, for a test's own calls.
     pub device: Device,
     shared: Arc<Shared>,
     questions: Sender<Sender<Snapshot>>,
     stop: Arc<AtomicBool>,
     pump: Option<JoinHandle<()>>,
     pool: Mempool,
-    /// Registrations and frames in use when there is no connection.
+    /// Registrations and frames in use while there is no connection.
     idle: (usize, u32),
 }
 
@@ -172,7 +173,7 @@ fn eal() -> Eal {
 }
 
 impl Target {
-    /// One that listens at [`PLAIN`] and [`MARKED`].
+    /// Starts a target that listens at [`PLAIN`] and [`MARKED`].
     pub fn start(lab: &Lab) -> Target {
         let eal = eal();
         let config = EndpointConfig {
@@ -182,7 +183,7 @@ impl Target {
             max_mrs: 8 * PLACES,
             max_regions: 8 * PLACES,
             infiniband: true,
-            // A place is free again at once when its connection is over.
+            // A short TIME-WAIT frees a place as soon as its connection is over.
             tcp: ConnConfig { time_wait: Duration::from_millis(10), ..ConnConfig::default() },
             ..EndpointConfig::with_seed(
                 vec![format!("{SERVER}/16").parse().expect("an address")],
@@ -193,7 +194,7 @@ impl Target {
         let pool = Mempool::new(&eal, &MempoolConfig::for_mtu(config.frames, config.mtu));
         let pool = pool.expect("memory");
         let port = || Port::open(&eal, &PortSource::Vdev(vdev), &PortConfig::new(pool));
-        // Its sockets are of the namespace in which the device is made.
+        // The driver's sockets belong to the namespace in which this makes the device.
         let port = lab.server.run(|| port().expect("the interface is there"));
         let endpoint = Endpoint::on_port(&eal, port, pool, &config).expect("an RNIC");
         let device = endpoint.device().clone();
@@ -214,7 +215,7 @@ impl Target {
         target
     }
 
-    /// Connections that the application has.
+    /// Returns the number of connections that the application has.
     pub fn live(&self) -> usize {
         *lock(&self.shared.live)
     }
@@ -224,14 +225,14 @@ impl Target {
         lock(&self.shared.established).contains(&local)
     }
 
-    /// Everything counted so far.
+    /// Returns all counters.
     pub fn snapshot(&self) -> Snapshot {
         let (reply, answer) = channel();
         self.questions.send(reply).expect("the RNIC runs");
         answer.recv_timeout(PATIENCE).expect("the RNIC answers")
     }
 
-    /// How the connection of the peer at `local` ended.
+    /// Waits until the connection of the peer at `local` has ended, and returns how.
     pub fn ended(&self, local: SocketAddr) -> Ended {
         let start = Instant::now();
         loop {
@@ -248,14 +249,14 @@ impl Target {
         assert!(self.pump.as_ref().is_some_and(|p| !p.is_finished()), "the RNIC has ended");
     }
 
-    /// No octet outside of what was advertised or posted has changed.
+    /// Checks that no byte has changed outside of what the application advertised or posted.
     pub fn assert_guards(&self) {
         self.assert_running();
         let violations = lock(&self.shared.violations);
         assert!(violations.is_empty(), "{violations:#?}");
     }
 
-    /// Every connection, registration and frame has come back.
+    /// Checks that every connection, registration and frame has been released.
     pub fn assert_all_is_back(&self) {
         let registry = self.device.hub().expect("our RNIC").registry().clone();
         let start = Instant::now();
@@ -305,21 +306,21 @@ fn pump(
             let _ = reply.send(endpoint.snapshot());
         }
         idle = if busy { 0 } else { idle + 1 };
-        // The peers have to run as well, on a machine of few processors.
+        // On a machine with few processors the peers need them as well.
         if idle > 128 {
             thread::sleep(Duration::from_micros(20));
         }
     }
 }
 
-/// What a connection has.
+/// The objects of one connection.
 struct World {
     remote: SocketAddr,
     slot: usize,
     _qp: Qp,
     _neighbour: Qp,
     _mrs: Vec<Mr>,
-    /// Of another stream.
+    /// A region of another stream.
     other: Mr,
 }
 
@@ -441,7 +442,7 @@ impl App {
     }
 
     fn over(&mut self, id: CmId, reason: Result<DisconnectReason, ConnectFailure>) {
-        // It may have ended before it was accepted.
+        // The connection may have ended before the application accepted it.
         let Some(world) = self.worlds.remove(&id) else { return };
         let mut bytes = vec![0; SLOT];
         self.arena.gather(world.slot * SLOT, &mut bytes).expect("it is inside");

@@ -1,4 +1,4 @@
-//! A peer that is its own TCP: it sends what it likes, in whatever order, and sees every segment.
+//! A peer with its own TCP: it sends anything in any order, and sees every segment.
 
 use std::collections::{HashMap, HashSet};
 use std::net::Ipv4Addr;
@@ -9,32 +9,32 @@ use crate::mpa::{self, Message, Reply};
 use crate::net::{Lab, Packets, SERVER};
 
 const MAC: Mac = [0x02, 0x77, 0, 0, 0, 0x01];
-/// How long the server may take for anything a test does not measure.
+/// The longest time for any step of the server that a test does not measure.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Addresses that the kernel does not own: ARP requests for them are answered here.
+/// Hosts with addresses that the kernel does not own: this code answers ARP requests for them.
 pub struct Host {
     packets: Packets,
     owned: HashSet<Ipv4Addr>,
     server: Mac,
     inbox: HashMap<(Ipv4Addr, u16), Vec<(Instant, Segment)>>,
     buf: Vec<u8>,
-    /// ARP replies that came.
+    /// Number of ARP replies received.
     pub arp_replies: usize,
-    /// Echo replies that came.
+    /// Number of echo replies received.
     pub echo_replies: usize,
-    /// UDP datagrams that came, each from its IP header on.
+    /// UDP datagrams received, each from its IP header on.
     pub datagrams: Vec<Vec<u8>>,
 }
 
-/// The address of the `n`th host.
+/// Returns the address of the `n`th host.
 pub fn address(n: u16) -> Ipv4Addr {
     let [high, low] = n.to_be_bytes();
     Ipv4Addr::new(10, 77, 1 + high, low)
 }
 
 impl Host {
-    /// Owns `owned`, and knows where the server is.
+    /// Makes a host that owns the addresses `owned`, and resolves the server's.
     pub fn new(lab: &Lab, owned: impl IntoIterator<Item = Ipv4Addr>) -> Host {
         let mut host = Host {
             packets: Packets::open(lab),
@@ -55,23 +55,24 @@ impl Host {
         host
     }
 
-    /// From one of its addresses to the server.
+    /// Returns the path from one of its addresses to the server.
     pub fn path(&self, from: Ipv4Addr) -> Path {
         Path { from: (MAC, from), to: (self.server, SERVER) }
     }
 
-    /// Sends a frame.
+    /// Sends a whole Ethernet frame.
     pub fn send(&self, frame: &[u8]) {
         self.packets.send(frame);
     }
 
-    /// Asks where the server is.
+    /// Sends an ARP request for the server.
     pub fn ask(&self) {
         let from = *self.owned.iter().next().expect("an address");
         self.send(&frames::arp_request((MAC, from), SERVER));
     }
 
-    /// Waits until the server has looked at all that was sent to it: it answers in order.
+    /// Waits until the server has handled everything sent to it. The server answers in order, so
+    /// one answer shows that.
     pub fn sync(&mut self) {
         let (before, start) = (self.arp_replies, Instant::now());
         self.ask();
@@ -80,10 +81,10 @@ impl Host {
         }
     }
 
-    /// Waits for a frame and takes all that are there then.
+    /// Waits for a frame, and then takes all waiting frames.
     pub fn poll(&mut self, wait: Duration) {
         let mut wait = wait;
-        // So many, that a flood does not keep it here.
+        // Limit the number, so that a flood does not hold the thread here.
         for _ in 0..1024 {
             let Some(frame) = self.packets.recv(&mut self.buf, wait) else { return };
             wait = Duration::ZERO;
@@ -110,16 +111,16 @@ impl Host {
     }
 }
 
-/// What a connection says in its SYN.
+/// The options that a connection offers in its SYN.
 #[derive(Clone, Copy, Debug)]
 pub struct Offer {
-    /// The window, in all segments; it is not scaled.
+    /// The window of all segments, in bytes; it is not scaled.
     pub window: u16,
-    /// Largest segment.
+    /// Largest segment that the peer accepts, in bytes.
     pub mss: u16,
-    /// Whether SACK is permitted.
+    /// True if the SYN permits SACK.
     pub sack: bool,
-    /// Whether there are timestamps.
+    /// True if the SYN offers timestamps.
     pub timestamps: bool,
 }
 
@@ -134,21 +135,21 @@ pub struct Conn {
     ip: Ipv4Addr,
     port: u16,
     dest: u16,
-    /// The next sequence number of ours.
+    /// Our next sequence number.
     pub snd_nxt: u32,
-    /// The next of theirs.
+    /// The server's next sequence number.
     pub rcv_nxt: u32,
-    /// What they have acknowledged.
+    /// The highest sequence number that the server has acknowledged.
     pub acked: u32,
-    /// The window to tell.
+    /// The window to announce.
     pub window: u16,
-    /// When we started to count timestamps, and the last of theirs.
+    /// The start of our timestamp clock, and the server's last timestamp.
     clock: Option<(Instant, u32)>,
-    /// Whether data is acknowledged as it comes.
+    /// True if the connection acknowledges data as it comes.
     pub acks: bool,
-    /// Data in order, not taken yet.
+    /// Received data in order, not taken yet.
     pub received: Vec<u8>,
-    /// All segments that came, as they came.
+    /// All received segments, in the order of arrival.
     pub seen: Vec<(Instant, Segment)>,
     /// A FIN came, in order.
     pub finished: bool,
@@ -157,10 +158,10 @@ pub struct Conn {
 }
 
 impl Conn {
-    /// The first segment of a connection, which is none yet.
+    /// Makes the state of a connection, without sending anything.
     pub fn new(host: &mut Host, ip: Ipv4Addr, port: u16, dest: u16, offer: Offer) -> Conn {
         host.inbox.insert((ip, port), Vec::new());
-        // Sequence numbers wrap soon: they may.
+        // Let sequence numbers wrap soon, because that must work.
         let snd_nxt = 0xffff_f000_u32.wrapping_add(u32::from(port) * 7);
         Conn {
             ip,
@@ -179,7 +180,7 @@ impl Conn {
         }
     }
 
-    /// The SYN.
+    /// Builds the SYN.
     pub fn syn(&self, offer: Offer) -> Segment {
         let mut options = vec![2, 4];
         options.extend(offer.mss.to_be_bytes());
@@ -191,7 +192,7 @@ impl Conn {
         Segment { options, ack: 0, ..self.segment(SYN, self.snd_nxt, &[]) }
     }
 
-    /// Takes a SYN-ACK, if it has come, and answers it.
+    /// If a SYN-ACK has come, takes it and acknowledges it. Returns true then.
     pub fn establish(&mut self, host: &mut Host) -> bool {
         let inbox = host.inbox.get_mut(&(self.ip, self.port)).expect("it was made with it");
         let Some(at) = inbox.iter().position(|(_, s)| s.flags & (SYN | ACK) == SYN | ACK) else {
@@ -235,7 +236,7 @@ impl Conn {
         }
     }
 
-    /// A segment of this connection.
+    /// Builds a segment of this connection.
     pub fn segment(&self, flags: u8, seq: u32, payload: &[u8]) -> Segment {
         Segment {
             source: self.port,
@@ -249,12 +250,12 @@ impl Conn {
         }
     }
 
-    /// Sends what has been made by hand.
+    /// Sends a segment made by hand.
     pub fn put(&self, host: &Host, segment: &Segment) {
         host.send(&segment.frame(&host.path(self.ip)));
     }
 
-    /// Sends `payload` as the next of the stream, in segments of up to 1,400 octets.
+    /// Sends `payload` as the next bytes of the stream, in segments of up to 1,400 bytes.
     pub fn send(&mut self, host: &Host, payload: &[u8]) {
         for part in payload.chunks(1400) {
             self.put(host, &self.segment(PSH | ACK, self.snd_nxt, part));
@@ -262,17 +263,17 @@ impl Conn {
         }
     }
 
-    /// Sends `payload` so many octets ahead of the next of the stream, which stays where it is.
+    /// Sends `payload` `ahead` bytes after the next byte of the stream, which itself does not move.
     pub fn send_ahead(&self, host: &Host, ahead: u32, payload: &[u8]) {
         self.put(host, &self.segment(ACK, self.snd_nxt.wrapping_add(ahead), payload));
     }
 
-    /// Acknowledges what has come in order.
+    /// Acknowledges everything received in order.
     pub fn ack(&self, host: &Host) {
         self.put(host, &self.segment(ACK, self.snd_nxt, &[]));
     }
 
-    /// Acknowledges no more than that, and says that `blocks` are here.
+    /// Acknowledges everything received in order, and reports `blocks` as received out of order.
     pub fn sack(&self, host: &Host, blocks: &[(u32, u32)]) {
         let mut s = self.segment(ACK, self.snd_nxt, &[]);
         s.options.extend([1, 1, 5, u8::try_from(2 + 8 * blocks.len()).unwrap_or(2)]);
@@ -283,18 +284,18 @@ impl Conn {
         self.put(host, &s);
     }
 
-    /// Ends it without a word.
+    /// Ends the connection with a RST.
     pub fn reset(self, host: &mut Host) {
         self.put(host, &self.segment(RST | ACK, self.snd_nxt, &[]));
         self.forget(host);
     }
 
-    /// Takes nothing more of what comes for it.
+    /// Discards everything that still arrives for the connection.
     pub fn forget(self, host: &mut Host) {
         host.inbox.remove(&(self.ip, self.port));
     }
 
-    /// Takes the segments that have come.
+    /// Handles the segments that have arrived.
     pub fn absorb(&mut self, host: &mut Host) {
         let inbox = host.inbox.get_mut(&(self.ip, self.port)).expect("it was made with it");
         for (at, s) in std::mem::take(inbox) {
@@ -322,7 +323,7 @@ impl Conn {
         }
     }
 
-    /// Goes on until `done` has something, for `within` at most.
+    /// Handles segments until `done` returns something, for `within` at most.
     pub fn wait<T>(
         &mut self,
         host: &mut Host,
@@ -340,26 +341,26 @@ impl Conn {
         }
     }
 
-    /// Goes on for a time.
+    /// Handles segments for a time.
     pub fn idle(&mut self, host: &mut Host, time: Duration) {
         self.wait(host, time, |_| None::<()>);
     }
 
-    /// The MPA start-up.
+    /// Runs the MPA start-up with this Request, and returns the Reply.
     pub fn start(&mut self, host: &mut Host, request: &[u8]) -> Reply {
         self.send(host, request);
         let reply = self.wait(host, PATIENCE, |c| mpa::take_reply(&mut c.received));
         reply.expect("an MPA Reply")
     }
 
-    /// The next FPDU.
+    /// Receives the next FPDU.
     pub fn recv(&mut self, host: &mut Host) -> Message {
         let message = self.wait(host, PATIENCE, |c| mpa::take_fpdu(&mut c.received));
         message.expect("an FPDU")
     }
 
-    /// Plays a client of rping up to its sink, which is told when this returns: a Write of `len`
-    /// octets comes next, and a Send.
+    /// Plays a client of rping up to the announcement of its sink. When this returns, the server's
+    /// next messages are a Write of `len` bytes and a Send.
     pub fn ask_for_a_write(&mut self, host: &mut Host, len: u32, window: u16) {
         assert!(!self.start(host, &mpa::request(b"")).rejected);
         self.send(host, &mpa::send(1, &mpa::rping_info(0, 1, len)));

@@ -1,5 +1,5 @@
-//! An honest peer beside hostile ones: what it writes it reads back and compares, and how much it
-//! got done is compared with what it gets done beside peers that are honest as well.
+//! An honest peer beside hostile ones: it reads back what it has written and compares. Its
+//! throughput beside hostile peers is compared with its throughput beside other honest peers.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,11 +11,12 @@ use crate::mpa;
 use crate::net::{LINUX, Lab};
 use crate::target::{PLAIN, Stags, TO, WINDOW, plan};
 
-/// Octets of each Write and of each Read.
+/// Bytes of each Write and of each Read.
 const BLOCK: usize = 8 << 10;
-/// How many times as many rounds as there are to be may be needed to tell an attack from another program.
+/// Factor for the number of rounds that may be needed to tell an attack from another program's
+/// load.
 const MORE: u32 = 8;
-/// Octets of a segment.
+/// Bytes of a segment.
 const SEGMENT: usize = 1400;
 
 /// A stream that goes on until it is dropped.
@@ -24,21 +25,21 @@ pub struct Traffic {
     stop: Arc<AtomicBool>,
     failed: Arc<Mutex<Option<String>>>,
     thread: Option<JoinHandle<()>>,
-    /// For each kind of company: octets that were written and read back, and the time that took.
+    /// For each kind of company: the bytes written and read back, and the time that took.
     beside: [(u64, Duration); 2],
 }
 
-/// Who else is there.
+/// The kind of peers beside the stream.
 #[derive(Clone, Copy, Debug)]
 pub enum Company {
-    /// Peers that do nothing wrong, as many and as fast.
+    /// Peers that do nothing wrong, as many and as fast as the hostile ones.
     Honest = 0,
-    /// Those whose effect is measured.
+    /// The peers whose effect the test measures.
     Hostile = 1,
 }
 
 impl Traffic {
-    /// From another address than the hostile ones.
+    /// Starts the stream, from an address that the hostile peers do not use.
     pub fn start(lab: &Lab) -> Traffic {
         let mut client = Client::connect(lab, LINUX[1], PLAIN).expect("a connection");
         let reply = client.start(&mpa::request(&[plan::NOTHING])).expect("a Reply");
@@ -67,7 +68,7 @@ impl Traffic {
         assert!(failed.is_none(), "the honest stream: {failed:?}");
     }
 
-    /// Waits for some more of it.
+    /// Waits until the stream has made more progress.
     pub fn go_on(&self) {
         let (before, start) = (self.octets.load(Ordering::Relaxed), Instant::now());
         while self.octets.load(Ordering::Relaxed) < before + 4 * BLOCK as u64 {
@@ -77,7 +78,7 @@ impl Traffic {
         }
     }
 
-    /// Counts what it gets done while `f` runs.
+    /// Counts the stream's progress while `f` runs.
     pub fn beside<T>(&mut self, company: Company, f: impl FnOnce() -> T) -> T {
         let (before, start) = (self.octets.load(Ordering::Relaxed), Instant::now());
         let result = f();
@@ -88,9 +89,9 @@ impl Traffic {
         result
     }
 
-    /// Does at least `least` rounds, each of which measures beside peers of both kinds, and more of them where what
-    /// was measured so far is not fair: another program of the machine slows a part of a short run, and an attack
-    /// slows every part of a long one.
+    /// Runs at least `least` rounds, each of which measures beside peers of both kinds, and more
+    /// rounds while the result so far is unfair: another program of the machine slows a part of a
+    /// short run, and an attack slows every part of a long one.
     pub fn rounds(&mut self, least: u32, mut round: impl FnMut(&mut Traffic, u32)) {
         for n in 0..least * MORE {
             if n >= least && self.is_fair() {
@@ -100,21 +101,21 @@ impl Traffic {
         }
     }
 
-    /// MiB in a second, beside each kind of company.
+    /// Returns the MiB per second beside each kind of company.
     fn rates(&self) -> [f64; 2] {
         self.beside.map(|(octets, time)| {
             f64::from(u32::try_from(octets >> 10).unwrap_or(u32::MAX)) / 1024.0 / time.as_secs_f64()
         })
     }
 
-    /// Returns true if beside hostile peers it got at least half as much done in a second as beside honest ones: both
-    /// took turns, on the same machine with the same neighbours.
+    /// Returns true if the stream was at least half as fast beside hostile peers as beside honest
+    /// ones: both took turns, on the same machine beside the same programs.
     fn is_fair(&self) -> bool {
         let [honest, hostile] = self.rates();
         hostile > honest / 2.0
     }
 
-    /// Ends it. What it got done beside hostile peers was fair.
+    /// Ends the stream, after checking that its speed beside hostile peers was fair.
     pub fn finish(mut self) {
         self.go_on();
         self.stop.store(true, Ordering::Relaxed);
@@ -140,7 +141,7 @@ impl Drop for Traffic {
     }
 }
 
-/// One Write and one Read of what was written, which must be the same.
+/// Sends one Write, reads the bytes back, and checks that they are the same.
 fn exchange(client: &mut Client, stag: u32, round: u32) -> Result<(), String> {
     let at = TO + u64::from(round % 2) * (WINDOW - BLOCK) as u64;
     let data: Vec<u8> =

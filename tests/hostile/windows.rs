@@ -1,4 +1,4 @@
-//! TCP seen from a peer that has an odd window, odd segments or an odd way to acknowledge.
+//! TCP towards a peer with an odd window, odd segments or an odd way to acknowledge.
 
 use std::time::{Duration, Instant};
 
@@ -10,8 +10,8 @@ use crate::server::{RPING, SINK, Server};
 use crate::target::PATIENCE;
 use crate::tcp::{Conn, Host, Offer, address};
 
-/// RFC 9293 3.10.7.4: with a window of zero nothing but a segment at RCV.NXT is acceptable, and
-/// with one that has shrunk nothing beyond its edge.
+/// RFC 9293 3.10.7.4: with a window of zero only a segment at RCV.NXT is acceptable, and with a
+/// window that has shrunk nothing beyond its edge is.
 #[test]
 fn test_acks_stay_inside_a_window_that_has_shrunk() {
     let lab = Lab::new(1500);
@@ -20,26 +20,27 @@ fn test_acks_stay_inside_a_window_that_has_shrunk() {
     for (port, window) in [(4000, 0), (4001, 1000)] {
         let mut c = Conn::connect(&mut host, address(1), port, RPING, Offer::default());
         c.acks = false;
-        // What the start-up brings is acknowledged with what we send ourselves.
+        // Our own segments acknowledge what the start-up brings.
         c.ask_for_a_write(&mut host, 8000, 20_000);
         let edge = c.rcv_nxt.wrapping_add(8000);
         let all = |c: &mut Conn| (c.rcv_nxt.wrapping_sub(edge) < 1 << 31).then_some(());
         let una = c.rcv_nxt;
         c.wait(&mut host, Duration::from_secs(10), all).expect("8,000 octets under way");
-        // Nothing of it has arrived, says the peer, and it has less room than it said.
+        // The peer claims that nothing of it has arrived, and that it has less room than it
+        // announced.
         (c.rcv_nxt, c.window) = (una, window);
         c.seen.clear();
-        // Half an FPDU is never answered: what comes is an acknowledgment. So it is when it comes
-        // again.
+        // The server never answers half an FPDU, so its next segment is a plain acknowledgment. The
+        // same holds when the half comes again.
         let half = c.segment(PSH | ACK, c.snd_nxt, &mpa::send(3, &[0; 16])[..20]);
         c.snd_nxt = c.snd_nxt.wrapping_add(20);
-        // The server may have sent a tail loss probe before it knew of the window. Its first acknowledgment of the
-        // half comes behind whatever it had sent.
+        // The server may have sent a tail loss probe before it learned of the window. Its first
+        // acknowledgment of the half comes after everything that it had sent before.
         let mut knows = false;
         for _ in 0..10 {
             c.put(&host, &half);
             c.idle(&mut host, Duration::from_millis(100));
-            // The peer's stream stays where it is.
+            // The peer's acknowledgment number does not move.
             c.rcv_nxt = una;
             if !knows {
                 let first = c.seen.iter().position(|(_, s)| s.ack == c.snd_nxt);
@@ -59,7 +60,8 @@ fn test_acks_stay_inside_a_window_that_has_shrunk() {
     server.assert_alive();
 }
 
-/// A client that asks for much and takes nothing still gets its own octets acknowledged.
+/// A client asks for much and receives nothing: the server still acknowledges the client's own
+/// bytes.
 #[test]
 fn test_linux_client_that_does_not_read_is_acknowledged() {
     let lab = Lab::new(1500);
@@ -71,7 +73,7 @@ fn test_linux_client_that_does_not_read_is_acknowledged() {
     for msn in 1..=4 {
         c.say(&mpa::read_request(msn, (9, 0), 256 << 10, region)).expect("it is sent");
     }
-    // The window shuts, and the server asks again and again whether it is open.
+    // The window closes, and the server probes again and again whether it is open.
     std::thread::sleep(Duration::from_secs(1));
     for n in 0..8 {
         c.say(&mpa::write(true, region.0, region.1, &[n; 90])).expect("it is sent");
@@ -85,10 +87,11 @@ fn test_linux_client_that_does_not_read_is_acknowledged() {
     server.assert_alive();
 }
 
-/// RFC 9293 3.8.6.1: the interval between zero-window probes grows, whether there is SACK or not.
+/// RFC 9293 3.8.6.1: the interval between zero-window probes grows, with or without SACK.
 #[test]
 fn test_zero_window_probes_back_off() {
-    /// Four gaps: the last is eight times the first, so that a late look at a probe changes no answer.
+    /// Four gaps between five probes. The last gap is eight times the first, so a late look at a
+    /// probe does not change the result.
     const PROBES: usize = 5;
     let lab = Lab::new(1500);
     let mut server = Server::start(&lab, &[]);
@@ -96,7 +99,7 @@ fn test_zero_window_probes_back_off() {
     let shut = |(port, sack)| {
         let offer = Offer { sack, ..Offer::default() };
         let mut c = Conn::connect(&mut host, address(1), port, RPING, offer);
-        // Room for some of it, and then no more.
+        // Leave room for some of the data, and then none.
         c.ask_for_a_write(&mut host, 30_000, 6000);
         let edge = c.rcv_nxt.wrapping_add(6000);
         let full = |c: &mut Conn| {
@@ -118,7 +121,7 @@ fn test_zero_window_probes_back_off() {
         host.poll(Duration::from_millis(5));
         for (n, c) in conns.iter_mut().enumerate() {
             c.absorb(&mut host);
-            // Every probe is answered as by any TCP: this is where I am, and there is no room.
+            // Answer every probe as any TCP does: with the current position and no room.
             c.rcv_nxt = stays[n];
             if c.seen.len() > answered[n] {
                 answered[n] = c.seen.len();
@@ -135,8 +138,8 @@ fn test_zero_window_probes_back_off() {
     server.assert_alive();
 }
 
-/// RFC 2018 8: a receiver may take back what it has SACKed, so that the left edge is sent again
-/// when everything has been SACKed and nothing is acknowledged.
+/// RFC 2018 8: a receiver may drop data that it has SACKed. So the server must retransmit the left
+/// edge if everything was SACKed and nothing is acknowledged.
 #[test]
 fn test_left_edge_is_sent_again_although_all_was_sacked() {
     let lab = Lab::new(1500);
@@ -146,7 +149,8 @@ fn test_left_edge_is_sent_again_although_all_was_sacked() {
     c.ask_for_a_write(&mut host, 10_000, 65_535);
     let una = c.rcv_nxt;
     c.acks = false;
-    // The Write, and the Send behind it, are SACKed as they come, before any timer of the server's.
+    // The peer SACKs the Write and the Send after it as they come, before any timer of the server's
+    // fires.
     let (mut max, start) = (una, Instant::now());
     while start.elapsed() < Duration::from_millis(500) {
         host.poll(Duration::from_millis(5));
@@ -186,7 +190,7 @@ fn test_jumbo_mtu_makes_jumbo_segments() {
         assert_eq!(longest, Some(want), "timestamps {timestamps}");
         c.reset(&mut host);
     }
-    // A peer that says less gets less.
+    // A peer with a smaller MSS gets smaller segments.
     let mut c = Conn::connect(&mut host, address(1), 4002, RPING, Offer::default());
     c.ask_for_a_write(&mut host, 20_000, 65_535);
     let mut octets = 0;
@@ -197,7 +201,8 @@ fn test_jumbo_mtu_makes_jumbo_segments() {
     server.assert_alive();
 }
 
-/// The FIN is heard with the data it comes with, not at the next frame or timer.
+/// The server handles a FIN together with the data of its segment, and not only at the next frame
+/// or timer.
 #[test]
 fn test_fin_on_a_data_segment_is_heard_with_it() {
     let lab = Lab::new(1500);
@@ -220,7 +225,7 @@ fn test_fin_on_a_data_segment_is_heard_with_it() {
     server.assert_alive();
 }
 
-/// RFC 1122 3.2.1.7: a packet for us is not thrown away because its TTL has run out.
+/// RFC 1122 3.2.1.7: a host does not discard a packet for itself because its TTL has run out.
 #[test]
 fn test_time_to_live_of_zero_is_accepted_by_a_host() {
     let lab = Lab::new(1500);

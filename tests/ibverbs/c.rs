@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Compiles a C source, with `args` behind it, to a program in `dir`.
+/// Compiles a C source, followed by `args` on the command line, to a program in `dir`.
 pub(crate) fn compile(source: &Path, dir: &Path, args: &[&str]) -> PathBuf {
     let program = dir.join(source.file_stem().unwrap());
     let mut cc = Command::new("cc");

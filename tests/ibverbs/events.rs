@@ -10,10 +10,10 @@ use heddle_verbs::SendWr;
 use crate::lab::PATIENCE;
 use crate::program::{Memory, Program, errno, request, set_state, state_of, try_state};
 
-/// The next event of a channel.
+/// Takes the next event of a channel.
 fn event(channel: *mut ibv_comp_channel) -> Result<*mut ibv_cq, i32> {
     let (mut cq, mut context) = (null_mut(), null_mut());
-    // SAFETY: the C contract is kept.
+    // SAFETY: the test keeps the C contract.
     match unsafe { ibv_get_cq_event(channel, &raw mut cq, &raw mut context) } {
         0 => Ok(cq),
         _ => Err(errno()),
@@ -21,18 +21,18 @@ fn event(channel: *mut ibv_comp_channel) -> Result<*mut ibv_cq, i32> {
 }
 
 fn set_nonblocking(fd: c_int) {
-    // SAFETY: sets a flag of a descriptor.
+    // SAFETY: the call sets a flag of a descriptor.
     unsafe { assert_eq!(libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK), 0) };
 }
 
 fn is_readable(fd: c_int, millis: c_int) -> bool {
     let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one live entry.
+    // SAFETY: `poll` is one live entry.
     unsafe { libc::poll(&raw mut poll, 1, millis) == 1 }
 }
 
 fn arm(program: &Program, cq: *mut ibv_cq) {
-    // SAFETY: the C contract is kept.
+    // SAFETY: the test keeps the C contract.
     assert_eq!(unsafe { (*program.context).ops.req_notify_cq.unwrap()(cq, 0) }, 0);
 }
 
@@ -41,9 +41,9 @@ fn test_channel_yields_one_event_for_each_arm_though_the_completion_was_polled()
     let program = Program::start();
     let memory = Memory::new(4096);
     let mr = program.register(&memory, IBV_ACCESS_LOCAL_WRITE);
-    // SAFETY: the C contract is kept.
+    // SAFETY: the test keeps the C contract.
     let channel = unsafe { ibv_create_comp_channel(program.context) };
-    // SAFETY: a live channel.
+    // SAFETY: the channel is live.
     let fd = unsafe { (*channel).fd };
     set_nonblocking(fd);
     let (cq, idle) = (program.cq(16, channel), program.cq(16, channel));
@@ -51,7 +51,7 @@ fn test_channel_yields_one_event_for_each_arm_though_the_completion_was_polled()
     let peer = program.connect(qp);
     let theirs = peer.connection.alloc_mr(64, heddle_verbs::Access::LOCAL_WRITE).unwrap();
     assert_eq!(event(channel), Err(libc::EAGAIN));
-    // SAFETY: a live region.
+    // SAFETY: the region is live.
     let lkey = unsafe { (*mr).lkey };
     for round in 0..3 {
         arm(&program, cq);
@@ -63,11 +63,11 @@ fn test_channel_yields_one_event_for_each_arm_though_the_completion_was_polled()
         assert_eq!(event(channel), Ok(cq));
         assert_eq!(event(channel), Err(libc::EAGAIN), "round {round}");
     }
-    // SAFETY: the C contract is kept.
+    // SAFETY: the test keeps the C contract.
     unsafe {
         assert_eq!(ibv_destroy_comp_channel(channel), libc::EBUSY);
         assert_eq!(ibv_destroy_qp(qp), 0);
-        // Not before the last event is acknowledged.
+        // The queue cannot be destroyed before the program acknowledges the last event.
         ibv_ack_cq_events(cq, 2);
         let (address, started) = (cq.expose_provenance(), std::sync::Arc::new(()));
         let seen = started.clone();
@@ -88,22 +88,22 @@ fn test_channel_yields_one_event_for_each_arm_though_the_completion_was_polled()
     }
 }
 
-/// It arms, polls fewer than there are, and waits.
+/// The program arms, polls fewer completions than there are, and waits.
 #[test]
 fn test_program_that_leaves_completions_behind_its_arm_gets_an_event_for_them() {
     let program = Program::start();
     let memory = Memory::new(4096);
     let mr = program.register(&memory, IBV_ACCESS_LOCAL_WRITE);
-    // SAFETY: the C contract is kept.
+    // SAFETY: the test keeps the C contract.
     let channel = unsafe { ibv_create_comp_channel(program.context) };
-    // SAFETY: a live channel.
+    // SAFETY: the channel is live.
     let fd = unsafe { (*channel).fd };
     set_nonblocking(fd);
     let cq = program.cq(16, channel);
     let qp = program.qp(&mut program.init(cq));
     let peer = program.connect(qp);
     let theirs = peer.connection.alloc_mr(64, heddle_verbs::Access::LOCAL_WRITE).unwrap();
-    // SAFETY: a live region.
+    // SAFETY: the region is live.
     let lkey = unsafe { (*mr).lkey };
     for n in 0..3 {
         let mut sge = ibv_sge { addr: memory.addr(0), length: 64, lkey };
@@ -113,7 +113,7 @@ fn test_program_that_leaves_completions_behind_its_arm_gets_an_event_for_them() 
         peer.connection.post_send(&SendWr::send(n, &[theirs.sge(0, 8)])).unwrap();
         peer.connection.wait(PATIENCE).unwrap();
     }
-    // What the peer knows to have arrived is there, or is about to be.
+    // Everything that the peer knows as arrived is in the queue, or soon will be.
     std::thread::sleep(std::time::Duration::from_millis(100));
     assert_eq!(event(channel), Err(libc::EAGAIN), "nobody has armed it");
     arm(&program, cq);
@@ -123,7 +123,7 @@ fn test_program_that_leaves_completions_behind_its_arm_gets_an_event_for_them() 
     arm(&program, cq);
     assert!(program.poll(cq, 2).iter().map(|wc| wc.wr_id).eq(1..3));
     assert_eq!(event(channel), Err(libc::EAGAIN), "none is left");
-    // SAFETY: the C contract is kept.
+    // SAFETY: the test keeps the C contract.
     unsafe {
         ibv_ack_cq_events(cq, 1);
         assert_eq!(ibv_destroy_qp(qp), 0);
@@ -133,10 +133,10 @@ fn test_program_that_leaves_completions_behind_its_arm_gets_an_event_for_them() 
     }
 }
 
-/// The next asynchronous event.
+/// Takes the next asynchronous event.
 fn asynchronous(program: &Program) -> Result<ibv_async_event, i32> {
     let mut event = ibv_async_event { element: null_mut(), event_type: -1 };
-    // SAFETY: the C contract is kept.
+    // SAFETY: the test keeps the C contract.
     match unsafe { ibv_get_async_event(program.context, &raw mut event) } {
         0 => Ok(event),
         _ => Err(errno()),
@@ -146,23 +146,23 @@ fn asynchronous(program: &Program) -> Result<ibv_async_event, i32> {
 #[test]
 fn test_end_of_a_connection_flushes_requests_and_raises_an_event() {
     let program = Program::start();
-    // SAFETY: an open context.
+    // SAFETY: the context is open.
     let fd = unsafe { (*program.context).async_fd };
     set_nonblocking(fd);
     assert_eq!(asynchronous(&program).map(|e| e.event_type), Err(libc::EAGAIN));
     let memory = Memory::new(4096);
     let mr = program.register(&memory, IBV_ACCESS_LOCAL_WRITE);
-    // SAFETY: the C contract is kept.
+    // SAFETY: the test keeps the C contract.
     let channel = unsafe { ibv_create_comp_channel(program.context) };
     let cq = program.cq(64, channel);
     let qp = program.qp(&mut program.init(cq));
     let peer = program.connect(qp);
     assert_eq!(state_of(qp), IBV_QPS_RTS);
-    // SAFETY: a live region.
+    // SAFETY: the region is live.
     let lkey = unsafe { (*mr).lkey };
     let mut sge = ibv_sge { addr: memory.addr(0), length: 8, lkey };
     program.receive(qp, 1, &mut sge);
-    // The peer has no such region.
+    // The peer has no such region, so the Write ends the connection.
     let mut wr = request(2, IBV_WR_RDMA_WRITE, std::slice::from_mut(&mut sge));
     wr.wr.rdma = ibv_send_wr_rdma { remote_addr: 0, rkey: 0x1234_5600 };
     assert_eq!(program.send(qp, &mut wr), 0);
@@ -174,7 +174,7 @@ fn test_end_of_a_connection_flushes_requests_and_raises_an_event() {
         assert!(std::time::Instant::now() < until);
         std::thread::yield_now();
     }
-    // What is posted from here on completes as flushed, and an arm fires for it.
+    // Requests posted from here on complete as flushed, and raise the event of an arm.
     arm(&program, cq);
     program.receive(qp, 3, &mut sge);
     wr.wr_id = 4;
@@ -195,11 +195,11 @@ fn test_end_of_a_connection_flushes_requests_and_raises_an_event() {
                 assert!(std::ptr::eq(e.element.cast(), qp));
             }
             kinds.push(e.event_type);
-            // SAFETY: fetched, and acknowledged once.
+            // SAFETY: the program has fetched the event, and acknowledges it once.
             unsafe { ibv_ack_async_event(&raw mut e) };
         }
     }
-    // SAFETY: the C contract is kept.
+    // SAFETY: the test keeps the C contract.
     unsafe {
         ibv_ack_cq_events(cq, 1);
         assert_eq!(ibv_destroy_qp(qp), 0);
@@ -214,7 +214,7 @@ fn test_end_of_a_connection_flushes_requests_and_raises_an_event() {
 fn test_states_follow_requests_and_the_connection() {
     let program = Program::start();
     let cq = program.cq(16, null_mut());
-    // SAFETY: the C contract is kept.
+    // SAFETY: the test keeps the C contract.
     let qp = unsafe { ibv_create_qp(program.pd, &mut program.init(cq)) };
     assert_eq!(state_of(qp), IBV_QPS_RESET);
     let mut sge = ibv_sge { addr: 0, length: 0, lkey: 0 };
@@ -235,7 +235,7 @@ fn test_states_follow_requests_and_the_connection() {
     }
     set_state(qp, IBV_QPS_SQD);
     assert_eq!(state_of(qp), IBV_QPS_SQD);
-    // SAFETY: the C contract is kept.
+    // SAFETY: the test keeps the C contract.
     unsafe {
         assert_eq!(ibv_destroy_qp(qp), 0);
         assert_eq!(ibv_destroy_cq(cq), 0);
@@ -248,7 +248,7 @@ fn test_queue_pair_that_is_sent_to_err_flushes_what_it_has() {
     let program = Program::start();
     let memory = Memory::new(4096);
     let mr = program.register(&memory, IBV_ACCESS_LOCAL_WRITE);
-    // SAFETY: a live region.
+    // SAFETY: the region is live.
     let lkey = unsafe { (*mr).lkey };
     let cq = program.cq(16, null_mut());
     let qp = program.qp(&mut program.init(cq));
@@ -273,7 +273,7 @@ fn test_queue_pair_that_is_sent_to_err_flushes_what_it_has() {
         assert_eq!(state_of(qp), IBV_QPS_RESET);
         set_state(qp, IBV_QPS_INIT);
     }
-    // SAFETY: the C contract is kept.
+    // SAFETY: the test keeps the C contract.
     unsafe {
         assert_eq!(ibv_destroy_qp(qp), 0);
         assert_eq!(ibv_destroy_cq(cq), 0);

@@ -10,9 +10,9 @@ use heddle_verbs::{Access, RecvWr};
 use crate::lab::PATIENCE;
 use crate::program::{Memory, Program, set_state};
 
-/// The words of the extended interface around a context.
+/// Returns the extended structure around a context.
 fn operations(context: *mut ibv_context) -> *mut verbs_context {
-    // SAFETY: a context of this library lies in one.
+    // SAFETY: every context of this library lies in such a structure.
     unsafe { context.byte_sub(std::mem::offset_of!(verbs_context, context)).cast() }
 }
 
@@ -22,7 +22,7 @@ fn test_requests_are_posted_at_complete_and_completions_are_read_field_by_field(
     let words = operations(program.context);
     let memory = Memory::new(4096);
     let mr = program.register(&memory, IBV_ACCESS_LOCAL_WRITE);
-    // SAFETY: the C contract is kept; all structures may be zero.
+    // SAFETY: the test keeps the C contract; all zeros are valid for the structures.
     unsafe {
         let mut init: ibv_cq_init_attr_ex = zeroed();
         init.cqe = 32;
@@ -49,7 +49,7 @@ fn test_requests_are_posted_at_complete_and_completions_are_read_field_by_field(
         let ex = ibv_qp_to_qp_ex(qp);
         assert!(!ex.is_null());
 
-        // What is aborted is not posted.
+        // The program aborts this request, so nothing is posted.
         (*ex).wr_start.unwrap()(ex);
         (*ex).wr_id = 1;
         (*ex).wr_flags = IBV_SEND_SIGNALED;
@@ -73,7 +73,7 @@ fn test_requests_are_posted_at_complete_and_completions_are_read_field_by_field(
         theirs.read(128, &mut seen);
         assert_eq!(&seen, b"written");
 
-        // A request that there is none of fails the batch as a whole.
+        // An unsupported request makes the whole batch fail.
         (*ex).wr_start.unwrap()(ex);
         (*ex).wr_send.unwrap()(ex);
         (*ex).wr_send_imm.unwrap()(ex, 1);
@@ -114,7 +114,7 @@ fn test_shared_receives_go_to_any_queue_pair_and_their_limit_raises_one_event() 
     let memory = Memory::new(4096);
     let mr = program.register(&memory, IBV_ACCESS_LOCAL_WRITE);
     let cq = program.cq(64, null_mut());
-    // SAFETY: the C contract is kept; all structures may be zero.
+    // SAFETY: the test keeps the C contract; all zeros are valid for the structures.
     unsafe {
         let mut init: ibv_srq_init_attr = zeroed();
         (init.attr.max_wr, init.attr.max_sge) = (8, 2);
@@ -130,7 +130,7 @@ fn test_shared_receives_go_to_any_queue_pair_and_their_limit_raises_one_event() 
             let mut wr = ibv_recv_wr { wr_id, next: null_mut(), sg_list: &raw mut sge, num_sge: 1 };
             let mut bad = null_mut();
             assert_eq!(post(srq, &raw mut wr, &raw mut bad), 0);
-            // Not to the queue pair itself.
+            // A program cannot post receives to the queue pair itself then.
             let own = (*program.context).ops.post_recv.unwrap();
             assert_eq!(own(qps[0], &raw mut wr, &raw mut bad), libc::EINVAL);
         }
@@ -160,7 +160,7 @@ fn test_shared_receives_go_to_any_queue_pair_and_their_limit_raises_one_event() 
             if event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED {
                 break;
             }
-            // The port's own, at any time after the device was opened.
+            // Events of the port may come at any time after the program opened the device.
             let of_the_port = [IBV_EVENT_PORT_ACTIVE, IBV_EVENT_GID_CHANGE];
             assert!(
                 event.event_type == IBV_EVENT_COMM_EST || of_the_port.contains(&event.event_type),

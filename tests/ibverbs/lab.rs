@@ -1,4 +1,4 @@
-//! Two RNICs in processes of their own, joined by shared memory: the library's, and that of its peers.
+//! Two RNICs in processes of their own, joined by shared memory: the library's, and its peers'.
 
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -6,20 +6,20 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// How long anything may take on a busy machine.
+/// The longest time that any step may take on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The address of the peers' RNIC.
 pub(crate) const PEER: &str = "10.77.0.2";
 
-/// The RNICs and their sockets.
+/// The two RNICs and their sockets.
 pub(crate) struct Lab {
     dir: tempfile::TempDir,
-    /// They run for as long as this process.
+    /// The RNICs' processes, which run as long as this process.
     _rnics: Vec<Child>,
 }
 
-/// The lab of this process. The RNICs end with it, whatever way it ends.
+/// Returns the lab of this process. The RNICs end with the process, however it ends.
 pub(crate) fn lab() -> &'static Lab {
     static LAB: OnceLock<Lab> = OnceLock::new();
     LAB.get_or_init(|| {
@@ -32,18 +32,19 @@ pub(crate) fn lab() -> &'static Lab {
     })
 }
 
-/// The program; or another one, to see what that does.
+/// Returns the path of the program; `HEDDLE` may name another one, so that a person can see what
+/// the tests do with it.
 fn heddle() -> PathBuf {
     std::env::var_os("HEDDLE").unwrap_or_else(|| env!("CARGO_BIN_EXE_heddle").into()).into()
 }
 
 impl Lab {
-    /// The socket of the library's RNIC.
+    /// Returns the socket of the library's RNIC.
     pub(crate) fn socket(&self) -> PathBuf {
         self.dir.path().join("server")
     }
 
-    /// The socket of the peers'.
+    /// Returns the socket of the peers' RNIC.
     pub(crate) fn peers(&self) -> PathBuf {
         self.dir.path().join("client")
     }
@@ -54,20 +55,22 @@ impl Lab {
         let vdev = format!("net_memif0,role={role},socket={},socket-abstract=no", memif.display());
         let mut c = Command::new(heddle());
         c.args(["serve", "--vdev", &vdev, "--ip", &format!("{address}/24")]);
-        // Tests share a small machine with others.
+        // The tests share a small machine with others, so let idle workers sleep.
         c.args(["--idle", "backoff"]);
         c.args(["--listen", &format!("{address}:9=sink")]);
         c.arg("--socket").arg(at(role));
         c.stdin(Stdio::null()).stdout(Stdio::null());
         c.stderr(std::fs::File::create(at(&format!("{role}.log"))).unwrap());
-        // SAFETY: asks the kernel for a signal when the thread that starts it is gone, and nothing else.
+        // SAFETY: the call only asks the kernel to signal this process when the thread that starts
+        // it ends.
         unsafe {
             std::os::unix::process::CommandExt::pre_exec(&mut c, || {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 Ok(())
             });
         }
-        // That thread lasts as long as this process; one of a test does not.
+        // The signal comes when the starting thread ends, so use a thread that lasts as long as
+        // this process; a test's thread does not.
         let (started, rnic) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             started.send(c.spawn().unwrap()).unwrap();
@@ -77,7 +80,8 @@ impl Lab {
         });
         let mut rnic = rnic.recv().unwrap();
         let until = Instant::now() + PATIENCE;
-        // The test connects once: the RNIC counts connections that a user leaves behind until it has looked at them.
+        // Connect only once: the RNIC counts the connections that a user leaves open until it has
+        // looked at them.
         while !memif.exists() || UnixStream::connect(at(role)).is_err() {
             let ended = rnic.try_wait().unwrap();
             assert!(

@@ -1,4 +1,4 @@
-//! Sizes, offsets and numbers are those of the distribution's headers.
+//! Checks that sizes, offsets and numbers equal those of the distribution's headers.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -7,8 +7,8 @@ use std::process::Command;
 
 use heddle_ibverbs::abi::*;
 
-/// Structures with their fields; `as` gives the header's name of a field where it is another, or the first of several
-/// that are one here.
+/// Structures with their fields; `as` gives the header's name of a field if it differs, or the
+/// first of several fields that are one field here.
 macro_rules! structures {
     ($($name:ident { $($field:ident $(as $c:literal)?),* })*) => {
         fn structures() -> Vec<(&'static str, usize, Vec<(&'static str, usize)>)> {
@@ -95,7 +95,7 @@ structures! {
     ibv_srq_init_attr_ex { srq_context, attr, comp_mask, srq_type, pd, xrcd, cq, tm_cap }
 }
 
-/// Parts of unions, by the path to their first field.
+/// Returns the parts of unions, by the path to their first field.
 fn parts() -> Vec<(&'static str, usize)> {
     let (wr, bind) = (offset_of!(ibv_send_wr, wr), offset_of!(ibv_send_wr, bind_mw));
     vec![

@@ -1,5 +1,5 @@
-//! The C library as programs see it: its layouts, its names, what its functions do, and what a program and an
-//! RNIC see of the program's memory.
+//! The C library as programs see it: its layouts, its names, the behaviour of its functions, and
+//! the program's memory as the program and an RNIC see it.
 
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "tests")]
 

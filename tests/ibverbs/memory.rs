@@ -1,5 +1,5 @@
-//! From the program's memory to the workers of an RNIC and back: of another process (a session over a socket,
-//! whose other end is a thread here) and of this one.
+//! The path from the program's memory to the workers of an RNIC and back: an RNIC of another
+//! process (a session over a socket, whose other end is a thread here) and an RNIC of this process.
 
 use std::os::unix::net::UnixStream;
 use std::ptr;
@@ -17,7 +17,8 @@ use heddle_verbs::{Device, DeviceConfig, DeviceError, Hub, Mr, PageSize};
 
 const PAGE: usize = 4096;
 
-/// Memory of a test, where the kernel maps nothing by itself: a hole in it stays one.
+/// Memory of a test, at a place where the kernel maps nothing by itself, so that a hole in it stays
+/// one.
 struct Area {
     at: usize,
     len: usize,
@@ -29,7 +30,7 @@ impl Area {
         let area = Area { at: NEXT.fetch_add(1 << 30, Relaxed), len: pages * PAGE };
         let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
         let rights = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping where there is none.
+        // SAFETY: the call makes a new mapping where there is none.
         let at = unsafe { libc::mmap(area.byte(0).cast(), area.len, rights, how, -1, 0) };
         assert_eq!(at.addr(), area.at);
         area
@@ -41,16 +42,16 @@ impl Area {
     }
 
     fn get(&self, off: usize) -> u8 {
-        // SAFETY: tests ask for what is mapped.
+        // SAFETY: tests pass only offsets that are mapped.
         unsafe { self.byte(off).read_volatile() }
     }
 
     fn set(&self, off: usize, value: u8) {
-        // SAFETY: as above; nothing refers to the bytes.
+        // SAFETY: as above; no reference to the bytes exists.
         unsafe { self.byte(off).write_volatile(value) }
     }
 
-    /// A different byte at the start of each page.
+    /// Writes a different byte to the start of each page.
     fn fill(&self) {
         for (n, off) in (0..self.len).step_by(PAGE).enumerate() {
             self.set(off, u8::try_from(n % 251).unwrap() + 1);
@@ -58,11 +59,11 @@ impl Area {
     }
 
     fn unmap(&self, off: usize, len: usize) {
-        // SAFETY: changes mappings of this test alone.
+        // SAFETY: the call changes only mappings of this test.
         assert_eq!(unsafe { libc::munmap(self.byte(off).cast(), len) }, 0);
     }
 
-    /// Whether the page of a byte is shared with another mapping.
+    /// Returns true if the page of a byte is shared with another mapping.
     fn is_shared(&self, off: usize) -> bool {
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         let address = |text: &str| usize::from_str_radix(text, 16).unwrap();
@@ -76,12 +77,12 @@ impl Area {
 
 impl Drop for Area {
     fn drop(&mut self) {
-        // SAFETY: what is left of the mapping.
+        // SAFETY: the call unmaps the rest of the test's own mapping.
         unsafe { libc::munmap(ptr::with_exposed_provenance_mut(self.at), self.len) };
     }
 }
 
-/// Nobody connects here.
+/// A control plane to which no test connects.
 #[derive(Debug)]
 struct Plane;
 
@@ -91,12 +92,12 @@ impl ControlPlane for Plane {
     }
 }
 
-/// An RNIC without workers, but what they see.
+/// An RNIC without workers, but with the workers' view of memory.
 struct Rnic {
     hub: Arc<Hub>,
-    /// What a worker reaches memory by.
+    /// The table through which a worker reaches memory.
     memory: RegionMemory,
-    /// A process has one device at a time.
+    /// A lock, because a process has one device at a time.
     _one: MutexGuard<'static, ()>,
 }
 
@@ -112,7 +113,7 @@ impl Rnic {
         Rnic { hub, memory: RegionMemory::new(regions), _one: one }
     }
 
-    /// A device of another process.
+    /// Serves a device to another process, played by a thread.
     fn serve(&self, policy: Policy) -> (Device, std::thread::JoinHandle<()>) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let hub = self.hub.clone();
@@ -138,7 +139,7 @@ impl Rnic {
         Some(bytes)
     }
 
-    /// Until nothing is on its way back.
+    /// Waits until no memory is on its way back.
     fn settle(&self) {
         let end = Instant::now() + Duration::from_secs(20);
         loop {
@@ -168,7 +169,8 @@ fn works_with(rnic: &Rnic, device: &Device) {
     let on_stack = [7u8; 100];
     let (first, shared) = register(device, pd, area.at + 10, 5 * PAGE);
     let (stack, shared_stack) = register(device, pd, on_stack.as_ptr().expose_provenance(), 100);
-    // After the file was sealed against new mappings: beside the first, and over it.
+    // This happens after the file was sealed against new writable mappings: beside the first
+    // region, and over it.
     let (second, also) = register(device, pd, area.at + 3 * PAGE, 200 * PAGE);
     let at = |off: usize| (area.at + off) as u64;
     assert_eq!(rnic.gather(pd, stack.stag(), stack.to(), 100).unwrap(), [7; 100]);
@@ -184,7 +186,8 @@ fn works_with(rnic: &Rnic, device: &Device) {
     rnic.settle();
     assert!(!area.is_shared(2 * PAGE) && area.is_shared(4 * PAGE));
     assert_eq!(rnic.gather(pd, second.stag(), at(4 * PAGE), 3).unwrap(), b"f!o");
-    // The program frees its memory first, which is a defect; the RNIC goes on with the old pages.
+    // The program frees its memory before it unregisters it, which is a defect; the RNIC goes on
+    // with the old pages.
     area.unmap(50 * PAGE, 100 * PAGE);
     rnic.place(pd, second.stag(), at(60 * PAGE), b"nobody reads this").unwrap();
     second.deregister().unwrap();
@@ -213,7 +216,7 @@ fn test_workers_of_this_process_reach_memory_of_the_program() {
     works_with(&rnic, &device);
 }
 
-/// An RNIC that ends, and another one: the files of the first are sealed for good.
+/// An RNIC ends and the program uses another: the files of the first stay sealed for good.
 #[test]
 fn test_memory_is_registered_with_another_device_when_the_first_has_gone() {
     let rnic = Rnic::new();
@@ -237,7 +240,7 @@ fn test_memory_is_registered_with_another_device_when_the_first_has_gone() {
     other.join().unwrap();
 }
 
-/// As many as a program has, at a time.
+/// The test registers as many regions at a time as a program may have.
 #[test]
 fn test_thousands_of_small_registrations_are_there_at_a_time() {
     const MANY: usize = 3000;
@@ -261,7 +264,7 @@ fn test_thousands_of_small_registrations_are_there_at_a_time() {
     thread.join().unwrap();
 }
 
-/// Prints what registration takes: `cargo test --release -- --ignored --nocapture figures`.
+/// Prints the cost of registration: `cargo test --release -- --ignored --nocapture figures`.
 #[test]
 #[ignore = "measures"]
 fn figures_of_registration() {

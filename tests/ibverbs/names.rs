@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The library, built once for all tests of this process; the directory that has it.
+/// Builds the library once for all tests of this process, and returns the directory that holds it.
 pub(crate) fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
@@ -18,8 +18,8 @@ pub(crate) fn library() -> &'static Path {
     })
 }
 
-/// The static library of the crate that this test is linked with: cargo has made both at once, or after one
-/// that it made with other features.
+/// Returns the static library of the crate that this test is linked with: cargo has made both at
+/// once, or this one after a build with other features.
 fn archive() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let files = test.parent().unwrap().read_dir().unwrap().map(|file| file.unwrap().path());
@@ -31,7 +31,7 @@ fn archive() -> PathBuf {
     files.filter(is_ours).max_by_key(made).expect("cargo has made a static library")
 }
 
-/// The lines of a list beside this test, without its comments.
+/// Returns the lines of a list beside this test, without its comments.
 fn list(name: &str) -> BTreeSet<String> {
     let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/ibverbs/names")).join(name);
     let text = std::fs::read_to_string(path).unwrap();
@@ -57,7 +57,7 @@ fn test_library_exports_every_name_with_its_version_and_no_other() {
 
 #[test]
 fn test_programs_of_the_distribution_find_every_name_that_they_import() {
-    // A name with its version, whether or not that is the default.
+    // Compare names with their versions, whether or not the version is the default.
     let ours: BTreeSet<String> = exported().iter().map(|name| name.replace("@@", "@")).collect();
     let imports = list("imported");
     assert!(imports.len() > 400);

@@ -1,4 +1,5 @@
-//! A program of libibverbs, as far as tests need one, and its peer, which uses the Rust library.
+//! The parts of a libibverbs program that the tests need, and its peer, which uses the Rust
+//! library.
 
 use std::ffi::c_int;
 use std::mem::zeroed;
@@ -15,25 +16,26 @@ use heddle_verbs::{CmEvent, ConnectParams, Connection, Device, EventQueue, MpaOp
 
 use crate::lab::{PATIENCE, PEER, lab};
 
-/// Pages that a program registers, on a mapping of their own.
+/// Pages for a program to register, in an allocation of their own.
 pub(crate) struct Memory(pub(crate) *mut u8, pub(crate) usize);
 
 impl Memory {
     pub(crate) fn new(len: usize) -> Memory {
         let layout = std::alloc::Layout::from_size_align(len, 4096).unwrap();
-        // SAFETY: a layout of some bytes.
+        // SAFETY: the layout has a size above 0.
         Memory(unsafe { std::alloc::alloc_zeroed(layout) }, len)
     }
 
     pub(crate) fn fill(&self, off: usize, bytes: &[u8]) {
         assert!(off + bytes.len() <= self.1);
-        // SAFETY: inside.
+        // SAFETY: the range is inside the allocation.
         unsafe { std::ptr::copy(bytes.as_ptr(), self.0.add(off), bytes.len()) };
     }
 
     pub(crate) fn bytes(&self, off: usize, len: usize) -> Vec<u8> {
         assert!(off + len <= self.1);
-        // SAFETY: inside; nothing writes meanwhile where a test reads.
+        // SAFETY: the range is inside the allocation, and no thread or RNIC writes there while a
+        // test reads.
         unsafe { std::slice::from_raw_parts(self.0.add(off), len) }.to_vec()
     }
 
@@ -45,7 +47,7 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         let layout = std::alloc::Layout::from_size_align(self.1, 4096).unwrap();
-        // SAFETY: as it was taken.
+        // SAFETY: `new` allocated the memory with this layout.
         unsafe { std::alloc::dealloc(self.0, layout) };
     }
 }
@@ -63,7 +65,7 @@ pub(crate) fn errno() -> i32 {
 impl Program {
     pub(crate) fn start() -> Program {
         lab();
-        // SAFETY: the C contract is kept.
+        // SAFETY: the test keeps the C contract.
         unsafe {
             let mut count = 0;
             let list = ibv_get_device_list(&raw mut count);
@@ -78,21 +80,21 @@ impl Program {
     }
 
     pub(crate) fn register(&self, memory: &Memory, access: u32) -> *mut ibv_mr {
-        // SAFETY: the C contract is kept.
+        // SAFETY: the test keeps the C contract.
         let mr = unsafe { ibv_reg_mr(self.pd, memory.0.cast(), memory.1, access.cast_signed()) };
         assert!(!mr.is_null(), "errno {}", errno());
         mr
     }
 
     pub(crate) fn cq(&self, depth: c_int, channel: *mut ibv_comp_channel) -> *mut ibv_cq {
-        // SAFETY: the C contract is kept.
+        // SAFETY: the test keeps the C contract.
         let cq = unsafe { ibv_create_cq(self.context, depth, null_mut(), channel, 0) };
         assert!(!cq.is_null(), "errno {}", errno());
         cq
     }
 
     pub(crate) fn init(&self, cq: *mut ibv_cq) -> ibv_qp_init_attr {
-        // SAFETY: pointers and integers.
+        // SAFETY: the structure consists of pointers and integers, for which all zeros are valid.
         let mut init: ibv_qp_init_attr = unsafe { zeroed() };
         (init.send_cq, init.recv_cq, init.qp_type) = (cq, cq, IBV_QPT_RC);
         init.cap = ibv_qp_cap {
@@ -106,7 +108,7 @@ impl Program {
     }
 
     pub(crate) fn qp(&self, init: &mut ibv_qp_init_attr) -> *mut ibv_qp {
-        // SAFETY: the C contract is kept.
+        // SAFETY: the test keeps the C contract.
         unsafe {
             let qp = ibv_create_qp(self.pd, init);
             assert!(!qp.is_null(), "errno {}", errno());
@@ -119,10 +121,10 @@ impl Program {
         let until = Instant::now() + PATIENCE;
         let mut all = Vec::new();
         while all.len() < count {
-            // SAFETY: integers.
+            // SAFETY: the structures consist of integers, for which all zeros are valid.
             let mut wc: [ibv_wc; 4] = unsafe { zeroed() };
             let most = c_int::try_from((count - all.len()).min(4)).unwrap();
-            // SAFETY: the C contract is kept.
+            // SAFETY: the test keeps the C contract.
             let got = unsafe { (*self.context).ops.poll_cq.unwrap()(cq, most, wc.as_mut_ptr()) };
             all.extend_from_slice(&wc[..usize::try_from(got).unwrap()]);
             assert!(Instant::now() < until, "{} of {count} completions", all.len());
@@ -131,7 +133,7 @@ impl Program {
         all
     }
 
-    /// The one completion, which is a success.
+    /// Waits for a single completion, which must be a success.
     pub(crate) fn done(&self, cq: *mut ibv_cq) -> ibv_wc {
         let wc = self.poll(cq, 1)[0];
         assert_eq!(wc.status, IBV_WC_SUCCESS, "{wc:?}");
@@ -140,20 +142,20 @@ impl Program {
 
     pub(crate) fn send(&self, qp: *mut ibv_qp, wr: &mut ibv_send_wr) -> c_int {
         let mut bad = null_mut();
-        // SAFETY: the C contract is kept.
+        // SAFETY: the test keeps the C contract.
         unsafe { (*self.context).ops.post_send.unwrap()(qp, wr, &raw mut bad) }
     }
 
     pub(crate) fn receive(&self, qp: *mut ibv_qp, wr_id: u64, sge: &mut ibv_sge) {
         let mut wr = ibv_recv_wr { wr_id, next: null_mut(), sg_list: sge, num_sge: 1 };
         let mut bad = null_mut();
-        // SAFETY: the C contract is kept.
+        // SAFETY: the test keeps the C contract.
         let posted =
             unsafe { (*self.context).ops.post_recv.unwrap()(qp, &raw mut wr, &raw mut bad) };
         assert_eq!(posted, 0);
     }
 
-    /// Connects a queue pair to a new peer, which has `configure`d its own.
+    /// Connects a queue pair to a new peer, whose own queue pair `configure` has set up.
     pub(crate) fn connect(&self, qp: *mut ibv_qp) -> Peer {
         static PORT: AtomicU16 = AtomicU16::new(20_000);
         let port = PORT.fetch_add(1, Ordering::Relaxed);
@@ -163,10 +165,10 @@ impl Program {
         let accepting =
             std::thread::spawn(move || listener.request(PATIENCE).unwrap().accept().unwrap());
         let own = rnic::device().unwrap();
-        // SAFETY: a live queue pair.
+        // SAFETY: the queue pair is live.
         let number = unsafe { (*qp).qp_num };
         let events = EventQueue::new(None);
-        // Either side may speak first.
+        // Either side may send first.
         let either = MpaOptions::new().peer_to_peer(RtrSet::ALL);
         let params = ConnectParams::new(rnic::find_qp(Qpn(number)).unwrap()).mpa(either);
         own.connect(at, params, &events).unwrap();
@@ -188,7 +190,8 @@ impl Drop for Program {
         if std::thread::panicking() {
             return;
         }
-        // SAFETY: the C contract is kept; a test destroys what it makes, or this says so.
+        // SAFETY: the test keeps the C contract; it destroys the objects that it makes, and
+        // otherwise this check fails.
         unsafe {
             assert_eq!(ibv_dealloc_pd(self.pd), 0, "something is left in the protection domain");
             assert_eq!(ibv_close_device(self.context), 0);
@@ -207,15 +210,16 @@ pub(crate) fn set_state(qp: *mut ibv_qp, state: c_int) {
 }
 
 pub(crate) fn try_state(qp: *mut ibv_qp, state: c_int) -> c_int {
-    // SAFETY: integers.
+    // SAFETY: the structure consists of integers, for which all zeros are valid.
     let mut attr: ibv_qp_attr = unsafe { zeroed() };
     attr.qp_state = state;
-    // SAFETY: the C contract is kept.
+    // SAFETY: the test keeps the C contract.
     unsafe { ibv_modify_qp(qp, &raw mut attr, IBV_QP_STATE) }
 }
 
 pub(crate) fn state_of(qp: *mut ibv_qp) -> c_int {
-    // SAFETY: integers and pointers; the C contract is kept.
+    // SAFETY: the structures consist of integers and pointers, for which all zeros are valid; the
+    // test keeps the C contract.
     unsafe {
         let (mut attr, mut init) = (zeroed(), zeroed());
         assert_eq!(ibv_query_qp(qp, &raw mut attr, IBV_QP_STATE, &raw mut init), 0);
@@ -225,9 +229,9 @@ pub(crate) fn state_of(qp: *mut ibv_qp) -> c_int {
     }
 }
 
-/// A request over these pieces, signaled.
+/// Builds a signaled request over these pieces.
 pub(crate) fn request(wr_id: u64, opcode: c_int, pieces: &mut [ibv_sge]) -> ibv_send_wr {
-    // SAFETY: integers and pointers.
+    // SAFETY: the structure consists of integers and pointers, for which all zeros are valid.
     let mut wr: ibv_send_wr = unsafe { zeroed() };
     (wr.wr_id, wr.opcode, wr.send_flags) = (wr_id, opcode, IBV_SEND_SIGNALED);
     (wr.sg_list, wr.num_sge) = (pieces.as_mut_ptr(), pieces.len().try_into().unwrap());

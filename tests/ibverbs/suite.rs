@@ -10,7 +10,8 @@ fn run(name: &str) {
     let source = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/ibverbs/c")).join(name);
     let dir = tempfile::tempdir().unwrap();
     let library = names::library();
-    // Ours has the names that the program binds; the file to link with is the distribution's.
+    // Link with the distribution's library file, and run on ours, which has the names that the
+    // program binds.
     let program = c::compile(&source, dir.path(), &["-libverbs", "-lpthread"]);
     let mut run = Command::new(program);
     run.env("LD_LIBRARY_PATH", library).env("LD_BIND_NOW", "1");

@@ -31,7 +31,7 @@ fn test_operations_move_data_and_complete_with_their_opcodes() {
     assert!(init.cap.max_send_wr >= 16 && init.cap.max_inline_data >= 64);
     let peer = program.connect(qp);
     let theirs = peer.connection.alloc_mr(4096, peer_access()).unwrap();
-    // SAFETY: a live region.
+    // SAFETY: the region is live.
     let lkey = unsafe { (*mr).lkey };
     let sge = |off: usize, length: u32| ibv_sge { addr: memory.addr(off), length, lkey };
     let rdma =
@@ -43,7 +43,7 @@ fn test_operations_move_data_and_complete_with_their_opcodes() {
     wr.wr.rdma = rdma(100);
     assert_eq!(program.send(qp, &mut wr), 0);
     let wc = program.done(cq);
-    // SAFETY: a live queue pair.
+    // SAFETY: the queue pair is live.
     let number = unsafe { (*qp).qp_num };
     assert_eq!((wc.wr_id, wc.opcode, wc.qp_num), (1, IBV_WC_RDMA_WRITE, number));
 
@@ -55,7 +55,7 @@ fn test_operations_move_data_and_complete_with_their_opcodes() {
     assert_eq!((wc.wr_id, wc.opcode, wc.byte_len), (2, IBV_WC_RDMA_READ, 25));
     assert_eq!(memory.bytes(4096, 25), b"two pieces of one message");
 
-    // Inline data is the program's again at once.
+    // The program may reuse inline data at once.
     peer.connection.post_recv(&RecvWr::new(7, &[theirs.sge(0, 64)])).unwrap();
     let mut text = *b"inline";
     let mut pieces = [ibv_sge { addr: text.as_ptr().addr() as u64, length: 6, lkey: 0 }];
@@ -70,7 +70,7 @@ fn test_operations_move_data_and_complete_with_their_opcodes() {
     theirs.read(0, &mut seen);
     assert_eq!(&seen, b"inline");
 
-    // What stood in the peer's memory comes back.
+    // The operation returns the previous value in the peer's memory.
     theirs.write(1024, &40u64.to_ne_bytes());
     let mut pieces = [sge(512, 8)];
     let mut wr = request(4, IBV_WR_ATOMIC_FETCH_AND_ADD, &mut pieces);
@@ -101,7 +101,7 @@ fn test_operations_move_data_and_complete_with_their_opcodes() {
     assert_eq!(program.done(cq).opcode, IBV_WC_RDMA_WRITE);
     assert_eq!(peer.connection.wait(PATIENCE).unwrap().immediate, Some(0x0102_0304));
 
-    // And the other way.
+    // Now the peer sends to the program.
     let mut buffer = sge(2048, 64);
     program.receive(qp, 10, &mut buffer);
     theirs.write(0, b"to you");
@@ -110,7 +110,7 @@ fn test_operations_move_data_and_complete_with_their_opcodes() {
     assert_eq!((wc.wr_id, wc.opcode, wc.byte_len, wc.wc_flags), (10, IBV_WC_RECV, 6, 0));
     assert_eq!(memory.bytes(2048, 6), b"to you");
 
-    // SAFETY: the C contract is kept.
+    // SAFETY: the test keeps the C contract.
     unsafe {
         assert_eq!(ibv_dealloc_pd(program.pd), libc::EBUSY);
         assert_eq!(ibv_destroy_cq(cq), libc::EBUSY);
@@ -120,7 +120,7 @@ fn test_operations_move_data_and_complete_with_their_opcodes() {
     }
 }
 
-/// As perftest asks for them: one piece, nothing inline.
+/// perftest uses these parameters: one piece, nothing inline.
 #[test]
 fn test_send_queue_takes_its_depth_of_atomic_operations() {
     for depth in [1, 8] {
@@ -134,7 +134,7 @@ fn test_send_queue_takes_its_depth_of_atomic_operations() {
         let qp = program.qp(&mut init);
         let peer = program.connect(qp);
         let theirs = peer.connection.alloc_mr(4096, peer_access()).unwrap();
-        // SAFETY: a live region.
+        // SAFETY: the region is live.
         let lkey = unsafe { (*mr).lkey };
         let mut pieces = [ibv_sge { addr: memory.addr(0), length: 8, lkey }];
         let mut list: Vec<_> = (0..depth)
@@ -159,7 +159,7 @@ fn test_send_queue_takes_its_depth_of_atomic_operations() {
         let mut now = [0; 8];
         theirs.read(0, &mut now);
         assert_eq!(u64::from_ne_bytes(now), u64::from(depth));
-        // SAFETY: the C contract is kept.
+        // SAFETY: the test keeps the C contract.
         unsafe {
             assert_eq!(ibv_destroy_qp(qp), 0);
             assert_eq!(ibv_destroy_cq(cq), 0);
@@ -177,7 +177,7 @@ fn test_refused_request_of_a_list_is_named_and_those_before_it_are_posted() {
     let qp = program.qp(&mut program.init(cq));
     let peer = program.connect(qp);
     let theirs = peer.connection.alloc_mr(4096, peer_access()).unwrap();
-    // SAFETY: a live region.
+    // SAFETY: the region is live.
     let lkey = unsafe { (*mr).lkey };
     let mut pieces = [ibv_sge { addr: memory.addr(0), length: 8, lkey }];
     let mut list = [1, 2, 3].map(|wr_id| {
@@ -185,7 +185,8 @@ fn test_refused_request_of_a_list_is_named_and_those_before_it_are_posted() {
         wr.wr.rdma = ibv_send_wr_rdma { remote_addr: theirs.to(), rkey: theirs.stag().0 };
         wr
     });
-    // One byte more than any request can have inline; its twin below has as many as this queue pair takes.
+    // Give one request one byte more than any request can have inline; its twin below has as many
+    // as this queue pair takes.
     let mut long = [ibv_sge { addr: memory.addr(0), length: 513, lkey }];
     (list[1].send_flags, list[1].sg_list) = (IBV_SEND_INLINE, long.as_mut_ptr());
     list[0].send_flags = 0;
@@ -193,7 +194,7 @@ fn test_refused_request_of_a_list_is_named_and_those_before_it_are_posted() {
         list[at].next = &raw mut list[at + 1];
     }
     let mut bad = null_mut();
-    // SAFETY: the C contract is kept.
+    // SAFETY: the test keeps the C contract.
     unsafe {
         let post = (*program.context).ops.post_send.unwrap();
         assert_eq!(post(qp, &raw mut list[0], &raw mut bad), libc::EINVAL);
@@ -201,9 +202,9 @@ fn test_refused_request_of_a_list_is_named_and_those_before_it_are_posted() {
         (*list[1].sg_list).length = 64;
         assert_eq!(post(qp, &raw mut list[1], &raw mut bad), 0);
     }
-    // The first was not signaled, and neither is the second: what completes is the third.
+    // The first request was not signaled, and neither was the second, so only the third completes.
     assert_eq!(program.done(cq).wr_id, 3);
-    // Windows of type 2 are none of the device's; what comes before the bind goes on its way all the same.
+    // The device has no windows of type 2; the requests before the bind are posted nevertheless.
     let mut list = [5, 6, 7].map(|wr_id| {
         let mut wr = request(wr_id, IBV_WR_RDMA_WRITE, &mut pieces);
         wr.wr.rdma = ibv_send_wr_rdma { remote_addr: theirs.to(), rkey: theirs.stag().0 };
@@ -217,7 +218,7 @@ fn test_refused_request_of_a_list_is_named_and_those_before_it_are_posted() {
     wr.num_sge = 17;
     wr.opcode = IBV_WR_SEND;
     assert_eq!(program.send(qp, &mut wr), libc::EINVAL);
-    // SAFETY: the C contract is kept.
+    // SAFETY: the test keeps the C contract.
     unsafe {
         assert_eq!(ibv_destroy_qp(qp), 0);
         assert_eq!(ibv_destroy_cq(cq), 0);
@@ -226,7 +227,7 @@ fn test_refused_request_of_a_list_is_named_and_those_before_it_are_posted() {
     drop(peer);
 }
 
-/// Posts requests as one list; how many were posted, and the errno.
+/// Posts requests as one list. Returns the number posted, and the errno.
 fn post_list(program: &Program, qp: *mut ibv_qp, list: &mut [ibv_send_wr]) -> (usize, i32) {
     let mut next = null_mut();
     for wr in list.iter_mut().rev() {
@@ -234,13 +235,13 @@ fn post_list(program: &Program, qp: *mut ibv_qp, list: &mut [ibv_send_wr]) -> (u
         next = wr;
     }
     let mut bad = null_mut();
-    // SAFETY: the C contract is kept.
+    // SAFETY: the test keeps the C contract.
     let error = unsafe { (*program.context).ops.post_send.unwrap()(qp, next, &raw mut bad) };
     let posted = list.iter().position(|wr| error != 0 && std::ptr::eq(wr, bad));
     (posted.unwrap_or(list.len()), error)
 }
 
-/// The same for receives of no bytes.
+/// Posts receives of no bytes as one list. Returns the number posted.
 fn post_receives(program: &Program, qp: *mut ibv_qp, first: u64, count: usize) -> usize {
     let mut list: Vec<_> = (first..)
         .take(count)
@@ -252,22 +253,23 @@ fn post_receives(program: &Program, qp: *mut ibv_qp, first: u64, count: usize) -
         next = wr;
     }
     let mut bad = null_mut();
-    // SAFETY: the C contract is kept.
+    // SAFETY: the test keeps the C contract.
     let error = unsafe { (*program.context).ops.post_recv.unwrap()(qp, next, &raw mut bad) };
     assert!([0, libc::ENOMEM].contains(&error), "{error}");
     list.iter().position(|wr| error != 0 && std::ptr::eq(wr, bad)).unwrap_or(count)
 }
 
-/// Takes what has completed.
+/// Takes all waiting completions.
 fn drain(program: &Program, cq: *mut ibv_cq, done: &mut Vec<ibv_wc>) {
-    // SAFETY: integers.
+    // SAFETY: the structures consist of integers, for which all zeros are valid.
     let mut wc: [ibv_wc; 16] = unsafe { std::mem::zeroed() };
-    // SAFETY: the C contract is kept.
+    // SAFETY: the test keeps the C contract.
     let got = unsafe { (*program.context).ops.poll_cq.unwrap()(cq, 16, wc.as_mut_ptr()) };
     done.extend_from_slice(&wc[..usize::try_from(got).unwrap()]);
 }
 
-/// A worker, and behind it the library, take part of a list, all of it or nothing.
+/// The worker, and after the connection's end the library, take all of a list, a part of it, or
+/// nothing.
 #[test]
 fn test_lists_posted_while_a_connection_ends_complete_once_and_in_order() {
     for turn in 0..12 {
@@ -282,7 +284,7 @@ fn test_lists_posted_while_a_connection_ends_complete_once_and_in_order() {
         let theirs = peer.connection.alloc_mr(4096, peer_access()).unwrap();
         let rdma = ibv_send_wr_rdma { remote_addr: theirs.to(), rkey: theirs.stag().0 };
         let mut peer = Some((theirs, peer));
-        // SAFETY: a live region.
+        // SAFETY: the region is live.
         let lkey = unsafe { (*mr).lkey };
         let mut pieces = [ibv_sge { addr: memory.addr(0), length: 8, lkey }];
 
@@ -307,7 +309,7 @@ fn test_lists_posted_while_a_connection_ends_complete_once_and_in_order() {
             posted[1] += post_receives(&program, qp, posted[1], count) as u64;
             drain(&program, cq, &mut done[0]);
             drain(&program, recv_cq, &mut done[1]);
-            // Some more lists come behind the end.
+            // Post some more lists after the end.
             after += usize::from(done[0].last().is_some_and(|wc| wc.status != IBV_WC_SUCCESS));
             if after == 20 {
                 break;
@@ -325,7 +327,7 @@ fn test_lists_posted_while_a_connection_ends_complete_once_and_in_order() {
             );
         }
         assert!(done[1].iter().all(|wc| wc.status == IBV_WC_WR_FLUSH_ERR), "turn {turn}");
-        // SAFETY: the C contract is kept.
+        // SAFETY: the test keeps the C contract.
         unsafe {
             assert_eq!(ibv_destroy_qp(qp), 0);
             assert_eq!(ibv_destroy_cq(cq), 0);
@@ -345,7 +347,7 @@ fn test_window_shows_its_part_until_it_is_bound_anew() {
     let peer = program.connect(qp);
     let theirs = peer.connection.alloc_mr(64, Access::LOCAL_WRITE).unwrap();
     theirs.write(0, b"window");
-    // SAFETY: the C contract is kept.
+    // SAFETY: the test keeps the C contract.
     unsafe {
         let ops = &(*program.context).ops;
         let mw = ops.alloc_mw.unwrap()(program.pd, IBV_MW_TYPE_1);
@@ -379,7 +381,7 @@ fn test_window_shows_its_part_until_it_is_bound_anew() {
         assert_eq!(ops.bind_mw.unwrap()(qp, mw, &raw mut bind), 0);
         program.done(cq);
         write(memory.addr(256), old);
-        // The Write was acknowledged by TCP or not: the RNIC refuses it and ends the stream either way.
+        // Whether or not TCP acknowledged the Write, the RNIC refuses it and ends the stream.
         while crate::program::state_of(qp) != IBV_QPS_ERR {
             assert!(std::time::Instant::now() < until + PATIENCE);
             std::thread::yield_now();

@@ -1,5 +1,5 @@
-/* Commands as the distribution's header lays them out, one line of hexadecimal digits each; and answers, which
- * come the same way, compared field by field. */
+/* Prints commands as the distribution's header lays them out, one line of hexadecimal digits each;
+ * reads answers in the same form, and compares them field by field. */
 #include <arpa/inet.h>
 #include <assert.h>
 #include <endian.h>

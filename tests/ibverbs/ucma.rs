@@ -82,7 +82,8 @@ fn test_commands_are_read_as_the_header_lays_them_out() {
         let room = u16::from_ne_bytes([line[6], line[7]]).into();
         let written = Written { command, response, room };
         assert_eq!(decode(line, &mut read).as_ref(), Ok(&written));
-        // Every field counts: a structure that is a byte short, and an answer without room.
+        // Every field counts: the service refuses a structure that is a byte short, and an answer
+        // without room.
         let short = decode(&line[..line.len() - 1], &mut read);
         assert_eq!(short, Err(Errno::INVAL), "{written:?}");
         if room > 0 {

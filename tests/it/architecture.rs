@@ -1,5 +1,5 @@
-//! What the documents say of the crates is what the crates are: who uses whom, and where `unsafe`
-//! is.
+//! Checks that the documents describe the crates as they are: which crate uses which, and where
+//! `unsafe` is.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,7 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The first fenced block behind `heading` of a document.
+/// Returns the first fenced block after `heading` in a document.
 fn block(document: &str, heading: &str) -> Vec<String> {
     let text = fs::read_to_string(root().join(document)).unwrap();
     let mut lines = text.lines().skip_while(|l| l.trim_start_matches('#').trim() != heading);
@@ -24,12 +24,13 @@ fn block(document: &str, heading: &str) -> Vec<String> {
     block
 }
 
-/// A crate's name without the prefix all but one have.
+/// Returns a crate's name without the prefix that all but one crate have.
 fn short(name: &str) -> String {
     name.strip_prefix("heddle-").unwrap_or(name).to_owned()
 }
 
-/// The workspace's crates, each with those it depends on (not for tests or build scripts).
+/// Returns the workspace's crates, each with the crates that it depends on (not for tests or build
+/// scripts).
 fn crates() -> Graph {
     let out = Command::new(env!("CARGO"))
         .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
@@ -39,7 +40,7 @@ fn crates() -> Graph {
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let metadata: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
     let name = |v: &serde_json::Value| v["name"].as_str().unwrap().to_owned();
-    // The fuzz targets are no part of the product.
+    // The fuzz targets are not part of the product.
     let all = metadata["packages"].as_array().unwrap().iter();
     let packages: Vec<_> = all.filter(|p| name(p) != "heddle-fuzz").collect();
     let ours: BTreeSet<String> = packages.iter().map(|p| name(p)).collect();
@@ -66,16 +67,17 @@ fn test_table_of_dependencies_is_what_cargo_says() {
     assert_eq!(table, crates());
 }
 
-/// The crates a line of the picture names.
+/// Returns the crates that a line of the picture names.
 fn named(line: &str, graph: &Graph) -> Vec<String> {
     let words = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '-');
-    // What a crate is said to do stands behind its name and may name others.
+    // The description of a crate follows its name and may name others, so stop at the first other
+    // word.
     let names = words.filter(|w| !w.is_empty()).take_while(|w| graph.contains_key(*w));
     names.map(str::to_owned).collect()
 }
 
-/// Every crate is in the README's picture once, and uses only what stands below it or, in the same
-/// line, to its right.
+/// Every crate is in the README's picture once, and uses only crates below it or, in the same line,
+/// to its right.
 #[test]
 fn test_picture_of_rooms_has_every_crate_above_what_it_uses() {
     let graph = crates();
@@ -92,7 +94,8 @@ fn test_picture_of_rooms_has_every_crate_above_what_it_uses() {
     }
 }
 
-/// Rust files of the repository, fuzz targets apart, which are no part of the product.
+/// Collects the Rust files of the repository, without the fuzz targets, which are not part of the
+/// product.
 fn sources(dir: &Path, out: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
@@ -107,8 +110,8 @@ fn sources(dir: &Path, out: &mut Vec<PathBuf>) {
     }
 }
 
-/// Whether a line of code (not of comment) makes or needs a promise that the compiler does not
-/// check.
+/// Returns true if a line of code (not of comment) makes or needs a promise that the compiler does
+/// not check.
 fn is_unsafe(line: &str) -> bool {
     let code = line.split("//").next().unwrap_or("");
     ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern"].iter().any(|u| code.contains(u))
@@ -120,7 +123,7 @@ fn test_files_with_unsafe_are_those_that_are_listed() {
     sources(&root(), &mut files);
     let found: BTreeSet<String> = files
         .into_iter()
-        // It looks for the words.
+        // This file itself contains the words that it searches for.
         .filter(|p| !p.ends_with("it/architecture.rs"))
         .filter(|p| fs::read_to_string(p).unwrap().lines().any(is_unsafe))
         .map(|p| p.strip_prefix(root()).unwrap().to_string_lossy().into_owned())
@@ -138,8 +141,7 @@ fn test_files_with_unsafe_are_those_that_are_listed() {
     assert!(missing.is_empty() && gone.is_empty(), "not listed: {missing:?}; without: {gone:?}");
 }
 
-/// The crates that are called pure forbid `unsafe` by attribute, so that no file of theirs can slip
-/// through.
+/// Crates documented as pure forbid `unsafe` by attribute, so that the check cannot miss a file.
 #[test]
 fn test_pure_crates_forbid_unsafe() {
     for name in ["base", "tcp", "iwarp", "ib", "rpcrdma", "dissect", "rnic", "cm"] {

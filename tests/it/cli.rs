@@ -3,7 +3,7 @@
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Runs it to its end, which must come soon.
+/// Runs the program to its end, which must come soon.
 fn heddle(args: &[&str]) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_heddle"))
         .args(args)
@@ -22,7 +22,8 @@ fn heddle(args: &[&str]) -> Output {
     child.wait_with_output().expect("it is our child")
 }
 
-/// Refused as asked for wrongly, in one line on stderr with `what` in it.
+/// Checks that the program refuses the arguments as wrong usage, in one line on stderr that
+/// contains `what`.
 fn assert_usage(args: &[&str], what: &str) {
     assert_complains(args, 2, what);
 }
@@ -148,7 +149,7 @@ fn test_usage_serve_values() {
     assert_usage(&with(&["--listen", "10.0.0.1:1=sink", "--rtr", "none"]), "--rtr none");
 }
 
-/// What is wrong with a device, an address or a gateway is said before DPDK is started.
+/// The program reports a wrong device, address or gateway before it starts DPDK.
 #[test]
 fn test_usage_devices_and_addresses() {
     let listen = ["serve", "--listen", "0.0.0.0:1=sink"];
@@ -240,7 +241,7 @@ fn test_usage_pcap_values() {
     assert_usage(&[&all[..], &["--listen", "[::]:1=sink"]].concat(), "IPv6 is not served yet");
 }
 
-/// A capture with one frame of 60 octets.
+/// Returns a capture with one frame of 60 bytes.
 fn capture() -> Vec<u8> {
     let words = [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 65_535, 1, 0, 0, 60, 60];
     let mut b: Vec<u8> = words.into_iter().flat_map(u32::to_ne_bytes).collect();
@@ -280,7 +281,7 @@ fn test_dump_of_a_capture_as_lines_and_as_documents() {
     assert!(String::from_utf8(out.stdout).unwrap().contains(" 0 TCP segments"));
 }
 
-/// What comes before the damage is shown.
+/// The dump shows the frames before the damage.
 #[test]
 fn test_failed_dump_of_captures_that_are_damaged() {
     let dir = tempfile::tempdir().unwrap();
@@ -304,7 +305,7 @@ fn test_failed_dump_of_captures_that_are_damaged() {
     assert_usage(&["dump", "--port", "0", NFS], "--port");
 }
 
-/// What a device would take for the end of the file, or for Ethernet.
+/// A device would take the damage for the end of the file, or other frames for Ethernet.
 #[test]
 fn test_failed_captures_that_are_damaged() {
     let dir = tempfile::tempdir().unwrap();
@@ -341,7 +342,7 @@ fn test_failed_captures_that_are_damaged() {
     }
 }
 
-/// The file that is read is not written over, by whatever name it is called.
+/// The program does not overwrite the file that it reads, whatever name the user gives.
 #[test]
 fn test_usage_pcap_into_the_file_it_reads() {
     let dir = tempfile::tempdir().unwrap();
@@ -364,13 +365,13 @@ fn test_failed_demo_of_what_is_no_file_of_fitting_size() {
     assert_complains(&["demo", "--file", "/dev/zero"], 1, "/dev/zero is no regular file");
     let path = dir.path().to_str().unwrap();
     assert_complains(&["demo", "--file", path], 1, "is no regular file");
-    // Nothing but a length: it takes no room, here or there.
+    // The file has only a length: it takes no room on disk, and must take none in memory.
     let large = dir.path().join("large");
     std::fs::File::create(&large).unwrap().set_len(1 << 40).unwrap();
     assert_complains(&["demo", "--file", large.to_str().unwrap()], 1, "is larger than 256 MiB");
 }
 
-/// One line, and that ours.
+/// The program prints exactly one line, its own.
 #[test]
 fn test_failed_with_too_few_descriptors() {
     for n in [5, 6, 8, 10] {
@@ -391,7 +392,7 @@ fn test_failed_files_that_are_not_there() {
     assert_complains(&pcap, 1, "cannot read /nonexistent/f");
 }
 
-/// The device is named, with what it or its driver says.
+/// The message names the device, with the error of the device or its driver.
 #[test]
 fn test_failed_devices_that_do_not_start() {
     let dir = tempfile::tempdir().unwrap();
@@ -432,7 +433,7 @@ fn test_failed_processor_and_peer_that_are_not_there() {
     }
 }
 
-/// Six descriptors made a library below panic, and there are too few for DPDK with some more.
+/// With six descriptors a library below panicked; with some more there are still too few for DPDK.
 #[test]
 fn test_serve_without_descriptors_says_which_limit_to_raise() {
     for limit in [6, 40] {
@@ -449,7 +450,8 @@ fn test_serve_without_descriptors_says_which_limit_to_raise() {
     }
 }
 
-/// The last of several services cannot start. The others end with it, and say nothing of that.
+/// The last of several services cannot start. The others end with it, and report nothing about
+/// that.
 #[test]
 fn test_serve_that_fails_says_the_one_reason() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

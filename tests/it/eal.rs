@@ -1,11 +1,12 @@
-//! DPDK, started once in this process.
+//! Starts DPDK once in this process.
 #![allow(clippy::expect_used, reason = "tests")]
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use heddle::{Eal, EalConfig, Hugepages};
 
-/// Starts DPDK at the first call. The guard lets one test at a time drive workers: processors are few.
+/// Starts DPDK at the first call. The guard lets only one test at a time drive workers, because
+/// processors are few.
 pub(crate) fn eal() -> (Eal, MutexGuard<'static, ()>) {
     static EAL: OnceLock<Eal> = OnceLock::new();
     static TURN: Mutex<()> = Mutex::new(());

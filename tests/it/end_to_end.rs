@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 use pcap_file::pcap::{PcapPacket, PcapReader, PcapWriter};
 use serde_json::Value;
 
-/// The program with the arguments of a line; none of them has a space in it.
+/// Prepares the program with the arguments of a line, none of which contains a space.
 fn command(line: &str) -> Command {
     let mut c = Command::new(env!("CARGO_BIN_EXE_heddle"));
     c.args(line.split_whitespace()).stdout(Stdio::piped()).stderr(Stdio::piped());
     c
 }
 
-/// Waits for the end, with somebody to read what is said meanwhile.
+/// Waits for the end of the process, and reads its output meanwhile.
 fn wait(mut child: Child, what: &str) -> Output {
     let (stdout, stderr) = (drain(child.stdout.take()), drain(child.stderr.take()));
     let start = Instant::now();
@@ -49,19 +49,20 @@ fn drain(pipe: Option<impl Read + Send + 'static>) -> JoinHandle<Vec<u8>> {
     })
 }
 
-/// Runs to the end; stdout and stderr.
+/// Runs the program to its end, and returns its stdout and stderr.
 fn run(line: &str, status: i32) -> (String, String) {
     ended(line, &wait(command(line).spawn().expect("the binary was built"), line), status)
 }
 
-/// What a program that ended with a status has said.
+/// Returns the output of a program that must have ended with `status`.
 fn ended(line: &str, out: &Output, status: i32) -> (String, String) {
     let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
     assert_eq!(out.status.code(), Some(status), "{line}: {} {}", out.status, text(&out.stderr));
     (text(&out.stdout), text(&out.stderr))
 }
 
-/// As [`run`], for a client of a [`Memif`]; panics with [`PeerGone`] if the driver has lost it.
+/// Works like [`run`], for a client of a [`Memif`]; panics with [`PeerGone`] if the driver's defect
+/// has killed the client.
 fn run_client(line: &str, status: i32) -> (String, String) {
     let child = command(line).env("LD_PRELOAD", fault_library()).spawn();
     let out = wait(child.expect("the binary was built"), line);
@@ -71,7 +72,7 @@ fn run_client(line: &str, status: i32) -> (String, String) {
     ended(line, &out, status)
 }
 
-/// The figures of `bench --json`.
+/// Reads the figures of `bench --json`.
 fn json(path: &Path) -> Value {
     let text = fs::read_to_string(path).expect("bench writes its figures");
     serde_json::from_str(&text).expect("they are JSON")
@@ -136,9 +137,9 @@ fn test_bench_on_a_processor_that_is_not_there() {
     assert_eq!(err.lines().count(), 1, "{err}");
 }
 
-/// The file's SHA-256 in the first line, and then for each way in which it went: passes,
-/// operations, octets, throughput, five quantiles in order, and that it arrived as it was, or the
-/// count is exact.
+/// Checks the output: the file's SHA-256 in the first line, and then for each direction passes,
+/// operations, bytes, throughput, five quantiles in order, and either that the file arrived
+/// unchanged or that the count is exact.
 fn assert_moved(out: &str, len: u64, sha256: &str) {
     let lines: Vec<_> = out.lines().collect();
     assert!(lines[0].ends_with(&format!(": {len} bytes, SHA-256 {sha256}")), "{out}");
@@ -183,7 +184,7 @@ fn test_demo_moves_the_program_itself() {
     assert_eq!(err, "");
 }
 
-/// By a program that is not ours.
+/// Computes the SHA-256 with a program that is not ours.
 fn sha256sum(file: &Path) -> String {
     let out = Command::new("sha256sum").arg(file).output().expect("coreutils have it");
     String::from_utf8_lossy(&out.stdout).split(' ').next().unwrap_or_default().into()
@@ -198,7 +199,7 @@ fn test_demo_refuses_an_empty_file() {
     assert!(err.contains("is empty"), "{err}");
 }
 
-/// A server that has said that it listens; told to end when dropped.
+/// A server that has reported that it listens. Dropping the value ends the server.
 struct Server {
     child: Option<Child>,
     stdout: Lines<BufReader<ChildStdout>>,
@@ -217,22 +218,23 @@ impl Server {
         server
     }
 
-    /// Waits for its end; its output is what it said after it listened.
+    /// Waits for the end of the server. The result holds the output after the server began to
+    /// listen.
     fn wait(mut self) -> Output {
         let out = wait(self.child.take().expect("it runs"), "the server");
         let rest: Vec<_> = self.stdout.by_ref().map(|l| l.expect("text") + "\n").collect();
         Output { stdout: rest.concat().into_bytes(), ..out }
     }
 
-    /// Ends it as an operator would.
+    /// Ends the server as an operator would.
     fn stop(self) -> Output {
         self.stop_with("TERM")
     }
 
     fn stop_with(self, signal: &str) -> Output {
         let pid = self.child.as_ref().expect("it runs").id().to_string();
-        // A small system has `kill` in its shell only. That the server has ended by itself is seen
-        // by its status.
+        // A small system has `kill` only in its shell. If the server has ended by itself, its
+        // status shows that.
         Command::new("sh")
             .args(["-c", "kill -$1 $0", &pid, signal])
             .status()
@@ -250,8 +252,8 @@ impl Drop for Server {
     }
 }
 
-/// Two ends of shared memory. Each client has an address of its own: within a second of the last,
-/// the server would not believe that the same address has moved to another device.
+/// Two ends of shared memory. Each client has an address of its own: within a second of the last
+/// client, the server would not believe that the same address has moved to another device.
 struct Memif {
     dir: tempfile::TempDir,
     server: String,
@@ -275,8 +277,8 @@ impl Memif {
     }
 }
 
-/// A library to load in front of either end of a memif, built once: it ends a program with
-/// [`PEER_GONE`] when `net_memif` reads a ring that it has unmapped itself. See there.
+/// Builds, once, a library to preload into either end of a memif: it ends a program with
+/// [`PEER_GONE`] when `net_memif` reads a ring that the driver itself has unmapped. See its source.
 fn fault_library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
@@ -291,19 +293,20 @@ fn fault_library() -> &'static Path {
     })
 }
 
-/// Status of an end that the driver has lost.
+/// Exit status of an end that the driver's defect has killed.
 const PEER_GONE: i32 = 86;
 
-/// What a client that the driver has lost is reported by.
+/// The panic payload for a client that ended so.
 struct PeerGone;
 
 /// Runs `clients` beside a server; then ends the server, or waits for its end, and returns its
 /// output.
 ///
 /// DPDK's `net_memif` (seen with 22.11) unmaps a ring when its peer goes, on a thread of its own,
-/// although the worker may just be reading it. On a busy machine this kills one server in some ten,
-/// and now and then a client whose server ends first. It is not what is tested here: when an end was
-/// lost to just that, and to nothing else ([`fault_library`]), the test is made again.
+/// although the worker may be reading the ring at that moment. On a busy machine this kills one
+/// server in about ten, and now and then a client whose server ends first. This is not under test:
+/// if an end was lost to exactly that, and to nothing else ([`fault_library`]), the test runs
+/// again.
 fn beside(
     m: &Memif,
     server: &str,
@@ -312,7 +315,7 @@ fn beside(
     clients: impl Fn(),
 ) -> Output {
     for _ in 0..5 {
-        // Left by a server that was lost.
+        // A server that was lost has left its socket.
         let _ = fs::remove_file(m.socket());
         let server = Server::start(server, listeners);
         let end = catch_unwind(AssertUnwindSafe(&clients));
@@ -353,13 +356,15 @@ fn test_serve_and_its_clients_over_shared_memory() {
         let (text, log) =
             (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
         assert_eq!(out.status.code(), Some(0), "{mode}: {log}");
-        // One of rping, one for each size and way of bench, and the one that took rping for perf.
+        // The connections are one of rping, one for each size and mode of bench, and one that took
+        // rping for perf.
         assert_eq!(counter(&text, "ctl", "established"), Some(1 + 3 * 3 + 1), "{text}");
         assert!(counter(&text, "stack", "rx_frames").is_some_and(|n| n > 1000), "{text}");
         assert!(text.lines().all(|l| !l.ends_with(" 0")), "{text}");
         assert_eq!(counter(&text, "ctl", "rejects_sent"), Some(1), "{text}");
-        // What goes wrong is logged while it runs, and nothing else. The link of a memif is down while
-        // there is no client, and on a busy machine the last connection may not have ended when the server does.
+        // The log contains this problem and no other. On a busy machine two more lines may appear:
+        // the link of a memif is down while there is no client, and the last connection may not
+        // have ended when the server does.
         let busy = |l: &str| l.contains("the link is down") || l.contains("did not end within");
         let said: Vec<_> = log.lines().filter(|l| !busy(l)).collect();
         assert!(said[0].contains("WARN") && said[0].contains("peer=10.1.0.21:"), "{log}");
@@ -367,7 +372,7 @@ fn test_serve_and_its_clients_over_shared_memory() {
     }
 }
 
-/// A value of a table of counters.
+/// Returns a value of a table of counters.
 fn counter(table: &str, part: &str, name: &str) -> Option<u64> {
     let mut lines = table.lines().map(|l| l.split_whitespace().collect::<Vec<_>>());
     let line = lines.find(|l| l[..2] == [part, name])?;
@@ -394,10 +399,10 @@ fn clients_of_all_services(m: &Memif) {
         let all = v.as_array().expect("several sizes");
         assert!(all.iter().all(|r| r["verified"] == true && r["wire"] == "vdev"), "{v}");
     }
-    // The rping service does not take it for one of its own; the bench says so.
+    // The rping service does not accept the bench as its own client, and the bench says so.
     let (_, err) = run_client(&format!("{bench} --connect 10.1.0.1:7174 --ip 10.1.0.20/24"), 1);
     assert!(err.contains("private data"), "{err}");
-    // Nor the perf service an rping.
+    // The perf service does not accept rping either.
     let (_, err) = run_client(&format!("{rping} --ip 10.1.0.21/24 -p 7471"), 1);
     assert!(err.contains("reject"), "{err}");
 }
@@ -427,7 +432,7 @@ fn write_pcap(path: &Path, frames: &[&[u8]]) {
     }
 }
 
-/// The frames of a capture file, without the time.
+/// Returns the frames of a capture file, without their times.
 fn read_pcap(path: &Path) -> Vec<Vec<u8>> {
     let mut reader = PcapReader::new(File::open(path).expect("it was written")).expect("a capture");
     let mut frames = Vec::new();
@@ -441,7 +446,7 @@ fn read_pcap(path: &Path) -> Vec<Vec<u8>> {
 fn test_pcap_answers_a_question_the_same_each_time() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
-    // Who has 10.0.0.1? Tell 10.0.0.9.
+    // An ARP request: who has 10.0.0.1? Tell 10.0.0.9.
     let mut arp =
         b"\xff\xff\xff\xff\xff\xff\x02\0\0\0\0\x09\x08\x06\0\x01\x08\0\x06\x04\0\x01".to_vec();
     arp.extend(b"\x02\0\0\0\0\x09\x0a\0\0\x09\0\0\0\0\0\0\x0a\0\0\x01");

@@ -1,4 +1,4 @@
-//! Every example runs, ends well, and says what it is to say.
+//! Runs every example, and checks that it ends well and prints its lines.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeSet;
@@ -15,10 +15,10 @@ use heddle::{EndpointConfig, Node};
 #[path = "../support/built.rs"]
 mod built;
 
-/// Processors are few.
+/// Lets only one test at a time run, because processors are few.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// An example and lines of its output. `record_pcap` is a tool that `scripts/record-pcap` calls
+/// Each example with lines of its output. `record_pcap` is a tool that `scripts/record-pcap` calls
 /// with a file to write.
 const EXAMPLES: [(&str, &[&str]); 10] = [
     ("write", &["server: 65536 octets are in my memory", "client: acknowledged"]),
@@ -54,7 +54,7 @@ const EXAMPLES: [(&str, &[&str]); 10] = [
     ("two_processes", &["server: written by another process"]),
 ];
 
-/// Those that make their RNICs themselves, since that is what they are about.
+/// Examples that make their RNICs themselves, because that is their subject.
 const OF_THEIR_OWN: [&str; 2] = ["own_process", "two_processes"];
 
 fn example(name: &str, args: &[&str]) -> Command {
@@ -69,7 +69,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// It ended well, and what it was to say is in `stdout`.
+/// Checks that the example ended well, and that `stdout` has its lines.
 fn check(name: &str, out: &Output, stdout: &str, lines: &[&str]) {
     assert!(out.status.success(), "{name}: {}\n{stdout}{}", out.status, text(&out.stderr));
     for line in lines {
@@ -77,7 +77,7 @@ fn check(name: &str, out: &Output, stdout: &str, lines: &[&str]) {
     }
 }
 
-/// One after the other: each has two threads that spin.
+/// The examples run one after the other, because each has two threads that spin.
 #[test]
 fn test_whoever_waits_long_for_cargo_is_told() {
     let said = |seconds: &str, silence| {
@@ -99,12 +99,12 @@ fn test_examples_run_and_say_so() {
     }
 }
 
-/// Everything that a client says; the rest is the server's.
+/// Returns true if a line comes from the client; all other lines are the server's.
 fn of_client(line: &&str) -> bool {
     line.starts_with("client")
 }
 
-/// The two sides in two processes, each with a device of an RNIC of this one.
+/// Runs the two sides in two processes, each with a device of an RNIC of this process.
 #[test]
 fn test_examples_run_on_rnics_of_another_process() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -127,7 +127,7 @@ fn test_examples_run_on_rnics_of_another_process() {
         let mut server = example(name, &["--socket", &theirs, "--listen", "10.0.0.2:7174"]);
         server.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut server = server.spawn().unwrap();
-        // It says so when clients may come.
+        // The server prints this line when clients may connect.
         let mut said = BufReader::new(server.stdout.take().unwrap());
         let mut first = String::new();
         said.read_line(&mut first).unwrap();
@@ -141,7 +141,7 @@ fn test_examples_run_on_rnics_of_another_process() {
         let client = client.unwrap_or_else(|| panic!("{name}: the server said {first:?}")).unwrap();
         check(name, &client, &text(&client.stdout), &clients);
     }
-    // One side alone has to be told which.
+    // A single side must be told which side it is.
     let out = example("write", &["--socket", &ours]).output().unwrap();
     assert!(!out.status.success() && text(&out.stderr).contains("--listen or --connect"));
 }
@@ -150,7 +150,7 @@ fn test_examples_run_on_rnics_of_another_process() {
 fn test_no_example_is_forgotten() {
     let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
     let files = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path());
-    // What several share is in a folder.
+    // Only files are examples: the folder holds code that several examples share.
     let found: BTreeSet<String> = files
         .filter(|p| p.is_file())
         .map(|p| p.file_stem().unwrap().to_string_lossy().into_owned())

@@ -1,4 +1,4 @@
-//! Man pages and completions, as a package makes them.
+//! Makes man pages and completions as a package does.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ fn stdout(args: &[&str]) -> String {
     String::from_utf8(out.stdout).unwrap()
 }
 
-/// The commands that the help of `command` lists.
+/// Returns the commands that the help of `command` lists.
 fn listed(command: &[String]) -> Vec<String> {
     let mut args: Vec<&str> = command.iter().map(String::as_str).collect();
     args.push("--help");
@@ -27,7 +27,7 @@ fn listed(command: &[String]) -> Vec<String> {
     lines.filter_map(|l| Some(l.split_whitespace().next()?.to_owned())).collect()
 }
 
-/// Every command and those below it, each as its words.
+/// Returns every command and the commands below it, each as its words.
 fn commands() -> Vec<Vec<String>> {
     let mut all = vec![Vec::new()];
     let mut next = 0;
@@ -48,12 +48,12 @@ fn pages(dir: &Path) -> BTreeSet<String> {
     names.collect()
 }
 
-/// What `tool` says of a page; nothing, if it is content.
+/// Returns the complaints of `tool` about a page; empty if there are none.
 fn complaints(tool: &str, args: &[&str], page: &Path) -> String {
     let out = Command::new(tool).args(args).arg(page).output().unwrap_or_else(|e| {
         panic!("{tool}: {e}; apt-get install groff-base mandoc, as scripts/test does")
     });
-    // mandoc says it on stdout, groff on stderr.
+    // mandoc complains on stdout, groff on stderr.
     format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
 }
 
@@ -121,7 +121,7 @@ fn test_completions_name_every_command() {
     assert_eq!(heddle(&["generate", "completions", "sh"]).status.code(), Some(2));
 }
 
-/// The script is run by the shell it is for, and asked what it would complete.
+/// The test runs the script in the shell that it is for, and asks for its completions.
 #[test]
 fn test_completions_of_bash_complete() {
     let mut script = stdout(&["generate", "completions", "bash"]);

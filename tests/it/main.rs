@@ -1,7 +1,7 @@
-//! The integration tests of the program and of the library, but for those with a lab of their own
-//! (`appliance`, `hostile`).
+//! The integration tests of the program and of the library, except the tests with a lab of their
+//! own (`appliance`, `hostile`).
 //!
-//! One binary holds them all, because each binary costs seconds to link.
+//! A single binary holds them all, because each binary costs seconds to link.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 mod architecture;

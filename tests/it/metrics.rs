@@ -1,4 +1,4 @@
-//! A `heddle serve` that runs, asked as Prometheus asks.
+//! Queries a running `heddle serve` as Prometheus does.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Ends with the test, however that ends.
+/// A server that ends with the test, however the test ends.
 struct Served(Child);
 
 impl Drop for Served {
@@ -16,7 +16,8 @@ impl Drop for Served {
     }
 }
 
-/// Starts a server on a device that neither gives nor takes anything. Where it can be asked.
+/// Starts a server on a device that neither sends nor receives anything. Returns also its address
+/// for metrics.
 fn serve() -> (Served, SocketAddr) {
     let child = Command::new(env!("CARGO_BIN_EXE_heddle"))
         .args(["serve", "--vdev", "net_null0,no-rx=1", "--ip", "10.0.0.1/24"])
@@ -32,12 +33,12 @@ fn serve() -> (Served, SocketAddr) {
             break rest.strip_suffix("/metrics").unwrap().parse().unwrap();
         }
     };
-    // What it says at its end has a reader too.
+    // Read the output of the server's end, too, so that the server never blocks on it.
     std::thread::spawn(move || lines.count());
     (served, addr)
 }
 
-/// Status and body.
+/// Returns status and body of the answer.
 fn get(addr: SocketAddr, path: &str) -> (u16, String) {
     let mut s = TcpStream::connect(addr).unwrap();
     s.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -48,7 +49,7 @@ fn get(addr: SocketAddr, path: &str) -> (u16, String) {
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
-/// The value of the line that starts so.
+/// Returns the value of the line that starts with `line`.
 fn value(text: &str, line: &str) -> f64 {
     let found = text.lines().find(|l| l.starts_with(line)).unwrap_or_else(|| panic!("no {line}"));
     found.rsplit_once(' ').unwrap().1.parse().unwrap()
@@ -66,17 +67,18 @@ fn test_a_server_that_runs_is_well_and_its_counters_go_on() {
     let (all, free) =
         (value(&first, "heddle_port_buffers{"), value(&first, "heddle_port_buffers_free{"));
     assert!(all > 1000.0 && free > 0.0 && free <= all, "{free} of {all}");
-    // Longer than a sample is kept.
+    // Wait longer than the server reuses a sample.
     std::thread::sleep(Duration::from_millis(400));
     let (_, second) = get(addr, "/metrics");
-    // One turn in eight, and each sample made it work: so soon there may be none yet.
+    // The worker measures one turn in eight, and only turns with work, of which each sample causes
+    // one; so the count may not have grown yet.
     let turns = |text: &str| value(text, "heddle_turn_seconds_count{worker=\"0\"");
     assert!(turns(&second) >= turns(&first));
     for line in ["heddle_worker_polls_total{worker=\"0\"", "heddle_uptime_seconds "] {
         assert!(value(&second, line) > value(&first, line), "{line}");
     }
     assert_eq!(get(addr, "/").0, 404);
-    // By the shell's: no unsafe call for one signal.
+    // Use the `kill` program: one signal does not justify an unsafe call.
     let kill = Command::new("kill").arg(served.0.id().to_string()).status().unwrap();
     assert!(kill.success());
     assert!(served.0.wait().unwrap().success());

@@ -1,5 +1,5 @@
-//! What an application can reach through the library it can also name, to keep it in a structure or
-//! pass it on: each type that a public field, variant or signature of the front leads to.
+//! Every type that an application can reach through the library it can also name, to keep it in a
+//! structure or pass it on: each type in a public field, variant or signature of the front.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ struct Groups {
     fault: FaultCounters,
 }
 
-/// No `..`: a group that is added has to get a name here.
+/// The pattern has no `..`, so that a new group must get a name here.
 fn groups(s: WorkerSnapshot) -> Groups {
     let WorkerSnapshot {
         worker,
@@ -55,7 +55,7 @@ fn table_error(e: RegisterError) -> Option<MrError> {
     if let RegisterError::Mr(e) = e { Some(e) } else { None }
 }
 
-/// What the peer refused: a message of this number in that queue, or a Read.
+/// Returns what the peer refused: a message with this number in that queue, or a Read.
 fn refused(t: &Terminate) -> Result<Option<(Qn, Msn)>, DdpError> {
     let _: Option<ReadRequest> = t.read_request;
     let header: Option<CopiedHeader> = t.ddp;

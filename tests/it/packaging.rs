@@ -1,5 +1,5 @@
-//! What `packaging/` installs: every file in its place, the unit one that systemd takes, and none of
-//! its hardening lost on the way.
+//! Checks that `packaging/` installs every file in its place, that systemd accepts the unit, and
+//! that the unit keeps all its hardening.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeSet;
@@ -18,7 +18,7 @@ fn install(dir: &Path, more: &[&str]) -> Output {
         .args(["--root", dir.to_str().unwrap()])
         .args(more)
         .env("HEDDLE", env!("CARGO_BIN_EXE_heddle"))
-        // `install` copies the C library and does not look into it, so any file stands in for it.
+        // `install` copies the C library without looking into it, so any file can stand in for it.
         .env("HEDDLE_IBVERBS", root().join("LICENSE-MIT"))
         .output()
         .unwrap()
@@ -43,7 +43,7 @@ fn analyze(dir: &Path, args: &[&str]) -> Output {
         .unwrap_or_else(|e| panic!("systemd-analyze: {e}; apt-get install systemd"))
 }
 
-/// All files below `dir`, by their path from there.
+/// Returns all files below `dir`, by their path from there.
 fn files(dir: &Path) -> BTreeSet<String> {
     let mut all = BTreeSet::new();
     let mut open = vec![dir.to_owned()];
@@ -116,11 +116,11 @@ fn test_a_configuration_that_is_there_stays() {
     assert_eq!(fs::read_to_string(&config).unwrap(), "# mine\n");
 }
 
-/// What is installed can be used, but for the name of the interface.
+/// The installed file works as it is, except for the name of the interface.
 #[test]
 fn test_the_configuration_is_one_and_its_socket_is_where_the_service_may_write() {
     let text = fs::read_to_string(root().join("packaging/heddle.toml")).unwrap();
-    // Whoever runs the tests need not have the group.
+    // The user who runs the tests need not have the group.
     let text = text.replace("group = \"heddle\"\n", "").replace("group:heddle", "any");
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("heddle.toml");
@@ -168,7 +168,7 @@ fn test_install_without_a_program_says_how_to_build_it() {
     assert_eq!(files(dir.path()), BTreeSet::new());
 }
 
-/// The unit alone, and with each drop-in.
+/// The test checks the unit alone, and with each drop-in.
 #[test]
 fn test_systemd_takes_the_unit_with_every_drop_in() {
     let drop_ins = fs::read_dir(root().join("packaging/systemd/drop-ins")).unwrap();
@@ -176,7 +176,7 @@ fn test_systemd_takes_the_unit_with_every_drop_in() {
     for drop_in in [None].into_iter().chain(drop_ins) {
         let dir = installed(&[]);
         let units = dir.path().join("usr/lib/systemd/system");
-        // What it is started after and by belongs to systemd.
+        // The unit refers to these units, which belong to systemd.
         for unit in [
             "network.target",
             "multi-user.target",
@@ -202,8 +202,8 @@ fn test_systemd_takes_the_unit_with_every_drop_in() {
     }
 }
 
-/// 0 would be shut off from everything, 10 root without a limit. The twin shows that the figure is one
-/// of this unit: without what hardens it, it is far beyond.
+/// systemd's score is 0 for a unit without any access, and 10 for unlimited root. A twin without
+/// the hardening gets a far higher score, which shows that the score measures the hardening.
 #[test]
 fn test_the_unit_is_hardened() {
     let dir = installed(&[]);

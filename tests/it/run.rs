@@ -1,5 +1,5 @@
-//! `heddle run` and the private RNIC that it starts: who gets which, how long it stays, and what is left when
-//! somebody is killed.
+//! `heddle run` and the private RNIC that it starts: which program gets which RNIC, how long the
+//! RNIC stays, and what is left when a process is killed.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,7 @@ use heddle::socket::admin::{Request, Status};
 
 const HEDDLE: &str = env!("CARGO_BIN_EXE_heddle");
 
-/// How long anything may take on a busy machine.
+/// The longest time that any step may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
@@ -28,7 +28,7 @@ fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A user's run-time directory, and a library that is found.
+/// A user's run-time directory, and a library for the command to find.
 struct Home {
     dir: tempfile::TempDir,
 }
@@ -53,14 +53,14 @@ impl Home {
         c
     }
 
-    /// `heddle run` of a shell's script, in which `$HEDDLE` is this program.
+    /// Prepares `heddle run` of a shell script, in which `$HEDDLE` is this program.
     fn run(&self, script: &str) -> Command {
         let mut c = self.heddle(&["run", "--", "sh", "-c", script]);
         c.env("HEDDLE", HEDDLE);
         c
     }
 
-    /// A private RNIC that stays so long without a client.
+    /// Starts a private RNIC that stays for the time `grace` without a client.
     fn serve(&self, grace: &str) -> Child {
         let mut child = self.heddle(&["serve", "--private", "--grace", grace]).spawn().unwrap();
         until("the RNIC's socket", || {
@@ -74,7 +74,7 @@ impl Home {
         Client::connect(self.socket()).ok()?.call(&Request::Status).ok()
     }
 
-    /// The process of the RNIC.
+    /// Returns the process id of the RNIC.
     fn pid(&self) -> u32 {
         self.status().expect("an RNIC answers").pid
     }
@@ -82,7 +82,7 @@ impl Home {
 
 impl Drop for Home {
     fn drop(&mut self) {
-        // It would end by itself in ten seconds.
+        // The RNIC would end by itself only in ten seconds.
         if let Some(status) = self.status() {
             kill(status.pid, libc::SIGTERM);
         }
@@ -95,7 +95,7 @@ fn kill(pid: u32, signal: i32) {
 }
 
 fn is_there(pid: u32) -> bool {
-    // A zombie is gone: whoever adopts it may be slow.
+    // A zombie counts as gone, because the process that adopts it may be slow to reap it.
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(" Z"))
 }
@@ -114,14 +114,14 @@ fn test_process_becomes_the_program_with_its_arguments_and_exit_status() {
     let lib = home.dir.path().join("lib");
     let expected = format!("sh {} {}\n", home.socket().display(), lib.display());
     assert_eq!((stdout.as_str(), stderr.as_str()), (expected.as_str(), ""));
-    // The process is the program's own, and so is the signal that ends it.
+    // The process is the program's own, so a signal ends the program.
     let out = home.run("kill -TERM $$").output().unwrap();
     assert_eq!(out.status.signal(), Some(libc::SIGTERM));
     let mut c = home.run("echo $PPID");
     let child = c.spawn().unwrap();
     let out = child.wait_with_output().unwrap();
     assert_eq!(text(&out).0.trim(), std::process::id().to_string());
-    // It has no child but those it makes.
+    // The program has no children except those that it makes.
     let out = home.run("ps -o pid= --ppid $$ | wc -l").output().unwrap();
     assert_eq!(text(&out).0.trim(), "2", "ps and wc");
 }
@@ -169,21 +169,21 @@ fn test_rnic_stays_for_a_silent_program_and_ends_after_the_last_one() {
     let mut rnic = home.serve("300ms");
     let mut program = home.heddle(&["run", "--", "sleep", "1000"]).spawn().unwrap();
     until("the program is a client", || (clients(&home)? >= 2).then_some(()));
-    // Far longer than its grace.
+    // Wait far longer than the RNIC's grace.
     sleep(Duration::from_secs(1));
     assert!(rnic.try_wait().unwrap().is_none());
-    // However the program ends.
+    // The RNIC ends however the program ends.
     program.kill().unwrap();
     program.wait().unwrap();
     let status = until("its end", || rnic.try_wait().unwrap());
     assert!(status.success(), "{status}");
     assert!(!home.socket().exists());
-    // Nobody came at all.
+    // No client came at all.
     let mut rnic = home.heddle(&["serve", "--private", "--grace", "100ms"]).spawn().unwrap();
     assert!(until("its end", || rnic.try_wait().unwrap()).success());
 }
 
-/// Clients of the control socket, this test's own included.
+/// Returns the number of clients of the control socket, including this test.
 fn clients(home: &Home) -> Option<usize> {
     home.status().map(|s| s.control.clients)
 }
@@ -203,7 +203,8 @@ fn test_rnic_that_is_killed_is_replaced_and_its_programs_go_on_to_their_end() {
     assert!(program.wait().unwrap().success());
 }
 
-/// Killed before it has joined, while it waits, and when it is the program already.
+/// The test kills the command before it has joined, while it waits, and after it has become the
+/// program.
 #[test]
 fn test_run_that_is_killed_at_any_moment_leaves_nothing_in_the_way() {
     let home = Home::new();
@@ -229,7 +230,7 @@ fn test_second_private_rnic_at_a_place_is_refused() {
     let out = home.heddle(&["serve", "--private"]).output().unwrap();
     assert_eq!(out.status.code(), Some(1));
     assert!(text(&out).1.contains("there is a private RNIC already"), "{}", text(&out).1);
-    // Beside one elsewhere.
+    // A second private RNIC can run elsewhere beside the first.
     let other = home.dir.path().join("other.sock");
     let mut second = home.heddle(&["serve", "--private", "--socket"]).arg(&other).spawn().unwrap();
     until("the other", || Client::connect(&other).ok());
@@ -304,7 +305,7 @@ fn test_check_says_of_each_thing_whether_it_works() {
     assert!(stderr.contains("libibverbs, program"), "{stderr}");
 }
 
-/// An appliance's RNIC, which is not private and stays as it is.
+/// An appliance's RNIC is not private, and stays as it is.
 #[test]
 fn test_run_with_a_socket_uses_the_rnic_there() {
     let home = Home::new();
@@ -318,7 +319,8 @@ fn test_run_with_a_socket_uses_the_rnic_there() {
     let mut c = home.heddle(&["run", "--socket", &shown(&socket), "--", "sh", "-c", script]);
     let out = c.env("HEDDLE", HEDDLE).output().unwrap();
     let (stdout, stderr) = text(&out);
-    // To a service of the appliance, at its own address, by its inner port.
+    // The program connects to a service of the appliance, at its own address, through its inner
+    // port.
     assert!(out.status.success() && stdout.contains("10 messages"), "{stdout} {stderr}");
     assert!(!home.socket().exists(), "no private one is started");
     kill(appliance.id(), libc::SIGTERM);

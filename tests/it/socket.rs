@@ -1,4 +1,5 @@
-//! `heddle rping` and `heddle bench` on an RNIC of another process, through a socket: this one.
+//! Runs `heddle rping` and `heddle bench` on an RNIC of another process through a socket; the other
+//! process is this test.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::os::unix::net::UnixListener;
@@ -29,7 +30,8 @@ fn succeeds(args: &[&str], socket: &Path) -> String {
     text(&out.stdout)
 }
 
-/// Connects to an rping server and pings, until it is served or the patience is over.
+/// Connects to an rping server and pings, until the server answers or the patience is over. Returns
+/// true if the server answered.
 fn pings(device: &Device, clock: &Clock, mut poll: impl FnMut()) -> bool {
     let end = Instant::now() + Duration::from_secs(60);
     while Instant::now() < end {
@@ -42,7 +44,7 @@ fn pings(device: &Device, clock: &Clock, mut poll: impl FnMut()) -> bool {
             match client.step() {
                 Ok(Step::Done) => return true,
                 Ok(_) => {}
-                // It does not listen yet.
+                // The server does not listen yet.
                 Err(_) => break,
             }
         }
@@ -77,14 +79,14 @@ fn test_commands_work_on_the_rnic_of_another_process() {
         let out = succeeds(&[&bench[..], &["--verify", "--inline", "-q"]].concat(), &socket);
         assert!(out.contains(op), "{out}");
     }
-    // The other way: its server is ours to ping.
+    // Now the other direction: the test pings the program's server.
     ping.store(true, Ordering::Relaxed);
     let out = succeeds(&["rping", "-s", "-a", "10.0.0.1", "-p", "7300"], &socket);
     assert!(out.contains("listening on 10.0.0.1:7300"), "{out}");
     while !pinged.load(Ordering::Relaxed) {
         thread::sleep(Duration::from_millis(1));
     }
-    // What goes wrong is said in one line.
+    // The program reports an error in one line.
     let out = heddle(&["rping", "-s", "-a", "10.0.0.9", "-p", "7300"], &socket);
     assert_eq!(out.status.code(), Some(1));
     assert!(text(&out.stderr).contains("not an address of this stack"), "{}", text(&out.stderr));
@@ -97,7 +99,8 @@ fn test_commands_work_on_the_rnic_of_another_process() {
     rnics.join().unwrap();
 }
 
-/// Runs both RNICs and the services on the second, until `over`; pings a client when it is asked to.
+/// Runs both RNICs and the services on the second until `over`; pings a client when the test asks
+/// for it.
 fn run(
     eal: &Eal,
     (mut a, mut b): (Endpoint, Endpoint),

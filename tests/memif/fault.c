@@ -1,9 +1,10 @@
-/* Loaded in front of a program that speaks over net_memif: tells the driver's own fault from others.
+/* A library to preload into a program that uses net_memif: it tells the driver's own fault from
+ * others.
  *
  * DPDK's net_memif (seen with 22.11) unmaps its rings when the peer goes, on a thread of its own,
- * although a worker may just be reading them. The program then ends with PEER_GONE. Any other fault,
- * also one inside the driver before its peer went or at another address, ends it with SIGSEGV as
- * ever. */
+ * although a worker may be reading them at that moment. The program then ends with PEER_GONE. Any
+ * other fault ends the program with SIGSEGV as usual, including a fault inside the driver before
+ * its peer has gone or at another address. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <signal.h>
@@ -29,7 +30,7 @@ static int in_driver(const void *code)
 	       strstr(info.dli_fname, "librte_net_memif") != NULL;
 }
 
-/* In place of the C library's. */
+/* Replaces the C library's function, and records the ranges that the driver unmaps. */
 int munmap(void *addr, size_t len)
 {
 	if (in_driver(__builtin_return_address(0))) {
@@ -53,7 +54,8 @@ static const void *code_of(const ucontext_t *at)
 #endif
 }
 
-/* Besides what it unmapped: the driver also sets its pointer to a region to null. */
+/* Returns 1 if the driver has unmapped this address, or if the address is an offset from null: the
+ * driver also sets its pointer to a region to null. */
 static int is_gone(uintptr_t addr)
 {
 	unsigned int i, n = __atomic_load_n(&ranges, __ATOMIC_ACQUIRE);
@@ -75,7 +77,7 @@ static void on_fault(int number, siginfo_t *info, void *context)
 		_exit(PEER_GONE);
 	}
 	signal(number, SIG_DFL);
-	/* A fault happens again at once; a signal that was sent does not. */
+	/* A fault happens again at once, but a signal that a process has sent does not. */
 	if (info->si_code <= 0)
 		raise(number);
 }

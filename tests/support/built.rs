@@ -1,5 +1,5 @@
-//! Examples as programs, built as `cargo test --workspace` builds them: with the features that the whole workspace
-//! asks for, so that nothing is compiled a second time.
+//! Builds examples as `cargo test --workspace` does: with the features of the whole workspace, so
+//! that cargo compiles nothing twice.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -7,10 +7,10 @@ use std::process::{Child, Command, ExitStatus};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long cargo may be silent: a build that is up to date takes a second.
+/// Silence of cargo after which to report the wait: an up-to-date build takes only a second.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// Builds what is not up to date.
+/// Builds the examples that are not up to date.
 pub(crate) fn examples() {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
@@ -18,13 +18,13 @@ pub(crate) fn examples() {
     if !cfg!(debug_assertions) {
         cargo.arg("--release");
     }
-    // Not by a macro, whose output the test harness keeps until the test has failed.
+    // Write to stderr directly: the harness keeps the output of macros until a test has failed.
     let status = wait(cargo.spawn().unwrap(), SILENCE, &mut std::io::stderr());
     assert!(status.success(), "the examples are not built");
 }
 
-/// Waits for cargo, and says on `out` that it is still waited for. `--quiet` keeps cargo from saying so itself when
-/// another cargo has the build directory locked.
+/// Waits for cargo, and reports on `out` that it is waiting. `--quiet` keeps cargo from reporting
+/// that another cargo has locked the build directory.
 pub(crate) fn wait(mut cargo: Child, silence: Duration, out: &mut impl Write) -> ExitStatus {
     let start = Instant::now();
     let mut said = start;
@@ -45,7 +45,7 @@ pub(crate) fn wait(mut cargo: Child, silence: Duration, out: &mut impl Write) ->
     }
 }
 
-/// Where one is: beside the directory of this test.
+/// Returns the path of an example, beside the directory of this test.
 pub(crate) fn example(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     test.ancestors().nth(2).unwrap().join("examples").join(name)

@@ -1,24 +1,25 @@
-//! What a peer does wrong in a segment, and the Terminate and the counter that it gets for it.
+//! A peer's mistakes in a segment, each with the Terminate and the counter that it causes.
 
 use crate::segments::{a, a_response, r, t, u};
 use crate::target::plan::{ATOMIC, NOTHING, READ, RECEIVES_GONE};
 use crate::target::{Stags, TO, WINDOW};
 
-/// What the peer sends behind its first FPDU, good segments before the one at fault.
+/// The bytes that the peer sends after its first FPDU: good segments before the faulty one.
 pub type Sent = fn(&Stags) -> Vec<Vec<u8>>;
-/// A name, what the application has posted, what is sent, the control field of the Terminate, how
-/// many octets of the last segment follow its length there, and the counter.
+/// A name, the operations that the application has posted, the peer's segments, the control field
+/// of the Terminate, the number of bytes of the last segment that follow the segment length in the
+/// Terminate, and the counter.
 pub type Case = (&'static str, u8, Sent, [u8; 4], usize, &'static str);
 
-/// A payload.
+/// A payload for the segments.
 pub const X: &[u8] = &[0x5a; 8];
 const WRAP: u64 = u64::MAX - 6;
 const END: u64 = TO + WINDOW as u64;
 const NONE: u32 = 9;
 
-/// Everything a peer can do wrong in a segment.
+/// Every mistake that a peer can make in a segment.
 pub const CASES: &[Case] = &[
-    // RFC 5040 figure 9, type 0: a mistake of ours, here a receive buffer that is gone.
+    // RFC 5040 figure 9, type 0: a mistake of our own side, here an unregistered receive buffer.
     (
         "a receive buffer that is gone",
         RECEIVES_GONE,
@@ -27,7 +28,7 @@ pub const CASES: &[Case] = &[
         0,
         "err_local",
     ),
-    // Type 1. Only here goes a Read Request's own header along.
+    // Type 1. Only here does the Terminate include a Read Request's own header.
     ("Read, STag", NOTHING, |_| vec![r(1, 8, NONE, TO)], [0x01, 0x00, 0xe0, 0], 46, "err_stag"),
     ("Read, gone", NOTHING, |s| vec![r(1, 8, s.gone, TO)], [0x01, 0x00, 0xe0, 0], 46, "err_stag"),
     (
@@ -441,7 +442,8 @@ pub const CASES: &[Case] = &[
         18,
         "err_opcode",
     ),
-    // RFC 7306 section 5.2: atomics and Reads share the IRD, which is 2 here. Nothing is added.
+    // RFC 7306 section 5.2: atomics and Reads share the IRD, which is 2 here. The excess request
+    // adds nothing to memory.
     (
         "a third Atomic Request where two are served",
         NOTHING,

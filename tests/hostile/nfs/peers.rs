@@ -1,4 +1,5 @@
-//! Exports of the program, and clients of them over RDMA: honest ones, and such as say what a test tells them to.
+//! Exports of the program, and clients of them over RDMA: honest clients, and clients that send
+//! whatever a test tells them to.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,15 +26,16 @@ use crate::server::Server;
 
 pub const MIB: usize = 1 << 20;
 const NFS: u16 = 20_049;
-/// The address that may use the second export: nobody has it.
+/// The address that may use the second export: no peer has it.
 const NOBODY: &str = "10.99.0.1";
 
-/// An exported directory, one that is exported to nobody here, and one that is not exported.
+/// Three directories: one exported, one exported to an address that no peer has, and one not
+/// exported.
 pub struct Exports {
     pub lab: Lab,
     pub server: Server,
     pub base: TempDir,
-    /// What there was outside of the export at first.
+    /// The files outside the export at first, with their contents.
     pub outside: BTreeMap<PathBuf, String>,
 }
 
@@ -56,7 +58,7 @@ impl Exports {
         Exports::with("")
     }
 
-    /// With options of the listener beside the usual ones.
+    /// Starts a server with further options of the listener.
     pub fn with(options: &str) -> Exports {
         let (lab, base) = (Lab::new(1500), tempfile::tempdir().expect("a directory"));
         for dir in ["export/dir", "other", "outside"] {
@@ -67,7 +69,7 @@ impl Exports {
         }
         fs::write(base.path().join("export/big"), vec![7; MIB]).expect("a file");
         let at = |dir: &str| base.path().join(dir).display().to_string();
-        // Room for the data of a few calls of each address.
+        // The memory has room for the data of a few calls of each address.
         let listen = format!(
             "{SERVER}:{NFS}=nfs:{},workers=4,memory=24{options},{},client={NOBODY}",
             at("export"),
@@ -97,14 +99,14 @@ impl Exports {
         Honest { peer, root, file, big, round: 0 }
     }
 
-    /// The server lives, and nothing outside of the export has changed.
+    /// Checks that the server lives, and that nothing outside the export has changed.
     pub fn assert_untouched(&mut self) {
         self.server.assert_alive();
         assert_eq!(self.beside(), self.outside);
     }
 }
 
-/// A client that says what a test tells it to.
+/// A client that sends what a test tells it to.
 pub struct Peer {
     pub client: Client,
     pub version: u32,
@@ -126,7 +128,7 @@ impl Peer {
         self.client.say(&mpa::send(self.msn, bytes))
     }
 
-    /// A call with these chunk lists in front of the message.
+    /// Sends a call with these chunk lists before the message.
     pub fn call(&mut self, lists: &[u32], p: Procedure, arguments: &[u8]) -> io::Result<()> {
         self.xid += 1;
         self.call_as(self.xid, lists, p, arguments)
@@ -140,7 +142,7 @@ impl Peer {
         arguments: &[u8],
     ) -> io::Result<()> {
         let mut words = vec![xid, self.version, 500];
-        // In version 2 the handle that may be invalidated follows: none.
+        // In version 2 the handle to be invalidated follows: 0 for none.
         words.extend(if self.version == v1::VERSION {
             &[0][..]
         } else {
@@ -153,7 +155,8 @@ impl Peer {
         self.send(&[bytes_of(&words), message, arguments.to_vec()].concat())
     }
 
-    /// The next message of the server, whole, that is no Read Request, no Write, and no control message of version 2.
+    /// Receives the server's next whole message, skipping Read Requests, Writes, and control
+    /// messages of version 2.
     pub fn answer(&mut self) -> io::Result<Vec<u8>> {
         let mut message = Vec::new();
         loop {
@@ -177,7 +180,7 @@ impl Peer {
         }
     }
 
-    /// The results of the next reply; `None` for one without results.
+    /// Returns the results of the next reply; `None` for a reply without results.
     pub fn results(&mut self) -> io::Result<Option<Vec<u8>>> {
         let answer = self.answer()?;
         let versions =
@@ -215,7 +218,7 @@ impl Peer {
         found.map(|found| found.object).map_err(|e| io::Error::other(format!("{e:?}")))
     }
 
-    /// Returns true if the connection still serves calls. One that was ended does not.
+    /// Returns true if the connection still serves calls, and false if it was ended.
     pub fn is_served(&mut self) -> bool {
         (0..200).any(|_| match self.ask(procedure::NULL, &[]) {
             Ok(results) => results.is_some_and(|results| results.is_empty()),
@@ -230,7 +233,7 @@ pub fn bytes_of(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }
 
-/// A client that keeps to the rules: it writes, and reads what it wrote.
+/// A client that obeys the rules: it writes, and reads back what it wrote.
 pub struct Honest {
     pub peer: Peer,
     pub root: Handle,
@@ -261,7 +264,7 @@ impl Honest {
         }
     }
 
-    /// Reads all of the longest file into memory of its own, so many times at once.
+    /// Reads all of the longest file, `times` times at once, each into its own memory.
     pub fn read_big(&mut self, times: usize) {
         let room = u32::try_from(MIB).expect("a length");
         for nth in 0..times {

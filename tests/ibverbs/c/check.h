@@ -1,4 +1,4 @@
-/* What must hold in a program of the tests, or the program ends. */
+/* Checks a condition in a test's program, and ends the program if it does not hold. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

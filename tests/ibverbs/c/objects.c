@@ -1,5 +1,6 @@
-/* Objects of libibverbs as a C program makes, uses and destroys them by the distribution's header: what its inline
- * functions reach, which errno each refusal has, and what is busy. No connection is made. */
+/* Makes, uses and destroys objects of libibverbs by the distribution's header, as a C program does.
+ * Checks the functions that the header's inline functions reach, the errno of each refusal, and
+ * which objects are busy. Makes no connection. */
 #include <errno.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
@@ -13,7 +14,7 @@
 
 #include "check.h"
 
-/* A null result, and this errno. */
+/* Checks for a null result with this errno. */
 #define REFUSED(what, error)                \
 	do {                                \
 		errno = 0;                  \
@@ -46,7 +47,7 @@ static void device(struct ibv_context *context)
 	CHECK(port.link_layer == IBV_LINK_LAYER_ETHERNET && port.gid_tbl_len >= 1);
 	CHECK(ibv_query_port(context, 2, &port) == EINVAL);
 	CHECK(ibv_query_gid(context, 1, 0, &gid) == 0);
-	/* IPv4-mapped, 10.77.0.1. */
+	/* The IPv4-mapped form of 10.77.0.1. */
 	CHECK(!memcmp(gid.raw, "\0\0\0\0\0\0\0\0\0\0\377\377\12\115\0\1", 16));
 	CHECK(ibv_query_gid(context, 1, port.gid_tbl_len, &gid) == -1);
 	CHECK(ibv_query_gid_ex(context, 1, 0, &entry, 0) == 0);
@@ -60,7 +61,7 @@ static void device(struct ibv_context *context)
 	CHECK(ibv_query_rt_values_ex(context, &values) == 0 && values.raw_clock.tv_nsec > 0);
 }
 
-/* The lowest descriptor that is free before the library has opened anything. */
+/* The lowest free descriptor before the library has opened any. */
 static int first_free;
 
 static int lowest_free(void)
@@ -71,8 +72,8 @@ static int lowest_free(void)
 	return fd;
 }
 
-/* A signal that all threads of the program have blocked ends it if a thread of the library takes it: tgtd's workers
- * signal the process, for a signalfd. */
+/* If a thread of the library took a signal that all threads of the program have blocked, the signal
+ * would end the program. tgtd's workers send such signals to their process, for a signalfd. */
 static void own_signals(void)
 {
 	sigset_t set;
@@ -102,9 +103,9 @@ static void memory(struct ibv_pd *pd)
 	REFUSED(ibv_reg_dmabuf_mr(pd, 0, length, 0, 0, all), EOPNOTSUPP);
 	mr = ibv_reg_mr(pd, bytes, length, all);
 	CHECK(mr && mr->addr == bytes && mr->length == length && mr->pd == pd && mr->lkey);
-	/* netcat takes none beyond 16. The library has a dozen and more of its own by now. */
+	/* netcat accepts no descriptor beyond 16. The library has more than a dozen of its own by now. */
 	CHECK(lowest_free() < first_free + 5);
-	/* Part of the same pages, at an odd address, by another name. */
+	/* A part of the same pages, at an odd address, which peers name by another address. */
 	part = ibv_reg_mr_iova(pd, bytes + 5, 100, 0x1000, all | IBV_ACCESS_RELAXED_ORDERING);
 	CHECK(part && part->lkey != mr->lkey);
 	CHECK(ibv_rereg_mr(mr, 0, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_INPUT);
@@ -174,7 +175,8 @@ static void queues(struct ibv_context *context, struct ibv_pd *pd)
 	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE) == 0 && qp->state == IBV_QPS_INIT);
 	CHECK(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_CAP) == EOPNOTSUPP);
 
-	/* A queue pair that never had a connection flushes what it has, and raises the event that was asked for. */
+	/* A queue pair that never had a connection flushes its requests, and raises the event that the
+	 * program has armed. */
 	CHECK(ibv_post_recv(qp, &receive, &bad_receive) == 0);
 	CHECK(ibv_req_notify_cq(cq, 0) == 0);
 	attr.qp_state = IBV_QPS_ERR;

@@ -1,4 +1,4 @@
-/* Threads that wait for events when the program cancels them, and when it destroys what they wait for. */
+/* Cancels threads that wait for events, and destroys the objects that they wait for. */
 
 #include <errno.h>
 #include <infiniband/verbs.h>
@@ -14,7 +14,7 @@ static void *wait_for_completions(void *channel)
 	struct ibv_cq *cq;
 	void *context;
 	int got = ibv_get_cq_event(channel, &cq, &context);
-	/* A thread whose channel was destroyed waits on, or is told so. */
+	/* A thread whose channel is destroyed either waits on, or gets an error. */
 	return (void *)(long)(got == 0);
 }
 
@@ -26,7 +26,7 @@ static void *wait_for_event(void *context)
 	return NULL;
 }
 
-/* A thread has to be in its call: only the system knows that it sleeps there. */
+/* Gives a thread time to reach its call: only the system knows when it sleeps there. */
 static void let_it_wait(void)
 {
 	usleep(100 * 1000);
@@ -48,7 +48,7 @@ int main(void)
 	CHECK(context);
 	ibv_free_device_list(devices);
 
-	/* Cancelled while they wait: what they waited for goes on. */
+	/* Cancel threads while they wait: the objects that they waited for still work. */
 	pthread_t thread;
 	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
 	CHECK(channel);
@@ -64,11 +64,11 @@ int main(void)
 		cancel(thread);
 	}
 
-	/* Cancelled before they come to wait. */
+	/* Cancel a thread before it waits. */
 	CHECK(pthread_create(&thread, NULL, wait_for_completions, channel) == 0);
 	cancel(thread);
 
-	/* Destroyed under a thread that waits; then others get its memory and its descriptor. */
+	/* Destroy a channel under a waiting thread; then other objects get its memory and descriptor. */
 	CHECK(pthread_create(&thread, NULL, wait_for_completions, channel) == 0);
 	let_it_wait();
 	CHECK(ibv_destroy_comp_channel(channel) == EBUSY);
@@ -85,7 +85,7 @@ int main(void)
 	CHECK(ibv_destroy_comp_channel(channel) == EINVAL);
 	cancel(thread);
 
-	/* Memory and objects can still be made and unmade: nobody holds a lock. */
+	/* The program can still make and destroy memory and objects, so no thread holds a lock. */
 	channel = ibv_create_comp_channel(context);
 	CHECK(channel);
 	CHECK(ibv_destroy_comp_channel(channel) == 0);

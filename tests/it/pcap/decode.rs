@@ -1,8 +1,8 @@
-//! A reading of captures that owes nothing to the crates under test: written from RFC 5044 (MPA),
-//! 5041 (DDP), 5040 (RDMAP), 6581 and 7306. It fails at the first octet that is not as they have
-//! it.
+//! A decoder of captures that shares nothing with the crates under test: written from RFC 5044
+//! (MPA), 5041 (DDP), 5040 (RDMAP), 6581 and 7306. It fails at the first byte that differs from
+//! them.
 //!
-//! tshark cannot say all of this: see `witness`.
+//! tshark cannot check all of this: see `witness`.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -10,7 +10,7 @@ use std::path::Path;
 
 use pcap_file::pcap::{PcapPacket, PcapReader};
 
-/// The packets of a file.
+/// Returns the packets of a file.
 pub(crate) fn packets(file: &Path) -> Vec<PcapPacket<'static>> {
     let mut reader = PcapReader::new(File::open(file).expect("it is there")).expect("a capture");
     let mut all = Vec::new();
@@ -20,17 +20,17 @@ pub(crate) fn packets(file: &Path) -> Vec<PcapPacket<'static>> {
     all
 }
 
-/// What one side of a TCP connection has sent.
+/// The bytes that one side of a TCP connection has sent.
 #[derive(Default)]
 pub(crate) struct Stream {
     pub(crate) octets: Vec<u8>,
-    /// Where each segment ends, and the number of its frame, from 1.
+    /// The end of each segment, and the number of its frame, from 1.
     segments: Vec<(usize, usize)>,
     next: u32,
 }
 
 impl Stream {
-    /// The frame that has the octet at `at`.
+    /// Returns the number of the frame that holds the byte at `at`.
     fn frame(&self, at: usize) -> usize {
         let i = self.segments.partition_point(|(end, _)| *end <= at);
         self.segments[i].1
@@ -49,8 +49,8 @@ fn be64(b: &[u8], at: usize) -> u64 {
     u64::from_be_bytes(b[at..at + 8].try_into().expect("8 octets"))
 }
 
-/// Both streams of each TCP connection in a file, the initiator's first. Nothing on this wire is
-/// lost, so nothing may come twice or out of order.
+/// Returns both streams of each TCP connection in a file, the initiator's first. This wire loses
+/// nothing, so no byte may come twice or out of order.
 pub(crate) fn connections(file: &Path) -> Vec<[Stream; 2]> {
     let mut all: Vec<[Stream; 2]> = Vec::new();
     let mut known: HashMap<(u16, u16), (usize, usize)> = HashMap::new();
@@ -92,7 +92,7 @@ pub(crate) struct Startup {
     pub(crate) crc: bool,
     pub(crate) reject: bool,
     pub(crate) revision: u8,
-    /// The two words of RFC 6581 section 9, if the S bit says that they are there.
+    /// The two words of RFC 6581 section 9, if the S bit says that they are present.
     pub(crate) words: Option<Words>,
     pub(crate) private_data: Vec<u8>,
 }
@@ -102,11 +102,11 @@ pub(crate) struct Startup {
 pub(crate) struct Words {
     pub(crate) ird: u16,
     pub(crate) ord: u16,
-    /// A: the peer-to-peer model. B, C, D: with a Send, a Write, a Read of no octets first.
+    /// A: the peer-to-peer model. B, C, D: beginning with a Send, a Write, a Read of no bytes.
     pub(crate) flags: [bool; 4],
 }
 
-/// The frame a stream begins with, and its length.
+/// Parses the start-up frame at the beginning of a stream. Returns the frame and its length.
 pub(crate) fn startup(stream: &Stream, key: &[u8; 16]) -> (Startup, usize) {
     let b = &stream.octets[..];
     assert_eq!(&b[..16], key);
@@ -126,16 +126,17 @@ pub(crate) fn startup(stream: &Stream, key: &[u8; 16]) -> (Startup, usize) {
     (Startup { markers, crc, reject, revision, words, private_data: data.to_vec() }, 20 + len)
 }
 
-/// One FPDU, without markers.
+/// An FPDU with its markers removed.
 pub(crate) struct Fpdu {
-    /// The frames with its first and its last octet.
+    /// The frames that hold its first and its last byte.
     pub(crate) frames: (usize, usize),
     pub(crate) ulpdu: Vec<u8>,
     pub(crate) markers: usize,
 }
 
-/// Takes a stream apart from `from` on, where FPDU mode begins: lengths, padding, markers (sections
-/// 4.1 to 4.3) and CRC-32C, which covers all of it up to the CRC field, markers included (4.4).
+/// Splits a stream into FPDUs from `from` on, where FPDU mode begins. Checks lengths, padding,
+/// markers (sections 4.1 to 4.3) and CRC-32C, which covers everything up to the CRC field, markers
+/// included (4.4).
 pub(crate) fn fpdus(stream: &Stream, from: usize, crc: bool, markers: bool) -> Vec<Fpdu> {
     let b = &stream.octets[from..];
     let mut all = Vec::new();
@@ -144,7 +145,8 @@ pub(crate) fn fpdus(stream: &Stream, from: usize, crc: bool, markers: bool) -> V
         let start = at;
         let mut found = 0;
         let mut header = None;
-        // Steps over a marker, if one is here. It points back to the length field; before it is 0.
+        // Skips a marker, if one is due here. It points back to the length field; before that field
+        // it is 0.
         let mut step_over = |at: &mut usize, header: Option<usize>| {
             if markers && at.is_multiple_of(512) {
                 let back = header.map_or(0, |h| *at - h);
@@ -175,7 +177,7 @@ pub(crate) fn fpdus(stream: &Stream, from: usize, crc: bool, markers: bool) -> V
     all
 }
 
-/// The header of a DDP segment with that of RDMAP in it (RFC 5041 section 4, RFC 5040 section 4.1).
+/// The header of a DDP segment including RDMAP's (RFC 5041 section 4, RFC 5040 section 4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) opcode: u8,
@@ -183,14 +185,14 @@ pub(crate) struct Header {
     pub(crate) place: Place,
 }
 
-/// Where a segment goes.
+/// The destination of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Tagged { stag: u32, to: u64 },
     Untagged { invalidate: u32, qn: u32, msn: u32, mo: u32 },
 }
 
-/// Header and payload of a ULPDU.
+/// Splits a ULPDU into header and payload.
 pub(crate) fn segment(ulpdu: &[u8]) -> (Header, &[u8]) {
     let (ddp, rdmap) = (ulpdu[0], ulpdu[1]);
     assert_eq!(ddp & 0x3f, 1, "reserved bits and version of DDP");
@@ -205,7 +207,7 @@ pub(crate) fn segment(ulpdu: &[u8]) -> (Header, &[u8]) {
     (Header { opcode, last, place }, &ulpdu[len..])
 }
 
-/// A message, put together from its segments; its place is that of the first.
+/// A message, reassembled from its segments; its place is that of the first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Message {
     pub(crate) opcode: u8,
@@ -213,8 +215,9 @@ pub(crate) struct Message {
     pub(crate) payload: Vec<u8>,
 }
 
-/// The messages in the FPDUs of one direction: each queue counts its messages from 1, offsets go on
-/// where the last segment ended, and only the last segment says that it is.
+/// Returns the messages in the FPDUs of one direction. Checks that each queue counts its messages
+/// from 1, that offsets continue where the last segment ended, and that only the last segment has
+/// the last flag.
 pub(crate) fn messages(fpdus: &[Fpdu]) -> Vec<Message> {
     let mut open: HashMap<(bool, u32), Message> = HashMap::new();
     let mut next_msn: HashMap<u32, u32> = HashMap::new();

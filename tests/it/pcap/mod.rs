@@ -1,4 +1,4 @@
-//! Captures, with Wireshark as the judge.
+//! Checks captures with Wireshark as the judge.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod decode;

@@ -1,5 +1,5 @@
-//! A recorded client comes in through `net_pcap`: what is answered is the same to the last bit each
-//! time, and Wireshark finds nothing wrong with it.
+//! A recorded client comes in through `net_pcap`: the answer is the same to the last bit each time,
+//! and Wireshark finds no fault in it.
 //!
 //! `scripts/record-pcap` makes the files anew.
 
@@ -16,7 +16,7 @@ fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/pcap").join(name)
 }
 
-/// What the appliance answers to the recorded client.
+/// Returns the appliance's answer to the recorded client.
 fn answer(dir: &Path, name: &str, options: &[&str]) -> Vec<u8> {
     let tx = dir.join(name);
     let out = Command::new(env!("CARGO_BIN_EXE_heddle"))
@@ -33,11 +33,11 @@ fn answer(dir: &Path, name: &str, options: &[&str]) -> Vec<u8> {
     std::fs::read(tx).expect("it was written")
 }
 
-/// Both directions in one file: Wireshark knows an MPA Reply by the Request before it. What came in
-/// and what was answered have the same clock.
+/// Writes both directions into one file, because Wireshark recognizes an MPA Reply only after its
+/// Request. Both directions have the same clock.
 fn conversation(answer: &Path, both: &Path) {
     let mut all = packets(&data("client.pcap"));
-    // Fillers for polls without a frame.
+    // Drop the filler frames, which stand for polls without a frame.
     all.retain(|p| p.data[12..14] != [0x88, 0xb5]);
     all.extend(packets(answer));
     all.sort_by_key(|p| p.timestamp);

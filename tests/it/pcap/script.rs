@@ -1,4 +1,5 @@
-//! What two queue pairs do to each other, and the messages that RFC 5040 and 7306 have for it.
+//! The operations that two queue pairs perform on each other, and the messages that RFC 5040 and
+//! 7306 define for them.
 
 use heddle::{
     Access, AtomicOp, Cq, CqeOp, Device, Endpoint, Mr, Qp, QpInit, RecvWr, SendWr, Sge, Stag,
@@ -19,22 +20,22 @@ pub(crate) const IMMEDIATE_SE: u8 = 9;
 pub(crate) const ATOMIC_REQUEST: u8 = 10;
 pub(crate) const ATOMIC_RESPONSE: u8 = 11;
 
-/// Parts of a side's region: what it sends and others read, the sinks of its Reads, what others
-/// write, the words of atomic operations.
+/// Parts of a side's region: the data that it sends and that others read, the sinks of its Reads,
+/// the part that others write, the words of atomic operations.
 const SOURCE: usize = 0;
 const SINK: usize = 16 << 10;
 const TARGET: usize = 32 << 10;
 const WORDS: usize = 64 << 10;
 const REGION: usize = 68 << 10;
 
-/// Receives, and the octets of each.
+/// The number of receives, and the bytes of each.
 const RECVS: u32 = 64;
 const RECV: usize = 4096;
 
-/// What stands in the words at first.
+/// The initial values of the words.
 const FIRST: [u64; 3] = [10, 0xffff_ffff, 0xaabb_ccdd_1122_3344];
 
-/// One side's queue pair and memory.
+/// The queue pair and memory of one side.
 pub(crate) struct Side {
     pub(crate) cq: Cq,
     pub(crate) qp: Qp,
@@ -75,9 +76,9 @@ impl Side {
     }
 }
 
-/// What stands at `at` in the source of a side.
+/// Returns the bytes at `at` in the source of a side.
 fn pattern(number: u8, at: usize, len: usize) -> Vec<u8> {
-    // Of a period that divides neither a segment nor a region.
+    // The period divides neither the length of a segment nor that of a region.
     (at..at + len).map(|i| u8::try_from(i % 251).expect("small") ^ number << 7).collect()
 }
 
@@ -89,7 +90,8 @@ fn tagged(opcode: u8, stag: Stag, to: u64, payload: Vec<u8>) -> Message {
     Message { opcode, place: Place::Tagged { stag: stag.0, to }, payload }
 }
 
-/// The mark that a requester gives an atomic operation is its own choice: 0 stands for it.
+/// Returns the message with 0 as its mark: a requester chooses the mark of an atomic operation
+/// freely.
 pub(crate) fn without_mark(m: &Message) -> Message {
     let mut m = m.clone();
     match m.opcode {
@@ -100,22 +102,23 @@ pub(crate) fn without_mark(m: &Message) -> Message {
     m
 }
 
-/// The marks of atomic requests or responses.
+/// Returns the marks of atomic requests or responses.
 pub(crate) fn marks(messages: &[Message], opcode: u8) -> Vec<u32> {
     let at = if opcode == ATOMIC_REQUEST { 4 } else { 0 };
     messages.iter().filter(|m| m.opcode == opcode).map(|m| be32(&m.payload, at)).collect()
 }
 
-/// Posts, and keeps account of what is to be seen of it. Requests go out in the order of posting,
-/// and answers in that of the requests. Between the two there is no order.
+/// Posts operations, and records the messages that must follow. Requests go out in the order of
+/// posting, and answers in the order of the requests. Between requests and answers there is no
+/// order.
 pub(crate) struct Script<'a> {
     us: &'a Side,
     peer: &'a Side,
     number: u8,
-    /// What we are to send for it, and the peer.
+    /// The messages that our side must send for it, and the peer's answers.
     pub(crate) requests: Vec<Message>,
     pub(crate) answers: Vec<Message>,
-    /// The completions to come.
+    /// The expected completions.
     pub(crate) posted: Vec<CqeOp>,
     msns: [u32; 4],
 }
@@ -176,12 +179,13 @@ impl Script<'_> {
         self.answers.push(tagged(READ_RESPONSE, sink.stag, sink.to, octets));
     }
 
-    /// An atomic operation on the peer's word `at`, which finds `found` there.
+    /// Posts an atomic operation on the peer's word `at`, which holds `found` at that time.
     fn atomic(&mut self, at: usize, op: AtomicOp, found: u64) {
         let sink = self.us.mr.sge(SINK, 8);
         let (stag, to) = (self.peer.mr.stag(), self.peer.to(WORDS + 8 * at));
         self.post(&SendWr::atomic(0, &[sink], stag, to, op), op.into());
-        // RFC 7306 section 5.2.1: what FetchAdd does not use is 0, and all ones for the mask.
+        // RFC 7306 section 5.2.1: the fields that FetchAdd does not use are 0, and all ones for the
+        // mask.
         let (code, words) = match op {
             AtomicOp::FetchAdd { add, mask } => (0u32, [add, mask, 0, u64::MAX]),
             AtomicOp::CmpSwap { compare, compare_mask, swap, swap_mask } => {
@@ -222,12 +226,12 @@ impl Script<'_> {
     }
 }
 
-/// Side `number` does everything there is.
+/// Has side `number` perform every operation.
 pub(crate) fn run(sides: &[Side; 2], number: u8) -> Script<'_> {
     let (us, peer) = (&sides[usize::from(number)], &sides[usize::from(1 - number)]);
     let (requests, answers, posted) = (Vec::new(), Vec::new(), Vec::new());
     let mut s = Script { us, peer, number, requests, answers, posted, msns: [0; 4] };
-    // One segment, of each length of padding; several; none at all.
+    // A single segment with each length of padding, then several segments, then none.
     for (i, len) in [5, 6, 7, 8, 4000, 0].into_iter().enumerate() {
         s.write(100 * i, len);
     }
@@ -242,7 +246,7 @@ pub(crate) fn run(sides: &[Side; 2], number: u8) -> Script<'_> {
     let add = |add, mask| AtomicOp::FetchAdd { add, mask };
     s.atomic(0, add(5, 0), FIRST[0]);
     s.atomic(0, add(u64::MAX, 0), FIRST[0] + 5);
-    // Two fields of 32 bits: no carry between them.
+    // The mask makes two fields of 32 bits, without a carry between them.
     s.atomic(1, add(1, 1 << 31), FIRST[1]);
     let swap = |compare, swap| {
         let (compare_mask, swap_mask) = (u64::MAX, u64::MAX);
@@ -257,7 +261,7 @@ pub(crate) fn run(sides: &[Side; 2], number: u8) -> Script<'_> {
     s.immediate(0x0102_0304_0506_0708, false);
     s.immediate(u64::MAX, true);
     s.write_immediate(4100, 1000, 0x8000_0000_0000_0001);
-    // Several in a segment.
+    // Several FPDUs fit into a segment.
     for i in 0..12 {
         s.write(6000 + 20 * i, 20);
     }
@@ -267,7 +271,7 @@ pub(crate) fn run(sides: &[Side; 2], number: u8) -> Script<'_> {
     s
 }
 
-/// What stands in memory when both are through with it.
+/// Checks the contents of memory after both sides have finished.
 pub(crate) fn check_memory(side: &Side, number: u8) {
     let read = |mr: &Mr, at, len| {
         let mut octets = vec![0; len];

@@ -1,6 +1,6 @@
 //! The start-up of MPA: Requests, Replies and rejects of both revisions, with read depths and the
-//! first messages of the peer-to-peer model. tshark vouches for what RFC 5044 has; IRD, ORD and the
-//! flags beside them, which are private data to tshark 4.0, are the decoder's.
+//! first messages of the peer-to-peer model. tshark checks the parts of RFC 5044; the decoder
+//! checks IRD, ORD and the flags beside them, which tshark 4.0 takes for private data.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use crate::pcap::script::{READ_REQUEST, READ_RESPONSE, SEND, Side, WRITE};
 use crate::pcap::tshark::{self, BAD, tshark};
 use crate::pcap::wire::{IPS, PORT, Wire};
 
-/// How the responder answers.
+/// The responder's answer.
 #[derive(Clone, Copy)]
 enum Answer {
     Accept,
     Reject,
-    /// Rejects because it needs to have so many Reads outstanding.
+    /// Rejects, because the responder needs this many outstanding Reads.
     NeedsOrd(u16),
 }
 
@@ -28,9 +28,9 @@ struct Case {
     mpa: MpaOptions,
     ask: Vec<u8>,
     answer: Answer,
-    /// Of Request and Reply.
+    /// The words of Request and Reply.
     words: [Option<Words>; 2],
-    /// Opcodes that follow, from each side, although nobody posts anything.
+    /// The opcodes that follow from each side, without any posted operation.
     first: [&'static [u8]; 2],
 }
 
@@ -87,7 +87,7 @@ fn cases() -> Vec<Case> {
 
 const SAID: &[u8] = b"what the responder says";
 
-/// One connection.
+/// Makes one connection.
 fn connect(wire: &mut Wire, number: u16, case: &Case) {
     let port = PORT + number;
     let sides = [0, 1].map(|n| Side::new(&wire.ends[usize::from(n)], n));
@@ -157,7 +157,7 @@ fn test_every_start_up() {
             let fpdus = decode::fpdus(&streams[i], from, true, false);
             let seen = fpdus.iter().map(|f| {
                 let (header, payload) = decode::segment(&f.ulpdu);
-                // A Read of no octets has a header all the same.
+                // Even a Read of no bytes has a header.
                 let len = if header.opcode == READ_REQUEST { 28 } else { 0 };
                 assert_eq!(payload.len(), len, "{}", case.what);
                 header.opcode

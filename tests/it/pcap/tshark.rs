@@ -1,4 +1,4 @@
-//! What tshark makes of a capture.
+//! Compares a capture with tshark's reading of it.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,12 +7,12 @@ use crate::pcap::decode::{self, Fpdu, Header, Message, Place};
 use crate::pcap::script::*;
 use crate::pcap::wire::IPS;
 
-/// What is wrong with a frame, whatever it carries.
+/// A filter for faulty frames, whatever they carry.
 pub(crate) const BAD: &str = "_ws.malformed || ip.checksum.status == 0 || tcp.checksum.status == 0 \
                               || _ws.expert.severity == error || tcp.flags.reset == 1";
 
-/// Its guesses about what Sends carry (RPC-over-RDMA, SMB Direct) are switched off: they are
-/// neither.
+/// Runs tshark with its guesses about the content of Sends (RPC-over-RDMA, SMB Direct) switched
+/// off, because the Sends here are neither.
 pub(crate) fn tshark(file: &Path, args: &[&str]) -> String {
     let out = Command::new("tshark")
         .arg("-r")
@@ -26,8 +26,8 @@ pub(crate) fn tshark(file: &Path, args: &[&str]) -> String {
     String::from_utf8(out.stdout).expect("tshark writes UTF-8")
 }
 
-/// The values of these fields in each frame that `filter` lets through; a field may be in a frame
-/// several times.
+/// Returns the values of these fields in each frame that `filter` selects; a field may occur
+/// several times in a frame.
 pub(crate) fn fields(file: &Path, filter: &str, names: &[&str]) -> Vec<Vec<Vec<String>>> {
     let mut args = vec!["-Y", filter, "-T", "fields", "-E", "separator=|", "-E", "occurrence=a"];
     for name in names {
@@ -41,13 +41,13 @@ pub(crate) fn fields(file: &Path, filter: &str, names: &[&str]) -> Vec<Vec<Vec<S
 /// An FPDU as tshark shows it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// The frame with its last octet.
+    /// The frame that holds its last byte.
     pub(crate) frame: usize,
     pub(crate) ulpdu_len: usize,
     pub(crate) header: Header,
 }
 
-/// A number, as tshark writes them.
+/// Parses a number as tshark prints it.
 pub(crate) fn number(text: &str) -> u64 {
     match text.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16),
@@ -56,7 +56,7 @@ pub(crate) fn number(text: &str) -> u64 {
     .unwrap_or_else(|_| panic!("{text} is no number"))
 }
 
-/// The FPDUs that tshark finds in the frames of one direction, in order.
+/// Returns the FPDUs that tshark finds in the frames of one direction, in order.
 pub(crate) fn fpdus(file: &Path, filter: &str) -> Vec<Seen> {
     const NAMES: [&str; 13] = [
         "frame.number",
@@ -79,7 +79,8 @@ pub(crate) fn fpdus(file: &Path, filter: &str) -> Vec<Seen> {
         let mut columns: [_; 13] = std::array::from_fn(|_| row.next().expect("as asked"));
         let frame = columns[0].next().expect("each has one").parse().expect("a number");
         let count = columns[1].len();
-        // Fields of a tagged or an untagged header are there only where such a header is.
+        // tshark prints the fields of a tagged or an untagged header only for FPDUs that have such
+        // a header.
         let mut take = |column: usize| {
             let v = columns[column].next();
             v.unwrap_or_else(|| panic!("frame {frame} has no more {}", NAMES[column]))
@@ -105,12 +106,12 @@ pub(crate) fn fpdus(file: &Path, filter: &str) -> Vec<Seen> {
     all
 }
 
-/// Only frames of this side that have an FPDU in them, or the end of one.
+/// Returns a filter for frames of this side that hold an FPDU, or the end of one.
 fn sent_by(i: usize) -> String {
     format!("iwarp_mpa.fpdu && ip.src == {}", IPS[i])
 }
 
-/// CRCs that were checked: the good ones and the bad ones.
+/// Counts the checked CRCs: the good and the bad ones.
 pub(crate) fn crcs(file: &Path) -> (usize, usize) {
     count_crcs(&tshark(file, &["-V", "-O", "iwarp_mpa"]))
 }
@@ -119,7 +120,8 @@ fn count_crcs(text: &str) -> (usize, usize) {
     (text.matches("Good CRC").count(), text.matches("Bad CRC").count())
 }
 
-/// tshark finds nothing wrong, and in each frame the FPDUs and messages that the decoder finds.
+/// Checks that tshark finds no fault, and finds in each frame the same FPDUs and messages as the
+/// decoder.
 pub(crate) fn check(file: &Path, crc: bool, all: &[Vec<Fpdu>; 2], messages: &[Vec<Message>; 2]) {
     assert_eq!(tshark(file, &["-Y", BAD]), "");
     for (i, all) in all.iter().enumerate() {
@@ -145,7 +147,7 @@ pub(crate) fn check(file: &Path, crc: bool, all: &[Vec<Fpdu>; 2], messages: &[Ve
     }
 }
 
-/// What each opcode is called.
+/// tshark's name for each opcode.
 const OPCODES: [(u8, &str); 12] = [
     (WRITE, "Write"),
     (READ_REQUEST, "Read Request"),
@@ -161,8 +163,8 @@ const OPCODES: [(u8, &str); 12] = [
     (ATOMIC_RESPONSE, "Atomic Response"),
 ];
 
-/// A field of a message: its name, where it is in the payload, and how long; after RFC 5040
-/// sections 4.4 and 4.8, and RFC 7306 section 5.2.
+/// A field of a message: its name, the messages that have it, its offset in the payload, and its
+/// length; after RFC 5040 sections 4.4 and 4.8, and RFC 7306 section 5.2.
 type Field = (&'static str, fn(&Message) -> bool, usize, usize);
 
 const FIELDS: [Field; 20] = [
@@ -212,12 +214,12 @@ fn is_terminate(m: &Message) -> bool {
     m.opcode == TERMINATE
 }
 
-/// The fields of the messages that one side has sent.
+/// Checks the fields of the messages that one side has sent.
 fn check_fields(file: &Path, i: usize, messages: &[Message]) {
     let rows = fields(file, &sent_by(i), &FIELDS.map(|(name, ..)| name));
     for (column, (name, which, at, len)) in FIELDS.into_iter().enumerate() {
         let seen = rows.iter().flat_map(|row| &row[column]).map(|v| match name {
-            // Octets are in hex and nothing else.
+            // tshark prints byte strings in hex.
             "iwarp_rdma.term_ddp_seg_len" | "iwarp_rdma.term_ddp_h" => v.clone(),
             _ => format!("{:0width$x}", number(v), width = 2 * len),
         });

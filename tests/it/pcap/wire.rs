@@ -14,7 +14,7 @@ use heddle_base::Chunks;
 use heddle_dataplane::{BURST, Mbuf, RxQueue, TxQueue};
 use pcap_file::pcap::{PcapPacket, PcapWriter};
 
-/// The initiator is the first, the responder the second of each pair of things.
+/// In each pair the first is the initiator, the second the responder.
 pub(crate) const IPS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
 pub(crate) const PORT: u16 = 7174;
 const MTU: u16 = 1500;
@@ -27,14 +27,14 @@ struct Tap {
     _port: Port,
 }
 
-/// The two, and what has passed between them.
+/// The two RNICs, and the frames that have passed between them.
 pub(crate) struct Wire {
     pub(crate) ends: [Endpoint; 2],
     taps: [Tap; 2],
     hand: ManualClock,
     frames: Vec<(Duration, Vec<u8>)>,
-    /// Octets of payload in a segment, where the wire cuts them: as a box that is between two
-    /// hosts may (RFC 5044 section 4.3), so that FPDUs and segments begin at different places.
+    /// Bytes of payload in a segment, if the wire cuts segments: a box between two hosts may do so
+    /// (RFC 5044 section 4.3), and then FPDUs and segments begin at different places.
     cut: Option<usize>,
 }
 
@@ -97,7 +97,7 @@ impl Wire {
         self.frames.push((Duration::from_nanos(self.hand.now().as_nanos()), octets));
     }
 
-    /// Goes on until `found` finds something, for at most a minute of virtual time.
+    /// Runs the RNICs until `found` returns something, for at most a minute of virtual time.
     pub(crate) fn until<T>(
         &mut self,
         what: &str,
@@ -106,7 +106,8 @@ impl Wire {
         for _ in 0..60_000 {
             let mut quiet = 0;
             while quiet < 2 {
-                // The control plane of an idle endpoint has its turn now and then only.
+                // The control plane of an idle endpoint gets a turn only now and then, so poll
+                // several times.
                 let mut busy = false;
                 for _ in 0..33 {
                     self.ends.iter_mut().for_each(|end| busy |= end.poll());
@@ -121,7 +122,7 @@ impl Wire {
         panic!("{what} did not come");
     }
 
-    /// Lets time pass.
+    /// Lets virtual time pass.
     pub(crate) fn pass(&mut self, time: Duration) {
         let end = self.hand.now() + time;
         self.until("the time", |w| (w.hand.now() >= end).then_some(()));
@@ -131,7 +132,7 @@ impl Wire {
         self.until("an event", |_| events.poll())
     }
 
-    /// The responder listens.
+    /// Has the responder listen.
     pub(crate) fn listen(&mut self, port: u16, params: ListenParams) -> EventQueue {
         let events = EventQueue::new(None);
         let at = (IPS[1], port).into();
@@ -140,7 +141,7 @@ impl Wire {
         events
     }
 
-    /// Writes down what has passed so far.
+    /// Writes the frames that have passed so far to a file.
     pub(crate) fn save(&self, file: &Path) {
         write(file, self.frames.iter().map(|(at, octets)| (*at, &octets[..])));
     }
@@ -157,13 +158,13 @@ pub(crate) fn write<'a>(file: &Path, frames: impl Iterator<Item = (Duration, &'a
 
 const ETHERNET: usize = 14;
 
-/// Where TCP's header begins and its payload.
+/// Returns the offsets of TCP's header and of its payload.
 fn tcp(frame: &[u8]) -> (usize, usize) {
     let tcp = ETHERNET + usize::from(frame[ETHERNET] & 15) * 4;
     (tcp, tcp + usize::from(frame[tcp + 12] >> 4) * 4)
 }
 
-/// Changes the payload of a TCP segment, whose checksum is right afterwards.
+/// Changes the payload of a TCP segment, and corrects its checksum.
 pub(crate) fn change(frame: &mut [u8], change: impl FnOnce(&mut [u8])) {
     let (_, data) = tcp(frame);
     change(&mut frame[data..]);
@@ -184,7 +185,7 @@ fn sum_up(f: &mut [u8]) {
     f[tcp + 16..tcp + 18].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// A frame whose TCP segment has more than `most` octets, as several.
+/// Cuts a frame whose TCP segment has more than `most` bytes into several frames.
 fn cut(frame: &[u8], most: usize) -> Vec<Vec<u8>> {
     if frame[12..14] != [8, 0] || frame[ETHERNET + 9] != 6 {
         return vec![frame.to_vec()];
@@ -201,7 +202,7 @@ fn cut(frame: &[u8], most: usize) -> Vec<Vec<u8>> {
         let seq = seq.wrapping_add(u32::try_from(i * most).expect("a segment"));
         f[tcp + 4..tcp + 8].copy_from_slice(&seq.to_be_bytes());
         if (i + 1) * most < payload.len() {
-            // Neither FIN nor PSH.
+            // Clear FIN and PSH, which belong on the last piece.
             f[tcp + 13] &= !9;
         }
         sum_up(&mut f);
@@ -210,7 +211,7 @@ fn cut(frame: &[u8], most: usize) -> Vec<Vec<u8>> {
     pieces.collect()
 }
 
-/// The Internet checksum of parts of which all but the last have an even length.
+/// Computes the Internet checksum of parts, which all have an even length except the last.
 fn checksum(parts: &[&[u8]]) -> u16 {
     let word = |w: &[u8]| u32::from(w[0]) << 8 | u32::from(*w.get(1).unwrap_or(&0));
     let mut sum: u32 = parts.iter().flat_map(|p| p.chunks(2)).map(word).sum();

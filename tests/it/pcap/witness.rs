@@ -1,10 +1,10 @@
-//! Every message of RFC 5040 and 7306 goes both ways between two RNICs, and three witnesses say
+//! Every message of RFC 5040 and 7306 goes both ways between two RNICs, and three witnesses report
 //! what was on the wire: tshark, the decoder beside this, and the counters of the queue pairs.
 //!
-//! What tshark 4.0 does not know, the decoder alone vouches for:
+//! Only the decoder checks what tshark 4.0 does not know:
 //!
 //! * FPDUs with markers, all of them;
-//! * the name of Immediate Data, and what it carries;
+//! * the name of Immediate Data, and its content;
 //! * IRD, ORD and the flags beside them (`startup`).
 
 use std::collections::BTreeMap;
@@ -33,12 +33,12 @@ struct Mode {
     cut: Option<usize>,
 }
 
-/// What a run leaves behind.
+/// The results of a run.
 struct Run {
     _dir: TempDir,
     file: PathBuf,
-    /// The requests and the answers each side was to send; the responder's Terminate comes after
-    /// them.
+    /// The requests and the answers that each side had to send; the responder's Terminate comes
+    /// after them.
     wanted: [(Vec<Message>, Vec<Message>); 2],
     counters: [QpCounters; 2],
 }
@@ -71,7 +71,8 @@ fn established(wire: &mut Wire, mode: Mode, sides: &[script::Side; 2]) -> [heddl
     [ours, theirs]
 }
 
-/// Everything both ways at once, and at the end a Write that the responder has to refuse.
+/// Performs everything in both directions at once, and at the end a Write that the responder has to
+/// refuse.
 fn run(mode: Mode) -> Run {
     let (eal, _turn) = eal();
     let mut wire = Wire::new(&eal, mode.cut);
@@ -99,7 +100,7 @@ fn run(mode: Mode) -> Run {
     for (number, side) in [0, 1].into_iter().zip(&sides) {
         script::check_memory(side, number);
     }
-    // Nobody has a region of this name.
+    // No side has a region with this STag.
     let nowhere = Stag(0xdead_be00);
     sides[0].qp.post_send(&SendWr::write_inline(0, b"where to?", nowhere, 0x1234)).unwrap();
     scripts[0].requests.push(Message {
@@ -118,17 +119,17 @@ fn run(mode: Mode) -> Run {
     wire.save(&file);
     let counters = [0, 1].map(|i: usize| wire.ends[i].snapshot().worker.qps);
     let [ours, theirs] = scripts;
-    // What one asks for the other answers.
+    // Each side answers the other side's requests.
     let wanted = [(ours.requests, theirs.answers), (theirs.requests, ours.answers)];
     Run { _dir: dir, file, wanted, counters }
 }
 
-/// Whether the message completes a receive of the other side.
+/// Returns true if the message completes a receive of the other side.
 fn takes_receive(m: &&Message) -> bool {
     matches!(m.opcode, SEND..=SEND_SE_INV | IMMEDIATE | IMMEDIATE_SE)
 }
 
-/// A completion tells what the message says.
+/// Checks that a completion reports what the message says.
 fn assert_told(c: &Cqe, m: &Message) {
     let solicited = matches!(m.opcode, SEND_SE | SEND_SE_INV | IMMEDIATE_SE);
     let Place::Untagged { invalidate, .. } = m.place else { panic!("{m:?}") };
@@ -140,8 +141,8 @@ fn assert_told(c: &Cqe, m: &Message) {
     assert!(immediate.is_some() || c.len as usize == m.payload.len(), "{c:?}");
 }
 
-/// The FPDUs of both directions, which begin behind the Request and the Reply; these must be as
-/// asked for.
+/// Returns the FPDUs of both directions, which begin after the Request and the Reply; these must
+/// have the requested flags.
 fn fpdus(streams: &[Stream; 2], mode: Mode) -> [Vec<Fpdu>; 2] {
     let Mode { crc, markers, .. } = mode;
     let of = |i: usize, key, private_data: &[u8], words| {
@@ -158,12 +159,12 @@ fn fpdus(streams: &[Stream; 2], mode: Mode) -> [Vec<Fpdu>; 2] {
     ]
 }
 
-/// Whether a message is an answer of its sender to the other side.
+/// Returns true if a message is an answer of its sender to the other side.
 fn is_answer(m: &Message) -> bool {
     matches!(m.opcode, READ_RESPONSE | ATOMIC_RESPONSE)
 }
 
-/// The messages are those that the scripts had to lead to, octet for octet.
+/// Checks that the messages equal those of the scripts, byte for byte.
 fn check_messages(run: &Run, messages: &[Vec<Message>; 2]) {
     for (i, all) in messages.iter().enumerate() {
         let (answers, mut requests): (Vec<_>, Vec<_>) =
@@ -173,7 +174,7 @@ fn check_messages(run: &Run, messages: &[Vec<Message>; 2]) {
             let place = Place::Untagged { invalidate: 0, qn: 2, msn: 1, mo: 0 };
             assert_eq!((terminate.opcode, terminate.place), (TERMINATE, place));
             // RFC 5040 section 4.8: DDP, tagged buffer error, invalid STag; M and D; the length of
-            // the segment, which is 14 octets of header and 9 of payload, and the header.
+            // the segment, which is 14 bytes of header and 9 of payload, and the header.
             let mut want = vec![0x11, 0x00, 0xc0, 0x00, 0, 23, 0xc1, 0x40];
             want.extend(0xdead_be00_u32.to_be_bytes());
             want.extend(0x1234_u64.to_be_bytes());
@@ -182,14 +183,15 @@ fn check_messages(run: &Run, messages: &[Vec<Message>; 2]) {
         let (want, want_answers) = &run.wanted[i];
         assert!(requests == *want, "side {i}: {:?}", difference(&requests, want));
         assert!(answers == *want_answers, "side {i}: {:?}", difference(&answers, want_answers));
-        // Each answer is to the request that waits for it, each of which has a mark of its own.
+        // Each answer belongs to the oldest waiting request; the distinct marks of the requests
+        // show that.
         let asked = marks(&messages[1 - i], ATOMIC_REQUEST);
         assert_eq!(marks(all, ATOMIC_RESPONSE), asked);
         assert!(asked.windows(2).all(|w| w[0] != w[1]), "{asked:?}");
     }
 }
 
-/// The first message that is not the one that was wanted, and that one.
+/// Returns the first message that differs from the expected one, and the expected one.
 fn difference(
     are: &[Message],
     want: &[Message],
@@ -198,7 +200,7 @@ fn difference(
     Some((n, are.get(n).cloned(), want.get(n).cloned()))
 }
 
-/// Counts of the opcodes in what each side has sent.
+/// Counts the opcodes of the messages that each side has sent.
 fn opcodes(all: &[Vec<Message>; 2]) -> [BTreeMap<u8, u64>; 2] {
     [0, 1].map(|i: usize| {
         let mut n = BTreeMap::new();
@@ -207,14 +209,14 @@ fn opcodes(all: &[Vec<Message>; 2]) -> [BTreeMap<u8, u64>; 2] {
     })
 }
 
-/// What the queue pairs have counted is what was on the wire.
+/// Checks that the queue pairs have counted exactly what was on the wire.
 fn check_counters(run: &Run, fpdus: &[Vec<Fpdu>; 2], messages: &[Vec<Message>; 2]) {
     let opcodes = opcodes(messages);
     for i in [0, 1] {
         let c = &run.counters[i];
         let n = |side: usize, op| opcodes[side].get(&op).copied().unwrap_or(0);
         let (from_us, from_peer) = (|op| n(i, op), |op| n(1 - i, op));
-        // The Write that the responder refuses is the one FPDU it does not find good.
+        // The responder counts all FPDUs as good except the Write that it refuses.
         let good = fpdus[1 - i].len() as u64 - u64::from(i == 1);
         let sends = [SEND, SEND_INV, SEND_SE, SEND_SE_INV].map(from_peer).iter().sum();
         for (name, counted, seen) in [
@@ -247,20 +249,20 @@ fn witness(mode: Mode) {
     check_messages(&run, &messages);
     check_counters(&run, &fpdus, &messages);
     if mode.markers {
-        // tshark sees the Request and the Reply, and nothing of what follows.
+        // tshark decodes the Request and the Reply, and nothing after them.
         assert_eq!(tshark(&run.file, &["-Y", BAD]), "");
     } else {
         tshark::check(&run.file, mode.crc, &fpdus, &messages);
     }
     for fpdus in &fpdus {
         assert!(fpdus.windows(2).any(|w| w[0].frames == w[1].frames), "two in one segment");
-        // RFC 5044 section 3: an FPDU of ours is within a segment, unless it is cut on the way.
+        // RFC 5044 section 3: our FPDUs lie within one segment, unless the wire cuts them.
         assert_eq!(fpdus.iter().any(|f| f.frames.0 != f.frames.1), mode.cut.is_some());
         assert_eq!(fpdus.iter().any(|f| f.markers > 0), mode.markers);
     }
 }
 
-/// Where the wire cuts segments: not at a whole word.
+/// Where the wire cuts segments: not at a multiple of four bytes.
 const CUT: Option<usize> = Some(701);
 
 #[test]
@@ -280,7 +282,7 @@ fn test_fpdus_across_segments() {
     }
 }
 
-/// tshark 4.0 takes the marker before the first FPDU for its length field, and finds no FPDU at
+/// tshark 4.0 takes the marker before the first FPDU for its length field, and so finds no FPDU at
 /// all.
 #[test]
 fn test_every_opcode_with_markers() {
@@ -289,14 +291,15 @@ fn test_every_opcode_with_markers() {
     }
 }
 
-/// The judges can say no: an octet that is another, in a segment whose checksum is right again.
+/// The judges can fail a capture: the test changes a byte in a segment and corrects the TCP
+/// checksum.
 #[test]
 fn test_a_damaged_fpdu_is_found() {
     let mode = Mode { crc: true, markers: false, cut: None };
     let run = run(mode);
     let file = run.file.with_file_name("damaged.pcap");
     let good = tshark::crcs(&run.file).0;
-    // The payload of a Send: behind 18 octets of header.
+    // The payload of a Send begins after 18 bytes of header.
     let at = |f: &Fpdu| f.ulpdu.len() == 18 + 33;
     let connections = decode::connections(&run.file);
     let frame = fpdus(&connections[0], mode)[0].iter().find(|f| at(f)).unwrap().frames.1;
@@ -310,7 +313,7 @@ fn test_a_damaged_fpdu_is_found() {
     assert!(refused.is_err(), "the decoder has not seen it");
 }
 
-/// With markers there is only the decoder: it sees every octet that is another, markers included.
+/// With markers only the decoder is left to judge: it notices any changed byte, markers included.
 #[test]
 fn test_a_damaged_stream_with_markers_is_found() {
     let mode = Mode { crc: true, markers: true, cut: None };
@@ -319,8 +322,8 @@ fn test_a_damaged_stream_with_markers_is_found() {
     let (_, from) = decode::startup(&stream, b"MPA ID Req Frame");
     let read = |s: &Stream| catch_unwind(AssertUnwindSafe(|| decode::fpdus(s, from, true, true)));
     assert!(read(&stream).is_ok());
-    // Of the marker, the length, the headers, the payload, the padding and the CRC of the first
-    // FPDU, and of a marker inside a later one.
+    // Change a byte of the marker, the length, the headers, the payload, the padding and the CRC of
+    // the first FPDU, and of a marker inside a later FPDU.
     for at in [0, 3, 5, 6, 20, 27, 28, 512, 515] {
         stream.octets[from + at] ^= 1;
         assert!(read(&stream).is_err(), "octet {at}");

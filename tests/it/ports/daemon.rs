@@ -1,4 +1,4 @@
-//! `heddle serve --config` as a process, and its clients.
+//! Runs `heddle serve --config` as a process, and its clients.
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// How long anything may take on a busy machine.
+/// The longest time that any step may take on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until there is something.
+/// Waits until `found` returns something.
 pub fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -30,13 +30,13 @@ fn heddle() -> Command {
     c
 }
 
-/// The file of an appliance, with the socket that is its own.
+/// Writes the file of an appliance, with a socket of its own.
 fn write(config: &Path, text: &str, socket: &Path) {
     let text = format!("{text}[control]\nsocket = \"{}\"\n", socket.display());
     std::fs::write(config, text).unwrap();
 }
 
-/// An appliance. It is killed when dropped, and its log is shown when that is in a panic.
+/// An appliance. Dropping the value kills it, and shows its log if the test is panicking.
 pub struct Daemon {
     running: Running,
     config: PathBuf,
@@ -44,7 +44,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Number `n` in a folder, configured by this text, once it answers.
+    /// Starts appliance `n` in a folder with this configuration, and waits until it answers.
     pub fn start(n: u8, text: &str, dir: &Path) -> Daemon {
         let (config, socket) = (dir.join(format!("{n}.toml")), dir.join(format!("{n}.sock")));
         write(&config, text, &socket);
@@ -59,19 +59,19 @@ impl Daemon {
         d
     }
 
-    /// Another configuration for the next reload.
+    /// Writes another configuration for the next reload.
     pub fn write(&self, text: &str) {
         write(&self.config, text, &self.socket);
     }
 
-    /// A command at its socket.
+    /// Prepares a command for its control socket.
     pub fn client(&self, args: &[&str]) -> Command {
         let mut c = heddle();
         c.args(args).arg("--socket").arg(&self.socket);
         c
     }
 
-    /// What it answers to people.
+    /// Returns its answer as people see it.
     pub fn text(&self, args: &[&str]) -> String {
         let out = self.client(args).output().unwrap();
         let stderr = String::from_utf8_lossy(&out.stderr);
@@ -79,25 +79,25 @@ impl Daemon {
         String::from_utf8(out.stdout).unwrap()
     }
 
-    /// What it answers to programs.
+    /// Returns its answer as programs see it.
     pub fn ask(&self, args: &[&str]) -> Value {
         serde_json::from_str(&self.text(&[args, &["--json"]].concat())).expect("one document")
     }
 
-    /// The list of that name.
+    /// Returns the list with that name.
     pub fn list(&self, what: &str) -> Vec<Value> {
         let Value::Array(list) = self.ask(&[what])[what].take() else { panic!("no list {what}") };
         list
     }
 
-    /// Tells it to end.
+    /// Asks the appliance to end.
     pub fn terminate(&self) {
         let pid = self.running.child.id();
         let sent = Command::new("kill").args(["-TERM", &pid.to_string()]).status().unwrap();
         assert!(sent.success());
     }
 
-    /// How it ends, and what it has logged.
+    /// Waits for its end, and returns its exit status and its log.
     pub fn wait(&mut self) -> (ExitStatus, String) {
         let status = self.running.wait();
         (status, self.running.log())
@@ -113,14 +113,14 @@ impl Drop for Daemon {
     }
 }
 
-/// A process; it is killed when dropped.
+/// A process. Dropping the value kills it.
 pub struct Running {
     child: Child,
     log: Option<thread::JoinHandle<String>>,
 }
 
 impl Running {
-    /// Starts it. What it says is read, so that it never waits for that.
+    /// Starts the process. A thread reads its output, so that the process never waits to write.
     pub fn of(mut command: Command) -> Running {
         let mut child = command.spawn().unwrap();
         let (mut out, mut err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
@@ -143,7 +143,7 @@ impl Running {
         until("its end", || self.child.try_wait().unwrap())
     }
 
-    /// What it has said, once it has ended, which it does now.
+    /// Waits for the process to end, and returns its output.
     pub fn log(&mut self) -> String {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -1,5 +1,6 @@
-//! Two appliances of two ports and several workers, joined by `net_memif`, port by port: no root, no
-//! interface of the kernel. Applications open a device of the one and connect to services of the other.
+//! Two appliances with two ports and several workers, joined port by port by `net_memif`: no root,
+//! no interface of the kernel. Applications open a device of one appliance and connect to services
+//! of the other.
 //!
 //! ```text
 //!   heddle bench, rping ── socket ──▶ appliance b ══ memif, net 0 ══ appliance a: rping, perf
@@ -17,14 +18,15 @@ use serde_json::{Value, json};
 
 use daemon::{Daemon, Running, until};
 
-/// Connections over each net: that all of them come to one of two workers by chance is not to be
-/// expected, at one in two billion.
+/// Connections over each net. By chance all of them go to one of two workers only once in two
+/// billion runs.
 const CONNS: usize = 32;
 
-/// Both appliances. `a` listens on the unspecified address for perf, and on one of its addresses for
-/// rping.
+/// Both appliances. `a` listens on the unspecified address for perf, and on one of its addresses
+/// for rping.
 struct Pair {
-    // In this order: a memif server of DPDK 22.11 may not survive its client.
+    // The fields drop in this order, because a memif server of DPDK 22.11 may not survive its
+    // client.
     a: Daemon,
     b: Daemon,
     dir: tempfile::TempDir,
@@ -33,12 +35,12 @@ struct Pair {
 /// The networks that each port is on.
 type Nets<'a> = [&'a [u8]; 2];
 
-/// The address of side `n` in a network.
+/// Returns the address of side `n` in a network.
 fn ip(net: u8, n: u8) -> String {
     format!("10.80.{net}.{n}")
 }
 
-/// The file of side `n`, 1 or 2.
+/// Returns the file of side `n`, 1 or 2.
 fn file(dir: &std::path::Path, n: u8, nets: Nets<'_>, more: &str) -> String {
     let role = if n == 1 { "server" } else { "client" };
     let cores: Vec<_> = heddle_dataplane::eal::allowed_cpus().into_iter().take(2).collect();
@@ -49,7 +51,7 @@ fn file(dir: &std::path::Path, n: u8, nets: Nets<'_>, more: &str) -> String {
     for (port, nets) in nets.into_iter().enumerate() {
         let socket = dir.join(format!("memif{port}"));
         let addresses: Vec<_> = nets.iter().map(|net| format!("{}/24", ip(*net, n))).collect();
-        // The ends of a memif need as many queues, and not as many workers.
+        // The ends of a memif need the same number of queues, but not of workers.
         let workers = if (port, n) == (1, 2) { 1 } else { 2 };
         text += &format!(
             "[[port]]\nname = \"net{port}\"\nworkers = {workers}\nqueues = 1\n\
@@ -78,7 +80,7 @@ impl Pair {
         pair
     }
 
-    /// Other files, read anew; what each has done.
+    /// Writes other files and reloads them. Returns both answers.
     fn reload(&self, nets: Nets<'_>, services: &str) -> [Value; 2] {
         [(&self.a, 1, services), (&self.b, 2, "")].map(|(d, n, more)| {
             d.write(&file(self.dir.path(), n, nets, more));
@@ -114,7 +116,7 @@ fn test_connections_of_two_ports_and_four_workers_are_all_shown() {
         (up == 2 * CONNS).then_some(conns)
     };
     let conns = until("connections", all_run);
-    // Each is at a worker of the port it came by, and every worker has some.
+    // Each connection is on a worker of the port by which it came, and every worker has some.
     let mut of_worker = [0; 4];
     for c in &conns {
         let worker = usize::try_from(number(&c["worker"])).unwrap();
@@ -129,7 +131,7 @@ fn test_connections_of_two_ports_and_four_workers_are_all_shown() {
         let filtered = a.ask(&["conns", "--worker", &worker.to_string()]);
         assert_eq!(filtered["conns"].as_array().unwrap().len(), *n);
     }
-    // The other side chooses: the second port has one worker there.
+    // The other side spreads the connections itself: its second port has only one worker.
     let of_b: BTreeSet<_> = b.list("conns").iter().map(|c| number(&c["worker"])).collect();
     assert_eq!(of_b, BTreeSet::from([0, 1, 2]));
 
@@ -140,13 +142,13 @@ fn test_connections_of_two_ports_and_four_workers_are_all_shown() {
     let of = |worker, port| (json!(worker), json!(port), json!(true));
     let expected = [of(0, "net0"), of(1, "net0"), of(2, "net1"), of(3, "net1"), of(4, "inner")];
     assert_eq!(workers, expected.iter().map(|(w, p, r)| (w, p, r)).collect::<Vec<_>>());
-    // One after the other.
+    // Workers take the processors in order.
     let cores = heddle_dataplane::eal::allowed_cpus();
     let core = |n: usize| json!(cores[n % cores.len().min(2)]);
     let lcores: Vec<_> =
         status["workers"].as_array().unwrap().iter().map(|w| &w["lcore"]).collect();
     assert_eq!(lcores, [&core(0), &core(1), &core(2), &core(3), &core(4)]);
-    // One listener, that of both ports.
+    // Both ports share one listener.
     assert_eq!(status["listeners"].as_array().unwrap().len(), 1);
 
     for (n, port) in a.list("ports").iter().enumerate() {
@@ -154,12 +156,12 @@ fn test_connections_of_two_ports_and_four_workers_are_all_shown() {
         assert_eq!(port["name"], json!(format!("net{n}")));
         assert_eq!((&port["driver"], &port["workers"]), (&json!("net_memif"), &json!(2)));
         assert_eq!(port["addresses"], json!([format!("{}/24", ip(net, 1))]));
-        // Far more than an ARP request each.
+        // Each connection takes far more frames than an ARP request.
         assert!(number(&port["counters"]["rx_frames"]) > 3 * CONNS as u64, "{port}");
         assert!(number(&port["counters"]["tx_frames"]) > 3 * CONNS as u64, "{port}");
     }
 
-    // A worker that gets no processor for a while is silent.
+    // A worker that gets no processor for a while does not answer.
     let all_answer = || Some(a.ask(&["stats"])).filter(|stats| stats["silent"] == json!([]));
     let stats = until("all workers' counters", all_answer);
     assert_eq!(stats["workers"], json!([0, 1, 2, 3, 4]));
@@ -170,14 +172,14 @@ fn test_connections_of_two_ports_and_four_workers_are_all_shown() {
     };
     let received = of("qp", "rx_bytes");
     let each: Vec<_> = received["workers"].as_array().unwrap().iter().map(number).collect();
-    // Nobody connects to the appliance from within.
+    // No application connects to the appliance from within, so the inner worker has none.
     assert!(each.len() == 5 && each[..4].iter().all(|n| *n > 0) && each[4] == 0, "{received}");
     assert_eq!(each.iter().sum::<u64>(), number(&received["value"]));
     for port in ["net0", "net1"] {
         assert!(number(&of(port, "rx_bytes")["value"]) > 0);
     }
 
-    // So are peers.
+    // The peers may get no processor for a while either.
     let both_receive = || {
         let top = a.ask(&["top", "--every", "500ms"]);
         let receives = |port: &Value| port["rx_frames"].as_f64().unwrap() > 0.0;
@@ -193,7 +195,7 @@ fn test_connections_of_two_ports_and_four_workers_are_all_shown() {
     assert!(["net0", "net1"].iter().all(|p| text.contains(p)), "{text}");
     assert_eq!(b.ask(&["status"])["clients"].as_array().unwrap().len(), 2);
 
-    // Both applications are killed, and nothing is left of them on either side.
+    // Both applications are killed, and both sides have released everything of theirs.
     drop(benches);
     let nothing = |d: &Daemon, before: u64| {
         let status = d.ask(&["status"]);
@@ -231,13 +233,13 @@ fn test_an_address_moves_from_one_port_to_the_other() {
     assert_eq!(addresses(a, 1).as_array().unwrap().len(), 2);
     assert_eq!(addresses(b, 1).as_array().unwrap().len(), 2);
 
-    // What was at the address ends; what was at another does not notice.
+    // Connections of the moved address end; connections of other addresses go on undisturbed.
     assert!(!moved.wait().success(), "its connection was reset");
     let received = |c: Value| number(&c["tcp"]["received"]);
     let before = received(until("it", || conn(1)));
     until("progress", || (received(conn(1)?) > before).then_some(()));
     stays.assert_runs();
-    // The service goes on where the address is now.
+    // The service continues at the new place of the address.
     let status = a.ask(&["status"]);
     let listeners = status["listeners"].as_array().unwrap().iter();
     let listeners: BTreeSet<_> =
@@ -265,12 +267,13 @@ fn test_all_ports_and_workers_end_in_order() {
     pair.a.terminate();
     let (status, log) = pair.a.wait();
     assert_eq!(status.code(), Some(0), "{log}");
-    // Nobody had to be reset when the deadline of five seconds had passed, or was left to panic.
+    // No connection had to be reset after the deadline of five seconds, and no thread panicked.
     assert!(told.elapsed() < Duration::from_secs(20), "{:?}", told.elapsed());
     assert!(!log.contains("ERROR") && !log.contains("panic"), "{log}");
     for c in &mut clients {
         c.wait();
-        // Not reset, and not terminated for memory that is registered no more while octets are under way.
+        // The connection was not reset, and not terminated because memory was unregistered while
+        // bytes were in flight.
         let said = c.log();
         assert!(said.contains("messages: closed in order"), "{said}");
     }

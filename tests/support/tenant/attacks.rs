@@ -1,5 +1,5 @@
-//! What a hostile tenant does. SECURITY.md bounds each attack: an attack that finds a promise broken returns
-//! an error that says which.
+//! The attacks of a hostile tenant. SECURITY.md bounds the effect of each attack; an attack that
+//! finds a broken promise returns an error that names it.
 
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::{AREA, NAME, PATIENCE, Raw, Target, hiding, lingering};
 
-/// How long an attack goes on, and where its choices come from.
+/// The end of an attack, and the source of its random choices.
 pub struct Course {
     pub until: Instant,
     pub random: Random,
@@ -31,20 +31,20 @@ impl Course {
         self.until.saturating_duration_since(Instant::now())
     }
 
-    /// A number below `n`.
+    /// Returns a random number below `n`.
     pub fn below(&mut self, n: usize) -> usize {
         usize::try_from(self.random.below(n as u64)).unwrap()
     }
 }
 
-/// An attack.
+/// An attack, with its function.
 pub struct Attack {
-    /// What tables call it.
+    /// The name of the attack in tables.
     pub name: &'static str,
     pub run: fn(&Target, &mut Course) -> Result<(), String>,
 }
 
-/// All of them.
+/// All attacks.
 pub const ATTACKS: [Attack; 11] = [
     Attack { name: "holes in its files", run: punch_holes },
     Attack { name: "random words in its queues", run: scribble },
@@ -59,7 +59,7 @@ pub const ATTACKS: [Attack; 11] = [
     Attack { name: "listening where it may not", run: squat },
 ];
 
-/// Punches holes into the files of a device, cuts them, and gives their pages back.
+/// Punches holes into the files of a device, truncates them, and gives their pages back.
 fn punch_holes(target: &Target, course: &mut Course) -> Result<(), String> {
     let raw = Raw::open(target)?;
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
@@ -67,7 +67,8 @@ fn punch_holes(target: &Target, course: &mut Course) -> Result<(), String> {
     while course.goes_on() {
         for (file, mapped) in raw.files.iter().zip(&raw.mapped) {
             let fd = file.as_raw_fd();
-            // SAFETY: calls on a live descriptor; what the system does to the file is the question.
+            // SAFETY: the calls get a live descriptor; the test is whether the system changes the
+            // file.
             let done = unsafe { [libc::fallocate(fd, mode, 0, len), libc::ftruncate(fd, 0)] };
             if done != [-1, -1] {
                 return Err("a file of a device can be changed under the worker".to_owned());
@@ -84,19 +85,19 @@ fn punch_holes(target: &Target, course: &mut Course) -> Result<(), String> {
 fn scribble(target: &Target, course: &mut Course) -> Result<(), String> {
     while course.goes_on() {
         let mut raw = Raw::open(target)?;
-        // An attack on queues that nobody uses is one as well.
+        // Go on without a connection: an attack on unused queues is an attack, too.
         let _ = raw.connect(target);
         for _ in 0..200_000 {
             let word = &raw.mapped[0].words()[course.below(AREA / 8)];
             let value = course.random.next_u64();
-            // Small numbers pass more checks.
+            // Favour small numbers, because they pass more checks.
             word.store(value >> (value & 63), Ordering::Relaxed);
         }
     }
     Ok(())
 }
 
-/// Brings files that its quota has room for, and files that it has not.
+/// Passes files that fit into its quota, and files that do not.
 fn bring_files(target: &Target, course: &mut Course) -> Result<(), String> {
     let mut raw = Raw::open(target)?;
     while course.goes_on() {
@@ -119,7 +120,7 @@ fn open_and_close(target: &Target, course: &mut Course) -> Result<(), String> {
     Ok(())
 }
 
-/// Asks without reading an answer.
+/// Sends requests without reading an answer.
 fn ask_without_end(target: &Target, course: &mut Course) -> Result<(), String> {
     let mut raws = (0..8).map(|_| Raw::open(target)).collect::<Result<Vec<_>, _>>()?;
     for raw in &raws {
@@ -134,7 +135,7 @@ fn ask_without_end(target: &Target, course: &mut Course) -> Result<(), String> {
     Ok(())
 }
 
-/// Sends sockets that linger when they are closed, openly or in the queue of another socket.
+/// Passes sockets that linger when they are closed, openly or in the queue of another socket.
 fn bring_lingering_descriptors(target: &Target, course: &mut Course) -> Result<(), String> {
     const COUNT: u32 = 48;
     let pause = course.left() / COUNT;
@@ -145,17 +146,17 @@ fn bring_lingering_descriptors(target: &Target, course: &mut Course) -> Result<(
     for (n, socket) in sockets.into_iter().enumerate() {
         let fd = if n % 2 == 0 { socket } else { hiding(socket) };
         raw.send("create-cq", &create, &[fd.as_fd()]);
-        // Where the appliance was faster, this is the close that lingers.
+        // If the appliance has already closed its copy, this close is the one that lingers.
         ends.push(thread::spawn(move || drop(fd)));
         thread::sleep(pause);
     }
-    // A socket lingers no more once its peer has gone.
+    // A socket stops lingering when its peer is gone.
     drop(peers);
     ends.into_iter().for_each(|end| end.join().unwrap());
     Ok(())
 }
 
-/// Rings every doorbell there is at every worker.
+/// Rings every doorbell of every worker without pause.
 fn ring_without_end(target: &Target, course: &mut Course) -> Result<(), String> {
     let mut raw = Raw::open(target)?;
     let _ = raw.connect(target);
@@ -167,8 +168,8 @@ fn ring_without_end(target: &Target, course: &mut Course) -> Result<(), String> 
     Ok(())
 }
 
-/// Posts Writes of no octet as fast as they complete, and breaks every other queue pair by a Write to memory that
-/// there is not.
+/// Posts Writes of no bytes as fast as they complete, and breaks every other queue pair by a Write
+/// to memory that does not exist.
 fn post_without_end(target: &Target, course: &mut Course) -> Result<(), String> {
     const DEPTH: u32 = 64;
     let until = Instant::now() + PATIENCE;
@@ -182,7 +183,7 @@ fn post_without_end(target: &Target, course: &mut Course) -> Result<(), String> 
     };
     let pd = device.alloc_pd().map_err(|e| e.to_string())?;
     while course.goes_on() {
-        // The peer may be busy, or the quota not free again.
+        // The peer may be busy, or the quota may not be free again yet.
         let Some(connection) = connected(&device, pd, target, DEPTH) else {
             thread::sleep(Duration::from_millis(10));
             continue;
@@ -192,7 +193,7 @@ fn post_without_end(target: &Target, course: &mut Course) -> Result<(), String> 
             if !course.goes_on() || breaks && id == 10_000 {
                 break;
             }
-            // The peer refuses octets at an STag that it has not given out.
+            // The peer refuses bytes for an STag that it has not given out.
             let octets: &[u8] = if breaks && id == 9_999 { b"x" } else { b"" };
             match connection.post_send(&SendWr::write_inline(id, octets, Stag(0), 0)) {
                 Ok(()) => {}
@@ -214,10 +215,10 @@ fn connected(device: &Device, pd: heddle::Pd, target: &Target, depth: u32) -> Op
     device.dial_with(target.service, params, ends).ok()?.wait().ok()
 }
 
-/// A kind of object, and how a client asks for the next one. `n` counts from 0.
+/// A kind of object, and the function with which a client asks for the next one. `n` counts from 0.
 type Kind = (&'static str, fn(&mut Raw, &Target, u16) -> Result<Value, String>);
 
-/// Everything of which a rule bounds the number.
+/// All kinds of objects whose number a rule limits.
 const KINDS: [Kind; 7] = [
     ("completion queues", |raw, _, _| {
         raw.ask("create-cq", &json!({ "depth": 1, "waker": null }), &[])
@@ -252,8 +253,8 @@ const KINDS: [Kind; 7] = [
     }),
 ];
 
-/// Asks for one more until the server refuses; returns how many there were. A server that refuses none breaks a
-/// promise.
+/// Asks for objects until the server refuses one, and returns their number. A server that never
+/// refuses breaks a promise.
 fn most(target: &Target, (name, next): &Kind) -> Result<u16, String> {
     let mut raw = Raw::open(target)?;
     raw.parents()?;
@@ -262,7 +263,7 @@ fn most(target: &Target, (name, next): &Kind) -> Result<u16, String> {
         .ok_or_else(|| format!("{name} have no bound"))
 }
 
-/// Takes as many objects of a kind as it can get, and has them given back by closing the device.
+/// Takes as many objects of a kind as it can get, and gives them back by closing the device.
 fn take_all(target: &Target, course: &mut Course) -> Result<(), String> {
     while course.goes_on() {
         let kind = &KINDS[course.below(KINDS.len())];
@@ -271,8 +272,8 @@ fn take_all(target: &Target, course: &mut Course) -> Result<(), String> {
     Ok(())
 }
 
-/// How many of each kind a tenant can get that has nothing yet. The server gives back what a device had some time
-/// after the end of it, so the most of several attempts counts.
+/// Measures how many objects of each kind a tenant without any can get. The server releases the
+/// objects of a device only some time after its end, so the maximum of several attempts counts.
 pub fn measure(target: &Target) -> Result<Value, String> {
     const ATTEMPTS: usize = 4;
     let of = |kind: &Kind| {
@@ -286,7 +287,7 @@ pub fn measure(target: &Target) -> Result<Value, String> {
     KINDS.iter().map(of).collect::<Result<_, String>>().map(Value::Object)
 }
 
-/// Asks for connections to an address where nobody answers, each with a time of years.
+/// Asks for connections to an address without a host, each with a timeout of years.
 fn dial_nobody(target: &Target, course: &mut Course) -> Result<(), String> {
     let mut raw = Raw::open(target)?;
     raw.parents()?;
@@ -297,7 +298,7 @@ fn dial_nobody(target: &Target, course: &mut Course) -> Result<(), String> {
             Err(e) => Err(e),
         };
         if dialed.is_err() {
-            // Its quota is used up: all of it is given back with the device.
+            // The quota is used up; closing the device gives all of it back.
             raw = Raw::open(target)?;
             raw.parents()?;
         }
@@ -305,7 +306,7 @@ fn dial_nobody(target: &Target, course: &mut Course) -> Result<(), String> {
     Ok(())
 }
 
-/// Asks to listen at addresses of services.
+/// Asks to listen on addresses of services.
 fn squat(target: &Target, course: &mut Course) -> Result<(), String> {
     let mut raw = Raw::open(target)?;
     while course.goes_on() && !target.forbidden.is_empty() {

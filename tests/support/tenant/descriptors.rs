@@ -1,4 +1,4 @@
-//! Descriptors whose last close lasts as long as whoever made them likes.
+//! Descriptors whose last close lasts as long as their maker likes.
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -9,10 +9,10 @@ use std::time::Duration;
 use heddle_socket::wire::send;
 use socket2::SockRef;
 
-/// How long each of these sockets lingers when it is closed.
+/// The time for which each of these sockets lingers when it is closed.
 const LINGER: Duration = Duration::from_secs(120);
 
-/// A socket with unsent data that lingers, and its silent peer.
+/// Makes a socket with unsent data that lingers, and its silent peer.
 pub fn lingering() -> (OwnedFd, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -23,7 +23,7 @@ pub fn lingering() -> (OwnedFd, TcpStream) {
     (socket.into(), peer)
 }
 
-/// One end of a pair of sockets with `fd` in its queue.
+/// Makes a pair of sockets with `fd` in the queue of one end, and returns that end.
 pub fn hiding(fd: OwnedFd) -> OwnedFd {
     let (near, far) = UnixStream::pair().unwrap();
     send(&near, b"x", &[fd.as_fd()]).unwrap();

@@ -1,6 +1,6 @@
-//! A hostile tenant: an application of a user of its own that keeps to no rule of the control socket or of
-//! shared memory. `tests/appliance` measures what its attacks cost an honest application, and the program
-//! `tenant` (`program.rs`) runs them for `scripts/soak`.
+//! A hostile tenant: an application with its own user that obeys no rule of the control socket or
+//! of shared memory. `tests/appliance` measures the cost of its attacks to an honest application,
+//! and the program `tenant` (`program.rs`) runs them for `scripts/soak`.
 
 use std::io::Read;
 use std::net::SocketAddr;
@@ -21,26 +21,26 @@ mod descriptors;
 
 pub use descriptors::{hiding, lingering};
 
-/// How long an answer may take on a busy machine.
+/// The longest time for an answer on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Bytes of each of the two files that a device is made of.
+/// Bytes of each of the two files of a device.
 const AREA: usize = 1 << 20;
 
-/// What the appliance shows people of whose device it is.
+/// The owner's name that the appliance shows for a device.
 pub const NAME: &str = "hostile";
 
-/// The appliance that is attacked.
+/// The appliance under attack.
 pub struct Target {
     /// Its control socket.
     pub socket: PathBuf,
-    /// The user to connect as; this process's own when absent.
+    /// The user to connect as; this process's own user if absent.
     pub user: Option<u32>,
     /// A service of a peer, to which the tenant may connect.
     pub service: SocketAddr,
-    /// An address on the link at which nobody answers.
+    /// An address on the link that no host has.
     pub nobody: SocketAddr,
-    /// The first of the addresses at which the tenant may listen: ports count up from its port.
+    /// The first address at which the tenant may listen; further ones count up from its port.
     pub own: SocketAddr,
     /// Addresses at which the tenant may not listen.
     pub forbidden: Vec<SocketAddr>,
@@ -57,11 +57,11 @@ impl Target {
     }
 }
 
-/// Calls `f` as a process of this user would: the credentials are those of a thread made for it.
+/// Calls `f` as a process of this user would: on a new thread with that user's credentials.
 pub fn as_user<T: Send>(uid: u32, f: impl FnOnce() -> T + Send) -> T {
     let run = || {
-        // The C library would change all threads of the process.
-        // SAFETY: changes the user of the calling thread, which ends with this.
+        // Call the kernel directly, because the C library would change all threads of the process.
+        // SAFETY: the call changes only the user of this thread, which ends after `f`.
         let set = unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) };
         assert_eq!(set, 0, "needs root");
         f()
@@ -73,11 +73,11 @@ pub fn as_user<T: Send>(uid: u32, f: impl FnOnce() -> T + Send) -> T {
 pub struct Raw {
     pub socket: UnixStream,
     pub files: [OwnedFd; 2],
-    /// The server seals both files, so the tenant maps them before it sends them.
+    /// The device's two files. The server seals both, so the tenant maps them before it sends them.
     pub mapped: [Mapped; 2],
     /// The server's answer to the request for the device.
     opened: Value,
-    /// The names of its protection domain and its completion queue, once it has them.
+    /// The names of the client's protection domain and completion queue, once it has them.
     pub pd: Value,
     pub cq: Value,
     next: u64,
@@ -85,8 +85,8 @@ pub struct Raw {
 }
 
 impl Raw {
-    /// Opens a device. The server gives the places of earlier devices back one after the other, so this tries
-    /// again while it refuses.
+    /// Opens a device. The server frees the places of earlier devices one after the other, so this
+    /// tries again while the server refuses.
     pub fn open(target: &Target) -> Result<Raw, String> {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -113,7 +113,7 @@ impl Raw {
         Ok(raw)
     }
 
-    /// Sends a request. The server may have ended the client, so an error is none here.
+    /// Sends a request. The server may have ended the client, so this ignores errors.
     pub fn send(&mut self, op: &str, args: &Value, fds: &[BorrowedFd<'_>]) -> u64 {
         self.next += 1;
         let line = json!({ "v": 1, "id": self.next, "op": op, "args": args }).to_string() + "\n";
@@ -133,7 +133,7 @@ impl Raw {
         }
     }
 
-    /// The next document of the server.
+    /// Returns the next document from the server.
     pub fn line(&mut self) -> Result<Value, String> {
         loop {
             if let Some(end) = self.text.iter().position(|b| *b == b'\n') {
@@ -157,13 +157,13 @@ impl Raw {
         Ok(())
     }
 
-    /// The arguments of a request for a queue pair.
+    /// Returns the arguments of a request for a queue pair.
     pub fn qp(pd: &Value, cq: &Value) -> Value {
         json!({ "pd": pd, "send_cq": cq, "recv_cq": cq, "srq": null, "sq_depth": 16, "rq_depth": 16,
             "max_send_sge": 1, "max_recv_sge": 1, "max_inline": 0 })
     }
 
-    /// Asks for a connection that may take for ever.
+    /// Asks for a connection with an unlimited timeout.
     pub fn dial(&mut self, remote: SocketAddr, qp: &Value) -> Result<Value, String> {
         let protocol = Protocol::Mpa(MpaOptions::new());
         let timeout = json!({ "secs": 1_u64 << 40, "nanos": 0 });
@@ -181,7 +181,7 @@ impl Raw {
         if told["event"]["Established"].is_object() { Ok(()) } else { Err(told.to_string()) }
     }
 
-    /// The words of the doorbells of all workers.
+    /// Returns the words of the doorbells of all workers.
     pub fn bells(&self) -> &[AtomicU64] {
         let number = |v: &Value| usize::try_from(v.as_u64().unwrap_or(0)).unwrap();
         let first = number(&self.opened["bells"]) / 8;
@@ -189,28 +189,29 @@ impl Raw {
         &self.mapped[0].words()[first..first + words]
     }
 
-    /// Sends the tenant's own end of the control socket through it, openly or in the queue of another socket:
-    /// the server then holds that end itself, and the stream never ends.
+    /// Sends the tenant's own end of the control socket through the socket itself, openly or in the
+    /// queue of another socket: the server then holds that end itself, and the stream never ends.
     pub fn leave_own_end_behind(&self, hidden: bool) {
         leave_own_end_behind(&self.socket, hidden);
     }
 }
 
-/// As [`Raw::leave_own_end_behind`], for a client whose `socket` has a device.
+/// Does the same as [`Raw::leave_own_end_behind`], for a client whose `socket` has a device.
 pub fn leave_own_end_behind(socket: &UnixStream, hidden: bool) {
     let end = socket.try_clone().unwrap().into();
     let end = if hidden { hiding(end) } else { end };
-    // Half a line, so that the server keeps the descriptor that came with it.
+    // Send half a line, so that the server keeps the descriptor that came with it.
     let _ = send(socket, b"{\"v\":1,", &[end.as_fd()]);
 }
 
-/// A file of a device, mapped.
+/// A mapped file of a device.
 pub struct Mapped(NonNull<AtomicU64>);
 
 impl Mapped {
     fn new(fd: BorrowedFd<'_>) -> Mapped {
         let (read_write, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-        // SAFETY: a new mapping of a file of that length, which nothing here refers to.
+        // SAFETY: the call makes a new mapping of a file of that length, and no reference to it
+        // exists here.
         let at = unsafe {
             libc::mmap(std::ptr::null_mut(), AREA, read_write, shared, fd.as_raw_fd(), 0)
         };
@@ -219,13 +220,14 @@ impl Mapped {
     }
 
     pub fn words(&self) -> &[AtomicU64] {
-        // SAFETY: AREA bytes are mapped until this is dropped, and only as atomic words.
+        // SAFETY: AREA bytes stay mapped until the value is dropped, and all accesses are of atomic
+        // words.
         unsafe { std::slice::from_raw_parts(self.0.as_ptr(), AREA / 8) }
     }
 
-    /// Gives the pages back to the system, and returns what the system says.
+    /// Gives the pages back to the system, and returns the system's answer.
     pub fn remove(&self) -> std::io::Result<()> {
-        // SAFETY: the pages read as zeros then, which atomic words may.
+        // SAFETY: the pages then read as zeros, which are valid atomic words.
         let result = unsafe { libc::madvise(self.0.as_ptr().cast(), AREA, libc::MADV_REMOVE) };
         if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
     }
@@ -233,7 +235,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: it was mapped with this length, and nothing refers to it any more.
+        // SAFETY: the mapping has this length, and no reference to it is left.
         unsafe { libc::munmap(self.0.as_ptr().cast(), AREA) };
     }
 }

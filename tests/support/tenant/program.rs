@@ -1,15 +1,16 @@
 //! The hostile tenant as a program, which `scripts/soak` runs as a user of its own.
 //!
 //! ```text
-//! tenant --socket PATH --service ADDR:PORT --nobody ADDR:PORT --own ADDR:PORT [--forbidden ADDR:PORT]...
-//!        (--seconds S --seed N [--leave-behind] | --measure)
+//! tenant --socket PATH --service ADDR:PORT --nobody ADDR:PORT --own ADDR:PORT
+//!        [--forbidden ADDR:PORT]... (--seconds S --seed N [--leave-behind] | --measure)
 //! ```
 //!
-//! It runs attacks at random, and says on stdout as a line of JSON how many of each it has begun. At its end it
-//! may leave its own end of the control socket behind (`--leave-behind`). With `--measure` it says how many
-//! objects of each kind it can get instead.
+//! The program runs attacks at random, and prints on stdout one line of JSON with the number of
+//! each that it has begun. At its end it may leave its own end of the control socket behind
+//! (`--leave-behind`). With `--measure` it prints how many objects of each kind it can get instead.
 //!
-//! Exit status: 0; 1 when a promise of SECURITY.md is broken, which stderr says; 2 for wrong usage.
+//! Exit status: 0; 1 when a promise of SECURITY.md is broken, which the program reports on stderr;
+//! 2 for wrong usage.
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub, reason = "parts of a test")]
 
 use std::collections::BTreeMap;
@@ -38,25 +39,25 @@ struct Args {
     /// A service of a peer
     #[arg(long)]
     service: SocketAddr,
-    /// An address where nobody answers
+    /// An address without a host
     #[arg(long)]
     nobody: SocketAddr,
-    /// Where it may listen, from this port on
+    /// The address from which the tenant may listen, this port and higher ones
     #[arg(long)]
     own: SocketAddr,
-    /// Where it may not
+    /// Addresses where the tenant may not listen
     #[arg(long)]
     forbidden: Vec<SocketAddr>,
-    /// How long
+    /// How long to attack
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
-    /// From which everything follows
+    /// The seed of all random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Exit without the server seeing the end of the socket
+    /// Exit so that the server does not see the end of the socket
     #[arg(long)]
     leave_behind: bool,
-    /// Count what can be had
+    /// Count the objects of each kind that the tenant can get
     #[arg(long)]
     measure: bool,
 }
