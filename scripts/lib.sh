@@ -1,11 +1,11 @@
 # shellcheck shell=bash
-# lib.sh - what the scripts of this folder share. Source it, do not run it:
+# lib.sh - functions that the scripts of this folder share. Source it, do not run it:
 #
 #   set -euo pipefail
 #   . "$(dirname "$(realpath "$0")")/lib.sh"
 #
-# It sets ROOT (the top of the repository), reports every command that fails, and on exit, however it
-# comes about, undoes what was registered with `defer`, last first.
+# It sets ROOT (the top of the repository), reports every command that fails, and on exit, however
+# the script ends, undoes everything that was registered with `defer`, last first.
 
 # shellcheck disable=SC2034 # for the scripts that source this
 ROOT=$(realpath "$(dirname "${BASH_SOURCE[0]}")/..")
@@ -20,10 +20,10 @@ trap 'say "line $LINENO: failed: $BASH_COMMAND"' ERR
 # usage - prints the comment at the head of the calling script and ends with status 2.
 usage() { sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 
-# ---- cleanup ---------------------------------------------------------------------------------------------
+# ---- cleanup -------------------------------------------------------------------------------------
 _DEFERRED=()
 
-# defer COMMAND ARG... - run this when the script ends. Failures there are ignored.
+# defer COMMAND ARG... - runs this when the script ends. Ignores its failures.
 defer() { local c; printf -v c '%q ' "$@"; _DEFERRED+=("$c"); }
 
 _run_deferred() {
@@ -37,8 +37,8 @@ trap _run_deferred EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-# stop PID [SIGNAL [SECONDS]] - end a child of ours and reap it: SIGNAL first (TERM), KILL after SECONDS (5).
-# Returns the child's exit status.
+# stop PID [SIGNAL [SECONDS]] - ends a child of ours and reaps it: SIGNAL first (TERM), KILL after
+# SECONDS (5). Returns the child's exit status.
 stop() {
     local pid=$1 signal=${2:-TERM} tenths=$((${3:-5} * 10))
     kill -"$signal" "$pid" 2>/dev/null || true
@@ -47,17 +47,17 @@ stop() {
     wait "$pid"
 }
 
-# new_netns NAME - a network namespace that goes away with the script.
+# new_netns NAME - makes a network namespace that goes away with the script.
 new_netns() {
     ip netns add "$1"
     defer ip netns del "$1"
     ip -n "$1" link set lo up
 }
 
-# ---- waiting ---------------------------------------------------------------------------------------------
+# ---- waiting -------------------------------------------------------------------------------------
 
-# wait_line FILE REGEX SECONDS [PID] - until FILE has a line that matches; fails after SECONDS, or once
-# process PID is gone and the line is still not there.
+# wait_line FILE REGEX SECONDS [PID] - waits until FILE has a line that matches; fails after
+# SECONDS, or when process PID has ended without that line.
 wait_line() {
     local file=$1 regex=$2 seconds=$3 pid=${4:-} end=$((SECONDS + $3)) alive=1
     until grep -aqE -- "$regex" "$file" 2>/dev/null; do
@@ -67,11 +67,11 @@ wait_line() {
     done
 }
 
-# ---- packages --------------------------------------------------------------------------------------------
+# ---- packages ------------------------------------------------------------------------------------
 
 need_root() { ((EUID == 0)) || die "this needs root: run it with sudo"; }
 
-# need_packages PACKAGE... - Debian packages that must be there. As root it installs what is missing,
+# need_packages PACKAGE... - checks for Debian packages. As root it installs the missing ones,
 # otherwise it names the one command that would.
 need_packages() {
     local p missing=() log
@@ -89,14 +89,15 @@ need_packages() {
         { tail -n 20 "$log" >&2; die "could not install: ${missing[*]}"; }
 }
 
-# need_build [PACKAGE...] - what a build of the workspace takes, and these packages beside it.
+# need_build [PACKAGE...] - installs what a build of the workspace takes, and these packages as
+# well.
 need_build() {
     need_packages libdpdk-dev dpdk-dev libclang-dev pkg-config gcc libc6-dev "$@"
     command -v cargo >/dev/null || die "cargo is missing: install Rust first (https://rustup.rs)"
 }
 
-# need_promtool - puts Prometheus's checker into PATH. Debian has it in the package of the server, and
-# installing that starts one: so the package is only unpacked, below target/.
+# need_promtool - puts Prometheus's checker into PATH. Debian has it in the server's package, whose
+# installation starts a server: so this only unpacks the package, below target/.
 need_promtool() {
     local tools=$ROOT/target/tools dir
     command -v promtool >/dev/null && return
@@ -111,14 +112,14 @@ need_promtool() {
     export PATH=$tools/usr/bin:$PATH
 }
 
-# need_nextest - the runner of the tests, a cargo command; built once where it is missing.
+# need_nextest - installs the runner of the tests, a cargo command, if it is missing.
 need_nextest() {
     cargo nextest --version >/dev/null 2>&1 && return
     say "installing cargo-nextest"
     cargo install --locked cargo-nextest
 }
 
-# need_miri - the interpreter that finds undefined behaviour: a component of nightly Rust.
+# need_miri - installs the interpreter that finds undefined behaviour, a component of nightly Rust.
 need_miri() {
     cargo +nightly --version >/dev/null 2>&1 || die "a nightly Rust is missing: rustup toolchain install nightly"
     cargo +nightly miri --version >/dev/null 2>&1 && return

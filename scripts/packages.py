@@ -1,4 +1,4 @@
-"""What lib.sh does about packages, for the scripts that are Python."""
+"""The functions of lib.sh for packages, for the scripts that are Python."""
 
 import pathlib
 import subprocess
@@ -8,7 +8,7 @@ LIB = pathlib.Path(__file__).resolve().parent / "lib.sh"
 
 
 def _ask(function, packages):
-    # The name of the calling script stands before its messages.
+    # The messages begin with the name of the calling script.
     if subprocess.run(["bash", "-c", f'. {LIB}; {function} "$@"', sys.argv[0], *packages], check=False).returncode:
         sys.exit(1)
 
@@ -19,5 +19,5 @@ def need(*packages):
 
 
 def need_build(*packages):
-    """Likewise what a build of the workspace takes, and these packages beside it."""
+    """Ends this program if the build's dependencies, or these packages, cannot be installed."""
     _ask("need_build", packages)

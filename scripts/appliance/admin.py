@@ -1,4 +1,4 @@
-"""Those who ask an appliance, change it, and abuse its control socket."""
+"""Clients that query an appliance, change it, and abuse its control socket."""
 
 import array
 import json
@@ -12,7 +12,7 @@ from .lab import OURS
 
 
 def ask_everything(course, side):
-    """One who asks all there is, again and again, and whose answers have to make sense."""
+    """Asks all requests, again and again, and checks that the answers make sense."""
     with side.control() as c:
         while course.pause(0.5):
             status = c.ask("status")
@@ -32,7 +32,7 @@ def ask_everything(course, side):
 
 
 def kill_connections(course, side, seed):
-    """Ends connections of programs that know how to go on."""
+    """Ends connections of programs that can continue without them."""
     rng = random.Random(f"conn kill {seed}")
     with side.control() as c:
         while course.pause(rng.uniform(1, 3)):
@@ -59,8 +59,8 @@ WRONG = [
 
 
 def reload(course, side, seed):
-    """Other files: listeners, an address, the log's level, limits. Every third is wrong and changes
-    nothing."""
+    """Loads other files, which change listeners, an address, the log's level, limits. Every third
+    file is wrong and must change nothing."""
     rng = random.Random(f"reload {seed}")
     wrongs = 0
     with side.control() as c:
@@ -98,13 +98,14 @@ def reload(course, side, seed):
 
 
 def listeners(control):
-    """Those that take connections, or are about to; victims come and go by themselves."""
+    """Returns the steady listeners that take connections, or are about to; those of victims come
+    and go."""
     there = control.ask("status")["listeners"]
     return sorted(n["address"] for n in there if n["state"] != "ending" and "#" not in n["service"])
 
 
 def is_dropped(s, patience):
-    """Whether the other end closes, whatever it says before."""
+    """Returns true if the other end closes, whatever it sends before."""
     s.settimeout(patience)
     try:
         while s.recv(1 << 16):
@@ -117,7 +118,8 @@ def is_dropped(s, patience):
 
 
 def abuse(course, side, seed):
-    """Garbage, long lines, half lines, descriptors nobody asked for, and readers that do not read."""
+    """Sends garbage, long lines, half lines and unrequested descriptors, and does not read
+    answers."""
     rng = random.Random(f"abuse {seed}")
 
     def connect():
@@ -179,6 +181,6 @@ def abuse(course, side, seed):
             course.count("abuses of the control socket")
         finally:
             s.close()
-    # And it is there for others all the while.
+    # Another client gets an answer all the while.
     with Control(side.socket) as c:
         c.ask("status")

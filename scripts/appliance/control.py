@@ -1,4 +1,4 @@
-"""The control socket, the metrics and the process of an appliance, as somebody outside sees them."""
+"""The control socket, the metrics and the process of an appliance, as seen from outside."""
 
 import json
 import os
@@ -10,18 +10,18 @@ import urllib.request
 
 
 class Refused(Exception):
-    """It has answered that it will not."""
+    """The appliance has refused a request."""
 
 
-# How long an appliance may say that it is busy: a machine that stands still for a second makes its workers
-# silent for so long, which is no more than that.
+# Seconds for which an appliance may answer that it is busy: a machine that stands still for a
+# second silences its workers that long, which is no fault of theirs.
 BUSY = 10
 
 
 class Control:
     """A connection to the control socket."""
 
-    # Answers of all connections that said so.
+    # Number of such answers on all connections.
     busy = 0
 
     def __init__(self, path, patience=10):
@@ -44,7 +44,7 @@ class Control:
         return line
 
     def ask(self, op, **args):
-        """What it answers; asked again while it is busy."""
+        """Returns the answer to a request; repeats the request while the appliance is busy."""
         until = time.monotonic() + BUSY
         while True:
             try:
@@ -79,7 +79,7 @@ class Control:
 
 SAMPLE = re.compile(r"^(\w+)(\{[^}]*\})? (\S+)$")
 
-# Gauges that are to be again what they were when all who came have left.
+# Gauges that must return to their first values after all programs and peers have left.
 GAUGES = (
     "heddle_connections", "heddle_connections_starting", "heddle_queue_pairs", "heddle_listeners",
     "heddle_applications", "heddle_clients", "heddle_events_waiting", "heddle_deadlines",
@@ -89,7 +89,8 @@ GAUGES = (
 
 
 def scrape(address):
-    """The text that Prometheus would get; asked for again while the appliance is busy."""
+    """Returns the text that Prometheus would get; repeats the request while the appliance is
+    busy."""
     until = time.monotonic() + BUSY
     while True:
         try:
@@ -103,7 +104,7 @@ def scrape(address):
 
 
 def samples(text):
-    """By name, the sum over all labels."""
+    """Returns the sum over all labels, by name."""
     all_of = {}
     for line in text.splitlines():
         if line.startswith("#"):
@@ -116,13 +117,14 @@ def samples(text):
 
 
 def gauges(text):
-    """Those that were known in time: on a busy machine a worker may not have answered."""
+    """Returns the gauges that all workers reported in time: on a busy machine a worker may not have
+    answered."""
     found = samples(text)
     return {name: int(found[name]) for name in GAUGES if name in found}
 
 
 def process(pid):
-    """What the kernel says of a process; memory in KiB."""
+    """Returns the kernel's figures of a process; memory in KiB."""
     figures = {}
     with open(f"/proc/{pid}/status") as f:
         for line in f:

@@ -1,4 +1,4 @@
-"""What all who take part in a soak share: when it is over, what went wrong, what was counted."""
+"""State that all threads of a soak share: whether it is over, the faults, the counts."""
 
 import collections
 import threading
@@ -14,11 +14,11 @@ class Course:
         self.longest = {}
         self.lock = threading.Lock()
         self.threads = []
-        # When a file was read last, by the monotonic clock.
+        # The time of the last reload of a file, by the monotonic clock.
         self.anew = 0
 
     def fail(self, text):
-        """Something is not as it has to be: the soak ends."""
+        """Records a fault, which ends the soak."""
         with self.lock:
             self.faults.append(text)
         self.over.set()
@@ -32,15 +32,15 @@ class Course:
             self.longest[what] = max(self.longest.get(what, 0), seconds)
 
     def pause(self, seconds):
-        """False when it is over."""
+        """Sleeps. Returns false when the soak is over."""
         return not self.over.wait(seconds)
 
     def go(self, name, act):
-        """A thread of its own; whatever it raises is a fault."""
+        """Runs a function on a thread of its own; any exception is a fault."""
         def run():
             try:
                 act()
-            except Exception:  # whatever it is, it was not meant to be
+            except Exception:  # any exception here is a fault
                 self.fail(f"{name}: {traceback.format_exc()}")
         t = threading.Thread(target=run, name=name, daemon=True)
         self.threads.append(t)

@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
-"""bench --appliance: what an appliance costs those who use it.
+"""bench --appliance: the costs of an appliance for its users.
 
   scripts/bench --appliance [--rounds N] [--conns N,N...]
 
-Needs root. Two `heddle serve` joined by a veth pair, and programs on their control sockets; all of it shares
-the processors of this machine, so take the ratios. What is compared takes turns, round by round.
+Needs root. Runs two `heddle serve` joined by a veth pair, and programs on their control sockets.
+Everything shares the processors of this machine, so use the ratios. Compared measurements take
+turns, round by round.
 
   connects    connections made and ended, 16 at a time: by programs through the socket on both sides
-  memory      of both appliances, by how many idle connections they have
-  killed      from SIGKILL of a program with 32 connections and 64 MiB until all it had is gone
-  others      goodput of a program (bench, writes of 64 KiB) while another one is killed each 100 ms, and while
-              the same one is there and is not
-  asked       goodput while somebody asks for `stats` and metrics without a pause, and while nobody does
+  memory      of both appliances, by the number of idle connections
+  killed      from SIGKILL of a program with 32 connections and 64 MiB until everything of it is
+              gone
+  others      goodput of a program (bench, writes of 64 KiB) while another program is killed each
+              100 ms, and while the same other program lives
+  asked       goodput while a client asks for `stats` and metrics without a pause, and without it
 """
 
 import argparse
@@ -29,7 +31,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 from appliance import lab, room  # noqa: E402
 from appliance.control import gauges, scrape  # noqa: E402
 
-# So that thousands of connections have room.
+# Limits that leave room for thousands of connections.
 MORE = """\
 [[client]]
 who = "any"
@@ -40,7 +42,7 @@ connections = 4096
 queue-pairs = 4096
 """
 
-# Connections of one program at most: many more are several programs'.
+# Most connections of one program; a larger number is split among several programs.
 EACH = 4000
 
 
@@ -64,7 +66,7 @@ class Bed:
         return c
 
     def serve(self, what, at):
-        """A server, once it is there."""
+        """Starts a server, and returns when it answers."""
         c = self.run(self.p, "--memory", "1", "--queues", "128", what, at)
         until = time.monotonic() + 20
         with self.p.control() as control:
@@ -84,7 +86,7 @@ class Bed:
             self.end(c)
 
     def quiet(self):
-        """Until both have nothing of programs any more."""
+        """Waits until both appliances hold nothing of any program."""
         until = time.monotonic() + 30
         for side in (self.a, self.p):
             while (g := gauges(scrape(side.metrics))).get("heddle_applications") != 1 or g.get("heddle_connections"):
@@ -93,7 +95,7 @@ class Bed:
                 time.sleep(0.1)
 
     def goodput(self, seconds):
-        """Gbit/s of a program that writes."""
+        """Returns the Gbit/s of a program that writes."""
         with tempfile.NamedTemporaryFile(suffix=".json") as f:
             subprocess.run(
                 (self.heddle, "bench", "--connect", f"{lab.PEERS}:7175", "--socket", self.a.socket, "--op", "write",
@@ -114,7 +116,7 @@ def connects(bed, rounds):
 
 
 def memory(bed, counts):
-    """Rows of (connections, figures of each side)."""
+    """Returns rows of (connections, figures of each side)."""
     bed.quiet()
     rows = []
     for count in (0, *counts):
@@ -139,7 +141,7 @@ def memory(bed, counts):
 
 
 def killed(bed, rounds):
-    """Milliseconds."""
+    """Returns the milliseconds until everything of a killed program is gone."""
     took = []
     with bed.a.control() as control:
         for _ in range(rounds):
@@ -159,7 +161,8 @@ def killed(bed, rounds):
 
 
 def paired(bed, rounds, disturb, rest=None):
-    """Goodput disturbed and not, in turns; the ratio of each pair."""
+    """Measures goodput with and without a disturbance, in turns; returns also the ratio of each
+    pair."""
     rates = ([], [])
     for n in range(rounds):
         for disturbed in ((True, False), (False, True))[n % 2]:
@@ -194,12 +197,12 @@ def main():
 
 
 def spread(values, form="{:.2f}"):
-    """The median, and the least and the greatest."""
+    """Returns the median, the minimum and the maximum."""
     return " ".join(form.format(v) for v in (statistics.median(values), min(values), max(values)))
 
 
 def victims(bed):
-    """Programs with a connection, one killed each 100 ms."""
+    """Runs programs with a connection, and kills one each 100 ms."""
     def act(stop):
         while not stop.is_set():
             c = bed.run(bed.a, "--memory", "1", "--queues", "1", "hold", f"{lab.PEERS}:9100", "--connections", "1")
@@ -209,7 +212,7 @@ def victims(bed):
 
 
 def alive(bed):
-    """The same program, which lives."""
+    """Runs the same program without killing it."""
     def act(stop):
         c = bed.run(bed.a, "--memory", "1", "--queues", "1", "hold", f"{lab.PEERS}:9100", "--connections", "1")
         stop.wait()

@@ -1,6 +1,7 @@
-// Has the program it is preloaded into write down, five times a second, how many bytes it has of malloc and has not given
-// back: to the file that HEAP names, as eight bytes in the byte order of the machine. What the system counts as resident
-// holds free pieces as well, and rises with each new peak.
+// Preload this library into a program to record, five times a second, how many bytes the program
+// has from malloc and has not freed: in the file that HEAP names, as eight bytes in the machine's
+// byte order. The resident size that the system counts also includes free pieces, and rises with
+// each peak.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <malloc.h>
@@ -28,7 +29,7 @@ __attribute__((constructor)) static void start(void) {
     pthread_t thread;
     if (fd < 0)
         return;
-    // Signals are for the threads of the program.
+    // Block all signals in this thread, so that the program's own threads get them.
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     if (!pthread_create(&thread, NULL, count, (void *)(intptr_t)fd))

@@ -1,8 +1,8 @@
-"""Those on the wire who mean no good: frames of any kind, and peers over the kernel's TCP that break every
+"""Hostile senders on the wire: frames of any kind, and peers over the kernel's TCP that break every
 rule of the start-up and of what comes after it. All of it follows from the seed and the run's pace.
 
-What is never sent is what nothing could withstand: a frame with the addresses of programs that nothing may
-happen to and a right checksum, or ARP in their name.
+They never send what no peer could withstand: a frame with the addresses of steady programs and a
+right checksum, or ARP in the name of these programs.
 """
 
 import os
@@ -39,7 +39,7 @@ def crc32c(data):
 
 
 def checksum(data):
-    """The Internet checksum (RFC 1071)."""
+    """Returns the Internet checksum (RFC 1071)."""
     data += b"\0" * (len(data) % 2)
     total = sum(struct.unpack(f">{len(data) // 2}H", data))
     while total >> 16:
@@ -61,7 +61,7 @@ def tcp(source, target, ports, seq, ack, flags, payload=b"", options=b""):
 
 
 def udp(source, target, ports, payload):
-    # No checksum: any is as good.
+    # A checksum of 0 means none, which every receiver accepts.
     return ip(17, source, target, struct.pack(">HHHH", *ports, 8 + len(payload), 0) + payload)
 
 
@@ -85,7 +85,7 @@ class Frames:
         self.socket.bind(("br0", 0))
 
     def nobody(self):
-        """An address nobody has."""
+        """Returns an address without a host."""
         return f"10.71.0.{self.rng.randrange(100, 255)}"
 
     def send(self, payload, kind=ETH_IP, target=None):
@@ -98,7 +98,7 @@ class Frames:
             self.socket.send(frame[:1514])
             self.course.count("hostile frames")
         except OSError:
-            # The queue is full, or the kernel does not take the frame: as good as lost.
+            # The queue is full, or the kernel refuses the frame: count the frame as lost.
             self.course.count("hostile frames the kernel did not take")
 
     def run(self):
@@ -118,7 +118,7 @@ class Frames:
             self.send(ip(self.rng.choice((1, 2, 6, 17, 47, 255)), self.nobody(), OURS, payload))
 
     def syns(self):
-        """A flood of them, from many."""
+        """Sends a flood of SYNs from many addresses."""
         port = self.rng.choice(SERVICES)
         for _ in range(self.rng.randrange(50, 600)):
             options = b"\x02\x04\x05\xb4" if self.rng.random() < 0.9 else self.rng.randbytes(8)
@@ -126,7 +126,7 @@ class Frames:
             self.send(tcp(self.nobody(), OURS, ports, self.rng.randrange(1 << 32), 0, 2, b"", options))
 
     def segments(self):
-        """Of connections there are not, with any flags."""
+        """Sends segments of absent connections, with any flags."""
         for _ in range(100):
             ports = (self.rng.randrange(65536), self.rng.choice(SERVICES))
             numbers = (self.rng.randrange(1 << 32), self.rng.randrange(1 << 32))
@@ -134,7 +134,7 @@ class Frames:
             self.send(tcp(self.nobody(), OURS, ports, *numbers, self.rng.randrange(256), payload))
 
     def arp(self):
-        """Requests and answers of many who are not there."""
+        """Sends ARP requests and answers of many absent hosts."""
         for _ in range(100):
             mac, who = self.rng.randbytes(6), socket.inet_aton(self.nobody())
             whom = socket.inet_aton(self.rng.choice((OURS, GUEST, self.nobody())))
@@ -158,7 +158,8 @@ class Frames:
                          self.rng.randrange(65536), fragment))
 
     def datagrams(self):
-        """To RoCEv2's port, with an ICRC that is as good as never right."""
+        """Sends datagrams to RoCEv2's port, with a random ICRC, which is practically never
+        right."""
         for _ in range(50):
             port = self.rng.choice((4791, 4791, self.rng.randrange(65536)))
             opcode = self.rng.choice((0x64, self.rng.randrange(256)))
@@ -167,7 +168,8 @@ class Frames:
             self.send(udp(self.nobody(), OURS, (self.rng.randrange(1024, 65536), port), body))
 
     def overheard(self):
-        """What others send to it: once more, cut short, or with a bit changed that a checksum finds."""
+        """Sends overheard frames of other peers again: unchanged, cut short, or with a bit changed
+        that a checksum finds."""
         heard = []
         with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_ALL)) as ears:
             ears.bind(("b.a0", ETH_ALL))
@@ -178,7 +180,7 @@ class Frames:
                     frame = ears.recv(2048)
                 except TimeoutError:
                     continue
-                # TCP of others, but no resets: one that comes late could be right again.
+                # Keep other peers' TCP frames but no resets: a late reset could become valid again.
                 if len(frame) > 54 and frame[:6] == self.target and frame[12:14] == b"\x08\0" and \
                         frame[23] == 6 and not frame[47] & 6:
                     heard.append(frame)
@@ -197,7 +199,7 @@ class Frames:
 
 
 class Peers:
-    """Connections of the kernel's TCP to whatever listens."""
+    """Connections of the kernel's TCP to any listener."""
 
     def __init__(self, course, seed, number):
         self.course, self.rng = course, random.Random(f"peers {seed} {number}")
@@ -214,11 +216,11 @@ class Peers:
                     way(s)
                 self.course.count("hostile connections")
             except OSError:
-                # Refused, reset, not answered: all of it is in order.
+                # A refused, reset or unanswered connection is in order.
                 self.course.count("hostile connections cut off")
 
     def enter(self, s):
-        """A start-up that is in order."""
+        """Makes an orderly start-up."""
         private = self.rng.randbytes(self.rng.choice((0, 8, 56, 512)))
         s.sendall(request(self.rng.choice((0, 0x40)), 1, private))
         return s.recv(2048)
@@ -246,7 +248,7 @@ class Peers:
         s.recv(2048)
 
     def bad_fpdus(self, s):
-        """A CRC that is not right, or a length that is not."""
+        """Sends FPDUs with a wrong CRC or a wrong length."""
         self.enter(s)
         good = self.rng.randrange(4)
         for _ in range(good):
@@ -260,11 +262,11 @@ class Peers:
         s.recv(2048)
 
     def send_of(self, payload, msn=1):
-        """An untagged DDP segment: Send (RFC 5040 section 4)."""
+        """Returns an untagged DDP segment: Send (RFC 5040 section 4)."""
         return struct.pack(">BBIIII", 0x41, 0x43, 0, 0, msn, 0) + payload
 
     def bad_ddp(self, s):
-        """Right FPDUs of nonsense: opcodes, queues, message numbers, STags."""
+        """Sends valid FPDUs with nonsense inside: opcodes, queues, message numbers, STags."""
         self.enter(s)
         rng = self.rng
         for _ in range(rng.randrange(1, 4)):
@@ -292,14 +294,15 @@ class Peers:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     def at_guest(self, s):
-        """A connection at an address that goes with the next file."""
+        """Connects to an address that the next file removes."""
         self.enter(s)
         s.sendall(fpdu(self.send_of(b"hello")))
         time.sleep(self.rng.uniform(0, 3))
 
 
 def icrc(packet):
-    """The invariant CRC of RoCEv2 over IPv4: what may change on the way counts as ones."""
+    """Returns the invariant CRC of RoCEv2 over IPv4, in which fields that may change on the way
+    count as ones."""
     masked = bytearray(b"\xff" * 8 + packet)
     for at in (1, 8, 10, 11, 26, 27, 32):
         if at < len(packet):
@@ -308,13 +311,13 @@ def icrc(packet):
 
 
 class Mads:
-    """Datagrams of InfiniBand's connection manager, with an ICRC that is right: conversations of a stranger that
-    are in order, or break off, and what no connection manager would send. A message is one that Linux sent once,
-    with other addresses and numbers."""
+    """Datagrams of InfiniBand's connection manager with a right ICRC: a stranger's conversations
+    that are in order or break off, and messages that no connection manager would send. Each message
+    is one that Linux sent once, with other addresses and numbers."""
 
-    # Where things stand in a datagram, from its IPv4 header on; the message of the CM begins at 72.
+    # Offsets in a datagram, from its IPv4 header on; the message of the CM begins at 72.
     TRANSACTION, ATTRIBUTE, LOCAL, REMOTE, SERVICE_PORT, QPN, RESPONSE = 56, 64, 72, 76, 86, 104, 119
-    # The queue pair of a REP, and the one that a DREQ names.
+    # Offsets of the queue pair in a REP, and of the queue pair that a DREQ names.
     REP_QPN, DREQ_QPN = 84, 80
     ADDRESSES = ((12, 16), (140, 156), (228, 244))
     REQ, REJ, REP, RTU, DREQ, DREP = 0x10, 0x12, 0x13, 0x14, 0x15, 0x16
@@ -332,13 +335,14 @@ class Mads:
         self.next = self.rng.randrange(1 << 31)
 
     def message(self, kind, local, remote=0, source=STRANGER, port=CMTIME, seed=None):
-        """Without its ICRC. `seed`: of the transaction."""
+        """Returns a message without its ICRC. `seed` is the number of the transaction."""
         d = bytearray(self.messages.get(kind, self.messages[self.RTU]))
         d[self.ATTRIBUTE:self.ATTRIBUTE + 2] = struct.pack(">H", kind)
         d[self.TRANSACTION:self.TRANSACTION + 8] = struct.pack(">Q", seed or self.rng.randrange(1, 1 << 64))
         d[self.LOCAL:self.LOCAL + 4] = struct.pack(">I", local)
         if kind == self.REQ:
-            # It answers within 0.27 s, and says so: who floods holds what it floods for shorter.
+            # Announce an answer within 0.27 s, so that a flood holds its resources for a shorter
+            # time.
             d[self.RESPONSE] = 16 << 3 | 7
             d[self.SERVICE_PORT:self.SERVICE_PORT + 2] = struct.pack(">H", port)
             d[self.QPN:self.QPN + 3] = self.rng.randbytes(3)
@@ -368,12 +372,13 @@ class Mads:
             self.rng.choice(ways)()
 
     def hear(self, local, kinds, patience=1.0):
-        """The next message to us of one of these kinds: (kind, its sender's number, the queue pair of a REP)."""
+        """Waits for the next message to us of one of these kinds: (kind, its sender's number, the
+        queue pair of a REP)."""
         until = time.monotonic() + patience
         while (left := until - time.monotonic()) > 0:
             self.socket.settimeout(left)
             try:
-                # Without IPv4 and UDP headers.
+                # The socket delivers the datagram without IPv4 and UDP headers.
                 d = self.socket.recv(2048)
             except TimeoutError:
                 return None
@@ -387,7 +392,7 @@ class Mads:
         return None
 
     def converse(self):
-        """A connection of the service or through the gateway; it may break off anywhere."""
+        """Makes a connection to the service or through the gateway; it may break off anywhere."""
         local, port = self.number(), self.rng.choice((CMTIME, CMTIME, TO_IWARP))
         self.send(self.message(self.REQ, local, port=port))
         if self.rng.random() < 0.1:
@@ -399,12 +404,12 @@ class Mads:
         _, remote, qpn = answer
         what = self.rng.random()
         if what < 0.1:
-            # It is asked for again and again, and given up.
+            # The appliance repeats its REP again and again, and then gives up.
             return
         self.send(self.message(self.RTU, local, remote))
         self.course.count("InfiniBand connections")
         if what < 0.2:
-            # It vanishes, which the appliance has to find out.
+            # The peer vanishes, which the appliance has to find out.
             return
         self.course.pause(self.rng.uniform(0, 0.3))
         for _ in range(20):
@@ -416,7 +421,7 @@ class Mads:
                 return
 
     def flood(self):
-        """Requests of many who are not there, and of one who is and goes on."""
+        """Sends requests of many absent peers, and of one present peer that continues."""
         one = self.rng.random() < 0.5
         for _ in range(self.rng.randrange(20, 300)):
             source = STRANGER if one else self.frames.nobody()
@@ -424,7 +429,7 @@ class Mads:
             self.send(self.message(self.REQ, self.number(), source=source, port=port))
 
     def changed(self):
-        """Messages with some octets changed, or cut short, or longer."""
+        """Sends messages with some bytes changed, or cut short, or longer."""
         for _ in range(50):
             kind = self.rng.choice((*self.messages, self.REQ, self.rng.randrange(0x20)))
             d = self.message(kind, self.number(), self.rng.randrange(1 << 32), port=self.rng.choice((CMTIME, TO_IWARP)))
@@ -437,13 +442,13 @@ class Mads:
             self.send(d)
 
     def noise(self):
-        """Messages for connections there are not."""
+        """Sends messages for absent connections."""
         for _ in range(50):
             kind = self.rng.choice((0x01, 0x11, 0x12, self.REP, self.RTU, self.DREQ, self.DREP, 0x17, 0x18, 0x19, 0x1A))
             self.send(self.message(kind, self.rng.randrange(1 << 32), self.rng.randrange(1 << 32)))
 
     def again(self):
-        """One request many times, as if its answer were lost each time."""
+        """Sends one request many times, as if its answer were lost each time."""
         local, transaction = self.number(), self.rng.randrange(1, 1 << 64)
         for _ in range(20):
             self.send(self.message(self.REQ, local, seed=transaction))

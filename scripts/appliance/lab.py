@@ -15,14 +15,15 @@ import time
 
 from .control import Control, process
 
-# Of an appliance: two of its first port, one of its second.
+# Workers of an appliance: two of its first port, one of its second.
 WORKERS = 3
 
 OURS, PEERS, STRANGER = "10.71.0.1", "10.71.0.2", "10.71.0.9"
 OURS2, PEERS2 = "10.72.0.1", "10.72.0.2"
-# What is asked for over InfiniBand too, and the gateways to such a service and to the sink of the other appliance.
+# Ports of the service that is also offered over InfiniBand, and of the gateways to such a service
+# and to the sink of the other appliance.
 CMTIME, TO_INFINIBAND, TO_IWARP = 7177, 7185, 7187
-# An address that comes and goes with reloads, and a service there.
+# An address that reloads add and remove, and on which a service listens.
 GUEST = "10.71.0.50"
 
 
@@ -33,7 +34,7 @@ def run(*command):
 
 
 def wire():
-    """Makes the interfaces. No offloads: what is sent has its checksums."""
+    """Makes the interfaces. They have no offloads, so that frames leave with their checksums."""
     run("ip", "link", "set", "lo", "up")
     run("ip", "link", "add", "br0", "type", "bridge")
     pairs = [("a0", "b.a0"), ("p0", "b.p0"), ("a1", "p1")]
@@ -42,7 +43,7 @@ def wire():
     for name in ("b.a0", "b.p0"):
         run("ip", "link", "set", name, "master", "br0")
     for name in ("a0", "p0", "a1", "p1"):
-        # The kernel has addresses of its own, and is not to answer for them here.
+        # The kernel has addresses of its own, and must not answer for them here.
         run("ip", "link", "set", name, "arp", "off")
     for name in ("br0", *(n for pair in pairs for n in pair)):
         for what in ("tx", "gso", "gro", "tso"):
@@ -85,7 +86,7 @@ addresses = ["{second}/24"]
 
 
 class Appliance:
-    """`heddle serve`, of one side."""
+    """`heddle serve` of one side."""
 
     def __init__(self, heddle, out, side, metrics):
         self.heddle, self.side, self.metrics = heddle, side, metrics
@@ -96,14 +97,15 @@ class Appliance:
         self.child = None
         processors = sorted(os.sched_getaffinity(0))
         self.lcores = processors[:2] if side == "a" else processors[-1:]
-        # For others than the soak: further limits, further tables.
+        # Scripts other than the soak add further limits and tables.
         self.limits, self.more = "", ""
         self.environment = {}
-        # Where heap.c, if it is preloaded, writes down what is allocated.
+        # The file in which heap.c, if it is preloaded, records the allocated bytes.
         self.heap = None
 
     def config(self, level="info", guest=False, listen=(), more=""):
-        """A file; `guest`: the further address is there; `listen`: services beside those always there."""
+        """Returns a file's text; `guest` adds the further address, `listen` adds services to the
+        constant ones."""
         services = [(7174, "rping"), (7175, "perf"), (7176, "sink"), *listen]
         addresses = [f'"{self.ours[0]}/24"'] + ([f'"{GUEST}/24"'] if guest else [])
         text = self.more + more + BASE.format(
@@ -153,6 +155,6 @@ class Appliance:
         return figures
 
     def end(self):
-        """How it ends when told to."""
+        """Ends the appliance on request, and returns its exit status."""
         self.child.send_signal(signal.SIGTERM)
         return self.child.wait(timeout=30)

@@ -1,9 +1,9 @@
-// Makes the program it is preloaded into lose something, as LEAK says, so that scripts/soak --leak can show
-// that it would be found:
+// Preload this library into a program to make the program lose something, as LEAK says. So
+// scripts/soak --leak can show that the soak would find a loss:
 //
 //   heap    a quarter of a MiB of its memory each second
 //   fds     a descriptor each second
-//   unmap   memory that it gives back, of a MiB and more: what an application has had of it
+//   unmap   mappings of a MiB and more that it unmaps: the memory of an application that has gone
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>

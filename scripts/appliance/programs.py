@@ -1,5 +1,6 @@
-"""Programs that have a device of an appliance: those that nothing may happen to, and those that are
-killed."""
+"""Programs that have a device of an appliance: steady ones, which nothing may happen to, and
+victims, which the soak kills.
+"""
 
 import json
 import os
@@ -11,17 +12,17 @@ import time
 from .control import Control
 from .lab import OURS, PEERS, PEERS2
 
-# How long a program that nothing happens to may be without a message that came back.
+# Seconds for which a steady program may be without a returned message.
 PATIENCE = 20
-# How long after a file was read clients may be refused: a listener that is made anew is gone for a moment
-# (docs/guide/appliance.md), which a busy machine makes longer.
+# Seconds after a reload during which clients may be refused: a listener that is made anew is gone
+# for a moment (docs/guide/appliance.md), and longer on a busy machine.
 ANEW = 3
-# How long what a killed program had may be there.
+# Seconds for which the resources of a killed program may still exist.
 GONE = 1.0
 
 
 class Program:
-    """A process whose output is kept in files."""
+    """A process whose output goes to files."""
 
     def __init__(self, course, out, name, command):
         self.course, self.name, self.command = course, name, command
@@ -41,7 +42,7 @@ class Program:
             return f.read().strip()[-2000:]
 
     def look(self):
-        """Takes in what it has said since; the last line of JSON."""
+        """Reads the program's new output; keeps the last line of JSON."""
         with open(self.out) as f:
             f.seek(self.said)
             lines = f.read().split("\n")
@@ -64,12 +65,12 @@ class Cast:
         self.steady, self.victims = [], []
 
     def program(self, name, side, *args):
-        # All of them are one user's, and share what one user may have.
+        # All programs have one user, and share that user's limits.
         command = (self.exchange, "--socket", side.socket, "--name", name, "--memory", "16", "--queues", "4", *args)
         return Program(self.course, self.out, name, command)
 
     def start(self):
-        """Those that nothing may happen to. Servers first."""
+        """Starts the steady programs, servers first."""
         a, p, seed = self.a, self.p, str(self.seed)
         servers = [
             self.program("server-a", a, "serve", f"{OURS}:9001"),
@@ -102,7 +103,7 @@ class Cast:
                 time.sleep(0.05)
 
     def watch(self):
-        """Each goes on, and has no word of an error."""
+        """Checks that each steady program makes progress and reports no error."""
         moved = {s.name: (time.monotonic(), 0) for s in self.steady}
         while self.course.pause(1):
             now = time.monotonic()
@@ -118,15 +119,15 @@ class Cast:
                     self.course.fail(f"{s.name}: no message for {PATIENCE} s")
 
     def kill(self):
-        """Programs of the appliance under test that are killed, and started again. Each of them listens or
-        has connections, and what it had has to be gone within a second."""
+        """Kills programs of the appliance under test, and starts them again. Each of them listens
+        or has connections, and everything of it must be gone within a second."""
         rng = random.Random(f"kill {self.seed}")
         a, p = self.a, self.p
         expendable = ("--expendable", "--rate", "10", "--seed", str(self.seed))
         server = self.program("victim-server", a, "serve", f"{OURS}:9010")
         client = self.program("victim-client", a, "connect", f"{PEERS}:9002", "--connections", "3",
                               *expendable)
-        # It is not killed itself: its server is, again and again.
+        # The soak does not kill this client, but kills its server again and again.
         left = self.program("left-behind", p, "connect", f"{OURS}:9010", *expendable)
         self.victims = [server, client]
         for v in self.victims:
@@ -159,7 +160,7 @@ class Cast:
             if not left:
                 break
             if Control.busy != busy:
-                # The machine stood still, and nobody had the second.
+                # The machine stood still, so the appliance did not have its second.
                 since, busy = time.monotonic(), Control.busy
             if took > GONE:
                 self.course.fail(f"{victim.name} was killed {took:.2f} s ago, and there is still {left}")
@@ -182,7 +183,7 @@ class Cast:
         return left
 
     def services(self):
-        """Clients of the services, one after the other, each of which has to be content."""
+        """Runs clients of the services, one after the other; each must succeed."""
         rng = random.Random(f"services {self.seed}")
         sides = [(self.p, OURS), (self.a, PEERS)]
         ops = ["write", "read", "send", "write-imm", "send-imm", "fetch-add", "cmp-swap"]
@@ -196,7 +197,7 @@ class Cast:
                         "--op", rng.choice(ops))
             done = subprocess.run((self.heddle, *args, "--socket", side.socket),
                                   capture_output=True, text=True, timeout=120)
-            # One that was not through with its start-up is reset.
+            # A client that was still in its start-up is reset.
             gone = any(f"{how} by the peer" in done.stderr for how in ("refused", "reset"))
             if done.returncode and at == OURS and gone and time.monotonic() - self.course.anew < ANEW:
                 self.course.count("clients refused while listeners were made anew")
@@ -205,7 +206,8 @@ class Cast:
             self.course.count(f"runs of heddle {args[0]}")
 
     def end(self):
-        """Clients first; each ends well, having accounted for all it has posted."""
+        """Ends the steady programs, clients first; each ends well, and has accounted for every
+        request."""
         for s in reversed(self.steady):
             if s.child.poll() is None and s.end() != 0:
                 self.course.fail(f"{s.name} ends with {s.child.returncode}: {s.errors()}")

@@ -1,4 +1,4 @@
-"""What is said while it goes on, and at the end."""
+"""Formats the reports of a soak, during the run and at the end."""
 
 
 def millions(n):
@@ -18,14 +18,14 @@ def progress(seconds, share, course, cast, watch, side):
 
 
 def pauses(totals):
-    """Of a client; a server does not know how long its peers wait."""
+    """Returns a client's pauses; a server does not know how long its peers wait."""
     if not totals.get("longest_us"):
         return f"{'-':>7} {'-':>9}"
     return f"{totals['pauses']:7} {totals['longest_us'] / 1000:6.0f} ms"
 
 
 def table(took, share, seed, course, cast, tenants, watch, before, after, counters):
-    """Figures of the whole run."""
+    """Returns the figures of the whole run as text."""
     lines = ["", f"{took:.0f} s, {share:.0f} % of a processor for all of it, seed {seed}", ""]
     lines += ["  programs that nothing may happen to:"]
     lines += [f"    {'':12} {'connections':>12} {'requests':>12} {'messages':>12} {'octets':>12} "

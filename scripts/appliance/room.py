@@ -1,5 +1,6 @@
-"""A place of its own: the programs that are needed, built, and namespaces of network, mounts and processes,
-of which nothing is left when this program ends, however it ends."""
+"""A place for a run: builds the needed programs, and enters namespaces of network, mounts and
+processes, of which nothing is left when this program ends, however it ends.
+"""
 
 import os
 import subprocess
@@ -9,17 +10,18 @@ import packages
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", ".."))
 
-# The mark of the process that is alone with its namespaces.
+# The environment variable that marks the process inside its own namespaces.
 INSIDE = "HEDDLE_ALONE"
 
 
-# What a script may need besides `heddle` and `exchange`: the variable that names it, and how it is built.
+# A program that a script may need besides `heddle` and `exchange`: the variable that names it, and
+# the way to build it.
 TENANT = ("TENANT", "examples/tenant", ("-p", "heddle", "--example", "tenant"))
 
 
 def enter(script, *more):
-    """Returns in the namespaces. HEDDLE, EXCHANGE and the variables of `more` name the programs; cargo builds them
-    all unless each is named."""
+    """Returns inside the namespaces. HEDDLE, EXCHANGE and the variables of `more` name the
+    programs; cargo builds all of them unless each is named."""
     if INSIDE in os.environ:
         return
     name = os.path.basename(script)
@@ -30,7 +32,7 @@ def enter(script, *more):
                 ("EXCHANGE", "exchange", ("-p", "heddle-perf", "--bin", "exchange")), *more)
     if not all(env.get(variable) for variable, _, _ in programs):
         packages.need_build()
-        # By one cargo: it builds what they share once.
+        # A single cargo builds the common parts only once.
         build = ("cargo", "build", "--quiet", "--release", *(word for _, _, what in programs for word in what))
         if subprocess.run(build, cwd=ROOT).returncode:
             sys.exit(f"{name}: it does not build")

@@ -1,6 +1,7 @@
-"""A hostile tenant: an application of a user of its own (tests/support/tenant), which attacks the appliance through
-its control socket, its queues and its memory. Honest programs must not notice, and the appliance must take back
-what the tenant had."""
+"""A hostile tenant: an application with its own user (tests/support/tenant), which attacks the
+appliance through its control socket, its queues and its memory. Honest programs must not notice,
+and the appliance must take back everything that the tenant had.
+"""
 
 import json
 import os
@@ -13,11 +14,11 @@ from .lab import CMTIME, OURS, PEERS, run
 from .programs import Program
 
 USER = 54321
-# What the appliance shows of its devices.
+# The name that the appliance shows for its devices.
 NAME = "hostile"
-# Where it may listen, from this port on, and where nobody answers.
+# The first port on which it may listen, and an address without a host.
 OWN, NOBODY = 9300, "10.71.0.200:7176"
-# Its rule. It may have little, so that it soon has all it may have.
+# Its rule. The limits are small, so that it soon reaches them.
 RULE = f"""\
 [[client]]
 who = "user:{USER}"
@@ -35,14 +36,14 @@ registrations = 256
 listen = ["{OURS}:{OWN}-{OWN + 99}"]
 connect = ["10.71.0.0/24:1-65535"]
 """
-# How long the appliance may take to give back what a tenant had. It does so in small pieces, and unmaps
-# gigabytes of files beside its other work.
+# Seconds for which the appliance may still hold what a tenant had. The appliance gives it back in
+# small pieces, and unmaps gigabytes of files beside its other work.
 GONE = 5.0
 
 
 class Tenants:
-    """One hostile program after the other, each of which ends in order, leaves its end of the socket behind, or is
-    killed."""
+    """Runs one hostile program after the other. Each ends in order, leaves its end of the socket
+    behind, or is killed."""
 
     def __init__(self, course, out, program, side, seed):
         self.course, self.side = course, side
@@ -50,8 +51,8 @@ class Tenants:
         self.out = out
         self.attacks = {}
         self.most = None
-        # A user who may not look into the folders where the socket and the program are sees them here. No other
-        # namespace sees these mounts.
+        # The tenant's user may not look into the folders of the socket and the program, so mount
+        # both here. No other namespace sees these mounts.
         run("mount", "-t", "tmpfs", "-o", "mode=755,size=1M", "tenant", "/mnt")
         os.mkdir("/mnt/out")
         os.close(os.open("/mnt/tenant", os.O_CREAT))
@@ -65,7 +66,8 @@ class Tenants:
                 "--service", f"{PEERS}:7176", "--nobody", NOBODY, "--own", f"{OURS}:{OWN}", *services, *args)
 
     def measure(self):
-        """What a tenant can get; every time the same, unless the appliance has kept something of an earlier one."""
+        """Measures how much a tenant can get. The result is the same every time, unless the
+        appliance has kept something of an earlier tenant."""
         done = subprocess.run(self.command("--measure"), capture_output=True, text=True, timeout=120)
         if done.returncode:
             self.course.fail(f"the tenant that counts: status {done.returncode}: {done.stderr.strip()}")
@@ -90,7 +92,7 @@ class Tenants:
         args = ("--seconds", f"{seconds:.1f}", "--seed", str(rng.randrange(1 << 30)))
         program = Program(self.course, self.out, "tenant", self.command(*args, *(("--leave-behind",) if leaves else ())))
         program.start()
-        # An attack that has begun may take longer than it is told to.
+        # An attack that has begun may last longer than the tenant is told to run.
         patience = rng.uniform(0, seconds) if rng.random() < 0.5 else seconds + 60
         until = time.monotonic() + patience
         while (status := program.child.poll()) is None and time.monotonic() < until and self.course.pause(0.02):
@@ -111,7 +113,7 @@ class Tenants:
         self.wait_gone(control, "a hostile tenant")
 
     def wait_gone(self, control, who):
-        """Until the appliance has taken back all that it shows of the tenant."""
+        """Waits until the appliance has taken back everything that it shows of the tenant."""
         since, busy = time.monotonic(), Control.busy
         while left := self.left(control):
             if Control.busy != busy:

@@ -1,18 +1,20 @@
 # shellcheck shell=sh
-# client.sh - a guest that mounts an export by NFSv3 over RDMA and tries it out. Run in the guest by busybox sh, after
-# tree.sh and a line each for
-#   SERVER NFS_PORT EXPORT     what is mounted
+# client.sh - a guest that mounts an export by NFSv3 over RDMA and tries it out. busybox sh runs it
+# in the guest, after tree.sh and a line each for
+#   SERVER NFS_PORT EXPORT     the export to mount
 #   MOUNT_OPTIONS              more options, e.g. mountproto=tcp,mountport=20048
-#   FIO                        1: fio's verify jobs too (needs the part fio), the smallest of FIO_MIB
-#   TREE SMALL NAMES           the tree that is copied, the one that is when the server goes away, and how many names the
-#                              long directory has
+#   FIO                        1: fio's verify jobs too (needs the part fio), the smallest of
+#                              FIO_MIB
+#   TREE SMALL NAMES           the tree to copy, the tree to copy while the server is away, and the
+#                              number of names in the long directory
 #   DEVICES                    1: the server makes devices
-#   ORDER_PORT                 where the host says that it goes on
-# The parts that hold the trees must be there.
+#   ORDER_PORT                 the port where the host says that the script may continue
+# The parts that hold the trees must be in the guest.
 #
-# Each check ends in a line `@@check NAME ok UPTIME@@` or `@@check NAME FAILED@@`. At `@@mark quiet@@` nothing is mounted,
-# and the script waits for a connection to ORDER_PORT. `@@mark cut@@` asks the host to restart the server.
-# `@@mark sums@@` ... `@@mark summed@@` is what the export should hold in the end.
+# Each check ends in a line `@@check NAME ok UPTIME@@` or `@@check NAME FAILED@@`. At `@@mark
+# quiet@@` the guest has nothing mounted, and the script waits for a connection to ORDER_PORT.
+# `@@mark cut@@` asks the host to restart the server. `@@mark sums@@` ... `@@mark summed@@` enclose
+# what the export should hold in the end.
 
 failed=0
 check() { # NAME COMMAND...
@@ -28,10 +30,11 @@ check() { # NAME COMMAND...
 is_mounted() { grep -q " /mnt nfs .*proto=rdma" /proc/mounts; }
 attach() { is_mounted || mount.nfs "$SERVER:$EXPORT" /mnt -o "rdma,port=$NFS_PORT,vers=3,nolock${MOUNT_OPTIONS:+,$MOUNT_OPTIONS}"; }
 detach() { umount /mnt; }
-# What was read before is forgotten: what is read now comes over the wire.
+# Unmount to drop the cache, so that the following reads come over the wire.
 again() { detach && attach; }
-# xprt N - the Nth figure of the transport, as /proc/self/mountstats has them: 3 connections made; 6 calls sent;
-# 7 replies; 8 replies to no call; 11 Read chunks, 12 Write chunks, 13 Reply chunks; 20 replies that were none
+# xprt N - prints the Nth figure of the transport in /proc/self/mountstats: 3 connections made; 6
+# calls sent; 7 replies; 8 replies to no call; 11 Read chunks, 12 Write chunks, 13 Reply chunks; 20
+# invalid replies
 xprt() { awk -v n="$1" '$1 == "xprt:" && $2 == "rdma" { print $(n + 2) }' /proc/self/mountstats; }
 mountstats() { grep -A 12 ' on /mnt ' /proc/self/mountstats | grep -aE 'opts:|caps:|xprt:'; }
 
@@ -63,7 +66,7 @@ three" ] || return 1
     mkdir sub && echo x >sub/x && ! rmdir sub 2>/dev/null && rm -r sub && [ ! -e sub ] || return 1
     cd / && rm -r $d && [ ! -e $d ]
 )
-# A directory that many READDIRs, or one long reply, tell of.
+# A directory whose list takes many READDIRs, or one long reply.
 directory() {
     mkdir /mnt/many && i=0
     while [ $i -lt "$NAMES" ]; do
@@ -74,9 +77,11 @@ directory() {
 }
 space() { [ "$(df -k /mnt | awk 'NR == 2 { print ($2 > 0) }')" = 1 ]; }
 
-# What fio says of all its threads: `READ 12.3MiB/s WRITE 4567KiB/s`, the reads of the verification with the others.
+# Prints fio's rates over all its threads: `READ 12.3MiB/s WRITE 4567KiB/s`; the reads of the
+# verification are included.
 rates() { sed -n 's/^ *\(READ\|WRITE\): bw=\([^ ]*\) .*/\1 \2/p' /tmp/fio.out | tr '\n' ' '; }
-verify_job() { # NAME BS RW MIB [OPTION...] - O_DIRECT, so that what is verified has been on the wire twice
+# Uses O_DIRECT, so that the verified data has crossed the wire twice.
+verify_job() { # NAME BS RW MIB [OPTION...]
     name=$1 bs=$2 rw=$3 mib=$4
     shift 4
     fio --name="$name" --directory=/mnt/fio --thread --ioengine=psync --direct=1 --size="${mib}m" --bs="$bs" --rw="$rw" \
@@ -86,8 +91,9 @@ verify_job() { # NAME BS RW MIB [OPTION...] - O_DIRECT, so that what is verified
     echo "@@rate $checked $(rates)@@"
     return $status
 }
-# Random writes that are read again, then random reads and writes in turn, by one thread and by four with a file each. Not
-# these with blocks of several sizes: there fio 3.33 finds what it has not written, on a local disk as well.
+# Random writes that fio reads again, then mixed random reads and writes, by one thread and by four
+# with a file each. These jobs do not use blocks of several sizes: with those, fio 3.33 finds data
+# that it has not written, on a local disk as well.
 fio_jobs() {
     mkdir -p /mnt/fio
     more=$((8 * FIO_MIB))
@@ -100,9 +106,10 @@ fio_jobs() {
     rm -rf /mnt/fio
 }
 
-# Copies that go on while the server goes away and comes back, until the transport has connected once more. Nothing fails,
-# and the last copy, which met it, is whole. Files are overwritten and none is made or removed: in version 3 a server that
-# has done such a thing and lost the reply with its connection may answer the repeated call with an error.
+# Copies while the server goes away and comes back, until the transport has reconnected once. No
+# copy fails, and the last one, which met the interruption, is whole. The copies overwrite files and
+# never create or remove one: in version 3, a server that has done such an operation and lost the
+# reply with its connection may answer the repeated call with an error.
 cut_off() {
     before=$(xprt 3)
     round=0
@@ -117,7 +124,7 @@ cut_off() {
     again && equal_trees "$SMALL" /mnt/cut
 }
 
-# What the transport of this mount has counted: what was read came in chunks, and nothing was wrong.
+# Checks the counters of this mount's transport: reads came in chunks, and no reply was wrong.
 counted() {
     [ "$(xprt 12)" -gt 0 ] || return 1
     for field in 8 20; do [ "$(xprt $field)" = 0 ] || return 1; done

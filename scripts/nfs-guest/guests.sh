@@ -1,8 +1,9 @@
-# shellcheck shell=bash disable=SC2154,SC2034 # what is not set here is set by who sources this
-# guests.sh - guests with Linux's NFS over RDMA, as server and as client. Sourced after siw-guest/wire.sh by scripts that
-# set OUT, SERVER_IP, CLIENT_IP, NFS_PORT, MOUNT_PORT and ORDER_PORT, and have given the namespace an address.
+# shellcheck shell=bash disable=SC2154,SC2034 # the sourcing script sets the variables not set here
+# guests.sh - guests with Linux's NFS over RDMA, as server and as client. Scripts source it after
+# siw-guest/wire.sh; they set OUT, SERVER_IP, CLIENT_IP, NFS_PORT, MOUNT_PORT and ORDER_PORT, and
+# give the namespace an address before.
 
-# marked CONSOLE FROM TO - the lines between the last mark of the one name and the next of the other.
+# marked CONSOLE FROM TO - prints the lines between the last mark FROM and the next mark TO.
 marked() {
     tr -d '\r' <"$1" | awk -v from="@@mark $2@@" -v to="@@mark $3@@" '
         $0 == from { text = ""; inside = 1; next }
@@ -11,7 +12,7 @@ marked() {
         END { printf "%s", text }'
 }
 
-# knfsd_start NAME VARIANT [MIB] - a guest that exports /export; returns when it does.
+# knfsd_start NAME VARIANT [MIB] - starts a guest that exports /export; returns when it does.
 knfsd_start() {
     {
         printf '%s=%s\n' EXPORT_MIB "${3:-256}" NFS_PORT "$NFS_PORT" MOUNT_PORT "$MOUNT_PORT" ORDER_PORT "$ORDER_PORT"
@@ -22,7 +23,7 @@ knfsd_start() {
         --with nfs --memory 768 --name server --log "$KNFSD_CONSOLE" --timeout 4500 "$OUT/$1-server.sh"
     wait_line "$KNFSD_CONSOLE" '@@mark serving@@' 300 "$knfsd"
 }
-# tell IP [LINE] - a line to ORDER_PORT of a guest, which may have to be ready for it first.
+# tell IP [LINE] - sends a line to ORDER_PORT of a guest, and waits until the guest is ready for it.
 tell() {
     local end=$((SECONDS + 60))
     until inside bash -c "exec 3<>/dev/tcp/$1/$ORDER_PORT && echo '${2:-}' >&3" 2>/dev/null; do
@@ -30,7 +31,8 @@ tell() {
         sleep 0.2
     done
 }
-# knfsd_order NAME ORDER - see server.sh; returns when it is carried out. What `sums` says goes to OUT/NAME-server.sums.
+# knfsd_order NAME ORDER - see server.sh; returns when the guest has carried it out. The output of
+# `sums` goes to OUT/NAME-server.sums.
 knfsd_order() {
     local had want
     had=$(grep -ac "@@mark done $2@@" "$KNFSD_CONSOLE") || true
@@ -47,8 +49,8 @@ knfsd_end() {
     wait "$knfsd"
 }
 
-# client_start NAME VARIANT FIO - a guest that runs client.sh; `client` is its pid, OUT/NAME-client.console.log its
-# console.
+# client_start NAME VARIANT FIO - starts a guest that runs client.sh; `client` is its pid,
+# OUT/NAME-client.console.log its console.
 client_start() {
     local with=(--with nfs --with tree)
     [[ ${tree:-} != /linux ]] || with+=(--with linux)

@@ -1,20 +1,22 @@
-# shellcheck shell=bash disable=SC2154 # what is not set here is set by who sources this
-# heddle-client.sh - `heddle nfs` against Linux's knfsd over RDMA. Sourced by interop-nfs, of which it uses the functions.
+# shellcheck shell=bash disable=SC2154 # the sourcing script sets the variables not set here
+# heddle-client.sh - `heddle nfs` against Linux's knfsd over RDMA. interop-nfs sources it and
+# provides functions for it.
 #
-#   heddle, 10.88.0.3 --(net_af_packet)-- hd0 =veth= hd1 --[br0]-- tap1 -- guest, 10.88.0.1      MOUNT by TCP: 10.88.0.9
+#   heddle, 10.88.0.3 --(net_af_packet)-- hd0 =veth= hd1 --[br0]-- tap1 -- guest, 10.88.0.1
+#   MOUNT by TCP: 10.88.0.9
 
 readonly HEDDLE_IP=10.88.0.3
 declare -A CRC_OPTION=([fixed]=off [crc]=on)
 
-# on_wire COMMAND [OPTION...] - `heddle nfs` on the wire of the guest.
+# on_wire COMMAND [OPTION...] - runs `heddle nfs` on the wire of the guest.
 on_wire() { inside "$HEDDLE" nfs "$@" "${WIRE[@]}"; }
 remote() { echo "$SERVER_IP:$NFS_PORT:/export/$1"; }
-# tried CHECK COMMAND... - ok when the command ends well; its output is in OUT/VARIANT-CHECK.log.
+# tried CHECK COMMAND... - passes if the command succeeds; its output is in OUT/VARIANT-CHECK.log.
 tried() {
     local log=$OUT/$variant-$1.log
     if "${@:2}" >"$log" 2>&1; then ok "$1" "$(tail -n 1 "$log")"; else fail "$1" "$(tail -n 1 "$log"); $log"; fi
 }
-# refused CHECK TEXT COMMAND... - ok when it ends with status 1 and says so.
+# refused CHECK TEXT COMMAND... - passes if the command ends with status 1 and prints TEXT.
 refused() {
     local log=$OUT/$variant-$1.log status=0
     "${@:3}" >"$log" 2>&1 || status=$?
@@ -28,29 +30,29 @@ file_sums() (cd "$1" && find . -type f -print0 | sort -z | xargs -0 sha256sum | 
 
 listed() { cmp <(on_wire ls "$(remote "$1")") <(cd "$2" && find . -mindepth 1 -maxdepth 1 -printf '%P\n' | LC_ALL=C sort); }
 shown() { cmp <(on_wire cat "$(remote "$1")") "$2"; }
-brought() { # what the server has, into a directory that is not there yet
+brought() { # copies from the server into a new directory
     on_wire cp -r --verify "$(remote "$1")" "$2" && diff -r "$3" "$2"
 }
-barred() { # a copy on a terminal, which has a bar
+barred() { # copies on a terminal, which has a bar
     local command
     printf -v command '%q ' ip netns exec "$NS" "$HEDDLE" nfs cp "$(remote "$1")" "$2" "${WIRE[@]}"
     script -qec "$command" /dev/null </dev/null | tr '\r' '\n' | sed 's/\x1b\[[0-9]*[A-Z]//g' |
         grep -a '/1.00 MiB.*/1 files' && cmp "$2" "$3"
 }
-astray() { # a copy into a directory where a name is a link: what it points to is not made
+astray() { # copies into a directory with a link; must not write to the link's target
     mkdir -p "$2"
     ln -s "$2-astray" "$2/$3"
     on_wire cp -r "$(remote "$1")" "$(dirname "$2")"
 }
-brought_old() { # a file, by a client that does not try version 2 first
+brought_old() { # copies a file, by a client that does not try version 2 first
     cmp <(on_wire cat "$(remote "$1")" --rpc-version 1) "$2"
 }
-same_sums() { # of the guest, without what `sums` says besides
+same_sums() { # compares with the guest's sums, without the other output of `sums`
     knfsd_order "$variant" sums || return 1
     cmp <(grep -E '^[0-9a-f]{64}  ' "$OUT/$variant-server.sums" | sort -k 2) <(file_sums "$1") &&
         echo "$(file_sums "$1" | wc -l) files are the same on both sides"
 }
-cut() { # LOCAL - knfsd goes away under a copy, and comes back
+cut() { # LOCAL - stops knfsd during a copy, and starts it again
     local copy
     on_wire cp --verify "$1" "$(remote "$(basename "$1")")" &
     copy=$!

@@ -1,14 +1,15 @@
 # shellcheck shell=sh
-# server.sh - a guest that exports /export by knfsd over RDMA, and does what it is told over TCP. Run in the guest by
-# busybox sh, after a line each for EXPORT_MIB, NFS_PORT, MOUNT_PORT and ORDER_PORT.
+# server.sh - a guest that exports /export by knfsd over RDMA, and obeys orders over TCP. busybox sh
+# runs it in the guest, after a line each for EXPORT_MIB, NFS_PORT, MOUNT_PORT and ORDER_PORT.
 #
-# An order is one line of one TCP connection to ORDER_PORT; `@@mark done ORDER@@` on the console says that it is carried
-# out:
-#   sums      what /export holds, see `sums` in tree.sh, between the marks `sums` and `done sums`
-#   restart   knfsd is stopped, which takes its listener and all connections away, and started again
-#   stop, go  the two halves of it
-#   stats     what knfsd has counted
-#   end       the guest powers off
+# An order is one line of one TCP connection to ORDER_PORT; the guest prints `@@mark done ORDER@@`
+# on the console when it has carried out the order:
+#   sums      prints what /export holds, see `sums` in tree.sh, between the marks `sums` and `done
+#             sums`
+#   restart   stops knfsd, which removes its listener and all connections, and starts it again
+#   stop, go  the two halves of restart
+#   stats     prints what knfsd has counted
+#   end       powers the guest off
 
 go() { rpc.nfsd --no-udp --no-nfs-version 4 --nfs-version 3 --rdma="$NFS_PORT" 4 && wait_listen "$NFS_PORT"; }
 stop() {
@@ -21,7 +22,7 @@ stats() {
 }
 
 mount -t nfsd nfsd /proc/fs/nfsd || exit 1
-echo 1048576 >/proc/fs/nfsd/max_block_size # it would choose less for its little memory
+echo 1048576 >/proc/fs/nfsd/max_block_size # knfsd would choose less for its little memory
 mount -t tmpfs -o "size=${EXPORT_MIB}m" export /export || exit 1
 echo '/export *(rw,insecure,no_root_squash,no_subtree_check,fsid=1)' >/etc/exports
 rpcbind && exportfs -ra && rpc.mountd -p "$MOUNT_PORT" --no-nfs-version 4 || exit 1

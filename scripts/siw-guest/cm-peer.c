@@ -1,6 +1,6 @@
 /*
- * cm-peer - one end of a connection through Linux's RDMA connection manager, with everything that
- * crosses its interface on one line per event, for a test to compare.
+ * cm-peer - one end of a connection through Linux's RDMA connection manager. It prints everything
+ * that crosses its interface on one line per event, for a test to compare.
  *
  *   cm-peer listen  [OPTION...] ADDR PORT
  *   cm-peer connect [OPTION...] ADDR PORT
@@ -8,20 +8,20 @@
  *   -P TEXT   private data of our request, acceptance or refusal
  *   -r N      responder_resources      -i N  initiator_depth      (both 1)
  *   -R        (listen) refuse
- *   -w MS     (listen) wait so long before the answer
- *   -d MS     disconnect so long after the connection is established; without it the peer does
+ *   -w MS     (listen) time to wait before the answer
+ *   -d MS     time from the establishment to our disconnection; without it the peer disconnects
  *   -n N      (listen) connections to serve, one after the other (1)
  *   -s ADDR   (connect) source address
  *   -y N      (connect) retry_count of the queue pair (7)
  *   -u        the UDP port space: a request for a service ID (SIDR)
- *   -t MS     give up when nothing happens for so long (600000: the guest's clock may be fast)
+ *   -t MS     time without an event after which to give up (600000: the guest's clock may be fast)
  *
  * A line:  EVENT status=N local=A:P remote=A:P rr=N id=N private=LEN:HEX
- * with rr and id (responder_resources, initiator_depth) and the private data as the event has them:
- * of a request and of an answer; trailing zeros of the data are not shown, but counted.
+ * rr and id (responder_resources, initiator_depth) and the private data are those of the event, for a
+ * request and for an answer. LEN counts trailing zeros of the data, which HEX does not show.
  *
- * Exit status: 0 the connection came about and ended in order, or (-R) was refused; 3 refused by the
- * peer; 4 not reached; 5 nothing happened; 1 anything else.
+ * Exit status: 0 the connection was established and ended in order, or (-R) we refused it; 3 the peer
+ * refused it; 4 the peer was not reached; 5 nothing happened; 1 any other outcome.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -93,7 +93,8 @@ static void print_event(const struct rdma_cm_event *e)
 	putchar('\n');
 }
 
-/* The next event, printed; to be acknowledged. Without one for `ms`: NULL. */
+/* Waits for the next event, prints it and returns it; the caller acknowledges it. Returns NULL if
+ * none comes for `ms`. */
 static struct rdma_cm_event *next_event(int ms)
 {
 	struct pollfd p = { .fd = channel->fd, .events = POLLIN };
@@ -110,7 +111,7 @@ static struct rdma_cm_event *next_event(int ms)
 	return e;
 }
 
-/* What ends a run before its time has a status of its own. */
+/* Waits for an event of this type. Any other event ends the run, with a status of its own. */
 static struct rdma_cm_event *expect(enum rdma_cm_event_type type)
 {
 	struct rdma_cm_event *e = next_event(opt.patience_ms);
@@ -156,7 +157,7 @@ static struct rdma_conn_param param(void)
 	};
 }
 
-/* From the moment it is established to its end. */
+/* Keeps a connection from its establishment to its end. */
 static void live(struct rdma_cm_id *id)
 {
 	struct rdma_cm_event *e;
@@ -175,7 +176,7 @@ static void live(struct rdma_cm_id *id)
 		if (rdma_disconnect(id) && errno != EINVAL)
 			die("rdma_disconnect");
 	}
-	/* Over iWARP that is TCP's affair, and nothing is told of it. */
+	/* Over iWARP, TCP has its own TIME-WAIT, and the connection manager reports no event for it. */
 	if (id->verbs->device->transport_type != IBV_TRANSPORT_IWARP)
 		rdma_ack_cm_event(expect(RDMA_CM_EVENT_TIMEWAIT_EXIT));
 }

@@ -1,6 +1,7 @@
-# shellcheck shell=bash disable=SC2154,SC2034 # what is not set here is set by who sources this
-# cm.sh - what `interop-rxe` and `interop-gateway` share: guests that run cm-peer, and what they and the wire have
-# seen. Sourced by them after wire.sh; OUT is where logs and captures go.
+# shellcheck shell=bash disable=SC2154,SC2034 # the sourcing script sets the variables not set here
+# cm.sh - functions that `interop-rxe` and `interop-gateway` share: guests that run cm-peer, and
+# checks of what the guests and the wire have seen. The scripts source it after wire.sh; OUT is the
+# folder for logs and captures.
 
 FAILED=0
 ok() { printf '%-24s ok    %s\n' "$1" "${2:-}"; }
@@ -12,8 +13,8 @@ guest_start() { # VARIABLE NAME IP TAP SCRIPT [VARIANT]
     start "$1" "$OUT/$2.guest.log" "$ROOT/scripts/siw-guest/run" --tap "$4" --ip "$3/24" --variant "${6:-rxe}" --name "$2" \
         --log "$OUT/$2.console.log" --timeout 300 "$5"
 }
-# Runs of programs in the guest: `run CASE COMMAND...` in a guest's script; `saw CASE REGEX...` looks whether the run
-# has lines that match these, in this order.
+# Runs of programs in the guest: a guest's script calls `run CASE COMMAND...`; `saw CASE REGEX...`
+# checks that the run has lines that match these, in this order.
 read -r -d '' GUEST_LIB <<'END' || true
 run() { name=$1; shift; echo "@@run $name@@"; timeout 4000 "$@" 2>&1; echo "@@end $name $?@@"; }
 END
@@ -21,13 +22,13 @@ saw() { # CONSOLE CASE REGEX...
     tr -d '\r' <"$1" | sed -n "/^@@run $2@@$/,/^@@end $2 /p" >"$OUT/$2.run.log"
     has_lines "$2" 'in the guest' "$OUT/$2.run.log" "${@:3}"
 }
-# Lines of a listener in the guest, in this order.
+# Checks a listener's lines in the guest, in this order.
 listener_saw() { # CONSOLE NAME REGEX...
     tr -d '\r' <"$1" | sed -n "s/^$2: //p" >"$OUT/$2.listener.log"
     has_lines "$2" 'in the guest' "$OUT/$2.listener.log" "${@:3}"
 }
 hex() { printf %s "$1" | od -An -v -tx1 | tr -d ' \n'; }
-# Whether a file has lines that match these, in this order.
+# Checks that a file has lines that match these, in this order.
 has_lines() { # CASE WHERE FILE REGEX...
     local regex line
     exec 5<"$3"
@@ -42,7 +43,7 @@ has_lines() { # CASE WHERE FILE REGEX...
 }
 on_wire() { has_lines "$1" 'on the wire' "${@:2}"; }
 
-# The lines of check-cm-pcap of the connections whose REQ is for a port.
+# Prints the lines of check-cm-pcap of the connections whose REQ is for a port.
 wire_of() { # FILE PORT
     awk -v port="port=$2" '
         FNR == NR { if ($2 == "REQ" && index($0, port " ")) ids[substr($3, 7)]; next }

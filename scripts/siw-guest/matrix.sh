@@ -1,11 +1,12 @@
-# shellcheck shell=bash disable=SC2154 # what is not set here is set by interop-siw, which sources this
-# matrix.sh - the cases of `interop-siw --full`. All of them are run; what cannot be is not in the list:
-#   rev1 with rping -s: in MPA revision 1 a siw that accepts has no RDMA Reads (IRD and ORD are 0), of which rping
-#     is made
-#   ucmatose and ib_write_lat with a siw that does not ask for the peer-to-peer model: their servers begin, which
-#     MPA forbids there. That Heddle says so is a case.
-#   perftest's -b, and -a of ib_write_lat: docs/guide/services.md says why
-#   cmtime with more than 71 connections: a process gets no more queue pairs of siw (the same page)
+# shellcheck shell=bash disable=SC2154 # interop-siw, which sources this, sets the other variables
+# matrix.sh - the cases of `interop-siw --full`, which runs all of them. The list omits impossible
+# cases:
+#   rev1 with rping -s: in MPA revision 1 an accepting siw has no RDMA Reads (IRD and ORD are 0), on
+#     which rping relies
+#   ucmatose and ib_write_lat with a siw that does not ask for the peer-to-peer model: their servers
+#     send first, which MPA forbids there. A case checks that Heddle reports that.
+#   perftest's -b, and -a of ib_write_lat: docs/guide/services.md gives the reason
+#   cmtime with more than 71 connections: siw gives a process no more queue pairs (the same page)
 
 CASES=0
 result() { # CASE ok|WRONG [WHAT]
@@ -24,23 +25,23 @@ judge_wire() { # CASE ARGUMENT... - of check-iwarp-pcap
         result "$case" WRONG "$line"
     fi
 }
-check_rping() { # CASE PCAP CRC PORT COUNT SIZE - one run, cut out of a capture of several
+check_rping() { # CASE PCAP CRC PORT COUNT SIZE - judges one run, cut out of a capture of several
     tshark -r "$2" -Y "tcp.port == $4" -F pcap -w "$OUT/$1.pcap" 2>>"$OUT/tshark.log" || true
     check_wire "$1" "$OUT/$1.pcap" "$3" "$5" "$6"
 }
-marked() { # CONSOLE WORD... - the status that the guest marked with these words
+marked() { # CONSOLE WORD... - prints the status that the guest marked with these words
     tr -d '\r' <"$1" | sed -n "s/^@@mark ${*:2} \([0-9]*\)@@$/\1/p" | tail -n 1
 }
 guest_start() { # VARIABLE RUN IP TAP VARIANT MTU SCRIPT
     start "$1" "$OUT/$2.guest.log" "$ROOT/scripts/siw-guest/run" --tap "$4" --ip "$3/24" --mtu "$6" --variant "$5" \
         --name "$2" --log "$OUT/$2.console.log" --timeout 9000 "$7"
 }
-# with --only, a run that is not asked for is not there
+# with --only, skip the runs that the user does not name
 wanted() { [[ ! $only || ",$only," == *",$1,"* ]]; }
 set_mtu() { for dev in hd0 hd1 tap0 tap1 br0; do inside ip link set "$dev" mtu "$1"; done; }
 
-# ---- clients in the guest --------------------------------------------------------------------------------
-# The guest's clock may run several times too fast: what `timeout` is told there is a last resort.
+# ---- clients in the guest ------------------------------------------------------------------------
+# The guest's clock may run several times too fast, so the `timeout` there is only a last resort.
 LIST=() LISTEN=()
 declare -A COMMAND=() RPING_RUNS=() EXPECT=()
 add() { # NAME SERVICE COMMAND - `@` in the command is the port
@@ -60,7 +61,7 @@ add_perftest() { # SERVICE OPTION...
     local program=${1%%,*}
     add "$program" "$1" "timeout 9000 $program -d siw0 -R -F -p @ ${*:2} $HEDDLE_IP"
 }
-add_test() { # NAME LINE SERVICE OPTION... - a test of perftest that ends with a line of figures like this
+add_test() { # NAME LINE SERVICE OPTION... - a perftest test whose last line of figures matches LINE
     EXPECT[$1]=$2
     add "$1" "$3" "timeout 9000 ${3%%,*} -d siw0 -R -F -p @ ${*:4} $HEDDLE_IP"
 }
@@ -71,7 +72,7 @@ add_long_tests() { # every length up to 8 MiB, and four queue pairs of 50 messag
         add_test "$test-4qp" '^ *4096 +200 ' "ib_$test" -q 4 -s 4096 -n 50
     done
 }
-add_programs() { # those that begin at the client
+add_programs() { # programs whose clients send first
     add rdma_client rdma_server "timeout 9000 rdma_client -s $HEDDLE_IP -p @"
     add cmtime cmtime "timeout 9000 cmtime -s $HEDDLE_IP -c 71 -p @"
     add_perftest ib_write_bw -s 16384 -n 60
@@ -80,14 +81,14 @@ add_programs() { # those that begin at the client
     add_perftest ib_read_lat -s 64 -n 200
     add_perftest ib_send_lat -s 64 -n 200
 }
-add_p2p_programs() { # those that begin at the server
+add_p2p_programs() { # programs whose servers send first
     add ucmatose ucmatose,count=5,size=3000 "timeout 9000 ucmatose -s $HEDDLE_IP -c 4 -C 5 -S 3000 -p @"
     add_perftest ib_write_lat,size=64 -s 64 -n 200
 }
 begin() { LIST=() LISTEN=() COMMAND=() RPING_RUNS=() EXPECT=(); }
 
-# clients RUN VARIANT MTU CRC [HEDDLE-OPTION...] - what was added, in one guest, against one Heddle. CRC as
-# check-iwarp-pcap takes it.
+# clients RUN VARIANT MTU CRC [HEDDLE-OPTION...] - runs the added clients in one guest, against one
+# Heddle. CRC is check-iwarp-pcap's option.
 clients() {
     local run=$1-client variant=$2 mtu=$3 crc=$4 guest peer capture name s
     wanted "$run" || return 0
@@ -96,7 +97,7 @@ clients() {
         echo 'failed=0'
         for name in "${LIST[@]}"; do
             echo "echo '+ ${COMMAND[$name]}'; { ${COMMAND[$name]}; } >/tmp/out 2>&1; s=\$?; cat /tmp/out"
-            # cmtime and rdma_client return 0 whatever happens
+            # cmtime and rdma_client return 0 whatever happens.
             echo "grep -iqE 'fail|error|unable|flush' /tmp/out && s=99"
             [[ ! ${EXPECT[$name]:-} ]] || echo "grep -qE '${EXPECT[$name]}' /tmp/out || s=98"
             echo "[ \$s = 0 ] || failed=1; mark $name \$s"
@@ -126,7 +127,7 @@ clients() {
     check_wire "$run-wire" "$OUT/$run.pcap" "$crc"
 }
 
-# ---- rping -s in the guest -------------------------------------------------------------------------------
+# ---- rping -s in the guest -----------------------------------------------------------------------
 # servers RUN VARIANT MTU CRC [HEDDLE-OPTION...]
 servers() {
     local run=$1-server variant=$2 mtu=$3 crc=$4 guest capture size s port sizes=(64 4096 65535)
@@ -136,7 +137,7 @@ servers() {
     port=7300
     for size in "${sizes[@]}"; do
         echo "timeout 9000 rping -s -V -C 20 -S $size -a $GUEST_IP -p $port & wait_listen $port && mark listening $size"
-        # 255: see interop-siw
+        # For 255, see interop-siw.
         echo "wait \$!; s=\$?; [ \$s != 255 ] || s=0; mark rping-$size \$s"
         port=$((port + 1))
     done >"$OUT/$run.sh"
@@ -164,8 +165,9 @@ servers() {
     done
 }
 
-# ---- by themselves ---------------------------------------------------------------------------------------
-# Programs whose server begins, in the client-server model: rejected, with the reason, and at once.
+# ---- by themselves -------------------------------------------------------------------------------
+# Programs whose server sends first, in the client-server model: Heddle rejects them at once, with
+# the reason.
 refused() {
     local run=refused guest peer name
     wanted "$run" || return 0
@@ -188,7 +190,8 @@ refused() {
     done
 }
 
-# One guest is killed in the middle of its work; another is served meanwhile and afterwards.
+# The script kills one guest in the middle of its work; Heddle serves another meanwhile and
+# afterwards.
 killed() {
     local run=killed guest doomed peer
     wanted "$run" || return 0
@@ -206,7 +209,7 @@ killed() {
     wait_line "$OUT/$run.console.log" '@@mark before' 120 "$guest" || { result "$run" WRONG "no second guest"; return; }
     stop "$doomed" KILL 2>/dev/null || true # its QEMU dies with it
     if wait "$guest"; then result "$run-others" ok; else result "$run-others" WRONG "the other guest: status $?"; fi
-    # and what is left of the first is taken away, by the time-out of retransmissions
+    # the time-out of retransmissions removes what is left of the first
     if wait_line "$OUT/$run.peer.log" '(ended|closed).*10\.88\.0\.3' 240 "$peer"; then
         result "$run-itself" ok "$(grep '10\.88\.0\.3' "$OUT/$run.peer.log" | grep -o 'reason=.*' | tail -n 1)"
     else

@@ -1,13 +1,15 @@
-# shellcheck shell=bash disable=SC2154,SC2034 # what is not set here is set by who sources this
-# parts.sh - the parts of the siw guest: archives that the kernel unpacks over the image. Sourced by `build`.
+# shellcheck shell=bash disable=SC2154,SC2034 # the sourcing script sets the variables not set here
+# parts.sh - the parts of the siw guest: archives that the kernel unpacks over the image. `build`
+# sources it.
 #
-# A part holds nothing that the image has. Its programs come from Debian's packages, which are unpacked with all that
-# they need and this machine lacks, and never installed: nobody wants an NFS server started here.
+# A part holds nothing that the image has. Its programs come from Debian's packages. The script
+# unpacks these packages, with everything that they need and this machine lacks, and never installs
+# them, so that no NFS server starts here.
 #
-# nfs has 14 MB, fio 78 (its libraries for storage of all kinds) and tree 5. On a quiet machine a guest with all three
-# has mounted an export 4 s after its start, by its own clock.
+# nfs has 14 MB, fio 78 (its libraries for storage of all kinds) and tree 5. On a quiet machine a
+# guest with all three has mounted an export 4 s after its start, by its own clock.
 
-unpack_packages() { # PACKAGE... - into ROOTFS, with those they depend on that are not installed
+unpack_packages() { # PACKAGE... - into ROOTFS, with all dependencies that are not installed
     local deb list debs=$WORK/debs
     ROOTFS=$WORK/rootfs
     rm -rf "$ROOTFS" "$debs"
@@ -20,14 +22,14 @@ unpack_packages() { # PACKAGE... - into ROOTFS, with those they depend on that a
         { cat "$WORK/download.log" >&2; die "could not download" $list; }
     for deb in "$debs"/*.deb; do dpkg-deb -x "$deb" "$ROOTFS"; done
 }
-program() { # NAME - where it is: unpacked, or else installed
+program() { # NAME - prints its path: unpacked, or else installed
     local dir
     for dir in "$ROOTFS"/{usr/,}{s,}bin {/usr,}/{s,}bin; do
         [[ ! -x $dir/$1 ]] || { echo "$dir/$1"; return; }
     done
     die "no $1"
 }
-# A file that was unpacked stands in the guest where its package has it.
+# An unpacked file goes in the guest to the place where its package has it.
 place() { # FILE
     local at=${1#"$ROOTFS"}
     ! grep -qxF "$at" "$WORK/has" || return 0
@@ -50,7 +52,7 @@ part_nfs() {
     place_program mount.nfs umount.nfs rpc.nfsd rpc.mountd exportfs rpcbind
     mkdir -p "$IMG"/{modules,etc,export,mnt,run/rpcbind,var/lib/nfs,proc}
     touch "$IMG"/var/lib/nfs/{etab,rmtab}
-    ln -s ../run "$IMG/var/run" # where the kernel looks for rpcbind
+    ln -s ../run "$IMG/var/run" # the kernel looks for rpcbind there
     for file in "$ROOTFS/etc/netconfig" /etc/netconfig; do
         [[ ! -e $file ]] || cp "$file" "$IMG/etc/netconfig"
     done
@@ -75,19 +77,21 @@ part_tree() {
     need_source
     cp -r "$OUT/tree" "$IMG/tree"
 }
-# Also in OUT/linux, for those outside of guests.
+# Keep the tree in OUT/linux as well, for use outside of guests.
 part_linux() {
     unpack_source kernel net drivers/infiniband
     rm -rf "$OUT/linux"
     mv "$WORK/unpacked" "$OUT/linux"
     cp -r "$OUT/linux" "$IMG/linux"
 }
-# DPDK's drivers of the NICs that QEMU emulates, with what they are loaded by and bound to; 9p, for `run --share`.
+# DPDK's drivers of the NICs that QEMU emulates, with the modules that they need; 9p, for `run
+# --share`.
 part_nic() {
     local name file lib n=500 dir
     dir=$(dirname "$(find /usr/lib -path '*/dpdk/pmds-*/librte_bus_pci.so.*.*')")
     for name in bus_pci bus_vdev mempool_ring net_virtio net_e1000 net_vmxnet3 net_ring; do
-        # The EAL loads the plugin, other plugins its soname: one file, or its constructors would run twice.
+        # The EAL loads the plugin by its file name, and other plugins by its soname: both must be
+        # one file, or its constructors would run twice.
         file=$(find "$dir" -name "librte_$name.so.*.*" -type f)
         [[ -e $file ]] || die "no plugin $name of DPDK in $dir"
         install -D "$file" "$IMG$file"
@@ -104,7 +108,7 @@ part_nic() {
         n=$((n + 1))
     done
 }
-# One of this machine, where it is here.
+# Copies a library of this machine, if it exists here.
 place_library() { # FILE
     ! grep -qxF "$1" "$WORK/has" || return 0
     [[ -e $IMG$1 ]] || install -D "$1" "$IMG$1"

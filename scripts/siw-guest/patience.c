@@ -1,6 +1,7 @@
-// Preloaded into clients whose server is in an emulated guest. perftest's server stops listening after the first
-// connection, over which both say what they need, and listens anew for the others. Its client asks for those at once,
-// is refused where the server is slower, and crashes in its clean-up.
+// Preload this library into clients whose server is in an emulated guest. perftest's server stops
+// listening after the first connection, over which both sides exchange their needs, and listens
+// anew for the others. Its client asks for those at once; a slower server refuses it, and then the
+// client crashes in its clean-up.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,11 +1,12 @@
-# shellcheck shell=bash disable=SC2154 # what is not set here is set by interop-siw, which sources this
-# programs.sh - the runs `programs` of `interop-siw --full`: the same unmodified program at both ends, in the guest over
-# siw, and on this host over Heddle, by `heddle run` on an appliance.
+# shellcheck shell=bash disable=SC2154 # interop-siw, which sources this, sets the other variables
+# programs.sh - the runs `programs` of `interop-siw --full`: the same unmodified program at both
+# ends, in the guest over siw, and on this host over Heddle, by `heddle run` on an appliance.
 
 PROGRAM_PACKAGES=(rdmacm-utils perftest librdmacm1)
 PROGRAMS=()
 declare -A SERVER=() CLIENT=() EXPECT_LINE=()
-# program NAME SERVER CLIENT [LINE] - `@` is the port and `%` the server's address; the client prints such a line.
+# program NAME SERVER CLIENT [LINE] - `@` is the port and `%` the server's address; the client must
+# print a line that matches LINE.
 program() {
     PROGRAMS+=("$1")
     SERVER[$1]=$2 CLIENT[$1]=$3 EXPECT_LINE[$1]=${4:-}
@@ -13,8 +14,8 @@ program() {
 program_perftest() { # NAME LINE PROGRAM OPTION...
     program "$1" "$3 -R -F -p @ ${*:4}" "$3 -R -F -p @ ${*:4} %" "$2"
 }
-# Those whose server sends first, which MPA forbids unless the client asks for the peer-to-peer model: Heddle's does,
-# siw's does in the variants p2p and p2pread alone.
+# Programs whose server sends first, which MPA forbids unless the client asks for the peer-to-peer
+# model: Heddle's client asks, siw's only in the variants p2p and p2pread.
 list_server_first() {
     program ucmatose 'ucmatose -p @ -C 5 -S 3000' 'ucmatose -s % -p @ -C 5 -S 3000' 'return status 0'
     program_perftest write_lat '^ *64 +200 ' ib_write_lat -s 64 -n 200
@@ -25,7 +26,7 @@ list_programs() {
     for size in 64 4096 65535; do
         program "rping-$size" "rping -s -V -C 20 -S $size -a % -p @" "rping -c -V -C 20 -S $size -a % -p @"
     done
-    # rdma_client ends with 0 whatever happens
+    # rdma_client ends with 0 whatever happens.
     program rdma_client 'rdma_server -p @' 'rdma_client -s % -p @' '^rdma_client: end 0'
     program riostream 'riostream -p @ -I 10 -C 10 -T v' 'riostream -s % -p @ -I 10 -C 10 -T v' '^custom'
     program rstream 'rstream -p @ -S 65536 -I 10 -C 10 -T v' 'rstream -s % -p @ -S 65536 -I 10 -C 10 -T v' '^custom'
@@ -33,7 +34,7 @@ list_programs() {
         program_perftest "$test" '^ *65536 +60 ' "ib_$test" -s 65536 -n 60
         program_perftest "$test-4qp" '^ *4096 +200 ' "ib_$test" -q 4 -s 4096 -n 50
     done
-    # Every length up to 8 MiB: a capture of 80 MiB, so of one test alone.
+    # Every length up to 8 MiB makes a capture of 80 MiB, so only one test does this.
     program_perftest write_bw-all '^ *8388608 +5 ' ib_write_bw -a -n 5
     program_perftest read_bw-events '^ *4096 +200 ' ib_read_bw -e -s 4096 -n 200
     for test in read_lat send_lat; do program_perftest "$test" '^ *64 +200 ' "ib_$test" -s 64 -n 200; done
@@ -43,7 +44,7 @@ command_of() { # COMMAND PORT SERVER
     local text=${1//@/$2}
     echo "${text//%/$3}"
 }
-# What a program prints that has failed and ends with 0 all the same.
+# Output of a program that has failed but ends with 0.
 TROUBLE='fail|error|unable|flush|mismatch'
 
 appliance_start() { # RUN MTU
@@ -56,7 +57,7 @@ appliance_start() { # RUN MTU
         echo "vdev = \"$VDEV\""
         echo "mtu = $2"
         echo "addresses = [\"$HEDDLE_IP/24\"]"
-        # The servers of all cases wait at the same time.
+        # The servers of all cases wait at the same time, so they need many queues.
         echo "[[client]]"
         echo "who = \"user:root\""
         echo "listen = [\"any\"]"
@@ -74,7 +75,7 @@ is_listening() { # PORT
     "$HEDDLE" status --socket "$OUT/programs.sock" --json | grep -q ":$1\""
 }
 
-# program_clients RUN VARIANT MTU CRC - clients in the guest, each with its own server here.
+# program_clients RUN VARIANT MTU CRC - runs clients in the guest, each with its own server here.
 program_clients() {
     local run=$1-client variant=$2 mtu=$3 crc=$4 guest peer capture name port=7400 s pid
     local -A pids=()
@@ -129,7 +130,7 @@ program_clients() {
     judge_wire "$run-wire" --crc "$crc" --aborts "$OUT/$run.pcap"
 }
 
-# program_servers RUN VARIANT MTU CRC - servers in the guest, and their clients here.
+# program_servers RUN VARIANT MTU CRC - runs servers in the guest, and their clients here.
 program_servers() {
     local run=$1-server variant=$2 mtu=$3 crc=$4 guest peer capture name port=7400 s
     local -A ours=()
@@ -137,10 +138,11 @@ program_servers() {
     say "$run: siw $variant, MTU $mtu"
     appliance_start "$run" "$mtu" || { result "$run" WRONG "no appliance"; return; }
     for name in "${PROGRAMS[@]}"; do
-        # One whose client has failed keeps none of the others waiting for longer than their clients wait.
+        # If its client has failed, a server keeps the others waiting no longer than their clients
+        # wait.
         echo "timeout 120 $(command_of "${SERVER[$name]}" "$port" "$GUEST_IP") >/tmp/out 2>&1 &"
         echo "wait_listen $port && mark listening $name; wait \$!; s=\$?; cat /tmp/out"
-        # 255: see interop-siw
+        # For 255, see interop-siw.
         [[ ${SERVER[$name]} != rping* ]] || echo '[ $s != 255 ] || s=0'
         echo "mark $name \$s"
         port=$((port + 1))

@@ -1,10 +1,10 @@
-# shellcheck shell=bash disable=SC2154 # what is not set here is set by who sources this
-# wire.sh - the wire of `interop-siw`, `interop-rxe`, `interop-gateway` and `interop-nfs`, in a network namespace of its
-# own. Sourced by them; OUT is where logs and captures go.
+# shellcheck shell=bash disable=SC2154 # the sourcing script sets the variables not set here
+# wire.sh - the wire of `interop-siw`, `interop-rxe`, `interop-gateway` and `interop-nfs`, in a
+# network namespace of its own. These scripts source it; OUT is the folder for logs and captures.
 
 NS=heddle-interop-$$
 new_netns "$NS"
-inside() { ip netns exec "$NS" "$@"; } # not for `&`: the pid would be that of a shell around it
+inside() { ip netns exec "$NS" "$@"; } # not for `&`: its pid would be that of a wrapping shell
 inside sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1
 inside ip link add br0 type bridge mcast_snooping 0
 inside ip tuntap add dev tap0 mode tap
@@ -27,8 +27,8 @@ wire_tamper() {
     wait_line "$1" '^ready' 10 "$tamper"
 }
 
-# A shell starts what it puts in the background with SIGINT ignored, so TERM is what ends them.
-start() { # VARIABLE LOG COMMAND... - in the background, in the namespace; the pid into VARIABLE
+# A shell starts background processes with SIGINT ignored, so end them with TERM.
+start() { # VARIABLE LOG COMMAND... - in the background, in the namespace; sets VARIABLE to the pid
     local var=$1 log=$2
     shift 2
     echo "+ $*" >"$log"
@@ -42,6 +42,6 @@ capture_start() { # CASE
     wait_line "$OUT/$1.dumpcap.log" '^File:' 10 "$capture"
 }
 capture_end() {
-    sleep 1 # dumpcap writes what it is given a block at a time, and drops what it holds when told to end
+    sleep 1 # dumpcap writes its data a block at a time, and drops the last one when told to end
     stop "$capture" TERM
 }

@@ -1,5 +1,5 @@
-"""What scripts/check-conformance finds wrong: each kind of failure is seen to fail, and the good
-ledger beside it to pass.
+"""Tests the faults that scripts/check-conformance finds: each kind of check fails on a bad ledger,
+and the good ledger beside it passes.
 
   python3 scripts/tests/test_check_conformance.py
 """
@@ -44,7 +44,7 @@ UNLISTED = '[[requirement]]\nid = "RFC8888-1-1"\nsays = "x"\ntests = ["p::tool::
 
 
 class Repository:
-    """A repository with nothing but ledgers, and the good ones at first."""
+    """A repository that holds only ledgers, at first good ones."""
 
     def __init__(self, folder):
         self.root = pathlib.Path(folder)
@@ -79,13 +79,14 @@ class CheckConformance(unittest.TestCase):
         return done.stdout
 
     def bad(self, *wrong, flags=("--write",)):
-        """Exactly these complaints. --write, so that the page is not one more."""
+        """Expects exactly these complaints. --write, so that the page is not a further
+        complaint."""
         done = self.repo.check(*flags)
         said = [l.removeprefix("check-conformance: ") for l in done.stderr.splitlines()]
         self.assertEqual((said, done.returncode), (list(wrong), 1))
 
     def ledger(self, old, new, count=1):
-        """The good ledger with one thing changed."""
+        """Returns the good ledger with one change."""
         self.assertIn(old, GOOD)
         self.repo.put("docs/conformance/rfc9999.toml", GOOD.replace(old, new, count))
 

@@ -1,5 +1,5 @@
-"""What scripts/mutate says of mutations that can no longer be made, and of those that it makes in a
-small package: each answer is seen to be given.
+"""Tests the answers of scripts/mutate to mutations that can no longer be made, and to those that it
+makes in a small package: each possible answer occurs.
 
   python3 scripts/tests/test_mutate.py
 """
@@ -94,19 +94,19 @@ class Mutate(unittest.TestCase):
         self.repo = Repository(folder.name)
 
     def bad(self, *wrong, mutations=(), flags=("--check",)):
-        """Exactly these complaints."""
+        """Expects exactly these complaints."""
         done = self.repo.mutate(*mutations, flags=flags)
         said = [l.removeprefix("mutate: ") for l in done.stderr.splitlines()]
         self.assertEqual((said, done.returncode), (list(wrong), 1))
 
     def answers(self, *mutations, flags=()):
-        """The first lines of the answers, without what was broken; and the exit status."""
+        """Returns the first lines of the answers, without the broken rule, and the exit status."""
         done = self.repo.mutate(*mutations, flags=flags)
         said = [l.partition(": It is broken.") for l in done.stdout.splitlines()]
         self.assertEqual((self.repo.root / "src/lib.rs").read_text(), LIB)
         return [head for head, sep, _ in said if sep], done.returncode, done.stdout
 
-    # What can be said without building anything.
+    # Checks that need no build.
 
     def test_good_mutations_are_counted_and_listed(self):
         done = self.repo.mutate(mutation(), mutation(replace="n"), flags=("--check",))
@@ -169,7 +169,7 @@ class Mutate(unittest.TestCase):
         self.bad("no mutation breaks RFC9999-1-2",
                  mutations=[mutation()], flags=("--rule", "RFC9999-1-2"))
 
-    # What takes a compiler.
+    # Checks that need a compiler.
 
     def test_each_answer(self):
         said, status, out = self.answers(

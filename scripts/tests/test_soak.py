@@ -1,5 +1,5 @@
-"""The rule by which scripts/soak says that something has grown, and what it makes of metrics: each answer
-is seen to be given.
+"""Tests the rule by which scripts/soak decides that something has grown, and its reading of
+metrics: each possible answer occurs.
 
   python3 scripts/tests/test_soak.py
 """
@@ -22,7 +22,8 @@ class Grown(unittest.TestCase):
         self.assertEqual(flat.grown([7] * 100), 0)
 
     def test_what_grows_all_the_time_has_grown(self):
-        # 80 between the second and the last tenth, of which one tenth is within them.
+        # The growth is 80 between the second and the last tenth, of which one tenth lies within
+        # them.
         self.assertEqual(flat.grown(range(100)), 90 - 19)
         self.assertEqual(flat.grown(range(100), allowed=71), 0)
         self.assertEqual(flat.grown(range(100), allowed=70), 1)
@@ -67,7 +68,7 @@ class Metrics(unittest.TestCase):
 
 
 class Side:
-    """An appliance that shows the same all the time."""
+    """An appliance that always shows the same."""
 
     def __init__(self, clients=(), listeners=(), conns=()):
         self.shown = {"status": {"clients": clients, "listeners": listeners}, "conns": {"conns": conns}}
@@ -129,10 +130,11 @@ class Report(unittest.TestCase):
 
 
 class Hostile(unittest.TestCase):
-    """What is meant to be right in a hostile frame is, so that it comes as far as it is meant to."""
+    """Checks that the valid parts of hostile frames are valid, so that the frames reach the code
+    that they aim at."""
 
     def test_crc32c_of_what_rfc_3720_gives(self):
-        # Appendix B.4.
+        # The values come from appendix B.4.
         self.assertEqual(hostile.crc32c(bytes(32)), 0x8A9136AA)
         self.assertEqual(hostile.crc32c(b"\xff" * 32), 0x62A8AB43)
         self.assertEqual(hostile.crc32c(bytes(range(32))), 0x46DD794E)

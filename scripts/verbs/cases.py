@@ -1,4 +1,4 @@
-"""The programs that scripts/interop-verbs runs, and how it knows that each did its work."""
+"""The programs that scripts/interop-verbs runs, and the checks that each did its work."""
 
 import dataclasses
 import filecmp
@@ -9,14 +9,15 @@ import shutil
 import typing
 
 HOST = "127.0.0.1"
-# The host's own address, for programs that look for the device with it.
+# The host's own address, for programs that find the device by it.
 OWN = "198.51.100.1"
 PRELOAD = "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so"
 
 
 @dataclasses.dataclass
 class Run:
-    """One run of a case: its room, its folder, and the port that it may use. `host` is the RNIC's address."""
+    """A run of a case: its room, its folder, and the port that it may use. `host` is the RNIC's
+    address."""
 
     room: typing.Any
     place: typing.Any
@@ -32,7 +33,7 @@ class Run:
 
 @dataclasses.dataclass
 class Case:
-    """One or two programs. `server` and `client` give their command lines."""
+    """A case of one or two programs. `server` and `client` give their command lines."""
 
     name: str
     client: typing.Callable
@@ -43,25 +44,26 @@ class Case:
     server_env: dict = dataclasses.field(default_factory=dict)
     client_codes: tuple = (0,)
     server_codes: tuple = (0,)
-    # A server that goes on for ever is ended by the script.
+    # True if the server runs without end, so that the script ends it.
     server_ends: bool = True
-    # How it is known that the server listens, where that is not at the case's port of the RNIC.
+    # The test whether the server listens, if it does not listen at the case's port of the RNIC.
     listens: typing.Callable | None = None
     runs: int = 50
-    # With --quick; 0 where another case shows as much of Heddle.
+    # Number of runs with --quick; 0 if another case tests the same parts of Heddle.
     quick: int = 1
-    # What a program says that has measured nothing, because the machine was too busy: such a run is repeated.
+    # A message of a program that could not measure because the machine was too busy: such a run is
+    # repeated.
     void: str | None = None
-    # Whether it can run beside others: not a program whose port is fixed.
+    # True if it can run beside other cases; false for a program with a fixed port.
     mixes: bool = True
-    # Whether it can run on an appliance: not a program that looks for 127.0.0.1 there.
+    # True if it can run on an appliance; false for a program that looks for 127.0.0.1 there.
     anywhere: bool = True
     # The folders of the programs of examples/libibverbs that it runs.
     examples: tuple = ()
 
 
 def says(name, *patterns):
-    """A check that a log matches each pattern."""
+    """Returns a check that a log matches each pattern."""
     def check(run):
         text = run.text(name)
         missing = [p for p in patterns if not re.search(p, text, re.MULTILINE)]
@@ -70,7 +72,7 @@ def says(name, *patterns):
 
 
 def silent(run):
-    """A check that no log tells of an error."""
+    """Returns a check that no log reports an error."""
     for name in ("client.log", "server.log"):
         text = run.text(name)
         if found := re.search(r"^.*(error|fail|mismatch|corrupt|unable|couldn't).*$", text, re.MULTILINE | re.IGNORECASE):
@@ -91,27 +93,28 @@ def rping(name, *options, **more):
 
 
 def pair(name, program, server=(), client=(), check=silent, runs=100, port="-p", host="-s", **more):
-    """A program of rdmacm-utils that is both server and client."""
+    """Returns a case for a program of rdmacm-utils that is both server and client."""
     return Case(name, runs=runs, check=check, **more,
                 server=lambda r: [program, port, str(r.port), *server],
                 client=lambda r: [program, port, str(r.port), host, r.host, *client])
 
 
 def perftest(name, program, *options, quick=1):
-    """A program of perftest. Its table must have a row, with figures above nothing."""
+    """Returns a case for a program of perftest. Its table must have a row with figures above 0."""
     def check(run):
         rows = re.findall(r"^ *(\d+) +(\d+) +([\d.]+) +([\d.]+)", run.text("client.log"), re.MULTILINE)
         if not rows:
             return f"no row in the table:\n{run.text('client.log')[-1500:]}"
         return None if all(float(row[3]) > 0 or float(row[2]) > 0 for row in rows) else f"a row of nothing: {rows}"
-    # It compares the processor's clock with the system's, and gives up its report where these differ for once.
+    # perftest compares the processor's clock with the system's, and gives up its report if these
+    # once differ.
     return Case(f"{program}{name}", check=check, quick=quick, void=r"Correlation coefficient r\^2",
                 server=lambda r: [program, "-R", "-p", str(r.port), *options],
                 client=lambda r: [program, "-R", "-p", str(r.port), *options, r.host])
 
 
 def make_file(run):
-    """A file of 8 MiB and some to copy."""
+    """Makes a file of a little over 8 MiB to copy."""
     (run.place / "from").write_bytes(os.urandom((8 << 20) + 123))
     for name in ("from",):
         os.chown(run.place / name, run.room.user.pw_uid, run.room.user.pw_gid)
@@ -122,28 +125,30 @@ def same_file(run):
 
 
 def sockets(name, server, client, **more):
-    """A program of kernel sockets, which librspreload leads to rsockets."""
+    """Returns a case for a program of kernel sockets, which librspreload redirects to rsockets."""
     return Case(name, server=server, client=client, server_env={"LD_PRELOAD": PRELOAD},
                 client_env={"LD_PRELOAD": PRELOAD}, **more)
 
 
 def own_script(name):
-    """A step that puts a script of ours where the programs' user can read it."""
+    """Returns a step that puts a script of ours where the programs' user can read it."""
     def prepare(run):
         shutil.copy2(pathlib.Path(__file__).parent / name, run.place / name)
     return prepare
 
 
 def migration(name, *options, quick=1):
-    """QEMU's live migration. A script starts the QEMUs and compares the guest's memory."""
+    """Returns a case for QEMU's live migration. A script starts the QEMUs and compares the guest's
+    memory."""
     return Case(f"qemu-migrate{name}", runs=20, quick=quick, prepare=own_script("migrate.py"), anywhere=False,
                 client=lambda r: ["sh", "-c", f"cd {r.place} && exec python3 migrate.py {r.port} {' '.join(options)}"])
 
 
-# libiscsi's iSER moves at most 256 KiB by one command, and QEMU does not know: blkdebug has it ask for less.
+# libiscsi's iSER moves at most 256 KiB by one command, and QEMU does not know that: blkdebug makes
+# it ask for less.
 ISCSI = ("driver=blkdebug,max-transfer=131072,image.driver=iscsi,image.transport=iser,image.portal=$portal,"
          "image.target=iqn.heddle,image.lun=1,image.initiator-name=iqn.client")
-# tgtd admits a client over iSER only where both its address and its name are bound to the target.
+# tgtd admits a client over iSER only if both its address and its name are bound to the target.
 ISER = f"""set -e
 admin() {{ tgtadm --lld iser --mode "$@" --tid 1; }}
 admin target --op new --targetname iqn.heddle
@@ -159,13 +164,14 @@ iscsi-perf -i iqn.client -t 1 -m 16 -b 64 iser://$portal/iqn.heddle/1
 
 
 def iser(run, command):
-    """A shell's command line in the run's folder, with what tgtd and its clients have to know."""
+    """Returns a shell command line in the run's folder, with the settings for tgtd and its
+    clients."""
     control = run.room.home / f"tgtd-{run.port}"
     return ["sh", "-c", f"cd {run.place} && export TGT_IPC_SOCKET={control} portal={run.host}:{run.port}; {command}"]
 
 
 def make_disk(mib):
-    """A step that makes a file to copy, and an empty disk of that size."""
+    """Returns a step that makes a file to copy, and an empty disk of that size."""
     def prepare(run):
         with open(run.place / "from", "wb") as out:
             for _ in range(mib):
@@ -184,16 +190,19 @@ def job(run):
 SUITE = pathlib.Path(__file__).with_name("pyverbs_suite.py")
 # So many tests are in the suite: fewer would mean that some are not found.
 SUITE_TESTS = 231
+# The number of tests in the suite. A smaller number means that unittest does not find some.
+SUITE_TESTS = 211
 
 
 def copy_suite(run):
-    """The programs' user cannot read the folder of this file."""
+    """Copies the suite, because the programs' user cannot read the folder of this file."""
     shutil.copy(SUITE, run.place)
     (run.place / SUITE.name).chmod(0o644)
 
 
 def all_pass(run):
-    """A check that unittest has run all tests of the suite and that none has failed or was skipped."""
+    """Checks that unittest has run all tests of the suite, and that none has failed or was
+    skipped."""
     text = run.text("client.log")
     found = re.search(r"^Ran (\d+) tests in .*\n\nOK\s*\Z", text, re.MULTILINE)
     if not found:
@@ -202,25 +211,26 @@ def all_pass(run):
 
 
 def tcp(run, port=None):
-    """Whether a program listens at a port of the kernel's own TCP: that of the case, if not another."""
+    """Returns true if a program listens at a port of the kernel's own TCP: the case's port by
+    default."""
     return f":{port or run.port:04X} 00000000:0000 0A" in pathlib.Path("/proc/net/tcp").read_text() + \
         pathlib.Path("/proc/net/tcp6").read_text().replace("00000000" * 4, "00000000")
 
 
 def pingpong(name, *options):
-    """libfabric's own test. Its two ends talk over the kernel's TCP besides."""
+    """Returns a case for libfabric's own test. Its two ends also talk over the kernel's TCP."""
     return Case(f"fi_pingpong-{name}", listens=tcp, check=says("client.log", r"^1m +10 +=10 "),
                 server=lambda r: ["fi_pingpong", "-p", "verbs", "-B", str(r.port), "-c", *options],
                 client=lambda r: ["fi_pingpong", "-p", "verbs", "-P", str(r.port), "-c", *options, OWN])
 
 
 def example(run, folder):
-    """A program of examples/libibverbs."""
+    """Returns the path of a program of examples/libibverbs."""
     return str(run.room.home / "programs" / f"example-{folder}")
 
 
 def mirror(server, client):
-    """The programs that speak the same in two languages."""
+    """Returns a case for two programs that speak the same protocol, each in its own language."""
     return Case(f"mirror-{server}-{client}", examples=(server, client), quick=0,
                 check=says("client.log", r"^10 rounds of 300000 octets came back mirrored$"),
                 server=lambda r: [example(r, server), "server", str(r.port)],
@@ -243,14 +253,15 @@ ALL = [
            server=lambda r, kind=kind: [f"rdma_{kind}server", "-p", str(r.port)],
            client=lambda r, kind=kind: [f"rdma_{kind}client", "-s", r.host, "-p", str(r.port)])
       for kind in ("", "x")],
-    # Its server goes on for ever.
+    # The server of cmtime runs without end.
     pair("cmtime", "cmtime", ("-c", "50"), ("-c", "50"), check=says("client.log", r"^connect\s"), server_ends=False),
     pair("riostream", "riostream", ("-T", "v"), ("-T", "v")),
     pair("rstream", "rstream", ("-T", "v", "-I", "20", "-C", "20"), ("-T", "v", "-I", "20", "-C", "20")),
     pair("rstream-blocking", "rstream", ("-T", "b", "-T", "v", "-I", "20", "-C", "20"),
          ("-T", "b", "-T", "v", "-I", "20", "-C", "20")),
-    # Its client takes the end of the connection for an error (POLLHUP, 16) where it finds that together with the
-    # last data: it does not look at POLLIN first. What it has been sent is compared before.
+    # If rstream's client finds the end of the connection together with the last data, it takes the
+    # end for an error (POLLHUP, 16), because it does not look at POLLIN first. It has compared all
+    # received data before.
     pair("rstream-async", "rstream", ("-T", "a", "-T", "v", "-I", "20", "-C", "20"),
          ("-T", "a", "-T", "v", "-I", "20", "-C", "20"), check=says("server.log", r"^custom\s"), client_codes=(0, 16)),
     *[pair(f"rstream-{size}", "rstream", *2 * [("-S", str(size), "-T", "v", "-I", "50", "-C", "10")])
@@ -262,8 +273,8 @@ ALL = [
       for program in ("ib_write_bw", "ib_read_bw", "ib_send_bw")
       for name, options in (("", ()), ("-all", ("-a", "-n", "100")), ("-16", ("-q", "16", "-n", "1000")),
                             ("-both", ("-b", "-n", "1000")))],
-    # It has none for Writes. That of ib_send_bw waits for good over iWARP where its receiver is late with a credit
-    # (docs/guide/programs.md).
+    # perftest has no such option for Writes. With ib_send_bw it waits for good over iWARP if the
+    # receiver is late with a credit (docs/guide/programs.md).
     perftest("-events", "ib_read_bw", "-e", "-n", "1000"),
     perftest("-srq", "ib_send_bw", "-r", "64", "--use-srq", "-n", "1000"),
     *[perftest(name, program, *options, quick=int(name != "-all" or program == "ib_send_lat"))
@@ -273,8 +284,8 @@ ALL = [
     *[perftest(name, program, *options)
       for program in ("ib_atomic_bw", "ib_atomic_lat")
       for name, options in (("", ()), ("-swap", ("-A", "CMP_AND_SWAP")))],
-    # OpenBSD's asks for an option that rsockets do not know (SO_REUSEPORT), and accepts by a call that librspreload
-    # does not lead there (accept4).
+    # OpenBSD's netcat asks for an option that rsockets do not know (SO_REUSEPORT), and accepts by a
+    # call that librspreload does not redirect (accept4).
     sockets("nc", lambda r: ["sh", "-c", f"nc.traditional -l -s {r.host} -p {r.port} > {r.place}/to"],
             lambda r: ["sh", "-c", f"nc.traditional -q 0 {r.host} {r.port} < {r.place}/from"],
             prepare=make_file, check=same_file),
@@ -286,7 +297,7 @@ ALL = [
                            "rc_rdma_write_lat", "rc_rdma_read_bw", "rc_rdma_read_lat", "rc_rdma_write_poll_lat", "rc_compare_swap_mr",
                            "rc_fetch_add_mr", "ver_rc_compare_swap", "ver_rc_fetch_add"],
          check=says("client.log", r"^ver_rc_fetch_add:\n +msg_rate")),
-    # The one that writes is the client, whatever verb it has.
+    # The client is the side that writes, whatever verb it has.
     *[Case(f"fio-{verb}", check=says("client.log", r"err= 0:"),
            server=lambda r: ["fio", *job(r), "--rw=read"],
            client=lambda r, verb=verb: ["fio", *job(r), f"--hostname={r.host}", f"--verb={verb}",
@@ -303,8 +314,8 @@ ALL = [
     Case("openmpi", examples=("mpi",), quick=0, check=says("client.log", r"^4 ranks exchanged 60 messages each$"),
          client=lambda r: ["mpirun", "--oversubscribe", "-n", "4", "--mca", "pml", "cm", "--mca", "mtl", "ofi",
                            "--mca", "mtl_ofi_provider_include", "verbs;ofi_rxm", example(r, "mpi")]),
-    # tgtd ignores SIGTERM. It allocates and registers a pool of 1 GiB if it is not told otherwise. Its timer may send
-    # a NOP-In before libiscsi has posted receives, which then waits for one.
+    # tgtd ignores SIGTERM. By default it allocates and registers a pool of 1 GiB. Its timer may
+    # send a NOP-In before libiscsi has posted receives, and the NOP-In then waits for one.
     *[Case(f"iser{name}", prepare=make_disk(mib), server_ends=False, runs=runs, quick=quick, mixes=mixes,
            server=lambda r: iser(r, f"""trap 'kill -9 $!' TERM
                                     tgtd -f --iscsi portal=$portal --iser port={r.port},pool_sz_mb=64 & wait"""),
@@ -318,7 +329,8 @@ ALL = [
     migration("-pin-cancel", "pin", "cancel"),
 ]
 
-# Pairs that go on until something ends one of them. rstream is none: at the end of its stream it reads again.
+# Pairs that run until something ends one side. rstream is not among them: at the end of its stream
+# it reads again.
 ENDLESS = [
     rping("-endless", "-C", "100000000"),
     perftest("-endless", "ib_write_bw", "-D", "600"),

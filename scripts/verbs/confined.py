@@ -1,7 +1,9 @@
-"""confined.py PROGRAM ... - becomes PROGRAM, under a filter of system calls such as containers have.
+"""confined.py PROGRAM ... - becomes PROGRAM, under a filter of system calls such as containers
+have.
 
-Docker's and Podman's usual filters refuse these to a process without capabilities; what needs a capability anyway is
-left out. Runs with Debian's own Python, whose module it needs (python3-seccomp).
+Docker's and Podman's usual filters refuse these calls to a process without capabilities; the list
+leaves out calls that need a capability anyway. Runs with Debian's own Python, whose module it needs
+(python3-seccomp).
 """
 
 import errno

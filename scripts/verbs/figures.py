@@ -1,4 +1,6 @@
-"""What scripts/interop-verbs --figures measures: programs on Heddle beside programs of kernel sockets."""
+"""The measurements of scripts/interop-verbs --figures: programs on Heddle beside programs of kernel
+sockets.
+"""
 
 import json
 import re
@@ -8,14 +10,15 @@ import time
 
 from verbs import cases
 
-# How long one measurement lasts, in seconds.
+# Seconds of one measurement.
 LONG = 3
 SIZE = 65536
 # Bytes of a short message.
 SHORT = 64
 FAR = "198.51.100.2"
 
-# Registers and deregisters memory of its own again and again, by Debian's Python bindings of libibverbs.
+# Registers and unregisters memory of its own again and again, by Debian's Python bindings of
+# libibverbs.
 REGISTER = """
 import sys, time
 from pyverbs.device import Context, get_device_list
@@ -44,7 +47,8 @@ class Wrong(Exception):
 
 
 def pair(room, place, name, server, client, run=True, ready=None, far=()):
-    """Runs a server and a client. Returns what the client says. `far`: what leads to the host where the server is."""
+    """Runs a server and a client. Returns the client's output. `far` is the prefix that runs a
+    command on the server's host."""
     logs = [place / f"{name}-{end}.log" for end in ("server", "client")]
     for log in logs:
         log.unlink(missing_ok=True)
@@ -77,7 +81,7 @@ def found(pattern, text):
 
 
 def perftest(room, place, port, program, column, *options):
-    """A figure of a program of perftest, by the column of its table."""
+    """Returns a figure of a program of perftest, by the column of its table."""
     def argv(*host):
         return [program, "-R", "-p", str(port), *options, *host]
     text = pair(room, place, program, argv(), argv(cases.HOST), ready=lambda: room.listens(port))
@@ -88,13 +92,13 @@ def perftest(room, place, port, program, column, *options):
 
 
 def listens(port, far=()):
-    """A kernel's socket listens there."""
+    """Returns true if a kernel socket listens there."""
     out = subprocess.run([*far, "ss", "-ltnH", f"sport = :{port}"], capture_output=True, text=True, check=True)
     return bool(out.stdout.strip())
 
 
 def iperf(room, place, port, host, far=()):
-    """Gb/s of iperf3 with one connection."""
+    """Returns the Gb/s of iperf3 with one connection."""
     text = pair(room, place, "iperf3", ["iperf3", "-s", "-1", "-p", str(port)],
                 ["iperf3", "-c", host, "-p", str(port), "-l", str(SIZE), "-t", str(LONG), "-J"], run=False,
                 ready=lambda: listens(port, far), far=far)
@@ -102,7 +106,7 @@ def iperf(room, place, port, host, far=()):
 
 
 def sockperf(room, place, port):
-    """Half a round trip, in microseconds: the median."""
+    """Returns half a round trip in microseconds, by sockperf: the median."""
     at = ["--tcp", "-i", cases.HOST, "-p", str(port)]
     text = pair(room, place, "sockperf", ["sockperf", "server", *at],
                 ["sockperf", "ping-pong", *at, "-m", str(SHORT), "-t", str(LONG)], run=False,
@@ -111,7 +115,7 @@ def sockperf(room, place, port):
 
 
 def qperf(room, place, port):
-    """The same of qperf's TCP."""
+    """Returns half a round trip in microseconds, by qperf's TCP test."""
     text = pair(room, place, "qperf", ["qperf", "-lp", str(port)],
                 ["qperf", "-lp", str(port), "-v", "-uu", "-m", str(SHORT), "-t", str(LONG), cases.HOST, "tcp_lat"],
                 run=False, ready=lambda: listens(port))
@@ -119,7 +123,7 @@ def qperf(room, place, port):
 
 
 def register(room, place, size, count):
-    """Microseconds of ibv_reg_mr: the median."""
+    """Returns the microseconds of ibv_reg_mr: the median."""
     log = place / f"register-{size}.log"
     log.unlink(missing_ok=True)
     code = room.start(["/usr/bin/python3", "-c", REGISTER, str(size), str(count)], log).wait(timeout=60)
@@ -130,7 +134,8 @@ def register(room, place, size, count):
 
 
 def measure(room, rounds, far):
-    """Takes turns, so that what disturbs the machine disturbs all. Prints a table."""
+    """Measures in turns, so that a disturbance of the machine disturbs all measurements. Prints a
+    table."""
     place = room.logs / "figures"
     place.mkdir()
     place.chmod(0o777)

@@ -3,12 +3,14 @@
 
   migrate.py PORT [pin] [cancel]
 
-The script starts QEMUs in its own environment, so `heddle run -- migrate.py` has them all use the RNIC. The guest
-counts, and writes the count to 3,840 pages over and over. It migrates to a second QEMU and from there to a third.
-Each migration ends with both guests stopped: their memory must be the same. Then the guest must go on counting.
+The script starts QEMUs in its own environment, so `heddle run -- migrate.py` makes them all use the
+RNIC. The guest counts, and writes the count to 3,840 pages over and over. It migrates to a second
+QEMU and from there to a third. Each migration ends with both guests stopped: their memory must be
+the same. Then the guest must continue to count.
 
   pin      both sides register all memory of the guest before they begin (rdma-pin-all)
-  cancel   the source cancels a migration under way; its destination must end, and the guest must go on
+  cancel   the source cancels a running migration; its destination must end, and the guest must
+           continue
 
 Exit status: 0, or 1 with the reason on standard error.
 """
@@ -22,30 +24,34 @@ import sys
 import time
 
 HOST = "127.0.0.1"
-# What is different from an ordinary migration: "pin", "shared", "cancel".
+# Differences from an ordinary migration: "pin", "shared", "cancel".
 OPTIONS = sys.argv[2:]
 MEMORY = 32 << 20
-# The guest counts here.
+# The address at which the guest counts.
 COUNTER = 0x1000
-# The guest writes the first word of each page from here on. The loop in `firmware` has these numbers, too.
+# The guest writes the first word of each page in this range. The loop in `firmware` has these
+# numbers, too.
 PAGES = range(1 << 20, 1 << 24, 4096)
-# A migration that does not end. A quiet machine takes a hundredth of this.
+# Seconds after which a migration counts as stuck. A quiet machine takes a hundredth of this.
 PATIENCE = 60
 
 
 def firmware():
-    """Returns 64 KiB in place of the BIOS: real mode with a flat data segment, no interrupts, no stack."""
+    """Returns 64 KiB that replace the BIOS: real mode with a flat data segment, no interrupts, no
+    stack."""
     setup = bytes.fromhex(
         "fa"                        # cli
         "662e0f011600ff"            # lgdt cs:[0xff00]
-        "0f20c0 0c01 0f22c0"        # cr0 |= 1: loading a segment reads the table only in protected mode
+        # Loading a segment reads the table only in protected mode.
+        "0f20c0 0c01 0f22c0"        # cr0 |= 1
         "bb0800 8edb"               # ds = 8
         "24fe 0f22c0")              # cr0 &= ~1: the segment keeps its limit of 4 GiB
-    # QEMU frees the RDMA resources of a cancelled migration after a grace period of RCU, for which its processor
-    # thread has to leave the guest's code once: `pause` has it do so.
+    # QEMU frees the RDMA resources of a cancelled migration after a grace period of RCU, for which
+    # its processor thread has to leave the guest's code once: `pause` makes it do so.
     #
-    # QEMU 7.2 loses changes of a page that its TLB knows as dirty when a synchronisation of the dirty bitmap finds no
-    # page that was clean. `invlpg` has each write look the page up again, so that the memory can be compared.
+    # QEMU 7.2 loses changes of a page that its TLB knows as dirty if a synchronisation of the dirty
+    # bitmap finds no clean page. `invlpg` makes each write look the page up again, so that the
+    # memory can be compared.
     count = bytes.fromhex(
         "f390"                      # pause
         "67660f013d00100000"        # invlpg [0x1000]
@@ -70,7 +76,7 @@ def firmware():
 
 
 class Failure(Exception):
-    """A QEMU did other than it should."""
+    """A QEMU has not behaved as expected."""
 
 
 class Qemu:
@@ -93,7 +99,7 @@ class Qemu:
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.settimeout(PATIENCE)
         wait(lambda: self.connect(monitor), f"{name} has no monitor")
-        # interop-verbs copies what a failed run leaves behind, and cannot copy a socket.
+        # interop-verbs copies the files of a failed run, and cannot copy a socket.
         monitor.unlink()
         self.file = self.socket.makefile("rwb", 0)
         self.file.readline()
@@ -173,7 +179,8 @@ def destination(name, port, pin):
 
 
 def begin(source, port):
-    """Starts a migration so slow that it cannot end, and waits until the guest has changed all its pages."""
+    """Starts a migration so slow that it cannot end, and waits until the guest has changed all its
+    pages."""
     source.pace(1 << 20, 1)
     source("migrate", uri=f"rdma:{HOST}:{port}")
 

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """pyverbs_suite.py - tests of Heddle's libibverbs through Debian's python3-pyverbs.
 
-  heddle run -- /usr/bin/python3 scripts/verbs/pyverbs_suite.py [--host A] [--port N] [unittest's arguments]
+  heddle run -- /usr/bin/python3 scripts/verbs/pyverbs_suite.py [--host A] [--port N]
+                                                                [unittest's arguments]
 
-Both ends of nearly every connection are in this process: rdma_cm reports by event channels, so one thread plays the
-client and the server in turn. The tests of the synchronous calls start a second process (`--peer`).
+Both ends of nearly every connection are in this process: rdma_cm reports by event channels, so one
+thread plays the client and the server in turn. The tests of the synchronous calls start a second
+process (`--peer`).
 
-pyverbs holds Python's lock while a call of libibverbs or librdmacm blocks, so no thread could notice a hang: a
-watchdog of faulthandler ends the process with a traceback instead. HEDDLE_SUITE_HOST and HEDDLE_SUITE_PORT are the
-defaults of the two options.
+pyverbs holds Python's lock while a call of libibverbs or librdmacm blocks, so no thread could
+notice a hang: a watchdog of faulthandler ends the process with a traceback instead.
+HEDDLE_SUITE_HOST and HEDDLE_SUITE_PORT are the defaults of the two options.
 """
 
 import argparse
@@ -42,7 +44,7 @@ from pyverbs.wr import SGE, RecvWR, SendWR, inc_rkey
 from pyverbs.xrcd import XRCD, XRCDInitAttr
 
 NAME = "heddle0"
-# A hang: no test takes a tenth of this on a quiet machine.
+# A test that takes longer hangs. No test takes a tenth of this on a quiet machine.
 DEADLINE = 60
 # Completions come in microseconds on a quiet machine.
 PATIENCE = 20
@@ -77,7 +79,8 @@ def active(host=None):
 
 
 class Side:
-    """One end of a connection: a queue pair with its queues, and a region that the peer may reach."""
+    """An end of a connection: a queue pair with its queues, and a region that the peer may
+    reach."""
 
     def __init__(self, test, pd, *, cap=None, scq=None, rcq=None, srq=None, sig_all=0, access=REMOTE, operations=0):
         self.test = test
@@ -106,7 +109,7 @@ class Side:
         (self.srq or self.qp).post_recv(RecvWR(wr_id, len(pieces), pieces))
 
     def request(self, opcode=e.IBV_WR_SEND, *pieces, wr_id=1, flags=SIGNALED, to=None, imm=0, atomic=None):
-        """A work request. `to` is an rkey and an address, `atomic` its operands."""
+        """Returns a work request. `to` is an rkey and an address, `atomic` its operands."""
         pieces = list(pieces) or [self.sge()]
         wr = SendWR(wr_id=wr_id, opcode=opcode, num_sge=len(pieces), sg=pieces, imm_data=imm, send_flags=flags)
         if atomic:
@@ -119,7 +122,7 @@ class Side:
         self.qp.post_send(self.request(*args, **more))
 
     def at(self, offset=0):
-        """What the peer calls a byte of the region."""
+        """Returns the peer's address of a byte of the region."""
         return self.mr.rkey, self.mr.buf + offset
 
     def fill(self, data, offset=0):
@@ -136,7 +139,7 @@ class Side:
 
 
 class Case(unittest.TestCase):
-    """A test with an open device. What it owns is closed in reverse order."""
+    """A test with an open device. It closes its own objects in reverse order."""
 
     def setUp(self):
         faulthandler.dump_traceback_later(DEADLINE, exit=True)
@@ -149,7 +152,7 @@ class Case(unittest.TestCase):
         return thing
 
     def refuses(self, code, call, *args, **more):
-        """Checks that a call fails with an errno, negative as pyverbs has it of some calls."""
+        """Checks that a call fails with an errno, which is negative for some calls of pyverbs."""
         with self.assertRaises(PyverbsRDMAError) as caught:
             made = call(*args, **more)
             if hasattr(made, "close"):
@@ -165,7 +168,7 @@ class Case(unittest.TestCase):
         return answer
 
     def completions(self, cq, count=1):
-        """Waits for so many completions."""
+        """Waits for this many completions."""
         found = []
 
         def poll():
@@ -175,7 +178,7 @@ class Case(unittest.TestCase):
         return found
 
     def silent(self, *queues):
-        """Checks that no completion is there, nor comes within a moment."""
+        """Checks that there is no completion, and that none comes within a moment."""
         time.sleep(0.01)
         for cq in queues:
             self.assertEqual(cq.poll()[0], 0)
@@ -192,13 +195,13 @@ class Case(unittest.TestCase):
         event = CMEvent(channel)
         try:
             self.assertEqual(event.event_type, kind, event.event_str())
-            # pyverbs reads through a null pointer where an event has no private data that it counts.
+            # pyverbs reads through a null pointer if an event has no private data that it counts.
             return event.private_data if kind in (ce.RDMA_CM_EVENT_ESTABLISHED, ce.RDMA_CM_EVENT_REJECTED) else b""
         finally:
             event.close()
 
     def request(self, channel, listener):
-        """Takes a connect request: the new id, and the private data."""
+        """Takes a connect request, and returns the new id and the private data."""
         event = CMEvent(channel)
         try:
             self.assertEqual(event.event_type, ce.RDMA_CM_EVENT_CONNECT_REQUEST, event.event_str())
@@ -207,7 +210,7 @@ class Case(unittest.TestCase):
             event.close()
 
     def listen(self, backlog=8):
-        """An id that listens, and its channel."""
+        """Returns an id that listens, and its channel."""
         channel = self.own(CMEventChannel())
         listener = self.own(CMID(creator=channel))
         listener.bind_addr(passive())
@@ -215,7 +218,7 @@ class Case(unittest.TestCase):
         return channel, listener
 
     def resolve(self):
-        """An id whose route to the listener is known, and its channel."""
+        """Returns an id whose route to the listener is known, and its channel."""
         channel = self.own(CMEventChannel())
         cmid = self.own(CMID(creator=channel))
         cmid.resolve_addr(active())
@@ -246,12 +249,13 @@ class Case(unittest.TestCase):
         return client, server
 
     def pair(self, client=None, server=None, **both):
-        """Two connected sides."""
+        """Returns two connected sides."""
         made = [Side(self, self.pd, **(both | (more or {}))) for more in (client, server)]
         return self.join(*made)
 
     def next_event(self, kind):
-        """Takes and acknowledges asynchronous events up to one of a kind, past those that any test may bring."""
+        """Takes and acknowledges asynchronous events up to one of a kind, skipping those that any
+        test may bring."""
         event, usual = None, {e.IBV_EVENT_COMM_EST, e.IBV_EVENT_PORT_ACTIVE, e.IBV_EVENT_GID_CHANGE,
                               e.IBV_EVENT_QP_FATAL} - {kind}
         while not event or event.event_type in usual:
@@ -266,7 +270,7 @@ class DeviceTest(Case):
         self.assertEqual(device.name.decode(), NAME)
         self.assertEqual((device.node_type, device.transport_type), (e.IBV_NODE_RNIC, e.IBV_TRANSPORT_IWARP))
         self.assertNotEqual(device.guid, 0)
-        # Of the two, pyverbs turns the one around.
+        # pyverbs reverses the byte order of one of the two.
         guid = self.ctx.query_device().node_guid.to_bytes(8, sys.byteorder)
         self.assertEqual(device.guid, int.from_bytes(guid, "big"))
         self.assertIn("RNIC", str(device))
@@ -371,7 +375,8 @@ class DeviceTest(Case):
 
 
 class AbsentTest(Case):
-    """Whatever a software RNIC of iWARP does not have is refused with the errno of a device without it."""
+    """Checks that the library refuses every feature that a software RNIC of iWARP lacks, with the
+    errno of a device without it."""
 
     def test_queue_pairs_of_other_types_are_refused(self):
         cq = self.own(CQ(self.ctx, 8))
@@ -383,7 +388,8 @@ class AbsentTest(Case):
         self.refuses(errno.EOPNOTSUPP, AH, self.pd, attr=AHAttr(port_num=1, is_global=1, gr=route))
 
     def test_device_memory_is_refused(self):
-        # pyverbs compares the length with the device's limit, so the library is not even asked for more than 0.
+        # pyverbs compares the length with the device's limit, so the library is not even asked for
+        # more than 0.
         with self.assertRaises((PyverbsError, PyverbsRDMAError)):
             DM(self.ctx, AllocDmAttr(4096))
 
@@ -485,7 +491,7 @@ class MemoryTest(Case):
         self.assertEqual(mr.read(6, 0), b"before")
 
     def shared(self, length, file=None):
-        """The address of a shared mapping."""
+        """Returns the address of a shared mapping."""
         memory = mmap.mmap(-1 if file is None else file, length)
         byte = ctypes.c_char.from_buffer(memory)
         self.addCleanup(memory.close)
@@ -879,6 +885,9 @@ class Type2WindowTest(Case):
                                                                     e.IBV_ACCESS_REMOTE_READ))
         self.refuses(errno.EINVAL, qp.wr_complete)
         self.silent(server.scq)
+    # The library has no windows of type 2, so no test binds one by a work request. And the library
+    # binds a window of type 1 by a queue pair in any state, so no test asks for EINVAL in RESET or
+    # for a flushed completion in ERR.
 
 
 class CqTest(Case):
@@ -923,10 +932,10 @@ class CqTest(Case):
             client.sent()
             self.check(server.received()[0], i, e.IBV_WC_RECV, 16)
 
-    # No test resizes a queue twice. The library refuses the second time (EBUSY) until the worker writes to the first
-    # room, and for as long as the program has not polled what lies elsewhere. Where the library does not refuse, the
-    # program may poll completions that no worker wrote: its end looks for them in the second room, while the worker
-    # still writes to the first one.
+    # No test resizes a queue twice. The library refuses the second time (EBUSY) until the worker
+    # writes to the first room, and for as long as the program has not polled what lies elsewhere.
+    # Where the library does not refuse, the program may poll completions that no worker wrote: its
+    # end looks for them in the second room, while the worker still writes to the first one.
 
     def test_resize_to_nothing_is_refused(self):
         cq = self.own(CQ(self.ctx, 8))
@@ -1579,8 +1588,8 @@ class TrafficTest(Case):
             self.assertEqual(server.mr.read(300, 600), pattern(300, i))
             self.check(client.sent()[0], 1, e.IBV_WC_RDMA_WRITE)
 
-    # The receive of immediate data has a byte_len of 0: over iWARP that is a message of its own beside the Write (RFC
-    # 7306), so no test asks for the length of the data.
+    # The receive of immediate data has a byte_len of 0: over iWARP that is a message of its own
+    # beside the Write (RFC 7306), so no test asks for the length of the data.
 
     def test_write_with_immediate_and_no_data(self):
         client, server = self.pair()
@@ -1670,8 +1679,8 @@ class TrafficTest(Case):
             self.assertEqual(int.from_bytes(client.mr.read(8, 0), sys.byteorder), before)
             self.assertEqual(int.from_bytes(server.mr.read(8, 0), sys.byteorder), after)
 
-    # The library calls a compare-and-swap a fetch-and-add (IBV_WC_FETCH_ADD) in its completion, so no test asks for
-    # IBV_WC_COMP_SWAP.
+    # The library calls a compare-and-swap a fetch-and-add (IBV_WC_FETCH_ADD) in its completion, so
+    # no test asks for IBV_WC_COMP_SWAP.
 
     def test_fenced_write_waits_for_the_read(self):
         client, server = self.pair()
@@ -1732,7 +1741,8 @@ class TrafficTest(Case):
 
     def test_full_send_queue_is_refused(self):
         client, server = self.pair(client={"cap": QPCap(max_send_wr=4, max_send_sge=1)})
-        # The worker frees a place when a request is done, so a list is refused only where it outruns the worker.
+        # The worker frees a place when a request is done, so a list is refused only where it
+        # outruns the worker.
         for _ in range(100):
             wrs = [client.request(e.IBV_WR_RDMA_READ, client.sge(), to=server.at(), wr_id=i) for i in range(40)]
             for first, second in zip(wrs, wrs[1:]):
@@ -1887,8 +1897,8 @@ class ErrorTest(Case):
         client, server = self.pair()
         server.recv(9)
         client.post(e.IBV_WR_RDMA_WRITE, client.sge(0, 8), to=(server.mr.rkey ^ 0x5500, server.mr.buf), wr_id=1)
-        # A Write over iWARP completes when the bytes are sent, so its own completion may say success; a read after
-        # it cannot.
+        # A Write over iWARP completes when the bytes are sent, so its own completion may say
+        # success; a read after it cannot.
         with contextlib.suppress(PyverbsRDMAError):
             client.post(e.IBV_WR_RDMA_READ, client.sge(0, 8), to=server.at(), wr_id=2)
         first, second = client.sent(2)
@@ -2361,8 +2371,8 @@ class ConnectionTest(Case):
             other.bind_addr(passive("203.0.113.7"))
         self.assertIn(caught.exception.error_code, (errno.ENODEV, errno.EADDRNOTAVAIL))
 
-    # librdmacm crashes in rdma_resolve_route on an id without a device, and pyverbs on an id that is bound to 0.0.0.0,
-    # so no test does either.
+    # librdmacm crashes in rdma_resolve_route on an id without a device, and pyverbs on an id that
+    # is bound to 0.0.0.0, so no test does either.
 
     def test_connect_before_the_route_is_refused(self):
         channel = self.own(CMEventChannel())
@@ -2501,7 +2511,8 @@ class WildcardTest(Case):
             self.fail(f"{name}: {os.strerror(ctypes.get_errno())}")
 
     def listen_at(self, address):
-        """An id that listens at a wildcard, of its own family alone, as tgtd has one for each family."""
+        """Returns an id that listens at a wildcard of its own family only; tgtd has one for each
+        family."""
         cmid = ctypes.c_void_p()
         self.call("rdma_create_id", self.channel, ctypes.byref(cmid), None, ce.RDMA_PS_TCP)
         self.addCleanup(self.cm.rdma_destroy_id, cmid)
@@ -2532,7 +2543,7 @@ class TwoProcessTest(Case):
         return process
 
     def call(self):
-        """A connected id of the synchronous kind."""
+        """Returns a connected id of the synchronous kind."""
         init = QPInitAttr(qp_type=e.IBV_QPT_RC, cap=QPCap(max_send_wr=4, max_recv_wr=4), sq_sig_all=1)
         cmid = self.own(CMID(creator=active(), qp_init_attr=init))
         return cmid
@@ -2551,7 +2562,8 @@ class TwoProcessTest(Case):
             self.assertEqual(box.read(1000, 0), pattern(1000, i)[::-1])
             if i < 4:
                 cmid.post_recv(box)
-        # Now and then the library reports the end only after 25 s, so the watchdog alone bounds this call.
+        # Now and then the library reports the end only after 25 s, so the watchdog alone bounds
+        # this call.
         cmid.disconnect()
         self.assertEqual(process.wait(timeout=PATIENCE), 0)
 
