@@ -43,7 +43,7 @@
 //! ```
 //!
 //! - [`Port`]: the source and sink of frames.
-//! - [`Endpoint`]: an RNIC. It runs on the thread that calls [`Endpoint::poll`].
+//! - [`Endpoint`]: an RNIC, which runs on the thread that calls [`Endpoint::poll`].
 //! - [`Node`]: an [`Endpoint`] with two threads: its worker spins on a processor of its own, its
 //!   control plane sleeps while there is nothing to do. [`Node::ring_pair`] joins two nodes;
 //!   [`Endpoint::open`] makes an RNIC on a device ([`PortSource`]), and [`Node::start`] a node of
@@ -55,7 +55,7 @@
 //!
 //! [`Eal`] starts DPDK, once per process.
 //!
-//! # What can be posted
+//! # Work requests
 //!
 //! [`SendWr`] has a constructor for each operation. RFC 5040: Send, also with a solicited event or
 //! with an STag of the peer's to invalidate; RDMA Write; RDMA Read. RFC 7306: FetchAdd, CmpSwap and

@@ -10,7 +10,7 @@
 //! | `number`, `address`, `errno` | numbers and addresses of the ABI |
 //! | `command`, `reply` | bytes of a command, and of its answer |
 //! | `state` | ids, their states and their events: pure, driven by tests and a fuzzer |
-//! | `device` | the RNIC behind the state machine |
+//! | `device` | the RNIC as the state machine uses it |
 //! | `pipe` | the descriptor that a program gets |
 //! | `memory` | the program's memory, where commands and answers lie |
 //! | `service` | the state of this process, its lock and its thread |

@@ -1,6 +1,6 @@
-//! `heddle generate`: makes the files that a package ships beside the program. It reads the same
-//! definitions that the program parses its options by, so files and program cannot contradict each
-//! other.
+//! `heddle generate`: makes the files that a package ships beside the program. The command reads
+//! the same definitions by which the program parses its options, so files and program cannot
+//! contradict each other.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -4,7 +4,7 @@
 //!   heddle run ── joins ──▶ RNIC of a running appliance (--socket), or the user's private one,
 //!      │                    which is started if there is none
 //!      │ exec               ▲
-//!      ▼                    │ a connection that the program inherits: the RNIC stays while it is open
+//!      ▼                    │ connection that the program inherits and that keeps the RNIC alive
 //!   program ────────────────┘
 //! ```
 

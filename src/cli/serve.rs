@@ -59,7 +59,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value_t = Idle::Spin)]
     idle: Idle,
     /// Serve as the user's own RNIC, for programs on this host: no device, no privileges, addresses
-    /// 127.0.0.0/8 and those of the host. It ends when the last program has gone (heddle run)
+    /// 127.0.0.0/8 and those of the host. The RNIC ends when the last program has gone (heddle run)
     #[arg(long, conflicts_with_all = PUBLIC)]
     private: bool,
     /// The time that a private RNIC stays without a program

@@ -148,7 +148,8 @@ fn test_descriptors_that_linger_hold_up_neither_front_thread_nor_workers() {
     a.assert_moves();
     let (sockets, peers): (Vec<_>, Vec<_>) = (0..14).map(|_| lingering()).unzip();
     let mut fds = sockets.into_iter();
-    // Declared last, so dropped before the sockets: sockets without a peer do not linger here.
+    // Declared after the sockets, so dropped before them: sockets without a peer do not linger
+    // here.
     let _peers = peers;
     let mut next = || fds.next().unwrap();
     let longest = longest(&a, || {

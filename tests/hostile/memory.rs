@@ -125,8 +125,8 @@ fn test_single_octets_between_held_ones_do_not_slow_another_connection() {
 }
 
 /// Number of turns of an honest client, alternately without the thing that may make it wait and
-/// with it. They alternate because the scheduler gives the server and its peers now more and now
-/// less of the processors.
+/// with it. The turns alternate because the scheduler gives the server and its peers now more and
+/// now less of the processors.
 pub const TURNS: usize = 12;
 /// The duration of each turn.
 pub const TURN: Duration = Duration::from_millis(400);

@@ -7,8 +7,8 @@
 //!   10.77.0.1/16                                       +-- AF_PACKET: any other 10.77.x.y
 //! ```
 //!
-//! The namespaces have no names. They live as long as this process holds their files, so nothing is
-//! left over however a test ends.
+//! The namespaces have no names, and live as long as this process holds their files, so
+//! nothing is left over however a test ends.
 
 use std::fs::File;
 use std::io;

@@ -1,9 +1,9 @@
 //! A conversion: guard the pages, copy them, map the copy over them, wake the waiting writers.
 //!
-//! [`run`] is the guarded stretch. It runs on a stack of this module's own ([`Own`]) with all
-//! signals blocked, allocates nothing, and touches no memory of the program but the pages that it
-//! copies. So it never waits for its own guard, whatever lies in those pages: the caller's stack,
-//! the heap, a lock.
+//! [`run`] is the guarded stretch. The function runs on a stack of this module's own ([`Own`]) with
+//! all signals blocked, allocates nothing, and touches no memory of the program but the pages that
+//! it copies. So the function never waits for its own guard, whatever lies in those pages: the
+//! caller's stack, the heap, a lock.
 
 use std::ops::Range;
 use std::os::fd::RawFd;

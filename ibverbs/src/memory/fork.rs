@@ -136,8 +136,8 @@ pub(super) fn prepare_once() {
     ONCE.call_once(|| {
         // SAFETY: functions that do not unwind. They stay as long as the library, which nothing unloads.
         unsafe { libc::pthread_atfork(Some(before), Some(in_parent), None) };
-        // SAFETY: the functions do not unwind. They exist as long as the library, which no program
-        // unloads.
+        // SAFETY: the functions do not unwind. The functions exist as long as the library, which no
+        // program unloads.
         unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
     });
 }

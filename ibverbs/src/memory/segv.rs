@@ -1,8 +1,8 @@
 //! The wait of threads that write pages guarded by `mprotect`: such a thread gets SIGSEGV and waits
 //! here.
 //!
-//! The handler uses only [`Words`] and system calls. It passes any other fault to the handler that
-//! the program had installed.
+//! The handler uses only [`Words`] and system calls. The handler passes any other fault to the
+//! handler that the program had installed.
 
 use std::mem::MaybeUninit;
 use std::ptr;

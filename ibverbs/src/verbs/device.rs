@@ -15,7 +15,7 @@ use crate::{rnic, ucma};
 /// The name of the only device.
 pub const NAME: &str = "heddle0";
 
-/// The device. It lives as long as the process, because programs keep pointers to it longer than
+/// The device, which lives as long as the process, because programs keep pointers to it longer than
 /// the list.
 struct TheDevice(ibv_device);
 

@@ -127,8 +127,8 @@ impl Queue {
     fn push(&self, event_type: c_int, element: *mut c_void) {
         self.events().push_back(Event(ibv_async_event { element, event_type }));
         let one = 1u64.to_ne_bytes();
-        // SAFETY: the call writes a live array. It would wait only for a full counter, and so many
-        // events do not fit into memory.
+        // SAFETY: the call writes a live array. The call would wait only for a full counter, and so
+        // many events do not fit into memory.
         unsafe { libc::write(self.count.as_raw_fd(), one.as_ptr().cast(), one.len()) };
     }
 }

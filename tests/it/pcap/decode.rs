@@ -1,6 +1,6 @@
 //! A decoder of captures that shares nothing with the crates under test: written from RFC 5044
-//! (MPA), 5041 (DDP), 5040 (RDMAP), 6581 and 7306. It fails at the first byte that differs from
-//! them.
+//! (MPA), 5041 (DDP), 5040 (RDMAP), 6581 and 7306. The decoder fails at the first byte that differs
+//! from them.
 //!
 //! tshark cannot check all of this: see `witness`.
 
@@ -145,8 +145,8 @@ pub(crate) fn fpdus(stream: &Stream, from: usize, crc: bool, markers: bool) -> V
         let start = at;
         let mut found = 0;
         let mut header = None;
-        // Skips a marker, if one is due here. It points back to the length field; before that field
-        // it is 0.
+        // Skips a marker, if one is due here. A marker points back to the length field; before that
+        // field its pointer is 0.
         let mut step_over = |at: &mut usize, header: Option<usize>| {
             if markers && at.is_multiple_of(512) {
                 let back = header.map_or(0, |h| *at - h);

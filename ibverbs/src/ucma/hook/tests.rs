@@ -194,7 +194,7 @@ fn test_channel_lives_as_long_as_a_descriptor_of_it() {
     let (a, b) = (Channel::open(0), Channel::open(0));
     let (first, second) = (a.create(), b.create());
     a.bind(first, port(2)).unwrap();
-    // SAFETY: the test owns the descriptors. It closes the copy below without the hook.
+    // SAFETY: the test owns the descriptors. The test closes the copy below without the hook.
     let copy = Channel(unsafe { libc::dup(a.0) });
     drop(a);
     assert_eq!(b.bind(second, port(2)), Err(Errno::ADDRINUSE));
