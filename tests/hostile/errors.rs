@@ -284,9 +284,9 @@ fn test_every_code_that_a_stream_can_die_of_has_a_case() {
     let mut missing = Vec::new();
     for (layer_type, errors) in CODES.iter().filter(|(layer_type, _)| *layer_type != 0x20) {
         for error in *errors {
-            // "Unspecified" and global codes never occur, because a more specific code exists. DDP
-            // does not list its own local mistakes, so RDMAP reports them here. A code that exists
-            // under both types occurs under one: RFC 5040 section 5.3 takes the first.
+            // "Unspecified" and global codes never occur, because a more specific code exists.
+            // DDP's code for local errors never occurs, because RDMAP reports those here. A code
+            // that exists under both types occurs only under the first, by RFC 5040 section 5.3.
             let never = error == &0xff || matches!((layer_type, error), (0x02, 8 | 9) | (0x10, 0));
             let has = CASES.iter().any(|c| (c.3[0], c.3[1]) == (*layer_type, *error));
             if has == never {
