@@ -372,10 +372,8 @@ unsafe fn merge(from: usize, before: usize, to: usize, len: usize) {
     }
 }
 
-/// Private memory for pages that are given back.
-pub(super) fn stage(len: usize) -> Result<usize, Errno> {
 /// Maps private memory for pages to be given back, and returns its address.
-fn stage(len: usize) -> Result<usize, Errno> {
+pub(super) fn stage(len: usize) -> Result<usize, Errno> {
     let rights = libc::PROT_READ | libc::PROT_WRITE;
     let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let args = [0, len, sys::bits(rights), sys::bits(how), usize::MAX, 0];

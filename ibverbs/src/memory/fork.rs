@@ -1,17 +1,20 @@
 //! A child's own copy of the pages that its parent shares with the RNIC.
 //!
-//! The kernel gives a child the shared pages themselves: the parent would read, and the RNIC send,
-//! what the child writes there. So handlers of `fork` give the child private pages with the same
-//! bytes at the same addresses, by default and without `ibv_fork_init`. The forking thread waits
-//! for that. The parent's other threads run on, and the child may or may not see what they write at
-//! that moment.
+//! The kernel gives a child the shared pages themselves: the parent would read what the child writes there, and
+//! the RNIC would send it. So handlers of `fork` give the child private pages with the same bytes at the same
+//! addresses, by default and without `ibv_fork_init`. The thread that forks waits for that. Other threads of the
+//! parent run on, and the child may see what they write in that moment, or not.
 //!
-//! Parent and child return from `fork` on the same stack. While the thread forks, its shared stack
-//! pages are private; afterwards the module copies the bytes that the thread has changed back to
-//! the shared pages, byte by byte, so that data which the RNIC has placed beside them survives.
+//! # Pages that are private while a thread forks
+//! A child writes before its handlers run: parent and child return from `fork` on the same stack, and glibc resets
+//! the heads of its malloc arenas, the control blocks of the threads that the child lacks, and the locks of the
+//! streams of stdio. Where a program has registered memory in the same pages, the parent would lose a lock or a
+//! thread. The [pages](State::early_pages) that have such things are private from before the fork until it is over in
+//! the parent. Then every byte that the parent has changed meanwhile goes to the shared page, and no other byte, so
+//! that nothing is lost that the RNIC has placed beside. Until then the RNIC does not see what threads write to these
+//! pages, nor they what the RNIC places there: threads that post or poll [wait](wait_for_fork).
 //!
-//! `vfork` and `posix_spawn` run no handlers and need none. A child of a bare `clone` shares the
-//! pages with its parent.
+//! `vfork` and `posix_spawn` run no handlers and need none. A child of a bare `clone` shares the pages.
 
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_void};
@@ -30,7 +33,7 @@ use super::thread;
 use super::window::Owner;
 use super::{PAGE, PIECE, Part, State, lock, log};
 
-/// Bytes of stack below and above the frames of `fork` and its handlers.
+/// Bytes of stack around the frames of `fork` and its handlers.
 const FRAMES: (usize, usize) = (128 << 10, 16 << 10);
 
 /// glibc allocates an arena at a multiple of this, with the arena's head at its start (`HEAP_MAX_SIZE`).
@@ -42,20 +45,20 @@ const STREAM_LOCK: usize = 136;
 /// Bytes of that lock.
 const LOCK: usize = 16;
 
-/// Largest part, in bytes, of which a child gets a copy. For a larger part it gets a private view
-/// of the file, and sees later writes of the RNIC and its parent until it writes the page itself.
+/// Bytes of one part beyond which a child gets a private view of the file in place of a copy. It sees what the
+/// RNIC or its parent writes later, until it writes the page itself.
 const COPIED: usize = 64 << 20;
 
 /// Milliseconds that a parent waits for its child's copy.
 const PATIENCE: usize = 10_000;
 
-/// State that the handlers of one `fork` pass on to each other.
+/// What the handlers of one `fork` hand on.
 struct Forking {
     /// The thread that forks, by the same name in parent and child.
     thread: libc::pthread_t,
-    /// The lock. The child's copy of the lock is taken, too.
+    /// The child's copy of the lock is taken too.
     state: MutexGuard<'static, State>,
-    /// The parts that the child copies, each with its offset and file.
+    /// What the child copies.
     parts: Vec<(Part, usize, i32)>,
     /// Pages that are private meanwhile.
     apart: Vec<Apart>,
@@ -115,30 +118,20 @@ fn this_thread() -> i32 {
     unsafe { libc::gettid() }
 }
 
-    /// Pages of the stack that are private while the thread forks: the window's index, the pages,
-    /// and a snapshot of their contents.
-    frames: Vec<(usize, Part, usize)>,
-    /// The child writes one byte to the pipe when it has its copy.
-    pipe: Option<[i32; 2]>,
-}
-
-/// The handlers' state, which belongs to the thread that has the lock.
+/// Belongs to the thread that has the lock. Handlers of another see whether it is theirs, and leave it.
 struct Slot(UnsafeCell<Option<Forking>>);
 
-// SAFETY: only the handlers reach the slot, and they run between taking the lock and releasing it.
+// SAFETY: reached by the handlers alone, which run between taking the lock and giving it back.
 unsafe impl Sync for Slot {}
 
 static FORKING: Slot = Slot(UnsafeCell::new(None));
 
-/// Makes each `fork` from here on run the handlers.
+/// Has the handlers run at each `fork` from here on.
 pub(super) fn prepare_once() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         // SAFETY: functions that do not unwind. They stay as long as the library, which nothing unloads.
         unsafe { libc::pthread_atfork(Some(before), Some(in_parent), None) };
-        // SAFETY: the functions do not unwind. The functions exist as long as the library, which no
-        // program unloads.
-        unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
     });
 }
 
@@ -166,7 +159,7 @@ extern "C" fn before() {
         pages.push(here.saturating_sub(FRAMES.0)..here + FRAMES.1);
         (parts, apart) = state.shared_parts(pages);
         let mut ends = [0; 2];
-        // SAFETY: the call writes two descriptors into an array of two.
+        // SAFETY: makes two descriptors, into an array of two.
         if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } == 0 {
             pipe = Some(ends);
         }
@@ -194,8 +187,6 @@ extern "C" fn set_apart() {
         // SAFETY: pages of the window's file; the lock keeps every other conversion away.
         *is_private = unsafe { convert(own, uffd, job.keeping(*snapshot)) }.is_ok();
     }
-    // SAFETY: this thread has the lock, which the slot belongs to.
-    unsafe { *FORKING.0.get() = Some(Forking { state, parts, frames, pipe }) };
 }
 
 extern "C" fn in_parent() {
@@ -207,12 +198,11 @@ extern "C" fn in_parent() {
     FORKER.store(0, Ordering::SeqCst);
     if let Some([read, write]) = pipe {
         let mut poll = libc::pollfd { fd: read, events: libc::POLLIN, revents: 0 };
-        // SAFETY: the descriptors come from `before`, and no other code knows them; `poll` is a
-        // live structure.
+        // SAFETY: descriptors of `before`, which nothing else knows; a live structure.
         unsafe {
             libc::close(write);
             let args = [(&raw mut poll).addr(), 1, PATIENCE, 0, 0, 0];
-            // If the child has died, or was never made, poll reports the end of the pipe at once.
+            // Of a child that has died, and of none, the pipe has its end.
             let mut left = 8;
             while sys::call(libc::SYS_poll, args) == Err(Errno(libc::EINTR)) && left > 0 {
                 left -= 1;
@@ -231,14 +221,9 @@ extern "C" fn in_child() {
     // SAFETY: as in `set_apart`, in the parent. Here it is the only thread.
     let forking = unsafe { (*FORKING.0.get()).take_if(|f| f.thread == itself()) };
     let Some(Forking { mut state, parts, apart, pipe, .. }) = forking else { return };
-    // SAFETY: this thread has had the lock since `before`, in the parent, and is the child's only
-    // thread.
-    let Some(forking) = (unsafe { (*FORKING.0.get()).take() }) else { return };
-    let Forking { mut state, parts, frames, pipe } = forking;
-    // Allocate nothing until all pages are copied: the heap itself may lie in pages that the parent
-    // still shares.
+    // Nothing may be allocated until all is copied: the heap may be among what the parent still has.
     for (part, offset, file) in &parts {
-        // SAFETY: these pages are shared ones of the parent's windows, with their offset and file.
+        // SAFETY: pages of windows that the parent has had converted.
         unsafe { inherit(part, *offset, *file) };
     }
     // The others are private already, and the child's own.
@@ -251,8 +236,7 @@ extern "C" fn in_child() {
     }
     let done = 1u8;
     if let Some([read, write]) = pipe {
-        // SAFETY: the descriptors come from `before`, and `done` is a live byte. The parent has its
-        // own descriptors of the pipe.
+        // SAFETY: descriptors of `before`, and one live byte. The parent has the other ends.
         unsafe {
             let _ = libc::write(write, (&raw const done).cast(), 1);
             libc::close(write);
@@ -260,21 +244,18 @@ extern "C" fn in_child() {
         }
     }
     for Apart { snapshot, part, .. } in &apart {
-    // The frames are private already, and the child's own, so only their snapshots are left to
-    // unmap.
-    for (_, part, snapshot) in &frames {
         unmap(*snapshot, part.pages.len());
     }
     FORKER.store(0, Ordering::SeqCst);
     state.forks += 1;
     state.uffd = None;
     state.windows.clear();
-    // The counted threads run only in the parent.
+    // The threads that waited are the parent's.
     super::WAITING.store(0, Ordering::Relaxed);
     drop(state);
 }
 
-/// Gives this process, which has one thread, its own copies of the pages.
+/// Gives this process, which has one thread, its own pages.
 ///
 /// # Safety
 /// The pages are shared ones of a window, at `offset` in its `file`.
@@ -283,8 +264,7 @@ unsafe fn inherit(part: &Part, offset: usize, file: i32) {
     let (pages, protection) = (part.pages.clone(), part.protection);
     let copy = |pages: Range<usize>| {
         let job = Job::new(Kind::Inherit, &pages, 0, protection);
-        // SAFETY: the caller says that the pages are the window's shared ones. The process has no
-        // other thread, so the job needs no guard.
+        // SAFETY: by the caller. No other thread is there to be guarded against.
         unsafe { convert(own, None, job) }.is_ok()
     };
     let view = |pages: Range<usize>| {
@@ -293,14 +273,13 @@ unsafe fn inherit(part: &Part, offset: usize, file: i32) {
         let Ok(from) = libc::off_t::try_from(offset + pages.start - part.pages.start) else {
             return;
         };
-        // SAFETY: the new mapping takes the place of the same pages of the same file.
+        // SAFETY: takes the place of the same pages of the same file.
         unsafe { libc::mmap(at, pages.len(), protection, how, file, from) };
     };
     if pages.len() <= COPIED && copy(pages.clone()) {
         return;
     }
-    // Copy the first and the last page nevertheless: they may also hold other data, for example the
-    // heap's records, which must not change under the child.
+    // The first and the last page have what belongs to others as well, the heap's records for example.
     let inner = pages.start + PAGE..pages.end - PAGE;
     if !inner.is_empty() {
         view(inner.clone());
@@ -373,10 +352,6 @@ impl State {
         let mut add = |at: usize, len: usize| {
             found.push(at / PAGE * PAGE..(at + len).next_multiple_of(PAGE));
         };
-    /// Returns all shared pages, each part with its offset and its file.
-    fn shared_parts(&self) -> Vec<(Part, usize, i32)> {
-        let Ok(mut maps) = Maps::open() else { return Vec::new() };
-        let mut all = Vec::new();
         for window in &self.windows {
             for pages in window.shared.parts() {
                 let arena = pages.start.next_multiple_of(ARENA);
@@ -396,37 +371,6 @@ impl State {
 
     /// Shares pages again, with what was written there meanwhile.
     fn share_again(&mut self, apart: Vec<Apart>) {
-    /// Makes the shared pages of this thread's stack private. Returns them with snapshots of their
-    /// contents.
-    fn unshare_frames(&mut self, stack: Range<usize>) -> Vec<(usize, Part, usize)> {
-        let mut frames = Vec::new();
-        let (Some(own), Ok(mut maps)) = (own::there(), Maps::open()) else { return frames };
-        for at in 0..self.windows.len() {
-            let window = &self.windows[at];
-            let near = |part: Range<usize>| part.start.max(stack.start)..part.end.min(stack.end);
-            let parts: Vec<Part> = window
-                .shared
-                .parts()
-                .into_iter()
-                .map(near)
-                .filter(|part| !part.is_empty())
-                .flat_map(|part| window.own_parts(&mut maps, &part))
-                .collect();
-            for part in parts {
-                let back = self.convert(own, at, &part, Kind::GiveBack, &mut Vec::new());
-                if back.is_err() {
-                    continue;
-                }
-                if let Some(snapshot) = snapshot(&part.pages) {
-                    frames.push((at, part, snapshot));
-                }
-            }
-        }
-        frames
-    }
-
-    /// Shares the pages of the stack again, and merges the bytes written there meanwhile.
-    fn share_frames(&mut self, frames: Vec<(usize, Part, usize)>) {
         let Some(own) = own::there() else { return };
         for Apart { window, part, snapshot, is_private } in apart {
             let uffd = self.uffd.as_ref().and_then(|u| u.as_ref().ok());
@@ -437,11 +381,6 @@ impl State {
             if is_private && let Err(e) = merge() {
                 let at = part.pages.start;
                 log(&format!("the memory at {at:#x} is not shared any more: {e}"));
-            // SAFETY: these are private pages of this thread's stack, and `shadow` is their place
-            // in the window's mapping.
-            let merged = unsafe { convert(own, uffd, job.merging(snapshot)) };
-            if let Err(e) = merged {
-                log(&format!("the stack at {:#x} is not shared any more: {e}", part.pages.start));
             }
             unmap(snapshot, part.pages.len());
         }
@@ -479,7 +418,7 @@ impl super::Window {
         self.region.fd().map_or(-1, |fd| fd.as_raw_fd())
     }
 
-    /// Returns the parts of `pages` that are mapped from the window's file.
+    /// What of `pages` is mapped from the window's file.
     fn own_parts(&self, maps: &mut Maps, pages: &Range<usize>) -> Vec<Part> {
         let (mut parts, mut at) = (Vec::new(), pages.start);
         while at < pages.end {
@@ -496,24 +435,6 @@ impl super::Window {
 }
 
 fn unmap(at: usize, len: usize) {
-/// Copies pages of this thread's stack to a new mapping.
-fn snapshot(pages: &Range<usize>) -> Option<usize> {
-    let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: the block makes a new mapping and copies as many bytes into it as it has, from mapped
-    // memory.
-    unsafe {
-        let rights = libc::PROT_READ | libc::PROT_WRITE;
-        let copy = libc::mmap(ptr::null_mut(), pages.len(), rights, how, -1, 0);
-        if copy == libc::MAP_FAILED {
-            return None;
-        }
-        let from = ptr::with_exposed_provenance::<u8>(pages.start);
-        ptr::copy_nonoverlapping(from, copy.cast(), pages.len());
-        Some(copy.expose_provenance())
-    }
-}
-
-fn unmap(at: usize, len: usize) {
-    // SAFETY: `snapshot` made this mapping, with this length.
+    // SAFETY: a mapping that `stage` has made.
     unsafe { libc::munmap(ptr::with_exposed_provenance_mut(at), len) };
 }
