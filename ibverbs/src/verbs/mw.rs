@@ -1,7 +1,8 @@
 //! Memory windows.
 //!
-//! The call itself binds a window of type 1 at once, and the library writes the completion of the
-//! bind.
+//! The call that binds a window of type 1 binds it at once, and the library makes its completion. A work request
+//! binds a window of type 2 in its turn on the send queue. From then until the window is invalidated, the peer of
+//! that queue pair alone may use it.
 
 use std::ffi::c_int;
 use std::sync::{Mutex, PoisonError};
@@ -39,13 +40,11 @@ enum Kind {
 /// A window of type 1, and the region of which it shows a part.
 struct Shown {
     window: Window,
-
-    /// The region that the window is bound to.
     _region: Option<User>,
 }
 
 /// # Safety
-/// The caller keeps the C contract.
+/// The C contract.
 pub(super) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_int) -> *mut ibv_mw {
     object(|| {
         // SAFETY: the C contract.
@@ -63,15 +62,7 @@ pub(super) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_int) -> *mut i
             }
             _ => return Err(EINVAL),
         };
-        match kind {
-            IBV_MW_TYPE_1 => {}
-            IBV_MW_TYPE_2 => return Err(EOPNOTSUPP),
-            _ => return Err(EINVAL),
-        }
-        // SAFETY: the caller keeps the C contract.
-        let domain = unsafe { PdObject::of(pd) };
-        let window = domain.context().device.alloc_window(domain.pd).map_err(|e| errno::of(&e))?;
-        // SAFETY: the caller keeps the C contract.
+        // SAFETY: the C contract.
         let context = unsafe { (*pd).context };
         let base = ibv_mw { context, pd, rkey, handle: 0, r#type: kind };
         Ok(Box::into_raw(Box::new(MwObject { base, kind: state, _pd: domain.user() })).cast())
@@ -79,17 +70,16 @@ pub(super) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_int) -> *mut i
 }
 
 /// # Safety
-/// The caller keeps the C contract.
+/// The C contract.
 pub(super) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     number(|| {
-        // SAFETY: this is the box that `alloc_mw` made.
+        // SAFETY: the box that `alloc_mw` made.
         drop(unsafe { Box::from_raw(mw.cast::<MwObject>()) });
         Ok(())
     })
 }
 
-/// Binds a window of type 1, which then has a new rkey. Without a region, or with length 0, unbinds
-/// the window.
+/// Binds a window of type 1, or has it show nothing; its rkey is another one afterwards.
 ///
 /// # Safety
 /// The C contract: `qp`, `mw` and the region of `bind` are live.
@@ -99,7 +89,7 @@ pub(super) unsafe extern "C" fn bind_mw(
     bind: *mut ibv_mw_bind,
 ) -> c_int {
     number(|| {
-        // SAFETY: the caller keeps the C contract.
+        // SAFETY: the C contract.
         let (object, window, bind) = unsafe { (QpObject::of(qp), &*mw.cast::<MwObject>(), &*bind) };
         if !post::is_posting(object) {
             return Err(EINVAL);
@@ -107,9 +97,9 @@ pub(super) unsafe extern "C" fn bind_mw(
         if object.qp.has_ended() {
             return post::flush(object, Queue::Sq, bind.wr_id, IBV_WC_BIND_MW);
         }
-        // SAFETY: the caller keeps the C contract.
+        // SAFETY: the C contract.
         let rkey = unsafe { show(window, &bind.bind_info) }?;
-        // SAFETY: the program does not use this word of the structure while it binds.
+        // SAFETY: a word of the structure, which the program does not use while it binds.
         unsafe { (*mw).rkey = rkey };
         if object.sig_all || bind.send_flags & IBV_SEND_SIGNALED != 0 {
             let done = post::completion(&object.qp, bind.wr_id, IBV_WC_BIND_MW, IBV_WC_SUCCESS);
@@ -145,7 +135,7 @@ unsafe fn part_of(info: &ibv_mw_bind_info) -> Result<Part<'_>, i32> {
     if info.mw_access_flags & !(RIGHTS | IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND) != 0 {
         return Err(EINVAL);
     }
-    // SAFETY: the caller keeps the C contract.
+    // SAFETY: the C contract.
     let region = unsafe { MrObject::of(info.mr) };
     let mr = region.mr().ok_or(EINVAL)?;
     let off = info.addr.checked_sub(mr.to()).and_then(|off| usize::try_from(off).ok());
@@ -171,10 +161,6 @@ unsafe fn show(mw: &MwObject, info: &ibv_mw_bind_info) -> Result<u32, i32> {
     let bound = bound.map_err(errno::of_bind)?;
     // SAFETY: the region refuses to be unregistered while it has users.
     shown._region = Some(unsafe { User::new(&raw const part.region.users) });
-    let rights = mr::access(info.mw_access_flags & RIGHTS);
-    let bound = state.window.bind(mr, (off, len), to, rights).map_err(errno::of_bind)?;
-    // SAFETY: the program cannot unregister the region while it has users.
-    state._region = Some(unsafe { User::new(&raw const region.users) });
     Ok(bound.0)
 }
 
@@ -185,7 +171,7 @@ unsafe fn show(mw: &MwObject, info: &ibv_mw_bind_info) -> Result<u32, i32> {
 #[cold]
 pub(super) unsafe fn post_bind(object: &QpObject, wr: &ibv_send_wr) -> Result<(), i32> {
     let bind = &wr.bind_mw;
-    // SAFETY: the caller keeps the C contract.
+    // SAFETY: the C contract.
     unsafe {
         bind_by_request(object, (wr.wr_id, wr.send_flags), bind.mw, bind.rkey, &bind.bind_info)
     }
