@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn test_names_are_each_there_once_in_order_whatever_order_they_come_and_go_in() {
+    fn test_id_set_stays_sorted_and_unique_under_inserts_and_removals() {
         // The numbers repeat, both before and after the test removes them.
         let names = |by: u64| (0..500).map(move |n: u64| CmId((n * n + by * n) % 67));
         let (mut ids, mut model) = (Ids::default(), BTreeSet::new());
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn test_a_listener_counts_when_every_worker_has_answered() {
+    fn test_listener_is_up_only_once_every_worker_has_answered() {
         let mut l = listener(3);
         assert_eq!(l.answered(WorkerId(2), Ok(())), Answered::default());
         assert_eq!(l.answered(WorkerId(2), Ok(())), Answered::default(), "once each");
@@ -346,7 +346,7 @@ mod tests {
 
     /// Every order of three answers, one of which is a refusal.
     #[test]
-    fn test_a_refusal_withdraws_it_from_the_others_whoever_answers_first() {
+    fn test_listener_is_withdrawn_from_other_workers_when_any_refuses() {
         for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
             let mut l = listener(3);
             let mut withdrawn = Vec::new();
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn test_places_make_room_from_the_least_use() {
+    fn test_places_evict_leaving_then_waiting_and_never_asked_connections() {
         let mut p = Places::default();
         for (n, place) in [(1, Place::Asked), (2, Place::Waiting), (3, Place::Waiting)] {
             p.change(CmId(n), Place::None, place);

@@ -63,7 +63,7 @@ mod tests {
     use crate::event::Refusal;
 
     #[test]
-    fn test_bursts_are_cut_and_what_was_left_out_is_counted() {
+    fn test_notice_queue_limits_bursts_and_counts_suppressed_notices() {
         let any = "10.0.0.1:1".parse().unwrap();
         let reason = Refusal::Backlog;
         let notice = Notice { listener: None, local: any, peer: any, reason, suppressed: 0 };

@@ -268,7 +268,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn test_an_address_is_of_one_port() {
+    fn test_ports_refuse_an_address_that_is_given_twice() {
         let twice =
             Ports::new(vec![(1, net(&["10.0.0.1/24"], &[])), (1, net(&["10.0.0.1/8"], &[]))]);
         let ours: IpAddr = "10.0.0.1".parse().unwrap();
@@ -285,7 +285,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn test_the_port_is_that_of_the_longest_prefix_that_has_a_worker() {
+    fn test_connect_chooses_port_of_longest_prefix_with_live_worker() {
         let ports = ports();
         let ip = |s: &str| s.parse::<IpAddr>().unwrap();
         let choose = |local: &str, remote, live: &[usize]| {
@@ -318,7 +318,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn test_own_addresses_lead_to_the_inner_port_and_nothing_else_does() {
+    fn test_only_own_addresses_lead_to_inner_port() {
         let ports = ports().with_inner(2, Own::default());
         assert_eq!((ports.workers(), ports.inner()), (7, Some(3)));
         assert!(ports.workers_of(3).eq([WorkerId(5), WorkerId(6)]));
@@ -349,7 +349,7 @@ pub(crate) mod tests {
 
     /// A private RNIC has an inner port and no other.
     #[test]
-    fn test_rnic_without_a_port_has_what_is_inside_alone() {
+    fn test_rnic_without_ports_reaches_only_its_own_addresses() {
         let ip = |s: &str| s.parse::<IpAddr>().unwrap();
         let own = Own { loopback: true, addrs: vec![ip("192.0.2.7")] };
         let private = Ports::new(Vec::new()).unwrap().with_inner(1, own);

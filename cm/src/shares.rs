@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn test_tenants_without_places_are_forgotten_but_for_one() {
+    fn test_shares_forget_all_but_latest_tenant_without_places() {
         let mut s = Shares::new(8, 8);
         fill(&mut s, GREEDY, 0..2, Place::Waiting);
         for n in 10..20 {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn test_newcomer_of_many_small_tenants_takes_from_the_large_one() {
+    fn test_newcomer_evicts_from_largest_tenant_leaving_connections_first() {
         let mut s = Shares::new(8, 8);
         fill(&mut s, HONEST, 0..2, Place::Waiting);
         fill(&mut s, GREEDY, 2..8, Place::Waiting);

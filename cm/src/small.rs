@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_address_comes_back_as_it_was() {
+    fn test_small_address_converts_back_to_same_address() {
         for text in ["10.0.0.1:1", "255.255.255.255:65535", "[fe80::1%3]:7", "[::]:0"] {
             let addr: SocketAddr = text.parse().unwrap();
             assert_eq!(SmallAddr::from(addr).get(), addr);
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn test_age_of_a_stamp_survives_the_end_of_its_numbers() {
+    fn test_stamp_age_is_right_across_wraparound() {
         let then = Instant::from_nanos((1 << 32) * 1000 - 2000);
         let stamp = Stamp::of(then);
         assert_eq!(stamp.age(then), Duration::ZERO);

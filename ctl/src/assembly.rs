@@ -399,13 +399,13 @@ mod tests {
 
     /// The expected value is Linux's name for the port with that address.
     #[test]
-    fn test_a_port_is_named_by_its_station_address() {
+    fn test_ca_guid_is_derived_from_mac_address() {
         assert_eq!(ca_guid([0x52, 0x54, 0, 0x58, 0, 2]), 0x5054_00ff_fe58_0002);
     }
 
     /// A worker that has panicked never counts its FPDUs down.
     #[test]
-    fn test_fpdus_of_a_worker_that_is_gone_refer_to_nothing() {
+    fn test_gone_worker_no_longer_pins_regions() {
         let mrs = MrTable::new(&Seed::from_u64(1), 4);
         let mr = mrs.register(Pd(1), 0, 0, 64, Access::NONE).unwrap();
         let range = mrs.check(Pd(1), Qpn(1), mr.stag, 0, 64, Access::NONE).unwrap();

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_who_may_change_may_look_and_others_may_what_is_listed() {
+    fn test_user_who_may_change_may_also_look_and_others_only_as_listed() {
         let mut control = Control::at("/x");
         let may = |control: &Control, uid, gid| {
             let a = Access::of(Peer { uid, gid }, control, 500);

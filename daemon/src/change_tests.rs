@@ -19,13 +19,13 @@ fn named(old: &Config, new: &Config) -> Vec<String> {
 }
 
 #[test]
-fn test_the_same_is_no_change() {
+fn test_identical_configuration_needs_no_change() {
     let c = config(&listen(&[("1", "sink")]));
     assert_eq!(changes(&c, &c.clone()), Ok(vec![]));
 }
 
 #[test]
-fn test_listeners_come_before_others_go_unless_they_take_their_place() {
+fn test_listeners_are_added_before_others_end_unless_they_replace_them() {
     let old = config(&listen(&[("1", "sink"), ("2", "rping"), ("3", "perf")]));
     let new = config(&listen(&[("2", "sink"), ("3", "perf"), ("4", "rping")]));
     assert_eq!(
@@ -41,7 +41,7 @@ fn test_listeners_come_before_others_go_unless_they_take_their_place() {
 
 /// The options of an export change for connected clients; its kind and its place do not.
 #[test]
-fn test_options_of_an_export_change_while_it_goes_on() {
+fn test_export_options_change_without_restarting_its_listener() {
     let export = |service: &str| config(&listen(&[("1", "sink"), ("2", service), ("3", "rping")]));
     let old = export("nfs:/srv/a,tcp=0.0.0.0:1");
     for set in ["nfs:/srv/a,ro,tcp=0.0.0.0:1", "nfs:/srv/a,ro,async,tcp=0.0.0.0:1"] {
@@ -69,7 +69,7 @@ fn forward(port: &str, to: &str) -> String {
 }
 
 #[test]
-fn test_what_is_forwarded_is_changed_as_services_are() {
+fn test_forward_rules_change_in_same_order_as_services() {
     let ib = "[infiniband]\ncm = true\n";
     let old = config(&format!("{ib}{}{}", forward("1", "10.0.0.8:1"), forward("2", "10.0.0.8:2")));
     let new = config(&format!(
@@ -102,7 +102,7 @@ fn test_what_is_forwarded_is_changed_as_services_are() {
 }
 
 #[test]
-fn test_what_listeners_answer_with_makes_them_anew() {
+fn test_changed_startup_options_and_shares_recreate_listeners() {
     let services = listen(&[("1", "sink")]);
     let old = config(&services);
     for more in ["[mpa]\ncrc = false\n", "[limits]\npeer-share = 2\n"] {
@@ -122,7 +122,7 @@ fn test_what_listeners_answer_with_makes_them_anew() {
 /// A listener at a removed address ends before the address goes; a listener at a new address starts
 /// after the address comes.
 #[test]
-fn test_addresses_change_between_listeners_that_go_and_those_that_come() {
+fn test_addresses_change_after_old_listeners_end_and_before_new_ones() {
     let file = |addr: &str, more: &str| {
         let text = format!(
             "[[port]]\nvdev = \"net_null0\"\naddresses = [\"{addr}/24\"]\n{more}\
@@ -145,7 +145,7 @@ fn test_addresses_change_between_listeners_that_go_and_those_that_come() {
 /// The control plane ends a listener whose address its port no longer has, even if another port has
 /// the address then.
 #[test]
-fn test_a_listener_follows_its_address_to_another_port() {
+fn test_listener_is_recreated_when_its_address_moves_to_another_port() {
     let services = ["10.0.1.1", "10.0.2.1", "0.0.0.0"]
         .map(|a| format!("[[listen]]\naddress = \"{a}:1\"\nservice = \"sink\"\n"))
         .concat();
@@ -196,7 +196,7 @@ fn test_changes_lead_from_any_configuration_to_any_other() {
 }
 
 #[test]
-fn test_all_that_cannot_change_is_named_and_nothing_else_is_done() {
+fn test_reload_names_every_unchangeable_key_and_changes_nothing() {
     let old = config("");
     let text = "[dpdk]\nmemory = 999\n[control]\nsocket = \"/x\"\n[infiniband]\ncm = true\n\
                 [workers]\nlcores = [1]\n[memory]\nregistered = 1\n[limits]\nconnections = 9\n\
@@ -230,7 +230,7 @@ fn test_all_that_cannot_change_is_named_and_nothing_else_is_done() {
 
 /// A key of the configuration that is neither compared nor carried out would be ignored silently.
 #[test]
-fn test_no_change_goes_unnoticed() {
+fn test_every_configuration_change_is_detected() {
     let old = config(&listen(&[("1", "sink")]));
     for more in [
         "[dpdk]\nmemory = 999\n",

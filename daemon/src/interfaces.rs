@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_interfaces_of_a_device() {
+    fn test_device_arguments_name_its_interfaces() {
         assert_eq!(named("net_af_packet0,iface=lo"), ["lo"]);
         assert_eq!(named("net_pcap0,rx_iface_in=lo,tx_iface=lo"), ["lo", "lo"]);
         assert!(named("net_ring0,iface=nosuchiface").is_empty());
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn test_a_port_is_lost_with_any_of_its_interfaces_and_one_without_never() {
+    fn test_port_is_lost_with_any_of_its_interfaces() {
         let names = |all: &[&str]| all.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
         let on = |all: &[&str]| Needs::Interfaces(names(all));
         let mut ports = vec![on(&["a", "b"]), on(&[]), on(&["c"])];
@@ -168,7 +168,7 @@ mod tests {
 
     /// The machine has no such device, just as after unplugging.
     #[test]
-    fn test_a_device_that_is_gone_is_noticed() {
+    fn test_watch_reports_missing_pci_device() {
         let source = PortSource::Device("0000:fe:1f.7".into());
         let devices = Interfaces::watch([&source]);
         let start = std::time::Instant::now();

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn test_place_is_in_the_users_runtime_directory_or_in_one_of_its_own() {
+    fn test_private_socket_is_in_runtime_directory_or_in_own_directory() {
         let dir = tempfile::tempdir().unwrap();
         let (runtime, tmp) = (dir.path().join("run"), dir.path().join("tmp"));
         fs::create_dir(&runtime).unwrap();
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn test_lock_is_one_rnics_and_free_when_that_has_gone() {
+    fn test_lock_is_exclusive_and_free_after_its_holder_is_gone() {
         let dir = tempfile::tempdir().unwrap();
         let place = Place::at(dir.path().join("a.sock"));
         assert_eq!(place.is_taken(), Ok(false));

@@ -235,7 +235,7 @@ mod tests {
 
     /// `ctl/tests/it/patience.rs` tests the workers' use of these settings on the wire.
     #[test]
-    fn test_limits_on_peers_get_from_the_file_to_the_workers() {
+    fn test_peer_limits_of_file_reach_worker_setup() {
         let text = "[[port]]\nvdev = \"net_null0\"\naddresses = [\"10.0.0.1/24\"]\n\
                     [limits]\npeer-connections = 9\nfpdu-memory = 3\nrnr-wait = \"7s\"\n[mpa]\nfpdu-stall = \"6s\"\n[tcp]\nuser-timeout = \"2s\"\n\
                     zero-window = \"3s\"\nclose-stall = \"4s\"\nclose-limit = \"5s\"\n";
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn test_a_worker_far_from_its_port_is_told_of_with_both_sockets() {
+    fn test_warning_about_worker_far_from_its_port_names_both_sockets() {
         let place =
             |socket, wanted| WorkerPlace { port: 0, lcore: 5, socket, wanted, running: true };
         let text = elsewhere(&place(Some(1), Some(0))).unwrap_or_default();

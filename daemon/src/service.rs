@@ -416,7 +416,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_a_directory_with_its_options_goes_round() {
+    fn test_export_options_survive_parsing_and_display() {
         for s in [
             "nfs:/srv/data",
             "nfs:/srv/data,ro",
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn test_options_behind_a_directory_are_its_own_and_those_of_the_listener_stand_anywhere() {
+    fn test_directory_options_apply_to_it_and_listener_options_stand_anywhere() {
         let nfs = |s: &str| match s.parse().unwrap() {
             ServiceKind::Nfs(nfs) => nfs,
             other => panic!("{other}"),
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn test_listener_becomes_another_while_one_directory_and_its_places_stay() {
+    fn test_nfs_listener_changes_in_place_if_a_directory_and_limits_stay() {
         let spec = |s: &str| format!("10.0.0.1:1=nfs:{s}").parse::<ServiceSpec>().unwrap();
         let old = spec("/a,/b,workers=4");
         for new in
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn test_what_is_no_export_is_refused_with_what_is_expected() {
+    fn test_invalid_export_is_refused_with_expected_form() {
         let refused = |s: &str| s.parse::<ServiceKind>().unwrap_err();
         for s in ["nfs", "nfs:", "nfs:srv", "nfs,ro", "nfs:,ro"] {
             assert!(matches!(refused(s), ServiceError::Directory(_)), "{s}");

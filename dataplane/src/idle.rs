@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn test_spin_asks_for_nothing() {
+    fn test_spinning_thread_polls_without_reading_clock_or_timer() {
         let mut i = Idle::new(IdlePolicy::Spin);
         for busy in [false, true] {
             let rest = i.turn(busy, || panic!("no clock"), || panic!("no timer"));
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn test_busy_turns_ask_for_nothing() {
+    fn test_busy_turn_polls_without_reading_clock_or_timer() {
         let mut i = Idle::new(IdlePolicy::Backoff(NAPS));
         assert_eq!(i.turn(true, || panic!("no clock"), || panic!("no timer")), Rest::Poll);
     }
@@ -255,7 +255,7 @@ mod tests {
 
     /// However long the naps are, the thread is awake when the timer is due.
     #[test]
-    fn test_no_timer_is_slept_over() {
+    fn test_thread_never_sleeps_past_a_timer() {
         for due in 100..2000 {
             let mut i = Idle::new(IdlePolicy::Backoff(NAPS));
             let mut now = 0;
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn test_margin_follows_what_sleeps_take() {
+    fn test_sleep_margin_follows_measured_oversleep() {
         let mut i = Idle::new(IdlePolicy::Backoff(DEFAULT));
         let nap = |i: &mut Idle| {
             let armed = Idle { since: Some(us(0)), nap: 500 * US, armed: true, ..*i };
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn test_interrupts_are_armed_then_looked_past_then_waited_for() {
+    fn test_thread_arms_interrupts_polls_again_and_then_waits() {
         let mut i = Idle::new(IdlePolicy::Interrupt(NAPS));
         assert_eq!(idle(&mut i, 0, None), Rest::Poll);
         for (now, nap) in [(100, 10), (600, 20)] {
@@ -312,7 +312,7 @@ mod tests {
 
     /// A thread without a queue that it could miss sleeps as long as no timer is due.
     #[test]
-    fn test_who_is_woken_by_all_sleeps_until_a_timer() {
+    fn test_thread_that_trusts_its_queues_sleeps_until_next_timer() {
         for policy in [IdlePolicy::Backoff(NAPS), IdlePolicy::Interrupt(NAPS)] {
             let mut i = Idle::new(policy);
             i.trust(true);
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn test_thread_that_trusts_its_queues_no_longer_naps_shortly_again() {
+    fn test_thread_that_loses_trust_in_its_queues_naps_briefly_again() {
         let mut i = Idle::new(IdlePolicy::Interrupt(NAPS));
         i.trust(true);
         assert_eq!(idle(&mut i, 0, None), Rest::Poll);
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn test_an_interrupt_starts_the_while_again() {
+    fn test_interrupt_restarts_the_polling_period() {
         let mut i = Idle::new(IdlePolicy::Interrupt(NAPS));
         assert_eq!(idle(&mut i, 0, None), Rest::Poll);
         assert_eq!(idle(&mut i, 100, None), Rest::Arm);
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn test_a_timer_that_comes_near_disarms() {
+    fn test_near_timer_disarms_interrupts() {
         let mut i = Idle::new(IdlePolicy::Interrupt(NAPS));
         assert_eq!(idle(&mut i, 0, Some(400)), Rest::Poll);
         assert_eq!(idle(&mut i, 330, Some(400)), Rest::Arm);

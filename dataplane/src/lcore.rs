@@ -379,14 +379,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_list_parses_numbers_and_ranges_in_order() {
+    fn test_lcore_list_parses_numbers_and_ranges_in_order() {
         assert_eq!("0".parse::<CoreList>().unwrap().cores(), [0]);
         assert_eq!("3,0-2".parse::<CoreList>().unwrap().cores(), [3, 0, 1, 2]);
         assert_eq!("1-1, 5".parse::<CoreList>().unwrap().to_string(), "1,5");
     }
 
     #[test]
-    fn test_list_refuses_and_says_why() {
+    fn test_lcore_list_refuses_malformed_text_with_reason() {
         for (bad, why) in [
             ("", "missing"),
             ("0,", "missing"),

@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_pool_without_its_plugin_says_which_is_missing() {
+    fn test_pool_error_names_missing_dpdk_plugin() {
         let said = explain("Invalid argument".into(), false);
         assert!(said.contains("librte_mempool_ring"), "{said}");
         assert_eq!(explain("Cannot allocate memory".into(), true), "Cannot allocate memory");

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn test_workers_are_put_where_their_ports_are() {
+    fn test_workers_are_placed_at_the_socket_of_their_port() {
         let all: Vec<usize> = (0..8).collect();
         let places = two().place(&all, &[Some(1), Some(1), Some(0), None]);
         assert_eq!(cpus(&places), [4, 5, 1, 2]);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn test_elsewhere_is_said() {
+    fn test_placement_reports_worker_at_another_socket_than_its_port() {
         let places = two().place(&[0, 1], &[Some(1)]);
         assert_eq!(places, [Place { cpu: 1, socket: Some(0), wanted: Some(1) }]);
         assert!(places[0].to_string().contains("socket 0, and its port at socket 1"));
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn test_one_thread_and_memory_are_where_most_workers_are() {
+    fn test_home_socket_is_that_of_most_workers() {
         assert_eq!(home(&[Some(0), Some(1), Some(1), None]), Some(1));
         assert_eq!(
             home(&[Some(1), Some(0), None, None]),
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn test_what_the_kernel_says_is_read() {
+    fn test_topology_is_read_from_sysfs() {
         let dir = tempfile::tempdir().unwrap();
         for (node, list) in
             [("node0", "0-1,4\n"), ("node1", "2-3\n"), ("node2", "\n"), ("has_cpu", "0\n")]

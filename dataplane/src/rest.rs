@@ -307,7 +307,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_thread_trusts_its_queues_when_each_has_interrupted_and_none_has_failed_to() {
+    fn test_thread_trusts_its_queues_once_each_has_interrupted_without_a_miss() {
         let mut t = Trust::new(2, 2, true);
         assert!(!t.is_full());
         t.interrupted(1);
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn test_timer_that_ends_a_nap_says_nothing_about_interrupts() {
+    fn test_timer_that_ends_a_nap_keeps_trust_in_interrupts() {
         let (mut r, hand) = trusting();
         nap(&mut r, &hand);
         r.turn(true, || None, || 7);
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn test_thread_with_a_queue_that_cannot_interrupt_or_without_a_sleeper_never_trusts() {
+    fn test_thread_without_a_sleeper_or_queue_interrupts_never_trusts() {
         assert!(Trust::new(0, 0, true).is_full(), "nothing but doorbells can come");
         for mut t in [Trust::new(2, 1, true), Trust::new(1, 1, false), Trust::new(0, 0, false)] {
             t.interrupted(0);

@@ -10,7 +10,7 @@ use common::*;
 use heddle_dataplane::*;
 
 #[test]
-fn test_pools_ports_and_registered_memory_on_hugepages() {
+fn test_pools_ports_and_registered_memory_use_hugepages() {
     let config = EalConfig { hugepages: Hugepages::Require, memory_mb: 64, ..EalConfig::default() };
     let eal = match Eal::init(&config) {
         Ok(eal) => eal,

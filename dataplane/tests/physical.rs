@@ -16,7 +16,7 @@ use heddle_verbs::Region;
 use heddle_verbs::memory::RegionHook;
 
 #[test]
-fn test_registered_memory_is_not_given_to_devices_by_addresses_of_the_process() {
+fn test_device_never_gets_registered_memory_by_virtual_address() {
     let config = EalConfig {
         hugepages: Hugepages::Require,
         iova: Some(IovaMode::Pa),

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_values_with_and_without_labels() {
+    fn test_text_renders_values_with_and_without_labels() {
         let mut t = Text::default();
         t.family("a_total", Kind::Counter, " What it\n counts. ");
         t.value(&[], 1);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn test_buckets_add_up_and_the_last_is_the_count() {
+    fn test_histogram_buckets_are_cumulative_and_last_equals_count() {
         let mut h = Histogram::ZERO;
         for ns in [256, 257, 384, 1 << 40] {
             h.record(ns);

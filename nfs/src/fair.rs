@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn test_address_that_may_not_have_one_is_passed_over_and_keeps_its_turn() {
+    fn test_address_without_permission_is_skipped_and_keeps_its_turn() {
         let mut fair = Fair::default();
         fair.push(peer(1, 1), 1);
         fair.push(peer(2, 1), 2);

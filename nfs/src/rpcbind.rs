@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn test_call_is_as_the_rfc_has_it_and_the_answer_is_taken() {
+    fn test_rpcbind_call_matches_rfc_and_its_answer_is_accepted() {
         let (done, call) = answered(0, success!("\0\0\0\x01"));
         assert!(done.unwrap());
         let numbers: Vec<u32> =
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn test_what_is_no_answer_is_told() {
+    fn test_invalid_rpcbind_answers_are_reported() {
         for (xid, reply) in [
             (1, success!("\0\0\0\x01")),
             (0, success!("\0\0\0\x02")),

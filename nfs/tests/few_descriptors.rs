@@ -65,7 +65,7 @@ fn tree(lab: &Lab) -> Vec<String> {
 }
 
 #[test]
-fn test_want_of_descriptors_is_of_now_and_nothing_is_done_by_halves() {
+fn test_lack_of_descriptors_is_temporary_and_leaves_no_partial_change() {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(64), ..limit }).unwrap();
     let lab = Lab::with(Options { descriptors: 1, ..Options::default() });

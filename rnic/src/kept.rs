@@ -67,7 +67,7 @@ mod tests {
     /// However many queues ask, together they stay below the limit plus one FPDU each, and each
     /// queue gets something.
     #[test]
-    fn test_shares_leave_room_and_nobody_without() {
+    fn test_snapshot_shares_leave_room_for_every_queue() {
         let mut kept = Snapshots::new(Arc::new(Pins::new(0)), 100_000);
         let mut own = vec![0; 20];
         for round in 0..200 {

@@ -75,7 +75,7 @@ mod tests {
     use core::time::Duration;
 
     #[test]
-    fn test_next_look_is_the_earlier_of_both() {
+    fn test_poll_timeout_is_earliest_of_all_deadlines() {
         let at = |ms| Instant::from_nanos(0) + Duration::from_millis(ms);
         let mut looks = Looks::default();
         assert_eq!((looks.poll_timeout(None), looks.is_due(at(1000))), (None, false));

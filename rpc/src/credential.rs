@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_credential_of_either_flavor_is_read_as_it_was_written() {
+    fn test_credential_of_either_flavor_decodes_to_what_was_encoded() {
         let gids = Gids::new(&[5, 6]).unwrap();
         let sys = SysCredential { stamp: 1, machine: b"loom".to_vec(), uid: 2, gid: 3, gids };
         for credential in [Credential::None, Credential::Sys(sys)] {
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn test_what_is_no_credential_and_what_is_one_of_another_flavor_are_refused() {
+    fn test_malformed_and_foreign_credentials_are_refused() {
         let refused = |flavor, body| Credential::decode(&Auth::new(flavor, body).unwrap());
         assert_eq!(refused(Flavor::SYS, &[1]), Err(AuthStat::BAD_CRED));
         assert_eq!(refused(Flavor::NONE, &[1]), Err(AuthStat::BAD_CRED));

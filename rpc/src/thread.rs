@@ -12,7 +12,7 @@ mod tests {
     use super::here;
 
     #[test]
-    fn test_threads_have_numbers_of_their_own() {
+    fn test_each_thread_has_a_number_of_its_own() {
         assert_ne!(here(), 0);
         assert_eq!(here(), here());
         let other = std::thread::spawn(here).join().unwrap();

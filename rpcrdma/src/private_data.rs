@@ -141,14 +141,14 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn test_message_octets() {
+    fn test_private_data_encodes_as_in_rfc_8797() {
         let message = PrivateData::new(true, 4096, 262_144).unwrap();
         assert_eq!(message.emit(), [0xf6, 0xab, 0x0e, 0x18, 1, 1, 3, 255]);
         assert_eq!(PrivateData::DEFAULT.emit(), [0xf6, 0xab, 0x0e, 0x18, 1, 0, 0, 0]);
     }
 
     #[test]
-    fn test_sizes_are_told_as_less_and_not_as_more() {
+    fn test_sizes_in_private_data_are_rounded_down() {
         let told = |size| PrivateData::new(false, size, size).map(|p| p.receive_size());
         assert_eq!(told(1023), None);
         assert_eq!((told(1024), told(2047)), (Some(1024), Some(1024)));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn test_other_version_or_format_is_as_nothing() {
+    fn test_private_data_of_other_version_or_format_is_ignored() {
         for octets in [[0xf6, 0xab, 0x0e, 0x18, 2, 1, 3, 3], [0xf6, 0xab, 0x0e, 0x19, 1, 1, 3, 3]] {
             assert_eq!(PrivateData::find(&octets), None);
         }
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn test_terms_are_the_same_seen_from_either_end() {
+    fn test_both_ends_derive_matching_terms() {
         let client = PrivateData::new(true, 4096, 65536).unwrap();
         let server = PrivateData::new(true, 16384, 8192).unwrap();
         let terms = Terms::of(&client, Some(server));

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn test_no_octets_are_the_default_of_each_property() {
+    fn test_empty_value_means_default_of_each_property() {
         assert_eq!(value(id::SBSIZ, &[]), Ok(Value::SendSize(None)));
         assert_eq!(value(id::HOSTAUTH, &[]), Ok(Value::HostAuth(None)));
         let mut p = Properties { send_size: 1, segment_count: 2, ..Properties::DEFAULT };
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn test_level_of_reverse_support_that_is_not_known_is_none() {
+    fn test_unknown_level_of_reverse_support_means_none() {
         for code in 0..4 {
             assert_eq!(ReverseSupport::of(code).code(), code);
         }
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn test_threshold_below_the_first_message_is_refused() {
+    fn test_threshold_below_1024_bytes_is_refused() {
         let peers = Properties { receive_size: 1024, ..Properties::DEFAULT };
         assert!(Thresholds::of(&Properties::DEFAULT, &peers).is_ok());
         let peers = Properties { receive_size: 1023, ..Properties::DEFAULT };

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_segment_may_end_where_the_addresses_end_and_not_behind() {
+    fn test_segment_may_end_at_end_of_address_space_and_not_beyond() {
         let at = |offset, length| Segment { handle: Handle(1), length, offset };
         assert!(at(u64::MAX, 1).fits());
         assert!(at(u64::MAX, 0).fits());
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn test_read_segment_octets() {
+    fn test_read_segment_encodes_to_its_xdr_bytes() {
         let target = Segment { handle: Handle(0x0102_0304), length: 5, offset: 0x0607 << 48 };
         let mut out = [0; ReadSegment::LEN];
         let mut w = Writer::new(&mut out);

@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn test_length_beyond_all_memory_is_the_end_of_the_octets() {
+    fn test_opaque_length_beyond_the_buffer_is_an_end_error() {
         let octets = u32::MAX.to_be_bytes();
         let end = Fault::End { need: u32::MAX as usize, have: 0 };
         assert_eq!(Reader::new(&octets).opaque(u32::MAX), Err(Error { at: 4, fault: end }));
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn test_finish_tells_what_is_left() {
+    fn test_reader_finish_reports_bytes_left() {
         let mut r = Reader::new(&[0, 0, 0, 1, 9]);
         assert_eq!(r.u32(), Ok(1));
         assert_eq!(r.rest(), [9]);

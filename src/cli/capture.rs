@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn test_whole_captures_of_both_byte_orders() {
+    fn test_whole_captures_of_both_byte_orders_are_accepted() {
         for big in [false, true] {
             for records in [&[][..], &[(60, 60)], &[(60, 60), (0, 0), (262_144, 262_144)]] {
                 check_octets(&file(big, 1, records)[..]).unwrap();
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn test_each_octet_that_is_missing_is_missed() {
+    fn test_truncated_capture_is_detected_at_every_byte() {
         let whole = file(false, 1, &[(60, 60), (4, 4)]);
         for n in 0..whole.len() {
             let done = check_octets(&whole[..n]);
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn test_impossible_records_and_other_links() {
+    fn test_impossible_records_and_other_link_types_are_refused() {
         let e = |b: &[u8]| check_octets(b).unwrap_err().to_string();
         assert!(e(&file(false, 1, &[(262_145, 262_145)])).contains("record 1"));
         assert!(e(&file(true, 1, &[(4, 4), (u32::MAX, 10)])).contains("record 2"));

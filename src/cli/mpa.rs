@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn test_each_option_is_one_of_the_start_up() {
+    fn test_command_line_options_set_mpa_options() {
         let base = MpaOptions::new();
         let set = RtrSet::of(Rtr::Send).with(RtrSet::of(Rtr::Read));
         for (words, want) in [
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn test_what_does_not_go_together_is_refused() {
+    fn test_conflicting_mpa_options_are_refused() {
         for words in [&["--mpa", "1", "--rtr", "send"], &["--mpa", "auto", "--rtr", "send"]] {
             assert_eq!(client(words), None, "{words:?}");
         }

@@ -26,7 +26,7 @@ fn wait_for(what: &str, mut is: impl FnMut() -> bool) -> Duration {
 }
 
 #[test]
-fn test_an_application_has_a_device_and_what_it_had_is_back_when_it_dies() {
+fn test_dead_application_returns_all_resources_of_its_device() {
     let a = Appliance::start(&listen(7174, "rping"));
     let _other = a.rping(7174);
     a.assert_moves();
@@ -53,7 +53,7 @@ fn test_an_application_has_a_device_and_what_it_had_is_back_when_it_dies() {
 }
 
 #[test]
-fn test_what_an_application_has_is_shown_as_its_own() {
+fn test_status_and_metrics_show_resources_of_each_application() {
     let a = Appliance::start("[metrics]\nlisten = \"127.0.0.1:9184\"\n");
     let server = serve(&a, "7200");
     let client = || a.ask(&["status"])["clients"][0].clone();
@@ -90,7 +90,7 @@ fn test_what_an_application_has_is_shown_as_its_own() {
 
 /// Runs the example with each side on the RNIC of another appliance.
 #[test]
-fn test_a_program_of_rpc_is_called_between_two_appliances() {
+fn test_rpc_program_is_called_between_two_appliances() {
     // Build before any worker spins and takes the processor.
     built::examples();
     let a = Appliance::start("");
@@ -122,7 +122,7 @@ fn test_a_program_of_rpc_is_called_between_two_appliances() {
 }
 
 #[test]
-fn test_quotas_and_addresses_are_those_of_the_file() {
+fn test_application_is_bound_to_quotas_and_addresses_of_the_file() {
     let rule = "[[client]]\nwho = \"any\"\nlisten = [\"10.77.0.1:7000-7100\"]\n";
     let a = Appliance::start(rule);
     let mut refused = serve(&a, "7200");

@@ -142,7 +142,7 @@ fn areas() -> Vec<OwnedFd> {
 const PROMPT: Duration = Duration::from_secs(30);
 
 #[test]
-fn test_descriptors_that_linger_hold_up_neither_front_thread_nor_workers() {
+fn test_lingering_descriptors_block_neither_front_thread_nor_workers() {
     let a = Appliance::start(&listen(7174, "rping"));
     let _peer = a.rping(7174);
     a.assert_moves();

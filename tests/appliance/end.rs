@@ -31,7 +31,7 @@ fn read_to_fin(tcp: &mut TcpStream) {
 }
 
 #[test]
-fn test_peers_see_a_fin_and_one_that_answers_ends_it_before_the_deadline() {
+fn test_shutdown_ends_before_deadline_when_peers_answer_its_fin() {
     let mut a = Appliance::start(&format!("[shutdown]\ndeadline = \"20s\"\n{}", listen(1, "sink")));
     let mut tcp = connect(&a, 1);
     a.conns_of("sink");
@@ -46,7 +46,7 @@ fn test_peers_see_a_fin_and_one_that_answers_ends_it_before_the_deadline() {
 }
 
 #[test]
-fn test_one_that_does_not_answer_is_reset_when_the_deadline_has_passed() {
+fn test_shutdown_resets_silent_peer_after_the_deadline() {
     let mut a = Appliance::start(&format!("[shutdown]\ndeadline = \"2s\"\n{}", listen(1, "sink")));
     let mut tcp = connect(&a, 1);
     a.conns_of("sink");
@@ -71,7 +71,7 @@ fn test_one_that_does_not_answer_is_reset_when_the_deadline_has_passed() {
 }
 
 #[test]
-fn test_a_second_signal_ends_it_at_once() {
+fn test_second_signal_ends_appliance_at_once() {
     let mut a = Appliance::start(&format!("[shutdown]\ndeadline = \"60s\"\n{}", listen(1, "sink")));
     let mut tcp = connect(&a, 1);
     a.signal(libc::SIGTERM);

@@ -109,7 +109,7 @@ fn hex(s: &str) -> String {
 }
 
 #[test]
-fn test_connections_are_forwarded_both_ways_and_both_of_a_pair_are_seen() {
+fn test_appliance_forwards_connections_both_ways_and_lists_their_pairs() {
     for (from, to) in [("infiniband", "iwarp"), ("iwarp", "infiniband")] {
         let a = Appliance::start(&format!("{IB}{}", forward(7180, 7174, to)));
         let status = a.ask(&["status"]);
@@ -147,7 +147,7 @@ fn test_connections_are_forwarded_both_ways_and_both_of_a_pair_are_seen() {
 /// The test removes a rule while a request under it is half made; another rule replaces the target
 /// of an established connection.
 #[test]
-fn test_rules_change_under_connections() {
+fn test_forward_rules_change_while_their_connections_continue() {
     let a = Appliance::start(&format!("{IB}{}", forward(7180, 7174, "iwarp")));
     let mut target = Cm::target(&a, false, "accept,delay=3s");
     let mut asker = Cm::asker(&a, true, 7180, ",end=4s");
@@ -194,7 +194,7 @@ fn test_rules_change_under_connections() {
 
 /// The appliance loses the address of a pair's InfiniBand side, and reports that to both sides.
 #[test]
-fn test_an_address_that_goes_ends_both_sides() {
+fn test_removed_address_ends_both_sides_of_a_forwarded_pair() {
     let with = |a: &Appliance, addr: &str, more: &str| {
         let path = a.socket();
         let text = crate::lab::file(path.parent().unwrap(), more);
@@ -220,7 +220,7 @@ fn test_an_address_that_goes_ends_both_sides() {
 /// An appliance that is asked to end closes both sides in order and does not wait for late
 /// duplicates.
 #[test]
-fn test_the_end_is_told_to_both_sides() {
+fn test_appliance_shutdown_tells_both_sides_of_a_forwarded_pair() {
     let mut a = Appliance::start(&format!("{IB}{}", forward(7180, 7174, "iwarp")));
     let mut target = Cm::target(&a, false, "accept");
     let mut asker = Cm::asker(&a, true, 7180, ",end=25s");

@@ -18,7 +18,7 @@ fn as_nobody(a: &Appliance, args: &[&str]) -> Output {
 }
 
 #[test]
-fn test_what_others_may_is_what_the_file_says() {
+fn test_other_users_may_do_only_what_the_file_allows() {
     let a = Appliance::start(&listen(1, "sink"));
     let denied = |args: &[&str]| {
         let out = as_nobody(&a, args);

@@ -31,7 +31,7 @@ fn ask(a: &Appliance, port: u16) -> (TcpStream, bool) {
 }
 
 #[test]
-fn test_first_message_is_how_long_a_client_may_be_silent() {
+fn test_first_message_limits_how_long_client_may_be_silent() {
     let mut a =
         Appliance::start(&format!("[limits]\nfirst-message = \"2s\"\n{}", listen(7174, "rping")));
     let (mut tcp, accepted) = ask(&a, 7174);
@@ -44,7 +44,7 @@ fn test_first_message_is_how_long_a_client_may_be_silent() {
 }
 
 #[test]
-fn test_peer_share_is_what_one_address_gets_of_each_service() {
+fn test_peer_share_limits_connections_of_one_address_per_service() {
     let dir = tempfile::tempdir().unwrap();
     // Without the key, rping would accept 256 connections and NFS 64.
     let a = Appliance::start(&format!(
@@ -61,7 +61,7 @@ fn test_peer_share_is_what_one_address_gets_of_each_service() {
 
 /// The appliance holds an existing connection to the limit of the new file.
 #[test]
-fn test_limits_on_peers_that_change_hold_for_the_connections_there_are() {
+fn test_changed_peer_limits_apply_to_existing_connections() {
     let file = |stall: &str| {
         let rping = listen(7174, "rping");
         format!("[limits]\nfirst-message = \"0s\"\n[mpa]\nfpdu-stall = \"{stall}\"\n{rping}")
@@ -102,7 +102,7 @@ fn open_below(pid: i32, dir: &Path) -> usize {
 }
 
 #[test]
-fn test_exports_take_the_threads_descriptors_and_memory_that_are_given() {
+fn test_exports_use_configured_threads_descriptors_and_memory() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().canonicalize().unwrap();
     for n in 0..40 {
@@ -139,7 +139,7 @@ fn test_exports_take_the_threads_descriptors_and_memory_that_are_given() {
 
 /// The client claims to be root.
 #[test]
-fn test_exports_act_for_the_users_and_serve_the_clients_that_are_given() {
+fn test_exports_squash_users_and_serve_clients_as_configured() {
     let [dir, sockets] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let exports = [
         ("all_squash,anonuid=3001,anongid=3002", Some((3001, 3002))),

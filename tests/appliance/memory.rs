@@ -53,7 +53,7 @@ fn file(pages: &str) -> String {
 }
 
 #[test]
-fn test_memory_is_made_of_the_pages_that_are_asked_for() {
+fn test_registered_memory_uses_requested_page_size() {
     let pages = Hugepages::more(16);
     for (asked, page) in [("2M", 2 << 20), ("auto", 2 << 20), ("4K", 4096)] {
         let a = Appliance::start(&file(asked));
@@ -72,7 +72,7 @@ fn test_memory_is_made_of_the_pages_that_are_asked_for() {
 }
 
 #[test]
-fn test_hugepages_that_are_not_there_are_an_error_when_they_are_asked_for() {
+fn test_appliance_refuses_to_start_without_requested_hugepages() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("heddle.toml");
     let port = "[[port]]\nvdev = \"net_null0,no-rx=1\"\naddresses = [\"10.0.0.1/24\"]\n";

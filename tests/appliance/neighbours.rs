@@ -86,7 +86,7 @@ fn target(a: &Appliance) -> Target {
 }
 
 #[test]
-fn test_hostile_application_makes_no_worker_wait_and_leaves_an_honest_one_its_share() {
+fn test_hostile_application_delays_no_worker_and_takes_no_share_of_another() {
     let a = Appliance::start(&(ANYBODY.to_owned() + &listen(7174, "rping")));
     let target = target(&a);
     let _peer = peer(&a);

@@ -58,7 +58,7 @@ fn read(a: &Appliance, dir: &Path, name: &str) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn test_an_export_comes_changes_and_goes_while_it_runs() {
+fn test_export_is_added_changed_and_removed_at_run_time() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("file"), "contents").unwrap();
     let a = Appliance::start("");
@@ -113,7 +113,7 @@ fn exported(a: &Appliance) -> Value {
 }
 
 #[test]
-fn test_options_hold_for_those_connected_and_another_directory_has_them_come_again() {
+fn test_changed_options_keep_connections_and_new_directory_reconnects() {
     let [dir, other, sockets] = [(); 3].map(|()| tempfile::tempdir().unwrap());
     let metrics = "[metrics]\nlisten = \"127.0.0.1:9184\"\n";
     let a = Appliance::start(&(export(dir.path(), "") + metrics));
@@ -162,7 +162,7 @@ fn test_options_hold_for_those_connected_and_another_directory_has_them_come_aga
 }
 
 #[test]
-fn test_exports_of_a_listener_come_change_and_go_beside_each_other() {
+fn test_exports_of_one_listener_change_independently_of_each_other() {
     let [kept, other, sockets] = [(); 3].map(|()| tempfile::tempdir().unwrap());
     let file = |options: &str, more: &str| {
         let metrics = "[metrics]\nlisten = \"127.0.0.1:9184\"\n";
@@ -227,7 +227,7 @@ fn test_exports_of_a_listener_come_change_and_go_beside_each_other() {
 /// The host's limit on a file's length must reach the client as an error: the signal of the limit
 /// would end the appliance.
 #[test]
-fn test_a_write_beyond_the_limit_of_the_host_fails_and_nothing_else() {
+fn test_write_beyond_file_size_limit_of_host_fails_alone() {
     const LIMIT: u64 = 1 << 20;
     let [dir, sockets] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let a = Appliance::start(&export(dir.path(), ""));
@@ -247,7 +247,7 @@ fn test_a_write_beyond_the_limit_of_the_host_fails_and_nothing_else() {
 }
 
 #[test]
-fn test_what_is_not_there_leaves_everything_as_it_is() {
+fn test_reload_with_missing_directory_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let a = Appliance::start(&listen(7174, "rping"));
     up(&a);

@@ -11,7 +11,7 @@ fn numbers(v: &Value, keys: &[&str]) {
 }
 
 #[test]
-fn test_everything_that_can_be_asked_is_answered() {
+fn test_every_query_of_the_control_socket_is_answered() {
     let a = Appliance::start(&listen(7174, "rping"));
     let _rping = a.rping(7174);
     let conn = &a.conns("rping", 1)[0];

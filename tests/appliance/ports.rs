@@ -82,7 +82,7 @@ fn moves(a: &Appliance, port: usize) {
 
 /// The driver does not report the link, so only traffic shows the failure.
 #[test]
-fn test_a_port_whose_link_is_down_leaves_the_other_alone_and_comes_back() {
+fn test_port_with_link_down_recovers_and_does_not_affect_other_port() {
     let a = start();
     let (mut first, mut second) = both(&a);
     for down in [&a.lab.server, &a.lab.peers] {
@@ -109,7 +109,7 @@ fn test_a_port_whose_link_is_down_leaves_the_other_alone_and_comes_back() {
 
 /// If the only port were deleted, the appliance would end.
 #[test]
-fn test_a_port_whose_interface_is_deleted_leaves_the_other_alone() {
+fn test_port_with_deleted_interface_does_not_affect_other_port() {
     let mut a = start();
     let (mut first, _second) = both(&a);
     ip(&a.lab.server, &format!("link del {OURS}"));

@@ -10,7 +10,7 @@ fn listeners(a: &Appliance) -> Vec<String> {
 }
 
 #[test]
-fn test_listeners_are_exchanged_under_a_connection_that_runs_through() {
+fn test_reload_exchanges_listeners_while_a_connection_continues() {
     let a = Appliance::start(&listen(7174, "rping"));
     let mut rping = a.rping(7174);
     a.assert_moves();
@@ -35,7 +35,7 @@ fn test_listeners_are_exchanged_under_a_connection_that_runs_through() {
 }
 
 #[test]
-fn test_what_cannot_be_is_refused_as_a_whole_with_the_reason() {
+fn test_reload_refuses_impossible_change_as_a_whole_with_reason() {
     let a = Appliance::start(&listen(7174, "rping"));
     let mut rping = a.rping(7174);
     a.assert_moves();
@@ -56,7 +56,7 @@ fn test_what_cannot_be_is_refused_as_a_whole_with_the_reason() {
 }
 
 #[test]
-fn test_an_address_comes_and_goes_under_a_connection_at_another() {
+fn test_reload_adds_and_removes_address_without_ending_other_connections() {
     let a = Appliance::start(&listen(7174, "rping"));
     let mut rping = a.rping(7174);
     a.assert_moves();
@@ -137,7 +137,7 @@ fn test_metrics_move_to_another_address() {
 }
 
 #[test]
-fn test_the_log_changes_its_form() {
+fn test_log_format_changes_on_reload() {
     let mut a = Appliance::start("[log]\nlevel = \"info\"\n");
     a.ask(&["reload"]);
     a.write("[log]\nlevel = \"info\"\nformat = \"json\"\n");
@@ -154,7 +154,7 @@ fn test_the_log_changes_its_form() {
 
 /// The client made this connection before any keepalive was configured, and sent nothing on it.
 #[test]
-fn test_a_connection_that_stands_gets_keepalives() {
+fn test_established_connection_gets_keepalives_after_reload() {
     let more = "[limits]\nfirst-message = \"0s\"\n".to_owned() + &listen(7174, "rping");
     let a = Appliance::start(&format!("[tcp]\nkeepalive = \"0s\"\n{more}"));
     let mut peer = a.idle_peer(7174);

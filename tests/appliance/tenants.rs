@@ -49,7 +49,7 @@ fn has_listener(a: &Appliance) -> bool {
 pub const ANYBODY: &str = "[[client]]\nwho = \"any\"\nlisten = [\"any\"]\n";
 
 #[test]
-fn test_application_that_is_killed_or_has_no_rule_any_more_loses_all_it_has() {
+fn test_application_that_is_killed_or_loses_its_rule_loses_all_it_has() {
     let a = Appliance::start(&(ANYBODY.to_owned() + &listen(7174, "rping")));
     let _rping = a.rping(7174);
     a.assert_moves();
@@ -79,7 +79,7 @@ fn test_application_that_is_killed_or_has_no_rule_any_more_loses_all_it_has() {
 }
 
 #[test]
-fn test_no_application_sits_where_the_file_has_a_service() {
+fn test_application_cannot_listen_where_file_has_a_service() {
     let a = Appliance::start(&(ANYBODY.to_owned() + &listen(7174, "rping")));
     let _rping = a.rping(7174);
     assert!(!serve(&a, "7174").wait().success(), "a service is there");
@@ -107,7 +107,7 @@ fn test_no_application_sits_where_the_file_has_a_service() {
 /// An application never answers the requests of its peers, and asks for a patience of thirty
 /// thousand years: it holds only one tenant's share, and the peers of the services still come in.
 #[test]
-fn test_application_that_answers_nobody_keeps_nobody_from_the_services() {
+fn test_application_that_never_answers_blocks_no_service() {
     let limits = "[limits]\nconnections = 64\n".to_owned();
     let a = Appliance::start(&(limits + &listen(7174, "rping")));
     let params = OpenParams { memory: 1 << 20, queues: 1 << 20, ..OpenParams::default() };
@@ -145,7 +145,7 @@ fn test_application_that_answers_nobody_keeps_nobody_from_the_services() {
 }
 
 #[test]
-fn test_who_may_change_exports_what_the_file_lets_be_exported() {
+fn test_user_who_may_change_exports_only_directories_file_allows() {
     let a = Appliance::start("");
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("root");

@@ -61,7 +61,7 @@ fn hears(socket: &UnixDatagram, within: Duration) -> bool {
 }
 
 #[test]
-fn test_systemd_hears_of_an_appliance_only_while_its_worker_and_control_plane_answer() {
+fn test_watchdog_is_notified_only_while_worker_and_control_plane_answer() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("notify");
     let systemd = UnixDatagram::bind(&path).unwrap();

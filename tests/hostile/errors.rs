@@ -254,7 +254,7 @@ pub fn honest_session(target: &Target, lab: &Lab, port: u16) {
 }
 
 #[test]
-fn test_every_broken_rule_gets_the_octets_of_its_terminate_and_harms_nobody() {
+fn test_every_broken_rule_gets_its_exact_terminate_and_harms_no_other_peer() {
     let lab = Lab::new(1500);
     let target = Target::start(&lab);
     let mut traffic = Traffic::start(&lab);
@@ -280,7 +280,7 @@ fn test_every_broken_rule_gets_the_octets_of_its_terminate_and_harms_nobody() {
 
 /// The cases cover every code that a peer can provoke in a stream.
 #[test]
-fn test_every_code_that_a_stream_can_die_of_has_a_case() {
+fn test_every_terminate_code_of_a_stream_has_a_test_case() {
     let mut missing = Vec::new();
     for (layer_type, errors) in CODES.iter().filter(|(layer_type, _)| *layer_type != 0x20) {
         for error in *errors {

@@ -103,7 +103,7 @@ fn test_greedy_perf_clients_leave_memory_for_others() {
 
 /// RFC 5044 7.1.2: no peer may take unlimited time for its Request.
 #[test]
-fn test_single_octets_of_a_request_do_not_keep_places() {
+fn test_clients_that_send_single_bytes_of_a_request_lose_their_places() {
     let lab = Lab::new(1500);
     let mut server = Server::start(&lab, &[]);
     let mut idle = Vec::new();

@@ -106,7 +106,7 @@ fn beside_rping(f: impl Fn(&Lab, &Server)) {
 }
 
 #[test]
-fn test_wrong_immediate_data_is_counted_message_by_message() {
+fn test_wrong_immediate_data_is_counted_for_each_message() {
     beside_rping(|lab, _| {
         let cases: [([Message; 4], [u64; 2]); 5] = [
             ([Immediate(0), Immediate(1), Immediate(2), Immediate(3)], [0, 0]),

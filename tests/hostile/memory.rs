@@ -54,7 +54,7 @@ fn assert_growth(server: &Server, before: u64, what: &str) {
 }
 
 #[test]
-fn test_single_octets_in_descending_order_take_no_memory() {
+fn test_single_bytes_in_descending_order_take_no_memory() {
     let lab = Lab::new(1500);
     let mut server = Server::start(&lab, &[]);
     let mut host = Host::new(&lab, [address(1)]);
@@ -68,7 +68,7 @@ fn test_single_octets_in_descending_order_take_no_memory() {
 }
 
 #[test]
-fn test_single_octets_before_the_start_up_take_no_memory() {
+fn test_single_bytes_before_the_startup_take_no_memory() {
     let lab = Lab::new(1500);
     let mut server = Server::start(&lab, &[]);
     let mut host = Host::new(&lab, [address(1)]);
@@ -84,7 +84,7 @@ fn test_single_octets_before_the_start_up_take_no_memory() {
 
 /// The work for a segment is bounded too: a peer with many held segments makes no other peer wait.
 #[test]
-fn test_single_octets_between_held_ones_do_not_slow_another_connection() {
+fn test_single_bytes_between_held_ones_do_not_slow_another_connection() {
     let lab = Lab::new(1500);
     let mut server = Server::start(&lab, &[]);
     let mut host = Host::new(&lab, [address(1)]);
@@ -192,7 +192,7 @@ const FAST: Duration = Duration::from_millis(1);
 const SLOW: Duration = Duration::from_millis(5);
 
 #[test]
-fn test_pings_that_are_slower_now_and_then_are_as_fast() {
+fn test_speed_check_accepts_pings_that_are_slow_now_and_then() {
     let mut times = 0;
     assert_not_slower(|| {
         times += 1;
@@ -203,14 +203,14 @@ fn test_pings_that_are_slower_now_and_then_are_as_fast() {
 
 #[test]
 #[should_panic(expected = "with: 200 a second")]
-fn test_pings_that_are_slower_each_time_are_not() {
+fn test_speed_check_fails_when_pings_are_slow_each_time() {
     assert_not_slower(|| [vec![FAST; 2400], vec![SLOW; 480]]);
 }
 
 /// The server shares its frame buffers fairly: peers that leave gaps do not take them from a peer
 /// that has lost a segment.
 #[test]
-fn test_peers_with_gaps_leave_room_for_another_ones() {
+fn test_peers_with_gaps_leave_room_for_segments_of_another() {
     let lab = Lab::new(1500);
     let mut server = Server::start(&lab, &[]);
     let mut host = Host::new(&lab, [address(1)]);

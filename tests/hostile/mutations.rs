@@ -371,13 +371,13 @@ fn run(count: u64) {
 }
 
 #[test]
-fn test_changed_sessions_touch_nobody_elses_memory_stream_or_place() {
+fn test_mutated_sessions_harm_no_memory_stream_or_place_of_others() {
     run(1000);
 }
 
 /// The long run, for `scripts/test --full`.
 #[test]
 #[ignore = "ten times as many: 20 s"]
-fn test_ten_thousand_changed_sessions() {
+fn test_ten_thousand_mutated_sessions_harm_no_others() {
     run(10_000);
 }

@@ -100,7 +100,7 @@ fn test_headers_that_break_a_rule_harm_their_own_connection_at_most() {
 }
 
 #[test]
-fn test_more_calls_than_credits_and_repeated_xids_harm_nobody_else() {
+fn test_calls_beyond_credits_and_repeated_xids_harm_no_other_client() {
     let mut e = Exports::new();
     let mut honest = e.honest();
     for version in [v1::VERSION, v2::VERSION] {
@@ -136,7 +136,7 @@ fn test_more_calls_than_credits_and_repeated_xids_harm_nobody_else() {
 }
 
 #[test]
-fn test_credits_of_the_listener_are_what_replies_grant() {
+fn test_replies_grant_configured_credits_of_the_listener() {
     let mut e = Exports::with(",credits=5");
     let path = e.base.path().join("export").display().to_string();
     let path = Opaque::<4095>(path.as_bytes()).octets();
@@ -153,7 +153,7 @@ fn test_credits_of_the_listener_are_what_replies_grant() {
 
 /// The test uses invented handles and names in every procedure.
 #[test]
-fn test_handles_and_names_that_are_made_up_reach_nothing() {
+fn test_forged_handles_and_names_reach_nothing() {
     let mut e = Exports::new();
     let mut honest = e.honest();
     let mut peer = e.peer(LINUX[0], v1::VERSION).expect("a connection");
@@ -348,7 +348,7 @@ fn reads_not_taken(peer: &mut Peer, big: Handle) -> io::Result<()> {
 }
 
 #[test]
-fn test_data_that_never_moves_makes_nobody_else_wait() {
+fn test_stalled_transfers_make_no_other_client_wait() {
     let mut e = Exports::new();
     let mut honest = e.honest();
     let big = honest.big;

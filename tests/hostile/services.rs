@@ -95,14 +95,14 @@ fn test_refused_requests_are_logged_and_not_more_than_a_few() {
 /// Another client's pings are as fast as before while greetings that ask for much memory come and
 /// go.
 #[test]
-fn test_perf_greetings_that_are_reset_make_nobody_wait() {
+fn test_reset_perf_greetings_make_no_other_client_wait() {
     assert_nobody_waits(PERF, &mpa::request(&perf_hello(12 << 20)), 50);
 }
 
 /// Does the same with thousands of requests for the sink, each from a connection that is already
 /// gone.
 #[test]
-fn test_sink_requests_that_are_reset_make_nobody_wait() {
+fn test_reset_sink_requests_make_no_other_client_wait() {
     assert_nobody_waits(SINK, &mpa::request(b""), 4000);
 }
 

@@ -141,7 +141,7 @@ fn test_zero_window_probes_back_off() {
 /// RFC 2018 8: a receiver may drop data that it has SACKed. So the server must retransmit the left
 /// edge if everything was SACKed and nothing is acknowledged.
 #[test]
-fn test_left_edge_is_sent_again_although_all_was_sacked() {
+fn test_left_edge_is_retransmitted_although_everything_was_sacked() {
     let lab = Lab::new(1500);
     let mut server = Server::start(&lab, &[]);
     let mut host = Host::new(&lab, [address(1)]);
@@ -204,7 +204,7 @@ fn test_jumbo_mtu_makes_jumbo_segments() {
 /// The server handles a FIN together with the data of its segment, and not only at the next frame
 /// or timer.
 #[test]
-fn test_fin_on_a_data_segment_is_heard_with_it() {
+fn test_fin_on_a_data_segment_is_processed_with_the_data() {
     let lab = Lab::new(1500);
     let mut server = Server::start(&lab, &[]);
     let mut host = Host::new(&lab, [address(1)]);
@@ -227,7 +227,7 @@ fn test_fin_on_a_data_segment_is_heard_with_it() {
 
 /// RFC 1122 3.2.1.7: a host does not discard a packet for itself because its TTL has run out.
 #[test]
-fn test_time_to_live_of_zero_is_accepted_by_a_host() {
+fn test_host_accepts_packet_with_ttl_of_zero() {
     let lab = Lab::new(1500);
     let mut server = Server::start(&lab, &[]);
     let mut host = Host::new(&lab, [address(1)]);

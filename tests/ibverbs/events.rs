@@ -37,7 +37,7 @@ fn arm(program: &Program, cq: *mut ibv_cq) {
 }
 
 #[test]
-fn test_channel_yields_one_event_for_each_arm_though_the_completion_was_polled() {
+fn test_channel_yields_one_event_per_arm_even_if_completion_was_polled() {
     let program = Program::start();
     let memory = Memory::new(4096);
     let mr = program.register(&memory, IBV_ACCESS_LOCAL_WRITE);
@@ -90,7 +90,7 @@ fn test_channel_yields_one_event_for_each_arm_though_the_completion_was_polled()
 
 /// The program arms, polls fewer completions than there are, and waits.
 #[test]
-fn test_program_that_leaves_completions_behind_its_arm_gets_an_event_for_them() {
+fn test_program_that_polls_too_few_after_arming_gets_an_event() {
     let program = Program::start();
     let memory = Memory::new(4096);
     let mr = program.register(&memory, IBV_ACCESS_LOCAL_WRITE);
@@ -211,7 +211,7 @@ fn test_end_of_a_connection_flushes_requests_and_raises_an_event() {
 }
 
 #[test]
-fn test_states_follow_requests_and_the_connection() {
+fn test_queue_pair_states_follow_requests_and_the_connection() {
     let program = Program::start();
     let cq = program.cq(16, null_mut());
     // SAFETY: the test keeps the C contract.
@@ -244,7 +244,7 @@ fn test_states_follow_requests_and_the_connection() {
 }
 
 #[test]
-fn test_queue_pair_that_is_sent_to_err_flushes_what_it_has() {
+fn test_queue_pair_moved_to_err_flushes_its_requests() {
     let program = Program::start();
     let memory = Memory::new(4096);
     let mr = program.register(&memory, IBV_ACCESS_LOCAL_WRITE);

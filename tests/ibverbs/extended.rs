@@ -17,7 +17,7 @@ fn operations(context: *mut ibv_context) -> *mut verbs_context {
 }
 
 #[test]
-fn test_requests_are_posted_at_complete_and_completions_are_read_field_by_field() {
+fn test_extended_verbs_post_at_complete_and_read_completion_fields() {
     let program = Program::start();
     let words = operations(program.context);
     let memory = Memory::new(4096);

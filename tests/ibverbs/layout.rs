@@ -248,7 +248,7 @@ numbers! {
 }
 
 #[test]
-fn test_layouts_and_numbers_are_those_of_the_headers() {
+fn test_structure_layouts_and_constants_match_c_headers() {
     let mut expected = BTreeMap::new();
     let mut source = String::from(
         "#include <stdio.h>\n#include <stddef.h>\n#include <infiniband/verbs.h>\n\

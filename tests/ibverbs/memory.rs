@@ -242,7 +242,7 @@ fn test_memory_is_registered_with_another_device_when_the_first_has_gone() {
 
 /// The test registers as many regions at a time as a program may have.
 #[test]
-fn test_thousands_of_small_registrations_are_there_at_a_time() {
+fn test_thousands_of_small_registrations_exist_at_the_same_time() {
     const MANY: usize = 3000;
     let rnic = Rnic::new();
     let (device, thread) = rnic.serve(Policy::default());

@@ -67,7 +67,7 @@ fn test_programs_of_the_distribution_find_every_name_that_they_import() {
 }
 
 #[test]
-fn test_library_has_the_name_that_programs_are_linked_with() {
+fn test_library_has_soname_that_programs_link_against() {
     let mut readelf = Command::new("readelf");
     readelf.arg("-d").arg(library().join("libibverbs.so.1"));
     let out = readelf.output().expect("readelf is missing: install binutils");

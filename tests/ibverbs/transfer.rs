@@ -338,7 +338,7 @@ fn test_lists_posted_while_a_connection_ends_complete_once_and_in_order() {
 }
 
 #[test]
-fn test_window_shows_its_part_until_it_is_bound_anew() {
+fn test_window_exposes_its_range_until_it_is_bound_again() {
     let program = Program::start();
     let memory = Memory::new(4096);
     let mr = program.register(&memory, ALL | IBV_ACCESS_MW_BIND);

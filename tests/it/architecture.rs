@@ -56,7 +56,7 @@ fn crates() -> Graph {
 }
 
 #[test]
-fn test_table_of_dependencies_is_what_cargo_says() {
+fn test_documented_dependency_table_matches_cargo() {
     let table: Graph = block("docs/architecture.md", "Crates")
         .iter()
         .map(|line| {
@@ -79,7 +79,7 @@ fn named(line: &str, graph: &Graph) -> Vec<String> {
 /// Every crate is in the README's picture once, and uses only crates below it or, in the same line,
 /// to its right.
 #[test]
-fn test_picture_of_rooms_has_every_crate_above_what_it_uses() {
+fn test_readme_picture_places_every_crate_above_its_dependencies() {
     let graph = crates();
     let order: Vec<String> =
         block("README.md", "Rooms").iter().flat_map(|l| named(l, &graph)).collect();
@@ -118,7 +118,7 @@ fn is_unsafe(line: &str) -> bool {
 }
 
 #[test]
-fn test_files_with_unsafe_are_those_that_are_listed() {
+fn test_files_with_unsafe_match_the_documented_list() {
     let mut files = Vec::new();
     sources(&root(), &mut files);
     let found: BTreeSet<String> = files

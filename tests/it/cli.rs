@@ -51,7 +51,7 @@ fn test_version_names_dpdk() {
 }
 
 #[test]
-fn test_help_of_every_command() {
+fn test_every_command_has_help() {
     let out = heddle(&["--help"]);
     let text = String::from_utf8(out.stdout).unwrap();
     assert!(out.status.success());
@@ -62,14 +62,14 @@ fn test_help_of_every_command() {
 }
 
 #[test]
-fn test_usage_no_command_or_an_unknown_one() {
+fn test_missing_or_unknown_command_is_a_usage_error() {
     assert_eq!(heddle(&[]).status.code(), Some(2));
     assert_usage(&["brew"], "'brew'");
     assert_usage(&["bench", "--coffee"], "'--coffee'");
 }
 
 #[test]
-fn test_usage_bench_values() {
+fn test_bench_refuses_invalid_values_as_usage_errors() {
     for (args, what) in [
         (
             &["--op", "writ"][..],
@@ -127,7 +127,7 @@ fn test_usage_bench_values() {
 }
 
 #[test]
-fn test_usage_serve_values() {
+fn test_serve_refuses_invalid_values_as_usage_errors() {
     let net = ["--vdev", "net_null0", "--ip", "10.0.0.1/24"];
     let with = |more: &[&'static str]| [&["serve"], &net[..], more].concat();
     assert_usage(&with(&[]), "--listen");
@@ -151,7 +151,7 @@ fn test_usage_serve_values() {
 
 /// The program reports a wrong device, address or gateway before it starts DPDK.
 #[test]
-fn test_usage_devices_and_addresses() {
+fn test_commands_refuse_invalid_devices_and_addresses() {
     let listen = ["serve", "--listen", "0.0.0.0:1=sink"];
     let (vdev, ip) = (["--vdev", "net_null0"], ["--ip", "10.0.0.1/24"]);
     for (args, what) in [
@@ -183,7 +183,7 @@ fn test_usage_devices_and_addresses() {
 }
 
 #[test]
-fn test_usage_nfs_values() {
+fn test_nfs_refuses_invalid_values_as_usage_errors() {
     let net = ["--vdev", "net_null0", "--ip", "10.0.0.1/24"];
     let with = |args: &[&'static str]| [&["nfs"], args, &net[..]].concat();
     assert_usage(&["nfs", "ls", "10.0.0.2:/a"], "--ip is missing");
@@ -196,7 +196,7 @@ fn test_usage_nfs_values() {
 }
 
 #[test]
-fn test_usage_rping_values() {
+fn test_rping_refuses_invalid_values_as_usage_errors() {
     let net = ["--vdev", "net_null0", "--ip", "10.0.0.1/24"];
     let with = |more: &[&'static str]| [&["rping"], &net[..], more].concat();
     assert_usage(&with(&[]), "-c");
@@ -217,7 +217,7 @@ fn test_usage_rping_values() {
 }
 
 #[test]
-fn test_usage_cm_values() {
+fn test_cm_refuses_invalid_values_as_usage_errors() {
     let net = ["--vdev", "net_null0", "--ip", "10.0.0.1/24"];
     let with = |more: &[&'static str]| [&["cm"], &net[..], more].concat();
     assert_usage(&with(&[]), "--connect");
@@ -231,7 +231,7 @@ fn test_usage_cm_values() {
 }
 
 #[test]
-fn test_usage_pcap_values() {
+fn test_pcap_refuses_invalid_values_as_usage_errors() {
     assert_usage(&["pcap"], "--rx");
     assert_usage(&["pcap", "--rx", "a,b", "--tx", "c", "--ip", "10.0.0.1/24"], "comma");
     assert_usage(&["pcap", "--rx", "a", "--tx", "c", "--ip", "10.0.0.1"], "ADDRESS/PREFIX");
@@ -252,7 +252,7 @@ fn capture() -> Vec<u8> {
 const NFS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/nfs/linux-v1.pcap");
 
 #[test]
-fn test_dump_of_a_capture_as_lines_and_as_documents() {
+fn test_dump_prints_capture_as_lines_and_as_documents() {
     let out = heddle(&["dump", NFS]);
     let text = String::from_utf8(out.stdout).unwrap();
     assert_eq!((out.status.code(), out.stderr), (Some(0), vec![]));
@@ -283,7 +283,7 @@ fn test_dump_of_a_capture_as_lines_and_as_documents() {
 
 /// The dump shows the frames before the damage.
 #[test]
-fn test_failed_dump_of_captures_that_are_damaged() {
+fn test_dump_fails_on_damaged_captures_after_whole_frames() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("capture");
     let whole = std::fs::read(NFS).unwrap();
@@ -307,7 +307,7 @@ fn test_failed_dump_of_captures_that_are_damaged() {
 
 /// A device would take the damage for the end of the file, or other frames for Ethernet.
 #[test]
-fn test_failed_captures_that_are_damaged() {
+fn test_pcap_fails_on_damaged_captures() {
     let dir = tempfile::tempdir().unwrap();
     let (rx, tx) = (dir.path().join("rx"), dir.path().join("tx"));
     let pcap = |bytes: &[u8]| {
@@ -344,7 +344,7 @@ fn test_failed_captures_that_are_damaged() {
 
 /// The program does not overwrite the file that it reads, whatever name the user gives.
 #[test]
-fn test_usage_pcap_into_the_file_it_reads() {
+fn test_pcap_refuses_to_write_the_file_it_reads() {
     let dir = tempfile::tempdir().unwrap();
     let (rx, hard, soft) =
         (dir.path().join("rx"), dir.path().join("hard"), dir.path().join("soft"));
@@ -360,7 +360,7 @@ fn test_usage_pcap_into_the_file_it_reads() {
 }
 
 #[test]
-fn test_failed_demo_of_what_is_no_file_of_fitting_size() {
+fn test_demo_refuses_files_of_unfit_kind_or_size() {
     let dir = tempfile::tempdir().unwrap();
     assert_complains(&["demo", "--file", "/dev/zero"], 1, "/dev/zero is no regular file");
     let path = dir.path().to_str().unwrap();
@@ -373,7 +373,7 @@ fn test_failed_demo_of_what_is_no_file_of_fitting_size() {
 
 /// The program prints exactly one line, its own.
 #[test]
-fn test_failed_with_too_few_descriptors() {
+fn test_demo_fails_with_one_line_when_descriptors_are_too_few() {
     for n in [5, 6, 8, 10] {
         let line = format!("ulimit -n {n}; exec \"$0\" demo --duration 1ms");
         let sh = Command::new("sh").args(["-c", &line, env!("CARGO_BIN_EXE_heddle")]).output();
@@ -386,7 +386,7 @@ fn test_failed_with_too_few_descriptors() {
 }
 
 #[test]
-fn test_failed_files_that_are_not_there() {
+fn test_commands_name_input_files_that_are_missing() {
     assert_complains(&["demo", "--file", "/nonexistent/f"], 1, "cannot read /nonexistent/f");
     let pcap = ["pcap", "--rx", "/nonexistent/f", "--tx", "/nonexistent/t", "--ip", "10.0.0.1/24"];
     assert_complains(&pcap, 1, "cannot read /nonexistent/f");
@@ -394,7 +394,7 @@ fn test_failed_files_that_are_not_there() {
 
 /// The message names the device, with the error of the device or its driver.
 #[test]
-fn test_failed_devices_that_do_not_start() {
+fn test_commands_name_devices_that_do_not_start() {
     let dir = tempfile::tempdir().unwrap();
     let text = dir.path().join("text");
     std::fs::write(&text, "not a capture file").unwrap();
@@ -418,7 +418,7 @@ fn test_failed_devices_that_do_not_start() {
 }
 
 #[test]
-fn test_failed_processor_and_peer_that_are_not_there() {
+fn test_commands_name_missing_processor_or_unreachable_peer() {
     let net = ["--vdev", "net_null0", "--ip", "10.0.0.1/24"];
     let with = |args: &[&'static str]| [args, &net[..]].concat();
     let serve = with(&["serve", "--listen", "10.0.0.1:1=sink", "--lcore", "999"]);
@@ -453,7 +453,7 @@ fn test_serve_without_descriptors_says_which_limit_to_raise() {
 /// The last of several services cannot start. The others end with it, and report nothing about
 /// that.
 #[test]
-fn test_serve_that_fails_says_the_one_reason() {
+fn test_failed_serve_prints_a_single_reason() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let nfs = format!("10.0.0.1:99=nfs:/usr,ro,tcp={}", taken.local_addr().unwrap());
     let mut serve = Command::new(env!("CARGO_BIN_EXE_heddle"));

@@ -131,7 +131,7 @@ fn test_bench_fails_when_the_figures_cannot_be_written() {
 }
 
 #[test]
-fn test_bench_on_a_processor_that_is_not_there() {
+fn test_bench_fails_on_a_missing_processor() {
     let (_, err) = run("bench --lcores 1000,1001 --iters 5", 1);
     assert!(err.contains("1001") || err.contains("1000"), "{err}");
     assert_eq!(err.lines().count(), 1, "{err}");
@@ -335,7 +335,7 @@ fn beside(
 }
 
 #[test]
-fn test_a_fault_that_is_not_the_drivers_ends_a_server_as_ever() {
+fn test_fault_outside_the_driver_kills_server_by_its_signal() {
     let m = Memif::new();
     let server = format!("serve {} --ip 10.1.0.1/24 --listen 10.1.0.1:9=sink", m.server);
     let server = Server::start(&server, 1);
@@ -344,7 +344,7 @@ fn test_a_fault_that_is_not_the_drivers_ends_a_server_as_ever() {
 }
 
 #[test]
-fn test_serve_and_its_clients_over_shared_memory() {
+fn test_serve_and_its_clients_work_over_shared_memory() {
     for mode in ["--inline", ""] {
         let m = Memif::new();
         let server = format!(

@@ -79,7 +79,7 @@ fn check(name: &str, out: &Output, stdout: &str, lines: &[&str]) {
 
 /// The examples run one after the other, because each has two threads that spin.
 #[test]
-fn test_whoever_waits_long_for_cargo_is_told() {
+fn test_long_wait_for_cargo_is_reported() {
     let said = |seconds: &str, silence| {
         let mut out = Vec::new();
         let child = Command::new("sleep").arg(seconds).spawn().unwrap();
@@ -91,7 +91,7 @@ fn test_whoever_waits_long_for_cargo_is_told() {
 }
 
 #[test]
-fn test_examples_run_and_say_so() {
+fn test_examples_run_and_print_expected_lines() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     for (name, lines) in EXAMPLES {
         let out = example(name, &[]).output().unwrap();
@@ -147,7 +147,7 @@ fn test_examples_run_on_rnics_of_another_process() {
 }
 
 #[test]
-fn test_no_example_is_forgotten() {
+fn test_every_example_file_is_listed_in_the_tests() {
     let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
     let files = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path());
     // Only files are examples: the folder holds code that several examples share.

@@ -58,7 +58,7 @@ fn complaints(tool: &str, args: &[&str], page: &Path) -> String {
 }
 
 #[test]
-fn test_every_command_has_a_man_page_and_no_page_is_of_nothing() {
+fn test_every_command_has_a_man_page_and_every_page_a_command() {
     let dir = tempfile::tempdir().unwrap();
     stdout(&["generate", "man", dir.path().to_str().unwrap()]);
     let want = commands().into_iter().map(|words| {
@@ -103,7 +103,7 @@ fn test_two_runs_give_the_same_pages() {
 }
 
 #[test]
-fn test_man_pages_into_no_directory_name_it() {
+fn test_man_page_error_names_missing_directory() {
     let out = heddle(&["generate", "man", "/nonexistent/there"]);
     let text = String::from_utf8_lossy(&out.stderr);
     assert_eq!(out.status.code(), Some(1), "{text}");
@@ -123,7 +123,7 @@ fn test_completions_name_every_command() {
 
 /// The test runs the script in the shell that it is for, and asks for its completions.
 #[test]
-fn test_completions_of_bash_complete() {
+fn test_bash_completes_commands_and_options() {
     let mut script = stdout(&["generate", "completions", "bash"]);
     script.push_str(
         "COMP_WORDS=(heddle ser); COMP_CWORD=1; _heddle heddle ser heddle; echo \"${COMPREPLY[@]}\"\n\

@@ -56,7 +56,7 @@ fn value(text: &str, line: &str) -> f64 {
 }
 
 #[test]
-fn test_a_server_that_runs_is_well_and_its_counters_go_on() {
+fn test_running_server_is_healthy_and_its_counters_advance() {
     let (mut served, addr) = serve();
     assert_eq!(get(addr, "/healthz"), (200, "ok\n".to_owned()));
     let (status, first) = get(addr, "/metrics");
@@ -85,7 +85,7 @@ fn test_a_server_that_runs_is_well_and_its_counters_go_on() {
 }
 
 #[test]
-fn test_an_address_that_is_taken_is_said_and_nothing_is_started() {
+fn test_server_names_taken_metrics_address_and_does_not_start() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = taken.local_addr().unwrap().to_string();
     let out = Command::new(env!("CARGO_BIN_EXE_heddle"))

@@ -66,7 +66,7 @@ fn refused(t: &Terminate) -> Result<Option<(Qn, Msn)>, DdpError> {
 }
 
 #[test]
-fn test_what_a_terminate_repeats_can_be_named() {
+fn test_library_exports_types_of_terminate_contents() {
     assert_eq!(refused(&Terminate::new(TermCode::DDP_BOUNDS)), Ok(None));
 }
 
@@ -92,7 +92,7 @@ type HubMaker = fn(
 ) -> Arc<Hub>;
 
 #[test]
-fn test_what_the_counters_of_a_worker_are_can_be_named() {
+fn test_library_exports_types_of_worker_counters() {
     let g = groups(WorkerSnapshot::default());
     let polls = g.worker.polls + g.rnic.rx_direct + g.stack.rx_frames;
     let _kept = (g.tcp, g.qps, g.sink, g.memory, g.rx, g.tx, g.steer, g.fault);
@@ -100,7 +100,7 @@ fn test_what_the_counters_of_a_worker_are_can_be_named() {
 }
 
 #[test]
-fn test_why_a_peer_was_refused_can_be_named_down_to_the_frame() {
+fn test_library_exports_startup_error_types_down_to_the_frame() {
     let e = FrameError::Key { at: 3 };
     assert_eq!(frame_error(DialogueError::Mpa(e.into())), Some(e));
     assert_eq!(frame_error(DialogueError::Mpa(StartupError::TrailingBytes)), None);

@@ -61,7 +61,7 @@ fn files(dir: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn test_every_file_is_in_its_place_and_only_the_program_can_be_run() {
+fn test_install_places_every_file_and_only_program_is_executable() {
     let dir = installed(&[]);
     let there = files(dir.path());
     for path in [
@@ -91,7 +91,7 @@ fn test_every_file_is_in_its_place_and_only_the_program_can_be_run() {
 }
 
 #[test]
-fn test_a_prefix_is_where_the_unit_looks_for_the_program() {
+fn test_installed_unit_starts_program_from_chosen_prefix() {
     let dir = installed(&["--prefix", "/usr/local"]);
     assert!(dir.path().join("usr/local/bin/heddle").exists());
     assert!(!dir.path().join("usr/bin").exists());
@@ -106,7 +106,7 @@ fn test_a_prefix_is_where_the_unit_looks_for_the_program() {
 }
 
 #[test]
-fn test_a_configuration_that_is_there_stays() {
+fn test_install_keeps_existing_configuration() {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("etc/heddle/heddle.toml");
     fs::create_dir_all(config.parent().unwrap()).unwrap();
@@ -118,7 +118,7 @@ fn test_a_configuration_that_is_there_stays() {
 
 /// The installed file works as it is, except for the name of the interface.
 #[test]
-fn test_the_configuration_is_one_and_its_socket_is_where_the_service_may_write() {
+fn test_packaged_configuration_is_valid_and_its_socket_path_is_writable() {
     let text = fs::read_to_string(root().join("packaging/heddle.toml")).unwrap();
     // The user who runs the tests need not have the group.
     let text = text.replace("group = \"heddle\"\n", "").replace("group:heddle", "any");
@@ -170,7 +170,7 @@ fn test_install_without_a_program_says_how_to_build_it() {
 
 /// The test checks the unit alone, and with each drop-in.
 #[test]
-fn test_systemd_takes_the_unit_with_every_drop_in() {
+fn test_systemd_accepts_unit_with_every_drop_in() {
     let drop_ins = fs::read_dir(root().join("packaging/systemd/drop-ins")).unwrap();
     let drop_ins = drop_ins.map(|e| Some(e.unwrap().path()));
     for drop_in in [None].into_iter().chain(drop_ins) {

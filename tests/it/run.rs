@@ -206,7 +206,7 @@ fn test_rnic_that_is_killed_is_replaced_and_its_programs_go_on_to_their_end() {
 /// The test kills the command before it has joined, while it waits, and after it has become the
 /// program.
 #[test]
-fn test_run_that_is_killed_at_any_moment_leaves_nothing_in_the_way() {
+fn test_run_killed_at_any_moment_does_not_block_later_runs() {
     let home = Home::new();
     for n in 0..12 {
         let mut child = home.heddle(&["run", "--", "sleep", "1000"]).spawn().unwrap();
@@ -249,7 +249,7 @@ fn refusal(home: &Home, args: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn test_what_cannot_run_is_refused_with_its_reason_before_anything_starts() {
+fn test_run_refuses_invalid_use_with_reason_before_starting_an_rnic() {
     let home = Home::new();
     let (code, why) = refusal(&home, &["run", "--", "no-such-program"]);
     assert!(code == Some(1) && why.contains("no program no-such-program"), "{why}");
@@ -268,7 +268,7 @@ fn test_what_cannot_run_is_refused_with_its_reason_before_anything_starts() {
 }
 
 #[test]
-fn test_directory_of_others_is_refused() {
+fn test_run_refuses_directory_that_others_can_write() {
     let home = Home::new();
     let dir = home.dir.path().join("heddle");
     std::fs::create_dir(&dir).unwrap();
@@ -278,7 +278,7 @@ fn test_directory_of_others_is_refused() {
 }
 
 #[test]
-fn test_check_says_of_each_thing_whether_it_works() {
+fn test_check_reports_whether_each_requirement_is_met() {
     let home = Home::new();
     let out = home.heddle(&["run", "--check", "--", "sh"]).output().unwrap();
     let (stdout, stderr) = text(&out);

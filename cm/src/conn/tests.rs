@@ -246,7 +246,7 @@ fn outcome(passive: bool, state: State, input: Input<'_>, conn: ConnId) -> Strin
 }
 
 #[test]
-fn test_matrix_of_every_state_with_every_input() {
+fn test_state_machine_matches_table_for_every_state_and_input() {
     let conn = conn_ids().next().unwrap();
     let accept = AcceptTerms::new(QP);
     let bad_accept = AcceptTerms { private_data: vec![1], ..accept.clone() };

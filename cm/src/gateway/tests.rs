@@ -138,7 +138,7 @@ fn asked() -> Event {
 }
 
 #[test]
-fn test_request_and_answer_are_carried_over_with_depths_and_private_data() {
+fn test_gateway_forwards_request_and_answer_with_depths_and_private_data() {
     let (_, does) = after(&[asked()]);
     assert_eq!(does, ["connect 1000 10.0.0.9:8 3/4 question 7"]);
     let (_, does) = after(&[asked(), established(TARGET)]);
@@ -149,7 +149,7 @@ fn test_request_and_answer_are_carried_over_with_depths_and_private_data() {
 }
 
 #[test]
-fn test_an_end_on_either_side_ends_the_other_and_frees_both() {
+fn test_gateway_ends_other_leg_and_frees_both_when_one_disconnects() {
     for (first, second, word) in [(ASKER, TARGET, "end target"), (TARGET, ASKER, "end asker")] {
         let up = [asked(), established(TARGET), established(ASKER), disconnected(first)];
         let (mut g, did) = after(&up);
@@ -160,7 +160,7 @@ fn test_an_end_on_either_side_ends_the_other_and_frees_both() {
 }
 
 #[test]
-fn test_rejection_and_failure_are_told_to_the_asker() {
+fn test_gateway_reports_rejection_or_failure_of_target_to_asker() {
     let no = Event::Rejected { id: TARGET, qpn: Qpn(1), private_data: b"no".to_vec(), peer: None };
     let (g, does) = after(&[asked(), no]);
     assert_eq!(
@@ -182,7 +182,7 @@ fn test_rejection_and_failure_are_told_to_the_asker() {
 }
 
 #[test]
-fn test_asker_that_gives_up_ends_what_was_made_for_it() {
+fn test_gateway_ends_target_leg_when_asker_gives_up() {
     let gone = || error(ASKER, ConnectFailure::PeerClosed);
     let (mut g, did) = after(&[asked(), gone()]);
     assert_eq!((did, g.counters().abandoned), (vec!["end target".to_string()], 1));
@@ -199,7 +199,7 @@ fn test_asker_that_gives_up_ends_what_was_made_for_it() {
 }
 
 #[test]
-fn test_target_that_ends_while_the_asker_is_accepted() {
+fn test_gateway_ends_asker_leg_when_target_ends_during_accept() {
     let (mut g, did) = after(&[asked(), established(TARGET), disconnected(TARGET)]);
     assert_eq!(did, ["end asker"]);
     g.handle_event(error(ASKER, ConnectFailure::Cancelled));
@@ -209,7 +209,7 @@ fn test_target_that_ends_while_the_asker_is_accepted() {
 /// The other protocol has no room for the private data: the gateway refuses the asker, and cuts
 /// nothing off.
 #[test]
-fn test_private_data_that_do_not_fit_are_not_cut() {
+fn test_gateway_refuses_asker_when_private_data_do_not_fit() {
     let long = |event: Event, n: usize| match event {
         Event::ConnectRequest { worker, id, listener, transport, local, remote, peer, .. } => {
             let (private_data, peer_to_peer) = (vec![b'x'; n], false);
@@ -263,7 +263,7 @@ fn test_private_data_that_do_not_fit_are_not_cut() {
 
 /// The manager refuses an answer for a reason that the gateway does not know.
 #[test]
-fn test_answer_that_is_refused_at_once_refuses_the_asker() {
+fn test_gateway_refuses_asker_when_manager_refuses_its_answer() {
     let (mut g, _) = after(&[asked(), established(TARGET)]);
     let params = crate::AcceptTerms::new(qp(1));
     g.handle_refused(&Request::Accept { id: ASKER, params });
@@ -276,7 +276,7 @@ fn test_answer_that_is_refused_at_once_refuses_the_asker() {
 
 /// The gateway ends every pair, whatever its progress.
 #[test]
-fn test_the_end_of_the_gateway_ends_all_of_it_once() {
+fn test_gateway_ends_every_pair_once_when_it_is_shut_down() {
     for (events, words) in [
         (&[asked()][..], &["end target", "refuse 3"][..]),
         (&[asked(), established(TARGET)], &["end target", "end asker"]),
@@ -301,7 +301,7 @@ fn test_the_end_of_the_gateway_ends_all_of_it_once() {
 }
 
 #[test]
-fn test_connect_that_is_refused_at_once_refuses_the_asker() {
+fn test_gateway_refuses_asker_when_manager_refuses_its_connect() {
     let (mut g, _) = after(&[asked()]);
     let params = crate::ConnectTerms::new(qp(1));
     let (id, remote) = (TARGET, addr("10.0.0.9:8"));
@@ -313,7 +313,7 @@ fn test_connect_that_is_refused_at_once_refuses_the_asker() {
 }
 
 #[test]
-fn test_requests_that_would_go_back_or_are_too_many_are_refused() {
+fn test_gateway_refuses_requests_that_loop_back_or_exceed_its_limit() {
     let mut g = gateway();
     g.handle_event(request(ASKER, Transport::InfiniBand, "10.0.0.9:50000"));
     assert_eq!((does(&mut g), g.counters().refused_loop), (vec!["refuse 8".to_string()], 1));
@@ -337,7 +337,7 @@ fn test_requests_that_would_go_back_or_are_too_many_are_refused() {
 }
 
 #[test]
-fn test_rules_that_make_a_loop_are_refused() {
+fn test_gateway_refuses_rules_that_make_a_loop() {
     let mut g = Gateway::new(vec![addr("10.0.0.1:0").ip()], TARGET);
     let own = rule(1, "10.0.0.1:7", "10.0.0.1:7");
     assert_eq!(g.add(own), Err(GatewayError::Loop));

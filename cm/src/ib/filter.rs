@@ -131,7 +131,7 @@ mod tests {
     const B4: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
     #[test]
-    fn test_id_is_known_from_its_peer_alone_and_until_it_is_taken_back() {
+    fn test_comm_id_is_found_for_its_peer_only_until_it_is_removed() {
         let ids = CommIds::new(4);
         assert_eq!(ids.find(CommId(7), A4), None);
         ids.insert(CommId(7), A);
@@ -145,7 +145,7 @@ mod tests {
 
     /// Messages of peers that have not heard from us name the id zero.
     #[test]
-    fn test_zero_is_nobodys_id() {
+    fn test_comm_id_of_zero_is_never_found() {
         let ids = CommIds::new(4);
         assert_eq!(ids.find(CommId(0), Ipv4Addr::UNSPECIFIED), None);
         assert_eq!(ids.find(CommId(0), A4), None);

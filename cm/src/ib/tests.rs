@@ -257,7 +257,7 @@ fn outcome(mut link: IbLink, state: IbState, input: Input<'_>) -> String {
 }
 
 #[test]
-fn test_matrix_of_every_state_with_every_input() {
+fn test_state_machine_matches_table_for_every_state_and_input() {
     let accept = AcceptTerms::new(QP);
     let too_much = AcceptTerms { private_data: vec![1; 197], ..accept.clone() };
     let long = [1; 149];
@@ -302,7 +302,7 @@ fn test_matrix_of_every_state_with_every_input() {
 
 /// Time always goes on: a state whose deadline has passed does not have the same deadline again.
 #[test]
-fn test_after_its_time_has_come_a_state_waits_or_is_over() {
+fn test_state_has_later_deadline_or_none_after_a_timeout() {
     for (what, mut link, state) in states() {
         let mut fx = crate::ib::state::Effects::default();
         let state = state.step(&mut link, Input::Timeout, NOW, &mut fx);

@@ -465,7 +465,7 @@ impl<N: Iterator<Item = ConnId>> Model<N> {
 }
 
 #[test]
-fn test_random_requests_and_reports_keep_every_promise() {
+fn test_manager_keeps_invariants_under_random_requests_and_reports() {
     let mut counts = [0; 6];
     let mut names = conn_ids();
     for seed in 0..120 {

@@ -60,7 +60,7 @@ fn refuse(net: &mut Net, conn: ConnId, how: Refusal) {
 const REFUSALS: [Refusal; 4] = [Refusal::Reset, Refusal::Fin, Refusal::Reply, Refusal::Rejection];
 
 #[test]
-fn test_peer_of_revision_1_is_asked_again_in_that() {
+fn test_initiator_retries_in_revision_1_when_peer_refuses_revision_2() {
     for how in REFUSALS {
         let mut net = Net::new(1, false, 0.0);
         net.hosts[0].rnic.listen(None, 99, 8).unwrap();
@@ -83,7 +83,7 @@ fn test_peer_of_revision_1_is_asked_again_in_that() {
 }
 
 #[test]
-fn test_peer_that_refuses_revision_1_too_is_asked_no_more() {
+fn test_initiator_stops_after_peer_refuses_revision_1_too() {
     for how in REFUSALS {
         let mut net = Net::new(1, false, 0.0);
         net.hosts[0].rnic.listen(None, 99, 8).unwrap();
@@ -107,7 +107,7 @@ fn test_peer_that_refuses_revision_1_too_is_asked_no_more() {
 /// The manager does not ask again if falling back is off, nor in the peer-to-peer model, nor if the
 /// peer's answer has another meaning.
 #[test]
-fn test_nobody_is_asked_again_who_refuses_for_another_reason() {
+fn test_initiator_does_not_retry_after_other_refusals() {
     let on = MpaOptions::new().fall_back(true);
     for options in [MpaOptions::new(), on.peer_to_peer(RtrSet::ALL), on.revision(Revision::V1)] {
         for how in REFUSALS {
@@ -138,7 +138,7 @@ fn test_nobody_is_asked_again_who_refuses_for_another_reason() {
 }
 
 #[test]
-fn test_one_time_out_covers_both_attempts() {
+fn test_connect_timeout_covers_both_attempts() {
     let mut net = Net::new(1, false, 0.0);
     net.hosts[0].rnic.listen(None, 99, 8).unwrap();
     let start = net.now;
@@ -153,7 +153,7 @@ fn test_one_time_out_covers_both_attempts() {
 }
 
 #[test]
-fn test_markers_and_crc_are_asked_for_as_configured_and_reach_the_queue_pair() {
+fn test_queue_pair_gets_markers_and_crc_as_negotiated() {
     for (bits, ours) in [(false, false), (false, true), (true, false), (true, true)]
         .into_iter()
         .enumerate()
@@ -198,7 +198,7 @@ fn test_markers_and_crc_are_asked_for_as_configured_and_reach_the_queue_pair() {
 }
 
 #[test]
-fn test_listener_of_revision_1_turns_revision_2_away_and_answers_1() {
+fn test_listener_of_revision_1_drops_revision_2_and_answers_revision_1() {
     let mut net = Net::new(1, false, 0.0);
     let options = MpaOptions::new().revision(Revision::V1);
     net.listen(1, ListenParams { protocol: mpa(options), ..ListenParams::default() });
@@ -218,7 +218,7 @@ fn test_listener_of_revision_1_turns_revision_2_away_and_answers_1() {
 /// The Reply announces the application's IRD, and the queue pair serves that many Reads; the peer's
 /// numbers reach the application unchanged.
 #[test]
-fn test_depths_of_the_application_are_those_of_the_reply_and_of_the_queue_pair() {
+fn test_reply_and_queue_pair_use_depths_of_accepting_application() {
     let unsaid = 0x3fff;
     for (peer, ours, reply, agreed) in [
         ((4, 6), (16, 16), (16, 4), (16, 4)),
@@ -258,7 +258,7 @@ fn test_depths_of_the_application_are_those_of_the_reply_and_of_the_queue_pair()
 }
 
 #[test]
-fn test_initiator_goes_by_the_responders_depths_and_tells_them() {
+fn test_initiator_adopts_and_reports_depths_of_responder() {
     let unsaid = 0x3fff;
     for (theirs, agreed) in
         [((8, 8), (16, 8)), ((0, 0), (16, 0)), ((100, 16), (16, 16)), ((unsaid, unsaid), (16, 16))]
@@ -291,7 +291,7 @@ fn test_initiator_goes_by_the_responders_depths_and_tells_them() {
 }
 
 #[test]
-fn test_rejection_names_the_reads_that_are_needed_and_both_applications_know() {
+fn test_rejection_tells_initiator_how_many_reads_are_needed() {
     for needs_ord in [None, Some(40)] {
         let mut net = Net::new(1, true, 0.0);
         net.listen(1, ListenParams::default());
@@ -312,7 +312,7 @@ fn test_rejection_names_the_reads_that_are_needed_and_both_applications_know() {
 /// RFC 6581 section 9.3: an initiator that fails locally sends a Terminate, because the peer has
 /// entered FPDU mode; a responder whose Reply has not been sent yet rejects.
 #[test]
-fn test_local_failure_before_fpdu_mode_is_told_to_the_peer() {
+fn test_manager_tells_peer_of_local_failure_before_fpdu_mode() {
     for revision in [Revision::V1, Revision::V2] {
         let mut net = Net::new(1, false, 0.0);
         net.hosts[0].rnic.listen(None, 99, 8).unwrap();
@@ -372,7 +372,7 @@ fn test_terminate_of_a_failed_initiator_ends_the_responders_queue_pair() {
 /// A stream that the peer breaks off is no orderly end, and the application hears of it without a
 /// time-out.
 #[test]
-fn test_stream_that_breaks_off_is_told_as_what_it_is() {
+fn test_close_inside_fpdu_or_message_is_not_reported_as_orderly() {
     let send = |len: usize, last: bool| {
         let mut s = vec![if last { 0x41 } else { 0x01 }, 0x43];
         s.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0]);

@@ -112,7 +112,7 @@ fn answered(net: &mut Net, ird: u16, asked: RtrSet) -> (ConnId, Vec<u8>, ConnId)
 }
 
 #[test]
-fn test_responder_offers_what_its_listener_takes_and_waits_for_it() {
+fn test_responder_offers_rtr_forms_of_listener_and_waits_for_message() {
     for (asked, takes) in (1..8).flat_map(|a| (0..8).map(move |t| (a, t))) {
         // A listener's empty set stands for all messages; if the sets have no message in common,
         // the listener offers its own.
@@ -147,7 +147,7 @@ fn test_responder_offers_what_its_listener_takes_and_waits_for_it() {
 }
 
 #[test]
-fn test_every_form_is_taken_and_takes_no_receive() {
+fn test_responder_accepts_every_rtr_form_without_using_a_receive() {
     for rtr in FORMS {
         for ird in [0, 1, 16] {
             let mut net = Net::new(1, false, 0.0);
@@ -204,7 +204,7 @@ fn test_responder_speaks_first_between_two_managers() {
 /// The initiator sends a Terminate in place of its first message, and the application that accepted
 /// hears of it.
 #[test]
-fn test_responder_hears_that_there_is_nothing_in_common() {
+fn test_responder_application_is_told_of_no_matching_rtr() {
     let mut net = Net::new(1, true, 0.0);
     let protocol = with_rtr(RtrSet::of(Rtr::Write));
     net.listen(1, ListenParams { protocol, ..ListenParams::default() });
@@ -222,7 +222,7 @@ fn test_responder_hears_that_there_is_nothing_in_common() {
 /// The Terminate counts under the error type that RFC 6581 gave to MPA, and under the type of its
 /// draft.
 #[test]
-fn test_terminate_in_place_of_the_first_message_is_taken_under_both_error_types() {
+fn test_responder_reports_terminate_of_either_type_as_first_message() {
     for etype in [0, 3] {
         let mut net = Net::new(1, false, 0.0);
         net.listen(1, ListenParams::default());
@@ -237,7 +237,7 @@ fn test_terminate_in_place_of_the_first_message_is_taken_under_both_error_types(
 }
 
 #[test]
-fn test_first_message_that_does_not_come_ends_the_connection_soon() {
+fn test_responder_resets_peer_that_sends_no_first_message() {
     for (asked, after) in [(RtrSet::ALL, 5), (RtrSet::NONE, 60)] {
         let mut net = Net::new(1, false, 0.0);
         net.listen(1, ListenParams::default());
@@ -257,7 +257,7 @@ fn test_first_message_that_does_not_come_ends_the_connection_soon() {
 
 /// A peer that answers for the other model.
 #[test]
-fn test_reply_for_the_other_model_is_terminated() {
+fn test_initiator_terminates_on_reply_for_other_model() {
     let mut net = Net::new(1, false, 0.0);
     net.hosts[0].rnic.listen(None, 99, 8).unwrap();
     for (n, (ours, theirs)) in

@@ -67,7 +67,7 @@ fn counter(net: &mut Net, name: &str) -> u64 {
 }
 
 #[test]
-fn test_initiators_that_break_the_rules_are_reset_and_nobody_but_the_log_hears_of_them() {
+fn test_manager_resets_and_only_logs_initiators_that_break_rules() {
     let mut net = Net::new(1, false, 0.0);
     net.listen(1, ListenParams::default());
     let good = || request(b"0123456789");
@@ -140,7 +140,7 @@ fn test_initiators_that_break_the_rules_are_reset_and_nobody_but_the_log_hears_o
 }
 
 #[test]
-fn test_request_that_was_told_of_and_then_fails_is_told_of_again() {
+fn test_application_is_told_when_a_reported_request_fails() {
     let mut net = Net::new(1, false, 0.0);
     net.listen(1, ListenParams::default());
     let cases: [(&str, &[u8], Then, &str, &str); 4] = [
@@ -195,7 +195,7 @@ fn connect(net: &mut Net, id: CmId, qpn: u32) -> (ConnId, usize) {
 }
 
 #[test]
-fn test_responders_that_break_the_rules_fail_the_connect_and_leave_the_queue_pair_free() {
+fn test_connect_fails_and_frees_queue_pair_when_responder_breaks_rules() {
     let mut net = Net::new(1, false, 0.0);
     net.hosts[0].rnic.listen(None, 99, 8).unwrap();
     let good = || frame(Kind::Reply, false, b"");
@@ -275,7 +275,7 @@ fn test_responder_that_wants_too_many_reads_gets_a_terminate() {
 }
 
 #[test]
-fn test_request_in_segments_of_one_byte_is_a_request() {
+fn test_manager_accepts_request_split_into_segments_of_one_byte() {
     let mut net = Net::new(1, false, 0.0);
     net.listen(1, ListenParams::default());
     let conn = net.tcp();
@@ -294,7 +294,7 @@ fn test_request_in_segments_of_one_byte_is_a_request() {
 
 /// The peer may have the Reply before we know of its arrival, and may have sent data by then.
 #[test]
-fn test_a_connection_that_its_application_accepts_and_leaves_at_once_ends_in_order() {
+fn test_connection_accepted_and_disconnected_at_once_ends_in_order() {
     let mut net = Net::new(1, false, 0.0);
     net.listen(1, ListenParams::default());
     let conn = net.tcp();
@@ -316,7 +316,7 @@ fn test_a_connection_that_its_application_accepts_and_leaves_at_once_ends_in_ord
 /// A refusal of the application's own request leaves the peer's request waiting, and the peer hears
 /// nothing of the refusal.
 #[test]
-fn test_private_data_that_does_not_fit_is_refused_and_the_request_can_still_be_answered() {
+fn test_request_stays_answerable_after_oversized_private_data_is_refused() {
     let mut net = Net::new(1, false, 0.0);
     net.listen(1, ListenParams::default());
     let conn = net.tcp();

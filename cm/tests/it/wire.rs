@@ -141,7 +141,7 @@ fn hostile(net: &mut Net, r: &mut Random) {
 }
 
 #[test]
-fn test_two_managers_on_a_wire_that_loses_frames() {
+fn test_managers_end_every_connection_after_random_use_of_lossy_wire() {
     let mut counts = [0; 4];
     let (mut startup_errors, mut failed) = (0, 0);
     for seed in 0..12 {
@@ -201,7 +201,7 @@ fn test_two_managers_on_a_wire_that_loses_frames() {
 
 /// The initiator sends its first FPDU, or does not.
 #[test]
-fn test_accepted_connection_lives_on_after_its_first_fpdu_and_ends_without() {
+fn test_accepted_connection_times_out_unless_first_fpdu_arrives() {
     for speaks in [true, false] {
         let mut net = Net::new(1, true, 0.0);
         net.listen(1, ListenParams::default());

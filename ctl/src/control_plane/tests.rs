@@ -17,7 +17,7 @@ use heddle_verbs::{DeviceConfig, Hub, ListenParams};
 /// The worker takes no orders: the orders fill its ring, then the requests fill theirs, and no
 /// queue grows beyond the two.
 #[test]
-fn test_requests_wait_while_the_worker_is_behind() {
+fn test_control_plane_leaves_requests_queued_while_worker_is_behind() {
     let (eal, _turn) = crate::testing::eal();
     let pool = Mempool::new(&eal, &MempoolConfig::for_mtu(255, 1500)).unwrap();
     let ports = PortConfig::new(pool);

@@ -136,7 +136,7 @@ fn is_woken(fd: BorrowedFd<'_>) -> bool {
 }
 
 #[test]
-fn test_threads_that_wait_hear_that_the_worker_has_panicked() {
+fn test_waiting_threads_are_told_when_worker_panics() {
     let p = pair("lost0");
     let (listener, mut here, there) = p.connect();
     let memory = here.alloc_mr(4096, Access::LOCAL_WRITE).unwrap();
@@ -212,7 +212,7 @@ fn test_threads_that_wait_hear_that_the_worker_has_panicked() {
 }
 
 #[test]
-fn test_threads_that_wait_hear_that_the_rnic_is_stopped() {
+fn test_waiting_threads_are_told_when_rnic_stops() {
     let Pair { node, peer, _turn, .. } = pair("lost1");
     let device = node.device().clone();
     let listener = device.bind("10.0.0.1:7174").unwrap();
@@ -228,7 +228,7 @@ fn test_threads_that_wait_hear_that_the_rnic_is_stopped() {
 
 /// All memory that a pool has lent comes back at once, over and over.
 #[test]
-fn test_all_of_a_pool_can_be_taken_again_as_soon_as_it_is_dropped() {
+fn test_pool_memory_is_free_again_as_soon_as_its_region_is_dropped() {
     let p = pair("lost2");
     let device = p.node.device();
     let (pd, len) = (device.alloc_pd().unwrap(), device.memory().unwrap().len());

@@ -151,7 +151,7 @@ fn with_markers(octets: u64) -> u64 {
 /// Messages of one FPDU each are the same with and without markers, so the test can count the bytes
 /// of the markers. With long messages, FPDUs ahead of a gap are placed by means of the markers.
 #[test]
-fn test_markers_both_ways_over_a_bad_wire() {
+fn test_marked_streams_place_fpdus_ahead_of_gaps_on_bad_wire() {
     let single = [4, 1300, 64, 1001, 512, 0, 733, 1300];
     let fault = bad_wire();
     let plain = run(Setup::default(), 40, &single);

@@ -19,7 +19,7 @@ const WARM_UP: u64 = 16_000;
 const COUNTED: u64 = 4000;
 
 #[test]
-fn test_the_counter_counts() {
+fn test_allocation_counter_counts_calls_of_its_own_thread() {
     let before = alloc::mine();
     let one = std::hint::black_box(Box::new(7u8));
     let with_one = alloc::mine().since(before);
@@ -123,7 +123,7 @@ fn test_no_operation_allocates() {
 /// not. The very first operation is not counted, because with it the RNICs learn each other's
 /// hardware addresses.
 #[test]
-fn test_first_operations_of_one_segment_allocate_only_until_the_queues_have_grown() {
+fn test_first_short_operations_allocate_only_until_queues_have_grown() {
     let mut net = Net::new(Setup::default());
     let mut wrong = Vec::new();
     for size in [0, 1, 33, 1424] {

@@ -9,7 +9,7 @@ use heddle_iwarp::ddp::DdpHeader;
 use heddle_verbs::{Access, CqeStatus, DisconnectReason, SendWr, Stag, TermCode};
 
 #[test]
-fn test_connect_write_and_disconnect_with_calls_that_wait() {
+fn test_blocking_calls_connect_write_and_disconnect() {
     let (eal, _turn) = crate::common::eal();
     let addr = |n: u8| vec![format!("10.0.0.{n}/24").parse().unwrap()];
     let (a, b) = (EndpointConfig::new(addr(1)), EndpointConfig::new(addr(2)));

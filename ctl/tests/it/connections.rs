@@ -44,7 +44,7 @@ fn introduce(net: &mut Net, events: &EventQueue) -> Honest {
 }
 
 #[test]
-fn test_connects_that_come_to_nothing() {
+fn test_failed_connect_reports_why_it_failed() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let events = EventQueue::new(None);
@@ -162,7 +162,7 @@ fn test_connect_can_be_cancelled_at_any_time() {
 }
 
 #[test]
-fn test_listen_tells_what_is_wrong_and_listeners_are_found_by_address() {
+fn test_listen_reports_errors_and_most_specific_listener_gets_requests() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let device = net.us.device().clone();
@@ -230,7 +230,7 @@ fn test_listen_tells_what_is_wrong_and_listeners_are_found_by_address() {
 }
 
 #[test]
-fn test_backlog_bounds_connections_in_their_start_up() {
+fn test_backlog_limits_connections_during_startup() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let events = listen(&mut net, PORT, |p| p.backlog = 2);
@@ -273,7 +273,7 @@ fn test_backlog_bounds_connections_in_their_start_up() {
 }
 
 #[test]
-fn test_events_that_nobody_takes_are_bounded() {
+fn test_event_queue_that_is_never_read_stays_bounded() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let events = listen(&mut net, PORT, |_| {});
@@ -383,7 +383,7 @@ fn test_private_data_goes_both_ways_with_accept_and_reject() {
 }
 
 #[test]
-fn test_reject_is_a_reply_and_a_fin() {
+fn test_reject_sends_reply_and_fin() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let events = listen(&mut net, PORT, |_| {});
@@ -413,7 +413,7 @@ fn test_reject_is_a_reply_and_a_fin() {
 
 /// These are more requests than the ring between applications and control plane holds.
 #[test]
-fn test_requests_beyond_what_the_ring_holds_are_refused_and_none_is_lost() {
+fn test_full_request_ring_refuses_requests_and_loses_none() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let events = EventQueue::new(None);
@@ -449,7 +449,7 @@ fn test_requests_beyond_what_the_ring_holds_are_refused_and_none_is_lost() {
 /// The queue of the request already has the end of the connection; an application that waits on
 /// another queue gets the failure there.
 #[test]
-fn test_accepting_a_connection_that_has_ended_is_told_to_whoever_waits_for_it() {
+fn test_accept_of_ended_connection_reports_error_to_its_own_event_queue() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let (requests, events) = (listen(&mut net, PORT, |_| {}), EventQueue::new(None));

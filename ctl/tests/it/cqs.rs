@@ -41,7 +41,7 @@ fn assert_round(all: &[Cqe], both: &[Honest; 2], n: u32) {
 }
 
 #[test]
-fn test_queues_of_several_queue_pairs_share_one_that_is_resized() {
+fn test_queue_pairs_share_completion_queue_while_it_is_resized() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let events = listen(&mut net, PORT, |_| {});
@@ -68,7 +68,7 @@ fn test_queues_of_several_queue_pairs_share_one_that_is_resized() {
 }
 
 #[test]
-fn test_size_below_what_is_there_is_refused_and_one_above_is_used() {
+fn test_completion_queue_grows_but_never_shrinks_below_held_completions() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let events = listen(&mut net, PORT, |_| {});
@@ -91,7 +91,7 @@ fn test_size_below_what_is_there_is_refused_and_one_above_is_used() {
 }
 
 #[test]
-fn test_shrunk_queue_overflows_as_one_of_that_size() {
+fn test_shrunk_completion_queue_overflows_at_its_new_depth() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let events = listen(&mut net, PORT, |_| {});

@@ -9,7 +9,7 @@ use heddle_verbs::{Access, CqeStatus, DeviceConfig, DeviceLimits, SendWr};
 /// A program lives long: each connection has a protection domain of its own, and the device has few
 /// at a time.
 #[test]
-fn test_connections_one_after_the_other_give_their_domains_back() {
+fn test_ended_connections_return_their_protection_domains() {
     let (eal, _turn) = crate::common::eal();
     let addr = |n: u8| vec![format!("10.0.0.{n}/24").parse().unwrap()];
     let (a, b) = (EndpointConfig::new(addr(1)), EndpointConfig::new(addr(2)));

@@ -262,7 +262,7 @@ fn forged(n: u32) -> Ipv4Addr {
 }
 
 #[test]
-fn test_flood_of_wrong_crcs_from_many_addresses_costs_nobody_anything() {
+fn test_flood_of_datagrams_with_bad_crc_is_dropped_without_harm() {
     let (eal, _turn) = eal();
     let mut w = Wire::new(&eal);
     let sent = std::cell::Cell::new(0);
@@ -278,7 +278,7 @@ fn test_flood_of_wrong_crcs_from_many_addresses_costs_nobody_anything() {
 }
 
 #[test]
-fn test_flood_of_requests_from_one_address_keeps_neither_old_nor_new_peers_out() {
+fn test_request_flood_from_one_address_shuts_out_no_old_or_new_peer() {
     let (eal, _turn) = eal();
     let mut w = Wire::new(&eal);
     let s = w.assert_harmless(true, |w, n| w.say(BAD, req(BAD, CommId(n + 1))));
@@ -313,7 +313,7 @@ fn test_flood_of_requests_from_ten_thousand_addresses_ends_no_connection() {
 
 /// A peer that abuses its own connection uses up its own budget, and costs another peer nothing.
 #[test]
-fn test_flood_about_one_connection_leaves_the_others_alone() {
+fn test_flood_on_one_connection_does_not_affect_others() {
     let (eal, _turn) = eal();
     let mut w = Wire::new(&eal);
     w.join(BAD);

@@ -225,7 +225,7 @@ fn refused(event: &CmEvent, from: Transport, reason: u16) -> bool {
 }
 
 #[test]
-fn test_each_side_sees_the_other_through_it_again_and_again() {
+fn test_gateway_forwards_connections_repeatedly_with_same_queue_pairs() {
     let (eal, _turn) = eal();
     for from in WAYS {
         // The queue pairs suffice for one connection, and have to serve all connections in turn.
@@ -267,7 +267,7 @@ fn test_each_side_sees_the_other_through_it_again_and_again() {
 
 /// Both connections of a pair are listed, together with the pair itself.
 #[test]
-fn test_what_belongs_together_is_known_by_the_names_of_the_rnic() {
+fn test_gateway_reports_which_two_connections_form_a_pair() {
     let (eal, _turn) = eal();
     let (mut w, _) = World::new(&eal, FROM_IB, 4);
     w.establish(FROM_IB);
@@ -293,7 +293,7 @@ fn test_what_belongs_together_is_known_by_the_names_of_the_rnic() {
 
 /// An iWARP listener resets a peer that sends nothing, but a forwarded connection may stay silent.
 #[test]
-fn test_a_quiet_connection_stays() {
+fn test_gateway_keeps_connection_that_sends_nothing() {
     let (eal, _turn) = eal();
     let (mut w, _) = World::new(&eal, FROM_IWARP, 4);
     w.establish(FROM_IWARP);
@@ -303,7 +303,7 @@ fn test_a_quiet_connection_stays() {
 }
 
 #[test]
-fn test_rejection_and_absence_of_the_target_are_told_to_the_asker() {
+fn test_gateway_tells_asker_that_target_rejects_or_is_absent() {
     let (eal, _turn) = eal();
     for from in WAYS {
         let (mut w, listener) = World::new(&eal, from, 4);
@@ -329,7 +329,7 @@ fn test_rejection_and_absence_of_the_target_are_told_to_the_asker() {
 
 /// The target's application does not answer: the rule's time passes, and both ends hear of it.
 #[test]
-fn test_silent_target_is_given_up() {
+fn test_gateway_gives_up_target_that_does_not_answer() {
     let (eal, _turn) = eal();
     for from in WAYS {
         let (mut w, _) = World::new(&eal, from, 4);
@@ -347,7 +347,7 @@ fn test_silent_target_is_given_up() {
 }
 
 #[test]
-fn test_asker_that_gives_up_is_forgotten_by_the_target() {
+fn test_target_is_told_when_asker_gives_up() {
     let (eal, _turn) = eal();
     for from in WAYS {
         let (mut w, _) = World::new(&eal, from, 4);
@@ -369,7 +369,7 @@ fn test_asker_that_gives_up_is_forgotten_by_the_target() {
 }
 
 #[test]
-fn test_private_data_that_do_not_fit_are_refused_and_not_cut() {
+fn test_gateway_refuses_private_data_that_do_not_fit() {
     let (eal, _turn) = eal();
     let (mut w, _) = World::new(&eal, FROM_IWARP, 4);
     w.asker.ask(FROM_IWARP, &[1; 57]);
@@ -401,7 +401,7 @@ fn test_private_data_that_do_not_fit_are_refused_and_not_cut() {
 /// Earlier requests go on after the rule is removed, whether their connections are established or
 /// not.
 #[test]
-fn test_a_rule_that_goes_takes_no_more_and_leaves_what_there_is() {
+fn test_removed_rule_refuses_new_requests_and_keeps_old_connections() {
     let (eal, _turn) = eal();
     for from in WAYS {
         let (mut w, listener) = World::new(&eal, from, 4);
@@ -433,7 +433,7 @@ fn test_a_rule_that_goes_takes_no_more_and_leaves_what_there_is() {
 
 /// The address of one leg is removed: the RNIC ends that leg, and the gateway the other.
 #[test]
-fn test_an_address_that_goes_ends_both_legs() {
+fn test_gateway_ends_both_legs_when_address_of_one_is_removed() {
     let (eal, _turn) = eal();
     for from in WAYS {
         for nets in [["10.0.0.77/24", "10.1.0.1/24"], ["10.0.0.1/24", "10.1.0.77/24"]] {
@@ -485,7 +485,7 @@ fn test_requests_beyond_the_limit_of_the_rule_or_of_the_pool_are_refused() {
 }
 
 #[test]
-fn test_rules_that_make_a_loop_are_refused_before_anybody_listens() {
+fn test_rule_that_makes_a_loop_is_refused_before_it_listens() {
     let (eal, _turn) = eal();
     let (mut w, _) = World::new(&eal, FROM_IB, 4);
     let listeners = w.via.snapshot().ctl.gauges.listeners;
@@ -500,7 +500,7 @@ fn test_rules_that_make_a_loop_are_refused_before_anybody_listens() {
 
 /// The end of the gateway: both ends of every connection hear of it, in order.
 #[test]
-fn test_the_end_ends_everything_in_order() {
+fn test_gateway_shutdown_tells_both_ends_of_every_connection() {
     let (eal, _turn) = eal();
     for from in WAYS {
         let (mut w, _) = World::new(&eal, from, 4);
@@ -581,7 +581,7 @@ impl Facing {
 }
 
 #[test]
-fn test_two_that_forward_to_each_other_come_to_an_end_and_unwind() {
+fn test_gateways_that_forward_to_each_other_refuse_and_unwind() {
     let (eal, _turn) = eal();
     let (a, b) = (Ipv4Addr::new(10, 1, 0, 1), Ipv4Addr::new(10, 1, 0, 2));
     // The request goes back to the host that it came from, which the gateway sees at once.

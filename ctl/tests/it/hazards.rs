@@ -49,7 +49,7 @@ fn overlaps(all: &[Mr], off: usize, len: usize) -> bool {
 /// The peer acknowledges nothing while the application gives the memory back and another
 /// application tries to take it. A retransmission carries the bytes of the first transmission.
 #[test]
-fn test_memory_is_nobodys_else_while_it_may_be_sent_again() {
+fn test_memory_is_not_reused_while_it_may_be_retransmitted() {
     const LEN: usize = 1000;
     let (eal, _turn) = eal();
     for (read, invalidate, reset) in [
@@ -121,7 +121,7 @@ fn test_memory_is_nobodys_else_while_it_may_be_sent_again() {
 }
 
 #[test]
-fn test_queue_pair_has_one_connection_and_another_try_does_no_harm() {
+fn test_queue_pair_in_use_is_refused_for_second_connection() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let events = listen(&mut net, PORT, |_| {});
@@ -176,7 +176,7 @@ fn test_queue_pair_has_one_connection_and_another_try_does_no_harm() {
 }
 
 #[test]
-fn test_full_queue_of_unsignaled_requests_gets_on_by_posting() {
+fn test_full_send_queue_of_unsignaled_requests_frees_places_on_post() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let events = listen(&mut net, PORT, |_| {});
@@ -210,7 +210,7 @@ fn test_full_queue_of_unsignaled_requests_gets_on_by_posting() {
 }
 
 #[test]
-fn test_applications_of_one_rnic_cannot_use_what_is_not_theirs() {
+fn test_application_cannot_use_objects_of_another_on_same_rnic() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let events = listen(&mut net, PORT, |_| {});
@@ -289,7 +289,7 @@ fn test_applications_of_one_rnic_cannot_use_what_is_not_theirs() {
 }
 
 #[test]
-fn test_overflow_ends_the_queue_pair_and_no_other() {
+fn test_completion_queue_overflow_ends_only_its_queue_pair() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let events = listen(&mut net, PORT, |_| {});
@@ -320,7 +320,7 @@ fn test_overflow_ends_the_queue_pair_and_no_other() {
 }
 
 #[test]
-fn test_queue_armed_for_solicited_wakes_for_these_and_for_failures() {
+fn test_queue_armed_for_solicited_wakes_on_solicited_events_and_failures() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let events = listen(&mut net, PORT, |_| {});

@@ -68,7 +68,7 @@ impl Pair {
 }
 
 #[test]
-fn test_a_connection_from_request_to_its_end() {
+fn test_infiniband_connection_is_established_and_disconnected() {
     let (eal, _turn) = eal();
     let mut p = Pair::new(&eal, [true, true]);
     let (theirs, ours) = (p.listen(true), EventQueue::new(None));
@@ -122,7 +122,7 @@ fn test_a_connection_from_request_to_its_end() {
 
 /// A listener that has not asked for InfiniBand does not exist for InfiniBand's requests.
 #[test]
-fn test_nobody_is_handed_a_connection_by_surprise() {
+fn test_listener_without_infiniband_refuses_infiniband_request() {
     let (eal, _turn) = eal();
     let mut p = Pair::new(&eal, [true, true]);
     let (theirs, ours) = (p.listen(false), EventQueue::new(None));
@@ -137,7 +137,7 @@ fn test_nobody_is_handed_a_connection_by_surprise() {
 
 /// RoCEv2's port is not open: no answer comes back, and no datagram reaches the control plane.
 #[test]
-fn test_an_rnic_that_does_not_speak_it_is_silent() {
+fn test_rnic_without_infiniband_does_not_answer_requests() {
     let (eal, _turn) = eal();
     let mut p = Pair::new(&eal, [true, false]);
     let ours = EventQueue::new(None);

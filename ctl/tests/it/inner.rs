@@ -209,7 +209,7 @@ fn test_two_applications_of_an_rnic_without_a_port_connect_at_every_worker() {
 /// Without CRCs the RNIC hands FPDUs over directly. If either side asks for CRCs inside, both have
 /// CRCs, over frames.
 #[test]
-fn test_crcs_are_left_out_inside_unless_either_side_asks_for_them_there() {
+fn test_inner_connection_uses_crc_only_if_either_side_asks_for_it() {
     let usual = MpaOptions::new();
     let asking = usual.crc_inside(CrcPolicy::Required);
     let outside = usual.crc(CrcPolicy::Off);
@@ -232,7 +232,7 @@ fn test_crcs_are_left_out_inside_unless_either_side_asks_for_them_there() {
 }
 
 #[test]
-fn test_application_connects_to_itself_and_from_an_address_of_its_own_choice() {
+fn test_application_connects_to_itself_from_an_address_it_chooses() {
     let mut own = Own::private(1);
     let listener = own.listen(0, "127.0.0.1:7174", ListenParams::default());
     let sides = own.pair((0, 0), "127.0.0.1:7174", &listener);
@@ -249,7 +249,7 @@ fn test_application_connects_to_itself_and_from_an_address_of_its_own_choice() {
 }
 
 #[test]
-fn test_refusals_and_ends_are_told_at_both_ends_as_over_a_wire() {
+fn test_inner_connection_reports_refusals_and_ends_as_over_a_wire() {
     let mut own = Own::private(2);
     let listener = own.listen(1, "127.0.0.1:7174", ListenParams::default());
     // The address is taken.
@@ -290,7 +290,7 @@ fn test_refusals_and_ends_are_told_at_both_ends_as_over_a_wire() {
 }
 
 #[test]
-fn test_error_of_one_end_is_told_by_a_terminate_to_the_other() {
+fn test_failed_end_of_inner_connection_sends_terminate_to_other_end() {
     let mut own = Own::private(1);
     let listener = own.listen(1, "127.0.0.1:7174", ListenParams::default());
     let [a, b] = own.pair((0, 1), "127.0.0.1:7174", &listener);
@@ -323,7 +323,7 @@ fn test_unanswered_request_ends_after_its_time_at_both_ends() {
 /// Both applications connect to each other at once, many times over, and every connection has its
 /// own pair of ends.
 #[test]
-fn test_connects_of_both_applications_to_each_other_at_once_all_come_about() {
+fn test_simultaneous_connects_of_two_applications_all_succeed() {
     const EACH: usize = 8;
     let mut own = Own::private(2);
     let listeners = [0, 1]
@@ -360,7 +360,7 @@ fn ported(inner: InnerSetup, addrs: &[&str]) -> Own {
 }
 
 #[test]
-fn test_rnic_with_a_port_connects_to_its_own_addresses_without_a_frame_at_the_port() {
+fn test_rnic_connects_to_its_own_addresses_without_frames_at_the_port() {
     let mut own = ported(InnerSetup::default(), &["10.0.0.1/24", "10.5.0.1/24"]);
     let one = own.listen(1, "10.0.0.1:7174", ListenParams::default());
     let any = own.listen(1, "0.0.0.0:7175", ListenParams::default());
@@ -385,7 +385,7 @@ fn test_rnic_with_a_port_connects_to_its_own_addresses_without_a_frame_at_the_po
 }
 
 #[test]
-fn test_applications_see_the_inner_port_where_there_is_no_other_and_bind_to_its_addresses() {
+fn test_applications_see_and_bind_to_inner_port_if_there_is_no_other() {
     let own = Own::private(2);
     let [port] = &own.apps[0].ports().unwrap()[..] else { panic!("one port") };
     assert!(port.link.up);
@@ -422,7 +422,7 @@ fn test_inner_port_follows_the_addresses_of_the_others() {
 }
 
 #[test]
-fn test_rnic_with_neither_a_port_nor_an_inner_one_is_refused_and_so_is_an_odd_inner_one() {
+fn test_rnic_without_any_port_or_with_invalid_inner_port_is_refused() {
     let (eal, _turn) = eal();
     let none = RnicSetup { inner: None, ..setup(InnerSetup::default()) };
     assert!(matches!(Endpoint::assemble(&eal, Vec::new(), &none), Err(OpenError::NoPort)));
@@ -448,7 +448,7 @@ fn test_rnic_with_neither_a_port_nor_an_inner_one_is_refused_and_so_is_an_odd_in
 /// A thread that polls only an inner port sleeps until there is work for it, and every kind of work
 /// wakes it. The thread does not nap.
 #[test]
-fn test_thread_of_an_rnic_without_a_port_sleeps_until_somebody_rings() {
+fn test_thread_of_rnic_without_ports_sleeps_until_doorbell() {
     let (eal, _turn) = eal();
     let inner = InnerSetup::loopback();
     let rnic = Endpoint::assemble(&eal, Vec::new(), &setup(inner)).unwrap();

@@ -41,7 +41,7 @@ fn beyond(value: u64, most: u64) -> impl Fn(&DeviceError) -> bool {
 }
 
 #[test]
-fn test_a_device_says_what_it_has() {
+fn test_device_reports_its_effective_limits() {
     let (eal, _turn) = eal();
     let net = Net::with(&eal, |c| c.max_mrs = 8);
     let device = open(&net, FEW);
@@ -57,7 +57,7 @@ fn test_a_device_says_what_it_has() {
 }
 
 #[test]
-fn test_completion_queues_are_as_many_and_as_deep_as_the_limits() {
+fn test_device_limits_number_and_depth_of_completion_queues() {
     let (eal, _turn) = eal();
     let net = Net::new(&eal);
     let device = open(&net, FEW);
@@ -71,7 +71,7 @@ fn test_completion_queues_are_as_many_and_as_deep_as_the_limits() {
 }
 
 #[test]
-fn test_protection_domains_are_as_many_as_the_limit() {
+fn test_device_limits_number_of_protection_domains() {
     let (eal, _turn) = eal();
     let net = Net::new(&eal);
     let device = open(&net, FEW);
@@ -81,7 +81,7 @@ fn test_protection_domains_are_as_many_as_the_limit() {
 }
 
 #[test]
-fn test_queue_pairs_are_as_many_and_as_large_as_the_limits() {
+fn test_device_limits_number_and_size_of_queue_pairs() {
     let (eal, _turn) = eal();
     let net = Net::new(&eal);
     let device = open(&net, FEW);
@@ -114,7 +114,7 @@ fn test_queue_pairs_are_as_many_and_as_large_as_the_limits() {
 }
 
 #[test]
-fn test_regions_are_as_many_and_as_large_as_the_limits() {
+fn test_device_limits_number_and_size_of_regions() {
     let (eal, _turn) = eal();
     let net = Net::with(&eal, |c| c.max_mrs = 2);
     let device = open(&net, FEW);

@@ -49,7 +49,7 @@ fn open() -> Access {
 }
 
 #[test]
-fn test_server_lends_its_memory_one_request_at_a_time() {
+fn test_server_registers_fast_region_anew_for_each_request() {
     let (a, b, _turn) = nodes("lend");
     let (client, server) = connect(&a, &b);
     let device = b.device();
@@ -111,7 +111,7 @@ fn test_server_lends_its_memory_one_request_at_a_time() {
 /// A page list as the single target and source of a peer, and as a local buffer: in memory of a
 /// device, through frames of a device.
 #[test]
-fn test_page_list_is_one_stag_for_pages_in_any_order() {
+fn test_fast_region_maps_pages_in_any_order_under_one_stag() {
     const PAGE: usize = 4096;
     const LEN: usize = 4 * PAGE - 300;
     // The beginning and the length of each stretch.
@@ -174,7 +174,7 @@ fn done_status(c: &Connection) -> CqeStatus {
 }
 
 #[test]
-fn test_windows_show_what_they_are_bound_to_and_end_with_their_queue_pair() {
+fn test_window_exposes_its_range_and_ends_with_its_queue_pair() {
     let (a, b, _turn) = nodes("windows");
     let (client, server) = connect(&a, &b);
     let device = b.device();

@@ -72,7 +72,7 @@ fn answer(net: &Net, events: &EventQueue, accept: impl Fn() -> Option<AcceptPara
 }
 
 #[test]
-fn test_spoilt_requests() {
+fn test_corrupted_requests_harm_no_other_connection() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let events = listen(&mut net, PORT, |_| {});
@@ -106,7 +106,7 @@ fn test_spoilt_requests() {
 }
 
 #[test]
-fn test_spoilt_fpdus() {
+fn test_corrupted_fpdus_harm_no_other_connection() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let events = listen(&mut net, PORT, |_| {});

@@ -88,7 +88,7 @@ fn accepted(
 }
 
 #[test]
-fn test_responder_speaks_once_the_first_message_has_come_and_no_application_sees_it() {
+fn test_responder_sends_only_after_rtr_message_that_application_never_sees() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let events = listen(&mut net, PORT, |_| {});
@@ -121,7 +121,7 @@ fn test_responder_speaks_once_the_first_message_has_come_and_no_application_sees
 }
 
 #[test]
-fn test_initiator_begins_with_the_message_the_listener_takes() {
+fn test_initiator_sends_rtr_message_of_the_form_listener_takes() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     net.peer.stack.listen(None, 99, 8).unwrap();
@@ -184,7 +184,7 @@ fn test_accept_with_an_ird_of_zero_serves_no_read() {
 }
 
 #[test]
-fn test_peer_of_revision_1_is_asked_again_and_rejections_name_reads() {
+fn test_initiator_falls_back_to_revision_1_and_rejection_names_reads() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     net.peer.stack.listen(None, 99, 8).unwrap();
@@ -228,7 +228,7 @@ fn test_peer_of_revision_1_is_asked_again_and_rejections_name_reads() {
 }
 
 #[test]
-fn test_stream_that_breaks_off_is_told_at_once_and_frees_its_place() {
+fn test_close_inside_fpdu_or_message_is_reported_and_frees_its_place() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let events = listen(&mut net, PORT, |_| {});

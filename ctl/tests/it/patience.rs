@@ -106,7 +106,7 @@ fn test_close_limit_ends_a_close_in_which_something_moves() {
 }
 
 #[test]
-fn test_peer_conns_is_how_many_connections_one_address_gets() {
+fn test_peer_conns_limits_connections_of_one_address() {
     let (eal, _turn) = eal();
     for (limit, gets) in
         [(PeerLimit::Share, 8), (PeerLimit::AtMost(3), 3), (PeerLimit::AtMost(15), 15)]
@@ -141,7 +141,7 @@ fn test_fpdu_stall_ends_a_connection_whose_peer_leaves_an_fpdu_unfinished() {
 
 /// A single address gets half of the memory: eight of the longest FPDUs of a MiB.
 #[test]
-fn test_fpdu_memory_is_how_many_fpdus_peers_may_have_begun() {
+fn test_fpdu_memory_limits_fpdus_that_peers_leave_unfinished() {
     let (eal, _turn) = eal();
     for (fpdu_memory, gets) in [(1 << 20, 8), (2 << 20, 10)] {
         let mut net = Net::with(&eal, |c| c.fpdu_memory = fpdu_memory);
@@ -162,7 +162,7 @@ fn test_fpdu_memory_is_how_many_fpdus_peers_may_have_begun() {
 
 /// An operator's change also holds for existing connections.
 #[test]
-fn test_patience_that_changes_holds_for_connections_that_stand() {
+fn test_changed_patience_applies_to_established_connections() {
     let (eal, _turn) = eal();
     for case in ["user", "window", "stall", "fpdu", "close"] {
         let (mut net, events, honest) = running(&eal, |c| c.tcp.rto_max = Duration::from_secs(1));

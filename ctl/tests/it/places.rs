@@ -62,7 +62,7 @@ fn narrow(device: &Device) -> Ends {
 /// the place before it writes the completion. The moment between the two is short, so it takes many
 /// messages to hit it.
 #[test]
-fn test_the_place_of_a_request_is_free_when_its_completion_is_seen() {
+fn test_send_queue_place_is_free_once_completion_is_polled() {
     let (eal, _turn) = crate::common::eal();
     let addr = |n: u8| vec![format!("10.0.0.{n}/24").parse().unwrap()];
     let (a, b) = (EndpointConfig::new(addr(1)), EndpointConfig::new(addr(2)));

@@ -10,7 +10,7 @@ const LEN: usize = 8;
 /// The peer learns of the receives by another way than this connection, and its messages come with
 /// the next turn.
 #[test]
-fn test_peer_uses_receives_that_the_worker_has_not_taken() {
+fn test_message_uses_receives_that_worker_has_not_fetched_yet() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let events = listen(&mut net, PORT, |_| {});

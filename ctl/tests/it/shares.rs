@@ -8,7 +8,7 @@ use heddle_verbs::{
 };
 
 #[test]
-fn test_an_application_gets_what_it_was_opened_with_and_others_theirs() {
+fn test_application_cannot_exceed_its_share_at_cost_of_others() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let events = listen(&mut net, PORT, |_| {});
@@ -63,7 +63,7 @@ fn test_an_application_gets_what_it_was_opened_with_and_others_theirs() {
 }
 
 #[test]
-fn test_a_queue_pair_is_not_made_with_a_completion_queue_of_another_application() {
+fn test_queue_pair_refuses_completion_queue_of_another_application() {
     let (eal, _turn) = eal();
     let net = Net::new(&eal);
     let config =

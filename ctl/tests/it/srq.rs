@@ -193,7 +193,7 @@ fn test_immediate_data_takes_a_buffer() {
 }
 
 #[test]
-fn test_limit_is_told_when_messages_have_used_up_the_buffers() {
+fn test_srq_limit_event_fires_once_when_buffers_fall_below_limit() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let events = listen(&mut net, PORT, |_| {});
@@ -210,7 +210,7 @@ fn test_limit_is_told_when_messages_have_used_up_the_buffers() {
 
 /// An application that writes nonsense into the ring ends only its own queue pairs.
 #[test]
-fn test_nonsense_in_the_ring_hurts_only_its_writer() {
+fn test_corrupted_srq_ring_ends_only_queue_pairs_of_its_owner() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let events = listen(&mut net, PORT, |_| {});
@@ -230,7 +230,7 @@ fn test_nonsense_in_the_ring_hurts_only_its_writer() {
 }
 
 #[test]
-fn test_what_a_shared_queue_is_made_and_used_with_is_checked() {
+fn test_shared_receive_queue_refuses_invalid_parameters() {
     let (eal, _turn) = eal();
     let net = Net::new(&eal);
     let limits = DeviceLimits { max_srqs: 1, max_srq_wrs: 16, ..DeviceLimits::default() };

@@ -65,7 +65,7 @@ fn counter(c: &CtlCounters, name: &str) -> u64 {
 }
 
 #[test]
-fn test_initiators_that_break_the_rules_are_reset_and_nobody_hears_of_them() {
+fn test_initiators_that_break_rules_are_reset_and_never_reported() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let events = listen(&mut net, PORT, |_| {});
@@ -112,7 +112,7 @@ fn test_initiators_that_break_the_rules_are_reset_and_nobody_hears_of_them() {
 }
 
 #[test]
-fn test_answer_that_comes_too_late_leaves_the_queue_pair_for_another_connection() {
+fn test_late_answer_to_failed_request_leaves_queue_pair_free() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let events = listen(&mut net, PORT, |_| {});
@@ -164,7 +164,7 @@ fn test_answer_that_comes_too_late_leaves_the_queue_pair_for_another_connection(
 }
 
 #[test]
-fn test_responders_that_break_the_rules_fail_the_connect_and_leave_the_queue_pair_free() {
+fn test_connect_fails_and_frees_queue_pair_when_responder_breaks_rules() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let events = listen(&mut net, PORT, |_| {});
@@ -265,7 +265,7 @@ fn test_responder_that_wants_too_many_reads_gets_a_terminate() {
 }
 
 #[test]
-fn test_private_data_that_does_not_fit_rejects_the_peer_and_tells_the_application() {
+fn test_oversized_private_data_rejects_peer_and_tells_application() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let events = listen(&mut net, PORT, |_| {});

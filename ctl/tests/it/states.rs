@@ -55,7 +55,7 @@ fn test_queue_pair_goes_through_its_states_and_is_used_again() {
 }
 
 #[test]
-fn test_reset_forgets_what_was_posted_before_a_connection() {
+fn test_reset_discards_requests_posted_before_connecting() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let device = net.us.device().clone();
@@ -77,7 +77,7 @@ fn test_reset_forgets_what_was_posted_before_a_connection() {
 }
 
 #[test]
-fn test_queue_pair_in_a_start_up_is_not_reset() {
+fn test_connecting_queue_pair_refuses_reset() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let device = net.us.device().clone();
@@ -96,7 +96,7 @@ fn test_queue_pair_in_a_start_up_is_not_reset() {
 }
 
 #[test]
-fn test_error_found_here_is_told_as_terminate_until_the_end() {
+fn test_queue_pair_stays_in_terminate_state_until_connection_ends() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let device = net.us.device().clone();

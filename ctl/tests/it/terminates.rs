@@ -69,7 +69,7 @@ fn about_a_write() -> Terminate {
 }
 
 #[test]
-fn test_the_application_is_told_what_its_peer_has_refused() {
+fn test_application_gets_contents_of_terminate_from_peer() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let events = listen(&mut net, PORT, |_| {});
@@ -87,7 +87,7 @@ fn test_the_application_is_told_what_its_peer_has_refused() {
 
 /// The Terminate is cut off at every byte: the application gets the headers that are whole.
 #[test]
-fn test_headers_that_a_terminate_only_announces_are_not_told() {
+fn test_truncated_terminate_is_reported_without_missing_headers() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let events = listen(&mut net, PORT, |_| {});
@@ -119,7 +119,7 @@ fn test_headers_that_a_terminate_only_announces_are_not_told() {
 
 /// Terminates with false bits and lengths.
 #[test]
-fn test_a_terminate_that_lies_is_told_as_what_it_is() {
+fn test_inconsistent_terminate_is_reported_with_headers_it_contains() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let events = listen(&mut net, PORT, |_| {});

@@ -31,10 +31,10 @@ type Test = (&'static str, fn(&mut World));
 const TESTS: [Test; 7] = [
     ("test_another_process_posts_a_million_operations", million),
     ("test_a_killed_process_gives_everything_back", killed),
-    ("test_nonsense_in_rings_hurts_only_its_writer", nonsense),
-    ("test_every_verb_through_a_socket", remote::every_verb),
+    ("test_corrupted_rings_hurt_only_their_writer", nonsense),
+    ("test_every_verb_works_through_a_socket", remote::every_verb),
     ("test_a_killed_client_gives_everything_back_within_a_second", remote::killed),
-    ("test_ten_clients_of_which_one_is_killed_all_the_time", remote::ten),
+    ("test_clients_work_while_others_are_killed_over_and_over", remote::ten),
     ("test_hostile_clients_hurt_only_themselves", remote::hostile),
 ];
 

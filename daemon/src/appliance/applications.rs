@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn test_those_of_one_name_are_added_up_and_what_they_asked_for_stays() {
+    fn test_applications_of_one_name_are_summed_and_their_requests_stay_counted() {
         let mut a = Applications::default();
         for n in 0..3 {
             a.show(application(n, 7, "x"));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn test_names_are_bounded_for_each_user_and_in_all() {
+    fn test_application_names_are_limited_per_user_and_in_total() {
         let mut a = Applications::default();
         for n in 0..1000 {
             a.show(application(n, 7, &format!("name {n}")));

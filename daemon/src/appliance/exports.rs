@@ -141,7 +141,7 @@ mod tests {
     use crate::service::ServiceKind;
 
     #[test]
-    fn test_only_directories_below_a_root_are_opened_whatever_links_say() {
+    fn test_exports_open_only_directories_below_root_despite_symlinks() {
         let dir = tempfile::tempdir().unwrap();
         let [root, outside] = ["root", "outside"].map(|n| dir.path().join(n));
         std::fs::create_dir_all(root.join("a/b")).unwrap();

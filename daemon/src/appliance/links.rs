@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_ups_and_downs_are_counted_and_speeds_are_not() {
+    fn test_link_history_counts_ups_and_downs_but_not_speed_changes() {
         let up = Link { up: true, mbps: Some(1000), full_duplex: true };
         let down = Link { up: false, mbps: None, full_duplex: false };
         let links = Links::new([up, down].into_iter());

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn test_frames_are_taken_before_an_address_is_ours_and_until_it_is_not() {
+    fn test_port_takes_frames_before_address_is_added_until_it_is_removed() {
         let said = [
             "a: 10.0.0.1 10.0.0.2 10.0.0.3",
             "b: 10.0.0.7 10.0.0.8",
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn test_a_port_that_cannot_take_them_leaves_the_addresses_as_they_were() {
+    fn test_addresses_stay_unchanged_when_a_port_cannot_take_their_frames() {
         let (done, said) = run(1, Ok(()));
         assert_eq!(done, Err("b is full".into()));
         assert!(!said.contains(&"change".into()), "{said:?}");
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn test_addresses_that_are_refused_are_taken_from_the_host_no_more() {
+    fn test_port_stops_taking_frames_of_refused_addresses() {
         let (done, said) = run(9, Err("no".into()));
         assert_eq!(done, Err("no".into()));
         assert_eq!(said[3..], ["a: 10.0.0.1 10.0.0.2", "b: 10.0.0.7"]);

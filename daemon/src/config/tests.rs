@@ -22,7 +22,7 @@ fn wrong(text: &str) -> Vec<(usize, usize, String)> {
 }
 
 #[test]
-fn test_what_is_left_out_is_the_usual() {
+fn test_omitted_keys_have_default_values() {
     let c = parse(LEAST);
     let [port] = &c.ports[..] else { panic!("{c:?}") };
     assert_eq!((port.name.as_str(), port.mtu, port.workers, port.queues), ("port0", 1500, 1, None));
@@ -39,7 +39,7 @@ fn test_what_is_left_out_is_the_usual() {
 }
 
 #[test]
-fn test_every_key_means_what_it_says() {
+fn test_every_key_sets_its_configuration_field() {
     let text = r#"
 [dpdk]
 memory = 300
@@ -202,7 +202,7 @@ timeout = "250ms"
 }
 
 #[test]
-fn test_clients_have_half_of_what_all_share_unless_the_file_says_otherwise() {
+fn test_client_gets_half_of_shared_limits_unless_file_says_otherwise() {
     let limits = "[limits]\nconnections = 10\nregistrations = 7\n";
     let rule = parse(&format!("{LEAST}{limits}[[client]]\nwho = \"any\"\n"));
     let policy = &rule.clients[0].policy;
@@ -211,7 +211,7 @@ fn test_clients_have_half_of_what_all_share_unless_the_file_says_otherwise() {
 }
 
 #[test]
-fn test_regions_of_clients_have_the_address_space_that_they_may_take() {
+fn test_client_policy_maps_enough_address_space_for_its_regions() {
     let rule = parse(&format!("{LEAST}[[client]]\nwho = \"any\"\nregions = 1000"));
     let window = 16 << 30;
     assert_eq!(rule.clients[0].policy.mapped, 1000 * window);
@@ -223,7 +223,7 @@ fn test_regions_of_clients_have_the_address_space_that_they_may_take() {
 }
 
 #[test]
-fn test_limits_on_peers_are_between_a_second_and_a_day() {
+fn test_peer_limits_must_be_between_a_second_and_a_day() {
     let tcp = ["user-timeout", "zero-window", "close-stall", "close-limit"].map(|k| ("tcp", k));
     for (table, key) in tcp.into_iter().chain([("mpa", "fpdu-stall")]) {
         for good in ["1s", "86400s"] {
@@ -245,7 +245,7 @@ fn test_limits_on_peers_are_between_a_second_and_a_day() {
 
 /// The check reports all problems at once, each with its place.
 #[test]
-fn test_everything_that_is_wrong_is_said_with_its_place() {
+fn test_parser_reports_every_error_with_its_line_and_column() {
     let text = r#"[log]
 level = "loud"
 [control]
@@ -306,7 +306,7 @@ address = "10.0.0.1:1"
 }
 
 #[test]
-fn test_what_is_forwarded_or_taken_over_infiniband_makes_sense() {
+fn test_parser_refuses_invalid_forward_and_infiniband_listeners() {
     let ib = "[infiniband]\ncm = true\n";
     let at = |port: u16, what: &str| format!("[[listen]]\naddress = \"10.0.0.1:{port}\"\n{what}\n");
     let forward =
@@ -352,7 +352,7 @@ fn test_what_is_forwarded_or_taken_over_infiniband_makes_sense() {
 }
 
 #[test]
-fn test_a_loop_over_several_listeners_is_shown_with_its_way() {
+fn test_forwarding_loop_over_several_listeners_is_reported_with_its_path() {
     let rule = |addr: &str, to: &str| {
         let (addr, to) = (addr.parse().unwrap(), to.parse().unwrap());
         let timeout = Duration::from_secs(1);
@@ -372,7 +372,7 @@ fn test_a_loop_over_several_listeners_is_shown_with_its_way() {
 
 /// The check does not look at directories, because a file is only text here; the start does.
 #[test]
-fn test_exports_are_listened_on_with_their_options() {
+fn test_parser_accepts_export_listeners_with_their_options() {
     let listen = |port: u16, service: &str| {
         format!("[[listen]]\naddress = \"10.0.0.1:{port}\"\nservice = \"{service}\"\n")
     };
@@ -394,7 +394,7 @@ fn test_exports_are_listened_on_with_their_options() {
 }
 
 #[test]
-fn test_exports_in_tables_are_those_of_one_text() {
+fn test_exports_in_tables_equal_exports_in_service_text() {
     let listen = |service: &str, exports: &str| {
         format!("[[listen]]\naddress = \"10.0.0.1:1\"\nservice = \"{service}\"\n{exports}")
     };
@@ -429,7 +429,7 @@ fn test_exports_in_tables_are_those_of_one_text() {
 }
 
 #[test]
-fn test_an_address_is_of_a_port_and_listened_on_once() {
+fn test_listener_address_must_belong_to_a_port_and_be_given_once() {
     let listen = |addr: &str| format!("[[listen]]\naddress = \"{addr}\"\nservice = \"sink\"\n");
     let problems = wrong(&format!("{LEAST}{}", listen("10.0.0.2:1")));
     assert_eq!(problems, [(5, 11, "no port has the address 10.0.0.2".to_owned())]);
@@ -438,7 +438,7 @@ fn test_an_address_is_of_a_port_and_listened_on_once() {
 }
 
 #[test]
-fn test_ports_do_not_share_what_is_each_ones_own() {
+fn test_parser_refuses_invalid_ports_and_ports_that_share_a_name_or_address() {
     let port = |more: &str| format!("[[port]]\nvdev = \"net_null0\"\n{more}\n");
     let (a, b) = ("addresses = [\"10.0.0.1/24\"]", "addresses = [\"10.1.0.1/24\"]");
     let two = |a: &str, b: &str| format!("{}{}", port(a), port(b));
@@ -493,7 +493,7 @@ fn test_unknown_keys_and_wrong_types_are_refused_where_they_stand() {
 }
 
 #[test]
-fn test_a_file_that_is_not_there_is_named() {
+fn test_error_names_configuration_file_that_is_missing_or_invalid() {
     let e = Config::read(Path::new("/nonexistent/heddle.toml")).unwrap_err();
     assert!(e.to_string().contains("/nonexistent/heddle.toml"), "{e}");
     let dir = tempfile::tempdir().unwrap();
@@ -511,7 +511,7 @@ fn document(path: &str) -> String {
 }
 
 #[test]
-fn test_the_example_can_be_used_as_it_is_and_with_every_key() {
+fn test_example_configuration_parses_as_is_and_with_every_key() {
     let accounts = Accounts::parse("", "root:x:0:\n");
     let text = document("docs/heddle.toml");
     let plain = Config::parse(&text, &accounts).unwrap_or_else(|p| panic!("{p:?}"));
@@ -541,7 +541,7 @@ fn keys(head: &str, tail: &str) -> Vec<String> {
 }
 
 #[test]
-fn test_every_key_is_in_the_guide_and_in_the_example_and_no_other_is() {
+fn test_guide_and_example_list_every_key_and_no_other() {
     let mut all = Vec::new();
     for section in keys("", "") {
         let head = match section.as_str() {

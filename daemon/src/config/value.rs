@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_cidr_of_both_families_and_at_the_ends() {
+    fn test_cidr_accepts_both_families_and_extreme_prefixes() {
         for good in ["10.0.0.1/24", "10.0.0.1/0", "10.0.0.1/32", "fd00::1/64", "fd00::1/128"] {
             let c = cidr(good).unwrap();
             assert_eq!(format!("{}/{}", c.addr(), c.prefix()), good);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn test_cidr_refuses() {
+    fn test_cidr_refuses_malformed_text() {
         for bad in [
             "",
             "10.0.0.1",
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn test_addresses_to_listen_on_are_of_ranges_of_ports_and_of_networks() {
+    fn test_listen_rule_matches_ranges_of_ports_and_networks() {
         let contain = |s: &str, at: &str| {
             addresses(s).unwrap().iter().any(|a| a.contain(at.parse().unwrap()))
         };
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn test_principals_are_users_groups_with_their_members_and_numbers() {
+    fn test_principal_covers_users_group_members_and_numeric_ids() {
         let a = Accounts::parse(
             "root:x:0:0::/root:/bin/sh\nann:x:1000:1000::\nbad line\nbob:x:1001:1001::",
             "rdma:x:50:ann,nobody-known,\nempty:x:51:\nbroken\n",

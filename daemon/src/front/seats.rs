@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_no_user_gets_all_and_places_come_back() {
+    fn test_user_gets_at_most_half_of_seats_and_freed_seats_return() {
         let seats = Seats::default();
         let mut mine: Vec<_> = (0..2).map(|_| seats.take(1, 4).unwrap()).collect();
         assert!(seats.take(1, 4).is_none(), "half of them");

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_what_a_process_left_behind_is_replaced_and_nothing_else_is() {
+    fn test_bind_replaces_only_a_stale_socket_at_its_path() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("sock");
         let control = Control { mode: 0o600, ..Control::at(&path) };

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn test_start_that_stands_still_ends_with_its_step_and_what_may_help() {
+    fn test_stalled_start_fails_with_its_step_and_a_hint() {
         let (_to, from) = oneshot::channel::<Result<(), StartError>>();
         let progress = Progress::default();
         progress.opening("port1", "0000:01:00.0", true);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn test_start_that_gets_on_may_take_longer_than_a_step() {
+    fn test_start_that_progresses_may_exceed_time_limit_of_one_step() {
         let (to, from) = oneshot::channel();
         let progress = Progress::default();
         let steps = progress.clone();

@@ -5,7 +5,7 @@ use heddle_dataplane::{Eal, EalConfig, Hugepages};
 use super::*;
 
 #[test]
-fn test_who_hears_that_it_was_done_finds_it_in_the_list() {
+fn test_service_change_is_listed_by_the_time_it_is_answered() {
     let memory = EalConfig { hugepages: Hugepages::Never, ..EalConfig::default() };
     let eal = Eal::init(&memory).expect("DPDK starts");
     let config = EndpointConfig::with_seed(
@@ -59,7 +59,7 @@ fn test_who_hears_that_it_was_done_finds_it_in_the_list() {
 }
 
 #[test]
-fn test_a_listener_that_fails_while_it_runs_is_seen_to_have_failed() {
+fn test_running_listener_that_fails_is_shown_as_failed() {
     let gone = ListenFailure::AddressRemoved;
     let failed = Stage::Failed(gone);
     assert_eq!(Stage::Starting.after(Ok(false)), Stage::Starting);

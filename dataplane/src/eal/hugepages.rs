@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_every_size_counts_unless_it_may_not_be_mapped() {
+    fn test_free_hugepages_count_only_sizes_that_can_be_mapped() {
         const MIB2: usize = 2 << 20;
         const GIB: usize = 1 << 30;
         let pools = [HugePool { page: MIB2, free: 3 }, HugePool { page: GIB, free: 2 }];
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn test_sizes_are_read_less_what_is_promised() {
+    fn test_free_hugepages_exclude_reserved_ones() {
         let dir = tempfile::tempdir().unwrap();
         for (name, free, promised) in [
             ("hugepages-1048576kB", "4", "1"),

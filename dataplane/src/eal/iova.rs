@@ -99,7 +99,7 @@ mod tests {
     const ALL: Machine = Machine { hugepages: true, sees_physical: true };
 
     #[test]
-    fn test_addresses_of_the_process_where_every_device_can_go_by_them() {
+    fn test_iova_mode_is_virtual_when_every_device_supports_it() {
         assert_eq!(choose(None, &[], ALL), Ok(IovaMode::Va), "virtual devices");
         for d in [
             bound("vfio-pci", true),
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn test_one_device_without_iommu_is_enough_for_physical_ones() {
+    fn test_iova_mode_is_physical_when_any_device_needs_it() {
         for d in [
             bound("vfio-pci", false),
             bound("igb_uio", true),
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn test_what_is_missing_for_physical_addresses_is_said() {
+    fn test_error_names_requirement_missing_for_physical_addresses() {
         let d = [bound("vfio-pci", false)];
         let e = choose(None, &d, Machine { hugepages: false, ..ALL }).unwrap_err();
         assert!(e.contains("0000:3b:00.0") && e.contains("hugepages"), "{e}");
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn test_what_is_asked_for_is_taken_where_it_works() {
+    fn test_requested_iova_mode_is_used_when_it_is_possible() {
         let d = [bound("vfio-pci", false)];
         let (va, pa) = (Some(IovaMode::Va), Some(IovaMode::Pa));
         assert_eq!(choose(pa, &[bound("vfio-pci", true)], ALL), Ok(IovaMode::Pa));

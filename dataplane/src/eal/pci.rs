@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_pci_addresses() {
+    fn test_pci_address_is_parsed_and_normalized() {
         for (ok, name) in [
             ("0000:3b:00.0", "0000:3b:00.0"),
             ("3B:0.7", "0000:3b:00.7"),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn test_device_that_dpdk_does_not_have_says_why() {
+    fn test_error_says_why_dpdk_cannot_use_a_device() {
         assert_eq!(PciFacts::default().unusable("", 1), None, "there is none");
         let said = |driver| bound(driver).unusable("", 1).unwrap();
         assert!(said(None).starts_with("it is bound to no driver: bind it to vfio-pci"));
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn test_reason_in_dpdks_log_goes_to_the_device_that_it_names() {
+    fn test_reason_from_dpdk_log_is_given_for_the_device_it_names() {
         let log = "EAL: 0000:3b:00.0 VFIO group is not viable! Not all devices are bound\n\
                    EAL: Requested device 0000:3b:00.0 cannot be used\n";
         let d = bound(Some("vfio-pci"));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn test_facts_are_read_from_sysfs() {
+    fn test_pci_facts_are_read_from_sysfs() {
         use std::os::unix::fs::symlink;
         let dir = tempfile::tempdir().unwrap();
         let device = |name: &str, driver: Option<&str>, group: Option<&str>, cap: Option<&str>| {
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn test_width_is_that_of_the_register() {
+    fn test_iommu_width_is_read_from_capability_register() {
         // MGAW is 38 and 47.
         assert_eq!(vt_d_bits(0x00d2_008c_4066_0462), Some(39));
         assert_eq!(vt_d_bits(0x08d2_078c_106f_0462), Some(48));

@@ -132,7 +132,7 @@ mod tests {
 
     /// Reads and writes the fields, and compares them with C's own names.
     #[test]
-    fn test_fields_are_those_that_c_means() {
+    fn test_mbuf_fields_match_those_of_c() {
         let mut m = Box::new(sys::rte_mbuf::default());
         let p: *mut sys::rte_mbuf = &raw mut *m;
         // SAFETY: room for an mbuf, ours alone; the callee writes numbers into it.

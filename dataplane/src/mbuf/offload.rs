@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_ip_header_is_looked_at_where_the_device_does_not() {
+    fn test_ip_checksum_is_verified_when_device_does_not() {
         for words in [5u8, 15] {
             let mut frame = vec![0; 14];
             frame.push(0x40 | words);
@@ -142,7 +142,7 @@ mod tests {
 
     /// Tries each state of each checksum, beside flags for other purposes.
     #[test]
-    fn test_both_checksums_are_right_or_one_is_wrong_or_the_stack_looks() {
+    fn test_checksum_flags_of_device_decide_what_stack_verifies() {
         let ip = [
             0,
             sys::HEDDLE_MBUF_F_RX_IP_CKSUM_GOOD,

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_no_device_is_trusted_to_interrupt_when_its_link_changes() {
+    fn test_link_change_interrupts_are_never_requested() {
         for caps in devices::all() {
             let plan = planned(&caps, false);
             let conf = device_conf(&plan, &mut [], plan.rx_interrupt);
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn test_device_that_fails_either_way_says_why_it_fails_without_interrupts() {
+    fn test_device_that_fails_either_way_reports_error_without_interrupts() {
         let steps =
             |rx_interrupt| Err(refusal(if rx_interrupt { "too few vectors" } else { "no memory" }));
         let e = settle(true, steps).unwrap_err().to_string();
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn test_receive_queues_interrupt_where_that_is_asked_for_and_by_message() {
+    fn test_receive_interrupts_need_a_request_and_message_signaling() {
         for caps in devices::all() {
             let bound = |to: &str| Capabilities { bound_to: Some(to.into()), ..caps.clone() };
             let asked = |caps: &Capabilities| {

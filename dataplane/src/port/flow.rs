@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn test_only_what_is_ours_is_taken() {
+    fn test_flow_rules_match_only_own_addresses() {
         let rules = of(4, &["10.0.0.9", "10.0.0.10", "fd00::9", "10.0.0.9"], false);
         assert_eq!(rules.len(), 3 + 3 + 1);
         for r in &rules {
@@ -128,12 +128,12 @@ mod tests {
     }
 
     #[test]
-    fn test_one_queue_takes_all() {
+    fn test_flow_rules_do_not_spread_over_one_queue() {
         assert!(of(1, &["10.0.0.9"], false).iter().all(|r| !r.spread));
     }
 
     #[test]
-    fn test_broadcasts_are_taken_only_when_asked_for() {
+    fn test_flow_rules_match_broadcasts_only_when_asked() {
         let rules = of(1, &["10.0.0.9"], true);
         let broadcast: Vec<_> = rules.iter().filter(|r| r.dst_mac == BROADCAST).collect();
         assert_eq!(broadcast.len(), 1);
@@ -141,14 +141,14 @@ mod tests {
     }
 
     #[test]
-    fn test_a_device_of_our_own_needs_no_rules() {
+    fn test_exclusive_device_needs_no_flow_rules() {
         let config = crate::port::plan::tests::config();
         let p = plan("dev", &devices::ice(), (4, 2048), &config).unwrap();
         assert_eq!(rules(&p, &config.addrs, true), []);
     }
 
     #[test]
-    fn test_rules_as_the_driver_gets_them() {
+    fn test_flow_rules_are_encoded_for_the_driver() {
         let raw = of(2, &["10.0.0.9"], false)[0].raw();
         assert_eq!((raw.dst_mac, raw.ether_type, raw.ip_len), (MAC, IPV4, 4));
         assert_eq!((&raw.dst_ip[..5], raw.tcp, raw.priority), (&[10, 0, 0, 9, 0][..], 1, 0));

@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_watch_reports_each_change_once_and_speed_is_one() {
+    fn test_link_watch_reports_each_change_of_state_or_speed_once() {
         const UP: Link = Link { up: true, mbps: Some(25_000), full_duplex: true };
         const DOWN: Link = Link { up: false, mbps: None, full_duplex: false };
         let w = LinkWatch::new(DOWN);

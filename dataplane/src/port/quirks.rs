@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_arguments_matter() {
+    fn test_quirks_depend_on_device_arguments() {
         assert!(Quirks::of("net_null", "size=512").takes_chains);
         assert!(!Quirks::of("net_null", "size=512,copy=1").takes_chains);
         assert!(Quirks::of("net_tap", "iface=t0").shares_mac);

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn test_what_two_sets_have_in_common_is_not_touched() {
+    fn test_rules_common_to_both_sets_are_left_in_place() {
         assert_eq!(Difference::of(&of(&[1, 2]), &of(&[2, 1])), Difference::default());
         let d = Difference::of(&of(&[1, 2]), &of(&[2, 3]));
         let names = |rules: &[FlowRule]| rules.iter().map(named).collect::<Vec<_>>();
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn test_a_rule_that_cannot_be_made_leaves_all_as_it_was() {
+    fn test_failed_rule_change_leaves_all_rules_unchanged() {
         let (mut device, mut rules) = (Device::default(), Rules::default());
         rules.change(&of(&[1]), &mut device).unwrap();
         let before = device.rules();
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn test_a_rule_that_stays_is_taken_back_later() {
+    fn test_rule_that_could_not_be_deleted_is_deleted_later() {
         let (mut device, mut rules) = (Device::default(), Rules::default());
         rules.change(&of(&[1, 2]), &mut device).unwrap();
         device.stuck = true;

@@ -154,14 +154,14 @@ mod tests {
     }
 
     #[test]
-    fn test_table_takes_turns() {
+    fn test_rss_table_assigns_queues_in_turn() {
         let p = plan_of(3);
         assert_eq!(p.table, [0, 1, 2, 0, 1, 2, 0, 1]);
         assert_eq!((p.types, p.key.as_slice()), (sys::HEDDLE_RSS_TCP4, &RSS_KEY[..40]));
     }
 
     #[test]
-    fn test_what_the_device_says_counts() {
+    fn test_queue_spread_uses_key_and_table_reported_by_device() {
         let p = plan_of(2);
         let rss =
             |key: &[u8], table: &[u16]| QueueSpread::Rss { key: key.into(), table: table.into() };
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn test_what_is_not_known_is_said() {
+    fn test_queue_spread_error_names_what_device_does_not_report() {
         let p = plan_of(2);
         let is = |f: RssFound, why: &str| {
             let e = f.settle(&p, 2).unwrap_err();
@@ -198,7 +198,7 @@ mod tests {
     /// No window of 32 bits of the key is like another, as far as the fields of IPv4 go: each bit
     /// of these fields changes the hash in its own way.
     #[test]
-    fn test_key_sets_every_bit_apart() {
+    fn test_rss_key_gives_each_header_bit_its_own_hash() {
         let bit = |i: usize| RSS_KEY[i / 8] >> (7 - i % 8) & 1;
         let window = |i: usize| (i..i + 32).fold(0u32, |w, b| w << 1 | u32::from(bit(b)));
         let all: std::collections::BTreeSet<u32> = (0..96).map(window).collect();

@@ -235,7 +235,7 @@ mod model {
 
     /// The consumer ends while the producer pushes: each item is taken or comes back, once.
     #[test]
-    fn test_items_that_a_gone_consumer_left_come_back() {
+    fn test_each_item_is_taken_or_reclaimed_once_when_consumer_ends() {
         loom::model(|| {
             let (mut p, mut c) = ring(2);
             p.push(1).unwrap();
@@ -273,7 +273,7 @@ mod tests {
 
     /// Indices work after they have wrapped.
     #[test]
-    fn test_indices_wrap() {
+    fn test_ring_works_after_indices_wrap() {
         let (mut p, mut c) = ring(2);
         let near = usize::MAX - 1;
         (p.tail, c.head) = (near, near);
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn test_a_push_that_stops_half_way_holds_nobody_up() {
+    fn test_half_finished_push_does_not_block_consumer() {
         let (mut p, mut c) = ring(4);
         p.push(1).unwrap();
         p.half_push(2, || {
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn test_an_end_is_told_after_everything_before_it() {
+    fn test_consumer_sees_end_after_all_items_pushed_before() {
         let (mut p, mut c) = ring(4);
         p.push(1).unwrap();
         assert_eq!(c.end(), None);
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn test_what_was_not_taken_comes_back_when_the_consumer_is_gone() {
+    fn test_producer_reclaims_items_left_by_dropped_consumer() {
         let (mut p, mut c) = ring(4);
         for n in 1..=4 {
             p.push(n).unwrap();
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn test_two_threads() {
+    fn test_two_threads_pass_everything_in_order() {
         const N: u32 = 5_000;
         let (mut p, mut c) = ring(16);
         let taker = std::thread::spawn(move || {

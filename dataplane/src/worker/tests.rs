@@ -162,7 +162,7 @@ fn flushed(cq: &Cq) -> Vec<u64> {
 }
 
 #[test]
-fn test_an_order_that_is_half_written_holds_nothing_up() {
+fn test_half_written_order_does_not_block_worker() {
     let mut b = bench("half");
     b.order(Command::Snapshot);
     let Bench { worker, commands, reports, .. } = &mut b;
@@ -246,12 +246,12 @@ fn check_end(b: Bench, end: impl FnOnce(Worker)) -> NoReport {
 }
 
 #[test]
-fn test_all_is_flushed_when_a_worker_is_dropped() {
+fn test_all_requests_are_flushed_when_worker_is_dropped() {
     assert_eq!(check_end(bench("dropped"), drop), NoReport::Ended { panicked: false });
 }
 
 #[test]
-fn test_all_is_flushed_when_a_worker_panics() {
+fn test_all_requests_are_flushed_when_worker_panics() {
     let ended = check_end(bench("panics"), |worker| {
         let thread = std::thread::spawn(move || {
             let _worker = worker;
@@ -292,7 +292,7 @@ fn test_send_goes_after_all_receives_that_were_posted_before_it() {
 /// If an application posts and disconnects, the worker sends all posted requests, whether a turn
 /// came between or not, and however many they are.
 #[test]
-fn test_disconnect_comes_after_all_that_was_posted_before_it() {
+fn test_disconnect_takes_effect_after_requests_posted_before_it() {
     let mut b = bench("disconnect");
     let (conn, qp, cq, _) = b.run();
     for wr_id in 0..200 {
@@ -312,7 +312,7 @@ fn test_disconnect_comes_after_all_that_was_posted_before_it() {
 /// The application goes on posting while the worker takes requests: the Send, and the receives
 /// before it, come after the worker has found the receive queue empty.
 #[test]
-fn test_send_found_after_the_receives_goes_after_those_posted_meanwhile() {
+fn test_send_found_late_runs_after_receives_posted_meanwhile() {
     let mut b = bench("meanwhile");
     let (conn, qp, ..) = b.run();
     let slot = b.worker.queues.of(conn).unwrap();
@@ -333,7 +333,7 @@ fn test_send_found_after_the_receives_goes_after_those_posted_meanwhile() {
 
 /// An application may post, and ring, until it learns that its connection is over.
 #[test]
-fn test_posts_between_the_end_of_a_connection_and_its_delivery_are_flushed_and_nobodys_fault() {
+fn test_posts_between_end_of_connection_and_its_report_are_flushed() {
     let mut b = bench("late");
     let (conn, qp, cq, _) = b.run();
     post_recv(&qp, 1).unwrap();
@@ -350,7 +350,7 @@ fn test_posts_between_the_end_of_a_connection_and_its_delivery_are_flushed_and_n
 
 /// The RNIC can no longer report the requests that it had taken.
 #[test]
-fn test_what_a_worker_cannot_complete_is_told_as_lost() {
+fn test_requests_that_worker_cannot_complete_are_reported_lost() {
     let mut b = bench("bereft");
     let (conn, qp, cq, _) = b.run();
     post_write(&qp, 1).unwrap();
@@ -363,7 +363,7 @@ fn test_what_a_worker_cannot_complete_is_told_as_lost() {
 
 /// The panic comes after the worker takes the order and before it carries the order out.
 #[test]
-fn test_a_queue_pair_on_its_way_into_a_worker_ends_with_it() {
+fn test_queue_pair_entering_a_worker_ends_with_that_worker() {
     let mut b = bench("entering");
     let conn = b.connect(1);
     let (qp, cq, _) = b.queue_pair();
@@ -375,7 +375,7 @@ fn test_a_queue_pair_on_its_way_into_a_worker_ends_with_it() {
 
 /// A post that finds the queue pair ending waits until the queue pair has ended.
 #[test]
-fn test_a_queue_pair_whose_end_is_cut_short_has_ended_all_the_same() {
+fn test_queue_pair_counts_as_ended_after_interrupted_end() {
     let b = bench("cut");
     let (qp, ..) = b.queue_pair();
     post_recv(&qp, 1).unwrap();
@@ -481,7 +481,7 @@ fn test_a_flood_of_datagrams_leaves_room_for_reports() {
 /// RFC 9293 section 3.10.7.1: the RST that answers a segment with ACK has that segment's
 /// acknowledgment number.
 #[test]
-fn test_what_is_left_of_a_worker_answers_strays_with_rst() {
+fn test_closed_worker_answers_stray_segments_with_rst() {
     let mut b = bench("closed");
     b.run();
     let (mut rx, mut tx) = b.far.take_queues().pop().unwrap();

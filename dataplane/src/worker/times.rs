@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn test_one_in_eight_turns_that_found_work_counts_to_the_beginning_of_the_next() {
+    fn test_stopwatch_times_every_eighth_busy_turn_to_start_of_next() {
         let mut w = Stopwatch::default();
         let mut turn = |start, busy, busy_turns| {
             w.begin(at(start));
@@ -183,13 +183,13 @@ mod tests {
     }
 
     #[test]
-    fn test_one_in_64_batches_is_due() {
+    fn test_stopwatch_is_due_for_every_64th_batch() {
         let mut w = Stopwatch::default();
         assert_eq!((0..640).filter(|_| w.is_due()).count(), 10);
     }
 
     #[test]
-    fn test_a_request_lasts_until_it_is_retired_also_beyond_the_end_of_numbers() {
+    fn test_stopwatch_times_request_until_retired_across_wraparound() {
         let mut w = Stopwatch::default();
         w.follow(5, 3, at(100));
         // The worker follows one request at a time.
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn test_what_ends_with_its_connection_is_no_measure_and_makes_room() {
+    fn test_stopwatch_drops_request_whose_connection_ends() {
         let mut w = Stopwatch::default();
         w.follow(5, 3, at(100));
         w.forget(6);

@@ -6,7 +6,7 @@ use crate::common::*;
 use heddle_dataplane::*;
 
 #[test]
-fn test_null_gives_and_takes_frames() {
+fn test_null_device_gives_and_takes_frames() {
     let pool = pool(1023);
     let (port, mut rx, mut tx) = open("net_null0,size=512", pool).unwrap();
     assert_eq!(port.driver(), "net_null");
@@ -25,7 +25,7 @@ fn test_null_gives_and_takes_frames() {
 }
 
 #[test]
-fn test_queues_keep_the_port_open() {
+fn test_port_stays_open_until_its_last_queue_is_dropped() {
     let pool = pool(255);
     let (port, mut rx, tx) = open("net_null7", pool).unwrap();
     drop((port, tx));
@@ -145,7 +145,7 @@ fn test_a_port_that_is_open_cannot_be_taken_by_its_name() {
 }
 
 #[test]
-fn test_a_device_of_the_eal_is_stopped_and_stays() {
+fn test_dropped_port_stops_eal_device_and_leaves_it_attached() {
     use heddle_dpdk_sys as sys;
     let pool = pool(1023);
     let _ = eal();

@@ -42,7 +42,7 @@ fn local(pool: Mempool) -> Mbuf {
 }
 
 #[test]
-fn test_back_off_sleeps_nearly_always_and_hears_of_a_frame_within_a_nap() {
+fn test_backoff_mostly_sleeps_and_notices_frame_within_a_nap() {
     let pool = pool(1023);
     let config = PortConfig::new(pool);
     let (mut a, mut b) = Port::ring_pair(&eal(), "idle", 64, &config, &config).unwrap();
@@ -103,7 +103,7 @@ fn is_woken(rx: &mut RxQueue, tx: &mut TxQueue, pool: Mempool) {
 
 #[test]
 #[ignore = "needs root: makes a tap interface"]
-fn test_tap_interrupts_wake() {
+fn test_tap_interrupt_wakes_thread() {
     let pool = pool(2047);
     let config = PortConfig { rx_interrupt: true, ..PortConfig::new(pool) };
     let (_a, mut rx, _) = open_with("net_tap50,iface=hdlit", &config);

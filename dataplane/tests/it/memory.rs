@@ -12,7 +12,7 @@ use heddle_iwarp::{Access, Memory as _, MrTable, Pd, Qpn};
 use heddle_verbs::memory::{Region, RegionError, RegionMemory, RegionTable};
 
 #[test]
-fn test_exhausted_pool_is_none_and_counted() {
+fn test_exhausted_pool_returns_none_and_is_counted() {
     let pool = pool(63);
     let mut all = arrayvec::ArrayVec::<Mbuf, 128>::new();
     assert_eq!(pool.alloc_bulk(&mut all, 60), 60);
@@ -58,7 +58,7 @@ fn test_mbuf_grows_and_shrinks_at_both_ends() {
 }
 
 #[test]
-fn test_external_bytes_are_not_ours_to_change() {
+fn test_external_mbuf_refuses_changes_and_bad_ranges() {
     let pool = pool(63);
     let memory = Memory::new(5000);
     let mut m = memory.external(pool, 0, 5000).unwrap();
@@ -74,7 +74,7 @@ fn test_external_bytes_are_not_ours_to_change() {
 }
 
 #[test]
-fn test_references_have_a_limit_and_come_back() {
+fn test_external_references_are_limited_and_returned() {
     let pool = Mempool::new(
         &eal(),
         &MempoolConfig { count: 65_535, cache: 256, data_room: 192, socket: None },
@@ -153,7 +153,7 @@ fn faults(config: FaultConfig, seed: u64, pool: Mempool, n: u32) -> (Vec<u32>, F
 }
 
 #[test]
-fn test_faults_do_what_they_count_and_repeat() {
+fn test_faults_match_their_counters_and_repeat_with_the_seed() {
     let pool = pool(1023);
     let config = FaultConfig { drop: 0.1, duplicate: 0.05, reorder: 0.1, ..Default::default() };
     let (seen, f) = faults(config, 42, pool, 5000);
@@ -195,7 +195,7 @@ fn test_held_frame_comes_out_when_traffic_stops() {
 }
 
 #[test]
-fn test_no_faults_changes_nothing() {
+fn test_empty_fault_config_changes_nothing() {
     let pool = pool(255);
     assert!(FaultConfig::default().is_none());
     let (seen, f) = faults(FaultConfig::default(), 1, pool, 100);

@@ -72,7 +72,7 @@ fn flows(
 }
 
 #[test]
-fn test_one_queue_is_single_whatever_the_device() {
+fn test_port_with_one_queue_has_single_spread() {
     let pool = pool(1023);
     let (port, ..) = open("net_null40", pool).unwrap();
     assert_eq!(*port.spread(), QueueSpread::Single);

@@ -65,7 +65,7 @@ fn test_region_outlives_all_handles_while_a_frame_refers_to_it() {
 /// While the RNIC lives, the test asks it, and the RNIC drops the mapping when it knows that
 /// nothing refers to the mapping.
 #[test]
-fn test_region_is_let_go_when_nothing_refers_to_it_any_more() {
+fn test_region_is_unmapped_when_nothing_refers_to_it() {
     let _alone = alone();
     let pool = pool(255);
     let Memory { region, external } = Memory::new(3 << 20);
@@ -87,7 +87,7 @@ fn test_region_is_let_go_when_nothing_refers_to_it_any_more() {
 /// DPDK has room for a hundred and some regions. The RNIC copies memory of other regions into
 /// frames, and registers these regions all the same.
 #[test]
-fn test_regions_beyond_what_dpdk_holds_are_known_and_not_for_devices() {
+fn test_regions_beyond_dpdk_capacity_are_registered_but_not_for_devices() {
     let _alone = alone();
     const MANY: usize = 300;
     let config = PortConfig::new(pool(255));

@@ -73,7 +73,7 @@ fn test_external_frames_cross_as_sent_and_are_released() {
 }
 
 #[test]
-fn test_received_frames_are_the_receivers_own() {
+fn test_received_frames_belong_to_receiver() {
     let (near, far) = (pool(1023), pool(1023));
     let config = [near, far].map(PortConfig::new);
     let (mut a, mut b) = Port::ring_pair(&eal(), "own", 64, &config[0], &config[1]).unwrap();
@@ -296,7 +296,7 @@ fn test_two_threads_share_one_region() {
 }
 
 #[test]
-fn test_several_queues_are_joined_one_to_one() {
+fn test_ring_pair_joins_queues_one_to_one() {
     let pools = vec![pool(255), pool(255)];
     let config = PortConfig { pools: pools.clone(), ..PortConfig::new(pools[0]) };
     let (mut a, mut b) = Port::ring_pair(&eal(), "mq", 64, &config, &config).unwrap();
@@ -312,7 +312,7 @@ fn test_several_queues_are_joined_one_to_one() {
 }
 
 #[test]
-fn test_bad_pairs_are_errors() {
+fn test_ring_pair_refuses_invalid_and_taken_names() {
     let config = PortConfig::new(pool(255));
     for name in ["", "a b", "seventeen_letters"] {
         let e = Port::ring_pair(&eal(), name, 64, &config, &config).unwrap_err();

@@ -14,7 +14,7 @@ use heddle_tcp::StackConfig;
 use heddle_verbs::memory::RegionTable;
 
 #[test]
-fn test_orders_wait_while_nobody_takes_the_answers() {
+fn test_orders_wait_while_worker_reports_are_not_taken() {
     let eal = eal();
     let pool = pool(255);
     let config = PortConfig::new(pool);

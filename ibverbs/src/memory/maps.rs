@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn test_line_without_a_name_and_with_words_in_its_name_is_read() {
+    fn test_maps_line_with_and_without_a_name_is_parsed() {
         let line = "7f0000001000-7f0000003000 rw-s 0000f000 fe:01 77 /a b (deleted)";
         let want = Mapping {
             range: 0x7f00_0000_1000..0x7f00_0000_3000,

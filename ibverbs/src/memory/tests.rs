@@ -150,7 +150,7 @@ fn test_memory_is_freed_by_madvise_after_it_is_given_back() {
 
 /// Registrations begin and end in any order; the test compares with a count for each page.
 #[test]
-fn test_registrations_that_overlap_and_adjoin_share_each_page_until_the_last_one_goes() {
+fn test_page_stays_shared_until_its_last_overlapping_registration_ends() {
     const PAGES: usize = 48;
     let area = Area::new(PAGES);
     let mut model = [0u32; PAGES];
@@ -196,7 +196,7 @@ fn test_registrations_that_overlap_and_adjoin_share_each_page_until_the_last_one
 }
 
 #[test]
-fn test_memory_that_is_not_there_or_has_no_bytes_is_refused_and_nothing_changes() {
+fn test_unmapped_or_empty_memory_is_refused_and_nothing_changes() {
     let area = Area::apart(4);
     area.fill();
     area.unmap(2 * PAGE, PAGE);
@@ -218,7 +218,7 @@ fn test_memory_that_is_not_there_or_has_no_bytes_is_refused_and_nothing_changes(
 
 /// A program frees memory before it unregisters it, and has other memory there by then.
 #[test]
-fn test_what_was_mapped_over_registered_memory_stays_as_it_is() {
+fn test_mapping_placed_over_registered_memory_is_left_unchanged() {
     let area = Area::apart(8);
     area.fill();
     let shared = area.share(0, 8 * PAGE);
@@ -246,7 +246,7 @@ fn test_what_was_mapped_over_registered_memory_stays_as_it_is() {
 }
 
 #[test]
-fn test_memory_that_moves_while_it_is_registered_is_not_mixed_up_with_what_comes_there() {
+fn test_moved_registered_memory_is_not_confused_with_its_replacement() {
     let area = Area::apart(2);
     let elsewhere = Area::apart(2);
     area.fill();

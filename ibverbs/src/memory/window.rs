@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn test_owner_of_a_mapping_goes_by_file_and_place() {
+    fn test_mapping_belongs_to_window_by_file_and_offset() {
         let window = Window::new(8 << 30..9 << 30).unwrap();
         let ours = Mapping {
             range: (8 << 30) + PAGE..(8 << 30) + 3 * PAGE,

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn test_ipv6_address_means_an_ipv4_one_where_it_can() {
+    fn test_ipv6_address_maps_to_ipv4_when_possible() {
         let wire = |text: &str| on_wire(text.parse().unwrap());
         assert_eq!(wire("::"), Some(Ipv4Addr::UNSPECIFIED));
         assert_eq!(wire("::1"), Some(Ipv4Addr::LOCALHOST));

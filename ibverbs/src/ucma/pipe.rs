@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn test_more_events_than_a_pipe_holds_are_told_in_the_end() {
+    fn test_events_beyond_pipe_capacity_are_all_signaled_in_the_end() {
         let (mut pipe, given) = Pipe::new(true, true).unwrap();
         let mut left = 70_000;
         pipe.set(left);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn test_flags_are_those_that_the_program_asks_for() {
+    fn test_pipe_has_the_flags_that_program_asks_for() {
         for (nonblocking, cloexec) in [(false, false), (true, true)] {
             let (_pipe, given) = Pipe::new(nonblocking, cloexec).unwrap();
             let flags = fcntl_getfl(&given).unwrap();

@@ -111,7 +111,7 @@ mod tests {
     use heddle_socket::{Fault, FaultKind};
 
     #[test]
-    fn test_advice_is_of_the_cause() {
+    fn test_error_advice_matches_the_cause() {
         let refused = |kind| advice(&DeviceError::Refused(Fault { kind, text: String::new() }));
         assert!(advice(&DeviceError::Gone).contains("heddle run"));
         for kind in [FaultKind::Quota, FaultKind::Denied, FaultKind::Busy] {

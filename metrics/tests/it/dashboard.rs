@@ -56,7 +56,7 @@ fn selectors(query: &str) -> Vec<(&str, &str)> {
 }
 
 #[test]
-fn test_every_metric_and_label_of_a_query_is_exposed() {
+fn test_every_metric_and_label_of_dashboard_queries_is_exposed() {
     let all = read(&expose(&sample()));
     let queries = queries(&dashboard());
     assert!(queries.len() > 50, "{}", queries.len());
@@ -84,7 +84,7 @@ fn test_every_metric_and_label_of_a_query_is_exposed() {
 }
 
 #[test]
-fn test_counters_are_shown_as_rates_and_histograms_by_their_buckets() {
+fn test_dashboard_shows_counters_as_rates_and_histograms_by_buckets() {
     let all = read(&expose(&sample()));
     for (title, query, _) in queries(&dashboard()) {
         for (name, _) in selectors(&query) {
@@ -97,7 +97,7 @@ fn test_counters_are_shown_as_rates_and_histograms_by_their_buckets() {
 }
 
 #[test]
-fn test_rows_panels_and_variables_are_what_grafana_wants() {
+fn test_dashboard_has_rows_panels_and_variables_that_grafana_expects() {
     let d = dashboard();
     assert!(d["schemaVersion"].as_u64().unwrap() >= 38);
     let panels = d["panels"].as_array().unwrap();

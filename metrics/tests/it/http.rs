@@ -81,7 +81,7 @@ fn body(answer: &str) -> &str {
 }
 
 #[test]
-fn test_metrics_has_its_content_type_and_closes() {
+fn test_metrics_response_has_content_type_and_closes_connection() {
     let source = Told::new(Some(Ok(well())));
     with(&source, Limits::default(), async |addr| {
         let answer = request(addr, "GET", "/metrics").await;
@@ -97,7 +97,7 @@ fn test_metrics_has_its_content_type_and_closes() {
 }
 
 #[test]
-fn test_other_paths_and_methods() {
+fn test_server_answers_other_paths_and_methods_with_matching_status() {
     let source = Told::new(Some(Ok(well())));
     with(&source, Limits::default(), async |addr| {
         for (method, path, status) in [
@@ -141,7 +141,7 @@ fn test_health_names_the_worker_that_does_not_answer() {
 }
 
 #[test]
-fn test_health_is_lost_with_the_last_link_and_not_with_another() {
+fn test_health_fails_only_when_last_link_is_down() {
     let links = |up: [bool; 2]| {
         let mut s = well();
         for (port, up) in s.ports.iter_mut().zip(up) {
@@ -168,7 +168,7 @@ fn test_health_is_lost_with_the_last_link_and_not_with_another() {
 
 /// All requests wait for the one that takes the sample, and get the same answer.
 #[test]
-fn test_a_source_that_says_nothing_costs_one_deadline_however_many_ask() {
+fn test_silent_source_costs_one_deadline_for_all_waiting_requests() {
     let source = Told::new(None);
     let limits = Limits {
         sample: Duration::from_millis(300),
@@ -196,7 +196,7 @@ fn of_rnic(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn test_two_hundred_at_once_are_all_answered_out_of_few_samples() {
+fn test_two_hundred_concurrent_requests_share_few_samples() {
     let source = Told::new(Some(Ok(well())));
     let limits = Limits { fresh: Duration::from_secs(20), ..Limits::default() };
     with(&source, limits, async |addr| {
@@ -265,7 +265,7 @@ fn slow_requests(limits: Limits) {
 /// Clients take no answer and do not leave. The clients take every place, come again, and still
 /// keep no client out.
 #[test]
-fn test_clients_with_time_make_room_for_others_that_wait() {
+fn test_idle_clients_give_way_to_waiting_clients_after_their_share() {
     let (share, never) = (Duration::from_millis(200), Duration::from_secs(600));
     let limits =
         Limits { connections: 64, header: never, whole: never, share, ..Limits::default() };
@@ -292,7 +292,7 @@ fn test_clients_with_time_make_room_for_others_that_wait() {
 
 /// A client that asks and never takes its answer keeps its place until the deadline, and no longer.
 #[test]
-fn test_an_answer_that_is_not_taken_does_not_hold_the_place() {
+fn test_client_that_never_reads_its_answer_loses_its_place() {
     let mut large = well();
     large.version = "x".repeat(16 << 20);
     let source = Told::new(Some(Ok(large)));
@@ -309,7 +309,7 @@ fn test_an_answer_that_is_not_taken_does_not_hold_the_place() {
 }
 
 #[test]
-fn test_garbage_is_refused_and_others_are_served() {
+fn test_server_refuses_garbage_and_serves_others() {
     let source = Told::new(Some(Ok(well())));
     with(&source, Limits::default(), async |addr| {
         let long = [b"GET /metrics HTTP/1.1\r\nX: ".as_slice(), &[b'a'; 20_000]].concat();

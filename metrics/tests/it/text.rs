@@ -13,7 +13,7 @@ use heddle_nfs::Counts;
 use heddle_rpc::server::ServerCounters;
 
 #[test]
-fn test_every_counter_of_a_worker_is_there_with_its_help_and_value() {
+fn test_every_worker_counter_is_exposed_with_help_and_value() {
     let all = read(&expose(&sample()));
     let s = sample().workers[0].snapshot.clone();
     let mut seen = 0;
@@ -37,7 +37,7 @@ fn test_every_counter_of_a_worker_is_there_with_its_help_and_value() {
 }
 
 #[test]
-fn test_counters_of_the_control_plane_and_gauges_are_there() {
+fn test_control_plane_counters_and_gauges_are_exposed() {
     let mut s = sample();
     s.control.cm.established = 5;
     s.control.control.stale = 6;
@@ -68,7 +68,7 @@ fn test_counters_of_the_control_plane_and_gauges_are_there() {
 }
 
 #[test]
-fn test_series_of_a_worker_are_there_before_it_has_answered() {
+fn test_worker_histograms_are_exposed_before_worker_answers() {
     let all = read(&expose(&sample()));
     for name in ["turn", "round_trip", "request"] {
         let family = &all[&format!("heddle_{name}_seconds")];
@@ -81,7 +81,7 @@ fn test_series_of_a_worker_are_there_before_it_has_answered() {
 }
 
 #[test]
-fn test_what_the_device_of_a_port_does_by_itself_is_shown() {
+fn test_port_offloads_are_exposed() {
     let all = read(&expose(&sample()));
     let lines = &all["heddle_port_offload"].lines;
     assert_eq!(lines.len(), 12, "six of each port");
@@ -125,7 +125,7 @@ fn test_histograms_are_cumulative_in_seconds_and_end_with_their_count() {
 }
 
 #[test]
-fn test_exports_are_told_apart_by_listener_and_directory() {
+fn test_export_series_are_labeled_by_listener_and_directory() {
     let all = read(&expose(&sample()));
     let of = |name: &str, wanted: &[(&str, &str)]| {
         let fits = |(_, labels, _): &&(String, BTreeMap<String, String>, f64)| {
@@ -168,7 +168,7 @@ fn test_exports_are_told_apart_by_listener_and_directory() {
 }
 
 #[test]
-fn test_names_are_those_a_user_would_guess() {
+fn test_metric_names_are_prefixed_lowercase_and_unique() {
     for name in read(&expose(&sample())).keys() {
         assert!(name.starts_with("heddle_"), "{name}");
         assert!(name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_'));
@@ -202,7 +202,7 @@ fn promtool(text: &str) -> (bool, String) {
 }
 
 #[test]
-fn test_promtool_has_no_complaint() {
+fn test_promtool_accepts_exposed_metrics() {
     let text = expose(&sample());
     assert_eq!(promtool(&text), (true, String::new()));
     // promtool complains about a counter without a counter's name.
@@ -232,7 +232,7 @@ fn test_the_guide_names_every_gauge_and_histogram_and_nothing_else() {
 
 /// Prometheus accepts the guide's rules.
 #[test]
-fn test_promtool_takes_the_guides_alerts() {
+fn test_promtool_accepts_alerts_of_the_guide() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guide/metrics.md");
     let guide = std::fs::read_to_string(path).unwrap();
     let rules = guide.split("## Alerts").nth(1).unwrap();

@@ -101,7 +101,7 @@ mod tests {
     use crate::wire::{Fattr, Handle, Opaque, ReadOk};
 
     #[test]
-    fn test_pauses_double_up_to_the_longest_and_end_with_the_time() {
+    fn test_pauses_double_up_to_the_longest_until_patience_ends() {
         let ms = Duration::from_millis;
         let patience = Patience { first: ms(100), longest: ms(300), all: ms(1000) };
         let mut pauses = Pauses::new(patience);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn test_client_calls_again_until_the_server_has_time_or_its_patience_is_over() {
+    fn test_client_retries_jukebox_until_success_or_end_of_patience() {
         let mut patient = client(3);
         let results = patient.call(procedure::COMMIT, &()).unwrap();
         assert_eq!(results, Status::OK.octets());
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn test_read_that_the_server_puts_off_is_sent_again() {
+    fn test_read_answered_with_jukebox_is_retried() {
         let mut client = client(2);
         let (file, mut data) = (Handle::new(b"f").unwrap(), Vec::new());
         let read = client.read(file, 4, |piece| {
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn test_status_counts_of_procedures_of_nfs_alone() {
+    fn test_jukebox_status_counts_only_for_nfs_procedures() {
         let jukebox = Status::JUKEBOX.octets();
         assert!(is_jukebox(procedure::LOOKUP, &jukebox));
         assert!(!is_jukebox(procedure::NULL, &jukebox));

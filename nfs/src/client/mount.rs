@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_path_is_in_the_deepest_export_whose_names_it_begins_with() {
+    fn test_path_belongs_to_deepest_export_that_contains_it() {
         let exports = [&b"/srv"[..], b"/srv/data/", b"/home"].map(<[u8]>::to_vec);
         let of =
             |path: &[u8]| export_of(&exports, path).map(|(export, rest)| (export.to_vec(), rest));

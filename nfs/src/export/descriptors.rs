@@ -92,7 +92,7 @@ mod tests {
     use std::fs::File;
 
     #[test]
-    fn test_least_used_goes_with_all_its_descriptors() {
+    fn test_least_recently_used_object_loses_all_its_descriptors() {
         let fd = || Arc::new(OwnedFd::from(File::open("/dev/null").unwrap()));
         let mut d = Descriptors::new(2);
         d.keep_read(1, fd());

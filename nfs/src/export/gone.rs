@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_last_ones_are_remembered_until_they_come_back() {
+    fn test_latest_removed_objects_are_remembered_until_they_return() {
         let mut gone = Gone::default();
         let id = |ino| Identity { ino, born: 1 };
         for ino in 0..=LIMIT as u64 {

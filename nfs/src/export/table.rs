@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn test_object_with_several_names_keeps_those_that_are_left() {
+    fn test_object_with_several_names_keeps_its_remaining_names() {
         let mut t = Table::new(ROOT, 10);
         t.insert(dir(2, ROOT));
         assert_eq!(t.insert(file(5, ROOT, b"a")), ROOT);
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn test_file_used_longest_ago_is_evicted_and_directories_stay() {
+    fn test_least_recently_used_file_is_evicted_and_directories_stay() {
         let mut t = Table::new(ROOT, 5);
         t.insert(dir(2, ROOT));
         t.insert(dir(3, 2));
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn test_coming_going_and_moving_keeps_the_table_whole() {
+    fn test_table_stays_consistent_under_random_adds_removes_and_moves() {
         let mut t = Table::new(ROOT, 40);
         let mut seed = 1u64;
         let mut random = |below: u64| {

@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_all_is_moved_in_as_many_steps_as_it_takes() {
+    fn test_transfer_continues_in_steps_until_all_is_moved() {
         let step = |steps: &'static [Result<usize, Errno>]| {
             let mut steps = steps.iter();
             let mut seen = Vec::new();

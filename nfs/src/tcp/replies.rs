@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn test_call_that_is_carried_out_already_waits_for_its_reply() {
+    fn test_repeated_call_waits_for_reply_of_the_running_one() {
         let replies = Replies::default();
         let remove = call(7, procedure::REMOVE, b"name");
         std::thread::scope(|scope| {
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn test_call_whose_thread_has_panicked_is_carried_out_when_it_comes_again() {
+    fn test_call_whose_thread_panicked_is_executed_when_it_is_repeated() {
         let replies = Replies::default();
         let remove = call(7, procedure::REMOVE, b"name");
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

@@ -180,7 +180,7 @@ fn test_handle_works_below_a_directory_that_the_user_cannot_search() {
 }
 
 #[test]
-fn test_all_squash_and_no_root_squash() {
+fn test_all_squash_and_no_root_squash_decide_the_owner() {
     let anonymous = Access { anonuid: 3000, anongid: 3001, ..Access::default() };
     let Some(all) = lab(Access { squash: Squash::All, ..anonymous.clone() }) else { return };
     for (who, name) in [(AS_ANN, "ann"), (ROOT, "root"), (Caller(u32::MAX, 0, &[]), "last")] {
@@ -201,7 +201,7 @@ fn test_all_squash_and_no_root_squash() {
 
 /// The system takes the last number as "leave unchanged", which would mean root.
 #[test]
-fn test_last_numbers_of_users_and_groups_are_no_way_to_stay_the_server() {
+fn test_last_uid_and_gid_do_not_act_as_the_server() {
     for squash in [Squash::Root, Squash::None] {
         let Some(lab) = squashing(squash) else { return };
         fs::write(lab.path("secret"), b"of root").unwrap();
@@ -221,7 +221,7 @@ fn test_last_numbers_of_users_and_groups_are_no_way_to_stay_the_server() {
 }
 
 #[test]
-fn test_users_side_by_side_do_not_become_each_other() {
+fn test_concurrent_users_never_act_as_each_other() {
     let Some(lab) = squashing(Squash::Root) else { return };
     let lab = &lab;
     thread::scope(|scope| {

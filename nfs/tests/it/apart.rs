@@ -109,7 +109,7 @@ fn whole(mut results: Vec<u8>, handled: Handled, sink: &Slow) -> Vec<u8> {
 }
 
 #[test]
-fn test_data_is_read_into_the_sink_and_the_results_are_the_same() {
+fn test_read_data_goes_to_the_sink_and_results_are_the_same() {
     let lab = Lab::new();
     let contents: Vec<u8> = (0..100_001u32).map(|i| (i % 251) as u8).collect();
     fs::write(lab.path("f"), &contents).unwrap();
@@ -128,7 +128,7 @@ fn test_data_is_read_into_the_sink_and_the_results_are_the_same() {
 }
 
 #[test]
-fn test_sink_that_wants_nothing_or_has_no_room() {
+fn test_read_goes_inline_without_wish_and_is_put_off_without_room() {
     let lab = Lab::new();
     fs::write(lab.path("f"), b"0123456789").unwrap();
     let f = lab.handle("f");
@@ -147,7 +147,7 @@ fn test_sink_that_wants_nothing_or_has_no_room() {
 
 /// A call reports the bytes read before the failure, and the next call reports the error.
 #[test]
-fn test_sink_that_fails() {
+fn test_read_reports_bytes_before_a_sink_failure() {
     let lab = Lab::new();
     fs::write(lab.path("f"), b"0123456789").unwrap();
     let f = lab.handle("f");
@@ -171,7 +171,7 @@ fn write(lab: &Lab, call: WriteApart, data: &Slow) -> Result<Result<WriteOk, Sta
 }
 
 #[test]
-fn test_data_is_written_from_where_it_lies() {
+fn test_write_takes_data_directly_from_its_source() {
     let lab = Lab::new();
     fs::write(lab.path("f"), b"__________").unwrap();
     let file = lab.handle("f");
@@ -199,7 +199,7 @@ fn test_data_is_written_from_where_it_lies() {
 }
 
 #[test]
-fn test_nothing_but_a_write_has_data_apart() {
+fn test_only_write_accepts_separate_data() {
     let lab = Lab::new();
     fs::write(lab.path("f"), b"as it is").unwrap();
     let file = lab.handle("f");
@@ -224,7 +224,7 @@ fn test_nothing_but_a_write_has_data_apart() {
 }
 
 #[test]
-fn test_read_only_export_writes_no_data_from_apart() {
+fn test_read_only_export_refuses_writes_of_separate_data() {
     let lab = Lab::with(Options { read_only: true, ..Options::default() });
     fs::write(lab.path("f"), b"as it is").unwrap();
     let file = lab.handle("f");

@@ -202,7 +202,7 @@ fn test_files_of_many_sizes_are_written_and_read_in_both_versions() {
 }
 
 #[test]
-fn test_connections_that_are_lost_in_the_middle_cost_nothing() {
+fn test_copies_survive_connections_lost_in_the_middle() {
     for speaks in [Speaks::V1, Speaks::V2] {
         let scene = Scene::new(speaks);
         let mut client = scene.client(Pipeline { size: 65536, depth: 8 }, |c| {
@@ -238,7 +238,7 @@ fn test_data_that_a_restarted_server_may_have_lost_is_written_again() {
 }
 
 #[test]
-fn test_status_of_a_server_is_told_and_the_connection_stays() {
+fn test_client_reports_status_of_server_and_keeps_connection() {
     let scene = Scene::new(Speaks::BOTH);
     let mut client = scene.client(Pipeline::default(), |_| ());
     let root = client.mount("/data").unwrap();
@@ -258,7 +258,7 @@ fn test_status_of_a_server_is_told_and_the_connection_stays() {
 }
 
 #[test]
-fn test_exports_are_listed_and_a_server_without_mount_is_told_from_one_that_fails() {
+fn test_client_lists_exports_and_recognizes_server_without_mount() {
     let scene = Scene::new(Speaks::BOTH);
     let mut client = scene.client(Pipeline::default(), |_| ());
     let exports = client.exports().unwrap();
@@ -274,7 +274,7 @@ fn test_exports_are_listed_and_a_server_without_mount_is_told_from_one_that_fail
 }
 
 #[test]
-fn test_little_memory_makes_calls_wait_and_what_is_given_up_gives_its_own_back() {
+fn test_calls_wait_for_little_memory_and_aborted_ones_return_theirs() {
     let scene = Scene::new(Speaks::BOTH);
     let pipeline = Pipeline { size: 1 << 20, depth: 16 };
     let mut client = scene.client(pipeline, |c| c.memory = 5 << 19);
@@ -298,7 +298,7 @@ fn test_little_memory_makes_calls_wait_and_what_is_given_up_gives_its_own_back()
 }
 
 #[test]
-fn test_server_that_is_not_there_is_told_with_the_reason() {
+fn test_client_reports_why_absent_server_cannot_be_reached() {
     let scene = Scene::new(Speaks::BOTH);
     let mut config = rdma::config(Pipeline::default(), "tester");
     config.timeout = Duration::from_secs(1);

@@ -17,7 +17,7 @@ fn at(dir: Handle, name: &[u8]) -> DirEntryName<'_> {
 }
 
 #[test]
-fn test_read_gives_what_is_there_and_says_where_it_ends() {
+fn test_read_returns_data_and_end_of_file() {
     let lab = Lab::new();
     let contents: Vec<u8> = (0..3_000_001u32).map(|i| i.to_le_bytes()[0] ^ 0x5a).collect();
     fs::write(lab.path("f"), &contents).unwrap();
@@ -45,7 +45,7 @@ fn test_read_gives_what_is_there_and_says_where_it_ends() {
 }
 
 #[test]
-fn test_write_places_data_and_tells_of_before_and_after() {
+fn test_write_stores_data_and_returns_attributes_before_and_after() {
     let lab = Lab::new();
     fs::write(lab.path("f"), b"0123456789").unwrap();
     let f = lab.handle("f");
@@ -93,7 +93,7 @@ fn test_verifier_of_writes_changes_at_a_restart_and_only_then() {
 
 /// The server has reported the data as written, so the client can still have it put on the disk.
 #[test]
-fn test_what_was_written_is_committed_though_the_export_has_become_read_only() {
+fn test_commit_works_after_export_became_read_only() {
     let lab = Lab::new();
     fs::write(lab.path("f"), b"").unwrap();
     let file = lab.handle("f");
@@ -107,7 +107,7 @@ fn test_what_was_written_is_committed_though_the_export_has_become_read_only() {
 }
 
 #[test]
-fn test_create_unchecked_and_guarded() {
+fn test_create_follows_unchecked_and_guarded_modes() {
     let lab = Lab::new();
     let root = lab.root();
     let made = lab.create(root, b"f", How::Guarded(mode(0o4666))).unwrap();
@@ -131,7 +131,7 @@ fn test_create_unchecked_and_guarded() {
 }
 
 #[test]
-fn test_create_makes_nothing_through_names_that_lead_away() {
+fn test_create_refuses_names_that_exist_or_lead_away() {
     let lab = Lab::new();
     let root = lab.root();
     symlink(lab.base.path().join("outside/new"), lab.path("new")).unwrap();
@@ -157,7 +157,7 @@ fn test_create_makes_nothing_through_names_that_lead_away() {
 }
 
 #[test]
-fn test_exclusive_create_knows_its_own_also_after_a_restart() {
+fn test_exclusive_create_recognizes_its_verifier_after_a_restart() {
     let mut lab = Lab::new();
     let mine = How::Exclusive(Verifier(*b"\x81verify!"));
     let made = lab.create(lab.root(), b"f", mine).unwrap().object.unwrap();
@@ -171,7 +171,7 @@ fn test_exclusive_create_knows_its_own_also_after_a_restart() {
 }
 
 #[test]
-fn test_mkdir_symlink_and_mknod() {
+fn test_mkdir_symlink_and_mknod_make_objects_with_attributes() {
     let lab = Lab::new();
     let root = lab.root();
     let call = Mkdir { at: at(root, b"d"), attributes: mode(0o2751) };
@@ -221,7 +221,7 @@ fn rmdir(lab: &Lab, dir: Handle, name: &[u8]) -> Result<WccData, Status> {
 }
 
 #[test]
-fn test_remove_and_rmdir_take_each_its_own() {
+fn test_remove_refuses_directories_and_rmdir_refuses_files() {
     let lab = Lab::new();
     let root = lab.root();
     fs::create_dir_all(lab.path("d/full")).unwrap();
@@ -307,7 +307,7 @@ fn test_link_gives_an_object_another_name() {
 }
 
 #[test]
-fn test_nothing_can_be_changed_through_a_read_only_export() {
+fn test_read_only_export_refuses_every_change() {
     let lab = Lab::with(Options { read_only: true, ..Options::default() });
     fs::create_dir(lab.path("d")).unwrap();
     fs::write(lab.path("f"), b"x").unwrap();

@@ -161,7 +161,7 @@ fn test_cookies_stay_valid_while_entries_come_and_go() {
 }
 
 #[test]
-fn test_too_small_bad_cookies_and_what_is_no_directory() {
+fn test_listing_refuses_small_counts_bad_cookies_and_files() {
     let lab = Lab::new();
     fs::write(lab.path("f"), b"").unwrap();
     let root = lab.root();

@@ -175,7 +175,7 @@ fn test_call_keeps_to_the_rules_of_the_export_that_its_handle_names() {
 }
 
 #[test]
-fn test_user_of_a_call_is_the_one_of_its_export() {
+fn test_call_acts_as_the_user_of_its_export() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     let lab = lab(&[("a", "/a"), ("b", "/b")]);
     let squash = |uid| Access { squash: Squash::All, anonuid: uid, anongid: uid, clients: vec![] };
@@ -194,7 +194,7 @@ fn test_user_of_a_call_is_the_one_of_its_export() {
 }
 
 #[test]
-fn test_names_do_not_move_from_one_export_to_another() {
+fn test_rename_and_link_between_exports_are_refused() {
     let lab = lab(&[("a", "/a"), ("b", "/b")]);
     let [a, b] = ["/a", "/b"].map(|path| mnt(&lab, path).unwrap());
     let file = create(&lab, a, "file").unwrap();
@@ -340,7 +340,7 @@ fn listed(lab: &Lab, dir: Handle) -> Vec<(String, bool)> {
 }
 
 #[test]
-fn test_export_does_not_enter_another_one_that_lies_in_it() {
+fn test_export_does_not_enter_an_export_inside_it() {
     let lab = lab(&[("", "/srv"), ("d/inner", "/srv/d/inner")]);
     fs::create_dir(lab.path("d/inner/sub")).unwrap();
     fs::write(lab.path("d/inner/sub/file"), "of inner").unwrap();

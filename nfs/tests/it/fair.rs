@@ -156,7 +156,7 @@ impl World {
 }
 
 #[test]
-fn test_changes_of_one_client_that_wait_for_the_disk_keep_no_call_of_another_waiting() {
+fn test_disk_waits_of_one_client_delay_no_call_of_another() {
     let mut w = World::new(2);
     let root = w.service.shares()[0].export().root();
     std::fs::write(w.path("there"), "as it is").unwrap();
@@ -187,7 +187,7 @@ fn test_changes_of_one_client_that_wait_for_the_disk_keep_no_call_of_another_wai
 
 /// The owner of an export drops it while the disk hangs.
 #[test]
-fn test_threads_are_dropped_while_the_disk_hangs_and_the_reply_comes_when_it_does_not() {
+fn test_reply_arrives_though_threads_were_dropped_while_disk_hung() {
     let mut w = World::new(2);
     let root = w.service.shares()[0].export().root();
     w.gate.shut(true);
@@ -201,7 +201,7 @@ fn test_threads_are_dropped_while_the_disk_hangs_and_the_reply_comes_when_it_doe
 
 /// The connection's thread waits for the disk, and the owner of the server does not.
 #[test]
-fn test_server_on_tcp_is_dropped_while_the_disk_hangs() {
+fn test_tcp_server_can_be_dropped_while_disk_hangs() {
     let dir = tempfile::tempdir().unwrap();
     let gate = Arc::new(Gate::default());
     let service = Service::with_disk(dir.path(), "/", Options::default(), gate.clone()).unwrap();

@@ -63,7 +63,7 @@ fn test_all_names_of_an_object_have_one_handle_which_stays() {
 }
 
 #[test]
-fn test_what_was_removed_is_stale_also_when_its_number_is_used_again() {
+fn test_handle_of_removed_file_stays_stale_when_inode_is_reused() {
     let mut lab = Lab::new();
     fs::write(lab.path("f"), b"old").unwrap();
     let old = lab.handle("f");
@@ -81,7 +81,7 @@ fn test_what_was_removed_is_stale_also_when_its_number_is_used_again() {
 }
 
 #[test]
-fn test_handles_that_were_made_up() {
+fn test_forged_handles_are_refused() {
     let lab = Lab::new();
     let mut octets = lab.root().as_slice().to_vec();
     for bad in [&b""[..], b"x", &[0; 28], &[0xff; 64], &octets[..27]] {
@@ -115,7 +115,7 @@ fn test_directory_that_becomes_a_symbolic_link_leads_nowhere() {
 }
 
 #[test]
-fn test_many_objects_with_few_descriptors_and_places() {
+fn test_few_descriptors_and_places_serve_many_objects() {
     let lab = Lab::with(Options { descriptors: 2, places: 20, sync: false, ..Options::default() });
     // Count only descriptors of this test's directory: other tests of the process open some too.
     let here = lab.path("").canonicalize().unwrap();
@@ -139,7 +139,7 @@ fn test_many_objects_with_few_descriptors_and_places() {
 }
 
 #[test]
-fn test_searches_take_a_small_part_of_the_time() {
+fn test_searches_for_unknown_handles_take_little_time() {
     let lab = Lab::new();
     for i in 0..2000 {
         fs::write(lab.path(&format!("f{i}")), b"").unwrap();
@@ -159,7 +159,7 @@ fn test_searches_take_a_small_part_of_the_time() {
 }
 
 #[test]
-fn test_what_was_removed_is_stale_at_once_and_found_when_it_is_back() {
+fn test_handle_is_stale_while_file_is_moved_away_and_valid_after_return() {
     let lab = Lab::new();
     fs::write(lab.path("f"), b"x").unwrap();
     let f = lab.handle("f");
@@ -239,7 +239,7 @@ fn test_directory_that_is_moved_within_the_export_is_found_with_all_below() {
 }
 
 #[test]
-fn test_deepest_path_is_longer_than_the_kernel_takes_at_once() {
+fn test_paths_longer_than_kernel_limit_are_reached() {
     let lab = Lab::new();
     let name = "n".repeat(200);
     let mut dir = lab.root();

@@ -106,7 +106,7 @@ fn status(reply: &[u8]) -> ReplyBody<'_> {
 }
 
 #[test]
-fn test_every_call_cut_short_or_too_long_has_garbage_for_arguments() {
+fn test_truncated_or_overlong_call_is_answered_with_garbage_args() {
     let (lab, dir, file) = lab();
     let mut refused = 0;
     for (p, arguments) in calls(dir, file) {
@@ -131,7 +131,7 @@ fn test_every_call_cut_short_or_too_long_has_garbage_for_arguments() {
 }
 
 #[test]
-fn test_changed_calls_of_every_procedure() {
+fn test_mutated_calls_of_every_procedure_get_decodable_replies() {
     let (lab, dir, file) = lab();
     let calls = calls(dir, file);
     let mut rng = Rng(0x9e37_79b9_7f4a_7c15);
@@ -169,7 +169,7 @@ fn test_changed_calls_of_every_procedure() {
 }
 
 #[test]
-fn test_octets_of_chance() {
+fn test_random_bytes_are_dropped_or_refused() {
     let (lab, ..) = lab();
     let mut rng = Rng(42);
     for _ in 0..20_000 {
@@ -191,7 +191,7 @@ fn test_octets_of_chance() {
 }
 
 #[test]
-fn test_what_there_is_not_is_said() {
+fn test_unknown_programs_versions_and_procedures_are_reported() {
     let (lab, ..) = lab();
     let body = |program, version, procedure| {
         let p = Procedure { program, version, procedure };
@@ -212,7 +212,7 @@ fn test_what_there_is_not_is_said() {
 }
 
 #[test]
-fn test_credentials_that_are_refused() {
+fn test_invalid_credentials_are_denied() {
     let (lab, dir, _) = lab();
     let arguments = OfHandle { object: dir }.octets();
     let mut denied = 0;

@@ -59,7 +59,7 @@ fn list(says: impl FnMut(&[u8]) -> Vec<u8>) -> Result<Vec<Vec<u8>>, String> {
 }
 
 #[test]
-fn test_names_that_lead_elsewhere_are_in_no_listing() {
+fn test_listing_refuses_names_that_lead_elsewhere() {
     let long = [b'x'; 256];
     let bad = [&b"../x"[..], b"/etc/passwd", b"a/b", b"/", b"", b"a\0b", &long];
     for name in bad {
@@ -71,7 +71,7 @@ fn test_names_that_lead_elsewhere_are_in_no_listing() {
 }
 
 #[test]
-fn test_listings_without_end_come_to_one() {
+fn test_endless_listings_are_given_up() {
     let circles: &[&[u64]] = &[&[0], &[7], &[7, 0], &[7, 8, 9, 8], &[1, 2, 3, 4, 5, 1]];
     for cookies in circles {
         let mut next = cookies.iter().cycle();
@@ -100,7 +100,7 @@ fn read_with(attributes: Option<Fattr>, count: u32, data: &[u8], eof: bool) -> V
 }
 
 #[test]
-fn test_data_that_was_not_asked_for_is_not_taken() {
+fn test_client_refuses_data_that_it_did_not_request() {
     let all = vec![1; IO_MAX as usize + 4];
     for (count, data) in
         [(0, &all[..]), (IO_MAX + 4, &all), (u32::MAX, &all[..8]), (9, &all[..8]), (0, &all[..0])]
@@ -168,7 +168,7 @@ fn test_file_ends_where_the_server_says_when_it_became_shorter_or_longer() {
 }
 
 #[test]
-fn test_end_before_the_last_byte_is_no_success() {
+fn test_read_that_ends_before_the_last_byte_fails() {
     for with_each in [false, true] {
         for size in [11, 1 << 20, u64::MAX] {
             let read = read_of_ten(size, size, with_each);

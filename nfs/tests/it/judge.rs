@@ -28,7 +28,7 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 #[test]
-fn test_another_client_finds_every_procedure_as_it_should_be() {
+fn test_foreign_nfs_client_finds_every_procedure_correct() {
     let lab = Lab::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = Server::start(listener, Arc::clone(&lab.service), Limits::default()).unwrap();

@@ -79,7 +79,7 @@ fn plant(lab: &Lab, dirs: usize, files: usize) {
 }
 
 #[test]
-fn test_no_handle_is_put_off_when_most_places_were_evicted() {
+fn test_handles_work_without_delay_after_most_places_were_evicted() {
     let lab = Lab::with(Options { sync: false, places: 64, descriptors: 4, ..Options::default() });
     plant(&lab, 20, 50);
     let mut timed = Timed::new(&lab);

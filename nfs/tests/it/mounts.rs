@@ -43,7 +43,7 @@ fn patient(lab: &Lab, handle: Handle) -> Result<Fattr, Status> {
 }
 
 #[test]
-fn test_directory_of_the_same_file_system_that_is_mounted_below_is_not_entered() {
+fn test_directory_of_the_same_file_system_mounted_below_is_not_entered() {
     if env::var_os(INSIDE).is_none() {
         let mut inside = Command::new("unshare");
         inside.args(["--map-root-user", "--mount"]).arg(env::current_exe().unwrap());

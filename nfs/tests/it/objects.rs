@@ -29,7 +29,7 @@ fn same(attributes: &Fattr, metadata: &fs::Metadata) {
 }
 
 #[test]
-fn test_getattr_and_lookup_say_what_the_file_system_says() {
+fn test_getattr_and_lookup_match_the_file_system() {
     let lab = Lab::new();
     fs::create_dir(lab.path("dir")).unwrap();
     fs::write(lab.path("dir/file"), b"12345").unwrap();
@@ -44,7 +44,7 @@ fn test_getattr_and_lookup_say_what_the_file_system_says() {
 }
 
 #[test]
-fn test_lookup_of_names_that_are_not_names() {
+fn test_lookup_handles_dots_and_refuses_invalid_names() {
     let lab = Lab::new();
     fs::create_dir_all(lab.path("a/b")).unwrap();
     fs::write(lab.path("file"), b"").unwrap();
@@ -131,7 +131,7 @@ fn test_setattr_sets_each_attribute_and_no_other() {
 }
 
 #[test]
-fn test_bits_that_reach_beyond_the_directory_are_not_set() {
+fn test_setattr_drops_set_id_bits_that_give_rights_away() {
     let lab = Lab::new();
     fs::write(lab.path("f"), b"").unwrap();
     fs::create_dir(lab.path("d")).unwrap();
@@ -142,7 +142,7 @@ fn test_bits_that_reach_beyond_the_directory_are_not_set() {
 }
 
 #[test]
-fn test_guard_refuses_what_was_changed_since() {
+fn test_setattr_guard_refuses_object_changed_since() {
     let lab = Lab::new();
     fs::write(lab.path("f"), b"").unwrap();
     let object = lab.handle("f");
@@ -157,7 +157,7 @@ fn test_guard_refuses_what_was_changed_since() {
 }
 
 #[test]
-fn test_access_is_what_the_server_may() {
+fn test_access_reports_what_the_server_may_do() {
     let lab = Lab::new();
     fs::write(lab.path("f"), b"").unwrap();
     fs::set_permissions(lab.path("f"), fs::Permissions::from_mode(0o644)).unwrap();
@@ -177,7 +177,7 @@ fn test_access_is_what_the_server_may() {
 }
 
 #[test]
-fn test_what_is_said_of_the_file_system() {
+fn test_fsstat_fsinfo_and_pathconf_describe_the_file_system() {
     let lab = Lab::new();
     let call = OfHandle { object: lab.root() };
     let stat: Fsstat = lab.call::<_, Option<Fattr>>(procedure::FSSTAT, &call).unwrap();

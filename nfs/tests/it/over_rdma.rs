@@ -197,7 +197,7 @@ fn versions() -> [Speaks; 2] {
 }
 
 #[test]
-fn test_a_directory_is_mounted_and_a_mebibyte_goes_there_and_back() {
+fn test_client_mounts_directory_and_moves_a_mebibyte_both_ways() {
     for speaks in versions() {
         let mut w = World::new(speaks, false);
         assert_eq!(w.mount(b"/elsewhere"), Err(Status::NOENT));
@@ -224,7 +224,7 @@ fn test_a_directory_is_mounted_and_a_mebibyte_goes_there_and_back() {
 }
 
 #[test]
-fn test_paths_of_links_short_and_long() {
+fn test_short_and_long_symlink_targets_are_read_over_rdma() {
     for speaks in versions() {
         let mut w = World::new(speaks, false);
         let root = w.mount(b"/").unwrap();
@@ -240,7 +240,7 @@ fn test_paths_of_links_short_and_long() {
 }
 
 #[test]
-fn test_nothing_is_changed_where_that_is_not_allowed() {
+fn test_read_only_export_refuses_changes_over_rdma() {
     let mut w = World::new(Speaks::BOTH, true);
     std::fs::write(w.path("file"), "as it is").unwrap();
     let root = w.mount(b"/data").unwrap();
@@ -253,7 +253,7 @@ fn test_nothing_is_changed_where_that_is_not_allowed() {
 /// The replies hold more data than there is registered memory, so they wait for one another's
 /// memory.
 #[test]
-fn test_reads_of_more_than_there_is_memory_for_all_end_well() {
+fn test_concurrent_reads_beyond_registered_memory_all_succeed() {
     let mut w = World::new(Speaks::V1, false);
     let data = pattern(IO_MAX as usize);
     std::fs::write(w.path("file"), &data).unwrap();
@@ -270,7 +270,7 @@ fn test_reads_of_more_than_there_is_memory_for_all_end_well() {
 
 /// The memory holds the data of four WRITEs at a time, and of one READ beside them.
 #[test]
-fn test_writes_and_reads_in_parallel_with_memory_for_few_all_end_well() {
+fn test_concurrent_reads_and_writes_with_little_memory_all_succeed() {
     const CALLS: u64 = 12;
     const MIB: u64 = IO_MAX as u64;
     for speaks in versions() {
@@ -320,7 +320,7 @@ fn test_writes_and_reads_in_parallel_with_memory_for_few_all_end_well() {
 
 /// Linux makes these calls on every mount; no client should make the others.
 #[test]
-fn test_programs_and_procedures_that_are_not_there() {
+fn test_missing_programs_and_procedures_are_reported_over_rdma() {
     let mut w = World::new(Speaks::V1, false);
     let of = |program, version, procedure| Procedure { program, version, procedure };
     let nothing = Body::new;

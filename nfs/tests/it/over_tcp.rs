@@ -88,7 +88,7 @@ fn test_files_of_many_sizes_are_written_and_read() {
 }
 
 #[test]
-fn test_listing_and_walking() {
+fn test_client_lists_directories_and_walks_paths() {
     let lab = Lab::new();
     let server = serve(&lab, Limits::default());
     let mut client = client(&server, Pipeline::default());
@@ -130,7 +130,7 @@ fn test_listing_and_walking() {
 }
 
 #[test]
-fn test_mount_gives_what_is_exported_and_nothing_else() {
+fn test_mount_returns_exported_directories_only() {
     let lab = Lab::new();
     let server = serve(&lab, Limits::default());
     let mut client = client(&server, Pipeline::default());
@@ -166,7 +166,7 @@ fn test_mount_gives_what_is_exported_and_nothing_else() {
 }
 
 #[test]
-fn test_mount_goes_on_when_the_server_is_started_again() {
+fn test_handles_of_a_mount_survive_server_restart() {
     let mut lab = Lab::new();
     fs::create_dir_all(lab.path("a/b")).unwrap();
     fs::write(lab.path("a/b/f"), b"still there").unwrap();
@@ -188,7 +188,7 @@ fn test_mount_goes_on_when_the_server_is_started_again() {
 /// The client writes data again that the server may have lost; here a transport replaces the first
 /// server by another.
 #[test]
-fn test_data_is_written_again_when_the_server_was_started_again() {
+fn test_client_rewrites_data_that_restarted_server_may_have_lost() {
     let mut lab = Lab::new();
     let first = Arc::clone(&lab.service);
     lab.restart();
@@ -270,7 +270,7 @@ fn test_connections_that_break_rules_are_closed_and_others_served() {
 }
 
 #[test]
-fn test_connections_are_bounded_in_all_and_of_an_address() {
+fn test_connections_are_limited_in_total_and_per_address() {
     let lab = Lab::new();
     let limits = Limits { connections: 8, of_address: 3, ..Limits::default() };
     let server = serve(&lab, limits);

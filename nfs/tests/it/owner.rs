@@ -161,7 +161,7 @@ fn test_mode_that_is_set_while_the_owner_writes_stays() {
 }
 
 #[test]
-fn test_ids_that_may_not_be_set_do_not_fail_what_is_made() {
+fn test_create_succeeds_although_owner_may_not_be_set() {
     as_user_without_privileges(&mut lab(), |lab| {
         let own = (geteuid().as_raw(), getegid().as_raw());
         let ids = [(Some(1234), None), (None, Some(1234)), (Some(1234), Some(1234))];
@@ -215,7 +215,7 @@ fn test_write_and_truncation_take_set_id_bits_away() {
 }
 
 #[test]
-fn test_program_that_runs_is_refused_and_not_put_off() {
+fn test_write_to_running_program_is_refused_and_not_put_off() {
     let lab = lab();
     fs::copy("/bin/sleep", lab.path("sleep")).unwrap();
     let file = lab.handle("sleep");

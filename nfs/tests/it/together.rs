@@ -38,7 +38,7 @@ fn one(lab: &Lab, dirs: &[Handle], thread: usize) -> Result<(), Status> {
 }
 
 #[test]
-fn test_threads_that_move_files_past_each_other() {
+fn test_threads_may_move_files_past_each_other_concurrently() {
     // Few descriptors, so that the service evicts one thread's descriptors while another thread
     // uses them.
     let lab = Arc::new(Lab::with(Options { descriptors: 3, sync: false, ..Options::default() }));

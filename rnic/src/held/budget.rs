@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn test_an_address_alone_gets_half_and_leaves_room_to_each_that_follows() {
+    fn test_address_alone_gets_half_of_budget_and_leaves_room_for_others() {
         let mut b = Budget::new(64 * FPDU);
         let first = fill(&mut b, addr(1));
         assert_eq!(first.len(), 32);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn test_shares_of_an_address_are_wanted_from_a_refusal_until_one_is_given_back() {
+    fn test_shares_of_address_are_wanted_after_refusal_until_one_returns() {
         let mut b = Budget::new(64 * FPDU);
         let mut other = b.open(addr(2));
         assert!(b.resize(&mut other, 5));
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn test_a_share_that_cannot_grow_stays_as_it_is() {
+    fn test_share_that_cannot_grow_keeps_its_size() {
         let mut b = Budget::new(LEAST);
         let mut share = b.open(addr(1));
         assert!(b.resize(&mut share, LEAST / 2), "just as much as is free beside");

@@ -84,7 +84,7 @@ fn test_bytes_of_overlapping_segments_are_kept_once() {
 
 /// For a window of frames beyond one gap, the connection keeps all frames and finds every byte.
 #[test]
-fn test_close_gap_of_a_whole_window() {
+fn test_held_window_becomes_ready_when_its_one_gap_closes() {
     const LEN: usize = 1448;
     let (mut h, mut p) = (HeldBytes::default(), pool());
     for i in (1..700).rev() {
@@ -107,7 +107,7 @@ fn test_close_gap_of_a_whole_window() {
 }
 
 #[test]
-fn test_in_order_bytes_are_taken_whatever_the_budget_and_copied_beyond_it() {
+fn test_in_order_bytes_are_always_taken_and_copied_beyond_the_budget() {
     let (mut h, mut p) = (HeldBytes::default(), HoldPool::new(8, 0));
     for i in 0..40 {
         let copied = h.push_ready(&mut p, StreamPos(i * 1400), frame(0, 1400), 0, 1400);
@@ -120,7 +120,7 @@ fn test_in_order_bytes_are_taken_whatever_the_budget_and_copied_beyond_it() {
 }
 
 #[test]
-fn test_a_stream_that_is_always_in_the_middle_of_an_fpdu_keeps_two_buffers() {
+fn test_stream_always_inside_an_fpdu_keeps_two_buffers() {
     let (mut h, mut p) = (HeldBytes::default(), pool());
     let mut pos = StreamPos(0);
     for i in 0..100_000u32 {
@@ -224,7 +224,7 @@ fn window(h: &mut HeldBytes<Frame>, p: &mut HoldPool<Frame>, n: u64) -> usize {
 }
 
 #[test]
-fn test_peers_with_gaps_leave_a_share_to_the_next() {
+fn test_connections_with_gaps_leave_a_share_for_the_next() {
     let mut p = pool();
     let mut greedy: Vec<_> = (0..24).map(|_| HeldBytes::default()).collect();
     // The connections take turns, and ask for more than there is for all of them.
@@ -245,7 +245,7 @@ fn test_peers_with_gaps_leave_a_share_to_the_next() {
 }
 
 #[test]
-fn test_one_after_the_other_cannot_take_all() {
+fn test_each_connection_gets_at_most_half_of_remaining_buffers() {
     let mut p = pool();
     let mut all: Vec<_> = (0..8).map(|_| HeldBytes::default()).collect();
     let got: Vec<_> = all.iter_mut().map(|h| window(h, &mut p, 10_000)).collect();
@@ -270,7 +270,7 @@ fn test_copies_are_charged_by_buffer_and_refused_beyond_the_budget() {
 }
 
 #[test]
-fn test_gaps_are_bounded() {
+fn test_connection_holds_a_bounded_number_of_gaps() {
     let (mut h, mut p) = (HeldBytes::default(), pool());
     let taken = (0..1000u64)
         .filter(|i| h.push_ahead(&mut p, StreamPos(2 + 3 * i), frame(0, 1), 0, 1).is_ok())
@@ -279,7 +279,7 @@ fn test_gaps_are_bounded() {
 }
 
 #[test]
-fn test_copied_octets_are_counted_and_buffers_come_back() {
+fn test_copied_bytes_are_counted_and_buffers_return_to_pool() {
     let (mut h, mut p) = (HeldBytes::default(), pool());
     assert_eq!(h.push_ready(&mut p, StreamPos(0), frame(0, 511), 0, 511), 511);
     assert_eq!(h.push_ready(&mut p, StreamPos(511), frame(0, 512), 0, 512), 0);
@@ -298,7 +298,7 @@ proptest::proptest! {
     /// For segments of any place and length, beyond gaps and in order, in any order, every byte
     /// that was taken comes out once and right, and the charge equals the held buffers.
     #[test]
-    fn test_behaves_as_a_stream_with_gaps(
+    fn test_held_bytes_behave_as_a_stream_with_gaps(
         segments in proptest::collection::vec((0u64..9000, 1usize..1600, proptest::prelude::any::<bool>()), 1..80),
         limit in 0usize..40,
     ) {

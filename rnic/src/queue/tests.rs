@@ -51,7 +51,7 @@ fn queue() -> (FpduQueue, Snapshots, QpContext) {
 /// `fill` sums short FPDUs together, including those that own their bytes, and each FPDU with the
 /// FPDUs before it, in any order of lengths.
 #[test]
-fn test_fill_sums_what_it_writes() {
+fn test_fill_checksums_the_bytes_it_writes() {
     let (mut q, mut kept, mut qp) = queue();
     cut(&mut q, &mut kept, &mut qp, &[8, 0, 100, 8, 31, 200, 7]);
     let mem = TestMemory::new(0, 0);
@@ -74,7 +74,7 @@ fn test_fill_sums_what_it_writes() {
 /// The queue forgets its last search result when it takes FPDUs back, because other FPDUs take
 /// their place.
 #[test]
-fn test_what_was_found_last_is_not_found_in_what_replaced_it() {
+fn test_queue_forgets_last_search_result_when_it_withdraws_fpdus() {
     let (mut q, mut kept, mut qp) = queue();
     cut(&mut q, &mut kept, &mut qp, &[0, 0, 0]);
     assert_eq!(q.segment_len(StreamPos::START, 1460), 60);

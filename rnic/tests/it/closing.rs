@@ -46,7 +46,7 @@ fn is_orderly(e: &Event) -> bool {
 /// FIN. The half of side 1 goes on until side 1 closes it; only then the connection is over, for
 /// both sides.
 #[test]
-fn test_each_half_closes_by_itself_and_both_sides_are_told() {
+fn test_each_half_closes_by_itself_and_is_reported_to_both_sides() {
     for loss in [0.0, 0.1] {
         let (mut p, [a, b]) = pair(loss);
         let target = p.register(0, 0, 1 << 12, Access::REMOTE_WRITE).stag;
@@ -77,7 +77,7 @@ fn test_each_half_closes_by_itself_and_both_sides_are_told() {
 /// close more time; when side 1 falls silent, side 0 resets the connection and gets the
 /// connection's place back.
 #[test]
-fn test_close_outlasts_the_limit_while_the_peer_sends_and_is_reset_in_silence() {
+fn test_close_outlasts_limit_while_peer_sends_and_is_reset_in_silence() {
     let limit = ConnConfig::default().close_stall;
     let (mut p, [a, b]) = pair(0.0);
     let target = p.register(0, 0, 1 << 12, Access::REMOTE_WRITE).stag;

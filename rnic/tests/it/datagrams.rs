@@ -19,7 +19,7 @@ fn order(p: &mut Pair, host: usize, order: Order) {
 
 /// A datagram goes from host 0, at 10.0.0.1, to host 1, and another comes back.
 #[test]
-fn test_datagrams_both_ways_beside_a_connection() {
+fn test_hosts_exchange_datagrams_beside_a_connection() {
     let mut p = Pair::new(1, LinkConfig::default(), 64);
     order(&mut p, 0, Order::BindUdp { port: CM, filter: Arc::new(()) });
     order(&mut p, 1, Order::BindUdp { port: CM, filter: Arc::new(()) });

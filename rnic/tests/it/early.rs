@@ -130,7 +130,7 @@ fn test_without_markers_or_crc_segments_ahead_of_a_gap_are_held() {
 
 /// Messages of all kinds and sizes go both ways, over links of all kinds.
 #[test]
-fn test_mixed_operations_with_markers_over_bad_links() {
+fn test_mixed_operations_with_markers_complete_over_bad_links() {
     const SLOT: usize = 8192;
     const OPS: usize = 24;
     let (mut early, mut held) = (0, 0);

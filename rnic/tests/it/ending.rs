@@ -163,7 +163,7 @@ fn run(seed: u64, loss: f64, ending: Ending) -> u64 {
 }
 
 #[test]
-fn test_no_octet_written_after_its_completion_reaches_the_peer() {
+fn test_bytes_written_after_completion_never_reach_the_peer() {
     use Ending::{Abort, BadSge, PeerBreaksARule, WeBreakARule};
     for ending in [PeerBreaksARule, WeBreakARule, BadSge, Abort] {
         let mut again = 0;

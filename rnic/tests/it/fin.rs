@@ -110,7 +110,7 @@ fn fin_behind(before: Before) -> (Vec<Event>, Vec<CqeStatus>, Duration) {
 }
 
 #[test]
-fn test_fin_that_breaks_something_off_is_told_and_answered_at_once() {
+fn test_fin_inside_fpdu_message_or_read_is_reported_and_answered_at_once() {
     let cases = [
         (Before::Send(1), Cut::Fpdu),
         (Before::Send(30), Cut::Fpdu),

@@ -73,7 +73,7 @@ fn written(mtu: u16, markers: bool, sizes: &[usize]) -> Vec<Segment> {
 /// A large Write: each segment is one FPDU, as large as the segment allows with a length that is
 /// a multiple of 4 bytes: the ULPDU has EMSS - 6 - EMSS mod 4 bytes.
 #[test]
-fn test_segments_of_bulk_data_are_one_full_fpdu_each() {
+fn test_each_segment_of_bulk_data_is_one_full_fpdu() {
     for mtu in [576, 1280, 1499, 1500, 1501, 9000] {
         let len = 100_000;
         let segments = written(mtu, false, &[len]);
@@ -96,7 +96,7 @@ fn test_segments_of_bulk_data_are_one_full_fpdu_each() {
 /// With markers, a ULPDU has 4 bytes less for each begun 512 bytes of the segment. Markers stand at
 /// every 512th byte from the first FPDU on, including its first byte.
 #[test]
-fn test_segments_of_bulk_data_with_markers_are_one_full_fpdu_each() {
+fn test_each_segment_of_bulk_data_with_markers_is_one_full_fpdu() {
     for mtu in [576, 1280, 1500, 1501, 9000] {
         let segments = written(mtu, true, &[100_000]);
         assert!(segments.len() > 1);

@@ -86,7 +86,7 @@ const ALL: Access = Access::LOCAL_WRITE
     .with(Access::REMOTE_ATOMIC);
 
 #[test]
-fn test_each_operation_is_carried_out_by_one_copy_and_no_frame() {
+fn test_handed_over_operation_takes_one_copy_and_no_frame() {
     let (mut p, [a, b]) = joined();
     let here = p.register(0, 0, MEMORY, ALL);
     let there = p.register(1, 0, MEMORY, ALL);
@@ -136,7 +136,7 @@ fn test_each_operation_is_carried_out_by_one_copy_and_no_frame() {
 }
 
 #[test]
-fn test_frames_are_sent_where_crc_or_markers_are_agreed_on_or_it_is_turned_off() {
+fn test_fpdus_go_in_frames_with_crc_or_markers_or_without_handover() {
     for case in 0..5 {
         let mut p = Pair::inside(7, LinkConfig::default(), MEMORY, |c| c.hand_over = case != 4);
         let qps = ends(&p, |host, qp| match case {
@@ -164,7 +164,7 @@ fn test_frames_are_sent_where_crc_or_markers_are_agreed_on_or_it_is_turned_off()
 /// FPDUs that are in flight when the second end starts would arrive after those that are handed
 /// over.
 #[test]
-fn test_ends_are_not_joined_while_frames_carry_fpdus() {
+fn test_connection_ends_are_not_joined_while_frames_carry_fpdus() {
     let mut p = Pair::inside(7, LinkConfig::default(), MEMORY, |_| {});
     let qps = ends(&p, |_, _| {});
     let [a, b] = p.establish(7000);
@@ -207,7 +207,7 @@ fn test_peer_to_peer_start_up_lets_the_responder_speak_first() {
 }
 
 #[test]
-fn test_long_message_leaves_others_and_frames_their_turns() {
+fn test_long_message_leaves_turns_to_other_connections_and_frames() {
     let (mut p, [a, _]) = joined();
     let [c, _] = connect(&mut p, 7001);
     let (here, there) = (p.register(0, 0, MEMORY, ALL), p.register(1, 0, MEMORY, ALL));
@@ -235,7 +235,7 @@ fn test_long_message_leaves_others_and_frames_their_turns() {
 /// Each side reports the same code, and the peer learns of it by a Terminate; memory placed before
 /// stays, and nothing is placed after it.
 #[test]
-fn test_memory_that_goes_while_a_long_message_is_under_way_ends_the_stream() {
+fn test_memory_removed_during_a_long_message_ends_the_stream() {
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum Gone {
         WriteSink,
@@ -318,7 +318,7 @@ fn code(layer: u8, etype: u8, code: u8) -> TermCode {
 /// The RNIC reports a peer's refusal of a request before anything else: no other request has the
 /// status of the refusal, and requests accepted before have their success.
 #[test]
-fn test_refused_request_alone_has_the_status_of_the_terminate() {
+fn test_only_refused_request_gets_status_of_terminate() {
     for (what, bad) in [CqeOp::Write, CqeOp::Send, CqeOp::Read, CqeOp::FetchAdd].iter().zip(0..) {
         let (mut p, [a, b]) = joined();
         let (here, there) = (p.register(0, 0, MEMORY, ALL), p.register(1, 0, 4096, ALL));
@@ -382,7 +382,7 @@ fn test_orderly_close_comes_behind_a_long_message_and_flushes_receives() {
 
 /// TCP bounds a close in which nothing moves, and sees nothing of FPDUs that are handed over.
 #[test]
-fn test_close_outlasts_the_limit_while_the_peer_hands_over_and_is_reset_in_silence() {
+fn test_close_outlasts_limit_while_peer_hands_over_and_is_reset_in_silence() {
     let limit = ConnConfig::default().close_stall;
     let (mut p, [a, b]) = joined();
     let here = p.register(0, 0, MEMORY, ALL);

@@ -61,7 +61,7 @@ fn holds(p: &Pair) -> (usize, u32) {
 }
 
 #[test]
-fn test_peer_that_answers_probes_for_ever_gives_back_all_it_holds_at_the_limit() {
+fn test_memory_of_peer_that_only_answers_probes_is_freed_at_the_limit() {
     let (mut p, ends) = pair();
     p.shut[1] = true;
     load(&mut p, ends);
@@ -97,7 +97,7 @@ fn test_window_that_opens_just_before_the_limit_lets_everything_through() {
 }
 
 #[test]
-fn test_peer_that_answers_nothing_gives_back_all_it_holds_at_the_limit() {
+fn test_memory_of_peer_that_answers_nothing_is_freed_at_the_limit() {
     let (mut p, ends) = pair();
     load(&mut p, ends);
     p.cut[1] = true;

@@ -57,7 +57,7 @@ fn one_octet(p: &mut Pair, a: ConnId) -> Vec<u8> {
 const OCTETS: u32 = 60_000;
 
 #[test]
-fn test_octets_ahead_of_a_gap_before_fpdu_mode_take_a_few_buffers() {
+fn test_bytes_ahead_of_a_gap_before_fpdu_mode_take_few_buffers() {
     let mut p = Pair::new(1, LinkConfig::default(), 64);
     p.hosts[1].rnic.listen(None, PORT, 8).unwrap();
     for _ in 0..14 {
@@ -82,7 +82,7 @@ fn test_octets_ahead_of_a_gap_before_fpdu_mode_take_a_few_buffers() {
 }
 
 #[test]
-fn test_octets_ahead_of_a_gap_cost_what_they_need_and_leave_others_alone() {
+fn test_bytes_ahead_of_a_gap_leave_memory_to_other_connections() {
     let mut p = Pair::new(1, LinkConfig::default(), 1 << 20);
     let qp = QpConfig { pd: crate::sim::PD, sq_depth: 16, rq_depth: 16, ..QpConfig::default() };
     let [good, good_b] = p.connect(&qp);

@@ -39,7 +39,7 @@ fn no_errors(p: &Pair) {
 /// The source of a Read changes all the time: by the application, and by Writes of the reader
 /// itself. The bytes of a Read Response may be any mixture, but the CRC is right.
 #[test]
-fn test_source_of_a_read_may_be_written_at_any_time() {
+fn test_read_response_has_right_crc_while_its_source_changes() {
     for seed in 0..10 {
         let (mut p, conns, stags) = pair(seed, 1 << 20, true);
         p.link.loss = 0.05;
@@ -73,7 +73,7 @@ fn test_source_of_a_read_may_be_written_at_any_time() {
 
 /// A Read Response does not need its region any more after it is cut.
 #[test]
-fn test_region_may_go_while_its_octets_are_under_way() {
+fn test_region_may_be_removed_while_read_response_is_in_flight() {
     for crc in [true, false] {
         let (mut p, conns, stags) = pair(7, 1 << 20, crc);
         let len = 9000;
@@ -98,7 +98,7 @@ fn test_region_may_go_while_its_octets_are_under_way() {
 
 /// With little room, Reads wait, but lose nothing.
 #[test]
-fn test_responses_beyond_the_room_wait_and_are_not_forgotten() {
+fn test_read_responses_without_room_wait_and_are_not_lost() {
     for (seed, room) in [(1, 0), (2, 1), (3, 20_000), (4, 100_000)] {
         let (mut p, conns, stags) = pair(seed, room, true);
         p.link.loss = 0.02;
@@ -162,7 +162,7 @@ fn test_new_data_is_copied_and_digested_at_once_where_there_is_a_buffer() {
 /// The source of a Write changes between the Write's first copy and the next: the peer refuses the
 /// retransmission, and places nothing of it.
 #[test]
-fn test_what_is_sent_again_has_the_crc_of_the_first_time() {
+fn test_retransmitted_fpdu_has_crc_of_its_first_transmission() {
     let (mut p, conns, stags) = pair(9, 1 << 20, true);
     p.hosts[0].mem.write(0, &[1; 1000]);
     let sges = sge(stags[0], 0, 1000);

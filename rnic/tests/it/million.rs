@@ -252,24 +252,24 @@ fn run_with(seed: u64, ops: u64, link: LinkConfig, qp: QpConfig) {
 }
 
 #[test]
-fn test_a_million_operations_with_loss_and_reordering() {
+fn test_million_operations_complete_with_loss_and_reordering() {
     let link = LinkConfig { loss: 0.05, reorder: 0.05, duplicate: 0.01, ..LinkConfig::default() };
     run(1, 1_000_000, link, true);
 }
 
 #[test]
-fn test_operations_without_crc_on_a_bad_link() {
+fn test_operations_without_crc_complete_on_a_bad_link() {
     let link = LinkConfig { loss: 0.02, reorder: 0.1, duplicate: 0.02, ..LinkConfig::default() };
     run(2, 20_000, link, false);
 }
 
 #[test]
-fn test_operations_on_a_good_link_with_jumbo_frames() {
+fn test_operations_with_jumbo_frames_complete_on_a_good_link() {
     run(3, 20_000, LinkConfig { mtu: 9000, ..LinkConfig::default() }, true);
 }
 
 #[test]
-fn test_operations_with_markers_on_a_bad_link() {
+fn test_operations_with_markers_complete_on_a_bad_link() {
     let link = LinkConfig { loss: 0.03, reorder: 0.1, duplicate: 0.02, ..LinkConfig::default() };
     let qp = QpConfig { send_markers: true, recv_markers: true, ..QpConfig::default() };
     run_with(4, 20_000, link, qp);

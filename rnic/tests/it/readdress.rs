@@ -22,7 +22,7 @@ fn end(p: &Pair, host: usize) -> Vec<Event> {
 /// The RNIC flushes all posted requests, the owner learns the reason, the peer sees a reset; and a
 /// connection from another address goes on.
 #[test]
-fn test_connections_of_an_address_that_goes_end_and_are_told_so() {
+fn test_connections_of_removed_address_end_with_that_reason() {
     let mut p = Pair::new(5, LinkConfig::default(), 1 << 12);
     let now = p.now;
     p.hosts[0]

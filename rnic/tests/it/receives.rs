@@ -66,7 +66,7 @@ fn use_all(count: usize, pace: Pace, link: LinkConfig) {
 }
 
 #[test]
-fn test_peer_uses_receives_that_no_turn_has_taken() {
+fn test_messages_use_receives_that_no_turn_has_fetched() {
     let turn = Duration::from_micros(200);
     let link = LinkConfig { delay: Duration::from_micros(1), ..LinkConfig::default() };
     // Use the worker's own limits.
@@ -76,7 +76,7 @@ fn test_peer_uses_receives_that_no_turn_has_taken() {
 
 /// A gap holds the messages back, and the RNIC handles all of them at once when the gap closes.
 #[test]
-fn test_messages_behind_a_gap_use_receives_that_no_turn_has_taken() {
+fn test_messages_behind_a_gap_use_receives_that_no_turn_has_fetched() {
     let turn = Duration::from_micros(50);
     let link = LinkConfig { loss: 0.05, reorder: 0.05, ..LinkConfig::default() };
     use_all(500, Pace { turn, posts: 1, frames: 64 }, link);

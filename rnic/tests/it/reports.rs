@@ -25,7 +25,7 @@ fn open(p: &mut Pair) -> ConnId {
 }
 
 #[test]
-fn test_qp_counters_summed_in_pieces_are_those_of_all() {
+fn test_qp_counters_summed_in_pieces_equal_the_whole_sum() {
     // Connection `gone` of ten ends after the sum has included `at` of them: it is before, at or
     // after the end of the partial sum.
     for (gone, at) in (0..10).flat_map(|gone| (1..10).map(move |at| (gone, at))) {

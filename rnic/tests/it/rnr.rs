@@ -138,7 +138,7 @@ fn test_messages_wait_for_receives_and_come_in_order() {
 }
 
 #[test]
-fn test_receive_that_is_posted_in_time_has_no_message_wait() {
+fn test_message_does_not_wait_when_receive_is_posted_in_time() {
     for place in PLACES {
         let mut bed = Bed::new(place, WAIT, LinkConfig::default());
         bed.receive(0);
@@ -149,7 +149,7 @@ fn test_receive_that_is_posted_in_time_has_no_message_wait() {
 }
 
 #[test]
-fn test_message_that_waits_too_long_ends_the_stream_as_one_that_may_not_wait() {
+fn test_message_without_receive_ends_stream_after_rnr_wait() {
     for place in PLACES {
         for wait in [Duration::ZERO, WAIT] {
             let mut bed = Bed::new(place, wait, LinkConfig::default());
@@ -170,7 +170,7 @@ fn test_message_that_waits_too_long_ends_the_stream_as_one_that_may_not_wait() {
 }
 
 #[test]
-fn test_what_comes_behind_a_message_that_waits_does_not_overtake_it() {
+fn test_later_messages_do_not_overtake_a_waiting_message() {
     for place in PLACES {
         let mut bed = Bed::new(place, WAIT, LinkConfig::default());
         let before = bed.p.hosts[1].mem.read(3 * LEN, 64);
@@ -187,7 +187,7 @@ fn test_what_comes_behind_a_message_that_waits_does_not_overtake_it() {
 
 /// Neither end has a receive for the other's message, and each gets the message after it posts one.
 #[test]
-fn test_both_ends_may_wait_for_each_other() {
+fn test_messages_of_both_ends_may_wait_at_the_same_time() {
     for place in PLACES {
         let mut bed = Bed::new(place, WAIT, LinkConfig::default());
         bed.send(0);

@@ -41,7 +41,7 @@ fn connected() -> (Pair, ConnId, ConnId) {
 }
 
 #[test]
-fn test_tiny_segments_are_one_event_while_nobody_takes_it() {
+fn test_tiny_segments_join_one_event_until_it_is_taken() {
     let (mut p, a, b) = connected();
     for round in 0..3 {
         let bytes: Vec<u8> = (0..200).map(|i| i ^ round).collect();
@@ -54,7 +54,7 @@ fn test_tiny_segments_are_one_event_while_nobody_takes_it() {
 }
 
 #[test]
-fn test_events_of_a_connection_that_is_over_are_few_however_much_it_sent() {
+fn test_ended_connection_leaves_few_events_however_much_it_sent() {
     let (mut p, a, b) = connected();
     for _ in 0..100 {
         p.hosts[0].rnic.send_startup(a, &[7; 10]).unwrap();
@@ -102,7 +102,7 @@ fn deliver(pair: &mut Pair, to: usize, frames: Vec<Vec<u8>>) {
 /// The ACK that ends the handshake is lost; the next segment, which ends the handshake in its
 /// place, carries the MPA Request.
 #[test]
-fn test_accepted_comes_before_the_bytes_of_the_segment_that_ended_the_handshake() {
+fn test_accepted_event_precedes_bytes_of_segment_that_ended_the_handshake() {
     let mut pair = Pair::new(1, LinkConfig::default(), 64);
     let now = pair.now;
     pair.hosts[1].rnic.listen(None, PORT, 8).unwrap();

@@ -97,7 +97,7 @@ fn test_idle_rnic_runs_its_rounds_and_has_no_timer_due() {
 /// The link loses each of the first requests for the peer's station, or its answer; in the second
 /// run, each of a server's SYN-ACKs or its ACK, so that only the client has a connection.
 #[test]
-fn test_owner_that_connects_again_is_told_the_same() {
+fn test_is_due_agrees_with_poll_timeout_when_owner_connects_again() {
     run(1_292_694_105_673_382_099, 0.028_489_625_942_396_6);
     run(2_682_236_882_452_671_156, 0.047_568_969_247_910_11);
 }

@@ -85,7 +85,7 @@ fn write(p: &mut Pair, [a, _]: [ConnId; 2], len: usize) -> Duration {
 /// budget, an honest connection of the same address loses nothing, and each FPDU that is in the
 /// budget becomes whole when its peer goes on.
 #[test]
-fn test_unfinished_fpdus_of_many_stay_in_the_budget_and_others_get_on() {
+fn test_unfinished_fpdus_stay_within_budget_and_others_proceed() {
     let mut p = pair(0.0);
     let honest = p.connect(&QpConfig { pd: PD, ..QpConfig::default() });
     let alone = write(&mut p, honest, 200_000);
@@ -119,7 +119,7 @@ fn test_unfinished_fpdus_of_many_stay_in_the_budget_and_others_get_on() {
 /// Connections for which there is no room wait, and have their turn when the time of the others is
 /// over.
 #[test]
-fn test_fpdus_that_were_refused_get_the_room_of_those_that_end() {
+fn test_refused_fpdus_get_room_when_other_connections_end() {
     let mut p = pair(0.0);
     let all: Vec<_> = (0..12).map(|n| open(&mut p, PORT + 1 + n)).collect();
     for &[a, _] in &all {
@@ -144,7 +144,7 @@ fn test_fpdus_that_were_refused_get_the_room_of_those_that_end() {
 /// connection of the same address waits a part of their time, and a slow connection that makes
 /// progress keeps its room.
 #[test]
-fn test_honest_connection_of_an_address_gets_the_room_of_those_that_stand_still() {
+fn test_honest_connection_gets_room_of_stalled_ones_of_its_address() {
     let mut p = pair(0.0);
     let slow: Vec<_> = (0..8).map(|n| open(&mut p, PORT + 1 + n)).collect();
     for &[a, _] in &slow {
@@ -251,7 +251,7 @@ fn test_whole_fpdus_leave_nothing_in_the_budget() {
 
 /// A limit that an operator changes holds for the FPDUs that exist.
 #[test]
-fn test_limit_that_changes_holds_for_connections_that_stand() {
+fn test_changed_fpdu_stall_limit_applies_to_existing_connections() {
     let mut p = pair(0.0);
     let [a, b] = open(&mut p, PORT + 1);
     send(&mut p, a, &begin(100));

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn test_octets_are_those_of_xdr() {
+fn test_body_is_written_and_read_as_xdr() {
     let mut body = Body::new();
     body.u32(7).unwrap().opaque(b"abcde").unwrap().u64(9).unwrap();
     let want =

@@ -6,7 +6,7 @@ use super::*;
 const LEN: usize = 16 * ALIGN;
 
 #[test]
-fn test_stretches_that_come_back_are_one_again_in_any_order() {
+fn test_freed_ranges_merge_in_any_order() {
     for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
         let mut free = FreeList::new(LEN);
         let taken: Vec<_> =
@@ -20,7 +20,7 @@ fn test_stretches_that_come_back_are_one_again_in_any_order() {
 }
 
 #[test]
-fn test_first_stretch_that_is_long_enough_is_taken_and_the_rest_stays() {
+fn test_first_free_range_that_fits_is_used_and_the_rest_stays() {
     let mut free = FreeList::new(LEN);
     let [a, _b, c] = [2, 1, 4].map(|n| free.take(n * ALIGN).unwrap());
     free.give(a, 2 * ALIGN);
@@ -32,14 +32,14 @@ fn test_first_stretch_that_is_long_enough_is_taken_and_the_rest_stays() {
 }
 
 #[test]
-fn test_length_of_no_whole_number_of_lines_is_not_used_to_the_end() {
+fn test_free_list_leaves_a_partial_last_line_unused() {
     let mut free = FreeList::new(2 * ALIGN - 1);
     assert_eq!(free.take(ALIGN), Some(0));
     assert_eq!(free.take(ALIGN), None);
 }
 
 #[test]
-fn test_budget_is_free_again_when_what_was_charged_is_gone() {
+fn test_budget_is_free_again_when_its_charges_are_dropped() {
     let budget = Budget::new(100);
     let first = budget.charge(60).unwrap();
     assert!(budget.charge(41).is_none() && budget.charge(usize::MAX).is_none());
@@ -60,7 +60,7 @@ fn turn(budget: &Budget, number: u64) -> Ask<'_> {
 }
 
 #[test]
-fn test_connections_that_find_no_memory_have_it_in_turn_and_nobody_passes_them() {
+fn test_connections_without_memory_are_served_in_turn_and_not_overtaken() {
     let (mut room, budget) = (room(4, 0, 0), Budget::new(100 * ALIGN));
     let (off, charge) = room.take(3 * ALIGN, turn(&budget, 1)).unwrap();
     assert!(room.take(2 * ALIGN, turn(&budget, 2)).is_err());
@@ -79,7 +79,7 @@ fn test_connections_that_find_no_memory_have_it_in_turn_and_nobody_passes_them()
 }
 
 #[test]
-fn test_connection_that_has_used_up_its_budget_keeps_nobody_waiting() {
+fn test_connection_over_its_budget_blocks_no_other_connection() {
     let (mut room, few, many) = (room(8, 0, 0), Budget::new(2 * ALIGN), Budget::new(100 * ALIGN));
     let (off, charge) = room.take(2 * ALIGN, turn(&few, 1)).unwrap();
     assert!(room.take(ALIGN, turn(&few, 1)).is_err());
@@ -90,7 +90,7 @@ fn test_connection_that_has_used_up_its_budget_keeps_nobody_waiting() {
 }
 
 #[test]
-fn test_calls_leave_room_to_results_and_both_to_replies() {
+fn test_calls_leave_memory_for_results_and_both_for_replies() {
     let (mut room, budget) = (room(8, 1, 3), Budget::new(100 * ALIGN));
     assert_eq!(room.call_max(), 5 * ALIGN);
     assert!(room.take(6 * ALIGN, turn(&budget, 1)).is_err());
@@ -109,7 +109,7 @@ fn test_calls_leave_room_to_results_and_both_to_replies() {
 }
 
 #[test]
-fn test_program_that_finds_no_memory_waits_for_nobody() {
+fn test_program_that_finds_no_memory_does_not_join_the_queue() {
     let mut room = room(2, 0, 0);
     let (off, charge) = room.take(2 * ALIGN, Ask::default()).unwrap();
     assert!(room.take(ALIGN, Ask::default()).is_err());
@@ -121,7 +121,7 @@ fn turn_of<'a>(budget: &'a Budget, share: &'a Share, number: u64) -> Ask<'a> {
 }
 
 #[test]
-fn test_call_over_its_share_is_passed_by_other_addresses_and_not_by_its_own() {
+fn test_call_over_its_share_is_overtaken_by_other_addresses_only() {
     let (mut room, budget) = (room(12, 0, 0), Budget::new(100 * ALIGN));
     let (one, other) = (Share::default(), Share::default());
     let (off, charges) = room.take(4 * ALIGN, turn_of(&budget, &one, 1)).unwrap();
@@ -141,7 +141,7 @@ fn test_call_over_its_share_is_passed_by_other_addresses_and_not_by_its_own() {
 }
 
 #[test]
-fn test_those_behind_are_told_when_the_first_leaves_or_waits_for_its_share_alone() {
+fn test_later_waiters_are_told_when_first_leaves_or_lacks_only_its_share() {
     let (mut room, budget) = (room(12, 0, 4), Budget::new(100 * ALIGN));
     let (one, other, third) = (Share::default(), Share::default(), Share::default());
     let _first = room.take(ALIGN, turn_of(&budget, &one, 1)).unwrap();
@@ -168,7 +168,7 @@ fn test_those_behind_are_told_when_the_first_leaves_or_waits_for_its_share_alone
 /// When each kind was counted separately, an address with calls up to its share, and results beside
 /// them, took memory that others were meant to find.
 #[test]
-fn test_buffers_of_all_kinds_of_an_address_are_one_share() {
+fn test_buffers_of_all_kinds_count_toward_one_share_of_an_address() {
     let (mut room, budget) = (room(24, 3, 6), Budget::new(100 * ALIGN));
     let (one, other) = (Share::default(), Share::default());
     let results = |of| Ask { share: Some(of), ..Ask::default() };

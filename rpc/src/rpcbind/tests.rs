@@ -31,7 +31,7 @@ fn test_universal_addresses_are_read_as_they_are_written() {
 }
 
 #[test]
-fn test_asked_for_a_program_it_says_where_that_is_by_the_transport_asked_for() {
+fn test_rpcbind_returns_address_of_program_for_requested_transport() {
     let entries = vec![
         entry(100_003, 3, "10.0.0.1:20049"),
         entry(100_003, 4, "10.0.0.1:20050"),
@@ -56,7 +56,7 @@ fn test_asked_for_a_program_it_says_where_that_is_by_the_transport_asked_for() {
 }
 
 #[test]
-fn test_peer_changes_nothing_and_what_cannot_be_read_is_refused() {
+fn test_rpcbind_refuses_changes_by_peers_and_malformed_arguments() {
     let bind = Rpcbind { entries: vec![entry(100_003, 3, "10.0.0.1:20049")] };
     for number in [procedure::SET, procedure::UNSET] {
         let results = ask(&bind, number, body(&bind.entries[0])).unwrap();

@@ -84,7 +84,7 @@ fn test_chunk_lists_that_break_a_rule_are_refused_and_the_connection_goes_on() {
 /// The chunk lists are valid, but the lengths and positions are not those of an item, which only
 /// the program's binding shows.
 #[test]
-fn test_chunks_that_are_not_the_items_of_their_call_are_refused() {
+fn test_chunks_that_match_no_item_of_their_call_are_refused() {
     for version in [1, 2] {
         let mut scene = Scene::new(version);
         let mut raw = scene.raw();
@@ -153,7 +153,7 @@ fn test_long_call_with_another_xid_than_its_header_is_refused() {
 /// A client names STags that do not exist, that belong to another client, or whose memory may not
 /// be read or written. Its queue pair ends, and no memory was touched.
 #[test]
-fn test_stags_that_are_not_the_clients_end_its_connection_only() {
+fn test_foreign_stags_end_only_the_connection_that_names_them() {
     for version in [1, 2] {
         let mut scene = Scene::new(version);
         let mut other = scene.raw();
@@ -190,7 +190,7 @@ fn test_stags_that_are_not_the_clients_end_its_connection_only() {
 }
 
 #[test]
-fn test_headers_that_cannot_be_read_are_answered_or_passed_over() {
+fn test_unreadable_headers_are_answered_or_ignored() {
     for version in [1, 2] {
         let mut scene = Scene::new(version);
         let mut raw = scene.raw();

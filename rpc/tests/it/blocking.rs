@@ -11,7 +11,7 @@ use heddle_ctl::{EndpointConfig, Node};
 use heddle_rpc::{CallError, Client, ClientConfig, Server, ServerConfig};
 
 #[test]
-fn test_threads_wait_for_their_calls_by_one_client() {
+fn test_threads_make_blocking_calls_through_one_client() {
     const THREADS: u32 = 4;
     const CALLS: u32 = 25;
     let (eal, _turn) = eal();

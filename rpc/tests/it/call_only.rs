@@ -113,7 +113,7 @@ fn test_version_1_has_no_calls_without_reply() {
 
 /// The binding of this end does not know that the procedure has no reply.
 #[test]
-fn test_call_of_version_1_that_waits_for_a_reply_has_one_of_no_results() {
+fn test_call_that_expects_a_reply_in_version_1_gets_empty_results() {
     let (mut w, heard) = world(Speaks::V1, 16);
     let mut config = ClientConfig::default();
     config.transport.speaks = Speaks::V1;
@@ -134,7 +134,7 @@ fn test_call_of_version_1_that_waits_for_a_reply_has_one_of_no_results() {
 }
 
 #[test]
-fn test_call_without_reply_that_comes_again_is_not_executed_again() {
+fn test_repeated_call_without_reply_is_not_executed_again() {
     let (mut w, heard) = world(Speaks::V2, 16);
     let mut sent = 0;
     // Some of the connections are lost between a call and the completion of its Send.
@@ -162,7 +162,7 @@ fn test_call_without_reply_that_comes_again_is_not_executed_again() {
 }
 
 #[test]
-fn test_call_without_reply_that_is_dropped_goes_its_way() {
+fn test_dropped_call_without_reply_is_still_delivered() {
     let (mut w, heard) = world(Speaks::V2, 32);
     for n in 0..20 {
         // The first calls are dropped before there is a connection.
@@ -178,7 +178,7 @@ fn test_call_without_reply_that_is_dropped_goes_its_way() {
 }
 
 #[test]
-fn test_reply_to_a_call_that_waits_for_none_is_passed_over() {
+fn test_reply_to_a_call_without_reply_is_ignored() {
     let mut w = World::new(Speaks::V2);
     let mut arguments = Body::new();
     arguments.opaque(b"never mind").unwrap();

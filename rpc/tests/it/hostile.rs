@@ -10,7 +10,7 @@ use heddle_rpcrdma::conn::CloseReason;
 use heddle_rpcrdma::{Handle, binding};
 
 #[test]
-fn test_reply_may_invalidate_memory_of_its_own_call_whatever_the_server_has_said() {
+fn test_reply_may_invalidate_memory_of_its_own_call_without_announcement() {
     let mut scene = Scene::new(Speaks::V1);
     let ([mut first, _second], calls) = scene.two();
     scene.hand.reply(calls[0].xid, Some(calls[0].reads[0].handle));
@@ -38,7 +38,7 @@ fn test_reply_that_invalidates_memory_of_another_call_ends_the_connection() {
 }
 
 #[test]
-fn test_reply_that_invalidates_what_there_is_not_ends_the_connection() {
+fn test_reply_that_invalidates_unknown_memory_ends_the_connection() {
     for speaks in [Speaks::V1, Speaks::V2] {
         let mut scene = Scene::new(speaks);
         let (_pending, calls) = scene.two();
@@ -52,7 +52,7 @@ fn test_reply_that_invalidates_what_there_is_not_ends_the_connection() {
 /// A result that may be placed comes in the message although there is room for it: the call fails
 /// for good.
 #[test]
-fn test_result_that_is_not_where_it_was_to_be_ends_its_call() {
+fn test_inline_result_where_a_chunk_was_offered_fails_its_call() {
     let mut scene = Scene::new(Speaks::V1);
     let mut pending = echo(&scene.client, 1, 8000, false, true).unwrap();
     let call = scene.calls(1).pop().unwrap();
@@ -71,7 +71,7 @@ fn test_result_that_is_not_where_it_was_to_be_ends_its_call() {
 
 /// A chunk holds bytes although the procedure has no result for it: the call fails for good.
 #[test]
-fn test_result_that_may_not_be_placed_and_is_ends_its_call() {
+fn test_placed_result_that_procedure_does_not_have_fails_its_call() {
     let mut scene = Scene::new(Speaks::V1);
     let mut arguments = Body::new();
     arguments.opaque(b"plain").unwrap();
@@ -90,7 +90,7 @@ fn test_result_that_may_not_be_placed_and_is_ends_its_call() {
 /// RFC 8166 section 4.3: a server may have written to memory that its reply does not declare
 /// filled. The results contain none of these bytes.
 #[test]
-fn test_room_that_a_reply_leaves_unused_brings_nothing_though_it_was_written() {
+fn test_bytes_written_to_undeclared_room_are_not_part_of_results() {
     for speaks in [Speaks::V1, Speaks::V2] {
         let mut scene = Scene::new(speaks);
         let mut pending = echo(&scene.client, 1, 8000, false, true).unwrap();

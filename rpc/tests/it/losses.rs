@@ -51,7 +51,7 @@ fn test_call_under_way_when_its_connection_is_lost_is_executed_once() {
 }
 
 #[test]
-fn test_call_executed_while_there_is_no_connection_gets_the_reply_that_was_kept() {
+fn test_call_executed_without_a_connection_gets_its_cached_reply() {
     let mut w = World::new(Speaks::BOTH);
     let call = later(&w);
     held(&mut w, 1);
@@ -103,7 +103,7 @@ fn test_call_with_data_is_executed_once_though_its_connection_is_lost_twice() {
 }
 
 #[test]
-fn test_connections_lost_over_and_over_cost_no_call_and_no_memory() {
+fn test_repeated_connection_losses_lose_no_call_and_no_memory() {
     for speaks in [Speaks::V1, Speaks::V2] {
         let mut w = World::new(speaks);
         for round in 0..5u32 {
@@ -168,7 +168,7 @@ fn test_drained_connection_ends_with_its_replies_and_takes_no_more_calls() {
 }
 
 #[test]
-fn test_call_waits_for_a_server_that_is_not_there_until_its_time_is_over() {
+fn test_call_to_absent_server_waits_until_its_timeout() {
     let mut w = World::new(Speaks::BOTH);
     let elsewhere = "10.0.0.2:7".parse().unwrap();
     let device = w.client_device();
@@ -246,7 +246,7 @@ fn test_waker_may_use_its_client() {
 }
 
 #[test]
-fn test_peers_beyond_the_limit_are_turned_away_and_the_others_served() {
+fn test_peers_beyond_the_limit_are_rejected_and_others_are_served() {
     let mut w = World::with(|_, server| server.peer_connections = 1);
     w.echo(1, 100, false, false);
     let other = w.another(ClientConfig::default());

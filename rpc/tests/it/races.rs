@@ -52,7 +52,7 @@ fn test_client_that_is_dropped_while_it_connects_leaves_no_connection() {
 }
 
 #[test]
-fn test_server_that_ends_rejects_who_has_asked_and_was_not_heard() {
+fn test_dropped_server_rejects_connection_requests_that_are_pending() {
     let mut w = World::new(Speaks::BOTH);
     w.deaf = true;
     let call = later(&w.client, Duration::from_secs(600));
@@ -66,7 +66,7 @@ fn test_server_that_ends_rejects_who_has_asked_and_was_not_heard() {
 }
 
 #[test]
-fn test_call_that_is_made_again_before_the_first_has_its_reply_keeps_no_others_waiting() {
+fn test_call_repeated_before_its_first_reply_blocks_no_other_call() {
     for speaks in [Speaks::V1, Speaks::V2] {
         let mut w = World::new(speaks);
         w.echo(0, 10, false, false);
@@ -89,7 +89,7 @@ fn test_call_that_is_made_again_before_the_first_has_its_reply_keeps_no_others_w
 }
 
 #[test]
-fn test_call_whose_results_were_taken_is_not_waited_for() {
+fn test_wait_on_call_with_taken_results_returns_closed() {
     let mut w = World::new(Speaks::BOTH);
     let mut call = echo(&w.client, 1, 10, false, false).unwrap();
     let results = w.until("results", |_| call.try_take()).unwrap();
@@ -99,7 +99,7 @@ fn test_call_whose_results_were_taken_is_not_waited_for() {
 }
 
 #[test]
-fn test_results_of_any_length_are_more_than_there_is_memory_for() {
+fn test_call_with_huge_results_limit_fails_for_lack_of_memory() {
     let mut w = World::new(Speaks::BOTH);
     for most in [u32::MAX, u32::MAX - 1, u32::MAX - 35, 1 << 31] {
         let call = w.client.call(PLAIN).results_max(most).send().unwrap();
@@ -110,7 +110,7 @@ fn test_results_of_any_length_are_more_than_there_is_memory_for() {
 }
 
 #[test]
-fn test_last_word_of_a_client_that_closes_behind_it_is_heard() {
+fn test_calls_sent_just_before_client_closes_are_executed() {
     let mut w = World::new(Speaks::V2);
     w.echo(0, 10, false, false);
     let before = w.server.counters().calls;
@@ -132,7 +132,7 @@ fn test_last_word_of_a_client_that_closes_behind_it_is_heard() {
 /// Each end decides for itself whether data is in separate memory: the server's result within its
 /// bytes goes to the room that the client has for it.
 #[test]
-fn test_short_result_within_a_reply_goes_to_the_room_that_is_there_for_it() {
+fn test_short_inline_result_goes_to_the_room_of_its_item() {
     const GET: Procedure = Procedure { program: PROGRAM + 7, version: 1, procedure: 1 };
     const TABLE: Table<'static> = Table(&[Entry {
         procedure: GET,

@@ -42,7 +42,7 @@ fn replied(scene: &mut Scene, mut pending: PendingCall, call: &Call) {
 }
 
 #[test]
-fn test_read_chunk_is_read_until_its_call_has_ended() {
+fn test_server_can_read_a_read_chunk_until_its_call_ends() {
     for speaks in VERSIONS {
         let mut scene = Scene::new(speaks);
         let (pending, call) = reading(&mut scene);
@@ -54,7 +54,7 @@ fn test_read_chunk_is_read_until_its_call_has_ended() {
 }
 
 #[test]
-fn test_nothing_behind_a_read_chunk_is_read() {
+fn test_server_cannot_read_beyond_a_read_chunk() {
     for speaks in VERSIONS {
         let mut scene = Scene::new(speaks);
         let (_pending, call) = reading(&mut scene);
@@ -65,7 +65,7 @@ fn test_nothing_behind_a_read_chunk_is_read() {
 }
 
 #[test]
-fn test_read_chunk_is_not_written() {
+fn test_server_cannot_write_to_a_read_chunk() {
     for speaks in VERSIONS {
         let mut scene = Scene::new(speaks);
         let (_pending, call) = reading(&mut scene);
@@ -75,7 +75,7 @@ fn test_read_chunk_is_not_written() {
 }
 
 #[test]
-fn test_handle_that_no_call_has_told_reaches_nothing() {
+fn test_handle_that_no_call_has_announced_reaches_no_memory() {
     for speaks in VERSIONS {
         let mut scene = Scene::new(speaks);
         let (_pending, call) = reading(&mut scene);
@@ -87,7 +87,7 @@ fn test_handle_that_no_call_has_told_reaches_nothing() {
 }
 
 #[test]
-fn test_room_is_written_until_its_call_has_ended() {
+fn test_server_can_write_result_room_until_its_call_ends() {
     for speaks in VERSIONS {
         let mut scene = Scene::new(speaks);
         let room = scene.client.buffer(LEN).unwrap();
@@ -108,7 +108,7 @@ fn test_room_is_written_until_its_call_has_ended() {
 }
 
 #[test]
-fn test_room_is_not_read() {
+fn test_server_cannot_read_result_room() {
     for speaks in VERSIONS {
         let mut scene = Scene::new(speaks);
         let _pending = echo(&scene.client, 1, LEN, false, true).unwrap();
@@ -165,7 +165,7 @@ fn test_handle_of_a_lost_connection_reaches_nothing_on_the_next() {
 }
 
 #[test]
-fn test_call_that_waits_for_its_turn_has_nothing_in_reach() {
+fn test_queued_call_exposes_no_memory() {
     for speaks in VERSIONS {
         let mut scene = Scene::new(speaks);
         let (_pending, calls) = scene.two();
@@ -190,7 +190,7 @@ enum Try {
 /// have been served, of Receives, of the buffers of Sends. A client learns the STag for the sink of
 /// a Read from the Read Request.
 #[test]
-fn test_server_memory_is_reached_by_nobody() {
+fn test_client_cannot_reach_any_server_memory() {
     for (speaks, version) in [(Speaks::V1, 1), (Speaks::V2, 2)] {
         let mut w = World::with(|client, server| {
             (client.transport.speaks, server.transport.speaks) = (speaks, speaks);

@@ -159,7 +159,7 @@ fn test_server_calls_its_client_in_both_versions() {
 }
 
 #[test]
-fn test_chunks_both_ways_of_a_server_that_calls() {
+fn test_call_from_server_uses_chunks_in_both_directions() {
     let (mut r, caller) = scene(Speaks::V2);
     assert_eq!(caller.takes(), ReverseSupport::General);
     for (number, apart, room) in [(1, true, true), (2, true, false), (3, false, true)] {
@@ -177,7 +177,7 @@ fn test_chunks_both_ways_of_a_server_that_calls() {
 }
 
 #[test]
-fn test_what_version_1_cannot_convey_back_is_an_error_and_no_chunk() {
+fn test_too_long_call_from_server_in_version_1_fails_without_chunks() {
     let (mut r, caller) = scene(Speaks::V1);
     assert_eq!(caller.takes(), ReverseSupport::Simple);
     let too_long = call_echo(&caller, 1, 5000, true, false);
@@ -200,7 +200,7 @@ fn test_what_version_1_cannot_convey_back_is_an_error_and_no_chunk() {
 }
 
 #[test]
-fn test_server_keeps_to_what_its_client_has_said() {
+fn test_server_limits_calls_to_what_its_client_supports() {
     use conn::CallError::{NoReverse, TooLong};
     let too_long = CallError::Transport(TooLong { threshold: 4096 });
     for (takes, short, long) in [
@@ -279,7 +279,7 @@ fn test_client_without_programs_takes_no_calls_and_goes_on() {
 }
 
 #[test]
-fn test_both_directions_at_once_under_load() {
+fn test_calls_in_both_directions_complete_under_load() {
     const CALLS: u32 = 200;
     for speaks in [Speaks::V1, Speaks::V2] {
         let (mut r, caller) = scene(speaks);
@@ -359,7 +359,7 @@ fn test_reply_waits_for_calls_back() {
 }
 
 #[test]
-fn test_connection_that_is_lost_ends_each_call_back_once_and_the_client_comes_again() {
+fn test_lost_connection_ends_each_call_back_once_and_client_reconnects() {
     for speaks in [Speaks::V1, Speaks::V2] {
         let (mut r, caller) = scene(speaks);
         // Before the first reply, version 1 has one credit.
@@ -477,7 +477,7 @@ fn test_calls_back_and_their_memory_have_limits() {
 /// A slot in the connection is free before the event of its last call is taken, and a connection
 /// may have more events than one turn takes.
 #[test]
-fn test_call_back_takes_no_place_of_one_whose_reply_waits_to_be_taken() {
+fn test_call_back_does_not_reuse_slot_of_call_with_untaken_reply() {
     const WAITING: u64 = 40;
     let mut r = Reverse::with(Speaks::V2, |_, server, _| server.connection_memory = 8192);
     r.serve();
@@ -519,7 +519,7 @@ fn test_call_back_takes_no_place_of_one_whose_reply_waits_to_be_taken() {
 }
 
 #[test]
-fn test_call_back_without_reply() {
+fn test_call_back_without_reply_reaches_the_client() {
     let (mut r, caller) = scene(Speaks::V2);
     let call = caller.call(back(LATER)).one_way().send().unwrap();
     assert!(r.w.outcome(call).unwrap().octets().is_empty());
@@ -547,7 +547,7 @@ fn test_client_that_is_closed_drops_its_programs_and_takes_none() {
 }
 
 #[test]
-fn test_server_that_makes_no_calls_gives_nobody_to_call() {
+fn test_request_has_no_caller_on_server_that_makes_no_calls() {
     let mut w = World::new(Speaks::BOTH);
     let call = w.client.call(LATER).send().unwrap();
     let held = w.held.clone();

@@ -127,7 +127,7 @@ impl Scene {
 }
 
 #[test]
-fn test_read_chunk_of_a_server_is_read_until_its_call_has_ended() {
+fn test_client_can_read_chunk_of_server_until_its_call_ends() {
     let mut scene = Scene::new();
     let call = scene.call(None);
     let from = call.reads[0];
@@ -140,7 +140,7 @@ fn test_read_chunk_of_a_server_is_read_until_its_call_has_ended() {
 }
 
 #[test]
-fn test_room_of_a_server_is_written_until_its_call_has_ended() {
+fn test_client_can_write_room_of_server_until_its_call_ends() {
     let mut scene = Scene::new();
     let room = scene.caller.buffer(LEN).unwrap();
     let call = scene.call(Some(room.clone()));
@@ -155,7 +155,7 @@ fn test_room_of_a_server_is_written_until_its_call_has_ended() {
 }
 
 #[test]
-fn test_nothing_else_of_a_server_that_calls_is_reached() {
+fn test_client_reaches_no_other_memory_of_a_calling_server() {
     type Try = fn(&Scene, &Call);
     let tries: [(&str, Try); 5] = [
         ("behind a Read chunk", |s, c| s.read(Segment { length: LEN as u32 + 1, ..c.reads[0] })),

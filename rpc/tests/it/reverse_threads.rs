@@ -161,7 +161,7 @@ fn test_programs_of_a_client_call_its_server_and_wait() {
 }
 
 #[test]
-fn test_step_of_a_server_does_not_wait_for_calls_and_others_wait_no_longer_than_they_say() {
+fn test_wait_inside_own_step_is_refused_and_other_waits_time_out() {
     let (eal, _turn) = eal();
     let scene = scene(&eal, "rpcwait", Speaks::V2);
     let held = Held::default();
@@ -211,7 +211,7 @@ fn test_step_of_a_server_does_not_wait_for_calls_and_others_wait_no_longer_than_
 }
 
 #[test]
-fn test_event_loop_hears_of_calls_to_its_client_and_of_answers_from_other_threads() {
+fn test_event_loop_wakes_for_calls_back_and_answers_of_other_threads() {
     let (eal, _turn) = eal();
     let scene = scene(&eal, "rpcloop", Speaks::V2);
     serve(&scene.client);

@@ -53,7 +53,7 @@ fn taken(w: &mut World, raw: &mut Raw) {
 }
 
 #[test]
-fn test_message_in_parts_that_does_not_end_keeps_others_waiting_for_a_time_only() {
+fn test_unfinished_message_in_parts_delays_others_only_until_timeout() {
     let mut w = world(Speaks::V2);
     w.echo(1, 10, false, false);
     let begun = Instant::now();
@@ -69,7 +69,7 @@ fn test_message_in_parts_that_does_not_end_keeps_others_waiting_for_a_time_only(
 
 /// The result is in the server's memory, and the client gives no credits for the reply.
 #[test]
-fn test_reply_that_gets_no_credits_keeps_others_waiting_for_a_time_only() {
+fn test_reply_without_credits_delays_others_only_until_timeout() {
     let mut w = world(Speaks::V2);
     w.echo(1, 10, false, false);
     let begun = Instant::now();
@@ -104,7 +104,7 @@ fn test_reply_that_gets_no_credits_keeps_others_waiting_for_a_time_only() {
 
 /// The client neither answers Reads nor acknowledges anything, and then comes back.
 #[test]
-fn test_client_that_stands_still_has_its_call_carried_out_when_it_goes_on() {
+fn test_stalled_client_has_its_call_executed_when_it_resumes() {
     for speaks in [Speaks::V1, Speaks::V2] {
         let mut w = world(speaks);
         w.echo(1, 10, false, false);
@@ -150,7 +150,7 @@ fn answer_later(w: &mut World, len: usize) -> Vec<SocketAddr> {
 /// they hold the memory of the replies. A third client is served meanwhile, and no connection has
 /// to be closed for that.
 #[test]
-fn test_addresses_that_keep_memory_of_results_leave_some_to_another() {
+fn test_addresses_that_hold_result_memory_leave_some_to_another() {
     const LEN: usize = 8 << 10;
     let mut w = World::with(|client, server| {
         (client.transport.speaks, server.transport.speaks) = (Speaks::V2, Speaks::V2);

@@ -17,7 +17,7 @@ fn version(speaks: Speaks) -> u32 {
 }
 
 #[test]
-fn test_data_of_any_length_goes_by_chunks_or_within_the_message_in_both_versions() {
+fn test_data_of_any_length_is_sent_by_chunk_or_inline_in_both_versions() {
     for speaks in [Speaks::V1, Speaks::V2] {
         let mut w = World::new(speaks);
         for (number, len) in (0..).zip(SIZES) {
@@ -40,7 +40,7 @@ fn test_data_of_any_length_goes_by_chunks_or_within_the_message_in_both_versions
 }
 
 #[test]
-fn test_arguments_and_results_of_which_nothing_may_be_placed_are_conveyed_at_any_length() {
+fn test_arguments_and_results_without_items_may_have_any_length() {
     for speaks in [Speaks::V1, Speaks::V2] {
         let mut w = World::new(speaks);
         for (number, len) in (0..).zip(SIZES) {
@@ -57,7 +57,7 @@ fn test_arguments_and_results_of_which_nothing_may_be_placed_are_conveyed_at_any
 
 /// Version 2 conveys such results in several Sends.
 #[test]
-fn test_results_longer_than_was_said_come_within_messages_in_version_2() {
+fn test_results_longer_than_announced_arrive_inline_in_version_2() {
     let mut w = World::new(Speaks::V2);
     for (number, len) in (0..).zip(SIZES) {
         let (mut arguments, data) = (Body::new(), pattern(number, len));
@@ -94,7 +94,7 @@ fn test_two_items_of_different_lengths_keep_their_places() {
 
 /// The chunk of a result that is empty does not serve the next result.
 #[test]
-fn test_result_of_no_octets_holds_the_place_of_its_chunk() {
+fn test_empty_result_uses_up_its_chunk() {
     for speaks in [Speaks::V1, Speaks::V2] {
         let mut w = World::new(speaks);
         for (first, second) in [(5000, 0), (0, 5000), (0, 0)] {
@@ -115,7 +115,7 @@ fn test_result_of_no_octets_holds_the_place_of_its_chunk() {
 }
 
 #[test]
-fn test_many_calls_at_once_share_few_registrations_and_each_has_its_own_reply() {
+fn test_many_concurrent_calls_share_few_registrations_and_get_own_replies() {
     for speaks in [Speaks::V1, Speaks::V2] {
         let mut w = World::with(|client, server| {
             (client.transport.speaks, server.transport.speaks) = (speaks, speaks);
@@ -150,7 +150,7 @@ fn test_many_calls_at_once_share_few_registrations_and_each_has_its_own_reply() 
 }
 
 #[test]
-fn test_version_is_found_out_and_calls_go_on_in_what_both_speak() {
+fn test_client_and_server_settle_on_a_version_both_speak() {
     let both = Speaks::BOTH;
     for (client, server, want) in [
         (both, both, Some(2)),
@@ -177,7 +177,7 @@ fn test_version_is_found_out_and_calls_go_on_in_what_both_speak() {
 }
 
 #[test]
-fn test_refusals_reach_whoever_called_and_the_connection_stays() {
+fn test_refusals_reach_their_caller_and_the_connection_stays() {
     let mut w = World::new(Speaks::BOTH);
     let mut try_one = |procedure: Procedure, arguments: Body| {
         let call = w.client.call(procedure).arguments(arguments).send().unwrap();
@@ -198,7 +198,7 @@ fn test_refusals_reach_whoever_called_and_the_connection_stays() {
 }
 
 #[test]
-fn test_call_without_an_answer_ends_when_its_time_is_over_or_it_is_given_up() {
+fn test_unanswered_call_ends_by_timeout_or_when_it_is_dropped() {
     for speaks in [Speaks::V1, Speaks::V2] {
         let mut w = World::new(speaks);
         // Connect first, so that the call is sent at once.

@@ -167,7 +167,7 @@ fn test_call_that_waits_ends_with_its_connection_and_others_have_their_turn() {
 /// report. All calls come from one address, whose share allows the short call beside its present
 /// memory, but not the long call.
 #[test]
-fn test_short_call_waits_behind_a_long_one_until_that_is_lost() {
+fn test_short_call_waits_behind_a_long_call_until_that_is_lost() {
     let mut w = World::with(|client, server| {
         client.memory = 4 * MIB;
         *server = ServerConfig { memory: 7 * MIB / 4, ..std::mem::take(server) };

@@ -57,7 +57,7 @@ fn test_chunk_of_another_length_than_the_data_is_refused() {
 }
 
 #[test]
-fn test_chunk_that_is_of_no_item_is_refused() {
+fn test_chunk_that_matches_no_item_is_refused() {
     let whole = write(&[6, 0x6162_6364, 0x6566_0000]);
     let at = |position| [item(position, 8)];
     for position in [40, 44, 68, 76, 80] {
@@ -77,7 +77,7 @@ fn test_chunk_that_is_of_no_item_is_refused() {
 }
 
 #[test]
-fn test_arguments_that_end_early_are_no_arguments() {
+fn test_truncated_arguments_are_refused() {
     let whole = write(&[6, 0x6162_6364, 0x6566_0000]);
     for len in 0..whole.len() {
         let got = arguments(7, &whole[..len], Chunks::None);
@@ -194,7 +194,7 @@ fn test_offsets_behind_a_missing_item_are_those_of_the_whole_stream() {
 }
 
 #[test]
-fn test_more_items_than_are_looked_for_are_refused() {
+fn test_more_items_than_the_limit_are_refused() {
     let table = Table(&[Entry {
         procedure: nfs(1),
         arguments: Some(|s| {

@@ -51,7 +51,7 @@ fn write_octets(chunks: &[&[Segment]]) -> Vec<u8> {
 
 /// The example of RFC 8166 section 4.7: `1 PHLOO 1 PHLOO 0`.
 #[test]
-fn test_read_list_octets() {
+fn test_read_list_encodes_as_in_rfc_8166() {
     let list = [read(64, 0xa1, 3), read(64, 0xa2, 5)];
     let list = ReadList::new(&list, ZeroPosition::Never).unwrap();
     let mut out = [0; 52];
@@ -75,7 +75,7 @@ fn test_read_list_octets() {
 
 /// The example of RFC 8166 section 4.7: `1 3 HLOO HLOO HLOO 1 2 HLOO HLOO 0`.
 #[test]
-fn test_write_list_octets() {
+fn test_write_list_encodes_as_in_rfc_8166() {
     let (a, b) = ([segment(1, 9), segment(2, 8), segment(3, 7)], [segment(4, 6), segment(5, 5)]);
     let chunks = [WriteChunk::new(&a).unwrap(), WriteChunk::new(&b).unwrap()];
     let list = WriteList::new(&chunks);
@@ -132,7 +132,7 @@ fn test_positions_increase_in_version_2_and_are_gathered_in_version_1() {
 }
 
 #[test]
-fn test_chunk_may_not_begin_in_the_room_of_another() {
+fn test_chunk_may_not_begin_inside_another() {
     let overlap = Some(Fault::Overlap { before: 40, position: 44 });
     assert_eq!(fault(&[read(40, 1, 5), read(44, 1, 4)], ITEMS, &Limits::NONE), overlap);
     assert_eq!(fault(&[read(44, 1, 4), read(40, 1, 5)], V1_MSG, &Limits::NONE), overlap);
@@ -167,7 +167,7 @@ fn test_segment_that_wraps_is_refused_in_either_list() {
 }
 
 #[test]
-fn test_limits_are_inclusive() {
+fn test_chunk_limits_are_inclusive() {
     let limits = Limits { read_chunks: 2, write_chunks: 2, segments: 3 };
     let list: Vec<_> = [40, 48, 56].iter().map(|p| read(*p, 1, 8)).collect();
     assert_eq!(fault(&list[..2], ITEMS, &limits), None);

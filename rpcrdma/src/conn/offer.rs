@@ -102,7 +102,7 @@ mod tests {
     use crate::segment::Segment;
 
     #[test]
-    fn test_offer_is_kept_as_it_was() {
+    fn test_offer_of_chunks_is_stored_unchanged() {
         let segment = |n| Segment { handle: Handle(n), length: 100 + n, offset: n.into() };
         let segments: Vec<_> = (1..=4).map(segment).collect();
         let chunk = |of: &'static [usize]| of.iter().map(|&i| segments[i]).collect::<Vec<_>>();

@@ -188,7 +188,7 @@ mod tests {
     use std::collections::VecDeque;
 
     #[test]
-    fn test_one_call_until_the_first_reply() {
+    fn test_requester_sends_a_single_call_until_the_first_reply() {
         let mut r = Requester::new(32);
         assert_eq!(r.call(), Ok(()));
         assert_eq!(r.call(), Err(NoCredit { outstanding: 1, limit: 1 }));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn test_zero_is_never_granted_and_not_taken() {
+    fn test_grant_of_zero_is_never_sent_and_never_accepted() {
         let mut r = Requester::new(4);
         r.call().unwrap();
         assert_eq!(r.reply(0), Err(Violation::ZeroGrant));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn test_call_beyond_the_grant_is_an_overrun() {
+    fn test_call_beyond_granted_credits_is_an_overrun() {
         let mut s = Responder::new(2);
         s.call().unwrap();
         assert_eq!(s.call(), Err(Violation::Overrun { granted: 2 }));

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn test_one_message_until_the_peers_credits_are_known() {
+    fn test_sender_sends_a_single_message_until_credits_of_peer_are_known() {
         let (mut a, mut b) = (Credits::new(8), Credits::new(16));
         assert_eq!((a.available(), a.receives()), (1, 9));
         let field = a.send(Kind::Message).unwrap();
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn test_one_grant_may_be_sent_without_credit() {
+    fn test_single_grant_may_be_sent_without_credit() {
         let mut a = Credits::new(4);
         a.send(Kind::Message).unwrap();
         assert!(!a.may_send(Kind::Message) && a.may_send(Kind::Grant));
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn test_nothing_may_be_granted_and_then_something() {
+    fn test_receiver_may_grant_no_credits_and_then_some() {
         let (mut a, mut b) = (Credits::new(4), Credits::new(0));
         exchange(&mut a, &mut b);
         exchange(&mut b, &mut a);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn test_what_was_announced_is_not_taken_back() {
+    fn test_receiver_never_takes_back_announced_credits() {
         let (mut a, mut b) = (Credits::new(8), Credits::new(8));
         exchange(&mut a, &mut b);
         exchange(&mut b, &mut a);
@@ -277,7 +277,7 @@ mod tests {
 
     /// However many credits a peer takes back, as the draft allows, a GRANT still finds a Receive.
     #[test]
-    fn test_peer_that_takes_back_is_obeyed_but_for_a_grant() {
+    fn test_sender_obeys_withdrawn_credits_except_for_a_grant() {
         let mut a = Credits::new(4);
         a.receive(Kind::Message, 8).unwrap();
         (0..4).for_each(|_| assert!(a.send(Kind::Message).is_ok()));
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn test_message_beyond_the_one_kept_back_is_an_overrun() {
+    fn test_message_beyond_the_reserved_receive_is_an_overrun() {
         let mut b = Credits::new(4);
         assert_eq!(b.receive(Kind::Message, 4), Ok(()));
         assert_eq!(b.receive(Kind::Message, 4), Ok(()), "as the draft compares");
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn test_announcement_that_cannot_be_compared_is_refused() {
+    fn test_announcement_beyond_comparable_range_is_refused() {
         let most = ADVERTISED_MAX;
         let mut a = Credits::new(4);
         assert_eq!(a.receive(Kind::Message, most), Ok(()));

@@ -74,7 +74,7 @@ fn test_message_without_a_prefix_is_discarded() {
 
 /// RFC 8166 section 4.5 sets the minimum of 28 bytes for an end that speaks version 1.
 #[test]
-fn test_message_of_version_1_of_less_than_28_octets_is_discarded() {
+fn test_version_1_message_below_28_bytes_is_discarded() {
     let nomsg = message(&[XID, 1, 1, procedure::MSG, 0, 0, 2]);
     for len in 16..28 {
         let e = decode(&nomsg[..len], BOTH, &Limits::DEFAULT).unwrap_err();
@@ -89,7 +89,7 @@ fn test_message_of_version_1_of_less_than_28_octets_is_discarded() {
 }
 
 #[test]
-fn test_version_that_is_not_spoken_is_answered_with_those_that_are() {
+fn test_unsupported_version_is_answered_with_supported_ones() {
     for version in [0, 3, u32::MAX] {
         let other = [XID, version, 1, 0, 0, 0, 0];
         let answer = |versions| answer_to(&other, versions, Role::Responder);
@@ -104,7 +104,7 @@ fn test_version_that_is_not_spoken_is_answered_with_those_that_are() {
 }
 
 #[test]
-fn test_version_of_another_connection_is_answered_as_its_sender_understands() {
+fn test_message_of_wrong_version_is_answered_in_the_version_of_its_sender() {
     let second = [XID, 2, 1, htype::CALL_INLINE, 0, 0, 0, 0, XID];
     assert_eq!(answer_to(&second, Versions::V1, Role::Responder), MISMATCH);
     let first = [XID, 1, 1, procedure::MSG, 0, 0, 0, XID];
@@ -183,7 +183,7 @@ fn test_version_1_reply_has_no_read_chunks() {
 }
 
 #[test]
-fn test_version_1_obsolete_procedures() {
+fn test_obsolete_version_1_procedures_are_refused_or_ignored() {
     let padded = [procedure::MSGP, 0, 0, 0, 0, 0, XID];
     assert_eq!(refuse_v1(&padded, Role::Responder), CHUNK);
     assert_eq!(refuse_v1(&padded, Role::Requester), None);
@@ -194,7 +194,7 @@ fn test_version_1_obsolete_procedures() {
 }
 
 #[test]
-fn test_version_1_direction() {
+fn test_direction_of_version_1_message_is_read_from_its_payload() {
     let kind = |units: &[u32]| decode(&message(units), BOTH, &Limits::DEFAULT).unwrap().direction();
     assert_eq!(kind(&[XID, 1, 1, procedure::MSG, 0, 0, 0, XID, 0]), Some(Direction::Call));
     assert_eq!(kind(&[XID, 1, 1, procedure::MSG, 0, 0, 0, XID, 1]), Some(Direction::Reply));
@@ -230,7 +230,7 @@ fn test_version_2_answers_calls_and_properties_and_discards_the_rest() {
 }
 
 #[test]
-fn test_version_2_bad_property_is_named_as_such() {
+fn test_version_2_bad_property_is_refused_with_its_own_code() {
     let last = htype::CONNPROP_FINAL;
     let bad = Some(v2::Refusal::BadPropval);
     // The length differs from the type's; the value is longer than the message; the padding is not
@@ -249,7 +249,7 @@ fn test_version_2_bad_property_is_named_as_such() {
 }
 
 #[test]
-fn test_version_2_limits_are_told() {
+fn test_refusal_of_too_many_version_2_chunks_states_the_limit() {
     let limits = Limits { read_chunks: 1, write_chunks: 0, segments: 1 };
     let answer = |lists: &[u32]| {
         let units = [&[XID, 2, 1, htype::CALL_INLINE, 0], lists].concat();
@@ -273,7 +273,7 @@ fn test_version_2_limits_are_told() {
 }
 
 #[test]
-fn test_version_2_body_chunks_must_be_there() {
+fn test_external_version_2_messages_need_a_body_chunk() {
     let call = failure(&[XID, 2, 1, htype::CALL_EXTERNAL, 0, 0, 0, 0, 0], Versions::V2);
     assert_eq!(call.error.fault, Fault::Chunk(chunk::Fault::NoBody));
     let reply = failure(&[XID, 2, 1, htype::REPLY_EXTERNAL, 0, 0], Versions::V2);
@@ -281,7 +281,7 @@ fn test_version_2_body_chunks_must_be_there() {
 }
 
 #[test]
-fn test_version_2_credits_of_a_bad_message_are_known() {
+fn test_credits_of_malformed_version_2_message_are_read() {
     let e = failure(&[XID, 2, 77, htype::REPLY_EXTERNAL, 9], Versions::V2);
     assert_eq!(e.prefix.map(|p| p.credit), Some(77));
 }

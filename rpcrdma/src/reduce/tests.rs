@@ -29,7 +29,7 @@ fn test_item_is_taken_out_with_its_padding() {
 }
 
 #[test]
-fn test_item_that_is_none_of_the_stream_is_refused() {
+fn test_item_that_does_not_fit_the_stream_is_refused() {
     assert_eq!(reduce(92, &[item(81, 5)]), Err(ItemError::Unaligned { offset: 81 }));
     assert_eq!(reduce(92, &[item(36, 4)]), Err(ItemError::Order { offset: 36, free: 40 }));
     let within = [item(40, 5), item(44, 4)];
@@ -80,7 +80,7 @@ fn test_chunk_without_a_place_is_refused() {
 }
 
 #[test]
-fn test_chunk_is_as_long_as_its_item() {
+fn test_chunk_must_be_as_long_as_its_item() {
     assert!(chunk_fits(5, 5, false) && chunk_fits(5, 5, true));
     assert!(chunk_fits(8, 5, true), "version 1 may have padding");
     assert!(!chunk_fits(8, 5, false), "version 2 has none");

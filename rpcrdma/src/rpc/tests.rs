@@ -19,7 +19,7 @@ fn sys() -> AuthSys<'static> {
 const SYS_UNITS: [u32; 8] = [0x0102_0304, 7, 0x6b72_7970, 0x746f_6e00, 1000, 100, 2, 7];
 
 #[test]
-fn test_call_octets() {
+fn test_call_encodes_as_in_rfc_5531() {
     let mut body = [0; AuthSys::MAX_LEN];
     let cred = sys().encode(&mut body).unwrap();
     let call = Call { xid: XID, procedure: READ, cred, verf: Auth::NONE };
@@ -55,7 +55,7 @@ fn test_call_of_another_rpc_version_is_denied_with_ours() {
 }
 
 #[test]
-fn test_bad_credential_and_verifier_are_denied_as_such() {
+fn test_bad_credential_and_verifier_are_denied_with_their_own_codes() {
     let head = [XID.0, 0, 2, 100_003, 3, 6];
     let stat = |units: &[u32]| {
         let e = Call::decode(&octets(&[&head, units].concat())).unwrap_err();
@@ -74,7 +74,7 @@ fn test_bad_credential_and_verifier_are_denied_as_such() {
 }
 
 #[test]
-fn test_what_is_no_call_is_not_replied_to() {
+fn test_malformed_call_gets_no_reply() {
     for units in [&[XID.0][..], &[XID.0, 1], &[XID.0, 2, 2], &[XID.0, 0], &[XID.0, 0, 2, 1]] {
         let e = Call::decode(&octets(units)).unwrap_err();
         assert_eq!(e.reply(), None, "{units:?}");
@@ -82,7 +82,7 @@ fn test_what_is_no_call_is_not_replied_to() {
 }
 
 #[test]
-fn test_reply_octets_of_every_kind() {
+fn test_every_kind_of_reply_encodes_as_in_rfc_5531() {
     let accepted = |status| Reply::accepted(XID, status);
     let denied = |d| Reply { xid: XID, body: ReplyBody::Denied(d) };
     let stat = |n| denied(Denied::AuthError(AuthStat(n)));

@@ -30,7 +30,7 @@ fn part(offset: u32, total: u32, last: bool) -> Result<Step, Error> {
 }
 
 #[test]
-fn test_parts_of_a_call_are_put_one_behind_another() {
+fn test_parts_of_a_call_are_appended_in_order() {
     let mut s = Sequence::new(1000);
     assert_eq!(s.receive(&header(7, middle(900)), &payload(7, 100)), part(0, 1000, false));
     assert_eq!(s.receive(&header(7, middle(400)), &[1; 500]), part(100, 1000, false));
@@ -84,7 +84,7 @@ fn test_another_message_within_a_sequence_is_refused_and_ends_it() {
 }
 
 #[test]
-fn test_parts_of_what_was_refused_are_discarded_up_to_the_last() {
+fn test_parts_of_a_refused_message_are_discarded_up_to_the_last() {
     let mut s = Sequence::new(1000);
     s.receive(&header(7, middle(2000)), &payload(7, 40)).unwrap_err();
     assert_eq!(s.receive(&header(0, Body::Grant), &[]), Ok(Step::Alone));
@@ -101,7 +101,7 @@ fn test_parts_of_what_was_refused_are_discarded_up_to_the_last() {
 }
 
 #[test]
-fn test_grant_and_error_come_in_between() {
+fn test_grant_and_error_may_arrive_between_parts() {
     let mut s = Sequence::new(1000);
     s.receive(&header(7, middle(60)), &payload(7, 40)).unwrap();
     assert_eq!(s.receive(&header(0, Body::Grant), &[]), Ok(Step::Alone));
@@ -136,7 +136,7 @@ fn test_message_longer_than_the_receiver_takes_is_refused_at_its_first_part() {
 }
 
 #[test]
-fn test_properties_come_once_and_together() {
+fn test_properties_are_accepted_in_one_sequence_only() {
     let mut s = Sequence::new(1000);
     assert!(s.receive(&header(1, LAST), &payload(1, 40)).is_ok());
     let step = |last| Ok(Step::Properties { last });

@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_only_errors_that_say_how_may_be_tried_again() {
+    fn test_call_is_retried_only_after_errors_that_say_how() {
         assert_eq!(Refusal::ReplyResource { needed: 0 }.recovery(), Recovery::End);
         assert_eq!(Refusal::ReplyResource { needed: 9 }.recovery(), Recovery::MoreRoom);
         let short = |needed| Refusal::WriteResource { chunk: 1, needed };
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn test_codes_that_are_not_assigned_are_kept() {
+    fn test_unassigned_error_codes_are_preserved() {
         for unknown in [0u32, 12, 99, 101, u32::MAX] {
             let octets = unknown.to_be_bytes();
             let read = Refusal::decode(&mut Reader::new(&octets));

@@ -243,7 +243,7 @@ fn test_private_data_of_linux_is_found() {
 
 /// The recording has a message of each shape; otherwise the tests above would prove little.
 #[test]
-fn test_recording_has_every_way_a_message_goes() {
+fn test_linux_recording_has_a_message_of_every_shape() {
     let mut ways = BTreeSet::new();
     for r in messages() {
         let (header, _) = read(&r);

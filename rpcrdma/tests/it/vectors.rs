@@ -251,7 +251,7 @@ fn test_every_header_of_version_2_has_the_units_of_its_xdr() {
 /// A message that ends early is refused, wherever it ends: in its header, or before the first word
 /// of its payload.
 #[test]
-fn test_no_beginning_of_a_header_is_a_message() {
+fn test_truncated_header_is_never_a_message() {
     for Vector { name, octets, header } in vectors() {
         let least = if octets.len() > header { header + 4 } else { header };
         for len in 0..least {
@@ -276,7 +276,7 @@ fn test_nothing_may_follow_a_header_without_payload() {
 /// A message with any bit changed is refused or decodes to another message: never to the same
 /// message, and never to a message with another encoding.
 #[test]
-fn test_every_bit_has_a_meaning() {
+fn test_message_with_any_bit_changed_never_decodes_to_the_same() {
     for Vector { name, octets, .. } in vectors() {
         let was = decode(&octets, BOTH, &Limits::DEFAULT).unwrap();
         for bit in 0..8 * octets.len() {

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_listeners_and_whom_to_connect_to() {
+    fn test_listener_and_connect_specs_are_parsed() {
         let l: Listen = "10.0.0.1:7=accept,private=a b,ird=3,delay=1500ms".parse().unwrap();
         assert_eq!((l.addr, l.accept), ("10.0.0.1:7".parse().unwrap(), true));
         let Options { private, ird, ord, delay, end, .. } = l.options;
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn test_what_makes_no_sense_is_refused() {
+    fn test_malformed_cm_specs_are_refused() {
         for bad in [
             "",
             "10.0.0.1:7",

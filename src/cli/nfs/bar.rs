@@ -146,12 +146,12 @@ mod tests {
     }
 
     #[test]
-    fn test_template_is_one() {
+    fn test_progress_template_is_valid() {
         assert!(ProgressStyle::with_template(TEMPLATE).is_ok());
     }
 
     #[test]
-    fn test_files_octets_and_name_are_shown_and_gone_in_the_end() {
+    fn test_progress_bar_shows_files_bytes_and_name_until_the_end() {
         let terminal = Terminal::default();
         let mut bar = Bar::on(ProgressDrawTarget::term_like(Box::new(terminal.clone())));
         bar.add(1 << 20);
@@ -174,13 +174,13 @@ mod tests {
     }
 
     #[test]
-    fn test_quiet_shows_nothing() {
+    fn test_quiet_bar_shows_nothing() {
         assert!(Bar::new(true).bar.is_hidden());
     }
 
     /// A server may claim any size.
     #[test]
-    fn test_sizes_that_lie_are_shown_as_well() {
+    fn test_progress_bar_shows_false_sizes_without_failing() {
         let terminal = Terminal::default();
         let mut bar = Bar::on(ProgressDrawTarget::term_like(Box::new(terminal.clone())));
         for size in [u64::MAX, u64::MAX, 0] {

@@ -308,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_links_are_not_written_through() {
+    fn test_copy_does_not_write_through_symlinks() {
         let dir = tempfile::tempdir().unwrap();
         let [file, link, dangling] = ["file", "link", "dangling"].map(|name| dir.path().join(name));
         fs::write(&file, "x").unwrap();
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn test_last_name_of_a_path() {
+    fn test_last_name_of_path_is_found() {
         assert_eq!(last(b"/a/bc/"), Some(&b"bc"[..]));
         assert_eq!(last(b"bc"), Some(&b"bc"[..]));
         assert_eq!(last(b"/a/."), Some(&b"a"[..]));

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn test_server_with_and_without_a_port() {
+    fn test_remote_place_is_parsed_with_and_without_port() {
         for (text, server, path) in [
             ("10.0.0.1:/", "10.0.0.1:20049", "/"),
             ("10.0.0.1:2049:/a/b:/c", "10.0.0.1:2049", "/a/b:/c"),
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn test_what_does_not_begin_with_an_address_is_local() {
+    fn test_place_without_leading_address_is_local() {
         for text in ["a", "/a", "./10.0.0.1:/a", "10.0.0.1", "10.0.0.1:a", "host:/a", ":/a"] {
             assert!(text.parse::<Remote>().is_err(), "{text}");
             assert_eq!(text.parse(), Ok(Place::Local(text.into())));

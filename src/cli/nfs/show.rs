@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_dates_at_the_turns_of_the_calendar() {
+    fn test_dates_are_right_at_turns_of_the_calendar() {
         for (seconds, want) in [
             (0, "1970-01-01 00:00:00"),
             (68_169_599, "1972-02-28 23:59:59"),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn test_mode_as_ls_has_it() {
+    fn test_mode_is_shown_as_by_ls() {
         let of = |kind, mode| {
             let zero = Time::default();
             let (nlink, uid, gid, size, used) = (1, 0, 0, 0, 0);

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn test_our_directory_comes_first_and_once() {
+    fn test_library_directory_is_first_and_once_in_search_path() {
         let path =
             |before: Option<&str>| search_path(Path::new("/ours"), before.map(Into::into)).unwrap();
         assert_eq!(path(None), "/ours");

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_probes_succeed_where_tests_run_but_for_what_a_filter_may_forbid() {
+    fn test_probes_succeed_unless_a_filter_forbids_userfaultfd() {
         mprotect().unwrap();
         sealed_memory().unwrap();
         if let Err(e) = userfaultfd() {

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn test_program_is_found_in_the_path_and_judged() {
+    fn test_program_is_found_in_path_and_static_ones_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let make = |name: &str, bytes: &[u8], mode| {
             let path = dir.path().join(name);

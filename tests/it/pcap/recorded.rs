@@ -48,7 +48,7 @@ fn conversation(answer: &Path, both: &Path) {
 }
 
 #[test]
-fn test_the_same_answer_each_time() {
+fn test_recorded_session_gets_same_answer_each_time() {
     let dir = tempfile::tempdir().expect("a directory for the output");
     let (a, b) = (answer(dir.path(), "a.pcap", &[]), answer(dir.path(), "b.pcap", &[]));
     assert!(a == b, "two runs differ");
@@ -57,7 +57,7 @@ fn test_the_same_answer_each_time() {
 }
 
 #[test]
-fn test_wireshark_finds_nothing_wrong() {
+fn test_wireshark_finds_no_error_in_recorded_session() {
     let dir = tempfile::tempdir().expect("a directory for the output");
     answer(dir.path(), "server.pcap", &[]);
     let file = dir.path().join("both.pcap");
@@ -73,7 +73,7 @@ fn test_wireshark_finds_nothing_wrong() {
 }
 
 #[test]
-fn test_options_of_the_start_up_are_those_of_the_reply() {
+fn test_reply_carries_configured_startup_options() {
     let dir = tempfile::tempdir().expect("a directory for the output");
     let file = dir.path().join("both.pcap");
     for (options, markers) in [(&[][..], false), (&["--markers"], true)] {

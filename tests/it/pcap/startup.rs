@@ -130,7 +130,7 @@ fn connect(wire: &mut Wire, number: u16, case: &Case) {
 }
 
 #[test]
-fn test_every_start_up() {
+fn test_tshark_and_decoder_read_every_startup_as_agreed() {
     let (eal, _turn) = eal();
     let mut wire = Wire::new(&eal, None);
     let cases = cases();

@@ -266,17 +266,17 @@ fn witness(mode: Mode) {
 const CUT: Option<usize> = Some(701);
 
 #[test]
-fn test_every_opcode_with_crc() {
+fn test_tshark_and_decoder_read_every_opcode_with_crc() {
     witness(Mode { crc: true, markers: false, cut: None });
 }
 
 #[test]
-fn test_every_opcode_without_crc() {
+fn test_tshark_and_decoder_read_every_opcode_without_crc() {
     witness(Mode { crc: false, markers: false, cut: None });
 }
 
 #[test]
-fn test_fpdus_across_segments() {
+fn test_tshark_and_decoder_read_fpdus_across_segments() {
     for crc in [true, false] {
         witness(Mode { crc, markers: false, cut: CUT });
     }
@@ -285,7 +285,7 @@ fn test_fpdus_across_segments() {
 /// tshark 4.0 takes the marker before the first FPDU for its length field, and so finds no FPDU at
 /// all.
 #[test]
-fn test_every_opcode_with_markers() {
+fn test_decoder_reads_every_opcode_with_markers() {
     for (crc, cut) in [(true, None), (false, None), (true, CUT), (false, CUT)] {
         witness(Mode { crc, markers: true, cut });
     }
@@ -294,7 +294,7 @@ fn test_every_opcode_with_markers() {
 /// The judges can fail a capture: the test changes a byte in a segment and corrects the TCP
 /// checksum.
 #[test]
-fn test_a_damaged_fpdu_is_found() {
+fn test_tshark_and_decoder_detect_a_damaged_fpdu() {
     let mode = Mode { crc: true, markers: false, cut: None };
     let run = run(mode);
     let file = run.file.with_file_name("damaged.pcap");
@@ -315,7 +315,7 @@ fn test_a_damaged_fpdu_is_found() {
 
 /// With markers only the decoder is left to judge: it notices any changed byte, markers included.
 #[test]
-fn test_a_damaged_stream_with_markers_is_found() {
+fn test_decoder_detects_damaged_stream_with_markers() {
     let mode = Mode { crc: true, markers: true, cut: None };
     let run = run(mode);
     let [[mut stream, _]] = decode::connections(&run.file).try_into().ok().unwrap();

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn test_a_queue_pair_is_in_one_connection_and_the_healthy_one_goes_on() {
+fn test_manager_refuses_queue_pair_in_use_and_its_connection_continues() {
     let mut b = Bench::new(config(1));
     b.listen(ListenParams::default());
     let (conn, id) = b.established(7);
@@ -53,7 +53,7 @@ fn test_a_queue_pair_is_free_again_after_a_failure_before_fpdu_mode() {
 }
 
 #[test]
-fn test_a_connect_cancelled_while_the_worker_enters_fpdu_mode_spends_its_queue_pair() {
+fn test_connect_cancelled_while_worker_enters_fpdu_mode_spends_queue_pair() {
     for (entered, fate) in
         [(Ok(()), QpFate::Spent(Qpn(7))), (Err(RnicError::NotStartup), QpFate::Free(Qpn(7)))]
     {
@@ -72,7 +72,7 @@ fn test_a_connect_cancelled_while_the_worker_enters_fpdu_mode_spends_its_queue_p
 }
 
 #[test]
-fn test_one_that_was_accepted_is_established_before_it_ends() {
+fn test_accepted_connection_is_reported_established_before_it_ends() {
     let mut b = Bench::new(config(1));
     b.listen(ListenParams::default());
     let (conn, id) = b.asked(peer(1));
@@ -92,7 +92,7 @@ fn test_one_that_was_accepted_is_established_before_it_ends() {
 }
 
 #[test]
-fn test_what_belongs_to_another_application_is_not_there() {
+fn test_application_cannot_reach_connections_of_another_application() {
     let mut b = Bench::new(config(1));
     b.listen(ListenParams::default());
     let (_, waiting) = b.asked(peer(1));
@@ -117,7 +117,7 @@ fn test_what_belongs_to_another_application_is_not_there() {
 }
 
 #[test]
-fn test_requests_that_can_be_refused_at_once_are_and_change_nothing() {
+fn test_manager_refuses_invalid_requests_at_once_and_changes_nothing() {
     let mut b = Bench::new(config(1));
     b.listen(ListenParams::default());
     let (_, id) = b.asked(peer(1));
@@ -167,7 +167,7 @@ fn test_requests_that_can_be_refused_at_once_are_and_change_nothing() {
 }
 
 #[test]
-fn test_an_application_that_is_gone_leaves_nothing_and_others_go_on() {
+fn test_manager_drops_all_state_of_gone_application_and_keeps_others() {
     let mut b = Bench::new(config(1));
     b.listen(ListenParams::default());
     let (done, _) = b.established(6);

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn test_backlog_makes_room_first_from_those_that_leave_then_from_those_that_wait_longest() {
+fn test_backlog_evicts_leaving_connections_first_then_longest_waiting() {
     let mut b = Bench::new(config(1));
     b.listen(ListenParams { backlog: 3, ..ListenParams::default() });
     let (_, id) = b.asked(peer(1));
@@ -39,7 +39,7 @@ fn test_backlog_makes_room_first_from_those_that_leave_then_from_those_that_wait
 }
 
 #[test]
-fn test_start_ups_of_all_listeners_leave_room_at_the_worker() {
+fn test_manager_at_startup_limit_takes_no_place_from_other_application() {
     let mut b = Bench::new(CmConfig { max_startups: 4, ..config(1) });
     b.listen(ListenParams::default());
     let elsewhere = "10.0.0.1:80".parse().unwrap();
@@ -67,7 +67,7 @@ fn test_start_ups_of_all_listeners_leave_room_at_the_worker() {
 /// application: its peer comes in as often as it likes, and each request to the other application
 /// finds a place.
 #[test]
-fn test_application_that_answers_nobody_takes_no_place_of_another() {
+fn test_application_that_never_answers_takes_no_place_of_another() {
     for accounts in [false, true] {
         let mut b =
             Bench::new(CmConfig { max_startups: 8, max_startups_per_tenant: 6, ..config(1) });
@@ -134,7 +134,7 @@ fn test_application_that_answers_nobody_takes_no_place_of_another() {
 }
 
 #[test]
-fn test_one_peer_cannot_take_all_places() {
+fn test_peer_cannot_exceed_its_limits_of_startups_and_connections() {
     let mut b = Bench::new(config(1));
     let (startups, conns) = (Some(3), Some(5));
     b.listen(ListenParams {
@@ -163,7 +163,7 @@ fn test_one_peer_cannot_take_all_places() {
 }
 
 #[test]
-fn test_events_that_nobody_takes_keep_peers_out_and_the_application_from_asking() {
+fn test_manager_refuses_peers_and_requests_while_event_queue_is_full() {
     let mut b = Bench::new(CmConfig { max_events: 10, ..config(1) });
     b.listen(ListenParams::default());
     for n in 0..50 {
@@ -188,7 +188,7 @@ fn test_events_that_nobody_takes_keep_peers_out_and_the_application_from_asking(
 }
 
 #[test]
-fn test_an_accepted_peer_has_a_time_for_its_first_fpdu() {
+fn test_manager_resets_accepted_peer_without_first_fpdu_in_time() {
     for (timeout, speaks, resets) in
         [(Some(seconds(60)), false, true), (Some(seconds(60)), true, false), (None, false, false)]
     {
@@ -219,7 +219,7 @@ fn test_an_accepted_peer_has_a_time_for_its_first_fpdu() {
 
 /// Everything that peers can do alone, without limit: the manager stays within its limits.
 #[test]
-fn test_floods_leave_the_manager_small() {
+fn test_manager_state_stays_within_limits_under_peer_floods() {
     let mut b = Bench::new(CmConfig { max_startups: 100, ..config(1) });
     b.listen(ListenParams { backlog: 80, ..ListenParams::default() });
     let peers = |n: u32| SocketAddr::from((n.to_be_bytes(), 1000));

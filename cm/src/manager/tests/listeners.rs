@@ -52,7 +52,7 @@ fn test_a_listener_over_workers_is_withdrawn_when_one_refuses() {
 }
 
 #[test]
-fn test_unlisten_resets_those_nobody_was_told_of_and_leaves_the_others() {
+fn test_unlisten_resets_only_connections_not_yet_reported_to_application() {
     let mut b = Bench::new(config(1));
     b.listen(ListenParams::default());
     let (running, _) = b.established(7);

@@ -43,7 +43,7 @@ fn told(events: Vec<(AppId, Event)>) -> BTreeMap<CmId, String> {
 }
 
 #[test]
-fn test_every_connection_of_a_lost_worker_has_its_end() {
+fn test_every_connection_of_lost_worker_is_reported_ended() {
     let mut b = two_ports();
     b.listen_as(APP, L, "0.0.0.0:7174".parse().unwrap(), ListenParams::default());
     // A connection in each state.
@@ -119,7 +119,7 @@ fn test_every_connection_of_a_lost_worker_has_its_end() {
 }
 
 #[test]
-fn test_a_listener_lives_as_long_as_a_worker_does() {
+fn test_listener_stays_up_until_its_last_worker_is_lost() {
     let mut b = Bench::new(config(3));
     b.listen(ListenParams::default());
     b.lose(W, &[]);

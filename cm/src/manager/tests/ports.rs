@@ -51,7 +51,7 @@ impl Bench {
 }
 
 #[test]
-fn test_connects_go_to_the_port_that_leads_there_and_its_least_busy_worker() {
+fn test_connect_goes_to_least_busy_worker_of_port_that_routes_to_peer() {
     let mut b = bench();
     for id in 1..=4 {
         b.connect_to(id, "", "10.0.0.9").unwrap();
@@ -87,7 +87,7 @@ fn test_connects_go_to_the_port_that_leads_there_and_its_least_busy_worker() {
 }
 
 #[test]
-fn test_the_address_to_connect_from_says_the_port() {
+fn test_local_address_of_connect_selects_port() {
     let mut b = bench();
     // The other port is on a link with the peer, and is not chosen.
     b.connect_to(1, "172.16.0.1", "10.0.0.9").unwrap();
@@ -113,7 +113,7 @@ fn test_the_address_to_connect_from_says_the_port() {
 
 /// After the peer has refused a revision, the manager asks again from the same address.
 #[test]
-fn test_a_redial_is_from_the_same_address() {
+fn test_redial_uses_same_local_address() {
     let mut b = bench();
     b.connect_to(1, "10.0.0.1", "10.0.0.9").unwrap();
     b.orders();
@@ -130,7 +130,7 @@ fn test_a_redial_is_from_the_same_address() {
 }
 
 #[test]
-fn test_listeners_are_at_the_workers_of_the_port_that_has_the_address() {
+fn test_listener_runs_on_workers_of_port_that_has_its_address() {
     let mut b = bench();
     b.listen_at(1, "10.0.0.1:7").unwrap();
     assert_eq!(b.orders(), ["0 Listen", "1 Listen"]);
@@ -160,7 +160,7 @@ fn test_listeners_are_at_the_workers_of_the_port_that_has_the_address() {
 }
 
 #[test]
-fn test_another_worker_of_the_port_takes_over_and_its_listeners_end_with_the_last() {
+fn test_remaining_worker_takes_over_and_listeners_end_with_last_worker() {
     let mut b = bench();
     b.listen_at(1, "10.0.0.1:7").unwrap();
     b.listen_at(2, "172.16.0.1:7").unwrap();
@@ -240,7 +240,7 @@ fn test_limits_of_a_listener_do_not_grow_with_its_workers() {
 }
 
 #[test]
-fn test_other_addresses_reach_the_workers_of_their_port_before_what_follows() {
+fn test_new_addresses_reach_workers_of_their_port_before_later_orders() {
     let mut b = bench();
     b.listen_at(1, "172.16.0.1:7").unwrap();
     b.orders();
@@ -267,7 +267,7 @@ fn test_other_addresses_reach_the_workers_of_their_port_before_what_follows() {
 }
 
 #[test]
-fn test_listeners_end_with_their_address_and_connections_as_the_worker_says() {
+fn test_listener_ends_with_its_address_and_connection_on_worker_report() {
     let mut b = Bench::new(CmConfig::new(
         Ports::new(vec![(1, net(&["10.0.0.1/8", "10.0.0.2/8"], &[])), (1, Addressing::default())])
             .unwrap(),
@@ -309,7 +309,7 @@ fn test_listeners_end_with_their_address_and_connections_as_the_worker_says() {
 /// A connection attempt that loses its address fails with that reason, and does not try another
 /// revision from an address that was removed.
 #[test]
-fn test_a_withdrawn_start_up_fails_and_does_not_fall_back() {
+fn test_startup_that_loses_its_address_fails_without_fallback() {
     let mut b = bench();
     b.connect_to(1, "", "10.0.0.9").unwrap();
     let conn = b.names.next().unwrap();
@@ -323,7 +323,7 @@ fn test_a_withdrawn_start_up_fails_and_does_not_fall_back() {
 }
 
 #[test]
-fn test_rnic_with_an_inner_port_listens_there_too_and_connects_to_itself_by_it() {
+fn test_rnic_listens_at_inner_port_too_and_connects_to_itself_through_it() {
     let [a, b] = nets();
     let ports = Ports::new(vec![(2, a), (1, b)]).unwrap().with_inner(1, Own::default());
     let mut b = Bench::new(CmConfig::new(ports));

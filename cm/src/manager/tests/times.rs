@@ -18,7 +18,7 @@ fn one(time: Duration) -> Histogram {
 }
 
 #[test]
-fn test_a_passive_start_up_lasts_from_tcps_handshake_to_the_queue_pair() {
+fn test_passive_startup_time_runs_from_tcp_handshake_to_fpdu_mode() {
     let mut b = Bench::new(config(1));
     b.listen(ListenParams::default());
     let conn = b.accepted(peer(1));
@@ -39,7 +39,7 @@ fn test_a_passive_start_up_lasts_from_tcps_handshake_to_the_queue_pair() {
 }
 
 #[test]
-fn test_an_active_start_up_lasts_from_the_request_to_the_queue_pair() {
+fn test_active_startup_time_runs_from_connect_request_to_fpdu_mode() {
     let mut b = Bench::new(config(1));
     b.connect(1, 7).unwrap();
     b.pass(ms(2));
@@ -71,7 +71,7 @@ fn test_an_active_start_up_lasts_from_the_request_to_the_queue_pair() {
 }
 
 #[test]
-fn test_what_fails_is_no_start_up() {
+fn test_failed_startups_are_not_timed() {
     let mut b = Bench::new(config(1));
     b.listen(ListenParams::default());
     let conn = b.accepted(peer(1));

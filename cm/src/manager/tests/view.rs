@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn test_connections_are_seen_in_the_order_of_their_names_and_from_anyone_on() {
+fn test_manager_lists_connections_in_id_order_from_any_id_on() {
     let mut b = Bench::new(config(1));
     b.listen(ListenParams::default());
     let (conn, first) = b.established(7);
@@ -34,7 +34,7 @@ fn test_connections_are_seen_in_the_order_of_their_names_and_from_anyone_on() {
 }
 
 #[test]
-fn test_listeners_are_seen_with_the_places_they_give() {
+fn test_manager_lists_listeners_with_their_backlog_and_startups() {
     let mut b = Bench::new(config(1));
     b.listen(ListenParams { backlog: 3, ..ListenParams::default() });
     b.asked(peer(1));

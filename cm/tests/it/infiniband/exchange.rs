@@ -22,7 +22,7 @@ fn first_req(net: &Net) -> (u64, Box<Req>) {
 }
 
 #[test]
-fn test_addresses_private_data_and_depths_go_both_ways() {
+fn test_client_and_server_exchange_addresses_private_data_and_depths() {
     let mut net = Net::new(1);
     net.connect(7, |p| (p.ird, p.ord, p.private_data) = (11, 22, b"from the client".to_vec()));
     let Event::ConnectRequest {
@@ -71,7 +71,7 @@ fn test_addresses_private_data_and_depths_go_both_ways() {
 }
 
 #[test]
-fn test_client_lowers_what_it_has_outstanding_to_what_the_server_takes() {
+fn test_client_lowers_its_ord_to_ird_of_server() {
     let mut net = Net::new(2);
     net.connect(7, |p| p.ord = 22);
     let id = net.request();
@@ -105,7 +105,7 @@ fn test_req_has_service_id_and_header_of_the_annex() {
 }
 
 #[test]
-fn test_connection_ends_in_order_whoever_ends_it() {
+fn test_connection_ends_in_order_when_either_side_disconnects() {
     for (ends, other) in [(0, 1), (1, 0)] {
         let mut net = Net::new(4);
         let ids = [net.establish(7), CmId(7)];
@@ -130,7 +130,7 @@ fn test_connection_ends_in_order_whoever_ends_it() {
 }
 
 #[test]
-fn test_both_end_it_at_once() {
+fn test_connection_ends_in_order_when_both_sides_disconnect_at_once() {
     let mut net = Net::new(5);
     let server = net.establish(7);
     net.ask(0, Request::Disconnect { id: server }).unwrap();
@@ -145,7 +145,7 @@ fn test_both_end_it_at_once() {
 /// An application takes longer than the peer waits: the manager asks the peer for more time, and
 /// the peer waits.
 #[test]
-fn test_slow_application_puts_the_peer_off() {
+fn test_manager_sends_one_mra_while_application_is_slow() {
     let mut net = Net::new(6);
     net.connect(7, |p| p.timeout = ms(60_000));
     let id = net.request();
@@ -159,7 +159,7 @@ fn test_slow_application_puts_the_peer_off() {
 
 /// The time limit of the connect holds, however long the server delays its answer.
 #[test]
-fn test_who_asks_waits_no_longer_than_it_said() {
+fn test_client_gives_up_after_its_own_timeout_and_tells_server() {
     let mut net = Net::new(7);
     let begin = net.now;
     net.connect(7, |p| p.timeout = ms(8_000));
@@ -174,7 +174,7 @@ fn test_who_asks_waits_no_longer_than_it_said() {
 }
 
 #[test]
-fn test_application_that_does_not_answer_loses_the_request() {
+fn test_manager_rejects_request_that_application_never_answers() {
     let mut net = Net::new(8);
     net.connect(7, |p| p.timeout = ms(60_000));
     let id = net.request();
@@ -189,7 +189,7 @@ fn test_application_that_does_not_answer_loses_the_request() {
 
 /// A message of each kind is lost: the end that waits for its answer sends it again.
 #[test]
-fn test_each_message_may_be_lost_twice() {
+fn test_peers_recover_when_a_message_is_lost_twice() {
     for (kind, from) in [("Req", 1), ("Rep", 0), ("Rtu", 1), ("Dreq", 0), ("Drep", 1)] {
         let mut net = Net::new(9);
         let mut left = 2;
@@ -215,7 +215,7 @@ fn test_each_message_may_be_lost_twice() {
 
 /// All messages of a kind are lost: both ends give up by themselves.
 #[test]
-fn test_silence_ends_everything() {
+fn test_both_sides_give_up_when_all_messages_of_a_kind_are_lost() {
     let lost = |kind: &'static str, from: usize| {
         let mut net = Net::new(10);
         net.drop = Box::new(move |n, m| n == from && format!("{m:?}").starts_with(kind));
@@ -251,7 +251,7 @@ fn test_silence_ends_everything() {
 }
 
 #[test]
-fn test_giving_up_is_told_to_the_peer_at_every_stage() {
+fn test_peer_is_told_when_application_gives_up_at_any_stage() {
     // The client gives up before the server's answer.
     let mut net = Net::new(11);
     net.connect(7, |_| {});
@@ -288,7 +288,7 @@ fn test_giving_up_is_told_to_the_peer_at_every_stage() {
 }
 
 #[test]
-fn test_application_that_is_gone_leaves_nothing() {
+fn test_gone_application_leaves_no_infiniband_connection() {
     for established in [false, true] {
         for node in [0, 1] {
             let mut net = Net::new(14);
@@ -312,7 +312,7 @@ fn test_application_that_is_gone_leaves_nothing() {
 }
 
 #[test]
-fn test_worker_that_is_lost_ends_its_connections() {
+fn test_lost_worker_ends_its_infiniband_connections() {
     for established in [false, true] {
         let mut net = Net::new(15);
         if established {
@@ -341,7 +341,7 @@ fn test_worker_that_is_lost_ends_its_connections() {
 /// iWARP, and with Linux, which reports "disconnected", the connection was up, if only for a
 /// moment, and was not refused.
 #[test]
-fn test_an_end_before_the_rtu_is_the_end_of_a_connection_that_was_up() {
+fn test_server_reports_connection_established_when_dreq_precedes_rtu() {
     let mut net = Net::new(16);
     net.drop = Box::new(|node, m| node == 1 && matches!(m, Message::Rtu(_)));
     net.connect(7, |_| {});
@@ -373,7 +373,7 @@ fn readdress(net: &mut Net, node: usize, addrs: &[&str], routes: &[(&str, &str)]
 /// At every stage our application hears the reason, and the peer hears of the end as far as one
 /// datagram can tell it.
 #[test]
-fn test_an_address_that_goes_ends_what_was_at_it_and_tells_both_ends() {
+fn test_removed_address_ends_its_connections_and_both_ends_are_told() {
     let ours = |node: usize, e: Event| match e {
         Event::ConnectError { error: ConnectFailure::Withdrawn, qp, .. } => {
             format!("{node} {qp:?}")
@@ -429,7 +429,7 @@ fn test_an_address_that_goes_ends_what_was_at_it_and_tells_both_ends() {
 /// A connection whose address stays is not touched, nor is a connection whose peer can be reached
 /// by another route.
 #[test]
-fn test_a_route_that_goes_ends_what_needed_it_and_nothing_else() {
+fn test_removed_route_ends_only_connections_that_need_it() {
     let mut net = Net::new(18);
     let id = net.establish(7);
     readdress(&mut net, 0, &["10.0.0.1/24", "10.7.0.1/16"], &[]);
@@ -445,7 +445,7 @@ fn test_a_route_that_goes_ends_what_needed_it_and_nothing_else() {
 }
 
 #[test]
-fn test_connections_are_seen_until_their_end_is_told() {
+fn test_manager_lists_connections_until_their_end_is_reported() {
     let mut net = Net::new(19);
     let id = net.establish(7);
     let seen = |net: &Net, node: usize| -> Vec<_> {
@@ -465,7 +465,7 @@ fn test_connections_are_seen_until_their_end_is_told() {
 }
 
 #[test]
-fn test_a_queue_pair_is_in_one_connection() {
+fn test_manager_refuses_connect_with_queue_pair_in_use() {
     let mut net = Net::new(16);
     net.connect(7, |_| {});
     let mut params = ConnectTerms::new(qp(7));
@@ -481,7 +481,7 @@ fn test_a_queue_pair_is_in_one_connection() {
 
 /// The ids and numbers that a stranger would need to speak in a connection's name are random.
 #[test]
-fn test_names_are_random() {
+fn test_communication_and_transaction_ids_are_unpredictable() {
     let mut net = Net::new(17);
     for id in 1..=20 {
         net.connect(id, |_| {});
@@ -504,7 +504,7 @@ fn test_names_are_random() {
 /// A listener that does not ask for InfiniBand gets no requests over it, and a listener that asks
 /// only in InfiniBand's protocol is refused.
 #[test]
-fn test_nobody_is_handed_a_connection_it_has_not_asked_for() {
+fn test_listener_without_infiniband_gets_no_infiniband_requests() {
     assert!(!ListenParams::default().infiniband);
     let mut net = Net::new(19);
     net.ask(0, Request::Unlisten { id: ListenerId(1) }).unwrap();
@@ -521,7 +521,7 @@ fn test_nobody_is_handed_a_connection_it_has_not_asked_for() {
 }
 
 #[test]
-fn test_without_infiniband_there_is_none() {
+fn test_manager_without_infiniband_refuses_connects_and_ignores_datagrams() {
     let mut cm = ConnectionManager::new(manager_config(1, 1));
     let mut params = ConnectTerms::new(qp(7));
     params.protocol = Protocol::InfiniBand;
@@ -539,7 +539,7 @@ fn test_without_infiniband_there_is_none() {
 }
 
 #[test]
-fn test_private_data_have_their_limits() {
+fn test_manager_refuses_private_data_over_infiniband_limits() {
     let mut net = Net::new(21);
     let too_long = Err(RequestError::Params(ParamsError::PrivateData));
     let mut params = ConnectTerms::new(qp(7));
@@ -564,7 +564,7 @@ fn test_private_data_have_their_limits() {
 
 /// A port with IPv6 addresses.
 #[test]
-fn test_req_of_ipv6_names_whole_addresses() {
+fn test_req_over_ipv6_carries_full_addresses() {
     let ours: std::net::IpAddr = "fe80::2".parse().unwrap();
     let mut net = Net::with(22, |_, c| c.ports.push(IbPort { addr: ours, worker: W }));
     let mut params = ConnectTerms::new(qp(7));

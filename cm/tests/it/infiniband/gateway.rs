@@ -84,7 +84,7 @@ fn finish(net: &mut Net, gateway: &mut Gateway) {
 }
 
 #[test]
-fn test_client_and_server_see_each_other_through_it() {
+fn test_client_and_server_connect_through_gateway() {
     let (mut net, mut gateway) = net(server());
     let (net, g) = (&mut net, &mut gateway);
     let Event::ConnectRequest { id, remote, private_data, peer, .. } = event(net, g, 0) else {
@@ -112,7 +112,7 @@ fn test_client_and_server_see_each_other_through_it() {
 }
 
 #[test]
-fn test_rejection_comes_through_it() {
+fn test_gateway_forwards_rejection_with_private_data() {
     let (mut net, mut gateway) = net(server());
     let (net, g) = (&mut net, &mut gateway);
     let Event::ConnectRequest { id, .. } = event(net, g, 0) else { panic!() };
@@ -124,7 +124,7 @@ fn test_rejection_comes_through_it() {
 }
 
 #[test]
-fn test_reason_of_a_refusal_comes_through_it() {
+fn test_gateway_forwards_reason_of_refusal() {
     let nobody = std::net::SocketAddr::new(addr(0), PORT + 1);
     let (mut net, mut gateway) = net(nobody);
     let (net, g) = (&mut net, &mut gateway);
@@ -135,7 +135,7 @@ fn test_reason_of_a_refusal_comes_through_it() {
 }
 
 #[test]
-fn test_client_that_gives_up_is_forgotten_by_the_server_too() {
+fn test_server_is_told_through_gateway_when_client_gives_up() {
     let (mut net, mut gateway) = net(server());
     let (net, g) = (&mut net, &mut gateway);
     assert!(matches!(event(net, g, 0), Event::ConnectRequest { .. }));

@@ -13,7 +13,7 @@ use crate::infiniband::world::*;
 type Counter = fn(&IbCounters) -> u64;
 
 #[test]
-fn test_what_is_no_message_is_dropped_and_counted() {
+fn test_manager_drops_and_counts_malformed_datagrams() {
     let (mut net, tid, good) = req();
     let good = forged(addr(1), tid, Message::Req(good));
     let crc = |mut p: Vec<u8>, change: fn(&mut Vec<u8>)| {
@@ -53,7 +53,7 @@ fn test_what_is_no_message_is_dropped_and_counted() {
 }
 
 #[test]
-fn test_a_get_that_is_not_understood_is_answered_and_a_message_is_not() {
+fn test_manager_answers_unknown_get_but_not_unknown_message() {
     let mut net = Net::new(1);
     let mut mad = Mad::new(5, Message::GetClassPortInfo).emit();
     let send = |net: &mut Net, mad: &[u8]| {
@@ -82,7 +82,7 @@ fn test_a_get_that_is_not_understood_is_answered_and_a_message_is_not() {
 /// Messages about connections that do not exist: a message whose sender waits for an answer gets
 /// one.
 #[test]
-fn test_strangers_are_answered_if_they_wait() {
+fn test_manager_answers_unknown_peers_only_when_they_expect_a_reply() {
     let ids = (CommId(5), CommId(6));
     let dreq = Dreq {
         local_comm_id: ids.0,
@@ -123,7 +123,7 @@ fn message_of(packet: &[u8]) -> Message {
 
 /// The peer asks for an alternate path of an existing connection.
 #[test]
-fn test_another_path_is_not_taken() {
+fn test_manager_refuses_alternate_path() {
     let mut net = Net::new(2);
     net.establish(7);
     let (_, Message::Req(req)) = message(&net.log[0].1) else { panic!() };
@@ -140,7 +140,7 @@ fn test_another_path_is_not_taken() {
 /// Both ends repeat every message in any order, while the connection exists and after its end. No
 /// application hears of it.
 #[test]
-fn test_replays_change_nothing() {
+fn test_replayed_messages_change_nothing() {
     for seed in 0..200 {
         let mut net = Net::new(seed);
         let id = net.establish(7);
@@ -171,7 +171,7 @@ fn test_replays_change_nothing() {
 
 /// Messages of a stranger that knows the names, and of the peer with wrong names.
 #[test]
-fn test_a_message_counts_only_from_the_peer_and_in_its_name() {
+fn test_manager_ignores_messages_with_forged_sender_or_ids() {
     let mut net = Net::new(3);
     net.establish(7);
     let (_, Message::Req(req)) = message(&net.log[0].1) else { panic!() };
@@ -203,7 +203,7 @@ fn test_a_message_counts_only_from_the_peer_and_in_its_name() {
 
 /// An answer to a REQ counts only with the REQ's transaction id, which no other host has seen.
 #[test]
-fn test_who_has_not_seen_the_req_cannot_answer_it() {
+fn test_client_ignores_rep_with_wrong_transaction_id() {
     let mut net = Net::new(4);
     net.connect(7, |_| {});
     let id = net.request();
@@ -232,7 +232,7 @@ fn other_req(n: u32, good: &Req) -> (IpAddr, Message) {
 }
 
 #[test]
-fn test_a_flood_of_requests_is_bounded_and_passes() {
+fn test_manager_bounds_request_flood_and_recovers_afterwards() {
     let (mut net, tid, good) = req();
     net.drop = Box::new(|_, _| true);
     for n in 0..10_000 {
@@ -256,7 +256,7 @@ fn test_a_flood_of_requests_is_bounded_and_passes() {
 /// Twenty thousand REQs a second under forged addresses, each with the longest timers there are,
 /// and an application that accepts at once: its own peers come in all the same.
 #[test]
-fn test_flood_under_many_addresses_keeps_nobody_out() {
+fn test_request_flood_from_many_addresses_shuts_no_peer_out() {
     let (_, tid, mut good) = req();
     let mut net = Net::with(1, |_, c| c.max_conns = 64);
     good.local_cm_response_timeout = heddle_ib::TimeCode::MAX;
@@ -308,7 +308,7 @@ fn test_flood_under_many_addresses_keeps_nobody_out() {
 }
 
 #[test]
-fn test_one_peer_has_its_own_limit() {
+fn test_manager_limits_requests_of_each_peer() {
     let (mut net, tid, good) = req();
     for n in 0..100 {
         let mut req = good.clone();
@@ -324,7 +324,7 @@ fn test_one_peer_has_its_own_limit() {
 }
 
 #[test]
-fn test_all_listeners_together_have_a_limit() {
+fn test_manager_limits_startups_of_all_listeners_together() {
     let (_, tid, good) = req();
     let mut net = Net::with(1, |_, c| c.max_startups = 3);
     for n in 0..5 {
@@ -342,7 +342,7 @@ fn test_all_listeners_together_have_a_limit() {
 
 /// Ended connections answer copies, and make room when another connection needs it.
 #[test]
-fn test_what_has_ended_makes_room() {
+fn test_ended_connections_are_evicted_when_room_is_needed() {
     let mut net = Net::with(5, |_, c| c.max_conns = 4);
     for id in 1..=20 {
         let server = net.establish(id);
@@ -372,7 +372,7 @@ fn test_what_has_ended_makes_room() {
 /// A peer announces a timer of zero, or an endless one: the manager neither floods the peer nor
 /// waits for ever.
 #[test]
-fn test_times_of_a_peer_have_bounds() {
+fn test_manager_clamps_timeouts_announced_by_peer() {
     for (code, least, most) in [(0, 50, 5_000), (31, 10_000, 30_000)] {
         let (mut net, tid, mut req) = req();
         req.local_cm_response_timeout = heddle_ib::TimeCode::new(code);
@@ -392,7 +392,7 @@ fn test_times_of_a_peer_have_bounds() {
 
 /// A peer asks for more time again and again.
 #[test]
-fn test_nobody_is_put_off_for_ever() {
+fn test_server_gives_up_peer_that_keeps_sending_mras() {
     let (mut net, tid, req) = req();
     let name = req.local_comm_id;
     net.drop = Box::new(|_, _| true);
@@ -422,7 +422,7 @@ fn test_nobody_is_put_off_for_ever() {
 
 /// The shell does not poll the answers.
 #[test]
-fn test_answers_that_nobody_takes_are_dropped() {
+fn test_manager_drops_answers_beyond_its_transmit_queue() {
     let (mut net, tid, good) = req();
     for n in 0..5000 {
         let (from, message) = other_req(n, &good);

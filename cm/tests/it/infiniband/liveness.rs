@@ -16,7 +16,7 @@ fn reps(net: &Net) -> usize {
 /// A peer that exists answers the probes, and no application gets an event, however long the
 /// connection lasts.
 #[test]
-fn test_a_peer_that_is_there_keeps_its_connection() {
+fn test_live_peer_keeps_its_idle_connection() {
     let mut net = Net::new(1);
     net.establish(7);
     net.run(ms(10 * IDLE + 1000));
@@ -31,7 +31,7 @@ fn test_a_peer_that_is_there_keeps_its_connection() {
 }
 
 #[test]
-fn test_a_peer_that_is_gone_is_given_up_and_told_once() {
+fn test_manager_drops_silent_peer_and_sends_it_one_dreq() {
     let mut net = Net::new(2);
     let id = net.establish(7);
     let begin = net.now;
@@ -51,7 +51,7 @@ fn test_a_peer_that_is_gone_is_given_up_and_told_once() {
 
 /// A node with no retransmissions of its own may lose two answers all the same.
 #[test]
-fn test_lost_answers_end_nothing() {
+fn test_connection_survives_two_lost_keepalive_answers() {
     let mut net = Net::with(3, |n, c| c.max_retries = if n == 1 { 0 } else { 10 });
     net.establish(7);
     for lost in [1, 2] {
@@ -72,7 +72,7 @@ fn test_lost_answers_end_nothing() {
 
 /// A peer that has forgotten the connection sends a REJ, which ends the connection.
 #[test]
-fn test_a_peer_that_knows_nothing_of_it_ends_it() {
+fn test_peer_that_forgot_connection_ends_it_on_keepalive() {
     let mut net = Net::new(4);
     net.establish(7);
     let mut cm = ConnectionManager::new(manager_config(1, 1));
@@ -87,7 +87,7 @@ fn test_a_peer_that_knows_nothing_of_it_ends_it() {
 }
 
 #[test]
-fn test_silence_may_be_allowed_and_forbidden_again() {
+fn test_changed_keepalive_applies_to_established_connections() {
     let mut net = Net::with(5, |_, c| c.keepalive = None);
     net.establish(7);
     net.drop = Box::new(|from, _| from == 1);
@@ -131,7 +131,7 @@ fn given_up(event: Event) -> CmId {
 
 /// Peers that never answer take all places.
 #[test]
-fn test_a_flood_of_peers_that_never_answer_locks_nobody_out() {
+fn test_half_open_flood_shuts_no_new_peer_out() {
     let (_, tid, good) = req();
     let mut net = Net::with(6, |_, c| c.max_conns = 4);
     let live = net.establish(7);
@@ -159,7 +159,7 @@ fn test_a_flood_of_peers_that_never_answer_locks_nobody_out() {
 
 /// Forged REQs take the places of one address, which its owner gets back.
 #[test]
-fn test_a_peer_gets_its_places_back_from_those_that_never_answer() {
+fn test_peer_reclaims_places_from_its_half_open_connections() {
     let (_, tid, good) = req();
     let mut net = Net::new(7);
     net.ask(0, Request::Unlisten { id: ListenerId(1) }).unwrap();
@@ -182,7 +182,7 @@ fn test_a_peer_gets_its_places_back_from_those_that_never_answer() {
 /// An application gives a queue pair for each accepted connection, so the limit for peers that do
 /// not answer is the limit for requests.
 #[test]
-fn test_a_listener_has_a_bound_for_those_that_never_answer() {
+fn test_listener_bounds_its_half_open_connections() {
     let (_, tid, good) = req();
     let mut net = Net::new(8);
     net.ask(0, Request::Unlisten { id: ListenerId(1) }).unwrap();

@@ -44,7 +44,7 @@ fn refused(change: impl FnOnce(&mut Req)) -> (Box<Rej>, IbCounters) {
 }
 
 #[test]
-fn test_unchanged_the_request_is_taken() {
+fn test_unmodified_request_reaches_application() {
     let (mut net, tid, req) = req();
     net.deliver(0, &forged(addr(1), tid, Message::Req(req)));
     net.request();
@@ -53,7 +53,7 @@ fn test_unchanged_the_request_is_taken() {
 /// Reason 8, if the Service ID is outside the range, names another protocol, or names a port
 /// without a listener; the private data do not matter then.
 #[test]
-fn test_service_that_nobody_gives_is_refused_with_reason_8() {
+fn test_unknown_service_is_refused_with_reason_8() {
     let spoiled = |req: &mut Req| req.private_data = [0xff; 92];
     for service in [
         heddle_ib::ServiceId(0),
@@ -76,7 +76,7 @@ fn test_service_that_nobody_gives_is_refused_with_reason_8() {
 }
 
 #[test]
-fn test_transports_that_are_not_reliable_connections_are_refused_with_reason_9() {
+fn test_transports_other_than_rc_are_refused_with_reason_9() {
     for transport in [IbTransport::UC, IbTransport::RD, IbTransport::EXTENDED] {
         let (rej, counters) = refused(|req| req.transport = transport);
         assert_eq!((rej.reason, counters.req_transport), (RejReason::INVALID_TRANSPORT, 1));
@@ -102,7 +102,7 @@ fn test_path_to_another_port_is_refused_with_reason_12() {
 
 /// Reason 28 with the bytes of table 4 and the codes of table 5.
 #[test]
-fn test_each_fault_of_the_private_data_has_its_code() {
+fn test_each_fault_in_private_data_is_refused_with_its_own_code() {
     type Change = fn(&mut [u8; 92]);
     let table: [(Change, &[u8]); 10] = [
         (|p| p[0] = 0x10, &[0, 1, 1, 0, 0]),
@@ -127,7 +127,7 @@ fn test_each_fault_of_the_private_data_has_its_code() {
 
 /// CA11-11: a REQ of another version gets that reason, even if it has other faults.
 #[test]
-fn test_version_is_judged_before_the_transport() {
+fn test_version_is_checked_before_transport() {
     for (octet, ari) in [(0x10, &[0, 1, 1, 0, 0]), (0x01, &[0, 2, 1, 0, 0])] {
         let (rej, counters) = refused(|req| {
             req.private_data[0] = octet;
@@ -140,7 +140,7 @@ fn test_version_is_judged_before_the_transport() {
 
 /// CA11-11 for a REQ that has the name, or the queue pair, of an existing connection.
 #[test]
-fn test_version_is_judged_before_stale_names() {
+fn test_version_is_checked_before_stale_ids() {
     let (mut net, tid, req) = req();
     net.deliver(0, &forged(addr(1), tid, Message::Req(req.clone())));
     net.request();
@@ -159,7 +159,7 @@ fn test_version_is_judged_before_stale_names() {
 }
 
 #[test]
-fn test_reserved_bits_of_the_private_data_are_not_looked_at() {
+fn test_reserved_bits_of_ip_cm_private_data_are_ignored() {
     let (mut net, tid, mut req) = req();
     req.private_data[1] |= 0x0f;
     net.deliver(0, &forged(addr(1), tid, Message::Req(req)));
@@ -168,7 +168,7 @@ fn test_reserved_bits_of_the_private_data_are_not_looked_at() {
 
 /// The event of the client's application for each REJ.
 #[test]
-fn test_client_tells_the_service_and_the_application_apart() {
+fn test_client_distinguishes_rejections_of_service_and_of_application() {
     let ari = |octets: &[u8]| {
         let mut ari = [0; 72];
         ari[..octets.len()].copy_from_slice(octets);
@@ -254,7 +254,7 @@ fn rej_of(net: &Net) -> Box<Rej> {
 
 /// A lost REJ is sent again in answer to a copy of the REQ, and the application is not asked again.
 #[test]
-fn test_rejection_is_repeated_from_the_state() {
+fn test_manager_resends_rejection_for_repeated_req() {
     let mut net = Net::new(4);
     let mut left = 2;
     net.drop = Box::new(move |n, _| {
@@ -271,7 +271,7 @@ fn test_rejection_is_repeated_from_the_state() {
 
 /// The server would have more Reads outstanding than the client takes.
 #[test]
-fn test_more_reads_than_are_taken_are_refused() {
+fn test_client_refuses_rep_with_more_reads_than_its_ird() {
     let mut net = Net::new(5);
     net.connect(7, |p| p.ird = 3);
     let id = net.request();
@@ -295,7 +295,7 @@ fn test_more_reads_than_are_taken_are_refused() {
 /// Another request in the name of a connection, or of its queue pair: the manager refuses it as
 /// stale, and the connection stays.
 #[test]
-fn test_stale_names_are_refused_with_reason_10() {
+fn test_requests_with_stale_ids_are_refused_with_reason_10() {
     let (mut net, tid, req) = req();
     net.deliver(0, &forged(addr(1), tid, Message::Req(req.clone())));
     let id = net.request();

@@ -37,7 +37,7 @@ fn kill(asker: &Asker, id: CmId, how: Kill) -> bool {
 }
 
 #[test]
-fn test_a_connection_is_seen_with_what_each_layer_knows() {
+fn test_listed_connection_has_facts_from_every_layer() {
     let p = pair("ask0");
     let (_listener, here, there) = p.connect();
     let memory = there.alloc_mr(4096, Access::LOCAL_WRITE).unwrap();
@@ -76,7 +76,7 @@ fn test_a_connection_is_seen_with_what_each_layer_knows() {
 
 /// There are more connections than one answer of a worker holds, and none is listed twice.
 #[test]
-fn test_many_connections_come_in_pieces() {
+fn test_asker_lists_many_connections_page_by_page() {
     let p = pair("ask1");
     let listener = p.node.device().bind("10.0.0.1:7174").unwrap();
     let mut conns = Vec::new();
@@ -93,7 +93,7 @@ fn test_many_connections_come_in_pieces() {
 }
 
 #[test]
-fn test_a_connection_that_is_killed_ends_on_both_sides_as_was_asked() {
+fn test_killed_connection_ends_on_both_sides_with_requested_reason() {
     for (n, how, there_hears) in [
         (2, Kill::Reset, DisconnectReason::Tcp(CloseReason::Reset)),
         (3, Kill::InOrder, DisconnectReason::Orderly),
@@ -114,7 +114,7 @@ fn test_a_connection_that_is_killed_ends_on_both_sides_as_was_asked() {
 /// A worker that never answers does not hold an answer back for ever: when the worker ends, the
 /// answer comes without the worker's facts.
 #[test]
-fn test_an_answer_does_not_depend_on_a_worker_that_has_ended() {
+fn test_asker_is_answered_without_facts_when_worker_ends() {
     let p = pair("ask4");
     let (_listener, _here, _there) = p.connect();
     p.orders[0].pause.store(true, Ordering::Relaxed);
@@ -129,7 +129,7 @@ fn test_an_answer_does_not_depend_on_a_worker_that_has_ended() {
 
 /// Each worker names its own connections, so the same name may occur at several workers.
 #[test]
-fn test_connections_of_several_workers_are_each_seen_with_their_own() {
+fn test_asker_matches_connections_with_facts_of_their_own_worker() {
     let w = workers::workers("ask5", 2, 1);
     let listener = w.peer.device().bind("10.0.0.2:7174").unwrap();
     let mut conns = Vec::new();

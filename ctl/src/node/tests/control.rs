@@ -11,7 +11,7 @@ use super::*;
 
 /// There is one thread for each kind of wait.
 #[test]
-fn test_threads_that_wait_hear_that_the_control_plane_has_panicked() {
+fn test_waiting_threads_are_told_when_control_plane_panics() {
     let p = pair("orphan0");
     let (listener, mut here, mut there) = p.connect();
     let (_other, other_here, _other_there) = p.connect_at("10.0.0.1:7175");
@@ -84,7 +84,7 @@ fn test_threads_that_wait_hear_that_the_control_plane_has_panicked() {
 
 /// The requests are queued after the request that ends the control plane.
 #[test]
-fn test_requests_that_nobody_looks_at_any_more_are_answered() {
+fn test_requests_queued_behind_control_plane_panic_are_answered() {
     let (eal, _turn) = crate::testing::eal();
     let addr = |n: u8| vec![format!("10.0.0.{n}/24").parse().unwrap()];
     let (memory, frames) = (1 << 20, 2047);

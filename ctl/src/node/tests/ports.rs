@@ -94,7 +94,7 @@ fn talk(from: &Connection, to: &Connection) {
 }
 
 #[test]
-fn test_a_port_without_workers_leaves_the_other_alone() {
+fn test_port_that_loses_its_workers_leaves_other_port_running() {
     for dead in 0..2 {
         let rig = two_ports(&format!("twoports{dead}"));
         let live = 1 - dead;

@@ -104,7 +104,7 @@ fn test_a_doorbell_of_another_process_wakes_the_worker() {
 }
 
 #[test]
-fn test_who_asks_and_who_stops_a_node_does_not_wait_for_a_nap() {
+fn test_snapshot_and_stop_do_not_wait_for_sleeping_workers() {
     let s = sleepers("sleep2", 2, NAP);
     for _ in 0..3 {
         rest();
@@ -120,7 +120,7 @@ fn test_who_asks_and_who_stops_a_node_does_not_wait_for_a_nap() {
 
 /// Memory comes back when each worker has had a turn.
 #[test]
-fn test_memory_comes_back_while_workers_sleep() {
+fn test_region_is_released_while_workers_sleep() {
     let s = sleepers("sleep3", 1, NAP);
     let registry = s.node.hub().registry();
     rest();
@@ -138,7 +138,7 @@ fn test_memory_comes_back_while_workers_sleep() {
 /// The first of two workers has the queue and looks at it each millisecond; the other sleeps until
 /// a frame, or an order, is handed to it.
 #[test]
-fn test_frames_that_are_handed_on_wake_the_worker_they_are_for() {
+fn test_steered_frame_wakes_the_worker_it_is_for() {
     let s = sleepers("sleep4", 2, Duration::from_millis(1));
     let listener = s.node.device().bind("10.0.0.1:7174").unwrap();
     let steered = |s: &Sleepers| {

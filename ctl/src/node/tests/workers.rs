@@ -116,31 +116,31 @@ fn kill(name: &str, peers: usize, lcores: usize, victim: usize) {
 }
 
 #[test]
-fn test_a_worker_on_a_queue_of_its_own_dies_alone() {
+fn test_worker_with_its_own_queue_fails_without_harming_others() {
     kill("alone0", 2, 2, 0);
 }
 
 /// A single thread polls both workers.
 #[test]
-fn test_a_worker_that_shares_its_thread_dies_alone() {
+fn test_worker_that_shares_its_thread_fails_without_harming_others() {
     kill("alone1", 2, 1, 0);
     kill("alone2", 2, 1, 1);
 }
 
 /// The surviving worker's frames come and go through the worker that is lost.
 #[test]
-fn test_a_worker_that_others_live_on_goes_on_handing_frames_to_them() {
+fn test_failed_worker_with_the_queue_still_hands_frames_to_others() {
     kill("alone3", 1, 2, 0);
     kill("alone4", 1, 1, 0);
 }
 
 #[test]
-fn test_a_worker_that_lives_on_another_dies_alone() {
+fn test_worker_without_a_queue_fails_without_harming_others() {
     kill("alone5", 1, 2, 1);
 }
 
 #[test]
-fn test_processors_that_do_not_go_with_the_workers_are_refused() {
+fn test_node_refuses_to_start_with_wrong_number_of_processors() {
     let (eal, _turn) = crate::testing::eal();
     for lcores in [0, 2] {
         let config = |n: u8| EndpointConfig {
@@ -158,7 +158,7 @@ fn test_processors_that_do_not_go_with_the_workers_are_refused() {
 /// Workers are dealt out in turn, so that the workers of a port are at several threads. A processor
 /// that is named twice has two threads.
 #[test]
-fn test_workers_are_dealt_out_to_the_threads() {
+fn test_workers_are_distributed_round_robin_over_threads() {
     let (eal, _turn) = crate::testing::eal();
     let config = |n: u8| EndpointConfig {
         memory: 1 << 16,

@@ -99,7 +99,7 @@ fn test_reservation_refuses_foreign_addresses() {
 }
 
 #[test]
-fn test_wildcard_listener_takes_connections_at_all_addresses_and_at_later_ones() {
+fn test_wildcard_listener_accepts_at_all_present_and_later_addresses() {
     both(|nodes, kind| {
         let device = nodes.device(kind);
         let later = Ipv4Addr::new(10, 0, 0, 88);

@@ -9,7 +9,7 @@ use super::*;
 /// Receives on two queue pairs whose completion queues share a channel. The program polls eagerly,
 /// so it polls most completions before it fetches their event.
 #[test]
-fn test_each_arm_has_one_event_although_completions_are_polled_meanwhile() {
+fn test_each_arm_raises_one_event_even_if_completions_are_polled_early() {
     both(|nodes, kind| {
         let device = nodes.device(kind);
         let channel = CompletionChannel::new().unwrap();
@@ -56,7 +56,7 @@ fn test_each_arm_has_one_event_although_completions_are_polled_meanwhile() {
 
 /// The server ends while a program waits, and the program hears of the end.
 #[test]
-fn test_program_that_waits_for_an_event_hears_of_the_end_of_the_server() {
+fn test_waiting_program_is_told_when_server_ends() {
     let mut nodes = Nodes::new();
     let (ours, theirs) = UnixStream::pair().unwrap();
     let server = theirs.try_clone().unwrap();

@@ -68,7 +68,7 @@ fn test_application_hears_of_established_and_failed_queue_pairs() {
 }
 
 #[test]
-fn test_application_hears_of_the_limit_of_a_shared_receive_queue_once_for_each_arm() {
+fn test_application_gets_one_srq_limit_event_for_each_arm() {
     both(|nodes, kind| {
         let device = nodes.device(kind);
         let events = device.events().unwrap();
@@ -121,7 +121,7 @@ fn test_application_hears_of_an_overflow_of_its_completion_queue() {
 }
 
 #[test]
-fn test_events_of_a_queue_pair_go_with_it() {
+fn test_pending_events_are_dropped_with_their_queue_pair() {
     both(|nodes, kind| {
         let device = nodes.device(kind);
         let events = device.events().unwrap();

@@ -71,7 +71,7 @@ fn test_queue_pair_without_a_connection_is_flushed_on_request_and_used_again() {
 }
 
 #[test]
-fn test_connected_queue_pair_that_fails_on_request_is_flushed_and_its_peer_is_reset() {
+fn test_queue_pair_moved_to_error_is_flushed_and_its_peer_is_reset() {
     both(|nodes, kind| {
         let device = nodes.device(kind);
         let made = ends(&device, |init| init);
@@ -117,7 +117,7 @@ fn test_queue_pair_that_is_connecting_fails_on_request() {
 }
 
 #[test]
-fn test_queue_pair_with_a_shared_receive_queue_has_its_last_event_when_it_fails() {
+fn test_failed_queue_pair_with_shared_receive_queue_gets_its_last_event() {
     both(|nodes, kind| {
         let device = nodes.device(kind);
         let events = device.events().unwrap();
@@ -134,7 +134,7 @@ fn test_queue_pair_with_a_shared_receive_queue_has_its_last_event_when_it_fails(
 /// libfabric's rxm asks for this many completions; the queues of a default device have room for
 /// them.
 #[test]
-fn test_completion_queue_of_the_largest_depth_is_granted_and_a_deeper_one_is_not() {
+fn test_device_grants_completion_queue_up_to_maximum_depth_only() {
     both(|nodes, kind| {
         let device = nodes.device(kind);
         assert_eq!(device.limits().max_cqes, MAX_CQ_DEPTH);

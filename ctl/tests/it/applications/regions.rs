@@ -7,7 +7,7 @@ use heddle_verbs::{Access, DeviceError, MrInit, NotReregistered, Region, SendWr}
 use super::*;
 
 #[test]
-fn test_region_is_registered_anew_with_other_rights_domain_and_range() {
+fn test_region_is_reregistered_with_other_rights_domain_and_range() {
     both(|nodes, kind| {
         let device = nodes.device(kind);
         let made = ends(&device, |init| init);
@@ -39,7 +39,7 @@ fn test_region_is_registered_anew_with_other_rights_domain_and_range() {
 }
 
 #[test]
-fn test_region_with_a_window_or_of_the_device_is_not_registered_anew() {
+fn test_region_with_window_or_in_device_memory_is_not_reregistered() {
     both(|nodes, kind| {
         let device = nodes.device(kind);
         let pd = device.alloc_pd().unwrap();

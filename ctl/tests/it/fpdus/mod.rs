@@ -63,7 +63,7 @@ fn bad_peer(net: &mut Net, events: &EventQueue) -> (Honest, Regions) {
 }
 
 #[test]
-fn test_fpdus_that_break_the_rules_end_their_connection_and_no_other() {
+fn test_invalid_fpdus_end_only_their_own_connection() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let events = listen(&mut net, PORT, |_| {});
@@ -100,7 +100,7 @@ fn test_fpdus_that_break_the_rules_end_their_connection_and_no_other() {
 /// After some FPDUs that fill their segments, the RNIC computes the CRC of such FPDUs along with
 /// TCP's checksum. The CRC finds damage at any place, and FPDUs from before the damage are placed.
 #[test]
-fn test_damage_in_a_segment_that_is_one_fpdu() {
+fn test_receiver_detects_damage_at_any_byte_of_single_fpdu_segment() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let events = listen(&mut net, PORT, |_| {});
@@ -133,7 +133,7 @@ fn test_damage_in_a_segment_that_is_one_fpdu() {
 }
 
 #[test]
-fn test_terminates_of_the_peer_end_the_connection_whatever_they_say() {
+fn test_terminate_of_peer_ends_connection_whatever_it_contains() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let events = listen(&mut net, PORT, |_| {});
@@ -197,7 +197,7 @@ fn test_peer_that_does_not_close_after_a_terminate_is_reset() {
 }
 
 #[test]
-fn test_peer_that_goes_away_inside_an_fpdu() {
+fn test_peer_that_leaves_inside_fpdu_ends_only_its_connection() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let events = listen(&mut net, PORT, |_| {});
@@ -226,7 +226,7 @@ fn test_peer_that_goes_away_inside_an_fpdu() {
 
 /// The application has posted more than the worker takes in a turn when the peer resets.
 #[test]
-fn test_everything_posted_has_completed_when_the_end_is_told() {
+fn test_all_requests_have_completed_when_disconnect_is_reported() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let events = listen(&mut net, PORT, |_| {});

@@ -53,12 +53,12 @@ fn memif(queues: usize) {
 }
 
 #[test]
-fn test_two_workers_on_one_queue_of_memif() {
+fn test_two_workers_share_one_memif_queue() {
     memif(1);
 }
 
 #[test]
-fn test_two_workers_on_two_queues_of_memif() {
+fn test_two_workers_use_two_memif_queues() {
     memif(2);
 }
 
@@ -84,7 +84,7 @@ impl Drop for Veth {
 /// The kernel decides by a hash of its own which queue of a packet socket gets a frame.
 #[test]
 #[ignore = "needs root: makes a veth pair"]
-fn test_two_workers_on_two_queues_of_af_packet() {
+fn test_two_workers_use_two_af_packet_queues() {
     let (eal, turn) = eal();
     ip("link add hdlw0 type veth peer name hdlw1");
     let _veth = Veth;
@@ -97,7 +97,7 @@ fn test_two_workers_on_two_queues_of_af_packet() {
 
 #[test]
 #[ignore = "needs root: makes a tap interface"]
-fn test_two_workers_on_one_queue_of_tap() {
+fn test_two_workers_share_one_tap_queue() {
     let (eal, turn) = eal();
     let a = open(&eal, 1, "net_tap60,iface=hdlwt", (2, 1));
     up_and_quiet("hdlwt");

@@ -28,7 +28,7 @@ fn connected(rig: &mut Rig, apps: &[App; 2]) -> ([Vec<Qp>; 2], EventQueue) {
 
 /// Neither worker knows the other's references: the memory comes back when both are done.
 #[test]
-fn test_memory_stays_while_another_worker_may_send_it_again() {
+fn test_memory_stays_pinned_while_another_worker_may_retransmit_it() {
     const LEN: usize = 4096;
     for patient in 0..CONNS {
         let mut rig = Rig::with(BOTH, |c| c.memory = 1 << 20);
@@ -153,7 +153,7 @@ fn test_no_completion_is_lost_while_a_queue_of_two_workers_is_resized() {
 /// An application with connections of both workers ends; the connections of another application go
 /// on.
 #[test]
-fn test_everything_of_an_application_ends_at_both_workers() {
+fn test_gone_application_loses_its_connections_at_both_workers() {
     for shape in [BOTH, THREADS] {
         let mut rig = Rig::new(shape);
         let config = DeviceConfig { memory: 1 << 20, queues: 4 << 20, ..DeviceConfig::default() };

@@ -147,18 +147,18 @@ fn use_both(threads: bool) {
 }
 
 #[test]
-fn test_64_connections_over_two_ports() {
+fn test_inline_workers_carry_64_connections_over_two_ports() {
     use_both(false);
 }
 
 #[test]
-fn test_64_connections_over_two_ports_with_threads() {
+fn test_worker_threads_carry_64_connections_over_two_ports() {
     use_both(true);
 }
 
 /// The destination address selects the port of outgoing connections and of incoming ones.
 #[test]
-fn test_a_connection_is_of_the_port_that_leads_to_its_peer() {
+fn test_connection_uses_port_that_routes_to_its_peer() {
     let mut rig = rig("portsc", false, &[]);
     let apps = [0, 1].map(|n| App::new(rig.sides[n].device()));
     let listener = rig.listen_at(1, (Ipv4Addr::UNSPECIFIED, PORT).into());

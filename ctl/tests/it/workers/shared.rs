@@ -150,28 +150,28 @@ pub fn use_connections(rig: &mut Rig, apps: &[App; 2], qps: &[Vec<Qp>; 2]) {
 }
 
 #[test]
-fn test_64_connections_over_two_workers_on_joined_queues() {
+fn test_inline_workers_carry_64_connections_over_joined_queues() {
     run(Shape { workers: [2, 2], threads: false });
 }
 
 #[test]
-fn test_64_connections_over_two_workers_with_threads() {
+fn test_worker_threads_carry_64_connections_over_joined_queues() {
     run(Shape { workers: [2, 2], threads: true });
 }
 
 /// Neither side has more than one queue: each worker hands the others their frames.
 #[test]
-fn test_64_connections_over_two_workers_that_share_a_queue() {
+fn test_workers_that_share_a_queue_carry_64_connections() {
     run(Shape { workers: [2, 3], threads: false });
 }
 
 /// The side with one worker has one queue, against two workers.
 #[test]
-fn test_64_connections_of_one_worker_with_two() {
+fn test_single_worker_carries_64_connections_with_two_workers() {
     run(Shape { workers: [1, 2], threads: false });
 }
 
 #[test]
-fn test_64_connections_of_one_worker_with_two_with_threads() {
+fn test_threads_carry_64_connections_of_one_worker_with_two() {
     run(Shape { workers: [1, 2], threads: true });
 }

@@ -110,7 +110,7 @@ fn test_rpcbind_lists_exports_that_ask_for_it_while_they_are_there() {
 }
 
 #[test]
-fn test_what_another_has_listed_stays_and_what_rpcbind_forgets_is_told_again() {
+fn test_registrar_keeps_foreign_entries_and_repeats_forgotten_ones() {
     let (dir, peer) = (tempfile::tempdir().expect("a directory"), Peer::default());
     let socket = dir.path().join("rpcbind.sock");
     let mut registrar = Registrar::of(&socket, Duration::from_millis(5));

@@ -43,7 +43,7 @@ fn refused(caps: &Capabilities, queues: usize, config: &PortConfig) -> String {
 }
 
 #[test]
-fn test_table_and_key_have_the_sizes_of_the_device() {
+fn test_rss_table_and_key_have_sizes_of_the_device() {
     for (caps, key, table) in [
         (ice(), 52, 512),
         (i40e(), 52, 512),
@@ -64,7 +64,7 @@ fn test_table_and_key_have_the_sizes_of_the_device() {
 }
 
 #[test]
-fn test_one_queue_needs_no_spread() {
+fn test_port_with_one_queue_needs_no_rss() {
     for caps in [ice(), virtio(), vmxnet3(), af_packet(), tap(), memif(), ring()] {
         let p = ok(&caps, 1);
         assert_eq!((p.rss, p.unknown, p.caps.rx_hash), (None, None, false), "{}", caps.driver);
@@ -72,7 +72,7 @@ fn test_one_queue_needs_no_spread() {
 }
 
 #[test]
-fn test_more_queues_than_can_be_fed_are_refused_or_steered() {
+fn test_plan_refuses_or_steers_queues_that_device_cannot_feed() {
     for (caps, queues, why) in [
         (virtio(), 2, "known"),
         (vmxnet3(), 2, "show"),
@@ -103,7 +103,7 @@ fn test_more_queues_than_can_be_fed_are_refused_or_steered() {
 }
 
 #[test]
-fn test_more_queues_than_there_are_and_none_are_refused() {
+fn test_plan_refuses_zero_or_too_many_queues() {
     let e = refused(&vmxnet3(), 9, &PortConfig { steered: true, ..config() });
     assert!(e.contains("9 asked for, at most 8"), "{e}");
     assert!(refused(&ice(), 0, &config()).contains("at least 1"));
@@ -111,7 +111,7 @@ fn test_more_queues_than_there_are_and_none_are_refused() {
 }
 
 #[test]
-fn test_descriptors_are_what_the_device_takes() {
+fn test_plan_fits_descriptors_to_limits_of_device() {
     for (caps, desc) in [
         (ice(), (1024, 1024)),
         (ixgbe(), (1000, 1000)),
@@ -132,7 +132,7 @@ fn test_descriptors_are_what_the_device_takes() {
 /// A limit on segments stands only where our frames can exceed it: the queue copies only frames
 /// beyond the device's limit.
 #[test]
-fn test_segments_are_limited_where_a_frame_of_ours_can_have_more() {
+fn test_plan_limits_segments_only_where_a_frame_can_exceed_them() {
     let at = |caps: &Capabilities, mtu| {
         let config = PortConfig { mtu, ..config() };
         plan_of(caps, 1, &config).unwrap().max_segs
@@ -153,14 +153,14 @@ fn test_segments_are_limited_where_a_frame_of_ours_can_have_more() {
 
 /// Four Writes of 300 bytes are nine segments, and 57 at an MTU of 9000.
 #[test]
-fn test_longest_chain_covers_what_is_sent() {
+fn test_longest_chain_covers_largest_frame_sent() {
     assert!(longest_chain(1500) >= 9 + 2);
     assert!(longest_chain(9000) >= 57 + 2);
     assert_eq!(longest_chain(u16::MAX), 513);
 }
 
 #[test]
-fn test_rules_of_frames_to_send() {
+fn test_transmit_rules_follow_capabilities_of_device() {
     let rules = |caps: &Capabilities, has| {
         let r = ok(caps, 1).tx_rules(has);
         (r.max_segs, r.prepares)
@@ -178,7 +178,7 @@ fn test_rules_of_frames_to_send() {
 const TX_SUMS_ONLY: u64 = sys::HEDDLE_TX_OFFLOAD_IPV4_CKSUM | sys::HEDDLE_TX_OFFLOAD_TCP_CKSUM;
 
 #[test]
-fn test_offloads_are_those_that_are_there_and_no_more() {
+fn test_plan_enables_only_offloads_that_device_has() {
     let p = ok(&ice(), 1);
     let all = PortCaps {
         rx_ip_checksum: true,
@@ -217,7 +217,7 @@ fn test_mtu_stays_within_both_limits() {
 }
 
 #[test]
-fn test_device_is_told_of_the_mtu_unless_it_is_the_kernels() {
+fn test_device_gets_mtu_only_if_the_kernel_has_not_set_enough() {
     let mtu = |caps: &Capabilities, mtu| {
         let config = PortConfig { mtu, ..config() };
         plan_of(caps, 1, &config).unwrap().mtu
@@ -247,7 +247,7 @@ fn test_small_buffers_need_a_device_that_scatters() {
 }
 
 #[test]
-fn test_address_is_the_devices_or_one_it_is_told_of() {
+fn test_mac_address_is_own_requested_or_invented() {
     const OURS: [u8; 6] = [2, 0, 0, 0, 0, 9];
     let mac = |caps: &Capabilities, asked| {
         plan_of(caps, 1, &PortConfig { mac: asked, ..config() }).unwrap().mac
@@ -267,7 +267,7 @@ fn test_address_is_the_devices_or_one_it_is_told_of() {
 }
 
 #[test]
-fn test_device_of_the_kernel_as_well_needs_to_know_what_is_ours() {
+fn test_device_shared_with_kernel_needs_addresses_to_filter_by() {
     let nobody = PortConfig { addrs: Vec::new(), ..config() };
     assert!(refused(&mlx5(), 1, &nobody).contains("kernel"));
     assert!(ok(&mlx5(), 1).isolated);
@@ -275,6 +275,6 @@ fn test_device_of_the_kernel_as_well_needs_to_know_what_is_ours() {
 }
 
 #[test]
-fn test_socket_is_handed_on() {
+fn test_plan_keeps_numa_socket_of_the_device() {
     assert_eq!((ok(&ice(), 1).socket, ok(&memif(), 1).socket), (Some(1), None));
 }

@@ -59,7 +59,7 @@ fn test_frames_come_out_in_order_and_those_without_room_stay() {
 }
 
 #[test]
-fn test_indices_wrap() {
+fn test_ring_works_after_indices_wrap() {
     let pool = pool(63);
     let (mut tx, mut rx) = ring(4);
     tx.start_at(usize::MAX - 1, &mut rx);
@@ -78,7 +78,7 @@ fn test_indices_wrap() {
 
 /// Either end may be dropped first, and frames may come too late.
 #[test]
-fn test_what_is_left_is_freed_with_the_last_end() {
+fn test_frames_left_in_ring_are_freed_with_its_last_end() {
     let pool = pool(63);
     for consumer_first in [true, false] {
         let (mut tx, mut rx) = ring(16);
@@ -103,7 +103,7 @@ fn test_what_is_left_is_freed_with_the_last_end() {
 }
 
 #[test]
-fn test_two_threads() {
+fn test_two_threads_pass_everything_in_order() {
     const N: u32 = 20_000;
     let pool = pool(511);
     let (mut tx, mut rx) = ring(64);
@@ -237,7 +237,7 @@ fn test_each_segment_reaches_the_worker_of_its_flow_in_order() {
 /// If turns take few frames at a time, as in a deterministic run, no frame is lost and none changes
 /// places.
 #[test]
-fn test_what_a_turn_does_not_take_waits_for_the_next() {
+fn test_frames_beyond_turn_limit_wait_for_next_turn() {
     let mut b = bed("steer1", 2);
     let sent: Vec<u16> = (0..50).map(|n| 1000 + n).collect();
     b.send(sent.iter().map(|p| segment(*p)));
@@ -252,7 +252,7 @@ fn test_what_a_turn_does_not_take_waits_for_the_next() {
 }
 
 #[test]
-fn test_what_is_everybodys_is_copied_for_each() {
+fn test_broadcast_frame_is_copied_for_each_worker() {
     let mut b = bed("steer2", 3);
     b.send([arp()]);
     let mut all: Vec<Mbuf> = (0..3).flat_map(|w| b.receive(w, BURST)).collect();
@@ -273,7 +273,7 @@ fn test_what_is_everybodys_is_copied_for_each() {
 }
 
 #[test]
-fn test_a_worker_that_is_behind_loses_frames_and_others_do_not() {
+fn test_slow_worker_loses_frames_and_others_lose_none() {
     let mut b = bed("steer3", 2);
     let port_of = |b: &Bed, w| (1000..2000).find(|p| b.worker_of(*p) == w).unwrap();
     let (first, second) = (port_of(&b, 0), port_of(&b, 1));
@@ -306,7 +306,7 @@ fn test_a_worker_that_is_behind_loses_frames_and_others_do_not() {
 }
 
 #[test]
-fn test_a_worker_without_a_queue_sends_through_anothers() {
+fn test_worker_without_queue_sends_through_queue_of_another() {
     let mut b = bed("steer4", 3);
     assert!(b.ends[0].tx.serves_others() && !b.ends[1].tx.serves_others());
     let (mut sent, mut got) = (Vec::new(), Vec::new());
@@ -368,7 +368,7 @@ fn test_frames_to_send_wait_for_the_port() {
 
 /// A rule for another number of workers would leave frames to no worker.
 #[test]
-fn test_a_rule_that_does_not_fit_is_refused() {
+fn test_steering_rule_for_another_number_of_workers_is_refused() {
     let pool = pool(255);
     let config = PortConfig::new(pool);
     let (mut near, _far) = Port::ring_pair(&eal(), "steer6", 64, &config, &config).unwrap();

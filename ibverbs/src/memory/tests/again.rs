@@ -32,7 +32,7 @@ fn is_again() -> bool {
 }
 
 #[test]
-fn test_guard_is_the_one_that_was_expected() {
+fn test_memory_guard_is_of_the_expected_kind() {
     drop(Area::new(1).share(0, 1));
     let state = lock();
     let uffd = state.uffd.as_ref().unwrap();
@@ -44,7 +44,7 @@ fn test_guard_is_the_one_that_was_expected() {
 }
 
 #[test]
-fn test_all_with_mprotect() {
+fn test_all_memory_tests_pass_with_mprotect() {
     if !is_again() {
         let mut command = all_tests("mprotect");
         command.env(GUARD, "mprotect");
@@ -54,7 +54,7 @@ fn test_all_with_mprotect() {
 
 /// A filter of system calls refuses `userfaultfd`, as in a container.
 #[test]
-fn test_all_without_userfaultfd() {
+fn test_all_memory_tests_pass_without_userfaultfd() {
     if !is_again() {
         let mut command = all_tests("mprotect");
         // SAFETY: the closure makes only system calls between fork and exec.
@@ -65,7 +65,7 @@ fn test_all_without_userfaultfd() {
 
 /// `userfaultfd` does not make the kernel wait, as for a user without privileges.
 #[test]
-fn test_all_with_userfaultfd_of_a_user() {
+fn test_all_memory_tests_pass_with_unprivileged_userfaultfd() {
     if !is_again() {
         let mut command = all_tests("user");
         // SAFETY: as above.

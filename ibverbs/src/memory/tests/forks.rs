@@ -84,7 +84,7 @@ fn test_thread_forks_while_its_stack_is_shared() {
 
 /// The part is too large to copy.
 #[test]
-fn test_child_has_a_view_of_its_own_of_very_large_memory() {
+fn test_child_has_its_own_view_of_very_large_memory() {
     let area = Area::new((65 << 20) / PAGE);
     area.fill();
     let shared = area.share(0, area.len);
@@ -104,7 +104,7 @@ fn test_child_has_a_view_of_its_own_of_very_large_memory() {
 }
 
 #[test]
-fn test_program_that_is_started_has_nothing_of_it() {
+fn test_executed_program_inherits_no_memory_window() {
     let area = Area::new(2);
     area.fill();
     let _shared = area.share(0, 2 * PAGE);
@@ -115,7 +115,7 @@ fn test_program_that_is_started_has_nothing_of_it() {
 
 /// Threads fork while other threads register.
 #[test]
-fn test_forks_and_registrations_at_once_end() {
+fn test_concurrent_forks_and_registrations_do_not_deadlock() {
     let area = Area::new(8);
     area.fill();
     std::thread::scope(|s| {

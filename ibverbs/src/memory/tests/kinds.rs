@@ -54,7 +54,7 @@ fn test_memory_of_malloc_is_shared_whatever_its_size() {
 }
 
 #[test]
-fn test_stack_of_a_thread_is_shared_by_another_one() {
+fn test_stack_of_a_thread_is_shared_by_another_thread() {
     let bytes = [3u8; 2 * PAGE];
     let at = bytes.as_ptr().expose_provenance();
     std::thread::scope(|s| {
@@ -65,7 +65,7 @@ fn test_stack_of_a_thread_is_shared_by_another_one() {
 }
 
 #[test]
-fn test_private_view_of_a_file_is_shared_and_the_file_stays_as_it_is() {
+fn test_private_file_mapping_is_shared_and_file_stays_unchanged() {
     let path = std::env::temp_dir().join(format!("heddle-memory-{}", std::process::id()));
     let mut file = std::fs::File::create_new(&path).unwrap();
     file.write_all(&[4; 3 * PAGE]).unwrap();
@@ -86,7 +86,7 @@ fn test_private_view_of_a_file_is_shared_and_the_file_stays_as_it_is() {
 }
 
 #[test]
-fn test_memory_that_may_only_be_read_is_shared_for_reading_and_other_rights_stay() {
+fn test_read_only_memory_is_shared_for_reading_and_keeps_its_rights() {
     let area = Area::new(4);
     area.fill();
     let rights = |off: usize| area.mapping(off).unwrap().protection;
@@ -158,7 +158,7 @@ fn test_huge_pages_are_shared_as_a_whole() {
 
 /// A window goes if its file is large and no page of it is shared.
 #[test]
-fn test_file_of_a_window_goes_when_nothing_of_it_is_shared() {
+fn test_window_file_is_removed_when_nothing_of_it_is_shared() {
     let area = Area::new((80 << 20) / PAGE);
     let region = Arc::downgrade(area.share(0, area.len).region());
     // Other tests may have shared pages in the same window, so wait for them.
@@ -195,7 +195,7 @@ impl Common {
 }
 
 #[test]
-fn test_file_that_others_use_is_registered_as_it_is() {
+fn test_shared_file_mapping_is_registered_in_place() {
     use std::os::unix::fs::FileExt;
     let common = Common::new(8);
     let (at, len) = (common.area.at + 2 * PAGE + 7, 3 * PAGE);

@@ -4,7 +4,7 @@ use super::*;
 
 /// Three threads write each page and compare its contents with their own last write.
 #[test]
-fn test_threads_lose_no_write_while_memory_goes_to_and_fro() {
+fn test_threads_lose_no_write_while_memory_is_shared_and_unshared() {
     const PAGES: usize = 64;
     let area = Area::new(PAGES);
     let (stop, lost, writes) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
@@ -49,7 +49,7 @@ fn test_threads_lose_no_write_while_memory_goes_to_and_fro() {
 /// A thread reads from a file into a page at that moment. If the guard makes the kernel wait too,
 /// no read fails.
 #[test]
-fn test_kernel_that_writes_meanwhile_waits_or_fails_and_never_writes_elsewhere() {
+fn test_kernel_writes_during_sharing_wait_or_fail_and_never_go_elsewhere() {
     let area = Area::new(4);
     let zeros = std::fs::File::open("/dev/zero").unwrap();
     let (stop, reads) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -87,7 +87,7 @@ fn test_kernel_that_writes_meanwhile_waits_or_fails_and_never_writes_elsewhere()
 
 /// Threads register and unregister at once, each its own memory and all of them common memory.
 #[test]
-fn test_threads_register_at_once() {
+fn test_threads_register_and_deregister_concurrently() {
     let common = Area::new(16);
     std::thread::scope(|s| {
         for thread in 0..4u8 {

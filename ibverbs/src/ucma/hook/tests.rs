@@ -103,7 +103,7 @@ fn port(n: u16) -> u16 {
 }
 
 #[test]
-fn test_descriptor_looks_like_the_device() {
+fn test_channel_descriptor_looks_like_the_rdma_cm_device() {
     let channel = Channel::open(libc::O_CLOEXEC);
     // SAFETY: the structure lives in this frame.
     let stat = unsafe {
@@ -162,7 +162,7 @@ fn test_each_of_several_threads_that_wait_gets_an_event() {
 }
 
 #[test]
-fn test_answer_that_does_not_reach_the_program_takes_the_command_back() {
+fn test_command_is_undone_if_its_answer_cannot_reach_the_program() {
     let channel = Channel::open(libc::O_NONBLOCK);
     let id = channel.create();
     let again = || channel.write(number::CREATE_ID, 24, &[(0, 5), (8, 8), (16, 0x106)]);

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_ports_are_one_port_with_all_addresses_and_the_least_mtu() {
+    fn test_ports_appear_as_one_with_all_addresses_and_least_mtu() {
         let port = |n: u8, mtu: u16, up: bool| PortInfo {
             mtu,
             link: PortLink { up, mbps: None },

@@ -59,7 +59,7 @@ impl Lab {
 }
 
 #[test]
-fn test_one_round_answers_all_who_wait_for_an_object_when_it_begins() {
+fn test_flush_round_answers_all_calls_that_wait_when_it_begins() {
     let lab = Lab::new(4);
     lab.submit(0, vec![lab.ticket(1)], Extent::Data, 1);
     assert_eq!(lab.begun(), Extent::Data);
@@ -78,7 +78,7 @@ fn test_one_round_answers_all_who_wait_for_an_object_when_it_begins() {
 }
 
 #[test]
-fn test_call_is_over_when_the_disk_has_all_its_changes() {
+fn test_call_finishes_when_all_its_changes_are_flushed() {
     let lab = Lab::new(4);
     lab.submit(1, vec![lab.ticket(1), lab.ticket(2)], Extent::All, 1);
     lab.begun();
@@ -91,7 +91,7 @@ fn test_call_is_over_when_the_disk_has_all_its_changes() {
 
 /// The system reports lost data to only one caller of fsync.
 #[test]
-fn test_loss_that_another_call_was_told_of_fails_those_that_changed_the_object_before() {
+fn test_lost_data_fails_every_call_that_changed_the_object_before() {
     let lab = Lab::new(4);
     let (before, other) = (lab.ticket(1), lab.ticket(1));
     lab.submit(1, vec![other], Extent::All, 1);
@@ -122,7 +122,7 @@ fn test_address_with_many_objects_leaves_a_thread_to_another() {
 }
 
 #[test]
-fn test_threads_end_with_the_flusher_when_the_disk_has_taken_what_was_due() {
+fn test_flusher_threads_end_after_writing_what_was_due() {
     let lab = Lab::new(2);
     lab.submit(1, vec![lab.ticket(1)], Extent::All, 1);
     lab.begun();

@@ -39,7 +39,7 @@ impl World {
 }
 
 #[test]
-fn test_calls_of_a_lost_connection_are_sent_again_in_their_order_before_others() {
+fn test_calls_of_lost_connection_are_resent_in_order_before_others() {
     // The XIDs wrap around zero.
     let mut w = World::new(u32::MAX - 1);
     let all: Vec<_> = (0..6).map(|_| w.add(10)).collect();
@@ -53,7 +53,7 @@ fn test_calls_of_a_lost_connection_are_sent_again_in_their_order_before_others()
 }
 
 #[test]
-fn test_call_ends_once_and_is_taken_once() {
+fn test_call_finishes_once_and_its_result_is_taken_once() {
     let mut w = World::new(1);
     let xid = w.add(10);
     assert!(w.calls.take(xid).is_none());
@@ -66,7 +66,7 @@ fn test_call_ends_once_and_is_taken_once() {
 }
 
 #[test]
-fn test_time_of_each_call_is_its_own_and_whether_it_was_sent_is_told() {
+fn test_each_call_expires_at_its_own_time_and_says_if_it_was_sent() {
     let mut w = World::new(1);
     let (sent, queued, other) = (w.add(2), w.add(1), w.add(3));
     assert_eq!(w.send(), Some(sent));
@@ -83,7 +83,7 @@ fn test_time_of_each_call_is_its_own_and_whether_it_was_sent_is_told() {
 }
 
 #[test]
-fn test_cancelled_call_is_gone_and_the_connection_told_only_when_it_has_it() {
+fn test_cancelled_call_is_removed_and_reported_only_if_it_was_sent() {
     let mut w = World::new(1);
     let (sent, queued, finished) = (w.add(5), w.add(5), w.add(5));
     assert_eq!(w.send(), Some(sent));
@@ -94,7 +94,7 @@ fn test_cancelled_call_is_gone_and_the_connection_told_only_when_it_has_it() {
 }
 
 #[test]
-fn test_no_more_calls_than_allowed_and_no_xid_twice() {
+fn test_call_table_limits_calls_and_never_repeats_a_live_xid() {
     let mut w = World::new(7);
     let first = w.add(5);
     for _ in 0..7 {
@@ -108,7 +108,7 @@ fn test_no_more_calls_than_allowed_and_no_xid_twice() {
 }
 
 #[test]
-fn test_whoever_waits_is_woken_once() {
+fn test_waker_of_a_call_is_woken_once() {
     #[derive(Default)]
     struct Count(AtomicUsize);
     impl Wake for Count {

@@ -67,7 +67,7 @@ fn at_once(taken: Taken) -> Arc<Message> {
 }
 
 #[test]
-fn test_what_cannot_be_executed_is_told_in_the_words_of_rpc() {
+fn test_dispatch_answers_unexecutable_calls_with_rpc_status() {
     let mut w = World::new();
     let other = |program, version| Procedure { program, version, procedure: 1 };
     let mismatch = accepted(Status::ProgMismatch { low: 2, high: 5 });
@@ -91,7 +91,7 @@ fn test_what_cannot_be_executed_is_told_in_the_words_of_rpc() {
 }
 
 #[test]
-fn test_octets_that_are_no_call_are_answered_only_when_they_may_be_one() {
+fn test_malformed_call_is_answered_only_when_its_header_is_readable() {
     let mut w = World::new();
     let good = call(7, SET, (Auth::NONE, Auth::NONE), &[]);
     for len in 0..good.len() {
@@ -111,7 +111,7 @@ fn test_octets_that_are_no_call_are_answered_only_when_they_may_be_one() {
 }
 
 #[test]
-fn test_program_hears_who_calls_what_and_its_answer_goes_to_the_call() {
+fn test_program_gets_caller_and_procedure_and_its_answer_reaches_call() {
     let mut w = World::new();
     let sys = AuthSys { stamp: 0, machine: b"loom", uid: 7, gid: 8, gids: Gids::default() };
     let mut room = [0; AuthSys::MAX_LEN];
@@ -132,7 +132,7 @@ fn test_program_hears_who_calls_what_and_its_answer_goes_to_the_call() {
 }
 
 #[test]
-fn test_call_that_comes_again_is_not_executed_again() {
+fn test_repeated_call_is_not_executed_again() {
     let mut w = World::new();
     let again = |w: &mut World| w.call(9, SET, Auth::NONE, &[0, 0, 0, 1]);
     assert!(matches!(again(&mut w), Taken::Given));
@@ -148,7 +148,7 @@ fn test_call_that_comes_again_is_not_executed_again() {
 }
 
 #[test]
-fn test_failure_of_the_moment_is_not_kept_and_a_dropped_request_is_one() {
+fn test_dropped_request_fails_with_system_error_that_is_not_cached() {
     let mut w = World::new();
     for _ in 0..2 {
         assert!(matches!(w.call(9, SET, Auth::NONE, &[]), Taken::Given));
@@ -171,7 +171,7 @@ fn test_versions_of_a_program_are_registered_once() {
 }
 
 #[test]
-fn test_call_that_may_be_executed_twice_is_executed_when_it_comes_again() {
+fn test_repeated_idempotent_call_is_executed_again() {
     struct Again(Mutex<mpsc::Sender<Request>>);
     impl Program for Again {
         fn call(&mut self, request: Request) {

@@ -28,7 +28,7 @@ fn new(all: &mut All, n: u8, xid: u32, t: u64) -> Key {
 }
 
 #[test]
-fn test_call_is_executed_once_and_its_reply_given_to_all_who_made_it() {
+fn test_repeated_call_is_executed_once_and_every_copy_gets_the_reply() {
     let mut all = All::new(DuplicateLimits::default());
     let key = new(&mut all, 1, 5, 0);
     for t in 1..8 {
@@ -43,7 +43,7 @@ fn test_call_is_executed_once_and_its_reply_given_to_all_who_made_it() {
 
 /// A client loses connection after connection while its call is executed.
 #[test]
-fn test_connections_that_have_ended_wait_for_no_reply_and_the_last_one_has_it() {
+fn test_only_last_connection_of_a_repeated_call_gets_the_reply() {
     let mut all = All::new(DuplicateLimits::default());
     let key = new(&mut all, 1, 5, 0);
     for t in 1..1000 {
@@ -56,7 +56,7 @@ fn test_connections_that_have_ended_wait_for_no_reply_and_the_last_one_has_it() 
 }
 
 #[test]
-fn test_call_with_another_xid_peer_procedure_or_arguments_is_another() {
+fn test_call_with_another_xid_peer_procedure_or_arguments_is_new() {
     let mut all = All::new(DuplicateLimits::default());
     let key = new(&mut all, 1, 5, 0);
     done(&mut all, key, 5, 8, true);
@@ -70,7 +70,7 @@ fn test_call_with_another_xid_peer_procedure_or_arguments_is_another() {
 }
 
 #[test]
-fn test_what_is_not_to_be_kept_or_too_long_is_executed_again() {
+fn test_call_with_uncached_or_too_long_reply_is_executed_again() {
     let limits = DuplicateLimits { octets: 400, ..DuplicateLimits::default() };
     let mut all = All::new(limits);
     for (octets, keep, kept) in [(0, false, false), (4, true, true), (100, true, false)] {
@@ -82,7 +82,7 @@ fn test_what_is_not_to_be_kept_or_too_long_is_executed_again() {
 }
 
 #[test]
-fn test_oldest_replies_go_and_those_of_other_peers_stay() {
+fn test_oldest_replies_of_a_peer_are_evicted_and_other_peers_keep_theirs() {
     let limits = DuplicateLimits { peers: 4, replies: 3, octets: 1000 };
     let mut all = All::new(limits);
     let key = new(&mut all, 9, 1, 0);
@@ -99,7 +99,7 @@ fn test_oldest_replies_go_and_those_of_other_peers_stay() {
 }
 
 #[test]
-fn test_peers_are_bounded_and_none_with_a_call_under_way_is_forgotten() {
+fn test_peers_are_limited_and_none_with_a_running_call_is_evicted() {
     let limits = DuplicateLimits { peers: 2, ..DuplicateLimits::default() };
     let mut all = All::new(limits);
     let waits = new(&mut all, 200, 1, 0);
@@ -112,7 +112,7 @@ fn test_peers_are_bounded_and_none_with_a_call_under_way_is_forgotten() {
 }
 
 #[test]
-fn test_digest_is_of_the_call_and_all_its_arguments() {
+fn test_digest_covers_the_call_and_all_its_arguments() {
     let all = All::new(DuplicateLimits::default());
     let digest =
         |xid, procedure, parts: &[&[u8]]| all.digest((Xid(xid), procedure), parts.iter().copied());

@@ -58,14 +58,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_two_messages_are_taken_of_a_new_connection_and_not_three() {
+    fn test_new_connection_accepts_two_messages_and_not_three() {
         let mut w = Watch::new();
         assert_eq!((w.message(), w.message()), (Ok(()), Ok(())));
         assert_eq!(w.message(), Err(Violation::Overrun));
     }
 
     #[test]
-    fn test_what_was_told_is_not_taken_back() {
+    fn test_watch_never_lowers_announced_credits() {
         let mut w = Watch::new();
         assert_eq!((w.told(3), w.told(2)), (Ok(()), Ok(())));
         assert!((0..4).all(|_| w.message().is_ok()));
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn test_announcement_of_more_than_can_be_told_is_refused_and_not_used() {
+    fn test_watch_refuses_announcement_above_the_maximum() {
         let mut w = Watch::new();
         assert_eq!(w.told(ADVERTISED_MAX + 1), Err(Violation::Announcement));
         assert_eq!((w.message(), w.message()), (Ok(()), Ok(())));
@@ -83,7 +83,7 @@ mod tests {
 
     /// The observer never blames two ends that obey the rules.
     #[test]
-    fn test_ends_that_keep_the_rules_are_never_blamed() {
+    fn test_peers_that_keep_the_credit_rules_are_never_blamed() {
         let (mut a, mut b) = (Credits::new(4), Credits::new(2));
         let (mut of_a, mut of_b) = (Watch::new(), Watch::new());
         for turn in 0..1000 {

@@ -39,7 +39,7 @@ fn answers(speaks: Speaks, message: &[u32]) -> Vec<Vec<u32>> {
 }
 
 #[test]
-fn test_what_a_server_of_version_2_cannot_take_is_answered_by_its_code() {
+fn test_server_answers_invalid_version_2_messages_with_their_codes() {
     let inner = [XID, 2, CREDIT, 10, 0, 0, 0, 0, XID + 1, 0];
     let at = |position| inline(&[1, position, 1, 8, 0, 0, 0, 0, 0]);
     let props = |rest: &[u32]| [&[XID, 2, CREDIT, 7], rest].concat();
@@ -89,7 +89,7 @@ fn test_what_a_server_of_version_2_cannot_take_is_answered_by_its_code() {
 }
 
 #[test]
-fn test_what_a_server_of_version_1_cannot_take_is_answered_by_its_code() {
+fn test_server_answers_invalid_version_1_messages_with_their_codes() {
     // The stream ends where the first chunk begins, so that the lists are the only fault.
     let msg = |lists: &[u32]| [&[XID, 1, 1, 0], lists, &[XID, 0], &[0; 8]].concat();
     for (message, version, want) in [
@@ -128,7 +128,7 @@ fn test_what_a_server_of_version_1_cannot_take_is_answered_by_its_code() {
 /// A server that does not speak version 2 reports its versions to a client that begins with version
 /// 2.
 #[test]
-fn test_first_message_of_version_2_is_answered_with_the_versions_there_are() {
+fn test_server_of_version_1_answers_version_2_with_its_versions() {
     let (_, mut s) = pair(Speaks::V1, Speaks::V1);
     give(&mut s, &[XID, 2, 64, 7, 1, 1, 4, 4096]);
     let sent = take_sent(&mut s);
@@ -172,7 +172,7 @@ fn test_client_of_version_1_answers_nothing_that_is_no_call() {
 
 /// Another message interrupts a message in parts.
 #[test]
-fn test_what_does_not_go_on_with_a_message_in_parts_is_refused() {
+fn test_message_that_interrupts_one_in_parts_is_refused() {
     let invalid = |xid| vec![xid, 2, 4, 5];
     let error_of = |sent: Vec<Vec<u32>>| {
         let [words] = &sent[..] else { panic!("{sent:?}") };
@@ -224,7 +224,7 @@ fn test_properties_with_a_bad_value_set_nothing() {
 /// A client refuses reverse-direction calls with features that it does not support, with the codes
 /// for chunks.
 #[test]
-fn test_chunks_of_the_reverse_direction_by_what_the_client_takes() {
+fn test_client_refuses_reverse_chunks_that_it_does_not_support() {
     let reads = inline(&[&READ_40[..], &[0, 0, 0]].concat());
     let writes = inline(&[&[0], &WRITE[..], &[0, 0]].concat());
     let body = [XID, 2, CREDIT, 8, 0, 1, 0, 1, 80, 0, 0, 0, 0, 0, 0];
@@ -247,7 +247,7 @@ fn test_chunks_of_the_reverse_direction_by_what_the_client_takes() {
 
 /// A reverse-direction reply goes in parts only if the client has announced support for that.
 #[test]
-fn test_long_replies_of_the_reverse_direction_by_what_the_client_does() {
+fn test_reverse_reply_goes_in_parts_only_if_client_supports_them() {
     for reverse in [ReverseSupport::Simple, ReverseSupport::Continued] {
         let properties = Properties { reverse, ..Properties::DEFAULT };
         let (mut c, mut s) = established(Speaks::V2, |config| config.properties = properties);

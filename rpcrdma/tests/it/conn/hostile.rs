@@ -198,7 +198,7 @@ fn attack(side: Side, speaks: Speaks, seen: &[Vec<u8>], seed: u64) -> [u64; 3] {
 }
 
 #[test]
-fn test_changed_messages_in_every_state() {
+fn test_connection_survives_mutated_messages_in_every_state() {
     let captures = [Speaks::V1, Speaks::V2].map(captured);
     let mut all = [0; 3];
     for seed in 0..120 {

@@ -51,7 +51,7 @@ fn closed(end: &End) -> Option<CloseReason> {
 }
 
 #[test]
-fn test_matrix_of_versions() {
+fn test_every_pair_of_ends_uses_highest_common_version_or_closes() {
     const ALL: [Speaks; 3] = [Speaks::V1, Speaks::V2, Speaks::BOTH];
     for client in ALL {
         for server in ALL {
@@ -92,7 +92,7 @@ fn test_matrix_of_versions() {
 }
 
 #[test]
-fn test_first_message_is_for_any_server_and_a_single_one() {
+fn test_client_sends_a_single_message_until_version_is_known() {
     let (mut c, mut s) = pair(Speaks::BOTH, Speaks::BOTH);
     for xid in 1..9 {
         null_call(&mut c, xid);
@@ -131,7 +131,7 @@ fn test_lost_or_silent_server_is_not_asked_for_version_2_again() {
 }
 
 #[test]
-fn test_lost_connection_whose_version_was_known_says_nothing_of_versions() {
+fn test_lost_connection_with_known_version_excludes_no_version() {
     let (mut c, mut s) = pair(Speaks::BOTH, Speaks::BOTH);
     settle(&mut c, &mut s, Instant::ZERO);
     c.disconnect();
@@ -155,7 +155,7 @@ fn test_err_vers_in_either_form_leads_to_version_1() {
 }
 
 #[test]
-fn test_server_gives_a_client_up_that_tries_versions_without_end() {
+fn test_server_gives_up_client_that_tries_versions_endlessly() {
     let (_, mut s) = pair(Speaks::BOTH, Speaks::BOTH);
     for version in 3u32..20 {
         let octets = [9, version, 1, 0, 0, 0, 0].map(u32::to_be_bytes).concat();
@@ -167,7 +167,7 @@ fn test_server_gives_a_client_up_that_tries_versions_without_end() {
 }
 
 #[test]
-fn test_properties_set_thresholds_and_are_told() {
+fn test_properties_set_thresholds_and_are_reported_to_the_peer() {
     let sizes =
         |send_size, receive_size| Properties { send_size, receive_size, ..Properties::DEFAULT };
     let mut client = Config { properties: sizes(16384, 8192), ..Config::new(Side::Client) };
@@ -216,7 +216,7 @@ fn test_a_call_beyond_the_defaults_waits_for_the_properties_of_the_peer() {
 }
 
 #[test]
-fn test_configuration_that_cannot_be_is_refused() {
+fn test_impossible_configuration_is_refused() {
     let now = Instant::ZERO;
     let refused = |change: fn(&mut Config)| {
         let mut config = Config::new(Side::Client);

@@ -28,19 +28,19 @@ fn run_all(seeds: std::ops::Range<u64>, largest: u32, calls: u32) {
 }
 
 #[test]
-fn test_random_calls_are_what_was_given() {
+fn test_random_calls_arrive_unchanged() {
     run_all(0..60, MIB, 60);
 }
 
 #[test]
-fn test_random_calls_of_up_to_16_mib_are_what_was_given() {
+fn test_random_calls_of_up_to_16_mib_arrive_unchanged() {
     run_all(0..16, 16 * MIB, 25);
 }
 
 /// Runs many more seeds.
 #[test]
 #[ignore = "takes minutes"]
-fn test_more_random_calls_are_what_was_given() {
+fn test_many_more_random_calls_arrive_unchanged() {
     run_all(1000..11_000, MIB, 60);
     run_all(1000..1_400, 16 * MIB, 60);
 }

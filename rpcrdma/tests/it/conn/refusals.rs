@@ -21,7 +21,7 @@ fn refuse(end: &mut End, xid: u32, version: u32, refusal: Refusal) {
 /// The largest announcement that can be told apart from credits taken back is taken; one more is
 /// not.
 #[test]
-fn test_announcement_of_2_to_the_31_less_1_messages_closes() {
+fn test_announcement_of_too_many_credits_closes_the_connection() {
     let (_, mut s) = pair(Speaks::V2, Speaks::V2);
     give(&mut s, &[0, 2, 0x7fff_fffe, 5]);
     assert_eq!(ended(&mut s), []);
@@ -65,7 +65,7 @@ fn test_each_refusal_ends_its_call_and_no_other() {
 }
 
 #[test]
-fn test_refusal_of_a_code_that_is_not_known_is_passed_over() {
+fn test_refusal_with_unknown_code_is_ignored() {
     for code in [0, 12, 99, 101, u32::MAX] {
         let (mut c, mut s) = met(Speaks::V2, Limits::DEFAULT);
         null_call(&mut c, 1);
@@ -137,7 +137,7 @@ fn test_header_type_that_was_refused_is_not_sent_again() {
 
 /// This end stops a call in parts when the peer refuses the header type of the first part.
 #[test]
-fn test_parts_of_a_type_that_was_refused_stop() {
+fn test_client_stops_sending_parts_of_a_refused_header_type() {
     let (mut c, _) = established(Speaks::V2, |config| config.credits = 2);
     let call = long_call(&mut c, 1, 16_000);
     let sent = take_sent(&mut c);
@@ -153,7 +153,7 @@ fn test_parts_of_a_type_that_was_refused_stop() {
 
 /// If memory cannot be taken back from the peer, the connection ends before the call does.
 #[test]
-fn test_invalidation_that_fails_closes_before_the_call_ends() {
+fn test_failed_invalidation_closes_connection_before_its_call_ends() {
     let (mut c, mut s) = established(Speaks::V1, |_| {});
     let call = big_call(&mut c, 1, 65_536, 0);
     settle(&mut c, &mut s, NOW);
@@ -171,7 +171,7 @@ fn test_invalidation_that_fails_closes_before_the_call_ends() {
 
 /// An end that cannot send a reply or an error closes the connection.
 #[test]
-fn test_reply_or_error_that_cannot_be_sent_closes() {
+fn test_reply_or_error_that_cannot_be_sent_closes_the_connection() {
     for speaks in [Speaks::V1, Speaks::V2] {
         let (mut c, mut s) = met(speaks, Limits::DEFAULT);
         null_call(&mut c, 1);
@@ -243,7 +243,7 @@ fn test_last_part_of_a_reply_that_cannot_be_read_fails_its_call_only() {
 /// A part before the last cannot be decoded: the server sends a single error and ignores the
 /// remaining parts.
 #[test]
-fn test_rest_of_a_message_of_which_a_part_cannot_be_read_is_passed_over() {
+fn test_rest_of_message_with_an_unreadable_part_is_discarded() {
     for begun in [false, true] {
         let (_, mut s) = established(Speaks::V2, |_| {});
         let part = [9, 2, CREDIT, v2::htype::CALL_MIDDLE, 100, 9, 0, 2];

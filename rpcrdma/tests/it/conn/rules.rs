@@ -20,7 +20,7 @@ use crate::conn::scene::{NOW, answer, big_call, ended, established, reply, take_
 
 /// Counts the Sends, Reads, Writes and invalidations of each end for a READ and a WRITE of 64 KiB.
 #[test]
-fn test_operations_of_a_large_call_in_each_version() {
+fn test_large_call_takes_expected_operations_in_each_version() {
     let told = PrivateData::new(true, 4096, 4096).unwrap();
     for (speaks, private, local) in
         [(Speaks::V1, None, 1), (Speaks::V1, Some(told), 0), (Speaks::V2, None, 0)]
@@ -64,7 +64,7 @@ fn test_short_items_go_inline() {
 }
 
 #[test]
-fn test_result_longer_than_its_chunk_is_refused_with_what_is_needed() {
+fn test_result_longer_than_its_chunk_is_refused_with_the_needed_length() {
     for (speaks, told) in [
         (Speaks::V1, Refusal::V1(heddle_rpcrdma::v1::Refusal::Chunk)),
         (Speaks::V2, Refusal::V2(v2::Refusal::WriteResource { chunk: 1, needed: 9001 })),
@@ -85,7 +85,7 @@ fn test_result_longer_than_its_chunk_is_refused_with_what_is_needed() {
 
 /// The reply has a Write chunk in its header, or none.
 #[test]
-fn test_reply_up_to_its_inline_length_goes_in_one_send_and_a_longer_one_does_not() {
+fn test_only_reply_up_to_the_inline_limit_goes_in_one_send() {
     for (speaks, result) in
         [(Speaks::V1, 9000), (Speaks::V1, 0), (Speaks::V2, 9000), (Speaks::V2, 0)]
     {
@@ -119,7 +119,7 @@ fn test_reply_up_to_its_inline_length_goes_in_one_send_and_a_longer_one_does_not
 /// A reply without room for it becomes an error in version 1, and goes in several Sends in version
 /// 2.
 #[test]
-fn test_long_reply_without_a_reply_chunk() {
+fn test_long_reply_without_reply_chunk_fails_or_goes_in_parts() {
     for speaks in [Speaks::V1, Speaks::V2] {
         let (mut c, mut s) = established(speaks, |_| {});
         let call = big_call(&mut c, 1, 0, 0);
@@ -164,7 +164,7 @@ fn test_cancelled_call_ends_when_its_memory_is_safe_and_holds_its_slot() {
 /// client accepts an invalidation if the client has announced support, and if the handle belongs to
 /// the answered call.
 #[test]
-fn test_reply_invalidates_if_the_client_has_said_so_whatever_the_server_has() {
+fn test_reply_may_invalidate_only_if_client_announced_support() {
     let says = |invalidate| PrivateData::new(invalidate, 4096, 4096).unwrap();
     for (client, server) in [(true, true), (true, false), (false, true), (false, false)] {
         let (mut c, mut s) = established(Speaks::V1, |config| {
@@ -187,7 +187,7 @@ fn test_reply_invalidates_if_the_client_has_said_so_whatever_the_server_has() {
 }
 
 #[test]
-fn test_invalidation_of_another_calls_handle_closes() {
+fn test_invalidation_of_another_calls_handle_closes_the_connection() {
     let (mut c, mut s) = established(Speaks::V2, |_| {});
     big_call(&mut c, 1, 65536, 0);
     null_call(&mut c, 2);
@@ -204,7 +204,7 @@ fn test_invalidation_of_another_calls_handle_closes() {
 }
 
 #[test]
-fn test_peer_beyond_its_credits_is_left() {
+fn test_peer_that_exceeds_its_credits_is_disconnected() {
     let (_, mut s) = established(Speaks::V2, |config| config.credits = 2);
     let grant = v2::Header { xid: Xid(0), credit: 64, body: v2::Body::Grant };
     let mut out = [0; 100];
@@ -218,7 +218,7 @@ fn test_peer_beyond_its_credits_is_left() {
 
 /// A peer begins messages and never ends them, and one message claims an enormous length.
 #[test]
-fn test_messages_without_end_hold_one_buffer() {
+fn test_unfinished_messages_hold_at_most_one_buffer() {
     let (_, mut s) = pair(Speaks::BOTH, Speaks::BOTH);
     for xid in 1..1000u32 {
         let remaining = if xid % 2 == 0 { 1 << 20 } else { u32::MAX };
@@ -240,7 +240,7 @@ fn test_messages_without_end_hold_one_buffer() {
 }
 
 #[test]
-fn test_call_longer_than_is_taken_reads_nothing() {
+fn test_call_above_the_length_limit_causes_no_reads() {
     let (_, mut s) = pair(Speaks::BOTH, Speaks::BOTH);
     let target = Segment { handle: Handle(1), length: u32::MAX, offset: 0 };
     let reads = [ReadSegment { position: 0, target }];
@@ -256,7 +256,7 @@ fn test_call_longer_than_is_taken_reads_nothing() {
 
 /// The server serves only the first copy of the call, and sends a single reply.
 #[test]
-fn test_call_that_comes_twice_is_served_once() {
+fn test_call_that_arrives_twice_is_served_once() {
     for speaks in [Speaks::V1, Speaks::V2] {
         let (mut c, mut s) = established(speaks, |_| {});
         null_call(&mut c, 1);
@@ -278,7 +278,7 @@ fn test_call_that_comes_twice_is_served_once() {
 }
 
 #[test]
-fn test_calls_of_the_reverse_direction_by_what_the_client_takes() {
+fn test_server_sends_reverse_calls_only_as_client_supports_them() {
     for (reverse, argument, expected) in [
         (ReverseSupport::None, 0, Err(CallError::NoReverse)),
         (ReverseSupport::Simple, 100, Ok(1)),
@@ -304,7 +304,7 @@ fn test_calls_of_the_reverse_direction_by_what_the_client_takes() {
 
 /// In version 1 a client that takes no reverse-direction calls answers them with an error.
 #[test]
-fn test_reverse_call_of_version_1() {
+fn test_reverse_call_of_version_1_is_served_only_with_support() {
     for reverse in [ReverseSupport::None, ReverseSupport::Simple] {
         let properties = Properties { reverse, ..Properties::DEFAULT };
         let (mut c, mut s) = established(Speaks::V1, |config| config.properties = properties);
@@ -328,7 +328,7 @@ fn test_reverse_call_of_version_1() {
 
 /// For calls without replies, only GRANTs come back.
 #[test]
-fn test_call_only() {
+fn test_calls_without_replies_get_only_grants_back() {
     let (mut c, mut s) = established(Speaks::V2, |config| config.credits = 4);
     for xid in 1..30u32 {
         let of = message(Xid(xid), 0, &[5000], 0, &mut Random::new(&Seed::from_u64(1)));
@@ -356,7 +356,7 @@ fn test_call_only() {
 
 /// An end that serves one call at a time is never overrun by a peer with a thousand calls to make.
 #[test]
-fn test_calls_wait_for_a_table_that_is_full() {
+fn test_calls_wait_while_the_call_table_of_the_server_is_full() {
     for speaks in [Speaks::V1, Speaks::V2] {
         let (mut c, mut s) =
             established(speaks, |config| (config.calls, config.served) = (1000, 1));
@@ -375,7 +375,7 @@ fn test_calls_wait_for_a_table_that_is_full() {
 }
 
 #[test]
-fn test_what_is_no_call_or_reply_is_refused() {
+fn test_malformed_call_or_reply_stream_is_refused() {
     let (mut c, mut s) = established(Speaks::V2, |_| {});
     let short = [c.mem.sge(vec![0; 4])];
     let odd = [c.mem.sge(vec![0; 41])];

@@ -11,7 +11,7 @@ use crate::conn::scene::{NOW, answer, big_call, ended, established, reply};
 /// end has not, or has sent no private data at all, the reply is a plain Send, and the client
 /// invalidates by itself.
 #[test]
-fn test_server_invalidates_only_where_both_ends_have_said_so() {
+fn test_server_invalidates_only_if_both_ends_announced_support() {
     let said = |invalidate| PrivateData::new(invalidate, 4096, 4096);
     for client in [None, said(false), said(true)] {
         for server in [None, said(false), said(true)] {

@@ -155,7 +155,7 @@ fn test_reply_in_parts_that_does_not_end_ends_the_connection() {
 
 /// A waiting call holds no memory.
 #[test]
-fn test_call_that_waits_for_memory_has_no_limit() {
+fn test_call_that_waits_for_memory_has_no_time_limit() {
     for speaks in VERSIONS {
         let (mut c, mut s) = met(speaks, Limits::DEFAULT);
         s.mem.refuse = 1;
@@ -171,7 +171,7 @@ fn test_call_that_waits_for_memory_has_no_limit() {
 }
 
 #[test]
-fn test_connection_with_nothing_under_way_needs_no_time() {
+fn test_idle_connection_has_no_time_limit() {
     for speaks in VERSIONS {
         let (mut c, mut s) = met(speaks, Limits::DEFAULT);
         for xid in 1..=3 {
@@ -188,7 +188,7 @@ fn test_connection_with_nothing_under_way_needs_no_time() {
 
 /// A client sends no message in a version that the server speaks.
 #[test]
-fn test_client_that_says_nothing_is_given_up() {
+fn test_silent_client_is_disconnected_after_negotiation_timeout() {
     for speaks in [Speaks::V1, Speaks::V2, Speaks::BOTH] {
         let mut s = End::new(Config { speaks, ..Config::new(Side::Server) });
         let time = s.conn.config().negotiation_timeout;

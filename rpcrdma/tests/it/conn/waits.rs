@@ -76,7 +76,7 @@ fn test_calls_that_find_no_memory_are_served_in_order_when_it_comes_back() {
 /// A call that has waited is complete, whether its stream is in the Send, in Read chunks, or in a
 /// Call chunk.
 #[test]
-fn test_call_that_has_waited_is_whole() {
+fn test_call_that_waited_for_memory_is_complete() {
     let (speaks, octets) = (VERSIONS, [0, 1, 5001, 70_000]);
     for (speaks, argument) in speaks.into_iter().flat_map(|s| octets.map(|o| (s, o))) {
         let (mut c, mut s) = ends(speaks, 2 * MIB);
@@ -123,7 +123,7 @@ fn test_call_longer_than_all_memory_is_refused_at_once_and_others_wait() {
 }
 
 #[test]
-fn test_connection_that_is_lost_leaves_nothing_of_calls_that_wait() {
+fn test_lost_connection_drops_its_waiting_calls() {
     for speaks in VERSIONS {
         let (mut c, mut s) = ends(speaks, 70_000);
         for xid in 1..=4 {
@@ -145,7 +145,7 @@ fn test_connection_that_is_lost_leaves_nothing_of_calls_that_wait() {
 
 /// A repetition that comes while the first call waits is the same call.
 #[test]
-fn test_call_that_comes_again_while_it_waits_waits_once() {
+fn test_repeated_call_that_waits_for_memory_waits_once() {
     let (mut c, mut s) = ends(Speaks::V2, 70_000);
     s.mem.refuse = 1;
     big_call(&mut c, 1, 60_000, 0);
@@ -158,7 +158,7 @@ fn test_call_that_comes_again_while_it_waits_waits_once() {
 
 /// When a peer exceeds its credits, no more calls wait than there are rows.
 #[test]
-fn test_calls_that_wait_are_bounded() {
+fn test_number_of_waiting_calls_is_bounded() {
     for speaks in VERSIONS {
         let (mut c, mut s) = ends(speaks, 70_000);
         s.mem.refuse = u32::MAX;

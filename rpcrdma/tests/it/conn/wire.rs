@@ -26,7 +26,7 @@ fn kinds(end: &End) -> Vec<u32> {
 
 /// Calls of both directions, and their replies.
 #[test]
-fn test_messages_have_the_version_of_the_connection_and_the_xid_of_their_payload() {
+fn test_messages_carry_version_of_connection_and_xid_of_payload() {
     for (speaks, version) in [(Speaks::V1, 1), (Speaks::V2, 2), (Speaks::BOTH, 2)] {
         let properties = Properties { reverse: ReverseSupport::General, ..Properties::DEFAULT };
         let (mut c, mut s) = established(speaks, |config| config.properties = properties);
@@ -63,7 +63,7 @@ fn test_messages_have_the_version_of_the_connection_and_the_xid_of_their_payload
 
 /// The items have lengths that are no multiple of four, and several segments.
 #[test]
-fn test_chunks_are_as_long_as_their_items_and_come_back_as_they_were() {
+fn test_chunks_are_as_long_as_their_items_and_come_back_unchanged() {
     for (speaks, version) in VERSIONS {
         let (mut c, mut s) = established(speaks, |config| config.registration_max = 2000);
         let of = message(Xid(1), 0, &[5001], 2, &mut random());
@@ -112,7 +112,7 @@ fn test_chunks_are_as_long_as_their_items_and_come_back_as_they_were() {
 /// The call has a chunk for one result, wants another result inline, and has a chunk without a
 /// result.
 #[test]
-fn test_empty_and_unused_chunks_come_back_as_such() {
+fn test_empty_and_unused_chunks_come_back_empty_and_unused() {
     for (speaks, version) in VERSIONS {
         let (mut c, mut s) = established(speaks, |_| {});
         let stream = [c.mem.sge(message(Xid(1), 0, &[], 0, &mut random()).octets)];
@@ -147,7 +147,7 @@ fn test_empty_and_unused_chunks_come_back_as_such() {
 /// Without private data or properties, a message may have 1024 bytes in version 1 and 4096 in
 /// version 2.
 #[test]
-fn test_thresholds_that_nobody_has_told() {
+fn test_default_thresholds_apply_without_private_data_or_properties() {
     let (mut c, mut s) = established(Speaks::V1, |_| {});
     assert_eq!(c.conn.thresholds(), Thresholds { send: 1024, receive: 1024 });
     long_call(&mut c, 1, 1024 - 28);
@@ -231,7 +231,7 @@ fn test_long_call_goes_in_a_body_chunk_of_position_zero() {
 
 /// A Reply chunk holds a reply that is too long for a Send, and stays unused by a shorter reply.
 #[test]
-fn test_reply_chunk_is_used_by_long_replies_and_comes_back_in_any() {
+fn test_reply_chunk_holds_long_replies_and_comes_back_in_every_reply() {
     for (speaks, version) in VERSIONS {
         for (rest, long) in [(3000, true), (3, false)] {
             let (mut c, mut s) = established(speaks, |_| {});
@@ -346,7 +346,7 @@ fn test_credits_of_version_1_are_asked_for_and_granted() {
 /// The credit field is the number of received messages plus the number that may still come. GRANTs
 /// have XID zero, and their receiver ignores the XID.
 #[test]
-fn test_credit_field_and_grants_of_version_2() {
+fn test_version_2_credit_field_counts_received_and_expected_messages() {
     // Nothing was received, so the field is the number that the client advertises.
     let (mut first, _) = pair(Speaks::V2, Speaks::V2);
     assert_eq!(take_sent(&mut first)[0][2], 64);

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn test_rates_are_of_the_time_between_answers_and_of_each_worker() {
+    fn test_worker_rates_use_time_between_answers() {
         let (old, new) = (stats(0, &[0, 1], &[10, 0]), stats(2_000_000_000, &[0, 1], &[30, 6]));
         let rows = workers(&old, &new);
         assert_eq!((rows[0].tx_bits, rows[1].tx_bits), (80.0, 24.0));
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn test_exports_have_rates_where_they_were_there_before() {
+    fn test_export_has_rates_only_if_it_was_listed_before() {
         let export = |service: &str, n: u64| Listener {
             address: "10.0.0.1:20049".into(),
             service: service.into(),
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn test_connections_are_ordered_as_is_asked() {
+    fn test_connections_are_sorted_by_requested_column() {
         let conn = |conn, acked, retransmits, srtt_ns| Conn {
             conn,
             tcp: Some(Tcp { acked, retransmits, srtt_ns, ..Tcp::default() }),
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn test_numbers_are_short() {
+    fn test_large_numbers_are_abbreviated() {
         let all = [0.0, 999.0, 1000.0, 12_345.0, 1.5e9, 2e12].map(short);
         assert_eq!(all, ["0", "999", "1.0k", "12.3k", "1.5G", "2.0T"]);
     }

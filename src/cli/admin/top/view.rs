@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn test_what_is_skipped_is_not_shown_and_trouble_is() {
+    fn test_view_hides_skipped_connections_and_shows_trouble() {
         let view = View { skip: 3, trouble: Some("no answer".into()), ..VIEW };
         let all = screen(80, 24, 5, &view).join("\n");
         assert!(!all.contains("10.255.255.2:") && all.contains("10.255.255.3:"), "{all}");
@@ -214,7 +214,7 @@ mod tests {
 
     /// The view draws nothing outside the terminal, however small the terminal is.
     #[test]
-    fn test_no_terminal_is_too_small() {
+    fn test_view_fits_a_terminal_of_any_size() {
         for (w, h) in [(1, 1), (10, 3), (80, 5), (3, 24)] {
             screen(w, h, 9, &VIEW);
         }

@@ -59,7 +59,7 @@ fn read(octets: &[u8]) -> (Vec<(u64, Vec<u8>)>, Option<String>) {
 }
 
 #[test]
-fn test_frames_and_times_of_both_formats() {
+fn test_both_capture_formats_give_same_frames_and_times() {
     let want: Vec<_> = FRAMES.iter().map(|(t, d)| (*t, d.to_vec())).collect();
     assert_eq!(read(&pcap(1)), (want.clone(), None));
     assert_eq!(read(&pcapng(None, 1000)), (want.clone(), None));
@@ -68,7 +68,7 @@ fn test_frames_and_times_of_both_formats() {
 }
 
 #[test]
-fn test_times_in_powers_of_two_and_of_no_meaning() {
+fn test_timestamps_of_any_resolution_are_converted() {
     let time = |resolution| {
         let options = vec![InterfaceDescriptionOption::IfTsResol(resolution)];
         let linktype = DataLink::ETHERNET;
@@ -79,7 +79,7 @@ fn test_times_in_powers_of_two_and_of_no_meaning() {
 }
 
 #[test]
-fn test_each_octet_that_is_missing_is_missed() {
+fn test_truncated_capture_is_detected_at_every_byte() {
     for (whole, ends) in [(pcap(1), vec![24, 44]), (pcapng(None, 1000), vec![28, 48, 64, 100, 116])]
     {
         for n in 0..whole.len() {
@@ -91,7 +91,7 @@ fn test_each_octet_that_is_missing_is_missed() {
 }
 
 #[test]
-fn test_other_files_are_refused() {
+fn test_files_of_other_formats_are_refused() {
     let error = |octets: &[u8]| read(octets).1.unwrap();
     assert!(error(b"not a capture, whatever it is").contains("unknown file format"));
     assert!(error(&pcap(101)).contains("link type 101"));

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn test_bind_refuses_what_is_not_the_rnics() {
+fn test_bind_refuses_addresses_that_rnic_does_not_have() {
     let mut p = Process::new();
     let id = p.create(1);
     assert_eq!(p.bind(id, "10.0.0.9:80"), Err(Errno::NODEV));
@@ -30,7 +30,7 @@ fn test_bind_gives_the_device_only_with_an_address() {
 }
 
 #[test]
-fn test_port_is_one_ids_alone() {
+fn test_port_belongs_to_one_id_only() {
     let mut p = Process::new();
     let first = p.create(1);
     p.bind(first, "10.0.0.1:80").unwrap();
@@ -46,7 +46,7 @@ fn test_port_is_one_ids_alone() {
 }
 
 #[test]
-fn test_port_zero_becomes_a_free_port_that_is_told() {
+fn test_bind_to_port_zero_gets_a_free_port() {
     let mut p = Process::new();
     let ids = [0; 3].map(|_| p.create(1));
     let ports = ids.map(|id| {
@@ -86,7 +86,7 @@ fn test_bound_address_is_kept_by_the_rnic_for_the_listener() {
 }
 
 #[test]
-fn test_port_zero_becomes_one_that_neither_the_rnic_nor_the_program_has() {
+fn test_bind_to_port_zero_avoids_ports_of_rnic_and_program() {
     let mut p = Process::new();
     p.rnic.random = 40_000 - 32_768;
     let connects = p.create(1);
@@ -105,7 +105,7 @@ fn test_port_zero_becomes_one_that_neither_the_rnic_nor_the_program_has() {
 }
 
 #[test]
-fn test_ports_are_shared_by_ids_that_all_ask_for_it_until_one_listens() {
+fn test_ids_that_ask_for_reuse_share_a_port_until_one_listens() {
     let mut p = Process::new();
     let reuse = |id| Command::SetOption {
         id,
@@ -230,7 +230,7 @@ fn test_wildcard_as_peer_means_this_host() {
 }
 
 #[test]
-fn test_options_take_their_own_size_alone() {
+fn test_options_accept_only_values_of_their_own_size() {
     let mut p = Process::new();
     let id = p.create(1);
     let mut set = |level, name, value: &[u8]| {

@@ -158,7 +158,7 @@ fn test_request_that_cannot_be_accepted_is_rejected() {
 }
 
 #[test]
-fn test_request_taken_back_is_told_when_the_program_answers() {
+fn test_withdrawn_request_is_reported_when_program_answers_it() {
     let answers: [fn(u32) -> Command; 2] = [
         |id| Command::Accept { id, uid: 1, param: Some(param("")) },
         |id| Command::Reject { id, reason: 0, private_data: Vec::new() },

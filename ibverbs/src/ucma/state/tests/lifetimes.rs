@@ -14,7 +14,7 @@ fn test_id_is_the_lowest_free_number_and_known_in_its_channel_alone() {
 }
 
 #[test]
-fn test_port_spaces_have_their_types_of_queue_pair() {
+fn test_port_spaces_accept_only_matching_queue_pair_types() {
     let mut p = Process::new();
     let mut create = |port_space, qp_type| {
         p.try_do(Command::CreateId { uid: 1, port_space, qp_type }).map(|_| ())
@@ -160,7 +160,7 @@ fn test_event_stays_until_it_is_delivered() {
 }
 
 #[test]
-fn test_device_that_goes_is_told_to_every_id_of_it() {
+fn test_removed_device_is_reported_to_each_of_its_ids() {
     let mut p = Process::new();
     let idle = p.create(1);
     let (bound, listening) = (p.create(2), p.create(3));
@@ -196,7 +196,7 @@ fn test_device_that_goes_is_told_to_every_id_of_it() {
 }
 
 #[test]
-fn test_replies_of_the_device_have_its_name() {
+fn test_route_reply_carries_guid_of_the_device() {
     let ends = Ends { src: Some(addr("10.0.0.1:1")), dst: None, device: Some(DEVICE) };
     assert_eq!(reply::Reply::Route(ends).encode()[..8], DEVICE.guid);
 }
