@@ -79,7 +79,7 @@ const PARENT_SLOT: u32 = (1 << RUNS_SHIFT) - 1;
 /// In the same word: `any_qp`.
 const ANY_QP: u32 = 1 << 31;
 const _: () = assert!(super::MAX_SLOTS < PARENT_SLOT as usize);
-const _: () = assert!((super::MAX_RUNS as u32) << RUNS_SHIFT < ANY_QP);
+const _: () = assert!(super::MAX_RUNS < (ANY_QP >> RUNS_SHIFT) as usize);
 
 /// The largest number of pages of a fast registration.
 pub(super) const MAX_PAGES: u32 = (1 << (32 - PAGES_SHIFT)) - 1;
