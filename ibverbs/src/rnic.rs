@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use heddle_socket::descriptor;
 use heddle_verbs::remote::OpenParams;
-use heddle_verbs::{Device, DeviceError, Qp, Qpn};
+use heddle_verbs::{Cq, Device, DeviceError, Qp, Qpn};
 use rustix::process::{Resource, getrlimit};
 
 pub(crate) mod fork;
@@ -100,14 +100,20 @@ pub fn addresses(device: &Device) -> Vec<(Ipv4Addr, u8)> {
     v4.collect()
 }
 
-fn queue_pairs() -> MutexGuard<'static, HashMap<Qpn, Qp>> {
-    static QUEUE_PAIRS: OnceLock<Mutex<HashMap<Qpn, Qp>>> = OnceLock::new();
+/// A queue pair of the program, and its completion queues.
+struct Entered {
+    qp: Qp,
+    cqs: [Cq; 2],
+}
+
+fn queue_pairs() -> MutexGuard<'static, HashMap<Qpn, Entered>> {
+    static QUEUE_PAIRS: OnceLock<Mutex<HashMap<Qpn, Entered>>> = OnceLock::new();
     QUEUE_PAIRS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Enters a queue pair, so that [`find_qp`] finds it.
-pub fn enter_qp(qp: &Qp) {
-    queue_pairs().insert(qp.qpn(), qp.clone());
+pub fn enter_qp(qp: &Qp, cqs: [Cq; 2]) {
+    queue_pairs().insert(qp.qpn(), Entered { qp: qp.clone(), cqs });
 }
 
 /// Removes a queue pair that the program destroys.
@@ -117,5 +123,11 @@ pub fn remove_qp(qpn: Qpn) {
 
 /// Returns the queue pair with this number, if the program has one.
 pub fn find_qp(qpn: Qpn) -> Option<Qp> {
-    queue_pairs().get(&qpn).cloned()
+    queue_pairs().get(&qpn).map(|entered| entered.qp.clone())
+}
+
+/// Returns true if requests of this queue pair have succeeded and the program has not polled all their completions.
+pub(crate) fn has_unpolled(qpn: Qpn) -> bool {
+    let cqs = queue_pairs().get(&qpn).map(|entered| entered.cqs.clone());
+    cqs.is_some_and(|cqs| cqs.iter().any(|cq| cq.has_success_of(qpn)))
 }

@@ -12,11 +12,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use heddle_socket::descriptor::aside;
 use heddle_verbs::threads::without_signals;
-use heddle_verbs::{CmId, EventQueue, ListenerId, Sleeper};
-use rustix::event::epoll;
+use heddle_verbs::{CmEvent, CmId, EventQueue, ListenerId, Sleeper};
+use rustix::event::{Timespec, epoll};
 
 use super::command::{self, Command, ConnParam, Descriptor, Written};
 use super::device::{self, Rnic};
@@ -25,6 +26,7 @@ use super::memory;
 use super::pipe::{Key, Pipe, key_of};
 use super::reply::{Identity, Reply};
 use super::state::{ChannelId, Dial, Happening, Outcome, Outside, Reserved, State};
+use crate::rnic;
 
 mod fork;
 
@@ -372,17 +374,58 @@ impl Outside for Around<'_> {
 /// The tag of the queue of reports in the thread's epoll set; no channel has this number.
 const REPORTS: epoll::EventData = epoll::EventData::new_u64(0);
 
+/// How often the thread looks whether a program has polled the completions before a disconnect.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// How long it holds a disconnect back for them.
+const HELD: Duration = Duration::from_millis(100);
+
+/// Disconnects that the program does not hear of yet, each until when.
+///
+/// With NICs, and with siw, the event of a disconnect takes its way through the kernel, and comes well after the
+/// completions of what the peer has sent before. Programs count on that: libfabric polls, then looks for events, and
+/// destroys a queue pair whose peer has gone, with the completions that it has not polled. Where processors are busy,
+/// both arrive between its two looks.
+#[derive(Default)]
+struct HeldBack(Vec<(CmEvent, Instant)>);
+
+impl HeldBack {
+    /// Returns the event if the program may hear of it now.
+    fn pass(&mut self, event: CmEvent) -> Option<CmEvent> {
+        match event {
+            CmEvent::Disconnected { qpn, .. } if rnic::has_unpolled(qpn) => {
+                self.0.push((event, Instant::now() + HELD));
+                None
+            }
+            _ => Some(event),
+        }
+    }
+
+    /// Returns the events that the program may hear of now; `all` of them if the RNIC is gone.
+    fn due(&mut self, all: bool) -> Vec<CmEvent> {
+        let now = Instant::now();
+        let is_due = |(event, until): &mut (CmEvent, Instant)| match event {
+            CmEvent::Disconnected { qpn, .. } => all || *until <= now || !rnic::has_unpolled(*qpn),
+            _ => true,
+        };
+        self.0.extract_if(.., is_due).map(|(event, _)| event).collect()
+    }
+}
+
 /// Runs the thread: carries the RNIC's reports to the ids, and closes channels without an open
 /// descriptor.
 fn run(epoll: &OwnedFd, sleeper: &Sleeper, queue: &EventQueue) {
     thread_local! {
         static EVENTS: RefCell<Vec<epoll::Event>> = RefCell::new(Vec::with_capacity(16));
     }
+    let mut held = HeldBack::default();
+    let look = Timespec::try_from(LOOK).ok();
     loop {
+        let patience = look.as_ref().filter(|_| !held.0.is_empty());
         let found: Vec<u64> = EVENTS.with_borrow_mut(|events| {
             events.clear();
             let spare = rustix::buffer::spare_capacity(events);
-            match epoll::wait(epoll.as_fd(), spare, None) {
+            match epoll::wait(epoll.as_fd(), spare, patience) {
                 Ok(_) => events.drain(..).map(|e| e.data.u64()).collect(),
                 // A debugger that attaches interrupts the wait.
                 Err(rustix::io::Errno::INTR) => Vec::new(),
@@ -394,9 +437,12 @@ fn run(epoll: &OwnedFd, sleeper: &Sleeper, queue: &EventQueue) {
             // nothing more.
             return;
         }
+        for event in held.due(false) {
+            report(event);
+        }
         for channel in found {
             if channel == REPORTS.u64() {
-                take_reports(sleeper, queue);
+                take_reports(sleeper, queue, &mut held);
             } else if let Some(service) = lock().as_mut() {
                 service.close(ChannelId(channel));
             }
@@ -404,20 +450,28 @@ fn run(epoll: &OwnedFd, sleeper: &Sleeper, queue: &EventQueue) {
     }
 }
 
-fn take_reports(sleeper: &Sleeper, queue: &EventQueue) {
+fn take_reports(sleeper: &Sleeper, queue: &EventQueue, held: &mut HeldBack) {
     sleeper.clear();
     while let Some(event) = queue.poll() {
-        let end = device::tells_of_the_end(&event);
-        let mut guard = lock();
-        let Some(service) = guard.as_mut() else { return };
-        if let Some(happening) = service.rnic.translate(event) {
-            service.report(happening);
+        if device::tells_of_the_end(&event) {
+            held.due(true).into_iter().chain([event]).for_each(report);
+        } else if let Some(event) = held.pass(event) {
+            report(event);
         }
-        if end && !service.rnic.gone {
-            service.rnic.gone = true;
-            service.report(Happening::DeviceGone);
-        }
-        drop(guard);
-        REPORTED.notify_all();
     }
+}
+
+fn report(event: CmEvent) {
+    let end = device::tells_of_the_end(&event);
+    let mut guard = lock();
+    let Some(service) = guard.as_mut() else { return };
+    if let Some(happening) = service.rnic.translate(event) {
+        service.report(happening);
+    }
+    if end && !service.rnic.gone {
+        service.rnic.gone = true;
+        service.report(Happening::DeviceGone);
+    }
+    drop(guard);
+    REPORTED.notify_all();
 }

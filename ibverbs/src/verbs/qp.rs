@@ -163,7 +163,7 @@ unsafe fn create(
         events: Events::default(),
         _uses: uses,
     };
-    rnic::enter_qp(&object.qp);
+    rnic::enter_qp(&object.qp, [object.send_cq().cq.clone(), object.recv_cq().cq.clone()]);
     let object = Box::into_raw(Box::new(object));
     domain.context().events.enter(Key::Qp(number), object.cast());
     Ok(object.cast())

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::Ordering;
 
-use heddle_iwarp::{Cqe, Qpn, Queue};
+use heddle_iwarp::{Cqe, CqeStatus, Qpn, Queue};
 
 use super::{Consumer, Cq, Inner, retired_word, start_of};
 use crate::ring::layout::cq as at;
@@ -20,6 +20,26 @@ impl Cq {
         self.0.set_aside(&mut consumer);
         consumer.aside.retain(|c| c.qpn != qpn);
         self.0.tell_aside(&consumer);
+    }
+
+    /// Returns true if a request of this queue pair has succeeded, and its completion waits to be polled.
+    pub fn has_success_of(&self, qpn: Qpn) -> bool {
+        let consumer = self.consumer();
+        let is_wanted = |c: &Cqe| c.qpn == qpn && c.status == CqeStatus::Success;
+        let in_rings = || {
+            self.0.ends.iter().zip(&consumer.rings).enumerate().any(|(ring, (end, entries))| {
+                let head = end.head.load(Ordering::Relaxed);
+                let tail = self.0.block.words().get(start_of(ring).wrapping_add(at::TAIL));
+                let tail = tail.map_or(head, |w| w.load(Ordering::Acquire));
+                let waiting = tail.wrapping_sub(head).min(entries.size);
+                let slots = (0..waiting).map(|i| entries.slot(ring, head.wrapping_add(i)));
+                slots
+                    .flatten()
+                    .filter_map(|slot| cqe::decode(cqe::load(slot)))
+                    .any(|c| is_wanted(&c))
+            })
+        };
+        consumer.aside.iter().any(is_wanted) || in_rings()
     }
 
     /// Adds completions of one queue of a queue pair that no worker writes any more, after those

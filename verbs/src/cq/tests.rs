@@ -416,6 +416,23 @@ fn test_completions_of_a_queue_pair_that_is_forgotten_do_not_come_out() {
     assert_eq!(cq.poll_batch(99, |_| ()), 8);
 }
 
+#[test]
+fn test_queue_knows_whose_successes_wait() {
+    let cq = cq(8, 2, None);
+    let (mut a, mut b) = (cq.link().producer(0), cq.link().producer(1));
+    let of = |qpn: u32, status| Cqe { qpn: Qpn(qpn), status, ..cqe(1, false) };
+    a.push(&of(1, CqeStatus::Success)).unwrap();
+    a.push(&of(2, CqeStatus::Flushed)).unwrap();
+    b.push(&of(3, CqeStatus::Success)).unwrap();
+    let waits = |qpn| cq.has_success_of(Qpn(qpn));
+    assert_eq!([1, 2, 3, 4].map(waits), [true, false, true, false]);
+    // Also where they were set aside.
+    cq.forget(Qpn(3));
+    assert_eq!([1, 2, 3, 4].map(waits), [true, false, false, false]);
+    assert_eq!(cq.poll_batch(1, |_| ()), 1);
+    assert_eq!([1, 2, 3, 4].map(waits), [false; 4]);
+}
+
 /// The program has polled all completions in the first room and has not looked since its worker
 /// moved to the second. The queue's words describe the third room by then, and the program must not
 /// take that for the room where the worker writes.
