@@ -114,6 +114,7 @@ documents! {
         /// The queue pair of a window of type 2.
         qp: Option<u32>,
         /// Any queue pair of the domain may bind it: it is of type 2, and `qp` is none.
+        #[serde(default, skip_serializing_if = "core::ops::Not::not")]
         any_qp: bool,
     }
 

@@ -102,6 +102,9 @@ fn test_names_of_others_and_nonsense_are_refused_and_nothing_changes() {
         assert_eq!(bad.refused(op, &args(other)), NotFound, "{op}: its queue pair has another");
         assert_eq!(bad.ask(op, &args(own)).0.error, None);
     }
+    // A window is for one queue pair or for any.
+    let both = format!(r#"{{"pd":{own},"qp":{made},"any_qp":true}}"#);
+    assert_eq!(bad.refused("alloc-window", &both), FaultKind::Invalid);
     // A queue pair of its own does not entitle the session to answer the other's request.
     assert_eq!(bad.refused("accept", &accept(made, 1 << 63)), NotFound);
     // The other session notices nothing, and can free each of its objects once.
