@@ -151,6 +151,8 @@ struct App {
     limits: DeviceLimits,
     /// Set once the application has asked for events.
     events: OnceLock<DeviceEvents>,
+    /// The thread that makes the queue of events holds this.
+    first_events: Mutex<()>,
     backend: Arc<dyn Backend>,
 }
 
@@ -169,7 +171,8 @@ impl Device {
     pub(crate) fn new(parts: Parts) -> Device {
         let Parts { id, area, bells, memory, limits, backend } = parts;
         let events = OnceLock::new();
-        Device(Arc::new(App { id, area, bells, memory, limits, events, backend }))
+        let first_events = Mutex::default();
+        Device(Arc::new(App { id, area, bells, memory, limits, events, first_events, backend }))
     }
 
     /// Returns the limits of the device; [`DeviceLimits`] says what each number bounds.
@@ -210,10 +213,15 @@ impl Device {
         if let Some(there) = self.0.events.get() {
             return Ok(there.clone());
         }
+        let _one = lock(&self.0.first_events);
+        if let Some(there) = self.0.events.get() {
+            return Ok(there.clone());
+        }
         let new = DeviceEvents::new().map_err(|e| DeviceError::Socket(e.to_string()))?;
-        let events = self.0.events.get_or_init(|| new);
-        self.0.backend.watch(events)?;
-        Ok(events.clone())
+        // The queue becomes the device's once it gets events: a later call tries again after an
+        // error.
+        self.0.backend.watch(&new)?;
+        Ok(self.0.events.get_or_init(|| new).clone())
     }
 
     /// Returns a new protection domain: queue pairs reach only regions of their own domain. The
