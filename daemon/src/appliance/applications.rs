@@ -75,7 +75,9 @@ impl Applications {
         let other = |user: &str| (user.to_owned(), OTHER.to_owned());
         // All labels count here, including those for the further names of a user.
         if self.gone.len() >= MOST {
-            return other(OTHER);
+            // The user's own label for others, if it was there before the places ran out.
+            let others = other(&own.0);
+            return if self.gone.contains_key(&others) { others } else { other(OTHER) };
         }
         let names = self.gone.keys().filter(|(user, _)| *user == own.0).count();
         if names >= NAMES { other(&own.0) } else { own }
@@ -165,6 +167,13 @@ mod tests {
         }
         assert_eq!(a.sample().len(), MOST + 1);
         assert_eq!(sum(&a.sample()).0, 1001 + 7000);
+        // The programs of user 7 that had no label of their own keep the one they had.
+        let other =
+            a.sample().into_iter().find(|s| (s.user.as_str(), s.name.as_str()) == ("7", OTHER));
+        assert_eq!(
+            other.map(|s| (s.devices, s.requests)),
+            Some((1000 - NAMES, 3 * (1000 - NAMES as u64)))
+        );
         (0..9000).for_each(|n| a.gone(n));
         assert_eq!((a.sample().len(), sum(&a.sample())), (MOST + 1, (0, 0, 3 * 8001)));
     }
