@@ -1844,7 +1844,7 @@ class TrafficTest(Case):
                 server.fill(pattern(SIZE, i))
                 child = os.fork()
                 if child == 0:
-                    # What the child writes the parent never sees, and the other way round.
+                    # Neither process sees what the other writes.
                     same = server.mr.read(SIZE, 0) == pattern(SIZE, i)
                     server.mr.write(b"child", 5, 0)
                     os._exit(0 if same else 1)

@@ -14,11 +14,12 @@ use crate::qp::Qp;
 /// The queue pairs that may bind a window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum WindowFor<'a> {
-    /// None: the application binds it by a call, for all queue pairs of its protection domain (type 1).
+    /// The application binds the window by a call, for all queue pairs of its protection domain (type
+    /// 1).
     Domain,
-    /// One, by a request (type 2).
+    /// This queue pair binds the window by a request (type 2).
     Qp(&'a Qp),
-    /// Any of its protection domain, by a request (type 2).
+    /// Any queue pair of the protection domain binds the window by a request (type 2).
     AnyQp,
 }
 
@@ -143,8 +144,10 @@ impl FastMr {
 }
 
 /// A memory window of type 2: [`SendWr::bind_window`](crate::SendWr::bind_window) binds the window
-/// on the queue pair it was made for, and a window is invalidated as a [`FastMr`] is. The binding
-/// ends with the queue pair's connection. Dropping this frees the window.
+/// on the queue pair it was made for, or on any of its protection domain, and a window is
+/// invalidated as a [`FastMr`] is. The binding of a window for one queue pair ends with the
+/// connection, any other at the latest when the application resets or destroys the queue pair that
+/// bound it. Dropping this frees the window.
 #[derive(Debug)]
 pub struct QpWindow(Box<dyn HeldStag>);
 
@@ -193,9 +196,10 @@ impl Window {
     }
 }
 
-/// The windows of an application that any queue pair of their protection domain may bind. A peer reaches
-/// them through the queue pair that bound them alone, so they may stay bound after its end, until another
-/// queue pair gets its number or it has another connection.
+/// The windows of an application that any queue pair of their protection domain may bind. A peer
+/// reaches such a window only through the queue pair that has bound it, so the window may stay bound
+/// after this queue pair's end, until the queue pair has another connection or another queue pair
+/// gets its number.
 #[derive(Debug, Default)]
 pub(crate) struct AnyQpWindows(Mutex<HashSet<Stag>>);
 

@@ -52,13 +52,13 @@ const COPIED: usize = 64 << 20;
 /// Milliseconds that a parent waits for its child's copy.
 const PATIENCE: usize = 10_000;
 
-/// What the handlers of one `fork` hand on.
+/// The state that the handlers of one `fork` hand on.
 struct Forking {
     /// The thread that forks, by the same name in parent and child.
     thread: libc::pthread_t,
     /// The child's copy of the lock is taken too.
     state: MutexGuard<'static, State>,
-    /// What the child copies.
+    /// The parts that the child copies.
     parts: Vec<(Part, usize, i32)>,
     /// Pages that are private meanwhile.
     apart: Vec<Apart>,
@@ -202,7 +202,7 @@ extern "C" fn in_parent() {
         unsafe {
             libc::close(write);
             let args = [(&raw mut poll).addr(), 1, PATIENCE, 0, 0, 0];
-            // Of a child that has died, and of none, the pipe has its end.
+            // If the child has died, or none was made, `poll` finds the end of the pipe.
             let mut left = 8;
             while sys::call(libc::SYS_poll, args) == Err(Errno(libc::EINTR)) && left > 0 {
                 left -= 1;
@@ -418,7 +418,7 @@ impl super::Window {
         self.region.fd().map_or(-1, |fd| fd.as_raw_fd())
     }
 
-    /// What of `pages` is mapped from the window's file.
+    /// Returns the parts of `pages` that are mapped from the window's file.
     fn own_parts(&self, maps: &mut Maps, pages: &Range<usize>) -> Vec<Part> {
         let (mut parts, mut at) = (Vec::new(), pages.start);
         while at < pages.end {
