@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn test_copy_at_crosses_pieces_and_stops_at_the_end() {
+    fn test_copy_at_crosses_chunk_borders_and_stops_at_the_end() {
         let c = Two(b"abc", b"defg");
         let mut out = [0; 4];
         assert_eq!(c.copy_at(2, &mut out), 4);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn test_skip_limits_both_ends() {
+    fn test_skip_view_hides_chunks_outside_its_start_and_length() {
         let c = Skip::new(Two(b"abc", b"defg"), 1, 4);
         let mut seen = Vec::new();
         c.for_each_chunk(0, 99, |p| seen.push(p.to_vec()));

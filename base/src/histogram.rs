@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn test_bounds_belong_to_their_bucket_and_one_more_does_not() {
+    fn test_histogram_puts_bound_in_its_bucket_and_next_value_in_the_next() {
         for n in 0..Histogram::BUCKETS - 1 {
             let bound = bound(n).unwrap_or_default();
             assert_eq!((bucket(bound), bucket(bound + 1)), (n, n + 1), "{bound}");
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn test_bounds_grow_by_half_at_most_from_a_quarter_of_a_microsecond_to_half_a_minute() {
+    fn test_histogram_bounds_span_256_ns_to_34_s_in_steps_of_at_most_half() {
         let bounds: Vec<u64> = Histogram::ZERO.buckets().filter_map(|(b, _)| b).collect();
         assert_eq!(bounds.len(), Histogram::BUCKETS - 1);
         assert_eq!((bounds[0], bounds[1], bounds[2]), (256, 384, 512));
@@ -169,14 +169,14 @@ mod tests {
     }
 
     #[test]
-    fn test_the_least_and_the_greatest_have_a_bucket() {
+    fn test_histogram_has_buckets_for_zero_and_for_largest_value() {
         assert_eq!((bucket(0), bucket(1), bucket(u64::MAX)), (0, 0, Histogram::BUCKETS - 1));
         let last = Histogram::ZERO.buckets().last();
         assert_eq!(last, Some((None, 0)));
     }
 
     #[test]
-    fn test_counts_and_sum_saturate() {
+    fn test_histogram_counts_and_sum_saturate() {
         let mut h = Histogram::ZERO;
         h.counts[0] = u64::MAX;
         h.record(3);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn test_a_sample_counts_for_those_it_stands_for() {
+    fn test_histogram_weighs_sample_by_the_number_it_stands_for() {
         let (mut one, mut eight) = (Histogram::ZERO, Histogram::ZERO);
         one.record_many(700, 8);
         (0..8).for_each(|_| eight.record(700));
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn test_sum_of_two_is_what_one_would_have_counted() {
+    fn test_sum_of_two_histograms_equals_one_histogram_of_all_values() {
         let (mut a, mut b, mut all) = (Histogram::ZERO, Histogram::ZERO, Histogram::ZERO);
         for n in 0..10_000u64 {
             let ns = n * n * n;
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn test_quantiles_are_bounds_of_the_value_of_that_rank() {
+    fn test_histogram_quantile_is_bucket_bound_of_value_at_that_rank() {
         let mut h = Histogram::ZERO;
         assert_eq!(h.quantile(0.5), 0);
         for _ in 0..99 {

@@ -75,14 +75,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_same_seed_same_values_and_labels_differ() {
+    fn test_generator_repeats_values_for_a_seed_and_differs_per_label() {
         let s = Seed::from_u64(7);
         assert_eq!(Random::new(&s).next_u64(), Random::new(&Seed::from_u64(7)).next_u64());
         assert_ne!(Random::new(&s.derive(1)).next_u64(), Random::new(&s.derive(2)).next_u64());
     }
 
     #[test]
-    fn test_chance_at_its_ends() {
+    fn test_generator_honours_chances_of_zero_and_one_and_its_limit() {
         let mut r = Random::new(&Seed::from_u64(1));
         assert!((0..1000).all(|_| !r.chance(0.0)));
         assert!((0..1000).all(|_| r.chance(1.0)));

@@ -198,12 +198,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn test_of_matches_the_definition(v in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn test_checksum_matches_the_slow_definition(v in proptest::collection::vec(any::<u8>(), 0..300)) {
             prop_assert_eq!(Sum::of(&v).folded() % 0xffff, slow(&v) % 0xffff);
         }
 
         #[test]
-        fn test_add_at_joins_any_cut(v in proptest::collection::vec(any::<u8>(), 1..300), cut in 0usize..300) {
+        fn test_checksum_of_two_parts_equals_checksum_of_whole_at_any_cut(v in proptest::collection::vec(any::<u8>(), 1..300), cut in 0usize..300) {
             let cut = cut.min(v.len());
             let joined = Sum::of(&v[..cut]).add_at(cut, Sum::of(&v[cut..]));
             prop_assert_eq!(joined.folded() % 0xffff, Sum::of(&v).folded() % 0xffff);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn test_of_words_is_of() {
+    fn test_checksum_over_words_equals_checksum_over_bytes() {
         let bytes: [u8; 56] = core::array::from_fn(|i| (i * 37 + 200) as u8);
         assert_eq!(Sum::of_words(&bytes), Sum::of(&bytes));
         assert_eq!(Sum::of_words(&[0xff; 16]), Sum::of(&[0xff; 16]));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn test_complement_makes_data_valid() {
+    fn test_checksum_is_valid_once_its_complement_is_stored() {
         let mut d = *b"\x45\x00\x12\x34\x00\x00abcd";
         let c = Sum::of(&d).complement().to_be_bytes();
         d[4..6].copy_from_slice(&c);

@@ -62,14 +62,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_since_of_a_later_instant_is_zero() {
+    fn test_duration_since_a_later_instant_is_zero() {
         let (a, b) = (Instant::from_nanos(5), Instant::from_nanos(9));
         assert_eq!(b.since(a), Duration::from_nanos(4));
         assert_eq!(a.since(b), Duration::ZERO);
     }
 
     #[test]
-    fn test_add_saturates() {
+    fn test_instant_saturates_when_duration_is_added() {
         let end = Instant::from_nanos(u64::MAX);
         assert_eq!(end + Duration::from_secs(1), end);
         assert_eq!(Instant::from_millis(2) + Duration::from_millis(1), Instant::from_millis(3));

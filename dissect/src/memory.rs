@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn test_place_is_found_in_its_segment_and_not_one_octet_beyond() {
+    fn test_place_is_found_only_within_bounds_of_its_segment() {
         let mut c = calls();
         let at = |handle, offset| Place { handle, offset };
         let of = |chunk, at| ChunkOf { xid: 9, chunk, at };
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn test_reply_may_tell_of_no_more_than_was_written() {
+    fn test_reply_is_faulted_when_it_reports_more_than_was_written() {
         let mut c = calls();
         c.moved(true, Place { handle: 2, offset: 0 }, 8);
         let call = c.get(9).unwrap();
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn test_calls_and_segments_are_bounded() {
+    fn test_call_table_bounds_its_calls_and_segments() {
         let mut c = Calls::default();
         let segments = vec![segment(1, 0, 1); 1000];
         for xid in 0..10_000 {

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn test_segments_of_a_send_are_one_message() {
+    fn test_segments_of_a_send_form_one_message_unless_one_is_missing() {
         let mut m = Messages::new();
         assert_eq!(send(&mut m, 1, 0, true), (Some(8), false));
         assert_eq!(send(&mut m, 2, 0, false), (None, false));
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn test_after_an_interruption_numbers_go_on_anywhere() {
+    fn test_message_numbers_may_resume_anywhere_after_an_interruption() {
         let mut m = Messages::new();
         m.interrupt();
         assert_eq!(send(&mut m, 70, 0, true), (Some(8), false));
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn test_write_goes_on_where_it_was() {
+    fn test_write_continues_only_at_the_offset_where_it_stopped() {
         let mut m = Messages::new();
         let mut write = |to, last| {
             let control = Control::new(Opcode::WRITE);

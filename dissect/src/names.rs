@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_procedures_have_the_names_of_their_program_and_version() {
+    fn test_procedure_is_named_by_its_program_and_version() {
         let name = |program, version, number| {
             procedure(rpc::Procedure { program, version, procedure: number }).name
         };

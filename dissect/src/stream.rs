@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn test_order_is_made_over_the_wrap() {
+    fn test_stream_reorders_segments_across_sequence_wrap() {
         let mut s = Stream::new(FIRST);
         assert_eq!(s.segment(at(20), 0, b"cd"), Seen::Ahead(20));
         assert_eq!(s.segment(at(22), 0, b"e"), Seen::InOrder);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn test_octets_again_are_said_and_not_taken_twice() {
+    fn test_stream_reports_retransmitted_bytes_and_takes_them_once() {
         let mut s = Stream::new(FIRST);
         s.segment(at(0), 0, b"abcd");
         assert_eq!(all(&mut s), b"abcd");
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn test_gap_is_one_when_it_was_acknowledged_for_a_while() {
+    fn test_stream_skips_gap_that_was_acknowledged_for_long_enough() {
         let mut s = Stream::new(FIRST);
         s.segment(at(8), 0, b"ij");
         s.acknowledged(at(9));
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn test_gap_that_is_not_acknowledged_is_one_at_the_end() {
+    fn test_stream_skips_unacknowledged_gap_only_at_the_end() {
         let mut s = Stream::new(FIRST);
         s.segment(at(8), 0, b"ij");
         (0..100).for_each(|_| s.tick());
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn test_octets_ahead_are_bounded() {
+    fn test_stream_bounds_bytes_held_ahead_of_a_gap() {
         let mut s = Stream::new(FIRST);
         for i in 0..200 {
             s.segment(at(4 + 65536 * i), 0, &vec![0; 65536]);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn test_octets_wait_for_what_they_acknowledge() {
+    fn test_stream_withholds_bytes_until_the_data_they_acknowledge_are_taken() {
         let mut s = Stream::new(FIRST);
         s.segment(at(0), 100, b"ab");
         assert_eq!(s.segment(at(2), 100, b"cd"), Seen::InOrder, "nothing is missing here");

@@ -67,7 +67,7 @@ fn transports(items: &[Item]) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn test_transport_messages_of_linux_are_those_tshark_reads() {
+fn test_decoder_matches_tshark_on_rpcrdma_messages_of_linux() {
     let file = data("nfs/linux-v1.pcap");
     let (items, summary) = decode(&file);
     assert_eq!((summary.connections, summary.verdicts), (1, 0));
@@ -90,7 +90,7 @@ fn test_transport_messages_of_linux_are_those_tshark_reads() {
 
 /// All RDMA data belong to the chunks of calls, and each reply belongs to a call with a name.
 #[test]
-fn test_chunks_and_replies_of_linux_are_of_their_calls() {
+fn test_decoder_assigns_chunks_and_replies_of_linux_to_their_calls() {
     let (items, _) = decode(&data("nfs/linux-v1.pcap"));
     let mut moved = BTreeMap::new();
     let mut replies = BTreeMap::new();
@@ -130,7 +130,7 @@ fn test_chunks_and_replies_of_linux_are_of_their_calls() {
 /// Traffic of siw without RPC: this crate finds as many messages as tshark counts FPDUs that end
 /// one.
 #[test]
-fn test_messages_of_siw_are_as_many_as_tshark_counts() {
+fn test_decoder_counts_as_many_siw_messages_as_tshark() {
     for file in ["crc-small", "crc-page", "crc-large", "fixed-small", "fixed-page", "fixed-large"] {
         let file = data("siw").join(file).with_extension("pcap");
         let (items, summary) = decode(&file);

@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_seeds_have_every_message() {
+    fn test_seeds_contain_every_kind_of_message() {
         let mut all = QpCounters::default();
         for (_, octets) in seeds() {
             all.add(&drive(&octets));

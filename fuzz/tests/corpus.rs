@@ -30,7 +30,7 @@ fn files(target: &Target) -> BTreeMap<String, Vec<u8>> {
 }
 
 #[test]
-fn test_every_file_keeps_the_rules() {
+fn test_corpus_files_run_without_panic_and_seeds_reach_their_target() {
     for target in TARGETS {
         for (name, octets) in files(target) {
             println!("{}/{name}", target.name);
@@ -46,7 +46,7 @@ fn test_every_file_keeps_the_rules() {
 
 /// `RENEW=1` writes the seeds.
 #[test]
-fn test_seeds_are_what_the_encoders_make() {
+fn test_seed_files_match_output_of_the_encoders() {
     for target in TARGETS {
         let folder = corpus().join(target.name);
         let seeds = (target.seeds)();
@@ -69,7 +69,7 @@ fn test_seeds_are_what_the_encoders_make() {
 
 /// Each target has a binary and a folder, and each binary and folder has a target.
 #[test]
-fn test_targets_binaries_and_folders_are_the_same() {
+fn test_fuzz_targets_match_binaries_and_corpus_folders() {
     let names = |folder: &Path| -> BTreeSet<String> {
         let all = fs::read_dir(folder).expect("it is there");
         let stem = |e: std::io::Result<fs::DirEntry>| e.expect("it is there").path();
@@ -92,7 +92,7 @@ fn test_targets_binaries_and_folders_are_the_same() {
 }
 
 #[test]
-fn test_corpus_is_small() {
+fn test_corpus_stays_within_its_size_limit() {
     let len = |t: &Target| files(t).values().map(|b| b.len() as u64).sum::<u64>();
     assert!(TARGETS.iter().map(len).sum::<u64>() <= MOST);
 }

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_addresses_of_both_versions_come_back() {
+    fn test_gid_converts_back_to_address_of_either_ip_version() {
         let v4: IpAddr = "10.1.2.3".parse().unwrap();
         let mapped = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 1, 2, 3];
         assert_eq!(Gid::from(v4), Gid(mapped));

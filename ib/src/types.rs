@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_codes_of_time_are_powers_of_two() {
+    fn test_time_code_doubles_its_duration_per_step() {
         assert_eq!(TimeCode::new(0).duration(), Duration::from_nanos(4096));
         // The code that Linux sends: about 4.3 s.
         assert_eq!(TimeCode::new(20).duration(), Duration::from_nanos(4_294_967_296));
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn test_numbers_have_24_bits() {
+    fn test_queue_pair_and_sequence_numbers_keep_24_bits() {
         assert_eq!((Qpn::new(u32::MAX).get(), Psn::new(1 << 24 | 5).get()), (0xff_ffff, 5));
     }
 }

@@ -42,7 +42,7 @@ fn test_messages_of_linux_are_written_as_they_were_read() {
 
 /// The adapters' packets are no management datagrams, but have a CRC too.
 #[test]
-fn test_packets_of_others_have_the_crc_we_compute() {
+fn test_icrc_matches_captured_packets_of_other_senders() {
     let all = packets("");
     assert!(all.len() >= 2, "the files are there");
     for (file, packet) in all {

@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_every_case_has_a_name_of_its_own_that_reads_back() {
+    fn test_every_case_parses_back_from_its_own_name() {
         let all = Case::all();
         for c in &all {
             assert_eq!(c.to_string().parse::<Case>().as_ref(), Ok(c));

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_judge_at_and_just_past_two_percent() {
+    fn test_gate_reports_change_only_beyond_two_percent() {
         for (count, want) in [
             (10_000, Verdict::Same),
             (10_200, Verdict::Same),
@@ -106,13 +106,13 @@ mod tests {
     }
 
     #[test]
-    fn test_figures_read_back() {
+    fn test_figures_parse_back_from_their_text() {
         let f = Figures(BTreeMap::from([("b-1".into(), 7), ("a".into(), 123_456)]));
         assert_eq!(f.to_text().parse(), Ok(f));
     }
 
     #[test]
-    fn test_figures_refuse_what_is_none() {
+    fn test_figures_refuse_malformed_lines() {
         for bad in ["a = 1", "\"a\"", "\"a\" = x", "\"a\" = 0", "\"a\" = 1\n\"a\" = 2", "[a]"] {
             assert!(bad.parse::<Figures>().is_err(), "{bad}");
         }

@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_calls_of_libibverbs_may_take_so_many_more_than_rust_calls() {
+    fn test_gate_reports_ibverbs_call_dearer_than_rust_call_by_over_margin() {
         let [rust, ibverbs] = [By::Rust, By::Ibverbs].map(|by| Case::Call(Call::Poll, by));
         assert_eq!(dear(&[(rust, 100), (ibverbs, 100 + MARGIN)]), Vec::<String>::new());
         let one = dear(&[(ibverbs, 101 + MARGIN), (Case::Connect, 5), (rust, 100)]);

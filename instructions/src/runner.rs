@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_total_of_callgrinds_file() {
+    fn test_runner_reads_total_from_callgrind_file() {
         let file = "events: Ir\nsummary: 12\n\nfn=(1) f\n10 12\n\ntotals: 123456\n";
         assert_eq!(total(file), Some(123_456));
         assert_eq!(total("events: Ir\n"), None);

@@ -76,7 +76,7 @@ impl Run {
 }
 
 #[test]
-fn test_every_capture_of_the_folder_is_in_the_table() {
+fn test_capture_table_lists_every_file_of_its_folder() {
     let there: BTreeSet<String> = std::fs::read_dir(captures_dir())
         .unwrap_or_else(|e| panic!("{}: {e}", captures_dir().display()))
         .map(|f| f.unwrap().file_name().into_string().unwrap())
@@ -87,7 +87,7 @@ fn test_every_capture_of_the_folder_is_in_the_table() {
 }
 
 #[test]
-fn test_fpdus_by_opcode_are_as_many_as_tshark_counts() {
+fn test_decoder_counts_as_many_fpdus_per_opcode_as_tshark() {
     for capture in &CAPTURES {
         let run = Run::of(capture);
         let mut counts = BTreeMap::new();
@@ -107,7 +107,7 @@ fn test_fpdus_by_opcode_are_as_many_as_tshark_counts() {
 }
 
 #[test]
-fn test_every_crc_is_good_where_negotiated_and_zero_where_not() {
+fn test_every_crc_is_good_if_negotiated_and_zero_if_not() {
     for capture in &CAPTURES {
         let run = Run::of(capture);
         for (d, stream) in run
@@ -146,7 +146,7 @@ fn test_a_flipped_bit_anywhere_in_an_fpdu_fails_its_crc() {
 
 /// Writes the same headers again, as this crate would send them.
 #[test]
-fn test_headers_written_again_are_the_bytes_of_siw() {
+fn test_emitted_headers_match_the_bytes_of_siw() {
     for capture in &CAPTURES {
         let run = Run::of(capture);
         for d in run.fpdus(capture.crc).iter().flatten() {
@@ -163,7 +163,7 @@ fn test_headers_written_again_are_the_bytes_of_siw() {
 }
 
 #[test]
-fn test_messages_are_numbered_whole_and_answered() {
+fn test_siw_messages_are_complete_numbered_in_order_and_answered() {
     for capture in &CAPTURES {
         let run = Run::of(capture);
         let [client, server] = run.fpdus(capture.crc);
@@ -234,7 +234,7 @@ fn accept_like_siw(run: &Run, crc: CrcPolicy) -> (Vec<u8>, Negotiated) {
 }
 
 #[test]
-fn test_our_responder_replies_to_siw_as_siw_does() {
+fn test_responder_replies_to_siw_as_siw_does() {
     for capture in &CAPTURES {
         let run = Run::of(capture);
         let (reply, n) = accept_like_siw(&run, CrcPolicy::Off);
@@ -246,7 +246,7 @@ fn test_our_responder_replies_to_siw_as_siw_does() {
 }
 
 #[test]
-fn test_our_initiator_connects_to_siw_with_the_request_siw_sends() {
+fn test_initiator_connects_to_siw_with_the_request_siw_sends() {
     for capture in &CAPTURES {
         let run = Run::of(capture);
         let crc = if capture.crc { CrcPolicy::Required } else { CrcPolicy::Off };

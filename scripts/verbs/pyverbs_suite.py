@@ -711,9 +711,13 @@ class Type2WindowTest(Case):
     def setUp(self):
         super().setUp()
         self.window = self.own(MW(self.pd, e.IBV_MW_TYPE_2))
+        self.listening = self.listen()
 
     def sides(self, **more):
-        return self.pair(access=REMOTE | e.IBV_ACCESS_MW_BIND, **more)
+        both = [Side(self, self.pd, access=REMOTE | e.IBV_ACCESS_MW_BIND, **more) for _ in range(2)]
+        # A region with a bound window cannot be closed, so the window has to go first.
+        self.addCleanup(self.window.close)
+        return self.join(*both, self.listening)
 
     def bind(self, side, access=e.IBV_ACCESS_REMOTE_WRITE, offset=1000, length=100, wr_id=5):
         """Posts a bind. Returns the key, which is one more than that of the bind before."""
@@ -859,7 +863,7 @@ class Type2WindowTest(Case):
         self.refused(client, server, key)
 
     def test_region_without_the_right_cannot_be_bound(self):
-        _, server = self.pair()
+        _, server = self.join(*(Side(self, self.pd) for _ in range(2)), self.listening)
         self.bind(server)
         self.check(server.sent()[0], 5, e.IBV_WC_BIND_MW, status=e.IBV_WC_MW_BIND_ERR)
 

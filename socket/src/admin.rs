@@ -635,7 +635,7 @@ mod tests {
     use crate::document::{Call, VERSION, read_call, to_line};
 
     #[test]
-    fn test_every_request_goes_round() {
+    fn test_every_request_parses_back_from_its_line() {
         let address = || "10.0.0.1:1".to_owned();
         let filter = ConnsArgs { port: Some(1), ..ConnsArgs::default() };
         let listen = |forward: Option<Forward>| ListenAdd {
@@ -669,7 +669,7 @@ mod tests {
     }
 
     #[test]
-    fn test_every_number_of_every_request_has_a_bound() {
+    fn test_every_number_of_every_request_is_bounded() {
         use crate::bounds::{operations, unbounded};
         let number = "after limit port worker connections timeout_ms conn application";
         let numbers: Vec<_> = number.split(' ').collect();
@@ -704,7 +704,7 @@ mod tests {
     }
 
     #[test]
-    fn test_arguments_that_all_have_defaults_may_be_left_out_and_unknown_ones_may_not() {
+    fn test_request_may_omit_default_arguments_but_not_add_unknown_ones() {
         for op in ["conns", "mrs"] {
             let line = format!("{{\"v\":1,\"id\":1,\"op\":\"{op}\"}}");
             assert!(read_call::<Request>(line.as_bytes()).is_ok(), "{line}");

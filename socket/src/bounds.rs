@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn test_numbers_are_cut_or_refused_at_their_bounds_and_names_are_not() {
+    fn test_call_numbers_are_clamped_or_refused_at_their_bounds() {
         for (n, cut) in [(0, 1), (1, 1), (9, 9), (10, 9), (u64::MAX, 9)] {
             assert_eq!(applied(json!({ "count": n })).unwrap(), json!({ "count": cut }));
         }
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn test_numbers_without_a_line_are_found_wherever_they_are() {
+    fn test_checker_finds_nested_numbers_that_have_no_bound() {
         let call = json!({ "op": "ask", "args": {
             "of": 1, "more": 2, "data": [3], "how": { "time": { "secs": 1, "nanos": 2 }, "x": [{ "y": 4 }] }
         } });

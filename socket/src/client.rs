@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn test_a_call_brings_its_answer() {
+    fn test_client_call_returns_its_answer_or_fault() {
         let (mut c, served) = server(&[
             "{\"v\":1,\"id\":1,\"ok\":5}\n",
             "{\"v\":1,\"id\":2,\"error\":{\"kind\":\"busy\",\"text\":\"later\"}}\n",
@@ -180,7 +180,7 @@ mod tests {
 
     /// The server has closed the connection before the client could ask.
     #[test]
-    fn test_a_server_that_turns_us_away_is_heard() {
+    fn test_client_reports_fault_of_server_that_closed_before_the_call() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let why = b"{\"v\":1,\"id\":0,\"error\":{\"kind\":\"denied\",\"text\":\"not you\"}}\n";
         (&theirs).write_all(why).unwrap();
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn test_an_answer_to_something_else_is_none() {
+    fn test_client_refuses_answer_that_does_not_match_its_call() {
         for answer in [
             &["{\"v\":1,\"id\":9,\"ok\":5}\n"][..],
             &["{\"v\":1,\"id\":1,\"fds\":1,\"ok\":5}\n"],

@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_descriptors_are_moved_up_where_there_is_room() {
+    fn test_descriptor_moves_above_reserved_numbers_if_limit_allows() {
         let open = || OwnedFd::from(File::open("/proc/self/stat").unwrap());
         let fd = open();
         let number = fd.as_raw_fd();

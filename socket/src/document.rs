@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn test_a_call_is_one_line_and_reads_back() {
+    fn test_call_is_written_as_one_line_and_parses_back() {
         let line =
             to_line(&Call { v: VERSION, id: 7, request: &Ask::ConnKill(ConnKill { conn: 9 }) });
         assert_eq!(line, b"{\"v\":1,\"id\":7,\"op\":\"conn-kill\",\"args\":{\"conn\":9}}\n");
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn test_what_is_no_call_is_refused_and_the_refusal_says_what_it_answers() {
+    fn test_malformed_call_is_refused_with_its_id_and_kind_of_fault() {
         let refusal = |line: &[u8]| {
             let a = read_call::<Ask>(line).unwrap_err();
             (a.id, a.error.unwrap().kind)
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn test_answers_are_results() {
+    fn test_answer_converts_back_to_its_result_or_fault() {
         let back = |a: &Answer| serde_json::from_slice::<Answer>(&to_line(a)).unwrap();
         assert_eq!(back(&Answer::ok(1, &[1, 2])).into_result::<Vec<u8>>(), Ok(vec![1, 2]));
         assert_eq!(back(&Answer::ok(1, &())).into_result::<()>(), Ok(()));

@@ -338,7 +338,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_lines_come_out_whole_however_they_come_in() {
+    fn test_inbox_returns_whole_lines_for_any_size_of_pieces() {
         let text = b"one\n\ntwo\r\nthree\n";
         for step in 1..=text.len() {
             let mut inbox = Inbox::new(5);
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn test_a_line_without_end_is_not_kept() {
+    fn test_inbox_refuses_line_longer_than_its_limit() {
         let mut inbox = Inbox::new(4);
         assert_eq!(inbox.push(b"1234"), Ok(()));
         assert_eq!(inbox.push(b"5"), Err(WireError::TooLong(4)));
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn test_descriptors_come_with_their_line_and_in_order() {
+    fn test_inbox_delivers_descriptors_in_order_with_their_lines() {
         let (a, b) = UnixStream::pair().unwrap();
         let files: Vec<_> = (0..3).map(|_| UnixStream::pair().unwrap()).collect();
         let line = b"{\"fds\":2}\n{\"fds\":1}\n";
@@ -384,7 +384,7 @@ mod tests {
     /// The receiver closes descriptors that a peer sends beside its documents, and closes the
     /// connection.
     #[test]
-    fn test_descriptors_do_not_pile_up() {
+    fn test_receiver_refuses_descriptors_beyond_its_limit_and_closes_them() {
         let (a, b) = UnixStream::pair().unwrap();
         let (ours, theirs) = UnixStream::pair().unwrap();
         let many = [theirs.as_fd(); MAX_FDS];
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn test_a_thread_that_serves_several_peers_receives_no_descriptor() {
+    fn test_byte_read_leaves_line_with_descriptor_in_the_socket() {
         let (a, b) = UnixStream::pair().unwrap();
         let (mut hidden, sent) = UnixStream::pair().unwrap();
         b.set_nonblocking(true).unwrap();
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn test_socket_that_is_ended_closes_at_once_if_nothing_is_queued() {
+    fn test_ended_socket_closes_at_once_if_nothing_is_queued() {
         let pair = || {
             let (a, b) = UnixStream::pair().unwrap();
             guard(&b).unwrap();
@@ -461,7 +461,7 @@ mod tests {
     /// By default a read skips a byte sent out of band, which closes the descriptors that came with
     /// the byte.
     #[test]
-    fn test_descriptors_that_come_out_of_band_are_seen() {
+    fn test_receiver_notices_descriptors_sent_out_of_band() {
         let (a, b) = UnixStream::pair().unwrap();
         b.set_nonblocking(true).unwrap();
         guard(&b).unwrap();
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn test_descriptors_are_closed_where_their_inbox_says() {
+    fn test_inbox_closes_dropped_descriptors_through_its_closer() {
         let (a, b) = UnixStream::pair().unwrap();
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         let (to, closer) = std::sync::mpsc::channel();

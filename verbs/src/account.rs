@@ -292,7 +292,7 @@ mod tests {
     /// Goes through the kinds in the order of `ALL`, so that no kind counts in the place of
     /// another.
     #[test]
-    fn test_every_kind_is_granted_counted_and_given_back_by_itself() {
+    fn test_every_resource_kind_is_counted_separately() {
         let all = Descriptors::new(1 << 20);
         let account = Account::new(&Policy::default(), all);
         for (at, kind) in Kind::ALL.into_iter().enumerate() {
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn test_a_part_grows_within_what_is_granted_and_shrinks_to_nothing() {
+    fn test_account_grants_growth_up_to_its_limit_and_shrinks_to_zero() {
         let account =
             Account::new(&Policy { memory: 10, ..Policy::default() }, Descriptors::new(0));
         let mut held = account.take(Kind::Memory, 4).unwrap();
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn test_threads_that_take_at_once_get_no_more_than_is_granted() {
+    fn test_concurrent_threads_take_no_more_than_account_grants() {
         let policy = Policy { listeners: 10, ..Policy::default() };
         let account = Account::new(&policy, Descriptors::new(0));
         let start = Barrier::new(4);
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn test_less_is_granted_and_what_is_taken_stays() {
+    fn test_lowered_grant_refuses_new_takes_and_keeps_existing_ones() {
         let account = Account::new(&Policy::default(), Descriptors::new(0));
         let held = account.take(Kind::Sessions, 3).unwrap();
         account.grant(&Policy { sessions: 2, ..Policy::default() });
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn test_descriptors_of_all_accounts_have_a_bound_of_their_own() {
+    fn test_descriptors_of_all_accounts_share_a_common_limit() {
         let all = Descriptors::new(10);
         let [a, b] = [(); 2].map(|()| Account::new(&Policy::default(), all.clone()));
         let held = a.take(Kind::Descriptors, 8).unwrap();
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn test_what_lingers_counts_until_it_is_gone() {
+    fn test_lingering_object_counts_until_it_is_dropped() {
         let account = Account::new(&Policy::default(), Descriptors::new(0));
         let object = Arc::new(());
         let held = account.take(Kind::Memory, 7).unwrap();

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn test_a_lane_closes_lingering_sockets_without_waiting_for_their_peers() {
+    fn test_closer_lane_closes_lingering_sockets_without_waiting_for_peers() {
         let (sockets, _peers): (Vec<_>, Vec<_>) = (0..20).map(|_| lingering()).unzip();
         let start = Instant::now();
         let (done, closed) = channel();
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn test_jobs_of_a_lane_run_in_order_after_one_that_panics() {
+    fn test_closer_lane_runs_jobs_in_order_after_a_panic() {
         let (to, from) = channel();
         run(2, || panic!("on purpose"));
         for n in 0..100 {

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_events_count_as_taken_when_they_are_and_when_nobody_can_take_them_any_more() {
+    fn test_events_count_as_taken_when_polled_or_when_last_handle_is_dropped() {
         let (taken, listening) =
             (Taken::default(), Event::Listening { id: heddle_cm::ListenerId(1) });
         let ours = EventQueue::new(None);

@@ -240,14 +240,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_limits_are_cut_to_what_there_is() {
+    fn test_device_limits_are_clamped_to_maximum() {
         let asked = DeviceLimits { max_qps: u32::MAX, max_ird: 3, ..DeviceLimits::default() };
         let got = asked.within(&DeviceLimits::MOST);
         assert_eq!((got.max_qps, got.max_ird), (DeviceLimits::MOST.max_qps, 3));
     }
 
     #[test]
-    fn test_places_are_counted_and_come_back() {
+    fn test_count_refuses_above_its_limit_and_gets_places_back() {
         let count = count::Count::default();
         let places: Vec<_> = (0..2).map(|_| count.take("x", 2).unwrap()).collect();
         assert_eq!(count.take("x", 2).err(), Some(DeviceError::TooMany { what: "x", most: 2 }));

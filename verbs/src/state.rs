@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_words_of_every_state() {
+    fn test_queue_pair_state_is_derived_from_its_words() {
         let worker = 7 << 8;
         for (words, want) in [
             ((state::IDLE, 0, false), QpState::Init),
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn test_only_without_a_connection_it_can_be_reset() {
+    fn test_queue_pair_can_be_reset_only_without_a_connection() {
         use QpState::{Closing, Connecting, Error, Init, Rts, Terminate};
         let all = [Init, Connecting, Rts, Closing, Terminate, Error];
         let can: Vec<_> = all.into_iter().filter(|s| s.can_reset()).collect();

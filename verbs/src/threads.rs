@@ -27,7 +27,7 @@ mod tests {
     use super::without_signals;
 
     #[test]
-    fn test_thread_of_ours_takes_its_own_faults_and_no_other_signal() {
+    fn test_library_thread_blocks_all_signals_except_its_own_faults() {
         let blocked = || {
             // SAFETY: the call only reads this thread's mask, and fills in a live set.
             let set = unsafe {

@@ -324,14 +324,14 @@ mod tests {
     }
 
     #[test]
-    fn test_wake_ends_a_sleep() {
+    fn test_wake_ends_a_sleep_of_every_sleeper_kind() {
         wakes(&Sleeper::new());
         wakes(&Sleeper::with_fd().unwrap());
         wakes(&Sleeper::pair().unwrap());
     }
 
     #[test]
-    fn test_sleep_does_not_start_with_work_there() {
+    fn test_sleeper_does_not_sleep_when_work_is_ready() {
         for sleeper in [Sleeper::new(), Sleeper::with_fd().unwrap(), Sleeper::pair().unwrap()] {
             let start = Instant::now();
             sleeper.sleep(Duration::from_secs(5), || true);
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn test_descriptor_is_readable_until_it_is_cleared() {
+    fn test_waker_descriptor_is_readable_until_cleared() {
         descriptor_is_readable_until_it_is_cleared(&Sleeper::with_fd().unwrap());
         descriptor_is_readable_until_it_is_cleared(&Sleeper::pair().unwrap());
     }
@@ -364,7 +364,7 @@ mod tests {
     /// The other process has one end. No matter what that process does to its end, no wake-up
     /// waits.
     #[test]
-    fn test_waker_of_another_process_does_not_wait_for_it() {
+    fn test_waker_of_another_process_never_blocks() {
         let (waker, theirs) = Waker::for_process().unwrap();
         // SAFETY: changes a flag of a descriptor that we own.
         assert_eq!(unsafe { libc::fcntl(theirs.as_raw_fd(), libc::F_SETFL, 0) }, 0);
@@ -384,7 +384,7 @@ mod tests {
 
     /// A worker that closes the waking end would also close any descriptors queued in it.
     #[test]
-    fn test_other_process_can_queue_nothing_in_the_waking_end() {
+    fn test_other_process_cannot_queue_descriptors_in_the_waking_end() {
         let (waker, theirs) = Waker::for_process().unwrap();
         let stream = std::os::unix::net::UnixStream::from(theirs);
         let hidden = std::fs::File::open("/dev/null").unwrap();
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn test_sleeper_is_woken_by_servers_and_forgets_those_that_are_gone() {
+    fn test_sleeper_is_woken_by_servers_and_forgets_closed_ones() {
         let sleeper = Sleeper::with_fd().unwrap();
         let (one, end) = Waker::for_process().unwrap();
         sleeper.waker().listen_to(end).unwrap();

@@ -20,7 +20,7 @@ fn sample() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn test_connections_are_bounded_and_those_of_mpa_stay() {
+fn test_decoder_bounds_connections_and_keeps_those_of_mpa() {
     let mut decoder = Decoder::new(None);
     let mut items = Vec::new();
     for frame in sample() {
@@ -37,7 +37,7 @@ fn test_connections_are_bounded_and_those_of_mpa_stay() {
 }
 
 #[test]
-fn test_start_up_without_answer_is_bounded() {
+fn test_decoder_bounds_bytes_held_for_unanswered_mpa_startup() {
     let mut w = Wire::new(false, false);
     // The Reply is not in the capture.
     w.frames.truncate(3);
@@ -48,7 +48,7 @@ fn test_start_up_without_answer_is_bounded() {
 }
 
 #[test]
-fn test_what_is_not_mpa_is_passed_over_unless_asked_for() {
+fn test_decoder_skips_connections_without_mpa_unless_port_is_given() {
     let mut w = Wire::without_mpa(80);
     w.segment(0, Flags::ACK, b"GET / HTTP/1.1\r\n\r\n");
     let (items, summary) = w.decode();

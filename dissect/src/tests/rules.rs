@@ -22,7 +22,7 @@ fn of(f: impl FnOnce(&mut Wire)) -> Vec<Rule> {
 }
 
 #[test]
-fn test_memory_is_reached_as_it_was_offered() {
+fn test_decoder_faults_memory_access_outside_the_offered_chunks() {
     assert_eq!(of(|_| {}), []);
     assert_eq!(of(|w| w.write(1, 5, at(5), &[0; 1000])), []);
     assert_eq!(of(|w| w.write(1, 5, at(5), &[0; 1001])), [Rule::Memory]);
@@ -42,7 +42,7 @@ fn test_memory_is_reached_as_it_was_offered() {
 }
 
 #[test]
-fn test_reads_are_answered_as_they_were_asked() {
+fn test_decoder_faults_read_response_that_does_not_match_its_request() {
     let read = |w: &mut Wire| w.read(1, 6, at(6), 100);
     assert_eq!(of(|w| (read(w), w.respond(0, &[0; 100])).1), []);
     assert_eq!(of(|w| (read(w), w.respond(0, &[0; 99])).1), [Rule::Read]);
@@ -50,7 +50,7 @@ fn test_reads_are_answered_as_they_were_asked() {
 }
 
 #[test]
-fn test_replies_are_of_calls_and_bring_what_they_tell() {
+fn test_decoder_faults_reply_without_call_or_with_wrong_chunks() {
     let results = |handle, octets| {
         move |w: &mut Wire| {
             w.write(1, 5, at(5), &[0; 500]);
@@ -74,7 +74,7 @@ fn test_replies_are_of_calls_and_bring_what_they_tell() {
 }
 
 #[test]
-fn test_credits_of_version_1() {
+fn test_decoder_faults_call_beyond_credits_of_version_1() {
     let one_more = |w: &mut Wire| w.v1(0, 9, 2, MSG, &call(9, 0));
     assert_eq!(of(one_more), [Rule::Credits]);
     assert_eq!(of(|w| (w.v1(1, 8, 2, MSG, &reply(8, 5)), one_more(w)).1), []);
@@ -86,7 +86,7 @@ fn test_credits_of_version_1() {
 }
 
 #[test]
-fn test_headers_that_are_none_and_sends_that_are_too_long() {
+fn test_decoder_faults_malformed_headers_and_oversized_sends() {
     let octets = |words: &[u32]| words.iter().flat_map(|w| w.to_be_bytes()).collect::<Vec<_>>();
     assert_eq!(of(|w| w.send(1, None, &octets(&[1, 1, 2, 9]))), [Rule::Header]);
     assert_eq!(of(|w| w.send(1, None, &octets(&[1, 3, 2, 0]))), [Rule::Header]);
@@ -114,7 +114,7 @@ fn of_2(f: impl FnOnce(&mut Wire)) -> Vec<Rule> {
 }
 
 #[test]
-fn test_invalidation_is_of_the_handle_that_was_offered_for_it() {
+fn test_decoder_faults_invalidation_of_handle_not_offered_for_it() {
     let reply = |handle| {
         move |w: &mut Wire| {
             let body = v2::Body::ReplyInline { writes: Chunks::NONE.writes };
@@ -135,7 +135,7 @@ fn test_invalidation_is_of_the_handle_that_was_offered_for_it() {
 }
 
 #[test]
-fn test_credits_and_sequences_of_version_2() {
+fn test_decoder_faults_wrong_credits_and_sequences_of_version_2() {
     let grant = |w: &mut Wire, side, credits| w.v2(side, None, (0, credits), v2::Body::Grant, &[]);
     // A sender may always send one GRANT beyond the credits that were announced.
     assert_eq!(of_2(|w| grant(w, 0, 4)), []);

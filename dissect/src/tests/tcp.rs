@@ -25,7 +25,7 @@ fn without_tcp(items: &[Item]) -> Vec<String> {
 }
 
 #[test]
-fn test_order_does_not_matter_and_is_said() {
+fn test_decoder_reorders_tcp_segments_and_reports_their_order() {
     let w = calls(3, true, false);
     let plain = lines(&w.decode().0);
     let mut frames = w.frames.clone();
@@ -44,7 +44,7 @@ fn test_order_does_not_matter_and_is_said() {
 }
 
 #[test]
-fn test_gap_is_said_and_nobody_is_blamed_for_it() {
+fn test_decoder_reports_lost_segment_as_gap_without_verdict() {
     for (crc, markers) in [(true, false), (false, false), (true, true), (false, true)] {
         let w = calls(20, crc, markers);
         for lost in 4..w.frames.len() - 1 {
@@ -67,7 +67,7 @@ fn test_gap_is_said_and_nobody_is_blamed_for_it() {
 }
 
 #[test]
-fn test_start_up_without_syn_is_enough_and_without_it_nothing_is_followed() {
+fn test_decoder_follows_connection_from_mpa_startup_without_syn() {
     let w = calls(2, true, false);
     let plain = lines(&w.decode().0);
     assert_eq!(lines(&decode(&w.frames[2..]).0), plain);
@@ -79,7 +79,7 @@ fn test_start_up_without_syn_is_enough_and_without_it_nothing_is_followed() {
 }
 
 #[test]
-fn test_frames_that_are_cut_off_are_a_gap() {
+fn test_decoder_reports_truncated_frame_as_gap() {
     let w = calls(10, true, false);
     let mut frames = w.frames.clone();
     frames[5].truncate(96);
@@ -89,7 +89,7 @@ fn test_frames_that_are_cut_off_are_a_gap() {
 }
 
 #[test]
-fn test_damage_is_found_by_the_crc() {
+fn test_decoder_detects_damaged_fpdu_by_crc_and_damaged_marker() {
     let mut w = calls(2, true, false);
     let last = w.frames[5].len() - 1;
     w.frames[5][last] ^= 1;
@@ -102,7 +102,7 @@ fn test_damage_is_found_by_the_crc() {
 }
 
 #[test]
-fn test_vlan_tags_are_stepped_over() {
+fn test_decoder_skips_vlan_tags() {
     let w = calls(1, true, false);
     let tagged: Vec<_> =
         w.frames.iter().map(|f| [&f[..12], &[0x81, 0, 0, 5], &f[12..]].concat()).collect();
@@ -110,7 +110,7 @@ fn test_vlan_tags_are_stepped_over() {
 }
 
 #[test]
-fn test_ends_and_addresses_used_anew() {
+fn test_decoder_starts_new_connection_when_addresses_are_reused() {
     let mut w = calls(1, true, false);
     w.segment(0, Flags::FIN.with(Flags::ACK), &[]);
     w.segment(1, Flags::RST, &[]);

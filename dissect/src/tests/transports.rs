@@ -11,7 +11,7 @@ use super::*;
 use crate::testing::{Wire, call, reply};
 
 #[test]
-fn test_read_by_version_1() {
+fn test_decoder_shows_nfs_read_over_version_1() {
     for (crc, markers) in [(false, false), (true, false), (false, true), (true, true)] {
         let mut w = Wire::new(crc, markers);
         with_chunks([0, 5, 0], 4, |c| w.v1(0, 7, 32, v1::Body::Msg(c), &call(7, 6)));
@@ -43,7 +43,7 @@ fn test_read_by_version_1() {
 
 /// A call and a reply that are not in Sends: the decoder shows their headers where they pass.
 #[test]
-fn test_long_call_and_long_reply_of_version_1() {
+fn test_decoder_shows_long_call_and_long_reply_of_version_1() {
     let mut w = Wire::new(true, false);
     with_chunks([3, 0, 4], 0, |c| w.v1(0, 9, 1, v1::Body::NoMsg(c), &[]));
     w.read(1, 3, at(3), 1000);
@@ -71,7 +71,7 @@ fn test_long_call_and_long_reply_of_version_1() {
 }
 
 #[test]
-fn test_version_2_from_properties_to_an_invalidating_reply() {
+fn test_decoder_shows_version_2_call_from_properties_to_invalidating_reply() {
     let mut w = Wire::new(true, true);
     let ours = Properties { send_size: 8192, ..Properties::DEFAULT }.encoded();
     let ours = ours.properties();
@@ -104,7 +104,7 @@ fn test_version_2_from_properties_to_an_invalidating_reply() {
 }
 
 #[test]
-fn test_version_2_in_parts_in_chunks_and_refused() {
+fn test_decoder_shows_version_2_calls_in_parts_in_chunks_and_refused() {
     let mut w = Wire::new(false, false);
     let credits = |n| (n, 20);
     w.v2(1, None, credits(0), v2::Body::Grant, &[]);
@@ -144,7 +144,7 @@ fn test_version_2_in_parts_in_chunks_and_refused() {
 
 /// A client that begins with version 2 at a server that knows only version 1.
 #[test]
-fn test_client_goes_back_to_version_1() {
+fn test_decoder_follows_client_that_falls_back_to_version_1() {
     let mut w = Wire::new(true, false);
     let body = v2::Body::CallInline { invalidate: Handle(0), chunks: Chunks::NONE };
     w.v2(0, None, (1, 4), body, &call(1, 0));
@@ -160,7 +160,7 @@ fn test_client_goes_back_to_version_1() {
 
 /// On another port the decoder recognizes the protocol by the first Send or the private data.
 #[test]
-fn test_transport_is_known_by_its_first_message_or_private_data() {
+fn test_decoder_recognizes_transport_by_first_message_or_private_data() {
     let mut w = Wire::to(999, false, false, [&[], &[]]);
     w.send(0, None, &[]);
     w.v1(0, 7, 32, v1::Body::Msg(Chunks::NONE), &call(7, 0));

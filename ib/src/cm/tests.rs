@@ -59,7 +59,7 @@ fn of(message: Message) -> [u8; 256] {
 }
 
 #[test]
-fn test_header_is_these_octets() {
+fn test_mad_header_matches_expected_bytes() {
     let mut mad = Mad::new(0x0123_4567_89ab_cdef, Message::Req(Box::new(req())));
     mad.modifier = 0xcafe_f00d;
     let want = [
@@ -71,7 +71,7 @@ fn test_header_is_these_octets() {
 }
 
 #[test]
-fn test_req_is_these_octets() {
+fn test_req_matches_expected_bytes() {
     let mad = of(Message::Req(Box::new(req())));
     let d = &mad[24..];
     #[rustfmt::skip]
@@ -93,7 +93,7 @@ fn test_req_is_these_octets() {
 }
 
 #[test]
-fn test_rep_is_these_octets() {
+fn test_rep_matches_expected_bytes() {
     let rep = Rep {
         local_comm_id: CommId(1),
         remote_comm_id: CommId(2),
@@ -125,7 +125,7 @@ fn test_rep_is_these_octets() {
 }
 
 #[test]
-fn test_rej_is_these_octets() {
+fn test_rej_matches_expected_bytes() {
     let mut ari = [0; 72];
     ari[..4].copy_from_slice(&[0, 6, 4, 0]);
     let rej = Rej {
@@ -147,7 +147,7 @@ fn test_rej_is_these_octets() {
 }
 
 #[test]
-fn test_short_messages_are_these_octets() {
+fn test_short_messages_match_expected_bytes() {
     let (local_comm_id, remote_comm_id) = (CommId(1), CommId(2));
     let ids = [0, 0, 0, 1, 0, 0, 0, 2];
     let mra = Mra {
@@ -188,7 +188,7 @@ fn test_short_messages_are_these_octets() {
 }
 
 #[test]
-fn test_sidr_messages_are_these_octets() {
+fn test_sidr_messages_match_expected_bytes() {
     let req = SidrReq {
         request_id: 0x0102_0304,
         p_key: 0xffff,
@@ -216,7 +216,7 @@ fn test_sidr_messages_are_these_octets() {
 }
 
 #[test]
-fn test_class_port_info_is_these_octets() {
+fn test_class_port_info_matches_expected_bytes() {
     let redirect = Contact {
         gid: GID(7),
         class_sl_flow: 0x0102_0304,
@@ -245,7 +245,7 @@ fn test_class_port_info_is_these_octets() {
 }
 
 #[test]
-fn test_what_is_not_of_the_class_is_named() {
+fn test_parser_names_the_fault_of_mad_outside_the_cm_class() {
     let good = of(Message::GetClassPortInfo);
     assert!(Mad::parse(&good).is_ok());
     let table = [
@@ -271,7 +271,7 @@ fn test_what_is_not_of_the_class_is_named() {
 }
 
 #[test]
-fn test_only_a_get_and_a_set_are_answered_when_they_are_not_understood() {
+fn test_mad_fault_is_answered_only_for_get_and_set() {
     let mut mad = of(Message::GetClassPortInfo);
     mad[17] = 0x10;
     for (error, status) in [
@@ -328,7 +328,7 @@ proptest! {
     /// The emitter writes every bit that is not reserved to the place from which the parser read
     /// it.
     #[test]
-    fn test_any_message_is_written_as_it_was_read(
+    fn test_message_is_emitted_as_it_was_parsed_for_any_bytes(
         attribute in 0x10u8..=0x1a,
         tid: u64,
         modifier: u32,
@@ -349,7 +349,7 @@ proptest! {
     }
 
     #[test]
-    fn test_any_class_port_info_is_written_as_it_was_read(
+    fn test_class_port_info_is_emitted_as_it_was_parsed_for_any_bytes(
         octets in prop::collection::vec(any::<u8>(), 72),
     ) {
         let mut mad = of(Message::GetClassPortInfo);
@@ -359,7 +359,7 @@ proptest! {
     }
 
     #[test]
-    fn test_any_octets_are_read(octets in prop::collection::vec(any::<u8>(), 250..260)) {
+    fn test_parser_returns_for_any_bytes(octets in prop::collection::vec(any::<u8>(), 250..260)) {
         if let Err(e) = Mad::parse(&octets) {
             let _ = e.answer(&octets);
         }

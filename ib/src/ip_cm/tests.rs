@@ -14,7 +14,7 @@ fn v4_header() -> [u8; 92] {
 }
 
 #[test]
-fn test_service_ids_are_those_the_annex_prints() {
+fn test_service_ids_match_examples_of_the_annex() {
     let nfs = Service { protocol: 132, port: 2049 };
     assert_eq!((nfs.id().0, Service::of(nfs.id())), (0x0000_0000_0184_0801, Some(nfs)));
     assert_eq!(Service::tcp(3260).id().0, 0x0000_0000_0106_0cbc);
@@ -26,7 +26,7 @@ fn test_service_ids_are_those_the_annex_prints() {
 }
 
 #[test]
-fn test_header_of_ipv4_is_the_octets_of_table_1() {
+fn test_ipv4_header_matches_bytes_of_table_1() {
     let header = Header { src: addr("10.0.0.2"), src_port: 40001, dst: addr("10.0.0.1") };
     assert_eq!(header.emit(b"hello"), Some(v4_header()));
     assert_eq!(Header::parse(&v4_header(), IpVersions::V4), Ok(header));
@@ -35,7 +35,7 @@ fn test_header_of_ipv4_is_the_octets_of_table_1() {
 }
 
 #[test]
-fn test_header_of_ipv6_has_whole_addresses() {
+fn test_ipv6_header_carries_whole_addresses() {
     let header = Header { src: addr("fe80::2"), src_port: 1, dst: addr("2001:db8::1") };
     let b = header.emit(&[7; 56]).unwrap();
     assert_eq!(b[..6], [0x00, 0x60, 0, 1, 0xfe, 0x80]);
@@ -44,7 +44,7 @@ fn test_header_of_ipv6_has_whole_addresses() {
 }
 
 #[test]
-fn test_what_does_not_fit_is_not_emitted() {
+fn test_header_is_not_emitted_if_data_or_addresses_do_not_fit() {
     let (v4, v6) = (addr("10.0.0.1"), addr("::1"));
     let header = Header { src: v4, src_port: 1, dst: v4 };
     assert!(header.emit(&[0; 56]).is_some());
@@ -53,7 +53,7 @@ fn test_what_does_not_fit_is_not_emitted() {
 }
 
 #[test]
-fn test_versions_are_looked_at_before_all_else_and_the_major_one_first() {
+fn test_parser_checks_major_then_minor_version_before_all_else() {
     let mut b = [0xff; 92];
     assert_eq!(Header::parse(&b, IpVersions::BOTH), Err(Fault::Major));
     b[0] = 0x10;
@@ -68,7 +68,7 @@ fn test_versions_are_looked_at_before_all_else_and_the_major_one_first() {
 }
 
 #[test]
-fn test_an_ip_version_that_is_not_taken_is_refused() {
+fn test_parser_refuses_ip_version_that_is_not_accepted() {
     for version in 0..16 {
         let mut b = v4_header();
         b[1] = version << 4;
@@ -90,7 +90,7 @@ fn test_reserved_bits_are_not_looked_at() {
 }
 
 #[test]
-fn test_every_octet_before_an_ipv4_address_is_zero() {
+fn test_parser_refuses_nonzero_byte_before_an_ipv4_address() {
     for at in 4..16 {
         let mut b = v4_header();
         b[at] = 1;
@@ -104,7 +104,7 @@ fn test_every_octet_before_an_ipv4_address_is_zero() {
 }
 
 #[test]
-fn test_an_ipv4_address_in_an_ipv6_form_is_refused() {
+fn test_parser_refuses_ipv4_mapped_address_in_ipv6_header() {
     let good = Header { src: addr("fe80::2"), src_port: 1, dst: addr("fe80::1") };
     let mapped = addr("::ffff:10.0.0.1");
     let of = |h: Header| Header::parse(&h.emit(b"").unwrap(), IpVersions::BOTH);
@@ -142,7 +142,7 @@ fn test_ari_has_layer_code_length_and_suggested_value() {
 }
 
 #[test]
-fn test_ari_of_others_is_read_whatever_its_length() {
+fn test_ari_of_other_senders_is_parsed_at_any_length() {
     assert_eq!(Ari::parse(&[]), Ari::Absent);
     let (ari, len) = ulp_ari();
     assert_eq!(Ari::parse(&ari[..usize::from(len)]), Ari::Ulp(&[]));

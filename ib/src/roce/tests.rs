@@ -32,13 +32,13 @@ fn assert_icrc(packet: &[u8]) {
 
 /// A congestion notification of a ConnectX-4 Lx, from the tests of scapy's RoCE layer.
 #[test]
-fn test_icrc_is_that_of_an_adapter() {
+fn test_icrc_matches_packet_of_an_adapter() {
     assert_icrc(&hex(include_str!("../../tests/data/cnp-connectx4.hex")));
 }
 
 /// A message on an unreliable connection, from the same tests, with a UDP checksum.
 #[test]
-fn test_icrc_covers_payload_and_not_the_checksums() {
+fn test_icrc_covers_payload_but_not_variant_fields() {
     let mut packet = hex(include_str!("../../tests/data/uc-send-only.hex"));
     assert_icrc(&packet);
     let last = packet.len() - 1;
@@ -94,7 +94,7 @@ fn test_icrc_is_the_crc_over_ones_and_masked_headers() {
 }
 
 #[test]
-fn test_icrc_of_what_is_no_packet_is_none() {
+fn test_icrc_is_none_for_short_or_malformed_packets() {
     let p = UdRepr::gsi("10.0.0.2".parse().unwrap(), "10.0.0.1".parse().unwrap(), 1).emit(b"");
     let p = p.unwrap();
     for len in 0..40 {
@@ -109,7 +109,7 @@ fn test_icrc_of_what_is_no_packet_is_none() {
 }
 
 #[test]
-fn test_packet_of_ipv4_is_these_octets() {
+fn test_ipv4_packet_matches_expected_bytes() {
     let repr = UdRepr {
         psn: Psn::new(0x01_0203),
         ..UdRepr::gsi("10.0.0.2".parse().unwrap(), "10.0.0.1".parse().unwrap(), 0xc001)
@@ -142,7 +142,7 @@ fn changed(mut packet: Vec<u8>, change: impl Fn(&mut Vec<u8>)) -> Vec<u8> {
 }
 
 #[test]
-fn test_each_header_is_checked() {
+fn test_packet_parser_checks_every_header() {
     type Change = fn(&mut Vec<u8>);
     let table: [(Change, PacketError); 14] = [
         (|p| p[0] = 0x46, PacketError::Ip),
@@ -171,7 +171,7 @@ fn test_each_header_is_checked() {
 }
 
 #[test]
-fn test_a_wrong_crc_is_found_in_every_bit_it_covers() {
+fn test_packet_parser_detects_any_flipped_bit_by_icrc() {
     for packet in [gsi(V4), gsi(V6)] {
         for at in packet.len() - 264..packet.len() {
             for bit in 0..8 {
@@ -184,7 +184,7 @@ fn test_a_wrong_crc_is_found_in_every_bit_it_covers() {
 }
 
 #[test]
-fn test_padding_of_a_frame_is_not_looked_at_and_every_shorter_one_is_short() {
+fn test_packet_parser_ignores_frame_padding_and_refuses_truncated_packets() {
     for packet in [gsi(V4), gsi(V6)] {
         let mut longer = packet.clone();
         longer.extend([0xee; 6]);
@@ -196,14 +196,14 @@ fn test_padding_of_a_frame_is_not_looked_at_and_every_shorter_one_is_short() {
 }
 
 #[test]
-fn test_more_padding_than_payload_is_refused() {
+fn test_packet_parser_refuses_more_padding_than_payload() {
     let src = UdRepr::gsi("10.0.0.2".parse().unwrap(), "10.0.0.1".parse().unwrap(), 1);
     let padded = changed(src.emit(b"").unwrap(), |p| p[29] = 0x10);
     assert_eq!(UdPacket::parse(&padded), Err(PacketError::Length));
 }
 
 #[test]
-fn test_what_cannot_be_said_is_not_emitted() {
+fn test_packet_is_not_emitted_for_mixed_ip_versions_or_oversized_payload() {
     let (v4, v6) = ("10.0.0.1".parse().unwrap(), "::1".parse().unwrap());
     assert_eq!(UdRepr::gsi(v4, v6, 1).emit(b""), None);
     assert_eq!(UdRepr::gsi(v4, v4, 1).emit(&[0; 65536]), None);
@@ -218,7 +218,7 @@ fn any_ip() -> impl Strategy<Value = (IpAddr, IpAddr)> {
 
 proptest! {
     #[test]
-    fn test_any_packet_is_read_as_it_was_written(
+    fn test_packet_parses_back_as_it_was_emitted(
         (src, dst) in any_ip(),
         (src_port, p_key, dest, from, q_key, psn) in any::<(u16, u16, u32, u32, u32, u32)>(),
         solicited in any::<bool>(),
@@ -231,12 +231,12 @@ proptest! {
     }
 
     #[test]
-    fn test_any_octets_are_read(octets in prop::collection::vec(any::<u8>(), 0..400)) {
+    fn test_parser_returns_for_any_bytes(octets in prop::collection::vec(any::<u8>(), 0..400)) {
         let _ = UdPacket::parse_gsi(&octets);
     }
 
     #[test]
-    fn test_headers_are_read_as_they_were_written(bth: [u8; 12], deth: [u8; 8]) {
+    fn test_headers_parse_back_as_they_were_emitted(bth: [u8; 12], deth: [u8; 8]) {
         let read = Bth::parse(&bth);
         prop_assert_eq!(Bth::parse(&read.emit()), read);
         let mut known = bth;

@@ -25,7 +25,7 @@ fn header() -> impl Strategy<Value = DdpHeader> {
 
 proptest! {
     #[test]
-    fn test_parse_gives_back_what_emit_wrote(h in header(), payload in proptest::collection::vec(any::<u8>(), 0..9)) {
+    fn test_ddp_header_parses_back_as_it_was_emitted(h in header(), payload in proptest::collection::vec(any::<u8>(), 0..9)) {
         let mut b = vec![0xee; h.len()];
         prop_assert_eq!(h.emit(&mut b), h.len());
         b.extend_from_slice(&payload);
@@ -33,7 +33,7 @@ proptest! {
     }
 
     #[test]
-    fn test_parse_of_any_bytes_returns(b in proptest::collection::vec(any::<u8>(), 0..40)) {
+    fn test_ddp_parser_returns_for_any_bytes(b in proptest::collection::vec(any::<u8>(), 0..40)) {
         match DdpHeader::parse(&b) {
             Ok((h, n)) => {
                 prop_assert_eq!(n, h.len());
@@ -51,7 +51,7 @@ proptest! {
     }
 
     #[test]
-    fn test_parse_does_not_look_at_reserved_bits(h in header(), bits in 0u8..16) {
+    fn test_ddp_parser_ignores_reserved_bits(h in header(), bits in 0u8..16) {
         let mut b = vec![0; h.len()];
         h.emit(&mut b);
         prop_assert_eq!(b[0] & 0x3c, 0, "sent as zero");
@@ -61,7 +61,7 @@ proptest! {
 }
 
 #[test]
-fn test_tagged_bytes_are_where_figure_4_has_them() {
+fn test_tagged_header_matches_layout_of_figure_4() {
     let h = DdpHeader::Tagged {
         last: true,
         rsvd_ulp: 0x40,
@@ -75,7 +75,7 @@ fn test_tagged_bytes_are_where_figure_4_has_them() {
 }
 
 #[test]
-fn test_untagged_bytes_are_where_figure_5_has_them() {
+fn test_untagged_header_matches_layout_of_figure_5() {
     let h = DdpHeader::Untagged {
         last: false,
         rsvd_ulp: 0x41,
@@ -91,7 +91,7 @@ fn test_untagged_bytes_are_where_figure_5_has_them() {
 }
 
 #[test]
-fn test_parse_short_by_one_is_short() {
+fn test_ddp_parser_refuses_header_one_byte_short() {
     for (control, need) in [(0xc1, TAGGED_LEN), (0x41, UNTAGGED_LEN)] {
         let mut b = vec![0; need];
         b[0] = control;
@@ -104,7 +104,7 @@ fn test_parse_short_by_one_is_short() {
 }
 
 #[test]
-fn test_parse_of_other_versions_names_the_model() {
+fn test_ddp_parser_names_buffer_model_of_unknown_version() {
     for version in [0, 2, 3] {
         for tagged in [true, false] {
             let control = if tagged { 0xc0 } else { 0x40 } | version;
@@ -115,6 +115,6 @@ fn test_parse_of_other_versions_names_the_model() {
 }
 
 #[test]
-fn test_queue_numbers_print_by_name_and_unknown_ones_survive() {
+fn test_queue_number_prints_its_name_or_number() {
     assert_eq!(format!("{:?} {:?} {}", Qn::TERMINATE, Qn(77), Qn(77)), "Terminate Qn(77) 77");
 }

@@ -59,7 +59,7 @@ const ROWS: &[(Fault, u8, u8, Option<u8>)] = &[
 ];
 
 #[test]
-fn test_every_fault_has_the_numbers_and_the_headers_of_its_rfc() {
+fn test_every_fault_has_code_and_headers_of_its_rfc() {
     let table: Vec<_> = Fault::ALL
         .iter()
         .map(|fault| {

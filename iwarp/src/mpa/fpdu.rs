@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn test_crc_is_crc32c_least_significant_octet_first() {
+    fn test_crc_is_crc32c_in_little_endian_order() {
         // The check value of CRC-32C (polynomial 0x1EDC6F41, reflected).
         assert_eq!(crc(0, b"123456789"), 0xe306_9283);
         assert_eq!(crc(crc(0, b"1234"), b"56789"), 0xe306_9283);
@@ -187,7 +187,7 @@ mod tests {
         }
 
         #[test]
-        fn test_fpdu_len_is_whole_words_and_least(n: u16) {
+        fn test_fpdu_length_is_the_least_number_of_whole_words(n: u16) {
             let (len, least) = (fpdu_len(n), usize::from(n) + 6);
             prop_assert!(len % 4 == 0 && len >= least && len < least + 4);
             prop_assert_eq!(pad_len(n), len - least);

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn test_retired_region_is_useless_but_keeps_its_slot() {
+fn test_retired_region_is_invalid_but_keeps_its_slot() {
     let table = MrTable::new(&Seed::from_u64(1), 2);
     let access = Access::REMOTE_READ;
     let register = || table.register(Pd(1), 0, 0, 100, access);
@@ -34,7 +34,7 @@ fn test_retired_region_is_useless_but_keeps_its_slot() {
 }
 
 #[test]
-fn test_part_of_a_range_is_of_the_same_region() {
+fn test_slice_of_a_range_belongs_to_the_same_region() {
     let r = MemRange::new(10, 5, 7);
     assert_eq!(r.slice(2, 3), Some(MemRange::new(12, 3, 7)));
     let pins = Pins::new(8);
@@ -60,7 +60,7 @@ fn all() -> Access {
 }
 
 #[test]
-fn test_registered_check_maps_offsets_to_addresses() {
+fn test_region_check_maps_offset_to_address() {
     let t = table(4);
     let mr = t.register(PD, 1000, 50, 100, all()).unwrap();
     let r = t.check(PD, QP, mr.stag, 60, 20, Access::REMOTE_READ).unwrap();
@@ -69,7 +69,7 @@ fn test_registered_check_maps_offsets_to_addresses() {
 }
 
 #[test]
-fn test_registered_check_at_both_bounds_and_just_past() {
+fn test_region_check_accepts_bounds_and_refuses_just_past_them() {
     let t = table(4);
     let s = t.register(PD, 1000, 50, 100, all()).unwrap().stag;
     let check = |to, len| t.check(PD, QP, s, to, len, Access::NONE);
@@ -84,7 +84,7 @@ fn test_registered_check_at_both_bounds_and_just_past() {
 }
 
 #[test]
-fn test_registered_check_up_to_the_last_offset() {
+fn test_region_check_refuses_range_that_wraps_past_last_offset() {
     let t = table(4);
     let s = t.register(PD, 0, u64::MAX - 10, 10, all()).unwrap().stag;
     assert!(t.check(PD, QP, s, u64::MAX - 10, 10, Access::NONE).is_ok());
@@ -94,7 +94,7 @@ fn test_registered_check_up_to_the_last_offset() {
 }
 
 #[test]
-fn test_registered_check_by_another_pd_or_qp() {
+fn test_region_check_refuses_other_domain_or_queue_pair() {
     let t = table(4);
     let shared = t.register(PD, 0, 0, 8, all()).unwrap().stag;
     let bound = t.register_for_qp(PD, QP, 0, 0, 8, all()).unwrap().stag;
@@ -108,7 +108,7 @@ fn test_registered_check_by_another_pd_or_qp() {
 }
 
 #[test]
-fn test_registered_check_needs_every_right() {
+fn test_region_check_refuses_access_without_the_right() {
     let t = table(8);
     let rights = [Access::LOCAL_WRITE, Access::REMOTE_WRITE, Access::REMOTE_READ];
     for have in rights {
@@ -133,7 +133,7 @@ fn test_deregistered_stag_is_invalid() {
 }
 
 #[test]
-fn test_full_refuses_and_recovers() {
+fn test_full_table_refuses_region_until_one_is_unregistered() {
     let t = table(3);
     assert_eq!(t.capacity(), 4);
     let stags: Vec<_> = (0..4).map(|_| t.register(PD, 0, 0, 8, all()).unwrap().stag).collect();
@@ -178,7 +178,7 @@ fn test_stags_are_spread_and_differ_by_seed() {
 }
 
 #[test]
-fn test_unknown_stags_find_nothing() {
+fn test_unknown_stag_is_refused_by_check_and_unregistration() {
     let t = table(16);
     let s = t.register(PD, 0, 0, 8, all()).unwrap().stag;
     for wrong in (0..32).map(|bit| Stag(s.0 ^ 1 << bit)).chain([Stag(0)]) {
@@ -267,7 +267,7 @@ fn test_concurrent_readers_never_see_a_mix_of_two_registrations() {
 }
 
 #[test]
-fn test_concurrent_invalidate_and_deregister_take_a_region_once() {
+fn test_concurrent_invalidate_and_unregister_remove_region_once() {
     let t = table(1);
     for _ in 0..2000 {
         let access = Access::REMOTE_INVALIDATE;

@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_entries_keep_their_index_while_it_grows_and_wraps() {
+    fn test_fifo_entries_keep_their_index_while_it_grows_and_wraps() {
         let mut f = Fifo::starting_at(u32::MAX - 5);
         let (mut next, mut oldest) = (0u64, 0u64);
         for round in 0..200u64 {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn test_trimmed_one_keeps_what_is_in_it_and_little_more() {
+    fn test_trimmed_fifo_keeps_its_entries_and_little_spare_memory() {
         for left in [0u64, 1, 4, 5, 60] {
             let mut f = Fifo::starting_at(u32::MAX - 70);
             f.extend(&(0..100).collect::<Vec<u64>>());
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn test_empty_one_has_no_memory() {
+    fn test_empty_fifo_has_no_memory() {
         assert_eq!(Fifo::<u64>::new().capacity(), 0);
     }
 }

@@ -57,7 +57,7 @@ mod tests {
 
     /// Every state × every event; a change of this table is a change of the protocol.
     #[test]
-    fn test_every_state_on_every_event() {
+    fn test_queue_pair_state_matches_table_for_every_state_and_event() {
         use QpState::{Closing, Error, Rts, Terminate};
         let table = [
             (Rts, [Some(Closing), Some(Terminate), Some(Error), Some(Error)]),

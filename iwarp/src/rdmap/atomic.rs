@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn test_fetch_add_without_mask_is_one_sum_of_64_bits() {
+    fn test_fetch_add_without_mask_adds_64_bits() {
         let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
         assert_eq!(op.apply(0xffff_ffff), 0x1_0000_0000);
         assert_eq!(op.apply(u64::MAX), 0);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn test_compare_and_swap_looks_at_and_stores_the_masked_bits_only() {
+    fn test_compare_and_swap_compares_and_stores_only_masked_bits() {
         let op = AtomicOp::CmpSwap {
             compare: 0x00ff,
             compare_mask: 0x00f0,
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn test_fetch_add_request_octets() {
+    fn test_fetch_add_request_matches_expected_bytes() {
         let op = AtomicOp::FetchAdd { add: 0x0102_0304_0506_0708, mask: 0x8000_0000_0000_0000 };
         let r = AtomicRequest { id: 0x1112_1314, stag: Stag(0x2122_2324), to: 0x3132_3334, op };
         let b = r.emit();
@@ -248,14 +248,14 @@ mod tests {
     }
 
     #[test]
-    fn test_compare_and_swap_request_octets() {
+    fn test_compare_and_swap_request_matches_expected_bytes() {
         let op = AtomicOp::CmpSwap { compare: 1, compare_mask: 2, swap: 3, swap_mask: 4 };
         let b = AtomicRequest { id: 9, stag: Stag(8), to: 7, op }.emit();
         assert_eq!((b[3], b[27], b[35], b[43], b[51]), (2, 3, 4, 1, 2));
     }
 
     #[test]
-    fn test_unknown_code_and_wrong_length_are_refused() {
+    fn test_atomic_request_of_unknown_code_or_wrong_length_is_refused() {
         let op = AtomicOp::swap(1);
         let mut b = AtomicRequest { id: 0, stag: Stag(1), to: 0, op }.emit();
         for code in [1, 3, 15] {
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn test_response_octets() {
+    fn test_atomic_response_matches_expected_bytes() {
         let r = AtomicResponse { id: 0x0102_0304, original: 0x1112_1314_1516_1718 };
         let b = r.emit();
         assert_eq!(b, [1, 2, 3, 4, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18]);
@@ -287,7 +287,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn test_masked_sum_is_the_sum_bit_by_bit(a: u64, b: u64, mask: u64) {
+        fn test_masked_sum_equals_the_sum_bit_by_bit(a: u64, b: u64, mask: u64) {
             let op = AtomicOp::FetchAdd { add: b, mask };
             prop_assert_eq!(op.apply(a), add_by_bits(a, b, mask));
         }

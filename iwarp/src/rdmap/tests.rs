@@ -29,14 +29,14 @@ fn request() -> ReadRequest {
 }
 
 #[test]
-fn test_control_octet_has_version_on_top_and_opcode_below() {
+fn test_control_byte_has_version_in_high_bits_and_opcode_in_low_bits() {
     assert_eq!(Control::new(Opcode::SEND).to_byte(), 0x43);
     assert_eq!(Control::new(Opcode::WRITE).to_byte(), 0x40);
     assert_eq!(Control::from_byte(0x73), Control::new(Opcode::SEND), "reserved bits ignored");
 }
 
 #[test]
-fn test_check_takes_each_opcode_only_where_figure_4_has_it() {
+fn test_check_accepts_each_opcode_only_on_its_queue_of_figure_4() {
     use Opcode as O;
     let queues = [Qn::SEND, Qn::READ_REQUEST, Qn::TERMINATE, Qn::ATOMIC_RESPONSE, Qn(4)];
     let rule = |o: O| match o {
@@ -67,7 +67,7 @@ fn test_check_takes_each_opcode_only_where_figure_4_has_it() {
 }
 
 #[test]
-fn test_check_takes_the_ietfs_version_and_no_other() {
+fn test_check_accepts_only_the_ietf_version() {
     for v in 0..4u8 {
         let got = Control::check(&untagged(Qn::SEND, v << 6 | 3));
         if v == 1 {
@@ -96,7 +96,7 @@ fn test_opcode_properties_follow_the_names() {
 }
 
 #[test]
-fn test_read_request_bytes_are_where_figure_6_has_them() {
+fn test_read_request_matches_layout_of_figure_6() {
     let b = request().emit();
     assert_eq!(
         b,
@@ -114,7 +114,7 @@ fn test_read_request_of_another_length_is_refused() {
 }
 
 #[test]
-fn test_terminate_control_field_is_layer_type_code_bits() {
+fn test_terminate_control_field_holds_layer_type_code_and_bits() {
     let mut out = [0xee; TERMINATE_MAX_LEN];
     let t = Terminate::new(TermCode::new(0x1, 0x2, 0x05));
     assert_eq!(t.emit(&mut out), 4);
@@ -138,7 +138,7 @@ fn full() -> (Terminate, Vec<u8>) {
 }
 
 #[test]
-fn test_terminate_headers_follow_the_control_field_in_the_order_of_figure_7() {
+fn test_terminate_headers_follow_control_field_in_order_of_figure_7() {
     let (t, rr) = full();
     let mut out = [0; TERMINATE_MAX_LEN];
     assert_eq!(t.emit(&mut out), TERMINATE_MAX_LEN);
@@ -180,7 +180,7 @@ fn test_copied_header_of_a_segment_is_as_long_as_its_kind() {
 }
 
 #[test]
-fn test_terminate_of_siw_is_read_by_its_own_layout() {
+fn test_terminate_of_siw_is_parsed_by_its_own_layout() {
     // Layer 1, type 2, code 2 with M and D, as siw on x86 writes it.
     let mut b = vec![0x21, 0x02, 0x03, 0x00, 0x00, 0x2a];
     b.extend_from_slice(&segment(untagged(Qn::SEND, 0x43), &[]));
@@ -206,7 +206,7 @@ fn test_terminate_reserved_bits_are_ignored_when_a_header_bit_is_set() {
 /// A cut Terminate keeps everything that is complete: always the error code, and any header before
 /// the cut.
 #[test]
-fn test_terminate_cut_anywhere_is_truncated_but_keeps_its_reason() {
+fn test_truncated_terminate_keeps_its_code_and_complete_headers() {
     let (whole, _) = full();
     let mut out = [0; TERMINATE_MAX_LEN];
     let n = whole.emit(&mut out);
@@ -228,7 +228,7 @@ fn test_terminate_cut_anywhere_is_truncated_but_keeps_its_reason() {
 
 /// RFC 5040 figure 9, RFC 5041 section 7.2, RFC 5044 section 8, RFC 6581 section 8.
 #[test]
-fn test_term_codes_are_the_numbers_of_the_rfcs() {
+fn test_term_codes_match_the_numbers_of_the_rfcs() {
     let table: &[(u8, u8, u8, &str)] = &[
         (0, 0, 0x00, "RDMAP: local catastrophic error"),
         (0, 1, 0x00, "RDMAP: invalid STag"),
@@ -295,13 +295,13 @@ fn test_unknown_term_code_prints_its_numbers() {
 
 proptest! {
     #[test]
-    fn test_read_request_round_trip(sink_stag: u32, sink_to: u64, size: u32, src_stag: u32, src_to: u64) {
+    fn test_read_request_parses_back_as_it_was_emitted(sink_stag: u32, sink_to: u64, size: u32, src_stag: u32, src_to: u64) {
         let r = ReadRequest { sink_stag: Stag(sink_stag), sink_to, size, src_stag: Stag(src_stag), src_to };
         prop_assert_eq!(ReadRequest::parse(&r.emit()), Ok(r));
     }
 
     #[test]
-    fn test_terminate_round_trip(
+    fn test_terminate_parses_back_as_it_was_emitted(
         layer in 0u8..16, etype in 0u8..16, code: u8,
         len: Option<u16>, ddp in proptest::option::of(any::<[u8; 18]>()), rr in proptest::option::of(any::<[u8; 28]>()),
     ) {
@@ -324,7 +324,7 @@ proptest! {
     }
 
     #[test]
-    fn test_terminate_parse_of_any_bytes_returns(b in proptest::collection::vec(any::<u8>(), 0..80)) {
+    fn test_terminate_parser_returns_for_any_bytes(b in proptest::collection::vec(any::<u8>(), 0..80)) {
         if let Ok(t) = Terminate::parse(&b) {
             let _ = format!("{t:?}");
             prop_assert!(t.emit(&mut [0; TERMINATE_MAX_LEN]) <= TERMINATE_MAX_LEN);
@@ -332,7 +332,7 @@ proptest! {
     }
 
     #[test]
-    fn test_control_of_any_octet_survives_but_for_reserved_bits(b: u8) {
+    fn test_control_byte_keeps_all_but_its_reserved_bits(b: u8) {
         let c = Control::from_byte(b);
         prop_assert_eq!(c.to_byte(), b & 0xcf);
         let _ = format!("{c:?} {}", c.opcode);

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_each_value_is_taken_once_and_in_the_order_of_its_producer() {
+    fn test_stack_yields_each_value_once_and_in_order_of_its_producer() {
         // Miri, which interprets, is a thousand times slower.
         const EACH: usize = if cfg!(miri) { 30 } else { 10_000 };
         let stack = Stack::new();

@@ -27,7 +27,7 @@ fn cq(depth: u32, workers: usize, waker: Option<Waker>) -> Cq {
 }
 
 #[test]
-fn test_completions_of_all_workers_come_once_and_in_order() {
+fn test_queue_yields_completions_of_all_workers_once_and_in_order() {
     let cq = cq(4, 2, None);
     let (mut a, mut b) = (cq.link().producer(0), cq.link().producer(1));
     let mut seen: Vec<u64> = Vec::new();
@@ -46,7 +46,7 @@ fn test_completions_of_all_workers_come_once_and_in_order() {
 
 /// The worker is of another build than the application.
 #[test]
-fn test_completions_of_an_unknown_operation_are_passed_over() {
+fn test_queue_skips_completions_of_unknown_operation() {
     let cq = cq(8, 1, None);
     let mut p = cq.link().producer(0);
     for i in 0..6 {
@@ -62,7 +62,7 @@ fn test_completions_of_an_unknown_operation_are_passed_over() {
 
 /// Two threads poll the completions that two workers write, and look without the lock first.
 #[test]
-fn test_each_completion_is_taken_once_whoever_polls() {
+fn test_each_completion_is_polled_once_by_concurrent_threads() {
     const EACH: u64 = if cfg!(miri) { 50 } else { 20_000 };
     let cq = cq(8, 2, None);
     let taken = AtomicU64::new(0);
@@ -103,7 +103,7 @@ fn test_each_completion_is_taken_once_whoever_polls() {
 }
 
 #[test]
-fn test_overflow_is_told_and_loses_only_what_has_no_room() {
+fn test_overflow_is_reported_and_loses_only_completions_without_room() {
     let cq = cq(2, 1, None);
     let mut p = cq.link().producer(0);
     assert!(!p.has_news());
@@ -167,7 +167,7 @@ fn test_attached_queue_continues_where_it_was() {
 
 /// A head that the application made up does not make the worker overwrite or loop.
 #[test]
-fn test_impossible_heads_are_no_room() {
+fn test_producer_reports_overflow_when_head_is_impossible() {
     let cq = cq(4, 1, None);
     let mut p = cq.link().producer(0);
     for i in 0..4 {
@@ -253,7 +253,7 @@ proptest::proptest! {
 }
 
 #[test]
-fn test_new_size_holds_from_when_the_worker_hears_of_it() {
+fn test_new_queue_size_takes_effect_when_worker_learns_of_it() {
     let cq = cq(2, 1, None);
     let mut p = cq.link().producer(0);
     p.push(&cqe(1, false)).unwrap();
@@ -275,7 +275,7 @@ fn test_new_size_holds_from_when_the_worker_hears_of_it() {
 }
 
 #[test]
-fn test_refused_request_leaves_the_size() {
+fn test_refused_resize_leaves_queue_size_unchanged() {
     let cq = cq(2, 1, None);
     let refused = cq.resize(8, |_| Err(DeviceError::Overloaded));
     assert_eq!((refused, cq.depth()), (Err(DeviceError::Overloaded), 2));
@@ -288,7 +288,7 @@ fn test_refused_request_leaves_the_size() {
 
 /// A worker gets the queue for the first time, or again, after it was resized.
 #[test]
-fn test_worker_that_comes_later_writes_to_the_new_room() {
+fn test_worker_that_joins_after_resize_writes_to_new_ring() {
     let cq = cq(2, 1, None);
     let mut p = cq.link().producer(0);
     p.push(&cqe(1, false)).unwrap();
@@ -306,7 +306,7 @@ fn test_worker_that_comes_later_writes_to_the_new_room() {
 
 /// The area gets the old room back, so an application can change sizes for ever.
 #[test]
-fn test_old_room_comes_back() {
+fn test_area_gets_old_ring_back_after_each_resize() {
     let cq = cq(64, 1, None);
     let mut p = cq.link().producer(0);
     for i in 0..if cfg!(miri) { 20 } else { 1000 } {
@@ -318,7 +318,7 @@ fn test_old_room_comes_back() {
 }
 
 #[test]
-fn test_another_process_follows_to_the_new_room() {
+fn test_another_process_follows_queue_to_its_new_ring() {
     let area = Area::new(1 << 16).unwrap();
     let cq = Cq::new(&area, 1, 4, 1, None, place()).unwrap();
     let theirs = Area::attach(area.fd().unwrap().try_clone_to_owned().unwrap(), area.len());
@@ -339,7 +339,7 @@ fn test_another_process_follows_to_the_new_room() {
 
 /// A worker writes and an application polls while a third thread changes the size.
 #[test]
-fn test_resized_between_threads() {
+fn test_queue_is_resized_while_other_threads_write_and_poll() {
     const ALL: u64 = if cfg!(miri) { 100 } else { 50_000 };
     let cq = cq(16, 1, None);
     let (links, news) = std::sync::mpsc::channel::<CqLink>();
@@ -391,7 +391,7 @@ fn test_resized_between_threads() {
 
 /// The forgotten queue pair's completions are partly polled, and lie between those of others.
 #[test]
-fn test_completions_of_a_queue_pair_that_is_forgotten_do_not_come_out() {
+fn test_completions_of_forgotten_queue_pair_are_not_polled() {
     let cq = cq(8, 2, None);
     let (mut a, mut b) = (cq.link().producer(0), cq.link().producer(1));
     let of = |qpn: u32, wr_id: u64| Cqe { qpn: Qpn(qpn), ..cqe(wr_id, false) };
@@ -417,7 +417,7 @@ fn test_completions_of_a_queue_pair_that_is_forgotten_do_not_come_out() {
 }
 
 #[test]
-fn test_queue_knows_whose_successes_wait() {
+fn test_queue_reports_queue_pairs_with_unpolled_successes() {
     let cq = cq(8, 2, None);
     let (mut a, mut b) = (cq.link().producer(0), cq.link().producer(1));
     let of = |qpn: u32, status| Cqe { qpn: Qpn(qpn), status, ..cqe(1, false) };
@@ -437,7 +437,7 @@ fn test_queue_knows_whose_successes_wait() {
 /// moved to the second. The queue's words describe the third room by then, and the program must not
 /// take that for the room where the worker writes.
 #[test]
-fn test_queue_is_resized_again_only_when_its_program_has_followed() {
+fn test_queue_is_resized_again_only_after_its_program_has_followed() {
     let area = Area::new(1 << 16).unwrap();
     let cq = Cq::new(&area, 1, 4, 1, None, place()).unwrap();
     let theirs = Area::attach(area.fd().unwrap().try_clone_to_owned().unwrap(), area.len());

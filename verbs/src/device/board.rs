@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn test_every_device_that_watches_hears_of_links_and_none_of_those_before() {
+    fn test_every_watching_device_gets_link_events_and_none_from_before() {
         use DeviceEvent::{PortDown, PortUp};
         let (hub, _worker) = testing::hub();
         let switches = [Arc::new(Switch::default()), Arc::new(Switch::default())];
@@ -233,7 +233,7 @@ mod tests {
 
     /// A program that fetches no events has a bounded queue.
     #[test]
-    fn test_equal_events_that_were_not_fetched_are_one() {
+    fn test_equal_pending_events_are_merged() {
         let events = DeviceEvents::new().unwrap();
         for _ in 0..1_000 {
             events.push(DeviceEvent::QpFatal(Qpn(1)));

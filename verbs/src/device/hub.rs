@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_numbers_of_protection_domains_go_round_and_leave_out_those_in_use() {
+    fn test_pd_numbers_wrap_around_and_skip_those_in_use() {
         let (hub, _worker) = testing::hub();
         let config = DeviceConfig { memory: 1 << 20, ..DeviceConfig::default() };
         let device = hub.open(&config).unwrap();

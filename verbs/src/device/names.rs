@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn test_names_are_refused_while_somebody_has_them() {
+    fn test_address_is_refused_while_it_is_reserved_or_listened_on() {
         let (names, random) = (Names::default(), random());
         let addr = |s: &str| s.parse::<SocketAddr>().unwrap();
         let reserve = |s| names.reserve(AppId(1), addr(s), &random, |_| true);

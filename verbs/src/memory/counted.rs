@@ -125,7 +125,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn test_parts_are_reported_when_their_count_leaves_and_reaches_zero() {
+    fn test_counted_ranges_are_reported_when_count_leaves_and_reaches_zero() {
         let mut c = Counted::default();
         assert_eq!(c.add(&(10..20)), [10..20]);
         assert_eq!(c.add(&(15..30)), [20..30]);
@@ -142,7 +142,7 @@ mod tests {
     proptest! {
         /// Compares with a model that has a counter for each place.
         #[test]
-        fn test_counts_are_those_of_a_counter_for_each_place(
+        fn test_counted_ranges_match_model_with_one_counter_per_place(
             steps in prop::collection::vec((0usize..64, 0usize..20, any::<bool>()), 1..60)
         ) {
             let (mut c, mut model, mut held) = (Counted::default(), vec![0u32; 100], Vec::new());

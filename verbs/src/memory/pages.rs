@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_pages_fit_what_is_asked_for() {
+    fn test_page_size_is_chosen_by_region_length() {
         let auto = |len| PageSize::Auto.hugepages(len);
         assert_eq!(auto(4096), &[] as &[usize]);
         assert_eq!(auto(MIB2 / 2 - 1), &[] as &[usize]);

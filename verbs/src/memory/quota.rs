@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_quota_refuses_at_its_limit_and_counts() {
+    fn test_quota_refuses_above_its_limit_and_counts_refusals() {
         let quota = Quota::within(MrLimits { regions: 2, windows: 0 }, None);
         let first = quota.take(Sort::Region).unwrap();
         let _second = quota.take(Sort::Region).unwrap();

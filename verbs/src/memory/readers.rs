@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_grace_ends_when_every_reader_has_moved_or_gone() {
+    fn test_grace_period_ends_when_every_reader_has_moved_on_or_left() {
         let readers = Readers::default();
         assert!(readers.grace().is_over());
         let (a, b) = (readers.reader(), readers.reader());

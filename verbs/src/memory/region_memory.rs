@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn test_any_number_of_octets_is_placed_and_gathered_and_no_other_is_touched() {
+    fn test_region_memory_places_and_gathers_any_length_and_no_other_byte() {
         let (mem, region, addr) = alone();
         let table = MrTable::new(&Seed::from_u64(1), 128);
         for len in 0..=40u32 {
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn test_any_number_of_octets_is_copied_between_regions_and_no_other_is_touched() {
+    fn test_region_memory_copies_any_length_and_no_other_byte() {
         let (mem, region, addr) = alone();
         let table = MrTable::new(&Seed::from_u64(1), 256);
         let mut copied = 0;
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn test_copy_over_itself_leaves_what_the_source_held() {
+    fn test_region_memory_copies_overlapping_ranges_correctly() {
         let (mem, region, addr) = alone();
         let table = MrTable::new(&Seed::from_u64(1), 2048);
         for len in [1, 7, 8, 9, 16, 17, 31, 33, 64, 500] {
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn test_atomic_needs_eight_octets_at_a_multiple_of_eight() {
+    fn test_atomic_is_refused_unless_eight_bytes_and_aligned() {
         let (mem, region, addr) = alone();
         let table = MrTable::new(&Seed::from_u64(1), 4);
         let op = AtomicOp::swap(u64::MAX);
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn test_atomics_of_workers_and_of_local_processors_lose_no_update() {
+    fn test_concurrent_atomics_of_workers_and_processors_lose_no_update() {
         // Far longer than a thread takes to start, or than it has the processor at a time.
         const EACH: u64 = if cfg!(miri) { 50 } else { 500_000 };
         let start = std::sync::Barrier::new(4);

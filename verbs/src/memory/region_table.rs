@@ -176,13 +176,13 @@ mod tests {
     use crate::memory::RegionMemory;
 
     #[test]
-    fn test_ids_and_addresses_round_trip() {
+    fn test_region_ids_and_addresses_round_trip() {
         let (id, off) = RegionId::split(RegionId(65_535).addr((1 << 48) - 1));
         assert_eq!((id, off), (RegionId(65_535), (1 << 48) - 1));
     }
 
     #[test]
-    fn test_removed_region_stays_until_the_worker_has_moved_on() {
+    fn test_removed_region_stays_until_worker_has_moved_on() {
         let regions = Arc::new(RegionTable::new(1, None));
         let worker = RegionMemory::new(regions.clone());
         let region = Arc::new(Region::anonymous(64).unwrap());

@@ -360,7 +360,7 @@ mod tests {
     const TERMS: Terms = Terms { pd: Pd(1), qpn: None, access: Access::REMOTE_WRITE, to: None };
 
     #[test]
-    fn test_memory_comes_back_after_the_last_of_the_three() {
+    fn test_memory_is_reused_after_stag_worker_and_references_are_gone() {
         for last in 0..3 {
             let (r, pool, worker, busy) = registry();
             let mr = r.take(&pool, 4096, TERMS).unwrap();
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn test_place_in_the_table_stays_taken_while_memory_is_referred_to() {
+    fn test_region_table_place_stays_taken_while_memory_is_referenced() {
         let (r, pool, worker, busy) = registry();
         let first = r.take(&pool, 64, TERMS).unwrap();
         let _second = r.take(&pool, 64, TERMS).unwrap();
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn test_registrations_of_one_region_share_a_place_in_the_table() {
+    fn test_registrations_of_one_region_share_a_region_table_place() {
         let (r, pool, worker, _) = registry();
         drop(pool);
         let region = Arc::new(Region::anonymous(8192).unwrap());
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn test_region_of_the_application_is_dropped_with_its_registration() {
+    fn test_application_region_is_dropped_with_its_registration() {
         let (r, _pool, worker, _) = registry();
         let region = Arc::new(Region::anonymous(100).unwrap());
         assert_eq!(r.bring(&region, (50, 51), TERMS).err(), Some(RegisterError::OutOfRange));

@@ -76,7 +76,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn test_stretches_never_overlap_and_all_come_back(
+        fn test_stretches_never_overlap_and_are_all_returned(
             ops in proptest::collection::vec((0usize..20_000, any::<bool>()), 1..200)
         ) {
             let mut s = Stretches::new(1 << 18);
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn test_take_of_all_and_one_byte_more() {
+    fn test_stretches_refuse_one_byte_more_than_their_size() {
         let mut s = Stretches::new(8192);
         assert_eq!(s.take(8193), None);
         assert_eq!(s.take(8192), Some(0));

@@ -31,7 +31,7 @@ fn ring(bells: &Bells, posted: &AtomicU64, bell: u32, n: u64) {
 /// Two queue pairs, each rung by a thread: after the last ring the worker finds the bell and sees
 /// every store before that ring. The second bell is in the word of the first, or in another word.
 #[test]
-fn test_worker_sees_what_was_stored_before_the_last_ring() {
+fn test_worker_sees_everything_stored_before_last_ring() {
     [1, 64].into_iter().for_each(sees_both);
 }
 
@@ -61,7 +61,7 @@ fn sees_both(second: u32) {
 
 /// The second ring leaves a bell alone that still rings, so the first ring has to be enough.
 #[test]
-fn test_second_ring_of_a_bell_that_still_rings_is_heard() {
+fn test_worker_hears_second_ring_of_a_bell_that_is_still_ringing() {
     check(|| {
         let bells = bells();
         let posted: Arc<[AtomicU64; 2]> = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
@@ -85,7 +85,7 @@ fn test_second_ring_of_a_bell_that_still_rings_is_heard() {
 /// The worker says that it sleeps, looks once more, and sleeps: either this look finds the
 /// application's ring, or the ring wakes the worker.
 #[test]
-fn test_ring_ends_the_sleep_of_a_worker_that_did_not_find_it() {
+fn test_ring_wakes_sleeping_worker_that_did_not_find_it() {
     check(|| {
         let wakers = WorkerWakers::new(1).unwrap();
         let mut sleeper = wakers.sleeper(&[0]).unwrap();

@@ -93,7 +93,7 @@ fn test_event_is_fetched_once_while_the_queue_is_armed_again() {
 
 /// The consumer widens an arm for solicited completions while a completion arrives.
 #[test]
-fn test_arm_that_is_widened_meanwhile_yields_its_event() {
+fn test_widened_arm_yields_its_event_when_completion_arrives_meanwhile() {
     check(|| {
         let channel = CompletionChannel::new().unwrap();
         let cq = queue(&channel);

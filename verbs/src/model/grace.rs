@@ -17,7 +17,7 @@ struct Table {
 }
 
 #[test]
-fn test_memory_is_not_written_while_a_worker_reads_it() {
+fn test_memory_is_not_written_while_worker_reads_it() {
     check(|| {
         let table = Arc::new(Table { entry: AtomicU64::new(1), memory: UnsafeCell::new(7) });
         let readers = Readers::default();

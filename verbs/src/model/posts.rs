@@ -69,7 +69,7 @@ fn test_worker_takes_posts_in_order_and_misses_none() {
 /// The connection ends while the application posts: the queue pair refuses a post, or the post
 /// completes as flushed.
 #[test]
-fn test_post_at_the_end_is_flushed_or_refused() {
+fn test_post_during_end_of_connection_is_flushed_or_refused() {
     check(|| {
         let (qp, _bells, mut worker) = pair();
         let application = thread::spawn(move || {

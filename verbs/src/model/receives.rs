@@ -32,7 +32,7 @@ fn take(pool: &SrqPool) -> Option<u64> {
 }
 
 #[test]
-fn test_two_workers_take_each_buffer_once_while_its_place_is_used_again() {
+fn test_two_workers_take_each_buffer_once_while_its_slot_is_reused() {
     check(|| {
         let srq = queue(1, None);
         let pool = srq.pool();
@@ -48,7 +48,7 @@ fn test_two_workers_take_each_buffer_once_while_its_place_is_used_again() {
 }
 
 #[test]
-fn test_limit_that_is_reached_is_told() {
+fn test_reached_limit_raises_its_event_once() {
     check(|| {
         let sleeper = Sleeper::with_fd().unwrap();
         let srq = queue(2, Some(sleeper.waker()));

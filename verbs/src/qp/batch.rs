@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn test_requests_of_a_batch_ring_once_when_all_are_there() {
+    fn test_batch_rings_doorbell_once_after_all_its_requests() {
         let mut b = Bench::new(8);
         let mut sends = b.qp.sends();
         (1..=5).for_each(|id| sends.post(&write(id)).unwrap());
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn test_batch_that_nobody_finishes_is_rung_and_an_empty_one_is_not() {
+    fn test_unfinished_batch_rings_on_drop_and_empty_batch_does_not() {
         let mut b = Bench::new(8);
         b.qp.sends().post(&write(1)).unwrap();
         assert_eq!(rings(&b.qp), [3]);
@@ -163,7 +163,7 @@ mod tests {
 
     /// The ring makes the worker publish how many requests it has retired without a completion.
     #[test]
-    fn test_batch_that_finds_no_room_is_rung() {
+    fn test_batch_without_room_rings_doorbell() {
         let b = Bench::new(2);
         assert_eq!(b.qp.post_sends(&[write(1), write(2)]), Ok(()));
         assert_eq!(rings(&b.qp), [3]);
@@ -174,7 +174,7 @@ mod tests {
 
     /// A worker ends the queue pair when it has taken some of the batch.
     #[test]
-    fn test_batch_at_the_end_tells_how_many_were_taken() {
+    fn test_batch_on_ended_queue_pair_reports_how_many_were_taken() {
         for taken in 0..=3usize {
             let b = Bench::new(8);
             b.qp.post_send(&write(0)).unwrap();

@@ -136,7 +136,7 @@ mod tests {
     use crate::remote::OpenParams;
 
     #[test]
-    fn test_no_application_listens_where_an_address_is_reserved() {
+    fn test_application_cannot_listen_on_reserved_address() {
         let at = |s: &str| s.parse::<SocketAddr>().unwrap();
         let reserved = vec![at("10.0.0.1:7174"), at("0.0.0.0:80")];
         let policy = Policy { reserved, ..Policy::default() };
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn test_usual_policy_has_room_for_all_its_applications() {
+    fn test_default_policy_has_room_for_all_its_applications() {
         let (policy, open) = (Policy::default(), OpenParams::default());
         assert!(policy.queues >= u64::from(policy.sessions) * open.queues as u64);
         // A program of libibverbs has a region for each part of its address space that contains
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn test_addresses_contain_what_begins_alike() {
+    fn test_address_rule_matches_its_prefix_and_ports() {
         let rule = |addr: &str, prefix| Addresses {
             addr: addr.parse().unwrap(),
             prefix,

@@ -76,7 +76,7 @@ mod tests {
     const CHILD: &str = "HEDDLE_TEST_CONNECTS";
 
     #[test]
-    fn test_process_is_that_which_connected_whoever_has_the_socket() {
+    fn test_process_is_the_one_that_connected_even_if_socket_is_passed_on() {
         if let Some(path) = std::env::var_os(CHILD) {
             let socket = UnixStream::connect(path).unwrap();
             let mut byte = [0];
@@ -93,7 +93,7 @@ mod tests {
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path).unwrap();
         let (_, module) = module_path!().split_once("::").unwrap();
-        let name = "test_process_is_that_which_connected_whoever_has_the_socket";
+        let name = "test_process_is_the_one_that_connected_even_if_socket_is_passed_on";
         let mut child = Command::new(std::env::current_exe().unwrap());
         child.args(["--exact", &format!("{module}::{name}")]).env(CHILD, &path);
         let mut child = child.stdout(Stdio::null()).spawn().unwrap();

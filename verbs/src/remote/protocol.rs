@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_rights_are_written_and_read_back() {
+    fn test_access_rights_round_trip() {
         for n in 0..=255u8 {
             match access(n) {
                 Some(rights) => assert_eq!((bits(rights), n < 64), (n, true)),
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn test_requests_are_as_documented() {
+    fn test_requests_and_events_match_documented_json() {
         let text = r#"{"op":"device-open","args":{"memory":1,"queues":2,"name":"x"}}"#;
         let r: Request = serde_json::from_str(text).unwrap();
         assert!(matches!(&r, Request::DeviceOpen(o) if o.memory == 1 && o.queues == 2));

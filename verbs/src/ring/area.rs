@@ -208,7 +208,7 @@ mod tests {
     use heddle_base::sync::atomic::Ordering;
 
     #[test]
-    fn test_blocks_are_zeroed_lines_and_come_back() {
+    fn test_area_blocks_are_zeroed_and_reused() {
         let area = Area::new(4096).unwrap();
         let b = area.take(512).unwrap();
         assert_eq!(area.take(1).err(), Some(AreaError::Full(8)));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn test_entries_are_left_as_they_were_and_what_is_before_them_is_zero() {
+    fn test_take_clearing_zeroes_only_the_words_before_the_entries() {
         let area = Area::new(4096).unwrap();
         let b = area.take(512).unwrap();
         b.words().iter().for_each(|w| w.store(7, Ordering::Relaxed));

@@ -160,7 +160,7 @@ mod tests {
     use heddle_base::sync::atomic::fence;
 
     #[test]
-    fn test_each_bell_is_taken_once_at_its_worker() {
+    fn test_each_bell_is_taken_once_by_its_worker() {
         let area = Area::new(Bells::octets(2)).unwrap();
         let bells = Bells::new(&area, 2).unwrap();
         for b in [0, 63, 64, 4095, 64, 4096 + 5] {

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn test_completions_are_laid_out_as_documented() {
+    fn test_completion_layout_matches_documentation() {
         let c = Cqe {
             solicited: true,
             invalidated: Some(Stag(0x1122_3344)),
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn test_every_status_survives() {
+    fn test_every_completion_status_round_trips() {
         let code = TermCode { layer: 2, etype: 3, code: 0xff };
         let mut all = vec![
             CqeStatus::Success,
@@ -265,7 +265,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn test_any_words_are_read_or_refused(raw in any::<[u64; CQE]>()) {
+        fn test_completion_decoder_reads_or_refuses_any_words(raw in any::<[u64; CQE]>()) {
             if let Some(c) = decode(raw) {
                 prop_assert_eq!(decode(encode(&c)), Some(c));
             }

@@ -44,7 +44,7 @@ fn test_receives_come_out_as_they_went_in_at_every_number_of_pieces() {
 }
 
 #[test]
-fn test_more_pieces_than_it_was_made_for_are_refused() {
+fn test_shared_receive_queue_refuses_more_sges_than_its_maximum() {
     let q = srq(&area(), 4, 3);
     assert!(q.post_recv(&RecvWr { wr_id: 1, sges: &pieces(3, 1) }).is_ok());
     let two = [RecvWr { wr_id: 2, sges: &pieces(3, 1) }, RecvWr { wr_id: 3, sges: &pieces(4, 1) }];
@@ -55,7 +55,7 @@ fn test_more_pieces_than_it_was_made_for_are_refused() {
 /// The event comes once, when fewer receives are left than the limit, also if so few are left
 /// already.
 #[test]
-fn test_limit_is_told_once_when_it_is_armed() {
+fn test_limit_event_is_raised_once_per_arm() {
     let q = srq(&area(), 8, 1);
     let pool = q.pool();
     for wr_id in 0..8 {
@@ -80,7 +80,7 @@ fn test_limit_is_told_once_when_it_is_armed() {
 
 /// Each buffer goes to one worker, while the application posts and another thread arms the limit.
 #[test]
-fn test_each_receive_is_taken_once_whichever_worker_takes() {
+fn test_each_receive_is_taken_once_by_concurrent_workers() {
     const ALL: u64 = if cfg!(miri) { 60 } else { 60_000 };
     let q = srq(&area(), 16, 4);
     let taken = AtomicU64::new(0);
@@ -122,7 +122,7 @@ fn test_each_receive_is_taken_once_whichever_worker_takes() {
 }
 
 #[test]
-fn test_rings_that_make_no_sense_are_told_and_nothing_is_taken() {
+fn test_invalid_ring_contents_are_reported_and_no_receive_is_taken() {
     let q = srq(&area(), 4, 16);
     let (pool, words) = (q.pool(), header(&q.0.pool.block));
     let mut sges = ArrayVec::new();
@@ -150,7 +150,7 @@ fn test_rings_that_make_no_sense_are_told_and_nothing_is_taken() {
 }
 
 #[test]
-fn test_queue_in_use_is_not_given_up() {
+fn test_shared_receive_queue_in_use_cannot_be_destroyed() {
     let q = srq(&area(), 4, 1);
     let user = q.join().unwrap();
     let (q, error) = q.destroy().unwrap_err();
@@ -160,7 +160,7 @@ fn test_queue_in_use_is_not_given_up() {
 }
 
 #[test]
-fn test_another_process_posts_to_it() {
+fn test_another_process_posts_to_shared_receive_queue() {
     let area = area();
     let q = srq(&area, 4, 2);
     let theirs = Area::attach(area.fd().unwrap().try_clone_to_owned().unwrap(), area.len());

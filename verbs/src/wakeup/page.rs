@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_who_is_given_the_page_sees_it_and_cannot_write_it() {
+    fn test_wakeup_page_is_readable_and_not_writable_by_other_processes() {
         let page = Page::new(3).unwrap();
         let lent = || page.fd().try_clone_to_owned().unwrap();
         let theirs = Page::attach(lent(), 3).unwrap();
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn test_what_is_no_page_is_refused() {
+    fn test_invalid_wakeup_page_is_refused() {
         assert!(Page::new(0).is_err() && Page::new(MOST + 1).is_err());
         let page = Page::new(1).unwrap();
         let lent = || page.fd().try_clone_to_owned().unwrap();

@@ -122,7 +122,7 @@ fn sleep(sleeper: &mut WorkerSleeper, tell: impl Fn() + Sync, mut find: impl FnM
 }
 
 #[test]
-fn test_no_doorbell_is_slept_over() {
+fn test_doorbell_always_ends_the_sleep_of_its_worker() {
     let wakers = WorkerWakers::new(2).unwrap();
     let mut sleeper = wakers.sleeper(&[1]).unwrap();
     let area = Area::new(Bells::octets(2)).unwrap();
@@ -133,7 +133,7 @@ fn test_no_doorbell_is_slept_over() {
 }
 
 #[test]
-fn test_nothing_handed_on_is_slept_over() {
+fn test_handed_on_work_always_ends_the_sleep_of_its_worker() {
     let wakers = WorkerWakers::new(1).unwrap();
     let mut sleeper = wakers.sleeper(&[0]).unwrap();
     let waker = WorkerWaker::new(&wakers, 0);
@@ -151,7 +151,7 @@ fn test_nothing_handed_on_is_slept_over() {
 }
 
 #[test]
-fn test_who_is_awake_is_not_woken_and_who_sleeps_is_once() {
+fn test_awake_worker_is_not_woken_and_sleeping_worker_is_woken_once() {
     let wakers = WorkerWakers::new(3).unwrap();
     wakers.wake_all();
     let mut a = wakers.sleeper(&[0, 2]).unwrap();
@@ -181,7 +181,7 @@ fn test_who_is_awake_is_not_woken_and_who_sleeps_is_once() {
 }
 
 #[test]
-fn test_a_thread_is_known_once() {
+fn test_worker_has_at_most_one_sleeper() {
     let wakers = WorkerWakers::new(2).unwrap();
     let _a = wakers.sleeper(&[0]).unwrap();
     assert!(wakers.sleeper(&[0]).is_err() && wakers.sleeper(&[2]).is_err());
@@ -195,7 +195,7 @@ fn attach(wakers: &Arc<WorkerWakers>, lent: &Lent) -> Arc<WorkerWakers> {
 }
 
 #[test]
-fn test_what_is_lent_wakes_until_it_is_taken_back() {
+fn test_lent_waker_wakes_until_it_is_revoked() {
     let wakers = WorkerWakers::new(2).unwrap();
     assert!(wakers.lend().unwrap().is_none(), "nobody sleeps");
     let mut sleeper = wakers.sleeper(&[1]).unwrap();
@@ -220,7 +220,7 @@ fn test_what_is_lent_wakes_until_it_is_taken_back() {
 
 /// The application does anything to the descriptors that it was given.
 #[test]
-fn test_hostile_application_makes_nobody_wait_and_steals_no_wake_up() {
+fn test_hostile_application_cannot_block_or_steal_wakeups() {
     let wakers = WorkerWakers::new(1).unwrap();
     let mut sleeper = wakers.sleeper(&[0]).unwrap();
     let lent = [wakers.lend().unwrap().unwrap(), wakers.lend().unwrap().unwrap()];
@@ -252,7 +252,7 @@ fn test_hostile_application_makes_nobody_wait_and_steals_no_wake_up() {
 
 /// An application gets at most this many descriptors, no matter how many threads there are.
 #[test]
-fn test_threads_beyond_the_descriptors_share_them() {
+fn test_threads_beyond_descriptor_limit_share_descriptors() {
     let wakers = WorkerWakers::new(MAX_LENT + 2).unwrap();
     let mut all: Vec<_> = (0..MAX_LENT + 2).map(|w| wakers.sleeper(&[w]).unwrap()).collect();
     let lent = wakers.lend().unwrap().unwrap();

@@ -51,7 +51,7 @@ const FRAMINGS: [Framing; 4] = [
 const CRC: Framing = FRAMINGS[1];
 
 #[test]
-fn test_fpdus_come_out_in_order_with_their_headers() {
+fn test_decoder_yields_fpdus_in_order_with_their_headers() {
     for framing in FRAMINGS {
         let bytes = stream(&[write(&[1; 700]), send(1, b"abc"), send(2, b"")], framing);
         let mut fpdus = decode(&bytes, framing);
@@ -69,7 +69,7 @@ fn test_fpdus_come_out_in_order_with_their_headers() {
 }
 
 #[test]
-fn test_crc_field_is_not_looked_at_when_unused() {
+fn test_decoder_ignores_crc_field_when_crc_is_off() {
     let mut bytes = stream(&[send(1, b"abc")], Framing::default());
     let n = bytes.len();
     bytes[n - 4..].copy_from_slice(b"junk");
@@ -79,7 +79,7 @@ fn test_crc_field_is_not_looked_at_when_unused() {
 }
 
 #[test]
-fn test_pad_is_not_looked_at_but_for_the_crc() {
+fn test_decoder_ignores_pad_except_in_the_crc() {
     let mut bytes = stream(&[send(1, b"abc")], CRC);
     let n = bytes.len();
     bytes[n - 5] = 0xaa;
@@ -92,7 +92,7 @@ fn test_pad_is_not_looked_at_but_for_the_crc() {
 }
 
 #[test]
-fn test_each_fault_has_its_own_error_and_code() {
+fn test_decoder_reports_own_error_and_code_for_each_fault() {
     let bad_version = {
         let mut u = write(b"x");
         u[0] = 0xc2;
@@ -133,7 +133,7 @@ fn test_each_fault_has_its_own_error_and_code() {
 }
 
 #[test]
-fn test_part_of_an_fpdu_is_left_over() {
+fn test_decoder_leaves_incomplete_fpdu_in_its_input() {
     for framing in FRAMINGS {
         let whole = stream(&[send(1, b"abc"), write(&[1; 700])], framing);
         let first = decode(&whole, framing).next().unwrap().wire_len;
@@ -149,7 +149,7 @@ fn test_part_of_an_fpdu_is_left_over() {
 
 proptest! {
     #[test]
-    fn test_decode_of_any_bytes_ends(b in proptest::collection::vec(any::<u8>(), 0..2000), crc: bool, markers: bool) {
+    fn test_decoder_ends_for_any_bytes(b in proptest::collection::vec(any::<u8>(), 0..2000), crc: bool, markers: bool) {
         let mut fpdus = decode(&b, Framing { crc, markers });
         let mut taken = 0;
         for d in fpdus.by_ref() {
@@ -163,7 +163,7 @@ proptest! {
     }
 
     #[test]
-    fn test_mutated_stream_is_caught_by_the_crc(
+    fn test_decoder_detects_mutated_byte_by_crc(
         payload in proptest::collection::vec(any::<u8>(), 0..900), at in 2usize..2000, flip in 1u8.., markers: bool,
     ) {
         let framing = Framing { crc: true, markers };

@@ -19,7 +19,7 @@ fn words(enhanced: Enhanced) -> [u8; 4] {
 }
 
 #[test]
-fn test_each_first_message_has_its_flag_and_none_without_the_model() {
+fn test_frame_sets_first_message_flags_only_in_peer_to_peer_model() {
     let (ird, ord) = (Depth::new(0x0102).unwrap(), Depth::new(0x3ffe).unwrap());
     // B: Send. C: Write. D: Read.
     for (rtr, flags) in [

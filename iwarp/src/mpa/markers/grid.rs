@@ -111,7 +111,7 @@ mod tests {
 
     /// Compares the grid with a stream in which each byte of a marker is labelled as such.
     #[test]
-    fn test_places_and_indices_are_those_of_a_stream_that_is_counted() {
+    fn test_marker_grid_matches_markers_counted_in_a_stream() {
         for offset in (0..1100).step_by(4) {
             let grid = Grid::at(offset);
             let of_marker = |i: usize| (offset + i as u64) % 512 < 4;

@@ -21,7 +21,7 @@ fn send(msn: u8) -> Vec<u8> {
 }
 
 #[test]
-fn test_first_fpdu_is_the_dump_of_figure_5() {
+fn test_first_fpdu_with_marker_matches_dump_of_figure_5() {
     let b = marked(&send(1), 0);
     assert_eq!(b.len(), 0x34);
     assert_eq!(b[..8], [0, 0, 0, 0, 0x00, 0x2a, 0x41, 0x43]);
@@ -30,7 +30,7 @@ fn test_first_fpdu_is_the_dump_of_figure_5() {
 }
 
 #[test]
-fn test_second_fpdu_with_a_marker_inside_is_the_dump_of_figure_6() {
+fn test_second_fpdu_with_inner_marker_matches_dump_of_figure_6() {
     // The first FPDU takes 492 bytes with its marker, so the second starts at 0x1ec.
     let b = marked(&send(2), 0x1ec);
     assert_eq!(b.len(), 0x220 - 0x1ec);
@@ -40,7 +40,7 @@ fn test_second_fpdu_with_a_marker_inside_is_the_dump_of_figure_6() {
 }
 
 #[test]
-fn test_marker_of_figure_4_points_back_over_header_and_ten_octets() {
+fn test_marker_of_figure_4_points_back_over_length_and_ten_bytes() {
     let ulpdu: Vec<u8> = (0..16).collect();
     let b = marked(&ulpdu, 500);
     assert_eq!(b[..2], [0x00, 0x10]);
@@ -85,7 +85,7 @@ fn test_markers_of_a_long_fpdu_all_point_to_its_header() {
 }
 
 #[test]
-fn test_longest_fpdu_still_points_back_in_16_bits() {
+fn test_markers_of_longest_fpdu_point_back_within_16_bits() {
     let ulpdu = vec![7; usize::from(fpdu::MAX_MULPDU)];
     for offset in [0, 4, 256, 508] {
         let b = marked(&ulpdu, offset);
@@ -107,7 +107,7 @@ fn test_wrong_marker_is_reported_with_its_place() {
 /// Markers begin at 100, 612 and 1124. An FPDU may begin after the first of them, but none begins
 /// at it, whatever the second says: then the third marker shows where an FPDU begins.
 #[test]
-fn test_marker_that_points_into_another_tells_of_no_fpdu() {
+fn test_marker_that_points_at_another_marker_yields_no_fpdu_start() {
     for (second, want) in [(508, 100), (512, 1084), (516, 96)] {
         let mut b = vec![0; 1200];
         for (at, back) in [(100, 200), (612, second), (1124, 40)] {
@@ -119,7 +119,7 @@ fn test_marker_that_points_into_another_tells_of_no_fpdu() {
 }
 
 #[test]
-fn test_reserved_bits_of_a_marker_count_for_the_crc_alone() {
+fn test_reserved_marker_bits_affect_only_the_crc() {
     let good = marked(&[7; 2000], 0);
     let mut b = good.clone();
     (b[512], b[513], b[515]) = (0xff, 0xff, b[515] | 3);
@@ -129,7 +129,7 @@ fn test_reserved_bits_of_a_marker_count_for_the_crc_alone() {
 }
 
 #[test]
-fn test_remove_of_a_part_needs_more() {
+fn test_marker_removal_returns_none_for_incomplete_fpdu() {
     let b = marked(&send(2), 0x1ec);
     for n in 0..b.len() {
         assert_eq!(remove(&b[..n], 0x1ec), None);
@@ -139,7 +139,7 @@ fn test_remove_of_a_part_needs_more() {
 
 proptest! {
     #[test]
-    fn test_remove_gives_back_what_insert_took(
+    fn test_marker_removal_restores_fpdus_that_insert_marked(
         ulpdus in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..1700), 1..6), start in 0u64..300, crc: bool,
     ) {
         let start = start * 4;
@@ -180,7 +180,7 @@ proptest! {
     }
 
     #[test]
-    fn test_remove_of_any_bytes_returns(b in proptest::collection::vec(any::<u8>(), 0..3000), offset in 0u64..5000) {
+    fn test_marker_removal_returns_for_any_bytes(b in proptest::collection::vec(any::<u8>(), 0..3000), offset in 0u64..5000) {
         if let Some(u) = remove(&b, offset) {
             prop_assert!(u.consumed <= b.len());
         }

@@ -17,7 +17,7 @@ fn bind(stag: Stag, to: u64, access: Access) -> Bind {
 const US: (Pd, Qpn) = (PD, QP);
 
 #[test]
-fn test_fast_registration_is_valid_with_its_last_key_alone() {
+fn test_fast_registration_is_valid_only_with_its_last_key() {
     let t = table(4);
     let mr = t.register(PD, 1000, 50, 8192, all()).unwrap();
     let s = t.allocate(PD, None, 8192).unwrap();
@@ -61,7 +61,7 @@ fn octets(t: &MrTable, stag: Stag, to: u64, len: u32) -> Result<Vec<u64>, MrFaul
 }
 
 #[test]
-fn test_page_list_maps_each_octet_to_its_page() {
+fn test_page_list_maps_each_byte_to_its_page() {
     let t = table(4);
     let mr = t.register(PD, 5 * PAGE, 0, 64 * PAGE, all()).unwrap().stag;
     let s = t.allocate(PD, None, 6 * PAGE).unwrap();
@@ -113,7 +113,7 @@ fn test_page_list_maps_each_octet_to_its_page() {
 }
 
 #[test]
-fn test_page_list_is_of_whole_pages_of_one_region_and_not_too_long() {
+fn test_page_list_must_hold_whole_pages_of_one_region_within_limit() {
     let t = table(8);
     let mr = t.register(PD, PAGE, 0, 64 * PAGE, all()).unwrap().stag;
     let other = t.register(PD, 65 * PAGE, 0, 64 * PAGE, all()).unwrap().stag;
@@ -154,7 +154,7 @@ impl<F: FnMut()> Drop for OnDrop<F> {
 
 /// A thread that checks while one list replaces another sees either list, never a mix.
 #[test]
-fn test_page_lists_are_not_mixed_by_who_looks_while_they_change() {
+fn test_concurrent_reader_never_sees_a_mix_of_two_page_lists() {
     const ENOUGH: u32 = 200_000;
     let t = table(4);
     let mr = t.register(PD, 0, 0, 64 * PAGE, all()).unwrap().stag;
@@ -197,7 +197,7 @@ fn all_but_bind() -> Access {
 }
 
 #[test]
-fn test_pieces_make_one_range_or_are_refused() {
+fn test_region_pieces_are_refused_unless_they_form_one_range() {
     let t = table(8);
     let mr = t.register(PD, 1000, 0, 8192, all()).unwrap().stag;
     // The adjacent memory is another region.
@@ -231,7 +231,7 @@ fn test_pieces_make_one_range_or_are_refused() {
 }
 
 #[test]
-fn test_rights_are_not_more_than_the_region_allows() {
+fn test_derived_rights_never_exceed_those_of_the_region() {
     let t = table(16);
     let register = |access| t.register(PD, 0, 0, 100, access).unwrap().stag;
     let reader = register(Access::BIND);
@@ -273,7 +273,7 @@ fn test_rights_are_not_more_than_the_region_allows() {
 }
 
 #[test]
-fn test_window_is_for_peers_and_fast_registration_for_both() {
+fn test_window_serves_peers_only_and_fast_registration_both_sides() {
     let t = table(8);
     let mr = t.register(PD, 0, 0, 100, all()).unwrap().stag;
     let (f, w) = (t.allocate(PD, None, 100).unwrap(), t.allocate_window(PD, Some(QP)).unwrap());
@@ -288,7 +288,7 @@ fn test_window_is_for_peers_and_fast_registration_for_both() {
 }
 
 #[test]
-fn test_foreign_domains_and_queue_pairs_neither_bind_nor_invalidate_nor_use() {
+fn test_other_domain_or_queue_pair_cannot_bind_invalidate_or_use() {
     let t = table(8);
     let other = Qpn(8);
     let mr = t.register(PD, 0, 0, 100, all()).unwrap().stag;
@@ -330,7 +330,7 @@ fn test_foreign_domains_and_queue_pairs_neither_bind_nor_invalidate_nor_use() {
 }
 
 #[test]
-fn test_window_for_any_queue_pair_is_for_the_peer_of_the_one_that_bound_it() {
+fn test_unowned_window_serves_only_peer_of_queue_pair_that_bound_it() {
     let t = table(8);
     let other = (PD, Qpn(8));
     let mr = t.register(PD, 0, 0, 100, all()).unwrap().stag;
@@ -368,7 +368,7 @@ fn test_window_for_any_queue_pair_is_for_the_peer_of_the_one_that_bound_it() {
 }
 
 #[test]
-fn test_region_goes_with_all_that_derives_from_it_or_not_at_all() {
+fn test_region_retires_with_all_derived_stags_or_not_at_all() {
     let t = table(8);
     let register = || t.register(PD, 0, 0, 100, all()).unwrap().stag;
     let mr = register();
@@ -408,7 +408,7 @@ fn test_region_goes_with_all_that_derives_from_it_or_not_at_all() {
 }
 
 #[test]
-fn test_region_invalidated_by_the_peer_takes_its_windows_with_it() {
+fn test_peer_invalidating_a_region_invalidates_its_windows() {
     let t = table(4);
     let rights = all().with(Access::REMOTE_INVALIDATE);
     let mr = t.register_for_qp(PD, QP, 0, 0, 100, rights).unwrap().stag;
@@ -423,7 +423,7 @@ fn test_region_invalidated_by_the_peer_takes_its_windows_with_it() {
 }
 
 #[test]
-fn test_window_bound_again_shows_the_new_memory_under_a_new_key() {
+fn test_rebound_window_exposes_new_memory_under_a_new_key() {
     let t = table(4);
     let (a, b) = (t.register(PD, 0, 0, 100, all()), t.register(PD, 500, 0, 100, all()));
     let (a, b) = (a.unwrap().stag, b.unwrap().stag);
@@ -445,7 +445,7 @@ fn test_window_bound_again_shows_the_new_memory_under_a_new_key() {
 }
 
 #[test]
-fn test_fast_registration_has_a_length() {
+fn test_fast_registration_needs_a_length_within_its_limit() {
     let t = table(4);
     assert_eq!(t.allocate(PD, None, 0), Err(MrError::FastLen));
     assert_eq!(t.allocate(PD, None, MAX_FAST_LEN + 1), Err(MrError::FastLen));
@@ -455,7 +455,7 @@ fn test_fast_registration_has_a_length() {
 /// Binds race attempts to unregister the region. A region that its owner retires only if nothing is
 /// bound never invalidates a derived STag, and in the end the counts are right.
 #[test]
-fn test_concurrent_binds_and_deregistrations_agree() {
+fn test_concurrent_binds_and_unregistrations_keep_counts_right() {
     let t = table(4);
     let mr = std::sync::Mutex::new(t.register(PD, 0, 0, 100, all()).unwrap().stag);
     let f = t.allocate(PD, None, 100).unwrap();
@@ -597,7 +597,7 @@ impl Model {
 
 proptest! {
     #[test]
-    fn test_table_is_what_the_model_is(steps in proptest::collection::vec(step(), 1..120), seed in any::<u64>()) {
+    fn test_region_table_matches_model_for_any_steps(steps in proptest::collection::vec(step(), 1..120), seed in any::<u64>()) {
         let t = MrTable::new(&Seed::from_u64(seed), 8);
         let mut m = Model::default();
         let mut regions = 0u64;

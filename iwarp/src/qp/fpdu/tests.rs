@@ -2,7 +2,7 @@ use super::*;
 use crate::testing::TestMemory;
 
 #[test]
-fn test_size_fits_two_cache_lines() {
+fn test_fpdu_fits_two_cache_lines() {
     assert!(size_of::<Fpdu>() <= 128, "{}", size_of::<Fpdu>());
 }
 
@@ -18,7 +18,7 @@ fn sample(mem: &TestMemory, payload: u32, crc: bool) -> Fpdu {
 }
 
 #[test]
-fn test_bytes_are_the_same_in_any_pieces_and_the_sum_is_theirs() {
+fn test_fpdu_yields_same_bytes_and_checksum_in_any_pieces() {
     let mem = TestMemory::new(256, 0);
     mem.write(0, &(0..=255).collect::<Vec<u8>>());
     for payload in [0, 1, 2, 3, 4, 33, 100, 101, 102, 103] {
@@ -56,7 +56,7 @@ fn test_bytes_are_the_same_in_any_pieces_and_the_sum_is_theirs() {
 
 /// After it is sealed into a frame, an FPDU keeps the frame's checksum and CRC.
 #[test]
-fn test_memory_may_change_after_an_fpdu_was_sealed_into_its_frame() {
+fn test_sealed_fpdu_keeps_checksum_and_crc_when_memory_changes() {
     for payload in [33, 100, 101, 102, 103] {
         let mem = TestMemory::new(256, 7);
         let mut f = sample(&mem, payload, true);
@@ -81,7 +81,7 @@ fn test_memory_may_change_after_an_fpdu_was_sealed_into_its_frame() {
 /// With markers, an FPDU comes out as `markers::insert` makes it: in a frame, in any pieces, and
 /// again. The payload stays where it is.
 #[test]
-fn test_markers_are_those_of_the_tool_in_any_pieces_and_again() {
+fn test_fpdu_markers_match_markers_insert_in_any_pieces() {
     use crate::mpa::markers;
     let mem = TestMemory::new(2048, 0);
     mem.write(0, &(0..=255).cycle().take(2048).collect::<Vec<u8>>());

@@ -39,7 +39,7 @@ fn put(node: &mut pair::Node, off: usize, value: u64) {
 }
 
 #[test]
-fn test_atomic_changes_the_peers_memory_and_brings_what_was_there() {
+fn test_atomic_changes_memory_of_peer_and_returns_old_value() {
     for (crc, markers) in [(true, false), (false, false), (true, true)] {
         let mut c = PairConfig::default();
         (c.qp.crc, c.qp.send_markers) = (crc, markers);
@@ -74,7 +74,7 @@ fn test_atomic_changes_the_peers_memory_and_brings_what_was_there() {
 }
 
 #[test]
-fn test_comparison_that_fails_changes_nothing_and_completes() {
+fn test_failed_compare_and_swap_changes_nothing_and_completes() {
     let (mut p, stag) = pair(PairConfig::default());
     put(p.b(), AT, 5);
     let sink = [p.nodes[0].sge(SINK, 8)];
@@ -86,7 +86,7 @@ fn test_comparison_that_fails_changes_nothing_and_completes() {
 }
 
 #[test]
-fn test_atomics_on_the_wire() {
+fn test_atomic_request_and_response_match_expected_bytes() {
     let (mut p, stag) = pair(PairConfig::default());
     put(p.b(), AT, 0x1122_3344_5566_7788);
     let sink = [p.nodes[0].sge(SINK, 8)];
@@ -133,7 +133,7 @@ fn test_reads_and_atomics_are_answered_in_the_order_of_the_requests() {
 }
 
 #[test]
-fn test_write_behind_an_atomic_is_not_seen_by_it_and_one_before_it_is() {
+fn test_atomic_sees_write_before_it_but_not_write_after_it() {
     let (mut p, stag) = pair(PairConfig::default());
     put(p.a(), 0, 100);
     let source = [p.nodes[0].sge(0, 8)];
@@ -169,7 +169,7 @@ fn test_atomics_count_towards_ord_and_fences() {
 }
 
 #[test]
-fn test_region_that_goes_before_the_atomics_turn_ends_the_stream() {
+fn test_stream_ends_if_region_is_unregistered_before_atomic_runs() {
     let (mut p, stag) = pair(PairConfig::default());
     put(p.b(), AT, 1);
     let sink = [p.nodes[0].sge(SINK, 8)];
@@ -185,7 +185,7 @@ fn test_region_that_goes_before_the_atomics_turn_ends_the_stream() {
 }
 
 #[test]
-fn test_request_without_its_sink_is_refused_at_posting() {
+fn test_atomic_without_one_sink_of_eight_bytes_is_refused_at_posting() {
     let (mut p, stag) = pair(PairConfig::default());
     let (short, two) = ([p.nodes[0].sge(0, 4)], [p.nodes[0].sge(0, 8); 2]);
     let limits = Limits::default();
@@ -225,7 +225,7 @@ fn test_message_numbers_of_the_response_queue_wrap() {
 }
 
 #[test]
-fn test_misaligned_atomic_changes_nothing_and_is_told_to_both_sides() {
+fn test_misaligned_atomic_changes_nothing_and_fails_on_both_sides() {
     for what in [add(1), AtomicOp::swap(9)] {
         let (mut p, stag) = pair(PairConfig::default());
         put(p.b(), AT, 5);
@@ -247,7 +247,7 @@ fn test_misaligned_atomic_changes_nothing_and_is_told_to_both_sides() {
 /// request. If an earlier message cannot be delivered, the responder does not carry the request
 /// out.
 #[test]
-fn test_atomic_behind_a_message_that_is_not_delivered_is_not_carried_out() {
+fn test_atomic_is_not_carried_out_after_an_undelivered_message() {
     for immediate in [false, true] {
         for buffer in [false, true] {
             let (mut p, stag) = pair(PairConfig::default());
@@ -273,7 +273,7 @@ fn test_atomic_behind_a_message_that_is_not_delivered_is_not_carried_out() {
 }
 
 #[test]
-fn test_requests_are_answered_and_completed_only_by_their_response() {
+fn test_atomic_request_completes_only_with_its_response() {
     let (mut p, stag) = pair(PairConfig::default());
     put(p.b(), AT, 5);
     let sink = [p.nodes[0].sge(SINK, 8)];

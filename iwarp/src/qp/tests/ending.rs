@@ -49,7 +49,7 @@ const NAMES_NONE: [u8; 20] =
     [0x11, 1, 0xc0, 0, 0, 14, 0xc1, 0x40, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0];
 
 #[test]
-fn test_ended_requests_are_flushed_as_they_are_acknowledged() {
+fn test_ended_queue_pair_flushes_requests_as_they_are_acknowledged() {
     for ending in 0..3 {
         let mut u = Under::way();
         match ending {
@@ -82,7 +82,7 @@ fn test_ended_requests_are_flushed_as_they_are_acknowledged() {
 }
 
 #[test]
-fn test_ended_requests_are_flushed_at_once_when_the_connection_is_gone() {
+fn test_aborted_queue_pair_flushes_all_requests_at_once() {
     let mut u = Under::way();
     u.qp().abort();
     assert_eq!(u.flushed(), [1, 2, 3, 4]);
@@ -95,7 +95,7 @@ fn test_ended_requests_are_flushed_at_once_when_the_connection_is_gone() {
 }
 
 #[test]
-fn test_ended_requests_wait_for_nothing_that_was_taken_back() {
+fn test_ended_queue_pair_does_not_wait_for_withdrawn_fpdus() {
     let mut u = Under::way();
     u.qp().fail(Fault::Crc.into());
     assert_eq!(u.flushed(), [1]);
@@ -115,7 +115,7 @@ fn test_ended_requests_wait_for_nothing_that_was_taken_back() {
 }
 
 #[test]
-fn test_withdrawing_from_a_running_queue_pair_does_nothing() {
+fn test_running_queue_pair_ignores_withdrawal() {
     let mut u = Under::way();
     let (segment, made) = (u.segment, u.made);
     u.qp().handle_withdrawn(segment);
@@ -126,7 +126,7 @@ fn test_withdrawing_from_a_running_queue_pair_does_nothing() {
 /// Each request posted after the close, however many there are, completes once, says why, and
 /// completes no other request with it.
 #[test]
-fn test_closing_completes_each_late_request_once() {
+fn test_closing_queue_pair_completes_each_late_request_once() {
     let mut p = Pair::open(PairConfig::default());
     p.a().qp.close();
     for wr_id in 0..200 {
@@ -141,7 +141,7 @@ fn test_closing_completes_each_late_request_once() {
 /// A receive buffer that broke the rules reports the broken rule, even if no message came for it;
 /// the buffers around it are flushed.
 #[test]
-fn test_malformed_receive_says_why_also_when_no_message_came_for_it() {
+fn test_malformed_receive_reports_its_fault_even_if_never_used() {
     let mut p = Pair::open(PairConfig::default());
     let many = [Sge::default(); MAX_SGES + 1];
     p.recv(0, 1, []);

@@ -23,7 +23,7 @@ fn told(f: &Fpdu) -> (bool, u32, u32, bool) {
 
 /// The first 1428 of 3000 bytes and a tagged header of 14 fill a ULPDU of 1442.
 #[test]
-fn test_each_form_of_fpdu_tells_what_it_is() {
+fn test_fpdu_reports_message_end_and_open_bytes_in_every_form() {
     for (crc, markers) in [(true, false), (false, false), (true, true), (false, true)] {
         let mut c = PairConfig::default();
         (c.qp.crc, c.qp.send_markers) = (crc, markers);
@@ -56,7 +56,7 @@ fn test_each_form_of_fpdu_tells_what_it_is() {
 
 /// Until the peer acknowledges it, a Read Response keeps all its bytes, unless they are few.
 #[test]
-fn test_read_response_tells_how_much_it_keeps() {
+fn test_read_response_reports_how_many_bytes_it_holds() {
     let mut p = Pair::open(PairConfig::default());
     let stag = p.nodes[1].stag;
     for (len, want) in [

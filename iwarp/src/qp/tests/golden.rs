@@ -32,7 +32,7 @@ fn sent(p: &mut Pair, i: usize) -> Vec<Vec<u8>> {
 /// Compares the whole first FPDU of a stream with markers, and the differing parts of the second
 /// (RFC 5044 section 4.4, figures 5 and 6).
 #[test]
-fn test_rts_first_two_fpdus_with_markers_are_the_dumps_of_rfc_5044() {
+fn test_first_two_fpdus_with_markers_match_dumps_of_rfc_5044() {
     let mut p = pair(true, true);
     p.a().write(0, &[0; 24]);
     let zeros = [p.nodes[0].sge(0, 24)];
@@ -56,7 +56,7 @@ fn test_rts_first_two_fpdus_with_markers_are_the_dumps_of_rfc_5044() {
 /// Compares every kind of message in one segment, byte by byte; another implementation computed the
 /// CRC.
 #[test]
-fn test_rts_every_message_to_the_octet() {
+fn test_every_kind_of_message_matches_expected_bytes() {
     let mut p = pair(true, false);
     p.a().write(0, b"hello");
     p.b().write(40, b"world");
@@ -127,7 +127,7 @@ fn framed(ulpdu: &[u8]) -> Vec<u8> {
 
 /// Without CRCs the FPDU still has the field, after a pad of zeros.
 #[test]
-fn test_rts_without_crc_the_field_is_still_there() {
+fn test_fpdu_keeps_crc_field_when_crc_is_off() {
     for len in 0..5 {
         let mut p = pair(false, false);
         p.a().write(0, b"hello");
@@ -145,7 +145,7 @@ fn test_rts_without_crc_the_field_is_still_there() {
 
 /// No ULPDU is larger than 64768 bytes, whatever a segment would hold, nor than the MULPDU.
 #[test]
-fn test_rts_no_ulpdu_exceeds_its_limits() {
+fn test_sender_keeps_every_ulpdu_within_its_limits() {
     for (mulpdu, most) in [(u16::MAX, 64_768), (64_769, 64_768), (64_768, 64_768), (1442, 1442)] {
         for op in [SEND, SendOp::Write { stag: Stag(1), to: 0 }] {
             let mut p = Pair::new(PairConfig { mulpdu, size: 1 << 18, ..PairConfig::default() });
@@ -163,7 +163,7 @@ fn test_rts_no_ulpdu_exceeds_its_limits() {
 /// With CRC off the FPDU keeps the field, and the sender leaves it zero, whatever form the FPDU
 /// has: in its head, bytes of its own, memory of the application, a snapshot for a Read.
 #[test]
-fn test_rts_crc_field_is_zero_where_crc_is_off() {
+fn test_sender_zeroes_crc_field_when_crc_is_off() {
     let mut p = pair(false, false);
     let (few, many, stag) = ([p.nodes[0].sge(0, 8)], [p.nodes[0].sge(0, 100)], p.nodes[1].stag);
     p.recv(1, 1, [p.nodes[1].sge(0, 100)]);

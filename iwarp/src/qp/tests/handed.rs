@@ -85,7 +85,7 @@ fn write(stag: Stag, to: usize) -> SendOp {
 const SEND: SendOp = SendOp::Send { solicited: false, invalidate: None };
 
 #[test]
-fn test_streams_stand_still_and_each_request_completes_as_the_peer_has_it() {
+fn test_handed_requests_complete_without_advancing_the_streams() {
     let mut j = Joined::new();
     let before = j.positions();
     let bytes = random_bytes(2500, 1);
@@ -111,7 +111,7 @@ fn test_streams_stand_still_and_each_request_completes_as_the_peer_has_it() {
 
 /// The Read Response refers to the memory that it answers with, which the reader copies.
 #[test]
-fn test_read_is_answered_without_a_snapshot() {
+fn test_handed_read_is_answered_without_a_snapshot() {
     let mut j = Joined::new();
     let bytes = random_bytes(3000, 1);
     j.mem.write(HALF + 5, &bytes);
@@ -128,7 +128,7 @@ fn test_read_is_answered_without_a_snapshot() {
 
 /// The sink of a Read may overlap the memory that the Read reads.
 #[test]
-fn test_read_over_its_own_source_has_what_was_there() {
+fn test_handed_read_over_its_own_source_returns_old_data() {
     let mut j = Joined::new();
     j.mulpdu = 4000;
     let bytes = random_bytes(3000, 1);
@@ -144,7 +144,7 @@ fn test_read_over_its_own_source_has_what_was_there() {
 
 /// A message that began by handing over ends in the stream, which never had the FPDUs before.
 #[test]
-fn test_handing_ends_behind_any_fpdu_and_the_stream_goes_on() {
+fn test_stream_takes_over_when_handing_ends_after_any_fpdu() {
     for handed in 0..4 {
         let mut j = Joined::new();
         let start = j.positions();
@@ -182,7 +182,7 @@ fn test_handing_ends_behind_any_fpdu_and_the_stream_goes_on() {
 
 /// The peer hands its Terminate back before the refused request could complete.
 #[test]
-fn test_peer_that_refuses_is_heard_at_once() {
+fn test_requester_learns_at_once_that_peer_refused() {
     let mut j = Joined::new();
     let src = [j.sge(0, 0, 100)];
     j.send(0, 1, write(j.stags[1], HALF), &src);
@@ -210,7 +210,7 @@ fn test_peer_that_refuses_is_heard_at_once() {
 
 /// A request that fails at the requester itself sends its Terminate to the peer in the same call.
 #[test]
-fn test_requester_that_fails_tells_the_peer_at_once() {
+fn test_failed_requester_hands_terminate_to_peer_at_once() {
     let mut j = Joined::new();
     let src = [j.sge(0, 0, 100), j.sge(1, 0, 100)];
     j.send(0, 1, write(j.stags[1], HALF), &src[..1]);
@@ -229,7 +229,7 @@ fn test_requester_that_fails_tells_the_peer_at_once() {
 
 /// The QP asks for a receive that the owner has not taken, as it does for a message of a stream.
 #[test]
-fn test_message_without_a_receive_asks_for_those_that_are_not_taken() {
+fn test_handed_message_fetches_receive_that_was_not_taken_yet() {
     #[derive(Debug)]
     struct Last;
     impl PostedReceives for Last {
@@ -252,7 +252,7 @@ fn test_message_without_a_receive_asks_for_those_that_are_not_taken() {
 }
 
 #[test]
-fn test_no_end_hands_over_that_has_a_crc_or_markers_or_has_begun_to_end() {
+fn test_queue_pair_does_not_hand_over_with_crc_markers_or_when_ending() {
     let plain = QpConfig { crc: false, ..QpConfig::default() };
     let can = |change: &dyn Fn(&mut QpConfig), act: &dyn Fn(&mut QpContext)| {
         let mut config = plain.clone();

@@ -35,7 +35,7 @@ fn test_immediate_data_completes_a_buffer_and_writes_nothing() {
 }
 
 #[test]
-fn test_immediate_data_on_the_wire() {
+fn test_immediate_data_matches_expected_bytes() {
     let mut p = Pair::open(PairConfig::default());
     for (wr, opcode, msn) in
         [(SendWr::immediate(1, DATA), 0x48, 1), (SendWr::immediate(2, DATA).solicited(), 0x49, 2)]
@@ -55,7 +55,7 @@ fn test_immediate_data_on_the_wire() {
 }
 
 #[test]
-fn test_write_with_immediate_is_placed_before_it_is_told() {
+fn test_write_with_immediate_is_placed_before_it_is_reported() {
     for size in [0, 1, 32, 33, 1000, 5000] {
         let mut p = Pair::open(PairConfig::default());
         let buffer = [p.nodes[1].sge(60_000, 8)];
@@ -82,7 +82,7 @@ fn test_write_with_immediate_is_placed_before_it_is_told() {
 }
 
 #[test]
-fn test_immediate_data_and_sends_share_one_order() {
+fn test_immediate_data_and_sends_arrive_in_order_of_posting() {
     let mut p = Pair::open(PairConfig::default());
     for wr_id in 10..13 {
         let buffer = [p.nodes[1].sge(100, 64)];
@@ -108,7 +108,7 @@ fn test_immediate_data_with_other_data_is_refused_at_posting() {
 }
 
 #[test]
-fn test_write_that_fails_takes_its_immediate_data_with_it() {
+fn test_failed_write_does_not_deliver_its_immediate_data() {
     let mut p = Pair::open(PairConfig::default());
     let buffer = [p.nodes[1].sge(0, 8)];
     p.recv(1, 10, buffer);

@@ -72,7 +72,7 @@ impl Bench {
 const OK: CqeStatus = CqeStatus::Success;
 
 #[test]
-fn test_registration_comes_before_the_send_that_tells_of_it() {
+fn test_registration_takes_effect_before_the_send_that_announces_it() {
     let mut b = bench();
     let stag = b.fast.with_key(0x5a);
     b.p.recv(1, 1, [b.p.nodes[1].sge(5000, 100)]);
@@ -122,7 +122,7 @@ fn test_stale_key_is_refused_and_the_new_one_works() {
 }
 
 #[test]
-fn test_what_is_sent_again_after_an_invalidation_is_what_was_posted() {
+fn test_retransmitted_bytes_match_posted_data_after_an_invalidation() {
     let mut b = bench();
     let (old, new) = (b.fast.with_key(1), b.fast.with_key(2));
     let data = random_bytes(400, 3);
@@ -182,7 +182,7 @@ fn test_invalidation_waits_for_the_read_that_fills_its_memory() {
 }
 
 #[test]
-fn test_peer_invalidates_and_the_stag_is_registered_anew() {
+fn test_stag_can_be_registered_again_after_peer_invalidated_it() {
     for window in [true, false] {
         let mut b = bench();
         let base = if window { b.window } else { b.fast };
@@ -220,7 +220,7 @@ fn test_peer_invalidates_and_the_stag_is_registered_anew() {
 }
 
 #[test]
-fn test_window_gives_the_peer_its_own_rights_and_no_others() {
+fn test_window_grants_the_peer_only_its_own_rights() {
     let rights = [
         (Access::REMOTE_READ, TermCode::DDP_INVALID_STAG),
         (Access::REMOTE_WRITE, TermCode::RDMAP_ACCESS),
@@ -247,7 +247,7 @@ fn test_window_gives_the_peer_its_own_rights_and_no_others() {
 }
 
 #[test]
-fn test_window_is_no_local_memory() {
+fn test_window_cannot_be_used_as_local_memory() {
     let mut b = bench();
     let w = b.window.with_key(1);
     b.register(1, w, (0, 100), Access::REMOTE_READ);
@@ -266,7 +266,7 @@ fn test_window_is_no_local_memory() {
 /// A request that fails ends the stream, and says why; the QP flushes the requests after it and
 /// does not carry them out.
 #[test]
-fn test_request_that_fails_says_why_and_what_follows_is_not_carried_out() {
+fn test_failed_request_reports_its_fault_and_later_ones_are_flushed() {
     type Case = (fn(&mut Bench), BindError);
     let cases: [Case; 5] = [
         (
@@ -308,7 +308,7 @@ fn test_request_that_fails_says_why_and_what_follows_is_not_carried_out() {
 }
 
 #[test]
-fn test_static_rules_of_requests_about_stags() {
+fn test_posting_check_enforces_static_rules_of_stag_requests() {
     let mut b = bench();
     let sge = [Sge { stag: b.mr, to: BASE, len: 8 }];
     let bind = Bind { stag: b.fast, to: 0, access: Access::REMOTE_READ };
@@ -336,7 +336,7 @@ fn test_static_rules_of_requests_about_stags() {
 /// A poll carries out a bounded number of requests, however many there are; all are done in the
 /// end, and a close waits for them.
 #[test]
-fn test_many_requests_without_an_fpdu_take_turns() {
+fn test_poll_carries_out_a_bounded_number_of_local_requests() {
     let mut config = PairConfig::default();
     config.qp.sq_depth = 1000;
     let p = Pair::open(config);
@@ -367,7 +367,7 @@ fn test_many_requests_without_an_fpdu_take_turns() {
 }
 
 #[test]
-fn test_flushed_registration_was_not_carried_out() {
+fn test_flushed_registration_is_not_carried_out() {
     let mut b = bench();
     b.register(1, b.fast.with_key(1), (0, 100), Access::REMOTE_READ);
     b.p.a().qp.abort();

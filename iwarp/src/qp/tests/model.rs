@@ -136,7 +136,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn test_rts_random_mixes_of_operations_match_the_model(
+    fn test_random_mixes_of_operations_match_the_model(
         seed in any::<u64>(),
         crc in any::<bool>(),
         markers in 0..3,

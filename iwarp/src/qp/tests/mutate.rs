@@ -62,7 +62,7 @@ proptest! {
 
     /// Flips up to three bits within one FPDU: CRC-32C finds them all at these lengths.
     #[test]
-    fn test_rts_damage_with_crc_is_found_and_leaves_no_trace(
+    fn test_damaged_fpdu_is_detected_by_crc_and_leaves_no_trace(
         which in any::<prop::sample::Index>(),
         flips in proptest::collection::btree_set(any::<u16>(), 1..=3),
     ) {
@@ -94,7 +94,7 @@ proptest! {
     }
 
     #[test]
-    fn test_rts_damage_without_crc_stays_inside_what_was_granted(
+    fn test_damaged_stream_without_crc_writes_only_granted_memory(
         flips in proptest::collection::vec((any::<u16>(), 0u8..8), 1..20),
         heads in proptest::collection::vec((any::<prop::sample::Index>(), 0usize..20, any::<u8>()), 0..6),
         cut in any::<u16>(),
@@ -124,7 +124,7 @@ proptest! {
 
     /// Well-formed headers with arbitrary fields.
     #[test]
-    fn test_rts_arbitrary_segments_without_crc_never_reach_foreign_memory(
+    fn test_arbitrary_segments_without_crc_never_reach_foreign_memory(
         segments in proptest::collection::vec(
             (any::<bool>(), any::<bool>(), 0u8..12, any::<u8>(), any::<u64>(), -40i64..9000,
              0u32..4, 0u32..4, 0usize..700), 1..20),
@@ -159,7 +159,7 @@ proptest! {
 
     /// Random bytes.
     #[test]
-    fn test_rts_garbage_never_panics(
+    fn test_receiver_never_panics_on_random_bytes(
         bytes in proptest::collection::vec(any::<u8>(), 0..2000), crc in any::<bool>(),
     ) {
         let (mut p, _) = stream(crc);

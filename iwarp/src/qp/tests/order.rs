@@ -23,7 +23,7 @@ fn segments(bytes: &[u8]) -> Vec<(Opcode, DdpHeader, Vec<u8>)> {
 
 /// Mixes kinds and uses distinct sizes, so that any two messages that change places show.
 #[test]
-fn test_rts_messages_go_out_in_the_order_of_posting() {
+fn test_messages_are_sent_in_the_order_of_posting() {
     let mut p = Pair::open(PairConfig::default());
     p.nodes[0].sent.clear();
     let stag = p.nodes[1].stag;
@@ -63,7 +63,7 @@ fn test_rts_messages_go_out_in_the_order_of_posting() {
 
 /// Writes to one place: after each byte that arrives, the place holds the data of the last arrival.
 #[test]
-fn test_rts_writes_to_one_place_land_in_the_order_of_posting() {
+fn test_writes_to_one_place_land_in_the_order_of_posting() {
     for crc in [true, false] {
         let mut c = PairConfig::default();
         c.qp.crc = crc;
@@ -90,7 +90,7 @@ fn test_rts_writes_to_one_place_land_in_the_order_of_posting() {
 /// The completion of a receive means that all Writes posted before its Send are in place, however
 /// the bytes arrive.
 #[test]
-fn test_rts_a_send_tells_that_the_writes_before_it_are_there() {
+fn test_receive_completes_only_after_the_writes_before_its_send_landed() {
     for kind in 0..4 {
         let mut p = Pair::open(PairConfig { mulpdu: 200, ..PairConfig::default() });
         let stag = p.nodes[1].stag;
@@ -123,7 +123,7 @@ fn test_rts_a_send_tells_that_the_writes_before_it_are_there() {
 
 /// A message names one remote buffer; two buffers take two messages, each with its own answer.
 #[test]
-fn test_rts_two_remote_buffers_take_two_messages() {
+fn test_two_remote_buffers_take_two_messages() {
     let mut p = Pair::open(PairConfig::default());
     let b = &p.nodes[1];
     let take = |addr: u64| b.mrs.register(b.qp.pd(), addr, 0, 500, rights()).unwrap().stag;
@@ -161,7 +161,7 @@ fn test_rts_two_remote_buffers_take_two_messages() {
 
 /// A stream that uses up its Reads takes none from another stream.
 #[test]
-fn test_rts_read_queues_of_two_streams_are_apart() {
+fn test_stream_that_uses_up_its_reads_takes_none_from_another() {
     let mut c = PairConfig::default();
     c.qp.ird = 2;
     let mut p = Pair::open(c.clone());

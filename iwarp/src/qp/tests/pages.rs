@@ -88,7 +88,7 @@ impl Bench {
 /// Tests every operation with a list on either side, at any offset and of any length, in FPDUs of
 /// any length.
 #[test]
-fn test_page_lists_serve_every_operation_on_either_side() {
+fn test_page_lists_serve_every_operation_on_both_sides() {
     for (seed, mulpdu) in (0..60).zip([256, 1442, 8930, 64_000].into_iter().cycle()) {
         let markers = seed % 5 == 0;
         let qp = QpConfig { ird: 4, ord: 4, crc: seed % 3 > 0, ..QpConfig::default() };
@@ -134,7 +134,7 @@ fn test_page_lists_serve_every_operation_on_either_side() {
 }
 
 #[test]
-fn test_access_beyond_a_page_list_is_refused_though_its_page_goes_on() {
+fn test_access_past_end_of_page_list_is_refused_within_its_last_page() {
     // The list has 2 pages less 40 bytes.
     for (to, len) in [(2 * P - 60, 21), (0, 2 * P - 39), (2 * P - 40, 1)] {
         let mut b = Bench::new(PairConfig::default());
@@ -151,7 +151,7 @@ fn test_access_beyond_a_page_list_is_refused_though_its_page_goes_on() {
 
 /// An aligned word never lies on two pages; the QP refuses others wherever they lie.
 #[test]
-fn test_atomic_operations_at_the_borders_of_pages() {
+fn test_atomic_operations_work_at_the_borders_of_pages() {
     let add = |stag, to| SendOp::Atomic { stag, to, op: AtomicOp::FetchAdd { add: 1, mask: 0 } };
     let mut b = Bench::new(PairConfig::default());
     let far = b.list(1, &[9, 4, 2], 0, 0);
@@ -178,7 +178,7 @@ fn test_atomic_operations_at_the_borders_of_pages() {
 }
 
 #[test]
-fn test_segments_ahead_of_a_gap_go_to_the_pages_they_are_for() {
+fn test_segments_ahead_of_a_gap_are_placed_in_their_own_pages() {
     let qp = QpConfig { send_markers: true, recv_markers: true, ..QpConfig::default() };
     let mut b = Bench::new(PairConfig { mulpdu: 6000, qp, ..PairConfig::default() });
     let far = b.list(1, &[9, 4, 2, 12], 100, 0);

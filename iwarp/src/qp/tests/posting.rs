@@ -17,7 +17,7 @@ fn statuses(qp: &mut QpContext) -> Vec<(u64, CqeStatus)> {
 
 /// Every static rule, each with a request that just keeps it.
 #[test]
-fn test_static_rules_and_their_twins() {
+fn test_posting_check_enforces_every_static_rule() {
     let all = Limits::default();
     let (one, two) = ([sge(1)], [sge(1); 2]);
     let most = [sge(1); MAX_SGES];
@@ -60,7 +60,7 @@ fn test_static_rules_and_their_twins() {
 }
 
 #[test]
-fn test_constructors_say_what_they_are_named_after() {
+fn test_request_constructors_build_the_request_they_name() {
     let sges = [sge(4)];
     let wr = SendWr::send(7, &sges);
     let op = SendOp::Send { solicited: false, invalidate: None };
@@ -83,7 +83,7 @@ fn test_constructors_say_what_they_are_named_after() {
 /// A malformed request of any kind completes after those before it, with a status that says what is
 /// wrong, and ends the stream; posting fails only on a full queue.
 #[test]
-fn test_rts_malformed_request_completes_in_order_and_says_why() {
+fn test_malformed_request_completes_in_order_and_reports_its_fault() {
     let (many, two) = ([sge(1); MAX_SGES + 1], [sge(1); 2]);
     let bytes = [0; MAX_INLINE + 1];
     let read = SendWr::read(5, &two[..1], STAG, 0);
@@ -125,7 +125,7 @@ fn test_rts_malformed_request_completes_in_order_and_says_why() {
 }
 
 #[test]
-fn test_rts_malformed_receive_ends_the_stream_when_a_message_comes_for_it() {
+fn test_malformed_receive_ends_the_stream_when_a_message_arrives_for_it() {
     let mut p = Pair::open(PairConfig::default());
     p.recv(1, 1, []);
     p.recv(1, 2, [sge(1); MAX_SGES + 1]);
@@ -144,7 +144,7 @@ fn test_rts_malformed_receive_ends_the_stream_when_a_message_comes_for_it() {
 /// A request refused because of the close, posted while a Read Response is being sent, does not end
 /// the stream.
 #[test]
-fn test_closing_refused_request_waits_for_no_response() {
+fn test_late_request_while_closing_does_not_wait_for_a_read_response() {
     let mut p = Pair::open(PairConfig::default());
     let sink = [p.nodes[1].sge(30_000, 20_000)];
     let stag = p.nodes[0].stag;
@@ -163,7 +163,7 @@ fn test_closing_refused_request_waits_for_no_response() {
 
 /// Silent requests at the tail do not keep their places for ever.
 #[test]
-fn test_rts_silent_successes_at_the_tail_are_retired() {
+fn test_unsignaled_requests_at_the_tail_are_retired() {
     let mut c = PairConfig::default();
     c.qp.sq_depth = 4;
     let mut p = Pair::open(c);
@@ -188,7 +188,7 @@ fn test_rts_silent_successes_at_the_tail_are_retired() {
 }
 
 #[test]
-fn test_rts_retired_stops_at_a_completion_that_was_not_polled() {
+fn test_retirement_stops_at_a_completion_that_was_not_polled() {
     let mut p = Pair::open(PairConfig::default());
     for signaled in [false, true, false, false, true, false] {
         let wr = SendWr { signaled, ..SendWr::write(1, &[], STAG, 0) };
@@ -204,7 +204,7 @@ fn test_rts_retired_stops_at_a_completion_that_was_not_polled() {
 }
 
 #[test]
-fn test_rts_taking_all_completions_is_polling_each() {
+fn test_taking_all_completions_equals_polling_each() {
     // The last request may be silent or not, and receive buffers complete among the requests.
     for last in [true, false] {
         let run = |take: fn(&mut QpContext) -> Vec<Cqe>| {
@@ -237,7 +237,7 @@ fn test_rts_taking_all_completions_is_polling_each() {
 }
 
 #[test]
-fn test_rts_inline_data_is_taken_at_posting() {
+fn test_inline_data_are_copied_at_posting() {
     for (mulpdu, crc, markers) in
         [(1442, true, false), (128, true, false), (1442, false, false), (128, true, true)]
     {
@@ -266,7 +266,7 @@ fn test_rts_inline_data_is_taken_at_posting() {
 }
 
 #[test]
-fn test_rts_all_sges_of_a_request_are_gathered_and_scattered() {
+fn test_all_sges_of_a_request_are_gathered_and_scattered() {
     let mut p = Pair::open(PairConfig::default());
     for len in [1, 100, 1500] {
         let pieces = |node: &super::pair::Node, at: usize| -> Vec<Sge> {
@@ -289,7 +289,7 @@ fn test_rts_all_sges_of_a_request_are_gathered_and_scattered() {
 
 /// An idle queue pair, with everything it points to, takes little memory.
 #[test]
-fn test_fresh_queue_pair_is_small_however_deep() {
+fn test_fresh_queue_pair_takes_little_memory_at_any_depth() {
     let config = QpConfig {
         sq_depth: 1 << 20,
         rq_depth: 1 << 20,
@@ -369,7 +369,7 @@ fn test_queues_grow_to_the_high_water_mark_and_no_further() {
 /// The operands of Immediate Data and Atomic Operations take room among the inline bytes, and free
 /// it.
 #[test]
-fn test_operands_of_requests_that_are_done_take_no_room() {
+fn test_operands_of_completed_requests_free_their_inline_room() {
     for kind in 0..4 {
         let mut p = Pair::open(PairConfig::default());
         let (b, len) = (&p.nodes[1], p.config.size as u64);

@@ -15,7 +15,7 @@ fn open() -> Pair {
 }
 
 #[test]
-fn test_operations_for_which_nothing_is_sent_are_those_about_stags() {
+fn test_only_operations_about_stags_are_local() {
     let (stag, to) = (Stag(1), 0);
     let bind = crate::Bind { stag, to, access: Access::NONE };
     for op in [SendOp::FastRegister(bind), SendOp::BindWindow(bind), LOCAL] {
@@ -35,7 +35,7 @@ fn test_operations_for_which_nothing_is_sent_are_those_about_stags() {
 
 /// In each case exactly one of the conditions does not hold.
 #[test]
-fn test_local_request_may_be_carried_out_in_its_turn_alone() {
+fn test_local_request_is_ready_only_in_its_turn() {
     let local = |p: &Pair| p.nodes[0].qp.has_local();
     let mut p = open();
     assert!(!local(&p), "nothing is posted");
@@ -82,7 +82,7 @@ fn test_local_request_may_be_carried_out_in_its_turn_alone() {
 }
 
 #[test]
-fn test_nothing_is_promised_behind_the_end() {
+fn test_ended_queue_pair_has_nothing_to_transmit() {
     // Ended by the peer, with a Write that waits for its acknowledgment and another Write after it.
     let mut p = open();
     p.send(0, 1, WRITE, []);
@@ -108,7 +108,7 @@ fn test_nothing_is_promised_behind_the_end() {
 
 /// A request that sends nothing fails: the same call returns the Terminate, and nothing else.
 #[test]
-fn test_failed_local_request_gives_the_terminate_at_once() {
+fn test_failed_local_request_yields_the_terminate_at_once() {
     let mut p = open();
     p.send(0, 1, LOCAL, []);
     let Node { qp, mem, mrs, .. } = p.a();

@@ -85,7 +85,7 @@ fn test_rtr_is_the_first_fpdu_and_completes_nothing() {
 /// The indication is lost, and Sends after it come ahead of the gap. The indication's MSN takes no
 /// buffer, so the QP knows the buffers of these Sends only after the indication has come.
 #[test]
-fn test_send_ahead_of_a_lost_rtr_goes_into_the_buffer_it_completes() {
+fn test_send_ahead_of_a_lost_rtr_is_placed_in_the_buffer_it_completes() {
     for (rtr, expected) in [
         (Rtr::Write, RtrSet::of(Rtr::Write)),
         (Rtr::Read, RtrSet::of(Rtr::Read)),
@@ -140,7 +140,7 @@ fn test_send_ahead_of_a_lost_rtr_goes_into_the_buffer_it_completes() {
 /// The responder may send although the initiator has posted no work at all; the indication exists
 /// for this case.
 #[test]
-fn test_rtr_goes_without_any_work_of_the_initiators() {
+fn test_rtr_is_sent_although_initiator_has_posted_nothing() {
     for rtr in ALL {
         let mut p = pair(rtr, RtrSet::of(rtr));
         p.recv(0, 1, [p.nodes[0].sge(0, 100)]);
@@ -174,7 +174,7 @@ fn test_rtr_read_counts_as_outstanding_until_its_answer() {
 
 /// With an IRD of 0 the QP answers the indication, and no other Read.
 #[test]
-fn test_rtr_read_is_answered_where_no_read_is_served() {
+fn test_rtr_read_is_answered_with_an_ird_of_zero() {
     for more in [false, true] {
         let mut c = PairConfig {
             rtr: [RtrConfig::Send(Rtr::Read), RtrConfig::Expect(RtrSet::ALL)],
@@ -197,7 +197,7 @@ fn test_rtr_read_is_answered_where_no_read_is_served() {
 
 /// A first message other than the agreed indication is an ordinary message.
 #[test]
-fn test_first_message_that_is_not_expected_is_an_ordinary_one() {
+fn test_first_message_other_than_the_agreed_rtr_is_an_ordinary_one() {
     let not_send = RtrSet::ALL.without(RtrSet::of(Rtr::Send));
     for (expected, posted) in [(not_send, true), (not_send, false), (RtrSet::ALL, true)] {
         let mut p = pair(Rtr::Send, expected);
@@ -244,7 +244,7 @@ fn test_rtr_is_not_sent_by_a_queue_pair_that_has_ended() {
 
 /// A message of a responder that does not wait does not precede the indication.
 #[test]
-fn test_rtr_goes_first_whatever_comes_before_it_is_sent() {
+fn test_rtr_is_sent_first_even_if_a_message_arrives_before() {
     let mut p = pair(Rtr::Write, RtrSet::ALL);
     p.recv(0, 1, []);
     p.nodes[1].qp.hold = false;

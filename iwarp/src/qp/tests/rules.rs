@@ -7,7 +7,7 @@ use crate::rdmap::AtomicOp;
 
 /// The arrival of a request is not yet its answer.
 #[test]
-fn test_reads_and_atomics_are_not_complete_when_their_requests_are_acknowledged() {
+fn test_acknowledged_request_does_not_complete_its_read_or_atomic() {
     for kind in 0..3 {
         let mut p = Pair::open(PairConfig::default());
         let stag = p.nodes[1].stag;
@@ -31,7 +31,7 @@ fn test_reads_and_atomics_are_not_complete_when_their_requests_are_acknowledged(
 
 /// The completion of a receive has the length of the message, not of its last segment.
 #[test]
-fn test_length_of_a_send_of_several_segments_is_that_of_the_whole() {
+fn test_receive_completion_has_length_of_whole_send() {
     let mut p = Pair::open(PairConfig { mulpdu: 200, ..PairConfig::default() });
     // 182 bytes fit a segment: five of them and 90, then one less than fits, and one more.
     for len in [1000, 181, 183] {
@@ -47,7 +47,7 @@ fn test_length_of_a_send_of_several_segments_is_that_of_the_whole() {
 /// The QP makes FPDUs over older contents, in their places in a queue and in reused buffers. Bytes
 /// left over from a longer FPDU must not become the pad.
 #[test]
-fn test_pad_is_zero_where_longer_messages_lay_before() {
+fn test_pad_is_zero_where_longer_messages_were_before() {
     for (crc, markers) in [(false, false), (true, false), (true, true)] {
         let mut c = PairConfig::default();
         (c.qp.crc, c.qp.send_markers) = (crc, markers);
@@ -79,7 +79,7 @@ fn test_pad_is_zero_where_longer_messages_lay_before() {
 
 /// An owner that polls only when there is news misses none of it.
 #[test]
-fn test_news_are_told_until_the_last_is_polled() {
+fn test_queue_pair_has_news_until_the_last_is_polled() {
     let mut p = Pair::new(PairConfig::default());
     assert!(!p.nodes[0].qp.has_news() && !p.nodes[1].qp.has_news());
     p.send(0, 1, SendOp::Write { stag: Stag(1), to: 0 }, []);
@@ -171,7 +171,7 @@ fn test_operations_are_counted_once() {
 /// Buffers of FPDUs are reused: a buffer with memory keeps it, one without gets memory that another
 /// FPDU gave back.
 #[test]
-fn test_buffers_are_used_again() {
+fn test_fpdu_buffers_are_reused() {
     let mut buffers = Buffers::default();
     // Told apart by its size, because the allocator may well return the same memory for the next.
     let (given, mut other, mut next) = (Vec::with_capacity(5000), vec![7; 10], Vec::new());
@@ -187,7 +187,7 @@ fn test_buffers_are_used_again() {
 
 /// The number of spare buffers has a limit.
 #[test]
-fn test_spare_buffers_are_no_more_than_1024() {
+fn test_spare_fpdu_buffers_are_limited_to_1024() {
     let mut buffers = Buffers::default();
     for _ in 0..1030 {
         buffers.give(Vec::with_capacity(100));
@@ -203,7 +203,7 @@ fn test_spare_buffers_are_no_more_than_1024() {
 
 /// An FPDU that owned its bytes leaves their memory to the next.
 #[test]
-fn test_memory_of_a_cleared_fpdu_is_that_of_the_next() {
+fn test_cleared_fpdu_leaves_its_memory_to_the_next() {
     let mut p = Pair::open(PairConfig::default());
     let Node { qp, mem, mrs, .. } = p.a();
     let env = QpEnv { mem: &*mem, mrs, snapshots_full: false, posted: None };
@@ -221,7 +221,7 @@ fn test_memory_of_a_cleared_fpdu_is_that_of_the_next() {
 /// While there is no room for more snapshots, the QP answers a Read later: all of it, or the rest.
 /// The QP counts each attempt.
 #[test]
-fn test_response_waits_for_room_for_its_snapshot() {
+fn test_read_response_waits_for_room_for_its_snapshot() {
     let mut p = Pair::open(PairConfig::default());
     let (stag, sink) = (p.nodes[1].stag, [p.nodes[0].sge(5000, 3000)]);
     p.send(0, 1, SendOp::Read { stag, to: BASE }, sink);

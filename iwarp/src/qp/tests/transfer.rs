@@ -132,17 +132,17 @@ fn all_sizes(crc: bool) {
 }
 
 #[test]
-fn test_rts_every_operation_at_every_segment_boundary_with_crc() {
+fn test_every_operation_transfers_any_segment_boundary_size_with_crc() {
     all_sizes(true);
 }
 
 #[test]
-fn test_rts_every_operation_at_every_segment_boundary_without_crc() {
+fn test_every_operation_transfers_any_segment_boundary_size_without_crc() {
     all_sizes(false);
 }
 
 #[test]
-fn test_rts_every_operation_with_markers() {
+fn test_every_operation_transfers_its_data_with_markers() {
     for kind in KINDS {
         for crc in [false, true] {
             for size in sizes(1442) {
@@ -158,7 +158,7 @@ fn test_rts_every_operation_with_markers() {
 }
 
 #[test]
-fn test_rts_bytes_and_markers_arriving_one_at_a_time() {
+fn test_every_operation_works_when_marked_bytes_arrive_one_at_a_time() {
     for kind in KINDS {
         for crc in [false, true] {
             let mut c = PairConfig { piece: 1, ..config(1442, crc, 5) };
@@ -169,7 +169,7 @@ fn test_rts_bytes_and_markers_arriving_one_at_a_time() {
 }
 
 #[test]
-fn test_rts_every_operation_of_a_mebibyte() {
+fn test_every_operation_transfers_a_mebibyte() {
     for kind in KINDS {
         for crc in [false, true] {
             let size = (1 << 20) + 1;
@@ -180,7 +180,7 @@ fn test_rts_every_operation_of_a_mebibyte() {
 }
 
 #[test]
-fn test_rts_bytes_arriving_one_at_a_time() {
+fn test_every_operation_works_when_bytes_arrive_one_at_a_time() {
     for kind in KINDS {
         for crc in [false, true] {
             let c = PairConfig { piece: 1, ..config(128, crc, 5) };
@@ -190,7 +190,7 @@ fn test_rts_bytes_arriving_one_at_a_time() {
 }
 
 #[test]
-fn test_rts_largest_mulpdu() {
+fn test_every_operation_works_with_the_largest_mulpdu() {
     for kind in KINDS {
         for size in [64_768 - 18, 64_768 - 14, 64_768] {
             let c = PairConfig { size: 1 << 17, ..config(u16::MAX, true, 9) };
@@ -203,7 +203,7 @@ fn test_rts_largest_mulpdu() {
 }
 
 #[test]
-fn test_rts_short_message_leaves_the_rest_of_the_buffer_alone() {
+fn test_short_message_leaves_the_rest_of_its_buffer_unchanged() {
     let mut p = Pair::open(PairConfig::default());
     let data = random_bytes(100, 1);
     p.a().write(0, &data);
@@ -218,7 +218,7 @@ fn test_rts_short_message_leaves_the_rest_of_the_buffer_alone() {
 }
 
 #[test]
-fn test_rts_small_write_is_one_contiguous_piece() {
+fn test_small_write_is_one_contiguous_piece() {
     let mut p = Pair::open(PairConfig::default());
     let b = p.nodes[1].stag;
     for (len, inline) in [(8, true), (32, true), (33, false)] {
@@ -240,7 +240,7 @@ fn test_rts_small_write_is_one_contiguous_piece() {
 
 /// With or without markers, the payload stays where it is until the FPDU goes into a frame.
 #[test]
-fn test_rts_with_markers_payload_is_referred_to() {
+fn test_fpdu_refers_to_its_payload_with_or_without_markers() {
     for markers in [false, true] {
         let mut c = config(1442, true, 1);
         c.qp.send_markers = markers;
@@ -257,7 +257,7 @@ fn test_rts_with_markers_payload_is_referred_to() {
 
 /// Cutting at SGE boundaries costs segments, never bytes.
 #[test]
-fn test_rts_segments_end_where_sges_do() {
+fn test_segments_end_where_sges_end() {
     let mut p = Pair::open(PairConfig::default());
     let b = p.nodes[1].stag;
     let src = [p.nodes[0].sge(0, 100), p.nodes[0].sge(200, 1500)];
@@ -284,7 +284,7 @@ fn segments(bytes: &[u8]) -> Vec<Vec<u8>> {
 
 /// Compares each kind of message on the wire, segment by segment.
 #[test]
-fn test_rts_headers_of_every_segment() {
+fn test_every_segment_carries_the_expected_headers() {
     let mulpdu = 300;
     let mut p = Pair::open(PairConfig { mulpdu, ..PairConfig::default() });
     let (a, b) = (p.nodes[0].stag, p.nodes[1].stag);
@@ -381,7 +381,7 @@ fn test_rts_headers_of_every_segment() {
 }
 
 #[test]
-fn test_rts_message_of_no_bytes_is_one_segment() {
+fn test_empty_message_takes_one_segment() {
     let mut p = Pair::open(PairConfig::default());
     p.nodes[0].sent.clear();
     p.recv(1, 1, []);

@@ -37,7 +37,7 @@ fn check(p: &mut Pair, i: usize, cut: Option<Cut>, what: &str) {
 }
 
 #[test]
-fn test_peer_closed_between_the_segments_of_a_message() {
+fn test_queue_pair_reports_cut_message_if_peer_closes_between_segments() {
     let send: fn(&Pair) -> SendOp = |_| SEND;
     let write: fn(&Pair) -> SendOp = |p| SendOp::Write { stag: p.nodes[1].stag, to: BASE };
     for (what, op) in [("Send", send), ("Write", write)] {
@@ -50,7 +50,7 @@ fn test_peer_closed_between_the_segments_of_a_message() {
 
 /// The first segment of a Send may be without bytes.
 #[test]
-fn test_peer_closed_after_a_first_segment_without_bytes() {
+fn test_queue_pair_reports_cut_message_after_an_empty_first_segment() {
     for last in [false, true] {
         let mut p = started();
         p.recv(1, 1, [p.nodes[1].sge(0, 100)]);
@@ -77,7 +77,7 @@ fn test_peer_closed_after_a_first_segment_without_bytes() {
 /// A responder may send nothing before the peer's first FPDU, which never comes: the QP flushes the
 /// posted requests, at once or when the application closes.
 #[test]
-fn test_peer_closed_before_its_first_fpdu_flushes_what_waits_for_it() {
+fn test_responder_flushes_requests_if_peer_closes_before_its_first_fpdu() {
     let expect = RtrConfig::Expect(crate::mpa::frame::RtrSet::ALL);
     for (rtr, early) in [(RtrConfig::None, true), (RtrConfig::None, false), (expect, true)] {
         let mut p = Pair::new(PairConfig { rtr: [RtrConfig::None, rtr], ..PairConfig::default() });
@@ -111,7 +111,7 @@ fn test_peer_closed_before_its_first_fpdu_flushes_what_waits_for_it() {
 }
 
 #[test]
-fn test_peer_closed_inside_an_fpdu() {
+fn test_queue_pair_reports_cut_fpdu_once_if_peer_closes_inside_it() {
     let mut p = started();
     p.nodes[1].qp.handle_peer_closed(true);
     check(&mut p, 1, Some(Cut::Fpdu), "at the start of a message");
@@ -121,7 +121,7 @@ fn test_peer_closed_inside_an_fpdu() {
 }
 
 #[test]
-fn test_peer_closed_with_a_read_outstanding() {
+fn test_queue_pair_reports_cut_read_if_peer_closes_before_answering() {
     for answered in [false, true] {
         let mut p = started();
         let op = SendOp::Read { stag: p.nodes[1].stag, to: BASE };
@@ -140,7 +140,7 @@ fn test_peer_closed_with_a_read_outstanding() {
 }
 
 #[test]
-fn test_peer_closed_while_we_close_breaks_off_what_we_wait_for() {
+fn test_closing_queue_pair_reports_cut_read_if_peer_closes() {
     let mut p = started();
     let op = SendOp::Read { stag: p.nodes[1].stag, to: BASE };
     let sink = [p.nodes[0].sge(0, 100)];

@@ -33,7 +33,7 @@ fn read(p: &mut Pair, wr_id: u64, len: usize) {
 }
 
 #[test]
-fn test_rts_sends_complete_only_when_acknowledged_to_the_last_byte() {
+fn test_request_completes_only_when_its_last_byte_is_acknowledged() {
     let mut p = pair(4, 4);
     let before = p.nodes[0].qp.tx_end();
     write(&mut p, 1, 100);
@@ -52,7 +52,7 @@ fn test_rts_sends_complete_only_when_acknowledged_to_the_last_byte() {
 }
 
 #[test]
-fn test_rts_write_behind_a_read_waits_for_it_to_complete_in_order() {
+fn test_write_behind_a_read_completes_after_it() {
     let mut p = pair(4, 4);
     read(&mut p, 1, 3000);
     write(&mut p, 2, 10);
@@ -69,7 +69,7 @@ fn test_rts_write_behind_a_read_waits_for_it_to_complete_in_order() {
 }
 
 #[test]
-fn test_rts_fence_waits_for_reads_only() {
+fn test_fence_waits_for_reads_only() {
     let mut p = pair(4, 4);
     let to = SendOp::Write { stag: p.nodes[1].stag, to: BASE };
     let src = [p.nodes[0].sge(0, 8)];
@@ -99,7 +99,7 @@ fn test_rts_fence_waits_for_reads_only() {
 }
 
 #[test]
-fn test_rts_ord_limits_reads_under_way() {
+fn test_ord_limits_outstanding_reads() {
     let mut p = pair(2, 4);
     for i in 0..3 {
         read(&mut p, i, 100);
@@ -118,7 +118,7 @@ fn test_rts_ord_limits_reads_under_way() {
 }
 
 #[test]
-fn test_rts_places_are_given_back_when_the_completion_is_polled() {
+fn test_queue_entry_is_freed_when_its_completion_is_polled() {
     let mut c = PairConfig::default();
     c.qp.sq_depth = 5;
     let mut p = Pair::open(c);
@@ -143,7 +143,7 @@ fn test_rts_places_are_given_back_when_the_completion_is_polled() {
 }
 
 #[test]
-fn test_rts_receive_queue_takes_its_depth_and_no_more() {
+fn test_receive_queue_takes_its_depth_and_no_more() {
     let mut c = PairConfig::default();
     c.qp.rq_depth = 3;
     let mut p = Pair::open(c);
@@ -161,7 +161,7 @@ fn test_rts_receive_queue_takes_its_depth_and_no_more() {
 }
 
 #[test]
-fn test_rts_indices_wrap() {
+fn test_queue_indices_wrap() {
     let mut p = pair(4, 4);
     for i in 0..2 {
         let near = u32::MAX - 5;
@@ -181,7 +181,7 @@ fn test_rts_indices_wrap() {
 }
 
 #[test]
-fn test_rts_responses_and_sends_take_turns() {
+fn test_responses_and_sends_take_turns() {
     let mut p = pair(4, 4);
     for i in 0..3 {
         read(&mut p, i, 10_000);
@@ -213,7 +213,7 @@ fn test_rts_responses_and_sends_take_turns() {
 }
 
 #[test]
-fn test_rts_read_returns_what_an_earlier_write_wrote() {
+fn test_read_returns_data_of_an_earlier_write() {
     let mut p = pair(4, 4);
     p.a().write(0, b"written and read back");
     let b = p.nodes[1].stag;
@@ -225,7 +225,7 @@ fn test_rts_read_returns_what_an_earlier_write_wrote() {
 }
 
 #[test]
-fn test_rts_responder_sends_nothing_before_the_first_fpdu() {
+fn test_responder_sends_nothing_before_the_first_fpdu() {
     let mut p = Pair::new(PairConfig::default());
     let a = p.nodes[0].stag;
     p.send(1, 1, SendOp::Write { stag: a, to: BASE }, []);
@@ -242,7 +242,7 @@ fn test_rts_responder_sends_nothing_before_the_first_fpdu() {
 
 /// Both ends agree on the fault, through the bytes between them.
 #[test]
-fn test_rts_terminate_reaches_the_peer_and_its_request() {
+fn test_terminate_reaches_the_peer_and_fails_its_request() {
     let mut p = pair(4, 4);
     read(&mut p, 1, 8);
     let src = [p.nodes[0].sge(0, 8)];
@@ -265,7 +265,7 @@ fn test_rts_terminate_reaches_the_peer_and_its_request() {
 }
 
 #[test]
-fn test_closing_sends_the_rest_and_says_so_once() {
+fn test_closing_queue_pair_sends_the_rest_and_reports_drained_once() {
     let mut p = pair(4, 4);
     read(&mut p, 1, 5000);
     write(&mut p, 2, 5000);
@@ -296,7 +296,7 @@ fn test_closing_sends_the_rest_and_says_so_once() {
 }
 
 #[test]
-fn test_closing_with_nothing_to_do_is_drained_at_once() {
+fn test_closing_queue_pair_with_nothing_posted_is_drained_at_once() {
     let mut p = pair(4, 4);
     events(&mut p.a().qp);
     p.nodes[0].qp.close();
@@ -304,7 +304,7 @@ fn test_closing_with_nothing_to_do_is_drained_at_once() {
 }
 
 #[test]
-fn test_rts_peer_closed_flushes_receives_and_leaves_sending() {
+fn test_peer_close_flushes_receives_but_lets_sending_go_on() {
     let mut p = pair(4, 4);
     p.recv(0, 1, []);
     p.nodes[0].qp.handle_peer_closed(false);
@@ -323,7 +323,7 @@ fn test_rts_peer_closed_flushes_receives_and_leaves_sending() {
 }
 
 #[test]
-fn test_rts_abort_flushes_everything_in_order_and_keeps_what_is_done() {
+fn test_abort_flushes_requests_in_order_and_keeps_completed_ones() {
     let mut p = pair(4, 4);
     p.recv(0, 10, []);
     p.recv(0, 11, []);
@@ -353,7 +353,7 @@ fn test_rts_abort_flushes_everything_in_order_and_keeps_what_is_done() {
 
 /// Completions never outgrow the room set aside for them.
 #[test]
-fn test_rts_completions_are_bounded_by_the_depths() {
+fn test_completions_are_bounded_by_the_queue_depths() {
     let mut c = PairConfig::default();
     (c.qp.sq_depth, c.qp.rq_depth) = (7, 5);
     let mut p = Pair::open(c);
@@ -372,7 +372,7 @@ fn test_rts_completions_are_bounded_by_the_depths() {
 
 /// Segments of a tagged message may come between those of an untagged one.
 #[test]
-fn test_rts_tagged_and_untagged_messages_may_interleave_on_receive() {
+fn test_tagged_and_untagged_messages_may_interleave_on_receive() {
     let mut p = pair(4, 4);
     let data = random_bytes(5000, 3);
     p.a().write(0, &data);
@@ -401,7 +401,7 @@ fn test_rts_tagged_and_untagged_messages_may_interleave_on_receive() {
 }
 
 #[test]
-fn test_rts_each_polled_completion_gives_back_only_its_own_entries() {
+fn test_each_polled_completion_frees_only_its_own_entries() {
     let mut c = PairConfig::default();
     (c.qp.sq_depth, c.qp.rq_depth) = (4, 4);
     let mut p = Pair::open(c);

@@ -93,7 +93,7 @@ fn events(channel: &CompletionChannel) -> Vec<u64> {
 }
 
 #[test]
-fn test_arm_yields_its_event_once_although_its_completion_was_polled() {
+fn test_arm_yields_one_event_although_completion_was_polled() {
     let channel = CompletionChannel::new().unwrap();
     let (cq, mut worker) = local(&channel, 7);
     complete(&mut worker, false);
@@ -146,7 +146,7 @@ fn test_solicited_arm_waits_for_a_solicited_completion_and_next_widens_it() {
 }
 
 #[test]
-fn test_events_name_their_queues_and_no_queue_starves_another() {
+fn test_channel_names_queue_of_each_event_and_starves_no_queue() {
     let channel = CompletionChannel::new().unwrap();
     let mut all: Vec<_> = (0..40).map(|tag| local(&channel, tag)).collect();
     for (cq, worker) in &mut all {
@@ -168,7 +168,7 @@ fn test_events_name_their_queues_and_no_queue_starves_another() {
 }
 
 #[test]
-fn test_queues_of_servers_and_of_this_process_share_a_channel() {
+fn test_remote_and_local_queues_share_a_channel() {
     let channel = CompletionChannel::new().unwrap();
     let mut far: Vec<_> = (0..50).map(|tag| remote(&channel, tag)).collect();
     let mut near: Vec<_> = (50..60).map(|tag| local(&channel, tag)).collect();
@@ -188,7 +188,7 @@ fn test_queues_of_servers_and_of_this_process_share_a_channel() {
 }
 
 #[test]
-fn test_queue_takes_its_events_along_when_it_is_destroyed() {
+fn test_destroyed_queue_removes_its_events_from_channel() {
     let channel = CompletionChannel::new().unwrap();
     let (near, mut near_worker) = local(&channel, 1);
     let (kept, mut kept_worker) = local(&channel, 2);
@@ -210,7 +210,7 @@ fn test_queue_takes_its_events_along_when_it_is_destroyed() {
 
 /// The lot ends with the last of its queues, and so does the socket.
 #[test]
-fn test_events_of_other_queues_outlive_the_socket_their_wake_up_was_in() {
+fn test_events_of_remaining_queues_survive_closing_of_their_wakeup_socket() {
     let channel = CompletionChannel::new().unwrap();
     let mut far: Vec<_> = (0..2 * LOT as u64).map(|tag| remote(&channel, tag)).collect();
     for far in &mut far {
@@ -226,7 +226,7 @@ fn test_events_of_other_queues_outlive_the_socket_their_wake_up_was_in() {
 }
 
 #[test]
-fn test_waiting_thread_gets_the_event_and_no_two_threads_get_one() {
+fn test_each_event_is_delivered_to_exactly_one_waiting_thread() {
     let channel = CompletionChannel::new().unwrap();
     let mut far = remote(&channel, 5);
     let (cq, mut worker) = local(&channel, 6);
@@ -264,7 +264,7 @@ fn test_waiting_thread_gets_the_event_and_no_two_threads_get_one() {
 }
 
 #[test]
-fn test_channel_says_that_the_rnic_is_gone_after_its_last_events() {
+fn test_channel_reports_rnic_gone_after_its_last_events() {
     let channel = CompletionChannel::new().unwrap();
     let mut armed = remote(&channel, 1);
     let idle = remote(&channel, 2);
@@ -298,7 +298,7 @@ fn test_channel_says_that_the_rnic_is_gone_after_its_last_events() {
 }
 
 #[test]
-fn test_wait_ends_after_its_time() {
+fn test_channel_wait_times_out() {
     let channel = CompletionChannel::new().unwrap();
     let start = Instant::now();
     assert_eq!(channel.get_event(Some(Duration::from_millis(20))).unwrap(), None);

@@ -250,13 +250,13 @@ mod tests {
     }
 
     #[test]
-    fn test_memory_that_comes_back_behind_a_failure_is_taken() {
+    fn test_registration_uses_memory_freed_behind_a_failure() {
         comes_back_behind_a_failure(true);
     }
 
     /// A session of the control thread must not wait, and need not.
     #[test]
-    fn test_memory_that_comes_back_behind_a_failure_is_taken_by_who_may_not_wait() {
+    fn test_registration_that_may_not_wait_uses_memory_freed_behind_a_failure() {
         comes_back_behind_a_failure(false);
     }
 }

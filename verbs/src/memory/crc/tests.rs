@@ -45,7 +45,7 @@ fn noise(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn test_every_length_to_4096_at_every_alignment() {
+fn test_every_crc_length_to_4096_is_correct_at_every_alignment() {
     let data = noise(4096 + 64);
     for k in available() {
         for len in 0..=4096 {
@@ -58,7 +58,7 @@ fn test_every_length_to_4096_at_every_alignment() {
 }
 
 #[test]
-fn test_every_pair_of_alignments() {
+fn test_every_pair_of_crc_alignments_is_correct() {
     let data = noise(2048);
     let base = data.as_ptr().align_offset(32);
     // Words alone, single vectors, lanes, and each of them with a rest.
@@ -76,7 +76,7 @@ fn test_every_pair_of_alignments() {
 /// Another thread writes the source meanwhile. A copy may include these writes or not; the digest
 /// is that of the bytes copied.
 #[test]
-fn test_a_copy_and_its_digest_agree_while_the_source_is_written() {
+fn test_copy_and_its_digest_agree_while_source_is_written() {
     use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
     let src: Vec<AtomicU8> = (0..1431).map(|_| AtomicU8::new(0)).collect();
     struct End<'a>(&'a AtomicBool);
@@ -130,7 +130,7 @@ fn test_known_values() {
 }
 
 #[test]
-fn test_sum_of_all_ones_and_of_zeros() {
+fn test_crc_sum_is_correct_for_all_ones_and_all_zeros() {
     for k in available() {
         check(k, &[0xff; 70_001], 1);
         check(k, &[0; 5000], 2);
@@ -148,7 +148,7 @@ proptest! {
     }
 
     #[test]
-    fn test_crc_continues(a in 0usize..3000, b in 0usize..3000) {
+    fn test_crc_of_parts_equals_crc_of_whole(a in 0usize..3000, b in 0usize..3000) {
         let data = noise(a + b);
         let whole = crate::memory::raw::crc32c_append(0, &data);
         let parts = crate::memory::raw::crc32c_append(crate::memory::raw::crc32c_append(0, &data[..a]), &data[a..]);

@@ -126,20 +126,20 @@ fn lengths() -> impl Iterator<Item = usize> {
 }
 
 #[test]
-fn test_placed_message_ends_with_its_last_byte_once() {
+fn test_placed_message_writes_its_last_byte_last_and_once() {
     // SAFETY: `watch` gives a destination that is valid for as many bytes.
     lengths().for_each(|len| watch(len, |dst, src| unsafe { place(dst, src) }));
 }
 
 #[test]
-fn test_transferred_message_ends_with_its_last_byte_once() {
+fn test_transferred_message_writes_its_last_byte_last_and_once() {
     // SAFETY: as above, and a reference is valid for reads.
     lengths()
         .for_each(|len| watch(len, |dst, src| unsafe { transfer(dst, src.as_ptr(), src.len()) }));
 }
 
 #[test]
-fn test_overlapping_transfers_hold_what_the_source_held() {
+fn test_overlapping_transfer_copies_original_source() {
     for (len, from, to) in
         (0..130).flat_map(|len| [(len, 0, 1), (len, 1, 0), (len, 0, 9), (len, 9, 0), (len, 3, 3)])
     {

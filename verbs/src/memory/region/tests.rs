@@ -7,7 +7,7 @@ use super::*;
 mod clients;
 
 #[test]
-fn test_access_ends_with_the_region() {
+fn test_access_beyond_end_of_region_is_refused() {
     let r = Region::anonymous(5000).unwrap();
     r.place(4996, b"abcd").unwrap();
     assert!(r.place(4997, b"abcd").is_err() && r.place(usize::MAX, b"a").is_err());
@@ -20,7 +20,7 @@ fn test_access_ends_with_the_region() {
 }
 
 #[test]
-fn test_files_are_read_to_where_they_are_wanted_and_written_from_there() {
+fn test_region_is_filled_from_file_and_written_to_file() {
     let file = std::fs::File::from(file::create(PAGE, PAGE).unwrap());
     let r = Region::anonymous(100).unwrap();
     r.place(10, b"0123456789").unwrap();
@@ -47,7 +47,7 @@ fn test_files_are_read_to_where_they_are_wanted_and_written_from_there() {
 
 /// On any machine: a caller gets the pages that it asks for, or an error that says so.
 #[test]
-fn test_pages_are_those_that_were_asked_for() {
+fn test_region_has_requested_page_size_or_reports_missing_hugepages() {
     let small = Region::anonymous_on(5 << 20, PageSize::Small).unwrap();
     assert_eq!((small.page_size(), small.mapped_len()), (PAGE, Some(5 << 20)));
     for (pages, size) in [(PageSize::Huge2M, 2 << 20), (PageSize::Huge1G, 1 << 30)] {
@@ -62,7 +62,7 @@ fn test_pages_are_those_that_were_asked_for() {
 }
 
 #[test]
-fn test_shared_region_is_the_same_memory_and_keeps_its_size() {
+fn test_shared_region_maps_same_memory_and_cannot_shrink() {
     let r = Region::shared(10_000).unwrap();
     let fd = r.fd().unwrap().try_clone_to_owned().unwrap();
     let file = std::fs::File::from(fd.try_clone().unwrap());
@@ -73,7 +73,7 @@ fn test_shared_region_is_the_same_memory_and_keeps_its_size() {
 }
 
 #[test]
-fn test_file_that_may_shrink_or_is_short_is_refused() {
+fn test_region_refuses_file_that_is_unsealed_or_too_short() {
     // SAFETY: the name is a C string; the result is checked.
     let raw = unsafe { libc::memfd_create(c"t".as_ptr(), libc::MFD_ALLOW_SEALING) };
     // SAFETY: a descriptor just made.
@@ -89,7 +89,7 @@ fn test_file_that_may_shrink_or_is_short_is_refused() {
 
 /// The kernel may find no hugepage when a worker touches a hole that another process has punched.
 #[test]
-fn test_file_of_hugepages_is_refused_though_it_is_sealed() {
+fn test_region_refuses_hugepage_file_although_it_is_sealed() {
     const HOW: libc::c_uint = libc::MFD_ALLOW_SEALING | libc::MFD_HUGETLB;
     // SAFETY: as above.
     let raw = unsafe { libc::memfd_create(c"t".as_ptr(), HOW) };
@@ -106,7 +106,7 @@ fn test_file_of_hugepages_is_refused_though_it_is_sealed() {
 }
 
 #[test]
-fn test_borrowed_memory_keeps_its_owner() {
+fn test_borrowed_region_keeps_its_owner_alive() {
     // Not a box: moving a box would invalidate pointers to its bytes.
     let mut owner = vec![7u8; 100];
     let base = NonNull::new(owner.as_mut_ptr()).unwrap();

@@ -82,7 +82,7 @@ fn flushed(wr_id: u64, op: CqeOp) -> (u64, CqeOp, CqeStatus) {
 /// Requests of one to several blocks, several times around the ring; when the worker stops, it has
 /// retired some, taken some and not taken the rest.
 #[test]
-fn test_what_a_lost_worker_has_not_retired_completes_as_flushed() {
+fn test_requests_not_retired_by_lost_worker_complete_as_flushed() {
     for lap in 0..40u64 {
         let mut b = Bench::new(8);
         let op = |n: u64| [SEND, WRITE, IMMEDIATE][(n % 3) as usize];
@@ -118,7 +118,7 @@ fn test_what_a_lost_worker_has_not_retired_completes_as_flushed() {
 }
 
 #[test]
-fn test_what_a_worker_has_written_comes_before_what_it_has_lost() {
+fn test_completions_written_by_lost_worker_come_before_flushed_ones() {
     let mut b = Bench::new(4);
     (1..=3).for_each(|n| b.send(n, SEND, 0).unwrap());
     b.take_sends(3);
@@ -190,7 +190,7 @@ fn complete_up_to(step: usize, b: &mut Bench, recv_cq: &Cq) {
 /// it shows: each request has at most one completion, and every request that could succeed or be
 /// flushed has one.
 #[test]
-fn test_each_request_completes_once_wherever_its_rnic_is_killed() {
+fn test_each_request_completes_once_wherever_rnic_is_killed() {
     for step in 0..=STEPS {
         for one_cq in [true, false] {
             let (mut b, recv_cq) = Bench::with_recv_cq(8, |area, cq| {
@@ -224,7 +224,7 @@ fn test_each_request_completes_once_wherever_its_rnic_is_killed() {
 /// Other queue pairs have completions in the same queue, and an older worker wrote no word about
 /// the completions that it stages.
 #[test]
-fn test_staged_completions_of_another_queue_pair_are_not_this_ones() {
+fn test_staged_completions_of_another_queue_pair_are_not_counted() {
     let mut b = Bench::new(4);
     b.send(1, SEND, 0).unwrap();
     b.take_sends(1);
@@ -238,7 +238,7 @@ fn test_staged_completions_of_another_queue_pair_are_not_this_ones() {
 }
 
 #[test]
-fn test_queue_pair_that_its_worker_has_ended_is_left_as_it_is() {
+fn test_queue_pair_already_ended_by_its_worker_is_left_unchanged() {
     let mut b = Bench::new(4);
     b.send(1, SEND, 0).unwrap();
     let mut seen = Vec::new();
@@ -250,7 +250,7 @@ fn test_queue_pair_that_its_worker_has_ended_is_left_as_it_is() {
 
 /// The worker is killed between its two marks, while a thread waits for the second.
 #[test]
-fn test_post_that_waits_for_a_lost_worker_completes_as_flushed() {
+fn test_post_that_waits_for_lost_worker_completes_as_flushed() {
     let b = Bench::new(4);
     header(&b.qp.0.block)[at::STATE].store(state::ENDING, Ordering::SeqCst);
     fence(Ordering::SeqCst);

@@ -63,7 +63,7 @@ fn test_device_of_another_process_has_no_hub() {
 }
 
 #[test]
-fn test_answers_that_make_no_device_are_errors() {
+fn test_invalid_device_answers_are_errors() {
     let good = opened(1, 0, 0);
     let (device, thread) = server(&good, Vec::new(), &[]);
     assert!(device.is_ok(), "{device:?}");
@@ -101,7 +101,7 @@ fn test_answers_that_make_no_device_are_errors() {
 }
 
 #[test]
-fn test_later_answers_that_make_no_sense_are_errors() {
+fn test_invalid_later_answers_are_errors() {
     let good = opened(1, 0, 0);
     let (device, thread) = server(
         &good,

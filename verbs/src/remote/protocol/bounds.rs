@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn test_every_number_of_every_request_has_a_bound() {
+    fn test_every_number_of_every_request_is_bounded() {
         let sampled: Vec<_> =
             samples().iter().map(|c| c["op"].as_str().unwrap().to_owned()).collect();
         assert_eq!(sampled, operations::<Request>(), "a sample of each, in their order");
@@ -196,7 +196,7 @@ mod tests {
     /// Sets each time to the longest that a document can express, and each number that is cut to
     /// the largest.
     #[test]
-    fn test_longest_times_and_largest_counts_are_cut_to_their_bounds() {
+    fn test_excessive_times_and_counts_are_clamped_to_their_bounds() {
         let most = json!({ "secs": u64::MAX, "nanos": 999_999_999 });
         for b in Request::BOUNDS {
             let Some(mut call) = samples().into_iter().find(|c| c["op"] == b.op) else { continue };

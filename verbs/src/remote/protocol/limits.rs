@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_limits_are_written_and_read_back() {
+    fn test_device_limits_round_trip_through_protocol() {
         let limits = DeviceLimits { max_qps: 3, max_ird: 5, ..DeviceLimits::default() };
         assert_eq!(DeviceLimits::from(&Limits::from(&limits)), limits);
         let lies = Limits { qps: u32::MAX, sges: u16::MAX, ..Limits::from(&limits) };

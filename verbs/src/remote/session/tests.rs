@@ -166,7 +166,7 @@ fn test_everything_a_device_makes_can_be_made_and_comes_back() {
 }
 
 #[test]
-fn test_window_for_any_queue_pair_ends_before_the_number_of_its_queue_pair_is_used_again() {
+fn test_window_of_any_queue_pair_ends_before_queue_pair_number_is_reused() {
     let (device, server) = served(Policy::default());
     let device = device.unwrap();
     let pd = device.alloc_pd().unwrap();
@@ -201,7 +201,7 @@ fn test_window_for_any_queue_pair_ends_before_the_number_of_its_queue_pair_is_us
 }
 
 #[test]
-fn test_memory_of_the_applications_own_is_mapped_once_and_what_cannot_be_shared_refused() {
+fn test_application_memory_is_mapped_once_and_unshareable_memory_refused() {
     let (device, server) = served(Policy { memory: 2 << 20, ..Policy::default() });
     let device = device.unwrap();
     let pd = device.alloc_pd().unwrap();
@@ -239,7 +239,7 @@ fn test_memory_of_the_applications_own_is_mapped_once_and_what_cannot_be_shared_
 
 /// The server is killed: no thread waits for ever.
 #[test]
-fn test_everything_ends_with_the_server() {
+fn test_device_objects_fail_when_server_is_killed() {
     let (device, server) = served(Policy::default());
     let device = device.unwrap();
     let pd = device.alloc_pd().unwrap();
@@ -293,7 +293,7 @@ fn test_everything_ends_with_the_server() {
 
 /// A peer may end a connection at any time; the application has done nothing wrong.
 #[test]
-fn test_what_is_said_about_a_connection_that_has_ended_is_no_error() {
+fn test_requests_about_ended_connection_are_not_errors() {
     let (device, server) = served(Policy::default());
     let device = device.unwrap();
     let pd = device.alloc_pd().unwrap();

@@ -35,7 +35,7 @@ fn put_recv(ring: BlockRing<'_>, at: u64, wr: &RecvWr<'_>) -> u64 {
 
 /// Golden words: other processes rely on the layout.
 #[test]
-fn test_send_entries_are_laid_out_as_documented() {
+fn test_send_entry_layout_matches_documentation() {
     let r = lines(2);
     let sge = Sge { stag: Stag(0xaabb_cc01), len: 5, to: 0x77 };
     let wr = SendWr {
@@ -62,7 +62,7 @@ fn test_send_entries_are_laid_out_as_documented() {
 }
 
 #[test]
-fn test_entries_with_operands_are_laid_out_as_documented() {
+fn test_entry_layout_with_operands_matches_documentation() {
     let r = lines(2);
     let sink = [Sge { stag: Stag(2), len: 8, to: 0x77 }];
     let op = AtomicOp::CmpSwap { compare: 3, compare_mask: 4, swap: 5, swap_mask: 6 };
@@ -79,7 +79,7 @@ fn test_entries_with_operands_are_laid_out_as_documented() {
 }
 
 #[test]
-fn test_entries_about_stags_are_laid_out_as_documented() {
+fn test_stag_entry_layout_matches_documentation() {
     let r = lines(4);
     let sge = [Sge { stag: Stag(0xaabb_cc01), len: 5, to: 0x77 }];
     let access = Access::REMOTE_READ.with(Access::REMOTE_ATOMIC);
@@ -97,7 +97,7 @@ fn test_entries_about_stags_are_laid_out_as_documented() {
 }
 
 #[test]
-fn test_recv_entries_are_laid_out_as_documented() {
+fn test_recv_entry_layout_matches_documentation() {
     let r = lines(1);
     let sges = [Sge { stag: Stag(1), len: 2, to: 3 }, Sge { stag: Stag(4), len: 5, to: 6 }];
     put_recv(ring(&r), 0, &RecvWr { wr_id: 11, sges: &sges });
@@ -175,7 +175,7 @@ proptest! {
     /// Any words and any tail: the reader returns an error, or a request within every limit. The
     /// reader never panics, and never steps beyond the published entries.
     #[test]
-    fn test_garbage_is_read_or_refused(
+    fn test_entry_reader_reads_or_refuses_arbitrary_words(
         fill in proptest::collection::vec(any::<[u64; BLOCK]>(), 16), tail in any::<u64>(), near in 0u64..20
     ) {
         let r: Vec<Line> = fill.into_iter().map(|l| l.map(AtomicU64::new)).collect();
@@ -199,7 +199,7 @@ proptest! {
 
 /// The reader accepts the counts of an entry of one block up to the room after its head.
 #[test]
-fn test_counts_beyond_the_block_are_told() {
+fn test_entry_reader_refuses_counts_beyond_the_block() {
     let r = lines(1);
     let tail = AtomicU64::new(1);
     let first = |word: u64| {
@@ -227,7 +227,7 @@ fn test_counts_beyond_the_block_are_told() {
 }
 
 #[test]
-fn test_tail_out_of_reach_is_told() {
+fn test_entry_reader_refuses_tail_beyond_the_ring() {
     let mut reader = EntryReader::new(8);
     let tails = [9, u64::MAX, 8].map(AtomicU64::new);
     assert_eq!(reader.has_next(|| &tails[0]), Err(Broken::Tail));

@@ -59,7 +59,7 @@ fn feed(bytes: &[u8], cut: usize) {
 
 proptest! {
     #[test]
-    fn test_frame_round_trip((frame, data) in any_frame(), more in proptest::collection::vec(any::<u8>(), 0..5)) {
+    fn test_startup_frame_parses_back_as_it_was_emitted((frame, data) in any_frame(), more in proptest::collection::vec(any::<u8>(), 0..5)) {
         let frame = Frame { private_data: &data, ..frame };
         let mut bytes = frame.emit().unwrap();
         let len = bytes.len();
@@ -71,12 +71,12 @@ proptest! {
     }
 
     #[test]
-    fn test_any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..600), cut in 0usize..600) {
+    fn test_startup_machines_survive_any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..600), cut in 0usize..600) {
         feed(&bytes, cut);
     }
 
     #[test]
-    fn test_mutated_frames_are_survived(
+    fn test_startup_machines_survive_mutated_frames(
         (frame, data) in any_frame(), at in 0usize..532, with: u8, cut in 0usize..532, drop in 0usize..32,
     ) {
         let mut bytes = Frame { private_data: &data, ..frame }.emit().unwrap();
@@ -87,7 +87,7 @@ proptest! {
     }
 
     #[test]
-    fn test_any_pair_that_connects_agrees(
+    fn test_initiator_and_responder_agree_whenever_they_connect(
         ird in 0u16..40, ord in 0u16..40, r_ird in 0u16..40, r_ord in 0u16..40,
         rtr in 0u8..8, r_rtr in 1u8..8, crc: bool, r_crc: bool,
     ) {

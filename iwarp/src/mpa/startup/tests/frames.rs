@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn test_request_of_revision_1_is_bytes_of_figure_8() {
+fn test_request_of_revision_1_matches_bytes_of_figure_8() {
     let i = initiator(&InitiatorConfig { private_data: b"hi", ..v1() });
     assert_eq!(i.request(), bytes_of("4d504120 49442052 65712046 72616d65 40 01 0002 6869"));
     let i = initiator(&InitiatorConfig { crc: CrcPolicy::Off, ..v1() });
@@ -24,7 +24,7 @@ fn test_request_of_revision_2_has_flags_and_depths_of_rfc_6581() {
 
 /// Compares frames of a Linux siw that was built to ask for a first message.
 #[test]
-fn test_peer_to_peer_frames_of_siw_are_ours() {
+fn test_peer_to_peer_frames_match_those_of_siw() {
     let (w, r) = (RtrSet::of(Rtr::Write), RtrSet::of(Rtr::Read));
     for (rtr, request, reply) in [(w.with(r), "8001c001", "80018001"), (r, "80014001", "80014001")]
     {
@@ -47,7 +47,7 @@ fn test_peer_to_peer_frames_of_siw_are_ours() {
 }
 
 #[test]
-fn test_reserved_bits_and_the_r_bit_of_a_request_are_not_looked_at() {
+fn test_responder_ignores_reserved_bits_and_r_bit_of_request() {
     for bits in [0x20, 0x10, 0x08, 0x04, 0x02, 0x01, 0x3f] {
         let mut request = initiator(&v1()).request().to_vec();
         assert_eq!(request[16] & 0x3f, 0, "sent as zero");
@@ -82,7 +82,7 @@ fn test_wrong_key_is_refused_at_its_first_wrong_byte() {
 }
 
 #[test]
-fn test_two_initiators_and_two_responders_are_told_apart_from_garbage() {
+fn test_peer_of_the_same_role_is_reported_apart_from_garbage() {
     let request = initiator(&v2()).request().to_vec();
     let reply = reply(None).emit().unwrap();
     for (got, bytes) in [
@@ -96,7 +96,7 @@ fn test_two_initiators_and_two_responders_are_told_apart_from_garbage() {
 }
 
 #[test]
-fn test_revisions_beyond_what_we_speak_are_refused_as_soon_as_seen() {
+fn test_responder_refuses_unknown_revision_before_rest_of_request() {
     let only_1 = ResponderConfig { max_revision: Revision::V1, ..Default::default() };
     for (config, max, bad) in [
         (ResponderConfig::default(), Revision::V2, [0, 3, 255]),
@@ -143,7 +143,7 @@ fn test_private_data_of_512_bytes_is_taken_and_of_513_refused() {
 }
 
 #[test]
-fn test_enhanced_frame_without_its_words_is_refused() {
+fn test_enhanced_request_without_its_depth_words_is_refused() {
     for len in 0..4u8 {
         let mut request = initiator(&v2()).request()[..20].to_vec();
         request[19] = len;
@@ -154,7 +154,7 @@ fn test_enhanced_frame_without_its_words_is_refused() {
 }
 
 #[test]
-fn test_bytes_behind_a_frame_mean_a_wrong_length() {
+fn test_responder_refuses_bytes_after_a_complete_request() {
     let mut request = initiator(&v2()).request().to_vec();
     request.push(0);
     let mut r = responder();
@@ -176,7 +176,7 @@ fn test_bytes_behind_a_frame_mean_a_wrong_length() {
 }
 
 #[test]
-fn test_request_byte_by_byte_is_the_request_at_once() {
+fn test_responder_parses_request_fed_byte_by_byte() {
     let config = InitiatorConfig { private_data: b"some data", rtr: RtrSet::ALL, ..v2() };
     let request = initiator(&config).request().to_vec();
     let mut r = responder();

@@ -76,7 +76,7 @@ fn bytes_of(hex: &str) -> Vec<u8> {
 }
 
 #[test]
-fn test_config_that_cannot_be_said_is_refused() {
+fn test_config_that_a_frame_cannot_express_is_refused() {
     let bad = [
         (InitiatorConfig { rtr: RtrSet::ALL, ..v1() }, ConfigError::RtrNeedsRevision2),
         (InitiatorConfig { ird: 0x3fff, ..v2() }, ConfigError::Depth { depth: 0x3fff }),
@@ -98,7 +98,7 @@ fn test_config_that_cannot_be_said_is_refused() {
 
 /// Every event in every state of both machines.
 #[test]
-fn test_state_and_event_matrix() {
+fn test_startup_machines_match_table_for_every_state_and_event() {
     type Event = (&'static str, fn(&mut Responder) -> String);
     fn bytes(r: &mut Responder, b: &[u8]) -> String {
         match r.handle_bytes(b) {

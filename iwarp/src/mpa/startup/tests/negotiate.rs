@@ -34,7 +34,7 @@ fn test_crc_is_used_if_either_side_asks() {
 }
 
 #[test]
-fn test_markers_go_in_the_directions_whose_receiver_asks() {
+fn test_sender_uses_markers_only_if_its_receiver_asks() {
     for (ours, theirs) in [(false, false), (false, true), (true, false), (true, true)] {
         for base in [v1(), v2()] {
             let config = InitiatorConfig { markers: ours, ..base };
@@ -78,7 +78,7 @@ fn test_unenhanced_request_of_revision_2_gets_an_unenhanced_reply() {
 }
 
 #[test]
-fn test_responder_serves_as_many_reads_as_its_application_says() {
+fn test_responder_ird_equals_the_one_its_application_gives() {
     for ird in [0, 1, 4, 200, 0x3ffe] {
         let (bytes, n) =
             asked(&InitiatorConfig { ord: 100, ..v2() }).accept(&accept(ird, 0)).unwrap();
@@ -89,7 +89,7 @@ fn test_responder_serves_as_many_reads_as_its_application_says() {
 }
 
 #[test]
-fn test_responder_leaves_depths_alone_that_are_not_negotiated() {
+fn test_responder_keeps_own_depths_when_request_does_not_negotiate() {
     let mut request = initiator(&v2()).request().to_vec();
     request[20..24].copy_from_slice(&[0x3f, 0xff, 0x3f, 0xff]);
     let mut r = responder();
@@ -100,13 +100,13 @@ fn test_responder_leaves_depths_alone_that_are_not_negotiated() {
 }
 
 #[test]
-fn test_initiator_leaves_depths_alone_that_are_not_negotiated() {
+fn test_initiator_keeps_own_depths_when_reply_does_not_negotiate() {
     let n = answer(&v2(), &reply(Some(enhanced(0x3fff, 0x3fff, RtrSet::NONE)))).unwrap();
     assert_eq!((n.ird, n.ord), (3, 5));
 }
 
 #[test]
-fn test_depths_left_to_the_applications_are_all_ones_and_stay() {
+fn test_depths_left_to_applications_are_sent_as_all_ones_and_kept() {
     let config = InitiatorConfig { depths: Depths::LeftToApplications, ..v2() };
     assert_eq!(initiator(&config).request()[20..24], [0x3f, 0xff, 0x3f, 0xff]);
     let (bytes, n) = asked(&config).accept(&accept(4, 6)).unwrap();
@@ -127,7 +127,7 @@ fn test_depths_left_to_the_applications_are_all_ones_and_stay() {
 }
 
 #[test]
-fn test_initiator_lowers_its_ord_and_serves_the_responders() {
+fn test_initiator_lowers_its_ord_to_ird_of_responder() {
     for ord in 0..=3 {
         let n = answer(&v2(), &reply(Some(enhanced(2, ord, RtrSet::NONE)))).unwrap();
         assert_eq!((n.ird, n.ord), (3, 2));
@@ -138,7 +138,7 @@ fn test_initiator_lowers_its_ord_and_serves_the_responders() {
 }
 
 #[test]
-fn test_responder_ord_beyond_our_ird_is_terminated() {
+fn test_initiator_terminates_reply_whose_ord_exceeds_its_ird() {
     let e = answer(&v2(), &reply(Some(enhanced(5, 4, RtrSet::NONE)))).unwrap_err();
     assert_eq!(e, StartupError::InsufficientIrd { needed: 4, max: 3 });
     let code = TermCode::new(2, 0, 6);
@@ -156,7 +156,7 @@ fn test_unenhanced_reply_to_an_enhanced_request_is_refused() {
 }
 
 #[test]
-fn test_rtr_is_one_both_sides_can() {
+fn test_initiator_picks_rtr_form_that_both_sides_support() {
     let (w, r, s) = (RtrSet::of(Rtr::Write), RtrSet::of(Rtr::Read), RtrSet::of(Rtr::Send));
     for (ours, theirs, want) in [
         (RtrSet::ALL, RtrSet::ALL, Some(Rtr::Write)),
@@ -206,7 +206,7 @@ fn test_rtr_read_needs_a_slot_at_the_responder() {
 }
 
 #[test]
-fn test_responder_offers_what_both_can_or_else_what_it_can() {
+fn test_responder_offers_common_rtr_forms_or_else_its_own() {
     let (w, r) = (RtrSet::of(Rtr::Write), RtrSet::of(Rtr::Read));
     for (asked_for, can, want) in
         [(RtrSet::ALL, w, w), (w.with(r), RtrSet::ALL, w.with(r)), (r, w, w)]
@@ -236,7 +236,7 @@ fn test_flags_without_flag_a_are_ignored_and_not_sent() {
 }
 
 #[test]
-fn test_reply_of_the_other_model_is_terminated() {
+fn test_initiator_terminates_reply_of_the_other_connection_model() {
     let p2p = InitiatorConfig { rtr: RtrSet::ALL, ..v2() };
     for (config, theirs) in [(p2p, RtrSet::NONE), (v2(), RtrSet::ALL)] {
         let e = answer(&config, &reply(Some(enhanced(5, 3, theirs)))).unwrap_err();

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn test_reject_carries_private_data_and_leaves_the_rest_to_the_caller() {
+fn test_reject_carries_private_data_and_leaves_later_bytes_to_caller() {
     for config in [v1(), v2()] {
         let mut bytes = asked(&config).reject(b"no", None).unwrap();
         assert_eq!(bytes[16] & 0x20, 0x20);
@@ -20,7 +20,7 @@ fn test_reject_carries_private_data_and_leaves_the_rest_to_the_caller() {
 
 /// A refusal sets R, and sets C if one of the two ends wants CRCs.
 #[test]
-fn test_reject_says_whether_there_would_be_crcs() {
+fn test_reject_sets_crc_flag_if_either_side_requires_crc() {
     use CrcPolicy::{Off, Required};
     for (ours, theirs, flags) in
         [(Off, Off, 0x30), (Off, Required, 0x70), (Required, Off, 0x70), (Required, Required, 0x70)]
@@ -51,14 +51,14 @@ fn test_reject_names_the_ord_needed() {
 }
 
 #[test]
-fn test_reject_of_another_shape_is_still_a_reject() {
+fn test_initiator_reports_unenhanced_reject_as_reject() {
     let frame = Frame { reject: true, ..reply(None) };
     let step = initiator(&v2()).handle_bytes(&frame.emit().unwrap()).unwrap();
     assert!(matches!(step, InitiatorStep::Rejected { revision: Revision::V1, peer: None, .. }));
 }
 
 #[test]
-fn test_terminate_of_an_initiator_is_framed_as_the_reply_asked() {
+fn test_initiator_frames_terminate_with_crc_and_markers_of_the_reply() {
     for (crc, markers) in [(false, false), (true, false), (false, true), (true, true)] {
         let config = InitiatorConfig { crc: CrcPolicy::Off, ..v2() };
         let mut i = initiator(&config);

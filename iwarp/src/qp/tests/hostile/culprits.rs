@@ -27,7 +27,7 @@ fn blamed(t: &mut Target, header: Option<Vec<u8>>) -> Vec<u64> {
 }
 
 #[test]
-fn test_rts_terminate_blames_the_request_whose_header_it_repeats() {
+fn test_terminate_blames_the_request_whose_header_it_repeats() {
     let msn = |opcode, qn, msn| Some(untagged(opcode, true, qn, msn, 0));
     let write = |to| Some(tagged(Opcode::WRITE, true, Stag(9), to));
     for (header, want) in [
@@ -68,7 +68,7 @@ fn test_rts_terminate_blames_the_request_whose_header_it_repeats() {
 
 /// A request that was not started cannot be the cause; one that was started can.
 #[test]
-fn test_rts_terminate_without_header_blames_no_request_that_was_not_started() {
+fn test_terminate_without_header_blames_only_started_requests() {
     let mut t = Target::new();
     t.post(1, SendOp::Write { stag: Stag(9), to: 0 });
     assert_eq!(blamed(&mut t, None), []);

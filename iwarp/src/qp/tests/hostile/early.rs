@@ -41,7 +41,7 @@ fn memory(t: &Target, at: usize, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn test_rts_early_send_is_seen_in_memory_and_not_by_the_application_before_its_turn() {
+fn test_early_send_is_placed_at_once_but_completes_in_its_turn() {
     let mut t = Target::with(CONFIG());
     let (bytes, at) = stream(&[send(1, 0, true, 40), send(2, 0, false, 40), send(2, 40, true, 8)]);
     // Both buffers are the same memory here: only the second message writes the bytes from 40 on.
@@ -66,7 +66,7 @@ fn test_rts_early_send_is_seen_in_memory_and_not_by_the_application_before_its_t
 /// A segment that the QP does not place early leaves no trace; if it is wrong, the QP reports that
 /// in its turn.
 #[test]
-fn test_rts_what_may_not_be_placed_early_leaves_no_trace() {
+fn test_segment_that_may_not_be_placed_early_leaves_no_trace() {
     let mut t = Target::with(CONFIG());
     let read_only = t.region(Access::REMOTE_READ);
     let local = t.region(Access::LOCAL_WRITE);
@@ -147,7 +147,7 @@ fn test_rts_what_may_not_be_placed_early_leaves_no_trace() {
 /// RFC 5040 section 5.5: the QP answers a Read Request that came ahead of a gap in its turn, also
 /// one of no bytes, and the answer contains the data of a Write in the gap.
 #[test]
-fn test_rts_read_request_ahead_of_a_gap_is_answered_in_its_turn() {
+fn test_read_request_ahead_of_a_gap_is_answered_in_its_turn() {
     for len in [0u8, 8] {
         let mut t = Target::with(CONFIG());
         let request = read_request(1, t.all, TO, len.into());
@@ -170,7 +170,7 @@ fn test_rts_read_request_ahead_of_a_gap_is_answered_in_its_turn() {
 /// where sequence numbers wrap. Offsets in the stream have 64 bits and do not wrap; the QP finds
 /// FPDUs there as anywhere else.
 #[test]
-fn test_rts_fpdus_are_found_where_32_bits_wrap() {
+fn test_receiver_finds_fpdus_where_sequence_numbers_wrap() {
     let t = Target::with(CONFIG());
     let segments = [write(t.all, TO, 300), write(t.all, TO, 500), write(t.all, TO, 700)];
     let found = |base: u64| {
@@ -195,7 +195,7 @@ fn test_rts_fpdus_are_found_where_32_bits_wrap() {
 /// In a message under way, the QP does not write the bytes that have come again, and may write the
 /// bytes still to come.
 #[test]
-fn test_rts_early_send_is_behind_what_has_come_of_its_message() {
+fn test_early_send_does_not_overwrite_bytes_already_received() {
     let mut t = Target::with(CONFIG());
     let segments =
         [send(1, 0, false, 40), send(1, 0, false, 8), send(1, 39, false, 1), send(1, 48, true, 8)];
@@ -213,7 +213,7 @@ fn test_rts_early_send_is_behind_what_has_come_of_its_message() {
 /// A buffer that a message has used belongs to the application, although the queue pair may
 /// remember it.
 #[test]
-fn test_rts_early_send_gets_no_buffer_that_was_used() {
+fn test_early_send_never_takes_a_used_buffer() {
     for used in 2..=17 {
         let mut t = Target::with(CONFIG());
         for wr_id in 2..used {
@@ -233,7 +233,7 @@ fn test_rts_early_send_gets_no_buffer_that_was_used() {
 }
 
 #[test]
-fn test_rts_without_markers_or_crc_nothing_is_placed_early() {
+fn test_receiver_places_nothing_early_without_markers_and_crc() {
     for config in
         [QpConfig { crc: false, ..CONFIG() }, QpConfig { recv_markers: false, ..CONFIG() }]
     {
@@ -247,7 +247,7 @@ fn test_rts_without_markers_or_crc_nothing_is_placed_early() {
 /// A marker points to the FPDU around it, or to the FPDU after it; bytes in a payload point to
 /// none.
 #[test]
-fn test_rts_fpdus_are_found_by_markers_alone() {
+fn test_receiver_finds_fpdus_by_markers_alone() {
     let t = Target::with(CONFIG());
     // The payload of the second is full of forged FPDUs with right CRCs.
     let forged = framed(&write(t.all, TO, 24), true);
@@ -279,7 +279,7 @@ fn check_found(t: &Target, segments: &[Vec<u8>]) {
 
 /// The peer lies: its marker points into a payload, to the forged beginning of an FPDU.
 #[test]
-fn test_rts_marker_that_points_into_another_fpdu_ends_the_stream_in_its_turn() {
+fn test_marker_pointing_into_another_fpdu_ends_the_stream_in_its_turn() {
     let mut t = Target::with(CONFIG());
     let all = t.all;
     // From byte 472 on there is a forged FPDU of a Write, with the marker at 512 inside.
@@ -306,7 +306,7 @@ fn test_rts_marker_that_points_into_another_fpdu_ends_the_stream_in_its_turn() {
 /// The STag becomes invalid between the two steps: the bytes are placed, and the message is an
 /// error in its turn.
 #[test]
-fn test_rts_stag_that_is_invalidated_before_its_early_write_is_delivered() {
+fn test_early_write_fails_in_its_turn_if_its_stag_was_invalidated() {
     let mut t = Target::with(CONFIG());
     let right = Access::REMOTE_WRITE.with(Access::REMOTE_INVALIDATE);
     let stag = t.mrs.register_for_qp(PD, QPN, ADDR, TO, LEN.into(), right).unwrap().stag;
@@ -328,7 +328,7 @@ fn test_rts_stag_that_is_invalidated_before_its_early_write_is_delivered() {
 /// A queue pair that ends between the two steps flushes its receives, and the placed bytes have no
 /// meaning.
 #[test]
-fn test_rts_queue_pair_that_ends_before_its_early_send_is_delivered() {
+fn test_queue_pair_that_ends_before_early_send_flushes_its_receives() {
     let mut t = Target::with(CONFIG());
     let (bytes, at) = stream(&[send(1, 0, true, 8), send(2, 10, true, 8)]);
     let fpdu = t.place(&bytes[at[1]..], at[1]).unwrap();
@@ -348,7 +348,7 @@ fn test_rts_queue_pair_that_ends_before_its_early_send_is_delivered() {
 /// Two messages of one number: the application receives the one that came in order, and the second
 /// is an error.
 #[test]
-fn test_rts_early_send_of_a_number_that_comes_twice_is_an_error_in_its_turn() {
+fn test_early_send_with_duplicate_number_is_refused_in_its_turn() {
     let mut t = Target::with(CONFIG());
     let (bytes, at) = stream(&[send(1, 0, true, 8), send(1, 0, true, 16)]);
     let fpdu = t.place(&bytes[at[1]..], at[1]).unwrap();
@@ -362,7 +362,7 @@ fn test_rts_early_send_of_a_number_that_comes_twice_is_an_error_in_its_turn() {
 
 /// Responses to two Reads, of which the second comes early: the Reads complete in order.
 #[test]
-fn test_rts_early_response_of_a_later_read_waits_for_its_turn() {
+fn test_early_response_of_a_later_read_waits_for_its_turn() {
     let mut t = Target::with(CONFIG());
     t.post(1, SendOp::Read { stag: Stag(77), to: 0 });
     let sges = [Sge { stag: t.all, to: TO + 300, len: 100 }];

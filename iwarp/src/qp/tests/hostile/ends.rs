@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn test_rts_send_from_memory_that_is_not_ours() {
+fn test_request_using_memory_of_another_domain_ends_the_stream() {
     for op in [
         SendOp::Send { solicited: false, invalidate: None },
         SendOp::Write { stag: Stag(9), to: 0 },
@@ -30,7 +30,7 @@ fn test_rts_send_from_memory_that_is_not_ours() {
 
 /// The Terminate reports the first of several errors.
 #[test]
-fn test_rts_two_errors_at_once_report_the_first() {
+fn test_terminate_reports_the_first_of_two_errors() {
     let mut t = Target::new();
     let mut bytes = framed(&send(9, 0, true, 8), true);
     bytes.extend(framed(&write(Stag(1), 0, 8), true));
@@ -46,7 +46,7 @@ fn peers_terminate(body: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn test_rts_terminate_from_the_peer_flushes_and_is_not_answered() {
+fn test_queue_pair_flushes_and_does_not_answer_terminate_of_peer() {
     let mut t = Target::new();
     t.post(1, SendOp::Write { stag: Stag(9), to: 0 });
     t.post(2, SendOp::Send { solicited: false, invalidate: None });
@@ -75,7 +75,7 @@ fn test_rts_terminate_from_the_peer_flushes_and_is_not_answered() {
 }
 
 #[test]
-fn test_rts_terminate_names_the_write_or_the_read_it_is_about() {
+fn test_terminate_fails_the_write_or_read_whose_header_it_carries() {
     for (header, want) in [
         (tagged(Opcode::WRITE, true, Stag(9), 100), Some(1)),
         (tagged(Opcode::WRITE, true, Stag(9), 5000), Some(2)),
@@ -107,7 +107,7 @@ fn test_rts_terminate_names_the_write_or_the_read_it_is_about() {
 }
 
 #[test]
-fn test_rts_terminate_as_siw_writes_it() {
+fn test_queue_pair_understands_terminate_in_layout_of_siw() {
     let mut t = Target::new();
     let mut body = vec![0x21, 2, 3, 0, 0, 20];
     body.extend(untagged(Opcode::SEND, true, 0, 1, 0));
@@ -118,7 +118,7 @@ fn test_rts_terminate_as_siw_writes_it() {
 
 /// The error code stands if the Terminate contains it.
 #[test]
-fn test_rts_terminate_cut_short_or_too_long_still_ends_the_stream() {
+fn test_terminate_cut_short_or_too_long_still_ends_the_stream() {
     let remote = QpEvent::Terminated { by: Side::Remote, code: TermCode::new(1, 2, 2) };
     let failed = QpEvent::Failed { code: TermCode::new(0, 2, 7) };
     for (body, event, malformed) in [
@@ -145,7 +145,7 @@ fn test_rts_terminate_cut_short_or_too_long_still_ends_the_stream() {
 /// A Terminate that is not the first message of its queue, or not in one segment at offset 0, is an
 /// error itself, and the QP does not answer it either. The QP blames no request for its contents.
 #[test]
-fn test_rts_terminate_out_of_sequence_ends_the_stream_unanswered() {
+fn test_terminate_out_of_sequence_ends_the_stream_unanswered() {
     for (last, msn, mo, code, counter) in [
         (true, 0, 0, 3, "err_msn"),
         (true, 2, 0, 3, "err_msn"),
@@ -180,7 +180,7 @@ fn test_rts_terminate_out_of_sequence_ends_the_stream_unanswered() {
 
 /// The application can read the headers that the peer repeats.
 #[test]
-fn test_rts_terminate_of_the_peer_is_told_with_its_headers() {
+fn test_terminate_of_peer_is_reported_with_its_headers() {
     let mut t = Target::new();
     t.post(1, SendOp::Read { stag: Stag(9), to: 0 });
     assert_eq!(t.transmit().len(), 1);
@@ -210,7 +210,7 @@ fn test_rts_terminate_of_the_peer_is_told_with_its_headers() {
 /// siw announces an RDMAP header for a Send with Invalidate too, and sends none: the DDP header
 /// still names the Send.
 #[test]
-fn test_rts_terminate_of_siw_about_an_invalidation() {
+fn test_terminate_of_siw_about_invalidation_fails_only_that_send() {
     let mut t = Target::new();
     t.post(1, SendOp::Write { stag: Stag(9), to: 0 });
     t.post(2, SendOp::Send { solicited: false, invalidate: Some(Stag(7)) });
@@ -228,7 +228,7 @@ fn test_rts_terminate_of_siw_about_an_invalidation() {
 }
 
 #[test]
-fn test_terminating_terminate_from_the_peer_changes_nothing() {
+fn test_terminating_queue_pair_ignores_terminate_of_peer() {
     let mut t = Target::new();
     t.feed(&send(9, 0, true, 8));
     assert_eq!(t.qp.state(), QpState::Terminate);
@@ -240,7 +240,7 @@ fn test_terminating_terminate_from_the_peer_changes_nothing() {
 }
 
 #[test]
-fn test_terminating_abort_forgets_the_terminate() {
+fn test_aborted_queue_pair_drops_its_unsent_terminate() {
     let mut t = Target::new();
     t.feed(&send(9, 0, true, 8));
     t.qp.abort();
@@ -251,7 +251,7 @@ fn test_terminating_abort_forgets_the_terminate() {
 /// Refused access has a status of its own: any remote protection error of RDMAP, and in DDP the
 /// errors of tagged buffers except the version error, which belongs to the same type.
 #[test]
-fn test_terminate_is_of_access_or_of_something_else() {
+fn test_terminate_about_refused_access_has_its_own_status() {
     let access = [(0, 1, 0), (0, 1, 4), (0, 1, 0xff), (1, 1, 0), (1, 1, 1), (1, 1, 2), (1, 1, 3)];
     let other = [(1, 1, 4), (1, 1, 5), (1, 1, 0xff), (1, 2, 1), (1, 0, 0), (0, 2, 1), (0, 0, 0)];
     for (layer, etype, code) in access {
@@ -267,7 +267,7 @@ fn test_terminate_is_of_access_or_of_something_else() {
 /// A Read that was answered before the end has succeeded, although the Write before it waits for
 /// its acknowledgment, and the owner withdraws the FPDUs made after the Read.
 #[test]
-fn test_withdrawing_leaves_a_read_that_was_answered() {
+fn test_withdrawal_keeps_the_success_of_an_answered_read() {
     let mut t = Target::new();
     t.post(1, SendOp::Write { stag: Stag(9), to: 0 });
     t.post(2, SendOp::Read { stag: Stag(77), to: 0 });

@@ -5,7 +5,7 @@ use crate::fault::Fault;
 use crate::mpa::decode::{Framing, decode};
 
 #[test]
-fn test_rts_wrong_crc_in_every_byte() {
+fn test_receiver_detects_a_flipped_bit_in_every_byte_by_crc() {
     let good = framed(&send(1, 0, true, 9), true);
     for at in 2..good.len() {
         let mut bad = good.clone();
@@ -18,7 +18,7 @@ fn test_rts_wrong_crc_in_every_byte() {
 }
 
 #[test]
-fn test_rts_crc_field_is_not_looked_at_when_off() {
+fn test_receiver_ignores_crc_field_when_crc_is_off() {
     let mut t = Target::with(QpConfig { crc: false, ..QpConfig::default() });
     let mut bytes = framed(&send(1, 0, true, 9), false);
     let n = bytes.len();
@@ -28,7 +28,7 @@ fn test_rts_crc_field_is_not_looked_at_when_off() {
 }
 
 #[test]
-fn test_rts_pad_and_reserved_bits_are_not_looked_at() {
+fn test_receiver_ignores_pad_and_reserved_bits() {
     let mut t = Target::new();
     let mut segment = send(1, 0, true, 9);
     segment[0] |= 0x3c;
@@ -45,7 +45,7 @@ fn test_rts_pad_and_reserved_bits_are_not_looked_at() {
 }
 
 #[test]
-fn test_rts_incomplete_fpdu_is_left_and_places_nothing() {
+fn test_receiver_places_nothing_of_an_incomplete_fpdu() {
     for crc in [true, false] {
         let whole = framed(&send(1, 0, true, 40), crc);
         let mut t = Target::with(QpConfig { crc, ..QpConfig::default() });
@@ -60,7 +60,7 @@ fn test_rts_incomplete_fpdu_is_left_and_places_nothing() {
 }
 
 #[test]
-fn test_rts_several_fpdus_at_once_and_a_rest() {
+fn test_receiver_takes_several_fpdus_at_once_and_leaves_the_rest() {
     let mut t = Target::new();
     let one = framed(&write(t.all, TO + 500, 3), true);
     let mut bytes = one.repeat(3);
@@ -71,7 +71,7 @@ fn test_rts_several_fpdus_at_once_and_a_rest() {
 }
 
 #[test]
-fn test_rts_ulpdu_shorter_than_its_header() {
+fn test_receiver_refuses_ulpdu_shorter_than_its_header() {
     for crc in [true, false] {
         for full in [write(Stag(1), 0, 0), send(1, 0, true, 0)] {
             let last = full.len() - 1;
@@ -86,7 +86,7 @@ fn test_rts_ulpdu_shorter_than_its_header() {
 }
 
 #[test]
-fn test_rts_ddp_version_other_than_one() {
+fn test_receiver_refuses_ddp_version_other_than_one() {
     for version in [0, 2, 3] {
         let mut t = Target::new();
         let mut s = write(t.all, TO, 8);
@@ -99,7 +99,7 @@ fn test_rts_ddp_version_other_than_one() {
 }
 
 #[test]
-fn test_rts_rdmap_version() {
+fn test_receiver_refuses_rdmap_version_other_than_one() {
     // Version 0 is the RDMA Consortium's. No stream that MPA revision 1 or 2 began may carry it
     // beside the version 1 that this end sends.
     for version in [0u8, 2, 3] {
@@ -111,7 +111,7 @@ fn test_rts_rdmap_version() {
 }
 
 #[test]
-fn test_rts_every_opcode_that_may_not_be_tagged() {
+fn test_receiver_refuses_opcode_that_may_not_be_tagged() {
     for opcode in (0..16).map(Opcode).filter(|o| *o != Opcode::WRITE) {
         // A Read Response without a Read is one of them.
         let mut t = Target::new();
@@ -121,7 +121,7 @@ fn test_rts_every_opcode_that_may_not_be_tagged() {
 }
 
 #[test]
-fn test_rts_every_opcode_on_a_queue_that_is_not_its_own() {
+fn test_receiver_refuses_opcode_on_a_queue_not_its_own() {
     for opcode in (0..16).map(Opcode) {
         for qn in 0..4u32 {
             if opcode.queue() == Some(Qn(qn)) {
@@ -134,7 +134,7 @@ fn test_rts_every_opcode_on_a_queue_that_is_not_its_own() {
 }
 
 #[test]
-fn test_rts_unknown_queue() {
+fn test_receiver_refuses_unknown_queue_number() {
     for qn in [4, 5, 0x8000_0000, u32::MAX] {
         let s = cat(&untagged(Opcode::SEND, true, qn, 1, 0), &[0; 8]);
         Target::new().refuses(&s, 0x1201, 18, "err_queue");
@@ -199,7 +199,7 @@ fn digest(bytes: &[u8]) -> u32 {
 /// The QP compares the FPDU's field with a CRC that the caller computed beforehand, and does not
 /// read the bytes for it: so a wrong one makes the QP refuse a good FPDU.
 #[test]
-fn test_rts_fpdu_that_fills_the_stream_is_held_against_the_crc_that_is_known() {
+fn test_receiver_compares_single_fpdu_with_precomputed_crc() {
     let mut t = Target::new();
     let bytes = framed(&send(1, 0, true, 40), true);
     assert!(!t.qp.wants_crc(), "nothing has come");
@@ -220,7 +220,7 @@ fn test_rts_fpdu_that_fills_the_stream_is_held_against_the_crc_that_is_known() {
 /// For two FPDUs, a part of one, or one with more after it, the caller's CRC covers something else:
 /// the QP does not compare it, and does not ask for it.
 #[test]
-fn test_rts_known_crc_of_anything_but_one_fpdu_is_not_looked_at() {
+fn test_receiver_ignores_precomputed_crc_unless_for_one_whole_fpdu() {
     let two = [framed(&send(1, 0, true, 40), true), framed(&send(2, 0, true, 40), true)];
     for end in [two[0].len() + 1, two[0].len() + two[1].len()] {
         let mut t = Target::new();

@@ -4,7 +4,7 @@ use super::*;
 
 /// A Read of no bytes refers to no memory, but still takes a place.
 #[test]
-fn test_rts_reads_of_no_octets_beyond_the_ird() {
+fn test_responder_refuses_empty_read_beyond_the_ird() {
     for sizes in [[0, 0, 0], [8, 0, 0], [0, 8, 0], [0, 0, 8]] {
         let mut t = Target::new();
         let source = t.all;

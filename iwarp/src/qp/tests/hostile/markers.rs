@@ -51,7 +51,7 @@ fn writes(all: Stag, sizes: &[usize]) -> (Vec<Vec<u8>>, Vec<u8>) {
 /// Markers inside the header of an FPDU, before its CRC, between FPDUs, and several in one FPDU,
 /// with a first FPDU of every length.
 #[test]
-fn test_rts_markers_anywhere_in_an_fpdu_are_left_out_of_what_is_placed() {
+fn test_receiver_removes_markers_anywhere_in_an_fpdu() {
     for crc in [false, true] {
         for first in (0..530).step_by(4) {
             let mut t = target(crc);
@@ -66,7 +66,7 @@ fn test_rts_markers_anywhere_in_an_fpdu_are_left_out_of_what_is_placed() {
 }
 
 #[test]
-fn test_rts_incomplete_fpdu_with_markers_is_left_and_places_nothing() {
+fn test_receiver_places_nothing_of_incomplete_fpdu_with_markers() {
     for crc in [true, false] {
         let mut t = target(crc);
         let (segments, want) = writes(t.all, &[900]);
@@ -87,7 +87,7 @@ fn test_rts_incomplete_fpdu_with_markers_is_left_and_places_nothing() {
 /// RFC 5044 section 8, code 3: the Terminate has this code, memory shows no trace, and the QP takes
 /// no FPDU after it.
 #[test]
-fn test_rts_marker_that_points_elsewhere_than_its_fpdu_begins() {
+fn test_receiver_refuses_marker_not_pointing_to_start_of_its_fpdu() {
     for crc in [true, false] {
         // The marker before the first FPDU, the second marker of an FPDU, the first of an FPDU
         // without a marker before it, and one between two FPDUs.
@@ -131,7 +131,7 @@ fn test_rts_marker_that_points_elsewhere_than_its_fpdu_begins() {
 /// place in it or just before its CRC, the field holds the CRC of all bytes but the last four. A
 /// marker after the FPDU belongs to the next one, and then the field does not hold that CRC.
 #[test]
-fn test_rts_known_crc_of_an_fpdu_with_markers_counts_them() {
+fn test_precomputed_crc_of_an_fpdu_covers_its_markers() {
     for len in (0..900).step_by(4) {
         let mut t = target(true);
         let (segments, want) = writes(t.all, &[len, 8]);
@@ -164,7 +164,7 @@ fn test_rts_known_crc_of_an_fpdu_with_markers_counts_them() {
 }
 
 #[test]
-fn test_rts_wrong_crc_is_told_before_a_wrong_marker() {
+fn test_receiver_reports_wrong_crc_before_wrong_marker() {
     let mut t = target(true);
     let (mut bytes, _) = marked(&writes(t.all, &[900]).0, true);
     bytes[515] ^= 4;
@@ -175,7 +175,7 @@ fn test_rts_wrong_crc_is_told_before_a_wrong_marker() {
 
 /// Erratum 1427: only the CRC depends on the reserved half and the two low bits of the pointer.
 #[test]
-fn test_rts_reserved_bits_of_markers_count_for_the_crc_alone() {
+fn test_receiver_counts_reserved_marker_bits_only_in_the_crc() {
     for (reserved, low) in [(0, 1), (0, 2), (0, 3), (1, 0), (0xffff, 3)] {
         let mut t = target(true);
         let (segments, want) = writes(t.all, &[900]);
@@ -197,7 +197,7 @@ fn test_rts_reserved_bits_of_markers_count_for_the_crc_alone() {
 
 /// The FPDU is too long for its last markers to point back to its beginning in 16 bits.
 #[test]
-fn test_rts_fpdu_whose_last_markers_cannot_point_back() {
+fn test_receiver_refuses_fpdu_too_long_for_its_markers_to_point_back() {
     let mut t = target(false);
     let mut segment = write(t.all, TO, 65535 - 14);
     segment.truncate(65535);
@@ -214,7 +214,7 @@ proptest! {
     /// The queue pair and `markers::remove` find the same FPDUs in a stream, in pieces of any size,
     /// or the same fault, wherever a bit is flipped.
     #[test]
-    fn test_rts_markers_are_read_as_the_tool_reads_them(
+    fn test_receiver_reads_markers_as_markers_remove_does(
         sizes in proptest::collection::vec(0usize..700, 1..5),
         crc: bool,
         piece in 1usize..900,

@@ -30,7 +30,7 @@ fn with_version(mut s: Vec<u8>, at: usize, bits: u8) -> Vec<u8> {
 }
 
 #[test]
-fn test_rts_numbers_of_errors_in_untagged_segments() {
+fn test_terminate_has_rfc_code_for_error_in_untagged_segment() {
     let few = || {
         let mut t = Target::new();
         t.accepts(&send(1, 0, true, 0));
@@ -51,7 +51,7 @@ fn test_rts_numbers_of_errors_in_untagged_segments() {
 }
 
 #[test]
-fn test_rts_numbers_of_errors_in_tagged_segments() {
+fn test_terminate_has_rfc_code_for_error_in_tagged_segment() {
     let t = Target::new();
     let end = TO + u64::from(LEN);
     let good = write(t.all, TO, 8);
@@ -69,7 +69,7 @@ fn test_rts_numbers_of_errors_in_tagged_segments() {
 }
 
 #[test]
-fn test_rts_numbers_of_errors_of_read_requests() {
+fn test_terminate_has_rfc_code_for_error_in_read_request() {
     let t = Target::new();
     let all = t.all;
     for (what, segment, want) in [
@@ -90,7 +90,7 @@ fn test_rts_numbers_of_errors_of_read_requests() {
 }
 
 #[test]
-fn test_rts_numbers_of_errors_of_rdmap_and_below_ddp() {
+fn test_terminate_has_rfc_code_for_error_of_rdmap_or_below_ddp() {
     let t = Target::new();
     let mut opcode = send(1, 0, true, 8);
     opcode[1] = 0x4f;

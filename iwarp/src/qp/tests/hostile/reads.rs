@@ -7,13 +7,13 @@ fn refused_read(t: &mut Target, s: &[u8], code: u16, counter: &str) {
 }
 
 #[test]
-fn test_rts_read_request_for_an_unknown_stag() {
+fn test_responder_refuses_read_request_for_unknown_stag() {
     let s = read_request(1, Stag(0x55), TO, 8);
     refused_read(&mut Target::new(), &s, 0x0100, "err_stag");
 }
 
 #[test]
-fn test_rts_read_request_for_a_region_of_another_pd_or_qp() {
+fn test_responder_refuses_read_request_for_region_of_another_pd_or_qp() {
     for (pd, qpn) in [(Pd(4), QPN), (PD, Qpn(6))] {
         let mut t = Target::new();
         let stag = t.mrs.register_for_qp(pd, qpn, 0, 0, 100, rights()).unwrap().stag;
@@ -23,7 +23,7 @@ fn test_rts_read_request_for_a_region_of_another_pd_or_qp() {
 }
 
 #[test]
-fn test_rts_read_request_without_the_right() {
+fn test_responder_refuses_read_request_without_the_right() {
     let mut t = Target::new();
     let stag = t.region(Access::LOCAL_WRITE.with(Access::REMOTE_WRITE));
     let s = read_request(1, stag, TO, 8);
@@ -34,7 +34,7 @@ fn test_rts_read_request_without_the_right() {
 }
 
 #[test]
-fn test_rts_read_request_at_the_bounds_and_past_them() {
+fn test_responder_refuses_read_request_past_the_bounds() {
     let end = TO + u64::from(LEN);
     for (to, n) in [(TO - 1, 1), (end - 7, 8), (end, 1), (TO, 1001), (TO, u32::MAX)] {
         let mut t = Target::new();
@@ -49,7 +49,7 @@ fn test_rts_read_request_at_the_bounds_and_past_them() {
 }
 
 #[test]
-fn test_rts_read_request_whose_offset_wraps() {
+fn test_responder_refuses_read_request_whose_offset_wraps() {
     let mut t = Target::new();
     let s = read_request(1, t.all, u64::MAX - 6, 8);
     refused_read(&mut t, &s, 0x0104, "err_wrap");
@@ -59,14 +59,14 @@ fn test_rts_read_request_whose_offset_wraps() {
 }
 
 #[test]
-fn test_rts_read_request_of_no_bytes_is_not_checked_and_answered() {
+fn test_responder_answers_empty_read_without_checking_its_stag() {
     let mut t = Target::new();
     t.accepts(&read_request(1, Stag(1), u64::MAX, 0));
     assert_eq!(t.transmit(), [framed(&tagged(Opcode::READ_RESPONSE, true, Stag(6), 99), true)]);
 }
 
 #[test]
-fn test_rts_read_request_is_answered_with_what_memory_holds() {
+fn test_responder_answers_read_with_the_contents_of_memory() {
     let mut t = Target::new();
     t.mem.write(1000, b"heddle");
     let s = read_request(1, t.all, TO, 6);
@@ -76,7 +76,7 @@ fn test_rts_read_request_is_answered_with_what_memory_holds() {
 }
 
 #[test]
-fn test_rts_read_request_beyond_the_ird() {
+fn test_responder_refuses_read_request_beyond_the_ird() {
     let mut t = Target::new();
     for msn in 1..=2 {
         let s = read_request(msn, t.all, TO, 8);
@@ -94,7 +94,7 @@ fn test_rts_read_request_beyond_the_ird() {
 }
 
 #[test]
-fn test_rts_read_request_with_an_ird_of_zero() {
+fn test_responder_refuses_every_read_request_with_an_ird_of_zero() {
     let config = QpConfig { ird: 0, ..QpConfig::default() };
     for size in [0, 8] {
         let mut t = Target::with(config.clone());
@@ -104,7 +104,7 @@ fn test_rts_read_request_with_an_ird_of_zero() {
 }
 
 #[test]
-fn test_rts_read_request_msn_out_of_range() {
+fn test_responder_refuses_read_request_with_msn_out_of_range() {
     for msn in [0, 2, u32::MAX] {
         let mut t = Target::new();
         let s = read_request(msn, t.all, TO, 8);
@@ -113,7 +113,7 @@ fn test_rts_read_request_msn_out_of_range() {
 }
 
 #[test]
-fn test_rts_read_request_of_another_shape() {
+fn test_responder_refuses_malformed_read_request() {
     let full = |t: &Target| read_request(1, t.all, TO, 8);
     let mut t = Target::new();
     let s = full(&t);
@@ -134,7 +134,7 @@ fn test_rts_read_request_of_another_shape() {
 /// The owner unregisters the region after the QP accepted the request: the QP reads nothing more,
 /// and the Terminate says how far the answer had got.
 #[test]
-fn test_rts_read_source_deregistered_while_answering() {
+fn test_responder_terminates_if_read_source_is_unregistered_midway() {
     for sent in [0u32, 1, 2] {
         let mut t = Target::new();
         let stag = t.mrs.register(PD, ADDR, TO, LEN.into(), Access::REMOTE_READ).unwrap().stag;
@@ -171,7 +171,7 @@ fn test_rts_read_source_deregistered_while_answering() {
 }
 
 #[test]
-fn test_reading_response_is_placed_and_completes() {
+fn test_read_response_is_placed_and_completes_its_read() {
     let mut t = Target::with_read();
     let stag = t.all;
     t.accepts(&response(stag, TO, false, 150));
@@ -183,7 +183,7 @@ fn test_reading_response_is_placed_and_completes() {
 }
 
 #[test]
-fn test_reading_response_to_another_place() {
+fn test_reader_refuses_response_to_another_place() {
     let mut t = Target::with_read();
     let s = response(Stag(t.all.0 ^ 0x100), TO, true, 200);
     t.refuses(&s, 0x1100, 14, "err_response");
@@ -199,7 +199,7 @@ fn test_reading_response_to_another_place() {
 }
 
 #[test]
-fn test_reading_response_of_another_length() {
+fn test_reader_refuses_response_of_another_length() {
     let mut t = Target::with_read();
     let s = response(t.all, TO, true, 201);
     t.refuses(&s, 0x1101, 14, "err_response");
@@ -217,7 +217,7 @@ fn test_reading_response_of_another_length() {
 }
 
 #[test]
-fn test_reading_response_twice() {
+fn test_reader_refuses_second_response_to_one_read() {
     let mut t = Target::with_read();
     let s = response(t.all, TO, true, 200);
     t.accepts(&s);
@@ -225,7 +225,7 @@ fn test_reading_response_twice() {
 }
 
 #[test]
-fn test_reading_sink_deregistered_meanwhile() {
+fn test_reader_refuses_response_if_its_sink_was_unregistered() {
     let mut t = Target::with_read();
     let stag = t.all;
     t.mrs.deregister(stag).unwrap();
@@ -238,7 +238,7 @@ fn test_reading_sink_deregistered_meanwhile() {
 
 /// Only the response may write to the sink.
 #[test]
-fn test_reading_write_to_a_sink_without_remote_write() {
+fn test_reader_refuses_write_to_sink_without_remote_write() {
     let mut t = Target::new();
     let stag = t.region(Access::LOCAL_WRITE);
     let sges = [Sge { stag, to: TO, len: 8 }];

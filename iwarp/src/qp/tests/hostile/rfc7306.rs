@@ -43,7 +43,7 @@ fn with_atomic() -> Target {
 }
 
 #[test]
-fn test_rts_immediate_data_of_another_length_than_eight() {
+fn test_receiver_refuses_immediate_data_not_of_eight_bytes() {
     for n in [0, 7, 9, 64] {
         let s = immediate(1, &vec![1; n]);
         Target::new().refuses(&s, STREAM_CATASTROPHIC, 18, "err_malformed");
@@ -52,19 +52,19 @@ fn test_rts_immediate_data_of_another_length_than_eight() {
 }
 
 #[test]
-fn test_rts_immediate_data_in_two_segments() {
+fn test_receiver_refuses_immediate_data_without_the_last_bit() {
     let s = cat(&untagged(Opcode::IMMEDIATE, false, 0, 1, 0), &[1; 8]);
     Target::new().refuses(&s, STREAM_CATASTROPHIC, 18, "err_malformed");
 }
 
 #[test]
-fn test_rts_immediate_data_out_of_sequence() {
+fn test_receiver_refuses_immediate_data_out_of_sequence() {
     let s = immediate(2, &[1; 8]);
     Target::new().refuses(&s, 0x1203, 18, "err_msn");
 }
 
 #[test]
-fn test_rts_immediate_data_inside_a_send() {
+fn test_receiver_refuses_immediate_data_inside_a_send() {
     let mut t = Target::new();
     t.accepts(&cat(&untagged(Opcode::SEND, false, 0, 1, 0), b"half"));
     let s = immediate(1, &[1; 8]);
@@ -74,7 +74,7 @@ fn test_rts_immediate_data_inside_a_send() {
 }
 
 #[test]
-fn test_rts_immediate_data_without_a_buffer() {
+fn test_receiver_refuses_immediate_data_without_a_buffer() {
     let mut t = Target::new();
     t.accepts(&immediate(1, &[1; 8]));
     t.accepts(&immediate(2, &[1; 8]));
@@ -82,7 +82,7 @@ fn test_rts_immediate_data_without_a_buffer() {
 }
 
 #[test]
-fn test_rts_immediate_data_on_another_queue_or_tagged() {
+fn test_receiver_refuses_immediate_data_on_another_queue_or_tagged() {
     let s = cat(&untagged(Opcode::IMMEDIATE, true, 1, 1, 0), &[1; 8]);
     Target::new().refuses(&s, UNEXPECTED_OPCODE, 18, "err_opcode");
     let t = Target::new();
@@ -91,7 +91,7 @@ fn test_rts_immediate_data_on_another_queue_or_tagged() {
 }
 
 #[test]
-fn test_rts_atomic_request_is_accepted_at_multiples_of_eight_only() {
+fn test_responder_accepts_atomic_request_only_at_multiples_of_eight() {
     for off in [0, 8, 992] {
         let (mut t, stag) = target();
         t.accepts(&request(1, stag, ALIGNED + off));
@@ -104,7 +104,7 @@ fn test_rts_atomic_request_is_accepted_at_multiples_of_eight_only() {
 }
 
 #[test]
-fn test_rts_compare_and_swap_beside_a_multiple_of_eight_is_not_performed() {
+fn test_responder_does_not_perform_misaligned_compare_and_swap() {
     // The swap would change any old value.
     let r = |stag, to| AtomicRequest { id: 1, stag, to, op: AtomicOp::swap(7) };
     for off in [1, 4, 7] {
@@ -116,7 +116,7 @@ fn test_rts_compare_and_swap_beside_a_multiple_of_eight_is_not_performed() {
 }
 
 #[test]
-fn test_rts_messages_of_another_rdmap_version() {
+fn test_receiver_refuses_rfc7306_messages_of_another_rdmap_version() {
     let (_, stag) = target();
     for s in [immediate(1, &[1; 8]), request(1, stag, ALIGNED), response(1, 1)] {
         for version in [0x00, 0x80, 0xc0] {
@@ -129,7 +129,7 @@ fn test_rts_messages_of_another_rdmap_version() {
 }
 
 #[test]
-fn test_rts_atomic_messages_at_another_offset_than_zero() {
+fn test_receiver_refuses_atomic_message_at_nonzero_offset() {
     let (mut t, stag) = target();
     let mut s = request(1, stag, ALIGNED);
     s[17] = 8;
@@ -140,7 +140,7 @@ fn test_rts_atomic_messages_at_another_offset_than_zero() {
 }
 
 #[test]
-fn test_rts_atomic_messages_on_another_queue() {
+fn test_receiver_refuses_atomic_message_on_another_queue() {
     let (mut t, stag) = target();
     let mut s = request(1, stag, ALIGNED);
     s[9] = 0;
@@ -151,13 +151,13 @@ fn test_rts_atomic_messages_on_another_queue() {
 }
 
 #[test]
-fn test_rts_atomic_request_out_of_sequence() {
+fn test_responder_refuses_atomic_request_out_of_sequence() {
     let (mut t, stag) = target();
     t.refuses(&request(2, stag, ALIGNED), 0x1203, 18, "err_msn");
 }
 
 #[test]
-fn test_rts_atomic_request_at_the_bounds_and_past_them() {
+fn test_responder_refuses_atomic_request_past_the_bounds() {
     for to in [TO - 8, TO + 1000, TO + 993] {
         let (mut t, stag) = target();
         let s = request(1, stag, to);
@@ -166,7 +166,7 @@ fn test_rts_atomic_request_at_the_bounds_and_past_them() {
 }
 
 #[test]
-fn test_rts_atomic_request_without_the_right_or_with_a_bad_stag() {
+fn test_responder_refuses_atomic_request_without_right_or_valid_stag() {
     let mut t = Target::new();
     let s = request(1, t.all, ALIGNED);
     t.refuses(&s, 0x0102, 18, "err_access");
@@ -180,7 +180,7 @@ fn test_rts_atomic_request_without_the_right_or_with_a_bad_stag() {
 }
 
 #[test]
-fn test_rts_atomic_request_with_an_unknown_operation() {
+fn test_responder_refuses_atomic_request_with_unknown_operation() {
     // Only two codes of four bits are assigned: 0 and 2.
     for op in [1].into_iter().chain(3..16) {
         let (mut t, stag) = target();
@@ -191,7 +191,7 @@ fn test_rts_atomic_request_with_an_unknown_operation() {
 }
 
 #[test]
-fn test_rts_atomic_request_of_another_length() {
+fn test_responder_refuses_atomic_request_of_wrong_length() {
     let (mut t, stag) = target();
     let s = request(1, stag, ALIGNED);
     t.refuses(&s[..s.len() - 1], STREAM_CATASTROPHIC, 18, "err_malformed");
@@ -201,7 +201,7 @@ fn test_rts_atomic_request_of_another_length() {
 }
 
 #[test]
-fn test_rts_more_atomic_requests_than_agreed() {
+fn test_responder_refuses_atomic_request_beyond_the_ird() {
     let (mut t, stag) = target();
     // Two requests may be outstanding, Reads and atomics together.
     t.accepts(&request(1, stag, ALIGNED));
@@ -210,21 +210,21 @@ fn test_rts_more_atomic_requests_than_agreed() {
 }
 
 #[test]
-fn test_rts_atomic_response_nobody_asked_for() {
+fn test_requester_refuses_unrequested_atomic_response() {
     Target::new().refuses(&response(1, 1), 0x1202, 18, "err_no_buffer");
     // A Read is outstanding, but a Read has another kind of answer.
     Target::with_read().refuses(&response(1, 1), 0x1202, 18, "err_no_buffer");
 }
 
 #[test]
-fn test_rts_read_response_to_an_atomic_operation() {
+fn test_requester_refuses_read_response_to_an_atomic_operation() {
     let mut t = with_atomic();
     let s = cat(&tagged(Opcode::READ_RESPONSE, true, t.all, TO), &[1; 8]);
     t.refuses(&s, UNEXPECTED_OPCODE, 14, "err_opcode");
 }
 
 #[test]
-fn test_rts_atomic_response_that_is_another() {
+fn test_requester_refuses_atomic_response_of_wrong_number_id_or_length() {
     with_atomic().accepts(&response(1, 1));
     with_atomic().refuses(&response(2, 1), 0x1203, 18, "err_msn");
     with_atomic().refuses(&response(1, 2), STREAM_CATASTROPHIC, 18, "err_response");
@@ -237,7 +237,7 @@ fn test_rts_atomic_response_that_is_another() {
 /// RFC 7306 section 8.1, case 1: the Terminate repeats no header, and has the code of a local
 /// error.
 #[test]
-fn test_own_atomics_and_immediate_data_from_memory_that_is_gone_are_told_without_headers() {
+fn test_terminate_for_own_request_on_unregistered_memory_has_no_header() {
     let terminate =
         framed(&[0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0], true);
     for atomic in [true, false] {

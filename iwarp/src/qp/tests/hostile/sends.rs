@@ -4,7 +4,7 @@ use super::*;
 use crate::mpa::frame::RtrSet;
 
 #[test]
-fn test_rts_send_msn_out_of_range() {
+fn test_receiver_refuses_send_with_msn_out_of_range() {
     for msn in [0, 2, 3, u32::MAX] {
         let s = send(msn, 0, true, 8);
         Target::new().refuses(&s, 0x1203, 18, "err_msn");
@@ -13,7 +13,7 @@ fn test_rts_send_msn_out_of_range() {
 }
 
 #[test]
-fn test_rts_send_msn_goes_up_by_one_and_wraps_to_zero() {
+fn test_receiver_expects_send_msn_to_rise_by_one_and_wrap_to_zero() {
     let mut t = Target::new();
     t.accepts(&send(1, 0, true, 8));
     t.accepts(&send(2, 0, true, 8));
@@ -27,7 +27,7 @@ fn test_rts_send_msn_goes_up_by_one_and_wraps_to_zero() {
 }
 
 #[test]
-fn test_rts_send_without_a_buffer() {
+fn test_receiver_refuses_send_without_a_buffer() {
     let mut t = Target::new();
     t.accepts(&send(1, 0, true, 8));
     t.accepts(&send(2, 0, true, 8));
@@ -40,7 +40,7 @@ fn test_rts_send_without_a_buffer() {
 }
 
 #[test]
-fn test_rts_send_offset_with_a_gap_or_an_overlap() {
+fn test_receiver_refuses_send_offset_with_a_gap_or_overlap() {
     for mo in [1, 8, 63, 64, 65, u32::MAX] {
         let s = send(1, mo, true, 1);
         Target::new().refuses(&s, 0x1204, 18, "err_offset");
@@ -56,7 +56,7 @@ fn test_rts_send_offset_with_a_gap_or_an_overlap() {
 }
 
 #[test]
-fn test_rts_send_longer_than_its_buffer() {
+fn test_receiver_refuses_send_longer_than_its_buffer() {
     let long = [(100, CqeStatus::LocalLength)];
     let check = |t: &mut Target, s: &[u8]| {
         let copied = cat(&u16::try_from(s.len()).unwrap().to_be_bytes(), &s[..18]);
@@ -79,7 +79,7 @@ fn test_rts_send_longer_than_its_buffer() {
 }
 
 #[test]
-fn test_rts_receive_buffer_in_memory_that_is_gone() {
+fn test_receiver_ends_stream_if_receive_buffer_was_unregistered() {
     let mut t = Target::new();
     let stag = t.all;
     t.mrs.deregister(stag).unwrap();
@@ -90,7 +90,7 @@ fn test_rts_receive_buffer_in_memory_that_is_gone() {
 }
 
 #[test]
-fn test_rts_receive_buffer_without_the_right_to_write() {
+fn test_receiver_ends_stream_if_receive_buffer_is_not_writable() {
     let mut t = Target::new();
     t.feed(&send(1, 0, true, 1));
     t.feed(&send(2, 0, true, 1));
@@ -115,13 +115,13 @@ fn send_inv(stag: Stag) -> Vec<u8> {
 }
 
 #[test]
-fn test_rts_invalidate_of_an_unknown_stag() {
+fn test_receiver_refuses_invalidation_of_unknown_stag() {
     let s = send_inv(Stag(0x1234_5678));
     Target::new().refuses(&s, 0x0109, 18, "err_invalidate");
 }
 
 #[test]
-fn test_rts_invalidate_of_a_region_of_another_pd_or_qp() {
+fn test_receiver_refuses_invalidation_of_region_of_another_pd_or_qp() {
     let access = Access::REMOTE_INVALIDATE;
     for (pd, qpn) in [(Pd(4), QPN), (PD, Qpn(6))] {
         let mut t = Target::new();
@@ -132,7 +132,7 @@ fn test_rts_invalidate_of_a_region_of_another_pd_or_qp() {
 }
 
 #[test]
-fn test_rts_invalidate_of_a_shared_region() {
+fn test_receiver_refuses_invalidation_of_shared_region() {
     let mut t = Target::new();
     let stag = t.all;
     t.refuses(&send_inv(stag), 0x0109, 18, "err_invalidate");
@@ -140,7 +140,7 @@ fn test_rts_invalidate_of_a_shared_region() {
 }
 
 #[test]
-fn test_rts_invalidate_of_a_region_without_the_right() {
+fn test_receiver_refuses_invalidation_of_region_without_the_right() {
     let mut t = Target::new();
     let stag = t.mrs.register_for_qp(PD, QPN, 0, 0, 8, rights()).unwrap().stag;
     t.refuses(&send_inv(stag), 0x0109, 18, "err_invalidate");
@@ -148,7 +148,7 @@ fn test_rts_invalidate_of_a_region_without_the_right() {
 }
 
 #[test]
-fn test_rts_invalidate_of_a_region_that_is_gone() {
+fn test_receiver_refuses_invalidation_of_stag_that_is_no_longer_valid() {
     let access = Access::REMOTE_INVALIDATE;
     let mut t = Target::new();
     let stag = t.mrs.register_for_qp(PD, QPN, 0, 0, 8, access).unwrap().stag;
@@ -165,7 +165,7 @@ fn test_rts_invalidate_of_a_region_that_is_gone() {
 }
 
 #[test]
-fn test_rts_invalidate_of_the_qps_own_region() {
+fn test_receiver_invalidates_region_of_its_own_queue_pair() {
     let mut t = Target::new();
     let access = Access::REMOTE_INVALIDATE;
     let stag = t.mrs.register_for_qp(PD, QPN, 0, 0, 8, access).unwrap().stag;
@@ -176,7 +176,7 @@ fn test_rts_invalidate_of_the_qps_own_region() {
 
 /// Only the end of the message invalidates.
 #[test]
-fn test_rts_invalidate_before_the_last_segment() {
+fn test_receiver_does_not_invalidate_before_the_last_segment() {
     let mut t = Target::new();
     let access = Access::REMOTE_INVALIDATE;
     let stag = t.mrs.register_for_qp(PD, QPN, 0, 0, 8, access).unwrap().stag;
@@ -195,7 +195,7 @@ fn expecting() -> Target {
 /// A single Send without bytes says "ready"; a Send that has bytes, asks for an event, or goes on
 /// does not.
 #[test]
-fn test_first_send_that_says_more_than_ready_is_a_message_of_its_own() {
+fn test_first_send_is_a_message_unless_it_is_a_bare_indication() {
     let bare = |opcode| untagged(opcode, true, 0, 1, 0);
     let mut t = expecting();
     t.accepts(&bare(Opcode::SEND));

@@ -41,7 +41,7 @@ fn sharing(total: u64, broken: bool) -> (Target, Arc<AtomicU64>) {
 }
 
 #[test]
-fn test_rts_each_message_takes_one_shared_buffer() {
+fn test_each_message_takes_one_shared_buffer() {
     let (mut t, taken) = sharing(3, false);
     for s in [send(3, 0, false, 8), send(3, 8, false, 8), send(3, 16, true, 8)] {
         t.accepts(&s);
@@ -59,7 +59,7 @@ fn test_rts_each_message_takes_one_shared_buffer() {
 
 /// The other queue pairs need the buffers too.
 #[test]
-fn test_rts_segment_that_begins_no_message_takes_no_shared_buffer() {
+fn test_segment_that_begins_no_message_takes_no_shared_buffer() {
     for (s, code, counter) in [
         (send(4, 0, true, 8), 0x1203, "err_msn"),
         (send(2, 0, true, 8), 0x1203, "err_msn"),
@@ -73,7 +73,7 @@ fn test_rts_segment_that_begins_no_message_takes_no_shared_buffer() {
 
 /// A broken shared queue is a mistake of this side, and the Terminate says no more than that.
 #[test]
-fn test_rts_shared_queue_that_is_broken_ends_the_stream() {
+fn test_broken_shared_queue_ends_the_stream() {
     let (mut t, _) = sharing(3, true);
     t.refuses(&send(3, 0, true, 8), 0x0000, 0, "err_local");
 }

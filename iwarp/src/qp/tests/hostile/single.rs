@@ -5,7 +5,7 @@ use crate::rdmap::{AtomicOp, AtomicRequest, AtomicResponse};
 
 /// Without the L bit more segments would have to follow, but these messages have only one.
 #[test]
-fn test_rts_messages_of_one_segment_without_the_last_bit() {
+fn test_receiver_refuses_single_segment_message_without_the_last_bit() {
     let add = AtomicOp::FetchAdd { add: 1, mask: 0 };
     let waiting = || {
         let mut t = Target::new();

@@ -5,7 +5,7 @@ use crate::rdmap::{AtomicOp, AtomicRequest, AtomicResponse};
 
 /// A mistake of the application: its own request says so, and the Terminate says no more than that.
 #[test]
-fn test_reading_atomic_response_whose_sink_is_gone() {
+fn test_requester_ends_stream_if_atomic_sink_was_unregistered() {
     let mut t = Target::new();
     let stag = t.region(Access::LOCAL_WRITE);
     let sink = [Sge { stag, to: TO, len: 8 }];
@@ -22,7 +22,7 @@ fn test_reading_atomic_response_whose_sink_is_gone() {
 /// request's turn. The Terminate repeats the DDP header of the request, and the length of its
 /// segment (RFC 7306 section 8.1).
 #[test]
-fn test_atomic_request_whose_region_goes_before_its_turn() {
+fn test_responder_terminates_if_atomic_region_was_unregistered() {
     let mut t = Target::new();
     let stag = t.region(Access::REMOTE_ATOMIC);
     let request = AtomicRequest { id: 1, stag, to: TO, op: AtomicOp::swap(1) };

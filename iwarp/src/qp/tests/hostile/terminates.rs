@@ -206,7 +206,7 @@ fn terminate(control: [u8; 4], segment: &[u8], copied: usize) -> Vec<u8> {
 }
 
 #[test]
-fn test_each_wrong_segment_is_answered_with_the_octets_of_its_terminate() {
+fn test_wrong_segment_is_answered_with_exact_bytes_of_its_terminate() {
     for (what, sent, control, copied) in CASES {
         let mut target = Target::new();
         let segments = sent(&target);
@@ -224,7 +224,7 @@ fn test_each_wrong_segment_is_answered_with_the_octets_of_its_terminate() {
 }
 
 #[test]
-fn test_damaged_fpdu_is_answered_without_headers() {
+fn test_terminate_for_damaged_fpdu_carries_no_headers() {
     let mut target = Target::new();
     let mut bytes = f(&u(0x41, 0x43, NONE, [0, 1, 0], X));
     bytes[22] ^= 1;
@@ -233,7 +233,7 @@ fn test_damaged_fpdu_is_answered_without_headers() {
 }
 
 #[test]
-fn test_own_mistakes_are_told_without_headers() {
+fn test_terminate_for_own_mistake_carries_no_headers() {
     // An unregistered receive buffer, and a Write from an unregistered one.
     let mut target = Target::new();
     target.mrs.deregister(target.all).unwrap();
@@ -247,7 +247,7 @@ fn test_own_mistakes_are_told_without_headers() {
 
 /// Wrong answers to a Read of 200 bytes.
 #[test]
-fn test_each_wrong_response_is_answered_with_the_octets_of_its_terminate() {
+fn test_wrong_response_is_answered_with_exact_bytes_of_its_terminate() {
     let cases: &[Case] = &[
         ("another STag", |g| vec![t(0x81, 0x42, Stag(g.all.0 ^ 1), TO, X)], [0x11, 0, 0xc0, 0], 14),
         ("another offset", |g| vec![t(0x81, 0x42, g.all, TO + 1, X)], [0x11, 1, 0xc0, 0], 14),
@@ -264,7 +264,7 @@ fn test_each_wrong_response_is_answered_with_the_octets_of_its_terminate() {
 
 /// The cases above include every code that a queue pair answers with today.
 #[test]
-fn test_every_code_a_queue_pair_answers_with_has_a_case() {
+fn test_every_terminate_code_of_a_queue_pair_has_a_test_case() {
     let mut seen: BTreeSet<_> = CASES.iter().map(|(_, _, c, _)| (c[0], c[1])).collect();
     seen.extend([(0x20, 2), (0, 0)]);
     let table: BTreeSet<_> = Fault::ALL
@@ -284,7 +284,7 @@ fn is_a_streams(fault: Fault) -> bool {
 /// RFC 5044 section 7.1.2, rule 4: a responder validates an FPDU before it sends one. To MPA an
 /// FPDU is valid when its CRC is right.
 #[test]
-fn test_responder_does_not_answer_a_first_fpdu_that_is_damaged() {
+fn test_responder_does_not_answer_a_damaged_first_fpdu() {
     let responder = || QpConfig { role: Role::Responder, ..QpConfig::default() };
     let good = f(&t(0xc1, 0x40, NONE, 0, &[]));
     let mut bad = good.clone();
@@ -311,7 +311,7 @@ fn test_responder_does_not_answer_a_first_fpdu_that_is_damaged() {
 
 /// A first FPDU that DDP or RDMAP refuses has passed MPA, so the responder sends a Terminate.
 #[test]
-fn test_responder_answers_a_first_fpdu_that_is_sound_but_wrong() {
+fn test_responder_answers_refused_first_fpdu_whose_crc_is_right() {
     let mut target = Target::with(QpConfig { role: Role::Responder, ..QpConfig::default() });
     let segment = t(0xc1, 0x40, Stag(9), TO, X);
     target.feed_raw(&f(&segment));
@@ -325,7 +325,7 @@ fn terminate_of(body: [u8; 4]) -> Vec<u8> {
 /// The peer's Terminate has room whatever the application has posted, and takes no receive: the QP
 /// flushes the receives and fills none.
 #[test]
-fn test_rts_terminate_has_a_buffer_of_its_own() {
+fn test_terminate_of_peer_takes_no_receive_buffer() {
     for (received, left) in [(0, vec![100, 101]), (2, vec![])] {
         let mut t = Target::new();
         for msn in 1..=received {
@@ -345,7 +345,7 @@ fn test_rts_terminate_has_a_buffer_of_its_own() {
 
 /// The first Terminate takes that room: a second one changes and reports nothing.
 #[test]
-fn test_rts_second_terminate_of_the_peer_is_dropped() {
+fn test_second_terminate_of_peer_is_dropped() {
     let mut t = Target::new();
     let both = [terminate_of([0x12, 0x02, 0, 0]), terminate_of([0x11, 0x01, 0, 0])];
     let bytes: Vec<u8> = both.iter().flat_map(|s| framed(s, true)).collect();
@@ -359,7 +359,7 @@ fn test_rts_second_terminate_of_the_peer_is_dropped() {
 
 /// This side sends one Terminate and nothing after it, whatever else goes wrong or is posted.
 #[test]
-fn test_rts_one_terminate_is_sent_and_nothing_behind_it() {
+fn test_queue_pair_sends_one_terminate_and_nothing_after_it() {
     let mut t = Target::new();
     t.post(1, SendOp::Write { stag: Stag(9), to: 0 });
     t.feed(&send(9, 0, true, 8));

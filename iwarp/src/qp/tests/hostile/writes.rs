@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn test_rts_write_to_an_unknown_stag() {
+fn test_receiver_refuses_write_to_unknown_stag() {
     let mut t = Target::new();
     for bit in 0..32 {
         let s = write(Stag(t.all.0 ^ 1 << bit), TO, 8);
@@ -16,7 +16,7 @@ fn test_rts_write_to_an_unknown_stag() {
 }
 
 #[test]
-fn test_rts_write_to_a_region_of_another_pd_or_qp() {
+fn test_receiver_refuses_write_to_region_of_another_pd_or_qp() {
     for (pd, qpn) in [(Pd(4), QPN), (PD, Qpn(6))] {
         let mut t = Target::new();
         let stag = t.mrs.register_for_qp(pd, qpn, 0, 0, 100, rights()).unwrap().stag;
@@ -29,7 +29,7 @@ fn test_rts_write_to_a_region_of_another_pd_or_qp() {
 }
 
 #[test]
-fn test_rts_write_without_the_right() {
+fn test_receiver_refuses_write_without_the_right() {
     for access in [Access::NONE, Access::LOCAL_WRITE.with(Access::REMOTE_READ)] {
         let mut t = Target::new();
         let stag = t.region(access);
@@ -41,7 +41,7 @@ fn test_rts_write_without_the_right() {
 }
 
 #[test]
-fn test_rts_write_at_the_bounds_and_past_them() {
+fn test_receiver_refuses_write_past_the_bounds() {
     let end = TO + u64::from(LEN);
     for (to, n) in [(TO - 1, 1), (TO - 1, 8), (end - 7, 8), (end, 1), (0, 1), (TO, 1001)] {
         let mut t = Target::new();
@@ -59,7 +59,7 @@ fn test_rts_write_at_the_bounds_and_past_them() {
 }
 
 #[test]
-fn test_rts_write_whose_offset_wraps() {
+fn test_receiver_refuses_write_whose_offset_wraps() {
     for (to, n) in [(u64::MAX, 1), (u64::MAX - 6, 8), (u64::MAX, 1000)] {
         let mut t = Target::new();
         let s = write(t.all, to, n);
@@ -71,7 +71,7 @@ fn test_rts_write_whose_offset_wraps() {
 }
 
 #[test]
-fn test_rts_write_of_no_bytes_is_not_checked() {
+fn test_receiver_accepts_empty_write_without_checking_its_stag() {
     Target::new().accepts(&write(Stag(1), 0, 0));
     Target::new().accepts(&write(Stag(0), u64::MAX, 0));
 }

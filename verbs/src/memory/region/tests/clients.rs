@@ -10,7 +10,7 @@ fn clients(len: usize) -> (Region, Region) {
 }
 
 #[test]
-fn test_clients_region_is_touched_by_populate_alone_and_locked() {
+fn test_client_region_is_populated_on_demand_and_locked() {
     let bytes = 6 * PAGE;
     let fd = file::create(bytes, PAGE).unwrap();
     let r = Region::of_client(fd.as_fd(), 5 * PAGE + 1).unwrap();
@@ -38,7 +38,7 @@ fn test_clients_region_is_touched_by_populate_alone_and_locked() {
 
 /// The client tries every descriptor and mapping, made before or after the seal.
 #[test]
-fn test_clients_region_loses_no_page_to_anybody() {
+fn test_client_region_loses_no_page_to_other_processes() {
     let len = 16 * PAGE;
     let theirs = Region::shared(len).unwrap();
     let fd = theirs.fd().unwrap();
@@ -84,7 +84,7 @@ fn test_clients_region_loses_no_page_to_anybody() {
 }
 
 #[test]
-fn test_clients_file_has_the_size_that_it_is_said_to_have() {
+fn test_client_file_must_have_its_declared_size() {
     let fd = file::create(4 * PAGE, PAGE).unwrap();
     let of = |len| Region::of_client(fd.as_fd(), len).err();
     let (has, wanted) = (4 * PAGE as u64, PAGE);
@@ -108,7 +108,7 @@ fn test_clients_file_has_the_size_that_it_is_said_to_have() {
 
 /// Where the machine has hugepages: such files keep their pages too.
 #[test]
-fn test_clients_region_may_lie_on_hugepages() {
+fn test_client_region_may_use_hugepages() {
     let Ok(theirs) = Region::shared_on(3 << 20, PageSize::Huge2M) else { return };
     assert_eq!((theirs.page_size(), theirs.mapped_len()), (MIB2, Some(2 * MIB2)));
     let fd = theirs.fd().unwrap();
@@ -124,7 +124,7 @@ fn test_clients_region_may_lie_on_hugepages() {
 
 /// Simulates a page that fails: the file ends under the mapping, which a seal forbids.
 #[test]
-fn test_memory_that_fails_is_zeros_and_its_region_lost() {
+fn test_failing_memory_reads_as_zeros_and_its_region_is_lost() {
     let flags = rustix::fs::MemfdFlags::ALLOW_SEALING;
     let fd = rustix::fs::memfd_create("t", flags).unwrap();
     rustix::fs::ftruncate(&fd, 2 * PAGE as u64).unwrap();
@@ -146,7 +146,7 @@ fn test_memory_that_fails_is_zeros_and_its_region_lost() {
 }
 
 #[test]
-fn test_clients_region_is_unmapped_by_another_thread() {
+fn test_client_region_is_unmapped_by_another_thread() {
     let (theirs, ours) = clients(200 << 20);
     let at = format!("{:x}-", ours.base().as_ptr().addr());
     let mapped = || std::fs::read_to_string("/proc/self/maps").unwrap().contains(&at);

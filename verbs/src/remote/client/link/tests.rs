@@ -8,7 +8,7 @@ use super::*;
 use crate::event::EventQueue;
 
 #[test]
-fn test_workers_of_a_server_that_lives_may_be_off_their_processors_for_long() {
+fn test_client_waits_for_descheduled_workers_of_a_live_server() {
     let (_theirs, ours) = UnixStream::pair().unwrap();
     let server = process_of(&ours).unwrap().unwrap();
     let start = Instant::now();
@@ -18,7 +18,7 @@ fn test_workers_of_a_server_that_lives_may_be_off_their_processors_for_long() {
 }
 
 #[test]
-fn test_workers_of_a_server_that_has_died_are_not_waited_for() {
+fn test_client_does_not_wait_for_workers_of_a_dead_server() {
     let mut child = Command::new("sleep").arg("60").spawn().unwrap();
     let pid = Pid::from_child(&child);
     let server = pidfd_open(pid, PidfdFlags::empty()).unwrap();
@@ -33,7 +33,7 @@ fn test_workers_of_a_server_that_has_died_are_not_waited_for() {
 
 /// The server here never reads, so the socket to it is full; the server goes on sending.
 #[test]
-fn test_events_of_a_server_that_does_not_read_arrive_all_the_same() {
+fn test_events_arrive_from_a_server_that_does_not_read() {
     let (mut theirs, ours) = UnixStream::pair().unwrap();
     let mut full = ours.try_clone().unwrap();
     let link = Link::start(ours).unwrap();
@@ -60,7 +60,7 @@ fn test_events_of_a_server_that_does_not_read_arrive_all_the_same() {
 }
 
 #[test]
-fn test_answer_arrives_whether_it_is_waited_for_awake_or_asleep() {
+fn test_answer_arrives_whether_client_spins_or_sleeps() {
     for late in [Duration::ZERO, SOON / 2, 20 * SOON] {
         let (answer, answered) = sync_channel(1);
         let server = std::thread::spawn(move || {

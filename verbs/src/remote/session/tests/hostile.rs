@@ -4,7 +4,7 @@ use super::raw::{Raw, ask_for_qp, qp};
 use super::*;
 
 #[test]
-fn test_names_of_others_and_nonsense_are_refused_and_nothing_changes() {
+fn test_foreign_names_and_malformed_requests_are_refused_without_effect() {
     let (hub, _plane) = hub();
     let mut honest = Raw::opened(&hub);
     let (pd, _) = honest.ask("create-pd", "null");
@@ -127,7 +127,7 @@ fn accept(qp: u64, conn: u64) -> String {
 }
 
 #[test]
-fn test_descriptors_of_other_kinds_are_refused() {
+fn test_descriptors_of_wrong_kind_are_refused() {
     let (hub, _plane) = hub();
     let mut raw = Raw::opened(&hub);
     let (pipe, _end) = std::io::pipe().unwrap();
@@ -163,7 +163,7 @@ fn test_descriptors_of_other_kinds_are_refused() {
 
 /// A refused request leaves no descriptor for the next one.
 #[test]
-fn test_descriptor_of_a_refused_request_is_not_the_next_ones() {
+fn test_descriptor_of_refused_request_is_not_used_by_the_next() {
     let (hub, _plane) = hub();
     let mut raw = Raw::new(&hub, Policy::default());
     let region = Region::shared(4096).unwrap();
@@ -178,7 +178,7 @@ fn test_descriptor_of_a_refused_request_is_not_the_next_ones() {
 }
 
 #[test]
-fn test_queues_of_one_thread_share_a_waker_that_the_server_has_made() {
+fn test_queues_of_one_thread_share_a_waker_made_by_server() {
     let (hub, _plane) = hub();
     let mut raw = Raw::opened(&hub);
     let mut create = |waker: u64| {
@@ -210,7 +210,7 @@ fn test_queues_of_one_thread_share_a_waker_that_the_server_has_made() {
 /// registers it. The name that the memory has on another session registers nothing, and neither do
 /// bytes beyond it.
 #[test]
-fn test_memory_is_registered_by_the_session_that_brought_it() {
+fn test_memory_is_registered_only_by_session_that_sent_its_descriptor() {
     let (hub, _plane) = hub();
     let mut honest = Raw::opened(&hub);
     let region = Region::shared(8192).unwrap();
@@ -246,7 +246,7 @@ fn test_memory_is_registered_by_the_session_that_brought_it() {
 
 /// The control plane has no room for a while, and learns of the end all the same.
 #[test]
-fn test_the_end_of_a_session_is_told_when_there_is_room() {
+fn test_session_end_is_reported_when_control_plane_has_room() {
     let (hub, plane) = hub();
     let mut raw = Raw::opened(&hub);
     plane.full.store(true, Relaxed);
@@ -260,7 +260,7 @@ fn test_the_end_of_a_session_is_told_when_there_is_room() {
 
 /// Events that the client does not take stop new requests; taking them allows requests again.
 #[test]
-fn test_events_that_are_not_taken_are_bounded() {
+fn test_unfetched_events_are_bounded() {
     let (hub, plane) = hub();
     let mut raw = Raw::opened(&hub);
     let app = raw.session.app().unwrap();
@@ -285,7 +285,7 @@ fn test_events_that_are_not_taken_are_bounded() {
 
 /// A reservation counts as a listener, belongs to its session alone, and ends with it.
 #[test]
-fn test_reservations_are_bounded_private_and_given_back() {
+fn test_reservations_are_bounded_private_and_released() {
     let (hub, _plane) = hub();
     let policy = Policy { listeners: 3, listen: at_ports(60_000..=60_007), ..Policy::default() };
     let mut one = Raw::opened_with(&hub, policy.clone());
@@ -333,7 +333,7 @@ fn at_ports(ports: core::ops::RangeInclusive<u16>) -> Vec<Addresses> {
 
 /// A session has one queue and pays for it once, no matter how often it asks.
 #[test]
-fn test_watching_twice_takes_descriptors_once_and_events_reach_the_client_in_documents() {
+fn test_repeated_watch_takes_descriptors_once_and_client_gets_events() {
     let (hub, _plane) = hub();
     let mut raw = Raw::opened(&hub);
     for _ in 0..5_000 {

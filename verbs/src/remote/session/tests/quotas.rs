@@ -6,7 +6,7 @@ use heddle_iwarp::Pd;
 use super::*;
 
 #[test]
-fn test_quotas_say_what_and_how_many() {
+fn test_quota_errors_name_resource_and_limit() {
     let limits = DeviceLimitsOf::few();
     let policy = Policy {
         limits,
@@ -66,7 +66,7 @@ fn test_quotas_say_what_and_how_many() {
 }
 
 #[test]
-fn test_a_protection_domain_counts_until_nothing_is_in_it() {
+fn test_protection_domain_counts_until_nothing_is_in_it() {
     let limits = crate::DeviceLimits { max_pds: 1, ..crate::DeviceLimits::default() };
     let (device, server) = served(Policy { limits, ..Policy::default() });
     let device = device.unwrap();
@@ -182,7 +182,7 @@ fn test_connections_count_until_they_have_ended() {
 }
 
 #[test]
-fn test_a_listener_has_the_backlog_it_may_and_counts_until_it_fails() {
+fn test_listener_backlog_is_capped_and_listener_counts_until_it_fails() {
     let (hub, plane) = hub();
     let policy = Policy { listeners: 1, backlog: 9, ..Policy::default() };
     let mut raw = Raw::opened_with(&hub, policy);
@@ -206,7 +206,7 @@ fn test_a_listener_has_the_backlog_it_may_and_counts_until_it_fails() {
 
 /// Memory that is being mapped counts as if it were mapped, and so does memory that is set aside.
 #[test]
-fn test_memory_counts_while_it_is_being_mapped_or_set_aside() {
+fn test_memory_counts_while_it_is_being_mapped_or_reserved() {
     let (hub, _plane) = hub();
     let policy = Policy { memory: (1 << 20) + 8192, regions: 3, ..Policy::default() };
     let mut raw = Raw::opened_with(&hub, policy);
@@ -249,7 +249,7 @@ fn test_memory_counts_while_it_is_being_mapped_or_set_aside() {
 /// A user that opens many devices gets no more than a user that opens one. Another session of the
 /// same user may take what a session gives back, and another user has limits of its own.
 #[test]
-fn test_all_sessions_of_one_user_have_together_what_one_may_have() {
+fn test_all_sessions_of_one_user_share_its_limits() {
     let (hub, _plane) = hub();
     let policy = Policy {
         sessions: 3,
@@ -345,7 +345,7 @@ fn test_all_sessions_of_one_user_have_together_what_one_may_have() {
 
 /// A changed rule applies to existing sessions.
 #[test]
-fn test_listeners_end_where_a_new_policy_has_no_place_for_them() {
+fn test_listeners_end_when_new_policy_forbids_them() {
     let (hub, _plane) = hub();
     let mut raw = Raw::opened(&hub);
     let params = serde_json::to_string(&ListenParams::default()).unwrap();
@@ -368,7 +368,7 @@ fn test_listeners_end_where_a_new_policy_has_no_place_for_them() {
 
 /// The session frees the objects of a client that has ended a part at a time, and all in the end.
 #[test]
-fn test_everything_is_given_back_in_parts() {
+fn test_session_frees_its_objects_in_parts() {
     let (hub, _plane) = hub();
     let mut raw = Raw::opened_with(&hub, Policy::default());
     let pd = number(raw.ask("create-pd", "null").0, "pd");
@@ -387,7 +387,7 @@ fn test_everything_is_given_back_in_parts() {
 
 /// The name that an application calls itself by is shown to people, in one line.
 #[test]
-fn test_a_name_is_short_and_has_nothing_but_letters() {
+fn test_application_name_is_truncated_and_stripped_of_control_characters() {
     let (hub, _plane) = hub();
     let mut raw = Raw::new(&hub, Policy::default());
     let name = format!("a\\n\\u001b[2Jb{}", "c".repeat(100));
@@ -400,7 +400,7 @@ fn test_a_name_is_short_and_has_nothing_but_letters() {
 
 /// The server does not answer a request without a number: the client could not match the answer.
 #[test]
-fn test_what_is_told_is_not_answered() {
+fn test_request_without_id_is_not_answered() {
     let (hub, _plane) = hub();
     let mut raw = Raw::opened_with(&hub, Policy::default());
     for args in [r#"{"id":1}"#, r#"{"id":18446744073709551615}"#] {

@@ -116,7 +116,7 @@ fn test_worker_and_application_share_registered_parts_of_a_sparse_region() {
 /// The account counts each page once, and a page that no registration includes any more is not
 /// mapped any more.
 #[test]
-fn test_pages_of_a_sparse_region_count_while_a_registration_has_them() {
+fn test_pages_of_sparse_region_count_while_a_registration_includes_them() {
     let (hub, _plane) = hub();
     let account = raw::account(&policy());
     let mut raw = Raw::sharing(&hub, policy(), account.clone());
@@ -175,7 +175,7 @@ fn test_pages_of_a_sparse_region_count_while_a_registration_has_them() {
 }
 
 #[test]
-fn test_registration_of_a_hole_or_beyond_the_end_is_refused_and_touches_nothing() {
+fn test_registration_of_hole_or_beyond_end_is_refused_without_effect() {
     let (hub, _plane) = hub();
     let mut raw = Raw::opened_with(&hub, policy());
     let region = Region::sparse(1 << 36).unwrap();
@@ -229,7 +229,7 @@ fn test_registration_of_a_hole_or_beyond_the_end_is_refused_and_touches_nothing(
 }
 
 #[test]
-fn test_address_space_of_sparse_regions_has_a_limit_of_its_own() {
+fn test_address_space_of_sparse_regions_has_its_own_limit() {
     let (hub, _plane) = hub();
     let policy = Policy { mapped: 1 << 36, ..policy() };
     let account = raw::account(&policy);
@@ -268,7 +268,7 @@ fn test_address_space_of_sparse_regions_has_a_limit_of_its_own() {
 /// Requests at once, regions that end before their registrations are made, and a session that ends
 /// meanwhile: the account gets everything back.
 #[test]
-fn test_registrations_that_wait_are_answered_in_order_and_end_with_their_session() {
+fn test_waiting_registrations_are_answered_in_order_and_end_with_session() {
     let (hub, _plane) = hub();
     let account = raw::account(&policy());
     let mut raw = Raw::sharing(&hub, policy(), account.clone());
@@ -397,7 +397,7 @@ fn test_session_that_may_wait_answers_small_registrations_itself() {
 }
 
 #[test]
-fn test_file_that_others_may_shrink_is_for_an_rnic_of_its_own_user_alone() {
+fn test_shrinkable_file_is_accepted_only_by_rnic_of_the_same_user() {
     let (hub, _plane) = hub();
     let account = raw::account(&policy());
     let worker = Worker::new(&hub);
