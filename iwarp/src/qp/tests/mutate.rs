@@ -157,7 +157,6 @@ proptest! {
         guards_are_whole(&p);
     }
 
-    /// Random bytes.
     #[test]
     fn test_receiver_never_panics_on_random_bytes(
         bytes in proptest::collection::vec(any::<u8>(), 0..2000), crc in any::<bool>(),

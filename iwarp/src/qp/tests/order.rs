@@ -159,7 +159,6 @@ fn test_two_remote_buffers_take_two_messages() {
     assert_eq!(wrote, stags.map(|stag| (true, stag, 50, 400)));
 }
 
-/// A stream that uses up its Reads takes none from another stream.
 #[test]
 fn test_stream_that_uses_up_its_reads_takes_none_from_another() {
     let mut c = PairConfig::default();
