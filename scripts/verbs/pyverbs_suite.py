@@ -520,8 +520,10 @@ class MemoryTest(Case):
 
     def test_file_that_shrinks_ends_the_device_of_its_program_alone(self):
         client, server = self.pair()
-        shrinks = subprocess.run([sys.executable, __file__, "--peer", "shrink", "--host", OPTIONS.host, "--port",
-                                  str(OPTIONS.port)], timeout=DEADLINE, check=False)
+        # This program listens at its own port.
+        port = str(OPTIONS.port + 20000)
+        shrinks = subprocess.run([sys.executable, __file__, "--peer", "shrink", "--host", OPTIONS.host,
+                                  "--port", port], timeout=DEADLINE, check=False)
         self.assertEqual(shrinks.returncode, 0)
         client.fill(b"others go on")
         client.post(e.IBV_WR_RDMA_WRITE, client.sge(0, 12), to=server.at())
@@ -2645,7 +2647,9 @@ def shrink():
             print("device fatal", flush=True)
             os._exit(0)
 
-    return 0 if Shrinking().run(unittest.TestResult()).wasSuccessful() else 1
+    result = Shrinking().run(unittest.TestResult())
+    print(*(text for _, text in result.errors + result.failures), file=sys.stderr)
+    return 0 if result.wasSuccessful() else 1
 
 
 def main():
