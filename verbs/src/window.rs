@@ -160,6 +160,12 @@ impl QpWindow {
     pub fn stag(&self, key: u8) -> Stag {
         self.0.stag().with_key(key)
     }
+
+    /// Makes the window show no memory any more, at once and in no order with posted requests. No peer
+    /// reaches memory by the window after this returns; dropping the window does not wait for that.
+    pub fn unbind(&mut self) {
+        self.0.revoke();
+    }
 }
 
 /// A memory window of type 1: peers of all queue pairs of its protection domain may use the window.

@@ -74,7 +74,15 @@ pub(super) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: c_int) -> *mut i
 pub(super) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     number(|| {
         // SAFETY: the box that `alloc_mw` made.
-        drop(unsafe { Box::from_raw(mw.cast::<MwObject>()) });
+        let mut window = unsafe { Box::from_raw(mw.cast::<MwObject>()) };
+        // Dropping a window does not wait for the RNIC, and peers may not use it once this call returns.
+        match &mut window.kind {
+            Kind::Type1(shown) => {
+                shown.get_mut().unwrap_or_else(PoisonError::into_inner).window.unbind();
+            }
+            Kind::Type2(window) => window.unbind(),
+        }
+        drop(window);
         Ok(())
     })
 }
