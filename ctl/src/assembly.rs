@@ -14,7 +14,7 @@ use heddle_dataplane::{
 use heddle_iwarp::MrTable;
 use heddle_iwarp::mr::Pins;
 use heddle_rnic::RnicConfig;
-use heddle_tcp::{Addressing, PeerLimit, Rss, StackConfig};
+use heddle_tcp::{Addressing, PeerLimit, Rss, SpreadError, StackConfig};
 use heddle_verbs::memory::{References, RegionTable, Registry};
 use heddle_verbs::wakeup::{WorkerWaker, WorkerWakers};
 use heddle_verbs::{DeviceConfig, Hub};
@@ -295,8 +295,23 @@ fn sharing(port: &OpenPort, queues: usize, seed: &Seed) -> Result<Sharing, OpenE
         }
         _ => {}
     }
-    let rss = Rss::even(&secret(&seed.derive(LABEL_SPREAD)), TABLE, count)?;
-    Ok(Sharing::BySoftware(Arc::new(rss)))
+    Ok(Sharing::BySoftware(Arc::new(shared_by_software(&seed.derive(LABEL_SPREAD), count)?)))
+}
+
+/// Returns the rule by which the workers themselves share the flows of a port.
+///
+/// The hash is linear in the bits of the ports. If the workers followed one another in the table, two
+/// workers would share by one bit of the hash, and with one key in 32 this bit would not depend on
+/// the last five bits of a port: consecutive ports of a client would all reach one worker. So the
+/// table is shuffled.
+fn shared_by_software(seed: &Seed, workers: u16) -> Result<Rss, SpreadError> {
+    let mut table: Vec<u16> = (0..workers.max(1)).cycle().take(TABLE).collect();
+    let mut random = Random::new(seed);
+    for last in (1..table.len()).rev() {
+        let other = usize::try_from(random.below(last as u64 + 1)).unwrap_or(last);
+        table.swap(last, other);
+    }
+    Rss::new(&secret(&seed.derive(LABEL_SPREAD)), &table, workers)
 }
 
 /// Returns the configuration for the stack of an inner port. The stack has both ends of each
@@ -401,6 +416,20 @@ mod tests {
     #[test]
     fn test_ca_guid_is_derived_from_mac_address() {
         assert_eq!(ca_guid([0x52, 0x54, 0, 0x58, 0, 2]), 0x5054_00ff_fe58_0002);
+    }
+
+    #[test]
+    fn test_consecutive_ports_of_a_client_reach_all_workers_with_any_key() {
+        for seed in 0..200 {
+            let rss = shared_by_software(&Seed::from_u64(seed), 2).unwrap();
+            let of = |port| {
+                let ends = [([10, 0, 0, 2], port), ([10, 0, 0, 1], 7174)];
+                let [src, dst] = ends.map(|(ip, port)| (std::net::Ipv4Addr::from(ip), port).into());
+                rss.worker(src, dst).unwrap()
+            };
+            let second = (40_000..40_032).filter(|port| of(*port) == 1).count();
+            assert!((3..30).contains(&second), "seed {seed}: {second} of 32");
+        }
     }
 
     /// A worker that has panicked never counts its FPDUs down.
