@@ -1,11 +1,11 @@
 //! Puts changes on the disk, with one flush for all callers that wait for the same object (group
 //! commit).
+//!
 //! ```text
 //!   ticket, before the change ──▶ change ──▶ submit ──▶ round: one fsync, on a flusher's thread
 //!                                              │            │ answers all calls submitted before
 //!                                              │            │ the round began
 //!                                              └── later ──▶ the next round of the object
-//! ```
 //! ```
 //!
 //! The rounds of one object follow one another. The system reports data that it could not write to
