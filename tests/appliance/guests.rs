@@ -6,6 +6,9 @@ use std::process::Output;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use heddle::{Device, DeviceError};
+use heddle_socket::FaultKind;
+
 use crate::lab::{Appliance, PATIENCE, heddle, listen};
 
 /// Runs `heddle` as the user nobody, without groups.
@@ -92,6 +95,9 @@ fn test_hostile_documents_change_nothing_for_a_connection() {
     let many: Vec<_> = (0..1000).filter_map(|_| UnixStream::connect(a.socket()).ok()).collect();
     let out = as_nobody(&a, &["status"]);
     assert!(String::from_utf8_lossy(&out.stderr).contains("you may not"), "it answers");
+    let turned_away = Device::open(a.socket());
+    let why = |e: &DeviceError| matches!(e, DeviceError::Refused(f) if f.kind == FaultKind::Busy);
+    assert!(turned_away.as_ref().is_err_and(why), "{turned_away:?}");
     drop(many);
     let until = Instant::now() + PATIENCE;
     while !a.command(&["status"]).status.success() {

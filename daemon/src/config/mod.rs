@@ -153,7 +153,7 @@ impl Control {
             read: Vec::new(),
             change: Vec::new(),
             exports: Vec::new(),
-            clients: 64,
+            clients: 256,
         }
     }
 }

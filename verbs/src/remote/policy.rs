@@ -45,16 +45,16 @@ pub struct Policy {
 }
 
 impl Default for Policy {
-    /// Returns 32 applications, and 512 MiB for the queues of as many that request the default
-    /// size; 1,024 descriptors, 256 MiB of memory, 4 TiB of address space, 256 regions of their
+    /// Returns 64 applications, and 1 GiB for the queues of as many that request the default
+    /// size; 2,048 descriptors, 256 MiB of memory, 8 TiB of address space, 512 regions of their
     /// own, 1,024 connections, 64 listeners, a backlog of 512; any address, any port.
     fn default() -> Policy {
         Policy {
-            sessions: 32,
-            descriptors: 1024,
+            sessions: 64,
+            descriptors: 2048,
             memory: 256 << 20,
             mapped: Policy::mapped_for(REGIONS),
-            queues: 512 << 20,
+            queues: 1 << 30,
             regions: REGIONS,
             connections: 1024,
             listeners: 64,
@@ -68,7 +68,7 @@ impl Default for Policy {
 }
 
 /// Default number of regions of their own that applications may have.
-const REGIONS: u32 = 256;
+const REGIONS: u32 = 512;
 
 impl Policy {
     /// Returns the bytes of [`mapped`](Policy::mapped) with which that many regions can be sparse

@@ -67,6 +67,15 @@ pub(super) struct Link {
 struct Calls {
     waiting: HashMap<u64, Waiting>,
     gone: bool,
+    /// The server's reason for ending the connection, if it has sent one.
+    turned_away: Option<Fault>,
+}
+
+impl Calls {
+    /// Returns the error of calls that the server will not answer.
+    fn error(&self) -> DeviceError {
+        self.turned_away.clone().map_or(DeviceError::Gone, refusal)
+    }
 }
 
 /// A function to call with an answer before later events are handled.
@@ -205,7 +214,7 @@ impl Link {
         {
             let mut calls = lock(&self.calls);
             if calls.gone {
-                return Err(DeviceError::Gone);
+                return Err(calls.error());
             }
             calls.waiting.insert(id, Waiting { answer, then });
         }
@@ -224,12 +233,11 @@ impl Link {
                 let answer = answer.map_err(|e| DeviceError::Socket(e.to_string()))?;
                 Ok((answer, fds))
             }
-            Some(Err(fault)) if fault.kind == FaultKind::Failed => Err(DeviceError::Gone),
-            Some(Err(fault)) => Err(DeviceError::Refused(fault)),
+            Some(Err(fault)) => Err(refusal(fault)),
             None => {
                 // This side cannot know whether the server has carried the request out.
                 self.shut();
-                Err(DeviceError::Gone)
+                Err(lock(&self.calls).error())
             }
         }
     }
@@ -297,8 +305,17 @@ impl Link {
     }
 
     fn answer(&self, said: Said, fds: Vec<OwnedFd>) {
-        // Drop an answer to no request, or to a caller that no longer waits.
-        let Some(waiting) = lock(&self.calls).waiting.remove(&said.id) else { return };
+        let waiting = {
+            let mut calls = lock(&self.calls);
+            // A server that has no place for this client answers before it reads a request.
+            if said.id == 0 {
+                calls.turned_away = said.error;
+                return;
+            }
+            // Drop an answer to a caller that no longer waits.
+            let Some(waiting) = calls.waiting.remove(&said.id) else { return };
+            waiting
+        };
         let result = match said.error {
             Some(fault) => Err(fault),
             None => {
@@ -363,6 +380,14 @@ fn wait_for<T>(answered: &Receiver<T>) -> Option<T> {
             Err(TryRecvError::Empty) if start.elapsed() < SOON => std::thread::yield_now(),
             Err(TryRecvError::Empty) => return answered.recv_timeout(PATIENCE).ok(),
         }
+    }
+}
+
+/// Returns the error of a call that the server has answered with `fault`.
+fn refusal(fault: Fault) -> DeviceError {
+    match fault.kind {
+        FaultKind::Failed => DeviceError::Gone,
+        _ => DeviceError::Refused(fault),
     }
 }
 
