@@ -4,7 +4,7 @@
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
-#[path = "it/common/mod.rs"]
+#[path = "it/common.rs"]
 mod common;
 
 use std::ffi::c_void;

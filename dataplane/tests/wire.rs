@@ -9,7 +9,7 @@
 #[path = "../../ctl/tests/allocations/counting/alloc.rs"]
 #[allow(unreachable_pub, dead_code, reason = "shared")]
 mod alloc;
-#[path = "it/common/mod.rs"]
+#[path = "it/common.rs"]
 mod common;
 
 use std::sync::{Arc, Mutex};

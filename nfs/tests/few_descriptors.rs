@@ -3,7 +3,7 @@
 //! has only one test, as all tests of a process share its descriptors.
 #![allow(clippy::unwrap_used, clippy::result_large_err, reason = "tests")]
 
-#[path = "it/common/mod.rs"]
+#[path = "it/common.rs"]
 mod common;
 
 use std::fs::{self, File};
