@@ -618,7 +618,7 @@ mod tests {
     use crate::spec::{Mode, Size, Sizes};
 
     #[test]
-    fn test_frames_are_what_is_on_the_way_and_more_with_faults() {
+    fn test_frames_cover_data_in_flight_and_more_with_faults() {
         let spec = BenchSpec::default();
         assert_eq!(frames_for(&spec), 2047);
         // 512 messages of 64 KiB are 24,064 frames: more than the rings hold.

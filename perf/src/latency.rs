@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_quantiles_of_a_known_distribution() {
+    fn test_latency_quantiles_match_a_known_distribution() {
         let mut r = Recorder::default();
         (1..=1000).for_each(|n| r.record(Duration::from_nanos(n)));
         let l = r.latency();
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn test_empty_is_zero_and_an_hour_is_the_longest() {
+    fn test_empty_recorder_reports_zero_and_long_times_are_capped() {
         let mut r = Recorder::default();
         assert_eq!(r.latency(), Latency::default());
         r.record(Duration::from_secs(3600));

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_pin_to_one_there_is_and_one_there_is_not() {
+    fn test_pin_accepts_existing_processor_and_refuses_missing_one() {
         let [core] = first().unwrap();
         let got = std::thread::spawn(move || {
             pin_to(core).unwrap();

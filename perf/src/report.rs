@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn test_table_says_whose_losses_it_shows() {
+    fn test_table_notes_losses_of_client_only() {
         let one = BenchReport { sides: 1, ..report(8) };
         assert!(table(&[one]).ends_with("\nretx, rto and drops are the client's alone\n"));
         assert_eq!(table(&[report(8)]).lines().count(), 2);

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_info_golden_octets() {
+    fn test_rping_info_bytes_match_reference() {
         let i = Info { to: 0x0102_0304_0506_0708, stag: Stag(0x0a0b_0c0d), len: 64 };
         let b = *b"\x01\x02\x03\x04\x05\x06\x07\x08\x0a\x0b\x0c\x0d\0\0\0\x40";
         assert_eq!(i.encode(), b);

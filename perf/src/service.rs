@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn test_service_names_are_listed_and_go_round() {
+    fn test_service_names_are_listed_and_round_trip() {
         for name in SERVICES.split(", ") {
             assert_eq!(name.parse::<ServiceKind>().unwrap().to_string(), name);
         }

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_each_address_has_its_share_and_leaves_nothing_behind() {
+    fn test_each_address_has_its_memory_share_and_all_is_released() {
         let limits = Limits { peer_memory: 100, ..Limits::default() };
         let mut shares = MemoryShares::new(&limits);
         let [a, b] = ["10.0.0.1", "10.0.0.2"].map(|s| s.parse().unwrap());

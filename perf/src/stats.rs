@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn test_median_of_odd_even_and_none() {
+    fn test_median_of_odd_even_and_empty_rounds_is_correct() {
         assert_eq!(rounds(&[9.0, 1.0, 2.0]).median(), 2.0);
         assert_eq!(rounds(&[4.0, 1.0, 2.0, 9.0]).median(), 3.0);
         assert_eq!((rounds(&[]).median(), rounds(&[]).min(), rounds(&[]).max()), (0.0, 0.0, 0.0));

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_burst_passes_and_then_one_at_a_time() {
+    fn test_throttle_passes_a_burst_and_then_one_at_a_time() {
         let (mut t, start) = (Throttle::default(), Instant::now());
         let passed = (0..100).filter(|_| t.pass_at(start).is_some()).count();
         assert_eq!(passed, 16);

@@ -189,7 +189,7 @@ fn test_segments_are_as_large_as_both_mtus_allow() {
 /// The configuration includes keepalives: idle peers that are alive stay connected, and the stack
 /// reports a vanished peer as timed out.
 #[test]
-fn test_a_vanished_idle_peer_times_out_if_the_configuration_says_so() {
+fn test_vanished_idle_peer_times_out_when_keepalives_are_configured() {
     let seconds = Duration::from_secs;
     let keepalive = Some(Keepalive { idle: seconds(60), interval: seconds(5), count: 3 });
     let mut n = Two::new([1500; 2], ConnConfig { keepalive, ..ConnConfig::default() });
@@ -220,7 +220,7 @@ fn test_a_vanished_idle_peer_times_out_if_the_configuration_says_so() {
 /// released the connection or not. Neither owner gets an event. A RST with the number of the last
 /// ACK cuts the peer's TIME-WAIT short; a RST with an older number does not.
 #[test]
-fn test_what_comes_again_after_both_have_closed_is_answered_with_rst_and_ends_nothing() {
+fn test_segment_repeated_after_both_closed_is_answered_with_rst() {
     for (again, released) in [(0, false), (0, true), (1, false), (1, true)] {
         let mut n = Two::new([1500; 2], ConnConfig::default());
         let (a, b) = n.connect();
@@ -262,7 +262,7 @@ fn test_what_comes_again_after_both_have_closed_is_answered_with_rst_and_ends_no
 
 /// An end in any order of the last segments takes no RST, and no more ACKs than FINs.
 #[test]
-fn test_an_orderly_end_has_one_ack_for_each_fin_and_no_rst() {
+fn test_orderly_close_has_one_ack_per_fin_and_no_rst() {
     for first in 0..2 {
         for together in [false, true] {
             let mut n = Two::new([1500; 2], ConnConfig::default());

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn test_a_processor_that_is_not_there_is_an_error() {
+    fn test_missing_processor_is_an_error() {
         for cores in [[9999, 0], [0, 9999]] {
             let p = PingPong { wait: Wait::Blocking, size: 8, duration: Duration::ZERO, cores };
             assert!(p.run().unwrap_err().to_string().contains("9999"));

@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn test_a_wrong_byte_at_either_end_shows() {
+    fn test_wrong_byte_at_either_end_of_segment_is_detected() {
         let f = Flow::new(Receive::Copy);
         let good = f.pattern[7..1467].to_vec();
         assert!(is_right(&good, &f.pattern[7..]));

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn test_each_completes_once_and_in_its_turn() {
+    fn test_ledger_accepts_each_completion_once_in_order() {
         let mut l = with(&[true, true]);
         assert_eq!(l.complete(0), Ok(()));
         assert!(!l.is_settled());
@@ -103,20 +103,20 @@ mod tests {
     }
 
     #[test]
-    fn test_one_that_is_left_out_is_found_when_the_next_completes() {
+    fn test_ledger_detects_a_skipped_completion() {
         let mut l = with(&[true, true]);
         assert_eq!(l.complete(1), Err(LedgerError::Turn { got: 1, want: 0 }));
     }
 
     #[test]
-    fn test_a_second_completion_is_found_while_others_are_outstanding() {
+    fn test_ledger_detects_a_duplicate_completion() {
         let mut l = with(&[true, false, true]);
         assert_eq!(l.complete(0), Ok(()));
         assert_eq!(l.complete(0), Err(LedgerError::Turn { got: 0, want: 1 }));
     }
 
     #[test]
-    fn test_unsignaled_ones_complete_with_the_next_and_are_not_missed_at_the_end() {
+    fn test_ledger_completes_unsignaled_requests_with_the_next_signaled_one() {
         let mut l = with(&[false, false, true, false]);
         assert_eq!(l.complete(2), Ok(()));
         assert!(l.is_settled());
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn test_what_was_refused_was_never_posted() {
+    fn test_ledger_does_not_count_refused_requests() {
         let mut l = with(&[true]);
         assert_eq!(l.post(true), 1);
         l.refused();

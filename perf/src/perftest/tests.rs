@@ -2,7 +2,7 @@ use super::wire::{Dest, Outcome, Question, Report, Unknown};
 use super::*;
 
 #[test]
-fn test_names_are_those_of_the_programs() {
+fn test_perftest_program_names_have_verb_and_kind() {
     let names = Program::ALL.map(Program::name);
     assert_eq!(names[0], "ib_write_bw");
     for name in names {
@@ -13,7 +13,7 @@ fn test_names_are_those_of_the_programs() {
 
 /// The bytes that `ib_write_bw` of perftest 4.5 sent from an x86-64 machine.
 #[test]
-fn test_dest_golden_octets() {
+fn test_perftest_dest_bytes_match_reference() {
     let mut b = [0; Dest::LEN];
     b[4..24].copy_from_slice(b"\0\0\0\x01\0\0\0\x02\0\x01\xb5\x2c\xcc\xfc\xbb\x00\x3d\x7f\0\0");
     b[24..38].copy_from_slice(b"\0\0\x56\x18\x41\x90\xe0\0\x52\x54\0\xc4\x3d\x35");
@@ -27,7 +27,7 @@ fn test_dest_golden_octets() {
 }
 
 #[test]
-fn test_messages_are_told_apart_by_their_length_and_others_refused() {
+fn test_perftest_messages_are_distinguished_by_length() {
     for len in 0..=64 {
         let got = Question::decode(&vec![1; len]);
         match len {
@@ -40,7 +40,7 @@ fn test_messages_are_told_apart_by_their_length_and_others_refused() {
 }
 
 #[test]
-fn test_a_report_is_five_numbers_and_another_may_follow() {
+fn test_perftest_report_is_five_numbers_and_may_repeat() {
     let mut report = Report::default();
     for size in [64, 128] {
         let (peak, average, rate) = (3.5f64, 2.5f64, 0.25f64);
@@ -52,7 +52,7 @@ fn test_a_report_is_five_numbers_and_another_may_follow() {
 }
 
 #[test]
-fn test_memory_of_a_test_follows_from_its_size() {
+fn test_perftest_memory_size_follows_from_its_settings() {
     assert_eq!(Test::new(Program::WriteBw).memory(), 8 << 20);
     // The region that the client writes, and the source of our own Writes.
     assert_eq!(Test::new(Program::WriteLat).memory(), 4);

@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn test_json_has_the_documented_fields_and_reads_back() {
+    fn test_rpc_report_json_has_documented_fields_and_round_trips() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("r.json");
         // Binary fractions represent this rate exactly: the JSON reader is exact only to the last

@@ -6,7 +6,7 @@ fn size(s: &str) -> Option<u32> {
 }
 
 #[test]
-fn test_size_units_and_what_is_none() {
+fn test_size_parser_accepts_units_and_refuses_malformed_text() {
     assert_eq!(
         ["0", "1", "4096", "64K", "64k", "1M", "3G"].map(size),
         [Some(0), Some(1), Some(4096), Some(65536), Some(65536), Some(1 << 20), Some(3 << 30),]
@@ -55,7 +55,7 @@ fn test_probability_in_both_notations() {
 }
 
 #[test]
-fn test_unknown_words_are_named_with_the_known_ones() {
+fn test_unknown_word_error_lists_the_known_words() {
     let e = "writ".parse::<Op>().unwrap_err().to_string();
     assert_eq!(
         e,
@@ -66,7 +66,7 @@ fn test_unknown_words_are_named_with_the_known_ones() {
 }
 
 #[test]
-fn test_check_at_and_beyond_the_limits() {
+fn test_check_accepts_specs_up_to_limits_and_refuses_beyond() {
     let ok = |f: fn(&mut BenchSpec)| {
         let mut s = BenchSpec::default();
         f(&mut s);
@@ -92,7 +92,7 @@ fn test_check_at_and_beyond_the_limits() {
 }
 
 #[test]
-fn test_default_depth_is_what_makes_the_octets_outstanding() {
+fn test_default_depth_follows_from_outstanding_bytes() {
     let depth = |outstanding, qps, size| {
         BenchSpec { outstanding, qps, ..BenchSpec::default() }.depth_for(Size(size))
     };
@@ -107,7 +107,7 @@ fn test_default_depth_is_what_makes_the_octets_outstanding() {
 }
 
 #[test]
-fn test_check_refuses_what_does_not_go_together() {
+fn test_check_refuses_conflicting_options() {
     let mut s = BenchSpec { mode: Mode::Lat, sizes: Sizes::one(Size(0)), ..Default::default() };
     assert!(matches!(s.check(), Err(SpecError::Conflict(_))), "write lat of nothing");
     s.op = Op::Send;
@@ -120,7 +120,7 @@ fn test_check_refuses_what_does_not_go_together() {
 }
 
 #[test]
-fn test_atomics_and_immediate_data_alone_have_eight_octets() {
+fn test_only_atomics_and_immediate_data_require_eight_bytes() {
     for op in Op::ALL {
         let of = |size| BenchSpec { op, sizes: Sizes::one(Size(size)), ..Default::default() };
         assert_eq!(of(8).check(), Ok(()), "{op}");

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn test_hello_golden_octets() {
+    fn test_hello_bytes_match_reference() {
         let want = b"HPRF\x02\x00\x01\x01\0\0\0\x08\0\0\0\x01\x01\x02\x03\x04\x05\x06\x07\x08\
             \xa1\xb2\xc3\xd4\0\0\0\0\x11\x22\x33\x44\x55\x66\x77\x88\0\0\0\0\0\0\0\x08";
         assert_eq!(hello().encode(), want);
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn test_welcome_and_refusal_go_round() {
+    fn test_welcome_and_refusal_round_trip() {
         let w = Welcome { window: 32, region: hello().region };
         assert_eq!(Welcome::decode(&w.encode()), Ok(w));
         assert_eq!(w.encode().len(), Welcome::LEN);
@@ -364,7 +364,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn test_decode_never_panics_and_accepts_only_what_it_would_say(
+        fn test_decoders_never_panic_and_accept_only_encodable_messages(
             b in proptest::collection::vec(any::<u8>(), 0..64), ours in any::<bool>(),
         ) {
             let mut b = b;

@@ -54,7 +54,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn test_what_is_filled_has_no_difference_and_a_changed_octet_is_found(
+        fn test_filled_pattern_verifies_and_a_changed_byte_is_found(
             len in 1usize..300, seed in any::<u64>(), n in any::<u64>(), at in 0usize..300,
         ) {
             let mut b = vec![0; len];
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn test_fill_in_pieces_is_the_same() {
+    fn test_pattern_filled_in_pieces_equals_whole() {
         let mut whole = [0; 100];
         fill(&mut whole, 3, 5);
         let mut pieces = [0; 100];

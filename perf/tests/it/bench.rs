@@ -100,7 +100,7 @@ fn test_atomics_by_the_clock_and_over_a_lossy_wire_count_exactly() {
 }
 
 #[test]
-fn test_messages_of_nothing() {
+fn test_benchmark_runs_with_empty_messages() {
     let (eal, _turn) = eal();
     let mut pair = Pair::open(&eal, &BenchSpec::default()).unwrap();
     for (op, mode) in
@@ -126,7 +126,7 @@ fn test_a_run_by_the_clock_lasts_as_long_as_asked_and_is_not_called_verified() {
 }
 
 #[test]
-fn test_two_lcores() {
+fn test_benchmark_runs_on_two_lcores() {
     let (eal, _turn) = eal();
     let Ok(cores) = pin::first::<2>() else { return };
     let mut pair = Pair::open(&eal, &BenchSpec::default()).unwrap();
@@ -142,7 +142,7 @@ fn test_two_lcores() {
 /// Two workers per side, on all processors of the machine; threads share a processor if there are
 /// too few.
 #[test]
-fn test_two_workers_a_side() {
+fn test_benchmark_runs_with_two_workers_per_side() {
     let (eal, _turn) = eal();
     let cpus = pin::available();
     let core = |n: usize| cpus[n % cpus.len()];
@@ -171,7 +171,7 @@ fn test_two_workers_a_side() {
 }
 
 #[test]
-fn test_large_messages_find_frames_enough() {
+fn test_large_messages_have_enough_frames() {
     let (eal, _turn) = eal();
     let s = BenchSpec { qps: 3, depth: Some(8), ..spec(Op::Write, Mode::Bw, 1 << 20, 20) };
     let mut pair = Pair::open(&eal, &s).unwrap();
@@ -183,7 +183,7 @@ fn test_large_messages_find_frames_enough() {
 }
 
 #[test]
-fn test_a_client_of_a_server_elsewhere_tells_whose_losses_it_counts_and_where_it_ran() {
+fn test_client_of_remote_server_reports_its_own_losses_and_place() {
     let (eal, _turn) = eal();
     let Ok([core, cores]) = pin::first::<2>() else { return };
     let config = |n: u8| {
@@ -219,7 +219,7 @@ fn test_a_client_of_a_server_elsewhere_tells_whose_losses_it_counts_and_where_it
 
 /// A client spreads its connections over its workers, each on a processor of its own.
 #[test]
-fn test_a_client_of_a_server_elsewhere_has_several_workers() {
+fn test_client_of_remote_server_uses_several_workers() {
     let (eal, _turn) = eal();
     let Ok([core, other]) = pin::first::<2>() else { return };
     let config = |n: u8, workers| EndpointConfig {
@@ -255,7 +255,7 @@ fn test_a_client_of_a_server_elsewhere_has_several_workers() {
 }
 
 #[test]
-fn test_a_bad_wire_changes_nothing_but_the_time() {
+fn test_lossy_wire_changes_only_the_duration() {
     let (eal, _turn) = eal();
     let p = |s: &str| s.parse().unwrap();
     let faults = Faults { loss: p("2%"), reorder: p("2%"), dup: p("2%"), seed: 11 };
@@ -275,7 +275,7 @@ fn test_a_bad_wire_changes_nothing_but_the_time() {
 }
 
 #[test]
-fn test_a_run_without_crc_and_with_large_packets() {
+fn test_benchmark_runs_without_crc_and_with_large_packets() {
     let (eal, _turn) = eal();
     let s = BenchSpec {
         mpa: MpaOptions::new().crc(CrcPolicy::Off),
@@ -343,7 +343,7 @@ fn test_server_rejects_each_bad_hello_with_its_reason() {
 
 /// tests/services.rs has the same test for the other services.
 #[test]
-fn test_the_benchmark_gives_back_the_protection_domains_of_clients_that_have_left() {
+fn test_benchmark_server_releases_protection_domains_of_departed_clients() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let limits = DeviceLimits { max_pds: 2, ..DeviceLimits::default() };
@@ -398,7 +398,7 @@ fn all_of(raw: &Raw) -> Region {
 }
 
 #[test]
-fn test_client_sees_wrong_octets_when_it_reads() {
+fn test_client_detects_wrong_bytes_when_it_reads() {
     for mode in [Mode::Bw, Mode::Lat] {
         let e = run_against_zeros(Op::Read, mode, |raw| Welcome { window: 0, region: all_of(raw) });
         assert!(matches!(e, WorkloadError::Wrong { size: 4096, at: 0, .. }), "{mode}: {e}");
@@ -406,7 +406,7 @@ fn test_client_sees_wrong_octets_when_it_reads() {
 }
 
 #[test]
-fn test_client_sees_a_counter_that_is_not_the_number_of_operations() {
+fn test_client_detects_counter_that_differs_from_number_of_operations() {
     for op in [Op::FetchAdd, Op::CmpSwap] {
         for mode in [Mode::Bw, Mode::Lat] {
             let e = run_against_zeros(op, mode, |raw| {
@@ -422,7 +422,7 @@ fn test_client_sees_a_counter_that_is_not_the_number_of_operations() {
 }
 
 #[test]
-fn test_client_sees_that_it_may_not_write_there() {
+fn test_client_reports_refused_remote_write() {
     let e = run_against_zeros(Op::Write, Mode::Bw, |raw| Welcome {
         window: 0,
         region: Region { stag: Stag(raw.mr.stag().0 ^ 0x100), ..all_of(raw) },
@@ -442,7 +442,7 @@ fn test_client_refuses_a_region_or_a_window_that_is_too_small() {
 }
 
 #[test]
-fn test_client_says_that_nobody_listens() {
+fn test_client_reports_missing_listener() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let run = Run::new(&spec(Op::Read, Mode::Bw, 64, 1), Size(64));

@@ -175,7 +175,7 @@ fn test_ucmatose_begins_takes_as_many_and_closes() {
 }
 
 #[test]
-fn test_ucmatose_tells_a_client_without_the_peer_to_peer_model_why_not() {
+fn test_ucmatose_tells_client_that_peer_to_peer_model_is_required() {
     let (eal, _turn) = eal();
     let mut bed = Bed::new(&eal, "ucmatose");
     assert!(bed.rejection(MpaOptions::new()).contains("peer-to-peer"));
@@ -269,7 +269,7 @@ fn greet(bed: &mut Bed, parameters: &Raw) {
 }
 
 #[test]
-fn test_perftest_of_writes_and_reads_reaches_memory_of_its_own() {
+fn test_perftest_writes_and_reads_reach_their_own_memory() {
     let (eal, _turn) = eal();
     for (service, op) in [("ib_write_bw", 0), ("ib_read_bw", 1), ("ib_read_lat", 1)] {
         let mut bed = Bed::new(&eal, &format!("{service},size=65536"));
@@ -387,7 +387,7 @@ fn test_perftest_write_lat_begins_and_answers_each_write() {
 }
 
 #[test]
-fn test_perftest_refuses_what_is_not_as_it_knows_it() {
+fn test_perftest_server_refuses_unknown_messages() {
     let (eal, _turn) = eal();
     let mut bed = Bed::new(&eal, "ib_write_lat");
     let (parameters, _) = bed.connect(64, 2, MpaOptions::new());
@@ -421,7 +421,7 @@ fn test_perftest_refuses_what_is_not_as_it_knows_it() {
 }
 
 #[test]
-fn test_perftest_memory_of_an_address_is_limited_and_comes_back() {
+fn test_perftest_memory_of_an_address_is_limited_and_released() {
     let (eal, _turn) = eal();
     let limits = Limits { peer_memory: 1 << 20, ..Limits::default() };
     let mut bed = Bed::with_limits(&eal, "ib_write_bw,size=700000", &limits);
@@ -440,7 +440,7 @@ fn test_perftest_memory_of_an_address_is_limited_and_comes_back() {
 /// The client asks for more memory than exists: the server neither leaves the client waiting nor
 /// answers as if the memory existed.
 #[test]
-fn test_perftest_ends_a_test_for_which_there_is_no_memory() {
+fn test_perftest_server_ends_test_without_enough_memory() {
     let (eal, _turn) = eal();
     let mut bed = Bed::new(&eal, "ib_read_bw,size=8388608");
     let (raw, _) = bed.connect(64, 2, MpaOptions::new());

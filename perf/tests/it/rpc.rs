@@ -26,7 +26,7 @@ fn spec(size: u32, calls: u64) -> BenchSpec {
 }
 
 #[test]
-fn test_every_procedure_in_both_versions_with_every_octet_compared() {
+fn test_every_rpc_procedure_in_both_versions_returns_correct_bytes() {
     let (eal, _turn) = eal();
     let most = BenchSpec { qps: 2, depth: Some(4), ..spec(MAX_SIZE, 1) };
     let mut pair = RpcPair::open(&eal, &most).unwrap();
@@ -54,7 +54,7 @@ fn test_every_procedure_in_both_versions_with_every_octet_compared() {
 /// The cost of a call besides its bytes: an item has a registration, which the reply invalidates at
 /// the peer, and data within messages has none.
 #[test]
-fn test_a_call_registers_its_item_once_and_the_server_invalidates_it() {
+fn test_rpc_call_registers_item_once_and_server_invalidates_it() {
     let (eal, _turn) = eal();
     let s = BenchSpec { depth: Some(4), ..spec(64 << 10, 100) };
     let mut pair = RpcPair::open(&eal, &s).unwrap();
@@ -117,7 +117,7 @@ fn test_rounds_beside_the_raw_operation_make_a_report() {
 }
 
 #[test]
-fn test_three_processors_are_refused_and_the_pair_is_still_there() {
+fn test_run_on_three_processors_is_refused_and_pair_stays_usable() {
     let (eal, _turn) = eal();
     let s = spec(512, 1);
     let mut pair = RpcPair::open(&eal, &s).unwrap();
@@ -130,7 +130,7 @@ fn test_three_processors_are_refused_and_the_pair_is_still_there() {
 }
 
 #[test]
-fn test_the_service_answers_and_ends_in_order() {
+fn test_rpc_service_answers_and_shuts_down_in_order() {
     let (eal, _turn) = eal();
     let mut net = Net::with_memory(&eal, 64 << 20);
     let services = ["10.0.0.2:20049=rpc".parse().unwrap()];

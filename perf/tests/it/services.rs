@@ -193,7 +193,7 @@ fn test_rping_client_says_why_its_connection_ended() {
 /// A single address gets a quarter of the places, and the service drops clients that stay silent
 /// too long.
 #[test]
-fn test_silent_clients_of_one_address_have_their_share_and_their_time() {
+fn test_silent_clients_of_one_address_are_limited_in_number_and_time() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let device = net.server.device().clone();
@@ -395,7 +395,7 @@ fn test_services_side_by_side_answer_on_their_own_ports() {
 }
 
 #[test]
-fn test_transfer_at_the_edges_of_chunks() {
+fn test_transfer_copies_lengths_around_chunk_boundaries() {
     let (eal, _turn) = eal();
     for len in [1, CHUNK - 1, CHUNK, CHUNK + 1, 40 * CHUNK + 7] {
         let net = Net::new(&eal);
@@ -418,7 +418,7 @@ fn test_transfer_at_the_edges_of_chunks() {
 /// For the peer a connection is established when the peer has the Reply, which may be before the
 /// service has noticed that.
 #[test]
-fn test_a_service_that_ends_closes_what_it_has_accepted_and_rejects_what_waits() {
+fn test_stopping_service_closes_accepted_and_rejects_waiting_connections() {
     let (eal, _turn) = eal();
     // `perf` is left out, since its clients have to greet it.
     let names = SERVICES.split(", ").filter(|&s| s != "perf");
@@ -471,7 +471,7 @@ fn test_a_service_that_ends_closes_what_it_has_accepted_and_rejects_what_waits()
 /// A service that kept the protection domains of departed clients could serve only a limited number
 /// of clients in its life.
 #[test]
-fn test_services_give_back_the_protection_domains_of_clients_that_have_left() {
+fn test_services_release_protection_domains_of_departed_clients() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let limits = DeviceLimits { max_pds: 2, ..DeviceLimits::default() };
@@ -513,7 +513,7 @@ fn test_services_give_back_the_protection_domains_of_clients_that_have_left() {
 
 /// A listener without queues would never answer a client.
 #[test]
-fn test_a_service_without_room_for_its_queues_does_not_listen() {
+fn test_service_without_room_for_its_queues_does_not_listen() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let small = DeviceConfig { queues: 1 << 10, ..DeviceConfig::default() };

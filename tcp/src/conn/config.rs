@@ -314,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_times_are_rounded_up_and_those_too_long_are_the_longest() {
+    fn test_durations_are_rounded_up_and_capped() {
         let ns = Duration::from_nanos;
         for (nanos, ms, us) in [
             (0, 0, 0),

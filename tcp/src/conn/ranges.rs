@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn test_insert_joins_what_touches_and_keeps_the_rest() {
+    fn test_inserted_range_merges_with_adjacent_ranges_only() {
         let mut r = Ranges::default();
         for (a, b) in [(10, 20), (40, 50), (30, 35)] {
             assert!(r.insert(p(a), p(b)));
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn test_insert_when_full_takes_only_what_touches() {
+    fn test_full_ranges_accept_only_adjacent_inserts() {
         let mut r = Ranges::default();
         for i in 0..MAX_RANGES as u64 {
             assert!(r.insert(p(i * 10 + 10), p(i * 10 + 15)));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn test_first_gap_skips_what_is_there() {
+    fn test_first_gap_skips_present_ranges() {
         let mut r = Ranges::default();
         r.insert(p(10), p(20));
         r.insert(p(30), p(40));

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn test_one_in_eight_samples_is_handed_on_once_and_a_long_one_is_cut() {
+    fn test_every_eighth_sample_is_reported_once_and_a_long_one_is_capped() {
         let mut r = rto(1);
         assert_eq!(r.take_fresh(), None);
         r.sample(Duration::ZERO);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn test_least_round_trip_is_forgotten_after_a_while() {
+    fn test_minimum_round_trip_is_forgotten_after_many_samples() {
         let mut r = rto(1);
         assert_eq!(r.min_rtt(), Duration::ZERO);
         r.sample(MS);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn test_tail_probe_waits_two_round_trips_and_not_too_little() {
+    fn test_tail_probe_waits_two_round_trips_and_at_least_its_minimum() {
         let mut r = rto(1);
         assert_eq!(r.tail(), 1000 * MS, "before the first sample");
         r.sample(MS);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn test_raised_minimum_holds_from_now_on() {
+    fn test_raised_minimum_timeout_takes_effect_immediately() {
         let mut r = rto(2);
         r.raise_min(200 * MS);
         r.sample(MS);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn test_lost_syn_starts_data_with_three_seconds() {
+    fn test_lost_syn_sets_data_timeout_to_three_seconds() {
         let mut r = rto(200);
         r.back_off();
         r.after_lost_syn();

@@ -63,7 +63,7 @@ fn to(me: u16, worker: u16) -> Steer {
 }
 
 #[test]
-fn test_rules_that_cannot_be_are_refused() {
+fn test_invalid_spread_rules_are_refused() {
     assert_eq!(Rss::even(&KEY[..39], 128, 2).err(), Some(SpreadError::KeyLength(39)));
     for n in [0, 3, 100, 1 << 17] {
         assert_eq!(Rss::even(&KEY, n, 2).err(), Some(SpreadError::TableLength(n)));
@@ -87,7 +87,7 @@ fn test_rules_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn test_where_there_is_no_other_all_is_the_receivers() {
+fn test_spread_without_other_workers_keeps_every_frame() {
     for s in [
         Spread::alone(),
         Spread::by_software(rss(1), 0).unwrap(),
@@ -103,7 +103,7 @@ fn test_where_there_is_no_other_all_is_the_receivers() {
 }
 
 #[test]
-fn test_frames_that_are_no_segments() {
+fn test_spread_assigns_frames_that_are_not_segments() {
     for me in 0..3 {
         for s in [Spread::by_port(rss(3), me).unwrap(), Spread::by_software(rss(3), me).unwrap()] {
             assert!(s.steers());
@@ -121,7 +121,7 @@ fn test_frames_that_are_no_segments() {
 }
 
 #[test]
-fn test_broken_frames_and_fragments_stay() {
+fn test_broken_frames_and_fragments_stay_with_their_worker() {
     // Choose a port whose whole frames belong to another worker.
     let (lport, s) = (0..)
         .map(|p| (p, Spread::by_software(rss(2), 0).unwrap()))
@@ -151,7 +151,7 @@ fn test_broken_frames_and_fragments_stay() {
 }
 
 #[test]
-fn test_a_port_that_spreads_leaves_only_errors_to_hand_on() {
+fn test_port_that_spreads_hands_on_only_icmp_errors() {
     let (rss, software) = (rss(4), |me| Spread::by_software(rss(4), me).unwrap());
     for lport in 0..100 {
         let worker = rss.worker((PEER, 7).into(), (US, lport).into()).unwrap();
@@ -171,7 +171,7 @@ proptest! {
     /// For any bytes, `steer` does not panic, gives the same answer each time, and never names a
     /// worker that does not exist. All workers agree on the owner.
     #[test]
-    fn test_any_octets_are_somebodys(
+    fn test_spread_assigns_any_bytes_to_one_existing_worker(
         junk in proptest::collection::vec(any::<u8>(), 0..120), kind in 0usize..4, workers in 1u16..65,
         changes in proptest::collection::vec((0usize..90, any::<u8>()), 0..4),
     ) {

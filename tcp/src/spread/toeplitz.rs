@@ -115,7 +115,7 @@ mod tests {
     ];
 
     #[test]
-    fn test_published_values() {
+    fn test_toeplitz_hash_matches_published_values() {
         let hash = Toeplitz::new(&KEY).unwrap();
         for (dst, src, value) in PUBLISHED {
             let got = hash.of_segment(src.parse().unwrap(), dst.parse().unwrap());
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn test_a_key_is_long_enough_or_none() {
+    fn test_toeplitz_key_that_is_too_short_is_refused() {
         assert!(Toeplitz::new(&KEY[..39]).is_none() && Toeplitz::new(&KEY).is_some());
         let (long, seven) = ([&KEY[..], &[0xff; 12]].concat(), "[::7]:7".parse().unwrap());
         let of = |key: &[u8]| Toeplitz::new(key).unwrap().of_segment(seven, seven);
@@ -146,7 +146,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn test_tables_give_what_the_definition_gives(key: [u8; 40], input: [u8; 12], port: u16) {
+        fn test_toeplitz_tables_match_the_definition(key: [u8; 40], input: [u8; 12], port: u16) {
             let hash = Toeplitz::new(&key).unwrap();
             prop_assert_eq!(hash.of_v4(&input), by_definition(&key, &input));
             let (mut without, mut with) = (input, input);

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn test_turn_has_a_budget_of_its_own() {
+    fn test_each_turn_has_its_own_answer_budget() {
         let mut l = Answers::per_second(100, 8, [7; 16]);
         let count = |l: &mut Answers, us: u64, from| {
             (0..500).filter(|_| l.allow(Instant::from_nanos(us * 1000), from)).count()
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn test_burst_then_rate() {
+    fn test_rate_limit_allows_burst_and_then_its_rate() {
         let mut l = RateLimit::per_second(100);
         let count =
             |l: &mut RateLimit, ms| (0..500).filter(|_| l.allow(Instant::from_millis(ms))).count();

@@ -106,7 +106,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn test_behaves_as_a_queue_with_removal(ops in proptest::collection::vec((0u32..12, 0u8..3), 0..200)) {
+        fn test_list_behaves_as_a_queue_with_removal(ops in proptest::collection::vec((0u32..12, 0u8..3), 0..200)) {
             let mut table = Table(vec![[Link::OUT; 2]; 12]);
             let (mut l, mut model) = (List::<1>::default(), VecDeque::new());
             for (i, op) in ops {

@@ -202,7 +202,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn test_the_listener_of_the_very_address_comes_first() {
+    fn test_listener_of_specific_address_takes_precedence() {
         let a: IpAddr = "10.0.0.1".parse().unwrap();
         let b: IpAddr = "10.0.0.2".parse().unwrap();
         let mut l = Listeners::default();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn test_listeners_are_bounded() {
+    fn test_number_of_listeners_is_limited() {
         let mut l = Listeners::default();
         for p in 1..=1024 {
             l.add(None, p, 1).unwrap();

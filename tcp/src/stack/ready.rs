@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_each_index_once_in_order() {
+    fn test_index_queue_holds_each_index_once_in_order() {
         let mut q = IndexQueue::default();
         for i in [3, 1, 3, 2, 1] {
             q.push(i);

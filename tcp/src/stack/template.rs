@@ -185,7 +185,7 @@ mod tests {
     proptest! {
         /// smoltcp finds both checksums right for all fields, payloads and DSCPs.
         #[test]
-        fn test_checksums_are_right(
+        fn test_template_checksums_are_correct(
             l: u32, r: u32, ports: (u16, u16), seq: u32, ack: u32, window: u16, syn: bool,
             ts: Option<(u32, u32)>, dscp in 0u8..64, payload in proptest::collection::vec(any::<u8>(), 0..200),
         ) {

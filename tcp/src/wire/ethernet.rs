@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn test_thirteen_octets_are_too_few() {
+    fn test_ethernet_header_of_13_bytes_is_refused() {
         assert_eq!(EthernetHeader::parse(&[0; 13]), Err(Malformed::Truncated));
         assert!(EthernetHeader::parse(&[0; 14]).is_ok());
     }

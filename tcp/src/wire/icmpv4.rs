@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn test_what_is_quoted_is_found_without_a_checksum() {
+    fn test_quoted_segment_is_found_despite_wrong_checksum() {
         let mut b = unreachable(CODE_FRAG_NEEDED, 1400);
         let Some(Message::Unreachable { quoted: told, .. }) = Message::parse(&b) else { panic!() };
         b[2] ^= 1;
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn test_wrong_checksum_or_short_is_nothing() {
+    fn test_icmp_message_with_wrong_checksum_or_too_short_is_refused() {
         let mut b = sealed(b"\x08\x00\x00\x00\x12\x34\x00\x02x".to_vec());
         for n in 0..8 {
             assert_eq!(Message::parse(&b[..n]), None);

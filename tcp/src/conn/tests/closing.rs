@@ -23,7 +23,7 @@ fn test_active_close_runs_through_time_wait() {
 }
 
 #[test]
-fn test_passive_close_ends_without_a_wait() {
+fn test_passive_close_ends_without_time_wait() {
     let mut b = Bench::established();
     b.recv(&b.seg(0, 0).with(FIN));
     assert_eq!(b.sent(), [". 0 ack 1"]);
@@ -39,7 +39,7 @@ fn test_passive_close_ends_without_a_wait() {
 }
 
 #[test]
-fn test_half_close_still_receives() {
+fn test_half_closed_connection_still_receives() {
     let mut b = Bench::in_state(State::FinWait2);
     for i in 0..20 {
         let s = Segment { len: 1000, ..b.seg(i * 1000, 1) };
@@ -52,7 +52,7 @@ fn test_half_close_still_receives() {
 }
 
 #[test]
-fn test_fin_wait_2_ends_when_the_peer_sends_nothing() {
+fn test_fin_wait_2_times_out_when_peer_sends_nothing() {
     let mut b = Bench::in_state(State::FinWait2);
     b.wait(149_999 * MS);
     let s = Segment { len: 1000, ..b.seg(0, 1) };
@@ -73,7 +73,7 @@ fn test_fin_wait_2_ends_when_the_peer_sends_nothing() {
 }
 
 #[test]
-fn test_fin_wait_2_timer_is_not_that_of_time_wait() {
+fn test_fin_wait_2_timer_does_not_apply_in_time_wait() {
     let mut b = Bench::in_state(State::FinWait2);
     b.wait(149_500 * MS);
     b.recv(&b.seg(0, 1).with(FIN));
@@ -84,7 +84,7 @@ fn test_fin_wait_2_timer_is_not_that_of_time_wait() {
 }
 
 #[test]
-fn test_simultaneous_close() {
+fn test_simultaneous_close_passes_through_closing_to_time_wait() {
     let mut b = Bench::established();
     b.c.close();
     assert_eq!(b.sent(), ["F. 0 ack 0"]);
@@ -96,14 +96,14 @@ fn test_simultaneous_close() {
 }
 
 #[test]
-fn test_fin_wait_1_fin_with_ack_of_ours_goes_to_time_wait() {
+fn test_fin_wait_1_goes_to_time_wait_when_fin_acknowledges_ours() {
     let mut b = Bench::in_state(State::FinWait1);
     b.recv(&b.seg(0, 1).with(FIN));
     assert_eq!(b.c.state(), State::TimeWait);
 }
 
 #[test]
-fn test_fin_wait_1_fin_before_ours_is_sent() {
+fn test_fin_wait_1_goes_to_closing_when_fin_arrives_before_ours_is_sent() {
     let mut b = Bench::established();
     b.window = 0;
     b.ack(0);
@@ -120,7 +120,7 @@ fn test_fin_wait_1_fin_before_ours_is_sent() {
 }
 
 #[test]
-fn test_fin_goes_behind_everything_queued() {
+fn test_fin_is_sent_after_all_queued_data() {
     let mut b = Bench::established();
     b.queue(35_000);
     b.c.close();
@@ -155,14 +155,14 @@ fn test_fin_needs_room_in_the_window() {
 }
 
 #[test]
-fn test_close_twice_is_close_once() {
+fn test_second_close_has_no_effect() {
     let mut b = Bench::in_state(State::FinWait1);
     b.c.close();
     assert_eq!((b.c.state(), b.sent()), (State::FinWait1, vec![]));
 }
 
 #[test]
-fn test_time_wait_answers_a_repeated_fin_and_waits_anew() {
+fn test_time_wait_acknowledges_repeated_fin_and_restarts_its_timer() {
     let mut b = Bench::in_state(State::TimeWait);
     b.wait(900 * MS);
     b.recv(&b.seg(0, 1).with(FIN));
@@ -188,14 +188,14 @@ fn test_time_wait_may_be_replaced_by_a_newer_syn() {
 }
 
 #[test]
-fn test_last_ack_repeats_its_fin() {
+fn test_last_ack_retransmits_its_fin() {
     let mut b = Bench::in_state(State::LastAck);
     assert_eq!(b.wait(200 * MS), [(200, "F. 0 ack 1 again".to_string())]);
 }
 
 /// RFC 9293 section 3.10.5.
 #[test]
-fn test_abort_sends_a_reset_where_the_peer_needs_one() {
+fn test_abort_sends_reset_in_states_where_peer_needs_one() {
     for s in State::ALL {
         let mut b = Bench::in_state(s);
         b.c.abort();

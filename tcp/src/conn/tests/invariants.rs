@@ -33,7 +33,7 @@ impl Connection {
 
 /// The stack looks a connection up for every segment, and there are many connections.
 #[test]
-fn test_a_connection_takes_no_more_than_three_quarters_of_a_kibibyte() {
+fn test_connection_takes_at_most_three_quarters_of_a_kibibyte() {
     let size = size_of::<Connection>();
     println!("Connection: {size} bytes");
     assert!(size <= 752, "{size}");

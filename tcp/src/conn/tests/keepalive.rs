@@ -23,7 +23,7 @@ fn test_keepalives_are_off_by_default() {
 
 /// A probe has no data and the number before the next; several probes go unanswered before the end.
 #[test]
-fn test_a_vanished_peer_is_reported_as_timed_out() {
+fn test_vanished_peer_is_reported_as_timed_out() {
     for state in [State::Established, State::CloseWait] {
         let mut b = Bench::in_state_with(&probing(), state);
         let seen = i32::from(state == State::CloseWait);
@@ -38,7 +38,7 @@ fn test_a_vanished_peer_is_reported_as_timed_out() {
 }
 
 #[test]
-fn test_a_peer_that_answers_keeps_the_connection() {
+fn test_connection_survives_while_peer_answers_keepalives() {
     let mut b = Bench::established_with(&probing());
     for _ in 0..10 {
         // Two probes are lost each time.
@@ -50,7 +50,7 @@ fn test_a_peer_that_answers_keeps_the_connection() {
 
 /// Any acceptable segment is a sign of life, data or ACK; silence counts from the last segment.
 #[test]
-fn test_silence_begins_with_the_last_segment() {
+fn test_keepalive_idle_time_counts_from_last_acceptable_segment() {
     let mut b = Bench::established_with(&probing());
     assert_eq!(b.wait(IDLE - MS), []);
     b.data(0, 1000);
@@ -67,7 +67,7 @@ fn test_silence_begins_with_the_last_segment() {
 
 /// Bytes that are outstanding, or wait for a window, have timers of their own.
 #[test]
-fn test_no_keepalive_while_data_is_outstanding_or_waits() {
+fn test_keepalives_are_not_sent_while_data_is_outstanding_or_queued() {
     let cfg = ConnConfig { user_timeout: Duration::from_secs(1000), ..probing() };
     let mut b = Bench::established_with(&cfg);
     b.queue(500);

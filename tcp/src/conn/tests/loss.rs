@@ -32,7 +32,7 @@ pub(super) fn after_recovery() -> Bench {
 /// RFC 3042 and RFC 5681 section 3.2: one new segment each for the first and second duplicate ACK,
 /// cwnd unchanged.
 #[test]
-fn test_limited_transmit_then_fast_retransmit() {
+fn test_sender_uses_limited_transmit_before_fast_retransmit() {
     let mut b = ten_out(10_000);
     b.ack(0);
     assert_eq!(b.sent(), [". 10000+1000 ack 0"]);
@@ -100,7 +100,7 @@ fn test_recovery_partial_ack_retransmits_the_next_hole() {
 }
 
 #[test]
-fn test_two_duplicate_acks_are_no_loss() {
+fn test_two_duplicate_acks_do_not_signal_loss() {
     let mut b = ten_out(0);
     b.ack(0);
     b.ack(0);
@@ -112,7 +112,7 @@ fn test_two_duplicate_acks_are_no_loss() {
 
 /// RFC 5681 section 2: an ACK with data, another window or a FIN is no duplicate.
 #[test]
-fn test_what_is_not_a_duplicate_ack() {
+fn test_ack_with_data_or_window_update_is_no_duplicate() {
     let mut b = ten_out(0);
     for i in 0..4 {
         b.data(i * 10, 10);
@@ -133,7 +133,7 @@ fn test_what_is_not_a_duplicate_ack() {
 
 /// RFC 5681 section 3.2 step 4: a peer cannot inflate the window by inventing duplicates.
 #[test]
-fn test_spoofed_duplicate_acks_inflate_by_what_is_outstanding() {
+fn test_spoofed_duplicate_acks_inflate_cwnd_by_at_most_the_flight() {
     let mut b = ten_out(0);
     for _ in 0..1000 {
         b.ack(0);
@@ -143,7 +143,7 @@ fn test_spoofed_duplicate_acks_inflate_by_what_is_outstanding() {
 
 /// RFC 6298 section 5: the timer, its backoff; RFC 5681 equation (4) and the loss window.
 #[test]
-fn test_timeout_sends_the_oldest_and_backs_off() {
+fn test_timeout_retransmits_oldest_segment_and_backs_off() {
     let mut b = ten_out(0);
     assert_eq!(b.c.stats().rto, 200 * MS);
     let out = b.wait(3000 * MS);
@@ -157,7 +157,7 @@ fn test_timeout_sends_the_oldest_and_backs_off() {
 }
 
 #[test]
-fn test_timeout_then_acks_send_the_rest_again_in_slow_start() {
+fn test_acks_after_timeout_retransmit_the_rest_in_slow_start() {
     let mut b = ten_out(0);
     b.wait(200 * MS);
     b.ack(1000);
@@ -170,7 +170,7 @@ fn test_timeout_then_acks_send_the_rest_again_in_slow_start() {
 }
 
 #[test]
-fn test_timeout_counts_anew_after_progress() {
+fn test_timeout_backoff_restarts_after_progress() {
     let mut b = ten_out(0);
     b.wait(700 * MS);
     assert_eq!(b.c.stats().ssthresh, 5000);
@@ -236,7 +236,7 @@ fn test_fast_retransmit_restarts_the_timer() {
 
 /// RFC 6298 section 3: without timestamps the sender measures no bytes that were sent twice.
 #[test]
-fn test_karn_no_sample_from_what_was_sent_again() {
+fn test_sender_takes_no_rtt_sample_from_retransmitted_data() {
     let mut b = ten_out(0);
     let srtt = b.c.stats().srtt;
     b.wait(200 * MS);
@@ -254,7 +254,7 @@ fn test_karn_no_sample_from_what_was_sent_again() {
 
 /// The same holds for bytes that duplicate ACKs made the sender send again, without SACK.
 #[test]
-fn test_karn_no_sample_after_a_fast_retransmit() {
+fn test_sender_takes_no_rtt_sample_after_fast_retransmit() {
     let mut b = ten_out(0);
     let srtt = b.c.stats().srtt;
     b.now = b.now + 10 * MS;
@@ -268,7 +268,7 @@ fn test_karn_no_sample_after_a_fast_retransmit() {
 }
 
 #[test]
-fn test_one_sample_per_window() {
+fn test_sender_takes_one_rtt_sample_per_window() {
     let mut b = ten_out(10_000);
     b.now = b.now + 10 * MS;
     b.ack(1000);
@@ -300,7 +300,7 @@ fn test_user_timeout_ends_the_connection() {
 }
 
 #[test]
-fn test_lost_fin_is_sent_again() {
+fn test_lost_fin_is_retransmitted() {
     let mut b = Bench::established();
     b.queue(500);
     b.sent();

@@ -20,7 +20,7 @@ fn short(s: State) -> &'static str {
 }
 
 #[test]
-fn test_transition_table() {
+fn test_transition_table_matches_state_machine() {
     let mut table = String::from("        ");
     for i in Input::ALL {
         table += &format!(" {:<9}", format!("{i:?}"));
@@ -110,7 +110,7 @@ const EVENTS: [&str; 14] = [
 ];
 
 #[test]
-fn test_every_state_with_every_event() {
+fn test_outcome_table_matches_every_state_and_event() {
     let mut table = String::new();
     for s in State::ALL {
         table += &format!("{}\n", short(s));

@@ -27,7 +27,7 @@ fn test_syn_received_ack_establishes() {
 }
 
 #[test]
-fn test_syn_received_ack_with_data_and_fin() {
+fn test_syn_received_accepts_ack_with_data_and_fin() {
     let mut b = Bench::accepting(&plain());
     b.sent();
     let s = Segment { len: 10, ..b.seg(0, 0).with(FIN) };
@@ -54,7 +54,7 @@ fn test_syn_sent_syn_is_a_simultaneous_open() {
 }
 
 #[test]
-fn test_two_active_opens_meet() {
+fn test_two_simultaneous_active_opens_establish() {
     let cfg = ethernet();
     let (now, q) = (Instant::from_millis(5), ByteQueue::default());
     let mut a = Connection::connect(&cfg, now, ISS, 1);
@@ -265,7 +265,7 @@ fn test_syn_received_close_waits_for_the_handshake() {
 }
 
 #[test]
-fn test_syn_sent_close_and_abort_drop_it() {
+fn test_syn_sent_is_dropped_by_close_and_abort() {
     for end in [Connection::close, Connection::abort] {
         let mut b = Bench::in_state(State::SynSent);
         end(&mut b.c);
@@ -277,7 +277,7 @@ fn test_syn_sent_close_and_abort_drop_it() {
 
 /// RFC 5681 section 3.1: one segment after a lost SYN; RFC 6298 5.7: three seconds.
 #[test]
-fn test_lost_syn_begins_slowly() {
+fn test_lost_syn_reduces_cwnd_to_one_segment() {
     let mut b = Bench::connecting(&plain());
     b.sent();
     b.wait(1000 * MS);
@@ -289,7 +289,7 @@ fn test_lost_syn_begins_slowly() {
 }
 
 #[test]
-fn test_handshake_gives_a_round_trip_and_leaves_cwnd_alone() {
+fn test_handshake_measures_round_trip_and_leaves_cwnd_unchanged() {
     let mut b = Bench::connecting(&plain());
     b.sent();
     b.now = b.now + 30 * MS;
@@ -301,7 +301,7 @@ fn test_handshake_gives_a_round_trip_and_leaves_cwnd_alone() {
 /// RFC 5681 section 3.1: neither the SYN-ACK nor the ACK of ours opens the window. This also holds
 /// when the peer opens, with data on its ACK, or when both sides open at once.
 #[test]
-fn test_passive_and_simultaneous_handshakes_leave_cwnd_alone() {
+fn test_passive_and_simultaneous_handshakes_leave_cwnd_unchanged() {
     for len in [0, 100] {
         let mut b = Bench::accepting(&plain());
         b.queue(50_000);
@@ -320,7 +320,7 @@ fn test_passive_and_simultaneous_handshakes_leave_cwnd_alone() {
 }
 
 #[test]
-fn test_effective_mss_is_the_smaller_less_options() {
+fn test_effective_mss_is_smaller_mss_less_options() {
     let mss = |cfg: &ConnConfig, peer: Option<u16>, ts: bool| {
         let timestamps = ts.then_some(Timestamps { val: 1, ecr: 0 });
         let syn = Segment { mss: peer, timestamps, ..raw(IRS, SeqNumber(0), SYN) };
@@ -377,7 +377,7 @@ fn test_window_scale_is_off_unless_both_offer_it() {
 }
 
 #[test]
-fn test_window_scale_zero_is_still_an_answer() {
+fn test_window_scale_of_zero_is_still_negotiated() {
     let cfg = ConnConfig { recv_window: 65_535, ..ethernet() };
     let syn = Segment { window_scale: Some(0), ..raw(IRS, SeqNumber(0), SYN) };
     let mut c = Connection::accept(&cfg, Instant::ZERO, ISS, 0, &syn);
@@ -399,7 +399,7 @@ fn test_window_scale_beyond_14_counts_as_14() {
 }
 
 #[test]
-fn test_options_are_answered_only_when_offered() {
+fn test_syn_ack_has_only_options_that_syn_offered() {
     let cfg = ethernet();
     let q = ByteQueue::default();
     let bare = raw(IRS, SeqNumber(0), SYN);
@@ -415,7 +415,7 @@ fn test_options_are_answered_only_when_offered() {
 }
 
 #[test]
-fn test_payload_of_a_syn_comes_again() {
+fn test_syn_payload_is_accepted_when_retransmitted() {
     let syn = Segment { len: 100, mss: Some(1000), ..raw(IRS, SeqNumber(0), SYN) };
     let mut b =
         Bench::new(Connection::accept(&plain(), Instant::ZERO, ISS, 0, &syn), Instant::ZERO);
@@ -427,7 +427,7 @@ fn test_payload_of_a_syn_comes_again() {
 /// RFC 3168 section 6.1.1: for a host without ECN a SYN that asks for ECN is a SYN like others. The
 /// SYN-ACK says so by having neither bit, and no later segment has one.
 #[test]
-fn test_syn_that_asks_for_ecn_is_answered_without() {
+fn test_syn_that_requests_ecn_is_answered_without_ecn() {
     const ECE_CWR: Flags = Flags(0xc0);
     let cfg = plain();
     let now = Instant::from_millis(1_000_000);

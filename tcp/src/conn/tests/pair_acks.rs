@@ -9,7 +9,7 @@ use super::*;
 /// window that had grown survives the pause, and a window that begins anew doubles with each round
 /// trip.
 #[test]
-fn test_pair_stretch_acks_do_not_slow_down() {
+fn test_pair_keeps_its_rate_with_stretch_acks() {
     for gather in [5u32, 20, 50] {
         let link = Link { gather: gather * MS / 1000, queue: 4000, ..fabric(0.0) };
         let mut p = pair(link, 7);
@@ -82,7 +82,7 @@ fn test_pair_hundreds_of_bursts_in_a_round_trip() {
 /// A peer reports everything as SACKed and acknowledges nothing (RFC 2018 section 8). The sender
 /// sends the left edge again, and if that does not help it reports this to the owner.
 #[test]
-fn test_pair_everything_sacked_and_nothing_acknowledged() {
+fn test_pair_retransmits_when_all_is_sacked_and_nothing_acknowledged() {
     for (seed, relents) in (0..8).zip([true, false].into_iter().cycle()) {
         let loss = if seed < 4 { 0.0 } else { 0.02 };
         let mut p = pair(fabric(loss), 9000 + seed);

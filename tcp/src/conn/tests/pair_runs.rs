@@ -28,7 +28,7 @@ fn test_pair_perfect_link_reaches_its_rate() {
 }
 
 #[test]
-fn test_pair_both_directions_at_once() {
+fn test_pair_transfers_in_both_directions_at_once() {
     let mut p = pair(Link { loss: 0.01, reorder: 0.01, ..Link::default() }, 2);
     p.ends[0].total = 2_000_000;
     p.ends[1].total = 3_000_000;
@@ -88,7 +88,7 @@ fn test_pair_goodput_under_loss() {
 }
 
 #[test]
-fn test_pair_small_transfers_on_bad_links() {
+fn test_pair_completes_small_transfers_on_bad_links() {
     for seed in 0..300 {
         let mut p =
             pair(Link { loss: 0.15, duplicate: 0.1, reorder: 0.3, ..Link::default() }, 1000 + seed);
@@ -99,7 +99,7 @@ fn test_pair_small_transfers_on_bad_links() {
 }
 
 #[test]
-fn test_pair_without_options() {
+fn test_pair_transfers_without_options() {
     let cfg = ConnConfig { timestamps: false, window_scaling: false, ..ethernet() };
     for seed in 0..10 {
         let link = Link { loss: 0.03, reorder: 0.05, duplicate: 0.05, ..Link::default() };
@@ -111,7 +111,7 @@ fn test_pair_without_options() {
 }
 
 #[test]
-fn test_pair_owner_refuses_at_random() {
+fn test_pair_transfers_when_owner_refuses_payload_at_random() {
     for seed in 0..10 {
         let mut p = pair(Link { loss: 0.01, ..Link::default() }, 3000 + seed);
         p.ends[0].total = 500_000;
@@ -121,7 +121,7 @@ fn test_pair_owner_refuses_at_random() {
 }
 
 #[test]
-fn test_pair_zero_window_periods() {
+fn test_pair_survives_zero_window_periods() {
     for seed in 0..10 {
         let link = Link { loss: if seed % 2 == 0 { 0.0 } else { 0.02 }, ..Link::default() };
         let mut p = pair(link, 4000 + seed);
@@ -145,7 +145,7 @@ fn test_pair_zero_window_periods() {
 }
 
 #[test]
-fn test_pair_tiny_window() {
+fn test_pair_transfers_through_a_tiny_window() {
     let tiny = ConnConfig { recv_window: 700, window_scaling: false, ..ethernet() };
     for seed in 0..5 {
         let mut p =

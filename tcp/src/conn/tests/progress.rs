@@ -48,7 +48,7 @@ fn test_window_kept_shut_is_reported_and_ends_the_connection_at_the_limit() {
 }
 
 #[test]
-fn test_window_shut_for_less_than_the_limit_costs_nothing_however_often() {
+fn test_window_shut_for_less_than_the_limit_never_ends_the_connection() {
     for sack in [false, true] {
         let mut b = blocked(sack);
         for n in 1..=3 {
@@ -113,7 +113,7 @@ fn test_window_that_takes_only_the_byte_of_each_probe_counts_as_shut() {
 
 /// The peer opens and shuts its window faster than any timer, and acknowledges nothing.
 #[test]
-fn test_window_that_opens_and_shuts_without_end_holds_nothing() {
+fn test_window_that_opens_and_shuts_forever_ends_the_connection() {
     for sack in [false, true] {
         for open in [1, 500, 2000] {
             for shuts in [1, 2] {
@@ -218,7 +218,7 @@ fn test_bounded_close_goes_on_while_the_peer_sends() {
 }
 
 #[test]
-fn test_bounded_close_is_cut_between_one_and_one_and_a_quarter_stalls_after_the_last_byte() {
+fn test_bounded_close_ends_within_a_quarter_stall_after_the_limit() {
     for state in [State::Established, State::FinWait1, State::FinWait2, State::CloseWait] {
         let mut b = Bench::in_state_with(&limited(true), state);
         b.c.bound_close(b.now);

@@ -60,7 +60,7 @@ impl Bench {
 
 /// RFC 8985 section 6.2: one ACK for three segments beyond the hole shows the loss without a wait.
 #[test]
-fn test_one_ack_for_three_segments_shows_the_loss() {
+fn test_ack_for_three_segments_beyond_hole_shows_the_loss() {
     let mut b = ten_out(0);
     b.now = b.now + RTT;
     b.sack(0, &[(1000, 4000)]);
@@ -75,7 +75,7 @@ fn test_one_ack_for_three_segments_shows_the_loss() {
 
 /// Fewer segments may mean reordering: the sender waits a quarter of the least round trip.
 #[test]
-fn test_a_young_hole_waits_for_the_reordering_window() {
+fn test_recent_hole_waits_for_the_reordering_window() {
     let mut b = ten_out(0);
     b.now = b.now + RTT;
     b.sack(0, &[(1000, 2000)]);
@@ -97,7 +97,7 @@ fn test_a_young_hole_waits_for_the_reordering_window() {
 /// The sender repairs all holes of a window in one round trip, and sends new data after them (RFC
 /// 6937).
 #[test]
-fn test_several_holes_are_repaired_in_one_round_trip() {
+fn test_several_holes_are_repaired_in_one_round_trip_after_sack() {
     let mut b = ten_out(10_000);
     b.now = b.now + RTT;
     b.sack(0, &[(9000, 10_000), (5000, 8000), (1000, 4000)]);
@@ -119,7 +119,7 @@ fn test_several_holes_are_repaired_in_one_round_trip() {
 
 /// A hole ends at the reported range: the boundary of a segment, and so of a record.
 #[test]
-fn test_a_wide_hole_is_sent_in_segments() {
+fn test_wide_hole_is_retransmitted_in_segments() {
     let mut b = ten_out(0);
     b.now = b.now + RTT;
     b.sack(0, &[(2500, 10_000)]);
@@ -130,7 +130,7 @@ fn test_a_wide_hole_is_sent_in_segments() {
 }
 
 #[test]
-fn test_a_lost_retransmission_is_sent_again_without_a_timeout() {
+fn test_lost_retransmission_is_retransmitted_without_a_timeout() {
     let mut b = ten_out(10_000);
     b.now = b.now + RTT;
     b.sack(0, &[(1000, 8000)]);
@@ -162,7 +162,7 @@ fn test_a_lost_tail_is_probed_and_repaired_without_a_timeout() {
 }
 
 #[test]
-fn test_a_tail_probe_is_new_data_if_there_is_any() {
+fn test_tail_probe_sends_new_data_if_there_is_any() {
     let mut b = ten_out(1500);
     assert_eq!(b.fire(), [". 10000+1000 ack 0"]);
     b.now = b.now + RTT;
@@ -183,7 +183,7 @@ fn test_the_tail_probe_obeys_the_peers_window() {
 
 /// RFC 8985 section 7.3: after one probe comes the timeout.
 #[test]
-fn test_after_a_probe_comes_the_timeout() {
+fn test_timeout_follows_one_tail_probe() {
     let cfg = ConnConfig { sack: true, rto_min: 5 * MS, ..plain() };
     let mut b = out_with(&cfg, 0);
     b.fire();
@@ -241,7 +241,7 @@ fn test_a_loss_repaired_by_the_probe_reduces_the_window() {
 
 /// After a timeout the sender sends the holes again, and no reported bytes.
 #[test]
-fn test_timeout_sends_only_what_was_not_reported() {
+fn test_timeout_retransmits_only_segments_not_sacked() {
     let mut b = ten_out(0);
     b.sack(0, &[(2000, 3000), (5000, 10_000)]);
     b.sent();
@@ -314,7 +314,7 @@ fn test_the_peers_ack_delay_is_learned() {
 /// RFC 2018 section 8: a peer may take back a report, which shows when it acknowledges up to the
 /// reported range. After the second timeout no report of this peer counts.
 #[test]
-fn test_a_peer_takes_back_what_it_reported() {
+fn test_sender_retransmits_data_whose_sack_the_peer_reneged() {
     let mut b = ten_out(0);
     b.now = b.now + RTT;
     b.sack(0, &[(1000, 10_000)]);
@@ -339,7 +339,7 @@ fn test_a_peer_takes_back_what_it_reported() {
 
 /// A D-SACK reports everything that was sent again: nothing had been lost.
 #[test]
-fn test_a_needless_recovery_is_undone() {
+fn test_needless_recovery_is_undone_by_d_sack() {
     let mut b = ten_out(0);
     b.now = b.now + RTT;
     b.sack(0, &[(1000, 4000)]);
@@ -377,7 +377,7 @@ fn test_a_premature_timeout_is_undone() {
 /// A peer may make up any blocks: the sender believes no report of bytes that were not sent, and
 /// bounds the reports that it keeps.
 #[test]
-fn test_made_up_blocks_do_nothing_or_little() {
+fn test_invented_sack_blocks_are_ignored_or_bounded() {
     let mut b = ten_out(0);
     for block in [(10_001, 11_000), (5000, 4000), (3000, 3000), (-1000, -2000), (9000, 10_001)] {
         b.sack(0, &[block]);

@@ -193,7 +193,7 @@ proptest! {
     })]
 
     #[test]
-    fn test_random_segments_and_calls_keep_the_promises(
+    fn test_random_segments_and_calls_keep_the_invariants(
         which in 0u8..24, sack: bool,
         ops in proptest::collection::vec(op(), 1..80),
     ) {

@@ -44,7 +44,7 @@ fn test_delayed_ack_of_zero_acks_at_once() {
 }
 
 #[test]
-fn test_established_ack_rides_on_data() {
+fn test_established_ack_is_piggybacked_on_data() {
     let mut b = Bench::established();
     b.data(0, 1000);
     b.queue(10);
@@ -195,7 +195,7 @@ fn test_established_too_many_gaps_are_refused() {
 }
 
 #[test]
-fn test_established_fin_waits_for_what_is_before_it() {
+fn test_established_fin_waits_for_preceding_data() {
     let mut b = Bench::established();
     let fin = Segment { len: 500, ..b.seg(1000, 0).with(FIN) };
     let p = b.recv(&fin).payload.unwrap();
@@ -274,7 +274,7 @@ fn test_established_keepalive_is_answered() {
 }
 
 #[test]
-fn test_accept_payload_out_of_turn_does_no_harm() {
+fn test_accept_payload_out_of_order_is_harmless() {
     let mut b = Bench::established();
     b.c.accept_payload(b.now, StreamPos(0), 20_000);
     assert_eq!(b.c.rcv_nxt(), StreamPos(10_000), "cut at the edge");
@@ -294,7 +294,7 @@ fn test_close_wait_data_after_fin_is_ignored() {
 
 /// Positions continue where sequence numbers start again.
 #[test]
-fn test_established_four_gigabytes_and_more() {
+fn test_established_positions_continue_beyond_four_gigabytes_received() {
     let cfg = ConnConfig { recv_window: 1 << 30, timestamps: false, ..ethernet() };
     let mut b = Bench::connecting(&cfg);
     b.sent();

@@ -30,7 +30,7 @@ fn report(b: &mut Bench, from: i32, to: i32) -> Vec<String> {
 /// to the bytes that arrived, for every acknowledgment. By the end of the round trip it has sent no
 /// more than half of the bytes that were outstanding (RFC 5681 section 4.3).
 #[test]
-fn test_recovery_sends_in_proportion_to_what_arrives() {
+fn test_recovery_sends_in_proportion_to_delivered_data() {
     let mut b = twenty_out();
     assert_eq!(report(&mut b, 1, 2), [". 30000+1000 ack 0"], "limited transmit");
     assert_eq!(report(&mut b, 1, 3), [". 31000+1000 ack 0"], "limited transmit");
@@ -55,7 +55,7 @@ fn test_recovery_sends_in_proportion_to_what_arrives() {
 /// RFC 6937 section 3.1, the second example, number by number: fifteen segments lost in a row leave
 /// less in the network than ssthresh, and each acknowledgment lets two segments out.
 #[test]
-fn test_recovery_from_a_burst_of_losses_is_that_of_the_rfc() {
+fn test_recovery_from_a_burst_of_losses_matches_rfc_6937_example() {
     let mut b = twenty_out();
     let counts: Vec<usize> = (16..=20).map(|end| report(&mut b, 15, end).len()).collect();
     assert_eq!(counts, [1, 1, 2, 2, 2]);
@@ -71,7 +71,7 @@ fn test_recovery_from_a_burst_of_losses_is_that_of_the_rfc() {
 /// RFC 5681 section 3.2, step 2, and RFC 6675 section 5, step 4.2: bytes sent by limited transmit
 /// do not count in ssthresh.
 #[test]
-fn test_half_of_the_flight_is_without_limited_transmit() {
+fn test_ssthresh_excludes_segments_of_limited_transmit() {
     let mut b = ten_out(10_000);
     b.now = b.now + RTT;
     b.sack(0, &[(1000, 2000)]);
@@ -87,7 +87,7 @@ fn test_half_of_the_flight_is_without_limited_transmit() {
 /// RFC 3042 section 2: a duplicate ACK that reports nothing new lets no segment out, however often
 /// a receiver repeats it.
 #[test]
-fn test_limited_transmit_needs_news_in_the_report() {
+fn test_limited_transmit_requires_new_sack_information() {
     let mut b = ten_out(10_000);
     b.now = b.now + RTT;
     b.sack(0, &[(1000, 2000)]);
@@ -131,7 +131,7 @@ fn test_reports_beyond_a_recovery_survive_its_end() {
 /// The recovery lasts until the peer acknowledges all bytes outstanding at its beginning. A loss
 /// beyond these bytes starts a recovery of its own.
 #[test]
-fn test_loss_beyond_a_recovery_has_one_of_its_own() {
+fn test_loss_beyond_a_recovery_starts_its_own_recovery() {
     let mut b = ten_out(10_000);
     b.now = b.now + RTT;
     b.sack(0, &[(1000, 9000)]);
@@ -154,7 +154,7 @@ fn test_loss_beyond_a_recovery_has_one_of_its_own() {
 /// RFC 6675 section 5.1: a timeout ends the recovery, and the bytes outstanding then begin no other
 /// recovery, although reports continue to show holes and the sender obeys them.
 #[test]
-fn test_timeout_ends_a_recovery_and_begins_no_other() {
+fn test_timeout_ends_recovery_and_starts_no_other() {
     let mut b = ten_out(0);
     b.now = b.now + RTT;
     b.sack(0, &[(1000, 4000)]);

@@ -79,7 +79,7 @@ fn test_every_state_syn_is_challenged_wherever_it_lies() {
 
 /// RFC 5961 section 5.2: SND.UNA - MAX.SND.WND =< SEG.ACK =< SND.NXT.
 #[test]
-fn test_established_ack_range() {
+fn test_established_accepts_only_acks_within_the_rfc_5961_range() {
     for (ack, fine) in [(2000, true), (2001, false), (1000 - 3000, true), (1000 - 3001, false)] {
         let cfg = plain();
         let mut b = Bench::connecting(&cfg);
@@ -120,7 +120,7 @@ fn test_challenge_acks_are_limited_per_second() {
 
 /// Two connections that disagree about everything fall silent.
 #[test]
-fn test_no_endless_exchange_of_acks() {
+fn test_two_desynchronised_connections_stop_exchanging_acks() {
     let (mut a, mut z) = (Bench::established(), Bench::established());
     // Each connection believes the other to be far ahead.
     let mut total = 0;

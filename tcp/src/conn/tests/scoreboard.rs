@@ -8,7 +8,7 @@ use super::*;
 /// RFC 2018 section 8: after a timeout the sender sends the segment at the left edge again although
 /// the peer reported it, and the connection never waits without a timer.
 #[test]
-fn test_timeout_sends_the_left_edge_although_it_was_reported() {
+fn test_timeout_retransmits_left_edge_although_it_was_sacked() {
     for blocks in [&[(0, 10_000)][..], &[(0, 1000)], &[(0, 4000), (5000, 10_000)]] {
         let mut b = ten_out(0);
         b.now = b.now + RTT;
@@ -68,7 +68,7 @@ fn test_round_trips_are_not_shortened_by_merged_bursts() {
 /// Karn's rule for a timeout in the middle of a recovery: bytes that were sent twice, but by the
 /// lists only once, measure nothing.
 #[test]
-fn test_karn_after_a_timeout_in_a_recovery() {
+fn test_sender_takes_no_rtt_sample_after_timeout_in_recovery() {
     let mut b = ten_out(0);
     b.now = b.now + RTT;
     b.sack(0, &[(3000, 10_000)]);
@@ -88,7 +88,7 @@ fn test_karn_after_a_timeout_in_a_recovery() {
 /// Karn's rule when the connection sends everything anew: the ACK answers the first transmission,
 /// and the connection does not measure it from the second.
 #[test]
-fn test_karn_after_a_new_beginning() {
+fn test_sender_takes_no_rtt_sample_after_resending_everything() {
     let mut b = ten_out(0);
     let srtt = b.c.stats().srtt;
     b.now = b.now + RTT;

@@ -31,7 +31,7 @@ fn test_sack_is_offered_and_used_only_if_both_offer_it() {
 }
 
 #[test]
-fn test_blocks_newest_first_and_repeated() {
+fn test_sack_blocks_are_newest_first_and_repeated() {
     let mut b = established();
     for (at, sack) in [
         (1000, "1000-1500"),
@@ -76,7 +76,7 @@ fn test_burst_with_many_gaps_reports_each_range() {
 }
 
 #[test]
-fn test_three_blocks_beside_timestamps() {
+fn test_ack_with_timestamps_has_room_for_three_sack_blocks() {
     let cfg = ConnConfig { timestamps: true, ..with_sack() };
     let mut b = Bench::connecting(&cfg);
     b.sent();
@@ -93,7 +93,7 @@ fn test_three_blocks_beside_timestamps() {
 }
 
 #[test]
-fn test_duplicates_are_reported_once_and_first() {
+fn test_duplicate_segments_are_reported_once_and_in_first_block() {
     let mut b = established();
     b.data(0, 1000);
     b.data(2000, 1000);
@@ -120,7 +120,7 @@ fn test_duplicates_are_reported_once_and_first() {
 }
 
 #[test]
-fn test_sack_goes_before_data_which_has_no_room_for_it() {
+fn test_sack_is_sent_before_data_that_has_no_room_for_it() {
     let mut b = established();
     b.queue(1500);
     b.data(1000, 1000);

@@ -272,7 +272,7 @@ fn test_a_pause_of_a_few_timeouts_keeps_the_window() {
 }
 
 #[test]
-fn test_initial_window_by_segment_size() {
+fn test_initial_window_depends_on_segment_size() {
     let iw = |mss: u16| {
         let syn = Segment { mss: Some(mss), ..raw(IRS, SeqNumber(0), SYN) };
         let cfg = ConnConfig { mss: 9000, timestamps: false, ..ethernet() };
@@ -327,7 +327,7 @@ fn test_path_mtu_lowers_the_segment_size() {
 
 /// Our positions continue beyond 2^32 as well.
 #[test]
-fn test_established_four_gigabytes_sent() {
+fn test_established_positions_continue_beyond_four_gigabytes_sent() {
     struct Endless;
     impl SendQueue for Endless {
         fn end(&self) -> StreamPos {

@@ -18,7 +18,7 @@ fn net(addrs: &[&str], routes: &[(&str, &str)]) -> Result<Addressing, AddrError>
 }
 
 #[test]
-fn test_prefixes_at_their_bounds() {
+fn test_prefix_contains_addresses_up_to_its_bounds() {
     let c: Cidr = "10.1.2.3/24".parse().unwrap();
     assert!(c.contains("10.1.2.255".parse().unwrap()));
     assert!(!c.contains("10.1.3.0".parse().unwrap()));
@@ -39,7 +39,7 @@ fn test_prefixes_at_their_bounds() {
 }
 
 #[test]
-fn test_broadcast_of_a_link() {
+fn test_link_recognizes_its_broadcast_addresses() {
     let c: Cidr = "10.1.2.3/24".parse().unwrap();
     assert!(c.is_broadcast(ip("10.1.2.255")) && c.is_broadcast(ip("10.1.2.0")));
     assert!(!c.is_broadcast(ip("10.1.2.1")) && !c.is_broadcast(ip("10.1.3.255")));
@@ -48,7 +48,7 @@ fn test_broadcast_of_a_link() {
 }
 
 #[test]
-fn test_peers_are_single_other_hosts() {
+fn test_peer_address_must_be_a_single_other_host() {
     let c = net(&["10.1.2.3/24"], &[]).unwrap();
     for bad in [
         "0.0.0.0",
@@ -67,7 +67,7 @@ fn test_peers_are_single_other_hosts() {
 }
 
 #[test]
-fn test_addresses_a_host_can_have() {
+fn test_host_address_check_refuses_invalid_addresses() {
     let check = |addrs: &[&str], gateway: Option<&str>| {
         let addrs: Vec<Cidr> = addrs.iter().map(|a| a.parse().unwrap()).collect();
         check_addrs(&addrs, gateway.map(|g| g.parse().unwrap())).map_err(|e| e.to_string())
@@ -102,7 +102,7 @@ fn test_addresses_a_host_can_have() {
 }
 
 #[test]
-fn test_routes_a_host_can_have() {
+fn test_route_check_refuses_invalid_routes() {
     let ours = ["10.0.0.1/24", "10.1.0.1/16"];
     for routes in [
         &[("0.0.0.0/0", "10.0.0.254")][..],
@@ -140,7 +140,7 @@ fn test_routes_a_host_can_have() {
 }
 
 #[test]
-fn test_there_are_so_many_and_no_more() {
+fn test_addressing_limits_numbers_of_addresses_and_routes() {
     let addr = |i: u32| Cidr::new(Ipv4Addr::from_bits(0x0a00_0001 + i).into(), 8).unwrap();
     let addrs = |n: usize| (0..).take(n).map(addr).collect::<Vec<_>>();
     assert!(Addressing::new(addrs(MAX_ADDRS), vec![]).is_ok());
@@ -161,7 +161,7 @@ fn way(net: &Addressing, to: &str) -> Option<(String, String, u8)> {
 }
 
 #[test]
-fn test_the_longest_prefix_says_the_way() {
+fn test_longest_prefix_selects_the_route() {
     let net = net(
         &["10.0.0.1/24", "10.1.0.1/16", "10.1.5.1/24", "10.0.0.2/24"],
         &[
@@ -194,7 +194,7 @@ fn test_the_longest_prefix_says_the_way() {
 }
 
 #[test]
-fn test_without_a_route_there_is_no_way() {
+fn test_destination_without_route_is_unreachable() {
     let net = net(&["10.0.0.1/24"], &[("192.0.2.0/24", "10.0.0.254")]).unwrap();
     assert_eq!(way(&net, "198.51.100.1"), None);
     assert_eq!(way(&net, "192.0.3.0"), None);

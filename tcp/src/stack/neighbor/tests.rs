@@ -39,7 +39,7 @@ fn test_incomplete_asks_three_times_and_fails() {
 }
 
 #[test]
-fn test_incomplete_without_users_goes_quietly() {
+fn test_incomplete_neighbor_without_users_is_removed() {
     let mut n = table(8);
     let (i, _) = n.acquire(at(0), ip(1)).unwrap();
     n.release(i);
@@ -126,7 +126,7 @@ fn test_wrong_claim_that_held_is_set_right_by_the_next_packet_of_the_host() {
 }
 
 #[test]
-fn test_claim_about_an_entry_that_nobody_uses_removes_it() {
+fn test_conflicting_claim_removes_unused_neighbor_entry() {
     let mut n = table(8);
     n.learn(at(0), ip(1), M1, Source::Request);
     assert_eq!(n.learn(at(0), ip(1), M2, Source::Overheard), Learned::Changed);
@@ -178,7 +178,7 @@ fn test_entry_in_use_is_asked_for_again_and_kept() {
 }
 
 #[test]
-fn test_answer_while_probing_starts_anew() {
+fn test_answer_to_probe_restarts_neighbor_timer() {
     let mut n = table(8);
     n.acquire(at(0), ip(1)).unwrap();
     n.learn(at(0), ip(1), M1, Source::Reply);
@@ -214,7 +214,7 @@ fn test_full_table_evicts_the_stalest_unused_entry_and_never_one_in_use() {
 }
 
 #[test]
-fn test_questions_take_at_most_half_of_the_table() {
+fn test_unresolved_neighbors_take_at_most_half_of_the_table() {
     let mut n = table(8);
     for i in 1..=4 {
         assert!(n.acquire(at(0), ip(i)).is_some());

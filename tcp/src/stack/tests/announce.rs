@@ -66,7 +66,7 @@ fn test_addresses_of_a_port_take_turns_and_one_that_went_is_not_announced() {
 }
 
 #[test]
-fn test_one_worker_of_a_port_announces() {
+fn test_port_is_announced_by_only_one_of_its_workers() {
     let rss = Arc::new(Rss::even(&[7; 40], 128, 2).unwrap());
     let of = |me| {
         let spread = Spread::by_software(rss.clone(), me).unwrap();

@@ -35,7 +35,7 @@ fn test_probe_is_answered_and_teaches_nothing() {
 }
 
 #[test]
-fn test_what_teaches_nothing_is_counted() {
+fn test_arp_packets_that_teach_nothing_are_counted() {
     let mut b: Stack<ByteQueue> = Stack::new(config_b());
     let t = Instant::ZERO;
     // Unasked answer; gratuitous; question for another; off-link; group address; our address.
@@ -83,7 +83,7 @@ fn test_new_station_address_of_a_peer_is_used_when_the_old_one_is_silent() {
 }
 
 #[test]
-fn test_forged_claims_of_a_station_that_is_there_change_nothing_and_ask_once_a_second() {
+fn test_forged_arp_claims_change_nothing_and_cause_one_request_a_second() {
     let mut b = listening_b(4);
     let (id, ..) = established(&mut b, ms(10));
     let mut asked = 0;

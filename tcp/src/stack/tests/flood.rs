@@ -133,7 +133,7 @@ fn test_half_open_connections_of_a_peer_are_bounded() {
 }
 
 #[test]
-fn test_shares_leave_something_to_others() {
+fn test_peer_shares_leave_room_for_other_peers() {
     let mut b = limited(PeerLimit::Share, PeerLimit::Share);
     for port in 1..=5 {
         b.handle_frame(ms(1), &tcp_frame((A, port), (B, PORT), &syn(1), b"")[..]);
@@ -178,7 +178,7 @@ fn test_share_of_a_peer_is_counted_over_all_listeners() {
 
 /// Half-open connections of forged addresses make room, and so count as free.
 #[test]
-fn test_forged_syns_take_nothing_from_the_share_of_a_peer() {
+fn test_forged_syns_use_no_share_of_a_peer() {
     let mut b = limited(PeerLimit::Unlimited, PeerLimit::Share);
     b.listen(None, 80, 1000).unwrap();
     for i in 0..200u8 {

@@ -98,7 +98,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn test_spoilt_frames_do_no_harm(bad in proptest::collection::vec(spoilt(), 1..60)) {
+    fn test_corrupted_frames_do_not_affect_a_good_connection(bad in proptest::collection::vec(spoilt(), 1..60)) {
         let mut b = listening_b(8);
         let (id, mut mine, next) = established(&mut b, ms(1));
         let mut now = ms(2);
@@ -119,7 +119,7 @@ proptest! {
     }
 
     #[test]
-    fn test_random_bytes_do_no_harm(bad in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..200), 1..40)) {
+    fn test_random_bytes_do_not_affect_a_good_connection(bad in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..200), 1..40)) {
         let mut b = listening_b(8);
         let (id, mut mine, next) = established(&mut b, ms(1));
         for mut f in bad {
@@ -135,14 +135,14 @@ proptest! {
     }
 
     #[test]
-    fn test_fuzz_entry_takes_anything(data in proptest::collection::vec(any::<u8>(), 0..2000)) {
+    fn test_fuzz_entry_accepts_any_bytes(data in proptest::collection::vec(any::<u8>(), 0..2000)) {
         fuzz::stack(&data);
     }
 
     /// Segments of the good connection itself have any numbers. A right segment may reset the
     /// connection, but nothing panics, and the reported payload lies in the frame.
     #[test]
-    fn test_hostile_peer_of_a_connection(
+    fn test_hostile_peer_of_a_connection_causes_no_panic(
         segs in proptest::collection::vec((-70_000i64..70_000, -3000i64..3000, any::<u8>(), any::<u16>(), 0usize..1461), 1..60),
         send in 0usize..50_000,
     ) {

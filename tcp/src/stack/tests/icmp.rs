@@ -33,7 +33,7 @@ fn test_echo_is_answered() {
 }
 
 #[test]
-fn test_echo_to_or_from_many_is_not_answered() {
+fn test_echo_to_or_from_multicast_or_broadcast_is_not_answered() {
     let mut b: Stack<ByteQueue> = Stack::new(config_b());
     let all = Ipv4Addr::new(10, 0, 0, 255);
     for (src, dst) in [(A, all), (A, Ipv4Addr::BROADCAST), (all, B), (B, B), (A, A)] {
@@ -59,7 +59,7 @@ fn test_echo_is_rate_limited() {
 }
 
 #[test]
-fn test_unreachable_about_a_syn_is_told_and_does_not_abort() {
+fn test_unreachable_about_a_syn_is_reported_without_abort() {
     let mut b = listening_b(1);
     let id = b.connect(ms(1), (A, 80).into(), Some(7)).unwrap();
     let (_, syn) = read_tcp(&frames(&mut b, ms(1))[0]);
@@ -76,7 +76,7 @@ fn test_unreachable_about_a_syn_is_told_and_does_not_abort() {
 }
 
 #[test]
-fn test_errors_about_nothing_in_flight_are_dropped() {
+fn test_icmp_errors_about_data_not_in_flight_are_dropped() {
     let mut b = listening_b(1);
     let id = b.connect(ms(1), (A, 80).into(), Some(7)).unwrap();
     let (_, syn) = read_tcp(&frames(&mut b, ms(1))[0]);
@@ -90,7 +90,7 @@ fn test_errors_about_nothing_in_flight_are_dropped() {
 }
 
 #[test]
-fn test_errors_about_data_in_flight_are_told() {
+fn test_icmp_errors_about_data_in_flight_are_reported() {
     let mut b = listening_b(1);
     let (id, _, next) = established(&mut b, ms(1));
     b.user_mut(id).unwrap().push(&[0; 1000]);

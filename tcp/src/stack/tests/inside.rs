@@ -70,7 +70,7 @@ fn test_source_is_the_peers_address_or_localhost_unless_another_of_ours_is_asked
 }
 
 #[test]
-fn test_only_addresses_of_its_own_are_peers() {
+fn test_stack_inside_a_host_connects_only_to_its_own_addresses() {
     let mut h = host(own(&["10.0.0.1"], true));
     let mut try_one = |to: &str| h.stack.connect(ms(1), to.parse().unwrap(), None);
     for bad in ["10.0.0.2:1", "127.0.0.0:1", "127.255.255.255:1", "0.0.0.0:1", "10.0.0.1:0"] {
@@ -84,7 +84,7 @@ fn test_only_addresses_of_its_own_are_peers() {
 }
 
 #[test]
-fn test_port_that_nobody_listens_at_refuses_and_a_port_never_connects_to_itself() {
+fn test_port_without_listener_refuses_and_never_connects_to_itself() {
     let mut h = host(own(&["10.0.0.1"], false));
     let conn = h.stack.connect(ms(1), (A, PORT).into(), None).unwrap();
     settle(&mut h, ms(1));
@@ -101,7 +101,7 @@ fn test_port_that_nobody_listens_at_refuses_and_a_port_never_connects_to_itself(
 }
 
 #[test]
-fn test_nothing_is_announced_and_an_address_that_goes_takes_its_connections_along() {
+fn test_stack_inside_a_host_announces_nothing_and_drops_removed_address() {
     let mut h = host(own(&["10.0.0.1", "10.1.0.1"], false));
     h.stack.announce();
     assert_eq!(h.stack.poll_timeout(), None, "there is no host that could want to know");

@@ -28,7 +28,7 @@ fn says(b: &mut Stack<ByteQueue>, from: u64, until: u64) -> Vec<(u64, bool)> {
 }
 
 #[test]
-fn test_a_connection_that_stands_is_probed_once_it_is_asked_for() {
+fn test_idle_connection_is_probed_once_keepalive_is_set() {
     let mut b = listening_b(8);
     let (id, ..) = established(&mut b, ms(0));
     events(&mut b);
@@ -47,7 +47,7 @@ fn test_a_connection_that_stands_is_probed_once_it_is_asked_for() {
 }
 
 #[test]
-fn test_a_peer_that_does_not_answer_is_given_up() {
+fn test_peer_that_does_not_answer_keepalives_times_out() {
     let mut b = listening_b(8);
     let (id, ..) = established(&mut b, ms(0));
     events(&mut b);
@@ -59,7 +59,7 @@ fn test_a_peer_that_does_not_answer_is_given_up() {
 
 /// The setting applies to connections in their handshake, and to later connections.
 #[test]
-fn test_connections_to_come_have_it_too() {
+fn test_keepalive_setting_applies_to_later_connections() {
     let mut b = listening_b(8);
     b.handle_frame(ms(0), &tcp_frame((A, 5), (B, PORT), &syn(100), b"")[..]);
     let answer = frames(&mut b, ms(0));

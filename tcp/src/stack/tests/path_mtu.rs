@@ -72,7 +72,7 @@ fn test_segment_size_follows_the_router_and_what_is_outstanding_goes_again() {
 }
 
 #[test]
-fn test_segment_size_has_a_floor_whatever_the_message_says() {
+fn test_segment_size_never_falls_below_its_minimum() {
     for mtu in [1, 68, 551, 552] {
         let (mut b, id, first) = in_flight(2000);
         b.handle_frame(ms(2), &fragmentation_needed(&first, mtu)[..]);

@@ -52,7 +52,7 @@ fn say(b: &mut Stack<ByteQueue>, id: ConnId) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn test_connections_of_a_removed_address_are_reset_and_told_so() {
+fn test_connections_of_removed_address_are_reset_and_reported() {
     let mut b = b(net(&[B, B2], &[]));
     let (stays, goes) = (accepted(&mut b, (A, 1), (B, PORT)), accepted(&mut b, (A, 1), (B2, PORT)));
     let active = b.connect_from(ms(1), Some(B2.into()), (A, 7).into(), None).unwrap();
@@ -176,7 +176,7 @@ fn test_a_new_gateway_that_does_not_answer_ends_the_connection() {
 }
 
 #[test]
-fn test_time_wait_of_a_removed_address_goes_without_a_word() {
+fn test_time_wait_of_removed_address_ends_silently() {
     let (mut ca, mut cb) = (config_a(), config_b());
     ca.net = net(&[A], &[]);
     cb.net = net(&[B, B2], &[]);
@@ -209,7 +209,7 @@ fn test_time_wait_of_a_removed_address_goes_without_a_word() {
 
 /// A connection that is over, whose end the stack has not reported yet, ends once.
 #[test]
-fn test_what_has_ended_already_is_told_as_it_ended() {
+fn test_connection_that_has_already_ended_is_reported_only_once() {
     let mut b = b(net(&[B, B2], &[]));
     let id = accepted(&mut b, (A, 1), (B2, PORT));
     b.handle_frame(ms(1), &tcp_frame((A, 1), (B2, PORT), &segment(101, 0, Flags::RST), b"")[..]);
@@ -220,7 +220,7 @@ fn test_what_has_ended_already_is_told_as_it_ended() {
 
 /// The same configuration again touches nothing, nor does an unused route.
 #[test]
-fn test_what_stays_is_not_touched() {
+fn test_unchanged_addressing_leaves_connections_untouched() {
     let mut b = b(net(&[B, B2], &[]));
     let ids = [accepted(&mut b, (A, 1), (B, PORT)), accepted(&mut b, (A, 1), (B2, PORT))];
     b.set_addressing(ms(1), net(&[B, B2], &[]));
@@ -232,7 +232,7 @@ fn test_what_stays_is_not_touched() {
 }
 
 #[test]
-fn test_connect_from_an_address_of_ours() {
+fn test_connect_uses_the_requested_local_address() {
     let mut b = b(net(&[B, B2], &[("0.0.0.0/0", ROUTER)]));
     for (local, remote) in [(B, A), (B2, A), (B2, FAR)] {
         let id = b.connect_from(ms(1), Some(local.into()), (remote, 9).into(), None).unwrap();
@@ -251,7 +251,7 @@ fn test_connect_from_an_address_of_ours() {
 /// RFC 9293 MUST-43: a listener bound to an address takes connections to this address, and to no
 /// other of ours; a listener beside it takes the rest.
 #[test]
-fn test_listener_of_an_address_takes_connections_to_it_alone() {
+fn test_listener_bound_to_address_accepts_connections_to_it_only() {
     let mut b: Stack<ByteQueue> = Stack::new(StackConfig { net: net(&[B, B2], &[]), ..config_b() });
     introduce_a(&mut b, Instant::ZERO);
     b.listen(Some(B2.into()), PORT, 4).unwrap();

@@ -33,7 +33,7 @@ fn dropped(frame: &[u8], count: Count) {
 }
 
 #[test]
-fn test_payload_is_pointed_at() {
+fn test_payload_is_reported_by_its_offset_in_the_frame() {
     let (mut b, id, f) = ready();
     let out = b.handle_frame(ms(2), &f[..]);
     assert_eq!(payload(out), Some((54, 101, true)));
@@ -80,7 +80,7 @@ fn test_payload_ahead_of_a_gap_is_pointed_at() {
 }
 
 #[test]
-fn test_payload_in_pieces_of_any_length() {
+fn test_payload_is_found_in_pieces_of_any_length() {
     for cuts in [[54, 60, 155], [54, 55, 56], [54, 155, 155], [80, 91, 102]] {
         let (mut b, _, f) = ready();
         let mut pieces = Vec::new();
@@ -136,7 +136,7 @@ fn test_padding_behind_the_datagram_is_not_payload() {
 }
 
 #[test]
-fn test_truncated_at_every_length_is_dropped() {
+fn test_frame_truncated_at_any_length_is_dropped() {
     let (.., f) = ready();
     for n in 0..f.len() {
         dropped(&f[..n], |c| c.rx_truncated);
@@ -155,7 +155,7 @@ fn changed(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
 }
 
 #[test]
-fn test_drops_have_their_counters() {
+fn test_every_dropped_frame_is_counted_by_its_reason() {
     dropped(&changed(|f| f[0] = 4), |c| c.rx_other_station);
     dropped(&changed(|f| f[13] = 0xdd), |c| c.rx_unknown_ethertype);
     dropped(&changed(|f| f[14] = 0x65), |c| c.rx_bad_ip_header);
@@ -168,7 +168,7 @@ fn test_drops_have_their_counters() {
 
 /// The datagram has reached its destination, so its TTL no longer matters.
 #[test]
-fn test_datagram_for_us_is_taken_whatever_its_ttl() {
+fn test_datagram_is_accepted_with_any_ttl() {
     for ttl in [0, 1, 255] {
         let (mut b, ..) = ready();
         assert!(payload(b.handle_frame(ms(2), &changed(|f| f[22] = ttl)[..])).is_some(), "{ttl}");
@@ -176,7 +176,7 @@ fn test_datagram_for_us_is_taken_whatever_its_ttl() {
 }
 
 #[test]
-fn test_ip_options_are_stepped_over() {
+fn test_ip_options_are_skipped() {
     let (mut b, _, mut f) = ready();
     f.splice(34..34, [7, 4, 4, 0, 1, 1, 1, 0]);
     f[14] = 0x47;

@@ -58,7 +58,7 @@ fn unreachable(syn: &[u8]) -> Vec<u8> {
 /// never use the same addresses and ports, and the peer's answers and routers' errors belong to the
 /// opener.
 #[test]
-fn test_stacks_of_one_port_never_meet() {
+fn test_stacks_of_one_port_never_use_the_same_connection() {
     for workers in [2, 7] {
         let rss = Arc::new(Rss::even(&KEY, 128, workers).unwrap());
         let shares = shares(&rss);
@@ -159,7 +159,7 @@ proptest! {
     /// With any table, a worker that has an entry finds a port whose answers are its own. The ports
     /// are still those of RFC 6056, which differ by seed.
     #[test]
-    fn test_whoever_has_a_share_finds_a_port(
+    fn test_worker_with_a_share_always_finds_a_port(
         key: [u8; 40], bits in 0u32..10, workers in 2u16..65, table_seed: u64, rport in 1u16..,
     ) {
         let mut random = heddle_base::Random::new(&Seed::from_u64(table_seed));
@@ -188,7 +188,7 @@ proptest! {
 /// A neighbor's question, which all workers of the port see, has one answer, and a neighbor's
 /// answer reaches the worker that asked.
 #[test]
-fn test_arp_that_all_workers_see() {
+fn test_arp_seen_by_all_workers_is_answered_once() {
     let rss = Arc::new(Rss::even(&KEY, 128, 4).unwrap());
     let mut answers = 0;
     for (me, spread) in shares(&rss).into_iter().enumerate() {

@@ -16,7 +16,7 @@ fn one_answer(seg: &TxSegment, data: &[u8]) -> Option<Segment> {
 }
 
 #[test]
-fn test_closed_answers_with_a_reset_that_is_believed() {
+fn test_closed_port_answers_with_an_acceptable_reset() {
     let s = one_answer(&segment(500, 7000, Flags::ACK), b"abc").unwrap();
     assert_eq!((s.seq.0, s.flags), (7000, Flags::RST));
     let s = one_answer(&syn(500), b"").unwrap();
@@ -45,7 +45,7 @@ fn test_resets_are_rate_limited() {
 }
 
 #[test]
-fn test_listen_ignores_what_opens_nothing() {
+fn test_listener_ignores_segments_that_open_no_connection() {
     let mut b = listening_b(4);
     let mut put = |flags| {
         b.handle_frame(ms(1), &tcp_frame((A, 1000), (B, PORT), &segment(5, 9, flags), b"")[..]);
@@ -67,7 +67,7 @@ fn test_listen_ignores_what_opens_nothing() {
 }
 
 #[test]
-fn test_syn_from_or_to_many_is_dropped_without_answer() {
+fn test_syn_from_or_to_multicast_or_broadcast_is_dropped() {
     let mut b = listening_b(4);
     let all = Ipv4Addr::new(10, 0, 0, 255);
     let multi = Ipv4Addr::new(224, 0, 0, 1);
@@ -163,7 +163,7 @@ fn test_accepted_connection_makes_room_for_the_next() {
 }
 
 #[test]
-fn test_half_open_without_answer_goes_quietly() {
+fn test_half_open_connection_without_answer_ends_silently() {
     let mut b = listening_b(1);
     b.handle_frame(ms(1), &tcp_frame((A, 1), (B, PORT), &syn(1), b"")[..]);
     let mut now = ms(1);
@@ -185,7 +185,7 @@ fn from_station(mac: [u8; 6], mut frame: Vec<u8>) -> Vec<u8> {
 const STATION: [u8; 6] = [2, 9, 9, 9, 9, 9];
 
 #[test]
-fn test_syn_of_an_unknown_host_of_the_link_is_answered_to_its_station_and_teaches_nothing() {
+fn test_syn_of_unknown_host_is_answered_to_its_station_and_not_learned() {
     let mut b: Stack<ByteQueue> = Stack::new(config_b());
     b.listen(None, PORT, 4).unwrap();
     let syn = tcp_frame((A, 1), (B, PORT), &syn(1), b"");
@@ -254,7 +254,7 @@ fn test_syn_from_beyond_the_link_is_answered_by_way_of_the_gateway() {
 }
 
 #[test]
-fn test_passive_open_with_a_silent_gateway_goes_quietly() {
+fn test_passive_open_ends_silently_when_gateway_does_not_answer() {
     let (mut b, syn) = beyond();
     b.handle_frame(ms(1), &syn[..]);
     for t in 1..5 {
@@ -378,7 +378,7 @@ fn test_syn_inside_a_host_may_be_early() {
 }
 
 #[test]
-fn test_dscp_and_ttl_are_as_told() {
+fn test_packets_have_the_configured_dscp_and_ttl() {
     let mut cfg = config_b();
     (cfg.ttl, cfg.dscp) = (7, 10);
     let mut b: Stack<ByteQueue> = Stack::new(cfg);

@@ -58,7 +58,7 @@ fn transfer(seed: u64, len: usize, faults: Faults) -> Pair {
 }
 
 #[test]
-fn test_both_ways_without_faults() {
+fn test_transfer_in_both_directions_completes_without_faults() {
     let n = transfer(1, 1 << 20, Faults::default());
     // TIME-WAIT took its time: nothing else in this run took as long.
     assert!(n.now >= ms(60_000), "{:?}", n.now);
@@ -69,7 +69,7 @@ fn test_both_ways_without_faults() {
 }
 
 #[test]
-fn test_both_ways_with_faults() {
+fn test_transfer_in_both_directions_completes_with_faults() {
     for seed in 1..=6 {
         let faults = Faults { loss: 0.02, reorder: 0.1, duplicate: 0.02 };
         let n = transfer(seed, 200_000, faults);
@@ -78,13 +78,13 @@ fn test_both_ways_with_faults() {
 }
 
 #[test]
-fn test_both_ways_with_heavy_loss() {
+fn test_transfer_in_both_directions_completes_with_heavy_loss() {
     let n = transfer(7, 20_000, Faults { loss: 0.2, ..Faults::default() });
     assert!(n.a.retransmitted + n.b.retransmitted > 0);
 }
 
 #[test]
-fn test_same_seed_same_frames() {
+fn test_same_seed_sends_the_same_frames() {
     let faults = Faults { loss: 0.05, reorder: 0.2, duplicate: 0.05 };
     let run = |seed| {
         let n = transfer(seed, 50_000, faults);

@@ -34,7 +34,7 @@ fn received(b: &mut Stack<ByteQueue>) -> Vec<RxDatagram> {
 }
 
 #[test]
-fn test_a_datagram_comes_whole() {
+fn test_datagram_is_received_without_frame_padding() {
     let mut b = open_b();
     let frame = datagram_to(B, CM, b"a request");
     // Padding of the frame is not part of the datagram.
@@ -50,7 +50,7 @@ fn test_a_datagram_comes_whole() {
 
 /// Bytes after the length that UDP states do not belong to the datagram.
 #[test]
-fn test_octets_behind_the_datagram_are_left_out() {
+fn test_bytes_after_the_udp_length_are_ignored() {
     let mut b = open_b();
     let mut h = [0; 8];
     wire_udp::UdpHeader { src_port: 1, dst_port: CM, len: 10 }.emit(&mut h);
@@ -59,7 +59,7 @@ fn test_octets_behind_the_datagram_are_left_out() {
 }
 
 #[test]
-fn test_nothing_is_taken_before_the_port_is_open_or_after() {
+fn test_datagrams_are_received_only_while_port_is_bound() {
     let mut b: Stack<ByteQueue> = Stack::new(config_b());
     b.handle_frame(ms(1), &datagram_to(B, CM, b"x")[..]);
     assert_eq!((b.has_datagrams(), b.counters().rx_unknown_protocol), (false, 1));
@@ -75,7 +75,7 @@ fn test_nothing_is_taken_before_the_port_is_open_or_after() {
 }
 
 #[test]
-fn test_to_or_from_many_is_dropped() {
+fn test_datagram_to_or_from_multicast_or_broadcast_is_dropped() {
     let mut b = open_b();
     let all = Ipv4Addr::new(10, 0, 0, 255);
     for dst in [all, Ipv4Addr::BROADCAST, Ipv4Addr::new(10, 0, 0, 9)] {
@@ -94,7 +94,7 @@ fn test_to_or_from_many_is_dropped() {
 }
 
 #[test]
-fn test_a_checksum_is_verified_where_there_is_one() {
+fn test_udp_checksum_is_verified_when_present() {
     let mut b = open_b();
     let mut frame = datagram_to(B, CM, b"summed");
     let sum = crate::wire::ipv4::pseudo_header(A, B, 14).plus(Sum::of_numbers(17 - 6));
@@ -160,7 +160,7 @@ fn host(n: u8) -> Ipv4Addr {
 }
 
 #[test]
-fn test_strangers_leave_half_of_the_queue_to_connections() {
+fn test_strangers_leave_half_of_the_receive_queue_to_connections() {
     let mut b = told_b();
     for n in 0..100 {
         b.handle_frame(ms(1), &datagram_to(B, CM, b"s")[..]);
@@ -179,7 +179,7 @@ fn test_strangers_leave_half_of_the_queue_to_connections() {
 
 /// Datagrams that are no messages exhaust no budget.
 #[test]
-fn test_datagrams_that_the_filter_drops_are_charged_to_nobody() {
+fn test_datagrams_dropped_by_the_filter_use_no_budget() {
     let mut b = told_b();
     for what in [b"c", b"e", b"m", b"?"] {
         assert_eq!(flood(&mut b, ms(1), A, what, 2 * STRANGERS), 0);
@@ -192,7 +192,7 @@ fn test_datagrams_that_the_filter_drops_are_charged_to_nobody() {
 }
 
 #[test]
-fn test_the_longest_datagram_is_taken() {
+fn test_longest_datagram_is_received() {
     let mut b = open_b();
     assert_eq!(flood(&mut b, ms(1), A, &[0; MAX_DATAGRAM - 28], 1), 1);
     assert_eq!(flood(&mut b, ms(1), A, &[0; MAX_DATAGRAM - 27], 1), 0);
@@ -293,7 +293,7 @@ fn test_a_datagram_waits_for_its_next_hop() {
 
 /// Each waiting datagram is a user of its neighbor, and releases the neighbor however it ends.
 #[test]
-fn test_neighbors_that_never_answer_are_let_go() {
+fn test_neighbors_that_never_answer_are_released() {
     let mut b: Stack<ByteQueue> = Stack::new(config_b());
     for _ in 0..3 {
         b.send_datagram(ms(1), &to(A, b"lost"));
@@ -310,7 +310,7 @@ fn test_neighbors_that_never_answer_are_let_go() {
 }
 
 #[test]
-fn test_those_that_wait_are_bounded() {
+fn test_waiting_datagrams_are_limited() {
     let mut b: Stack<ByteQueue> = Stack::new(config_b());
     for _ in 0..MAX_WAITING_EACH + 5 {
         b.send_datagram(ms(1), &to(A, b"x"));
@@ -334,7 +334,7 @@ fn test_those_that_wait_are_bounded() {
 }
 
 #[test]
-fn test_what_cannot_be_sent_is_counted() {
+fn test_refused_outgoing_datagrams_are_counted() {
     let mut b = open_b();
     let mut refused = |d: TxDatagram| {
         let before = b.counters().tx_datagrams_refused;
@@ -354,7 +354,7 @@ fn test_what_cannot_be_sent_is_counted() {
 
 /// A flood of datagrams in both directions costs a connection none of its segments.
 #[test]
-fn test_a_connection_goes_on_beside_a_flood() {
+fn test_connection_survives_a_flood_of_datagrams() {
     let mut b = listening_b(4);
     b.bind_udp(CM, Arc::new(()));
     let (id, seq, ack) = established(&mut b, ms(1));

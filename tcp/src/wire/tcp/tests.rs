@@ -169,7 +169,7 @@ fn parse(flags: Flags, options: &[u8]) -> Result<Segment, Malformed> {
 }
 
 #[test]
-fn test_golden_octets_of_a_syn() {
+fn test_tcp_syn_bytes_match_reference() {
     let seg = TxSegment {
         seq: SeqNumber(0x0102_0304),
         flags: Flags::SYN,
@@ -189,7 +189,7 @@ fn test_golden_octets_of_a_syn() {
 /// The form that nearly every stack sends has SACK-permitted in place of the padding of the
 /// timestamps.
 #[test]
-fn test_golden_octets_of_sack_options() {
+fn test_tcp_sack_option_bytes_match_reference() {
     let ts = Some(Timestamps { val: 1, ecr: 2 });
     let sack = blocks(&[(5, 0x0102_0304)]);
     let options = |seg: &TxSegment| build(1, 2, seg, &sack, b"")[HEADER_LEN..].to_vec();
@@ -224,7 +224,7 @@ fn test_sack_counts_in_whole_blocks_and_not_on_a_syn() {
 }
 
 #[test]
-fn test_unknown_options_are_stepped_over() {
+fn test_unknown_tcp_options_are_skipped() {
     let s = parse(Flags::SYN, &[254, 4, 1, 2, 30, 2, 2, 4, 5, 0xb4]).unwrap();
     assert_eq!(s.mss, Some(1460));
 }
@@ -256,7 +256,7 @@ proptest! {
 }
 
 #[test]
-fn test_end_of_list_stops() {
+fn test_end_of_list_option_ends_the_options() {
     assert_eq!(parse(Flags::SYN, &[0, 2, 4, 5, 0xb4]).unwrap().mss, None);
     assert!(parse(Flags::SYN, &[0, 9, 0, 0]).is_ok());
 }

@@ -108,7 +108,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 #[test]
-fn test_everything_a_device_makes_can_be_made_and_comes_back() {
+fn test_each_object_of_a_device_can_be_created_and_is_freed() {
     let (device, server) = served(Policy::default());
     let device = device.unwrap();
     let pd = device.alloc_pd().unwrap();
