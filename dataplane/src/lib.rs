@@ -25,7 +25,6 @@ pub mod mbuf;
 pub mod mempool;
 pub mod numa;
 pub mod port;
-use heddle_verbs::memory::raw;
 mod rest;
 mod rx;
 mod tx;

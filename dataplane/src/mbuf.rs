@@ -29,7 +29,6 @@ use thiserror::Error;
 use crate::eal;
 use crate::extmem::ExternalMemory;
 use crate::mempool::Mempool;
-use crate::raw;
 
 mod build;
 mod fields;
@@ -199,7 +198,7 @@ impl Mbuf {
             if n > 0 {
                 // SAFETY: `src` is valid for reads of `len` bytes while self is borrowed, and
                 // `dst`, a reference, overlaps neither buffers of a pool nor registered memory.
-                unsafe { raw::gather(src.add(off), &mut dst[done..done + n]) };
+                unsafe { heddle_digest::gather(src.add(off), &mut dst[done..done + n]) };
             }
             done += n;
             off = off.saturating_sub(len);
@@ -324,7 +323,7 @@ impl Mbuf {
     }
 
     /// Returns address and length of every segment's bytes, without making references to them, and
-    /// whether they are external. For [`crate::raw`].
+    /// whether they are external. For [`heddle_digest`].
     pub fn pieces(&self) -> impl Iterator<Item = (*const u8, usize, bool)> + '_ {
         let mut next = Some(self.head());
         std::iter::from_fn(move || {

@@ -8,7 +8,6 @@ use heddle_rnic::RnicFrame;
 use heddle_tcp::{RxChecksum, RxFrame};
 
 use crate::mbuf::Mbuf;
-use crate::raw;
 
 /// The smallest payload in bytes for which one pass for checksum and CRC is worth its start.
 const MIN_PAYLOAD: usize = 64;
@@ -56,7 +55,7 @@ impl RxMbuf {
         {
             // The payload is in one piece, as a sender that computes the CRC copies it.
             // SAFETY: a slice is valid for reads of its length.
-            let (crc, sum) = unsafe { raw::digest(covered.as_ptr(), covered.len(), 0) };
+            let (crc, sum) = unsafe { heddle_digest::digest(covered.as_ptr(), covered.len(), 0) };
             // The header consists of whole 32-bit words, and so does the CRC, which the sum takes
             // in network byte order.
             let tail = Sum::ZERO.add_u32(u32::from_be_bytes(*tail));
@@ -64,14 +63,14 @@ impl RxMbuf {
             return Some((head.plus(sum).add_at(covered.len(), tail), crc));
         }
         let (body, mut crc, mut done) = (len - CRC_LEN, 0, header);
-        let mut sum = raw::sum(first.get(..header)?);
+        let mut sum = heddle_digest::sum(first.get(..header)?);
         self.mbuf.for_each_chunk(off + header, len - header, |piece| {
             let n = body.saturating_sub(done).min(piece.len());
             let (covered, rest) = piece.split_at(n);
             // SAFETY: a slice is valid for reads of its length.
-            let (c, s) = unsafe { raw::digest(covered.as_ptr(), n, crc) };
+            let (c, s) = unsafe { heddle_digest::digest(covered.as_ptr(), n, crc) };
             crc = c;
-            sum = sum.add_at(done, s).add_at(done + n, raw::sum(rest));
+            sum = sum.add_at(done, s).add_at(done + n, heddle_digest::sum(rest));
             done += piece.len();
         });
         (done == len).then_some((sum, crc))
@@ -83,7 +82,7 @@ impl RxMbuf {
 fn header_sum(header: &[u8]) -> Sum {
     match header.first_chunk::<32>() {
         Some(usual) if header.len() == usual.len() => Sum::of_words(usual),
-        _ => raw::sum(header),
+        _ => heddle_digest::sum(header),
     }
 }
 

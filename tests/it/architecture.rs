@@ -94,6 +94,26 @@ fn test_picture_places_every_crate_above_its_dependencies() {
     }
 }
 
+/// Returns the text of all Rust files below `dir`.
+fn text_below(dir: &Path) -> String {
+    let mut files = Vec::new();
+    sources(dir, &mut files);
+    files.iter().map(|f| fs::read_to_string(f).unwrap()).collect()
+}
+
+/// A crate that declares a dependency also names it in its sources.
+#[test]
+fn test_every_declared_dependency_is_used() {
+    let folder = |name: &str| if name == "heddle" { root() } else { root().join(name) };
+    for (name, uses) in crates() {
+        let text = text_below(&folder(&name).join("src"));
+        for used in uses {
+            let path = format!("heddle_{}", used.replace('-', "_"));
+            assert!(text.contains(&path), "{name} declares {used}, and no code of it names {path}");
+        }
+    }
+}
+
 /// Collects the Rust files of the repository, without the fuzz targets, which are not part of the
 /// product.
 fn sources(dir: &Path, out: &mut Vec<PathBuf>) {

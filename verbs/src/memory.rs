@@ -22,7 +22,8 @@
 //!
 //! **Access to the bytes.** The application, the peer (through RDMA), the workers and the NIC may
 //! touch the bytes at any time. So no code ever makes a Rust reference to them: all access is by
-//! [`raw`], the one file that moves bytes between registered memory and ordinary slices.
+//! [`heddle_digest`], which moves bytes between registered memory and ordinary slices, or by
+//! `atomic`.
 //!
 //! **When memory is used again.** The registry gives a stretch of a region out again when three
 //! conditions hold, checked in this order: the stretch's STag has left the table; every worker has
@@ -30,14 +31,13 @@
 //! any more ([`References`]), no FPDU in a send queue and no frame in a ring or a driver. Any of
 //! the three may be the last to come true.
 
+mod atomic;
 mod counted;
-mod crc;
 mod file;
 mod guard;
 mod pages;
 mod pool;
 mod quota;
-pub mod raw;
 mod readers;
 mod region;
 mod region_memory;

@@ -6,7 +6,6 @@ use super::Mbuf;
 use super::fields::Segment;
 use crate::extmem::ExternalMemory;
 use crate::mempool::HEADROOM;
-use crate::raw;
 
 /// An mbuf as it comes from its pool. The use of the mbuf decides which of its fields its user must
 /// write: for a segment after the first, most fields, including the whole second cache line, need
@@ -146,7 +145,7 @@ impl FrameBuilder {
                 let dst = copy.reserve(copy.room.min(len - done))?;
                 // SAFETY: `src` is valid for reads of `len` bytes while `frame` is borrowed, and
                 // `dst` is a buffer of its own.
-                unsafe { raw::gather(src.add(done), dst) };
+                unsafe { heddle_digest::gather(src.add(done), dst) };
                 done += dst.len();
             }
         }

@@ -122,14 +122,14 @@ impl RxFrame for Mbuf {
         // The first segment holds the beginning of the range: the TCP header.
         let first = self.data().get(off..)?;
         let n = first.len().min(len);
-        let mut sum = crate::raw::sum(&first[..n]);
+        let mut sum = heddle_digest::sum(&first[..n]);
         let (mut m, mut done) = (self.head(), n);
         while done < len {
             m = m.next()?;
             let n = usize::from(m.data_len()).min(len - done);
             // SAFETY: self stays borrowed. An external segment has no bytes to show.
             let bytes = unsafe { segment_bytes(m) }.get(..n)?;
-            sum = sum.add_at(done, crate::raw::sum(bytes));
+            sum = sum.add_at(done, heddle_digest::sum(bytes));
             done += n;
         }
         Some(sum)

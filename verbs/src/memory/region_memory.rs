@@ -10,7 +10,7 @@ use heddle_base::Sum;
 use heddle_iwarp::rdmap::AtomicOp;
 use heddle_iwarp::{MemRange, Memory};
 
-use super::raw;
+use super::atomic;
 use super::readers::Reader;
 use super::region_table::{RegionId, RegionTable};
 
@@ -121,7 +121,7 @@ impl Memory for RegionMemory {
         let p = self.known(dst);
         if !p.is_null() {
             // SAFETY: see above; n is at most the range's length, and `src` is a reference.
-            unsafe { raw::place(p, &src[..n]) };
+            unsafe { heddle_digest::place(p, &src[..n]) };
         }
     }
 
@@ -132,7 +132,7 @@ impl Memory for RegionMemory {
         let p = self.known(src);
         if !p.is_null() {
             // SAFETY: as in `place`.
-            unsafe { raw::gather(p, &mut dst[..n]) };
+            unsafe { heddle_digest::gather(p, &mut dst[..n]) };
         }
     }
 
@@ -143,7 +143,7 @@ impl Memory for RegionMemory {
         let (to, from) = (self.known(dst), self.known(src));
         if !to.is_null() && !from.is_null() {
             // SAFETY: as in `place`, for both ranges; n is at most the length of either.
-            unsafe { raw::transfer(to, from, n) };
+            unsafe { heddle_digest::transfer(to, from, n) };
         }
     }
 
@@ -154,7 +154,7 @@ impl Memory for RegionMemory {
             return (crc, Sum::ZERO);
         }
         // SAFETY: as in `place`.
-        unsafe { raw::digest(p, src.len() as usize, crc) }
+        unsafe { heddle_digest::digest(p, src.len() as usize, crc) }
     }
 
     #[inline]
@@ -164,7 +164,7 @@ impl Memory for RegionMemory {
             return Sum::ZERO;
         }
         // SAFETY: as in `place`.
-        unsafe { raw::sum_at(p, src.len() as usize) }
+        unsafe { heddle_digest::sum_at(p, src.len() as usize) }
     }
 
     #[inline]
@@ -176,7 +176,7 @@ impl Memory for RegionMemory {
             return Sum::ZERO;
         }
         // SAFETY: as in `place`.
-        unsafe { raw::gather_sum(p, &mut dst[..n]) }
+        unsafe { heddle_digest::gather_sum(p, &mut dst[..n]) }
     }
 
     #[inline]
@@ -188,7 +188,7 @@ impl Memory for RegionMemory {
             return (crc, Sum::ZERO);
         }
         // SAFETY: as in `place`.
-        unsafe { raw::gather_digest(p, &mut dst[..n], crc) }
+        unsafe { heddle_digest::gather_digest(p, &mut dst[..n], crc) }
     }
 
     fn atomic(&self, at: MemRange, op: AtomicOp) -> Option<u64> {
@@ -197,7 +197,7 @@ impl Memory for RegionMemory {
         }
         // SAFETY: as in `place`, for the 8 bytes of the range; `takes_atomics` has just checked
         // that the address is aligned and not null.
-        Some(unsafe { raw::atomic(self.known(at), op) })
+        Some(unsafe { atomic::apply(self.known(at), op) })
     }
 
     fn takes_atomics(&self, at: MemRange) -> bool {
@@ -208,7 +208,7 @@ impl Memory for RegionMemory {
 
     #[inline]
     fn crc(&self, crc: u32, bytes: &[u8]) -> u32 {
-        raw::crc32c_append(crc, bytes)
+        heddle_digest::crc32c_append(crc, bytes)
     }
 }
 

@@ -5,7 +5,6 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use heddle_base::Sum;
 
 use super::{Region, RegionError};
-use crate::memory::raw;
 
 impl Region {
     /// Returns the address of `[off, off + len)`, or `None` when this range does not lie inside.
@@ -24,7 +23,7 @@ impl Region {
         let dst = self.checked(off, src.len())?;
         // SAFETY: `dst` is valid for `src.len()` bytes while self lives, and `src`, a reference,
         // never overlaps registered memory.
-        unsafe { raw::place(dst, src) };
+        unsafe { heddle_digest::place(dst, src) };
         Ok(())
     }
 
@@ -35,7 +34,7 @@ impl Region {
     pub fn gather(&self, off: usize, dst: &mut [u8]) -> Result<(), RegionError> {
         let src = self.checked(off, dst.len())?;
         // SAFETY: as in `place`.
-        unsafe { raw::gather(src, dst) };
+        unsafe { heddle_digest::gather(src, dst) };
         Ok(())
     }
 
@@ -90,7 +89,7 @@ impl Region {
     pub fn load(&self, off: usize) -> Result<u8, RegionError> {
         let src = self.checked(off, 1)?;
         // SAFETY: valid for one byte while self lives.
-        Ok(unsafe { raw::load(src) })
+        Ok(unsafe { heddle_digest::load(src) })
     }
 
     /// Fills `[off, off + len)` with zeros.
@@ -100,7 +99,7 @@ impl Region {
     pub fn zero(&self, off: usize, len: usize) -> Result<(), RegionError> {
         let dst = self.checked(off, len)?;
         // SAFETY: valid for `len` bytes while self lives.
-        unsafe { raw::zero(dst, len) };
+        unsafe { heddle_digest::zero(dst, len) };
         Ok(())
     }
 
@@ -112,7 +111,7 @@ impl Region {
     pub fn digest(&self, off: usize, len: usize, crc: u32) -> Result<(u32, Sum), RegionError> {
         let src = self.checked(off, len)?;
         // SAFETY: `src` is valid for `len` bytes while self lives.
-        Ok(unsafe { raw::digest(src, len, crc) })
+        Ok(unsafe { heddle_digest::digest(src, len, crc) })
     }
 
     #[inline]

@@ -19,7 +19,7 @@ use super::{Kernels, add_carry, fold, low32, piece, portable, x_pow};
 
 pub(crate) static KERNELS: Kernels = Kernels {
     name: "sse4.2",
-    sum: super::plain_sum,
+    sum: portable::sum,
     crc,
     digest,
     copy_sum: portable::copy_sum,

@@ -128,11 +128,14 @@ unsafe fn sum_of<const COPY: bool>(mut src: *const u8, mut dst: *mut u8, mut len
             len -= 64;
         }
         if len > 0 {
-            let v = _mm512_maskz_loadu_epi8(!0 >> (64 - len), src.cast());
+            let mask = !0 >> (64 - len);
             if COPY {
-                _mm512_mask_storeu_epi8(dst.cast(), !0 >> (64 - len), v);
+                let v = load_masked_once(src, mask);
+                _mm512_mask_storeu_epi8(dst.cast(), mask, v);
+                sums[1].add(v);
+            } else {
+                sums[1].add(_mm512_maskz_loadu_epi8(mask, src.cast()));
             }
-            sums[1].add(v);
         }
     }
     fold(Words::total(sums))
@@ -206,14 +209,55 @@ unsafe fn take<const COPY: bool, const SUM: bool>(
 ) -> __m512i {
     // SAFETY: by the caller; unaligned accesses.
     let v = unsafe {
-        let v = _mm512_loadu_si512(src.add(off).cast());
         if COPY {
+            let v = load_once(src, off);
             _mm512_storeu_si512(dst.add(off).cast(), v);
+            v
+        } else {
+            _mm512_loadu_si512(src.add(off).cast())
         }
-        v
     };
     if SUM {
         sum.add(v);
+    }
+    v
+}
+
+/// Returns a vector that is loaded only once. After an ordinary load, the compiler may load it a
+/// second time for its digest, and another thread may have written there by then.
+///
+/// # Safety
+/// `src + off` is valid for reads of 64 bytes; the processor has AVX-512F.
+#[target_feature(enable = "avx512f")]
+#[inline]
+unsafe fn load_once(src: *const u8, off: usize) -> __m512i {
+    let v;
+    // SAFETY: one load of memory that is valid, by the caller.
+    unsafe {
+        core::arch::asm!(
+            "vmovdqu64 {v}, zmmword ptr [{src} + {off}]",
+            v = lateout(zmm_reg) v, src = in(reg) src, off = in(reg) off,
+            options(readonly, nostack, preserves_flags),
+        );
+    }
+    v
+}
+
+/// Returns the bytes that `mask` lets through, loaded as by [`load_once`], and zeros.
+///
+/// # Safety
+/// `src` is valid for reads of the bytes that `mask` has; the processor has AVX-512BW.
+#[target_feature(enable = "avx512f,avx512bw")]
+#[inline]
+unsafe fn load_masked_once(src: *const u8, mask: u64) -> __m512i {
+    let v;
+    // SAFETY: one load, which touches no byte outside the mask.
+    unsafe {
+        core::arch::asm!(
+            "vmovdqu8 {v}{{{mask}}}{{z}}, zmmword ptr [{src}]",
+            v = lateout(zmm_reg) v, mask = in(kreg) mask, src = in(reg) src,
+            options(readonly, nostack, preserves_flags),
+        );
     }
     v
 }

@@ -1,6 +1,6 @@
-//! Copies and digests of registered memory, through raw pointers.
+//! Copies, CRC-32C and the Internet checksum of memory that others may write, through raw pointers.
 //!
-//! This is the one file that moves bytes between registered memory and ordinary slices, and between
+//! This is the one room that moves bytes between registered memory and ordinary slices, and between
 //! regions. The peer, the application and the NIC may write registered memory at any time, so no
 //! code here forms a `&[u8]` on it. A copy loads each byte once, and its digest is that of the
 //! bytes stored at the destination, which is ours alone: a racing write yields a mixture of old and
@@ -13,11 +13,11 @@
 //! followed by `b`, as in the `crc32c` crate.
 //!
 //! # Which loop, and why
-//! This module has its own loops, because no crate computes CRC and checksum, or either and a copy,
-//! in one pass, nor reads through raw pointers. The module chooses a loop once per process: AVX-512
+//! This crate has its own loops, because no other computes CRC and checksum, or either and a copy,
+//! in one pass, nor reads through raw pointers. The crate chooses a loop once per process: AVX-512
 //! with VPCLMULQDQ folding, else AVX2 with SSE4.2's `crc32` in three lanes, else the latter alone,
 //! else the `crc32c` crate by blocks. The table shows GB/s on a Sapphire Rapids Xeon at about 3 GHz
-//! with buffers in the cache (`cargo run --release -p heddle-verbs --example digest`). The example
+//! with buffers in the cache (`cargo run --release -p heddle-digest --example digest`). The example
 //! measures the loops that its processor chooses; the rows of AVX2 and SSE4.2 come from builds that
 //! choose these loops, and not all rows come from one run. The machine was shared: trust the order
 //! of the rows, not their digits.
@@ -42,12 +42,13 @@
 //! | copy + sum, AVX-512 here            | 12.4 | 30.4 | 62.2 | 64.6 |  32.2 |
 //! | copy + sum, AVX2 here               |  8.8 | 26.4 | 51.6 | 66.7 |  23.9 |
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+mod kernels;
+
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use heddle_base::Sum;
-use heddle_iwarp::rdmap::AtomicOp;
 
-use super::crc;
+use kernels::kernels;
 
 /// Copies `src` to `dst`. The last byte is stored once, after all others.
 ///
@@ -150,22 +151,6 @@ pub unsafe fn zero(dst: *mut u8, len: usize) {
     unsafe { std::ptr::write_bytes(dst, 0, len) }
 }
 
-/// Carries out `op` on the 64 bits at `at`, and returns their old value. The operation is atomic
-/// against all atomic instructions on these bits, in this process or another.
-///
-/// # Safety
-/// `at` is valid for reads and writes of 8 bytes, and a multiple of 8.
-#[inline]
-pub unsafe fn atomic(at: *mut u8, op: AtomicOp) -> u64 {
-    // SAFETY: valid and aligned, by the caller.
-    let cell = unsafe { AtomicU64::from_ptr(at.cast()) };
-    if let AtomicOp::FetchAdd { add, mask: 0 } = op {
-        return cell.fetch_add(add, Ordering::SeqCst);
-    }
-    let update = |v| Some(op.apply(v)).filter(|new| *new != v);
-    cell.fetch_update(Ordering::SeqCst, Ordering::SeqCst, update).unwrap_or_else(|v| v)
-}
-
 /// Returns the CRC-32C, continued from `crc`, and the Internet checksum of `len` bytes, in one
 /// pass.
 ///
@@ -174,7 +159,7 @@ pub unsafe fn atomic(at: *mut u8, op: AtomicOp) -> u64 {
 #[inline]
 pub unsafe fn digest(src: *const u8, len: usize, crc: u32) -> (u32, Sum) {
     // SAFETY: the caller ensures the kernel's conditions.
-    unsafe { (crc::kernels().digest)(src, len, crc) }
+    unsafe { (kernels().digest)(src, len, crc) }
 }
 
 /// Returns the Internet checksum of `len` bytes.
@@ -184,7 +169,7 @@ pub unsafe fn digest(src: *const u8, len: usize, crc: u32) -> (u32, Sum) {
 #[inline]
 pub unsafe fn sum_at(src: *const u8, len: usize) -> Sum {
     // SAFETY: the caller ensures the kernel's conditions.
-    unsafe { (crc::kernels().sum)(src, len) }
+    unsafe { (kernels().sum)(src, len) }
 }
 
 /// As [`gather`], and returns the Internet checksum of the bytes copied.
@@ -195,7 +180,7 @@ pub unsafe fn sum_at(src: *const u8, len: usize) -> Sum {
 pub unsafe fn gather_sum(src: *const u8, dst: &mut [u8]) -> Sum {
     // SAFETY: the caller ensures the conditions for `src`; `dst` is a reference, valid for its
     // length, and no other code uses it.
-    unsafe { (crc::kernels().copy_sum)(src, dst.as_mut_ptr(), dst.len()) }
+    unsafe { (kernels().copy_sum)(src, dst.as_mut_ptr(), dst.len()) }
 }
 
 /// As [`gather_sum`], and continues the CRC-32C `crc` over the bytes copied.
@@ -206,14 +191,14 @@ pub unsafe fn gather_sum(src: *const u8, dst: &mut [u8]) -> Sum {
 pub unsafe fn gather_digest(src: *const u8, dst: &mut [u8], crc: u32) -> (u32, Sum) {
     // SAFETY: the caller ensures the conditions for `src`; `dst` is a reference, valid for its
     // length, and no other code uses it.
-    unsafe { (crc::kernels().copy_digest)(src, dst.as_mut_ptr(), dst.len(), crc) }
+    unsafe { (kernels().copy_digest)(src, dst.as_mut_ptr(), dst.len(), crc) }
 }
 
 /// Continues the CRC-32C `crc` over `bytes`.
 #[inline]
 pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
     // SAFETY: a reference is valid for reads of its length.
-    unsafe { (crc::kernels().crc)(bytes.as_ptr(), bytes.len(), crc) }
+    unsafe { (kernels().crc)(bytes.as_ptr(), bytes.len(), crc) }
 }
 
 /// Returns the Internet checksum of `bytes`.
@@ -223,12 +208,12 @@ pub fn sum(bytes: &[u8]) -> Sum {
         return Sum::of_short(bytes);
     }
     // SAFETY: a reference is valid for reads of its length.
-    unsafe { (crc::kernels().sum)(bytes.as_ptr(), bytes.len()) }
+    unsafe { (kernels().sum)(bytes.as_ptr(), bytes.len()) }
 }
 
 /// Returns the name of the code chosen for this processor, for reports.
 pub fn implementation() -> &'static str {
-    crc::kernels().name
+    kernels().name
 }
 
 #[cfg(test)]

@@ -150,8 +150,8 @@ proptest! {
     #[test]
     fn test_crc_of_parts_equals_crc_of_whole(a in 0usize..3000, b in 0usize..3000) {
         let data = noise(a + b);
-        let whole = crate::memory::raw::crc32c_append(0, &data);
-        let parts = crate::memory::raw::crc32c_append(crate::memory::raw::crc32c_append(0, &data[..a]), &data[a..]);
+        let whole = crate::crc32c_append(0, &data);
+        let parts = crate::crc32c_append(crate::crc32c_append(0, &data[..a]), &data[a..]);
         prop_assert_eq!(whole, parts);
     }
 }

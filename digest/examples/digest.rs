@@ -1,7 +1,7 @@
 //! Throughput of CRC-32C, checksum and copy loops, against the crates that a program could use
 //! instead.
 //!
-//! `cargo run --release -p heddle-verbs --example digest`
+//! `cargo run --release -p heddle-digest --example digest`
 //!
 //! Results are in GB/s (10^9 bytes), the median of 15 rounds. Every candidate takes its turn in
 //! each round, so that a slow phase of the machine affects all alike. Buffers are warm in the
@@ -14,7 +14,6 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use heddle_base::Sum;
-use heddle_verbs::memory::raw;
 
 type Candidate<'a> = (&'static str, Box<dyn FnMut(&[u8], &mut [u8]) -> u32 + 'a>);
 
@@ -30,16 +29,16 @@ fn main() {
     let mut all: Vec<Candidate> = vec![
         ("crc      crc32c crate", Box::new(|s, _| crc32c::crc32c(s))),
         ("crc      crc-fast", Box::new(move |s, _| crc_fast_crc(s))),
-        ("crc      raw", Box::new(|s, _| raw::crc32c_append(0, s))),
+        ("crc      raw", Box::new(|s, _| heddle_digest::crc32c_append(0, s))),
         ("sum      Sum::of", Box::new(move |s, _| fold(Sum::of(s)))),
-        ("sum      raw", Box::new(move |s, _| fold(raw::sum(s)))),
+        ("sum      raw", Box::new(move |s, _| fold(heddle_digest::sum(s)))),
         ("crc+sum  crc32c, Sum::of", Box::new(move |s, _| crc32c::crc32c(s) ^ fold(Sum::of(s)))),
         ("crc+sum  crc-fast, Sum::of", Box::new(move |s, _| crc_fast_crc(s) ^ fold(Sum::of(s)))),
         (
-            "crc+sum  raw::digest",
+            "crc+sum  heddle_digest::digest",
             Box::new(move |s, _| {
                 // SAFETY: a slice is valid for reads of its length.
-                let (c, sum) = unsafe { raw::digest(s.as_ptr(), s.len(), 0) };
+                let (c, sum) = unsafe { heddle_digest::digest(s.as_ptr(), s.len(), 0) };
                 c ^ fold(sum)
             }),
         ),
@@ -61,25 +60,25 @@ fn main() {
             "copy+crc memcpy, raw crc",
             Box::new(|s, d| {
                 d.copy_from_slice(s);
-                raw::crc32c_append(0, d)
+                heddle_digest::crc32c_append(0, d)
             }),
         ),
         (
-            "copy+sum raw::gather_sum",
+            "copy+sum heddle_digest::gather_sum",
             // SAFETY: `s` is as long as `d`; slices do not overlap.
-            Box::new(move |s, d| fold(unsafe { raw::gather_sum(s.as_ptr(), d) })),
+            Box::new(move |s, d| fold(unsafe { heddle_digest::gather_sum(s.as_ptr(), d) })),
         ),
         (
-            "copy+crc+sum raw::gather_digest",
+            "copy+crc+sum heddle_digest::gather_digest",
             Box::new(move |s, d| {
                 // SAFETY: as above.
-                let (c, sum) = unsafe { raw::gather_digest(s.as_ptr(), d, 0) };
+                let (c, sum) = unsafe { heddle_digest::gather_digest(s.as_ptr(), d, 0) };
                 c ^ fold(sum)
             }),
         ),
     ];
 
-    println!("chosen here: {}", raw::implementation());
+    println!("chosen here: {}", heddle_digest::implementation());
     print!("{:32}", "GB/s at bytes");
     SIZES.iter().for_each(|s| print!("{s:>9}"));
     println!();

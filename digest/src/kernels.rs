@@ -1,7 +1,6 @@
-//! The loops that [`crate::memory::raw`] uses: one generic body per instruction set, chosen at run
-//! time.
+//! The loops behind the crate's functions: one generic body per instruction set, chosen at run time.
 //!
-//! [`crate::memory::raw`] says how the loops read a source that others write meanwhile.
+//! The crate's documentation says how the loops read a source that others write meanwhile.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -82,16 +81,6 @@ pub(crate) fn available() -> Vec<&'static Kernels> {
         }
     }
     all
-}
-
-/// Returns the checksum by the loop that the compiler makes of plain code.
-///
-/// # Safety
-/// As [`SumKernel`].
-unsafe fn plain_sum(src: *const u8, len: usize) -> Sum {
-    // SAFETY: valid for reads, by the caller. The slice also needs bytes that do not change
-    // meanwhile: those of a received frame do not, those of registered memory may.
-    Sum::of(unsafe { std::slice::from_raw_parts(src, len) })
 }
 
 /// Returns the sum of native-endian words in less than 32 bytes, the rest after the vectors; copies
