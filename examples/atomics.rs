@@ -57,7 +57,7 @@ fn server(device: &Device, listener: Listener) -> Result<()> {
     let mut text = vec![0; len.min(shared.len() - TEXT)];
     shared.read(TEXT, &mut text);
     println!("server: counter {}, lock {}", word(&shared, COUNTER), word(&shared, LOCK));
-    println!("server: {len} octets: {}", String::from_utf8(text)?);
+    println!("server: {len} bytes: {}", String::from_utf8(text)?);
     // Without this, the process would exit before the RNIC has acknowledged the last message.
     connection.disconnect()?;
     Ok(())

@@ -73,9 +73,9 @@ fn serve(device: &Device, pd: Pd, srq: &Srq, incoming: Incoming) -> Result<()> {
         // The bytes that the client wrote are in place, and the client cannot reach the memory any
         // more.
         assert_eq!(given_back, Some(stag));
-        let mut octets = vec![0; LENT];
-        memory.read(0, &mut octets);
-        assert!(octets.iter().all(|o| *o == octets[0]));
+        let mut bytes = vec![0; LENT];
+        memory.read(0, &mut bytes);
+        assert!(bytes.iter().all(|o| *o == bytes[0]));
         // Other clients may use the buffers of the two messages again.
         for _ in 0..2 {
             srq.post_recv(&RecvWr::new(0, &[]))?;
@@ -105,7 +105,7 @@ fn client(device: &Device, server: SocketAddr, number: u8) -> Result<()> {
         ])?;
         done(&connection, CqeOp::Send)?;
     }
-    println!("client {number}: {REQUESTS} requests of {LENT} octets");
+    println!("client {number}: {REQUESTS} requests of {LENT} bytes");
     connection.disconnect()?;
     Ok(())
 }

@@ -74,7 +74,7 @@ fn client(device: &Device, server: SocketAddr) -> Result<()> {
         sink.read(i * RECORD, &mut record);
         assert_eq!(record, [u8::try_from(i)?; RECORD]);
     }
-    println!("client: {RECORDS} records of {RECORD} octets read");
+    println!("client: {RECORDS} records of {RECORD} bytes read");
     connection.post_send(&SendWr::send_inline(99, &[]))?;
     let sent = connection.wait(PATIENCE)?;
     assert!(sent.status.is_success(), "{sent:?}");

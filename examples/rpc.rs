@@ -65,7 +65,7 @@ fn main() -> common::Result<()> {
             let room = client.buffer(MAX as usize)?;
             let results = client.call(GET).arguments(number).room(room).wait()?;
             let value = results.reader().opaque(MAX)?.to_vec();
-            println!("client: {} octets of 7: {}", value.len(), value.iter().all(|o| *o == 7));
+            println!("client: {} bytes of 7: {}", value.len(), value.iter().all(|o| *o == 7));
             Ok(())
         },
     )

@@ -44,7 +44,7 @@ fn server(device: &Device, listener: Listener) -> Result<()> {
     let mut got = vec![0; SIZE];
     target.read(0, &mut got);
     assert_eq!(got, pattern());
-    println!("server: {SIZE} octets are in my memory");
+    println!("server: {SIZE} bytes are in my memory");
     // Without this, the process would exit before the RNIC has acknowledged the last message.
     connection.disconnect()?;
     Ok(())

@@ -41,7 +41,7 @@ pub use heddle_ib::roce::UDP_PORT as ROCE_PORT;
 pub use heddle_tcp::ListenError;
 pub use ib::{IbConfig, IbCounters, IbDatagram, IbPort};
 pub use id::{AppId, CmId, ListenerId, TenantId, WorkerId};
-pub use manager::{CONN_OCTETS, CmGauges, ConnView, ConnectionManager, ListenerView, StartupTimes};
+pub use manager::{CONN_BYTES, CmGauges, ConnView, ConnectionManager, ListenerView, StartupTimes};
 pub use params::{AcceptTerms, CmConfig, ConnectTerms, DEFAULT_READ_DEPTH, ListenParams, QpSpec};
 pub use ports::{Own, Ports, PortsError};
 pub use request::{Request, RequestError};

@@ -107,7 +107,7 @@ pub struct StartupTimes {
 
 /// Heap bytes that an established connection takes in a manager: its record, and places in the
 /// maps, which are half empty at worst.
-pub const CONN_OCTETS: usize = size_of::<Conn>()
+pub const CONN_BYTES: usize = size_of::<Conn>()
     + 2 * size_of::<(CmId, Box<Conn>)>()
     + 2 * size_of::<((WorkerId, ConnId), CmId)>()
     + 2 * size_of::<CmId>()

@@ -98,7 +98,7 @@ impl Forwarding {
         };
         // The queue pairs get no work requests and no completions, so queues are as small as they
         // can be.
-        let queues = (most_qps * QP_OCTETS) + (64 << 10);
+        let queues = (most_qps * QP_BYTES) + (64 << 10);
         let config = DeviceConfig { memory: 0, queues, limits, ..DeviceConfig::default() };
         let device = hub.open(&config)?;
         Ok(Forwarding {
@@ -327,7 +327,7 @@ impl Forwarding {
 }
 
 /// Bytes that a queue pair of the smallest depth takes of the device's area, with some reserve.
-const QP_OCTETS: usize = 2048;
+const QP_BYTES: usize = 2048;
 
 fn spec(qp: &Qp) -> QpSpec {
     let init = qp.init();

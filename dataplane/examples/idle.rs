@@ -146,7 +146,7 @@ impl Bed {
         let wakers = WorkerWakers::new(1)?;
         let woken = what != What::Bells { woken: false } && row.policy != IdlePolicy::Spin;
         let sleeper = if woken { Some(wakers.sleeper(&[0])?) } else { None };
-        let bells = Bells::new(&Area::new(Bells::octets(1))?, 1)?.waking(Some(wakers.clone()));
+        let bells = Bells::new(&Area::new(Bells::bytes(1))?, 1)?.waking(Some(wakers.clone()));
         let (heard, clock) = (Arc::new(AtomicU64::new(0)), Clock::new(&self.eal));
         let rests = Rests { row, ends, bells: bells.clone(), heard: heard.clone(), sleeper, clock };
         let thread =

@@ -43,7 +43,7 @@ struct Half {
     stream: Stream,
     phase: Phase,
     /// Bytes that are not a whole frame or FPDU yet.
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
     /// After a gap, until the decoder finds FPDUs again: the number of bytes that it could not
     /// read.
     lost: Option<u64>,
@@ -95,7 +95,7 @@ impl Half {
         Half {
             stream: Stream::new(first),
             phase: Phase::Startup,
-            octets: Vec::new(),
+            bytes: Vec::new(),
             lost: None,
             messages: Messages::new(),
             fin: false,
@@ -154,7 +154,7 @@ impl Connection {
     /// Handles the responder's SYN, after which its numbers begin.
     pub(crate) fn answered(&mut self, seq: SeqNumber) {
         let half = &mut self.halves[1];
-        if half.stream.pos() == 0 && half.octets.is_empty() {
+        if half.stream.pos() == 0 && half.bytes.is_empty() {
             half.stream = Stream::new(seq.advance(1));
         }
     }
@@ -180,7 +180,7 @@ impl Connection {
         if self.is_mpa() {
             let note = match seen {
                 Seen::InOrder => None,
-                Seen::Again(octets) => Some(Tcp::Retransmission { octets }),
+                Seen::Again(bytes) => Some(Tcp::Retransmission { bytes }),
                 Seen::Ahead(missing) => Some(Tcp::OutOfOrder { missing }),
                 Seen::Far => {
                     self.wrong(side, Rule::Frame, "sequence number out of any window", out);
@@ -215,8 +215,8 @@ impl Connection {
         self.advance(true, out);
         for side in [0, 1] {
             let half = &self.halves[side];
-            if half.fin && matches!(half.phase, Phase::Fpdus(_)) && !half.octets.is_empty() {
-                let text = format!("ends {} octets into an FPDU", half.octets.len());
+            if half.fin && matches!(half.phase, Phase::Fpdus(_)) && !half.bytes.is_empty() {
+                let text = format!("ends {} bytes into an FPDU", half.bytes.len());
                 self.wrong(side, Rule::Fpdu, text, out);
             }
         }
@@ -258,14 +258,14 @@ impl Connection {
         false
     }
 
-    fn gap(&mut self, side: Side, octets: u64, out: &mut Out<'_>) {
-        self.put_if_mpa(side, Tcp::Gap { octets }, out);
+    fn gap(&mut self, side: Side, bytes: u64, out: &mut Out<'_>) {
+        self.put_if_mpa(side, Tcp::Gap { bytes }, out);
         let half = &mut self.halves[side];
-        let unread = half.octets.len() as u64;
-        half.octets.clear();
+        let unread = half.bytes.len() as u64;
+        half.bytes.clear();
         match half.phase {
             Phase::Fpdus(_) => {
-                half.lost = Some(half.lost.unwrap_or(0) + unread + octets);
+                half.lost = Some(half.lost.unwrap_or(0) + unread + bytes);
                 half.messages.interrupt();
             }
             // Without the start-up frame the decoder can read nothing after it.
@@ -298,10 +298,10 @@ impl Connection {
                 return;
             }
             self.halves[side].lost = None;
-            self.put(side, What::Tcp(Tcp::Resumed { octets: lost }), out);
+            self.put(side, What::Tcp(Tcp::Resumed { bytes: lost }), out);
         }
         let half = &mut self.halves[side];
-        half.octets.extend_from_slice(&piece);
+        half.bytes.extend_from_slice(&piece);
         if half.phase == Phase::Startup {
             self.startup(side, out);
         }
@@ -310,8 +310,8 @@ impl Connection {
             self.fpdus(side, out);
         }
         let half = &mut self.halves[side];
-        if half.octets.len() > EARLY_MAX {
-            half.octets = Vec::new();
+        if half.bytes.len() > EARLY_MAX {
+            half.bytes = Vec::new();
             half.phase = Phase::Dead;
             if self.is_mpa() {
                 self.wrong(side, Rule::Startup, "no answer to the start-up in the capture", out);
@@ -328,11 +328,11 @@ impl Connection {
 
     fn startup(&mut self, side: Side, out: &mut Out<'_>) {
         let kind = if side == 0 { Kind::Request } else { Kind::Reply };
-        let octets = std::mem::take(&mut self.halves[side].octets);
-        match Frame::parse(kind, Revision::V2, &octets) {
-            Ok(None) => self.halves[side].octets = octets,
+        let bytes = std::mem::take(&mut self.halves[side].bytes);
+        match Frame::parse(kind, Revision::V2, &bytes) {
+            Ok(None) => self.halves[side].bytes = bytes,
             Ok(Some((frame, len))) => {
-                let at = self.halves[side].stream.pos() - octets.len() as u64;
+                let at = self.halves[side].stream.pos() - bytes.len() as u64;
                 let said = shown(&frame);
                 self.said[side] = Some(Said {
                     markers: frame.markers,
@@ -340,7 +340,7 @@ impl Connection {
                     private_data: PrivateData::find(frame.private_data),
                 });
                 self.put(side, What::Mpa(said), out);
-                self.halves[side].octets = octets.get(len..).unwrap_or(&[]).to_vec();
+                self.halves[side].bytes = bytes.get(len..).unwrap_or(&[]).to_vec();
                 self.halves[side].phase = Phase::Fpdus(at + len as u64);
                 if frame.reject {
                     self.halves.iter_mut().for_each(|h| h.phase = Phase::Dead);
@@ -360,13 +360,13 @@ impl Connection {
         else {
             return;
         };
-        let octets = std::mem::take(&mut self.halves[side].octets);
-        let at = self.halves[side].stream.pos() - octets.len() as u64;
-        let mut fpdus = decode_from(&octets, at - start, framing);
+        let bytes = std::mem::take(&mut self.halves[side].bytes);
+        let at = self.halves[side].stream.pos() - bytes.len() as u64;
+        let mut fpdus = decode_from(&bytes, at - start, framing);
         for fpdu in fpdus.by_ref() {
             self.fpdu(side, &fpdu, out);
         }
-        self.halves[side].octets = fpdus.rest().to_vec();
+        self.halves[side].bytes = fpdus.rest().to_vec();
     }
 
     fn fpdu(&mut self, side: Side, fpdu: &Decoded<'_>, out: &mut Out<'_>) {

@@ -66,8 +66,8 @@ impl Sent {
 }
 
 /// Returns true if the bytes begin with a transport header of either version.
-pub(crate) fn is_transport(octets: &[u8]) -> bool {
-    decode(octets, Versions::Open { v1: true, v2: true }, &LIMITS).is_ok()
+pub(crate) fn is_transport(bytes: &[u8]) -> bool {
+    decode(bytes, Versions::Open { v1: true, v2: true }, &LIMITS).is_ok()
 }
 
 impl Exchange {
@@ -99,25 +99,25 @@ impl Exchange {
         if side == 0 { initiator } else { responder }
     }
 
-    /// Decodes a Send of `side`. `octets` are its bytes, or, if it has more, the first of them;
+    /// Decodes a Send of `side`. `bytes` are its bytes, or, if it has more, the first of them;
     /// `total` is their number.
     pub(crate) fn send(
         &mut self,
         side: Side,
-        octets: &[u8],
+        bytes: &[u8],
         total: u64,
         invalidate: Option<u32>,
     ) -> Sent {
         let mut sent = Sent::default();
-        sent.transport.octets = usize::try_from(total).unwrap_or(usize::MAX);
+        sent.transport.bytes = usize::try_from(total).unwrap_or(usize::MAX);
         sent.transport.invalidate = invalidate;
-        if total > octets.len() as u64 {
-            sent.wrong(Rule::Limit, format!("more than {SEND_MAX} octets in a Send"));
+        if total > bytes.len() as u64 {
+            sent.wrong(Rule::Limit, format!("more than {SEND_MAX} bytes in a Send"));
             self.interrupt();
         }
         // `check_version` compares the versions later: the decoder shows a message of either
         // version.
-        match decode(octets, Versions::Open { v1: true, v2: true }, &LIMITS) {
+        match decode(bytes, Versions::Open { v1: true, v2: true }, &LIMITS) {
             Ok(message) => self.understood(side, &message, &mut sent),
             Err(failure) => self.failed(side, &failure, &mut sent),
         }
@@ -194,8 +194,8 @@ impl Exchange {
             }
             _ => return,
         };
-        if sent.transport.octets > most as usize {
-            let text = format!("{} octets in a Send, {most} are taken", sent.transport.octets);
+        if sent.transport.bytes > most as usize {
+            let text = format!("{} bytes in a Send, {most} are taken", sent.transport.bytes);
             sent.wrong(Rule::Inline, text);
         }
     }
@@ -252,11 +252,11 @@ impl Exchange {
         &mut self,
         side: Side,
         place: Place,
-        octets: u64,
+        bytes: u64,
         head: &[u8],
         verdicts: &mut Vec<Verdict>,
     ) -> (Option<ChunkOf>, Option<Rpc>) {
-        let found = self.end(1 - side).calls.moved(true, place, octets);
+        let found = self.end(1 - side).calls.moved(true, place, bytes);
         let of = self.judge(found, "written", place, verdicts);
         // A whole reply in its chunk begins with an RPC header.
         let rpc = of.filter(|of| of.chunk == ChunkName::Reply && of.at == 0).and_then(|of| {
@@ -271,10 +271,10 @@ impl Exchange {
         &mut self,
         side: Side,
         place: Place,
-        octets: u64,
+        bytes: u64,
         verdicts: &mut Vec<Verdict>,
     ) -> Option<ChunkOf> {
-        let found = self.end(1 - side).calls.moved(false, place, octets);
+        let found = self.end(1 - side).calls.moved(false, place, bytes);
         self.judge(found, "read", place, verdicts)
     }
 
@@ -333,8 +333,8 @@ fn show_writes(t: &mut Transport, writes: &WriteList<'_>, reply: Option<&WriteCh
 }
 
 /// Decodes the header of a call.
-fn call(octets: &[u8]) -> Result<(Rpc, crate::item::Procedure), rpc::CallError> {
-    let (call, _) = rpc::Call::decode(octets)?;
+fn call(bytes: &[u8]) -> Result<(Rpc, crate::item::Procedure), rpc::CallError> {
+    let (call, _) = rpc::Call::decode(bytes)?;
     let procedure = names::procedure(call.procedure);
     let uid = AuthSys::decode(&call.cred).ok().map(|sys| sys.uid);
     Ok((Rpc::Call { procedure, credential: call.cred.flavor().0, uid }, procedure))
@@ -342,10 +342,10 @@ fn call(octets: &[u8]) -> Result<(Rpc, crate::item::Procedure), rpc::CallError> 
 
 /// Decodes the header of a reply to a call of `procedure`.
 fn reply(
-    octets: &[u8],
+    bytes: &[u8],
     procedure: Option<crate::item::Procedure>,
 ) -> Result<Rpc, heddle_rpcrdma::xdr::Error> {
-    let (reply, results) = rpc::Reply::decode(octets)?;
+    let (reply, results) = rpc::Reply::decode(bytes)?;
     let status = names::status(&reply.body);
     let first = results.first_chunk().map(|word| u32::from_be_bytes(*word));
     let nfs_status = first.filter(|_| procedure.as_ref().is_some_and(names::has_status));

@@ -69,14 +69,14 @@ fn of_ipv6(packet: &[u8]) -> Result<Option<Segment<'_>>, Malformed> {
     of_tcp(from.into(), to.into(), ip.payload()).map(Some)
 }
 
-fn of_tcp(from: IpAddr, to: IpAddr, octets: &[u8]) -> Result<Segment<'_>, Malformed> {
-    let tcp = TcpHeader::parse(octets, octets.len())?;
+fn of_tcp(from: IpAddr, to: IpAddr, bytes: &[u8]) -> Result<Segment<'_>, Malformed> {
+    let tcp = TcpHeader::parse(bytes, bytes.len())?;
     Ok(Segment {
         from: SocketAddr::new(from, tcp.src_port),
         to: SocketAddr::new(to, tcp.dst_port),
         seq: tcp.segment.seq,
         ack: tcp.segment.ack,
         flags: tcp.segment.flags,
-        payload: octets.get(tcp.header_len..).unwrap_or(&[]),
+        payload: bytes.get(tcp.header_len..).unwrap_or(&[]),
     })
 }

@@ -43,7 +43,7 @@ pub enum Tcp {
     /// The segment repeats bytes that came before.
     Retransmission {
         /// Number of repeated bytes.
-        octets: u64,
+        bytes: u64,
     },
     /// Bytes before the segment are missing, and may still come.
     OutOfOrder {
@@ -53,12 +53,12 @@ pub enum Tcp {
     /// Bytes of the stream are not in the capture.
     Gap {
         /// Number of missing bytes.
-        octets: u64,
+        bytes: u64,
     },
     /// The decoder has found FPDUs again after a gap.
     Resumed {
         /// Number of bytes that it could not read, the gap included.
-        octets: u64,
+        bytes: u64,
     },
     /// The sender has reset the connection.
     Reset,
@@ -108,7 +108,7 @@ pub struct Rdma {
     /// Name of the opcode.
     pub operation: &'static str,
     /// Bytes of payload; for a Read Request, the bytes that it asks for.
-    pub octets: u64,
+    pub bytes: u64,
     /// The region that receives the payload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to_memory: Option<Place>,
@@ -181,7 +181,7 @@ pub struct Transport {
     /// The credit field of the header.
     pub credits: u32,
     /// Bytes of the Send.
-    pub octets: usize,
+    pub bytes: usize,
     /// The STag that the Send invalidates.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub invalidate: Option<u32>,

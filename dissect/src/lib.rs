@@ -96,12 +96,12 @@ impl Decoder {
 
     /// Decodes the next frame of the capture: Ethernet, from its destination address on, without
     /// FCS. `time` is in nanoseconds since 1970. Appends the items found to `items`.
-    pub fn frame(&mut self, time: u64, octets: &[u8], items: &mut Vec<Item>) {
+    pub fn frame(&mut self, time: u64, bytes: &[u8], items: &mut Vec<Item>) {
         self.now = Now { time, frame: self.now.frame + 1 };
         self.summary.frames += 1;
         let before = items.len();
         // A frame that is cut off is missing in its connection, which then has a gap.
-        if let Ok(Some(segment)) = frame::segment(octets)
+        if let Ok(Some(segment)) = frame::segment(bytes)
             && self.is_asked_for(&segment)
         {
             self.summary.segments += 1;

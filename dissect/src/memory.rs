@@ -109,7 +109,7 @@ fn check(name: &str, is: &WriteChunk<'_>, was: &Chunk) -> Option<String> {
     match is.returned(&provided) {
         Err(e) => Some(format!("{name}: {e}")),
         Ok(told) if u64::from(told) > was.moved => {
-            Some(format!("{name}: {told} octets told, {} written", was.moved))
+            Some(format!("{name}: {told} bytes told, {} written", was.moved))
         }
         Ok(_) => None,
     }
@@ -192,7 +192,7 @@ impl Calls {
     }
 
     /// Finds the memory that the other end writes (`write`) or reads, and counts the bytes.
-    pub(crate) fn moved(&mut self, write: bool, place: Place, octets: u64) -> Found {
+    pub(crate) fn moved(&mut self, write: bool, place: Place, bytes: u64) -> Found {
         let mut found = Found::Nowhere;
         for (&xid, call) in &mut self.open {
             for chunk in &mut call.chunks {
@@ -201,12 +201,12 @@ impl Calls {
                     let into = place.offset.wrapping_sub(s.offset);
                     if s.handle.0 == place.handle && into < u64::from(s.length) {
                         let of = ChunkOf { xid, chunk: chunk.name, at: before + into };
-                        let fits = octets <= u64::from(s.length) - into;
+                        let fits = bytes <= u64::from(s.length) - into;
                         let for_writing =
                             matches!(chunk.name, ChunkName::Write { .. } | ChunkName::Reply);
                         found = match (fits, for_writing == write) {
                             (true, true) => {
-                                chunk.moved += octets;
+                                chunk.moved += bytes;
                                 return Found::In(of);
                             }
                             (false, true) => Found::Beyond(of),
@@ -271,7 +271,7 @@ mod tests {
         let none = WriteList::EMPTY;
         assert!(call.returned(&none, Some(&provided.filled(8))).is_empty());
         let wrong = call.returned(&none, Some(&provided.filled(9)));
-        assert_eq!(wrong, ["Reply chunk: 9 octets told, 8 written"]);
+        assert_eq!(wrong, ["Reply chunk: 9 bytes told, 8 written"]);
         let other = [segment(5, 0, 4)];
         let other = WriteChunk::new(&other).unwrap();
         assert_eq!(call.returned(&none, Some(&other)).len(), 1);

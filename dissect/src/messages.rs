@@ -21,7 +21,7 @@ pub(crate) struct Message {
     /// The 32 bits that DDP keeps for RDMAP: the STag that a Send invalidates.
     pub(crate) ulp32: u32,
     /// Number of bytes of the message.
-    pub(crate) octets: u64,
+    pub(crate) bytes: u64,
     /// The first of these bytes.
     pub(crate) head: Vec<u8>,
 }
@@ -29,14 +29,14 @@ pub(crate) struct Message {
 impl Message {
     /// Returns true if `head` holds all bytes.
     pub(crate) fn is_whole(&self) -> bool {
-        self.head.len() as u64 == self.octets
+        self.head.len() as u64 == self.bytes
     }
 
     fn append(&mut self, payload: &[u8]) {
         let most = if self.place.is_some() { HEAD_MAX } else { SEND_MAX };
         let room = most.saturating_sub(self.head.len()).min(payload.len());
         self.head.extend_from_slice(payload.get(..room).unwrap_or(&[]));
-        self.octets += payload.len() as u64;
+        self.bytes += payload.len() as u64;
     }
 }
 
@@ -91,7 +91,7 @@ impl Messages {
                     return (None, None);
                 };
                 let begun = open.is_some();
-                let expected = open.as_ref().map_or(0, |m| m.octets);
+                let expected = open.as_ref().map_or(0, |m| m.bytes);
                 let wrong = if next.is_some_and(|next| next != msn.0) {
                     let want = next.unwrap_or(0);
                     Some(order(format!("message {} of queue {qn}, not {want}", msn.0)))
@@ -105,7 +105,7 @@ impl Messages {
                 // The decoder cannot judge a message whose beginning is not in the capture.
                 let whole = begun || mo == 0;
                 let new =
-                    || Message { opcode, place: None, ulp32: rsvd_ulp32, octets: 0, head: vec![] };
+                    || Message { opcode, place: None, ulp32: rsvd_ulp32, bytes: 0, head: vec![] };
                 if wrong.is_some() {
                     *open = None;
                 }
@@ -133,10 +133,10 @@ impl Messages {
     ) -> (Option<Message>, Option<Verdict>) {
         let [write, response] = &mut self.tagged;
         let open = if opcode == Opcode::WRITE { write } else { response };
-        let new = || Message { opcode, place: Some(place), ulp32: 0, octets: 0, head: vec![] };
+        let new = || Message { opcode, place: Some(place), ulp32: 0, bytes: 0, head: vec![] };
         let mut message = open.take().unwrap_or_else(new);
         let begun = message.place.unwrap_or(place);
-        let want = Place { offset: begun.offset.wrapping_add(message.octets), ..begun };
+        let want = Place { offset: begun.offset.wrapping_add(message.bytes), ..begun };
         let mut wrong = None;
         if want != place {
             let (got, want) = (shown(place), shown(want));
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(send(&mut m, 2, 8, true), (Some(16), false));
         assert_eq!(send(&mut m, 4, 0, true), (None, true), "a number is left out");
         assert_eq!(send(&mut m, 5, 0, false), (None, false));
-        assert_eq!(send(&mut m, 5, 9, true), (None, true), "an octet is left out");
+        assert_eq!(send(&mut m, 5, 9, true), (None, true), "a byte is left out");
         assert_eq!(send(&mut m, 6, 0, true), (Some(8), false));
     }
 
@@ -199,7 +199,7 @@ mod tests {
             let rsvd_ulp = control.to_byte();
             let header = DdpHeader::Tagged { last, rsvd_ulp, stag: Stag(7), to };
             let (message, wrong) = m.segment(&header, control, &[0; 600]);
-            (message.map(|m| (m.place.unwrap().offset, m.octets, m.head.len())), wrong.is_some())
+            (message.map(|m| (m.place.unwrap().offset, m.bytes, m.head.len())), wrong.is_some())
         };
         assert_eq!(write(100, false), (None, false));
         assert_eq!(write(700, true), (Some((100, 1200, 512)), false));

@@ -137,10 +137,10 @@ pub(crate) fn refusal_v2(refusal: Refusal) -> String {
         Refusal::WriteChunks { max } => format!("RDMA2_ERR_WRITE_CHUNKS, at most {max}"),
         Refusal::Segments { max } => format!("RDMA2_ERR_SEGMENTS, at most {max}"),
         Refusal::WriteResource { chunk, needed } => {
-            format!("RDMA2_ERR_WRITE_RESOURCE, chunk {chunk} needs {needed} octets")
+            format!("RDMA2_ERR_WRITE_RESOURCE, chunk {chunk} needs {needed} bytes")
         }
         Refusal::ReplyResource { needed } => {
-            format!("RDMA2_ERR_REPLY_RESOURCE, {needed} octets needed")
+            format!("RDMA2_ERR_REPLY_RESOURCE, {needed} bytes needed")
         }
         Refusal::VersMismatch => "RDMA2_ERR_VERS_MISMATCH".into(),
         Refusal::System => "RDMA2_ERR_SYSTEM".into(),

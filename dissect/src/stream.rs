@@ -53,12 +53,12 @@ pub(crate) struct Stream {
     /// Frames since that acknowledgment, while there is a gap.
     waited: u32,
     held: BTreeMap<u64, Held>,
-    octets: usize,
+    bytes: usize,
 }
 
 #[derive(Debug, Default)]
 struct Held {
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
     /// The position that the other direction has to reach first.
     after: u64,
 }
@@ -67,7 +67,7 @@ impl Stream {
     /// Makes a stream whose first byte has the number `first`.
     pub(crate) fn new(first: SeqNumber) -> Stream {
         let held = BTreeMap::new();
-        Stream { first, next: first, pos: 0, acked: 0, waited: 0, held, octets: 0 }
+        Stream { first, next: first, pos: 0, acked: 0, waited: 0, held, bytes: 0 }
     }
 
     /// Returns the number of the first byte.
@@ -93,7 +93,7 @@ impl Stream {
         let edge = self.edge();
         let at = self.pos + ahead;
         let first = self.held.range(edge..).next().is_none();
-        let room = HELD_MAX.saturating_sub(self.octets);
+        let room = HELD_MAX.saturating_sub(self.bytes);
         if ahead > 0 && (fresh.len() > room || self.held.len() >= SEGMENTS_MAX) {
             return Seen::Far;
         }
@@ -114,19 +114,19 @@ impl Stream {
             if at > edge {
                 break;
             }
-            edge = edge.max(at + held.octets.len() as u64);
+            edge = edge.max(at + held.bytes.len() as u64);
         }
         edge
     }
 
     /// Holds bytes. Returns true if all of them had been held before.
-    fn hold(&mut self, at: u64, after: u64, octets: &[u8]) -> bool {
+    fn hold(&mut self, at: u64, after: u64, bytes: &[u8]) -> bool {
         let known = self.held.entry(at).or_default();
-        if known.octets.len() >= octets.len() {
+        if known.bytes.len() >= bytes.len() {
             return true;
         }
-        self.octets += octets.len() - known.octets.len();
-        *known = Held { octets: octets.to_vec(), after };
+        self.bytes += bytes.len() - known.bytes.len();
+        *known = Held { bytes: bytes.to_vec(), after };
         false
     }
 
@@ -168,13 +168,13 @@ impl Stream {
             if *first.key() > self.pos || (patient && first.get().after > other) {
                 return None;
             }
-            let (at, Held { mut octets, .. }) = first.remove_entry();
-            self.octets -= octets.len();
-            let old = usize::try_from(self.pos - at).unwrap_or(usize::MAX).min(octets.len());
-            octets.drain(..old);
-            if !octets.is_empty() {
-                self.forward(octets.len() as u64);
-                return Some(octets);
+            let (at, Held { mut bytes, .. }) = first.remove_entry();
+            self.bytes -= bytes.len();
+            let old = usize::try_from(self.pos - at).unwrap_or(usize::MAX).min(bytes.len());
+            bytes.drain(..old);
+            if !bytes.is_empty() {
+                self.forward(bytes.len() as u64);
+                return Some(bytes);
             }
         }
         None
@@ -183,7 +183,7 @@ impl Stream {
     /// Skips bytes that will not come, and returns their number: the other side has acknowledged
     /// them, or, when `finally` is true, there are no more frames.
     pub(crate) fn skip(&mut self, finally: bool) -> Option<u64> {
-        let full = self.octets > HELD_MAX / 2 || self.held.len() > SEGMENTS_MAX / 2;
+        let full = self.bytes > HELD_MAX / 2 || self.held.len() > SEGMENTS_MAX / 2;
         let gone = self.acked > self.pos && self.waited > PATIENCE;
         let held = self.held.keys().next().copied();
         let to = match held {
@@ -198,10 +198,10 @@ impl Stream {
         Some(gap)
     }
 
-    fn forward(&mut self, octets: u64) {
-        self.pos += octets;
+    fn forward(&mut self, bytes: u64) {
+        self.pos += bytes;
         // A step is no longer than the bytes held, or acknowledged ahead, so it fits 32 bits.
-        self.next = self.next.advance(u32::try_from(octets).unwrap_or(0));
+        self.next = self.next.advance(u32::try_from(bytes).unwrap_or(0));
     }
 }
 
@@ -243,7 +243,7 @@ mod tests {
         // A segment that fills a gap may overlap the bytes after it.
         s.segment(at(6), 0, b"ghijkl");
         assert_eq!(all(&mut s), b"ghijkl");
-        assert_eq!((s.pos(), s.octets), (12, 0));
+        assert_eq!((s.pos(), s.bytes), (12, 0));
     }
 
     #[test]
@@ -275,7 +275,7 @@ mod tests {
         let mut s = Stream::new(FIRST);
         for i in 0..200 {
             s.segment(at(4 + 65536 * i), 0, &vec![0; 65536]);
-            assert!(s.octets <= HELD_MAX);
+            assert!(s.bytes <= HELD_MAX);
         }
         assert_eq!(s.segment(at(u32::try_from(HELD_MAX).unwrap() + 1), 0, b"x"), Seen::Far);
         assert_eq!(s.skip(false), Some(4), "held too much to wait any longer");

@@ -115,14 +115,14 @@ impl Wire {
         let len = header.emit(&mut ulpdu);
         ulpdu.truncate(len);
         ulpdu.extend(payload);
-        let mut octets = Vec::new();
-        fpdu::append(&ulpdu, self.crc, &mut octets).unwrap();
+        let mut bytes = Vec::new();
+        fpdu::append(&ulpdu, self.crc, &mut bytes).unwrap();
         if self.markers {
-            let plain = std::mem::take(&mut octets);
-            markers::insert(&plain, self.sent[side], self.crc, &mut octets);
+            let plain = std::mem::take(&mut bytes);
+            markers::insert(&plain, self.sent[side], self.crc, &mut bytes);
         }
-        self.sent[side] += octets.len() as u64;
-        self.segment(side, Flags::ACK, &octets);
+        self.sent[side] += bytes.len() as u64;
+        self.segment(side, Flags::ACK, &bytes);
     }
 
     /// Adds a Send; with Invalidate if `invalidate` is some STag.
@@ -183,10 +183,10 @@ impl Wire {
     /// Adds a message of version 1.
     pub fn v1(&mut self, side: usize, xid: u32, credit: u32, body: v1::Body<'_>, payload: &[u8]) {
         let header = v1::Header { xid: Xid(xid), credit, body };
-        let mut octets = vec![0; header.encoded_len()];
-        header.encode(&mut octets).unwrap();
-        octets.extend(payload);
-        self.send(side, None, &octets);
+        let mut bytes = vec![0; header.encoded_len()];
+        header.encode(&mut bytes).unwrap();
+        bytes.extend(payload);
+        self.send(side, None, &bytes);
     }
 
     /// Adds a message of version 2; in a Send with Invalidate if `invalidate` is some STag.
@@ -199,10 +199,10 @@ impl Wire {
         payload: &[u8],
     ) {
         let header = v2::Header { xid: Xid(xid), credit, body };
-        let mut octets = vec![0; header.encoded_len()];
-        header.encode(&mut octets).unwrap();
-        octets.extend(payload);
-        self.send(side, invalidate, &octets);
+        let mut bytes = vec![0; header.encoded_len()];
+        header.encode(&mut bytes).unwrap();
+        bytes.extend(payload);
+        self.send(side, invalidate, &bytes);
     }
 
     /// Returns the items of the frames, which are a microsecond apart.
@@ -230,16 +230,16 @@ pub fn decode(frames: &[Vec<u8>]) -> (Vec<Item>, Summary) {
 pub fn call(xid: u32, procedure: u32) -> Vec<u8> {
     let procedure = Procedure { program: 100_003, version: 3, procedure };
     let call = Call { xid: Xid(xid), procedure, cred: Auth::NONE, verf: Auth::NONE };
-    let mut octets = vec![0; call.encoded_len()];
-    call.encode(&mut octets).unwrap();
-    octets
+    let mut bytes = vec![0; call.encoded_len()];
+    call.encode(&mut bytes).unwrap();
+    bytes
 }
 
 /// Returns a reply whose results consist only of a status.
 pub fn reply(xid: u32, nfs_status: u32) -> Vec<u8> {
     let reply = Reply::accepted(Xid(xid), Status::Success);
-    let mut octets = vec![0; reply.encoded_len()];
-    reply.encode(&mut octets).unwrap();
-    octets.extend(nfs_status.to_be_bytes());
-    octets
+    let mut bytes = vec![0; reply.encoded_len()];
+    reply.encode(&mut bytes).unwrap();
+    bytes.extend(nfs_status.to_be_bytes());
+    bytes
 }

@@ -37,10 +37,10 @@ fn with_chunks<T>(handles: [u32; 3], position: u32, f: impl FnOnce(Chunks<'_>) -
     f(Chunks { reads, writes: WriteList::new(writes), reply })
 }
 
-/// Calls `f` with a Write list of one chunk, of which `octets` bytes are filled.
-fn returned<T>(handle: u32, octets: u32, f: impl FnOnce(WriteList<'_>) -> T) -> T {
+/// Calls `f` with a Write list of one chunk, of which `bytes` bytes are filled.
+fn returned<T>(handle: u32, bytes: u32, f: impl FnOnce(WriteList<'_>) -> T) -> T {
     let segments = [segment(handle)];
-    let chunks = [WriteChunk::new(&segments).unwrap().filled(octets)];
+    let chunks = [WriteChunk::new(&segments).unwrap().filled(bytes)];
     f(WriteList::new(&chunks))
 }
 

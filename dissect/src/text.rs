@@ -30,10 +30,10 @@ impl Display for What {
 impl Display for Tcp {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
-            Tcp::Retransmission { octets } => write!(f, "TCP {octets} octets again"),
-            Tcp::OutOfOrder { missing } => write!(f, "TCP ahead of {missing} octets"),
-            Tcp::Gap { octets } => write!(f, "TCP {octets} octets are not in the capture"),
-            Tcp::Resumed { octets } => write!(f, "MPA FPDUs found again, {octets} octets not read"),
+            Tcp::Retransmission { bytes } => write!(f, "TCP {bytes} bytes again"),
+            Tcp::OutOfOrder { missing } => write!(f, "TCP ahead of {missing} bytes"),
+            Tcp::Gap { bytes } => write!(f, "TCP {bytes} bytes are not in the capture"),
+            Tcp::Resumed { bytes } => write!(f, "MPA FPDUs found again, {bytes} bytes not read"),
             Tcp::Reset => f.write_str("TCP reset"),
             Tcp::Fin => f.write_str("TCP end"),
         }
@@ -70,7 +70,7 @@ impl Display for Mpa {
 
 impl Display for Rdma {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.operation, self.octets)?;
+        write!(f, "{} {}", self.operation, self.bytes)?;
         if let Some(place) = self.from_memory {
             write!(f, " from {place}")?;
         }

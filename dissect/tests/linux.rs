@@ -103,7 +103,7 @@ fn test_decoder_assigns_chunks_and_replies_of_linux_to_their_calls() {
                     ChunkName::Reply => "reply",
                     other => panic!("{other:?}"),
                 };
-                *moved.entry((rdma.operation, name)).or_insert(0) += rdma.octets;
+                *moved.entry((rdma.operation, name)).or_insert(0) += rdma.bytes;
                 assert_eq!(rdma.rpc.is_some(), rdma.operation == "Write");
             }
             What::Rpcrdma(t) => {

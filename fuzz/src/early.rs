@@ -48,12 +48,12 @@ pub fn run(data: &[u8]) -> bool {
     // True if all records are Sends. Each Send has bytes of its own then, so their order does not
     // matter.
     let mut sends = true;
-    for (what, octets) in records(data) {
+    for (what, bytes) in records(data) {
         let at = wire.len();
-        wire.extend(place.on_wire(what, octets, FRAMING, at as u64));
+        wire.extend(place.on_wire(what, bytes, FRAMING, at as u64));
         // Bytes that belong to no FPDU have no known beginning.
         let known = what & what::FRAMED != 0 && at.is_multiple_of(4);
-        sends &= known && matches!(octets, [_, opcode, ..] if (3..7).contains(&(opcode & 15)));
+        sends &= known && matches!(bytes, [_, opcode, ..] if (3..7).contains(&(opcode & 15)));
         parts.push((at..wire.len(), known && what & what::EARLY != 0));
     }
     let (mut qp, _) = start(&place);

@@ -35,8 +35,8 @@ pub fn run(data: &[u8]) -> bool {
         qp.post_recv(&RecvWr::new(n, &[place.sge(n * 512, 512)])).expect("room for it");
     }
     let mut wire = Vec::new();
-    for (what, octets) in records(rest) {
-        wire.extend(place.on_wire(what, octets, framing, wire.len() as u64));
+    for (what, bytes) in records(rest) {
+        wire.extend(place.on_wire(what, bytes, framing, wire.len() as u64));
     }
     // The part of the stream that has arrived at the queue pair, and how much of it the queue pair
     // has taken.
@@ -88,7 +88,7 @@ pub fn seeds() -> Seeds {
         [("plain", 0), ("crc", CRC), ("markers", MARKERS), ("both", CRC | MARKERS)]
     {
         all.push((name.into(), [&[control | 63 << PIECE], &stream[..]].concat()));
-        all.push((format!("{name}-in-octets"), [&[control], &stream[..]].concat()));
+        all.push((format!("{name}-in-bytes"), [&[control], &stream[..]].concat()));
         all.push((format!("{name}-damaged"), [&[control | 9 << PIECE], &damaged[..]].concat()));
     }
     all

@@ -20,9 +20,9 @@ pub fn run(data: &[u8]) -> bool {
     }
     // Other bytes of the datagram do not decide which connection the worker charges.
     let mut other = data.to_vec();
-    for (at, octet) in other.iter_mut().enumerate() {
+    for (at, byte) in other.iter_mut().enumerate() {
         if !LOOKED_AT.iter().any(|range| range.contains(&at)) {
-            *octet = !*octet;
+            *byte = !*byte;
         }
     }
     assert_eq!(named(&other), name);

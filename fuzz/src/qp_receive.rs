@@ -119,9 +119,9 @@ fn drive(data: &[u8]) -> QpCounters {
     let mut end = End::new(&place, &config, *control, *more);
     end.turn(&place);
     let mut stream: Vec<u8> = Vec::new();
-    for (what, octets) in records(rest) {
+    for (what, bytes) in records(rest) {
         let pos = end.qp.rx_next() + stream.len() as u64;
-        let wire = place.on_wire(what, octets, framing, offset(&config, pos));
+        let wire = place.on_wire(what, bytes, framing, offset(&config, pos));
         // The queue pair cannot tell this record from one ahead of a gap: it may place the record
         // early, and the record still comes in order. The target `early` checks the result.
         if what & what::EARLY != 0 && end.qp.find_fpdu(pos, &&wire[..]).is_some() {
@@ -191,7 +191,7 @@ pub fn seeds() -> Seeds {
     let all: [(&str, u8, u8, Post); 12] = [
         ("writes", CRC | RESPONDER, 0, |qp, p| {
             post(qp, &SendWr::write(1, &[p.sge(0, 300)], p.stag, BASE + 2048));
-            post(qp, &SendWr::write_inline(2, b"some octets", p.stag, BASE + 100));
+            post(qp, &SendWr::write_inline(2, b"some bytes", p.stag, BASE + 100));
         }),
         ("sends", CRC | RESPONDER, 0, |qp, p| {
             post(qp, &SendWr::send(1, &[p.sge(0, 300)]));
@@ -251,8 +251,8 @@ mod tests {
     #[test]
     fn test_seeds_contain_every_kind_of_message() {
         let mut all = QpCounters::default();
-        for (_, octets) in seeds() {
-            all.add(&drive(&octets));
+        for (_, bytes) in seeds() {
+            all.add(&drive(&bytes));
         }
         let found = [
             all.rx_sends,

@@ -76,8 +76,8 @@ impl Bed {
 /// words have a meaning.
 fn completion(data: &[u8]) {
     let mut words = [0; 4];
-    for (word, octets) in words.iter_mut().zip(data.chunks_exact(8)) {
-        *word = u64::from_le_bytes(octets.try_into().expect("8 octets"));
+    for (word, bytes) in words.iter_mut().zip(data.chunks_exact(8)) {
+        *word = u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
     }
     if let Some(c) = cqe::decode(words) {
         let again = cqe::decode(cqe::encode(&c)).expect("ours can be read");

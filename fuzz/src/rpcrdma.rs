@@ -25,8 +25,8 @@ const VERSIONS: [Versions; 5] = [
 
 /// Tries one input, whose first byte chooses the decoder.
 pub fn run(data: &[u8]) -> bool {
-    let Some((&choice, octets)) = data.split_first() else { return false };
-    if let Some(found) = PrivateData::find(octets) {
+    let Some((&choice, bytes)) = data.split_first() else { return false };
+    if let Some(found) = PrivateData::find(bytes) {
         assert_eq!(PrivateData::find(&found.emit()), Some(found));
     }
     let versions = VERSIONS[usize::from(choice) % VERSIONS.len()];
@@ -34,10 +34,10 @@ pub fn run(data: &[u8]) -> bool {
         0 => Limits::DEFAULT,
         _ => Limits { read_chunks: 2, write_chunks: 1, segments: 2 },
     };
-    let message = match decode(octets, versions, &limits) {
+    let message = match decode(bytes, versions, &limits) {
         Ok(message) => message,
         Err(failure) => {
-            assert!(failure.error.at <= octets.len());
+            assert!(failure.error.at <= bytes.len());
             for role in [Role::Requester, Role::Responder] {
                 if let Some(answer) = failure.answer(role) {
                     silent(answer, versions, &limits);
@@ -46,13 +46,13 @@ pub fn run(data: &[u8]) -> bool {
             return false;
         }
     };
-    let mut out = vec![0; octets.len()];
+    let mut out = vec![0; bytes.len()];
     let len = match &message.header {
         Header::V1(h) => h.encode(&mut out),
         Header::V2(h) => h.encode(&mut out),
     };
     let len = len.expect("as long as it was");
-    assert_eq!((&out[..len], message.payload), octets.split_at(len));
+    assert_eq!((&out[..len], message.payload), bytes.split_at(len));
     match &message.header {
         Header::V1(v1::Header { body: v1::Body::Msg(c) | v1::Body::NoMsg(c), .. }) => {
             chunks(c, &limits);
@@ -223,8 +223,8 @@ fn write_list(list: &WriteList<'_>, limits: &Limits) {
 
 fn write_chunk(chunk: &WriteChunk<'_>, limits: &Limits) {
     assert!(chunk.len() <= usize::from(limits.segments));
-    for octets in [0, 1, chunk.length() / 2, chunk.length(), u32::MAX] {
-        assert_eq!(chunk.filled(octets).returned(chunk), Ok(octets.min(chunk.length())));
+    for bytes in [0, 1, chunk.length() / 2, chunk.length(), u32::MAX] {
+        assert_eq!(chunk.filled(bytes).returned(chunk), Ok(bytes.min(chunk.length())));
     }
 }
 

@@ -35,14 +35,14 @@ const LARGEST: u32 = 1 << 18;
 const CALLS: u32 = 12;
 
 /// The bytes of an input; after them come random bytes, which are the same in each run.
-pub(crate) struct Octets<'a> {
+pub(crate) struct Bytes<'a> {
     left: &'a [u8],
     behind: Random,
 }
 
-impl<'a> Octets<'a> {
-    fn new(octets: &'a [u8]) -> Octets<'a> {
-        Octets { left: octets, behind: Random::new(&Seed::from_u64(1)) }
+impl<'a> Bytes<'a> {
+    fn new(bytes: &'a [u8]) -> Bytes<'a> {
+        Bytes { left: bytes, behind: Random::new(&Seed::from_u64(1)) }
     }
 
     /// Returns the next bytes of the input, and none after its end.
@@ -53,7 +53,7 @@ impl<'a> Octets<'a> {
     }
 }
 
-impl Choices for Octets<'_> {
+impl Choices for Bytes<'_> {
     fn below(&mut self, n: u64) -> u64 {
         let taken = self.take(match n {
             0..=0x100 => 1,
@@ -63,12 +63,12 @@ impl Choices for Octets<'_> {
         if taken.is_empty() {
             return self.behind.below(n);
         }
-        taken.iter().fold(0, |all, &octet| all << 8 | u64::from(octet)) % n
+        taken.iter().fold(0, |all, &byte| all << 8 | u64::from(byte)) % n
     }
 
     fn chance(&mut self, p: f64) -> bool {
         match self.take(1) {
-            [octet] => f64::from(*octet) < 256.0 * p,
+            [byte] => f64::from(*byte) < 256.0 * p,
             _ => self.behind.chance(p),
         }
     }
@@ -80,24 +80,24 @@ impl Choices for Octets<'_> {
 
 /// Tries one input, whose first byte chooses the mode. Returns true if a call was made.
 pub fn run(data: &[u8]) -> bool {
-    let Some((&choice, octets)) = data.split_first() else { return false };
-    let octets = Octets::new(octets);
+    let Some((&choice, bytes)) = data.split_first() else { return false };
+    let bytes = Bytes::new(bytes);
     if choice & 1 == 0 {
-        World::new(octets, LARGEST).run(CALLS);
+        World::new(bytes, LARGEST).run(CALLS);
         true
     } else {
-        Attack::new(octets).run()
+        Attack::new(bytes).run()
     }
 }
 
 /// Makes random inputs, which get through all phases, and some in which the wire changes much.
 pub fn seeds() -> Seeds {
-    let octets = |seed: u64, choice: u8| {
+    let bytes = |seed: u64, choice: u8| {
         let mut random = Random::new(&Seed::from_u64(seed));
         let words = (0..150).flat_map(|_| random.next_u32().to_be_bytes());
         [choice].into_iter().chain(words).collect()
     };
-    let honest = (0..4).map(|n| (format!("honest-{n}"), octets(n, 0)));
-    let attack = (4..8).map(|n| (format!("attack-{n}"), octets(n, 1)));
+    let honest = (0..4).map(|n| (format!("honest-{n}"), bytes(n, 0)));
+    let attack = (4..8).map(|n| (format!("attack-{n}"), bytes(n, 1)));
     honest.chain(attack).collect()
 }

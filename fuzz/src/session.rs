@@ -74,9 +74,9 @@ fn policy() -> Policy {
 }
 
 /// The bytes of the input, and zeros after them.
-struct Octets<'a>(&'a [u8]);
+struct Bytes<'a>(&'a [u8]);
 
-impl Octets<'_> {
+impl Bytes<'_> {
     fn next(&mut self) -> u8 {
         let Some((first, rest)) = self.0.split_first() else { return 0 };
         self.0 = rest;
@@ -139,7 +139,7 @@ impl Known {
 }
 
 /// Makes a request of the next bytes.
-fn request(o: &mut Octets<'_>, known: &Known) -> Request {
+fn request(o: &mut Bytes<'_>, known: &Known) -> Request {
     let op = o.next();
     // The names of existing objects, or any.
     let named = o.next() & 7 != 0;
@@ -324,7 +324,7 @@ pub fn run(data: &[u8]) -> bool {
     let (near, far) = UnixStream::pair().expect("descriptors");
     let region = Region::shared(4096).expect("a page");
     let sleeper = Sleeper::pair().expect("descriptors");
-    let (mut o, mut known, mut done) = (Octets(data), Known::default(), false);
+    let (mut o, mut known, mut done) = (Bytes(data), Known::default(), false);
     for id in 2..MOST as u64 {
         if o.0.is_empty() {
             break;

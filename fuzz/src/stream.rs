@@ -35,16 +35,16 @@ pub(crate) mod what {
 pub(crate) fn records(mut rest: &[u8]) -> impl Iterator<Item = (u8, &[u8])> {
     std::iter::from_fn(move || {
         let [what, len, tail @ ..] = rest else { return None };
-        let (octets, tail) = tail.split_at(usize::from(*len).min(tail.len()));
+        let (bytes, tail) = tail.split_at(usize::from(*len).min(tail.len()));
         rest = tail;
-        Some((*what, octets))
+        Some((*what, bytes))
     })
 }
 
 /// Encodes a record as [`records`] reads it.
-pub(crate) fn record(what: u8, octets: &[u8]) -> Vec<u8> {
-    let len = u8::try_from(octets.len()).expect("a short one");
-    [&[what, len], octets].concat()
+pub(crate) fn record(what: u8, bytes: &[u8]) -> Vec<u8> {
+    let len = u8::try_from(bytes.len()).expect("a short one");
+    [&[what, len], bytes].concat()
 }
 
 /// Memory with two regions: the peer may do everything with the first, and may invalidate the
@@ -112,7 +112,7 @@ impl Place {
             Err(_) => return,
         };
         if let Some(field) = segment.get_mut(to..to + 8) {
-            let old = u64::from_be_bytes((&*field).try_into().expect("8 octets"));
+            let old = u64::from_be_bytes((&*field).try_into().expect("8 bytes"));
             field.copy_from_slice(&near(old).to_be_bytes());
             segment[stag..stag + 4].copy_from_slice(&self.stag.0.to_be_bytes());
         }
@@ -120,14 +120,8 @@ impl Place {
 
     /// Returns a record's bytes in the stream, whose next byte is `offset` bytes after the first
     /// byte of FPDU mode.
-    pub(crate) fn on_wire(
-        &self,
-        what: u8,
-        octets: &[u8],
-        framing: Framing,
-        offset: u64,
-    ) -> Vec<u8> {
-        let mut wire = octets.to_vec();
+    pub(crate) fn on_wire(&self, what: u8, bytes: &[u8], framing: Framing, offset: u64) -> Vec<u8> {
+        let mut wire = bytes.to_vec();
         if what & what::FRAMED != 0 {
             if what & what::AIMED != 0 {
                 self.aim(&mut wire);
@@ -135,7 +129,7 @@ impl Place {
             wire = framed(&wire, framing, offset);
         }
         if what & what::DAMAGED != 0 && !wire.is_empty() {
-            let at = usize::from(octets.last().copied().unwrap_or(0)) % wire.len();
+            let at = usize::from(bytes.last().copied().unwrap_or(0)) % wire.len();
             wire[at] ^= 1;
         }
         wire
@@ -194,9 +188,9 @@ impl Peer {
 pub(crate) fn transmit(qp: &mut QpContext, place: &Place, mulpdu: u16) -> Vec<u8> {
     let mut stream = Vec::new();
     while let Some(fpdu) = qp.poll_transmit(&place.env(), mulpdu) {
-        let mut octets = vec![0; fpdu.len() as usize];
-        fpdu.copy_to(&place.mem, 0, &mut octets);
-        stream.extend(octets);
+        let mut bytes = vec![0; fpdu.len() as usize];
+        fpdu.copy_to(&place.mem, 0, &mut bytes);
+        stream.extend(bytes);
     }
     qp.handle_acked(qp.tx_end());
     stream

@@ -47,11 +47,11 @@ impl Client {
     }
 
     /// Makes a step of the stack under test; the client takes the frames that the stack sends.
-    fn step(&mut self, control: u8, octets: &[u8]) {
-        self.input.extend(record(control, octets));
+    fn step(&mut self, control: u8, bytes: &[u8]) {
+        self.input.extend(record(control, bytes));
         self.now = self.now + Duration::from_millis(1);
-        let len = u8::try_from(octets.len()).expect("a short one");
-        for frame in self.target.step(control, len, octets) {
+        let len = u8::try_from(bytes.len()).expect("a short one");
+        for frame in self.target.step(control, len, bytes) {
             let outcome = self.stack.handle_frame(self.now, &frame[..]);
             if let FrameOutcome::Conn { conn, acked, payload } = outcome {
                 if let (Some(upto), Some(q)) = (acked, self.stack.user_mut(conn)) {
@@ -93,8 +93,8 @@ impl Client {
         }
     }
 
-    fn send(&mut self, octets: &[u8]) {
-        self.stack.user_mut(self.conn).expect("it is there").push(octets);
+    fn send(&mut self, bytes: &[u8]) {
+        self.stack.user_mut(self.conn).expect("it is there").push(bytes);
         self.stack.notify_send(self.conn);
         self.settle();
     }

@@ -117,9 +117,9 @@ impl Outside for Rnic {
 }
 
 /// The bytes of an input, and zeros after them.
-struct Octets<'a>(&'a [u8]);
+struct Bytes<'a>(&'a [u8]);
 
-impl Octets<'_> {
+impl Bytes<'_> {
     fn next(&mut self) -> u8 {
         let Some((first, rest)) = self.0.split_first() else { return 0 };
         self.0 = rest;
@@ -268,7 +268,7 @@ pub fn run(data: &[u8]) -> bool {
     };
     let channels: Vec<_> = (0..CHANNELS).map(|_| p.state.open()).collect();
     p.rnic.channels.clone_from(&channels);
-    let mut o = Octets(data);
+    let mut o = Bytes(data);
     for _ in 0..MOST {
         if o.0.is_empty() {
             break;

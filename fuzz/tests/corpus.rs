@@ -32,9 +32,9 @@ fn files(target: &Target) -> BTreeMap<String, Vec<u8>> {
 #[test]
 fn test_corpus_files_run_without_panic_and_seeds_reach_their_target() {
     for target in TARGETS {
-        for (name, octets) in files(target) {
+        for (name, bytes) in files(target) {
             println!("{}/{name}", target.name);
-            let understood = (target.run)(&octets);
+            let understood = (target.run)(&bytes);
             assert!(
                 understood || !name.starts_with(SEED),
                 "{}/{name} reaches nothing",
@@ -51,14 +51,14 @@ fn test_seed_files_match_output_of_the_encoders() {
         let folder = corpus().join(target.name);
         let seeds = (target.seeds)();
         let want: BTreeMap<_, _> =
-            seeds.into_iter().map(|(name, octets)| (format!("{SEED}{name}"), octets)).collect();
+            seeds.into_iter().map(|(name, bytes)| (format!("{SEED}{name}"), bytes)).collect();
         if std::env::var_os("RENEW").is_some() {
             fs::create_dir_all(&folder).expect("a folder");
             for name in files(target).into_keys().filter(|name| name.starts_with(SEED)) {
                 fs::remove_file(folder.join(name)).expect("it was there");
             }
-            for (name, octets) in &want {
-                fs::write(folder.join(name), octets).expect("room for it");
+            for (name, bytes) in &want {
+                fs::write(folder.join(name), bytes).expect("room for it");
             }
         }
         let mut are = files(target);

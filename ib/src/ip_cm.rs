@@ -163,13 +163,13 @@ pub fn consumer(private_data: &[u8; Req::PRIVATE_LEN]) -> [u8; CONSUMER_LEN] {
     array(private_data, Header::LEN)
 }
 
-fn v4(octets: [u8; 16]) -> Option<IpAddr> {
-    (octets[..12] == [0; 12]).then(|| IpAddr::V4(be32(&octets, 12).into()))
+fn v4(bytes: [u8; 16]) -> Option<IpAddr> {
+    (bytes[..12] == [0; 12]).then(|| IpAddr::V4(be32(&bytes, 12).into()))
 }
 
 /// An IPv4 address in an IPv6 form is not of the version that the header names.
-fn v6(octets: [u8; 16]) -> Option<IpAddr> {
-    let addr = Ipv6Addr::from(octets);
+fn v6(bytes: [u8; 16]) -> Option<IpAddr> {
+    let addr = Ipv6Addr::from(bytes);
     addr.to_ipv4_mapped().is_none().then_some(IpAddr::V6(addr))
 }
 

@@ -113,7 +113,7 @@ pub(crate) fn data(mad: &[u8; MAD_LEN]) -> Data {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MadError {
     /// The payload does not have [`MAD_LEN`] bytes.
-    #[error("management datagram of {0} octets")]
+    #[error("management datagram of {0} bytes")]
     Length(usize),
     /// The header has another version.
     #[error("base version {0}")]

@@ -17,9 +17,9 @@ fn packets(prefix: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let read = |p: PathBuf| {
         let text = fs::read_to_string(&p).unwrap();
         let digits: String = text.split_whitespace().collect();
-        let octet = |at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
-        let octets = (0..digits.len()).step_by(2).map(octet).collect();
-        (p, octets)
+        let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
+        let bytes = (0..digits.len()).step_by(2).map(byte).collect();
+        (p, bytes)
     };
     files.into_iter().map(read).collect()
 }

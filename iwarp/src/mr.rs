@@ -129,7 +129,7 @@ pub enum MrError {
     #[error("unknown STag")]
     Unknown,
     /// A fast registration of no bytes, or of more than [`MAX_FAST_LEN`].
-    #[error("a fast registration has 1 to {MAX_FAST_LEN} octets")]
+    #[error("a fast registration has 1 to {MAX_FAST_LEN} bytes")]
     FastLen,
     /// Windows or fast registrations of the region are valid: the owner must invalidate them first.
     #[error("{0} windows or fast registrations of the region are valid")]

@@ -218,11 +218,11 @@ impl<T: Transport> Client<T> {
         procedure: Procedure,
         arguments: &impl Xdr<'a>,
     ) -> Result<Token, TransportError> {
-        let arguments = arguments.octets();
-        self.submit_octets(procedure, &arguments, None)
+        let arguments = arguments.bytes();
+        self.submit_bytes(procedure, &arguments, None)
     }
 
-    fn submit_octets(
+    fn submit_bytes(
         &mut self,
         procedure: Procedure,
         arguments: &[u8],
@@ -269,9 +269,9 @@ impl<T: Transport> Client<T> {
         procedure: Procedure,
         arguments: &impl Xdr<'a>,
     ) -> Result<Vec<u8>, TransportError> {
-        let (arguments, mut pauses) = (arguments.octets(), self.pauses());
+        let (arguments, mut pauses) = (arguments.bytes(), self.pauses());
         loop {
-            let token = self.submit_octets(procedure, &arguments, None)?;
+            let token = self.submit_bytes(procedure, &arguments, None)?;
             let results = self.results(token)?;
             if !self.is_to_be_made_again(procedure, &results, &mut pauses)? {
                 return Ok(results);

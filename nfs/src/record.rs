@@ -21,7 +21,7 @@ pub enum RecordError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// The message is longer than it may be.
-    #[error("message longer than {max} octets")]
+    #[error("message longer than {max} bytes")]
     TooLong {
         /// The longest permitted message in bytes.
         max: u32,
@@ -96,9 +96,9 @@ pub fn write(stream: &mut impl Write, message: &[u8]) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn all(mut octets: &[u8], max: u32) -> Result<Vec<Vec<u8>>, RecordError> {
+    fn all(mut bytes: &[u8], max: u32) -> Result<Vec<Vec<u8>>, RecordError> {
         let (mut messages, mut message) = (Vec::new(), Vec::new());
-        while read(&mut octets, &mut message, max)? {
+        while read(&mut bytes, &mut message, max)? {
             messages.push(message.clone());
         }
         Ok(messages)

@@ -78,7 +78,7 @@ impl<S: Read + Write> Rpcbind<S> {
         header.encode(&mut message).map_err(invalid)?;
         let mut arguments = Body::new();
         entry.encode(&mut arguments).map_err(invalid)?;
-        message.extend_from_slice(arguments.octets());
+        message.extend_from_slice(arguments.bytes());
         record::write(&mut self.stream, &message)?;
         self.stream.flush()?;
         match record::read(&mut self.stream, &mut message, REPLY_MAX) {

@@ -262,7 +262,7 @@ impl Service {
         sink: &mut dyn Sink,
     ) -> Result<Handled, RpcStatus> {
         let shares = self.current();
-        let share = shares.of_call(procedure, arguments.octets).unwrap_or_else(|| shares.first());
+        let share = shares.of_call(procedure, arguments.bytes).unwrap_or_else(|| shares.first());
         let admitted = Admitted { share: Arc::clone(share), shares };
         self.carry_out(&admitted, procedure, cred, (arguments, NOWHERE), out, sink)
     }
@@ -305,9 +305,7 @@ impl Service {
                 share.nfs(procedure, arguments, out, sink)
             }
             (mount::PROGRAM, mount::VERSION) => match arguments {
-                Arguments { octets, data: None } => {
-                    self.mount(shares, procedure, cred, octets, out)
-                }
+                Arguments { bytes, data: None } => self.mount(shares, procedure, cred, bytes, out),
                 Arguments { data: Some(_), .. } => Err(RpcStatus::GarbageArgs),
             },
             (procedure::PROGRAM | mount::PROGRAM, _) => {

@@ -91,19 +91,19 @@ pub trait Xdr<'a>: Sized {
     /// Appends the value to `out`.
     fn put(&self, out: &mut Vec<u8>);
 
-    /// Reads a value that takes up all of `octets`.
+    /// Reads a value that takes up all of `bytes`.
     ///
     /// # Errors
     /// The fault in the bytes, or that bytes follow after the value.
-    fn whole(octets: &'a [u8]) -> Result<Self, xdr::Error> {
-        let mut r = Reader::new(octets);
+    fn whole(bytes: &'a [u8]) -> Result<Self, xdr::Error> {
+        let mut r = Reader::new(bytes);
         let value = Self::get(&mut r)?;
         r.finish()?;
         Ok(value)
     }
 
     /// Returns the encoded bytes of the value.
-    fn octets(&self) -> Vec<u8> {
+    fn bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.put(&mut out);
         out

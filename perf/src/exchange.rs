@@ -68,7 +68,7 @@ pub enum ExchangeError {
     #[error("{0}")]
     Ledger(#[from] LedgerError),
     /// Received bytes differ from the bytes that were sent.
-    #[error("message {message}: {what} differs from octet {at} on")]
+    #[error("message {message}: {what} differs from byte {at} on")]
     Differs {
         /// The message's number on the connection.
         message: u64,
@@ -78,7 +78,7 @@ pub enum ExchangeError {
         at: usize,
     },
     /// A received message has another length than the one that was sent.
-    #[error("a message of {0} octets instead of {1}")]
+    #[error("a message of {0} bytes instead of {1}")]
     Length(usize, usize),
     /// The counter at the peer is not the sum of the additions.
     #[error("the counter was {0} instead of {1}")]
@@ -118,7 +118,7 @@ pub struct Tally {
     /// Messages that came back, or that the server answered.
     pub messages: AtomicU64,
     /// Bytes in these messages, all compared (by a client).
-    pub octets: AtomicU64,
+    pub bytes: AtomicU64,
     /// Rounds of a client that took 100 ms or longer.
     pub pauses: AtomicU64,
     /// The duration of the longest round in microseconds.
@@ -147,7 +147,7 @@ impl Tally {
             "open": of(&self.open),
             "requests": of(&self.requests),
             "messages": of(&self.messages),
-            "octets": of(&self.octets),
+            "bytes": of(&self.bytes),
             "pauses": of(&self.pauses),
             "longest_us": of(&self.longest),
         })

@@ -23,9 +23,9 @@ use crate::connections::Full;
 /// Why a service refuses a client, or ends its connection.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Fault {
-    #[error("a message of {0} octets; rdma_client sends {len}", len = message::LEN)]
+    #[error("a message of {0} bytes; rdma_client sends {len}", len = message::LEN)]
     Stray(u32),
-    #[error("a message of {0} octets, not the {1} that this service was started with")]
+    #[error("a message of {0} bytes, not the {1} that this service was started with")]
     Size(u32, u32),
     #[error(
         "ucmatose's server sends first, which MPA allows it only if the client asks for the \

@@ -168,7 +168,7 @@ pub enum RpcError {
         number: u64,
     },
     /// A byte differs from the byte that was sent.
-    #[error("the {size} octets of call {number} are wrong at octet {at}")]
+    #[error("the {size} bytes of call {number} are wrong at byte {at}")]
     Wrong {
         /// The number of the call on its connection, from 0.
         number: u64,

@@ -331,9 +331,9 @@ impl BenchSpec {
     fn check_size(&self, size: Size) -> Result<(), SpecError> {
         if self.op.fixed_size().is_some_and(|fixed| size != fixed) {
             return Err(SpecError::Conflict(if self.op.is_atomic() {
-                "an Atomic Operation takes 8 octets: fetch-add and cmp-swap go with size 8 only"
+                "an Atomic Operation takes 8 bytes: fetch-add and cmp-swap go with size 8 only"
             } else {
-                "Immediate Data has 8 octets: send-imm goes with size 8 only"
+                "Immediate Data has 8 bytes: send-imm goes with size 8 only"
             }));
         }
         if self.mode == Mode::Lat {

@@ -314,8 +314,8 @@ mod tests {
     /// this struct and a fresh queue pair, neither of which points to more memory.
     #[test]
     fn test_idle_connection_is_small() {
-        let octets = size_of::<ConnState<Vec<u8>>>() + size_of::<QpContext>();
-        assert!(octets <= 640, "{octets} octets");
+        let bytes = size_of::<ConnState<Vec<u8>>>() + size_of::<QpContext>();
+        assert!(bytes <= 640, "{bytes} bytes");
         assert_eq!(FpduQueue::default().room(), 0);
     }
 }

@@ -126,21 +126,21 @@ impl<F: Chunks> HeldBytes<F> {
         }
     }
 
-    /// Charges the FPDU at the front with `octets` bytes, to the account of `peer`. Returns false,
+    /// Charges the FPDU at the front with `bytes` bytes, to the account of `peer`. Returns false,
     /// and changes nothing, if the budget has no room for them.
-    pub(crate) fn reserve(&mut self, pool: &mut HoldPool<F>, peer: IpAddr, octets: usize) -> bool {
-        let Some(lists) = &mut self.0 else { return octets == 0 };
-        if lists.share.as_ref().map_or(0, Share::octets) == octets {
+    pub(crate) fn reserve(&mut self, pool: &mut HoldPool<F>, peer: IpAddr, bytes: usize) -> bool {
+        let Some(lists) = &mut self.0 else { return bytes == 0 };
+        if lists.share.as_ref().map_or(0, Share::bytes) == bytes {
             return true;
         }
         let share = lists.share.get_or_insert_with(|| pool.budget.open(peer));
-        pool.budget.resize(share, octets)
+        pool.budget.resize(share, bytes)
     }
 
     /// Returns true if the connection has reserved bytes of the budget.
     pub(crate) fn has_share(&self) -> bool {
         let share = self.0.as_ref().and_then(|l| l.share.as_ref());
-        share.is_some_and(|share| share.octets() > 0)
+        share.is_some_and(|share| share.bytes() > 0)
     }
 
     /// Returns true if another connection of the same peer waits for the room that this one has
@@ -153,7 +153,7 @@ impl<F: Chunks> HeldBytes<F> {
     /// Gives back the reserved room, except for one buffer.
     pub(crate) fn release_share(&mut self, pool: &mut HoldPool<F>) {
         if let Some(share) = self.0.as_mut().and_then(|l| l.share.as_mut()) {
-            let least = share.octets().min(COPY_BUF);
+            let least = share.bytes().min(COPY_BUF);
             pool.budget.resize(share, least);
         }
     }

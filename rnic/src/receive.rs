@@ -363,10 +363,10 @@ impl<F: RnicFrame> ConnState<F> {
     /// gives back the room of the FPDU before it. Returns false if there is no room.
     pub(crate) fn charge_fpdu(&mut self, peer: IpAddr, shared: &mut Shared<F>) -> bool {
         let Mode::Fpdu(qp) = &self.mode else { return true };
-        let octets = match self.held.has_ready() {
+        let bytes = match self.held.has_ready() {
             true => qp.fpdu_extent(&self.held.ready()).unwrap_or(0).max(COPY_BUF),
             false => 0,
         };
-        self.held.reserve(&mut shared.pool, peer, octets)
+        self.held.reserve(&mut shared.pool, peer, bytes)
     }
 }

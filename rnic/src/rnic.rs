@@ -145,8 +145,8 @@ impl<F> core::fmt::Debug for Rnic<F> {
 impl<F: RnicFrame> Rnic<F> {
     /// Heap bytes of a connection with a queue pair while nothing is posted or in flight, including
     /// its places in all tables.
-    pub const CONN_OCTETS: usize =
-        Stack::<ConnState<F>>::CONN_OCTETS + size_of::<QpContext>() + 3 * size_of::<ConnId>();
+    pub const CONN_BYTES: usize =
+        Stack::<ConnState<F>>::CONN_BYTES + size_of::<QpContext>() + 3 * size_of::<ConnId>();
 
     /// Returns an RNIC with no connections, over the regions of `mrs`.
     pub fn new(config: RnicConfig, mrs: Arc<MrTable>) -> Rnic<F> {

@@ -52,7 +52,7 @@ impl<F: RnicFrame> Rnic<F> {
             }
             let Mode::Fpdu(qp) = &mut state.mode else { continue };
             let mulpdu = mpa::fpdu::mulpdu(tcp.emss(), qp.sends_markers());
-            let (mut made, mut octets, mut locals) = (0, 0, false);
+            let (mut made, mut bytes, mut locals) = (0, 0, false);
             // The queue pair cuts FPDUs when TCP can send them, not before: the size of a segment
             // may still change, and a short queue stays in the cache. A single FPDU may always
             // wait, so that TCP knows that there is something to probe a closed window for.
@@ -70,11 +70,11 @@ impl<F: RnicFrame> Rnic<F> {
                 }
                 end += u64::from(len);
                 room = room.saturating_sub(u64::from(len));
-                octets += u64::from(len);
+                bytes += u64::from(len);
                 made += 1;
             }
             self.shared.counters.tx_fpdus += made;
-            self.shared.counters.tx_fpdu_bytes += octets;
+            self.shared.counters.tx_fpdu_bytes += bytes;
             if made == TURN || locals {
                 state.make_ready(conn, &mut self.shared);
             }

@@ -30,7 +30,7 @@ pub struct Item {
 /// Arguments or results of a procedure.
 #[derive(Clone, Debug, Default)]
 pub struct Body {
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
     items: Vec<Item>,
     /// Length of the unreduced body in bytes.
     len: u32,
@@ -38,30 +38,30 @@ pub struct Body {
 
 /// The error that arguments or results are longer than RPC-over-RDMA can express: 2^32 - 1 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("arguments or results longer than 2^32 - 1 octets")]
+#[error("arguments or results longer than 2^32 - 1 bytes")]
 pub struct TooLong;
 
 impl Body {
     /// Creates an empty body.
     pub const fn new() -> Body {
-        Body { octets: Vec::new(), items: Vec::new(), len: 0 }
+        Body { bytes: Vec::new(), items: Vec::new(), len: 0 }
     }
 
     /// Creates a body from bytes that are XDR already.
     ///
     /// # Errors
     /// [`TooLong`].
-    pub fn of(octets: Vec<u8>) -> Result<Body, TooLong> {
-        let len = u32::try_from(octets.len()).map_err(|_| TooLong)?;
-        Ok(Body { octets, items: Vec::new(), len })
+    pub fn of(bytes: Vec<u8>) -> Result<Body, TooLong> {
+        let len = u32::try_from(bytes.len()).map_err(|_| TooLong)?;
+        Ok(Body { bytes, items: Vec::new(), len })
     }
 
     /// Creates a received body from its bytes without those of `items`, which are in order of their
     /// positions.
-    pub(crate) fn received(octets: Vec<u8>, items: Vec<Item>) -> Result<Body, TooLong> {
+    pub(crate) fn received(bytes: Vec<u8>, items: Vec<Item>) -> Result<Body, TooLong> {
         let apart: usize = items.iter().map(|i| padded(i.data.len())).sum();
-        let len = octets.len().checked_add(apart).and_then(|l| u32::try_from(l).ok());
-        Ok(Body { octets, items, len: len.ok_or(TooLong)? })
+        let len = bytes.len().checked_add(apart).and_then(|l| u32::try_from(l).ok());
+        Ok(Body { bytes, items, len: len.ok_or(TooLong)? })
     }
 
     /// Returns the length of the unreduced body in bytes, with items and their padding.
@@ -75,8 +75,8 @@ impl Body {
     }
 
     /// Returns the bytes of the body without those of items.
-    pub fn octets(&self) -> &[u8] {
-        &self.octets
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
     }
 
     /// Returns the items in order of their positions.
@@ -90,10 +90,10 @@ impl Body {
         const FIRST: usize = 64;
         let more = u32::try_from(len).map_err(|_| TooLong)?;
         self.len = self.len.checked_add(more).ok_or(TooLong)?;
-        if self.octets.capacity() == 0 {
-            self.octets = Vec::with_capacity(here.max(FIRST));
+        if self.bytes.capacity() == 0 {
+            self.bytes = Vec::with_capacity(here.max(FIRST));
         } else {
-            self.octets.reserve(here);
+            self.bytes.reserve(here);
         }
         Ok(())
     }
@@ -102,9 +102,9 @@ impl Body {
     ///
     /// # Errors
     /// [`TooLong`]; the body is then unchanged. The same holds for the other methods that append.
-    pub fn raw(&mut self, octets: &[u8]) -> Result<&mut Body, TooLong> {
-        self.grow(octets.len(), octets.len())?;
-        self.octets.extend_from_slice(octets);
+    pub fn raw(&mut self, bytes: &[u8]) -> Result<&mut Body, TooLong> {
+        self.grow(bytes.len(), bytes.len())?;
+        self.bytes.extend_from_slice(bytes);
         Ok(self)
     }
 
@@ -132,9 +132,9 @@ impl Body {
         let len = u32::try_from(data.len()).map_err(|_| TooLong)?;
         let more = padded(data.len()).checked_add(4).ok_or(TooLong)?;
         self.grow(more, more)?;
-        self.octets.extend_from_slice(&len.to_be_bytes());
-        self.octets.extend_from_slice(data);
-        self.octets.resize(self.octets.len().next_multiple_of(4), 0);
+        self.bytes.extend_from_slice(&len.to_be_bytes());
+        self.bytes.extend_from_slice(data);
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
         Ok(self)
     }
 
@@ -147,7 +147,7 @@ impl Body {
         let len = u32::try_from(data.len()).map_err(|_| TooLong)?;
         let position = self.len.checked_add(4).ok_or(TooLong)?;
         self.grow(padded(data.len()).checked_add(4).ok_or(TooLong)?, 4)?;
-        self.octets.extend_from_slice(&len.to_be_bytes());
+        self.bytes.extend_from_slice(&len.to_be_bytes());
         if len > 0 {
             self.items.push(Item { position, data });
         }
@@ -156,34 +156,34 @@ impl Body {
 
     /// Returns the same body without separate items.
     pub(crate) fn flat(&self) -> Body {
-        Body { len: self.len, octets: self.to_vec(), items: Vec::new() }
+        Body { len: self.len, bytes: self.to_vec(), items: Vec::new() }
     }
 
     /// Returns a copy of all bytes, with those of items in their places.
     pub fn to_vec(&self) -> Vec<u8> {
-        let mut octets = Vec::with_capacity(self.len as usize);
-        let (mut rest, mut passed) = (&self.octets[..], 0);
+        let mut bytes = Vec::with_capacity(self.len as usize);
+        let (mut rest, mut passed) = (&self.bytes[..], 0);
         for item in &self.items {
             // The number of bytes that precede the item and are not copied yet.
             let before = (item.position as usize).saturating_sub(passed).min(rest.len());
             let (front, behind) = rest.split_at(before);
-            octets.extend_from_slice(front);
-            let start = octets.len();
-            octets.resize(start + padded(item.data.len()), 0);
-            if let Some(room) = octets.get_mut(start..start + item.data.len()) {
+            bytes.extend_from_slice(front);
+            let start = bytes.len();
+            bytes.resize(start + padded(item.data.len()), 0);
+            if let Some(room) = bytes.get_mut(start..start + item.data.len()) {
                 // The room has the length of the item, so the read fits.
                 let inside = item.data.read(0, room);
                 debug_assert!(inside.is_ok());
             }
-            (rest, passed) = (behind, octets.len());
+            (rest, passed) = (behind, bytes.len());
         }
-        octets.extend_from_slice(rest);
-        octets
+        bytes.extend_from_slice(rest);
+        bytes
     }
 
     /// Returns a reader that starts at the beginning of the body.
     pub fn reader(&self) -> BodyReader<'_> {
-        BodyReader { r: Reader::new(&self.octets), items: &self.items, apart: 0 }
+        BodyReader { r: Reader::new(&self.bytes), items: &self.items, apart: 0 }
     }
 }
 
@@ -191,7 +191,7 @@ impl Body {
 #[derive(Clone, Copy, Debug)]
 pub enum Opaque<'a> {
     /// The data came within the message.
-    Octets(&'a [u8]),
+    Bytes(&'a [u8]),
     /// The data is in a buffer of its own.
     Apart(&'a Buffer),
 }
@@ -200,7 +200,7 @@ impl Opaque<'_> {
     /// Returns the length of the data in bytes.
     pub fn len(&self) -> usize {
         match self {
-            Opaque::Octets(octets) => octets.len(),
+            Opaque::Bytes(bytes) => bytes.len(),
             Opaque::Apart(buffer) => buffer.len(),
         }
     }
@@ -217,7 +217,7 @@ impl Opaque<'_> {
     /// [`NoMemory`], when there is none for a copy.
     pub fn to_buffer(&self, memory: &Memory) -> Result<Buffer, NoMemory> {
         match self {
-            Opaque::Octets(octets) => memory.take_copy(octets),
+            Opaque::Bytes(bytes) => memory.take_copy(bytes),
             Opaque::Apart(buffer) => Ok((*buffer).clone()),
         }
     }
@@ -225,7 +225,7 @@ impl Opaque<'_> {
     /// Returns a copy of the data.
     pub fn to_vec(&self) -> Vec<u8> {
         match self {
-            Opaque::Octets(octets) => octets.to_vec(),
+            Opaque::Bytes(bytes) => bytes.to_vec(),
             Opaque::Apart(buffer) => buffer.to_vec(),
         }
     }
@@ -278,7 +278,7 @@ impl<'a> BodyReader<'a> {
         let len = ahead.u32()?;
         let position = ahead.at() + self.apart;
         let next = self.items.split_first().filter(|(i, _)| i.position as usize == position);
-        let Some((item, rest)) = next else { return self.r.opaque(max).map(Opaque::Octets) };
+        let Some((item, rest)) = next else { return self.r.opaque(max).map(Opaque::Bytes) };
         if len > max {
             return Err(xdr::Error { at, fault: xdr::Fault::Length { len, max } });
         }

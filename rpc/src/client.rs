@@ -102,7 +102,7 @@ impl Default for ClientConfig {
 impl fmt::Debug for ClientConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ClientConfig { transport, memory, calls, timeout, .. } = self;
-        write!(f, "{transport:?}, {memory} octets, {calls} calls, {timeout:?}")
+        write!(f, "{transport:?}, {memory} bytes, {calls} calls, {timeout:?}")
     }
 }
 

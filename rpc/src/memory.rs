@@ -48,7 +48,7 @@ struct Arena {
 
 /// The error that no buffer of this length is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no {len} octets of registered memory in one piece are free")]
+#[error("no {len} bytes of registered memory in one piece are free")]
 pub struct NoMemory {
     /// Requested length in bytes.
     pub len: usize,
@@ -56,7 +56,7 @@ pub struct NoMemory {
 
 /// The error that a range of bytes is not entirely inside a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{len} octets at {off} are not inside a buffer of {room}")]
+#[error("{len} bytes at {off} are not inside a buffer of {room}")]
 pub struct Outside {
     /// Offset of the first byte.
     pub off: usize,
@@ -119,10 +119,10 @@ impl Memory {
     ///
     /// # Errors
     /// [`NoMemory`].
-    pub fn take_copy(&self, octets: &[u8]) -> Result<Buffer, NoMemory> {
-        let buffer = self.take(octets.len())?;
-        // The buffer has the length of `octets`, so the write fits.
-        let inside = buffer.write(0, octets);
+    pub fn take_copy(&self, bytes: &[u8]) -> Result<Buffer, NoMemory> {
+        let buffer = self.take(bytes.len())?;
+        // The buffer has the length of `bytes`, so the write fits.
+        let inside = buffer.write(0, bytes);
         debug_assert!(inside.is_ok());
         Ok(buffer)
     }
@@ -320,13 +320,13 @@ impl Buffer {
         self.len == 0
     }
 
-    /// Copies `octets` into the buffer at offset `off`.
+    /// Copies `bytes` into the buffer at offset `off`.
     ///
     /// # Errors
     /// [`Outside`]; nothing was written then.
-    pub fn write(&self, off: usize, octets: &[u8]) -> Result<(), Outside> {
-        let at = self.inside(off, octets.len())?;
-        self.block.arena.mr.write(at, octets);
+    pub fn write(&self, off: usize, bytes: &[u8]) -> Result<(), Outside> {
+        let at = self.inside(off, bytes.len())?;
+        self.block.arena.mr.write(at, bytes);
         Ok(())
     }
 
@@ -375,7 +375,7 @@ impl Buffer {
 
     /// Returns a copy of all bytes.
     pub fn to_vec(&self) -> Vec<u8> {
-        let mut out = octets(self.len);
+        let mut out = bytes(self.len);
         self.block.arena.mr.read(self.off, &mut out);
         out
     }
@@ -410,7 +410,7 @@ fn invalid(error: Outside) -> io::Error {
 /// Returns a vector of `len` bytes that the caller will overwrite. A short vector is filled with
 /// other bytes than zero, because `calloc`, which allocates zeros, takes longer than writing the
 /// bytes.
-pub(crate) fn octets(len: usize) -> Vec<u8> {
+pub(crate) fn bytes(len: usize) -> Vec<u8> {
     const LONG: usize = 64 << 10;
     if len >= LONG { vec![0; len] } else { vec![0xff; len] }
 }

@@ -106,7 +106,7 @@ impl Message {
     /// Returns `len` bytes from `off` on of a message without items: the bytes in its header, and
     /// the bytes in its body.
     pub(crate) fn part(&self, off: usize, len: usize) -> Option<[&[u8]; 2]> {
-        let (header, body) = (&self.header, self.body.octets());
+        let (header, body) = (&self.header, self.body.bytes());
         let split = |at: usize| (at.min(header.len()), at.saturating_sub(header.len()));
         let ((begin, first), (end, last)) = (split(off), split(off.checked_add(len)?));
         Some([header.get(begin..end)?, body.get(first..last)?])
@@ -115,7 +115,7 @@ impl Message {
     /// Returns the number of bytes that keeping the message takes.
     pub(crate) fn weight(&self) -> usize {
         let apart: usize = self.body.items().iter().map(|i| i.data.len()).sum();
-        self.header.len() + self.body.octets().len() + apart
+        self.header.len() + self.body.bytes().len() + apart
     }
 }
 
@@ -142,7 +142,7 @@ pub(crate) fn items(
     };
     let apart: Vec<_> = body.items().iter().map(item).collect();
     let chunks = Chunks::Read { chunks: &apart, padding: false };
-    let stream = Stream::new(body.octets(), 0, chunks);
+    let stream = Stream::new(body.bytes(), 0, chunks);
     match part {
         Part::Arguments(procedure) => binding.arguments(procedure, stream),
         Part::Results(procedure) => binding.results(procedure, stream),

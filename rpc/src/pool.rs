@@ -112,9 +112,9 @@ impl FastPool {
         self.free.len()
     }
 
-    /// Returns the number of STags that `octets` bytes in one piece need.
-    pub fn needed(&self, octets: u32) -> usize {
-        octets.div_ceil(self.len.max(1)) as usize
+    /// Returns the number of STags that `bytes` bytes in one piece need.
+    pub fn needed(&self, bytes: u32) -> usize {
+        bytes.div_ceil(self.len.max(1)) as usize
     }
 
     /// Takes a free STag, with another key than before; the STag is valid from the time when the

@@ -106,11 +106,11 @@ pub fn universal_address(address: SocketAddr) -> String {
 pub fn parse_universal_address(text: &str) -> Option<SocketAddr> {
     let (rest, low) = text.rsplit_once('.')?;
     let (ip, high) = rest.rsplit_once('.')?;
-    let octet = |s: &str| {
+    let byte = |s: &str| {
         let digits = !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
         digits.then(|| s.parse::<u8>().ok()).flatten()
     };
-    let port = u16::from_be_bytes([octet(high)?, octet(low)?]);
+    let port = u16::from_be_bytes([byte(high)?, byte(low)?]);
     let ip = ip.parse().or_else(|_| ip.parse::<Ipv6Addr>().map(IpAddr::V6)).ok()?;
     Some(SocketAddr::new(ip, port))
 }

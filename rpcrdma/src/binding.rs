@@ -75,7 +75,7 @@ pub enum Error {
         position: u32,
     },
     /// The length of a chunk differs from the length of its item.
-    #[error("chunk of {chunk} octets for the item of {length} at {offset}")]
+    #[error("chunk of {chunk} bytes for the item of {length} at {offset}")]
     Length {
         /// Offset of the item in the unreduced stream.
         offset: u32,
@@ -102,10 +102,10 @@ pub struct Stream<'a> {
 }
 
 impl<'a> Stream<'a> {
-    /// Creates a stream over `octets`, which begin at `offset` in the Payload stream, after the RPC
+    /// Creates a stream over `bytes`, which begin at `offset` in the Payload stream, after the RPC
     /// header.
-    pub fn new(octets: &'a [u8], offset: u32, chunks: Chunks<'a>) -> Stream<'a> {
-        Stream { r: Reader::new(octets), at: offset, chunks, met: 0, items: Items::default() }
+    pub fn new(bytes: &'a [u8], offset: u32, chunks: Chunks<'a>) -> Stream<'a> {
+        Stream { r: Reader::new(bytes), at: offset, chunks, met: 0, items: Items::default() }
     }
 
     /// Reads with `read` a part that contains no eligible item, and moves the offset along.

@@ -131,7 +131,7 @@ pub enum Fault {
 
 /// A [`Fault`] and its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("at octet {at}: {fault}")]
+#[error("at byte {at}: {fault}")]
 pub struct Error {
     /// Byte offset in the received message; for a sender's list, the index of the segment.
     pub at: usize,

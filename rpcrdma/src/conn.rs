@@ -239,7 +239,7 @@ pub struct Connection {
     /// Calls with chunks to read, in order.
     reading: VecDeque<u16>,
     reads_posted: u32,
-    read_octets_posted: u32,
+    read_bytes_posted: u32,
     /// Calls with a reply to send, in order.
     replies: VecDeque<u16>,
     /// Header types of calls that the peer does not take: a bit for each.
@@ -291,7 +291,7 @@ impl Connection {
             waiting: VecDeque::new(),
             reading: VecDeque::with_capacity(config.served_slots().into()),
             reads_posted: 0,
-            read_octets_posted: 0,
+            read_bytes_posted: 0,
             replies: VecDeque::with_capacity(config.served_slots().into()),
             untaken: 0,
             sending: None,

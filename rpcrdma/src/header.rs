@@ -149,7 +149,7 @@ impl Message<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// The message is shorter than any header, so its XID cannot be trusted.
-    #[error("{have} octets are no header")]
+    #[error("{have} bytes are no header")]
     Short {
         /// Length of the message in bytes.
         have: usize,
@@ -200,7 +200,7 @@ pub enum Fault {
 
 /// A [`Fault`] and its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("at octet {at}: {fault}")]
+#[error("at byte {at}: {fault}")]
 pub struct Error {
     /// Byte offset in the message.
     pub at: usize,
@@ -229,7 +229,7 @@ impl From<chunk::Error> for Error {
 #[error("{error}")]
 pub struct Failure {
     /// Length of the message in bytes.
-    pub octets: usize,
+    pub bytes: usize,
     /// The first words, if the message has them. In version 2 the credits count whatever the rest
     /// is.
     pub prefix: Option<Prefix>,
@@ -241,7 +241,7 @@ pub struct Failure {
     pub error: Error,
 }
 
-/// Decodes a received message; `octets` has the length of the Send.
+/// Decodes a received message; `bytes` has the length of the Send.
 ///
 /// Compares the XID in the payload only in version 1, where the payload of a message is always the
 /// beginning of an RPC message. In version 2 the payload may continue an RPC message, and
@@ -250,17 +250,17 @@ pub struct Failure {
 /// # Errors
 /// Returns the fault in the message, which may require an [answer](Failure::answer).
 pub fn decode<'a>(
-    octets: &'a [u8],
+    bytes: &'a [u8],
     versions: Versions,
     limits: &Limits,
 ) -> Result<Message<'a>, Failure> {
     let fail = |prefix, direction, error| {
-        let octets = octets.len();
-        Failure { octets, prefix, direction, versions, error }
+        let bytes = bytes.len();
+        Failure { bytes, prefix, direction, versions, error }
     };
-    let mut r = Reader::new(octets);
+    let mut r = Reader::new(bytes);
     let Ok(prefix) = Prefix::decode(&mut r) else {
-        let error = Error { at: 0, fault: Fault::Short { have: octets.len() } };
+        let error = Error { at: 0, fault: Fault::Short { have: bytes.len() } };
         return Err(fail(None, None, error));
     };
     let version = prefix.version;

@@ -170,16 +170,16 @@ mod tests {
 
     #[test]
     fn test_reserved_bits_are_not_looked_at() {
-        let octets = [0xf6, 0xab, 0x0e, 0x18, 1, 0xff, 0, 1];
-        assert_eq!(PrivateData::find(&octets), PrivateData::new(true, 1024, 2048));
-        let octets = [0xf6, 0xab, 0x0e, 0x18, 1, 0xfe, 0, 1];
-        assert_eq!(PrivateData::find(&octets), PrivateData::new(false, 1024, 2048));
+        let bytes = [0xf6, 0xab, 0x0e, 0x18, 1, 0xff, 0, 1];
+        assert_eq!(PrivateData::find(&bytes), PrivateData::new(true, 1024, 2048));
+        let bytes = [0xf6, 0xab, 0x0e, 0x18, 1, 0xfe, 0, 1];
+        assert_eq!(PrivateData::find(&bytes), PrivateData::new(false, 1024, 2048));
     }
 
     #[test]
     fn test_private_data_of_other_version_or_format_is_ignored() {
-        for octets in [[0xf6, 0xab, 0x0e, 0x18, 2, 1, 3, 3], [0xf6, 0xab, 0x0e, 0x19, 1, 1, 3, 3]] {
-            assert_eq!(PrivateData::find(&octets), None);
+        for bytes in [[0xf6, 0xab, 0x0e, 0x18, 2, 1, 3, 3], [0xf6, 0xab, 0x0e, 0x19, 1, 1, 3, 3]] {
+            assert_eq!(PrivateData::find(&bytes), None);
         }
         let ours = PrivateData::new(true, 4096, 4096).unwrap();
         assert_eq!(Terms::of(&ours, None), Terms { send: 1024, receive: 1024, invalidate: false });
@@ -208,7 +208,7 @@ mod tests {
         }
 
         #[test]
-        fn prop_any_octets_are_private_data(data in prop::collection::vec(any::<u8>(), 0..40)) {
+        fn prop_any_bytes_are_private_data(data in prop::collection::vec(any::<u8>(), 0..40)) {
             if let Some(found) = PrivateData::find(&data) {
                 prop_assert!(data.windows(4).any(|w| w == &found.emit()[..4]));
             }

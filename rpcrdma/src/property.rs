@@ -184,10 +184,10 @@ pub struct Thresholds {
 
 /// The error that a peer takes or sends less than the first message of a connection may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("inline threshold of {octets} octets")]
+#[error("inline threshold of {bytes} bytes")]
 pub struct ThresholdError {
     /// The threshold that the properties would give, in bytes.
-    pub octets: u32,
+    pub bytes: u32,
 }
 
 impl Thresholds {
@@ -205,9 +205,9 @@ impl Thresholds {
     pub fn of(ours: &Properties, peers: &Properties) -> Result<Thresholds, ThresholdError> {
         let send = ours.send_size.min(peers.receive_size);
         let receive = ours.receive_size.min(peers.send_size);
-        let octets = send.min(receive);
-        if octets < v2::FIRST_MESSAGE_MAX {
-            return Err(ThresholdError { octets });
+        let bytes = send.min(receive);
+        if bytes < v2::FIRST_MESSAGE_MAX {
+            return Err(ThresholdError { bytes });
         }
         Ok(Thresholds { send, receive })
     }
@@ -313,9 +313,9 @@ mod tests {
         assert!(Thresholds::of(&Properties::DEFAULT, &peers).is_ok());
         let peers = Properties { receive_size: 1023, ..Properties::DEFAULT };
         let refused = Thresholds::of(&Properties::DEFAULT, &peers);
-        assert_eq!(refused, Err(ThresholdError { octets: 1023 }));
+        assert_eq!(refused, Err(ThresholdError { bytes: 1023 }));
         let peers = Properties { send_size: 0, ..Properties::DEFAULT };
         let refused = Thresholds::of(&Properties::DEFAULT, &peers);
-        assert_eq!(refused, Err(ThresholdError { octets: 0 }));
+        assert_eq!(refused, Err(ThresholdError { bytes: 0 }));
     }
 }

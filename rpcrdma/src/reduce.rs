@@ -168,7 +168,7 @@ pub enum AssembleError {
         end: u32,
     },
     /// The stream would be longer than the limit.
-    #[error("stream of more than {max} octets")]
+    #[error("stream of more than {max} bytes")]
     TooLong {
         /// Largest length of the stream in bytes.
         max: u32,
@@ -287,7 +287,7 @@ pub const fn chunk_fits(chunk: u32, length: u32, may_have_padding: bool) -> bool
 
 /// The error that a Write chunk is shorter than the result that must go into it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("Write chunk {chunk} is shorter than its result of {needed} octets")]
+#[error("Write chunk {chunk} is shorter than its result of {needed} bytes")]
 pub struct Shortage {
     /// Number of the chunk, from 1, as version 2 reports it.
     pub chunk: u32,

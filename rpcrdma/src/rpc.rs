@@ -74,7 +74,7 @@ pub enum CallFault {
 
 /// A [`CallFault`] and its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("at octet {at}: {fault}")]
+#[error("at byte {at}: {fault}")]
 pub struct CallError {
     /// Transaction identifier of the call, if the message is known to be a call.
     pub xid: Option<Xid>,
@@ -106,8 +106,8 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     /// Returns the fault in the header.
-    pub fn decode(octets: &'a [u8]) -> Result<(Call<'a>, &'a [u8]), CallError> {
-        let mut r = Reader::new(octets);
+    pub fn decode(bytes: &'a [u8]) -> Result<(Call<'a>, &'a [u8]), CallError> {
+        let mut r = Reader::new(bytes);
         let mut xid = None;
         let call = Call::read(&mut r, &mut xid).map_err(|(at, fault)| {
             // `xid` is still `None` if the message is not known to be a call.
@@ -318,8 +318,8 @@ impl<'a> Reply<'a> {
     ///
     /// # Errors
     /// Returns the fault in the header, or reports bytes that follow a reply without results.
-    pub fn decode(octets: &'a [u8]) -> Result<(Reply<'a>, &'a [u8]), xdr::Error> {
-        let mut r = Reader::new(octets);
+    pub fn decode(bytes: &'a [u8]) -> Result<(Reply<'a>, &'a [u8]), xdr::Error> {
+        let mut r = Reader::new(bytes);
         let xid = Xid(r.u32()?);
         let at = r.at();
         let value = r.u32()?;

@@ -41,8 +41,8 @@ impl Segment {
     }
 
     /// Restores a segment from bytes that were decoded before.
-    pub(crate) fn of(octets: &[u8]) -> Segment {
-        Segment::decode(&mut Reader::new(octets)).unwrap_or_default()
+    pub(crate) fn of(bytes: &[u8]) -> Segment {
+        Segment::decode(&mut Reader::new(bytes)).unwrap_or_default()
     }
 }
 
@@ -70,8 +70,8 @@ impl ReadSegment {
     }
 
     /// Restores a segment from bytes that were decoded before.
-    pub(crate) fn of(octets: &[u8]) -> ReadSegment {
-        ReadSegment::decode(&mut Reader::new(octets)).unwrap_or_default()
+    pub(crate) fn of(bytes: &[u8]) -> ReadSegment {
+        ReadSegment::decode(&mut Reader::new(bytes)).unwrap_or_default()
     }
 }
 

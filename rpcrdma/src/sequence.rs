@@ -71,7 +71,7 @@ pub enum Fault {
     #[error("not the next part")]
     Next,
     /// The stream's length by this message differs from its length by the previous part.
-    #[error("{told} octets in all, {expected} before")]
+    #[error("{told} bytes in all, {expected} before")]
     Length {
         /// Length of the stream in bytes by this message.
         told: u64,
@@ -79,7 +79,7 @@ pub enum Fault {
         expected: u64,
     },
     /// The RPC message is longer than the receiver's limit.
-    #[error("RPC message of {told} octets")]
+    #[error("RPC message of {told} bytes")]
     TooLong {
         /// Length of the stream in bytes.
         told: u64,

@@ -26,7 +26,7 @@ pub const fn padded(len: usize) -> usize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// The bytes end before the item does.
-    #[error("{need} octets needed, {have} left")]
+    #[error("{need} bytes needed, {have} left")]
     End {
         /// Length of the item in bytes.
         need: usize,
@@ -57,7 +57,7 @@ pub enum Fault {
     #[error("padding is not zero")]
     Padding,
     /// Bytes follow the last item.
-    #[error("{left} octets behind the end")]
+    #[error("{left} bytes behind the end")]
     Trailing {
         /// Number of bytes that follow.
         left: usize,
@@ -66,7 +66,7 @@ pub enum Fault {
 
 /// A [`Fault`] and its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("at octet {at}: {fault}")]
+#[error("at byte {at}: {fault}")]
 pub struct Error {
     /// Offset of the item, from the beginning of the decoded bytes.
     pub at: usize,
@@ -77,14 +77,14 @@ pub struct Error {
 /// Reads items from the front of a byte slice.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
-    octets: &'a [u8],
+    bytes: &'a [u8],
     at: usize,
 }
 
 impl<'a> Reader<'a> {
-    /// Starts at the beginning of `octets`.
-    pub const fn new(octets: &'a [u8]) -> Reader<'a> {
-        Reader { octets, at: 0 }
+    /// Starts at the beginning of `bytes`.
+    pub const fn new(bytes: &'a [u8]) -> Reader<'a> {
+        Reader { bytes, at: 0 }
     }
 
     /// Returns the offset of the next item.
@@ -94,17 +94,17 @@ impl<'a> Reader<'a> {
 
     /// Returns the number of bytes left.
     pub const fn left(&self) -> usize {
-        self.octets.len() - self.at
+        self.bytes.len() - self.at
     }
 
     /// Returns the bytes left, without reading them.
     pub fn rest(&self) -> &'a [u8] {
-        self.octets.get(self.at..).unwrap_or(&[])
+        self.bytes.get(self.at..).unwrap_or(&[])
     }
 
     /// Returns the bytes from `start`, an earlier [`at`](Reader::at), to the current offset.
     pub fn since(&self, start: usize) -> &'a [u8] {
-        self.octets.get(start..self.at).unwrap_or(&[])
+        self.bytes.get(start..self.at).unwrap_or(&[])
     }
 
     /// Reads the next `len` bytes, whatever their content.
@@ -114,9 +114,9 @@ impl<'a> Reader<'a> {
     #[inline]
     pub fn take(&mut self, len: usize) -> Result<&'a [u8], Error> {
         match self.rest().get(..len) {
-            Some(octets) => {
+            Some(bytes) => {
                 self.at += len;
-                Ok(octets)
+                Ok(bytes)
             }
             None => Err(self.fault(Fault::End { need: len, have: self.left() })),
         }
@@ -124,9 +124,9 @@ impl<'a> Reader<'a> {
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], Error> {
         match self.rest().first_chunk() {
-            Some(octets) => {
+            Some(bytes) => {
                 self.at += N;
-                Ok(*octets)
+                Ok(*bytes)
             }
             None => Err(self.fault(Fault::End { need: N, have: self.left() })),
         }
@@ -212,7 +212,7 @@ impl<'a> Reader<'a> {
 /// The error that a buffer is shorter than the encoding. The buffer holds the beginning of the
 /// encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{need} octets to write, room for {room}")]
+#[error("{need} bytes to write, room for {room}")]
 pub struct NoRoom {
     /// Length of the encoding in bytes.
     pub need: usize,
@@ -239,12 +239,12 @@ impl<'a> Writer<'a> {
         self.at
     }
 
-    /// Writes `octets` unchanged.
+    /// Writes `bytes` unchanged.
     #[inline]
-    pub fn raw(&mut self, octets: &[u8]) {
-        let end = self.at.saturating_add(octets.len());
+    pub fn raw(&mut self, bytes: &[u8]) {
+        let end = self.at.saturating_add(bytes.len());
         if let Some(to) = self.out.get_mut(self.at..end) {
-            to.copy_from_slice(octets);
+            to.copy_from_slice(bytes);
         }
         self.at = end;
     }
@@ -319,21 +319,21 @@ mod tests {
 
     #[test]
     fn test_opaque_refuses_length_above_its_limit_and_padding_that_is_not_zero() {
-        let mut octets = *b"\0\0\0\x05abcde\0\0\0";
+        let mut bytes = *b"\0\0\0\x05abcde\0\0\0";
         let long = Error { at: 0, fault: Fault::Length { len: 5, max: 4 } };
-        assert_eq!(Reader::new(&octets).opaque(4), Err(long));
-        octets[10] = 1;
+        assert_eq!(Reader::new(&bytes).opaque(4), Err(long));
+        bytes[10] = 1;
         let padding = Error { at: 9, fault: Fault::Padding };
-        assert_eq!(Reader::new(&octets).opaque(5), Err(padding));
+        assert_eq!(Reader::new(&bytes).opaque(5), Err(padding));
         let end = Error { at: 9, fault: Fault::End { need: 3, have: 2 } };
-        assert_eq!(Reader::new(&octets[..11]).opaque(5), Err(end));
+        assert_eq!(Reader::new(&bytes[..11]).opaque(5), Err(end));
     }
 
     #[test]
     fn test_opaque_length_beyond_the_buffer_is_an_end_error() {
-        let octets = u32::MAX.to_be_bytes();
+        let bytes = u32::MAX.to_be_bytes();
         let end = Fault::End { need: u32::MAX as usize, have: 0 };
-        assert_eq!(Reader::new(&octets).opaque(u32::MAX), Err(Error { at: 4, fault: end }));
+        assert_eq!(Reader::new(&bytes).opaque(u32::MAX), Err(Error { at: 4, fault: end }));
     }
 
     #[test]

@@ -283,8 +283,8 @@ class Peers:
         time.sleep(self.rng.uniform(0, 7))
 
     def drip(self, s):
-        for octet in request(private=bytes(20)):
-            s.sendall(bytes((octet,)))
+        for byte in request(private=bytes(20)):
+            s.sendall(bytes((byte,)))
             if not self.course.pause(0.05):
                 return
 

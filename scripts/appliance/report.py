@@ -28,12 +28,12 @@ def table(took, share, seed, course, cast, tenants, watch, before, after, counte
     """Returns the figures of the whole run as text."""
     lines = ["", f"{took:.0f} s, {share:.0f} % of a processor for all of it, seed {seed}", ""]
     lines += ["  programs that nothing may happen to:"]
-    lines += [f"    {'':12} {'connections':>12} {'requests':>12} {'messages':>12} {'octets':>12} "
+    lines += [f"    {'':12} {'connections':>12} {'requests':>12} {'messages':>12} {'bytes':>12} "
               f"{'pauses':>7} {'longest':>9}"]
     for s in cast.steady:
         t = s.totals
         lines.append(f"    {s.name:12} {t.get('connections', 0):12} {t.get('requests', 0):12} "
-                     f"{t.get('messages', 0):12} {millions(t.get('octets', 0)):>12} {pauses(t)}")
+                     f"{t.get('messages', 0):12} {millions(t.get('bytes', 0)):>12} {pauses(t)}")
     lines += ["", "  (pauses: rounds of up to 16 messages that took 100 ms or longer)"]
     lines += ["", "  attacks of hostile tenants:"]
     lines += [f"    {n:>12}  {attack}" for attack, n in sorted(tenants.attacks.items())]

@@ -231,7 +231,7 @@ def example(run, folder):
 def mirror(server, client):
     """Returns a case for two programs that speak the same protocol, each in its own language."""
     return Case(f"mirror-{server}-{client}", examples=(server, client), quick=0,
-                check=says("client.log", r"^10 rounds of 300000 octets came back mirrored$"),
+                check=says("client.log", r"^10 rounds of 300000 bytes came back mirrored$"),
                 server=lambda r: [example(r, server), "server", str(r.port)],
                 client=lambda r: [example(r, client), "client", r.host, str(r.port)])
 

@@ -44,7 +44,7 @@ const CHUNK: usize = 16 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// A line exceeds the limit without an end.
-    #[error("a line is longer than {0} octets")]
+    #[error("a line is longer than {0} bytes")]
     TooLong(usize),
     /// More descriptors came than belong to one document.
     #[error("more than {MAX_FDS} descriptors came with one document")]
@@ -93,7 +93,7 @@ pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Resu
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
     /// This many bytes arrived.
-    Octets(usize),
+    Bytes(usize),
     /// The peer has closed its side.
     End,
 }
@@ -139,7 +139,7 @@ pub fn receive_bytes(socket: impl AsFd, inbox: &mut Inbox) -> io::Result<Option<
         }
     };
     inbox.push(&bytes[..got]).map_err(WireError::into_io)?;
-    Ok(Some(Received::Octets(got)))
+    Ok(Some(Received::Bytes(got)))
 }
 
 /// Prepares a socket for [`receive_bytes`]. Without this, a read past a byte that was sent out of
@@ -271,7 +271,7 @@ impl Inbox {
         self.fds.extend(fds.into_iter().map(|fd| ForeignFd { fd: Some(fd), close: close.clone() }));
         let fine = if lost { Err(WireError::LostFds) } else { self.push(&bytes) };
         fine.map_err(WireError::into_io)?;
-        Ok(if bytes.is_empty() { Received::End } else { Received::Octets(bytes.len()) })
+        Ok(if bytes.is_empty() { Received::End } else { Received::Bytes(bytes.len()) })
     }
 
     /// Checks that no descriptors are left once the caller has taken all lines: a descriptor comes
@@ -415,7 +415,7 @@ mod tests {
         // The kernel may hand over both lines at once, so the test reads only after it has sent the
         // descriptor.
         let mut seen = read(&mut inbox).unwrap();
-        if seen == Some(Received::Octets(6)) {
+        if seen == Some(Received::Bytes(6)) {
             seen = read(&mut inbox).unwrap();
         }
         assert_eq!(seen, None);

@@ -20,7 +20,7 @@ pub(super) enum CaptureError {
     LinkType(u32),
     #[error("it is cut off: {0} is not whole")]
     CutOff(String),
-    #[error("record {record} has an impossible length of {len} octets")]
+    #[error("record {record} has an impossible length of {len} bytes")]
     Length { record: u64, len: u32 },
 }
 
@@ -35,10 +35,10 @@ const ETHERNET: u32 = 1;
 
 /// Checks that a device can read `path` to its end.
 pub(super) fn check(path: &Path) -> Result<(), CaptureError> {
-    check_octets(BufReader::new(File::open(path)?))
+    check_bytes(BufReader::new(File::open(path)?))
 }
 
-fn check_octets(mut file: impl Read) -> Result<(), CaptureError> {
+fn check_bytes(mut file: impl Read) -> Result<(), CaptureError> {
     let cut = |what: &str| CaptureError::CutOff(what.into());
     let mut head = [0; FILE_HEADER];
     let n = fill(&mut file, &mut head)?;
@@ -112,7 +112,7 @@ mod tests {
     fn test_whole_captures_of_both_byte_orders_are_accepted() {
         for big in [false, true] {
             for records in [&[][..], &[(60, 60)], &[(60, 60), (0, 0), (262_144, 262_144)]] {
-                check_octets(&file(big, 1, records)[..]).unwrap();
+                check_bytes(&file(big, 1, records)[..]).unwrap();
             }
         }
     }
@@ -121,15 +121,15 @@ mod tests {
     fn test_truncated_capture_is_detected_at_every_byte() {
         let whole = file(false, 1, &[(60, 60), (4, 4)]);
         for n in 0..whole.len() {
-            let done = check_octets(&whole[..n]);
+            let done = check_bytes(&whole[..n]);
             // The file may end after its header and between records, and nowhere else.
-            assert_eq!(done.is_ok(), [24, 24 + 76].contains(&n), "{n} octets: {done:?}");
+            assert_eq!(done.is_ok(), [24, 24 + 76].contains(&n), "{n} bytes: {done:?}");
         }
     }
 
     #[test]
     fn test_impossible_records_and_other_link_types_are_refused() {
-        let e = |b: &[u8]| check_octets(b).unwrap_err().to_string();
+        let e = |b: &[u8]| check_bytes(b).unwrap_err().to_string();
         assert!(e(&file(false, 1, &[(262_145, 262_145)])).contains("record 1"));
         assert!(e(&file(true, 1, &[(4, 4), (u32::MAX, 10)])).contains("record 2"));
         assert!(e(&file(false, 101, &[])).contains("link type 101"));

@@ -35,8 +35,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let unreadable =
         |e: file::Error| Failure::failed(format!("cannot read {}: {e}", args.file.display()));
-    let octets = open(&args.file).map_err(|e| unreadable(e.into()))?;
-    let mut capture = Capture::new(octets).map_err(unreadable)?;
+    let bytes = open(&args.file).map_err(|e| unreadable(e.into()))?;
+    let mut capture = Capture::new(bytes).map_err(unreadable)?;
     let mut show = Show { out: BufWriter::new(io::stdout().lock()), json: args.json, start: None };
     let mut decoder = Decoder::new(args.port);
     let mut items = Vec::new();

@@ -36,7 +36,7 @@ use toeplitz::Toeplitz;
 #[non_exhaustive]
 pub enum SpreadError {
     /// The key is too short for the longest flow, which is an IPv6 flow.
-    #[error("a key of {0} octets: {MIN_RSS_KEY} are needed")]
+    #[error("a key of {0} bytes: {MIN_RSS_KEY} are needed")]
     KeyLength(usize),
     /// The table's length is no power of two. The low bits of a hash name an entry only with such a
     /// length.
@@ -252,7 +252,7 @@ impl Landing<'_> {
         match *self {
             Landing::Everywhere => true,
             Landing::EveryNth { n, rest } => port % n.max(1) == rest,
-            Landing::Hashed { rss, hash, me } => rss.entry(hash ^ rss.hash.last_octets(port)) == me,
+            Landing::Hashed { rss, hash, me } => rss.entry(hash ^ rss.hash.last_bytes(port)) == me,
         }
     }
 }

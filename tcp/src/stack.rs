@@ -177,7 +177,7 @@ pub struct Stack<S> {
 impl<S> Stack<S> {
     /// Bytes that a connection takes, including the owner's data and its places in all tables,
     /// while the connection is idle and has seen no loss.
-    pub const CONN_OCTETS: usize = Slab::<S>::SLOT + TABLES;
+    pub const CONN_BYTES: usize = Slab::<S>::SLOT + TABLES;
 }
 
 impl<S: SendQueue + Default> Stack<S> {

@@ -117,7 +117,7 @@ fn test_rpc_program_is_called_between_two_appliances() {
     let client = client.unwrap_or_else(|| panic!("{first}{why}"));
     let (text, why) = [&client.stdout, &client.stderr].map(|o| String::from_utf8_lossy(o)).into();
     assert!(client.status.success(), "{text}{why}");
-    assert_eq!(text, "client: 1048576 octets of 7: true\n");
+    assert_eq!(text, "client: 1048576 bytes of 7: true\n");
     assert_eq!(rest, "server: 2 calls\n");
 }
 
@@ -132,5 +132,5 @@ fn test_application_is_bound_to_quotas_and_addresses_of_the_file() {
     a.write("[[client]]\nwho = \"any\"\nmemory = 0\nqueues = 0\nlisten = [\"any\"]\n");
     a.ask(&["reload"]);
     let mut refused = serve(&a, "7051");
-    assert!(!refused.wait().success(), "no octet for it");
+    assert!(!refused.wait().success(), "no byte for it");
 }

@@ -241,7 +241,7 @@ fn test_write_beyond_file_size_limit_of_host_fails_alone() {
     for (len, outcome) in [(LIMIT + 1, Status::FBIG), (LIMIT, Status::OK)] {
         let file = client.create(root, b"file", 0o644).unwrap();
         let mut source = Cursor::new(vec![7; usize::try_from(len).unwrap()]);
-        assert_eq!(status(client.write(file, &mut source, |_, _| ())), outcome, "{len} octets");
+        assert_eq!(status(client.write(file, &mut source, |_, _| ())), outcome, "{len} bytes");
     }
     assert_eq!(dir.path().join("file").metadata().unwrap().len(), LIMIT);
 }

@@ -60,7 +60,7 @@ fn assert_answered(
     let before = target.snapshot();
     client.say(bytes).expect("it is sent");
     let (got, end) = client.rest();
-    assert_eq!((&got[..], end), (answer, None), "{what}: the octets, and a FIN");
+    assert_eq!((&got[..], end), (answer, None), "{what}: the bytes, and a FIN");
     let local = client.local;
     drop(client);
     let ended = target.ended(local);
@@ -111,7 +111,7 @@ fn broken_frames(target: &Target, lab: &Lab) {
     client.say(&stream.bytes).expect("it is sent");
     stream.push(&t(0xc1, 0x40, stags.all, TO, &[0x5a; 900]));
     let marker = stream.marked[1];
-    assert_eq!(stream.bytes[marker + 2..marker + 4], [0x01, 0xe8], "488 octets back");
+    assert_eq!(stream.bytes[marker + 2..marker + 4], [0x01, 0xe8], "488 bytes back");
     stream.bytes[marker + 3] ^= 4;
     stream.seal_around(marker);
     let answer = mpa::terminate([0x20, 0x03, 0x00, 0], &[], 0);

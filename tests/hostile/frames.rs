@@ -120,7 +120,7 @@ impl Segment {
     /// Builds a frame that may pass through `ttl` routers.
     pub fn frame_with_ttl(&self, path: &Path, ttl: u8) -> Vec<u8> {
         let options = self.options.len().next_multiple_of(4);
-        let words = u8::try_from((20 + options) / 4).expect("at most 40 octets of options");
+        let words = u8::try_from((20 + options) / 4).expect("at most 40 bytes of options");
         let mut b = Vec::with_capacity(20 + options + self.payload.len());
         b.extend(self.source.to_be_bytes());
         b.extend(self.dest.to_be_bytes());

@@ -36,9 +36,9 @@ fn write_to_sink(lab: &Lab, from: usize) -> bool {
             return Ok(false);
         }
         let (stag, to) = mpa::sink_region(&reply);
-        c.say(&mpa::write(true, stag, to, b"octets"))?;
+        c.say(&mpa::write(true, stag, to, b"my own"))?;
         c.say(&mpa::read_request(1, (9, 0), 6, (stag, to)))?;
-        std::io::Result::Ok(c.recv(ELSEWHERE)?.payload == b"octets")
+        std::io::Result::Ok(c.recv(ELSEWHERE)?.payload == b"my own")
     };
     served().unwrap_or(false)
 }

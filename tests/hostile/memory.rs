@@ -238,7 +238,7 @@ fn test_peers_with_gaps_leave_room_for_segments_of_another() {
         c.acked.wrapping_sub(base)
     };
     let alone = honest(&mut host, 5000);
-    assert!(alone > 50_000, "alone it gets {alone} octets acknowledged when its gap closes");
+    assert!(alone > 50_000, "alone it gets {alone} bytes acknowledged when its gap closes");
     for round in 0..700 {
         for c in &greedy {
             c.send_ahead(&host, 10 + 600 * round, &[0; 600]);
@@ -246,6 +246,6 @@ fn test_peers_with_gaps_leave_room_for_segments_of_another() {
         host.sync();
     }
     let among = honest(&mut host, 5001);
-    assert!(among > 50_000, "of 101,908 octets {among} were kept behind the gap, alone {alone}");
+    assert!(among > 50_000, "of 101,908 bytes {among} were kept behind the gap, alone {alone}");
     server.assert_alive();
 }

@@ -33,7 +33,7 @@ pub fn enhanced_request(ird: u16, ord: u16, private_data: &[u8]) -> Vec<u8> {
 }
 
 fn start(flags: u8, revision: u8, private_data: &[u8]) -> Vec<u8> {
-    let len = u16::try_from(private_data.len()).expect("at most 512 octets");
+    let len = u16::try_from(private_data.len()).expect("at most 512 bytes");
     [b"MPA ID Req Frame", &[flags, revision][..], &len.to_be_bytes(), private_data].concat()
 }
 
@@ -142,7 +142,7 @@ pub fn terminate(control: [u8; 4], segment: &[u8], copied: usize) -> Vec<u8> {
 /// source)`.
 pub fn parse_read_request(b: &[u8]) -> ((u32, u64), usize, (u32, u64)) {
     let number = |r: std::ops::Range<usize>| b[r].iter().fold(0u64, |v, &x| v << 8 | u64::from(x));
-    let stag = |at: usize| u32::try_from(number(at..at + 4)).expect("four octets");
+    let stag = |at: usize| u32::try_from(number(at..at + 4)).expect("four bytes");
     let len = usize::try_from(number(12..16)).expect("a length");
     ((stag(0), number(4..12)), len, (stag(16), number(20..28)))
 }
@@ -183,5 +183,5 @@ pub fn rping_info(to: u64, stag: u32, len: u32) -> [u8; 16] {
 pub fn sink_region(reply: &Reply) -> (u32, u64) {
     let b = reply.private_data.strip_prefix(b"HSNK").expect("a sink's private data");
     let number = |r: &[u8]| r.iter().fold(0u64, |v, &x| v << 8 | u64::from(x));
-    (u32::try_from(number(&b[..4])).expect("four octets"), number(&b[4..12]))
+    (u32::try_from(number(&b[..4])).expect("four bytes"), number(&b[4..12]))
 }

@@ -35,7 +35,7 @@ fn below(r: &mut Random, n: usize) -> usize {
     usize::try_from(r.below(n as u64)).unwrap_or(0)
 }
 
-fn octets(r: &mut Random, n: usize) -> Vec<u8> {
+fn random_bytes(r: &mut Random, n: usize) -> Vec<u8> {
     (0..n).map(|_| r.next_u64().to_le_bytes()[0]).collect()
 }
 
@@ -56,7 +56,7 @@ fn valid(r: &mut Random, stags: &Stags, plan: u8, id: u32) -> Vec<Ulpdu> {
         match below(r, 8) {
             0..=2 => {
                 let len = [0, 1, 7, 100, 1400, 3000][below(r, 6)];
-                let data = octets(r, len);
+                let data = random_bytes(r, len);
                 let pieces = data.chunks(1400).count().max(1);
                 for n in 0..pieces {
                     let piece = data.chunks(1400).nth(n).unwrap_or(&[]);
@@ -68,7 +68,7 @@ fn valid(r: &mut Random, stags: &Stags, plan: u8, id: u32) -> Vec<Ulpdu> {
                 sends += 1;
                 let opcode = [0x43, 0x45, 0x48, 0x49][below(r, 4)];
                 let len = if opcode >= 0x48 { 8 } else { below(r, RECV + 1) };
-                all.push(u(0x41, opcode, 0, [0, sends, 0], &octets(r, len)));
+                all.push(u(0x41, opcode, 0, [0, sends, 0], &random_bytes(r, len)));
             }
             5 if reads < 2 => {
                 reads += 1;
@@ -85,7 +85,7 @@ fn valid(r: &mut Random, stags: &Stags, plan: u8, id: u32) -> Vec<Ulpdu> {
     // The answers come in the order of the requests.
     if plan & plan::READ != 0 {
         let cut = 1 + below(r, READ_LEN - 1);
-        let data = octets(r, READ_LEN);
+        let data = random_bytes(r, READ_LEN);
         all.push(t(0x81, 0x42, stags.sink, TO, &data[..cut]));
         all.push(t(0xc1, 0x42, stags.sink, TO + cut as u64, &data[cut..]));
     }
@@ -147,7 +147,7 @@ fn change(r: &mut Random, all: &mut Vec<Ulpdu>, stags: &Stags) {
         }
         9 => {
             let more = below(r, 100);
-            let more = octets(r, more);
+            let more = random_bytes(r, more);
             all[i].bytes.extend(more);
         }
         _ => drop(all.remove(i)),

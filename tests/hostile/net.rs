@@ -230,9 +230,9 @@ fn set_option(socket: &Socket, level: i32, option: i32, value: i32) {
 
 /// Returns the bytes that a kernel socket has not sent yet, or has sent without an acknowledgement.
 pub fn unacknowledged(socket: &impl AsRawFd) -> i32 {
-    let mut octets = 0;
+    let mut bytes = 0;
     // SAFETY: the descriptor is open, and the request writes one int.
-    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut octets) };
+    let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
     assert_eq!(done, 0, "TIOCOUTQ: {}", io::Error::last_os_error());
-    octets
+    bytes
 }

@@ -30,7 +30,7 @@ const ITEM: u32 = 40 + 40 + 20;
 
 fn write_of(file: Handle, length: usize, data: &[u8]) -> Vec<u8> {
     let count = u32::try_from(length).expect("a length");
-    let mut words = OfHandle { object: file }.octets();
+    let mut words = OfHandle { object: file }.bytes();
     words.extend(bytes_of(&[0, 0, count, 0, count]));
     words.extend(data);
     words
@@ -105,7 +105,7 @@ fn test_calls_beyond_credits_and_repeated_xids_harm_no_other_client() {
     let mut honest = e.honest();
     for version in [v1::VERSION, v2::VERSION] {
         let mut flood = e.peer(LINUX[0], version).expect("a connection");
-        let getattr = OfHandle { object: honest.file }.octets();
+        let getattr = OfHandle { object: honest.file }.bytes();
         let sent = (0..1000).try_for_each(|_| flood.call(&[0, 0, 0], procedure::GETATTR, &getattr));
         // The connection is over, or soon will be: the server ends each peer that breaks flow
         // control.
@@ -115,13 +115,13 @@ fn test_calls_beyond_credits_and_repeated_xids_harm_no_other_client() {
         let mut peer = e.peer(LINUX[0], version).expect("a connection");
         let (dir, how) = (honest.root, How::Guarded(Sattr::default()));
         let at = |name: &'static [u8]| DirEntryName { dir, name: Opaque(name) };
-        let create = |name| Create { at: at(name), how }.octets();
+        let create = |name| Create { at: at(name), how }.bytes();
         let xid = 7000;
         let mut statuses = Vec::new();
         for (p, arguments) in [
             (procedure::CREATE, create(b"once")),
             (procedure::CREATE, create(b"once")),
-            (procedure::REMOVE, at(b"once").octets()),
+            (procedure::REMOVE, at(b"once").bytes()),
         ] {
             peer.call_as(xid, &[0, 0, 0], p, &arguments).expect("it is sent");
             let results = peer.results().expect("an answer").expect("results");
@@ -139,7 +139,7 @@ fn test_calls_beyond_credits_and_repeated_xids_harm_no_other_client() {
 fn test_replies_grant_configured_credits_of_the_listener() {
     let mut e = Exports::with(",credits=5");
     let path = e.base.path().join("export").display().to_string();
-    let path = Opaque::<4095>(path.as_bytes()).octets();
+    let path = Opaque::<4095>(path.as_bytes()).bytes();
     // Version 2 counts credits from the beginning of the connection: the server has received one
     // message.
     for (version, credits) in [(v1::VERSION, 5), (v2::VERSION, 6_u32)] {
@@ -194,20 +194,20 @@ fn test_forged_handles_and_names_reach_nothing() {
         };
         let verifier = Verifier::default();
         for (p, arguments) in [
-            (procedure::GETATTR, OfHandle { object }.octets()),
-            (procedure::SETATTR, Setattr { object, attributes, guard: None }.octets()),
-            (procedure::LOOKUP, at.octets()),
-            (procedure::READ, Read { file: object, offset: 0, count: 99 }.octets()),
-            (procedure::WRITE, write.octets()),
-            (procedure::CREATE, Create { at, how }.octets()),
-            (procedure::REMOVE, at.octets()),
-            (procedure::RENAME, Rename { from: at, to: at }.octets()),
-            (procedure::LINK, Link { file: object, at }.octets()),
+            (procedure::GETATTR, OfHandle { object }.bytes()),
+            (procedure::SETATTR, Setattr { object, attributes, guard: None }.bytes()),
+            (procedure::LOOKUP, at.bytes()),
+            (procedure::READ, Read { file: object, offset: 0, count: 99 }.bytes()),
+            (procedure::WRITE, write.bytes()),
+            (procedure::CREATE, Create { at, how }.bytes()),
+            (procedure::REMOVE, at.bytes()),
+            (procedure::RENAME, Rename { from: at, to: at }.bytes()),
+            (procedure::LINK, Link { file: object, at }.bytes()),
             (
                 procedure::READDIR,
-                Readdir { dir: object, cookie: u64::MAX, verifier, count: u32::MAX }.octets(),
+                Readdir { dir: object, cookie: u64::MAX, verifier, count: u32::MAX }.bytes(),
             ),
-            (procedure::COMMIT, Commit { file: object, offset: 0, count: 0 }.octets()),
+            (procedure::COMMIT, Commit { file: object, offset: 0, count: 0 }.bytes()),
         ] {
             let said = status(peer.ask(p, &arguments).expect("an answer"));
             assert_ne!(said, Some(0), "{p:?} of {object:?}");
@@ -216,7 +216,7 @@ fn test_forged_handles_and_names_reach_nothing() {
     // The second export allows no client here.
     let other = e.base.path().join("other");
     let path = other.display().to_string();
-    let denied = peer.ask(mount::MNT, &Opaque::<4095>(path.as_bytes()).octets());
+    let denied = peer.ask(mount::MNT, &Opaque::<4095>(path.as_bytes()).bytes());
     assert_eq!(denied.expect("an answer"), None);
     // These names lead elsewhere, or are invalid.
     let long = vec![b'x'; 4096];
@@ -237,13 +237,13 @@ fn test_forged_handles_and_names_reach_nothing() {
         let to = DirEntryName { dir: own, name: Opaque(b"dir") };
         let target = Opaque(&b"../outside/secret"[..]);
         for (p, arguments) in [
-            (procedure::CREATE, Create { at, how }.octets()),
-            (procedure::MKDIR, Mkdir { at, attributes }.octets()),
-            (procedure::SYMLINK, Symlink { at, attributes, path: target }.octets()),
-            (procedure::REMOVE, at.octets()),
-            (procedure::RMDIR, at.octets()),
-            (procedure::RENAME, Rename { from: at, to }.octets()),
-            (procedure::LINK, Link { file: honest.file, at }.octets()),
+            (procedure::CREATE, Create { at, how }.bytes()),
+            (procedure::MKDIR, Mkdir { at, attributes }.bytes()),
+            (procedure::SYMLINK, Symlink { at, attributes, path: target }.bytes()),
+            (procedure::REMOVE, at.bytes()),
+            (procedure::RMDIR, at.bytes()),
+            (procedure::RENAME, Rename { from: at, to }.bytes()),
+            (procedure::LINK, Link { file: honest.file, at }.bytes()),
         ] {
             let said = status(peer.ask(p, &arguments).expect("an answer"));
             assert_ne!(said, Some(0), "{p:?} of a name of {} bytes", name.len());
@@ -254,19 +254,19 @@ fn test_forged_handles_and_names_reach_nothing() {
     assert_eq!(peer.lookup(own, b"..").expect("it is there"), own);
     // The server makes the link, but never follows it; the client may follow it on its own side.
     let at = DirEntryName { dir: own, name: Opaque(b"link") };
-    let link = Symlink { at, attributes, path: Opaque(b"../outside/secret") }.octets();
+    let link = Symlink { at, attributes, path: Opaque(b"../outside/secret") }.bytes();
     assert_eq!(status(peer.ask(procedure::SYMLINK, &link).expect("an answer")), Some(0));
     let link = peer.lookup(own, b"link").expect("a link");
     let write =
         Write { file: link, offset: 0, count: 1, stable: Stable::Unstable, data: Opaque(b"x") };
     for (p, arguments) in [
-        (procedure::READ, Read { file: link, offset: 0, count: 99 }.octets()),
-        (procedure::WRITE, write.octets()),
+        (procedure::READ, Read { file: link, offset: 0, count: 99 }.bytes()),
+        (procedure::WRITE, write.bytes()),
     ] {
         assert_ne!(status(peer.ask(p, &arguments).expect("an answer")), Some(0), "{p:?}");
     }
     // Send false lengths, cookies and counts of all sizes, and arguments that end early.
-    let of = OfHandle { object: own }.octets();
+    let of = OfHandle { object: own }.bytes();
     let lies = [
         [of.clone(), bytes_of(&[u32::MAX])].concat(),
         bytes_of(&[u32::MAX, 1]),
@@ -283,7 +283,7 @@ fn test_forged_handles_and_names_reach_nothing() {
         for size in [0, 1, 100, 900] {
             let verifier = Verifier([cookie.to_le_bytes()[0]; 8]);
             let plus = Readdirplus { dir: own, cookie, verifier, dircount: size, maxcount: size };
-            peer.ask(procedure::READDIRPLUS, &plus.octets()).expect("an answer");
+            peer.ask(procedure::READDIRPLUS, &plus.bytes()).expect("an answer");
         }
     }
     assert!(peer.is_served());
@@ -342,7 +342,7 @@ fn stall(peer: &mut Peer, file: Handle, data: Data) -> io::Result<()> {
 /// Sends READs of much data, which the peer does not receive.
 fn reads_not_taken(peer: &mut Peer, big: Handle) -> io::Result<()> {
     let room = u32::try_from(MIB).expect("a length");
-    let read = Read { file: big, offset: 0, count: room }.octets();
+    let read = Read { file: big, offset: 0, count: room }.bytes();
     let chunk = [1, 1, 0xbeef, room, 0, 0];
     (0..16).try_for_each(|_| peer.call(&lists(&[], &chunk, &[0]), procedure::READ, &read))
 }

@@ -232,7 +232,7 @@ impl Conn {
 
     fn take_timestamp(&mut self, s: &Segment) {
         if let (Some((_, theirs)), Some(body)) = (&mut self.clock, s.option(8)) {
-            *theirs = u32::from_be_bytes(body[..4].try_into().expect("eight octets"));
+            *theirs = u32::from_be_bytes(body[..4].try_into().expect("eight bytes"));
         }
     }
 

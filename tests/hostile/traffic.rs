@@ -21,7 +21,7 @@ const SEGMENT: usize = 1400;
 
 /// A stream that goes on until it is dropped.
 pub struct Traffic {
-    octets: Arc<AtomicU64>,
+    bytes: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
     failed: Arc<Mutex<Option<String>>>,
     thread: Option<JoinHandle<()>>,
@@ -44,9 +44,9 @@ impl Traffic {
         let mut client = Client::connect(lab, LINUX[1], PLAIN).expect("a connection");
         let reply = client.start(&mpa::request(&[plan::NOTHING])).expect("a Reply");
         let stag = Stags::parse(&reply.private_data).all;
-        let (octets, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (bytes, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let failed = Arc::new(Mutex::new(None));
-        let (done, stopped, said) = (octets.clone(), stop.clone(), failed.clone());
+        let (done, stopped, said) = (bytes.clone(), stop.clone(), failed.clone());
         let thread = thread::spawn(move || {
             let mut round = 0;
             while !stopped.load(Ordering::Relaxed) {
@@ -58,7 +58,7 @@ impl Traffic {
                 done.fetch_add(2 * BLOCK as u64, Ordering::Relaxed);
             }
         });
-        let t = Traffic { octets, stop, failed, thread: Some(thread), beside: Default::default() };
+        let t = Traffic { bytes, stop, failed, thread: Some(thread), beside: Default::default() };
         t.go_on();
         t
     }
@@ -70,8 +70,8 @@ impl Traffic {
 
     /// Waits until the stream has made more progress.
     pub fn go_on(&self) {
-        let (before, start) = (self.octets.load(Ordering::Relaxed), Instant::now());
-        while self.octets.load(Ordering::Relaxed) < before + 4 * BLOCK as u64 {
+        let (before, start) = (self.bytes.load(Ordering::Relaxed), Instant::now());
+        while self.bytes.load(Ordering::Relaxed) < before + 4 * BLOCK as u64 {
             self.assert_well();
             assert!(start.elapsed() < PATIENCE, "the honest stream stands still");
             thread::sleep(Duration::from_micros(200));
@@ -80,10 +80,10 @@ impl Traffic {
 
     /// Counts the stream's progress while `f` runs.
     pub fn beside<T>(&mut self, company: Company, f: impl FnOnce() -> T) -> T {
-        let (before, start) = (self.octets.load(Ordering::Relaxed), Instant::now());
+        let (before, start) = (self.bytes.load(Ordering::Relaxed), Instant::now());
         let result = f();
-        let (octets, time) = &mut self.beside[company as usize];
-        *octets += self.octets.load(Ordering::Relaxed) - before;
+        let (bytes, time) = &mut self.beside[company as usize];
+        *bytes += self.bytes.load(Ordering::Relaxed) - before;
         *time += start.elapsed();
         self.assert_well();
         result
@@ -103,8 +103,8 @@ impl Traffic {
 
     /// Returns the MiB per second beside each kind of company.
     fn rates(&self) -> [f64; 2] {
-        self.beside.map(|(octets, time)| {
-            f64::from(u32::try_from(octets >> 10).unwrap_or(u32::MAX)) / 1024.0 / time.as_secs_f64()
+        self.beside.map(|(bytes, time)| {
+            f64::from(u32::try_from(bytes >> 10).unwrap_or(u32::MAX)) / 1024.0 / time.as_secs_f64()
         })
     }
 
@@ -162,5 +162,5 @@ fn exchange(client: &mut Client, stag: u32, round: u32) -> Result<(), String> {
         }
         back.extend(m.payload);
     }
-    if back == data { Ok(()) } else { Err(format!("round {round}: other octets came back")) }
+    if back == data { Ok(()) } else { Err(format!("round {round}: other bytes came back")) }
 }

@@ -25,7 +25,7 @@ fn test_acks_stay_inside_a_window_that_has_shrunk() {
         let edge = c.rcv_nxt.wrapping_add(8000);
         let all = |c: &mut Conn| (c.rcv_nxt.wrapping_sub(edge) < 1 << 31).then_some(());
         let una = c.rcv_nxt;
-        c.wait(&mut host, Duration::from_secs(10), all).expect("8,000 octets under way");
+        c.wait(&mut host, Duration::from_secs(10), all).expect("8,000 bytes under way");
         // The peer claims that nothing of it has arrived, and that it has less room than it
         // announced.
         (c.rcv_nxt, c.window) = (una, window);
@@ -182,9 +182,9 @@ fn test_jumbo_mtu_makes_jumbo_segments() {
         let offer = Offer { mss: 8960, timestamps, ..Offer::default() };
         let mut c = Conn::connect(&mut host, address(1), port, RPING, offer);
         c.ask_for_a_write(&mut host, 60_000, 65_535);
-        let mut octets = 0;
-        while octets < 60_000 {
-            octets += c.recv(&mut host).payload.len();
+        let mut bytes = 0;
+        while bytes < 60_000 {
+            bytes += c.recv(&mut host).payload.len();
         }
         let longest = c.seen.iter().map(|(_, s)| s.payload.len()).max();
         assert_eq!(longest, Some(want), "timestamps {timestamps}");
@@ -193,9 +193,9 @@ fn test_jumbo_mtu_makes_jumbo_segments() {
     // A peer with a smaller MSS gets smaller segments.
     let mut c = Conn::connect(&mut host, address(1), 4002, RPING, Offer::default());
     c.ask_for_a_write(&mut host, 20_000, 65_535);
-    let mut octets = 0;
-    while octets < 20_000 {
-        octets += c.recv(&mut host).payload.len();
+    let mut bytes = 0;
+    while bytes < 20_000 {
+        bytes += c.recv(&mut host).payload.len();
     }
     assert!(c.seen.iter().all(|(_, s)| s.payload.len() <= 1460));
     server.assert_alive();

@@ -77,7 +77,7 @@ fn test_bench_refuses_invalid_values_as_usage_errors() {
         ),
         (&["--op", "fetch-add", "--size", "16"], "go with size 8 only"),
         (&["--op", "cmp-swap", "--sizes", "1..8"], "go with size 8 only"),
-        (&["--op", "send-imm", "--size", "0"], "Immediate Data has 8 octets"),
+        (&["--op", "send-imm", "--size", "0"], "Immediate Data has 8 bytes"),
         (&["--mode", "fast"], "known: bw, lat, rate"),
         (&["--size", "64KB"], "64KB"),
         (&["--size", "128M"], "size 134217728 is not between"),
@@ -287,13 +287,13 @@ fn test_dump_fails_on_damaged_captures_after_whole_frames() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("capture");
     let whole = std::fs::read(NFS).unwrap();
-    for (octets, what, is_shown) in [
+    for (bytes, what, is_shown) in [
         (&whole[..whole.len() - 1], "it is cut off behind frame 73", true),
         (&whole[..30], "it is cut off behind frame 0", true),
         (&whole[..20], "it is cut off behind frame 0", false),
         (&b"no capture at all, but long enough"[..], "unknown file format", false),
     ] {
-        std::fs::write(&file, octets).unwrap();
+        std::fs::write(&file, bytes).unwrap();
         let out = heddle(&["dump", file.to_str().unwrap()]);
         let stderr = String::from_utf8_lossy(&out.stderr).into_owned();
         assert_eq!((out.status.code(), stderr.lines().count()), (Some(1), 1), "{what}: {stderr}");
@@ -327,7 +327,7 @@ fn test_pcap_fails_on_damaged_captures() {
         (&whole[..30], "the header of record 1 is not whole"),
         (&whole[..20], "its header is not whole"),
         (&with(20, 101), "not Ethernet (link type 101"),
-        (&with(32, 262_145), "record 1 has an impossible length of 262145 octets"),
+        (&with(32, 262_145), "record 1 has an impossible length of 262145 bytes"),
         (&with(32, u32::MAX), "record 1 has an impossible length"),
         (&with(0, 0x0a0d_0d0a), "pcapng"),
         (&with(0, 7), "unknown file format"),

@@ -21,8 +21,8 @@ static TURN: Mutex<()> = Mutex::new(());
 /// Each example with lines of its output. `record_pcap` is a tool that `scripts/record-pcap` calls
 /// with a file to write.
 const EXAMPLES: [(&str, &[&str]); 10] = [
-    ("write", &["server: 65536 octets are in my memory", "client: acknowledged"]),
-    ("read", &["client: 8 Reads at a time", "client: 32 records of 4096 octets read"]),
+    ("write", &["server: 65536 bytes are in my memory", "client: acknowledged"]),
+    ("read", &["client: 8 Reads at a time", "client: 32 records of 4096 bytes read"]),
     (
         "send_recv",
         &[
@@ -36,19 +36,19 @@ const EXAMPLES: [(&str, &[&str]); 10] = [
             "client: 100 times 3 added",
             "client: the lock is held by 42",
             "server: counter 300, lock 42",
-            "server: 20 octets: written, and told of",
+            "server: 20 bytes: written, and told of",
         ],
     ),
     (
         "lend_memory",
         &[
-            "client 1: 4 requests of 4096 octets",
-            "client 3: 4 requests of 4096 octets",
+            "client 1: 4 requests of 4096 bytes",
+            "client 3: 4 requests of 4096 bytes",
             "server: 9 buffers are in the queue again",
         ],
     ),
     ("rpc_callback", &["client: the value is 7", "server: 2 calls"]),
-    ("rpc", &["client: 1048576 octets of 7: true", "server: 2 calls"]),
+    ("rpc", &["client: 1048576 bytes of 7: true", "server: 2 calls"]),
     ("events_epoll", &["server: 9 messages echoed for 3 clients"]),
     ("own_process", &["application: HELLO FROM ANOTHER PROCESS"]),
     ("two_processes", &["server: written by another process"]),

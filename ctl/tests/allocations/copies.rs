@@ -129,9 +129,9 @@ fn assert_copies(crc: bool) {
                 gathered: OPS * short,
                 ..Copies::default()
             };
-            assert_eq!(from, sender, "sender of {kind:?}, {size} octets");
+            assert_eq!(from, sender, "sender of {kind:?}, {size} bytes");
             let receiver = Copies { received: all, placed: all, ..Copies::default() };
-            assert_eq!(to, receiver, "receiver of {kind:?}, {size} octets");
+            assert_eq!(to, receiver, "receiver of {kind:?}, {size} bytes");
             referenced += long;
         }
     }

@@ -125,17 +125,17 @@ fn tables() -> usize {
             ..StackConfig::new([2, 0, 0, 0, 0, 1], addr, Seed::from_u64(1))
         };
         let config = RnicConfig::new(stack, 64, 4096);
-        let before = alloc::octets();
+        let before = alloc::bytes();
         let rnic: Rnic<Frame> = Rnic::new(config, Arc::new(MrTable::new(&seed, 64)));
-        let octets = alloc::octets() - before;
+        let bytes = alloc::bytes() - before;
         drop(rnic);
-        usize::try_from(octets).unwrap()
+        usize::try_from(bytes).unwrap()
     };
     (of(4096) - of(2048)).div_ceil(2048)
 }
 
 /// Returns the heap bytes of each connection on each side, including tables.
-fn idle_octets(link: LinkConfig) -> (usize, usize) {
+fn idle_bytes(link: LinkConfig) -> (usize, usize) {
     let mut p = Pair::new(7, link, LARGE);
     let mrs = [0, 1].map(|i| {
         let all = Access::LOCAL_WRITE.with(Access::REMOTE_READ).with(Access::REMOTE_WRITE);
@@ -146,12 +146,12 @@ fn idle_octets(link: LinkConfig) -> (usize, usize) {
     // With the first connection the hosts learn each other's hardware addresses.
     connect(&mut p);
     rest(&mut p);
-    let before = alloc::octets();
+    let before = alloc::bytes();
     for _ in 1..CONNS {
         conns.push(connect(&mut p));
     }
     let sides = 2 * conns.len();
-    let per_conn = || usize::try_from(alloc::octets() - before).unwrap() / sides;
+    let per_conn = || usize::try_from(alloc::bytes() - before).unwrap() / sides;
     rest(&mut p);
     let fresh = per_conn();
     for &[_, b] in &conns {
@@ -169,17 +169,17 @@ fn idle_octets(link: LinkConfig) -> (usize, usize) {
         after.push(per_conn());
     }
     // The queues stay trimmed, and a burst leaves no memory behind.
-    assert!(after[1] <= after[0] + 16, "{fresh} octets fresh, {busy} busy, {after:?} idle");
+    assert!(after[1] <= after[0] + 16, "{fresh} bytes fresh, {busy} busy, {after:?} idle");
     (busy, after[1] + tables())
 }
 
 #[test]
 fn test_idle_connection_takes_less_than_two_kibibytes() {
     for loss in [0.0, 0.005] {
-        let (busy, idle) = idle_octets(LinkConfig { loss, ..LinkConfig::default() });
+        let (busy, idle) = idle_bytes(LinkConfig { loss, ..LinkConfig::default() });
         // Half of the sides have buffers posted.
         let limit = LIMIT + POSTED * REQUEST / 2;
-        assert!(idle <= limit, "loss {loss}: {idle} octets of {limit}");
-        assert!(busy > 2 * limit, "loss {loss}: {busy} octets under load are no burst");
+        assert!(idle <= limit, "loss {loss}: {idle} bytes of {limit}");
+        assert!(busy > 2 * limit, "loss {loss}: {busy} bytes under load are no burst");
     }
 }

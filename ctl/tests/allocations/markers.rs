@@ -121,7 +121,7 @@ fn batch(net: &mut Net, conn: &Conn, round: usize, sizes: &[usize]) {
 fn assert_is(mr: &heddle_verbs::Mr, at: usize, n: usize, len: usize, what: &str) {
     let mut bytes = vec![0; len];
     mr.read(at, &mut bytes);
-    assert!(bytes == pattern(n, len), "{what}, message {n} of {len} octets");
+    assert!(bytes == pattern(n, len), "{what}, message {n} of {len} bytes");
 }
 
 /// Returns the counters of both sides after `rounds` of operations of these sizes.
@@ -141,11 +141,11 @@ fn run(setup: Setup, rounds: usize, sizes: &[usize]) -> [WorkerSnapshot; 2] {
     })
 }
 
-/// Returns the bytes in the stream for `octets` bytes of FPDUs: a marker of 4 bytes comes before
+/// Returns the bytes in the stream for `bytes` bytes of FPDUs: a marker of 4 bytes comes before
 /// each 512th byte, beginning with the first.
-fn with_markers(octets: u64) -> u64 {
+fn with_markers(bytes: u64) -> u64 {
     // 508 bytes of FPDUs go with each marker.
-    octets + 4 * octets.div_ceil(508)
+    bytes + 4 * bytes.div_ceil(508)
 }
 
 /// Messages of one FPDU each are the same with and without markers, so the test can count the bytes

@@ -124,7 +124,7 @@ impl Tenant {
             }
         }
         let bells = self.device.bells();
-        let Some(all) = area.at(bells.offset(), Bells::octets(1) / 8) else { return };
+        let Some(all) = area.at(bells.offset(), Bells::bytes(1) / 8) else { return };
         for w in all.words() {
             w.fetch_or(random.next_u64(), Ordering::SeqCst);
         }

@@ -191,7 +191,7 @@ impl Checker<'_> {
             Some(path) => {
                 // The limit is the length of `sun_path` without its NUL.
                 if path.get_ref().len() > 107 {
-                    self.wrong(path, "the path of a socket has 107 octets at most");
+                    self.wrong(path, "the path of a socket has 107 bytes at most");
                 }
                 Some(Control { path: path.get_ref().into(), ..control })
             }

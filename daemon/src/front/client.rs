@@ -156,11 +156,11 @@ async fn talk(guest: &Guest, app: &Appliance, (peer, pid): (Peer, Option<i32>)) 
         }
         match timeout(patience(app), guest.read(&mut inbox)).await {
             Err(_) => return End::Idle,
-            Ok(Ok(Next::Read(Received::Octets(_)))) => {}
+            Ok(Ok(Next::Read(Received::Bytes(_)))) => {}
             Ok(Ok(Next::Read(Received::End))) => return End::Gone,
             // The descriptors are for a device.
             Ok(Ok(Next::Descriptors)) => match guest.take(&mut inbox).await {
-                Ok(Received::Octets(_)) => {}
+                Ok(Received::Bytes(_)) => {}
                 Ok(Received::End) => return End::Gone,
                 Err(e) => return End::Broken(e),
             },

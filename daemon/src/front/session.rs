@@ -152,7 +152,7 @@ async fn exchange(
             Err(e) => Err(e),
         };
         match received {
-            Ok(Received::Octets(_)) => {}
+            Ok(Received::Bytes(_)) => {}
             Ok(Received::End) => return Err(End::Gone),
             Err(e) if e.kind() == ErrorKind::ConnectionReset => return Err(End::Gone),
             Err(e) => return Err(End::Broken(e)),

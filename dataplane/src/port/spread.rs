@@ -66,8 +66,8 @@ pub(super) fn plan(
     if quirks.spreads_otherwise || !has(sys::HEDDLE_RSS_TCP4) {
         return Err("it does not spread TCP over queues by a hash that is known".into());
     }
-    let octets = usize::from(caps.hash_key_size);
-    if caps.reta_size == 0 || !(KEY..=key.len()).contains(&octets) {
+    let bytes = usize::from(caps.hash_key_size);
+    if caps.reta_size == 0 || !(KEY..=key.len()).contains(&bytes) {
         return Err("it does not show the key and the table it spreads by".into());
     }
     if let Some(most) = quirks.rss_queues.filter(|&most| most < queues) {
@@ -84,7 +84,7 @@ pub(super) fn plan(
     let types = caps.rss_types & (sys::HEDDLE_RSS_TCP4 | sys::HEDDLE_RSS_TCP6);
     Ok(Some(RssPlan {
         types,
-        key: key[..octets].to_vec(),
+        key: key[..bytes].to_vec(),
         table: (0..entries.min(caps.reta_size)).map(|i| i % queues).collect(),
     }))
 }

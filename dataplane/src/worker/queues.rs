@@ -351,14 +351,14 @@ impl Queues {
 /// allocator's for each of the three pieces of memory that hold these. Posted requests come on top,
 /// as do the rings that the application shares, counters that few connections need, and the state
 /// of each peer's address, however many connections it has.
-const CONN_OCTETS: usize = heddle_rnic::Rnic::<RxMbuf>::CONN_OCTETS
+const CONN_BYTES: usize = heddle_rnic::Rnic::<RxMbuf>::CONN_BYTES
     + size_of::<Slot>()
     + size_of::<Option<Box<Slot>>>()
     + size_of::<usize>()
-    + heddle_cm::CONN_OCTETS
+    + heddle_cm::CONN_BYTES
     + 3 * size_of::<usize>();
 
-const _: () = assert!(CONN_OCTETS <= 2048);
+const _: () = assert!(CONN_BYTES <= 2048);
 
 /// Drops, on another thread, memory of an application of which this worker may be the last owner:
 /// giving memory back takes locks, which a thread that does not run may hold.

@@ -102,14 +102,14 @@ fn exchange(port: &Port, tx: &mut TxQueue, rx: &mut RxQueue) {
             if let Some(f) = tcp {
                 break f;
             }
-            assert!(Instant::now() < end, "{port}: payload of {payload} octets did not arrive");
+            assert!(Instant::now() < end, "{port}: payload of {payload} bytes did not arrive");
             std::thread::sleep(Duration::from_micros(100));
         };
         let mut tcp = pseudo_header(&arrived, arrived.len() - 34);
         tcp.extend(&arrived[34..]);
-        assert!(Sum::of(&tcp).is_valid(), "{port}: checksum with {payload} octets");
+        assert!(Sum::of(&tcp).is_valid(), "{port}: checksum with {payload} bytes");
         sent[50..52].copy_from_slice(&arrived[50..52]);
-        assert!(arrived == sent, "{port}: {payload} octets are not those that were sent");
+        assert!(arrived == sent, "{port}: {payload} bytes are not those that were sent");
     }
     eprintln!("{port}: {:?}, {:?}", port.caps(), tx.counters());
 }

@@ -14,7 +14,7 @@ const ASKED_MAX: usize = 0x3fff;
 #[derive(Debug)]
 pub(super) struct Asked {
     sink: Place,
-    octets: u32,
+    bytes: u32,
     of: Option<ChunkOf>,
 }
 
@@ -38,13 +38,13 @@ impl Connection {
 
     fn send(&mut self, side: Side, message: &Message, out: &mut Out<'_>) {
         let invalidate = message.opcode.invalidates().then_some(message.ulp32);
-        if message.octets > 0 {
+        if message.bytes > 0 {
             self.recognize(message);
         }
         match &mut self.upper {
             // A Send of no bytes says that an initiator is ready to receive.
-            Upper::Rpc(exchange) if message.octets > 0 => {
-                let sent = exchange.send(side, &message.head, message.octets, invalidate);
+            Upper::Rpc(exchange) if message.bytes > 0 => {
+                let sent = exchange.send(side, &message.head, message.bytes, invalidate);
                 self.put(side, What::Rpcrdma(Box::new(sent.transport)), out);
                 for verdict in sent.verdicts {
                     self.put(side, What::Verdict(verdict), out);
@@ -77,10 +77,10 @@ impl Connection {
         let mut item = plain(message);
         let mut verdicts = Vec::new();
         if let (Upper::Rpc(exchange), Some(place)) = (&mut self.upper, message.place)
-            && message.octets > 0
+            && message.bytes > 0
         {
             (item.chunk, item.rpc) =
-                exchange.wrote(side, place, message.octets, &message.head, &mut verdicts);
+                exchange.wrote(side, place, message.bytes, &message.head, &mut verdicts);
         }
         self.put(side, What::Rdma(item), out);
         for verdict in verdicts {
@@ -96,7 +96,7 @@ impl Connection {
         let sink = Place { handle: request.sink_stag.0, offset: request.sink_to };
         let source = Place { handle: request.src_stag.0, offset: request.src_to };
         let mut item = Rdma {
-            octets: request.size.into(),
+            bytes: request.size.into(),
             to_memory: Some(sink),
             from_memory: Some(source),
             ..plain(message)
@@ -108,7 +108,7 @@ impl Connection {
             item.chunk = exchange.asked(side, source, request.size.into(), &mut verdicts);
         }
         let asked = &mut self.asked[side];
-        asked.push_back(Asked { sink, octets: request.size, of: item.chunk });
+        asked.push_back(Asked { sink, bytes: request.size, of: item.chunk });
         if asked.len() > ASKED_MAX {
             asked.pop_front();
             self.certain = false;
@@ -133,10 +133,10 @@ impl Connection {
                     wrong =
                         Some(format!("{before} requests in front of this one have no response"));
                 }
-                if let Some(Asked { octets, of, .. }) = request {
+                if let Some(Asked { bytes, of, .. }) = request {
                     item.chunk = of;
-                    if message.octets != u64::from(octets) {
-                        wrong = Some(format!("{octets} octets were asked for"));
+                    if message.bytes != u64::from(bytes) {
+                        wrong = Some(format!("{bytes} bytes were asked for"));
                     }
                 }
             }
@@ -155,7 +155,7 @@ impl Connection {
 fn plain(message: &Message) -> Rdma {
     Rdma {
         operation: message.opcode.name().unwrap_or("unknown"),
-        octets: message.octets,
+        bytes: message.bytes,
         to_memory: message.place,
         from_memory: None,
         invalidate: None,

@@ -69,9 +69,9 @@ proptest! {
         cut in any::<prop::sample::Index>(),
     ) {
         let mut frames = sample();
-        for (frame, octet, bits) in changes {
+        for (frame, byte, bits) in changes {
             let frame = frame.index(frames.len());
-            let at = octet.index(frames[frame].len());
+            let at = byte.index(frames[frame].len());
             frames[frame][at] ^= bits;
         }
         for (a, b) in swaps {

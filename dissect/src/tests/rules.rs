@@ -51,10 +51,10 @@ fn test_decoder_faults_read_response_that_does_not_match_its_request() {
 
 #[test]
 fn test_decoder_faults_reply_without_call_or_with_wrong_chunks() {
-    let results = |handle, octets| {
+    let results = |handle, bytes| {
         move |w: &mut Wire| {
             w.write(1, 5, at(5), &[0; 500]);
-            returned(handle, octets, |writes| {
+            returned(handle, bytes, |writes| {
                 let chunks = Chunks { writes, ..Chunks::NONE };
                 w.v1(1, 7, 2, v1::Body::Msg(chunks), &reply(7, 0));
             });
@@ -87,15 +87,15 @@ fn test_decoder_faults_call_beyond_credits_of_version_1() {
 
 #[test]
 fn test_decoder_faults_malformed_headers_and_oversized_sends() {
-    let octets = |words: &[u32]| words.iter().flat_map(|w| w.to_be_bytes()).collect::<Vec<_>>();
-    assert_eq!(of(|w| w.send(1, None, &octets(&[1, 1, 2, 9]))), [Rule::Header]);
-    assert_eq!(of(|w| w.send(1, None, &octets(&[1, 3, 2, 0]))), [Rule::Header]);
+    let bytes = |words: &[u32]| words.iter().flat_map(|w| w.to_be_bytes()).collect::<Vec<_>>();
+    assert_eq!(of(|w| w.send(1, None, &bytes(&[1, 1, 2, 9]))), [Rule::Header]);
+    assert_eq!(of(|w| w.send(1, None, &bytes(&[1, 3, 2, 0]))), [Rule::Header]);
     assert_eq!(of(|w| w.send(1, None, b"short")), [Rule::Header]);
     let sized = |len: usize| [reply(8, 0), vec![0; len - 28 - 28]].concat();
     assert_eq!(of(|w| w.v1(1, 8, 2, MSG, &sized(1024))), []);
     assert_eq!(of(|w| w.v1(1, 8, 2, MSG, &sized(1028))), [Rule::Inline]);
-    assert_eq!(of(|w| w.v1(1, 8, 2, MSG, &octets(&[8, 2]))), [Rule::Rpc]);
-    assert_eq!(of(|w| w.v1(1, 8, 2, MSG, &octets(&[8, 1, 5]))), [Rule::Rpc]);
+    assert_eq!(of(|w| w.v1(1, 8, 2, MSG, &bytes(&[8, 2]))), [Rule::Rpc]);
+    assert_eq!(of(|w| w.v1(1, 8, 2, MSG, &bytes(&[8, 1, 5]))), [Rule::Rpc]);
     let other = v2::Body::ReplyInline { writes: Chunks::NONE.writes };
     let other = of(|w| w.v2(1, None, (8, 2), other, &reply(8, 0)));
     assert_eq!(other, [Rule::Version]);

@@ -39,7 +39,7 @@ fn test_decoder_reorders_tcp_segments_and_reports_their_order() {
     let write = frames[6].len() - 54;
     assert_eq!(
         tcp,
-        [format!("< TCP ahead of {write} octets"), format!("< TCP {write} octets again")]
+        [format!("< TCP ahead of {write} bytes"), format!("< TCP {write} bytes again")]
     );
 }
 
@@ -53,7 +53,7 @@ fn test_decoder_reports_lost_segment_as_gap_without_verdict() {
             let (items, summary) = decode(&frames);
             let shown = lines(&items);
             assert_eq!(summary.verdicts, 0, "frame {lost}: {shown:#?}");
-            let said = format!("TCP {gone} octets are not in the capture");
+            let said = format!("TCP {gone} bytes are not in the capture");
             assert_eq!(shown.iter().filter(|l| l.contains(&said)).count(), 1, "{shown:#?}");
             // The decoder finds all messages but the lost one; after it, FPDUs begin where segments
             // begin.

@@ -39,18 +39,18 @@ const (
 // Registered memory. The memory is not in Go's heap: the device keeps its address after the call,
 // which Go permits only for memory outside its heap.
 type buffer struct {
-	octets []byte
+	bytes []byte
 	region *C.struct_ibv_mr
 }
 
-func (b *buffer) at() unsafe.Pointer { return unsafe.Pointer(&b.octets[0]) }
+func (b *buffer) at() unsafe.Pointer { return unsafe.Pointer(&b.bytes[0]) }
 
 func newBuffer(id *C.struct_rdma_cm_id, length int) (*buffer, error) {
-	octets, err := syscall.Mmap(-1, 0, length, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+	bytes, err := syscall.Mmap(-1, 0, length, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
 	if err != nil {
 		return nil, err
 	}
-	b := &buffer{octets: octets}
+	b := &buffer{bytes: bytes}
 	if b.region, err = C.reg_remote(id, b.at(), C.size_t(length)); b.region == nil {
 		return nil, fmt.Errorf("ibv_reg_mr: %w", err)
 	}
@@ -77,7 +77,7 @@ func (e *end) close() {
 	C.rdma_disconnect(e.id)
 	for _, b := range []*buffer{e.data, e.message} {
 		C.ibv_dereg_mr(b.region)
-		syscall.Munmap(b.octets)
+		syscall.Munmap(b.bytes)
 	}
 	C.rdma_destroy_ep(e.id)
 }
@@ -220,9 +220,9 @@ func (e *end) mirror(more bool) error {
 	if err := e.received(); err != nil {
 		return err
 	}
-	address := binary.BigEndian.Uint64(e.message.octets)
-	rkey := binary.BigEndian.Uint32(e.message.octets[8:])
-	length := int(binary.BigEndian.Uint32(e.message.octets[12:]))
+	address := binary.BigEndian.Uint64(e.message.bytes)
+	rkey := binary.BigEndian.Uint32(e.message.bytes[8:])
+	length := int(binary.BigEndian.Uint32(e.message.bytes[12:]))
 	if length > size {
 		length = size
 	}
@@ -230,7 +230,7 @@ func (e *end) mirror(more bool) error {
 		return err
 	}
 	for i, j := 0, length-1; i < j; i, j = i+1, j-1 {
-		e.data.octets[i], e.data.octets[j] = e.data.octets[j], e.data.octets[i]
+		e.data.bytes[i], e.data.bytes[j] = e.data.bytes[j], e.data.bytes[i]
 	}
 	if err := e.write(address, rkey, length); err != nil {
 		return err
@@ -260,28 +260,28 @@ func ask(address, port string) error {
 	}
 	pattern := func(i, round int) byte { return byte(i*31>>3) ^ byte(round) }
 	for round := 0; round < rounds; round++ {
-		for i := range e.data.octets {
-			e.data.octets[i] = pattern(i, round)
+		for i := range e.data.bytes {
+			e.data.bytes[i] = pattern(i, round)
 		}
 		if err := e.receive(); err != nil {
 			return err
 		}
-		binary.BigEndian.PutUint64(e.message.octets, uint64(uintptr(e.data.at())))
-		binary.BigEndian.PutUint32(e.message.octets[8:], uint32(e.data.region.rkey))
-		binary.BigEndian.PutUint32(e.message.octets[12:], size)
+		binary.BigEndian.PutUint64(e.message.bytes, uint64(uintptr(e.data.at())))
+		binary.BigEndian.PutUint32(e.message.bytes[8:], uint32(e.data.region.rkey))
+		binary.BigEndian.PutUint32(e.message.bytes[12:], size)
 		if err := e.send(16); err != nil {
 			return err
 		}
 		if err := e.received(); err != nil {
 			return err
 		}
-		for i := range e.data.octets {
-			if e.data.octets[size-1-i] != pattern(i, round) {
-				return fmt.Errorf("round %d: octet %d is not what was sent", round, i)
+		for i := range e.data.bytes {
+			if e.data.bytes[size-1-i] != pattern(i, round) {
+				return fmt.Errorf("round %d: byte %d is not what was sent", round, i)
 			}
 		}
 	}
-	fmt.Printf("%d rounds of %d octets came back mirrored\n", rounds, size)
+	fmt.Printf("%d rounds of %d bytes came back mirrored\n", rounds, size)
 	return nil
 }
 

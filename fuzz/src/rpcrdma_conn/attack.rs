@@ -9,7 +9,7 @@ use heddle_rpcrdma::conn::{
 use heddle_rpcrdma::property::{Properties, ReverseSupport};
 use heddle_rpcrdma::{Xid, v2};
 
-use super::Octets;
+use super::Bytes;
 use super::allowed::Allowed;
 use super::choices::Choices;
 use super::exchange::{message, scatter};
@@ -31,14 +31,14 @@ struct Application {
 }
 
 pub(super) struct Attack<'a> {
-    choices: Octets<'a>,
+    choices: Bytes<'a>,
     ends: [End; 2],
     apps: [Application; 2],
     now: Instant,
     next_xid: u32,
 }
 
-fn config(side: Side, choices: &mut Octets<'_>) -> Config {
+fn config(side: Side, choices: &mut Bytes<'_>) -> Config {
     let speaks = [Speaks::V1, Speaks::V2, Speaks::BOTH][choices.below(3) as usize];
     let reverse = [
         ReverseSupport::None,
@@ -59,7 +59,7 @@ fn config(side: Side, choices: &mut Octets<'_>) -> Config {
 }
 
 impl<'a> Attack<'a> {
-    pub(super) fn new(mut choices: Octets<'a>) -> Attack<'a> {
+    pub(super) fn new(mut choices: Bytes<'a>) -> Attack<'a> {
         let ends = [Side::Client, Side::Server].map(|side| End::new(config(side, &mut choices)));
         let app =
             || Application { calls: Vec::new(), made: 0, ended: 0, allowed: Allowed::default() };
@@ -131,8 +131,8 @@ impl<'a> Attack<'a> {
 
     fn receive(&mut self, to: usize) -> Result<(), Refused> {
         let end = &mut self.ends[to];
-        if let Some((octets, _)) = end.inbox.front() {
-            self.apps[to].allowed.receive(octets);
+        if let Some((bytes, _)) = end.inbox.front() {
+            self.apps[to].allowed.receive(bytes);
         }
         end.try_receive(self.now).map(drop)
     }
@@ -143,24 +143,24 @@ impl<'a> Attack<'a> {
         // The queue pair can only have invalidated a handle that it had.
         let handle = if choice == 6 { self.ends[to].any_handle() } else { None };
         let inbox = &mut self.ends[to].inbox;
-        let Some((octets, invalidated)) = inbox.front_mut() else { return };
-        let at = self.choices.below(octets.len().max(1) as u64) as usize;
+        let Some((bytes, invalidated)) = inbox.front_mut() else { return };
+        let at = self.choices.below(bytes.len().max(1) as u64) as usize;
         match choice {
-            0 => octets.truncate(at),
-            1 => octets.extend_from_slice(self.choices.take(8)),
+            0 => bytes.truncate(at),
+            1 => bytes.extend_from_slice(self.choices.take(8)),
             2 => {
-                if let Some(octet) = octets.get_mut(at) {
-                    *octet = self.choices.below(256) as u8;
+                if let Some(byte) = bytes.get_mut(at) {
+                    *byte = self.choices.below(256) as u8;
                 }
             }
             3 => {
                 let word = [0, 1, 4, 0x7fff_ffff, u32::MAX][self.choices.below(5) as usize];
-                if let Some(to) = octets.get_mut(at / 4 * 4..at / 4 * 4 + 4) {
+                if let Some(to) = bytes.get_mut(at / 4 * 4..at / 4 * 4 + 4) {
                     to.copy_from_slice(&word.to_be_bytes());
                 }
             }
             4 => {
-                let again = (octets.clone(), None);
+                let again = (bytes.clone(), None);
                 inbox.push_back(again);
             }
             5 => drop(inbox.pop_front()),
@@ -173,8 +173,8 @@ impl<'a> Attack<'a> {
     /// Delivers a message that the other end has not sent.
     fn make_up(&mut self, to: usize) {
         let length = self.choices.below(MADE_UP) as usize;
-        let octets = self.choices.take(length).to_vec();
-        self.ends[to].inbox.push_front((octets, None));
+        let bytes = self.choices.take(length).to_vec();
+        self.ends[to].inbox.push_front((bytes, None));
     }
 
     /// Makes a call with chunks of any kinds.
@@ -185,7 +185,7 @@ impl<'a> Attack<'a> {
         let xid = Xid(self.next_xid);
         let call = message(xid, 0, &items, rest, choices.contents());
         let End { conn, mem, .. } = &mut self.ends[of];
-        let stream = scatter(&call.octets, mem, choices.contents());
+        let stream = scatter(&call.bytes, mem, choices.contents());
         let room = scatter(&[0; 8000], mem, choices.contents());
         let rooms: &[&[_]] = &[&room];
         let reply = match choices.below(8) {
@@ -216,7 +216,7 @@ impl<'a> Attack<'a> {
                     end.mem.taken(call.buffer, call.length);
                     let items = [self.choices.below(3000) as u32];
                     let of = message(call.xid, 1, &items, 20, self.choices.contents());
-                    let stream = scatter(&of.octets, &mut end.mem, self.choices.contents());
+                    let stream = scatter(&of.bytes, &mut end.mem, self.choices.contents());
                     // The call may be lost in the meantime, or may not allow this answer, so an
                     // error is ignored.
                     let _ = match self.choices.below(5) {

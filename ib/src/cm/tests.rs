@@ -332,11 +332,11 @@ proptest! {
         attribute in 0x10u8..=0x1a,
         tid: u64,
         modifier: u32,
-        octets in prop::collection::vec(any::<u8>(), 232),
+        bytes in prop::collection::vec(any::<u8>(), 232),
     ) {
         let mut mad = Mad { tid, modifier, message: Message::GetClassPortInfo }.emit();
         (mad[3], mad[17]) = (method::SEND, attribute);
-        mad[24..].copy_from_slice(&octets);
+        mad[24..].copy_from_slice(&bytes);
         let read = Mad::parse(&mad).unwrap();
         let (ranges, masks) = reserved(attribute);
         for (from, to) in ranges {
@@ -350,18 +350,18 @@ proptest! {
 
     #[test]
     fn test_class_port_info_is_emitted_as_it_was_parsed_for_any_bytes(
-        octets in prop::collection::vec(any::<u8>(), 72),
+        bytes in prop::collection::vec(any::<u8>(), 72),
     ) {
         let mut mad = of(Message::GetClassPortInfo);
         mad[3] = method::GET_RESP;
-        mad[24..96].copy_from_slice(&octets);
+        mad[24..96].copy_from_slice(&bytes);
         prop_assert_eq!(Mad::parse(&mad).unwrap().emit(), mad);
     }
 
     #[test]
-    fn test_parser_returns_for_any_bytes(octets in prop::collection::vec(any::<u8>(), 250..260)) {
-        if let Err(e) = Mad::parse(&octets) {
-            let _ = e.answer(&octets);
+    fn test_parser_returns_for_any_bytes(bytes in prop::collection::vec(any::<u8>(), 250..260)) {
+        if let Err(e) = Mad::parse(&bytes) {
+            let _ = e.answer(&bytes);
         }
     }
 }

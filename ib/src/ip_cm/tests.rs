@@ -94,12 +94,12 @@ fn test_parser_refuses_nonzero_byte_before_an_ipv4_address() {
     for at in 4..16 {
         let mut b = v4_header();
         b[at] = 1;
-        assert_eq!(Header::parse(&b, IpVersions::V4), Err(Fault::Source), "octet {at}");
+        assert_eq!(Header::parse(&b, IpVersions::V4), Err(Fault::Source), "byte {at}");
         // The parser checks the source before the destination.
         b[at + 16] = 1;
-        assert_eq!(Header::parse(&b, IpVersions::V4), Err(Fault::Source), "octet {at}");
+        assert_eq!(Header::parse(&b, IpVersions::V4), Err(Fault::Source), "byte {at}");
         b[at] = 0;
-        assert_eq!(Header::parse(&b, IpVersions::V4), Err(Fault::Destination), "octet {at}");
+        assert_eq!(Header::parse(&b, IpVersions::V4), Err(Fault::Destination), "byte {at}");
     }
 }
 

@@ -20,8 +20,8 @@ fn crc32(bytes: &[u8]) -> u32 {
 
 fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.bytes().filter(|c| !c.is_ascii_whitespace()).collect();
-    let octet = |d: &[u8]| u8::from_str_radix(core::str::from_utf8(d).unwrap(), 16).unwrap();
-    digits.chunks(2).map(octet).collect()
+    let byte = |d: &[u8]| u8::from_str_radix(core::str::from_utf8(d).unwrap(), 16).unwrap();
+    digits.chunks(2).map(byte).collect()
 }
 
 /// Checks a packet whose last four bytes are its CRC.
@@ -66,7 +66,7 @@ fn test_icrc_covers_payload_but_not_variant_fields() {
         let bit = 0x20;
         packet[at] ^= bit;
         let (body, crc) = packet.split_last_chunk::<4>().unwrap();
-        assert_eq!(icrc(body) != Some(*crc), invariant, "octet {at}");
+        assert_eq!(icrc(body) != Some(*crc), invariant, "byte {at}");
         packet[at] ^= bit;
     }
 }
@@ -177,7 +177,7 @@ fn test_packet_parser_detects_any_flipped_bit_by_icrc() {
             for bit in 0..8 {
                 let mut p = packet.clone();
                 p[at] ^= 1 << bit;
-                assert_eq!(UdPacket::parse(&p), Err(PacketError::Icrc), "octet {at}");
+                assert_eq!(UdPacket::parse(&p), Err(PacketError::Icrc), "byte {at}");
             }
         }
     }
@@ -231,8 +231,8 @@ proptest! {
     }
 
     #[test]
-    fn test_parser_returns_for_any_bytes(octets in prop::collection::vec(any::<u8>(), 0..400)) {
-        let _ = UdPacket::parse_gsi(&octets);
+    fn test_parser_returns_for_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        let _ = UdPacket::parse_gsi(&bytes);
     }
 
     #[test]

@@ -261,12 +261,12 @@ impl Sq {
 
     /// Returns the `i`th operand of a request that has it.
     fn operand(&self, wqe: &Wqe, i: u32) -> u64 {
-        let mut octets = [0; 8];
+        let mut bytes = [0; 8];
         let [a, b] = self.inline.run(wqe.operands.wrapping_add(8 * i), 8);
-        for (to, octet) in octets.iter_mut().zip(a.iter().chain(b)) {
-            *to = *octet;
+        for (to, byte) in bytes.iter_mut().zip(a.iter().chain(b)) {
+            *to = *byte;
         }
-        u64::from_ne_bytes(octets)
+        u64::from_ne_bytes(bytes)
     }
 
     /// Stores the operands of a request.

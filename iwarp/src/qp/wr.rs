@@ -358,7 +358,7 @@ pub enum PostError {
     #[error("no outbound Reads were negotiated")]
     NoReads,
     /// An atomic operation with anything but one SGE of 8 bytes for the old value.
-    #[error("an atomic operation takes one SGE of 8 octets")]
+    #[error("an atomic operation takes one SGE of 8 bytes")]
     AtomicSink,
     /// Immediate Data alone, to which the caller added other data.
     #[error("Immediate Data alone takes no data")]

@@ -76,7 +76,7 @@ pub struct AtomicRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AtomicRequestError {
     /// The payload is shorter or longer than the header.
-    #[error("Atomic Request of {have} octets, not {ATOMIC_REQUEST_LEN}")]
+    #[error("Atomic Request of {have} bytes, not {ATOMIC_REQUEST_LEN}")]
     Length {
         /// Bytes of the payload.
         have: usize,
@@ -154,7 +154,7 @@ pub struct AtomicResponse {
 
 /// The error for an Atomic Response that is longer or shorter than its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("Atomic Response of {have} octets, not {ATOMIC_RESPONSE_LEN}")]
+#[error("Atomic Response of {have} bytes, not {ATOMIC_RESPONSE_LEN}")]
 pub struct AtomicResponseError {
     /// Bytes of the payload.
     pub have: usize,

@@ -63,9 +63,9 @@ fn with<F: Future<Output = ()>>(
 }
 
 /// Sends bytes and returns everything that comes until the end.
-async fn talk(addr: SocketAddr, octets: &[u8]) -> String {
+async fn talk(addr: SocketAddr, bytes: &[u8]) -> String {
     let mut s = TcpStream::connect(addr).await.unwrap();
-    s.write_all(octets).await.unwrap();
+    s.write_all(bytes).await.unwrap();
     let mut all = Vec::new();
     // The end may be a reset, when the server has not read all our bytes.
     let _ = s.read_to_end(&mut all).await;
@@ -238,8 +238,8 @@ fn slow_requests(limits: Limits) {
                 let mut s = TcpStream::connect(addr).await.unwrap();
                 let (mut read, mut write) = s.split();
                 let drip = async {
-                    for octet in b"GET /metrics HTTP/1.1\r\nX: ".iter().chain([b'a'; 2000].iter()) {
-                        if n % 2 == 0 && write.write_all(&[*octet]).await.is_err() {
+                    for byte in b"GET /metrics HTTP/1.1\r\nX: ".iter().chain([b'a'; 2000].iter()) {
+                        if n % 2 == 0 && write.write_all(&[*byte]).await.is_err() {
                             return;
                         }
                         sleep(Duration::from_millis(20)).await;

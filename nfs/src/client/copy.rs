@@ -200,7 +200,7 @@ impl<T: Transport> Client<T> {
                     let (at, rest) = (writing.offset + u64::from(written.count), rest.to_vec());
                     under_way.push_front(self.send_write(file, at, rest)?);
                 }
-                _ => return Err(ClientError::Nonsense("a WRITE of no octets or too many")),
+                _ => return Err(ClientError::Nonsense("a WRITE of no bytes or too many")),
             }
         }
     }
@@ -213,11 +213,11 @@ impl<T: Transport> Client<T> {
     ) -> Result<Writing, ClientError> {
         let count = u32::try_from(data.len()).unwrap_or(u32::MAX);
         let stable = Stable::Unstable;
-        let arguments = Write { file, offset, count, stable, data: Opaque(&data) }.octets();
+        let arguments = Write { file, offset, count, stable, data: Opaque(&data) }.bytes();
         // The data stands last in the arguments, so the arguments' length gives the data's offset.
         let at = u32::try_from(arguments.len() - padded(data.len())).ok();
         let item = at.map(|offset| Item { offset, length: count });
-        let token = self.submit_octets(procedure::WRITE, &arguments, item)?;
+        let token = self.submit_bytes(procedure::WRITE, &arguments, item)?;
         Ok(Writing { token, offset, data, pauses: self.pauses() })
     }
 

@@ -58,7 +58,7 @@ impl Pauses {
 /// Returns true if the results of an NFS procedure say that the client is to make the call again
 /// later.
 fn is_jukebox(procedure: Procedure, results: &[u8]) -> bool {
-    let jukebox = Status::JUKEBOX.octets();
+    let jukebox = Status::JUKEBOX.bytes();
     procedure.program == procedure::PROGRAM
         && procedure != procedure::NULL
         && results.starts_with(&jukebox)
@@ -126,13 +126,13 @@ mod tests {
             let attributes = None::<Fattr>;
             let results = if self.left > 0 {
                 self.left -= 1;
-                Err::<ReadOk<'_>, _>((Status::JUKEBOX, attributes)).octets()
+                Err::<ReadOk<'_>, _>((Status::JUKEBOX, attributes)).bytes()
             } else if call.procedure == procedure::READ {
                 let data = Opaque(&b"data"[..]);
                 Ok::<_, (Status, Option<Fattr>)>(ReadOk { attributes, count: 4, eof: true, data })
-                    .octets()
+                    .bytes()
             } else {
-                Status::OK.octets()
+                Status::OK.bytes()
             };
             self.answer = Some(Returned { token, results: Ok(results) });
             Ok(token)
@@ -157,7 +157,7 @@ mod tests {
     fn test_client_retries_jukebox_until_success_or_end_of_patience() {
         let mut patient = client(3);
         let results = patient.call(procedure::COMMIT, &()).unwrap();
-        assert_eq!(results, Status::OK.octets());
+        assert_eq!(results, Status::OK.bytes());
         let Busy { calls, paused, .. } = patient.transport;
         assert_eq!((calls, paused), (4, Duration::from_millis(700)));
         let mut never = client(u32::MAX);
@@ -180,10 +180,10 @@ mod tests {
 
     #[test]
     fn test_jukebox_status_counts_only_for_nfs_procedures() {
-        let jukebox = Status::JUKEBOX.octets();
+        let jukebox = Status::JUKEBOX.bytes();
         assert!(is_jukebox(procedure::LOOKUP, &jukebox));
         assert!(!is_jukebox(procedure::NULL, &jukebox));
         assert!(!is_jukebox(crate::wire::mount::MNT, &jukebox));
-        assert!(!is_jukebox(procedure::LOOKUP, &Status::IO.octets()));
+        assert!(!is_jukebox(procedure::LOOKUP, &Status::IO.bytes()));
     }
 }

@@ -43,7 +43,7 @@ impl<T: Transport> Client<T> {
         let results = self.call(procedure::FSINFO, &OfHandle { object: root })?;
         let info: Fsinfo = parse::<_, Option<Fattr>>(&results, "FSINFO", &"")?;
         if info.rtmax == 0 || info.wtmax == 0 {
-            return Err(ClientError::Nonsense("READs or WRITEs of no octets"));
+            return Err(ClientError::Nonsense("READs or WRITEs of no bytes"));
         }
         self.read.size = self.read.size.min(info.rtmax);
         self.write.size = self.write.size.min(info.wtmax);

@@ -143,7 +143,7 @@ impl<T: Transport> Client<T> {
                 let name = entry.name.0;
                 if name.is_empty()
                     || name.len() > NAME_MAX as usize
-                    || name.iter().any(|&octet| octet == b'/' || octet == 0)
+                    || name.iter().any(|&byte| byte == b'/' || byte == 0)
                 {
                     return Err(ClientError::Nonsense("a directory with a name that none can be"));
                 }
@@ -200,7 +200,7 @@ impl<T: Transport> Client<T> {
 
 /// Returns the names of a path, without empty ones and `.`.
 pub(super) fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = Vec<u8>> {
-    path.split(|&octet| octet == b'/')
+    path.split(|&byte| byte == b'/')
         .filter(|name| !name.is_empty() && *name != b".")
         .map(<[u8]>::to_vec)
 }

@@ -21,7 +21,7 @@ pub(crate) fn check(name: &[u8]) -> Result<Checked<'_>, Status> {
     if name.len() > NAME_MAX as usize {
         return Err(Status::NAMETOOLONG);
     }
-    if name.is_empty() || name.iter().any(|&octet| octet == b'/' || octet == 0) {
+    if name.is_empty() || name.iter().any(|&byte| byte == b'/' || byte == 0) {
         return Err(Status::INVAL);
     }
     Ok(match name {

@@ -69,8 +69,8 @@ impl Worker {
         results.clear();
         let written = written(call);
         let arguments = match &written {
-            _ if call.arguments.items().is_empty() => Arguments::of(call.arguments.octets()),
-            Some(data) => Arguments { octets: call.arguments.octets(), data: Some(data) },
+            _ if call.arguments.items().is_empty() => Arguments::of(call.arguments.bytes()),
+            Some(data) => Arguments { bytes: call.arguments.bytes(), data: Some(data) },
             None => {
                 unreduced(&call.arguments, copied)?;
                 Arguments::of(copied)
@@ -80,7 +80,7 @@ impl Worker {
         let buffer = waited.and_then(Result::ok);
         let mut sink = Registered { memory, call, buffer, has_waited };
         let dispatch = |cred: Auth<'_>| {
-            let admitted = service.admit(&call.procedure, &cred, Some(call.peer), arguments.octets);
+            let admitted = service.admit(&call.procedure, &cred, Some(call.peer), arguments.bytes);
             let admitted = admitted.map_err(Refusal::Auth)?;
             let done =
                 service.begin(&admitted, call.procedure, &cred, arguments, results, &mut sink);
@@ -115,7 +115,7 @@ fn written(call: &Request) -> Option<Written<'_>> {
     match call.arguments.items() {
         [item]
             if call.procedure == procedure::WRITE
-                && item.position as usize == call.arguments.octets().len() =>
+                && item.position as usize == call.arguments.bytes().len() =>
         {
             Some(Written(&item.data))
         }
@@ -193,19 +193,19 @@ impl Sink for Registered<'_> {
 /// list.
 fn unreduced(body: &Body, out: &mut Vec<u8>) -> Result<(), Refusal> {
     out.clear();
-    let mut octets = body.octets();
+    let mut bytes = body.bytes();
     for item in body.items() {
         let before = (item.position as usize).checked_sub(out.len());
-        let split = before.and_then(|n| octets.split_at_checked(n));
+        let split = before.and_then(|n| bytes.split_at_checked(n));
         let (front, rest) = split.ok_or(Refusal::GarbageArgs)?;
         out.extend_from_slice(front);
         let (start, length) = (out.len(), item.data.len());
         out.resize(start + padded(length), 0);
         let room = out.get_mut(start..start + length).unwrap_or(&mut []);
         item.data.read(0, room).map_err(|_| Refusal::SystemErr)?;
-        octets = rest;
+        bytes = rest;
     }
-    out.extend_from_slice(octets);
+    out.extend_from_slice(bytes);
     Ok(())
 }
 

@@ -15,15 +15,15 @@ use rustix::io::{Errno, pread, pwrite};
 pub struct Arguments<'a> {
     /// All bytes of the arguments; if the data lies apart, only the bytes in front of the data,
     /// which end with the data's length.
-    pub octets: &'a [u8],
+    pub bytes: &'a [u8],
     /// The data of a WRITE, if it lies apart.
     pub data: Option<&'a dyn Source>,
 }
 
 impl<'a> Arguments<'a> {
     /// Makes arguments that lie in one place.
-    pub const fn of(octets: &'a [u8]) -> Arguments<'a> {
-        Arguments { octets, data: None }
+    pub const fn of(bytes: &'a [u8]) -> Arguments<'a> {
+        Arguments { bytes, data: None }
     }
 }
 
@@ -54,8 +54,8 @@ impl Source for &[u8] {
         file: BorrowedFd<'_>,
         at: u64,
     ) -> io::Result<usize> {
-        let octets = self.get(from..).unwrap_or(&[]);
-        Ok(pwrite(file, octets.get(..len).unwrap_or(octets), at)?)
+        let bytes = self.get(from..).unwrap_or(&[]);
+        Ok(pwrite(file, bytes.get(..len).unwrap_or(bytes), at)?)
     }
 }
 

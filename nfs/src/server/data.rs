@@ -57,7 +57,7 @@ impl Share {
         let head = out.len();
         // Attributes, count, end of file and length are known only after the read, so their room
         // stays free until then.
-        let room = Some(object.attributes).octets().len() + 12;
+        let room = Some(object.attributes).bytes().len() + 12;
         let data = head + room;
         let wanted = usize::try_from(call.count.min(IO_MAX)).unwrap_or(0);
         // If the file grows meanwhile, the client reads the rest in its next call.
@@ -87,7 +87,7 @@ impl Share {
         let after = self.export.attributes(&object).unwrap_or(object.attributes);
         let length = u32::try_from(read).unwrap_or(0);
         let eof = call.offset.saturating_add(length.into()) >= after.size;
-        let mut fields = Some(after).octets();
+        let mut fields = Some(after).bytes();
         length.put(&mut fields);
         eof.put(&mut fields);
         length.put(&mut fields);

@@ -261,6 +261,6 @@ impl Share {
 fn times(verifier: Verifier) -> (Time, Time) {
     let [a, b, c, d, e, f, g, h] = verifier.0;
     let time =
-        |octets| Time { seconds: u32::from_be_bytes(octets) & (u32::MAX >> 1), nanoseconds: 0 };
+        |bytes| Time { seconds: u32::from_be_bytes(bytes) & (u32::MAX >> 1), nanoseconds: 0 };
     (time([a, b, c, d]), time([e, f, g, h]))
 }

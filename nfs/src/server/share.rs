@@ -61,7 +61,7 @@ impl Share {
         let (pid, nanoseconds) = boot.split_at(8);
         let mut verifier = [0; 8];
         let mixed = pid.iter().rev().zip(nanoseconds).map(|(a, b)| a ^ b);
-        verifier.iter_mut().zip(mixed).for_each(|(to, octet)| *to = octet);
+        verifier.iter_mut().zip(mixed).for_each(|(to, byte)| *to = byte);
         let path = path.trim_end_matches('/').as_bytes();
         Ok(Arc::new(Share {
             export: Export::with_disk(dir, path, options, disk)?,
@@ -174,7 +174,7 @@ impl Share {
     pub(super) fn nfs(
         self: &Arc<Self>,
         p: Procedure,
-        Arguments { octets: arguments, data }: Arguments<'_>,
+        Arguments { bytes: arguments, data }: Arguments<'_>,
         out: &mut Vec<u8>,
         sink: &mut dyn Sink,
     ) -> Done {

@@ -114,10 +114,10 @@ mod tests {
 
     fn call(xid: u32, procedure: Procedure, arguments: &[u8]) -> Vec<u8> {
         let call = Call { xid: Xid(xid), procedure, cred: Auth::NONE, verf: Auth::NONE };
-        let mut octets = vec![0; call.encoded_len()];
-        call.encode(&mut octets).unwrap();
-        octets.extend_from_slice(arguments);
-        octets
+        let mut bytes = vec![0; call.encoded_len()];
+        call.encode(&mut bytes).unwrap();
+        bytes.extend_from_slice(arguments);
+        bytes
     }
 
     fn answer(replies: &Replies, port: u16, call: &[u8], reply: u8) -> Vec<u8> {

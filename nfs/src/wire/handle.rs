@@ -12,31 +12,31 @@ const MAX: u32 = 64;
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Handle {
     // Unused bytes are zero, so that equal handles are equal values.
-    octets: [u8; MAX as usize],
+    bytes: [u8; MAX as usize],
     len: usize,
 }
 
 impl Handle {
-    /// Makes a handle of `octets`; `None` for more than 64 bytes.
-    pub fn new(octets: &[u8]) -> Option<Handle> {
+    /// Makes a handle of `bytes`; `None` for more than 64 bytes.
+    pub fn new(bytes: &[u8]) -> Option<Handle> {
         let mut all = [0; MAX as usize];
-        all.get_mut(..octets.len())?.copy_from_slice(octets);
-        Some(Handle { octets: all, len: octets.len() })
+        all.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        Some(Handle { bytes: all, len: bytes.len() })
     }
 
     /// Returns the bytes of the handle.
     pub fn as_slice(&self) -> &[u8] {
-        self.octets.get(..self.len).unwrap_or(&self.octets)
+        self.bytes.get(..self.len).unwrap_or(&self.bytes)
     }
 }
 
 impl Xdr<'_> for Handle {
     fn get(r: &mut Reader<'_>) -> Result<Handle, xdr::Error> {
         let at = r.at();
-        let octets = r.opaque(MAX)?;
+        let bytes = r.opaque(MAX)?;
         // `opaque` has checked the limit of 64 bytes, so this error cannot occur.
         let too_long = xdr::Error { at, fault: xdr::Fault::Length { len: MAX + 1, max: MAX } };
-        Handle::new(octets).ok_or(too_long)
+        Handle::new(bytes).ok_or(too_long)
     }
 
     fn put(&self, out: &mut Vec<u8>) {
@@ -47,7 +47,7 @@ impl Xdr<'_> for Handle {
 impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Handle(")?;
-        self.as_slice().iter().try_for_each(|octet| write!(f, "{octet:02x}"))?;
+        self.as_slice().iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
         f.write_str(")")
     }
 }

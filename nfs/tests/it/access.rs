@@ -59,7 +59,7 @@ fn call<'a, R: Xdr<'static>, F: Xdr<'static>>(
     p: Procedure,
     arguments: &impl Xdr<'a>,
 ) -> Result<R, (Status, F)> {
-    let reply: &'static [u8] = raw(lab, None, who, p, &arguments.octets()).leak();
+    let reply: &'static [u8] = raw(lab, None, who, p, &arguments.bytes()).leak();
     Result::<R, (Status, F)>::whole(Reply::decode(reply).unwrap().1).unwrap()
 }
 
@@ -295,8 +295,8 @@ fn test_only_listed_clients_are_served_and_mount_says_who_they_are() {
     let lab = Lab::new();
     let clients = vec!["10.1.0.0/16".parse().unwrap(), "2001:db8::7".parse().unwrap()];
     lab.service.shares()[0].set_access(Access { clients, ..Access::default() }).unwrap();
-    let getattr = OfHandle { object: lab.root() }.octets();
-    let path = Opaque::<1024>(b"/data").octets();
+    let getattr = OfHandle { object: lab.root() }.bytes();
+    let path = Opaque::<1024>(b"/data").bytes();
     let is_denied = |peer: &str, p: Procedure, arguments: &[u8]| {
         let reply = raw(&lab, Some(peer), AS_ANN, p, arguments);
         let body = Reply::decode(&reply).unwrap().0.body;

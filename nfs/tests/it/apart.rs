@@ -19,7 +19,7 @@ use heddle_rpcrdma::xdr::padded;
 /// Memory that moves at most `step` bytes at a time, is interrupted before each step, and fails
 /// after `fails` bytes.
 struct Slow {
-    octets: RefCell<Vec<u8>>,
+    bytes: RefCell<Vec<u8>>,
     step: usize,
     fails: usize,
     interrupted: RefCell<bool>,
@@ -27,9 +27,9 @@ struct Slow {
 }
 
 impl Slow {
-    fn new(octets: &[u8], step: usize) -> Slow {
-        let (octets, interrupted) = (RefCell::new(octets.to_vec()), RefCell::new(false));
-        Slow { octets, step, fails: usize::MAX, interrupted, room: Room::Apart }
+    fn new(bytes: &[u8], step: usize) -> Slow {
+        let (bytes, interrupted) = (RefCell::new(bytes.to_vec()), RefCell::new(false));
+        Slow { bytes, step, fails: usize::MAX, interrupted, room: Room::Apart }
     }
 
     fn step(&self, at: usize, len: usize) -> io::Result<usize> {
@@ -46,7 +46,7 @@ impl Slow {
 
 impl Source for Slow {
     fn len(&self) -> usize {
-        self.octets.borrow().len()
+        self.bytes.borrow().len()
     }
 
     fn write_to(
@@ -57,13 +57,13 @@ impl Source for Slow {
         at: u64,
     ) -> io::Result<usize> {
         let len = self.step(from, len)?;
-        Ok(rustix::io::pwrite(file, &self.octets.borrow()[from..from + len], at)?)
+        Ok(rustix::io::pwrite(file, &self.bytes.borrow()[from..from + len], at)?)
     }
 }
 
 impl Sink for Slow {
     fn take(&mut self, len: usize) -> Room {
-        self.octets.borrow_mut().resize(len, 0);
+        self.bytes.borrow_mut().resize(len, 0);
         self.room
     }
 
@@ -75,7 +75,7 @@ impl Sink for Slow {
         at: u64,
     ) -> io::Result<usize> {
         let len = self.step(to, len)?;
-        Ok(rustix::io::pread(file, &mut self.octets.borrow_mut()[to..to + len], at)?)
+        Ok(rustix::io::pread(file, &mut self.bytes.borrow_mut()[to..to + len], at)?)
     }
 }
 
@@ -93,7 +93,7 @@ fn dispatch(
 }
 
 fn read(lab: &Lab, file: Handle, offset: u64, count: u32, sink: &mut Slow) -> Results {
-    let arguments = Read { file, offset, count }.octets();
+    let arguments = Read { file, offset, count }.bytes();
     dispatch(lab, procedure::READ, Arguments::of(&arguments), sink).unwrap()
 }
 
@@ -103,7 +103,7 @@ fn whole(mut results: Vec<u8>, handled: Handled, sink: &Slow) -> Vec<u8> {
     assert!(handled.apart);
     assert_eq!(item.offset as usize, results.len());
     let length = item.length as usize;
-    results.extend_from_slice(&sink.octets.borrow()[..length]);
+    results.extend_from_slice(&sink.bytes.borrow()[..length]);
     results.resize(results.len() - length + padded(length), 0);
     results
 }
@@ -163,8 +163,8 @@ fn test_read_reports_bytes_before_a_sink_failure() {
 }
 
 fn write(lab: &Lab, call: WriteApart, data: &Slow) -> Result<Result<WriteOk, Status>, RpcStatus> {
-    let arguments = call.octets();
-    let arguments = Arguments { octets: &arguments, data: Some(data) };
+    let arguments = call.bytes();
+    let arguments = Arguments { bytes: &arguments, data: Some(data) };
     let (results, _) = dispatch(lab, procedure::WRITE, arguments, &mut Slow::new(b"", 1))?;
     let done = Result::<WriteOk, (Status, WccData)>::whole(&results).unwrap();
     Ok(done.map_err(|(status, _)| status))
@@ -207,16 +207,16 @@ fn test_only_write_accepts_separate_data() {
     let at = DirEntryName { dir: lab.root(), name: Opaque(b"f") };
     let all = Write { file, offset: 0, count: 4, stable: Stable::Unstable, data: Opaque(b"wxyz") };
     let how = How::Unchecked(mode(0o600));
-    for (p, octets) in [
+    for (p, bytes) in [
         (procedure::NULL, vec![]),
-        (procedure::REMOVE, at.octets()),
-        (procedure::COMMIT, Commit { file, offset: 0, count: 0 }.octets()),
-        (procedure::CREATE, heddle_nfs::wire::Create { at, how }.octets()),
+        (procedure::REMOVE, at.bytes()),
+        (procedure::COMMIT, Commit { file, offset: 0, count: 0 }.bytes()),
+        (procedure::CREATE, heddle_nfs::wire::Create { at, how }.bytes()),
         // All arguments of a WRITE, and the data once more.
-        (procedure::WRITE, all.octets()),
+        (procedure::WRITE, all.bytes()),
         (mount::EXPORT, vec![]),
     ] {
-        let arguments = Arguments { octets: &octets, data: Some(&data) };
+        let arguments = Arguments { bytes: &bytes, data: Some(&data) };
         let done = dispatch(&lab, p, arguments, &mut Slow::new(b"", 1));
         assert_eq!(done.err(), Some(RpcStatus::GarbageArgs), "{p:?}");
     }

@@ -171,14 +171,14 @@ fn copy<T: Transport>(client: &mut Client<T>, lab: &Lab, len: usize) {
     let data = contents(len);
     let file = client.create(root.handle, b"copy", 0o640).unwrap();
     assert_eq!(client.write(file, &mut Cursor::new(&data), |_, _| ()).unwrap(), len as u64);
-    assert!(fs::read(lab.path("copy")).unwrap() == data, "{len} octets as they were written");
+    assert!(fs::read(lab.path("copy")).unwrap() == data, "{len} bytes as they were written");
     let mut read = Vec::new();
     let sink = |piece: &[u8]| {
         read.extend_from_slice(piece);
         Ok(())
     };
     assert_eq!(client.read(file, len as u64, sink).unwrap(), len as u64);
-    assert!(read == data, "{len} octets as they were read");
+    assert!(read == data, "{len} bytes as they were read");
 }
 
 #[test]

@@ -81,7 +81,7 @@ impl Lab {
         p: Procedure,
         arguments: &impl Xdr<'a>,
     ) -> Result<R, (Status, F)> {
-        let (results, _) = self.results(p, &arguments.octets());
+        let (results, _) = self.results(p, &arguments.bytes());
         Result::<R, (Status, F)>::whole(results).unwrap()
     }
 

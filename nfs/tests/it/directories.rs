@@ -22,7 +22,7 @@ fn readdir(
     count: u32,
 ) -> Result<(Vec<Entry>, bool, usize), Status> {
     let call = Readdir { dir, cookie, verifier: Verifier::default(), count };
-    let (results, _) = lab.results(procedure::READDIR, &call.octets());
+    let (results, _) = lab.results(procedure::READDIR, &call.bytes());
     let mut r = Reader::new(results);
     let status = Status::get(&mut r).unwrap();
     let _: Option<Fattr> = Xdr::get(&mut r).unwrap();
@@ -49,7 +49,7 @@ fn plus(
 ) -> Result<(DirPlus<'static>, usize), Status> {
     let (dircount, maxcount) = limits;
     let call = Readdirplus { dir, cookie, verifier: Verifier::default(), dircount, maxcount };
-    let (results, _) = lab.results(procedure::READDIRPLUS, &call.octets());
+    let (results, _) = lab.results(procedure::READDIRPLUS, &call.bytes());
     Result::<DirPlus<'_>, (Status, Option<Fattr>)>::whole(results)
         .unwrap()
         .map(|d| (d, results.len() - 4))
@@ -172,6 +172,6 @@ fn test_listing_refuses_small_counts_bad_cookies_and_files() {
     assert_eq!(readdir(&lab, root, u64::MAX, 4096).unwrap_err(), Status::BAD_COOKIE);
     assert_eq!(readdir(&lab, lab.handle("f"), 0, 4096).unwrap_err(), Status::NOTDIR);
     let call = Readdir { dir: root, cookie: 5, verifier: Verifier([1; 8]), count: 4096 };
-    let (results, _) = lab.results(procedure::READDIR, &call.octets());
+    let (results, _) = lab.results(procedure::READDIR, &call.bytes());
     assert_eq!(Status::get(&mut Reader::new(results)).unwrap(), Status::BAD_COOKIE);
 }

@@ -157,8 +157,8 @@ fn test_call_keeps_to_the_rules_of_the_export_that_its_handle_names() {
     for (own, other, root, path) in
         [("10.0.0.1", "10.0.0.2", a, "/a"), ("10.0.0.2", "10.0.0.1", b, "/b")]
     {
-        let getattr = OfHandle { object: root }.octets();
-        let mount = Opaque::<4095>(path.as_bytes()).octets();
+        let getattr = OfHandle { object: root }.bytes();
+        let mount = Opaque::<4095>(path.as_bytes()).bytes();
         for (p, arguments) in [(procedure::GETATTR, getattr), (mount::MNT, mount)] {
             assert!(!is_denied(own, p, &arguments), "{path} {p:?}");
             assert!(is_denied(other, p, &arguments), "{path} {p:?}");
@@ -223,28 +223,28 @@ fn test_handles_of_an_export_that_is_gone_are_stale_for_every_procedure() {
     let clients = vec!["10.0.0.1".parse().unwrap()];
     stay.set_access(Access { clients, ..Access::default() }).unwrap();
     let name = at(b, "file");
-    let (attributes, of) = (Sattr::default(), OfHandle { object: file }.octets());
+    let (attributes, of) = (Sattr::default(), OfHandle { object: file }.bytes());
     let write = Write { file, offset: 0, count: 1, stable: Stable::FileSync, data: Opaque(b"x") };
     let cookie = (0, Verifier::default());
     let calls = [
         (procedure::GETATTR, of.clone()),
-        (procedure::SETATTR, Setattr { object: file, attributes, guard: None }.octets()),
-        (procedure::LOOKUP, name.octets()),
-        (procedure::ACCESS, [of.clone(), 63u32.octets()].concat()),
+        (procedure::SETATTR, Setattr { object: file, attributes, guard: None }.bytes()),
+        (procedure::LOOKUP, name.bytes()),
+        (procedure::ACCESS, [of.clone(), 63u32.bytes()].concat()),
         (procedure::READLINK, of.clone()),
-        (procedure::READ, [of.clone(), 0u64.octets(), 9u32.octets()].concat()),
-        (procedure::WRITE, write.octets()),
-        (procedure::CREATE, [name.octets(), How::Guarded(attributes).octets()].concat()),
-        (procedure::MKDIR, Mkdir { at: name, attributes }.octets()),
-        (procedure::SYMLINK, Symlink { at: name, attributes, path: Opaque(b"x") }.octets()),
-        (procedure::MKNOD, [name.octets(), 7u32.octets(), attributes.octets()].concat()),
-        (procedure::REMOVE, name.octets()),
-        (procedure::RMDIR, name.octets()),
-        (procedure::RENAME, Rename { from: name, to: at(a, "taken") }.octets()),
-        (procedure::LINK, Link { file, at: at(a, "taken") }.octets()),
+        (procedure::READ, [of.clone(), 0u64.bytes(), 9u32.bytes()].concat()),
+        (procedure::WRITE, write.bytes()),
+        (procedure::CREATE, [name.bytes(), How::Guarded(attributes).bytes()].concat()),
+        (procedure::MKDIR, Mkdir { at: name, attributes }.bytes()),
+        (procedure::SYMLINK, Symlink { at: name, attributes, path: Opaque(b"x") }.bytes()),
+        (procedure::MKNOD, [name.bytes(), 7u32.bytes(), attributes.bytes()].concat()),
+        (procedure::REMOVE, name.bytes()),
+        (procedure::RMDIR, name.bytes()),
+        (procedure::RENAME, Rename { from: name, to: at(a, "taken") }.bytes()),
+        (procedure::LINK, Link { file, at: at(a, "taken") }.bytes()),
         (
             procedure::READDIR,
-            [OfHandle { object: b }.octets(), vec![0; 16], 999u32.octets()].concat(),
+            [OfHandle { object: b }.bytes(), vec![0; 16], 999u32.bytes()].concat(),
         ),
         (
             procedure::READDIRPLUS,
@@ -255,12 +255,12 @@ fn test_handles_of_an_export_that_is_gone_are_stale_for_every_procedure() {
                 dircount: 99,
                 maxcount: 999,
             }
-            .octets(),
+            .bytes(),
         ),
         (procedure::FSSTAT, of.clone()),
         (procedure::FSINFO, of.clone()),
         (procedure::PATHCONF, of.clone()),
-        (procedure::COMMIT, [of, 0u64.octets(), 0u32.octets()].concat()),
+        (procedure::COMMIT, [of, 0u64.bytes(), 0u32.bytes()].concat()),
     ];
     assert_eq!(calls.len(), procedure::NAMES.len() - 1, "all but NULL");
     // A client that the other export does not admit gets the same answer, and learns no more.

@@ -127,7 +127,7 @@ impl World {
     }
 
     fn send<'a>(&self, client: usize, p: Procedure, arguments: &impl Xdr<'a>) -> PendingCall {
-        let arguments = Body::of(arguments.octets()).unwrap();
+        let arguments = Body::of(arguments.bytes()).unwrap();
         let call = self.clients[client].call(p).arguments(arguments).timeout(PATIENCE);
         let call = if p.program == mount::PROGRAM { call.results_max(1024) } else { call };
         call.send().unwrap()
@@ -138,8 +138,8 @@ impl World {
         mut call: PendingCall,
     ) -> Result<R, Status> {
         let results = self.until("a reply", |_| call.try_take()).unwrap();
-        let octets: &'static [u8] = results.to_vec().leak();
-        Result::<R, (Status, F)>::whole(octets).unwrap().map_err(|(status, _)| status)
+        let bytes: &'static [u8] = results.to_vec().leak();
+        Result::<R, (Status, F)>::whole(bytes).unwrap().map_err(|(status, _)| status)
     }
 
     fn create(&self, client: usize, dir: Handle, name: &str) -> PendingCall {

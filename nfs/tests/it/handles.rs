@@ -83,8 +83,8 @@ fn test_handle_of_removed_file_stays_stale_when_inode_is_reused() {
 #[test]
 fn test_forged_handles_are_refused() {
     let lab = Lab::new();
-    let mut octets = lab.root().as_slice().to_vec();
-    for bad in [&b""[..], b"x", &[0; 28], &[0xff; 64], &octets[..27]] {
+    let mut bytes = lab.root().as_slice().to_vec();
+    for bad in [&b""[..], b"x", &[0; 28], &[0xff; 64], &bytes[..27]] {
         assert_eq!(lab.getattr(Handle::new(bad).unwrap()), Err(Status::BADHANDLE), "{bad:?}");
     }
     let other = Lab::new();
@@ -92,8 +92,8 @@ fn test_forged_handles_are_refused() {
     // The numbers of a file beside the export, and of objects that do not exist.
     let outside = fs::metadata(lab.base.path().join("outside/secret")).unwrap();
     for ino in [outside.ino(), 0, 1, u64::MAX] {
-        octets[12..20].copy_from_slice(&ino.to_be_bytes());
-        let handle = Handle::new(&octets).unwrap();
+        bytes[12..20].copy_from_slice(&ino.to_be_bytes());
+        let handle = Handle::new(&bytes).unwrap();
         assert_eq!(patient(&lab, handle), Err(Status::STALE));
     }
 }
@@ -144,10 +144,10 @@ fn test_searches_for_unknown_handles_take_little_time() {
     for i in 0..2000 {
         fs::write(lab.path(&format!("f{i}")), b"").unwrap();
     }
-    let mut octets = lab.root().as_slice().to_vec();
+    let mut bytes = lab.root().as_slice().to_vec();
     let mut made_up = |ino: u64| {
-        octets[12..20].copy_from_slice(&ino.to_be_bytes());
-        Handle::new(&octets).unwrap()
+        bytes[12..20].copy_from_slice(&ino.to_be_bytes());
+        Handle::new(&bytes).unwrap()
     };
     let said: Vec<_> = (0..2000).map(|i| lab.getattr(made_up(u64::MAX - i)).unwrap_err()).collect();
     let searched = said.iter().filter(|&&s| s == Status::STALE).count();

@@ -37,42 +37,42 @@ fn calls(dir: Handle, file: Handle) -> Vec<(Procedure, Vec<u8>)> {
     let at = |name| DirEntryName { dir, name: Opaque(name) };
     let time = SetTime::Client(Time { seconds: 1, nanoseconds: 2 });
     let full = Sattr { atime: time, mtime: time, size: Some(3), ..mode(0o700) };
-    let of = OfHandle { object: file }.octets();
+    let of = OfHandle { object: file }.bytes();
     let verifier = Verifier::default();
     let stable = Stable::FileSync;
     use procedure as p;
     vec![
         (p::GETATTR, of.clone()),
-        (p::SETATTR, Setattr { object: file, attributes: full, guard: None }.octets()),
-        (p::LOOKUP, at(b"file").octets()),
-        (p::ACCESS, Access { object: dir, access: 0x3f }.octets()),
+        (p::SETATTR, Setattr { object: file, attributes: full, guard: None }.bytes()),
+        (p::LOOKUP, at(b"file").bytes()),
+        (p::ACCESS, Access { object: dir, access: 0x3f }.bytes()),
         (p::READLINK, of.clone()),
-        (p::READ, Read { file, offset: 1, count: 100 }.octets()),
-        (p::WRITE, Write { file, offset: 1, count: 5, stable, data: Opaque(b"12345") }.octets()),
-        (p::CREATE, Create { at: at(b"c"), how: How::Unchecked(full) }.octets()),
-        (p::CREATE, Create { at: at(b"e"), how: How::Exclusive(verifier) }.octets()),
-        (p::MKDIR, Mkdir { at: at(b"m"), attributes: full }.octets()),
+        (p::READ, Read { file, offset: 1, count: 100 }.bytes()),
+        (p::WRITE, Write { file, offset: 1, count: 5, stable, data: Opaque(b"12345") }.bytes()),
+        (p::CREATE, Create { at: at(b"c"), how: How::Unchecked(full) }.bytes()),
+        (p::CREATE, Create { at: at(b"e"), how: How::Exclusive(verifier) }.bytes()),
+        (p::MKDIR, Mkdir { at: at(b"m"), attributes: full }.bytes()),
         (
             p::SYMLINK,
-            Symlink { at: at(b"s"), attributes: full, path: Opaque(b"../outside") }.octets(),
+            Symlink { at: at(b"s"), attributes: full, path: Opaque(b"../outside") }.bytes(),
         ),
-        (p::MKNOD, Mknod { at: at(b"n"), kind: MknodKind::Fifo(full) }.octets()),
-        (p::REMOVE, at(b"c").octets()),
-        (p::RMDIR, at(b"m").octets()),
-        (p::RENAME, Rename { from: at(b"e"), to: at(b"f") }.octets()),
-        (p::LINK, Link { file, at: at(b"l") }.octets()),
-        (p::READDIR, Readdir { dir, cookie: 0, verifier, count: 4096 }.octets()),
+        (p::MKNOD, Mknod { at: at(b"n"), kind: MknodKind::Fifo(full) }.bytes()),
+        (p::REMOVE, at(b"c").bytes()),
+        (p::RMDIR, at(b"m").bytes()),
+        (p::RENAME, Rename { from: at(b"e"), to: at(b"f") }.bytes()),
+        (p::LINK, Link { file, at: at(b"l") }.bytes()),
+        (p::READDIR, Readdir { dir, cookie: 0, verifier, count: 4096 }.bytes()),
         (
             p::READDIRPLUS,
-            Readdirplus { dir, cookie: 0, verifier, dircount: 4096, maxcount: 4096 }.octets(),
+            Readdirplus { dir, cookie: 0, verifier, dircount: 4096, maxcount: 4096 }.bytes(),
         ),
         (p::FSSTAT, of.clone()),
         (p::FSINFO, of.clone()),
         (p::PATHCONF, of),
-        (p::COMMIT, Commit { file, offset: 0, count: 0 }.octets()),
-        (mount::MNT, Opaque::<99>(b"/data/dir").octets()),
+        (p::COMMIT, Commit { file, offset: 0, count: 0 }.bytes()),
+        (mount::MNT, Opaque::<99>(b"/data/dir").bytes()),
         (mount::DUMP, vec![]),
-        (mount::UMNT, Opaque::<99>(b"/data").octets()),
+        (mount::UMNT, Opaque::<99>(b"/data").bytes()),
         (mount::UMNTALL, vec![]),
         (mount::EXPORT, vec![]),
     ]
@@ -138,23 +138,23 @@ fn test_mutated_calls_of_every_procedure_get_decodable_replies() {
     let mut carried_out = BTreeMap::new();
     for round in 0..20_000 {
         let (p, arguments) = &calls[rng.below(calls.len())];
-        let mut octets = message(*p, Auth::NONE, arguments);
+        let mut bytes = message(*p, Auth::NONE, arguments);
         for _ in 0..=rng.below(3) {
-            let at = rng.below(octets.len());
+            let at = rng.below(bytes.len());
             match rng.below(4) {
-                0 => octets[at] = rng.next().to_le_bytes()[0],
-                1 => octets[at] ^= 1 << rng.below(8),
-                2 => octets.truncate(at.max(1)),
+                0 => bytes[at] = rng.next().to_le_bytes()[0],
+                1 => bytes[at] ^= 1 << rng.below(8),
+                2 => bytes.truncate(at.max(1)),
                 // Overwrites a length or number anywhere in the message.
                 _ => {
                     let at = at & !3;
                     let big = [u32::MAX, 1 << 31, MESSAGE_MAX, 65, 256][rng.below(5)];
-                    let to = octets.iter_mut().skip(at);
-                    to.zip(big.to_be_bytes()).for_each(|(to, octet)| *to = octet);
+                    let to = bytes.iter_mut().skip(at);
+                    to.zip(big.to_be_bytes()).for_each(|(to, byte)| *to = byte);
                 }
             }
         }
-        if let Some(reply) = answer(&lab, &octets) {
+        if let Some(reply) = answer(&lab, &bytes) {
             let done = u32::from(Reply::decode(&reply).unwrap().0.has_results());
             *carried_out.entry((p.program, p.procedure)).or_insert(0) += done;
         }
@@ -173,8 +173,7 @@ fn test_random_bytes_are_dropped_or_refused() {
     let (lab, ..) = lab();
     let mut rng = Rng(42);
     for _ in 0..20_000 {
-        let mut octets: Vec<u8> =
-            (0..rng.below(200)).map(|_| rng.next().to_le_bytes()[0]).collect();
+        let mut bytes: Vec<u8> = (0..rng.below(200)).map(|_| rng.next().to_le_bytes()[0]).collect();
         if rng.below(2) == 0 {
             // Random bytes follow after a valid-looking call header.
             let p = Procedure {
@@ -182,9 +181,9 @@ fn test_random_bytes_are_dropped_or_refused() {
                 version: [3, 3, 4][rng.below(3)],
                 procedure: u32::try_from(rng.below(25)).unwrap(),
             };
-            octets = message(p, Auth::NONE, &octets);
+            bytes = message(p, Auth::NONE, &bytes);
         }
-        answer(&lab, &octets);
+        answer(&lab, &bytes);
     }
     let counts = lab.service.counts();
     assert!(counts.dropped > 5000 && counts.garbage > 1000 && counts.unavailable > 1000);
@@ -214,7 +213,7 @@ fn test_unknown_programs_versions_and_procedures_are_reported() {
 #[test]
 fn test_invalid_credentials_are_denied() {
     let (lab, dir, _) = lab();
-    let arguments = OfHandle { object: dir }.octets();
+    let arguments = OfHandle { object: dir }.bytes();
     let mut denied = 0;
     for (flavor, body, stat) in [
         (Flavor::SYS, &b""[..], AuthStat::BAD_CRED),

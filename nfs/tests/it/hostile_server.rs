@@ -48,7 +48,7 @@ fn entry(name: &[u8], cookie: u64) -> DirPlusEntry<'_> {
 /// Returns results of READDIRPLUS.
 fn part(entries: Vec<DirPlusEntry<'_>>, eof: bool) -> Vec<u8> {
     let part = DirPlus { dir: None, verifier: Verifier::default(), entries, eof };
-    Ok::<_, (Status, Option<Fattr>)>(part).octets()
+    Ok::<_, (Status, Option<Fattr>)>(part).bytes()
 }
 
 /// Returns the names of a listing, or the reason why there is none.
@@ -96,7 +96,7 @@ fn read_of(count: u32, data: &[u8], eof: bool) -> Vec<u8> {
 
 fn read_with(attributes: Option<Fattr>, count: u32, data: &[u8], eof: bool) -> Vec<u8> {
     let read = ReadOk { attributes, count, eof, data: Opaque(data) };
-    Ok::<_, (Status, Option<Fattr>)>(read).octets()
+    Ok::<_, (Status, Option<Fattr>)>(read).bytes()
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn read_of_ten(before: u64, now: u64, with_each: bool) -> Result<(u64, Vec<u8>),
     let data = [7; 10];
     let says = |arguments: &[u8]| {
         let Ok(read) = Read::whole(arguments) else {
-            return Ok::<_, (Status, ())>(Attributes { attributes: attributes(now) }).octets();
+            return Ok::<_, (Status, ())>(Attributes { attributes: attributes(now) }).bytes();
         };
         let from = usize::try_from(read.offset).unwrap_or(usize::MAX).min(data.len());
         let rest = data.get(from..).unwrap();
@@ -183,7 +183,7 @@ fn test_write_that_took_nothing_or_too_much_is_refused() {
         let wcc = WccData { before: None, after: None };
         let (committed, verifier) = (Stable::FileSync, Verifier::default());
         let said = WriteOk { wcc, count, committed, verifier };
-        let said = Ok::<_, (Status, WccData)>(said).octets();
+        let said = Ok::<_, (Status, WccData)>(said).bytes();
         let mut source = std::io::Cursor::new(vec![1; 10]);
         let written = client(|_| said.clone()).write(handle(), &mut source, |_, _| ());
         assert!(matches!(written, Err(ClientError::Nonsense(_))), "{count}: {written:?}");

@@ -23,10 +23,10 @@ fn run(program: &str, args: &[&Path]) {
 fn forged(like: Handle, of: &Path) -> Handle {
     let about = fs::metadata(of).unwrap();
     let born = about.created().unwrap().duration_since(std::time::UNIX_EPOCH).unwrap();
-    let mut octets = like.as_slice().to_vec();
-    octets.splice(12..20, about.ino().to_be_bytes());
-    octets.splice(20..28, u64::try_from(born.as_nanos()).unwrap().to_be_bytes());
-    Handle::new(&octets).unwrap()
+    let mut bytes = like.as_slice().to_vec();
+    bytes.splice(12..20, about.ino().to_be_bytes());
+    bytes.splice(20..28, u64::try_from(born.as_nanos()).unwrap().to_be_bytes());
+    Handle::new(&bytes).unwrap()
 }
 
 /// Returns the result of GETATTR after the server has had time to search.

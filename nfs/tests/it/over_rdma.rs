@@ -113,9 +113,9 @@ impl World {
         p: Procedure,
         arguments: &impl Xdr<'a>,
     ) -> Result<R, Status> {
-        let results = self.call(p, Body::of(arguments.octets()).unwrap()).unwrap();
-        let octets: &'static [u8] = octets(&results).leak();
-        Result::<R, (Status, F)>::whole(octets).unwrap().map_err(|(status, _)| status)
+        let results = self.call(p, Body::of(arguments.bytes()).unwrap()).unwrap();
+        let bytes: &'static [u8] = bytes(&results).leak();
+        Result::<R, (Status, F)>::whole(bytes).unwrap().map_err(|(status, _)| status)
     }
 
     fn mount(&mut self, path: &'static [u8]) -> Result<Handle, Status> {
@@ -145,9 +145,9 @@ impl World {
     /// Returns the arguments of a WRITE.
     fn writing(&self, file: Handle, offset: u64, data: &[u8]) -> Body {
         let mut arguments = Body::new();
-        arguments.raw(&file.octets()).unwrap().u64(offset).unwrap();
+        arguments.raw(&file.bytes()).unwrap().u64(offset).unwrap();
         arguments.u32(u32::try_from(data.len()).unwrap()).unwrap();
-        arguments.raw(&Stable::Unstable.octets()).unwrap();
+        arguments.raw(&Stable::Unstable.bytes()).unwrap();
         arguments.item(self.client.memory().take_copy(data).unwrap()).unwrap();
         arguments
     }
@@ -160,22 +160,22 @@ impl World {
 
 /// Returns the number of bytes that a WRITE has written.
 fn written(results: &Body) -> Result<u32, Status> {
-    let octets = octets(results);
-    let written = Result::<WriteOk, (Status, WccData)>::whole(&octets).unwrap();
+    let bytes = bytes(results);
+    let written = Result::<WriteOk, (Status, WccData)>::whole(&bytes).unwrap();
     written.map(|w| w.count).map_err(|(status, _)| status)
 }
 
 /// Returns the data that a READ has read.
 fn read_data(results: &Body) -> Result<Vec<u8>, Status> {
-    let octets = octets(results);
-    let read = Result::<ReadOk<'_>, (Status, Option<Fattr>)>::whole(&octets).unwrap();
+    let bytes = bytes(results);
+    let read = Result::<ReadOk<'_>, (Status, Option<Fattr>)>::whole(&bytes).unwrap();
     read.map(|read| read.data.0.to_vec()).map_err(|(status, _)| status)
 }
 
 /// Returns all bytes of results, with items in their places.
-fn octets(body: &Body) -> Vec<u8> {
+fn bytes(body: &Body) -> Vec<u8> {
     let mut all = Vec::new();
-    let mut rest = body.octets();
+    let mut rest = body.bytes();
     for item in body.items() {
         let (front, behind) = rest.split_at(item.position as usize - all.len());
         all.extend_from_slice(front);
@@ -214,7 +214,7 @@ fn test_client_mounts_directory_and_moves_a_mebibyte_both_ways() {
             let whole = std::fs::read(w.path("file")).unwrap();
             let wanted = &whole[usize::try_from(offset).unwrap()..];
             let wanted = &wanted[..wanted.len().min(count as usize)];
-            assert!(read.data.0 == wanted, "{count} octets from {offset}");
+            assert!(read.data.0 == wanted, "{count} bytes from {offset}");
             assert_eq!(read.eof, offset + wanted.len() as u64 == whole.len() as u64);
         }
         assert_eq!(w.service.counts().written_bytes, u64::from(IO_MAX) + 5001);
@@ -259,7 +259,7 @@ fn test_concurrent_reads_beyond_registered_memory_all_succeed() {
     std::fs::write(w.path("file"), &data).unwrap();
     let root = w.mount(b"/data").unwrap();
     let file = w.lookup(root, b"file").unwrap();
-    let read = Read { file, offset: 0, count: IO_MAX }.octets();
+    let read = Read { file, offset: 0, count: IO_MAX }.bytes();
     let mut calls: Vec<_> =
         (0..24).map(|_| w.send(procedure::READ, Body::of(read.clone()).unwrap())).collect();
     while let Some(mut call) = calls.pop() {
@@ -278,7 +278,7 @@ fn test_concurrent_reads_and_writes_with_little_memory_all_succeed() {
         let root = w.mount(b"/data").unwrap();
         let data = |n: u64| -> Vec<u8> {
             let number = u8::try_from(n).unwrap();
-            pattern(IO_MAX as usize).iter().map(|octet| octet.wrapping_add(number)).collect()
+            pattern(IO_MAX as usize).iter().map(|byte| byte.wrapping_add(number)).collect()
         };
         let file = w.create(root, b"file").unwrap();
         let writes = |w: &World, first: u64| -> Vec<_> {
@@ -299,7 +299,7 @@ fn test_concurrent_reads_and_writes_with_little_memory_all_succeed() {
         let reads: Vec<_> = (0..CALLS)
             .map(|n| {
                 let read = Read { file, offset: n * MIB, count: IO_MAX };
-                w.send(procedure::READ, Body::of(read.octets()).unwrap())
+                w.send(procedure::READ, Body::of(read.bytes()).unwrap())
             })
             .collect();
         for (number, call) in writes(&w, CALLS).into_iter().chain(reads).enumerate() {

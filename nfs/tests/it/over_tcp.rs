@@ -243,7 +243,7 @@ fn test_connections_that_break_rules_are_closed_and_others_served() {
     let limits = Limits { idle: Duration::from_millis(300), ..Limits::default() };
     let server = serve(&lab, limits);
     let connect = || TcpStream::connect(server.address()).unwrap();
-    for octets in [
+    for bytes in [
         // A mark longer than any message, a message that is no call, a reply.
         &b"\xff\xff\xff\xff"[..],
         b"\x80\0\0\x04abcd",
@@ -252,8 +252,8 @@ fn test_connections_that_break_rules_are_closed_and_others_served() {
         b"\x80\0\0\x40half",
     ] {
         let mut stream = connect();
-        stream.write_all(octets).unwrap();
-        assert!(silent_until_closed(&mut stream), "{octets:?}");
+        stream.write_all(bytes).unwrap();
+        assert!(silent_until_closed(&mut stream), "{bytes:?}");
     }
     // The server treats a call in fragments like any other.
     let mut stream = connect();
@@ -347,7 +347,7 @@ fn test_remove_that_is_repeated_on_one_connection_is_done_once() {
     let server = serve(&lab, Limits::default());
     fs::write(lab.path("old"), b"").unwrap();
     let at = Remove { dir: lab.root(), name: Opaque(b"old") };
-    let call = message(procedure::REMOVE, Auth::NONE, &at.octets());
+    let call = message(procedure::REMOVE, Auth::NONE, &at.bytes());
     let mut stream = TcpStream::connect(server.address()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let mut reply = Vec::new();
@@ -361,7 +361,7 @@ fn test_remove_that_is_repeated_on_one_connection_is_done_once() {
     assert_eq!(lab.service.counts().calls, 1);
     // The server carries out a repeated call anew if the call changes nothing.
     let at = DirEntryName { dir: lab.root(), name: Opaque(b"old") };
-    let call = message(procedure::LOOKUP, Auth::NONE, &at.octets());
+    let call = message(procedure::LOOKUP, Auth::NONE, &at.bytes());
     record::write(&mut stream, &call).unwrap();
     assert!(record::read(&mut stream, &mut reply, 4096).unwrap());
     assert_eq!(lab.service.counts().failed, 1);

@@ -215,7 +215,7 @@ fn latency(
         }
     }
     say(
-        "round trip of 8 octets, two threads, us: median [smallest..largest] of the rounds' medians",
+        "round trip of 8 bytes, two threads, us: median [smallest..largest] of the rounds' medians",
     );
     say(&format!("  heddle, RDMA Write, CRC-32C             {ours:.2}"));
     say(&format!("  kernel TCP over loopback, blocking      {blocking:.2}"));

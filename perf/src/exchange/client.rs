@@ -193,9 +193,9 @@ impl Client {
             _ => Kind::Add,
         };
         if kind != Kind::Add {
-            let mut octets = vec![0; len];
-            pattern::fill(&mut octets, self.seed, number);
-            self.source.write(at, &octets);
+            let mut bytes = vec![0; len];
+            pattern::fill(&mut bytes, self.seed, number);
+            self.source.write(at, &bytes);
             // Cleared, so that bytes of an earlier message do not pass for this one.
             self.sink.zero(at, len.max(8));
         }
@@ -232,9 +232,9 @@ impl Client {
         let done = |m: &Message| m.awaits == (cqe.queue, cqe.wr_id);
         let Some(n) = self.under_way.iter().position(done) else { return Ok(()) };
         let m = self.under_way.swap_remove(n);
-        let octets = self.check(&m, cqe.len as usize)?;
+        let bytes = self.check(&m, cqe.len as usize)?;
         Tally::add(&tally.messages, 1);
-        Tally::add(&tally.octets, octets as u64);
+        Tally::add(&tally.bytes, bytes as u64);
         Ok(())
     }
 

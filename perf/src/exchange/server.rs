@@ -127,7 +127,7 @@ impl Served {
             if cqe.op == CqeOp::Recv {
                 self.send_back(&cqe)?;
                 Tally::add(&tally.messages, 1);
-                Tally::add(&tally.octets, cqe.len.into());
+                Tally::add(&tally.bytes, cqe.len.into());
                 // A receive and its answer.
                 Tally::add(&tally.requests, 2);
             } else {

@@ -56,7 +56,7 @@ pub(crate) enum Fault {
     TooManyQps(usize),
     #[error("a message before the parameters were told")]
     Early,
-    #[error("too much memory for this address ({0} octets)")]
+    #[error("too much memory for this address ({0} bytes)")]
     Memory(u64),
     #[error(
         "the server of ib_write_lat begins, which MPA allows it only if the client asks for the \
@@ -88,8 +88,8 @@ impl Perftest {
     fn reserve(&mut self, id: u64) -> Result<(), Fault> {
         let Some(session) = self.sessions.get_mut(&id) else { return Ok(()) };
         let (peer, len) = (session.peer, self.test.memory());
-        let octets = usize::try_from(len).ok().filter(|_| self.memory.has_room(peer, len));
-        session.reserve(self.device.reserve(octets.ok_or(Fault::Memory(len))?)?);
+        let bytes = usize::try_from(len).ok().filter(|_| self.memory.has_room(peer, len));
+        session.reserve(self.device.reserve(bytes.ok_or(Fault::Memory(len))?)?);
         self.memory.take(peer, len);
         Ok(())
     }
@@ -282,12 +282,12 @@ impl Perftest {
             let (Some(place), Some(client)) = (qp.place, qp.client) else { continue };
             // The server's Write comes first; each of the client's Writes carries the number of the
             // Write that it answers.
-            if qp.written > 0 && seen != low_octet(qp.written) {
+            if qp.written > 0 && seen != low_byte(qp.written) {
                 continue;
             }
             busy = true;
             qp.written += 1;
-            let number = low_octet(qp.written);
+            let number = low_byte(qp.written);
             let Some(region) = session.region() else { continue };
             region.write(2 * size - 1, &[number]);
             let Some(conn) = conns.get_mut(place) else { continue };
@@ -372,6 +372,6 @@ impl Protocol for Perftest {
     }
 }
 
-fn low_octet(n: u64) -> u8 {
+fn low_byte(n: u64) -> u8 {
     n.to_le_bytes()[0]
 }

@@ -18,7 +18,7 @@ pub(super) const MAX_LEN: usize = Dest::LEN;
 
 /// A message whose length perftest does not use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a message of {0} octets among the parameters, which no perftest known here sends")]
+#[error("a message of {0} bytes among the parameters, which no perftest known here sends")]
 pub(crate) struct Unknown(pub(super) usize);
 
 impl Question {

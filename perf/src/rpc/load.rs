@@ -165,12 +165,12 @@ impl Conn {
             Call::Echo => 0,
             Call::Get | Call::Put => run.depth,
         };
-        let mut octets = vec![0; run.size as usize];
+        let mut bytes = vec![0; run.size as usize];
         let slot = |slot: u32| {
             // For GET the slots begin with other bytes than the calls bring.
             let name = u64::from(slot) + u64::from(what.call == Call::Get);
-            pattern::fill(&mut octets, run.seed, name);
-            client.memory().take_copy(&octets)
+            pattern::fill(&mut bytes, run.seed, name);
+            client.memory().take_copy(&bytes)
         };
         let slots = (0..slots).map(slot).collect::<Result<_, _>>()?;
         let made = VecDeque::with_capacity(run.depth as usize);
@@ -273,7 +273,7 @@ impl Conn {
                 if data.len() != run.size as usize {
                     return Err(RpcError::Results { number });
                 }
-                self.in_messages = matches!(data, Opaque::Octets(_));
+                self.in_messages = matches!(data, Opaque::Bytes(_));
                 let compared = what.compares(number).then(|| {
                     scratch.clear();
                     scratch.extend(data.to_vec());
@@ -294,8 +294,8 @@ impl Conn {
         }
         let first = self.next.saturating_sub(self.slots.len() as u64);
         for number in first..self.next {
-            let octets = self.slot(number).map(Buffer::to_vec).unwrap_or_default();
-            if let Some(at) = pattern::first_difference(&octets, run.seed, what.name(number)) {
+            let bytes = self.slot(number).map(Buffer::to_vec).unwrap_or_default();
+            if let Some(at) = pattern::first_difference(&bytes, run.seed, what.name(number)) {
                 return Err(RpcError::Wrong { number, size: run.size, at });
             }
         }

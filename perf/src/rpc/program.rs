@@ -104,7 +104,7 @@ pub const BINDING: Table<'static> = Table(&[
 struct Named {
     seed: u64,
     number: u64,
-    octets: Buffer,
+    bytes: Buffer,
 }
 
 /// The server's side of the program.
@@ -127,7 +127,7 @@ impl Bench {
                 let data = arguments.opaque(MAX_SIZE)?;
                 arguments.finish()?;
                 match data {
-                    Opaque::Octets(octets) => results.opaque(octets)?,
+                    Opaque::Bytes(bytes) => results.opaque(bytes)?,
                     Opaque::Apart(buffer) => results.item(buffer.clone())?,
                 };
             }
@@ -159,17 +159,17 @@ impl Bench {
             return Err(Refusal::GarbageArgs);
         }
         let len = len as usize;
-        let is = |n: &&Named| (n.seed, n.number, n.octets.len()) == (seed, number, len);
+        let is = |n: &&Named| (n.seed, n.number, n.bytes.len()) == (seed, number, len);
         if let Some(named) = self.last.as_ref().filter(is) {
-            return Ok(named.octets.clone());
+            return Ok(named.bytes.clone());
         }
         // The old item's memory may be needed for the new one.
         self.last = None;
-        let mut octets = vec![0; len];
-        pattern::fill(&mut octets, seed, number);
-        let octets = self.memory.take_copy(&octets)?;
-        self.last = Some(Named { seed, number, octets: octets.clone() });
-        Ok(octets)
+        let mut bytes = vec![0; len];
+        pattern::fill(&mut bytes, seed, number);
+        let bytes = self.memory.take_copy(&bytes)?;
+        self.last = Some(Named { seed, number, bytes: bytes.clone() });
+        Ok(bytes)
     }
 }
 

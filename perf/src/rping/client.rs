@@ -52,10 +52,10 @@ pub enum RpingError {
     #[error("cannot post: {0}")]
     Post(#[from] PostError),
     /// The server sent a message that is not an [`Info`].
-    #[error("message {0}: the server sent {1} octets, not {len}", len = Info::LEN)]
+    #[error("message {0}: the server sent {1} bytes, not {len}", len = Info::LEN)]
     Stray(u64, u32),
     /// The bytes that came back differ from the bytes that went out.
-    #[error("message {0}: what came back differs from octet {1} on")]
+    #[error("message {0}: what came back differs from byte {1} on")]
     Differs(u64, usize),
     /// The server does not answer any more.
     #[error("message {0}: the server has not answered for {secs} s", secs = PATIENCE.as_secs())]

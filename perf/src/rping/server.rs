@@ -60,13 +60,13 @@ const KIND: u32 = 3 << 30;
 /// Why a connection cannot go on.
 #[derive(Debug, thiserror::Error)]
 enum Fault {
-    #[error("the client sent {0} octets, not {len}", len = Info::LEN)]
+    #[error("the client sent {0} bytes, not {len}", len = Info::LEN)]
     Stray(u32),
     #[error("the client did not wait for the go-ahead")]
     OutOfTurn,
-    #[error("a region of {0} octets; {MAX_SIZE} is the most")]
+    #[error("a region of {0} bytes; {MAX_SIZE} is the most")]
     TooLong(u32),
-    #[error("a region of {len} octets at {to:#x}, which goes past the end of all offsets")]
+    #[error("a region of {len} bytes at {to:#x}, which goes past the end of all offsets")]
     Wraps { to: u64, len: u32 },
     #[error("the client takes no RDMA Reads (its IRD is 0), and rping is made of them")]
     NoReads,

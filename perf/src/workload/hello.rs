@@ -298,7 +298,7 @@ impl<'a> Reader<'a> {
         if (0..n).all(|_| self.u8() == 0) {
             Ok(())
         } else {
-            Err(HelloError::Malformed("a reserved octet is not zero"))
+            Err(HelloError::Malformed("a reserved byte is not zero"))
         }
     }
 }
@@ -340,7 +340,7 @@ mod tests {
         assert_eq!(with(4, 1), Err(HelloError::Version(1)));
         // Operation, mode, flags, size, depth twice, reserved, the answers' length.
         for (at, v) in [(5, 7), (6, 3), (7, 2), (8, 0xff), (15, 0), (15, 2), (31, 1), (47, 7)] {
-            assert!(matches!(with(at, v), Err(HelloError::Malformed(_))), "octet {at} = {v}");
+            assert!(matches!(with(at, v), Err(HelloError::Malformed(_))), "byte {at} = {v}");
         }
         let wraps = Region { to: u64::MAX - 6, ..hello().region };
         let b = Hello { region: wraps, ..hello() }.encode();

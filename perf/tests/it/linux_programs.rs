@@ -135,7 +135,7 @@ fn test_rdma_server_answers_one_message_and_closes() {
     let mut bed = Bed::new(&eal, "rdma_server");
     for _ in 0..2 {
         let (raw, _) = bed.connect(16, 1, MpaOptions::new());
-        assert_eq!(bed.exchange(&raw, b"sixteen octets!!"), b"sixteen octets!!");
+        assert_eq!(bed.exchange(&raw, b"sixteen bytes !!"), b"sixteen octets!!");
         assert_eq!(bed.ended(&raw), DisconnectReason::Orderly);
     }
     // The server does not answer a message that is too short, and a message that is too long does
@@ -239,7 +239,7 @@ impl Client {
             for (n, raw) in (0..).zip(&data) {
                 let answer = bed.exchange(&parameters, &dest(n + 2, raw));
                 assert!(answer.len() == 56 && number(&answer[8..12]) != 0, "{answer:?}");
-                let stag = Stag(u32::try_from(number(&answer[16..20])).expect("4 octets"));
+                let stag = Stag(u32::try_from(number(&answer[16..20])).expect("4 bytes"));
                 regions.push((stag, number(&answer[24..32])));
             }
         }

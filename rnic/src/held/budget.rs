@@ -47,7 +47,7 @@ struct Account {
 #[derive(Debug)]
 pub(super) struct Share {
     account: u32,
-    octets: usize,
+    bytes: usize,
 }
 
 impl Budget {
@@ -87,29 +87,29 @@ impl Budget {
         if let Some(a) = accounts.get_mut(account as usize) {
             a.conns += 1;
         }
-        Share { account, octets: 0 }
+        Share { account, bytes: 0 }
     }
 
-    /// Resizes a share to `octets` bytes. Returns false, and changes nothing, if the account would
+    /// Resizes a share to `bytes` bytes. Returns false, and changes nothing, if the account would
     /// exceed the part that its address may have.
-    pub(super) fn resize(&mut self, share: &mut Share, octets: usize) -> bool {
+    pub(super) fn resize(&mut self, share: &mut Share, bytes: usize) -> bool {
         let Some(account) = self.accounts.get_mut(share.account as usize) else { return false };
-        let more = octets.saturating_sub(share.octets);
+        let more = bytes.saturating_sub(share.bytes);
         if more > 0 && account.used + more > self.limit.saturating_sub(self.used) {
             account.full = true;
             return false;
         }
-        account.full &= octets >= share.octets;
-        account.used = account.used - share.octets + octets;
-        self.used = self.used - share.octets + octets;
-        share.octets = octets;
+        account.full &= bytes >= share.bytes;
+        account.used = account.used - share.bytes + bytes;
+        self.used = self.used - share.bytes + bytes;
+        share.bytes = bytes;
         true
     }
 
     /// Returns true if a share takes room that an FPDU of the same address waits for.
     pub(super) fn is_wanted(&self, share: &Share) -> bool {
         let account = self.accounts.get(share.account as usize);
-        share.octets > 0 && account.is_some_and(|a| a.full)
+        share.bytes > 0 && account.is_some_and(|a| a.full)
     }
 
     /// Gives all of a share back.
@@ -126,8 +126,8 @@ impl Budget {
 
 impl Share {
     /// Returns the size of the share in bytes.
-    pub(super) fn octets(&self) -> usize {
-        self.octets
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
     }
 }
 
@@ -193,7 +193,7 @@ mod tests {
         let mut share = b.open(addr(1));
         assert!(b.resize(&mut share, LEAST / 2), "just as much as is free beside");
         assert!(!b.resize(&mut share, LEAST / 2 + 1));
-        assert_eq!((share.octets(), b.used()), (LEAST / 2, LEAST / 2));
+        assert_eq!((share.bytes(), b.used()), (LEAST / 2, LEAST / 2));
         assert!(b.resize(&mut share, 5) && b.used() == 5);
         b.close(share);
     }

@@ -256,15 +256,15 @@ fn test_each_connection_gets_at_most_half_of_remaining_buffers() {
 #[test]
 fn test_copies_are_charged_by_buffer_and_refused_beyond_the_budget() {
     let (mut h, mut p) = (HeldBytes::default(), HoldPool::new(8, 0));
-    let mut octet = |h: &mut HeldBytes<Frame>, at: u64| {
+    let mut byte = |h: &mut HeldBytes<Frame>, at: u64| {
         h.push_ahead(&mut p, StreamPos(at), frame(at as u8, 1), 0, 1).is_ok()
     };
     let stretch = COPY_BUF as u64;
-    assert!((1..=4).all(|i| octet(&mut h, i * stretch)));
-    assert!(!octet(&mut h, 5 * stretch), "half is the share of one connection");
+    assert!((1..=4).all(|i| byte(&mut h, i * stretch)));
+    assert!(!byte(&mut h, 5 * stretch), "half is the share of one connection");
     assert_eq!(h.charged(), 4);
     // A byte that needs no buffer of its own still finds room.
-    assert!(octet(&mut h, stretch + 1) && !octet(&mut h, stretch - 1));
+    assert!(byte(&mut h, stretch + 1) && !byte(&mut h, stretch - 1));
     h.clear(&mut p);
     assert_eq!(p.used(), 0);
 }

@@ -158,7 +158,7 @@ fn run(seed: u64, loss: f64, ending: Ending) -> u64 {
     assert!(r.done.iter().any(|d| d.1 == CqeStatus::Flushed), "the end came too late");
     assert!(r.pinned > 0);
     assert_eq!(r.pair.pinned(0), 0, "memory that nobody gets back");
-    assert_eq!(foreign.get(), 0, "frames with octets that were not posted");
+    assert_eq!(foreign.get(), 0, "frames with bytes that were not posted");
     r.pair.hosts[0].rnic.counters().tx_retransmits
 }
 

@@ -103,9 +103,9 @@ fn test_each_segment_of_bulk_data_with_markers_is_one_full_fpdu() {
         let mut at = 0;
         for s in &segments {
             let (mut plain, mut found) = (Vec::new(), 0);
-            for octet in &s.payload {
+            for byte in &s.payload {
                 if at % 512 >= 4 {
-                    plain.push(*octet);
+                    plain.push(*byte);
                 } else {
                     found += 1;
                 }

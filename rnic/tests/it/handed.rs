@@ -219,7 +219,7 @@ fn test_long_message_leaves_turns_to_other_connections_and_frames() {
     hand_over(&mut p);
     // The amount that a turn hands over is bounded, and the short message was part of it.
     let turn = p.rnic(0).counters().handed_bytes - before;
-    assert!((512 << 10..(512 << 10) + (33 << 10)).contains(&turn), "{turn} octets");
+    assert!((512 << 10..(512 << 10) + (33 << 10)).contains(&turn), "{turn} bytes");
     p.collect_all();
     assert_eq!(told(&p, 0), [(2, CqeStatus::Success)]);
     assert!(p.rnic(0).has_handed() && !p.rnic(0).is_idle(p.now));

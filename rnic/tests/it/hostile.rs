@@ -47,14 +47,14 @@ fn open(p: &mut Pair) -> (ConnId, ConnId) {
 
 /// Returns a one-byte segment of the stream that `a` begins; the segment does not reach the other
 /// host.
-fn one_octet(p: &mut Pair, a: ConnId) -> Vec<u8> {
+fn one_byte(p: &mut Pair, a: ConnId) -> Vec<u8> {
     let now = p.now;
     p.hosts[0].rnic.send_startup(a, &[7]).unwrap();
     let frames: Vec<_> = std::iter::from_fn(|| next_frame(&mut p.hosts[0], now)).collect();
     frames.into_iter().find(|f| f.len() > 54 && f[46] >> 4 == 8 && f.len() == 67).unwrap()
 }
 
-const OCTETS: u32 = 60_000;
+const BYTES: u32 = 60_000;
 
 #[test]
 fn test_bytes_ahead_of_a_gap_before_fpdu_mode_take_few_buffers() {
@@ -63,9 +63,9 @@ fn test_bytes_ahead_of_a_gap_before_fpdu_mode_take_few_buffers() {
     for _ in 0..14 {
         let (a, b) = open(&mut p);
         let before = p.hosts[1].rnic.held_frames();
-        let frame = one_octet(&mut p, a);
+        let frame = one_byte(&mut p, a);
         let now = p.now;
-        for ahead in (1..OCTETS).rev() {
+        for ahead in (1..BYTES).rev() {
             let h = &mut p.hosts[1];
             h.rnic.handle_frame(now, &h.mem, Frame(moved(&frame, ahead)));
             assert!(h.rnic.held_frames() - before <= 9, "{ahead}");
@@ -87,17 +87,17 @@ fn test_bytes_ahead_of_a_gap_leave_memory_to_other_connections() {
     let qp = QpConfig { pd: crate::sim::PD, sq_depth: 16, rq_depth: 16, ..QpConfig::default() };
     let [good, good_b] = p.connect(&qp);
     let (a, b) = open(&mut p);
-    let frame = one_octet(&mut p, a);
+    let frame = one_byte(&mut p, a);
     let h = &mut p.hosts[1];
     h.rnic
         .enter_fpdu_mode(b, heddle_rnic::FpduMode { startup_len: 0, reply: Vec::new(), qp })
         .unwrap();
     h.rnic.start(&h.mem, b);
     let now = p.now;
-    for ahead in (1..OCTETS).rev() {
+    for ahead in (1..BYTES).rev() {
         let h = &mut p.hosts[1];
         h.rnic.handle_frame(now, &h.mem, Frame(moved(&frame, ahead)));
-        assert!(h.rnic.held_frames() <= OCTETS as usize / 2048 + 2, "{ahead}");
+        assert!(h.rnic.held_frames() <= BYTES as usize / 2048 + 2, "{ahead}");
     }
     assert!(p.hosts[1].rnic.held_frames() > 0, "it is kept, not refused");
 

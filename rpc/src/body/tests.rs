@@ -6,7 +6,7 @@ fn test_body_is_written_and_read_as_xdr() {
     body.u32(7).unwrap().opaque(b"abcde").unwrap().u64(9).unwrap();
     let want =
         [0, 0, 0, 7, 0, 0, 0, 5, b'a', b'b', b'c', b'd', b'e', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
-    assert_eq!((body.octets(), body.len()), (&want[..], 24));
+    assert_eq!((body.bytes(), body.len()), (&want[..], 24));
     let mut r = body.reader();
     assert_eq!(r.u32(), Ok(7));
     assert_eq!(r.opaque(5).unwrap().to_vec(), b"abcde");
@@ -20,6 +20,6 @@ fn test_opaque_data_longer_than_allowed_or_cut_off_is_refused() {
     body.opaque(b"abcde").unwrap();
     let fault = |body: &Body, max| body.reader().opaque(max).unwrap_err().fault;
     assert_eq!(fault(&body, 4), xdr::Fault::Length { len: 5, max: 4 });
-    let cut = Body::of(body.octets()[..8].to_vec()).unwrap();
+    let cut = Body::of(body.bytes()[..8].to_vec()).unwrap();
     assert_eq!(fault(&cut, 5), xdr::Fault::End { need: 5, have: 4 });
 }

@@ -76,7 +76,7 @@ impl Draft {
     /// Returns the length in bytes of the longest results that travel within the reply.
     fn expected(&self, binding: &dyn Binding) -> u32 {
         const UNKNOWN: u32 = 512;
-        let size = binding.reply_size(self.procedure, self.arguments.octets());
+        let size = binding.reply_size(self.procedure, self.arguments.bytes());
         size.map_or(UNKNOWN, |size| {
             let item = if self.results.is_empty() { size.item.saturating_add(3) } else { 0 };
             size.stream.saturating_add(item)

@@ -61,9 +61,9 @@ struct Pending {
 struct Counted(u64);
 
 impl Hasher for Counted {
-    fn write(&mut self, octets: &[u8]) {
+    fn write(&mut self, bytes: &[u8]) {
         // The keys of the table are XIDs, which use `write_u32`, so no other data comes here.
-        octets.iter().for_each(|&octet| self.0 = self.0 << 8 | u64::from(octet));
+        bytes.iter().for_each(|&byte| self.0 = self.0 << 8 | u64::from(byte));
     }
 
     fn write_u32(&mut self, xid: u32) {

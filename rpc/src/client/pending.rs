@@ -54,8 +54,8 @@ impl CallBuilder {
     /// Sets the length in bytes of the longest results without those that have room of their own.
     /// The default comes from the program's binding, or is 512 when the binding states none.
     /// Version 1 cannot convey longer results.
-    pub fn results_max(mut self, octets: u32) -> CallBuilder {
-        self.draft.results_max = Some(octets);
+    pub fn results_max(mut self, bytes: u32) -> CallBuilder {
+        self.draft.results_max = Some(bytes);
         self
     }
 

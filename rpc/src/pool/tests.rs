@@ -38,6 +38,6 @@ fn test_stag_of_a_call_that_is_over_is_not_invalidated_again() {
 #[test]
 fn test_long_pieces_need_several_stags() {
     let pool = pool(1);
-    let needed = [0, 1, 4096, 4097, 1 << 20].map(|octets| pool.needed(octets));
+    let needed = [0, 1, 4096, 4097, 1 << 20].map(|bytes| pool.needed(bytes));
     assert_eq!(needed, [0, 1, 1, 2, 256]);
 }

@@ -60,11 +60,11 @@ fn test_rpcbind_refuses_changes_by_peers_and_malformed_arguments() {
     let bind = Rpcbind { entries: vec![entry(100_003, 3, "10.0.0.1:20049")] };
     for number in [procedure::SET, procedure::UNSET] {
         let results = ask(&bind, number, body(&bind.entries[0])).unwrap();
-        assert_eq!(results.octets(), [0; 4]);
+        assert_eq!(results.bytes(), [0; 4]);
     }
     let whole = body(&bind.entries[0]);
-    for len in (0..whole.octets().len()).step_by(4) {
-        let cut = Body::of(whole.octets()[..len].to_vec()).unwrap();
+    for len in (0..whole.bytes().len()).step_by(4) {
+        let cut = Body::of(whole.bytes()[..len].to_vec()).unwrap();
         assert_eq!(ask(&bind, procedure::GETADDR, cut).unwrap_err(), Refusal::GarbageArgs);
     }
     let mut more = whole;

@@ -75,7 +75,7 @@ impl Default for CallsConfig {
 impl fmt::Debug for CallsConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let CallsConfig { memory, registrations, calls, timeout, .. } = self;
-        write!(f, "{memory} octets, {registrations} registrations, {calls} calls, {timeout:?}")
+        write!(f, "{memory} bytes, {registrations} registrations, {calls} calls, {timeout:?}")
     }
 }
 

@@ -148,7 +148,7 @@ impl Dispatch {
         &mut self,
         (From { peer, share, caller }, ticket): (From<'_>, Ticket),
         call: Called,
-        (header, octets, items): (usize, Vec<u8>, Vec<Item>),
+        (header, bytes, items): (usize, Vec<u8>, Vec<Item>),
         counters: &mut ServerCounters,
     ) -> Result<Taken, ReplyBody<'static>> {
         let Called { xid, procedure, credential } = call;
@@ -158,7 +158,7 @@ impl Dispatch {
             counters.calls_null += 1;
             return Ok(Taken::Replied(Message::refusal(xid, accepted(Status::Success))));
         }
-        let Some(arguments) = arguments(octets, header, items) else {
+        let Some(arguments) = arguments(bytes, header, items) else {
             counters.calls_refused += 1;
             return Ok(Taken::Refused);
         };
@@ -300,17 +300,17 @@ fn authenticate(call: &rpc::Call<'_>) -> Result<Credential, AuthStat> {
 
 /// Returns the arguments, which follow a header of `header` bytes; `None` when an item is within
 /// the header.
-fn arguments(octets: Vec<u8>, header: usize, mut items: Vec<Item>) -> Option<Body> {
+fn arguments(bytes: Vec<u8>, header: usize, mut items: Vec<Item>) -> Option<Body> {
     let header = u32::try_from(header).ok()?;
     for item in &mut items {
         item.position = item.position.checked_sub(header)?;
     }
-    Body::received(octets, items).ok()
+    Body::received(bytes, items).ok()
 }
 
 /// Returns the bytes of arguments that come within every message: all except `eligible` items.
 fn parts<'a>(arguments: &'a Body, eligible: &Items) -> Vec<&'a [u8]> {
-    let octets = arguments.octets();
+    let bytes = arguments.bytes();
     let apart = |offset| arguments.items().iter().any(|i| i.position == offset);
     let (mut from, mut missing, mut parts) = (0usize, 0usize, Vec::new());
     for item in eligible.as_slice() {
@@ -320,9 +320,9 @@ fn parts<'a>(arguments: &'a Body, eligible: &Items) -> Vec<&'a [u8]> {
             continue;
         }
         let at = (item.offset as usize).saturating_sub(missing);
-        parts.extend(octets.get(from..at));
+        parts.extend(bytes.get(from..at));
         from = at.saturating_add(padded);
     }
-    parts.extend(octets.get(from..));
+    parts.extend(bytes.get(from..));
     parts
 }

@@ -34,12 +34,12 @@ pub struct DuplicateLimits {
     pub replies: usize,
     /// Largest number of bytes in the replies of each peer. A single reply may have a quarter of
     /// that: a longer reply is not kept, and its call is executed again.
-    pub octets: usize,
+    pub bytes: usize,
 }
 
 impl Default for DuplicateLimits {
     fn default() -> DuplicateLimits {
-        DuplicateLimits { peers: 256, replies: 256, octets: 256 << 10 }
+        DuplicateLimits { peers: 256, replies: 256, bytes: 256 << 10 }
     }
 }
 
@@ -65,10 +65,10 @@ impl Hash for Key {
 struct AsItIs(u64);
 
 impl Hasher for AsItIs {
-    fn write(&mut self, octets: &[u8]) {
+    fn write(&mut self, bytes: &[u8]) {
         // The keys of the table hash only their digests, through `write_u64`, so no other data
         // comes here.
-        octets.iter().for_each(|&octet| self.0 = self.0.rotate_left(8) ^ u64::from(octet));
+        bytes.iter().for_each(|&byte| self.0 = self.0.rotate_left(8) ^ u64::from(byte));
     }
 
     fn write_u64(&mut self, digest: u64) {
@@ -104,14 +104,14 @@ struct Peer<T, R> {
     calls: HashMap<Key, Entry<T, R>, BuildHasherDefault<AsItIs>>,
     /// Calls that are done, the oldest first.
     done: VecDeque<Key>,
-    octets: usize,
+    bytes: usize,
     /// Time of the peer's last call, as a count of all calls.
     called: u64,
 }
 
 impl<T, R> Default for Peer<T, R> {
     fn default() -> Peer<T, R> {
-        Peer { calls: HashMap::default(), done: VecDeque::new(), octets: 0, called: 0 }
+        Peer { calls: HashMap::default(), done: VecDeque::new(), bytes: 0, called: 0 }
     }
 }
 
@@ -178,14 +178,14 @@ impl<T, R: Clone> Duplicates<T, R> {
     /// Records that the call has a reply of `weight` bytes. Returns the tickets that wait for the
     /// reply. `keep` creates the kept copy; with `None` no reply is kept.
     pub fn done(&mut self, key: Key, weight: usize, keep: Option<impl FnOnce() -> R>) -> Vec<T> {
-        let DuplicateLimits { replies, octets, .. } = self.limits;
+        let DuplicateLimits { replies, bytes, .. } = self.limits;
         let Some(peer) = self.peers.get_mut(&key.peer) else { return Vec::new() };
         let Some(Entry::Running(tickets)) = peer.calls.remove(&key) else { return Vec::new() };
-        if let Some(keep) = keep.filter(|_| weight <= octets / 4 && replies > 0) {
-            peer.octets += weight;
+        if let Some(keep) = keep.filter(|_| weight <= bytes / 4 && replies > 0) {
+            peer.bytes += weight;
             peer.calls.insert(key, Entry::Done(keep(), weight));
             peer.done.push_back(key);
-            while peer.done.len() > replies || peer.octets > octets {
+            while peer.done.len() > replies || peer.bytes > bytes {
                 peer.forget_oldest();
             }
         }
@@ -229,7 +229,7 @@ impl<T, R> Peer<T, R> {
     fn forget_oldest(&mut self) {
         let Some(key) = self.done.pop_front() else { return };
         if let Some(Entry::Done(_, weight)) = self.calls.remove(&key) {
-            self.octets -= weight;
+            self.bytes -= weight;
         }
     }
 }

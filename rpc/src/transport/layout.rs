@@ -57,24 +57,24 @@ pub(crate) fn lay_out(
         return Ok(());
     }
     let padding: usize = body.items().iter().map(|i| padded(i.data.len()) - i.data.len()).sum();
-    let len = header.len() + body.octets().len() + padding;
+    let len = header.len() + body.bytes().len() + padding;
     let buffer = memory.take_for_reply(store.share(), len)?;
     let id = store.put(Stored::Registered(buffer.clone()));
     laid.ids.push(id);
     // The offset of the next byte to put, and the offset of the first byte without a piece.
     let (mut at, mut from) = (0, 0);
-    let put = |octets: &[u8], at: &mut usize| {
+    let put = |bytes: &[u8], at: &mut usize| {
         // The buffer was taken for all of the bytes, so the write fits.
-        let inside = buffer.write(*at, octets);
+        let inside = buffer.write(*at, bytes);
         debug_assert!(inside.is_ok());
-        *at += octets.len();
+        *at += bytes.len();
     };
     put(header, &mut at);
-    let (mut octets, mut passed) = (body.octets(), 0);
+    let (mut bytes, mut passed) = (body.bytes(), 0);
     for item in body.items() {
         // The number of bytes that precede the item and are not put yet.
-        let before = (item.position as usize).saturating_sub(passed).min(octets.len());
-        let (front, rest) = octets.split_at(before);
+        let before = (item.position as usize).saturating_sub(passed).min(bytes.len());
+        let (front, rest) = bytes.split_at(before);
         put(front, &mut at);
         laid.stream.push(piece(id, from, at - from));
         let data = store.put(Stored::Registered(item.data.clone()));
@@ -83,9 +83,9 @@ pub(crate) fn lay_out(
         from = at;
         let whole = padded(item.data.len());
         put(&[0; 3][..(whole - item.data.len()).min(3)], &mut at);
-        (octets, passed) = (rest, passed + before + whole);
+        (bytes, passed) = (rest, passed + before + whole);
     }
-    put(octets, &mut at);
+    put(bytes, &mut at);
     if at > from {
         laid.stream.push(piece(id, from, at - from));
     }

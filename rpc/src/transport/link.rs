@@ -167,14 +167,14 @@ impl Link {
         if !cqe.status.is_success() {
             return;
         }
-        let octets = self.parts.receives.read(cqe.wr_id, cqe.len, &mut self.scratch);
+        let bytes = self.parts.receives.read(cqe.wr_id, cqe.len, &mut self.scratch);
         self.broken |= self.parts.receives.post(&self.parts.qp, cqe.wr_id).is_err();
         let invalidated = cqe.invalidated.map(|stag| {
             // Ignore the error: the connection judges an STag that is not valid.
             let _ = self.parts.pool.invalidated_by_peer(stag);
             Handle(stag.0)
         });
-        self.conn.handle_receive(now, octets, invalidated, &mut self.store);
+        self.conn.handle_receive(now, bytes, invalidated, &mut self.store);
     }
 
     fn sent(&mut self, cqe: &Cqe) {

@@ -115,9 +115,9 @@ impl Ring {
         if room.len() < len {
             room.resize(self.room, 0);
         }
-        let (octets, _) = room.split_at_mut(len);
-        self.mr.read(number.min(self.count) * self.room, octets);
-        octets
+        let (bytes, _) = room.split_at_mut(len);
+        self.mr.read(number.min(self.count) * self.room, bytes);
+        bytes
     }
 }
 

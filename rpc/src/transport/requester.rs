@@ -195,7 +195,7 @@ impl Link {
     ) -> Option<(Xid, Result<Body, CallError>)> {
         let stream = match reply.stream {
             ReplyStream::Buffer { buffer, length } => {
-                self.store.remove(buffer).and_then(|stored| stored.into_octets(length as usize))
+                self.store.remove(buffer).and_then(|stored| stored.into_bytes(length as usize))
             }
             ReplyStream::Chunk { length } => {
                 let active = self.active.get(call.index())?.as_ref();
@@ -240,13 +240,13 @@ fn results(
     let found = binding.results(active.procedure, walk).map_err(CallError::BadResults)?;
     // A responder must place an eligible result for which there is room (RFC 8166 section 6.1).
     let mut rooms = filled.iter().zip(&active.results).zip(found.as_slice());
-    if rooms.any(|((&octets, room), item)| octets == 0 && item.length > 0 && !room.is_empty()) {
+    if rooms.any(|((&bytes, room), item)| bytes == 0 && item.length > 0 && !room.is_empty()) {
         return Err(CallError::Misplaced);
     }
     let mut items = Vec::new();
-    for (index, &octets) in filled.iter().enumerate().filter(|(_, octets)| **octets > 0) {
-        let item = found.as_slice().get(index).filter(|item| item.length == octets);
-        let data = active.results.get(index).and_then(|b| b.part(0, octets as usize).ok());
+    for (index, &bytes) in filled.iter().enumerate().filter(|(_, bytes)| **bytes > 0) {
+        let item = found.as_slice().get(index).filter(|item| item.length == bytes);
+        let data = active.results.get(index).and_then(|b| b.part(0, bytes as usize).ok());
         let (Some(item), Some(data)) = (item, data) else { return Err(CallError::Misplaced) };
         items.push(Item { position: item.offset, data });
     }

@@ -11,7 +11,7 @@ use super::layout::{Laid, lay_out};
 use super::link::{Link, LinkEvent};
 use super::store::Stored;
 use crate::body::Item;
-use crate::memory::{Buffer, NoMemory, octets};
+use crate::memory::{Buffer, NoMemory, bytes};
 use crate::message::Message;
 
 impl Link {
@@ -20,7 +20,7 @@ impl Link {
         let parts = match self.store.remove(call.buffer) {
             Some(Stored::Registered(buffer)) => split(&buffer, call),
             // The call has come in one Send.
-            Some(stored) => stored.into_octets(call.length as usize).map(|all| (all, Vec::new())),
+            Some(stored) => stored.into_bytes(call.length as usize).map(|all| (all, Vec::new())),
             None => {
                 let _ = self.conn.refuse(call.id, Refusal::System);
                 return None;
@@ -142,7 +142,7 @@ impl Link {
 fn split(buffer: &Buffer, call: &IncomingCall) -> Option<(Vec<u8>, Vec<Item>)> {
     let length = call.length as usize;
     if call.reads.as_slice().is_empty() {
-        let mut stream = octets(length);
+        let mut stream = bytes(length);
         buffer.read(0, &mut stream).ok()?;
         return Some((stream, Vec::new()));
     }
@@ -156,10 +156,9 @@ fn split(buffer: &Buffer, call: &IncomingCall) -> Option<(Vec<u8>, Vec<Item>)> {
         let offset = item.offset as usize;
         take(from, offset, &mut stream)?;
         let told = stream.last_chunk().map(|word| u32::from_be_bytes(*word))?;
-        let octets = if chunk_fits(item.length, told, true) { told } else { item.length };
-        items
-            .push(Item { position: item.offset, data: buffer.part(offset, octets as usize).ok()? });
-        from = offset.checked_add(padded(octets as usize))?;
+        let bytes = if chunk_fits(item.length, told, true) { told } else { item.length };
+        items.push(Item { position: item.offset, data: buffer.part(offset, bytes as usize).ok()? });
+        from = offset.checked_add(padded(bytes as usize))?;
     }
     take(from, length, &mut stream)?;
     Some((stream, items))

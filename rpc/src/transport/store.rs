@@ -27,33 +27,33 @@ impl Stored {
     /// Returns a copy of a range of bytes; `None` when the range is not inside the buffer.
     pub(crate) fn copy(&self, off: usize, len: usize) -> Option<Vec<u8>> {
         match self {
-            Stored::Heap(octets) => octets.get(off..off.checked_add(len)?).map(<[u8]>::to_vec),
+            Stored::Heap(bytes) => bytes.get(off..off.checked_add(len)?).map(<[u8]>::to_vec),
             Stored::Short(message) => message.part(off, len).map(|parts| parts.concat()),
             Stored::Registered(buffer) => {
-                let mut octets = memory::octets(len);
-                buffer.read(off, &mut octets).ok().map(|()| octets)
+                let mut bytes = memory::bytes(len);
+                buffer.read(off, &mut bytes).ok().map(|()| bytes)
             }
         }
     }
 
     /// Returns the first `len` bytes.
-    pub(crate) fn into_octets(self, len: usize) -> Option<Vec<u8>> {
+    pub(crate) fn into_bytes(self, len: usize) -> Option<Vec<u8>> {
         match self {
-            Stored::Heap(mut octets) if octets.len() >= len => {
-                octets.truncate(len);
-                Some(octets)
+            Stored::Heap(mut bytes) if bytes.len() >= len => {
+                bytes.truncate(len);
+                Some(bytes)
             }
             Stored::Heap(_) | Stored::Short(_) => None,
             Stored::Registered(buffer) => buffer.part(0, len).ok().map(|part| part.to_vec()),
         }
     }
 
-    fn put(&mut self, off: usize, octets: &[u8]) -> Option<()> {
+    fn put(&mut self, off: usize, bytes: &[u8]) -> Option<()> {
         match self {
-            Stored::Registered(buffer) => buffer.write(off, octets).ok(),
+            Stored::Registered(buffer) => buffer.write(off, bytes).ok(),
             Stored::Heap(all) => {
-                let has_room = octets.len() <= all.capacity() - all.len();
-                (off == all.len() && has_room).then(|| all.extend_from_slice(octets))
+                let has_room = bytes.len() <= all.capacity() - all.len();
+                (off == all.len() && has_room).then(|| all.extend_from_slice(bytes))
             }
             Stored::Short(_) => None,
         }
@@ -175,8 +175,8 @@ impl Drop for Store {
 }
 
 impl conn::Memory for Store {
-    fn allocate(&mut self, purpose: Purpose, octets: u32) -> Option<BufferId> {
-        let len = octets as usize;
+    fn allocate(&mut self, purpose: Purpose, bytes: u32) -> Option<BufferId> {
+        let len = bytes as usize;
         let stored = match purpose {
             Purpose::Call => {
                 let taken =
@@ -200,16 +200,16 @@ impl conn::Memory for Store {
         self.call_max
     }
 
-    fn write(&mut self, buffer: BufferId, offset: u32, octets: &[u8]) {
-        let written = self.get_mut(buffer).and_then(|s| s.put(offset as usize, octets));
+    fn write(&mut self, buffer: BufferId, offset: u32, bytes: &[u8]) {
+        let written = self.get_mut(buffer).and_then(|s| s.put(offset as usize, bytes));
         self.broken |= written.is_none();
     }
 
     fn copy(&mut self, from: (BufferId, Piece), to: (BufferId, u32)) {
         let (source, Piece { offset, length }) = from;
-        let octets = self.get(source).and_then(|s| s.copy(offset as usize, length as usize));
-        match octets {
-            Some(octets) => self.write(to.0, to.1, &octets),
+        let bytes = self.get(source).and_then(|s| s.copy(offset as usize, length as usize));
+        match bytes {
+            Some(bytes) => self.write(to.0, to.1, &bytes),
             None => self.broken = true,
         }
     }

@@ -128,8 +128,8 @@ fn test_long_call_with_another_xid_than_its_header_is_refused() {
         let calls = scene.w.server.counters().calls;
         let mut long = |scene: &mut Scene, xid: u32, inner: u32| {
             let message = rpc(inner, 2, &[4, 0x0102_0304]);
-            let octets: Vec<u8> = message.iter().flat_map(|word| word.to_be_bytes()).collect();
-            let chunk = read(0, words_of(raw.lend(&octets, Access::REMOTE_READ)));
+            let bytes: Vec<u8> = message.iter().flat_map(|word| word.to_be_bytes()).collect();
+            let chunk = read(0, words_of(raw.lend(&bytes, Access::REMOTE_READ)));
             let kind = if version == 1 { 1 } else { v2::htype::CALL_EXTERNAL };
             let mut call = raw.header(xid, crate::common::raw::CREDIT, kind);
             call.extend(chunk);

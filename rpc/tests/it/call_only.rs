@@ -45,7 +45,7 @@ fn test_call_without_reply_ends_when_it_was_sent_and_has_no_chunks() {
     let (mut w, heard) = world(Speaks::V2, 16);
     for (number, len) in [(0, 0), (1, 100), (2, 3000), (3, 9000)] {
         let call = w.client.call(NOTE).arguments(note(&w, number, len)).one_way().send().unwrap();
-        assert!(w.outcome(call).unwrap().octets().is_empty());
+        assert!(w.outcome(call).unwrap().bytes().is_empty());
         w.until("the note", |_| (heard.lock().unwrap().len() == 1).then_some(()));
         let request = heard.lock().unwrap().pop().unwrap();
         assert!(!request.has_reply());
@@ -130,7 +130,7 @@ fn test_call_that_expects_a_reply_in_version_1_gets_empty_results() {
         other.step();
         call.try_take()
     });
-    assert!(outcome.unwrap().octets().is_empty());
+    assert!(outcome.unwrap().bytes().is_empty());
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn test_reply_to_a_call_without_reply_is_ignored() {
     arguments.opaque(b"never mind").unwrap();
     // By its binding this procedure has a reply, and the server sends one.
     let call = w.client.call(PLAIN).arguments(arguments).one_way().send().unwrap();
-    assert!(w.outcome(call).unwrap().octets().is_empty());
+    assert!(w.outcome(call).unwrap().bytes().is_empty());
     let strays = |w: &World| w.client.transport_counters().map_or(0, |c| c.stray_replies);
     w.until("the reply", |w| (strays(w) == 1).then_some(()));
     w.echo(2, 9000, true, true);

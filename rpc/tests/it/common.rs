@@ -130,7 +130,7 @@ fn carry_out(memory: &Memory, request: &Request) -> Result<Body, Refusal> {
             let number = r.u32()?;
             let data = r.opaque(MAX)?.to_vec();
             r.finish()?;
-            assert!(data == pattern(number, data.len()), "{} octets", data.len());
+            assert!(data == pattern(number, data.len()), "{} bytes", data.len());
             results.u32(number)?;
         }
         PLAIN => {
@@ -328,5 +328,5 @@ pub fn check_echo(results: &Body, number: u32, len: usize) {
     let mut data = r.opaque(MAX).unwrap().to_vec();
     r.finish().unwrap();
     data.reverse();
-    assert!(data == pattern(number, len), "{len} octets of call {number} are others");
+    assert!(data == pattern(number, len), "{len} bytes of call {number} are others");
 }

@@ -98,7 +98,7 @@ fn test_bytes_written_to_undeclared_room_are_not_part_of_results() {
         scene.hand.write(call.room[0], &[0xee; 8000]);
         scene.hand.reply_with(&call, 0, &[0, 0, 0, 1, 0, 0, 0, 0]);
         let results = scene.until("the reply", |_| pending.try_take()).unwrap();
-        assert_eq!(results.octets(), [0, 0, 0, 1, 0, 0, 0, 0], "{speaks:?}");
+        assert_eq!(results.bytes(), [0, 0, 0, 1, 0, 0, 0, 0], "{speaks:?}");
         assert!(results.items().iter().all(|item| item.data.is_empty()), "{speaks:?}");
         assert_eq!(scene.client.last_failure(), None);
     }

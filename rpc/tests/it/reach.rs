@@ -23,8 +23,8 @@ fn reading(scene: &mut Scene) -> (PendingCall, Call) {
 
 fn assert_readable(scene: &mut Scene, segment: Segment) {
     scene.hand.read(segment);
-    let octets = scene.until("what was read", |s| s.hand.read.pop_front());
-    assert!(octets == pattern(1, LEN));
+    let bytes = scene.until("what was read", |s| s.hand.read.pop_front());
+    assert!(bytes == pattern(1, LEN));
 }
 
 /// Asserts that the server's access ends the connection, and fetches nothing.
@@ -97,13 +97,13 @@ fn test_server_can_write_result_room_until_its_call_ends() {
         let pending = call.send().unwrap();
         let call = scene.calls(1).pop().unwrap();
         assert_eq!((call.reads.len(), call.room[0].length as usize), (0, LEN));
-        let octets = pattern(2, LEN);
-        scene.hand.write(call.room[0], &octets);
-        scene.until("what was written", |_| (room.to_vec() == octets).then_some(()));
+        let bytes = pattern(2, LEN);
+        scene.hand.write(call.room[0], &bytes);
+        scene.until("what was written", |_| (room.to_vec() == bytes).then_some(()));
         replied(&mut scene, pending, &call);
         scene.hand.write(call.room[0], &[0; LEN]);
         assert_refused(&mut scene);
-        assert!(room.to_vec() == octets, "it was written");
+        assert!(room.to_vec() == bytes, "it was written");
     }
 }
 

@@ -154,7 +154,7 @@ fn test_server_calls_its_client_in_both_versions() {
         }
         // Every program has procedure 0.
         let null = caller.call(Procedure { procedure: 0, ..back(ECHO) }).send().unwrap();
-        assert!(r.w.outcome(null).unwrap().octets().is_empty());
+        assert!(r.w.outcome(null).unwrap().bytes().is_empty());
     }
 }
 
@@ -522,7 +522,7 @@ fn test_call_back_does_not_reuse_slot_of_call_with_untaken_reply() {
 fn test_call_back_without_reply_reaches_the_client() {
     let (mut r, caller) = scene(Speaks::V2);
     let call = caller.call(back(LATER)).one_way().send().unwrap();
-    assert!(r.w.outcome(call).unwrap().octets().is_empty());
+    assert!(r.w.outcome(call).unwrap().bytes().is_empty());
     let held = r.held.clone();
     r.w.until("the call", |_| held.lock().unwrap().pop());
 }

@@ -22,9 +22,9 @@ use heddle_verbs::{DisconnectReason, Stag};
 const LEN: usize = 4064;
 
 fn words(write: impl FnOnce(&mut [u8]) -> usize) -> Vec<u32> {
-    let mut octets = vec![0; 4096];
-    let end = write(&mut octets);
-    let words = octets[..end].chunks_exact(4);
+    let mut bytes = vec![0; 4096];
+    let end = write(&mut bytes);
+    let words = bytes[..end].chunks_exact(4);
     words.map(|w| u32::from_be_bytes(w.try_into().unwrap())).collect()
 }
 
@@ -62,7 +62,7 @@ impl Scene {
         let ours = ours.properties();
         let body = v2::Body::ConnProp { last: true, props: PropertySet::new(&ours).unwrap() };
         let hello = v2::Header { xid: Xid(1), credit: CREDIT, body };
-        raw.send(&words(|octets| hello.encode(octets).unwrap()));
+        raw.send(&words(|bytes| hello.encode(bytes).unwrap()));
         let caller = raw.until(&mut w, "a client to call", |_| callers.lock().unwrap().pop());
         assert_eq!(caller.takes(), ReverseSupport::General);
         Scene { w, raw, caller }
@@ -80,8 +80,8 @@ impl Scene {
         };
         let pending = call.send().unwrap();
         let message = self.raw.answer(&mut self.w);
-        let octets: Vec<u8> = message.iter().flat_map(|word| word.to_be_bytes()).collect();
-        let message = header::decode(&octets, Versions::V2, &Limits::DEFAULT).unwrap();
+        let bytes: Vec<u8> = message.iter().flat_map(|word| word.to_be_bytes()).collect();
+        let message = header::decode(&bytes, Versions::V2, &Limits::DEFAULT).unwrap();
         let Header::V2(v2::Header { xid, body: v2::Body::CallInline { chunks, .. }, .. }) =
             message.header
         else {
@@ -99,9 +99,9 @@ impl Scene {
         let Call { xid, pending, .. } = call;
         let body = v2::Body::ReplyInline { writes: WriteList::new(&[]) };
         let reply = v2::Header { xid, credit: CREDIT, body };
-        self.raw.send(&words(|octets| {
-            let at = reply.encode(octets).unwrap();
-            at + Reply::accepted(xid, Status::Success).encode(&mut octets[at..]).unwrap()
+        self.raw.send(&words(|bytes| {
+            let at = reply.encode(bytes).unwrap();
+            at + Reply::accepted(xid, Status::Success).encode(&mut bytes[at..]).unwrap()
         }));
         let error = self.w.outcome(pending).unwrap_err();
         assert_ne!(error, CallError::Lost);
@@ -111,8 +111,8 @@ impl Scene {
         self.raw.read(Stag(segment.handle.0), segment.offset, segment.length as usize);
     }
 
-    fn write(&self, segment: Segment, octets: &[u8]) {
-        self.raw.write(Stag(segment.handle.0), segment.offset, octets);
+    fn write(&self, segment: Segment, bytes: &[u8]) {
+        self.raw.write(Stag(segment.handle.0), segment.offset, bytes);
     }
 
     /// Asserts that the client's access ends the connection and fetches nothing, and that the
@@ -132,8 +132,8 @@ fn test_client_can_read_chunk_of_server_until_its_call_ends() {
     let call = scene.call(None);
     let from = call.reads[0];
     scene.read(from);
-    let octets = scene.raw.until(&mut scene.w, "what is read", |raw| raw.read.pop_front());
-    assert!(octets == pattern(1, LEN));
+    let bytes = scene.raw.until(&mut scene.w, "what is read", |raw| raw.read.pop_front());
+    assert!(bytes == pattern(1, LEN));
     scene.replied(call);
     scene.read(from);
     scene.assert_refused();
@@ -145,13 +145,13 @@ fn test_client_can_write_room_of_server_until_its_call_ends() {
     let room = scene.caller.buffer(LEN).unwrap();
     let call = scene.call(Some(room.clone()));
     let to = call.room[0];
-    let octets = pattern(2, LEN);
-    scene.write(to, &octets);
-    scene.w.until("what is written", |_| (room.to_vec() == octets).then_some(()));
+    let bytes = pattern(2, LEN);
+    scene.write(to, &bytes);
+    scene.w.until("what is written", |_| (room.to_vec() == bytes).then_some(()));
     scene.replied(call);
     scene.write(to, &[0; LEN]);
     scene.assert_refused();
-    assert!(room.to_vec() == octets, "it was written");
+    assert!(room.to_vec() == bytes, "it was written");
 }
 
 #[test]

@@ -95,9 +95,9 @@ fn post_op_attr(s: &mut Stream<'_>) -> Result<(), Error> {
     if s.flag()? { s.skip(FATTR as usize) } else { Ok(()) }
 }
 
-/// Skips optional data of `octets` bytes.
-fn optional(s: &mut Stream<'_>, octets: usize) -> Result<(), Error> {
-    if s.flag()? { s.skip(octets) } else { Ok(()) }
+/// Skips optional data of `bytes` bytes.
+fn optional(s: &mut Stream<'_>, bytes: usize) -> Result<(), Error> {
+    if s.flag()? { s.skip(bytes) } else { Ok(()) }
 }
 
 /// Skips a `set_atime` or `set_mtime`. Only a time that the client sets carries a value.
@@ -117,8 +117,8 @@ fn symlink_arguments(s: &mut Stream<'_>) -> Result<(), Error> {
     s.opaque(FHSIZE)?;
     s.opaque(u32::MAX)?;
     // Mode, user, group, size; and two times.
-    for octets in [4, 4, 4, 8] {
-        optional(s, octets)?;
+    for bytes in [4, 4, 4, 8] {
+        optional(s, bytes)?;
     }
     set_time(s)?;
     set_time(s)?;

@@ -144,15 +144,15 @@ impl<'a> ReadList<'a> {
     /// Returns the number of segments in all chunks.
     pub fn len(&self) -> usize {
         match self.store {
-            Store::Wire(octets) => octets.len() / ENTRY,
+            Store::Wire(bytes) => bytes.len() / ENTRY,
             Store::Values(segments) => segments.len(),
         }
     }
 
     fn get(&self, index: usize) -> Option<ReadSegment> {
         match self.store {
-            Store::Wire(octets) => {
-                let entry = octets.get(index.checked_mul(ENTRY)?..)?.get(4..ENTRY)?;
+            Store::Wire(bytes) => {
+                let entry = bytes.get(index.checked_mul(ENTRY)?..)?.get(4..ENTRY)?;
                 Some(ReadSegment::of(entry))
             }
             Store::Values(segments) => segments.get(index).copied(),
@@ -186,7 +186,7 @@ impl<'a> ReadList<'a> {
 
     pub(crate) fn encode(&self, w: &mut Writer<'_>) {
         match self.store {
-            Store::Wire(octets) => w.raw(octets),
+            Store::Wire(bytes) => w.raw(bytes),
             Store::Values(segments) => {
                 for segment in segments {
                     w.flag(true);

@@ -18,7 +18,7 @@ fn read(position: u32, handle: u32, length: u32) -> ReadSegment {
 }
 
 /// Encodes a Read list, valid or not.
-fn octets(list: &[ReadSegment]) -> Vec<u8> {
+fn bytes(list: &[ReadSegment]) -> Vec<u8> {
     let mut out = vec![0; 24 * list.len() + 4];
     let mut w = Writer::new(&mut out);
     for segment in list {
@@ -32,10 +32,10 @@ fn octets(list: &[ReadSegment]) -> Vec<u8> {
 
 /// Returns the fault that a receiver finds in the list.
 fn fault(list: &[ReadSegment], rule: Rule, limits: &Limits) -> Option<Fault> {
-    ReadList::decode(&mut Reader::new(&octets(list)), rule, limits).err().map(|e| e.fault)
+    ReadList::decode(&mut Reader::new(&bytes(list)), rule, limits).err().map(|e| e.fault)
 }
 
-fn write_octets(chunks: &[&[Segment]]) -> Vec<u8> {
+fn write_bytes(chunks: &[&[Segment]]) -> Vec<u8> {
     let lens: usize = chunks.iter().map(|c| 8 + 16 * c.len()).sum();
     let mut out = vec![0; lens + 4];
     let mut w = Writer::new(&mut out);
@@ -118,8 +118,8 @@ fn test_positions_increase_in_version_2_and_are_gathered_in_version_1() {
     let list = [read(80, 1, 4), read(40, 2, 8), read(80, 3, 2), read(0, 4, 60)];
     let order = Fault::Order { before: 80, position: 40 };
     assert_eq!(fault(&list[..3], ITEMS, &Limits::NONE), Some(order));
-    let octets = octets(&list);
-    let read = ReadList::decode(&mut Reader::new(&octets), V1_NOMSG, &Limits::DEFAULT).unwrap();
+    let bytes = bytes(&list);
+    let read = ReadList::decode(&mut Reader::new(&bytes), V1_NOMSG, &Limits::DEFAULT).unwrap();
     let chunks: Vec<_> = read
         .chunks()
         .map(|c| (c.position(), c.segments().map(|s| s.handle.0).collect::<Vec<_>>()))
@@ -151,8 +151,8 @@ fn test_chunks_are_no_longer_than_items_and_end_within_positions() {
     assert_eq!(fault(&[read(40, 1, u32::MAX - 43)], ITEMS, &Limits::NONE), None);
     let too_long = [segment(1, half), segment(2, half)];
     assert_eq!(WriteChunk::new(&too_long).map_err(|e| e.fault), Err(Fault::ChunkLength));
-    let octets = write_octets(&[&too_long]);
-    let e = WriteList::decode(&mut Reader::new(&octets), &Limits::NONE).unwrap_err();
+    let bytes = write_bytes(&[&too_long]);
+    let e = WriteList::decode(&mut Reader::new(&bytes), &Limits::NONE).unwrap_err();
     assert_eq!((e.at, e.fault), (8, Fault::ChunkLength));
 }
 
@@ -161,8 +161,8 @@ fn test_segment_that_wraps_is_refused_in_either_list() {
     let wraps = Segment { handle: Handle(1), length: 2, offset: u64::MAX };
     let list = [ReadSegment { position: 40, target: wraps }];
     assert_eq!(fault(&list, ITEMS, &Limits::NONE), Some(Fault::SegmentWraps));
-    let octets = write_octets(&[&[segment(1, 1), wraps]]);
-    let e = WriteList::decode(&mut Reader::new(&octets), &Limits::NONE).unwrap_err();
+    let bytes = write_bytes(&[&[segment(1, 1), wraps]]);
+    let e = WriteList::decode(&mut Reader::new(&bytes), &Limits::NONE).unwrap_err();
     assert_eq!((e.at, e.fault), (24, Fault::SegmentWraps));
 }
 
@@ -185,8 +185,8 @@ fn test_chunk_limits_are_inclusive() {
 
     let three = [segment(1, 1); 4];
     let count = |chunks: &[&[Segment]]| {
-        let octets = write_octets(chunks);
-        WriteList::decode(&mut Reader::new(&octets), &limits).err().map(|e| e.fault)
+        let bytes = write_bytes(chunks);
+        WriteList::decode(&mut Reader::new(&bytes), &limits).err().map(|e| e.fault)
     };
     assert_eq!(count(&[&three[..3], &[]]), None);
     assert_eq!(count(&[&three]), Some(Fault::Segments { max: 3 }));
@@ -197,10 +197,10 @@ fn test_chunk_limits_are_inclusive() {
 #[test]
 fn test_list_without_end_is_not_walked_to_its_end() {
     let limits = Limits { read_chunks: 2, write_chunks: 2, segments: 3 };
-    let mut octets = octets(&[read(40, 1, 1), read(44, 1, 1)].repeat(4));
+    let mut bytes = bytes(&[read(40, 1, 1), read(44, 1, 1)].repeat(4));
     // Nothing is readable after the seventh segment.
-    octets.truncate(7 * 24);
-    let e = ReadList::decode(&mut Reader::new(&octets), V1_MSG, &limits).unwrap_err();
+    bytes.truncate(7 * 24);
+    let e = ReadList::decode(&mut Reader::new(&bytes), V1_MSG, &limits).unwrap_err();
     assert_eq!((e.at, e.fault), (6 * 24 + 4, Fault::ReadChunks { max: 2 }));
     let count = [0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff];
     let e = WriteList::decode(&mut Reader::new(&count), &Limits::NONE).unwrap_err();
@@ -275,9 +275,9 @@ proptest! {
             position += length.next_multiple_of(4).max(4) + 4 * gap;
         }
         let sent = ReadList::new(&list, ZeroPosition::Never).unwrap();
-        let octets = octets(&list);
+        let bytes = bytes(&list);
         let limits = Limits { read_chunks: 6, segments: 5, ..Limits::DEFAULT };
-        let mut r = Reader::new(&octets);
+        let mut r = Reader::new(&bytes);
         let got = ReadList::decode(&mut r, ITEMS, &limits).unwrap();
         prop_assert_eq!(r.left(), 0);
         prop_assert_eq!(got, sent);
@@ -286,11 +286,11 @@ proptest! {
             prop_assert!(chunk.segments().eq(segments.iter().copied()));
         }
         for list in [got, sent] {
-            let mut out = vec![0; octets.len()];
+            let mut out = vec![0; bytes.len()];
             let mut w = Writer::new(&mut out);
             list.encode(&mut w);
-            prop_assert_eq!(w.finish(), Ok(octets.len()));
-            prop_assert_eq!(&out, &octets);
+            prop_assert_eq!(w.finish(), Ok(bytes.len()));
+            prop_assert_eq!(&out, &bytes);
         }
     }
 
@@ -301,8 +301,8 @@ proptest! {
     ) {
         let list: Vec<_> =
             (0..).zip(&positions).map(|(i, p)| read(40 + 400 * p, i, 1)).collect();
-        let octets = octets(&list);
-        let got = ReadList::decode(&mut Reader::new(&octets), V1_MSG, &Limits::NONE).unwrap();
+        let bytes = bytes(&list);
+        let got = ReadList::decode(&mut Reader::new(&bytes), V1_MSG, &Limits::NONE).unwrap();
         let mut sorted = list.clone();
         sorted.sort_by_key(|s| s.position);
         let sorted = ReadList::new(&sorted, ZeroPosition::Never).unwrap();

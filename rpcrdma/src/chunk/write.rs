@@ -49,8 +49,8 @@ impl<'a> WriteChunk<'a> {
             return Err(Error { at, fault: Fault::Segments { max: limits.segments } });
         }
         let start = r.at();
-        let octets = r.take(Segment::LEN.saturating_mul(count as usize))?;
-        let chunk = WriteChunk { store: Store::Wire(octets), filled: None };
+        let bytes = r.take(Segment::LEN.saturating_mul(count as usize))?;
+        let chunk = WriteChunk { store: Store::Wire(bytes), filled: None };
         chunk.check().map_err(|(i, fault)| Error { at: start + i * Segment::LEN, fault })?;
         Ok(chunk)
     }
@@ -62,18 +62,18 @@ impl<'a> WriteChunk<'a> {
         }
     }
 
-    /// Returns the same chunk as its responder returns it after filling the first `octets` bytes:
+    /// Returns the same chunk as its responder returns it after filling the first `bytes` bytes:
     /// all segments, each with the length that was used. A number above the chunk's length fills
     /// the whole chunk.
     #[must_use]
-    pub fn filled(self, octets: u32) -> WriteChunk<'a> {
-        WriteChunk { filled: Some(octets), ..self }
+    pub fn filled(self, bytes: u32) -> WriteChunk<'a> {
+        WriteChunk { filled: Some(bytes), ..self }
     }
 
     /// Returns the number of segments; an *empty* chunk has none.
     pub fn len(&self) -> usize {
         match self.store {
-            Store::Wire(octets) => octets.len() / Segment::LEN,
+            Store::Wire(bytes) => bytes.len() / Segment::LEN,
             Store::Values(segments) => segments.len(),
         }
     }
@@ -86,9 +86,7 @@ impl<'a> WriteChunk<'a> {
 
     fn get(&self, index: usize) -> Option<Segment> {
         match self.store {
-            Store::Wire(octets) => {
-                Some(Segment::of(octets.get(index.checked_mul(Segment::LEN)?..)?))
-            }
+            Store::Wire(bytes) => Some(Segment::of(bytes.get(index.checked_mul(Segment::LEN)?..)?)),
             Store::Values(segments) => segments.get(index).copied(),
         }
     }
@@ -159,7 +157,7 @@ impl<'a> WriteChunk<'a> {
     /// Encodes the segments without their count.
     pub(crate) fn encode_segments(&self, w: &mut Writer<'_>) {
         match (self.store, self.filled) {
-            (Store::Wire(octets), None) => w.raw(octets),
+            (Store::Wire(bytes), None) => w.raw(bytes),
             _ => self.segments().for_each(|s| s.encode(w)),
         }
     }
@@ -243,8 +241,8 @@ impl<'a> WriteList<'a> {
         loop {
             let end = r.at();
             if !r.flag()? {
-                let octets = r.since(start).get(..end - start).unwrap_or(&[]);
-                return Ok(WriteList(Chunks::Wire(octets, count)));
+                let bytes = r.since(start).get(..end - start).unwrap_or(&[]);
+                return Ok(WriteList(Chunks::Wire(bytes, count)));
             }
             if count == usize::from(limits.write_chunks) {
                 let fault = Fault::WriteChunks { max: limits.write_chunks };
@@ -270,16 +268,16 @@ impl<'a> WriteList<'a> {
 
     /// Returns the chunks in the order of the list.
     pub fn chunks(&self) -> impl Iterator<Item = WriteChunk<'a>> + use<'a> {
-        let (octets, values) = match self.0 {
-            Chunks::Wire(octets, _) => (octets, &[][..]),
+        let (bytes, values) = match self.0 {
+            Chunks::Wire(bytes, _) => (bytes, &[][..]),
             Chunks::Values(chunks) => (&[][..], chunks),
         };
-        let mut r = Reader::new(octets);
+        let mut r = Reader::new(bytes);
         let received = core::iter::from_fn(move || {
             r.flag().ok()?;
             let count = r.u32().ok()?;
-            let octets = r.take(Segment::LEN.saturating_mul(count as usize)).ok()?;
-            Some(WriteChunk { store: Store::Wire(octets), filled: None })
+            let bytes = r.take(Segment::LEN.saturating_mul(count as usize)).ok()?;
+            Some(WriteChunk { store: Store::Wire(bytes), filled: None })
         });
         received.chain(values.iter().copied())
     }
@@ -309,7 +307,7 @@ impl<'a> WriteList<'a> {
     /// Encodes the entries without the flag that ends the list.
     pub(crate) fn encode_entries(&self, w: &mut Writer<'_>) {
         match self.0 {
-            Chunks::Wire(octets, _) => w.raw(octets),
+            Chunks::Wire(bytes, _) => w.raw(bytes),
             Chunks::Values(chunks) => {
                 for chunk in chunks {
                     w.flag(true);

@@ -257,7 +257,7 @@ impl OutCall {
         };
         let (ReplyStream::Buffer { length, .. } | ReplyStream::Chunk { length }) = stream;
         if length < MESSAGE_MIN {
-            return Err(BadReply::Short { octets: length });
+            return Err(BadReply::Short { bytes: length });
         }
         Ok(IncomingReply { stream, filled })
     }

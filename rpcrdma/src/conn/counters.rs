@@ -26,11 +26,11 @@ pub struct Counters {
     /// RDMA Reads posted.
     pub reads: u64,
     /// Bytes that the posted RDMA Reads ask for.
-    pub read_octets: u64,
+    pub read_bytes: u64,
     /// RDMA Writes posted.
     pub writes: u64,
     /// Bytes that the posted RDMA Writes carry.
-    pub write_octets: u64,
+    pub write_bytes: u64,
     /// Handles registered.
     pub registrations: u64,
     /// Handles that this end invalidated.

@@ -220,7 +220,7 @@ impl Connection {
         };
         self.stirred = true;
         self.reads_posted = self.reads_posted.saturating_sub(1);
-        self.read_octets_posted = self.read_octets_posted.saturating_sub(read.from.length);
+        self.read_bytes_posted = self.read_bytes_posted.saturating_sub(read.from.length);
         row.reads_done += 1;
         if row.reads_done == row.reads.len() {
             self.hand_up(ServedId { slot, generation });

@@ -130,20 +130,20 @@ pub enum ReplyStream {
 /// sent without Write chunks because its whole reply fits into a Send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Filled {
-    octets: [u32; CHUNKS_MAX],
+    bytes: [u32; CHUNKS_MAX],
     len: usize,
 }
 
 impl Filled {
     /// Returns the numbers of bytes, in the order of the rooms.
     pub fn as_slice(&self) -> &[u32] {
-        self.octets.get(..self.len).unwrap_or(&self.octets)
+        self.bytes.get(..self.len).unwrap_or(&self.bytes)
     }
 
     pub(crate) fn of(all: impl Iterator<Item = u32>) -> Filled {
         let mut filled = Filled::default();
-        for (to, octets) in filled.octets.iter_mut().zip(all) {
-            *to = octets;
+        for (to, bytes) in filled.bytes.iter_mut().zip(all) {
+            *to = bytes;
             filled.len += 1;
         }
         filled
@@ -162,7 +162,7 @@ pub enum CallError {
     BadReply(BadReply),
     /// The connection cannot convey the call: it is too long without chunks, or has too many
     /// segments.
-    #[error("call cannot be conveyed in {threshold} octets")]
+    #[error("call cannot be conveyed in {threshold} bytes")]
     TooLong {
         /// Length of the longest Send in bytes.
         threshold: u32,
@@ -208,10 +208,10 @@ pub enum BadReply {
     #[error("in a Reply chunk that was not provided")]
     NoChunk,
     /// The reply is shorter than any RPC reply.
-    #[error("{octets} octets")]
+    #[error("{bytes} bytes")]
     Short {
         /// Length of the reply in bytes.
-        octets: u32,
+        bytes: u32,
     },
 }
 

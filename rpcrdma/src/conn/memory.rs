@@ -41,21 +41,21 @@ pub enum Purpose {
 /// The connection owns a buffer from [`allocate`](Memory::allocate) until the connection returns
 /// the buffer with [`free`](Memory::free) or passes it up in an event.
 pub trait Memory {
-    /// Allocates a buffer of at least `octets` bytes, never 0, all of which work requests can name
+    /// Allocates a buffer of at least `bytes` bytes, never 0, all of which work requests can name
     /// from offset 0 on. The implementation limits the memory that peers can take.
     ///
     /// If there is no buffer ([`None`]), a [`Purpose::Call`] or [`Purpose::Inline`] waits, and the
     /// connection asks again after [`memory_returned`](super::Connection::memory_returned). For
     /// other purposes the connection does not wait: the received call, or the call of this end
     /// whose reply needs the buffer, ends with an error.
-    fn allocate(&mut self, purpose: Purpose, octets: u32) -> Option<BufferId>;
+    fn allocate(&mut self, purpose: Purpose, bytes: u32) -> Option<BufferId>;
 
     /// Returns the length in bytes of the longest call that can ever get a buffer. The connection
     /// refuses longer calls at once.
     fn call_max(&self) -> u32;
 
-    /// Stores `octets` of a received Send at `offset`, within the allocated length.
-    fn write(&mut self, buffer: BufferId, offset: u32, octets: &[u8]);
+    /// Stores `bytes` of a received Send at `offset`, within the allocated length.
+    fn write(&mut self, buffer: BufferId, offset: u32, bytes: &[u8]);
 
     /// Copies the piece `from` of a buffer `to` an offset in another buffer; both are within the
     /// allocated lengths.

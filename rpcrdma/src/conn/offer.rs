@@ -50,7 +50,7 @@ impl<'a> Offer<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     /// Bytes as they were received: the entries of the Write list, and the Reply chunk.
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
     /// Length of the Write list's entries in bytes.
     list: usize,
     write_chunks: usize,
@@ -61,7 +61,7 @@ pub(super) struct Kept {
 impl Kept {
     /// Stores this offer in place of the previous offer.
     pub(super) fn keep(&mut self, offer: &Offer<'_>) {
-        self.octets.clear();
+        self.bytes.clear();
         self.write_chunks = offer.writes.len();
         self.has_reply = offer.reply.is_some();
         self.invalidate = offer.invalidate;
@@ -73,8 +73,8 @@ impl Kept {
                 list
             };
             let len = measure(|w| self.list = put(w));
-            self.octets.resize(len, 0);
-            put(&mut Writer::new(&mut self.octets));
+            self.bytes.resize(len, 0);
+            put(&mut Writer::new(&mut self.bytes));
         } else {
             self.list = 0;
         }
@@ -87,7 +87,7 @@ impl Kept {
 
     /// Restores the offer that was kept.
     pub(super) fn offer(&self) -> Offer<'_> {
-        let (list, reply) = self.octets.split_at_checked(self.list).unwrap_or((&[], &[]));
+        let (list, reply) = self.bytes.split_at_checked(self.list).unwrap_or((&[], &[]));
         Offer {
             writes: WriteList::received(list, self.write_chunks),
             reply: self.has_reply.then(|| WriteChunk::received(reply)),

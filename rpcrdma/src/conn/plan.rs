@@ -221,8 +221,8 @@ impl Wanted<'_> {
             reduced = r.reduced_len();
             for item in self.items {
                 let of = Use::Read { position: item.offset };
-                let octets = range(self.stream, item.offset, item.length);
-                len.reads += lists.push(of, Access::RemoteRead, octets);
+                let bytes = range(self.stream, item.offset, item.length);
+                len.reads += lists.push(of, Access::RemoteRead, bytes);
             }
         }
         if fits(reduced, len) || self.parts(reduced, bounds, len) {
@@ -233,8 +233,8 @@ impl Wanted<'_> {
         }
         let items = if reduce { self.items } else { &[] };
         let r = Reduction::new(self.total, 0, items.iter().copied()).map_err(|_| TooLong)?;
-        let octets = r.pieces().flat_map(|p| range(self.stream, p.offset, p.length));
-        len.reads += lists.push(Use::Body, Access::RemoteRead, octets);
+        let bytes = r.pieces().flat_map(|p| range(self.stream, p.offset, p.length));
+        len.reads += lists.push(Use::Body, Access::RemoteRead, bytes);
         if len.call(Format::Chunk) > bounds.send {
             return Err(TooLong);
         }

@@ -26,13 +26,13 @@ use crate::{v1, v2};
 const UNSENT_MAX: usize = 64;
 
 impl Connection {
-    /// Handles the completion of a Receive with `octets`; `invalidated` is the handle that the peer
-    /// invalidated with the message. The connection keeps no reference to `octets` when this method
+    /// Handles the completion of a Receive with `bytes`; `invalidated` is the handle that the peer
+    /// invalidated with the message. The connection keeps no reference to `bytes` when this method
     /// returns.
     pub fn handle_receive(
         &mut self,
         now: Instant,
-        octets: &[u8],
+        bytes: &[u8],
         invalidated: Option<Handle>,
         memory: &mut impl Memory,
     ) {
@@ -47,9 +47,9 @@ impl Connection {
             return;
         }
         let limits = self.config.limits;
-        let result = match decode(octets, self.versions(), &limits) {
+        let result = match decode(bytes, self.versions(), &limits) {
             Ok(Message { header, payload }) => {
-                let mut received = Received { octets, payload, invalidated, memory };
+                let mut received = Received { bytes, payload, invalidated, memory };
                 match &header {
                     Header::V1(header) => self.receive_v1(header, &mut received),
                     Header::V2(header) => self.receive_v2(header, &mut received),
@@ -296,7 +296,7 @@ impl Connection {
 
 /// A received Send, and the memory to which its payload can be moved.
 struct Received<'a, M> {
-    octets: &'a [u8],
+    bytes: &'a [u8],
     payload: &'a [u8],
     invalidated: Option<Handle>,
     memory: &'a mut M,

@@ -188,10 +188,10 @@ impl Connection {
         let row = self.served.at_mut(slot)?;
         let op = *row.reads.get(row.next_read)?;
         let length = op.from.length;
-        let octets = self.read_octets_posted.saturating_add(length);
+        let bytes = self.read_bytes_posted.saturating_add(length);
         let is_alone = self.reads_posted == 0;
         if !is_alone
-            && (self.reads_posted >= self.config.ord.into() || octets > self.config.read_max)
+            && (self.reads_posted >= self.config.ord.into() || bytes > self.config.read_max)
         {
             return None;
         }
@@ -201,9 +201,9 @@ impl Connection {
             self.reading.pop_front();
         }
         self.reads_posted += 1;
-        self.read_octets_posted = octets;
+        self.read_bytes_posted = bytes;
         self.counters.reads += 1;
-        self.counters.read_octets += u64::from(length);
+        self.counters.read_bytes += u64::from(length);
         Some(Next::Read { id: WorkId::of(Kind::Read, slot, generation), to, from: op.from })
     }
 
@@ -299,7 +299,7 @@ impl Connection {
                 self.gather.extend(super::memory::range(&row.stream, range.0, range.1));
             }
             self.counters.writes += 1;
-            self.counters.write_octets += u64::from(op.to.length);
+            self.counters.write_bytes += u64::from(op.to.length);
             let id = WorkId::of(Kind::Write, slot, generation);
             return Ok(Some(Next::Write { id, to: op.to }));
         }

@@ -56,7 +56,7 @@ pub(super) struct InCall {
     pub(super) phase: Phase,
     pub(super) age: Age,
     /// All bytes of the call's Send, while the call waits for memory.
-    pub(super) octets: Vec<u8>,
+    pub(super) bytes: Vec<u8>,
     /// Room for the reply, and the handle that the reply may invalidate.
     pub(super) offer: Kept,
     /// Credits that the call asked for (version 1).

@@ -48,12 +48,12 @@ impl Connection {
         any
     }
 
-    /// Keeps a call, which came in a Send of these `octets`, until there is memory for the call.
-    pub(super) fn wait_for_memory(&mut self, slot: u16, octets: &[u8]) {
+    /// Keeps a call, which came in a Send of these `bytes`, until there is memory for the call.
+    pub(super) fn wait_for_memory(&mut self, slot: u16, bytes: &[u8]) {
         if let Some(row) = self.served.at_mut(slot) {
             row.phase = Phase::Waiting;
-            row.octets.clear();
-            row.octets.extend_from_slice(octets);
+            row.bytes.clear();
+            row.bytes.extend_from_slice(bytes);
         }
         self.waiting.push_back(slot);
         self.counters.memory_waits += 1;
@@ -66,13 +66,13 @@ impl Connection {
             (self.versions(), self.config.limits, self.config.message_max);
         let id = ServedId { slot, generation: self.served.generation(slot) };
         let row = self.served.at_mut(slot)?;
-        let (octets, items) = (core::mem::take(&mut row.octets), row.items);
-        let message = decode(&octets, versions, &limits).ok()?;
+        let (bytes, items) = (core::mem::take(&mut row.bytes), row.items);
+        let message = decode(&bytes, versions, &limits).ok()?;
         let (body, reads) = body_of(&message)?;
         let items = items.as_slice().iter().copied();
         let assembly = Assembly::new(body.length(), HEADER_MIN, items, max).ok()?;
         self.begin_call(id, buffer, (&body, reads), &assembly, memory);
-        self.served.at_mut(slot)?.octets = octets;
+        self.served.at_mut(slot)?.bytes = bytes;
         Some(())
     }
 }

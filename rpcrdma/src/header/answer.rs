@@ -65,7 +65,7 @@ impl Failure {
             _ if kind == KIND_ERROR => return None,
             // An end that speaks only version 1 (RFC 8166 section 4.5), and any end that gets a
             // message of version 1, discards short messages.
-            _ if self.octets < MIN_V1
+            _ if self.bytes < MIN_V1
                 && (!self.versions.takes(v2::VERSION) || version == v1::VERSION) =>
             {
                 return None;

@@ -14,8 +14,8 @@ fn message(units: &[u32]) -> Vec<u8> {
 }
 
 fn failure(units: &[u32], versions: Versions) -> Failure {
-    let octets = message(units);
-    decode(&octets, versions, &Limits::DEFAULT).expect_err("a bad message")
+    let bytes = message(units);
+    decode(&bytes, versions, &Limits::DEFAULT).expect_err("a bad message")
 }
 
 /// Returns the answer as a receiver of the same version decodes it.
@@ -62,14 +62,14 @@ const MISMATCH: Option<Refusal> = Some(Refusal::V2(v2::Refusal::VersMismatch));
 fn test_message_without_a_prefix_is_discarded() {
     for len in 0..Prefix::LEN {
         for versions in ALL {
-            let octets = message(&[XID, 2, 1, htype::GRANT]);
-            let e = decode(&octets[..len], versions, &Limits::DEFAULT).unwrap_err();
+            let bytes = message(&[XID, 2, 1, htype::GRANT]);
+            let e = decode(&bytes[..len], versions, &Limits::DEFAULT).unwrap_err();
             assert_eq!(e.error.fault, Fault::Short { have: len });
             assert_eq!((e.prefix, e.answer(Role::Responder)), (None, None));
         }
     }
-    let octets = message(&[XID, 2, 1, htype::GRANT]);
-    assert!(decode(&octets, Versions::V2, &Limits::DEFAULT).is_ok(), "16 octets, not 20");
+    let bytes = message(&[XID, 2, 1, htype::GRANT]);
+    assert!(decode(&bytes, Versions::V2, &Limits::DEFAULT).is_ok(), "16 bytes, not 20");
 }
 
 /// RFC 8166 section 4.5 sets the minimum of 28 bytes for an end that speaks version 1.
@@ -115,8 +115,8 @@ fn test_message_of_wrong_version_is_answered_in_the_version_of_its_sender() {
 #[test]
 fn test_answer_to_the_first_message_is_read_in_either_version() {
     for version in [1, 2] {
-        let octets = message(&[XID, version, 1, KIND_ERROR, 1, 1, 1]);
-        let got = decode(&octets, ONLY_2, &Limits::DEFAULT).unwrap();
+        let bytes = message(&[XID, version, 1, KIND_ERROR, 1, 1, 1]);
+        let got = decode(&bytes, ONLY_2, &Limits::DEFAULT).unwrap();
         let header = match got.header {
             Header::V1(h) => {
                 (h.xid, h.body == v1::Body::Error(v1::Refusal::Versions { low: 1, high: 1 }))
@@ -221,7 +221,7 @@ fn test_version_2_answers_calls_and_properties_and_discards_the_rest() {
     }
     for kind in [htype::CONNPROP_MIDDLE, htype::CONNPROP_FINAL] {
         assert_eq!(refuse_v2(&[kind]), Some(bad));
-        assert_eq!(refuse_v2(&[kind, 0, 0]), Some(bad), "octets behind the set");
+        assert_eq!(refuse_v2(&[kind, 0, 0]), Some(bad), "bytes behind the set");
     }
     for kind in [htype::REPLY_EXTERNAL, htype::REPLY_MIDDLE, htype::REPLY_INLINE, htype::ERROR] {
         assert_eq!(refuse_v2(&[kind]), None);
@@ -253,8 +253,8 @@ fn test_refusal_of_too_many_version_2_chunks_states_the_limit() {
     let limits = Limits { read_chunks: 1, write_chunks: 0, segments: 1 };
     let answer = |lists: &[u32]| {
         let units = [&[XID, 2, 1, htype::CALL_INLINE, 0], lists].concat();
-        let octets = message(&units);
-        let failure = decode(&octets, Versions::V2, &limits).unwrap_err();
+        let bytes = message(&units);
+        let failure = decode(&bytes, Versions::V2, &limits).unwrap_err();
         failure.answer(Role::Responder).map(|a| a.refusal)
     };
     let read = |position| [1, position, 1, 8, 0, 0];

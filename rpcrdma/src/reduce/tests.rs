@@ -131,16 +131,16 @@ fn test_chunk_that_is_too_short_is_named() {
 
 /// Returns the bytes of a message with opaque items at some offsets, and the items.
 fn message(parts: &[(u32, u32)]) -> (Vec<u8>, Vec<Item>) {
-    let mut octets: Vec<u8> = (0..40).collect();
+    let mut bytes: Vec<u8> = (0..40).collect();
     let mut items = Vec::new();
     for (i, &(words, length)) in (0u8..).zip(parts) {
-        octets.extend((0..4 * words).map(|n| u8::try_from(n % 251).unwrap()));
-        octets.extend(length.to_be_bytes());
-        items.push(item(u32::try_from(octets.len()).unwrap(), length));
-        octets.extend((0..length).map(|n| u8::try_from((7 * n + 3) % 256).unwrap() ^ i));
-        octets.resize(octets.len().next_multiple_of(4), 0);
+        bytes.extend((0..4 * words).map(|n| u8::try_from(n % 251).unwrap()));
+        bytes.extend(length.to_be_bytes());
+        items.push(item(u32::try_from(bytes.len()).unwrap(), length));
+        bytes.extend((0..length).map(|n| u8::try_from((7 * n + 3) % 256).unwrap() ^ i));
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
     }
-    (octets, items)
+    (bytes, items)
 }
 
 proptest! {
@@ -151,14 +151,14 @@ proptest! {
         parts in prop::collection::vec((0u32..5, 1u32..60, any::<bool>(), any::<bool>()), 0..8),
     ) {
         let shape: Vec<_> = parts.iter().map(|p| (p.0, p.1)).collect();
-        let (octets, items) = message(&shape);
+        let (bytes, items) = message(&shape);
         let taken: Vec<_> =
             items.iter().zip(&parts).filter(|(_, p)| p.2).map(|(i, p)| (*i, p.3)).collect();
-        let total = u32::try_from(octets.len()).unwrap();
+        let total = u32::try_from(bytes.len()).unwrap();
         let at = |p: Piece| p.offset as usize..(p.offset + p.length) as usize;
 
         let r = Reduction::new(total, 40, taken.iter().map(|t| t.0)).unwrap();
-        let reduced: Vec<u8> = r.pieces().flat_map(|p| octets[at(p)].to_vec()).collect();
+        let reduced: Vec<u8> = r.pieces().flat_map(|p| bytes[at(p)].to_vec()).collect();
         prop_assert_eq!(reduced.len(), r.reduced_len() as usize);
         prop_assert_eq!(reduced.len() % 4, 0);
         // A sender of version 1 may put the padding into the chunk or leave it out.
@@ -166,7 +166,7 @@ proptest! {
             .iter()
             .map(|&(i, pad)| {
                 let length = if pad { i.length.next_multiple_of(4) } else { i.length };
-                (Item { length, ..i }, octets[at(Piece { offset: i.offset, length })].to_vec())
+                (Item { length, ..i }, bytes[at(Piece { offset: i.offset, length })].to_vec())
             })
             .collect();
 
@@ -187,7 +187,7 @@ proptest! {
             prop_assert_eq!(offset as usize, whole.len(), "one behind another");
             whole.extend(data);
         }
-        prop_assert_eq!(whole, octets);
+        prop_assert_eq!(whole, bytes);
     }
 
     /// Any chunks in any stream are assembled or refused; an assembled stream has no hole.

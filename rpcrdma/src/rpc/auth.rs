@@ -143,7 +143,7 @@ pub enum AuthSysError {
     #[error(transparent)]
     Xdr(#[from] Error),
     /// The machine's name is too long.
-    #[error("machine name of {len} octets")]
+    #[error("machine name of {len} bytes")]
     Name {
         /// Length of the name in bytes.
         len: usize,

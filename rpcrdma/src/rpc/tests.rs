@@ -6,7 +6,7 @@ use crate::xdr::Fault;
 const XID: Xid = Xid(0xabad_cafe);
 const READ: Procedure = Procedure { program: 100_003, version: 3, procedure: 6 };
 
-fn octets(units: &[u32]) -> Vec<u8> {
+fn bytes(units: &[u32]) -> Vec<u8> {
     units.iter().flat_map(|u| u.to_be_bytes()).collect()
 }
 
@@ -26,7 +26,7 @@ fn test_call_encodes_as_in_rfc_5531() {
     let want = [&[XID.0, 0, 2, 100_003, 3, 6, 1, 36][..], &SYS_UNITS, &[8, 0, 0]].concat();
     let mut out = [0; 200];
     let len = call.encode(&mut out).unwrap();
-    assert_eq!(out[..len], octets(&want));
+    assert_eq!(out[..len], bytes(&want));
     assert_eq!(call.encoded_len(), len);
     assert!(call.encode(&mut out[..len - 1]).is_err());
     out[len..len + 3].copy_from_slice(b"abc");
@@ -47,7 +47,7 @@ fn test_shortest_call_is_ten_units() {
 #[test]
 fn test_call_of_another_rpc_version_is_denied_with_ours() {
     for version in [0, 1, 3] {
-        let e = Call::decode(&octets(&[XID.0, 0, version, 100_003, 3, 6])).unwrap_err();
+        let e = Call::decode(&bytes(&[XID.0, 0, version, 100_003, 3, 6])).unwrap_err();
         assert_eq!((e.at, e.fault), (8, CallFault::Version { version }));
         let body = ReplyBody::Denied(Denied::RpcMismatch { low: 2, high: 2 });
         assert_eq!(e.reply(), Some(Reply { xid: XID, body }));
@@ -58,7 +58,7 @@ fn test_call_of_another_rpc_version_is_denied_with_ours() {
 fn test_bad_credential_and_verifier_are_denied_with_their_own_codes() {
     let head = [XID.0, 0, 2, 100_003, 3, 6];
     let stat = |units: &[u32]| {
-        let e = Call::decode(&octets(&[&head, units].concat())).unwrap_err();
+        let e = Call::decode(&bytes(&[&head, units].concat())).unwrap_err();
         match e.reply().map(|r| r.body) {
             Some(ReplyBody::Denied(Denied::AuthError(stat))) => (e.fault, stat),
             other => panic!("{other:?}"),
@@ -76,7 +76,7 @@ fn test_bad_credential_and_verifier_are_denied_with_their_own_codes() {
 #[test]
 fn test_malformed_call_gets_no_reply() {
     for units in [&[XID.0][..], &[XID.0, 1], &[XID.0, 2, 2], &[XID.0, 0], &[XID.0, 0, 2, 1]] {
-        let e = Call::decode(&octets(units)).unwrap_err();
+        let e = Call::decode(&bytes(units)).unwrap_err();
         assert_eq!(e.reply(), None, "{units:?}");
     }
 }
@@ -100,7 +100,7 @@ fn test_every_kind_of_reply_encodes_as_in_rfc_5531() {
         (stat(4711), &[1, 1, 4711]),
     ];
     for (reply, units) in all {
-        let want = octets(&[&[XID.0, 1], units].concat());
+        let want = bytes(&[&[XID.0, 1], units].concat());
         let mut out = [0; 64];
         let len = reply.encode(&mut out).unwrap();
         assert_eq!((&out[..len], reply.encoded_len()), (&want[..], len));
@@ -120,7 +120,7 @@ fn test_every_kind_of_reply_encodes_as_in_rfc_5531() {
 #[test]
 fn test_reply_of_codes_that_are_not_assigned_is_refused() {
     for units in [&[0, 0][..], &[1, 2], &[1, 0, 0, 0, 6], &[1, 1, 2, 0]] {
-        let e = Reply::decode(&octets(&[&[XID.0], units].concat())).unwrap_err();
+        let e = Reply::decode(&bytes(&[&[XID.0], units].concat())).unwrap_err();
         assert!(matches!(e.fault, Fault::Enum { .. }), "{units:?}: {e}");
     }
 }
@@ -150,7 +150,7 @@ fn test_auth_stats_have_the_numbers_of_the_rfc() {
 #[test]
 fn test_wrapped_messages_are_not_reduced() {
     let gss = |units: &[u32]| {
-        let body = octets(units);
+        let body = bytes(units);
         Auth::new(Flavor::GSS, &body).unwrap().may_reduce()
     };
     assert!(gss(&[1, 0, 99, 1, 0]));
@@ -177,7 +177,7 @@ fn test_auth_sys_keeps_to_its_limits() {
     assert!(matches!(sys().encode(&mut [0; 35]), Err(AuthSysError::NoRoom(_))));
 
     let read = |units: &[u32]| {
-        let body = octets(units);
+        let body = bytes(units);
         AuthSys::decode(&Auth::new(Flavor::SYS, &body).unwrap()).map(drop)
     };
     let fault = |units: &[u32]| match read(units) {
@@ -217,10 +217,10 @@ proptest! {
 
     /// A decoded message encodes to the same bytes.
     #[test]
-    fn prop_any_octets_are_read_or_refused(
+    fn prop_any_bytes_are_read_or_refused(
         kind in 0u32..2, stat in 0u32..3, rest in prop::collection::vec(0u32..4, 0..12),
     ) {
-        let all = octets(&[&[1, kind, stat], &rest[..]].concat());
+        let all = bytes(&[&[1, kind, stat], &rest[..]].concat());
         let mut out = vec![0; all.len()];
         if let Ok((call, args)) = Call::decode(&all) {
             let len = call.encode(&mut out).unwrap();

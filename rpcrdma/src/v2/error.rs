@@ -203,8 +203,8 @@ mod tests {
     #[test]
     fn test_unassigned_error_codes_are_preserved() {
         for unknown in [0u32, 12, 99, 101, u32::MAX] {
-            let octets = unknown.to_be_bytes();
-            let read = Refusal::decode(&mut Reader::new(&octets));
+            let bytes = unknown.to_be_bytes();
+            let read = Refusal::decode(&mut Reader::new(&bytes));
             assert_eq!(read, Ok(Refusal::Unknown(unknown)));
         }
     }

@@ -79,11 +79,11 @@ impl<'a> PropertySet<'a> {
 
     /// Returns the properties in the order of the set.
     pub fn properties(&self) -> impl Iterator<Item = Property<'a>> + use<'a> {
-        let (octets, values) = match self.0 {
-            Store::Wire(octets, _) => (octets, &[][..]),
+        let (bytes, values) = match self.0 {
+            Store::Wire(bytes, _) => (bytes, &[][..]),
             Store::Values(all) => (&[][..], all),
         };
-        let mut r = Reader::new(octets);
+        let mut r = Reader::new(bytes);
         let received = core::iter::from_fn(move || {
             let id = r.u32().ok()?;
             Some(Property { id, data: r.opaque(u32::MAX).ok()? })

@@ -24,18 +24,18 @@ const NFS3_NAMES: &str = "NULL GETATTR SETATTR LOOKUP ACCESS READLINK READ WRITE
 struct Recorded {
     kind: &'static str,
     fields: HashMap<&'static str, &'static str>,
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
 }
 
 impl Recorded {
     fn of(line: &'static str) -> Recorded {
         let mut words: Vec<&str> = line.split(' ').collect();
         let digits = words.pop().unwrap();
-        let octet = |at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
+        let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap();
         Recorded {
             kind: words.remove(0),
             fields: words.iter().map(|w| w.split_once('=').unwrap()).collect(),
-            octets: (0..digits.len()).step_by(2).map(octet).collect(),
+            bytes: (0..digits.len()).step_by(2).map(byte).collect(),
         }
     }
 
@@ -88,7 +88,7 @@ fn messages() -> Vec<Recorded> {
 
 /// Decodes the header. Returns the header, and the payload after it.
 fn read(r: &Recorded) -> (v1::Header<'_>, &[u8]) {
-    let got = decode(&r.octets, Versions::V1, &Limits::DEFAULT);
+    let got = decode(&r.bytes, Versions::V1, &Limits::DEFAULT);
     let got = got.unwrap_or_else(|e| panic!("{}: {e}", r.describe()));
     let Header::V1(header) = got.header else { panic!("{}", r.describe()) };
     (header, got.payload)
@@ -130,11 +130,11 @@ fn writes_text(list: &WriteList<'_>) -> String {
 fn test_messages_of_linux_are_written_as_they_were_read() {
     for r in messages() {
         let (header, payload) = read(&r);
-        let mut out = vec![0xaa; r.octets.len()];
+        let mut out = vec![0xaa; r.bytes.len()];
         let len = header.encode(&mut out).unwrap();
         assert_eq!(len, header.encoded_len(), "{}", r.describe());
         out[len..].copy_from_slice(payload);
-        assert_eq!(out, r.octets, "{}", r.describe());
+        assert_eq!(out, r.bytes, "{}", r.describe());
     }
 }
 
@@ -229,11 +229,11 @@ fn test_replies_of_linux_return_the_chunks_of_their_calls() {
 fn test_private_data_of_linux_is_found() {
     let said = |kind| {
         let r = recorded(kind).remove(0);
-        let found = PrivateData::find(&r.octets).unwrap();
+        let found = PrivateData::find(&r.bytes).unwrap();
         assert_eq!(u32::from(found.invalidate), r.number("invalidate"), "{kind}");
         assert_eq!(found.send_size(), r.number("send"), "{kind}");
         assert_eq!(found.receive_size(), r.number("receive"), "{kind}");
-        assert_eq!(found.emit()[..], r.octets[..], "{kind}: nothing else is there");
+        assert_eq!(found.emit()[..], r.bytes[..], "{kind}: nothing else is there");
         found
     };
     let (client, server) = (said("private-request"), said("private-reply"));

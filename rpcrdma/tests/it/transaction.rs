@@ -28,13 +28,13 @@ struct Memory(Vec<u8>);
 
 impl Memory {
     /// Stores bytes, in segments of at most `most` bytes.
-    fn register(&mut self, octets: &[u8], most: usize) -> Vec<Segment> {
+    fn register(&mut self, bytes: &[u8], most: usize) -> Vec<Segment> {
         let register = |piece: &[u8]| {
             let offset = self.0.len() as u64;
             self.0.extend(piece);
             Segment { handle: Handle(1), length: u32len(piece.len()), offset }
         };
-        octets.chunks(most).map(register).collect()
+        bytes.chunks(most).map(register).collect()
     }
 
     fn at(&mut self, s: Segment) -> &mut [u8] {
@@ -77,9 +77,9 @@ fn send(version: u32, chunks: Chunks<'_>, direction: Direction, stream: &[u8]) -
     out
 }
 
-fn receive(version: u32, octets: &[u8]) -> (Chunks<'_>, &[u8]) {
+fn receive(version: u32, bytes: &[u8]) -> (Chunks<'_>, &[u8]) {
     let versions = if version == 1 { Versions::V1 } else { Versions::V2 };
-    let message = decode(octets, versions, &Limits::DEFAULT).unwrap();
+    let message = decode(bytes, versions, &Limits::DEFAULT).unwrap();
     let Message { header, payload } = message;
     let chunks = match header {
         Header::V1(v1::Header { body: v1::Body::Msg(chunks), .. }) => chunks,
@@ -159,7 +159,7 @@ fn test_write_goes_through_a_read_chunk() {
                 Part::Padding { to } => whole[range(to)].fill(0),
             }
         }
-        assert_eq!(whole, message, "version {version}, {length} octets, {pad}");
+        assert_eq!(whole, message, "version {version}, {length} bytes, {pad}");
     }
 }
 

@@ -15,7 +15,7 @@ const XID: u32 = 0xfeed_0001;
 const CALL: [u32; 10] = [XID, 0, 2, 100_003, 3, 0, 0, 0, 0, 0];
 const REPLY: [u32; 6] = [XID, 1, 0, 0, 0, 0];
 
-fn octets(units: &[u32]) -> Vec<u8> {
+fn bytes(units: &[u32]) -> Vec<u8> {
     units.iter().flat_map(|u| u.to_be_bytes()).collect()
 }
 
@@ -35,7 +35,7 @@ const ITEM: [ReadSegment; 2] =
 
 struct Vector {
     name: &'static str,
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
     /// Length in bytes of the part before the payload; a payload has at least four bytes.
     header: usize,
 }
@@ -43,14 +43,14 @@ struct Vector {
 /// Checks that the units decode to the header and that the header encodes to the units. Returns the
 /// encoding.
 fn vector(name: &'static str, header: &[u32], payload: &[u32], want: &Header<'_>) -> Vector {
-    let all = octets(&[header, payload].concat());
-    let payload = octets(payload);
+    let all = bytes(&[header, payload].concat());
+    let payload = bytes(payload);
     let got = decode(&all, BOTH, &Limits::DEFAULT).unwrap_or_else(|e| panic!("{name}: {e}"));
     assert_eq!(got, Message { header: *want, payload: &payload }, "{name}");
     for header in [&got.header, want] {
         assert_eq!(encode(header, &payload), all, "{name}");
     }
-    Vector { name, header: all.len() - payload.len(), octets: all }
+    Vector { name, header: all.len() - payload.len(), bytes: all }
 }
 
 fn encode(header: &Header<'_>, payload: &[u8]) -> Vec<u8> {
@@ -244,7 +244,7 @@ fn test_every_header_of_version_1_has_the_units_of_its_xdr() {
 #[test]
 fn test_every_header_of_version_2_has_the_units_of_its_xdr() {
     let vectors = v2_vectors();
-    let kinds: std::collections::BTreeSet<_> = vectors.iter().map(|v| v.octets[15]).collect();
+    let kinds: std::collections::BTreeSet<_> = vectors.iter().map(|v| v.bytes[15]).collect();
     assert_eq!(kinds, (4..=13).collect(), "all ten types");
 }
 
@@ -252,23 +252,23 @@ fn test_every_header_of_version_2_has_the_units_of_its_xdr() {
 /// of its payload.
 #[test]
 fn test_truncated_header_is_never_a_message() {
-    for Vector { name, octets, header } in vectors() {
-        let least = if octets.len() > header { header + 4 } else { header };
+    for Vector { name, bytes, header } in vectors() {
+        let least = if bytes.len() > header { header + 4 } else { header };
         for len in 0..least {
-            let got = decode(&octets[..len], BOTH, &Limits::DEFAULT);
-            assert!(got.is_err(), "{name}: {len} of {least} octets are {got:?}");
+            let got = decode(&bytes[..len], BOTH, &Limits::DEFAULT);
+            assert!(got.is_err(), "{name}: {len} of {least} bytes are {got:?}");
         }
-        assert!(decode(&octets[..least], BOTH, &Limits::DEFAULT).is_ok(), "{name}");
+        assert!(decode(&bytes[..least], BOTH, &Limits::DEFAULT).is_ok(), "{name}");
     }
 }
 
 /// A message without a payload ends with its header.
 #[test]
 fn test_nothing_may_follow_a_header_without_payload() {
-    for Vector { name, mut octets, header } in vectors() {
-        let bare = octets.len() == header;
-        octets.extend([0; 4]);
-        let got = decode(&octets, BOTH, &Limits::DEFAULT);
+    for Vector { name, mut bytes, header } in vectors() {
+        let bare = bytes.len() == header;
+        bytes.extend([0; 4]);
+        let got = decode(&bytes, BOTH, &Limits::DEFAULT);
         assert_eq!(got.is_err(), bare, "{name}");
     }
 }
@@ -277,10 +277,10 @@ fn test_nothing_may_follow_a_header_without_payload() {
 /// message, and never to a message with another encoding.
 #[test]
 fn test_message_with_any_bit_changed_never_decodes_to_the_same() {
-    for Vector { name, octets, .. } in vectors() {
-        let was = decode(&octets, BOTH, &Limits::DEFAULT).unwrap();
-        for bit in 0..8 * octets.len() {
-            let mut changed = octets.clone();
+    for Vector { name, bytes, .. } in vectors() {
+        let was = decode(&bytes, BOTH, &Limits::DEFAULT).unwrap();
+        for bit in 0..8 * bytes.len() {
+            let mut changed = bytes.clone();
             changed[bit / 8] ^= 0x80 >> (bit % 8);
             if let Ok(got) = decode(&changed, BOTH, &Limits::DEFAULT) {
                 assert_ne!(got, was, "{name}: bit {bit}");

@@ -116,7 +116,7 @@ pub(super) fn mrs(m: &Mrs) -> String {
         let owner = r.owner.clone().unwrap_or_else(|| "-".into());
         vec![index, r.access.join(","), owner, r.pd.to_string(), qpn, r.len.to_string(), stag]
     });
-    let mut text = align(&["index", "access", "owner", "pd", "qp", "octets", "stag"], rows, 3);
+    let mut text = align(&["index", "access", "owner", "pd", "qp", "bytes", "stag"], rows, 3);
     if m.cut {
         text += "and more\n";
     }

@@ -35,11 +35,11 @@ const INTERFACES_MAX: usize = 1024;
 /// A frame, and its time in nanoseconds since 1970.
 type Frame<'a> = (u64, Cow<'a, [u8]>);
 
-type Octets = io::Chain<Cursor<Vec<u8>>, Box<dyn Read>>;
+type Bytes = io::Chain<Cursor<Vec<u8>>, Box<dyn Read>>;
 
 enum Format {
-    Pcap(PcapReader<Octets>),
-    PcapNg(PcapNgReader<Octets>),
+    Pcap(PcapReader<Bytes>),
+    PcapNg(PcapNgReader<Bytes>),
 }
 
 /// A capture file that is read from its beginning.
@@ -50,11 +50,11 @@ pub(super) struct Capture {
 
 impl Capture {
     /// Detects the format from the first bytes of the file.
-    pub(super) fn new(mut octets: Box<dyn Read>) -> Result<Capture, Error> {
+    pub(super) fn new(mut bytes: Box<dyn Read>) -> Result<Capture, Error> {
         let mut magic = Vec::new();
-        octets.by_ref().take(4).read_to_end(&mut magic)?;
+        bytes.by_ref().take(4).read_to_end(&mut magic)?;
         let pcapng = magic == [0x0a, 0x0d, 0x0d, 0x0a];
-        let all = Cursor::new(magic).chain(octets);
+        let all = Cursor::new(magic).chain(bytes);
         let format = if pcapng {
             Format::PcapNg(PcapNgReader::new(all).map_err(|e| at(0, e))?)
         } else {
@@ -92,7 +92,7 @@ impl Capture {
 }
 
 fn next_of_pcapng(
-    reader: &mut PcapNgReader<Octets>,
+    reader: &mut PcapNgReader<Bytes>,
     frames: u64,
 ) -> Result<Option<Frame<'_>>, Error> {
     loop {

@@ -42,10 +42,10 @@ impl Bar {
         Bar { bar, files: (0, 0), before: 0 }
     }
 
-    /// Adds one file to the total; copying the file moves `octets` bytes.
-    pub(super) fn add(&mut self, octets: u64) {
+    /// Adds one file to the total; copying the file moves `bytes` bytes.
+    pub(super) fn add(&mut self, bytes: u64) {
         self.files.1 += 1;
-        self.bar.inc_length(octets);
+        self.bar.inc_length(bytes);
         self.count();
     }
 
@@ -57,8 +57,8 @@ impl Bar {
 
     /// Sets the bytes done of the current file. The number falls when the copier starts the file
     /// again.
-    pub(super) fn at(&self, octets: u64) {
-        self.bar.set_position(self.before.saturating_add(octets));
+    pub(super) fn at(&self, bytes: u64) {
+        self.bar.set_position(self.before.saturating_add(bytes));
     }
 
     /// Marks the current file as done.

@@ -23,7 +23,7 @@ pub(super) struct Copier<'s, 'a> {
     verify: bool,
     bar: Bar,
     files: u64,
-    octets: u64,
+    bytes: u64,
     left_out: u64,
 }
 
@@ -45,7 +45,7 @@ impl<'s, 'a> Copier<'s, 'a> {
         quiet: bool,
     ) -> Copier<'s, 'a> {
         let bar = Bar::new(quiet);
-        Copier { session, recursive, verify, bar, files: 0, octets: 0, left_out: 0 }
+        Copier { session, recursive, verify, bar, files: 0, bytes: 0, left_out: 0 }
     }
 
     /// Returns the result of the copy as one line.
@@ -55,7 +55,7 @@ impl<'s, 'a> Copier<'s, 'a> {
             0 => String::new(),
             n => format!(", {n} neither files nor directories left out"),
         };
-        format!("{} files, {} octets{same}{left_out}\n", self.files, self.octets)
+        format!("{} files, {} bytes{same}{left_out}\n", self.files, self.bytes)
     }
 
     fn check_recursive(&self, name: &dyn Display) -> Result<(), Failure> {
@@ -143,11 +143,11 @@ impl<'s, 'a> Copier<'s, 'a> {
             bar.at(done);
             file.write_all(piece)
         });
-        let octets = read.map_err(at(to))?;
+        let bytes = read.map_err(at(to))?;
         // Flush before comparing: a write error may only appear here.
         file.flush().map_err(at(to))?;
         self.compare(from.handle, to)?;
-        self.count(octets);
+        self.count(bytes);
         Ok(())
     }
 
@@ -180,7 +180,7 @@ impl<'s, 'a> Copier<'s, 'a> {
         }
         let name = last(&path).filter(|name| *name != b"..");
         let name = name.ok_or_else(|| Failure::failed("the copy has no name"))?.to_vec();
-        let trimmed = path.iter().rposition(|&octet| octet != b'/').map_or(0, |last| last + 1);
+        let trimmed = path.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
         let parent = path.get(..trimmed.saturating_sub(name.len())).unwrap_or(&[]);
         let parent = self.session.nfs.walk(&self.session.root, parent, true)?;
         Ok((parent.handle, name))
@@ -236,21 +236,21 @@ impl<'s, 'a> Copier<'s, 'a> {
         let written = self.session.nfs.write(handle, &mut file, |offset, piece| {
             bar.at(offset.saturating_add(piece.len() as u64));
         });
-        let octets = written.map_err(at(from))?;
+        let bytes = written.map_err(at(from))?;
         self.compare(handle, from)?;
-        self.count(octets);
+        self.count(bytes);
         Ok(())
     }
 
-    /// Adds a file of `octets` bytes to the bar, twice the bytes if the files are compared
+    /// Adds a file of `bytes` bytes to the bar, twice the bytes if the files are compared
     /// afterwards.
-    fn expect(&mut self, octets: u64) {
-        self.bar.add(octets.saturating_mul(1 + u64::from(self.verify)));
+    fn expect(&mut self, bytes: u64) {
+        self.bar.add(bytes.saturating_mul(1 + u64::from(self.verify)));
     }
 
-    fn count(&mut self, octets: u64) {
+    fn count(&mut self, bytes: u64) {
         self.files += 1;
-        self.octets = self.octets.saturating_add(octets);
+        self.bytes = self.bytes.saturating_add(bytes);
         self.bar.end();
     }
 
@@ -299,7 +299,7 @@ fn refuse_link(path: &Path) -> Result<(), Failure> {
 
 /// Returns the last name of a path.
 fn last(path: &[u8]) -> Option<&[u8]> {
-    path.rsplit(|&octet| octet == b'/').find(|name| !name.is_empty() && *name != b".")
+    path.rsplit(|&byte| byte == b'/').find(|name| !name.is_empty() && *name != b".")
 }
 
 #[cfg(test)]

@@ -57,7 +57,7 @@ pub(super) fn stat(of: &Remote, a: &Fattr, link: Option<&[u8]>) -> String {
     put("mode", &format!("{:04o} {}", a.mode & 0o7777, mode(a)));
     put("links", &a.nlink);
     put("owner", &format!("{} group {}", a.uid, a.gid));
-    put("size", &format!("{} octets, {} on disk", a.size, a.used));
+    put("size", &format!("{} bytes, {} on disk", a.size, a.used));
     if matches!(a.kind, FileType::Block | FileType::Character) {
         put("device", &format!("{}:{}", a.rdev.major, a.rdev.minor));
     }

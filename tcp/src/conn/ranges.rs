@@ -34,7 +34,7 @@ impl Range {
 
 /// A bounded set of ranges. The set allocates memory at the first range and keeps this memory: most
 /// connections never see a gap.
-#[allow(clippy::box_collection, reason = "eight octets in each connection, not 24")]
+#[allow(clippy::box_collection, reason = "eight bytes in each connection, not 24")]
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ranges(Option<Box<Vec<Range>>>);
 

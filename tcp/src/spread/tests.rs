@@ -129,14 +129,14 @@ fn test_broken_frames_and_fragments_stay_with_their_worker() {
         .unwrap();
     let whole = segment(7, lport);
     for len in 0..38 {
-        assert_eq!(s.steer(&whole[..len]), Steer::Own, "{len} octets");
+        assert_eq!(s.steer(&whole[..len]), Steer::Own, "{len} bytes");
     }
     assert_eq!(s.steer(&whole[..38]), Steer::Other(1), "all there is to know");
     // More Fragments, fragment offset, version, header length, a group's station, another type.
     for (at, v) in [(20, 0x20), (21, 1), (14, 0x65), (14, 0x44), (0, 3), (12, 9)] {
         let mut f = whole.clone();
         f[at] = v;
-        assert_eq!(s.steer(&f), Steer::Own, "octet {at}");
+        assert_eq!(s.steer(&f), Steer::Own, "byte {at}");
     }
     // The ports lie after IPv4 options.
     let mut f = whole.clone();
@@ -146,7 +146,7 @@ fn test_broken_frames_and_fragments_stay_with_their_worker() {
     let quoting = error(3, lport, 7);
     assert_eq!(s.steer(&quoting), Steer::Other(1));
     for len in 34..quoting.len() {
-        assert_eq!(s.steer(&quoting[..len]), Steer::Own, "{len} octets of an error");
+        assert_eq!(s.steer(&quoting[..len]), Steer::Own, "{len} bytes of an error");
     }
 }
 

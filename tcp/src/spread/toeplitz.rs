@@ -5,7 +5,7 @@
 //! The sum is linear, so the code looks up the contribution of four bits in a table made once from
 //! the key. An IPv4 segment costs 24 loads out of 1.5 KiB for its addresses and ports, which is
 //! small enough to stay in a processor's first cache beside other data. Linearity also gives the
-//! contribution of one part of the input without the rest: see [`Toeplitz::last_octets`].
+//! contribution of one part of the input without the rest: see [`Toeplitz::last_bytes`].
 
 use core::net::SocketAddr;
 
@@ -15,10 +15,10 @@ const MAX_INPUT: usize = 36;
 pub const MIN_KEY: usize = MAX_INPUT + 4;
 
 /// The contributions of the two halves of a byte, by their value.
-type Octet = [[u32; 16]; 2];
+type Byte = [[u32; 16]; 2];
 
 /// The hash for one key.
-pub(super) struct Toeplitz(Box<[Octet; MAX_INPUT]>);
+pub(super) struct Toeplitz(Box<[Byte; MAX_INPUT]>);
 
 impl Toeplitz {
     /// Returns the hash of `key`, of which the first [`MIN_KEY`] bytes matter; `None` when the key
@@ -28,10 +28,10 @@ impl Toeplitz {
         let bit = |at: usize| u32::from(key[at / 8] >> (7 - at % 8) & 1);
         let window = |at: usize| (0..32).fold(0, |w, i| w << 1 | bit(at + i));
         let mut rows = Box::new([[[0; 16]; 2]; MAX_INPUT]);
-        for (octet, halves) in rows.iter_mut().enumerate() {
+        for (byte, halves) in rows.iter_mut().enumerate() {
             for (half, sums) in halves.iter_mut().enumerate() {
                 for (value, sum) in sums.iter_mut().enumerate() {
-                    let first = 8 * octet + 4 * half;
+                    let first = 8 * byte + 4 * half;
                     *sum = (0..4)
                         .filter(|i| value >> (3 - i) & 1 != 0)
                         .fold(0, |s, i| s ^ window(first + i));
@@ -44,7 +44,7 @@ impl Toeplitz {
     /// Returns the hash of up to [`MAX_INPUT`] bytes.
     #[inline(always)]
     fn of(&self, input: &[u8]) -> u32 {
-        self.0.iter().zip(input).fold(0, |sum, (row, &octet)| sum ^ add(row, octet))
+        self.0.iter().zip(input).fold(0, |sum, (row, &byte)| sum ^ add(row, byte))
     }
 
     /// Returns the hash of a segment over IPv4: addresses and ports as in its headers, the sender's
@@ -58,7 +58,7 @@ impl Toeplitz {
     /// destination port of a segment. The contribution adds to the hash of the same input with
     /// zeros there.
     #[inline]
-    pub(super) fn last_octets(&self, port: u16) -> u32 {
+    pub(super) fn last_bytes(&self, port: u16) -> u32 {
         let [hi, lo] = port.to_be_bytes();
         add(&self.0[10], hi) ^ add(&self.0[11], lo)
     }
@@ -87,8 +87,8 @@ impl Toeplitz {
 }
 
 #[inline(always)]
-fn add(row: &Octet, octet: u8) -> u32 {
-    row[0][usize::from(octet >> 4)] ^ row[1][usize::from(octet & 15)]
+fn add(row: &Byte, byte: u8) -> u32 {
+    row[0][usize::from(byte >> 4)] ^ row[1][usize::from(byte & 15)]
 }
 
 #[cfg(test)]
@@ -130,7 +130,7 @@ mod tests {
         assert!(Toeplitz::new(&KEY[..39]).is_none() && Toeplitz::new(&KEY).is_some());
         let (long, seven) = ([&KEY[..], &[0xff; 12]].concat(), "[::7]:7".parse().unwrap());
         let of = |key: &[u8]| Toeplitz::new(key).unwrap().of_segment(seven, seven);
-        assert_eq!(of(&long), of(&KEY), "of 52 octets the last 12 are for longer inputs");
+        assert_eq!(of(&long), of(&KEY), "of 52 bytes the last 12 are for longer inputs");
     }
 
     /// Computes the hash by its definition, bit by bit.
@@ -152,7 +152,7 @@ mod tests {
             let (mut without, mut with) = (input, input);
             without[10..].fill(0);
             with[10..].copy_from_slice(&port.to_be_bytes());
-            prop_assert_eq!(hash.of_v4(&without) ^ hash.last_octets(port), hash.of_v4(&with));
+            prop_assert_eq!(hash.of_v4(&without) ^ hash.last_bytes(port), hash.of_v4(&with));
         }
     }
 }

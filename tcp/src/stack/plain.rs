@@ -139,12 +139,12 @@ impl Checksums {
 
 /// Returns a header length as the narrow number with which the code computes.
 #[expect(clippy::cast_possible_truncation, reason = "checked, when it is compiled")]
-const fn octets(len: usize) -> u8 {
+const fn bytes(len: usize) -> u8 {
     assert!(len <= u8::MAX as usize);
     len as u8
 }
-const IP_LEN: u8 = octets(ipv4::HEADER_LEN);
-const TCP_HEADER: u8 = octets(TCP_LEN);
+const IP_LEN: u8 = bytes(ipv4::HEADER_LEN);
+const TCP_HEADER: u8 = bytes(TCP_LEN);
 
 #[inline(always)]
 fn be16(h: &[u8; LEN], at: usize) -> u16 {
@@ -241,13 +241,13 @@ mod tests {
         for (at, bit) in bits.into_iter().chain([(47, 2), (57, 1)]) {
             let mut other = f.clone();
             other[at] ^= bit;
-            assert!(!taken(&other), "bit {bit:#x} of octet {at}");
+            assert!(!taken(&other), "bit {bit:#x} of byte {at}");
         }
         // Fields that the check ignores: TTL, Don't Fragment, DSCP, PSH.
         for (at, bit) in [(22, 1), (20, 0x40), (15, 4), (47, 8)] {
             let mut same = f.clone();
             same[at] ^= bit;
-            assert!(taken(&same), "bit {bit:#x} of octet {at}");
+            assert!(taken(&same), "bit {bit:#x} of byte {at}");
         }
         assert!(!taken(&f[..f.len() - 1]), "shorter than it says");
         assert!(!taken(&f[..LEN - 1]), "headers in two pieces, or cut");

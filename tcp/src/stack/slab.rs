@@ -299,6 +299,6 @@ mod tests {
     fn test_an_entry_is_little_more_than_its_connection() {
         struct Nothing;
         let (entry, conn) = (size_of::<Entry<Nothing>>(), size_of::<Connection>());
-        assert!(entry <= conn + 256, "{entry} octets, {conn} of them TCP's");
+        assert!(entry <= conn + 256, "{entry} bytes, {conn} of them TCP's");
     }
 }

@@ -15,12 +15,12 @@ const IP_AT: usize = ethernet::HEADER_LEN;
 const TCP_AT: usize = IP_AT + ipv4::HEADER_LEN;
 const LEN: usize = TCP_AT + tcp::HEADER_LEN;
 /// The same lengths in the width in which a frame holds them.
-const L2_LEN: u8 = octets(ethernet::HEADER_LEN);
-const L3_LEN: u8 = octets(ipv4::HEADER_LEN);
+const L2_LEN: u8 = width(ethernet::HEADER_LEN);
+const L3_LEN: u8 = width(ipv4::HEADER_LEN);
 
 /// Returns a header's length, which is small.
 #[expect(clippy::cast_possible_truncation, reason = "checked, when it is compiled")]
-const fn octets(len: usize) -> u8 {
+const fn width(len: usize) -> u8 {
     assert!(len <= u8::MAX as usize);
     len as u8
 }

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn test_golden_octets() {
+    fn test_golden_bytes() {
         let mut out = [0; PACKET_LEN];
         Arp {
             operation: Operation::Request,
@@ -130,7 +130,7 @@ mod tests {
             out[..8].copy_from_slice(good);
             assert!(Arp::parse(&out).is_ok());
             out[at] = v;
-            assert!(Arp::parse(&out).is_err(), "octet {at}");
+            assert!(Arp::parse(&out).is_err(), "byte {at}");
         }
         out[..8].copy_from_slice(good);
         assert_eq!(Arp::parse(&out[..27]), Err(Malformed::Truncated));

@@ -180,7 +180,7 @@ mod tests {
         assert_eq!(quoted(&b), told);
         for (kind, len) in [(8, b.len()), (5, b.len()), (3, b.len() - 1), (3, 7), (3, 0)] {
             b[0] = kind;
-            assert_eq!(quoted(&b[..len]), None, "type {kind}, {len} octets");
+            assert_eq!(quoted(&b[..len]), None, "type {kind}, {len} bytes");
         }
     }
 

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn test_golden_octets() {
+    fn test_golden_bytes() {
         let mut b = [0; HEADER_LEN];
         header(0xc0a8_0001, 0xc0a8_00c7, 17, 64, 0, 0x5f).emit(&mut b);
         assert_eq!(

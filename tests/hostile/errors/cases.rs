@@ -285,7 +285,7 @@ pub const CASES: &[Case] = &[
         "err_offset",
     ),
     (
-        "65 octets for a buffer of 64",
+        "65 bytes for a buffer of 64",
         NOTHING,
         |_| vec![u(0x41, 0x43, 0, [0, 1, 0], &[0x5a; 65])],
         [0x12, 0x05, 0xc0, 0],
@@ -395,7 +395,7 @@ pub const CASES: &[Case] = &[
         "err_response",
     ),
     (
-        "Immediate Data of seven octets",
+        "Immediate Data of seven bytes",
         NOTHING,
         |_| vec![u(0x41, 0x48, 0, [0, 1, 0], &[1; 7])],
         [0x02, 0x07, 0xc0, 0],
@@ -419,7 +419,7 @@ pub const CASES: &[Case] = &[
         "err_offset",
     ),
     (
-        "Immediate Data of nine octets",
+        "Immediate Data of nine bytes",
         NOTHING,
         |_| vec![u(0x41, 0x48, 0, [0, 1, 0], &[1; 9])],
         [0x02, 0x07, 0xc0, 0],

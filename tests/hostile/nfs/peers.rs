@@ -205,14 +205,14 @@ impl Peer {
 
     pub fn mount(&mut self, path: &Path) -> io::Result<Handle> {
         let path = path.display().to_string();
-        let results = self.ask(mount::MNT, &Opaque::<4095>(path.as_bytes()).octets())?;
+        let results = self.ask(mount::MNT, &Opaque::<4095>(path.as_bytes()).bytes())?;
         let results = results.expect("results of MNT");
         let mounted = Result::<mount::Mounted, (Status, ())>::whole(&results).expect("results");
         mounted.map(|m| m.handle).map_err(|e| io::Error::other(format!("{e:?}")))
     }
 
     pub fn lookup(&mut self, dir: Handle, name: &[u8]) -> io::Result<Handle> {
-        let results = self.ask(procedure::LOOKUP, &Lookup { dir, name: Opaque(name) }.octets())?;
+        let results = self.ask(procedure::LOOKUP, &Lookup { dir, name: Opaque(name) }.bytes())?;
         let results = results.expect("results of LOOKUP");
         let found = Result::<LookupOk, (Status, Option<Fattr>)>::whole(&results).expect("results");
         found.map(|found| found.object).map_err(|e| io::Error::other(format!("{e:?}")))
@@ -251,11 +251,11 @@ impl Honest {
         let stable = Stable::Unstable;
         let write = Write { file, offset, count: 400, stable, data: Opaque(&data) };
         let wrong = |what: &str| io::Error::other(format!("{what} of round {}", self.round));
-        let written = self.peer.ask(procedure::WRITE, &write.octets())?;
+        let written = self.peer.ask(procedure::WRITE, &write.bytes())?;
         if written.is_none_or(|results| results[..4] != [0; 4]) {
             return Err(wrong("a WRITE"));
         }
-        let read = Read { file, offset, count: 400 }.octets();
+        let read = Read { file, offset, count: 400 }.bytes();
         let results = self.peer.ask(procedure::READ, &read)?.ok_or_else(|| wrong("a READ"))?;
         let read = Result::<ReadOk<'_>, (Status, Option<Fattr>)>::whole(&results);
         match read {
@@ -270,7 +270,7 @@ impl Honest {
         for nth in 0..times {
             let segment = [9, room, 0, u32::try_from(nth * MIB).expect("an offset")];
             let write = [&[1, 1][..], &segment].concat();
-            let read = Read { file: self.big, offset: 0, count: room }.octets();
+            let read = Read { file: self.big, offset: 0, count: room }.bytes();
             self.peer.call(&lists(&[], &write, &[0]), procedure::READ, &read).expect("it is sent");
         }
         let (mut bytes, mut replies, mut message) = (0, 0, Vec::new());

@@ -23,7 +23,7 @@ pub(crate) fn packets(file: &Path) -> Vec<PcapPacket<'static>> {
 /// The bytes that one side of a TCP connection has sent.
 #[derive(Default)]
 pub(crate) struct Stream {
-    pub(crate) octets: Vec<u8>,
+    pub(crate) bytes: Vec<u8>,
     /// The end of each segment, and the number of its frame, from 1.
     segments: Vec<(usize, usize)>,
     next: u32,
@@ -38,15 +38,15 @@ impl Stream {
 }
 
 fn be16(b: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes(b[at..at + 2].try_into().expect("2 octets"))
+    u16::from_be_bytes(b[at..at + 2].try_into().expect("2 bytes"))
 }
 
 pub(crate) fn be32(b: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes(b[at..at + 4].try_into().expect("4 octets"))
+    u32::from_be_bytes(b[at..at + 4].try_into().expect("4 bytes"))
 }
 
 fn be64(b: &[u8], at: usize) -> u64 {
-    u64::from_be_bytes(b[at..at + 8].try_into().expect("8 octets"))
+    u64::from_be_bytes(b[at..at + 8].try_into().expect("8 bytes"))
 }
 
 /// Returns both streams of each TCP connection in a file, the initiator's first. This wire loses
@@ -78,8 +78,8 @@ pub(crate) fn connections(file: &Path) -> Vec<[Stream; 2]> {
         } else if !data.is_empty() {
             assert_eq!(seq, stream.next, "frame {frame}: sent twice, or out of order");
             stream.next = seq.wrapping_add(u32::try_from(data.len()).expect("a segment"));
-            stream.octets.extend(data);
-            stream.segments.push((stream.octets.len(), frame));
+            stream.bytes.extend(data);
+            stream.segments.push((stream.bytes.len(), frame));
         }
     }
     all
@@ -108,7 +108,7 @@ pub(crate) struct Words {
 
 /// Parses the start-up frame at the beginning of a stream. Returns the frame and its length.
 pub(crate) fn startup(stream: &Stream, key: &[u8; 16]) -> (Startup, usize) {
-    let b = &stream.octets[..];
+    let b = &stream.bytes[..];
     assert_eq!(&b[..16], key);
     let (flags, revision, len) = (b[16], b[17], usize::from(be16(b, 18)));
     assert!(len <= 512);
@@ -138,7 +138,7 @@ pub(crate) struct Fpdu {
 /// markers (sections 4.1 to 4.3) and CRC-32C, which covers everything up to the CRC field, markers
 /// included (4.4).
 pub(crate) fn fpdus(stream: &Stream, from: usize, crc: bool, markers: bool) -> Vec<Fpdu> {
-    let b = &stream.octets[from..];
+    let b = &stream.bytes[from..];
     let mut all = Vec::new();
     let mut at = 0;
     while at < b.len() {
@@ -155,19 +155,19 @@ pub(crate) fn fpdus(stream: &Stream, from: usize, crc: bool, markers: bool) -> V
                 found += 1;
             }
         };
-        let mut octet = |at: &mut usize| {
+        let mut byte = |at: &mut usize| {
             step_over(at, header);
             header.get_or_insert(*at);
             *at += 1;
             b[*at - 1]
         };
-        let len = u16::from_be_bytes([octet(&mut at), octet(&mut at)]);
-        let ulpdu: Vec<u8> = (0..len).map(|_| octet(&mut at)).collect();
+        let len = u16::from_be_bytes([byte(&mut at), byte(&mut at)]);
+        let ulpdu: Vec<u8> = (0..len).map(|_| byte(&mut at)).collect();
         for _ in 0..(4 - (2 + usize::from(len)) % 4) % 4 {
-            assert_eq!(octet(&mut at), 0, "padding");
+            assert_eq!(byte(&mut at), 0, "padding");
         }
         step_over(&mut at, header);
-        let field = u32::from_le_bytes(b[at..at + 4].try_into().expect("4 octets"));
+        let field = u32::from_le_bytes(b[at..at + 4].try_into().expect("4 bytes"));
         let want = if crc { crc32c::crc32c(&b[start..at]) } else { 0 };
         assert_eq!(field, want, "CRC of the FPDU at {start}");
         at += 4;

@@ -175,8 +175,8 @@ impl Script<'_> {
         header.extend(to.to_be_bytes());
         let msn = self.msn(1);
         self.requests.push(untagged(READ_REQUEST, 1, msn, 0, header));
-        let octets = pattern(1 - self.number, at, len);
-        self.answers.push(tagged(READ_RESPONSE, sink.stag, sink.to, octets));
+        let bytes = pattern(1 - self.number, at, len);
+        self.answers.push(tagged(READ_RESPONSE, sink.stag, sink.to, bytes));
     }
 
     /// Posts an atomic operation on the peer's word `at`, which holds `found` at that time.
@@ -274,9 +274,9 @@ pub(crate) fn run(sides: &[Side; 2], number: u8) -> Script<'_> {
 /// Checks the contents of memory after both sides have finished.
 pub(crate) fn check_memory(side: &Side, number: u8) {
     let read = |mr: &Mr, at, len| {
-        let mut octets = vec![0; len];
-        mr.read(at, &mut octets);
-        octets
+        let mut bytes = vec![0; len];
+        mr.read(at, &mut bytes);
+        bytes
     };
     let theirs = |at, len| pattern(1 - number, at, len);
     assert_eq!(read(&side.mr, TARGET + 400, 4000), theirs(400, 4000));

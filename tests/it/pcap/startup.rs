@@ -163,7 +163,7 @@ fn test_tshark_and_decoder_read_every_startup_as_agreed() {
                 header.opcode
             });
             assert_eq!(seen.collect::<Vec<_>>(), case.first[i], "{}", case.what);
-            let data = &streams[i].octets[20..from];
+            let data = &streams[i].bytes[20..from];
             wanted.push((i, reject, revision, data.to_vec()));
         }
     }

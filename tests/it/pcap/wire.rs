@@ -73,28 +73,28 @@ impl Wire {
             self.taps[from].rx.burst(&mut frames);
             for f in frames.drain(..) {
                 busy = true;
-                let mut octets = vec![0; f.len()];
-                f.copy_at(0, &mut octets);
+                let mut bytes = vec![0; f.len()];
+                f.copy_at(0, &mut bytes);
                 let pieces = match self.cut {
-                    Some(most) => cut(&octets, most),
-                    None => vec![octets],
+                    Some(most) => cut(&bytes, most),
+                    None => vec![bytes],
                 };
-                for octets in pieces {
-                    self.put(1 - from, octets);
+                for bytes in pieces {
+                    self.put(1 - from, bytes);
                 }
             }
         }
         busy
     }
 
-    fn put(&mut self, to: usize, octets: Vec<u8>) {
+    fn put(&mut self, to: usize, bytes: Vec<u8>) {
         let tap = &mut self.taps[to];
         let mut m = tap.pool.alloc().expect("room for a frame");
-        m.append(octets.len()).expect("room in it").copy_from_slice(&octets);
+        m.append(bytes.len()).expect("room in it").copy_from_slice(&bytes);
         let mut one = arrayvec::ArrayVec::<Mbuf, 1>::new();
         one.push(m);
         assert_eq!(tap.tx.burst(&mut one), 1, "the ring has room");
-        self.frames.push((Duration::from_nanos(self.hand.now().as_nanos()), octets));
+        self.frames.push((Duration::from_nanos(self.hand.now().as_nanos()), bytes));
     }
 
     /// Runs the RNICs until `found` returns something, for at most a minute of virtual time.
@@ -143,16 +143,16 @@ impl Wire {
 
     /// Writes the frames that have passed so far to a file.
     pub(crate) fn save(&self, file: &Path) {
-        write(file, self.frames.iter().map(|(at, octets)| (*at, &octets[..])));
+        write(file, self.frames.iter().map(|(at, bytes)| (*at, &bytes[..])));
     }
 }
 
 /// Writes a capture file.
 pub(crate) fn write<'a>(file: &Path, frames: impl Iterator<Item = (Duration, &'a [u8])>) {
     let mut w = PcapWriter::new(File::create(file).expect("a new file")).expect("a header");
-    for (at, octets) in frames {
-        let len = u32::try_from(octets.len()).expect("a frame");
-        w.write_packet(&PcapPacket::new(at, len, octets)).expect("room for it");
+    for (at, bytes) in frames {
+        let len = u32::try_from(bytes.len()).expect("a frame");
+        w.write_packet(&PcapPacket::new(at, len, bytes)).expect("room for it");
     }
 }
 
@@ -196,7 +196,7 @@ fn cut(frame: &[u8], most: usize) -> Vec<Vec<u8>> {
     if payload.len() <= most {
         return vec![frame.to_vec()];
     }
-    let seq = u32::from_be_bytes(frame[tcp + 4..tcp + 8].try_into().expect("4 octets"));
+    let seq = u32::from_be_bytes(frame[tcp + 4..tcp + 8].try_into().expect("4 bytes"));
     let pieces = payload.chunks(most).enumerate().map(|(i, piece)| {
         let mut f = [&frame[..data], piece].concat();
         let seq = seq.wrapping_add(u32::try_from(i * most).expect("a segment"));

@@ -325,8 +325,8 @@ fn test_decoder_detects_damaged_stream_with_markers() {
     // Change a byte of the marker, the length, the headers, the payload, the padding and the CRC of
     // the first FPDU, and of a marker inside a later FPDU.
     for at in [0, 3, 5, 6, 20, 27, 28, 512, 515] {
-        stream.octets[from + at] ^= 1;
-        assert!(read(&stream).is_err(), "octet {at}");
-        stream.octets[from + at] ^= 1;
+        stream.bytes[from + at] ^= 1;
+        assert!(read(&stream).is_err(), "byte {at}");
+        stream.bytes[from + at] ^= 1;
     }
 }

@@ -194,8 +194,8 @@ fn post_without_end(target: &Target, course: &mut Course) -> Result<(), String> 
                 break;
             }
             // The peer refuses bytes for an STag that it has not given out.
-            let octets: &[u8] = if breaks && id == 9_999 { b"x" } else { b"" };
-            match connection.post_send(&SendWr::write_inline(id, octets, Stag(0), 0)) {
+            let bytes: &[u8] = if breaks && id == 9_999 { b"x" } else { b"" };
+            match connection.post_send(&SendWr::write_inline(id, bytes, Stag(0), 0)) {
                 Ok(()) => {}
                 Err(PostError::Full) => {
                     let _ = connection.wait(Duration::from_millis(1));

@@ -185,7 +185,7 @@ impl Raw {
     pub fn bells(&self) -> &[AtomicU64] {
         let number = |v: &Value| usize::try_from(v.as_u64().unwrap_or(0)).unwrap();
         let first = number(&self.opened["bells"]) / 8;
-        let words = Bells::octets(number(&self.opened["workers"])) / 8;
+        let words = Bells::bytes(number(&self.opened["workers"])) / 8;
         &self.mapped[0].words()[first..first + words]
     }
 

@@ -125,7 +125,7 @@ impl Hub {
     /// # Errors
     /// [`DeviceError`], when there is no memory or the control plane is gone.
     pub fn open(self: &Arc<Hub>, config: &DeviceConfig) -> Result<Device, DeviceError> {
-        let area = Area::new(self.area_octets(config.queues))?;
+        let area = Area::new(self.area_bytes(config.queues))?;
         let region = match config.memory {
             0 => None,
             len if config.shared => Some(Region::shared(len)?),
@@ -140,8 +140,8 @@ impl Hub {
     }
 
     /// Returns the bytes of an area for an application that asked for so many for its queues.
-    pub(crate) fn area_octets(&self, queues: usize) -> usize {
-        queues.max(Bells::octets(self.workers) + 4096)
+    pub(crate) fn area_bytes(&self, queues: usize) -> usize {
+        queues.max(Bells::bytes(self.workers) + 4096)
     }
 
     /// Opens a device on existing memory. Returns the device and its backend.

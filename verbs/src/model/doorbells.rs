@@ -10,7 +10,7 @@ use crate::ring::{Area, Bells};
 use crate::wakeup::WorkerWakers;
 
 fn bells() -> Bells {
-    let area = Area::new(Bells::octets(1) + 128).unwrap();
+    let area = Area::new(Bells::bytes(1) + 128).unwrap();
     Bells::new(&area, 1).unwrap()
 }
 

@@ -25,7 +25,7 @@ pub enum AreaError {
     #[error(transparent)]
     Region(#[from] RegionError),
     /// The area has no free stretch that is long enough.
-    #[error("no room for {0} octets of queues")]
+    #[error("no room for {0} bytes of queues")]
     Full(usize),
 }
 
@@ -39,7 +39,7 @@ pub struct Area {
 
 impl fmt::Debug for Area {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Area").field("octets", &self.region.len()).finish_non_exhaustive()
+        f.debug_struct("Area").field("bytes", &self.region.len()).finish_non_exhaustive()
     }
 }
 

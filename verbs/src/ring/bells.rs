@@ -60,7 +60,7 @@ impl Bells {
     }
 
     /// Returns the bytes that the bells of so many workers take.
-    pub const fn octets(workers: usize) -> usize {
+    pub const fn bytes(workers: usize) -> usize {
         workers * PER_WORKER * size_of::<u64>()
     }
 
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn test_each_bell_is_taken_once_by_its_worker() {
-        let area = Area::new(Bells::octets(2)).unwrap();
+        let area = Area::new(Bells::bytes(2)).unwrap();
         let bells = Bells::new(&area, 2).unwrap();
         for b in [0, 63, 64, 4095, 64, 4096 + 5] {
             bells.ring(1, b);
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn test_no_ring_is_lost_between_threads() {
         const ROUNDS: u64 = if cfg!(miri) { 100 } else { 20_000 };
-        let area = Area::new(Bells::octets(1) + 128).unwrap();
+        let area = Area::new(Bells::bytes(1) + 128).unwrap();
         let bells = Bells::new(&area, 1).unwrap();
         let posted: Vec<AtomicU64> = (0..2).map(|_| AtomicU64::new(0)).collect();
         let heard: Vec<AtomicU64> = (0..2).map(|_| AtomicU64::new(0)).collect();

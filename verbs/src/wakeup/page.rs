@@ -17,7 +17,7 @@ type Mapped = [std::sync::atomic::AtomicU64; LINE];
 pub(super) struct Page {
     base: NonNull<Mapped>,
     workers: usize,
-    octets: usize,
+    bytes: usize,
     fd: OwnedFd,
     /// This process made the page.
     ours: bool,
@@ -35,7 +35,7 @@ unsafe impl Sync for Page {}
 /// Most workers that a page has words for.
 const MOST: usize = 1 << 16;
 
-fn octets(workers: usize) -> io::Result<usize> {
+fn bytes(workers: usize) -> io::Result<usize> {
     if workers == 0 || workers > MOST {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "no such number of workers"));
     }
@@ -47,14 +47,14 @@ impl Page {
     /// for reading only, however it opens the file: the seal belongs to the file, and this mapping
     /// was made before the seal.
     pub(super) fn new(workers: usize) -> io::Result<Page> {
-        let octets = octets(workers)?;
+        let bytes = bytes(workers)?;
         let fd = memfd_create(c"heddle-wake", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        rustix::fs::ftruncate(&fd, octets as u64)?;
-        let base = map(&fd, octets, libc::PROT_READ | libc::PROT_WRITE)?;
+        rustix::fs::ftruncate(&fd, bytes as u64)?;
+        let base = map(&fd, bytes, libc::PROT_READ | libc::PROT_WRITE)?;
         let page = Page {
             base,
             workers,
-            octets,
+            bytes,
             fd,
             ours: true,
             #[cfg(feature = "loom")]
@@ -67,16 +67,16 @@ impl Page {
 
     /// Returns the page of another process.
     pub(super) fn attach(fd: OwnedFd, workers: usize) -> io::Result<Page> {
-        let octets = octets(workers)?;
+        let bytes = bytes(workers)?;
         let has = u64::try_from(rustix::fs::fstat(&fd)?.st_size).unwrap_or(0);
-        if has < octets as u64 || !fcntl_get_seals(&fd)?.contains(SealFlags::SHRINK) {
+        if has < bytes as u64 || !fcntl_get_seals(&fd)?.contains(SealFlags::SHRINK) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not what says who sleeps"));
         }
-        let base = map(&fd, octets, libc::PROT_READ)?;
+        let base = map(&fd, bytes, libc::PROT_READ)?;
         Ok(Page {
             base,
             workers,
-            octets,
+            bytes,
             fd,
             ours: false,
             #[cfg(feature = "loom")]
@@ -129,14 +129,14 @@ impl Page {
 impl Drop for Page {
     fn drop(&mut self) {
         // SAFETY: our mapping, to which no reference outlives this.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.octets) };
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
 
-fn map(fd: &OwnedFd, octets: usize, rights: i32) -> io::Result<NonNull<Mapped>> {
+fn map(fd: &OwnedFd, bytes: usize, rights: i32) -> io::Result<NonNull<Mapped>> {
     let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
     // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
-    let p = unsafe { libc::mmap(ptr::null_mut(), octets, rights, flags, fd.as_raw_fd(), 0) };
+    let p = unsafe { libc::mmap(ptr::null_mut(), bytes, rights, flags, fd.as_raw_fd(), 0) };
     match NonNull::new(p.cast::<Mapped>()) {
         Some(p) if p.as_ptr().cast() != libc::MAP_FAILED => Ok(p),
         _ => Err(io::Error::last_os_error()),

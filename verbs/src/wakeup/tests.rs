@@ -125,7 +125,7 @@ fn sleep(sleeper: &mut WorkerSleeper, tell: impl Fn() + Sync, mut find: impl FnM
 fn test_doorbell_always_ends_the_sleep_of_its_worker() {
     let wakers = WorkerWakers::new(2).unwrap();
     let mut sleeper = wakers.sleeper(&[1]).unwrap();
-    let area = Area::new(Bells::octets(2)).unwrap();
+    let area = Area::new(Bells::bytes(2)).unwrap();
     let bells = Bells::new(&area, 2).unwrap().waking(Some(wakers));
     let ring = || bells.ring(1, 77);
     meet(&mut sleeper, ring, || bells.take(1).count() > 0);
@@ -243,8 +243,8 @@ fn test_hostile_application_cannot_block_or_steal_wakeups() {
     }
     // The application takes back what it wrote, and writes again: this causes one wake-up, and no
     // wait.
-    let mut octets = [0; 8];
-    rustix::io::read(hostile, &mut octets).unwrap();
+    let mut bytes = [0; 8];
+    rustix::io::read(hostile, &mut bytes).unwrap();
     rustix::io::write(hostile, &1u64.to_ne_bytes()).unwrap();
     assert!(sleeper.clear() && !sleeper.clear());
     assert!(start.elapsed() < Duration::from_secs(5));

@@ -128,9 +128,9 @@ fn test_each_fault_in_private_data_is_refused_with_its_own_code() {
 /// CA11-11: a REQ of another version gets that reason, even if it has other faults.
 #[test]
 fn test_version_is_checked_before_transport() {
-    for (octet, ari) in [(0x10, &[0, 1, 1, 0, 0]), (0x01, &[0, 2, 1, 0, 0])] {
+    for (byte, ari) in [(0x10, &[0, 1, 1, 0, 0]), (0x01, &[0, 2, 1, 0, 0])] {
         let (rej, counters) = refused(|req| {
-            req.private_data[0] = octet;
+            req.private_data[0] = byte;
             req.transport = IbTransport::UC;
         });
         assert_eq!((rej.reason, rej.ari()), (RejReason::CONSUMER, &ari[..]));
@@ -169,10 +169,10 @@ fn test_reserved_bits_of_ip_cm_private_data_are_ignored() {
 /// The event of the client's application for each REJ.
 #[test]
 fn test_client_distinguishes_rejections_of_service_and_of_application() {
-    let ari = |octets: &[u8]| {
+    let ari = |bytes: &[u8]| {
         let mut ari = [0; 72];
-        ari[..octets.len()].copy_from_slice(octets);
-        (ari, octets.len() as u8)
+        ari[..bytes.len()].copy_from_slice(bytes);
+        (ari, bytes.len() as u8)
     };
     let service = |code| Some(ConnectFailure::InfiniBand(IbRefusal::Service(code)));
     let reason = |reason| Some(ConnectFailure::InfiniBand(IbRefusal::Reason(reason)));

@@ -22,7 +22,7 @@ struct Slot {
     tid: AtomicI32,
     allocated: AtomicU64,
     freed: AtomicU64,
-    octets: AtomicI64,
+    bytes: AtomicI64,
 }
 
 static SLOTS: [Slot; THREADS] = [const {
@@ -30,7 +30,7 @@ static SLOTS: [Slot; THREADS] = [const {
         tid: AtomicI32::new(0),
         allocated: AtomicU64::new(0),
         freed: AtomicU64::new(0),
-        octets: AtomicI64::new(0),
+        bytes: AtomicI64::new(0),
     }
 }; THREADS];
 
@@ -63,28 +63,28 @@ fn chunk(size: usize) -> i64 {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         slot().allocated.fetch_add(1, Ordering::Relaxed);
-        slot().octets.fetch_add(chunk(layout.size()), Ordering::Relaxed);
+        slot().bytes.fetch_add(chunk(layout.size()), Ordering::Relaxed);
         // SAFETY: the caller's promise is the callee's condition.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         slot().allocated.fetch_add(1, Ordering::Relaxed);
-        slot().octets.fetch_add(chunk(layout.size()), Ordering::Relaxed);
+        slot().bytes.fetch_add(chunk(layout.size()), Ordering::Relaxed);
         // SAFETY: as for `alloc`.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, p: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         slot().allocated.fetch_add(1, Ordering::Relaxed);
-        slot().octets.fetch_add(chunk(size) - chunk(layout.size()), Ordering::Relaxed);
+        slot().bytes.fetch_add(chunk(size) - chunk(layout.size()), Ordering::Relaxed);
         // SAFETY: as for `alloc`; `p` came from the same allocator.
         unsafe { System.realloc(p, layout, size) }
     }
 
     unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
         slot().freed.fetch_add(1, Ordering::Relaxed);
-        slot().octets.fetch_sub(chunk(layout.size()), Ordering::Relaxed);
+        slot().bytes.fetch_sub(chunk(layout.size()), Ordering::Relaxed);
         // SAFETY: as for `realloc`.
         unsafe { System.dealloc(p, layout) }
     }
@@ -134,8 +134,8 @@ pub fn mine() -> Calls {
 
 /// Returns the heap bytes that this thread has taken and not given back, including the allocator's
 /// own share. The number is negative when the thread gave back memory that others took.
-pub fn octets() -> i64 {
-    slot().octets.load(Ordering::Relaxed)
+pub fn bytes() -> i64 {
+    slot().bytes.load(Ordering::Relaxed)
 }
 
 /// Calls of every thread so far. Taking and comparing these counts makes no allocator calls.

@@ -42,13 +42,13 @@ const WRITE: u64 = 4;
 /// Memory that stays registered as long as this value lives.
 struct Buffer {
     region: Arc<MemoryRegion>,
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
 }
 
 impl Buffer {
     /// Returns the place of the buffer's first `len` bytes, for a work request.
     fn sge(&self, len: usize) -> (u32, u64, u32) {
-        (self.region.lkey(), self.octets.as_ptr() as u64, len as u32)
+        (self.region.lkey(), self.bytes.as_ptr() as u64, len as u32)
     }
 }
 
@@ -81,10 +81,10 @@ impl End {
             .build_ex()?;
         let access = AccessFlags::LocalWrite | AccessFlags::RemoteRead | AccessFlags::RemoteWrite;
         let register = |len: usize| -> Result<Buffer> {
-            let octets = vec![0; len];
+            let bytes = vec![0; len];
             // SAFETY: a Vec that is not resized stays in place as long as the Buffer lives.
-            let region = unsafe { pd.reg_mr(octets.as_ptr() as usize, len, access)? };
-            Ok(Buffer { region, octets })
+            let region = unsafe { pd.reg_mr(bytes.as_ptr() as usize, len, access)? };
+            Ok(Buffer { region, bytes })
         };
         let (data, message) = (register(SIZE)?, register(16)?);
         Ok(End { qp, cq, data, message, id })
@@ -197,13 +197,13 @@ fn serve(port: u16) -> Result<()> {
     wait(&channel, EventType::Established)?;
     for round in 0..ROUNDS {
         end.complete(RECV)?;
-        let (octets, word) = (&end.message.octets, |at: &[u8]| {
+        let (bytes, word) = (&end.message.bytes, |at: &[u8]| {
             u32::from_be_bytes(at.try_into().unwrap_or_default())
         });
-        let address = u64::from(word(&octets[..4])) << 32 | u64::from(word(&octets[4..8]));
-        let peer = (address, word(&octets[8..12]), (word(&octets[12..]) as usize).min(SIZE));
+        let address = u64::from(word(&bytes[..4])) << 32 | u64::from(word(&bytes[4..8]));
+        let peer = (address, word(&bytes[8..12]), (word(&bytes[12..]) as usize).min(SIZE));
         end.copy(READ, peer)?;
-        end.data.octets[..peer.2].reverse();
+        end.data.bytes[..peer.2].reverse();
         end.copy(WRITE, peer)?;
         if round + 1 < ROUNDS {
             end.receive()?;
@@ -236,21 +236,21 @@ fn ask(server: SocketAddr) -> Result<()> {
     }
     for round in 0..ROUNDS {
         let pattern = |i: usize| (i.wrapping_mul(31) >> 3) as u8 ^ round;
-        end.data.octets.iter_mut().enumerate().for_each(|(i, octet)| *octet = pattern(i));
+        end.data.bytes.iter_mut().enumerate().for_each(|(i, byte)| *byte = pattern(i));
         end.receive()?;
-        let address = end.data.octets.as_ptr() as u64;
-        end.message.octets[..8].copy_from_slice(&address.to_be_bytes());
-        end.message.octets[8..12].copy_from_slice(&end.data.region.rkey().to_be_bytes());
-        end.message.octets[12..].copy_from_slice(&(SIZE as u32).to_be_bytes());
+        let address = end.data.bytes.as_ptr() as u64;
+        end.message.bytes[..8].copy_from_slice(&address.to_be_bytes());
+        end.message.bytes[8..12].copy_from_slice(&end.data.region.rkey().to_be_bytes());
+        end.message.bytes[12..].copy_from_slice(&(SIZE as u32).to_be_bytes());
         end.send(16)?;
         end.complete(RECV)?;
-        if let Some(at) = (0..SIZE).find(|&i| end.data.octets[SIZE - 1 - i] != pattern(i)) {
-            return Err(format!("round {round}: octet {at} is not what was sent").into());
+        if let Some(at) = (0..SIZE).find(|&i| end.data.bytes[SIZE - 1 - i] != pattern(i)) {
+            return Err(format!("round {round}: byte {at} is not what was sent").into());
         }
     }
     end.id.disconnect()?;
     wait(&channel, EventType::Disconnected)?;
-    println!("{ROUNDS} rounds of {SIZE} octets came back mirrored");
+    println!("{ROUNDS} rounds of {SIZE} bytes came back mirrored");
     Ok(())
 }
 

@@ -14,7 +14,7 @@ fn words(enhanced: Enhanced) -> [u8; 4] {
         private_data: &[],
     };
     let bytes = frame.emit().unwrap();
-    assert_eq!(bytes[16..20], [0x50, 2, 0, 4], "C and S, revision 2, four octets");
+    assert_eq!(bytes[16..20], [0x50, 2, 0, 4], "C and S, revision 2, four bytes");
     bytes[20..].try_into().unwrap()
 }
 

@@ -48,7 +48,7 @@ fn test_fast_registration_is_valid_only_with_its_last_key() {
 }
 
 /// Returns the address of each byte of `[to, to + len)`, as checks give it.
-fn octets(t: &MrTable, stag: Stag, to: u64, len: u32) -> Result<Vec<u64>, MrFault> {
+fn bytes(t: &MrTable, stag: Stag, to: u64, len: u32) -> Result<Vec<u64>, MrFault> {
     let mut all = Vec::new();
     while all.len() < len as usize {
         let done = u32::try_from(all.len()).unwrap();
@@ -80,12 +80,12 @@ fn test_page_list_maps_each_byte_to_its_page() {
     let stag = s.with_key(1);
     t.bind(US, Kind::Fast, &bind(stag, 77, Access::REMOTE_READ), pieces).unwrap();
     let len = u32::try_from(want.len()).unwrap();
-    assert_eq!(octets(&t, stag, 77, len).unwrap(), want);
+    assert_eq!(bytes(&t, stag, 77, len).unwrap(), want);
     // From any place in the registration, to any other.
     for (off, n) in [(95, 2), (96, page), (90, 5000), (len - 1, 1), (4000, 10_000), (len - 11, 11)]
     {
         let (from, to) = (off as usize, (off + n) as usize);
-        assert_eq!(octets(&t, stag, 77 + u64::from(off), n).unwrap(), want[from..to]);
+        assert_eq!(bytes(&t, stag, 77 + u64::from(off), n).unwrap(), want[from..to]);
     }
     // Adjacent pages are one range.
     let both = t.check(PD, QP, stag, 77 + 96 + PAGE, 3 * page, Access::REMOTE_READ).unwrap();

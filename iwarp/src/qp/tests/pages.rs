@@ -72,15 +72,15 @@ impl Bench {
     /// Writes new bytes to `[off, off + len)` of a list of side `i`, and returns them.
     fn fill(&mut self, i: usize, list: &List, (off, len): (usize, usize)) -> Vec<u8> {
         let data = random_bytes(len, self.rng.below(1 << 32));
-        for (at, octet) in list.at[off..off + len].iter().zip(&data) {
-            self.p.nodes[i].write(*at, &[*octet]);
+        for (at, byte) in list.at[off..off + len].iter().zip(&data) {
+            self.p.nodes[i].write(*at, &[*byte]);
         }
         data
     }
 
     fn expect(&mut self, i: usize, list: &List, off: usize, data: &[u8]) {
-        for (at, octet) in list.at[off..].iter().zip(data) {
-            self.p.nodes[i].expect(*at, &[*octet]);
+        for (at, byte) in list.at[off..].iter().zip(data) {
+            self.p.nodes[i].expect(*at, &[*byte]);
         }
     }
 }

@@ -304,7 +304,7 @@ fn test_fresh_queue_pair_takes_little_memory_at_any_depth() {
         + qp.reads.inbound.capacity()
         + qp.reads.outbound.capacity();
     assert_eq!(heap, 0);
-    assert!(size_of::<QpContext>() <= 496, "{} octets", size_of::<QpContext>());
+    assert!(size_of::<QpContext>() <= 496, "{} bytes", size_of::<QpContext>());
 }
 
 /// A queue pair trimmed after a burst has memory for the posted requests, and goes on.
@@ -337,7 +337,7 @@ fn test_trimmed_queue_pair_keeps_memory_for_what_is_posted() {
         // Ten more buffers wait after each round.
         let posted = 10 * (round + 1);
         assert_eq!(heap(&p, 0), 0);
-        assert!(heap(&p, 1) <= 2 * posted * 48, "{} octets for {posted}", heap(&p, 1));
+        assert!(heap(&p, 1) <= 2 * posted * 48, "{} bytes for {posted}", heap(&p, 1));
     }
 }
 

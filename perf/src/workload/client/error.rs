@@ -48,7 +48,7 @@ pub enum WorkloadError {
     #[error("cannot post: {0}")]
     Post(#[from] PostError),
     /// A byte differs from the byte that was sent.
-    #[error("message {message} of {size} octets is wrong at octet {at}")]
+    #[error("message {message} of {size} bytes is wrong at byte {at}")]
     Wrong {
         /// The number of the operation, or the slot at the end of the run.
         message: u64,
@@ -77,7 +77,7 @@ pub enum WorkloadError {
     #[error("the server counts {0} wrong messages")]
     WrongThere(u64),
     /// The server sent a message with no meaning.
-    #[error("the server sent a message of {0} octets that means nothing")]
+    #[error("the server sent a message of {0} bytes that means nothing")]
     Stray(u32),
     /// The run makes no progress any more.
     #[error("nothing has happened for {} s ({phase})", PATIENCE.as_secs())]

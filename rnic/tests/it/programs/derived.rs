@@ -200,7 +200,7 @@ impl World {
             let beside = if may { MrFault::Bounds } else { MrFault::Access };
             assert_eq!(check((pd, own), d.stag, to, len, need), want(at), "{need:?} of {d:?}");
             let last = check((pd, own), d.stag, to + len as u64 - 1, 1, need);
-            assert_eq!(last, want(at + len - 1), "last octet of {d:?}");
+            assert_eq!(last, want(at + len - 1), "last byte of {d:?}");
             let beyond = check((pd, own), d.stag, to, len + 1, need);
             assert_eq!(beyond, Err(beside), "beyond {d:?}");
             if let Some(before) = to.checked_sub(1) {

@@ -48,7 +48,7 @@ pub struct History {
 }
 
 impl Store {
-    fn octet(&self, i: usize) -> Option<u8> {
+    fn byte(&self, i: usize) -> Option<u8> {
         i.checked_sub(self.at).and_then(|k| self.data.get(k)).copied()
     }
 
@@ -137,21 +137,21 @@ impl History {
             self.stores.iter().rev().filter(|s| s.touches(at, bytes.len())).collect();
         for (i, found) in bytes.iter().enumerate() {
             let i = at + i;
-            let mut all = near.iter().filter(|s| s.octet(i).is_some());
+            let mut all = near.iter().filter(|s| s.byte(i).is_some());
             let may_be = |a: &Store| {
                 !a.is_after(&look)
                     && !near
                         .iter()
-                        .any(|b| b.octet(i).is_some() && b.is_before(&look) && b.is_behind(a))
+                        .any(|b| b.byte(i).is_some() && b.is_before(&look) && b.is_behind(a))
             };
-            let good = all.any(|a| a.octet(i) == Some(*found) && may_be(a));
+            let good = all.any(|a| a.byte(i) == Some(*found) && may_be(a));
             if !good {
                 let may: Vec<_> = near
                     .iter()
-                    .filter(|a| a.octet(i).is_some() && may_be(a))
-                    .map(|a| (a.octet(i), a.lane, a.seq, a.start, a.end, a.certain))
+                    .filter(|a| a.byte(i).is_some() && may_be(a))
+                    .map(|a| (a.byte(i), a.lane, a.seq, a.start, a.end, a.certain))
                     .collect();
-                panic!("{who}: octet {i} is {found:#x}, {look:?}, may be {may:x?}");
+                panic!("{who}: byte {i} is {found:#x}, {look:?}, may be {may:x?}");
             }
         }
     }

@@ -148,7 +148,7 @@ impl World {
             assert!(m.data.len() <= buffer.len, "longer than the buffer");
             assert_eq!(host.mem.read(buffer.at, m.data.len()), m.data, "{m:?}");
             let rest = host.mem.read(buffer.at + m.data.len(), buffer.len - m.data.len());
-            assert!(rest.iter().all(|b| *b == GUARD), "octets behind the message");
+            assert!(rest.iter().all(|b| *b == GUARD), "bytes behind the message");
             if let Some(stag) = m.invalidate {
                 let qpn = qpn(s, me);
                 assert!(host.mrs.check_invalidate(host.pd, qpn, stag).is_err(), "still valid");

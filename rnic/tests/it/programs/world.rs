@@ -52,7 +52,7 @@ pub struct World {
     /// Memory that the application has written to since it got it back, and the byte written.
     pub back: [Vec<(usize, usize, u8)>; 2],
     /// Bytes posted, of all requests.
-    pub octets: u64,
+    pub bytes: u64,
     pub random: Random,
     pub outcome: Outcome,
 }
@@ -133,7 +133,7 @@ impl World {
             owed: plan.streams.iter().map(|_| Default::default()).collect(),
             free: [ARENA; 2],
             back: [Vec::new(), Vec::new()],
-            octets: 0,
+            bytes: 0,
             random,
             outcome: Outcome::default(),
         };
@@ -157,7 +157,7 @@ impl World {
     /// Returns a piece of the arena, if there is enough left.
     pub fn allocate(&mut self, host: usize, len: usize) -> Option<usize> {
         let at = self.free[host] + 16;
-        self.octets += len as u64;
+        self.bytes += len as u64;
         (at + len + 16 <= MEMORY).then(|| {
             self.free[host] = at + len;
             at
@@ -208,11 +208,11 @@ impl World {
     fn check_storm(&mut self) {
         let frames: u64 = self.pair.frames.iter().sum::<u64>() + self.pair.lost;
         let posted: u64 = self.streams.iter().flat_map(|s| &s.ends).map(|e| u64::from(e.seq)).sum();
-        let reason = 40 * self.streams.len() as u64 + posted + self.octets / 400;
+        let reason = 40 * self.streams.len() as u64 + posted + self.bytes / 400;
         let ratio = 100 * frames / reason;
         let most = self.outcome.0.entry("most frames in percent".into()).or_default();
         *most = ratio.max(*most);
-        assert!(frames < 20 * reason, "{frames} frames, {posted} requests, {} octets", self.octets);
+        assert!(frames < 20 * reason, "{frames} frames, {posted} requests, {} bytes", self.bytes);
     }
 
     fn finish(&mut self) {

@@ -30,11 +30,11 @@ impl World {
         World { dispatch, counters: ServerCounters::default(), requests, tickets: 0 }
     }
 
-    fn give(&mut self, octets: &[u8]) -> Taken {
+    fn give(&mut self, bytes: &[u8]) -> Taken {
         let peer = (Ipv4Addr::new(10, 0, 0, 1), 1000).into();
         self.tickets += 1;
         let ticket = Ticket { link: 1, call: self.tickets };
-        let call = (octets.to_vec(), Vec::new());
+        let call = (bytes.to_vec(), Vec::new());
         let from = From { peer, share: None, caller: None };
         self.dispatch.call(from, ticket, call, &mut self.counters)
     }
@@ -46,17 +46,17 @@ impl World {
 
 fn call(xid: u32, procedure: Procedure, auth: (Auth<'_>, Auth<'_>), arguments: &[u8]) -> Vec<u8> {
     let call = Call { xid: Xid(xid), procedure, cred: auth.0, verf: auth.1 };
-    let mut octets = vec![0; call.encoded_len()];
-    call.encode(&mut octets).unwrap();
-    octets.extend_from_slice(arguments);
-    octets
+    let mut bytes = vec![0; call.encoded_len()];
+    call.encode(&mut bytes).unwrap();
+    bytes.extend_from_slice(arguments);
+    bytes
 }
 
 /// Returns the body of a reply, and its results.
 fn body(message: &Message) -> (ReplyBody<'_>, Vec<u8>) {
     let (reply, rest) = Reply::decode(message.header()).unwrap();
     assert!(rest.is_empty());
-    (reply.body, message.body().octets().to_vec())
+    (reply.body, message.body().bytes().to_vec())
 }
 
 fn at_once(taken: Taken) -> Arc<Message> {
@@ -71,7 +71,7 @@ fn test_dispatch_answers_unexecutable_calls_with_rpc_status() {
     let mut w = World::new();
     let other = |program, version| Procedure { program, version, procedure: 1 };
     let mismatch = accepted(Status::ProgMismatch { low: 2, high: 5 });
-    let bad = |flavor, octets| Auth::new(flavor, octets).unwrap();
+    let bad = |flavor, bytes| Auth::new(flavor, bytes).unwrap();
     let none = Auth::NONE;
     for (procedure, cred, verf, want) in [
         (other(7, 1), none, none, accepted(Status::ProgUnavail)),
@@ -118,7 +118,7 @@ fn test_program_gets_caller_and_procedure_and_its_answer_reaches_call() {
     let cred = sys.encode(&mut room).unwrap();
     assert!(matches!(w.call(9, SET, cred, &[0, 0, 0, 1]), Taken::Given));
     let request = w.requests.try_recv().unwrap();
-    assert_eq!((request.procedure, request.arguments.octets()), (SET, &[0, 0, 0, 1][..]));
+    assert_eq!((request.procedure, request.arguments.bytes()), (SET, &[0, 0, 0, 1][..]));
     assert!(matches!(&request.credential, Credential::Sys(sys) if (sys.uid, sys.gid) == (7, 8)));
     assert!(w.dispatch.next_reply().is_none());
     let mut results = Body::new();

@@ -71,19 +71,19 @@ fn test_call_with_another_xid_peer_procedure_or_arguments_is_new() {
 
 #[test]
 fn test_call_with_uncached_or_too_long_reply_is_executed_again() {
-    let limits = DuplicateLimits { octets: 400, ..DuplicateLimits::default() };
+    let limits = DuplicateLimits { bytes: 400, ..DuplicateLimits::default() };
     let mut all = All::new(limits);
-    for (octets, keep, kept) in [(0, false, false), (4, true, true), (100, true, false)] {
-        let key = new(&mut all, 1, 100 + octets, 0);
-        done(&mut all, key, 1, octets as usize, keep);
-        let again = all.call((peer(1), Xid(100 + octets)), SET, 7, ticket(1));
-        assert_eq!(matches!(again, Verdict::Done(_)), kept, "{octets}");
+    for (bytes, keep, kept) in [(0, false, false), (4, true, true), (100, true, false)] {
+        let key = new(&mut all, 1, 100 + bytes, 0);
+        done(&mut all, key, 1, bytes as usize, keep);
+        let again = all.call((peer(1), Xid(100 + bytes)), SET, 7, ticket(1));
+        assert_eq!(matches!(again, Verdict::Done(_)), kept, "{bytes}");
     }
 }
 
 #[test]
 fn test_oldest_replies_of_a_peer_are_evicted_and_other_peers_keep_theirs() {
-    let limits = DuplicateLimits { peers: 4, replies: 3, octets: 1000 };
+    let limits = DuplicateLimits { peers: 4, replies: 3, bytes: 1000 };
     let mut all = All::new(limits);
     let key = new(&mut all, 9, 1, 0);
     done(&mut all, key, 1, 4, true);

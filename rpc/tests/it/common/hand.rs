@@ -94,15 +94,15 @@ impl Hand {
             }
             if cqe.queue == Queue::Sq {
                 if cqe.wr_id >> 32 == READ {
-                    let mut octets = vec![0; (cqe.wr_id & 0xffff_ffff) as usize];
-                    mr.read(9 * ROOM, &mut octets);
-                    self.read.push_back(octets);
+                    let mut bytes = vec![0; (cqe.wr_id & 0xffff_ffff) as usize];
+                    mr.read(9 * ROOM, &mut bytes);
+                    self.read.push_back(bytes);
                 }
                 continue;
             }
-            let mut octets = vec![0; cqe.len as usize];
-            mr.read(cqe.wr_id as usize * ROOM, &mut octets);
-            let message = header::decode(&octets, self.versions, &Limits::DEFAULT).unwrap();
+            let mut bytes = vec![0; cqe.len as usize];
+            mr.read(cqe.wr_id as usize * ROOM, &mut bytes);
+            let message = header::decode(&bytes, self.versions, &Limits::DEFAULT).unwrap();
             let (xid, chunks) = match message.header {
                 Header::V1(v1::Header { xid, body: v1::Body::Msg(chunks), .. })
                 | Header::V2(v2::Header {
@@ -125,7 +125,7 @@ impl Hand {
         }
         if greeted {
             let grant = v2::Header { xid: Xid(0), credit: 2, body: v2::Body::Grant };
-            self.post(None, |octets| grant.encode(octets).unwrap());
+            self.post(None, |bytes| grant.encode(bytes).unwrap());
         }
     }
 
@@ -146,17 +146,17 @@ impl Hand {
     fn send(&self, xid: Xid, handle: Option<Handle>, writes: &[Vec<Segment>], results: &[u8]) {
         let writes: Vec<_> = writes.iter().map(|chunk| WriteChunk::new(chunk).unwrap()).collect();
         let writes = WriteList::new(&writes);
-        self.post(handle, |octets| {
+        self.post(handle, |bytes| {
             let at = if self.versions == Versions::V2 {
                 let body = v2::Body::ReplyInline { writes };
-                v2::Header { xid, credit: 500, body }.encode(octets).unwrap()
+                v2::Header { xid, credit: 500, body }.encode(bytes).unwrap()
             } else {
                 let body = v1::Body::Msg(v1::Chunks { writes, ..v1::Chunks::NONE });
-                v1::Header { xid, credit: 8, body }.encode(octets).unwrap()
+                v1::Header { xid, credit: 8, body }.encode(bytes).unwrap()
             };
-            let at = at + Reply::accepted(xid, Status::Success).encode(&mut octets[at..]).unwrap();
+            let at = at + Reply::accepted(xid, Status::Success).encode(&mut bytes[at..]).unwrap();
             let end = at + results.len();
-            octets[at..end].copy_from_slice(results);
+            bytes[at..end].copy_from_slice(results);
             end
         });
     }
@@ -164,9 +164,9 @@ impl Hand {
     /// Sends the bytes that `write` writes; `write` returns their number.
     fn post(&self, handle: Option<Handle>, write: impl FnOnce(&mut [u8]) -> usize) {
         let (qp, _, mr) = self.ends.as_ref().unwrap();
-        let mut octets = vec![0; ROOM];
-        let end = write(&mut octets);
-        mr.write(8 * ROOM, &octets[..end]);
+        let mut bytes = vec![0; ROOM];
+        let end = write(&mut bytes);
+        mr.write(8 * ROOM, &bytes[..end]);
         let sges = [mr.sge(8 * ROOM, end)];
         let send = SendWr::send(SEND, &sges);
         qp.post_send(&handle.map_or(send, |h| send.invalidating(Stag(h.0)))).unwrap();
@@ -181,10 +181,10 @@ impl Hand {
     }
 
     /// Writes to memory of the client.
-    pub fn write(&self, to: Segment, octets: &[u8]) {
+    pub fn write(&self, to: Segment, bytes: &[u8]) {
         let (qp, _, mr) = self.ends.as_ref().unwrap();
-        mr.write(9 * ROOM, octets);
-        let source = [mr.sge(9 * ROOM, octets.len())];
+        mr.write(9 * ROOM, bytes);
+        let source = [mr.sge(9 * ROOM, bytes.len())];
         qp.post_send(&SendWr::write(WRITE, &source, Stag(to.handle.0), to.offset)).unwrap();
     }
 }

@@ -94,19 +94,19 @@ impl Raw {
             if !cqe.status.is_success() {
                 continue;
             }
-            let mut octets = vec![0; cqe.len as usize];
+            let mut bytes = vec![0; cqe.len as usize];
             if cqe.queue == Queue::Rq {
                 let at = cqe.wr_id as usize * ROOM;
-                self.mr.read(at, &mut octets);
-                let words = octets.chunks_exact(4);
+                self.mr.read(at, &mut bytes);
+                let words = bytes.chunks_exact(4);
                 let words = words.map(|w| u32::from_be_bytes(w.try_into().unwrap()));
                 self.received.push_back(words.collect());
                 let sges = [self.mr.sge(at, ROOM)];
                 let _ = self.qp.post_recv(&RecvWr::new(cqe.wr_id, &sges));
             } else if cqe.wr_id & READ != 0 {
-                octets.resize((cqe.wr_id & 0xffff_ffff) as usize, 0);
-                self.mr.read(DATA, &mut octets);
-                self.read.push_back(octets);
+                bytes.resize((cqe.wr_id & 0xffff_ffff) as usize, 0);
+                self.mr.read(DATA, &mut bytes);
+                self.read.push_back(bytes);
             }
         }
     }
@@ -134,11 +134,11 @@ impl Raw {
     }
 
     fn post(&mut self, words: &[u32], invalidate: Option<Stag>) {
-        let octets: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
         let at = OUT + self.sent % SENDS * ROOM;
         self.sent += 1;
-        self.mr.write(at, &octets);
-        let sges = [self.mr.sge(at, octets.len())];
+        self.mr.write(at, &bytes);
+        let sges = [self.mr.sge(at, bytes.len())];
         let send = SendWr::send(0, &sges);
         // An error is fine: on an ended connection nothing is sent.
         let _ = self.qp.post_send(&invalidate.map_or(send, |stag| send.invalidating(stag)));
@@ -151,18 +151,18 @@ impl Raw {
     }
 
     /// Writes to memory of the server.
-    pub fn write(&self, stag: Stag, to: u64, octets: &[u8]) {
-        self.mr.write(DATA, octets);
-        let source = [self.mr.sge(DATA, octets.len())];
+    pub fn write(&self, stag: Stag, to: u64, bytes: &[u8]) {
+        self.mr.write(DATA, bytes);
+        let source = [self.mr.sge(DATA, bytes.len())];
         self.qp.post_send(&SendWr::write(0, &source, stag, to)).unwrap();
     }
 
     /// Registers memory with these bytes that the server may access.
-    pub fn lend(&mut self, octets: &[u8], access: Access) -> Segment {
-        let mr = self.device.alloc_mr(self.pd, octets.len(), access).unwrap();
-        mr.write(0, octets);
+    pub fn lend(&mut self, bytes: &[u8], access: Access) -> Segment {
+        let mr = self.device.alloc_mr(self.pd, bytes.len(), access).unwrap();
+        mr.write(0, bytes);
         let handle = Handle(mr.stag().0);
-        let segment = Segment { handle, length: octets.len() as u32, offset: mr.to() };
+        let segment = Segment { handle, length: bytes.len() as u32, offset: mr.to() };
         self.lent.push(mr);
         segment
     }
@@ -170,9 +170,9 @@ impl Raw {
     /// Returns the contents of the memory that was lent last.
     pub fn lent(&self) -> Vec<u8> {
         let mr = self.lent.last().unwrap();
-        let mut octets = vec![0; mr.len()];
-        mr.read(0, &mut octets);
-        octets
+        let mut bytes = vec![0; mr.len()];
+        mr.read(0, &mut bytes);
+        bytes
     }
 
     /// Returns a call that fits into a Send: a header with these chunk lists, in words, and the RPC

@@ -118,7 +118,7 @@ impl Connection {
                     received.memory.free(parts);
                 }
             }
-            None => self.wait_for_memory(slot, received.octets),
+            None => self.wait_for_memory(slot, received.bytes),
         }
         Ok(())
     }

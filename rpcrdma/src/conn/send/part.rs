@@ -37,7 +37,7 @@ impl Connection {
         };
         if !last && (part == 0 || self.version == Some(v1::VERSION)) {
             // The peer's thresholds have shrunk since this end planned the message.
-            return Err(CloseReason::Threshold(ThresholdError { octets: self.thresholds.send }));
+            return Err(CloseReason::Threshold(ThresholdError { bytes: self.thresholds.send }));
         }
         let (id, xid) = self.account(sequel, part, last)?;
         let credit = match self.message_credit(sequel)? {

@@ -23,9 +23,9 @@ pub(crate) struct Allowed {
 
 impl Allowed {
     /// Records a message that the end is about to receive.
-    pub(crate) fn receive(&mut self, octets: &[u8]) {
+    pub(crate) fn receive(&mut self, bytes: &[u8]) {
         // All messages begin with these words: XID, version, credit, and procedure or header type.
-        if let Some(words) = octets.first_chunk::<16>() {
+        if let Some(words) = bytes.first_chunk::<16>() {
             let word = |n: usize| words[n * 4..][..4].iter().fold(0, |w, &o| w << 8 | u32::from(o));
             if let version @ 1..=2 = word(1) {
                 let most = &mut self.credit[version as usize - 1];
@@ -33,7 +33,7 @@ impl Allowed {
             }
         }
         let any = Versions::Open { v1: true, v2: true };
-        let message = decode(octets, any, &Limits::DEFAULT);
+        let message = decode(bytes, any, &Limits::DEFAULT);
         match &message {
             Ok(message) if message.direction() == Some(Direction::Call) => match &message.header {
                 Header::V1(v1::Header {

@@ -10,7 +10,7 @@ use super::model::Mem;
 /// An RPC message and its items that may be placed.
 #[derive(Clone, Debug)]
 pub(crate) struct Message {
-    pub(crate) octets: Vec<u8>,
+    pub(crate) bytes: Vec<u8>,
     pub(crate) items: Vec<Item>,
 }
 
@@ -19,10 +19,10 @@ fn u32of(n: usize) -> u32 {
 }
 
 /// Appends random bytes in which no two places are alike.
-fn fill(octets: &mut Vec<u8>, length: usize, random: &mut Random) {
+fn fill(bytes: &mut Vec<u8>, length: usize, random: &mut Random) {
     let start = random.next_u64();
     let words = (0u64..).map(|n| (start ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes());
-    octets.extend(words.take(length.div_ceil(8)).flatten().take(length));
+    bytes.extend(words.take(length.div_ceil(8)).flatten().take(length));
 }
 
 /// Builds a message with these items, and `rest` words around them. Padding is zero.
@@ -33,24 +33,24 @@ pub(crate) fn message(
     rest: usize,
     random: &mut Random,
 ) -> Message {
-    let mut octets = [xid.0.to_be_bytes(), direction.to_be_bytes()].concat();
-    fill(&mut octets, 32, random);
+    let mut bytes = [xid.0.to_be_bytes(), direction.to_be_bytes()].concat();
+    fill(&mut bytes, 32, random);
     let mut found = Vec::new();
     for &length in items {
-        octets.extend(length.to_be_bytes());
-        let offset = octets.len();
-        fill(&mut octets, length as usize, random);
-        octets.resize(octets.len().next_multiple_of(4), 0);
+        bytes.extend(length.to_be_bytes());
+        let offset = bytes.len();
+        fill(&mut bytes, length as usize, random);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
         found.push(Item { offset: u32of(offset), length });
     }
-    fill(&mut octets, rest * 4, random);
-    Message { octets, items: found }
+    fill(&mut bytes, rest * 4, random);
+    Message { bytes, items: found }
 }
 
 /// Spreads bytes over up to four pieces, each with other bytes around it.
-pub(crate) fn scatter(octets: &[u8], mem: &mut Mem, random: &mut Random) -> Vec<Sge> {
+pub(crate) fn scatter(bytes: &[u8], mem: &mut Mem, random: &mut Random) -> Vec<Sge> {
     let pieces = 1 + random.below(4);
-    let mut left = octets;
+    let mut left = bytes;
     let mut sges = Vec::new();
     for n in (0..pieces).rev() {
         let most = left.len() as u64;
@@ -79,36 +79,33 @@ impl Lent {
 
     pub(crate) fn free(self, mem: &mut Mem) {
         for buffer in self.buffers() {
-            let octets = mem.buffers.remove(&buffer.0).unwrap();
-            assert_eq!(
-                (&octets[..3], &octets[octets.len() - 5..]),
-                (&[0x55; 3][..], &[0x55; 5][..])
-            );
+            let bytes = mem.buffers.remove(&buffer.0).unwrap();
+            assert_eq!((&bytes[..3], &bytes[bytes.len() - 5..]), (&[0x55; 3][..], &[0x55; 5][..]));
         }
     }
 }
 
 /// Returns the message without these items and their padding.
 fn without(message: &Message, items: &[Item]) -> Vec<u8> {
-    let mut octets = message.octets.clone();
+    let mut bytes = message.bytes.clone();
     for item in items.iter().rev() {
         let end = item.offset as usize + (item.length as usize).next_multiple_of(4);
-        octets.drain(item.offset as usize..end);
+        bytes.drain(item.offset as usize..end);
     }
-    octets
+    bytes
 }
 
 /// Compares a received reply with the reply that was sent.
 pub(crate) fn assert_reply(sent: &Message, got: &IncomingReply, lent: &Lent, mem: &mut Mem) {
     let filled = got.filled.as_slice();
     let mut placed = Vec::new();
-    for (index, &octets) in filled.iter().enumerate() {
-        if octets > 0 {
+    for (index, &bytes) in filled.iter().enumerate() {
+        if bytes > 0 {
             let item = sent.items[index];
-            assert_eq!(item.length, octets);
+            assert_eq!(item.length, bytes);
             let room = mem.gather(&lent.rooms[index]);
             let from = item.offset as usize;
-            assert!(room[..octets as usize] == sent.octets[from..from + octets as usize]);
+            assert!(room[..bytes as usize] == sent.bytes[from..from + bytes as usize]);
             placed.push(item);
         }
     }
@@ -117,5 +114,5 @@ pub(crate) fn assert_reply(sent: &Message, got: &IncomingReply, lent: &Lent, mem
         ReplyStream::Buffer { buffer, length } => mem.taken(buffer, length),
         ReplyStream::Chunk { length } => mem.gather(&lent.whole)[..length as usize].to_vec(),
     };
-    assert!(stream == expected, "{} octets, {} expected", stream.len(), expected.len());
+    assert!(stream == expected, "{} bytes, {} expected", stream.len(), expected.len());
 }

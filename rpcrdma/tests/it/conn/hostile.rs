@@ -23,7 +23,7 @@ fn config(side: Side, speaks: Speaks) -> Config {
 fn call(end: &mut End, xid: u32, random: &mut Random) -> bool {
     let items = [9000, 5].map(|n| u32::try_from(random.below(n)).unwrap());
     let of = message(Xid(xid), 0, &items, usize::try_from(random.below(900)).unwrap(), random);
-    let stream = scatter(&of.octets, &mut end.mem, random);
+    let stream = scatter(&of.bytes, &mut end.mem, random);
     let room = scatter(&[0; 8000], &mut end.mem, random);
     let rooms: &[&[_]] = &[&room];
     let reply = if random.chance(0.5) {
@@ -56,7 +56,7 @@ fn events(end: &mut End, random: &mut Random) -> u32 {
                 let most = if random.chance(0.5) { 3000 } else { 200 };
                 let items = [u32::try_from(random.below(most)).unwrap()];
                 let of = message(call.xid, 1, &items, 20, random);
-                let stream = scatter(&of.octets, &mut end.mem, random);
+                let stream = scatter(&of.bytes, &mut end.mem, random);
                 let answer = match random.below(4) {
                     0 => end.conn.refuse(call.id, v2::Refusal::BadXdr),
                     1 => end.conn.reply(call.id, &stream, &[] as &[Item]),
@@ -92,7 +92,7 @@ fn captured(speaks: Speaks) -> [Vec<Vec<u8>>; 2] {
         b.pump(64);
         let _ = (execute(a, b), execute(b, a), read(a, b), read(b, a), a.complete(), b.complete());
         for (end, seen) in ends.iter_mut().zip(&mut seen) {
-            seen.extend(end.inbox.front().map(|(octets, _)| octets.clone()));
+            seen.extend(end.inbox.front().map(|(bytes, _)| bytes.clone()));
             end.receive(Instant::ZERO);
             events(end, &mut random);
         }
@@ -102,26 +102,26 @@ fn captured(speaks: Speaks) -> [Vec<Vec<u8>>; 2] {
 }
 
 /// Changes a message a little, or not at all.
-fn mutate(octets: &mut Vec<u8>, random: &mut Random) {
-    let at = |octets: &Vec<u8>, random: &mut Random| {
-        usize::try_from(random.below(octets.len().max(1) as u64)).unwrap()
+fn mutate(bytes: &mut Vec<u8>, random: &mut Random) {
+    let at = |bytes: &Vec<u8>, random: &mut Random| {
+        usize::try_from(random.below(bytes.len().max(1) as u64)).unwrap()
     };
     for _ in 0..random.below(4) {
         match random.below(6) {
-            0 => octets.truncate(at(octets, random)),
-            1 => octets.extend(random.next_u64().to_be_bytes()),
+            0 => bytes.truncate(at(bytes, random)),
+            1 => bytes.extend(random.next_u64().to_be_bytes()),
             2..=3 => {
-                let word = at(octets, random) / 4 * 4;
+                let word = at(bytes, random) / 4 * 4;
                 let values = [0, 1, 4, 40, 0x7fff_ffff, u32::MAX, random.next_u32()];
                 let value = values[usize::try_from(random.below(7)).unwrap()];
-                if let Some(to) = octets.get_mut(word..word + 4) {
+                if let Some(to) = bytes.get_mut(word..word + 4) {
                     to.copy_from_slice(&value.to_be_bytes());
                 }
             }
             _ => {
-                let n = at(octets, random);
-                if let Some(octet) = octets.get_mut(n) {
-                    *octet ^= 1 << random.below(8);
+                let n = at(bytes, random);
+                if let Some(byte) = bytes.get_mut(n) {
+                    *byte ^= 1 << random.below(8);
                 }
             }
         }
@@ -129,9 +129,9 @@ fn mutate(octets: &mut Vec<u8>, random: &mut Random) {
 }
 
 /// Gives a message another XID, in its header and its payload.
-fn rename(octets: &mut [u8], xid: u32) {
-    let Some(old) = octets.first_chunk::<4>().copied() else { return };
-    for word in octets.chunks_exact_mut(4).filter(|word| *word == old) {
+fn rename(bytes: &mut [u8], xid: u32) {
+    let Some(old) = bytes.first_chunk::<4>().copied() else { return };
+    for word in bytes.chunks_exact_mut(4).filter(|word| *word == old) {
         word.copy_from_slice(&xid.to_be_bytes());
     }
 }
@@ -156,7 +156,7 @@ fn attack(side: Side, speaks: Speaks, seen: &[Vec<u8>], seed: u64) -> [u64; 3] {
             }
         }
         now = now + Duration::from_millis(1);
-        let mut octets = match random.below(12) {
+        let mut bytes = match random.below(12) {
             0 if random.chance(rate) => {
                 (0..random.below(100)).map(|_| random.next_u32().to_be_bytes()[0]).collect()
             }
@@ -168,16 +168,16 @@ fn attack(side: Side, speaks: Speaks, seen: &[Vec<u8>], seed: u64) -> [u64; 3] {
             }
         };
         if round > 3 && random.chance(0.5) {
-            rename(&mut octets, latest);
+            rename(&mut bytes, latest);
         }
         if random.chance(rate) {
-            mutate(&mut octets, &mut random);
+            mutate(&mut bytes, &mut random);
         }
         // The queue pair reports only the invalidation of a handle that it had.
         let invalidated = random.chance(rate / 20.0).then(|| end.any_handle()).flatten();
         invalidated.into_iter().for_each(|handle| end.invalidate(handle));
-        allowed.receive(&octets);
-        end.conn.handle_receive(now, &octets, invalidated, &mut end.mem);
+        allowed.receive(&bytes);
+        end.conn.handle_receive(now, &bytes, invalidated, &mut end.mem);
         end.pump(64);
         allowed.check(&end);
         end.absorb();
@@ -187,7 +187,7 @@ fn attack(side: Side, speaks: Speaks, seen: &[Vec<u8>], seed: u64) -> [u64; 3] {
         assert!(end.conn.waiting() <= most, "{}", end.conn.waiting());
         assert!(end.mem.lent.len() <= most, "{}", end.mem.lent.len());
         let longest = end.mem.lent.keys().map(|buffer| end.mem.buffers[buffer].len()).max();
-        assert!(longest.is_none_or(|octets| octets <= MESSAGE_MAX as usize));
+        assert!(longest.is_none_or(|bytes| bytes <= MESSAGE_MAX as usize));
     }
     end.disconnect();
     ended += events(&mut end, &mut random);

@@ -26,16 +26,16 @@ pub(crate) struct Mem {
 }
 
 impl Mem {
-    pub(crate) fn new_buffer(&mut self, octets: Vec<u8>) -> BufferId {
+    pub(crate) fn new_buffer(&mut self, bytes: Vec<u8>) -> BufferId {
         self.next += 1;
-        self.buffers.insert(self.next, octets);
+        self.buffers.insert(self.next, bytes);
         BufferId(self.next)
     }
 
     /// Creates a buffer, and returns all of the buffer as one piece.
-    pub(crate) fn sge(&mut self, octets: Vec<u8>) -> Sge {
-        let length = u32::try_from(octets.len()).unwrap();
-        Sge { buffer: self.new_buffer(octets), offset: 0, length }
+    pub(crate) fn sge(&mut self, bytes: Vec<u8>) -> Sge {
+        let length = u32::try_from(bytes.len()).unwrap();
+        Sge { buffer: self.new_buffer(bytes), offset: 0, length }
     }
 
     pub(crate) fn at(&self, sge: Sge) -> &[u8] {
@@ -50,9 +50,9 @@ impl Mem {
     }
 
     pub(crate) fn gather(&self, sges: &[Sge]) -> Vec<u8> {
-        let mut octets = Vec::new();
-        sges.iter().for_each(|sge| octets.extend_from_slice(self.at(*sge)));
-        octets
+        let mut bytes = Vec::new();
+        sges.iter().for_each(|sge| bytes.extend_from_slice(self.at(*sge)));
+        bytes
     }
 
     /// Returns the number of bytes of calls that the connection owns.
@@ -64,9 +64,9 @@ impl Mem {
     /// Takes a buffer that came up in an event.
     pub(crate) fn taken(&mut self, buffer: BufferId, length: u32) -> Vec<u8> {
         assert!(self.lent.remove(&buffer.0).is_some(), "it was the connection's");
-        let mut octets = self.buffers.remove(&buffer.0).unwrap();
-        octets.truncate(length as usize);
-        octets
+        let mut bytes = self.buffers.remove(&buffer.0).unwrap();
+        bytes.truncate(length as usize);
+        bytes
     }
 }
 
@@ -76,17 +76,17 @@ fn may_wait(purpose: Purpose) -> bool {
 }
 
 impl Memory for Mem {
-    fn allocate(&mut self, purpose: Purpose, octets: u32) -> Option<BufferId> {
-        assert!(octets > 0);
+    fn allocate(&mut self, purpose: Purpose, bytes: u32) -> Option<BufferId> {
+        assert!(bytes > 0);
         if self.refuse > 0 {
             self.refuse -= 1;
             return None;
         }
-        let taken = |octets: usize| self.calls() + octets <= self.call_max() as usize;
-        if may_wait(purpose) && !taken(octets as usize) {
+        let taken = |bytes: usize| self.calls() + bytes <= self.call_max() as usize;
+        if may_wait(purpose) && !taken(bytes as usize) {
             return None;
         }
-        let buffer = self.new_buffer(vec![0xaa; octets as usize]);
+        let buffer = self.new_buffer(vec![0xaa; bytes as usize]);
         self.lent.insert(buffer.0, purpose);
         Some(buffer)
     }
@@ -95,16 +95,16 @@ impl Memory for Mem {
         self.room.unwrap_or(u32::MAX)
     }
 
-    fn write(&mut self, buffer: BufferId, offset: u32, octets: &[u8]) {
+    fn write(&mut self, buffer: BufferId, offset: u32, bytes: &[u8]) {
         assert!(self.lent.contains_key(&buffer.0));
-        let length = u32::try_from(octets.len()).unwrap();
-        self.at_mut(Sge { buffer, offset: offset.into(), length }).copy_from_slice(octets);
+        let length = u32::try_from(bytes.len()).unwrap();
+        self.at_mut(Sge { buffer, offset: offset.into(), length }).copy_from_slice(bytes);
     }
 
     fn copy(&mut self, from: (BufferId, Piece), to: (BufferId, u32)) {
         let (buffer, Piece { offset, length }) = from;
-        let octets = self.at(Sge { buffer, offset: offset.into(), length }).to_vec();
-        self.write(to.0, to.1, &octets);
+        let bytes = self.at(Sge { buffer, offset: offset.into(), length }).to_vec();
+        self.write(to.0, to.1, &bytes);
     }
 
     fn free(&mut self, buffer: BufferId) {
@@ -295,11 +295,11 @@ impl End {
 
     /// Receives a message of a peer that may do anything.
     pub(crate) fn try_receive(&mut self, now: Instant) -> Result<bool, Refused> {
-        let Some((octets, invalidate)) = self.inbox.pop_front() else { return Ok(false) };
+        let Some((bytes, invalidate)) = self.inbox.pop_front() else { return Ok(false) };
         if let Some(handle) = invalidate {
             self.regions.remove(&handle.0).ok_or(Refused::Access(handle))?;
         }
-        self.conn.handle_receive(now, &octets, invalidate, &mut self.mem);
+        self.conn.handle_receive(now, &bytes, invalidate, &mut self.mem);
         Ok(true)
     }
 
@@ -366,23 +366,23 @@ pub(crate) fn try_execute(from: &mut End, to: &mut End) -> Result<bool, Refused>
     entry.state = State::Done;
     match &entry.op {
         Op::Send { header, payload, invalidate } => {
-            let mut octets = header.clone();
-            octets.extend(from.mem.gather(payload));
+            let mut bytes = header.clone();
+            bytes.extend(from.mem.gather(payload));
             let config = to.conn.config();
-            assert!(octets.len() <= from.conn.config().header_size() as usize);
+            assert!(bytes.len() <= from.conn.config().header_size() as usize);
             let is_posted = to.inbox.len() < config.receives() as usize;
-            if !is_posted || octets.len() > config.receive_size() as usize {
+            if !is_posted || bytes.len() > config.receive_size() as usize {
                 return Err(Refused::Receive);
             }
-            from.sent.push(octets.clone());
-            to.inbox.push_back((octets, *invalidate));
+            from.sent.push(bytes.clone());
+            to.inbox.push_back((bytes, *invalidate));
         }
         Op::Read { .. } => entry.state = State::Running,
         Op::Write { from: sges, to: segment } => {
-            let octets = from.mem.gather(sges);
-            assert_eq!(octets.len(), segment.length as usize);
+            let bytes = from.mem.gather(sges);
+            assert_eq!(bytes.len(), segment.length as usize);
             let sink = to.reach(*segment, Access::RemoteWrite)?;
-            to.mem.at_mut(sink).copy_from_slice(&octets);
+            to.mem.at_mut(sink).copy_from_slice(&bytes);
         }
         Op::Invalidate { handle } => {
             // The peer may have invalidated the handle in the meantime.
@@ -400,19 +400,19 @@ pub(crate) fn read(from: &mut End, to: &mut End) -> bool {
 /// Answers the oldest RDMA Read of `from`, for ends that may violate each other's limits.
 pub(crate) fn try_read(from: &mut End, to: &mut End) -> Result<bool, Refused> {
     let running = from.sq.iter().filter(|entry| entry.state == State::Running);
-    let octets: u32 =
+    let bytes: u32 =
         running.clone().map(|e| if let Op::Read { to, .. } = e.op { to.length } else { 0 }).sum();
     let count = running.count();
     let config = from.conn.config();
-    assert!(count <= 1 || (count <= config.ord.into() && octets <= config.read_max));
+    assert!(count <= 1 || (count <= config.ord.into() && bytes <= config.read_max));
     let Some(entry) = from.sq.iter_mut().find(|entry| entry.state == State::Running) else {
         return Ok(false);
     };
     entry.state = State::Done;
     if let Op::Read { to: sink, from: segment } = entry.op {
         let source = to.reach(segment, Access::RemoteRead)?;
-        let octets = to.mem.at(source).to_vec();
-        from.mem.at_mut(sink).copy_from_slice(&octets);
+        let bytes = to.mem.at(source).to_vec();
+        from.mem.at_mut(sink).copy_from_slice(&bytes);
     }
     Ok(true)
 }

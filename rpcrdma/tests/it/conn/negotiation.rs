@@ -19,9 +19,9 @@ pub(crate) fn pair(client: Speaks, server: Speaks) -> (End, End) {
 
 /// Makes a call without arguments whose reply is short.
 pub(crate) fn null_call(end: &mut End, xid: u32) -> heddle_rpcrdma::conn::CallId {
-    let mut octets = vec![0; 40];
-    octets[..4].copy_from_slice(&xid.to_be_bytes());
-    let stream = [end.mem.sge(octets)];
+    let mut bytes = vec![0; 40];
+    bytes[..4].copy_from_slice(&xid.to_be_bytes());
+    let stream = [end.mem.sge(bytes)];
     let reply = Some(ReplyRoom { stream_max: Some(24), ..ReplyRoom::default() });
     let call = Call { xid: Xid(xid), stream: &stream, items: &[], reply, deadline: None };
     end.conn.call(&call).unwrap()
@@ -32,8 +32,8 @@ pub(crate) fn serve(end: &mut End) -> usize {
     let mut served = 0;
     for event in std::mem::take(&mut end.events) {
         if let Event::Call(call) = event {
-            let octets = end.mem.taken(call.buffer, call.length);
-            let mut reply = [&octets[..4], &[0, 0, 0, 1]].concat();
+            let bytes = end.mem.taken(call.buffer, call.length);
+            let mut reply = [&bytes[..4], &[0, 0, 0, 1]].concat();
             reply.resize(24, 0);
             let stream = [end.mem.sge(reply)];
             end.conn.reply(call.id, &stream, &[]).unwrap();
@@ -158,8 +158,8 @@ fn test_err_vers_in_either_form_leads_to_version_1() {
 fn test_server_gives_up_client_that_tries_versions_endlessly() {
     let (_, mut s) = pair(Speaks::BOTH, Speaks::BOTH);
     for version in 3u32..20 {
-        let octets = [9, version, 1, 0, 0, 0, 0].map(u32::to_be_bytes).concat();
-        s.conn.handle_receive(Instant::ZERO, &octets, None, &mut s.mem);
+        let bytes = [9, version, 1, 0, 0, 0, 0].map(u32::to_be_bytes).concat();
+        s.conn.handle_receive(Instant::ZERO, &bytes, None, &mut s.mem);
         s.pump(64);
     }
     assert_eq!(closed(&s), Some(CloseReason::NoVersion));

@@ -14,7 +14,7 @@ fn run(seed: u64, largest: u32, calls: u32) {
     let random = Random::new(&Seed::from_u64(seed));
     let result = catch_unwind(AssertUnwindSafe(|| World::new(random, largest).run(calls)));
     if let Err(panic) = result {
-        eprintln!("HEDDLE_RPCRDMA_SEED={seed}, items of up to {largest} octets, {calls} calls");
+        eprintln!("HEDDLE_RPCRDMA_SEED={seed}, items of up to {largest} bytes, {calls} calls");
         resume_unwind(panic);
     }
 }

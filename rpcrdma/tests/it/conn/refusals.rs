@@ -116,8 +116,8 @@ fn test_peer_that_does_not_take_the_version_is_sent_nothing_more() {
 fn test_header_type_that_was_refused_is_not_sent_again() {
     let (mut c, _) = established(Speaks::V2, |config| config.parts_max = 1);
     let refused = Refusal::V2(v2::Refusal::InvalHtype);
-    let mut kinds = |xid, octets| {
-        let call = long_call(&mut c, xid, octets);
+    let mut kinds = |xid, bytes| {
+        let call = long_call(&mut c, xid, bytes);
         let kinds: Vec<_> = take_sent(&mut c).iter().map(|words| words[3]).collect();
         if !kinds.is_empty() {
             refuse(&mut c, xid, 2, refused);

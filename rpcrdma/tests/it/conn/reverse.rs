@@ -53,7 +53,7 @@ fn test_each_direction_has_credits_of_its_own() {
     assert_eq!(s.sent.len(), 4, "the client grants three, whatever its server grants");
     assert_eq!(words(c.sent.last().unwrap())[2], 3, "its reply says so");
     // Each end asks for its own number of calls in its own calls.
-    assert!(s.sent.iter().chain(&c.sent[..9]).all(|octets| words(octets)[2] == 20));
+    assert!(s.sent.iter().chain(&c.sent[..9]).all(|bytes| words(bytes)[2] == 20));
     let mut replies = [0; 2];
     for _ in 0..20 {
         for (n, end) in [&mut c, &mut s].into_iter().enumerate() {

@@ -96,10 +96,9 @@ fn test_only_reply_up_to_the_inline_limit_goes_in_one_send() {
             let served = take_call(&mut s);
             let max = s.conn.reply_inline_max(served) / 4 * 4;
             assert!(max > 900, "{speaks:?} {result}");
-            let mut octets =
-                message(Xid(1), 1, &[], 0, &mut Random::new(&Seed::from_u64(1))).octets;
-            octets.resize((max + more) as usize, 0);
-            let stream = [s.mem.sge(octets)];
+            let mut bytes = message(Xid(1), 1, &[], 0, &mut Random::new(&Seed::from_u64(1))).bytes;
+            bytes.resize((max + more) as usize, 0);
+            let stream = [s.mem.sge(bytes)];
             s.conn.reply(served, &stream, &[]).unwrap();
             settle(&mut c, &mut s, NOW);
             assert_eq!(s.conn.reply_inline_max(served), 0, "it is over");
@@ -198,8 +197,8 @@ fn test_invalidation_of_another_calls_handle_closes_the_connection() {
     let body = v2::Body::ReplyInline { writes: heddle_rpcrdma::chunk::WriteList::EMPTY };
     let mut out = [0; 100];
     let len = v2::Header { xid: Xid(2), credit: 64, body }.encode(&mut out).unwrap();
-    let octets = [&out[..len], &2u32.to_be_bytes(), &[0, 0, 0, 1]].concat();
-    c.conn.handle_receive(NOW, &octets, Some(Handle(1)), &mut c.mem);
+    let bytes = [&out[..len], &2u32.to_be_bytes(), &[0, 0, 0, 1]].concat();
+    c.conn.handle_receive(NOW, &bytes, Some(Handle(1)), &mut c.mem);
     assert_eq!(ended(&mut c), [Event::Close(CloseReason::WrongInvalidate)]);
 }
 
@@ -226,8 +225,8 @@ fn test_unfinished_messages_hold_at_most_one_buffer() {
             v2::Header { xid: Xid(xid), credit: 5000, body: v2::Body::CallMiddle { remaining } };
         let mut out = [0; 100];
         let len = header.encode(&mut out).unwrap();
-        let octets = [&out[..len], &xid.to_be_bytes(), &[0; 4]].concat();
-        s.conn.handle_receive(NOW, &octets, None, &mut s.mem);
+        let bytes = [&out[..len], &xid.to_be_bytes(), &[0; 4]].concat();
+        s.conn.handle_receive(NOW, &bytes, None, &mut s.mem);
         assert!(s.mem.lent.len() <= 1);
         s.pump(64);
         s.absorb();
@@ -266,9 +265,9 @@ fn test_call_that_arrives_twice_is_served_once() {
         null_call(&mut c, 5);
         c.pump(64);
         crate::conn::model::execute(&mut c, &mut s);
-        let (octets, _) = s.inbox[0].clone();
+        let (bytes, _) = s.inbox[0].clone();
         s.receive(NOW);
-        s.conn.handle_receive(NOW, &octets, None, &mut s.mem);
+        s.conn.handle_receive(NOW, &bytes, None, &mut s.mem);
         s.take_events();
         assert_eq!((serve(&mut s), s.conn.counters().duplicate_calls), (1, 1));
         settle(&mut c, &mut s, NOW);
@@ -332,7 +331,7 @@ fn test_calls_without_replies_get_only_grants_back() {
     let (mut c, mut s) = established(Speaks::V2, |config| config.credits = 4);
     for xid in 1..30u32 {
         let of = message(Xid(xid), 0, &[5000], 0, &mut Random::new(&Seed::from_u64(1)));
-        let stream = [c.mem.sge(of.octets)];
+        let stream = [c.mem.sge(of.bytes)];
         let call =
             Call { xid: Xid(xid), stream: &stream, items: &of.items, reply: None, deadline: None };
         let call = c.conn.call(&call).unwrap();

@@ -18,7 +18,7 @@ pub(crate) const CREDIT: u32 = 500;
 pub(crate) fn big_call(end: &mut End, xid: u32, argument: u32, result: u32) -> CallId {
     let mut random = Random::new(&Seed::from_u64(xid.into()));
     let of = message(Xid(xid), 0, &[argument], 0, &mut random);
-    let stream = [end.mem.sge(of.octets)];
+    let stream = [end.mem.sge(of.bytes)];
     let room = [end.mem.sge(vec![0; result as usize])];
     let rooms: &[&[_]] = if result > 0 { &[&room] } else { &[] };
     let reply = ReplyRoom { stream_max: Some(100), items: rooms, ..ReplyRoom::default() };
@@ -36,11 +36,11 @@ pub(crate) fn reply(xid: u32, result: u32, rest: usize) -> Message {
     message(Xid(xid), 1, &[result], rest, &mut Random::new(&Seed::from_u64(1)))
 }
 
-/// Makes a call of `octets` bytes without items, whose reply is short.
-pub(crate) fn long_call(end: &mut End, xid: u32, octets: usize) -> CallId {
+/// Makes a call of `bytes` bytes without items, whose reply is short.
+pub(crate) fn long_call(end: &mut End, xid: u32, bytes: usize) -> CallId {
     let mut random = Random::new(&Seed::from_u64(xid.into()));
-    let of = message(Xid(xid), 0, &[], (octets - 40) / 4, &mut random);
-    let stream = [end.mem.sge(of.octets)];
+    let of = message(Xid(xid), 0, &[], (bytes - 40) / 4, &mut random);
+    let stream = [end.mem.sge(of.bytes)];
     let reply = Some(ReplyRoom { stream_max: Some(24), ..ReplyRoom::default() });
     let call = Call { xid: Xid(xid), stream: &stream, items: &[], reply, deadline: None };
     end.conn.call(&call).unwrap()
@@ -49,7 +49,7 @@ pub(crate) fn long_call(end: &mut End, xid: u32, octets: usize) -> CallId {
 /// Answers the single received call.
 pub(crate) fn answer(end: &mut End, with: &Message) {
     let call = take_call(end);
-    let stream = [end.mem.sge(with.octets.clone())];
+    let stream = [end.mem.sge(with.bytes.clone())];
     end.conn.reply(call, &stream, &with.items).unwrap();
 }
 
@@ -105,27 +105,27 @@ pub(crate) fn met(speaks: Speaks, limits: Limits) -> (End, End) {
 }
 
 /// Returns the words of a message.
-pub(crate) fn words(octets: &[u8]) -> Vec<u32> {
-    octets.chunks_exact(4).map(|w| u32::from_be_bytes(w.try_into().unwrap())).collect()
+pub(crate) fn words(bytes: &[u8]) -> Vec<u32> {
+    bytes.chunks_exact(4).map(|w| u32::from_be_bytes(w.try_into().unwrap())).collect()
 }
 
 /// Delivers a message of these words to `end`.
 pub(crate) fn give(end: &mut End, words: &[u32]) {
-    let octets: Vec<u8> = words.iter().flat_map(|w| w.to_be_bytes()).collect();
-    end.conn.handle_receive(NOW, &octets, None, &mut end.mem);
+    let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_be_bytes()).collect();
+    end.conn.handle_receive(NOW, &bytes, None, &mut end.mem);
 }
 
 /// Returns the messages that `end` sends now, without a peer.
 pub(crate) fn take_sent(end: &mut End) -> Vec<Vec<u32>> {
     end.pump(64);
     end.absorb();
-    std::mem::take(&mut end.sent).iter().map(|octets| words(octets)).collect()
+    std::mem::take(&mut end.sent).iter().map(|bytes| words(bytes)).collect()
 }
 
 /// Decodes a message of a connection of `version`.
-pub(crate) fn parse(octets: &[u8], version: u32) -> Decoded<'_> {
+pub(crate) fn parse(bytes: &[u8], version: u32) -> Decoded<'_> {
     let versions = if version == v2::VERSION { Versions::V2 } else { Versions::V1 };
-    decode(octets, versions, &Limits::DEFAULT).unwrap()
+    decode(bytes, versions, &Limits::DEFAULT).unwrap()
 }
 
 /// Returns the chunks of a call or a reply, except a Call chunk.

@@ -115,7 +115,7 @@ fn test_reply_for_which_there_are_no_credits_ends_the_connection() {
     assert_eq!(s.posted[0], 1, "its properties, which are all that it may send");
     s.absorb();
     let with = reply(7, 0, 0);
-    let stream = [s.mem.sge(with.octets)];
+    let stream = [s.mem.sge(with.bytes)];
     s.conn.reply(id, &stream, &[]).unwrap();
     s.pump(64);
     assert_eq!(s.posted[0], 1);
@@ -135,8 +135,8 @@ fn test_message_in_parts_that_does_not_end_ends_the_connection() {
     // Another part does not extend the time.
     let half = limit(&s) / 2;
     assert_eq!(pass(&mut s, NOW, half), None);
-    let octets: Vec<u8> = middle(3984).iter().flat_map(|w| w.to_be_bytes()).collect();
-    s.conn.handle_receive(NOW + half, &octets, None, &mut s.mem);
+    let bytes: Vec<u8> = middle(3984).iter().flat_map(|w| w.to_be_bytes()).collect();
+    s.conn.handle_receive(NOW + half, &bytes, None, &mut s.mem);
     assert_eq!((s.mem.lent.len(), s.conn.counters().broken_sequences), (1, 0));
     assert_ends(&mut s, NOW);
 }

@@ -28,7 +28,7 @@ fn served(s: &mut End) -> Vec<u32> {
             let got = s.mem.taken(call.buffer, call.length);
             assert_eq!(got[..4], call.xid.0.to_be_bytes());
             let with = reply(call.xid.0, 0, 0);
-            let stream = [s.mem.sge(with.octets)];
+            let stream = [s.mem.sge(with.bytes)];
             s.conn.reply(call.id, &stream, &with.items).unwrap();
             xids.push(call.xid.0);
         }
@@ -77,8 +77,8 @@ fn test_calls_that_find_no_memory_are_served_in_order_when_it_comes_back() {
 /// Call chunk.
 #[test]
 fn test_call_that_waited_for_memory_is_complete() {
-    let (speaks, octets) = (VERSIONS, [0, 1, 5001, 70_000]);
-    for (speaks, argument) in speaks.into_iter().flat_map(|s| octets.map(|o| (s, o))) {
+    let (speaks, bytes) = (VERSIONS, [0, 1, 5001, 70_000]);
+    for (speaks, argument) in speaks.into_iter().flat_map(|s| bytes.map(|o| (s, o))) {
         let (mut c, mut s) = ends(speaks, 2 * MIB);
         s.mem.refuse = 1;
         big_call(&mut c, 7, argument, 0);
@@ -92,7 +92,7 @@ fn test_call_that_waited_for_memory_is_complete() {
         let call =
             s.events.iter().find_map(|e| if let Event::Call(c) = e { Some(*c) } else { None });
         let call = call.expect("a call");
-        assert!(s.mem.taken(call.buffer, call.length) == of.octets, "{speaks:?} {argument}");
+        assert!(s.mem.taken(call.buffer, call.length) == of.bytes, "{speaks:?} {argument}");
         s.events.clear();
         // The whole call is in a Call chunk.
         s.mem.refuse = 1;
@@ -170,11 +170,11 @@ fn test_number_of_waiting_calls_is_bounded() {
         assert!((40..=granted).contains(&s.conn.waiting()), "{}", s.conn.waiting());
         let call = c.sent.last().unwrap().clone();
         for xid in 1000..1400u32 {
-            let mut octets = call.clone();
-            for word in octets.chunks_exact_mut(4).filter(|word| **word == call[..4]) {
+            let mut bytes = call.clone();
+            for word in bytes.chunks_exact_mut(4).filter(|word| **word == call[..4]) {
                 word.copy_from_slice(&xid.to_be_bytes());
             }
-            s.conn.handle_receive(NOW, &octets, None, &mut s.mem);
+            s.conn.handle_receive(NOW, &bytes, None, &mut s.mem);
         }
         assert!(s.conn.waiting() <= s.conn.config().served_slots().into());
         assert!(s.mem.lent.is_empty());

@@ -21,7 +21,7 @@ fn random() -> Random {
 }
 
 fn kinds(end: &End) -> Vec<u32> {
-    end.sent.iter().map(|octets| words(octets)[3]).collect()
+    end.sent.iter().map(|bytes| words(bytes)[3]).collect()
 }
 
 /// Calls of both directions, and their replies.
@@ -46,12 +46,12 @@ fn test_messages_carry_version_of_connection_and_xid_of_payload() {
         assert!(matches!(ended(&mut s)[..], [Event::Reply { .. }]));
         assert!(matches!(ended(&mut c)[..], [Event::Reply { .. }]));
         let mut seen = 0;
-        for octets in c.sent.iter().chain(&s.sent) {
-            assert_eq!(words(octets)[1], version);
-            let message = parse(octets, version);
+        for bytes in c.sent.iter().chain(&s.sent) {
+            assert_eq!(words(bytes)[1], version);
+            let message = parse(bytes, version);
             if let Some(xid) = message.payload.first_chunk() {
                 seen += 1;
-                assert_eq!(words(octets)[0], u32::from_be_bytes(*xid));
+                assert_eq!(words(bytes)[0], u32::from_be_bytes(*xid));
             }
             if message.direction() == Some(Direction::Reply) {
                 assert!(chunks(&message).reads.is_empty());
@@ -67,7 +67,7 @@ fn test_chunks_are_as_long_as_their_items_and_come_back_unchanged() {
     for (speaks, version) in VERSIONS {
         let (mut c, mut s) = established(speaks, |config| config.registration_max = 2000);
         let of = message(Xid(1), 0, &[5001], 2, &mut random());
-        let (stream, room) = ([c.mem.sge(of.octets.clone())], [c.mem.sge(vec![0x77; 6003])]);
+        let (stream, room) = ([c.mem.sge(of.bytes.clone())], [c.mem.sge(vec![0x77; 6003])]);
         let rooms: &[&[_]] = &[&room];
         let reply_room = ReplyRoom { stream_max: Some(100), items: rooms, whole: &[] };
         let call = Call {
@@ -89,7 +89,7 @@ fn test_chunks_are_as_long_as_their_items_and_come_back_unchanged() {
         let lengths: Vec<_> = write.segments().map(|s| s.length).collect();
         assert_eq!((provided.writes.len(), lengths), (1, vec![2000, 2000, 2000, 3]));
         // The stream holds the item's length, but neither the item nor its padding.
-        assert_eq!(sent.payload, [&of.octets[..44], &of.octets[44 + 5004..]].concat());
+        assert_eq!(sent.payload, [&of.bytes[..44], &of.bytes[44 + 5004..]].concat());
 
         answer(&mut s, &reply(1, 5999, 0));
         settle(&mut c, &mut s, NOW);
@@ -115,8 +115,8 @@ fn test_chunks_are_as_long_as_their_items_and_come_back_unchanged() {
 fn test_empty_and_unused_chunks_come_back_empty_and_unused() {
     for (speaks, version) in VERSIONS {
         let (mut c, mut s) = established(speaks, |_| {});
-        let stream = [c.mem.sge(message(Xid(1), 0, &[], 0, &mut random()).octets)];
-        let rooms = [6000, 6000].map(|octets| [c.mem.sge(vec![0; octets])]);
+        let stream = [c.mem.sge(message(Xid(1), 0, &[], 0, &mut random()).bytes)];
+        let rooms = [6000, 6000].map(|bytes| [c.mem.sge(vec![0; bytes])]);
         let rooms: &[&[_]] = &[&rooms[0], &[], &rooms[1]];
         let reply_room = ReplyRoom { stream_max: Some(300), items: rooms, whole: &[] };
         let call = Call {
@@ -186,7 +186,7 @@ fn test_long_call_goes_in_a_body_chunk_of_position_zero() {
     for (speaks, version) in VERSIONS {
         let (mut c, mut s) = established(speaks, |config| config.parts_max = 1);
         let of = message(Xid(1), 0, &[5001], 3000, &mut random());
-        let stream = [c.mem.sge(of.octets.clone())];
+        let stream = [c.mem.sge(of.bytes.clone())];
         let reply_room = ReplyRoom { stream_max: Some(24), ..ReplyRoom::default() };
         let call = Call {
             xid: Xid(1),
@@ -225,7 +225,7 @@ fn test_long_call_goes_in_a_body_chunk_of_position_zero() {
         else {
             panic!("no call")
         };
-        assert!(s.mem.taken(call.buffer, call.length) == of.octets);
+        assert!(s.mem.taken(call.buffer, call.length) == of.bytes);
     }
 }
 
@@ -235,7 +235,7 @@ fn test_reply_chunk_holds_long_replies_and_comes_back_in_every_reply() {
     for (speaks, version) in VERSIONS {
         for (rest, long) in [(3000, true), (3, false)] {
             let (mut c, mut s) = established(speaks, |_| {});
-            let stream = [c.mem.sge(message(Xid(1), 0, &[], 0, &mut random()).octets)];
+            let stream = [c.mem.sge(message(Xid(1), 0, &[], 0, &mut random()).bytes)];
             let whole = [c.mem.sge(vec![0; 20_000])];
             let reply_room = Some(ReplyRoom { stream_max: None, items: &[], whole: &whole });
             let call = Call {
@@ -250,12 +250,12 @@ fn test_reply_chunk_holds_long_replies_and_comes_back_in_every_reply() {
             let of = message(Xid(1), 1, &[9], rest, &mut random());
             // No item of the reply may be placed.
             let call = crate::conn::scene::take_call(&mut s);
-            let stream = [s.mem.sge(of.octets.clone())];
+            let stream = [s.mem.sge(of.bytes.clone())];
             s.conn.reply(call, &stream, &[]).unwrap();
             settle(&mut c, &mut s, NOW);
             let [Event::Reply { reply, .. }] = ended(&mut c)[..] else { panic!("no reply") };
             let back = parse(&s.sent[0], version);
-            let octets = u32::try_from(of.octets.len()).unwrap();
+            let bytes = u32::try_from(of.bytes.len()).unwrap();
             let kind = match (version, long) {
                 (1, true) => 1,
                 (1, false) => 0,
@@ -265,12 +265,12 @@ fn test_reply_chunk_holds_long_replies_and_comes_back_in_every_reply() {
             assert_eq!((kinds(&s), s.posted[2]), (vec![kind], usize::from(long)));
             assert_eq!(words(&s.sent[0])[0], 1);
             if long {
-                assert_eq!(reply.stream, ReplyStream::Chunk { length: octets });
-                assert!(c.mem.at(whole[0])[..octets as usize] == of.octets);
-                assert_eq!(chunks(&back).reply.map(|c| c.length()), Some(octets));
+                assert_eq!(reply.stream, ReplyStream::Chunk { length: bytes });
+                assert!(c.mem.at(whole[0])[..bytes as usize] == of.bytes);
+                assert_eq!(chunks(&back).reply.map(|c| c.length()), Some(bytes));
             } else {
                 assert!(
-                    matches!(reply.stream, ReplyStream::Buffer { length, .. } if length == octets)
+                    matches!(reply.stream, ReplyStream::Buffer { length, .. } if length == bytes)
                 );
                 let returned = chunks(&back).reply.map(|c| (c.len(), c.length()));
                 assert_eq!(returned, (version == 1).then_some((1, 0)));
@@ -283,7 +283,7 @@ fn test_reply_chunk_holds_long_replies_and_comes_back_in_every_reply() {
 #[test]
 fn test_parts_are_sent_in_order_and_not_mixed_with_other_messages() {
     let (mut c, mut s) = established(Speaks::V2, |config| config.credits = 3);
-    let mut octets = Vec::new();
+    let mut bytes = Vec::new();
     for xid in 1..6 {
         long_call(&mut c, xid, 9000);
         let of = message(
@@ -293,7 +293,7 @@ fn test_parts_are_sent_in_order_and_not_mixed_with_other_messages() {
             (9000 - 40) / 4,
             &mut Random::new(&Seed::from_u64(xid.into())),
         );
-        octets.push(of.octets);
+        bytes.push(of.bytes);
         null_call(&mut c, 100 + xid);
     }
     for _ in 0..20 {
@@ -303,7 +303,7 @@ fn test_parts_are_sent_in_order_and_not_mixed_with_other_messages() {
     assert_eq!(ended(&mut c).len(), 10);
     let (mut coming, mut got): (Option<(u32, u32)>, Vec<u8>) = (None, Vec::new());
     let mut whole = Vec::new();
-    for sent in c.sent.iter().filter(|octets| words(octets)[3] != 5) {
+    for sent in c.sent.iter().filter(|bytes| words(bytes)[3] != 5) {
         let [xid, _, _, kind, remaining, ..] = words(sent)[..] else { panic!("short") };
         let message = parse(sent, 2);
         if let Some((of, left)) = coming {
@@ -319,7 +319,7 @@ fn test_parts_are_sent_in_order_and_not_mixed_with_other_messages() {
         }
     }
     whole.retain(|stream| stream.len() > 40);
-    assert!(whole == octets);
+    assert!(whole == bytes);
 }
 
 #[test]
@@ -333,14 +333,14 @@ fn test_credits_of_version_1_are_asked_for_and_granted() {
     assert_eq!(serve(&mut s), 1);
     settle(&mut c, &mut s, NOW);
     assert_eq!(c.sent.len(), 4, "as many as were granted");
-    assert!(c.sent.iter().all(|octets| words(octets)[2] == 10));
+    assert!(c.sent.iter().all(|bytes| words(bytes)[2] == 10));
     assert_eq!(words(&s.sent[0])[2], 3);
     for _ in 0..10 {
         serve(&mut s);
         settle(&mut c, &mut s, NOW);
     }
     assert_eq!(ended(&mut c).len(), 10);
-    assert!(s.sent.iter().all(|octets| words(octets)[2] == 3));
+    assert!(s.sent.iter().all(|bytes| words(bytes)[2] == 3));
 }
 
 /// The credit field is the number of received messages plus the number that may still come. GRANTs
@@ -359,7 +359,7 @@ fn test_version_2_credit_field_counts_received_and_expected_messages() {
         let served = crate::conn::scene::take_call(&mut s);
         s.conn.dismiss(served).unwrap();
     }
-    let sent: Vec<_> = s.sent.iter().map(|octets| words(octets)).collect();
+    let sent: Vec<_> = s.sent.iter().map(|bytes| words(bytes)).collect();
     assert!(sent.len() > 2);
     // The client's properties were one of its messages.
     for grant in &sent {

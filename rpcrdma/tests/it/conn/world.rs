@@ -112,13 +112,13 @@ impl<C: Choices> World<C> {
         let has_reply = self.version == 1 || !self.choices.chance(0.1);
         let call = message(xid, 0, &items, rest, self.choices.contents());
         let mem = &mut self.ends[end].mem;
-        let mut lend = |octets: u32, choices: &mut C| {
-            scatter(&vec![0; octets as usize], mem, choices.contents())
+        let mut lend = |bytes: u32, choices: &mut C| {
+            scatter(&vec![0; bytes as usize], mem, choices.contents())
         };
         let rooms_lent = rooms.iter().map(|&n| lend(n, &mut self.choices)).collect();
         let has_whole = !is_small && (self.version == 1 || self.choices.chance(0.6));
         let whole = if has_whole { lend(stream_max, &mut self.choices) } else { Vec::new() };
-        let stream = scatter(&call.octets, mem, self.choices.contents());
+        let stream = scatter(&call.bytes, mem, self.choices.contents());
         let lent = Lent { stream, rooms: rooms_lent, whole };
         let room_lists: Vec<&[_]> = lent.rooms.iter().map(|r| &r[..]).collect();
         let known = self.choices.chance(0.8);
@@ -176,7 +176,7 @@ impl<C: Choices> World<C> {
         let items: Vec<_> = told.rooms.iter().map(|&n| less(n, &mut self.choices)).collect();
         let rest = less(told.stream_max - 40 - 12, &mut self.choices) as usize / 4;
         let reply = message(xid, 1, &items, rest, self.choices.contents());
-        let stream = scatter(&reply.octets, &mut end.mem, self.choices.contents());
+        let stream = scatter(&reply.bytes, &mut end.mem, self.choices.contents());
         end.conn.reply(id, &stream, &reply.items).unwrap();
         told.answer = Some(Ok(reply));
         app.theirs.get_mut(&id).unwrap().lent = Some(Lent { stream, ..Lent::default() });
@@ -195,7 +195,7 @@ impl<C: Choices> World<C> {
             Event::Call(call) => {
                 let got = mem.taken(call.buffer, call.length);
                 let told = app.told.get_mut(&call.xid).unwrap();
-                assert!(got == told.call.octets, "{:?}", call.xid);
+                assert!(got == told.call.bytes, "{:?}", call.xid);
                 for item in call.reads.as_slice() {
                     assert!(told.call.items.contains(item), "{item:?}");
                 }

@@ -43,9 +43,9 @@ fn pcapng(resolution: Option<u8>, unit: u64) -> Vec<u8> {
     out
 }
 
-fn read(octets: &[u8]) -> (Vec<(u64, Vec<u8>)>, Option<String>) {
+fn read(bytes: &[u8]) -> (Vec<(u64, Vec<u8>)>, Option<String>) {
     let mut frames = Vec::new();
-    let mut capture = match Capture::new(Box::new(Cursor::new(octets.to_vec()))) {
+    let mut capture = match Capture::new(Box::new(Cursor::new(bytes.to_vec()))) {
         Ok(capture) => capture,
         Err(e) => return (frames, Some(e.to_string())),
     };
@@ -84,7 +84,7 @@ fn test_truncated_capture_is_detected_at_every_byte() {
     {
         for n in 0..whole.len() {
             let (frames, error) = read(&whole[..n]);
-            assert_eq!(error.is_none(), ends.contains(&n), "{n} octets: {error:?}");
+            assert_eq!(error.is_none(), ends.contains(&n), "{n} bytes: {error:?}");
             assert!(frames.len() < 2);
         }
     }
@@ -92,7 +92,7 @@ fn test_truncated_capture_is_detected_at_every_byte() {
 
 #[test]
 fn test_files_of_other_formats_are_refused() {
-    let error = |octets: &[u8]| read(octets).1.unwrap();
+    let error = |bytes: &[u8]| read(bytes).1.unwrap();
     assert!(error(b"not a capture, whatever it is").contains("unknown file format"));
     assert!(error(&pcap(101)).contains("link type 101"));
     let mut other = pcapng(None, 1000);

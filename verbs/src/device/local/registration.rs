@@ -229,7 +229,7 @@ mod tests {
     fn comes_back_behind_a_failure(patient: bool) {
         let (hub, worker) = testing::hub();
         let config = DeviceConfig { patient, ..DeviceConfig::default() };
-        let area = Area::new(hub.area_octets(config.queues)).unwrap();
+        let area = Area::new(hub.area_bytes(config.queues)).unwrap();
         let region = Region::anonymous(1 << 20).unwrap();
         let (device, local) = hub.open_on(area, Some(region), &config, None).unwrap();
         let pd = device.alloc_pd().unwrap();

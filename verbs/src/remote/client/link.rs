@@ -274,7 +274,7 @@ impl Link {
             }
             until = wanted;
             match receive(self.socket.as_fd(), &mut inbox) {
-                Ok(Received::Octets(_)) => {}
+                Ok(Received::Bytes(_)) => {}
                 Ok(Received::End) => return,
                 Err(e) if is_timeout(&e) => {}
                 Err(_) => return,

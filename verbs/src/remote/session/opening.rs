@@ -79,7 +79,7 @@ impl Session {
         }
         let take = |kind, n| self.account.take(kind, n).map_err(over);
         // The account does not pay for the room in the area that the RNIC itself needs.
-        let least = self.hub.area_octets(0);
+        let least = self.hub.area_bytes(0);
         let queues = if args.queues > least as u64 { args.queues } else { 0 };
         let held = vec![
             take(Kind::Memory, args.memory)?,
@@ -249,10 +249,10 @@ impl Session {
     ) -> Result<(Open, Opened, Vec<OwnedFd>), DeviceError> {
         let mut fds = Vec::new();
         let lent = self.lend(&mut fds).map_err(|e| DeviceError::Socket(e.to_string()))?;
-        let octets = (area.len(), memory.as_ref().map_or(0, Region::len));
+        let bytes = (area.len(), memory.as_ref().map_or(0, Region::len));
         let config = DeviceConfig {
-            memory: octets.1,
-            queues: octets.0,
+            memory: bytes.1,
+            queues: bytes.0,
             shared: true,
             limits: self.policy.limits,
             patient: false,

@@ -171,10 +171,10 @@ fn store_data(ring: BlockRing<'_>, at: u64, head: usize, data: &Data<'_>) {
 
 /// Returns the last bytes of inline data, fewer than a word, filled up with zeros.
 #[inline(never)]
-fn last_word(octets: &[u8]) -> u64 {
+fn last_word(bytes: &[u8]) -> u64 {
     let mut word = [0; 8];
-    for (to, octet) in word.iter_mut().zip(octets) {
-        *to = *octet;
+    for (to, byte) in word.iter_mut().zip(bytes) {
+        *to = *byte;
     }
     u64::from_ne_bytes(word)
 }

@@ -150,9 +150,9 @@ fn test_reader_of_captures_and_queue_pair_find_the_same_header_faults() {
     for base in [write(all, TO, 8), send(1, 0, true, 8), read_request(1, all, TO, 8)] {
         segments.extend((0..18).map(|n| base[..n].to_vec()));
         for at in [0, 1, 6, 7, 8, 9] {
-            for octet in 0..=255 {
+            for byte in 0..=255 {
                 let mut s = base.clone();
-                s[at] = octet;
+                s[at] = byte;
                 segments.push(s);
             }
         }

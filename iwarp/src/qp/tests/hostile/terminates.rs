@@ -110,7 +110,7 @@ const CASES: &[Case] = &[
     ),
     ("offset 8 before 0", |_| vec![u(0x41, 0x43, NONE, [0, 1, 8], X)], [0x12, 4, 0xc0, 0], 18),
     (
-        "65 octets for a buffer of 64",
+        "65 bytes for a buffer of 64",
         |_| vec![u(0x41, 0x43, NONE, [0, 1, 0], &[0; 65])],
         [0x12, 5, 0xc0, 0],
         18,
