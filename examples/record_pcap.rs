@@ -17,9 +17,9 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Duration;
 
-use heddle::perf::rping::{RpingClient, RpingConfig};
-use heddle::perf::service::Services;
-use heddle::perf::workload::Step;
+use heddle::services::Services;
+use heddle::services::Step;
+use heddle::services::rping::{RpingClient, RpingConfig};
 use heddle::{
     Clock, Eal, EalConfig, Endpoint, EndpointConfig, ListenParams, MpaOptions, PortSource, Seed,
 };
@@ -130,7 +130,7 @@ fn main() -> Result<()> {
         validate: true,
         mpa: MpaOptions::new(),
     };
-    let mut rping = RpingClient::new(client.endpoint.device(), &clock, ping, false)?;
+    let mut rping = RpingClient::new(client.endpoint.device(), ping, false)?;
     let mut record = Vec::new();
     let (mut done, mut linger) = (false, LINGER);
     for _ in 0..MAX_TICKS {

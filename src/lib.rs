@@ -67,14 +67,14 @@
 //! The guide, page by page, is in `docs/guide/`; programs to start from are in `examples/`. The
 //! crate's binary, `heddle`, is made of the same.
 
-pub use heddle_base::{Histogram, Instant, Seed};
+pub use heddle_base::{Histogram, Instant, Seed, units};
 pub use heddle_cm::{
     Awaited, CmCounters, CmGauges, DialogueError, IbCounters, Notice, ParamsError, Refusal,
     RequestError, StartupTimes, WorkerId,
 };
 pub use heddle_ctl::{
-    ControlCounters, CtlCounters, Detached, Endpoint, EndpointConfig, Lcores, MAX_WORKERS, Node,
-    OpenError, OpenPort, Patience, PortSetup, PortStatus, RnicSetup, Snapshot, WorkerStatus,
+    ControlCounters, CtlCounters, Detached, Endpoint, EndpointConfig, Lcores, MAX_WORKERS, MTU,
+    Node, OpenError, OpenPort, Patience, PortSetup, PortStatus, RnicSetup, Snapshot, WorkerStatus,
     random_seed,
 };
 pub use heddle_dataplane::fault::FaultCounters;
@@ -117,6 +117,7 @@ pub use heddle_daemon as daemon;
 pub use heddle_nfs as nfs;
 pub use heddle_perf as perf;
 pub use heddle_rpc as rpc;
+pub use heddle_services as services;
 pub use heddle_socket as socket;
 
 /// The version of DPDK that this crate was built for.

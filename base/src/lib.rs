@@ -12,6 +12,7 @@ mod stream;
 mod sum;
 pub mod sync;
 mod time;
+pub mod units;
 
 pub use chunks::{Chunks, Skip};
 pub use histogram::Histogram;

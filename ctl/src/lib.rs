@@ -38,6 +38,9 @@ mod snapshot;
 #[cfg(test)]
 mod testing;
 
+/// The smallest and the largest MTU of a port, in bytes of an IP packet.
+pub const MTU: core::ops::RangeInclusive<u16> = 576..=9000;
+
 pub use ask::{Asker, ConnPage, ConnStatus, ControlState, Kill, QpStatus, Question, Reply};
 pub use assembly::OpenPort;
 pub use config::{

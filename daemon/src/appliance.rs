@@ -24,7 +24,7 @@ use std::time::Instant;
 use heddle_cm::WorkerId;
 use heddle_ctl::{Asker, Kill, Node, Question, Reply, Snapshot};
 use heddle_dataplane::{Port, WorkerSnapshot};
-use heddle_perf::service;
+use heddle_services as service;
 use heddle_socket::admin::LastReload;
 use heddle_socket::{Fault, FaultKind};
 use heddle_verbs::ListenParams;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use heddle_ctl::{Endpoint, Lcores, Node, OpenPort, PortSetup, RnicSetup, WorkerPlace};
 use heddle_dataplane::{
     Eal, EalConfig, EalError, IdlePolicy, IovaMode, Place, Port as DpdkPort, PortSource, Topology,
+    lcore,
 };
-use heddle_perf::pin;
 use heddle_tcp::{ConnConfig, PeerLimit};
 
 use crate::config::{Config, Port};
@@ -190,7 +190,7 @@ fn setup(config: &Config) -> RnicSetup {
 pub fn start(config: &Config, progress: &Progress) -> Result<Node, StartError> {
     let (eal, endpoint) = open(config, progress)?;
     let cores = match &config.workers.lcores[..] {
-        [] => vec![first_core(&Topology::read(), &pin::available(), &endpoint)?],
+        [] => vec![first_core(&Topology::read(), &lcore::available(), &endpoint)?],
         cores => cores.to_vec(),
     };
     let among_programs = config.private.is_some();

@@ -1,4 +1,4 @@
-//! Services of an appliance: those of [`heddle_perf`], and directories by NFS.
+//! Services of an appliance: those of [`heddle_services`], and directories by NFS.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -6,15 +6,15 @@ use core::str::FromStr;
 use std::path::{Path, PathBuf};
 
 use heddle_nfs::{ANONYMOUS, Access, Network, Squash};
-use heddle_perf::service as perf;
+use heddle_services as services;
 
 use crate::nfs::Opened;
 
-/// The kind of a service: a service of `heddle-perf`, or NFS.
+/// The kind of a service: a service of `heddle-services`, or NFS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServiceKind {
     /// A service that needs nothing of the host.
-    Perf(perf::ServiceKind),
+    Program(services::ServiceKind),
     /// Directories by NFS.
     Nfs(Nfs),
 }
@@ -123,15 +123,15 @@ pub struct ServiceSpec {
 
 /// Returns the names of the services, for messages and help.
 pub fn services() -> String {
-    format!("{}, nfs:DIRECTORY", perf::SERVICES)
+    format!("{}, nfs:DIRECTORY", services::SERVICES)
 }
 
 /// The text is not a [`ServiceSpec`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServiceError {
-    /// An error in the address or the text that `heddle-perf` describes.
+    /// An error in the address or the text that `heddle-services` describes.
     #[error(transparent)]
-    Perf(#[from] perf::ServiceError),
+    Program(#[from] services::ServiceError),
     /// The service is not known.
     #[error("unknown service '{0}' (known: {list})", list = services())]
     Unknown(String),
@@ -160,7 +160,7 @@ impl FromStr for ServiceSpec {
     type Err = ServiceError;
 
     fn from_str(s: &str) -> Result<ServiceSpec, ServiceError> {
-        let none = || perf::ServiceError::NoService(s.into());
+        let none = || services::ServiceError::NoService(s.into());
         let (addr, kind) = s.split_once('=').ok_or_else(none)?;
         let (addr, kind) = (ServiceSpec::address(addr)?, kind.parse()?);
         Ok(ServiceSpec { addr, kind, infiniband: false })
@@ -184,7 +184,7 @@ impl ServiceSpec {
     /// # Errors
     /// When the text is not an address, or its family is not served.
     pub fn address(s: &str) -> Result<SocketAddr, ServiceError> {
-        Ok(perf::ServiceSpec::address(s)?)
+        Ok(services::ServiceSpec::address(s)?)
     }
 }
 
@@ -198,8 +198,8 @@ impl FromStr for ServiceKind {
             let rest = rest.strip_prefix(':').ok_or_else(|| ServiceError::Directory(s.into()))?;
             return Nfs::of(rest).map(ServiceKind::Nfs);
         }
-        s.parse().map(ServiceKind::Perf).map_err(|e| match e {
-            perf::ServiceError::Unknown(name) => ServiceError::Unknown(name),
+        s.parse().map(ServiceKind::Program).map_err(|e| match e {
+            services::ServiceError::Unknown(name) => ServiceError::Unknown(name),
             other => other.into(),
         })
     }
@@ -295,7 +295,7 @@ impl ServiceKind {
     /// InfiniBand.
     pub const fn needs_data(&self) -> bool {
         match self {
-            ServiceKind::Perf(kind) => kind.needs_data(),
+            ServiceKind::Program(kind) => kind.needs_data(),
             ServiceKind::Nfs(_) => true,
         }
     }
@@ -303,7 +303,7 @@ impl ServiceKind {
     /// Returns the directories of an NFS service.
     pub const fn nfs(&self) -> Option<&Nfs> {
         match self {
-            ServiceKind::Perf(_) => None,
+            ServiceKind::Program(_) => None,
             ServiceKind::Nfs(nfs) => Some(nfs),
         }
     }
@@ -312,7 +312,7 @@ impl ServiceKind {
 impl fmt::Display for ServiceKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ServiceKind::Perf(kind) => kind.fmt(f),
+            ServiceKind::Program(kind) => kind.fmt(f),
             ServiceKind::Nfs(nfs) => nfs.fmt(f),
         }
     }
@@ -507,6 +507,6 @@ mod tests {
         let unknown = refused("nfsd").to_string();
         assert!(unknown.starts_with("unknown service 'nfsd'"), "{unknown}");
         assert!(unknown.contains("rping") && unknown.contains("nfs:DIRECTORY"), "{unknown}");
-        assert!(matches!(refused("rping,size=1"), ServiceError::Perf(_)));
+        assert!(matches!(refused("rping,size=1"), ServiceError::Program(_)));
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender};
-use heddle_perf::service::{self as perf, Limits, Services};
+use heddle_services::{Limits, Services};
 use heddle_verbs::{Device, ListenFailure, ListenParams, Sleeper, Waker};
 
 use crate::nfs::{Export, Opened, Quota};
@@ -32,7 +32,7 @@ type Answers = Vec<(Done, Result<(), String>)>;
 /// The terms for starting a service.
 pub(crate) struct Terms {
     pub(crate) params: ListenParams,
-    /// Limits of the services of [`heddle_perf`].
+    /// Limits of the services of [`heddle_services`].
     pub(crate) limits: Limits,
     /// Quota of an NFS export.
     pub(crate) quota: Quota,
@@ -108,7 +108,7 @@ struct Shown {
 
 /// A service that runs.
 enum Service {
-    Perf(Services),
+    Program(Services),
     Nfs(Export),
 }
 
@@ -122,10 +122,10 @@ impl Service {
         let Terms { params, limits, quota, opened } = terms;
         let &ServiceSpec { addr, ref kind, infiniband } = spec;
         match *kind {
-            ServiceKind::Perf(kind) => {
-                let spec = perf::ServiceSpec { addr, kind, infiniband };
+            ServiceKind::Program(kind) => {
+                let spec = heddle_services::ServiceSpec { addr, kind, infiniband };
                 let started = Services::start_with(device, &[spec], &params, &limits, Some(waker));
-                started.map(Service::Perf).map_err(|e| e.to_string())
+                started.map(Service::Program).map_err(|e| e.to_string())
             }
             ServiceKind::Nfs(_) => {
                 let opened = opened.ok_or("its directory is not open")?;
@@ -137,7 +137,7 @@ impl Service {
 
     fn step(&mut self) -> bool {
         match self {
-            Service::Perf(services) => services.step(),
+            Service::Program(services) => services.step(),
             // An export has a thread that steps it.
             Service::Nfs(_) => false,
         }
@@ -145,28 +145,28 @@ impl Service {
 
     fn has_work(&self) -> bool {
         match self {
-            Service::Perf(services) => services.has_work(),
+            Service::Program(services) => services.has_work(),
             Service::Nfs(_) => false,
         }
     }
 
     fn stop_listening(&mut self) {
         match self {
-            Service::Perf(services) => services.stop_listening(),
+            Service::Program(services) => services.stop_listening(),
             Service::Nfs(export) => export.stop_listening(),
         }
     }
 
     fn end(&mut self) {
         match self {
-            Service::Perf(services) => services.end(),
+            Service::Program(services) => services.end(),
             Service::Nfs(export) => export.end(),
         }
     }
 
     fn conns(&self) -> usize {
         match self {
-            Service::Perf(services) => services.conns(),
+            Service::Program(services) => services.conns(),
             Service::Nfs(export) => export.conns(),
         }
     }
@@ -174,14 +174,14 @@ impl Service {
     /// Returns true if the service takes no more connections, after the order to stop.
     fn has_stopped(&self) -> bool {
         match self {
-            Service::Perf(_) => true,
+            Service::Program(_) => true,
             Service::Nfs(export) => export.has_stopped(),
         }
     }
 
     fn is_listening(&self) -> Result<bool, ListenFailure> {
         match self {
-            Service::Perf(services) => services.is_listening(),
+            Service::Program(services) => services.is_listening(),
             Service::Nfs(export) => export.is_listening(),
         }
     }
@@ -319,7 +319,7 @@ fn show(all: &[Running], fewer: bool, shown: &mut Shown) {
     if fewer || !now.clone().eq(shown.list.iter().map(|(spec, stage)| (spec, *stage))) {
         shown.list = now.map(|(spec, stage)| (spec.clone(), stage)).collect();
         let exports = all.iter().filter_map(|r| match &r.service {
-            Service::Perf(_) => None,
+            Service::Program(_) => None,
             Service::Nfs(export) => Some((r.spec.clone(), Arc::clone(export.watch()))),
         });
         shown.exports = Exports(exports.collect());

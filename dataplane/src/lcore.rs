@@ -53,6 +53,11 @@ pub enum LcoreError {
     },
 }
 
+/// Returns the numbers of the processors that this process may use.
+pub fn available() -> Vec<usize> {
+    core_affinity::get_core_ids().unwrap_or_default().iter().map(|c| c.id).collect()
+}
+
 /// The most numbers in a list of processors.
 const MAX_CORES: usize = 1024;
 

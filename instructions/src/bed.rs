@@ -11,6 +11,7 @@ use heddle_dataplane::{
     PortError, RxQueue, TxQueue,
 };
 use heddle_iwarp::mpa::startup::CrcPolicy;
+use heddle_services::bench::Op;
 use heddle_tcp::{Cidr, ConnConfig};
 use heddle_verbs::{
     AcceptParams, Access, CmEvent, CmId, ConnectParams, Cq, Device, DeviceError, EventQueue,
@@ -18,7 +19,6 @@ use heddle_verbs::{
 };
 
 use crate::measured;
-use heddle_perf::spec::Op;
 
 /// The link between the two RNICs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

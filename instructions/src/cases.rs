@@ -3,13 +3,14 @@
 use core::fmt;
 use core::str::FromStr;
 
+use heddle_base::units::UnitError;
 use heddle_dataplane::Eal;
+use heddle_services::bench::Op;
+use heddle_services::rpc::program::Call;
 
 use crate::bed::{Bed, BedError, Shape, TURN, Wire};
 use crate::calls::{self, By};
 use crate::rpc;
-use heddle_perf::rpc::program::Call;
-use heddle_perf::spec::{Op, SpecError};
 
 /// Operations outstanding for long messages, and for short messages in a stream.
 const LONG_DEPTH: usize = 4;
@@ -221,10 +222,10 @@ fn short(op: Op) -> String {
 }
 
 impl FromStr for Case {
-    type Err = SpecError;
+    type Err = UnitError;
 
-    fn from_str(s: &str) -> Result<Case, SpecError> {
-        Case::all().into_iter().find(|c| c.to_string() == s).ok_or_else(|| SpecError::Malformed {
+    fn from_str(s: &str) -> Result<Case, UnitError> {
+        Case::all().into_iter().find(|c| c.to_string() == s).ok_or_else(|| UnitError {
             given: s.into(),
             expected: "a case (the file of figures names them)",
         })

@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
+use heddle_base::units::{Size, Sizes};
 use heddle_dataplane::{Clock, Eal};
+use heddle_perf::rpc::RpcRun;
+use heddle_perf::rpc::pair::RpcPair;
+use heddle_perf::spec::{BenchSpec, Until};
 use heddle_rpc::Speaks;
+use heddle_services::rpc::program::Call;
 
 use crate::bed::{BedError, PATIENCE, TURN};
 use crate::measured;
-use heddle_perf::rpc::RpcRun;
-use heddle_perf::rpc::pair::RpcPair;
-use heddle_perf::rpc::program::Call;
-use heddle_perf::spec::{BenchSpec, Size, Sizes, Until};
 
 /// Counts `ops` calls with items of `size` bytes, `depth` outstanding, after `warm` uncounted
 /// calls.

@@ -23,13 +23,16 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use heddle_base::Seed;
+use heddle_base::units::{Size, Sizes};
 use heddle_ctl::{Endpoint, EndpointConfig};
 use heddle_dataplane::{Eal, EalConfig, Hugepages, LcoreWorker};
 use heddle_perf::embedded::{memory_for, queues_for};
 use heddle_perf::own_process::OwnProcess;
 use heddle_perf::pin;
-use heddle_perf::spec::{BenchSpec, Mode, Op, Size, Sizes, Until};
-use heddle_perf::workload::{PerfServer, Run};
+use heddle_perf::spec::{BenchSpec, Until};
+use heddle_perf::workload::Run;
+use heddle_services::bench::BenchServer;
+use heddle_services::bench::{Mode, Op};
 use heddle_tcp::Cidr;
 use heddle_verbs::remote::{OpenParams, Policy, serve};
 use heddle_verbs::{Device, DeviceConfig, ListenParams, PageSize, Region};
@@ -137,7 +140,7 @@ fn main() -> Result<(), Fault> {
     for hub in [a.hub(), b.hub()] {
         hub.set_threaded();
     }
-    let mut server = PerfServer::new(b.device(), server(), ListenParams::default(), None)?;
+    let mut server = BenchServer::new(b.device(), server(), ListenParams::default(), None)?;
     // Poll until the server listens.
     let until = Instant::now() + Duration::from_millis(200);
     while Instant::now() < until {

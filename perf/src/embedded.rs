@@ -13,15 +13,17 @@ use heddle_base::Seed;
 use heddle_ctl::{Detached, Endpoint, EndpointConfig, InnerSetup, OpenError, RnicSetup, Snapshot};
 use heddle_dataplane::{Clock, Eal, FaultConfig, LcoreError, LcoreWorker, WorkerSnapshot};
 use heddle_iwarp::mpa::startup::CrcPolicy;
+use heddle_services::Serve as _;
+use heddle_services::Step;
+use heddle_services::bench::{BenchServer, send_window};
 use heddle_tcp::{Cidr, ConnConfig};
 use heddle_verbs::{DeviceError, ListenParams, MpaOptions, Protocol};
 use tracing::debug;
 
 use crate::progress::Progress;
 use crate::report::{BenchReport, WorkerShare};
-use crate::server::Serve as _;
 use crate::spec::{BenchSpec, Faults, Wire};
-use crate::workload::{Client, Outcome, PerfServer, Run, Step, WorkloadError, send_window};
+use crate::workload::{Client, Outcome, Run, WorkloadError};
 
 /// Where the polling threads run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +91,7 @@ struct Side {
 /// The server, and its RNIC unless that is the client's.
 struct ServerSide {
     endpoint: Option<Endpoint>,
-    server: PerfServer,
+    server: BenchServer,
 }
 
 /// Returns the bytes of registered memory that one side needs for all runs of a specification.
@@ -227,7 +229,7 @@ impl Pair {
             backlog: spec.qps as usize + 16,
             ..ListenParams::default()
         };
-        let mut server = PerfServer::new(b.as_ref().unwrap_or(&a).device(), at, params, None)?;
+        let mut server = BenchServer::new(b.as_ref().unwrap_or(&a).device(), at, params, None)?;
         // Every worker of the server has to listen: the server refuses a client that comes before.
         let until = a.now() + SETTLE;
         while !matches!(server.is_listening(), Ok(true)) && a.now() < until {
@@ -615,7 +617,8 @@ fn drops(s: &Snapshot) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::{Mode, Size, Sizes};
+    use heddle_base::units::{Size, Sizes};
+    use heddle_services::bench::Mode;
 
     #[test]
     fn test_frames_cover_data_in_flight_and_more_with_faults() {

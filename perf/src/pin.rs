@@ -19,10 +19,7 @@ pub enum PinError {
     },
 }
 
-/// Returns the numbers of the processors that this process may use.
-pub fn available() -> Vec<usize> {
-    core_affinity::get_core_ids().unwrap_or_default().iter().map(|c| c.id).collect()
-}
+pub use heddle_dataplane::lcore::available;
 
 /// Returns the first `N` processors that this process may use.
 pub fn first<const N: usize>() -> Result<[usize; N], PinError> {

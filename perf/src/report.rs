@@ -45,10 +45,12 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use heddle_base::units::Size;
+use heddle_services::bench::{Mode, Op};
 use serde::{Deserialize, Serialize};
 
 use crate::latency::Latency;
-use crate::spec::{Mode, Op, Size, Wire};
+use crate::spec::Wire;
 
 /// The outcome of one size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -2,15 +2,14 @@
 //!
 //! ```text
 //!   Load ── calls ──▶ client ══ RPC-over-RDMA ══▶ server ──▶ program
-//!   Client (workload) ═════ RDMA Write, Read, Send ═════▶ PerfServer
+//!   Client (workload) ═════ RDMA Write, Read, Send ═════▶ BenchServer
 //! ```
 //!
 //! Each round runs the raw operation first, then each version of RPC-over-RDMA.
 //!
-//! * [`program`]: the procedures, and the server's side of them;
+//! * [`heddle_services::rpc`]: the procedures, and the server's side of them;
 //! * [`load`]: the client's side: it keeps a number of calls in flight, times and compares them;
 //! * [`pair`]: both ends in one process; [`remote`]: the client alone;
-//! * `service`: the server, as an appliance runs it;
 //! * [`report`]: the results of all rounds.
 //!
 //! # The comparison
@@ -22,19 +21,19 @@
 
 pub mod load;
 pub mod pair;
-pub mod program;
 pub mod remote;
 pub mod report;
-pub(crate) mod service;
 
+use heddle_base::units::Size;
 use heddle_rpc::client::{ClientError, ConnectionFailure};
 use heddle_rpc::server::{AlreadyRegistered, ServerError};
 use heddle_rpc::{CallError, NoMemory, Speaks, TooLong, TransportConfig};
+use heddle_services::bench::Mode;
+use heddle_services::rpc::program::{Call, MAX_SIZE};
 
 use crate::embedded::BenchError;
-use crate::spec::{BenchSpec, Mode, Size, SpecError};
+use crate::spec::{BenchSpec, SpecError};
 use crate::workload::Run;
-use program::{Call, MAX_SIZE};
 
 /// The highest number of calls outstanding on a connection.
 pub const MAX_DEPTH: u32 = 256;
@@ -189,7 +188,7 @@ fn after(failure: Option<&ConnectionFailure>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::Sizes;
+    use heddle_base::units::Sizes;
 
     #[test]
     fn test_check_takes_the_longest_item_and_depth_and_none_beyond() {

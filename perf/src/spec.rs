@@ -4,81 +4,13 @@
 //! anything starts: a [`BenchSpec`] that [`check`](BenchSpec::check) accepts can run.
 
 use core::fmt;
-use core::str::FromStr;
 use std::time::Duration;
 
+use heddle_base::units::{Probability, Size, Sizes, UnitError};
+use heddle_ctl::MTU;
+use heddle_services::bench::{MAX_DEPTH, MAX_SIZE, Mode, Op, UnknownWord};
 use heddle_verbs::MpaOptions;
 use serde::{Deserialize, Serialize};
-
-mod units;
-
-pub use units::{Probability, Size, Sizes, Span};
-
-/// The operation that the client carries out on the server's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Op {
-    /// RDMA Write: the client writes to the server's region.
-    Write,
-    /// RDMA Read: the client reads the server's region.
-    Read,
-    /// Send: the message takes a receive buffer of the server.
-    Send,
-    /// RDMA Write followed by Immediate Data (RFC 7306).
-    WriteImm,
-    /// Immediate Data alone: 8 bytes.
-    SendImm,
-    /// FetchAdd of 1 to a counter of 64 bits.
-    FetchAdd,
-    /// CmpSwap on a counter of 64 bits, which replaces the expected number by its successor.
-    CmpSwap,
-}
-
-impl Op {
-    /// All operations.
-    pub const ALL: [Op; 7] =
-        [Op::Write, Op::Read, Op::Send, Op::WriteImm, Op::SendImm, Op::FetchAdd, Op::CmpSwap];
-
-    /// Returns true if each operation takes a receive buffer of the peer.
-    pub fn takes_buffer(self) -> bool {
-        matches!(self, Op::Send) || self.is_immediate()
-    }
-
-    /// Returns true if the operation delivers Immediate Data.
-    pub fn is_immediate(self) -> bool {
-        matches!(self, Op::WriteImm | Op::SendImm)
-    }
-
-    /// Returns true if this is an Atomic Operation.
-    pub fn is_atomic(self) -> bool {
-        matches!(self, Op::FetchAdd | Op::CmpSwap)
-    }
-
-    /// Returns true if the peer answers the operation, so that its completion brings the requested
-    /// data.
-    pub fn is_answered(self) -> bool {
-        matches!(self, Op::Read) || self.is_atomic()
-    }
-
-    /// Returns the bytes of a message, for an operation with a fixed size.
-    pub fn fixed_size(self) -> Option<Size> {
-        (self.is_atomic() || self == Op::SendImm).then_some(Size(8))
-    }
-}
-
-/// The quantity that a benchmark measures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// Throughput, with many operations outstanding.
-    Bw,
-    /// Latency, with one operation outstanding: for `read`, `fetch-add` and `cmp-swap` the time
-    /// from posting to completion. The others run a ping-pong, whose figure is the full round trip,
-    /// not half of it.
-    Lat,
-    /// Operations per second, as `bw` with small messages.
-    Rate,
-}
 
 /// The medium that carries the frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,42 +25,6 @@ pub enum Wire {
     /// The RNIC of another process on this machine, through its control socket.
     Socket,
 }
-
-macro_rules! words {
-    ($type:ident, $what:literal, $($word:literal => $value:ident),+) => {
-        impl FromStr for $type {
-            type Err = SpecError;
-
-            fn from_str(s: &str) -> Result<$type, SpecError> {
-                match s {
-                    $($word => Ok($type::$value),)+
-                    _ => Err(SpecError::Unknown {
-                        what: $what,
-                        given: s.into(),
-                        known: &[$($word),+],
-                    }),
-                }
-            }
-        }
-
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(match self { $($type::$value => $word),+ })
-            }
-        }
-    };
-}
-words!(
-    Op, "operation",
-    "write" => Write,
-    "read" => Read,
-    "send" => Send,
-    "write-imm" => WriteImm,
-    "send-imm" => SendImm,
-    "fetch-add" => FetchAdd,
-    "cmp-swap" => CmpSwap
-);
-words!(Mode, "mode", "bw" => Bw, "lat" => Lat, "rate" => Rate);
 
 impl fmt::Display for Wire {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -233,14 +129,8 @@ pub const OUTSTANDING: u32 = 1 << 20;
 /// Bytes outstanding where one thread does everything: no bytes are in flight while the thread
 /// works, and fewer bytes stay in nearer caches.
 pub const OUTSTANDING_INLINE: u32 = 256 << 10;
-/// The largest message in bytes.
-pub const MAX_SIZE: u32 = 64 << 20;
 /// The highest number of connections.
 pub const MAX_QPS: u32 = 1024;
-/// The highest number of operations outstanding per connection.
-pub const MAX_DEPTH: u32 = 4096;
-/// The smallest and largest MTU in bytes.
-pub const MTU: core::ops::RangeInclusive<u16> = 576..=9000;
 /// The most memory in bytes that the two sides of all connections may need together.
 pub const MAX_MEMORY: u64 = 1 << 30;
 
@@ -248,23 +138,11 @@ pub const MAX_MEMORY: u64 = 1 << 30;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SpecError {
     /// A word is unknown.
-    #[error("unknown {what} '{given}' (known: {})", known.join(", "))]
-    Unknown {
-        /// The kind of word that was expected.
-        what: &'static str,
-        /// The word on the command line.
-        given: String,
-        /// The words that are known.
-        known: &'static [&'static str],
-    },
+    #[error(transparent)]
+    Unknown(#[from] UnknownWord),
     /// A text is not a number with a unit.
-    #[error("'{given}' is not {expected}")]
-    Malformed {
-        /// The text on the command line.
-        given: String,
-        /// The expected form.
-        expected: &'static str,
-    },
+    #[error(transparent)]
+    Malformed(#[from] UnitError),
     /// A number is out of its range.
     #[error("{what} {given} is not between {min} and {max}")]
     Range {

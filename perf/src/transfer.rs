@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use heddle_base::Instant;
 use heddle_ctl::Endpoint;
+use heddle_services::bench::Op;
 use heddle_verbs::{
     AcceptParams, Access, CmEvent, CmId, ConnectFailure, ConnectParams, Cq, Cqe, CqeStatus,
     DeviceError, DisconnectReason, EventQueue, ListenParams, Mr, Pd, PostError, Qp, QpInit, RecvWr,
@@ -26,7 +27,6 @@ use sha2::{Digest, Sha256};
 use crate::embedded::poll_pair;
 use crate::latency::{Latency, Recorder};
 use crate::progress::Progress;
-use crate::spec::Op;
 
 /// A SHA-256.
 pub type Hash = [u8; 32];

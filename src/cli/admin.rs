@@ -11,12 +11,12 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::Subcommand;
-use heddle::perf::spec::Span;
 use heddle::socket::admin::{
     ApplicationKill, ConnKill, ConnsArgs, Forward, ListenAdd, ListenDel, LogLevel, Mrs, MrsArgs,
     Ports, Reloaded, Request, Stats, Status,
 };
 use heddle::socket::{Client, DEFAULT_PATH};
+use heddle::units::Span;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

@@ -11,11 +11,10 @@ use heddle::perf::own_process::OwnProcess;
 use heddle::perf::pin;
 use heddle::perf::progress::Progress;
 use heddle::perf::report::{BenchReport, table, write_json};
-use heddle::perf::spec::{
-    BenchSpec, Faults, Mode, OUTSTANDING, OUTSTANDING_INLINE, Op, Probability, Size, Sizes, Span,
-    Until,
-};
+use heddle::perf::spec::{BenchSpec, Faults, OUTSTANDING, OUTSTANDING_INLINE, Until};
 use heddle::perf::workload::Run;
+use heddle::services::bench::{Mode, Op};
+use heddle::units::{Probability, Size, Sizes, Span};
 use heddle::{CoreList, Eal, EndpointConfig, MAX_WORKERS, Seed};
 
 use super::log::LogArgs;

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use heddle::daemon::config::keepalive;
-use heddle::perf::spec::Span;
+use heddle::units::Span;
 use heddle::{
     AcceptParams, CmEvent, CmId, ConnConfig, ConnectParams, Cq, Depth, Device, Endpoint,
     EndpointConfig, EventQueue, Instant, ListenParams, Pd, Protocol, Qp, QpInit,

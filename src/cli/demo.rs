@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use heddle::perf::report::align;
-use heddle::perf::spec::{Op, Size, Span};
 use heddle::perf::transfer::{CHUNK, Hash, Moved, Mover, WINDOW};
+use heddle::services::bench::Op;
+use heddle::units::{Size, Span};
 use heddle::{Cidr, Endpoint, EndpointConfig, random_seed};
 
 use super::log::LogArgs;

@@ -4,9 +4,8 @@ use std::net::IpAddr;
 
 pub(crate) use heddle::daemon::config::cidr;
 use heddle::daemon::rnic;
-use heddle::perf::spec;
 use heddle::{
-    Cidr, Eal, EalConfig, Endpoint, EndpointConfig, IovaMode, PortSource, VdevArg, check_addrs,
+    Cidr, Eal, EalConfig, Endpoint, EndpointConfig, IovaMode, MTU, PortSource, VdevArg, check_addrs,
 };
 
 use super::Failure;
@@ -55,9 +54,9 @@ impl Iova {
 
 /// Parses the MTU: bytes of an IP packet.
 pub(crate) fn mtu(s: &str) -> Result<u16, String> {
-    let (min, max) = (spec::MTU.start(), spec::MTU.end());
+    let (min, max) = (MTU.start(), MTU.end());
     let wrong = || format!("MTU {s} is not between {min} and {max}");
-    s.parse().ok().filter(|n| spec::MTU.contains(n)).ok_or_else(wrong)
+    s.parse().ok().filter(|n| MTU.contains(n)).ok_or_else(wrong)
 }
 
 impl NetArgs {

@@ -12,8 +12,8 @@ use std::time::Duration;
 use clap::ValueEnum;
 use heddle::nfs::client::Pipeline;
 use heddle::nfs::wire::FileType;
-use heddle::perf::spec::Span;
 use heddle::rpc::Speaks;
+use heddle::units::Span;
 
 use self::copy::Copier;
 use self::place::{Place, Remote};

@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use heddle::perf::service::{ServiceSpec, Services};
+use heddle::services::{ServiceSpec, Services};
 use heddle::{
     Cidr, Clock, Endpoint, EndpointConfig, Instant, ListenParams, PortSource, Seed, VdevArg,
     check_addrs,

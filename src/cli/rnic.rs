@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use heddle::remote::OpenParams;
-use heddle::{Clock, Device, Eal, Endpoint, EndpointConfig};
+use heddle::{Device, Eal, Endpoint, EndpointConfig};
 
 use super::Failure;
 use super::net::NetArgs;
@@ -68,14 +68,6 @@ impl Rnic {
         match self {
             Rnic::Own { endpoint, .. } => endpoint.device(),
             Rnic::Served(device) => device,
-        }
-    }
-
-    /// Returns the best available clock.
-    pub(crate) fn clock(&self) -> Clock {
-        match self {
-            Rnic::Own { eal, .. } => Clock::new(eal),
-            Rnic::Served(_) => Clock::system(),
         }
     }
 

@@ -3,10 +3,10 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use heddle::perf::rping::{
+use heddle::services::Step;
+use heddle::services::rping::{
     DEFAULT_PORT, DEFAULT_SIZE, MAX_SIZE, MIN_SIZE, RpingClient, RpingConfig, RpingServer,
 };
-use heddle::perf::workload::Step;
 use heddle::{ListenParams, MpaOptions};
 use tracing_subscriber::filter::LevelFilter;
 
@@ -109,7 +109,7 @@ fn ping(
 ) -> Result<(), Failure> {
     let Args { count, size, validate, .. } = *args;
     let config = RpingConfig { remote, count, size, validate, mpa };
-    let mut client = RpingClient::new(rnic.device(), &rnic.clock(), config, args.show)?;
+    let mut client = RpingClient::new(rnic.device(), config, args.show)?;
     loop {
         rnic.poll();
         if client.step()? == Step::Done {

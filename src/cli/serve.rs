@@ -10,8 +10,9 @@ use heddle::daemon::interfaces::Interfaces;
 use heddle::daemon::rnic::Progress;
 use heddle::daemon::service::{ServiceKind, ServiceSpec, look_at_directories, services as names};
 use heddle::daemon::{self, rnic};
-use heddle::perf::service::{self, Services};
-use heddle::perf::spec::{Span, SpecError};
+use heddle::perf::spec::SpecError;
+use heddle::services::{self, Services};
+use heddle::units::Span;
 use heddle::{
     CoreList, Device, Endpoint, Hugepages, IdlePolicy, ListenParams, Naps, PageSize, Patience,
     Route,
@@ -239,10 +240,10 @@ fn of_flags(args: &Args) -> Result<Config, Failure> {
 fn services(config: &Config, device: &Device) -> Result<Services, Failure> {
     let params = ListenParams::default().mpa(config.mpa);
     let peer_memory = u64::from(config.memory.registered) << 19;
-    let limits = service::Limits { peer_memory, ..service::Limits::default() };
+    let limits = services::Limits { peer_memory, ..services::Limits::default() };
     let spec = |s: &ServiceSpec| match s.kind {
-        ServiceKind::Perf(kind) => {
-            Ok(service::ServiceSpec { addr: s.addr, kind, infiniband: s.infiniband })
+        ServiceKind::Program(kind) => {
+            Ok(services::ServiceSpec { addr: s.addr, kind, infiniband: s.infiniband })
         }
         ServiceKind::Nfs(_) => {
             let what = format!("--listen {}: nfs needs threads of its own, not --inline", s.addr);

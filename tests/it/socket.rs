@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use heddle::perf::rping::{RpingClient, RpingConfig, RpingServer};
-use heddle::perf::workload::{PerfServer, Step};
 use heddle::remote::{Policy, serve};
-use heddle::{Clock, Device, Eal, Endpoint, EndpointConfig, ListenParams, MpaOptions};
+use heddle::services::Step;
+use heddle::services::bench::BenchServer;
+use heddle::services::rping::{RpingClient, RpingConfig, RpingServer};
+use heddle::{Device, Endpoint, EndpointConfig, ListenParams, MpaOptions};
 
 fn heddle(args: &[&str], socket: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_heddle"));
@@ -32,13 +33,13 @@ fn succeeds(args: &[&str], socket: &Path) -> String {
 
 /// Connects to an rping server and pings, until the server answers or the patience is over. Returns
 /// true if the server answered.
-fn pings(device: &Device, clock: &Clock, mut poll: impl FnMut()) -> bool {
+fn pings(device: &Device, mut poll: impl FnMut()) -> bool {
     let end = Instant::now() + Duration::from_secs(60);
     while Instant::now() < end {
         let remote = "10.0.0.1:7300".parse().unwrap();
         let (count, size, validate, mpa) = (50, 100, true, MpaOptions::new());
         let config = RpingConfig { remote, count, size, validate, mpa };
-        let mut client = RpingClient::new(device, clock, config, false).unwrap();
+        let mut client = RpingClient::new(device, config, false).unwrap();
         loop {
             poll();
             match client.step() {
@@ -70,7 +71,7 @@ fn test_commands_work_on_the_rnic_of_another_process() {
     let [over, ping, pinged] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
     let (ends, asked, done) = (over.clone(), ping.clone(), pinged.clone());
     let rnics = thread::spawn(move || {
-        run(&eal, (a, b), (&ends, &asked, &done));
+        run((a, b), (&ends, &asked, &done));
     });
     let out = succeeds(&["rping", "-c", "-a", "10.0.0.2", "-C", "100", "-V"], &socket);
     assert!(out.contains("100 messages of 64 bytes") && out.contains("as they went out"), "{out}");
@@ -102,7 +103,6 @@ fn test_commands_work_on_the_rnic_of_another_process() {
 /// Runs both RNICs and the services on the second until `over`; pings a client when the test asks
 /// for it.
 fn run(
-    eal: &Eal,
     (mut a, mut b): (Endpoint, Endpoint),
     (over, ask, done): (&AtomicBool, &AtomicBool, &AtomicBool),
 ) {
@@ -110,15 +110,14 @@ fn run(
     let at = |port: u16| format!("10.0.0.2:{port}").parse().unwrap();
     let params = ListenParams::default;
     let mut rping = RpingServer::new(&device, at(7174), params(), None, false).unwrap();
-    let mut perf = PerfServer::new(&device, at(7175), params(), None).unwrap();
-    let clock = Clock::new(eal);
+    let mut perf = BenchServer::new(&device, at(7175), params(), None).unwrap();
     while !over.load(Ordering::Relaxed) {
         a.poll();
         b.poll();
         rping.step();
         perf.step();
         if ask.swap(false, Ordering::Relaxed) {
-            let served = pings(&device, &clock, || {
+            let served = pings(&device, || {
                 a.poll();
                 b.poll();
             });

@@ -8,11 +8,12 @@ use core::ops::RangeInclusive;
 use core::str::FromStr;
 use core::time::Duration;
 
+use heddle_base::units::Span;
+use heddle_ctl::MTU;
 use heddle_ctl::{MAX_WORKERS, Patience};
 use heddle_dataplane::{Hugepages, IdlePolicy, IovaMode, Naps, PortSource, VdevArg};
 use heddle_iwarp::mpa::frame::{Revision, Rtr, RtrSet};
 use heddle_iwarp::mpa::startup::CrcPolicy;
-use heddle_perf::spec::{MTU, Span};
 use heddle_tcp::{Addressing, Cidr, Route};
 use heddle_verbs::remote::{Addresses, Policy};
 use heddle_verbs::{DeviceLimits, MpaOptions, PageSize};

@@ -28,14 +28,16 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
+use heddle_base::units::{Size, Sizes};
 use heddle_dataplane::{Eal, EalConfig};
 use heddle_perf::baseline::kernel::{PingPong, Wait};
 use heddle_perf::baseline::smoltcp::{Bulk, Receive};
 use heddle_perf::embedded::{Pair, Placement};
 use heddle_perf::pin;
-use heddle_perf::spec::{BenchSpec, Mode, OUTSTANDING_INLINE, Op, Size, Sizes, Until};
+use heddle_perf::spec::{BenchSpec, OUTSTANDING_INLINE, Until};
 use heddle_perf::stats::Rounds;
 use heddle_perf::workload::Run;
+use heddle_services::bench::{Mode, Op};
 
 /// Heddle beside its baselines, in one run
 #[derive(Debug, Parser)]

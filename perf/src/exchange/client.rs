@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use heddle_base::{Random, Seed};
+use heddle_services::bench::pattern;
 use heddle_verbs::{
     Access, Connection, Cqe, Device, Ends, Mr, Pd, Queue, Region, SendWr, Stag, WaitError,
 };
@@ -13,7 +14,6 @@ use heddle_verbs::{
 use super::account::Accounted;
 use super::ledger::Ledger;
 use super::{COUNTER, DEPTH, ExchangeError, Open, PATIENCE, SLOT, Tally};
-use crate::workload::pattern;
 
 /// The instructions for a client.
 #[derive(Clone, Copy, Debug)]

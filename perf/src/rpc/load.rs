@@ -13,14 +13,15 @@ use heddle_base::Instant;
 use heddle_dataplane::Clock;
 use heddle_rpc::client::PendingCall;
 use heddle_rpc::{Body, Buffer, CallError, Client, ClientConfig, Opaque};
+use heddle_services::Step;
+use heddle_services::bench::pattern;
+use heddle_services::rpc::program::{BINDING, Call, MAX_SIZE};
 use heddle_verbs::{Device, Protocol};
 
-use super::program::{BINDING, Call, MAX_SIZE};
 use super::report::Work;
 use super::{RpcError, RpcRun};
 use crate::spec::Until;
 use crate::workload::client::{Measure, Outcome};
-use crate::workload::{Step, pattern};
 
 /// A call that was made.
 struct Made {

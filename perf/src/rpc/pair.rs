@@ -10,16 +10,16 @@ use heddle_ctl::{Endpoint, EndpointConfig};
 use heddle_dataplane::{Clock, Eal, LcoreWorker};
 use heddle_iwarp::mpa::startup::CrcPolicy;
 use heddle_rpc::{Server, ServerConfig, TransportConfig};
+use heddle_services::Step;
+use heddle_services::rpc::program::{BINDING, Bench, PROGRAM, VERSION};
 use heddle_tcp::{Cidr, ConnConfig};
 use heddle_verbs::{ListenParams, MpaOptions, Protocol};
 
 use super::load::{Load, LoadOutcome};
-use super::program::{BINDING, Bench, PROGRAM, VERSION};
 use super::{MAX_DEPTH, RpcError, RpcRun, memory_for};
 use crate::embedded::{BenchError, fault_config, frames_for, queues_for};
 use crate::progress::Progress;
 use crate::spec::BenchSpec;
-use crate::workload::Step;
 
 /// The server's address.
 pub(super) const SERVER: SocketAddr =

@@ -22,16 +22,18 @@
 
 use std::path::Path;
 
+use heddle_base::units::Size;
 use heddle_rpc::Counters;
+use heddle_services::bench::Mode;
+use heddle_services::rpc::program::Call;
 use serde::{Deserialize, Serialize};
 
 use super::RpcRun;
 use super::load::LoadOutcome;
-use super::program::Call;
 use crate::embedded::crc_of;
 use crate::latency::Latency;
 use crate::report::{BenchReport, ReportError, align, write_json_of};
-use crate::spec::{BenchSpec, Mode, Size, Wire};
+use crate::spec::{BenchSpec, Wire};
 
 /// The work of a client's transport per call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use heddle_base::Instant;
 use heddle_dataplane::Clock;
+use heddle_services::Step;
+use heddle_services::bench::Mode;
+use heddle_services::bench::hello::{Reason, Refusal, Welcome};
 use heddle_verbs::{CmEvent, ConnectParams, Device, EventQueue};
 
 use super::Run;
-use super::hello::{Reason, Refusal, Welcome};
-use crate::spec::Mode;
 
 mod conn;
 mod error;
@@ -23,17 +24,6 @@ pub(crate) use measure::Measure;
 pub use measure::Outcome;
 use pingpong::PingPong;
 use stream::Stream;
-
-/// The outcome of a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// There was no work.
-    Idle,
-    /// There was work.
-    Busy,
-    /// The run is over and its connections are closed.
-    Done,
-}
 
 /// How long a run may go without any progress.
 const PATIENCE: Duration = Duration::from_secs(30);

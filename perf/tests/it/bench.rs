@@ -2,21 +2,25 @@
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
-use std::time::Duration;
-
-use crate::common::{Net, Raw, eal, server};
 use heddle_base::Seed;
+use heddle_base::units::{Size, Sizes};
 use heddle_ctl::{Endpoint, EndpointConfig};
 use heddle_dataplane::{Clock, LcoreWorker};
 use heddle_iwarp::mpa::startup::CrcPolicy;
 use heddle_perf::embedded::{BenchError, Pair, Placement, Remote};
 use heddle_perf::pin;
 use heddle_perf::report::WorkerShare;
-use heddle_perf::spec::{BenchSpec, Faults, Mode, Op, Size, Sizes, Until, Wire};
-use heddle_perf::workload::hello::{Hello, Reason, Refusal, Region, Welcome};
-use heddle_perf::workload::{Client, PerfServer, Run, Step, WorkloadError};
+use heddle_perf::spec::{BenchSpec, Faults, Until, Wire};
+use heddle_perf::workload::{Client, Run, WorkloadError};
+use heddle_services::Step;
+use heddle_services::bench::BenchServer;
+use heddle_services::bench::hello::{Hello, Reason, Refusal, Region, Welcome};
+use heddle_services::bench::{Mode, Op};
 use heddle_tcp::Cidr;
 use heddle_verbs::{CmEvent, DeviceConfig, DeviceLimits, ListenParams, MpaOptions, Protocol, Stag};
+use std::time::Duration;
+
+use crate::common::{Net, Raw, eal, server};
 
 const OPS: [Op; 3] = [Op::Write, Op::Read, Op::Send];
 
@@ -199,7 +203,7 @@ fn test_client_of_remote_server_reports_its_own_losses_and_place() {
     let addr = ([10, 0, 9, 2], 7471).into();
     let protocol = Protocol::Mpa(MpaOptions { crc: CrcPolicy::Off, ..MpaOptions::default() });
     let params = ListenParams { protocol, ..ListenParams::default() };
-    let mut server = PerfServer::new(b.device(), addr, params, None).unwrap();
+    let mut server = BenchServer::new(b.device(), addr, params, None).unwrap();
     let serving = LcoreWorker::spawn(&eal, cores, "elsewhere", move |stop| {
         while !stop.is_set() {
             b.poll();
@@ -232,7 +236,7 @@ fn test_client_of_remote_server_uses_several_workers() {
     };
     let (a, mut b) = Endpoint::ring_pair(&eal, "several", &config(1, 2), &config(2, 1)).unwrap();
     let addr = ([10, 0, 8, 2], 7471).into();
-    let mut server = PerfServer::new(b.device(), addr, ListenParams::default(), None).unwrap();
+    let mut server = BenchServer::new(b.device(), addr, ListenParams::default(), None).unwrap();
     let serving = LcoreWorker::spawn(&eal, other, "several", move |stop| {
         while !stop.is_set() {
             if !b.poll() && !server.step() {
@@ -304,7 +308,7 @@ fn test_server_rejects_each_bad_hello_with_its_reason() {
     let (eal, _turn) = eal();
     let mut net = Net::new(&eal);
     let mut perf =
-        PerfServer::new(net.server.device(), server(7471), ListenParams::default(), None).unwrap();
+        BenchServer::new(net.server.device(), server(7471), ListenParams::default(), None).unwrap();
     let huge = Hello { size: 64 << 20, depth: 4096, ..hello() };
     let large = Hello { size: 16 << 20, depth: 4, ..hello() };
     let mut old = hello().encode();
@@ -349,7 +353,7 @@ fn test_benchmark_server_releases_protection_domains_of_departed_clients() {
     let limits = DeviceLimits { max_pds: 2, ..DeviceLimits::default() };
     let config = DeviceConfig { limits, ..DeviceConfig::default() };
     let device = net.server.hub().open(&config).unwrap();
-    let mut perf = PerfServer::new(&device, server(7471), ListenParams::default(), None).unwrap();
+    let mut perf = BenchServer::new(&device, server(7471), ListenParams::default(), None).unwrap();
     for n in 0..6 {
         let run = Run::new(&spec(Op::Read, Mode::Bw, 4096, 20), Size(4096));
         let device = net.client.device();

@@ -1,15 +1,15 @@
 //! The servers of librdmacm's examples and of perftest, with clients that send the same messages as
 //! those programs.
 
-use std::time::Duration;
-
-use crate::common::{Net, Raw, eal, server};
 use heddle_iwarp::mpa::frame::{Rtr, RtrSet};
-use heddle_perf::service::{Limits, ServiceSpec, Services};
+use heddle_services::{Limits, ServiceSpec, Services};
 use heddle_verbs::{
     CmEvent, CmId, ConnectParams, CqeOp, Data, DisconnectReason, ListenParams, MpaOptions, RecvWr,
     SendOp, SendWr, Stag,
 };
+use std::time::Duration;
+
+use crate::common::{Net, Raw, eal, server};
 
 const PORT: u16 = 18_515;
 

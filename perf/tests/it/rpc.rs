@@ -3,17 +3,19 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests")]
 
 use crate::common::{Net, eal, server};
+use heddle_base::units::{Size, Sizes};
 use heddle_dataplane::Clock;
 use heddle_perf::embedded::{BenchError, Pair, Placement};
 use heddle_perf::rpc::load::Load;
 use heddle_perf::rpc::pair::RpcPair;
-use heddle_perf::rpc::program::{Call, MAX_SIZE};
 use heddle_perf::rpc::report::{Round, RpcReport};
 use heddle_perf::rpc::{RpcError, RpcRun, raw};
-use heddle_perf::service::Services;
-use heddle_perf::spec::{BenchSpec, Mode, Size, Sizes, Until, Wire};
+use heddle_perf::spec::{BenchSpec, Until, Wire};
 use heddle_perf::workload::Run;
 use heddle_rpc::{CallError, Speaks};
+use heddle_services::Services;
+use heddle_services::bench::Mode;
+use heddle_services::rpc::program::{Call, MAX_SIZE};
 use heddle_verbs::ListenParams;
 
 fn spec(size: u32, calls: u64) -> BenchSpec {

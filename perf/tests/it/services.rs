@@ -1,20 +1,20 @@
 //! rping, sink and the transfer of files over a pair of rings.
 
-use std::time::{Duration, Instant};
-
-use crate::common::{Net, Raw, SERVER, eal, server};
-use heddle_dataplane::Clock;
 use heddle_iwarp::mpa::frame::{Revision, Rtr, RtrSet};
 use heddle_iwarp::mpa::startup::CrcPolicy;
-use heddle_perf::rping::{Info, RpingClient, RpingConfig, RpingError, RpingServer};
-use heddle_perf::service::{Limits, SERVICES, ServiceSpec, Services};
-use heddle_perf::spec::Op;
 use heddle_perf::transfer::{CHUNK, Mover, TransferError, hash};
-use heddle_perf::workload::{Sink, Step, pattern};
+use heddle_services::bench::Op;
+use heddle_services::bench::pattern;
+use heddle_services::rping::{Info, RpingClient, RpingConfig, RpingError, RpingServer};
+use heddle_services::{Limits, SERVICES, ServiceSpec, Services};
+use heddle_services::{Sink, Step};
 use heddle_verbs::{
     CmEvent, ConnectParams, Data, DeviceConfig, DeviceLimits, DisconnectReason, EventQueue,
     ListenParams, MpaOptions, Protocol, RecvWr, SendOp, SendWr, Stag,
 };
+use std::time::{Duration, Instant};
+
+use crate::common::{Net, Raw, SERVER, eal, server};
 
 fn config(count: u64, size: u32) -> RpingConfig {
     RpingConfig { remote: server(7174), count, size, validate: true, mpa: MpaOptions::new() }
@@ -39,8 +39,7 @@ fn test_rping_of_several_sizes_in_both_revisions_and_without_crc() {
                     ..config(10, size)
                 };
                 let device = net.client.device().clone();
-                let mut client =
-                    RpingClient::new(&device, &Clock::new(&eal), config, true).unwrap();
+                let mut client = RpingClient::new(&device, config, true).unwrap();
                 let mut lines = Vec::new();
                 net.until("the end of rping", || {
                     service.step();
@@ -105,8 +104,7 @@ fn test_rping_server_ends_a_connection_that_breaks_the_rules_and_serves_the_next
         assert!(matches!(event, CmEvent::Disconnected { .. }), "{what}: {event:?}");
     }
     assert!(service.failure().is_some());
-    let mut client =
-        RpingClient::new(net.client.device(), &Clock::new(&eal), config(3, 64), false).unwrap();
+    let mut client = RpingClient::new(net.client.device(), config(3, 64), false).unwrap();
     net.until("the end of rping", || {
         service.step();
         client.step().unwrap() == Step::Done
@@ -123,8 +121,7 @@ fn test_rping_client_sees_a_server_that_writes_nothing() {
         raw.qp.post_recv(&RecvWr { wr_id: 0, sges: &[raw.mr.sge(32, 16)] }).unwrap();
     }
     net.server.device().listen(server(7174), ListenParams::default(), &raw.events).unwrap();
-    let mut client =
-        RpingClient::new(net.client.device(), &Clock::new(&eal), config(3, 64), false).unwrap();
+    let mut client = RpingClient::new(net.client.device(), config(3, 64), false).unwrap();
     let device = net.server.device().clone();
     let mut failure = None;
     net.until("a failure", || {
@@ -173,8 +170,7 @@ fn test_rping_client_says_why_its_connection_ended() {
     let raw = Raw::new(&net.server, 64);
     raw.qp.post_recv(&RecvWr { wr_id: 0, sges: &[raw.mr.sge(32, 8)] }).unwrap();
     net.server.device().listen(server(7174), ListenParams::default(), &raw.events).unwrap();
-    let mut client =
-        RpingClient::new(net.client.device(), &Clock::new(&eal), config(3, 64), false).unwrap();
+    let mut client = RpingClient::new(net.client.device(), config(3, 64), false).unwrap();
     let device = net.server.device().clone();
     let mut failure = None;
     net.until("a failure", || {
@@ -230,8 +226,7 @@ fn test_silent_clients_of_one_address_are_limited_in_number_and_time() {
         service.closed() == 2
     });
     // There is room again, and a client that sends messages may stay.
-    let mut client =
-        RpingClient::new(net.client.device(), &Clock::new(&eal), config(0, 64), false).unwrap();
+    let mut client = RpingClient::new(net.client.device(), config(0, 64), false).unwrap();
     let start = Instant::now();
     net.until("a second of rping", || {
         service.step();
@@ -379,8 +374,7 @@ fn test_services_side_by_side_answer_on_their_own_ports() {
         ["10.0.0.2:7174=rping", "10.0.0.2:9=sink"].iter().map(|s| s.parse().unwrap()).collect();
     let device = net.server.device().clone();
     let mut services = Services::start(&device, &specs, &ListenParams::default(), None).unwrap();
-    let mut client =
-        RpingClient::new(net.client.device(), &Clock::new(&eal), config(2, 100), false).unwrap();
+    let mut client = RpingClient::new(net.client.device(), config(2, 100), false).unwrap();
     net.until("the end of rping", || {
         services.step();
         client.step().unwrap() == Step::Done

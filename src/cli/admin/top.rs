@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use heddle::perf::report::align;
-use heddle::perf::spec::Span;
 use heddle::socket::Client;
 use heddle::socket::admin::{ConnsArgs, MAX_CONNS, Request};
+use heddle::units::Span;
 use ratatui::DefaultTerminal;
 use serde_json::json;
 

@@ -11,12 +11,14 @@ use heddle::perf::progress::Progress;
 use heddle::perf::report::BenchReport;
 use heddle::perf::rpc::load::LoadOutcome;
 use heddle::perf::rpc::pair::RpcPair;
-use heddle::perf::rpc::program::Call;
 use heddle::perf::rpc::report::{Round, RpcReport, table, write_json};
 use heddle::perf::rpc::{self, RpcRun, calls_of};
-use heddle::perf::spec::{BenchSpec, Op, Size, SpecError, Wire};
+use heddle::perf::spec::{BenchSpec, Wire};
 use heddle::perf::workload::Run;
 use heddle::rpc::Speaks;
+use heddle::services::bench::{Op, UnknownWord};
+use heddle::services::rpc::program::Call;
+use heddle::units::Size;
 
 use super::super::progress::Line;
 use super::super::rnic::Rnic;
@@ -30,10 +32,10 @@ pub(crate) enum What {
 }
 
 impl FromStr for What {
-    type Err = SpecError;
+    type Err = UnknownWord;
 
-    fn from_str(s: &str) -> Result<What, SpecError> {
-        let unknown = |_| SpecError::Unknown { what: "operation", given: s.into(), known: KNOWN };
+    fn from_str(s: &str) -> Result<What, UnknownWord> {
+        let unknown = |_| UnknownWord { what: "operation", given: s.into(), known: KNOWN };
         if s == "rpc" { Ok(What::Rpc) } else { s.parse().map(What::Raw).map_err(unknown) }
     }
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use heddle::DEFAULT_READ_DEPTH;
-use heddle::perf::spec::Span;
+use heddle::units::Span;
 
 pub(super) const LISTEN_HELP: &str = "Where to listen, and the answer: accept or reject, with \
     ,private=TEXT ,ird=N ,ord=N ,delay=T (the answer waits) ,end=T (it is ended so long after it is \

@@ -2,6 +2,9 @@
 
 use core::net::SocketAddr;
 
+use heddle_services::bench::hello::{Hello, Region, Welcome};
+use heddle_services::bench::{COUNTER_LEN, CREDIT_BUFFERS, CREDIT_LEN, LAT_BUFFERS, send_window};
+use heddle_services::bench::{Mode, Op};
 use heddle_verbs::device::MAX_DEPTH;
 use heddle_verbs::{
     Access, AtomicOp, CmId, Cq, Data, Device, DeviceError, Mr, Pd, PostError, Qp, QpInit, RecvWr,
@@ -9,9 +12,7 @@ use heddle_verbs::{
 };
 
 use super::WorkloadError;
-use crate::spec::{Mode, Op};
-use crate::workload::hello::{Hello, Region, Welcome};
-use crate::workload::{COUNTER_LEN, CREDIT_BUFFERS, CREDIT_LEN, LAT_BUFFERS, Run, send_window};
+use crate::workload::Run;
 
 /// A connection of a run.
 pub(super) struct Conn {

@@ -2,11 +2,11 @@
 
 use core::net::SocketAddr;
 
+use heddle_services::bench::COUNTER_LEN;
+use heddle_services::bench::hello::HelloError;
 use heddle_verbs::{ConnectFailure, Cqe, CqeStatus, DeviceError, DisconnectReason, Mr, PostError};
 
 use super::PATIENCE;
-use crate::workload::COUNTER_LEN;
-use crate::workload::hello::HelloError;
 
 /// Why a run failed.
 #[derive(Debug, thiserror::Error)]

@@ -106,7 +106,7 @@ mod tests {
             until: Until::Elapsed(Duration::from_secs(1)),
             ..Default::default()
         };
-        let mut m = Measure::new(&clock, &Run::new(&spec, crate::spec::Size(8)));
+        let mut m = Measure::new(&clock, &Run::new(&spec, heddle_base::units::Size(8)));
         let at = |ms: u64, m: &mut Measure| {
             hand.set(Instant::from_millis(ms));
             m.tick(clock.now());

@@ -2,14 +2,16 @@
 
 use heddle_base::Instant;
 use heddle_dataplane::Clock;
+use heddle_services::bench::Op;
+use heddle_services::bench::{LAT_BUFFERS, pattern};
 use heddle_verbs::{Data, RecvWr, SendWr};
 
 use super::WorkloadError;
 use super::conn::{Conn, Cqs, Mark, send_op};
 use super::error::{counted, successful};
 use super::measure::Measure;
-use crate::spec::{Op, Until};
-use crate::workload::{LAT_BUFFERS, Run, pattern};
+use crate::spec::Until;
+use crate::workload::Run;
 
 /// The state of a connection. A round is over when the answer is there and the work request has
 /// completed: the request's memory must not change until then.

@@ -2,14 +2,16 @@
 
 use heddle_base::Instant;
 use heddle_dataplane::Clock;
+use heddle_services::bench::Op;
+use heddle_services::bench::{CREDIT_BUFFERS, CREDIT_LEN, pattern};
 use heddle_verbs::{Data, RecvWr, SendOp, SendWr};
 
 use super::WorkloadError;
 use super::conn::{Conn, Cqs, Mark, send_op};
 use super::error::{counted, successful};
 use super::measure::Measure;
-use crate::spec::{Op, Until};
-use crate::workload::{CREDIT_BUFFERS, CREDIT_LEN, Run, pattern};
+use crate::spec::Until;
+use crate::workload::Run;
 
 /// The operations of a connection.
 ///

@@ -6,12 +6,13 @@ use core::str::FromStr;
 use core::time::Duration;
 use heddle_verbs::{Device, DeviceError, ListenFailure, ListenParams, Waker};
 
+use crate::bench::BenchServer;
 use crate::perftest::{Perftest, Program, Test};
 use crate::rdmacm::{Cmtime, Messages, RdmaServer, Ucmatose};
-use crate::rpc::service::RpcService;
+use crate::rpc::RpcService;
 use crate::rping::RpingServer;
 use crate::server::{Protocol, Serve, Server};
-use crate::workload::{PerfServer, Sink};
+use crate::sink::Sink;
 
 /// A service that an appliance can run, with its options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -293,7 +294,7 @@ fn start(
             RpingServer::with_limits(device, addr, params, limits, waker, false)?.into_service()
         }
         ServiceKind::Perf => {
-            Box::new(PerfServer::with_limits(device, addr, params, limits, waker)?)
+            Box::new(BenchServer::with_limits(device, addr, params, limits, waker)?)
         }
         ServiceKind::Rpc => Box::new(RpcService::new(device, addr, params, &limits, waker)?),
         ServiceKind::Sink => Sink::with_limits(device, addr, params, limits, waker)?.into_service(),

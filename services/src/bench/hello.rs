@@ -17,7 +17,7 @@
 use core::fmt;
 use heddle_verbs::Stag;
 
-use crate::spec::{MAX_DEPTH, MAX_SIZE, Mode, Op};
+use super::{MAX_DEPTH, MAX_SIZE, Mode, Op};
 
 const MAGIC: [u8; 4] = *b"HPRF";
 

@@ -20,11 +20,11 @@ use crate::server::{Answer, Next, Protocol, Request, Serve, Server};
 use crate::service::Limits;
 
 /// Bytes of the longest Send.
-pub const MAX_SEND: usize = 64 << 10;
+pub(crate) const MAX_SEND: usize = 64 << 10;
 /// The number of receive buffers of a connection.
-pub const BUFFERS: u32 = 64;
+pub(crate) const BUFFERS: u32 = 64;
 /// Bytes of the region that a peer may write.
-pub const REGION: usize = 256 << 10;
+pub(crate) const REGION: usize = 256 << 10;
 
 heddle_base::counters! {
     /// Counts of the connections and messages that a sink has taken.

@@ -1,10 +1,8 @@
 //! The end that starts, compares and stops.
 
 use core::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use heddle_base::Instant;
-use heddle_dataplane::Clock;
 use heddle_verbs::{
     Access, Agreed, CmEvent, CmId, ConnectFailure, ConnectParams, Cq, Cqe, CqeStatus, Data, Device,
     DeviceError, DisconnectReason, EventQueue, MpaOptions, Mr, PostError, Qp, QpInit, RecvWr,
@@ -13,7 +11,7 @@ use heddle_verbs::{
 use tracing::debug;
 
 use super::{Info, message, printable};
-use crate::workload::Step;
+use crate::Step;
 
 /// The parameters of a client.
 #[derive(Clone, Copy, Debug)]
@@ -82,7 +80,6 @@ enum State {
 /// client is done.
 pub struct RpingClient {
     device: Device,
-    clock: Clock,
     events: EventQueue,
     cq: Cq,
     qp: Qp,
@@ -110,7 +107,6 @@ impl RpingClient {
     /// Starts to connect. With `show`, [`take_line`](Self::take_line) returns each message's text.
     pub fn new(
         device: &Device,
-        clock: &Clock,
         config: RpingConfig,
         show: bool,
     ) -> Result<RpingClient, RpingError> {
@@ -132,7 +128,6 @@ impl RpingClient {
         let id = device.connect(config.remote, params, &events)?;
         Ok(RpingClient {
             device: device.clone(),
-            clock: clock.clone(),
             events,
             cq,
             qp,
@@ -147,7 +142,7 @@ impl RpingClient {
             expected: Vec::new(),
             state: State::Connecting,
             agreed: None,
-            waits_since: clock.now(),
+            waits_since: Instant::now(),
             last: None,
             show,
             failed: None,
@@ -202,7 +197,7 @@ impl RpingClient {
             }
             return Ok(Step::Busy);
         }
-        let waits = self.clock.now().since(self.waits_since);
+        let waits = self.waits_since.elapsed();
         match self.failed {
             Some(status) if waits > GRACE => Err(RpingError::Completion(self.sent, status)),
             None if self.state != State::Connecting && waits > PATIENCE => {
@@ -233,7 +228,7 @@ impl RpingClient {
     /// Records that the connection has ended, or is about to end; an event with the reason follows.
     fn fail(&mut self, status: CqeStatus) {
         self.failed = Some(status);
-        self.waits_since = self.clock.now();
+        self.waits_since = Instant::now();
     }
 
     fn handle_event(&mut self, event: CmEvent) -> Result<(), RpingError> {
@@ -305,13 +300,13 @@ impl RpingClient {
 
     fn close(&mut self) -> Result<(), RpingError> {
         self.state = State::Closing;
-        self.waits_since = self.clock.now();
+        self.waits_since = Instant::now();
         Ok(self.device.disconnect(self.id)?)
     }
 
     /// Announces the source (0) or the sink (1) to the server.
     fn tell(&mut self, which: usize) -> Result<(), RpingError> {
-        self.waits_since = self.clock.now();
+        self.waits_since = Instant::now();
         let mr = if which == 0 { &self.source } else { &self.sink };
         let info = Info { to: mr.to(), stag: mr.stag(), len: self.config.size };
         let at = which * Info::LEN;

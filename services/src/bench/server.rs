@@ -20,12 +20,12 @@ use heddle_verbs::{
 use tracing::{debug, info};
 
 use super::hello::{Hello, Reason, Refusal, Welcome};
+use crate::bench::{Mode, Op};
 use crate::connections::{Connection, Connections, wr_id};
 use crate::inbox::{EVENTS, Inbox};
 use crate::server::Serve;
 use crate::service::Limits;
 use crate::shares::MemoryShares;
-use crate::spec::{Mode, Op};
 
 mod prepare;
 mod serving;
@@ -47,7 +47,7 @@ const CQ_DEPTH: u32 = 1 << 16;
 
 /// Answers benchmarks on one address. The thread that polls the RNIC also calls
 /// [`step`](Self::step).
-pub struct PerfServer {
+pub struct BenchServer {
     device: Device,
     inbox: Inbox,
     send_cq: Cq,
@@ -61,15 +61,15 @@ pub struct PerfServer {
     memory: MemoryShares,
 }
 
-impl PerfServer {
+impl BenchServer {
     /// Listens. The service wakes `waker` when a step has work to do.
     pub fn new(
         device: &Device,
         addr: SocketAddr,
         params: ListenParams,
         waker: Option<&Waker>,
-    ) -> Result<PerfServer, DeviceError> {
-        PerfServer::with_limits(device, addr, params, Limits::default(), waker)
+    ) -> Result<BenchServer, DeviceError> {
+        BenchServer::with_limits(device, addr, params, Limits::default(), waker)
     }
 
     /// Listens with limits other than the defaults.
@@ -79,14 +79,14 @@ impl PerfServer {
         params: ListenParams,
         limits: Limits,
         waker: Option<&Waker>,
-    ) -> Result<PerfServer, DeviceError> {
+    ) -> Result<BenchServer, DeviceError> {
         // The queues are made before the server listens: without room for the queues, no listener
         // may exist.
         let send_cq = device.create_cq(CQ_DEPTH, waker.cloned())?;
         let recv_cq = device.create_cq(CQ_DEPTH, waker.cloned())?;
         let events = EventQueue::new(waker.cloned());
         let listener = device.listen(addr, params, &events)?;
-        Ok(PerfServer {
+        Ok(BenchServer {
             device: device.clone(),
             inbox: Inbox::new(events),
             send_cq,
@@ -312,9 +312,9 @@ impl PerfServer {
     }
 }
 
-impl Serve for PerfServer {
+impl Serve for BenchServer {
     fn step(&mut self) -> bool {
-        PerfServer::step(self)
+        BenchServer::step(self)
     }
 
     fn stop_listening(&mut self) {

@@ -4,7 +4,22 @@ use core::fmt;
 use core::str::FromStr;
 use std::time::Duration;
 
-use super::SpecError;
+/// Why a text is not a number with a unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnitError {
+    /// The text.
+    pub given: String,
+    /// The expected form.
+    pub expected: &'static str,
+}
+
+impl fmt::Display for UnitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "'{}' is not {}", self.given, self.expected)
+    }
+}
+
+impl core::error::Error for UnitError {}
 
 /// A number of bytes: `0`, `4096`, `64K`, `1M`, `1G`, with powers of 1,024.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -13,10 +28,10 @@ pub struct Size(pub u32);
 const SIZE: &str = "a size such as 0, 512, 64K or 1M";
 
 impl FromStr for Size {
-    type Err = SpecError;
+    type Err = UnitError;
 
-    fn from_str(s: &str) -> Result<Size, SpecError> {
-        let bad = || SpecError::Malformed { given: s.into(), expected: SIZE };
+    fn from_str(s: &str) -> Result<Size, UnitError> {
+        let bad = || UnitError { given: s.into(), expected: SIZE };
         let digits = s.trim_end_matches(|c: char| c.is_ascii_alphabetic());
         let shift = match &s[digits.len()..] {
             "" => 0,
@@ -74,10 +89,10 @@ impl Sizes {
 }
 
 impl FromStr for Sizes {
-    type Err = SpecError;
+    type Err = UnitError;
 
-    fn from_str(s: &str) -> Result<Sizes, SpecError> {
-        let bad = || SpecError::Malformed {
+    fn from_str(s: &str) -> Result<Sizes, UnitError> {
+        let bad = || UnitError {
             given: s.into(),
             expected: "a range of sizes such as 1..1M, from one power of two to a larger one",
         };
@@ -98,10 +113,10 @@ impl FromStr for Sizes {
 pub struct Span(pub Duration);
 
 impl FromStr for Span {
-    type Err = SpecError;
+    type Err = UnitError;
 
-    fn from_str(s: &str) -> Result<Span, SpecError> {
-        let bad = || SpecError::Malformed {
+    fn from_str(s: &str) -> Result<Span, UnitError> {
+        let bad = || UnitError {
             given: s.into(),
             expected: "a time with its unit such as 10s, 500ms or 2m",
         };
@@ -136,19 +151,77 @@ impl Probability {
 }
 
 impl FromStr for Probability {
-    type Err = SpecError;
+    type Err = UnitError;
 
-    fn from_str(s: &str) -> Result<Probability, SpecError> {
+    fn from_str(s: &str) -> Result<Probability, UnitError> {
         let (number, scale) = match s.strip_suffix('%') {
             Some(n) => (n, 0.01),
             None => (s, 1.0),
         };
         match number.parse::<f64>().map(|p| p * scale) {
             Ok(p) if (0.0..=1.0).contains(&p) => Ok(Probability(p)),
-            _ => Err(SpecError::Malformed {
-                given: s.into(),
-                expected: "a share of frames such as 0.01 or 1%",
-            }),
+            _ => {
+                Err(UnitError { given: s.into(), expected: "a share of frames such as 0.01 or 1%" })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    fn size(s: &str) -> Option<u32> {
+        s.parse::<Size>().ok().map(|s| s.0)
+    }
+
+    #[test]
+    fn test_size_parser_accepts_units_and_refuses_malformed_text() {
+        assert_eq!(
+            ["0", "1", "4096", "64K", "64k", "1M", "3G"].map(size),
+            [Some(0), Some(1), Some(4096), Some(65536), Some(65536), Some(1 << 20), Some(3 << 30),]
+        );
+        for bad in ["", "K", "-1", "+1", "1.5K", "64KB", "4G", "4294967296", "1 K", "0x10", "é"] {
+            assert_eq!(size(bad), None, "{bad:?}");
+        }
+        assert_eq!(size("4294967295"), Some(u32::MAX));
+    }
+
+    #[test]
+    fn test_sizes_are_the_powers_of_two() {
+        let of = |s: &str| s.parse::<Sizes>().map(|s| s.iter().map(|s| s.0).collect::<Vec<_>>());
+        assert_eq!(of("1..16"), Ok(vec![1, 2, 4, 8, 16]));
+        assert_eq!(of("64K..64K"), Ok(vec![65536]));
+        assert_eq!(of("100"), Ok(vec![100]));
+        assert_eq!(of("0"), Ok(vec![0]));
+        assert_eq!(of("1G..2G"), Ok(vec![1 << 30, 1 << 31]));
+        for bad in ["0..16", "1..", "..1", "16..1", "3..8", "1..9", "1...8"] {
+            assert!(of(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn test_span_needs_a_unit() {
+        let of = |s: &str| s.parse::<Span>().ok().map(|s| s.0);
+        assert_eq!(of("10s"), Some(Duration::from_secs(10)));
+        assert_eq!(of("500ms"), Some(Duration::from_millis(500)));
+        assert_eq!(of("2m"), Some(Duration::from_secs(120)));
+        assert_eq!(of("7us"), Some(Duration::from_micros(7)));
+        for bad in ["", "10", "s", "1h", "1.5s", "-1s", "99999999999s"] {
+            assert_eq!(of(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn test_probability_in_both_notations() {
+        let of = |s: &str| s.parse::<Probability>().ok().map(Probability::get);
+        assert_eq!(
+            [of("0"), of("0.25"), of("1"), of("1%"), of("100%")],
+            [Some(0.0), Some(0.25), Some(1.0), Some(0.01), Some(1.0)]
+        );
+        for bad in ["", "%", "1.01", "-0.1", "101%", "nan", "inf"] {
+            assert_eq!(of(bad), None, "{bad}");
         }
     }
 }

@@ -63,12 +63,12 @@ pub(crate) enum Full {
 }
 
 /// Returns the mark of a work request.
-pub(crate) fn wr_id(place: usize, low: u32) -> u64 {
+pub fn wr_id(place: usize, low: u32) -> u64 {
     (place as u64) << 32 | u64::from(low)
 }
 
 /// Returns place and lower half of a mark.
-pub(crate) fn place_and_low(wr_id: u64) -> (usize, u32) {
+pub fn place_and_low(wr_id: u64) -> (usize, u32) {
     let half = |h: u64| u32::try_from(h & 0xffff_ffff).unwrap_or(0);
     (half(wr_id >> 32) as usize, half(wr_id))
 }

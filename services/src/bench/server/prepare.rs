@@ -8,8 +8,8 @@ use heddle_verbs::{
 use super::super::hello::{Hello, Region, Welcome};
 use super::super::{CREDIT_LEN, pattern, send_window};
 use super::serving::{CREDITS, GRANT, Serving};
+use crate::bench::Op;
 use crate::connections::wr_id;
-use crate::spec::Op;
 
 /// A connection, with the objects that it has from the start.
 pub(super) struct Client {

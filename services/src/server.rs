@@ -19,7 +19,7 @@ use crate::inbox::{EVENTS, Inbox};
 use crate::service::Limits;
 
 /// The interface by which a driver runs a service.
-pub(crate) trait Serve {
+pub trait Serve {
     /// Does the work that is due. Returns true if there was any. Never blocks.
     fn step(&mut self) -> bool;
     /// Takes no more connections; the existing ones go on.

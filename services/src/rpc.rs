@@ -1,5 +1,7 @@
 //! The program as a service of an appliance.
 
+pub mod program;
+
 use std::net::SocketAddr;
 
 use heddle_rpc::server::ServerError;
@@ -7,7 +9,7 @@ use heddle_rpc::{Server, ServerConfig};
 use heddle_verbs::{Device, DeviceError, ListenFailure, ListenParams, Waker};
 use tracing::warn;
 
-use super::program::{BINDING, Bench, PROGRAM, VERSION};
+use self::program::{BINDING, Bench, PROGRAM, VERSION};
 use crate::server::Serve;
 use crate::service::Limits;
 

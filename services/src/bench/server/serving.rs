@@ -4,8 +4,8 @@ use heddle_verbs::{Cqe, Data, Mr, PostError, Qp, RecvWr, SendOp, SendWr};
 
 use super::super::hello::{Hello, Region};
 use super::super::{CREDIT_LEN, pattern, send_window};
+use crate::bench::{Mode, Op};
 use crate::connections::{place_and_low, wr_id};
-use crate::spec::{Mode, Op};
 
 /// A connection in service.
 pub(super) struct Serving {

@@ -17,8 +17,8 @@ use heddle_rpc::binding::{Entry, Reply, ReplySize, Table};
 use heddle_rpc::{Body, Buffer, Memory, Opaque, Procedure, Program, Refusal, Repeat, Request};
 use serde::{Deserialize, Serialize};
 
-use crate::spec::Op;
-use crate::workload::pattern;
+use crate::bench::Op;
+use crate::bench::pattern;
 
 /// The program's number, from the range for users' own programs.
 pub const PROGRAM: u32 = 0x2000_4844;
