@@ -5,6 +5,7 @@
 //! that queue pair alone may use it.
 
 use std::ffi::c_int;
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
 use heddle_verbs::{Access, Bind, Data, Mr, QpWindow, Queue, SendOp, Sge, Stag, Window};
@@ -208,6 +209,7 @@ pub(super) unsafe fn bind_by_request(
     let op = SendOp::BindWindow(Bind { stag, to: part.to, access });
     let at = part.mr.to().saturating_add(part.off as u64);
     let memory = [Sge { stag: part.mr.stag(), len: part.len, to: at }];
+    object.has_bound.store(true, Ordering::Release);
     post::post(object, &post::request(object, wr_id, flags, op, Data::Sges(&memory)))?;
     // SAFETY: a word of the structure, which the program does not use while it posts.
     unsafe { (*mw).rkey = rkey };

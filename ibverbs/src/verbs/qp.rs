@@ -3,10 +3,10 @@
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::mem::zeroed;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
-use heddle_verbs::{Qp, QpInit, QpState};
+use heddle_verbs::{DeviceError, Qp, QpInit, QpState};
 use libc::{EINVAL, EOPNOTSUPP};
 
 use super::cq::{CqObject, Events};
@@ -37,6 +37,8 @@ pub(crate) struct QpObject {
     /// extended.
     pub(super) batch: Option<UnsafeCell<Batch>>,
     events: Events,
+    /// True once the program has bound a window of type 2 with this queue pair.
+    pub(super) has_bound: AtomicBool,
     /// The queue pair's uses of its protection domain, completion queues and shared receive queue.
     _uses: [Option<User>; 4],
 }
@@ -161,6 +163,7 @@ unsafe fn create(
         cap,
         batch: extended.then(|| UnsafeCell::new(Batch::new(&cap))),
         events: Events::default(),
+        has_bound: AtomicBool::new(false),
         _uses: uses,
     };
     rnic::enter_qp(&object.qp, [object.send_cq().cq.clone(), object.recv_cq().cq.clone()]);
@@ -231,16 +234,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// `wr_id` programs use as a pointer.
 fn end(object: &QpObject) {
     let device = &object.context().device;
-    let ended = |limit: Duration| {
-        let until = Instant::now() + limit;
-        while !object.qp.has_ended() {
-            if Instant::now() >= until {
-                return false;
-            }
-            std::thread::sleep(Duration::from_micros(50));
-        }
-        true
-    };
+    let ended = |limit: Duration| comes_true(limit, || object.qp.has_ended());
     // If no worker has the queue pair, and the program has not moved it to ERR, it has nothing left
     // to complete.
     let asked = object.asked.load(Ordering::Acquire);
@@ -258,6 +252,33 @@ fn end(object: &QpObject) {
     }
 }
 
+/// Ends the windows that the queue pair has bound. The RNIC ends them when it frees the queue pair
+/// too, but it frees a queue pair when its last user has let go of it, and the program may unregister
+/// the windows' region at once.
+fn end_windows(object: &QpObject) {
+    if !object.has_bound.load(Ordering::Acquire) {
+        return;
+    }
+    let device = &object.context().device;
+    // The end of the connection may still be on its way to this process.
+    comes_true(PATIENCE, || {
+        let done = device.reset_qp(&object.qp);
+        matches!(done, Ok(()) | Err(DeviceError::Gone | DeviceError::Socket(_)))
+    });
+}
+
+/// Waits until `is_true` returns true, at most for `limit`. Returns false after that.
+fn comes_true(limit: Duration, is_true: impl Fn() -> bool) -> bool {
+    let until = Instant::now() + limit;
+    while !is_true() {
+        if Instant::now() >= until {
+            return false;
+        }
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    true
+}
+
 /// Destroys a queue pair after the program has acknowledged its events. Its completions that the
 /// program has not polled are lost, and none follows.
 ///
@@ -272,6 +293,7 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         // The connection ends with the queue pair, and at once unless the program has asked for an
         // orderly end before.
         end(object);
+        end_windows(object);
         object.context().events.leave(Key::Qp(object.qp.qpn().0), qp.cast());
         object.events.settle();
         object.send_cq().forget(object.qp.qpn());

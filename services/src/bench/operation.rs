@@ -6,7 +6,7 @@ use core::str::FromStr;
 use heddle_base::units::Size;
 use serde::{Deserialize, Serialize};
 
-/// A word is unknown.
+/// A text that names none of the operations or modes, with those that there are.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown {what} '{given}' (known: {})", known.join(", "))]
 pub struct UnknownWord {
