@@ -135,7 +135,7 @@ fn test_rdma_server_answers_one_message_and_closes() {
     let mut bed = Bed::new(&eal, "rdma_server");
     for _ in 0..2 {
         let (raw, _) = bed.connect(16, 1, MpaOptions::new());
-        assert_eq!(bed.exchange(&raw, b"sixteen bytes !!"), b"sixteen octets!!");
+        assert_eq!(bed.exchange(&raw, b"sixteen bytes !!"), b"sixteen bytes !!");
         assert_eq!(bed.ended(&raw), DisconnectReason::Orderly);
     }
     // The server does not answer a message that is too short, and a message that is too long does

@@ -26,7 +26,7 @@ fn test_region_is_reregistered_with_other_rights_domain_and_range() {
         assert!(new.stag() != stag && (new.to(), new.len(), new.info().off) == (64, 100, 4096));
         let (_ours, theirs) = nodes.connect(&device, made, 7030);
         let source = theirs.alloc_mr(8, Access::NONE).unwrap();
-        source.write(0, b"eight by");
+        source.write(0, b"messages");
         let write = |stag, to| theirs.post_send(&SendWr::write(1, &[source.sge(0, 8)], stag, to));
         write(new.stag(), 64).unwrap();
         assert!(theirs.wait(PATIENCE).unwrap().status.is_success(), "{kind:?}");
