@@ -2,11 +2,11 @@
 //!
 //! # Set-up
 //!
-//! The client sends a [`Hello`](Hello) as private data of its connection request: operation,
+//! The client sends a [`Hello`](hello::Hello) as private data of its connection request: operation,
 //! mode, size, depth, seed, and the region that the server may write. The server checks the Hello
-//! and accepts, or rejects with a [`Refusal`](Refusal). Once connected, the client asks for
+//! and accepts, or rejects with a [`Refusal`](hello::Refusal). Once connected, the client asks for
 //! its memory with an empty Send; the server prepares the memory, piece by piece, and answers with
-//! a Send: a [`Welcome`](Welcome) that names its own region, or a Refusal. So a greeting
+//! a Send: a [`Welcome`](hello::Welcome) that names its own region, or a Refusal. So a greeting
 //! alone costs no memory.
 //!
 //! # Traffic
