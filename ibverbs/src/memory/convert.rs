@@ -49,8 +49,6 @@ pub(super) struct Job {
     protection: i32,
     guard: Guard,
     uffd: RawFd,
-    /// The guard has system calls wait that would write there.
-    guards_kernel: bool,
     /// The outcome: an error number, or 0.
     error: i32,
 }
@@ -88,7 +86,6 @@ pub(super) unsafe fn convert(own: *mut Own, uffd: Option<&Uffd>, job: Job) -> Re
                 populate(job.at, job.len);
             }
             job.uffd = uffd.fd();
-            job.guards_kernel = uffd.is_full;
             Guard::Uffd
         }
         None => Guard::Mprotect,
@@ -99,7 +96,6 @@ pub(super) unsafe fn convert(own: *mut Own, uffd: Option<&Uffd>, job: Job) -> Re
     // guards, so fall back to mprotect.
     if job.guard == Guard::Uffd && matches!(result, Err(e) if e == NO_GUARD) {
         job.guard = Guard::Mprotect;
-        job.guards_kernel = false;
         // SAFETY: as above; only the guard has changed.
         result = unsafe { perform(own, &job) };
     }
@@ -110,8 +106,23 @@ pub(super) unsafe fn convert(own: *mut Own, uffd: Option<&Uffd>, job: Job) -> Re
     result
 }
 
-/// Bytes at the end of a job among which a thread's control block is looked for.
+/// Bytes at the end of a job among which control blocks of threads are looked for.
 const ENDS: usize = 64 << 10;
+
+/// Control blocks of threads: their places in the pages of a job.
+#[derive(Default)]
+struct ControlBlocks {
+    /// No more fit: the smallest stack of a thread has 16 KiB.
+    places: [usize; ENDS / (16 << 10) + 1],
+    count: usize,
+}
+
+impl ControlBlocks {
+    #[inline(always)]
+    fn places(&self) -> impl Iterator<Item = usize> {
+        self.places.iter().take(self.count).copied()
+    }
+}
 
 /// A value that is no error number, for "the kernel refused the guard".
 const NO_GUARD: Errno = Errno(i32::MAX);
@@ -179,11 +190,22 @@ impl Job {
     unsafe fn guarded(&self, own: *mut Own) -> Result<(), Errno> {
         // SAFETY: the caller of `convert` keeps the conditions.
         unsafe {
-            if matches!(self.kind, Kind::Share | Kind::Merge) {
-                // The guard may keep the kernel from the page, and joiners too: then they wait for its end.
-                self.wake_joiners(self.at);
-            }
-            self.begin(own)?;
+            let blocks = match self.kind {
+                Kind::Share | Kind::Merge => self.control_blocks(self.at),
+                Kind::GiveBack | Kind::Inherit => ControlBlocks::default(),
+            };
+            // Before the guard, which may keep the kernel from the page. Joiners that come later wait for its end.
+            self.move_joiners(&blocks);
+            let result = self.begin(own).and_then(|()| self.converted(own));
+            self.wake_joiners(&blocks);
+            result
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn converted(&self, own: *mut Own) -> Result<(), Errno> {
+        // SAFETY: the caller of `convert` keeps the conditions.
+        unsafe {
             let result = self.copy().and_then(|()| {
                 if self.snapshot != 0 {
                     let from = core::ptr::with_exposed_provenance(self.staging);
@@ -278,12 +300,9 @@ impl Job {
         // SAFETY: the new mapping takes the place of the program's pages, whose contents are
         // already copied.
         unsafe {
-            if self.kind != Kind::GiveBack && !self.guards_kernel {
-                self.wake_joiners(self.at);
-            }
             sys::call(libc::SYS_mremap, args)?;
             if self.kind == Kind::GiveBack {
-                self.wake_joiners(self.shadow);
+                self.wake_joiners(&self.control_blocks(self.shadow));
             }
             if self.protection != PLAIN {
                 // This cannot fail for lack of memory: the range is all of one new mapping, so the
@@ -294,23 +313,46 @@ impl Job {
         Ok(())
     }
 
-    /// Wakes threads that join a thread whose control block lies in the last of these pages, where a stack has it. A
-    /// joiner waits for the thread's number, and the kernel finds waiters by the page that they wait at: here the page
-    /// that has these bytes at `from`. Once awake they wait anew, at the other page: what wakes them for good may not
-    /// find those that begin to wait in the few microseconds from here to the change of the mapping.
+    /// Finds control blocks of threads in the last of these pages, where stacks have them. The pages' bytes are at
+    /// `from`.
     #[inline(always)]
-    unsafe fn wake_joiners(&self, from: usize) {
+    unsafe fn control_blocks(&self, from: usize) -> ControlBlocks {
+        let mut found = ControlBlocks::default();
         let first = self.len.saturating_sub(ENDS);
         for off in (first..self.len).step_by(thread::ALIGN) {
-            // SAFETY: both are mapped, as the caller of `convert` says.
-            unsafe {
-                if thread::is_control_block(from + off, self.at + off) {
-                    let every = sys::bits(i32::MAX);
-                    let word = from + off + thread::NUMBER;
-                    let args = [word, sys::bits(libc::FUTEX_WAKE), every, 0, 0, 0];
-                    let _ = sys::call(libc::SYS_futex, args);
-                }
+            // SAFETY: the caller says that the bytes are mapped.
+            if unsafe { thread::is_control_block(from + off, self.at + off) }
+                && let Some(place) = found.places.get_mut(found.count)
+            {
+                *place = off;
+                found.count += 1;
             }
+        }
+        found
+    }
+
+    /// Moves the threads that join these threads to the page of the file. A joiner waits for the thread's number, and
+    /// the kernel finds waiters by the page that they wait at. A joiner that was woken instead could preempt this
+    /// thread, and wait at the old page once more before the mapping changes: nothing would ever wake it.
+    #[inline(always)]
+    unsafe fn move_joiners(&self, blocks: &ControlBlocks) {
+        for off in blocks.places() {
+            let (from, to) = (self.at + off + thread::NUMBER, self.shadow + off + thread::NUMBER);
+            let args = [from, sys::bits(libc::FUTEX_REQUEUE), 0, sys::bits(i32::MAX), to, 0];
+            // SAFETY: the kernel checks both addresses, and writes neither.
+            let _ = unsafe { sys::call(libc::SYS_futex, args) };
+        }
+    }
+
+    /// Wakes the threads that wait for these threads at the page of the file. Each looks at the number, which may have
+    /// changed meanwhile, and waits anew at the page that the program has now.
+    #[inline(always)]
+    unsafe fn wake_joiners(&self, blocks: &ControlBlocks) {
+        for off in blocks.places() {
+            let word = self.shadow + off + thread::NUMBER;
+            let args = [word, sys::bits(libc::FUTEX_WAKE), sys::bits(i32::MAX), 0, 0, 0];
+            // SAFETY: the kernel checks the address, and writes nothing there.
+            let _ = unsafe { sys::call(libc::SYS_futex, args) };
         }
     }
 

@@ -184,42 +184,63 @@ fn forge_control_block(area: &Area) {
     }
 }
 
-/// The kernel finds waiters by their page. So who waits for the number of a thread has to wait anew at the other page.
+/// Keeps this thread on one processor.
+fn stay_on_one_processor() {
+    // SAFETY: the set is plain data, and the calls read it.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(usize::try_from(libc::sched_getcpu()).unwrap(), &mut set);
+        assert_eq!(libc::sched_setaffinity(0, size_of_val(&set), &raw const set), 0);
+    }
+}
+
+/// The kernel finds waiters by their page, so a joiner has to wait at the page that has the thread's number now. Both
+/// threads share a processor here: a joiner that is woken runs at once, in the middle of a conversion.
 #[test]
 fn test_joiner_waits_at_the_page_that_the_thread_has() {
     let area = Area::new(1);
     forge_control_block(&area);
-    let woken = AtomicU64::new(0);
     let word = area.at + thread::NUMBER;
     let wait = || loop {
-        // SAFETY: waits while the word is 0, which `at_last` changes.
+        // SAFETY: waits while the word is 0, which the test changes at last.
         let waited =
             unsafe { sys::call(libc::SYS_futex, [word, sys::bits(libc::FUTEX_WAIT), 0, 0, 0, 0]) };
-        woken.fetch_add(1, Relaxed);
         if waited == Err(sys::Errno(libc::EAGAIN)) {
             break;
         }
     };
-    let until = |n| {
+    // The kernel does this when a thread ends.
+    let wake = || {
+        // SAFETY: wakes one who waits for the word.
+        unsafe { sys::call(libc::SYS_futex, [word, sys::bits(libc::FUTEX_WAKE), 1, 0, 0, 0]) }
+    };
+    let wake_waiter = || {
         let end = Instant::now() + PATIENCE;
-        while woken.load(Relaxed) < n {
-            assert!(Instant::now() < end, "the joiner is not woken");
+        loop {
+            let woken = wake();
+            if woken == Ok(1) {
+                break;
+            }
+            if Instant::now() >= end {
+                // A test that panics would wait for its thread for ever.
+                eprintln!("the joiner does not wait where the number is: {woken:?}");
+                std::process::abort();
+            }
             std::thread::yield_now();
         }
-        // Until it waits again.
-        std::thread::sleep(std::time::Duration::from_millis(20));
     };
+    stay_on_one_processor();
     std::thread::scope(|scope| {
         scope.spawn(wait);
-        until(0);
-        let shared = area.share(0, PAGE);
-        until(1);
-        drop(shared);
-        until(2);
+        wake_waiter();
+        for _ in 0..300 {
+            let shared = area.share(0, PAGE);
+            wake_waiter();
+            drop(shared);
+            wake_waiter();
+        }
         area.set(thread::NUMBER, 1);
-        // SAFETY: wakes all who wait for the word.
-        let _ =
-            unsafe { sys::call(libc::SYS_futex, [word, sys::bits(libc::FUTEX_WAKE), 9, 0, 0, 0]) };
+        let _ = wake();
     });
 }
 
