@@ -209,21 +209,19 @@ fn test_joiner_waits_at_the_page_that_the_thread_has() {
             break;
         }
     };
-    // The kernel does this when a thread ends.
-    let wake = || {
-        // SAFETY: wakes one who waits for the word.
-        unsafe { sys::call(libc::SYS_futex, [word, sys::bits(libc::FUTEX_WAKE), 1, 0, 0, 0]) }
+    // Moves one waiter from the word to the word, if there is one. To wake it instead would make a joiner of it that
+    // comes while the library converts the page.
+    let waits = || {
+        let args = [word, sys::bits(libc::FUTEX_REQUEUE), 0, 1, word, 0];
+        // SAFETY: changes nothing but the kernel's list of waiters.
+        unsafe { sys::call(libc::SYS_futex, args) == Ok(1) }
     };
-    let wake_waiter = || {
+    let until_it_waits = || {
         let end = Instant::now() + PATIENCE;
-        loop {
-            let woken = wake();
-            if woken == Ok(1) {
-                break;
-            }
+        while !waits() {
             if Instant::now() >= end {
                 // A test that panics would wait for its thread for ever.
-                eprintln!("the joiner does not wait where the number is: {woken:?}");
+                eprintln!("the joiner does not wait where the number is");
                 std::process::abort();
             }
             std::thread::yield_now();
@@ -232,15 +230,17 @@ fn test_joiner_waits_at_the_page_that_the_thread_has() {
     stay_on_one_processor();
     std::thread::scope(|scope| {
         scope.spawn(wait);
-        wake_waiter();
+        until_it_waits();
         for _ in 0..300 {
             let shared = area.share(0, PAGE);
-            wake_waiter();
+            until_it_waits();
             drop(shared);
-            wake_waiter();
+            until_it_waits();
         }
         area.set(thread::NUMBER, 1);
-        let _ = wake();
+        // SAFETY: wakes all who wait for the word, as the kernel does when a thread ends.
+        let _ =
+            unsafe { sys::call(libc::SYS_futex, [word, sys::bits(libc::FUTEX_WAKE), 9, 0, 0, 0]) };
     });
 }
 
