@@ -217,7 +217,7 @@ fn test_joiner_waits_at_the_page_that_the_thread_has() {
         unsafe { sys::call(libc::SYS_futex, args) == Ok(1) }
     };
     let until_it_waits = || {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + 30 * PATIENCE;
         while !waits() {
             if Instant::now() >= end {
                 // A test that panics would wait for its thread for ever.
