@@ -68,10 +68,7 @@
 //! crate's binary, `heddle`, is made of the same.
 
 pub use heddle_base::{Histogram, Instant, Seed, units};
-pub use heddle_cm::{
-    Awaited, CmCounters, CmGauges, DialogueError, IbCounters, Notice, ParamsError, Refusal,
-    RequestError, StartupTimes, WorkerId,
-};
+pub use heddle_cm::{CmCounters, CmGauges, IbCounters, Notice, Refusal, StartupTimes};
 pub use heddle_ctl::{
     ControlCounters, CtlCounters, Detached, Endpoint, EndpointConfig, Lcores, MAX_WORKERS, MTU,
     Node, OpenError, OpenPort, Patience, PortSetup, PortStatus, RnicSetup, Snapshot, WorkerStatus,
@@ -87,14 +84,12 @@ pub use heddle_dataplane::{
     WorkerCounters, WorkerSnapshot, WorkerTimes,
 };
 pub use heddle_iwarp::ddp::{DdpError, DdpHeader, Qn};
-pub use heddle_iwarp::mpa::frame::{Depth, FrameError, Revision, Rtr, RtrSet};
-pub use heddle_iwarp::mpa::startup::{CrcPolicy, Depths, StartupError};
-pub use heddle_iwarp::rdmap::ReadRequest;
-pub use heddle_iwarp::{Cut, MrError, MrTable, Msn, QpCounters, RtrConfig};
-pub use heddle_rnic::{CloseReason, RnicCounters, RnicError};
+pub use heddle_iwarp::rdmap::{CopiedHeader, ReadRequest, Terminate};
+pub use heddle_iwarp::{MrTable, Msn, QpCounters};
+pub use heddle_rnic::RnicCounters;
 pub use heddle_tcp::{
-    AddrError, Cidr, CidrError, ConnConfig, ConnCounters, ConnectError, Keepalive, ListenError,
-    PeerLimit, Route, SpreadError, StackCounters, check_addrs,
+    AddrError, Cidr, CidrError, ConnConfig, ConnCounters, Keepalive, PeerLimit, Route, SpreadError,
+    StackCounters, check_addrs,
 };
 pub use heddle_verbs::device::{ControlPlane, ControlRequest, MAX_CQ_DEPTH, MAX_DEPTH};
 pub use heddle_verbs::memory::{MemoryCounters, References, RegionMemory, RegionTable, Registry};
@@ -103,14 +98,14 @@ pub use heddle_verbs::ring::{Area, AreaError, Bells};
 pub use heddle_verbs::{
     AcceptParams, Access, Agreed, AppId, Arm, AtomicOp, Atomics, BatchError, Bind, BindError,
     Board, Bound, BoundAddr, ChannelError, CmEvent, CmId, CompletionChannel, ConnectFailure,
-    ConnectParams, Connecting, Connection, ConnectionError, CopiedHeader, Cq, CqOverflow, Cqe,
-    CqeOp, CqeStatus, DEFAULT_READ_DEPTH, DYNAMIC_PORTS, Data, Device, DeviceConfig, DeviceError,
-    DeviceEvent, DeviceEvents, DeviceLimits, DisconnectReason, Ends, EventQueue, FastMr, Hub,
-    IbRefusal, Incoming, ListenFailure, ListenParams, Listener, ListenerId, MpaOptions, Mr, MrInfo,
-    MrInit, MrLimits, MrUsage, NotReregistered, PageSize, Pd, PeerDepths, PortAddr, PortCounters,
-    PortInfo, PortLink, PortProbe, PostError, Protocol, Qp, QpFate, QpInit, QpState, QpWindow, Qpn,
-    Queue, RecvWr, Region, RegionError, RegisterError, Reservation, ReserveError, SendOp, SendWr,
-    Sge, Sleeper, Srq, Stag, Taken, TermCode, Terminate, Transport, WaitError, Waker, Window,
+    ConnectParams, Connecting, Connection, ConnectionError, Cq, CqOverflow, Cqe, CqeOp, CqeStatus,
+    DEFAULT_READ_DEPTH, DYNAMIC_PORTS, Data, Device, DeviceConfig, DeviceError, DeviceEvent,
+    DeviceEvents, DeviceLimits, DisconnectReason, Ends, EventQueue, FastMr, Hub, IbRefusal,
+    Incoming, ListenFailure, ListenParams, Listener, ListenerId, MpaOptions, Mr, MrInfo, MrInit,
+    MrLimits, MrUsage, NotReregistered, PageSize, Pd, PeerDepths, PortAddr, PortCounters, PortInfo,
+    PortLink, PortProbe, PostError, Protocol, Qp, QpFate, QpInit, QpState, QpWindow, Qpn, Queue,
+    RecvWr, Region, RegionError, RegisterError, Reservation, ReserveError, SendOp, SendWr, Sge,
+    Sleeper, Srq, Stag, Taken, TermCode, Transport, WaitError, Waker, Window,
 };
 
 pub use heddle_daemon as daemon;
@@ -119,6 +114,11 @@ pub use heddle_perf as perf;
 pub use heddle_rpc as rpc;
 pub use heddle_services as services;
 pub use heddle_socket as socket;
+pub use heddle_types::{
+    Awaited, CloseReason, ConnectError, Cut, DialogueError, ListenError, MrError, ParamsError,
+    RequestError, RnicError, WorkerId,
+    mpa::{CrcPolicy, Depth, Depths, FrameError, Revision, Rtr, RtrConfig, RtrSet, StartupError},
+};
 
 /// The version of DPDK that this crate was built for.
 pub const DPDK_VERSION: &str = env!("HEDDLE_DPDK_VERSION");

@@ -2,10 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use heddle_iwarp::Qpn;
-
-use crate::id::{AppId, CmId};
-use crate::request::RequestError;
+use heddle_types::{AppId, CmId, Qpn, RequestError};
 
 /// A queue pair is in one connection at a time, and enters FPDU mode once until the application
 /// resets or destroys it. A claim lasts until then, so there are at most as many claims as queue

@@ -23,17 +23,17 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use heddle_base::Instant;
-use heddle_iwarp::rdmap::Terminate;
-use heddle_iwarp::{QpEvent, Qpn};
-use heddle_rnic::{CloseReason, Order, RnicError};
-use heddle_tcp::{ConnId, ConnectError};
+use heddle_iwarp::QpEvent;
+use heddle_rnic::Order;
+use heddle_tcp::ConnId;
+use heddle_types::{
+    AcceptTerms, AppId, CloseReason, CmId, ConnectError, ConnectFailure, DisconnectReason, Event,
+    ListenerId, QpSpec, Qpn, RequestError, RnicError, TerminatePayload, WorkerId,
+};
 
 use crate::counters::CmCounters;
 use crate::dialogue::{Agreement, Answer, Ask};
-use crate::event::{ConnectFailure, DisconnectReason, Event, Refusal};
-use crate::id::{AppId, CmId, ListenerId, WorkerId};
-use crate::params::{AcceptTerms, QpSpec};
-use crate::request::RequestError;
+use crate::notice::Refusal;
 use crate::small::{Millis, SmallAddr, Stamp};
 
 /// A connection in its current state.
@@ -119,7 +119,7 @@ pub(crate) enum State {
     Running { qpn: Qpn },
     /// The connection was established and is being closed; the worker has not yet reported the
     /// close. `terminate` is the peer's Terminate, if there was one.
-    Ending { qpn: Qpn, why: Option<DisconnectReason>, terminate: Option<Box<Terminate>> },
+    Ending { qpn: Qpn, why: Option<DisconnectReason>, terminate: Option<Box<TerminatePayload>> },
     /// The connection was not established and will not be; the worker has not yet reported the
     /// close. `in_order`: the worker closes with a FIN, which the peer may leave unanswered.
     Closing { in_order: bool },
@@ -188,7 +188,7 @@ pub(crate) enum Input<'a> {
     /// The queue pair reports an event.
     Qp(QpEvent),
     /// The Terminate that an earlier event of the queue pair announced.
-    PeerTerminate(Box<Terminate>),
+    PeerTerminate(Box<TerminatePayload>),
     /// The peer sends no more.
     PeerClosed,
     /// The TCP connection is over.

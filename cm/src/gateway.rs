@@ -27,11 +27,9 @@ use std::collections::{BTreeMap, VecDeque};
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
-use crate::dialogue::Protocol;
-use crate::event::{ConnectFailure, Event, IbRefusal, Transport};
-use crate::id::{CmId, ListenerId};
-use crate::params::QpSpec;
-use crate::request::Request;
+use heddle_types::{
+    CmId, ConnectFailure, Event, IbRefusal, ListenerId, Protocol, QpSpec, Request, Transport,
+};
 
 use pair::Pair;
 
@@ -39,7 +37,7 @@ use pair::Pair;
 #[derive(Clone, Debug)]
 pub struct GatewayRule {
     /// The listener, which the shell makes: with
-    /// [`ListenParams::infiniband`](crate::ListenParams::infiniband) if the listener is to take
+    /// [`ListenParams::infiniband`](heddle_types::ListenParams::infiniband) if the listener is to take
     /// InfiniBand's requests.
     pub listener: ListenerId,
     /// Address and port of the listener.
@@ -297,7 +295,7 @@ fn reason(error: ConnectFailure) -> u16 {
     match error {
         // There is no listener at the target. The asker would get this reason from the target
         // itself.
-        ConnectFailure::Tcp(heddle_rnic::CloseReason::Refused) => INVALID_SERVICE_ID,
+        ConnectFailure::Tcp(heddle_types::CloseReason::Refused) => INVALID_SERVICE_ID,
         ConnectFailure::InfiniBand(IbRefusal::Reason(reason)) => reason,
         ConnectFailure::Tcp(_) | ConnectFailure::Open(_) | ConnectFailure::TimedOut(_) => TIMEOUT,
         _ => UNSUPPORTED,

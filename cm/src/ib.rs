@@ -13,10 +13,10 @@
 //! its own, so a message may be lost, come twice, or come from any host.
 //!
 //! - **No transport follows.** A connection is established and ends in order, and its queue pair
-//!   does not run: [`Transport::carries_data`](crate::Transport::carries_data) says so, and
+//!   does not run: [`Transport::carries_data`](heddle_types::Transport::carries_data) says so, and
 //!   applications have to ask for InfiniBand
-//!   ([`ListenParams::infiniband`](crate::ListenParams::infiniband),
-//!   [`Protocol::InfiniBand`](crate::Protocol::InfiniBand)).
+//!   ([`ListenParams::infiniband`](heddle_types::ListenParams::infiniband),
+//!   [`Protocol::InfiniBand`](heddle_types::Protocol::InfiniBand)).
 //! - **Answers come from the state.** The manager answers a repeated message as the first time, and
 //!   the repetition changes nothing; after the end this holds for as long as copies may be under
 //!   way ([`IbConfig::time_wait`]).
@@ -50,8 +50,7 @@ use core::time::Duration;
 
 use heddle_base::Seed;
 use heddle_ib::TimeCode;
-
-use crate::id::WorkerId;
+use heddle_types::WorkerId;
 
 pub use counters::IbCounters;
 

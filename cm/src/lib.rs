@@ -7,41 +7,31 @@
 //! manager.
 //!
 //! * [`ConnectionManager`]: the calling order, and the manager's promises;
-//! * [`Request`], [`Event`]: messages between applications and the manager;
+//! * [`Request`](heddle_types::Request), [`Event`](heddle_types::Event): messages between applications and the manager;
 //! * [`Order`](heddle_rnic::Order), [`Report`](heddle_rnic::Report): messages between workers and
 //!   the manager;
-//! * [`Protocol`]: the start-up dialogue, of which MPA is one;
+//! * [`Protocol`](heddle_types::Protocol): the start-up dialogue, of which MPA is one;
 //! * [`IbConfig`]: settings of InfiniBand, another protocol below the same requests and events.
 #![forbid(unsafe_code)]
 
 mod claims;
+mod config;
 mod conn;
 mod counters;
 mod dialogue;
-mod event;
 pub mod gateway;
 mod ib;
-mod id;
 mod listener;
 mod manager;
 mod notice;
-mod params;
 mod ports;
-mod request;
 mod shares;
 mod small;
 
+pub use config::CmConfig;
 pub use counters::CmCounters;
-pub use dialogue::{DialogueError, MpaOptions, ParamsError, Protocol};
-pub use event::{
-    Agreed, Awaited, ConnectFailure, DisconnectReason, Event, IbRefusal, ListenFailure, Notice,
-    PeerDepths, QpFate, Refusal, Transport,
-};
 pub use heddle_ib::roce::UDP_PORT as ROCE_PORT;
-pub use heddle_tcp::ListenError;
 pub use ib::{IbConfig, IbCounters, IbDatagram, IbPort};
-pub use id::{AppId, CmId, ListenerId, TenantId, WorkerId};
 pub use manager::{CONN_BYTES, CmGauges, ConnView, ConnectionManager, ListenerView, StartupTimes};
-pub use params::{AcceptTerms, CmConfig, ConnectTerms, DEFAULT_READ_DEPTH, ListenParams, QpSpec};
+pub use notice::{Notice, Refusal};
 pub use ports::{Own, Ports, PortsError};
-pub use request::{Request, RequestError};

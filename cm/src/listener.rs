@@ -4,12 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use core::net::{IpAddr, SocketAddr};
 
-use heddle_tcp::ListenError;
+use heddle_types::{AppId, CmId, ListenError, ListenParams, ListenerId, WorkerId};
 
 use crate::conn::Place;
-use crate::event::Refusal;
-use crate::id::{AppId, CmId, ListenerId, WorkerId};
-use crate::params::ListenParams;
+use crate::notice::Refusal;
 
 /// Passive connections that are not established, sorted by the kind of their place, which decides
 /// which connection makes room. Ids grow with time, so the least id came first.

@@ -18,17 +18,16 @@ use core::time::Duration;
 use heddle_base::{Histogram, Instant};
 use heddle_rnic::Order;
 use heddle_tcp::ConnId;
+use heddle_types::{AppId, CmId, Event, ListenerId, RequestError, TenantId, WorkerId};
 
 use crate::claims::Claims;
+use crate::config::CmConfig;
 use crate::conn::{Conn, ConnInfo, Effect, Effects, Input, NO_DEADLINE, Place, State};
 use crate::counters::CmCounters;
-use crate::event::{Event, Notice, Refusal};
 use crate::ib::Table;
-use crate::id::{AppId, CmId, ListenerId, TenantId, WorkerId};
 use crate::listener::Listeners;
 use crate::notice::Notices;
-use crate::params::CmConfig;
-use crate::request::RequestError;
+use crate::notice::{Notice, Refusal};
 use crate::shares::Shares;
 
 pub use view::{ConnView, ListenerView};
@@ -205,7 +204,7 @@ impl ConnectionManager {
     }
 
     /// Returns the next event, and the application that it is for. The event counts as waiting
-    /// until [`Request::EventsTaken`](crate::Request::EventsTaken).
+    /// until [`Request::EventsTaken`](heddle_types::Request::EventsTaken).
     pub fn poll_event(&mut self) -> Option<(AppId, Event)> {
         self.events.pop_front()
     }

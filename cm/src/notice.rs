@@ -2,11 +2,59 @@
 
 use std::collections::VecDeque;
 
+use core::net::SocketAddr;
 use core::time::Duration;
 
 use heddle_base::Instant;
+use heddle_types::{DialogueError, ListenerId};
 
-use crate::event::Notice;
+/// The reason why a peer was refused without an event to the application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// There is no listener (any more) at the address that the connection came to.
+    #[error("nobody listens there")]
+    NotListening,
+    /// The listener has all the start-ups it may have, and each of them waits for the application's
+    /// answer.
+    #[error("the listener has no place left")]
+    Backlog,
+    /// The worker has all the start-ups it may have.
+    #[error("the worker has no place left")]
+    Startups,
+    /// The peer has too many start-ups at this listener.
+    #[error("the peer has too many start-ups")]
+    PeerStartups,
+    /// The peer has too many connections to this listener.
+    #[error("the peer has too many connections")]
+    PeerConns,
+    /// The application does not take its events.
+    #[error("the application does not take its events")]
+    Events,
+    /// The connection had kept us waiting longest, and another needed the place.
+    #[error("made room for another")]
+    Evicted,
+    /// The peer's request did not come in time.
+    #[error("the MPA Request did not come in time")]
+    TimedOut,
+    /// The peer broke the rules of the start-up.
+    #[error("MPA start-up failed: {0}")]
+    Startup(DialogueError),
+}
+
+/// A refused connection, for a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// The listener that the connection came to; absent when there is none.
+    pub listener: Option<ListenerId>,
+    /// Our end.
+    pub local: SocketAddr,
+    /// The peer's end.
+    pub peer: SocketAddr,
+    /// The cause of the refusal.
+    pub reason: Refusal,
+    /// Notices left out since the last one.
+    pub suppressed: u64,
+}
 
 /// A bucket of tokens: it starts full, and gains one token a second.
 #[derive(Debug)]
@@ -60,7 +108,7 @@ impl Notices {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::Refusal;
+    use crate::notice::Refusal;
 
     #[test]
     fn test_notice_queue_limits_bursts_and_counts_suppressed_notices() {

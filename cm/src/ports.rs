@@ -7,11 +7,10 @@
 use core::net::IpAddr;
 use core::ops::Range;
 
-use heddle_tcp::{Addressing, ConnectError};
+use heddle_tcp::Addressing;
+use heddle_types::{ConnectError, RequestError, WorkerId};
 
 use crate::ib::IbPort;
-use crate::id::WorkerId;
-use crate::request::RequestError;
 
 /// The reason why a set of ports is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

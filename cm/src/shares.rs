@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 
 use crate::conn::Place;
-use crate::id::{CmId, TenantId};
+use heddle_types::{CmId, TenantId};
+
 use crate::listener::Places;
 
 #[derive(Debug)]
@@ -84,7 +85,7 @@ impl Shares {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::id::AppId;
+    use heddle_types::AppId;
 
     const GREEDY: TenantId = TenantId::Account(1);
     const HONEST: TenantId = TenantId::App(AppId(1));

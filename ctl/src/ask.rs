@@ -8,9 +8,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use heddle_cm::{Agreed, AppId, CmGauges, CmId, ConnView, ListenerView, PortsError, WorkerId};
+use heddle_cm::{CmGauges, ConnView, ListenerView, PortsError};
 use heddle_dataplane::{ConnFacts, WorkerSnapshot};
 use heddle_tcp::{Addressing, Keepalive};
+use heddle_types::{Agreed, AppId, CmId, WorkerId};
 use heddle_verbs::{DeviceError, Pd, QpState, Qpn};
 
 use crate::CtlCounters;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use heddle_cm::{IbConfig, IbPort, Ports, WorkerId};
+use heddle_cm::{IbConfig, IbPort, Ports};
 use heddle_dataplane::steer::{self, Ends, Sharing};
 use heddle_dataplane::{
     Clock, DmaPorts, DpdkRegions, Eal, ExternalMemory, FaultInjector, Mempool, MempoolConfig, Port,
@@ -15,6 +15,7 @@ use heddle_iwarp::MrTable;
 use heddle_iwarp::mr::Pins;
 use heddle_rnic::RnicConfig;
 use heddle_tcp::{Addressing, PeerLimit, Rss, SpreadError, StackConfig};
+use heddle_types::WorkerId;
 use heddle_verbs::memory::{References, RegionTable, Registry};
 use heddle_verbs::wakeup::{WorkerWaker, WorkerWakers};
 use heddle_verbs::{DeviceConfig, Hub};
@@ -408,7 +409,7 @@ impl References for WorkerReferences {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use heddle_iwarp::{Access, Pd, Qpn};
+    use heddle_types::{Access, Pd, Qpn};
 
     use super::*;
 

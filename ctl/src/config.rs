@@ -58,7 +58,7 @@ pub struct RnicSetup {
     pub rnr_wait: Duration,
     /// Whether all addresses answer InfiniBand's connection management, the RDMA IP CM service, on
     /// RoCEv2's UDP port, 4791. Applications ask for its connections one by one, and the
-    /// connections carry no data; see [`Transport`](heddle_cm::Transport).
+    /// connections carry no data; see [`Transport`](heddle_types::Transport).
     pub infiniband: bool,
     /// Silence after which the RNIC probes the peer that made an InfiniBand connection, a minute by
     /// default; absent for no probes. See [`IbConfig::keepalive`](heddle_cm::IbConfig::keepalive).
@@ -305,7 +305,7 @@ pub struct EndpointConfig {
     pub rnr_wait: Duration,
     /// Whether all addresses answer InfiniBand's connection management, the RDMA IP CM service, on
     /// RoCEv2's UDP port, 4791. Applications ask for its connections one by one, and the
-    /// connections carry no data; see [`Transport`](heddle_cm::Transport).
+    /// connections carry no data; see [`Transport`](heddle_types::Transport).
     pub infiniband: bool,
     /// Silence after which the RNIC probes the peer that made an InfiniBand connection, a minute by
     /// default; absent for no probes. See [`IbConfig::keepalive`](heddle_cm::IbConfig::keepalive).

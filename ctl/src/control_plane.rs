@@ -10,12 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_base::Instant;
-use heddle_cm::{
-    Agreed, AppId, CmConfig, CmId, ConnectionManager, Event, ListenerId, Notice, Ports, QpFate,
-    WorkerId,
-};
+use heddle_cm::{CmConfig, ConnectionManager, Notice, Ports};
 use heddle_dataplane::{Command, NoReport, WorkerReport};
-use heddle_rnic::{Order, Report, RnicError};
+use heddle_rnic::{Order, Report};
+use heddle_types::{Agreed, AppId, CmId, Event, ListenerId, QpFate, RnicError, WorkerId};
 use heddle_verbs::memory::Registry;
 use heddle_verbs::worker::WorkerQp;
 use heddle_verbs::{Board, EventQueue, Qp, Qpn, Sleeper, Taken};
@@ -136,7 +134,8 @@ impl Control {
         for (&app, taken) in &self.apps {
             let count = usize::try_from(taken.swap()).unwrap_or(usize::MAX);
             if count > 0 {
-                let _ = self.cm.handle_request(now, app, heddle_cm::Request::EventsTaken { count });
+                let _ =
+                    self.cm.handle_request(now, app, heddle_types::Request::EventsTaken { count });
             }
         }
         // Requests of applications wait while a worker is behind. Reports are taken in any case;

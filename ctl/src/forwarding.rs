@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use heddle_cm::gateway::{Gateway, GatewayAction, GatewayCounters, GatewayError, GatewayRule};
-use heddle_cm::{CmId, Event, ListenFailure, ListenerId, QpSpec, Request, Transport};
+use heddle_types::{CmId, Event, ListenFailure, ListenerId, QpSpec, Request, Transport};
 use heddle_verbs::{
     AcceptParams, ConnectParams, Cq, Device, DeviceConfig, DeviceError, DeviceLimits, EventQueue,
     Hub, ListenParams, Pd, Protocol, Qp, QpInit, Qpn, Waker,

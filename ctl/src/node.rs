@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
-use heddle_cm::WorkerId;
 use heddle_dataplane::eal::allowed_cpus;
 use heddle_dataplane::{
     Eal, IdlePolicy, LcoreWorker, Place as CpuPlace, Port, RestShown, Stop, Topology, Worker,
     WorkerSnapshot,
 };
+use heddle_types::WorkerId;
 use heddle_verbs::wakeup::{WorkerSleeper, WorkerWakers};
 use heddle_verbs::{Device, Hub};
 

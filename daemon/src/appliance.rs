@@ -21,12 +21,12 @@ use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 use std::time::Instant;
 
-use heddle_cm::WorkerId;
 use heddle_ctl::{Asker, Kill, Node, Question, Reply, Snapshot};
 use heddle_dataplane::{Port, WorkerSnapshot};
 use heddle_services as service;
 use heddle_socket::admin::LastReload;
 use heddle_socket::{Fault, FaultKind};
+use heddle_types::WorkerId;
 use heddle_verbs::ListenParams;
 use tokio::sync::{Mutex, oneshot, watch};
 

@@ -11,8 +11,8 @@ use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender};
 use heddle_cm::gateway::GatewayCounters;
-use heddle_cm::{AppId, CmId, ListenerId};
 use heddle_ctl::{ForwardRule, Forwarding, MAX_FORWARDED, Node};
+use heddle_types::{AppId, CmId, ListenerId};
 use heddle_verbs::{DeviceError, Sleeper, Waker};
 
 use crate::config::Forward;

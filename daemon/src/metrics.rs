@@ -4,12 +4,12 @@
 
 use core::time::Duration;
 
-use heddle_cm::WorkerId;
 use heddle_ctl::{Question, Reply};
 use heddle_dataplane::WorkerSnapshot;
 use heddle_metrics::{
     Clients, Gateway, HttpCounters, LcoreSample, Memory, PortSample, Sample, Source, WorkerSample,
 };
+use heddle_types::WorkerId;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use heddle_base::Instant;
-use heddle_cm::AppId;
 use heddle_iwarp::mr::Pins;
 use heddle_iwarp::{MrTable, Untaken};
 use heddle_rnic::{Event, Report, Rnic, RnicConfig};
 use heddle_tcp::ConnId;
+use heddle_types::AppId;
 use heddle_verbs::Waker;
 use heddle_verbs::memory::{RegionMemory, RegionTable};
 use heddle_verbs::ring::Entry;

@@ -6,9 +6,10 @@ use core::net::SocketAddr;
 use std::collections::VecDeque;
 
 use heddle_iwarp::mpa::decode::{Decoded, Framing, decode_from};
-use heddle_iwarp::mpa::frame::{Frame, Kind, Revision, Rtr};
+use heddle_iwarp::mpa::frame::{Frame, Kind};
 use heddle_rpcrdma::private_data::PrivateData;
 use heddle_tcp::{Flags, SeqNumber};
+use heddle_types::mpa::{Revision, Rtr};
 
 use crate::exchange::{Exchange, Side};
 use crate::frame::Segment;

@@ -43,8 +43,9 @@ pub use text::line;
 
 use connection::{Connection, Now, Out};
 use frame::Segment;
-use heddle_iwarp::mpa::frame::{Frame, HEADER_LEN, Kind, Revision};
+use heddle_iwarp::mpa::frame::{Frame, HEADER_LEN, Kind};
 use heddle_tcp::{Flags, SeqNumber};
+use heddle_types::mpa::Revision;
 use serde::Serialize;
 
 /// Most connections that the decoder follows at a time. To make room for another, it forgets a

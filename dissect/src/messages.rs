@@ -158,7 +158,8 @@ fn shown(place: Place) -> String {
 
 #[cfg(test)]
 mod tests {
-    use heddle_iwarp::{Msn, Stag};
+    use heddle_iwarp::Msn;
+    use heddle_types::Stag;
 
     use super::*;
 

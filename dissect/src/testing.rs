@@ -5,15 +5,19 @@
 
 use core::net::{Ipv4Addr, SocketAddr};
 
+use heddle_iwarp::Msn;
 use heddle_iwarp::ddp::{DdpHeader, MAX_LEN, Qn};
-use heddle_iwarp::mpa::frame::{Depth, Enhanced, Frame, Kind, Revision, RtrSet};
+use heddle_iwarp::mpa::frame::{Enhanced, Frame, Kind};
 use heddle_iwarp::mpa::{fpdu, markers};
 use heddle_iwarp::rdmap::{Control, Opcode, ReadRequest};
-use heddle_iwarp::{Msn, Stag};
 use heddle_rpcrdma::rpc::{Auth, Call, Procedure, Reply, Status};
 use heddle_rpcrdma::{Xid, v1, v2};
 use heddle_tcp::Flags;
 use heddle_tcp::wire::{EtherType, EthernetHeader, Ipv4Header, MacAddr, ethernet, ipv4};
+use heddle_types::{
+    Stag,
+    mpa::{Depth, Revision, RtrSet},
+};
 
 use crate::{Decoder, Item, NFS_RDMA_PORT, Summary};
 

@@ -4,8 +4,8 @@
 //! may not touch.
 
 use heddle_iwarp::mpa::decode::Framing;
-use heddle_iwarp::qp::QpState;
-use heddle_iwarp::{Cqe, PlacedFpdu, QpConfig, QpContext, QpEvent, RecvWr, SendWr};
+use heddle_iwarp::{PlacedFpdu, QpConfig, QpContext, QpEvent};
+use heddle_types::{Cqe, QpState, RecvWr, SendWr};
 
 use crate::Seeds;
 use crate::stream::{BASE, PD, Peer, Place, QPN, framed, record, records, transmit, what};

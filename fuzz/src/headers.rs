@@ -1,12 +1,13 @@
 //! DDP and RDMAP headers, Read Requests, Atomic Requests and Responses, Terminates: a value that
 //! parses can be written, and parses as the same value again.
 
+use heddle_iwarp::Msn;
 use heddle_iwarp::ddp::{DdpHeader, MAX_LEN, Qn};
 use heddle_iwarp::rdmap::{
-    ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN, AtomicOp, AtomicRequest, AtomicResponse, Control,
-    CopiedHeader, Opcode, ReadRequest, TERMINATE_MAX_LEN, TermCode, Terminate, TerminateError,
+    ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN, AtomicRequest, AtomicResponse, Control, CopiedHeader,
+    Opcode, ReadRequest, TERMINATE_MAX_LEN, Terminate, TerminateError,
 };
-use heddle_iwarp::{Msn, Stag};
+use heddle_types::{AtomicOp, Stag, TermCode};
 
 use crate::Seeds;
 

@@ -11,17 +11,17 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use heddle_base::{Instant, Seed};
-use heddle_cm::{
-    AcceptTerms, AppId, CmConfig, CmGauges, CmId, ConnectTerms, ConnectionManager, Event, IbConfig,
-    IbPort, ListenParams, ListenerId, Ports, Protocol, QpSpec, Request, WorkerId,
-};
+use heddle_cm::{CmConfig, CmGauges, ConnectionManager, IbConfig, IbPort, Ports};
 use heddle_ib::cm::{Mad, Message, Req};
 use heddle_ib::ip_cm::{Header, Service};
 use heddle_ib::roce::UdRepr;
 use heddle_ib::{CommId, Gid, Qpn as IbQpn, TimeCode};
-use heddle_iwarp::{Pd, Qpn};
 use heddle_rnic::{Order, Report};
 use heddle_tcp::{Addressing, Cidr};
+use heddle_types::{
+    AcceptTerms, AppId, CmId, ConnectTerms, Event, ListenParams, ListenerId, Pd, Protocol, QpSpec,
+    Qpn, Request, WorkerId,
+};
 
 use crate::Seeds;
 

@@ -4,8 +4,8 @@
 
 use heddle_base::StreamPos;
 use heddle_iwarp::mpa::decode::{CrcVerdict, Framing, decode};
-use heddle_iwarp::qp::QpState;
-use heddle_iwarp::{QpConfig, QpContext, RecvWr};
+use heddle_iwarp::{QpConfig, QpContext};
+use heddle_types::{QpState, RecvWr};
 
 use crate::Seeds;
 use crate::stream::{PD, Place, QPN, offset, record, records, what};

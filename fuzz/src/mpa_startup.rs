@@ -2,11 +2,12 @@
 //! pieces of any size, and the two sides talk to each other, whatever they were configured to ask
 //! for.
 
-use heddle_iwarp::mpa::frame::{Enhanced, Frame, Kind, Revision, Rtr, RtrSet};
+use heddle_iwarp::mpa::frame::{Enhanced, Frame, Kind};
 use heddle_iwarp::mpa::startup::{
-    CrcPolicy, Depths, Initiator, InitiatorConfig, InitiatorStep, Negotiated, ReplyParams,
-    Responder, ResponderConfig, ResponderStep,
+    Initiator, InitiatorConfig, InitiatorStep, Negotiated, ReplyParams, Responder, ResponderConfig,
+    ResponderStep,
 };
+use heddle_types::mpa::{CrcPolicy, Depths, Revision, Rtr, RtrSet};
 
 use crate::Seeds;
 

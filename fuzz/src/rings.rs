@@ -6,9 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use heddle_base::Seed;
-use heddle_iwarp::qp::{MAX_INLINE, MAX_SGES};
 use heddle_iwarp::testing::TestMemory;
-use heddle_iwarp::{Access, Data, MrTable, PostError, QpConfig, QpContext, QpEnv};
+use heddle_iwarp::{MrTable, QpConfig, QpContext, QpEnv};
+use heddle_types::{
+    Access, Data, PostError,
+    wr::{MAX_INLINE, MAX_SGES},
+};
 use heddle_verbs::device::{ControlPlane, ControlRequest};
 use heddle_verbs::memory::{RegionTable, Registry};
 use heddle_verbs::ring::layout::qp as layout;

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_base::Seed;
-use heddle_cm::Request as CmRequest;
 use heddle_iwarp::MrTable;
 use heddle_socket::document::{Answer, Call, VERSION, to_line};
 use heddle_socket::wire::{Inbox, receive, send};
+use heddle_types::Request as CmRequest;
 use heddle_verbs::account::{Account, Descriptors};
 use heddle_verbs::device::{ControlPlane, ControlRequest};
 use heddle_verbs::memory::{RegionTable, Registry};

@@ -7,7 +7,8 @@ use heddle_iwarp::mpa::decode::{Framing, decode};
 use heddle_iwarp::mpa::{fpdu, markers};
 use heddle_iwarp::rdmap::Opcode;
 use heddle_iwarp::testing::TestMemory;
-use heddle_iwarp::{Access, MrTable, Pd, QpConfig, QpContext, QpEnv, Qpn, Role, Sge, Stag};
+use heddle_iwarp::{MrTable, QpConfig, QpContext, QpEnv, Role};
+use heddle_types::{Access, Pd, Qpn, Sge, Stag};
 
 /// Bytes of the region, and bytes before and after it.
 pub(crate) const SIZE: usize = 4096;

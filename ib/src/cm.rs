@@ -25,7 +25,7 @@ use crate::types::CommId;
 pub use class_port_info::{ClassPortInfo, Contact};
 pub use rep::{Failover, Rep};
 pub use req::{Path, Req, Transport};
-pub use short::{Answered, Apr, Drep, Dreq, Lap, Mra, Rej, RejReason, Rtu};
+pub use short::{Answered, Apr, Drep, Dreq, Lap, Mra, Rej, Rtu};
 pub use sidr::{SidrRep, SidrReq, SidrStatus};
 
 /// Number of the management class.

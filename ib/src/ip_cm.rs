@@ -10,8 +10,9 @@
 //! versions in the byte `cma_version` and the IP version in the upper half of `ip_version`. The
 //! port spaces of `rdma_cm` are this range of Service IDs: `RDMA_PS_TCP` is protocol 6.
 
-use core::fmt;
 use core::net::{IpAddr, Ipv6Addr};
+
+use heddle_types::ib::AriCode;
 
 use crate::bytes::{array, be16, be32, put};
 use crate::cm::{Rej, Req};
@@ -237,42 +238,6 @@ impl Fault {
                 service_ari(self.code(), &[])
             }
         }
-    }
-}
-
-/// The codes of a REJ of the service (section A11.7).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AriCode(pub u8);
-
-impl AriCode {
-    /// The service does not name the fault.
-    pub const UNSPECIFIED: AriCode = AriCode(0);
-    /// The major version is not supported.
-    pub const MAJOR: AriCode = AriCode(1);
-    /// The minor version is not supported.
-    pub const MINOR: AriCode = AriCode(2);
-    /// The IP version is not supported.
-    pub const IP_VERSION: AriCode = AriCode(3);
-    /// The source address is malformed.
-    pub const SOURCE: AriCode = AriCode(4);
-    /// The destination address is malformed.
-    pub const DESTINATION: AriCode = AriCode(5);
-    /// The destination address is not the server's.
-    pub const UNKNOWN_ADDRESS: AriCode = AriCode(6);
-}
-
-impl fmt::Display for AriCode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match *self {
-            AriCode::UNSPECIFIED => "unspecified",
-            AriCode::MAJOR => "major version",
-            AriCode::MINOR => "minor version",
-            AriCode::IP_VERSION => "IP version",
-            AriCode::SOURCE => "source IP address",
-            AriCode::DESTINATION => "destination IP address",
-            AriCode::UNKNOWN_ADDRESS => "unknown IP address",
-            AriCode(n) => return write!(f, "code {n}"),
-        })
     }
 }
 

@@ -10,9 +10,9 @@ use heddle_dataplane::{
     BURST, Clock, Eal, ManualClock, Mbuf, Mempool, MempoolConfig, MempoolError, Port, PortConfig,
     PortError, RxQueue, TxQueue,
 };
-use heddle_iwarp::mpa::startup::CrcPolicy;
 use heddle_services::bench::Op;
 use heddle_tcp::{Cidr, ConnConfig};
+use heddle_types::mpa::CrcPolicy;
 use heddle_verbs::{
     AcceptParams, Access, CmEvent, CmId, ConnectParams, Cq, Device, DeviceError, EventQueue,
     ListenParams, MpaOptions, Mr, Pd, PostError, Protocol, Qp, QpInit, RecvWr, SendWr, Stag,

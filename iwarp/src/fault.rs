@@ -10,8 +10,8 @@
 use crate::counters::QpCounters;
 use crate::ddp::DdpError;
 use crate::mpa::markers::MarkerError;
-use crate::mr::MrFault;
-use crate::rdmap::{ControlError, TermCode};
+use crate::rdmap::ControlError;
+use heddle_types::{MrFault, TermCode};
 
 /// The answer that the peer receives to a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,11 +20,9 @@ pub mod testing;
 mod types;
 
 pub use memory::{MemRange, Memory};
-pub use mr::{Bind, BindError, MrAttr, MrError, MrFault, MrTable, Pins};
+pub use mr::{MrAttr, MrTable, Pins};
 pub use qp::{
-    Buffers, Completions, Cqe, CqeOp, CqeStatus, Cut, Data, Fpdu, Limits, PlacedFpdu, PostError,
-    PostedReceives, QpConfig, QpContext, QpCounters, QpEnv, QpEvent, QpState, Queue, RecvWr,
-    Retired, RnrMark, RtrConfig, SendOp, SendWr, Sge, SharedBroken, SharedReceives, Side, Untaken,
-    check_recv, check_send,
+    Buffers, Completions, Fpdu, PlacedFpdu, PostedReceives, QpConfig, QpContext, QpCounters, QpEnv,
+    QpEvent, Retired, RnrMark, SharedBroken, SharedReceives, Side, Untaken,
 };
-pub use types::{Access, Msn, Pd, Qpn, Role, Stag};
+pub use types::{Msn, Role};

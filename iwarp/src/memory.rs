@@ -1,7 +1,7 @@
 //! Registered memory, as the protocol sees it.
 
-use crate::rdmap::AtomicOp;
 use heddle_base::Sum;
+use heddle_types::AtomicOp;
 
 /// A range of registered memory that has passed every check: STag, PD, rights and bounds.
 ///

@@ -43,13 +43,12 @@ mod slot;
 #[cfg(test)]
 mod tests;
 
-pub use derive::{Bind, BindError, MAX_FAST_LEN, PAGE};
-pub use pages::MAX_RUNS;
 pub use pins::Pins;
 
-use crate::{Access, MemRange, Pd, Qpn, Stag};
+use crate::MemRange;
 use core::sync::atomic::AtomicU64;
 use heddle_base::{Random, Seed};
+use heddle_types::{Access, MrError, MrFault, Pd, Qpn, Stag};
 use pages::PageList;
 use slot::{Region, Slot};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -111,50 +110,6 @@ pub struct MrAttr {
     pub len: u64,
     /// The rights of its users.
     pub access: Access,
-}
-
-/// The reasons for which the table refuses to register or unregister a region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum MrError {
-    /// Every slot is taken.
-    #[error("no free memory region slot")]
-    Full,
-    /// The address or the tagged offset of the last byte would run past 2^64.
-    #[error("memory region wraps around")]
-    Wrap,
-    /// The caller asked for [`Access::REMOTE_INVALIDATE`] without binding the region to one QP.
-    #[error("a region that several QPs share cannot be remotely invalidated")]
-    SharedInvalidate,
-    /// No region has this STag, or has it any more.
-    #[error("unknown STag")]
-    Unknown,
-    /// A fast registration of no bytes, or of more than [`MAX_FAST_LEN`].
-    #[error("a fast registration has 1 to {MAX_FAST_LEN} bytes")]
-    FastLen,
-    /// Windows or fast registrations of the region are valid: the owner must invalidate them first.
-    #[error("{0} windows or fast registrations of the region are valid")]
-    Bound(u32),
-}
-
-/// The reasons for which a check refuses the use of an STag.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum MrFault {
-    /// No region has the STag.
-    #[error("invalid STag")]
-    InvalidStag,
-    /// The STag belongs to another protection domain or QP.
-    #[error("STag not associated with the stream")]
-    NotAssociated,
-    /// The STag lacks a right.
-    #[error("access rights violation")]
-    Access,
-    /// Tagged offset and length wrap past 2^64.
-    #[error("tagged offset wraps")]
-    ToWrap,
-    /// Not all bytes lie inside the region.
-    #[error("base or bounds violation")]
-    Bounds,
 }
 
 /// The STag table of one RNIC. See the [module](self) for the guarantees that it gives.

@@ -39,8 +39,8 @@ mod buffers;
 mod complete;
 mod config;
 mod cq;
-mod cqe;
 mod early;
+mod event;
 mod fifo;
 mod fpdu;
 mod handed;
@@ -61,30 +61,28 @@ mod terminate;
 mod tests;
 mod tx;
 mod untagged;
-mod wr;
 
 pub use crate::counters::QpCounters;
 pub use buffers::Buffers;
 pub use complete::Retired;
 pub use config::{INLINE_PAYLOAD, QpConfig, QpEnv, Role};
 pub use cq::Completions;
-pub use cqe::{Cqe, CqeOp, CqeStatus, Cut, QpEvent, Queue, Side};
 pub use early::PlacedFpdu;
+pub use event::{QpEvent, Side};
 pub use fpdu::{Fpdu, Piece};
 pub use rnr::RnrMark;
-pub use rtr::RtrConfig;
 pub use shared::{PostedReceives, SharedBroken, SharedReceives, Untaken};
-pub use state::QpState;
-pub use wr::{
-    Data, Limits, MAX_INLINE, MAX_MESSAGE, MAX_SGES, PostError, RecvWr, SendOp, SendWr, Sge,
-    check_recv, check_send,
-};
 
+use crate::Msn;
 use crate::counters::Tally;
 use crate::mpa::markers::INTERVAL;
-use crate::{Msn, Pd, Qpn};
 use arrayvec::ArrayVec;
 use heddle_base::StreamPos;
+use heddle_types::{
+    Cut, Limits, Pd, PostError, QpState, Qpn, RecvWr, SendWr,
+    mpa::RtrConfig,
+    wr::{MAX_INLINE, MAX_SGES, recv_len, send_len},
+};
 use queues::{Rq, Sq};
 use reads::Reads;
 use rnr::Rnr;
@@ -188,8 +186,8 @@ impl QpContext {
 
     /// Posts a request to the send queue, from any source. Only a full queue is an error here.
     ///
-    /// A request that breaks the rules of [`check_send`] completes in its turn as
-    /// [`CqeStatus::LocalQpOperation`] and ends the stream, as does a request whose SGEs turn out
+    /// A request that breaks the rules of [`check_send`](heddle_types::check_send) completes in its turn as
+    /// [`CqeStatus::LocalQpOperation`](heddle_types::CqeStatus::LocalQpOperation) and ends the stream, as does a request whose SGEs turn out
     /// bad when the QP sends the data. A request posted after [`close`](QpContext::close) also
     /// completes so, with [`PostError::Closing`], but does not end the stream. After the end of the
     /// stream the QP flushes each new request.
@@ -201,7 +199,7 @@ impl QpContext {
         if self.state != QpState::Rts {
             return self.post_late(*wr);
         }
-        self.sq.push(wr, wr::send_len(wr, &self.limits()));
+        self.sq.push(wr, send_len(wr, &self.limits()));
         Ok(())
     }
 
@@ -214,24 +212,24 @@ impl QpContext {
             self.pass_refused();
             self.complete_sends();
         } else {
-            self.sq.push(&wr, wr::send_len(&wr, &self.limits()));
+            self.sq.push(&wr, send_len(&wr, &self.limits()));
             self.flush_sends();
         }
         Ok(())
     }
 
     /// Posts a buffer for an incoming Send. The QP checks its SGEs when data comes for them; a
-    /// buffer that breaks the rules of [`check_recv`] ends the stream when a message comes for it.
+    /// buffer that breaks the rules of [`check_recv`](heddle_types::check_recv) ends the stream when a message comes for it.
     ///
     /// On a QP that has failed, or whose peer has closed, the buffer completes at once as
-    /// [`CqeStatus::Flushed`], or as [`CqeStatus::LocalQpOperation`] if it breaks a rule, with the
+    /// [`CqeStatus::Flushed`](heddle_types::CqeStatus::Flushed), or as [`CqeStatus::LocalQpOperation`](heddle_types::CqeStatus::LocalQpOperation) if it breaks a rule, with the
     /// rule that it breaks.
     #[inline(always)]
     pub fn post_recv(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         if self.rq.is_full() {
             return Err(PostError::Full);
         }
-        self.rq.push(wr, wr::recv_len(wr, &self.limits()));
+        self.rq.push(wr, recv_len(wr, &self.limits()));
         if self.peer_closed || !self.state.is_live() {
             self.flush_recvs();
         }
@@ -243,7 +241,7 @@ impl QpContext {
     /// receive queue stays open until the owner calls
     /// [`handle_peer_closed`](QpContext::handle_peer_closed) or [`abort`](QpContext::abort).
     pub fn close(&mut self) {
-        if let Some(state) = self.state.next(Transition::Close) {
+        if let Some(state) = state::next(self.state, Transition::Close) {
             self.state = state;
             if self.peer_closed && self.never_sends() {
                 return self.truncated(Cut::Start);

@@ -9,18 +9,16 @@
 mod atomic;
 mod control;
 mod read_request;
-mod term_code;
 mod terminate;
 #[cfg(test)]
 mod tests;
 
 pub use atomic::{
-    ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN, AtomicOp, AtomicRequest, AtomicRequestError,
-    AtomicResponse, AtomicResponseError,
+    ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN, AtomicRequest, AtomicRequestError, AtomicResponse,
+    AtomicResponseError,
 };
 pub use control::{Control, ControlError, Opcode, Version};
 pub use read_request::{READ_REQUEST_LEN, ReadRequest, ReadRequestError};
-pub use term_code::TermCode;
 pub use terminate::{
     CopiedHeader, TERMINATE_MAX_LEN, TERMINATE_SEGMENT_MAX_LEN, Terminate, TerminateError,
 };

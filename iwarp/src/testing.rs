@@ -1,10 +1,10 @@
 //! Memory for tests of this crate and of others (feature `testing`).
 
-use crate::rdmap::AtomicOp;
 use crate::{MemRange, Memory};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use heddle_base::Sum;
+use heddle_types::AtomicOp;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Registered memory under a lock, with offsets into it as addresses. Copies are as fast in an

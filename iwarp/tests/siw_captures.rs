@@ -6,16 +6,20 @@
 
 mod support;
 
+use heddle_iwarp::Msn;
 use heddle_iwarp::ddp::{DdpHeader, Qn};
 use heddle_iwarp::mpa::decode::{CrcVerdict, Decoded, Framing, decode};
 use heddle_iwarp::mpa::fpdu;
-use heddle_iwarp::mpa::frame::{Frame, HEADER_LEN, Kind, Revision, RtrSet};
+use heddle_iwarp::mpa::frame::{Frame, HEADER_LEN, Kind};
 use heddle_iwarp::mpa::startup::{
-    CrcPolicy, Initiator, InitiatorConfig, InitiatorStep, Negotiated, ReplyParams, Responder,
-    ResponderConfig, ResponderStep,
+    Initiator, InitiatorConfig, InitiatorStep, Negotiated, ReplyParams, Responder, ResponderConfig,
+    ResponderStep,
 };
 use heddle_iwarp::rdmap::{Opcode, ReadRequest};
-use heddle_iwarp::{Msn, Stag};
+use heddle_types::{
+    Stag,
+    mpa::{CrcPolicy, Revision, RtrSet},
+};
 use std::collections::{BTreeMap, BTreeSet};
 use support::{Connection, captures_dir, connections};
 

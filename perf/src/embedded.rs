@@ -12,11 +12,11 @@ use std::time::Duration;
 use heddle_base::Seed;
 use heddle_ctl::{Detached, Endpoint, EndpointConfig, InnerSetup, OpenError, RnicSetup, Snapshot};
 use heddle_dataplane::{Clock, Eal, FaultConfig, LcoreError, LcoreWorker, WorkerSnapshot};
-use heddle_iwarp::mpa::startup::CrcPolicy;
 use heddle_services::Serve as _;
 use heddle_services::Step;
 use heddle_services::bench::{BenchServer, send_window};
 use heddle_tcp::{Cidr, ConnConfig};
+use heddle_types::mpa::CrcPolicy;
 use heddle_verbs::{DeviceError, ListenParams, MpaOptions, Protocol};
 use tracing::debug;
 

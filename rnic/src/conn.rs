@@ -3,8 +3,9 @@
 use heddle_base::StreamPos;
 use heddle_iwarp::{Memory, QpConfig, QpContext, QpCounters, QpEvent, Side};
 use heddle_tcp::{ConnId, Connection, SendQueue};
+use heddle_types::{CloseReason, TerminatePayload};
 
-use crate::event::{CloseReason, Event};
+use crate::event::Event;
 use crate::frame::RnicFrame;
 use crate::held::{HeldBytes, HoldPool};
 use crate::queue::FpduQueue;
@@ -187,7 +188,7 @@ impl<F: RnicFrame> ConnState<F> {
             {
                 // Copy the Terminate now: the queue pair may no longer exist when the control plane
                 // asks.
-                let terminate = Box::new(*terminate);
+                let terminate = Box::new(TerminatePayload::from(terminate));
                 shared.events.push_back(Event::PeerTerminate { conn, terminate });
             }
         }

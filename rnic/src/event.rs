@@ -2,9 +2,9 @@
 
 use core::net::SocketAddr;
 
-use heddle_iwarp::rdmap::Terminate;
 use heddle_iwarp::{QpConfig, QpEvent};
 use heddle_tcp::ConnId;
+use heddle_types::{CloseReason, TerminatePayload};
 
 /// An event that the RNIC reports to the control plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub enum Event {
         /// The connection that received the Terminate.
         conn: ConnId,
         /// The parsed part of the Terminate; its size is fixed, whatever the peer has sent.
-        terminate: Box<Terminate>,
+        terminate: Box<TerminatePayload>,
     },
     /// The peer has closed its direction of the stream and sends no more.
     PeerClosed {
@@ -61,41 +61,6 @@ pub enum Event {
         /// Why the connection ended.
         reason: CloseReason,
     },
-}
-
-/// Why a connection ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum CloseReason {
-    /// Both sides finished.
-    #[error("closed in order")]
-    Orderly,
-    /// The peer reset the connection.
-    #[error("reset by the peer")]
-    Reset,
-    /// The peer refused the connection.
-    #[error("refused by the peer")]
-    Refused,
-    /// The peer does not answer.
-    #[error("the peer does not answer")]
-    TimedOut,
-    /// The peer answers, but kept its receive window shut for too long.
-    #[error("the peer kept its receive window shut")]
-    WindowShut,
-    /// We reset the connection: the peer began an FPDU, or left a gap, and did not go on for too
-    /// long.
-    #[error("the peer left an FPDU unfinished")]
-    Unfinished,
-    /// No host answered the address resolution for the peer or its gateway.
-    #[error("the address of the next hop cannot be resolved")]
-    Unreachable,
-    /// We reset the connection.
-    #[error("reset by us")]
-    Aborted,
-    /// We reset the connection, because the control plane removed its address, or the route to the
-    /// peer.
-    #[error("the local address, or the route to the peer, was removed")]
-    Withdrawn,
 }
 
 /// How a connection enters FPDU mode.

@@ -56,9 +56,9 @@ mod sink;
 mod transmit;
 
 pub use counters::RnicCounters;
-pub use event::{CloseReason, Event, FpduMode};
+pub use event::{Event, FpduMode};
 pub use frame::RnicFrame;
 pub use order::{Order, Report};
 pub use posted::{POST_TURN, Posted, take_turn};
-pub use rnic::{Patience, Rnic, RnicConfig, RnicError};
+pub use rnic::{Patience, Rnic, RnicConfig};
 pub use sink::{Offload, TxSink};

@@ -4,14 +4,12 @@ use core::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use heddle_base::Instant;
-use heddle_tcp::{
-    Addressing, ConnId, ConnectError, DatagramFilter, Keepalive, ListenError, RxDatagram,
-    TxDatagram,
-};
+use heddle_tcp::{Addressing, ConnId, DatagramFilter, Keepalive, RxDatagram, TxDatagram};
+use heddle_types::{ConnectError, ListenError, RnicError};
 
 use crate::event::{Event, FpduMode};
 use crate::frame::RnicFrame;
-use crate::rnic::{Patience, Rnic, RnicError};
+use crate::rnic::{Patience, Rnic};
 
 /// An order to an RNIC. The RNIC carries orders out in the order in which the control plane gives
 /// them.
@@ -76,7 +74,7 @@ pub enum Order {
     },
     /// Use other addresses and routes from now on ([`Rnic::set_addressing`]). Listeners on an
     /// address that is no longer there end without a report; its connections end with
-    /// [`CloseReason::Withdrawn`](crate::CloseReason::Withdrawn).
+    /// [`CloseReason::Withdrawn`](heddle_types::CloseReason::Withdrawn).
     SetAddressing {
         /// All addresses and routes to use from now on.
         net: Box<Addressing>,

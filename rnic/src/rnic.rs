@@ -7,18 +7,16 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use heddle_base::{Histogram, Instant};
-use heddle_iwarp::{
-    Completions, Cqe, Memory, MrTable, Pins, PostError, QpConfig, QpContext, RecvWr, Retired,
-    SendWr,
-};
+use heddle_iwarp::{Completions, Memory, MrTable, Pins, QpConfig, QpContext, Retired};
 use heddle_tcp::{
-    Addressing, ConnEvent, ConnId, ConnectError, ListenError, RxDatagram, Stack, StackConfig,
-    StackCounters, StackEvent, TxFrame,
+    Addressing, ConnEvent, ConnId, RxDatagram, Stack, StackConfig, StackCounters, StackEvent,
+    TxFrame,
 };
+use heddle_types::{CloseReason, ConnectError, Cqe, ListenError, RecvWr, RnicError, SendWr};
 
 use crate::conn::{ConnState, Mode};
 use crate::counters::RnicCounters;
-use crate::event::{CloseReason, Event, FpduMode};
+use crate::event::{Event, FpduMode};
 use crate::frame::RnicFrame;
 use crate::handed::Handed;
 use crate::held::HoldPool;
@@ -98,24 +96,6 @@ pub struct Patience {
     pub tcp: heddle_tcp::Patience,
     /// See [`RnicConfig::fpdu_stall`].
     pub fpdu_stall: Duration,
-}
-
-/// The reason why the RNIC could not carry out an order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum RnicError {
-    /// The connection does not exist (any more).
-    #[error("no such connection")]
-    NoConnection,
-    /// The connection is not in the state that the order needs.
-    #[error("the connection is not in the start-up phase")]
-    NotStartup,
-    /// The connection has no running queue pair.
-    #[error("the connection has no queue pair")]
-    NoQueuePair,
-    /// The queue pair refused the work request.
-    #[error("{0}")]
-    Post(#[from] PostError),
 }
 
 /// A software RNIC on one port queue; see the crate's documentation for the calling order.

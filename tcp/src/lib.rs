@@ -37,9 +37,8 @@ pub use segment::{
 };
 pub use spread::{MIN_RSS_KEY, Rss, Spread, SpreadError, Steer};
 pub use stack::{
-    AddrError, Addressing, Cidr, CidrError, ConnId, ConnectError, DatagramClass, DatagramFault,
-    DatagramFilter, FrameOutcome, FramePayload, Hop, IcmpError, ListenError, MAX_ADDRS,
-    MAX_DATAGRAM, MAX_HEADER_LEN, MAX_LISTENERS, MAX_ROUTES, PeerLimit, Route, RxChecksum,
-    RxDatagram, RxFrame, Stack, StackConfig, StackCounters, StackEvent, TcpChecksum, TxBody,
-    TxDatagram, TxFrame, check_addrs,
+    AddrError, Addressing, Cidr, CidrError, ConnId, DatagramClass, DatagramFault, DatagramFilter,
+    FrameOutcome, FramePayload, Hop, IcmpError, MAX_ADDRS, MAX_DATAGRAM, MAX_HEADER_LEN,
+    MAX_ROUTES, PeerLimit, Route, RxChecksum, RxDatagram, RxFrame, Stack, StackConfig,
+    StackCounters, StackEvent, TcpChecksum, TxBody, TxDatagram, TxFrame, check_addrs,
 };

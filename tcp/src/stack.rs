@@ -66,11 +66,10 @@ pub use addressing::{
 pub use admit::{DatagramClass, DatagramFault, DatagramFilter};
 pub use config::{PeerLimit, StackConfig};
 pub use counters::StackCounters;
-pub use event::{ConnectError, IcmpError, StackEvent};
+pub use event::{IcmpError, StackEvent};
 pub use frame::{
     FrameOutcome, FramePayload, MAX_HEADER_LEN, RxChecksum, RxFrame, TcpChecksum, TxBody, TxFrame,
 };
-pub use listen::{ListenError, MAX_LISTENERS};
 pub use slab::ConnId;
 pub use udp::{MAX_DATAGRAM, RxDatagram, TxDatagram};
 

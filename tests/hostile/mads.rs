@@ -8,10 +8,11 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use heddle::DisconnectReason;
-use heddle_ib::cm::{Answered, Failover, Mad, Message, Rej, RejReason, Rep, Req};
+use heddle_ib::cm::{Answered, Failover, Mad, Message, Rej, Rep, Req};
 use heddle_ib::roce::UdPacket;
 use heddle_ib::testing::{PORT, Peer, dreq, rtu};
 use heddle_ib::{CommId, Qpn, TimeCode};
+use heddle_types::ib::RejReason;
 
 use crate::errors::honest_session;
 use crate::net::{Lab, SERVER};

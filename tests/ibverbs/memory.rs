@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use heddle_base::Seed;
 use heddle_ibverbs::memory::{Shared, renew, share};
-use heddle_iwarp::{Access, Memory, MrTable, Pd, Qpn, Stag};
+use heddle_iwarp::{Memory, MrTable};
+use heddle_types::{Access, Pd, Qpn, Stag};
 use heddle_verbs::device::{ControlPlane, ControlRequest};
 use heddle_verbs::memory::{RegionMemory, RegionTable, Registry};
 use heddle_verbs::remote::{OpenParams, Policy, serve};

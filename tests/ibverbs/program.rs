@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use heddle_ibverbs::abi::*;
 use heddle_ibverbs::rnic;
 use heddle_ibverbs::verbs::*;
-use heddle_iwarp::mpa::frame::RtrSet;
+use heddle_types::mpa::RtrSet;
 use heddle_verbs::{CmEvent, ConnectParams, Connection, Device, EventQueue, MpaOptions, Qpn};
 
 use crate::lab::{PATIENCE, PEER, lab};

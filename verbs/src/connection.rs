@@ -11,9 +11,10 @@ use std::net::ToSocketAddrs;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
-use heddle_cm::{Agreed, CmId, ConnectFailure, DisconnectReason, Event, ListenFailure, PeerDepths};
-use heddle_iwarp::rdmap::Terminate;
-use heddle_iwarp::{Access, Cqe, Pd, PostError, RecvWr, SendWr};
+use heddle_types::{
+    Access, Agreed, CmId, ConnectFailure, Cqe, DisconnectReason, Event, ListenFailure, Pd,
+    PeerDepths, PostError, RecvWr, SendWr, TerminatePayload,
+};
 
 use crate::cq::{Cq, WaitError};
 use crate::device::{BoundAddr, Device, OwnedPd};
@@ -270,7 +271,7 @@ pub struct Connection {
     remote: SocketAddr,
     private_data: Vec<u8>,
     ended: Option<DisconnectReason>,
-    terminate: Option<Box<Terminate>>,
+    terminate: Option<Box<TerminatePayload>>,
 }
 
 impl Connection {
@@ -359,7 +360,7 @@ impl Connection {
     /// Returns the peer's Terminate, once [`end`](Connection::end) has reported that a Terminate
     /// ended the connection. It contains the headers that the peer copies (RFC 5040 section 4.8),
     /// which show what the peer refused.
-    pub fn terminate(&self) -> Option<&Terminate> {
+    pub fn terminate(&self) -> Option<&TerminatePayload> {
         self.terminate.as_deref()
     }
 

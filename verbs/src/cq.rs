@@ -15,11 +15,10 @@ pub use producer::{CqLink, CqProducer};
 
 use heddle_base::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use heddle_base::sync::{Mutex, MutexGuard};
+use heddle_types::{Cqe, Queue};
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
-
-use heddle_iwarp::{Cqe, Queue};
 
 use crate::error::DeviceError;
 use crate::limits::count::Place;

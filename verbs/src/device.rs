@@ -10,8 +10,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use heddle_cm::{AppId, TenantId};
-use heddle_iwarp::Pd;
+use heddle_types::{AppId, Pd, TenantId};
 
 use crate::cq::{CompletionChannel, Cq, CqLink};
 use crate::error::DeviceError;
@@ -85,7 +84,7 @@ pub enum ControlRequest {
         /// The application that asks.
         app: AppId,
         /// The request itself.
-        request: heddle_cm::Request,
+        request: heddle_types::Request,
         /// The queue pair that the request is about, in Connect and Accept.
         qp: Option<Qp>,
         /// The queue for the events, in Listen and Connect.
@@ -356,7 +355,7 @@ impl Device {
     ///
     /// # Errors
     /// [`DeviceError::QpState`] while the queue pair is in a connection, which it is until
-    /// [`Event::Disconnected`](heddle_cm::Event::Disconnected); [`DeviceError::QpInUse`] in a race
+    /// [`Event::Disconnected`](heddle_types::Event::Disconnected); [`DeviceError::QpInUse`] in a race
     /// with a new connection; [`DeviceError::ForeignQp`], [`DeviceError::Overloaded`],
     /// [`DeviceError::Gone`]. Nothing has changed then.
     pub fn reset_qp(&self, qp: &Qp) -> Result<(), DeviceError> {
@@ -369,8 +368,8 @@ impl Device {
     /// [`QpState::Error`](crate::QpState::Error). The call does not wait for either.
     ///
     /// An established connection is reset, and
-    /// [`Event::Disconnected`](heddle_cm::Event::Disconnected) follows; a connection in start-up is
-    /// given up, and [`Event::ConnectError`](heddle_cm::Event::ConnectError) follows. A queue pair
+    /// [`Event::Disconnected`](heddle_types::Event::Disconnected) follows; a connection in start-up is
+    /// given up, and [`Event::ConnectError`](heddle_types::Event::ConnectError) follows. A queue pair
     /// that never had a connection is flushed as well. [`reset_qp`](Device::reset_qp) makes the
     /// queue pair usable again. For a queue pair that has ended, the call changes nothing.
     ///

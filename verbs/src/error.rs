@@ -2,8 +2,8 @@
 
 use core::net::SocketAddr;
 
-use heddle_iwarp::{Pd, PostError, Qpn};
 use heddle_socket::Fault;
+use heddle_types::{Pd, PostError, Qpn};
 
 use crate::device::ReserveError;
 use crate::memory::{RegionError, RegisterError};

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use heddle_cm::Event;
+use heddle_types::Event;
 
 use crate::waker::Waker;
 
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn test_events_count_as_taken_when_polled_or_when_last_handle_is_dropped() {
         let (taken, listening) =
-            (Taken::default(), Event::Listening { id: heddle_cm::ListenerId(1) });
+            (Taken::default(), Event::Listening { id: heddle_types::ListenerId(1) });
         let ours = EventQueue::new(None);
         let theirs = ours.clone();
         for _ in 0..3 {

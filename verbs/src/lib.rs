@@ -51,14 +51,11 @@ pub use device::{
 };
 pub use error::{BatchError, DeviceError};
 pub use event::{EventQueue, Taken};
-pub use heddle_cm::{
-    Agreed, AppId, CmId, ConnectFailure, DEFAULT_READ_DEPTH, DisconnectReason, Event as CmEvent,
-    IbRefusal, ListenFailure, ListenerId, MpaOptions, PeerDepths, Protocol, QpFate, Transport,
-};
-pub use heddle_iwarp::rdmap::{AtomicOp, CopiedHeader, TermCode, Terminate};
-pub use heddle_iwarp::{
-    Access, Bind, BindError, Cqe, CqeOp, CqeStatus, Data, Pd, PostError, Qpn, Queue, RecvWr,
-    SendOp, SendWr, Sge, Stag,
+pub use heddle_types::{
+    Access, Agreed, AppId, AtomicOp, Bind, BindError, CmId, ConnectFailure, Cqe, CqeOp, CqeStatus,
+    DEFAULT_READ_DEPTH, Data, DisconnectReason, Event as CmEvent, IbRefusal, ListenFailure,
+    ListenerId, MpaOptions, Pd, PeerDepths, PostError, Protocol, QpFate, Qpn, Queue, RecvWr,
+    SendOp, SendWr, Sge, Stag, TermCode, Transport,
 };
 pub use limits::{Atomics, DeviceLimits};
 pub use memory::{MrLimits, MrUsage, PageSize, Region, RegionError, RegisterError};

@@ -1,6 +1,6 @@
 //! Limits of a device.
 
-use heddle_iwarp::qp::{MAX_INLINE, MAX_MESSAGE, MAX_SGES};
+use heddle_types::wr::{MAX_INLINE, MAX_MESSAGE, MAX_SGES};
 
 use crate::device::{MAX_CQ_DEPTH, MAX_DEPTH};
 use crate::error::DeviceError;

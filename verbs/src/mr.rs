@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use heddle_iwarp::{Sge, Stag};
+use heddle_types::{Sge, Stag};
 
 use crate::memory::Region;
 

@@ -3,11 +3,11 @@
 use core::net::IpAddr;
 use core::time::Duration;
 
-use heddle_cm::{DEFAULT_READ_DEPTH, MpaOptions, Protocol, QpSpec};
+use heddle_types::{DEFAULT_READ_DEPTH, MpaOptions, Protocol, QpSpec};
 
 use crate::qp::Qp;
 
-pub use heddle_cm::ListenParams;
+pub use heddle_types::ListenParams;
 
 /// A connection to make.
 #[derive(Clone, Debug)]
@@ -63,10 +63,21 @@ impl ConnectParams {
         ConnectParams { ird, ord, ..self }
     }
 
-    pub(crate) fn split(self) -> (Qp, heddle_cm::ConnectTerms) {
+    pub(crate) fn split(self) -> (Qp, heddle_types::ConnectTerms) {
         let ConnectParams { qp, local, protocol, ird, ord, private_data, timeout } = self;
         let spec = spec(&qp);
-        (qp, heddle_cm::ConnectTerms { qp: spec, local, protocol, ird, ord, private_data, timeout })
+        (
+            qp,
+            heddle_types::ConnectTerms {
+                qp: spec,
+                local,
+                protocol,
+                ird,
+                ord,
+                private_data,
+                timeout,
+            },
+        )
     }
 }
 
@@ -103,10 +114,10 @@ impl AcceptParams {
         AcceptParams { ird, ord, ..self }
     }
 
-    pub(crate) fn split(self) -> (Qp, heddle_cm::AcceptTerms) {
+    pub(crate) fn split(self) -> (Qp, heddle_types::AcceptTerms) {
         let AcceptParams { qp, ird, ord, private_data } = self;
         let spec = spec(&qp);
-        (qp, heddle_cm::AcceptTerms { qp: spec, ird, ord, private_data })
+        (qp, heddle_types::AcceptTerms { qp: spec, ird, ord, private_data })
     }
 }
 

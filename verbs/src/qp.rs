@@ -18,11 +18,11 @@
 
 use heddle_base::sync::atomic::{AtomicU64, Ordering, fence};
 use heddle_base::sync::{Mutex, MutexGuard, yield_now};
+use heddle_types::{
+    AppId, Data, Limits, Pd, PostError, Qpn, RecvWr, SendWr, check_recv, check_send,
+    wr::{MAX_INLINE, MAX_SGES},
+};
 use std::sync::{Arc, PoisonError, Weak};
-
-use heddle_cm::AppId;
-use heddle_iwarp::qp::{Limits, MAX_INLINE, MAX_SGES, check_recv, check_send};
-use heddle_iwarp::{Data, Pd, PostError, Qpn, RecvWr, SendWr};
 
 use crate::cq::Cq;
 use crate::error::{BatchError, DeviceError};

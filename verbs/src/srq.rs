@@ -30,8 +30,8 @@ use heddle_base::sync::{Mutex, MutexGuard};
 use std::sync::{Arc, PoisonError, Weak};
 
 use arrayvec::ArrayVec;
-use heddle_iwarp::qp::{Limits, MAX_SGES, check_recv};
-use heddle_iwarp::{Data, Pd, PostError, RecvWr, Sge, SharedBroken, SharedReceives};
+use heddle_iwarp::{SharedBroken, SharedReceives};
+use heddle_types::{Data, Limits, Pd, PostError, RecvWr, Sge, check_recv, wr::MAX_SGES};
 
 use crate::error::{BatchError, DeviceError};
 use crate::limits::count::{Count, Place};

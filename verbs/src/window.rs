@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use heddle_iwarp::{Access, BindError, Pd, Qpn, Stag};
+use heddle_types::{Access, BindError, Pd, Qpn, Stag};
 
 use crate::memory::{Registry, Ticket};
 use crate::mr::Mr;
@@ -292,8 +292,9 @@ impl Tied {
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use heddle_base::Seed;
+    use heddle_iwarp::MrTable;
     use heddle_iwarp::mr::Kind;
-    use heddle_iwarp::{Bind, MrTable, Qpn};
+    use heddle_types::{Bind, Qpn};
 
     use super::*;
     use crate::memory::RegionTable;

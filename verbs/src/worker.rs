@@ -6,7 +6,8 @@
 use heddle_base::sync::atomic::{Ordering, fence};
 use std::sync::Arc;
 
-use heddle_iwarp::{CqeOp, Pd, Qpn, RecvWr, Retired, SendOp, SendWr, SharedReceives};
+use heddle_iwarp::{Retired, SharedReceives};
+use heddle_types::{CqeOp, Pd, Qpn, RecvWr, SendOp, SendWr};
 
 use crate::cq::CqLink;
 use crate::qp::{Qp, Rings, header};
@@ -238,14 +239,14 @@ impl WorkerQp {
     }
 
     /// Shows the application the state of its connection.
-    pub fn tell_state(&self, state: heddle_iwarp::QpState) {
+    pub fn tell_state(&self, state: heddle_types::QpState) {
         self.set(
             at::PHASE,
             match state {
-                heddle_iwarp::QpState::Rts => phase::RTS,
-                heddle_iwarp::QpState::Closing => phase::CLOSING,
-                heddle_iwarp::QpState::Terminate => phase::TERMINATE,
-                heddle_iwarp::QpState::Error => phase::ERROR,
+                heddle_types::QpState::Rts => phase::RTS,
+                heddle_types::QpState::Closing => phase::CLOSING,
+                heddle_types::QpState::Terminate => phase::TERMINATE,
+                heddle_types::QpState::Error => phase::ERROR,
             },
         );
     }

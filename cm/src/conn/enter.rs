@@ -2,14 +2,15 @@
 
 use core::net::SocketAddr;
 
-use heddle_iwarp::rdmap::Terminate;
-use heddle_iwarp::{QpConfig, Qpn, RtrConfig};
-use heddle_rnic::{CloseReason, FpduMode, Order};
+use heddle_iwarp::QpConfig;
+use heddle_rnic::{FpduMode, Order};
+use heddle_types::{
+    CloseReason, ConnectFailure, DisconnectReason, Event, QpFate, QpSpec, Qpn, TerminatePayload,
+    mpa::RtrConfig,
+};
 
 use super::{ConnInfo, Effect, Effects, State};
 use crate::dialogue::{Agreement, Ask};
-use crate::event::{ConnectFailure, DisconnectReason, Event, QpFate};
-use crate::params::QpSpec;
 
 /// The way in which a connection ends that is not established.
 #[derive(Clone, Copy, Debug)]
@@ -180,7 +181,7 @@ impl ConnInfo {
         &self,
         qpn: Qpn,
         why: Option<DisconnectReason>,
-        terminate: Option<Box<Terminate>>,
+        terminate: Option<Box<TerminatePayload>>,
         reason: CloseReason,
         fx: &mut Effects,
     ) -> State {
@@ -198,7 +199,7 @@ impl ConnInfo {
         &self,
         qpn: Qpn,
         reason: DisconnectReason,
-        terminate: Option<Box<Terminate>>,
+        terminate: Option<Box<TerminatePayload>>,
         fx: &mut Effects,
     ) {
         fx.list.push(Effect::Spend(qpn));

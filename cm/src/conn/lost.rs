@@ -1,7 +1,7 @@
 //! The end of a connection whose worker has ended.
 
 use super::{ConnInfo, Effects, State};
-use crate::event::{ConnectFailure, DisconnectReason, QpFate};
+use heddle_types::{ConnectFailure, DisconnectReason, QpFate};
 
 impl State {
     /// Ends the connection of a worker that has ended, and with it TCP and the worker's side of the

@@ -1,13 +1,12 @@
 //! The transitions of the states before the worker has the order to run the queue pair.
 
-use heddle_rnic::CloseReason;
+use heddle_types::{Awaited, CloseReason, ConnectFailure, Event, QpFate, QpSpec, Transport};
 
 use super::enter::End;
 use super::transition::{not_asked, unknown};
 use super::{ConnInfo, Effects, Input, State};
 use crate::dialogue::{Answer, AnswerStep, Ask, AskStep};
-use crate::event::{Awaited, ConnectFailure, Event, QpFate, Refusal, Transport};
-use crate::params::QpSpec;
+use crate::notice::Refusal;
 
 pub(super) fn opening(
     ask: Box<dyn Ask>,

@@ -6,16 +6,16 @@
 use std::fmt::Write as _;
 
 use heddle_base::Chunks;
-use heddle_iwarp::mpa::frame::RtrSet;
-use heddle_iwarp::mpa::startup::{ConfigError, StartupError};
-use heddle_iwarp::rdmap::{TermCode, Terminate};
-use heddle_iwarp::{Cut, MrTable, Pd, Role, RtrConfig, Side};
+use heddle_iwarp::{MrTable, Role, Side};
 use heddle_rnic::{Rnic, RnicConfig};
 use heddle_tcp::{RxFrame, StackConfig};
+use heddle_types::{
+    Agreed, Cut, DialogueError, ParamsError, Pd, TermCode, TerminatePayload,
+    mpa::{ConfigError, RtrConfig, RtrSet, StartupError},
+};
 
 use super::*;
-use crate::dialogue::{AnswerStep, AskStep, DialogueError, ParamsError};
-use crate::event::Agreed;
+use crate::dialogue::{AnswerStep, AskStep};
 
 #[derive(Debug)]
 struct NoFrame;
@@ -59,7 +59,7 @@ const UNSAYABLE: ParamsError = ParamsError::Mpa(ConfigError::NoRtr);
 
 fn agreement() -> Agreement {
     let agreed = Agreed {
-        transport: crate::event::Transport::Iwarp,
+        transport: heddle_types::Transport::Iwarp,
         revision: 2,
         crc: true,
         ird: 3,
@@ -274,7 +274,7 @@ fn test_state_machine_matches_table_for_every_state_and_input() {
             ("drained", Input::Qp(QpEvent::Drained)),
             ("we terminate", Input::Qp(QpEvent::Terminated { by: Side::Local, code })),
             ("peer terminates", Input::Qp(QpEvent::Terminated { by: Side::Remote, code })),
-            ("with headers", Input::PeerTerminate(Box::new(Terminate::new(code)))),
+            ("with headers", Input::PeerTerminate(Box::new(TerminatePayload::new(&[], false)))),
             ("we fail, unsaid", Input::Qp(QpEvent::Failed { code })),
             ("truncated", Input::Qp(QpEvent::Truncated(Cut::Message))),
             ("peer closed", Input::PeerClosed),

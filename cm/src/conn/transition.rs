@@ -1,15 +1,14 @@
 //! The transition function, and the transitions of the states from `Entering` on; `startup` has
 //! those of the states before.
 
-use heddle_iwarp::rdmap::Terminate;
-use heddle_iwarp::{QpEvent, Qpn, Role, Side};
-use heddle_rnic::CloseReason;
+use heddle_iwarp::{QpEvent, Role, Side};
+use heddle_types::{
+    CloseReason, ConnectFailure, DisconnectReason, QpFate, Qpn, RequestError, TerminatePayload,
+};
 
 use super::enter::End;
 use super::startup::{await_answer, await_reply, await_request, connecting, opening, unopened};
 use super::{ConnInfo, Effects, Input, State};
-use crate::event::{ConnectFailure, DisconnectReason, QpFate};
-use crate::request::RequestError;
 
 impl State {
     /// Returns the state after `input`. An input without an arm in its state changes nothing:
@@ -170,7 +169,7 @@ fn running(state: State, link: &mut ConnInfo, input: Input<'_>, fx: &mut Effects
     }
 }
 
-fn terminated(by: Side, code: heddle_iwarp::rdmap::TermCode, fx: &mut Effects) -> DisconnectReason {
+fn terminated(by: Side, code: heddle_types::TermCode, fx: &mut Effects) -> DisconnectReason {
     match by {
         Side::Local => {
             fx.counters.terminates_sent += 1;
@@ -186,7 +185,7 @@ fn terminated(by: Side, code: heddle_iwarp::rdmap::TermCode, fx: &mut Effects) -
 fn ending(
     qpn: Qpn,
     why: Option<DisconnectReason>,
-    terminate: Option<Box<Terminate>>,
+    terminate: Option<Box<TerminatePayload>>,
     link: &mut ConnInfo,
     input: Input<'_>,
     fx: &mut Effects,

@@ -1,121 +1,14 @@
-use heddle_iwarp::mpa::frame::{Enhanced, Revision, RtrSet};
+use heddle_iwarp::mpa::frame::Enhanced;
 use heddle_iwarp::mpa::startup::{
-    CrcPolicy, Depths, Initiator, InitiatorConfig, InitiatorStep, Negotiated,
-    ReplyParams as MpaAccept, Responder, ResponderConfig, ResponderStep, StartupAction,
-    StartupError,
+    Initiator, InitiatorConfig, InitiatorStep, Negotiated, ReplyParams as MpaAccept, Responder,
+    ResponderConfig, ResponderStep, StartupAction, action,
 };
-use heddle_iwarp::qp::RtrConfig;
-use heddle_iwarp::rdmap::TermCode;
+use heddle_types::{
+    AcceptTerms, Agreed, ConnectTerms, MpaOptions, ParamsError, PeerDepths, TermCode, Transport,
+    mpa::{Revision, RtrConfig, RtrSet, StartupError},
+};
 
-use super::{Agreement, Answer, AnswerStep, Ask, AskStep, ParamsError};
-use crate::event::{Agreed, PeerDepths, Transport};
-use crate::params::{AcceptTerms, ConnectTerms};
-
-/// Options of MPA, for a listener or a connection.
-///
-/// ```
-/// # use heddle_cm::MpaOptions;
-/// # use heddle_iwarp::mpa::frame::RtrSet;
-/// let options = MpaOptions::new().markers(true).peer_to_peer(RtrSet::ALL);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct MpaOptions {
-    /// The revision of our request; the highest revision of our answer.
-    pub revision: Revision,
-    /// Connecting in revision 2: whether we ask a peer that knows only revision 1 again in revision
-    /// 1, on another TCP connection (RFC 6581 section 10). The two sides then exchange no read
-    /// depths. Without effect in the peer-to-peer model, which needs revision 2.
-    pub fall_back: bool,
-    /// Whether we ask for CRCs; both sides use CRCs when either asks.
-    pub crc: CrcPolicy,
-    /// The same on a connection of the RNIC with itself, over its inner port. Such a connection has
-    /// no wire that could damage data, and without CRCs its payload goes from memory region to
-    /// memory region by one copy (ADR 20).
-    pub crc_inside: CrcPolicy,
-    /// Whether we ask for markers in the data that the peer sends. Our data carry markers when the
-    /// peer asks for them.
-    pub markers: bool,
-    /// Ready-to-receive messages of RFC 6581 section 9.2. Connecting: the messages we can begin
-    /// with, in the peer-to-peer model; none for the client-server model. Listening: the messages a
-    /// peer may begin with if it asks for the peer-to-peer model; an empty set allows all of them,
-    /// because a peer has to begin with some message.
-    pub rtr: RtrSet,
-    /// Connecting: whether the two sides exchange the number of RDMA Reads that they can have
-    /// outstanding.
-    pub depths: Depths,
-}
-
-impl Default for MpaOptions {
-    fn default() -> MpaOptions {
-        MpaOptions::new()
-    }
-}
-
-impl MpaOptions {
-    /// Returns defaults: revision 2 without falling back, CRCs except inside the RNIC, no markers,
-    /// client-server model, read depths exchanged.
-    pub const fn new() -> MpaOptions {
-        MpaOptions {
-            revision: Revision::V2,
-            fall_back: false,
-            crc: CrcPolicy::Required,
-            crc_inside: CrcPolicy::Off,
-            markers: false,
-            rtr: RtrSet::NONE,
-            depths: Depths::Exchanged,
-        }
-    }
-
-    /// Returns the options with another [revision](Self::revision).
-    #[must_use]
-    pub const fn revision(mut self, revision: Revision) -> MpaOptions {
-        self.revision = revision;
-        self
-    }
-
-    /// Returns the options with [falling back](Self::fall_back) to revision 1 on or off.
-    #[must_use]
-    pub const fn fall_back(mut self, fall_back: bool) -> MpaOptions {
-        self.fall_back = fall_back;
-        self
-    }
-
-    /// Returns the options with another policy for [CRCs](Self::crc).
-    #[must_use]
-    pub const fn crc(mut self, crc: CrcPolicy) -> MpaOptions {
-        self.crc = crc;
-        self
-    }
-
-    /// Returns the options with another policy for CRCs [inside the RNIC](Self::crc_inside).
-    #[must_use]
-    pub const fn crc_inside(mut self, crc: CrcPolicy) -> MpaOptions {
-        self.crc_inside = crc;
-        self
-    }
-
-    /// Returns the options with [markers](Self::markers) asked for, or not.
-    #[must_use]
-    pub const fn markers(mut self, markers: bool) -> MpaOptions {
-        self.markers = markers;
-        self
-    }
-
-    /// Returns the options for the peer-to-peer model, with these [first messages](Self::rtr).
-    #[must_use]
-    pub const fn peer_to_peer(mut self, rtr: RtrSet) -> MpaOptions {
-        self.rtr = rtr;
-        self
-    }
-
-    /// Returns the options with read depths [exchanged](Self::depths) or left alone.
-    #[must_use]
-    pub const fn depths(mut self, depths: Depths) -> MpaOptions {
-        self.depths = depths;
-        self
-    }
-}
+use super::{Agreement, Answer, AnswerStep, Ask, AskStep};
 
 /// Makes a request to a peer, or to a queue pair `inside` the same RNIC.
 pub(super) fn ask(
@@ -185,7 +78,7 @@ impl Ask for MpaAsk {
                 AskStep::Rejected { private_data, peer: peer.map(depths) }
             }
             Err(e) => {
-                let last_word = match e.action() {
+                let last_word = match action(e) {
                     StartupAction::Terminate(code) => self.initiator.terminate(code),
                     StartupAction::Close => None,
                 };

@@ -4,13 +4,12 @@
 use core::net::SocketAddr;
 
 use heddle_ib::cm::{Rej, Rep};
+use heddle_types::{
+    AcceptTerms, Agreed, CmId, ConnectFailure, ConnectTerms, DEFAULT_READ_DEPTH, ListenerId,
+    PeerDepths, Protocol, QpSpec, Request, Transport,
+};
 
 use super::{Gateway, GatewayAction, INVALID_SERVICE_ID, NO_RESOURCES, UNSUPPORTED, reason};
-use crate::dialogue::Protocol;
-use crate::event::{Agreed, ConnectFailure, PeerDepths, Transport};
-use crate::id::{CmId, ListenerId};
-use crate::params::{AcceptTerms, ConnectTerms, DEFAULT_READ_DEPTH, QpSpec};
-use crate::request::Request;
 
 /// The connection that was made for a connection that asks.
 #[derive(Debug)]

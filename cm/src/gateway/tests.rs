@@ -1,11 +1,11 @@
 //! The actions that a gateway asks for after each event of either side.
 
-use heddle_iwarp::mpa::frame::Depth;
-use heddle_iwarp::{Pd, Qpn, RtrConfig};
+use heddle_types::{
+    Agreed, Awaited, DisconnectReason, Pd, PeerDepths, QpFate, Qpn, WorkerId,
+    mpa::{Depth, RtrConfig},
+};
 
 use super::*;
-use crate::event::{Agreed, Awaited, DisconnectReason, PeerDepths, QpFate};
-use crate::id::WorkerId;
 
 const ASKER: CmId = CmId(CmId::PASSIVE.0 + 5);
 const TARGET: CmId = CmId(1000);
@@ -168,8 +168,8 @@ fn test_gateway_reports_rejection_or_failure_of_target_to_asker() {
         (vec!["reject no".into(), "spent".into(), "spent".into()], true)
     );
     for (why, reason) in [
-        (ConnectFailure::Tcp(heddle_rnic::CloseReason::Refused), 8),
-        (ConnectFailure::Tcp(heddle_rnic::CloseReason::Reset), 4),
+        (ConnectFailure::Tcp(heddle_types::CloseReason::Refused), 8),
+        (ConnectFailure::Tcp(heddle_types::CloseReason::Reset), 4),
         (ConnectFailure::TimedOut(Awaited::Reply), 4),
         (ConnectFailure::InfiniBand(IbRefusal::Reason(10)), 10),
         (ConnectFailure::InfiniBand(IbRefusal::Service(6)), 5),
@@ -265,7 +265,7 @@ fn test_gateway_refuses_asker_when_private_data_do_not_fit() {
 #[test]
 fn test_gateway_refuses_asker_when_manager_refuses_its_answer() {
     let (mut g, _) = after(&[asked(), established(TARGET)]);
-    let params = crate::AcceptTerms::new(qp(1));
+    let params = heddle_types::AcceptTerms::new(qp(1));
     g.handle_refused(&Request::Accept { id: ASKER, params });
     assert_eq!(does(&mut g), ["refuse 5", "end target"]);
     let (mut g, _) = after(&[asked()]);
@@ -303,7 +303,7 @@ fn test_gateway_ends_every_pair_once_when_it_is_shut_down() {
 #[test]
 fn test_gateway_refuses_asker_when_manager_refuses_its_connect() {
     let (mut g, _) = after(&[asked()]);
-    let params = crate::ConnectTerms::new(qp(1));
+    let params = heddle_types::ConnectTerms::new(qp(1));
     let (id, remote) = (TARGET, addr("10.0.0.9:8"));
     g.handle_refused(&Request::Connect { id, remote, params });
     assert_eq!(

@@ -3,8 +3,9 @@
 use core::net::IpAddr;
 
 use heddle_ib::Gid;
-use heddle_ib::cm::{Rej, RejReason, Req, Transport};
+use heddle_ib::cm::{Rej, Req, Transport};
 use heddle_ib::ip_cm::{Fault, Header, IpVersions, PROTO_TCP, Service};
+use heddle_types::ib::RejReason;
 
 use super::counters::IbCounters;
 

@@ -3,11 +3,9 @@ use core::time::Duration;
 
 use heddle_base::Instant;
 use heddle_ib::{CommId, Qpn as IbQpn};
-use heddle_iwarp::mpa::frame::Depth;
+use heddle_types::{AppId, CmId, ListenerId, PeerDepths, TenantId, WorkerId, mpa::Depth};
 
 use super::state::IbState;
-use crate::event::PeerDepths;
-use crate::id::{AppId, CmId, ListenerId, TenantId, WorkerId};
 
 /// A connection of InfiniBand.
 #[derive(Debug)]

@@ -3,11 +3,12 @@
 use core::time::Duration;
 
 use heddle_ib::cm::{
-    Answered, Drep, Dreq, Failover, Message, Mra, Path, Rej, RejReason, Rep, Req, Rtu, Transport,
+    Answered, Drep, Dreq, Failover, Message, Mra, Path, Rej, Rep, Req, Rtu, Transport,
 };
 use heddle_ib::ip_cm::{self, Header, Service};
 use heddle_ib::roce::DEFAULT_P_KEY;
 use heddle_ib::{CommId, Psn, Qpn as IbQpn, TimeCode};
+use heddle_types::ib::RejReason;
 
 use super::link::{Depths, IbLink};
 

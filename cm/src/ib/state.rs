@@ -2,15 +2,12 @@ use core::time::Duration;
 
 use heddle_base::Instant;
 use heddle_ib::cm::Message;
-use heddle_iwarp::Qpn;
+use heddle_types::{AcceptTerms, Agreed, Event, Qpn, RequestError};
 
 use super::counters::IbCounters;
 use super::keepalive::Keepalive;
 use super::link::Depths;
 use crate::counters::CmCounters;
-use crate::event::{Agreed, Event};
-use crate::params::AcceptTerms;
-use crate::request::RequestError;
 
 /// The stage of a connection's life.
 #[derive(Debug)]

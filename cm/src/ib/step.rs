@@ -4,19 +4,18 @@ mod ends;
 mod late;
 
 use heddle_base::Instant;
-use heddle_ib::cm::{Answered, Message, Mra, Rej, RejReason, Rep};
+use heddle_ib::cm::{Answered, Message, Mra, Rej, Rep};
 use heddle_ib::ip_cm::Ari;
-use heddle_iwarp::Qpn;
+use heddle_types::{
+    AcceptTerms, Agreed, Awaited, ConnectFailure, DisconnectReason, Event, IbRefusal, ParamsError,
+    QpFate, Qpn, RequestError, ib::RejReason,
+};
 
 use late::{dreq_sent, established, time_wait};
 
 use super::link::{Depths, IbLink};
 use super::state::{Effect, Effects, IbState, Input, Wait};
 use super::{Keepalive, MAX_HALF_OPEN, MAX_PUT_OFF};
-use crate::dialogue::ParamsError;
-use crate::event::{Agreed, Awaited, ConnectFailure, DisconnectReason, Event, IbRefusal, QpFate};
-use crate::params::AcceptTerms;
-use crate::request::RequestError;
 
 impl IbState {
     /// Returns the state after `input`.

@@ -11,6 +11,7 @@ use heddle_base::{Instant, Random};
 use heddle_ib::cm::{Mad, Message};
 use heddle_ib::roce::UdRepr;
 use heddle_ib::{CommId, Qpn as IbQpn};
+use heddle_types::{CmId, ListenerId, TenantId, WorkerId};
 
 use super::counters::IbCounters;
 use super::filter::CommIds;
@@ -19,7 +20,6 @@ use super::message::qpn;
 use super::state::{Effects, IbState, Place};
 use super::{IbConfig, IbDatagram, MAX_OUT};
 use crate::conn::Place as Startup;
-use crate::id::{CmId, ListenerId, TenantId, WorkerId};
 use crate::shares::{Room, Shares};
 
 /// The connections of InfiniBand, by their names.

@@ -8,15 +8,12 @@ use std::fmt::Write as _;
 use core::time::Duration;
 
 use heddle_base::Instant;
-use heddle_ib::cm::{Answered, Apr, Drep, Dreq, Lap, Message, Mra, Rej, RejReason, Rep, Req, Rtu};
+use heddle_ib::cm::{Answered, Apr, Drep, Dreq, Lap, Message, Mra, Rej, Rep, Req, Rtu};
 use heddle_ib::{CommId, Qpn as IbQpn, TimeCode};
-use heddle_iwarp::{Pd, Qpn};
+use heddle_types::{AcceptTerms, AppId, CmId, Event, ListenerId, Pd, QpSpec, Qpn, ib::RejReason};
 
 use super::state::Effect;
 use super::*;
-use crate::event::Event;
-use crate::id::{AppId, CmId, ListenerId};
-use crate::params::{AcceptTerms, QpSpec};
 
 const OURS: CommId = CommId(0x0a);
 const PEERS: CommId = CommId(0x0b);
@@ -33,7 +30,7 @@ fn link(passive: bool, known: bool) -> IbLink {
     IbLink {
         id: CmId(1),
         app: AppId(1),
-        tenant: crate::TenantId::App(AppId(1)),
+        tenant: heddle_types::TenantId::App(AppId(1)),
         worker: WorkerId(0),
         listener: passive.then_some(ListenerId(1)),
         local: "10.0.0.1:7174".parse().unwrap(),

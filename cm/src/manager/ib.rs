@@ -8,22 +8,22 @@ use std::sync::Arc;
 
 use heddle_base::Instant;
 use heddle_ib::cm::{
-    Answered, Apr, CLASS_VERSION, ClassPortInfo, Lap, Mad, Message, RejReason, SidrRep, SidrStatus,
+    Answered, Apr, CLASS_VERSION, ClassPortInfo, Lap, Mad, Message, SidrRep, SidrStatus,
 };
 use heddle_ib::mad::BASE_VERSION;
 use heddle_ib::roce::{PacketError, UdPacket};
 use heddle_ib::{CommId, Qpn as IbQpn, TimeCode};
 use heddle_tcp::DatagramFilter;
+use heddle_types::{
+    AcceptTerms, AppId, CmId, ConnectTerms, ParamsError, Request, RequestError, WorkerId,
+    ib::RejReason,
+};
 
 use super::ConnectionManager;
-use crate::dialogue::ParamsError;
 use crate::ib::{
     Depths, Effect, Filter, IbConfig, IbConn, IbCounters, IbDatagram, IbLink, IbPort, IbState,
     Input, MAX_INTERVAL, MIN_INTERVAL, Table, To, Wait,
 };
-use crate::id::{AppId, CmId, WorkerId};
-use crate::params::{AcceptTerms, ConnectTerms};
-use crate::request::{Request, RequestError};
 
 /// Source port of answers that belong to no connection.
 const PLAIN_PORT: u16 = 0xc000;
@@ -271,7 +271,7 @@ impl ConnectionManager {
     /// no reasons, the refusal is a rejection without private data. No event follows.
     ///
     /// # Errors
-    /// As for [`Request::Reject`](crate::Request::Reject).
+    /// As for [`Request::Reject`](heddle_types::Request::Reject).
     pub fn refuse(
         &mut self,
         now: Instant,
@@ -295,7 +295,7 @@ impl ConnectionManager {
     /// The manager probes a peer that made its connection: it sends our REP again, which the peer
     /// answers with an RTU. A peer that does not answer as many probes as it would send REQs
     /// itself, and at least three, gets one DREQ, and the connection ends with
-    /// [`DisconnectReason::PeerSilent`](crate::DisconnectReason::PeerSilent). A peer that we
+    /// [`DisconnectReason::PeerSilent`](heddle_types::DisconnectReason::PeerSilent). A peer that we
     /// connected to cannot be probed, because no message makes it answer.
     pub fn set_ib_keepalive(&mut self, now: Instant, idle: Option<Duration>) {
         self.now = now;

@@ -4,11 +4,10 @@ use std::collections::BTreeSet;
 
 use heddle_base::Instant;
 use heddle_tcp::ConnId;
+use heddle_types::{Event, ListenFailure, WorkerId};
 
 use super::ConnectionManager;
 use crate::conn::Input;
-use crate::event::{Event, ListenFailure};
-use crate::id::WorkerId;
 
 impl ConnectionManager {
     /// Handles the end of a worker, by a defect or because it was stopped: ends every connection

@@ -3,9 +3,9 @@
 use heddle_base::Instant;
 use heddle_rnic::Order;
 use heddle_tcp::Addressing;
+use heddle_types::{Event, ListenFailure};
 
 use super::ConnectionManager;
-use crate::event::{Event, ListenFailure};
 use crate::listener::bind;
 use crate::ports::PortsError;
 
@@ -22,9 +22,9 @@ impl ConnectionManager {
     /// The manager orders the workers accordingly, before any later request's orders. A listener at
     /// an address that its port no longer has ends with [`ListenFailure::AddressRemoved`]. The
     /// worker ends connections that lose their address or their route, and reports their end
-    /// ([`CloseReason::Withdrawn`](heddle_rnic::CloseReason::Withdrawn)); connections of InfiniBand
-    /// end within this call ([`DisconnectReason::Withdrawn`](crate::DisconnectReason::Withdrawn),
-    /// [`ConnectFailure::Withdrawn`](crate::ConnectFailure::Withdrawn)). Their peers get one
+    /// ([`CloseReason::Withdrawn`](heddle_types::CloseReason::Withdrawn)); connections of InfiniBand
+    /// end within this call ([`DisconnectReason::Withdrawn`](heddle_types::DisconnectReason::Withdrawn),
+    /// [`ConnectFailure::Withdrawn`](heddle_types::ConnectFailure::Withdrawn)). Their peers get one
     /// message, from the address that is removed: so call [`poll_datagram`](Self::poll_datagram),
     /// and pass its datagrams to the workers, before the orders. An address that moves from one
     /// port to another is removed from the first and new at the second.

@@ -4,13 +4,16 @@ use core::net::SocketAddr;
 
 use heddle_base::Instant;
 use heddle_rnic::{Event as RnicEvent, Order, Report};
-use heddle_tcp::{ConnId, ConnectError, ListenError};
+use heddle_tcp::ConnId;
+use heddle_types::{
+    AppId, CmId, ConnectError, Event, ListenError, ListenFailure, ListenerId, WorkerId,
+};
 
 use super::ConnectionManager;
 use crate::conn::{ConnInfo, Input, Passive, State};
+use crate::dialogue;
 use crate::dialogue::Answer;
-use crate::event::{Event, ListenFailure, Refusal};
-use crate::id::{AppId, CmId, ListenerId, WorkerId};
+use crate::notice::Refusal;
 use crate::shares::Room;
 use crate::small::Stamp;
 
@@ -159,7 +162,8 @@ impl ConnectionManager {
         let l = self.listeners.get(listener).ok_or(Refusal::NotListening)?;
         let app = l.app;
         let inside = self.config.ports.is_inside(worker);
-        let answer = l.params.protocol.answer(inside).map_err(|_| Refusal::NotListening)?;
+        let answer =
+            dialogue::answer(&l.params.protocol, inside).map_err(|_| Refusal::NotListening)?;
         if self.is_overfull(app) {
             return Err(Refusal::Events);
         }

@@ -4,17 +4,17 @@ use core::net::SocketAddr;
 
 use heddle_base::Instant;
 use heddle_rnic::Order;
-use heddle_tcp::ListenError;
+use heddle_types::{
+    AcceptTerms, AppId, CmId, ConnectTerms, Event, ListenError, ListenFailure, ListenParams,
+    ListenerId, Protocol, Request, RequestError, WorkerId,
+};
 
 use super::ConnectionManager;
 use crate::conn::{Conn, ConnInfo, Input, State};
-use crate::dialogue::Protocol;
-use crate::event::{Event, ListenFailure, Refusal};
+use crate::dialogue;
 use crate::ib::Input as IbInput;
-use crate::id::{AppId, CmId, ListenerId, WorkerId};
 use crate::listener::{Listener, bind};
-use crate::params::{AcceptTerms, ConnectTerms, ListenParams};
-use crate::request::{Request, RequestError};
+use crate::notice::Refusal;
 use crate::small::Stamp;
 
 impl ConnectionManager {
@@ -91,7 +91,7 @@ impl ConnectionManager {
             return Err(RequestError::NoWorker);
         }
         // Every connection makes its own answer; this one only checks the options.
-        params.protocol.answer(false)?;
+        dialogue::answer(&params.protocol, false)?;
         for &worker in &workers {
             let (bind, port, backlog) = (bind(addr), addr.port(), params.backlog);
             let order = Order::Listen { token: id.0, addr: bind, port, backlog };
@@ -161,7 +161,7 @@ impl ConnectionManager {
         let has_worker = |port| self.workers_at(port).next().is_some();
         let port = self.config.ports.choose(local, remote.ip(), has_worker)?;
         let worker = self.least_busy(port).ok_or(RequestError::NoWorker)?;
-        let ask = params.protocol.ask(&params, self.config.ports.is_inside(worker))?;
+        let ask = dialogue::ask(&params.protocol, &params, self.config.ports.is_inside(worker))?;
         self.claims.claim(qp.qpn, app, id);
         let link = ConnInfo {
             id,

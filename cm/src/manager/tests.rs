@@ -11,19 +11,19 @@ mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use heddle_iwarp::mpa::frame::{Frame, Kind, Revision};
-use heddle_iwarp::{Pd, QpEvent, Qpn};
-use heddle_rnic::{CloseReason, Event as RnicEvent, Report, RnicError};
-use heddle_tcp::ListenError;
+use heddle_iwarp::QpEvent;
+use heddle_iwarp::mpa::frame::{Frame, Kind};
+use heddle_rnic::{Event as RnicEvent, Report};
+use heddle_types::{
+    AcceptTerms, CloseReason, ConnectFailure, ConnectTerms, DisconnectReason, ListenError,
+    ListenFailure, ListenParams, MpaOptions, Pd, Protocol, QpFate, QpSpec, Qpn, Request, RnicError,
+    mpa::Revision,
+};
 
 use super::*;
 use crate::conn::tests::conn_ids;
-use crate::dialogue::{MpaOptions, Protocol};
-use crate::event::{ConnectFailure, DisconnectReason, ListenFailure, QpFate};
-use crate::params::{AcceptTerms, ConnectTerms, ListenParams, QpSpec};
 use crate::ports::Ports;
 use crate::ports::tests::net;
-use crate::request::Request;
 
 const APP: AppId = AppId(1);
 const OTHER: AppId = AppId(2);

@@ -4,11 +4,10 @@ use core::net::SocketAddr;
 use core::ops::Bound;
 
 use heddle_tcp::ConnId;
+use heddle_types::{AppId, CmId, ListenerId, Transport, WorkerId};
 
 use super::ConnectionManager;
 use crate::conn::State;
-use crate::event::Transport;
-use crate::id::{AppId, CmId, ListenerId, WorkerId};
 
 /// A connection at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,10 +12,14 @@ use crate::support::{below, conn_ids, frame, qp, spoil};
 use heddle_base::{Instant, Random, Seed};
 use heddle_cm::*;
 use heddle_iwarp::mpa::frame::Kind;
-use heddle_iwarp::rdmap::TermCode;
-use heddle_iwarp::{QpEvent, Qpn, Side};
-use heddle_rnic::{CloseReason, Event as RnicEvent, Order, Report, RnicError};
-use heddle_tcp::{Addressing, ConnId, ConnectError, ListenError, Route};
+use heddle_iwarp::{QpEvent, Side};
+use heddle_rnic::{Event as RnicEvent, Order, Report};
+use heddle_tcp::{Addressing, ConnId, Route};
+use heddle_types::{
+    AcceptTerms, AppId, CloseReason, CmId, ConnectError, ConnectTerms, DisconnectReason, Event,
+    ListenError, ListenFailure, ListenParams, ListenerId, QpFate, Qpn, Request, RequestError,
+    RnicError, TermCode, WorkerId,
+};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {

@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use crate::support::net::{Net, US};
 use crate::support::{fpdu, qp, words};
-use heddle_cm::*;
-use heddle_iwarp::mpa::frame::{Depth, Frame, Kind, Revision, RtrSet};
-use heddle_iwarp::mpa::startup::{CrcPolicy, Depths};
-use heddle_iwarp::{Qpn, SendOp, SendWr};
+use heddle_iwarp::mpa::frame::{Frame, Kind};
 use heddle_rnic::Event as RnicEvent;
 use heddle_tcp::ConnId;
+use heddle_types::{
+    AcceptTerms, Awaited, CmId, ConnectFailure, ConnectTerms, Event, ListenParams, MpaOptions,
+    PeerDepths, Protocol, QpFate, Qpn, Request, SendOp, SendWr,
+    mpa::{CrcPolicy, Depth, Depths, Revision, RtrSet},
+};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -274,7 +276,7 @@ fn test_initiator_adopts_and_reports_depths_of_responder() {
         // No Read goes out to a peer that takes none.
         let ours = *net.hosts[1].open.first().unwrap();
         let read = SendWr {
-            op: SendOp::Read { stag: heddle_iwarp::Stag(1), to: 0 },
+            op: SendOp::Read { stag: heddle_types::Stag(1), to: 0 },
             ..SendWr::send(1, &[])
         };
         net.hosts[1].rnic.post_send(ours, &read).unwrap();

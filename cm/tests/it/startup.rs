@@ -8,10 +8,14 @@ use std::time::Duration;
 use crate::support::net::{APP, Net};
 use crate::support::{enhanced, frame, qp};
 use heddle_cm::*;
-use heddle_iwarp::Qpn;
-use heddle_iwarp::mpa::frame::{Depth, Frame, Kind, Revision};
-use heddle_rnic::{CloseReason, Event as RnicEvent};
+use heddle_iwarp::mpa::frame::{Frame, Kind};
+use heddle_rnic::Event as RnicEvent;
 use heddle_tcp::ConnId;
+use heddle_types::{
+    AcceptTerms, CloseReason, CmId, ConnectTerms, DisconnectReason, Event, ListenParams,
+    MpaOptions, PeerDepths, Protocol, QpFate, Qpn, Request, RequestError,
+    mpa::{Depth, Revision},
+};
 
 const MS: Duration = Duration::from_millis(1);
 

@@ -7,12 +7,14 @@ pub mod net;
 use std::sync::Arc;
 
 use heddle_base::{Chunks, Instant, Random, Seed};
-use heddle_iwarp::mpa::frame::{Depth, Enhanced, Frame as MpaFrame, Kind, Revision, Rtr, RtrSet};
-use heddle_iwarp::{MrTable, Pd, Qpn};
+use heddle_iwarp::MrTable;
+use heddle_iwarp::mpa::frame::{Enhanced, Frame as MpaFrame, Kind};
 use heddle_rnic::{Rnic, RnicConfig, RnicFrame};
 use heddle_tcp::{Cidr, ConnId, RxFrame, StackConfig};
-
-use heddle_cm::QpSpec;
+use heddle_types::{
+    Pd, QpSpec, Qpn,
+    mpa::{Depth, Revision, Rtr, RtrSet},
+};
 
 /// A received frame.
 #[derive(Debug)]

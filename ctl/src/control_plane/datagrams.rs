@@ -3,10 +3,11 @@
 
 use std::sync::Arc;
 
-use heddle_cm::{IbConfig, ROCE_PORT, WorkerId};
+use heddle_cm::{IbConfig, ROCE_PORT};
 use heddle_dataplane::Command;
 use heddle_rnic::Order;
 use heddle_tcp::TxDatagram;
+use heddle_types::WorkerId;
 
 use super::Control;
 

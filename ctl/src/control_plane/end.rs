@@ -10,8 +10,10 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use heddle_cm::{CmId, ConnectFailure, DisconnectReason, Event, ListenFailure, ListenerId, QpFate};
 use heddle_dataplane::NoReport;
+use heddle_types::{
+    CmId, ConnectFailure, DisconnectReason, Event, ListenFailure, ListenerId, QpFate,
+};
 use heddle_verbs::device::ControlRequest;
 use heddle_verbs::{EventQueue, Qp, Taken};
 
@@ -64,14 +66,20 @@ impl Control {
     }
 
     /// Answers a request that will not be carried out.
-    fn refuse(&mut self, request: &heddle_cm::Request, qp: Option<Qp>, events: Option<EventQueue>) {
+    fn refuse(
+        &mut self,
+        request: &heddle_types::Request,
+        qp: Option<Qp>,
+        events: Option<EventQueue>,
+    ) {
         match *request {
-            heddle_cm::Request::Listen { id, .. } => {
+            heddle_types::Request::Listen { id, .. } => {
                 if let Some(events) = events {
                     tell_no_listener(id, &events);
                 }
             }
-            heddle_cm::Request::Connect { id, .. } | heddle_cm::Request::Accept { id, .. } => {
+            heddle_types::Request::Connect { id, .. }
+            | heddle_types::Request::Accept { id, .. } => {
                 let known = self.conns.remove(&id).map(|c| c.events);
                 let fate = qp.as_ref().map_or(QpFate::NoQp, |qp| QpFate::Free(qp.qpn()));
                 if let Some(qp) = qp {

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 
 use heddle_base::Instant;
-use heddle_cm::{CmId, Request};
 use heddle_dataplane::{Command, ConnFacts, INSPECT_MAX};
 use heddle_rnic::Order;
 use heddle_tcp::ConnId;
+use heddle_types::{CmId, Request};
 
 use super::Control;
 use crate::ask::{ConnPage, ConnStatus, ControlState, Kill, QpStatus, Question, Reply};

@@ -2,10 +2,10 @@
 
 use crossbeam_channel::Sender;
 use heddle_base::Instant;
-use heddle_cm::{
+use heddle_dataplane::{Command, Doorbells, WorkerSnapshot};
+use heddle_types::{
     AppId, CmId, ConnectFailure, Event, ListenFailure, ListenerId, QpFate, RequestError, WorkerId,
 };
-use heddle_dataplane::{Command, Doorbells, WorkerSnapshot};
 use heddle_verbs::device::{ControlPlane, ControlRequest, DeviceEvent};
 use heddle_verbs::worker::WorkerQp;
 use heddle_verbs::{DeviceError, EventQueue, Qp, Qpn, Sleeper, Taken, Waker};
@@ -118,19 +118,19 @@ impl Control {
         &mut self,
         now: Instant,
         app: AppId,
-        request: heddle_cm::Request,
+        request: heddle_types::Request,
         qp: Option<Qp>,
         events: Option<EventQueue>,
     ) {
         // The handles come first, because the manager may send an event about them at once.
         let subject = match &request {
-            heddle_cm::Request::Listen { id, .. } => {
+            heddle_types::Request::Listen { id, .. } => {
                 if let Some(events) = &events {
                     self.listeners.insert(*id, (app, events.clone()));
                 }
                 Subject::Listener(*id)
             }
-            heddle_cm::Request::Connect { id, .. } => {
+            heddle_types::Request::Connect { id, .. } => {
                 if let Some(events) = events {
                     let qp = qp.map(|qp| self.hold(qp));
                     self.conns
@@ -138,7 +138,7 @@ impl Control {
                 }
                 Subject::Connect(*id)
             }
-            heddle_cm::Request::Accept { id, .. } => {
+            heddle_types::Request::Accept { id, .. } => {
                 let qp = qp.map(|qp| self.hold(qp));
                 match self.conns.get_mut(id) {
                     Some(c) if c.app == app && c.qp.is_none() => {
@@ -150,9 +150,9 @@ impl Control {
                     None => Subject::Accept(*id, qp, events),
                 }
             }
-            heddle_cm::Request::Unlisten { id } => Subject::Unlisten(*id),
-            heddle_cm::Request::Reject { id, .. } => Subject::Reject(*id),
-            heddle_cm::Request::AppGone => {
+            heddle_types::Request::Unlisten { id } => Subject::Unlisten(*id),
+            heddle_types::Request::Reject { id, .. } => Subject::Reject(*id),
+            heddle_types::Request::AppGone => {
                 self.apps.remove(&app);
                 self.failing.retain(|_, of| *of != app);
                 // The application gets no more events.
@@ -294,7 +294,8 @@ impl Control {
     /// Rejects a connection whose answer was refused: the application can do no better, and the
     /// peer need not wait.
     fn reject(&mut self, now: Instant, app: AppId, id: CmId) {
-        let reject = heddle_cm::Request::Reject { id, private_data: Vec::new(), needs_ord: None };
+        let reject =
+            heddle_types::Request::Reject { id, private_data: Vec::new(), needs_ord: None };
         if self.cm.handle_request(now, app, reject).is_ok() {
             self.conns.remove(&id);
         }

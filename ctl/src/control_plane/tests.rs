@@ -4,13 +4,13 @@ use super::*;
 use core::net::SocketAddr;
 
 use heddle_base::Seed;
-use heddle_cm::ListenFailure;
 use heddle_dataplane::{
     Clock, ExternalMemory, Mempool, MempoolConfig, Port, PortConfig, Worker, WorkerConfig,
 };
 use heddle_iwarp::MrTable;
 use heddle_rnic::RnicConfig;
 use heddle_tcp::StackConfig;
+use heddle_types::ListenFailure;
 use heddle_verbs::memory::RegionTable;
 use heddle_verbs::{DeviceConfig, Hub, ListenParams};
 

@@ -9,12 +9,11 @@ use std::thread;
 
 use crossbeam_channel::RecvTimeoutError;
 
+use heddle_types::CloseReason;
 use heddle_verbs::{
     Access, Connection, ConnectionError, CqeStatus, DisconnectReason, ListenFailure, Listener,
     PostError, RecvWr, SendWr,
 };
-
-use heddle_rnic::CloseReason;
 
 use super::*;
 

@@ -12,9 +12,10 @@ use std::time::Duration;
 use crate::counting::alloc;
 use crate::sim::{Frame, LinkConfig, PORT, Pair, TO_BASE};
 use heddle_base::Seed;
-use heddle_iwarp::{Access, Data, MrAttr, MrTable, QpConfig, RecvWr, Role, SendOp, SendWr, Sge};
+use heddle_iwarp::{MrAttr, MrTable, QpConfig, Role};
 use heddle_rnic::{Event, FpduMode, Rnic, RnicConfig};
 use heddle_tcp::{Cidr, ConnId, StackConfig};
+use heddle_types::{Access, Data, RecvWr, SendOp, SendWr, Sge};
 
 const CONNS: usize = 1000;
 

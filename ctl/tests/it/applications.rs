@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use heddle_base::Seed;
 use heddle_ctl::{EndpointConfig, Node, Question, Reply};
 use heddle_dataplane::eal::allowed_cpus;
-use heddle_iwarp::mpa::frame::RtrSet;
 use heddle_tcp::{Addressing, Cidr, ConnConfig};
+use heddle_types::mpa::RtrSet;
 use heddle_verbs::remote::{OpenParams, Policy, serve};
 use heddle_verbs::{
     ConnectParams, Connection, Device, DeviceConfig, DeviceLimits, Ends, Listener, MpaOptions,

@@ -55,7 +55,7 @@ fn test_blocking_calls_connect_write_and_disconnect() {
     }
     let code = TermCode::DDP_INVALID_STAG;
     assert_eq!(client.end(), Some(DisconnectReason::RemoteTerminate(code)));
-    let terminate = client.terminate().unwrap();
+    let terminate = heddle_iwarp::rdmap::Terminate::from(client.terminate().unwrap());
     assert_eq!((terminate.code, terminate.segment_len), (code, Some(14 + 5)));
     let header = terminate.ddp.unwrap().header().unwrap();
     assert!(

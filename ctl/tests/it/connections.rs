@@ -8,8 +8,9 @@ use std::time::Duration;
 use crate::common::*;
 use heddle_ctl::Endpoint;
 use heddle_dataplane::{Clock, ManualClock};
-use heddle_iwarp::mpa::frame::{Frame, Kind, Revision};
-use heddle_tcp::{ConnEvent, ConnId, ListenError};
+use heddle_iwarp::mpa::frame::{Frame, Kind};
+use heddle_tcp::{ConnEvent, ConnId};
+use heddle_types::{ListenError, mpa::Revision};
 use heddle_verbs::{
     AcceptParams, CmEvent, CmId, ConnectFailure, ConnectParams, CqeStatus, DeviceError, EventQueue,
     ListenFailure, ListenParams, MpaOptions, Protocol, QpFate,

@@ -411,7 +411,7 @@ fn test_removed_rule_refuses_new_requests_and_keeps_old_connections() {
         w.forwarding.remove(listener);
         w.asker.ask(from, b"");
         let event = w.event(Side::Asker);
-        let absent = ConnectFailure::Tcp(heddle_rnic::CloseReason::Refused);
+        let absent = ConnectFailure::Tcp(heddle_types::CloseReason::Refused);
         let nobody = refused(&event, from, 8)
             || matches!(&event, CmEvent::ConnectError { error, .. } if *error == absent);
         assert!(nobody, "{event:?}");

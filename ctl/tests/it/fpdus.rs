@@ -12,8 +12,9 @@ use crate::common::*;
 use cases::CASES;
 use heddle_iwarp::QpCounters;
 use heddle_iwarp::ddp::Qn;
-use heddle_iwarp::rdmap::{Opcode, TERMINATE_MAX_LEN, TermCode, Terminate};
+use heddle_iwarp::rdmap::{Opcode, TERMINATE_MAX_LEN, Terminate};
 use heddle_tcp::{ConnEvent, ConnId};
+use heddle_types::TermCode;
 use heddle_verbs::{
     AcceptParams, CmEvent, CqeStatus, DisconnectReason, EventQueue, PostError, QpInit, RecvWr,
     SendWr, Stag,

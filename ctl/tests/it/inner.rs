@@ -12,9 +12,8 @@ use heddle_ctl::{
 };
 use heddle_dataplane::eal::allowed_cpus;
 use heddle_dataplane::{Clock, Eal, IdlePolicy, ManualClock, Naps};
-use heddle_iwarp::mpa::startup::CrcPolicy;
-use heddle_rnic::CloseReason;
-use heddle_tcp::{Addressing, Cidr, ConnectError, ListenError};
+use heddle_tcp::{Addressing, Cidr};
+use heddle_types::{CloseReason, ConnectError, ListenError, mpa::CrcPolicy};
 use heddle_verbs::{
     AcceptParams, CmEvent, CmId, ConnectFailure, ConnectParams, CqeStatus, Device, DeviceConfig,
     DisconnectReason, EventQueue, ListenFailure, ListenParams, MpaOptions, RecvWr, SendWr,
@@ -296,7 +295,7 @@ fn test_failed_end_of_inner_connection_sends_terminate_to_other_end() {
     let [a, b] = own.pair((0, 1), "127.0.0.1:7174", &listener);
     // The peer's region does not exist.
     let (stag, sges) = (b.end.mr.stag(), [a.end.mr.sge(0, 8)]);
-    let wrong = heddle_iwarp::Stag(stag.0 ^ 0x1000);
+    let wrong = heddle_types::Stag(stag.0 ^ 0x1000);
     a.end.qp.post_send(&SendWr::write(1, &sges, wrong, 0)).unwrap();
     let CmEvent::Disconnected { .. } = own.event(&a.events) else { panic!() };
     let CmEvent::Disconnected { .. } = own.event(&b.events) else { panic!() };

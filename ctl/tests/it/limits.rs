@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests")]
 
 use crate::common::*;
-use heddle_iwarp::MrError;
+use heddle_types::MrError;
 use heddle_verbs::{
     AcceptParams, Access, CmEvent, ConnectParams, Device, DeviceConfig, DeviceError, DeviceLimits,
     EventQueue, Pd, PostError, Qp, QpInit, RegisterError, SendWr,

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::common::*;
 use heddle_ctl::{EndpointConfig, Patience, Question, Reply};
-use heddle_rnic::CloseReason;
 use heddle_tcp::{ConnEvent, PeerLimit};
+use heddle_types::CloseReason;
 use heddle_verbs::{CmEvent, DisconnectReason, EventQueue};
 
 const LIMIT: Duration = Duration::from_secs(8);

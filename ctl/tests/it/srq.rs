@@ -4,7 +4,8 @@
 
 use crate::common::*;
 use heddle_iwarp::ddp::{DdpHeader, Qn};
-use heddle_iwarp::rdmap::{Opcode, TermCode};
+use heddle_iwarp::rdmap::Opcode;
+use heddle_types::TermCode;
 use heddle_verbs::{
     Access, CmEvent, Cq, Cqe, CqeStatus, Device, DeviceConfig, DeviceError, DeviceLimits,
     EventQueue, Mr, Pd, PostError, QpInit, RecvWr, Srq,

@@ -8,9 +8,12 @@ use std::time::Duration;
 
 use crate::common::*;
 use heddle_ctl::CtlCounters;
-use heddle_iwarp::mpa::frame::{Depth, Enhanced, Frame, Kind, Revision, RtrSet};
-use heddle_iwarp::rdmap::TermCode;
+use heddle_iwarp::mpa::frame::{Enhanced, Frame, Kind};
 use heddle_tcp::{ConnEvent, ConnId};
+use heddle_types::{
+    TermCode,
+    mpa::{Depth, Revision, RtrSet},
+};
 use heddle_verbs::{AcceptParams, CmEvent, ConnectFailure, EventQueue, QpFate};
 
 /// Returns `bytes` with the byte at `at` changed to `to`.

@@ -5,11 +5,11 @@
 
 use crate::common::*;
 use heddle_iwarp::ddp::{DdpHeader, Qn};
-use heddle_iwarp::rdmap::{Control, Opcode, ReadRequest, TERMINATE_MAX_LEN};
-use heddle_tcp::ConnEvent;
-use heddle_verbs::{
-    CmEvent, CopiedHeader, DisconnectReason, EventQueue, Stag, TermCode, Terminate,
+use heddle_iwarp::rdmap::{
+    Control, CopiedHeader, Opcode, ReadRequest, TERMINATE_MAX_LEN, Terminate,
 };
+use heddle_tcp::ConnEvent;
+use heddle_verbs::{CmEvent, DisconnectReason, EventQueue, Stag, TermCode};
 
 fn copied(header: &[u8]) -> CopiedHeader {
     CopiedHeader::of_segment(header).unwrap()
@@ -23,11 +23,7 @@ fn emitted(header: DdpHeader) -> Vec<u8> {
 
 /// Returns the application's event when its peer sends a Terminate with `body`: the reason, and the
 /// headers that come with it.
-fn told(
-    net: &mut Net,
-    events: &EventQueue,
-    body: &[u8],
-) -> (DisconnectReason, Option<Box<Terminate>>) {
+fn told(net: &mut Net, events: &EventQueue, body: &[u8]) -> (DisconnectReason, Option<Terminate>) {
     let bad = Honest::new(net, PORT, events);
     net.peer.send(bad.conn, &fpdu(untagged(Opcode::TERMINATE, Qn::TERMINATE, 1, 0), body));
     net.until("our FIN", |n| n.peer.says(bad.conn, ConnEvent::PeerClosed).then_some(()));
@@ -36,7 +32,7 @@ fn told(
         panic!("{body:?}")
     };
     assert_eq!(id, bad.id);
-    (reason, terminate)
+    (reason, terminate.as_deref().map(Terminate::from))
 }
 
 fn body(terminate: &Terminate) -> Vec<u8> {
@@ -76,7 +72,7 @@ fn test_application_gets_contents_of_terminate_from_peer() {
     for sent in [about_a_write(), about_a_read(), Terminate::new(TermCode::MPA_CRC)] {
         let (reason, terminate) = told(&mut net, &events, &body(&sent));
         assert_eq!(reason, DisconnectReason::RemoteTerminate(sent.code));
-        assert_eq!(terminate.as_deref(), Some(&sent));
+        assert_eq!(terminate.as_ref(), Some(&sent));
     }
     // An end without a Terminate reports no Terminate.
     let quiet = Honest::new(&mut net, PORT, &events);
@@ -103,7 +99,7 @@ fn test_truncated_terminate_is_reported_without_missing_headers() {
                 read_request: None,
                 ..sent
             };
-            assert_eq!(terminate.as_deref(), Some(&expected), "{len}");
+            assert_eq!(terminate.as_ref(), Some(&expected), "{len}");
         }
     }
     // The message is too short for a code: it is no Terminate, and the application gets nothing of
@@ -128,15 +124,15 @@ fn test_inconsistent_terminate_is_reported_with_headers_it_contains() {
     // Every header is announced, and bytes without a meaning follow: a tagged header has fourteen
     // of them, and thirteen are no header.
     let (_, all) = told(&mut net, &events, &[&[a, b, 0xe0, 0, 0, 0][..], &[0xff; 13]].concat());
-    assert_eq!(*all.unwrap(), Terminate { segment_len: Some(0), ..plain });
+    assert_eq!(all.unwrap(), Terminate { segment_len: Some(0), ..plain });
     let (_, all) = told(&mut net, &events, &[&[a, b, 0xe0, 0, 0, 0][..], &[0xff; 14]].concat());
     let header = copied(&[0xff; 14]);
-    assert_eq!(*all.unwrap(), Terminate { segment_len: Some(0), ddp: Some(header), ..plain });
+    assert_eq!(all.unwrap(), Terminate { segment_len: Some(0), ddp: Some(header), ..plain });
     // The header's version does not exist: the application gets the header as it came, and cannot
     // parse it.
     assert!(header.header().is_err());
     // The segment is longer than any, and the Terminate has far more bytes than usual.
     let long = [&[a, b, 0x80, 0, 0xff, 0xff][..], &[0x55; 1000]].concat();
     let (_, told) = told(&mut net, &events, &long);
-    assert_eq!(*told.unwrap(), Terminate { segment_len: Some(u16::MAX), ..plain });
+    assert_eq!(told.unwrap(), Terminate { segment_len: Some(u16::MAX), ..plain });
 }

@@ -2,15 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use heddle_cm::{AppId, CmId, WorkerId};
 use heddle_ctl::{ConnStatus, Question};
 use heddle_dataplane::WorkerSnapshot;
-use heddle_iwarp::Access as Rights;
 use heddle_socket::Fault;
 use heddle_socket::admin::{
     Agreed, Conn, Conns, ConnsArgs, ControlStatus, Counter, Listener, MAX_CONNS, MAX_MRS, Mr, Mrs,
     MrsArgs, Port, Ports, Qp, Stats, Status, Tcp, WorkerStatus,
 };
+use heddle_types::{Access as Rights, AppId, CmId, WorkerId};
 
 use super::links::History;
 use super::{Appliance, silent};

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use heddle_cm::CmId;
 use heddle_ctl::{Kill, MAX_FORWARDED, Question};
 use heddle_socket::admin::{ConnKill, LastReload, ListenAdd, ListenDel, LogLevel, Reloaded};
 use heddle_socket::{Fault, FaultKind};
 use heddle_tcp::Addressing;
+use heddle_types::CmId;
 use tokio::net::TcpListener;
 
 use super::{Appliance, addresses, exports, silent, taken};

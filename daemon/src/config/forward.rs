@@ -6,9 +6,8 @@ use core::ops::RangeInclusive;
 use core::time::Duration;
 
 use heddle_cm::gateway::{Gateway, GatewayRule};
-use heddle_cm::{CmId, ListenerId};
 use heddle_ctl::ForwardRule;
-use heddle_iwarp::mpa::frame::RtrSet;
+use heddle_types::{CmId, ListenerId, mpa::RtrSet};
 use heddle_verbs::{ListenParams, Protocol, Transport};
 
 use super::{Config, Port};

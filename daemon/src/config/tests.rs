@@ -1,8 +1,7 @@
 use super::*;
 
 use heddle_dataplane::{IovaMode, Naps};
-use heddle_iwarp::mpa::frame::{Revision, Rtr, RtrSet};
-use heddle_iwarp::mpa::startup::CrcPolicy;
+use heddle_types::mpa::{CrcPolicy, Revision, Rtr, RtrSet};
 
 /// The shortest valid file.
 const LEAST: &str = "[[port]]\nvdev = \"net_null0\"\naddresses = [\"10.0.0.1/24\"]\n";

@@ -78,7 +78,7 @@ impl Worker {
         let result = if self.queues.is_free(conn) {
             self.rnic.enter_fpdu_mode(conn, mode)
         } else {
-            Err(heddle_rnic::RnicError::NotStartup)
+            Err(heddle_types::RnicError::NotStartup)
         };
         // A queue pair that the RNIC refused has not changed.
         let qp = self.entering.take().filter(|_| result.is_ok());

@@ -1,9 +1,8 @@
 //! The path of completions from the queue pairs to the rings of applications, and the end of a
 //! queue pair.
 
-use heddle_cm::AppId;
-use heddle_iwarp::{Cqe, CqeOp, Queue};
 use heddle_tcp::ConnId;
+use heddle_types::{AppId, Cqe, CqeOp, Queue};
 use heddle_verbs::worker::WorkerQp;
 
 use super::Worker;

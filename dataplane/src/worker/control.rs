@@ -1,9 +1,9 @@
 //! The messages between the control plane and a worker, through bounded rings that never make
 //! either wait.
 
-use heddle_cm::AppId;
 use heddle_rnic::{FpduMode, Order, Report};
 use heddle_tcp::{ConnId, RxDatagram};
+use heddle_types::AppId;
 use heddle_verbs::Waker;
 use heddle_verbs::cq::CqLink;
 use heddle_verbs::wakeup::WorkerWaker;

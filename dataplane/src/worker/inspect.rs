@@ -1,9 +1,10 @@
 //! The state of single connections, for people who look.
 
 use heddle_base::StreamPos;
-use heddle_iwarp::{QpCounters, QpState};
+use heddle_iwarp::QpCounters;
 use heddle_rnic::Rnic;
 use heddle_tcp::{ConnId, ConnStats, Hindrance, State};
+use heddle_types::QpState;
 
 use super::Worker;
 use crate::rx::RxMbuf;

@@ -1,8 +1,8 @@
 //! Applications' queues at a worker: doorbells, queue pairs, completion queues.
 
-use heddle_cm::AppId;
-use heddle_iwarp::{Completions, Cqe, Queue, Retired, SharedReceives};
+use heddle_iwarp::{Completions, Retired, SharedReceives};
 use heddle_tcp::ConnId;
+use heddle_types::{AppId, Cqe, Queue};
 use heddle_verbs::closer;
 use heddle_verbs::cq::{CqLink, CqProducer};
 use heddle_verbs::ring::{BELLS, Bells};

@@ -2,8 +2,9 @@
 
 use std::cell::RefCell;
 
-use heddle_iwarp::{PostError, PostedReceives, QpContext, SendWr};
+use heddle_iwarp::{PostedReceives, QpContext};
 use heddle_rnic::{POST_TURN, Posted, take_turn};
+use heddle_types::{PostError, SendWr};
 use heddle_verbs::ring::{Broken, Entry, OnSend};
 use heddle_verbs::worker::WorkerQp;
 

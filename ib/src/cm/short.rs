@@ -12,7 +12,7 @@
 //!   APR   local             remote             ARI length 8 │ status 8 │ reserved 16 │ ARI 72  84
 //! ```
 
-use core::fmt;
+use heddle_types::ib::RejReason;
 
 use crate::bytes::{array, be16, be24, be32, put, put24};
 use crate::mad::Data;
@@ -66,60 +66,6 @@ impl Mra {
         b[8] = self.answered.0 << 6;
         b[9] = self.service_timeout.get() << 3;
         put(b, 10, &self.private_data);
-    }
-}
-
-/// The reason for which a side refuses a connection.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RejReason(pub u16);
-
-impl RejReason {
-    /// No queue pair is left.
-    pub const NO_QP: RejReason = RejReason(1);
-    /// No resources are left.
-    pub const NO_RESOURCES: RejReason = RejReason(3);
-    /// No answer has come in time.
-    pub const TIMEOUT: RejReason = RejReason(4);
-    /// The peer does not support such a request.
-    pub const UNSUPPORTED: RejReason = RejReason(5);
-    /// The communication id names no connection, or another one.
-    pub const INVALID_COMM_ID: RejReason = RejReason(6);
-    /// No application serves the Service ID.
-    pub const INVALID_SERVICE_ID: RejReason = RejReason(8);
-    /// The transport is not supported.
-    pub const INVALID_TRANSPORT: RejReason = RejReason(9);
-    /// The connection, or its queue pair, is left over from an earlier one.
-    pub const STALE_CONNECTION: RejReason = RejReason(10);
-    /// The primary path's GID is not the receiver's.
-    pub const INVALID_GID: RejReason = RejReason(12);
-    /// Another communication manager serves the Service ID; the ARI names it.
-    pub const REDIRECTED: RejReason = RejReason(24);
-    /// More RDMA Reads would be outstanding than the side serves.
-    pub const INSUFFICIENT_RESOURCES: RejReason = RejReason(27);
-    /// The consumer, or a layer above the communication manager, refuses.
-    pub const CONSUMER: RejReason = RejReason(28);
-    /// The asking side uses its communication id for another connection already.
-    pub const DUPLICATE_COMM_ID: RejReason = RejReason(30);
-}
-
-impl fmt::Display for RejReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match *self {
-            RejReason::NO_QP => "no queue pair available",
-            RejReason::NO_RESOURCES => "no resources available",
-            RejReason::TIMEOUT => "timeout",
-            RejReason::UNSUPPORTED => "unsupported request",
-            RejReason::INVALID_COMM_ID => "invalid communication ID",
-            RejReason::INVALID_SERVICE_ID => "invalid service ID",
-            RejReason::INVALID_TRANSPORT => "invalid transport service type",
-            RejReason::STALE_CONNECTION => "stale connection",
-            RejReason::INVALID_GID => "primary remote port GID rejected",
-            RejReason::REDIRECTED => "port and CM redirection",
-            RejReason::INSUFFICIENT_RESOURCES => "insufficient responder resources",
-            RejReason::CONSUMER => "consumer reject",
-            RejReason::DUPLICATE_COMM_ID => "duplicate local communication ID",
-            RejReason(n) => return write!(f, "reason {n}"),
-        })
     }
 }
 

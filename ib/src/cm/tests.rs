@@ -1,3 +1,4 @@
+use heddle_types::ib::RejReason;
 use proptest::prelude::*;
 
 use super::*;

@@ -5,8 +5,8 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 
-use heddle_iwarp::mpa::frame::RtrSet;
 use heddle_socket::FaultKind;
+use heddle_types::mpa::RtrSet;
 use heddle_verbs::{
     AcceptParams, Agreed, BoundAddr, CmEvent, CmId, ConnectFailure, ConnectParams, Device,
     DeviceError, DisconnectReason, EventQueue, ListenFailure, ListenParams, ListenerId, MpaOptions,
@@ -243,7 +243,7 @@ fn errno_of(error: &DeviceError) -> Errno {
 }
 
 fn listen_errno(error: &ListenFailure) -> Errno {
-    use heddle_tcp::ListenError as E;
+    use heddle_types::ListenError as E;
     match error {
         ListenFailure::Worker(E::InUse) => Errno::ADDRINUSE,
         ListenFailure::Worker(E::NotOurs) | ListenFailure::AddressRemoved => Errno::ADDRNOTAVAIL,
@@ -259,8 +259,8 @@ fn listen_errno(error: &ListenFailure) -> Errno {
 /// `CONNECT_ERROR`.
 fn failure(error: &ConnectFailure) -> (EventKind, Errno) {
     use EventKind::{ConnectError, Rejected, Unreachable};
-    use heddle_cm::RequestError;
-    use heddle_rnic::CloseReason;
+    use heddle_types::CloseReason;
+    use heddle_types::RequestError;
     match error {
         ConnectFailure::Open(e) | ConnectFailure::Request(RequestError::Connect(e)) => {
             (ConnectError, open_errno(e))
@@ -288,8 +288,8 @@ fn failure(error: &ConnectFailure) -> (EventKind, Errno) {
     }
 }
 
-fn open_errno(error: &heddle_tcp::ConnectError) -> Errno {
-    use heddle_tcp::ConnectError as E;
+fn open_errno(error: &heddle_types::ConnectError) -> Errno {
+    use heddle_types::ConnectError as E;
     match error {
         E::InvalidRemote => Errno::INVAL,
         E::Family => Errno::AFNOSUPPORT,

@@ -1,5 +1,7 @@
-use crate::types::{Msn, Stag};
+use crate::types::Msn;
 use core::fmt;
+
+use heddle_types::Stag;
 
 /// The DDP version that Heddle uses (the DV field).
 pub const VERSION: u8 = 1;

@@ -1,5 +1,6 @@
 use super::*;
-use crate::types::{Msn, Stag};
+use crate::types::Msn;
+use heddle_types::Stag;
 use proptest::prelude::*;
 
 fn header() -> impl Strategy<Value = DdpHeader> {

@@ -8,7 +8,7 @@
 //! S and the words after it exist from revision 2 on. In revision 1 the S bit is one of the
 //! reserved bits, which a sender sets to zero and a receiver ignores.
 
-use core::fmt;
+use heddle_types::mpa::{Depth, FrameError, PrivateDataError, Revision, Rtr, RtrSet};
 
 /// Bytes before the private data.
 pub const HEADER_LEN: usize = 20;
@@ -55,139 +55,6 @@ impl Kind {
     }
 }
 
-/// A revision of MPA.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct Revision(pub u8);
-
-impl Revision {
-    /// MPA of RFC 5044.
-    pub const V1: Revision = Revision(1);
-    /// MPA of RFC 6581, which negotiates read depths and the first message.
-    pub const V2: Revision = Revision(2);
-}
-
-impl fmt::Display for Revision {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-/// A number of RDMA Reads that may be outstanding, 14 bits on the wire.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(from = "u16"))]
-pub struct Depth(u16);
-
-impl Depth {
-    /// All ones: the ends do not negotiate the depth, and the applications agree on it (RFC 6581
-    /// section 9.1).
-    pub const UNNEGOTIATED: Depth = Depth(0x3fff);
-    /// The largest depth that an end can negotiate.
-    pub const MAX: Depth = Depth(0x3ffe);
-
-    /// Returns the depth `n`; `None` above [`MAX`](Self::MAX).
-    pub const fn new(n: u16) -> Option<Depth> {
-        if n <= Depth::MAX.0 { Some(Depth(n)) } else { None }
-    }
-
-    const fn from_bits(word: u16) -> Depth {
-        Depth(word & 0x3fff)
-    }
-
-    /// Returns the number, unless it is [`UNNEGOTIATED`](Self::UNNEGOTIATED).
-    pub const fn get(self) -> Option<u16> {
-        if self.0 == Depth::UNNEGOTIATED.0 { None } else { Some(self.0) }
-    }
-}
-
-#[cfg(feature = "serde")]
-impl From<u16> for Depth {
-    /// Reads a depth from a document, and drops the bits that do not belong to the number.
-    fn from(word: u16) -> Depth {
-        Depth::from_bits(word)
-    }
-}
-
-/// A message an initiator can send first to say that it is ready to receive (RFC 6581 section 9.2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum Rtr {
-    /// An RDMA Write of no bytes.
-    Write,
-    /// An RDMA Read of no bytes.
-    Read,
-    /// A Send of no bytes, which takes a receive buffer.
-    Send,
-}
-
-/// A set of [`Rtr`] messages.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(from = "u8"))]
-pub struct RtrSet(u8);
-
-#[cfg(feature = "serde")]
-impl From<u8> for RtrSet {
-    /// Reads a set from a document, and drops the bits that stand for no message.
-    fn from(bits: u8) -> RtrSet {
-        RtrSet(bits & RtrSet::ALL.0)
-    }
-}
-
-impl RtrSet {
-    /// The set without a message.
-    pub const NONE: RtrSet = RtrSet(0);
-    /// The set of every message.
-    pub const ALL: RtrSet = RtrSet(7);
-
-    /// Returns the set of one message.
-    pub const fn of(rtr: Rtr) -> RtrSet {
-        RtrSet(1 << rtr as u8)
-    }
-
-    /// Returns the messages that are in either set.
-    #[must_use]
-    pub const fn with(self, other: RtrSet) -> RtrSet {
-        RtrSet(self.0 | other.0)
-    }
-
-    /// Returns the messages that are in both sets.
-    #[must_use]
-    pub const fn and(self, other: RtrSet) -> RtrSet {
-        RtrSet(self.0 & other.0)
-    }
-
-    /// Returns the messages that are in this set but not in `other`.
-    #[must_use]
-    pub const fn without(self, other: RtrSet) -> RtrSet {
-        RtrSet(self.0 & !other.0)
-    }
-
-    /// Returns true if `rtr` is in the set.
-    pub const fn has(self, rtr: Rtr) -> bool {
-        self.0 & RtrSet::of(rtr).0 != 0
-    }
-
-    /// Returns true if the set has no message.
-    pub const fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
-    /// Returns the messages of the set in the order in which Heddle prefers them: a Write costs
-    /// nothing at the receiver, a Read a slot of its read queue, a Send a buffer of the
-    /// application.
-    pub fn iter(self) -> impl Iterator<Item = Rtr> {
-        [Rtr::Write, Rtr::Read, Rtr::Send].into_iter().filter(move |r| self.has(*r))
-    }
-}
-
-impl fmt::Debug for RtrSet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.iter()).finish()
-    }
-}
-
 /// The two words of RFC 6581, which carry depths and flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Enhanced {
@@ -227,8 +94,9 @@ impl Enhanced {
 
     fn emit(&self) -> [u8; ENHANCED_LEN] {
         let bit = |set: bool, bit: u16| if set && self.peer_to_peer { bit } else { 0 };
-        let w0 = self.ird.0 | bit(true, Enhanced::A) | bit(self.rtr.has(Rtr::Send), Enhanced::B);
-        let w1 = self.ord.0
+        let w0 =
+            self.ird.bits() | bit(true, Enhanced::A) | bit(self.rtr.has(Rtr::Send), Enhanced::B);
+        let w1 = self.ord.bits()
             | bit(self.rtr.has(Rtr::Write), Enhanced::A)
             | bit(self.rtr.has(Rtr::Read), Enhanced::B);
         let ([a, b], [c, d]) = (w0.to_be_bytes(), w1.to_be_bytes());
@@ -253,41 +121,6 @@ pub struct Frame<'a> {
     pub enhanced: Option<Enhanced>,
     /// The application's private data.
     pub private_data: &'a [u8],
-}
-
-/// The reasons for which bytes are not the expected frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum FrameError {
-    /// The peer's bytes are not MPA.
-    #[error("not an MPA frame: key differs at byte {at}")]
-    Key {
-        /// First byte that differs.
-        at: usize,
-    },
-    /// Both sides started as initiator, or both as responder.
-    #[error("the peer plays the same MPA role as we do")]
-    SameRole,
-    /// A revision that Heddle does not have, or did not offer.
-    #[error("MPA revision {got}, not 1..={max}")]
-    Revision {
-        /// The revision that the frame named.
-        got: Revision,
-        /// The highest revision acceptable here.
-        max: Revision,
-    },
-    /// More private data than MPA allows.
-    #[error("{len} bytes of MPA private data, more than 512")]
-    PrivateDataTooLong {
-        /// The length that the frame announced.
-        len: usize,
-    },
-    /// The S bit is set, but the frame has no room for the words that the bit announces.
-    #[error("enhanced MPA frame with {len} bytes of private data, less than 4")]
-    EnhancedTooShort {
-        /// The length that the frame announced.
-        len: usize,
-    },
 }
 
 impl<'a> Frame<'a> {
@@ -380,17 +213,6 @@ impl<'a> Frame<'a> {
         out.extend_from_slice(self.private_data);
         Ok(out)
     }
-}
-
-/// The error for more private data than a frame can carry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{len} bytes of private data, at most {max} fit")]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct PrivateDataError {
-    /// Bytes of the private data.
-    pub len: usize,
-    /// Bytes that fit.
-    pub max: usize,
 }
 
 #[cfg(test)]

@@ -28,46 +28,23 @@ mod responder;
 #[cfg(test)]
 mod tests;
 
-use super::frame::{Depth, Enhanced, MAX_FRAME_LEN, Revision, Rtr, RtrSet};
+use super::frame::{Enhanced, MAX_FRAME_LEN};
 use super::{fpdu, markers};
-use crate::rdmap::{TermCode, Terminate};
+use crate::rdmap::Terminate;
 pub use crate::types::Role;
+use heddle_types::{
+    TermCode,
+    mpa::{ConfigError, Depth, Depths, Revision, Rtr, RtrSet},
+};
 
-pub use error::{ConfigError, StartupAction, StartupError};
+pub use error::{StartupAction, action, code, fault};
 pub use initiator::{Initiator, InitiatorConfig, InitiatorStep};
 pub use responder::{ReplyParams, Responder, ResponderConfig, ResponderStep};
 
-/// Whether this side asks for CRCs. Both sides use them if either asks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum CrcPolicy {
-    /// This side asks for CRCs.
-    #[default]
-    Required,
-    /// This side does not ask, but the peer may. Meant for paths that protect data as well as a CRC
-    /// does.
-    Off,
-}
-
-/// The party that makes sure that neither side has more RDMA Reads outstanding than the other
-/// serves.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum Depths {
-    /// Revision 2 does: each side states its IRD and ORD, and obeys the other side's.
-    #[default]
-    Exchanged,
-    /// The applications do. Revision 2 expresses this with all ones (RFC 6581 section 9.1), and
-    /// both sides leave their depths as they are.
-    LeftToApplications,
-}
-
-impl Depths {
-    /// Returns `n` as a Request states it.
-    fn say(self, n: u16) -> Result<Depth, ConfigError> {
-        let depth = depth(n)?;
-        Ok(if self == Depths::Exchanged { depth } else { Depth::UNNEGOTIATED })
-    }
+/// Returns `n` as a Request states it.
+fn stated(depths: Depths, n: u16) -> Result<Depth, ConfigError> {
+    let depth = depth(n)?;
+    Ok(if depths == Depths::Exchanged { depth } else { Depth::UNNEGOTIATED })
 }
 
 /// The settings that both sides obey in FPDU mode.

@@ -23,56 +23,16 @@
 #[cfg(test)]
 mod tests;
 
-use super::pages::{MAX_RUNS, Run};
+use super::pages::Run;
 use super::slot::{MAX_PAGES, Parent, Region};
-use super::{Kind, MrAttr, MrError, MrFault, MrTable};
-use crate::{Access, Pd, Qpn, Stag};
+use super::{Kind, MrAttr, MrTable};
 use arrayvec::ArrayVec;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
-/// Bytes of a page, the unit in which the table counts the size of a fast registration, and of
-/// which a page list consists.
-pub const PAGE: u64 = 4096;
-
-/// The longest fast registration, in bytes.
-pub const MAX_FAST_LEN: u64 = MAX_PAGES as u64 * PAGE;
-
-/// The meaning that an STag is to have from now on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bind {
-    /// The STag, with its new key.
-    pub stag: Stag,
-    /// Tagged offset of the first byte: 0, an address, or any other number.
-    pub to: u64,
-    /// The rights of its users.
-    pub access: Access,
-}
-
-/// The reasons for which the owner's request to register, bind or invalidate an STag fails.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum BindError {
-    /// The operation does not apply to this kind of STag, or the STag is another PD's or QP's.
-    #[error("no STag for this operation")]
-    Stag,
-    /// The STag is valid: the owner has to invalidate it first.
-    #[error("the STag is valid")]
-    Valid,
-    /// The caller may not use the memory so: the STag that names the memory fails its check.
-    #[error("the memory: {0}")]
-    Memory(MrFault),
-    /// The pieces are not of one region; or those of a window are not one range; or those of a fast
-    /// registration are neither adjacent nor whole pages, or lie in more than [`MAX_RUNS`] places.
-    #[error("the memory is not one range, or list of whole pages, of one region")]
-    Scattered,
-    /// The request has no bytes, or more than the STag was allocated for, or a tagged offset that
-    /// wraps.
-    #[error("the length is not what the STag was allocated for")]
-    Length,
-    /// Such an STag cannot have these rights, or the region does not allow them.
-    #[error("rights that the region does not allow")]
-    Rights,
-}
+use heddle_types::{
+    Access, Bind, BindError, MrError, MrFault, Pd, Qpn, Stag,
+    mr::{MAX_RUNS, PAGE},
+};
 
 /// The memory that an STag is to be bound to.
 #[derive(Clone, Copy, Debug)]

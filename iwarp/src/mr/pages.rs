@@ -13,8 +13,7 @@ use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 use std::sync::OnceLock;
 
-/// The most runs of one list: as many as a request has SGEs.
-pub const MAX_RUNS: usize = 16;
+use heddle_types::mr::MAX_RUNS;
 
 /// A contiguous stretch of memory: the offset in the registration at which it ends, in bytes, and
 /// its address.

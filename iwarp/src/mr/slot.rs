@@ -1,9 +1,10 @@
 //! A slot of the STag table: a sequence lock made of atomics, on one cache line.
 
 use super::{Kind, MrAttr};
-use crate::{Access, Pd, Qpn, Stag};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64, fence};
+
+use heddle_types::{Access, Pd, Qpn, Stag};
 
 /// The contents of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +80,7 @@ const PARENT_SLOT: u32 = (1 << RUNS_SHIFT) - 1;
 /// In the same word: `any_qp`.
 const ANY_QP: u32 = 1 << 31;
 const _: () = assert!(super::MAX_SLOTS < PARENT_SLOT as usize);
-const _: () = assert!(super::MAX_RUNS < (ANY_QP >> RUNS_SHIFT) as usize);
+const _: () = assert!(heddle_types::mr::MAX_RUNS < (ANY_QP >> RUNS_SHIFT) as usize);
 
 /// The largest number of pages of a fast registration.
 pub(super) const MAX_PAGES: u32 = (1 << (32 - PAGES_SHIFT)) - 1;

@@ -2,11 +2,10 @@
 
 use super::QpContext;
 use super::cq::Completions;
-use super::cqe::{Cqe, CqeOp, CqeStatus, QpEvent, Queue};
+use super::event::QpEvent;
 use super::queues::{Progress, Wqe, WqeOp};
-use super::state::QpState;
-use crate::Stag;
 use heddle_base::StreamPos;
+use heddle_types::{Cqe, CqeOp, CqeStatus, QpState, Queue, Stag};
 
 /// The data that the completion of a receive buffer reports.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,11 +1,10 @@
 //! The settings with which a QP is made, and the environment in which it works.
 
-use super::rtr::RtrConfig;
 use super::shared::Untaken;
 use crate::mr::MrTable;
 pub use crate::types::Role;
-use crate::{Pd, Qpn};
 use heddle_base::StreamPos;
+use heddle_types::{Pd, Qpn, mpa::RtrConfig};
 
 /// Most bytes of a payload that the QP copies into the FPDU when it makes it, so that the FPDU is
 /// one contiguous piece. An FPDU refers to a larger payload.

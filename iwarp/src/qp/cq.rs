@@ -1,7 +1,8 @@
 //! The completions of a queue pair that the application has not taken yet.
 
-use super::cqe::{Cqe, Queue};
 use std::collections::VecDeque;
+
+use heddle_types::{Cqe, Queue};
 
 /// Completions of one queue pair, oldest first.
 ///

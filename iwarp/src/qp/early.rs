@@ -11,16 +11,15 @@
 use super::ranges::Ranges;
 use super::rx::{FpduAt, Tagged, crc_is_right};
 use super::stream::{OnePiece, Placed, Stream};
-use super::wr::Sge;
 use super::{QpContext, QpEnv};
 use crate::ddp::{self, DdpHeader};
 use crate::fault::Fault;
 use crate::mpa::fpdu::{HEADER_LEN, fpdu_len};
-use crate::mpa::frame::Rtr;
 use crate::mpa::markers::Marked;
 use crate::rdmap::{Control, Opcode};
-use crate::{Access, Memory, Msn};
+use crate::{Memory, Msn};
 use heddle_base::{Chunks, StreamPos};
+use heddle_types::{Access, Sge, mpa::Rtr};
 
 /// Outstanding Reads among which the QP looks for the Read of an early response.
 const READS: usize = 16;

@@ -16,12 +16,11 @@ use super::buffers::Buffers;
 use super::fpdu::Fpdu;
 use super::queues::Progress;
 use super::rx::FpduAt;
-use super::state::QpState;
 use super::stream::{Stream, place_each};
 use super::{QpContext, QpEnv};
-use crate::rdmap::AtomicOp;
 use crate::{MemRange, Memory};
 use heddle_base::{Chunks, Sum};
+use heddle_types::{AtomicOp, QpState};
 
 /// An FPDU as its receiver reads it. The bytes are those of the head; the payload, unless the head
 /// contains it, follows in registered memory.

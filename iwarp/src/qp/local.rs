@@ -10,13 +10,12 @@
 //! acknowledged every earlier request: then no FPDU refers to the memory through the STag any more,
 //! here or on the wire.
 
-use super::cqe::CqeStatus;
 use super::queues::{Progress, WqeOp};
 use super::tx::Sending;
 use super::{QpContext, QpEnv};
 use crate::fault::Fault;
 use crate::mr::Kind;
-use crate::{Bind, BindError};
+use heddle_types::{Bind, BindError, CqeStatus};
 
 /// Most local requests that one call carries out, so that other connections have their turn.
 const TURN: u32 = 64;

@@ -18,10 +18,12 @@
 use super::config::INLINE_PAYLOAD;
 use super::fifo::Fifo;
 use super::shared::SharedReceives;
-use super::wr::{Data, MAX_INLINE, MAX_SGES, PostError, RecvWr, SendOp, SendWr, Sge};
-use crate::rdmap::AtomicOp;
-use crate::{Access, Bind, Msn, Stag};
+use crate::Msn;
 use heddle_base::StreamPos;
+use heddle_types::{
+    Access, AtomicOp, Bind, Data, PostError, RecvWr, SendOp, SendWr, Sge, Stag,
+    wr::{MAX_INLINE, MAX_SGES},
+};
 
 /// Depth of the deepest queue. With this limit the indices of SGEs and inline bytes stay far from
 /// wrapping onto themselves.

@@ -7,11 +7,14 @@
 //! nothing.
 
 use super::stream::Stream;
-use super::wr::{MAX_SGES, Sge};
 use super::{QpContext, QpEnv};
-use crate::mr::{MAX_RUNS, MrFault, PAGE};
-use crate::{Access, MemRange, Memory};
+use crate::{MemRange, Memory};
 use arrayvec::ArrayVec;
+use heddle_types::{
+    Access, MrFault, Sge,
+    mr::{MAX_RUNS, PAGE},
+    wr::MAX_SGES,
+};
 
 /// Most ranges of the payload of one segment: one for each SGE, and one more wherever a page ends
 /// in the payload.

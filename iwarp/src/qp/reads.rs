@@ -1,9 +1,11 @@
 //! Reads and atomic operations under way: those of this end (ORD) and those of the peer (IRD). RFC
 //! 7306 section 5.2 makes both kinds share the queue of requests and its limits.
 
+use crate::Msn;
 use crate::rdmap::AtomicRequest;
-use crate::{Msn, Stag};
 use std::collections::VecDeque;
+
+use heddle_types::Stag;
 
 /// A Read or atomic operation of this end whose response has not come completely.
 #[derive(Clone, Copy, Debug)]

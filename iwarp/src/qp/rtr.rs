@@ -10,24 +10,13 @@ use super::reads::{Inbound, Outbound};
 use super::rx::{DdpSegment, Untagged};
 use super::tx::{READ_REQUEST_BYTES, put_tagged, qn_msn, untagged_start};
 use super::{QpContext, QpEnv, QpEvent};
+use crate::Memory;
 use crate::ddp::Qn;
-use crate::mpa::frame::{Rtr, RtrSet};
 use crate::rdmap::{Opcode, READ_REQUEST_LEN, ReadRequest};
-use crate::{Memory, Stag};
-
-/// The message that precedes the messages of the applications.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum RtrConfig {
-    /// No message: the client-server model.
-    #[default]
-    None,
-    /// This end sends this message first.
-    Send(Rtr),
-    /// The peer's first message may be one of these. Any other good message also says that the peer
-    /// is ready: the QP then handles it in the ordinary way, a Send with a receive buffer.
-    Expect(RtrSet),
-}
+use heddle_types::{
+    Stag,
+    mpa::{Rtr, RtrConfig},
+};
 
 /// The STag of a Read of no bytes. Such a Read refers to no memory, so neither side looks the STag
 /// up. Not 0, which some peers take for no STag.

@@ -10,8 +10,9 @@ use crate::fault::Fault;
 use crate::mpa::fpdu::{CRC_LEN, HEADER_LEN, MAX_FPDU_LEN, crc_from_wire, fpdu_len};
 use crate::mpa::markers::Marked;
 use crate::rdmap::{Control, CopiedHeader, Opcode};
-use crate::{Memory, Msn, Stag};
+use crate::{Memory, Msn};
 use heddle_base::{Chunks, StreamPos};
+use heddle_types::Stag;
 
 /// The place of one FPDU in the stream that the owner shows.
 #[derive(Clone, Copy, Debug)]

@@ -4,10 +4,14 @@
 use super::QpContext;
 use super::rx::{DdpSegment, Untagged};
 use super::terminate::Culprit;
-use super::wr::{Limits, MAX_SGES, RecvWr, Sge, recv_len};
 use crate::fault::Fault;
 use arrayvec::ArrayVec;
 use core::cell::Cell;
+
+use heddle_types::{
+    Limits, RecvWr, Sge,
+    wr::{MAX_SGES, recv_len},
+};
 
 /// A queue of receive buffers that several queue pairs share.
 ///

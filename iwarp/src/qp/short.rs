@@ -9,10 +9,10 @@
 use super::fpdu::Fpdu;
 use super::queues::{Progress, ShortSource, WqeOp};
 use super::tx::{put_send, put_tagged};
-use super::wr::Sge;
 use super::{QpContext, QpEnv};
+use crate::Memory;
 use crate::rdmap::Opcode;
-use crate::{Access, Memory};
+use heddle_types::{Access, Sge};
 
 impl QpContext {
     /// Sends the next request, if it is [short](super::queues::Wqe::short) and nothing else has its

@@ -1,19 +1,6 @@
-//! The states of a QP in FPDU mode.
+//! How the state of a QP in FPDU mode changes.
 
-/// States, named as in the iWARP verbs. The owner makes a QP when the MPA start-up is done, so the
-/// QP begins in [`QpState::Rts`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QpState {
-    /// Ready to send.
-    Rts,
-    /// The application has closed; the QP still sends the requests posted before.
-    Closing,
-    /// The QP found a local error: it sends the Terminate, and nothing after it.
-    Terminate,
-    /// The QP failed, or the peer's Terminate ended the stream. The QP sends and places nothing any
-    /// more.
-    Error,
-}
+use heddle_types::QpState;
 
 /// The events that can change the state of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,26 +15,19 @@ pub(super) enum Transition {
     Abort,
 }
 
-impl QpState {
-    /// The only transition function; `None` means that the event changes nothing in this state.
-    pub(super) const fn next(self, on: Transition) -> Option<QpState> {
-        match (self, on) {
-            (QpState::Rts, Transition::Close) => Some(QpState::Closing),
-            (QpState::Rts | QpState::Closing, Transition::Fault) => Some(QpState::Terminate),
-            (QpState::Rts | QpState::Closing, Transition::RemoteTerminate)
-            | (QpState::Rts | QpState::Closing | QpState::Terminate, Transition::Abort) => {
-                Some(QpState::Error)
-            }
-            (QpState::Closing | QpState::Terminate | QpState::Error, Transition::Close)
-            | (QpState::Terminate | QpState::Error, Transition::Fault)
-            | (QpState::Terminate | QpState::Error, Transition::RemoteTerminate)
-            | (QpState::Error, Transition::Abort) => None,
+/// The only transition function; `None` means that the event changes nothing in this state.
+pub(super) const fn next(state: QpState, on: Transition) -> Option<QpState> {
+    match (state, on) {
+        (QpState::Rts, Transition::Close) => Some(QpState::Closing),
+        (QpState::Rts | QpState::Closing, Transition::Fault) => Some(QpState::Terminate),
+        (QpState::Rts | QpState::Closing, Transition::RemoteTerminate)
+        | (QpState::Rts | QpState::Closing | QpState::Terminate, Transition::Abort) => {
+            Some(QpState::Error)
         }
-    }
-
-    /// Returns true if the QP still sends and receives messages.
-    pub(super) const fn is_live(self) -> bool {
-        matches!(self, QpState::Rts | QpState::Closing)
+        (QpState::Closing | QpState::Terminate | QpState::Error, Transition::Close)
+        | (QpState::Terminate | QpState::Error, Transition::Fault)
+        | (QpState::Terminate | QpState::Error, Transition::RemoteTerminate)
+        | (QpState::Error, Transition::Abort) => None,
     }
 }
 
@@ -69,7 +49,7 @@ mod tests {
             [Transition::Close, Transition::Fault, Transition::RemoteTerminate, Transition::Abort];
         for (state, row) in table {
             for (event, want) in events.into_iter().zip(row) {
-                assert_eq!(state.next(event), want, "{state:?} on {event:?}");
+                assert_eq!(next(state, event), want, "{state:?} on {event:?}");
             }
         }
     }

@@ -4,11 +4,11 @@ use super::queues::Progress;
 use super::rx::{DdpSegment, Tagged};
 use super::stream::Stream;
 use super::terminate::Culprit;
-use super::wr::Sge;
-use super::{CqeStatus, QpContext, QpEnv, Queue};
+use super::{QpContext, QpEnv};
+use crate::Memory;
 use crate::fault::Fault;
 use crate::rdmap::Opcode;
-use crate::{Access, Memory};
+use heddle_types::{Access, CqeStatus, Queue, Sge};
 
 impl QpContext {
     #[inline]

@@ -1,19 +1,18 @@
 //! The end of a stream by error: by this end's Terminate, or by the peer's.
 
-use super::cqe::{CqeStatus, QpEvent, Queue, Side};
+use super::event::{QpEvent, Side};
 use super::fpdu::Fpdu;
 use super::queues::WqeOp;
-use super::state::Transition;
+use super::state::{self, Transition};
 use super::tx::Sending;
 use super::{QpContext, QpEnv};
 use crate::ddp::{DdpHeader, Qn};
 use crate::fault::{Answer, Fault};
 use crate::mpa::fpdu;
-use crate::rdmap::{
-    Control, CopiedHeader, Opcode, ReadRequest, TermCode, Terminate, TerminateError,
-};
+use crate::rdmap::{Control, CopiedHeader, Opcode, ReadRequest, Terminate, TerminateError};
 use crate::{Memory, Msn};
 use heddle_base::StreamPos;
+use heddle_types::{CqeStatus, Queue, TermCode};
 
 /// An error and all that this end knows about its cause.
 #[derive(Clone, Copy, Debug)]
@@ -93,7 +92,7 @@ impl QpContext {
     /// request, and flushes each posted request as its memory becomes free.
     #[cold]
     pub(super) fn end_stream(&mut self, how: Transition, end: End) -> bool {
-        let Some(state) = self.state.next(how) else { return false };
+        let Some(state) = state::next(self.state, how) else { return false };
         self.state = state;
         if self.end.is_none() {
             self.end = Some(Box::new(End { acked: self.acked, ..end }));

@@ -22,9 +22,10 @@ mod truncated;
 mod verbs;
 
 use super::*;
+use crate::MrTable;
 use crate::testing::TestMemory;
-use crate::{Access, MrTable, Stag};
 use heddle_base::{Chunks, Random, Seed};
+use heddle_types::{Access, Cqe, Stag};
 use pair::{Pair, PairConfig};
 
 /// Bytes in the pieces that a test has cut them into.

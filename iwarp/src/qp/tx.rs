@@ -11,24 +11,20 @@
 
 use super::buffers::Buffers;
 use super::config::INLINE_PAYLOAD;
-use super::cqe::{CqeStatus, Queue};
 use super::fpdu::Fpdu;
 use super::queues::{Progress, SgList, Wqe, WqeOp};
 use super::reads::{Inbound, InboundRead, Outbound};
-use super::state::QpState;
 use super::terminate::{Culprit, untagged};
-#[cfg(doc)]
-use super::wr::SendOp;
-use super::wr::{PostError, Sge};
 use super::{QpContext, QpEnv};
 use crate::ddp::{self, Qn, TAGGED_LEN, UNTAGGED_LEN};
 use crate::fault::Fault;
 use crate::mpa::fpdu::{MAX_MULPDU, MIN_MULPDU};
 use crate::rdmap::{
-    ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN, AtomicOp, AtomicRequest, AtomicResponse, Control,
-    CopiedHeader, Opcode, READ_REQUEST_LEN, ReadRequest,
+    ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN, AtomicRequest, AtomicResponse, Control, CopiedHeader,
+    Opcode, READ_REQUEST_LEN, ReadRequest,
 };
-use crate::{Access, MemRange, Memory, Msn, Stag};
+use crate::{MemRange, Memory, Msn};
+use heddle_types::{Access, AtomicOp, CqeStatus, PostError, QpState, Queue, Sge, Stag};
 
 /// The message of which the QP is making segments.
 #[derive(Clone, Copy, Debug)]
@@ -109,7 +105,7 @@ impl QpContext {
     }
 
     /// Returns true if [`poll_transmit`](QpContext::poll_transmit) would return an FPDU, if
-    /// snapshots have room, or carry out a request that [sends nothing](SendOp::is_local).
+    /// snapshots have room, or carry out a request that [sends nothing](heddle_types::SendOp::is_local).
     #[inline]
     pub fn has_transmit(&self) -> bool {
         if self.state == QpState::Terminate {

@@ -2,22 +2,20 @@
 //! Response, Terminate.
 
 use super::complete::Received;
-use super::cqe::{CqeStatus, Queue};
 use super::queues::{Progress, Rqe};
 use super::ranges::Ranges;
 use super::reads::{Inbound, InboundRead, Outbound};
 use super::rx::{DdpSegment, Untagged};
 use super::stream::Stream;
 use super::terminate::Culprit;
-use super::wr::Sge;
 use super::{QpContext, QpEnv};
 use crate::fault::Fault;
-use crate::mr::MrFault;
 use crate::rdmap::{
     ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN, AtomicRequest, AtomicRequestError, AtomicResponse,
     Opcode, READ_REQUEST_LEN, ReadRequest, TERMINATE_MAX_LEN,
 };
-use crate::{Access, Memory, Msn};
+use crate::{Memory, Msn};
+use heddle_types::{Access, CqeStatus, MrFault, Queue, Sge};
 
 impl QpContext {
     #[inline]

@@ -1,4 +1,4 @@
-use crate::types::Stag;
+use heddle_types::Stag;
 
 /// Bytes of a Read Request header, which is the whole payload of the message.
 pub const READ_REQUEST_LEN: usize = 28;

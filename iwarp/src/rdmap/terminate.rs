@@ -1,9 +1,11 @@
 use super::read_request::{READ_REQUEST_LEN, ReadRequest};
-use super::{Control, Opcode, TermCode};
+use super::{Control, Opcode};
 use crate::Msn;
 use crate::ddp::{self, DdpError, DdpHeader, Qn, UNTAGGED_LEN};
 use arrayvec::ArrayVec;
 use core::fmt;
+
+use heddle_types::{TermCode, TerminatePayload};
 
 /// Bytes of the longest Terminate: control, segment length, untagged header, Read Request header.
 pub const TERMINATE_MAX_LEN: usize = CONTROL_LEN + 2 + ddp::MAX_LEN + READ_REQUEST_LEN;
@@ -18,8 +20,6 @@ const RDMAP_HEADER: u8 = 0x20;
 
 /// The payload of a Terminate (section 4.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[cfg_attr(feature = "serde", serde(from = "document::Written", into = "document::Written"))]
 pub struct Terminate {
     /// The error that ended the stream.
     pub code: TermCode,
@@ -154,35 +154,22 @@ impl Terminate {
     }
 }
 
-/// A Terminate as a document: the bytes of the RFC's layout, so that a reader of the document
-/// parses what a peer may have sent.
-#[cfg(feature = "serde")]
-mod document {
-    use super::{TERMINATE_MAX_LEN, TermCode, Terminate, TerminateError};
-
-    #[derive(serde::Serialize, serde::Deserialize)]
-    pub(super) struct Written {
-        payload: Vec<u8>,
-        swapped: bool,
+impl From<&Terminate> for TerminatePayload {
+    fn from(t: &Terminate) -> TerminatePayload {
+        let mut out = [0; TERMINATE_MAX_LEN];
+        let len = t.emit(&mut out);
+        TerminatePayload::new(out.get(..len).unwrap_or_default(), t.swapped)
     }
+}
 
-    impl From<Terminate> for Written {
-        fn from(t: Terminate) -> Written {
-            let mut out = [0; TERMINATE_MAX_LEN];
-            let len = t.emit(&mut out);
-            Written { payload: out[..len].to_vec(), swapped: t.swapped }
-        }
-    }
-
-    impl From<Written> for Terminate {
-        /// Takes as much of a payload that ends too early as there is.
-        fn from(w: Written) -> Terminate {
-            let read = match Terminate::parse(&w.payload) {
-                Ok(t) | Err(TerminateError::Truncated { read: t, .. }) => t,
-                Err(TerminateError::Short { .. }) => Terminate::new(TermCode::new(0, 0, 0)),
-            };
-            Terminate { swapped: w.swapped, ..read }
-        }
+impl From<&TerminatePayload> for Terminate {
+    /// Reads the payload, or as much of it as there is where it ends too early.
+    fn from(payload: &TerminatePayload) -> Terminate {
+        let read = match Terminate::parse(payload.as_bytes()) {
+            Ok(t) | Err(TerminateError::Truncated { read: t, .. }) => t,
+            Err(TerminateError::Short { .. }) => Terminate::new(TermCode::new(0, 0, 0)),
+        };
+        Terminate { swapped: payload.swapped(), ..read }
     }
 }
 

@@ -1,6 +1,7 @@
 use super::*;
 use crate::ddp::{DdpHeader, Qn};
-use crate::types::{Msn, Stag};
+use crate::types::Msn;
+use heddle_types::{Stag, TermCode};
 use proptest::prelude::*;
 
 fn untagged(qn: Qn, rsvd_ulp: u8) -> DdpHeader {

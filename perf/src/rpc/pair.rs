@@ -8,11 +8,11 @@ use std::time::Duration;
 use heddle_base::Seed;
 use heddle_ctl::{Endpoint, EndpointConfig};
 use heddle_dataplane::{Clock, Eal, LcoreWorker};
-use heddle_iwarp::mpa::startup::CrcPolicy;
 use heddle_rpc::{Server, ServerConfig, TransportConfig};
 use heddle_services::Step;
 use heddle_services::rpc::program::{BINDING, Bench, PROGRAM, VERSION};
 use heddle_tcp::{Cidr, ConnConfig};
+use heddle_types::mpa::CrcPolicy;
 use heddle_verbs::{ListenParams, MpaOptions, Protocol};
 
 use super::load::{Load, LoadOutcome};

@@ -6,7 +6,6 @@ use heddle_base::Seed;
 use heddle_base::units::{Size, Sizes};
 use heddle_ctl::{Endpoint, EndpointConfig};
 use heddle_dataplane::{Clock, LcoreWorker};
-use heddle_iwarp::mpa::startup::CrcPolicy;
 use heddle_perf::embedded::{BenchError, Pair, Placement, Remote};
 use heddle_perf::pin;
 use heddle_perf::report::WorkerShare;
@@ -17,6 +16,7 @@ use heddle_services::bench::BenchServer;
 use heddle_services::bench::hello::{Hello, Reason, Refusal, Region, Welcome};
 use heddle_services::bench::{Mode, Op};
 use heddle_tcp::Cidr;
+use heddle_types::mpa::CrcPolicy;
 use heddle_verbs::{CmEvent, DeviceConfig, DeviceLimits, ListenParams, MpaOptions, Protocol, Stag};
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! The servers of librdmacm's examples and of perftest, with clients that send the same messages as
 //! those programs.
 
-use heddle_iwarp::mpa::frame::{Rtr, RtrSet};
 use heddle_services::{Limits, ServiceSpec, Services};
+use heddle_types::mpa::{Rtr, RtrSet};
 use heddle_verbs::{
     CmEvent, CmId, ConnectParams, CqeOp, Data, DisconnectReason, ListenParams, MpaOptions, RecvWr,
     SendOp, SendWr, Stag,

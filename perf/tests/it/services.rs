@@ -1,13 +1,12 @@
 //! rping, sink and the transfer of files over a pair of rings.
 
-use heddle_iwarp::mpa::frame::{Revision, Rtr, RtrSet};
-use heddle_iwarp::mpa::startup::CrcPolicy;
 use heddle_perf::transfer::{CHUNK, Mover, TransferError, hash};
 use heddle_services::bench::Op;
 use heddle_services::bench::pattern;
 use heddle_services::rping::{Info, RpingClient, RpingConfig, RpingError, RpingServer};
 use heddle_services::{Limits, SERVICES, ServiceSpec, Services};
 use heddle_services::{Sink, Step};
+use heddle_types::mpa::{CrcPolicy, Revision, Rtr, RtrSet};
 use heddle_verbs::{
     CmEvent, ConnectParams, Data, DeviceConfig, DeviceLimits, DisconnectReason, EventQueue,
     ListenParams, MpaOptions, Protocol, RecvWr, SendOp, SendWr, Stag,

@@ -2,7 +2,8 @@ use std::sync::Arc;
 
 use heddle_base::Seed;
 use heddle_iwarp::testing::TestMemory;
-use heddle_iwarp::{MrTable, Pins, QpConfig, QpContext, QpEnv, SendWr, Stag};
+use heddle_iwarp::{MrTable, Pins, QpConfig, QpContext, QpEnv};
+use heddle_types::{SendWr, Stag};
 
 use super::*;
 

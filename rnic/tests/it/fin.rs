@@ -6,9 +6,10 @@
 use std::time::Duration;
 
 use crate::sim::{LinkConfig, PD, PORT, Pair, TO_BASE};
-use heddle_iwarp::{Access, CqeStatus, Cut, QpConfig, QpEvent, RecvWr, Role, SendWr, Sge, Stag};
-use heddle_rnic::{CloseReason, Event, FpduMode};
+use heddle_iwarp::{QpConfig, QpEvent, Role};
+use heddle_rnic::{Event, FpduMode};
 use heddle_tcp::ConnId;
+use heddle_types::{Access, CloseReason, CqeStatus, Cut, RecvWr, SendWr, Sge, Stag};
 
 /// Connects host 0, which sends bytes of its own, to host 1, which runs a queue pair.
 fn connected() -> (Pair, ConnId, ConnId) {

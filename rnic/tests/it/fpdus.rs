@@ -8,7 +8,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::sim::{LinkConfig, PD, Pair, TO_BASE};
-use heddle_iwarp::{Access, QpConfig, SendWr, Sge, Stag};
+use heddle_iwarp::QpConfig;
+use heddle_types::{Access, SendWr, Sge, Stag};
 
 const MEMORY: usize = 1 << 18;
 

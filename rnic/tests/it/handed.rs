@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use crate::sim::{LinkConfig, Pair, TO_BASE, pattern};
-use heddle_iwarp::qp::RtrConfig;
-use heddle_iwarp::rdmap::{AtomicOp, TermCode};
-use heddle_iwarp::{
-    Access, CqeOp, CqeStatus, MrAttr, QpConfig, QpEvent, Queue, RecvWr, SendOp, SendWr, Sge, Side,
-};
-use heddle_rnic::{CloseReason, Event};
+use heddle_iwarp::{MrAttr, QpConfig, QpEvent, Side};
+use heddle_rnic::Event;
 use heddle_tcp::{ConnConfig, ConnId};
+use heddle_types::{
+    Access, AtomicOp, CloseReason, CqeOp, CqeStatus, Queue, RecvWr, SendOp, SendWr, Sge, TermCode,
+    mpa::RtrConfig,
+};
 
 const MEMORY: usize = 4 << 20;
 /// Bytes of the long messages of these tests.
@@ -188,7 +188,7 @@ fn test_connection_ends_are_not_joined_while_frames_carry_fpdus() {
 /// lets the responder send.
 #[test]
 fn test_peer_to_peer_start_up_lets_the_responder_speak_first() {
-    use heddle_iwarp::mpa::frame::{Rtr, RtrSet};
+    use heddle_types::mpa::{Rtr, RtrSet};
     for rtr in [Rtr::Send, Rtr::Write, Rtr::Read] {
         let mut p = Pair::inside(7, LinkConfig::default(), MEMORY, |_| {});
         let qps = ends(&p, |host, qp| {

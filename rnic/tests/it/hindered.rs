@@ -6,9 +6,10 @@
 use std::time::Duration;
 
 use crate::sim::{LinkConfig, PD, Pair, TO_BASE, pattern};
-use heddle_iwarp::{Access, CqeStatus, QpConfig, RecvWr, SendWr, Sge};
-use heddle_rnic::{CloseReason, Event};
+use heddle_iwarp::QpConfig;
+use heddle_rnic::Event;
 use heddle_tcp::{ConnId, Hindrance};
+use heddle_types::{Access, CloseReason, CqeStatus, RecvWr, SendWr, Sge};
 
 const LIMIT: Duration = Duration::from_secs(20);
 const LEN: usize = 100_000;

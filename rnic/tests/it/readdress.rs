@@ -5,9 +5,10 @@
 use std::time::Duration;
 
 use crate::sim::{LinkConfig, PD, Pair};
-use heddle_iwarp::{CqeStatus, QpConfig, RecvWr};
-use heddle_rnic::{CloseReason, Event, Order, Report};
-use heddle_tcp::{Addressing, ConnectError};
+use heddle_iwarp::QpConfig;
+use heddle_rnic::{Event, Order, Report};
+use heddle_tcp::Addressing;
+use heddle_types::{CloseReason, ConnectError, CqeStatus, RecvWr};
 
 fn net(addrs: &[&str]) -> Box<Addressing> {
     let addrs = addrs.iter().map(|a| a.parse().unwrap()).collect();

@@ -6,9 +6,10 @@
 use std::time::Duration;
 
 use crate::sim::{LinkConfig, PD, PORT, Pace, Pair, TO_BASE, pattern};
-use heddle_iwarp::{Access, CqeStatus, QpConfig, QpState, RecvWr, SendWr, Sge};
+use heddle_iwarp::QpConfig;
 use heddle_rnic::POST_TURN;
 use heddle_tcp::ConnId;
+use heddle_types::{Access, CqeStatus, QpState, RecvWr, SendWr, Sge};
 
 /// Bytes of a receive and of the message for it.
 const LEN: usize = 16;
@@ -21,7 +22,7 @@ fn pair(count: usize, pace: Pace, link: LinkConfig) -> (Pair, [[ConnId; 2]; 2]) 
     let streams = [0, 1].map(|n| p.connect_to(PORT + n, [&qp, &qp]));
     // A responder may send after the initiator's first message.
     for [a, _] in streams {
-        p.hosts[0].post_send(a, &SendWr::write_inline(0, &[], heddle_iwarp::Stag(1), 0)).unwrap();
+        p.hosts[0].post_send(a, &SendWr::write_inline(0, &[], heddle_types::Stag(1), 0)).unwrap();
     }
     p.run(Duration::from_secs(1), |p| p.hosts[0].completions.len() == 2);
     p.hosts[0].completions.clear();
@@ -38,7 +39,7 @@ fn use_all(count: usize, pace: Pace, link: LinkConfig) {
     let data = pattern(3, count * LEN);
     p.hosts[0].mem.write(0, &data);
     p.hosts[0].post_recv(a2, &RecvWr::new(0, &[])).unwrap();
-    let at = |mr: heddle_iwarp::Stag, n: usize| {
+    let at = |mr: heddle_types::Stag, n: usize| {
         [Sge { stag: mr, to: TO_BASE + (n * LEN) as u64, len: LEN as u32 }]
     };
     for n in 0..count {

@@ -5,10 +5,10 @@
 
 use crate::sim::{LinkConfig, PD, PORT, Pace, Pair, TO_BASE};
 use heddle_base::StreamPos;
-use heddle_iwarp::rdmap::TermCode;
-use heddle_iwarp::{Access, QpConfig, QpEvent, QpState, Role, SendWr, Sge, Side, Stag};
+use heddle_iwarp::{QpConfig, QpEvent, Role, Side};
 use heddle_rnic::{Event, FpduMode};
 use heddle_tcp::ConnId;
+use heddle_types::{Access, QpState, SendWr, Sge, Stag, TermCode};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;

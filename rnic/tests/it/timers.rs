@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use heddle_base::{Instant, Random, Seed};
-use heddle_iwarp::{Access, QpConfig, RecvWr, SendWr, Sge};
+use heddle_iwarp::QpConfig;
+use heddle_types::{Access, RecvWr, SendWr, Sge};
 use proptest::prelude::*;
 
 use crate::sim::{LinkConfig, PD, Pair, TO_BASE};

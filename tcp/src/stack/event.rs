@@ -126,36 +126,3 @@ pub enum IcmpError {
     /// The TTL ran out on the way.
     TimeExceeded,
 }
-
-/// Why the stack cannot open a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum ConnectError {
-    /// The remote address or port does not belong to a single other host.
-    #[error("not the address of a peer")]
-    InvalidRemote,
-    /// The stack does not serve the address family.
-    #[error("address family not supported")]
-    Family,
-    /// The peer is on no link of ours, and no route leads to it.
-    #[error("no route to the peer")]
-    NoRoute,
-    /// The address to connect from is not one of ours.
-    #[error("the local address is not ours")]
-    NotOurs,
-    /// The local port already has a connection to this peer. If the stack chooses the port: none of
-    /// the 256 ports that it tried is free. Each new attempt tries further ports.
-    #[error("no local port free")]
-    PortInUse,
-    /// The peer's answers to the local port would reach another worker of the port. If the stack
-    /// chooses the port: the answers to every port would.
-    #[error("the peer's answers would reach another worker")]
-    Elsewhere,
-    /// The stack has as many connections as configured.
-    #[error("too many connections")]
-    TooManyConnections,
-    /// The stack has as many neighbors in use as configured.
-    #[error("too many neighbors")]
-    TooManyNeighbors,
-}

@@ -5,54 +5,15 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use heddle_base::Instant;
+use heddle_types::ListenError;
 
 use super::list::List;
 use super::slab::AGE;
-
-/// The most ports that a stack listens on at a time.
-pub const MAX_LISTENERS: usize = 1024;
 
 /// The most ended listeners, and SYNs without a listener, that a stack remembers. Beyond this
 /// number it forgets the oldest.
 const MAX_ENDED: usize = 64;
 const MAX_EARLY: usize = 64;
-
-/// Why a stack does not listen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum ListenError {
-    /// The address is not one of ours.
-    #[error("not an address of this stack")]
-    NotOurs,
-    /// No peer can connect to port 0.
-    #[error("port 0 cannot be listened on")]
-    PortZero,
-    /// Another listener has the same address and port.
-    #[error("already listening there")]
-    InUse,
-    /// The stack already has [`MAX_LISTENERS`] listeners.
-    #[error("too many listeners")]
-    Full,
-}
-
-impl ListenError {
-    /// Checks whether a listener on `port` may be added to `listeners` others; `taken` is true if
-    /// one of them has the same address and port. Code that keeps listeners of its own uses the
-    /// same check.
-    ///
-    /// # Errors
-    /// Returns the reason against the listener, except for [`NotOurs`](ListenError::NotOurs).
-    pub const fn check(port: u16, listeners: usize, taken: bool) -> Result<(), ListenError> {
-        if port == 0 {
-            return Err(ListenError::PortZero);
-        }
-        if listeners >= MAX_LISTENERS {
-            return Err(ListenError::Full);
-        }
-        if taken { Err(ListenError::InUse) } else { Ok(()) }
-    }
-}
 
 /// A port on which we accept connections.
 #[derive(Debug)]

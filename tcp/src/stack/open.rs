@@ -11,18 +11,18 @@
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use heddle_base::Instant;
+use heddle_types::{ConnectError, ListenError};
 
 use super::Stack;
 use super::addressing::Hop;
 use super::control::Control;
 use super::counters::DropReason;
-use super::event::{ConnectError, EventKind, PendingEvents};
+use super::event::{EventKind, PendingEvents};
 use super::flow::FlowKey;
 use super::frame::TxBody;
 use super::ids::EPHEMERAL_PORTS;
 use super::input::Arrival;
 use super::list::Link;
-use super::listen::ListenError;
 use super::peers::Excess;
 use super::slab::{ConnId, Entry, NextHop, Owner};
 use super::template::HeaderTemplate;

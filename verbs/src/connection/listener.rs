@@ -4,7 +4,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 use std::os::fd::BorrowedFd;
 
-use heddle_cm::{CmId, Event, ListenerId, PeerDepths};
+use heddle_types::{CmId, Event, ListenerId, PeerDepths};
 
 use super::{Connecting, Connection, ConnectionError, Ends, SETUP, wait_event};
 use crate::device::{BoundAddr, Device};

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::Ordering;
 
-use heddle_iwarp::{Cqe, CqeStatus, Qpn, Queue};
+use heddle_types::{Cqe, CqeStatus, Qpn, Queue};
 
 use super::{Consumer, Cq, Inner, retired_word, start_of};
 use crate::ring::layout::cq as at;

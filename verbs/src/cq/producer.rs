@@ -1,9 +1,8 @@
 //! The worker's end of a completion queue.
 
 use heddle_base::sync::atomic::{Ordering, fence};
+use heddle_types::{Cqe, Queue};
 use std::sync::Arc;
-
-use heddle_iwarp::{Cqe, Queue};
 
 use super::{CqOverflow, Entries, is_before, retired_word, start_of};
 use crate::ring::layout::{LINE, armed, cq as at};

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::limits::count::Count;
-use heddle_iwarp::{CqeOp, CqeStatus, Qpn, Queue};
+use heddle_types::{CqeOp, CqeStatus, Qpn, Queue};
 
 fn cqe(wr_id: u64, solicited: bool) -> Cqe {
     Cqe {

@@ -7,8 +7,7 @@ use core::fmt::Debug;
 use core::net::SocketAddr;
 use std::sync::Arc;
 
-use heddle_cm::{AcceptTerms, CmId, ConnectTerms, ListenerId};
-use heddle_iwarp::{Access, Pd};
+use heddle_types::{AcceptTerms, Access, CmId, ConnectTerms, ListenerId, Pd};
 
 use super::{DeviceEvents, Hub, MrInit};
 use crate::cq::Cq;

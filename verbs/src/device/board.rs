@@ -5,8 +5,7 @@ use core::net::IpAddr;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use heddle_cm::{AppId, Event};
-use heddle_iwarp::Qpn;
+use heddle_types::{AppId, Event, Qpn};
 
 use super::events::{DeviceEvent, DeviceEvents, WeakEvents};
 use super::lock;

@@ -2,7 +2,7 @@
 
 use core::net::SocketAddr;
 
-use heddle_cm::{AppId, CmId, ListenerId};
+use heddle_types::{AppId, CmId, ListenerId};
 
 use super::{Device, ReserveError};
 use crate::error::DeviceError;
@@ -58,8 +58,8 @@ impl Device {
         self.0.backend.listen(at.addr, Some(at.number), params, events)
     }
 
-    /// Listens for connections; [`Event::Listening`](heddle_cm::Event::Listening) or
-    /// [`Event::ListenFailed`](heddle_cm::Event::ListenFailed) comes through `events`, and then the
+    /// Listens for connections; [`Event::Listening`](heddle_types::Event::Listening) or
+    /// [`Event::ListenFailed`](heddle_types::Event::ListenFailed) comes through `events`, and then the
     /// requests. Port 0 is refused: use [`reserve_addr`](Device::reserve_addr) to choose a port.
     ///
     /// # Errors
@@ -99,7 +99,7 @@ impl Device {
     }
 
     /// Accepts a connection request. If the peer has given up since,
-    /// [`Event::ConnectError`](heddle_cm::Event::ConnectError) has reported that, and this call
+    /// [`Event::ConnectError`](heddle_types::Event::ConnectError) has reported that, and this call
     /// does nothing.
     ///
     /// # Errors
@@ -157,9 +157,9 @@ impl Device {
         self.0.backend.reject(id, private_data, Some(ord))
     }
 
-    /// Ends a connection in order; [`Event::Disconnected`](heddle_cm::Event::Disconnected) follows.
+    /// Ends a connection in order; [`Event::Disconnected`](heddle_types::Event::Disconnected) follows.
     /// The RNIC gives up a connection that is not established yet at once, and
-    /// [`Event::ConnectError`](heddle_cm::Event::ConnectError) follows. An accepted connection
+    /// [`Event::ConnectError`](heddle_types::Event::ConnectError) follows. An accepted connection
     /// counts as established: the peer may consider it established before we know.
     ///
     /// # Errors

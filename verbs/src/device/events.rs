@@ -10,8 +10,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use heddle_cm::{DisconnectReason, Event};
-use heddle_iwarp::Qpn;
+use heddle_types::{DisconnectReason, Event, Qpn};
 use serde::{Deserialize, Serialize};
 
 use crate::qp::Qp;
@@ -23,7 +22,7 @@ use crate::waker::{Gathering, Waker};
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceEvent {
     /// The connection of the queue pair did not end in order; its
-    /// [`Disconnected`](heddle_cm::Event::Disconnected) event gives the reason.
+    /// [`Disconnected`](heddle_types::Event::Disconnected) event gives the reason.
     QpFatal(Qpn),
     /// The connection of a queue pair with a shared receive queue is over: the queue pair takes no
     /// more receives, and the receives that it took have completed.

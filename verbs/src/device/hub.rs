@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use heddle_base::{Random, Seed};
-use heddle_cm::{AppId, TenantId};
-use heddle_iwarp::Pd;
+use heddle_types::{AppId, Pd, TenantId};
 
 use super::local::Local;
 use super::{Board, ControlPlane, ControlRequest, Device, DeviceConfig, NO_PD, Parts, lock};
@@ -244,7 +243,7 @@ mod tests {
         let (first, second) = (device.alloc_pd().unwrap(), device.alloc_pd().unwrap());
         assert_eq!((first, second), (Pd(1), Pd(2)));
         // The first domain is freed while a region is in it.
-        let mr = device.alloc_mr(first, 64, heddle_iwarp::Access::NONE).unwrap();
+        let mr = device.alloc_mr(first, 64, heddle_types::Access::NONE).unwrap();
         device.dealloc_pd(first).unwrap();
         device.dealloc_pd(second).unwrap();
         hub.next_pd.store(u32::MAX, Ordering::Relaxed);

@@ -6,8 +6,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use heddle_cm::{AppId, CmId, ListenerId, Request};
-use heddle_iwarp::{Pd, Qpn};
+use heddle_types::{AppId, CmId, ListenerId, Pd, Qpn, Request};
 
 use super::names::{Holder, ReserveError};
 use super::{ControlRequest, Hub, lock};

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use heddle_base::Random;
-use heddle_cm::{AppId, ListenerId};
+use heddle_types::{AppId, ListenerId};
 use serde::{Deserialize, Serialize};
 
 use super::lock;

@@ -1,6 +1,6 @@
 //! Protection domains that end with their handle.
 
-use heddle_iwarp::Pd;
+use heddle_types::Pd;
 
 use super::Device;
 

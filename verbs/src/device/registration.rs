@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use heddle_iwarp::{Access, Pd};
+use heddle_types::{Access, Pd};
 
 use super::{Device, Reserved};
 use crate::error::DeviceError;

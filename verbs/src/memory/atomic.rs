@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use heddle_iwarp::rdmap::AtomicOp;
+use heddle_types::AtomicOp;
 
 /// Carries out `op` on the 64 bits at `at`, and returns their old value. The operation is atomic
 /// against all atomic instructions on these bits, in this process or another.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use heddle_base::Sum;
-use heddle_iwarp::rdmap::AtomicOp;
 use heddle_iwarp::{MemRange, Memory};
+use heddle_types::AtomicOp;
 
 use super::atomic;
 use super::readers::Reader;
@@ -216,7 +216,8 @@ impl Memory for RegionMemory {
 mod tests {
     use super::*;
     use heddle_base::Seed;
-    use heddle_iwarp::{Access, MrTable, Pd, Qpn};
+    use heddle_iwarp::MrTable;
+    use heddle_types::{Access, Pd, Qpn};
     use std::sync::atomic::AtomicU64;
 
     use crate::memory::Region;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use heddle_base::sync::Mutex;
-use heddle_iwarp::{Cqe, CqeOp, CqeStatus, Qpn, Queue};
+use heddle_types::{Cqe, CqeOp, CqeStatus, Qpn, Queue};
 use loom::thread;
 
 use super::{check, is_woken};

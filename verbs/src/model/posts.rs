@@ -1,7 +1,6 @@
 //! Queue pairs: posts against the worker that takes them, and against the end of the connection.
 
-use heddle_cm::AppId;
-use heddle_iwarp::{CqeOp, Data, Pd, Qpn, RecvWr, SendOp, SendWr};
+use heddle_types::{AppId, CqeOp, Data, Pd, Qpn, RecvWr, SendOp, SendWr};
 use loom::thread;
 
 use super::check;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use heddle_iwarp::{Pd, RecvWr, Sge, Stag};
+use heddle_types::{Pd, RecvWr, Sge, Stag};
 use loom::thread;
 
 use super::{check, is_woken};

@@ -1,8 +1,7 @@
 //! Requests that the application posts one by one, with one doorbell for all of them.
 
 use heddle_base::sync::MutexGuard;
-
-use heddle_iwarp::{PostError, RecvWr, SendWr};
+use heddle_types::{PostError, RecvWr, SendWr};
 
 use super::{Producer, Qp, QueueWords, RQ, SQ, lock};
 use crate::error::BatchError;
@@ -128,7 +127,7 @@ mod tests {
     use crate::ring::layout::{qp as at, state};
 
     fn write(wr_id: u64) -> SendWr<'static> {
-        SendWr::write(wr_id, &[], heddle_iwarp::Stag(9), 0)
+        SendWr::write(wr_id, &[], heddle_types::Stag(9), 0)
     }
 
     fn rings(qp: &Qp) -> Vec<u32> {

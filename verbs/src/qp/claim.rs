@@ -1,8 +1,7 @@
 //! Says whether a connection has a queue pair.
 
 use heddle_base::sync::atomic::{AtomicBool, Ordering};
-
-use heddle_iwarp::Qpn;
+use heddle_types::Qpn;
 
 /// The part of a queue pair that says whether a connection has it. A thread that follows the
 /// connection holds this part and not the queue pair: the thread could briefly hold the last handle

@@ -1,7 +1,7 @@
 //! Parameters of a new queue pair.
 
 #[cfg(doc)]
-use heddle_iwarp::qp::{MAX_INLINE, MAX_SGES};
+use heddle_types::wr::{MAX_INLINE, MAX_SGES};
 
 use crate::cq::Cq;
 use crate::srq::Srq;

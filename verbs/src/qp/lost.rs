@@ -11,8 +11,7 @@
 
 use heddle_base::sync::atomic::{AtomicU64, Ordering};
 use heddle_base::sync::{MutexGuard, TryLockError, yield_now};
-
-use heddle_iwarp::{Cqe, CqeOp, Queue};
+use heddle_types::{Cqe, CqeOp, Queue};
 
 use super::{Header, Producer, Qp, QueueWords, RQ, SQ, at, header, state};
 use crate::cq::Cq;

@@ -7,10 +7,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use heddle_cm::AppId;
-use heddle_iwarp::{Pd, Stag};
 use heddle_socket::descriptor::aside;
 use heddle_socket::document::FaultKind;
+use heddle_types::{AppId, Pd, Stag};
 
 use super::protocol::{self, Id, NewMr, NewStag, Opened, Request};
 use crate::device::{Device, Parts};

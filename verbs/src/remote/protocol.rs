@@ -54,7 +54,7 @@
 //!
 //! # Events
 //!
-//! Events are [`heddle_cm::Event`] as serde writes them. The client reports with `taken` how many
+//! Events are [`heddle_types::Event`] as serde writes them. The client reports with `taken` how many
 //! events its application has taken; while the application has thousands to take, its listeners
 //! refuse peers. After `watch`, events of the device and its objects ([`DeviceEvent`]) come too,
 //! and do not count:
@@ -63,8 +63,7 @@
 //! < {"v":1,"device":{"qp-fatal":7}}
 //! ```
 
-use heddle_cm::Event;
-use heddle_iwarp::Access;
+use heddle_types::{Access, Event};
 use serde::{Deserialize, Serialize};
 
 use crate::device::DeviceEvent;
@@ -261,7 +260,7 @@ mod tests {
         assert!(text.contains(OPEN));
         let text = r#"{"op":"create-pd"}"#;
         assert_eq!(serde_json::to_string(&Request::CreatePd).unwrap(), text);
-        let listening = Event::Listening { id: heddle_cm::ListenerId(31) };
+        let listening = Event::Listening { id: heddle_types::ListenerId(31) };
         let told = Told { v: 1, event: listening };
         let line = serde_json::to_string(&told).unwrap();
         assert_eq!(line, r#"{"v":1,"event":{"Listening":{"id":31}}}"#);

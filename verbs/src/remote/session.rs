@@ -25,9 +25,9 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
 use heddle_base::counters;
-use heddle_cm::{AppId, Event as CmEvent, ListenFailure, ListenerId};
 use heddle_socket::document::{Answer, Fault, FaultKind, VERSION, read_call, to_line};
 use heddle_socket::wire::{ForeignFd, Inbox};
+use heddle_types::{AppId, Event as CmEvent, ListenFailure, ListenerId};
 use serde::Serialize;
 
 use super::policy::Policy;
@@ -476,12 +476,12 @@ impl Session {
             E::Register(
                 RegisterError::NoMemory { .. }
                 | RegisterError::TooManyRegions
-                | RegisterError::Mr(heddle_iwarp::MrError::Full),
+                | RegisterError::Mr(heddle_types::MrError::Full),
             ) if self.hub.registry().draining() > 0 => FaultKind::Busy,
             E::Register(
                 RegisterError::NoMemory { .. }
                 | RegisterError::TooManyRegions
-                | RegisterError::Mr(heddle_iwarp::MrError::Full),
+                | RegisterError::Mr(heddle_types::MrError::Full),
             ) => FaultKind::Quota,
             E::ForeignPd(_) | E::ForeignCq | E::ForeignSrq | E::ForeignQp(_) => FaultKind::NotFound,
             E::Overloaded | E::CqResizing => FaultKind::Busy,

@@ -4,11 +4,12 @@
 //! only values from the copy.
 
 use heddle_base::sync::atomic::{AtomicU64, Ordering};
+use heddle_types::{
+    AtomicOp, RecvWr, SendOp, SendWr, Sge, Stag,
+    wr::{MAX_INLINE, MAX_SGES},
+};
 
 use arrayvec::ArrayVec;
-use heddle_iwarp::qp::{MAX_INLINE, MAX_SGES};
-use heddle_iwarp::rdmap::AtomicOp;
-use heddle_iwarp::{RecvWr, SendOp, SendWr, Sge, Stag};
 
 use super::area::Line;
 use super::layout::{BLOCK, blocks, flag, head_words, opcode};

@@ -1,7 +1,7 @@
 //! Both ends of a shared receive queue, without queue pairs.
 
 use super::*;
-use heddle_iwarp::Stag;
+use heddle_types::Stag;
 
 fn area() -> Arc<Area> {
     Area::new(1 << 20).unwrap()

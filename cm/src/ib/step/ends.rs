@@ -1,10 +1,12 @@
 //! Steps that several states share: establishing, failing and ending a connection.
 
 use heddle_base::Instant;
-use heddle_ib::cm::{Answered, Message, RejReason};
-use heddle_iwarp::{Qpn, RtrConfig};
+use heddle_ib::cm::{Answered, Message};
+use heddle_types::{
+    Agreed, ConnectFailure, DisconnectReason, Event, QpFate, Qpn, Transport, ib::RejReason,
+    mpa::RtrConfig,
+};
 
-use crate::event::{Agreed, ConnectFailure, DisconnectReason, Event, QpFate, Transport};
 use crate::ib::link::{Depths, IbLink};
 use crate::ib::state::{Effect, Effects, IbState};
 use crate::ib::{Keepalive, MIN_INTERVAL};

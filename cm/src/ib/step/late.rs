@@ -1,10 +1,9 @@
 //! The transitions of the states from `Established` on.
 
 use heddle_base::Instant;
-use heddle_ib::cm::{Answered, Message, RejReason};
-use heddle_iwarp::Qpn;
+use heddle_ib::cm::{Answered, Message};
+use heddle_types::{DisconnectReason, Qpn, ib::RejReason};
 
-use crate::event::DisconnectReason;
 use crate::ib::link::IbLink;
 use crate::ib::state::{Effects, IbState, Input, Wait};
 use crate::ib::{Keepalive, MAX_PUT_OFF};

@@ -2,15 +2,15 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-use heddle_ib::cm::{Answered, Message, RejReason, Req};
+use heddle_ib::cm::{Answered, Message, Req};
 use heddle_ib::ip_cm::{self, Header, IpVersions};
 use heddle_ib::{CommId, Qpn as IbQpn};
+use heddle_types::{CmId, Event, ListenerId, Transport, ib::RejReason};
 
 use super::{PLAIN_PORT, Way, interval};
 use crate::ConnectionManager;
-use crate::event::{Event, Refusal, Transport};
 use crate::ib::{Depths, IbConn, IbLink, IbState, Input, MAX_PUT_OFF, Refused};
-use crate::id::{CmId, ListenerId};
+use crate::notice::Refusal;
 use crate::shares::Room;
 
 impl ConnectionManager {

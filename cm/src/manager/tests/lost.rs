@@ -64,7 +64,7 @@ fn test_every_connection_of_lost_worker_is_reported_ended() {
     b.ask(APP, Request::Disconnect { id: CmId(7) }).unwrap();
     let (_, running) = b.established(9);
     let (truncated, ending) = b.established(10);
-    let cut = heddle_iwarp::Cut::Message;
+    let cut = heddle_types::Cut::Message;
     b.event(RnicEvent::Qp { conn: truncated, event: QpEvent::Truncated(cut) });
     // Connections that the application has given up and whose end it knows, in both states that
     // wait for the worker alone.

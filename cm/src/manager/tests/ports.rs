@@ -1,9 +1,9 @@
 //! The choice of workers: those of the port that has the address or the route.
 
-use heddle_tcp::{Addressing, ConnectError};
+use heddle_tcp::Addressing;
+use heddle_types::{ConnectError, MpaOptions, Protocol};
 
 use super::*;
-use crate::dialogue::{MpaOptions, Protocol};
 use crate::ports::{Own, PortsError};
 
 /// Returns the addressing of two ports: workers 0 and 1 have 10.0.0.1, and worker 2 has 172.16.0.1

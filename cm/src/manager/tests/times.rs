@@ -2,7 +2,8 @@
 
 use heddle_base::Histogram;
 
-use heddle_iwarp::mpa::frame::{Depth, Enhanced, RtrSet};
+use heddle_iwarp::mpa::frame::Enhanced;
+use heddle_types::mpa::{Depth, RtrSet};
 
 use super::*;
 
@@ -78,7 +79,7 @@ fn test_failed_startups_are_not_timed() {
     b.pass(ms(3));
     b.closed(conn);
     b.connect(1, 7).unwrap();
-    b.report(Report::Connecting { token: 1, result: Err(heddle_tcp::ConnectError::NoRoute) });
+    b.report(Report::Connecting { token: 1, result: Err(heddle_types::ConnectError::NoRoute) });
     assert_eq!(b.cm.counters().failed, 2);
     assert_eq!(*b.cm.startup_times(), StartupTimes::default());
 }

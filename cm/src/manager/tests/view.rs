@@ -21,7 +21,7 @@ fn test_manager_lists_connections_in_id_order_from_any_id_on() {
         local: local(),
         remote: all[0].remote,
         listener: Some(L),
-        transport: crate::Transport::Iwarp,
+        transport: heddle_types::Transport::Iwarp,
         state: "await-fpdu",
     };
     assert_eq!(b.cm.conn(first), Some(want));

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use heddle_base::{Random, Seed};
-use heddle_cm::*;
+use heddle_types::{CmId, Event, Request};
 
 use crate::infiniband::world::*;
 

@@ -4,9 +4,12 @@ use std::net::IpAddr;
 
 use heddle_cm::*;
 use heddle_ib::CommId;
-use heddle_ib::cm::{Answered, Message, Rej, RejReason, Req, Transport as IbTransport};
-use heddle_ib::ip_cm::{Ari, AriCode, Service};
-use heddle_iwarp::Qpn;
+use heddle_ib::cm::{Answered, Message, Rej, Req, Transport as IbTransport};
+use heddle_ib::ip_cm::{Ari, Service};
+use heddle_types::{
+    CmId, ConnectFailure, Event, IbRefusal, QpFate, Qpn, Request,
+    ib::{AriCode, RejReason},
+};
 
 use crate::infiniband::world::*;
 

@@ -6,8 +6,11 @@ use heddle_base::{Instant, Random, Seed};
 use heddle_cm::*;
 use heddle_ib::cm::{Mad, Message};
 use heddle_ib::roce::{UdPacket, UdRepr};
-use heddle_iwarp::{Pd, Qpn};
 use heddle_tcp::{Addressing, Cidr};
+use heddle_types::{
+    AcceptTerms, AppId, CmId, ConnectTerms, Event, ListenParams, ListenerId, Pd, Protocol, QpSpec,
+    Qpn, Request, RequestError, WorkerId,
+};
 
 pub(crate) const APP: AppId = AppId(1);
 pub(crate) const W: WorkerId = WorkerId(0);

@@ -5,15 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use heddle_base::{Instant, Random, Seed};
-use heddle_cm::{
-    AppId, CmConfig, CmId, ConnectTerms, ConnectionManager, Event, ListenParams, ListenerId,
-    Notice, Ports, Request, RequestError, WorkerId,
-};
-use heddle_iwarp::mpa::frame::{Frame as MpaFrame, Kind, Revision};
+use heddle_cm::{CmConfig, ConnectionManager, Notice, Ports};
+use heddle_iwarp::mpa::frame::{Frame as MpaFrame, Kind};
 use heddle_iwarp::testing::TestMemory;
 use heddle_iwarp::{MemRange, Memory};
-use heddle_rnic::{Event as RnicEvent, Offload, Order, Report, Rnic, RnicError, TxSink};
+use heddle_rnic::{Event as RnicEvent, Offload, Order, Report, Rnic, TxSink};
 use heddle_tcp::{Addressing, Cidr, ConnId};
+use heddle_types::{
+    AppId, CmId, ConnectTerms, Event, ListenParams, ListenerId, Request, RequestError, RnicError,
+    WorkerId, mpa::Revision,
+};
 
 use super::{Frame, rnic};
 

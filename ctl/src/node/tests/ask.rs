@@ -2,8 +2,8 @@
 
 use std::sync::mpsc::{Receiver, channel};
 
-use heddle_cm::{CmId, WorkerId};
 use heddle_dataplane::INSPECT_MAX;
+use heddle_types::{CmId, WorkerId};
 
 use super::*;
 use crate::{Asker, ConnPage, ConnStatus, Kill, Question, Reply};

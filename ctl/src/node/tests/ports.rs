@@ -1,6 +1,6 @@
 //! An RNIC of two ports loses the workers of one of them, and the other port goes on.
 
-use heddle_cm::RequestError;
+use heddle_types::RequestError;
 use heddle_verbs::ConnectFailure;
 
 use super::*;

@@ -14,8 +14,8 @@ use std::time::Duration;
 use heddle_base::Seed;
 use heddle_ctl::{Endpoint, EndpointConfig};
 use heddle_dataplane::{Clock, Eal, EalConfig, FaultConfig, ManualClock};
-use heddle_iwarp::mpa::startup::CrcPolicy;
 use heddle_tcp::{Cidr, ConnConfig};
+use heddle_types::mpa::CrcPolicy;
 use heddle_verbs::{
     AcceptParams, Access, CmEvent, CmId, ConnectParams, Cq, Device, EventQueue, ListenParams,
     MpaOptions, Mr, Protocol, Qp, QpInit,

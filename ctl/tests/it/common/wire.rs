@@ -3,8 +3,9 @@
 use heddle_iwarp::Msn;
 use heddle_iwarp::ddp::{DdpHeader, Qn};
 use heddle_iwarp::mpa::fpdu;
-use heddle_iwarp::mpa::frame::{Frame, Kind, Revision};
+use heddle_iwarp::mpa::frame::{Frame, Kind};
 use heddle_iwarp::rdmap::{Control, Opcode, Terminate};
+use heddle_types::mpa::Revision;
 
 /// Returns an MPA Request of revision 1 with CRC.
 pub fn request(private_data: &[u8]) -> Vec<u8> {

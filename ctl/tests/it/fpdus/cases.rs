@@ -1,7 +1,8 @@
 //! FPDUs that break a rule each, and the answers to them.
 
 use heddle_iwarp::ddp::Qn;
-use heddle_iwarp::rdmap::{Opcode, TermCode};
+use heddle_iwarp::rdmap::Opcode;
+use heddle_types::TermCode;
 use heddle_verbs::Stag;
 
 use crate::common::*;

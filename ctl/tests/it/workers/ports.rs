@@ -8,8 +8,8 @@ use std::time::Duration;
 use crate::common::eal;
 use heddle_base::Seed;
 use heddle_ctl::{Endpoint, OpenPort, PortSetup, Question, Reply, RnicSetup};
-use heddle_rnic::CloseReason;
-use heddle_tcp::{Addressing, Cidr, ConnConfig, ConnectError, Route};
+use heddle_tcp::{Addressing, Cidr, ConnConfig, Route};
+use heddle_types::{CloseReason, ConnectError};
 use heddle_verbs::{
     CmEvent, CmId, ConnectFailure, ConnectParams, CqeStatus, DisconnectReason, EventQueue,
     ListenFailure, Qp, RecvWr, SendWr,

@@ -1,7 +1,8 @@
 use super::*;
 use crate::ddp::Qn;
-use crate::rdmap::{Opcode, TermCode};
-use crate::types::{Msn, Stag};
+use crate::rdmap::Opcode;
+use crate::types::Msn;
+use heddle_types::{Stag, TermCode};
 use proptest::prelude::*;
 
 fn segment(h: DdpHeader, payload: &[u8]) -> Vec<u8> {

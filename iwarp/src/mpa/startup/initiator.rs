@@ -1,6 +1,9 @@
-use super::{ConfigError, CrcPolicy, Depths, Framing, Gathered, Negotiated, Role, StartupError};
-use crate::mpa::frame::{Enhanced, Frame, Kind, Revision, Rtr, RtrSet};
-use crate::rdmap::TermCode;
+use super::{Framing, Gathered, Negotiated, Role, stated};
+use crate::mpa::frame::{Enhanced, Frame, Kind};
+use heddle_types::{
+    TermCode,
+    mpa::{ConfigError, CrcPolicy, Depths, Revision, Rtr, RtrSet, StartupError},
+};
 
 /// The settings of an initiator.
 #[derive(Clone, Copy, Debug)]
@@ -94,7 +97,7 @@ impl Initiator {
     /// # Errors
     /// Fails with a [`ConfigError`] when the revision cannot express the Request.
     pub fn new(config: &InitiatorConfig<'_>) -> Result<Initiator, ConfigError> {
-        let (ird, ord) = (config.depths.say(config.ird)?, config.depths.say(config.ord)?);
+        let (ird, ord) = (stated(config.depths, config.ird)?, stated(config.depths, config.ord)?);
         let enhanced = match config.revision {
             Revision::V1 if config.rtr.is_empty() => None,
             Revision::V1 => return Err(ConfigError::RtrNeedsRevision2),
@@ -136,7 +139,7 @@ impl Initiator {
     /// Takes bytes from the responder; the caller passes each byte once.
     ///
     /// # Errors
-    /// Fails with a [`StartupError`], whose [`action`](StartupError::action) is the next step.
+    /// Fails with a [`StartupError`], whose [`action`](super::action) is the next step.
     pub fn handle_bytes(&mut self, bytes: &[u8]) -> Result<InitiatorStep, StartupError> {
         if self.finished {
             return Err(StartupError::Finished);

@@ -1,5 +1,6 @@
-use super::{ConfigError, CrcPolicy, Gathered, Negotiated, Role, StartupError, depth};
-use crate::mpa::frame::{Depth, Enhanced, Frame, Kind, Revision, Rtr, RtrSet};
+use super::{Gathered, Negotiated, Role, depth};
+use crate::mpa::frame::{Enhanced, Frame, Kind};
+use heddle_types::mpa::{ConfigError, CrcPolicy, Depth, Revision, Rtr, RtrSet, StartupError};
 
 /// The settings of a responder, before it knows the initiator.
 #[derive(Clone, Copy, Debug)]

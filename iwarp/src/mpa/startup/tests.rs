@@ -4,8 +4,9 @@ use super::*;
 use crate::Msn;
 use crate::ddp::{DdpHeader, Qn};
 use crate::mpa::decode::{self, decode};
-use crate::mpa::frame::{Frame, FrameError, Kind, MAX_PRIVATE_DATA, PrivateDataError};
+use crate::mpa::frame::{Frame, Kind, MAX_PRIVATE_DATA};
 use crate::rdmap::Opcode;
+use heddle_types::mpa::{FrameError, PrivateDataError, StartupError};
 use proptest::prelude::*;
 
 mod any;

@@ -3,6 +3,7 @@
 use super::super::tests::{PD, QP, table};
 use super::*;
 use heddle_base::Seed;
+use heddle_types::mr::MAX_FAST_LEN;
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicU32, Ordering};
 

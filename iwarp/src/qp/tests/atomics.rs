@@ -2,7 +2,7 @@
 
 use super::pair::BASE;
 use super::*;
-use crate::rdmap::AtomicOp;
+use heddle_types::{AtomicOp, CqeOp, CqeStatus, SendOp, check_send};
 
 /// Offsets of the 64 bits at the responder, and of the sink at the requester.
 const AT: usize = 4096;
@@ -232,7 +232,7 @@ fn test_misaligned_atomic_changes_nothing_and_fails_on_both_sides() {
         let sink = [p.nodes[0].sge(SINK, 8)];
         p.send(0, 1, op(stag, AT + 4, what), sink);
         p.run();
-        let code = crate::rdmap::TermCode::new(0, 2, 7);
+        let code = heddle_types::TermCode::new(0, 2, 7);
         let done = completions(&mut p.a().qp);
         assert_eq!(done[0].status, CqeStatus::RemoteOperation(code));
         for (side, by) in [(0, Side::Remote), (1, Side::Local)] {

@@ -4,6 +4,7 @@
 use super::pair::BASE;
 use super::*;
 use crate::fault::Fault;
+use heddle_types::{CqeStatus, SendOp, Sge};
 
 /// A Read and three Writes of 4000 bytes, of which one and a third are in FPDUs.
 struct Under {

@@ -2,6 +2,7 @@
 
 use super::pair::{BASE, Node};
 use super::*;
+use heddle_types::SendOp;
 
 /// Returns the FPDUs that a node makes now, each as `poll_transmit_into` leaves it.
 fn made(node: &mut Node) -> Vec<Fpdu> {

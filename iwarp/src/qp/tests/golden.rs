@@ -3,6 +3,7 @@
 
 use super::pair::BASE;
 use super::*;
+use heddle_types::SendOp;
 
 const SEND: SendOp = SendOp::Send { solicited: false, invalidate: None };
 

@@ -2,9 +2,8 @@
 //! in a stream; the tests here check the differences, and the beginning and end of handing over.
 
 use super::*;
-use crate::Bind;
 use crate::ddp::DdpHeader;
-use crate::rdmap::TermCode;
+use heddle_types::{Bind, CqeStatus, Data, SendOp, Sge, TermCode};
 
 const PDS: [Pd; 2] = [Pd(1), Pd(2)];
 const HALF: usize = 1 << 17;

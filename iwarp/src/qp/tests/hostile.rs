@@ -21,7 +21,8 @@ mod writes;
 use super::*;
 use crate::ddp::{DdpHeader, Qn};
 use crate::mpa::fpdu;
-use crate::rdmap::{Opcode, ReadRequest, TermCode};
+use crate::rdmap::{Opcode, ReadRequest};
+use heddle_types::{CqeStatus, SendOp, Sge, TermCode};
 
 const QPN: Qpn = Qpn(5);
 const PD: Pd = Pd(3);

@@ -2,6 +2,7 @@
 
 use super::pair::BASE;
 use super::*;
+use heddle_types::{Cqe, CqeOp, CqeStatus, Data, Sge, check_send};
 
 const DATA: u64 = 0x0102_0304_0506_0708;
 

@@ -3,8 +3,7 @@
 
 use super::pair::{BASE, GUARD, Node};
 use super::*;
-use crate::mr::{Bind, BindError};
-use crate::rdmap::TermCode;
+use heddle_types::{Bind, BindError, CqeOp, CqeStatus, Data, SendOp, Sge, TermCode, check_send};
 
 /// A pair whose first side has, over its memory, a region that may be bound, an STag for fast
 /// registrations and a window of its queue pair.

@@ -2,6 +2,7 @@
 
 use super::pair::{BASE, Node};
 use super::*;
+use heddle_types::{CqeOp, CqeStatus, Data, Queue, SendOp, Sge};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 

@@ -3,7 +3,7 @@
 
 use super::pair::{BASE, FILL, GUARD};
 use super::*;
-use crate::rdmap::TermCode;
+use heddle_types::{SendOp, TermCode};
 use proptest::prelude::*;
 
 /// Returns a stream of Sends, Writes, a Read Request and a Read Response, as side 0 sends it to

@@ -5,6 +5,7 @@ use super::*;
 use crate::ddp::DdpHeader;
 use crate::mpa::fpdu::fpdu_len;
 use crate::rdmap::{Control, Opcode, ReadRequest};
+use heddle_types::{CqeStatus, SendOp};
 
 const SEND: SendOp = SendOp::Send { solicited: false, invalidate: None };
 

@@ -2,14 +2,13 @@
 
 use super::pair::{BASE, GUARD};
 use super::*;
-use crate::mr::{self, Bind};
-use crate::rdmap::{AtomicOp, TermCode};
+use heddle_types::{AtomicOp, Bind, CqeStatus, SendOp, Sge, TermCode};
 
 const OK: CqeStatus = CqeStatus::Success;
 /// Bytes of a page.
 const P: usize = 4096;
 const PAGE: u64 = 4096;
-const _: () = assert!(mr::PAGE == PAGE);
+const _: () = assert!(heddle_types::mr::PAGE == PAGE);
 
 /// A page list of one side: an STag with tagged offsets from 0, and the place of each of its bytes
 /// in the region.

@@ -3,6 +3,7 @@
 use super::*;
 use crate::mpa::fpdu::{self, MAX_MULPDU, fpdu_len};
 use crate::mpa::markers::{self, marked_len};
+use heddle_types::{Data, SendOp, Sge};
 
 /// The region's first tagged offset. Not its address, so that a test that confuses the two fails.
 pub(super) const BASE: u64 = 0x7000_0000_1000;

@@ -3,7 +3,9 @@
 
 use super::pair::BASE;
 use super::*;
-use crate::rdmap::TermCode;
+use heddle_types::{
+    Cqe, CqeStatus, Data, SendOp, Sge, TermCode, check_recv, check_send, wr::MAX_MESSAGE,
+};
 
 const STAG: Stag = Stag(1);
 
@@ -376,7 +378,7 @@ fn test_operands_of_completed_requests_free_their_inline_room() {
         let rights = rights().with(Access::REMOTE_ATOMIC);
         let stag = b.mrs.register(b.qp.pd(), pair::GUARD as u64, BASE, len, rights).unwrap().stag;
         let sink = [p.nodes[0].sge(512, 8)];
-        let swap = SendOp::Atomic { stag, to: BASE, op: crate::rdmap::AtomicOp::swap(1) };
+        let swap = SendOp::Atomic { stag, to: BASE, op: heddle_types::AtomicOp::swap(1) };
         let wr = match kind {
             0 => SendWr::immediate(1, 2),
             1 => SendWr::write_immediate(1, &[], stag, BASE, 2),

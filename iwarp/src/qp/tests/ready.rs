@@ -4,7 +4,7 @@
 use super::pair::{BASE, Node};
 use super::*;
 use crate::fault::Fault;
-use crate::rdmap::AtomicOp;
+use heddle_types::{AtomicOp, SendOp};
 
 /// A request for an STag that does not exist: these tests only ask whether the QP would try it.
 const LOCAL: SendOp = SendOp::LocalInvalidate { stag: Stag(1) };
@@ -17,7 +17,7 @@ fn open() -> Pair {
 #[test]
 fn test_only_operations_about_stags_are_local() {
     let (stag, to) = (Stag(1), 0);
-    let bind = crate::Bind { stag, to, access: Access::NONE };
+    let bind = heddle_types::Bind { stag, to, access: Access::NONE };
     for op in [SendOp::FastRegister(bind), SendOp::BindWindow(bind), LOCAL] {
         assert!(op.is_local(), "{op:?}");
     }

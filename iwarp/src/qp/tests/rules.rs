@@ -3,7 +3,7 @@
 
 use super::pair::{BASE, Node};
 use super::*;
-use crate::rdmap::AtomicOp;
+use heddle_types::{AtomicOp, SendOp};
 
 /// The arrival of a request is not yet its answer.
 #[test]

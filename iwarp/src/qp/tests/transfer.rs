@@ -6,6 +6,7 @@ use super::*;
 use crate::ddp::{DdpHeader, Qn};
 use crate::mpa::fpdu;
 use crate::rdmap::{Opcode, ReadRequest};
+use heddle_types::{Cqe, CqeOp, CqeStatus, Queue, SendOp, Sge};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {

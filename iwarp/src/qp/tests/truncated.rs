@@ -6,6 +6,7 @@ use super::*;
 use crate::Msn;
 use crate::ddp::{DdpHeader, Qn};
 use crate::rdmap::{Control, Opcode};
+use heddle_types::{CqeStatus, SendOp};
 
 const SEND: SendOp = SendOp::Send { solicited: false, invalidate: None };
 
@@ -78,7 +79,7 @@ fn test_queue_pair_reports_cut_message_after_an_empty_first_segment() {
 /// posted requests, at once or when the application closes.
 #[test]
 fn test_responder_flushes_requests_if_peer_closes_before_its_first_fpdu() {
-    let expect = RtrConfig::Expect(crate::mpa::frame::RtrSet::ALL);
+    let expect = RtrConfig::Expect(heddle_types::mpa::RtrSet::ALL);
     for (rtr, early) in [(RtrConfig::None, true), (RtrConfig::None, false), (expect, true)] {
         let mut p = Pair::new(PairConfig { rtr: [RtrConfig::None, rtr], ..PairConfig::default() });
         p.recv(1, 1, [p.nodes[1].sge(0, 100)]);
@@ -103,7 +104,7 @@ fn test_responder_flushes_requests_if_peer_closes_before_its_first_fpdu() {
     p.nodes[1].qp.close();
     assert_eq!(events(&mut p.b().qp), [QpEvent::Drained]);
     // An initiator whose first message says that it is ready does not wait for anything either.
-    let rtr = [RtrConfig::Send(crate::mpa::frame::Rtr::Write), RtrConfig::None];
+    let rtr = [RtrConfig::Send(heddle_types::mpa::Rtr::Write), RtrConfig::None];
     let mut p = Pair::new(PairConfig { rtr, ..PairConfig::default() });
     p.send(0, 2, SEND, []);
     p.nodes[0].qp.handle_peer_closed(false);

@@ -2,7 +2,7 @@
 
 use super::pair::BASE;
 use super::*;
-use crate::rdmap::TermCode;
+use heddle_types::{Cqe, CqeStatus, Queue, SendOp, TermCode};
 
 const SEND: SendOp = SendOp::Send { solicited: false, invalidate: None };
 

@@ -2,7 +2,7 @@
 
 use heddle_base::Random;
 use heddle_iwarp::mr::Kind as Of;
-use heddle_iwarp::{Access, Bind, BindError, CqeOp, MrFault, SendOp, Sge, Stag};
+use heddle_types::{Access, Bind, BindError, CqeOp, MrFault, SendOp, Sge, Stag};
 
 use crate::programs::derived::{Derived, Phase, View};
 use crate::programs::draft::{Draft, Planned};

@@ -3,7 +3,7 @@
 
 use heddle_base::Random;
 use heddle_iwarp::mr::Kind;
-use heddle_iwarp::{Access, MrFault, Pd, Qpn, Stag};
+use heddle_types::{Access, MrFault, Pd, Qpn, Stag};
 
 use crate::programs::regions::qpn;
 use crate::programs::stream::{CANNOT_INVALIDATE, DDP_STAG, Effect, RDMAP_STAG};

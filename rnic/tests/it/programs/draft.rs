@@ -1,8 +1,7 @@
 //! Requests before they are posted: their content, and the effect that they should have.
 
 use heddle_base::Random;
-use heddle_iwarp::rdmap::AtomicOp;
-use heddle_iwarp::{Access, CqeOp, SendOp, Sge, Stag};
+use heddle_types::{Access, AtomicOp, CqeOp, SendOp, Sge, Stag};
 
 use crate::programs::derived::{Derived, View};
 use crate::programs::program::{Kind, pick};

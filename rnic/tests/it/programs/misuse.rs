@@ -2,8 +2,7 @@
 //! use them. Each misuse may cause exactly one Terminate, or one status.
 
 use heddle_base::Random;
-use heddle_iwarp::rdmap::AtomicOp;
-use heddle_iwarp::{Access, CqeOp, MrFault, SendOp, Sge, Stag};
+use heddle_types::{Access, AtomicOp, CqeOp, MrFault, SendOp, Sge, Stag};
 
 use crate::programs::derived::{Derived, Phase, View};
 use crate::programs::draft::{Draft, NOWHERE, Planned};

@@ -1,9 +1,10 @@
 //! The reports that applications get, and whether they are right.
 
-use heddle_iwarp::qp::PostError;
-use heddle_iwarp::{Cqe, CqeOp, CqeStatus, QpEvent, QpState, Queue, Side};
-use heddle_rnic::{CloseReason, Event};
+use heddle_iwarp::rdmap::Terminate;
+use heddle_iwarp::{QpEvent, Side};
+use heddle_rnic::Event;
 use heddle_tcp::ConnId;
+use heddle_types::{CloseReason, Cqe, CqeOp, CqeStatus, PostError, QpState, Queue};
 
 use crate::programs::derived::{Derived, Phase};
 use crate::programs::memory::Look;
@@ -96,7 +97,7 @@ impl World {
                 self.outcome.count(format!("truncated {cut:?}"), 1);
             }
             Event::PeerTerminate { terminate, .. } => {
-                stream.check_code(terminate.code);
+                stream.check_code(Terminate::from(&*terminate).code);
                 stream.ends[me].told.headers += 1;
                 assert!(stream.ends[me].told.headers <= stream.ends[me].told.ended);
             }

@@ -9,8 +9,7 @@ use crate::programs::words::Atom;
 use crate::programs::world::{SHARED, World};
 use crate::sim::pattern;
 use heddle_base::{Random, Seed};
-use heddle_iwarp::qp::PostError;
-use heddle_iwarp::{Access, CqeOp, Data, RecvWr, SendOp, SendWr};
+use heddle_types::{Access, CqeOp, Data, PostError, RecvWr, SendOp, SendWr};
 
 impl World {
     /// Carries out an operation of the program.

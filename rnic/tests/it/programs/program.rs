@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use heddle_base::{Random, Seed};
-use heddle_iwarp::mpa::frame::Rtr;
 
 use heddle_rnic::POST_TURN;
+use heddle_types::mpa::Rtr;
 
 use crate::sim::Pace;
 

@@ -2,8 +2,7 @@
 //! for the refusal.
 
 use heddle_base::Random;
-use heddle_iwarp::qp::PostError;
-use heddle_iwarp::{Access, Bind, BindError, MrFault, Sge};
+use heddle_types::{Access, Bind, BindError, MrFault, PostError, Sge};
 
 use crate::programs::bind::{binding, invalidation};
 use crate::programs::derived::{Derived, Phase};

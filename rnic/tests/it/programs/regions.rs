@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use heddle_base::Random;
-use heddle_iwarp::mpa::frame::RtrSet;
 use heddle_iwarp::mr::Kind;
-use heddle_iwarp::qp::RtrConfig;
-use heddle_iwarp::{Access, MrAttr, MrError, Pd, QpConfig, Qpn, Stag};
+use heddle_iwarp::{MrAttr, QpConfig};
+use heddle_types::{
+    Access, MrError, Pd, Qpn, Stag,
+    mpa::{RtrConfig, RtrSet},
+};
 
 use crate::programs::derived::{Derived, Phase};
 use crate::programs::program::{Plan, StreamPlan};

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use arrayvec::ArrayVec;
 use heddle_base::Random;
-use heddle_iwarp::qp::MAX_SGES;
-use heddle_iwarp::{Sge, SharedBroken, SharedReceives};
+use heddle_iwarp::{SharedBroken, SharedReceives};
+use heddle_types::{Sge, wr::MAX_SGES};
 
 use crate::programs::stream::{Buffer, NO_BUFFER};
 use crate::programs::world::{GUARD, World};

@@ -2,11 +2,8 @@
 
 use std::collections::VecDeque;
 
-use heddle_iwarp::qp::PostError;
-use heddle_iwarp::rdmap::TermCode;
-use heddle_iwarp::{BindError, CqeOp, CqeStatus, MrFault, Stag};
-use heddle_rnic::CloseReason;
 use heddle_tcp::ConnId;
+use heddle_types::{BindError, CloseReason, CqeOp, CqeStatus, MrFault, PostError, Stag, TermCode};
 
 use crate::programs::program::StreamPlan;
 

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use heddle_base::{Random, Seed};
-use heddle_iwarp::{CqeOp, SendWr};
 use heddle_rnic::RnicConfig;
 use heddle_tcp::ConnConfig;
+use heddle_types::{CqeOp, SendWr};
 
 use crate::programs::derived::Derived;
 use crate::programs::memory::History;

@@ -1,8 +1,7 @@
 //! Operations that end a stream, or may end it.
 
 use heddle_base::Random;
-use heddle_iwarp::qp::PostError;
-use heddle_iwarp::{CqeOp, SendOp, Sge};
+use heddle_types::{CqeOp, PostError, SendOp, Sge};
 
 use crate::programs::draft::{Draft, NOWHERE};
 use crate::programs::program::{Wrong, pick};

@@ -15,16 +15,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_base::{Chunks, Instant, Random, Seed};
-use heddle_iwarp::qp::PostError;
-use heddle_iwarp::{
-    Access, Cqe, MemRange, Memory, MrAttr, MrTable, Pd, QpConfig, RecvWr, Retired, Role, SendWr,
-    Untaken,
-};
+use heddle_iwarp::{MemRange, Memory, MrAttr, MrTable, QpConfig, Retired, Role, Untaken};
 use heddle_rnic::{
-    CloseReason, Event, FpduMode, Offload, POST_TURN, Rnic, RnicConfig, RnicFrame, TxSink,
-    take_turn,
+    Event, FpduMode, Offload, POST_TURN, Rnic, RnicConfig, RnicFrame, TxSink, take_turn,
 };
 use heddle_tcp::{Addressing, Cidr, ConnId, PeerLimit, RxFrame, StackConfig};
+use heddle_types::{Access, CloseReason, Cqe, Pd, PostError, RecvWr, SendWr};
 use memory::HostMemory;
 use rings::{NotTaken, Rings};
 

@@ -4,13 +4,10 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 
-use heddle_iwarp::qp::PostError;
-use heddle_iwarp::{
-    Cqe, CqeOp, Data, PostedReceives, QpConfig, QpContext, Qpn, Queue, RecvWr, Retired, SendOp,
-    SendWr, Sge,
-};
+use heddle_iwarp::{PostedReceives, QpConfig, QpContext, Retired};
 use heddle_rnic::{POST_TURN, Posted};
 use heddle_tcp::ConnId;
+use heddle_types::{Cqe, CqeOp, Data, PostError, Qpn, Queue, RecvWr, SendOp, SendWr, Sge};
 
 /// A send request in its queue.
 #[derive(Debug)]

@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use heddle_types::{ConnectError, ListenError};
+
 use super::*;
 
 const LONG: Duration = Duration::from_secs(1000);

@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use heddle_types::ConnectError;
+
 use super::*;
 
 /// A thousand clients of one host start together, as a job does. Their SYNs come in one burst, and

@@ -1,5 +1,7 @@
 //! A stack that speaks with itself: it owns both ends of a connection.
 
+use heddle_types::{ConnectError, ListenError};
+
 use super::net::{Host, Station};
 use super::*;
 

@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use heddle_types::ConnectError;
+
 use super::net::Faults;
 use super::transfer::{pair, pattern};
 use super::*;

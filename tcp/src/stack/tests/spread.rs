@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use heddle_types::ConnectError;
+
 use super::*;
 use crate::{Rss, Spread, Steer};
 use proptest::prelude::*;

@@ -1,5 +1,7 @@
 //! Segments of no connection, and the opening of passive connections.
 
+use heddle_types::ConnectError;
+
 use super::*;
 
 fn one_answer(seg: &TxSegment, data: &[u8]) -> Option<Segment> {

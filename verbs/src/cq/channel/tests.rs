@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use heddle_iwarp::{Cqe, CqeOp, CqeStatus, Qpn, Queue};
+use heddle_types::{Cqe, CqeOp, CqeStatus, Qpn, Queue};
 
 use super::*;
 use crate::cq::{Cq, CqProducer};

@@ -2,7 +2,7 @@
 
 use core::net::SocketAddr;
 
-use heddle_cm::{AcceptTerms, ConnectTerms, Event, ListenError, ListenFailure};
+use heddle_types::{AcceptTerms, ConnectTerms, Event, ListenError, ListenFailure};
 
 use super::*;
 use crate::device::names::Holder;
@@ -163,7 +163,7 @@ impl Backend for Local {
             events.push(Event::ListenFailed { id, error }, &Taken::default());
             return Ok(id);
         }
-        let request = heddle_cm::Request::Listen { id, addr, params };
+        let request = heddle_types::Request::Listen { id, addr, params };
         let names = &self.hub.board.names;
         self.request(request, None, Some(events.clone()))
             .inspect_err(|_| names.give_up(Holder::Listener(id)))?;
@@ -171,7 +171,7 @@ impl Backend for Local {
     }
 
     fn unlisten(&self, id: ListenerId) -> Result<(), DeviceError> {
-        self.request(heddle_cm::Request::Unlisten { id }, None, None)?;
+        self.request(heddle_types::Request::Unlisten { id }, None, None)?;
         self.hub.board.names.give_up(Holder::Listener(id));
         Ok(())
     }
@@ -184,7 +184,7 @@ impl Backend for Local {
         events: &EventQueue,
     ) -> Result<CmId, DeviceError> {
         let id = CmId(self.next_id());
-        let request = heddle_cm::Request::Connect { id, remote, params };
+        let request = heddle_types::Request::Connect { id, remote, params };
         self.request(request, Some(qp.clone()), Some(events.clone()))?;
         Ok(id)
     }
@@ -196,7 +196,7 @@ impl Backend for Local {
         params: AcceptTerms,
         events: Option<&EventQueue>,
     ) -> Result<(), DeviceError> {
-        let request = heddle_cm::Request::Accept { id, params };
+        let request = heddle_types::Request::Accept { id, params };
         self.request(request, Some(qp.clone()), events.cloned())
     }
 
@@ -206,11 +206,11 @@ impl Backend for Local {
         private_data: Vec<u8>,
         needs_ord: Option<u16>,
     ) -> Result<(), DeviceError> {
-        self.request(heddle_cm::Request::Reject { id, private_data, needs_ord }, None, None)
+        self.request(heddle_types::Request::Reject { id, private_data, needs_ord }, None, None)
     }
 
     fn disconnect(&self, id: CmId) -> Result<(), DeviceError> {
-        self.request(heddle_cm::Request::Disconnect { id }, None, None)
+        self.request(heddle_types::Request::Disconnect { id }, None, None)
     }
 
     fn close(&self) -> Result<(), DeviceError> {

@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::time::Instant;
 
-use heddle_iwarp::{Access, MrError, Stag};
+use heddle_types::{Access, MrError, Stag};
 
 use super::*;
 use crate::device::{MrInit, Reserved};

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_base::sync::atomic::{Ordering, fence};
-use heddle_cm::AppId;
-use heddle_iwarp::{
-    Cqe, CqeOp, CqeStatus, Data, Pd, PostError, Qpn, Queue, RecvWr, Retired, SendOp, SendWr, Sge,
+use heddle_iwarp::Retired;
+use heddle_types::{
+    AppId, Cqe, CqeOp, CqeStatus, Data, Pd, PostError, Qpn, Queue, RecvWr, SendOp, SendWr, Sge,
     Stag,
 };
 

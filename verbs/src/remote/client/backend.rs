@@ -3,11 +3,11 @@
 use core::net::SocketAddr;
 use std::sync::Arc;
 
-use heddle_cm::{
-    AcceptTerms, CmId, ConnectFailure, ConnectTerms, Event, ListenerId, QpFate, RequestError,
-};
-use heddle_iwarp::{Pd, Qpn};
 use heddle_socket::FaultKind;
+use heddle_types::{
+    AcceptTerms, CmId, ConnectFailure, ConnectTerms, Event, ListenerId, Pd, QpFate, Qpn,
+    RequestError,
+};
 
 use super::handles::RemoteStretch;
 use super::{Remote, confused, link, lock};

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use heddle_iwarp::{Access, BindError, Pd, Stag};
+use heddle_types::{Access, BindError, Pd, Stag};
 
 use super::link::Link;
 use super::{Remote, SOME};

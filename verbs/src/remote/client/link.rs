@@ -14,10 +14,10 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-use heddle_cm::Event;
 use heddle_socket::descriptor::aside;
 use heddle_socket::document::{Call, Fault, FaultKind, VERSION, to_line};
 use heddle_socket::wire::{ForeignFd, Inbox, MAX_ANSWER, Received, receive, send};
+use heddle_types::Event;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;

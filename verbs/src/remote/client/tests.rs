@@ -123,8 +123,8 @@ fn test_invalid_later_answers_are_errors() {
     assert!(device.create_cq(8, Some(sleeper.waker())).is_err());
     // An area of zeros has no completion queue.
     assert!(device.create_cq(8, None).is_err());
-    assert!(device.alloc_mr(pd, 64, heddle_iwarp::Access::NONE).is_err());
-    assert!(device.alloc_mr(pd, 5000, heddle_iwarp::Access::NONE).is_err());
+    assert!(device.alloc_mr(pd, 64, heddle_types::Access::NONE).is_err());
+    assert!(device.alloc_mr(pd, 5000, heddle_types::Access::NONE).is_err());
     assert_eq!(device.alloc_pd(), Err(DeviceError::Gone));
     let events = EventQueue::new(None);
     let at = "10.0.0.1:1".parse().unwrap();

@@ -95,9 +95,9 @@ impl Bounded for Request {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use heddle_cm::{ListenParams, Protocol};
     use heddle_socket::bounds::{operations, unbounded};
     use heddle_socket::document::read_call;
+    use heddle_types::{ListenParams, Protocol};
     use serde_json::{Value, json};
 
     use super::*;

@@ -3,7 +3,7 @@
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
-use heddle_cm::{ListenParams, Protocol};
+use heddle_types::{ListenParams, Protocol};
 use serde::{Deserialize, Serialize};
 
 use crate::device::ReserveError;

@@ -1,6 +1,6 @@
 //! Regions, fast registrations and windows.
 
-use heddle_iwarp::BindError;
+use heddle_types::BindError;
 use serde::{Deserialize, Serialize};
 
 documents! {

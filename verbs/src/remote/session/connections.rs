@@ -2,8 +2,8 @@
 
 use core::net::SocketAddr;
 
-use heddle_cm::{CmId, Event, ListenerId};
 use heddle_socket::document::{Fault, FaultKind};
+use heddle_types::{CmId, Event, ListenerId};
 
 use super::{MAX_UNTAKEN, Open, Outcome, Request, Session, done, not_found, over};
 use crate::account::{Kind, Reserved};

@@ -4,7 +4,7 @@ use std::collections::hash_map::Entry;
 use std::os::fd::OwnedFd;
 use std::sync::Weak;
 
-use heddle_iwarp::{Access, Pd, Qpn, Stag};
+use heddle_types::{Access, Pd, Qpn, Stag};
 
 use super::{
     Arc, Cq, DeviceError, HashMap, Mr, Open, Outcome, Qp, Refused, Request, Srq, Waker, done,

@@ -7,10 +7,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use heddle_base::Seed;
-use heddle_cm::{CmId, ConnectFailure, Event as CmEvent, ListenFailure, QpFate};
+use heddle_iwarp::MrTable;
 use heddle_iwarp::mr::Kind;
-use heddle_iwarp::{Access, Bind, MrTable};
 use heddle_socket::wire::{Inbox, receive, send};
+use heddle_types::{Access, Bind, CmId, ConnectFailure, Event as CmEvent, ListenFailure, QpFate};
 
 use super::*;
 use crate::device::{ControlPlane, ControlRequest};
@@ -51,18 +51,18 @@ impl ControlPlane for Arc<Plane> {
             ControlRequest::Cm { app, request, qp, events } => {
                 let taken = self.events.lock().unwrap().get(&app).cloned().unwrap_or_default();
                 match request {
-                    heddle_cm::Request::Listen { id, params, .. } => {
+                    heddle_types::Request::Listen { id, params, .. } => {
                         self.backlogs.lock().unwrap().push(params.backlog);
                         events.unwrap().push(CmEvent::Listening { id }, &taken);
                     }
-                    heddle_cm::Request::Connect { .. } if self.silent.load(Relaxed) => {}
-                    heddle_cm::Request::Connect { id, .. } => {
+                    heddle_types::Request::Connect { .. } if self.silent.load(Relaxed) => {}
+                    heddle_types::Request::Connect { id, .. } => {
                         let (qp, error) = (qp.unwrap(), ConnectFailure::PeerClosed);
                         qp.unclaim();
                         let qp = QpFate::Free(qp.qpn());
                         events.unwrap().push(CmEvent::ConnectError { id, error, qp }, &taken);
                     }
-                    heddle_cm::Request::AppGone => self.gone.lock().unwrap().push(app),
+                    heddle_types::Request::AppGone => self.gone.lock().unwrap().push(app),
                     _ => {}
                 }
             }
@@ -303,7 +303,7 @@ fn test_requests_about_ended_connection_are_not_errors() {
     // The queue pair is as good as before.
     for _ in 0..2 {
         device.accept_on(id, AcceptParams::new(qp.clone()), &events).unwrap();
-        let error = ConnectFailure::Request(heddle_cm::RequestError::NoConnection);
+        let error = ConnectFailure::Request(heddle_types::RequestError::NoConnection);
         let qp = QpFate::Free(qp.qpn());
         assert_eq!(events.poll(), Some(CmEvent::ConnectError { id, error, qp }));
         assert_eq!(events.poll(), None);

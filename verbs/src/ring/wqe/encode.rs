@@ -1,9 +1,7 @@
 //! Encodes requests for a ring.
 
 use heddle_base::sync::atomic::Ordering;
-
-use heddle_iwarp::rdmap::AtomicOp;
-use heddle_iwarp::{Bind, Data, RecvWr, SendOp, SendWr, Stag};
+use heddle_types::{AtomicOp, Bind, Data, RecvWr, SendOp, SendWr, Stag};
 
 use super::{BlockRing, LONG_HEAD, RECV_HEAD, SEND_HEAD, pair};
 use crate::ring::layout::{BLOCK, blocks, flag, opcode};

@@ -1,8 +1,7 @@
 //! Entries as they lie in a ring, and back.
 
 use super::*;
-use heddle_iwarp::rdmap::AtomicOp;
-use heddle_iwarp::{Access, Bind, Data};
+use heddle_types::{Access, AtomicOp, Bind, Data};
 use proptest::prelude::*;
 
 fn lines(blocks: usize) -> Vec<Line> {

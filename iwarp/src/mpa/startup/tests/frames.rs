@@ -1,6 +1,7 @@
 //! Tests of the bytes of start-up frames, and of the frames that an end refuses.
 
 use super::*;
+use heddle_types::mpa::{CrcPolicy, StartupError};
 
 #[test]
 fn test_request_of_revision_1_matches_bytes_of_figure_8() {
@@ -72,7 +73,7 @@ fn test_wrong_key_is_refused_at_its_first_wrong_byte() {
         bad[at] ^= 0x80;
         let e = StartupError::from(FrameError::Key { at });
         assert_eq!(responder().handle_bytes(&bad), Err(e));
-        assert_eq!(e.action(), StartupAction::Close);
+        assert_eq!(action(e), StartupAction::Close);
         assert_eq!(responder().handle_bytes(&bad[..at]), Ok(ResponderStep::NeedMore));
     }
     assert_eq!(
@@ -90,8 +91,8 @@ fn test_peer_of_the_same_role_is_reported_apart_from_garbage() {
         (responder().handle_bytes(&reply).unwrap_err(), &reply),
     ] {
         assert_eq!(got, FrameError::SameRole.into(), "{bytes:02x?}");
-        assert_eq!(got.action(), StartupAction::Close);
-        assert_eq!(got.code(), TermCode::MPA_INVALID_FRAME);
+        assert_eq!(action(got), StartupAction::Close);
+        assert_eq!(code(got), TermCode::MPA_INVALID_FRAME);
     }
 }
 
@@ -108,7 +109,7 @@ fn test_responder_refuses_unknown_revision_before_rest_of_request() {
             let e = StartupError::from(FrameError::Revision { got: Revision(got), max });
             let mut r = Responder::new(&config).unwrap();
             assert_eq!(r.handle_bytes(&request), Err(e));
-            assert_eq!(e.action(), StartupAction::Close);
+            assert_eq!(action(e), StartupAction::Close);
         }
     }
     let e = answer(&v1(), &reply(Some(enhanced(1, 1, RtrSet::NONE)))).unwrap_err();
@@ -139,7 +140,7 @@ fn test_private_data_of_512_bytes_is_taken_and_of_513_refused() {
     request[18..20].copy_from_slice(&513u16.to_be_bytes());
     let e = StartupError::from(FrameError::PrivateDataTooLong { len: 513 });
     assert_eq!(responder().handle_bytes(&request), Err(e));
-    assert_eq!(e.action(), StartupAction::Close);
+    assert_eq!(action(e), StartupAction::Close);
 }
 
 #[test]
@@ -149,7 +150,7 @@ fn test_enhanced_request_without_its_depth_words_is_refused() {
         request[19] = len;
         let e = StartupError::from(FrameError::EnhancedTooShort { len: usize::from(len) });
         assert_eq!(responder().handle_bytes(&request), Err(e));
-        assert_eq!(e.action(), StartupAction::Close);
+        assert_eq!(action(e), StartupAction::Close);
     }
 }
 
@@ -168,7 +169,7 @@ fn test_responder_refuses_bytes_after_a_complete_request() {
     let mut bytes = reply(None).emit().unwrap();
     bytes.push(0);
     assert_eq!(initiator(&v1()).handle_bytes(&bytes), Err(StartupError::TrailingBytes));
-    assert_eq!(StartupError::TrailingBytes.action(), StartupAction::Close);
+    assert_eq!(action(StartupError::TrailingBytes), StartupAction::Close);
     assert_eq!(
         responder().handle_bytes(&[request, vec![0; 999]].concat()),
         Err(StartupError::TrailingBytes)

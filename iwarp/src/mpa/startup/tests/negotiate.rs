@@ -2,6 +2,7 @@
 //! message.
 
 use super::*;
+use heddle_types::mpa::{CrcPolicy, StartupError};
 
 #[test]
 fn test_default_configuration_asks_for_crcs() {
@@ -142,7 +143,7 @@ fn test_initiator_terminates_reply_whose_ord_exceeds_its_ird() {
     let e = answer(&v2(), &reply(Some(enhanced(5, 4, RtrSet::NONE)))).unwrap_err();
     assert_eq!(e, StartupError::InsufficientIrd { needed: 4, max: 3 });
     let code = TermCode::new(2, 0, 6);
-    assert_eq!(e.action(), StartupAction::Terminate(code));
+    assert_eq!(action(e), StartupAction::Terminate(code));
 }
 
 #[test]
@@ -151,7 +152,7 @@ fn test_unenhanced_reply_to_an_enhanced_request_is_refused() {
     for frame in [reply(None), unenhanced] {
         let e = answer(&v2(), &frame).unwrap_err();
         assert_eq!(e, StartupError::NotEnhanced { revision: frame.revision });
-        assert_eq!(e.action(), StartupAction::Close);
+        assert_eq!(action(e), StartupAction::Close);
     }
 }
 
@@ -175,7 +176,7 @@ fn test_initiator_picks_rtr_form_that_both_sides_support() {
             None => {
                 let e = StartupError::NoMatchingRtr { ours, theirs };
                 assert_eq!(got, Err(e));
-                assert_eq!(e.action(), StartupAction::Terminate(TermCode::new(2, 0, 7)));
+                assert_eq!(action(e), StartupAction::Terminate(TermCode::new(2, 0, 7)));
             }
         }
     }
@@ -241,7 +242,7 @@ fn test_initiator_terminates_reply_of_the_other_connection_model() {
     for (config, theirs) in [(p2p, RtrSet::NONE), (v2(), RtrSet::ALL)] {
         let e = answer(&config, &reply(Some(enhanced(5, 3, theirs)))).unwrap_err();
         assert!(matches!(e, StartupError::Model { .. }));
-        assert_eq!(e.action(), StartupAction::Terminate(TermCode::MPA_NO_MATCHING_RTR));
+        assert_eq!(action(e), StartupAction::Terminate(TermCode::MPA_NO_MATCHING_RTR));
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tests of rejects, and of Terminates that end a start-up.
 
 use super::*;
+use heddle_types::mpa::CrcPolicy;
 
 #[test]
 fn test_reject_carries_private_data_and_leaves_later_bytes_to_caller() {
@@ -65,7 +66,7 @@ fn test_initiator_frames_terminate_with_crc_and_markers_of_the_reply() {
         assert_eq!(i.terminate(TermCode::MPA_INSUFFICIENT_IRD), None, "nobody would understand");
         let frame = Frame { crc, markers, ..reply(Some(enhanced(5, 9, RtrSet::NONE))) };
         let e = i.handle_bytes(&frame.emit().unwrap()).unwrap_err();
-        let StartupAction::Terminate(code) = e.action() else { panic!("{e:?}") };
+        let StartupAction::Terminate(code) = action(e) else { panic!("{e:?}") };
         let bytes = i.terminate(code).unwrap();
         let mut fpdus = decode(&bytes, decode::Framing { crc, markers });
         let d = fpdus.next().unwrap();

@@ -1,6 +1,7 @@
 //! The request of the application that a Terminate of the peer is about.
 
 use super::*;
+use heddle_types::{CqeStatus, SendOp, Sge};
 
 /// Returns a Terminate about a segment that begins with `header`, or that repeats no header.
 fn about(header: Option<Vec<u8>>) -> Vec<u8> {

@@ -3,6 +3,7 @@
 use super::*;
 use crate::PlacedFpdu;
 use crate::mpa::markers;
+use heddle_types::{CqeStatus, SendOp, Sge};
 
 const CONFIG: fn() -> QpConfig =
     || QpConfig { ird: 2, ord: 2, recv_markers: true, ..QpConfig::default() };

@@ -1,6 +1,7 @@
 //! Local errors, and Terminates of the peer.
 
 use super::*;
+use heddle_types::{CqeStatus, SendOp, Sge};
 
 #[test]
 fn test_request_using_memory_of_another_domain_ends_the_stream() {

@@ -5,6 +5,7 @@
 //! numbers that the names stand for.
 
 use super::*;
+use heddle_types::Sge;
 
 /// Returns the control field of the only FPDU sent, a Terminate.
 fn control_field(t: &mut Target) -> [u8; 4] {

@@ -1,6 +1,7 @@
 //! Read Requests and Read Responses.
 
 use super::*;
+use heddle_types::{CqeStatus, Sge};
 
 fn refused_read(t: &mut Target, s: &[u8], code: u16, counter: &str) {
     t.refuses(s, code, 46, counter);

@@ -1,7 +1,8 @@
 //! Immediate Data and atomic messages.
 
 use super::*;
-use crate::rdmap::{AtomicOp, AtomicRequest, AtomicResponse};
+use crate::rdmap::{AtomicRequest, AtomicResponse};
+use heddle_types::{AtomicOp, CqeStatus, Sge};
 
 const ADD: AtomicOp = AtomicOp::FetchAdd { add: 1, mask: 0 };
 

@@ -1,7 +1,7 @@
 //! Sends, with and without Invalidate.
 
 use super::*;
-use crate::mpa::frame::RtrSet;
+use heddle_types::{CqeStatus, Sge, mpa::RtrSet};
 
 #[test]
 fn test_receiver_refuses_send_with_msn_out_of_range() {

@@ -1,7 +1,8 @@
 //! Messages that are one segment.
 
 use super::*;
-use crate::rdmap::{AtomicOp, AtomicRequest, AtomicResponse};
+use crate::rdmap::{AtomicRequest, AtomicResponse};
+use heddle_types::{AtomicOp, Sge};
 
 /// Without the L bit more segments would have to follow, but these messages have only one.
 #[test]

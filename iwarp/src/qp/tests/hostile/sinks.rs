@@ -1,7 +1,8 @@
 //! Local memory that is unregistered before the peer's answer comes.
 
 use super::*;
-use crate::rdmap::{AtomicOp, AtomicRequest, AtomicResponse};
+use crate::rdmap::{AtomicRequest, AtomicResponse};
+use heddle_types::{AtomicOp, CqeStatus, Sge};
 
 /// A mistake of the application: its own request says so, and the Terminate says no more than that.
 #[test]

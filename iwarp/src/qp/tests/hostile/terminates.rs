@@ -6,6 +6,8 @@ use super::*;
 use crate::fault::{Answer, Fault};
 use std::collections::BTreeSet;
 
+use heddle_types::{CqeStatus, SendOp};
+
 /// DDP and RDMAP control bytes, STag, tagged offset (RFC 5041 figure 3).
 fn t(ddp: u8, rdmap: u8, stag: Stag, to: u64, payload: &[u8]) -> Vec<u8> {
     [&[ddp, rdmap][..], &stag.0.to_be_bytes(), &to.to_be_bytes(), payload].concat()

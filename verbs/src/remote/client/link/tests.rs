@@ -1,7 +1,7 @@
 use std::io::Write;
 use std::process::Command;
 
-use heddle_cm::ListenerId;
+use heddle_types::ListenerId;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use super::*;

@@ -3,8 +3,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use heddle_cm::AppId;
-use heddle_iwarp::Pd;
+use heddle_types::{AppId, Pd};
 
 use super::*;
 use crate::cq::Cq;

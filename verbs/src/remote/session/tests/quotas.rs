@@ -1,7 +1,7 @@
 //! Limits: how much a client gets, and that it gets no more.
 
 use super::raw::{Raw, ask_for_qp};
-use heddle_iwarp::Pd;
+use heddle_types::Pd;
 
 use super::*;
 
@@ -138,7 +138,7 @@ fn test_connections_count_until_they_have_ended() {
     plane.silent.store(true, Relaxed);
     let connect = |raw: &mut Raw| {
         let (_, qp) = ask_for_qp(raw, pd);
-        let protocol = serde_json::to_string(&heddle_cm::Protocol::default()).unwrap();
+        let protocol = serde_json::to_string(&heddle_types::Protocol::default()).unwrap();
         let args = format!(
             r#"{{"remote":"10.0.0.2:1","local":null,"qp":{qp},"protocol":{protocol},"ird":1,"ord":1,"#
         ) + r#""private_data":[],"timeout":{"secs":1,"nanos":0}}"#;
@@ -150,14 +150,14 @@ fn test_connections_count_until_they_have_ended() {
     // A peer's request counts when it is accepted.
     let asked = CmEvent::ConnectRequest {
         id: CmId(77),
-        listener: heddle_cm::ListenerId(1),
+        listener: heddle_types::ListenerId(1),
         local: "10.0.0.1:1".parse().unwrap(),
         remote: "10.0.0.2:1".parse().unwrap(),
         private_data: Vec::new(),
-        worker: heddle_cm::WorkerId(0),
+        worker: heddle_types::WorkerId(0),
         peer: None,
         peer_to_peer: false,
-        transport: heddle_cm::Transport::Iwarp,
+        transport: heddle_types::Transport::Iwarp,
     };
     let taken = plane.events.lock().unwrap()[&app].clone();
     let events = raw.session.events.clone();
@@ -195,7 +195,7 @@ fn test_listener_backlog_is_capped_and_listener_counts_until_it_fails() {
     assert_eq!(raw.refused("listen", &listen(3)), FaultKind::Quota);
     let taken = plane.events.lock().unwrap()[&raw.session.app().unwrap()].clone();
     let error = ListenFailure::AddressRemoved;
-    let failed = CmEvent::ListenFailed { id: heddle_cm::ListenerId(id), error };
+    let failed = CmEvent::ListenFailed { id: heddle_types::ListenerId(id), error };
     raw.session.events.clone().push(failed, &taken);
     while raw.session.poll_transmit().is_some() {}
     assert_eq!(raw.session.connections(), (0, 0));

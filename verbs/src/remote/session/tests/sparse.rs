@@ -1,7 +1,8 @@
 //! Sparse regions: which of their pages are populated, paid for and reached, whatever the client
 //! does.
 
-use heddle_iwarp::{MemRange, Memory, Pd, Qpn, Stag};
+use heddle_iwarp::{MemRange, Memory};
+use heddle_types::{Pd, Qpn, Stag};
 
 use super::raw::Raw;
 use super::*;

@@ -1,8 +1,10 @@
-//! Completions and events: what a QP reports to the application and to its owner.
+//! Completions.
 
-use super::wr::PostError;
-use crate::rdmap::{AtomicOp, TermCode};
-use crate::{BindError, Qpn, Stag};
+use crate::atomic::AtomicOp;
+use crate::mr::BindError;
+use crate::number::{Qpn, Stag};
+use crate::term_code::TermCode;
+use crate::wr::PostError;
 
 /// One of the two queues of a QP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,8 +85,8 @@ impl CqeStatus {
         matches!(self, CqeStatus::Success)
     }
 
-    /// Returns the status of the request that a received Terminate is about.
-    pub(super) const fn of_terminate(code: TermCode) -> CqeStatus {
+    /// Returns the status of the request that the peer's Terminate is about.
+    pub const fn of_terminate(code: TermCode) -> CqeStatus {
         match (code.layer, code.etype) {
             // RFC 5040 section 4.8: remote protection error; RFC 5041 section 7.2: tagged buffer
             // error, whose code 4 is about the DDP version and not about access.
@@ -136,15 +138,6 @@ impl Cqe {
     }
 }
 
-/// An end of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// This end.
-    Local,
-    /// The peer's end.
-    Remote,
-}
-
 /// The place at which the peer's stream ended too early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -168,32 +161,4 @@ impl core::fmt::Display for Cut {
             Cut::Start => "before its first FPDU",
         })
     }
-}
-
-/// An event of the connection on which the owner should act.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QpEvent {
-    /// The peer's first FPDU was good (RFC 5044: from now on a responder may send).
-    FirstFpdu,
-    /// A Terminate ends the stream. Local: the owner sends the FPDUs that
-    /// [`poll_transmit`](super::QpContext::poll_transmit) still returns, then closes TCP. Remote:
-    /// the owner closes TCP.
-    Terminated {
-        /// The end that detected the error and sent the Terminate.
-        by: Side,
-        /// The code in the Terminate. [`received_terminate`](super::QpContext::received_terminate)
-        /// has the headers that a Terminate of the peer repeats.
-        code: TermCode,
-    },
-    /// This end found an error that it may not report to the peer: an error of MPA in the first
-    /// FPDU that a responder receives (RFC 5044 section 7.1.2), or a Terminate that itself breaks
-    /// the rules. The stream is over: the owner closes TCP.
-    Failed {
-        /// The code that a Terminate would have had.
-        code: TermCode,
-    },
-    /// After [`close`](super::QpContext::close): all sends are done, and the owner may close TCP.
-    Drained,
-    /// The peer closed its stream too early. The QP has flushed its queues; the owner closes TCP.
-    Truncated(Cut),
 }

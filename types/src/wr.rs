@@ -1,7 +1,9 @@
 //! Work requests, which an application posts to a QP, and the static rules for them.
 
-use crate::rdmap::AtomicOp;
-use crate::{Access, Bind, Stag};
+use crate::access::Access;
+use crate::atomic::AtomicOp;
+use crate::mr::Bind;
+use crate::number::Stag;
 
 /// Most SGEs of one work request.
 pub const MAX_SGES: usize = 16;
@@ -78,7 +80,7 @@ pub enum SendOp {
         /// The operation to carry out on the 64 bits.
         op: AtomicOp,
     },
-    /// Makes an STag that was [allocated](crate::MrTable::allocate) valid for the memory of the
+    /// Makes an STag that was allocated (`heddle_iwarp::MrTable::allocate`) valid for the memory of the
     /// SGEs. This memory is of one region with [`Access::BIND`], and is one range or a list of
     /// [pages](crate::mr::PAGE) in up to [`MAX_SGES`] pieces: where two pieces are not adjacent,
     /// the first ends and the second begins at the border of a page. The request sends nothing. The
@@ -201,7 +203,7 @@ impl<'a> SendWr<'a> {
     ///
     /// Posting refuses another sink with [`PostError::AtomicSink`], and an offset that wraps with
     /// [`PostError::ToWrap`]. On a stream with ORD 0 the request completes as
-    /// [`LocalQpOperation`](super::CqeStatus::LocalQpOperation) of [`PostError::NoReads`]. If the
+    /// [`LocalQpOperation`](crate::CqeStatus::LocalQpOperation) of [`PostError::NoReads`]. If the
     /// peer's region has no [`REMOTE_ATOMIC`](crate::Access::REMOTE_ATOMIC), or the address is no
     /// multiple of 8 (RFC 7306 section 5), the request completes as a remote error, and the stream
     /// ends.
@@ -400,7 +402,7 @@ impl Default for Limits {
 ///
 /// An application's library calls this function at posting. The QP relies on the same rules and no
 /// others: a request that breaks them nevertheless completes as
-/// [`LocalQpOperation`](super::CqeStatus::LocalQpOperation).
+/// [`LocalQpOperation`](crate::CqeStatus::LocalQpOperation).
 #[inline(always)]
 pub fn check_send(wr: &SendWr<'_>, limits: &Limits) -> Result<(), PostError> {
     send_len(wr, limits).map(|_| ())
@@ -414,7 +416,7 @@ pub fn check_recv(wr: &RecvWr<'_>, limits: &Limits) -> Result<(), PostError> {
 
 /// Returns the number of bytes of a request's message, when the request keeps the rules.
 #[inline(always)]
-pub(super) fn send_len(wr: &SendWr<'_>, limits: &Limits) -> Result<u32, PostError> {
+pub fn send_len(wr: &SendWr<'_>, limits: &Limits) -> Result<u32, PostError> {
     let len = match wr.data {
         Data::Sges(sges) => sges_len(sges, limits)?,
         Data::Inline(bytes) if bytes.len() <= limits.inline.min(MAX_INLINE) => {
@@ -454,7 +456,7 @@ pub(super) fn send_len(wr: &SendWr<'_>, limits: &Limits) -> Result<u32, PostErro
 
 /// Returns the number of bytes that a buffer holds, when it keeps the rules.
 #[inline]
-pub(super) fn recv_len(wr: &RecvWr<'_>, limits: &Limits) -> Result<u32, PostError> {
+pub fn recv_len(wr: &RecvWr<'_>, limits: &Limits) -> Result<u32, PostError> {
     sges_len(wr.sges, limits)
 }
 

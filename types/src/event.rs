@@ -1,18 +1,18 @@
+//! Events: messages of the connection manager to an application.
+
 use core::fmt;
 use core::net::SocketAddr;
 
-use heddle_ib::cm::RejReason;
-use heddle_ib::ip_cm::AriCode;
-use heddle_iwarp::mpa::frame::Depth;
-use heddle_iwarp::qp::RtrConfig;
-use heddle_iwarp::rdmap::{TermCode, Terminate};
-use heddle_iwarp::{Cut, Qpn};
-use heddle_rnic::{CloseReason, RnicError};
-use heddle_tcp::{ConnectError, ListenError};
-
-use crate::dialogue::DialogueError;
+use crate::cqe::Cut;
+use crate::failure::{CloseReason, ConnectError, ListenError, RnicError};
+use crate::ib::{AriCode, RejReason};
 use crate::id::{CmId, ListenerId, WorkerId};
+use crate::mpa::{Depth, RtrConfig};
+use crate::number::Qpn;
+use crate::protocol::DialogueError;
 use crate::request::RequestError;
+use crate::term_code::TermCode;
+use crate::terminate::TerminatePayload;
 
 /// The protocols that a connection runs on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -353,7 +353,7 @@ pub enum Event {
         /// RDMAP header of a Read Request. From them an application can find which of its requests
         /// the peer refused. Each header is present only if the Terminate has all of it. The
         /// headers are the peer's claims: report them, and do not rely on them.
-        terminate: Option<Box<Terminate>>,
+        terminate: Option<Box<TerminatePayload>>,
     },
 }
 
@@ -369,52 +369,4 @@ impl Event {
             | Event::Disconnected { id, .. } => Some(id),
         }
     }
-}
-
-/// The reason why a peer was refused without an event to the application.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// There is no listener (any more) at the address that the connection came to.
-    #[error("nobody listens there")]
-    NotListening,
-    /// The listener has all the start-ups it may have, and each of them waits for the application's
-    /// answer.
-    #[error("the listener has no place left")]
-    Backlog,
-    /// The worker has all the start-ups it may have.
-    #[error("the worker has no place left")]
-    Startups,
-    /// The peer has too many start-ups at this listener.
-    #[error("the peer has too many start-ups")]
-    PeerStartups,
-    /// The peer has too many connections to this listener.
-    #[error("the peer has too many connections")]
-    PeerConns,
-    /// The application does not take its events.
-    #[error("the application does not take its events")]
-    Events,
-    /// The connection had kept us waiting longest, and another needed the place.
-    #[error("made room for another")]
-    Evicted,
-    /// The peer's request did not come in time.
-    #[error("the MPA Request did not come in time")]
-    TimedOut,
-    /// The peer broke the rules of the start-up.
-    #[error("MPA start-up failed: {0}")]
-    Startup(DialogueError),
-}
-
-/// A refused connection, for a log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Notice {
-    /// The listener that the connection came to; absent when there is none.
-    pub listener: Option<ListenerId>,
-    /// Our end.
-    pub local: SocketAddr,
-    /// The peer's end.
-    pub peer: SocketAddr,
-    /// The cause of the refusal.
-    pub reason: Refusal,
-    /// Notices left out since the last one.
-    pub suppressed: u64,
 }

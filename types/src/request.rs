@@ -1,11 +1,12 @@
+//! Requests: messages of an application to the connection manager.
+
 use core::net::SocketAddr;
 
-use heddle_iwarp::Qpn;
-use heddle_tcp::{ConnectError, ListenError};
-
-use crate::dialogue::ParamsError;
+use crate::failure::{ConnectError, ListenError};
 use crate::id::{CmId, ListenerId};
+use crate::number::Qpn;
 use crate::params::{AcceptTerms, ConnectTerms, ListenParams};
+use crate::protocol::ParamsError;
 
 /// A request to the manager from an application, or from the shell on its behalf.
 #[derive(Clone, Debug)]

@@ -1,3 +1,5 @@
+//! Names of connections, listeners, workers and applications.
+
 use core::fmt;
 
 /// Names a connection. A name is never used again while the manager lives.
@@ -32,7 +34,7 @@ impl fmt::Display for CmId {
 pub struct ListenerId(pub u64);
 
 /// Index of a worker, below the number of workers that the manager was made with; see
-/// [`Ports`](crate::Ports).
+/// `heddle_cm::Ports`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct WorkerId(pub usize);
@@ -44,7 +46,7 @@ pub struct AppId(pub u64);
 
 /// Names the account that pays for an application's share of a common store, such as a user with
 /// several applications. An application without an account
-/// ([`ConnectionManager::set_tenant`](crate::ConnectionManager::set_tenant)) is a tenant by itself.
+/// (`heddle_cm::ConnectionManager::set_tenant`) is a tenant by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TenantId {
     /// An account that several applications may share.

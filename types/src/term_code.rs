@@ -1,10 +1,12 @@
+//! Error codes of a Terminate.
+
 use core::fmt;
 
 /// The reason for which a stream was terminated: layer, error type and error code of the Terminate
 /// control field.
 ///
 /// The constants name every code of RFC 5040 section 4.8, RFC 5041 section 7.2, RFC 5044 section 8
-/// and RFC 6581 section 8; RFC 7306 adds none. The table of [`Fault`](crate::fault::Fault) says
+/// and RFC 6581 section 8; RFC 7306 adds none. The table of `heddle_iwarp::fault::Fault` says
 /// which code Heddle sends when. Any other value that a peer sends survives and prints as numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
