@@ -8,6 +8,7 @@
 //!   and counts of them, which show when none points there any more.
 //! * [`worker`]: one thread's share of the RNIC, on a pair of port queues, and its end of the
 //!   applications' rings ([`heddle_verbs::ring`]).
+//! * [`interface`]: interfaces of the host's kernel.
 //! * [`lcore`]: pinned worker threads; [`numa`]: where they belong; [`idle`]: when they sleep;
 //!   [`clock`]: their time.
 //! * [`fault`]: deliberate loss, duplication and reordering.
@@ -20,6 +21,7 @@ pub mod eal;
 pub mod extmem;
 pub mod fault;
 pub mod idle;
+pub mod interface;
 pub mod lcore;
 pub mod mbuf;
 pub mod mempool;
@@ -35,6 +37,7 @@ pub use eal::{Eal, EalConfig, EalError, Hugepages, IovaMode, LogLevel, MemoryMod
 pub use extmem::{DpdkRegions, ExternalMemory};
 pub use fault::{FaultConfig, FaultInjector};
 pub use idle::{Idle, IdlePolicy, Naps, Rest};
+pub use interface::Interface;
 pub use lcore::{CoreList, LcoreError, LcoreWorker, Registration, Stop};
 pub use mbuf::{ExternalError, Mbuf, TxOffload};
 pub use mempool::{Mempool, MempoolConfig, MempoolError};

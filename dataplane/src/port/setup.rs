@@ -1,7 +1,6 @@
 //! Carries out a [`PortPlan`] on a device.
 
-use std::ffi::{CStr, CString, c_char, c_void};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::ffi::{c_char, c_void};
 use std::ptr::NonNull;
 
 use heddle_dpdk_sys as sys;
@@ -16,6 +15,7 @@ use super::plan::{MacPlan, PortPlan};
 use super::rules::Maker;
 use super::spread::{QueueSpread, RssFound, RssPlan};
 use crate::eal;
+use crate::interface::Interface;
 use crate::mempool::Mempool;
 
 impl EthDev {
@@ -30,7 +30,7 @@ impl EthDev {
             bound_to: self.bound_to.clone(),
             socket: u32::try_from(socket).ok(),
             mac: self.address(),
-            host_mtu: host_mtu(info.if_index),
+            host_mtu: Interface::numbered(info.if_index).map(|i| i.mtu),
             rings: self.has_rings(),
             ..Capabilities::of(&info)
         };
@@ -295,46 +295,7 @@ impl Maker for RuleMaker<'_> {
     }
 }
 
-/// Returns the name of a network interface of the host, by its number; `None` for 0, which is no
-/// interface.
-fn interface_name(if_index: u32) -> Option<CString> {
-    if if_index == 0 {
-        return None;
-    }
-    let mut name = [0; libc::IF_NAMESIZE];
-    // SAFETY: `name` has room for IF_NAMESIZE characters, NUL included.
-    let p = unsafe { libc::if_indextoname(if_index, name.as_mut_ptr()) };
-    // SAFETY: the callee has written a NUL-terminated name.
-    (!p.is_null()).then(|| unsafe { CStr::from_ptr(name.as_ptr()) }.to_owned())
-}
-
-/// Returns the MTU of a network interface of the host.
-fn host_mtu(if_index: u32) -> Option<u32> {
-    let name = interface_name(if_index)?;
-    let text =
-        std::fs::read_to_string(format!("/sys/class/net/{}/mtu", name.to_str().ok()?)).ok()?;
-    text.trim().parse().ok()
-}
-
 /// Returns true if the interface is up, and its peer is up as well; `None` if that is unknown.
 pub(super) fn runs(if_index: u32) -> Option<bool> {
-    const BOTH: libc::c_int = libc::IFF_UP | libc::IFF_RUNNING;
-    let name = interface_name(if_index)?;
-    // SAFETY: a structure of integers and of a union of them, for which all zeros are values.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    for (to, from) in request.ifr_name.iter_mut().zip(name.as_bytes_with_nul()) {
-        *to = from.cast_signed();
-    }
-    // SAFETY: no memory is passed; the result is checked.
-    let raw = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
-    if raw < 0 {
-        return None;
-    }
-    // SAFETY: a descriptor just made, which has no other owner.
-    let socket = unsafe { OwnedFd::from_raw_fd(raw) };
-    // SAFETY: an open socket and a structure of the type that the request is for.
-    let rc = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut request) };
-    // SAFETY: the callee has filled the flags.
-    let flags = libc::c_int::from(unsafe { request.ifr_ifru.ifru_flags });
-    (rc == 0).then_some(flags & BOTH == BOTH)
+    Interface::numbered(if_index).map(|i| i.up && i.running)
 }
