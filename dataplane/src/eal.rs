@@ -382,21 +382,13 @@ pub fn steady_heap() {
 
 /// Returns the numbers of the processors that this process may use.
 pub fn allowed_cpus() -> Vec<usize> {
-    core_affinity::get_core_ids().unwrap_or_default().iter().map(|c| c.id).collect()
+    crate::lcore::available()
 }
 
 /// Restores the affinity of the thread that started the EAL, which the EAL has bound.
 fn restore_affinity(cpus: &[usize]) {
-    if cpus.is_empty() {
-        return;
-    }
-    // SAFETY: cpu_set_t is plain bits, valid when zeroed; CPU_SET is given numbers below its
-    // capacity; the set outlives the call.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        for &c in cpus.iter().filter(|&&c| c < libc::CPU_SETSIZE as usize) {
-            libc::CPU_SET(c, &mut set);
-        }
-        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set);
+    if !cpus.is_empty() {
+        // If this fails, the thread stays where the EAL has bound it: on one of these processors.
+        let _ = crate::lcore::bind_to(cpus);
     }
 }

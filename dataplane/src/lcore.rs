@@ -12,6 +12,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 
 use heddle_dpdk_sys as sys;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use thiserror::Error;
 
 use crate::eal::{self, Eal};
@@ -55,7 +56,17 @@ pub enum LcoreError {
 
 /// Returns the numbers of the processors that this process may use.
 pub fn available() -> Vec<usize> {
-    core_affinity::get_core_ids().unwrap_or_default().iter().map(|c| c.id).collect()
+    let Ok(set) = sched_getaffinity(None) else { return Vec::new() };
+    (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
+}
+
+/// Binds the calling thread to processors; returns false if the system refuses.
+pub fn bind_to(cpus: &[usize]) -> bool {
+    let mut set = CpuSet::new();
+    for cpu in cpus.iter().filter(|cpu| **cpu < CpuSet::MAX_CPU) {
+        set.set(*cpu);
+    }
+    sched_setaffinity(None, &set).is_ok()
 }
 
 /// The most numbers in a list of processors.
@@ -156,9 +167,10 @@ impl<T: Send + 'static> LcoreWorker<T> {
     ) -> Result<LcoreWorker<T>, LcoreError> {
         let failed = |why: String| LcoreError::Start { name: name.into(), why };
         let no_core = || LcoreError::NoSuchCore { name: name.into(), core };
-        let ids = core_affinity::get_core_ids().unwrap_or_default();
-        let id = *ids.iter().find(|c| c.id == core).ok_or_else(no_core)?;
-        let bind = move || core_affinity::set_for_current(id);
+        if !available().contains(&core) {
+            return Err(no_core());
+        }
+        let bind = move || bind_to(&[core]);
         LcoreWorker::start(core, name, bind, body).map_err(|why| why.map_or_else(no_core, failed))
     }
 

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::path::Path;
 
-use crate::lcore::CoreList;
+use crate::lcore::{self, CoreList};
 
 /// The processors at each socket (NUMA node).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -76,15 +76,14 @@ impl Topology {
     /// # Panics
     /// Panics if `body` does.
     pub fn run_at<T: Send>(&self, socket: Option<u32>, body: impl FnOnce() -> T + Send) -> T {
-        let home = |id: &core_affinity::CoreId| socket.is_some() && self.socket_of(id.id) == socket;
-        let Some(id) = core_affinity::get_core_ids().unwrap_or_default().into_iter().find(home)
-        else {
+        let home = |cpu: &usize| socket.is_some() && self.socket_of(*cpu) == socket;
+        let Some(cpu) = lcore::available().into_iter().find(home) else {
             return body();
         };
         std::thread::scope(|s| {
             let thread = s.spawn(move || {
                 // If this fails, memory lies at the socket where the thread happens to run.
-                core_affinity::set_for_current(id);
+                lcore::bind_to(&[cpu]);
                 body()
             });
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -217,10 +216,8 @@ mod tests {
         let last = *cpus.last().unwrap();
         let t = Topology { nodes: vec![(3, vec![last])] };
         let here = std::thread::current().id();
-        let (thread, bound) = t.run_at(Some(3), || {
-            let bound = core_affinity::get_core_ids().unwrap();
-            (std::thread::current().id(), bound.iter().map(|c| c.id).collect::<Vec<_>>())
-        });
+        let (thread, bound) =
+            t.run_at(Some(3), || (std::thread::current().id(), lcore::available()));
         assert_ne!(thread, here);
         assert_eq!(bound, [last]);
         assert_eq!(crate::eal::allowed_cpus(), cpus, "the caller stays where it was");

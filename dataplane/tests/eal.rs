@@ -15,10 +15,10 @@ fn test_eal_starts_once_and_refuses_clearly() {
     let e = Eal::init(&greedy).unwrap_err();
     assert!(matches!(e, EalError::TooFewHugepages { .. }), "{e}");
 
-    let before = core_affinity::get_core_ids().unwrap();
+    let before = heddle_dataplane::lcore::available();
     let config = EalConfig { hugepages: Hugepages::Never, memory_mb: 64, ..EalConfig::default() };
     let eal = Eal::init(&config).unwrap();
-    assert_eq!(core_affinity::get_core_ids().unwrap(), before, "affinity is as before");
+    assert_eq!(heddle_dataplane::lcore::available(), before, "affinity is as before");
     assert_eq!(eal.memory_mode(), MemoryMode::NoHuge);
     assert!(eal.version().starts_with("DPDK "), "{}", eal.version());
     assert!(Eal::get().is_some() && !eal.has_pci());

@@ -20,6 +20,7 @@ pub enum PinError {
 }
 
 pub use heddle_dataplane::lcore::available;
+use heddle_dataplane::lcore::bind_to;
 
 /// Returns the first `N` processors that this process may use.
 pub fn first<const N: usize>() -> Result<[usize; N], PinError> {
@@ -32,11 +33,7 @@ pub fn pin_to(core: usize) -> Result<(), PinError> {
     if !available().contains(&core) {
         return Err(PinError::NoSuchCore(core));
     }
-    if core_affinity::set_for_current(core_affinity::CoreId { id: core }) {
-        Ok(())
-    } else {
-        Err(PinError::Refused(core))
-    }
+    if bind_to(&[core]) { Ok(()) } else { Err(PinError::Refused(core)) }
 }
 
 #[cfg(test)]
