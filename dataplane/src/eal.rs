@@ -23,6 +23,7 @@ pub(crate) mod pci;
 
 pub use iova::IovaMode;
 
+use crate::port::{VdevArg, control};
 use hugepages::HugePool;
 use iova::Machine;
 use pci::{PciFacts, pci_name};
@@ -78,6 +79,31 @@ impl Default for EalConfig {
             log: LogLevel::Quiet,
         }
     }
+}
+
+impl EalConfig {
+    /// Returns the kind of memory that [`Eal::init`] would choose now.
+    ///
+    /// # Errors
+    /// [`EalError::TooFewHugepages`].
+    pub fn memory_mode(&self) -> Result<MemoryMode, EalError> {
+        choose_memory(self)
+    }
+}
+
+/// Returns the reason why DPDK can have no port for a PCI device, as far as the kernel knows: it
+/// has a wrong form, the machine does not have it, or a driver of the kernel has it.
+pub fn pci_problem(device: &str) -> Option<String> {
+    let Some(name) = pci_name(device) else {
+        return Some(EalError::BadPci(device.into()).to_string());
+    };
+    let facts = PciFacts::read(&name);
+    if facts.present { facts.taken() } else { Some(format!("this machine has no device {name}")) }
+}
+
+/// Returns the free hugepages, by their size in bytes.
+pub fn free_hugepages() -> Vec<(usize, u64)> {
+    HugePool::all().into_iter().map(|p| (p.page, p.free)).collect()
 }
 
 /// The memory that holds packet buffers.
@@ -163,8 +189,7 @@ impl Eal {
         // taken the device, and the kernel waits for us before it does so.
         // SAFETY: the EAL runs.
         let _ = unsafe { sys::heddle_removal_watch() };
-        // SAFETY: rte_version returns a static NUL-terminated string.
-        let version = unsafe { CStr::from_ptr(sys::rte_version()) }.to_string_lossy().into_owned();
+        let version = version();
         let pci = config.pci.len();
         Ok(Eal(STATE.get_or_init(|| State { memory, iova, pci, version, log })))
     }
@@ -195,6 +220,18 @@ impl Eal {
         PciFacts::read(name).unusable(&self.0.log, self.0.pci)
     }
 
+    /// Returns true if a driver of this DPDK makes virtual devices of that name: the first letters
+    /// of a device's name are the driver's.
+    pub fn has_driver(&self, vdev: &VdevArg) -> bool {
+        let Ok(name) = CString::new(format!("vdev:{}", vdev.name())) else { return false };
+        let _control = control();
+        // SAFETY: the EAL runs, so all drivers have registered; `name` is NUL-terminated and copied.
+        let known = unsafe { sys::heddle_vdev_known(name.as_ptr()) };
+        // DPDK logs an unknown name, which is no error of any later call.
+        clear_log();
+        known == 1
+    }
+
     /// Returns DPDK's version, as "DPDK 22.11.11".
     pub fn version(&self) -> &str {
         &self.0.version
@@ -205,6 +242,12 @@ impl Eal {
 /// memory in place.
 pub(crate) fn by_process_addresses() -> bool {
     Eal::get().is_some_and(|eal| eal.iova_mode() == IovaMode::Va)
+}
+
+/// Returns the version of the linked DPDK, as "DPDK 22.11.11", also before the EAL starts.
+pub fn version() -> String {
+    // SAFETY: rte_version returns a static NUL-terminated string.
+    unsafe { CStr::from_ptr(sys::rte_version()) }.to_string_lossy().into_owned()
 }
 
 /// Returns DPDK's text for an error number of either sign.

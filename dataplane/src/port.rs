@@ -65,6 +65,7 @@ pub use vdev::VdevArg;
 
 use ethdev::{EthDev, attach, plug};
 use link::LinkWatch;
+pub(crate) use lock::control;
 use queue::{RxQueue, TxQueue};
 use ring::RingPair;
 use rules::Rules;

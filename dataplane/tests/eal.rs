@@ -23,6 +23,10 @@ fn test_eal_starts_once_and_refuses_clearly() {
     assert!(eal.version().starts_with("DPDK "), "{}", eal.version());
     assert!(Eal::get().is_some() && !eal.has_pci());
 
+    let has = |name: &str| eal.has_driver(&name.parse().unwrap());
+    assert!(has("net_null0") && has("net_af_packet7,iface=lo"));
+    assert!(!has("net_af_packt0,iface=lo") && !has("net_nosuchdriver0"));
+
     let e = Eal::init(&config).unwrap_err();
     assert!(matches!(e, EalError::AlreadyStarted), "{e}");
 

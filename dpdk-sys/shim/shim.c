@@ -7,7 +7,19 @@
 #include <sys/types.h>
 
 #include <rte_cycles.h>
+#include <rte_devargs.h>
 #include <rte_pause.h>
+
+int heddle_vdev_known(const char *name)
+{
+	struct rte_devargs args;
+
+	memset(&args, 0, sizeof(args));
+	if (rte_devargs_parse(&args, name) != 0)
+		return 0;
+	rte_devargs_reset(&args);
+	return 1;
+}
 
 uint16_t heddle_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **pkts, uint16_t n)
 {

@@ -141,6 +141,8 @@ int heddle_errno(void);
 uint64_t heddle_rdtsc(void);
 void heddle_pause(void);
 unsigned int heddle_lcore_id(void);
+/* Returns 1 if a driver makes devices of that name ("vdev:NAME"), and 0 if none does. */
+int heddle_vdev_known(const char *name);
 
 /* DPDK's log: the shim keeps it in a small buffer instead of writing it to stdout. On request
  * the shim also writes it to stderr. */

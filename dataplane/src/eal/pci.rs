@@ -57,17 +57,24 @@ impl PciFacts {
         if !self.present {
             return None;
         }
+        let without = || {
+            let d = self.driver.as_deref().unwrap_or_default();
+            let id = self.id.as_ref().map(|id| format!(" ({id})")).unwrap_or_default();
+            format!("it is bound to {d}, but DPDK has no driver for it{id}: is a plugin missing?")
+        };
+        let said = || said_of(log, &self.name, devices).unwrap_or_else(without);
+        Some(self.taken().unwrap_or_else(said))
+    }
+
+    /// Returns the reason why the device is not DPDK's to use; `None` if it is bound to a kernel
+    /// driver that leaves the device to DPDK.
+    pub(crate) fn taken(&self) -> Option<String> {
         let bind = format!("bind it to vfio-pci (dpdk-devbind.py --bind=vfio-pci {})", self.name);
-        Some(match self.driver.as_deref() {
-            None => format!("it is bound to no driver: {bind}"),
-            Some(d) if !FOR_DPDK.contains(&d) => format!("the kernel's driver {d} has it: {bind}"),
-            Some(d) => said_of(log, &self.name, devices).unwrap_or_else(|| {
-                let id = self.id.as_ref().map(|id| format!(" ({id})")).unwrap_or_default();
-                format!(
-                    "it is bound to {d}, but DPDK has no driver for it{id}: is a plugin missing?"
-                )
-            }),
-        })
+        match self.driver.as_deref() {
+            None => Some(format!("it is bound to no driver: {bind}")),
+            Some(d) if FOR_DPDK.contains(&d) => None,
+            Some(d) => Some(format!("the kernel's driver {d} has it: {bind}")),
+        }
     }
 }
 
