@@ -35,6 +35,8 @@ heddle_base::counters! {
         peer_full,
         /// Connections reset because the application does not take its events.
         events_full,
+        /// Connections reset because the RNIC drains.
+        draining_refused,
         /// Connections reset because there is no listener (any more) at their local address.
         not_listening,
         /// Connections given up by the application before they were established.

@@ -89,6 +89,8 @@ pub struct ConnectionManager {
     next_passive: u64,
     fx: Effects,
     startups: StartupTimes,
+    /// Whether new connections of peers are refused.
+    draining: bool,
     /// Absent when InfiniBand is not enabled.
     ib: Option<Box<Table>>,
 }
@@ -174,6 +176,7 @@ impl ConnectionManager {
             next_passive: CmId::PASSIVE.0,
             fx: Effects::default(),
             startups: StartupTimes::default(),
+            draining: false,
             ib: None,
         }
     }
@@ -185,6 +188,13 @@ impl ConnectionManager {
         for conn in self.conns.values_mut() {
             conn.link.close_limit = limit.into();
         }
+    }
+
+    /// Refuses new connections of peers from now on, at all listeners, or takes them again. All
+    /// connections that have begun go on, also in their start-up, and applications may still make
+    /// connections.
+    pub fn set_draining(&mut self, draining: bool) {
+        self.draining = draining;
     }
 
     /// Makes `app` share its part of common stores with all applications of `tenant`. Call this
@@ -337,6 +347,7 @@ impl ConnectionManager {
             Refusal::Startups => counters.startups_full += 1,
             Refusal::PeerStartups | Refusal::PeerConns => counters.peer_full += 1,
             Refusal::Events => counters.events_full += 1,
+            Refusal::Draining => counters.draining_refused += 1,
             // The code that raised the refusal has already counted it.
             Refusal::Evicted | Refusal::TimedOut | Refusal::Startup(_) => {}
         }

@@ -30,6 +30,9 @@ pub enum Refusal {
     /// The application does not take its events.
     #[error("the application does not take its events")]
     Events,
+    /// The RNIC drains: it takes no new connections until an administrator says otherwise.
+    #[error("the RNIC drains")]
+    Draining,
     /// The connection had kept us waiting longest, and another needed the place.
     #[error("made room for another")]
     Evicted,

@@ -113,6 +113,14 @@ pub enum Question {
         /// Called when the change is made.
         reply: Reply<()>,
     },
+    /// Refuses new connections of peers from here on, or takes them again; see
+    /// [`set_draining`](heddle_cm::ConnectionManager::set_draining).
+    SetDraining {
+        /// Whether new connections are refused.
+        draining: bool,
+        /// Called when the change is made.
+        reply: Reply<()>,
+    },
     /// Ends a connection of any application.
     Kill {
         /// Name of the connection.

@@ -164,6 +164,9 @@ impl ConnectionManager {
         let inside = self.config.ports.is_inside(worker);
         let answer =
             dialogue::answer(&l.params.protocol, inside).map_err(|_| Refusal::NotListening)?;
+        if self.draining {
+            return Err(Refusal::Draining);
+        }
         if self.is_overfull(app) {
             return Err(Refusal::Events);
         }

@@ -83,6 +83,10 @@ impl Control {
                 self.cm.set_ib_keepalive(now, keepalive);
                 reply.answer(());
             }
+            Question::SetDraining { draining, reply } => {
+                self.cm.set_draining(draining);
+                reply.answer(());
+            }
             Question::Kill { id, how, reply } => {
                 let known = self.kill(now, id, how);
                 reply.answer(known);

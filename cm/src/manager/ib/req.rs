@@ -77,7 +77,9 @@ impl ConnectionManager {
         let (ib, l) = (self.ib.as_ref()?, self.listeners.get(listener)?);
         let (all, its) = (ib.usage(listener, None), ib.usage(listener, Some(peer)));
         let reached = |limit: Option<usize>, n: usize| limit.is_some_and(|most| n >= most);
-        if reached(l.params.max_conns_per_peer, its.asked + its.taken) {
+        if self.draining {
+            Some(Refusal::Draining)
+        } else if reached(l.params.max_conns_per_peer, its.asked + its.taken) {
             Some(Refusal::PeerConns)
         } else if reached(l.params.max_startups_per_peer, its.asked) {
             Some(Refusal::PeerStartups)

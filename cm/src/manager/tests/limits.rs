@@ -39,6 +39,22 @@ fn test_backlog_evicts_leaving_connections_first_then_longest_waiting() {
 }
 
 #[test]
+fn test_draining_manager_refuses_new_connections_and_keeps_those_begun() {
+    let mut b = Bench::new(config(1));
+    b.listen(ListenParams::default());
+    let begun = b.accepted(peer(1));
+    b.cm.set_draining(true);
+    let late = b.accepted(peer(2));
+    assert_eq!((b.is_known(begun), b.is_known(late)), (true, false));
+    assert_eq!((b.notices(), b.cm.counters().draining_refused), (vec![Refusal::Draining], 1));
+    b.event(RnicEvent::StartupBytes { conn: begun, bytes: request() });
+    assert!(!b.events().is_empty(), "the start-up goes on");
+    b.cm.set_draining(false);
+    let later = b.accepted(peer(2));
+    assert!(b.is_known(later));
+}
+
+#[test]
 fn test_manager_at_startup_limit_takes_no_place_from_other_application() {
     let mut b = Bench::new(CmConfig { max_startups: 4, ..config(1) });
     b.listen(ListenParams::default());
